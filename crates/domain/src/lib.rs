@@ -1,1 +1,33 @@
+//! The rules of Lanekeeper: pure, synchronous, without clock, randomness or IO.
+//!
+//! Everything here can be run a million times a second in a test and gives the same answer twice.
+//! Read in this order: [`tx`] (what a tx goes through), [`lane`] (how a lane decides), then the parts.
+#![warn(missing_docs, clippy::arithmetic_side_effects)]
 
+pub mod ids;
+pub mod moments;
+pub mod payload;
+pub mod tx;
+
+pub mod attempt;
+pub mod event;
+pub mod fee;
+pub mod headers;
+pub mod lease;
+pub mod window;
+
+pub mod lane;
+
+pub use alloy_primitives::{Address, B256, Bytes, U256};
+pub use attempt::{Attempt, AttemptKind, SendOutcome, Unsigned};
+pub use event::{Event, EventKind};
+pub use fee::{FeeQuote, FeeRules, Fees};
+pub use headers::{ChainView, Header};
+pub use ids::{
+    BatchId, ChainId, GrantId, Incarnation, LaneId, LaneKey, NodeName, Nonce, RequestId, Right,
+    Token, TxId,
+};
+pub use lane::{Effect, Input, Lane, LaneImage, LaneRules, Step, Writes};
+pub use moments::{Moment, Time};
+pub use payload::{Fingerprint, Payload, TxType};
+pub use tx::{Inclusion, SubState, Tx, TxState};

@@ -1,0 +1,120 @@
+//! One signed envelope for a tx at its nonce, and what nodes said of it.
+
+use alloy_primitives::{Address, B256, Bytes, U256};
+
+use crate::{ChainId, Fees, Moment, Nonce, Time, TxId};
+
+/// Why an attempt exists. The kind that is mined decides the result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum AttemptKind {
+    /// The first envelope of the payload.
+    Original,
+    /// The same payload with higher fees.
+    Bump,
+    /// A self-transfer that takes the nonce from the payload.
+    Cancel,
+    /// Another payload at the same nonce.
+    Replace,
+    /// A no-op self-transfer at a nonce that no tx holds, so that the lane can go on.
+    Filler,
+}
+
+impl AttemptKind {
+    /// Every kind, in the order of their stored numbers.
+    pub const ALL: [Self; 5] =
+        [Self::Original, Self::Bump, Self::Cancel, Self::Replace, Self::Filler];
+
+    /// The word used in SQL, JSON and docs.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Original => "original",
+            Self::Bump => "bump",
+            Self::Cancel => "cancel",
+            Self::Replace => "replace",
+            Self::Filler => "filler",
+        }
+    }
+}
+
+/// An envelope ready for the signer. Complete: signing adds nothing but the signature.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unsigned {
+    /// The tx it serves. (A filler serves a tx of Lanekeeper's own.)
+    pub tx_id: TxId,
+    /// Why it is made.
+    pub kind: AttemptKind,
+    /// The chain it is bound to.
+    pub chain_id: ChainId,
+    /// The account that signs.
+    pub signer: Address,
+    /// Its place in the account's order.
+    pub nonce: Nonce,
+    /// Recipient; `None` deploys.
+    pub to: Option<Address>,
+    /// Wei to move.
+    pub value: U256,
+    /// Call data or init code.
+    pub data: Bytes,
+    /// Gas limit.
+    pub gas: u64,
+    /// What it offers to pay.
+    pub fees: Fees,
+}
+
+/// A signed envelope. Committed before its first byte leaves the process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attempt {
+    /// Its hash on chain, known before it is sent.
+    pub hash: B256,
+    /// The tx it serves. (A filler serves a tx of Lanekeeper's own.)
+    pub tx_id: TxId,
+    /// Why it exists.
+    pub kind: AttemptKind,
+    /// Its place in the account's order. Stays, even when its tx gives the nonce up.
+    pub nonce: Nonce,
+    /// Gas limit.
+    pub gas: u64,
+    /// What it offers to pay.
+    pub fees: Fees,
+    /// The exact bytes that go to nodes.
+    pub raw: Bytes,
+    /// When it was signed.
+    pub signed_at: Time,
+    /// When a node first said that it has it.
+    pub first_sent_at: Option<Time>,
+}
+
+/// Bytes on their way to the nodes, with the time until which they may be sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outgoing {
+    /// Its place in the account's order: sends of a lane leave in this order.
+    pub nonce: Nonce,
+    /// Its hash.
+    pub hash: B256,
+    /// The exact bytes.
+    pub raw: Bytes,
+}
+
+/// What came of one send. "Don't know" is an answer of its own and never a guess.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SendOutcome {
+    /// A node took it, or had it already.
+    Accepted,
+    /// The nonce is used: by one of our hashes, or by somebody else. The chain must be asked.
+    NonceTooLow,
+    /// The fee is below what the pool takes.
+    Underpriced(String),
+    /// Another transaction at this nonce is in the pool, and ours does not pay enough to replace it.
+    ReplacementUnderpriced(String),
+    /// The account cannot pay for it now.
+    Underfunded(String),
+    /// The node is busy, full, syncing or unreachable: try again, here or elsewhere.
+    Busy(String),
+    /// No node will ever take these bytes.
+    Rejected(String),
+    /// Nothing is known; it may or may not be out.
+    Unknown(String),
+    /// Not sent at all: the lease could not be trusted any more at this moment.
+    NotSent(Moment),
+}

@@ -1,0 +1,197 @@
+//! What an attempt offers to pay: quotes, limits and bumps. Integer arithmetic, rounded up.
+
+use crate::{Payload, TxType};
+
+/// What the chain asks for at the moment, in wei per gas.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FeeQuote {
+    /// Base fee of the next block; `None` on chains without EIP-1559.
+    pub base_fee: Option<u128>,
+    /// The tip (or, without EIP-1559, the gas price) that gets in soon.
+    pub tip: u128,
+}
+
+/// A chain's limits for what we offer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FeeRules {
+    /// Type 0 envelopes only.
+    pub legacy: bool,
+    /// Never offer less than this.
+    pub floor: u128,
+    /// Never offer more than this.
+    pub cap: u128,
+}
+
+/// The fee fields of an envelope, in wei per gas.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fees {
+    /// Type 0.
+    Legacy {
+        /// Paid in full.
+        gas_price: u128,
+    },
+    /// Type 2.
+    Eip1559 {
+        /// The most that is paid in all.
+        max_fee: u128,
+        /// The most of it that goes to the block's producer.
+        max_priority_fee: u128,
+    },
+}
+
+/// What came of a wish to pay more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bumped {
+    /// The new fees; every field is up by at least the percentage.
+    Raised(Fees),
+    /// The cap does not allow a raise that nodes would take.
+    CapBinds,
+}
+
+/// Nodes refuse a replacement that raises any fee field by less than this.
+pub const REPLACEMENT_PERCENT_MIN: u128 = 10;
+
+impl FeeRules {
+    /// No floor, no cap.
+    pub const OPEN: Self = Self { legacy: false, floor: 0, cap: u128::MAX };
+
+    /// The fees for a payload: its own where it names them, the chain's quote where it does not.
+    ///
+    /// The quoted cap leaves room for the base fee to double, which takes six full blocks in a row.
+    #[must_use]
+    pub fn fees(&self, payload: &Payload, quote: FeeQuote) -> Fees {
+        let legacy = self.legacy
+            || quote.base_fee.is_none()
+            || payload.gas_price.is_some()
+            || payload.tx_type == Some(TxType::Legacy);
+        let base = quote.base_fee.unwrap_or(0);
+        if legacy {
+            let quoted = self.clamp(base.saturating_mul(2).saturating_add(quote.tip));
+            return Fees::Legacy { gas_price: payload.gas_price.unwrap_or(quoted) };
+        }
+        let tip = payload.max_priority_fee_per_gas.unwrap_or(quote.tip);
+        let quoted = self.clamp(base.saturating_mul(2).saturating_add(tip));
+        let max_fee = payload.max_fee_per_gas.unwrap_or(quoted);
+        Fees::Eip1559 { max_fee, max_priority_fee: tip.min(max_fee) }
+    }
+
+    fn clamp(&self, wei: u128) -> u128 {
+        wei.max(self.floor).min(self.cap)
+    }
+}
+
+impl Fees {
+    /// The most that one unit of gas can cost.
+    #[must_use]
+    pub fn max_per_gas(&self) -> u128 {
+        match self {
+            Self::Legacy { gas_price } => *gas_price,
+            Self::Eip1559 { max_fee, .. } => *max_fee,
+        }
+    }
+
+    /// Fees that nodes take as a replacement: every field up by `percent` (at least
+    /// [`REPLACEMENT_PERCENT_MIN`]) and up to the quote, never down, never above the cap.
+    #[must_use]
+    pub fn bump(&self, percent: u128, quote: FeeQuote, cap: u128) -> Bumped {
+        let percent = percent.max(REPLACEMENT_PERCENT_MIN);
+        let base = quote.base_fee.unwrap_or(0);
+        match *self {
+            Self::Legacy { gas_price } => {
+                let least = raised(gas_price, percent);
+                if least > cap {
+                    return Bumped::CapBinds;
+                }
+                let wanted = least.max(base.saturating_mul(2).saturating_add(quote.tip));
+                Bumped::Raised(Self::Legacy { gas_price: wanted.min(cap) })
+            }
+            Self::Eip1559 { max_fee, max_priority_fee } => {
+                let least = raised(max_fee, percent);
+                let tip_least = raised(max_priority_fee, percent);
+                if least > cap || tip_least > cap {
+                    return Bumped::CapBinds;
+                }
+                let tip = tip_least.max(quote.tip).min(cap);
+                let wanted = least.max(base.saturating_mul(2).saturating_add(tip)).min(cap);
+                Bumped::Raised(Self::Eip1559 { max_fee: wanted.max(tip), max_priority_fee: tip })
+            }
+        }
+    }
+}
+
+/// `wei` raised by `percent`, rounded up, and by at least 1 wei: a tip of 0 must rise too.
+fn raised(wei: u128, percent: u128) -> u128 {
+    let step = wei.saturating_mul(percent).div_ceil(100).max(1);
+    wei.saturating_add(step)
+}
+
+#[cfg(test)]
+mod tests {
+    use alloy_primitives::{Address, U256};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const GWEI: u128 = 1_000_000_000;
+
+    fn fields(fees: Fees) -> Vec<u128> {
+        match fees {
+            Fees::Legacy { gas_price } => vec![gas_price],
+            Fees::Eip1559 { max_fee, max_priority_fee } => vec![max_fee, max_priority_fee],
+        }
+    }
+
+    fn any_fees() -> impl Strategy<Value = Fees> {
+        let wei = 0..2_000 * GWEI;
+        prop_oneof![
+            wei.clone().prop_map(|gas_price| Fees::Legacy { gas_price }),
+            (wei.clone(), wei).prop_map(|(a, b)| Fees::Eip1559 {
+                max_fee: a.max(b),
+                max_priority_fee: a.min(b)
+            }),
+        ]
+    }
+
+    fn any_quote() -> impl Strategy<Value = FeeQuote> {
+        (proptest::option::of(0..2_000 * GWEI), 0..50 * GWEI)
+            .prop_map(|(base_fee, tip)| FeeQuote { base_fee, tip })
+    }
+
+    proptest! {
+        #[test]
+        fn a_bump_never_falls_and_always_rises_enough(
+            fees in any_fees(), quote in any_quote(), percent in 0..200_u128, cap in 0..5_000 * GWEI,
+        ) {
+            let Bumped::Raised(new) = fees.bump(percent, quote, cap) else {
+                // The cap may refuse only when the least acceptable raise really is above it.
+                let least = fields(fees).into_iter().map(|wei| raised(wei, percent.max(10))).max();
+                prop_assert!(least > Some(cap));
+                return Ok(());
+            };
+            for (before, after) in fields(fees).into_iter().zip(fields(new)) {
+                prop_assert!(after > before);
+                prop_assert!(after * 100 >= before * (100 + percent.max(10)));
+                prop_assert!(after <= cap);
+            }
+            if let Fees::Eip1559 { max_fee, max_priority_fee } = new {
+                prop_assert!(max_priority_fee <= max_fee);
+            }
+        }
+
+        #[test]
+        fn a_quote_keeps_floor_cap_and_the_wish_of_the_business(
+            quote in any_quote(), floor in 0..10 * GWEI, span in 0..1_000 * GWEI,
+            wish in proptest::option::of(0..500 * GWEI),
+        ) {
+            let rules = FeeRules { legacy: false, floor, cap: floor + span };
+            let mut payload = Payload::transfer(Address::ZERO, U256::ZERO);
+            payload.max_fee_per_gas = wish;
+            let fees = rules.fees(&payload, quote);
+            if let (Some(wish), Fees::Eip1559 { max_fee, .. }) = (wish, fees) {
+                prop_assert_eq!(max_fee, wish);
+            } else {
+                prop_assert!((floor..=floor + span).contains(&fees.max_per_gas()));
+            }
+        }
+    }
+}

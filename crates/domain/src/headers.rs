@@ -1,0 +1,299 @@
+//! The part of the chain that we follow: headers linked by their parents, and what a fork does.
+//!
+//! Confirmations are read off this chain, never off a subtraction of heights: a height says nothing
+//! about which block stands there. Absence is never evidence: only another header at a height that
+//! we hold, reached by parent links, takes a block back.
+
+use std::collections::VecDeque;
+
+use alloy_primitives::B256;
+
+use crate::FeeQuote;
+
+/// A block header, as far as we need it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// Height.
+    pub number: u64,
+    /// Hash.
+    pub hash: B256,
+    /// Hash of the block it stands on.
+    pub parent_hash: B256,
+    /// Seconds since the Unix epoch.
+    pub timestamp: u64,
+}
+
+/// Where a block stands in our view.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// On the chain, with this many headers above it, the newest of which is `newest`.
+    On {
+        /// How many headers stand on it.
+        above: u64,
+    },
+    /// Another block stands at its height.
+    Replaced,
+    /// Its height is outside of the view: nothing is known.
+    Outside,
+}
+
+/// The newest headers of the chain, parent-linked without a hole, oldest first.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HeaderChain {
+    headers: VecDeque<Header>,
+    keep: usize,
+}
+
+/// What a branch did to the view.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Adopted {
+    /// Headers that fell out, oldest first.
+    pub dropped: Vec<Header>,
+    /// Headers that came in, oldest first.
+    pub added: Vec<Header>,
+}
+
+/// Why a branch was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotLinked {
+    /// The branch is empty or its headers do not link to each other.
+    Broken,
+    /// Its first header does not stand on any header of the view: older headers are needed.
+    MissingParent(B256),
+}
+
+impl HeaderChain {
+    /// An empty view that keeps the newest `keep` headers.
+    #[must_use]
+    pub fn new(keep: usize) -> Self {
+        Self { headers: VecDeque::new(), keep: keep.max(1) }
+    }
+
+    /// The newest header.
+    #[must_use]
+    pub fn tip(&self) -> Option<&Header> {
+        self.headers.back()
+    }
+
+    /// The oldest header.
+    #[must_use]
+    pub fn base(&self) -> Option<&Header> {
+        self.headers.front()
+    }
+
+    /// Whether this very block is on the chain.
+    #[must_use]
+    pub fn contains(&self, hash: B256) -> bool {
+        self.headers.iter().rev().any(|header| header.hash == hash)
+    }
+
+    /// The header at a height.
+    #[must_use]
+    pub fn at(&self, number: u64) -> Option<&Header> {
+        let base = self.base()?.number;
+        let index = usize::try_from(number.checked_sub(base)?).ok()?;
+        self.headers.get(index)
+    }
+
+    /// The headers, oldest first.
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = &Header> {
+        self.headers.iter()
+    }
+
+    /// Takes a branch (oldest first, each standing on the one before) that stands on a header of
+    /// the view, or starts an empty view. What stood above that header falls out.
+    pub fn adopt(&mut self, branch: &[Header]) -> Result<Adopted, NotLinked> {
+        let first = branch.first().ok_or(NotLinked::Broken)?;
+        let linked = branch.windows(2).all(|pair| {
+            pair[1].parent_hash == pair[0].hash && pair[0].number.checked_add(1) == Some(pair[1].number)
+        });
+        if !linked {
+            return Err(NotLinked::Broken);
+        }
+        let mut adopted = Adopted::default();
+        if !self.headers.is_empty() {
+            let stands_on = self.headers.iter().rposition(|held| {
+                held.hash == first.parent_hash && held.number.checked_add(1) == Some(first.number)
+            });
+            let Some(ancestor) = stands_on else {
+                return Err(NotLinked::MissingParent(first.parent_hash));
+            };
+            // A branch that starts with what we hold already is not a fork: skip the common part.
+            let kept = ancestor.saturating_add(1);
+            let common = self
+                .headers
+                .iter()
+                .skip(kept)
+                .zip(branch)
+                .take_while(|(held, new)| held.hash == new.hash)
+                .count();
+            if common == branch.len() {
+                return Ok(adopted);
+            }
+            adopted.dropped = self.headers.split_off(kept.saturating_add(common)).into();
+            adopted.added = branch[common..].to_vec();
+        } else {
+            adopted.added = branch.to_vec();
+        }
+        self.headers.extend(adopted.added.iter().copied());
+        while self.headers.len() > self.keep {
+            self.headers.pop_front();
+        }
+        Ok(adopted)
+    }
+
+    /// Where a block stands.
+    #[must_use]
+    pub fn standing(&self, number: u64, hash: B256) -> Standing {
+        match (self.at(number), self.tip()) {
+            (Some(held), Some(tip)) if held.hash == hash => {
+                Standing::On { above: tip.number.saturating_sub(number) }
+            }
+            (Some(_), _) => Standing::Replaced,
+            (None, _) => Standing::Outside,
+        }
+    }
+}
+
+/// What a lane sees of its chain: a frozen view, the same for everything in one step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChainView {
+    /// The followed headers.
+    pub headers: HeaderChain,
+    /// What the chain asks for at this head.
+    pub fee: FeeQuote,
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A block tree, and the naive model: walk from the head to the root and write down who is there.
+    #[derive(Clone, Debug)]
+    struct Tree {
+        blocks: Vec<Header>,
+    }
+
+    impl Tree {
+        fn new() -> Self {
+            let root = Header {
+                number: 0,
+                hash: B256::with_last_byte(1),
+                parent_hash: B256::ZERO,
+                timestamp: 0,
+            };
+            Self { blocks: vec![root] }
+        }
+
+        fn grow(&mut self, parent: usize) -> Header {
+            let on = self.blocks[parent % self.blocks.len()];
+            let hash = B256::left_padding_from(&(self.blocks.len() as u64 + 1).to_be_bytes());
+            let header = Header { number: on.number + 1, hash, parent_hash: on.hash, timestamp: 0 };
+            self.blocks.push(header);
+            header
+        }
+
+        fn find(&self, hash: B256) -> Option<Header> {
+            self.blocks.iter().copied().find(|block| block.hash == hash)
+        }
+
+        fn canonical(&self, head: Header) -> BTreeMap<u64, B256> {
+            let mut chain = BTreeMap::new();
+            let mut at = Some(head);
+            while let Some(block) = at {
+                chain.insert(block.number, block.hash);
+                at = self.find(block.parent_hash);
+            }
+            chain
+        }
+    }
+
+    /// Follows a head the way the follower does: fetch parents until the branch links.
+    fn follow(chain: &mut HeaderChain, tree: &Tree, head: Header) -> Adopted {
+        let mut branch = vec![head];
+        loop {
+            match chain.adopt(&branch) {
+                Ok(adopted) => return adopted,
+                Err(NotLinked::MissingParent(parent)) => match tree.find(parent) {
+                    Some(block) => branch.insert(0, block),
+                    None => *chain = HeaderChain::new(chain.keep),
+                },
+                Err(NotLinked::Broken) => panic!("the tree gives linked branches"),
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn equals_the_naive_model_under_random_forks(
+            moves in proptest::collection::vec((any::<prop::sample::Index>(), any::<bool>()), 1..80),
+            keep in 3..40_usize,
+        ) {
+            let mut tree = Tree::new();
+            let mut chain = HeaderChain::new(keep);
+            follow(&mut chain, &tree, tree.blocks[0]);
+            let mut told: BTreeMap<u64, B256> = tree.canonical(tree.blocks[0]);
+            for (pick, extend_tip) in moves {
+                let tip = chain.tip().copied().expect("never empty");
+                let parent = if extend_tip {
+                    tree.blocks.iter().position(|block| block.hash == tip.hash).expect("in tree")
+                } else {
+                    // A fork that reaches below what we keep is another case: the view is rebuilt.
+                    let base = chain.base().expect("never empty").number;
+                    let near: Vec<usize> = (0..tree.blocks.len())
+                        .filter(|i| chain.contains(tree.blocks[*i].hash) && tree.blocks[*i].number >= base)
+                        .collect();
+                    near[pick.index(near.len())]
+                };
+                let head = tree.grow(parent);
+                let adopted = follow(&mut chain, &tree, head);
+                for header in &adopted.dropped {
+                    prop_assert_eq!(told.remove(&header.number), Some(header.hash));
+                }
+                for header in &adopted.added {
+                    prop_assert_eq!(told.insert(header.number, header.hash), None);
+                }
+                let naive = tree.canonical(head);
+                prop_assert_eq!(&told, &naive, "increments fold to the naive chain");
+                for block in &tree.blocks {
+                    let expected = match naive.get(&block.number) {
+                        _ if chain.at(block.number).is_none() => Standing::Outside,
+                        Some(hash) if *hash == block.hash =>
+                            Standing::On { above: head.number - block.number },
+                        _ => Standing::Replaced,
+                    };
+                    prop_assert_eq!(chain.standing(block.number, block.hash), expected);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_node_that_is_behind_changes_nothing() {
+        let mut tree = Tree::new();
+        let mut chain = HeaderChain::new(10);
+        follow(&mut chain, &tree, tree.blocks[0]);
+        for parent in 0..5 {
+            let head = tree.grow(parent);
+            follow(&mut chain, &tree, head);
+        }
+        let before = chain.clone();
+        let adopted = follow(&mut chain, &tree, tree.blocks[2]);
+        assert_eq!(adopted, Adopted::default());
+        assert_eq!(chain, before);
+    }
+
+    #[test]
+    fn a_broken_branch_is_refused() {
+        let mut tree = Tree::new();
+        let mut chain = HeaderChain::new(10);
+        let (a, _b) = (tree.grow(0), tree.grow(1));
+        let c = tree.grow(2);
+        assert_eq!(chain.adopt(&[a, c]), Err(NotLinked::Broken));
+        assert_eq!(chain.adopt(&[]), Err(NotLinked::Broken));
+    }
+}

@@ -1,0 +1,224 @@
+//! What goes into a lane and what comes out: its inputs, its writes and its effects.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use alloy_primitives::B256;
+
+use crate::window::{Depth, Window};
+use crate::{
+    Attempt, ChainView, Event, FeeRules, Fingerprint, Header, Inclusion, LaneKey, Nonce, Payload,
+    RequestId, Right, SendOutcome, Time, Tx, TxId, Unsigned,
+    attempt::Outgoing,
+};
+
+/// A request that passed the door: new to its lane, gas known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// The name it will have.
+    pub id: TxId,
+    /// The key of the business.
+    pub request_id: RequestId,
+    /// Digest of the payload as sent.
+    pub fingerprint: Fingerprint,
+    /// What was asked.
+    pub payload: Payload,
+    /// Gas limit: asked for, or estimated at the door.
+    pub gas: u64,
+}
+
+/// What the chain says of the account.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChainNonces {
+    /// Nonces below this are in blocks.
+    pub latest: Nonce,
+    /// Nonces below this are in blocks or in the node's pool.
+    pub pending: Nonce,
+}
+
+/// A receipt with the header that proves where its block stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Receipt {
+    /// Where and how it was mined.
+    pub inclusion: Inclusion,
+    /// For a block older than the view: the headers from its block upwards, parent-linked. Empty
+    /// for a block inside the view.
+    pub above: Vec<Header>,
+}
+
+/// Everything that can happen to a lane. The set is closed.
+#[derive(Clone, Debug)]
+pub enum Input {
+    /// A new request.
+    Accept(Request),
+    /// Txs that wait in the store without a nonce, oldest first; `more` when there are others.
+    Queued {
+        /// The rows.
+        txs: Vec<Tx>,
+        /// Whether the store has more of them.
+        more: bool,
+    },
+    /// Txs from the store that have a nonce and wait for their signature, in nonce order.
+    Backlog {
+        /// The rows.
+        txs: Vec<Tx>,
+        /// Where the next page starts; `None` when that was all.
+        next: Option<Nonce>,
+    },
+    /// The signer's answer.
+    Signed(Attempt),
+    /// The signer refused or failed.
+    SigningFailed {
+        /// For which nonce.
+        nonce: Nonce,
+        /// Why.
+        reason: String,
+        /// Whether trying again can help.
+        retryable: bool,
+    },
+    /// What nodes said of bytes that were handed out.
+    Sent {
+        /// Which attempt.
+        hash: B256,
+        /// At which nonce.
+        nonce: Nonce,
+        /// What came of it.
+        outcome: SendOutcome,
+    },
+    /// Receipts of our hashes, from blocks of the followed chain.
+    Receipts(Vec<Receipt>),
+    /// The chain moved on (or back).
+    Head(Arc<ChainView>),
+    /// What the chain says of the account.
+    ChainNonces(ChainNonces),
+    /// Time has passed.
+    Tick {
+        /// A fresh name, in case the lane must make a tx of its own (a filler).
+        fresh: TxId,
+    },
+    /// An operator stops or resumes the lane.
+    Pause(bool),
+}
+
+/// What must become durable, all or nothing, under the fence.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Writes {
+    /// New rows.
+    pub inserts: Vec<Tx>,
+    /// Changed rows, as their full new image.
+    pub updates: Vec<Tx>,
+    /// New attempts.
+    pub attempts: Vec<Attempt>,
+    /// Attempts that a node has taken, and when.
+    pub first_sent: Vec<(B256, Time)>,
+    /// Events, in order, without a hole.
+    pub events: Vec<Event>,
+    /// Headers that a row or an event refers to.
+    pub headers: Vec<Header>,
+    /// Txs that wait without a nonce from now on.
+    pub wakes_added: Vec<TxId>,
+    /// Txs that wait no longer.
+    pub wakes_done: Vec<TxId>,
+    /// The lane's paused flag, when it changed.
+    pub paused: Option<bool>,
+}
+
+/// What is to be done once the writes are durable (signing: before, see the gate).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// Have this signed; the answer comes back as an input.
+    Sign(Unsigned),
+    /// Hand these bytes to the nodes, in nonce order.
+    Send(Outgoing),
+    /// This hash needs no watching any more.
+    Unwatch(B256),
+    /// Read the next txs that wait for their signature.
+    LoadBacklog {
+        /// From this nonce on.
+        from: Nonce,
+        /// At most so many.
+        limit: u64,
+    },
+    /// Read the next txs that wait for a nonce.
+    LoadQueued {
+        /// At most so many.
+        limit: u64,
+    },
+    /// Ask the chain for the account's nonces.
+    AskChain,
+    /// Ask the chain for receipts of these hashes.
+    FetchReceipts(Vec<B256>),
+}
+
+/// What one step gives.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Step {
+    /// To be committed.
+    pub writes: Writes,
+    /// To be done after that.
+    pub effects: Vec<Effect>,
+}
+
+/// How the chain's opinion of the account's nonce is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChainQuery {
+    /// With what waits in the node's pool.
+    Pending,
+    /// Mined only.
+    Latest,
+    /// Not at all: the store's cursor is all there is.
+    Off,
+}
+
+/// The rules of one lane, from the configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LaneRules {
+    /// How many nonces may be dealt at once.
+    pub window: Window,
+    /// How many attempts may be out at once.
+    pub depth: Depth,
+    /// What may be offered.
+    pub fee: FeeRules,
+    /// How many headers must stand on a block for its results to be final.
+    pub required: u64,
+    /// How deep finals are still watched for forks.
+    pub watch_depth: u64,
+    /// Whether confirmations are told on the way, or only at the end.
+    pub tell_progress: bool,
+    /// After how long the lane's head is sent again; `None` is never.
+    pub resubmit_interval: Option<Duration>,
+    /// After how long a gap that blocks others is filled.
+    pub gap_fill_after: Duration,
+    /// The farthest jump of the chain's nonce over our cursor that is taken without an operator.
+    pub max_chain_jump: u64,
+    /// How the chain is asked.
+    pub chain_query: ChainQuery,
+    /// How old the knowledge of the chain's nonce may get.
+    pub chain_nonce_timeout: Duration,
+}
+
+/// A lane as the store knows it, read after it was granted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LaneImage {
+    /// Which lane.
+    pub key: LaneKey,
+    /// The right under which it is held.
+    pub right: Right,
+    /// The next nonce that was never dealt.
+    pub next_nonce: Nonce,
+    /// The sequence number of the last event.
+    pub event_seq: u64,
+    /// Stopped by an operator.
+    pub paused: bool,
+    /// Open txs that have attempts, with them, in nonce order.
+    pub in_flight: Vec<(Tx, Vec<Attempt>)>,
+    /// The lowest nonce of an open tx without an attempt.
+    pub backlog_from: Option<Nonce>,
+    /// The nonces that open txs hold, as ranges in order.
+    pub held: Vec<Range<u64>>,
+    /// Every nonce below this that is not held was consumed by a tx that is finished.
+    pub consumed_below: Nonce,
+    /// How many txs wait for a nonce.
+    pub queued: u64,
+}

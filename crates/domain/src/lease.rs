@@ -1,0 +1,194 @@
+//! Lease arithmetic: who may try to take a lane, and how long an owner may trust its lease.
+//!
+//! `expires_at` decides who *may try*, never who may write: writing is decided by the fence. But the
+//! chain cannot check a fence, so every send first asks [`Trust::holds`].
+
+use std::time::Duration;
+
+use crate::{Incarnation, Moment, NodeName, Time, Token};
+
+/// The times that a lease is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeaseTerms {
+    /// How long a grant or renewal lasts.
+    pub duration: Duration,
+    /// How often a keeper renews.
+    pub renew_interval: Duration,
+    /// How long after its end a lease of another is still left alone.
+    pub clock_skew_allowance: Duration,
+    /// After how long without work a lane is given back.
+    pub idle_release: Duration,
+}
+
+/// The heartbeat row of a lane.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lease {
+    /// Whose it is.
+    pub owner: NodeName,
+    /// Which life of that node.
+    pub incarnation: Incarnation,
+    /// The token of this holding.
+    pub token: Token,
+    /// By the store's clock.
+    pub expires_at: Time,
+}
+
+/// What a node that asks for a lane gets: the arrows of the seeds' diagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// Nobody ever held it: token 1.
+    Insert,
+    /// It is ours and runs: extended, same token.
+    Renew,
+    /// It ran out, was given back, or belongs to an earlier life of this node: token + 1.
+    TakeOver,
+    /// Another node holds it.
+    NotKeeper,
+}
+
+impl Lease {
+    /// Decides on a request for the lane at `now` (the store's clock).
+    ///
+    /// A restarted node takes its own lanes over at once: its earlier life is over by definition,
+    /// because a node that sees its membership row replaced exits.
+    #[must_use]
+    pub fn decide(
+        held: Option<&Self>,
+        asker: &NodeName,
+        incarnation: Incarnation,
+        now: Time,
+        skew: Duration,
+    ) -> Decision {
+        let Some(held) = held else { return Decision::Insert };
+        if held.owner == *asker {
+            if held.incarnation != incarnation || held.expires_at.plus(skew) <= now {
+                return Decision::TakeOver;
+            }
+            return Decision::Renew;
+        }
+        if held.expires_at.plus(skew) <= now { Decision::TakeOver } else { Decision::NotKeeper }
+    }
+}
+
+/// How long the owner itself relies on a lease: two thirds of it, counted from before it asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Trust {
+    until: Moment,
+}
+
+impl Trust {
+    /// A lease of `duration` that was asked for at `asked_at` (read before the question left).
+    #[must_use]
+    pub fn from(asked_at: Moment, duration: Duration) -> Self {
+        let two_thirds = duration.saturating_mul(2).checked_div(3).unwrap_or(Duration::ZERO);
+        Self { until: asked_at.plus(two_thirds) }
+    }
+
+    /// No trust at all.
+    #[must_use]
+    pub fn none() -> Self {
+        Self { until: Moment(0) }
+    }
+
+    /// Whether bytes may leave at `now`.
+    #[must_use]
+    pub fn holds(&self, now: Moment) -> bool {
+        now < self.until
+    }
+}
+
+impl LeaseTerms {
+    /// Says which relation between the times is broken, with the value, the rule and the fix.
+    pub fn check(&self) -> Result<(), String> {
+        if self.duration < Duration::from_secs(2) {
+            return Err(format!(
+                "lease.duration is {:?}, but a lease must last at least 2s: raise lease.duration",
+                self.duration
+            ));
+        }
+        let trusted = self.duration.saturating_mul(2).checked_div(3).unwrap_or(Duration::ZERO);
+        if self.renew_interval.is_zero() || self.renew_interval.saturating_mul(2) > trusted {
+            return Err(format!(
+                "lease.renewInterval is {:?}, but two renewals must fit into the trusted two thirds \
+                 of lease.duration ({trusted:?}): set lease.renewInterval to at most {:?}",
+                self.renew_interval,
+                trusted.checked_div(2).unwrap_or(Duration::ZERO)
+            ));
+        }
+        if self.clock_skew_allowance >= self.duration {
+            return Err(format!(
+                "lease.clockSkewAllowance is {:?}, but it must be below lease.duration ({:?}): a \
+                 lane would wait longer for the allowance than for the lease",
+                self.clock_skew_allowance, self.duration
+            ));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use uuid::Uuid;
+
+    use super::*;
+
+    const SKEW: Duration = Duration::from_secs(1);
+
+    fn lease(owner: &str, life: u128, expires_at: u64) -> Lease {
+        Lease {
+            owner: NodeName(owner.into()),
+            incarnation: Incarnation(Uuid::from_u128(life)),
+            token: Token(7),
+            expires_at: Time(expires_at),
+        }
+    }
+
+    fn decide(held: Option<&Lease>, now: u64) -> Decision {
+        let me = NodeName("a".into());
+        Lease::decide(held, &me, Incarnation(Uuid::from_u128(1)), Time(now), SKEW)
+    }
+
+    #[test]
+    fn every_arrow_of_the_diagram() {
+        assert_eq!(decide(None, 0), Decision::Insert);
+        assert_eq!(decide(Some(&lease("a", 1, 10_000)), 9_999), Decision::Renew);
+        assert_eq!(decide(Some(&lease("a", 1, 10_000)), 10_999), Decision::Renew);
+        assert_eq!(decide(Some(&lease("a", 1, 10_000)), 11_000), Decision::TakeOver);
+        assert_eq!(decide(Some(&lease("a", 2, 10_000)), 1), Decision::TakeOver);
+        assert_eq!(decide(Some(&lease("b", 3, 10_000)), 10_999), Decision::NotKeeper);
+        assert_eq!(decide(Some(&lease("b", 3, 10_000)), 11_000), Decision::TakeOver);
+    }
+
+    #[test]
+    fn default_terms_hold_and_broken_ones_say_the_fix() {
+        let terms = LeaseTerms {
+            duration: Duration::from_secs(10),
+            renew_interval: Duration::from_secs(3),
+            clock_skew_allowance: SKEW,
+            idle_release: Duration::from_secs(60),
+        };
+        assert_eq!(terms.check(), Ok(()));
+        let slow = LeaseTerms { renew_interval: Duration::from_secs(4), ..terms };
+        assert!(slow.check().unwrap_err().contains("lease.renewInterval to at most"));
+        let short = LeaseTerms { duration: Duration::from_secs(1), ..terms };
+        assert!(short.check().is_err());
+    }
+
+    proptest! {
+        /// The owner stops trusting before anyone else may try, whenever the store granted the
+        /// lease between the asking and the answer, and however far its clock is within the skew.
+        #[test]
+        fn trust_ends_before_others_may_try(
+            asked in 0..1_000_000_u64, travel in 0..5_000_u64, duration_ms in 2_000..60_000_u64,
+        ) {
+            let duration = Duration::from_millis(duration_ms);
+            let trust = Trust::from(Moment(asked * 1_000), duration);
+            let granted = asked + travel;
+            let others_from = granted + duration_ms + 1_000;
+            prop_assert!(!trust.holds(Moment(others_from * 1_000)));
+            prop_assert!(!trust.holds(Moment((asked + duration_ms * 2 / 3 + 1) * 1_000)));
+            prop_assert!(trust.holds(Moment(asked * 1_000)));
+        }
+    }
+}

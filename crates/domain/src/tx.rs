@@ -1,0 +1,307 @@
+//! What a tx goes through: its states, the one table of transitions, and its record.
+
+use std::fmt::Write as _;
+
+use alloy_primitives::{Address, B256};
+
+use crate::{Fingerprint, Nonce, Payload, RequestId, Time, Token, TxId};
+
+/// Where a tx stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum TxState {
+    /// Accepted and durable, without a nonce yet.
+    Created,
+    /// Has a nonce; nothing of it has left a process.
+    Allocated,
+    /// Its bytes may have left a process. The commit that stores an attempt makes it so.
+    Tracking,
+    /// Mined with success, at final depth.
+    Confirmed,
+    /// Ended without the effect, and nothing can contradict that.
+    FailedFinal,
+    /// Needs a decision. Bytes are still rebroadcast, hashes still watched.
+    Stuck,
+}
+
+/// One arrow of the state diagram, with the reason for which it is taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Transition {
+    /// Before.
+    pub from: TxState,
+    /// After.
+    pub to: TxState,
+    /// When it is taken.
+    pub when: &'static str,
+}
+
+const fn arrow(from: TxState, to: TxState, when: &'static str) -> Transition {
+    Transition { from, to, when }
+}
+
+use TxState::{Allocated, Confirmed, Created, FailedFinal, Stuck, Tracking};
+
+/// The one table. `docs/states.md` is printed from it, and [`Tx::go`] refuses everything else.
+pub const TRANSITIONS: [Transition; 17] = [
+    arrow(Created, Allocated, "a nonce is dealt"),
+    arrow(Created, FailedFinal, "given up before any nonce"),
+    arrow(Allocated, Tracking, "a signed attempt is stored: that is the claim to send it"),
+    arrow(Allocated, FailedFinal, "given up, no send was ever claimed; its nonce becomes a gap"),
+    arrow(Allocated, Stuck, "it cannot be signed or sent, a decision is needed"),
+    arrow(Tracking, Confirmed, "an attempt is mined with success, at final depth"),
+    arrow(Tracking, FailedFinal, "its nonce is consumed at final depth without its effect"),
+    arrow(Tracking, Stuck, "attempts are used up, or a fork went too deep"),
+    arrow(Tracking, Created, "requeued: its nonce was consumed by another transaction"),
+    arrow(Stuck, Allocated, "decided: go on, nothing was sent yet"),
+    arrow(Stuck, Tracking, "decided: go on, or one of its attempts was mined"),
+    arrow(Stuck, Confirmed, "an attempt is mined with success, at final depth"),
+    arrow(Stuck, FailedFinal, "its nonce is consumed at final depth without its effect"),
+    arrow(Confirmed, Tracking, "a fork took its block back"),
+    arrow(FailedFinal, Tracking, "a fork took its block back"),
+    arrow(Confirmed, Stuck, "a fork deeper than we watch took its block back"),
+    arrow(FailedFinal, Stuck, "a fork deeper than we watch took its block back"),
+];
+
+impl TxState {
+    /// Every state, in the order of a life.
+    pub const ALL: [Self; 6] = [Created, Allocated, Tracking, Confirmed, FailedFinal, Stuck];
+
+    /// The word used in SQL, JSON and docs.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Created => "CREATED",
+            Allocated => "ALLOCATED",
+            Tracking => "TRACKING",
+            Confirmed => "CONFIRMED",
+            FailedFinal => "FAILED_FINAL",
+            Stuck => "STUCK",
+        }
+    }
+
+    /// The state of a word.
+    #[must_use]
+    pub fn from_word(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|state| state.word() == word)
+    }
+
+    /// Whether nothing more will happen to it, forks aside.
+    #[must_use]
+    pub fn is_terminal(self) -> bool {
+        matches!(self, Confirmed | FailedFinal)
+    }
+
+    /// Whether the table has this arrow.
+    #[must_use]
+    pub fn may_become(self, to: Self) -> bool {
+        TRANSITIONS.iter().any(|arrow| arrow.from == self && arrow.to == to)
+    }
+
+    /// The state diagram in Markdown: what `docs/states.md` holds.
+    #[must_use]
+    pub fn diagram() -> String {
+        let mut page = String::from(
+            "# States of a tx\n\nPrinted from the transition table in `crates/domain/src/tx.rs`; a \
+             test compares the two.\n\n```mermaid\nstateDiagram-v2\n  [*] --> CREATED\n  [*] --> \
+             ALLOCATED\n  [*] --> TRACKING\n",
+        );
+        for Transition { from, to, .. } in TRANSITIONS {
+            writeln!(page, "  {} --> {}", from.word(), to.word()).expect("writing to a string");
+        }
+        page.push_str("```\n\n| from | to | when |\n|---|---|---|\n");
+        for Transition { from, to, when } in TRANSITIONS {
+            writeln!(page, "| {} | {} | {when} |", from.word(), to.word())
+                .expect("writing to a string");
+        }
+        page.push_str(
+            "\nA tx is accepted as CREATED, ALLOCATED or TRACKING, whichever its first commit \
+             reaches.\nSTUCK stops only new attempts: its bytes are still rebroadcast, its hashes \
+             still watched.\n",
+        );
+        page
+    }
+}
+
+/// More about a state, for people and for queries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum SubState {
+    /// Waits for a nonce.
+    Queued,
+    /// Waits for its turn to be signed.
+    Waiting,
+    /// Signed and durable, on its way to a node.
+    Signed,
+    /// A node has it.
+    Submitted,
+    /// In a block, not deep enough yet.
+    Mined,
+    /// Its block was taken back by a fork.
+    Reorged,
+    /// A node refused its bytes for good.
+    Rejected,
+    /// Mined, and the execution reverted.
+    Reverted,
+    /// The account could not pay when it was sent.
+    Underfunded,
+    /// A node found its fee too low.
+    Underpriced,
+    /// Its nonce was consumed by a transaction that is not ours.
+    ForeignNonce,
+    /// Ended by an operator or the business.
+    Cancelled,
+    /// The signer could not sign it.
+    SigningFailed,
+}
+
+impl SubState {
+    /// Every one, in the order of their stored numbers: append only.
+    pub const ALL: [Self; 13] = [
+        Self::Queued,
+        Self::Waiting,
+        Self::Signed,
+        Self::Submitted,
+        Self::Mined,
+        Self::Reorged,
+        Self::Rejected,
+        Self::Reverted,
+        Self::Underfunded,
+        Self::Underpriced,
+        Self::ForeignNonce,
+        Self::Cancelled,
+        Self::SigningFailed,
+    ];
+
+    /// The word used in JSON and docs.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Queued => "queued",
+            Self::Waiting => "waiting",
+            Self::Signed => "signed",
+            Self::Submitted => "submitted",
+            Self::Mined => "mined",
+            Self::Reorged => "reorged",
+            Self::Rejected => "rejected",
+            Self::Reverted => "reverted",
+            Self::Underfunded => "underfunded",
+            Self::Underpriced => "underpriced",
+            Self::ForeignNonce => "foreignNonce",
+            Self::Cancelled => "cancelled",
+            Self::SigningFailed => "signingFailed",
+        }
+    }
+}
+
+/// Where and how an attempt was mined: the receipt, as far as anyone asks for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Inclusion {
+    /// The attempt that was mined.
+    pub tx_hash: B256,
+    /// Height of its block.
+    pub block_number: u64,
+    /// Its block.
+    pub block_hash: B256,
+    /// Whether the execution succeeded.
+    pub succeeded: bool,
+    /// Gas it used.
+    pub gas_used: u64,
+    /// Wei per gas that it paid.
+    pub effective_gas_price: u128,
+    /// The contract that it made.
+    pub contract_address: Option<Address>,
+    /// Why it reverted, when that is known.
+    pub revert_reason: Option<String>,
+}
+
+/// The record of a tx: what was asked, and what has become of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tx {
+    /// Its name for ever.
+    pub id: TxId,
+    /// The key of the business.
+    pub request_id: RequestId,
+    /// Digest of the payload as sent.
+    pub fingerprint: Fingerprint,
+    /// What was asked.
+    pub payload: Payload,
+    /// Gas limit: the one asked for, or the estimate made at the door.
+    pub gas: u64,
+    /// When it was accepted.
+    pub created_at: Time,
+
+    /// Its place in the account's order; `None` before, and after it gave one up.
+    pub nonce: Option<Nonce>,
+    /// Where it stands. Changed by [`Tx::go`] only.
+    pub state: TxState,
+    /// More about that.
+    pub sub_state: Option<SubState>,
+    /// Why, in words.
+    pub reason: Option<String>,
+    /// The newest attempt, or the mined one.
+    pub tx_hash: Option<B256>,
+    /// The receipt, while its block is canonical.
+    pub inclusion: Option<Inclusion>,
+    /// The newest header that was counted as its confirmation.
+    pub counted: Option<B256>,
+    /// The token under which it was last written.
+    pub token: Token,
+    /// When it was last written.
+    pub updated_at: Time,
+    /// When it became final.
+    pub confirmed_at: Option<Time>,
+    /// The lane sequence numbers of its events: its history needs no scan.
+    pub event_seqs: Vec<u64>,
+}
+
+impl Tx {
+    /// Moves to another state (or stays) with a new sub-state.
+    ///
+    /// # Panics
+    /// When the table has no such arrow: that is a bug of the caller, and a lane that goes on
+    /// from there would write nonsense.
+    pub fn go(&mut self, to: TxState, sub: SubState, now: Time) {
+        assert!(
+            self.state == to || self.state.may_become(to),
+            "tx {}: {} may not become {}",
+            self.id,
+            self.state.word(),
+            to.word()
+        );
+        self.state = to;
+        self.sub_state = Some(sub);
+        self.updated_at = now;
+    }
+
+    /// Whether it still needs a lane's care.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        !self.state.is_terminal()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::expect_file;
+
+    use super::*;
+
+    #[test]
+    fn docs_show_the_table() {
+        expect_file!["../../../docs/states.md"].assert_eq(&TxState::diagram());
+    }
+
+    #[test]
+    fn every_state_is_reached_and_words_are_unique() {
+        for state in TxState::ALL {
+            assert_eq!(TxState::from_word(state.word()), Some(state));
+            let is_start = state == Created;
+            assert!(is_start || TRANSITIONS.iter().any(|arrow| arrow.to == state));
+            assert!(TRANSITIONS.iter().any(|arrow| arrow.from == state));
+        }
+    }
+
+    #[test]
+    fn a_claimed_tx_never_becomes_unclaimed() {
+        assert!(!Tracking.may_become(Allocated));
+        assert!(!Confirmed.may_become(Created));
+    }
+}

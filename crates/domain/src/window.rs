@@ -1,0 +1,149 @@
+//! How much of a lane may be out at once, and which nonces the chain waits for in vain.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+use crate::Nonce;
+
+/// How many nonces may be dealt and unresolved. 0 in the configuration means no limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Window {
+    /// The limit; `None` is unlimited.
+    pub limit: Option<u64>,
+    /// When a nonce counts as resolved.
+    pub releases: Release,
+}
+
+/// When a nonce leaves the window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Release {
+    /// When it is in a block.
+    Mined,
+    /// When it is final: with a window of 1 this is the strict single-in-flight mode.
+    Final,
+}
+
+impl Window {
+    /// Whether one more nonce may be dealt.
+    #[must_use]
+    pub fn has_room(&self, unresolved: u64) -> bool {
+        self.limit.is_none_or(|limit| unresolved < limit)
+    }
+}
+
+/// How many attempts of a lane may be out at nodes at once.
+///
+/// Nodes differ widely in what they hold for one account, and "ok" is not acceptance. So `Auto`
+/// starts small, doubles while the node's pending count shows that it holds all that was sent, and
+/// narrows when it does not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Depth {
+    /// A number from the configuration.
+    Fixed(u64),
+    /// Found out.
+    Auto {
+        /// The present limit.
+        limit: u64,
+    },
+}
+
+impl Depth {
+    /// What every node holds for one account.
+    pub const AUTO_START: u64 = 16;
+    /// More than this in a node's pool gains nothing.
+    pub const AUTO_MAX: u64 = 8_192;
+
+    /// The limit that is to be found out.
+    #[must_use]
+    pub fn auto() -> Self {
+        Self::Auto { limit: Self::AUTO_START }
+    }
+
+    /// The present limit.
+    #[must_use]
+    pub fn limit(&self) -> u64 {
+        match self {
+            Self::Fixed(limit) | Self::Auto { limit } => *limit,
+        }
+    }
+
+    /// Whether the node's pending count is worth asking for.
+    #[must_use]
+    pub fn wants_to_know(&self) -> bool {
+        matches!(self, Self::Auto { limit } if *limit < Self::AUTO_MAX)
+    }
+
+    /// Learns from the node's pending nonce, when `highest_out` was sent and accepted.
+    pub fn learn(&mut self, latest: Nonce, pending: Nonce, highest_out: Nonce) {
+        let Self::Auto { limit } = self else { return };
+        if pending > highest_out {
+            *limit = limit.saturating_mul(2).min(Self::AUTO_MAX);
+        } else {
+            let held = latest.until(pending);
+            *limit = held.clamp(1, *limit).max(Self::AUTO_START.min(*limit));
+        }
+    }
+
+    /// Learns that a node refused for lack of room.
+    pub fn narrow(&mut self) {
+        if let Self::Auto { limit } = self {
+            *limit = limit.checked_div(2).unwrap_or(1).max(1);
+        }
+    }
+}
+
+/// The nonces from `floor` to `cursor` that nobody holds: the chain waits for each of them.
+///
+/// `held` are the ranges of nonces that txs of ours hold, in order.
+#[must_use]
+pub fn gaps(floor: Nonce, cursor: Nonce, held: &[Range<u64>]) -> BTreeSet<Nonce> {
+    let mut gaps = BTreeSet::new();
+    let mut next = floor.0;
+    for range in held {
+        gaps.extend((next..range.start.min(cursor.0)).map(Nonce));
+        next = next.max(range.end);
+    }
+    gaps.extend((next..cursor.0).map(Nonce));
+    gaps
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn gaps_are_what_is_not_held(
+            held in proptest::collection::btree_set(0..60_u64, 0..40), floor in 0..60_u64, cursor in 0..60_u64,
+        ) {
+            let ranges: Vec<Range<u64>> = held.iter().map(|n| *n..*n + 1).collect();
+            let naive: BTreeSet<Nonce> =
+                (floor..cursor).filter(|n| !held.contains(n)).map(Nonce).collect();
+            prop_assert_eq!(gaps(Nonce(floor), Nonce(cursor), &ranges), naive);
+        }
+    }
+
+    #[test]
+    fn auto_depth_doubles_while_the_node_holds_everything() {
+        let mut depth = Depth::auto();
+        depth.learn(Nonce(0), Nonce(16), Nonce(15));
+        assert_eq!(depth.limit(), 32);
+        depth.learn(Nonce(0), Nonce(16), Nonce(31));
+        assert_eq!(depth.limit(), 16);
+        for _ in 0..20 {
+            depth.learn(Nonce(0), Nonce(100_000), Nonce(5));
+        }
+        assert_eq!(depth.limit(), Depth::AUTO_MAX);
+        assert!(!depth.wants_to_know());
+        depth.narrow();
+        assert_eq!(depth.limit(), Depth::AUTO_MAX / 2);
+    }
+
+    #[test]
+    fn strict_window_has_room_for_one() {
+        let window = Window { limit: Some(1), releases: Release::Final };
+        assert!(window.has_room(0) && !window.has_room(1));
+    }
+}

@@ -1,0 +1,96 @@
+//! One EVM chain, as its nodes tell it. Answers may be stale, lost or wrong; the callers know.
+
+use async_trait::async_trait;
+use domain::attempt::Outgoing;
+use domain::lane::{ChainNonces, ChainQuery};
+use domain::{Address, B256, Bytes, ChainId, FeeQuote, Header, Inclusion, SendOutcome, U256};
+use thiserror::Error;
+
+/// Why a read gave nothing.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum ChainError {
+    /// No endpoint answered.
+    #[error("no endpoint of the chain answered: {0}")]
+    Unreachable(String),
+    /// An endpoint answered what cannot be used.
+    #[error("an endpoint answered what cannot be used: {0}")]
+    Unusable(String),
+}
+
+/// Which block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BlockTag {
+    /// The newest.
+    Latest,
+    /// By height, on the node's canonical chain.
+    Number(u64),
+    /// By hash, canonical or not.
+    Hash(B256),
+}
+
+/// A call to try out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Call {
+    /// Who sends it.
+    pub from: Address,
+    /// Recipient; `None` deploys.
+    pub to: Option<Address>,
+    /// Wei to move.
+    pub value: U256,
+    /// Call data or init code.
+    pub data: Bytes,
+}
+
+/// Why a call was not estimated.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum CallFailed {
+    /// The execution reverts; the reason, decoded where possible.
+    #[error("the call reverts: {0}")]
+    Reverted(String),
+    /// The account cannot pay for it.
+    #[error("the account cannot pay: {0}")]
+    Underfunded(String),
+    /// The node refused the call for another reason that lies in the call.
+    #[error("the node refused the call: {0}")]
+    Refused(String),
+    /// No answer.
+    #[error(transparent)]
+    Chain(#[from] ChainError),
+}
+
+/// One chain.
+#[async_trait]
+pub trait Chain: Send + Sync + 'static {
+    /// Which one.
+    fn id(&self) -> ChainId;
+
+    /// The names of the endpoints and whether each answers at present, for people.
+    fn endpoints(&self) -> Vec<(String, bool)>;
+
+    /// A header; `None` when the node has no such block.
+    async fn header(&self, block: BlockTag) -> Result<Option<Header>, ChainError>;
+
+    /// The headers of a range of heights, oldest first; shorter when the node has fewer.
+    async fn headers(&self, from: u64, count: u64) -> Result<Vec<Header>, ChainError>;
+
+    /// All receipts of a block, by its hash; `None` when the node does not know the block.
+    async fn block_receipts(&self, block: B256) -> Result<Option<Vec<Inclusion>>, ChainError>;
+
+    /// Receipts by transaction hash; those that the node does not have are left out.
+    async fn receipts(&self, hashes: &[B256]) -> Result<Vec<Inclusion>, ChainError>;
+
+    /// Why a mined transaction reverted, as far as the node can tell.
+    async fn revert_reason(&self, inclusion: &Inclusion) -> Result<Option<String>, ChainError>;
+
+    /// The account's nonces. With [`ChainQuery::Latest`] both are the mined one.
+    async fn nonces(&self, account: Address, query: ChainQuery) -> Result<ChainNonces, ChainError>;
+
+    /// What the chain asks for at present.
+    async fn fee_quote(&self) -> Result<FeeQuote, ChainError>;
+
+    /// Gas that a call needs, without margin.
+    async fn estimate_gas(&self, call: &Call) -> Result<u64, CallFailed>;
+
+    /// Hands bytes to the nodes, in order, and says for each what came of it.
+    async fn send(&self, outgoing: &[Outgoing]) -> Vec<SendOutcome>;
+}

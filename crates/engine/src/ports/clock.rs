@@ -1,0 +1,52 @@
+//! Time and randomness enter the engine here and nowhere else, so that a seed can replay a night.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use domain::{BatchId, GrantId, Incarnation, Moment, Time, TxId};
+use uuid::Uuid;
+
+/// The engine's only source of time and chance.
+#[async_trait]
+pub trait Clock: Send + Sync + 'static {
+    /// What people call the time.
+    fn now(&self) -> Time;
+
+    /// A reading of this process's monotonic clock.
+    fn moment(&self) -> Moment;
+
+    /// Waits.
+    async fn sleep(&self, duration: Duration);
+
+    /// 128 random bits.
+    fn random(&self) -> u128;
+}
+
+impl dyn Clock {
+    /// A fresh, time-ordered tx id (UUID v7: 48 bits of milliseconds, the rest random).
+    pub fn tx_id(&self) -> TxId {
+        let random = self.random().to_be_bytes();
+        let mut tail = [0; 10];
+        tail.copy_from_slice(&random[..10]);
+        TxId(uuid::Builder::from_unix_timestamp_millis(self.now().0, &tail).into_uuid())
+    }
+
+    /// A fresh grant.
+    pub fn grant_id(&self) -> GrantId {
+        GrantId(self.uuid())
+    }
+
+    /// A fresh batch id.
+    pub fn batch_id(&self) -> BatchId {
+        BatchId(self.uuid())
+    }
+
+    /// A fresh life of a node.
+    pub fn incarnation(&self) -> Incarnation {
+        Incarnation(self.uuid())
+    }
+
+    fn uuid(&self) -> Uuid {
+        uuid::Builder::from_random_bytes(self.random().to_be_bytes()).into_uuid()
+    }
+}

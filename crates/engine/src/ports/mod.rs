@@ -1,0 +1,17 @@
+//! The seams of the application: everything that touches the world stands behind one of these.
+//!
+//! No generic parameter crosses a crate border, so ports are used as `Arc<dyn …>`.
+#![warn(missing_docs)]
+
+mod chain;
+mod clock;
+mod signer;
+mod store;
+
+pub use chain::{BlockTag, Call, CallFailed, Chain, ChainError};
+pub use clock::Clock;
+pub use signer::{SignError, Signer};
+pub use store::{
+    Acquired, Ask, CommitOutcome, Conflict, EventFilter, EventPage, EventRecord, LaneBatch, LaneRecord, Member, NewQueued, Regranted, Renewal, Store, StoreError, TxFilter,
+    TxPage, TxRecord,
+};

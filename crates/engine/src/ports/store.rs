@@ -1,0 +1,342 @@
+//! The authority: leases, lanes, txs and events. Shaped by PostgreSQL; every backend runs one suite.
+//!
+//! Every critical write goes through [`Store::commit`]; the only unfenced one is [`Store::queue`].
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use domain::lease::Lease;
+use domain::{
+    Address, Attempt, B256, BatchId, ChainId, Event, Fingerprint, GrantId, Header, Incarnation,
+    LaneId, LaneImage, LaneKey, NodeName, Nonce, Payload, RequestId, Right, Time, Token, Tx, TxId,
+    TxState, Writes,
+};
+use thiserror::Error;
+
+/// Why the store gave no answer. Nothing of what was asked has happened, except where
+/// [`CommitOutcome::Unknown`] says otherwise.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum StoreError {
+    /// Not reachable, or too busy.
+    #[error("the store is unavailable: {0}")]
+    Unavailable(String),
+    /// What it holds cannot be read.
+    #[error("the store holds what cannot be read: {0}")]
+    Corrupt(String),
+    /// The question itself is wrong (a cursor of another store, for example).
+    #[error("{0}")]
+    Invalid(String),
+}
+
+/// A node that asks for lanes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ask {
+    /// Its name.
+    pub node: NodeName,
+    /// This life of it.
+    pub incarnation: Incarnation,
+    /// How long a grant lasts.
+    pub duration: Duration,
+    /// How long after its end a lease of another is left alone.
+    pub skew: Duration,
+}
+
+/// What came of asking for a lane.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Acquired {
+    /// Granted, with a new grant. What the lane holds must be read *after* this, in another call.
+    Granted {
+        /// What to show from now on.
+        right: Right,
+        /// Who held it before, when it changed hands.
+        taken_from: Option<NodeName>,
+    },
+    /// Another node holds it.
+    NotKeeper {
+        /// The lease as it stands.
+        lease: Lease,
+    },
+}
+
+/// What came of one renewal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Renewal {
+    /// Extended from now.
+    Renewed,
+    /// Its row was locked by somebody: try again soon. Says nothing about ownership.
+    Busy,
+    /// It is not ours any more.
+    Lost,
+}
+
+/// Everything that one lane writes in one turn.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LaneBatch {
+    /// The right to write; checked by the fence.
+    pub right: Right,
+    /// Names this batch for ever, so that a lost answer can be asked for.
+    pub batch: BatchId,
+    /// Who writes.
+    pub node: NodeName,
+    /// When.
+    pub at: Time,
+    /// The last event sequence number that memory knows. A store that lost commits has another
+    /// one, and the batch is fenced.
+    pub event_seq_before: u64,
+    /// The cursor after this batch.
+    pub next_nonce: Nonce,
+    /// The rows: folded, at most one write per row.
+    pub writes: Writes,
+}
+
+/// Which item of a batch could not be written, although the lane is ours.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Conflict {
+    /// Another tx of the lane has this request id (it was queued in the meantime).
+    RequestId(RequestId),
+    /// Another tx holds this nonce.
+    Nonce(Nonce),
+    /// A row that should be there is not, or a count is off.
+    Rows(String),
+}
+
+/// What came of one lane's batch. One lane's trouble never fails its neighbours.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CommitOutcome {
+    /// Durable.
+    Applied,
+    /// The lane is not ours any more; nothing was written.
+    Fenced,
+    /// Nothing of this lane was written because of this item.
+    Conflict(Conflict),
+    /// It may have become durable or not, or may still: only [`Store::regrant`] can tell.
+    Unknown(String),
+}
+
+/// What came of granting a lane anew to its present keeper.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Regranted {
+    /// Still ours. No earlier batch can land any more; `last_batch` is the last that did.
+    Held {
+        /// The right from now on.
+        right: Right,
+        /// The last batch that became durable.
+        last_batch: Option<BatchId>,
+    },
+    /// Not ours any more.
+    Fenced,
+}
+
+/// A request that is put into the store by a node that is not keeper.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewQueued {
+    /// The name it will have.
+    pub id: TxId,
+    /// Which lane.
+    pub lane: LaneKey,
+    /// The key of the business.
+    pub request_id: RequestId,
+    /// Digest of the payload.
+    pub fingerprint: Fingerprint,
+    /// What was asked.
+    pub payload: Payload,
+    /// Gas limit.
+    pub gas: u64,
+    /// When it was accepted.
+    pub at: Time,
+}
+
+/// A tx with all that belongs to it, for readers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TxRecord {
+    /// Its lane.
+    pub lane: LaneKey,
+    /// The row.
+    pub tx: Tx,
+    /// Its attempts, oldest first.
+    pub attempts: Vec<Attempt>,
+    /// The headers from its block up to the newest counted one, parent-linked, oldest first.
+    pub confirmations: Vec<Header>,
+}
+
+/// Which txs to list; newest first.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TxFilter {
+    /// Only of this chain.
+    pub chain_id: Option<ChainId>,
+    /// Only of this signer.
+    pub signer: Option<Address>,
+    /// Only in this state.
+    pub state: Option<TxState>,
+    /// Continue after this tx (towards older ones).
+    pub after: Option<TxId>,
+    /// At most so many.
+    pub limit: usize,
+}
+
+/// A page of txs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TxPage {
+    /// The txs, newest first.
+    pub txs: Vec<TxRecord>,
+    /// Where the next page starts; `None` at the end. (A filtered page may be short before it.)
+    pub next: Option<TxId>,
+}
+
+/// A lane as readers see it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LaneRecord {
+    /// Which lane.
+    pub key: LaneKey,
+    /// Who holds it, also when it has run out.
+    pub lease: Option<Lease>,
+    /// The next nonce that was never dealt.
+    pub next_nonce: Nonce,
+    /// Stopped by an operator.
+    pub paused: bool,
+    /// Open txs with a nonce.
+    pub in_flight: u64,
+    /// Txs that wait for a nonce.
+    pub queued: u64,
+}
+
+/// An event with what its row adds, for readers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EventRecord {
+    /// Its lane.
+    pub lane: LaneKey,
+    /// Who wrote it.
+    pub node: NodeName,
+    /// Under which token.
+    pub token: Token,
+    /// What happened.
+    pub event: Event,
+    /// For kinds that name a counted header: the headers from the tx's block up to it.
+    pub confirmations: Vec<Header>,
+}
+
+/// Which events to read, in feed order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EventFilter {
+    /// An opaque cursor of this store; `None` starts with the oldest retained event.
+    pub after: Option<String>,
+    /// Only of this chain.
+    pub chain_id: Option<ChainId>,
+    /// Only of this signer.
+    pub signer: Option<Address>,
+    /// Only of these kinds, by their words; empty is all.
+    pub kinds: Vec<String>,
+    /// At most so many.
+    pub limit: usize,
+}
+
+/// A page of events.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EventPage {
+    /// In feed order: per lane without a hole (before filtering).
+    pub events: Vec<EventRecord>,
+    /// The cursor after this page; equal to the one asked with at the end of the feed.
+    pub next: String,
+}
+
+/// A node of the cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// Its name.
+    pub node: NodeName,
+    /// This life of it.
+    pub incarnation: Incarnation,
+    /// Where other nodes reach it.
+    pub advertise: Option<String>,
+    /// When it started.
+    pub started_at: Time,
+    /// When it last said that it lives.
+    pub seen_at: Time,
+    /// Whether it is on its way out.
+    pub draining: bool,
+}
+
+/// The authority.
+#[async_trait]
+pub trait Store: Send + Sync + 'static {
+    /// Asks for lanes: the seeds' algorithm, by the store's clock, for many lanes at once. A lane
+    /// that the store has never seen is made. Answers in the order asked.
+    async fn acquire(
+        &self,
+        ask: &Ask,
+        lanes: &[(LaneKey, GrantId)],
+    ) -> Result<Vec<Acquired>, StoreError>;
+
+    /// Extends leases, skipping locked ones. Answers in the order asked.
+    async fn renew(&self, ask: &Ask, rights: &[Right]) -> Result<Vec<Renewal>, StoreError>;
+
+    /// Gives lanes back, so that anyone may take them at once. Those that are not ours any more
+    /// are left alone.
+    async fn release(&self, ask: &Ask, rights: &[Right]) -> Result<(), StoreError>;
+
+    /// Reads a lane that was granted. `None` when the right does not hold any more.
+    async fn load(&self, key: LaneKey, right: Right) -> Result<Option<LaneImage>, StoreError>;
+
+    /// Reads txs with a nonce and without an attempt, from this nonce on, in nonce order.
+    async fn load_backlog(
+        &self,
+        lane: LaneId,
+        from: Nonce,
+        limit: usize,
+    ) -> Result<Vec<Tx>, StoreError>;
+
+    /// Reads txs that wait for a nonce, oldest first.
+    async fn load_queued(&self, lane: LaneId, limit: usize) -> Result<Vec<Tx>, StoreError>;
+
+    /// The gate. Every batch is applied whole or not at all, and each on its own.
+    async fn commit(&self, batches: Vec<LaneBatch>) -> Vec<CommitOutcome>;
+
+    /// Grants a lane anew to its present keeper: waits for, or kills, any batch under way. The one
+    /// way to resolve [`CommitOutcome::Unknown`].
+    async fn regrant(&self, right: Right, grant: GrantId) -> Result<Regranted, StoreError>;
+
+    /// Which of these request ids the lanes know already.
+    async fn find_requests(
+        &self,
+        requests: &[(LaneId, RequestId)],
+    ) -> Result<Vec<Option<Tx>>, StoreError>;
+
+    /// The one unfenced write: puts requests into the store without nonce or event, with a wake
+    /// row each. A known request id changes nothing. Answers with the tx that has the request id.
+    async fn queue(&self, requests: Vec<NewQueued>) -> Result<Vec<Tx>, StoreError>;
+
+    /// Lanes that have open work or wake rows, and no live keeper other than the asker: what a
+    /// starting or surviving node must take care of.
+    async fn lanes_with_work(&self, ask: &Ask) -> Result<Vec<LaneKey>, StoreError>;
+
+    /// Says that this node lives. `false` when another incarnation has replaced it.
+    async fn heartbeat(&self, member: &Member) -> Result<bool, StoreError>;
+
+    /// The nodes of the cluster.
+    async fn members(&self) -> Result<Vec<Member>, StoreError>;
+
+    /// A tx by its id.
+    async fn tx(&self, id: TxId) -> Result<Option<TxRecord>, StoreError>;
+
+    /// A tx by the key of the business.
+    async fn tx_by_request(
+        &self,
+        lane: LaneKey,
+        request_id: &RequestId,
+    ) -> Result<Option<TxRecord>, StoreError>;
+
+    /// A tx by the hash of any of its attempts.
+    async fn tx_by_hash(&self, hash: B256) -> Result<Option<TxRecord>, StoreError>;
+
+    /// A page of txs.
+    async fn txs(&self, filter: &TxFilter) -> Result<TxPage, StoreError>;
+
+    /// The events of one tx, oldest first.
+    async fn tx_events(&self, id: TxId) -> Result<Option<Vec<EventRecord>>, StoreError>;
+
+    /// A page of the feed.
+    async fn events(&self, filter: &EventFilter) -> Result<EventPage, StoreError>;
+
+    /// The lanes that the store knows among these.
+    async fn lanes(&self, keys: &[LaneKey]) -> Result<Vec<LaneRecord>, StoreError>;
+}
