@@ -1,1 +1,19 @@
+//! The door for customers: HTTP in, JSON out.
+//!
+//! Only this room knows HTTP. A request is parsed at the door ([`parse`]), handed to the node, and
+//! answered in the public form (`engine::public`) or as a problem document ([`problem`]).
 
+mod router;
+
+mod answer;
+mod calls;
+mod identify;
+mod parse;
+mod problem;
+
+mod serve;
+mod stall;
+
+pub use problem::{Effect, Problem, ProblemKind};
+pub use router::{ApiConfig, router};
+pub use serve::serve;

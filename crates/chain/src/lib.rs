@@ -1,1 +1,6 @@
+//! The chain as the outside world knows it: JSON-RPC endpoints, envelopes, the one table of node
+//! errors, keys; and the dev chain.
 
+pub mod classify;
+pub mod envelope;
+pub mod keys;

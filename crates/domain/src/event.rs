@@ -24,8 +24,6 @@ pub enum EventKind {
     TxAccepted {
         /// When it got one at once.
         nonce: Option<Nonce>,
-        /// When it was signed at once.
-        tx_hash: Option<B256>,
     },
     /// It got its nonce later than it was accepted.
     TxAllocated {

@@ -5,3 +5,19 @@
 pub mod ports;
 
 pub mod node;
+
+mod core;
+mod intake;
+
+mod ownership;
+mod shard;
+
+mod gate;
+
+mod broadcaster;
+mod follower;
+mod watch;
+
+pub mod tasks;
+
+pub mod public;

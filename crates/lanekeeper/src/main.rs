@@ -1,1 +1,4 @@
+//! Lanekeeper: exactly-once transactions for EVM chains.
+mod amount;
+mod config;
 fn main() {}

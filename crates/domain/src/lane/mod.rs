@@ -1,10 +1,343 @@
 //! How a lane decides. One step at a time, on one task, with no await inside.
+//!
+//! A lane in memory is a *draft* as long as its step is not committed: the shard takes it out of its
+//! map, steps it, commits the writes, and puts it back only when the store says Applied. Any other
+//! answer throws the draft away and the lane is read again. So memory never knows more than the store.
+//!
+//! Memory is O(what is out), not O(what waits): txs beyond the mempool depth stay in the store.
 
+mod broadcast;
+mod deal;
+mod follow;
 pub mod protocol;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Range;
+use std::sync::Arc;
+
+use alloy_primitives::B256;
 
 pub use protocol::{
     ChainNonces, ChainQuery, Effect, Input, LaneImage, LaneRules, Receipt, Request, Step, Writes,
 };
 
-/// placeholder
-pub struct Lane;
+use crate::window::Depth;
+use crate::{
+    Attempt, AttemptKind, ChainView, Event, EventKind, LaneKey, NodeName, Nonce, Right, Time, Token, Tx, TxId,
+};
+
+/// The most txs that one load brings into memory.
+pub const LOAD_MAX: u64 = 500;
+/// The most receipts that one step asks for; the rest follow when these are in.
+pub const RECEIPTS_MAX: usize = 500;
+
+/// A lane in the memory of its keeper.
+#[derive(Clone, Debug)]
+pub struct Lane {
+    key: LaneKey,
+    right: Right,
+    rules: LaneRules,
+    depth: Depth,
+
+    next_nonce: Nonce,
+    event_seq: u64,
+    paused: bool,
+    /// Why no nonce is dealt until somebody decides.
+    halted: Option<String>,
+
+    /// The txs whose attempts are being made, are out, or are mined and not final.
+    slots: BTreeMap<Nonce, Slot>,
+    /// Which slot an attempt belongs to.
+    by_hash: BTreeMap<B256, Nonce>,
+    /// How many slots are not mined yet.
+    unmined: u64,
+    /// Results that are final and still watched for forks, by block.
+    finals: VecDeque<FinalBlock>,
+    /// Finals that a fork took back and that are being read again.
+    reopening: BTreeSet<TxId>,
+
+    /// Nonces that nobody holds and the chain waits for, and since when.
+    gaps: BTreeMap<Nonce, Time>,
+    /// Gaps of this turn: usable once it is committed, so that no commit gives one nonce to two rows.
+    fresh_gaps: BTreeSet<Nonce>,
+    /// The lowest nonce whose tx waits in the store for its signature.
+    backlog: Option<Nonce>,
+    /// While a page of the backlog is being read: the cursor when it was asked for. What was dealt
+    /// since may not be on the page.
+    loading_backlog: Option<Nonce>,
+    /// How many txs wait in the store for a nonce: at least one when it is not zero.
+    queued: u64,
+    /// While a page of the queued is being read: how many came since, and may not be on it.
+    loading_queued: Option<u64>,
+
+    view: Option<Arc<ChainView>>,
+    chain: Option<Known>,
+    asking_chain: bool,
+    /// Whether the answer will tell how much the node holds.
+    probing: bool,
+    /// What the store said at load, until the chain's nonce is known.
+    unsettled: Option<Unsettled>,
+    /// Who held the lane before, until that is told.
+    taken_from: Option<(NodeName, Token)>,
+}
+
+/// A tx in memory.
+#[derive(Clone, Debug)]
+struct Slot {
+    tx: Tx,
+    /// Why its next attempt is made.
+    kind: AttemptKind,
+    attempts: Vec<Attempt>,
+    stage: Stage,
+    /// When it was last claimed for sending.
+    claimed_at: Time,
+    /// When it is tried again, after something went wrong.
+    retry_at: Option<Time>,
+    tries: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// At the signer.
+    Signing,
+    /// Durable, on its way to a node; no node has said yes.
+    Out,
+    /// A node has it.
+    Submitted,
+    /// In a block of the followed chain.
+    Mined,
+}
+
+#[derive(Clone, Debug)]
+struct FinalBlock {
+    number: u64,
+    hash: B256,
+    txs: Vec<TxId>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    nonces: ChainNonces,
+    at: Time,
+}
+
+#[derive(Clone, Debug)]
+struct Unsettled {
+    held: Vec<Range<u64>>,
+    consumed_below: Nonce,
+}
+
+impl Lane {
+    /// A lane as it was just read from the store. `taken_from` is told to the world in the first step.
+    #[must_use]
+    pub fn load(image: LaneImage, rules: LaneRules, taken_from: Option<NodeName>) -> Self {
+        let token_before = Token(image.right.token.0.saturating_sub(1));
+        let mut lane = Self {
+            key: image.key,
+            right: image.right,
+            rules,
+            depth: rules.depth,
+            next_nonce: image.next_nonce,
+            event_seq: image.event_seq,
+            paused: image.paused,
+            halted: None,
+            slots: BTreeMap::new(),
+            by_hash: BTreeMap::new(),
+            unmined: 0,
+            finals: VecDeque::new(),
+            reopening: BTreeSet::new(),
+            gaps: BTreeMap::new(),
+            fresh_gaps: BTreeSet::new(),
+            backlog: image.backlog_from,
+            loading_backlog: None,
+            queued: image.queued,
+            loading_queued: None,
+            view: None,
+            chain: None,
+            asking_chain: false,
+            probing: false,
+            unsettled: Some(Unsettled { held: image.held, consumed_below: image.consumed_below }),
+            taken_from: taken_from.map(|node| (node, token_before)),
+        };
+        for (tx, attempts) in image.in_flight {
+            lane.track(tx, attempts);
+        }
+        lane
+    }
+
+    /// Brings a tx with attempts into memory, at the stage that its row tells.
+    fn track(&mut self, tx: Tx, attempts: Vec<Attempt>) {
+        let Some(nonce) = tx.nonce else { return };
+        let stage = match (&tx.inclusion, attempts.iter().any(|a| a.first_sent_at.is_some())) {
+            (Some(_), _) => Stage::Mined,
+            (None, true) => Stage::Submitted,
+            (None, false) => Stage::Out,
+        };
+        if stage != Stage::Mined {
+            self.unmined = self.unmined.saturating_add(1);
+        }
+        self.by_hash.extend(attempts.iter().map(|attempt| (attempt.hash, nonce)));
+        let claimed_at = tx.updated_at;
+        let kind = attempts.last().map_or(AttemptKind::Original, |attempt| attempt.kind);
+        let slot = Slot { tx, kind, attempts, stage, claimed_at, retry_at: None, tries: 0 };
+        let before = self.slots.insert(nonce, slot);
+        assert!(before.is_none(), "lane {}: nonce {nonce} is held twice", self.key);
+    }
+
+    /// Takes one input. Pure: the same lane and input give the same step.
+    pub fn step(&mut self, input: Input, now: Time) -> Step {
+        let mut step = Step::default();
+        if let Some((from, token)) = self.taken_from.take() {
+            self.tell(&mut step, None, EventKind::LaneFenced { from, token }, now);
+        }
+        match input {
+            Input::Accept(request) => self.accept(request, now, &mut step),
+            Input::Queued { txs, more } => self.adopt_queued(txs, more, now, &mut step),
+            Input::Backlog { txs, more } => self.take_backlog(txs, more, now, &mut step),
+            Input::Signed(attempt) => self.signed(attempt, now, &mut step),
+            Input::SigningFailed { nonce, reason, retryable } => {
+                self.signing_failed(nonce, reason, retryable, now, &mut step);
+            }
+            Input::Sent { hash, nonce, outcome } => {
+                self.sent(hash, nonce, outcome, now, &mut step);
+            }
+            Input::Receipts(receipts) => self.receipts(receipts, now, &mut step),
+            Input::Head(view) => self.head(view, now, &mut step),
+            Input::ChainNonces(nonces) => self.learn_nonces(nonces, now, &mut step),
+            Input::Finals(txs) => self.reopen(txs, now, &mut step),
+            Input::Wake => self.more_queued(),
+            Input::Tick { fresh } => self.tick(fresh, now, &mut step),
+            Input::Pause(paused) => {
+                self.paused = paused;
+                step.writes.paused = Some(paused);
+            }
+        }
+        self.pump(&mut step);
+        step
+    }
+
+    /// Says that all steps since the last call are durable.
+    pub fn committed(&mut self, now: Time) {
+        for nonce in std::mem::take(&mut self.fresh_gaps) {
+            self.gaps.insert(nonce, now);
+        }
+    }
+
+    /// Asks for more work where there is room for it.
+    fn pump(&mut self, step: &mut Step) {
+        if self.chain.is_none() && self.rules.chain_query != ChainQuery::Off {
+            self.ask_chain(step);
+        }
+        if let Some(from) = self.backlog
+            && self.loading_backlog.is_none()
+            && self.may_sign()
+            && self.room() > 0
+        {
+            self.loading_backlog = Some(self.next_nonce);
+            step.effects.push(Effect::LoadBacklog { from, limit: self.room().min(LOAD_MAX) });
+        }
+        if self.queued > 0 && self.loading_queued.is_none() && self.may_deal() {
+            self.loading_queued = Some(0);
+            step.effects.push(Effect::LoadQueued { limit: LOAD_MAX });
+        }
+    }
+
+    fn ask_chain(&mut self, step: &mut Step) {
+        if !self.asking_chain {
+            self.asking_chain = true;
+            step.effects.push(Effect::AskChain);
+        }
+    }
+
+    /// How many more attempts may be out.
+    fn room(&self) -> u64 {
+        self.depth.limit().saturating_sub(self.unmined)
+    }
+
+    /// Writes an event, and its number into the tx's history.
+    fn tell(&mut self, step: &mut Step, tx: Option<&mut Tx>, kind: EventKind, now: Time) {
+        self.event_seq = self.event_seq.saturating_add(1);
+        let tx_id = tx.as_ref().map(|tx| tx.id);
+        if let Some(tx) = tx {
+            tx.event_seqs.push(self.event_seq);
+        }
+        step.writes.events.push(Event { seq: self.event_seq, at: now, tx_id, kind });
+    }
+
+    /// Which lane it is.
+    #[must_use]
+    pub fn key(&self) -> LaneKey {
+        self.key
+    }
+
+    /// The right under which it is held.
+    #[must_use]
+    pub fn right(&self) -> Right {
+        self.right
+    }
+
+    /// The next nonce that was never dealt.
+    #[must_use]
+    pub fn next_nonce(&self) -> Nonce {
+        self.next_nonce
+    }
+
+    /// The sequence number of its last event.
+    #[must_use]
+    pub fn event_seq(&self) -> u64 {
+        self.event_seq
+    }
+
+    /// What the chain last said of the account.
+    #[must_use]
+    pub fn chain_nonces(&self) -> Option<ChainNonces> {
+        self.chain.map(|known| known.nonces)
+    }
+
+    /// The nonces that the chain waits for and nobody holds.
+    #[must_use]
+    pub fn gaps(&self) -> Vec<Nonce> {
+        self.gaps.keys().chain(&self.fresh_gaps).copied().collect()
+    }
+
+    /// The hashes of all attempts that may be mined.
+    pub fn hashes(&self) -> impl Iterator<Item = B256> {
+        self.by_hash.keys().copied()
+    }
+
+    /// Whether nothing is open, so that the lane may be given back.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.slots.is_empty()
+            && self.backlog.is_none()
+            && self.queued == 0
+            && self.gaps.is_empty()
+            && self.fresh_gaps.is_empty()
+            && self.reopening.is_empty()
+    }
+
+    /// Why it does not move, in words; `None` when it does or has nothing to do.
+    #[must_use]
+    pub fn waiting_for(&self) -> Option<String> {
+        if let Some(reason) = &self.halted {
+            return Some(reason.clone());
+        }
+        if self.paused {
+            return Some("an operator paused the lane".into());
+        }
+        if self.is_idle() {
+            return None;
+        }
+        if self.chain.is_none() && self.rules.chain_query != ChainQuery::Off {
+            return Some("the chain does not answer with the account's nonce yet".into());
+        }
+        if self.view.is_none() {
+            return Some("the chain's head is not known yet".into());
+        }
+        let head = self.slots.values().find(|slot| slot.stage != Stage::Mined)?;
+        head.tx.reason.clone().filter(|_| head.retry_at.is_some())
+    }
+}

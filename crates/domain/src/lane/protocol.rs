@@ -63,8 +63,8 @@ pub enum Input {
     Backlog {
         /// The rows.
         txs: Vec<Tx>,
-        /// Where the next page starts; `None` when that was all.
-        next: Option<Nonce>,
+        /// Whether the store has more of them.
+        more: bool,
     },
     /// The signer's answer.
     Signed(Attempt),
@@ -92,6 +92,10 @@ pub enum Input {
     Head(Arc<ChainView>),
     /// What the chain says of the account.
     ChainNonces(ChainNonces),
+    /// Finished txs that a fork may have taken back, with their attempts.
+    Finals(Vec<(Tx, Vec<Attempt>)>),
+    /// Txs were put into the store for this lane.
+    Wake,
     /// Time has passed.
     Tick {
         /// A fresh name, in case the lane must make a tx of its own (a filler).
@@ -149,6 +153,8 @@ pub enum Effect {
     AskChain,
     /// Ask the chain for receipts of these hashes.
     FetchReceipts(Vec<B256>),
+    /// Read these finished txs again: a fork took their block back.
+    LoadFinals(Vec<TxId>),
 }
 
 /// What one step gives.
@@ -194,8 +200,10 @@ pub struct LaneRules {
     pub max_chain_jump: u64,
     /// How the chain is asked.
     pub chain_query: ChainQuery,
-    /// How old the knowledge of the chain's nonce may get.
+    /// How old the knowledge of the chain's nonce may get while the lane has work.
     pub chain_nonce_timeout: Duration,
+    /// After how long without a receipt the chain is asked about a sent tx by itself.
+    pub stale_receipt_timeout: Duration,
 }
 
 /// A lane as the store knows it, read after it was granted.

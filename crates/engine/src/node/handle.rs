@@ -1,15 +1,23 @@
 //! What the outside can ask of a running node.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use domain::lane::ChainNonces;
-use domain::{B256, LaneKey, NodeName, Nonce, Payload, RequestId, TxId};
-use tokio::sync::watch;
+use domain::{B256, ChainId, LaneKey, NodeName, Nonce, Payload, RequestId, SubState, TxId, TxState};
+use futures::future::join_all;
+use tokio::sync::{oneshot, watch};
 
+use crate::core::Core;
+use crate::intake;
 use crate::node::Refusal;
 use crate::ports::{
     EventFilter, EventPage, EventRecord, LaneRecord, Member, StoreError, TxFilter, TxPage, TxRecord,
 };
+use crate::shard::{Inspection, Message};
+
+/// How often a waiter looks by itself: the bell of a tx that another node keeps does not ring here.
+const WAIT_PERIOD: Duration = Duration::from_secs(1);
 
 /// A request as it comes through the door.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,7 +73,7 @@ pub struct LaneStatus {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChainStatus {
     /// Which chain.
-    pub chain_id: domain::ChainId,
+    pub chain_id: ChainId,
     /// Height of the newest followed block.
     pub head: Option<u64>,
     /// The endpoints, and whether each answers.
@@ -85,41 +93,175 @@ pub struct Readiness {
 
 /// A running node. Cheap to clone.
 #[derive(Clone)]
-pub struct NodeHandle {}
+pub struct NodeHandle {
+    pub(super) core: Arc<Core>,
+}
 
 impl NodeHandle {
     /// The node's name.
-    pub fn name(&self) -> &NodeName { unimplemented!() }
+    pub fn name(&self) -> &NodeName {
+        &self.core.config.name
+    }
+
     /// The only chain, when there is just one: requests may leave `chainId` out.
-    pub fn only_chain(&self) -> Option<domain::ChainId> { unimplemented!() }
+    pub fn only_chain(&self) -> Option<ChainId> {
+        let mut ids = self.core.chains.keys();
+        ids.next().filter(|_| ids.next().is_none()).copied()
+    }
+
     /// Accepts one request: durable when this returns `Ok`.
-    pub async fn create(&self, request: NewTx) -> Result<Accepted, Refusal> { unimplemented!() }
+    pub async fn create(&self, request: NewTx) -> Result<Accepted, Refusal> {
+        intake::create(&self.core, request).await
+    }
+
     /// Accepts many, each on its own; answers in the order given.
-    pub async fn create_many(&self, requests: Vec<NewTx>) -> Vec<Result<Accepted, Refusal>> { unimplemented!() }
+    pub async fn create_many(&self, requests: Vec<NewTx>) -> Vec<Result<Accepted, Refusal>> {
+        join_all(requests.into_iter().map(|request| self.create(request))).await
+    }
+
     /// Waits until a tx got that far, is terminal or STUCK, or time is up; then the tx as it is.
     /// `Refusal::Busy` when too many wait already.
-    pub async fn wait(&self, id: TxId, until: WaitFor, timeout: Duration) -> Result<Option<TxRecord>, Refusal> { unimplemented!() }
+    pub async fn wait(
+        &self,
+        id: TxId,
+        until: WaitFor,
+        timeout: Duration,
+    ) -> Result<Option<TxRecord>, Refusal> {
+        let clock = &self.core.ports.clock;
+        let waiters = &self.core.waiters;
+        let waiting = waiters.enter(id, self.core.config.waiters).ok_or(Refusal::Busy)?;
+        let deadline = clock.moment().plus(timeout);
+        loop {
+            // Enlisted before the read, so that no change falls between the two.
+            let rung = waiting.bell.notified();
+            tokio::pin!(rung);
+            rung.as_mut().enable();
+            let found = self.core.ports.store.tx(id).await;
+            let record = found.map_err(|error| Refusal::StoreUnavailable(error.to_string()))?;
+            let Some(record) = record else { return Ok(None) };
+            let left = deadline.since(clock.moment());
+            if until.is_reached(&record) || left.is_zero() {
+                return Ok(Some(record));
+            }
+            tokio::select! {
+                biased;
+                () = &mut rung => {}
+                () = clock.sleep(left.min(WAIT_PERIOD)) => {}
+            }
+        }
+    }
+
     /// A tx by its id.
-    pub async fn tx(&self, id: TxId) -> Result<Option<TxRecord>, StoreError> { unimplemented!() }
+    pub async fn tx(&self, id: TxId) -> Result<Option<TxRecord>, StoreError> {
+        self.core.ports.store.tx(id).await
+    }
+
     /// A tx by the key of the business.
-    pub async fn tx_by_request(&self, lane: LaneKey, request_id: &RequestId) -> Result<Option<TxRecord>, StoreError> { unimplemented!() }
+    pub async fn tx_by_request(
+        &self,
+        lane: LaneKey,
+        request_id: &RequestId,
+    ) -> Result<Option<TxRecord>, StoreError> {
+        self.core.ports.store.tx_by_request(lane, request_id).await
+    }
+
     /// A tx by the hash of any of its attempts.
-    pub async fn tx_by_hash(&self, hash: B256) -> Result<Option<TxRecord>, StoreError> { unimplemented!() }
+    pub async fn tx_by_hash(&self, hash: B256) -> Result<Option<TxRecord>, StoreError> {
+        self.core.ports.store.tx_by_hash(hash).await
+    }
+
     /// A page of txs.
-    pub async fn txs(&self, filter: &TxFilter) -> Result<TxPage, StoreError> { unimplemented!() }
+    pub async fn txs(&self, filter: &TxFilter) -> Result<TxPage, StoreError> {
+        self.core.ports.store.txs(filter).await
+    }
+
     /// The events of one tx.
-    pub async fn tx_events(&self, id: TxId) -> Result<Option<Vec<EventRecord>>, StoreError> { unimplemented!() }
+    pub async fn tx_events(&self, id: TxId) -> Result<Option<Vec<EventRecord>>, StoreError> {
+        self.core.ports.store.tx_events(id).await
+    }
+
     /// A page of the feed.
-    pub async fn events(&self, filter: &EventFilter) -> Result<EventPage, StoreError> { unimplemented!() }
+    pub async fn events(&self, filter: &EventFilter) -> Result<EventPage, StoreError> {
+        self.core.ports.store.events(filter).await
+    }
+
     /// A bell that rings when this node has written events. It may ring for nothing and carries no
     /// data: readers re-read, and also do so on a period.
-    pub fn event_bell(&self) -> watch::Receiver<u64> { unimplemented!() }
+    pub fn event_bell(&self) -> watch::Receiver<u64> {
+        self.core.event_bell.subscribe()
+    }
+
     /// Every configured signer on every chain.
-    pub async fn lanes(&self) -> Result<Vec<LaneStatus>, StoreError> { unimplemented!() }
+    pub async fn lanes(&self) -> Result<Vec<LaneStatus>, StoreError> {
+        let keys: Vec<LaneKey> = self.core.lanes.keys().copied().collect();
+        self.statuses(&keys).await
+    }
+
     /// One lane; `None` when it is not configured.
-    pub async fn lane(&self, key: LaneKey) -> Result<Option<LaneStatus>, StoreError> { unimplemented!() }
+    pub async fn lane(&self, key: LaneKey) -> Result<Option<LaneStatus>, StoreError> {
+        if !self.core.lanes.contains_key(&key) {
+            return Ok(None);
+        }
+        Ok(self.statuses(&[key]).await?.pop())
+    }
+
+    async fn statuses(&self, keys: &[LaneKey]) -> Result<Vec<LaneStatus>, StoreError> {
+        let mut known = self.core.ports.store.lanes(keys).await?;
+        let inspections = join_all(keys.iter().map(|key| self.inspect(*key))).await;
+        let status = |(key, inspection): (&LaneKey, Inspection)| {
+            let at = known.iter().position(|record| record.key == *key);
+            let record = at.map_or_else(|| LaneRecord::unused(*key), |at| known.swap_remove(at));
+            LaneStatus {
+                record,
+                chain_nonces: inspection.chain_nonces,
+                gaps: inspection.gaps,
+                waiting_for: inspection.waiting_for.map(WaitingFor),
+            }
+        };
+        Ok(keys.iter().zip(inspections).map(status).collect())
+    }
+
+    async fn inspect(&self, lane: LaneKey) -> Inspection {
+        let (answer, answered) = oneshot::channel();
+        self.core.tell_shard(lane, Message::Inspect { lane, answer }).await;
+        answered.await.unwrap_or_default() // the node is ending: nothing is known
+    }
+
     /// The nodes of the cluster.
-    pub async fn members(&self) -> Result<Vec<Member>, StoreError> { unimplemented!() }
+    pub async fn members(&self) -> Result<Vec<Member>, StoreError> {
+        self.core.ports.store.members().await
+    }
+
     /// Whether requests should come here.
-    pub async fn readiness(&self) -> Readiness { unimplemented!() }
+    pub async fn readiness(&self) -> Readiness {
+        let store = self.core.ports.store.members().await;
+        let chains = self.core.chains.iter().map(|(chain_id, part)| ChainStatus {
+            chain_id: *chain_id,
+            head: part.view.borrow().as_ref().and_then(|view| Some(view.headers.tip()?.number)),
+            endpoints: part.chain.endpoints(),
+        });
+        Readiness {
+            store: store.map(drop).map_err(|error| error.to_string()),
+            draining: self.core.is_draining(),
+            chains: chains.collect(),
+        }
+    }
+}
+
+impl WaitFor {
+    /// Whether a tx got this far, or will get no farther.
+    fn is_reached(self, record: &TxRecord) -> bool {
+        let tx = &record.tx;
+        if tx.state.is_terminal() || tx.state == TxState::Stuck {
+            return true;
+        }
+        match self {
+            Self::Accepted => true,
+            Self::Submitted => {
+                tx.inclusion.is_some() || matches!(tx.sub_state, Some(SubState::Submitted))
+            }
+            Self::Mined => tx.inclusion.is_some(),
+            Self::Confirmed => false,
+        }
+    }
 }

@@ -13,5 +13,5 @@ pub use clock::Clock;
 pub use signer::{SignError, Signer};
 pub use store::{
     Acquired, Ask, CommitOutcome, Conflict, EventFilter, EventPage, EventRecord, LaneBatch, LaneRecord, Member, NewQueued, Regranted, Renewal, Store, StoreError, TxFilter,
-    TxPage, TxRecord,
+    TxPage, TxRecord, Work,
 };

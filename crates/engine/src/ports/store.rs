@@ -109,6 +109,8 @@ pub enum CommitOutcome {
     Fenced,
     /// Nothing of this lane was written because of this item.
     Conflict(Conflict),
+    /// The store was not reached or refused before it began: certainly nothing was written.
+    NotApplied(String),
     /// It may have become durable or not, or may still: only [`Store::regrant`] can tell.
     Unknown(String),
 }
@@ -200,6 +202,14 @@ pub struct LaneRecord {
     pub queued: u64,
 }
 
+impl LaneRecord {
+    /// A lane that was configured and never used.
+    #[must_use]
+    pub fn unused(key: LaneKey) -> Self {
+        Self { key, lease: None, next_nonce: Nonce(0), paused: false, in_flight: 0, queued: 0 }
+    }
+}
+
 /// An event with what its row adds, for readers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EventRecord {
@@ -213,6 +223,8 @@ pub struct EventRecord {
     pub event: Event,
     /// For kinds that name a counted header: the headers from the tx's block up to it.
     pub confirmations: Vec<Header>,
+    /// The feed's cursor after this event: reading on from here neither repeats nor skips.
+    pub cursor: String,
 }
 
 /// Which events to read, in feed order.
@@ -237,6 +249,15 @@ pub struct EventPage {
     pub events: Vec<EventRecord>,
     /// The cursor after this page; equal to the one asked with at the end of the feed.
     pub next: String,
+}
+
+/// A lane that somebody must take care of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Work {
+    /// Which lane.
+    pub lane: LaneKey,
+    /// Whether txs wait there without a nonce.
+    pub has_queued: bool,
 }
 
 /// A node of the cluster.
@@ -307,7 +328,7 @@ pub trait Store: Send + Sync + 'static {
 
     /// Lanes that have open work or wake rows, and no live keeper other than the asker: what a
     /// starting or surviving node must take care of.
-    async fn lanes_with_work(&self, ask: &Ask) -> Result<Vec<LaneKey>, StoreError>;
+    async fn lanes_with_work(&self, ask: &Ask) -> Result<Vec<Work>, StoreError>;
 
     /// Says that this node lives. `false` when another incarnation has replaced it.
     async fn heartbeat(&self, member: &Member) -> Result<bool, StoreError>;

@@ -1,0 +1,115 @@
+//! What every answer carries, whatever came of the request: who answered, and which request it was.
+
+use std::any::Any;
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use axum::extract::{MatchedPath, Request, State};
+use axum::http::header::HeaderName;
+use axum::http::{HeaderValue, Method, Uri};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+
+use crate::parse::{excerpt, request_name};
+use crate::problem::{Problem, ProblemKind};
+use crate::router::Api;
+
+const LANEKEEPER_NODE: HeaderName = HeaderName::from_static("lanekeeper-node");
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// Names the request and the node in the answer, and counts and times the call.
+pub(crate) async fn identify(
+    State(api): State<Arc<Api>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let name = match request.headers().get(&REQUEST_ID) {
+        Some(given) if request_name(given).is_some() => given.clone(),
+        Some(_) | None => fresh_name(&api),
+    };
+    // The pattern, not the path: ids must not become metric labels.
+    let route = request
+        .extensions()
+        .get::<MatchedPath>()
+        .map_or_else(|| "unknown".to_owned(), |path| path.as_str().to_owned());
+    let method = request.method().clone();
+    let started = api.config.clock.moment();
+
+    let mut response = next.run(request).await;
+
+    let took = api.config.clock.moment().since(started);
+    let status = response.status();
+    if status.is_server_error() {
+        tracing::warn!(%method, route, %status, request = ?name, "a request failed");
+    } else {
+        tracing::debug!(%method, route, %status, request = ?name, ?took, "answered");
+    }
+    metrics::histogram!("lanekeeper_http_request_seconds", "route" => route.clone())
+        .record(took.as_secs_f64());
+    metrics::counter!(
+        "lanekeeper_http_requests_total",
+        "route" => route, "method" => method_label(&method), "status" => status.as_str().to_owned()
+    )
+    .increment(1);
+    let headers = response.headers_mut();
+    headers.insert(LANEKEEPER_NODE, api.node_header.clone());
+    headers.insert(REQUEST_ID, name);
+    response
+}
+
+/// Callers may invent methods; labels must not grow with them.
+fn method_label(method: &Method) -> &'static str {
+    match *method {
+        Method::GET => "GET",
+        Method::POST => "POST",
+        Method::HEAD => "HEAD",
+        _ => "other",
+    }
+}
+
+fn fresh_name(api: &Api) -> HeaderValue {
+    let count = api.request_count.fetch_add(1, Ordering::Relaxed);
+    let mut name = String::with_capacity(33);
+    write!(name, "{:016x}-{count:x}", api.request_prefix).expect("writing to a string");
+    HeaderValue::try_from(name).expect("hex digits and a hyphen are a header value")
+}
+
+/// No such path.
+pub(crate) async fn unknown_path(uri: Uri) -> Problem {
+    Problem::new(
+        ProblemKind::UnknownPath,
+        format!(
+            "there is nothing at {}: check the path",
+            excerpt(uri.path())
+        ),
+    )
+}
+
+/// A path that exists, with a method that it does not have. (The router adds the header `Allow`.)
+pub(crate) async fn wrong_method(method: Method, uri: Uri) -> Problem {
+    Problem::new(
+        ProblemKind::MethodNotAllowed,
+        format!(
+            "{} has no method {}: see the header `Allow`",
+            excerpt(uri.path()),
+            excerpt(method.as_str())
+        ),
+    )
+}
+
+/// A bug of ours: the caller learns that the outcome is open, the log what happened.
+pub(crate) fn panicked(panic: Box<dyn Any + Send + 'static>) -> Response {
+    let message = match (panic.downcast_ref::<String>(), panic.downcast_ref::<&str>()) {
+        (Some(text), _) => text.as_str(),
+        (None, Some(text)) => text,
+        (None, None) => "a panic without a message",
+    };
+    tracing::error!(message, "a request panicked");
+    Problem::new(
+        ProblemKind::Internal,
+        "something broke in this node while it worked on the request: repeat it with the same \
+         requestId to learn what happened",
+    )
+    .into_response()
+}

@@ -1,0 +1,71 @@
+//! The bytes of a body: bounded in size and in time, and declared as JSON.
+
+use std::time::Duration;
+
+use axum::body::{Body, HttpBody, to_bytes};
+use axum::http::HeaderMap;
+use axum::http::header::{CONTENT_ENCODING, CONTENT_TYPE};
+use bytes::Bytes;
+use tokio::time::timeout;
+
+use crate::parse::{excerpt, header_text};
+use crate::problem::{Problem, ProblemKind};
+
+/// How long a body may take to arrive.
+const BODY_READ_MAX: Duration = Duration::from_secs(15);
+
+/// Reads a body that must be JSON, of at most `max` bytes.
+pub(crate) async fn json_body(
+    headers: &HeaderMap,
+    body: Body,
+    max: usize,
+) -> Result<Bytes, Problem> {
+    check_type(headers)?;
+    let declared = body.size_hint().lower();
+    if usize::try_from(declared).map_or(true, |declared| declared > max) {
+        return Err(too_large(max));
+    }
+    match timeout(BODY_READ_MAX, to_bytes(body, max)).await {
+        Ok(Ok(bytes)) => Ok(bytes),
+        // A connection that breaks also ends here, but then nobody reads the answer.
+        Ok(Err(_)) => Err(too_large(max)),
+        Err(_) => Err(Problem::new(
+            ProblemKind::BodyTimeout,
+            format!(
+                "the body did not arrive within {} s: send it again",
+                BODY_READ_MAX.as_secs()
+            ),
+        )),
+    }
+}
+
+/// Browsers send other types across sites without asking. Insisting on JSON makes them ask, so that
+/// a web page cannot post to a node on somebody's own machine.
+fn check_type(headers: &HeaderMap) -> Result<(), Problem> {
+    let declared = header_text(headers, &CONTENT_TYPE, "Content-Type")?.unwrap_or_default();
+    let essence = declared.split(';').next().unwrap_or_default().trim();
+    if !essence.eq_ignore_ascii_case("application/json") {
+        return Err(Problem::new(
+            ProblemKind::UnsupportedMediaType,
+            format!(
+                "header `Content-Type` must be application/json, not {}: send the body as JSON",
+                excerpt(essence)
+            ),
+        ));
+    }
+    let encoding = header_text(headers, &CONTENT_ENCODING, "Content-Encoding")?;
+    if encoding.is_some_and(|encoding| !encoding.eq_ignore_ascii_case("identity")) {
+        return Err(Problem::new(
+            ProblemKind::UnsupportedMediaType,
+            "header `Content-Encoding` is not supported: send the body uncompressed",
+        ));
+    }
+    Ok(())
+}
+
+fn too_large(max: usize) -> Problem {
+    Problem::new(
+        ProblemKind::BodyTooLarge,
+        format!("the body has more than the {max} bytes that are allowed: send less at once"),
+    )
+}

@@ -1,0 +1,54 @@
+//! The headers that mean something here.
+
+use axum::http::header::HeaderName;
+use axum::http::{HeaderMap, HeaderValue};
+
+use crate::parse::Broken;
+use crate::parse::page::event_cursor;
+use crate::problem::Problem;
+
+const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
+
+/// The longest request name that is taken over from a caller.
+const REQUEST_NAME_LEN_MAX: usize = 128;
+
+/// The key of the business, when it comes as a header.
+pub(crate) fn idempotency_key(headers: &HeaderMap) -> Result<Option<&str>, Problem> {
+    header_text(headers, &IDEMPOTENCY_KEY, "Idempotency-Key")
+}
+
+/// Where a stream that broke off continues.
+pub(crate) fn last_event_id(headers: &HeaderMap) -> Result<Option<String>, Problem> {
+    header_text(headers, &LAST_EVENT_ID, "Last-Event-ID")?
+        // Browsers may send an empty one when they have seen no event yet.
+        .filter(|text| !text.is_empty())
+        .map(|text| event_cursor(text, "Last-Event-ID"))
+        .transpose()
+}
+
+/// The text of a header that may be there once.
+pub(crate) fn header_text<'a>(
+    headers: &'a HeaderMap,
+    key: &HeaderName,
+    name: &str,
+) -> Result<Option<&'a str>, Problem> {
+    let mut values = headers.get_all(key).iter();
+    let Some(first) = values.next() else {
+        return Ok(None);
+    };
+    if values.next().is_some() {
+        return Err(Broken::rule("is there twice: send it once").header(name));
+    }
+    match first.to_str() {
+        Ok(text) => Ok(Some(text)),
+        Err(_) => Err(Broken::rule("must be visible ASCII characters").header(name)),
+    }
+}
+
+/// The caller's own name for its request, when it is fit to be logged and repeated.
+pub(crate) fn request_name(value: &HeaderValue) -> Option<&str> {
+    let text = value.to_str().ok()?;
+    let fits = (1..=REQUEST_NAME_LEN_MAX).contains(&text.len());
+    (fits && text.bytes().all(|b| b.is_ascii_graphic())).then_some(text)
+}

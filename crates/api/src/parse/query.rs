@@ -1,0 +1,112 @@
+//! Query strings, strictly: a misspelt filter must not silently mean "everything".
+
+use std::borrow::Cow;
+
+use crate::parse::{Broken, excerpt};
+use crate::problem::{Problem, ProblemKind};
+
+/// The parameters that a call got, each known and there once.
+#[derive(Debug)]
+pub(crate) struct Query<'a> {
+    pairs: Vec<(&'static str, Cow<'a, str>)>,
+}
+
+impl<'a> Query<'a> {
+    /// Reads a query string. `known` are the parameters of the call.
+    pub(crate) fn read(
+        raw: Option<&'a str>,
+        known: &'static [&'static str],
+    ) -> Result<Self, Problem> {
+        let mut pairs: Vec<(&'static str, Cow<'a, str>)> = Vec::new();
+        for pair in raw
+            .unwrap_or_default()
+            .split('&')
+            .filter(|pair| !pair.is_empty())
+        {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            let name = decoded(name)?;
+            let Some(known_name) = known.iter().find(|known| **known == name) else {
+                return Err(unknown(&name, known));
+            };
+            if pairs.iter().any(|(seen, _)| seen == known_name) {
+                return Err(Broken::rule("is there twice: send it once").query(known_name));
+            }
+            pairs.push((known_name, decoded(value)?));
+        }
+        Ok(Self { pairs })
+    }
+
+    /// The text of a parameter.
+    pub(crate) fn get(&self, name: &'static str) -> Option<&str> {
+        self.pairs
+            .iter()
+            .find(|(known, _)| *known == name)
+            .map(|(_, value)| &**value)
+    }
+
+    /// A parameter that may be left out.
+    pub(crate) fn optional<T>(
+        &self,
+        name: &'static str,
+        parse: impl FnOnce(&str) -> Result<T, Broken>,
+    ) -> Result<Option<T>, Problem> {
+        self.get(name)
+            .map(parse)
+            .transpose()
+            .map_err(|broken| broken.query(name))
+    }
+
+    /// A parameter that must be there.
+    pub(crate) fn required<T>(
+        &self,
+        name: &'static str,
+        parse: impl FnOnce(&str) -> Result<T, Broken>,
+    ) -> Result<T, Problem> {
+        self.optional(name, parse)?
+            .ok_or_else(|| Broken::rule("is missing: it is needed here").query(name))
+    }
+}
+
+fn unknown(name: &str, known: &[&str]) -> Problem {
+    let help = match known {
+        [] => "this call has none".to_owned(),
+        known => format!("known parameters are {}", known.join(", ")),
+    };
+    let name = excerpt(name);
+    Problem::new(
+        ProblemKind::InvalidQuery,
+        format!("query parameter {name} is not known here: remove it ({help})"),
+    )
+}
+
+/// Undoes percent and plus encoding.
+fn decoded(text: &str) -> Result<Cow<'_, str>, Problem> {
+    if !text.bytes().any(|b| b == b'%' || b == b'+') {
+        return Ok(Cow::Borrowed(text));
+    }
+    let broken = || {
+        Problem::new(
+            ProblemKind::InvalidQuery,
+            format!(
+                "{} in the query is not percent-encoded UTF-8",
+                excerpt(text)
+            ),
+        )
+    };
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        bytes.push(match byte {
+            b'+' => b' ',
+            b'%' => {
+                let mut digit = || char::from(rest.next()?).to_digit(16);
+                let (high, low) = digit().zip(digit()).ok_or_else(broken)?;
+                u8::try_from(high * 16 + low).expect("two hex digits are one byte")
+            }
+            plain => plain,
+        });
+    }
+    String::from_utf8(bytes)
+        .map(Cow::Owned)
+        .or_else(|_| Err(broken()))
+}

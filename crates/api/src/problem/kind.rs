@@ -1,0 +1,301 @@
+//! The closed list, and the questions that every kind answers.
+
+use axum::http::StatusCode;
+
+/// What went wrong. The list is closed; a kind's `type` never changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ProblemKind {
+    /// The body is not JSON.
+    InvalidJson,
+    /// A field of the body is unknown, missing or breaks its rule.
+    InvalidField,
+    /// A part of the path breaks its rule.
+    InvalidPath,
+    /// A query parameter is unknown, doubled or breaks its rule.
+    InvalidQuery,
+    /// A header breaks its rule or contradicts the body.
+    InvalidHeader,
+    /// A cursor that is none of ours.
+    InvalidCursor,
+    /// The payload breaks a rule that only the node knows.
+    InvalidPayload,
+    /// No such path.
+    UnknownPath,
+    /// No such tx.
+    UnknownTx,
+    /// No such lane.
+    UnknownLane,
+    /// The chain is not configured.
+    UnknownChain,
+    /// No signer has that account.
+    UnknownSigner,
+    /// The path exists, but not with this method.
+    MethodNotAllowed,
+    /// The body came too slowly.
+    BodyTimeout,
+    /// Another node keeps the lane.
+    NotKeeper,
+    /// The body is larger than allowed.
+    BodyTooLarge,
+    /// The body is not declared as JSON.
+    UnsupportedMediaType,
+    /// The requestId was used for another payload.
+    RequestIdReused,
+    /// Trying the call out showed that it reverts.
+    CallReverts,
+    /// The account cannot pay for the call.
+    Underfunded,
+    /// Too much is queued.
+    Busy,
+    /// Too many callers wait.
+    TooManyWaiters,
+    /// Too many event streams are open.
+    TooManyStreams,
+    /// A bug of ours.
+    Internal,
+    /// The store holds what we cannot read.
+    StoreCorrupt,
+    /// The chain does not answer, and it is needed.
+    ChainUnavailable,
+    /// The store does not answer.
+    StoreUnavailable,
+    /// The store's answer was lost.
+    OutcomeUnknown,
+    /// This node is on its way out.
+    Draining,
+}
+
+/// What a refused request has left behind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// Nothing.
+    None,
+    /// It may have been accepted: repeating it with the same requestId tells.
+    Unknown,
+}
+
+impl ProblemKind {
+    /// Every kind.
+    pub const ALL: [Self; 29] = [
+        Self::InvalidJson,
+        Self::InvalidField,
+        Self::InvalidPath,
+        Self::InvalidQuery,
+        Self::InvalidHeader,
+        Self::InvalidCursor,
+        Self::InvalidPayload,
+        Self::UnknownPath,
+        Self::UnknownTx,
+        Self::UnknownLane,
+        Self::UnknownChain,
+        Self::UnknownSigner,
+        Self::MethodNotAllowed,
+        Self::BodyTimeout,
+        Self::NotKeeper,
+        Self::BodyTooLarge,
+        Self::UnsupportedMediaType,
+        Self::RequestIdReused,
+        Self::CallReverts,
+        Self::Underfunded,
+        Self::Busy,
+        Self::TooManyWaiters,
+        Self::TooManyStreams,
+        Self::Internal,
+        Self::StoreCorrupt,
+        Self::ChainUnavailable,
+        Self::StoreUnavailable,
+        Self::OutcomeUnknown,
+        Self::Draining,
+    ];
+
+    /// The last part of the kind's URI. It never changes.
+    #[must_use]
+    pub fn slug(self) -> &'static str {
+        match self {
+            Self::InvalidJson => "invalid-json",
+            Self::InvalidField => "invalid-field",
+            Self::InvalidPath => "invalid-path",
+            Self::InvalidQuery => "invalid-query",
+            Self::InvalidHeader => "invalid-header",
+            Self::InvalidCursor => "invalid-cursor",
+            Self::InvalidPayload => "invalid-payload",
+            Self::UnknownPath => "unknown-path",
+            Self::UnknownTx => "unknown-tx",
+            Self::UnknownLane => "unknown-lane",
+            Self::UnknownChain => "unknown-chain",
+            Self::UnknownSigner => "unknown-signer",
+            Self::MethodNotAllowed => "method-not-allowed",
+            Self::BodyTimeout => "body-timeout",
+            Self::NotKeeper => "not-keeper",
+            Self::BodyTooLarge => "body-too-large",
+            Self::UnsupportedMediaType => "unsupported-media-type",
+            Self::RequestIdReused => "request-id-reused",
+            Self::CallReverts => "call-reverts",
+            Self::Underfunded => "underfunded",
+            Self::Busy => "busy",
+            Self::TooManyWaiters => "too-many-waiters",
+            Self::TooManyStreams => "too-many-streams",
+            Self::Internal => "internal",
+            Self::StoreCorrupt => "store-corrupt",
+            Self::ChainUnavailable => "chain-unavailable",
+            Self::StoreUnavailable => "store-unavailable",
+            Self::OutcomeUnknown => "outcome-unknown",
+            Self::Draining => "draining",
+        }
+    }
+
+    /// The kind in words.
+    #[must_use]
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::InvalidJson => "The body is not JSON",
+            Self::InvalidField => "A field is not valid",
+            Self::InvalidPath => "A part of the path is not valid",
+            Self::InvalidQuery => "A query parameter is not valid",
+            Self::InvalidHeader => "A header is not valid",
+            Self::InvalidCursor => "The cursor is not valid",
+            Self::InvalidPayload => "The payload is not valid",
+            Self::UnknownPath => "No such path",
+            Self::UnknownTx => "No such tx",
+            Self::UnknownLane => "No such lane",
+            Self::UnknownChain => "The chain is not configured",
+            Self::UnknownSigner => "The signer is not configured",
+            Self::MethodNotAllowed => "The path has no such method",
+            Self::BodyTimeout => "The body came too slowly",
+            Self::NotKeeper => "Another node keeps the lane",
+            Self::BodyTooLarge => "The body is too large",
+            Self::UnsupportedMediaType => "The body must be JSON",
+            Self::RequestIdReused => "The requestId was used for another payload",
+            Self::CallReverts => "The call reverts",
+            Self::Underfunded => "The account cannot pay for the call",
+            Self::Busy => "Too many requests are queued",
+            Self::TooManyWaiters => "Too many callers wait",
+            Self::TooManyStreams => "Too many event streams are open",
+            Self::Internal => "A bug in Lanekeeper",
+            Self::StoreCorrupt => "Stored data cannot be read",
+            Self::ChainUnavailable => "The chain does not answer",
+            Self::StoreUnavailable => "The store does not answer",
+            Self::OutcomeUnknown => "The outcome is not known",
+            Self::Draining => "The node is shutting down",
+        }
+    }
+
+    /// The HTTP status.
+    #[must_use]
+    pub fn status(self) -> StatusCode {
+        match self {
+            Self::InvalidJson
+            | Self::InvalidField
+            | Self::InvalidPath
+            | Self::InvalidQuery
+            | Self::InvalidHeader
+            | Self::InvalidCursor
+            | Self::InvalidPayload => StatusCode::BAD_REQUEST,
+            Self::UnknownPath
+            | Self::UnknownTx
+            | Self::UnknownLane
+            | Self::UnknownChain
+            | Self::UnknownSigner => StatusCode::NOT_FOUND,
+            Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
+            Self::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
+            Self::NotKeeper => StatusCode::CONFLICT,
+            Self::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::UnsupportedMediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            Self::RequestIdReused | Self::CallReverts | Self::Underfunded => {
+                StatusCode::UNPROCESSABLE_ENTITY
+            }
+            Self::Busy | Self::TooManyWaiters | Self::TooManyStreams => {
+                StatusCode::TOO_MANY_REQUESTS
+            }
+            Self::Internal | Self::StoreCorrupt => StatusCode::INTERNAL_SERVER_ERROR,
+            Self::ChainUnavailable
+            | Self::StoreUnavailable
+            | Self::OutcomeUnknown
+            | Self::Draining => StatusCode::SERVICE_UNAVAILABLE,
+        }
+    }
+
+    /// Whether the same request, unchanged and without anybody's doing, can succeed later or at
+    /// another node.
+    #[must_use]
+    pub fn is_retryable(self) -> bool {
+        match self {
+            Self::BodyTimeout
+            | Self::NotKeeper
+            | Self::Busy
+            | Self::TooManyWaiters
+            | Self::TooManyStreams
+            | Self::Internal
+            | Self::ChainUnavailable
+            | Self::StoreUnavailable
+            | Self::OutcomeUnknown
+            | Self::Draining => true,
+            Self::InvalidJson
+            | Self::InvalidField
+            | Self::InvalidPath
+            | Self::InvalidQuery
+            | Self::InvalidHeader
+            | Self::InvalidCursor
+            | Self::InvalidPayload
+            | Self::UnknownPath
+            | Self::UnknownTx
+            | Self::UnknownLane
+            | Self::UnknownChain
+            | Self::UnknownSigner
+            | Self::MethodNotAllowed
+            | Self::BodyTooLarge
+            | Self::UnsupportedMediaType
+            | Self::RequestIdReused
+            | Self::CallReverts
+            | Self::Underfunded
+            | Self::StoreCorrupt => false,
+        }
+    }
+
+    /// What the refused request has left behind.
+    #[must_use]
+    pub fn effect(self) -> Effect {
+        match self {
+            // A panic may have come after the commit.
+            Self::OutcomeUnknown | Self::Internal => Effect::Unknown,
+            Self::InvalidJson
+            | Self::InvalidField
+            | Self::InvalidPath
+            | Self::InvalidQuery
+            | Self::InvalidHeader
+            | Self::InvalidCursor
+            | Self::InvalidPayload
+            | Self::UnknownPath
+            | Self::UnknownTx
+            | Self::UnknownLane
+            | Self::UnknownChain
+            | Self::UnknownSigner
+            | Self::MethodNotAllowed
+            | Self::BodyTimeout
+            | Self::NotKeeper
+            | Self::BodyTooLarge
+            | Self::UnsupportedMediaType
+            | Self::RequestIdReused
+            | Self::CallReverts
+            | Self::Underfunded
+            | Self::Busy
+            | Self::TooManyWaiters
+            | Self::TooManyStreams
+            | Self::StoreCorrupt
+            | Self::ChainUnavailable
+            | Self::StoreUnavailable
+            | Self::Draining => Effect::None,
+        }
+    }
+}
+
+impl Effect {
+    /// The word in JSON.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Unknown => "unknown",
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! Everything that can go wrong for a caller: one closed list, told as problem documents (RFC 9457).
+
+mod kind;
+
+use std::fmt;
+
+use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
+use axum::http::{HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use engine::node::Refusal;
+use engine::ports::StoreError;
+use serde::{Serialize, Serializer};
+
+pub use kind::{Effect, ProblemKind};
+
+/// A kind, with what was wrong this time and what to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// What went wrong.
+    pub kind: ProblemKind,
+    /// This time, in words.
+    pub detail: String,
+}
+
+impl Problem {
+    /// A problem of this kind.
+    pub(crate) fn new(kind: ProblemKind, detail: impl Into<String>) -> Self {
+        Self {
+            kind,
+            detail: detail.into(),
+        }
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.kind.title(), self.detail)
+    }
+}
+
+impl From<Refusal> for Problem {
+    fn from(refusal: Refusal) -> Self {
+        let kind = match &refusal {
+            Refusal::UnknownChain(_) => ProblemKind::UnknownChain,
+            Refusal::UnknownSigner(..) => ProblemKind::UnknownSigner,
+            Refusal::KeyReused(_) => ProblemKind::RequestIdReused,
+            Refusal::BadPayload(_) => ProblemKind::InvalidPayload,
+            Refusal::Reverted(_) => ProblemKind::CallReverts,
+            Refusal::Underfunded(_) => ProblemKind::Underfunded,
+            Refusal::Busy => ProblemKind::Busy,
+            Refusal::NotKeeper(_) => ProblemKind::NotKeeper,
+            Refusal::ChainUnavailable(_) => ProblemKind::ChainUnavailable,
+            Refusal::StoreUnavailable(_) => ProblemKind::StoreUnavailable,
+            Refusal::OutcomeUnknown => ProblemKind::OutcomeUnknown,
+            Refusal::Draining => ProblemKind::Draining,
+        };
+        Self::new(kind, refusal.to_string())
+    }
+}
+
+/// For reads: every write goes through a [`Refusal`].
+impl From<StoreError> for Problem {
+    fn from(error: StoreError) -> Self {
+        let kind = match &error {
+            StoreError::Unavailable(_) => ProblemKind::StoreUnavailable,
+            StoreError::Corrupt(_) => ProblemKind::StoreCorrupt,
+            // The door has checked everything else; only a cursor is the store's own.
+            StoreError::Invalid(_) => ProblemKind::InvalidCursor,
+        };
+        Self::new(kind, error.to_string())
+    }
+}
+
+/// When to come back, in seconds: soon, because queues move in milliseconds and leases in seconds.
+pub(crate) const RETRY_AFTER_SECONDS: &str = "1";
+
+/// The document itself.
+#[derive(Serialize)]
+struct Document<'a> {
+    r#type: Uri,
+    title: &'static str,
+    status: u16,
+    detail: &'a str,
+    retryable: bool,
+    effect: &'static str,
+}
+
+struct Uri(&'static str);
+
+impl Serialize for Uri {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&format_args!("urn:lanekeeper:problem:{}", self.0))
+    }
+}
+
+impl Serialize for Problem {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        Document {
+            r#type: Uri(self.kind.slug()),
+            title: self.kind.title(),
+            status: self.kind.status().as_u16(),
+            detail: &self.detail,
+            retryable: self.kind.is_retryable(),
+            effect: self.kind.effect().word(),
+        }
+        .serialize(serializer)
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let status = self.kind.status();
+        let body = serde_json::to_vec(&self).expect("a problem has only texts and numbers");
+        let mut response = (status, body).into_response();
+        let headers = response.headers_mut();
+        headers.insert(
+            CONTENT_TYPE,
+            HeaderValue::from_static("application/problem+json"),
+        );
+        if status == StatusCode::TOO_MANY_REQUESTS || status == StatusCode::SERVICE_UNAVAILABLE {
+            headers.insert(RETRY_AFTER, HeaderValue::from_static(RETRY_AFTER_SECONDS));
+        }
+        response
+    }
+}

@@ -1,0 +1,110 @@
+//! All calls on one screen.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use axum::Router;
+use axum::http::HeaderValue;
+use axum::middleware::from_fn_with_state;
+use axum::routing::{get, post};
+use engine::node::NodeHandle;
+use engine::ports::Clock;
+use tokio::sync::{Semaphore, watch};
+use tower_http::catch_panic::CatchPanicLayer;
+
+use crate::calls::{events, lanes, operations, stream, tx};
+use crate::identify;
+
+/// What the door needs besides the node.
+#[derive(Clone)]
+pub struct ApiConfig {
+    /// The largest body, in bytes.
+    pub max_body: usize,
+    /// How many callers may wait for a tx at once.
+    pub max_waiters: usize,
+    /// How many event streams may be open at once.
+    pub max_streams: usize,
+    /// Gives the body of `/metrics`, so that this room need not know the exporter.
+    pub metrics: Arc<dyn Fn() -> String + Send + Sync>,
+    /// The node's source of time and chance.
+    pub clock: Arc<dyn Clock>,
+    /// Becomes true (or loses its sender) when the node stops: streams end and waiters are answered.
+    pub closing: watch::Receiver<bool>,
+}
+
+impl ApiConfig {
+    /// The default of `http.maxBody`.
+    pub const MAX_BODY: usize = 1024 * 1024;
+    /// The default of `http.maxWaiters`.
+    pub const MAX_WAITERS: usize = 10_000;
+    /// The default number of event streams.
+    pub const MAX_STREAMS: usize = 256;
+}
+
+/// The HTTP face of a node.
+pub fn router(node: NodeHandle, config: ApiConfig) -> Router {
+    let api = Arc::new(Api::new(node, config));
+    Router::new()
+        .route("/api/v1/tx", post(tx::create).get(tx::list))
+        .route("/api/v1/tx/batch", post(tx::create_many))
+        .route("/api/v1/tx/by-request", get(tx::by_request))
+        .route("/api/v1/tx/by-hash/{hash}", get(tx::by_hash))
+        .route("/api/v1/tx/{txId}", get(tx::by_id))
+        .route("/api/v1/tx/{txId}/events", get(events::of_tx))
+        .route("/api/v1/events", get(events::list))
+        .route("/api/v1/events/stream", get(stream::stream))
+        .route("/api/v1/lanes", get(lanes::list))
+        .route("/api/v1/lanes/{chainId}/{signer}", get(lanes::one))
+        .route("/api/v1/nodes", get(operations::nodes))
+        .route("/healthz", get(operations::health))
+        .route("/readyz", get(operations::ready))
+        .route("/metrics", get(operations::metrics))
+        .fallback(identify::unknown_path)
+        .method_not_allowed_fallback(identify::wrong_method)
+        .layer(CatchPanicLayer::custom(identify::panicked))
+        .layer(from_fn_with_state(Arc::clone(&api), identify::identify))
+        .with_state(api)
+}
+
+/// What every call can reach.
+pub(crate) struct Api {
+    pub(crate) node: NodeHandle,
+    pub(crate) config: ApiConfig,
+    /// The node's name, ready to be sent.
+    pub(crate) node_header: HeaderValue,
+    /// Names for requests that bring none: random per process, then counted.
+    pub(crate) request_prefix: u64,
+    pub(crate) request_count: AtomicU64,
+    pub(crate) waiters: Arc<Semaphore>,
+    pub(crate) streams: Arc<Semaphore>,
+}
+
+impl Api {
+    fn new(node: NodeHandle, config: ApiConfig) -> Self {
+        let node_header = HeaderValue::from_str(&node.name().0)
+            // The configuration refuses such names; a header is no reason to refuse service.
+            .unwrap_or(HeaderValue::from_static("unprintable"));
+        let random = config.clock.random().to_be_bytes();
+        let [a, b, c, d, e, f, g, h, ..] = random;
+        Self {
+            node_header,
+            request_prefix: u64::from_be_bytes([a, b, c, d, e, f, g, h]),
+            request_count: AtomicU64::new(0),
+            waiters: Arc::new(Semaphore::new(
+                config.max_waiters.min(Semaphore::MAX_PERMITS),
+            )),
+            streams: Arc::new(Semaphore::new(
+                config.max_streams.min(Semaphore::MAX_PERMITS),
+            )),
+            node,
+            config,
+        }
+    }
+
+    /// Resolves when the node stops.
+    pub(crate) async fn closing(&self) {
+        let mut closing = self.config.closing.clone();
+        // A lost sender means the same.
+        closing.wait_for(|closing| *closing).await.ok();
+    }
+}

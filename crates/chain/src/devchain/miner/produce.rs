@@ -1,0 +1,140 @@
+//! Writing the next block, and changing an account by hand.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use alloy_primitives::Address;
+use rusqlite::{Connection, TransactionBehavior};
+
+use super::{ControlError, Head, Miner};
+use crate::devchain::block::{BlockPlan, SealedBlock, Unfit, make_block};
+use crate::devchain::error::StoreError;
+use crate::devchain::node::Node;
+use crate::devchain::state::{Account, CachedState, StateCache, StateDiff, StateSource};
+use crate::devchain::store::{amend_head_undo, insert_block, prune_undo, write_state};
+use crate::devchain::transaction::SignedTx;
+
+impl Miner {
+    /// Takes what is executable into one block. `false` when there was nothing to do.
+    pub(super) fn mine(&mut self, even_empty: bool) -> Result<bool, StoreError> {
+        let base_fee = self.node.next_base_fee(&self.head.header);
+        let txs = self
+            .node
+            .pool()
+            .select(base_fee, self.node.rules.block_gas_limit);
+        if txs.is_empty() && !even_empty {
+            return Ok(false);
+        }
+        let written = self.write_block(&txs, even_empty);
+        if written.is_err() {
+            // The cache may have followed a write that was rolled back.
+            self.cache = StateCache::new();
+        }
+        let (block, unfit) = written?;
+        self.publish(block, &unfit);
+        Ok(true)
+    }
+
+    fn write_block(
+        &mut self,
+        txs: &[Arc<SignedTx>],
+        even_empty: bool,
+    ) -> Result<(Option<SealedBlock>, Vec<Unfit>), StoreError> {
+        let behavior = TransactionBehavior::Immediate;
+        let transaction = self.connection.transaction_with_behavior(behavior)?;
+        let id = self.last_id + 1;
+        let (block, unfit) = make_next(
+            &self.node,
+            &transaction,
+            &mut self.cache,
+            &self.head,
+            id,
+            txs,
+        )?;
+        if block.txs.is_empty() && !even_empty {
+            return Ok((None, unfit));
+        }
+        append(&transaction, &mut self.cache, &block)?;
+        prune_undo(&transaction, block.header.number)?;
+        transaction.commit()?; // from here on requests see the block
+        Ok((Some(block), unfit))
+    }
+
+    fn publish(&mut self, block: Option<SealedBlock>, unfit: &[Unfit]) {
+        let mut pool = self.node.pool();
+        for Unfit { tx, reason } in unfit {
+            tracing::info!(hash = %tx.hash, reason, "tx dropped: it cannot be in a block");
+            pool.remove(tx.hash);
+        }
+        let Some(block) = block else { return };
+        pool.set_accounts(&block.changes.accounts);
+        drop(pool);
+        tracing::debug!(number = block.header.number, txs = block.txs.len(), "block");
+        self.node.set_base_fee(None);
+        self.last_id = block.id;
+        self.head = Head {
+            hash: block.hash,
+            header: block.header,
+        };
+        self.last_block_at = Instant::now();
+    }
+
+    /// Changes an account between blocks.
+    pub(super) fn change_account(
+        &mut self,
+        address: Address,
+        change: impl FnOnce(&mut Account),
+    ) -> Result<(), ControlError> {
+        let behavior = TransactionBehavior::Immediate;
+        let transaction = self.connection.transaction_with_behavior(behavior)?;
+        let mut state = CachedState {
+            connection: &transaction,
+            cache: &mut self.cache,
+        };
+        let before = state.account(address)?;
+        let mut account = before.unwrap_or_default();
+        change(&mut account);
+        let only = |account| StateDiff {
+            accounts: BTreeMap::from([(address, account)]),
+            ..StateDiff::default()
+        };
+        let changes = only((!account.is_empty()).then_some(account));
+        amend_head_undo(&transaction, self.head.header.number, &only(before))?;
+        write_state(&transaction, &changes)?;
+        transaction.commit()?;
+        self.cache.apply(&changes);
+        self.node.pool().set_accounts(&changes.accounts);
+        Ok(())
+    }
+}
+
+/// Executes the block after `head` on the state that `connection` sees.
+pub(super) fn make_next(
+    node: &Node,
+    connection: &Connection,
+    cache: &mut StateCache,
+    head: &Head,
+    id: u64,
+    txs: &[Arc<SignedTx>],
+) -> Result<(SealedBlock, Vec<Unfit>), StoreError> {
+    let plan = BlockPlan {
+        id,
+        chain_id: node.rules.chain_id,
+        parent: &head.header,
+        parent_hash: head.hash,
+        context: node.next_context(&head.header, head.hash),
+    };
+    make_block(&plan, txs, CachedState { connection, cache })
+}
+
+/// Writes a block, and lets the cache follow.
+pub(super) fn append(
+    connection: &Connection,
+    cache: &mut StateCache,
+    block: &SealedBlock,
+) -> Result<(), StoreError> {
+    insert_block(connection, block)?;
+    cache.apply(&block.changes);
+    Ok(())
+}

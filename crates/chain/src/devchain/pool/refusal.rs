@@ -1,0 +1,81 @@
+//! Why a tx does not get into the pool, in geth's words: callers tell these cases apart by text.
+
+use alloy_primitives::U256;
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(in crate::devchain) enum Refusal {
+    // About the bytes.
+    #[error("{0}")]
+    Undecodable(String),
+    #[error("transaction type not supported")]
+    TypeUnknown,
+    #[error("transaction type not supported: tx type {0} not supported by this pool")]
+    TypeNotPooled(u8),
+    #[error("oversized data: transaction size {size}, limit {limit}")]
+    Oversized { size: usize, limit: usize },
+    #[error("max initcode size exceeded: code size {size}, limit {limit}")]
+    InitcodeSize { size: usize, limit: usize },
+
+    // About gas.
+    #[error("transaction gas limit too high (cap: {cap}, tx: {gas})")]
+    TxGasLimit { cap: u64, gas: u64 },
+    #[error("exceeds block gas limit")]
+    BlockGasLimit,
+    #[error("intrinsic gas too low: gas {gas}, minimum needed {needed}")]
+    IntrinsicGas { gas: u64, needed: u64 },
+    #[error("insufficient gas for floor data gas cost: gas {gas}, minimum needed {needed}")]
+    FloorGas { gas: u64, needed: u64 },
+
+    // About who signed.
+    #[error("invalid sender: invalid chain id for signer: have {have} want {want}")]
+    OtherChain { have: u64, want: u64 },
+    #[error("only replay-protected (EIP-155) transactions allowed over RPC")]
+    NotReplayProtected,
+    #[error("invalid sender: invalid transaction v, r, s values")]
+    Signature,
+    #[error("sender not an eoa")]
+    SenderHasCode,
+
+    // About fees.
+    #[error("max priority fee per gas higher than max fee per gas")]
+    TipAboveFeeCap,
+    #[error("transaction underpriced: gas tip cap {tip}, minimum needed {needed}")]
+    Underpriced { tip: u128, needed: u128 },
+    #[error("replacement transaction underpriced")]
+    ReplacementUnderpriced,
+
+    // About the account and the pool.
+    #[error("already known")]
+    AlreadyKnown,
+    #[error("nonce has max value")]
+    NonceMax,
+    #[error("nonce too low: next nonce {next}, tx nonce {nonce}")]
+    NonceTooLow { next: u64, nonce: u64 },
+    #[error(
+        "insufficient funds for gas * price + value: \
+         balance {balance}, tx cost {cost}, overshot {}", .cost.saturating_sub(*.balance)
+    )]
+    Funds { balance: U256, cost: U256 },
+    #[error(
+        "insufficient funds for gas * price + value: balance {balance}, \
+         queued cost {queued}, tx cost {cost}, overshot {overshot}"
+    )]
+    FundsQueued {
+        balance: U256,
+        queued: U256,
+        cost: U256,
+        overshot: U256,
+    },
+    #[error(
+        "insufficient funds for gas * price + value: balance {balance}, \
+         queued cost {queued}, tx bumped {bump}, overshot {overshot}"
+    )]
+    FundsBumped {
+        balance: U256,
+        queued: U256,
+        bump: U256,
+        overshot: U256,
+    },
+    #[error("txpool is full")]
+    Full,
+}

@@ -1,0 +1,101 @@
+//! HTTP around the JSON-RPC. The work of a request runs on a blocking thread, a bounded number at
+//! a time: execution and SQLite never hold up the async runtime.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::{DefaultBodyLimit, State};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::post;
+use tokio::net::TcpListener;
+use tokio::sync::{Semaphore, oneshot};
+use tokio::task::JoinHandle;
+
+use super::answer_body;
+use crate::devchain::{Inner, limits};
+
+/// A dev chain that answers on a socket. Dropping it stops the server without waiting.
+#[derive(Debug)]
+pub struct Served {
+    local_addr: SocketAddr,
+    stop: oneshot::Sender<()>,
+    server: JoinHandle<io::Result<()>>,
+}
+
+impl Served {
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local_addr
+    }
+
+    /// Stops taking requests and waits, for a bounded time, until the running ones are answered.
+    pub async fn shutdown(self) {
+        // An error means that the server has stopped already.
+        self.stop.send(()).ok();
+        let abort = self.server.abort_handle();
+        if tokio::time::timeout(limits::SHUTDOWN_GRACE, self.server)
+            .await
+            .is_err()
+        {
+            abort.abort();
+        }
+    }
+}
+
+#[derive(Clone)]
+struct Server {
+    chain: Arc<Inner>,
+    turns: Arc<Semaphore>,
+}
+
+pub(in crate::devchain) fn serve(chain: Arc<Inner>, listener: TcpListener) -> io::Result<Served> {
+    let local_addr = listener.local_addr()?;
+    let turns = Arc::new(Semaphore::new(limits::REQUESTS_MAX));
+    let app = Router::new()
+        .route("/", post(handle))
+        .layer(DefaultBodyLimit::max(limits::BODY_BYTES_MAX))
+        .with_state(Server { chain, turns });
+    let (stop, stopped) = oneshot::channel();
+    let server = axum::serve(listener, app).with_graceful_shutdown(async {
+        // Either somebody asked for it or the handle is gone.
+        stopped.await.ok();
+    });
+    let server = tokio::spawn(server.into_future());
+    Ok(Served {
+        local_addr,
+        stop,
+        server,
+    })
+}
+
+async fn handle(State(server): State<Server>, headers: HeaderMap, body: Bytes) -> Response {
+    // Like geth. It also keeps web pages out: a browser asks before it sends this type to
+    // another origin, and nobody here says yes.
+    if !is_json(&headers) {
+        let text = "invalid content type, only application/json is supported";
+        return (StatusCode::UNSUPPORTED_MEDIA_TYPE, text).into_response();
+    }
+    let Ok(turn) = server.turns.acquire_owned().await else {
+        return StatusCode::SERVICE_UNAVAILABLE.into_response();
+    };
+    let work = tokio::task::spawn_blocking(move || {
+        let answer = answer_body(&server.chain, &body);
+        drop(turn);
+        answer
+    });
+    match work.await {
+        Ok(answer) => ([(header::CONTENT_TYPE, "application/json")], answer).into_response(),
+        Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+    }
+}
+
+fn is_json(headers: &HeaderMap) -> bool {
+    let content_type = headers
+        .get(header::CONTENT_TYPE)
+        .and_then(|value| value.to_str().ok());
+    let media_type = content_type.and_then(|value| value.split(';').next());
+    media_type.is_some_and(|value| value.trim().eq_ignore_ascii_case("application/json"))
+}

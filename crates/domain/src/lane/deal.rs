@@ -1,0 +1,274 @@
+//! Accepting, dealing nonces, and getting signatures.
+
+use crate::window::Release;
+use crate::{
+    Attempt, AttemptKind, EventKind, Nonce, Payload, RequestId, SubState, Time, Tx, TxId, TxState,
+    Unsigned,
+};
+
+use super::{ChainQuery, Effect, Lane, Request, Slot, Stage, Step};
+
+impl Lane {
+    /// A new request: gets a nonce now, or waits in the store for one.
+    pub(super) fn accept(&mut self, request: Request, now: Time, step: &mut Step) {
+        let mut tx = self.new_tx(request, now);
+        // Those that wait already come first.
+        if self.queued > 0 || !self.may_deal() {
+            self.more_queued();
+            self.tell(step, Some(&mut tx), EventKind::TxAccepted { nonce: None }, now);
+            step.writes.wakes_added.push(tx.id);
+            step.writes.inserts.push(tx);
+            return;
+        }
+        let nonce = self.deal(&mut tx, now);
+        self.tell(step, Some(&mut tx), EventKind::TxAccepted { nonce: Some(nonce) }, now);
+        step.writes.inserts.push(tx.clone());
+        self.sign_or_wait(tx, nonce, AttemptKind::Original, now, step);
+    }
+
+    /// Txs that waited in the store for a nonce, oldest first.
+    pub(super) fn adopt_queued(&mut self, txs: Vec<Tx>, more: bool, now: Time, step: &mut Step) {
+        let came_since = self.loading_queued.take().unwrap_or(0);
+        let mut left = came_since.saturating_add(u64::from(more));
+        for mut tx in txs {
+            let is_untold = tx.event_seqs.is_empty();
+            if is_untold {
+                // It came through another node, which may not write events for this lane.
+                let accepted = EventKind::TxAccepted { nonce: None };
+                let at = tx.created_at;
+                self.tell(step, Some(&mut tx), accepted, at);
+            }
+            if !self.may_deal() {
+                left = left.saturating_add(1);
+                step.writes.updates.extend(is_untold.then_some(tx));
+                continue;
+            }
+            let nonce = self.deal(&mut tx, now);
+            self.tell(step, Some(&mut tx), EventKind::TxAllocated { nonce }, now);
+            step.writes.wakes_done.push(tx.id);
+            step.writes.updates.push(tx.clone());
+            self.sign_or_wait(tx, nonce, AttemptKind::Original, now, step);
+        }
+        self.queued = left;
+    }
+
+    /// One more tx waits in the store.
+    pub(super) fn more_queued(&mut self) {
+        self.queued = self.queued.saturating_add(1);
+        self.loading_queued = self.loading_queued.map(|since| since.saturating_add(1));
+    }
+
+    /// Txs that have a nonce and waited in the store for room in the nodes' pools.
+    pub(super) fn take_backlog(
+        &mut self,
+        txs: Vec<Tx>,
+        more: bool,
+        now: Time,
+        step: &mut Step,
+    ) {
+        let Some(cursor_then) = self.loading_backlog.take() else { return };
+        let last = txs.last().and_then(|tx| tx.nonce).filter(|_| more);
+        let rest = last.map_or(cursor_then, Nonce::next);
+        self.backlog = (rest < self.next_nonce).then_some(rest);
+        for tx in txs {
+            let Some(nonce) = tx.nonce else { continue };
+            if self.slots.contains_key(&nonce) {
+                continue;
+            }
+            if self.room() == 0 || !self.may_sign() {
+                self.backlog = Some(nonce);
+                return;
+            }
+            self.sign(tx, nonce, AttemptKind::Original, now, step);
+        }
+    }
+
+    /// The signer's answer: from now on the bytes may be out, so the row says so first.
+    pub(super) fn signed(&mut self, attempt: Attempt, now: Time, step: &mut Step) {
+        let Some(slot) = self.slots.get_mut(&attempt.nonce) else { return };
+        if slot.stage != Stage::Signing || slot.tx.id != attempt.tx_id {
+            return;
+        }
+        slot.stage = Stage::Out;
+        slot.claimed_at = now;
+        slot.retry_at = None;
+        slot.tries = 0;
+        slot.tx.tx_hash = Some(attempt.hash);
+        slot.tx.token = self.right.token;
+        slot.tx.reason = None;
+        slot.tx.go(TxState::Tracking, SubState::Signed, now);
+        self.by_hash.insert(attempt.hash, attempt.nonce);
+        step.writes.attempts.push(attempt.clone());
+        step.writes.updates.push(slot.tx.clone());
+        step.effects.push(Effect::Send(attempt.outgoing()));
+        slot.attempts.push(attempt);
+    }
+
+    /// The signer did not sign. Nothing was ever out, so giving up is safe.
+    pub(super) fn signing_failed(
+        &mut self,
+        nonce: Nonce,
+        reason: String,
+        retryable: bool,
+        now: Time,
+        step: &mut Step,
+    ) {
+        let Some(slot) = self.slots.get_mut(&nonce) else { return };
+        if slot.stage != Stage::Signing {
+            return;
+        }
+        if retryable {
+            slot.tx.reason = Some(reason);
+            slot.try_later(now);
+            return;
+        }
+        let Some(mut slot) = self.slots.remove(&nonce) else { return };
+        self.unmined = self.unmined.saturating_sub(1);
+        self.fresh_gaps.insert(nonce);
+        slot.tx.nonce = None;
+        slot.tx.reason = Some(reason.clone());
+        slot.tx.token = self.right.token;
+        slot.tx.go(TxState::FailedFinal, SubState::SigningFailed, now);
+        slot.tx.confirmed_at = Some(now);
+        self.tell(step, Some(&mut slot.tx), EventKind::TxFailed { reason }, now);
+        step.writes.updates.push(slot.tx);
+    }
+
+    /// A no-op at a nonce that nobody holds, so that those behind it can be mined.
+    pub(super) fn fill(&mut self, nonce: Nonce, fresh: TxId, now: Time, step: &mut Step) {
+        self.gaps.remove(&nonce);
+        let payload = Payload::transfer(self.key.signer, alloy_primitives::U256::ZERO);
+        let request_id = RequestId::parse(format!("lanekeeper-filler-{fresh}"))
+            .expect("a uuid with a short prefix keeps the rule");
+        let mut tx = self.new_tx(
+            Request {
+                id: fresh,
+                request_id,
+                fingerprint: payload.fingerprint(),
+                gas: payload.intrinsic_gas(),
+                payload,
+            },
+            now,
+        );
+        tx.nonce = Some(nonce);
+        tx.go(TxState::Allocated, SubState::Waiting, now);
+        self.tell(step, Some(&mut tx), EventKind::TxAccepted { nonce: Some(nonce) }, now);
+        step.writes.inserts.push(tx.clone());
+        self.sign(tx, nonce, AttemptKind::Filler, now, step);
+    }
+
+    /// Whether a nonce may be dealt now.
+    pub(super) fn may_deal(&self) -> bool {
+        let chain_known = self.chain.is_some() || self.rules.chain_query == ChainQuery::Off;
+        chain_known
+            && self.halted.is_none()
+            && !self.paused
+            && self.rules.window.has_room(self.unresolved())
+    }
+
+    /// How many dealt nonces are not resolved in the sense of the window.
+    fn unresolved(&self) -> u64 {
+        let waiting = self.backlog.map_or(0, |from| from.until(self.next_nonce));
+        let slots = match self.rules.window.releases {
+            Release::Mined => self.unmined,
+            Release::Final => u64::try_from(self.slots.len()).unwrap_or(u64::MAX),
+        };
+        slots.saturating_add(waiting)
+    }
+
+    /// Whether envelopes can be made now: the fee is known and nobody has stopped the lane.
+    pub(super) fn may_sign(&self) -> bool {
+        self.view.is_some() && !self.paused && self.halted.is_none()
+    }
+
+    /// Gives the tx the smallest gap, or the next nonce.
+    fn deal(&mut self, tx: &mut Tx, now: Time) -> Nonce {
+        let nonce = match self.gaps.pop_first() {
+            Some((gap, _)) => gap,
+            None => {
+                let nonce = self.next_nonce;
+                self.next_nonce = nonce.next();
+                nonce
+            }
+        };
+        tx.nonce = Some(nonce);
+        tx.token = self.right.token;
+        tx.go(TxState::Allocated, SubState::Waiting, now);
+        nonce
+    }
+
+    /// Signs at once when it is the tx's turn; otherwise the tx waits in the store.
+    fn sign_or_wait(
+        &mut self,
+        tx: Tx,
+        nonce: Nonce,
+        kind: AttemptKind,
+        now: Time,
+        step: &mut Step,
+    ) {
+        // A gap stands before everything that is out: it does not wait for room.
+        let is_next = self.backlog.is_none_or(|from| nonce < from);
+        let has_room = self.room() > 0 || self.slots.last_key_value().is_some_and(|(n, _)| *n > nonce);
+        if self.may_sign() && is_next && has_room {
+            self.sign(tx, nonce, kind, now, step);
+        } else {
+            self.backlog = Some(self.backlog.map_or(nonce, |from| from.min(nonce)));
+        }
+    }
+
+    fn sign(&mut self, tx: Tx, nonce: Nonce, kind: AttemptKind, now: Time, step: &mut Step) {
+        let Some(unsigned) = self.envelope(&tx, nonce, kind) else { return };
+        step.effects.push(Effect::Sign(unsigned));
+        self.unmined = self.unmined.saturating_add(1);
+        let slot = Slot {
+            tx,
+            kind,
+            attempts: Vec::new(),
+            stage: Stage::Signing,
+            claimed_at: now,
+            retry_at: None,
+            tries: 0,
+        };
+        let before = self.slots.insert(nonce, slot);
+        assert!(before.is_none(), "lane {}: nonce {nonce} is held twice", self.key);
+    }
+
+    /// The envelope of a tx at today's fees; `None` while the chain's head is not known.
+    pub(super) fn envelope(&self, tx: &Tx, nonce: Nonce, kind: AttemptKind) -> Option<Unsigned> {
+        let view = self.view.as_ref()?;
+        Some(Unsigned {
+            tx_id: tx.id,
+            kind,
+            chain_id: self.key.chain_id,
+            signer: self.key.signer,
+            nonce,
+            to: tx.payload.to,
+            value: tx.payload.value,
+            data: tx.payload.data.clone(),
+            gas: tx.gas,
+            fees: self.rules.fee.fees(&tx.payload, view.fee),
+        })
+    }
+
+    fn new_tx(&self, request: Request, now: Time) -> Tx {
+        Tx {
+            id: request.id,
+            request_id: request.request_id,
+            fingerprint: request.fingerprint,
+            payload: request.payload,
+            gas: request.gas,
+            created_at: now,
+            nonce: None,
+            state: TxState::Created,
+            sub_state: Some(SubState::Queued),
+            reason: None,
+            tx_hash: None,
+            inclusion: None,
+            counted: None,
+            token: self.right.token,
+            updated_at: now,
+            confirmed_at: None,
+            event_seqs: Vec::new(),
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! Tests of the lane rules: a random world with a store and a chain, and one behaviour each.
+#![expect(
+    clippy::arithmetic_side_effects,
+    reason = "the numbers of a test world are small, and an overflow fails the test"
+)]
+
+mod accepting;
+mod chain;
+mod desk;
+mod forks;
+mod gaps;
+mod invariants;
+mod nonces;
+mod property;
+mod sending;
+mod store;
+mod world;
+
+use std::time::Duration;
+
+use alloy_primitives::{Address, U256};
+use uuid::Uuid;
+
+use super::{ChainQuery, LaneRules, Request};
+use crate::window::{Depth, Release, Window};
+use crate::{ChainId, FeeRules, LaneKey, Payload, RequestId, Time, TxId};
+
+/// The lane of all tests.
+const KEY: LaneKey = LaneKey { chain_id: ChainId(31_337), signer: Address::repeat_byte(0x5e) };
+/// When all tests begin.
+const START: Time = Time(1_000_000);
+
+/// The rules from which tests deviate.
+fn rules() -> LaneRules {
+    LaneRules {
+        window: Window { limit: None, releases: Release::Mined },
+        depth: Depth::Fixed(16),
+        fee: FeeRules::OPEN,
+        required: 2,
+        watch_depth: 8,
+        tell_progress: true,
+        resubmit_interval: Some(Duration::from_secs(30)),
+        gap_fill_after: Duration::from_secs(5),
+        max_chain_jump: 10,
+        chain_query: ChainQuery::Pending,
+        chain_nonce_timeout: Duration::from_secs(60),
+        stale_receipt_timeout: Duration::from_secs(20),
+    }
+}
+
+fn tx_id(number: u64) -> TxId {
+    TxId(Uuid::from_u128(u128::from(number)))
+}
+
+/// The request with this number: another one has another id, key and payload.
+fn request(number: u64) -> Request {
+    let payload = Payload::transfer(Address::repeat_byte(1), U256::from(number));
+    Request {
+        id: tx_id(number),
+        request_id: RequestId::parse(format!("request-{number}")).expect("keeps the rule"),
+        fingerprint: payload.fingerprint(),
+        gas: payload.intrinsic_gas(),
+        payload,
+    }
+}

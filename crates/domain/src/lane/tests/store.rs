@@ -1,0 +1,198 @@
+//! A store as the rules may expect one: whole batches, unique keys, rows that must be there.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+use alloy_primitives::B256;
+
+use crate::lane::{LaneImage, Request, Writes};
+use crate::{
+    Attempt, Event, GrantId, LaneId, Nonce, RequestId, Right, SubState, Time, Token, Tx, TxId,
+    TxState,
+};
+
+use super::KEY;
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct Store {
+    pub(super) rows: BTreeMap<TxId, Tx>,
+    pub(super) attempts: BTreeMap<B256, Attempt>,
+    pub(super) events: Vec<Event>,
+    pub(super) wakes: BTreeSet<TxId>,
+    pub(super) next_nonce: Nonce,
+    pub(super) paused: bool,
+    by_nonce: BTreeMap<Nonce, TxId>,
+    by_request: BTreeMap<RequestId, TxId>,
+}
+
+impl Store {
+    /// Applies one batch the way a database with these constraints does; panics where it refuses.
+    pub(super) fn apply(&mut self, writes: &Writes, next_nonce: Nonce) {
+        assert!(next_nonce >= self.next_nonce, "the cursor went back");
+        self.next_nonce = next_nonce;
+        for tx in &writes.inserts {
+            assert!(!self.rows.contains_key(&tx.id), "tx {} is inserted twice", tx.id);
+            let before = self.by_request.insert(tx.request_id.clone(), tx.id);
+            assert_eq!(before, None, "request {} has two txs", tx.request_id);
+            self.put(tx);
+        }
+        for tx in &writes.updates {
+            let before = self.rows.get(&tx.id).expect("an update must hit a row");
+            check_change(before, tx, writes);
+            self.put(tx);
+        }
+        for attempt in &writes.attempts {
+            assert!(self.rows.contains_key(&attempt.tx_id), "an attempt without its tx");
+            let before = self.attempts.insert(attempt.hash, attempt.clone());
+            assert_eq!(before, None, "attempt {} is stored twice", attempt.hash);
+        }
+        for (hash, at) in &writes.first_sent {
+            let attempt = self.attempts.get_mut(hash).expect("sent, so it was stored before");
+            assert_eq!(attempt.first_sent_at.replace(*at), None, "first sent twice");
+        }
+        for event in &writes.events {
+            assert_eq!(event.seq, self.event_seq() + 1, "events have no hole");
+            self.events.push(event.clone());
+        }
+        for id in &writes.wakes_added {
+            assert!(self.wakes.insert(*id), "tx {id} is woken twice");
+        }
+        for id in &writes.wakes_done {
+            assert!(self.wakes.remove(id), "tx {id} did not wait");
+        }
+        self.paused = writes.paused.unwrap_or(self.paused);
+    }
+
+    fn put(&mut self, tx: &Tx) {
+        if let Some(nonce) = self.rows.get(&tx.id).and_then(|row| row.nonce) {
+            self.by_nonce.remove(&nonce);
+        }
+        if let Some(nonce) = tx.nonce {
+            let before = self.by_nonce.insert(nonce, tx.id);
+            assert_eq!(before, None, "nonce {nonce} is held by two rows");
+            assert!(nonce < self.next_nonce, "nonce {nonce} is not below the cursor");
+        }
+        self.rows.insert(tx.id, tx.clone());
+    }
+
+    /// The one unfenced write: a node that is not keeper leaves a request here.
+    pub(super) fn queue(&mut self, request: Request, now: Time) {
+        let tx = Tx {
+            id: request.id,
+            request_id: request.request_id.clone(),
+            fingerprint: request.fingerprint,
+            payload: request.payload,
+            gas: request.gas,
+            created_at: now,
+            nonce: None,
+            state: TxState::Created,
+            sub_state: Some(SubState::Queued),
+            reason: None,
+            tx_hash: None,
+            inclusion: None,
+            counted: None,
+            token: Token(0),
+            updated_at: now,
+            confirmed_at: None,
+            event_seqs: Vec::new(),
+        };
+        self.by_request.insert(request.request_id, tx.id);
+        self.wakes.insert(tx.id);
+        self.rows.insert(tx.id, tx);
+    }
+
+    pub(super) fn image(&self, token: Token) -> LaneImage {
+        let open = || self.by_nonce.iter().filter(|(_, id)| self.rows[*id].is_open());
+        let in_flight = open()
+            .map(|(_, id)| (self.rows[id].clone(), self.attempts_of(*id)))
+            .filter(|(_, attempts)| !attempts.is_empty())
+            .collect();
+        let finished = self.by_nonce.iter().rfind(|(_, id)| !self.rows[*id].is_open());
+        let mut held: Vec<Range<u64>> = Vec::new();
+        for (nonce, _) in open() {
+            match held.last_mut() {
+                Some(range) if range.end == nonce.0 => range.end += 1,
+                Some(_) | None => held.push(nonce.0..nonce.0 + 1),
+            }
+        }
+        LaneImage {
+            key: KEY,
+            right: Right { lane: LaneId(1), token, grant: GrantId(uuid::Uuid::nil()) },
+            next_nonce: self.next_nonce,
+            event_seq: self.event_seq(),
+            paused: self.paused,
+            in_flight,
+            backlog_from: self.backlog(Nonce(0)).next().and_then(|tx| tx.nonce),
+            held,
+            consumed_below: finished.map_or(Nonce(0), |(nonce, _)| nonce.next()),
+            queued: self.wakes.len() as u64,
+        }
+    }
+
+    pub(super) fn event_seq(&self) -> u64 {
+        self.events.len() as u64
+    }
+
+    pub(super) fn attempts_of(&self, id: TxId) -> Vec<Attempt> {
+        self.attempts.values().filter(|attempt| attempt.tx_id == id).cloned().collect()
+    }
+
+    /// Open txs with a nonce and without an attempt, in nonce order.
+    pub(super) fn backlog(&self, from: Nonce) -> impl Iterator<Item = &Tx> {
+        self.by_nonce
+            .range(from..)
+            .map(|(_, id)| &self.rows[id])
+            .filter(|tx| tx.is_open() && self.attempts.values().all(|a| a.tx_id != tx.id))
+    }
+
+    /// A page of the backlog, and whether there is more.
+    pub(super) fn backlog_page(&self, from: Nonce, limit: u64) -> (Vec<Tx>, bool) {
+        page(self.backlog(from), limit)
+    }
+
+    /// A page of the txs that wait for a nonce, oldest first, and whether there is more.
+    pub(super) fn queued_page(&self, limit: u64) -> (Vec<Tx>, bool) {
+        let mut waiting: Vec<&Tx> = self.wakes.iter().map(|id| &self.rows[id]).collect();
+        waiting.sort_by_key(|tx| (tx.created_at, tx.id));
+        page(waiting.into_iter(), limit)
+    }
+
+    pub(super) fn holder(&self, nonce: Nonce) -> Option<&Tx> {
+        self.by_nonce.get(&nonce).map(|id| &self.rows[id])
+    }
+
+    /// The kinds of a tx's events, in order.
+    pub(super) fn story(&self, id: TxId) -> Vec<&'static str> {
+        let of_tx = self.events.iter().filter(|event| event.tx_id == Some(id));
+        of_tx.map(|event| event.kind.word()).collect()
+    }
+}
+
+fn page<'a>(rows: impl Iterator<Item = &'a Tx>, limit: u64) -> (Vec<Tx>, bool) {
+    let limit = usize::try_from(limit).expect("small");
+    let mut txs: Vec<Tx> = rows.take(limit + 1).cloned().collect();
+    let more = txs.len() > limit;
+    txs.truncate(limit);
+    (txs, more)
+}
+
+/// What may become of a row.
+fn check_change(before: &Tx, after: &Tx, writes: &Writes) {
+    assert!(
+        before.state == after.state || before.state.may_become(after.state),
+        "tx {}: {} became {}",
+        after.id,
+        before.state.word(),
+        after.state.word()
+    );
+    let is_reopened = before.state.is_terminal() && after.is_open();
+    if is_reopened {
+        let told = writes.events.iter().any(|event| {
+            event.tx_id == Some(after.id)
+                && matches!(event.kind, crate::EventKind::TxReorged { after_final: true, .. })
+        });
+        assert!(told, "tx {} is open again and nobody was told", after.id);
+    }
+    let claimed = before.state == TxState::Tracking || before.state == TxState::Confirmed;
+    assert!(!claimed || before.nonce == after.nonce, "tx {} changed a claimed nonce", after.id);
+}

@@ -1,0 +1,209 @@
+//! One follower per chain: turns heads into a parent-linked view, and blocks into receipts.
+//!
+//! Cost is per block, not per tx: one call for all receipts of a block that may hold something of
+//! ours. It writes nothing: lanes get what it saw as inputs.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use domain::headers::{HeaderChain, NotLinked};
+use domain::lane::Receipt;
+use domain::{B256, ChainId, ChainView, FeeQuote, Header, Input, LaneKey};
+
+use crate::core::{ChainPart, Core};
+use crate::ports::{BlockTag, ChainError};
+use crate::shard::{Message, explain_revert};
+
+/// The most headers of one catch-up step.
+const CATCH_UP_MAX: u64 = 100;
+/// The most blocks whose receipts are still to be read; older ones are left to the lanes' own checks.
+const UNREAD_MAX: usize = 1_024;
+
+pub(crate) struct Follower {
+    core: Arc<Core>,
+    chain_id: ChainId,
+    headers: HeaderChain,
+    keep: u64,
+    fee: Option<FeeQuote>,
+    /// Blocks of the view whose receipts have not been read yet, oldest first.
+    unread: VecDeque<Header>,
+}
+
+impl Follower {
+    pub(crate) fn new(core: Arc<Core>, chain_id: ChainId) -> Self {
+        let rules = core.chain(chain_id).rules.lane;
+        let keep = rules.required.saturating_add(rules.watch_depth).saturating_add(16);
+        let headers = HeaderChain::new(usize::try_from(keep).unwrap_or(usize::MAX));
+        Self { core, chain_id, headers, keep, fee: None, unread: VecDeque::new() }
+    }
+
+    pub(crate) async fn run(mut self) {
+        let mut tries = 0;
+        loop {
+            match self.look().await {
+                Ok(()) => {
+                    tries = 0;
+                    self.rest().await;
+                }
+                Err(error) => {
+                    tracing::warn!(chain = %self.chain_id, %error, "the chain cannot be followed at present");
+                    self.core.back_off(&mut tries).await;
+                }
+            }
+        }
+    }
+
+    /// Waits for the next look: a poll interval, or less when something was just sent.
+    async fn rest(&self) {
+        let part = self.part();
+        let clock = &self.core.ports.clock;
+        tokio::select! {
+            biased;
+            () = part.sent_bell.notified() => clock.sleep(part.rules.poll_interval / 8).await,
+            () = clock.sleep(part.rules.poll_interval) => {}
+        }
+    }
+
+    /// Looks once: moves the view to the node's head, tells it, and reads the receipts of new blocks.
+    async fn look(&mut self) -> Result<(), ChainError> {
+        let chain = Arc::clone(&self.part().chain);
+        let Some(head) = chain.header(BlockTag::Latest).await? else {
+            return Err(ChainError::Unusable("the node has no latest block".into()));
+        };
+        if !self.headers.contains(head.hash) {
+            self.move_to(head).await?;
+            self.fee = Some(chain.fee_quote().await?);
+            self.tell().await;
+        } else if self.fee.is_none() {
+            self.fee = Some(chain.fee_quote().await?);
+            self.tell().await;
+        }
+        self.read_blocks().await
+    }
+
+    /// Extends the view to this head, in bounded steps; walks a fork back to the common ancestor.
+    async fn move_to(&mut self, head: Header) -> Result<(), ChainError> {
+        let chain = Arc::clone(&self.part().chain);
+        let tip = self.headers.tip().map(|tip| tip.number);
+        let is_far = tip.is_none_or(|tip| head.number > tip.saturating_add(self.keep));
+        if is_far {
+            self.rebuild(head).await?;
+        }
+        while let Some(tip) = self.headers.tip().map(|tip| tip.number)
+            && head.number > tip.saturating_add(1)
+        {
+            let count = (head.number - tip - 1).min(CATCH_UP_MAX);
+            let between = chain.headers(tip + 1, count).await?;
+            if between.is_empty() || self.adopt(&between).is_err() {
+                break; // a fork below: walk back from the head instead
+            }
+        }
+        let mut branch = vec![head];
+        loop {
+            match self.adopt(&branch) {
+                Ok(()) => return Ok(()),
+                Err(NotLinked::Broken) => {
+                    return Err(ChainError::Unusable("a branch does not link".into()));
+                }
+                Err(NotLinked::MissingParent(parent)) => {
+                    if branch.len() as u64 > self.keep {
+                        tracing::error!(chain = %self.chain_id, "a fork goes deeper than is watched; the view is rebuilt");
+                        return self.rebuild(head).await;
+                    }
+                    let Some(header) = chain.header(BlockTag::Hash(parent)).await? else {
+                        return Err(ChainError::Unusable(format!("parent {parent} is not known")));
+                    };
+                    branch.insert(0, header);
+                }
+            }
+        }
+    }
+
+    fn adopt(&mut self, branch: &[Header]) -> Result<(), NotLinked> {
+        let adopted = self.headers.adopt(branch)?;
+        if !adopted.dropped.is_empty() {
+            let depth = adopted.dropped.len();
+            tracing::info!(chain = %self.chain_id, depth, "fork");
+            metrics::counter!("lanekeeper_forks_total").increment(1);
+            self.unread.retain(|header| !adopted.dropped.contains(header));
+        }
+        self.unread.extend(adopted.added);
+        while self.unread.len() > UNREAD_MAX {
+            self.unread.pop_front();
+        }
+        Ok(())
+    }
+
+    /// Starts the view anew below this head: at start, and after long downtime.
+    async fn rebuild(&mut self, head: Header) -> Result<(), ChainError> {
+        self.headers = HeaderChain::new(usize::try_from(self.keep).unwrap_or(usize::MAX));
+        self.unread.clear();
+        let chain = Arc::clone(&self.part().chain);
+        let mut from = head.number.saturating_sub(self.keep);
+        while from < head.number {
+            let count = (head.number - from).min(CATCH_UP_MAX);
+            let headers = chain.headers(from, count).await?;
+            if headers.is_empty() {
+                break;
+            }
+            from += headers.len() as u64;
+            self.adopt(&headers).map_err(|error| {
+                ChainError::Unusable(format!("the chain moved while it was read: {error:?}"))
+            })?;
+        }
+        // What is in these blocks already is found by each lane itself when it is opened.
+        self.unread.clear();
+        if self.headers.tip().is_none() {
+            self.adopt(&[head]).map_err(|error| ChainError::Unusable(format!("{error:?}")))?;
+        }
+        Ok(())
+    }
+
+    /// Shows the view to everyone: first forks and confirmations, then receipts.
+    async fn tell(&self) {
+        let Some(fee) = self.fee else { return };
+        let view = Arc::new(ChainView { headers: self.headers.clone(), fee });
+        self.part().view.send_replace(Some(Arc::clone(&view)));
+        for shard in &self.core.shards {
+            let head = Message::Head { chain: self.chain_id, view: Arc::clone(&view) };
+            shard.send(head).await.ok(); // the shard is gone only when the node is
+        }
+    }
+
+    /// Reads the receipts of blocks that came in, while anything of ours may be in them.
+    async fn read_blocks(&mut self) -> Result<(), ChainError> {
+        while let Some(block) = self.unread.front().copied() {
+            if !self.part().watched.is_empty() {
+                self.read_block(block.hash).await?;
+            }
+            self.unread.pop_front();
+        }
+        Ok(())
+    }
+
+    async fn read_block(&self, block: B256) -> Result<(), ChainError> {
+        let part = self.part();
+        let Some(inclusions) = part.chain.block_receipts(block).await? else {
+            return Err(ChainError::Unusable(format!("block {block} has no receipts yet")));
+        };
+        let mut by_lane: BTreeMap<LaneKey, Vec<Receipt>> = BTreeMap::new();
+        for mut inclusion in inclusions {
+            if let Some(lane) = part.watched.lane_of(inclusion.tx_hash) {
+                explain_revert(&self.core, lane, &mut inclusion).await;
+                let receipt = Receipt { inclusion, above: Vec::new() };
+                by_lane.entry(lane).or_default().push(receipt);
+            }
+        }
+        for (lane, receipts) in by_lane {
+            metrics::counter!("lanekeeper_receipt_check_total", "result" => "hit")
+                .increment(receipts.len() as u64);
+            let input = Input::Receipts(receipts);
+            self.core.tell_shard(lane, Message::Observed { lane, input }).await;
+        }
+        Ok(())
+    }
+
+    fn part(&self) -> &ChainPart {
+        self.core.chain(self.chain_id)
+    }
+}

@@ -1,0 +1,66 @@
+//! What a node must be told. The binary makes it from the configuration file, the simulator from a seed.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use domain::lease::LeaseTerms;
+use domain::{ChainId, LaneRules, NodeName};
+
+use crate::ports::{Chain, Clock, Signer, Store};
+
+/// The world as the node sees it.
+#[derive(Clone)]
+pub struct Ports {
+    /// The authority.
+    pub store: Arc<dyn Store>,
+    /// The chains it serves.
+    pub chains: Vec<Arc<dyn Chain>>,
+    /// The keys it can sign with.
+    pub signer: Arc<dyn Signer>,
+    /// Time and chance.
+    pub clock: Arc<dyn Clock>,
+}
+
+/// A node's settings.
+#[derive(Clone, Debug)]
+pub struct NodeConfig {
+    /// Its name; another node must not have it.
+    pub name: NodeName,
+    /// Where other nodes reach it.
+    pub advertise: Option<String>,
+    /// The times of leases.
+    pub lease: LeaseTerms,
+    /// How many lane shards run.
+    pub shards: usize,
+    /// How many messages wait for one shard at most; more are refused.
+    pub inbox: usize,
+    /// How many callers wait for a tx to get further at most.
+    pub waiters: usize,
+    /// The chains, each with its rules.
+    pub chains: BTreeMap<ChainId, ChainRules>,
+    /// What happens to a request whose lane another node keeps.
+    pub non_keeper: NonKeeper,
+}
+
+/// What happens to a request whose lane another node keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NonKeeper {
+    /// It is put into the store, and the keeper finds it there.
+    Queue,
+    /// It is refused with the keeper's name.
+    Reject,
+}
+
+/// The rules of one chain.
+#[derive(Clone, Debug)]
+pub struct ChainRules {
+    /// The rules of its lanes.
+    pub lane: LaneRules,
+    /// Estimated gas is multiplied by this many hundredths (120 = 1.2).
+    pub gas_margin_percent: u64,
+    /// How often the head is asked for.
+    pub poll_interval: Duration,
+    /// How many receipts are asked for at once.
+    pub receipt_workers: usize,
+}

@@ -1,0 +1,212 @@
+//! Who keeps which lane: acquiring, renewing, adopting, and the truth after a lost answer.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use domain::lease::Trust;
+use domain::{GrantId, LaneKey, Moment, Right};
+use metrics::counter;
+
+use crate::core::Core;
+use crate::ports::{Acquired, Member, Regranted, Renewal, StoreError};
+use crate::shard::{Message, NotOpened};
+
+/// The most lanes of one renewal statement.
+const RENEW_CHUNK: usize = 500;
+
+/// The lanes that this node holds, and how long it may trust that.
+#[derive(Default)]
+pub(crate) struct Leases {
+    held: Mutex<BTreeMap<LaneKey, Held>>,
+}
+
+#[derive(Clone, Copy)]
+struct Held {
+    right: Right,
+    trust: Trust,
+}
+
+impl Leases {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<LaneKey, Held>> {
+        self.held.lock().expect("nothing panics while it holds this lock")
+    }
+
+    /// Whether bytes of this lane may leave now. The chain cannot check a fence, so this is asked
+    /// immediately before every send.
+    pub(crate) fn may_send(&self, lane: LaneKey, now: Moment) -> bool {
+        self.lock().get(&lane).is_some_and(|held| held.trust.holds(now))
+    }
+
+    pub(crate) fn forget(&self, lane: LaneKey) {
+        self.lock().remove(&lane);
+    }
+
+    fn hold(&self, lane: LaneKey, right: Right, trust: Trust) {
+        self.lock().insert(lane, Held { right, trust });
+    }
+
+    fn renewed(&self, lane: LaneKey, right: Right, trust: Trust) {
+        if let Some(held) = self.lock().get_mut(&lane)
+            && held.right == right
+        {
+            held.trust = trust;
+        }
+    }
+
+    fn all(&self) -> Vec<(LaneKey, Right)> {
+        self.lock().iter().map(|(lane, held)| (*lane, held.right)).collect()
+    }
+}
+
+/// Acquires a lane and reads it: two calls, because one statement would read a stale snapshot.
+pub(crate) async fn open(core: &Core, lane: LaneKey) {
+    let message = match acquire_and_read(core, lane).await {
+        Ok(opened) => opened,
+        Err(why) => Message::NotOpened { lane, why },
+    };
+    core.tell_shard(lane, message).await;
+}
+
+async fn acquire_and_read(core: &Core, lane: LaneKey) -> Result<Message, NotOpened> {
+    let store = &core.ports.store;
+    // Read before the question leaves: the lease may have begun any time after this.
+    let asked_at = core.ports.clock.moment();
+    let grant = core.ports.clock.grant_id();
+    let answers = store.acquire(&core.ask, &[(lane, grant)]).await;
+    let answer = answers.map(|mut answers| answers.pop());
+    let (right, taken_from) = match answer {
+        Ok(Some(Acquired::Granted { right, taken_from })) => (right, taken_from),
+        Ok(Some(Acquired::NotKeeper { lease })) => {
+            counter!("lanekeeper_lease_acquire_total", "result" => "not_keeper").increment(1);
+            return Err(NotOpened::NotKeeper(lease.owner));
+        }
+        Ok(None) => return Err(NotOpened::Store("the store answered nothing".into())),
+        Err(error) => {
+            counter!("lanekeeper_lease_acquire_total", "result" => "error").increment(1);
+            return Err(NotOpened::Store(error.to_string()));
+        }
+    };
+    let result = if taken_from.is_some() { "taken" } else { "inserted" };
+    counter!("lanekeeper_lease_acquire_total", "result" => result).increment(1);
+    core.leases.hold(lane, right, Trust::from(asked_at, core.ask.duration));
+    match store.load(lane, right).await {
+        Ok(Some(image)) => Ok(Message::Opened { lane, image: Box::new(image), taken_from }),
+        Ok(None) => {
+            core.leases.forget(lane);
+            Err(NotOpened::Store("the lane changed hands while it was read".into()))
+        }
+        Err(error) => {
+            core.leases.forget(lane);
+            Err(NotOpened::Store(error.to_string()))
+        }
+    }
+}
+
+/// A commit's answer was lost. Granting the lane anew waits for the old batch or kills it; only then
+/// does the last batch tell the truth. A plain read would not: the commit may still land after it.
+pub(crate) async fn resolve(core: &Core, lane: LaneKey, right: Right) {
+    let mut tries = 0;
+    let grant = core.ports.clock.grant_id();
+    let mut rights = vec![right];
+    let outcome = loop {
+        match regrant_any(core, &rights, grant).await {
+            Ok(outcome) => break outcome,
+            Err(error) => {
+                tracing::warn!(%lane, %error, "the store does not tell what became of a commit");
+                core.back_off(&mut tries).await;
+                // The regrant itself may have landed although its answer was lost too.
+                rights = vec![Right { grant, ..right }, right];
+            }
+        }
+    };
+    core.tell_shard(lane, Message::Resolved { lane, outcome }).await;
+}
+
+async fn regrant_any(
+    core: &Core,
+    rights: &[Right],
+    grant: GrantId,
+) -> Result<Regranted, StoreError> {
+    for right in rights {
+        let outcome = core.ports.store.regrant(*right, grant).await?;
+        if matches!(outcome, Regranted::Held { .. }) {
+            return Ok(outcome);
+        }
+    }
+    Ok(Regranted::Fenced)
+}
+
+/// Extends all leases, again and again.
+pub(crate) async fn renew_for_ever(core: Arc<Core>) {
+    loop {
+        core.ports.clock.sleep(core.config.lease.renew_interval).await;
+        for chunk in core.leases.all().chunks(RENEW_CHUNK) {
+            renew(&core, chunk).await;
+        }
+    }
+}
+
+async fn renew(core: &Core, lanes: &[(LaneKey, Right)]) {
+    let asked_at = core.ports.clock.moment();
+    let rights: Vec<Right> = lanes.iter().map(|(_, right)| *right).collect();
+    let answers = match core.ports.store.renew(&core.ask, &rights).await {
+        Ok(answers) => answers,
+        Err(error) => {
+            // Trust runs out by itself: nothing is sent until a renewal gets through.
+            counter!("lanekeeper_lease_renew_failed_total").increment(1);
+            tracing::warn!(%error, lanes = lanes.len(), "leases were not renewed");
+            return;
+        }
+    };
+    let trust = Trust::from(asked_at, core.ask.duration);
+    for ((lane, right), answer) in lanes.iter().zip(answers) {
+        match answer {
+            Renewal::Renewed => core.leases.renewed(*lane, *right, trust),
+            Renewal::Busy => {}
+            Renewal::Lost => {
+                counter!("lanekeeper_lease_fenced_total", "op" => "renew").increment(1);
+                tracing::warn!(%lane, token = %right.token, "the lease was lost");
+                core.tell_shard(*lane, Message::Lost { lane: *lane }).await;
+            }
+        }
+    }
+}
+
+/// Finds lanes with work that nobody keeps, now and then; the first time at once.
+pub(crate) async fn adopt_for_ever(core: Arc<Core>) {
+    loop {
+        if !core.is_draining() {
+            match core.ports.store.lanes_with_work(&core.ask).await {
+                Ok(found) => {
+                    for work in found {
+                        if core.lanes.contains_key(&work.lane) {
+                            let has_queued = work.has_queued;
+                            let wake = Message::Wake { lane: work.lane, has_queued };
+                            core.tell_shard(work.lane, wake).await;
+                        }
+                    }
+                }
+                Err(error) => tracing::warn!(%error, "lanes with work could not be looked for"),
+            }
+        }
+        core.ports.clock.sleep(core.config.lease.renew_interval).await;
+    }
+}
+
+/// Says that this node lives. A node whose place was taken by another life of it ends itself.
+pub(crate) async fn heartbeat_for_ever(core: Arc<Core>, mut member: Member) {
+    loop {
+        core.ports.clock.sleep(core.config.lease.renew_interval).await;
+        member.seen_at = core.ports.clock.now();
+        member.draining = core.is_draining();
+        match core.ports.store.heartbeat(&member).await {
+            Ok(true) => {}
+            Ok(false) => {
+                tracing::error!(node = %member.node, "another process runs under this node's name; ending");
+                core.tasks.kill();
+                return;
+            }
+            Err(error) => tracing::warn!(%error, "the heartbeat was not written"),
+        }
+    }
+}

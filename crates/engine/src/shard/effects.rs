@@ -1,0 +1,185 @@
+//! What a lane wants done once its writes are durable. Answers come back as inputs with its epoch.
+
+use std::sync::Arc;
+
+use domain::lane::Receipt;
+use domain::{B256, Effect, Inclusion, Input, Lane, LaneId, LaneKey, Nonce, TxId, Unsigned};
+
+use super::Shard;
+use crate::core::Core;
+use crate::gate::signed_input;
+use crate::ports::{ChainError, StoreError};
+
+impl Shard {
+    pub(super) async fn let_out(&self, lane: &Lane, epoch: u64, effects: Vec<Effect>) {
+        let key = lane.key();
+        let id = lane.right().lane;
+        let part = self.core.chain(key.chain_id);
+        let mut outgoing = Vec::new();
+        let mut unsigned = Vec::new();
+        for effect in effects {
+            match effect {
+                Effect::Send(bytes) => outgoing.push(bytes),
+                Effect::Sign(envelope) => unsigned.push(envelope),
+                Effect::Unwatch(hash) => part.watched.remove(hash),
+                Effect::LoadBacklog { from, limit } => {
+                    self.spawn(move |core| load_backlog(core, key, epoch, id, from, limit));
+                }
+                Effect::LoadQueued { limit } => {
+                    self.spawn(move |core| load_queued(core, key, epoch, id, limit));
+                }
+                Effect::LoadFinals(ids) => {
+                    self.spawn(move |core| load_finals(core, key, epoch, ids));
+                }
+                Effect::AskChain => self.spawn(move |core| ask_chain(core, key, epoch)),
+                Effect::FetchReceipts(hashes) => {
+                    self.spawn(move |core| fetch_receipts(core, key, epoch, hashes));
+                }
+            }
+        }
+        if !unsigned.is_empty() {
+            self.spawn(move |core| sign_remotely(core, key, epoch, unsigned));
+        }
+        if !outgoing.is_empty() {
+            // A hash is in the follower's set before its bytes leave.
+            part.watched.add(key, outgoing.iter().map(|bytes| bytes.hash));
+            crate::broadcaster::hand_over(&self.core, key, epoch, outgoing);
+        }
+    }
+
+    fn spawn<F>(&self, part: impl FnOnce(Arc<Core>) -> F)
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        self.core.tasks.spawn("effect", part(Arc::clone(&self.core)));
+    }
+}
+
+async fn sign_remotely(core: Arc<Core>, lane: LaneKey, epoch: u64, envelopes: Vec<Unsigned>) {
+    let nonces: Vec<Nonce> = envelopes.iter().map(|envelope| envelope.nonce).collect();
+    let answers = core.ports.signer.sign(envelopes, core.ports.clock.now()).await;
+    let inputs = nonces.into_iter().zip(answers).map(|(nonce, answer)| signed_input(nonce, answer));
+    core.give(lane, epoch, inputs.collect()).await;
+}
+
+async fn load_backlog(
+    core: Arc<Core>,
+    lane: LaneKey,
+    epoch: u64,
+    id: LaneId,
+    from: Nonce,
+    limit: u64,
+) {
+    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+    let mut tries = 0;
+    let txs = loop {
+        match core.ports.store.load_backlog(id, from, limit).await {
+            Ok(txs) => break txs,
+            Err(error) => pause_after(&core, &mut tries, lane, &error).await,
+        }
+    };
+    let more = txs.len() >= limit;
+    core.give(lane, epoch, vec![Input::Backlog { txs, more }]).await;
+}
+
+async fn load_queued(core: Arc<Core>, lane: LaneKey, epoch: u64, id: LaneId, limit: u64) {
+    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+    let mut tries = 0;
+    let txs = loop {
+        match core.ports.store.load_queued(id, limit).await {
+            Ok(txs) => break txs,
+            Err(error) => pause_after(&core, &mut tries, lane, &error).await,
+        }
+    };
+    let more = txs.len() >= limit;
+    core.give(lane, epoch, vec![Input::Queued { txs, more }]).await;
+}
+
+async fn load_finals(core: Arc<Core>, lane: LaneKey, epoch: u64, ids: Vec<TxId>) {
+    let mut finals = Vec::with_capacity(ids.len());
+    let mut tries = 0;
+    for id in ids {
+        let record = loop {
+            match core.ports.store.tx(id).await {
+                Ok(record) => break record,
+                Err(error) => pause_after(&core, &mut tries, lane, &error).await,
+            }
+        };
+        finals.extend(record.map(|record| (record.tx, record.attempts)));
+    }
+    core.give(lane, epoch, vec![Input::Finals(finals)]).await;
+}
+
+async fn pause_after(core: &Core, tries: &mut u32, lane: LaneKey, error: &StoreError) {
+    tracing::warn!(%lane, %error, "a lane could not be read; trying again");
+    core.back_off(tries).await;
+}
+
+/// Asks until the chain answers: a lane without this knowledge deals no nonce.
+async fn ask_chain(core: Arc<Core>, lane: LaneKey, epoch: u64) {
+    let part = core.chain(lane.chain_id);
+    let query = part.rules.lane.chain_query;
+    let mut tries = 0;
+    let nonces = loop {
+        match part.chain.nonces(lane.signer, query).await {
+            Ok(nonces) => break nonces,
+            Err(error) => {
+                tracing::warn!(%lane, %error, "the chain did not tell the account's nonce");
+                core.back_off(&mut tries).await;
+            }
+        }
+    };
+    core.give(lane, epoch, vec![Input::ChainNonces(nonces)]).await;
+}
+
+/// Receipts by hash, with proof for blocks that are older than the followed view. A failure is left
+/// to the next time that the lane looks: it asks again while it lacks them.
+async fn fetch_receipts(core: Arc<Core>, lane: LaneKey, epoch: u64, hashes: Vec<B256>) {
+    match receipts_with_proof(&core, lane, &hashes).await {
+        Ok(receipts) if receipts.is_empty() => {
+            metrics::counter!("lanekeeper_receipt_check_total", "result" => "miss").increment(1);
+        }
+        Ok(receipts) => {
+            metrics::counter!("lanekeeper_receipt_check_total", "result" => "hit").increment(1);
+            core.give(lane, epoch, vec![Input::Receipts(receipts)]).await;
+        }
+        Err(error) => {
+            metrics::counter!("lanekeeper_receipt_check_total", "result" => "error").increment(1);
+            tracing::warn!(%lane, %error, "receipts could not be read");
+        }
+    }
+}
+
+async fn receipts_with_proof(
+    core: &Core,
+    lane: LaneKey,
+    hashes: &[B256],
+) -> Result<Vec<Receipt>, ChainError> {
+    let part = core.chain(lane.chain_id);
+    let view = part.view.borrow().clone();
+    let base = view.as_ref().and_then(|view| view.headers.base()).map(|header| header.number);
+    let mut receipts = Vec::new();
+    for mut inclusion in part.chain.receipts(hashes).await? {
+        explain_revert(core, lane, &mut inclusion).await;
+        let is_below_view = base.is_some_and(|base| inclusion.block_number < base);
+        let above = if is_below_view {
+            let count = part.rules.lane.required.saturating_add(1);
+            part.chain.headers(inclusion.block_number, count).await?
+        } else {
+            Vec::new()
+        };
+        receipts.push(Receipt { inclusion, above });
+    }
+    Ok(receipts)
+}
+
+/// Asks why a mined attempt reverted. Not knowing is no reason to wait.
+pub(crate) async fn explain_revert(core: &Core, lane: LaneKey, inclusion: &mut Inclusion) {
+    if inclusion.succeeded || inclusion.revert_reason.is_some() {
+        return;
+    }
+    match core.chain(lane.chain_id).chain.revert_reason(inclusion).await {
+        Ok(reason) => inclusion.revert_reason = reason,
+        Err(error) => tracing::debug!(%lane, %error, "the reason of a revert is not known"),
+    }
+}

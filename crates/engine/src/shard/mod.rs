@@ -1,0 +1,123 @@
+//! A shard: one task that owns the lanes of its part of the hash ring, and runs their turns.
+//!
+//! It takes whatever waits in its inbox (never waits to fill), steps all of it, commits once, answers
+//! all. A lane that is not in memory is being opened (acquired and read) by another task; what comes
+//! for it meanwhile waits in its cell, bounded.
+
+mod cells;
+mod effects;
+mod turn;
+
+pub(crate) use effects::explain_revert;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use domain::lane::ChainNonces;
+use domain::{B256, ChainId, ChainView, Input, LaneImage, LaneKey, NodeName, Nonce};
+use tokio::sync::{mpsc, oneshot};
+
+use crate::core::Core;
+use crate::gate::PendingCreate;
+use crate::ports::Regranted;
+use cells::Cell;
+
+/// The most messages of one turn.
+const TURN_MAX: usize = 1_024;
+/// How often lanes with work look at the time.
+const TICK: Duration = Duration::from_millis(250);
+/// How many stored headers are remembered, so that they are not written again.
+const STORED_HEADERS_MAX: usize = 4_096;
+
+/// What a shard can be told.
+#[derive(Debug)]
+pub(crate) enum Message {
+    /// A request for a lane.
+    Create { lane: LaneKey, create: PendingCreate },
+    /// What happened to a lane, for the very opening of it that asked.
+    Inputs { lane: LaneKey, epoch: u64, inputs: Vec<Input> },
+    /// What the chain shows of a lane, whichever opening it is in.
+    Observed { lane: LaneKey, input: Input },
+    /// A chain moved.
+    Head { chain: ChainId, view: Arc<ChainView> },
+    /// A lane has work and no keeper, or txs were queued for it.
+    Wake { lane: LaneKey, has_queued: bool },
+    /// A lane was granted and read.
+    Opened { lane: LaneKey, image: Box<LaneImage>, taken_from: Option<NodeName> },
+    /// A lane was not granted, or could not be read.
+    NotOpened { lane: LaneKey, why: NotOpened },
+    /// The store has told what became of a batch whose answer was lost.
+    Resolved { lane: LaneKey, outcome: Regranted },
+    /// The lease was lost.
+    Lost { lane: LaneKey },
+    /// What is known of a lane.
+    Inspect { lane: LaneKey, answer: oneshot::Sender<Inspection> },
+    /// Finish, give every lane back, and say so.
+    Drain { done: oneshot::Sender<()> },
+}
+
+/// Why a lane was not opened.
+#[derive(Clone, Debug)]
+pub(crate) enum NotOpened {
+    /// Another node keeps it.
+    NotKeeper(NodeName),
+    /// The store did not answer.
+    Store(String),
+}
+
+/// What the keeper knows of a lane beyond the store.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Inspection {
+    pub(crate) chain_nonces: Option<ChainNonces>,
+    pub(crate) gaps: Vec<Nonce>,
+    pub(crate) waiting_for: Option<String>,
+}
+
+pub(crate) struct Shard {
+    core: Arc<Core>,
+    inbox: mpsc::Receiver<Message>,
+    lanes: BTreeMap<LaneKey, Cell>,
+    views: BTreeMap<ChainId, Arc<ChainView>>,
+    stored_headers: BTreeSet<B256>,
+    next_epoch: u64,
+    is_draining: bool,
+}
+
+impl Shard {
+    pub(crate) fn new(core: Arc<Core>, inbox: mpsc::Receiver<Message>) -> Self {
+        Self {
+            core,
+            inbox,
+            lanes: BTreeMap::new(),
+            views: BTreeMap::new(),
+            stored_headers: BTreeSet::new(),
+            next_epoch: 1,
+            is_draining: false,
+        }
+    }
+
+    pub(crate) async fn run(mut self) {
+        let mut messages = Vec::with_capacity(TURN_MAX);
+        let clock = Arc::clone(&self.core.ports.clock);
+        let mut tick = clock.sleep(TICK);
+        loop {
+            let ticked = tokio::select! {
+                biased;
+                count = self.inbox.recv_many(&mut messages, TURN_MAX) => {
+                    if count == 0 {
+                        return;
+                    }
+                    false
+                }
+                () = &mut tick => true,
+            };
+            if ticked {
+                tick = clock.sleep(TICK);
+                self.tick().await;
+            } else {
+                self.turn(messages.drain(..)).await;
+            }
+        }
+    }
+}

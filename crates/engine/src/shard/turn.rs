@@ -1,0 +1,360 @@
+//! One turn: stage what came, sign, commit once for all lanes, and make it memory.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use domain::{Input, LaneKey, RequestId, Right, TxId};
+use metrics::{counter, histogram};
+use tokio::sync::oneshot;
+
+use super::cells::{Cell, LostBatch, refuse};
+use super::{Message, STORED_HEADERS_MAX, Shard};
+use crate::gate::{PendingCreate, Routed, Staged, sign_locally};
+use crate::node::{Accepted, Refusal};
+use crate::ownership;
+use crate::ports::{CommitOutcome, LaneBatch};
+
+/// How often a request is stepped again after conflicts before its caller is told.
+const CONFLICT_TRIES_MAX: u32 = 3;
+
+/// What came for a lane in this turn.
+#[derive(Default)]
+struct Work {
+    inputs: Vec<Input>,
+    creates: Vec<PendingCreate>,
+}
+
+/// A lane's part of a commit, waiting for its outcome.
+struct Committing {
+    staged: Staged,
+    records: Vec<Accepted>,
+    changed: Vec<TxId>,
+    headers: Vec<domain::B256>,
+    has_events: bool,
+}
+
+impl Shard {
+    pub(super) async fn turn(&mut self, messages: impl Iterator<Item = Message>) {
+        let mut work: BTreeMap<LaneKey, Work> = BTreeMap::new();
+        let mut drains = Vec::new();
+        for message in messages {
+            self.sort(message, &mut work, &mut drains);
+        }
+        self.run_lanes(work).await;
+        for done in drains {
+            self.drain().await;
+            done.send(()).ok(); // whoever asked may have gone
+        }
+    }
+
+    /// Time for every lane with work; idle ones are given back after a while.
+    pub(super) async fn tick(&mut self) {
+        let mut work: BTreeMap<LaneKey, Work> = BTreeMap::new();
+        let mut idle = Vec::new();
+        let now = self.core.ports.clock.moment();
+        let idle_release = self.core.config.lease.idle_release;
+        for (key, cell) in &mut self.lanes {
+            let Cell::Ready { lane, idle_since, .. } = cell else { continue };
+            if !lane.is_idle() {
+                *idle_since = None;
+                let fresh = self.core.ports.clock.tx_id();
+                work.entry(*key).or_default().inputs.push(Input::Tick { fresh });
+            } else if now.since(*idle_since.get_or_insert(now)) >= idle_release {
+                idle.push(*key);
+            }
+        }
+        self.run_lanes(work).await;
+        self.release(idle).await;
+    }
+
+    fn sort(
+        &mut self,
+        message: Message,
+        work: &mut BTreeMap<LaneKey, Work>,
+        drains: &mut Vec<oneshot::Sender<()>>,
+    ) {
+        match message {
+            Message::Create { lane, create } => {
+                if matches!(self.lanes.get(&lane), Some(Cell::Ready { .. })) {
+                    work.entry(lane).or_default().creates.push(create);
+                } else {
+                    self.wait_for_lane(lane, create);
+                }
+            }
+            Message::Inputs { lane, epoch, inputs } => {
+                let current = matches!(self.lanes.get(&lane), Some(Cell::Ready { epoch: e, .. }) if *e == epoch);
+                if current {
+                    work.entry(lane).or_default().inputs.extend(inputs);
+                }
+            }
+            Message::Observed { lane, input } => {
+                if matches!(self.lanes.get(&lane), Some(Cell::Ready { .. })) {
+                    work.entry(lane).or_default().inputs.push(input);
+                }
+            }
+            Message::Head { chain, view } => {
+                for (key, cell) in &self.lanes {
+                    if key.chain_id == chain && matches!(cell, Cell::Ready { .. }) {
+                        let head = Input::Head(Arc::clone(&view));
+                        work.entry(*key).or_default().inputs.push(head);
+                    }
+                }
+                self.views.insert(chain, view);
+            }
+            Message::Wake { lane, has_queued } => match self.lanes.get(&lane) {
+                Some(Cell::Ready { .. }) if has_queued => {
+                    work.entry(lane).or_default().inputs.push(Input::Wake);
+                }
+                Some(_) => {}
+                None if self.is_draining => {}
+                None => self.open(lane, Vec::new()),
+            },
+            Message::Opened { lane, image, taken_from } => {
+                let waiting = self.opened(lane, *image, taken_from);
+                let first = self.first_inputs(lane);
+                let entry = work.entry(lane).or_default();
+                entry.inputs.extend(first);
+                entry.creates.extend(waiting);
+            }
+            Message::NotOpened { lane, why } => self.not_opened(lane, &why),
+            Message::Resolved { lane, outcome } => self.resolved(lane, outcome),
+            Message::Lost { lane } => {
+                if let Some(lost) = work.remove(&lane) {
+                    lost.creates.into_iter().for_each(|create| self.route_again(lane, create));
+                }
+                self.lost(lane);
+            }
+            Message::Inspect { lane, answer } => {
+                answer.send(self.inspect(lane)).ok(); // whoever asked may have gone
+            }
+            Message::Drain { done } => drains.push(done),
+        }
+    }
+
+    /// Sends a request around once more, through the opening of its lane.
+    fn route_again(&self, lane: LaneKey, create: PendingCreate) {
+        let core = Arc::clone(&self.core);
+        let message = Message::Create { lane, create };
+        self.core.tasks.spawn("route again", async move { core.tell_shard(lane, message).await });
+    }
+
+    /// Stage → commit → apply, for all lanes at once.
+    async fn run_lanes(&mut self, mut work: BTreeMap<LaneKey, Work>) {
+        if work.is_empty() {
+            return;
+        }
+        self.answer_known(&mut work).await;
+        let now = self.core.ports.clock.now();
+        let mut staged = Vec::with_capacity(work.len());
+        for (key, Work { inputs, creates }) in work {
+            match self.lanes.remove(&key) {
+                Some(Cell::Ready { lane, epoch, idle_since }) => {
+                    let batch = self.core.ports.clock.batch_id();
+                    let mut draft = Staged::new(*lane, epoch, idle_since, batch);
+                    inputs.into_iter().for_each(|input| draft.step(input, now));
+                    creates.into_iter().for_each(|create| draft.accept(create, now));
+                    staged.push(draft);
+                }
+                Some(other) => {
+                    self.lanes.insert(key, other);
+                    creates.into_iter().for_each(|create| self.route_again(key, create));
+                }
+                None => creates.into_iter().for_each(|create| self.route_again(key, create)),
+            }
+        }
+        sign_locally(&mut staged, &*self.core.ports.signer, now).await;
+        self.commit(staged, now).await;
+    }
+
+    /// One look-up for all requests of the turn, before any nonce is dealt.
+    async fn answer_known(&mut self, work: &mut BTreeMap<LaneKey, Work>) {
+        let mut keys = Vec::new();
+        for (lane, Work { creates, .. }) in &mut *work {
+            let Some(Cell::Ready { lane: draft, .. }) = self.lanes.get(lane) else { continue };
+            let lane_id = draft.right().lane;
+            keys.extend(creates.iter().map(|create| (lane_id, create.request.request_id.clone())));
+        }
+        if keys.is_empty() {
+            return;
+        }
+        counter!("lanekeeper_store_reads_total").increment(1);
+        let found = match self.core.ports.store.find_requests(&keys).await {
+            Ok(found) => found,
+            Err(error) => {
+                let refusal = Refusal::StoreUnavailable(error.to_string());
+                let creates = work.values_mut().flat_map(|work| work.creates.drain(..));
+                creates.for_each(|create| refuse(create, refusal.clone()));
+                return;
+            }
+        };
+        let mut found = found.into_iter();
+        for (lane, Work { creates, .. }) in &mut *work {
+            if !matches!(self.lanes.get(lane), Some(Cell::Ready { .. })) {
+                continue;
+            }
+            let mut firsts: BTreeMap<RequestId, ()> = BTreeMap::new();
+            for create in std::mem::take(creates) {
+                if let Some(tx) = found.next().flatten() {
+                    create.answer.send(Routed::Known(Box::new(tx))).ok(); // may have gone
+                } else if firsts.insert(create.request.request_id.clone(), ()).is_none() {
+                    creates.push(create);
+                } else {
+                    // The same request twice in one turn: the second finds the first next time.
+                    self.route_again(*lane, create);
+                }
+            }
+        }
+    }
+
+    async fn commit(&mut self, staged: Vec<Staged>, now: domain::Time) {
+        let mut batches: Vec<LaneBatch> = Vec::with_capacity(staged.len());
+        let mut committing = Vec::with_capacity(staged.len());
+        for mut lane in staged {
+            let Some(batch) = lane.batch(&self.core.config.name, now, &self.stored_headers) else {
+                self.apply(lane, now).await;
+                continue;
+            };
+            let rows = batch.writes.inserts.iter().chain(&batch.writes.updates);
+            committing.push(Committing {
+                records: lane.records(&batch),
+                changed: rows.map(|tx| tx.id).collect(),
+                headers: batch.writes.headers.iter().map(|header| header.hash).collect(),
+                has_events: !batch.writes.events.is_empty(),
+                staged: lane,
+            });
+            batches.push(batch);
+        }
+        if batches.is_empty() {
+            return;
+        }
+        let accepted = committing.iter().map(|lane| lane.records.len()).sum::<usize>();
+        let started = self.core.ports.clock.moment();
+        let outcomes = self.core.ports.store.commit(batches).await;
+        let took = self.core.ports.clock.moment().since(started);
+        counter!("lanekeeper_gate_commits_total").increment(1);
+        counter!("lanekeeper_gate_txs_total").increment(accepted as u64);
+        histogram!("lanekeeper_gate_commit_seconds").record(took.as_secs_f64());
+        assert_eq!(outcomes.len(), committing.len(), "the store answers every batch");
+        for (lane, outcome) in committing.into_iter().zip(outcomes) {
+            self.conclude(lane, outcome, now).await;
+        }
+    }
+
+    /// What the store said of one lane's batch decides what becomes of the draft.
+    async fn conclude(&mut self, done: Committing, outcome: CommitOutcome, now: domain::Time) {
+        let key = done.staged.lane.key();
+        let token = done.staged.lane.right().token;
+        match outcome {
+            CommitOutcome::Applied => {
+                let Committing { mut staged, records, changed, headers, has_events } = done;
+                for (create, record) in staged.creates.drain(..).zip(records) {
+                    create.answer.send(Routed::Accepted(Box::new(record))).ok(); // may have gone
+                }
+                self.remember_headers(headers);
+                self.core.waiters.ring(changed.into_iter());
+                if has_events {
+                    self.core.ring_events();
+                }
+                self.apply(staged, now).await;
+            }
+            CommitOutcome::Fenced => {
+                tracing::warn!(lane = %key, %token, "fenced: another node keeps this lane now");
+                counter!("lanekeeper_lease_fenced_total", "op" => "gate").increment(1);
+                self.forget(key);
+                done.staged.creates.into_iter().for_each(|create| self.route_again(key, create));
+            }
+            CommitOutcome::Conflict(conflict) => {
+                tracing::warn!(lane = %key, ?conflict, "a batch was refused; the lane is read again");
+                self.reread(key, done.staged.creates);
+            }
+            CommitOutcome::NotApplied(why) => {
+                tracing::warn!(lane = %key, %why, "the store took nothing; the lane is read again");
+                let refusal = Refusal::StoreUnavailable(why);
+                done.staged.creates.into_iter().for_each(|create| refuse(create, refusal.clone()));
+                self.reread(key, Vec::new());
+            }
+            CommitOutcome::Unknown(why) => {
+                tracing::warn!(lane = %key, %why, "a commit's answer was lost; asking the store");
+                self.resolve(done);
+            }
+        }
+    }
+
+    /// The draft becomes memory, and its effects are let out.
+    async fn apply(&mut self, mut staged: Staged, now: domain::Time) {
+        staged.lane.committed(now);
+        let key = staged.lane.key();
+        let effects = std::mem::take(&mut staged.effects);
+        let (lane, epoch) = (staged.lane, staged.epoch);
+        self.let_out(&lane, epoch, effects).await;
+        let idle_since = staged.idle_since.filter(|_| lane.is_idle());
+        self.lanes.insert(key, Cell::Ready { lane: Box::new(lane), epoch, idle_since });
+    }
+
+    /// Throws the draft away and opens the lane again; requests that caused trouble too often are told.
+    fn reread(&mut self, key: LaneKey, creates: Vec<PendingCreate>) {
+        self.forget(key);
+        let mut waiting = Vec::new();
+        for mut create in creates {
+            create.tries += 1;
+            if create.tries > CONFLICT_TRIES_MAX {
+                refuse(create, Refusal::StoreUnavailable("the batch conflicts again and again".into()));
+            } else {
+                waiting.push(create);
+            }
+        }
+        self.open(key, waiting);
+    }
+
+    fn resolve(&mut self, done: Committing) {
+        let Staged { lane, batch, creates, .. } = done.staged;
+        let (key, right) = (lane.key(), lane.right());
+        self.core.chain(key.chain_id).watched.remove_lane(key);
+        let lost = LostBatch { batch, creates, records: done.records };
+        self.lanes.insert(key, Cell::Resolving { lost, waiting: Vec::new() });
+        let core = Arc::clone(&self.core);
+        self.core.tasks.spawn("resolve", async move { ownership::resolve(&core, key, right).await });
+    }
+
+    fn remember_headers(&mut self, headers: Vec<domain::B256>) {
+        if self.stored_headers.len() > STORED_HEADERS_MAX {
+            self.stored_headers.clear();
+        }
+        self.stored_headers.extend(headers);
+    }
+
+    /// Gives every lane back. Nothing is under way: a turn ends with its commit.
+    async fn drain(&mut self) {
+        self.is_draining = true;
+        let keys: Vec<LaneKey> = self.lanes.keys().copied().collect();
+        self.release(keys).await;
+    }
+
+    /// Gives lanes back, so that anyone may take them at once.
+    async fn release(&mut self, keys: Vec<LaneKey>) {
+        let mut rights: Vec<Right> = Vec::new();
+        for key in keys {
+            match self.lanes.remove(&key) {
+                Some(Cell::Ready { lane, .. }) => {
+                    rights.push(lane.right());
+                    self.forget(key);
+                }
+                Some(Cell::Opening { waiting }) => {
+                    waiting.into_iter().for_each(|create| refuse(create, Refusal::Draining));
+                }
+                Some(Cell::Resolving { lost, waiting }) => {
+                    let creates = lost.creates.into_iter().chain(waiting);
+                    creates.for_each(|create| refuse(create, Refusal::OutcomeUnknown));
+                }
+                None => {}
+            }
+        }
+        if rights.is_empty() {
+            return;
+        }
+        if let Err(error) = self.core.ports.store.release(&self.core.ask, &rights).await {
+            // They run out by themselves.
+            tracing::warn!(%error, lanes = rights.len(), "lanes could not be given back");
+        }
+    }
+}

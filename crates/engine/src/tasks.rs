@@ -1,0 +1,471 @@
+//! A group of tasks that live, pause and die together. One node is one group.
+//!
+//! Production uses it for a clean stop, and so that a node with a dead part does not limp on: a
+//! panic in one task ends them all. The simulator uses it to kill or freeze a whole node at any
+//! await.
+
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::{Context, Poll, Waker};
+
+use tokio::sync::Notify;
+
+/// The group. Cheap to clone: all clones are the same group.
+#[derive(Clone, Default)]
+pub struct Tasks {
+    group: Arc<Group>,
+}
+
+impl Tasks {
+    /// An empty group, running.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Runs a task in the group. It ends when it returns, or when the group is killed.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    pub fn spawn(&self, name: &'static str, task: impl Future<Output = ()> + Send + 'static) {
+        let Some(id) = self.group.enrol() else {
+            return;
+        };
+        // The handle is let go: the group itself knows when the task ends, and how.
+        drop(tokio::spawn(Member {
+            group: Arc::clone(&self.group),
+            id,
+            name,
+            task: Some(Box::pin(task)),
+        }));
+    }
+
+    /// Ends every task at the await where it stands, like `kill -9`: nothing after it runs. A task
+    /// that is being polled at this moment (on another thread, or the caller itself) still gets to
+    /// its next await. Idempotent; what is spawned later never runs.
+    pub fn kill(&self) {
+        self.group.kill();
+    }
+
+    /// Freezes the group, like `SIGSTOP`: no task is polled until [`Tasks::resume`]. Wakes are
+    /// remembered.
+    pub fn pause(&self) {
+        let mut state = self.group.lock();
+        if state.phase == Phase::Running {
+            state.phase = Phase::Paused;
+        }
+    }
+
+    /// Goes on after [`Tasks::pause`].
+    pub fn resume(&self) {
+        let mut state = self.group.lock();
+        if state.phase != Phase::Paused {
+            return;
+        }
+        state.phase = Phase::Running;
+        let missed: Vec<Waker> = state
+            .members
+            .values_mut()
+            .filter_map(Seat::take_missed)
+            .collect();
+        drop(state);
+        missed.iter().for_each(Waker::wake_by_ref);
+    }
+
+    /// How many polls the tasks of the group have had so far.
+    #[must_use]
+    pub fn polls(&self) -> u64 {
+        self.group.lock().polls
+    }
+
+    /// Kills the group right before its `n`-th poll (at the next one when that is over): a crash at
+    /// any await, named by a number.
+    pub fn kill_at_poll(&self, n: u64) {
+        self.group.lock().kill_at_poll = Some(n);
+    }
+
+    /// Whether the group was killed.
+    #[must_use]
+    pub fn is_dead(&self) -> bool {
+        self.group.lock().phase == Phase::Dead
+    }
+
+    /// The first panic of a task, with the task's name. It has killed the group.
+    #[must_use]
+    pub fn panicked(&self) -> Option<String> {
+        self.group.lock().panicked.clone()
+    }
+
+    /// Resolves when every task has returned or was dropped. (A task of the group that awaits this
+    /// waits for itself.)
+    pub async fn ended(&self) {
+        loop {
+            let mut left = std::pin::pin!(self.group.left.notified());
+            // Registered before the look, so that a task that leaves in between is not missed.
+            left.as_mut().enable();
+            if self.group.lock().members.is_empty() {
+                return;
+            }
+            left.await;
+        }
+    }
+}
+
+impl fmt::Debug for Tasks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = self.group.lock();
+        f.debug_struct("Tasks")
+            .field("phase", &state.phase)
+            .field("tasks", &state.members.len())
+            .field("polls", &state.polls)
+            .finish_non_exhaustive()
+    }
+}
+
+#[derive(Default)]
+struct Group {
+    state: Mutex<State>,
+    /// Rings when the last task leaves.
+    left: Notify,
+}
+
+#[derive(Default)]
+struct State {
+    phase: Phase,
+    polls: u64,
+    kill_at_poll: Option<u64>,
+    last_id: u64,
+    /// Ordered by id, so that wakes go out in the order of spawning.
+    members: BTreeMap<u64, Seat>,
+    panicked: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Phase {
+    #[default]
+    Running,
+    Paused,
+    Dead,
+}
+
+/// What the group knows of one of its tasks.
+#[derive(Default)]
+struct Seat {
+    /// How to reach it; `None` before its first poll, which comes by itself.
+    waker: Option<Waker>,
+    /// It was woken while the group was frozen.
+    missed: bool,
+}
+
+impl Seat {
+    fn take_missed(&mut self) -> Option<Waker> {
+        if std::mem::take(&mut self.missed) {
+            self.waker.clone()
+        } else {
+            None
+        }
+    }
+}
+
+impl Group {
+    /// A poisoned lock is taken all the same: nothing panics while it is held.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// A seat for a new task; `None` when the group is dead.
+    fn enrol(&self) -> Option<u64> {
+        let mut state = self.lock();
+        if state.phase == Phase::Dead {
+            return None;
+        }
+        state.last_id += 1;
+        let id = state.last_id;
+        state.members.insert(id, Seat::default());
+        Some(id)
+    }
+
+    /// Asks to be polled. Anything but `Running` means: not now, or never again.
+    fn enter(&self, id: u64, waker: &Waker) -> Phase {
+        let mut state = self.lock();
+        if state.phase == Phase::Running
+            && state
+                .kill_at_poll
+                .is_some_and(|n| state.polls.saturating_add(1) >= n)
+        {
+            drop(state);
+            self.kill();
+            return Phase::Dead;
+        }
+        let phase = state.phase;
+        if phase == Phase::Running {
+            state.polls += 1;
+        }
+        if let Some(seat) = state.members.get_mut(&id) {
+            seat.missed = phase == Phase::Paused;
+            match &mut seat.waker {
+                Some(known) => known.clone_from(waker),
+                None => seat.waker = Some(waker.clone()),
+            }
+        }
+        phase
+    }
+
+    fn leave(&self, id: u64) {
+        let mut state = self.lock();
+        state.members.remove(&id);
+        let is_last = state.members.is_empty();
+        drop(state);
+        if is_last {
+            self.left.notify_waiters();
+        }
+    }
+
+    fn kill(&self) {
+        let mut state = self.lock();
+        if state.phase == Phase::Dead {
+            return;
+        }
+        state.phase = Phase::Dead;
+        let wakers: Vec<Waker> = state
+            .members
+            .values_mut()
+            .filter_map(|seat| seat.waker.take())
+            .collect();
+        // Waking may run foreign code (a scheduler): not under the lock.
+        drop(state);
+        wakers.iter().for_each(Waker::wake_by_ref);
+    }
+
+    fn report_panic(&self, name: &'static str, cause: &(dyn Any + Send)) {
+        let message = if let Some(text) = cause.downcast_ref::<&'static str>() {
+            (*text).to_owned()
+        } else if let Some(text) = cause.downcast_ref::<String>() {
+            text.clone()
+        } else {
+            "(no message)".to_owned()
+        };
+        tracing::error!(task = name, %message, "a task panicked: the node ends");
+        self.lock()
+            .panicked
+            .get_or_insert_with(|| format!("{name}: {message}"));
+        self.kill();
+    }
+}
+
+/// One task of the group, wrapped: it asks the group before every poll.
+struct Member {
+    group: Arc<Group>,
+    id: u64,
+    name: &'static str,
+    /// `None` once it is over.
+    task: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
+}
+
+impl Future for Member {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        match self.group.enter(self.id, context.waker()) {
+            Phase::Running => {}
+            Phase::Paused => return Poll::Pending,
+            Phase::Dead => {
+                self.task = None;
+                return Poll::Ready(());
+            }
+        }
+        let Some(task) = &mut self.task else {
+            return Poll::Ready(());
+        };
+        // A task that panicked is dropped at once and never polled again, so nothing sees what it
+        // left half done.
+        match catch_unwind(AssertUnwindSafe(|| task.as_mut().poll(context))) {
+            Ok(Poll::Ready(())) => {}
+            // Killed from within this very poll: its wake may already have been spent.
+            Ok(Poll::Pending) if self.group.lock().phase == Phase::Dead => {}
+            Ok(Poll::Pending) => return Poll::Pending,
+            Err(cause) => self.group.report_panic(self.name, &*cause),
+        }
+        self.task = None;
+        Poll::Ready(())
+    }
+}
+
+impl Drop for Member {
+    /// Also on a runtime's shutdown. First the task goes, then the seat: who awaits the end of the
+    /// group finds everything that the tasks held let go.
+    fn drop(&mut self) {
+        self.task = None;
+        self.group.leave(self.id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::time::Duration;
+
+    use tokio::sync::oneshot;
+
+    use super::*;
+
+    /// A counter that its holder raises when it is dropped.
+    struct OnDrop(Arc<AtomicU64>);
+
+    impl Drop for OnDrop {
+        fn drop(&mut self) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    /// Spawns a task that counts each of its turns for ever.
+    fn spawn_counter(tasks: &Tasks, turns: &Arc<AtomicU64>) {
+        let turns = Arc::clone(turns);
+        tasks.spawn("counter", async move {
+            loop {
+                turns.fetch_add(1, Ordering::SeqCst);
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        });
+    }
+
+    async fn after(millis: u64) {
+        tokio::time::sleep(Duration::from_millis(millis)).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_kill_drops_every_task_where_it_stands() {
+        let tasks = Tasks::new();
+        let (turns, drops) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+        spawn_counter(&tasks, &turns);
+        let held = OnDrop(Arc::clone(&drops));
+        tasks.spawn("waiter", async move {
+            std::future::pending::<()>().await;
+            drop(held);
+        });
+        after(25).await;
+        assert_eq!(turns.load(Ordering::SeqCst), 3);
+        tasks.kill();
+        tasks.kill();
+        tasks.ended().await;
+        assert!(tasks.is_dead());
+        assert_eq!(
+            drops.load(Ordering::SeqCst),
+            1,
+            "what a task holds is let go"
+        );
+        after(100).await;
+        assert_eq!(turns.load(Ordering::SeqCst), 3);
+        spawn_counter(&tasks, &turns);
+        after(100).await;
+        assert_eq!(
+            turns.load(Ordering::SeqCst),
+            3,
+            "a dead group runs nothing more"
+        );
+        assert_eq!(tasks.panicked(), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_task_that_kills_its_group_gets_to_its_next_await_only() {
+        let tasks = Tasks::new();
+        let (own, turns) = (tasks.clone(), Arc::new(AtomicU64::new(0)));
+        let counted = Arc::clone(&turns);
+        tasks.spawn("suicide", async move {
+            own.kill();
+            counted.fetch_add(1, Ordering::SeqCst);
+            after(1).await;
+            counted.fetch_add(1, Ordering::SeqCst);
+        });
+        tasks.ended().await;
+        assert_eq!(turns.load(Ordering::SeqCst), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_frozen_group_remembers_its_wakes() {
+        let tasks = Tasks::new();
+        let turns = Arc::new(AtomicU64::new(0));
+        spawn_counter(&tasks, &turns);
+        let (ring, bell) = oneshot::channel::<()>();
+        let heard = Arc::new(AtomicU64::new(0));
+        let hears = Arc::clone(&heard);
+        tasks.spawn("listener", async move {
+            bell.await.expect("rung below");
+            hears.fetch_add(1, Ordering::SeqCst);
+        });
+        after(5).await;
+        tasks.pause();
+        let polls = tasks.polls();
+        ring.send(()).expect("the listener waits");
+        after(1_000).await;
+        assert_eq!(
+            (turns.load(Ordering::SeqCst), heard.load(Ordering::SeqCst)),
+            (1, 0)
+        );
+        assert_eq!(tasks.polls(), polls, "no poll while frozen");
+        tasks.resume();
+        after(5).await;
+        assert_eq!(heard.load(Ordering::SeqCst), 1);
+        assert_eq!(
+            turns.load(Ordering::SeqCst),
+            2,
+            "a timer that ran out meanwhile fires once"
+        );
+        tasks.pause();
+        tasks.kill();
+        tasks.ended().await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_group_dies_right_before_the_named_poll() {
+        for n in 1..=4 {
+            let tasks = Tasks::new();
+            let turns = Arc::new(AtomicU64::new(0));
+            tasks.kill_at_poll(n);
+            spawn_counter(&tasks, &turns);
+            tasks.ended().await;
+            assert_eq!(
+                (tasks.polls(), turns.load(Ordering::SeqCst)),
+                (n - 1, n - 1)
+            );
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_panic_ends_the_whole_group_and_is_told() {
+        let tasks = Tasks::new();
+        let turns = Arc::new(AtomicU64::new(0));
+        spawn_counter(&tasks, &turns);
+        tasks.spawn("broken", async {
+            after(15).await;
+            panic!("lane {} is broken", 7);
+        });
+        tasks.ended().await;
+        assert!(tasks.is_dead());
+        assert_eq!(
+            tasks.panicked().as_deref(),
+            Some("broken: lane 7 is broken")
+        );
+        assert_eq!(turns.load(Ordering::SeqCst), 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_group_without_tasks_has_ended_and_one_with_tasks_ends_with_the_last() {
+        let tasks = Tasks::new();
+        tasks.ended().await;
+        for millis in [30, 10, 20] {
+            tasks.spawn("short", after(millis));
+        }
+        let started = tokio::time::Instant::now();
+        tasks.ended().await;
+        assert_eq!(started.elapsed().as_millis(), 30);
+        assert!(!tasks.is_dead());
+    }
+}

@@ -1,0 +1,83 @@
+//! From the configuration to what a node must be told.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use domain::window::Window;
+use domain::{ChainId, FeeRules, LaneRules, NodeName};
+use engine::node::{ChainRules, NodeConfig};
+
+use super::sections::Chain;
+use super::words::Progress;
+use super::Config;
+
+/// Finals are watched for forks at least this deep.
+const WATCH_DEPTH_MIN: u64 = 64;
+/// How often a head is asked for where the block time is not known.
+const POLL_DEFAULT: Duration = Duration::from_secs(1);
+/// However fast a chain is, its node is not asked more often than this.
+const POLL_MIN: Duration = Duration::from_millis(100);
+/// However slow a chain is, a new head is seen within this.
+const POLL_MAX: Duration = Duration::from_secs(4);
+
+impl Config {
+    /// What a node must be told.
+    pub(crate) fn node_config(&self) -> NodeConfig {
+        NodeConfig {
+            name: NodeName(self.node.name.clone()),
+            advertise: self.node.advertise.as_ref().map(|url| url.0.clone()),
+            lease: self.lease_terms(),
+            shards: as_usize(self.worker.count),
+            inbox: as_usize(self.worker.queue_capacity),
+            waiters: as_usize(self.http.max_waiters),
+            chains: self.chain_rules(),
+            non_keeper: self.routing.non_keeper,
+        }
+    }
+
+    fn chain_rules(&self) -> BTreeMap<ChainId, ChainRules> {
+        let rules = |chain: &Chain| ChainRules {
+            lane: self.lane_rules(chain),
+            gas_margin_percent: chain.gas_margin.0,
+            poll_interval: poll_interval(chain.block_time),
+            receipt_workers: as_usize(self.confirmations.receipt_workers),
+        };
+        self.chains.iter().map(|chain| (ChainId(chain.id), rules(chain))).collect()
+    }
+
+    fn lane_rules(&self, chain: &Chain) -> LaneRules {
+        let required = chain.confirmations.unwrap_or(self.confirmations.required);
+        let watch_depth = self.confirmations.watch_depth;
+        LaneRules {
+            window: Window {
+                limit: Some(self.lane.window).filter(|limit| *limit > 0),
+                releases: self.lane.window_releases,
+            },
+            depth: self.lane.mempool_depth,
+            fee: FeeRules {
+                legacy: chain.legacy,
+                floor: chain.fee_floor.0,
+                cap: chain.fee_cap.map_or(u128::MAX, |cap| cap.0),
+            },
+            required,
+            watch_depth: watch_depth.unwrap_or((2 * required).max(WATCH_DEPTH_MIN)),
+            tell_progress: self.confirmations.progress == Progress::EveryBlock,
+            resubmit_interval: self.resubmit.enabled.then_some(self.resubmit.interval),
+            gap_fill_after: self.lane.gap_fill_after,
+            max_chain_jump: self.nonce.max_chain_jump,
+            chain_query: self.nonce.chain_query,
+            chain_nonce_timeout: self.nonce.state_timeout,
+            stale_receipt_timeout: self.confirmations.stale_receipt_timeout,
+        }
+    }
+}
+
+/// Twice per block, so that a head is seen half a block late on average at worst.
+fn poll_interval(block_time: Option<Duration>) -> Duration {
+    block_time.map_or(POLL_DEFAULT, |time| (time / 2).clamp(POLL_MIN, POLL_MAX))
+}
+
+/// Every number that is used so was checked to be small.
+fn as_usize(n: u64) -> usize {
+    usize::try_from(n).unwrap_or(usize::MAX)
+}

@@ -1,0 +1,135 @@
+//! A configuration text as found: values with their lines, before anyone says what they mean.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use toml::de::{DeTable, DeValue};
+
+use super::Problem;
+
+/// A value before it has a meaning.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Raw {
+    /// A quoted text of the file.
+    Text(String),
+    /// A bare word: from the environment, a flag or a default. Takes any scalar's form.
+    Word(String),
+    Integer(i128),
+    Float(f64),
+    Bool(bool),
+    List(Vec<Raw>),
+    /// What no key takes: a date, a table.
+    Other(String),
+}
+
+impl std::fmt::Display for Raw {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Text(text) => write!(f, "{text:?}"),
+            Self::Word(word) => f.write_str(word),
+            Self::Integer(n) => n.fmt(f),
+            Self::Float(n) => n.fmt(f),
+            Self::Bool(b) => b.fmt(f),
+            Self::List(items) => {
+                f.write_str("[")?;
+                for (i, item) in items.iter().enumerate() {
+                    write!(f, "{}{item}", if i == 0 { "" } else { ", " })?;
+                }
+                f.write_str("]")
+            }
+            Self::Other(what) => f.write_str(what),
+        }
+    }
+}
+
+/// A value and where it stands.
+#[derive(Clone, Debug)]
+pub(crate) struct Placed {
+    pub(crate) raw: Raw,
+    pub(crate) line: usize,
+}
+
+/// The keys of one `[section]`, or of one entry of a `[[section]]`.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct RawSection {
+    pub(crate) keys: BTreeMap<String, Placed>,
+    pub(crate) line: usize,
+}
+
+/// A whole text.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct RawFile {
+    pub(crate) path: PathBuf,
+    /// `[section]`
+    pub(crate) single: BTreeMap<String, RawSection>,
+    /// `[[section]]`
+    pub(crate) many: BTreeMap<String, Vec<RawSection>>,
+}
+
+impl RawFile {
+    /// Reads TOML. What is not TOML, or stands outside any section, is a problem.
+    pub(crate) fn parse(path: &Path, text: &str) -> Result<Self, Vec<Problem>> {
+        let line_of = |offset: usize| text[..offset.min(text.len())].matches('\n').count() + 1;
+        let table = DeTable::parse(text).map_err(|e| {
+            let line = e.span().map_or(1, |span| line_of(span.start));
+            vec![Problem::in_file(path, line, format!("this is not TOML: {}", e.message()))]
+        })?;
+
+        let mut file = Self { path: path.to_owned(), ..Self::default() };
+        let mut problems = Vec::new();
+        for (name, value) in table.get_ref() {
+            let line = line_of(name.span().start);
+            let name = name.get_ref().to_string();
+            match value.get_ref() {
+                DeValue::Table(section) => {
+                    file.single.insert(name, raw_section(section, line, &line_of));
+                }
+                DeValue::Array(entries) if entries.iter().all(|entry| entry.get_ref().is_table()) => {
+                    let entries = entries.iter().filter_map(|entry| {
+                        let line = line_of(entry.span().start);
+                        Some(raw_section(entry.get_ref().as_table()?, line, &line_of))
+                    });
+                    file.many.insert(name, entries.collect());
+                }
+                DeValue::String(_)
+                | DeValue::Integer(_)
+                | DeValue::Float(_)
+                | DeValue::Boolean(_)
+                | DeValue::Datetime(_)
+                | DeValue::Array(_) => problems.push(Problem::in_file(
+                    path,
+                    line,
+                    format!("{name} stands outside any section: put it under its [section]"),
+                )),
+            }
+        }
+        if problems.is_empty() { Ok(file) } else { Err(problems) }
+    }
+}
+
+fn raw_section(
+    table: &DeTable<'_>,
+    line: usize,
+    line_of: &impl Fn(usize) -> usize,
+) -> RawSection {
+    let keys = table.iter().map(|(key, value)| {
+        let placed = Placed { raw: raw(value.get_ref()), line: line_of(key.span().start) };
+        (key.get_ref().to_string(), placed)
+    });
+    RawSection { keys: keys.collect(), line }
+}
+
+fn raw(value: &DeValue<'_>) -> Raw {
+    match value {
+        DeValue::String(text) => Raw::Text(text.to_string()),
+        DeValue::Integer(n) => i128::from_str_radix(n.as_str(), n.radix())
+            .map_or_else(|_| Raw::Other(n.as_str().to_owned()), Raw::Integer),
+        DeValue::Float(n) => {
+            n.as_str().parse().map_or_else(|_| Raw::Other(n.as_str().to_owned()), Raw::Float)
+        }
+        DeValue::Boolean(b) => Raw::Bool(*b),
+        DeValue::Array(items) => Raw::List(items.iter().map(|item| raw(item.get_ref())).collect()),
+        DeValue::Datetime(_) => Raw::Other("a date".to_owned()),
+        DeValue::Table(_) => Raw::Other("a table".to_owned()),
+    }
+}

@@ -1,0 +1,133 @@
+//! Broken files, each with what a person is told about it.
+
+use std::path::Path;
+
+use expect_test::expect_file;
+
+use super::*;
+
+const GOOD: &str = r#"
+[store]
+url = "sqlite:lk.db"
+[[chain]]
+id = 1
+rpc = ["http://127.0.0.1:8545"]
+[[signer]]
+kind = "key"
+keyEnv = "HOT_WALLET"
+"#;
+
+fn read(text: &str, env: &[(&str, &str)]) -> Result<Config, Vec<Problem>> {
+    let file = RawFile::parse(Path::new("lanekeeper.toml"), text)?;
+    let env = env.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+    Config::read(Sources { file: Some(file), env, ..Sources::default() })
+}
+
+fn told(problems: &[Problem]) -> String {
+    problems.iter().map(|problem| format!("{problem}\n")).collect()
+}
+
+/// Every `tests/config/NAME.toml` is refused with what `NAME.txt` beside it says.
+#[test]
+fn broken_files_say_what_to_do() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/config");
+    let mut seen = 0;
+    for entry in std::fs::read_dir(&folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_none_or(|extension| extension != "toml") {
+            continue;
+        }
+        let text = std::fs::read_to_string(&path).unwrap();
+        let problems = read(&text, &[]).expect_err(&path.display().to_string());
+        expect_file![path.with_extension("txt")].assert_eq(&told(&problems));
+        seen += 1;
+    }
+    assert!(seen >= 10, "only {seen} broken files");
+}
+
+#[test]
+fn a_small_file_is_enough_and_defaults_hold() {
+    let config = read(GOOD, &[]).unwrap();
+    assert!(config.warnings.is_empty());
+    let node = config.node_config();
+    assert_eq!(node.lease.check(), Ok(()));
+    let rules = &node.chains[&domain::ChainId(1)];
+    assert_eq!((rules.lane.required, rules.lane.watch_depth), (20, 64));
+    assert_eq!(rules.lane.window.limit, None);
+    assert_eq!(rules.gas_margin_percent, 120);
+    assert_eq!(config.origin("store.url").words(), "lanekeeper.toml:3");
+    assert_eq!(config.origin("lease.duration"), Origin::Default);
+}
+
+#[test]
+fn the_environment_wins_over_the_file() {
+    let text = format!("{GOOD}\n[lease]\nrenewInterval = \"3s\"\n");
+    let env = [
+        ("LANEKEEPER_LEASE__RENEW_INTERVAL", "2s"),
+        ("LANEKEEPER_LANE__MEMPOOL_DEPTH", "1000000"),
+        ("LANEKEEPER_RESUBMIT__ENABLED", "false"),
+        ("LANEKEEPER_HTTP__LISTEN", "127.0.0.1:9000"),
+    ];
+    let config = read(&text, &env).unwrap();
+    assert_eq!(config.lease.renew_interval.as_secs(), 2);
+    assert_eq!(config.lane.mempool_depth, domain::window::Depth::Fixed(1_000_000));
+    assert!(!config.resubmit.enabled);
+    assert_eq!(config.http.listen.port(), 9000);
+    let origin = config.origin("lease.renewInterval").words();
+    assert_eq!(origin, "$LANEKEEPER_LEASE__RENEW_INTERVAL");
+}
+
+#[test]
+fn a_bad_variable_is_named() {
+    let problems = read(
+        GOOD,
+        &[
+            ("LANEKEEPER_LEASE__DURATON", "2s"),
+            ("LANEKEEPER_LEASE__DURATION", "soon"),
+            ("LANEKEEPER_CHAIN__ID", "5"),
+        ],
+    )
+    .unwrap_err();
+    expect_test::expect![[r#"
+        $LANEKEEPER_CHAIN__ID: no key can be set by this variable
+        $LANEKEEPER_LEASE__DURATION: lease.duration is soon, but must be a duration such as "10s", "500ms", "2m" or "1h"
+        $LANEKEEPER_LEASE__DURATON: no key can be set by this variable; did you mean LANEKEEPER_LEASE__DURATION?
+    "#]].assert_eq(&told(&problems));
+}
+
+#[test]
+fn an_inline_key_works_with_a_warning_and_is_never_shown() {
+    let key = "ac0974bec39a17e36ba4a6b4d238ff944bacb478cbed5efcae784d7bf4f2ff80";
+    let text = GOOD.replace("keyEnv = \"HOT_WALLET\"", &format!("key = \"{key}\""));
+    let config = read(&text, &[]).unwrap();
+    assert_eq!(
+        told(&config.warnings),
+        "lanekeeper.toml:9: signer[0].key holds a private key in the file: move it to keyFile or \
+         keyEnv\n"
+    );
+    assert!(!format!("{config:?}").contains(key));
+    assert!(!config.to_json().to_string().contains(key));
+}
+
+#[test]
+fn a_password_in_a_store_url_is_not_repeated() {
+    let text = GOOD.replace("sqlite:lk.db", "postgres://lk:hunter2@db/lk");
+    let problems = told(&read(&text, &[]).unwrap_err());
+    assert!(problems.contains("the PostgreSQL store is not in this version"), "{problems}");
+    assert!(!problems.contains("hunter2"), "{problems}");
+}
+
+#[test]
+fn flags_win_over_the_environment_and_dev_is_weaker_than_the_file() {
+    let dev = "[confirmations]\nrequired = 2\n[store]\nurl = \"sqlite:dev.db\"\n";
+    let sources = Sources {
+        dev: Some(RawFile::parse(Path::new("dev"), dev).unwrap()),
+        file: Some(RawFile::parse(Path::new("lanekeeper.toml"), GOOD).unwrap()),
+        env: [("LANEKEEPER_HTTP__LISTEN".to_owned(), "127.0.0.1:1".to_owned())].into(),
+        flags: [("http.listen", "127.0.0.1:2".to_owned())].into(),
+    };
+    let config = Config::read(sources).unwrap();
+    assert_eq!(config.http.listen.port(), 2);
+    assert_eq!(config.confirmations.required, 2);
+    assert_eq!(config.store.url, StoreUrl::Sqlite("lk.db".into()));
+}

@@ -1,0 +1,101 @@
+//! Final means final depth: what is told as confirmed stands on the chain under as many blocks as
+//! were asked for. (A lagging node may tell it late, never early.)
+
+use std::collections::BTreeMap;
+
+use domain::{B256, ChainId, EventKind, Header};
+use engine::ports::CommitOutcome;
+
+use super::Checker;
+use crate::event::WorldEvent;
+
+/// See the module.
+pub struct FinalIsFinal {
+    required: Box<dyn Fn(ChainId) -> u64 + Send>,
+    /// The present chain, by height.
+    canonical: BTreeMap<(ChainId, u64), B256>,
+}
+
+impl FinalIsFinal {
+    /// `required` says how many blocks must stand on a final one.
+    #[must_use]
+    pub fn new(required: impl Fn(ChainId) -> u64 + Send + 'static) -> Self {
+        Self { required: Box::new(required), canonical: BTreeMap::new() }
+    }
+
+    fn confirmed(&self, chain: ChainId, number: u64, hash: B256) -> Result<(), String> {
+        if self.canonical.get(&(chain, number)) != Some(&hash) {
+            return Err(format!("block {number} {hash} is told as final and is not on the chain"));
+        }
+        let heights = self.canonical.range((chain, 0)..=(chain, u64::MAX));
+        let head = heights.last().map_or(0, |((_, number), _)| *number);
+        let required = (self.required)(chain);
+        if head.saturating_sub(number) < required {
+            return Err(format!("block {number} is told as final at head {head}, not {required} deep"));
+        }
+        Ok(())
+    }
+
+    fn forked(&mut self, chain: ChainId, dropped: &[Header]) {
+        for header in dropped {
+            self.canonical.remove(&(chain, header.number));
+        }
+    }
+}
+
+impl Checker for FinalIsFinal {
+    fn name(&self) -> &'static str {
+        "final means final depth"
+    }
+
+    fn after(&mut self, event: &WorldEvent) -> Result<(), String> {
+        match event {
+            WorldEvent::Mined { chain_id, header, .. } => {
+                self.canonical.insert((*chain_id, header.number), header.hash);
+                Ok(())
+            }
+            WorldEvent::Forked { chain_id, dropped } => {
+                self.forked(*chain_id, dropped);
+                Ok(())
+            }
+            WorldEvent::Committed { lane, batch, outcome: CommitOutcome::Applied } => {
+                batch.writes.events.iter().try_for_each(|event| match &event.kind {
+                    EventKind::TxConfirmed { block_number, block_hash, .. } => {
+                        self.confirmed(lane.chain_id, *block_number, *block_hash)
+                    }
+                    _ => Ok(()),
+                })
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{applied, block, forked, lane, story};
+    use super::*;
+
+    #[test]
+    fn depth_and_branch_both_count() {
+        let told = |number: u8| {
+            let hash = B256::with_last_byte(number);
+            let kind = EventKind::TxConfirmed {
+                tx_hash: B256::ZERO,
+                block_number: u64::from(number),
+                block_hash: hash,
+                counted: hash,
+                new_fork: false,
+            };
+            applied(lane(1), |writes| writes.events = vec![story(1, 1, kind)])
+        };
+        let mut checker = FinalIsFinal::new(|_| 2);
+        for number in 1..=3 {
+            assert_eq!(checker.after(&block(number, Vec::new())), Ok(()));
+        }
+        assert_eq!(checker.after(&told(1)), Ok(()));
+        assert!(checker.after(&told(2)).is_err(), "one block on it is not two");
+        assert_eq!(checker.after(&forked(1)), Ok(()));
+        assert!(checker.after(&told(1)).is_err(), "it is not on the chain any more");
+    }
+}

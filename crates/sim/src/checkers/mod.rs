@@ -1,0 +1,47 @@
+//! The promises, one per file. A checker sees every event of a world as it happens and says when
+//! its promise is broken. It believes nobody: it keeps its own books.
+
+mod durable_before_sent;
+mod events_gapless;
+mod final_is_final;
+mod nonce_once;
+mod nothing_lost;
+mod one_effect;
+mod token_only_rises;
+#[cfg(test)]
+mod testing;
+
+use domain::ChainId;
+
+use crate::event::WorldEvent;
+
+pub use durable_before_sent::DurableBeforeSent;
+pub use events_gapless::EventsGapless;
+pub use final_is_final::FinalIsFinal;
+pub use nonce_once::NonceOnce;
+pub use nothing_lost::NothingLost;
+pub use one_effect::OneEffect;
+pub use token_only_rises::TokenOnlyRises;
+
+/// Watches one promise.
+pub trait Checker: Send {
+    /// The promise, in a few words.
+    fn name(&self) -> &'static str;
+
+    /// Looks at what just happened; says what is wrong with it.
+    fn after(&mut self, event: &WorldEvent) -> Result<(), String>;
+}
+
+/// Every promise that can be watched event by event.
+#[must_use]
+pub fn all(required: impl Fn(ChainId) -> u64 + Send + 'static) -> Vec<Box<dyn Checker>> {
+    vec![
+        Box::new(NonceOnce::default()),
+        Box::new(OneEffect::default()),
+        Box::new(NothingLost::default()),
+        Box::new(DurableBeforeSent::default()),
+        Box::new(EventsGapless::default()),
+        Box::new(TokenOnlyRises::default()),
+        Box::new(FinalIsFinal::new(required)),
+    ]
+}

@@ -1,0 +1,150 @@
+//! Events made by hand, for the checkers' own tests.
+
+use std::sync::Arc;
+
+use alloy_primitives::{Address, B256, Bytes, U256};
+use domain::{
+    Attempt, AttemptKind, BatchId, ChainId, Event, EventKind, Fees, GrantId, Header, LaneId,
+    LaneKey, NodeName, Nonce, Payload, RequestId, Right, SendOutcome, SubState, Time, Token, Tx,
+    TxId, TxState, Unsigned, Writes,
+};
+use engine::ports::{CommitOutcome, LaneBatch};
+use uuid::Uuid;
+
+use crate::chain::{ChainTx, encode, hash};
+use crate::event::{Answer, WorldEvent};
+
+const CHAIN: ChainId = ChainId(1);
+
+pub(super) fn lane(number: u8) -> LaneKey {
+    LaneKey { chain_id: CHAIN, signer: Address::repeat_byte(number) }
+}
+
+pub(super) fn tx(number: u128, nonce: Option<u64>) -> Tx {
+    let payload = Payload::transfer(Address::ZERO, U256::from(number));
+    Tx {
+        id: TxId(Uuid::from_u128(number)),
+        request_id: RequestId::parse(format!("request-{number}")).expect("keeps the rule"),
+        fingerprint: payload.fingerprint(),
+        payload,
+        gas: 21_000,
+        created_at: Time(0),
+        nonce: nonce.map(Nonce),
+        state: TxState::Created,
+        sub_state: Some(SubState::Queued),
+        reason: None,
+        tx_hash: None,
+        inclusion: None,
+        counted: None,
+        token: Token(1),
+        updated_at: Time(0),
+        confirmed_at: None,
+        event_seqs: Vec::new(),
+    }
+}
+
+fn unsigned(lane: LaneKey, tx: u128, nonce: u64, data: &'static [u8]) -> Unsigned {
+    Unsigned {
+        tx_id: TxId(Uuid::from_u128(tx)),
+        kind: AttemptKind::Original,
+        chain_id: lane.chain_id,
+        signer: lane.signer,
+        nonce: Nonce(nonce),
+        to: Some(Address::ZERO),
+        value: U256::ZERO,
+        data: Bytes::from_static(data),
+        gas: 100_000,
+        fees: Fees::Legacy { gas_price: 5 },
+    }
+}
+
+pub(super) fn attempt(tx: u128, nonce: u64) -> Attempt {
+    let envelope = unsigned(lane(1), tx, nonce, b"");
+    let raw = encode(&envelope);
+    Attempt {
+        hash: hash(&raw),
+        tx_id: envelope.tx_id,
+        kind: envelope.kind,
+        nonce: envelope.nonce,
+        gas: envelope.gas,
+        fees: envelope.fees,
+        raw,
+        signed_at: Time(0),
+        first_sent_at: None,
+    }
+}
+
+pub(super) fn chain_tx(lane: LaneKey, nonce: u64, data: &'static [u8]) -> Arc<ChainTx> {
+    let raw = encode(&unsigned(lane, 1, nonce, data));
+    Arc::new(ChainTx::decode(&raw).expect("just encoded"))
+}
+
+pub(super) fn story(seq: u64, tx: u128, kind: EventKind) -> Event {
+    Event { seq, at: Time(0), tx_id: Some(TxId(Uuid::from_u128(tx))), kind }
+}
+
+pub(super) fn applied(lane: LaneKey, fill: impl FnOnce(&mut Writes)) -> WorldEvent {
+    let mut writes = Writes::default();
+    fill(&mut writes);
+    committed(lane, "a", 1, writes)
+}
+
+pub(super) fn applied_under(lane: LaneKey, node: &str, token: u64) -> WorldEvent {
+    committed(lane, node, token, Writes::default())
+}
+
+fn committed(lane: LaneKey, node: &str, token: u64, writes: Writes) -> WorldEvent {
+    let grant = GrantId(Uuid::from_u128(1));
+    let batch = LaneBatch {
+        right: Right { lane: LaneId(1), token: Token(token), grant },
+        batch: BatchId(Uuid::from_u128(1)),
+        node: NodeName(node.to_owned()),
+        at: Time(0),
+        event_seq_before: 0,
+        next_nonce: Nonce(0),
+        writes,
+    };
+    WorldEvent::Committed { lane, batch: Arc::new(batch), outcome: CommitOutcome::Applied }
+}
+
+pub(super) fn granted(lane: LaneKey, node: &str, token: u64) -> WorldEvent {
+    let node = NodeName(node.to_owned());
+    WorldEvent::Granted { lane, node, token: Token(token), taken_from: None }
+}
+
+pub(super) fn accepted(lane: LaneKey, number: u128) -> WorldEvent {
+    let tx = tx(number, None);
+    WorldEvent::Answered {
+        lane,
+        request_id: tx.request_id,
+        node: NodeName("a".to_owned()),
+        answer: Answer::Accepted { tx_id: tx.id, is_new: true },
+    }
+}
+
+pub(super) fn sent(lane: LaneKey, attempt: &Attempt) -> WorldEvent {
+    WorldEvent::Sent {
+        lane,
+        nonce: attempt.nonce,
+        hash: attempt.hash,
+        outcome: SendOutcome::Accepted,
+    }
+}
+
+/// A block whose height and hash are its number.
+pub(super) fn block(number: u8, txs: Vec<Arc<ChainTx>>) -> WorldEvent {
+    WorldEvent::Mined { chain_id: CHAIN, header: header(number), txs }
+}
+
+pub(super) fn forked(number: u8) -> WorldEvent {
+    WorldEvent::Forked { chain_id: CHAIN, dropped: vec![header(number)] }
+}
+
+fn header(number: u8) -> Header {
+    Header {
+        number: u64::from(number),
+        hash: B256::with_last_byte(number),
+        parent_hash: B256::with_last_byte(number.saturating_sub(1)),
+        timestamp: 0,
+    }
+}

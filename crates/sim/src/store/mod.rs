@@ -1,0 +1,221 @@
+//! The authority in memory: answers as PostgreSQL would, and forgets everything with the process.
+//!
+//! [`MemoryStore`] answers at once. [`RemoteStore`] puts a network in front of it: time passes
+//! before and after the atomic point, and answers can be lost.
+
+mod gate;
+mod grants;
+mod reads;
+mod remote;
+mod rows;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use async_trait::async_trait;
+use domain::{
+    B256, GrantId, LaneId, LaneImage, LaneKey, Nonce, RequestId, Right, Time, Tx, TxId,
+};
+use engine::ports::{
+    Acquired, Ask, Clock, CommitOutcome, EventFilter, EventPage, EventRecord, LaneBatch,
+    LaneRecord, Member, NewQueued, Regranted, Renewal, Store, StoreError, TxFilter, TxPage,
+    TxRecord, Work,
+};
+
+use crate::event::WorldEvent;
+use crate::trace::Trace;
+
+pub use remote::RemoteStore;
+use rows::Rows;
+
+/// The in-memory twin of the Store port. Clones are the same store.
+#[derive(Clone)]
+pub struct MemoryStore {
+    rows: Arc<Mutex<Rows>>,
+    clock: Arc<dyn Clock>,
+    trace: Option<Trace>,
+}
+
+impl MemoryStore {
+    /// An empty store; `clock` is the database's.
+    #[must_use]
+    pub fn new(clock: Arc<dyn Clock>) -> Self {
+        Self { rows: Arc::default(), clock, trace: None }
+    }
+
+    /// Tells every write to a trace.
+    #[must_use]
+    pub fn traced(self, trace: Trace) -> Self {
+        Self { trace: Some(trace), ..self }
+    }
+
+    /// One transaction: nothing else happens while the lock is held, and no await can be inside.
+    fn rows(&self) -> MutexGuard<'_, Rows> {
+        self.rows.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn now(&self) -> Time {
+        self.clock.now()
+    }
+
+    fn tell(&self, event: impl FnOnce() -> WorldEvent) {
+        if let Some(trace) = &self.trace {
+            trace.tell(event());
+        }
+    }
+
+    fn acquire_one(&self, rows: &mut Rows, ask: &Ask, key: LaneKey, grant: GrantId) -> Acquired {
+        let acquired = rows.acquire(ask, key, grant, self.now());
+        if let Acquired::Granted { right, taken_from } = &acquired {
+            self.tell(|| WorldEvent::Granted {
+                lane: key,
+                node: ask.node.clone(),
+                token: right.token,
+                taken_from: taken_from.clone(),
+            });
+        }
+        acquired
+    }
+
+    fn commit_one(&self, rows: &mut Rows, batch: LaneBatch) -> CommitOutcome {
+        let outcome = rows.commit(&batch);
+        let lane = rows.lane(batch.right.lane).map(|lane| lane.key);
+        if let Some(lane) = lane {
+            self.tell(|| WorldEvent::Committed {
+                lane,
+                batch: Arc::new(batch),
+                outcome: outcome.clone(),
+            });
+        }
+        outcome
+    }
+}
+
+#[async_trait]
+impl Store for MemoryStore {
+    async fn acquire(
+        &self,
+        ask: &Ask,
+        lanes: &[(LaneKey, GrantId)],
+    ) -> Result<Vec<Acquired>, StoreError> {
+        let mut rows = self.rows();
+        Ok(lanes.iter().map(|(key, grant)| self.acquire_one(&mut rows, ask, *key, *grant)).collect())
+    }
+
+    async fn renew(&self, ask: &Ask, rights: &[Right]) -> Result<Vec<Renewal>, StoreError> {
+        let (mut rows, now) = (self.rows(), self.now());
+        Ok(rights.iter().map(|right| rows.renew(ask, *right, now)).collect())
+    }
+
+    async fn release(&self, ask: &Ask, rights: &[Right]) -> Result<(), StoreError> {
+        let mut rows = self.rows();
+        for right in rights {
+            if let Some(lane) = rows.release(ask, *right) {
+                self.tell(|| WorldEvent::Released { lane, node: ask.node.clone() });
+            }
+        }
+        Ok(())
+    }
+
+    async fn load(&self, key: LaneKey, right: Right) -> Result<Option<LaneImage>, StoreError> {
+        Ok(self.rows().load(key, right))
+    }
+
+    async fn load_backlog(
+        &self,
+        lane: LaneId,
+        from: Nonce,
+        limit: usize,
+    ) -> Result<Vec<Tx>, StoreError> {
+        Ok(self.rows().load_backlog(lane, from, limit))
+    }
+
+    async fn load_queued(&self, lane: LaneId, limit: usize) -> Result<Vec<Tx>, StoreError> {
+        Ok(self.rows().load_queued(lane, limit))
+    }
+
+    async fn commit(&self, batches: Vec<LaneBatch>) -> Vec<CommitOutcome> {
+        let mut rows = self.rows();
+        batches.into_iter().map(|batch| self.commit_one(&mut rows, batch)).collect()
+    }
+
+    async fn regrant(&self, right: Right, grant: GrantId) -> Result<Regranted, StoreError> {
+        let mut rows = self.rows();
+        let regranted = rows.regrant(right, grant);
+        let lane = rows.lane(right.lane).map(|lane| lane.key);
+        if let Some(lane) = lane {
+            self.tell(|| WorldEvent::Regranted { lane, outcome: regranted });
+        }
+        Ok(regranted)
+    }
+
+    async fn find_requests(
+        &self,
+        requests: &[(LaneId, RequestId)],
+    ) -> Result<Vec<Option<Tx>>, StoreError> {
+        let rows = self.rows();
+        Ok(requests.iter().map(|(lane, request)| rows.find_request(*lane, request)).collect())
+    }
+
+    async fn queue(&self, requests: Vec<NewQueued>) -> Result<Vec<Tx>, StoreError> {
+        let mut rows = self.rows();
+        let mut answers = Vec::with_capacity(requests.len());
+        for request in requests {
+            let lane = request.lane;
+            let (tx, is_new) = rows.queue(request);
+            if is_new {
+                self.tell(|| WorldEvent::Queued {
+                    lane,
+                    request_id: tx.request_id.clone(),
+                    tx_id: tx.id,
+                });
+            }
+            answers.push(tx);
+        }
+        Ok(answers)
+    }
+
+    async fn lanes_with_work(&self, ask: &Ask) -> Result<Vec<Work>, StoreError> {
+        Ok(self.rows().lanes_with_work(ask, self.now()))
+    }
+
+    async fn heartbeat(&self, member: &Member) -> Result<bool, StoreError> {
+        Ok(self.rows().heartbeat(member, self.now()))
+    }
+
+    async fn members(&self) -> Result<Vec<Member>, StoreError> {
+        Ok(self.rows().members.values().cloned().collect())
+    }
+
+    async fn tx(&self, id: TxId) -> Result<Option<TxRecord>, StoreError> {
+        self.rows().tx(id)
+    }
+
+    async fn tx_by_request(
+        &self,
+        lane: LaneKey,
+        request_id: &RequestId,
+    ) -> Result<Option<TxRecord>, StoreError> {
+        self.rows().tx_by_request(lane, request_id)
+    }
+
+    async fn tx_by_hash(&self, hash: B256) -> Result<Option<TxRecord>, StoreError> {
+        self.rows().tx_by_hash(hash)
+    }
+
+    async fn txs(&self, filter: &TxFilter) -> Result<TxPage, StoreError> {
+        self.rows().txs(filter)
+    }
+
+    async fn tx_events(&self, id: TxId) -> Result<Option<Vec<EventRecord>>, StoreError> {
+        self.rows().tx_events(id)
+    }
+
+    async fn events(&self, filter: &EventFilter) -> Result<EventPage, StoreError> {
+        self.rows().events(filter)
+    }
+
+    async fn lanes(&self, keys: &[LaneKey]) -> Result<Vec<LaneRecord>, StoreError> {
+        let rows = self.rows();
+        Ok(keys.iter().filter_map(|key| rows.lane_record(*key)).collect())
+    }
+}

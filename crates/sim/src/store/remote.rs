@@ -1,0 +1,157 @@
+//! The store behind a network, as one node sees it.
+//!
+//! A lost answer means two different things: a reader simply asks again, a writer does not know.
+//! [`StoreError`] promises that nothing has happened, but no client of a database can keep that
+//! promise for a statement whose answer was lost; the twin does not either.
+
+use async_trait::async_trait;
+use domain::{B256, GrantId, LaneId, LaneImage, LaneKey, Nonce, RequestId, Right, Tx, TxId};
+use engine::ports::{
+    Acquired, Ask, CommitOutcome, EventFilter, EventPage, EventRecord, LaneBatch, LaneRecord,
+    Member, NewQueued, Regranted, Renewal, Store, StoreError, TxFilter, TxPage, TxRecord, Work,
+};
+
+use super::MemoryStore;
+use crate::wire::Wire;
+
+/// A [`MemoryStore`] at the other end of a [`Wire`].
+#[derive(Clone)]
+pub struct RemoteStore {
+    store: MemoryStore,
+    wire: Wire,
+}
+
+impl RemoteStore {
+    /// `store`, seen through `wire`.
+    #[must_use]
+    pub fn new(store: MemoryStore, wire: Wire) -> Self {
+        Self { store, wire }
+    }
+
+    async fn ask<T: Send + 'static>(
+        &self,
+        question: impl Future<Output = Result<T, StoreError>> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let lost = |_| Err(StoreError::Unavailable("the answer was lost".to_owned()));
+        self.wire.call(question).await.unwrap_or_else(lost)
+    }
+}
+
+/// One verb: its arguments are copied onto the wire, the verb runs at the other end.
+macro_rules! over_the_wire {
+    ($self:ident.$verb:ident($($argument:expr),*)) => {{
+        let store = $self.store.clone();
+        $self.ask(async move { store.$verb($($argument),*).await }).await
+    }};
+}
+
+#[async_trait]
+impl Store for RemoteStore {
+    async fn acquire(
+        &self,
+        ask: &Ask,
+        lanes: &[(LaneKey, GrantId)],
+    ) -> Result<Vec<Acquired>, StoreError> {
+        let (ask, lanes) = (ask.clone(), lanes.to_vec());
+        over_the_wire!(self.acquire(&ask, &lanes))
+    }
+
+    async fn renew(&self, ask: &Ask, rights: &[Right]) -> Result<Vec<Renewal>, StoreError> {
+        let (ask, rights) = (ask.clone(), rights.to_vec());
+        over_the_wire!(self.renew(&ask, &rights))
+    }
+
+    async fn release(&self, ask: &Ask, rights: &[Right]) -> Result<(), StoreError> {
+        let (ask, rights) = (ask.clone(), rights.to_vec());
+        over_the_wire!(self.release(&ask, &rights))
+    }
+
+    async fn load(&self, key: LaneKey, right: Right) -> Result<Option<LaneImage>, StoreError> {
+        over_the_wire!(self.load(key, right))
+    }
+
+    async fn load_backlog(
+        &self,
+        lane: LaneId,
+        from: Nonce,
+        limit: usize,
+    ) -> Result<Vec<Tx>, StoreError> {
+        over_the_wire!(self.load_backlog(lane, from, limit))
+    }
+
+    async fn load_queued(&self, lane: LaneId, limit: usize) -> Result<Vec<Tx>, StoreError> {
+        over_the_wire!(self.load_queued(lane, limit))
+    }
+
+    async fn commit(&self, batches: Vec<LaneBatch>) -> Vec<CommitOutcome> {
+        let (store, lanes) = (self.store.clone(), batches.len());
+        let unknown = |_| vec![CommitOutcome::Unknown("the answer was lost".to_owned()); lanes];
+        self.wire.call(async move { store.commit(batches).await }).await.unwrap_or_else(unknown)
+    }
+
+    async fn regrant(&self, right: Right, grant: GrantId) -> Result<Regranted, StoreError> {
+        over_the_wire!(self.regrant(right, grant))
+    }
+
+    async fn find_requests(
+        &self,
+        requests: &[(LaneId, RequestId)],
+    ) -> Result<Vec<Option<Tx>>, StoreError> {
+        let requests = requests.to_vec();
+        over_the_wire!(self.find_requests(&requests))
+    }
+
+    async fn queue(&self, requests: Vec<NewQueued>) -> Result<Vec<Tx>, StoreError> {
+        over_the_wire!(self.queue(requests))
+    }
+
+    async fn lanes_with_work(&self, ask: &Ask) -> Result<Vec<Work>, StoreError> {
+        let ask = ask.clone();
+        over_the_wire!(self.lanes_with_work(&ask))
+    }
+
+    async fn heartbeat(&self, member: &Member) -> Result<bool, StoreError> {
+        let member = member.clone();
+        over_the_wire!(self.heartbeat(&member))
+    }
+
+    async fn members(&self) -> Result<Vec<Member>, StoreError> {
+        over_the_wire!(self.members())
+    }
+
+    async fn tx(&self, id: TxId) -> Result<Option<TxRecord>, StoreError> {
+        over_the_wire!(self.tx(id))
+    }
+
+    async fn tx_by_request(
+        &self,
+        lane: LaneKey,
+        request_id: &RequestId,
+    ) -> Result<Option<TxRecord>, StoreError> {
+        let request_id = request_id.clone();
+        over_the_wire!(self.tx_by_request(lane, &request_id))
+    }
+
+    async fn tx_by_hash(&self, hash: B256) -> Result<Option<TxRecord>, StoreError> {
+        over_the_wire!(self.tx_by_hash(hash))
+    }
+
+    async fn txs(&self, filter: &TxFilter) -> Result<TxPage, StoreError> {
+        let filter = filter.clone();
+        over_the_wire!(self.txs(&filter))
+    }
+
+    async fn tx_events(&self, id: TxId) -> Result<Option<Vec<EventRecord>>, StoreError> {
+        over_the_wire!(self.tx_events(id))
+    }
+
+    async fn events(&self, filter: &EventFilter) -> Result<EventPage, StoreError> {
+        let filter = filter.clone();
+        over_the_wire!(self.events(&filter))
+    }
+
+    async fn lanes(&self, keys: &[LaneKey]) -> Result<Vec<LaneRecord>, StoreError> {
+        let keys = keys.to_vec();
+        over_the_wire!(self.lanes(&keys))
+    }
+}

@@ -1,0 +1,230 @@
+//! What the store holds. One `Rows` is one database; the lock around it is its transaction.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+use domain::lease::Lease;
+use domain::{
+    Attempt, B256, BatchId, ChainId, Event, GrantId, Header, LaneId, LaneImage, LaneKey, NodeName,
+    Nonce, RequestId, Right, SubState, Token, Tx, TxId, TxState,
+};
+use engine::ports::{Member, NewQueued};
+
+/// The tables.
+#[derive(Debug, Default)]
+pub(super) struct Rows {
+    /// By `LaneId - 1`.
+    pub(super) lanes: Vec<LaneRow>,
+    pub(super) lane_ids: BTreeMap<LaneKey, LaneId>,
+    /// Where each tx is.
+    pub(super) tx_lanes: BTreeMap<TxId, LaneId>,
+    /// Which tx each attempt serves.
+    pub(super) hashes: BTreeMap<B256, TxId>,
+    pub(super) headers: BTreeMap<(ChainId, B256), Header>,
+    /// All events in the order of their commits.
+    pub(super) feed: Vec<EventRow>,
+    pub(super) members: BTreeMap<NodeName, Member>,
+}
+
+/// A lane with all that leads with its id.
+#[derive(Debug)]
+pub(super) struct LaneRow {
+    pub(super) id: LaneId,
+    pub(super) key: LaneKey,
+    /// The heartbeat row; `None` while nobody ever held it.
+    pub(super) lease: Option<Lease>,
+    pub(super) token: Token,
+    pub(super) grant: Option<GrantId>,
+    pub(super) next_nonce: Nonce,
+    pub(super) event_seq: u64,
+    pub(super) last_batch: Option<BatchId>,
+    pub(super) paused: bool,
+    pub(super) txs: BTreeMap<TxId, TxRow>,
+    pub(super) requests: BTreeMap<RequestId, TxId>,
+    /// Who holds which nonce, finished txs included: unique without predicate.
+    pub(super) nonces: BTreeMap<Nonce, TxId>,
+    /// Txs that wait for a nonce.
+    pub(super) wakes: BTreeSet<TxId>,
+    /// Where in the feed each event is, by `seq - 1`.
+    pub(super) events: Vec<usize>,
+}
+
+#[derive(Debug)]
+pub(super) struct TxRow {
+    pub(super) tx: Tx,
+    /// Oldest first.
+    pub(super) attempts: Vec<Attempt>,
+}
+
+#[derive(Debug)]
+pub(super) struct EventRow {
+    pub(super) lane: LaneId,
+    pub(super) node: NodeName,
+    pub(super) token: Token,
+    pub(super) event: Event,
+}
+
+impl Rows {
+    pub(super) fn lane(&self, id: LaneId) -> Option<&LaneRow> {
+        self.lanes.get(index_of(id)?)
+    }
+
+    pub(super) fn lane_mut(&mut self, id: LaneId) -> Option<&mut LaneRow> {
+        self.lanes.get_mut(index_of(id)?)
+    }
+
+    /// The lane when this right holds: token and grant are still the ones of the lane row.
+    pub(super) fn held_by(&self, right: Right) -> Option<&LaneRow> {
+        self.lane(right.lane).filter(|lane| lane.is_held_by(right))
+    }
+
+    /// The lane of a key, made when it is new.
+    pub(super) fn lane_of(&mut self, key: LaneKey) -> &mut LaneRow {
+        let next = i64::try_from(self.lanes.len()).expect("far fewer than 2^63 lanes");
+        let id = *self.lane_ids.entry(key).or_insert(LaneId(next.saturating_add(1)));
+        if id.0 > next {
+            self.lanes.push(LaneRow::new(id, key));
+        }
+        self.lane_mut(id).expect("every lane id has its row")
+    }
+
+    pub(super) fn tx_row(&self, id: TxId) -> Option<(&LaneRow, &TxRow)> {
+        let lane = self.lane(*self.tx_lanes.get(&id)?)?;
+        Some((lane, lane.txs.get(&id)?))
+    }
+
+    /// Puts a request into the store; `false` when its request id was there already.
+    pub(super) fn queue(&mut self, request: NewQueued) -> (Tx, bool) {
+        let lane = self.lane_of(request.lane);
+        if let Some(known) = lane.requests.get(&request.request_id) {
+            return (lane.txs[known].tx.clone(), false);
+        }
+        let tx = Tx {
+            id: request.id,
+            request_id: request.request_id,
+            fingerprint: request.fingerprint,
+            payload: request.payload,
+            gas: request.gas,
+            created_at: request.at,
+            nonce: None,
+            state: TxState::Created,
+            sub_state: Some(SubState::Queued),
+            reason: None,
+            tx_hash: None,
+            inclusion: None,
+            counted: None,
+            token: Token(0),
+            updated_at: request.at,
+            confirmed_at: None,
+            event_seqs: Vec::new(),
+        };
+        lane.requests.insert(tx.request_id.clone(), tx.id);
+        lane.wakes.insert(tx.id);
+        lane.txs.insert(tx.id, TxRow { tx: tx.clone(), attempts: Vec::new() });
+        let lane = lane.id;
+        self.tx_lanes.insert(tx.id, lane);
+        (tx, true)
+    }
+
+    pub(super) fn load(&self, key: LaneKey, right: Right) -> Option<LaneImage> {
+        let lane = self.held_by(right).filter(|lane| lane.key == key)?;
+        let mut in_flight: Vec<(Tx, Vec<Attempt>)> = lane
+            .open()
+            .filter(|row| !row.attempts.is_empty())
+            .map(|row| (row.tx.clone(), row.attempts.clone()))
+            .collect();
+        in_flight.sort_by_key(|(tx, _)| (tx.nonce, tx.id));
+        let finished = lane.txs.values().filter(|row| !row.tx.is_open());
+        Some(LaneImage {
+            key,
+            right,
+            next_nonce: lane.next_nonce,
+            event_seq: lane.event_seq,
+            paused: lane.paused,
+            in_flight,
+            backlog_from: lane.backlog().next().map(|(nonce, _)| nonce),
+            held: lane.held(),
+            // The chain takes nonces in order: what lies below a finished one is consumed too.
+            consumed_below: finished
+                .filter_map(|row| row.tx.nonce)
+                .max()
+                .map_or(Nonce(0), Nonce::next),
+            queued: count(lane.wakes.len()),
+        })
+    }
+
+    pub(super) fn load_backlog(&self, lane: LaneId, from: Nonce, limit: usize) -> Vec<Tx> {
+        let Some(lane) = self.lane(lane) else { return Vec::new() };
+        let rows = lane.backlog().skip_while(|(nonce, _)| *nonce < from);
+        rows.take(limit).map(|(_, row)| row.tx.clone()).collect()
+    }
+
+    pub(super) fn load_queued(&self, lane: LaneId, limit: usize) -> Vec<Tx> {
+        let Some(lane) = self.lane(lane) else { return Vec::new() };
+        // Ids are time-ordered: the smallest is the oldest.
+        lane.wakes.iter().take(limit).map(|id| lane.txs[id].tx.clone()).collect()
+    }
+
+    pub(super) fn find_request(&self, lane: LaneId, request: &RequestId) -> Option<Tx> {
+        let lane = self.lane(lane)?;
+        lane.requests.get(request).map(|id| lane.txs[id].tx.clone())
+    }
+}
+
+impl LaneRow {
+    fn new(id: LaneId, key: LaneKey) -> Self {
+        Self {
+            id,
+            key,
+            lease: None,
+            token: Token(0),
+            grant: None,
+            next_nonce: Nonce(0),
+            event_seq: 0,
+            last_batch: None,
+            paused: false,
+            txs: BTreeMap::new(),
+            requests: BTreeMap::new(),
+            nonces: BTreeMap::new(),
+            wakes: BTreeSet::new(),
+            events: Vec::new(),
+        }
+    }
+
+    pub(super) fn is_held_by(&self, right: Right) -> bool {
+        self.token == right.token && self.grant == Some(right.grant)
+    }
+
+    pub(super) fn open(&self) -> impl Iterator<Item = &TxRow> {
+        self.txs.values().filter(|row| row.tx.is_open())
+    }
+
+    /// Open txs that have a nonce and no attempt, in nonce order.
+    fn backlog(&self) -> impl Iterator<Item = (Nonce, &TxRow)> {
+        let rows = self.nonces.iter().map(|(nonce, id)| (*nonce, &self.txs[id]));
+        rows.filter(|(_, row)| row.tx.is_open() && row.attempts.is_empty())
+    }
+
+    /// The nonces of open txs as ranges, neighbours joined.
+    fn held(&self) -> Vec<Range<u64>> {
+        let mut ranges: Vec<Range<u64>> = Vec::new();
+        for (nonce, id) in &self.nonces {
+            if !self.txs[id].tx.is_open() {
+                continue;
+            }
+            match ranges.last_mut() {
+                Some(last) if last.end == nonce.0 => last.end = nonce.next().0,
+                Some(_) | None => ranges.push(nonce.0..nonce.next().0),
+            }
+        }
+        ranges
+    }
+}
+
+fn index_of(id: LaneId) -> Option<usize> {
+    usize::try_from(id.0.checked_sub(1)?).ok()
+}
+
+pub(super) fn count(len: usize) -> u64 {
+    u64::try_from(len).expect("a length fits")
+}

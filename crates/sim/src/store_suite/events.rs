@@ -1,0 +1,446 @@
+//! The event log: every step once, in lane order; the feed across lanes never skips.
+
+use std::collections::BTreeMap;
+
+use alloy_primitives::B256;
+use domain::{ChainId, Event, EventKind, LaneKey, NodeName, Nonce, Token, TxId, Writes};
+use engine::ports::{EventFilter, EventPage, EventRecord, StoreError};
+
+use super::Backend;
+use super::kit::{AT, Kit, LEASE, SKEW, first_events, header, lane, node};
+
+pub async fn a_lanes_story_has_no_hole_and_says_who_wrote_it(backend: &dyn Backend) {
+    let kit = Kit::new(backend);
+    let mut keeper = kit.keeper(&node("a"), lane(1)).await;
+    let first = kit.accept(&mut keeper, 3).await;
+    backend.advance(LEASE + SKEW).await;
+    let mut keeper = kit.keeper(&node("b"), lane(1)).await;
+    let second = kit.accept(&mut keeper, 2).await;
+    let (events, _) = read_to_end(&kit, first_events(100)).await;
+    let seen: Vec<_> = events
+        .iter()
+        .map(|record| {
+            (
+                record.event.seq,
+                record.event.tx_id,
+                record.node.0.as_str(),
+                record.token,
+            )
+        })
+        .collect();
+    let told = |seq: u64, tx: TxId, node, token| (seq, Some(tx), node, Token(token));
+    let expected = [
+        told(1, first[0].0.id, "a", 1),
+        told(2, first[1].0.id, "a", 1),
+        told(3, first[2].0.id, "a", 1),
+        told(4, second[0].0.id, "b", 2),
+        told(5, second[1].0.id, "b", 2),
+    ];
+    assert_eq!(seen, expected);
+    assert!(events.iter().all(|record| record.lane == lane(1)));
+}
+
+pub async fn every_kind_of_event_survives(backend: &dyn Backend) {
+    let kit = Kit::new(backend);
+    let mut keeper = kit.keeper(&node("a"), lane(1)).await;
+    let events = every_kind(kit.tx_id());
+    let written = kit
+        .apply(
+            &mut keeper,
+            Writes {
+                events,
+                ..Writes::default()
+            },
+        )
+        .await;
+    let (read, _) = read_to_end(&kit, first_events(100)).await;
+    assert_eq!(
+        read.into_iter()
+            .map(|record| record.event)
+            .collect::<Vec<_>>(),
+        written.events
+    );
+}
+
+pub async fn the_feed_skips_nothing_while_lanes_interleave(backend: &dyn Backend) {
+    let kit = Kit::new(backend);
+    let mut keepers = [
+        kit.keeper(&node("a"), lane(1)).await,
+        kit.keeper(&node("a"), lane(2)).await,
+    ];
+    let mut seen: BTreeMap<LaneKey, Vec<u64>> = BTreeMap::new();
+    let mut after = None;
+    for round in 0..12_u64 {
+        for (n, keeper) in keepers.iter_mut().enumerate() {
+            // Batches of different sizes, so that pages end inside of them.
+            kit.accept(keeper, 1 + (round * 3 + n as u64) % 4).await;
+        }
+        let page = page(
+            &kit,
+            EventFilter {
+                after,
+                limit: 3,
+                ..EventFilter::default()
+            },
+        )
+        .await;
+        note(&mut seen, &page.events);
+        after = Some(page.next);
+    }
+    let filter = EventFilter {
+        after,
+        limit: 2,
+        ..EventFilter::default()
+    };
+    note(&mut seen, &read_to_end(&kit, filter).await.0);
+    for keeper in keepers {
+        let all: Vec<u64> = (1..=keeper.event_seq).collect();
+        assert_eq!(seen[&keeper.key], all, "each once, in order");
+    }
+}
+
+pub async fn the_end_of_the_feed_is_a_cursor_that_stays(backend: &dyn Backend) {
+    let kit = Kit::new(backend);
+    let empty = page(&kit, first_events(9)).await;
+    assert_eq!(empty.events, []);
+    assert_eq!(
+        read_on(&kit, &empty.next).await,
+        EventPage {
+            events: vec![],
+            next: empty.next.clone()
+        }
+    );
+
+    let mut keeper = kit.keeper(&node("a"), lane(1)).await;
+    kit.accept(&mut keeper, 2).await;
+    let first = read_on(&kit, &empty.next).await;
+    assert_eq!(first.events.len(), 2);
+    let end = read_on(&kit, &first.next).await;
+    assert_eq!(
+        end,
+        EventPage {
+            events: vec![],
+            next: first.next.clone()
+        }
+    );
+
+    kit.accept(&mut keeper, 1).await;
+    let more = read_on(&kit, &end.next).await;
+    assert_eq!(
+        more.events
+            .iter()
+            .map(|record| record.event.seq)
+            .collect::<Vec<_>>(),
+        [3]
+    );
+}
+
+pub async fn every_event_carries_the_cursor_behind_it(backend: &dyn Backend) {
+    let kit = Kit::new(backend);
+    let mut keeper = kit.keeper(&node("a"), lane(1)).await;
+    kit.accept(&mut keeper, 3).await;
+    kit.accept(&mut keeper, 2).await;
+    let (events, _) = read_to_end(&kit, first_events(100)).await;
+    for (n, record) in events.iter().enumerate() {
+        let rest = read_on(&kit, &record.cursor).await;
+        assert_eq!(rest.events, events[n + 1..], "after event {}", n + 1);
+    }
+}
+
+pub async fn filters_choose_by_chain_signer_and_kind(backend: &dyn Backend) {
+    let kit = Kit::new(backend);
+    let elsewhere = LaneKey {
+        chain_id: ChainId(5),
+        ..lane(2)
+    };
+    for key in [lane(1), lane(2), elsewhere] {
+        let mut keeper = kit.keeper(&node("a"), key).await;
+        let events = every_kind(kit.tx_id());
+        kit.apply(
+            &mut keeper,
+            Writes {
+                events,
+                ..Writes::default()
+            },
+        )
+        .await;
+    }
+    let kinds = EventKind::WORDS.len();
+    let words = ["TxConfirmed", "LaneForeignNonce"].map(String::from);
+    let on = |chain_id, signer, kinds: &[String]| EventFilter {
+        chain_id,
+        signer,
+        kinds: kinds.into(),
+        ..first_events(4)
+    };
+    let (here, signer) = (Some(lane(2).chain_id), Some(lane(2).signer));
+    let cases = [
+        (on(None, None, &[]), 3 * kinds),
+        (on(Some(elsewhere.chain_id), None, &[]), kinds),
+        (on(None, signer, &[]), 2 * kinds),
+        (on(here, signer, &[]), kinds),
+        (on(Some(ChainId(77)), None, &[]), 0),
+        (on(None, None, &words), 6),
+        (on(here, signer, &words[1..]), 1),
+    ];
+    for (filter, count) in cases {
+        let (chosen, _) = read_to_end(&kit, filter.clone()).await;
+        assert_eq!(chosen.len(), count, "{filter:?}");
+        for record in chosen {
+            let word = record.event.kind.word().to_owned();
+            assert!(
+                filter.kinds.is_empty() || filter.kinds.contains(&word),
+                "{word}"
+            );
+        }
+    }
+}
+
+pub async fn a_cursor_that_is_none_is_refused(backend: &dyn Backend) {
+    let kit = Kit::new(backend);
+    let mut keeper = kit.keeper(&node("a"), lane(1)).await;
+    kit.accept(&mut keeper, 1).await;
+    let good = page(&kit, first_events(9)).await.next;
+    let twice = format!("{good}{good}");
+    for bad in [
+        "",
+        "x",
+        "-1",
+        "0x10",
+        "🙂",
+        "99999999999999999999999999",
+        &twice,
+    ] {
+        let filter = EventFilter {
+            after: Some(bad.into()),
+            limit: 9,
+            ..EventFilter::default()
+        };
+        let answer = kit.store.events(&filter).await;
+        assert!(
+            matches!(answer, Err(StoreError::Invalid(_))),
+            "{bad:?}: {answer:?}"
+        );
+    }
+}
+
+pub async fn a_tx_has_its_history(backend: &dyn Backend) {
+    let kit = Kit::new(backend);
+    let mut keeper = kit.keeper(&node("a"), lane(1)).await;
+    let mut txs = kit.accept(&mut keeper, 3).await;
+    kit.accept(&mut keeper, 2).await;
+    let (tx, attempt) = txs.remove(1);
+    let kind = EventKind::TxSubmitted {
+        tx_hash: attempt.hash,
+        nonce: attempt.nonce,
+    };
+    let submitted = Event {
+        seq: 0,
+        at: AT,
+        tx_id: Some(tx.id),
+        kind,
+    };
+    let writes = Writes {
+        updates: vec![tx.clone()],
+        events: vec![submitted],
+        ..Writes::default()
+    };
+    kit.apply(&mut keeper, writes).await;
+
+    let history = kit
+        .store
+        .tx_events(tx.id)
+        .await
+        .expect("tx_events")
+        .expect("it is there");
+    let told: Vec<_> = history
+        .iter()
+        .map(|r| (r.event.seq, r.event.kind.word()))
+        .collect();
+    assert_eq!(told, [(2, "TxAccepted"), (6, "TxSubmitted")]);
+    assert!(
+        history
+            .iter()
+            .all(|record| record.event.tx_id == Some(tx.id))
+    );
+    assert!(
+        history
+            .iter()
+            .all(|record| record.node == NodeName("a".into()))
+    );
+    let (feed, _) = read_to_end(&kit, first_events(100)).await;
+    assert_eq!(
+        history,
+        [feed[1].clone(), feed[5].clone()],
+        "the same records as in the feed"
+    );
+    assert_eq!(kit.store.tx_events(kit.tx_id()).await, Ok(None));
+}
+
+pub async fn a_queued_tx_has_an_empty_history(backend: &dyn Backend) {
+    let kit = Kit::new(backend);
+    let queued = kit
+        .store
+        .queue(vec![kit.new_queued(lane(1), "r1")])
+        .await
+        .expect("queue");
+    assert_eq!(kit.store.tx_events(queued[0].id).await, Ok(Some(vec![])));
+}
+
+pub async fn events_that_count_headers_list_them(backend: &dyn Backend) {
+    let kit = Kit::new(backend);
+    let mut keeper = kit.keeper(&node("a"), lane(1)).await;
+    let block = header(10, 0, None);
+    let above = header(11, 0, Some(&block));
+    let top = header(12, 0, Some(&above));
+    let counting = |counted: B256, count| EventKind::TxConfirmations {
+        block_number: block.number,
+        block_hash: block.hash,
+        counted,
+        count,
+        new_fork: false,
+    };
+    let event = |kind| Event {
+        seq: 0,
+        at: AT,
+        tx_id: None,
+        kind,
+    };
+    let first = Writes {
+        events: vec![event(counting(above.hash, 1))],
+        headers: vec![block, above],
+        ..Writes::default()
+    };
+    kit.apply(&mut keeper, first).await;
+    let confirmed = EventKind::TxConfirmed {
+        tx_hash: B256::repeat_byte(1),
+        block_number: block.number,
+        block_hash: block.hash,
+        counted: top.hash,
+        new_fork: false,
+    };
+    let events = vec![
+        event(confirmed),
+        event(EventKind::TxFailed {
+            reason: "no".into(),
+        }),
+    ];
+    // Headers come again and again from different lanes and turns: known ones change nothing.
+    let second = Writes {
+        events,
+        headers: vec![above, top],
+        ..Writes::default()
+    };
+    kit.apply(&mut keeper, second).await;
+    let (events, _) = read_to_end(&kit, first_events(100)).await;
+    let lists: Vec<_> = events
+        .into_iter()
+        .map(|record| record.confirmations)
+        .collect();
+    assert_eq!(lists, [vec![block, above], vec![block, above, top], vec![]]);
+}
+
+fn note(seen: &mut BTreeMap<LaneKey, Vec<u64>>, events: &[EventRecord]) {
+    for record in events {
+        seen.entry(record.lane).or_default().push(record.event.seq);
+    }
+}
+
+async fn page(kit: &Kit, filter: EventFilter) -> EventPage {
+    let page = kit.store.events(&filter).await.expect("events");
+    assert!(page.events.len() <= filter.limit, "no more than asked");
+    page
+}
+
+async fn read_on(kit: &Kit, after: &str) -> EventPage {
+    page(
+        kit,
+        EventFilter {
+            after: Some(after.into()),
+            limit: 100,
+            ..EventFilter::default()
+        },
+    )
+    .await
+}
+
+/// Reads until the cursor stays; gives the events and the last cursor.
+async fn read_to_end(kit: &Kit, mut filter: EventFilter) -> (Vec<EventRecord>, String) {
+    let mut events = Vec::new();
+    loop {
+        let page = page(kit, filter.clone()).await;
+        events.extend(page.events);
+        if filter.after.as_ref() == Some(&page.next) {
+            return (events, page.next);
+        }
+        filter.after = Some(page.next);
+    }
+}
+
+/// One event of each kind, with wide values.
+fn every_kind(tx: TxId) -> Vec<Event> {
+    let hash = B256::repeat_byte(0xEE);
+    let other = B256::repeat_byte(0xDD);
+    let kinds = [
+        EventKind::TxAccepted {
+            nonce: Some(Nonce(3)),
+        },
+        EventKind::TxAllocated {
+            nonce: Nonce(1 << 50),
+        },
+        EventKind::TxSubmitted {
+            tx_hash: hash,
+            nonce: Nonce(0),
+        },
+        EventKind::TxReceiptUpdated {
+            tx_hash: hash,
+            block_number: u64::MAX,
+            block_hash: other,
+            succeeded: false,
+        },
+        EventKind::TxConfirmations {
+            block_number: 300,
+            block_hash: hash,
+            counted: other,
+            count: 20,
+            new_fork: true,
+        },
+        EventKind::TxConfirmed {
+            tx_hash: hash,
+            block_number: 300,
+            block_hash: hash,
+            counted: other,
+            new_fork: false,
+        },
+        EventKind::TxFailed {
+            reason: "revertiert: „zu wenig“".into(),
+        },
+        EventKind::TxStuck {
+            reason: String::new(),
+        },
+        EventKind::TxReorged {
+            block_number: 0,
+            block_hash: hash,
+            after_final: true,
+        },
+        EventKind::LaneFenced {
+            from: NodeName("b".into()),
+            token: Token(1 << 33),
+        },
+        EventKind::LaneForeignNonce { nonce: Nonce(9) },
+    ];
+    assert_eq!(
+        kinds.each_ref().map(EventKind::word),
+        EventKind::WORDS,
+        "one of each kind"
+    );
+    let about = |kind: &EventKind| (!kind.word().starts_with("Lane")).then_some(tx);
+    kinds
+        .map(|kind| Event {
+            seq: 0,
+            at: AT,
+            tx_id: about(&kind),
+            kind,
+        })
+        .into()
+}

@@ -1,0 +1,318 @@
+//! What the clauses are written with: a keeper's memory, and rows with names that never repeat.
+
+use std::cell::Cell;
+use std::sync::Arc;
+use std::time::Duration;
+
+use alloy_primitives::{Address, B256, Bytes, U256};
+use domain::{
+    Attempt, AttemptKind, BatchId, ChainId, Event, EventKind, Fees, GrantId, Header, Incarnation,
+    LaneImage, LaneKey, NodeName, Nonce, Payload, RequestId, Right, SubState, Time, Token, Tx,
+    TxId, TxState, Writes,
+};
+use engine::ports::{Acquired, Ask, CommitOutcome, EventFilter, LaneBatch, NewQueued, Store};
+use uuid::Uuid;
+
+use super::Backend;
+
+/// How long the leases of the suite last.
+pub(super) const LEASE: Duration = Duration::from_secs(10);
+/// How long after its end the lease of another is left alone.
+pub(super) const SKEW: Duration = Duration::from_secs(1);
+/// When the rows of the suite are written, by the keeper's own clock.
+pub(super) const AT: Time = Time(1_800_000_000_123);
+
+/// A store with names for everything that is put into it.
+pub(super) struct Kit {
+    pub(super) store: Arc<dyn Store>,
+    names: Cell<u64>,
+}
+
+/// What a keeper's memory knows of its lane.
+#[derive(Clone, Debug)]
+pub(super) struct Keeper {
+    pub(super) key: LaneKey,
+    pub(super) right: Right,
+    pub(super) node: NodeName,
+    pub(super) event_seq: u64,
+    pub(super) next_nonce: Nonce,
+}
+
+/// The lane of one of the suite's signers, all on one chain.
+pub(super) fn lane(signer: u8) -> LaneKey {
+    LaneKey {
+        chain_id: ChainId(31_337),
+        signer: Address::repeat_byte(signer),
+    }
+}
+
+/// A node of this name, in its first life.
+pub(super) fn node(name: &str) -> Ask {
+    node_in_life(name, 1)
+}
+
+/// A node of this name, in its n-th life.
+pub(super) fn node_in_life(name: &str, life: u128) -> Ask {
+    let bytes = name
+        .bytes()
+        .fold(life << 64, |sum, byte| (sum << 8) ^ u128::from(byte) ^ life);
+    Ask {
+        node: NodeName(name.into()),
+        incarnation: Incarnation(Uuid::from_u128(bytes)),
+        duration: LEASE,
+        skew: SKEW,
+    }
+}
+
+/// A request id that keeps the rule.
+pub(super) fn request_id(text: impl Into<String>) -> RequestId {
+    RequestId::parse(text).expect("the suite's request ids keep the rule")
+}
+
+/// A header at a height; `fork` tells blocks of the same height apart.
+pub(super) fn header(number: u64, fork: u64, parent: Option<&Header>) -> Header {
+    Header {
+        number,
+        hash: B256::left_padding_from(&[fork.to_be_bytes(), number.to_be_bytes()].concat()),
+        parent_hash: parent.map_or(B256::ZERO, |parent| parent.hash),
+        timestamp: 1_700_000_000 + number,
+    }
+}
+
+impl Kit {
+    pub(super) fn new(backend: &dyn Backend) -> Self {
+        Self {
+            store: backend.store(),
+            names: Cell::new(1),
+        }
+    }
+
+    fn name(&self) -> u64 {
+        self.names.replace(self.names.get() + 1)
+    }
+
+    pub(super) fn grant(&self) -> GrantId {
+        GrantId(Uuid::from_u128(0xA000_0000 + u128::from(self.name())))
+    }
+
+    pub(super) fn batch_id(&self) -> BatchId {
+        BatchId(Uuid::from_u128(0xB000_0000 + u128::from(self.name())))
+    }
+
+    /// A tx id that is greater than all before.
+    pub(super) fn tx_id(&self) -> TxId {
+        let mut name = [0; 16];
+        name[..8].copy_from_slice(&(1_800_000_000_000 + self.name()).to_be_bytes());
+        TxId(Uuid::from_bytes(name))
+    }
+
+    /// Asks for one lane.
+    pub(super) async fn acquire(&self, ask: &Ask, key: LaneKey) -> Acquired {
+        self.acquire_as(ask, key, self.grant()).await
+    }
+
+    /// Asks for one lane, with a grant of one's choice.
+    pub(super) async fn acquire_as(&self, ask: &Ask, key: LaneKey, grant: GrantId) -> Acquired {
+        let mut answers = self
+            .store
+            .acquire(ask, &[(key, grant)])
+            .await
+            .expect("acquire");
+        assert_eq!(answers.len(), 1, "one lane asked, one answer");
+        answers.remove(0)
+    }
+
+    /// Makes a node keeper of a lane, which must be possible.
+    pub(super) async fn keeper(&self, ask: &Ask, key: LaneKey) -> Keeper {
+        match self.acquire(ask, key).await {
+            Acquired::Granted { right, .. } => {
+                let image = self.image(key, right).await;
+                Keeper {
+                    key,
+                    right,
+                    node: ask.node.clone(),
+                    event_seq: image.event_seq,
+                    next_nonce: image.next_nonce,
+                }
+            }
+            Acquired::NotKeeper { lease } => panic!("{key} is held: {lease:?}"),
+        }
+    }
+
+    /// What the store knows of a lane that is ours.
+    pub(super) async fn image(&self, key: LaneKey, right: Right) -> LaneImage {
+        let image = self.store.load(key, right).await.expect("load");
+        image.expect("the right holds")
+    }
+
+    /// A tx with a nonce, which nothing of has left.
+    pub(super) fn tx(&self, nonce: u64) -> Tx {
+        Tx {
+            nonce: Some(Nonce(nonce)),
+            state: TxState::Allocated,
+            sub_state: Some(SubState::Waiting),
+            ..self.tx_without_nonce()
+        }
+    }
+
+    /// A tx that waits for a nonce.
+    pub(super) fn tx_without_nonce(&self) -> Tx {
+        let id = self.tx_id();
+        let payload = Payload::transfer(Address::repeat_byte(9), U256::from(self.name()));
+        Tx {
+            id,
+            request_id: request_id(format!("request-{id}")),
+            fingerprint: payload.fingerprint(),
+            payload,
+            gas: 21_000,
+            created_at: AT,
+            nonce: None,
+            state: TxState::Created,
+            sub_state: Some(SubState::Queued),
+            reason: None,
+            tx_hash: None,
+            inclusion: None,
+            counted: None,
+            token: Token(1),
+            updated_at: AT,
+            confirmed_at: None,
+            event_seqs: Vec::new(),
+        }
+    }
+
+    /// A signed envelope for a tx with a nonce; the tx becomes TRACKING under its hash.
+    pub(super) fn sign(&self, tx: &mut Tx) -> Attempt {
+        let hash = B256::left_padding_from(&(0xC000_0000 + self.name()).to_be_bytes());
+        tx.tx_hash = Some(hash);
+        tx.state = TxState::Tracking;
+        tx.sub_state = Some(SubState::Signed);
+        Attempt {
+            hash,
+            tx_id: tx.id,
+            kind: AttemptKind::Original,
+            nonce: tx.nonce.expect("only a tx with a nonce is signed"),
+            gas: tx.gas,
+            fees: Fees::Eip1559 {
+                max_fee: 2_000_000_000,
+                max_priority_fee: 1_000_000_000,
+            },
+            raw: Bytes::copy_from_slice(hash.as_slice()),
+            signed_at: AT,
+            first_sent_at: None,
+        }
+    }
+
+    /// A request for the queue.
+    pub(super) fn new_queued(&self, key: LaneKey, request: &str) -> NewQueued {
+        let payload = Payload::transfer(Address::repeat_byte(8), U256::from(1));
+        NewQueued {
+            id: self.tx_id(),
+            lane: key,
+            request_id: request_id(request),
+            fingerprint: payload.fingerprint(),
+            payload,
+            gas: 21_000,
+            at: AT,
+        }
+    }
+
+    /// What a keeper would commit. Events get their numbers here, and their txs hear of them.
+    pub(super) fn batch(&self, keeper: &Keeper, mut writes: Writes) -> LaneBatch {
+        for (seq, event) in (keeper.event_seq + 1..).zip(&mut writes.events) {
+            event.seq = seq;
+            let txs = writes.inserts.iter_mut().chain(&mut writes.updates);
+            for tx in txs.filter(|tx| Some(tx.id) == event.tx_id) {
+                tx.event_seqs.push(seq);
+            }
+        }
+        let highest = writes
+            .inserts
+            .iter()
+            .chain(&writes.updates)
+            .filter_map(|tx| tx.nonce)
+            .max();
+        LaneBatch {
+            right: keeper.right,
+            batch: self.batch_id(),
+            node: keeper.node.clone(),
+            at: AT,
+            event_seq_before: keeper.event_seq,
+            next_nonce: keeper.next_nonce.max(highest.map_or(Nonce(0), Nonce::next)),
+            writes,
+        }
+    }
+
+    /// Commits one batch.
+    pub(super) async fn commit(&self, batch: LaneBatch) -> CommitOutcome {
+        let mut outcomes = self.store.commit(vec![batch]).await;
+        assert_eq!(outcomes.len(), 1, "one batch, one outcome");
+        outcomes.remove(0)
+    }
+
+    /// Commits writes that must be applied, and lets the keeper's memory follow. Gives them back as
+    /// they were written.
+    pub(super) async fn apply(&self, keeper: &mut Keeper, writes: Writes) -> Writes {
+        let batch = self.batch(keeper, writes);
+        let (writes, next_nonce) = (batch.writes.clone(), batch.next_nonce);
+        assert_eq!(self.commit(batch).await, CommitOutcome::Applied);
+        keeper.event_seq += writes.events.len() as u64;
+        keeper.next_nonce = next_nonce;
+        writes
+    }
+
+    /// Accepts `count` txs at the next nonces, signed, each with its event.
+    pub(super) async fn accept(&self, keeper: &mut Keeper, count: u64) -> Vec<(Tx, Attempt)> {
+        let from = keeper.next_nonce.0;
+        let mut writes = Writes::default();
+        for nonce in from..from + count {
+            let mut tx = self.tx(nonce);
+            writes.attempts.push(self.sign(&mut tx));
+            writes.events.push(accepted(&tx));
+            writes.inserts.push(tx);
+        }
+        let written = self.apply(keeper, writes).await;
+        written.inserts.into_iter().zip(written.attempts).collect()
+    }
+}
+
+/// The event that tells of a tx's acceptance; its number comes with the batch.
+pub(super) fn accepted(tx: &Tx) -> Event {
+    Event {
+        seq: 0,
+        at: AT,
+        tx_id: Some(tx.id),
+        kind: EventKind::TxAccepted { nonce: tx.nonce },
+    }
+}
+
+/// New rows, and nothing else.
+pub(super) fn inserts(txs: impl Into<Vec<Tx>>) -> Writes {
+    Writes {
+        inserts: txs.into(),
+        ..Writes::default()
+    }
+}
+
+/// Changed rows, and nothing else.
+pub(super) fn updates(txs: impl Into<Vec<Tx>>) -> Writes {
+    Writes {
+        updates: txs.into(),
+        ..Writes::default()
+    }
+}
+
+/// Asks for the feed from its start.
+pub(super) fn first_events(limit: usize) -> EventFilter {
+    EventFilter {
+        limit,
+        ..EventFilter::default()
+    }
+}
+
+/// A tx that is accepted, with its event.
+pub(super) fn acceptance(tx: Tx) -> Writes {
+    Writes {
+        events: vec![accepted(&tx)],
+        ..inserts([tx])
+    }
+}

@@ -1,0 +1,96 @@
+//! Granting anew: how a keeper learns what became of a batch whose answer was lost.
+
+use domain::{Right, Writes};
+use engine::ports::{CommitOutcome, Regranted};
+
+use super::Backend;
+use super::kit::{Keeper, Kit, LEASE, SKEW, inserts, lane, node};
+
+pub async fn a_new_grant_tells_the_last_batch_that_landed(backend: &dyn Backend) {
+    let kit = Kit::new(backend);
+    let mut keeper = kit.keeper(&node("a"), lane(1)).await;
+    assert_eq!(regrant(&kit, &mut keeper).await, None);
+    let batch = kit.batch(&keeper, Writes::default());
+    let id = batch.batch;
+    assert_eq!(kit.commit(batch).await, CommitOutcome::Applied);
+    assert_eq!(regrant(&kit, &mut keeper).await, Some(id));
+    kit.accept(&mut keeper, 1).await;
+}
+
+pub async fn a_new_grant_kills_what_was_under_way(backend: &dyn Backend) {
+    let kit = Kit::new(backend);
+    let mut keeper = kit.keeper(&node("a"), lane(1)).await;
+    let late = kit.batch(&keeper, inserts([kit.tx(0)]));
+    regrant(&kit, &mut keeper).await;
+    assert_eq!(kit.commit(late.clone()).await, CommitOutcome::Fenced);
+    let again = kit.batch(&keeper, late.writes);
+    assert_eq!(kit.commit(again).await, CommitOutcome::Applied);
+}
+
+pub async fn a_new_grant_may_be_asked_for_again(backend: &dyn Backend) {
+    let kit = Kit::new(backend);
+    let keeper = kit.keeper(&node("a"), lane(1)).await;
+    let grant = kit.grant();
+    for _ in 0..2 {
+        // The first answer may have been lost too: the same question must get the same answer.
+        let answer = kit
+            .store
+            .regrant(keeper.right, grant)
+            .await
+            .expect("regrant");
+        let right = Right {
+            grant,
+            ..keeper.right
+        };
+        assert_eq!(
+            answer,
+            Regranted::Held {
+                right,
+                last_batch: None
+            }
+        );
+    }
+}
+
+pub async fn no_new_grant_for_a_lane_that_was_taken(backend: &dyn Backend) {
+    let kit = Kit::new(backend);
+    let mut keeper = kit.keeper(&node("a"), lane(1)).await;
+    let stale = keeper.right;
+    regrant(&kit, &mut keeper).await;
+    let by_old_grant = kit
+        .store
+        .regrant(stale, kit.grant())
+        .await
+        .expect("regrant");
+    assert_eq!(by_old_grant, Regranted::Fenced);
+    backend.advance(LEASE + SKEW).await;
+    kit.keeper(&node("b"), lane(1)).await;
+    let by_old_token = kit
+        .store
+        .regrant(keeper.right, kit.grant())
+        .await
+        .expect("regrant");
+    assert_eq!(by_old_token, Regranted::Fenced);
+}
+
+/// Grants anew, lets the keeper follow, and gives the last batch that landed.
+async fn regrant(kit: &Kit, keeper: &mut Keeper) -> Option<domain::BatchId> {
+    let grant = kit.grant();
+    let answer = kit
+        .store
+        .regrant(keeper.right, grant)
+        .await
+        .expect("regrant");
+    let Regranted::Held { right, last_batch } = answer else {
+        panic!("the lane is ours")
+    };
+    assert_eq!(
+        right,
+        Right {
+            grant,
+            ..keeper.right
+        }
+    );
+    keeper.right = right;
+    last_batch
+}
