@@ -14,6 +14,7 @@ use tower_http::catch_panic::CatchPanicLayer;
 
 use crate::calls::{events, lanes, operations, stream, tx};
 use crate::identify;
+use crate::serve::closed;
 
 /// What the door needs besides the node.
 #[derive(Clone)]
@@ -103,8 +104,6 @@ impl Api {
 
     /// Resolves when the node stops.
     pub(crate) async fn closing(&self) {
-        let mut closing = self.config.closing.clone();
-        // A lost sender means the same.
-        closing.wait_for(|closing| *closing).await.ok();
+        closed(&mut self.config.closing.clone()).await;
     }
 }

@@ -45,8 +45,7 @@ pub async fn serve(
     loop {
         let (stream, place) = tokio::select! {
             biased;
-            // A lost sender means the same.
-            _ = closing.wait_for(|closing| *closing) => break,
+            () = closed(&mut closing) => break,
             accepted = accept(&listener, &limit) => accepted,
         };
         // Ended ones are taken out here, so that the set does not grow with the history.
@@ -69,6 +68,11 @@ pub async fn serve(
         connections.shutdown().await;
     }
     Ok(())
+}
+
+/// Resolves when the node stops. A lost sender means the same.
+pub(crate) async fn closed(closing: &mut watch::Receiver<bool>) {
+    closing.wait_for(|closing| *closing).await.ok();
 }
 
 /// The next connection, when there is a place for it.
@@ -116,7 +120,7 @@ async fn connection(
     tokio::pin!(connection);
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,
-        _ = closing.wait_for(|closing| *closing) => {
+        () = closed(&mut closing) => {
             connection.as_mut().graceful_shutdown();
             connection.await
         }

@@ -4,3 +4,5 @@
 pub mod classify;
 pub mod envelope;
 pub mod keys;
+pub mod devchain;
+pub mod rpc;

@@ -331,7 +331,7 @@ mod tests {
         tasks.spawn("counter", async move {
             loop {
                 turns.fetch_add(1, Ordering::SeqCst);
-                tokio::time::sleep(Duration::from_millis(10)).await;
+                after(10).await;
             }
         });
     }

@@ -1,4 +1,72 @@
 //! Lanekeeper: exactly-once transactions for EVM chains.
+//!
+//! Read [`wiring`] for what is connected to what, [`config::sections`] for every key.
+
+mod cli;
+mod commands;
+mod wiring;
+
 mod amount;
+mod bench;
+mod client;
+mod clock;
 mod config;
-fn main() {}
+mod failure;
+mod jsonrpc;
+mod open;
+mod output;
+mod signals;
+mod telemetry;
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+
+use cli::{Cli, Command};
+use failure::Failure;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    // Nodes tell what they do; commands speak up only when something is wrong.
+    let level = match cli.command {
+        Command::Serve(_) => "info",
+        Command::Dev(_)
+        | Command::Migrate(_)
+        | Command::Config(_)
+        | Command::Devchain(_)
+        | Command::Tx(_)
+        | Command::Lane(_)
+        | Command::Events(_)
+        | Command::Bench(_) => "warn",
+    };
+    telemetry::start_logs(cli.log, level);
+    // An error means that a provider is installed already, which is as good.
+    rustls::crypto::ring::default_provider().install_default().ok();
+
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let ended = match runtime {
+        Ok(runtime) => runtime.block_on(run(&cli.command)),
+        Err(e) => Err(Failure::refused("no threads", &e)),
+    };
+    match ended {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("lanekeeper: {failure}");
+            failure.code()
+        }
+    }
+}
+
+async fn run(command: &Command) -> Result<(), Failure> {
+    match command {
+        Command::Dev(args) => commands::dev::run(args).await,
+        Command::Serve(args) => commands::serve::run(args).await,
+        Command::Migrate(args) => commands::migrate::run(args).await,
+        Command::Config(command) => commands::config::run(command),
+        Command::Devchain(args) => commands::devchain::run(args).await,
+        Command::Tx(command) => commands::tx::run(command).await,
+        Command::Lane(command) => commands::lane::run(command).await,
+        Command::Events(command) => commands::events::run(command).await,
+        Command::Bench(command) => bench::run(command).await,
+    }
+}

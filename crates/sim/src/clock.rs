@@ -26,14 +26,22 @@ impl SimClock {
     /// A clock that shows [`EPOCH`] now.
     #[must_use]
     pub fn new(seed: u64) -> Self {
-        Self { began: Instant::now(), ahead: Duration::ZERO, rng: Rng::new(seed) }
+        Self {
+            began: Instant::now(),
+            ahead: Duration::ZERO,
+            rng: Rng::new(seed),
+        }
     }
 
     /// Another machine's clock in the same world: its wall time is `ahead` of this one's, its
     /// chance is its own.
     #[must_use]
     pub fn machine(&self, ahead: Duration, rng: Rng) -> Self {
-        Self { began: self.began, ahead: self.ahead.saturating_add(ahead), rng }
+        Self {
+            began: self.began,
+            ahead: self.ahead.saturating_add(ahead),
+            rng,
+        }
     }
 
     /// How long the world has lasted.

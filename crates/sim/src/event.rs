@@ -163,54 +163,129 @@ impl fmt::Display for WorldEvent {
             Self::Frozen(node) => write!(f, "node {node} frozen"),
             Self::Thawed(node) => write!(f, "node {node} thawed"),
             Self::Cut { node, is_cut: true } => write!(f, "node {node} cut off from the store"),
-            Self::Cut { node, is_cut: false } => write!(f, "node {node} reaches the store again"),
-            Self::Granted { lane, node, token, taken_from } => {
+            Self::Cut {
+                node,
+                is_cut: false,
+            } => write!(f, "node {node} reaches the store again"),
+            Self::Granted {
+                lane,
+                node,
+                token,
+                taken_from,
+            } => {
                 write!(f, "store  granted {} to {node}, token {token}", short(lane))?;
-                taken_from.as_ref().map_or(Ok(()), |from| write!(f, ", taken from {from}"))
+                taken_from
+                    .as_ref()
+                    .map_or(Ok(()), |from| write!(f, ", taken from {from}"))
             }
             Self::Released { lane, node } => {
                 write!(f, "store  {} given back by {node}", short(lane))
             }
-            Self::Regranted { lane, outcome } => match outcome {
-                Regranted::Held { right, last_batch } => {
-                    let batch = last_batch.map(|batch| batch.to_string());
-                    let batch = batch.as_deref().unwrap_or("none");
-                    write!(f, "store  regranted {} token {}", short(lane), right.token)?;
-                    write!(f, ", last batch {batch}")
-                }
-                Regranted::Fenced => write!(f, "store  regrant of {} fenced", short(lane)),
-            },
-            Self::Committed { lane, batch, outcome } => committed(f, lane, batch, outcome),
-            Self::Queued { lane, request_id, tx_id } => {
-                write!(f, "store  queued {request_id} on {} as {tx_id}", short(lane))
+            Self::Regranted { lane, outcome } => regranted(f, lane, outcome),
+            Self::Committed {
+                lane,
+                batch,
+                outcome,
+            } => committed(f, lane, batch, outcome),
+            Self::Queued {
+                lane,
+                request_id,
+                tx_id,
+            } => {
+                write!(
+                    f,
+                    "store  queued {request_id} on {} as {tx_id}",
+                    short(lane)
+                )
             }
-            Self::Sent { lane, nonce, hash, outcome } => {
-                write!(f, "chain  {} nonce {nonce} {}: {outcome:?}", short(lane), brief(hash))
+            Self::Sent {
+                lane,
+                nonce,
+                hash,
+                outcome,
+            } => {
+                write!(
+                    f,
+                    "chain  {} nonce {nonce} {}: {outcome:?}",
+                    short(lane),
+                    brief(hash)
+                )
             }
-            Self::Mined { header, txs, .. } => {
-                write!(f, "chain  block {} {}:", header.number, brief(&header.hash))?;
-                txs.iter().try_for_each(|tx| {
-                    write!(f, " {}@{}", brief(&tx.hash), tx.envelope.nonce)
-                })
-            }
+            Self::Mined { header, txs, .. } => mined(f, header, txs),
             Self::Forked { dropped, .. } => {
                 f.write_str("chain  fork drops")?;
-                dropped.iter().try_for_each(|h| write!(f, " {} {}", h.number, brief(&h.hash)))
+                dropped
+                    .iter()
+                    .try_for_each(|h| write!(f, " {} {}", h.number, brief(&h.hash)))
             }
             Self::Dropped { hash, .. } => write!(f, "chain  forgot {}", brief(hash)),
-            Self::Asked { lane, request_id, node } => {
+            Self::Asked {
+                lane,
+                request_id,
+                node,
+            } => {
                 write!(f, "client asks {node} for {request_id} on {}", short(lane))
             }
-            Self::Answered { request_id, node, answer, .. } => match answer {
-                Answer::Accepted { tx_id, is_new } => {
-                    let age = if *is_new { "new" } else { "known" };
-                    write!(f, "client {request_id}: {node} accepted {tx_id} ({age})")
-                }
-                Answer::Refused(why) => write!(f, "client {request_id}: {node} refused: {why}"),
-                Answer::Silence => write!(f, "client {request_id}: no answer from {node}"),
-            },
+            Self::Answered {
+                request_id,
+                node,
+                answer,
+                ..
+            } => {
+                write!(f, "client {request_id}: {node} {answer}")
+            }
         }
     }
+}
+
+impl fmt::Display for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Accepted {
+                tx_id,
+                is_new: true,
+            } => write!(f, "accepted it as {tx_id}"),
+            Self::Accepted {
+                tx_id,
+                is_new: false,
+            } => write!(f, "knows it as {tx_id}"),
+            Self::Refused(why) => write!(f, "refused: {why}"),
+            Self::Silence => f.write_str("gave no answer"),
+        }
+    }
+}
+
+fn regranted(f: &mut fmt::Formatter<'_>, lane: &LaneKey, outcome: &Regranted) -> fmt::Result {
+    let lane = short(lane);
+    match outcome {
+        Regranted::Held {
+            right,
+            last_batch: Some(batch),
+        } => {
+            write!(
+                f,
+                "store  regranted {lane} token {}, last batch {batch}",
+                right.token
+            )
+        }
+        Regranted::Held {
+            right,
+            last_batch: None,
+        } => {
+            write!(
+                f,
+                "store  regranted {lane} token {}, no batch yet",
+                right.token
+            )
+        }
+        Regranted::Fenced => write!(f, "store  regrant of {lane} FENCED"),
+    }
+}
+
+fn mined(f: &mut fmt::Formatter<'_>, header: &Header, txs: &[Arc<ChainTx>]) -> fmt::Result {
+    write!(f, "chain  block {} {}:", header.number, brief(&header.hash))?;
+    txs.iter()
+        .try_for_each(|tx| write!(f, " {}@{}", brief(&tx.hash), tx.envelope.nonce))
 }
 
 fn committed(
@@ -220,24 +295,43 @@ fn committed(
     outcome: &CommitOutcome,
 ) -> fmt::Result {
     let (node, token) = (&batch.node, batch.right.token);
-    write!(f, "store  commit {} {} by {node}/{token}: ", batch.batch, short(lane))?;
+    write!(
+        f,
+        "store  commit {} {} by {node}/{token}: ",
+        batch.batch,
+        short(lane)
+    )?;
     match outcome {
         CommitOutcome::Applied => f.write_str("applied")?,
         CommitOutcome::Fenced => return f.write_str("FENCED"),
         CommitOutcome::Conflict(conflict) => return write!(f, "CONFLICT {conflict:?}"),
+        CommitOutcome::NotApplied(why) => return write!(f, "NOT APPLIED {why}"),
         CommitOutcome::Unknown(why) => return write!(f, "UNKNOWN {why}"),
     }
     let writes = &batch.writes;
-    write!(f, ", cursor {}, seq {}", batch.next_nonce, batch.event_seq_before)?;
+    write!(
+        f,
+        ", cursor {}, seq {}",
+        batch.next_nonce, batch.event_seq_before
+    )?;
     for tx in writes.inserts.iter().chain(&writes.updates) {
         let nonce = tx.nonce.map_or("-".to_owned(), |nonce| nonce.to_string());
         let sub = tx.sub_state.map_or("", domain::SubState::word);
         write!(f, " {}@{nonce}={}/{sub}", tx.request_id, tx.state.word())?;
     }
     for attempt in &writes.attempts {
-        write!(f, " +{}@{}:{}", brief(&attempt.hash), attempt.nonce, attempt.kind.word())?;
+        write!(
+            f,
+            " +{}@{}:{}",
+            brief(&attempt.hash),
+            attempt.nonce,
+            attempt.kind.word()
+        )?;
     }
-    writes.events.iter().try_for_each(|event| write!(f, " {}", event.kind.word()))
+    writes
+        .events
+        .iter()
+        .try_for_each(|event| write!(f, " {}", event.kind.word()))
 }
 
 /// A lane in few letters: the end of its signer.

@@ -17,7 +17,9 @@ impl Rng {
     /// The stream of a seed.
     #[must_use]
     pub fn new(seed: u64) -> Self {
-        Self { stream: Arc::new(Mutex::new(SmallRng::seed_from_u64(seed))) }
+        Self {
+            stream: Arc::new(Mutex::new(SmallRng::seed_from_u64(seed))),
+        }
     }
 
     /// A new stream of its own, seeded from this one.
@@ -92,7 +94,12 @@ mod tests {
         let draw = |seed: u64| {
             let rng = Rng::new(seed);
             let split = rng.split();
-            (rng.bits_128(), split.below(1_000), split.millis(5, 9), rng.permille(500))
+            (
+                rng.bits_128(),
+                split.below(1_000),
+                split.millis(5, 9),
+                rng.permille(500),
+            )
         };
         assert_eq!(draw(7), draw(7));
         assert_ne!(draw(7), draw(8));

@@ -39,7 +39,9 @@ impl Trace {
             checkers,
             violations: Vec::new(),
         };
-        Self { book: Arc::new(Mutex::new(book)) }
+        Self {
+            book: Arc::new(Mutex::new(book)),
+        }
     }
 
     /// Also prints every line to standard error as it comes.

@@ -16,6 +16,8 @@ use crate::rng::Rng;
 pub struct WireFaults {
     /// Each way takes up to so many milliseconds.
     pub travel_ms_max: u64,
+    /// The other end cannot be reached, and the caller knows it at once.
+    pub refused: u64,
     /// The question never arrives.
     pub question_lost: u64,
     /// The question arrives and its answer does not.
@@ -24,25 +26,40 @@ pub struct WireFaults {
     pub late: u64,
     /// A way that takes a hundred times as long.
     pub slow: u64,
-    /// Nothing arrives at all.
+    /// Nothing arrives at all; only sometimes the caller knows.
     pub cut: bool,
 }
 
 impl WireFaults {
     /// Nothing takes time and nothing is lost.
-    pub const NONE: Self =
-        Self { travel_ms_max: 0, question_lost: 0, answer_lost: 0, late: 0, slow: 0, cut: false };
+    pub const NONE: Self = Self {
+        travel_ms_max: 0,
+        refused: 0,
+        question_lost: 0,
+        answer_lost: 0,
+        late: 0,
+        slow: 0,
+        cut: false,
+    };
 
     /// Nothing is lost.
     #[must_use]
     pub const fn healthy(travel_ms_max: u64) -> Self {
-        Self { travel_ms_max, ..Self::NONE }
+        Self {
+            travel_ms_max,
+            ..Self::NONE
+        }
     }
 }
 
-/// Nobody knows what came of the question.
+/// Why there is no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NoAnswer;
+pub enum NoAnswer {
+    /// The question was certainly not asked.
+    Refused,
+    /// Nobody knows what came of the question.
+    Lost,
+}
 
 /// One node's line to one service. Clones are the same line.
 #[derive(Clone, Debug)]
@@ -58,6 +75,7 @@ const SLOWNESS: u64 = 100;
 
 enum Fate {
     Answered,
+    Refused,
     QuestionLost,
     AnswerLost,
     Late,
@@ -67,7 +85,10 @@ impl Wire {
     /// A line whose chance comes from `rng`.
     #[must_use]
     pub fn new(rng: Rng, faults: WireFaults) -> Self {
-        Self { rng, faults: Arc::new(Mutex::new(faults)) }
+        Self {
+            rng,
+            faults: Arc::new(Mutex::new(faults)),
+        }
     }
 
     /// Makes the line better or worse, from the next call on.
@@ -109,18 +130,19 @@ impl Wire {
                     tokio::time::sleep(back).await;
                     Ok(told)
                 }
+                Fate::Refused => Err(NoAnswer::Refused),
                 Fate::QuestionLost => {
                     tokio::time::sleep(patience).await;
-                    Err(NoAnswer)
+                    Err(NoAnswer::Lost)
                 }
                 Fate::AnswerLost => {
                     drop(question.await);
                     tokio::time::sleep(patience).await;
-                    Err(NoAnswer)
+                    Err(NoAnswer::Lost)
                 }
                 Fate::Late => {
                     // The caller may be gone; then nobody needs the answer.
-                    answers.send(Err(NoAnswer)).ok();
+                    answers.send(Err(NoAnswer::Lost)).ok();
                     tokio::time::sleep(patience).await;
                     drop(question.await);
                     return;
@@ -130,29 +152,46 @@ impl Wire {
             answers.send(told).ok();
         }));
         // The line's own task ends only with the world.
-        answer.await.unwrap_or(Err(NoAnswer))
+        answer.await.unwrap_or(Err(NoAnswer::Lost))
     }
 
     fn way(&self) -> Duration {
-        let WireFaults { travel_ms_max, slow, .. } = self.faults();
+        let WireFaults {
+            travel_ms_max,
+            slow,
+            ..
+        } = self.faults();
         let way = self.rng.between(0, travel_ms_max);
-        Duration::from_millis(if self.rng.permille(slow) { way * SLOWNESS } else { way })
+        Duration::from_millis(if self.rng.permille(slow) {
+            way * SLOWNESS
+        } else {
+            way
+        })
     }
 
     fn fate(&self) -> Fate {
         let faults = self.faults();
-        let draw = self.rng.below(1_000);
-        let (question, answer) =
-            (faults.question_lost, faults.question_lost + faults.answer_lost);
-        if faults.cut || draw < question {
-            Fate::QuestionLost
-        } else if draw < answer {
-            Fate::AnswerLost
-        } else if draw < answer + faults.late {
-            Fate::Late
-        } else {
-            Fate::Answered
+        if faults.cut {
+            return if self.rng.permille(500) {
+                Fate::Refused
+            } else {
+                Fate::QuestionLost
+            };
         }
+        let mut draw = self.rng.below(1_000);
+        let fates = [
+            (faults.refused, Fate::Refused),
+            (faults.question_lost, Fate::QuestionLost),
+            (faults.answer_lost, Fate::AnswerLost),
+            (faults.late, Fate::Late),
+        ];
+        for (chance, fate) in fates {
+            if draw < chance {
+                return fate;
+            }
+            draw -= chance;
+        }
+        Fate::Answered
     }
 
     fn lock(&self) -> MutexGuard<'_, WireFaults> {
@@ -184,17 +223,32 @@ mod tests {
         let count = Arc::new(AtomicU64::new(0));
         let seen = || count.load(Ordering::SeqCst);
         assert_eq!(certain(|_| {}).call(counted(&count)).await, Ok(1));
+        let refused = certain(|faults| faults.refused = 1_000);
+        assert_eq!(
+            (refused.call(counted(&count)).await, seen()),
+            (Err(NoAnswer::Refused), 1)
+        );
         let lost = certain(|faults| faults.question_lost = 1_000);
-        assert_eq!((lost.call(counted(&count)).await, seen()), (Err(NoAnswer), 1));
+        assert_eq!(
+            (lost.call(counted(&count)).await, seen()),
+            (Err(NoAnswer::Lost), 1)
+        );
         let unheard = certain(|faults| faults.answer_lost = 1_000);
-        assert_eq!((unheard.call(counted(&count)).await, seen()), (Err(NoAnswer), 2));
+        assert_eq!(
+            (unheard.call(counted(&count)).await, seen()),
+            (Err(NoAnswer::Lost), 2)
+        );
         let late = certain(|faults| faults.late = 1_000);
-        assert_eq!((late.call(counted(&count)).await, seen()), (Err(NoAnswer), 2));
+        assert_eq!(
+            (late.call(counted(&count)).await, seen()),
+            (Err(NoAnswer::Lost), 2)
+        );
         tokio::time::sleep(Duration::from_secs(5)).await;
         assert_eq!(seen(), 3, "it arrives after all");
         let cut = certain(|_| {});
         cut.cut(true);
-        assert_eq!((cut.call(counted(&count)).await, seen()), (Err(NoAnswer), 3));
+        assert!(cut.call(counted(&count)).await.is_err());
+        assert_eq!(seen(), 3);
         cut.cut(false);
         assert_eq!(cut.call(counted(&count)).await, Ok(4));
     }

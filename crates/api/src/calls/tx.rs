@@ -6,7 +6,7 @@ use axum::extract::{Request, State};
 use axum::http::{StatusCode, Uri};
 use axum::response::Response;
 use domain::{LaneKey, TxId};
-use engine::node::{Accepted, Refusal, WaitFor};
+use engine::node::{Accepted, WaitFor};
 use engine::ports::TxRecord;
 use engine::public;
 use serde::Serialize;
@@ -214,24 +214,28 @@ struct BatchResults<'a> {
     results: Vec<BatchResult<'a>>,
 }
 
-/// One item's own status, with the tx or the problem.
+/// One item's own status, with either the tx or the problem.
 #[derive(Serialize)]
-#[serde(untagged)]
-enum BatchResult<'a> {
-    Accepted { status: u16, tx: public::Tx<'a> },
-    Refused { status: u16, problem: &'a Problem },
+struct BatchResult<'a> {
+    status: u16,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tx: Option<public::Tx<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    problem: Option<&'a Problem>,
 }
 
 impl<'a> From<&'a Result<Accepted, Problem>> for BatchResult<'a> {
     fn from(result: &'a Result<Accepted, Problem>) -> Self {
         match result {
-            Ok(accepted) => Self::Accepted {
+            Ok(accepted) => Self {
                 status: status_of(accepted).as_u16(),
-                tx: public::Tx::from(&accepted.record),
+                tx: Some(public::Tx::from(&accepted.record)),
+                problem: None,
             },
-            Err(problem) => Self::Refused {
+            Err(problem) => Self {
                 status: problem.kind.status().as_u16(),
-                problem,
+                tx: None,
+                problem: Some(problem),
             },
         }
     }

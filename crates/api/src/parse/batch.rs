@@ -4,12 +4,12 @@ use engine::node::NewTx;
 use serde::de::{IgnoredAny, MapAccess, SeqAccess};
 
 use crate::parse::Broken;
-use crate::parse::json::{Fault, Fields, Json, Name, ReadList, ReadObject, read_field};
+use crate::parse::json::{Fault, Fields, Json, Name, ReadList, ReadObject, Skipped, read_field};
 use crate::parse::tx::{Door, RawTx, check, not_json};
 use crate::problem::{Problem, ProblemKind};
 
 /// The most requests in one batch.
-pub(crate) const BATCH_MAX: usize = 500;
+const BATCH_MAX: usize = 500;
 
 /// Reads the body of a batch: for each item the request, or what is wrong with it.
 pub(crate) fn batch(body: &[u8], door: Door<'_>) -> Result<Vec<Result<NewTx, Problem>>, Problem> {
@@ -41,7 +41,7 @@ pub(crate) fn batch(body: &[u8], door: Door<'_>) -> Result<Vec<Result<NewTx, Pro
 
 #[derive(Default)]
 struct RawBatch<'a> {
-    txs: Option<Json<'a, crate::parse::json::Skipped, Items<'a>>>,
+    txs: Option<Json<'a, Skipped, Items<'a>>>,
     fault: Option<Fault>,
 }
 

@@ -16,7 +16,7 @@ mod wait;
 
 pub(crate) use account::{address, hash, tx_id};
 pub(crate) use amount::chain_id;
-pub(crate) use batch::{BATCH_MAX, batch};
+pub(crate) use batch::batch;
 pub(crate) use body::json_body;
 pub(crate) use header::{header_text, idempotency_key, last_event_id, request_name};
 pub(crate) use page::{event_filter, lane_page, tx_filter};

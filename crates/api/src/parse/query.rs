@@ -106,7 +106,8 @@ fn decoded(text: &str) -> Result<Cow<'_, str>, Problem> {
             plain => plain,
         });
     }
-    String::from_utf8(bytes)
-        .map(Cow::Owned)
-        .or_else(|_| Err(broken()))
+    match String::from_utf8(bytes) {
+        Ok(text) => Ok(Cow::Owned(text)),
+        Err(_) => Err(broken()),
+    }
 }

@@ -1,1 +1,595 @@
+//! What the door refuses, and with which words; and that nothing makes it fall.
 
+use domain::{Address, ChainId, Payload, TxType, U256};
+use engine::node::{NewTx, WaitFor};
+use proptest::prelude::*;
+
+use super::*;
+use crate::problem::ProblemKind::{
+    self, InvalidCursor, InvalidField, InvalidHeader, InvalidJson, InvalidQuery,
+};
+
+const SIGNER: &str = "0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266";
+const TO: &str = "0x70997970c51812dc3a010c7d01b50e0d17dc79c8";
+const DOOR: Door<'static> = Door {
+    key: None,
+    only_chain: Some(ChainId(31_337)),
+};
+
+/// A body with these payload fields.
+fn paying(fields: &str) -> String {
+    format!(r#"{{"signer":"{SIGNER}","requestId":"r1","payload":{{{fields}}}}}"#)
+}
+
+/// A good body, but for this field.
+fn with(field: &str) -> String {
+    let (name, _) = field.split_once(':').unwrap();
+    let good = [
+        format!(r#""signer":"{SIGNER}""#),
+        r#""requestId":"r1""#.to_owned(),
+        format!(r#""payload":{{"to":"{TO}"}}"#),
+    ];
+    let rest = good
+        .iter()
+        .filter(|other| !other.starts_with(name))
+        .map(String::as_str);
+    format!("{{{}}}", rest.chain([field]).collect::<Vec<_>>().join(","))
+}
+
+fn parsed(body: &str) -> NewTx {
+    new_tx(body.as_bytes(), DOOR).unwrap_or_else(|problem| panic!("{body}: {problem}"))
+}
+
+fn payload(fields: &str) -> Payload {
+    parsed(&paying(fields)).payload
+}
+
+#[track_caller]
+fn refuses<T>(result: Result<T, Problem>, kind: ProblemKind, mention: &str, input: &str) {
+    let Err(problem) = result else {
+        panic!("{input} was accepted")
+    };
+    assert_eq!(problem.kind, kind, "{input}: {problem}");
+    assert!(
+        problem.detail.contains(mention),
+        "{input}: {problem} does not mention {mention}"
+    );
+}
+
+/// The cases of a table: on each line an input, ` => `, and what the refusal says.
+fn table(text: &str) -> impl Iterator<Item = (&str, &str)> {
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    lines.map(|line| {
+        line.split_once(" => ")
+            .expect("a line of a table has an arrow")
+    })
+}
+
+#[test]
+fn a_full_request_is_read_as_it_is_meant() {
+    let body = format!(
+        r#"{{"chainId":1,"signer":"{SIGNER}","requestId":"payout-7","payload":{{"to":"{TO}",
+        "value":"0xde0b6b3a7640000","data":"0x00ff","gas":"50000","maxFeePerGas":"3000000000",
+        "maxPriorityFeePerGas":"1","gasPrice":null,"type":"0x2"}}}}"#
+    );
+    let request = parsed(&body);
+    assert_eq!(request.lane.chain_id, ChainId(1));
+    assert_eq!(request.lane.signer.to_string(), SIGNER);
+    assert_eq!(request.request_id.as_str(), "payout-7");
+    let payload = request.payload;
+    assert_eq!(
+        payload.to.map(|to| to.to_string().to_lowercase()),
+        Some(TO.to_owned())
+    );
+    assert_eq!(payload.value, U256::from(10_u64.pow(18)));
+    assert_eq!(payload.data.as_ref(), [0, 255]);
+    assert_eq!(payload.gas, Some(50_000));
+    assert_eq!(payload.max_fee_per_gas, Some(3_000_000_000));
+    assert_eq!(payload.max_priority_fee_per_gas, Some(1));
+    assert_eq!(
+        (payload.gas_price, payload.tx_type),
+        (None, Some(TxType::Eip1559))
+    );
+}
+
+#[test]
+fn bodies_that_are_no_request() {
+    let not_json = r#"
+        { => line 1
+        hello => JSON
+        {} {} => trailing
+        {"signer":"\ud800"} => JSON
+        {"chainId":1e999} => number out of range
+        {"chainId":01} => JSON
+        {"a":NaN} => JSON
+        {"txs":[} => JSON
+    "#;
+    for (body, mention) in table(not_json) {
+        refuses(new_tx(body.as_bytes(), DOOR), InvalidJson, mention, body);
+    }
+    refuses(new_tx(b"", DOOR), InvalidJson, "JSON", "nothing");
+    refuses(
+        new_tx(b"{\"signer\":\"\xff\"}", DOOR),
+        InvalidJson,
+        "JSON",
+        "no UTF-8",
+    );
+    let no_request = r#"
+        null => the body must be an object
+        [] => the body must be an object, not an array
+        7 => the body must be an object, not a number
+        "text" => the body must be an object, not a string
+        {} => `signer` is missing
+        {"from":"0x1"} => `from` is not a field here
+        {"Signer":"0x1"} => `Signer` is not a field here
+        {"nonce":{"a":[{}]}} => known fields are chainId, signer
+        {"signer":"0x1","signer":"0x2"} => `signer` is there twice
+        {"payload":{},"payload":{}} => `payload` is there twice
+    "#;
+    for (body, mention) in table(no_request) {
+        refuses(new_tx(body.as_bytes(), DOOR), InvalidField, mention, body);
+    }
+    let deep = format!(
+        r#"{{"signer":{}{}}}"#,
+        "[".repeat(100_000),
+        "]".repeat(100_000)
+    );
+    refuses(
+        new_tx(deep.as_bytes(), DOOR),
+        InvalidField,
+        "`signer` must be an address",
+        "deep",
+    );
+}
+
+#[test]
+fn lanes_and_keys_that_break_a_rule() {
+    let cases = r#"
+        "chainId":"31337" => `chainId` must be a number, such as 31337, not a string
+        "chainId":-1 => `chainId` must be a whole
+        "chainId":1.5 => `chainId` must be a whole
+        "chainId":18446744073709551616 => `chainId` must be a whole
+        "chainId":true => `chainId` must be a number, such as 31337, not a boolean
+        "chainId":{} => `chainId` must be a number
+        "signer":5 => `signer` must be an address as a string, not a number
+        "signer":null => `signer` is missing
+        "signer":"" => `signer` must be an address, 0x and 40 hex digits
+        "signer":"vitalik.eth" => `signer` must be an address
+        "signer":"0x12" => `signer` must be an address
+        "signer":"f39fd6e51aad88f6f4ce6ab8827279cfffb92266" => `signer` must be an address
+        "signer":"0Xf39fd6e51aad88f6f4ce6ab8827279cfffb92266" => `signer` must be an address
+        "signer":"0x0x9fd6e51aad88f6f4ce6ab8827279cfffb92266" => `signer` must be an address
+        "signer":"0xf39fd6e51aad88f6f4ce6ab8827279cfffb922660" => `signer` must be an address
+        "signer":"0xF39fd6e51aad88F6F4ce6aB8827279cffFb92266" => `signer` has a wrong EIP-55
+        "requestId":7 => `requestId` must be a string, not a number
+        "requestId":null => `requestId` is missing
+        "requestId":"" => `requestId` must be 1 to 128
+        "requestId":"two words" => `requestId` must be 1 to 128
+        "requestId":"naïve" => `requestId` must be 1 to 128
+        "requestId":"a\u0000b" => `requestId` must be 1 to 128
+        "payload":null => `payload` must be an object, not null
+        "payload":[] => `payload` must be an object, not an array
+        "payload":"0x" => `payload` must be an object, not a string
+    "#;
+    for (field, mention) in table(cases) {
+        refuses(
+            new_tx(with(field).as_bytes(), DOOR),
+            InvalidField,
+            mention,
+            field,
+        );
+    }
+    let long = with(&format!(r#""requestId":"{}""#, "x".repeat(129)));
+    refuses(
+        new_tx(long.as_bytes(), DOOR),
+        InvalidField,
+        "`requestId` must be 1 to 128",
+        &long,
+    );
+    let body = paying(&format!(r#""to":"{TO}""#));
+    let several = Door {
+        key: None,
+        only_chain: None,
+    };
+    refuses(
+        new_tx(body.as_bytes(), several),
+        InvalidField,
+        "`chainId` is missing",
+        &body,
+    );
+    let body = format!(r#"{{"signer":"{SIGNER}","requestId":"r1"}}"#);
+    refuses(
+        new_tx(body.as_bytes(), DOOR),
+        InvalidField,
+        "`payload` is missing",
+        &body,
+    );
+}
+
+#[test]
+fn payloads_that_break_a_rule() {
+    let without_to = r#"
+        "data":"0x" => `payload.to` is missing
+        "to":null,"value":"1" => `payload.to` is missing
+        "to":"0x0" => `payload.to` must be an address
+        "to":[] => `payload.to` must be an address as a string, not an array
+        "gasLimit":"1" => `payload.gasLimit` is not a field here
+        "value":"1","value":"1" => `payload.value` is there twice
+    "#;
+    for (fields, mention) in table(without_to) {
+        refuses(
+            new_tx(paying(fields).as_bytes(), DOOR),
+            InvalidField,
+            mention,
+            fields,
+        );
+    }
+    refuses(
+        new_tx(paying("").as_bytes(), DOOR),
+        InvalidField,
+        "`payload.to` is missing",
+        "{}",
+    );
+    for (fields, mention) in table(BAD_PAYLOADS) {
+        let body = paying(&format!(r#""to":"{TO}",{fields}"#));
+        refuses(new_tx(body.as_bytes(), DOOR), InvalidField, mention, fields);
+    }
+    for (name, value, mention) in [
+        (
+            "data",
+            format!("0x{}", "00".repeat(128 * 1024 + 1)),
+            "`payload.data` has 131073 bytes",
+        ),
+        (
+            "value",
+            format!("0x1{}", "0".repeat(64)),
+            "`payload.value` is too large",
+        ),
+        ("value", "9".repeat(400_000), "`payload.value` is too large"),
+        (
+            "maxFeePerGas",
+            format!("0x1{}", "0".repeat(32)),
+            "`payload.maxFeePerGas` is too large",
+        ),
+    ] {
+        let body = paying(&format!(r#""to":"{TO}","{name}":"{value}""#));
+        refuses(new_tx(body.as_bytes(), DOOR), InvalidField, mention, name);
+    }
+}
+
+const BAD_PAYLOADS: &str = r#"
+    "value":1 => `payload.value` must be a string with a whole amount
+    "value":1.5 => `payload.value` must be a string
+    "value":true => `payload.value` must be a string
+    "value":{} => `payload.value` must be a string
+    "value":"" => `payload.value` must be a whole
+    "value":"-1" => `payload.value` must be a whole
+    "value":"+1" => `payload.value` must be a whole
+    "value":" 1" => `payload.value` must be a whole
+    "value":"1.0" => `payload.value` must be a whole
+    "value":"1e18" => `payload.value` must be a whole
+    "value":"1_000" => `payload.value` must be a whole
+    "value":"ff" => `payload.value` must be a whole
+    "value":"0xfg" => `payload.value` must be a whole
+    "value":"0X1" => `payload.value` must be a whole
+    "value":"１" => `payload.value` must be a whole
+    "value":"0x" => `payload.value` has no digits after 0x
+    "value":"007" => `payload.value` must not start with 0
+    "data":"00" => `payload.data` must start with 0x
+    "data":"0x0" => `payload.data` has an odd number
+    "data":"0xzz" => `payload.data` must have hex digits only
+    "data":"0x0x00" => `payload.data` must have hex digits only
+    "data":17 => `payload.data` must be a string
+    "gas":21000 => `payload.gas` must be a string
+    "gas":"20999" => `payload.gas` is 20999, but this payload costs at least 21000
+    "gas":"21000","data":"0x01" => `payload.gas` is 21000
+    "gas":"1099511627777" => `payload.gas` is 1099511627777, but at most
+    "gas":"0x10000000000000000" => `payload.gas` is too large
+    "maxFeePerGas":"a" => `payload.maxFeePerGas` must be
+    "maxPriorityFeePerGas":1 => `payload.maxPriorityFeePerGas` must be
+    "gasPrice":"" => `payload.gasPrice` must be
+    "maxFeePerGas":"1","maxPriorityFeePerGas":"2" => `payload.maxPriorityFeePerGas` is 2, above
+    "gasPrice":"1","maxFeePerGas":"1" => `payload.gasPrice` cannot go with
+    "gasPrice":"1","maxPriorityFeePerGas":"1" => `payload.gasPrice` cannot go with
+    "type":"0x0","maxFeePerGas":"1" => `payload.type` "0x0" cannot go with
+    "type":2,"gasPrice":"1" => `payload.type` "0x2" cannot go with
+    "type":"0x1" => `payload.type` is not supported: use "0x2"
+    "type":3 => `payload.type` is not supported
+    "type":"legacy" => `payload.type` is not supported
+    "type":true => `payload.type` is not supported
+"#;
+
+#[test]
+fn the_same_wish_in_other_words_has_the_same_fingerprint() {
+    let upper = format!("0x{}", TO[2..].to_uppercase());
+    let checked = TO.parse::<Address>().unwrap().to_string();
+    let base = payload(&format!(
+        r#""to":"{TO}","value":"1","gas":"0x5208","type":2"#
+    ));
+    for fields in [
+        format!(r#""to":"{upper}","value":"0x1","gas":"21000","type":"0x2""#),
+        format!(r#""to":"{checked}","value":"0x0001","gas":"0x05208","type":"0x2""#),
+        format!(r#""type":2,"gas":"21000","data":"0x","value":"1","to":"{TO}","gasPrice":null"#),
+    ] {
+        assert_eq!(
+            payload(&fields).fingerprint(),
+            base.fingerprint(),
+            "{fields}"
+        );
+    }
+    let other = payload(&format!(
+        r#""to":"{TO}","value":"2","gas":"21000","type":2"#
+    ));
+    assert_ne!(other.fingerprint(), base.fingerprint());
+    let without_type = payload(&format!(r#""to":"{TO}","value":"1","gas":"21000""#));
+    assert_ne!(without_type.fingerprint(), base.fingerprint());
+}
+
+#[test]
+fn bounds_are_inside() {
+    let all = format!(
+        r#""to":"{TO}","value":"{}","gas":"{}""#,
+        U256::MAX,
+        1_u64 << 40
+    );
+    assert_eq!(payload(&all).value, U256::MAX);
+    let most = format!(r#""to":"{TO}","data":"0x{}""#, "ab".repeat(128 * 1024));
+    assert_eq!(payload(&most).data.len(), 128 * 1024);
+    let fees = format!(
+        r#""to":"{TO}","maxFeePerGas":"{0}","maxPriorityFeePerGas":"{0}""#,
+        u128::MAX
+    );
+    assert_eq!(payload(&fees).max_fee_per_gas, Some(u128::MAX));
+    assert_eq!(payload(r#""data":"0x60""#).to, None);
+}
+
+#[test]
+fn the_key_may_come_as_a_header() {
+    let without = format!(r#"{{"signer":"{SIGNER}","payload":{{"to":"{TO}"}}}}"#);
+    let with = |key| Door {
+        key: Some(key),
+        ..DOOR
+    };
+    assert_eq!(
+        new_tx(without.as_bytes(), with("k"))
+            .unwrap()
+            .request_id
+            .as_str(),
+        "k"
+    );
+    let body = paying(&format!(r#""to":"{TO}""#));
+    assert_eq!(
+        new_tx(body.as_bytes(), with("r1"))
+            .unwrap()
+            .request_id
+            .as_str(),
+        "r1"
+    );
+    refuses(
+        new_tx(body.as_bytes(), with("r2")),
+        InvalidHeader,
+        "Idempotency-Key",
+        "differ",
+    );
+    refuses(
+        new_tx(without.as_bytes(), with("a b")),
+        InvalidHeader,
+        "Idempotency-Key",
+        "space",
+    );
+}
+
+#[test]
+fn one_bad_item_fails_no_other() {
+    let good = paying(&format!(r#""to":"{TO}""#));
+    let body = format!(
+        r#"{{"txs":[{good},7,{{"what":1}},{},{good}]}}"#,
+        paying(r#""to":"x""#)
+    );
+    let items = batch(body.as_bytes(), DOOR).unwrap();
+    let details: Vec<_> = items
+        .iter()
+        .map(|item| item.as_ref().err().map(|problem| &*problem.detail))
+        .collect();
+    assert_eq!(details.len(), 5);
+    assert_eq!((details[0], details[4]), (None, None));
+    assert!(
+        details[1]
+            .unwrap()
+            .starts_with("`txs[1]` must be an object")
+    );
+    assert!(
+        details[2]
+            .unwrap()
+            .starts_with("`txs[2].what` is not a field")
+    );
+    assert!(
+        details[3]
+            .unwrap()
+            .starts_with("`txs[3].payload.to` must be an address")
+    );
+
+    assert_eq!(batch(br#"{"txs":[]}"#, DOOR).unwrap().len(), 0);
+    let full = format!(r#"{{"txs":[{}]}}"#, vec![good.as_str(); 500].join(","));
+    assert_eq!(batch(full.as_bytes(), DOOR).unwrap().len(), 500);
+    let over = format!(r#"{{"txs":[{}]}}"#, vec!["1"; 501].join(","));
+    for (body, kind, mention) in [
+        (over.as_str(), InvalidField, "`txs` has 501 items"),
+        ("{}", InvalidField, "`txs` is missing"),
+        (
+            r#"{"txs":{}}"#,
+            InvalidField,
+            "`txs` must be an array, not an object",
+        ),
+        (
+            r#"{"txs":[],"txs":[]}"#,
+            InvalidField,
+            "`txs` is there twice",
+        ),
+        (
+            r#"{"txs":[],"wait":"mined"}"#,
+            InvalidField,
+            "`wait` is not a field",
+        ),
+        ("[]", InvalidField, "the body must be an object"),
+        (r#"{"txs":[}"#, InvalidJson, "JSON"),
+    ] {
+        refuses(batch(body.as_bytes(), DOOR), kind, mention, body);
+    }
+}
+
+#[test]
+fn queries_are_strict() {
+    const KNOWN: &[&str] = &[
+        "chainId", "signer", "state", "type", "limit", "cursor", "after", "wait", "timeout",
+    ];
+    let read = |raw: &str| {
+        let query = Query::read(Some(raw), KNOWN)?;
+        tx_filter(&query)?;
+        event_filter(&query)?;
+        wait(&query)?;
+        Ok(())
+    };
+    let bad = r"
+        lmit=1 => lmit
+        limit=1&limit=1 => `limit` is there twice
+        limit => `limit` must be a number from 1 to 1000
+        limit=0 => `limit`
+        limit=1001 => `limit`
+        limit=-1 => `limit`
+        limit=%2B5 => `limit`
+        limit=99999999999999999999 => `limit`
+        limit=% => percent
+        limit=%zz => percent
+        after=%ff => percent
+        chainId=0x1 => `chainId` must be a chain id
+        chainId=+1 => `chainId`
+        signer=0x12 => `signer` must be an address
+        state=created => `state` must be one of CREATED
+        type=TxAccepted,Nope => `type` must name event types
+        type= => `type`
+        wait=finalized => `wait` must be accepted, submitted
+        timeout=30 => `timeout` must be a duration
+        timeout=s => `timeout` must be a duration
+        timeout=1h => `timeout` must be a duration
+        timeout=-1s => `timeout` must be a duration
+        timeout=1.5s => `timeout` must be a duration
+        timeout=121s => `timeout` is too long
+        timeout=3m => `timeout` is too long
+        timeout=99999999999999999999s => `timeout` is too long
+    ";
+    for (raw, mention) in table(bad) {
+        refuses(read(raw), InvalidQuery, mention, raw);
+    }
+    for (raw, mention) in table(
+        "cursor=5 => `cursor`
+        cursor= => `cursor`
+        after= => `after`
+        after=a%0Ab => `after`",
+    ) {
+        refuses(read(raw), InvalidCursor, mention, raw);
+    }
+    let long = format!("after={}", "x".repeat(257));
+    refuses(read(&long), InvalidCursor, "`after`", &long);
+}
+
+#[test]
+fn good_queries_are_read() {
+    const KNOWN: &[&str] = &["type", "limit", "after", "wait", "timeout", "chainId"];
+    let raw = "&type=TxConfirmed%2CTxFailed,TxFailed&limit=1000&after=a%3Ab&chainId=1&";
+    let filter = event_filter(&Query::read(Some(raw), KNOWN).unwrap()).unwrap();
+    assert_eq!(filter.kinds, ["TxConfirmed", "TxFailed"]);
+    assert_eq!(
+        (filter.limit, filter.after.as_deref()),
+        (1_000, Some("a:b"))
+    );
+    assert_eq!(filter.chain_id, Some(ChainId(1)));
+
+    let waits = |raw| wait(&Query::read(raw, KNOWN).unwrap()).unwrap();
+    let none = waits(None);
+    assert_eq!(
+        (none.until, none.timeout.as_secs()),
+        (WaitFor::Accepted, 30)
+    );
+    for (raw, ms) in [
+        ("timeout=500ms", 500),
+        ("timeout=2m", 120_000),
+        ("timeout=0s", 0),
+    ] {
+        assert_eq!(waits(Some(raw)).timeout.as_millis(), ms);
+    }
+    assert_eq!(waits(Some("wait=mined")).until, WaitFor::Mined);
+}
+
+#[test]
+fn long_texts_of_callers_are_not_repeated() {
+    let body = paying(&format!(r#""{}":1"#, "ä".repeat(10_000)));
+    assert!(new_tx(body.as_bytes(), DOOR).unwrap_err().detail.len() < 500);
+    let body = paying(&format!(r#""to":"{}""#, "ö".repeat(10_000)));
+    assert!(new_tx(body.as_bytes(), DOOR).unwrap_err().detail.len() < 500);
+}
+
+/// A valid body, cut and stirred: closer to the code than bytes of pure chance.
+fn stirred() -> impl Strategy<Value = Vec<u8>> {
+    let base = paying(&format!(
+        r#""to":"{TO}","value":"0x1","gas":"21000","type":2"#
+    ))
+    .into_bytes();
+    let changes = proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..6);
+    (changes, any::<prop::sample::Index>(), any::<bool>()).prop_map(move |(changes, end, cut)| {
+        let mut bytes = base.clone();
+        for (at, byte) in changes {
+            let at = at.index(bytes.len());
+            bytes[at] = byte;
+        }
+        if cut {
+            bytes.truncate(end.index(bytes.len()));
+        }
+        bytes
+    })
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_are_answered(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
+        new_tx(&bytes, DOOR).ok();
+        batch(&bytes, DOOR).ok();
+    }
+
+    #[test]
+    fn a_stirred_body_is_answered(bytes in stirred()) {
+        new_tx(&bytes, DOOR).ok();
+    }
+
+    #[test]
+    fn any_texts_are_answered(text in "\\PC*") {
+        address(&text).ok();
+        hash(&text).ok();
+        tx_id(&text).ok();
+        chain_id(&text).ok();
+        request_id(&text).ok();
+        let pairs = format!("wait={text}&timeout={text}&limit={text}&after={text}&type={text}");
+        for raw in [text, pairs] {
+            let known = &["wait", "timeout", "limit", "after", "type"];
+            if let Ok(query) = Query::read(Some(&raw), known) {
+                wait(&query).ok();
+                event_filter(&query).ok();
+            }
+        }
+    }
+
+    #[test]
+    fn decimal_and_hex_mean_the_same(value in any::<[u64; 4]>()) {
+        let value = U256::from_limbs(value);
+        prop_assert_eq!(amount::u256(&value.to_string()), Ok(value));
+        prop_assert_eq!(amount::u256(&format!("{value:#x}")), Ok(value));
+    }
+
+    #[test]
+    fn every_address_is_read_in_every_case(bytes in any::<[u8; 20]>()) {
+        let account = Address::from(bytes);
+        for text in [account.to_string(), format!("{account:#x}")] {
+            prop_assert_eq!(address(&text), Ok(account));
+        }
+    }
+}

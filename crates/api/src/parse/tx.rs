@@ -1,6 +1,7 @@
 //! A request for a tx: which lane, which key, and the payload.
 
-use domain::{ChainId, LaneKey, RequestId};
+use domain::ids::BadRequestId;
+use domain::{Address, ChainId, LaneKey, RequestId};
 use engine::node::NewTx;
 use serde::de::MapAccess;
 
@@ -140,20 +141,16 @@ fn chain(json: Option<Json<'_>>, only_chain: Option<ChainId>) -> Result<ChainId,
             Broken::rule("is missing: this node serves several chains, so say which one")
         }),
         Some(Json::Number(id)) => Ok(ChainId(id)),
-        Some(
-            other @ (Json::Bool
-            | Json::OtherNumber
-            | Json::Text(_)
-            | Json::List(_)
-            | Json::Object(_)),
-        ) => Err(match other {
-            Json::OtherNumber => Broken::rule("must be a whole, non-negative number below 2^64"),
-            _ => other.is_not("a number, such as 31337"),
-        }),
+        Some(Json::OtherNumber) => Err(Broken::rule(
+            "must be a whole, non-negative number below 2^64, such as 31337",
+        )),
+        Some(other @ (Json::Bool | Json::Text(_) | Json::List(_) | Json::Object(_))) => {
+            Err(other.is_not("a number, such as 31337"))
+        }
     }
 }
 
-fn signer(json: Option<Json<'_>>) -> Result<alloy_primitives::Address, Broken> {
+fn signer(json: Option<Json<'_>>) -> Result<Address, Broken> {
     match json {
         None | Some(Json::Null) => Err(Broken::rule(
             "is missing: send the address of the account that signs",
@@ -164,7 +161,7 @@ fn signer(json: Option<Json<'_>>) -> Result<alloy_primitives::Address, Broken> {
 
 /// A request id, from wherever it comes.
 pub(crate) fn request_id(text: &str) -> Result<RequestId, Broken> {
-    RequestId::parse(text).map_err(|_| {
+    RequestId::parse(text).map_err(|BadRequestId| {
         Broken::by(format!(
             "must be 1 to {} visible ASCII characters without spaces, not {}",
             RequestId::LEN_MAX,

@@ -147,11 +147,13 @@ impl Lane {
 
     /// Only the lowest unmined nonce can unblock a lane, so only it is claimed and sent again.
     fn resubmit_head(&mut self, now: Time, step: &mut Step) {
-        let Some(interval) = self.rules.resubmit_interval else { return };
-        let stale = self.rules.stale_receipt_timeout;
-        let head = self.slots.values_mut().find(|slot| slot.stage != Stage::Mined);
-        let Some(slot) = head.filter(|slot| slot.stage == Stage::Submitted) else { return };
-        if now.since(slot.claimed_at) >= interval && slot.retry_at.is_none() {
+        let rules = self.rules;
+        let Some(slot) = self.slots.values_mut().find(|slot| slot.stage != Stage::Mined) else {
+            return;
+        };
+        let waited = now.since(slot.claimed_at);
+        let is_due = rules.resubmit_interval.is_some_and(|interval| waited >= interval);
+        if slot.stage == Stage::Submitted && is_due && slot.retry_at.is_none() {
             // The claim is durable before the bytes leave again: the next keeper sees it.
             slot.claimed_at = now;
             slot.tx.updated_at = now;
@@ -159,9 +161,12 @@ impl Lane {
             step.writes.updates.push(slot.tx.clone());
             step.effects.extend(slot.newest().map(Effect::Send));
             self.ask_chain(step);
-        } else if now.since(slot.claimed_at) >= stale
-            && self.chain.is_none_or(|known| now.since(known.at) >= stale)
-        {
+            return;
+        }
+        // Perhaps it is mined and its receipt got lost: the account's nonce tells.
+        let stale = rules.stale_receipt_timeout;
+        let is_old = self.chain.is_none_or(|known| now.since(known.at) >= stale);
+        if slot.stage != Stage::Signing && waited >= stale && is_old {
             self.ask_chain(step);
         }
     }
@@ -172,10 +177,10 @@ impl Lane {
             return;
         };
         let others_wait = self.slots.range(nonce..).next().is_some() || self.backlog.is_some();
-        let nothing_pending = self.chain.is_none_or(|known| {
-            known.nonces.pending <= nonce && known.at >= since
-        });
-        if !others_wait || now.since(since) < self.rules.gap_fill_after || !self.may_sign() {
+        let nothing_pending =
+            self.chain.is_none_or(|known| known.nonces.pending <= nonce && known.at >= since);
+        let is_due = now.since(since) >= self.rules.gap_fill_after;
+        if !others_wait || !is_due || !self.may_sign() || !self.is_before_backlog(nonce) {
             return;
         }
         if nothing_pending {

@@ -66,11 +66,13 @@ impl Lane {
         now: Time,
         step: &mut Step,
     ) {
-        let Some(cursor_then) = self.loading_backlog.take() else { return };
+        let Some(dealt_since) = self.loading_backlog.take() else { return };
         let last = txs.last().and_then(|tx| tx.nonce).filter(|_| more);
-        let rest = last.map_or(cursor_then, Nonce::next);
+        let rest = last.map_or(dealt_since, |last| last.next().min(dealt_since));
         self.backlog = (rest < self.next_nonce).then_some(rest);
-        for tx in txs {
+        // Those above are read again: only what lies below `backlog` may be at the signer, so that
+        // a page that was read long ago never brings back what has left memory since.
+        for tx in txs.into_iter().filter(|tx| tx.nonce.is_some_and(|nonce| nonce < rest)) {
             let Some(nonce) = tx.nonce else { continue };
             if self.slots.contains_key(&nonce) {
                 continue;
@@ -207,13 +209,18 @@ impl Lane {
         step: &mut Step,
     ) {
         // A gap stands before everything that is out: it does not wait for room.
-        let is_next = self.backlog.is_none_or(|from| nonce < from);
         let has_room = self.room() > 0 || self.slots.last_key_value().is_some_and(|(n, _)| *n > nonce);
-        if self.may_sign() && is_next && has_room {
+        if self.may_sign() && self.is_before_backlog(nonce) && has_room {
             self.sign(tx, nonce, kind, now, step);
         } else {
             self.backlog = Some(self.backlog.map_or(nonce, |from| from.min(nonce)));
+            self.loading_backlog = self.loading_backlog.map(|since| since.min(nonce));
         }
+    }
+
+    /// Whether no page of the backlog can bring this nonce.
+    pub(super) fn is_before_backlog(&self, nonce: Nonce) -> bool {
+        self.backlog.is_none_or(|from| nonce < from)
     }
 
     fn sign(&mut self, tx: Tx, nonce: Nonce, kind: AttemptKind, now: Time, step: &mut Step) {

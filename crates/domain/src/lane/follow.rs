@@ -299,10 +299,11 @@ impl Lane {
         let is_first = self.chain.is_none();
         self.chain = Some(Known { nonces, at: now });
         if let Some(unsettled) = self.unsettled.take() {
-            let cursor = self.next_nonce;
-            let was_used = cursor > Nonce(0) || !unsettled.held.is_empty();
+            let was_used = self.next_nonce > Nonce(0);
             let floor = nonces.latest.max(unsettled.consumed_below);
-            self.gaps = gaps(floor, cursor, &unsettled.held).into_iter().map(|n| (n, now)).collect();
+            // What was given up since the lane was read is a gap already.
+            let found = gaps(floor, unsettled.next_nonce, &unsettled.held);
+            self.gaps.extend(found.into_iter().map(|gap| (gap, now)));
             self.raise_cursor(nonces, was_used, now, step);
         } else {
             self.raise_cursor(nonces, true, now, step);

@@ -65,8 +65,8 @@ pub struct Lane {
     fresh_gaps: BTreeSet<Nonce>,
     /// The lowest nonce whose tx waits in the store for its signature.
     backlog: Option<Nonce>,
-    /// While a page of the backlog is being read: the cursor when it was asked for. What was dealt
-    /// since may not be on the page.
+    /// While a page of the backlog is being read: the lowest nonce that was dealt since it was asked
+    /// for. From there on the page may lack some.
     loading_backlog: Option<Nonce>,
     /// How many txs wait in the store for a nonce: at least one when it is not zero.
     queued: u64,
@@ -126,6 +126,8 @@ struct Known {
 
 #[derive(Clone, Debug)]
 struct Unsettled {
+    /// The cursor then: what was dealt since is not in `held`.
+    next_nonce: Nonce,
     held: Vec<Range<u64>>,
     consumed_below: Nonce,
 }
@@ -159,7 +161,11 @@ impl Lane {
             chain: None,
             asking_chain: false,
             probing: false,
-            unsettled: Some(Unsettled { held: image.held, consumed_below: image.consumed_below }),
+            unsettled: Some(Unsettled {
+                next_nonce: image.next_nonce,
+                held: image.held,
+                consumed_below: image.consumed_below,
+            }),
             taken_from: taken_from.map(|node| (node, token_before)),
         };
         for (tx, attempts) in image.in_flight {
@@ -308,14 +314,13 @@ impl Lane {
         self.by_hash.keys().copied()
     }
 
-    /// Whether nothing is open, so that the lane may be given back.
+    /// Whether nothing is open, so that the lane may be given back. A gap that nobody waits behind
+    /// is no work: whoever reads the lane next finds it again.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.slots.is_empty()
             && self.backlog.is_none()
             && self.queued == 0
-            && self.gaps.is_empty()
-            && self.fresh_gaps.is_empty()
             && self.reopening.is_empty()
     }
 

@@ -168,11 +168,6 @@ impl Found<'_> {
                 let rule = "but another [[chain]] has this id: give all its endpoints in one rpc list";
                 self.wrong(&path("id"), &chain.id.to_string(), rule);
             }
-            let endpoints = u64::try_from(chain.rpc.len()).unwrap_or(u64::MAX);
-            if !(1..=endpoints).contains(&chain.send_to) {
-                let rule = format!("but must be from 1 to the number of rpc endpoints ({endpoints})");
-                self.wrong(&path("sendTo"), &chain.send_to.to_string(), &rule);
-            }
             if let Some(cap) = chain.fee_cap
                 && (cap.0 < chain.fee_floor.0 || cap.0 == 0)
             {

@@ -67,6 +67,11 @@ pub(crate) struct RawFile {
 }
 
 impl RawFile {
+    /// Whether it says anything under this section.
+    pub(crate) fn has(&self, section: &str) -> bool {
+        self.single.contains_key(section) || self.many.contains_key(section)
+    }
+
     /// Reads TOML. What is not TOML, or stands outside any section, is a problem.
     pub(crate) fn parse(path: &Path, text: &str) -> Result<Self, Vec<Problem>> {
         let line_of = |offset: usize| text[..offset.min(text.len())].matches('\n').count() + 1;

@@ -242,9 +242,10 @@ impl SectionReader<'_> {
             }
             Err(wrong) => {
                 let message = match wrong {
+                    Wrong::Form if T::IS_SECRET => format!("{path} must be {}", T::FORM),
                     Wrong::Form => format!("{path} is {raw}, but must be {}", T::FORM),
+                    Wrong::Because(why) if T::IS_SECRET => format!("{path}: {why}"),
                     Wrong::Because(why) => format!("{path} is {raw}: {why}"),
-                    Wrong::Hidden(why) => format!("{path}: {why}"),
                 };
                 self.reader.problems.push(Problem::of(&origin, message));
                 None

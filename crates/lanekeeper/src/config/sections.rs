@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use chain::rpc::EndpointUrl;
 use domain::lane::ChainQuery;
 use domain::window::{Depth, Release};
 use engine::node::NonKeeper;
@@ -82,9 +83,7 @@ section! {
         /// What people call it.
         name: Option<String> = Fallback::Unset("its id");
         /// Its JSON-RPC endpoints, the preferred one first.
-        rpc: Vec<Url> = Fallback::Required;
-        /// To how many endpoints a transaction is sent at first.
-        send_to: u64 = value("1");
+        rpc: Vec<EndpointUrl> = Fallback::Required;
         /// How many blocks must stand on a result for it to be final.
         confirmations: Option<u64> = Fallback::Unset("confirmations.required");
         /// How often it makes a block: how often its head is asked for.

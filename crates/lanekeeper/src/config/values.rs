@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use chain::rpc::EndpointUrl;
 use domain::window::Depth;
 
 use super::raw::Raw;
@@ -13,16 +14,16 @@ use super::raw::Raw;
 pub(crate) enum Wrong {
     /// It has not the form of its kind.
     Form,
-    /// It has, and is refused for this reason.
+    /// It is refused for this reason.
     Because(String),
-    /// The same, for a value that must not be repeated in a message.
-    Hidden(String),
 }
 
 /// A kind of value.
 pub(crate) trait Setting: Sized {
     /// Completes the sentence "must be …".
     const FORM: &'static str;
+    /// Whether messages must not repeat it: it is, or may carry, a credential.
+    const IS_SECRET: bool = false;
     fn from_raw(raw: &Raw) -> Result<Self, Wrong>;
     /// As `config show` prints it.
     fn shown(&self) -> String;
@@ -34,6 +35,7 @@ pub(crate) trait Setting: Sized {
 
 impl<T: Setting> Setting for Option<T> {
     const FORM: &'static str = T::FORM;
+    const IS_SECRET: bool = T::IS_SECRET;
     fn from_raw(raw: &Raw) -> Result<Self, Wrong> {
         T::from_raw(raw).map(Some)
     }
@@ -139,16 +141,19 @@ impl Setting for Depth {
 /// A list of kinds.
 impl<T: Setting> Setting for Vec<T> {
     const FORM: &'static str = "a list in brackets, with at least one entry";
+    const IS_SECRET: bool = T::IS_SECRET;
     fn from_raw(raw: &Raw) -> Result<Self, Wrong> {
         let Raw::List(items) = raw else { return Err(Wrong::Form) };
         if items.is_empty() {
             return Err(Wrong::Form);
         }
-        let read = |item: &Raw| match T::from_raw(item) {
-            Err(Wrong::Form) => Err(Wrong::Because(format!("{item} must be {}", T::FORM))),
+        let read = |(index, item): (usize, &Raw)| match T::from_raw(item) {
+            Err(Wrong::Form) => {
+                Err(Wrong::Because(format!("entry {} must be {}", index + 1, T::FORM)))
+            }
             other => other,
         };
-        items.iter().map(read).collect()
+        items.iter().enumerate().map(read).collect()
     }
     fn shown(&self) -> String {
         self.iter().map(T::shown).collect::<Vec<_>>().join(", ")
@@ -199,6 +204,18 @@ impl Setting for Url {
     }
     fn shown(&self) -> String {
         self.0.clone()
+    }
+}
+
+/// The address of a chain's node: gateways put credentials into it.
+impl Setting for EndpointUrl {
+    const FORM: &'static str = "an address such as \"http://127.0.0.1:8545\"";
+    const IS_SECRET: bool = true;
+    fn from_raw(raw: &Raw) -> Result<Self, Wrong> {
+        Self::parse(text(raw)?).ok().ok_or(Wrong::Form)
+    }
+    fn shown(&self) -> String {
+        self.name().to_owned()
     }
 }
 
@@ -256,9 +273,9 @@ impl std::fmt::Debug for Secret {
 
 impl Setting for Secret {
     const FORM: &'static str = "a text";
+    const IS_SECRET: bool = true;
     fn from_raw(raw: &Raw) -> Result<Self, Wrong> {
-        let text = text(raw).map_err(|_form| Wrong::Hidden("must be a text".to_owned()))?;
-        Ok(Self(text.to_owned()))
+        text(raw).map(|text| Self(text.to_owned()))
     }
     fn shown(&self) -> String {
         "(hidden)".to_owned()

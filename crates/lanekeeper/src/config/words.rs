@@ -17,12 +17,12 @@ pub(crate) enum StoreUrl {
 }
 
 impl Setting for StoreUrl {
+    const IS_SECRET: bool = true;
     const FORM: &'static str = "\"sqlite:\" and a path, such as \"sqlite:/var/lib/lanekeeper/lanekeeper.db\"";
     fn from_raw(raw: &Raw) -> Result<Self, Wrong> {
         let url = text(raw)?;
         if url.starts_with("postgres://") || url.starts_with("postgresql://") {
-            // The address may hold a password, so it is not repeated.
-            return Err(Wrong::Hidden(
+            return Err(Wrong::Because(
                 "the PostgreSQL store is not in this version: use \"sqlite:PATH\"".to_owned(),
             ));
         }
@@ -117,6 +117,6 @@ mod tests {
         assert_eq!(path("sqlite:///a/b.db"), Ok(PathBuf::from("/a/b.db")));
         assert_eq!(path("sqlite://b.db"), Ok(PathBuf::from("b.db")));
         assert_eq!(path("sqlite:"), Err(Wrong::Form));
-        assert!(matches!(path("postgres://u:secret@h/db"), Err(Wrong::Hidden(_))));
+        assert!(matches!(path("postgres://u:secret@h/db"), Err(Wrong::Because(_))));
     }
 }

@@ -27,7 +27,10 @@ pub fn encode(envelope: &Unsigned) -> Bytes {
     raw.extend_from_slice(&envelope.gas.to_be_bytes());
     let (tag, first, second) = match envelope.fees {
         Fees::Legacy { gas_price } => (0, gas_price, 0),
-        Fees::Eip1559 { max_fee, max_priority_fee } => (2, max_fee, max_priority_fee),
+        Fees::Eip1559 {
+            max_fee,
+            max_priority_fee,
+        } => (2, max_fee, max_priority_fee),
     };
     raw.push(tag);
     raw.extend_from_slice(&first.to_be_bytes());
@@ -60,11 +63,25 @@ pub fn decode(raw: &[u8]) -> Option<Unsigned> {
     let second = u128::from_be_bytes(reader.take()?);
     let fees = match (tag, second) {
         (0, 0) => Fees::Legacy { gas_price: first },
-        (2, tip) => Fees::Eip1559 { max_fee: first, max_priority_fee: tip },
+        (2, tip) => Fees::Eip1559 {
+            max_fee: first,
+            max_priority_fee: tip,
+        },
         _ => return None,
     };
     let data = Bytes::copy_from_slice(reader.rest);
-    Some(Unsigned { tx_id, kind, chain_id, signer, nonce, to, value, data, gas, fees })
+    Some(Unsigned {
+        tx_id,
+        kind,
+        chain_id,
+        signer,
+        nonce,
+        to,
+        value,
+        data,
+        gas,
+        fees,
+    })
 }
 
 /// The hash that the chain knows these bytes by.
@@ -75,7 +92,9 @@ pub fn hash(raw: &[u8]) -> B256 {
 
 fn kind_number(kind: AttemptKind) -> u8 {
     let place = AttemptKind::ALL.iter().position(|known| *known == kind);
-    place.and_then(|place| u8::try_from(place).ok()).expect("ALL has every kind")
+    place
+        .and_then(|place| u8::try_from(place).ok())
+        .expect("ALL has every kind")
 }
 
 struct Reader<'a> {
@@ -110,7 +129,10 @@ mod tests {
             value: U256::from(3),
             data: Bytes::from_static(b"hello"),
             gas: 21_000,
-            fees: Fees::Eip1559 { max_fee: 5, max_priority_fee: 4 },
+            fees: Fees::Eip1559 {
+                max_fee: 5,
+                max_priority_fee: 4,
+            },
         };
         let raw = encode(&envelope);
         assert_eq!(decode(&raw), Some(envelope.clone()));

@@ -9,7 +9,8 @@ use domain::{ChainId, Header, Inclusion, Nonce, Payload, SendOutcome};
 use super::pool::{ChainTx, Pool};
 
 /// What an account owns unless told otherwise: a million ether.
-pub(super) const BALANCE_DEFAULT: U256 = U256::from_limbs([2_003_764_205_206_896_640, 54_210, 0, 0]);
+pub(super) const BALANCE_DEFAULT: U256 =
+    U256::from_limbs([2_003_764_205_206_896_640, 54_210, 0, 0]);
 
 /// Call data that begins like this reverts.
 pub const REVERTS: [u8; 4] = [0xde, 0xad, 0xbe, 0xef];
@@ -54,15 +55,22 @@ pub(super) struct Account {
 
 impl Default for Account {
     fn default() -> Self {
-        Self { nonce: Nonce(0), balance: BALANCE_DEFAULT }
+        Self {
+            nonce: Nonce(0),
+            balance: BALANCE_DEFAULT,
+        }
     }
 }
 
 impl Ledger {
     pub(super) fn new(id: ChainId) -> Self {
         let hash = keccak256(id.0.to_be_bytes());
-        let header =
-            Header { number: 0, hash, parent_hash: B256::ZERO, timestamp: GENESIS_TIMESTAMP };
+        let header = Header {
+            number: 0,
+            hash,
+            parent_hash: B256::ZERO,
+            timestamp: GENESIS_TIMESTAMP,
+        };
         let genesis = Block {
             header,
             made: 0,
@@ -91,14 +99,20 @@ impl Ledger {
     /// An account as it stands after a block.
     pub(super) fn account(&self, at: B256, address: Address) -> Account {
         let block = self.blocks.get(&at);
-        block.and_then(|block| block.accounts.get(&address)).copied().unwrap_or_default()
+        block
+            .and_then(|block| block.accounts.get(&address))
+            .copied()
+            .unwrap_or_default()
     }
 
     /// Sets what an account owns, from the head on.
     pub(super) fn fund(&mut self, address: Address, balance: U256) {
         let head = self.head();
         let block = self.blocks.get_mut(&head).expect("the head is a block");
-        Arc::make_mut(&mut block.accounts).entry(address).or_default().balance = balance;
+        Arc::make_mut(&mut block.accounts)
+            .entry(address)
+            .or_default()
+            .balance = balance;
     }
 
     /// What a node says of these bytes.
@@ -147,12 +161,24 @@ impl Ledger {
             }
         }
         let header = self.next_header(&txs);
-        let receipts = txs.iter().map(|tx| receipt(&header, tx, self.base_fee)).collect();
+        let receipts = txs
+            .iter()
+            .map(|tx| receipt(&header, tx, self.base_fee))
+            .collect();
         for tx in &txs {
             self.mined_in.entry(tx.hash).or_default().push(header.hash);
         }
         let made = self.blocks.len();
-        self.blocks.insert(header.hash, Block { header, made, txs, receipts, accounts });
+        self.blocks.insert(
+            header.hash,
+            Block {
+                header,
+                made,
+                txs,
+                receipts,
+                accounts,
+            },
+        );
         self.canonical.push(header.hash);
         let Self { pool, blocks, .. } = self;
         let accounts = &blocks[&header.hash].accounts;
@@ -183,7 +209,8 @@ impl Ledger {
         let mut seed = parent.hash.to_vec();
         // Makes two empty blocks on the same parent differ.
         seed.extend_from_slice(&self.blocks.len().to_be_bytes());
-        txs.iter().for_each(|tx| seed.extend_from_slice(tx.hash.as_slice()));
+        txs.iter()
+            .for_each(|tx| seed.extend_from_slice(tx.hash.as_slice()));
         Header {
             number: parent.number + 1,
             hash: keccak256(&seed),
@@ -196,10 +223,17 @@ impl Ledger {
 fn execute(accounts: &mut BTreeMap<Address, Account>, tx: &ChainTx, base_fee: u128) {
     let envelope = &tx.envelope;
     let gas_cost = U256::from(gas_used(tx)) * U256::from(effective_price(tx, base_fee));
-    let moved = if succeeds(tx) { envelope.value } else { U256::ZERO };
+    let moved = if succeeds(tx) {
+        envelope.value
+    } else {
+        U256::ZERO
+    };
     let sender = accounts.entry(envelope.signer).or_default();
     sender.nonce = sender.nonce.next();
-    sender.balance = sender.balance.saturating_sub(gas_cost).saturating_sub(moved);
+    sender.balance = sender
+        .balance
+        .saturating_sub(gas_cost)
+        .saturating_sub(moved);
     if let Some(to) = envelope.to.filter(|_| !moved.is_zero()) {
         let receiver = accounts.entry(to).or_default();
         receiver.balance = receiver.balance.saturating_add(moved);
@@ -216,7 +250,8 @@ fn receipt(header: &Header, tx: &ChainTx, base_fee: u128) -> Inclusion {
         succeeded: succeeds(tx),
         gas_used: gas_used(tx),
         effective_gas_price: effective_price(tx, base_fee),
-        contract_address: (envelope.to.is_none() && succeeds(tx)).then_some(Address::from_word(created)),
+        contract_address: (envelope.to.is_none() && succeeds(tx))
+            .then_some(Address::from_word(created)),
         revert_reason: None,
     }
 }

@@ -57,7 +57,11 @@ impl MemoryChain {
     /// A chain with its genesis block, on which blocks come by [`MemoryChain::mine`] only.
     #[must_use]
     pub fn new(id: ChainId) -> Self {
-        Self { id, ledger: Arc::new(Mutex::new(Ledger::new(id))), trace: None }
+        Self {
+            id,
+            ledger: Arc::new(Mutex::new(Ledger::new(id))),
+            trace: None,
+        }
     }
 
     /// Mines a block with all that is there, after every send.
@@ -70,7 +74,10 @@ impl MemoryChain {
     /// Tells every send, block and fork to a trace.
     #[must_use]
     pub fn traced(self, trace: Trace) -> Self {
-        Self { trace: Some(trace), ..self }
+        Self {
+            trace: Some(trace),
+            ..self
+        }
     }
 
     /// How many transactions fit into a block, and how many of one account into the pool.
@@ -113,7 +120,9 @@ impl MemoryChain {
         let mut dropped = Vec::new();
         let mut mined_again = Vec::new();
         for _ in 0..depth {
-            let Some((header, txs)) = ledger.unwind() else { break };
+            let Some((header, txs)) = ledger.unwind() else {
+                break;
+            };
             dropped.push(header);
             for tx in txs {
                 match fate(&tx) {
@@ -138,7 +147,10 @@ impl MemoryChain {
     pub fn drop_tx(&self, hash: B256) -> bool {
         let was_there = self.lock().pool.drop_tx(hash);
         if was_there {
-            self.tell(|| WorldEvent::Dropped { chain_id: self.id, hash });
+            self.tell(|| WorldEvent::Dropped {
+                chain_id: self.id,
+                hash,
+            });
         }
         was_there
     }
@@ -166,7 +178,10 @@ impl MemoryChain {
 
     fn receive(&self, outgoing: &[Outgoing]) -> Vec<SendOutcome> {
         let mut ledger = self.lock();
-        let outcomes = outgoing.iter().map(|bytes| self.receive_one(&mut ledger, bytes)).collect();
+        let outcomes = outgoing
+            .iter()
+            .map(|bytes| self.receive_one(&mut ledger, bytes))
+            .collect();
         let auto_mine = ledger.auto_mine;
         drop(ledger);
         if auto_mine {
@@ -180,7 +195,10 @@ impl MemoryChain {
         let Some(tx) = decoded.filter(|tx| tx.hash == outgoing.hash) else {
             return SendOutcome::Rejected("not a transaction of this chain".to_owned());
         };
-        let lane = domain::LaneKey { chain_id: self.id, signer: tx.envelope.signer };
+        let lane = domain::LaneKey {
+            chain_id: self.id,
+            signer: tx.envelope.signer,
+        };
         let outcome = ledger.receive(tx);
         self.tell(|| WorldEvent::Sent {
             lane,
@@ -193,11 +211,18 @@ impl MemoryChain {
 
     fn tell_blocks(&self, ledger: &Ledger, dropped: Vec<Header>, added: &[Header]) {
         if !dropped.is_empty() {
-            self.tell(|| WorldEvent::Forked { chain_id: self.id, dropped });
+            self.tell(|| WorldEvent::Forked {
+                chain_id: self.id,
+                dropped,
+            });
         }
         for header in added {
             let txs = ledger.blocks[&header.hash].txs.clone();
-            self.tell(|| WorldEvent::Mined { chain_id: self.id, header: *header, txs });
+            self.tell(|| WorldEvent::Mined {
+                chain_id: self.id,
+                header: *header,
+                txs,
+            });
         }
     }
 
@@ -252,7 +277,10 @@ impl Chain for MemoryChain {
 
     async fn fee_quote(&self) -> Result<FeeQuote, ChainError> {
         let ledger = self.lock();
-        Ok(FeeQuote { base_fee: Some(ledger.base_fee), tip: ledger.tip })
+        Ok(FeeQuote {
+            base_fee: Some(ledger.base_fee),
+            tip: ledger.tip,
+        })
     }
 
     async fn estimate_gas(&self, call: &Call) -> Result<u64, CallFailed> {

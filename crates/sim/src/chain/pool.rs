@@ -25,14 +25,20 @@ impl ChainTx {
     /// The transaction of these bytes; `None` when they are none.
     #[must_use]
     pub fn decode(raw: &Bytes) -> Option<Self> {
-        Some(Self { hash: envelope::hash(raw), envelope: envelope::decode(raw)? })
+        Some(Self {
+            hash: envelope::hash(raw),
+            envelope: envelope::decode(raw)?,
+        })
     }
 
     /// The most that one unit of gas can cost, and the tip in it.
     pub(super) fn offer(&self) -> (u128, u128) {
         match self.envelope.fees {
             Fees::Legacy { gas_price } => (gas_price, gas_price),
-            Fees::Eip1559 { max_fee, max_priority_fee } => (max_fee, max_priority_fee),
+            Fees::Eip1559 {
+                max_fee,
+                max_priority_fee,
+            } => (max_fee, max_priority_fee),
         }
     }
 }
@@ -45,7 +51,10 @@ pub(super) struct Pool {
 
 impl Default for Pool {
     fn default() -> Self {
-        Self { waiting: BTreeMap::new(), slots: SLOTS_DEFAULT }
+        Self {
+            waiting: BTreeMap::new(),
+            slots: SLOTS_DEFAULT,
+        }
     }
 }
 
@@ -72,16 +81,14 @@ impl Pool {
 
     /// Puts back what a fork took out of its block, unless something else took its place.
     pub(super) fn put_back(&mut self, tx: Arc<ChainTx>) {
-        self.waiting.entry((tx.envelope.signer, tx.envelope.nonce)).or_insert(tx);
+        self.waiting
+            .entry((tx.envelope.signer, tx.envelope.nonce))
+            .or_insert(tx);
     }
 
     /// Everything that waits, by account, in nonce order.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Arc<ChainTx>> {
         self.waiting.values()
-    }
-
-    pub(super) fn get(&self, account: Address, nonce: Nonce) -> Option<&Arc<ChainTx>> {
-        self.waiting.get(&(account, nonce))
     }
 
     /// Forgets a transaction; whether it was there.
@@ -93,7 +100,8 @@ impl Pool {
 
     /// Forgets what can never be mined any more: `next` is the account's nonce.
     pub(super) fn prune(&mut self, next: impl Fn(Address) -> Nonce) {
-        self.waiting.retain(|(account, nonce), _| *nonce >= next(*account));
+        self.waiting
+            .retain(|(account, nonce), _| *nonce >= next(*account));
     }
 
     /// The nonce after the unbroken run that starts at `from`.
@@ -108,7 +116,9 @@ impl Pool {
 
 fn replaces(new: &ChainTx, held: &ChainTx) -> bool {
     let enough = |new: u128, held: u128| {
-        let least = held.saturating_mul(100 + REPLACEMENT_PERCENT_MIN).div_ceil(100);
+        let least = held
+            .saturating_mul(100 + REPLACEMENT_PERCENT_MIN)
+            .div_ceil(100);
         new >= least && new > held
     };
     let (new, held) = (new.offer(), held.offer());

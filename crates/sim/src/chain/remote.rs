@@ -11,7 +11,7 @@ use engine::ports::{BlockTag, Call, CallFailed, Chain, ChainError};
 
 use super::MemoryChain;
 use super::ledger::{Ledger, REVERTS};
-use crate::wire::Wire;
+use crate::wire::{NoAnswer, Wire};
 
 /// How a node of the chain lags: as behind a load balancer, each read may hit another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,7 +26,11 @@ pub struct Staleness {
 
 impl Staleness {
     /// Always the newest head.
-    pub const NONE: Self = Self { permille: 0, heads_max: 1, busy: 0 };
+    pub const NONE: Self = Self {
+        permille: 0,
+        heads_max: 1,
+        busy: 0,
+    };
 }
 
 /// A [`MemoryChain`] at the other end of a [`Wire`]. Clones are the same view.
@@ -41,23 +45,41 @@ impl RemoteChain {
     /// `chain`, seen through `wire`.
     #[must_use]
     pub fn new(chain: MemoryChain, wire: Wire, staleness: Staleness) -> Self {
-        Self { chain, wire, staleness: Arc::new(Mutex::new(staleness)) }
+        Self {
+            chain,
+            wire,
+            staleness: Arc::new(Mutex::new(staleness)),
+        }
     }
 
     /// Makes the node lag more or less.
     pub fn set(&self, staleness: Staleness) {
-        *self.staleness.lock().unwrap_or_else(PoisonError::into_inner) = staleness;
+        *self
+            .staleness
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = staleness;
     }
 
     fn staleness(&self) -> Staleness {
-        *self.staleness.lock().unwrap_or_else(PoisonError::into_inner)
+        *self
+            .staleness
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     fn sight(&self) -> Sight {
-        let Staleness { permille, heads_max, .. } = self.staleness();
-        let (is_stale, behind) =
-            (self.wire.rng().permille(permille), self.wire.rng().between(1, heads_max.max(1)));
-        Sight { behind: if is_stale { behind } else { 0 } }
+        let Staleness {
+            permille,
+            heads_max,
+            ..
+        } = self.staleness();
+        let (is_stale, behind) = (
+            self.wire.rng().permille(permille),
+            self.wire.rng().between(1, heads_max.max(1)),
+        );
+        Sight {
+            behind: if is_stale { behind } else { 0 },
+        }
     }
 
     async fn read<T: Send + 'static>(
@@ -65,8 +87,11 @@ impl RemoteChain {
         look: impl FnOnce(Sight, &Ledger) -> T + Send + 'static,
     ) -> Result<T, ChainError> {
         let (chain, sight) = (self.chain.clone(), self.sight());
-        let answer = self.wire.call(async move { look(sight, &chain.lock()) }).await;
-        answer.map_err(|_no_answer| ChainError::Unreachable("the answer was lost".to_owned()))
+        let answer = self
+            .wire
+            .call(async move { look(sight, &chain.lock()) })
+            .await;
+        answer.map_err(|why| ChainError::Unreachable(format!("no answer: {why:?}")))
     }
 }
 
@@ -81,20 +106,24 @@ impl Chain for RemoteChain {
     }
 
     async fn header(&self, block: BlockTag) -> Result<Option<Header>, ChainError> {
-        self.read(move |sight, ledger| sight.header(ledger, block)).await
+        self.read(move |sight, ledger| sight.header(ledger, block))
+            .await
     }
 
     async fn headers(&self, from: u64, count: u64) -> Result<Vec<Header>, ChainError> {
-        self.read(move |sight, ledger| sight.headers(ledger, from, count)).await
+        self.read(move |sight, ledger| sight.headers(ledger, from, count))
+            .await
     }
 
     async fn block_receipts(&self, block: B256) -> Result<Option<Vec<Inclusion>>, ChainError> {
-        self.read(move |sight, ledger| sight.block_receipts(ledger, block)).await
+        self.read(move |sight, ledger| sight.block_receipts(ledger, block))
+            .await
     }
 
     async fn receipts(&self, hashes: &[B256]) -> Result<Vec<Inclusion>, ChainError> {
         let hashes = hashes.to_vec();
-        self.read(move |sight, ledger| sight.receipts(ledger, &hashes)).await
+        self.read(move |sight, ledger| sight.receipts(ledger, &hashes))
+            .await
     }
 
     async fn revert_reason(&self, inclusion: &Inclusion) -> Result<Option<String>, ChainError> {
@@ -102,16 +131,22 @@ impl Chain for RemoteChain {
     }
 
     async fn nonces(&self, account: Address, query: ChainQuery) -> Result<ChainNonces, ChainError> {
-        self.read(move |sight, ledger| sight.nonces(ledger, account, query)).await
+        self.read(move |sight, ledger| sight.nonces(ledger, account, query))
+            .await
     }
 
     async fn fee_quote(&self) -> Result<FeeQuote, ChainError> {
-        self.read(|_, ledger| FeeQuote { base_fee: Some(ledger.base_fee), tip: ledger.tip }).await
+        self.read(|_, ledger| FeeQuote {
+            base_fee: Some(ledger.base_fee),
+            tip: ledger.tip,
+        })
+        .await
     }
 
     async fn estimate_gas(&self, call: &Call) -> Result<u64, CallFailed> {
         let call = call.clone();
-        self.read(move |sight, ledger| sight.estimate_gas(ledger, &call)).await?
+        self.read(move |sight, ledger| sight.estimate_gas(ledger, &call))
+            .await?
     }
 
     async fn send(&self, outgoing: &[Outgoing]) -> Vec<SendOutcome> {
@@ -119,8 +154,12 @@ impl Chain for RemoteChain {
             return vec![SendOutcome::Busy("the node is syncing".to_owned()); outgoing.len()];
         }
         let (chain, bytes) = (self.chain.clone(), outgoing.to_vec());
-        let unknown = |_| vec![SendOutcome::Unknown("the answer was lost".to_owned()); outgoing.len()];
-        self.wire.call(async move { chain.receive(&bytes) }).await.unwrap_or_else(unknown)
+        let outcome = match self.wire.call(async move { chain.receive(&bytes) }).await {
+            Ok(outcomes) => return outcomes,
+            Err(NoAnswer::Refused) => SendOutcome::Busy("connection refused".to_owned()),
+            Err(NoAnswer::Lost) => SendOutcome::Unknown("the answer was lost".to_owned()),
+        };
+        vec![outcome; outgoing.len()]
     }
 }
 
@@ -144,7 +183,11 @@ impl Sight {
             BlockTag::Number(number) => at_height(ledger, head, number),
             BlockTag::Hash(hash) => {
                 let known = ledger.blocks[&head].made;
-                ledger.blocks.get(&hash).filter(|block| block.made <= known).map(|b| b.header)
+                ledger
+                    .blocks
+                    .get(&hash)
+                    .filter(|block| block.made <= known)
+                    .map(|b| b.header)
             }
         }
     }
@@ -152,7 +195,9 @@ impl Sight {
     pub(super) fn headers(self, ledger: &Ledger, from: u64, count: u64) -> Vec<Header> {
         let head = self.head(ledger);
         let heights = from..from.saturating_add(count);
-        heights.map_while(|number| at_height(ledger, head, number)).collect()
+        heights
+            .map_while(|number| at_height(ledger, head, number))
+            .collect()
     }
 
     pub(super) fn block_receipts(self, ledger: &Ledger, hash: B256) -> Option<Vec<Inclusion>> {
@@ -161,17 +206,28 @@ impl Sight {
     }
 
     pub(super) fn receipts(self, ledger: &Ledger, hashes: &[B256]) -> Vec<Inclusion> {
-        hashes.iter().filter_map(|hash| self.receipt(ledger, *hash)).collect()
+        hashes
+            .iter()
+            .filter_map(|hash| self.receipt(ledger, *hash))
+            .collect()
     }
 
     fn receipt(self, ledger: &Ledger, hash: B256) -> Option<Inclusion> {
         let head = self.head(ledger);
-        let blocks = ledger.mined_in.get(&hash)?.iter().map(|block| &ledger.blocks[block]);
+        let blocks = ledger
+            .mined_in
+            .get(&hash)?
+            .iter()
+            .map(|block| &ledger.blocks[block]);
         let block = blocks.into_iter().find(|block| {
             let standing = at_height(ledger, head, block.header.number);
             standing.is_some_and(|there| there.hash == block.header.hash)
         })?;
-        block.receipts.iter().find(|inclusion| inclusion.tx_hash == hash).cloned()
+        block
+            .receipts
+            .iter()
+            .find(|inclusion| inclusion.tx_hash == hash)
+            .cloned()
     }
 
     pub(super) fn nonces(
@@ -194,7 +250,9 @@ impl Sight {
         }
         let balance: U256 = ledger.account(self.head(ledger), call.from).balance;
         if balance < call.value {
-            return Err(CallFailed::Underfunded("insufficient funds for transfer".to_owned()));
+            return Err(CallFailed::Underfunded(
+                "insufficient funds for transfer".to_owned(),
+            ));
         }
         let mut payload = Payload::transfer(Address::ZERO, call.value);
         payload.to = call.to;

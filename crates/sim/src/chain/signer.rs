@@ -21,20 +21,29 @@ impl MemorySigner {
     /// Local keys for these accounts.
     #[must_use]
     pub fn new(accounts: Vec<Address>) -> Self {
-        Self { accounts, travel: None }
+        Self {
+            accounts,
+            travel: None,
+        }
     }
 
     /// The same keys behind a network: never to be used inside a turn.
     #[must_use]
     pub fn remote(self, travel: Duration) -> Self {
-        Self { travel: Some(travel), ..self }
+        Self {
+            travel: Some(travel),
+            ..self
+        }
     }
 }
 
 #[async_trait]
 impl Signer for MemorySigner {
     fn accounts(&self) -> Vec<(Address, Vec<ChainId>)> {
-        self.accounts.iter().map(|account| (*account, Vec::new())).collect()
+        self.accounts
+            .iter()
+            .map(|account| (*account, Vec::new()))
+            .collect()
     }
 
     fn is_local(&self, _account: Address) -> bool {
@@ -45,14 +54,20 @@ impl Signer for MemorySigner {
         if let Some(travel) = self.travel {
             tokio::time::sleep(travel).await;
         }
-        envelopes.into_iter().map(|envelope| self.sign_one(&envelope, at)).collect()
+        envelopes
+            .into_iter()
+            .map(|envelope| self.sign_one(&envelope, at))
+            .collect()
     }
 }
 
 impl MemorySigner {
     fn sign_one(&self, envelope: &Unsigned, at: Time) -> Result<Attempt, SignError> {
         if !self.accounts.contains(&envelope.signer) {
-            return Err(SignError::Refused(format!("no key for {}", envelope.signer)));
+            return Err(SignError::Refused(format!(
+                "no key for {}",
+                envelope.signer
+            )));
         }
         let raw = envelope::encode(envelope);
         Ok(Attempt {

@@ -3,9 +3,8 @@
 use std::collections::BTreeSet;
 
 use domain::B256;
-use engine::ports::CommitOutcome;
 
-use super::Checker;
+use super::{Checker, applied};
 use crate::event::WorldEvent;
 
 /// See the module.
@@ -20,15 +19,20 @@ impl Checker for DurableBeforeSent {
     }
 
     fn after(&mut self, event: &WorldEvent) -> Result<(), String> {
-        if let WorldEvent::Committed { batch, outcome: CommitOutcome::Applied, .. } = event {
-            self.durable.extend(batch.writes.attempts.iter().map(|attempt| attempt.hash));
+        if let Some((_, batch)) = applied(event) {
+            self.durable
+                .extend(batch.writes.attempts.iter().map(|attempt| attempt.hash));
         }
-        match event {
-            WorldEvent::Sent { lane, nonce, hash, .. } if !self.durable.contains(hash) => {
-                Err(format!("{hash} of {lane} at nonce {nonce} was sent, and no store has it"))
-            }
-            _ => Ok(()),
+        if let WorldEvent::Sent {
+            lane, nonce, hash, ..
+        } = event
+            && !self.durable.contains(hash)
+        {
+            return Err(format!(
+                "{hash} of {lane} at nonce {nonce} was sent, and no store has it"
+            ));
         }
+        Ok(())
     }
 }
 
@@ -43,7 +47,10 @@ mod tests {
         let bytes = attempt(1, 0);
         let event = sent(lane(1), &bytes);
         assert!(checker.after(&event).is_err());
-        assert_eq!(checker.after(&applied(lane(1), |w| w.attempts = vec![bytes])), Ok(()));
+        assert_eq!(
+            checker.after(&applied(lane(1), |w| w.attempts = vec![bytes])),
+            Ok(())
+        );
         assert_eq!(checker.after(&event), Ok(()));
     }
 }

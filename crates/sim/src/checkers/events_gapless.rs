@@ -4,9 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use domain::{Event, EventKind, LaneKey, TxId};
-use engine::ports::CommitOutcome;
 
-use super::Checker;
+use super::{Checker, applied};
 use crate::event::WorldEvent;
 
 /// See the module.
@@ -40,10 +39,14 @@ impl Checker for EventsGapless {
     }
 
     fn after(&mut self, event: &WorldEvent) -> Result<(), String> {
-        let WorldEvent::Committed { lane, batch, outcome: CommitOutcome::Applied } = event else {
+        let Some((lane, batch)) = applied(event) else {
             return Ok(());
         };
-        batch.writes.events.iter().try_for_each(|event| self.read(*lane, event))
+        batch
+            .writes
+            .events
+            .iter()
+            .try_for_each(|event| self.read(lane, event))
     }
 }
 
@@ -55,7 +58,15 @@ mod tests {
     #[test]
     fn holes_and_headless_stories_are_seen() {
         let accept = |seq, tx| story(seq, tx, EventKind::TxAccepted { nonce: None });
-        let fail = |seq, tx| story(seq, tx, EventKind::TxFailed { reason: String::new() });
+        let fail = |seq, tx| {
+            story(
+                seq,
+                tx,
+                EventKind::TxFailed {
+                    reason: String::new(),
+                },
+            )
+        };
         let run = |events: Vec<Event>| {
             EventsGapless::default().after(&applied(lane(1), |writes| writes.events = events))
         };

@@ -4,9 +4,8 @@
 use std::collections::BTreeMap;
 
 use domain::{B256, ChainId, EventKind, Header};
-use engine::ports::CommitOutcome;
 
-use super::Checker;
+use super::{Checker, applied};
 use crate::event::WorldEvent;
 
 /// See the module.
@@ -20,18 +19,25 @@ impl FinalIsFinal {
     /// `required` says how many blocks must stand on a final one.
     #[must_use]
     pub fn new(required: impl Fn(ChainId) -> u64 + Send + 'static) -> Self {
-        Self { required: Box::new(required), canonical: BTreeMap::new() }
+        Self {
+            required: Box::new(required),
+            canonical: BTreeMap::new(),
+        }
     }
 
     fn confirmed(&self, chain: ChainId, number: u64, hash: B256) -> Result<(), String> {
         if self.canonical.get(&(chain, number)) != Some(&hash) {
-            return Err(format!("block {number} {hash} is told as final and is not on the chain"));
+            return Err(format!(
+                "block {number} {hash} is told as final and is not on the chain"
+            ));
         }
         let heights = self.canonical.range((chain, 0)..=(chain, u64::MAX));
         let head = heights.last().map_or(0, |((_, number), _)| *number);
         let required = (self.required)(chain);
         if head.saturating_sub(number) < required {
-            return Err(format!("block {number} is told as final at head {head}, not {required} deep"));
+            return Err(format!(
+                "block {number} is told as final at head {head}, not {required} deep"
+            ));
         }
         Ok(())
     }
@@ -49,25 +55,30 @@ impl Checker for FinalIsFinal {
     }
 
     fn after(&mut self, event: &WorldEvent) -> Result<(), String> {
-        match event {
-            WorldEvent::Mined { chain_id, header, .. } => {
-                self.canonical.insert((*chain_id, header.number), header.hash);
-                Ok(())
-            }
-            WorldEvent::Forked { chain_id, dropped } => {
-                self.forked(*chain_id, dropped);
-                Ok(())
-            }
-            WorldEvent::Committed { lane, batch, outcome: CommitOutcome::Applied } => {
-                batch.writes.events.iter().try_for_each(|event| match &event.kind {
-                    EventKind::TxConfirmed { block_number, block_hash, .. } => {
-                        self.confirmed(lane.chain_id, *block_number, *block_hash)
-                    }
-                    _ => Ok(()),
-                })
-            }
-            _ => Ok(()),
+        if let WorldEvent::Mined {
+            chain_id, header, ..
+        } = event
+        {
+            self.canonical
+                .insert((*chain_id, header.number), header.hash);
         }
+        if let WorldEvent::Forked { chain_id, dropped } = event {
+            self.forked(*chain_id, dropped);
+        }
+        let Some((lane, batch)) = applied(event) else {
+            return Ok(());
+        };
+        for event in &batch.writes.events {
+            if let EventKind::TxConfirmed {
+                block_number,
+                block_hash,
+                ..
+            } = &event.kind
+            {
+                self.confirmed(lane.chain_id, *block_number, *block_hash)?;
+            }
+        }
+        Ok(())
     }
 }
 
@@ -94,8 +105,14 @@ mod tests {
             assert_eq!(checker.after(&block(number, Vec::new())), Ok(()));
         }
         assert_eq!(checker.after(&told(1)), Ok(()));
-        assert!(checker.after(&told(2)).is_err(), "one block on it is not two");
+        assert!(
+            checker.after(&told(2)).is_err(),
+            "one block on it is not two"
+        );
         assert_eq!(checker.after(&forked(1)), Ok(()));
-        assert!(checker.after(&told(1)).is_err(), "it is not on the chain any more");
+        assert!(
+            checker.after(&told(1)).is_err(),
+            "it is not on the chain any more"
+        );
     }
 }

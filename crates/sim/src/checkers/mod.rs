@@ -7,11 +7,12 @@ mod final_is_final;
 mod nonce_once;
 mod nothing_lost;
 mod one_effect;
-mod token_only_rises;
 #[cfg(test)]
 mod testing;
+mod token_only_rises;
 
-use domain::ChainId;
+use domain::{ChainId, LaneKey};
+use engine::ports::{CommitOutcome, LaneBatch};
 
 use crate::event::WorldEvent;
 
@@ -30,6 +31,19 @@ pub trait Checker: Send {
 
     /// Looks at what just happened; says what is wrong with it.
     fn after(&mut self, event: &WorldEvent) -> Result<(), String>;
+}
+
+/// The batch, when the event is one that became durable.
+fn applied(event: &WorldEvent) -> Option<(LaneKey, &LaneBatch)> {
+    if let WorldEvent::Committed {
+        lane,
+        batch,
+        outcome: CommitOutcome::Applied,
+    } = event
+    {
+        return Some((*lane, batch));
+    }
+    None
 }
 
 /// Every promise that can be watched event by event.

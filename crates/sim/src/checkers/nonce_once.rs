@@ -4,9 +4,8 @@
 use std::collections::BTreeMap;
 
 use domain::{LaneKey, Nonce, Tx, TxId};
-use engine::ports::CommitOutcome;
 
-use super::Checker;
+use super::{Checker, applied};
 use crate::event::WorldEvent;
 
 /// See the module.
@@ -22,11 +21,16 @@ impl Checker for NonceOnce {
     }
 
     fn after(&mut self, event: &WorldEvent) -> Result<(), String> {
-        let WorldEvent::Committed { lane, batch, outcome: CommitOutcome::Applied } = event else {
+        let Some((lane, batch)) = applied(event) else {
             return Ok(());
         };
         // First everything is let go, then taken: a batch may move a nonce from one tx to another.
-        let rows: Vec<&Tx> = batch.writes.inserts.iter().chain(&batch.writes.updates).collect();
+        let rows: Vec<&Tx> = batch
+            .writes
+            .inserts
+            .iter()
+            .chain(&batch.writes.updates)
+            .collect();
         for tx in &rows {
             if let Some(place) = self.held.remove(&tx.id) {
                 self.holders.remove(&place);
@@ -34,13 +38,16 @@ impl Checker for NonceOnce {
         }
         for tx in &rows {
             let Some(nonce) = tx.nonce else { continue };
-            if let Some(other) = self.holders.insert((*lane, nonce), tx.id) {
-                return Err(format!("nonce {nonce} of {lane} is held by {other} and {}", tx.id));
+            if let Some(other) = self.holders.insert((lane, nonce), tx.id) {
+                return Err(format!(
+                    "nonce {nonce} of {lane} is held by {other} and {}",
+                    tx.id
+                ));
             }
-            self.held.insert(tx.id, (*lane, nonce));
+            self.held.insert(tx.id, (lane, nonce));
         }
         for attempt in &batch.writes.attempts {
-            let holder = self.holders.get(&(*lane, attempt.nonce));
+            let holder = self.holders.get(&(lane, attempt.nonce));
             if holder != Some(&attempt.tx_id) {
                 return Err(format!(
                     "attempt {} of {} is signed at nonce {}, which {holder:?} holds",
@@ -60,14 +67,24 @@ mod tests {
     #[test]
     fn a_nonce_may_move_but_not_be_shared() {
         let mut checker = NonceOnce::default();
-        assert_eq!(checker.after(&applied(lane(1), |w| w.inserts = vec![tx(1, Some(5))])), Ok(()));
+        assert_eq!(
+            checker.after(&applied(lane(1), |w| w.inserts = vec![tx(1, Some(5))])),
+            Ok(())
+        );
         let moves = applied(lane(1), |writes| {
             writes.updates = vec![tx(1, None)];
             writes.inserts = vec![tx(2, Some(5))];
         });
         assert_eq!(checker.after(&moves), Ok(()));
-        assert_eq!(checker.after(&applied(lane(2), |w| w.inserts = vec![tx(3, Some(5))])), Ok(()));
-        assert!(checker.after(&applied(lane(1), |w| w.updates = vec![tx(1, Some(5))])).is_err());
+        assert_eq!(
+            checker.after(&applied(lane(2), |w| w.inserts = vec![tx(3, Some(5))])),
+            Ok(())
+        );
+        assert!(
+            checker
+                .after(&applied(lane(1), |w| w.updates = vec![tx(1, Some(5))]))
+                .is_err()
+        );
     }
 
     #[test]
@@ -78,7 +95,15 @@ mod tests {
             writes.attempts = vec![attempt(1, 5)];
         });
         assert_eq!(checker.after(&signed), Ok(()));
-        assert!(checker.after(&applied(lane(1), |w| w.attempts = vec![attempt(2, 5)])).is_err());
-        assert!(checker.after(&applied(lane(1), |w| w.attempts = vec![attempt(1, 6)])).is_err());
+        assert!(
+            checker
+                .after(&applied(lane(1), |w| w.attempts = vec![attempt(2, 5)]))
+                .is_err()
+        );
+        assert!(
+            checker
+                .after(&applied(lane(1), |w| w.attempts = vec![attempt(1, 6)]))
+                .is_err()
+        );
     }
 }

@@ -3,10 +3,11 @@
 //! every request of a simulated workload carries its key as call data.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use domain::{B256, Bytes, ChainId, LaneKey, RequestId, TxId};
 
-use super::Checker;
+use super::{Checker, applied};
 use crate::chain::ChainTx;
 use crate::event::{Answer, WorldEvent};
 
@@ -25,15 +26,22 @@ type Effect = (LaneKey, Bytes);
 impl OneEffect {
     fn name_tx(&mut self, lane: LaneKey, request: &RequestId, tx: TxId) -> Result<(), String> {
         let known = *self.named.entry((lane, request.clone())).or_insert(tx);
-        if known == tx { Ok(()) } else { Err(format!("{request} is both {known} and {tx}")) }
+        if known == tx {
+            Ok(())
+        } else {
+            Err(format!("{request} is both {known} and {tx}"))
+        }
     }
 
-    fn mined(&mut self, chain: ChainId, block: B256, txs: &[&ChainTx]) -> Result<(), String> {
+    fn mined(&mut self, chain: ChainId, block: B256, txs: &[Arc<ChainTx>]) -> Result<(), String> {
         let effects: Vec<Effect> = txs
             .iter()
             .filter(|tx| !tx.envelope.data.is_empty())
             .map(|tx| {
-                let lane = LaneKey { chain_id: chain, signer: tx.envelope.signer };
+                let lane = LaneKey {
+                    chain_id: chain,
+                    signer: tx.envelope.signer,
+                };
                 (lane, tx.envelope.data.clone())
             })
             .collect();
@@ -64,40 +72,43 @@ impl Checker for OneEffect {
     }
 
     fn after(&mut self, event: &WorldEvent) -> Result<(), String> {
-        match event {
-            WorldEvent::Committed { lane, batch, outcome: engine::ports::CommitOutcome::Applied } => {
-                let rows = batch.writes.inserts.iter();
-                rows.map(|tx| self.name_tx(*lane, &tx.request_id, tx.id)).collect()
+        if let Some((lane, batch)) = applied(event) {
+            for tx in &batch.writes.inserts {
+                self.name_tx(lane, &tx.request_id, tx.id)?;
             }
-            WorldEvent::Queued { lane, request_id, tx_id } => {
-                self.name_tx(*lane, request_id, *tx_id)
-            }
-            WorldEvent::Answered {
-                lane, request_id, answer: Answer::Accepted { tx_id, .. }, ..
-            } => self.name_tx(*lane, request_id, *tx_id),
-            WorldEvent::Mined { chain_id, header, txs } => {
-                let txs: Vec<&ChainTx> = txs.iter().map(AsRef::as_ref).collect();
-                self.mined(*chain_id, header.hash, &txs)
-            }
-            WorldEvent::Forked { dropped, .. } => {
-                dropped.iter().for_each(|header| self.taken_back(header.hash));
-                Ok(())
-            }
-            WorldEvent::Committed { .. }
-            | WorldEvent::Answered { .. }
-            | WorldEvent::Phase(_)
-            | WorldEvent::Started(_)
-            | WorldEvent::Crashed { .. }
-            | WorldEvent::Frozen(_)
-            | WorldEvent::Thawed(_)
-            | WorldEvent::Cut { .. }
-            | WorldEvent::Granted { .. }
-            | WorldEvent::Released { .. }
-            | WorldEvent::Regranted { .. }
-            | WorldEvent::Sent { .. }
-            | WorldEvent::Dropped { .. }
-            | WorldEvent::Asked { .. } => Ok(()),
         }
+        if let WorldEvent::Queued {
+            lane,
+            request_id,
+            tx_id,
+        } = event
+        {
+            self.name_tx(*lane, request_id, *tx_id)?;
+        }
+        if let WorldEvent::Answered {
+            lane,
+            request_id,
+            answer,
+            ..
+        } = event
+            && let Answer::Accepted { tx_id, .. } = answer
+        {
+            self.name_tx(*lane, request_id, *tx_id)?;
+        }
+        if let WorldEvent::Forked { dropped, .. } = event {
+            dropped
+                .iter()
+                .for_each(|header| self.taken_back(header.hash));
+        }
+        if let WorldEvent::Mined {
+            chain_id,
+            header,
+            txs,
+        } = event
+        {
+            self.mined(*chain_id, header.hash, txs)?;
+        }
+        Ok(())
     }
 }
 
@@ -129,7 +140,14 @@ mod tests {
         let first = tx(1, None);
         let mut second = tx(2, None);
         second.request_id = first.request_id.clone();
-        assert_eq!(checker.after(&applied(lane(1), |w| w.inserts = vec![first])), Ok(()));
-        assert!(checker.after(&applied(lane(1), |w| w.inserts = vec![second])).is_err());
+        assert_eq!(
+            checker.after(&applied(lane(1), |w| w.inserts = vec![first])),
+            Ok(())
+        );
+        assert!(
+            checker
+                .after(&applied(lane(1), |w| w.inserts = vec![second]))
+                .is_err()
+        );
     }
 }

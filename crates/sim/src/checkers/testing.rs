@@ -17,7 +17,10 @@ use crate::event::{Answer, WorldEvent};
 const CHAIN: ChainId = ChainId(1);
 
 pub(super) fn lane(number: u8) -> LaneKey {
-    LaneKey { chain_id: CHAIN, signer: Address::repeat_byte(number) }
+    LaneKey {
+        chain_id: CHAIN,
+        signer: Address::repeat_byte(number),
+    }
 }
 
 pub(super) fn tx(number: u128, nonce: Option<u64>) -> Tx {
@@ -80,7 +83,12 @@ pub(super) fn chain_tx(lane: LaneKey, nonce: u64, data: &'static [u8]) -> Arc<Ch
 }
 
 pub(super) fn story(seq: u64, tx: u128, kind: EventKind) -> Event {
-    Event { seq, at: Time(0), tx_id: Some(TxId(Uuid::from_u128(tx))), kind }
+    Event {
+        seq,
+        at: Time(0),
+        tx_id: Some(TxId(Uuid::from_u128(tx))),
+        kind,
+    }
 }
 
 pub(super) fn applied(lane: LaneKey, fill: impl FnOnce(&mut Writes)) -> WorldEvent {
@@ -96,7 +104,11 @@ pub(super) fn applied_under(lane: LaneKey, node: &str, token: u64) -> WorldEvent
 fn committed(lane: LaneKey, node: &str, token: u64, writes: Writes) -> WorldEvent {
     let grant = GrantId(Uuid::from_u128(1));
     let batch = LaneBatch {
-        right: Right { lane: LaneId(1), token: Token(token), grant },
+        right: Right {
+            lane: LaneId(1),
+            token: Token(token),
+            grant,
+        },
         batch: BatchId(Uuid::from_u128(1)),
         node: NodeName(node.to_owned()),
         at: Time(0),
@@ -104,12 +116,21 @@ fn committed(lane: LaneKey, node: &str, token: u64, writes: Writes) -> WorldEven
         next_nonce: Nonce(0),
         writes,
     };
-    WorldEvent::Committed { lane, batch: Arc::new(batch), outcome: CommitOutcome::Applied }
+    WorldEvent::Committed {
+        lane,
+        batch: Arc::new(batch),
+        outcome: CommitOutcome::Applied,
+    }
 }
 
 pub(super) fn granted(lane: LaneKey, node: &str, token: u64) -> WorldEvent {
     let node = NodeName(node.to_owned());
-    WorldEvent::Granted { lane, node, token: Token(token), taken_from: None }
+    WorldEvent::Granted {
+        lane,
+        node,
+        token: Token(token),
+        taken_from: None,
+    }
 }
 
 pub(super) fn accepted(lane: LaneKey, number: u128) -> WorldEvent {
@@ -118,7 +139,10 @@ pub(super) fn accepted(lane: LaneKey, number: u128) -> WorldEvent {
         lane,
         request_id: tx.request_id,
         node: NodeName("a".to_owned()),
-        answer: Answer::Accepted { tx_id: tx.id, is_new: true },
+        answer: Answer::Accepted {
+            tx_id: tx.id,
+            is_new: true,
+        },
     }
 }
 
@@ -133,11 +157,18 @@ pub(super) fn sent(lane: LaneKey, attempt: &Attempt) -> WorldEvent {
 
 /// A block whose height and hash are its number.
 pub(super) fn block(number: u8, txs: Vec<Arc<ChainTx>>) -> WorldEvent {
-    WorldEvent::Mined { chain_id: CHAIN, header: header(number), txs }
+    WorldEvent::Mined {
+        chain_id: CHAIN,
+        header: header(number),
+        txs,
+    }
 }
 
 pub(super) fn forked(number: u8) -> WorldEvent {
-    WorldEvent::Forked { chain_id: CHAIN, dropped: vec![header(number)] }
+    WorldEvent::Forked {
+        chain_id: CHAIN,
+        dropped: vec![header(number)],
+    }
 }
 
 fn header(number: u8) -> Header {

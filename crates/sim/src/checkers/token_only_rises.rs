@@ -4,9 +4,8 @@
 use std::collections::BTreeMap;
 
 use domain::{LaneKey, NodeName, Token};
-use engine::ports::CommitOutcome;
 
-use super::Checker;
+use super::{Checker, applied};
 use crate::event::WorldEvent;
 
 /// See the module.
@@ -22,13 +21,17 @@ impl TokenOnlyRises {
         if token == held.next() || (token == held && keeper == *node) {
             return Ok(());
         }
-        Err(format!("{lane} was granted to {node} under {token}, {keeper} had it under {held}"))
+        Err(format!(
+            "{lane} was granted to {node} under {token}, {keeper} had it under {held}"
+        ))
     }
 
     fn written(&self, lane: LaneKey, token: Token, node: &NodeName) -> Result<(), String> {
         match self.newest.get(&lane) {
             Some((newest, keeper)) if *newest == token && keeper == node => Ok(()),
-            other => Err(format!("{node} wrote {lane} under {token}, it was granted to {other:?}")),
+            other => Err(format!(
+                "{node} wrote {lane} under {token}, it was granted to {other:?}"
+            )),
         }
     }
 }
@@ -39,13 +42,16 @@ impl Checker for TokenOnlyRises {
     }
 
     fn after(&mut self, event: &WorldEvent) -> Result<(), String> {
-        match event {
-            WorldEvent::Granted { lane, node, token, .. } => self.granted(*lane, *token, node),
-            WorldEvent::Committed { lane, batch, outcome: CommitOutcome::Applied } => {
-                self.written(*lane, batch.right.token, &batch.node)
-            }
-            _ => Ok(()),
+        if let WorldEvent::Granted {
+            lane, node, token, ..
+        } = event
+        {
+            self.granted(*lane, *token, node)?;
         }
+        if let Some((lane, batch)) = applied(event) {
+            self.written(lane, batch.right.token, &batch.node)?;
+        }
+        Ok(())
     }
 }
 

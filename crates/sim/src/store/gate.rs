@@ -9,7 +9,9 @@ use super::rows::{EventRow, LaneRow, Rows, TxRow, count};
 
 impl Rows {
     pub(super) fn commit(&mut self, batch: &LaneBatch) -> CommitOutcome {
-        let Some(lane) = self.held_by(batch.right) else { return CommitOutcome::Fenced };
+        let Some(lane) = self.held_by(batch.right) else {
+            return CommitOutcome::Fenced;
+        };
         if lane.event_seq != batch.event_seq_before {
             return CommitOutcome::Fenced;
         }
@@ -25,31 +27,43 @@ impl Rows {
     fn check(&self, lane: &LaneRow, batch: &LaneBatch) -> Result<(), Conflict> {
         let writes = &batch.writes;
         check_requests(lane, &writes.inserts)?;
-        check_nonces(lane, writes)?;
         let inserted: BTreeSet<TxId> = writes.inserts.iter().map(|tx| tx.id).collect();
         let updated: BTreeSet<TxId> = writes.updates.iter().map(|tx| tx.id).collect();
         let folded = inserted.len() + updated.len() == writes.inserts.len() + writes.updates.len();
         expect_rows(folded && inserted.is_disjoint(&updated), || {
             "two writes to one tx in one batch".to_owned()
         })?;
-        for id in &inserted {
-            expect_rows(!self.tx_lanes.contains_key(id), || format!("tx {id} is there already"))?;
-        }
         for id in &updated {
-            expect_rows(lane.txs.contains_key(id), || format!("tx {id} is not there"))?;
+            expect_rows(lane.txs.contains_key(id), || {
+                format!("tx {id} is not there")
+            })?;
+        }
+        check_nonces(lane, writes)?;
+        for id in &inserted {
+            expect_rows(!self.tx_lanes.contains_key(id), || {
+                format!("tx {id} is there already")
+            })?;
         }
         let has_tx = |id: &TxId| lane.txs.contains_key(id) || inserted.contains(id);
         self.check_attempts(lane, writes, has_tx)?;
         for (seq, event) in (batch.event_seq_before..).skip(1).zip(&writes.events) {
-            expect_rows(event.seq == seq, || format!("event {} where {seq} is due", event.seq))?;
+            expect_rows(event.seq == seq, || {
+                format!("event {} where {seq} is due", event.seq)
+            })?;
         }
         for id in &writes.wakes_added {
-            expect_rows(has_tx(id) && !lane.wakes.contains(id), || format!("wake {id} is there"))?;
+            expect_rows(has_tx(id) && !lane.wakes.contains(id), || {
+                format!("wake {id} is there")
+            })?;
         }
         for id in &writes.wakes_done {
-            expect_rows(lane.wakes.contains(id), || format!("wake {id} is not there"))?;
+            expect_rows(lane.wakes.contains(id), || {
+                format!("wake {id} is not there")
+            })?;
         }
-        expect_rows(batch.next_nonce >= lane.next_nonce, || "the cursor falls".to_owned())
+        expect_rows(batch.next_nonce >= lane.next_nonce, || {
+            "the cursor falls".to_owned()
+        })
     }
 
     fn check_attempts(
@@ -63,17 +77,31 @@ impl Rows {
             let hash = attempt.hash;
             let is_new = !self.hashes.contains_key(&hash) && new.insert(hash);
             expect_rows(is_new, || format!("attempt {hash} is there already"))?;
-            expect_rows(has_tx(&attempt.tx_id), || format!("attempt {hash} has no tx"))?;
+            expect_rows(has_tx(&attempt.tx_id), || {
+                format!("attempt {hash} has no tx")
+            })?;
         }
         for (hash, _) in &writes.first_sent {
-            let is_ours = self.hashes.get(hash).is_some_and(|id| lane.txs.contains_key(id));
-            expect_rows(is_ours || new.contains(hash), || format!("attempt {hash} is not there"))?;
+            let is_ours = self
+                .hashes
+                .get(hash)
+                .is_some_and(|id| lane.txs.contains_key(id));
+            expect_rows(is_ours || new.contains(hash), || {
+                format!("attempt {hash} is not there")
+            })?;
         }
         Ok(())
     }
 
     fn apply(&mut self, batch: &LaneBatch) {
-        let Self { lanes, tx_lanes, hashes, headers, feed, .. } = self;
+        let Self {
+            lanes,
+            tx_lanes,
+            hashes,
+            headers,
+            feed,
+            ..
+        } = self;
         let lane = lanes
             .iter_mut()
             .find(|lane| lane.id == batch.right.lane)
@@ -85,7 +113,13 @@ impl Rows {
         for tx in &writes.inserts {
             tx_lanes.insert(tx.id, lane.id);
             lane.requests.insert(tx.request_id.clone(), tx.id);
-            lane.txs.insert(tx.id, TxRow { tx: tx.clone(), attempts: Vec::new() });
+            lane.txs.insert(
+                tx.id,
+                TxRow {
+                    tx: tx.clone(),
+                    attempts: Vec::new(),
+                },
+            );
         }
         // Nonces last: one tx may give up what another takes in the same batch.
         for tx in writes.updates.iter().chain(&writes.inserts) {
@@ -100,11 +134,16 @@ impl Rows {
         }
         for (hash, at) in &writes.first_sent {
             let row = lane.txs.get_mut(&hashes[hash]).expect("checked");
-            let attempt = row.attempts.iter_mut().find(|attempt| attempt.hash == *hash);
+            let attempt = row
+                .attempts
+                .iter_mut()
+                .find(|attempt| attempt.hash == *hash);
             attempt.expect("checked").first_sent_at.get_or_insert(*at);
         }
         for header in &writes.headers {
-            headers.entry((lane.key.chain_id, header.hash)).or_insert(*header);
+            headers
+                .entry((lane.key.chain_id, header.hash))
+                .or_insert(*header);
         }
         for event in &writes.events {
             lane.events.push(feed.len());
@@ -155,8 +194,10 @@ fn check_nonces(lane: &LaneRow, writes: &Writes) -> Result<(), Conflict> {
     let mut taken: BTreeMap<Nonce, TxId> = BTreeMap::new();
     for tx in writes.updates.iter().chain(&writes.inserts) {
         let Some(nonce) = tx.nonce else { continue };
-        let held_elsewhere =
-            lane.nonces.get(&nonce).is_some_and(|id| *id != tx.id && !moved.contains(id));
+        let held_elsewhere = lane
+            .nonces
+            .get(&nonce)
+            .is_some_and(|id| *id != tx.id && !moved.contains(id));
         if held_elsewhere || taken.insert(nonce, tx.id).is_some() {
             return Err(Conflict::Nonce(nonce));
         }
@@ -165,5 +206,9 @@ fn check_nonces(lane: &LaneRow, writes: &Writes) -> Result<(), Conflict> {
 }
 
 fn expect_rows(holds: bool, what: impl FnOnce() -> String) -> Result<(), Conflict> {
-    if holds { Ok(()) } else { Err(Conflict::Rows(what())) }
+    if holds {
+        Ok(())
+    } else {
+        Err(Conflict::Rows(what()))
+    }
 }

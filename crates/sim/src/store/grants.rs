@@ -36,7 +36,14 @@ impl Rows {
             token,
             expires_at: now.plus(ask.duration),
         });
-        Acquired::Granted { right: Right { lane: lane.id, token, grant }, taken_from }
+        Acquired::Granted {
+            right: Right {
+                lane: lane.id,
+                token,
+                grant,
+            },
+            taken_from,
+        }
     }
 
     pub(super) fn renew(&mut self, ask: &Ask, right: Right, now: Time) -> Renewal {
@@ -56,47 +63,53 @@ impl Rows {
     }
 
     pub(super) fn regrant(&mut self, right: Right, grant: GrantId) -> Regranted {
-        let Some(lane) = self.lane_mut(right.lane) else { return Regranted::Fenced };
+        let Some(lane) = self.lane_mut(right.lane) else {
+            return Regranted::Fenced;
+        };
         let renewed = Right { grant, ..right };
         // A repeat whose first answer was lost finds its own grant there already.
         if !lane.is_held_by(right) && !lane.is_held_by(renewed) {
             return Regranted::Fenced;
         }
         lane.grant = Some(grant);
-        Regranted::Held { right: renewed, last_batch: lane.last_batch }
+        Regranted::Held {
+            right: renewed,
+            last_batch: lane.last_batch,
+        }
     }
 
     pub(super) fn lanes_with_work(&self, ask: &Ask, now: Time) -> Vec<Work> {
-        let takeable = self.lanes.iter().filter(|lane| match lane.decide(ask, now) {
+        let lanes = self.lane_ids.values().filter_map(|id| self.lane(*id));
+        let takeable = lanes.filter(|lane| match lane.decide(ask, now) {
             Decision::Insert | Decision::Renew | Decision::TakeOver => true,
             Decision::NotKeeper => false,
         });
         takeable
             .filter(|lane| !lane.wakes.is_empty() || lane.open().next().is_some())
-            .map(|lane| Work { lane: lane.key, has_queued: !lane.wakes.is_empty() })
+            .map(|lane| Work {
+                lane: lane.key,
+                has_queued: !lane.wakes.is_empty(),
+            })
             .collect()
     }
 
-    pub(super) fn heartbeat(&mut self, member: &Member, now: Time) -> bool {
-        let seen = Member { seen_at: now, ..member.clone() };
-        match self.members.get(&member.node) {
-            // The life that began later is the one that lives.
-            Some(held)
-                if held.incarnation != member.incarnation
-                    && held.started_at > member.started_at =>
-            {
-                false
-            }
-            Some(_) | None => {
-                self.members.insert(member.node.clone(), seen);
-                true
-            }
+    pub(super) fn heartbeat(&mut self, member: &Member) -> bool {
+        let life = (member.node.clone(), member.incarnation);
+        if self.past_lives.contains(&life) {
+            return false;
         }
+        let before = self.members.insert(member.node.clone(), member.clone());
+        if let Some(before) = before.filter(|before| before.incarnation != member.incarnation) {
+            self.past_lives.insert((before.node, before.incarnation));
+        }
+        true
     }
 
     /// The lease of a lane, when it is the asker's under this right and was not given back.
     fn leased(&mut self, ask: &Ask, right: Right) -> Option<&mut Lease> {
-        let lane = self.lane_mut(right.lane).filter(|lane| lane.is_held_by(right))?;
+        let lane = self
+            .lane_mut(right.lane)
+            .filter(|lane| lane.is_held_by(right))?;
         lane.lease.as_mut().filter(|lease| {
             lease.owner == ask.node
                 && lease.incarnation == ask.incarnation
@@ -107,6 +120,12 @@ impl Rows {
 
 impl LaneRow {
     fn decide(&self, ask: &Ask, now: Time) -> Decision {
-        Lease::decide(self.lease.as_ref(), &ask.node, ask.incarnation, now, ask.skew)
+        Lease::decide(
+            self.lease.as_ref(),
+            &ask.node,
+            ask.incarnation,
+            now,
+            ask.skew,
+        )
     }
 }

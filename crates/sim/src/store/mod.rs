@@ -12,9 +12,7 @@ mod rows;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
-use domain::{
-    B256, GrantId, LaneId, LaneImage, LaneKey, Nonce, RequestId, Right, Time, Tx, TxId,
-};
+use domain::{B256, GrantId, LaneId, LaneImage, LaneKey, Nonce, RequestId, Right, Time, Tx, TxId};
 use engine::ports::{
     Acquired, Ask, Clock, CommitOutcome, EventFilter, EventPage, EventRecord, LaneBatch,
     LaneRecord, Member, NewQueued, Regranted, Renewal, Store, StoreError, TxFilter, TxPage,
@@ -39,13 +37,20 @@ impl MemoryStore {
     /// An empty store; `clock` is the database's.
     #[must_use]
     pub fn new(clock: Arc<dyn Clock>) -> Self {
-        Self { rows: Arc::default(), clock, trace: None }
+        Self {
+            rows: Arc::default(),
+            clock,
+            trace: None,
+        }
     }
 
     /// Tells every write to a trace.
     #[must_use]
     pub fn traced(self, trace: Trace) -> Self {
-        Self { trace: Some(trace), ..self }
+        Self {
+            trace: Some(trace),
+            ..self
+        }
     }
 
     /// One transaction: nothing else happens while the lock is held, and no await can be inside.
@@ -98,19 +103,28 @@ impl Store for MemoryStore {
         lanes: &[(LaneKey, GrantId)],
     ) -> Result<Vec<Acquired>, StoreError> {
         let mut rows = self.rows();
-        Ok(lanes.iter().map(|(key, grant)| self.acquire_one(&mut rows, ask, *key, *grant)).collect())
+        Ok(lanes
+            .iter()
+            .map(|(key, grant)| self.acquire_one(&mut rows, ask, *key, *grant))
+            .collect())
     }
 
     async fn renew(&self, ask: &Ask, rights: &[Right]) -> Result<Vec<Renewal>, StoreError> {
         let (mut rows, now) = (self.rows(), self.now());
-        Ok(rights.iter().map(|right| rows.renew(ask, *right, now)).collect())
+        Ok(rights
+            .iter()
+            .map(|right| rows.renew(ask, *right, now))
+            .collect())
     }
 
     async fn release(&self, ask: &Ask, rights: &[Right]) -> Result<(), StoreError> {
         let mut rows = self.rows();
         for right in rights {
             if let Some(lane) = rows.release(ask, *right) {
-                self.tell(|| WorldEvent::Released { lane, node: ask.node.clone() });
+                self.tell(|| WorldEvent::Released {
+                    lane,
+                    node: ask.node.clone(),
+                });
             }
         }
         Ok(())
@@ -135,7 +149,10 @@ impl Store for MemoryStore {
 
     async fn commit(&self, batches: Vec<LaneBatch>) -> Vec<CommitOutcome> {
         let mut rows = self.rows();
-        batches.into_iter().map(|batch| self.commit_one(&mut rows, batch)).collect()
+        batches
+            .into_iter()
+            .map(|batch| self.commit_one(&mut rows, batch))
+            .collect()
     }
 
     async fn regrant(&self, right: Right, grant: GrantId) -> Result<Regranted, StoreError> {
@@ -143,7 +160,10 @@ impl Store for MemoryStore {
         let regranted = rows.regrant(right, grant);
         let lane = rows.lane(right.lane).map(|lane| lane.key);
         if let Some(lane) = lane {
-            self.tell(|| WorldEvent::Regranted { lane, outcome: regranted });
+            self.tell(|| WorldEvent::Regranted {
+                lane,
+                outcome: regranted,
+            });
         }
         Ok(regranted)
     }
@@ -153,7 +173,10 @@ impl Store for MemoryStore {
         requests: &[(LaneId, RequestId)],
     ) -> Result<Vec<Option<Tx>>, StoreError> {
         let rows = self.rows();
-        Ok(requests.iter().map(|(lane, request)| rows.find_request(*lane, request)).collect())
+        Ok(requests
+            .iter()
+            .map(|(lane, request)| rows.find_request(*lane, request))
+            .collect())
     }
 
     async fn queue(&self, requests: Vec<NewQueued>) -> Result<Vec<Tx>, StoreError> {
@@ -179,7 +202,7 @@ impl Store for MemoryStore {
     }
 
     async fn heartbeat(&self, member: &Member) -> Result<bool, StoreError> {
-        Ok(self.rows().heartbeat(member, self.now()))
+        Ok(self.rows().heartbeat(member))
     }
 
     async fn members(&self) -> Result<Vec<Member>, StoreError> {
@@ -187,7 +210,7 @@ impl Store for MemoryStore {
     }
 
     async fn tx(&self, id: TxId) -> Result<Option<TxRecord>, StoreError> {
-        self.rows().tx(id)
+        Ok(self.rows().tx(id))
     }
 
     async fn tx_by_request(
@@ -195,15 +218,15 @@ impl Store for MemoryStore {
         lane: LaneKey,
         request_id: &RequestId,
     ) -> Result<Option<TxRecord>, StoreError> {
-        self.rows().tx_by_request(lane, request_id)
+        Ok(self.rows().tx_by_request(lane, request_id))
     }
 
     async fn tx_by_hash(&self, hash: B256) -> Result<Option<TxRecord>, StoreError> {
-        self.rows().tx_by_hash(hash)
+        Ok(self.rows().tx_by_hash(hash))
     }
 
     async fn txs(&self, filter: &TxFilter) -> Result<TxPage, StoreError> {
-        self.rows().txs(filter)
+        Ok(self.rows().txs(filter))
     }
 
     async fn tx_events(&self, id: TxId) -> Result<Option<Vec<EventRecord>>, StoreError> {
@@ -216,6 +239,9 @@ impl Store for MemoryStore {
 
     async fn lanes(&self, keys: &[LaneKey]) -> Result<Vec<LaneRecord>, StoreError> {
         let rows = self.rows();
-        Ok(keys.iter().filter_map(|key| rows.lane_record(*key)).collect())
+        Ok(keys
+            .iter()
+            .filter_map(|key| rows.lane_record(*key))
+            .collect())
     }
 }

@@ -8,27 +8,20 @@ use engine::ports::{
 use super::rows::{EventRow, LaneRow, Rows, TxRow, count};
 
 impl Rows {
-    pub(super) fn tx(&self, id: TxId) -> Result<Option<TxRecord>, StoreError> {
-        self.tx_row(id).map(|(lane, row)| self.record(lane, row)).transpose()
+    pub(super) fn tx(&self, id: TxId) -> Option<TxRecord> {
+        self.tx_row(id).map(|(lane, row)| self.record(lane, row))
     }
 
-    pub(super) fn tx_by_request(
-        &self,
-        lane: LaneKey,
-        request_id: &RequestId,
-    ) -> Result<Option<TxRecord>, StoreError> {
-        let lane = self.lane_ids.get(&lane).and_then(|id| self.lane(*id));
-        match lane.and_then(|lane| lane.requests.get(request_id)) {
-            Some(id) => self.tx(*id),
-            None => Ok(None),
-        }
+    pub(super) fn tx_by_request(&self, lane: LaneKey, request_id: &RequestId) -> Option<TxRecord> {
+        let lane = self.lane(*self.lane_ids.get(&lane)?)?;
+        self.tx(*lane.requests.get(request_id)?)
     }
 
-    pub(super) fn tx_by_hash(&self, hash: B256) -> Result<Option<TxRecord>, StoreError> {
-        self.hashes.get(&hash).map_or(Ok(None), |id| self.tx(*id))
+    pub(super) fn tx_by_hash(&self, hash: B256) -> Option<TxRecord> {
+        self.tx(*self.hashes.get(&hash)?)
     }
 
-    pub(super) fn txs(&self, filter: &TxFilter) -> Result<TxPage, StoreError> {
+    pub(super) fn txs(&self, filter: &TxFilter) -> TxPage {
         let older = match filter.after {
             Some(after) => self.tx_lanes.range(..after),
             None => self.tx_lanes.range::<TxId, _>(..),
@@ -39,28 +32,36 @@ impl Rows {
                 && filter.signer.is_none_or(|signer| signer == lane.key.signer)
                 && filter.state.is_none_or(|state| state == row.tx.state)
         });
-        let page = wanted.by_ref().take(filter.limit).map(|(lane, row)| self.record(lane, row));
-        let txs = page.collect::<Result<Vec<_>, _>>()?;
+        let page = wanted
+            .by_ref()
+            .take(filter.limit)
+            .map(|(lane, row)| self.record(lane, row));
+        let txs: Vec<TxRecord> = page.collect();
         let has_more = wanted.next().is_some();
         let next = txs.last().filter(|_| has_more).map(|record| record.tx.id);
-        Ok(TxPage { txs, next })
+        TxPage { txs, next }
     }
 
     pub(super) fn tx_events(&self, id: TxId) -> Result<Option<Vec<EventRecord>>, StoreError> {
-        let Some((lane, row)) = self.tx_row(id) else { return Ok(None) };
+        let Some((lane, row)) = self.tx_row(id) else {
+            return Ok(None);
+        };
         let history = row.tx.event_seqs.iter().map(|seq| {
             let place = usize::try_from(seq.saturating_sub(1)).ok();
             let position = place.and_then(|place| lane.events.get(place)).copied();
             let position = position.ok_or_else(|| {
                 StoreError::Corrupt(format!("tx {id} names event {seq}, which is not there"))
             })?;
-            self.event(position)
+            Ok(self.event(position))
         });
         history.collect::<Result<Vec<_>, _>>().map(Some)
     }
 
     pub(super) fn events(&self, filter: &EventFilter) -> Result<EventPage, StoreError> {
-        let from = filter.after.as_deref().map_or(Ok(0), |after| self.position(after))?;
+        let from = filter
+            .after
+            .as_deref()
+            .map_or(Ok(0), |after| self.position(after))?;
         let mut events = Vec::new();
         let mut next = from;
         for (position, row) in self.feed.iter().enumerate().skip(from) {
@@ -69,10 +70,13 @@ impl Rows {
             }
             next = position + 1;
             if self.is_wanted(row, filter) {
-                events.push(self.event(position)?);
+                events.push(self.event(position));
             }
         }
-        Ok(EventPage { events, next: cursor(next) })
+        Ok(EventPage {
+            events,
+            next: cursor(next),
+        })
     }
 
     pub(super) fn lane_record(&self, key: LaneKey) -> Option<LaneRecord> {
@@ -88,27 +92,42 @@ impl Rows {
     }
 
     fn is_wanted(&self, row: &EventRow, filter: &EventFilter) -> bool {
-        let Some(lane) = self.lane(row.lane) else { return false };
+        let Some(lane) = self.lane(row.lane) else {
+            return false;
+        };
         filter.chain_id.is_none_or(|id| id == lane.key.chain_id)
             && filter.signer.is_none_or(|signer| signer == lane.key.signer)
             && (filter.kinds.is_empty()
-                || filter.kinds.iter().any(|kind| kind == row.event.kind.word()))
+                || filter
+                    .kinds
+                    .iter()
+                    .any(|kind| kind == row.event.kind.word()))
     }
 
     /// The place in the feed that a cursor names.
     fn position(&self, text: &str) -> Result<usize, StoreError> {
-        let position = text.strip_prefix('m').and_then(|digits| digits.parse::<usize>().ok());
+        let position = text
+            .strip_prefix('m')
+            .and_then(|digits| digits.parse::<usize>().ok());
         position
             .filter(|position| *position <= self.feed.len())
             .ok_or_else(|| StoreError::Invalid(format!("{text:?} is not a cursor of this feed")))
     }
 
-    fn event(&self, position: usize) -> Result<EventRecord, StoreError> {
+    fn event(&self, position: usize) -> EventRecord {
         let row = &self.feed[position];
         let lane = self.lane(row.lane).expect("events belong to lanes");
         let walk = match &row.event.kind {
-            EventKind::TxConfirmations { block_hash, counted, .. }
-            | EventKind::TxConfirmed { block_hash, counted, .. } => Some((*block_hash, *counted)),
+            EventKind::TxConfirmations {
+                block_hash,
+                counted,
+                ..
+            }
+            | EventKind::TxConfirmed {
+                block_hash,
+                counted,
+                ..
+            } => Some((*block_hash, *counted)),
             EventKind::TxAccepted { .. }
             | EventKind::TxAllocated { .. }
             | EventKind::TxSubmitted { .. }
@@ -119,45 +138,40 @@ impl Rows {
             | EventKind::LaneFenced { .. }
             | EventKind::LaneForeignNonce { .. } => None,
         };
-        let confirmations = match walk {
-            Some((block, counted)) => self.walk(lane.key.chain_id, block, counted)?,
-            None => Vec::new(),
-        };
-        Ok(EventRecord {
+        let confirmations =
+            walk.and_then(|(block, counted)| self.walk(lane.key.chain_id, block, counted));
+        EventRecord {
             lane: lane.key,
             node: row.node.clone(),
             token: row.token,
             event: row.event.clone(),
-            confirmations,
+            confirmations: confirmations.unwrap_or_default(),
             cursor: cursor(position + 1),
-        })
+        }
     }
 
-    fn record(&self, lane: &LaneRow, row: &TxRow) -> Result<TxRecord, StoreError> {
-        let confirmations = match confirmed_span(&row.tx) {
-            Some((block, counted)) => self.walk(lane.key.chain_id, block, counted)?,
-            None => Vec::new(),
-        };
-        Ok(TxRecord {
+    fn record(&self, lane: &LaneRow, row: &TxRow) -> TxRecord {
+        let confirmations = confirmed_span(&row.tx)
+            .and_then(|(block, counted)| self.walk(lane.key.chain_id, block, counted));
+        TxRecord {
             lane: lane.key,
             tx: row.tx.clone(),
             attempts: row.attempts.clone(),
-            confirmations,
-        })
+            confirmations: confirmations.unwrap_or_default(),
+        }
     }
 
     /// The headers from `block` up to `counted`, oldest first: the walk along parents, turned.
-    fn walk(&self, chain: ChainId, block: B256, counted: B256) -> Result<Vec<Header>, StoreError> {
+    /// `None` when a header on the way is missing.
+    fn walk(&self, chain: ChainId, block: B256, counted: B256) -> Option<Vec<Header>> {
         let mut walked = Vec::new();
         let mut at = counted;
         loop {
-            let header = self.headers.get(&(chain, at)).ok_or_else(|| {
-                StoreError::Corrupt(format!("header {at} is missing between {block} and {counted}"))
-            })?;
+            let header = self.headers.get(&(chain, at))?;
             walked.push(*header);
             if at == block {
                 walked.reverse();
-                return Ok(walked);
+                return Some(walked);
             }
             at = header.parent_hash;
         }

@@ -12,7 +12,7 @@ use engine::ports::{
 };
 
 use super::MemoryStore;
-use crate::wire::Wire;
+use crate::wire::{NoAnswer, Wire};
 
 /// A [`MemoryStore`] at the other end of a [`Wire`].
 #[derive(Clone)]
@@ -32,7 +32,7 @@ impl RemoteStore {
         &self,
         question: impl Future<Output = Result<T, StoreError>> + Send + 'static,
     ) -> Result<T, StoreError> {
-        let lost = |_| Err(StoreError::Unavailable("the answer was lost".to_owned()));
+        let lost = |why| Err(StoreError::Unavailable(format!("no answer: {why:?}")));
         self.wire.call(question).await.unwrap_or_else(lost)
     }
 }
@@ -85,8 +85,19 @@ impl Store for RemoteStore {
 
     async fn commit(&self, batches: Vec<LaneBatch>) -> Vec<CommitOutcome> {
         let (store, lanes) = (self.store.clone(), batches.len());
-        let unknown = |_| vec![CommitOutcome::Unknown("the answer was lost".to_owned()); lanes];
-        self.wire.call(async move { store.commit(batches).await }).await.unwrap_or_else(unknown)
+        match self
+            .wire
+            .call(async move { store.commit(batches).await })
+            .await
+        {
+            Ok(outcomes) => outcomes,
+            Err(NoAnswer::Refused) => {
+                vec![CommitOutcome::NotApplied("connection refused".to_owned()); lanes]
+            }
+            Err(NoAnswer::Lost) => {
+                vec![CommitOutcome::Unknown("the answer was lost".to_owned()); lanes]
+            }
+        }
     }
 
     async fn regrant(&self, right: Right, grant: GrantId) -> Result<Regranted, StoreError> {

@@ -5,8 +5,8 @@ use std::ops::Range;
 
 use domain::lease::Lease;
 use domain::{
-    Attempt, B256, BatchId, ChainId, Event, GrantId, Header, LaneId, LaneImage, LaneKey, NodeName,
-    Nonce, RequestId, Right, SubState, Token, Tx, TxId, TxState,
+    Attempt, B256, BatchId, ChainId, Event, GrantId, Header, Incarnation, LaneId, LaneImage,
+    LaneKey, NodeName, Nonce, RequestId, Right, SubState, Token, Tx, TxId, TxState,
 };
 use engine::ports::{Member, NewQueued};
 
@@ -24,6 +24,8 @@ pub(super) struct Rows {
     /// All events in the order of their commits.
     pub(super) feed: Vec<EventRow>,
     pub(super) members: BTreeMap<NodeName, Member>,
+    /// Lives of nodes that a later one has replaced.
+    pub(super) past_lives: BTreeSet<(NodeName, Incarnation)>,
 }
 
 /// A lane with all that leads with its id.
@@ -81,7 +83,10 @@ impl Rows {
     /// The lane of a key, made when it is new.
     pub(super) fn lane_of(&mut self, key: LaneKey) -> &mut LaneRow {
         let next = i64::try_from(self.lanes.len()).expect("far fewer than 2^63 lanes");
-        let id = *self.lane_ids.entry(key).or_insert(LaneId(next.saturating_add(1)));
+        let id = *self
+            .lane_ids
+            .entry(key)
+            .or_insert(LaneId(next.saturating_add(1)));
         if id.0 > next {
             self.lanes.push(LaneRow::new(id, key));
         }
@@ -120,7 +125,13 @@ impl Rows {
         };
         lane.requests.insert(tx.request_id.clone(), tx.id);
         lane.wakes.insert(tx.id);
-        lane.txs.insert(tx.id, TxRow { tx: tx.clone(), attempts: Vec::new() });
+        lane.txs.insert(
+            tx.id,
+            TxRow {
+                tx: tx.clone(),
+                attempts: Vec::new(),
+            },
+        );
         let lane = lane.id;
         self.tx_lanes.insert(tx.id, lane);
         (tx, true)
@@ -154,15 +165,23 @@ impl Rows {
     }
 
     pub(super) fn load_backlog(&self, lane: LaneId, from: Nonce, limit: usize) -> Vec<Tx> {
-        let Some(lane) = self.lane(lane) else { return Vec::new() };
+        let Some(lane) = self.lane(lane) else {
+            return Vec::new();
+        };
         let rows = lane.backlog().skip_while(|(nonce, _)| *nonce < from);
         rows.take(limit).map(|(_, row)| row.tx.clone()).collect()
     }
 
     pub(super) fn load_queued(&self, lane: LaneId, limit: usize) -> Vec<Tx> {
-        let Some(lane) = self.lane(lane) else { return Vec::new() };
+        let Some(lane) = self.lane(lane) else {
+            return Vec::new();
+        };
         // Ids are time-ordered: the smallest is the oldest.
-        lane.wakes.iter().take(limit).map(|id| lane.txs[id].tx.clone()).collect()
+        lane.wakes
+            .iter()
+            .take(limit)
+            .map(|id| lane.txs[id].tx.clone())
+            .collect()
     }
 
     pub(super) fn find_request(&self, lane: LaneId, request: &RequestId) -> Option<Tx> {
@@ -201,7 +220,10 @@ impl LaneRow {
 
     /// Open txs that have a nonce and no attempt, in nonce order.
     fn backlog(&self) -> impl Iterator<Item = (Nonce, &TxRow)> {
-        let rows = self.nonces.iter().map(|(nonce, id)| (*nonce, &self.txs[id]));
+        let rows = self
+            .nonces
+            .iter()
+            .map(|(nonce, id)| (*nonce, &self.txs[id]));
         rows.filter(|(_, row)| row.tx.is_open() && row.attempts.is_empty())
     }
 

@@ -1,0 +1,138 @@
+//! The closed list as callers see it.
+
+use std::fmt::Write as _;
+
+use axum::body::to_bytes;
+use domain::{Address, ChainId, NodeName, RequestId};
+use expect_test::expect;
+
+use super::*;
+
+#[test]
+fn the_list() {
+    let mut page = String::new();
+    for kind in ProblemKind::ALL {
+        let repeat = if kind.is_retryable() { "retry" } else { "-" };
+        let effect = kind.effect().word();
+        let status = kind.status().as_u16();
+        writeln!(
+            page,
+            "{status} {} {repeat} {effect}: {}",
+            kind.slug(),
+            kind.title()
+        )
+        .unwrap();
+    }
+    expect![[r#"
+        400 invalid-json - none: The body is not JSON
+        400 invalid-field - none: A field is not valid
+        400 invalid-path - none: A part of the path is not valid
+        400 invalid-query - none: A query parameter is not valid
+        400 invalid-header - none: A header is not valid
+        400 invalid-cursor - none: The cursor is not valid
+        400 invalid-payload - none: The payload is not valid
+        404 unknown-path - none: No such path
+        404 unknown-tx - none: No such tx
+        404 unknown-lane - none: No such lane
+        404 unknown-chain - none: The chain is not configured
+        404 unknown-signer - none: The signer is not configured
+        405 method-not-allowed - none: The path has no such method
+        408 body-timeout retry none: The body came too slowly
+        409 not-keeper retry none: Another node keeps the lane
+        413 body-too-large - none: The body is too large
+        415 unsupported-media-type - none: The body must be JSON
+        422 request-id-reused - none: The requestId was used for another payload
+        422 call-reverts - none: The call reverts
+        422 underfunded - none: The account cannot pay for the call
+        429 busy retry none: Too many requests are queued
+        429 too-many-waiters retry none: Too many callers wait
+        429 too-many-streams retry none: Too many event streams are open
+        500 internal retry unknown: A bug in Lanekeeper
+        500 store-corrupt - none: Stored data cannot be read
+        503 chain-unavailable retry none: The chain does not answer
+        503 store-unavailable retry none: The store does not answer
+        503 outcome-unknown retry unknown: The outcome is not known
+        503 draining retry none: The node is shutting down
+    "#]]
+    .assert_eq(&page);
+}
+
+#[test]
+fn kinds_are_listed_once_under_their_own_name() {
+    let mut kinds = ProblemKind::ALL.to_vec();
+    kinds.sort_unstable();
+    kinds.dedup();
+    assert_eq!(kinds.len(), ProblemKind::ALL.len());
+    let mut slugs = ProblemKind::ALL.map(ProblemKind::slug).to_vec();
+    slugs.sort_unstable();
+    slugs.dedup();
+    assert_eq!(slugs.len(), ProblemKind::ALL.len());
+}
+
+#[tokio::test]
+async fn a_document_and_its_headers() {
+    let response = Problem::from(Refusal::OutcomeUnknown).into_response();
+    assert_eq!(response.status(), 503);
+    assert_eq!(response.headers()[CONTENT_TYPE], "application/problem+json");
+    assert_eq!(response.headers()[RETRY_AFTER], "1");
+    let body = to_bytes(response.into_body(), 4_096).await.unwrap();
+    expect![[r#"{"type":"urn:lanekeeper:problem:outcome-unknown","title":"The outcome is not known","status":503,"detail":"the store's answer was lost; repeat with the same requestId to learn what happened","retryable":true,"effect":"unknown"}"#]].assert_eq(std::str::from_utf8(&body).unwrap());
+}
+
+#[test]
+fn who_should_come_back_is_told_when() {
+    for kind in ProblemKind::ALL {
+        let response = Problem::new(kind, "").into_response();
+        let wants = [429, 503].contains(&kind.status().as_u16());
+        assert_eq!(
+            response.headers().contains_key(RETRY_AFTER),
+            wants,
+            "{kind:?}"
+        );
+        if wants {
+            assert!(kind.is_retryable(), "{kind:?}");
+        }
+    }
+}
+
+#[test]
+fn refusals_of_the_node_have_the_status_of_the_contract() {
+    let key = RequestId::parse("r1").unwrap();
+    let cases = [
+        (Refusal::UnknownChain(ChainId(5)), 404, "chain 5"),
+        (
+            Refusal::UnknownSigner(ChainId(5), Address::ZERO),
+            404,
+            "0x0000",
+        ),
+        (Refusal::KeyReused(key), 422, "r1"),
+        (Refusal::BadPayload("why".into()), 400, "why"),
+        (Refusal::Reverted("why".into()), 422, "why"),
+        (Refusal::Underfunded("why".into()), 422, "why"),
+        (Refusal::Busy, 429, "try again"),
+        (Refusal::NotKeeper(NodeName("b".into())), 409, "node b"),
+        (Refusal::ChainUnavailable("why".into()), 503, "why"),
+        (Refusal::StoreUnavailable("why".into()), 503, "why"),
+        (Refusal::OutcomeUnknown, 503, "same requestId"),
+        (Refusal::Draining, 503, "shutting down"),
+    ];
+    for (refusal, status, mention) in cases {
+        let is_open = refusal == Refusal::OutcomeUnknown;
+        let problem = Problem::from(refusal);
+        assert_eq!(problem.kind.status(), status, "{problem}");
+        assert!(problem.detail.contains(mention), "{problem}");
+        assert_eq!(
+            problem.kind.effect() == Effect::Unknown,
+            is_open,
+            "{problem}"
+        );
+    }
+    let cases = [
+        (StoreError::Unavailable("why".into()), 503),
+        (StoreError::Corrupt("why".into()), 500),
+        (StoreError::Invalid("why".into()), 400),
+    ];
+    for (error, status) in cases {
+        assert_eq!(Problem::from(error).kind.status(), status);
+    }
+}

@@ -1,0 +1,535 @@
+//! The public JSON, as customers and sinks see it. A change here is a change of the contract.
+
+use std::time::Duration;
+
+use domain::lane::ChainNonces;
+use domain::lease::Lease;
+use domain::{
+    Address, Attempt, AttemptKind, B256, Bytes, ChainId, Event, EventKind, Fees, Header,
+    Incarnation, Inclusion, LaneKey, NodeName, Nonce, Payload, RequestId, SubState, Time, Token,
+    Tx, TxId, TxState, TxType, U256,
+};
+use engine::node::{ChainStatus, LaneStatus, Readiness, WaitingFor};
+use engine::ports::{EventRecord, LaneRecord, Member, TxRecord};
+use engine::public;
+use expect_test::{Expect, expect};
+use serde::Serialize;
+use uuid::Uuid;
+
+const AT: Time = Time(1_767_225_600_000);
+
+fn check(value: impl Serialize, expected: &Expect) {
+    expected.assert_eq(&serde_json::to_string_pretty(&value).unwrap());
+}
+
+fn lane() -> LaneKey {
+    let signer = "0xf39fd6e51aad88f6f4ce6ab8827279cfffb92266"
+        .parse()
+        .unwrap();
+    LaneKey {
+        chain_id: ChainId(31_337),
+        signer,
+    }
+}
+
+fn header(number: u64) -> Header {
+    let byte = u8::try_from(number).unwrap();
+    Header {
+        number,
+        hash: B256::repeat_byte(byte),
+        parent_hash: B256::repeat_byte(byte - 1),
+        timestamp: 0,
+    }
+}
+
+/// Just accepted, without a nonce.
+fn fresh() -> TxRecord {
+    let payload = Payload::transfer(Address::repeat_byte(0xab), U256::from(10_u64.pow(18)));
+    let tx = Tx {
+        id: TxId(Uuid::from_u128(0x0192_b2a4_5f7e_7cc1_8d59_4d5d_3f6a_1c11)),
+        request_id: RequestId::parse("payout-7").unwrap(),
+        fingerprint: payload.fingerprint(),
+        payload,
+        gas: 21_000,
+        created_at: AT,
+        nonce: None,
+        state: TxState::Created,
+        sub_state: Some(SubState::Queued),
+        reason: None,
+        tx_hash: None,
+        inclusion: None,
+        counted: None,
+        token: Token(3),
+        updated_at: AT,
+        confirmed_at: None,
+        event_seqs: Vec::new(),
+    };
+    TxRecord {
+        lane: lane(),
+        tx,
+        attempts: Vec::new(),
+        confirmations: Vec::new(),
+    }
+}
+
+fn attempt(byte: u8, kind: AttemptKind, fees: Fees) -> Attempt {
+    Attempt {
+        hash: B256::repeat_byte(byte),
+        tx_id: fresh().tx.id,
+        kind,
+        nonce: Nonce(7),
+        gas: 60_000,
+        fees,
+        raw: Bytes::from_static(&[1]),
+        signed_at: AT,
+        first_sent_at: None,
+    }
+}
+
+/// Bumped, mined, reverted and final.
+fn finished() -> TxRecord {
+    let mut record = fresh();
+    let legacy = Fees::Legacy { gas_price: 5 };
+    let priced = Fees::Eip1559 {
+        max_fee: 3_000_000_000,
+        max_priority_fee: 1,
+    };
+    let first = attempt(1, AttemptKind::Original, legacy);
+    let sent = Some(AT.plus(Duration::from_millis(7)));
+    record.attempts = vec![
+        Attempt {
+            first_sent_at: sent,
+            ..first
+        },
+        attempt(2, AttemptKind::Bump, priced),
+    ];
+    record.confirmations = vec![header(9), header(10)];
+    let tx = &mut record.tx;
+    tx.payload.data = Bytes::from_static(&[0xde, 0xad]);
+    tx.payload.gas = Some(60_000);
+    tx.payload.max_fee_per_gas = Some(u128::MAX);
+    tx.payload.max_priority_fee_per_gas = Some(0);
+    tx.payload.tx_type = Some(TxType::Eip1559);
+    tx.nonce = Some(Nonce(7));
+    tx.state = TxState::FailedFinal;
+    tx.sub_state = Some(SubState::Reverted);
+    tx.reason = Some("execution reverted: \"no\"".into());
+    tx.tx_hash = Some(B256::repeat_byte(2));
+    tx.confirmed_at = Some(AT.plus(Duration::from_secs(61)));
+    tx.inclusion = Some(Inclusion {
+        tx_hash: B256::repeat_byte(2),
+        block_number: 9,
+        block_hash: B256::repeat_byte(9),
+        succeeded: false,
+        gas_used: 59_999,
+        effective_gas_price: 2_000_000_001,
+        contract_address: None,
+        revert_reason: Some("no".into()),
+    });
+    record
+}
+
+#[test]
+fn a_tx_that_was_just_accepted() {
+    check(public::Tx::from(&fresh()), &expect![[r#"
+        {
+          "txId": "0192b2a4-5f7e-7cc1-8d59-4d5d3f6a1c11",
+          "chainId": 31337,
+          "signer": "0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266",
+          "requestId": "payout-7",
+          "nonce": null,
+          "state": "CREATED",
+          "subState": "queued",
+          "reason": null,
+          "waitingFor": "nonce",
+          "txHash": null,
+          "payload": {
+            "to": "0xABaBaBaBABabABabAbAbABAbABabababaBaBABaB",
+            "value": "1000000000000000000",
+            "data": "0x",
+            "gas": null,
+            "maxFeePerGas": null,
+            "maxPriorityFeePerGas": null,
+            "gasPrice": null,
+            "type": null
+          },
+          "attempts": [],
+          "receipt": null,
+          "confirmations": [],
+          "fencingToken": 3,
+          "createdAt": "2026-01-01T00:00:00.000Z",
+          "updatedAt": "2026-01-01T00:00:00.000Z",
+          "confirmedAt": null
+        }"#]]);
+}
+
+#[test]
+fn a_tx_that_is_final() {
+    check(public::Tx::from(&finished()), &expect![[r#"
+        {
+          "txId": "0192b2a4-5f7e-7cc1-8d59-4d5d3f6a1c11",
+          "chainId": 31337,
+          "signer": "0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266",
+          "requestId": "payout-7",
+          "nonce": 7,
+          "state": "FAILED_FINAL",
+          "subState": "reverted",
+          "reason": "execution reverted: \"no\"",
+          "waitingFor": null,
+          "txHash": "0x0202020202020202020202020202020202020202020202020202020202020202",
+          "payload": {
+            "to": "0xABaBaBaBABabABabAbAbABAbABabababaBaBABaB",
+            "value": "1000000000000000000",
+            "data": "0xdead",
+            "gas": "60000",
+            "maxFeePerGas": "340282366920938463463374607431768211455",
+            "maxPriorityFeePerGas": "0",
+            "gasPrice": null,
+            "type": "0x2"
+          },
+          "attempts": [
+            {
+              "txHash": "0x0101010101010101010101010101010101010101010101010101010101010101",
+              "kind": "original",
+              "nonce": 7,
+              "type": "0x0",
+              "gas": "60000",
+              "maxFeePerGas": null,
+              "maxPriorityFeePerGas": null,
+              "gasPrice": "5",
+              "signedAt": "2026-01-01T00:00:00.000Z",
+              "firstSentAt": "2026-01-01T00:00:00.007Z"
+            },
+            {
+              "txHash": "0x0202020202020202020202020202020202020202020202020202020202020202",
+              "kind": "bump",
+              "nonce": 7,
+              "type": "0x2",
+              "gas": "60000",
+              "maxFeePerGas": "3000000000",
+              "maxPriorityFeePerGas": "1",
+              "gasPrice": null,
+              "signedAt": "2026-01-01T00:00:00.000Z",
+              "firstSentAt": null
+            }
+          ],
+          "receipt": {
+            "txHash": "0x0202020202020202020202020202020202020202020202020202020202020202",
+            "blockNumber": 9,
+            "blockHash": "0x0909090909090909090909090909090909090909090909090909090909090909",
+            "status": "reverted",
+            "gasUsed": "59999",
+            "effectiveGasPrice": "2000000001",
+            "contractAddress": null,
+            "revertReason": "no"
+          },
+          "confirmations": [
+            {
+              "number": 9,
+              "hash": "0x0909090909090909090909090909090909090909090909090909090909090909",
+              "parentHash": "0x0808080808080808080808080808080808080808080808080808080808080808"
+            },
+            {
+              "number": 10,
+              "hash": "0x0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a",
+              "parentHash": "0x0909090909090909090909090909090909090909090909090909090909090909"
+            }
+          ],
+          "fencingToken": 3,
+          "createdAt": "2026-01-01T00:00:00.000Z",
+          "updatedAt": "2026-01-01T00:00:00.000Z",
+          "confirmedAt": "2026-01-01T00:01:01.000Z"
+        }"#]]);
+}
+
+#[test]
+fn a_deployment() {
+    let mut record = finished();
+    record.tx.payload.to = None;
+    let inclusion = record.tx.inclusion.as_mut().unwrap();
+    inclusion.contract_address = Some(Address::repeat_byte(0xcd));
+    inclusion.succeeded = true;
+    let json = serde_json::to_value(public::Tx::from(&record)).unwrap();
+    assert_eq!(json["payload"]["to"], serde_json::Value::Null);
+    assert_eq!(json["receipt"]["status"], "success");
+    assert_eq!(
+        json["receipt"]["contractAddress"],
+        Address::repeat_byte(0xcd).to_checksum(None).as_str()
+    );
+}
+
+#[test]
+fn what_a_tx_waits_for() {
+    use SubState::{
+        Mined, Queued, Rejected, Reorged, Signed, SigningFailed, Submitted, Underfunded,
+        Underpriced, Waiting,
+    };
+    let cases = [
+        (TxState::Created, Queued, Some("nonce")),
+        (TxState::Allocated, Waiting, Some("turn")),
+        (TxState::Allocated, SigningFailed, Some("signature")),
+        (TxState::Tracking, Signed, Some("node")),
+        (TxState::Tracking, Submitted, Some("block")),
+        (TxState::Tracking, Reorged, Some("block")),
+        (TxState::Tracking, Underfunded, Some("funds")),
+        (TxState::Tracking, Underpriced, Some("fee")),
+        (TxState::Tracking, Mined, Some("confirmations")),
+        (TxState::Tracking, Rejected, Some("confirmations")),
+        (TxState::Stuck, Rejected, Some("decision")),
+        (TxState::Confirmed, Mined, None),
+        (TxState::FailedFinal, Rejected, None),
+    ];
+    for (state, sub_state, expected) in cases {
+        let mut record = fresh();
+        record.tx.state = state;
+        record.tx.sub_state = Some(sub_state);
+        let json = serde_json::to_value(public::Tx::from(&record)).unwrap();
+        assert_eq!(
+            json["waitingFor"].as_str(),
+            expected,
+            "{state:?} {sub_state:?}"
+        );
+    }
+}
+
+fn event(kind: EventKind) -> EventRecord {
+    let is_of_tx = kind.word().starts_with("Tx");
+    EventRecord {
+        lane: lane(),
+        node: NodeName("a".into()),
+        token: Token(3),
+        event: Event {
+            seq: 12,
+            at: AT,
+            tx_id: is_of_tx.then(|| fresh().tx.id),
+            kind,
+        },
+        confirmations: vec![header(9)],
+        cursor: "12".into(),
+    }
+}
+
+#[test]
+fn an_event() {
+    let kind = EventKind::TxSubmitted {
+        tx_hash: B256::repeat_byte(2),
+        nonce: Nonce(7),
+    };
+    check(public::Event::from(&event(kind)), &expect![[r#"
+        {
+          "id": "31337:0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266:12",
+          "chainId": 31337,
+          "signer": "0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266",
+          "seq": 12,
+          "type": "TxSubmitted",
+          "txId": "0192b2a4-5f7e-7cc1-8d59-4d5d3f6a1c11",
+          "at": "2026-01-01T00:00:00.000Z",
+          "node": "a",
+          "token": 3,
+          "data": {
+            "txHash": "0x0202020202020202020202020202020202020202020202020202020202020202",
+            "nonce": 7
+          }
+        }"#]]);
+}
+
+#[test]
+fn what_each_kind_of_event_adds() {
+    let (tx_hash, block_hash) = (B256::repeat_byte(2), B256::repeat_byte(9));
+    let (block_number, counted) = (9, block_hash);
+    let kinds = [
+        EventKind::TxAccepted {
+            nonce: Some(Nonce(7)),
+        },
+        EventKind::TxAccepted { nonce: None },
+        EventKind::TxAllocated { nonce: Nonce(7) },
+        EventKind::TxSubmitted {
+            tx_hash,
+            nonce: Nonce(7),
+        },
+        EventKind::TxReceiptUpdated {
+            tx_hash,
+            block_number,
+            block_hash,
+            succeeded: true,
+        },
+        EventKind::TxConfirmations {
+            block_number,
+            block_hash,
+            counted,
+            count: 1,
+            new_fork: true,
+        },
+        EventKind::TxConfirmed {
+            tx_hash,
+            block_number,
+            block_hash,
+            counted,
+            new_fork: false,
+        },
+        EventKind::TxFailed {
+            reason: "reverted".into(),
+        },
+        EventKind::TxStuck {
+            reason: "deep fork".into(),
+        },
+        EventKind::TxReorged {
+            block_number,
+            block_hash,
+            after_final: false,
+        },
+        EventKind::LaneFenced {
+            from: NodeName("b".into()),
+            token: Token(2),
+        },
+        EventKind::LaneForeignNonce { nonce: Nonce(7) },
+    ];
+    let mut page = String::new();
+    for kind in kinds {
+        let json = serde_json::to_value(public::Event::from(&event(kind))).unwrap();
+        page.push_str(&format!(
+            "{} {} {}\n",
+            json["type"],
+            json["txId"].is_string(),
+            json["data"]
+        ));
+    }
+    let short = page
+        .replace(&"02".repeat(32), "..02")
+        .replace(&"09".repeat(32), "..09");
+    expect![[r#"
+        "TxAccepted" true {"nonce":7}
+        "TxAccepted" true {"nonce":null}
+        "TxAllocated" true {"nonce":7}
+        "TxSubmitted" true {"nonce":7,"txHash":"0x..02"}
+        "TxReceiptUpdated" true {"blockHash":"0x..09","blockNumber":9,"status":"success","txHash":"0x..02"}
+        "TxConfirmations" true {"blockHash":"0x..09","blockNumber":9,"confirmations":[{"hash":"0x..09","number":9,"parentHash":"0x..08"}],"count":1,"newFork":true}
+        "TxConfirmed" true {"blockHash":"0x..09","blockNumber":9,"confirmations":[{"hash":"0x..09","number":9,"parentHash":"0x..08"}],"newFork":false,"txHash":"0x..02"}
+        "TxFailed" true {"reason":"reverted"}
+        "TxStuck" true {"reason":"deep fork"}
+        "TxReorged" true {"afterFinal":false,"blockHash":"0x..09","blockNumber":9,"newFork":true}
+        "LaneFenced" false {"from":"b","token":2}
+        "LaneForeignNonce" false {"nonce":7}
+    "#]].assert_eq(&short.replace(&"08".repeat(32), "..08"));
+}
+
+fn lane_status() -> LaneStatus {
+    LaneStatus {
+        record: LaneRecord {
+            key: lane(),
+            lease: Some(Lease {
+                owner: NodeName("a".into()),
+                incarnation: Incarnation(Uuid::from_u128(1)),
+                token: Token(3),
+                expires_at: AT,
+            }),
+            next_nonce: Nonce(9),
+            paused: false,
+            in_flight: 2,
+            queued: 1,
+        },
+        chain_nonces: Some(ChainNonces {
+            latest: Nonce(5),
+            pending: Nonce(6),
+        }),
+        gaps: vec![Nonce(6)],
+        waiting_for: Some(WaitingFor("funds".into())),
+    }
+}
+
+#[test]
+fn a_lane() {
+    check(
+        public::Lane::new(&lane_status(), Time(AT.0 - 1)),
+        &expect![[r#"
+            {
+              "chainId": 31337,
+              "signer": "0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266",
+              "keeper": {
+                "node": "a",
+                "token": 3,
+                "expiresAt": "2026-01-01T00:00:00.000Z"
+              },
+              "nextNonce": 9,
+              "chainNonce": {
+                "latest": 5,
+                "pending": 6
+              },
+              "inFlight": 2,
+              "queued": 1,
+              "gaps": [
+                6
+              ],
+              "paused": false,
+              "waitingFor": "funds"
+            }"#]],
+    );
+}
+
+#[test]
+fn a_lane_whose_lease_ran_out_has_no_keeper() {
+    let json = serde_json::to_value(public::Lane::new(&lane_status(), AT)).unwrap();
+    assert_eq!(json["keeper"], serde_json::Value::Null);
+}
+
+#[test]
+fn a_node() {
+    let member = Member {
+        node: NodeName("a".into()),
+        incarnation: Incarnation(Uuid::from_u128(1)),
+        advertise: None,
+        started_at: AT,
+        seen_at: AT,
+        draining: false,
+    };
+    check(public::Node::from(&member), &expect![[r#"
+        {
+          "node": "a",
+          "incarnation": "00000000-0000-0000-0000-000000000001",
+          "advertise": null,
+          "startedAt": "2026-01-01T00:00:00.000Z",
+          "seenAt": "2026-01-01T00:00:00.000Z",
+          "draining": false
+        }"#]]);
+}
+
+#[test]
+fn readiness_is_decided_by_the_store_and_the_drain_alone() {
+    let chain = ChainStatus {
+        chain_id: ChainId(1),
+        head: None,
+        endpoints: vec![("http://127.0.0.1:8646".into(), false)],
+    };
+    let mut readiness = Readiness {
+        store: Ok(()),
+        draining: false,
+        chains: vec![chain],
+    };
+    assert!(public::Ready::from(&readiness).is_ready());
+    check(public::Ready::from(&readiness), &expect![[r#"
+        {
+          "ready": true,
+          "store": "ok",
+          "draining": false,
+          "chains": [
+            {
+              "chainId": 1,
+              "head": null,
+              "endpoints": [
+                {
+                  "name": "http://127.0.0.1:8646",
+                  "answers": false
+                }
+              ]
+            }
+          ]
+        }"#]]);
+    readiness.draining = true;
+    assert!(!public::Ready::from(&readiness).is_ready());
+    readiness = Readiness {
+        store: Err("down".into()),
+        draining: false,
+        chains: Vec::new(),
+    };
+    assert!(!public::Ready::from(&readiness).is_ready());
+}

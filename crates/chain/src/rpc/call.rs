@@ -1,0 +1,97 @@
+//! Trying calls out: estimates, and what made a mined transaction revert.
+
+use alloy_primitives::U64;
+use domain::Inclusion;
+use engine::ports::{Call, CallFailed};
+use serde_json::{Value, json};
+
+use super::answers::MinedTx;
+use super::endpoint::Endpoint;
+use super::failure::Failure;
+use super::read::quantity;
+use super::revert;
+use super::wire::NodeError;
+use crate::classify::Meaning;
+
+/// The inner result is final; a failure is one of this endpoint, and another may be asked.
+pub(super) async fn estimate_gas(
+    endpoint: &Endpoint,
+    call: &Call,
+) -> Result<Result<u64, CallFailed>, Failure> {
+    let mut message = json!({ "from": call.from, "value": call.value, "data": call.data });
+    if let Some(to) = call.to {
+        message["to"] = json!(to);
+    }
+    match endpoint
+        .ask::<U64>("eth_estimateGas", &json!([message]))
+        .await?
+    {
+        Ok(gas) => Ok(Ok(gas.to())),
+        Err(error) => refused(error).map(Err),
+    }
+}
+
+/// Whether an error lies in the call or in the node.
+fn refused(error: NodeError) -> Result<CallFailed, Failure> {
+    // JSON-RPC's own codes for "internal error", "no such method" and "limit exceeded".
+    const CODES_OF_THE_NODE: [i64; 3] = [-32603, -32601, -32005];
+    if let Some(reason) = revert::reason(&error) {
+        return Ok(CallFailed::Reverted(reason));
+    }
+    match error.refusal().meaning() {
+        Meaning::Funds => Ok(CallFailed::Underfunded(error.message)),
+        Meaning::NotReady => Err(Failure::Node(error)),
+        Meaning::Known
+        | Meaning::NonceUsed
+        | Meaning::ReplacementTooCheap
+        | Meaning::BelowMinimum
+        | Meaning::BelowBaseFee
+        | Meaning::PoolFull
+        | Meaning::AccountLimit
+        | Meaning::Delegated
+        | Meaning::TypeConflict
+        | Meaning::Gas
+        | Meaning::Shape
+        | Meaning::Identity
+        | Meaning::NodePolicy
+        | Meaning::Forwarded
+        | Meaning::Unknown => {
+            if CODES_OF_THE_NODE.contains(&error.code) {
+                return Err(Failure::Node(error));
+            }
+            Ok(CallFailed::Refused(error.message))
+        }
+    }
+}
+
+/// Runs the mined transaction again. First on the state after its block, which has everything
+/// that ran before it, then on the state before the block. Both are approximations, so that a run
+/// that succeeds proves nothing.
+pub(super) async fn revert_reason(
+    endpoint: &Endpoint,
+    inclusion: &Inclusion,
+) -> Result<Option<String>, Failure> {
+    let found: Option<MinedTx> = endpoint
+        .call("eth_getTransactionByHash", &json!([inclusion.tx_hash]))
+        .await?;
+    let Some(tx) = found else { return Ok(None) };
+    let mut message = json!({
+        "from": tx.from, "value": tx.value, "data": tx.input, "gas": quantity(tx.gas.to()),
+    });
+    if let Some(to) = tx.to {
+        message["to"] = json!(to);
+    }
+    let number = inclusion.block_number;
+    for block in [number, number.saturating_sub(1)] {
+        let answer = endpoint
+            .ask::<Value>("eth_call", &json!([message, quantity(block)]))
+            .await?;
+        if let Err(error) = answer
+            && let Some(reason) = revert::reason(&error)
+        {
+            return Ok(Some(reason));
+        }
+    }
+    let burnt = inclusion.gas_used >= tx.gas.to();
+    Ok(burnt.then(|| "all gas was used".to_owned()))
+}

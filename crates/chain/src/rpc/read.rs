@@ -1,0 +1,153 @@
+//! Blocks, receipts and nonces. An answer to another question than the asked one is refused.
+
+use alloy_primitives::U64;
+use domain::lane::{ChainNonces, ChainQuery};
+use domain::{Address, B256, Header, Inclusion, Nonce};
+use engine::ports::BlockTag;
+use serde_json::{Value, json};
+
+use super::answers::{Block, Receipt};
+use super::endpoint::Endpoint;
+use super::failure::Failure;
+use super::limits::BATCH_MAX;
+
+/// A number as JSON-RPC writes it.
+pub(super) fn quantity(number: u64) -> String {
+    format!("{number:#x}")
+}
+
+pub(super) async fn header(
+    endpoint: &Endpoint,
+    block: BlockTag,
+) -> Result<Option<Header>, Failure> {
+    let (method, which) = match block {
+        BlockTag::Latest => ("eth_getBlockByNumber", "latest".to_owned()),
+        BlockTag::Number(number) => ("eth_getBlockByNumber", quantity(number)),
+        BlockTag::Hash(hash) => ("eth_getBlockByHash", hash.to_string()),
+    };
+    let answer: Option<Block> = match endpoint.ask(method, &json!([which, false])).await? {
+        Ok(answer) => answer,
+        Err(error) if error.is_unknown_block() => None,
+        Err(error) => return Err(Failure::Node(error)),
+    };
+    let header = answer.map(|block| block.header());
+    let asked_for = header.as_ref().is_none_or(|header| match block {
+        BlockTag::Latest => true,
+        BlockTag::Number(number) => header.number == number,
+        BlockTag::Hash(hash) => header.hash == hash,
+    });
+    if !asked_for {
+        return Err(Failure::Malformed(
+            "another block than the asked one".to_owned(),
+        ));
+    }
+    Ok(header)
+}
+
+pub(super) async fn headers(
+    endpoint: &Endpoint,
+    from: u64,
+    count: u64,
+) -> Result<Vec<Header>, Failure> {
+    let numbers: Vec<u64> = (from..from.saturating_add(count)).collect();
+    let mut headers = Vec::with_capacity(numbers.len());
+    for part in numbers.chunks(BATCH_MAX) {
+        let calls: Vec<Value> = part
+            .iter()
+            .map(|number| json!([quantity(*number), false]))
+            .collect();
+        let blocks: Vec<Option<Block>> = endpoint.call_many("eth_getBlockByNumber", &calls).await?;
+        for (number, block) in part.iter().zip(blocks) {
+            let Some(block) = block else {
+                return Ok(headers);
+            };
+            let header = block.header();
+            if header.number != *number {
+                return Err(Failure::Malformed(
+                    "another block than the asked one".to_owned(),
+                ));
+            }
+            headers.push(header);
+        }
+    }
+    Ok(headers)
+}
+
+pub(super) async fn block_receipts(
+    endpoint: &Endpoint,
+    block: B256,
+) -> Result<Option<Vec<Inclusion>>, Failure> {
+    if endpoint.has_block_receipts() {
+        let answer = endpoint
+            .ask("eth_getBlockReceipts", &json!([block]))
+            .await?;
+        match answer {
+            Ok(receipts) => {
+                let receipts: Option<Vec<Receipt>> = receipts;
+                return receipts
+                    .map(|receipts| in_block(receipts, block))
+                    .transpose();
+            }
+            Err(error) if error.is_missing_method() => endpoint.lacks_block_receipts(),
+            Err(error) if error.is_unknown_block() => return Ok(None),
+            Err(error) => return Err(Failure::Node(error)),
+        }
+    }
+    let found: Option<Block> = endpoint
+        .call("eth_getBlockByHash", &json!([block, false]))
+        .await?;
+    let Some(found) = found else { return Ok(None) };
+    let calls: Vec<Value> = found.hashes()?.iter().map(|hash| json!([hash])).collect();
+    let receipts: Vec<Option<Receipt>> = endpoint
+        .call_many("eth_getTransactionReceipt", &calls)
+        .await?;
+    // A receipt that is not there yet would be taken for one that is not in the block.
+    let all: Option<Vec<Receipt>> = receipts.into_iter().collect();
+    let all = all.ok_or_else(|| Failure::Malformed("a block without all receipts".to_owned()))?;
+    in_block(all, block).map(Some)
+}
+
+fn in_block(receipts: Vec<Receipt>, block: B256) -> Result<Vec<Inclusion>, Failure> {
+    receipts
+        .into_iter()
+        .map(|receipt| receipt.inclusion_in(block))
+        .collect()
+}
+
+pub(super) async fn receipts(
+    endpoint: &Endpoint,
+    hashes: &[B256],
+) -> Result<Vec<Inclusion>, Failure> {
+    let calls: Vec<Value> = hashes.iter().map(|hash| json!([hash])).collect();
+    let receipts: Vec<Option<Receipt>> = endpoint
+        .call_many("eth_getTransactionReceipt", &calls)
+        .await?;
+    let mut inclusions = Vec::new();
+    for (hash, receipt) in hashes.iter().zip(receipts) {
+        if let Some(receipt) = receipt {
+            inclusions.extend(receipt.inclusion_of(*hash)?);
+        }
+    }
+    Ok(inclusions)
+}
+
+pub(super) async fn nonces(
+    endpoint: &Endpoint,
+    account: Address,
+    query: ChainQuery,
+) -> Result<ChainNonces, Failure> {
+    let tags: &[&str] = match query {
+        ChainQuery::Pending => &["latest", "pending"],
+        ChainQuery::Latest | ChainQuery::Off => &["latest"],
+    };
+    let calls: Vec<Value> = tags.iter().map(|tag| json!([account, tag])).collect();
+    let counts: Vec<U64> = endpoint
+        .call_many("eth_getTransactionCount", &calls)
+        .await?;
+    let count = |index: usize| counts.get(index).map(|count| Nonce(count.to()));
+    let latest = count(0)
+        .ok_or_else(|| Failure::Malformed("no transaction count in the answer".to_owned()))?;
+    // A node whose pool lags behind its blocks must not make a mined nonce look unused.
+    let pending = count(1).unwrap_or(latest).max(latest);
+    Ok(ChainNonces { latest, pending })
+}

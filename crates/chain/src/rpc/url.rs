@@ -1,0 +1,129 @@
+//! An endpoint's address. It often carries a credential, so it shows its host and port only.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::str::FromStr;
+
+use reqwest::Url;
+use thiserror::Error;
+
+/// The address of a JSON-RPC endpoint.
+#[derive(Clone, PartialEq, Eq)]
+pub struct EndpointUrl {
+    url: Url,
+    name: String,
+}
+
+/// Why a text is not the address of an endpoint. Never quotes it.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum BadEndpointUrl {
+    /// Not a URL.
+    #[error("it is not a URL: {0}")]
+    NotUrl(String),
+    /// Another protocol.
+    #[error("its scheme is not http or https")]
+    Scheme,
+    /// Nobody to ask.
+    #[error("it has no host")]
+    NoHost,
+}
+
+impl EndpointUrl {
+    /// Takes an `http://` or `https://` URL.
+    pub fn parse(text: &str) -> Result<Self, BadEndpointUrl> {
+        let url =
+            Url::parse(text.trim()).map_err(|error| BadEndpointUrl::NotUrl(error.to_string()))?;
+        if !["http", "https"].contains(&url.scheme()) {
+            return Err(BadEndpointUrl::Scheme);
+        }
+        let host = url
+            .host_str()
+            .filter(|host| !host.is_empty())
+            .ok_or(BadEndpointUrl::NoHost)?;
+        let port = url.port_or_known_default().unwrap_or_default();
+        let name = format!("{host}:{port}");
+        Ok(Self { url, name })
+    }
+
+    /// Host and port: all that may be shown.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(super) fn secret(&self) -> &Url {
+        &self.url
+    }
+
+    pub(super) fn is_tls(&self) -> bool {
+        self.url.scheme() == "https"
+    }
+
+    /// On this machine: no proxy stands between.
+    pub(super) fn is_loopback(&self) -> bool {
+        let host = self
+            .url
+            .host_str()
+            .unwrap_or_default()
+            .trim_matches(['[', ']']);
+        host == "localhost" || host.parse().is_ok_and(|ip: IpAddr| ip.is_loopback())
+    }
+}
+
+impl FromStr for EndpointUrl {
+    type Err = BadEndpointUrl;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Self::parse(text)
+    }
+}
+
+impl fmt::Display for EndpointUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)
+    }
+}
+
+impl fmt::Debug for EndpointUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shows_host_and_port_only() {
+        let cases = [
+            (
+                "https://user:secret@node.example/v3/secret?key=secret",
+                "node.example:443",
+            ),
+            ("http://127.0.0.1:8545", "127.0.0.1:8545"),
+            (" http://localhost/secret ", "localhost:80"),
+            ("http://[::1]:8545/", "[::1]:8545"),
+        ];
+        for (text, name) in cases {
+            let url = EndpointUrl::parse(text).unwrap();
+            assert_eq!(format!("{url} {url:?}"), format!("{name} {name}"));
+            assert_eq!(url.is_loopback(), !text.contains("node.example"));
+        }
+    }
+
+    #[test]
+    fn refuses_what_it_cannot_ask_and_does_not_quote_it() {
+        for text in [
+            "",
+            "secret",
+            "ws://node.example/secret",
+            "http://",
+            "file:///secret",
+            "http://a b",
+        ] {
+            let error = EndpointUrl::parse(text).unwrap_err().to_string();
+            assert!(!error.contains("secret"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! Measurements, run by hand:
+//! `cargo test --release -p chain --test devchain -- --ignored bench:: --nocapture`
+
+use std::time::Instant;
+
+use alloy_consensus::{SignableTransaction, TxEip1559, TxEnvelope};
+use alloy_eips::eip2718::Encodable2718;
+use alloy_primitives::{Address, B256, TxKind, U256, hex, keccak256};
+use alloy_signer::SignerSync;
+use alloy_signer_local::Secp256k1Signer;
+use chain::devchain::dev_accounts;
+use serde_json::{Value, json};
+
+use crate::durability::ChildChain;
+use crate::support::{Client, transfer, until};
+
+const BATCH: usize = 100;
+const SENDERS: usize = 10;
+
+/// Signs transfers to ever new recipients, from the ten accounts in turn.
+struct Load {
+    signers: Vec<Secp256k1Signer>,
+    made: u64,
+}
+
+impl Load {
+    fn new() -> Self {
+        let accounts = dev_accounts(u32::try_from(SENDERS).unwrap());
+        let signer = |key: &B256| Secp256k1Signer::from_bytes(key).expect("a key");
+        Self {
+            signers: accounts.iter().map(|(_, key)| signer(key)).collect(),
+            made: 0,
+        }
+    }
+
+    fn next(&mut self) -> String {
+        let senders = SENDERS as u64;
+        let (nonce, sender) = (self.made / senders, self.made % senders);
+        let recipient = Address::from_word(keccak256(self.made.to_be_bytes()));
+        self.made += 1;
+        let tx = TxEip1559 {
+            to: TxKind::Call(recipient),
+            ..transfer(nonce)
+        };
+        let signer = &self.signers[usize::try_from(sender).unwrap()];
+        let signature = signer.sign_hash_sync(&tx.signature_hash()).expect("signs");
+        hex::encode_prefixed(TxEnvelope::from(tx.into_signed(signature)).encoded_2718())
+    }
+
+    fn batch(&mut self) -> Value {
+        let call = |id: usize, raw: String| json!({"jsonrpc": "2.0", "id": id, "method": "eth_sendRawTransaction", "params": [raw]});
+        (0..BATCH).map(|id| call(id, self.next())).collect()
+    }
+}
+
+async fn send(client: &Client, batch: &Value) {
+    let answers = client.post_json(batch).await;
+    let refused = answers
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|answer| !answer["error"].is_null());
+    assert!(refused.is_none(), "{refused:?}");
+}
+
+async fn all_mined(client: &Client, txs: u64) {
+    let last = dev_accounts(u32::try_from(SENDERS).unwrap())[SENDERS - 1].0;
+    let nonce = txs / SENDERS as u64;
+    until("all txs", async || {
+        (client.nonce(last, "latest").await == nonce).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+#[ignore = "a measurement"]
+async fn throughput_of_signed_transfers() {
+    const TXS: usize = 20_000;
+    let folder = tempfile::tempdir().unwrap();
+    let chain = ChildChain::start(folder.path());
+    let mut load = Load::new();
+    let batches: Vec<Value> = (0..TXS / BATCH).map(|_| load.batch()).collect();
+    let started = Instant::now();
+    for batch in &batches {
+        send(&chain.client, batch).await;
+    }
+    let accepted = started.elapsed();
+    all_mined(&chain.client, load.made).await;
+    let mined = started.elapsed();
+    let rate = |time: std::time::Duration| TXS as f64 / time.as_secs_f64();
+    let blocks = chain.client.height().await;
+    eprintln!(
+        "{TXS} transfers: accepted {:.0}/s, mined {:.0}/s, in {blocks} blocks, {:.1} s of CPU, {} kB",
+        rate(accepted),
+        rate(mined),
+        cpu_seconds(chain.id()),
+        resident_kb(chain.id())
+    );
+    chain.kill();
+}
+
+#[tokio::test]
+#[ignore = "a measurement"]
+async fn memory_while_the_chain_grows() {
+    const STEP: usize = 20_000;
+    let folder = tempfile::tempdir().unwrap();
+    let chain = ChildChain::start(folder.path());
+    let mut load = Load::new();
+    eprintln!("{:>7} txs: {} kB", 0, resident_kb(chain.id()));
+    for _ in 0..10 {
+        for _ in 0..STEP / BATCH {
+            let batch = load.batch();
+            send(&chain.client, &batch).await;
+        }
+        all_mined(&chain.client, load.made).await;
+        eprintln!("{:>7} txs: {} kB", load.made, resident_kb(chain.id()));
+    }
+    chain.kill();
+}
+
+fn resident_kb(process: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap();
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmRSS:"))
+        .unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+fn cpu_seconds(process: u32) -> f64 {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap();
+    let fields: Vec<&str> = stat
+        .rsplit(')')
+        .next()
+        .unwrap()
+        .split_whitespace()
+        .collect();
+    // User and system time, in ticks of 10 ms.
+    fields[11..13]
+        .iter()
+        .map(|ticks| ticks.parse::<f64>().unwrap() / 100.0)
+        .sum()
+}

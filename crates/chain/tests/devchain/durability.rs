@@ -1,0 +1,219 @@
+//! What a folder remembers, and who may open it.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use alloy_primitives::{Bytes, U256};
+use chain::devchain::{DevChain, DevChainConfig, DevChainError, Mining};
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+
+use crate::contracts::{COUNTER, deploy};
+use crate::support::{BOB, Chain, Client, Wallet, config, message};
+
+const CHILD_FOLDER: &str = "DEVCHAIN_TEST_FOLDER";
+
+fn in_folder(dir: &Path, mining: Mining) -> DevChainConfig {
+    DevChainConfig {
+        dir: Some(dir.to_owned()),
+        ..config(mining)
+    }
+}
+
+#[tokio::test]
+async fn restart_keeps_everything_but_the_pool() {
+    let folder = tempfile::tempdir().unwrap();
+    let chain = Chain::start(in_folder(folder.path(), Mining::Instant)).await;
+    let alice = Wallet::dev(0);
+    let counter = deploy(&chain, &alice, 0, &COUNTER).await;
+    let tx = alice.sign(message(1, counter, Bytes::new()));
+    chain.submit(&tx).await;
+    let receipt = chain.mined(&tx).await;
+    chain.submit(&alice.transfer(9)).await; // queued for ever
+    let head = chain.block("latest").await;
+    chain.stop().await;
+
+    let chain = Chain::start(in_folder(folder.path(), Mining::Instant)).await;
+    assert_eq!(chain.block("latest").await, head);
+    assert_eq!(chain.receipt(tx.hash).await, Some(receipt.clone()));
+    assert_eq!(
+        chain.call("eth_getCode", json!([counter])).await,
+        json!(COUNTER)
+    );
+    let logs = chain
+        .call("eth_getLogs", json!([{"fromBlock": "0x0"}]))
+        .await;
+    assert_eq!(logs, receipt["logs"]);
+    let status = chain.call("txpool_status", json!([])).await;
+    assert_eq!(status, json!({"pending": "0x0", "queued": "0x0"}));
+    let next = alice.sign(message(2, counter, Bytes::new()));
+    chain.submit(&next).await;
+    assert_eq!(chain.mined(&next).await["blockNumber"], "0x3");
+    // Also the way back is remembered.
+    chain.call("anvil_rollback", json!([2, true])).await;
+    let slot = chain
+        .call("eth_getStorageAt", json!([counter, "0x0"]))
+        .await;
+    assert_eq!(slot, json!(format!("{:#066x}", 0)));
+    chain.stop().await;
+}
+
+#[tokio::test]
+async fn folder_has_one_owner() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = in_folder(folder.path(), Mining::Manual);
+    let chain = DevChain::open(config.clone()).expect("opens");
+    let second = chain.clone();
+    let error = DevChain::open(config.clone()).map(drop).unwrap_err();
+    assert!(matches!(error, DevChainError::InUse { .. }), "{error}");
+    assert!(error.to_string().contains("in use by another process"));
+    drop(chain);
+    assert!(
+        DevChain::open(config.clone()).is_err(),
+        "a clone still holds it"
+    );
+    drop(second);
+    DevChain::open(config).expect("free again");
+}
+
+#[tokio::test]
+async fn folder_of_another_chain_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = in_folder(folder.path(), Mining::Manual);
+    drop(DevChain::open(config.clone()).expect("opens"));
+    let other = DevChainConfig {
+        chain_id: 1,
+        ..config
+    };
+    let error = DevChain::open(other).map(drop).unwrap_err();
+    assert!(
+        matches!(
+            error,
+            DevChainError::OtherChain {
+                found: 31337,
+                wanted: 1,
+                ..
+            }
+        ),
+        "{error}"
+    );
+    let zero = DevChainConfig {
+        mining: Mining::Interval(std::time::Duration::ZERO),
+        ..config_none()
+    };
+    assert!(matches!(
+        DevChain::open(zero).map(drop),
+        Err(DevChainError::Config(_))
+    ));
+}
+
+fn config_none() -> DevChainConfig {
+    config(Mining::Manual)
+}
+
+/// A chain in a process of its own, that can be killed.
+pub(crate) struct ChildChain {
+    child: Child,
+    pub(crate) client: Client,
+}
+
+impl ChildChain {
+    pub(crate) fn start(folder: &Path) -> Self {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args([
+                "durability::child_serves_until_killed",
+                "--exact",
+                "--ignored",
+                "--nocapture",
+            ])
+            .env(CHILD_FOLDER, folder)
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("starts");
+        let output = BufReader::new(child.stdout.take().unwrap());
+        let url = output
+            .lines()
+            .map_while(Result::ok)
+            .find_map(|line| line.split_once("serving ").map(|(_, url)| url.to_owned()));
+        Self {
+            child,
+            client: Client::new(url.expect("the child serves")),
+        }
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// SIGKILL: no destructor runs, nothing is flushed.
+    pub(crate) fn kill(mut self) {
+        self.child.kill().expect("was alive");
+        self.child.wait().expect("is gone");
+    }
+}
+
+#[test]
+#[ignore = "the body of the child process that other tests start"]
+fn child_serves_until_killed() {
+    let Some(folder) = std::env::var_os(CHILD_FOLDER) else {
+        return;
+    };
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let config = in_folder(Path::new(&folder), Mining::Instant);
+        let chain = DevChain::open(config).expect("opens");
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let served = chain.serve(listener).unwrap();
+        // On a line of its own, after whatever the test harness has printed.
+        writeln!(
+            std::io::stdout(),
+            "\nserving http://{}",
+            served.local_addr()
+        )
+        .unwrap();
+        std::future::pending::<()>().await;
+    });
+}
+
+#[tokio::test]
+async fn killed_process_leaves_a_whole_chain() {
+    let folder = tempfile::tempdir().unwrap();
+    let alice = Wallet::dev(0);
+    let mut sent: u64 = 0;
+    for _ in 0..3 {
+        let chain = ChildChain::start(folder.path());
+        let next = chain.client.nonce(alice.address(), "latest").await;
+        assert!(next <= sent);
+        let before = chain.client.balance(BOB).await;
+        assert_eq!(
+            before,
+            U256::from(next),
+            "state and nonce are of the same block"
+        );
+        sent = next + 200;
+        for nonce in next..sent {
+            chain.client.submit(&alice.transfer(nonce)).await;
+        }
+        // What an answer has shown must survive; how much that is, the kill decides.
+        let shown = chain.client.mined(&alice.transfer(next + 100)).await;
+        chain.kill();
+
+        let chain = Chain::start(in_folder(folder.path(), Mining::Manual)).await;
+        assert_eq!(
+            chain.receipt(alice.transfer(next + 100).hash).await,
+            Some(shown)
+        );
+        let height = chain.height().await;
+        let mut txs = 0;
+        for number in 1..=height {
+            let block = chain.block(format!("{number:#x}")).await;
+            let parent = chain.block(format!("{:#x}", number - 1)).await;
+            assert_eq!(block["parentHash"], parent["hash"]);
+            txs += block["transactions"].as_array().unwrap().len();
+        }
+        assert_eq!(chain.balance(BOB).await, U256::from(txs));
+        assert_ne!(chain.block("latest").await, Value::Null);
+        chain.stop().await;
+    }
+}

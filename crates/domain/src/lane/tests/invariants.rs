@@ -1,0 +1,129 @@
+//! What must hold after every step and every commit, whatever happens around the lane.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::lane::{Lane, LaneRules, Stage};
+use crate::window::Release;
+use crate::{Nonce, SubState, TxId, TxState};
+
+use super::store::Store;
+use super::world::World;
+
+pub(super) fn after_commit(world: &World) {
+    let (lane, store) = (&world.lane, &world.store);
+    nonces_have_no_hole(lane, store, world.chain.start);
+    states_fit_their_attempts(store);
+    events_are_in_their_txs(store);
+    memory_fits_the_store(lane, store);
+}
+
+/// At the end: everything is final on chain, once, or was refused by the signer.
+pub(super) fn at_the_end(world: &World) {
+    let (store, chain) = (&world.store, &world.chain);
+    for tx in store.rows.values() {
+        let attempts = store.attempts_of(tx.id);
+        if tx.sub_state == Some(SubState::SigningFailed) {
+            assert!(attempts.is_empty() && tx.nonce.is_none(), "tx {} was refused", tx.id);
+            continue;
+        }
+        let times: usize = attempts.iter().map(|attempt| chain.count(attempt.hash)).sum();
+        assert_eq!(times, 1, "tx {} was mined {times} times", tx.id);
+        let inclusion = tx.inclusion.as_ref().expect("mined");
+        assert!(chain.has(inclusion), "tx {} tells of a block that is gone", tx.id);
+        let expected =
+            if inclusion.succeeded { TxState::Confirmed } else { TxState::FailedFinal };
+        assert_eq!(tx.state, expected);
+    }
+}
+
+/// Nonces below the cursor: held, used, or a gap that the lane knows of.
+fn nonces_have_no_hole(lane: &Lane, store: &Store, start: Nonce) {
+    let gaps: BTreeSet<Nonce> = lane.gaps().into_iter().collect();
+    for nonce in (start.0..store.next_nonce.0).map(Nonce) {
+        let is_held = store.holder(nonce).is_some();
+        let is_gap = gaps.contains(&nonce);
+        assert!(!(is_held && is_gap), "nonce {nonce} is held and could be dealt again");
+        // A lane that was just read learns of its gaps together with the chain's nonce.
+        assert!(is_held || is_gap || lane.unsettled.is_some(), "nonce {nonce} is forgotten");
+    }
+    assert!(gaps.iter().all(|gap| *gap < store.next_nonce), "a gap above the cursor");
+}
+
+fn states_fit_their_attempts(store: &Store) {
+    let with_attempts: BTreeSet<TxId> = store.attempts.values().map(|a| a.tx_id).collect();
+    for tx in store.rows.values() {
+        let has_attempt = with_attempts.contains(&tx.id);
+        let (nonce, attempt) = match tx.state {
+            TxState::Created => (false, false),
+            TxState::Allocated => (true, false),
+            TxState::Tracking | TxState::Stuck | TxState::Confirmed => (true, true),
+            TxState::FailedFinal => (has_attempt, has_attempt),
+        };
+        assert_eq!((tx.nonce.is_some(), has_attempt), (nonce, attempt), "{tx:?}");
+        assert_eq!(store.wakes.contains(&tx.id), tx.state == TxState::Created, "{tx:?}");
+    }
+}
+
+fn events_are_in_their_txs(store: &Store) {
+    let mut seqs: BTreeMap<TxId, Vec<u64>> = BTreeMap::new();
+    for event in &store.events {
+        if let Some(id) = event.tx_id {
+            seqs.entry(id).or_default().push(event.seq);
+        }
+    }
+    for tx in store.rows.values() {
+        let told = seqs.remove(&tx.id).unwrap_or_default();
+        assert_eq!(tx.event_seqs, told, "the history of tx {}", tx.id);
+        let first = told.first().map(|seq| store.events[*seq as usize - 1].kind.word());
+        assert!(first.is_none_or(|word| word == "TxAccepted"));
+    }
+    assert!(seqs.is_empty(), "events of txs that do not exist");
+}
+
+/// Every open tx with a nonce is in memory, or will be read from the store.
+fn memory_fits_the_store(lane: &Lane, store: &Store) {
+    let unmined = lane.slots.values().filter(|slot| slot.stage != Stage::Mined).count();
+    assert_eq!(lane.unmined, unmined as u64, "the count of unmined slots");
+    let hashes: usize = lane.slots.values().map(|slot| slot.attempts.len()).sum();
+    assert_eq!(lane.by_hash.len(), hashes, "one entry per attempt in memory");
+    for tx in store.rows.values().filter(|tx| tx.is_open()) {
+        let Some(nonce) = tx.nonce else { continue };
+        let will_be_read = lane.backlog.is_some_and(|from| from <= nonce);
+        match lane.slots.get(&nonce) {
+            Some(slot) => {
+                assert_eq!(slot.tx.id, tx.id, "nonce {nonce} has another tx in memory");
+                // A page that is on its way must not bring what is at the signer already.
+                assert!(!will_be_read || slot.stage != Stage::Signing, "nonce {nonce} twice");
+            }
+            None => assert!(will_be_read, "tx {} at nonce {nonce} is forgotten", tx.id),
+        }
+    }
+    for (nonce, slot) in &lane.slots {
+        let row = store.holder(*nonce).expect("a slot has a row");
+        assert!(row.id == slot.tx.id && row.is_open(), "a slot without an open row: {row:?}");
+    }
+}
+
+/// After a deal: not more nonces are unresolved than the window allows.
+pub(super) fn window_is_kept(rules: &LaneRules, store: &Store) {
+    let Some(limit) = rules.window.limit else { return };
+    let open = store.rows.values().filter(|tx| tx.is_open() && tx.nonce.is_some());
+    let unresolved = open.filter(|tx| match rules.window.releases {
+        Release::Mined => tx.inclusion.is_none(),
+        Release::Final => true,
+    });
+    assert!(unresolved.count() as u64 <= limit, "more nonces are out than the window allows");
+}
+
+/// What came out in this step had room, or stands before what was out already.
+pub(super) fn depth_is_kept(before: &Lane, after: &Lane) {
+    let highest = after.slots.last_key_value().map(|(nonce, _)| *nonce);
+    let new = after.slots.keys().filter(|nonce| !before.slots.contains_key(nonce));
+    for nonce in new {
+        let takes_a_gap = highest.is_some_and(|highest| *nonce < highest);
+        assert!(
+            takes_a_gap || after.unmined <= before.depth.limit(),
+            "nonce {nonce} came out without room"
+        );
+    }
+}

@@ -1,0 +1,373 @@
+//! One lane between a store and a chain, with everything under way in the open: each answer comes
+//! when the test says so, in the order and with the outcome that the test says.
+
+use std::collections::VecDeque;
+
+use alloy_primitives::{B256, Bytes, keccak256};
+
+use crate::attempt::Outgoing;
+use crate::lane::{ChainNonces, ChainQuery, Effect, Input, Lane, LaneRules, Receipt};
+use crate::{Attempt, Moment, NodeName, Nonce, SendOutcome, Time, Token, Tx, TxId, Unsigned};
+
+use super::chain::{Chain, FORK_MAX};
+use super::store::Store;
+use super::{START, invariants, request, tx_id};
+
+/// A page as it was read, and whether there was more.
+type Page = (Vec<Tx>, bool);
+
+#[derive(Clone, Debug)]
+pub(super) struct World {
+    pub(super) rules: LaneRules,
+    pub(super) lane: Lane,
+    /// What is durable.
+    pub(super) store: Store,
+    /// What will be durable when the present turn is committed.
+    pub(super) draft: Store,
+    pub(super) chain: Chain,
+    pub(super) now: Time,
+    /// What others work on for the lane.
+    pub(super) jobs: Vec<Job>,
+    /// What waits for the commit.
+    held: Vec<Effect>,
+    /// What the follower has seen and the lane has not.
+    follower: VecDeque<Input>,
+    history: Vec<ChainNonces>,
+    token: Token,
+    /// Blocks up to here hold results that nobody watches since the last crash.
+    pinned: u64,
+    made: u64,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Job {
+    Sign(Unsigned),
+    Send(Outgoing),
+    Ask(Option<ChainNonces>),
+    Fetch(Vec<B256>),
+    Backlog { from: Nonce, limit: u64, page: Option<Page> },
+    Queued { limit: u64, page: Option<Page> },
+    Finals(Vec<TxId>),
+}
+
+impl World {
+    pub(super) fn new(rules: LaneRules, start: Nonce) -> Self {
+        let (store, chain) = (Store::default(), Chain::new(start));
+        let lane = Lane::load(store.image(Token(1)), rules, None);
+        let follower = VecDeque::from([Input::Head(chain.view())]);
+        let history = vec![chain.nonces()];
+        Self {
+            rules,
+            lane,
+            draft: store.clone(),
+            store,
+            chain,
+            now: START,
+            jobs: Vec::new(),
+            held: Vec::new(),
+            follower,
+            history,
+            token: Token(1),
+            pinned: 0,
+            made: 0,
+        }
+    }
+
+    /// A number that was never given before.
+    fn fresh(&mut self) -> u64 {
+        self.made += 1;
+        self.made
+    }
+
+    /// One step of the lane, into the present turn.
+    pub(super) fn input(&mut self, input: Input) {
+        let before = self.lane.clone();
+        let deals = matches!(input, Input::Accept(_) | Input::Queued { .. });
+        let forks = matches!(input, Input::Head(_) | Input::Finals(_));
+        let step = self.lane.step(input, self.now);
+        self.draft.apply(&step.writes, self.lane.next_nonce());
+        assert_eq!(self.draft.event_seq(), self.lane.event_seq());
+        if deals && self.lane.next_nonce() > before.next_nonce() {
+            invariants::window_is_kept(&self.rules, &self.draft);
+        }
+        if !forks {
+            invariants::depth_is_kept(&before, &self.lane);
+        }
+        for effect in step.effects {
+            match effect {
+                Effect::Sign(unsigned) => self.jobs.push(Job::Sign(unsigned)),
+                other => self.held.push(other),
+            }
+        }
+    }
+
+    /// Makes the turn durable, and lets its effects out.
+    pub(super) fn commit(&mut self) {
+        self.store = self.draft.clone();
+        self.lane.committed(self.now);
+        for effect in std::mem::take(&mut self.held) {
+            self.start(effect);
+        }
+        invariants::after_commit(self);
+    }
+
+    fn start(&mut self, effect: Effect) {
+        let job = match effect {
+            Effect::Sign(unsigned) => Job::Sign(unsigned),
+            Effect::Send(out) => {
+                assert!(self.store.attempts.contains_key(&out.hash), "sent before it was durable");
+                let first = *self.chain.seen.entry(out.nonce).or_insert(out.hash);
+                assert_eq!(first, out.hash, "two envelopes left for nonce {}", out.nonce);
+                Job::Send(out)
+            }
+            Effect::Unwatch(_) => return,
+            Effect::LoadBacklog { from, limit } => Job::Backlog { from, limit, page: None },
+            Effect::LoadQueued { limit } => Job::Queued { limit, page: None },
+            Effect::AskChain => Job::Ask(None),
+            Effect::FetchReceipts(hashes) => Job::Fetch(hashes),
+            Effect::LoadFinals(ids) => Job::Finals(ids),
+        };
+        self.jobs.push(job);
+    }
+
+    /// A customer's request reaches the keeper.
+    pub(super) fn accept(&mut self) -> TxId {
+        let request = request(self.fresh());
+        let id = request.id;
+        self.input(Input::Accept(request));
+        id
+    }
+
+    /// A customer's request reaches another node, which puts it into the store.
+    pub(super) fn queue_elsewhere(&mut self) -> TxId {
+        let request = request(self.fresh());
+        let id = request.id;
+        self.store.queue(request.clone(), self.now);
+        self.draft.queue(request, self.now);
+        id
+    }
+
+    pub(super) fn tick(&mut self, millis: u64) {
+        self.now = Time(self.now.0 + millis);
+        let fresh = tx_id(self.fresh());
+        self.input(Input::Tick { fresh });
+    }
+
+    /// The keeper dies, or a commit fails: memory and all that was under way are gone.
+    pub(super) fn crash(&mut self) {
+        self.jobs.clear();
+        self.held.clear();
+        self.draft = self.store.clone();
+        self.token = self.token.next();
+        let image = self.store.image(self.token);
+        self.lane = Lane::load(image, self.rules, Some(NodeName("old".into())));
+        self.follower = VecDeque::from([Input::Head(self.chain.view())]);
+        self.pinned = self.final_blocks().max().unwrap_or(0);
+    }
+
+    /// Whether a crash now can be survived. A lane that is read again does not know its newest
+    /// finals, so a fork that took one of them and was not handled yet would go unseen.
+    pub(super) fn may_crash(&self) -> bool {
+        let finals = self.store.rows.values().filter(|tx| tx.state.is_terminal());
+        finals.filter_map(|tx| tx.inclusion.as_ref()).all(|inclusion| self.chain.has(inclusion))
+    }
+
+    fn final_blocks(&self) -> impl Iterator<Item = u64> {
+        let finals = self.store.rows.values().filter(|tx| tx.state.is_terminal());
+        finals.filter_map(|tx| tx.inclusion.as_ref().map(|inclusion| inclusion.block_number))
+    }
+
+    /// A block with up to `most` txs; its receipts may get lost on the way to the lane.
+    pub(super) fn mine(&mut self, most: usize, receipts_arrive: bool) {
+        let receipts = self.chain.mine(most);
+        self.seen(receipts, receipts_arrive);
+    }
+
+    /// A fork: `depth` blocks are taken back and one more are put there.
+    pub(super) fn fork(&mut self, depth: u64, most: usize, lost: u8, receipts_arrive: bool) {
+        let depth = depth.min(FORK_MAX).min(self.chain.height().saturating_sub(self.pinned));
+        self.chain.unwind(depth, if self.is_forgetful() { lost } else { 0 });
+        let receipts = (0..=depth).flat_map(|_| self.chain.mine(most)).collect();
+        self.seen(receipts, receipts_arrive);
+    }
+
+    /// Whether pools forget: a lane that never sends again would wait for ever.
+    pub(super) fn is_forgetful(&self) -> bool {
+        self.rules.resubmit_interval.is_some()
+    }
+
+    fn seen(&mut self, receipts: Vec<Receipt>, receipts_arrive: bool) {
+        self.history.push(self.chain.nonces());
+        self.follower.push_back(Input::Head(self.chain.view()));
+        if receipts_arrive && !receipts.is_empty() {
+            self.follower.push_back(Input::Receipts(receipts));
+        }
+    }
+
+    /// The follower's next news reaches the lane; whether there was any.
+    pub(super) fn follow(&mut self) -> bool {
+        let Some(input) = self.follower.pop_front() else { return false };
+        self.input(input);
+        true
+    }
+
+    /// A page or an answer of the chain is read now, and delivered later.
+    pub(super) fn freeze(&mut self, index: usize) {
+        let nonces = self.ask();
+        match &mut self.jobs[index] {
+            Job::Backlog { from, limit, page } => {
+                page.get_or_insert_with(|| self.store.backlog_page(*from, *limit));
+            }
+            Job::Queued { limit, page } => {
+                page.get_or_insert_with(|| self.store.queued_page(*limit));
+            }
+            Job::Ask(answer) => *answer = Some(nonces),
+            Job::Sign(_) | Job::Send(_) | Job::Fetch(_) | Job::Finals(_) => {}
+        }
+    }
+
+    /// Finishes a job, with the outcome that `how` picks; 0 is the good one.
+    pub(super) fn answer(&mut self, index: usize, how: u8) {
+        let input = match self.jobs.remove(index) {
+            Job::Sign(unsigned) => self.sign(&unsigned, how),
+            Job::Send(out) => self.send(&out, how),
+            Job::Ask(frozen) => {
+                let old = usize::from(how / 4) % self.history.len();
+                let stale = how % 4 == 3;
+                let now = frozen.unwrap_or_else(|| self.ask());
+                Input::ChainNonces(if stale { self.asked(self.history[old]) } else { now })
+            }
+            Job::Fetch(hashes) => {
+                Input::Receipts(self.chain.receipts(&hashes, self.rules.required))
+            }
+            Job::Backlog { from, limit, page } => {
+                let (txs, more) = page.unwrap_or_else(|| self.store.backlog_page(from, limit));
+                Input::Backlog { txs, more }
+            }
+            Job::Queued { limit, page } => {
+                let (txs, more) = page.unwrap_or_else(|| self.store.queued_page(limit));
+                Input::Queued { txs, more }
+            }
+            Job::Finals(ids) => {
+                let rows = ids.iter().map(|id| self.store.rows[id].clone());
+                Input::Finals(rows.map(|tx| (tx.clone(), self.store.attempts_of(tx.id))).collect())
+            }
+        };
+        self.input(input);
+    }
+
+    fn ask(&self) -> ChainNonces {
+        self.asked(self.chain.nonces())
+    }
+
+    fn asked(&self, nonces: ChainNonces) -> ChainNonces {
+        match self.rules.chain_query {
+            ChainQuery::Pending | ChainQuery::Off => nonces,
+            ChainQuery::Latest => ChainNonces { pending: nonces.latest, ..nonces },
+        }
+    }
+
+    fn sign(&mut self, unsigned: &Unsigned, how: u8) -> Input {
+        let (nonce, tx_id) = (unsigned.nonce, unsigned.tx_id);
+        if how % 8 >= 5 {
+            let retryable = how % 8 < 7;
+            return Input::SigningFailed { nonce, reason: "no key".into(), retryable };
+        }
+        let salt = self.fresh();
+        Input::Signed(Attempt {
+            hash: keccak256(format!("{tx_id} {nonce} {salt}")),
+            tx_id,
+            kind: unsigned.kind,
+            nonce,
+            gas: unsigned.gas,
+            fees: unsigned.fees,
+            raw: Bytes::from_static(b"signed"),
+            signed_at: self.now,
+            first_sent_at: None,
+        })
+    }
+
+    fn send(&mut self, out: &Outgoing, how: u8) -> Input {
+        let text = || "said the node".to_owned();
+        let is_used = out.nonce < self.chain.nonce();
+        let (taken, outcome) = match how % 16 {
+            6 if self.is_forgetful() => (false, SendOutcome::Accepted), // and does not hold it
+            7 | 8 => (true, SendOutcome::Unknown(text())),
+            9 => (false, SendOutcome::Unknown(text())),
+            15 => (false, SendOutcome::NotSent(Moment(0))),
+            _ if is_used => (false, SendOutcome::NonceTooLow),
+            10 => (false, SendOutcome::Underpriced(text())),
+            11 => (false, SendOutcome::ReplacementUnderpriced(text())),
+            12 => (false, SendOutcome::Underfunded(text())),
+            13 => (false, SendOutcome::Busy(text())),
+            14 => (false, SendOutcome::Rejected(text())),
+            _ => (true, SendOutcome::Accepted),
+        };
+        if taken {
+            self.chain.take(out.nonce, out.hash);
+        }
+        Input::Sent { hash: out.hash, nonce: out.nonce, outcome }
+    }
+
+    /// Everything works from now on: all that was accepted must end, within a bound.
+    pub(super) fn heal(&mut self) {
+        let rounds = 40 + 4 * self.store.rows.len();
+        for _ in 0..rounds {
+            if self.draft.paused {
+                self.input(Input::Pause(false));
+            }
+            self.settle_all();
+            if self.is_quiet() {
+                return;
+            }
+            if !self.store.wakes.is_empty() {
+                self.input(Input::Wake);
+            }
+            self.mine(usize::MAX, true);
+            self.tick(61_000);
+        }
+        panic!("not quiet after {rounds} rounds: {}", self.describe());
+    }
+
+    /// Delivers all news and good answers until nothing is under way.
+    pub(super) fn settle_all(&mut self) {
+        self.commit();
+        for _ in 0..5_000 {
+            if !self.jobs.is_empty() {
+                self.answer(0, 0);
+            } else if !self.follow() {
+                return;
+            }
+            self.commit();
+        }
+        panic!("answers make questions without end: {:#?}", self.jobs);
+    }
+
+    /// What a person needs to see why a lane does not move.
+    fn describe(&self) -> String {
+        let lane = &self.lane;
+        let slot = |(nonce, slot): (&Nonce, &super::super::Slot)| {
+            format!("{nonce}: {:?}, retry {:?}", slot.stage, slot.retry_at)
+        };
+        let slots: Vec<String> = lane.slots.iter().map(slot).collect();
+        format!(
+            "slots {slots:?}, gaps {:?}, backlog {:?} loading {:?}, queued {} loading {:?}, chain {:?}, \
+             asking {}, unsettled {:?}, jobs {:?}",
+            lane.gaps(),
+            lane.backlog,
+            lane.loading_backlog,
+            lane.queued,
+            lane.loading_queued,
+            lane.chain,
+            lane.asking_chain,
+            lane.unsettled,
+            self.jobs,
+        )
+    }
+
+    fn is_quiet(&self) -> bool {
+        self.lane.is_idle()
+            && self.store.wakes.is_empty()
+            && self.store.rows.values().all(|tx| tx.state.is_terminal())
+    }
+}

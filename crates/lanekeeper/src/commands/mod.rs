@@ -1,0 +1,37 @@
+//! One file per command. Only here is anything printed to stdout.
+#![expect(clippy::print_stdout, reason = "commands talk to people and programs through stdout")]
+
+pub(crate) mod config;
+pub(crate) mod dev;
+pub(crate) mod devchain;
+pub(crate) mod events;
+pub(crate) mod lane;
+pub(crate) mod migrate;
+pub(crate) mod serve;
+pub(crate) mod tx;
+
+use crate::config::{Config, Problem, Sources, environment, read_file};
+use crate::failure::Failure;
+
+/// Prints JSON for programs: one value per line.
+fn print_json(value: &serde_json::Value) {
+    println!("{value}");
+}
+
+/// Reads a configuration file with the environment over it, and logs its warnings.
+fn load(path: &std::path::Path) -> Result<Config, Failure> {
+    let read = || {
+        let file = Some(read_file(path)?);
+        Config::read(Sources { file, env: environment(), ..Sources::default() })
+    };
+    let config = read().map_err(|problems| wrong_config(&problems))?;
+    for warning in &config.warnings {
+        tracing::warn!("{warning}");
+    }
+    Ok(config)
+}
+
+fn wrong_config(problems: &[Problem]) -> Failure {
+    let lines: Vec<String> = problems.iter().map(|problem| format!("  {problem}")).collect();
+    Failure::Usage(format!("the configuration cannot be used:\n{}", lines.join("\n")))
+}

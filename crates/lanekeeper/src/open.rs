@@ -1,0 +1,78 @@
+//! From configured places to open ports.
+
+use std::io::ErrorKind;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use chain::keys::{self, KeyEntry, KeySource};
+use chain::rpc::{RpcChain, RpcChainConfig};
+use domain::ChainId;
+use engine::ports::{Chain, Signer, Store};
+use store::sqlite::SqliteStore;
+use tokio::net::TcpListener;
+
+use crate::config::sections;
+use crate::config::{Config, StoreUrl};
+use crate::failure::Failure;
+
+/// How long one request to a chain's node may take.
+const RPC_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A listener, or words that help: `by` names what else could be set.
+pub(crate) async fn bind(address: SocketAddr, by: &str) -> Result<TcpListener, Failure> {
+    TcpListener::bind(address).await.map_err(|e| match e.kind() {
+        ErrorKind::AddrInUse => Failure::Refused(format!(
+            "port {} on {} is taken (by another Lanekeeper?): stop that process, or set {by} to \
+             another port",
+            address.port(),
+            address.ip()
+        )),
+        _ => Failure::refused(&format!("cannot listen on {address}"), &e),
+    })
+}
+
+/// The store, with its tables up to date.
+pub(crate) async fn store(config: &Config) -> Result<Arc<dyn Store>, Failure> {
+    let StoreUrl::Sqlite(path) = config.store.url.clone();
+    let opening = tokio::task::spawn_blocking(move || SqliteStore::open(&path)).await;
+    let store = opening
+        .map_err(|e| Failure::refused("the store", &e))?
+        .map_err(|e| Failure::refused("the store cannot be opened", &e))?;
+    Ok(Arc::new(store))
+}
+
+/// A chain behind its endpoints. Nothing is asked yet: a node may start before its chain does.
+pub(crate) fn chain(config: &sections::Chain) -> Result<Arc<dyn Chain>, Failure> {
+    let id = ChainId(config.id);
+    let endpoints = config.rpc.clone();
+    tracing::info!(chain = %id, name = config.name, ?endpoints, "serves a chain");
+    let chain = RpcChain::new(RpcChainConfig { id, endpoints, request_timeout: RPC_TIMEOUT })
+        .map_err(|e| Failure::refused("the chain cannot be used", &e))?;
+    Ok(Arc::new(chain))
+}
+
+/// All keys.
+pub(crate) async fn signer(config: &Config) -> Result<Arc<dyn Signer>, Failure> {
+    let entries: Vec<KeyEntry> = config.signers.iter().filter_map(key_entry).collect();
+    let loading = tokio::task::spawn_blocking(move || keys::load(entries)).await;
+    let signer = loading
+        .map_err(|e| Failure::refused("the signers", &e))?
+        .map_err(|e| Failure::refused("a signer cannot be used", &e))?;
+    Ok(Arc::new(signer))
+}
+
+/// Where a key is. The check of the configuration leaves exactly one place for each signer.
+fn key_entry(signer: &sections::Signer) -> Option<KeyEntry> {
+    let keystore = || {
+        let (path, password_file) = (signer.path.clone()?, signer.password_file.clone()?);
+        Some(KeySource::Keystore { path, password_file })
+    };
+    let source = None
+        .or_else(|| signer.key.clone().map(|key| KeySource::Inline(key.0)))
+        .or_else(|| signer.key_file.clone().map(KeySource::File))
+        .or_else(|| signer.key_env.clone().map(KeySource::Env))
+        .or_else(keystore)?;
+    let chains = signer.chains.iter().flatten().map(|id| ChainId(*id)).collect();
+    Some(KeyEntry { source, chains })
+}

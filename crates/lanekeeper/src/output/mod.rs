@@ -1,0 +1,11 @@
+//! What people see: aligned, coloured on a terminal only, the same words everywhere.
+
+mod describe;
+mod paint;
+mod table;
+
+pub(crate) use describe::{
+    clock_time, event_line, lane_details, lane_table, short, state_tone, tx_details, tx_table,
+};
+pub(crate) use paint::{Tone, paint, safe};
+pub(crate) use table::Columns;

@@ -1,0 +1,46 @@
+//! Logs to stderr, metrics for `/metrics`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
+use tracing_subscriber::EnvFilter;
+
+use crate::cli::LogForm;
+use crate::failure::Failure;
+
+/// From half a millisecond (a commit) to two minutes (finality).
+const SECONDS_BUCKETS: [f64; 16] = [
+    0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 45.0, 120.0,
+];
+/// The exporter folds its raw samples into buckets when it is rendered, and at this pace.
+const UPKEEP: Duration = Duration::from_secs(5);
+
+/// Writes log lines to stderr: those that `RUST_LOG` names, or else those of this level.
+pub(crate) fn start_logs(form: LogForm, level: &str) {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
+    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    match form {
+        LogForm::Text => {
+            let coloured = std::io::IsTerminal::is_terminal(&std::io::stderr());
+            lines.with_ansi(coloured).with_target(false).init();
+        }
+        LogForm::Json => lines.json().flatten_event(true).init(),
+    }
+}
+
+/// Starts to collect metrics, and gives the function that renders them.
+pub(crate) fn start_metrics() -> Result<Arc<dyn Fn() -> String + Send + Sync>, Failure> {
+    let install = || PrometheusBuilder::new().set_buckets(&SECONDS_BUCKETS)?.install_recorder();
+    let handle: PrometheusHandle =
+        install().map_err(|e| Failure::refused("metrics cannot be collected", &e))?;
+    let upkeep = handle.clone();
+    tokio::spawn(async move {
+        let mut pace = tokio::time::interval(UPKEEP);
+        loop {
+            pace.tick().await;
+            upkeep.run_upkeep();
+        }
+    });
+    Ok(Arc::new(move || handle.render()))
+}

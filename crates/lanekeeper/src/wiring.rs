@@ -1,0 +1,98 @@
+//! The whole program on one screen: what is connected to what, and how it ends.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use api::ApiConfig;
+use engine::node::{Node, Ports};
+use engine::ports::{Chain, Clock};
+use engine::tasks::Tasks;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use crate::clock::SystemClock;
+use crate::config::Config;
+use crate::failure::Failure;
+use crate::open;
+use crate::signals::Signals;
+use crate::telemetry;
+
+/// A node that serves.
+pub(crate) struct Running {
+    pub(crate) address: SocketAddr,
+    node: Node,
+    tasks: Tasks,
+    closing: watch::Sender<bool>,
+    server: JoinHandle<std::io::Result<()>>,
+    drain_delay: std::time::Duration,
+}
+
+impl Running {
+    /// store → chains → signer → clock → node → API.
+    pub(crate) async fn start(config: &Config) -> Result<Self, Failure> {
+        // First: a second node on the same port must not even touch the store.
+        let listener = open::bind(config.http.listen, "http.listen or --port").await?;
+        let address = listener.local_addr().map_err(|e| Failure::refused("the listener", &e))?;
+        let metrics = telemetry::start_metrics()?;
+
+        let store = open::store(config).await?;
+        let chains: Vec<Arc<dyn Chain>> =
+            config.chains.iter().map(open::chain).collect::<Result<_, _>>()?;
+        let signer = open::signer(config).await?;
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+
+        let ports = Ports { store, chains, signer, clock: Arc::clone(&clock) };
+        let tasks = Tasks::new();
+        let node = Node::start(ports, config.node_config(), tasks.clone())
+            .await
+            .map_err(|e| Failure::refused("the node does not start", &e))?;
+
+        let (closing, closed) = watch::channel(false);
+        let api_config = ApiConfig {
+            max_body: usize::try_from(config.http.max_body.0).unwrap_or(ApiConfig::MAX_BODY),
+            max_waiters: usize::try_from(config.http.max_waiters).unwrap_or(usize::MAX),
+            max_streams: ApiConfig::MAX_STREAMS,
+            metrics,
+            clock,
+            closing: closed.clone(),
+        };
+        let router = api::router(node.handle(), api_config);
+        let server = tokio::spawn(api::serve(listener, router, closed));
+        tracing::info!(node = config.node.name, %address, "ready");
+        let drain_delay = config.node.drain_delay;
+        Ok(Self { address, node, tasks, closing, server, drain_delay })
+    }
+
+    /// Serves until it is told to stop, then hands everything over in order.
+    pub(crate) async fn serve(self, signals: &mut Signals) -> Result<(), Failure> {
+        tokio::select! {
+            biased;
+            () = self.tasks.ended() => {
+                let why = self.tasks.panicked().unwrap_or_else(|| {
+                    "another process with the same node.name has replaced this one".to_owned()
+                });
+                return Err(Failure::Refused(format!("the node ended: {why}")));
+            }
+            () = signals.stop() => {}
+        }
+        tracing::info!("stopping: finishing what is under way (once more to stop at once)");
+        tokio::select! {
+            biased;
+            () = self.drain_and_stop() => Ok(()),
+            () = signals.stop() => Err(Failure::Refused("stopped at once, without a drain".into())),
+        }
+    }
+
+    async fn drain_and_stop(self) {
+        // Not ready any more, lanes given back; readers are still answered, so that a load
+        // balancer has time to notice.
+        self.node.drain().await;
+        tokio::time::sleep(self.drain_delay).await;
+        self.closing.send_replace(true);
+        if let Err(error) = self.server.await {
+            tracing::error!(%error, "the API ended badly");
+        }
+        self.node.stop().await;
+        tracing::info!("stopped");
+    }
+}

@@ -1,0 +1,77 @@
+//! What can go wrong below the port, and what the port calls it.
+
+use engine::ports::StoreError;
+use rusqlite::ErrorCode;
+use rusqlite::types::FromSqlError;
+
+use crate::encoding::{Malformed, TooLarge};
+
+/// Why a statement or a row failed.
+#[derive(Debug)]
+pub(super) enum Fault {
+    /// SQLite said no.
+    Sqlite(rusqlite::Error),
+    /// A row holds what nobody wrote.
+    Malformed(Malformed),
+    /// The question is wrong.
+    Invalid(String),
+}
+
+impl Fault {
+    /// Whether a unique index refused a row.
+    pub(super) fn is_duplicate(&self) -> bool {
+        matches!(
+            self,
+            Self::Sqlite(rusqlite::Error::SqliteFailure(error, _))
+                if error.code == ErrorCode::ConstraintViolation
+        )
+    }
+}
+
+impl From<Fault> for StoreError {
+    fn from(fault: Fault) -> Self {
+        match fault {
+            Fault::Sqlite(error) => match error.sqlite_error_code() {
+                Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {
+                    Self::Corrupt(error.to_string())
+                }
+                Some(_) | None => match error {
+                    rusqlite::Error::FromSqlConversionFailure(..)
+                    | rusqlite::Error::InvalidColumnType(..) => Self::Corrupt(error.to_string()),
+                    other => Self::Unavailable(other.to_string()),
+                },
+            },
+            Fault::Malformed(error) => Self::Corrupt(error.to_string()),
+            Fault::Invalid(text) => Self::Invalid(text),
+        }
+    }
+}
+
+impl From<rusqlite::Error> for Fault {
+    fn from(error: rusqlite::Error) -> Self {
+        Self::Sqlite(error)
+    }
+}
+
+impl From<FromSqlError> for Fault {
+    fn from(error: FromSqlError) -> Self {
+        // A column of another type than the schema's: nobody of ours wrote it.
+        Self::Sqlite(rusqlite::Error::FromSqlConversionFailure(
+            0,
+            rusqlite::types::Type::Null,
+            Box::new(error),
+        ))
+    }
+}
+
+impl From<Malformed> for Fault {
+    fn from(error: Malformed) -> Self {
+        Self::Malformed(error)
+    }
+}
+
+impl From<TooLarge> for Fault {
+    fn from(error: TooLarge) -> Self {
+        Self::Invalid(error.to_string())
+    }
+}

@@ -1,0 +1,166 @@
+//! Plain HTTP: what any business or wallet would send.
+
+use std::time::Duration;
+
+use alloy_primitives::{Address, U256};
+use reqwest::{Client, Method, StatusCode};
+use serde_json::{Value, json};
+
+use crate::Outcome;
+
+/// The API of a node.
+#[derive(Clone)]
+pub struct Api {
+    url: String,
+    http: Client,
+}
+
+/// The JSON-RPC of a chain.
+#[derive(Clone)]
+pub struct Chain {
+    url: String,
+    http: Client,
+}
+
+/// An address that nobody has used: its balance tells what arrived.
+pub fn random_address() -> String {
+    Address::from(rand::random::<[u8; 20]>()).to_checksum(None)
+}
+
+fn client() -> Outcome<Client> {
+    // A second installation of the provider is refused, and the first one serves.
+    rustls::crypto::ring::default_provider().install_default().ok();
+    Ok(Client::builder().timeout(Duration::from_secs(150)).no_proxy().build()?)
+}
+
+impl Api {
+    /// At this address.
+    pub fn new(url: String) -> Outcome<Self> {
+        Ok(Self { url, http: client()? })
+    }
+
+    /// Its address.
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// Asks and gives status and JSON.
+    pub async fn call(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<Value>,
+    ) -> Outcome<(StatusCode, Value)> {
+        let mut request = self.http.request(method, format!("{}{path}", self.url));
+        if let Some(body) = body {
+            request = request.json(&body);
+        }
+        let answer = request.send().await?;
+        let status = answer.status();
+        Ok((status, answer.json().await.unwrap_or(Value::Null)))
+    }
+
+    /// Reads.
+    pub async fn get(&self, path: &str) -> Outcome<(StatusCode, Value)> {
+        self.call(Method::GET, path, None).await
+    }
+
+    /// Posts a tx.
+    pub async fn create(&self, body: Value, query: &str) -> Outcome<(StatusCode, Value)> {
+        self.call(Method::POST, &format!("/api/v1/tx{query}"), Some(body)).await
+    }
+
+    /// Posts raw bytes, whatever they are.
+    pub async fn post_raw(
+        &self,
+        path: &str,
+        content_type: &str,
+        body: Vec<u8>,
+    ) -> Outcome<(StatusCode, String, Value)> {
+        let request = self.http.post(format!("{}{path}", self.url));
+        let answer = request.header("content-type", content_type).body(body).send().await?;
+        let status = answer.status();
+        let kind = answer.headers().get("content-type").and_then(|kind| kind.to_str().ok());
+        let kind = kind.unwrap_or_default().to_owned();
+        Ok((status, kind, answer.json().await.unwrap_or(Value::Null)))
+    }
+
+    /// All txs, page by page.
+    pub async fn all_txs(&self) -> Outcome<Vec<Value>> {
+        let mut txs = Vec::new();
+        let mut cursor: Option<String> = None;
+        loop {
+            let after = cursor.as_ref().map(|c| format!("&cursor={c}")).unwrap_or_default();
+            let (status, page) = self.get(&format!("/api/v1/tx?limit=1000{after}")).await?;
+            crate::demand(status == StatusCode::OK, format!("list answered {status}: {page}"))?;
+            txs.extend(page["txs"].as_array().cloned().unwrap_or_default());
+            match page["next"].as_str() {
+                Some(next) => cursor = Some(next.to_owned()),
+                None => return Ok(txs),
+            }
+        }
+    }
+}
+
+impl Chain {
+    /// At this address.
+    pub fn new(url: String) -> Outcome<Self> {
+        Ok(Self { url, http: client()? })
+    }
+
+    /// Its address.
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// A JSON-RPC call.
+    pub async fn call(&self, method: &str, params: Value) -> Outcome<Value> {
+        let body = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params});
+        let answer: Value = self.http.post(&self.url).json(&body).send().await?.json().await?;
+        match answer.get("error") {
+            Some(error) if !error.is_null() => Err(format!("{method}: {error}").into()),
+            _ => Ok(answer["result"].clone()),
+        }
+    }
+
+    /// Many calls of one method in JSON-RPC batches; answers in order.
+    pub async fn call_many(&self, method: &str, params: &[Value]) -> Outcome<Vec<Value>> {
+        let mut results = Vec::with_capacity(params.len());
+        for chunk in params.chunks(500) {
+            let numbered = chunk.iter().enumerate();
+            let body: Vec<Value> = numbered
+                .map(|(id, params)| json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}))
+                .collect();
+            let answers: Vec<Value> =
+                self.http.post(&self.url).json(&body).send().await?.json().await?;
+            let mut sorted = answers;
+            sorted.sort_by_key(|answer| answer["id"].as_u64());
+            for answer in sorted {
+                crate::demand(answer["error"].is_null(), format!("{method}: {answer}"))?;
+                results.push(answer["result"].clone());
+            }
+        }
+        Ok(results)
+    }
+
+    /// Wei of an account.
+    pub async fn balance(&self, address: &str) -> Outcome<U256> {
+        number(&self.call("eth_getBalance", json!([address, "latest"])).await?)
+    }
+
+    /// Wei of many accounts.
+    pub async fn balances(&self, addresses: &[String]) -> Outcome<Vec<U256>> {
+        let params: Vec<Value> = addresses.iter().map(|a| json!([a, "latest"])).collect();
+        self.call_many("eth_getBalance", &params).await?.iter().map(number).collect()
+    }
+
+    /// The account's next nonce.
+    pub async fn nonce(&self, address: &str) -> Outcome<u64> {
+        let nonce = number(&self.call("eth_getTransactionCount", json!([address, "latest"])).await?)?;
+        Ok(u64::try_from(nonce)?)
+    }
+}
+
+fn number(value: &Value) -> Outcome<U256> {
+    Ok(value.as_str().ok_or("a number was expected")?.parse()?)
+}

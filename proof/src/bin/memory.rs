@@ -1,0 +1,84 @@
+//! 2.6: memory of `dev` at rest and after many txs; growth per finished tx must be near zero.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use futures::stream::{self, StreamExt, TryStreamExt};
+use proof::{Options, Outcome, Report, Server, demand, eventually, flag, random_address};
+use serde_json::{Value, json};
+
+/// What a finished tx may leave in memory, on average. (An attempt alone is larger than this.)
+const BYTES_PER_TX_MAX: f64 = 64.0;
+const CLIENTS: usize = 64;
+const LANES: usize = 10;
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let mut report = Report::new("02-6-memory");
+    let outcome = prove(&mut report).await;
+    report.close(outcome)
+}
+
+async fn prove(report: &mut Report) -> Outcome<String> {
+    let count: usize = flag("txs", "100000").parse()?;
+    let folder = tempfile::tempdir()?;
+    let server = Server::dev(&Options { dir: folder.path().into(), ..Options::default() }).await?;
+    report.fact("restKib", server.resident_kib()?);
+
+    // Caches, pools and allocator arenas fill with the first part; growth is measured after it.
+    let warm = count / 4;
+    send(&server, 0, warm).await?;
+    settle(&server).await?;
+    let before = server.resident_kib()?;
+    report.fact("warmTxs", warm);
+    report.fact("warmKib", before);
+    send(&server, warm, count).await?;
+    settle(&server).await?;
+    let after = server.resident_kib()?;
+    report.fact("txs", count);
+    report.fact("afterKib", after);
+
+    #[expect(clippy::cast_precision_loss, reason = "a ratio for people")]
+    let per_tx = (after as f64 - before as f64) * 1024.0 / (count - warm) as f64;
+    report.fact("bytesPerFinishedTx", per_tx);
+    demand(
+        per_tx < BYTES_PER_TX_MAX,
+        format!("{per_tx:.0} bytes per finished tx; at most {BYTES_PER_TX_MAX} are allowed"),
+    )?;
+    Ok(format!("{} MiB after {count} txs, {per_tx:.0} bytes per finished tx", after / 1024))
+}
+
+async fn send(server: &Server, from: usize, to: usize) -> Outcome<()> {
+    stream::iter((from..to).map(|number| {
+        let signer = &server.accounts[number % LANES];
+        let payload = json!({"to": random_address(), "value": "1", "gas": "21000"});
+        let body = json!({"signer": signer, "requestId": format!("m{number}"), "payload": payload});
+        async move {
+            loop {
+                let (status, answer) = server.api.create(body.clone(), "").await?;
+                match status.as_u16() {
+                    202 => return Ok::<(), Box<dyn std::error::Error + Send + Sync>>(()),
+                    429 => tokio::time::sleep(Duration::from_millis(50)).await,
+                    _ => return Err(format!("{status}: {answer}").into()),
+                }
+            }
+        }
+    }))
+    .buffer_unordered(CLIENTS)
+    .try_collect()
+    .await
+}
+
+/// Waits until nothing is open, and until finals are old enough to be let go.
+async fn settle(server: &Server) -> Outcome<()> {
+    eventually("every lane is quiet", Duration::from_secs(300), || async {
+        let (_, lanes) = server.api.get("/api/v1/lanes").await?;
+        let busy = lanes["lanes"].as_array().ok_or("no lanes")?.iter();
+        let open = busy.filter(|lane| lane["inFlight"] != 0 || lane["queued"] != 0).count();
+        Ok((open == 0).then_some(()))
+    })
+    .await?;
+    server.chain.call("anvil_mine", json!(["0x50"])).await.map(|_: Value| ())?;
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    Ok(())
+}

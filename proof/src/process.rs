@@ -1,0 +1,134 @@
+//! A real `lanekeeper` process, started, killed and started again.
+
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Output, Stdio};
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::{Child, Command};
+
+use crate::{Api, Chain, Outcome};
+
+/// How long a process may take until it says that it is ready.
+const READY_WITHIN: Duration = Duration::from_secs(20);
+
+/// How to start `lanekeeper dev`.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Where its data lie.
+    pub dir: PathBuf,
+    /// Use this chain instead of one in the same process.
+    pub chain_url: Option<String>,
+    /// Further arguments.
+    pub args: Vec<String>,
+    /// Further environment.
+    pub env: Vec<(String, String)>,
+}
+
+/// A running process. Killed when dropped.
+pub struct Server {
+    child: Child,
+    /// Its API.
+    pub api: Api,
+    /// Its chain.
+    pub chain: Chain,
+    /// The accounts it signs for.
+    pub accounts: Vec<String>,
+}
+
+/// The release binary, which the proof's script has built.
+pub fn binary() -> PathBuf {
+    let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    target.unwrap_or_else(|| root.join("target")).join("release").join("lanekeeper")
+}
+
+/// A port that was free a moment ago.
+pub fn free_port() -> Outcome<u16> {
+    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
+}
+
+/// Runs a command of the binary to its end.
+pub async fn run(args: &[&str], env: &[(&str, &str)]) -> Outcome<Output> {
+    let mut command = Command::new(binary());
+    command.args(args).envs(env.iter().copied()).stdin(Stdio::null()).kill_on_drop(true);
+    Ok(tokio::time::timeout(Duration::from_secs(180), command.output()).await??)
+}
+
+impl Server {
+    /// Starts `lanekeeper dev` on free ports and waits until it is ready.
+    pub async fn dev(options: &Options) -> Outcome<Self> {
+        let mut command = Command::new(binary());
+        command.arg("dev").arg("--json").arg("--dir").arg(&options.dir);
+        command.arg("--port").arg(free_port()?.to_string());
+        match &options.chain_url {
+            Some(url) => command.arg("--chain-url").arg(url),
+            None => command.arg("--chain-port").arg(free_port()?.to_string()),
+        };
+        command.args(&options.args).envs(options.env.iter().cloned());
+        Self::start(command).await
+    }
+
+    /// Starts `lanekeeper devchain` alone.
+    pub async fn devchain(dir: &Path, args: &[&str]) -> Outcome<Self> {
+        let mut command = Command::new(binary());
+        command.arg("devchain").arg("--json").arg("--dir").arg(dir);
+        command.arg("--port").arg(free_port()?.to_string()).args(args);
+        Self::start(command).await
+    }
+
+    async fn start(mut command: Command) -> Outcome<Self> {
+        let mut child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::inherit())
+            .env("RUST_LOG", std::env::var("RUST_LOG").unwrap_or_else(|_| "error".into()))
+            .kill_on_drop(true)
+            .spawn()?;
+        let stdout = child.stdout.take().ok_or("the process has no stdout")?;
+        let mut lines = BufReader::new(stdout).lines();
+        let line = tokio::time::timeout(READY_WITHIN, lines.next_line()).await??;
+        let line = line.ok_or("the process ended before it was ready")?;
+        // Whatever it prints later must not block it.
+        tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
+        let ready: Value = serde_json::from_str(&line)
+            .map_err(|error| format!("the ready line is not JSON ({error}): {line}"))?;
+        let text = |key: &str| ready[key].as_str().unwrap_or_default().to_owned();
+        let accounts = ready["accounts"].as_array().map(|accounts| {
+            accounts.iter().filter_map(|account| Some(account.as_str()?.to_owned())).collect()
+        });
+        Ok(Self {
+            child,
+            api: Api::new(text("api"))?,
+            chain: Chain::new(text("chain"))?,
+            accounts: accounts.unwrap_or_default(),
+        })
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> Option<u32> {
+        self.child.id()
+    }
+
+    /// `kill -9`.
+    pub async fn kill_nine(mut self) -> Outcome<()> {
+        self.child.start_kill()?;
+        self.child.wait().await?;
+        Ok(())
+    }
+
+    /// Resident memory in KiB.
+    pub fn resident_kib(&self) -> Outcome<u64> {
+        let pid = self.pid().ok_or("the process has ended")?;
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+        let line = status.lines().find(|line| line.starts_with("VmRSS:")).ok_or("no VmRSS")?;
+        Ok(line.split_whitespace().nth(1).ok_or("VmRSS has no value")?.parse()?)
+    }
+
+    /// Whether it still runs.
+    pub fn is_alive(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None))
+    }
+}
