@@ -21,7 +21,7 @@ pub(crate) fn json(status: StatusCode, value: &impl Serialize) -> Response {
     response
 }
 
-/// A list under its name, with the cursor of what follows.
+/// A plain 200 with a JSON body.
 pub(crate) fn ok(value: &impl Serialize) -> Response {
     json(StatusCode::OK, value)
 }

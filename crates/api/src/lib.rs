@@ -1,7 +1,7 @@
 //! The door for customers: HTTP in, JSON out.
 //!
-//! Only this room knows HTTP. A request is parsed at the door ([`parse`]), handed to the node, and
-//! answered in the public form (`engine::public`) or as a problem document ([`problem`]).
+//! Only this room knows HTTP. A request is parsed at the door (`parse`), handed to the node, and
+//! answered in the public form (`engine::public`) or as a problem document ([`Problem`]).
 
 mod router;
 

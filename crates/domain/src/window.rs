@@ -24,10 +24,16 @@ pub enum Release {
 }
 
 impl Window {
+    /// How many more nonces may be dealt.
+    #[must_use]
+    pub fn room(&self, unresolved: u64) -> u64 {
+        self.limit.map_or(u64::MAX, |limit| limit.saturating_sub(unresolved))
+    }
+
     /// Whether one more nonce may be dealt.
     #[must_use]
     pub fn has_room(&self, unresolved: u64) -> bool {
-        self.limit.is_none_or(|limit| unresolved < limit)
+        self.room(unresolved) > 0
     }
 }
 

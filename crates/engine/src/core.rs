@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use domain::{ChainId, ChainView, Input, LaneKey};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Semaphore, mpsc, watch};
 
 use crate::broadcaster::Outbox;
 use crate::node::{ChainRules, NodeConfig, Ports};
@@ -27,8 +27,8 @@ pub(crate) struct Core {
     pub(crate) ask: Ask,
     pub(crate) tasks: Tasks,
     pub(crate) chains: BTreeMap<ChainId, ChainPart>,
-    /// Every configured signer on every chain that it serves, with its shard.
-    pub(crate) lanes: BTreeMap<LaneKey, usize>,
+    /// Every configured signer on every chain that it serves.
+    pub(crate) lanes: BTreeMap<LaneKey, LanePlace>,
     pub(crate) shards: Vec<mpsc::Sender<Message>>,
     pub(crate) leases: Leases,
     pub(crate) outbox: Outbox,
@@ -37,12 +37,20 @@ pub(crate) struct Core {
     pub(crate) draining: AtomicBool,
 }
 
+/// Where a lane's requests go, and how many are on their way.
+pub(crate) struct LanePlace {
+    pub(crate) shard: usize,
+    pub(crate) waiting: AtomicUsize,
+}
+
 /// One chain, with what is known of it.
 pub(crate) struct ChainPart {
     pub(crate) chain: Arc<dyn Chain>,
     pub(crate) rules: ChainRules,
     pub(crate) watched: WatchedHashes,
     pub(crate) view: watch::Sender<Option<Arc<ChainView>>>,
+    /// Bounds how many lanes ask for receipts by hash at once.
+    pub(crate) receipt_workers: Semaphore,
     /// Rings when bytes were sent: the next block is likely to be of interest.
     pub(crate) sent_bell: tokio::sync::Notify,
 }
@@ -53,7 +61,7 @@ impl Core {
     }
 
     pub(crate) fn shard_of(&self, lane: LaneKey) -> Option<&mpsc::Sender<Message>> {
-        self.lanes.get(&lane).map(|shard| &self.shards[*shard])
+        self.lanes.get(&lane).map(|place| &self.shards[place.shard])
     }
 
     /// Gives inputs to a lane, waiting for room: what the chain showed must not be lost to a full inbox.

@@ -1,5 +1,6 @@
 //! The door: what a request must fulfil before it reaches its lane, and where it goes.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use domain::lane::Request;
@@ -66,10 +67,12 @@ async fn accept(core: &Core, new: NewTx) -> Result<Accepted, Refusal> {
 
 /// Hands the request to its lane's shard and waits for the commit.
 async fn route(core: &Core, lane: LaneKey, request: Request) -> Result<Routed, Refusal> {
+    let unknown = Refusal::UnknownSigner(lane.chain_id, lane.signer);
+    let place = core.lanes.get(&lane).ok_or(unknown)?;
+    let _seat = Seat::take(&place.waiting, core.config.inbox / 2).ok_or(Refusal::Busy)?;
     let (answer, answered) = oneshot::channel();
-    let shard = core.shard_of(lane).ok_or(Refusal::UnknownSigner(lane.chain_id, lane.signer))?;
     let create = PendingCreate { request, answer, tries: 0 };
-    match shard.try_send(Message::Create { lane, create }) {
+    match core.shards[place.shard].try_send(Message::Create { lane, create }) {
         Ok(()) => {}
         Err(TrySendError::Full(_)) => return Err(Refusal::Busy),
         Err(TrySendError::Closed(_)) => return Err(Refusal::Draining),
@@ -78,6 +81,24 @@ async fn route(core: &Core, lane: LaneKey, request: Request) -> Result<Routed, R
         biased;
         routed = answered => routed.map_err(|_gone| Refusal::OutcomeUnknown),
         () = core.ports.clock.sleep(ANSWER_DEADLINE) => Err(Refusal::OutcomeUnknown),
+    }
+}
+
+/// A place among those who wait for one lane. A hot lane takes at most half of its shard's inbox, so
+/// that the others still get in.
+struct Seat<'a>(&'a AtomicUsize);
+
+impl<'a> Seat<'a> {
+    fn take(waiting: &'a AtomicUsize, max: usize) -> Option<Self> {
+        let seat = Self(waiting);
+        let before = waiting.fetch_add(1, Ordering::Relaxed);
+        (before < max.max(1)).then_some(seat) // a seat that is not given is given back by its drop
+    }
+}
+
+impl Drop for Seat<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -168,13 +189,20 @@ async fn not_keeper(
                 gas: request.gas,
                 at: core.ports.clock.now(),
             };
-            let answers = core.ports.store.queue(vec![queued]).await.map_err(store_unavailable)?;
+            // From here on the request may be stored, whatever goes wrong.
+            let answers = core.ports.store.queue(vec![queued]).await.map_err(outcome_unknown)?;
             let tx = answers.into_iter().next().ok_or(Refusal::OutcomeUnknown)?;
             let is_new = tx.id == id;
-            let record = read(core, &tx).await?;
+            let record = core.ports.store.tx(tx.id).await.map_err(outcome_unknown)?;
+            let record = record.ok_or(Refusal::OutcomeUnknown)?;
             repeat(tx, new, record).map(|accepted| Accepted { is_new, ..accepted })
         }
     }
+}
+
+fn outcome_unknown(error: StoreError) -> Refusal {
+    tracing::warn!(%error, "a request may have been queued, and its answer was lost");
+    Refusal::OutcomeUnknown
 }
 
 fn store_unavailable(error: StoreError) -> Refusal {

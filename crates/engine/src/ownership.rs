@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
+use domain::lane::{ChainNonces, ChainQuery};
 use domain::lease::Trust;
 use domain::{GrantId, LaneKey, Moment, Right};
 use metrics::counter;
@@ -11,6 +13,8 @@ use crate::core::Core;
 use crate::ports::{Acquired, Member, Regranted, Renewal, StoreError};
 use crate::shard::{Message, NotOpened};
 
+/// How long the opening of a lane waits for its chain.
+const CHAIN_PATIENCE: Duration = Duration::from_secs(2);
 /// The most lanes of one renewal statement.
 const RENEW_CHUNK: usize = 500;
 
@@ -90,7 +94,10 @@ async fn acquire_and_read(core: &Core, lane: LaneKey) -> Result<Message, NotOpen
     counter!("lanekeeper_lease_acquire_total", "result" => result).increment(1);
     core.leases.hold(lane, right, Trust::from(asked_at, core.ask.duration));
     match store.load(lane, right).await {
-        Ok(Some(image)) => Ok(Message::Opened { lane, image: Box::new(image), taken_from }),
+        Ok(Some(image)) => {
+            let nonces = learn_of_chain(core, lane).await;
+            Ok(Message::Opened { lane, image: Box::new(image), taken_from, nonces })
+        }
         Ok(None) => {
             core.leases.forget(lane);
             Err(NotOpened::Store("the lane changed hands while it was read".into()))
@@ -99,6 +106,26 @@ async fn acquire_and_read(core: &Core, lane: LaneKey) -> Result<Message, NotOpen
             core.leases.forget(lane);
             Err(NotOpened::Store(error.to_string()))
         }
+    }
+}
+
+/// Waits a moment for what a lane needs to deal nonces and sign, so that its first answers carry both.
+/// Without it the lane takes requests all the same, and deals when the chain answers.
+async fn learn_of_chain(core: &Core, lane: LaneKey) -> Option<ChainNonces> {
+    let part = core.chain(lane.chain_id);
+    let query = part.rules.lane.chain_query;
+    let learn = async {
+        let mut view = part.view.subscribe();
+        view.wait_for(Option::is_some).await.ok(); // the sender lives as long as the core
+        if query == ChainQuery::Off {
+            return None;
+        }
+        part.chain.nonces(lane.signer, query).await.ok() // the lane asks again by itself
+    };
+    tokio::select! {
+        biased;
+        nonces = learn => nonces,
+        () = core.ports.clock.sleep(CHAIN_PATIENCE) => None,
     }
 }
 
@@ -166,7 +193,7 @@ async fn renew(core: &Core, lanes: &[(LaneKey, Right)]) {
             Renewal::Lost => {
                 counter!("lanekeeper_lease_fenced_total", "op" => "renew").increment(1);
                 tracing::warn!(%lane, token = %right.token, "the lease was lost");
-                core.tell_shard(*lane, Message::Lost { lane: *lane }).await;
+                core.tell_shard(*lane, Message::Lost { lane: *lane, right: *right }).await;
             }
         }
     }

@@ -13,10 +13,18 @@ pub(crate) fn parse(text: &str) -> Result<U256, String> {
     if let Some(hex) = text.strip_prefix("0x").filter(|hex| !hex.is_empty()) {
         return U256::from_str_radix(hex, 16).map_err(|_not_hex| refused());
     }
-    let unit = UNITS.iter().find_map(|(unit, decimals)| Some((text.strip_suffix(unit)?, *decimals)));
+    let unit = UNITS
+        .iter()
+        .find_map(|(unit, decimals)| Some((text.strip_suffix(unit)?, *decimals)));
     let (number, decimals) = unit.unwrap_or((text, 0));
-    let (whole, part) = number.trim_end().split_once('.').unwrap_or((number.trim_end(), ""));
-    let digits = whole.bytes().chain(part.bytes()).all(|b| b.is_ascii_digit());
+    let (whole, part) = number
+        .trim_end()
+        .split_once('.')
+        .unwrap_or((number.trim_end(), ""));
+    let digits = whole
+        .bytes()
+        .chain(part.bytes())
+        .all(|b| b.is_ascii_digit());
     if !digits || whole.is_empty() || part.len() > decimals {
         return Err(refused());
     }
@@ -57,7 +65,9 @@ mod tests {
         assert_eq!(parse("0xff"), Ok(U256::from(255)));
         assert_eq!(parse("0.000000000000000001eth"), Ok(U256::from(1)));
         let too_large = "9".repeat(79);
-        for bad in ["", "eth", "1.5", "1.5wei", "-1", "1e18", "1,5eth", ".5eth", "0x", &too_large] {
+        for bad in [
+            "", "eth", "1.5", "1.5wei", "-1", "1e18", "1,5eth", ".5eth", "0x", &too_large,
+        ] {
             assert!(parse(bad).is_err(), "{bad:?}");
         }
         assert!(parse("0.0000000000000000001eth").is_err());

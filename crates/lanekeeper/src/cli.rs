@@ -1,6 +1,5 @@
 //! The command line.
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -14,12 +13,18 @@ use crate::config::parse_duration;
 
 /// Exactly-once transactions for EVM chains.
 #[derive(Debug, Parser)]
-#[command(name = "lanekeeper", version, about, arg_required_else_help = true, after_help = "\
+#[command(
+    name = "lanekeeper",
+    version,
+    about,
+    arg_required_else_help = true,
+    after_help = "\
 Start here:
   lanekeeper dev                 a node, a store and a chain in one process
   lanekeeper tx send --help      what to try next
 
-Exit codes: 0 done, 1 refused, 2 usage, 3 unreachable.")]
+Exit codes: 0 done, 1 refused, 2 usage, 3 unreachable."
+)]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -78,7 +83,9 @@ pub(crate) enum ConfigCommand {
     #[command(after_help = "Example:\n  lanekeeper config check --config lanekeeper.toml")]
     Check(ConfigLookArgs),
     /// Print every key, its value, and where that came from
-    #[command(after_help = "Example:\n  LANEKEEPER_LEASE__DURATION=6s lanekeeper config show --config lanekeeper.toml")]
+    #[command(
+        after_help = "Example:\n  LANEKEEPER_LEASE__DURATION=6s lanekeeper config show --config lanekeeper.toml"
+    )]
     Show(ConfigLookArgs),
 }
 
@@ -108,6 +115,9 @@ pub(crate) struct DevArgs {
     /// The API's port on 127.0.0.1 (0: any free one)
     #[arg(long, value_name = "PORT")]
     pub(crate) port: Option<u16>,
+    /// The chain's port on 127.0.0.1 (0: any free one)
+    #[arg(long, value_name = "PORT", default_value_t = CHAIN_PORT)]
+    pub(crate) chain_port: u16,
     #[command(flatten)]
     pub(crate) chain: DevChainArgs,
     /// Use this dev chain (see `lanekeeper devchain`) instead of one in this process
@@ -134,6 +144,9 @@ pub(crate) struct DevchainArgs {
     /// Delete what a former run left in the folder
     #[arg(long)]
     pub(crate) fresh: bool,
+    /// Its port on 127.0.0.1 (0: any free one)
+    #[arg(long, value_name = "PORT", default_value_t = CHAIN_PORT)]
+    pub(crate) port: u16,
     #[command(flatten)]
     pub(crate) chain: DevChainArgs,
     /// Print one line of JSON when ready, for programs
@@ -141,24 +154,18 @@ pub(crate) struct DevchainArgs {
     pub(crate) json: bool,
 }
 
+/// Where dev chains listen by custom.
+const CHAIN_PORT: u16 = 8646;
+
 /// The dev chain's own settings.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct DevChainArgs {
-    /// The chain's port on 127.0.0.1 (0: any free one)
-    #[arg(long, value_name = "PORT", default_value_t = 8646)]
-    pub(crate) chain_port: u16,
     /// Make a block at this pace instead of at once
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub(crate) block_time: Option<Duration>,
     /// How many accounts of the test mnemonic have funds
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) accounts: u32,
-}
-
-impl DevChainArgs {
-    pub(crate) fn listen(&self) -> SocketAddr {
-        SocketAddr::from(([127, 0, 0, 1], self.chain_port))
-    }
 }
 
 /// Reads a duration of the command line.
@@ -180,9 +187,20 @@ mod tests {
         while let Some(command) = todo.pop() {
             let is_leaf = command.get_subcommands().next().is_none();
             if is_leaf && !command.is_hide_set() {
-                let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
-                assert!(help.contains("Example"), "{} has no example", command.get_name());
-                assert!(command.get_about().is_some(), "{} has no help", command.get_name());
+                let help = command
+                    .get_after_help()
+                    .map(ToString::to_string)
+                    .unwrap_or_default();
+                assert!(
+                    help.contains("Example"),
+                    "{} has no example",
+                    command.get_name()
+                );
+                assert!(
+                    command.get_about().is_some(),
+                    "{} has no help",
+                    command.get_name()
+                );
             }
             todo.extend(command.get_subcommands().cloned());
         }

@@ -14,7 +14,9 @@ pub(crate) struct SystemClock {
 
 impl SystemClock {
     pub(crate) fn new() -> Self {
-        Self { started: Instant::now() }
+        Self {
+            started: Instant::now(),
+        }
     }
 }
 
@@ -48,7 +50,10 @@ mod tests {
         let clock = SystemClock::new();
         let before = clock.moment();
         assert!(clock.moment() >= before);
-        assert!(clock.now() > Time(1_700_000_000_000), "this was written after November 2023");
+        assert!(
+            clock.now() > Time(1_700_000_000_000),
+            "this was written after November 2023"
+        );
         assert_ne!(clock.random(), clock.random());
     }
 }

@@ -37,8 +37,17 @@ impl fmt::Display for Failure {
     }
 }
 
+/// What an error comes down to: "connection refused", without the layers above it.
+pub(crate) fn root_cause(error: &dyn std::error::Error) -> String {
+    let mut cause = error;
+    while let Some(source) = cause.source() {
+        cause = source;
+    }
+    cause.to_string()
+}
+
 /// An error with all that caused it. A source whose words its parent already says is left out.
-pub(crate) fn with_sources(error: &dyn std::error::Error) -> String {
+fn with_sources(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut next = error.source();
     while let Some(source) = next {

@@ -4,7 +4,7 @@ use alloy_primitives::{Address, B256, U256};
 use serde_json::{Value, json};
 use std::time::Duration;
 
-use crate::failure::{Failure, with_sources};
+use crate::failure::{Failure, root_cause};
 
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// What the dev chain gives each account at genesis.
@@ -19,12 +19,18 @@ impl JsonRpc {
     pub(crate) fn new(url: &str) -> Result<Self, Failure> {
         let http = reqwest::Client::builder().timeout(TIMEOUT).build();
         let http = http.map_err(|e| Failure::refused("no HTTP client", &e))?;
-        Ok(Self { http, url: url.to_owned() })
+        Ok(Self {
+            http,
+            url: url.to_owned(),
+        })
     }
 
     pub(crate) async fn chain_id(&self) -> Result<u64, Failure> {
         let answers = self.batch(&[("eth_chainId", json!([]))]).await?;
-        let id = answers.first().and_then(quantity).and_then(|id| u64::try_from(id).ok());
+        let id = answers
+            .first()
+            .and_then(quantity)
+            .and_then(|id| u64::try_from(id).ok());
         id.ok_or_else(|| self.strange("it does not say its chain id"))
     }
 
@@ -35,9 +41,13 @@ impl JsonRpc {
         accounts: &[(Address, B256)],
     ) -> Result<(), Failure> {
         let ask = |method: &'static str| {
-            accounts.iter().map(move |(address, _)| (method, json!([address.to_string(), "latest"])))
+            accounts
+                .iter()
+                .map(move |(address, _)| (method, json!([address.to_string(), "latest"])))
         };
-        let calls: Vec<_> = ask("eth_getBalance").chain(ask("eth_getTransactionCount")).collect();
+        let calls: Vec<_> = ask("eth_getBalance")
+            .chain(ask("eth_getTransactionCount"))
+            .collect();
         let answers = self.batch(&calls).await?;
         let (balances, nonces) = answers.split_at(accounts.len().min(answers.len()));
         let wealth = U256::from(WEALTH_ETHER) * U256::from(10).pow(U256::from(18));
@@ -45,7 +55,10 @@ impl JsonRpc {
         let funding: Vec<_> = (accounts.iter().zip(balances).zip(nonces))
             .filter(|((_, balance), nonce)| is_zero(balance) && is_zero(nonce))
             .map(|(((address, _), _), _)| {
-                ("anvil_setBalance", json!([address.to_string(), format!("{wealth:#x}")]))
+                (
+                    "anvil_setBalance",
+                    json!([address.to_string(), format!("{wealth:#x}")]),
+                )
             })
             .collect();
         if !funding.is_empty() {
@@ -66,7 +79,10 @@ impl JsonRpc {
         let answers: Vec<Value> = response.json().await.map_err(|e| self.unreachable(&e))?;
         let mut ordered = vec![Value::Null; calls.len()];
         for mut answer in answers {
-            let id = answer.get("id").and_then(Value::as_u64).and_then(|id| usize::try_from(id).ok());
+            let id = answer
+                .get("id")
+                .and_then(Value::as_u64)
+                .and_then(|id| usize::try_from(id).ok());
             if let Some(place) = id.and_then(|id| ordered.get_mut(id)) {
                 *place = answer.get_mut("result").map_or(Value::Null, Value::take);
             }
@@ -78,12 +94,15 @@ impl JsonRpc {
         Failure::Unreachable(format!(
             "the chain at {} does not answer: {}",
             self.url,
-            with_sources(error)
+            root_cause(error)
         ))
     }
 
     fn strange(&self, what: &str) -> Failure {
-        Failure::Unreachable(format!("the chain at {} answers strangely: {what}", self.url))
+        Failure::Unreachable(format!(
+            "the chain at {} answers strangely: {what}",
+            self.url
+        ))
     }
 }
 

@@ -41,9 +41,13 @@ fn main() -> ExitCode {
     };
     telemetry::start_logs(cli.log, level);
     // An error means that a provider is installed already, which is as good.
-    rustls::crypto::ring::default_provider().install_default().ok();
+    rustls::crypto::ring::default_provider()
+        .install_default()
+        .ok();
 
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build();
     let ended = match runtime {
         Ok(runtime) => runtime.block_on(run(&cli.command)),
         Err(e) => Err(Failure::refused("no threads", &e)),

@@ -21,21 +21,32 @@ const RPC_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A listener, or words that help: `by` names what else could be set.
 pub(crate) async fn bind(address: SocketAddr, by: &str) -> Result<TcpListener, Failure> {
-    TcpListener::bind(address).await.map_err(|e| match e.kind() {
-        ErrorKind::AddrInUse => Failure::Refused(format!(
+    TcpListener::bind(address).await.map_err(|e| {
+        if e.kind() != ErrorKind::AddrInUse {
+            return Failure::refused(&format!("cannot listen on {address}"), &e);
+        }
+        Failure::Refused(format!(
             "port {} on {} is taken (by another Lanekeeper?): stop that process, or set {by} to \
              another port",
             address.port(),
             address.ip()
-        )),
-        _ => Failure::refused(&format!("cannot listen on {address}"), &e),
+        ))
     })
 }
 
-/// The store, with its tables up to date.
+/// Brings the store's tables up to date; gives the versions that were applied.
+pub(crate) async fn migrate(config: &Config) -> Result<Vec<i64>, Failure> {
+    let StoreUrl::Sqlite(folder) = config.store.url.clone();
+    let migrating = tokio::task::spawn_blocking(move || SqliteStore::migrate(&folder)).await;
+    migrating
+        .map_err(|e| Failure::refused("the store", &e))?
+        .map_err(|e| Failure::refused("the store cannot be migrated", &e))
+}
+
+/// The store. Its tables must be up to date.
 pub(crate) async fn store(config: &Config) -> Result<Arc<dyn Store>, Failure> {
-    let StoreUrl::Sqlite(path) = config.store.url.clone();
-    let opening = tokio::task::spawn_blocking(move || SqliteStore::open(&path)).await;
+    let StoreUrl::Sqlite(folder) = config.store.url.clone();
+    let opening = tokio::task::spawn_blocking(move || SqliteStore::open(&folder)).await;
     let store = opening
         .map_err(|e| Failure::refused("the store", &e))?
         .map_err(|e| Failure::refused("the store cannot be opened", &e))?;
@@ -47,8 +58,12 @@ pub(crate) fn chain(config: &sections::Chain) -> Result<Arc<dyn Chain>, Failure>
     let id = ChainId(config.id);
     let endpoints = config.rpc.clone();
     tracing::info!(chain = %id, name = config.name, ?endpoints, "serves a chain");
-    let chain = RpcChain::new(RpcChainConfig { id, endpoints, request_timeout: RPC_TIMEOUT })
-        .map_err(|e| Failure::refused("the chain cannot be used", &e))?;
+    let chain = RpcChain::new(RpcChainConfig {
+        id,
+        endpoints,
+        request_timeout: RPC_TIMEOUT,
+    })
+    .map_err(|e| Failure::refused("the chain cannot be used", &e))?;
     Ok(Arc::new(chain))
 }
 
@@ -66,13 +81,21 @@ pub(crate) async fn signer(config: &Config) -> Result<Arc<dyn Signer>, Failure> 
 fn key_entry(signer: &sections::Signer) -> Option<KeyEntry> {
     let keystore = || {
         let (path, password_file) = (signer.path.clone()?, signer.password_file.clone()?);
-        Some(KeySource::Keystore { path, password_file })
+        Some(KeySource::Keystore {
+            path,
+            password_file,
+        })
     };
     let source = None
         .or_else(|| signer.key.clone().map(|key| KeySource::Inline(key.0)))
         .or_else(|| signer.key_file.clone().map(KeySource::File))
         .or_else(|| signer.key_env.clone().map(KeySource::Env))
         .or_else(keystore)?;
-    let chains = signer.chains.iter().flatten().map(|id| ChainId(*id)).collect();
+    let chains = signer
+        .chains
+        .iter()
+        .flatten()
+        .map(|id| ChainId(*id))
+        .collect();
     Some(KeyEntry { source, chains })
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder};
 use tracing_subscriber::EnvFilter;
 
 use crate::cli::LogForm;
@@ -11,7 +11,12 @@ use crate::failure::Failure;
 
 /// From half a millisecond (a commit) to two minutes (finality).
 const SECONDS_BUCKETS: [f64; 16] = [
-    0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 45.0, 120.0,
+    0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 45.0,
+    120.0,
+];
+/// From one request per turn to the fullest turn.
+const BATCH_BUCKETS: [f64; 10] = [
+    1.0, 2.0, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1_000.0,
 ];
 /// The exporter folds its raw samples into buckets when it is rendered, and at this pace.
 const UPKEEP: Duration = Duration::from_secs(5);
@@ -19,7 +24,9 @@ const UPKEEP: Duration = Duration::from_secs(5);
 /// Writes log lines to stderr: those that `RUST_LOG` names, or else those of this level.
 pub(crate) fn start_logs(form: LogForm, level: &str) {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
-    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let lines = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr);
     match form {
         LogForm::Text => {
             let coloured = std::io::IsTerminal::is_terminal(&std::io::stderr());
@@ -31,9 +38,14 @@ pub(crate) fn start_logs(form: LogForm, level: &str) {
 
 /// Starts to collect metrics, and gives the function that renders them.
 pub(crate) fn start_metrics() -> Result<Arc<dyn Fn() -> String + Send + Sync>, Failure> {
-    let install = || PrometheusBuilder::new().set_buckets(&SECONDS_BUCKETS)?.install_recorder();
-    let handle: PrometheusHandle =
-        install().map_err(|e| Failure::refused("metrics cannot be collected", &e))?;
+    let batches = Matcher::Suffix("_batch_size".to_owned());
+    let install = || {
+        PrometheusBuilder::new()
+            .set_buckets(&SECONDS_BUCKETS)?
+            .set_buckets_for_metric(batches, &BATCH_BUCKETS)?
+            .install_recorder()
+    };
+    let handle = install().map_err(|e| Failure::refused("metrics cannot be collected", &e))?;
     let upkeep = handle.clone();
     tokio::spawn(async move {
         let mut pace = tokio::time::interval(UPKEEP);

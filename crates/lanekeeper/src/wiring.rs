@@ -32,16 +32,26 @@ impl Running {
     pub(crate) async fn start(config: &Config) -> Result<Self, Failure> {
         // First: a second node on the same port must not even touch the store.
         let listener = open::bind(config.http.listen, "http.listen or --port").await?;
-        let address = listener.local_addr().map_err(|e| Failure::refused("the listener", &e))?;
+        let address = listener
+            .local_addr()
+            .map_err(|e| Failure::refused("the listener", &e))?;
         let metrics = telemetry::start_metrics()?;
 
         let store = open::store(config).await?;
-        let chains: Vec<Arc<dyn Chain>> =
-            config.chains.iter().map(open::chain).collect::<Result<_, _>>()?;
+        let chains: Vec<Arc<dyn Chain>> = config
+            .chains
+            .iter()
+            .map(open::chain)
+            .collect::<Result<_, _>>()?;
         let signer = open::signer(config).await?;
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
 
-        let ports = Ports { store, chains, signer, clock: Arc::clone(&clock) };
+        let ports = Ports {
+            store,
+            chains,
+            signer,
+            clock: Arc::clone(&clock),
+        };
         let tasks = Tasks::new();
         let node = Node::start(ports, config.node_config(), tasks.clone())
             .await
@@ -60,7 +70,14 @@ impl Running {
         let server = tokio::spawn(api::serve(listener, router, closed));
         tracing::info!(node = config.node.name, %address, "ready");
         let drain_delay = config.node.drain_delay;
-        Ok(Self { address, node, tasks, closing, server, drain_delay })
+        Ok(Self {
+            address,
+            node,
+            tasks,
+            closing,
+            server,
+            drain_delay,
+        })
     }
 
     /// Serves until it is told to stop, then hands everything over in order.

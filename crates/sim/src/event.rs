@@ -25,6 +25,8 @@ pub enum WorldEvent {
         /// At which of its polls.
         polls: u64,
     },
+    /// A node is drained, and then stopped.
+    Draining(NodeName),
     /// A node was frozen.
     Frozen(NodeName),
     /// A frozen node goes on.
@@ -156,47 +158,39 @@ pub enum Answer {
 
 impl fmt::Display for WorldEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Phase(name) => write!(f, "=== {name}"),
-            Self::Started(node) => write!(f, "node {node} started"),
-            Self::Crashed { node, polls } => write!(f, "node {node} crashed after {polls} polls"),
-            Self::Frozen(node) => write!(f, "node {node} frozen"),
-            Self::Thawed(node) => write!(f, "node {node} thawed"),
-            Self::Cut { node, is_cut: true } => write!(f, "node {node} cut off from the store"),
-            Self::Cut {
-                node,
-                is_cut: false,
-            } => write!(f, "node {node} reaches the store again"),
+        let line = match self {
+            Self::Phase(name) => format!("=== {name}"),
+            Self::Started(node) => format!("node {node} started"),
+            Self::Crashed { node, polls } => format!("node {node} crashed after {polls} polls"),
+            Self::Draining(node) => format!("node {node} drains"),
+            Self::Frozen(node) => format!("node {node} frozen"),
+            Self::Thawed(node) => format!("node {node} thawed"),
+            Self::Cut { node, is_cut: cut } => format!("node {node} cut off from the store: {cut}"),
             Self::Granted {
                 lane,
                 node,
                 token,
-                taken_from,
+                taken_from: from,
             } => {
-                write!(f, "store  granted {} to {node}, token {token}", short(lane))?;
-                taken_from
-                    .as_ref()
-                    .map_or(Ok(()), |from| write!(f, ", taken from {from}"))
+                let from = from.as_ref().map_or("nobody", |node| node.0.as_str());
+                format!(
+                    "store  granted {} to {node}/{token}, was {from}'s",
+                    short(lane)
+                )
             }
-            Self::Released { lane, node } => {
-                write!(f, "store  {} given back by {node}", short(lane))
-            }
-            Self::Regranted { lane, outcome } => regranted(f, lane, outcome),
+            Self::Released { lane, node } => format!("store  {} released by {node}", short(lane)),
+            Self::Regranted { lane, outcome } => regranted(lane, outcome),
             Self::Committed {
                 lane,
                 batch,
                 outcome,
-            } => committed(f, lane, batch, outcome),
+            } => committed(lane, batch, outcome),
             Self::Queued {
                 lane,
                 request_id,
                 tx_id,
             } => {
-                write!(
-                    f,
-                    "store  queued {request_id} on {} as {tx_id}",
-                    short(lane)
-                )
+                format!("store  queued {request_id} on {} as {tx_id}", short(lane))
             }
             Self::Sent {
                 lane,
@@ -204,27 +198,21 @@ impl fmt::Display for WorldEvent {
                 hash,
                 outcome,
             } => {
-                write!(
-                    f,
+                format!(
                     "chain  {} nonce {nonce} {}: {outcome:?}",
                     short(lane),
                     brief(hash)
                 )
             }
-            Self::Mined { header, txs, .. } => mined(f, header, txs),
-            Self::Forked { dropped, .. } => {
-                f.write_str("chain  fork drops")?;
-                dropped
-                    .iter()
-                    .try_for_each(|h| write!(f, " {} {}", h.number, brief(&h.hash)))
-            }
-            Self::Dropped { hash, .. } => write!(f, "chain  forgot {}", brief(hash)),
+            Self::Mined { header, txs, .. } => mined(header, txs),
+            Self::Forked { dropped, .. } => forked(dropped),
+            Self::Dropped { hash, .. } => format!("chain  forgot {}", brief(hash)),
             Self::Asked {
                 lane,
                 request_id,
                 node,
             } => {
-                write!(f, "client asks {node} for {request_id} on {}", short(lane))
+                format!("client asks {node} for {request_id} on {}", short(lane))
             }
             Self::Answered {
                 request_id,
@@ -232,9 +220,10 @@ impl fmt::Display for WorldEvent {
                 answer,
                 ..
             } => {
-                write!(f, "client {request_id}: {node} {answer}")
+                format!("client {request_id}: {node} {answer}")
             }
-        }
+        };
+        f.write_str(&line)
     }
 }
 
@@ -255,83 +244,69 @@ impl fmt::Display for Answer {
     }
 }
 
-fn regranted(f: &mut fmt::Formatter<'_>, lane: &LaneKey, outcome: &Regranted) -> fmt::Result {
+fn regranted(lane: &LaneKey, outcome: &Regranted) -> String {
     let lane = short(lane);
     match outcome {
-        Regranted::Held {
-            right,
-            last_batch: Some(batch),
-        } => {
-            write!(
-                f,
-                "store  regranted {lane} token {}, last batch {batch}",
+        Regranted::Held { right, last_batch } => {
+            let batch = last_batch.map_or("none".to_owned(), |batch| batch.to_string());
+            format!(
+                "store  regranted {lane}/{}, last batch {batch}",
                 right.token
             )
         }
-        Regranted::Held {
-            right,
-            last_batch: None,
-        } => {
-            write!(
-                f,
-                "store  regranted {lane} token {}, no batch yet",
-                right.token
-            )
-        }
-        Regranted::Fenced => write!(f, "store  regrant of {lane} FENCED"),
+        Regranted::Fenced => format!("store  regrant of {lane} FENCED"),
     }
 }
 
-fn mined(f: &mut fmt::Formatter<'_>, header: &Header, txs: &[Arc<ChainTx>]) -> fmt::Result {
-    write!(f, "chain  block {} {}:", header.number, brief(&header.hash))?;
-    txs.iter()
-        .try_for_each(|tx| write!(f, " {}@{}", brief(&tx.hash), tx.envelope.nonce))
+fn mined(header: &Header, txs: &[Arc<ChainTx>]) -> String {
+    let mut line = format!("chain  block {} {}:", header.number, brief(&header.hash));
+    for tx in txs {
+        line.push_str(&format!(" {}@{}", brief(&tx.hash), tx.envelope.nonce));
+    }
+    line
 }
 
-fn committed(
-    f: &mut fmt::Formatter<'_>,
-    lane: &LaneKey,
-    batch: &LaneBatch,
-    outcome: &CommitOutcome,
-) -> fmt::Result {
+fn forked(dropped: &[Header]) -> String {
+    let mut line = "chain  fork drops".to_owned();
+    for header in dropped {
+        line.push_str(&format!(" {} {}", header.number, brief(&header.hash)));
+    }
+    line
+}
+
+fn committed(lane: &LaneKey, batch: &LaneBatch, outcome: &CommitOutcome) -> String {
     let (node, token) = (&batch.node, batch.right.token);
-    write!(
-        f,
+    let mut line = format!(
         "store  commit {} {} by {node}/{token}: ",
         batch.batch,
         short(lane)
-    )?;
+    );
     match outcome {
-        CommitOutcome::Applied => f.write_str("applied")?,
-        CommitOutcome::Fenced => return f.write_str("FENCED"),
-        CommitOutcome::Conflict(conflict) => return write!(f, "CONFLICT {conflict:?}"),
-        CommitOutcome::NotApplied(why) => return write!(f, "NOT APPLIED {why}"),
-        CommitOutcome::Unknown(why) => return write!(f, "UNKNOWN {why}"),
+        CommitOutcome::Applied => line.push_str("applied"),
+        CommitOutcome::Fenced => return line + "FENCED",
+        CommitOutcome::Conflict(conflict) => return line + &format!("CONFLICT {conflict:?}"),
+        CommitOutcome::NotApplied(why) => return line + "NOT APPLIED " + why,
+        CommitOutcome::Unknown(why) => return line + "UNKNOWN " + why,
     }
     let writes = &batch.writes;
-    write!(
-        f,
+    line += &format!(
         ", cursor {}, seq {}",
         batch.next_nonce, batch.event_seq_before
-    )?;
+    );
     for tx in writes.inserts.iter().chain(&writes.updates) {
         let nonce = tx.nonce.map_or("-".to_owned(), |nonce| nonce.to_string());
         let sub = tx.sub_state.map_or("", domain::SubState::word);
-        write!(f, " {}@{nonce}={}/{sub}", tx.request_id, tx.state.word())?;
+        line += &format!(" {}@{nonce}={}/{sub}", tx.request_id, tx.state.word());
     }
     for attempt in &writes.attempts {
-        write!(
-            f,
-            " +{}@{}:{}",
-            brief(&attempt.hash),
-            attempt.nonce,
-            attempt.kind.word()
-        )?;
+        let (hash, kind) = (brief(&attempt.hash), attempt.kind.word());
+        line += &format!(" +{hash}@{}:{kind}", attempt.nonce);
     }
-    writes
-        .events
-        .iter()
-        .try_for_each(|event| write!(f, " {}", event.kind.word()))
+    for event in &writes.events {
+        line += " ";
+        line += event.kind.word();
+    }
+    line
 }
 
 /// A lane in few letters: the end of its signer.

@@ -13,4 +13,6 @@ pub mod checkers;
 pub mod event;
 pub mod trace;
 
+pub mod world;
+
 pub mod store_suite;

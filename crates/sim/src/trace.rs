@@ -64,6 +64,11 @@ impl Trace {
         book.checkers = checkers;
     }
 
+    /// Writes a line for whoever reads the trace.
+    pub fn note(&self, text: &str) {
+        self.lock().write(text);
+    }
+
     /// Writes down that something is wrong, found by the world itself.
     pub fn violation(&self, what: &str) {
         self.lock().violate(what);

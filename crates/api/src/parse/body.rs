@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use axum::body::{Body, HttpBody, to_bytes};
+use axum::body::{Body, HttpBody};
 use axum::http::HeaderMap;
 use axum::http::header::{CONTENT_ENCODING, CONTENT_TYPE};
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
+use futures::StreamExt;
 use tokio::time::timeout;
 
 use crate::parse::{excerpt, header_text};
@@ -25,10 +26,8 @@ pub(crate) async fn json_body(
     if usize::try_from(declared).map_or(true, |declared| declared > max) {
         return Err(too_large(max));
     }
-    match timeout(BODY_READ_MAX, to_bytes(body, max)).await {
-        Ok(Ok(bytes)) => Ok(bytes),
-        // A connection that breaks also ends here, but then nobody reads the answer.
-        Ok(Err(_)) => Err(too_large(max)),
+    match timeout(BODY_READ_MAX, collect(body, max)).await {
+        Ok(collected) => collected,
         Err(_) => Err(Problem::new(
             ProblemKind::BodyTimeout,
             format!(
@@ -37,6 +36,32 @@ pub(crate) async fn json_body(
             ),
         )),
     }
+}
+
+/// Puts the parts of a body together. Small ones come in one part, which is not copied.
+async fn collect(body: Body, max: usize) -> Result<Bytes, Problem> {
+    let mut parts = body.into_data_stream();
+    let mut whole = Bytes::new();
+    while let Some(part) = parts.next().await {
+        let part = part.map_err(|error| {
+            Problem::new(
+                ProblemKind::InvalidJson,
+                format!("the body broke off before its end ({error}): send it again"),
+            )
+        })?;
+        if whole.len().saturating_add(part.len()) > max {
+            return Err(too_large(max));
+        }
+        whole = if whole.is_empty() {
+            part
+        } else {
+            // The buffer is ours alone after the first copy, so that later ones only append.
+            let mut longer = BytesMut::from(whole);
+            longer.extend_from_slice(&part);
+            longer.freeze()
+        };
+    }
+    Ok(whole)
 }
 
 /// Browsers send other types across sites without asking. Insisting on JSON makes them ask, so that

@@ -14,6 +14,7 @@ use revm::context::result::EVMError;
 
 use super::error::StoreError;
 use super::evm::{self, BlockContext, BlockExecutor, COINBASE};
+use super::limits;
 use super::state::{Overlay, StateDiff, StateSource};
 use super::transaction::SignedTx;
 
@@ -52,9 +53,8 @@ pub(super) struct Unfit {
 
 /// The block after this one, unless a control call asks for another base fee.
 pub(super) fn next_base_fee(parent: &Header) -> u64 {
-    parent
-        .next_block_base_fee(BaseFeeParams::ethereum())
-        .unwrap_or_default()
+    let next = parent.next_block_base_fee(BaseFeeParams::ethereum());
+    next.unwrap_or_default().min(limits::BASE_FEE_MAX)
 }
 
 /// Executes `txs` in the given order. Those that are not valid here are left out and returned.

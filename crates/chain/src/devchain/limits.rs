@@ -56,6 +56,9 @@ pub(super) const TX_BYTES_MAX: usize = 128 << 10;
 /// Encoded txs in the whole pool; the number of txs is bounded by the configuration.
 pub(super) const POOL_BYTES_MAX: usize = 256 << 20;
 
+/// Where the base fee stops rising, in wei: more than an ether per gas. Above it the arithmetic of
+/// the usual rule could overflow.
+pub(super) const BASE_FEE_MAX: u64 = 1 << 60;
 /// Gas of one tx (EIP-7825) and of one `eth_call` (geth's default RPC cap).
 pub(super) const TX_GAS_MAX: u64 = 16_777_216;
 pub(super) const CALL_GAS_MAX: u64 = 50_000_000;

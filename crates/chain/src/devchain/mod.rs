@@ -162,6 +162,15 @@ impl DevChain {
     }
 }
 
+impl std::fmt::Debug for DevChain {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let rules = &self.inner.node.rules;
+        f.debug_struct("DevChain")
+            .field("rules", rules)
+            .finish_non_exhaustive()
+    }
+}
+
 /// Writes the tables and the genesis block, in one transaction.
 fn begin(connection: &mut Connection, config: &DevChainConfig) -> Result<(), StoreError> {
     let account = |balance| Account {

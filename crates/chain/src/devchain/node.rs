@@ -35,8 +35,13 @@ impl Node {
         lock(&self.pool)
     }
 
-    pub(super) fn set_base_fee(&self, base_fee: Option<u64>) {
-        *lock(&self.base_fee_override) = base_fee;
+    pub(super) fn set_base_fee(&self, base_fee: u64) {
+        *lock(&self.base_fee_override) = Some(base_fee);
+    }
+
+    /// A block with this base fee was made. An order that came while it was being made stays.
+    pub(super) fn base_fee_used(&self, base_fee: u64) {
+        lock(&self.base_fee_override).take_if(|ordered| *ordered == base_fee);
     }
 
     /// The base fee of the block after `head`.

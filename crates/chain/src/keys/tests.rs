@@ -54,7 +54,7 @@ async fn signs_many_in_order_and_each_by_its_account() {
     let signer = load(vec![inline(KEY).into(), inline(KEY_2).into()]).unwrap();
     for count in [0, 1, INLINE_MAX, INLINE_MAX + 1, 200] {
         let asked: Vec<Unsigned> = (0..count as u64)
-            .map(|nonce| unsigned([ACCOUNT, ACCOUNT_2][nonce as usize % 2], 1, nonce))
+            .map(|nonce| unsigned(if nonce % 2 == 0 { ACCOUNT } else { ACCOUNT_2 }, 1, nonce))
             .collect();
         let attempts = signer.sign(asked.clone(), Time(7)).await;
         assert_eq!(attempts.len(), count);

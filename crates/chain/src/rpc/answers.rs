@@ -3,21 +3,47 @@
 //! Smaller than the types of alloy on purpose: chains add transaction and receipt types of their
 //! own, and a receipt of somebody else must not make a whole block unreadable.
 
-use alloy_primitives::{Address, B256, Bytes, U64, U128, U256};
+use alloy_primitives::{Address, B256, Bytes, U256};
 use domain::{Header, Inclusion};
 use serde::Deserialize;
+use serde::de::{Deserializer, Error as _};
 
 use super::failure::Failure;
+
+/// A number as JSON-RPC writes it: `0x` and at least one hexadecimal digit. Libraries are more
+/// generous and read `0x` as 0, which would make a nonce out of an empty answer.
+macro_rules! quantity {
+    ($name:ident, $number:ty) => {
+        #[derive(Clone, Copy, Default)]
+        pub(super) struct $name(pub(super) $number);
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let text = String::deserialize(deserializer)?;
+                let digits = text
+                    .strip_prefix("0x")
+                    .filter(|rest| !rest.starts_with('+'));
+                digits
+                    .and_then(|digits| <$number>::from_str_radix(digits, 16).ok())
+                    .map(Self)
+                    .ok_or_else(|| D::Error::custom("a number is not a 0x quantity, or too large"))
+            }
+        }
+    };
+}
+
+quantity!(Quantity, u64);
+quantity!(Wei, u128);
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Block {
-    number: U64,
+    number: Quantity,
     hash: B256,
     parent_hash: B256,
-    timestamp: U64,
+    timestamp: Quantity,
     /// Missing on chains without EIP-1559.
-    pub(super) base_fee_per_gas: Option<U128>,
+    pub(super) base_fee_per_gas: Option<Wei>,
     /// Hashes, as long as nobody asks for more.
     #[serde(default)]
     pub(super) transactions: Vec<serde_json::Value>,
@@ -26,10 +52,10 @@ pub(super) struct Block {
 impl Block {
     pub(super) fn header(&self) -> Header {
         Header {
-            number: self.number.to(),
+            number: self.number.0,
             hash: self.hash,
             parent_hash: self.parent_hash,
-            timestamp: self.timestamp.to(),
+            timestamp: self.timestamp.0,
         }
     }
 
@@ -47,10 +73,10 @@ pub(super) struct Receipt {
     transaction_hash: B256,
     /// Missing, with its number, while a transaction is pending (some nodes answer even then).
     block_hash: Option<B256>,
-    block_number: Option<U64>,
-    status: Option<U64>,
-    gas_used: U64,
-    effective_gas_price: Option<U128>,
+    block_number: Option<Quantity>,
+    status: Option<Quantity>,
+    gas_used: Quantity,
+    effective_gas_price: Option<Wei>,
     contract_address: Option<Address>,
 }
 
@@ -83,12 +109,12 @@ impl Receipt {
             .ok_or_else(|| Failure::Malformed("a receipt without a status".to_owned()))?;
         Ok(Some(Inclusion {
             tx_hash: self.transaction_hash,
-            block_number: block_number.to(),
+            block_number: block_number.0,
             block_hash,
-            succeeded: !status.is_zero(),
-            gas_used: self.gas_used.to(),
+            succeeded: status.0 != 0,
+            gas_used: self.gas_used.0,
             // Old nodes of chains without EIP-1559 do not tell it: 0 is "not told" there.
-            effective_gas_price: self.effective_gas_price.unwrap_or_default().to(),
+            effective_gas_price: self.effective_gas_price.unwrap_or_default().0,
             contract_address: self.contract_address,
             revert_reason: None,
         }))
@@ -103,14 +129,47 @@ pub(super) struct MinedTx {
     pub(super) to: Option<Address>,
     pub(super) value: U256,
     pub(super) input: Bytes,
-    pub(super) gas: U64,
+    pub(super) gas: Quantity,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct FeeHistory {
     #[serde(default)]
-    pub(super) base_fee_per_gas: Option<Vec<Option<U128>>>,
+    pub(super) base_fee_per_gas: Option<Vec<Option<Wei>>>,
     #[serde(default)]
-    pub(super) reward: Option<Vec<Option<Vec<U128>>>>,
+    pub(super) reward: Option<Vec<Option<Vec<Wei>>>>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_quantities_are_numbers() {
+        let read = |text: &str| {
+            serde_json::from_str::<Quantity>(text)
+                .ok()
+                .map(|read| read.0)
+        };
+        assert_eq!(read(r#""0x0""#), Some(0));
+        assert_eq!(read(r#""0x00ff""#), Some(255));
+        assert_eq!(read(r#""0xffffffffffffffff""#), Some(u64::MAX));
+        let bad = [
+            r#""0x""#,
+            r#""""#,
+            r#""0x+1""#,
+            r#""0x-1""#,
+            r#""10""#,
+            r#""0x1ffffffffffffffff""#,
+            r#""0xg""#,
+            r#""0x 1""#,
+            "null",
+            "7",
+            "[]",
+        ];
+        for text in bad {
+            assert_eq!(read(text), None, "{text}");
+        }
+    }
 }

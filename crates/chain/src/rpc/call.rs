@@ -1,11 +1,10 @@
 //! Trying calls out: estimates, and what made a mined transaction revert.
 
-use alloy_primitives::U64;
 use domain::Inclusion;
 use engine::ports::{Call, CallFailed};
 use serde_json::{Value, json};
 
-use super::answers::MinedTx;
+use super::answers::{MinedTx, Quantity};
 use super::endpoint::Endpoint;
 use super::failure::Failure;
 use super::read::quantity;
@@ -23,10 +22,10 @@ pub(super) async fn estimate_gas(
         message["to"] = json!(to);
     }
     match endpoint
-        .ask::<U64>("eth_estimateGas", &json!([message]))
+        .ask::<Quantity>("eth_estimateGas", &json!([message]))
         .await?
     {
-        Ok(gas) => Ok(Ok(gas.to())),
+        Ok(gas) => Ok(Ok(gas.0)),
         Err(error) => refused(error).map(Err),
     }
 }
@@ -76,7 +75,7 @@ pub(super) async fn revert_reason(
         .await?;
     let Some(tx) = found else { return Ok(None) };
     let mut message = json!({
-        "from": tx.from, "value": tx.value, "data": tx.input, "gas": quantity(tx.gas.to()),
+        "from": tx.from, "value": tx.value, "data": tx.input, "gas": quantity(tx.gas.0),
     });
     if let Some(to) = tx.to {
         message["to"] = json!(to);
@@ -92,6 +91,6 @@ pub(super) async fn revert_reason(
             return Ok(Some(reason));
         }
     }
-    let burnt = inclusion.gas_used >= tx.gas.to();
+    let burnt = inclusion.gas_used >= tx.gas.0;
     Ok(burnt.then(|| "all gas was used".to_owned()))
 }

@@ -3,7 +3,6 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use alloy_primitives::U64;
 use domain::ChainId;
 use futures::future::try_join_all;
 use reqwest::StatusCode;
@@ -12,6 +11,7 @@ use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
 
+use super::answers::Quantity;
 use super::failure::Failure;
 use super::http::{Http, Repeat, failure_of};
 use super::limits;
@@ -255,8 +255,9 @@ impl Endpoint {
             }
             Standing::WrongChain { .. } | Standing::Unchecked { .. } => {}
         }
-        let found: U64 = self.call_unchecked("eth_chainId", &json!([])).await?;
-        let found = ChainId(found.to());
+        let answer = self.call_unchecked("eth_chainId", &json!([])).await;
+        let Quantity(found) = answer.map_err(|failure| Failure::Unchecked(Box::new(failure)))?;
+        let found = ChainId(found);
         if found == self.chain {
             self.stand(Standing::Serves);
             return Ok(());
@@ -325,7 +326,7 @@ impl Endpoint {
                 Standing::Serves | Standing::Stumbled { .. },
             ) => self.stand(Standing::Stumbled { at }),
             (Failure::TurnedAway(_) | Failure::Malformed(_), Standing::WrongChain { .. })
-            | (Failure::WrongChain(_) | Failure::Node(_), _) => {}
+            | (Failure::WrongChain(_) | Failure::Unchecked(_) | Failure::Node(_), _) => {}
         }
         self.count(method, failure.word(), calls);
         let (chain, endpoint) = (self.chain, self.name());

@@ -15,6 +15,8 @@ pub(super) enum Failure {
     TurnedAway(String),
     /// It serves another chain, and nothing but that question was asked.
     WrongChain(ChainId),
+    /// It did not say which chain it serves, and nothing else was asked.
+    Unchecked(Box<Failure>),
     /// The request left and its answer did not come: the node may have acted on it.
     Lost(String),
     /// An answer came that cannot be understood or cannot be true: the node may have acted.
@@ -30,6 +32,7 @@ impl Failure {
             Self::NotConnected(_) => "unconnected",
             Self::TurnedAway(_) => "turned_away",
             Self::WrongChain(_) => "wrong_chain",
+            Self::Unchecked(inner) => inner.word(),
             Self::Lost(_) => "lost",
             Self::Malformed(_) => "malformed",
             Self::Node(_) => "error",
@@ -39,7 +42,10 @@ impl Failure {
     /// Whether the node certainly did nothing.
     pub(super) fn had_no_effect(&self) -> bool {
         match self {
-            Self::NotConnected(_) | Self::TurnedAway(_) | Self::WrongChain(_) => true,
+            Self::NotConnected(_)
+            | Self::TurnedAway(_)
+            | Self::WrongChain(_)
+            | Self::Unchecked(_) => true,
             Self::Lost(_) | Self::Malformed(_) | Self::Node(_) => false,
         }
     }
@@ -49,6 +55,7 @@ impl Failure {
         match self {
             Self::NotConnected(_) | Self::Lost(_) | Self::TurnedAway(_) => false,
             Self::WrongChain(_) | Self::Malformed(_) | Self::Node(_) => true,
+            Self::Unchecked(inner) => inner.is_answer(),
         }
     }
 }
@@ -58,6 +65,7 @@ impl fmt::Display for Failure {
         match self {
             Self::NotConnected(why) | Self::TurnedAway(why) | Self::Lost(why) => f.write_str(why),
             Self::WrongChain(found) => write!(f, "it serves chain {found} and is not used"),
+            Self::Unchecked(inner) => write!(f, "asked for its chain id: {inner}"),
             Self::Malformed(why) => write!(f, "its answer cannot be used: {why}"),
             Self::Node(error) => write!(f, "it says: {} ({})", error.message, error.code),
         }

@@ -1,10 +1,9 @@
 //! What the chain asks for: the next block's base fee, and the tip that others pay.
 
-use alloy_primitives::U128;
 use domain::FeeQuote;
 use serde_json::json;
 
-use super::answers::{Block, FeeHistory};
+use super::answers::{Block, FeeHistory, Wei};
 use super::endpoint::Endpoint;
 use super::failure::Failure;
 use super::limits::FEE_HISTORY_BLOCKS;
@@ -33,10 +32,10 @@ pub(super) async fn quote(endpoint: &Endpoint) -> Result<FeeQuote, Failure> {
         Some(_) | None => base_fee_of_latest(endpoint).await?,
     };
     let Some(base_fee) = base_fee else {
-        let price: U128 = endpoint.call("eth_gasPrice", &json!([])).await?;
+        let price: Wei = endpoint.call("eth_gasPrice", &json!([])).await?;
         return Ok(FeeQuote {
             base_fee: None,
-            tip: price.to(),
+            tip: price.0,
         });
     };
     let tip = match history.as_ref().and_then(usual_tip) {
@@ -51,7 +50,7 @@ pub(super) async fn quote(endpoint: &Endpoint) -> Result<FeeQuote, Failure> {
 
 fn next_base_fee(history: &FeeHistory) -> Option<u128> {
     let fees = history.base_fee_per_gas.as_ref()?;
-    fees.last().copied().flatten().map(|fee| fee.to())
+    fees.last().copied().flatten().map(|fee| fee.0)
 }
 
 async fn base_fee_of_latest(endpoint: &Endpoint) -> Result<Option<u128>, Failure> {
@@ -59,14 +58,14 @@ async fn base_fee_of_latest(endpoint: &Endpoint) -> Result<Option<u128>, Failure
         .call("eth_getBlockByNumber", &json!(["latest", false]))
         .await?;
     let block = block.ok_or_else(|| Failure::Malformed("there is no latest block".to_owned()))?;
-    Ok(block.base_fee_per_gas.map(|fee| fee.to()))
+    Ok(block.base_fee_per_gas.map(|fee| fee.0))
 }
 
 /// The median of the blocks' own medians, and not less than the newest of them: when fees rise,
 /// the median of ten blocks comes late. Blocks that paid nothing are empty and say nothing.
 fn usual_tip(history: &FeeHistory) -> Option<u128> {
     let rewards = history.reward.as_ref()?;
-    let of_block = |rewards: &Option<Vec<U128>>| rewards.as_ref()?.first().map(|tip| tip.to());
+    let of_block = |rewards: &Option<Vec<Wei>>| rewards.as_ref()?.first().map(|tip| tip.0);
     let mut tips: Vec<u128> = rewards
         .iter()
         .filter_map(of_block)
@@ -79,10 +78,10 @@ fn usual_tip(history: &FeeHistory) -> Option<u128> {
 
 async fn node_tip(endpoint: &Endpoint) -> Result<u128, Failure> {
     match endpoint
-        .ask::<U128>("eth_maxPriorityFeePerGas", &json!([]))
+        .ask::<Wei>("eth_maxPriorityFeePerGas", &json!([]))
         .await?
     {
-        Ok(tip) => Ok(tip.to()),
+        Ok(tip) => Ok(tip.0),
         Err(error) if error.is_missing_method() => Ok(TIP_FALLBACK),
         Err(error) => Err(Failure::Node(error)),
     }

@@ -1,12 +1,11 @@
 //! Blocks, receipts and nonces. An answer to another question than the asked one is refused.
 
-use alloy_primitives::U64;
 use domain::lane::{ChainNonces, ChainQuery};
 use domain::{Address, B256, Header, Inclusion, Nonce};
 use engine::ports::BlockTag;
 use serde_json::{Value, json};
 
-use super::answers::{Block, Receipt};
+use super::answers::{Block, Quantity, Receipt};
 use super::endpoint::Endpoint;
 use super::failure::Failure;
 use super::limits::BATCH_MAX;
@@ -141,10 +140,10 @@ pub(super) async fn nonces(
         ChainQuery::Latest | ChainQuery::Off => &["latest"],
     };
     let calls: Vec<Value> = tags.iter().map(|tag| json!([account, tag])).collect();
-    let counts: Vec<U64> = endpoint
+    let counts: Vec<Quantity> = endpoint
         .call_many("eth_getTransactionCount", &calls)
         .await?;
-    let count = |index: usize| counts.get(index).map(|count| Nonce(count.to()));
+    let count = |index: usize| counts.get(index).map(|count| Nonce(count.0));
     let latest = count(0)
         .ok_or_else(|| Failure::Malformed("no transaction count in the answer".to_owned()))?;
     // A node whose pool lags behind its blocks must not make a mined nonce look unused.

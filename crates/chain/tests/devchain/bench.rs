@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use alloy_consensus::{SignableTransaction, TxEip1559, TxEnvelope};
 use alloy_eips::eip2718::Encodable2718;
-use alloy_primitives::{Address, B256, TxKind, U256, hex, keccak256};
+use alloy_primitives::{Address, B256, TxKind, hex, keccak256};
 use alloy_signer::SignerSync;
 use alloy_signer_local::Secp256k1Signer;
 use chain::devchain::dev_accounts;
@@ -15,7 +15,7 @@ use crate::durability::ChildChain;
 use crate::support::{Client, transfer, until};
 
 const BATCH: usize = 100;
-const SENDERS: usize = 10;
+const SENDERS: u32 = 10;
 
 /// Signs transfers to ever new recipients, from the ten accounts in turn.
 struct Load {
@@ -25,8 +25,8 @@ struct Load {
 
 impl Load {
     fn new() -> Self {
-        let accounts = dev_accounts(u32::try_from(SENDERS).unwrap());
         let signer = |key: &B256| Secp256k1Signer::from_bytes(key).expect("a key");
+        let accounts = dev_accounts(SENDERS);
         Self {
             signers: accounts.iter().map(|(_, key)| signer(key)).collect(),
             made: 0,
@@ -34,42 +34,44 @@ impl Load {
     }
 
     fn next(&mut self) -> String {
-        let senders = SENDERS as u64;
-        let (nonce, sender) = (self.made / senders, self.made % senders);
+        let nonce = self.made / u64::from(SENDERS);
+        let sender = usize::try_from(self.made % u64::from(SENDERS)).expect("below ten");
         let recipient = Address::from_word(keccak256(self.made.to_be_bytes()));
         self.made += 1;
         let tx = TxEip1559 {
             to: TxKind::Call(recipient),
             ..transfer(nonce)
         };
-        let signer = &self.signers[usize::try_from(sender).unwrap()];
-        let signature = signer.sign_hash_sync(&tx.signature_hash()).expect("signs");
+        let signature = self.signers[sender]
+            .sign_hash_sync(&tx.signature_hash())
+            .expect("signs");
         hex::encode_prefixed(TxEnvelope::from(tx.into_signed(signature)).encoded_2718())
     }
 
     fn batch(&mut self) -> Value {
-        let call = |id: usize, raw: String| json!({"jsonrpc": "2.0", "id": id, "method": "eth_sendRawTransaction", "params": [raw]});
+        let call = |id: usize, raw: String| {
+            let params = [raw];
+            json!({"jsonrpc": "2.0", "id": id, "method": "eth_sendRawTransaction", "params": params})
+        };
         (0..BATCH).map(|id| call(id, self.next())).collect()
+    }
+
+    /// Every sender has sent equally many, so the last one's nonce tells for all.
+    async fn all_mined(&self, client: &Client) {
+        let last = self.signers.last().expect("ten senders").address();
+        let nonce = self.made / u64::from(SENDERS);
+        until("all txs", async || {
+            (client.nonce(last, "latest").await == nonce).then_some(())
+        })
+        .await;
     }
 }
 
 async fn send(client: &Client, batch: &Value) {
     let answers = client.post_json(batch).await;
-    let refused = answers
-        .as_array()
-        .unwrap()
-        .iter()
-        .find(|answer| !answer["error"].is_null());
+    let answers = answers.as_array().expect("a batch");
+    let refused = answers.iter().find(|answer| !answer["error"].is_null());
     assert!(refused.is_none(), "{refused:?}");
-}
-
-async fn all_mined(client: &Client, txs: u64) {
-    let last = dev_accounts(u32::try_from(SENDERS).unwrap())[SENDERS - 1].0;
-    let nonce = txs / SENDERS as u64;
-    until("all txs", async || {
-        (client.nonce(last, "latest").await == nonce).then_some(())
-    })
-    .await;
 }
 
 #[tokio::test]
@@ -85,7 +87,7 @@ async fn throughput_of_signed_transfers() {
         send(&chain.client, batch).await;
     }
     let accepted = started.elapsed();
-    all_mined(&chain.client, load.made).await;
+    load.all_mined(&chain.client).await;
     let mined = started.elapsed();
     let rate = |time: std::time::Duration| TXS as f64 / time.as_secs_f64();
     let blocks = chain.client.height().await;
@@ -112,32 +114,30 @@ async fn memory_while_the_chain_grows() {
             let batch = load.batch();
             send(&chain.client, &batch).await;
         }
-        all_mined(&chain.client, load.made).await;
+        load.all_mined(&chain.client).await;
         eprintln!("{:>7} txs: {} kB", load.made, resident_kb(chain.id()));
     }
     chain.kill();
 }
 
 fn resident_kb(process: u32) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap();
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).expect("alive");
     let line = status
         .lines()
         .find_map(|line| line.strip_prefix("VmRSS:"))
-        .unwrap();
-    line.trim().trim_end_matches(" kB").parse().unwrap()
+        .expect("a line");
+    line.trim()
+        .trim_end_matches(" kB")
+        .parse()
+        .expect("a number")
 }
 
 fn cpu_seconds(process: u32) -> f64 {
-    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap();
-    let fields: Vec<&str> = stat
-        .rsplit(')')
-        .next()
-        .unwrap()
-        .split_whitespace()
-        .collect();
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).expect("alive");
+    let (_, fields) = stat.rsplit_once(')').expect("the name is in brackets");
     // User and system time, in ticks of 10 ms.
-    fields[11..13]
-        .iter()
-        .map(|ticks| ticks.parse::<f64>().unwrap() / 100.0)
+    let ticks = fields.split_whitespace().skip(11).take(2);
+    ticks
+        .map(|ticks| ticks.parse::<f64>().expect("a number") / 100.0)
         .sum()
 }

@@ -9,11 +9,11 @@ use crate::support::{BOB, Chain, Client, Refused, Wallet, deployment, message, q
 /// A call without data adds one to slot 0 and logs the new value under topic 0x42; a call with
 /// data returns slot 0.
 pub(crate) const COUNTER: Bytes =
-    bytes!("36601957600054600101806000556000526042602060a1005b60005460005260206000f3");
+    bytes!("3660195760005460010180600055600052604260206000a1005b60005460005260206000f3");
 
 /// Init code that returns `runtime`.
 pub(crate) fn deploy_code(runtime: &[u8]) -> Bytes {
-    let length = u16::try_from(runtime.len()).unwrap().to_be_bytes();
+    let length = u16::try_from(runtime.len()).expect("short").to_be_bytes();
     let copy = [
         0x61, length[0], length[1], 0x80, 0x60, 12, 0x60, 0, 0x39, 0x60, 0, 0xf3,
     ];
@@ -23,7 +23,7 @@ pub(crate) fn deploy_code(runtime: &[u8]) -> Bytes {
 /// A contract that always reverts with this reason.
 fn reverting(reason: &str) -> Bytes {
     let data = Revert::from(reason).abi_encode();
-    let length = u16::try_from(data.len()).unwrap().to_be_bytes();
+    let length = u16::try_from(data.len()).expect("short").to_be_bytes();
     let push = [0x61, length[0], length[1]];
     [
         &push[..],

@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use alloy_primitives::{Bytes, U256};
 use chain::devchain::{DevChain, DevChainConfig, DevChainError, Mining};
@@ -65,7 +66,7 @@ async fn folder_has_one_owner() {
     let config = in_folder(folder.path(), Mining::Manual);
     let chain = DevChain::open(config.clone()).expect("opens");
     let second = chain.clone();
-    let error = DevChain::open(config.clone()).map(drop).unwrap_err();
+    let error = DevChain::open(config.clone()).unwrap_err();
     assert!(matches!(error, DevChainError::InUse { .. }), "{error}");
     assert!(error.to_string().contains("in use by another process"));
     drop(chain);
@@ -80,13 +81,13 @@ async fn folder_has_one_owner() {
 #[tokio::test]
 async fn folder_of_another_chain_is_refused() {
     let folder = tempfile::tempdir().unwrap();
-    let config = in_folder(folder.path(), Mining::Manual);
-    drop(DevChain::open(config.clone()).expect("opens"));
-    let other = DevChainConfig {
+    let ours = in_folder(folder.path(), Mining::Manual);
+    drop(DevChain::open(ours.clone()).expect("opens"));
+    let error = DevChain::open(DevChainConfig {
         chain_id: 1,
-        ..config
-    };
-    let error = DevChain::open(other).map(drop).unwrap_err();
+        ..ours
+    })
+    .unwrap_err();
     assert!(
         matches!(
             error,
@@ -98,18 +99,23 @@ async fn folder_of_another_chain_is_refused() {
         ),
         "{error}"
     );
-    let zero = DevChainConfig {
-        mining: Mining::Interval(std::time::Duration::ZERO),
-        ..config_none()
-    };
-    assert!(matches!(
-        DevChain::open(zero).map(drop),
-        Err(DevChainError::Config(_))
-    ));
 }
 
-fn config_none() -> DevChainConfig {
-    config(Mining::Manual)
+#[tokio::test]
+async fn senseless_configuration_is_refused() {
+    let restless = config(Mining::Interval(Duration::ZERO));
+    assert!(matches!(
+        DevChain::open(restless),
+        Err(DevChainError::Config(_))
+    ));
+    let no_room = DevChainConfig {
+        block_gas_limit: 1,
+        ..config(Mining::Manual)
+    };
+    assert!(matches!(
+        DevChain::open(no_room),
+        Err(DevChainError::Config(_))
+    ));
 }
 
 /// A chain in a process of its own, that can be killed.
@@ -120,7 +126,7 @@ pub(crate) struct ChildChain {
 
 impl ChildChain {
     pub(crate) fn start(folder: &Path) -> Self {
-        let mut child = Command::new(std::env::current_exe().unwrap())
+        let mut child = Command::new(std::env::current_exe().expect("this test binary"))
             .args([
                 "durability::child_serves_until_killed",
                 "--exact",
@@ -131,7 +137,7 @@ impl ChildChain {
             .stdout(Stdio::piped())
             .spawn()
             .expect("starts");
-        let output = BufReader::new(child.stdout.take().unwrap());
+        let output = BufReader::new(child.stdout.take().expect("piped"));
         let url = output
             .lines()
             .map_while(Result::ok)

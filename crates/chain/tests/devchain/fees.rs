@@ -1,11 +1,12 @@
 //! EIP-1559 at work.
 
 use alloy_consensus::TxEip1559;
+use alloy_primitives::U256;
 use alloy_rpc_types_eth::FeeHistory;
 use chain::devchain::{DevChainConfig, Mining};
 use serde_json::json;
 
-use crate::support::{Chain, GWEI, Wallet, config, quantity, transfer};
+use crate::support::{BOB, Chain, GWEI, Wallet, config, quantity, transfer};
 
 #[tokio::test]
 async fn base_fee_follows_the_gas_used() {
@@ -120,4 +121,68 @@ async fn suggested_fees_get_a_tx_mined() {
     let tx = Wallet::dev(0).sign(tx);
     chain.submit(&tx).await;
     chain.mined(&tx).await;
+}
+
+#[tokio::test]
+async fn absurd_amounts_break_nothing() {
+    let small = DevChainConfig {
+        block_gas_limit: 30_000,
+        ..config(Mining::Manual)
+    };
+    let chain = Chain::start(small).await;
+    let alice = Wallet::dev(0);
+    chain
+        .call("anvil_setBalance", json!([alice.address(), U256::MAX]))
+        .await;
+    chain
+        .call("anvil_setBalance", json!([BOB, U256::MAX]))
+        .await;
+    let refused = chain
+        .try_call("anvil_setNextBlockBaseFeePerGas", json!([u64::MAX]))
+        .await;
+    assert_eq!(refused.unwrap_err().code, -32602);
+    // Full blocks at the highest base fee: it cannot rise any more.
+    let highest = 1u64 << 60;
+    chain
+        .call("anvil_setNextBlockBaseFeePerGas", json!([highest]))
+        .await;
+    let dear = u128::MAX >> 20;
+    for nonce in 0..3 {
+        let tx = TxEip1559 {
+            max_fee_per_gas: dear,
+            max_priority_fee_per_gas: dear,
+            ..transfer(nonce)
+        };
+        let tx = alice.sign(tx);
+        chain.submit(&tx).await;
+        chain.mine().await;
+        // Bob cannot hold one wei more, so the transfer fails inside.
+        assert_eq!(chain.mined(&tx).await["status"], "0x0");
+        let block = chain.block("latest").await;
+        assert_eq!(quantity(&block["baseFeePerGas"]).to::<u64>(), highest);
+    }
+    // More than revm can multiply: taken by the pool, then found unfit.
+    let most = TxEip1559 {
+        max_fee_per_gas: u128::MAX,
+        max_priority_fee_per_gas: u128::MAX,
+        ..transfer(3)
+    };
+    let most = alice.sign(most);
+    chain.send(&most).await.ok();
+    let all = TxEip1559 {
+        value: U256::MAX,
+        ..transfer(3)
+    };
+    let error = chain.send(&alice.sign(all)).await.unwrap_err();
+    assert!(error.message.starts_with("insufficient funds"), "{error:?}");
+    chain.mine().await;
+    assert_eq!(chain.receipt(most.hash).await, None);
+    let call = json!([{"from": alice.address(), "to": BOB, "gasPrice": U256::from(u128::MAX)}]);
+    assert!(chain.try_call("eth_call", call.clone()).await.is_err());
+    assert!(chain.try_call("eth_estimateGas", call).await.is_err());
+    chain
+        .call("anvil_setNonce", json!([alice.address(), u64::MAX]))
+        .await;
+    let error = chain.send(&alice.transfer(u64::MAX - 1)).await.unwrap_err();
+    assert!(error.message.starts_with("nonce too low"), "{error:?}");
 }

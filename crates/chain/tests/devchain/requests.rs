@@ -7,7 +7,7 @@ use crate::support::{BOB, Chain, Client, Refused, Wallet, outcome};
 async fn answer(client: &Client, body: &str) -> Refused {
     let (status, text) = client.post("application/json", body.to_owned()).await;
     assert_eq!(status, 200, "{text}");
-    outcome(serde_json::from_str(&text).expect("JSON")).unwrap_err()
+    outcome(serde_json::from_str(&text).expect("JSON")).expect_err("an error answer")
 }
 
 fn error(code: i64, message: &str) -> Refused {

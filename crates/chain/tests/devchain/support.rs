@@ -240,7 +240,7 @@ pub(crate) struct Wallet {
 
 impl Wallet {
     pub(crate) fn dev(index: usize) -> Self {
-        let key = dev_accounts(u32::try_from(index).unwrap() + 1)[index].1;
+        let key = dev_accounts(u32::try_from(index).expect("a small index") + 1)[index].1;
         Self::new(key)
     }
 

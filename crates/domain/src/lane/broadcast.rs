@@ -7,7 +7,7 @@ use alloy_primitives::B256;
 use crate::attempt::Outgoing;
 use crate::{Attempt, EventKind, Nonce, SendOutcome, SubState, Time, Token, TxId, TxState};
 
-use super::{Effect, Known, Lane, Slot, Stage, Step};
+use super::{ChainQuery, Effect, Known, Lane, Slot, Stage, Step};
 
 /// The first wait after a send that gave nothing.
 const RETRY_FIRST: Duration = Duration::from_millis(250);
@@ -68,7 +68,9 @@ impl Lane {
         slot.retry_at = None;
         slot.tries = 0;
         slot.stage = Stage::Submitted;
-        if self.first_sent(&mut slot, hash, nonce, now, step) {
+        let is_new = self.first_sent(&mut slot, hash, nonce, now, step);
+        // One that a node refused, or that a fork took back, is at a node again.
+        if is_new || slot.tx.sub_state != Some(SubState::Submitted) {
             slot.tx.reason = None;
             slot.tx.token = self.right.token;
             let state = slot.tx.state;
@@ -101,7 +103,9 @@ impl Lane {
     /// When a burst is out and more waits: does the node really hold all of it? One question for all.
     fn ask_whether_the_node_holds_it(&mut self, step: &mut Step) {
         let more_waits = self.backlog.is_some() && self.room() == 0;
+        let tells_pending = self.rules.chain_query == ChainQuery::Pending;
         if more_waits
+            && tells_pending
             && self.depth.wants_to_know()
             && self.slots.values().all(|slot| matches!(slot.stage, Stage::Submitted | Stage::Mined))
         {
@@ -180,7 +184,8 @@ impl Lane {
         let nothing_pending =
             self.chain.is_none_or(|known| known.nonces.pending <= nonce && known.at >= since);
         let is_due = now.since(since) >= self.rules.gap_fill_after;
-        if !others_wait || !is_due || !self.may_sign() || !self.is_before_backlog(nonce) {
+        let is_its_turn = self.is_before_backlog(nonce) && self.has_room_for(nonce);
+        if !others_wait || !is_due || !is_its_turn || !self.may_sign() {
             return;
         }
         if nothing_pending {

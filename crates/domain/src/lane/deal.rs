@@ -28,7 +28,8 @@ impl Lane {
 
     /// Txs that waited in the store for a nonce, oldest first.
     pub(super) fn adopt_queued(&mut self, txs: Vec<Tx>, more: bool, now: Time, step: &mut Step) {
-        let came_since = self.loading_queued.take().unwrap_or(0);
+        // A page that nobody asked for could deal a second nonce to a tx that has one.
+        let Some(came_since) = self.loading_queued.take() else { return };
         let mut left = came_since.saturating_add(u64::from(more));
         for mut tx in txs {
             let is_untold = tx.event_seqs.is_empty();
@@ -77,7 +78,7 @@ impl Lane {
             if self.slots.contains_key(&nonce) {
                 continue;
             }
-            if self.room() == 0 || !self.may_sign() {
+            if !self.has_room_for(nonce) || !self.may_sign() {
                 self.backlog = Some(nonce);
                 return;
             }
@@ -169,7 +170,7 @@ impl Lane {
     }
 
     /// How many dealt nonces are not resolved in the sense of the window.
-    fn unresolved(&self) -> u64 {
+    pub(super) fn unresolved(&self) -> u64 {
         let waiting = self.backlog.map_or(0, |from| from.until(self.next_nonce));
         let slots = match self.rules.window.releases {
             Release::Mined => self.unmined,
@@ -208,9 +209,7 @@ impl Lane {
         now: Time,
         step: &mut Step,
     ) {
-        // A gap stands before everything that is out: it does not wait for room.
-        let has_room = self.room() > 0 || self.slots.last_key_value().is_some_and(|(n, _)| *n > nonce);
-        if self.may_sign() && self.is_before_backlog(nonce) && has_room {
+        if self.may_sign() && self.is_before_backlog(nonce) && self.has_room_for(nonce) {
             self.sign(tx, nonce, kind, now, step);
         } else {
             self.backlog = Some(self.backlog.map_or(nonce, |from| from.min(nonce)));

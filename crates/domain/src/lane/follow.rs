@@ -372,7 +372,13 @@ impl Lane {
 
     /// After a takeover or a restart: what was claimed may never have left, so it leaves now.
     fn send_all_again(&mut self, latest: Nonce, step: &mut Step) {
-        let out = self.slots.range(latest..).filter(|(_, slot)| slot.stage != Stage::Mined);
-        step.effects.extend(out.filter_map(|(_, slot)| slot.newest()).map(Effect::Send));
+        let out = self.slots.range_mut(latest..).filter(|(_, slot)| slot.stage != Stage::Mined);
+        for (_, slot) in out {
+            // One that is being signed has nothing to send; its retry stays.
+            if let Some(out) = slot.newest() {
+                slot.retry_at = None;
+                step.effects.push(Effect::Send(out));
+            }
+        }
     }
 }

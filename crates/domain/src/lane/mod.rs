@@ -188,7 +188,9 @@ impl Lane {
         self.by_hash.extend(attempts.iter().map(|attempt| (attempt.hash, nonce)));
         let claimed_at = tx.updated_at;
         let kind = attempts.last().map_or(AttemptKind::Original, |attempt| attempt.kind);
-        let slot = Slot { tx, kind, attempts, stage, claimed_at, retry_at: None, tries: 0 };
+        // Claimed, and perhaps never handed out: it leaves at the next tick, if not before.
+        let retry_at = (stage == Stage::Out).then_some(claimed_at);
+        let slot = Slot { tx, kind, attempts, stage, claimed_at, retry_at, tries: 0 };
         let before = self.slots.insert(nonce, slot);
         assert!(before.is_none(), "lane {}: nonce {nonce} is held twice", self.key);
     }
@@ -240,14 +242,16 @@ impl Lane {
         if let Some(from) = self.backlog
             && self.loading_backlog.is_none()
             && self.may_sign()
-            && self.room() > 0
+            && self.has_room_for(from)
         {
             self.loading_backlog = Some(self.next_nonce);
-            step.effects.push(Effect::LoadBacklog { from, limit: self.room().min(LOAD_MAX) });
+            let limit = self.room().clamp(1, LOAD_MAX);
+            step.effects.push(Effect::LoadBacklog { from, limit });
         }
         if self.queued > 0 && self.loading_queued.is_none() && self.may_deal() {
             self.loading_queued = Some(0);
-            step.effects.push(Effect::LoadQueued { limit: LOAD_MAX });
+            let limit = self.rules.window.room(self.unresolved()).min(LOAD_MAX);
+            step.effects.push(Effect::LoadQueued { limit });
         }
     }
 
@@ -261,6 +265,12 @@ impl Lane {
     /// How many more attempts may be out.
     fn room(&self) -> u64 {
         self.depth.limit().saturating_sub(self.unmined)
+    }
+
+    /// Whether an attempt at this nonce may be out. One that stands before others that are out does
+    /// not wait for room: they would wait for it.
+    fn has_room_for(&self, nonce: Nonce) -> bool {
+        self.room() > 0 || self.slots.last_key_value().is_some_and(|(last, _)| *last > nonce)
     }
 
     /// Writes an event, and its number into the tx's history.

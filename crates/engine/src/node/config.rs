@@ -61,6 +61,6 @@ pub struct ChainRules {
     pub gas_margin_percent: u64,
     /// How often the head is asked for.
     pub poll_interval: Duration,
-    /// How many receipts are asked for at once.
+    /// How many lanes ask for receipts by hash at once.
     pub receipt_workers: usize,
 }

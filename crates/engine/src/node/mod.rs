@@ -7,11 +7,11 @@ mod refusal;
 use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use domain::{ChainId, LaneKey};
 use thiserror::Error;
-use tokio::sync::{Notify, mpsc, oneshot, watch};
+use tokio::sync::{Notify, Semaphore, mpsc, oneshot, watch};
 
 pub use config::{ChainRules, NodeConfig, NonKeeper, Ports};
 pub use handle::{
@@ -20,7 +20,7 @@ pub use handle::{
 pub use refusal::Refusal;
 
 use crate::broadcaster::Outbox;
-use crate::core::{ChainPart, Core};
+use crate::core::{ChainPart, Core, LanePlace};
 use crate::follower::Follower;
 use crate::ownership::{self, Leases};
 use crate::ports::{Ask, Member, StoreError};
@@ -115,6 +115,7 @@ fn build(
             rules: rules.clone(),
             watched: WatchedHashes::default(),
             view: watch::Sender::new(None),
+            receipt_workers: Semaphore::new(rules.receipt_workers.max(1)),
             sent_bell: Notify::new(),
         };
         chains.insert(chain.id(), part);
@@ -149,13 +150,14 @@ fn lanes(
     ports: &Ports,
     chains: &BTreeMap<ChainId, ChainPart>,
     shards: usize,
-) -> BTreeMap<LaneKey, usize> {
+) -> BTreeMap<LaneKey, LanePlace> {
     let mut lanes = BTreeMap::new();
     for (signer, only) in ports.signer.accounts() {
         for chain_id in chains.keys().copied() {
             if only.is_empty() || only.contains(&chain_id) {
                 let key = LaneKey { chain_id, signer };
-                lanes.insert(key, shard_of(key, shards));
+                let place = LanePlace { shard: shard_of(key, shards), waiting: AtomicUsize::new(0) };
+                lanes.insert(key, place);
             }
         }
     }

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use domain::{Input, Lane, LaneImage, LaneKey, Moment, NodeName};
+use domain::lane::ChainNonces;
+use domain::{Input, Lane, LaneImage, LaneKey, Moment, NodeName, Right};
 
 use super::{Inspection, NotOpened, Shard};
 use crate::gate::{PendingCreate, Routed};
@@ -91,12 +92,18 @@ impl Shard {
         }
     }
 
-    /// Forgets a lane that is not ours any more. Its callers are routed anew.
-    pub(super) fn lost(&mut self, key: LaneKey) {
-        if matches!(self.lanes.get(&key), Some(Cell::Ready { .. })) {
+    /// Forgets a lane whose lease was lost. Says whether it was the present one: the lane may have
+    /// been opened anew in the meantime.
+    pub(super) fn lost(&mut self, key: LaneKey, right: Right) -> bool {
+        let is_present = match self.lanes.get(&key) {
+            Some(Cell::Ready { lane, .. }) => lane.right() == right,
+            Some(Cell::Opening { .. } | Cell::Resolving { .. }) | None => false,
+        };
+        if is_present {
             self.lanes.remove(&key);
             self.forget(key);
         }
+        is_present
     }
 
     /// Drops what other parts know of a lane that left memory.
@@ -143,10 +150,11 @@ impl Shard {
     }
 
     /// The first inputs of a lane that just came into memory.
-    pub(super) fn first_inputs(&self, key: LaneKey) -> Vec<Input> {
+    pub(super) fn first_inputs(&self, key: LaneKey, nonces: Option<ChainNonces>) -> Vec<Input> {
         let fresh = self.core.ports.clock.tx_id();
-        let head = self.views.get(&key.chain_id).cloned().map(Input::Head);
-        head.into_iter().chain([Input::Tick { fresh }]).collect()
+        let view = self.core.chain(key.chain_id).view.borrow().clone();
+        let head = view.map(Input::Head).into_iter();
+        head.chain(nonces.map(Input::ChainNonces)).chain([Input::Tick { fresh }]).collect()
     }
 }
 

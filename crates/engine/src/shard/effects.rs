@@ -11,7 +11,7 @@ use crate::gate::signed_input;
 use crate::ports::{ChainError, StoreError};
 
 impl Shard {
-    pub(super) async fn let_out(&self, lane: &Lane, epoch: u64, effects: Vec<Effect>) {
+    pub(super) fn let_out(&self, lane: &Lane, epoch: u64, effects: Vec<Effect>) {
         let key = lane.key();
         let id = lane.right().lane;
         let part = self.core.chain(key.chain_id);
@@ -135,6 +135,8 @@ async fn ask_chain(core: Arc<Core>, lane: LaneKey, epoch: u64) {
 /// Receipts by hash, with proof for blocks that are older than the followed view. A failure is left
 /// to the next time that the lane looks: it asks again while it lacks them.
 async fn fetch_receipts(core: Arc<Core>, lane: LaneKey, epoch: u64, hashes: Vec<B256>) {
+    let workers = &core.chain(lane.chain_id).receipt_workers;
+    let _worker = workers.acquire().await.expect("this semaphore is never closed");
     match receipts_with_proof(&core, lane, &hashes).await {
         Ok(receipts) if receipts.is_empty() => {
             metrics::counter!("lanekeeper_receipt_check_total", "result" => "miss").increment(1);

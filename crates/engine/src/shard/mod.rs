@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use domain::lane::ChainNonces;
-use domain::{B256, ChainId, ChainView, Input, LaneImage, LaneKey, NodeName, Nonce};
+use domain::{B256, ChainId, ChainView, Input, LaneImage, LaneKey, NodeName, Nonce, Right};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::core::Core;
@@ -43,14 +43,19 @@ pub(crate) enum Message {
     Head { chain: ChainId, view: Arc<ChainView> },
     /// A lane has work and no keeper, or txs were queued for it.
     Wake { lane: LaneKey, has_queued: bool },
-    /// A lane was granted and read.
-    Opened { lane: LaneKey, image: Box<LaneImage>, taken_from: Option<NodeName> },
+    /// A lane was granted and read, and perhaps its chain was asked.
+    Opened {
+        lane: LaneKey,
+        image: Box<LaneImage>,
+        taken_from: Option<NodeName>,
+        nonces: Option<ChainNonces>,
+    },
     /// A lane was not granted, or could not be read.
     NotOpened { lane: LaneKey, why: NotOpened },
     /// The store has told what became of a batch whose answer was lost.
     Resolved { lane: LaneKey, outcome: Regranted },
-    /// The lease was lost.
-    Lost { lane: LaneKey },
+    /// The lease was lost that gave this right.
+    Lost { lane: LaneKey, right: Right },
     /// What is known of a lane.
     Inspect { lane: LaneKey, answer: oneshot::Sender<Inspection> },
     /// Finish, give every lane back, and say so.
@@ -78,7 +83,6 @@ pub(crate) struct Shard {
     core: Arc<Core>,
     inbox: mpsc::Receiver<Message>,
     lanes: BTreeMap<LaneKey, Cell>,
-    views: BTreeMap<ChainId, Arc<ChainView>>,
     stored_headers: BTreeSet<B256>,
     next_epoch: u64,
     is_draining: bool,
@@ -90,7 +94,6 @@ impl Shard {
             core,
             inbox,
             lanes: BTreeMap::new(),
-            views: BTreeMap::new(),
             stored_headers: BTreeSet::new(),
             next_epoch: 1,
             is_draining: false,

@@ -99,7 +99,6 @@ impl Shard {
                         work.entry(*key).or_default().inputs.push(head);
                     }
                 }
-                self.views.insert(chain, view);
             }
             Message::Wake { lane, has_queued } => match self.lanes.get(&lane) {
                 Some(Cell::Ready { .. }) if has_queued => {
@@ -109,20 +108,24 @@ impl Shard {
                 None if self.is_draining => {}
                 None => self.open(lane, Vec::new()),
             },
-            Message::Opened { lane, image, taken_from } => {
+            Message::Opened { lane, image, .. } if self.is_draining => {
+                self.give_back(lane, image.right);
+            }
+            Message::Opened { lane, image, taken_from, nonces } => {
                 let waiting = self.opened(lane, *image, taken_from);
-                let first = self.first_inputs(lane);
+                let first = self.first_inputs(lane, nonces);
                 let entry = work.entry(lane).or_default();
                 entry.inputs.extend(first);
                 entry.creates.extend(waiting);
             }
             Message::NotOpened { lane, why } => self.not_opened(lane, &why),
             Message::Resolved { lane, outcome } => self.resolved(lane, outcome),
-            Message::Lost { lane } => {
-                if let Some(lost) = work.remove(&lane) {
+            Message::Lost { lane, right } => {
+                if self.lost(lane, right)
+                    && let Some(lost) = work.remove(&lane)
+                {
                     lost.creates.into_iter().for_each(|create| self.route_again(lane, create));
                 }
-                self.lost(lane);
             }
             Message::Inspect { lane, answer } => {
                 answer.send(self.inspect(lane)).ok(); // whoever asked may have gone
@@ -211,7 +214,7 @@ impl Shard {
         let mut committing = Vec::with_capacity(staged.len());
         for mut lane in staged {
             let Some(batch) = lane.batch(&self.core.config.name, now, &self.stored_headers) else {
-                self.apply(lane, now).await;
+                self.apply(lane, now);
                 continue;
             };
             let rows = batch.writes.inserts.iter().chain(&batch.writes.updates);
@@ -236,12 +239,12 @@ impl Shard {
         histogram!("lanekeeper_gate_commit_seconds").record(took.as_secs_f64());
         assert_eq!(outcomes.len(), committing.len(), "the store answers every batch");
         for (lane, outcome) in committing.into_iter().zip(outcomes) {
-            self.conclude(lane, outcome, now).await;
+            self.conclude(lane, outcome, now);
         }
     }
 
     /// What the store said of one lane's batch decides what becomes of the draft.
-    async fn conclude(&mut self, done: Committing, outcome: CommitOutcome, now: domain::Time) {
+    fn conclude(&mut self, done: Committing, outcome: CommitOutcome, now: domain::Time) {
         let key = done.staged.lane.key();
         let token = done.staged.lane.right().token;
         match outcome {
@@ -255,7 +258,7 @@ impl Shard {
                 if has_events {
                     self.core.ring_events();
                 }
-                self.apply(staged, now).await;
+                self.apply(staged, now);
             }
             CommitOutcome::Fenced => {
                 tracing::warn!(lane = %key, %token, "fenced: another node keeps this lane now");
@@ -281,12 +284,12 @@ impl Shard {
     }
 
     /// The draft becomes memory, and its effects are let out.
-    async fn apply(&mut self, mut staged: Staged, now: domain::Time) {
+    fn apply(&mut self, mut staged: Staged, now: domain::Time) {
         staged.lane.committed(now);
         let key = staged.lane.key();
         let effects = std::mem::take(&mut staged.effects);
         let (lane, epoch) = (staged.lane, staged.epoch);
-        self.let_out(&lane, epoch, effects).await;
+        self.let_out(&lane, epoch, effects);
         let idle_since = staged.idle_since.filter(|_| lane.is_idle());
         self.lanes.insert(key, Cell::Ready { lane: Box::new(lane), epoch, idle_since });
     }
@@ -328,6 +331,15 @@ impl Shard {
         self.is_draining = true;
         let keys: Vec<LaneKey> = self.lanes.keys().copied().collect();
         self.release(keys).await;
+    }
+
+    /// Gives back a lane that was granted when the node was on its way out already.
+    fn give_back(&self, key: LaneKey, right: Right) {
+        self.core.leases.forget(key);
+        let core = Arc::clone(&self.core);
+        self.core.tasks.spawn("give back", async move {
+            core.ports.store.release(&core.ask, &[right]).await.ok(); // it runs out by itself
+        });
     }
 
     /// Gives lanes back, so that anyone may take them at once.

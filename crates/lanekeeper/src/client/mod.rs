@@ -14,7 +14,7 @@ use serde_json::Value;
 pub(crate) use sse::{Feed, Message};
 pub(crate) use views::{EventView, LaneView, TxView};
 
-use crate::failure::{Failure, with_sources};
+use crate::failure::{Failure, root_cause};
 use crate::output::safe;
 
 /// The longest `?wait=` that a node takes.
@@ -29,10 +29,20 @@ const FOREIGN_ANSWER_SHOWN_MAX: usize = 200;
 #[derive(Clone, Debug, Args)]
 pub(crate) struct NodeArgs {
     /// The node's address
-    #[arg(long, env = "LANEKEEPER_URL", default_value = "http://127.0.0.1:8645", help_heading = "Node")]
+    #[arg(
+        long,
+        env = "LANEKEEPER_URL",
+        default_value = "http://127.0.0.1:8645",
+        help_heading = "Node"
+    )]
     pub(crate) url: String,
     /// The API key
-    #[arg(long, env = "LANEKEEPER_KEY", hide_env_values = true, help_heading = "Node")]
+    #[arg(
+        long,
+        env = "LANEKEEPER_KEY",
+        hide_env_values = true,
+        help_heading = "Node"
+    )]
     pub(crate) key: Option<String>,
     /// Print JSON, for programs
     #[arg(long)]
@@ -65,14 +75,21 @@ impl Client {
             .ok()
             .filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host())
             .ok_or_else(|| {
-                Failure::Usage(format!("--url {:?} is not an http:// or https:// address", args.url))
+                Failure::Usage(format!(
+                    "--url {:?} is not an http:// or https:// address",
+                    args.url
+                ))
             })?;
         let http = reqwest::Client::builder()
             .connect_timeout(CONNECT_TIMEOUT)
             .build()
-            .map_err(|e| Failure::Usage(format!("no HTTP client: {}", with_sources(&e))))?;
+            .map_err(|e| Failure::Usage(format!("no HTTP client: {}", root_cause(&e))))?;
         let base = url.as_str().trim_end_matches('/').to_owned();
-        Ok(Self { http, base, key: args.key.clone() })
+        Ok(Self {
+            http,
+            base,
+            key: args.key.clone(),
+        })
     }
 
     /// A GET with a JSON answer.
@@ -96,7 +113,8 @@ impl Client {
         query: &[(&str, String)],
         timeout: Duration,
     ) -> Result<Value, Failure> {
-        self.ask(self.request(Method::GET, path, query).timeout(timeout)).await
+        self.ask(self.request(Method::GET, path, query).timeout(timeout))
+            .await
     }
 
     /// A POST of JSON with a JSON answer.
@@ -115,7 +133,11 @@ impl Client {
     /// A GET whose answer never ends.
     async fn stream(&self, path: &str, query: &[(&str, String)]) -> Result<Response, Failure> {
         let accept = (reqwest::header::ACCEPT, "text/event-stream");
-        self.send(self.request(Method::GET, path, query).header(accept.0, accept.1)).await
+        self.send(
+            self.request(Method::GET, path, query)
+                .header(accept.0, accept.1),
+        )
+        .await
     }
 
     fn request(&self, method: Method, path: &str, query: &[(&str, String)]) -> RequestBuilder {
@@ -151,7 +173,7 @@ impl Client {
         Failure::Unreachable(format!(
             "{} does not answer: {}. Is the node running (`lanekeeper dev`), and is --url right?",
             self.base,
-            with_sources(error)
+            root_cause(error)
         ))
     }
 }
@@ -165,10 +187,18 @@ fn refusal(status: StatusCode, body: &[u8]) -> Failure {
             safe(start.trim())
         ));
     };
-    let mut message = safe(&problem.title);
-    if let Some(detail) = problem.detail.filter(|detail| *detail != problem.title) {
-        message = format!("{message}: {}", safe(&detail));
-    }
+    let (title, detail) = (
+        safe(&problem.title),
+        safe(&problem.detail.unwrap_or_default()),
+    );
+    // Details often begin by saying the title again.
+    let mut message = if detail.to_lowercase().starts_with(&title.to_lowercase()) {
+        detail
+    } else if detail.is_empty() {
+        title
+    } else {
+        format!("{title}: {detail}")
+    };
     if problem.effect.as_deref() == Some("unknown") {
         message += " (it may have been stored: repeat with the same --request-id to find out)";
     } else if problem.retryable {
@@ -195,10 +225,14 @@ mod tests {
         assert_eq!(
             failure,
             Failure::Refused(
-                "Queue full: wait a moment (nothing was stored; trying again may help) [429]".into()
+                "Queue full: wait a moment (nothing was stored; trying again may help) [429]"
+                    .into()
             )
         );
         let html = refusal(StatusCode::BAD_GATEWAY, b"<html>\x1b[31mbad</html>");
-        assert!(matches!(&html, Failure::Unreachable(m) if !m.contains('\u{1b}')), "{html:?}");
+        assert!(
+            matches!(&html, Failure::Unreachable(m) if !m.contains('\u{1b}')),
+            "{html:?}"
+        );
     }
 }

@@ -6,7 +6,7 @@ use futures::StreamExt as _;
 use rand::Rng as _;
 
 use super::Client;
-use crate::failure::Failure;
+use crate::failure::{Failure, root_cause};
 
 /// The longest line that is taken; a server that sends more is not ours.
 const LINE_BYTES_MAX: usize = 4 << 20;
@@ -36,7 +36,11 @@ impl<'c> Feed<'c> {
         query: Vec<(&'static str, String)>,
         cursor: Option<String>,
     ) -> Self {
-        Self { client, query, cursor }
+        Self {
+            client,
+            query,
+            cursor,
+        }
     }
 
     /// Hands over messages for as long as there are any. A lost connection is made again after the
@@ -80,7 +84,7 @@ impl<'c> Feed<'c> {
         loop {
             let chunk = match tokio::time::timeout(SILENCE_MAX, chunks.next()).await {
                 Ok(Some(Ok(chunk))) => chunk,
-                Ok(Some(Err(e))) => return Ok(End::Lost(crate::failure::with_sources(&e))),
+                Ok(Some(Err(e))) => return Ok(End::Lost(root_cause(&e))),
                 Ok(None) => return Ok(End::Lost("the node ended the stream".to_owned())),
                 Err(_) => return Ok(End::Lost("the stream fell silent".to_owned())),
             };
@@ -153,7 +157,10 @@ mod tests {
     use super::*;
 
     fn message(cursor: &str, data: &str) -> Message {
-        Message { cursor: Some(cursor.to_owned()), data: data.to_owned() }
+        Message {
+            cursor: Some(cursor.to_owned()),
+            data: data.to_owned(),
+        }
     }
 
     #[test]

@@ -87,7 +87,6 @@ pub(crate) struct ChainNonceView {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct EventView {
-    pub(crate) id: String,
     pub(crate) r#type: String,
     pub(crate) signer: String,
     pub(crate) tx_id: Option<String>,

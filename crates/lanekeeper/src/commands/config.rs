@@ -19,7 +19,11 @@ fn check(args: &ConfigLookArgs) -> Result<(), Failure> {
     let path = &args.file.config;
     let read = || {
         let file = Some(read_file(path)?);
-        Config::read(Sources { file, env: environment(), ..Sources::default() })
+        Config::read(Sources {
+            file,
+            env: environment(),
+            ..Sources::default()
+        })
     };
     let result = read();
     let told = |problems: &[crate::config::Problem]| -> Vec<String> {
@@ -43,7 +47,10 @@ fn check(args: &ConfigLookArgs) -> Result<(), Failure> {
     let Ok(config) = result else {
         let count = problems.len();
         let noun = if count == 1 { "problem" } else { "problems" };
-        return Err(Failure::Usage(format!("{}: {count} {noun}", path.display())));
+        return Err(Failure::Usage(format!(
+            "{}: {count} {noun}",
+            path.display()
+        )));
     };
     if !args.json {
         println!(
@@ -67,7 +74,11 @@ fn show(args: &ConfigLookArgs) -> Result<(), Failure> {
     let mut table = Columns::new(&["key", "value", "from", "what it is"]);
     for line in &config.shown {
         let origin = line.origin.words();
-        let tone = if origin == "default" { Tone::Quiet } else { Tone::Good };
+        let tone = if origin == "default" {
+            Tone::Quiet
+        } else {
+            Tone::Good
+        };
         table.row(vec![
             (Tone::Plain, line.path.clone()),
             (Tone::Strong, line.value.clone()),

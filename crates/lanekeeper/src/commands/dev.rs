@@ -12,32 +12,31 @@ use crate::cli::DevArgs;
 use crate::config::{Config, RawFile, Sources, environment, read_file};
 use crate::failure::Failure;
 use crate::jsonrpc::JsonRpc;
+use crate::open;
 use crate::output::{Tone, paint};
 use crate::signals::Signals;
 use crate::wiring::Running;
 
-const DATABASE: &str = "lanekeeper.db";
 const ACCOUNTS_SHOWN_MAX: usize = 10;
 
 pub(crate) async fn run(args: &DevArgs) -> Result<(), Failure> {
     let mut signals = Signals::listen()?;
     let chain_dir = args.dir.join("chain");
     if args.fresh {
-        let wal = format!("{DATABASE}-wal");
-        let shm = format!("{DATABASE}-shm");
-        forget(&args.dir, &[DATABASE, &wal, &shm])?;
+        forget(&args.dir, "lanekeeper.lock", "lanekeeper.db")?;
         forget_chain(&chain_dir)?;
     }
-    std::fs::create_dir_all(&args.dir)
-        .map_err(|e| Failure::refused(&format!("{} cannot be made", args.dir.display()), &e))?;
-
     let world = match &args.chain_url {
         Some(url) => World::elsewhere(url, args.chain.accounts).await?,
-        None => World::here(RunningChain::start(chain_dir, &args.chain).await?),
+        None => {
+            let port = args.chain_port;
+            World::here(RunningChain::start(chain_dir, port, "--chain-port", &args.chain).await?)
+        }
     };
     let rpc = JsonRpc::new(&world.chain_url)?;
     rpc.fund_new_accounts(&world.accounts).await?;
     let config = read_config(args, &world)?;
+    open::migrate(&config).await?;
     let running = Running::start(&config).await?;
     let api = format!("http://{}", running.address);
     if args.json {
@@ -68,14 +67,24 @@ struct World {
 impl World {
     fn here(chain: RunningChain) -> Self {
         let accounts = chain.accounts.clone();
-        Self { chain_url: chain.url(), chain_id: DEV_CHAIN_ID, accounts, chain: Some(chain) }
+        Self {
+            chain_url: chain.url(),
+            chain_id: DEV_CHAIN_ID,
+            accounts,
+            chain: Some(chain),
+        }
     }
 
     async fn elsewhere(url: &str, accounts: u32) -> Result<Self, Failure> {
         let chain_id = JsonRpc::new(url)?.chain_id().await?;
         let accounts = tokio::task::spawn_blocking(move || dev_accounts(accounts)).await;
         let accounts = accounts.map_err(|e| Failure::refused("the accounts", &e))?;
-        Ok(Self { chain_url: url.to_owned(), chain_id, accounts, chain: None })
+        Ok(Self {
+            chain_url: url.to_owned(),
+            chain_id,
+            accounts,
+            chain: None,
+        })
     }
 }
 
@@ -83,7 +92,9 @@ impl World {
 fn read_config(args: &DevArgs, world: &World) -> Result<Config, Failure> {
     let read = || {
         let file = args.config.as_deref().map(read_file).transpose()?;
-        let flags = args.port.map(|port| ("http.listen", format!("127.0.0.1:{port}")));
+        let flags = args
+            .port
+            .map(|port| ("http.listen", format!("127.0.0.1:{port}")));
         let sources = Sources {
             dev: Some(settings(&args.dir, world)?),
             file,
@@ -94,7 +105,11 @@ fn read_config(args: &DevArgs, world: &World) -> Result<Config, Failure> {
     };
     let sources = read().map_err(|problems: Vec<_>| wrong_config(&problems))?;
     let file = sources.file.as_ref();
-    if let Some(own) = file.and_then(|file| ["store", "chain", "signer"].into_iter().find(|s| file.has(s))) {
+    if let Some(own) = file.and_then(|file| {
+        ["store", "chain", "signer"]
+            .into_iter()
+            .find(|s| file.has(s))
+    }) {
         return Err(Failure::Usage(format!(
             "`dev` brings its own store, chain and signers: take {own} out of the file, or use \
              `lanekeeper serve`"
@@ -119,20 +134,29 @@ fn settings(dir: &Path, world: &World) -> Result<RawFile, Vec<crate::config::Pro
         // Blocks come at once, so the head is looked for often.
         ("blockTime", "200ms".into()),
     ]);
-    let database = format!("sqlite:{}", dir.join(DATABASE).display());
-    let all = table([
+    let store = format!("sqlite:{}", dir.display());
+    let all = [
         // Nobody takes over from a dev node, so it need not wait for anyone to notice.
-        ("node", table([("name", "dev".into()), ("drainDelay", "0s".into())])),
-        ("store", table([("url", database.into())])),
+        (
+            "node",
+            table([("name", "dev".into()), ("drainDelay", "0s".into())]),
+        ),
+        ("store", table([("url", store.into())])),
         ("confirmations", table([("required", 2.into())])),
         ("chain", vec![chain].into()),
         ("signer", signers.into()),
-    ]);
-    RawFile::parse(Path::new("dev"), &all.to_string())
+    ];
+    let document: toml::Table = all
+        .into_iter()
+        .map(|(section, value)| (section.to_owned(), value))
+        .collect();
+    RawFile::parse(Path::new("dev"), &document.to_string())
 }
 
 fn table<const N: usize>(entries: [(&str, toml::Value); N]) -> toml::Value {
-    let entries = entries.into_iter().map(|(key, value)| (key.to_owned(), value));
+    let entries = entries
+        .into_iter()
+        .map(|(key, value)| (key.to_owned(), value));
     toml::Value::Table(entries.collect())
 }
 
@@ -141,7 +165,11 @@ fn welcome(args: &DevArgs, world: &World, api: &str) {
     println!("{}", strong("Lanekeeper is ready."));
     println!();
     println!("  API    {}", strong(api));
-    println!("  chain  {} (id {})", strong(&world.chain_url), world.chain_id);
+    println!(
+        "  chain  {} (id {})",
+        strong(&world.chain_url),
+        world.chain_id
+    );
     println!("  data   {}", args.dir.display());
     println!();
     println!("Accounts of the public test mnemonic \"test test … junk\", 10000 eth each:");
@@ -151,15 +179,30 @@ fn welcome(args: &DevArgs, world: &World, api: &str) {
     if world.accounts.len() > ACCOUNTS_SHOWN_MAX {
         println!("  … and {} more", world.accounts.len() - ACCOUNTS_SHOWN_MAX);
     }
-    let from = world.accounts.first().map_or(Address::ZERO, |(address, _)| *address);
+    let from = world
+        .accounts
+        .first()
+        .map_or(Address::ZERO, |(address, _)| *address);
     let to = world.accounts.get(1).map_or(from, |(address, _)| *address);
-    let url = if api == "http://127.0.0.1:8645" { String::new() } else { format!(" --url {api}") };
+    let url = if api == "http://127.0.0.1:8645" {
+        String::new()
+    } else {
+        format!(" --url {api}")
+    };
     println!();
     println!("Try:");
     println!("  lanekeeper tx send{url} --from {from} --to {to} --value 0.1eth --wait confirmed");
     println!("  lanekeeper events tail{url}");
     println!("  curl -s '{api}/api/v1/tx?wait=confirmed' -H 'content-type: application/json' \\");
-    println!("    -d '{{\"signer\":\"{from}\",\"requestId\":\"try-1\",\"payload\":{{\"to\":\"{to}\",\"value\":\"1\"}}}}'");
+    println!(
+        "    -d '{{\"signer\":\"{from}\",\"requestId\":\"try-1\",\"payload\":{{\"to\":\"{to}\",\"value\":\"1\"}}}}'"
+    );
     println!();
-    println!("{}", paint(Tone::Quiet, "Ctrl-C stops it; what it holds stays (--fresh forgets it)."));
+    println!(
+        "{}",
+        paint(
+            Tone::Quiet,
+            "Ctrl-C stops it; what it holds stays (--fresh forgets it)."
+        )
+    );
 }

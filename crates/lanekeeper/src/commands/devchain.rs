@@ -1,5 +1,6 @@
 //! `devchain`: the dev chain alone, and the same chain inside `dev`.
 
+use std::fs::File;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -11,9 +12,9 @@ use serde_json::json;
 use super::print_json;
 use crate::cli::{DevChainArgs, DevchainArgs};
 use crate::failure::Failure;
+use crate::open;
 use crate::output::{Tone, paint};
 use crate::signals::Signals;
-use crate::open;
 
 /// With instant mining, an empty block comes after this long without one: slow enough to read
 /// along, fast enough that two confirmations do not bore.
@@ -29,16 +30,27 @@ pub(crate) struct RunningChain {
 }
 
 impl RunningChain {
-    pub(crate) async fn start(dir: PathBuf, args: &DevChainArgs) -> Result<Self, Failure> {
-        let listener = open::bind(args.listen(), "--chain-port").await?;
+    /// `flag` is the one that sets the port, for whom it is taken.
+    pub(crate) async fn start(
+        dir: PathBuf,
+        port: u16,
+        flag: &str,
+        args: &DevChainArgs,
+    ) -> Result<Self, Failure> {
+        let listener = open::bind(SocketAddr::from(([127, 0, 0, 1], port)), flag).await?;
         let count = args.accounts;
         let mining = args.block_time.map_or(Mining::Instant, Mining::Interval);
         let open = move || {
             let accounts = dev_accounts(count);
             let mut config = DevChainConfig::new(Some(dir));
-            let wealth = config.genesis_accounts.first().map_or(U256::ZERO, |(_, wei)| *wei);
-            config.genesis_accounts =
-                accounts.iter().map(|(address, _)| (*address, wealth)).collect();
+            let wealth = config
+                .genesis_accounts
+                .first()
+                .map_or(U256::ZERO, |(_, wei)| *wei);
+            config.genesis_accounts = accounts
+                .iter()
+                .map(|(address, _)| (*address, wealth))
+                .collect();
             config.heartbeat = Some(HEARTBEAT);
             config.mining = mining;
             DevChain::open(config).map(|chain| (chain, accounts))
@@ -47,8 +59,15 @@ impl RunningChain {
         let (chain, accounts) = opened
             .map_err(|e| Failure::refused("the dev chain", &e))?
             .map_err(|e| Failure::refused("the dev chain does not start", &e))?;
-        let served = chain.serve(listener).map_err(|e| Failure::refused("the dev chain", &e))?;
-        Ok(Self { address: served.local_addr(), accounts, served, chain })
+        let served = chain
+            .serve(listener)
+            .map_err(|e| Failure::refused("the dev chain", &e))?;
+        Ok(Self {
+            address: served.local_addr(),
+            accounts,
+            served,
+            chain,
+        })
     }
 
     pub(crate) fn url(&self) -> String {
@@ -69,16 +88,26 @@ pub(crate) async fn run(args: &DevchainArgs) -> Result<(), Failure> {
     if args.fresh {
         forget_chain(&args.dir)?;
     }
-    let chain = RunningChain::start(args.dir.clone(), &args.chain).await?;
-    let addresses: Vec<String> =
-        chain.accounts.iter().map(|(address, _)| address.to_string()).collect();
+    let chain = RunningChain::start(args.dir.clone(), args.port, "--port", &args.chain).await?;
+    let addresses: Vec<String> = chain
+        .accounts
+        .iter()
+        .map(|(address, _)| address.to_string())
+        .collect();
     if args.json {
         print_json(&json!({
             "ready": true, "chain": chain.url(), "chainId": DEV_CHAIN_ID, "accounts": addresses,
         }));
     } else {
-        println!("chain {DEV_CHAIN_ID} on {}", paint(Tone::Strong, &chain.url()));
-        println!("{} funded accounts, the first is {}", addresses.len(), addresses[0]);
+        println!(
+            "chain {DEV_CHAIN_ID} on {}",
+            paint(Tone::Strong, &chain.url())
+        );
+        println!(
+            "{} funded accounts, the first is {}",
+            addresses.len(),
+            addresses[0]
+        );
         println!("Ctrl-C stops it; its blocks stay in {}", args.dir.display());
     }
     signals.stop().await;
@@ -88,18 +117,28 @@ pub(crate) async fn run(args: &DevchainArgs) -> Result<(), Failure> {
 
 /// Deletes a chain's own files, and nothing else that a folder may hold.
 pub(crate) fn forget_chain(dir: &Path) -> Result<(), Failure> {
-    forget(dir, &["chain.sqlite", "chain.sqlite-wal", "chain.sqlite-shm"])
+    forget(dir, "lock", "chain.sqlite")
 }
 
-/// Deletes these files of a folder where they exist.
-pub(crate) fn forget(dir: &Path, names: &[&str]) -> Result<(), Failure> {
-    for name in names {
-        let path = dir.join(name);
+/// Deletes a database in a folder, unless a process holds its lock.
+pub(crate) fn forget(dir: &Path, lock: &str, database: &str) -> Result<(), Failure> {
+    let held = File::open(dir.join(lock)).map(|lock| (lock.try_lock().is_err(), lock));
+    if let Ok((true, _)) = held {
+        let dir = dir.display();
+        return Err(Failure::Refused(format!(
+            "{dir} is in use by another process: stop it first"
+        )));
+    }
+    for suffix in ["", "-wal", "-shm"] {
+        let path = dir.join(format!("{database}{suffix}"));
         match std::fs::remove_file(&path) {
             Ok(()) => {}
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
             Err(e) => {
-                return Err(Failure::refused(&format!("{} cannot be deleted", path.display()), &e));
+                return Err(Failure::refused(
+                    &format!("{} cannot be deleted", path.display()),
+                    &e,
+                ));
             }
         }
     }

@@ -20,7 +20,9 @@ pub(crate) enum LaneCommand {
         node: NodeArgs,
     },
     /// One lane
-    #[command(after_help = "Example:\n  lanekeeper lane show 0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266")]
+    #[command(
+        after_help = "Example:\n  lanekeeper lane show 0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266"
+    )]
     Show(ShowArgs),
 }
 
@@ -60,7 +62,9 @@ async fn show(args: &ShowArgs) -> Result<(), Failure> {
         Some(chain) => chain,
         None => only_chain(&client, args).await?,
     };
-    let lane = client.get(&format!("/api/v1/lanes/{chain}/{}", args.signer), &[]).await?;
+    let lane = client
+        .get(&format!("/api/v1/lanes/{chain}/{}", args.signer), &[])
+        .await?;
     if args.node.json {
         print_json(&lane);
     } else {
@@ -71,15 +75,23 @@ async fn show(args: &ShowArgs) -> Result<(), Failure> {
 
 /// The chain on which the account is used, when it is only one.
 async fn only_chain(client: &Client, args: &ShowArgs) -> Result<u64, Failure> {
-    let lanes: Vec<LaneView> = all(client).await?.iter().map(view).collect::<Result<_, _>>()?;
+    let lanes: Vec<LaneView> = all(client)
+        .await?
+        .iter()
+        .map(view)
+        .collect::<Result<_, _>>()?;
     let signer = args.signer.to_string();
-    let mut chains = lanes.iter().filter(|lane| lane.signer.eq_ignore_ascii_case(&signer));
+    let mut chains = lanes
+        .iter()
+        .filter(|lane| lane.signer.eq_ignore_ascii_case(&signer));
     match (chains.next(), chains.next()) {
         (Some(lane), None) => Ok(lane.chain_id),
-        (None, _) => Err(Failure::Refused(format!("{signer} is not a signer of this node"))),
-        (Some(_), Some(_)) => {
-            Err(Failure::Usage(format!("{signer} is used on several chains: add --chain ID")))
-        }
+        (None, _) => Err(Failure::Refused(format!(
+            "{signer} is not a signer of this node"
+        ))),
+        (Some(_), Some(_)) => Err(Failure::Usage(format!(
+            "{signer} is used on several chains: add --chain ID"
+        ))),
     }
 }
 
@@ -87,9 +99,19 @@ async fn all(client: &Client) -> Result<Vec<Value>, Failure> {
     let mut lanes = Vec::new();
     let mut cursor: Option<String> = None;
     for _ in 0..PAGES_MAX {
-        let query: Vec<(&str, String)> = cursor.take().map(|next| ("cursor", next)).into_iter().collect();
+        let query: Vec<(&str, String)> = cursor
+            .take()
+            .map(|next| ("cursor", next))
+            .into_iter()
+            .collect();
         let page = client.get("/api/v1/lanes", &query).await?;
-        lanes.extend(page.get("lanes").and_then(Value::as_array).into_iter().flatten().cloned());
+        lanes.extend(
+            page.get("lanes")
+                .and_then(Value::as_array)
+                .into_iter()
+                .flatten()
+                .cloned(),
+        );
         cursor = page.get("next").and_then(Value::as_str).map(str::to_owned);
         if cursor.is_none() {
             break;

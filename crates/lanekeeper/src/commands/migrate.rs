@@ -7,8 +7,12 @@ use crate::open;
 
 pub(crate) async fn run(args: &ConfigArgs) -> Result<(), Failure> {
     let config = load(&args.config)?;
-    // The embedded store belongs to one process, so opening it brings it up to date.
-    drop(open::store(&config).await?);
-    println!("{:?} is up to date", config.store.url);
+    let applied = open::migrate(&config).await?;
+    if applied.is_empty() {
+        println!("nothing to do: the store is up to date");
+    } else {
+        let versions: Vec<String> = applied.iter().map(i64::to_string).collect();
+        println!("the store is up to date; applied {}", versions.join(", "));
+    }
     Ok(())
 }

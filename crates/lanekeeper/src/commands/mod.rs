@@ -1,5 +1,8 @@
 //! One file per command. Only here is anything printed to stdout.
-#![expect(clippy::print_stdout, reason = "commands talk to people and programs through stdout")]
+#![expect(
+    clippy::print_stdout,
+    reason = "commands talk to people and programs through stdout"
+)]
 
 pub(crate) mod config;
 pub(crate) mod dev;
@@ -22,7 +25,11 @@ fn print_json(value: &serde_json::Value) {
 fn load(path: &std::path::Path) -> Result<Config, Failure> {
     let read = || {
         let file = Some(read_file(path)?);
-        Config::read(Sources { file, env: environment(), ..Sources::default() })
+        Config::read(Sources {
+            file,
+            env: environment(),
+            ..Sources::default()
+        })
     };
     let config = read().map_err(|problems| wrong_config(&problems))?;
     for warning in &config.warnings {
@@ -32,6 +39,12 @@ fn load(path: &std::path::Path) -> Result<Config, Failure> {
 }
 
 fn wrong_config(problems: &[Problem]) -> Failure {
-    let lines: Vec<String> = problems.iter().map(|problem| format!("  {problem}")).collect();
-    Failure::Usage(format!("the configuration cannot be used:\n{}", lines.join("\n")))
+    let lines: Vec<String> = problems
+        .iter()
+        .map(|problem| format!("  {problem}"))
+        .collect();
+    Failure::Usage(format!(
+        "the configuration cannot be used:\n{}",
+        lines.join("\n")
+    ))
 }

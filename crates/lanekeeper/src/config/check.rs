@@ -26,7 +26,10 @@ const NODE_NAME_LEN_MAX: usize = 64;
 impl Config {
     /// All broken relations.
     pub(super) fn check(&self) -> Vec<Problem> {
-        let mut found = Found { config: self, problems: Vec::new() };
+        let mut found = Found {
+            config: self,
+            problems: Vec::new(),
+        };
         found.node();
         found.limits();
         found.times();
@@ -72,7 +75,8 @@ impl Found<'_> {
     /// Notes a problem with the value of `path`. The message goes on after "is <value>, ".
     fn wrong(&mut self, path: &str, shown: &str, rule_and_fix: &str) {
         let message = format!("{path} is {shown}, {rule_and_fix}");
-        self.problems.push(Problem::of(&self.config.origin(path), message));
+        self.problems
+            .push(Problem::of(&self.config.origin(path), message));
     }
 
     fn range(&mut self, path: &str, value: u64, min: u64, max: u64) {
@@ -104,10 +108,20 @@ impl Found<'_> {
     fn limits(&mut self) {
         let config = self.config;
         self.range("worker.count", config.worker.count, 1, WORKERS_MAX);
-        self.range("worker.queueCapacity", config.worker.queue_capacity, 1, QUEUE_MAX);
+        self.range(
+            "worker.queueCapacity",
+            config.worker.queue_capacity,
+            1,
+            QUEUE_MAX,
+        );
         self.range("http.maxWaiters", config.http.max_waiters, 1, WAITERS_MAX);
         let workers = config.confirmations.receipt_workers;
-        self.range("confirmations.receiptWorkers", workers, 1, RECEIPT_WORKERS_MAX);
+        self.range(
+            "confirmations.receiptWorkers",
+            workers,
+            1,
+            RECEIPT_WORKERS_MAX,
+        );
         if !(BODY_BYTES_MIN..=BODY_BYTES_MAX).contains(&config.http.max_body.0) {
             let shown = config.http.max_body.shown();
             self.wrong("http.maxBody", &shown, "but must be from 1KiB to 64MiB");
@@ -125,7 +139,9 @@ impl Found<'_> {
                 );
                 self.wrong(path, &depth.to_string(), &rule);
             } else if depth > WATCH_DEPTH_MAX {
-                let rule = format!("but every header down to it is kept in memory: at most {WATCH_DEPTH_MAX}");
+                let rule = format!(
+                    "but every header down to it is kept in memory: at most {WATCH_DEPTH_MAX}"
+                );
                 self.wrong(path, &depth.to_string(), &rule);
             }
         }
@@ -136,13 +152,17 @@ impl Found<'_> {
         if let Err(message) = config.lease_terms().check() {
             // It begins with the key that is to be changed.
             let path = message.split(' ').next().unwrap_or_default();
-            self.problems.push(Problem::of(&config.origin(path), message.clone()));
+            self.problems
+                .push(Problem::of(&config.origin(path), message.clone()));
         }
         let at_least_a_second = [
             ("nonce.stateTimeout", config.nonce.state_timeout),
             ("lane.gapFillAfter", config.lane.gap_fill_after),
             ("resubmit.interval", config.resubmit.interval),
-            ("confirmations.staleReceiptTimeout", config.confirmations.stale_receipt_timeout),
+            (
+                "confirmations.staleReceiptTimeout",
+                config.confirmations.stale_receipt_timeout,
+            ),
         ];
         for (path, duration) in at_least_a_second {
             if duration.as_millis() < 1_000 {
@@ -165,7 +185,8 @@ impl Found<'_> {
                 self.wrong(&path("id"), "0", "but EIP-155 ids start at 1");
             }
             if !seen.insert(chain.id) {
-                let rule = "but another [[chain]] has this id: give all its endpoints in one rpc list";
+                let rule =
+                    "but another [[chain]] has this id: give all its endpoints in one rpc list";
                 self.wrong(&path("id"), &chain.id.to_string(), rule);
             }
             if let Some(cap) = chain.fee_cap
@@ -201,7 +222,10 @@ impl Found<'_> {
                     self.wrong(&path, "\"key\"", &rule);
                 }
                 (SignerKind::Keystore, given) => {
-                    let rule = format!("which takes path and passwordFile, but has {}", listed(given));
+                    let rule = format!(
+                        "which takes path and passwordFile, but has {}",
+                        listed(given)
+                    );
                     self.wrong(&path, "\"keystore\"", &rule);
                 }
             }
@@ -225,9 +249,17 @@ fn which_keys(signer: &Signer) -> Vec<&'static str> {
         ("path", signer.path.is_some()),
         ("passwordFile", signer.password_file.is_some()),
     ];
-    given.into_iter().filter(|(_, is_given)| *is_given).map(|(key, _)| key).collect()
+    given
+        .into_iter()
+        .filter(|(_, is_given)| *is_given)
+        .map(|(key, _)| key)
+        .collect()
 }
 
 fn listed(keys: &[&str]) -> String {
-    if keys.is_empty() { "none of them".to_owned() } else { keys.join(" and ") }
+    if keys.is_empty() {
+        "none of them".to_owned()
+    } else {
+        keys.join(" and ")
+    }
 }

@@ -91,7 +91,11 @@ impl Config {
             Some(mut config) => {
                 problems.extend(config.check());
                 config.warnings = config.warn();
-                if problems.is_empty() { Ok(config) } else { Err(problems) }
+                if problems.is_empty() {
+                    Ok(config)
+                } else {
+                    Err(problems)
+                }
             }
             None => Err(problems),
         }
@@ -107,7 +111,10 @@ impl Config {
 /// Reads a configuration file.
 pub(crate) fn read_file(path: &Path) -> Result<RawFile, Vec<Problem>> {
     let text = std::fs::read_to_string(path).map_err(|e| {
-        vec![Problem::nowhere(format!("{} cannot be read: {e}", path.display()))]
+        vec![Problem::nowhere(format!(
+            "{} cannot be read: {e}",
+            path.display()
+        ))]
     })?;
     RawFile::parse(path, &text)
 }

@@ -7,9 +7,9 @@ use domain::window::Window;
 use domain::{ChainId, FeeRules, LaneRules, NodeName};
 use engine::node::{ChainRules, NodeConfig};
 
+use super::Config;
 use super::sections::Chain;
 use super::words::Progress;
-use super::Config;
 
 /// Finals are watched for forks at least this deep.
 const WATCH_DEPTH_MIN: u64 = 64;
@@ -42,7 +42,10 @@ impl Config {
             poll_interval: poll_interval(chain.block_time),
             receipt_workers: as_usize(self.confirmations.receipt_workers),
         };
-        self.chains.iter().map(|chain| (ChainId(chain.id), rules(chain))).collect()
+        self.chains
+            .iter()
+            .map(|chain| (ChainId(chain.id), rules(chain)))
+            .collect()
     }
 
     fn lane_rules(&self, chain: &Chain) -> LaneRules {

@@ -21,17 +21,29 @@ enum Place {
 impl Problem {
     /// A problem at a line of a file.
     pub(crate) fn in_file(path: &Path, line: usize, message: String) -> Self {
-        Self { place: Some(Place::File { path: path.to_owned(), line }), message }
+        Self {
+            place: Some(Place::File {
+                path: path.to_owned(),
+                line,
+            }),
+            message,
+        }
     }
 
     /// A problem with an environment variable.
     pub(crate) fn in_env(variable: &str, message: String) -> Self {
-        Self { place: Some(Place::Env(variable.to_owned())), message }
+        Self {
+            place: Some(Place::Env(variable.to_owned())),
+            message,
+        }
     }
 
     /// A problem that stands nowhere: something is missing.
     pub(crate) fn nowhere(message: impl Into<String>) -> Self {
-        Self { place: None, message: message.into() }
+        Self {
+            place: None,
+            message: message.into(),
+        }
     }
 
     /// A problem with a value, wherever that came from.
@@ -56,7 +68,10 @@ impl fmt::Display for Problem {
 }
 
 /// The candidate that was probably meant.
-pub(crate) fn nearest<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+pub(crate) fn nearest<'a>(
+    wrong: &str,
+    known: impl IntoIterator<Item = &'a str>,
+) -> Option<&'a str> {
     let folded = wrong.to_lowercase();
     known
         .into_iter()

@@ -77,19 +77,29 @@ impl RawFile {
         let line_of = |offset: usize| text[..offset.min(text.len())].matches('\n').count() + 1;
         let table = DeTable::parse(text).map_err(|e| {
             let line = e.span().map_or(1, |span| line_of(span.start));
-            vec![Problem::in_file(path, line, format!("this is not TOML: {}", e.message()))]
+            vec![Problem::in_file(
+                path,
+                line,
+                format!("this is not TOML: {}", e.message()),
+            )]
         })?;
 
-        let mut file = Self { path: path.to_owned(), ..Self::default() };
+        let mut file = Self {
+            path: path.to_owned(),
+            ..Self::default()
+        };
         let mut problems = Vec::new();
         for (name, value) in table.get_ref() {
             let line = line_of(name.span().start);
             let name = name.get_ref().to_string();
             match value.get_ref() {
                 DeValue::Table(section) => {
-                    file.single.insert(name, raw_section(section, line, &line_of));
+                    file.single
+                        .insert(name, raw_section(section, line, &line_of));
                 }
-                DeValue::Array(entries) if entries.iter().all(|entry| entry.get_ref().is_table()) => {
+                DeValue::Array(entries)
+                    if entries.iter().all(|entry| entry.get_ref().is_table()) =>
+                {
                     let entries = entries.iter().filter_map(|entry| {
                         let line = line_of(entry.span().start);
                         Some(raw_section(entry.get_ref().as_table()?, line, &line_of))
@@ -108,20 +118,26 @@ impl RawFile {
                 )),
             }
         }
-        if problems.is_empty() { Ok(file) } else { Err(problems) }
+        if problems.is_empty() {
+            Ok(file)
+        } else {
+            Err(problems)
+        }
     }
 }
 
-fn raw_section(
-    table: &DeTable<'_>,
-    line: usize,
-    line_of: &impl Fn(usize) -> usize,
-) -> RawSection {
+fn raw_section(table: &DeTable<'_>, line: usize, line_of: &impl Fn(usize) -> usize) -> RawSection {
     let keys = table.iter().map(|(key, value)| {
-        let placed = Placed { raw: raw(value.get_ref()), line: line_of(key.span().start) };
+        let placed = Placed {
+            raw: raw(value.get_ref()),
+            line: line_of(key.span().start),
+        };
         (key.get_ref().to_string(), placed)
     });
-    RawSection { keys: keys.collect(), line }
+    RawSection {
+        keys: keys.collect(),
+        line,
+    }
 }
 
 fn raw(value: &DeValue<'_>) -> Raw {
@@ -129,9 +145,10 @@ fn raw(value: &DeValue<'_>) -> Raw {
         DeValue::String(text) => Raw::Text(text.to_string()),
         DeValue::Integer(n) => i128::from_str_radix(n.as_str(), n.radix())
             .map_or_else(|_| Raw::Other(n.as_str().to_owned()), Raw::Integer),
-        DeValue::Float(n) => {
-            n.as_str().parse().map_or_else(|_| Raw::Other(n.as_str().to_owned()), Raw::Float)
-        }
+        DeValue::Float(n) => n
+            .as_str()
+            .parse()
+            .map_or_else(|_| Raw::Other(n.as_str().to_owned()), Raw::Float),
         DeValue::Boolean(b) => Raw::Bool(*b),
         DeValue::Array(items) => Raw::List(items.iter().map(|item| raw(item.get_ref())).collect()),
         DeValue::Datetime(_) => Raw::Other("a date".to_owned()),

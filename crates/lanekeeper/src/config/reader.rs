@@ -6,10 +6,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
+use super::Problem;
 use super::problem::nearest;
 use super::raw::{Placed, Raw, RawFile, RawSection};
 use super::values::{Setting, Wrong};
-use super::Problem;
 
 /// Where a value came from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -94,7 +94,11 @@ impl Reader {
     /// Reads `[section]`.
     pub(crate) fn one<S: Section>(&mut self) -> Option<S> {
         self.known.entry(S::NAME).or_default();
-        S::read(&mut SectionReader { reader: self, section: S::NAME, entry: None })
+        S::read(&mut SectionReader {
+            reader: self,
+            section: S::NAME,
+            entry: None,
+        })
     }
 
     /// Reads all `[[section]]`: those of the file, or else those that `dev` brings. Without any, the
@@ -104,18 +108,35 @@ impl Reader {
         self.lists.insert(S::NAME);
         let entries = |file: &RawFile, origin: fn(&RawFile, usize) -> Origin| {
             let entries = file.many.get(S::NAME).cloned()?;
-            Some(entries.into_iter().map(|e| (origin(file, e.line), e)).collect::<Vec<_>>())
+            Some(
+                entries
+                    .into_iter()
+                    .map(|e| (origin(file, e.line), e))
+                    .collect::<Vec<_>>(),
+            )
         };
-        let from_file =
-            |file: &RawFile, line| Origin::File { path: file.path.clone(), line };
+        let from_file = |file: &RawFile, line| Origin::File {
+            path: file.path.clone(),
+            line,
+        };
         let found = (self.sources.file.as_ref())
             .and_then(|file| entries(file, from_file))
-            .or_else(|| self.sources.dev.as_ref().and_then(|dev| entries(dev, |_, _| Origin::Dev)))
+            .or_else(|| {
+                self.sources
+                    .dev
+                    .as_ref()
+                    .and_then(|dev| entries(dev, |_, _| Origin::Dev))
+            })
             .unwrap_or_default();
 
         if found.is_empty() {
             // `[section]` with single brackets is told by itself.
-            if self.sources.file.as_ref().is_none_or(|file| !file.single.contains_key(S::NAME)) {
+            if self
+                .sources
+                .file
+                .as_ref()
+                .is_none_or(|file| !file.single.contains_key(S::NAME))
+            {
                 let message = format!("no {} is configured: {when_none}", S::NAME);
                 self.problems.push(Problem::nowhere(message));
             }
@@ -127,7 +148,11 @@ impl Reader {
             .enumerate()
             .map(|(index, (origin, keys))| {
                 let entry = Some((index, keys, origin));
-                S::read(&mut SectionReader { reader: self, section: S::NAME, entry })
+                S::read(&mut SectionReader {
+                    reader: self,
+                    section: S::NAME,
+                    entry,
+                })
             })
             .collect();
         read.into_iter().collect()
@@ -152,10 +177,14 @@ impl Reader {
     }
 
     fn refuse_unknown_sections(&mut self, file: &RawFile) {
-        let single = file.single.iter().map(|(name, section)| (name, section.line, false));
-        let many = file.many.iter().map(|(name, entries)| {
-            (name, entries.first().map_or(1, |entry| entry.line), true)
-        });
+        let single = file
+            .single
+            .iter()
+            .map(|(name, section)| (name, section.line, false));
+        let many = file
+            .many
+            .iter()
+            .map(|(name, entries)| (name, entries.first().map_or(1, |entry| entry.line), true));
         for (name, line, is_list) in single.chain(many) {
             let message = if !self.known.contains_key(name.as_str()) {
                 let hint = nearest(name, self.known.keys().copied());
@@ -167,12 +196,15 @@ impl Reader {
             } else {
                 continue;
             };
-            self.problems.push(Problem::in_file(&file.path, line, message));
+            self.problems
+                .push(Problem::in_file(&file.path, line, message));
         }
     }
 
     fn refuse_unknown_keys(&mut self, file: &RawFile, name: &str, section: &RawSection) {
-        let Some(known) = self.known.get(name) else { return };
+        let Some(known) = self.known.get(name) else {
+            return;
+        };
         for (key, Placed { line, .. }) in &section.keys {
             // A list without entries was never read, so its keys are unknown to us: no complaint.
             if known.is_empty() || known.contains(key) {
@@ -188,7 +220,8 @@ impl Reader {
                 }
             };
             let message = format!("unknown key {name}.{key}{hint}");
-            self.problems.push(Problem::in_file(&file.path, *line, message));
+            self.problems
+                .push(Problem::in_file(&file.path, *line, message));
         }
     }
 
@@ -197,7 +230,12 @@ impl Reader {
             .filter(|(section, _)| !self.lists.contains(*section))
             .flat_map(|(section, keys)| keys.iter().map(|key| variable(section, key)))
             .collect();
-        for name in self.sources.env.keys().filter(|name| !known.contains(*name)) {
+        for name in self
+            .sources
+            .env
+            .keys()
+            .filter(|name| !known.contains(*name))
+        {
             let hint = did_you_mean(nearest(name, known.iter().map(String::as_str)));
             let message = format!("no key can be set by this variable{hint}");
             self.problems.push(Problem::in_env(name, message));
@@ -219,7 +257,11 @@ impl SectionReader<'_> {
             Some((index, ..)) => format!("{}[{index}].{key}", self.section),
         };
         let found = self.find(&key, &path);
-        self.reader.known.entry(self.section).or_default().insert(key.clone());
+        self.reader
+            .known
+            .entry(self.section)
+            .or_default()
+            .insert(key.clone());
 
         let (raw, origin) = match (found, fallback) {
             (Some(found), _) => found,
@@ -230,7 +272,10 @@ impl SectionReader<'_> {
             }
             (None, Fallback::Required) => {
                 let message = format!("{path} is missing: set it to {}", T::FORM);
-                let origin = self.entry.as_ref().map_or(Origin::Default, |(.., o)| o.clone());
+                let origin = self
+                    .entry
+                    .as_ref()
+                    .map_or(Origin::Default, |(.., o)| o.clone());
                 self.reader.problems.push(Problem::of(&origin, message));
                 return None;
             }
@@ -257,7 +302,13 @@ impl SectionReader<'_> {
         let sources = &self.reader.sources;
         let placed = |file: &RawFile, section: &RawSection| {
             let Placed { raw, line } = section.keys.get(key)?.clone();
-            Some((raw, Origin::File { path: file.path.clone(), line }))
+            Some((
+                raw,
+                Origin::File {
+                    path: file.path.clone(),
+                    line,
+                },
+            ))
         };
         if let Some((_, section, origin)) = &self.entry {
             let Placed { raw, line } = section.keys.get(key)?.clone();
@@ -270,7 +321,10 @@ impl SectionReader<'_> {
         if let Some(word) = sources.env.get(&variable) {
             return Some((Raw::Word(word.clone()), Origin::Env(variable)));
         }
-        let in_file = sources.file.as_ref().and_then(|f| placed(f, f.single.get(self.section)?));
+        let in_file = sources
+            .file
+            .as_ref()
+            .and_then(|f| placed(f, f.single.get(self.section)?));
         in_file.or_else(|| {
             let dev = sources.dev.as_ref()?.single.get(self.section)?;
             Some((dev.keys.get(key)?.raw.clone(), Origin::Dev))
@@ -279,14 +333,22 @@ impl SectionReader<'_> {
 
     fn show(&mut self, path: String, value: String, origin: Origin, about: &str) {
         let about = about.trim().to_owned();
-        self.reader.shown.push(Shown { path, value, origin, about });
+        self.reader.shown.push(Shown {
+            path,
+            value,
+            origin,
+            about,
+        });
     }
 }
 
 impl Origin {
     fn at(&self, line: usize) -> Self {
         match self {
-            Self::File { path, .. } => Self::File { path: path.clone(), line },
+            Self::File { path, .. } => Self::File {
+                path: path.clone(),
+                line,
+            },
             Self::Default | Self::Dev | Self::Env(_) | Self::Flag => self.clone(),
         }
     }
@@ -329,7 +391,10 @@ mod tests {
     fn names_of_keys_and_variables() {
         assert_eq!(camel("renew_interval"), "renewInterval");
         assert_eq!(camel("id"), "id");
-        assert_eq!(variable("lease", "renewInterval"), "LANEKEEPER_LEASE__RENEW_INTERVAL");
+        assert_eq!(
+            variable("lease", "renewInterval"),
+            "LANEKEEPER_LEASE__RENEW_INTERVAL"
+        );
         assert_eq!(variable("http", "listen"), "LANEKEEPER_HTTP__LISTEN");
     }
 }

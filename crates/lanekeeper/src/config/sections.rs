@@ -215,7 +215,11 @@ fn host_name() -> String {
     // Absent outside of Linux; then it only has to be some name, and a second node must set one.
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let name = name.trim();
-    if name.is_empty() { "lanekeeper".to_owned() } else { name.to_owned() }
+    if name.is_empty() {
+        "lanekeeper".to_owned()
+    } else {
+        name.to_owned()
+    }
 }
 
 fn cpus() -> usize {

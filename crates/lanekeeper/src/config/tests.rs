@@ -19,12 +19,22 @@ keyEnv = "HOT_WALLET"
 
 fn read(text: &str, env: &[(&str, &str)]) -> Result<Config, Vec<Problem>> {
     let file = RawFile::parse(Path::new("lanekeeper.toml"), text)?;
-    let env = env.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
-    Config::read(Sources { file: Some(file), env, ..Sources::default() })
+    let env = env
+        .iter()
+        .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
+        .collect();
+    Config::read(Sources {
+        file: Some(file),
+        env,
+        ..Sources::default()
+    })
 }
 
 fn told(problems: &[Problem]) -> String {
-    problems.iter().map(|problem| format!("{problem}\n")).collect()
+    problems
+        .iter()
+        .map(|problem| format!("{problem}\n"))
+        .collect()
 }
 
 /// Every `tests/config/NAME.toml` is refused with what `NAME.txt` beside it says.
@@ -70,7 +80,10 @@ fn the_environment_wins_over_the_file() {
     ];
     let config = read(&text, &env).unwrap();
     assert_eq!(config.lease.renew_interval.as_secs(), 2);
-    assert_eq!(config.lane.mempool_depth, domain::window::Depth::Fixed(1_000_000));
+    assert_eq!(
+        config.lane.mempool_depth,
+        domain::window::Depth::Fixed(1_000_000)
+    );
     assert!(!config.resubmit.enabled);
     assert_eq!(config.http.listen.port(), 9000);
     let origin = config.origin("lease.renewInterval").words();
@@ -113,7 +126,10 @@ fn an_inline_key_works_with_a_warning_and_is_never_shown() {
 fn a_password_in_a_store_url_is_not_repeated() {
     let text = GOOD.replace("sqlite:lk.db", "postgres://lk:hunter2@db/lk");
     let problems = told(&read(&text, &[]).unwrap_err());
-    assert!(problems.contains("the PostgreSQL store is not in this version"), "{problems}");
+    assert!(
+        problems.contains("the PostgreSQL store is not in this version"),
+        "{problems}"
+    );
     assert!(!problems.contains("hunter2"), "{problems}");
 }
 
@@ -123,7 +139,11 @@ fn flags_win_over_the_environment_and_dev_is_weaker_than_the_file() {
     let sources = Sources {
         dev: Some(RawFile::parse(Path::new("dev"), dev).unwrap()),
         file: Some(RawFile::parse(Path::new("lanekeeper.toml"), GOOD).unwrap()),
-        env: [("LANEKEEPER_HTTP__LISTEN".to_owned(), "127.0.0.1:1".to_owned())].into(),
+        env: [(
+            "LANEKEEPER_HTTP__LISTEN".to_owned(),
+            "127.0.0.1:1".to_owned(),
+        )]
+        .into(),
         flags: [("http.listen", "127.0.0.1:2".to_owned())].into(),
     };
     let config = Config::read(sources).unwrap();

@@ -143,14 +143,18 @@ impl<T: Setting> Setting for Vec<T> {
     const FORM: &'static str = "a list in brackets, with at least one entry";
     const IS_SECRET: bool = T::IS_SECRET;
     fn from_raw(raw: &Raw) -> Result<Self, Wrong> {
-        let Raw::List(items) = raw else { return Err(Wrong::Form) };
+        let Raw::List(items) = raw else {
+            return Err(Wrong::Form);
+        };
         if items.is_empty() {
             return Err(Wrong::Form);
         }
         let read = |(index, item): (usize, &Raw)| match T::from_raw(item) {
-            Err(Wrong::Form) => {
-                Err(Wrong::Because(format!("entry {} must be {}", index + 1, T::FORM)))
-            }
+            Err(Wrong::Form) => Err(Wrong::Because(format!(
+                "entry {} must be {}",
+                index + 1,
+                T::FORM
+            ))),
             other => other,
         };
         items.iter().enumerate().map(read).collect()
@@ -200,7 +204,11 @@ impl Setting for Url {
         let text = text(raw)?;
         let url = reqwest::Url::parse(text).ok().ok_or(Wrong::Form)?;
         let fits = matches!(url.scheme(), "http" | "https") && url.has_host();
-        if fits { Ok(Self(text.to_owned())) } else { Err(Wrong::Form) }
+        if fits {
+            Ok(Self(text.to_owned()))
+        } else {
+            Err(Wrong::Form)
+        }
     }
     fn shown(&self) -> String {
         self.0.clone()
@@ -229,7 +237,9 @@ impl Setting for Wei {
         if let Raw::Integer(n) = raw {
             return u128::try_from(*n).ok().map(Self).ok_or(Wrong::Form);
         }
-        let wei = crate::amount::parse(text(raw)?).ok().and_then(|wei| u128::try_from(wei).ok());
+        let wei = crate::amount::parse(text(raw)?)
+            .ok()
+            .and_then(|wei| u128::try_from(wei).ok());
         wei.map(Self).ok_or(Wrong::Form)
     }
     fn shown(&self) -> String {
@@ -249,12 +259,22 @@ impl Setting for Hundredths {
             Raw::Text(_) | Raw::Bool(_) | Raw::List(_) | Raw::Other(_) => return Err(Wrong::Form),
         };
         let (whole, part) = number.split_once('.').unwrap_or((&number, ""));
-        let digits = whole.bytes().chain(part.bytes()).all(|b| b.is_ascii_digit());
+        let digits = whole
+            .bytes()
+            .chain(part.bytes())
+            .all(|b| b.is_ascii_digit());
         if !digits || part.len() > 2 || whole.is_empty() || whole.len() > 2 {
             return Err(Wrong::Form);
         }
-        let hundredths: u64 = format!("{whole}{part:0<2}").parse().ok().ok_or(Wrong::Form)?;
-        if (100..=1000).contains(&hundredths) { Ok(Self(hundredths)) } else { Err(Wrong::Form) }
+        let hundredths: u64 = format!("{whole}{part:0<2}")
+            .parse()
+            .ok()
+            .ok_or(Wrong::Form)?;
+        if (100..=1000).contains(&hundredths) {
+            Ok(Self(hundredths))
+        } else {
+            Err(Wrong::Form)
+        }
     }
     fn shown(&self) -> String {
         format!("{}.{:02}", self.0 / 100, self.0 % 100)
@@ -293,7 +313,9 @@ pub(super) fn text(raw: &Raw) -> Result<&str, Wrong> {
 
 fn split_unit(text: &str) -> (&str, &str) {
     let text = text.trim();
-    let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let end = text
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(text.len());
     let (number, unit) = text.split_at(end);
     (number, unit.trim_start())
 }
@@ -334,9 +356,20 @@ mod tests {
     #[test]
     fn durations_and_sizes_read_what_they_show() {
         for text in ["0s", "10s", "500ms", "2m", "1h", "1500ms"] {
-            assert_eq!(parse_duration(text).map(show_duration).as_deref(), Some(text));
+            assert_eq!(
+                parse_duration(text).map(show_duration).as_deref(),
+                Some(text)
+            );
         }
-        for bad in ["", "10", "s", "-1s", "1.5s", "10 years", "99999999999999999999s"] {
+        for bad in [
+            "",
+            "10",
+            "s",
+            "-1s",
+            "1.5s",
+            "10 years",
+            "99999999999999999999s",
+        ] {
             assert_eq!(parse_duration(bad), None, "{bad:?}");
         }
         for text in ["1MiB", "64KiB", "1000B"] {

@@ -12,21 +12,24 @@ use super::values::{Setting, Wrong, text};
 /// Which store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum StoreUrl {
-    /// The embedded store in this file.
+    /// The embedded store in this folder.
     Sqlite(PathBuf),
 }
 
 impl Setting for StoreUrl {
     const IS_SECRET: bool = true;
-    const FORM: &'static str = "\"sqlite:\" and a path, such as \"sqlite:/var/lib/lanekeeper/lanekeeper.db\"";
+    const FORM: &'static str = "\"sqlite:\" and a folder, such as \"sqlite:/var/lib/lanekeeper\"";
     fn from_raw(raw: &Raw) -> Result<Self, Wrong> {
         let url = text(raw)?;
         if url.starts_with("postgres://") || url.starts_with("postgresql://") {
             return Err(Wrong::Because(
-                "the PostgreSQL store is not in this version: use \"sqlite:PATH\"".to_owned(),
+                "the PostgreSQL store is not in this version: use \"sqlite:FOLDER\"".to_owned(),
             ));
         }
-        match url.strip_prefix("sqlite:").map(|path| path.trim_start_matches("//")) {
+        match url
+            .strip_prefix("sqlite:")
+            .map(|path| path.trim_start_matches("//"))
+        {
             None | Some("") => Err(Wrong::Form),
             Some(_) if url.starts_with("sqlite:///") => {
                 Ok(Self::Sqlite(PathBuf::from(&url["sqlite://".len()..])))
@@ -111,12 +114,17 @@ mod tests {
 
     #[test]
     fn store_urls() {
-        let path = |url: &str| StoreUrl::from_raw(&Raw::Word(url.into())).map(|StoreUrl::Sqlite(path)| path);
+        let path = |url: &str| {
+            StoreUrl::from_raw(&Raw::Word(url.into())).map(|StoreUrl::Sqlite(path)| path)
+        };
         assert_eq!(path("sqlite:a/b.db"), Ok(PathBuf::from("a/b.db")));
         assert_eq!(path("sqlite:/a/b.db"), Ok(PathBuf::from("/a/b.db")));
         assert_eq!(path("sqlite:///a/b.db"), Ok(PathBuf::from("/a/b.db")));
         assert_eq!(path("sqlite://b.db"), Ok(PathBuf::from("b.db")));
         assert_eq!(path("sqlite:"), Err(Wrong::Form));
-        assert!(matches!(path("postgres://u:secret@h/db"), Err(Wrong::Because(_))));
+        assert!(matches!(
+            path("postgres://u:secret@h/db"),
+            Err(Wrong::Because(_))
+        ));
     }
 }

@@ -10,7 +10,7 @@ use crate::amount;
 use crate::client::{EventView, LaneView, TxView};
 
 /// How a state feels.
-pub(crate) fn state_tone(state: &str) -> Tone {
+fn state_tone(state: &str) -> Tone {
     match state {
         "CONFIRMED" => Tone::Good,
         "FAILED_FINAL" | "STUCK" => Tone::Bad,
@@ -26,10 +26,20 @@ pub(crate) fn tx_table(txs: &[TxView]) -> String {
             (Tone::Plain, tx.tx_id.clone()),
             (state_tone(&tx.state), tx.state.clone()),
             (Tone::Quiet, tx.sub_state.clone().unwrap_or_default()),
-            (Tone::Plain, tx.nonce.map_or_else(|| "-".to_owned(), |nonce| nonce.to_string())),
+            (
+                Tone::Plain,
+                tx.nonce
+                    .map_or_else(|| "-".to_owned(), |nonce| nonce.to_string()),
+            ),
             (Tone::Plain, short(&tx.signer)),
             (Tone::Plain, wei(&tx.payload.value)),
-            (Tone::Plain, tx.payload.to.as_deref().map_or_else(|| "(deploys)".to_owned(), short)),
+            (
+                Tone::Plain,
+                tx.payload
+                    .to
+                    .as_deref()
+                    .map_or_else(|| "(deploys)".to_owned(), short),
+            ),
             (Tone::Quiet, age(&tx.created_at)),
         ]);
     }
@@ -39,33 +49,54 @@ pub(crate) fn tx_table(txs: &[TxView]) -> String {
 /// All about one tx.
 pub(crate) fn tx_details(tx: &TxView) -> String {
     let mut page = Details::default();
-    let sub = tx.sub_state.as_deref().map_or_else(String::new, |sub| format!(" ({})", safe(sub)));
+    let sub = tx
+        .sub_state
+        .as_deref()
+        .map_or_else(String::new, |sub| format!(" ({})", safe(sub)));
     page.line("tx", &tx.tx_id);
-    page.painted("state", &format!("{}{sub}", paint(state_tone(&tx.state), &safe(&tx.state))));
+    page.painted(
+        "state",
+        &format!("{}{sub}", paint(state_tone(&tx.state), &safe(&tx.state))),
+    );
     page.maybe("reason", tx.reason.as_deref());
     page.maybe("waiting for", tx.waiting_for.as_deref());
     page.line("request", &tx.request_id);
     page.line("chain", &tx.chain_id.to_string());
     page.line("from", &tx.signer);
-    page.line("to", tx.payload.to.as_deref().unwrap_or("(deploys a contract)"));
+    page.line(
+        "to",
+        tx.payload.to.as_deref().unwrap_or("(deploys a contract)"),
+    );
     page.line("value", &wei(&tx.payload.value));
     if tx.payload.data.len() > 2 {
-        page.line("data", &format!("{} bytes", (tx.payload.data.len() - 2) / 2));
+        page.line(
+            "data",
+            &format!("{} bytes", (tx.payload.data.len() - 2) / 2),
+        );
     }
     page.maybe("nonce", tx.nonce.map(|nonce| nonce.to_string()).as_deref());
     page.maybe("hash", tx.tx_hash.as_deref());
     if tx.attempts.len() > 1 {
         for attempt in &tx.attempts {
             let sent = attempt.first_sent_at.as_deref().unwrap_or("not sent yet");
-            page.line("attempt", &format!("{} {} {sent}", attempt.tx_hash, attempt.kind));
+            page.line(
+                "attempt",
+                &format!("{} {} {sent}", attempt.tx_hash, attempt.kind),
+            );
         }
     }
     if let Some(receipt) = &tx.receipt {
-        page.line("block", &format!("{} {}", receipt.block_number, receipt.block_hash));
+        page.line(
+            "block",
+            &format!("{} {}", receipt.block_number, receipt.block_hash),
+        );
         let gas = plain(&receipt.gas_used);
         page.line("result", &format!("{}, {gas} gas used", receipt.status));
         page.maybe("revert", receipt.revert_reason.as_deref());
-        let newest = tx.confirmations.last().map_or(receipt.block_number, |header| header.number);
+        let newest = tx
+            .confirmations
+            .last()
+            .map_or(receipt.block_number, |header| header.number);
         let count = newest.saturating_sub(receipt.block_number);
         page.line("confirmations", &count.to_string());
     }
@@ -76,17 +107,35 @@ pub(crate) fn tx_details(tx: &TxView) -> String {
 
 /// All lanes.
 pub(crate) fn lane_table(lanes: &[LaneView]) -> String {
-    let headings =
-        ["chain#", "signer", "keeper", "token#", "next#", "mined#", "in flight#", "queued#", ""];
+    let headings = [
+        "chain#",
+        "signer",
+        "keeper",
+        "token#",
+        "next#",
+        "mined#",
+        "in flight#",
+        "queued#",
+        "",
+    ];
     let mut table = Columns::new(&headings);
     for lane in lanes {
         let keeper = lane.keeper.as_ref();
-        let mined = lane.chain_nonce.as_ref().map(|nonce| nonce.latest.to_string());
+        let mined = lane
+            .chain_nonce
+            .as_ref()
+            .map(|nonce| nonce.latest.to_string());
         table.row(vec![
             (Tone::Plain, lane.chain_id.to_string()),
             (Tone::Plain, lane.signer.clone()),
-            (Tone::Plain, keeper.map_or_else(|| "-".to_owned(), |keeper| keeper.node.clone())),
-            (Tone::Plain, keeper.map_or_else(|| "-".to_owned(), |keeper| keeper.token.to_string())),
+            (
+                Tone::Plain,
+                keeper.map_or_else(|| "-".to_owned(), |keeper| keeper.node.clone()),
+            ),
+            (
+                Tone::Plain,
+                keeper.map_or_else(|| "-".to_owned(), |keeper| keeper.token.to_string()),
+            ),
             (Tone::Plain, lane.next_nonce.to_string()),
             (Tone::Plain, mined.unwrap_or_else(|| "-".to_owned())),
             (Tone::Plain, lane.in_flight.to_string()),
@@ -116,21 +165,36 @@ pub(crate) fn lane_details(lane: &LaneView) -> String {
     page.line("signer", &lane.signer);
     match &lane.keeper {
         Some(keeper) => {
-            let until = format!("{} (token {}) until {}", keeper.node, keeper.token, keeper.expires_at);
+            let until = format!(
+                "{} (token {}) until {}",
+                keeper.node, keeper.token, keeper.expires_at
+            );
             page.line("keeper", &until);
         }
         None => page.line("keeper", "nobody; the next request or restart takes it"),
     }
     page.line("next nonce", &lane.next_nonce.to_string());
     if let Some(nonce) = &lane.chain_nonce {
-        page.line("chain says", &format!("{} mined, {} with its pool", nonce.latest, nonce.pending));
+        page.line(
+            "chain says",
+            &format!("{} mined, {} with its pool", nonce.latest, nonce.pending),
+        );
     }
     page.line("in flight", &lane.in_flight.to_string());
     page.line("queued", &lane.queued.to_string());
     if !lane.gaps.is_empty() {
-        let gaps: Vec<String> = lane.gaps.iter().take(GAPS_SHOWN_MAX).map(u64::to_string).collect();
+        let gaps: Vec<String> = lane
+            .gaps
+            .iter()
+            .take(GAPS_SHOWN_MAX)
+            .map(u64::to_string)
+            .collect();
         let more = lane.gaps.len().saturating_sub(GAPS_SHOWN_MAX);
-        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        let more = if more > 0 {
+            format!(" and {more} more")
+        } else {
+            String::new()
+        };
         page.line("gaps", &format!("{}{more}", gaps.join(", ")));
     }
     page.line("paused", if lane.paused { "yes" } else { "no" });
@@ -144,7 +208,7 @@ const GAPS_SHOWN_MAX: usize = 20;
 pub(crate) fn event_line(event: &EventView) -> String {
     let (tone, word) = match event.r#type.as_str() {
         "TxAccepted" => (Tone::Plain, "accepted"),
-        "TxAllocated" => (Tone::Plain, "got its nonce"),
+        "TxAllocated" => (Tone::Plain, "allocated"),
         "TxSubmitted" => (Tone::Busy, "submitted"),
         "TxReceiptUpdated" => (Tone::Busy, "mined"),
         "TxConfirmations" => (Tone::Busy, "confirmations"),
@@ -177,7 +241,9 @@ pub(crate) fn event_line(event: &EventView) -> String {
         details.push("although it was final".to_owned());
     }
     let padded = format!("{:<13}", safe(word));
-    format!("{} {}", paint(tone, &padded), details.join("  ")).trim_end().to_owned()
+    format!("{} {}", paint(tone, &padded), details.join("  "))
+        .trim_end()
+        .to_owned()
 }
 
 /// The time of day of an RFC 3339 time.
@@ -187,12 +253,19 @@ pub(crate) fn clock_time(at: &str) -> &str {
 
 /// A JSON value without its quotes.
 fn plain(value: &Value) -> String {
-    safe(&value.as_str().map_or_else(|| value.to_string(), str::to_owned))
+    safe(
+        &value
+            .as_str()
+            .map_or_else(|| value.to_string(), str::to_owned),
+    )
 }
 
 /// `0xf39F…2266`
 pub(crate) fn short(hex: &str) -> String {
-    match (hex.get(..6), hex.len().checked_sub(4).and_then(|from| hex.get(from..))) {
+    match (
+        hex.get(..6),
+        hex.len().checked_sub(4).and_then(|from| hex.get(from..)),
+    ) {
         (Some(head), Some(tail)) if hex.len() > 12 => format!("{head}…{tail}"),
         _ => hex.to_owned(),
     }
@@ -205,8 +278,12 @@ fn wei(decimal: &str) -> String {
 /// How long ago, in one unit.
 fn age(at: &str) -> String {
     use time::format_description::well_known::Rfc3339;
-    let Ok(at) = time::OffsetDateTime::parse(at, &Rfc3339) else { return String::new() };
-    let seconds = (time::OffsetDateTime::now_utc() - at).whole_seconds().max(0);
+    let Ok(at) = time::OffsetDateTime::parse(at, &Rfc3339) else {
+        return String::new();
+    };
+    let seconds = (time::OffsetDateTime::now_utc() - at)
+        .whole_seconds()
+        .max(0);
     match seconds {
         0..120 => format!("{seconds}s"),
         120..7_200 => format!("{}m", seconds / 60),
@@ -256,14 +333,30 @@ mod tests {
             "confirmations": [{"number": 9}, {"number": 10}], "createdAt": "2026-01-01T00:00:00.000Z", "confirmedAt": null,
         }))
         .unwrap();
-        expect![[""]].assert_eq(&tx_details(&tx));
+        expect![[r#"
+            tx            0192-a
+            state         TRACKING (mined)
+            waiting for   confirmations
+            request       payout-7
+            chain         31337
+            from          0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266
+            to            0x70997970C51812dc3A010C7d01b50e0d17dc79C8
+            value         0.1 eth
+            data          2 bytes
+            nonce         3
+            hash          0xabcd
+            block         9 0xbb
+            result        success, 21000 gas used
+            confirmations 1
+            accepted      2026-01-01T00:00:00.000Z
+        "#]]
+        .assert_eq(&tx_details(&tx));
     }
 
     #[test]
     fn events_read_well_and_cannot_touch_the_terminal() {
         let line = |kind: &str, data: Value| {
             event_line(&EventView {
-                id: "1:0xa:1".into(),
                 r#type: kind.into(),
                 signer: "0xa".into(),
                 tx_id: None,
@@ -274,18 +367,35 @@ mod tests {
         let lines = [
             line("TxAccepted", json!({"nonce": null})),
             line("TxSubmitted", json!({"txHash": "0xab", "nonce": 7})),
-            line("TxReceiptUpdated", json!({"txHash": "0xab", "blockNumber": 5, "status": "reverted"})),
-            line("TxConfirmed", json!({"txHash": "0xab", "blockNumber": 5, "confirmations": [{"number": 6}, {"number": 7}]})),
+            line(
+                "TxReceiptUpdated",
+                json!({"txHash": "0xab", "blockNumber": 5, "status": "reverted"}),
+            ),
+            line(
+                "TxConfirmed",
+                json!({"txHash": "0xab", "blockNumber": 5, "confirmations": [{"number": 6}, {"number": 7}]}),
+            ),
             line("TxReorged", json!({"blockNumber": 5, "afterFinal": true})),
             line("TxStuck", json!({"reason": "\u{1b}[2Jgone"})),
             line("SomethingNew", json!({})),
         ];
-        expect![[""]].assert_eq(&lines.join("\n"));
+        expect![[r#"
+            accepted
+            submitted     nonce 7  0xab
+            mined         0xab  block 5  reverted
+            confirmed     0xab  block 5  2 confirmations
+            taken back    block 5  although it was final
+            stuck         �[2Jgone
+            SomethingNew"#]]
+        .assert_eq(&lines.join("\n"));
     }
 
     #[test]
     fn hashes_are_shortened_at_characters() {
-        assert_eq!(short("0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266"), "0xf39F…2266");
+        assert_eq!(
+            short("0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266"),
+            "0xf39F…2266"
+        );
         assert_eq!(short("ääääääääääääää"), "äää…ää");
         assert_eq!(short("0x12"), "0x12");
     }

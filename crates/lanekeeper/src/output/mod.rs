@@ -5,7 +5,7 @@ mod paint;
 mod table;
 
 pub(crate) use describe::{
-    clock_time, event_line, lane_details, lane_table, short, state_tone, tx_details, tx_table,
+    clock_time, event_line, lane_details, lane_table, short, tx_details, tx_table,
 };
 pub(crate) use paint::{Tone, paint, safe};
 pub(crate) use table::Columns;

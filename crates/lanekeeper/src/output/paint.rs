@@ -38,5 +38,7 @@ pub(crate) fn paint(tone: Tone, text: &str) -> String {
 
 /// Text from a server, safe to show: control characters could rewrite the terminal.
 pub(crate) fn safe(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+    text.chars()
+        .map(|c| if c.is_control() { '\u{fffd}' } else { c })
+        .collect()
 }

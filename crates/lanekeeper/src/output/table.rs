@@ -12,12 +12,11 @@ pub(crate) struct Columns {
 impl Columns {
     pub(crate) fn new(headings: &[&str]) -> Self {
         let mut table = Table::new();
-        table.load_preset(presets::NOTHING);
+        table.load_style(presets::NOTHING);
         // Hashes must stay whole: a wrapped one cannot be copied.
         table.set_content_arrangement(ContentArrangement::Disabled);
-        let heading = |text: &&str| {
-            Cell::new(text.trim_end_matches('#')).add_attribute(Attribute::Bold)
-        };
+        let heading =
+            |text: &&str| Cell::new(text.trim_end_matches('#')).add_attribute(Attribute::Bold);
         table.set_header(headings.iter().map(heading));
         for (column, heading) in table.column_iter_mut().zip(headings) {
             column.set_padding((0, 2));
@@ -64,6 +63,10 @@ mod tests {
         let cell = |text: &str| (Tone::Plain, text.to_owned());
         table.row(vec![cell("CONFIRMED"), cell("7"), cell("0xaa")]);
         table.row(vec![cell("STUCK"), cell("1234567"), cell("0xbb")]);
-        expect![[""]].assert_eq(&table.to_string());
+        expect![[r#"
+            state        nonce  hash
+            CONFIRMED        7  0xaa
+            STUCK      1234567  0xbb"#]]
+        .assert_eq(&table.to_string());
     }
 }

@@ -27,7 +27,7 @@ pub use envelope::{decode, encode, hash};
 pub use ledger::REVERTS;
 pub use pool::ChainTx;
 pub use remote::{RemoteChain, Staleness};
-pub use signer::MemorySigner;
+pub use signer::{MemorySigner, UNSIGNABLE};
 
 use ledger::Ledger;
 use remote::Sight;

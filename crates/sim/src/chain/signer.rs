@@ -1,5 +1,6 @@
 //! The twin of a signer: "signs" by encoding.
 
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use alloy_primitives::Address;
@@ -8,13 +9,25 @@ use domain::{Attempt, ChainId, Time, Unsigned};
 use engine::ports::{SignError, Signer};
 
 use super::envelope;
+use crate::rng::Rng;
 
-/// Signs for a list of accounts, on every chain.
+/// Call data that begins like this is never signed.
+pub const UNSIGNABLE: [u8; 4] = [0x0b, 0xad, 0xbe, 0xef];
+
+/// Signs for a list of accounts, on every chain. Clones are the same signer.
 #[derive(Clone, Debug)]
 pub struct MemorySigner {
     accounts: Vec<Address>,
     /// How long a remote signer takes; `None` is a local key.
     travel: Option<Duration>,
+    trouble: Arc<Mutex<Option<Trouble>>>,
+}
+
+#[derive(Clone, Debug)]
+struct Trouble {
+    rng: Rng,
+    /// So many envelopes in a thousand are put off.
+    permille: u64,
 }
 
 impl MemorySigner {
@@ -24,6 +37,7 @@ impl MemorySigner {
         Self {
             accounts,
             travel: None,
+            trouble: Arc::default(),
         }
     }
 
@@ -34,6 +48,19 @@ impl MemorySigner {
             travel: Some(travel),
             ..self
         }
+    }
+
+    /// From now on so many envelopes in a thousand are put off; 0 is none.
+    pub fn put_off(&self, rng: Rng, permille: u64) {
+        let trouble = (permille > 0).then_some(Trouble { rng, permille });
+        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = trouble;
+    }
+
+    fn is_put_off(&self) -> bool {
+        let trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
+        trouble
+            .as_ref()
+            .is_some_and(|trouble| trouble.rng.permille(trouble.permille))
     }
 }
 

@@ -15,7 +15,10 @@ pub(crate) fn short(big_endian: &[u8]) -> &[u8] {
 }
 
 /// The full width again.
-pub(crate) fn widen<const N: usize>(bytes: &[u8], what: &'static str) -> Result<[u8; N], Malformed> {
+pub(crate) fn widen<const N: usize>(
+    bytes: &[u8],
+    what: &'static str,
+) -> Result<[u8; N], Malformed> {
     let zeros = N.checked_sub(bytes.len()).ok_or(Malformed(what))?;
     let mut wide = [0; N];
     wide[zeros..].copy_from_slice(bytes);
@@ -30,7 +33,10 @@ pub(crate) fn fees_to_bytes(fees: &Fees) -> Vec<u8> {
             out.extend_from_slice(short(&gas_price.to_be_bytes()));
             out
         }
-        Fees::Eip1559 { max_fee, max_priority_fee } => {
+        Fees::Eip1559 {
+            max_fee,
+            max_priority_fee,
+        } => {
             let max_fee = max_fee.to_be_bytes();
             let max_fee = short(&max_fee);
             let len = u8::try_from(max_fee.len()).expect("an amount has at most 16 bytes");
@@ -46,11 +52,16 @@ pub(crate) fn fees_from_bytes(bytes: &[u8]) -> Result<Fees, Malformed> {
     let mut take = Take::new(bytes, "fees");
     let wei = |bytes| widen(bytes, "fees").map(u128::from_be_bytes);
     match take.byte()? {
-        LEGACY => Ok(Fees::Legacy { gas_price: wei(take.rest())? }),
+        LEGACY => Ok(Fees::Legacy {
+            gas_price: wei(take.rest())?,
+        }),
         EIP_1559 => {
             let len = take.byte()?;
             let max_fee = wei(take.bytes(len.into())?)?;
-            Ok(Fees::Eip1559 { max_fee, max_priority_fee: wei(take.rest())? })
+            Ok(Fees::Eip1559 {
+                max_fee,
+                max_priority_fee: wei(take.rest())?,
+            })
         }
         1 | 3.. => Err(take.malformed()),
     }
@@ -65,8 +76,14 @@ mod tests {
         for wei in [0, 1, 255, 256, 2_000_000_000, u128::MAX] {
             for fees in [
                 Fees::Legacy { gas_price: wei },
-                Fees::Eip1559 { max_fee: wei, max_priority_fee: 0 },
-                Fees::Eip1559 { max_fee: u128::MAX, max_priority_fee: wei },
+                Fees::Eip1559 {
+                    max_fee: wei,
+                    max_priority_fee: 0,
+                },
+                Fees::Eip1559 {
+                    max_fee: u128::MAX,
+                    max_priority_fee: wei,
+                },
             ] {
                 assert_eq!(fees_from_bytes(&fees_to_bytes(&fees)), Ok(fees));
             }
@@ -75,7 +92,10 @@ mod tests {
 
     #[test]
     fn the_stored_form_is_this_one() {
-        let fees = Fees::Eip1559 { max_fee: 0x0102, max_priority_fee: 3 };
+        let fees = Fees::Eip1559 {
+            max_fee: 0x0102,
+            max_priority_fee: 3,
+        };
         assert_eq!(fees_to_bytes(&fees), [2, 2, 1, 2, 3]);
         assert_eq!(fees_to_bytes(&Fees::Legacy { gas_price: 7 }), [0, 7]);
     }

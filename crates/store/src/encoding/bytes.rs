@@ -104,7 +104,10 @@ mod tests {
 
     #[test]
     fn numbers_of_every_length_come_back() {
-        for number in (0..64).flat_map(|bit| [1_u64 << bit, (1 << bit) - 1]).chain([u64::MAX]) {
+        for number in (0..64)
+            .flat_map(|bit| [1_u64 << bit, (1 << bit) - 1])
+            .chain([u64::MAX])
+        {
             let mut out = Vec::new();
             put_number(&mut out, number);
             let mut take = Take::new(&out, "number");

@@ -60,7 +60,12 @@ pub(crate) fn events_from_bytes(
         let tx_id = about_tx.then(|| take.array()).transpose()?;
         let tx_id = tx_id.map(|bytes| TxId(Uuid::from_bytes(bytes)));
         let kind = take_fields(&mut take, kind & !ABOUT_TX)?;
-        events.push(Event { seq, at, tx_id, kind });
+        events.push(Event {
+            seq,
+            at,
+            tx_id,
+            kind,
+        });
         seq = seq.checked_add(1).ok_or(take.malformed())?;
     }
     Ok(events)
@@ -96,20 +101,37 @@ fn put_fields(out: &mut Vec<u8>, kind: &EventKind) {
             put_hash(out, tx_hash);
             put_number(out, nonce.0);
         }
-        EventKind::TxReceiptUpdated { tx_hash, block_number, block_hash, succeeded } => {
+        EventKind::TxReceiptUpdated {
+            tx_hash,
+            block_number,
+            block_hash,
+            succeeded,
+        } => {
             put_hash(out, tx_hash);
             put_number(out, *block_number);
             put_hash(out, block_hash);
             out.push((*succeeded).into());
         }
-        EventKind::TxConfirmations { block_number, block_hash, counted, count, new_fork } => {
+        EventKind::TxConfirmations {
+            block_number,
+            block_hash,
+            counted,
+            count,
+            new_fork,
+        } => {
             put_number(out, *block_number);
             put_hash(out, block_hash);
             put_hash(out, counted);
             put_number(out, *count);
             out.push((*new_fork).into());
         }
-        EventKind::TxConfirmed { tx_hash, block_number, block_hash, counted, new_fork } => {
+        EventKind::TxConfirmed {
+            tx_hash,
+            block_number,
+            block_hash,
+            counted,
+            new_fork,
+        } => {
             put_hash(out, tx_hash);
             put_number(out, *block_number);
             put_hash(out, block_hash);
@@ -117,7 +139,11 @@ fn put_fields(out: &mut Vec<u8>, kind: &EventKind) {
             out.push((*new_fork).into());
         }
         EventKind::TxFailed { reason } | EventKind::TxStuck { reason } => put_text(out, reason),
-        EventKind::TxReorged { block_number, block_hash, after_final } => {
+        EventKind::TxReorged {
+            block_number,
+            block_hash,
+            after_final,
+        } => {
             put_number(out, *block_number);
             put_hash(out, block_hash);
             out.push((*after_final).into());
@@ -131,11 +157,16 @@ fn put_fields(out: &mut Vec<u8>, kind: &EventKind) {
 
 fn take_fields(take: &mut Take<'_>, kind: u8) -> Result<EventKind, Malformed> {
     Ok(match kind {
-        TX_ACCEPTED => EventKind::TxAccepted { nonce: take.number()?.checked_sub(1).map(Nonce) },
-        TX_ALLOCATED => EventKind::TxAllocated { nonce: Nonce(take.number()?) },
-        TX_SUBMITTED => {
-            EventKind::TxSubmitted { tx_hash: take_hash(take)?, nonce: Nonce(take.number()?) }
-        }
+        TX_ACCEPTED => EventKind::TxAccepted {
+            nonce: take.number()?.checked_sub(1).map(Nonce),
+        },
+        TX_ALLOCATED => EventKind::TxAllocated {
+            nonce: Nonce(take.number()?),
+        },
+        TX_SUBMITTED => EventKind::TxSubmitted {
+            tx_hash: take_hash(take)?,
+            nonce: Nonce(take.number()?),
+        },
         TX_RECEIPT_UPDATED => EventKind::TxReceiptUpdated {
             tx_hash: take_hash(take)?,
             block_number: take.number()?,
@@ -156,17 +187,24 @@ fn take_fields(take: &mut Take<'_>, kind: u8) -> Result<EventKind, Malformed> {
             counted: take_hash(take)?,
             new_fork: take.flag()?,
         },
-        TX_FAILED => EventKind::TxFailed { reason: take.text()? },
-        TX_STUCK => EventKind::TxStuck { reason: take.text()? },
+        TX_FAILED => EventKind::TxFailed {
+            reason: take.text()?,
+        },
+        TX_STUCK => EventKind::TxStuck {
+            reason: take.text()?,
+        },
         TX_REORGED => EventKind::TxReorged {
             block_number: take.number()?,
             block_hash: take_hash(take)?,
             after_final: take.flag()?,
         },
-        LANE_FENCED => {
-            EventKind::LaneFenced { from: NodeName(take.text()?), token: Token(take.number()?) }
-        }
-        LANE_FOREIGN_NONCE => EventKind::LaneForeignNonce { nonce: Nonce(take.number()?) },
+        LANE_FENCED => EventKind::LaneFenced {
+            from: NodeName(take.text()?),
+            token: Token(take.number()?),
+        },
+        LANE_FOREIGN_NONCE => EventKind::LaneForeignNonce {
+            nonce: Nonce(take.number()?),
+        },
         0 | 12.. => return Err(take.malformed()),
     })
 }
@@ -185,7 +223,12 @@ mod tests {
 
     fn event(seq: u64, kind: EventKind) -> Event {
         let tx_id = (seq % 2 == 1).then(|| TxId(Uuid::from_u128(seq.into())));
-        Event { seq, at: Time(1_000 + seq), tx_id, kind }
+        Event {
+            seq,
+            at: Time(1_000 + seq),
+            tx_id,
+            kind,
+        }
     }
 
     #[test]
@@ -193,10 +236,32 @@ mod tests {
         let hash = B256::repeat_byte(9);
         let events = [
             event(7, EventKind::TxAccepted { nonce: None }),
-            event(8, EventKind::TxAccepted { nonce: Some(Nonce(0)) }),
-            event(9, EventKind::TxSubmitted { tx_hash: hash, nonce: Nonce(300) }),
-            event(10, EventKind::TxStuck { reason: "zu wenig ✗".into() }),
-            event(11, EventKind::LaneFenced { from: NodeName("b".into()), token: Token(3) }),
+            event(
+                8,
+                EventKind::TxAccepted {
+                    nonce: Some(Nonce(0)),
+                },
+            ),
+            event(
+                9,
+                EventKind::TxSubmitted {
+                    tx_hash: hash,
+                    nonce: Nonce(300),
+                },
+            ),
+            event(
+                10,
+                EventKind::TxStuck {
+                    reason: "zu wenig ✗".into(),
+                },
+            ),
+            event(
+                11,
+                EventKind::LaneFenced {
+                    from: NodeName("b".into()),
+                    token: Token(3),
+                },
+            ),
         ];
         // The row may be younger or older than what it tells of.
         for at in [Time(0), Time(1_007), Time(u64::MAX)] {
@@ -216,9 +281,18 @@ mod tests {
         };
         let body = events_to_bytes(&[event(1, kind)], Time(0));
         for len in (0..body.len()).filter(|len| *len != 1) {
-            assert!(events_from_bytes(&body[..len], 1, Time(0)).is_err(), "{len}");
+            assert!(
+                events_from_bytes(&body[..len], 1, Time(0)).is_err(),
+                "{len}"
+            );
         }
-        assert!(events_from_bytes(&[9, 1, 0, 0], 1, Time(0)).is_err(), "another layout");
-        assert!(events_from_bytes(&[LAYOUT, 99], 1, Time(0)).is_err(), "another kind");
+        assert!(
+            events_from_bytes(&[9, 1, 0, 0], 1, Time(0)).is_err(),
+            "another layout"
+        );
+        assert!(
+            events_from_bytes(&[LAYOUT, 99], 1, Time(0)).is_err(),
+            "another kind"
+        );
     }
 }

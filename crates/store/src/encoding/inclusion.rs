@@ -48,7 +48,10 @@ pub(crate) fn inclusion_from_bytes(bytes: &[u8]) -> Result<Inclusion, Malformed>
     let gas_used = u64::from_be_bytes(take.array()?);
     let effective_gas_price = u128::from_be_bytes(take.array()?);
     let has_contract = flags & HAS_CONTRACT != 0;
-    let contract_address = has_contract.then(|| take.array()).transpose()?.map(Address::new);
+    let contract_address = has_contract
+        .then(|| take.array())
+        .transpose()?
+        .map(Address::new);
     let reason = String::from_utf8(take.rest().into()).map_err(|_not_utf8| take.malformed())?;
     let has_reason = flags & HAS_REASON != 0;
     if !has_reason && !reason.is_empty() {
@@ -85,9 +88,20 @@ mod tests {
         let contract_address = Some(Address::repeat_byte(3));
         let cases = [
             plain.clone(),
-            Inclusion { contract_address, ..plain.clone() },
-            Inclusion { succeeded: false, revert_reason: Some("ü".into()), ..plain.clone() },
-            Inclusion { contract_address, revert_reason: Some(String::new()), ..plain },
+            Inclusion {
+                contract_address,
+                ..plain.clone()
+            },
+            Inclusion {
+                succeeded: false,
+                revert_reason: Some("ü".into()),
+                ..plain.clone()
+            },
+            Inclusion {
+                contract_address,
+                revert_reason: Some(String::new()),
+                ..plain
+            },
         ];
         for inclusion in cases {
             let bytes = inclusion_to_bytes(&inclusion);

@@ -33,6 +33,10 @@ mod tests {
         for seqs in [&[][..], &[1], &[1, 2, 3], &[5, 900, 901], &[u64::MAX, 0, 7]] {
             assert_eq!(seqs_from_bytes(&seqs_to_bytes(seqs)), Ok(seqs.to_vec()));
         }
-        assert_eq!(seqs_to_bytes(&[300, 301]), [0xac, 0x02, 1], "the stored form");
+        assert_eq!(
+            seqs_to_bytes(&[300, 301]),
+            [0xac, 0x02, 1],
+            "the stored form"
+        );
     }
 }

@@ -16,7 +16,9 @@ pub(crate) fn state_number(state: TxState) -> i64 {
 }
 
 pub(crate) fn state(number: i64) -> Result<TxState, Malformed> {
-    let found = TxState::ALL.into_iter().find(|state| state_number(*state) == number);
+    let found = TxState::ALL
+        .into_iter()
+        .find(|state| state_number(*state) == number);
     found.ok_or(Malformed("state"))
 }
 
@@ -39,7 +41,9 @@ pub(crate) fn sub_state_number(sub_state: SubState) -> i64 {
 }
 
 pub(crate) fn sub_state(number: i64) -> Result<SubState, Malformed> {
-    let found = SubState::ALL.into_iter().find(|sub| sub_state_number(*sub) == number);
+    let found = SubState::ALL
+        .into_iter()
+        .find(|sub| sub_state_number(*sub) == number);
     found.ok_or(Malformed("sub-state"))
 }
 
@@ -54,7 +58,9 @@ pub(crate) fn attempt_kind_number(kind: AttemptKind) -> i64 {
 }
 
 pub(crate) fn attempt_kind(number: i64) -> Result<AttemptKind, Malformed> {
-    let found = AttemptKind::ALL.into_iter().find(|kind| attempt_kind_number(*kind) == number);
+    let found = AttemptKind::ALL
+        .into_iter()
+        .find(|kind| attempt_kind_number(*kind) == number);
     found.ok_or(Malformed("kind of attempt"))
 }
 

@@ -31,20 +31,24 @@ impl Fault {
 impl From<Fault> for StoreError {
     fn from(fault: Fault) -> Self {
         match fault {
-            Fault::Sqlite(error) => match error.sqlite_error_code() {
-                Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {
-                    Self::Corrupt(error.to_string())
-                }
-                Some(_) | None => match error {
-                    rusqlite::Error::FromSqlConversionFailure(..)
-                    | rusqlite::Error::InvalidColumnType(..) => Self::Corrupt(error.to_string()),
-                    other => Self::Unavailable(other.to_string()),
-                },
-            },
+            Fault::Sqlite(error) if is_unreadable(&error) => Self::Corrupt(error.to_string()),
+            Fault::Sqlite(error) => Self::Unavailable(error.to_string()),
             Fault::Malformed(error) => Self::Corrupt(error.to_string()),
             Fault::Invalid(text) => Self::Invalid(text),
         }
     }
+}
+
+/// Whether the file or a row is not what the schema says.
+fn is_unreadable(error: &rusqlite::Error) -> bool {
+    let code = error.sqlite_error_code();
+    matches!(
+        code,
+        Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase)
+    ) || matches!(
+        error,
+        rusqlite::Error::FromSqlConversionFailure(..) | rusqlite::Error::InvalidColumnType(..)
+    )
 }
 
 impl From<rusqlite::Error> for Fault {

@@ -26,7 +26,10 @@ impl Readers {
     pub(super) fn spawn(connections: Vec<Connection>) -> std::io::Result<Self> {
         let (jobs, inbox) = mpsc::channel::<Job>(QUEUE_MAX);
         let inbox = Arc::new(Mutex::new(inbox));
-        let mut readers = Self { jobs: Some(jobs), threads: Vec::new() };
+        let mut readers = Self {
+            jobs: Some(jobs),
+            threads: Vec::new(),
+        };
         for conn in connections {
             let inbox = Arc::clone(&inbox);
             let work = move || {
@@ -34,7 +37,9 @@ impl Readers {
                     job(&conn);
                 }
             };
-            let thread = std::thread::Builder::new().name("store-reader".into()).spawn(work)?;
+            let thread = std::thread::Builder::new()
+                .name("store-reader".into())
+                .spawn(work)?;
             readers.threads.push(thread);
         }
         Ok(readers)
@@ -74,7 +79,10 @@ impl Drop for Readers {
 
 /// Waits for the next job. Whoever holds the inbox waits for all; the others wait for the inbox.
 fn next(inbox: &Mutex<mpsc::Receiver<Job>>) -> Option<Job> {
-    inbox.lock().unwrap_or_else(PoisonError::into_inner).blocking_recv()
+    inbox
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .blocking_recv()
 }
 
 fn snapshot<T>(
@@ -83,6 +91,9 @@ fn snapshot<T>(
 ) -> Result<T, Fault> {
     conn.prepare_cached("BEGIN")?.execute([])?;
     let result = question(conn);
-    conn.prepare_cached("COMMIT")?.execute([])?;
+    // Some failures end the transaction by themselves.
+    if !conn.is_autocommit() {
+        conn.prepare_cached("COMMIT")?.execute([])?;
+    }
     result
 }

@@ -18,8 +18,8 @@ pub(super) type Now = Arc<dyn Fn() -> Time + Send + Sync>;
 
 /// How many jobs wait at most; more callers wait for a place.
 const QUEUE_MAX: usize = 4_096;
-/// How many rows one transaction takes before it commits, so that nobody's answer waits for long.
-const GROUP_ROWS_MAX: usize = 10_000;
+/// How many txs one transaction takes before it commits, so that nobody's answer waits for long.
+const GROUP_TXS_MAX: usize = 5_000;
 /// How many jobs one transaction takes.
 const GROUP_JOBS_MAX: usize = 1_024;
 
@@ -44,20 +44,23 @@ impl Writer {
         let thread = std::thread::Builder::new()
             .name("store-writer".into())
             .spawn(move || run(&conn, &now, inbox))?;
-        Ok(Self { jobs: Some(jobs), thread: Some(thread) })
+        Ok(Self {
+            jobs: Some(jobs),
+            thread: Some(thread),
+        })
     }
 
     /// Runs work inside the next transaction, whole or not at all, and answers once that is durable.
     ///
     /// The work may run twice (a transaction that fails as a whole is tried again one by one), so it
-    /// must not remember anything. `rows` is about how many rows it writes.
+    /// must not remember anything. `txs` is how many txs it writes.
     pub(super) async fn write<T: Send + 'static>(
         &self,
-        rows: usize,
+        txs: usize,
         mut work: impl FnMut(&Connection, Time) -> Result<T, Fault> + Send + 'static,
     ) -> Result<T, StoreError> {
         let guarded = move |conn: &Connection, now| savepoint(conn, |conn| work(conn, now));
-        match self.submit(rows, guarded).await {
+        match self.submit(txs, guarded).await {
             Ok(result) => result.map_err(StoreError::from),
             Err(Lost::NotDone(error)) => Err(error),
             Err(Lost::Unknown(text)) => Err(StoreError::Unavailable(text)),
@@ -68,18 +71,25 @@ impl Writer {
     /// has a result.
     pub(super) async fn submit<T: Send + 'static>(
         &self,
-        rows: usize,
+        txs: usize,
         work: impl FnMut(&Connection, Time) -> T + Send + 'static,
     ) -> Result<T, Lost> {
         let stopped = || StoreError::Unavailable("the store's writer has stopped".into());
         let jobs = self.jobs.as_ref().ok_or_else(|| Lost::NotDone(stopped()))?;
         let (reply, answer) = oneshot::channel();
-        let job = Box::new(Pending { rows, work, result: None, reply });
+        let job = Box::new(Pending {
+            txs,
+            work,
+            result: None,
+            reply,
+        });
         if jobs.send(job).await.is_err() {
             return Err(Lost::NotDone(stopped()));
         }
         // The thread is gone without an answer: it may have died before or after the COMMIT.
-        answer.await.unwrap_or_else(|_gone| Err(Lost::Unknown(stopped().to_string())))
+        answer
+            .await
+            .unwrap_or_else(|_gone| Err(Lost::Unknown(stopped().to_string())))
     }
 }
 
@@ -98,35 +108,39 @@ pub(super) fn savepoint<T, E: From<rusqlite::Error>>(
     conn: &Connection,
     part: impl FnOnce(&Connection) -> Result<T, E>,
 ) -> Result<T, E> {
-    conn.prepare_cached("SAVEPOINT part")?.execute([])?;
+    execute(conn, "SAVEPOINT part")?;
     let result = part(conn);
     // Some failures (a full disk, for example) end the whole transaction: nothing is left to undo.
-    if result.is_err() && !conn.is_autocommit() {
-        conn.prepare_cached("ROLLBACK TO part")?.execute([])?;
+    if result.is_err() && !conn.is_autocommit() && execute(conn, "ROLLBACK TO part").is_err() {
+        execute(conn, "ROLLBACK").ok();
+        assert!(
+            conn.is_autocommit(),
+            "a part that cannot be taken back must not be committed"
+        );
     }
     if !conn.is_autocommit() {
-        conn.prepare_cached("RELEASE part")?.execute([])?;
+        execute(conn, "RELEASE part")?;
     }
     result
 }
 
 /// A piece of work of any type, with its caller.
 trait Job: Send {
-    fn rows(&self) -> usize;
+    fn txs(&self) -> usize;
     fn apply(&mut self, conn: &Connection, now: Time);
     fn answer(self: Box<Self>, fate: Result<(), Lost>);
 }
 
 struct Pending<T, W> {
-    rows: usize,
+    txs: usize,
     work: W,
     result: Option<T>,
     reply: oneshot::Sender<Result<T, Lost>>,
 }
 
 impl<T: Send, W: FnMut(&Connection, Time) -> T + Send> Job for Pending<T, W> {
-    fn rows(&self) -> usize {
-        self.rows
+    fn txs(&self) -> usize {
+        self.txs
     }
 
     fn apply(&mut self, conn: &Connection, now: Time) {
@@ -134,19 +148,20 @@ impl<T: Send, W: FnMut(&Connection, Time) -> T + Send> Job for Pending<T, W> {
     }
 
     fn answer(self: Box<Self>, fate: Result<(), Lost>) {
-        let answer = fate.map(|()| self.result.expect("a committed job was applied"));
+        let Self { result, reply, .. } = *self;
+        let answer = fate.map(|()| result.expect("a committed job was applied"));
         // Nobody waits any more: the caller gave up, and what is durable stays so.
-        self.reply.send(answer).ok();
+        reply.send(answer).ok();
     }
 }
 
 fn run(conn: &Connection, now: &Now, mut inbox: mpsc::Receiver<Box<dyn Job>>) {
     while let Some(first) = inbox.blocking_recv() {
-        let mut rows = first.rows();
+        let mut txs = first.txs();
         let mut group = vec![first];
-        while rows < GROUP_ROWS_MAX && group.len() < GROUP_JOBS_MAX {
+        while txs < GROUP_TXS_MAX && group.len() < GROUP_JOBS_MAX {
             let Ok(next) = inbox.try_recv() else { break };
-            rows = rows.saturating_add(next.rows());
+            txs = txs.saturating_add(next.txs());
             group.push(next);
         }
         run_group(conn, now, group);
@@ -182,6 +197,14 @@ fn transact(conn: &Connection, now: Time, group: &mut [Box<dyn Job>]) -> Result<
         }
     }
     let committed = execute(conn, "COMMIT");
+    let txs: usize = group.iter().map(|job| job.txs()).sum();
+    if txs > 0 {
+        #[expect(
+            clippy::cast_precision_loss,
+            reason = "a batch has far fewer than 2^52 txs"
+        )]
+        metrics::histogram!("lanekeeper_gate_batch_size").record(txs as f64);
+    }
     metrics::histogram!("lanekeeper_store_commit_seconds").record(began.elapsed());
     committed.map_err(|error| {
         tracing::error!(%error, "the store could not commit");

@@ -193,22 +193,23 @@ impl Miner {
                         .map_or(limits::RETRY_AFTER_FAILURE, |_| period),
                 ),
             },
-            Mining::Instant => match self.mine_or_log(false) {
-                // More may have come in meanwhile; but orders waiting in the inbox go first.
-                Some(true) => Some(Duration::ZERO),
-                None => Some(limits::RETRY_AFTER_FAILURE),
-                Some(false) => {
+            Mining::Instant => {
+                let mut made = self.mine_or_log(false);
+                if made == Some(false) {
                     let rest = self.heartbeat?.saturating_sub(since_last);
-                    if rest.is_zero() {
-                        self.mine_or_log(true);
-                        return Some(Duration::ZERO); // a lower base fee may have freed something
+                    if !rest.is_zero() {
+                        return Some(rest);
                     }
-                    Some(rest)
+                    made = self.mine_or_log(true);
                 }
-            },
+                // More may have come in meanwhile, or a lower base fee has freed something; but
+                // orders that wait in the inbox go first.
+                Some(made.map_or(limits::RETRY_AFTER_FAILURE, |_| Duration::ZERO))
+            }
         }
     }
 
+    /// `None` when the block could not be written.
     fn mine_or_log(&mut self, even_empty: bool) -> Option<bool> {
         let made = self.mine(even_empty);
         made.inspect_err(|error| tracing::error!(%error, "dev chain cannot write a block"))

@@ -10,7 +10,7 @@ use rusqlite::{Connection, TransactionBehavior};
 use super::{ControlError, Head, Miner};
 use crate::devchain::block::{BlockPlan, SealedBlock, Unfit, make_block};
 use crate::devchain::error::StoreError;
-use crate::devchain::node::Node;
+use crate::devchain::evm::BlockContext;
 use crate::devchain::state::{Account, CachedState, StateCache, StateDiff, StateSource};
 use crate::devchain::store::{amend_head_undo, insert_block, prune_undo, write_state};
 use crate::devchain::transaction::SignedTx;
@@ -18,15 +18,13 @@ use crate::devchain::transaction::SignedTx;
 impl Miner {
     /// Takes what is executable into one block. `false` when there was nothing to do.
     pub(super) fn mine(&mut self, even_empty: bool) -> Result<bool, StoreError> {
-        let base_fee = self.node.next_base_fee(&self.head.header);
-        let txs = self
-            .node
-            .pool()
-            .select(base_fee, self.node.rules.block_gas_limit);
+        // Decided once: the txs are selected and executed under the same base fee.
+        let context = self.node.next_context(&self.head.header, self.head.hash);
+        let txs = self.node.pool().select(context.base_fee, context.gas_limit);
         if txs.is_empty() && !even_empty {
             return Ok(false);
         }
-        let written = self.write_block(&txs, even_empty);
+        let written = self.write_block(context, &txs, even_empty);
         if written.is_err() {
             // The cache may have followed a write that was rolled back.
             self.cache = StateCache::new();
@@ -38,20 +36,24 @@ impl Miner {
 
     fn write_block(
         &mut self,
+        context: BlockContext,
         txs: &[Arc<SignedTx>],
         even_empty: bool,
     ) -> Result<(Option<SealedBlock>, Vec<Unfit>), StoreError> {
         let behavior = TransactionBehavior::Immediate;
         let transaction = self.connection.transaction_with_behavior(behavior)?;
-        let id = self.last_id + 1;
-        let (block, unfit) = make_next(
-            &self.node,
-            &transaction,
-            &mut self.cache,
-            &self.head,
-            id,
-            txs,
-        )?;
+        let plan = BlockPlan {
+            id: self.last_id + 1,
+            chain_id: self.node.rules.chain_id,
+            parent: &self.head.header,
+            parent_hash: self.head.hash,
+            context,
+        };
+        let state = CachedState {
+            connection: &transaction,
+            cache: &mut self.cache,
+        };
+        let (block, unfit) = make_block(&plan, txs, state)?;
         if block.txs.is_empty() && !even_empty {
             return Ok((None, unfit));
         }
@@ -71,7 +73,8 @@ impl Miner {
         pool.set_accounts(&block.changes.accounts);
         drop(pool);
         tracing::debug!(number = block.header.number, txs = block.txs.len(), "block");
-        self.node.set_base_fee(None);
+        self.node
+            .base_fee_used(block.header.base_fee_per_gas.unwrap_or_default());
         self.last_id = block.id;
         self.head = Head {
             hash: block.hash,
@@ -107,25 +110,6 @@ impl Miner {
         self.node.pool().set_accounts(&changes.accounts);
         Ok(())
     }
-}
-
-/// Executes the block after `head` on the state that `connection` sees.
-pub(super) fn make_next(
-    node: &Node,
-    connection: &Connection,
-    cache: &mut StateCache,
-    head: &Head,
-    id: u64,
-    txs: &[Arc<SignedTx>],
-) -> Result<(SealedBlock, Vec<Unfit>), StoreError> {
-    let plan = BlockPlan {
-        id,
-        chain_id: node.rules.chain_id,
-        parent: &head.header,
-        parent_hash: head.hash,
-        context: node.next_context(&head.header, head.hash),
-    };
-    make_block(&plan, txs, CachedState { connection, cache })
 }
 
 /// Writes a block, and lets the cache follow.

@@ -8,12 +8,12 @@ use std::time::Instant;
 use alloy_primitives::Address;
 use rusqlite::{Connection, TransactionBehavior};
 
-use super::produce::{append, make_next};
+use super::produce::append;
 use super::{ControlError, Head, Miner};
-use crate::devchain::block::Unfit;
+use crate::devchain::block::{BlockPlan, Unfit, make_block};
 use crate::devchain::error::StoreError;
 use crate::devchain::limits::UNDO_BLOCKS;
-use crate::devchain::state::{Account, StateCache};
+use crate::devchain::state::{Account, CachedState, StateCache};
 use crate::devchain::store::{View, orphan_block, prune_undo, write_state};
 use crate::devchain::transaction::SignedTx;
 
@@ -84,23 +84,27 @@ impl Miner {
             fork.take_back_head(&transaction, &mut self.cache)?;
         }
         for txs in &order.replacement {
-            let id = fork.last_id + 1;
-            let (block, unfit) = make_next(
-                &self.node,
-                &transaction,
-                &mut self.cache,
-                &fork.head,
-                id,
-                txs,
-            )?;
+            let plan = BlockPlan {
+                id: fork.last_id + 1,
+                chain_id: self.node.rules.chain_id,
+                parent: &fork.head.header,
+                parent_hash: fork.head.hash,
+                context: self.node.next_context(&fork.head.header, fork.head.hash),
+            };
+            let state = CachedState {
+                connection: &transaction,
+                cache: &mut self.cache,
+            };
+            let (block, unfit) = make_block(&plan, txs, state)?;
             if let Some(Unfit { tx, reason }) = unfit.first() {
                 let (number, hash) = (block.header.number, tx.hash);
                 let text = format!("tx {hash} cannot be in the new block {number}: {reason}");
                 return Err(ControlError::Refused(text));
             }
             append(&transaction, &mut self.cache, &block)?;
-            self.node.set_base_fee(None);
-            fork.last_id = id;
+            self.node
+                .base_fee_used(block.header.base_fee_per_gas.unwrap_or_default());
+            fork.last_id = block.id;
             fork.accounts.extend(&block.changes.accounts);
             fork.head = Head {
                 hash: block.hash,

@@ -157,10 +157,7 @@ impl Pool {
     }
 
     pub(super) fn status(&self) -> PoolStatus {
-        let pending = self
-            .ready_senders()
-            .map(|sender| sender.executable().count())
-            .sum();
+        let pending = self.ready_senders().map(Sender::executable_len).sum();
         PoolStatus {
             pending,
             queued: self.by_hash.len() - pending,
@@ -191,7 +188,7 @@ impl Pool {
 
     fn refresh(&mut self, address: Address) {
         let sender = self.senders.get(&address);
-        if sender.is_some_and(Sender::has_executable) {
+        if sender.is_some_and(|sender| sender.executable_len() > 0) {
             self.ready.insert(address);
         } else {
             self.ready.remove(&address);

@@ -64,8 +64,8 @@ impl Sender {
         self.executable_end
     }
 
-    pub(super) fn has_executable(&self) -> bool {
-        self.executable_end > self.nonce
+    pub(super) fn executable_len(&self) -> usize {
+        usize::try_from(self.executable_end - self.nonce).expect("each of them is in the map")
     }
 
     pub(super) fn executable(&self) -> impl Iterator<Item = &Pooled> {

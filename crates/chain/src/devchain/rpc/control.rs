@@ -11,7 +11,7 @@ use super::error::RpcError;
 use super::params::{Params, decode_hex, invalid};
 use super::{Answer, json};
 use crate::devchain::Inner;
-use crate::devchain::limits::{MINE_BLOCKS_MAX, UNDO_BLOCKS};
+use crate::devchain::limits::{BASE_FEE_MAX, MINE_BLOCKS_MAX, UNDO_BLOCKS};
 use crate::devchain::miner::{Mining, Order, ReorgOrder};
 use crate::devchain::transaction::{SignedTx, UnrecoveredTx};
 
@@ -177,7 +177,11 @@ fn set_nonce(chain: &Inner, params: &Params) -> Answer {
 /// For one block; the usual rule goes on from it.
 fn set_base_fee(chain: &Inner, params: &Params) -> Answer {
     params.at_most(1)?;
-    chain.node.set_base_fee(Some(required_number(params, 0)?));
+    let base_fee = required_number(params, 0)?;
+    if base_fee > BASE_FEE_MAX {
+        return Err(invalid(0, format!("more than {BASE_FEE_MAX} wei")));
+    }
+    chain.node.set_base_fee(base_fee);
     chain.miner.ring(); // a lower one may let something through
     json(&Value::Null)
 }

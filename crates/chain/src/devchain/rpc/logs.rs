@@ -88,6 +88,7 @@ fn query(view: View<'_>, filter: &Filter) -> Result<Vec<Log>, RpcError> {
     Ok(found)
 }
 
+/// Adds the block's matching logs; stops early once there are too many for any answer.
 fn add_matches(
     view: View<'_>,
     block: &BlockRow,
@@ -97,10 +98,13 @@ fn add_matches(
     if !filter.matches_bloom(block.header.logs_bloom) {
         return Ok(());
     }
-    for tx in view.txs(block)? {
+    for tx in view.txs_with_logs(block)? {
         found.extend(render::logs(block, &tx).filter(|log| {
             filter.matches_address(log.address()) && filter.matches_topics(log.topics())
         }));
+        if found.len() > LOGS_MAX {
+            break;
+        }
     }
     Ok(())
 }
@@ -121,23 +125,45 @@ fn filter_changes(chain: &Inner, params: &Params) -> Answer {
     let id = params.number(0)?.unwrap_or_default();
     let found = lock(&chain.filters).get(id);
     let (watch, seen) = found.ok_or_else(filter_not_found)?;
-    let (answer, last) = chain.node.readers.read(|view| {
+    let (answer, seen) = chain.node.readers.read(|view| {
         let blocks = view.blocks_made_after(seen, LOG_BLOCKS_MAX)?;
-        let last = blocks.last().map_or(seen, |block| block.id);
-        let answer = match &watch {
-            Watch::Blocks => json(&blocks.iter().map(|block| block.hash).collect::<Vec<B256>>()),
-            Watch::Logs(filter) => {
-                let mut found = Vec::new();
-                for block in &blocks {
-                    add_matches(view, block, filter, &mut found)?;
-                }
-                json(&found)
+        match &watch {
+            Watch::Blocks => {
+                let seen = blocks.last().map_or(seen, |block| block.id);
+                let hashes: Vec<B256> = blocks.iter().map(|block| block.hash).collect();
+                Ok::<_, RpcError>((json(&hashes)?, seen))
             }
-        };
-        Ok::<_, RpcError>((answer?, last))
+            Watch::Logs(filter) => {
+                let (logs, seen) = new_logs(view, &blocks, filter, seen)?;
+                Ok((json(&logs)?, seen))
+            }
+        }
     })?;
-    lock(&chain.filters).advance(id, last);
+    lock(&chain.filters).advance(id, seen);
     Ok(answer)
+}
+
+/// The matches of whole blocks, as many as fit into an answer; the next poll goes on from there.
+fn new_logs(
+    view: View<'_>,
+    blocks: &[BlockRow],
+    filter: &Filter,
+    mut seen: u64,
+) -> Result<(Vec<Log>, u64), RpcError> {
+    let mut found = Vec::new();
+    for block in blocks {
+        let before = found.len();
+        add_matches(view, block, filter, &mut found)?;
+        if found.len() > LOGS_MAX {
+            if before == 0 {
+                return Err(RpcError::too_many_logs(LOGS_MAX)); // one block alone is too much
+            }
+            found.truncate(before);
+            break;
+        }
+        seen = block.id;
+    }
+    Ok((found, seen))
 }
 
 fn filter_logs(chain: &Inner, params: &Params) -> Answer {

@@ -70,7 +70,7 @@ pub(super) fn pending_transaction(tx: &SignedTx) -> Transaction {
         block_hash: None,
         block_number: None,
         transaction_index: None,
-        effective_gas_price: None,
+        effective_gas_price: Some(tx.fee_cap()), // the most it may become, as geth has it
         block_timestamp: None,
     }
 }

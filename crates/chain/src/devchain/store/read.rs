@@ -125,6 +125,18 @@ impl<'c> View<'c> {
         )
     }
 
+    pub(in crate::devchain) fn txs_with_logs(
+        self,
+        block: &BlockRow,
+    ) -> Result<Vec<TxRow>, StoreError> {
+        let filter = "WHERE id BETWEEN ?1 AND ?2 AND logs IS NOT NULL ORDER BY id";
+        self.rows(
+            &format!("{TX_COLUMNS} {filter}"),
+            id_range(block.id),
+            tx_row,
+        )
+    }
+
     pub(in crate::devchain) fn tx_hashes(self, block: &BlockRow) -> Result<Vec<B256>, StoreError> {
         let query = "SELECT hash FROM tx WHERE id BETWEEN ?1 AND ?2 ORDER BY id";
         self.rows(query, id_range(block.id), |row| {

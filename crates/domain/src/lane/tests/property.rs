@@ -127,7 +127,6 @@ impl World {
             What::DropFromPool { .. } => {}
             What::Tick { millis } => self.tick(millis),
             What::Pause(paused) => self.input(Input::Pause(paused)),
-            What::Crash | What::CommitFails if !self.may_crash() => {}
             What::Crash => {
                 self.commit();
                 self.crash();

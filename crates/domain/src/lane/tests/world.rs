@@ -155,6 +155,13 @@ impl World {
 
     /// The keeper dies, or a commit fails: memory and all that was under way are gone.
     pub(super) fn crash(&mut self) {
+        // A lane that is read again does not know its newest finals, so a fork that took one of
+        // them back and is not handled yet would go unseen: the image says nothing of them.
+        let finals = self.store.rows.values().filter(|tx| tx.state.is_terminal());
+        let mut inclusions = finals.filter_map(|tx| tx.inclusion.as_ref());
+        if !inclusions.all(|inclusion| self.chain.has(inclusion)) {
+            return;
+        }
         self.jobs.clear();
         self.held.clear();
         self.draft = self.store.clone();
@@ -163,13 +170,6 @@ impl World {
         self.lane = Lane::load(image, self.rules, Some(NodeName("old".into())));
         self.follower = VecDeque::from([Input::Head(self.chain.view())]);
         self.pinned = self.final_blocks().max().unwrap_or(0);
-    }
-
-    /// Whether a crash now can be survived. A lane that is read again does not know its newest
-    /// finals, so a fork that took one of them and was not handled yet would go unseen.
-    pub(super) fn may_crash(&self) -> bool {
-        let finals = self.store.rows.values().filter(|tx| tx.state.is_terminal());
-        finals.filter_map(|tx| tx.inclusion.as_ref()).all(|inclusion| self.chain.has(inclusion))
     }
 
     fn final_blocks(&self) -> impl Iterator<Item = u64> {
@@ -311,7 +311,8 @@ impl World {
 
     /// Everything works from now on: all that was accepted must end, within a bound.
     pub(super) fn heal(&mut self) {
-        let rounds = 40 + 4 * self.store.rows.len();
+        let blocks_per_tx = self.rules.required + 4;
+        let rounds = 40 + blocks_per_tx * self.draft.rows.len() as u64;
         for _ in 0..rounds {
             if self.draft.paused {
                 self.input(Input::Pause(false));

@@ -28,7 +28,12 @@ pub(super) struct Follow<'c> {
 
 impl Follow<'_> {
     /// Waits until the tx got so far or time is up, and tells every event as it comes.
-    pub(super) async fn until(&self, tx_id: &str, last: Stage, tell: bool) -> Result<Value, Failure> {
+    pub(super) async fn until(
+        &self,
+        tx_id: &str,
+        last: Stage,
+        tell: bool,
+    ) -> Result<Value, Failure> {
         let mut told = 0;
         let mut stage = Stage::Accepted;
         loop {
@@ -60,12 +65,17 @@ impl Follow<'_> {
         };
         let timeout = format!("{}ms", wait.as_millis().max(1));
         let query = [("wait", word.to_owned()), ("timeout", timeout)];
-        self.client.get_waiting(&format!("/api/v1/tx/{tx_id}"), &query, wait).await
+        self.client
+            .get_waiting(&format!("/api/v1/tx/{tx_id}"), &query, wait)
+            .await
     }
 
     /// Prints the events after the first `told`, and says how many there are now.
     async fn tell(&self, tx_id: &str, told: usize) -> Result<usize, Failure> {
-        let page = self.client.get(&format!("/api/v1/tx/{tx_id}/events"), &[]).await?;
+        let page = self
+            .client
+            .get(&format!("/api/v1/tx/{tx_id}/events"), &[])
+            .await?;
         let events: Vec<EventView> = view(page.get("events").unwrap_or(&Value::Null))?;
         for event in events.iter().skip(told) {
             let elapsed = format!("{:>7.2}s", self.started.elapsed().as_secs_f64());
@@ -81,7 +91,10 @@ pub(super) fn finish(tx: &Value, wished: Stage, json: bool) -> Result<(), Failur
         print_json(tx);
     }
     let tx: TxView = view(tx)?;
-    let why = tx.reason.as_deref().map_or_else(String::new, |why| format!(": {why}"));
+    let why = tx
+        .reason
+        .as_deref()
+        .map_or_else(String::new, |why| format!(": {why}"));
     match tx.state.as_str() {
         "FAILED_FINAL" => Err(Failure::Refused(format!("the tx failed for good{why}"))),
         "STUCK" => Err(Failure::Refused(format!("the tx is stuck{why}"))),
@@ -103,7 +116,11 @@ fn reached(tx: &TxView) -> Stage {
         Stage::Confirmed
     } else if tx.receipt.is_some() {
         Stage::Mined
-    } else if tx.attempts.iter().any(|attempt| attempt.first_sent_at.is_some()) {
+    } else if tx
+        .attempts
+        .iter()
+        .any(|attempt| attempt.first_sent_at.is_some())
+    {
         Stage::Submitted
     } else {
         Stage::Accepted

@@ -18,7 +18,7 @@ use follow::{Follow, Stage, finish};
 #[derive(Debug, Subcommand)]
 pub(crate) enum TxCommand {
     /// Send a transaction, once
-    Send(SendArgs),
+    Send(Box<SendArgs>),
     /// Look at one
     Get(GetArgs),
     /// Follow one to its end
@@ -146,7 +146,9 @@ pub(crate) struct ListArgs {
 fn state(text: &str) -> Result<&'static str, String> {
     let state = domain::TxState::from_word(&text.to_uppercase().replace('-', "_"));
     let known = || domain::TxState::ALL.map(domain::TxState::word).join(", ");
-    state.map(domain::TxState::word).ok_or_else(|| format!("the states are {}", known()))
+    state
+        .map(domain::TxState::word)
+        .ok_or_else(|| format!("the states are {}", known()))
 }
 
 pub(crate) async fn run(command: &TxCommand) -> Result<(), Failure> {
@@ -167,7 +169,10 @@ async fn send(args: &SendArgs) -> Result<(), Failure> {
     });
     if !args.node.json && args.request_id.is_none() {
         // Said before the request leaves: if its answer is lost, this is what to repeat.
-        println!("{}", paint(Tone::Quiet, &format!("request id {request_id}")));
+        println!(
+            "{}",
+            paint(Tone::Quiet, &format!("request id {request_id}"))
+        );
     }
     let sent = client.post("/api/v1/tx", &body(args, &request_id)).await?;
     let tx: TxView = view(&sent)?;
@@ -175,7 +180,11 @@ async fn send(args: &SendArgs) -> Result<(), Failure> {
         println!("{}", paint(Tone::Quiet, &format!("tx {}", tx.tx_id)));
     }
     let last = args.wait.wait;
-    let follow = Follow { client: &client, started, deadline: started + args.wait.timeout };
+    let follow = Follow {
+        client: &client,
+        started,
+        deadline: started + args.wait.timeout,
+    };
     let tx = if args.node.json && last == Stage::Accepted {
         sent
     } else {
@@ -212,21 +221,30 @@ async fn get(args: &GetArgs) -> Result<(), Failure> {
     let tx = match (&args.tx, &args.request_id, args.from) {
         (Some(tx), _, _) if tx.starts_with("0x") => {
             let hash: alloy_primitives::B256 = (tx.parse())
-                .map_err(|_| Failure::Usage(format!("{tx} is not a transaction hash")))?;
-            client.get(&format!("/api/v1/tx/by-hash/{hash}"), &[]).await?
+                .map_err(|_parse| Failure::Usage(format!("{tx} is not a transaction hash")))?;
+            client
+                .get(&format!("/api/v1/tx/by-hash/{hash}"), &[])
+                .await?
         }
         (Some(tx), _, _) => {
-            let id: uuid::Uuid = (tx.parse()).map_err(|_| {
+            let id: uuid::Uuid = (tx.parse()).map_err(|_parse| {
                 Failure::Usage(format!("{tx:?} is neither a tx id nor a 0x hash"))
             })?;
             client.get(&format!("/api/v1/tx/{id}"), &[]).await?
         }
         (None, Some(request_id), Some(from)) => {
-            let mut query = vec![("signer", from.to_string()), ("requestId", request_id.clone())];
+            let mut query = vec![
+                ("signer", from.to_string()),
+                ("requestId", request_id.clone()),
+            ];
             query.extend(args.chain.map(|chain| ("chainId", chain.to_string())));
             client.get("/api/v1/tx/by-request", &query).await?
         }
-        (None, _, _) => return Err(Failure::Usage("name a tx, or --request-id and --from".into())),
+        (None, _, _) => {
+            return Err(Failure::Usage(
+                "name a tx, or --request-id and --from".into(),
+            ));
+        }
     };
     if args.node.json {
         print_json(&tx);
@@ -239,8 +257,14 @@ async fn get(args: &GetArgs) -> Result<(), Failure> {
 async fn watch(args: &WatchArgs) -> Result<(), Failure> {
     let client = Client::new(&args.node)?;
     let started = Instant::now();
-    let follow = Follow { client: &client, started, deadline: started + args.timeout };
-    let tx = follow.until(&args.tx.to_string(), Stage::Confirmed, !args.node.json).await?;
+    let follow = Follow {
+        client: &client,
+        started,
+        deadline: started + args.timeout,
+    };
+    let tx = follow
+        .until(&args.tx.to_string(), Stage::Confirmed, !args.node.json)
+        .await?;
     finish(&tx, Stage::Confirmed, args.node.json)
 }
 
@@ -259,7 +283,10 @@ async fn list(args: &ListArgs) -> Result<(), Failure> {
     let txs: Vec<TxView> = view(page.get("txs").unwrap_or(&Value::Null))?;
     println!("{}", tx_table(&txs));
     if let Some(next) = page.get("next").and_then(Value::as_str) {
-        println!("{}", paint(Tone::Quiet, &format!("more: add --cursor {next}")));
+        println!(
+            "{}",
+            paint(Tone::Quiet, &format!("more: add --cursor {next}"))
+        );
     }
     Ok(())
 }

@@ -14,10 +14,26 @@ struct Migration {
 
 /// All steps, in order. Append only: a step that was ever shipped is never edited.
 const MIGRATIONS: [Migration; 4] = [
-    Migration { version: 1, name: "lanes", sql: include_str!("0001_lanes.sql") },
-    Migration { version: 2, name: "txs", sql: include_str!("0002_txs.sql") },
-    Migration { version: 3, name: "events", sql: include_str!("0003_events.sql") },
-    Migration { version: 4, name: "seed_views", sql: include_str!("0004_seed_views.sql") },
+    Migration {
+        version: 1,
+        name: "lanes",
+        sql: include_str!("0001_lanes.sql"),
+    },
+    Migration {
+        version: 2,
+        name: "txs",
+        sql: include_str!("0002_txs.sql"),
+    },
+    Migration {
+        version: 3,
+        name: "events",
+        sql: include_str!("0003_events.sql"),
+    },
+    Migration {
+        version: 4,
+        name: "seed_views",
+        sql: include_str!("0004_seed_views.sql"),
+    },
 ];
 
 /// The schema that this program writes.
@@ -61,12 +77,19 @@ pub(super) fn migrate(conn: &mut Connection, now: Time) -> Result<Vec<i64>, rusq
     )?;
     let found = version(conn)?;
     let mut applied = Vec::new();
-    for migration in MIGRATIONS.iter().filter(|migration| migration.version > found) {
+    for migration in MIGRATIONS
+        .iter()
+        .filter(|migration| migration.version > found)
+    {
         let step = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
         step.execute_batch(migration.sql)?;
         step.execute(
             "INSERT INTO schema_version (version, name, applied_at) VALUES (?1, ?2, ?3)",
-            (migration.version, migration.name, crate::encoding::bound(now.0)),
+            (
+                migration.version,
+                migration.name,
+                crate::encoding::bound(now.0),
+            ),
         )?;
         step.commit()?;
         applied.push(migration.version);
@@ -86,7 +109,11 @@ fn version(conn: &Connection) -> Result<i64, rusqlite::Error> {
     if !has_table {
         return Ok(0);
     }
-    conn.query_row("SELECT coalesce(max(version), 0) FROM schema_version", [], |row| row.get(0))
+    conn.query_row(
+        "SELECT coalesce(max(version), 0) FROM schema_version",
+        [],
+        |row| row.get(0),
+    )
 }
 
 #[cfg(test)]
@@ -95,14 +122,20 @@ mod tests {
 
     #[test]
     fn numbers_follow_each_other() {
-        let numbers: Vec<i64> = MIGRATIONS.iter().map(|migration| migration.version).collect();
+        let numbers: Vec<i64> = MIGRATIONS
+            .iter()
+            .map(|migration| migration.version)
+            .collect();
         assert_eq!(numbers, (1..=SCHEMA_VERSION).collect::<Vec<_>>());
     }
 
     #[test]
     fn a_database_is_brought_up_to_date_once() {
         let mut conn = Connection::open_in_memory().unwrap();
-        assert_eq!(schema_state(&conn).unwrap(), SchemaState::Behind { found: 0 });
+        assert_eq!(
+            schema_state(&conn).unwrap(),
+            SchemaState::Behind { found: 0 }
+        );
         assert_eq!(migrate(&mut conn, Time(1)).unwrap(), [1, 2, 3, 4]);
         assert_eq!(schema_state(&conn).unwrap(), SchemaState::Current);
         assert_eq!(migrate(&mut conn, Time(2)).unwrap(), []);
@@ -112,8 +145,12 @@ mod tests {
     fn a_newer_database_is_seen_and_left_alone() {
         let mut conn = Connection::open_in_memory().unwrap();
         migrate(&mut conn, Time(1)).unwrap();
-        conn.execute("INSERT INTO schema_version VALUES (99, 'future', 0)", []).unwrap();
-        assert_eq!(schema_state(&conn).unwrap(), SchemaState::Newer { found: 99 });
+        conn.execute("INSERT INTO schema_version VALUES (99, 'future', 0)", [])
+            .unwrap();
+        assert_eq!(
+            schema_state(&conn).unwrap(),
+            SchemaState::Newer { found: 99 }
+        );
         assert_eq!(migrate(&mut conn, Time(2)).unwrap(), []);
     }
 }

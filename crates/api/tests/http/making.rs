@@ -1,0 +1,302 @@
+//! Making txs: one, many, again, and with waiting.
+
+use axum::body::Body;
+use axum::http::Request;
+use futures::StreamExt;
+use serde_json::{Value, json};
+use sim::chain::{MemoryChain, REVERTS};
+use tokio::time::{Duration, Instant};
+
+use crate::world::{CHAIN, OTHER_SIGNER, SIGNER, TO, World, post, transfer};
+
+#[tokio::test(start_paused = true)]
+async fn a_new_request_is_accepted_with_nonce_and_hash_and_a_repeat_gets_the_original() {
+    let world = World::warm().await;
+    let first = world.create("r1", "/api/v1/tx").await;
+    assert_eq!(first.status, 202, "{}", first.body);
+    assert_eq!(
+        (&first.body["nonce"], &first.body["chainId"]),
+        (&json!(1), &json!(CHAIN.0))
+    );
+    assert!(first.body["txHash"].is_string(), "{}", first.body);
+
+    // The same wish in other words, and without the chain, of which there is only one.
+    let mut again = transfer("r1");
+    again["payload"]["value"] = json!("0x1");
+    again["signer"] = json!(format!("{SIGNER:#x}"));
+    again.as_object_mut().unwrap().remove("chainId");
+    let repeat = world.post("/api/v1/tx", &again).await;
+    assert_eq!(repeat.status, 200, "{}", repeat.body);
+    assert_eq!(repeat.body["txId"], first.body["txId"]);
+
+    again["payload"]["value"] = json!("2");
+    let reused = world.post("/api/v1/tx", &again).await;
+    assert!(reused.problem(422, "request-id-reused").contains("r1"));
+    assert_eq!(reused.body["effect"], "none");
+    let second = world.create("r2", "/api/v1/tx").await;
+    assert_eq!(second.body["nonce"], 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_key_may_be_a_header_but_not_another_one() {
+    let world = World::new().await;
+    let with_key = |key: &str, body: &Value| {
+        let mut request = post("/api/v1/tx", body);
+        request
+            .headers_mut()
+            .insert("idempotency-key", key.parse().unwrap());
+        request
+    };
+    let mut body = transfer("r1");
+    body.as_object_mut().unwrap().remove("requestId");
+    let created = world.ask(with_key("r1", &body)).await;
+    assert_eq!(
+        (created.status.as_u16(), &created.body["requestId"]),
+        (202, &json!("r1"))
+    );
+    let same = world.ask(with_key("r1", &transfer("r1"))).await;
+    assert_eq!(same.body["txId"], created.body["txId"]);
+    let differ = world.ask(with_key("r2", &transfer("r1"))).await;
+    assert!(
+        differ
+            .problem(400, "invalid-header")
+            .contains("Idempotency-Key")
+    );
+    let batch = world.ask(with_key("r1", &json!({"txs": []}))).await;
+    batch.problem(400, "invalid-field");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_node_refuses_is_told() {
+    let world = World::new().await;
+    let changed = |name: &str, value: Value| {
+        let mut body = transfer("r1");
+        body[name] = value;
+        body
+    };
+    let unknown = world
+        .post("/api/v1/tx", &changed("chainId", json!(5)))
+        .await;
+    assert!(unknown.problem(404, "unknown-chain").contains('5'));
+    let stranger = changed("signer", json!(TO.to_string()));
+    world
+        .post("/api/v1/tx", &stranger)
+        .await
+        .problem(404, "unknown-signer");
+    let reverting = json!({"to": TO.to_string(), "data": format!("0x{}", hex(&REVERTS))});
+    world
+        .post("/api/v1/tx", &changed("payload", reverting))
+        .await
+        .problem(422, "call-reverts");
+    world.node.drain().await;
+    let late = world.create("r1", "/api/v1/tx").await;
+    late.problem(503, "draining");
+    assert_eq!(late.headers["retry-after"], "1");
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_batch_answers_each_item_for_itself_in_order() {
+    let world = World::new().await;
+    world.create("known", "/api/v1/tx").await;
+    let mut other_lane = transfer("r1");
+    other_lane["signer"] = json!(OTHER_SIGNER.to_string());
+    let mut bad = transfer("r2");
+    bad["payload"]["value"] = json!(1);
+    let mut nobody = transfer("r3");
+    nobody["signer"] = json!(TO.to_string());
+    let txs = json!([
+        transfer("r1"),
+        bad,
+        other_lane,
+        nobody,
+        transfer("known"),
+        transfer("r4")
+    ]);
+    let answer = world.post("/api/v1/tx/batch", &json!({"txs": txs})).await;
+    assert_eq!(answer.status, 200);
+    let results = answer.body["results"].as_array().unwrap();
+    let statuses: Vec<_> = results
+        .iter()
+        .map(|result| result["status"].as_u64())
+        .collect();
+    assert_eq!(statuses, [202, 400, 202, 404, 200, 202].map(Some));
+    assert!(
+        results[1]["problem"]["detail"]
+            .as_str()
+            .unwrap()
+            .contains("txs[1].payload.value")
+    );
+    assert_eq!(
+        results[3]["problem"]["type"],
+        "urn:lanekeeper:problem:unknown-signer"
+    );
+    assert!(results[1].get("tx").is_none() && results[0].get("problem").is_none());
+    assert_eq!(results[5]["tx"]["requestId"], "r4");
+
+    world
+        .post("/api/v1/tx/batch?wait=mined", &json!({"txs": []}))
+        .await
+        .problem(400, "invalid-query");
+    let many: Vec<_> = (0..501).map(|n| transfer(&n.to_string())).collect();
+    let over = world.post("/api/v1/tx/batch", &json!({"txs": many})).await;
+    assert!(over.problem(400, "invalid-field").contains("501"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiting_returns_when_it_got_that_far() {
+    let world = World::new().await;
+    let mined = world
+        .create("r1", "/api/v1/tx?wait=mined&timeout=30s")
+        .await;
+    assert_eq!(mined.status, 202);
+    assert_eq!(mined.body["receipt"]["status"], "success", "{}", mined.body);
+    let path = format!(
+        "/api/v1/tx/{}?wait=confirmed&timeout=2m",
+        mined.body["txId"].as_str().unwrap()
+    );
+    let chain = world.chain.clone();
+    let (confirmed, ()) = tokio::join!(world.get(&path), async {
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        chain.mine();
+        chain.mine();
+    });
+    assert_eq!(
+        (confirmed.status.as_u16(), &confirmed.body["state"]),
+        (200, &json!("CONFIRMED"))
+    );
+    assert!(confirmed.body["confirmedAt"].is_string());
+    let known = world.create("r1", "/api/v1/tx?wait=confirmed").await;
+    assert_eq!(
+        (known.status.as_u16(), &known.body["state"]),
+        (200, &json!("CONFIRMED"))
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_that_is_over_gives_the_tx_as_it_is() {
+    let world = World::with(MemoryChain::new(CHAIN), |_| {}).await;
+    let started = Instant::now();
+    let answer = world
+        .create("r1", "/api/v1/tx?wait=mined&timeout=700ms")
+        .await;
+    assert_eq!(
+        (answer.status.as_u16(), &answer.body["receipt"]),
+        (202, &Value::Null)
+    );
+    assert!(started.elapsed() >= Duration::from_millis(700));
+    let again = world.create("r1", "/api/v1/tx?wait=mined&timeout=0s").await;
+    assert_eq!(again.status, 200);
+    let path = format!(
+        "/api/v1/tx/{}?wait=mined&timeout=1s",
+        again.body["txId"].as_str().unwrap()
+    );
+    assert_eq!(world.get(&path).await.status, 200);
+}
+
+#[tokio::test(start_paused = true)]
+async fn too_many_waiters_are_refused_before_anything_is_accepted() {
+    let world = World::with(MemoryChain::new(CHAIN), |config| config.max_waiters = 1).await;
+    let first = world.create("r1", "/api/v1/tx?wait=mined&timeout=10s");
+    let second = async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        world.create("r2", "/api/v1/tx?wait=mined").await
+    };
+    let (first, second) = tokio::join!(first, second);
+    assert_eq!(first.status, 202);
+    second.problem(429, "too-many-waiters");
+    assert_eq!(second.headers["retry-after"], "1");
+    let path = format!("/api/v1/tx/by-request?signer={SIGNER}&requestId=r2");
+    world.get(&path).await.problem(404, "unknown-tx");
+    // The place is free again, and who does not wait needs none.
+    assert_eq!(
+        world
+            .create("r3", "/api/v1/tx?wait=mined&timeout=1s")
+            .await
+            .status,
+        202
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_stops_answers_its_waiters() {
+    let world = World::with(MemoryChain::new(CHAIN), |_| {}).await;
+    let started = Instant::now();
+    let (answer, ()) = tokio::join!(
+        world.create("r1", "/api/v1/tx?wait=mined&timeout=2m"),
+        async {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            world.closing.send_replace(true);
+        }
+    );
+    assert_eq!(answer.status, 202);
+    assert!(started.elapsed() < Duration::from_secs(2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn bodies_are_bounded_and_declared() {
+    let world = World::with(MemoryChain::new(CHAIN), |config| config.max_body = 1_000).await;
+    let typed = |kind: &str, body: String| {
+        Request::post("/api/v1/tx")
+            .header("content-type", kind)
+            .body(Body::from(body))
+            .unwrap()
+    };
+    let good = transfer("r1").to_string();
+    let padded = format!("{good}{}", " ".repeat(1_000));
+    world
+        .ask(typed("application/json", padded))
+        .await
+        .problem(413, "body-too-large");
+    for kind in ["text/plain", "application/x-www-form-urlencoded", ""] {
+        let answer = world.ask(typed(kind, good.clone())).await;
+        assert!(
+            answer
+                .problem(415, "unsupported-media-type")
+                .contains("Content-Type")
+        );
+    }
+    let bare = Request::post("/api/v1/tx")
+        .body(Body::from(good.clone()))
+        .unwrap();
+    world.ask(bare).await.problem(415, "unsupported-media-type");
+    let mut zipped = typed("application/json", good.clone());
+    zipped
+        .headers_mut()
+        .insert("content-encoding", "gzip".parse().unwrap());
+    world
+        .ask(zipped)
+        .await
+        .problem(415, "unsupported-media-type");
+    let charset = typed("Application/JSON; charset=utf-8", good);
+    assert_eq!(world.ask(charset).await.status, 202);
+    // A body without a declared length is cut off where it gets too long, or when it stops coming.
+    let endless = futures::stream::repeat_with(|| Ok::<_, std::io::Error>("          "));
+    let request = |body: Body| {
+        Request::post("/api/v1/tx")
+            .header("content-type", "application/json")
+            .body(body)
+            .unwrap()
+    };
+    let answer = world.ask(request(Body::from_stream(endless))).await;
+    answer.problem(413, "body-too-large");
+    let silent = futures::stream::pending::<Result<&str, std::io::Error>>();
+    world
+        .ask(request(Body::from_stream(silent)))
+        .await
+        .problem(408, "body-timeout");
+    let broken = futures::stream::once(async { Err::<&str, _>(std::io::Error::other("reset")) });
+    let answer = world.ask(request(Body::from_stream(broken))).await;
+    assert!(answer.problem(400, "invalid-json").contains("broke off"));
+    let parts: Vec<_> = transfer("r2")
+        .to_string()
+        .bytes()
+        .map(|byte| vec![byte])
+        .collect();
+    let parts = futures::stream::iter(parts).map(Ok::<_, std::io::Error>);
+    let answer = world.ask(request(Body::from_stream(parts))).await;
+    assert_eq!(answer.status, 202, "{}", answer.body);
+}

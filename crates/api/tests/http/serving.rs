@@ -1,0 +1,131 @@
+//! Real sockets: keep-alive, slow peers, and the end.
+
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use crate::world::{World, transfer};
+
+struct Server {
+    world: World,
+    address: std::net::SocketAddr,
+    closing: watch::Sender<bool>,
+    serving: JoinHandle<std::io::Result<()>>,
+}
+
+async fn start() -> Server {
+    let world = World::warm().await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (closing, closed) = watch::channel(false);
+    let serving = tokio::spawn(api::serve(listener, world.router.clone(), closed));
+    Server {
+        world,
+        address,
+        closing,
+        serving,
+    }
+}
+
+/// Reads one answer with a declared length: its head and its body.
+async fn answer(stream: &mut TcpStream) -> (String, Value) {
+    let mut bytes = Vec::new();
+    loop {
+        let text = String::from_utf8_lossy(&bytes).into_owned();
+        if let Some((head, body)) = text.split_once("\r\n\r\n") {
+            let length = head
+                .lines()
+                .find_map(|line| line.strip_prefix("content-length: "))
+                .map_or(0, |length| length.parse().unwrap());
+            if body.len() >= length {
+                return (
+                    head.to_owned(),
+                    serde_json::from_str(body).unwrap_or(Value::Null),
+                );
+            }
+        }
+        assert!(
+            stream.read_buf(&mut bytes).await.unwrap() > 0,
+            "the server hung up: {text}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn many_requests_go_over_one_connection_until_the_node_stops() {
+    let server = start().await;
+    let mut stream = TcpStream::connect(server.address).await.unwrap();
+    for n in 0..20 {
+        let body = transfer(&format!("r{n}")).to_string();
+        let request = format!(
+            "POST /api/v1/tx HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n\
+             Content-Length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let (head, tx) = answer(&mut stream).await;
+        assert!(head.starts_with("HTTP/1.1 202 "), "{head}");
+        assert!(head.contains("lanekeeper-node: a"), "{head}");
+        assert_eq!(tx["nonce"], n + 1);
+    }
+    server.closing.send_replace(true);
+    // An idle connection is closed, the listener is gone, and serving ends.
+    assert_eq!(stream.read(&mut [0; 1]).await.unwrap(), 0);
+    server.serving.await.unwrap().unwrap();
+    assert!(TcpStream::connect(server.address).await.is_err());
+    drop(server.world);
+}
+
+#[tokio::test]
+async fn a_request_under_way_is_answered_before_the_end() {
+    let server = start().await;
+    let mut stream = TcpStream::connect(server.address).await.unwrap();
+    let body = transfer("r1").to_string();
+    let head = format!(
+        "POST /api/v1/tx HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n\
+         Content-Length: {}\r\nExpect: 100-continue\r\n\r\n",
+        body.len()
+    );
+    stream.write_all(head.as_bytes()).await.unwrap();
+    // The server asks for the body: the request is under way.
+    let mut interim = [0; 25];
+    stream.read_exact(&mut interim).await.unwrap();
+    assert!(interim.starts_with(b"HTTP/1.1 100"));
+    server.closing.send_replace(true);
+    stream.write_all(body.as_bytes()).await.unwrap();
+    let (head, _) = answer(&mut stream).await;
+    assert!(head.starts_with("HTTP/1.1 202 "), "{head}");
+    server.serving.await.unwrap().unwrap();
+    drop(server.world);
+}
+
+#[tokio::test]
+async fn what_is_no_http_ends_its_connection_only() {
+    let server = start().await;
+    let mut bad = TcpStream::connect(server.address).await.unwrap();
+    bad.write_all(b"\x16\x03\x01 hello\r\n\r\n").await.unwrap();
+    let mut rest = Vec::new();
+    bad.read_to_end(&mut rest).await.unwrap();
+    let mut good = TcpStream::connect(server.address).await.unwrap();
+    good.write_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        .await
+        .unwrap();
+    assert!(answer(&mut good).await.0.starts_with("HTTP/1.1 200 "));
+    drop((server.world, server.closing));
+}
+
+/// With time standing still, the clock jumps to the next timer as soon as nothing else can happen.
+#[tokio::test(start_paused = true)]
+async fn a_head_that_does_not_come_is_not_waited_for() {
+    let server = start().await;
+    let mut slow = TcpStream::connect(server.address).await.unwrap();
+    slow.write_all(b"GET /healthz HT").await.unwrap();
+    let mut rest = Vec::new();
+    let ended = tokio::time::timeout(Duration::from_secs(80), slow.read_to_end(&mut rest)).await;
+    assert!(ended.is_ok(), "the connection was held open");
+    drop((server.world, server.closing));
+}

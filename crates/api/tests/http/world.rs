@@ -1,0 +1,195 @@
+//! A node with its door, and a caller.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::ApiConfig;
+use axum::Router;
+use axum::body::{Body, to_bytes};
+use axum::http::{HeaderMap, Request, StatusCode};
+use axum::response::Response;
+use domain::lane::ChainQuery;
+use domain::lease::LeaseTerms;
+use domain::window::{Depth, Release, Window};
+use domain::{Address, ChainId, FeeRules, LaneRules, NodeName};
+use engine::node::{ChainRules, Node, NodeConfig, NonKeeper, Ports};
+use engine::ports::{Chain, Clock};
+use engine::tasks::Tasks;
+use hyper::service::Service;
+use hyper_util::service::TowerToHyperService;
+use serde_json::{Value, json};
+use sim::chain::{MemoryChain, MemorySigner};
+use sim::clock::SimClock;
+use sim::store::MemoryStore;
+use tokio::sync::watch;
+
+pub(crate) const CHAIN: ChainId = ChainId(31_337);
+pub(crate) const SIGNER: Address = Address::repeat_byte(0x11);
+pub(crate) const OTHER_SIGNER: Address = Address::repeat_byte(0x22);
+pub(crate) const TO: Address = Address::repeat_byte(0x33);
+
+pub(crate) struct World {
+    pub(crate) node: Node,
+    pub(crate) chain: MemoryChain,
+    pub(crate) router: Router,
+    pub(crate) closing: watch::Sender<bool>,
+}
+
+/// An answer, read to its end.
+pub(crate) struct Answer {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Value,
+}
+
+impl World {
+    /// A node whose chain mines at once.
+    pub(crate) async fn new() -> Self {
+        Self::with(MemoryChain::new(CHAIN).auto_mining(), |_| {}).await
+    }
+
+    /// A node on this chain, with a changed door.
+    pub(crate) async fn with(chain: MemoryChain, change: impl FnOnce(&mut ApiConfig)) -> Self {
+        let clock: Arc<dyn Clock> = Arc::new(SimClock::new(7));
+        let chains: Vec<Arc<dyn Chain>> = vec![Arc::new(chain.clone())];
+        let ports = Ports {
+            store: Arc::new(MemoryStore::new(Arc::clone(&clock))),
+            chains,
+            signer: Arc::new(MemorySigner::new(vec![SIGNER, OTHER_SIGNER])),
+            clock: Arc::clone(&clock),
+        };
+        let node = Node::start(ports, node_config(), Tasks::new())
+            .await
+            .unwrap();
+        let (closing, closed) = watch::channel(false);
+        let mut config = ApiConfig {
+            max_body: ApiConfig::MAX_BODY,
+            max_waiters: 10,
+            max_streams: 2,
+            metrics: Arc::new(|| "lanekeeper_up 1\n".to_owned()),
+            clock,
+            closing: closed,
+        };
+        change(&mut config);
+        let router = api::router(node.handle(), config);
+        Self {
+            node,
+            chain,
+            router,
+            closing,
+        }
+    }
+
+    /// A node that knows its lane's place on chain: from now on a nonce comes with the acceptance.
+    pub(crate) async fn warm() -> Self {
+        let world = Self::new().await;
+        let first = world.create("first", "/api/v1/tx?wait=mined").await;
+        assert_eq!(first.body["receipt"]["status"], "success", "{}", first.body);
+        world
+    }
+
+    pub(crate) async fn send(&self, request: Request<Body>) -> Response {
+        let service = TowerToHyperService::new(self.router.clone());
+        service.call(request).await.unwrap()
+    }
+
+    pub(crate) async fn ask(&self, request: Request<Body>) -> Answer {
+        let response = self.send(request).await;
+        let (parts, body) = response.into_parts();
+        let bytes = to_bytes(body, 64 << 20).await.unwrap();
+        let body = serde_json::from_slice(&bytes)
+            .unwrap_or_else(|_| Value::String(String::from_utf8_lossy(&bytes).into_owned()));
+        Answer {
+            status: parts.status,
+            headers: parts.headers,
+            body,
+        }
+    }
+
+    pub(crate) async fn get(&self, path: &str) -> Answer {
+        self.ask(Request::get(path).body(Body::empty()).unwrap())
+            .await
+    }
+
+    pub(crate) async fn post(&self, path: &str, body: &Value) -> Answer {
+        self.ask(post(path, body)).await
+    }
+
+    /// Posts one tx with this key.
+    pub(crate) async fn create(&self, request_id: &str, path: &str) -> Answer {
+        self.post(path, &transfer(request_id)).await
+    }
+}
+
+pub(crate) fn post(path: &str, body: &Value) -> Request<Body> {
+    Request::post(path)
+        .header("content-type", "application/json")
+        .body(Body::from(body.to_string()))
+        .unwrap()
+}
+
+pub(crate) fn transfer(request_id: &str) -> Value {
+    json!({
+        "chainId": CHAIN.0, "signer": SIGNER.to_string(), "requestId": request_id,
+        "payload": {"to": TO.to_string(), "value": "1", "gas": "21000"},
+    })
+}
+
+impl Answer {
+    /// Expects a problem document of this kind and status, and gives its detail.
+    #[track_caller]
+    pub(crate) fn problem(&self, status: u16, slug: &str) -> &str {
+        assert_eq!(
+            self.body["type"],
+            format!("urn:lanekeeper:problem:{slug}"),
+            "{}",
+            self.body
+        );
+        assert_eq!(self.status, status);
+        assert_eq!(self.body["status"], status);
+        assert_eq!(self.headers["content-type"], "application/problem+json");
+        self.body["detail"].as_str().unwrap()
+    }
+}
+
+fn node_config() -> NodeConfig {
+    let lane = LaneRules {
+        window: Window {
+            limit: None,
+            releases: Release::Mined,
+        },
+        depth: Depth::auto(),
+        fee: FeeRules::OPEN,
+        required: 2,
+        watch_depth: 64,
+        tell_progress: false,
+        resubmit_interval: None,
+        gap_fill_after: Duration::from_secs(15),
+        max_chain_jump: 64,
+        chain_query: ChainQuery::Pending,
+        chain_nonce_timeout: Duration::from_secs(30),
+        stale_receipt_timeout: Duration::from_secs(60),
+    };
+    let rules = ChainRules {
+        lane,
+        gas_margin_percent: 120,
+        poll_interval: Duration::from_millis(100),
+        receipt_workers: 4,
+    };
+    NodeConfig {
+        name: NodeName("a".into()),
+        advertise: None,
+        lease: LeaseTerms {
+            duration: Duration::from_secs(10),
+            renew_interval: Duration::from_secs(3),
+            clock_skew_allowance: Duration::from_secs(1),
+            idle_release: Duration::from_secs(60),
+        },
+        shards: 2,
+        inbox: 1_000,
+        waiters: 1_000,
+        chains: BTreeMap::from([(CHAIN, rules)]),
+        non_keeper: NonKeeper::Queue,
+    }
+}

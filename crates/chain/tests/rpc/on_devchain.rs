@@ -1,0 +1,320 @@
+//! The whole port against a real node: the dev chain, over HTTP, with keys that sign.
+
+use std::time::Duration;
+
+use chain::devchain::{DevChain, DevChainConfig, Mining, Served, dev_accounts};
+use chain::keys::{self, KeySource, LocalSigner};
+use chain::rpc::{EndpointUrl, RpcChain};
+use domain::attempt::Outgoing;
+use domain::lane::ChainQuery;
+use domain::{
+    Address, Attempt, AttemptKind, B256, Bytes, ChainId, Fees, Inclusion, Nonce, SendOutcome, Time,
+    TxId, U256, Unsigned,
+};
+use engine::ports::{BlockTag, Call, CallFailed, Chain, Signer};
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+
+use crate::fake::{CHAIN, chain_of};
+
+const GWEI: u128 = 1_000_000_000;
+/// Init code that reverts with the custom error 0xdeadbeef.
+const REVERTING: [u8; 16] = [
+    0x63, 0xde, 0xad, 0xbe, 0xef, 0x60, 0xe0, 0x1b, 0x60, 0x00, 0x52, 0x60, 0x04, 0x60, 0x00, 0xfd,
+];
+
+/// A dev chain, a port to it, and one rich account.
+struct World {
+    chain: RpcChain,
+    signer: LocalSigner,
+    account: Address,
+    url: String,
+    _served: Served,
+}
+
+impl World {
+    async fn start(mining: Mining) -> Self {
+        let config = DevChainConfig {
+            mining,
+            heartbeat: None,
+            ..DevChainConfig::new(None)
+        };
+        let devchain = DevChain::open(config).unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let served = devchain.serve(listener).unwrap();
+        let url = format!("http://{}", served.local_addr());
+        let (account, key) = dev_accounts(1)[0];
+        Self {
+            chain: chain_of(vec![EndpointUrl::parse(&url).unwrap()]),
+            signer: keys::load(vec![KeySource::Inline(key.to_string()).into()]).unwrap(),
+            account,
+            url,
+            _served: served,
+        }
+    }
+
+    fn transfer(&self, nonce: u64, max_fee: u128) -> Unsigned {
+        Unsigned {
+            tx_id: TxId(Default::default()),
+            kind: AttemptKind::Original,
+            chain_id: CHAIN,
+            signer: self.account,
+            nonce: Nonce(nonce),
+            to: Some(Address::repeat_byte(7)),
+            value: U256::from(1),
+            data: Bytes::new(),
+            gas: 21_000,
+            fees: Fees::Eip1559 {
+                max_fee,
+                max_priority_fee: GWEI,
+            },
+        }
+    }
+
+    async fn sign(&self, envelopes: Vec<Unsigned>) -> Vec<Attempt> {
+        let signed = self.signer.sign(envelopes, Time(0)).await;
+        signed.into_iter().collect::<Result<_, _>>().unwrap()
+    }
+
+    async fn send(&self, attempts: &[Attempt]) -> Vec<SendOutcome> {
+        let outgoing: Vec<Outgoing> = attempts
+            .iter()
+            .map(|attempt| Outgoing {
+                nonce: attempt.nonce,
+                hash: attempt.hash,
+                raw: attempt.raw.clone(),
+            })
+            .collect();
+        self.chain.send(&outgoing).await
+    }
+
+    /// Asks the node for something that the port does not offer.
+    async fn control(&self, method: &str) -> Value {
+        let body = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": [] });
+        let answer = reqwest::Client::new()
+            .post(&self.url)
+            .json(&body)
+            .send()
+            .await
+            .unwrap();
+        answer.json().await.unwrap()
+    }
+
+    /// Polls until all of these are mined.
+    async fn mined(&self, hashes: &[B256]) -> Vec<Inclusion> {
+        let poll = async {
+            loop {
+                let found = self.chain.receipts(hashes).await.unwrap();
+                if found.len() == hashes.len() {
+                    return found;
+                }
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(30), poll)
+            .await
+            .expect("mined in time")
+    }
+}
+
+#[tokio::test]
+async fn a_transfer_from_envelope_to_receipt() {
+    let world = World::start(Mining::Instant).await;
+    let World { chain, account, .. } = &world;
+    assert_eq!(chain.endpoints()[0].1, false, "not asked yet");
+    assert_eq!(
+        chain
+            .header(BlockTag::Latest)
+            .await
+            .unwrap()
+            .unwrap()
+            .number,
+        0
+    );
+    assert_eq!(chain.endpoints()[0].1, true);
+    let nonces = chain.nonces(*account, ChainQuery::Pending).await.unwrap();
+    assert_eq!((nonces.latest, nonces.pending), (Nonce(0), Nonce(0)));
+
+    let quote = chain.fee_quote().await.unwrap();
+    assert!(quote.base_fee.unwrap() > 0 && quote.tip > 0, "{quote:?}");
+    let call = Call {
+        from: *account,
+        to: Some(Address::repeat_byte(7)),
+        value: U256::from(1),
+        data: Bytes::new(),
+    };
+    assert_eq!(chain.estimate_gas(&call).await, Ok(21_000));
+
+    let count = 120;
+    let attempts = world
+        .sign((0..count).map(|n| world.transfer(n, 10 * GWEI)).collect())
+        .await;
+    assert!(
+        world
+            .send(&attempts)
+            .await
+            .iter()
+            .all(|outcome| *outcome == SendOutcome::Accepted)
+    );
+    let hashes: Vec<B256> = attempts.iter().map(|attempt| attempt.hash).collect();
+    let inclusions = world.mined(&hashes).await;
+    assert!(
+        inclusions
+            .iter()
+            .all(|inclusion| inclusion.succeeded && inclusion.gas_used == 21_000)
+    );
+
+    let nonces = chain.nonces(*account, ChainQuery::Latest).await.unwrap();
+    assert_eq!(
+        (nonces.latest, nonces.pending),
+        (Nonce(count), Nonce(count))
+    );
+    let head = chain.header(BlockTag::Latest).await.unwrap().unwrap();
+    let headers = chain.headers(0, head.number + 5).await.unwrap();
+    assert_eq!(headers.last(), Some(&head));
+    assert!(
+        headers
+            .windows(2)
+            .all(|pair| pair[1].parent_hash == pair[0].hash)
+    );
+    assert_eq!(
+        chain.header(BlockTag::Number(head.number)).await.unwrap(),
+        Some(head)
+    );
+    assert_eq!(
+        chain.header(BlockTag::Hash(head.hash)).await.unwrap(),
+        Some(head)
+    );
+    assert_eq!(
+        chain
+            .header(BlockTag::Hash(B256::repeat_byte(9)))
+            .await
+            .unwrap(),
+        None
+    );
+
+    let mut of_blocks = Vec::new();
+    for header in &headers {
+        of_blocks.extend(chain.block_receipts(header.hash).await.unwrap().unwrap());
+    }
+    assert_eq!(of_blocks, inclusions);
+    assert_eq!(
+        chain.block_receipts(B256::repeat_byte(9)).await.unwrap(),
+        None
+    );
+    assert!(
+        world.send(&attempts[..1]).await != [SendOutcome::Accepted],
+        "mined: not in the pool"
+    );
+    assert_eq!(world.send(&attempts[..1]).await, [SendOutcome::NonceTooLow]);
+}
+
+#[tokio::test]
+async fn the_pool_is_told_apart_from_the_chain() {
+    let world = World::start(Mining::Manual).await;
+    let attempts = world
+        .sign((0..3).map(|n| world.transfer(n, 10 * GWEI)).collect())
+        .await;
+    assert_eq!(world.send(&attempts).await, vec![SendOutcome::Accepted; 3]);
+    assert_eq!(
+        world.send(&attempts).await,
+        vec![SendOutcome::Accepted; 3],
+        "already known"
+    );
+    let nonces = world
+        .chain
+        .nonces(world.account, ChainQuery::Pending)
+        .await
+        .unwrap();
+    assert_eq!((nonces.latest, nonces.pending), (Nonce(0), Nonce(3)));
+    let hashes: Vec<B256> = attempts.iter().map(|attempt| attempt.hash).collect();
+    assert_eq!(world.chain.receipts(&hashes).await.unwrap(), []);
+
+    let cheap = world.sign(vec![world.transfer(0, 10 * GWEI + 1)]).await;
+    assert!(matches!(
+        world.send(&cheap).await[0],
+        SendOutcome::ReplacementUnderpriced(_)
+    ));
+    let rich = Unsigned {
+        value: U256::MAX >> 8,
+        ..world.transfer(3, 10 * GWEI)
+    };
+    let no_gas = Unsigned {
+        gas: 20_000,
+        ..world.transfer(3, 10 * GWEI)
+    };
+    let no_tip = Unsigned {
+        fees: Fees::Eip1559 {
+            max_fee: 10 * GWEI,
+            max_priority_fee: 0,
+        },
+        ..world.transfer(3, 10 * GWEI)
+    };
+    let other_chain = Unsigned {
+        chain_id: ChainId(5),
+        ..world.transfer(3, 10 * GWEI)
+    };
+    let refused = world.sign(vec![rich, no_gas, no_tip, other_chain]).await;
+    let outcomes = world.send(&refused).await;
+    assert!(
+        matches!(outcomes[0], SendOutcome::Underfunded(_)),
+        "{:?}",
+        outcomes[0]
+    );
+    assert!(
+        matches!(outcomes[1], SendOutcome::Rejected(_)),
+        "{:?}",
+        outcomes[1]
+    );
+    assert!(
+        matches!(outcomes[2], SendOutcome::Underpriced(_)),
+        "{:?}",
+        outcomes[2]
+    );
+    assert!(
+        matches!(outcomes[3], SendOutcome::Rejected(_)),
+        "{:?}",
+        outcomes[3]
+    );
+
+    assert!(world.control("evm_mine").await.get("error").is_none());
+    assert_eq!(world.mined(&hashes).await.len(), 3);
+}
+
+#[tokio::test]
+async fn a_revert_is_foretold_and_explained() {
+    let world = World::start(Mining::Instant).await;
+    let data = Bytes::from_static(&REVERTING);
+    let call = |value| Call {
+        from: world.account,
+        to: None,
+        value,
+        data: data.clone(),
+    };
+    let reason = "custom error 0xdeadbeef".to_owned();
+    let foretold = world.chain.estimate_gas(&call(U256::ZERO)).await;
+    assert_eq!(foretold, Err(CallFailed::Reverted(reason.clone())));
+    let poor = world.chain.estimate_gas(&call(U256::MAX >> 8)).await;
+    assert!(matches!(poor, Err(CallFailed::Underfunded(_))), "{poor:?}");
+
+    let deploy = Unsigned {
+        to: None,
+        value: U256::ZERO,
+        data: data.clone(),
+        gas: 100_000,
+        ..world.transfer(0, 10 * GWEI)
+    };
+    let attempts = world.sign(vec![deploy]).await;
+    assert_eq!(world.send(&attempts).await, [SendOutcome::Accepted]);
+    let mined = world.mined(&[attempts[0].hash]).await;
+    assert!(!mined[0].succeeded);
+    assert_eq!(
+        world.chain.revert_reason(&mined[0]).await.unwrap(),
+        Some(reason)
+    );
+    let unknown = Inclusion {
+        tx_hash: B256::repeat_byte(3),
+        ..mined[0].clone()
+    };
+    assert_eq!(world.chain.revert_reason(&unknown).await.unwrap(), None);
+}

@@ -1,0 +1,643 @@
+//! Reads over JSON-RPC when nodes are wrong, slow, limited or gone.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use crate::fake::{CHAIN, Fake, Say, chain_of, chain_with_timeout, nobody};
+use domain::lane::ChainQuery;
+use domain::{Address, B256, Bytes, FeeQuote, Nonce, U256};
+use engine::ports::{BlockTag, Call, CallFailed, Chain, ChainError};
+use serde_json::{Value, json};
+
+fn block(number: u64) -> Value {
+    json!({
+        "number": format!("{number:#x}"), "hash": hash(number), "parentHash": hash(number.wrapping_sub(1)),
+        "timestamp": "0x5", "baseFeePerGas": "0x7", "transactions": [hash(100), hash(101)],
+    })
+}
+
+fn hash(number: u64) -> B256 {
+    B256::left_padding_from(&number.to_be_bytes())
+}
+
+fn receipt(tx: B256, block: B256) -> Value {
+    json!({
+        "transactionHash": tx, "blockHash": block, "blockNumber": "0x9", "status": "0x1",
+        "gasUsed": "0x5208", "effectiveGasPrice": "0x3", "contractAddress": null, "type": "0x7e",
+    })
+}
+
+fn call() -> Call {
+    Call {
+        from: Address::repeat_byte(1),
+        to: Some(Address::repeat_byte(2)),
+        value: U256::from(1),
+        data: Bytes::new(),
+    }
+}
+
+#[tokio::test]
+async fn an_endpoint_of_another_chain_is_never_used() {
+    let other = Fake::start_bare(true, |method, _| match method {
+        "eth_chainId" => Say::Result(json!("0x5")),
+        _ => Say::Result(block(1)),
+    })
+    .await;
+    let chain = other.chain();
+    for _ in 0..3 {
+        let error = chain.header(BlockTag::Latest).await.unwrap_err();
+        assert!(
+            matches!(&error, ChainError::Unusable(why) if why.contains("serves chain 5")),
+            "{error}"
+        );
+    }
+    assert_eq!(other.methods(), Vec::<String>::new());
+    assert_eq!(
+        chain.endpoints(),
+        vec![(other.url().name().to_owned(), false)]
+    );
+
+    let ours = Fake::start(|_, _| Say::Result(block(1))).await;
+    let chain = chain_of(vec![other.url(), ours.url()]);
+    assert_eq!(
+        chain
+            .header(BlockTag::Latest)
+            .await
+            .unwrap()
+            .unwrap()
+            .number,
+        1
+    );
+    assert_eq!(other.methods(), Vec::<String>::new());
+    let health: Vec<bool> = chain
+        .endpoints()
+        .into_iter()
+        .map(|(_, answers)| answers)
+        .collect();
+    assert_eq!(health, [false, true]);
+}
+
+#[tokio::test]
+async fn bad_answers_are_errors_and_never_panics() {
+    let bodies = [
+        "",
+        "null",
+        "[]",
+        "{}",
+        "[null]",
+        "<html>bad gateway</html>",
+        "\u{0}",
+        "{\"id\":0}",
+        r#"{"id":0,"result":null}"#,
+        r#"{"id":0,"result":"0x"}"#,
+        r#"{"id":0,"result":-1}"#,
+        r#"{"id":0,"result":"0xzz"}"#,
+        r#"{"id":0,"result":[1,{}]}"#,
+        r#"{"id":0,"result":{"number":"0x1"}}"#,
+        r#"{"id":0,"result":"0xffffffffffffffffffffffffffffffffff"}"#,
+        r#"[{"id":7,"result":1}]"#,
+        r#"{"id":0,"error":null}"#,
+        r#"{"id":0,"error":"no"}"#,
+        r#"{"id":0,"error":{"code":[],"message":7}}"#,
+        r#"{"id":0,"result":{"baseFeePerGas":[],"reward":[]}}"#,
+    ];
+    for body in bodies {
+        let fake = Fake::start(move |_, _| Say::raw(200, body)).await;
+        let chain = fake.chain();
+        let mined = domain::Inclusion {
+            tx_hash: hash(1),
+            block_number: 0,
+            block_hash: hash(1),
+            succeeded: false,
+            gas_used: 1,
+            effective_gas_price: 1,
+            contract_address: None,
+            revert_reason: None,
+        };
+        let unusable = |error: ChainError| {
+            assert!(matches!(error, ChainError::Unusable(_)), "{body}: {error}")
+        };
+        // A null is a fair answer to some of these; everything else is refused.
+        if let Err(error) = chain.header(BlockTag::Latest).await {
+            unusable(error)
+        }
+        if let Err(error) = chain.block_receipts(hash(1)).await {
+            unusable(error)
+        }
+        if let Err(error) = chain.receipts(&[hash(1)]).await {
+            unusable(error)
+        }
+        if let Err(error) = chain.revert_reason(&mined).await {
+            unusable(error)
+        }
+        unusable(chain.receipts(&[hash(1), hash(2)]).await.unwrap_err());
+        unusable(chain.headers(1, 3).await.unwrap_err());
+        unusable(
+            chain
+                .nonces(Address::ZERO, ChainQuery::Pending)
+                .await
+                .unwrap_err(),
+        );
+        unusable(chain.fee_quote().await.unwrap_err());
+        let estimate = chain.estimate_gas(&call()).await.unwrap_err();
+        assert!(
+            matches!(
+                estimate,
+                CallFailed::Chain(ChainError::Unusable(_)) | CallFailed::Refused(_)
+            ),
+            "{body}: {estimate}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn http_trouble_is_unreachable() {
+    for status in [429, 500, 502, 503, 401, 302] {
+        let fake = Fake::start(move |_, _| Say::raw(status, "no")).await;
+        let error = fake.chain().header(BlockTag::Latest).await.unwrap_err();
+        assert!(
+            matches!(&error, ChainError::Unreachable(why) if why.contains(&status.to_string())),
+            "{error}"
+        );
+    }
+    let chain = chain_of(vec![nobody().await]);
+    let error = chain.header(BlockTag::Latest).await.unwrap_err();
+    assert!(
+        matches!(&error, ChainError::Unreachable(why) if why.contains("cannot connect")),
+        "{error}"
+    );
+}
+
+#[tokio::test]
+async fn an_error_in_json_counts_whatever_the_status() {
+    let fake =
+        Fake::start(|_, _| Say::raw(400, r#"{"id":0,"error":{"code":-1,"message":"why not"}}"#))
+            .await;
+    let error = fake.chain().header(BlockTag::Latest).await.unwrap_err();
+    assert!(
+        matches!(&error, ChainError::Unusable(why) if why.contains("why not")),
+        "{error}"
+    );
+}
+
+#[tokio::test]
+async fn every_call_has_a_deadline() {
+    let fake = Fake::start(|_, _| Say::Never).await;
+    let chain = chain_with_timeout(vec![fake.url()], Duration::from_secs(1));
+    let error = chain.header(BlockTag::Latest).await.unwrap_err();
+    assert!(
+        matches!(&error, ChainError::Unreachable(why) if why.contains("no answer within")),
+        "{error}"
+    );
+    assert_eq!(
+        chain.endpoints(),
+        vec![(fake.url().name().to_owned(), false)]
+    );
+}
+
+#[tokio::test]
+async fn an_answer_without_end_is_cut_off() {
+    let fake = Fake::start(|_, _| Say::Raw(200, vec![b' '; 65 << 20])).await;
+    let error = fake.chain().header(BlockTag::Latest).await.unwrap_err();
+    assert!(
+        matches!(&error, ChainError::Unusable(why) if why.contains("longer than")),
+        "{error}"
+    );
+}
+
+#[tokio::test]
+async fn reads_go_to_the_next_endpoint_and_come_back() {
+    let works = Arc::new(AtomicBool::new(false));
+    let switch = works.clone();
+    let first = Fake::start(move |_, _| {
+        if switch.load(Ordering::SeqCst) {
+            Say::Result(block(7))
+        } else {
+            Say::raw(200, "garbage")
+        }
+    })
+    .await;
+    let second = Fake::start(|_, _| Say::Result(block(8))).await;
+    let chain = chain_of(vec![first.url(), nobody().await, second.url()]);
+    for _ in 0..3 {
+        assert_eq!(
+            chain
+                .header(BlockTag::Latest)
+                .await
+                .unwrap()
+                .unwrap()
+                .number,
+            8
+        );
+    }
+    // The broken one was asked once and then left alone for a while.
+    assert_eq!(first.methods().len(), 1);
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_secs(6)).await;
+    tokio::time::resume();
+    works.store(true, Ordering::SeqCst);
+    assert_eq!(
+        chain
+            .header(BlockTag::Latest)
+            .await
+            .unwrap()
+            .unwrap()
+            .number,
+        7
+    );
+    let error = chain.headers(1, 1).await.unwrap_err();
+    let ChainError::Unusable(why) = &error else {
+        panic!("{error}")
+    };
+    for endpoint in [first.url(), second.url()] {
+        assert!(why.contains(endpoint.name()), "{why}");
+    }
+}
+
+#[tokio::test]
+async fn a_broken_connection_is_tried_again_for_reads() {
+    let broken = AtomicBool::new(true);
+    let fake = Fake::start(move |_, _| {
+        if broken.swap(false, Ordering::SeqCst) {
+            Say::Hangup
+        } else {
+            Say::Result(block(1))
+        }
+    })
+    .await;
+    assert!(
+        fake.chain()
+            .header(BlockTag::Latest)
+            .await
+            .unwrap()
+            .is_some()
+    );
+    assert_eq!(fake.methods().len(), 2);
+}
+
+#[tokio::test]
+async fn connections_are_used_again_and_credentials_stay_secret() {
+    let fake = Fake::start(|_, _| Say::raw(500, "no")).await;
+    let url = fake.url_with("user:hunter2", "/v3/hunter2?key=hunter2");
+    let chain = chain_of(vec![url]);
+    for _ in 0..20 {
+        let error = chain.header(BlockTag::Latest).await.unwrap_err();
+        assert!(
+            !format!("{error} {error:?} {chain:?}").contains("hunter2"),
+            "{error}"
+        );
+    }
+    assert_eq!(fake.connections(), 1);
+    assert_eq!(fake.authorizations(), ["Basic dXNlcjpodW50ZXIy"]);
+    let unreached = chain_of(vec![
+        "http://user:hunter2@127.0.0.1:1/hunter2".parse().unwrap(),
+    ]);
+    let error = unreached.header(BlockTag::Latest).await.unwrap_err();
+    assert!(!format!("{error:?}").contains("hunter2"), "{error}");
+}
+
+#[tokio::test]
+async fn headers_stop_where_the_node_has_no_more() {
+    let fake = Fake::start(|_, params| {
+        let number = u64::from_str_radix(&params[0].as_str().unwrap()[2..], 16).unwrap();
+        Say::Result(if number <= 130 {
+            block(number)
+        } else {
+            Value::Null
+        })
+    })
+    .await;
+    let chain = fake.chain();
+    let headers = chain.headers(3, 200).await.unwrap();
+    let numbers: Vec<u64> = headers.iter().map(|header| header.number).collect();
+    assert_eq!(numbers, (3..=130).collect::<Vec<u64>>());
+    assert_eq!(headers[1].parent_hash, headers[0].hash);
+    assert_eq!(fake.request_sizes(), [100, 100]);
+    assert_eq!(chain.headers(131, 5).await.unwrap(), []);
+    assert_eq!(chain.headers(1, 0).await.unwrap(), []);
+    assert_eq!(chain.header(BlockTag::Number(131)).await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn an_answer_to_another_question_is_refused() {
+    let fake = Fake::start(|method, _| match method {
+        "eth_getTransactionReceipt" => Say::Result(receipt(hash(55), hash(9))),
+        "eth_getBlockReceipts" => Say::Result(json!([receipt(hash(55), hash(8))])),
+        _ => Say::Result(block(4)),
+    })
+    .await;
+    let chain = fake.chain();
+    for tag in [BlockTag::Number(5), BlockTag::Hash(hash(5))] {
+        assert!(matches!(
+            chain.header(tag).await,
+            Err(ChainError::Unusable(_))
+        ));
+    }
+    assert!(
+        chain
+            .header(BlockTag::Hash(hash(4)))
+            .await
+            .unwrap()
+            .is_some()
+    );
+    assert!(matches!(
+        chain.headers(4, 2).await,
+        Err(ChainError::Unusable(_))
+    ));
+    assert!(matches!(
+        chain.receipts(&[hash(56)]).await,
+        Err(ChainError::Unusable(_))
+    ));
+    assert!(matches!(
+        chain.block_receipts(hash(9)).await,
+        Err(ChainError::Unusable(_))
+    ));
+}
+
+#[tokio::test]
+async fn receipts_of_a_block_without_the_method() {
+    for missing in [
+        (-32601, "x"),
+        (
+            -32000,
+            "the method eth_getBlockReceipts does not exist/is not available",
+        ),
+    ] {
+        let fake = Fake::start(move |method, params| match method {
+            "eth_getBlockReceipts" => Say::Error(missing.0, missing.1),
+            "eth_getBlockByHash" if params[0] == json!(hash(9)) => Say::Result(block(9)),
+            "eth_getBlockByHash" => Say::Result(Value::Null),
+            _ => Say::Result(receipt(
+                params[0].as_str().unwrap().parse().unwrap(),
+                hash(9),
+            )),
+        })
+        .await;
+        let chain = fake.chain();
+        for _ in 0..2 {
+            let receipts = chain.block_receipts(hash(9)).await.unwrap().unwrap();
+            let hashes: Vec<B256> = receipts.iter().map(|receipt| receipt.tx_hash).collect();
+            assert_eq!(hashes, [hash(100), hash(101)]);
+            assert!(
+                receipts
+                    .iter()
+                    .all(|receipt| receipt.succeeded && receipt.effective_gas_price == 3)
+            );
+        }
+        assert_eq!(chain.block_receipts(hash(10)).await.unwrap(), None);
+        let tries = fake
+            .methods()
+            .iter()
+            .filter(|method| *method == "eth_getBlockReceipts")
+            .count();
+        assert_eq!(tries, 1, "it is remembered");
+    }
+}
+
+#[tokio::test]
+async fn an_incomplete_block_is_not_taken_for_a_whole_one() {
+    let fake = Fake::start(|method, params| match method {
+        "eth_getBlockReceipts" => Say::Error(-32601, "method not found"),
+        "eth_getBlockByHash" => Say::Result(block(9)),
+        _ if params[0] == json!(hash(101)) => Say::Result(Value::Null),
+        _ => Say::Result(receipt(hash(100), hash(9))),
+    })
+    .await;
+    assert!(matches!(
+        fake.chain().block_receipts(hash(9)).await,
+        Err(ChainError::Unusable(_))
+    ));
+}
+
+#[tokio::test]
+async fn an_unknown_block_has_no_receipts() {
+    for said in [
+        Some("header not found"),
+        Some("Block 0x09 could not be found"),
+        None,
+    ] {
+        let fake = Fake::start(move |_, _| match said {
+            Some(text) => Say::Error(-32001, text),
+            None => Say::Result(Value::Null),
+        })
+        .await;
+        assert_eq!(fake.chain().block_receipts(hash(9)).await.unwrap(), None);
+        assert_eq!(
+            fake.chain().header(BlockTag::Hash(hash(9))).await.unwrap(),
+            None
+        );
+    }
+}
+
+#[tokio::test]
+async fn receipts_by_hash_leave_out_what_is_not_mined() {
+    let fake = Fake::start(|_, params| {
+        let tx: B256 = params[0].as_str().unwrap().parse().unwrap();
+        let mut found = receipt(tx, hash(9));
+        if tx == hash(1) {
+            return Say::Result(Value::Null);
+        }
+        if tx == hash(2) {
+            (found["blockHash"], found["blockNumber"]) = (Value::Null, Value::Null);
+        }
+        if tx == hash(3) {
+            found["status"] = json!("0x0");
+        }
+        Say::Result(found)
+    })
+    .await;
+    let found = fake
+        .chain()
+        .receipts(&[hash(1), hash(2), hash(3), hash(4)])
+        .await
+        .unwrap();
+    let seen: Vec<(B256, bool)> = found.iter().map(|r| (r.tx_hash, r.succeeded)).collect();
+    assert_eq!(seen, [(hash(3), false), (hash(4), true)]);
+    assert_eq!(fake.request_sizes(), [4]);
+}
+
+#[tokio::test]
+async fn nonces_without_batches_and_with_a_lagging_pool() {
+    let script = |method: &str, params: &Value| match method {
+        "eth_chainId" => Say::Result(json!(format!("{:#x}", CHAIN.0))),
+        _ if params[1] == "pending" => Say::Result(json!("0x3")),
+        _ => Say::Result(json!("0x5")),
+    };
+    for takes_batches in [true, false] {
+        let fake = Fake::start_bare(takes_batches, script).await;
+        let chain = fake.chain();
+        let both = chain
+            .nonces(Address::ZERO, ChainQuery::Pending)
+            .await
+            .unwrap();
+        assert_eq!(
+            (both.latest, both.pending),
+            (Nonce(5), Nonce(5)),
+            "pending is never below"
+        );
+        let latest = chain
+            .nonces(Address::ZERO, ChainQuery::Latest)
+            .await
+            .unwrap();
+        assert_eq!((latest.latest, latest.pending), (Nonce(5), Nonce(5)));
+        let expected: &[usize] = if takes_batches {
+            &[2, 1]
+        } else {
+            &[2, 1, 1, 1]
+        };
+        assert_eq!(fake.request_sizes(), expected);
+    }
+}
+
+/// A chain that answers these fee questions, and its quote.
+async fn quote(
+    history: Say,
+    latest_base: Option<&'static str>,
+    tip: Option<&'static str>,
+) -> FeeQuote {
+    let history = std::sync::Mutex::new(Some(history));
+    let fake = Fake::start(move |method, _| match method {
+        "eth_feeHistory" => history.lock().unwrap().take().unwrap(),
+        "eth_getBlockByNumber" => {
+            let mut latest = block(3);
+            latest["baseFeePerGas"] = json!(latest_base);
+            Say::Result(latest)
+        }
+        "eth_gasPrice" => Say::Result(json!("0x2a")),
+        "eth_maxPriorityFeePerGas" => match tip {
+            Some(tip) => Say::Result(json!(tip)),
+            None => Say::Error(-32601, "method not found"),
+        },
+        _ => Say::Error(-1, "what?"),
+    })
+    .await;
+    fake.chain().fee_quote().await.unwrap()
+}
+
+#[tokio::test]
+async fn fee_quotes() {
+    let history = |fees: Value, rewards: Value| {
+        Say::Result(
+            json!({ "oldestBlock": "0x1", "gasUsedRatio": [0.5], "baseFeePerGas": fees, "reward": rewards }),
+        )
+    };
+    let busy = history(json!(["0x5", "0x7"]), json!([["0x3"]]));
+    assert_eq!(
+        quote(busy, None, None).await,
+        FeeQuote {
+            base_fee: Some(7),
+            tip: 3
+        }
+    );
+    let empty = || history(json!(["0x5", "0x7"]), json!([["0x0"]]));
+    assert_eq!(
+        quote(empty(), None, Some("0x9")).await,
+        FeeQuote {
+            base_fee: Some(7),
+            tip: 9
+        }
+    );
+    assert_eq!(
+        quote(empty(), None, Some("0x0")).await,
+        FeeQuote {
+            base_fee: Some(7),
+            tip: 1
+        }
+    );
+    assert_eq!(
+        quote(empty(), None, None).await,
+        FeeQuote {
+            base_fee: Some(7),
+            tip: 1_000_000_000
+        }
+    );
+    let zero = || history(json!(["0x0", "0x0"]), json!([["0x0"]]));
+    assert_eq!(
+        quote(zero(), Some("0x0"), Some("0x9")).await,
+        FeeQuote {
+            base_fee: Some(0),
+            tip: 9
+        }
+    );
+    assert_eq!(
+        quote(zero(), None, None).await,
+        FeeQuote {
+            base_fee: None,
+            tip: 42
+        }
+    );
+    let missing = || Say::Error(-32601, "method not found");
+    assert_eq!(
+        quote(missing(), None, None).await,
+        FeeQuote {
+            base_fee: None,
+            tip: 42
+        }
+    );
+    assert_eq!(
+        quote(missing(), Some("0x8"), Some("0x9")).await,
+        FeeQuote {
+            base_fee: Some(8),
+            tip: 9
+        }
+    );
+}
+
+#[tokio::test]
+async fn estimates_tell_the_call_from_the_node() {
+    let said = format!(
+        "0x08c379a0{:064x}{:064x}{}",
+        32,
+        4,
+        format!("{:0<64}", "6e6f7065")
+    );
+    let cases = [
+        (
+            Say::ErrorData(3, "execution reverted: nope", json!(said)),
+            "the call reverts: nope",
+        ),
+        (
+            Say::Error(-32000, "execution reverted: insufficient funds"),
+            "the call reverts: insufficient funds",
+        ),
+        (
+            Say::Error(
+                -32000,
+                "insufficient funds for gas * price + value: have 0 want 1",
+            ),
+            "the account cannot pay: insufficient",
+        ),
+        (
+            Say::Error(-32000, "gas required exceeds allowance (30000000)"),
+            "the node refused the call: gas required",
+        ),
+        (
+            Say::Error(-32603, "Internal error"),
+            "an endpoint answered what cannot be used",
+        ),
+        (
+            Say::Error(-32005, "slow down"),
+            "an endpoint answered what cannot be used",
+        ),
+    ];
+    for (say, expected) in cases {
+        let say = std::sync::Mutex::new(Some(say));
+        let fake = Fake::start(move |_, _| say.lock().unwrap().take().unwrap()).await;
+        let error = fake
+            .chain()
+            .estimate_gas(&call())
+            .await
+            .unwrap_err()
+            .to_string();
+        assert!(error.starts_with(expected), "{error}");
+    }
+    let busy = Fake::start(|_, _| Say::Error(-32005, "slow down")).await;
+    let fine = Fake::start(|_, params| {
+        assert_eq!(params[0]["value"], "0x1");
+        Say::Result(json!("0x5208"))
+    })
+    .await;
+    let chain = chain_of(vec![busy.url(), fine.url()]);
+    assert_eq!(chain.estimate_gas(&call()).await, Ok(21_000));
+}

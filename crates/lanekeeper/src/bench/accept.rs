@@ -1,0 +1,209 @@
+//! `bench accept`: how fast requests become durable.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+
+use super::AcceptArgs;
+use super::limits::store_rate;
+use super::load::{self, Load, Measured};
+use super::report::{Gate, Report, Row};
+use super::server::{Server, address_of};
+use crate::client::{Client, NodeArgs, view};
+use crate::failure::Failure;
+
+/// Before anything is counted: lanes are taken, caches fill.
+const WARM_UP: Duration = Duration::from_secs(2);
+/// How long the limits are measured.
+const LIMIT_DURATION: Duration = Duration::from_secs(5);
+const PROGRESS_TICK: Duration = Duration::from_millis(200);
+/// Pages of 1000 txs that are counted at most.
+const PAGES_MAX: usize = 100_000;
+
+pub(crate) async fn run(args: &AcceptArgs) -> Result<(), Failure> {
+    check_depth(&args.mempool_depth)?;
+    let mut report = Report::new(args);
+    let with_attempts = args.mempool_depth != "auto";
+    report.store_rows_per_second = store_limit(args.lanes, with_attempts).await?;
+    for clients in &args.clients {
+        let http = http_limit(*clients).await?;
+        report.rows.push(measure(args, *clients, http).await?);
+    }
+    report.print();
+    if let Some(path) = &args.json {
+        let text = format!("{:#}\n", report.to_json());
+        std::fs::write(path, text)
+            .map_err(|e| Failure::refused(&format!("{} cannot be written", path.display()), &e))?;
+    }
+    match report
+        .rows
+        .iter()
+        .find(|row| row.rows_stored != row.measured.accepted_in_all)
+    {
+        None => Ok(()),
+        Some(row) => Err(Failure::Refused(format!(
+            "{} requests were accepted but {} are stored",
+            row.measured.accepted_in_all, row.rows_stored
+        ))),
+    }
+}
+
+fn check_depth(depth: &str) -> Result<(), Failure> {
+    if depth == "auto" || depth.parse::<u64>().is_ok_and(|n| n > 0) {
+        return Ok(());
+    }
+    Err(Failure::Usage(format!(
+        "--mempool-depth {depth:?} must be \"auto\" or a number, 1 or more"
+    )))
+}
+
+async fn store_limit(lanes: u32, with_attempts: bool) -> Result<f64, Failure> {
+    let bar = spinner("the bare store");
+    let rate = store_rate(lanes, with_attempts, LIMIT_DURATION).await;
+    bar.finish_and_clear();
+    rate
+}
+
+async fn http_limit(clients: u16) -> Result<f64, Failure> {
+    let server = Server::http_limit().await?;
+    let load = Load {
+        address: server.address,
+        signers: Arc::from(["0x00000000000000000000000000000000000a11ce".to_owned()]),
+        clients,
+        warm_up: WARM_UP / 2,
+        duration: LIMIT_DURATION,
+        progress: Arc::default(),
+    };
+    Ok(with_bar(&format!("HTTP alone, {clients} clients"), &load)
+        .await?
+        .per_second())
+}
+
+async fn measure(args: &AcceptArgs, clients: u16, http_per_second: f64) -> Result<Row, Failure> {
+    // A fresh server per run, so that none works off the backlog of another.
+    let server = match &args.url {
+        Some(_) => None,
+        None => Some(Server::dev(args.lanes, &args.mempool_depth).await?),
+    };
+    let url = match (&args.url, &server) {
+        (Some(url), _) => url.clone(),
+        (None, Some(server)) => format!("http://{}", server.address),
+        (None, None) => return Err(Failure::Usage("no server to measure".into())),
+    };
+    let lanes = usize::try_from(args.lanes).unwrap_or(usize::MAX);
+    let signers: Vec<String> = match &server {
+        Some(server) => server.accounts(),
+        None => known_accounts(args.lanes).await?,
+    };
+    let address = address_of(&url).ok_or_else(|| {
+        Failure::Usage(format!(
+            "{url:?} is not an address such as http://127.0.0.1:8645"
+        ))
+    })?;
+    let client = Client::new(&NodeArgs {
+        url,
+        key: None,
+        json: true,
+    })?;
+    let load = Load {
+        address,
+        signers: signers.into_iter().take(lanes).collect(),
+        clients,
+        warm_up: WARM_UP,
+        duration: args.duration,
+        progress: Arc::default(),
+    };
+    if load.signers.is_empty() {
+        return Err(Failure::Refused("the server gives out no accounts".into()));
+    }
+
+    let rows_before = count_rows(&client).await?;
+    let gate_before = Gate::read(&client.text("/metrics").await?);
+    let measured = with_bar(&format!("accept, {clients} clients"), &load).await?;
+    let gate = Gate::read(&client.text("/metrics").await?).since(gate_before);
+    let bar = spinner("counting what is stored");
+    let rows_stored = count_rows(&client).await?.saturating_sub(rows_before);
+    bar.finish_and_clear();
+    Ok(Row {
+        clients,
+        measured,
+        gate,
+        rows_stored,
+        http_per_second,
+    })
+}
+
+async fn known_accounts(lanes: u32) -> Result<Vec<String>, Failure> {
+    let derive = move || chain::devchain::dev_accounts(lanes);
+    let accounts = tokio::task::spawn_blocking(derive).await;
+    let accounts = accounts.map_err(|e| Failure::refused("the accounts", &e))?;
+    Ok(accounts
+        .iter()
+        .map(|(address, _)| address.to_string())
+        .collect())
+}
+
+#[derive(Deserialize)]
+struct Page {
+    txs: Vec<IgnoredAny>,
+    next: Option<String>,
+}
+
+/// How many txs the node stores, by reading all of them.
+async fn count_rows(client: &Client) -> Result<u64, Failure> {
+    let mut count = 0;
+    let mut cursor: Option<String> = None;
+    for _ in 0..PAGES_MAX {
+        let mut query = vec![("limit", "1000".to_owned())];
+        query.extend(cursor.take().map(|next| ("cursor", next)));
+        let page: Page = view(&client.get("/api/v1/tx", &query).await?)?;
+        count += u64::try_from(page.txs.len()).unwrap_or(0);
+        match page.next {
+            Some(next) => cursor = Some(next),
+            None => return Ok(count),
+        }
+    }
+    Err(Failure::Refused(
+        "more txs are stored than can be counted".into(),
+    ))
+}
+
+/// Runs a load under a progress bar.
+async fn with_bar(what: &str, load: &Load) -> Result<Measured, Failure> {
+    let whole = load.warm_up + load.duration;
+    let bar = ProgressBar::new(u64::try_from(whole.as_millis()).unwrap_or(u64::MAX));
+    let style = ProgressStyle::with_template("{prefix:<28} {bar:32} {msg}");
+    bar.set_style(style.expect("a fixed template is valid"));
+    bar.set_prefix(what.to_owned());
+    let progress = Arc::clone(&load.progress);
+    let shown = bar.clone();
+    let ticking = tokio::spawn(async move { tick(&shown, &progress).await });
+    let measured = load::run(load).await;
+    ticking.abort();
+    bar.finish_and_clear();
+    measured
+}
+
+async fn tick(bar: &ProgressBar, progress: &AtomicU64) {
+    let started = Instant::now();
+    let mut pace = tokio::time::interval(PROGRESS_TICK);
+    let mut before = 0;
+    loop {
+        pace.tick().await;
+        let count = progress.load(Ordering::Relaxed);
+        let rate = (count - before) * 1000 / u64::try_from(PROGRESS_TICK.as_millis()).unwrap_or(1);
+        before = count;
+        bar.set_position(u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX));
+        bar.set_message(format!("{rate}/s, {count} in all"));
+    }
+}
+
+fn spinner(what: &str) -> ProgressBar {
+    let bar = ProgressBar::new_spinner().with_message(what.to_owned());
+    bar.enable_steady_tick(PROGRESS_TICK);
+    bar
+}

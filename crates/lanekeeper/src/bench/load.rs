@@ -1,0 +1,161 @@
+//! The generator: N clients, each on its own kept-alive connection, each with one request under way.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use hdrhistogram::Histogram;
+use http_body_util::{BodyExt as _, Full};
+use hyper::client::conn::http1::{SendRequest, handshake};
+use hyper::{Method, Request, StatusCode, header};
+use hyper_util::rt::TokioIo;
+use rand::Rng as _;
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+
+use crate::failure::Failure;
+
+/// The longest latency that is told apart, in microseconds.
+const LATENCY_US_MAX: u64 = 60_000_000;
+
+/// What to send where.
+#[derive(Clone)]
+pub(crate) struct Load {
+    pub(crate) address: SocketAddr,
+    /// The accounts that send, in turn.
+    pub(crate) signers: Arc<[String]>,
+    pub(crate) clients: u16,
+    pub(crate) warm_up: Duration,
+    pub(crate) duration: Duration,
+    /// Counts answers while it runs, for a progress bar.
+    pub(crate) progress: Arc<AtomicU64>,
+}
+
+/// What came back.
+#[derive(Clone)]
+pub(crate) struct Measured {
+    /// Accepted inside the measured time.
+    pub(crate) accepted: u64,
+    /// Accepted at all, with the warm-up.
+    pub(crate) accepted_in_all: u64,
+    /// Any other answer, at all.
+    pub(crate) refused_in_all: u64,
+    pub(crate) duration: Duration,
+    /// In microseconds, of what was accepted inside the measured time.
+    pub(crate) latency: Histogram<u64>,
+}
+
+impl Measured {
+    fn new(duration: Duration) -> Self {
+        let latency = Histogram::new_with_bounds(1, LATENCY_US_MAX, 3).expect("fixed bounds hold");
+        Self {
+            accepted: 0,
+            accepted_in_all: 0,
+            refused_in_all: 0,
+            duration,
+            latency,
+        }
+    }
+
+    pub(crate) fn per_second(&self) -> f64 {
+        #[expect(clippy::cast_precision_loss, reason = "a rate for people")]
+        let accepted = self.accepted as f64;
+        accepted / self.duration.as_secs_f64()
+    }
+
+    fn add(&mut self, other: &Self) {
+        self.accepted += other.accepted;
+        self.accepted_in_all += other.accepted_in_all;
+        self.refused_in_all += other.refused_in_all;
+        self.latency.add(&other.latency).expect("the same bounds");
+    }
+}
+
+/// Runs all clients to the end of the measured time.
+pub(crate) async fn run(load: &Load) -> Result<Measured, Failure> {
+    let mut clients = JoinSet::new();
+    for number in 0..load.clients {
+        let connection = connect(load.address).await?;
+        clients.spawn(client(load.clone(), usize::from(number), connection));
+    }
+    let mut all = Measured::new(load.duration);
+    while let Some(ended) = clients.join_next().await {
+        all.add(&ended.map_err(|e| Failure::refused("a client ended badly", &e))??);
+    }
+    Ok(all)
+}
+
+async fn connect(address: SocketAddr) -> Result<SendRequest<Full<Bytes>>, Failure> {
+    let failed =
+        |e: &dyn std::error::Error| Failure::Unreachable(format!("{address} does not answer: {e}"));
+    let stream = TcpStream::connect(address).await.map_err(|e| failed(&e))?;
+    stream.set_nodelay(true).map_err(|e| failed(&e))?;
+    let (sender, connection) = handshake(TokioIo::new(stream))
+        .await
+        .map_err(|e| failed(&e))?;
+    // Its errors come out at the sender too.
+    tokio::spawn(connection);
+    Ok(sender)
+}
+
+async fn client(
+    load: Load,
+    number: usize,
+    mut connection: SendRequest<Full<Bytes>>,
+) -> Result<Measured, Failure> {
+    let mut measured = Measured::new(load.duration);
+    let counted_from = Instant::now() + load.warm_up;
+    let end = counted_from + load.duration;
+    let mut turn = number;
+    loop {
+        let signer = &load.signers[turn % load.signers.len()];
+        turn += 1;
+        let request = request(load.address, signer);
+        let started = Instant::now();
+        if started >= end {
+            return Ok(measured);
+        }
+        let status = exchange(&mut connection, request).await?;
+        let ended = Instant::now();
+        if status != StatusCode::ACCEPTED {
+            measured.refused_in_all += 1;
+            continue;
+        }
+        measured.accepted_in_all += 1;
+        load.progress.fetch_add(1, Ordering::Relaxed);
+        if started >= counted_from && ended <= end {
+            measured.accepted += 1;
+            let micros = u64::try_from((ended - started).as_micros()).unwrap_or(LATENCY_US_MAX);
+            measured.latency.saturating_record(micros);
+        }
+    }
+}
+
+fn request(address: SocketAddr, signer: &str) -> Request<Full<Bytes>> {
+    let key: u128 = rand::rng().random();
+    // Gas is given, so that nothing is estimated.
+    let body = format!(
+        r#"{{"signer":"{signer}","requestId":"{key:032x}","payload":{{"to":"0x00000000000000000000000000000000000b0b0b","value":"1","gas":"21000"}}}}"#
+    );
+    Request::builder()
+        .method(Method::POST)
+        .uri("/api/v1/tx")
+        .header(header::HOST, address.to_string())
+        .header(header::CONTENT_TYPE, "application/json")
+        .body(Full::new(Bytes::from(body)))
+        .expect("a fixed head is valid")
+}
+
+async fn exchange(
+    connection: &mut SendRequest<Full<Bytes>>,
+    request: Request<Full<Bytes>>,
+) -> Result<StatusCode, Failure> {
+    let lost = |e: hyper::Error| Failure::Unreachable(format!("the server went away: {e}"));
+    connection.ready().await.map_err(lost)?;
+    let response = connection.send_request(request).await.map_err(lost)?;
+    let status = response.status();
+    response.into_body().collect().await.map_err(lost)?;
+    Ok(status)
+}

@@ -1,0 +1,223 @@
+//! The figures, as a table and as JSON.
+#![expect(clippy::cast_precision_loss, reason = "ratios for people")]
+
+use serde_json::{Value, json};
+
+use super::AcceptArgs;
+use super::load::Measured;
+use crate::output::{Columns, Tone, paint};
+
+/// What the node counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Gate {
+    /// Requests that the gate made durable.
+    pub(crate) txs: u64,
+    /// Commits: round trips to the store that write.
+    pub(crate) commits: u64,
+    /// Look-ups: round trips to the store that read.
+    pub(crate) reads: u64,
+}
+
+/// One run.
+pub(crate) struct Row {
+    pub(crate) clients: u16,
+    pub(crate) measured: Measured,
+    pub(crate) gate: Gate,
+    pub(crate) rows_stored: u64,
+    pub(crate) http_per_second: f64,
+}
+
+pub(crate) struct Report {
+    lanes: u32,
+    mempool_depth: String,
+    seconds: f64,
+    pub(crate) store_rows_per_second: f64,
+    pub(crate) rows: Vec<Row>,
+}
+
+impl Gate {
+    /// Reads the counters from a page of metrics.
+    pub(crate) fn read(page: &str) -> Self {
+        let counter = |name: &str| {
+            let values = page.lines().filter_map(|line| {
+                let rest = line.strip_prefix(name)?;
+                let (labels, value) = rest.rsplit_once(' ')?;
+                // Another metric whose name only begins like this one is not meant.
+                (labels.is_empty() || labels.starts_with('{')).then(|| value.parse::<u64>().ok())?
+            });
+            values.sum::<u64>()
+        };
+        Self {
+            txs: counter("lanekeeper_gate_txs_total"),
+            commits: counter("lanekeeper_gate_commits_total"),
+            reads: counter("lanekeeper_store_reads_total"),
+        }
+    }
+
+    pub(crate) fn since(self, before: Self) -> Self {
+        Self {
+            txs: self.txs.saturating_sub(before.txs),
+            commits: self.commits.saturating_sub(before.commits),
+            reads: self.reads.saturating_sub(before.reads),
+        }
+    }
+}
+
+impl Row {
+    fn mean_batch(&self) -> f64 {
+        self.gate.txs as f64 / self.gate.commits.max(1) as f64
+    }
+
+    fn round_trips(&self) -> f64 {
+        (self.gate.commits + self.gate.reads) as f64 / self.measured.accepted_in_all.max(1) as f64
+    }
+
+    fn millis(&self, quantile: f64) -> f64 {
+        self.measured.latency.value_at_quantile(quantile) as f64 / 1_000.0
+    }
+}
+
+impl Report {
+    pub(crate) fn new(args: &AcceptArgs) -> Self {
+        Self {
+            lanes: args.lanes,
+            mempool_depth: args.mempool_depth.clone(),
+            seconds: args.duration.as_secs_f64(),
+            store_rows_per_second: 0.0,
+            rows: Vec::new(),
+        }
+    }
+
+    #[expect(
+        clippy::print_stdout,
+        reason = "commands talk to people through stdout"
+    )]
+    pub(crate) fn print(&self) {
+        println!(
+            "{} lane(s), mempool depth {}, {}s per run; the bare store takes {:.0} rows/s",
+            self.lanes, self.mempool_depth, self.seconds, self.store_rows_per_second
+        );
+        if cfg!(debug_assertions) {
+            println!(
+                "{}",
+                paint(Tone::Bad, "this is a debug build: the figures mean little")
+            );
+        }
+        let headings = [
+            "clients#",
+            "accepted/s#",
+            "p50 ms#",
+            "p99 ms#",
+            "refused#",
+            "mean batch#",
+            "trips/accept#",
+            "HTTP alone/s#",
+            "of HTTP#",
+            "of store#",
+            "stored",
+        ];
+        let mut table = Columns::new(&headings);
+        for row in &self.rows {
+            let rate = row.measured.per_second();
+            let all_stored = row.rows_stored == row.measured.accepted_in_all;
+            let plain = |text: String| (Tone::Plain, text);
+            table.row(vec![
+                plain(row.clients.to_string()),
+                (Tone::Strong, format!("{rate:.0}")),
+                plain(format!("{:.2}", row.millis(0.5))),
+                plain(format!("{:.2}", row.millis(0.99))),
+                plain(row.measured.refused_in_all.to_string()),
+                plain(format!("{:.1}", row.mean_batch())),
+                plain(format!("{:.3}", row.round_trips())),
+                plain(format!("{:.0}", row.http_per_second)),
+                plain(percent(rate, row.http_per_second)),
+                plain(percent(rate, self.store_rows_per_second)),
+                (
+                    if all_stored { Tone::Good } else { Tone::Bad },
+                    format!("{} of {}", row.rows_stored, row.measured.accepted_in_all),
+                ),
+            ]);
+        }
+        println!("{table}");
+    }
+
+    pub(crate) fn to_json(&self) -> Value {
+        let rows: Vec<Value> = self.rows.iter().map(|row| self.row_json(row)).collect();
+        json!({
+            "lanes": self.lanes,
+            "mempoolDepth": self.mempool_depth,
+            "secondsPerRun": self.seconds,
+            "debugBuild": cfg!(debug_assertions),
+            "storeRowsPerSecond": self.store_rows_per_second,
+            "runs": rows,
+        })
+    }
+
+    fn row_json(&self, row: &Row) -> Value {
+        let rate = row.measured.per_second();
+        json!({
+            "clients": row.clients,
+            "perSecond": rate,
+            "accepted": row.measured.accepted_in_all,
+            "refused": row.measured.refused_in_all,
+            "rows": row.rows_stored,
+            "p50Ms": row.millis(0.5),
+            "p99Ms": row.millis(0.99),
+            "gateTxs": row.gate.txs,
+            "gateCommits": row.gate.commits,
+            "storeReads": row.gate.reads,
+            "meanBatch": row.mean_batch(),
+            "roundTripsPerAccept": row.round_trips(),
+            "httpAlonePerSecond": row.http_per_second,
+            "ofHttp": rate / row.http_per_second,
+            "ofStore": rate / self.store_rows_per_second,
+        })
+    }
+}
+
+fn percent(part: f64, whole: f64) -> String {
+    if whole > 0.0 {
+        format!("{:.0}%", 100.0 * part / whole)
+    } else {
+        "-".to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_are_read_with_and_without_labels() {
+        let page = "\
+# TYPE lanekeeper_gate_txs_total counter
+lanekeeper_gate_txs_total 500
+lanekeeper_gate_commits_total{shard=\"0\"} 7
+lanekeeper_gate_commits_total{shard=\"1\"} 3
+lanekeeper_gate_commits_total_more 99
+lanekeeper_store_reads_total 4
+";
+        let gate = Gate::read(page);
+        assert_eq!(
+            gate,
+            Gate {
+                txs: 500,
+                commits: 10,
+                reads: 4
+            }
+        );
+        let before = Gate {
+            txs: 100,
+            commits: 10,
+            reads: 9,
+        };
+        assert_eq!(
+            gate.since(before),
+            Gate {
+                txs: 400,
+                commits: 0,
+                reads: 0
+            }
+        );
+    }
+}

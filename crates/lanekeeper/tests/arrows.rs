@@ -1,0 +1,142 @@
+//! The map of DESIGN.md, section 4: which room may know which, and what no room may bring in.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Every arrow that exists. Adapters never see each other; only the binary sees all.
+const ARROWS: &[(&str, &[&str])] = &[
+    ("domain", &[]),
+    ("engine", &["domain"]),
+    ("store", &["domain", "engine"]),
+    ("chain", &["domain", "engine"]),
+    ("sinks", &["domain", "engine"]),
+    ("nonce", &["domain", "engine"]),
+    ("api", &["domain", "engine"]),
+    ("sim", &["domain", "engine"]),
+    (
+        "lanekeeper",
+        &[
+            "api", "chain", "domain", "engine", "nonce", "sinks", "store",
+        ],
+    ),
+    // Proofs drive the real binary from outside and know none of its rooms.
+    ("proof", &[]),
+];
+
+/// Who may use the test world, in tests.
+const TESTED_WITH_SIM: &[&str] = &["api", "chain", "nonce", "sinks", "store"];
+
+/// All that the rules may lean on: no runtime, no serialization, no clock.
+const DOMAIN_LEANS_ON: &[&str] = &["alloy-primitives", "uuid"];
+
+/// What must not be compiled in: one TLS, one provider, no system library.
+const BANNED: &[&str] = &[
+    "aws-lc-rs",
+    "aws-lc-sys",
+    "native-tls",
+    "openssl",
+    "openssl-sys",
+];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+#[derive(serde::Deserialize)]
+struct Metadata {
+    packages: Vec<Package>,
+}
+
+#[derive(serde::Deserialize)]
+struct Package {
+    name: String,
+    dependencies: Vec<Dependency>,
+}
+
+#[derive(serde::Deserialize)]
+struct Dependency {
+    name: String,
+    /// `None` is a normal one.
+    kind: Option<String>,
+    /// Where it is, when it is one of ours.
+    path: Option<String>,
+}
+
+/// The packages of the workspace.
+fn packages() -> Vec<Package> {
+    let arguments = [
+        "metadata",
+        "--no-deps",
+        "--offline",
+        "--format-version",
+        "1",
+    ];
+    let output = Command::new(env!("CARGO"))
+        .args(arguments)
+        .current_dir(root())
+        .output();
+    let output = output.expect("cargo runs");
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let metadata: Metadata = serde_json::from_slice(&output.stdout).expect("cargo speaks JSON");
+    metadata.packages
+}
+
+#[test]
+fn every_arrow_is_on_the_map() {
+    let map: BTreeMap<&str, &[&str]> = ARROWS.iter().copied().collect();
+    let mut strays = Vec::new();
+    for Package {
+        name: from,
+        dependencies,
+    } in packages()
+    {
+        let Some(allowed) = map.get(from.as_str()) else {
+            strays.push(format!("{from} is not a room of DESIGN.md, section 4"));
+            continue;
+        };
+        for Dependency { name: to, kind, .. } in dependencies.iter().filter(|d| d.path.is_some()) {
+            let is_test = kind.as_deref() == Some("dev");
+            let with_sim = is_test && to == "sim" && TESTED_WITH_SIM.contains(&from.as_str());
+            if !with_sim && !allowed.contains(&to.as_str()) {
+                strays.push(format!(
+                    "{from} → {to} ({})",
+                    kind.as_deref().unwrap_or("normal")
+                ));
+            }
+        }
+    }
+    assert!(
+        strays.is_empty(),
+        "arrows that are not on the map: {strays:#?}"
+    );
+}
+
+#[test]
+fn rules_know_no_runtime_and_no_serialization() {
+    let packages = packages();
+    let domain = packages
+        .iter()
+        .find(|package| package.name == "domain")
+        .unwrap();
+    for dependency in domain.dependencies.iter().filter(|d| d.kind.is_none()) {
+        let name = &dependency.name;
+        assert!(
+            DOMAIN_LEANS_ON.contains(&name.as_str()),
+            "domain leans on {name}"
+        );
+    }
+}
+
+#[test]
+fn nothing_banned_is_locked() {
+    let lock = std::fs::read_to_string(root().join("Cargo.lock")).unwrap();
+    for name in BANNED {
+        let line = format!("name = \"{name}\"");
+        assert!(!lock.lines().any(|l| l == line), "{name} is in Cargo.lock");
+    }
+}

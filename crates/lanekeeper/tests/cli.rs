@@ -1,0 +1,487 @@
+//! The real binary, from outside: what people and scripts rely on.
+
+use std::io::{BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+
+use serde_json::Value;
+
+const ALICE: &str = "0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266";
+const BOB: &str = "0x70997970C51812dc3A010C7d01b50e0d17dc79C8";
+
+fn lanekeeper() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_lanekeeper"));
+    // What the machine is set to must not decide a test.
+    for name in [
+        "LANEKEEPER_URL",
+        "LANEKEEPER_KEY",
+        "LANEKEEPER_LOG",
+        "RUST_LOG",
+        "NO_COLOR",
+    ] {
+        command.env_remove(name);
+    }
+    command.stdin(Stdio::null());
+    command
+}
+
+fn run(args: &[&str]) -> Output {
+    lanekeeper().args(args).output().expect("the binary runs")
+}
+
+fn out(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn err(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn json(output: &Output) -> Value {
+    assert!(output.status.success(), "{}", err(output));
+    serde_json::from_slice(&output.stdout).expect("--json prints JSON")
+}
+
+/// A process that has said that it is ready. Killed when dropped.
+struct Running {
+    child: Child,
+    ready: Value,
+}
+
+impl Running {
+    fn start(mut command: Command) -> Self {
+        let mut child = command
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the binary runs");
+        let stdout = child.stdout.take().expect("stdout is piped");
+        let mut line = String::new();
+        BufReader::new(stdout)
+            .read_line(&mut line)
+            .expect("stdout can be read");
+        let ready = serde_json::from_str(&line).expect("the first line is JSON");
+        Self { child, ready }
+    }
+
+    fn dev(folder: &Path, args: &[&str]) -> Self {
+        let mut command = lanekeeper();
+        command.args(["dev", "--json", "--port", "0", "--chain-port", "0", "--dir"]);
+        command.arg(folder).args(args);
+        Self::start(command)
+    }
+
+    fn url(&self, key: &str) -> String {
+        self.ready[key]
+            .as_str()
+            .expect("the ready line has an address")
+            .to_owned()
+    }
+
+    /// Runs a client command against this node.
+    fn run(&self, args: &[&str]) -> Output {
+        lanekeeper()
+            .args(args)
+            .env("LANEKEEPER_URL", self.url("api"))
+            .output()
+            .expect("it runs")
+    }
+
+    fn terminate(mut self) -> ExitStatus {
+        let pid = self.child.id().to_string();
+        let kill = Command::new("kill")
+            .args(["-TERM", &pid])
+            .status()
+            .expect("kill runs");
+        assert!(kill.success());
+        self.child.wait().expect("a child can be waited for")
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It may have ended already.
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
+
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/config")
+        .join(name)
+}
+
+#[test]
+fn dev_sends_shows_restarts_and_stops() {
+    let folder = tempfile::tempdir().unwrap();
+    let dev = Running::dev(folder.path(), &[]);
+    assert_eq!(dev.ready["accounts"].as_array().map(Vec::len), Some(10));
+
+    let send = [
+        "tx", "send", "--from", ALICE, "--to", BOB, "--value", "0.1eth",
+    ];
+    let once = [
+        &send[..],
+        &["--request-id", "payout-7", "--wait", "confirmed"],
+    ]
+    .concat();
+    let sent = dev.run(&once);
+    assert!(sent.status.success(), "{}", err(&sent));
+    for step in ["accepted", "submitted", "mined", "confirmed"] {
+        assert!(
+            out(&sent).contains(step),
+            "{step} is not told: {}",
+            out(&sent)
+        );
+    }
+    assert!(!out(&sent).contains('\u{1b}'), "colours without a terminal");
+
+    let by_key = [
+        "tx",
+        "get",
+        "--from",
+        ALICE,
+        "--request-id",
+        "payout-7",
+        "--json",
+    ];
+    let tx = json(&dev.run(&by_key));
+    assert_eq!(
+        (tx["state"].as_str(), tx["nonce"].as_u64()),
+        (Some("CONFIRMED"), Some(0))
+    );
+    let repeated = json(&dev.run(&[&once[..], &["--json"]].concat()));
+    assert_eq!(repeated["txId"], tx["txId"]);
+    let other = dev.run(&[&send[..6], &["--value", "2", "--request-id", "payout-7"]].concat());
+    assert_eq!(other.status.code(), Some(1), "{}", err(&other));
+
+    let list = json(&dev.run(&["tx", "list", "--state", "confirmed", "--json"]));
+    assert_eq!(list["txs"].as_array().map(Vec::len), Some(1));
+    let lane = json(&dev.run(&["lane", "show", ALICE, "--json"]));
+    assert_eq!(lane["nextNonce"], 1);
+    assert!(out(&dev.run(&["lane", "list"])).contains(BOB));
+    assert_eq!(dev.terminate().code(), Some(0));
+
+    let again = Running::dev(folder.path(), &[]);
+    assert_eq!(json(&again.run(&by_key))["txId"], tx["txId"]);
+    assert_eq!(again.terminate().code(), Some(0));
+    let fresh = Running::dev(folder.path(), &["--fresh"]);
+    assert_eq!(
+        fresh.run(&by_key).status.code(),
+        Some(1),
+        "--fresh remembers"
+    );
+}
+
+#[test]
+fn events_are_followed_from_the_start_and_after_a_cursor() {
+    let folder = tempfile::tempdir().unwrap();
+    let dev = Running::dev(folder.path(), &[]);
+    let sent = dev.run(&["tx", "send", "--from", ALICE, "--to", BOB, "--value", "1"]);
+    assert!(sent.status.success(), "{}", err(&sent));
+
+    let tail = |after: Option<&str>, last: &str| {
+        let mut command = lanekeeper();
+        command.args(["events", "tail", "--json", "--url", &dev.url("api")]);
+        command.args(
+            after
+                .map(|cursor| ["--after", cursor])
+                .into_iter()
+                .flatten(),
+        );
+        let mut child = command
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the binary runs");
+        let stdout = child.stdout.take().expect("stdout is piped");
+        let mut events = Vec::new();
+        for line in BufReader::new(stdout).lines() {
+            let event: Value = serde_json::from_str(&line.expect("text")).expect("JSON lines");
+            let is_last = event["type"] == last;
+            events.push(event);
+            if is_last {
+                break;
+            }
+        }
+        child.kill().expect("it follows for ever");
+        child.wait().expect("a child can be waited for");
+        events
+    };
+    let all = tail(None, "TxConfirmed");
+    assert_eq!(all[0]["type"], "TxAccepted");
+    let rest = tail(all[0]["cursor"].as_str(), "TxConfirmed");
+    assert_eq!(rest[..], all[1..]);
+}
+
+#[test]
+fn exit_codes_tell_what_went_wrong() {
+    let nobody = ["--url", "http://127.0.0.1:1"];
+    let unreachable = run(&[&["tx", "list"][..], &nobody].concat());
+    assert_eq!(unreachable.status.code(), Some(3));
+    assert!(
+        err(&unreachable).contains("Is the node running"),
+        "{}",
+        err(&unreachable)
+    );
+    let tail = run(&[&["events", "tail"][..], &nobody].concat());
+    assert_eq!(tail.status.code(), Some(3));
+    for usage in [
+        &["tx", "send"][..],
+        &["tx", "get", "nonsense"],
+        &["tx", "list", "--url", "ftp://x"],
+        &["tx", "list", "--state", "sideways"],
+        &["serve", "--config", "/nowhere.toml"],
+        &["bench", "accept", "--mempool-depth", "deep"],
+    ] {
+        let output = run(usage);
+        assert_eq!(output.status.code(), Some(2), "{usage:?}: {}", err(&output));
+    }
+}
+
+#[test]
+fn a_taken_port_and_a_taken_folder_are_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let dev = Running::dev(folder.path(), &[]);
+    let other = tempfile::tempdir().unwrap();
+    let dir = |folder: &tempfile::TempDir| folder.path().display().to_string();
+    let port = dev
+        .url("api")
+        .rsplit(':')
+        .next()
+        .map(str::to_owned)
+        .unwrap();
+    let taken = run(&[
+        "dev",
+        "--dir",
+        &dir(&other),
+        "--port",
+        &port,
+        "--chain-port",
+        "0",
+    ]);
+    assert_eq!(taken.status.code(), Some(1));
+    assert!(
+        err(&taken).contains(&format!("port {port} on 127.0.0.1 is taken")),
+        "{}",
+        err(&taken)
+    );
+    for fresh in [&[][..], &["--fresh"]] {
+        let args = [
+            "dev",
+            "--dir",
+            &dir(&folder),
+            "--port",
+            "0",
+            "--chain-port",
+            "0",
+        ];
+        let in_use = run(&[&args[..], fresh].concat());
+        assert_eq!(in_use.status.code(), Some(1));
+        assert!(
+            err(&in_use).contains("in use by another process"),
+            "{}",
+            err(&in_use)
+        );
+    }
+    assert!(
+        dev.run(&["lane", "list"]).status.success(),
+        "the first one is untouched"
+    );
+}
+
+#[test]
+fn serve_wants_a_migrated_store_and_works_against_a_chain_elsewhere() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = lanekeeper();
+    command
+        .args(["devchain", "--json", "--port", "0", "--dir"])
+        .arg(folder.path().join("chain"));
+    let chain = Running::start(command);
+
+    let config = folder.path().join("lanekeeper.toml");
+    let key = folder.path().join("key");
+    std::fs::write(
+        &key,
+        "ac0974bec39a17e36ba4a6b4d238ff944bacb478cbed5efcae784d7bf4f2ff80",
+    )
+    .unwrap();
+    let (chain_url, store, key) = (
+        chain.url("chain"),
+        folder.path().join("store"),
+        key.display(),
+    );
+    let text = format!(
+        "[store]\nurl = \"sqlite:{}\"\n[[chain]]\nid = 31337\nrpc = [\"{chain_url}\"]\n\
+         blockTime = \"200ms\"\nconfirmations = 1\n[[signer]]\nkind = \"key\"\nkeyFile = \"{key}\"\n\
+         [node]\ndrainDelay = \"0s\"\n",
+        store.display()
+    );
+    std::fs::write(&config, text).unwrap();
+    let config = config.display().to_string();
+
+    let early = run(&["serve", "--config", &config]);
+    assert_eq!(early.status.code(), Some(1));
+    assert!(
+        err(&early).contains("lanekeeper migrate"),
+        "{}",
+        err(&early)
+    );
+    assert!(out(&run(&["migrate", "--config", &config])).contains("applied"));
+    assert!(out(&run(&["migrate", "--config", &config])).contains("nothing to do"));
+
+    // A free port: `serve` has no ready line, so its address must be known before.
+    let port = std::net::TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port();
+    let url = format!("http://127.0.0.1:{port}");
+    let mut command = lanekeeper();
+    command
+        .args(["serve", "--config", &config])
+        .stderr(Stdio::piped());
+    command.env("LANEKEEPER_HTTP__LISTEN", format!("127.0.0.1:{port}"));
+    let mut serve = command.spawn().unwrap();
+    let lines = BufReader::new(serve.stderr.take().unwrap()).lines();
+    assert!(
+        lines
+            .map_while(Result::ok)
+            .any(|line| line.contains("ready")),
+        "serve ended early"
+    );
+
+    let send = [
+        "tx",
+        "send",
+        "--from",
+        ALICE,
+        "--to",
+        BOB,
+        "--wait",
+        "confirmed",
+        "--url",
+        &url,
+    ];
+    let sent = run(&send);
+    let killed = Command::new("kill")
+        .args(["-TERM", &serve.id().to_string()])
+        .status()
+        .unwrap();
+    let ended = serve.wait().unwrap();
+    assert!(sent.status.success(), "{}", err(&sent));
+    assert!(killed.success());
+    assert_eq!(ended.code(), Some(0));
+}
+
+#[test]
+fn config_commands_check_and_show() {
+    let broken = fixture("unknown_key.toml").display().to_string();
+    let check = run(&["config", "check", "--config", &broken]);
+    assert_eq!(check.status.code(), Some(2));
+    assert!(
+        out(&check).contains("did you mean lease.duration?"),
+        "{}",
+        out(&check)
+    );
+    let machine = run(&["config", "check", "--json", "--config", &broken]);
+    let told: Value = serde_json::from_slice(&machine.stdout).unwrap();
+    assert_eq!(told["ok"], false);
+
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("good.toml");
+    let text = std::fs::read_to_string(&broken)
+        .unwrap()
+        .replace("durtion", "duration");
+    std::fs::write(&path, text).unwrap();
+    let path = path.display().to_string();
+    assert!(
+        run(&["config", "check", "--config", &path])
+            .status
+            .success()
+    );
+    let mut show = lanekeeper();
+    show.args(["config", "show", "--json", "--config", &path]);
+    let shown = json(
+        &show
+            .env("LANEKEEPER_LEASE__RENEW_INTERVAL", "2s")
+            .output()
+            .unwrap(),
+    );
+    assert_eq!(shown["lease.renewInterval"]["value"], "2s");
+    assert_eq!(
+        shown["lease.renewInterval"]["origin"],
+        "$LANEKEEPER_LEASE__RENEW_INTERVAL"
+    );
+    assert_eq!(shown["lease.idleRelease"]["origin"], "default");
+}
+
+#[test]
+fn dev_takes_settings_but_no_other_chain() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("extra.toml");
+    std::fs::write(&config, "[confirmations]\nrequired = 0\n").unwrap();
+    let config = config.display().to_string();
+    let dev = Running::dev(
+        &folder.path().join("dev"),
+        &["--config", &config, "--accounts", "12"],
+    );
+    assert_eq!(dev.ready["accounts"].as_array().map(Vec::len), Some(12));
+    let last = dev.ready["accounts"][11].as_str().unwrap();
+    let sent = dev.run(&[
+        "tx",
+        "send",
+        "--from",
+        last,
+        "--to",
+        BOB,
+        "--value",
+        "1",
+        "--wait",
+        "confirmed",
+    ]);
+    assert!(sent.status.success(), "{}", err(&sent));
+
+    std::fs::write(&config, "[store]\nurl = \"sqlite:x\"\n").unwrap();
+    let refused = run(&[
+        "dev",
+        "--port",
+        "0",
+        "--chain-port",
+        "0",
+        "--config",
+        &config,
+        "--dir",
+        &folder.path().join("other").display().to_string(),
+    ]);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(
+        err(&refused).contains("brings its own"),
+        "{}",
+        err(&refused)
+    );
+}
+
+#[test]
+fn bench_counts_what_is_stored() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("accept.json");
+    let path = file.display().to_string();
+    let args = [
+        "bench",
+        "accept",
+        "--clients",
+        "1,8",
+        "--lanes",
+        "2",
+        "--duration",
+        "300ms",
+    ];
+    let bench = run(&[&args[..], &["--json", &path]].concat());
+    assert!(bench.status.success(), "{}", err(&bench));
+    let report: Value = serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
+    for run in report["runs"].as_array().unwrap() {
+        assert!(run["accepted"].as_u64() > Some(0), "{run}");
+        assert_eq!(run["accepted"], run["rows"], "{run}");
+        assert!(run["roundTripsPerAccept"].as_f64() > Some(0.0), "{run}");
+    }
+}

@@ -1,0 +1,146 @@
+//! Rules about the code that no compiler checks.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+/// A stranger reads no longer file than this.
+const LINES_MAX: usize = 700;
+
+/// The tables whose rows the fence guards, and the files that may write them: the gate (its row
+/// bindings are in `rows.rs`), the one unfenced insert of the queue, and the lease's take-over.
+const GUARDED: &[(&str, &[&str])] = &[
+    ("managed_tx", &["gate.rs", "rows.rs", "queue.rs"]),
+    ("tx_attempt", &["gate.rs", "rows.rs"]),
+    ("lane_event", &["gate.rs"]),
+    ("signer_nonce_cursor", &["gate.rs", "lease.rs"]),
+];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// All files under these folders of the repository with one of these extensions.
+fn files(folders: &[&str], extensions: &[&str]) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut folders: Vec<PathBuf> = folders.iter().map(|folder| root().join(folder)).collect();
+    while let Some(folder) = folders.pop() {
+        let Ok(entries) = fs::read_dir(&folder) else {
+            continue;
+        };
+        for entry in entries {
+            let path = entry.expect("a folder can be listed").path();
+            let extension = path.extension().and_then(|extension| extension.to_str());
+            if path.is_dir() {
+                folders.push(path);
+            } else if extension.is_some_and(|extension| extensions.contains(&extension)) {
+                found.push(path);
+            }
+        }
+    }
+    found.sort();
+    assert!(!found.is_empty(), "this test looks in the wrong place");
+    found
+}
+
+/// Whether a text writes to a table: `INTO t`, `UPDATE t`, `DELETE FROM t`, whatever the layout.
+fn writes_to(text: &str, table: &str) -> bool {
+    let text = text.to_lowercase();
+    let words: Vec<&str> = text
+        .split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
+        .filter(|word| !word.is_empty())
+        .collect();
+    words.windows(3).any(|three| {
+        let [first, second, third] = three else {
+            return false;
+        };
+        *third == table
+            && (*second == "into" || *second == "update" || (*first, *second) == ("delete", "from"))
+    })
+}
+
+#[test]
+fn guarded_rows_are_written_by_the_gate_only() {
+    let sql_of_rust = "const A: &str = \"INSERT OR IGNORE INTO \\\n   managed_tx (a)\";";
+    assert!(
+        writes_to(sql_of_rust, "managed_tx"),
+        "this test sees nothing"
+    );
+
+    let mut strays = Vec::new();
+    for path in files(&["crates", "proof"], &["rs", "sql"]) {
+        let text = fs::read_to_string(&path).unwrap();
+        let name = path
+            .file_name()
+            .and_then(|name| name.to_str())
+            .unwrap_or_default();
+        let in_store = path.components().any(|part| part.as_os_str() == "store");
+        let is_this = name == "tidy.rs";
+        for (table, writers) in GUARDED {
+            let may = is_this || (in_store && writers.contains(&name));
+            if !may && writes_to(&text, table) {
+                strays.push(format!("{} writes {table}", path.display()));
+            }
+        }
+    }
+    assert!(
+        strays.is_empty(),
+        "critical writes outside the gate: {strays:#?}"
+    );
+}
+
+#[test]
+fn files_are_short_enough_to_be_read() {
+    let long: Vec<String> = files(&["crates", "proof"], &["rs"])
+        .into_iter()
+        .filter_map(|path| {
+            let lines = fs::read_to_string(&path).unwrap().lines().count();
+            (lines > LINES_MAX).then(|| format!("{} has {lines} lines", path.display()))
+        })
+        .collect();
+    assert!(long.is_empty(), "over {LINES_MAX} lines: {long:#?}");
+}
+
+#[test]
+fn nothing_is_unfinished_or_switched_off() {
+    // Spelled apart, so that this file does not find itself.
+    let marks = ["todo", "unimplemented"].map(|word| format!("{word}!("));
+    let ignored = ["#[ig", "nore"].concat();
+    let mut found = Vec::new();
+    for path in files(&["crates", "proof"], &["rs"]) {
+        let text = fs::read_to_string(&path).unwrap();
+        for mark in marks.iter().chain([&ignored]) {
+            if text.contains(mark.as_str()) {
+                found.push(format!("{} has {mark}", path.display()));
+            }
+        }
+    }
+    assert!(found.is_empty(), "unfinished: {found:#?}");
+}
+
+#[test]
+fn proofs_can_be_run_and_are_told_of() {
+    let Ok(entries) = fs::read_dir(root().join("proof")) else {
+        return;
+    };
+    let page = fs::read_to_string(root().join("docs/proofs.md")).ok();
+    for entry in entries {
+        let path = entry.unwrap().path();
+        let name = path
+            .file_name()
+            .and_then(|name| name.to_str())
+            .unwrap_or_default();
+        // Proofs are scripts named by issue and number: `02-1-first-transaction`.
+        if !path.is_file() || !name.starts_with(|c: char| c.is_ascii_digit()) {
+            continue;
+        }
+        let mode = fs::metadata(&path).unwrap().permissions().mode();
+        assert!(mode & 0o111 != 0, "{name} is not executable");
+        if let Some(page) = &page {
+            assert!(
+                page.contains(name),
+                "docs/proofs.md does not tell of {name}"
+            );
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! The business: sends each request to some node until one says "accepted", as its library would.
+//! Some requests are sent by two threads at once, some again later, some again with another payload.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use alloy_primitives::{Address, Bytes, U256};
+use domain::{LaneKey, Payload, RequestId, TxId};
+use engine::node::{NewTx, Refusal};
+
+use super::machine::Machine;
+use super::plan::Plan;
+use crate::chain::{REVERTS, UNSIGNABLE};
+use crate::event::{Answer, WorldEvent};
+use crate::rng::Rng;
+use crate::trace::Trace;
+
+/// One request of the workload.
+#[derive(Clone, Debug)]
+pub(super) struct Request {
+    pub(super) lane: LaneKey,
+    pub(super) id: RequestId,
+    pub(super) payload: Payload,
+    pub(super) fate: Fate,
+}
+
+/// How a request must end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fate {
+    /// On chain, with success.
+    Succeeds,
+    /// On chain, without the effect.
+    Reverts,
+    /// Nowhere: nobody signs it.
+    Unsigned,
+}
+
+/// Everything that a client needs.
+#[derive(Clone)]
+pub(super) struct Client {
+    pub(super) machines: Arc<Vec<Machine>>,
+    pub(super) trace: Trace,
+    pub(super) rng: Rng,
+}
+
+impl Request {
+    /// The n-th request. Its call data carries its key, so that effects on chain can be told apart.
+    pub(super) fn new(rng: &Rng, plan: &Plan, number: u64) -> Self {
+        let id = RequestId::parse(format!("r{number}")).expect("keeps the rule");
+        let fate = match rng.below(1_000) {
+            draw if draw < plan.reverting => Fate::Reverts,
+            draw if draw < plan.reverting + plan.unsignable => Fate::Unsigned,
+            _ => Fate::Succeeds,
+        };
+        let mut data = match fate {
+            Fate::Succeeds => Vec::new(),
+            Fate::Reverts => REVERTS.to_vec(),
+            Fate::Unsigned => UNSIGNABLE.to_vec(),
+        };
+        data.extend_from_slice(id.as_str().as_bytes());
+        let mut payload = Payload::transfer(Address::repeat_byte(0xee), U256::from(number));
+        payload.data = Bytes::from(data);
+        // Without a gas limit the call is tried out first, and one that reverts is refused.
+        let has_limit = fate == Fate::Reverts || rng.permille(500);
+        payload.gas = has_limit.then_some(100_000);
+        Self {
+            lane: *rng.pick(&plan.lanes()),
+            id,
+            payload,
+            fate,
+        }
+    }
+}
+
+impl Client {
+    /// Sends a request until it is accepted, and perhaps again. Gives the tx.
+    pub(super) async fn send(self, request: Request, first_at: Duration) -> TxId {
+        tokio::time::sleep(first_at).await;
+        let twin = self.rng.permille(200).then(|| {
+            let (client, request) = (self.clone(), request.clone());
+            tokio::spawn(async move { client.insist(&request).await })
+        });
+        let tx = self.insist(&request).await;
+        if let Some(twin) = twin {
+            twin.await.expect("clients do not panic");
+        }
+        if self.rng.permille(200) {
+            tokio::time::sleep(self.rng.millis(0, 30_000)).await;
+            self.insist(&request).await;
+        }
+        if self.rng.permille(100) {
+            self.reuse_key(&request).await;
+        }
+        tx
+    }
+
+    async fn insist(&self, request: &Request) -> TxId {
+        loop {
+            match self.ask(request).await {
+                Answer::Accepted { tx_id, .. } => return tx_id,
+                Answer::Refused(refusal) if !is_worth_repeating(&refusal) => {
+                    let id = &request.id;
+                    self.trace
+                        .violation(&format!("{id} was refused for good: {refusal}"));
+                    // Nothing to hope for: the run has failed, and waits for its end.
+                    std::future::pending::<()>().await;
+                }
+                Answer::Refused(_) | Answer::Silence => {
+                    tokio::time::sleep(self.rng.millis(100, 3_000)).await;
+                }
+            }
+        }
+    }
+
+    /// The same key with another payload must be refused once the key is taken.
+    async fn reuse_key(&self, request: &Request) {
+        let mut other = request.clone();
+        other.payload.value += U256::from(1);
+        other.payload.gas = Some(100_000);
+        loop {
+            match self.ask(&other).await {
+                Answer::Refused(Refusal::KeyReused(_)) => return,
+                Answer::Accepted { tx_id, .. } => {
+                    let id = &request.id;
+                    self.trace
+                        .violation(&format!("{id} with another payload became {tx_id}"));
+                    return;
+                }
+                Answer::Refused(_) | Answer::Silence => {
+                    tokio::time::sleep(self.rng.millis(100, 3_000)).await;
+                }
+            }
+        }
+    }
+
+    async fn ask(&self, request: &Request) -> Answer {
+        let machine = self.rng.pick(&self.machines);
+        if !machine.is_up() {
+            // A load balancer would not send it there either; a frozen node it may not know.
+            if self.rng.permille(900) {
+                return Answer::Silence;
+            }
+        }
+        let (lane, request_id, node) = (request.lane, request.id.clone(), machine.name().clone());
+        let asked = WorldEvent::Asked {
+            lane,
+            request_id: request_id.clone(),
+            node: node.clone(),
+        };
+        self.trace.tell(asked);
+        let new = NewTx {
+            lane,
+            request_id: request_id.clone(),
+            payload: request.payload.clone(),
+        };
+        let patience = self.rng.millis(1_000, 40_000);
+        let answer = match tokio::time::timeout(patience, machine.ask(new)).await {
+            Ok(Some(Ok(accepted))) => Answer::Accepted {
+                tx_id: accepted.record.tx.id,
+                is_new: accepted.is_new,
+            },
+            Ok(Some(Err(refusal))) => Answer::Refused(refusal),
+            Ok(None) | Err(_) => Answer::Silence,
+        };
+        self.trace.tell(WorldEvent::Answered {
+            lane,
+            request_id,
+            node,
+            answer: answer.clone(),
+        });
+        answer
+    }
+}
+
+/// Whether the same request may be accepted later, or elsewhere.
+fn is_worth_repeating(refusal: &Refusal) -> bool {
+    match refusal {
+        Refusal::Busy
+        | Refusal::NotKeeper(_)
+        | Refusal::ChainUnavailable(_)
+        | Refusal::StoreUnavailable(_)
+        | Refusal::OutcomeUnknown
+        | Refusal::Draining => true,
+        Refusal::UnknownChain(_)
+        | Refusal::UnknownSigner(..)
+        | Refusal::KeyReused(_)
+        | Refusal::BadPayload(_)
+        | Refusal::Reverted(_)
+        | Refusal::Underfunded(_) => false,
+    }
+}

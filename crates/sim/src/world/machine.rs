@@ -1,0 +1,242 @@
+//! One machine of the world: its node is started, dies, and is started again in a new life.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use domain::NodeName;
+use engine::node::{Accepted, NewTx, Node, NodeConfig, NodeHandle, Ports, Refusal};
+use engine::tasks::Tasks;
+use tokio::sync::{Notify, oneshot};
+
+use crate::chain::{MemorySigner, RemoteChain};
+use crate::event::WorldEvent;
+use crate::rng::Rng;
+use crate::trace::Trace;
+use crate::wire::Wire;
+
+/// A machine. Clones are the same one.
+#[derive(Clone)]
+pub(super) struct Machine {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    name: NodeName,
+    ports: Ports,
+    config: NodeConfig,
+    /// Its lines, so that the world can make them worse.
+    lines: Lines,
+    trace: Trace,
+    rng: Rng,
+    state: Mutex<State>,
+    /// Ends the wait of a machine that is down.
+    hurry: Notify,
+}
+
+/// How a machine is connected.
+#[derive(Clone)]
+pub(super) struct Lines {
+    pub(super) store: Wire,
+    pub(super) chain: Wire,
+    pub(super) sight: RemoteChain,
+    pub(super) signer: MemorySigner,
+}
+
+#[derive(Default)]
+struct State {
+    tasks: Tasks,
+    /// The node, once it has started.
+    node: Option<Arc<Node>>,
+    frozen: bool,
+    calm: bool,
+}
+
+/// The longest time that a crashed node stays down.
+const DOWN_MS_MAX: u64 = 20_000;
+/// How soon a node is started again in a healed world.
+const DOWN_CALM: Duration = Duration::from_millis(100);
+
+impl Machine {
+    pub(super) fn new(
+        ports: Ports,
+        config: NodeConfig,
+        lines: Lines,
+        trace: Trace,
+        rng: Rng,
+    ) -> Self {
+        let name = config.name.clone();
+        let (state, hurry) = (Mutex::default(), Notify::new());
+        let inner = Inner {
+            name,
+            ports,
+            config,
+            lines,
+            trace,
+            rng,
+            state,
+            hurry,
+        };
+        Self {
+            inner: Arc::new(inner),
+        }
+    }
+
+    pub(super) fn name(&self) -> &NodeName {
+        &self.inner.name
+    }
+
+    pub(super) fn lines(&self) -> &Lines {
+        &self.inner.lines
+    }
+
+    /// Starts the node again and again, for ever.
+    pub(super) async fn run(self) {
+        loop {
+            let tasks = Tasks::new();
+            {
+                let mut state = self.lock();
+                state.tasks = tasks.clone();
+                state.node = None;
+                state.frozen = false;
+            }
+            let machine = self.clone();
+            tasks.spawn("start", async move { machine.start().await });
+            tasks.ended().await;
+            self.bury(&tasks);
+            let down = self.inner.rng.millis(0, DOWN_MS_MAX);
+            if self.lock().calm {
+                tokio::time::sleep(DOWN_CALM).await;
+                continue;
+            }
+            tokio::select! {
+                biased;
+                () = self.inner.hurry.notified() => {}
+                () = tokio::time::sleep(down) => {}
+            }
+        }
+    }
+
+    async fn start(self) {
+        let tasks = self.lock().tasks.clone();
+        let Inner { ports, config, .. } = &*self.inner;
+        match Node::start(ports.clone(), config.clone(), tasks.clone()).await {
+            Ok(node) => {
+                self.lock().node = Some(Arc::new(node));
+                self.tell(WorldEvent::Started(self.inner.name.clone()));
+            }
+            // The store did not answer: as a supervisor would, try again with a new life.
+            Err(_unreachable) => tasks.kill(),
+        }
+    }
+
+    fn bury(&self, tasks: &Tasks) {
+        let node = self.inner.name.clone();
+        // Dropped here and not later: the dead hold nothing.
+        drop(self.lock().node.take());
+        if let Some(panic) = tasks.panicked() {
+            self.inner
+                .trace
+                .violation(&format!("node {node} panicked in {panic}"));
+        }
+        self.tell(WorldEvent::Crashed {
+            node,
+            polls: tasks.polls(),
+        });
+    }
+
+    /// Asks the node as its HTTP door would: inside the process, so that the question dies with it.
+    /// `None` when there is no node, or it died before it answered.
+    pub(super) async fn ask(&self, request: NewTx) -> Option<Result<Accepted, Refusal>> {
+        let (tasks, handle) = {
+            let state = self.lock();
+            (state.tasks.clone(), state.node.as_ref()?.handle())
+        };
+        let (answers, answer) = oneshot::channel();
+        tasks.spawn("request", async move {
+            let told = handle.create(request).await;
+            // The client may have lost patience.
+            answers.send(told).ok();
+        });
+        answer.await.ok()
+    }
+
+    pub(super) fn handle(&self) -> Option<NodeHandle> {
+        self.lock().node.as_ref().map(|node| node.handle())
+    }
+
+    pub(super) fn is_up(&self) -> bool {
+        let state = self.lock();
+        state.node.is_some() && !state.frozen
+    }
+
+    /// Kills the node right before a poll that is so far ahead.
+    pub(super) fn crash_in(&self, polls: u64) {
+        let tasks = self.lock().tasks.clone();
+        tasks.kill_at_poll(tasks.polls().saturating_add(polls).saturating_add(1));
+    }
+
+    pub(super) fn freeze(&self) {
+        let mut state = self.lock();
+        state.frozen = true;
+        state.tasks.pause();
+        drop(state);
+        self.tell(WorldEvent::Frozen(self.inner.name.clone()));
+    }
+
+    pub(super) fn thaw(&self) {
+        let mut state = self.lock();
+        if std::mem::take(&mut state.frozen) {
+            let tasks = state.tasks.clone();
+            drop(state);
+            self.tell(WorldEvent::Thawed(self.inner.name.clone()));
+            tasks.resume();
+        }
+    }
+
+    pub(super) fn cut(&self, is_cut: bool) {
+        self.inner.lines.store.cut(is_cut);
+        self.tell(WorldEvent::Cut {
+            node: self.inner.name.clone(),
+            is_cut,
+        });
+    }
+
+    /// A rolling deploy: drains the node and ends it.
+    pub(super) async fn drain(&self) {
+        let (tasks, node) = {
+            let state = self.lock();
+            (state.tasks.clone(), state.node.clone())
+        };
+        let Some(node) = node else { return };
+        self.tell(WorldEvent::Draining(self.inner.name.clone()));
+        let group = tasks.clone();
+        tasks.spawn("drain", async move {
+            node.drain().await;
+            drop(node);
+            group.kill();
+        });
+    }
+
+    /// No more harm: the node runs from now on.
+    pub(super) fn heal(&self) {
+        let tasks = {
+            let mut state = self.lock();
+            state.calm = true;
+            state.tasks.clone()
+        };
+        tasks.kill_at_poll(u64::MAX);
+        self.thaw();
+        self.inner.hurry.notify_one();
+    }
+
+    fn tell(&self, event: WorldEvent) {
+        self.inner.trace.tell(event);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.inner
+            .state
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,236 @@
+//! A whole cluster in one thread from one seed: real nodes on twins of the ports, a workload, and
+//! everything that can go wrong. First safety under faults, then the world heals and must finish.
+
+mod client;
+mod machine;
+mod plan;
+mod strikes;
+mod verdict;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use domain::TxId;
+use engine::node::Ports;
+use engine::ports::Clock;
+use futures::future::join_all;
+use tokio::task::JoinHandle;
+
+use crate::chain::{MemoryChain, MemorySigner, RemoteChain, Staleness};
+use crate::checkers;
+use crate::clock::SimClock;
+use crate::event::WorldEvent;
+use crate::rng::Rng;
+use crate::store::{MemoryStore, RemoteStore};
+use crate::trace::Trace;
+use crate::wire::{Wire, WireFaults};
+
+pub use plan::{CHAIN, Plan};
+
+use client::{Client, Request};
+use machine::{Lines, Machine};
+
+/// What came of a run.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// From which seed.
+    pub seed: u64,
+    /// The digest of the trace.
+    pub hash: u64,
+    /// The trace.
+    pub lines: Vec<String>,
+    /// What is wrong; empty is good.
+    pub violations: Vec<String>,
+}
+
+/// How a run is made.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options {
+    /// Nothing goes wrong.
+    pub calm: bool,
+    /// Every line is printed as it comes.
+    pub echo: bool,
+}
+
+/// Runs the world of a seed, from its beginning to its end, in simulated time.
+///
+/// # Panics
+/// When no runtime can be made.
+#[must_use]
+pub fn run(seed: u64, options: Options) -> Outcome {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .expect("a runtime without IO can always be made");
+    runtime.block_on(async {
+        let world = World::build(seed, options);
+        let trace = world.trace.clone();
+        world.live().await;
+        Outcome {
+            seed,
+            hash: trace.hash(),
+            lines: trace.lines(),
+            violations: trace.violations(),
+        }
+    })
+}
+
+struct World {
+    plan: Arc<Plan>,
+    rng: Rng,
+    trace: Trace,
+    store: MemoryStore,
+    chain: MemoryChain,
+    machines: Arc<Vec<Machine>>,
+}
+
+impl World {
+    fn build(seed: u64, options: Options) -> Self {
+        let rng = Rng::new(seed);
+        let plan = if options.calm {
+            Plan::calm(&rng.split())
+        } else {
+            Plan::stormy(&rng.split())
+        };
+        let required = plan.lane.required;
+        let mut trace = Trace::new(checkers::all(move |_| required));
+        if options.echo {
+            trace = trace.echoing();
+        }
+        let clock = SimClock::new(rng.bits());
+        let store = MemoryStore::new(Arc::new(clock.clone())).traced(trace.clone());
+        let chain = MemoryChain::new(CHAIN).traced(trace.clone());
+        chain.set_room(plan.block_room, plan.pool_slots);
+        let world = Self {
+            plan: Arc::new(plan),
+            rng,
+            trace,
+            store,
+            chain,
+            machines: Arc::default(),
+        };
+        let machines = world
+            .plan
+            .nodes
+            .iter()
+            .map(|name| world.machine(name, &clock))
+            .collect();
+        Self {
+            machines: Arc::new(machines),
+            ..world
+        }
+    }
+
+    fn machine(&self, name: &domain::NodeName, clock: &SimClock) -> Machine {
+        let plan = &self.plan;
+        let store = Wire::new(self.rng.split(), plan.store_line);
+        let chain = Wire::new(self.rng.split(), plan.chain_line);
+        let sight = RemoteChain::new(self.chain.clone(), chain.clone(), plan.staleness);
+        let signer = MemorySigner::new(plan.signers.clone());
+        let signer = match plan.signer_travel {
+            Some(travel) => signer.remote(travel),
+            None => signer,
+        };
+        let ahead = self.rng.millis(0, 2_000);
+        let clock: Arc<dyn Clock> = Arc::new(clock.machine(ahead, self.rng.split()));
+        signer.put_off(self.rng.split(), plan.unsigned);
+        let ports = Ports {
+            store: Arc::new(RemoteStore::new(self.store.clone(), store.clone())),
+            chains: vec![Arc::new(sight.clone())],
+            signer: Arc::new(signer.clone()),
+            clock,
+        };
+        let config = plan.node_config(name);
+        let lines = Lines {
+            store,
+            chain,
+            sight,
+            signer,
+        };
+        Machine::new(ports, config, lines, self.trace.clone(), self.rng.split())
+    }
+
+    async fn live(self) {
+        self.trace.tell(WorldEvent::Phase("unrest"));
+        let mut background: Vec<JoinHandle<()>> = Vec::new();
+        for machine in self.machines.iter() {
+            background.push(tokio::spawn(machine.clone().run()));
+        }
+        let (chain, plan) = (self.chain.clone(), Arc::clone(&self.plan));
+        background.push(tokio::spawn(strikes::mine_for_ever(
+            chain,
+            plan,
+            self.rng.split(),
+        )));
+        let (chain, plan) = (self.chain.clone(), Arc::clone(&self.plan));
+        let machines = Arc::clone(&self.machines);
+        let striking = tokio::spawn(strikes::strike_for_ever(
+            machines,
+            chain,
+            plan,
+            self.rng.split(),
+        ));
+        let (requests, clients) = self.spawn_clients();
+        tokio::time::sleep(self.plan.unrest).await;
+
+        self.trace.tell(WorldEvent::Phase("heal"));
+        striking.abort();
+        self.heal();
+        let deadline = tokio::time::Instant::now() + self.plan.patience();
+        match tokio::time::timeout_at(deadline, join_all(clients)).await {
+            Ok(txs) => {
+                let txs: Vec<TxId> = txs
+                    .into_iter()
+                    .map(|tx| tx.expect("clients do not panic"))
+                    .collect();
+                self.judge(&requests, &txs, deadline).await;
+            }
+            Err(_) => self
+                .trace
+                .violation("not live: clients still wait for an acceptance"),
+        }
+        background.iter().for_each(JoinHandle::abort);
+    }
+
+    fn spawn_clients(&self) -> (Vec<Request>, Vec<JoinHandle<TxId>>) {
+        let rng = self.rng.split();
+        let span = u64::try_from(self.plan.unrest.as_millis()).expect("unrest is short");
+        let requests: Vec<Request> = (0..self.plan.requests)
+            .map(|number| Request::new(&rng, &self.plan, number))
+            .collect();
+        let spawn = |request: &Request| {
+            let client = Client {
+                machines: Arc::clone(&self.machines),
+                trace: self.trace.clone(),
+                rng: rng.split(),
+            };
+            tokio::spawn(client.send(request.clone(), rng.millis(0, span)))
+        };
+        let clients = requests.iter().map(spawn).collect();
+        (requests, clients)
+    }
+
+    /// No more harm: lines are good, chain nodes are up to date, and every node runs.
+    fn heal(&self) {
+        strikes::heal(&self.chain, &self.plan);
+        for machine in self.machines.iter() {
+            let Lines {
+                store,
+                chain,
+                sight,
+                signer,
+            } = machine.lines();
+            store.set(WireFaults::healthy(2));
+            chain.set(WireFaults::healthy(10));
+            sight.set(Staleness::NONE);
+            signer.put_off(self.rng.split(), 0);
+            machine.heal();
+        }
+    }
+
+    /// How long the world is watched after its last tx was final: nothing may happen any more.
+    fn silence(&self) -> Duration {
+        self.plan.lease.duration * 2 + self.plan.block_interval * 4
+    }
+}

@@ -1,0 +1,191 @@
+//! What must be true when a healed world has come to rest: everything accepted has ended, the chain
+//! shows each payload once, readers see a whole story, and nothing stirs any more.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use domain::{LaneKey, TxId, TxState};
+use engine::ports::{EventFilter, Store, TxRecord};
+use tokio::time::Instant;
+
+use super::World;
+use super::client::{Fate, Request};
+use crate::event::WorldEvent;
+
+/// How often a healed world is looked at.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+/// The page size of the feed's reader: small, so that there are many pages.
+const PAGE: usize = 7;
+
+impl World {
+    pub(super) async fn judge(&self, requests: &[Request], txs: &[TxId], deadline: Instant) {
+        self.trace.tell(WorldEvent::Phase("finish"));
+        while !self.all_ended(txs).await {
+            if Instant::now() >= deadline {
+                self.tell_unfinished(txs).await;
+                return;
+            }
+            tokio::time::sleep(LOOK_INTERVAL).await;
+        }
+        // What the last questions and takeovers stirred up may settle first.
+        tokio::time::sleep(self.plan.lease.duration).await;
+        self.trace.tell(WorldEvent::Phase("silence"));
+        let before = self.feed_len().await;
+        tokio::time::sleep(self.silence()).await;
+        let after = self.feed_len().await;
+        if before != after {
+            let new = after - before;
+            self.trace.violation(&format!(
+                "not quiet: {new} events after everything had ended"
+            ));
+        }
+        for (request, tx) in requests.iter().zip(txs) {
+            self.judge_tx(request, *tx).await;
+        }
+        self.judge_lanes().await;
+        self.judge_feed().await;
+    }
+
+    async fn judge_tx(&self, request: &Request, id: TxId) {
+        let Some(record) = self.record(id).await else {
+            self.trace
+                .violation(&format!("{} was accepted as {id} and is gone", request.id));
+            return;
+        };
+        let expected = match request.fate {
+            Fate::Succeeds => TxState::Confirmed,
+            Fate::Reverts | Fate::Unsigned => TxState::FailedFinal,
+        };
+        if record.tx.state != expected {
+            let (name, state, reason) = (&request.id, record.tx.state.word(), &record.tx.reason);
+            self.trace
+                .violation(&format!("{name} ended as {state} ({reason:?})"));
+        }
+        let mined = self.chain.mined();
+        let effects = mined.iter().filter(|tx| {
+            tx.envelope.signer == request.lane.signer && tx.envelope.data == request.payload.data
+        });
+        let hashes: Vec<_> = effects.map(|tx| tx.hash).collect();
+        let told = record
+            .tx
+            .inclusion
+            .as_ref()
+            .map(|inclusion| inclusion.tx_hash);
+        let due = usize::from(request.fate != Fate::Unsigned);
+        if hashes.len() != due || told != hashes.first().copied() {
+            let name = &request.id;
+            self.trace.violation(&format!(
+                "{name}: the chain has {hashes:?}, the tx {told:?}"
+            ));
+        }
+        self.judge_history(request, &record).await;
+    }
+
+    async fn judge_history(&self, request: &Request, record: &TxRecord) {
+        let history = self.store.tx_events(record.tx.id).await;
+        let history = history
+            .expect("the twin's reads do not fail")
+            .unwrap_or_default();
+        let words: Vec<&str> = history.iter().map(|told| told.event.kind.word()).collect();
+        let last = match request.fate {
+            Fate::Succeeds => "TxConfirmed",
+            Fate::Reverts | Fate::Unsigned => "TxFailed",
+        };
+        if words.first() != Some(&"TxAccepted") || words.last() != Some(&last) {
+            self.trace
+                .violation(&format!("the story of {} is {words:?}", request.id));
+        }
+    }
+
+    async fn judge_lanes(&self) {
+        let lanes = self.store.lanes(&self.plan.lanes()).await;
+        for lane in lanes.expect("the twin's reads do not fail") {
+            if lane.in_flight != 0 || lane.queued != 0 {
+                self.trace.violation(&format!("not quiet: {lane:?}"));
+            }
+        }
+    }
+
+    /// Reads the whole feed page by page, as a consumer does: no lane's story may have a hole.
+    async fn judge_feed(&self) {
+        let mut last: BTreeMap<LaneKey, u64> = BTreeMap::new();
+        let mut filter = EventFilter {
+            limit: PAGE,
+            ..EventFilter::default()
+        };
+        loop {
+            let page = self
+                .store
+                .events(&filter)
+                .await
+                .expect("the cursor is the store's own");
+            for told in &page.events {
+                let seq = last.entry(told.lane).or_default();
+                *seq += 1;
+                if told.event.seq != *seq {
+                    let (lane, found) = (told.lane, told.event.seq);
+                    self.trace
+                        .violation(&format!("the feed of {lane} has {found} at {seq}"));
+                }
+            }
+            if filter.after.as_ref() == Some(&page.next) {
+                return;
+            }
+            filter.after = Some(page.next);
+        }
+    }
+
+    async fn all_ended(&self, txs: &[TxId]) -> bool {
+        for id in txs {
+            let record = self.record(*id).await;
+            if !record.is_some_and(|record| record.tx.state.is_terminal()) {
+                return false;
+            }
+        }
+        true
+    }
+
+    async fn tell_unfinished(&self, txs: &[TxId]) {
+        for id in txs {
+            let Some(record) = self.record(*id).await else {
+                continue;
+            };
+            let tx = &record.tx;
+            if !tx.state.is_terminal() {
+                let (nonce, sub) = (tx.nonce, tx.sub_state);
+                let (name, state, reason) = (&tx.request_id, tx.state.word(), &tx.reason);
+                self.trace.violation(&format!(
+                    "not live: {name} is {state} {sub:?} at nonce {nonce:?}, {reason:?}"
+                ));
+            }
+        }
+        for machine in self.machines.iter() {
+            let Some(handle) = machine.handle() else {
+                continue;
+            };
+            let lanes = tokio::time::timeout(LOOK_INTERVAL, handle.lanes()).await;
+            self.trace
+                .note(&format!("lanes of {}: {lanes:?}", machine.name()));
+        }
+    }
+
+    async fn record(&self, id: TxId) -> Option<TxRecord> {
+        self.store
+            .tx(id)
+            .await
+            .expect("the twin's reads do not fail")
+    }
+
+    async fn feed_len(&self) -> usize {
+        let all = EventFilter {
+            limit: usize::MAX,
+            ..EventFilter::default()
+        };
+        self.store
+            .events(&all)
+            .await
+            .expect("the twin's reads do not fail")
+            .events
+            .len()
+    }
+}

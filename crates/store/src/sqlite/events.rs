@@ -1,0 +1,229 @@
+//! Readers of the event log: the feed across lanes, and the history of one tx.
+
+use std::collections::BTreeMap;
+
+use domain::{Event, EventKind, LaneId, LaneKey, NodeName, Token, TxId};
+use engine::ports::{EventFilter, EventPage, EventRecord};
+use rusqlite::{Connection, Row, params};
+
+use super::cursor::{FeedCursor, StoreTag};
+use super::fault::Fault;
+use super::headers::Walks;
+use super::rows::{lane_key, number, time};
+use super::txs;
+use crate::encoding::{Malformed, bound, events_from_bytes, stored};
+
+/// The most events of one page.
+const PAGE_MAX: usize = 1_000;
+/// The most events (or turns of lanes that are not asked for) that one page looks at. A filter that
+/// matches little gives short or empty pages, and `next` goes on behind what was looked at.
+const EXAMINED_MAX: usize = 20_000;
+
+macro_rules! event_columns {
+    () => {
+        "position, lane_id, first_seq, count, at, node, token, body"
+    };
+}
+
+/// One row of the log: what one lane told in one turn.
+struct Turn {
+    position: u64,
+    lane: LaneId,
+    count: usize,
+    node: NodeName,
+    token: Token,
+}
+
+/// What records are put together with.
+struct Records<'conn> {
+    conn: &'conn Connection,
+    tag: StoreTag,
+    lanes: BTreeMap<LaneId, LaneKey>,
+    walks: Walks<'conn>,
+}
+
+pub(super) fn events(
+    conn: &Connection,
+    tag: StoreTag,
+    filter: &EventFilter,
+) -> Result<EventPage, Fault> {
+    const SQL: &str = concat!(
+        "SELECT ",
+        event_columns!(),
+        " FROM lane_event WHERE position >= ?1 ORDER BY position LIMIT ?2"
+    );
+    let limit = filter.limit.clamp(1, PAGE_MAX);
+    let mut cursor = start(conn, tag, filter.after.as_deref())?;
+    let mut records = Records::new(conn, tag);
+    let mut events = Vec::new();
+    let mut statement = conn.prepare_cached(SQL)?;
+    let mut rows = statement.query(params![bound(cursor.position), bound(EXAMINED_MAX as u64)])?;
+    let mut examined = 0;
+    'page: while let Some(row) = rows.next()? {
+        let turn = Turn::read(row)?;
+        let lane = records.lane(turn.lane)?;
+        if filter
+            .chain_id
+            .is_some_and(|chain_id| chain_id != lane.chain_id)
+            || filter.signer.is_some_and(|signer| signer != lane.signer)
+        {
+            cursor = FeedCursor::behind(turn.position, turn.count.saturating_sub(1));
+            examined += 1;
+            continue;
+        }
+        let skip = cursor.told_of(turn.position);
+        for (n, event) in turn.events(row)?.into_iter().enumerate().skip(skip) {
+            if events.len() == limit || examined >= EXAMINED_MAX {
+                break 'page;
+            }
+            examined += 1;
+            cursor = FeedCursor::behind(turn.position, n);
+            if is_asked(filter, &event) {
+                events.push(records.record(&turn, n, event)?);
+            }
+        }
+    }
+    Ok(EventPage {
+        events,
+        next: cursor.to_text(tag),
+    })
+}
+
+pub(super) fn tx_events(
+    conn: &Connection,
+    tag: StoreTag,
+    id: TxId,
+) -> Result<Option<Vec<EventRecord>>, Fault> {
+    const SQL: &str = concat!(
+        "SELECT ",
+        event_columns!(),
+        " FROM lane_event WHERE lane_id = ?1 AND first_seq <= ?2 ORDER BY first_seq DESC LIMIT 1"
+    );
+    let Some((lane, tx)) = txs::find(conn, id)? else {
+        return Ok(None);
+    };
+    let mut records = Records::new(conn, tag);
+    let mut history = Vec::with_capacity(tx.event_seqs.len());
+    for seq in tx.event_seqs {
+        let mut statement = conn.prepare_cached(SQL)?;
+        let mut rows = statement.query(params![lane.0, stored(seq)?])?;
+        let row = rows.next()?.ok_or(Malformed("history of a tx"))?;
+        let turn = Turn::read(row)?;
+        let told = turn
+            .events(row)?
+            .into_iter()
+            .enumerate()
+            .find(|(_, event)| event.seq == seq);
+        let (n, event) = told.ok_or(Malformed("history of a tx"))?;
+        history.push(records.record(&turn, n, event)?);
+    }
+    Ok(Some(history))
+}
+
+/// Where to begin. A cursor that lies ahead of everything ever written is not one of ours.
+fn start(conn: &Connection, tag: StoreTag, after: Option<&str>) -> Result<FeedCursor, Fault> {
+    const LAST: &str =
+        "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'lane_event'";
+    let Some(text) = after else {
+        return Ok(FeedCursor::START);
+    };
+    let cursor = FeedCursor::parse(tag, text);
+    let last: i64 = conn.prepare_cached(LAST)?.query_row([], |row| row.get(0))?;
+    match cursor {
+        Some(cursor) if bound(cursor.position) <= last => Ok(cursor),
+        Some(_) | None => Err(Fault::Invalid(format!(
+            "{text:?} is not a cursor of this store"
+        ))),
+    }
+}
+
+fn is_asked(filter: &EventFilter, event: &Event) -> bool {
+    filter.kinds.is_empty() || filter.kinds.iter().any(|word| word == event.kind.word())
+}
+
+impl Turn {
+    /// A row of [`event_columns`], without its body.
+    fn read(row: &Row<'_>) -> Result<Self, Fault> {
+        let count = usize::try_from(number(row, 3, "count")?);
+        Ok(Self {
+            position: number(row, 0, "position")?,
+            lane: LaneId(row.get(1)?),
+            count: count.map_err(|_too_many| Malformed("count"))?,
+            node: NodeName(row.get(5)?),
+            token: Token(number(row, 6, "token")?),
+        })
+    }
+
+    /// Its events, in order.
+    fn events(&self, row: &Row<'_>) -> Result<Vec<Event>, Fault> {
+        let first_seq = number(row, 2, "event number")?;
+        let events = events_from_bytes(row.get_ref(7)?.as_blob()?, first_seq, time(row, 4)?)?;
+        if events.len() == self.count {
+            Ok(events)
+        } else {
+            Err(Malformed("event").into())
+        }
+    }
+}
+
+impl<'conn> Records<'conn> {
+    fn new(conn: &'conn Connection, tag: StoreTag) -> Self {
+        Self {
+            conn,
+            tag,
+            lanes: BTreeMap::new(),
+            walks: Walks::new(conn),
+        }
+    }
+
+    fn lane(&mut self, lane: LaneId) -> Result<LaneKey, Fault> {
+        if let Some(key) = self.lanes.get(&lane) {
+            return Ok(*key);
+        }
+        let key = lane_key(self.conn, lane)?;
+        self.lanes.insert(lane, key);
+        Ok(key)
+    }
+
+    /// The n-th event of a turn, with all that belongs to it.
+    fn record(&mut self, turn: &Turn, n: usize, event: Event) -> Result<EventRecord, Fault> {
+        let lane = self.lane(turn.lane)?;
+        let confirmations = match counted(&event.kind) {
+            Some((block, counted)) => self.walks.walk(lane.chain_id, block, counted)?,
+            None => Vec::new(),
+        };
+        Ok(EventRecord {
+            lane,
+            node: turn.node.clone(),
+            token: turn.token,
+            event,
+            confirmations,
+            cursor: FeedCursor::behind(turn.position, n).to_text(self.tag),
+        })
+    }
+}
+
+/// The block and the newest counted header, for kinds that tell of confirmations.
+fn counted(kind: &EventKind) -> Option<(domain::B256, domain::B256)> {
+    match kind {
+        EventKind::TxConfirmations {
+            block_hash,
+            counted,
+            ..
+        }
+        | EventKind::TxConfirmed {
+            block_hash,
+            counted,
+            ..
+        } => Some((*block_hash, *counted)),
+        EventKind::TxAccepted { .. }
+        | EventKind::TxAllocated { .. }
+        | EventKind::TxSubmitted { .. }
+        | EventKind::TxReceiptUpdated { .. }
+        | EventKind::TxFailed { .. }
+        | EventKind::TxStuck { .. }
+        | EventKind::TxReorged { .. }
+        | EventKind::LaneFenced { .. }
+        | EventKind::LaneForeignNonce { .. } => None,
+    }
+}

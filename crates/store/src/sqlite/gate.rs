@@ -1,0 +1,337 @@
+//! The gate: everything that one lane writes in one turn, under its fence, whole or not at all.
+
+use domain::{Event, LaneId, Right, Time, Tx, TxId, Writes};
+use engine::ports::{CommitOutcome, Conflict, LaneBatch, Regranted, StoreError};
+use rusqlite::{Connection, OptionalExtension as _, params};
+use uuid::Uuid;
+
+use super::fault::Fault;
+use super::rows::{InsertAttempt, InsertTx, UpdateTx, lane_key};
+use super::writer::savepoint;
+use crate::encoding::{Malformed, bits, events_to_bytes, stored};
+
+/// Why a lane's batch was not written.
+enum Refused {
+    Fenced,
+    Conflict(Conflict),
+    Fault(Fault),
+}
+
+/// Applies every batch on its own: one lane's trouble never fails its neighbours.
+pub(super) fn commit(conn: &Connection, batches: &[LaneBatch]) -> Vec<CommitOutcome> {
+    batches
+        .iter()
+        .map(|batch| commit_lane(conn, batch))
+        .collect()
+}
+
+fn commit_lane(conn: &Connection, batch: &LaneBatch) -> CommitOutcome {
+    match savepoint(conn, |conn| write_lane(conn, batch)) {
+        Ok(()) => CommitOutcome::Applied,
+        Err(Refused::Fenced) => CommitOutcome::Fenced,
+        Err(Refused::Conflict(conflict)) => CommitOutcome::Conflict(conflict),
+        // The savepoint took it back, so this is certain.
+        Err(Refused::Fault(fault)) => {
+            CommitOutcome::NotApplied(StoreError::from(fault).to_string())
+        }
+    }
+}
+
+/// The fence first: what follows is written only while the lane row is ours.
+fn write_lane(conn: &Connection, batch: &LaneBatch) -> Result<(), Refused> {
+    let (lane, writes) = (batch.right.lane, &batch.writes);
+    pass_fence(conn, batch)?;
+    let signed = Signed::of(writes);
+    update_txs(conn, lane, &writes.updates, &signed)?;
+    insert_txs(conn, lane, &writes.inserts, &signed)?;
+    insert_attempts(conn, lane, writes, &signed)?;
+    mark_first_sent(conn, lane, writes)?;
+    write_wakes(conn, lane, writes)?;
+    append_events(conn, batch)?;
+    insert_headers(conn, lane, writes)
+}
+
+/// Bumps the lane row where token, grant and the number of events are the ones that memory knows.
+fn pass_fence(conn: &Connection, batch: &LaneBatch) -> Result<(), Refused> {
+    const SQL: &str = "UPDATE signer_nonce_cursor \
+         SET next_nonce = ?5, event_seq = event_seq + ?6, last_batch = ?7, \
+             paused = coalesce(?8, paused), updated_at = ?9 \
+         WHERE lane_id = ?1 AND fencing_token = ?2 AND grant_id = ?3 AND event_seq = ?4";
+    let count = conn.prepare_cached(SQL)?.execute(params![
+        batch.right.lane.0,
+        stored(batch.right.token.0)?,
+        batch.right.grant.0.as_bytes().as_slice(),
+        stored(batch.event_seq_before)?,
+        stored(batch.next_nonce.0)?,
+        stored(batch.writes.events.len() as u64)?,
+        batch.batch.0.as_bytes().as_slice(),
+        batch.writes.paused,
+        stored(batch.at.0)?,
+    ])?;
+    if count == 1 {
+        Ok(())
+    } else {
+        Err(Refused::Fenced)
+    }
+}
+
+fn update_txs(
+    conn: &Connection,
+    lane: LaneId,
+    updates: &[Tx],
+    signed: &Signed,
+) -> Result<(), Refused> {
+    if updates.is_empty() {
+        return Ok(());
+    }
+    let mut statement = UpdateTx::prepare(conn)?;
+    // Nonces that are given up are free for the others of this batch.
+    let (keeping, giving_up): (Vec<&Tx>, Vec<&Tx>) =
+        updates.iter().partition(|tx| tx.nonce.is_some());
+    for tx in giving_up.into_iter().chain(keeping) {
+        match statement.execute(lane, tx, signed.has(tx.id)) {
+            Ok(true) => {}
+            Ok(false) => return Err(rows(format!("tx {} is not in the lane", tx.id))),
+            Err(fault) if fault.is_duplicate() => return Err(duplicate(conn, lane, tx)?),
+            Err(fault) => return Err(fault.into()),
+        }
+    }
+    Ok(())
+}
+
+fn insert_txs(
+    conn: &Connection,
+    lane: LaneId,
+    inserts: &[Tx],
+    signed: &Signed,
+) -> Result<(), Refused> {
+    if inserts.is_empty() {
+        return Ok(());
+    }
+    let mut statement = InsertTx::prepare(conn)?;
+    for tx in inserts {
+        match statement.execute(lane, tx, signed.has(tx.id)) {
+            Ok(()) => {}
+            Err(fault) if fault.is_duplicate() => return Err(duplicate(conn, lane, tx)?),
+            Err(fault) => return Err(fault.into()),
+        }
+    }
+    Ok(())
+}
+
+/// Which of a tx's keys another tx has.
+fn duplicate(conn: &Connection, lane: LaneId, tx: &Tx) -> Result<Refused, Fault> {
+    const BY_REQUEST: &str =
+        "SELECT 1 FROM managed_tx WHERE lane_id = ?1 AND request_id = ?2 AND tx_id <> ?3";
+    const BY_NONCE: &str =
+        "SELECT 1 FROM managed_tx WHERE lane_id = ?1 AND nonce = ?2 AND tx_id <> ?3";
+    let id = tx.id.0.as_bytes().as_slice();
+    let request = params![lane.0, tx.request_id.as_str(), id];
+    if conn.prepare_cached(BY_REQUEST)?.exists(request)? {
+        return Ok(Refused::Conflict(Conflict::RequestId(
+            tx.request_id.clone(),
+        )));
+    }
+    if let Some(nonce) = tx.nonce
+        && conn
+            .prepare_cached(BY_NONCE)?
+            .exists(params![lane.0, stored(nonce.0)?, id])?
+    {
+        return Ok(Refused::Conflict(Conflict::Nonce(nonce)));
+    }
+    Ok(rows(format!("tx {} is there already", tx.id)))
+}
+
+fn insert_attempts(
+    conn: &Connection,
+    lane: LaneId,
+    writes: &Writes,
+    signed: &Signed,
+) -> Result<(), Refused> {
+    if writes.attempts.is_empty() {
+        return Ok(());
+    }
+    const MARK: &str = "UPDATE managed_tx SET signed = 1 WHERE tx_id = ?1 AND lane_id = ?2";
+    let mut statement = InsertAttempt::prepare(conn)?;
+    for attempt in &writes.attempts {
+        match statement.execute(lane, attempt) {
+            Ok(()) => {}
+            Err(fault) if fault.is_duplicate() => {
+                return Err(rows(format!("attempt {} is there already", attempt.hash)));
+            }
+            Err(fault) => return Err(fault.into()),
+        }
+    }
+    // A tx that is written in this batch has its mark from there, and is known to be in the lane.
+    for id in signed.not_written(writes) {
+        let count = conn
+            .prepare_cached(MARK)?
+            .execute(params![id.0.as_bytes().as_slice(), lane.0])?;
+        if count != 1 {
+            return Err(rows(format!("an attempt's tx {id} is not in the lane")));
+        }
+    }
+    Ok(())
+}
+
+fn mark_first_sent(conn: &Connection, lane: LaneId, writes: &Writes) -> Result<(), Refused> {
+    const SQL: &str = "UPDATE tx_attempt SET first_sent_at = coalesce(first_sent_at, ?3) \
+         WHERE hash = ?1 AND lane_id = ?2";
+    let mut statement = conn.prepare_cached(SQL)?;
+    for (hash, Time(at)) in &writes.first_sent {
+        if statement.execute(params![hash.as_slice(), lane.0, stored(*at)?])? != 1 {
+            return Err(rows(format!("attempt {hash} is not in the lane")));
+        }
+    }
+    Ok(())
+}
+
+fn write_wakes(conn: &Connection, lane: LaneId, writes: &Writes) -> Result<(), Refused> {
+    const DONE: &str = "DELETE FROM tx_wake WHERE lane_id = ?1 AND tx_id = ?2";
+    const ADDED: &str = "INSERT INTO tx_wake (lane_id, tx_id) VALUES (?1, ?2)";
+    for id in &writes.wakes_done {
+        if conn
+            .prepare_cached(DONE)?
+            .execute(params![lane.0, id.0.as_bytes().as_slice()])?
+            != 1
+        {
+            return Err(rows(format!("tx {id} did not wait for a nonce")));
+        }
+    }
+    for id in &writes.wakes_added {
+        let added = conn
+            .prepare_cached(ADDED)?
+            .execute(params![lane.0, id.0.as_bytes().as_slice()]);
+        match added.map_err(Fault::from) {
+            Ok(_one) => {}
+            Err(fault) if fault.is_duplicate() => {
+                return Err(rows(format!("tx {id} waits for a nonce already")));
+            }
+            Err(fault) => return Err(fault.into()),
+        }
+    }
+    Ok(())
+}
+
+fn append_events(conn: &Connection, batch: &LaneBatch) -> Result<(), Refused> {
+    const SQL: &str = "INSERT INTO lane_event (lane_id, first_seq, count, at, node, token, body) \
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
+    let events: &[Event] = &batch.writes.events;
+    let Some(first) = events.first() else {
+        return Ok(());
+    };
+    let expected = batch.event_seq_before.saturating_add(1)..;
+    if !events
+        .iter()
+        .map(|event| event.seq)
+        .zip(expected)
+        .all(|(seq, next)| seq == next)
+    {
+        return Err(rows("the events do not follow the lane's last one".into()));
+    }
+    conn.prepare_cached(SQL)?.execute(params![
+        batch.right.lane.0,
+        stored(first.seq)?,
+        stored(events.len() as u64)?,
+        stored(batch.at.0)?,
+        batch.node.0.as_str(),
+        stored(batch.right.token.0)?,
+        events_to_bytes(events, batch.at),
+    ])?;
+    Ok(())
+}
+
+fn insert_headers(conn: &Connection, lane: LaneId, writes: &Writes) -> Result<(), Refused> {
+    if writes.headers.is_empty() {
+        return Ok(());
+    }
+    const SQL: &str = "INSERT INTO chain_header (chain_id, hash, parent_hash, number, timestamp) \
+         VALUES (?1, ?2, ?3, ?4, ?5) ON CONFLICT DO NOTHING";
+    let chain_id = bits(lane_key(conn, lane)?.chain_id.0);
+    let mut statement = conn.prepare_cached(SQL)?;
+    for header in &writes.headers {
+        statement.execute(params![
+            chain_id,
+            header.hash.as_slice(),
+            header.parent_hash.as_slice(),
+            bits(header.number),
+            bits(header.timestamp),
+        ])?;
+    }
+    Ok(())
+}
+
+/// Grants a lane anew. The writer is one thread: whatever came before has landed or never will.
+pub(super) fn regrant(
+    conn: &Connection,
+    right: Right,
+    grant: domain::GrantId,
+) -> Result<Regranted, Fault> {
+    // The new grant may be there already, when the first answer to this question was lost.
+    const SQL: &str = "UPDATE signer_nonce_cursor SET grant_id = ?4 \
+         WHERE lane_id = ?1 AND fencing_token = ?2 AND grant_id IN (?3, ?4) RETURNING last_batch";
+    let key = params![
+        right.lane.0,
+        stored(right.token.0)?,
+        right.grant.0.as_bytes().as_slice(),
+        grant.0.as_bytes().as_slice(),
+    ];
+    let found: Option<Option<Vec<u8>>> = conn
+        .prepare_cached(SQL)?
+        .query_row(key, |row| row.get(0))
+        .optional()?;
+    let Some(last_batch) = found else {
+        return Ok(Regranted::Fenced);
+    };
+    let last_batch = last_batch
+        .map(|bytes| Uuid::from_slice(&bytes).map_err(|_wrong_length| Malformed("batch id")))
+        .transpose()?
+        .map(domain::BatchId);
+    Ok(Regranted::Held {
+        right: Right { grant, ..right },
+        last_batch,
+    })
+}
+
+/// The txs of a batch that get an attempt, sorted.
+struct Signed(Vec<TxId>);
+
+impl Signed {
+    fn of(writes: &Writes) -> Self {
+        let mut ids: Vec<TxId> = writes
+            .attempts
+            .iter()
+            .map(|attempt| attempt.tx_id)
+            .collect();
+        ids.sort_unstable();
+        ids.dedup();
+        Self(ids)
+    }
+
+    fn has(&self, id: TxId) -> bool {
+        self.0.binary_search(&id).is_ok()
+    }
+
+    /// Those that the batch does not write otherwise.
+    fn not_written(&self, writes: &Writes) -> Vec<TxId> {
+        let mut written: Vec<TxId> = writes
+            .inserts
+            .iter()
+            .chain(&writes.updates)
+            .map(|tx| tx.id)
+            .collect();
+        written.sort_unstable();
+        let missing = |id: &&TxId| written.binary_search(id).is_err();
+        self.0.iter().filter(missing).copied().collect()
+    }
+}
+
+fn rows(text: String) -> Refused {
+    Refused::Conflict(Conflict::Rows(text))
+}
+
+impl<E: Into<Fault>> From<E> for Refused {
+    fn from(error: E) -> Self {
+        Self::Fault(error.into())
+    }
+}

@@ -1,0 +1,74 @@
+//! Confirmations: the walk along parents from the newest counted header down to a tx's block.
+
+use std::collections::BTreeMap;
+
+use domain::{B256, ChainId, Header};
+use rusqlite::{Connection, params};
+
+use super::fault::Fault;
+use super::rows::hash;
+use crate::encoding::{bits, from_bits};
+
+/// The longest walk. Nobody counts more confirmations than this.
+const WALK_MAX: usize = 1_024;
+
+/// Walks for one answer. Txs of one block share most of their headers, so each is read once.
+pub(super) struct Walks<'conn> {
+    conn: &'conn Connection,
+    read: BTreeMap<(ChainId, B256), Option<Header>>,
+}
+
+impl<'conn> Walks<'conn> {
+    pub(super) fn new(conn: &'conn Connection) -> Self {
+        Self {
+            conn,
+            read: BTreeMap::new(),
+        }
+    }
+
+    /// The headers from `block` up to `counted`, oldest first: all of them, or none when the way
+    /// is longer than the bound or does not lead there. A list with a hole would be a lie.
+    pub(super) fn walk(
+        &mut self,
+        chain_id: ChainId,
+        block: B256,
+        counted: B256,
+    ) -> Result<Vec<Header>, Fault> {
+        let mut walk = Vec::new();
+        let mut next = counted;
+        while walk.len() < WALK_MAX {
+            let Some(header) = self.header(chain_id, next)? else {
+                break;
+            };
+            walk.push(header);
+            if header.hash == block {
+                walk.reverse();
+                return Ok(walk);
+            }
+            next = header.parent_hash;
+        }
+        tracing::warn!(%chain_id, %block, %counted, "no way from the counted header to the block");
+        Ok(Vec::new())
+    }
+
+    fn header(&mut self, chain_id: ChainId, of: B256) -> Result<Option<Header>, Fault> {
+        const SQL: &str = "SELECT parent_hash, number, timestamp FROM chain_header \
+             WHERE chain_id = ?1 AND hash = ?2";
+        if let Some(known) = self.read.get(&(chain_id, of)) {
+            return Ok(*known);
+        }
+        let mut statement = self.conn.prepare_cached(SQL)?;
+        let mut rows = statement.query(params![bits(chain_id.0), of.as_slice()])?;
+        let header = match rows.next()? {
+            Some(row) => Some(Header {
+                number: from_bits(row.get(1)?),
+                hash: of,
+                parent_hash: hash(row.get_ref(0)?)?,
+                timestamp: from_bits(row.get(2)?),
+            }),
+            None => None,
+        };
+        self.read.insert((chain_id, of), header);
+        Ok(header)
+    }
+}

@@ -1,0 +1,257 @@
+//! Lanes as their keepers load them, as survivors look for them, and as people see them.
+
+use std::ops::Range;
+
+use domain::lease::Lease;
+use domain::{GrantId, LaneId, LaneImage, LaneKey, Nonce, Right, Time, Token, Tx};
+use engine::ports::{Ask, LaneRecord, Work};
+use rusqlite::{Connection, OptionalExtension as _, params};
+
+use super::fault::Fault;
+use super::lease::lease;
+use super::rows::{attempts, find_lane, lane_key, number, tx, tx_columns, uuid};
+use crate::encoding::{bound, from_stored, stored};
+
+/// The most rows that one load of waiting txs brings.
+const LOAD_MAX: usize = 10_000;
+
+/// The lane row.
+struct Cursor {
+    next_nonce: Nonce,
+    event_seq: u64,
+    token: Token,
+    grant: GrantId,
+    paused: bool,
+}
+
+pub(super) fn load(
+    conn: &Connection,
+    key: LaneKey,
+    right: Right,
+) -> Result<Option<LaneImage>, Fault> {
+    let lane = right.lane;
+    let Some(cursor) = cursor(conn, lane)? else {
+        return Ok(None);
+    };
+    if (cursor.token, cursor.grant) != (right.token, right.grant) {
+        return Ok(None);
+    }
+    let (out, waiting) = (
+        open_nonces(conn, lane, true)?,
+        open_nonces(conn, lane, false)?,
+    );
+    let backlog_from = waiting.first().map(|range| Nonce(range.start));
+    let held = merge(out, waiting);
+    Ok(Some(LaneImage {
+        key,
+        right,
+        next_nonce: cursor.next_nonce,
+        event_seq: cursor.event_seq,
+        paused: cursor.paused,
+        in_flight: in_flight(conn, lane)?
+            .into_iter()
+            .map(|tx| attempts(conn, tx.id).map(|attempts| (tx, attempts)))
+            .collect::<Result<_, _>>()?,
+        backlog_from,
+        consumed_below: consumed_below(conn, lane, &held)?,
+        held,
+        queued: count_queued(conn, lane)?,
+    }))
+}
+
+fn in_flight(conn: &Connection, lane: LaneId) -> Result<Vec<Tx>, Fault> {
+    const SQL: &str = concat!(
+        "SELECT ",
+        tx_columns!(),
+        " FROM managed_tx AS tx INDEXED BY managed_tx_open \
+         WHERE open = 1 AND signed = 1 AND lane_id = ?1 ORDER BY nonce"
+    );
+    select_txs(conn, SQL, params![lane.0])
+}
+
+pub(super) fn load_backlog(
+    conn: &Connection,
+    lane: LaneId,
+    from: Nonce,
+    limit: usize,
+) -> Result<Vec<Tx>, Fault> {
+    const SQL: &str = concat!(
+        "SELECT ",
+        tx_columns!(),
+        " FROM managed_tx AS tx INDEXED BY managed_tx_open \
+         WHERE open = 1 AND signed = 0 AND lane_id = ?1 AND nonce >= ?2 ORDER BY nonce LIMIT ?3"
+    );
+    select_txs(
+        conn,
+        SQL,
+        params![lane.0, bound(from.0), bound(limit.min(LOAD_MAX) as u64)],
+    )
+}
+
+pub(super) fn load_queued(conn: &Connection, lane: LaneId, limit: usize) -> Result<Vec<Tx>, Fault> {
+    // Tx ids are time-ordered, so the key of the wake rows is the order of waiting.
+    const SQL: &str = concat!(
+        "SELECT ",
+        tx_columns!(),
+        " FROM tx_wake AS wake CROSS JOIN managed_tx AS tx ON tx.tx_id = wake.tx_id \
+         WHERE wake.lane_id = ?1 ORDER BY wake.tx_id LIMIT ?2"
+    );
+    select_txs(
+        conn,
+        SQL,
+        params![lane.0, bound(limit.min(LOAD_MAX) as u64)],
+    )
+}
+
+/// The nonces of open txs with or without an attempt, as ranges in order: one walk over the index,
+/// which no finished tx is in.
+fn open_nonces(conn: &Connection, lane: LaneId, signed: bool) -> Result<Vec<Range<u64>>, Fault> {
+    const SQL: &str = "SELECT nonce FROM managed_tx INDEXED BY managed_tx_open \
+         WHERE open = 1 AND lane_id = ?1 AND signed = ?2 AND nonce IS NOT NULL ORDER BY nonce";
+    let mut statement = conn.prepare_cached(SQL)?;
+    let mut rows = statement.query(params![lane.0, signed])?;
+    let mut ranges: Vec<Range<u64>> = Vec::new();
+    while let Some(row) = rows.next()? {
+        let nonce = number(row, 0, "nonce")?;
+        let end = nonce.saturating_add(1);
+        match ranges.last_mut() {
+            Some(last) if last.end == nonce => last.end = end,
+            Some(_) | None => ranges.push(nonce..end),
+        }
+    }
+    Ok(ranges)
+}
+
+/// Two lists of ranges that share no nonce, as one.
+fn merge(some: Vec<Range<u64>>, others: Vec<Range<u64>>) -> Vec<Range<u64>> {
+    let mut all = some;
+    all.extend(others);
+    all.sort_unstable_by_key(|range| range.start);
+    let mut merged: Vec<Range<u64>> = Vec::new();
+    for range in all {
+        match merged.last_mut() {
+            Some(last) if last.end == range.start => last.end = range.end,
+            Some(_) | None => merged.push(range),
+        }
+    }
+    merged
+}
+
+/// One above the highest nonce of a finished tx: the highest in the index that no open tx holds.
+/// Steps over whole ranges, so a long backlog costs nothing.
+fn consumed_below(conn: &Connection, lane: LaneId, held: &[Range<u64>]) -> Result<Nonce, Fault> {
+    const SQL: &str = "SELECT max(nonce) FROM managed_tx WHERE lane_id = ?1 AND nonce < ?2";
+    let mut statement = conn.prepare_cached(SQL)?;
+    let mut below = i64::MAX;
+    let mut held = held.iter().rev().peekable();
+    loop {
+        let highest: Option<i64> = statement.query_row(params![lane.0, below], |row| row.get(0))?;
+        let Some(highest) = highest else {
+            return Ok(Nonce(0));
+        };
+        let highest = from_stored(highest, "nonce")?;
+        while held.next_if(|range| range.start > highest).is_some() {}
+        match held.peek() {
+            Some(range) if range.contains(&highest) => below = stored(range.start)?,
+            Some(_) | None => return Ok(Nonce(highest).next()),
+        }
+    }
+}
+
+/// Lanes with open or waiting txs that nobody else keeps. Lanes are few: two probes for each.
+pub(super) fn lanes_with_work(conn: &Connection, now: Time, ask: &Ask) -> Result<Vec<Work>, Fault> {
+    const SQL: &str = "SELECT lane_id, \
+           EXISTS (SELECT 1 FROM managed_tx AS tx INDEXED BY managed_tx_open \
+                   WHERE tx.open = 1 AND tx.lane_id = lane.lane_id) AS has_open, \
+           EXISTS (SELECT 1 FROM tx_wake AS wake WHERE wake.lane_id = lane.lane_id) AS has_queued \
+         FROM lane WHERE has_open OR has_queued";
+    let mut statement = conn.prepare_cached(SQL)?;
+    let mut rows = statement.query([])?;
+    let mut work = Vec::new();
+    while let Some(row) = rows.next()? {
+        let lane = LaneId(row.get(0)?);
+        let kept_by_another =
+            |lease: &Lease| lease.owner != ask.node && lease.expires_at.plus(ask.skew) > now;
+        if !lease(conn, lane)?.as_ref().is_some_and(kept_by_another) {
+            work.push(Work {
+                lane: lane_key(conn, lane)?,
+                has_queued: row.get(2)?,
+            });
+        }
+    }
+    work.sort_unstable_by_key(|work| work.lane);
+    Ok(work)
+}
+
+pub(super) fn lanes(conn: &Connection, keys: &[LaneKey]) -> Result<Vec<LaneRecord>, Fault> {
+    const IN_FLIGHT: &str = "SELECT count(*) FROM managed_tx INDEXED BY managed_tx_open \
+         WHERE open = 1 AND lane_id = ?1 AND signed IN (0, 1) AND nonce IS NOT NULL";
+    let mut records = Vec::new();
+    for key in keys {
+        let Some(lane) = find_lane(conn, *key)? else {
+            continue;
+        };
+        let cursor = cursor(conn, lane)?;
+        let in_flight = conn
+            .prepare_cached(IN_FLIGHT)?
+            .query_row([lane.0], |row| row.get::<_, i64>(0))?;
+        records.push(LaneRecord {
+            key: *key,
+            lease: lease(conn, lane)?,
+            next_nonce: cursor.as_ref().map_or(Nonce(0), |cursor| cursor.next_nonce),
+            paused: cursor.is_some_and(|cursor| cursor.paused),
+            in_flight: from_stored(in_flight, "count")?,
+            queued: count_queued(conn, lane)?,
+        });
+    }
+    Ok(records)
+}
+
+fn cursor(conn: &Connection, lane: LaneId) -> Result<Option<Cursor>, Fault> {
+    const SQL: &str = "SELECT next_nonce, event_seq, fencing_token, grant_id, paused \
+         FROM signer_nonce_cursor WHERE lane_id = ?1";
+    let mut statement = conn.prepare_cached(SQL)?;
+    let mut rows = statement.query([lane.0])?;
+    let Some(row) = rows.next()? else {
+        return Ok(None);
+    };
+    Ok(Some(Cursor {
+        next_nonce: Nonce(number(row, 0, "nonce")?),
+        event_seq: number(row, 1, "event number")?,
+        token: Token(number(row, 2, "token")?),
+        grant: GrantId(uuid(row, 3)?),
+        paused: row.get(4)?,
+    }))
+}
+
+fn count_queued(conn: &Connection, lane: LaneId) -> Result<u64, Fault> {
+    let mut statement = conn.prepare_cached("SELECT count(*) FROM tx_wake WHERE lane_id = ?1")?;
+    let count: Option<i64> = statement.query_row([lane.0], |row| row.get(0)).optional()?;
+    Ok(from_stored(count.unwrap_or(0), "count")?)
+}
+
+fn select_txs(
+    conn: &Connection,
+    sql: &str,
+    params: &[&dyn rusqlite::ToSql],
+) -> Result<Vec<Tx>, Fault> {
+    let mut statement = conn.prepare_cached(sql)?;
+    let mut rows = statement.query(params)?;
+    let mut txs = Vec::new();
+    while let Some(row) = rows.next()? {
+        txs.push(tx(row)?);
+    }
+    Ok(txs)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_that_touch_become_one() {
+        assert_eq!(merge(vec![0..2, 5..6], vec![2..5, 9..10]), [0..6, 9..10]);
+        assert_eq!(merge(vec![], vec![3..4, 7..9]), [3..4, 7..9]);
+        assert_eq!(merge(vec![], vec![]), []);
+    }
+}

@@ -1,0 +1,151 @@
+//! Leases: the seeds' algorithm by the store's clock. Both rows of a lane change hands together.
+
+use domain::lease::{Decision, Lease};
+use domain::{GrantId, Incarnation, LaneId, LaneKey, NodeName, Right, Time, Token};
+use engine::ports::{Acquired, Ask, Renewal};
+use rusqlite::{Connection, params};
+
+use super::fault::Fault;
+use super::rows::{make_lane, number, time, uuid};
+use crate::encoding::stored;
+
+/// What `expires_at` says of a lane that was given back: long over, whatever the skew.
+const GIVEN_BACK: i64 = 0;
+
+pub(super) fn acquire(
+    conn: &Connection,
+    now: Time,
+    ask: &Ask,
+    lanes: &[(LaneKey, GrantId)],
+) -> Result<Vec<Acquired>, Fault> {
+    lanes
+        .iter()
+        .map(|(key, grant)| acquire_lane(conn, now, ask, *key, *grant))
+        .collect()
+}
+
+fn acquire_lane(
+    conn: &Connection,
+    now: Time,
+    ask: &Ask,
+    key: LaneKey,
+    grant: GrantId,
+) -> Result<Acquired, Fault> {
+    let lane = make_lane(conn, key)?;
+    let held = lease(conn, lane)?;
+    let decision = Lease::decide(held.as_ref(), &ask.node, ask.incarnation, now, ask.skew);
+    let (token, taken_from) = match (decision, held) {
+        (Decision::Insert, _) | (_, None) => (Token(1), None),
+        (Decision::Renew, Some(held)) => (held.token, None),
+        (Decision::TakeOver, Some(held)) => (held.token.next(), Some(held.owner)),
+        (Decision::NotKeeper, Some(lease)) => return Ok(Acquired::NotKeeper { lease }),
+    };
+    let right = Right { lane, token, grant };
+    grant_lane(conn, now, ask, right)?;
+    Ok(Acquired::Granted { right, taken_from })
+}
+
+/// Writes both rows: the heartbeat, and the lane row that fences everyone before.
+fn grant_lane(conn: &Connection, now: Time, ask: &Ask, right: Right) -> Result<(), Fault> {
+    const LEASE: &str = "INSERT INTO signer_lease \
+         (lane_id, owner, incarnation, token, renew_seq, expires_at, updated_at) \
+         VALUES (?1, ?2, ?3, ?4, 0, ?5, ?6) \
+         ON CONFLICT (lane_id) DO UPDATE SET owner = excluded.owner, \
+           incarnation = excluded.incarnation, token = excluded.token, \
+           renew_seq = renew_seq + 1, expires_at = excluded.expires_at, \
+           updated_at = excluded.updated_at";
+    const CURSOR: &str = "INSERT INTO signer_nonce_cursor \
+         (lane_id, next_nonce, event_seq, fencing_token, grant_id, paused, updated_at) \
+         VALUES (?1, 0, 0, ?2, ?3, 0, ?4) \
+         ON CONFLICT (lane_id) DO UPDATE SET fencing_token = excluded.fencing_token, \
+           grant_id = excluded.grant_id, updated_at = excluded.updated_at";
+    let token = stored(right.token.0)?;
+    conn.prepare_cached(LEASE)?.execute(params![
+        right.lane.0,
+        ask.node.0,
+        ask.incarnation.0.as_bytes().as_slice(),
+        token,
+        stored(now.plus(ask.duration).0)?,
+        stored(now.0)?,
+    ])?;
+    conn.prepare_cached(CURSOR)?.execute(params![
+        right.lane.0,
+        token,
+        right.grant.0.as_bytes().as_slice(),
+        stored(now.0)?,
+    ])?;
+    Ok(())
+}
+
+/// Extends leases that are still ours, also those that ran out and nobody took: their token is the
+/// last one, so nothing of another keeper can be overwritten.
+pub(super) fn renew(
+    conn: &Connection,
+    now: Time,
+    ask: &Ask,
+    rights: &[Right],
+) -> Result<Vec<Renewal>, Fault> {
+    const SQL: &str = "UPDATE signer_lease \
+         SET expires_at = ?5, renew_seq = renew_seq + 1, updated_at = ?6 \
+         WHERE lane_id = ?1 AND owner = ?2 AND incarnation = ?3 AND token = ?4 \
+           AND expires_at <> ?7";
+    let mut statement = conn.prepare_cached(SQL)?;
+    let expires_at = stored(now.plus(ask.duration).0)?;
+    let mut answers = Vec::with_capacity(rights.len());
+    for right in rights {
+        let count = statement.execute(params![
+            right.lane.0,
+            ask.node.0,
+            ask.incarnation.0.as_bytes().as_slice(),
+            stored(right.token.0)?,
+            expires_at,
+            stored(now.0)?,
+            GIVEN_BACK,
+        ])?;
+        answers.push(if count == 1 {
+            Renewal::Renewed
+        } else {
+            Renewal::Lost
+        });
+    }
+    Ok(answers)
+}
+
+pub(super) fn release(
+    conn: &Connection,
+    now: Time,
+    ask: &Ask,
+    rights: &[Right],
+) -> Result<(), Fault> {
+    const SQL: &str = "UPDATE signer_lease SET expires_at = ?5, updated_at = ?6 \
+         WHERE lane_id = ?1 AND owner = ?2 AND incarnation = ?3 AND token = ?4";
+    let mut statement = conn.prepare_cached(SQL)?;
+    for right in rights {
+        statement.execute(params![
+            right.lane.0,
+            ask.node.0,
+            ask.incarnation.0.as_bytes().as_slice(),
+            stored(right.token.0)?,
+            GIVEN_BACK,
+            stored(now.0)?,
+        ])?;
+    }
+    Ok(())
+}
+
+/// The lease of a lane, when anyone ever held it.
+pub(super) fn lease(conn: &Connection, lane: LaneId) -> Result<Option<Lease>, Fault> {
+    const SQL: &str =
+        "SELECT owner, incarnation, token, expires_at FROM signer_lease WHERE lane_id = ?1";
+    let mut statement = conn.prepare_cached(SQL)?;
+    let mut rows = statement.query([lane.0])?;
+    let Some(row) = rows.next()? else {
+        return Ok(None);
+    };
+    Ok(Some(Lease {
+        owner: NodeName(row.get(0)?),
+        incarnation: Incarnation(uuid(row, 1)?),
+        token: Token(number(row, 2, "token")?),
+        expires_at: time(row, 3)?,
+    }))
+}

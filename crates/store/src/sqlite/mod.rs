@@ -1,0 +1,221 @@
+//! The embedded store: one process, one folder, no other software. SQLite with one writer.
+//!
+//! One thread writes ([`writer`]), a few read ([`readers`]). The gate's rules are the same as
+//! PostgreSQL's; what is simpler here is that nothing ever waits for a lock, because there is one
+//! writer, and that the feed's positions are dealt inside the gate, because it is the only appender.
+
+mod cursor;
+mod events;
+mod fault;
+mod folder;
+mod gate;
+mod headers;
+mod lanes;
+mod lease;
+mod migrations;
+mod nodes;
+mod port;
+mod queue;
+mod readers;
+mod rows;
+mod txs;
+mod writer;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use domain::Time;
+use thiserror::Error;
+
+pub use migrations::{SCHEMA_VERSION, SchemaState};
+
+use cursor::StoreTag;
+use folder::Folder;
+use readers::{READERS, Readers};
+use writer::{Now, Writer};
+
+/// Why a store was not opened. Every text says which folder, and what to do.
+#[derive(Debug, Error)]
+pub enum OpenError {
+    /// The folder cannot be made, read or locked.
+    #[error("the store's folder {} cannot be used: check that it exists and is writable", folder.display())]
+    Folder {
+        /// Which folder.
+        folder: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// Another process has it.
+    #[error(
+        "the store in {} is open in another process: stop that one, or choose another folder \
+         (several nodes need a PostgreSQL store)",
+        folder.display()
+    )]
+    InUse {
+        /// Which folder.
+        folder: PathBuf,
+    },
+    /// Its schema is missing or old.
+    #[error(
+        "the store in {} has schema version {found}, and this program needs {SCHEMA_VERSION}: run \
+         `lanekeeper migrate`",
+        folder.display()
+    )]
+    NotMigrated {
+        /// Which folder.
+        folder: PathBuf,
+        /// Its version; 0 is none.
+        found: i64,
+    },
+    /// A newer program wrote it.
+    #[error(
+        "the store in {} has schema version {found}, and this program knows only \
+         {SCHEMA_VERSION}: run the newer program that wrote it",
+        folder.display()
+    )]
+    Newer {
+        /// Which folder.
+        folder: PathBuf,
+        /// Its version.
+        found: i64,
+    },
+    /// SQLite refused.
+    #[error("the database in {} cannot be opened", folder.display())]
+    Database {
+        /// Which folder.
+        folder: PathBuf,
+        /// Why.
+        source: rusqlite::Error,
+    },
+}
+
+/// The embedded store.
+///
+/// Dropping it finishes what waits, closes the database and frees the folder, in this order.
+pub struct SqliteStore {
+    writer: Writer,
+    readers: Readers,
+    now: Now,
+    tag: StoreTag,
+    /// Last, so that nobody else opens the folder while this store still writes.
+    _folder: Folder,
+}
+
+impl SqliteStore {
+    /// Opens the store in a folder. Its schema must be current: see [`SqliteStore::migrate`].
+    pub fn open(folder: &Path) -> Result<Self, OpenError> {
+        Self::open_with(folder, Arc::new(system_time))
+    }
+
+    /// As [`SqliteStore::open`], with another clock for leases.
+    pub fn open_with(
+        folder: &Path,
+        now: Arc<dyn Fn() -> Time + Send + Sync>,
+    ) -> Result<Self, OpenError> {
+        if !folder.exists() {
+            return Err(OpenError::NotMigrated {
+                folder: folder.into(),
+                found: 0,
+            });
+        }
+        Self::start(Folder::lock(folder)?, now)
+    }
+
+    /// Makes the folder and the database where they are missing, and brings the schema up to date.
+    /// Gives the versions that were applied.
+    pub fn migrate(folder: &Path) -> Result<Vec<i64>, OpenError> {
+        migrate(&Folder::make(folder)?)
+    }
+
+    /// Says where the schema of a folder stands, without changing anything. Works beside a running
+    /// store.
+    pub fn check(folder: &Path) -> Result<SchemaState, OpenError> {
+        if !folder::has_database(folder) {
+            return Ok(SchemaState::Behind { found: 0 });
+        }
+        migrations::schema_state(&folder::reader(folder)?).map_err(|source| OpenError::Database {
+            folder: folder.into(),
+            source,
+        })
+    }
+
+    /// A store in a new folder that vanishes with it. For tests and trials.
+    pub fn temporary() -> Result<Self, OpenError> {
+        Self::temporary_with(Arc::new(system_time))
+    }
+
+    /// As [`SqliteStore::temporary`], with another clock for leases.
+    pub fn temporary_with(now: Arc<dyn Fn() -> Time + Send + Sync>) -> Result<Self, OpenError> {
+        let folder = Folder::temporary()?;
+        migrate(&folder)?;
+        Self::start(folder, now)
+    }
+
+    fn start(folder: Folder, now: Now) -> Result<Self, OpenError> {
+        let path = || folder.path().to_path_buf();
+        match Self::check(folder.path())? {
+            SchemaState::Current => {}
+            SchemaState::Behind { found } => {
+                return Err(OpenError::NotMigrated {
+                    folder: path(),
+                    found,
+                });
+            }
+            SchemaState::Newer { found } => {
+                return Err(OpenError::Newer {
+                    folder: path(),
+                    found,
+                });
+            }
+        }
+        let io = |source| OpenError::Folder {
+            folder: path(),
+            source,
+        };
+        let conn = folder::writer(folder.path())?;
+        let tag = conn
+            .query_row("SELECT id FROM store_identity", [], |row| row.get(0))
+            .map_err(|source| OpenError::Database {
+                folder: path(),
+                source,
+            })?;
+        let writer = Writer::spawn(conn, Arc::clone(&now)).map_err(io)?;
+        let connections = (0..READERS)
+            .map(|_| folder::reader(folder.path()))
+            .collect::<Result<_, _>>()?;
+        let readers = Readers::spawn(connections).map_err(io)?;
+        Ok(Self {
+            writer,
+            readers,
+            now,
+            tag,
+            _folder: folder,
+        })
+    }
+}
+
+fn migrate(folder: &Folder) -> Result<Vec<i64>, OpenError> {
+    let mut conn = folder::writer(folder.path())?;
+    let database = |source| OpenError::Database {
+        folder: folder.path().into(),
+        source,
+    };
+    match migrations::schema_state(&conn).map_err(database)? {
+        SchemaState::Current | SchemaState::Behind { .. } => {}
+        SchemaState::Newer { found } => {
+            return Err(OpenError::Newer {
+                folder: folder.path().into(),
+                found,
+            });
+        }
+    }
+    migrations::migrate(&mut conn, system_time()).map_err(database)
+}
+
+fn system_time() -> Time {
+    let since_epoch = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    Time(u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX))
+}

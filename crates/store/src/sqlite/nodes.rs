@@ -1,0 +1,75 @@
+//! The nodes of the cluster.
+
+use domain::{Incarnation, NodeName};
+use engine::ports::Member;
+use rusqlite::{Connection, OptionalExtension as _, params};
+
+use super::fault::Fault;
+use super::rows::{time, uuid};
+use crate::encoding::stored;
+
+/// How many replaced lives of a node are remembered, so that each learns of its end.
+const REPLACED_KEPT: i64 = 64;
+
+/// Notes that a node lives. `false` when a later life of it has begun.
+///
+/// No clock decides this: a life that was never seen replaces the one before, and a replaced one
+/// never comes back.
+pub(super) fn heartbeat(conn: &Connection, member: &Member) -> Result<bool, Fault> {
+    const SEEN: &str = "UPDATE node SET advertise = ?2, started_at = ?3, seen_at = ?4, \
+         draining = ?5 WHERE incarnation = ?1 RETURNING replaced";
+    const REPLACE: &str = "UPDATE node SET replaced = 1 WHERE name = ?1 AND replaced = 0";
+    const BEGIN: &str = "INSERT INTO node \
+         (name, incarnation, advertise, started_at, seen_at, draining, replaced) \
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, 0)";
+    const FORGET: &str = "DELETE FROM node WHERE name = ?1 AND replaced = 1 AND row_id NOT IN \
+         (SELECT row_id FROM node WHERE name = ?1 ORDER BY row_id DESC LIMIT ?2)";
+    let incarnation = member.incarnation.0.as_bytes().as_slice();
+    let (started_at, seen_at) = (stored(member.started_at.0)?, stored(member.seen_at.0)?);
+    let seen = params![
+        incarnation,
+        member.advertise,
+        started_at,
+        seen_at,
+        member.draining
+    ];
+    let replaced: Option<bool> = conn
+        .prepare_cached(SEEN)?
+        .query_row(seen, |row| row.get(0))
+        .optional()?;
+    if let Some(replaced) = replaced {
+        return Ok(!replaced);
+    }
+    conn.prepare_cached(REPLACE)?.execute([&member.node.0])?;
+    conn.prepare_cached(BEGIN)?.execute(params![
+        member.node.0,
+        incarnation,
+        member.advertise,
+        started_at,
+        seen_at,
+        member.draining,
+    ])?;
+    conn.prepare_cached(FORGET)?
+        .execute(params![member.node.0, REPLACED_KEPT])?;
+    Ok(true)
+}
+
+/// The living and the dead, but of each only its last life; by name.
+pub(super) fn members(conn: &Connection) -> Result<Vec<Member>, Fault> {
+    const SQL: &str = "SELECT name, incarnation, advertise, started_at, seen_at, draining \
+         FROM node WHERE replaced = 0 ORDER BY name";
+    let mut statement = conn.prepare_cached(SQL)?;
+    let mut rows = statement.query([])?;
+    let mut members = Vec::new();
+    while let Some(row) = rows.next()? {
+        members.push(Member {
+            node: NodeName(row.get(0)?),
+            incarnation: Incarnation(uuid(row, 1)?),
+            advertise: row.get(2)?,
+            started_at: time(row, 3)?,
+            seen_at: time(row, 4)?,
+            draining: row.get(5)?,
+        });
+    }
+    Ok(members)
+}

@@ -1,0 +1,78 @@
+//! Requests by their key: looking them up, and the one unfenced write.
+
+use domain::{LaneId, RequestId, SubState, Token, Tx, TxState};
+use engine::ports::NewQueued;
+use rusqlite::{Connection, params};
+
+use super::fault::Fault;
+use super::rows::{InsertTx, make_lane, tx, tx_columns};
+
+/// Puts requests into the store without nonce or event. What is known stays as it is.
+pub(super) fn queue(conn: &Connection, requests: &[NewQueued]) -> Result<Vec<Tx>, Fault> {
+    const WAKE: &str = "INSERT INTO tx_wake (lane_id, tx_id) VALUES (?1, ?2)";
+    let mut insert = InsertTx::prepare(conn)?;
+    let mut wake = conn.prepare_cached(WAKE)?;
+    let mut txs = Vec::with_capacity(requests.len());
+    for request in requests {
+        let lane = make_lane(conn, request.lane)?;
+        // One writer: nobody can come in between the question and the insert.
+        if let Some(known) = find(conn, lane, &request.request_id)? {
+            txs.push(known);
+            continue;
+        }
+        let tx = queued(request);
+        insert
+            .execute(lane, &tx, false)
+            .map_err(|fault| match fault.is_duplicate() {
+                true => Fault::Invalid(format!("tx id {} is taken", tx.id)),
+                false => fault,
+            })?;
+        wake.execute(params![lane.0, tx.id.0.as_bytes().as_slice()])?;
+        txs.push(tx);
+    }
+    Ok(txs)
+}
+
+pub(super) fn find_requests(
+    conn: &Connection,
+    requests: &[(LaneId, RequestId)],
+) -> Result<Vec<Option<Tx>>, Fault> {
+    requests
+        .iter()
+        .map(|(lane, request_id)| find(conn, *lane, request_id))
+        .collect()
+}
+
+fn find(conn: &Connection, lane: LaneId, request_id: &RequestId) -> Result<Option<Tx>, Fault> {
+    const SQL: &str = concat!(
+        "SELECT ",
+        tx_columns!(),
+        " FROM managed_tx AS tx WHERE lane_id = ?1 AND request_id = ?2"
+    );
+    let mut statement = conn.prepare_cached(SQL)?;
+    let mut rows = statement.query(params![lane.0, request_id.as_str()])?;
+    rows.next()?.map(tx).transpose()
+}
+
+fn queued(request: &NewQueued) -> Tx {
+    Tx {
+        id: request.id,
+        request_id: request.request_id.clone(),
+        fingerprint: request.fingerprint,
+        payload: request.payload.clone(),
+        gas: request.gas,
+        created_at: request.at,
+        nonce: None,
+        state: TxState::Created,
+        sub_state: Some(SubState::Queued),
+        reason: None,
+        tx_hash: None,
+        inclusion: None,
+        counted: None,
+        // No keeper has written it yet.
+        token: Token(0),
+        updated_at: request.at,
+        confirmed_at: None,
+        event_seqs: Vec::new(),
+    }
+}

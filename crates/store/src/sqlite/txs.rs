@@ -1,0 +1,177 @@
+//! Readers of txs: by id, by key, by any hash, and in pages.
+
+use std::collections::BTreeMap;
+
+use domain::{B256, LaneId, LaneKey, RequestId, Tx, TxId};
+use engine::ports::{TxFilter, TxPage, TxRecord};
+use rusqlite::{Connection, Row, params};
+
+use super::fault::Fault;
+use super::headers::Walks;
+use super::rows::{attempts, find_lane, lane_id, lane_key, tx as read_tx, tx_columns, uuid};
+use crate::encoding::{bound, state_number};
+
+/// The most txs of one page.
+const PAGE_MAX: usize = 1_000;
+/// The most rows that one page looks at. A filter that matches little gives short pages, and
+/// `next` says where to go on: no question can hold a reader for long.
+const EXAMINED_MAX: usize = 10_000;
+
+/// What a page of records is put together with.
+struct Records<'conn> {
+    conn: &'conn Connection,
+    lanes: BTreeMap<LaneId, LaneKey>,
+    walks: Walks<'conn>,
+}
+
+pub(super) fn tx(conn: &Connection, id: TxId) -> Result<Option<TxRecord>, Fault> {
+    const SQL: &str = concat!(
+        "SELECT ",
+        tx_columns!(),
+        " FROM managed_tx AS tx WHERE tx_id = ?1"
+    );
+    one(conn, SQL, params![id.0.as_bytes().as_slice()])
+}
+
+pub(super) fn tx_by_request(
+    conn: &Connection,
+    key: LaneKey,
+    request_id: &RequestId,
+) -> Result<Option<TxRecord>, Fault> {
+    const SQL: &str = concat!(
+        "SELECT ",
+        tx_columns!(),
+        " FROM managed_tx AS tx WHERE lane_id = ?1 AND request_id = ?2"
+    );
+    let Some(lane) = find_lane(conn, key)? else {
+        return Ok(None);
+    };
+    one(conn, SQL, params![lane.0, request_id.as_str()])
+}
+
+pub(super) fn tx_by_hash(conn: &Connection, hash: B256) -> Result<Option<TxRecord>, Fault> {
+    const SQL: &str = concat!(
+        "SELECT ",
+        tx_columns!(),
+        " FROM tx_attempt AS attempt CROSS JOIN managed_tx AS tx ON tx.tx_id = attempt.tx_id \
+         WHERE attempt.hash = ?1"
+    );
+    one(conn, SQL, params![hash.as_slice()])
+}
+
+/// Newest first: a walk along the index of tx ids, which are time-ordered.
+pub(super) fn txs(conn: &Connection, filter: &TxFilter) -> Result<TxPage, Fault> {
+    const SQL: &str = concat!(
+        "SELECT ",
+        tx_columns!(),
+        " FROM managed_tx AS tx INDEXED BY managed_tx_id \
+         WHERE tx_id < ?1 ORDER BY tx_id DESC LIMIT ?2"
+    );
+    let limit = filter.limit.clamp(1, PAGE_MAX);
+    // Above every id: one byte longer than the highest.
+    let after = filter
+        .after
+        .map_or(vec![0xff; 17], |id| id.0.as_bytes().to_vec());
+    let mut records = Records::new(conn);
+    let mut page = TxPage {
+        txs: Vec::new(),
+        next: None,
+    };
+    let mut statement = conn.prepare_cached(SQL)?;
+    // One more than may be looked at: only its presence counts.
+    let mut rows = statement.query(params![after, bound(EXAMINED_MAX as u64 + 1)])?;
+    let mut examined = 0;
+    let mut last = None;
+    while let Some(row) = rows.next()? {
+        if page.txs.len() == limit || examined == EXAMINED_MAX {
+            page.next = last;
+            break;
+        }
+        examined += 1;
+        last = Some(TxId(uuid(row, 2)?));
+        if records.matches(row, filter)? {
+            page.txs.push(records.record(row)?);
+        }
+    }
+    Ok(page)
+}
+
+fn one(
+    conn: &Connection,
+    sql: &str,
+    params: &[&dyn rusqlite::ToSql],
+) -> Result<Option<TxRecord>, Fault> {
+    let mut statement = conn.prepare_cached(sql)?;
+    let mut rows = statement.query(params)?;
+    rows.next()?
+        .map(|row| Records::new(conn).record(row))
+        .transpose()
+}
+
+impl<'conn> Records<'conn> {
+    fn new(conn: &'conn Connection) -> Self {
+        Self {
+            conn,
+            lanes: BTreeMap::new(),
+            walks: Walks::new(conn),
+        }
+    }
+
+    /// Whether a row is asked for, judged by its first columns: the rest is not even decoded.
+    fn matches(&mut self, row: &Row<'_>, filter: &TxFilter) -> Result<bool, Fault> {
+        if let Some(state) = filter.state
+            && row.get::<_, i64>(1)? != state_number(state)
+        {
+            return Ok(false);
+        }
+        if filter.chain_id.is_none() && filter.signer.is_none() {
+            return Ok(true);
+        }
+        let key = self.lane(lane_id(row)?)?;
+        Ok(filter
+            .chain_id
+            .is_none_or(|chain_id| chain_id == key.chain_id)
+            && filter.signer.is_none_or(|signer| signer == key.signer))
+    }
+
+    fn record(&mut self, row: &Row<'_>) -> Result<TxRecord, Fault> {
+        let lane = self.lane(lane_id(row)?)?;
+        let tx = read_tx(row)?;
+        let confirmations = match (&tx.inclusion, tx.counted) {
+            (Some(inclusion), Some(counted)) => {
+                self.walks
+                    .walk(lane.chain_id, inclusion.block_hash, counted)?
+            }
+            (Some(_) | None, _) => Vec::new(),
+        };
+        Ok(TxRecord {
+            lane,
+            attempts: attempts(self.conn, tx.id)?,
+            tx,
+            confirmations,
+        })
+    }
+
+    fn lane(&mut self, lane: LaneId) -> Result<LaneKey, Fault> {
+        if let Some(key) = self.lanes.get(&lane) {
+            return Ok(*key);
+        }
+        let key = lane_key(self.conn, lane)?;
+        self.lanes.insert(lane, key);
+        Ok(key)
+    }
+}
+
+/// A tx's lane and row, for what follows its history.
+pub(super) fn find(conn: &Connection, id: TxId) -> Result<Option<(LaneId, Tx)>, Fault> {
+    const SQL: &str = concat!(
+        "SELECT ",
+        tx_columns!(),
+        " FROM managed_tx AS tx WHERE tx_id = ?1"
+    );
+    let mut statement = conn.prepare_cached(SQL)?;
+    let mut rows = statement.query(params![id.0.as_bytes().as_slice()])?;
+    rows.next()?
+        .map(|row| Ok((lane_id(row)?, read_tx(row)?)))
+        .transpose()
+}
