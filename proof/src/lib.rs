@@ -8,7 +8,7 @@ mod process;
 mod report;
 
 pub use api::{Api, Chain, random_address};
-pub use process::{Options, Server, binary, free_port, run};
+pub use process::{Options, Server, binary, first_lines, free_port, run};
 pub use report::Report;
 
 use std::time::{Duration, Instant};

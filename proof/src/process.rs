@@ -57,6 +57,21 @@ pub async fn run(args: &[&str], env: &[(&str, &str)]) -> Outcome<Output> {
     Ok(tokio::time::timeout(Duration::from_secs(180), command.output()).await??)
 }
 
+/// The first lines of a command that never ends by itself.
+pub async fn first_lines(args: &[&str], env: &[(&str, &str)], count: usize) -> Outcome<Vec<String>> {
+    let mut command = Command::new(binary());
+    command.args(args).envs(env.iter().copied()).stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut child = command.kill_on_drop(true).spawn()?;
+    let stdout = child.stdout.take().ok_or("the process has no stdout")?;
+    let mut lines = BufReader::new(stdout).lines();
+    let mut seen = Vec::new();
+    while seen.len() < count {
+        let line = tokio::time::timeout(READY_WITHIN, lines.next_line()).await??;
+        seen.push(line.ok_or("the process ended")?);
+    }
+    Ok(seen)
+}
+
 impl Server {
     /// Starts `lanekeeper dev` on free ports and waits until it is ready.
     pub async fn dev(options: &Options) -> Outcome<Self> {

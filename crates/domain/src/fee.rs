@@ -126,6 +126,7 @@ fn raised(wei: u128, percent: u128) -> u128 {
 }
 
 #[cfg(test)]
+#[expect(clippy::arithmetic_side_effects, reason = "an overflow fails the test")]
 mod tests {
     use alloy_primitives::{Address, U256};
     use proptest::prelude::*;

@@ -165,6 +165,7 @@ pub struct ChainView {
 }
 
 #[cfg(test)]
+#[expect(clippy::arithmetic_side_effects, reason = "an overflow fails the test")]
 mod tests {
     use std::collections::BTreeMap;
 

@@ -127,6 +127,7 @@ impl LeaseTerms {
 }
 
 #[cfg(test)]
+#[expect(clippy::arithmetic_side_effects, reason = "an overflow fails the test")]
 mod tests {
     use proptest::prelude::*;
     use uuid::Uuid;

@@ -114,6 +114,7 @@ pub fn gaps(floor: Nonce, cursor: Nonce, held: &[Range<u64>]) -> BTreeSet<Nonce>
 }
 
 #[cfg(test)]
+#[expect(clippy::arithmetic_side_effects, reason = "an overflow fails the test")]
 mod tests {
     use proptest::prelude::*;
 

@@ -89,6 +89,9 @@ impl Follower {
         if is_far {
             self.rebuild(head).await?;
         }
+        if self.headers.contains(head.hash) {
+            return Ok(()); // a chain of one block: there is no parent to walk to
+        }
         while let Some(tip) = self.headers.tip().map(|tip| tip.number)
             && head.number > tip.saturating_add(1)
         {

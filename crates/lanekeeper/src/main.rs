@@ -19,11 +19,15 @@ mod signals;
 mod telemetry;
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Parser as _;
 
 use cli::{Cli, Command};
 use failure::Failure;
+
+/// How long the last threads may take to end.
+const SHUTDOWN_MAX: Duration = Duration::from_secs(3);
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
@@ -49,13 +53,18 @@ fn main() -> ExitCode {
         .enable_all()
         .build();
     let ended = match runtime {
-        Ok(runtime) => runtime.block_on(run(&cli.command)),
+        Ok(runtime) => {
+            let ended = runtime.block_on(run(&cli.command));
+            // What was not finished in order is not waited for without end.
+            runtime.shutdown_timeout(SHUTDOWN_MAX);
+            ended
+        }
         Err(e) => Err(Failure::refused("no threads", &e)),
     };
     match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("lanekeeper: {failure}");
+            output::complain(&failure);
             failure.code()
         }
     }

@@ -8,6 +8,7 @@ use tracing_subscriber::EnvFilter;
 
 use crate::cli::LogForm;
 use crate::failure::Failure;
+use crate::output::LogLines;
 
 /// From half a millisecond (a commit) to two minutes (finality).
 const SECONDS_BUCKETS: [f64; 16] = [
@@ -26,7 +27,7 @@ pub(crate) fn start_logs(form: LogForm, level: &str) {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
     let lines = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(std::io::stderr);
+        .with_writer(|| LogLines);
     match form {
         LogForm::Text => {
             let coloured = std::io::IsTerminal::is_terminal(&std::io::stderr());

@@ -81,9 +81,12 @@ impl Running {
     }
 
     /// Serves until it is told to stop, then hands everything over in order.
-    pub(crate) async fn serve(self, signals: &mut Signals) -> Result<(), Failure> {
+    pub(crate) async fn serve(mut self, signals: &mut Signals) -> Result<(), Failure> {
         tokio::select! {
             biased;
+            ended = &mut self.server => {
+                return Err(Failure::Refused(format!("the API ended: {ended:?}")));
+            }
             () = self.tasks.ended() => {
                 let why = self.tasks.panicked().unwrap_or_else(|| {
                     "another process with the same node.name has replaced this one".to_owned()

@@ -65,8 +65,11 @@ impl Running {
 
     fn dev(folder: &Path, args: &[&str]) -> Self {
         let mut command = lanekeeper();
-        command.args(["dev", "--json", "--port", "0", "--chain-port", "0", "--dir"]);
+        command.args(["dev", "--json", "--chain-port", "0", "--dir"]);
         command.arg(folder).args(args);
+        if !args.contains(&"--port") {
+            command.args(["--port", "0"]);
+        }
         Self::start(command)
     }
 
@@ -173,16 +176,16 @@ fn dev_sends_shows_restarts_and_stops() {
     );
 }
 
-#[test]
-fn events_are_followed_from_the_start_and_after_a_cursor() {
-    let folder = tempfile::tempdir().unwrap();
-    let dev = Running::dev(folder.path(), &[]);
-    let sent = dev.run(&["tx", "send", "--from", ALICE, "--to", BOB, "--value", "1"]);
-    assert!(sent.status.success(), "{}", err(&sent));
+/// `events tail --json`, as a stream of events.
+struct Tail {
+    child: Child,
+    lines: std::io::Lines<BufReader<std::process::ChildStdout>>,
+}
 
-    let tail = |after: Option<&str>, last: &str| {
+impl Tail {
+    fn start(url: &str, after: Option<&str>) -> Self {
         let mut command = lanekeeper();
-        command.args(["events", "tail", "--json", "--url", &dev.url("api")]);
+        command.args(["events", "tail", "--json", "--url", url]);
         command.args(
             after
                 .map(|cursor| ["--after", cursor])
@@ -194,23 +197,62 @@ fn events_are_followed_from_the_start_and_after_a_cursor() {
             .spawn()
             .expect("the binary runs");
         let stdout = child.stdout.take().expect("stdout is piped");
-        let mut events = Vec::new();
-        for line in BufReader::new(stdout).lines() {
-            let event: Value = serde_json::from_str(&line.expect("text")).expect("JSON lines");
-            let is_last = event["type"] == last;
-            events.push(event);
-            if is_last {
-                break;
-            }
+        Self {
+            child,
+            lines: BufReader::new(stdout).lines(),
         }
-        child.kill().expect("it follows for ever");
-        child.wait().expect("a child can be waited for");
+    }
+
+    /// The events up to the first of this type.
+    fn until(&mut self, last: &str) -> Vec<Value> {
+        let mut events: Vec<Value> = Vec::new();
+        while events.last().is_none_or(|event| event["type"] != last) {
+            let line = self
+                .lines
+                .next()
+                .expect("it follows for ever")
+                .expect("it is text");
+            events.push(serde_json::from_str(&line).expect("every line is JSON"));
+        }
         events
+    }
+}
+
+impl Drop for Tail {
+    fn drop(&mut self) {
+        // It may have ended already.
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
+
+#[test]
+fn events_are_followed_by_cursor_and_across_a_restart() {
+    let folder = tempfile::tempdir().unwrap();
+    let dev = Running::dev(folder.path(), &[]);
+    let url = dev.url("api");
+    let send = |dev: &Running| {
+        let sent = dev.run(&["tx", "send", "--from", ALICE, "--to", BOB, "--value", "1"]);
+        assert!(sent.status.success(), "{}", err(&sent));
     };
-    let all = tail(None, "TxConfirmed");
+    send(&dev);
+    let mut tail = Tail::start(&url, None);
+    let all = tail.until("TxConfirmed");
     assert_eq!(all[0]["type"], "TxAccepted");
-    let rest = tail(all[0]["cursor"].as_str(), "TxConfirmed");
+    let rest = Tail::start(&url, all[0]["cursor"].as_str()).until("TxConfirmed");
     assert_eq!(rest[..], all[1..]);
+
+    assert_eq!(dev.terminate().code(), Some(0));
+    let port = url.rsplit(':').next().unwrap();
+    let again = Running::dev(folder.path(), &["--port", port]);
+    send(&again);
+    let more = tail.until("TxConfirmed");
+    let seqs = all.iter().chain(&more).map(|event| event["seq"].as_u64());
+    let expected = (1..).map(Some);
+    assert!(
+        seqs.eq(expected.take(all.len() + more.len())),
+        "lost or repeated: {more:#?}"
+    );
 }
 
 #[test]
@@ -289,88 +331,57 @@ fn a_taken_port_and_a_taken_folder_are_said() {
     );
 }
 
+/// A file for `serve`: one chain, one signer, a store that was never opened.
+fn configure(folder: &Path, chain_url: &str) -> String {
+    let path = folder.join("lanekeeper.toml");
+    let key = folder.join("key");
+    let digits = "ac0974bec39a17e36ba4a6b4d238ff944bacb478cbed5efcae784d7bf4f2ff80";
+    std::fs::write(&key, digits).expect("a temporary folder is writable");
+    let text = format!(
+        "[store]\nurl = \"sqlite:{}\"\n\
+         [[chain]]\nid = 31337\nrpc = [\"{chain_url}\"]\nblockTime = \"200ms\"\nconfirmations = 1\n\
+         [[signer]]\nkind = \"key\"\nkeyFile = \"{}\"\n\
+         [http]\nlisten = \"127.0.0.1:0\"\n[node]\ndrainDelay = \"0s\"\n",
+        folder.join("store").display(),
+        key.display()
+    );
+    std::fs::write(&path, text).expect("a temporary folder is writable");
+    path.display().to_string()
+}
+
 #[test]
-fn serve_wants_a_migrated_store_and_works_against_a_chain_elsewhere() {
+fn serve_wants_a_migrated_store_and_outlives_its_log_reader() {
     let folder = tempfile::tempdir().unwrap();
     let mut command = lanekeeper();
-    command
-        .args(["devchain", "--json", "--port", "0", "--dir"])
-        .arg(folder.path().join("chain"));
+    command.args(["devchain", "--json", "--port", "0", "--dir"]);
+    command.arg(folder.path().join("chain"));
     let chain = Running::start(command);
-
-    let config = folder.path().join("lanekeeper.toml");
-    let key = folder.path().join("key");
-    std::fs::write(
-        &key,
-        "ac0974bec39a17e36ba4a6b4d238ff944bacb478cbed5efcae784d7bf4f2ff80",
-    )
-    .unwrap();
-    let (chain_url, store, key) = (
-        chain.url("chain"),
-        folder.path().join("store"),
-        key.display(),
-    );
-    let text = format!(
-        "[store]\nurl = \"sqlite:{}\"\n[[chain]]\nid = 31337\nrpc = [\"{chain_url}\"]\n\
-         blockTime = \"200ms\"\nconfirmations = 1\n[[signer]]\nkind = \"key\"\nkeyFile = \"{key}\"\n\
-         [node]\ndrainDelay = \"0s\"\n",
-        store.display()
-    );
-    std::fs::write(&config, text).unwrap();
-    let config = config.display().to_string();
+    let config = configure(folder.path(), &chain.url("chain"));
 
     let early = run(&["serve", "--config", &config]);
     assert_eq!(early.status.code(), Some(1));
-    assert!(
-        err(&early).contains("lanekeeper migrate"),
-        "{}",
-        err(&early)
-    );
+    let message = err(&early);
+    assert!(message.contains("lanekeeper migrate"), "{message}");
     assert!(out(&run(&["migrate", "--config", &config])).contains("applied"));
     assert!(out(&run(&["migrate", "--config", &config])).contains("nothing to do"));
 
-    // A free port: `serve` has no ready line, so its address must be known before.
-    let port = std::net::TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .port();
-    let url = format!("http://127.0.0.1:{port}");
     let mut command = lanekeeper();
-    command
-        .args(["serve", "--config", &config])
-        .stderr(Stdio::piped());
-    command.env("LANEKEEPER_HTTP__LISTEN", format!("127.0.0.1:{port}"));
-    let mut serve = command.spawn().unwrap();
-    let lines = BufReader::new(serve.stderr.take().unwrap()).lines();
-    assert!(
-        lines
-            .map_while(Result::ok)
-            .any(|line| line.contains("ready")),
-        "serve ended early"
-    );
-
-    let send = [
-        "tx",
-        "send",
-        "--from",
-        ALICE,
-        "--to",
-        BOB,
-        "--wait",
-        "confirmed",
-        "--url",
-        &url,
-    ];
-    let sent = run(&send);
-    let killed = Command::new("kill")
-        .args(["-TERM", &serve.id().to_string()])
-        .status()
+    command.args(["serve", "--log", "json", "--config", &config]);
+    let mut serve = command.stderr(Stdio::piped()).spawn().unwrap();
+    let log = BufReader::new(serve.stderr.take().unwrap()).lines();
+    let ready = log
+        .map_while(|line| serde_json::from_str(&line.ok()?).ok())
+        .find(|line: &Value| line["message"] == "ready")
         .unwrap();
-    let ended = serve.wait().unwrap();
-    assert!(sent.status.success(), "{}", err(&sent));
+    // Its log has no reader from here on: what it logs must not harm it.
+    let url = format!("http://{}", ready["address"].as_str().unwrap());
+    let wait = ["--wait", "confirmed", "--url", &url];
+    let sent = run(&[&["tx", "send", "--from", ALICE, "--to", BOB][..], &wait].concat());
+    let pid = serve.id().to_string();
+    let killed = Command::new("kill").args(["-TERM", &pid]).status().unwrap();
     assert!(killed.success());
-    assert_eq!(ended.code(), Some(0));
+    assert_eq!(serve.wait().unwrap().code(), Some(0));
+    assert!(sent.status.success(), "{}", err(&sent));
 }
 
 #[test]

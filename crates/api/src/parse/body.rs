@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use axum::body::{Body, HttpBody};
+use axum::body::{Body, BodyDataStream, HttpBody};
 use axum::http::HeaderMap;
 use axum::http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use bytes::{Bytes, BytesMut};
@@ -15,6 +15,9 @@ use crate::problem::{Problem, ProblemKind};
 /// How long a body may take to arrive.
 const BODY_READ_MAX: Duration = Duration::from_secs(15);
 
+/// How much of a body that is too large is read and thrown away.
+const DISCARD_MAX: usize = 8 << 20;
+
 /// Reads a body that must be JSON, of at most `max` bytes.
 pub(crate) async fn json_body(
     headers: &HeaderMap,
@@ -24,6 +27,7 @@ pub(crate) async fn json_body(
     check_type(headers)?;
     let declared = body.size_hint().lower();
     if usize::try_from(declared).map_or(true, |declared| declared > max) {
+        discard(body.into_data_stream()).await;
         return Err(too_large(max));
     }
     match timeout(BODY_READ_MAX, collect(body, max)).await {
@@ -38,6 +42,21 @@ pub(crate) async fn json_body(
     }
 }
 
+/// Reads a little of what is too much: a client that writes all before it reads would otherwise see a
+/// broken connection instead of the answer.
+async fn discard(mut parts: BodyDataStream) {
+    let some = async {
+        let mut left = DISCARD_MAX;
+        while let Some(Ok(part)) = parts.next().await {
+            left = left.saturating_sub(part.len());
+            if left == 0 {
+                return;
+            }
+        }
+    };
+    timeout(BODY_READ_MAX, some).await.ok(); // whoever is slower than this gets what it gets
+}
+
 /// Puts the parts of a body together. Small ones come in one part, which is not copied.
 async fn collect(body: Body, max: usize) -> Result<Bytes, Problem> {
     let mut parts = body.into_data_stream();
@@ -50,6 +69,7 @@ async fn collect(body: Body, max: usize) -> Result<Bytes, Problem> {
             )
         })?;
         if whole.len().saturating_add(part.len()) > max {
+            discard(parts).await;
             return Err(too_large(max));
         }
         whole = if whole.is_empty() {

@@ -64,8 +64,14 @@ impl From<StoreError> for Problem {
         let kind = match &error {
             StoreError::Unavailable(_) => ProblemKind::StoreUnavailable,
             StoreError::Corrupt(_) => ProblemKind::StoreCorrupt,
-            // The door has checked everything else; only a cursor is the store's own.
-            StoreError::Invalid(_) => ProblemKind::InvalidCursor,
+            // The door has checked everything else; only the feed's cursor is the store's own.
+            StoreError::Invalid(_) => {
+                let detail = format!(
+                    "`after` is refused: {error}; send `next` of an earlier answer unchanged, or \
+                     leave it out to start with the oldest event"
+                );
+                return Self::new(ProblemKind::InvalidCursor, detail);
+            }
         };
         Self::new(kind, error.to_string())
     }

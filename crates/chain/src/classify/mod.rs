@@ -7,14 +7,14 @@ mod table;
 
 use domain::SendOutcome;
 
-/// What a refusal means: one variant for each row of the table.
+/// What a complaint means: one variant for each row of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Meaning {
     /// The node has these bytes already.
     Known,
     /// The account's nonce is past this one.
     NonceUsed,
-    /// Another transaction at this nonce is in the pool, and ours does not pay enough to replace it.
+    /// Another transaction at this nonce is in the pool, and ours pays too little to replace it.
     ReplacementTooCheap,
     /// The fee is below what the pool takes.
     BelowMinimum,
@@ -48,7 +48,7 @@ pub enum Meaning {
 
 /// An error object of JSON-RPC, as far as it tells anything.
 #[derive(Clone, Copy, Debug)]
-pub struct Refusal<'a> {
+pub struct Complaint<'a> {
     /// The code; used only where the text says nothing.
     pub code: i64,
     /// The text.
@@ -60,8 +60,8 @@ const CODE_LIMIT_EXCEEDED: i64 = -32005;
 /// "Method not found": an endpoint that takes no transactions.
 const CODE_METHOD_NOT_FOUND: i64 = -32601;
 
-impl Refusal<'_> {
-    /// Looks the refusal up.
+impl Complaint<'_> {
+    /// Looks it up.
     #[must_use]
     pub fn meaning(&self) -> Meaning {
         let text = self.message.to_lowercase();
@@ -74,7 +74,7 @@ impl Refusal<'_> {
         }
     }
 
-    /// What the refusal of a sent transaction means for its lane.
+    /// What it means for the lane whose transaction was sent.
     #[must_use]
     pub fn send_outcome(&self) -> SendOutcome {
         let text = || self.message.to_owned();

@@ -1,6 +1,6 @@
-//! The table itself: lower-cased phrases, the most specific first, each with the clients that say it.
-//!
-//! A phrase must begin at the beginning of a word: "unknown transaction" is not "known transaction".
+//! The table itself: lower-cased phrases, the most specific first, each with the clients that say
+//! it. A phrase counts from the beginning of a word only: "unknown transaction" is not "known
+//! transaction".
 
 use super::Meaning;
 

@@ -1,7 +1,7 @@
 use super::*;
 
 fn meaning(message: &str) -> Meaning {
-    Refusal {
+    Complaint {
         code: -32000,
         message,
     }
@@ -230,7 +230,7 @@ fn every_phrase_of_the_table_is_reached() {
 #[test]
 fn classes_for_the_lane() {
     let outcome = |message: &str| {
-        Refusal {
+        Complaint {
             code: -32000,
             message,
         }
@@ -266,7 +266,7 @@ fn classes_for_the_lane() {
 
 #[test]
 fn the_code_counts_only_where_the_text_says_nothing() {
-    let with_code = |code, message| Refusal { code, message }.meaning();
+    let with_code = |code, message| Complaint { code, message }.meaning();
     assert_eq!(
         with_code(-32005, "daily request count exceeded"),
         Meaning::NotReady

@@ -12,6 +12,10 @@
 //! Invariant: the miner's thread is the only writer.
 //! Invariant: memory does not grow with the chain; only bounded caches and the bounded pool.
 //!
+//! Control calls carry anvil's names (`rpc/control.rs`). One differs on purpose: after
+//! `anvil_reorg` the txs of the replaced blocks go back into the pool, as on a real chain, unless
+//! its third argument says that they are dropped.
+//!
 //! Simplifications, on purpose: only the state of the head can be asked for; the state root is a
 //! running hash, not a trie; there are no blob and set-code txs, no uncles, no peers, no
 //! subscriptions; `safe` and `finalized` are fixed depths.

@@ -216,7 +216,7 @@ fn warn_if_others_can_read(path: &Path) {
         use std::os::unix::fs::PermissionsExt;
         let mode = std::fs::metadata(path).map_or(0, |metadata| metadata.permissions().mode());
         if mode & 0o004 != 0 {
-            tracing::warn!(file = %path.display(), "every user of this machine can read this secret");
+            tracing::warn!(file = %path.display(), "every user here can read this secret");
         }
     }
 }

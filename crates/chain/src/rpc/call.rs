@@ -37,7 +37,7 @@ fn refused(error: NodeError) -> Result<CallFailed, Failure> {
     if let Some(reason) = revert::reason(&error) {
         return Ok(CallFailed::Reverted(reason));
     }
-    match error.refusal().meaning() {
+    match error.complaint().meaning() {
         Meaning::Funds => Ok(CallFailed::Underfunded(error.message)),
         Meaning::NotReady => Err(Failure::Node(error)),
         Meaning::Known

@@ -127,25 +127,36 @@ impl Endpoint {
         method: &'static str,
         calls: &[Value],
     ) -> Result<Vec<T>, Failure> {
-        let mut results = Vec::with_capacity(calls.len());
+        let outcomes = self.ask_many(method, calls).await?;
+        outcomes
+            .into_iter()
+            .map(|outcome| outcome.map_err(Failure::Node))
+            .collect()
+    }
+
+    /// Many calls of one method, whose errors are answers as well.
+    pub(super) async fn ask_many<T: DeserializeOwned>(
+        &self,
+        method: &'static str,
+        calls: &[Value],
+    ) -> Result<Vec<Outcome<T>>, Failure> {
+        let mut outcomes = Vec::with_capacity(calls.len());
         for part in calls.chunks(limits::BATCH_MAX) {
             match self.batch(method, part).await? {
                 Batch::Each(each) => {
-                    for outcome in each {
-                        let incomplete =
-                            || Failure::Malformed("a batch lacks an answer".to_owned());
-                        results.push(outcome.ok_or_else(incomplete)?.map_err(Failure::Node)?);
-                    }
+                    let complete: Option<Vec<Outcome<T>>> = each.into_iter().collect();
+                    let missing = || Failure::Malformed("a batch lacks an answer".to_owned());
+                    outcomes.extend(complete.ok_or_else(missing)?);
                 }
                 Batch::NotTaken => {
                     for few in part.chunks(limits::SINGLE_CALLS_AT_ONCE) {
-                        let singly = few.iter().map(|params| self.call(method, params));
-                        results.extend(try_join_all(singly).await?);
+                        let singly = few.iter().map(|params| self.ask(method, params));
+                        outcomes.extend(try_join_all(singly).await?);
                     }
                 }
             }
         }
-        Ok(results)
+        Ok(outcomes)
     }
 
     /// One batch of at most [`limits::BATCH_MAX`] calls.
@@ -207,7 +218,7 @@ impl Endpoint {
         error: NodeError,
     ) -> Result<Batch<T>, Failure> {
         // Throttling is about now; everything else is how this endpoint is.
-        if error.refusal().meaning() == Meaning::NotReady {
+        if error.complaint().meaning() == Meaning::NotReady {
             let failure = Failure::TurnedAway(error.message);
             self.failed(method, 1, &failure);
             return Err(failure);

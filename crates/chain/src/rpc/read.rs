@@ -9,6 +9,7 @@ use super::answers::{Block, Quantity, Receipt};
 use super::endpoint::Endpoint;
 use super::failure::Failure;
 use super::limits::BATCH_MAX;
+use super::wire::Outcome;
 
 /// A number as JSON-RPC writes it.
 pub(super) fn quantity(number: u64) -> String {
@@ -24,11 +25,7 @@ pub(super) async fn header(
         BlockTag::Number(number) => ("eth_getBlockByNumber", quantity(number)),
         BlockTag::Hash(hash) => ("eth_getBlockByHash", hash.to_string()),
     };
-    let answer: Option<Block> = match endpoint.ask(method, &json!([which, false])).await? {
-        Ok(answer) => answer,
-        Err(error) if error.is_unknown_block() => None,
-        Err(error) => return Err(Failure::Node(error)),
-    };
+    let answer = known(endpoint.ask(method, &json!([which, false])).await?)?;
     let header = answer.map(|block| block.header());
     let asked_for = header.as_ref().is_none_or(|header| match block {
         BlockTag::Latest => true,
@@ -43,21 +40,33 @@ pub(super) async fn header(
     Ok(header)
 }
 
+/// A block, or `None` in whichever way the node says that it has no such one.
+fn known(answer: Outcome<Option<Block>>) -> Result<Option<Block>, Failure> {
+    match answer {
+        Ok(block) => Ok(block),
+        Err(error) if error.is_unknown_block() => Ok(None),
+        Err(error) => Err(Failure::Node(error)),
+    }
+}
+
 pub(super) async fn headers(
     endpoint: &Endpoint,
     from: u64,
     count: u64,
 ) -> Result<Vec<Header>, Failure> {
-    let numbers: Vec<u64> = (from..from.saturating_add(count)).collect();
-    let mut headers = Vec::with_capacity(numbers.len());
-    for part in numbers.chunks(BATCH_MAX) {
+    let end = from.saturating_add(count);
+    let mut headers = Vec::new();
+    let mut next = from;
+    while next < end {
+        let part: Vec<u64> = (next..end).take(BATCH_MAX).collect();
+        next = next.saturating_add(part.len() as u64);
         let calls: Vec<Value> = part
             .iter()
             .map(|number| json!([quantity(*number), false]))
             .collect();
-        let blocks: Vec<Option<Block>> = endpoint.call_many("eth_getBlockByNumber", &calls).await?;
-        for (number, block) in part.iter().zip(blocks) {
-            let Some(block) = block else {
+        let answers = endpoint.ask_many("eth_getBlockByNumber", &calls).await?;
+        for (number, answer) in part.iter().zip(answers) {
+            let Some(block) = known(answer)? else {
                 return Ok(headers);
             };
             let header = block.header();
@@ -92,10 +101,12 @@ pub(super) async fn block_receipts(
             Err(error) => return Err(Failure::Node(error)),
         }
     }
-    let found: Option<Block> = endpoint
-        .call("eth_getBlockByHash", &json!([block, false]))
+    let answer = endpoint
+        .ask("eth_getBlockByHash", &json!([block, false]))
         .await?;
-    let Some(found) = found else { return Ok(None) };
+    let Some(found) = known(answer)? else {
+        return Ok(None);
+    };
     let calls: Vec<Value> = found.hashes()?.iter().map(|hash| json!([hash])).collect();
     let receipts: Vec<Option<Receipt>> = endpoint
         .call_many("eth_getTransactionReceipt", &calls)

@@ -24,10 +24,13 @@ pub(super) async fn send(
     outgoing: &[Outgoing],
     start_within: Duration,
 ) -> Vec<SendOutcome> {
-    let last_start = Instant::now() + start_within;
+    let allowance = Allowance {
+        began: Instant::now(),
+        start_within,
+    };
     let mut outcomes = Vec::with_capacity(outgoing.len());
     for part in parts(outgoing) {
-        let sent = send_part(endpoints, part, last_start).await;
+        let sent = send_part(endpoints, part, allowance).await;
         let unreached = sent
             .iter()
             .all(|outcome| matches!(outcome, SendOutcome::Busy(_) | SendOutcome::Unknown(_)));
@@ -40,6 +43,19 @@ pub(super) async fn send(
     let why = "not sent: the endpoints did not take what goes before it";
     outcomes.resize(outgoing.len(), SendOutcome::Busy(why.to_owned()));
     outcomes
+}
+
+/// The time in which requests may start.
+#[derive(Clone, Copy)]
+struct Allowance {
+    began: Instant,
+    start_within: Duration,
+}
+
+impl Allowance {
+    fn is_used_up(self) -> bool {
+        self.began.elapsed() > self.start_within
+    }
 }
 
 /// Parts that fit into one batch each, in number and in bytes.
@@ -68,7 +84,7 @@ fn parts(outgoing: &[Outgoing]) -> Vec<&[Outgoing]> {
 async fn send_part(
     endpoints: &[&Endpoint],
     part: &[Outgoing],
-    last_start: Instant,
+    allowance: Allowance,
 ) -> Vec<SendOutcome> {
     let unsent = SendOutcome::Busy("not sent: time was up before its turn".to_owned());
     let mut outcomes = vec![unsent; part.len()];
@@ -76,11 +92,11 @@ async fn send_part(
         let open: Vec<usize> = (0..part.len())
             .filter(|index| is_open(&outcomes[*index]))
             .collect();
-        if open.is_empty() || Instant::now() > last_start {
+        if open.is_empty() || allowance.is_used_up() {
             break;
         }
         let items: Vec<&Outgoing> = open.iter().map(|index| &part[*index]).collect();
-        let answers = send_to(endpoint, &items, last_start).await;
+        let answers = send_to(endpoint, &items, allowance).await;
         for (index, answer) in open.into_iter().zip(answers) {
             let before = outcomes[index].clone();
             outcomes[index] = settle(before, answer);
@@ -117,7 +133,7 @@ fn settle(before: SendOutcome, after: SendOutcome) -> SendOutcome {
 async fn send_to(
     endpoint: &Endpoint,
     items: &[&Outgoing],
-    last_start: Instant,
+    allowance: Allowance,
 ) -> Vec<SendOutcome> {
     let calls: Vec<Value> = items.iter().map(|item| json!([item.raw])).collect();
     match endpoint.batch::<Value>(METHOD, &calls).await {
@@ -129,7 +145,7 @@ async fn send_to(
                 None => SendOutcome::Unknown(named(endpoint, "it left this one out")),
             })
             .collect(),
-        Ok(Batch::NotTaken) => send_singly(endpoint, items, &calls, last_start).await,
+        Ok(Batch::NotTaken) => send_singly(endpoint, items, &calls, allowance).await,
         Err(failure) => vec![undelivered(endpoint, &failure); items.len()],
     }
 }
@@ -140,11 +156,11 @@ async fn send_singly(
     endpoint: &Endpoint,
     items: &[&Outgoing],
     calls: &[Value],
-    last_start: Instant,
+    allowance: Allowance,
 ) -> Vec<SendOutcome> {
     let mut outcomes = Vec::with_capacity(items.len());
     for (item, params) in items.iter().zip(calls) {
-        if Instant::now() > last_start {
+        if allowance.is_used_up() {
             break;
         }
         match endpoint.ask::<Value>(METHOD, params).await {
@@ -167,7 +183,8 @@ fn judged(endpoint: &Endpoint, item: &Outgoing, outcome: Outcome<Value>) -> Send
             if hash == Some(item.hash) {
                 return SendOutcome::Accepted;
             }
-            tracing::warn!(endpoint = endpoint.name(), hash = %item.hash, "a node took a transaction and named another hash");
+            let (from, hash) = (endpoint.name(), item.hash);
+            tracing::warn!(endpoint = from, %hash, "a node named another hash than ours");
             SendOutcome::Unknown(named(endpoint, "it answered with another hash"))
         }
         Err(error) => refused(endpoint, item, &error),
@@ -175,10 +192,11 @@ fn judged(endpoint: &Endpoint, item: &Outgoing, outcome: Outcome<Value>) -> Send
 }
 
 fn refused(endpoint: &Endpoint, item: &Outgoing, error: &NodeError) -> SendOutcome {
-    let outcome = error.refusal().send_outcome();
+    let outcome = error.complaint().send_outcome();
     if let SendOutcome::Unknown(_) = outcome {
-        let (endpoint, code) = (endpoint.name(), error.code);
-        tracing::warn!(endpoint, hash = %item.hash, code, error = error.message, "a node refused a transaction in words that are not in the table");
+        let (from, hash, code) = (endpoint.name(), item.hash, error.code);
+        let error = &error.message;
+        tracing::warn!(endpoint = from, %hash, code, error, "not in the table of node errors");
     }
     outcome
 }

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::limits::TEXT_CHARS_MAX;
-use crate::classify::Refusal;
+use crate::classify::Complaint;
 
 #[derive(Serialize)]
 struct Frame<'a> {
@@ -38,8 +38,8 @@ pub(super) struct NodeError {
 
 impl NodeError {
     /// For the table of node errors.
-    pub(super) fn refusal(&self) -> Refusal<'_> {
-        Refusal {
+    pub(super) fn complaint(&self) -> Complaint<'_> {
+        Complaint {
             code: self.code,
             message: &self.message,
         }

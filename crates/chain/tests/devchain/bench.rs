@@ -109,7 +109,7 @@ async fn memory_while_the_chain_grows() {
     let chain = ChildChain::start(folder.path());
     let mut load = Load::new();
     eprintln!("{:>7} txs: {} kB", 0, resident_kb(chain.id()));
-    for _ in 0..10 {
+    for _ in 0..20 {
         for _ in 0..STEP / BATCH {
             let batch = load.batch();
             send(&chain.client, &batch).await;

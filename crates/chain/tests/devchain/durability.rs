@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
 use alloy_primitives::{Bytes, U256};
@@ -121,6 +121,8 @@ async fn senseless_configuration_is_refused() {
 /// A chain in a process of its own, that can be killed.
 pub(crate) struct ChildChain {
     child: Child,
+    /// Kept open: the test harness in the child writes to it when a test takes long.
+    _output: BufReader<ChildStdout>,
     pub(crate) client: Client,
 }
 
@@ -137,14 +139,16 @@ impl ChildChain {
             .stdout(Stdio::piped())
             .spawn()
             .expect("starts");
-        let output = BufReader::new(child.stdout.take().expect("piped"));
-        let url = output
+        let mut output = BufReader::new(child.stdout.take().expect("piped"));
+        let url = (&mut output)
             .lines()
             .map_while(Result::ok)
             .find_map(|line| line.split_once("serving ").map(|(_, url)| url.to_owned()));
+        let client = Client::new(url.expect("the child serves"));
         Self {
             child,
-            client: Client::new(url.expect("the child serves")),
+            _output: output,
+            client,
         }
     }
 

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use crate::fake::{CHAIN, Fake, Say, chain_of, chain_with_timeout, nobody};
 use domain::lane::ChainQuery;
-use domain::{Address, B256, Bytes, FeeQuote, Nonce, U256};
+use domain::{Address, B256, Bytes, Nonce, U256};
 use engine::ports::{BlockTag, Call, CallFailed, Chain, ChainError};
 use serde_json::{Value, json};
 
-fn block(number: u64) -> Value {
+pub(crate) fn block(number: u64) -> Value {
     json!({
         "number": format!("{number:#x}"), "hash": hash(number), "parentHash": hash(number.wrapping_sub(1)),
         "timestamp": "0x5", "baseFeePerGas": "0x7", "transactions": [hash(100), hash(101)],
@@ -28,7 +28,7 @@ fn receipt(tx: B256, block: B256) -> Value {
     })
 }
 
-fn call() -> Call {
+pub(crate) fn call() -> Call {
     Call {
         from: Address::repeat_byte(1),
         to: Some(Address::repeat_byte(2)),
@@ -76,6 +76,26 @@ async fn an_endpoint_of_another_chain_is_never_used() {
         .map(|(_, answers)| answers)
         .collect();
     assert_eq!(health, [false, true]);
+}
+
+#[tokio::test]
+async fn an_endpoint_that_is_put_right_is_used_after_a_while() {
+    let right = Arc::new(AtomicBool::new(false));
+    let switch = right.clone();
+    let fake = Fake::start_bare(true, move |method, _| match method {
+        "eth_chainId" if switch.load(Ordering::SeqCst) => Say::Result(json!("0x7a69")),
+        "eth_chainId" => Say::Result(json!("0x5")),
+        _ => Say::Result(block(1)),
+    })
+    .await;
+    let chain = fake.chain();
+    chain.header(BlockTag::Latest).await.unwrap_err();
+    right.store(true, Ordering::SeqCst);
+    chain.header(BlockTag::Latest).await.unwrap_err();
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_secs(31)).await;
+    tokio::time::resume();
+    assert!(chain.header(BlockTag::Latest).await.unwrap().is_some());
 }
 
 #[tokio::test]
@@ -488,156 +508,4 @@ async fn nonces_without_batches_and_with_a_lagging_pool() {
         };
         assert_eq!(fake.request_sizes(), expected);
     }
-}
-
-/// A chain that answers these fee questions, and its quote.
-async fn quote(
-    history: Say,
-    latest_base: Option<&'static str>,
-    tip: Option<&'static str>,
-) -> FeeQuote {
-    let history = std::sync::Mutex::new(Some(history));
-    let fake = Fake::start(move |method, _| match method {
-        "eth_feeHistory" => history.lock().unwrap().take().unwrap(),
-        "eth_getBlockByNumber" => {
-            let mut latest = block(3);
-            latest["baseFeePerGas"] = json!(latest_base);
-            Say::Result(latest)
-        }
-        "eth_gasPrice" => Say::Result(json!("0x2a")),
-        "eth_maxPriorityFeePerGas" => match tip {
-            Some(tip) => Say::Result(json!(tip)),
-            None => Say::Error(-32601, "method not found"),
-        },
-        _ => Say::Error(-1, "what?"),
-    })
-    .await;
-    fake.chain().fee_quote().await.unwrap()
-}
-
-#[tokio::test]
-async fn fee_quotes() {
-    let history = |fees: Value, rewards: Value| {
-        Say::Result(
-            json!({ "oldestBlock": "0x1", "gasUsedRatio": [0.5], "baseFeePerGas": fees, "reward": rewards }),
-        )
-    };
-    let busy = history(json!(["0x5", "0x7"]), json!([["0x3"]]));
-    assert_eq!(
-        quote(busy, None, None).await,
-        FeeQuote {
-            base_fee: Some(7),
-            tip: 3
-        }
-    );
-    let empty = || history(json!(["0x5", "0x7"]), json!([["0x0"]]));
-    assert_eq!(
-        quote(empty(), None, Some("0x9")).await,
-        FeeQuote {
-            base_fee: Some(7),
-            tip: 9
-        }
-    );
-    assert_eq!(
-        quote(empty(), None, Some("0x0")).await,
-        FeeQuote {
-            base_fee: Some(7),
-            tip: 1
-        }
-    );
-    assert_eq!(
-        quote(empty(), None, None).await,
-        FeeQuote {
-            base_fee: Some(7),
-            tip: 1_000_000_000
-        }
-    );
-    let zero = || history(json!(["0x0", "0x0"]), json!([["0x0"]]));
-    assert_eq!(
-        quote(zero(), Some("0x0"), Some("0x9")).await,
-        FeeQuote {
-            base_fee: Some(0),
-            tip: 9
-        }
-    );
-    assert_eq!(
-        quote(zero(), None, None).await,
-        FeeQuote {
-            base_fee: None,
-            tip: 42
-        }
-    );
-    let missing = || Say::Error(-32601, "method not found");
-    assert_eq!(
-        quote(missing(), None, None).await,
-        FeeQuote {
-            base_fee: None,
-            tip: 42
-        }
-    );
-    assert_eq!(
-        quote(missing(), Some("0x8"), Some("0x9")).await,
-        FeeQuote {
-            base_fee: Some(8),
-            tip: 9
-        }
-    );
-}
-
-#[tokio::test]
-async fn estimates_tell_the_call_from_the_node() {
-    let said = format!(
-        "0x08c379a0{:064x}{:064x}{}",
-        32,
-        4,
-        format!("{:0<64}", "6e6f7065")
-    );
-    let cases = [
-        (
-            Say::ErrorData(3, "execution reverted: nope", json!(said)),
-            "the call reverts: nope",
-        ),
-        (
-            Say::Error(-32000, "execution reverted: insufficient funds"),
-            "the call reverts: insufficient funds",
-        ),
-        (
-            Say::Error(
-                -32000,
-                "insufficient funds for gas * price + value: have 0 want 1",
-            ),
-            "the account cannot pay: insufficient",
-        ),
-        (
-            Say::Error(-32000, "gas required exceeds allowance (30000000)"),
-            "the node refused the call: gas required",
-        ),
-        (
-            Say::Error(-32603, "Internal error"),
-            "an endpoint answered what cannot be used",
-        ),
-        (
-            Say::Error(-32005, "slow down"),
-            "an endpoint answered what cannot be used",
-        ),
-    ];
-    for (say, expected) in cases {
-        let say = std::sync::Mutex::new(Some(say));
-        let fake = Fake::start(move |_, _| say.lock().unwrap().take().unwrap()).await;
-        let error = fake
-            .chain()
-            .estimate_gas(&call())
-            .await
-            .unwrap_err()
-            .to_string();
-        assert!(error.starts_with(expected), "{error}");
-    }
-    let busy = Fake::start(|_, _| Say::Error(-32005, "slow down")).await;
-    let fine = Fake::start(|_, params| {
-        assert_eq!(params[0]["value"], "0x1");
-        Say::Result(json!("0x5208"))
-    })
-    .await;
-    let chain = chain_of(vec![busy.url(), fine.url()]);
-    assert_eq!(chain.estimate_gas(&call()).await, Ok(21_000));
 }

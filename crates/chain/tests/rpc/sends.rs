@@ -98,9 +98,7 @@ async fn each_gets_its_own_outcome() {
     assert!(matches!(outcomes[4], SendOutcome::Underfunded(_)));
     assert!(busy(&outcomes[5]));
     assert!(matches!(outcomes[6], SendOutcome::Rejected(_)));
-    for doubtful in 7..=10 {
-        assert!(unknown(&outcomes[doubtful]), "{:?}", outcomes[doubtful]);
-    }
+    assert!(outcomes[7..=10].iter().all(unknown), "{outcomes:?}");
     assert!(matches!(outcomes[11], SendOutcome::Underpriced(_)));
 }
 

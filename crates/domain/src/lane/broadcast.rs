@@ -24,7 +24,9 @@ impl Lane {
         step: &mut Step,
     ) {
         let token = self.right.token;
-        let Some(slot) = self.slots.get_mut(&nonce) else { return };
+        let Some(slot) = self.slots.get_mut(&nonce) else {
+            return;
+        };
         let is_known = slot.attempts.iter().any(|attempt| attempt.hash == hash);
         if !is_known || slot.stage == Stage::Mined {
             return;
@@ -64,7 +66,9 @@ impl Lane {
     }
 
     fn submitted(&mut self, hash: B256, nonce: Nonce, now: Time, step: &mut Step) {
-        let Some(mut slot) = self.slots.remove(&nonce) else { return };
+        let Some(mut slot) = self.slots.remove(&nonce) else {
+            return;
+        };
         slot.retry_at = None;
         slot.tries = 0;
         slot.stage = Stage::Submitted;
@@ -90,13 +94,24 @@ impl Lane {
         now: Time,
         step: &mut Step,
     ) -> bool {
-        let attempt = slot.attempts.iter_mut().find(|attempt| attempt.hash == hash);
+        let attempt = slot
+            .attempts
+            .iter_mut()
+            .find(|attempt| attempt.hash == hash);
         let Some(attempt) = attempt.filter(|attempt| attempt.first_sent_at.is_none()) else {
             return false;
         };
         attempt.first_sent_at = Some(now);
         step.writes.first_sent.push((hash, now));
-        self.tell(step, Some(&mut slot.tx), EventKind::TxSubmitted { tx_hash: hash, nonce }, now);
+        self.tell(
+            step,
+            Some(&mut slot.tx),
+            EventKind::TxSubmitted {
+                tx_hash: hash,
+                nonce,
+            },
+            now,
+        );
         true
     }
 
@@ -107,7 +122,10 @@ impl Lane {
         if more_waits
             && tells_pending
             && self.depth.wants_to_know()
-            && self.slots.values().all(|slot| matches!(slot.stage, Stage::Submitted | Stage::Mined))
+            && self
+                .slots
+                .values()
+                .all(|slot| matches!(slot.stage, Stage::Submitted | Stage::Mined))
         {
             self.probing = true;
             self.ask_chain(step);
@@ -133,7 +151,9 @@ impl Lane {
             .map(|(nonce, _)| *nonce)
             .collect();
         for nonce in due {
-            let Some(slot) = self.slots.get_mut(&nonce) else { continue };
+            let Some(slot) = self.slots.get_mut(&nonce) else {
+                continue;
+            };
             slot.retry_at = None;
             match slot.stage {
                 Stage::Signing => {
@@ -152,11 +172,17 @@ impl Lane {
     /// Only the lowest unmined nonce can unblock a lane, so only it is claimed and sent again.
     fn resubmit_head(&mut self, now: Time, step: &mut Step) {
         let rules = self.rules;
-        let Some(slot) = self.slots.values_mut().find(|slot| slot.stage != Stage::Mined) else {
+        let Some(slot) = self
+            .slots
+            .values_mut()
+            .find(|slot| slot.stage != Stage::Mined)
+        else {
             return;
         };
         let waited = now.since(slot.claimed_at);
-        let is_due = rules.resubmit_interval.is_some_and(|interval| waited >= interval);
+        let is_due = rules
+            .resubmit_interval
+            .is_some_and(|interval| waited >= interval);
         if slot.stage == Stage::Submitted && is_due && slot.retry_at.is_none() {
             // The claim is durable before the bytes leave again: the next keeper sees it.
             slot.claimed_at = now;
@@ -181,8 +207,9 @@ impl Lane {
             return;
         };
         let others_wait = self.slots.range(nonce..).next().is_some() || self.backlog.is_some();
-        let nothing_pending =
-            self.chain.is_none_or(|known| known.nonces.pending <= nonce && known.at >= since);
+        let nothing_pending = self
+            .chain
+            .is_none_or(|known| known.nonces.pending <= nonce && known.at >= since);
         let is_due = now.since(since) >= self.rules.gap_fill_after;
         let is_its_turn = self.is_before_backlog(nonce) && self.has_room_for(nonce);
         if !others_wait || !is_due || !is_its_turn || !self.may_sign() {
@@ -204,7 +231,9 @@ impl Slot {
 
     /// Waits twice as long as the last time.
     pub(super) fn try_later(&mut self, now: Time) {
-        let wait = RETRY_FIRST.saturating_mul(2_u32.saturating_pow(self.tries)).min(RETRY_MAX);
+        let wait = RETRY_FIRST
+            .saturating_mul(2_u32.saturating_pow(self.tries))
+            .min(RETRY_MAX);
         self.tries = self.tries.saturating_add(1);
         self.retry_at = Some(now.plus(wait));
     }
@@ -217,7 +246,11 @@ impl Slot {
         }
         self.tx.reason = Some(reason);
         self.tx.token = token;
-        let state = if self.tx.state == TxState::Stuck { TxState::Stuck } else { TxState::Tracking };
+        let state = if self.tx.state == TxState::Stuck {
+            TxState::Stuck
+        } else {
+            TxState::Tracking
+        };
         self.tx.go(state, sub, now);
         step.writes.updates.push(self.tx.clone());
     }
@@ -227,6 +260,10 @@ impl Attempt {
     /// The bytes, ready to leave.
     #[must_use]
     pub fn outgoing(&self) -> Outgoing {
-        Outgoing { nonce: self.nonce, hash: self.hash, raw: self.raw.clone() }
+        Outgoing {
+            nonce: self.nonce,
+            hash: self.hash,
+            raw: self.raw.clone(),
+        }
     }
 }

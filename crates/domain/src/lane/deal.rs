@@ -15,13 +15,23 @@ impl Lane {
         // Those that wait already come first.
         if self.queued > 0 || !self.may_deal() {
             self.more_queued();
-            self.tell(step, Some(&mut tx), EventKind::TxAccepted { nonce: None }, now);
+            self.tell(
+                step,
+                Some(&mut tx),
+                EventKind::TxAccepted { nonce: None },
+                now,
+            );
             step.writes.wakes_added.push(tx.id);
             step.writes.inserts.push(tx);
             return;
         }
         let nonce = self.deal(&mut tx, now);
-        self.tell(step, Some(&mut tx), EventKind::TxAccepted { nonce: Some(nonce) }, now);
+        self.tell(
+            step,
+            Some(&mut tx),
+            EventKind::TxAccepted { nonce: Some(nonce) },
+            now,
+        );
         step.writes.inserts.push(tx.clone());
         self.sign_or_wait(tx, nonce, AttemptKind::Original, now, step);
     }
@@ -29,7 +39,9 @@ impl Lane {
     /// Txs that waited in the store for a nonce, oldest first.
     pub(super) fn adopt_queued(&mut self, txs: Vec<Tx>, more: bool, now: Time, step: &mut Step) {
         // A page that nobody asked for could deal a second nonce to a tx that has one.
-        let Some(came_since) = self.loading_queued.take() else { return };
+        let Some(came_since) = self.loading_queued.take() else {
+            return;
+        };
         let mut left = came_since.saturating_add(u64::from(more));
         for mut tx in txs {
             let is_untold = tx.event_seqs.is_empty();
@@ -60,20 +72,19 @@ impl Lane {
     }
 
     /// Txs that have a nonce and waited in the store for room in the nodes' pools.
-    pub(super) fn take_backlog(
-        &mut self,
-        txs: Vec<Tx>,
-        more: bool,
-        now: Time,
-        step: &mut Step,
-    ) {
-        let Some(dealt_since) = self.loading_backlog.take() else { return };
+    pub(super) fn take_backlog(&mut self, txs: Vec<Tx>, more: bool, now: Time, step: &mut Step) {
+        let Some(dealt_since) = self.loading_backlog.take() else {
+            return;
+        };
         let last = txs.last().and_then(|tx| tx.nonce).filter(|_| more);
         let rest = last.map_or(dealt_since, |last| last.next().min(dealt_since));
         self.backlog = (rest < self.next_nonce).then_some(rest);
         // Those above are read again: only what lies below `backlog` may be at the signer, so that
         // a page that was read long ago never brings back what has left memory since.
-        for tx in txs.into_iter().filter(|tx| tx.nonce.is_some_and(|nonce| nonce < rest)) {
+        for tx in txs
+            .into_iter()
+            .filter(|tx| tx.nonce.is_some_and(|nonce| nonce < rest))
+        {
             let Some(nonce) = tx.nonce else { continue };
             if self.slots.contains_key(&nonce) {
                 continue;
@@ -88,7 +99,9 @@ impl Lane {
 
     /// The signer's answer: from now on the bytes may be out, so the row says so first.
     pub(super) fn signed(&mut self, attempt: Attempt, now: Time, step: &mut Step) {
-        let Some(slot) = self.slots.get_mut(&attempt.nonce) else { return };
+        let Some(slot) = self.slots.get_mut(&attempt.nonce) else {
+            return;
+        };
         if slot.stage != Stage::Signing || slot.tx.id != attempt.tx_id {
             return;
         }
@@ -116,7 +129,9 @@ impl Lane {
         now: Time,
         step: &mut Step,
     ) {
-        let Some(slot) = self.slots.get_mut(&nonce) else { return };
+        let Some(slot) = self.slots.get_mut(&nonce) else {
+            return;
+        };
         if slot.stage != Stage::Signing {
             return;
         }
@@ -125,15 +140,23 @@ impl Lane {
             slot.try_later(now);
             return;
         }
-        let Some(mut slot) = self.slots.remove(&nonce) else { return };
+        let Some(mut slot) = self.slots.remove(&nonce) else {
+            return;
+        };
         self.unmined = self.unmined.saturating_sub(1);
         self.fresh_gaps.insert(nonce);
         slot.tx.nonce = None;
         slot.tx.reason = Some(reason.clone());
         slot.tx.token = self.right.token;
-        slot.tx.go(TxState::FailedFinal, SubState::SigningFailed, now);
+        slot.tx
+            .go(TxState::FailedFinal, SubState::SigningFailed, now);
         slot.tx.confirmed_at = Some(now);
-        self.tell(step, Some(&mut slot.tx), EventKind::TxFailed { reason }, now);
+        self.tell(
+            step,
+            Some(&mut slot.tx),
+            EventKind::TxFailed { reason },
+            now,
+        );
         step.writes.updates.push(slot.tx);
     }
 
@@ -155,7 +178,12 @@ impl Lane {
         );
         tx.nonce = Some(nonce);
         tx.go(TxState::Allocated, SubState::Waiting, now);
-        self.tell(step, Some(&mut tx), EventKind::TxAccepted { nonce: Some(nonce) }, now);
+        self.tell(
+            step,
+            Some(&mut tx),
+            EventKind::TxAccepted { nonce: Some(nonce) },
+            now,
+        );
         step.writes.inserts.push(tx.clone());
         self.sign(tx, nonce, AttemptKind::Filler, now, step);
     }
@@ -223,7 +251,9 @@ impl Lane {
     }
 
     fn sign(&mut self, tx: Tx, nonce: Nonce, kind: AttemptKind, now: Time, step: &mut Step) {
-        let Some(unsigned) = self.envelope(&tx, nonce, kind) else { return };
+        let Some(unsigned) = self.envelope(&tx, nonce, kind) else {
+            return;
+        };
         step.effects.push(Effect::Sign(unsigned));
         self.unmined = self.unmined.saturating_add(1);
         let slot = Slot {
@@ -236,7 +266,11 @@ impl Lane {
             tries: 0,
         };
         let before = self.slots.insert(nonce, slot);
-        assert!(before.is_none(), "lane {}: nonce {nonce} is held twice", self.key);
+        assert!(
+            before.is_none(),
+            "lane {}: nonce {nonce} is held twice",
+            self.key
+        );
     }
 
     /// The envelope of a tx at today's fees; `None` while the chain's head is not known.

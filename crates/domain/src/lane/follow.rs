@@ -5,7 +5,8 @@ use std::sync::Arc;
 use crate::headers::Standing;
 use crate::window::gaps;
 use crate::{
-    Attempt, AttemptKind, ChainView, EventKind, Header, Inclusion, Nonce, SubState, Time, Tx, TxState,
+    Attempt, AttemptKind, ChainView, EventKind, Header, Inclusion, Nonce, SubState, Time, Tx,
+    TxState,
 };
 
 use super::{
@@ -18,9 +19,16 @@ impl Lane {
     pub(super) fn receipts(&mut self, receipts: Vec<Receipt>, now: Time, step: &mut Step) {
         let mut found_some = false;
         for Receipt { inclusion, above } in receipts {
-            let Some(nonce) = self.by_hash.get(&inclusion.tx_hash).copied() else { continue };
-            let Some(view) = self.view.clone() else { return };
-            match view.headers.standing(inclusion.block_number, inclusion.block_hash) {
+            let Some(nonce) = self.by_hash.get(&inclusion.tx_hash).copied() else {
+                continue;
+            };
+            let Some(view) = self.view.clone() else {
+                return;
+            };
+            match view
+                .headers
+                .standing(inclusion.block_number, inclusion.block_hash)
+            {
                 Standing::On { .. } => {
                     let header = view.headers.at(inclusion.block_number).copied();
                     self.mined(nonce, inclusion, header, now, step);
@@ -45,7 +53,9 @@ impl Lane {
         let starts = above.first().is_some_and(|first| {
             first.hash == inclusion.block_hash && first.number == inclusion.block_number
         });
-        let linked = above.windows(2).all(|pair| pair[1].parent_hash == pair[0].hash);
+        let linked = above
+            .windows(2)
+            .all(|pair| pair[1].parent_hash == pair[0].hash);
         let deep = u64::try_from(above.len()).unwrap_or(0) > self.rules.required;
         starts && linked && deep
     }
@@ -58,8 +68,15 @@ impl Lane {
         now: Time,
         step: &mut Step,
     ) {
-        let Some(mut slot) = self.slots.remove(&nonce) else { return };
-        if slot.tx.inclusion.as_ref().is_some_and(|held| held.block_hash == inclusion.block_hash) {
+        let Some(mut slot) = self.slots.remove(&nonce) else {
+            return;
+        };
+        if slot
+            .tx
+            .inclusion
+            .as_ref()
+            .is_some_and(|held| held.block_hash == inclusion.block_hash)
+        {
             self.slots.insert(nonce, slot);
             return;
         }
@@ -117,15 +134,21 @@ impl Lane {
 
     /// Decides on one mined tx by where its block stands.
     fn settle(&mut self, nonce: Nonce, view: &ChainView, now: Time, step: &mut Step) {
-        let Some(slot) = self.slots.get(&nonce) else { return };
-        let Some(inclusion) = &slot.tx.inclusion else { return };
+        let Some(slot) = self.slots.get(&nonce) else {
+            return;
+        };
+        let Some(inclusion) = &slot.tx.inclusion else {
+            return;
+        };
         let number = inclusion.block_number;
         match view.headers.standing(number, inclusion.block_hash) {
             Standing::Replaced => self.unmine(nonce, now, step),
             Standing::On { above } if above >= self.rules.required => {
                 let top = number.saturating_add(self.rules.required);
-                let counted: Vec<Header> =
-                    (number..=top).filter_map(|n| view.headers.at(n)).copied().collect();
+                let counted: Vec<Header> = (number..=top)
+                    .filter_map(|n| view.headers.at(n))
+                    .copied()
+                    .collect();
                 self.finalize(nonce, &counted, now, step);
             }
             Standing::On { above } => {
@@ -142,12 +165,16 @@ impl Lane {
 
     /// Final: nothing but a fork deeper than the required depth can change it.
     fn finalize(&mut self, nonce: Nonce, counted: &[Header], now: Time, step: &mut Step) {
-        let Some(mut slot) = self.slots.remove(&nonce) else { return };
+        let Some(mut slot) = self.slots.remove(&nonce) else {
+            return;
+        };
         let Some(inclusion) = slot.tx.inclusion.clone() else {
             self.slots.insert(nonce, slot);
             return;
         };
-        let top = counted.last().map_or(inclusion.block_hash, |header| header.hash);
+        let top = counted
+            .last()
+            .map_or(inclusion.block_hash, |header| header.hash);
         slot.tx.counted = Some(top);
         slot.tx.confirmed_at = Some(now);
         slot.tx.token = self.right.token;
@@ -178,7 +205,12 @@ impl Lane {
     }
 
     fn remember_final(&mut self, slot: &Slot, inclusion: &Inclusion) {
-        match self.finals.iter_mut().rev().find(|block| block.hash == inclusion.block_hash) {
+        match self
+            .finals
+            .iter_mut()
+            .rev()
+            .find(|block| block.hash == inclusion.block_hash)
+        {
             Some(block) => block.txs.push(slot.tx.id),
             None => self.finals.push_back(FinalBlock {
                 number: inclusion.block_number,
@@ -190,8 +222,11 @@ impl Lane {
 
     /// Tells how many headers stand on the tx's block, and whether what was told before is replaced.
     fn progress(&mut self, nonce: Nonce, view: &ChainView, above: u64, now: Time, step: &mut Step) {
-        let Some(mut slot) = self.slots.remove(&nonce) else { return };
-        if let (Some(inclusion), Some(tip)) = (slot.tx.inclusion.clone(), view.headers.tip().copied())
+        let Some(mut slot) = self.slots.remove(&nonce) else {
+            return;
+        };
+        if let (Some(inclusion), Some(tip)) =
+            (slot.tx.inclusion.clone(), view.headers.tip().copied())
             && slot.tx.counted != Some(tip.hash)
         {
             let told_before = slot.tx.counted.filter(|hash| *hash != inclusion.block_hash);
@@ -206,7 +241,10 @@ impl Lane {
             slot.tx.updated_at = now;
             slot.tx.token = self.right.token;
             self.tell(step, Some(&mut slot.tx), kind, now);
-            let counted = view.headers.iter().filter(|h| h.number >= inclusion.block_number);
+            let counted = view
+                .headers
+                .iter()
+                .filter(|h| h.number >= inclusion.block_number);
             step.writes.headers.extend(counted.copied());
             step.writes.updates.push(slot.tx.clone());
         }
@@ -215,8 +253,12 @@ impl Lane {
 
     /// A fork took its block: the tx is out again, and its bytes leave again at once.
     fn unmine(&mut self, nonce: Nonce, now: Time, step: &mut Step) {
-        let Some(mut slot) = self.slots.remove(&nonce) else { return };
-        let Some(gone) = slot.tx.inclusion.take() else { return };
+        let Some(mut slot) = self.slots.remove(&nonce) else {
+            return;
+        };
+        let Some(gone) = slot.tx.inclusion.take() else {
+            return;
+        };
         slot.stage = Stage::Submitted;
         self.unmined = self.unmined.saturating_add(1);
         self.told_reorg(&mut slot, &gone, false, now, step);
@@ -251,18 +293,22 @@ impl Lane {
 
     /// Lets go of finals that are deep enough; reads those again that a fork took.
     fn watch_finals(&mut self, view: &ChainView, step: &mut Step) {
-        let Some(tip) = view.headers.tip() else { return };
+        let Some(tip) = view.headers.tip() else {
+            return;
+        };
         let watch_depth = self.rules.watch_depth;
         let mut gone = Vec::new();
-        self.finals.retain(|block| match view.headers.standing(block.number, block.hash) {
-            Standing::Replaced => {
-                gone.extend_from_slice(&block.txs);
-                false
-            }
-            Standing::On { .. } | Standing::Outside => {
-                tip.number.saturating_sub(block.number) <= watch_depth
-            }
-        });
+        self.finals.retain(
+            |block| match view.headers.standing(block.number, block.hash) {
+                Standing::Replaced => {
+                    gone.extend_from_slice(&block.txs);
+                    false
+                }
+                Standing::On { .. } | Standing::Outside => {
+                    tip.number.saturating_sub(block.number) <= watch_depth
+                }
+            },
+        );
         if !gone.is_empty() {
             self.reopening.extend(gone.iter().copied());
             step.effects.push(Effect::LoadFinals(gone));
@@ -275,7 +321,9 @@ impl Lane {
             if !self.reopening.remove(&tx.id) || !tx.state.is_terminal() {
                 continue;
             }
-            let (Some(nonce), Some(gone)) = (tx.nonce, tx.inclusion.clone()) else { continue };
+            let (Some(nonce), Some(gone)) = (tx.nonce, tx.inclusion.clone()) else {
+                continue;
+            };
             let mut slot = Slot {
                 tx,
                 kind: AttemptKind::Original,
@@ -286,7 +334,8 @@ impl Lane {
                 tries: 0,
             };
             slot.tx.inclusion = None;
-            self.by_hash.extend(slot.attempts.iter().map(|attempt| (attempt.hash, nonce)));
+            self.by_hash
+                .extend(slot.attempts.iter().map(|attempt| (attempt.hash, nonce)));
             self.unmined = self.unmined.saturating_add(1);
             self.told_reorg(&mut slot, &gone, true, now, step);
             self.slots.insert(nonce, slot);
@@ -320,8 +369,13 @@ impl Lane {
 
     /// Whether the node holds all that it said yes to. What it does not hold is sent again.
     fn learn_depth(&mut self, nonces: ChainNonces, now: Time) {
-        let highest_out = self.slots.iter().rfind(|(_, slot)| slot.stage == Stage::Submitted);
-        let Some(highest_out) = highest_out.map(|(nonce, _)| *nonce) else { return };
+        let highest_out = self
+            .slots
+            .iter()
+            .rfind(|(_, slot)| slot.stage == Stage::Submitted);
+        let Some(highest_out) = highest_out.map(|(nonce, _)| *nonce) else {
+            return;
+        };
         self.depth.learn(nonces.latest, nonces.pending, highest_out);
         for (_, slot) in self.slots.range_mut(nonces.pending..) {
             if slot.stage == Stage::Submitted {
@@ -372,7 +426,10 @@ impl Lane {
 
     /// After a takeover or a restart: what was claimed may never have left, so it leaves now.
     fn send_all_again(&mut self, latest: Nonce, step: &mut Step) {
-        let out = self.slots.range_mut(latest..).filter(|(_, slot)| slot.stage != Stage::Mined);
+        let out = self
+            .slots
+            .range_mut(latest..)
+            .filter(|(_, slot)| slot.stage != Stage::Mined);
         for (_, slot) in out {
             // One that is being signed has nothing to send; its retry stays.
             if let Some(out) = slot.newest() {

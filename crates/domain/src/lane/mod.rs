@@ -26,7 +26,8 @@ pub use protocol::{
 
 use crate::window::Depth;
 use crate::{
-    Attempt, AttemptKind, ChainView, Event, EventKind, LaneKey, NodeName, Nonce, Right, Time, Token, Tx, TxId,
+    Attempt, AttemptKind, ChainView, Event, EventKind, LaneKey, NodeName, Nonce, Right, Time,
+    Token, Tx, TxId,
 };
 
 /// The most txs that one load brings into memory.
@@ -177,7 +178,10 @@ impl Lane {
     /// Brings a tx with attempts into memory, at the stage that its row tells.
     fn track(&mut self, tx: Tx, attempts: Vec<Attempt>) {
         let Some(nonce) = tx.nonce else { return };
-        let stage = match (&tx.inclusion, attempts.iter().any(|a| a.first_sent_at.is_some())) {
+        let stage = match (
+            &tx.inclusion,
+            attempts.iter().any(|a| a.first_sent_at.is_some()),
+        ) {
             (Some(_), _) => Stage::Mined,
             (None, true) => Stage::Submitted,
             (None, false) => Stage::Out,
@@ -185,14 +189,29 @@ impl Lane {
         if stage != Stage::Mined {
             self.unmined = self.unmined.saturating_add(1);
         }
-        self.by_hash.extend(attempts.iter().map(|attempt| (attempt.hash, nonce)));
+        self.by_hash
+            .extend(attempts.iter().map(|attempt| (attempt.hash, nonce)));
         let claimed_at = tx.updated_at;
-        let kind = attempts.last().map_or(AttemptKind::Original, |attempt| attempt.kind);
+        let kind = attempts
+            .last()
+            .map_or(AttemptKind::Original, |attempt| attempt.kind);
         // Claimed, and perhaps never handed out: it leaves at the next tick, if not before.
         let retry_at = (stage == Stage::Out).then_some(claimed_at);
-        let slot = Slot { tx, kind, attempts, stage, claimed_at, retry_at, tries: 0 };
+        let slot = Slot {
+            tx,
+            kind,
+            attempts,
+            stage,
+            claimed_at,
+            retry_at,
+            tries: 0,
+        };
         let before = self.slots.insert(nonce, slot);
-        assert!(before.is_none(), "lane {}: nonce {nonce} is held twice", self.key);
+        assert!(
+            before.is_none(),
+            "lane {}: nonce {nonce} is held twice",
+            self.key
+        );
     }
 
     /// Takes one input. Pure: the same lane and input give the same step.
@@ -206,10 +225,18 @@ impl Lane {
             Input::Queued { txs, more } => self.adopt_queued(txs, more, now, &mut step),
             Input::Backlog { txs, more } => self.take_backlog(txs, more, now, &mut step),
             Input::Signed(attempt) => self.signed(attempt, now, &mut step),
-            Input::SigningFailed { nonce, reason, retryable } => {
+            Input::SigningFailed {
+                nonce,
+                reason,
+                retryable,
+            } => {
                 self.signing_failed(nonce, reason, retryable, now, &mut step);
             }
-            Input::Sent { hash, nonce, outcome } => {
+            Input::Sent {
+                hash,
+                nonce,
+                outcome,
+            } => {
                 self.sent(hash, nonce, outcome, now, &mut step);
             }
             Input::Receipts(receipts) => self.receipts(receipts, now, &mut step),
@@ -270,7 +297,11 @@ impl Lane {
     /// Whether an attempt at this nonce may be out. One that stands before others that are out does
     /// not wait for room: they would wait for it.
     fn has_room_for(&self, nonce: Nonce) -> bool {
-        self.room() > 0 || self.slots.last_key_value().is_some_and(|(last, _)| *last > nonce)
+        self.room() > 0
+            || self
+                .slots
+                .last_key_value()
+                .is_some_and(|(last, _)| *last > nonce)
     }
 
     /// Writes an event, and its number into the tx's history.
@@ -280,7 +311,12 @@ impl Lane {
         if let Some(tx) = tx {
             tx.event_seqs.push(self.event_seq);
         }
-        step.writes.events.push(Event { seq: self.event_seq, at: now, tx_id, kind });
+        step.writes.events.push(Event {
+            seq: self.event_seq,
+            at: now,
+            tx_id,
+            kind,
+        });
     }
 
     /// Which lane it is.
@@ -352,7 +388,10 @@ impl Lane {
         if self.view.is_none() {
             return Some("the chain's head is not known yet".into());
         }
-        let head = self.slots.values().find(|slot| slot.stage != Stage::Mined)?;
+        let head = self
+            .slots
+            .values()
+            .find(|slot| slot.stage != Stage::Mined)?;
         head.tx.reason.clone().filter(|_| head.retry_at.is_some())
     }
 }

@@ -234,7 +234,8 @@ impl Shard {
         let started = self.core.ports.clock.moment();
         let outcomes = self.core.ports.store.commit(batches).await;
         let took = self.core.ports.clock.moment().since(started);
-        counter!("lanekeeper_gate_commits_total").increment(1);
+        let kind = if accepted > 0 { "accept" } else { "progress" };
+        counter!("lanekeeper_gate_commits_total", "kind" => kind).increment(1);
         counter!("lanekeeper_gate_txs_total").increment(accepted as u64);
         histogram!("lanekeeper_gate_commit_seconds").record(took.as_secs_f64());
         assert_eq!(outcomes.len(), committing.len(), "the store answers every batch");

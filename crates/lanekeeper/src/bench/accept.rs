@@ -16,10 +16,10 @@ use super::server::{Server, address_of};
 use crate::client::{Client, NodeArgs, view};
 use crate::failure::Failure;
 
-/// Before anything is counted: lanes are taken, caches fill.
-const WARM_UP: Duration = Duration::from_secs(2);
-/// How long the limits are measured.
-const LIMIT_DURATION: Duration = Duration::from_secs(5);
+/// Before anything is counted, lanes are taken and caches fill. Never longer than the run.
+const WARM_UP_MAX: Duration = Duration::from_secs(2);
+/// How long the limits are measured. Never longer than the run.
+const LIMIT_DURATION_MAX: Duration = Duration::from_secs(5);
 const PROGRESS_TICK: Duration = Duration::from_millis(200);
 /// Pages of 1000 txs that are counted at most.
 const PAGES_MAX: usize = 100_000;
@@ -28,9 +28,9 @@ pub(crate) async fn run(args: &AcceptArgs) -> Result<(), Failure> {
     check_depth(&args.mempool_depth)?;
     let mut report = Report::new(args);
     let with_attempts = args.mempool_depth != "auto";
-    report.store_rows_per_second = store_limit(args.lanes, with_attempts).await?;
+    report.store_rows_per_second = store_limit(args, with_attempts).await?;
     for clients in &args.clients {
-        let http = http_limit(*clients).await?;
+        let http = http_limit(args, *clients).await?;
         report.rows.push(measure(args, *clients, http).await?);
     }
     report.print();
@@ -61,21 +61,22 @@ fn check_depth(depth: &str) -> Result<(), Failure> {
     )))
 }
 
-async fn store_limit(lanes: u32, with_attempts: bool) -> Result<f64, Failure> {
+async fn store_limit(args: &AcceptArgs, with_attempts: bool) -> Result<f64, Failure> {
     let bar = spinner("the bare store");
-    let rate = store_rate(lanes, with_attempts, LIMIT_DURATION).await;
+    let duration = args.duration.min(LIMIT_DURATION_MAX);
+    let rate = store_rate(args.lanes, with_attempts, duration).await;
     bar.finish_and_clear();
     rate
 }
 
-async fn http_limit(clients: u16) -> Result<f64, Failure> {
+async fn http_limit(args: &AcceptArgs, clients: u16) -> Result<f64, Failure> {
     let server = Server::http_limit().await?;
     let load = Load {
         address: server.address,
         signers: Arc::from(["0x00000000000000000000000000000000000a11ce".to_owned()]),
         clients,
-        warm_up: WARM_UP / 2,
-        duration: LIMIT_DURATION,
+        warm_up: args.duration.min(WARM_UP_MAX),
+        duration: args.duration.min(LIMIT_DURATION_MAX),
         progress: Arc::default(),
     };
     Ok(with_bar(&format!("HTTP alone, {clients} clients"), &load)
@@ -113,7 +114,7 @@ async fn measure(args: &AcceptArgs, clients: u16, http_per_second: f64) -> Resul
         address,
         signers: signers.into_iter().take(lanes).collect(),
         clients,
-        warm_up: WARM_UP,
+        warm_up: args.duration.min(WARM_UP_MAX),
         duration: args.duration,
         progress: Arc::default(),
     };

@@ -18,6 +18,7 @@ use store::sqlite::SqliteStore;
 use crate::clock::SystemClock;
 use crate::failure::Failure;
 use crate::open;
+use crate::output::say;
 use crate::signals::Signals;
 
 /// Rows in one commit.
@@ -27,16 +28,6 @@ const ENVELOPE_BYTES: usize = 112;
 
 /// Serves POSTs of JSON with 202 and does nothing else.
 pub(crate) async fn serve_http() -> Result<(), Failure> {
-    #[expect(
-        clippy::print_stdout,
-        reason = "the parent reads the address from stdout"
-    )]
-    fn say_ready(address: std::net::SocketAddr) {
-        println!(
-            "{}",
-            json!({ "ready": true, "api": format!("http://{address}") })
-        );
-    }
     let mut signals = Signals::listen()?;
     let listener = open::bind(([127, 0, 0, 1], 0).into(), "nothing").await?;
     let address = listener
@@ -47,7 +38,10 @@ pub(crate) async fn serve_http() -> Result<(), Failure> {
     let (closing, closed) = tokio::sync::watch::channel(false);
     // The same serving loop as the node's: only the work behind it is left out.
     let server = tokio::spawn(api::serve(listener, router, closed));
-    say_ready(address);
+    say!(
+        "{}",
+        json!({ "ready": true, "api": format!("http://{address}") })
+    );
     signals.stop().await;
     closing.send_replace(true);
     let ended = server
@@ -66,11 +60,15 @@ pub(crate) async fn store_rate(
     let store =
         SqliteStore::temporary().map_err(|e| Failure::refused("the store cannot be opened", &e))?;
     let mut filler = Filler::open(Arc::new(store), lanes, with_attempts).await?;
-    let mut rows = 0_u32;
+    let mut rows = 0_usize;
     let mut spent = Duration::ZERO;
     while spent < duration {
         // Making rows is not the store's work, so it is not measured.
         let batches = filler.batches();
+        rows += batches
+            .iter()
+            .map(|batch| batch.writes.inserts.len())
+            .sum::<usize>();
         let started = Instant::now();
         let outcomes = filler.store.commit(batches).await;
         spent += started.elapsed();
@@ -82,9 +80,10 @@ pub(crate) async fn store_rate(
                 "the bare store refused rows: {bad:?}"
             )));
         }
-        rows += u32::try_from(BATCH).unwrap_or(u32::MAX);
     }
-    Ok(f64::from(rows) / spent.as_secs_f64())
+    #[expect(clippy::cast_precision_loss, reason = "a rate for people")]
+    let rows = rows as f64;
+    Ok(rows / spent.as_secs_f64())
 }
 
 /// Makes the rows of accepted requests.

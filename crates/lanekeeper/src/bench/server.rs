@@ -47,6 +47,9 @@ impl Server {
         mut command: Command,
         folder: Option<tempfile::TempDir>,
     ) -> Result<Self, Failure> {
+        if std::env::var_os("RUST_LOG").is_none() {
+            command.env("RUST_LOG", "error");
+        }
         command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())

@@ -1,5 +1,6 @@
 //! The event stream: server-sent events, followed across broken connections by cursor.
 
+use std::ops::ControlFlow;
 use std::time::Duration;
 
 use futures::StreamExt as _;
@@ -43,17 +44,18 @@ impl<'c> Feed<'c> {
         }
     }
 
-    /// Hands over messages for as long as there are any. A lost connection is made again after the
-    /// last message that was handed over; only a refusal, or a first connection that fails, ends it.
+    /// Hands over messages until `each` breaks. A lost connection is made again after the last
+    /// message that was handed over; only a refusal, or a first connection that fails, ends it.
     pub(crate) async fn follow(
         &mut self,
-        mut each: impl FnMut(&Message) -> Result<(), Failure>,
+        mut each: impl FnMut(&Message) -> Result<ControlFlow<()>, Failure>,
         mut lost: impl FnMut(&str),
     ) -> Result<(), Failure> {
         let mut connected_once = false;
         let mut pause = RETRY_FIRST;
         loop {
             match self.read(&mut each, &mut pause).await? {
+                End::Enough => return Ok(()),
                 End::Lost(reason) => {
                     connected_once = true;
                     lost(&reason);
@@ -69,7 +71,7 @@ impl<'c> Feed<'c> {
 
     async fn read(
         &mut self,
-        each: &mut impl FnMut(&Message) -> Result<(), Failure>,
+        each: &mut impl FnMut(&Message) -> Result<ControlFlow<()>, Failure>,
         pause: &mut Duration,
     ) -> Result<End, Failure> {
         let mut query = self.query.clone();
@@ -90,7 +92,9 @@ impl<'c> Feed<'c> {
             };
             *pause = RETRY_FIRST;
             for message in parser.take(&chunk)? {
-                each(&message)?;
+                if each(&message)?.is_break() {
+                    return Ok(End::Enough);
+                }
                 if message.cursor.is_some() {
                     self.cursor = message.cursor;
                 }
@@ -100,6 +104,7 @@ impl<'c> Feed<'c> {
 }
 
 enum End {
+    Enough,
     Lost(String),
     NotReached(Failure),
 }

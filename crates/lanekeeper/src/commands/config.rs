@@ -6,7 +6,7 @@ use super::{load, print_json};
 use crate::cli::{ConfigCommand, ConfigLookArgs};
 use crate::config::{Config, Sources, environment, read_file};
 use crate::failure::Failure;
-use crate::output::{Columns, Tone, paint};
+use crate::output::{Columns, Tone, paint, say};
 
 pub(crate) fn run(command: &ConfigCommand) -> Result<(), Failure> {
     match command {
@@ -38,10 +38,10 @@ fn check(args: &ConfigLookArgs) -> Result<(), Failure> {
         print_json(&json!({ "ok": ok, "problems": problems, "warnings": warnings }));
     } else {
         for problem in &problems {
-            println!("{} {problem}", paint(Tone::Bad, "error  "));
+            say!("{} {problem}", paint(Tone::Bad, "error  "));
         }
         for warning in &warnings {
-            println!("{} {warning}", paint(Tone::Busy, "warning"));
+            say!("{} {warning}", paint(Tone::Busy, "warning"));
         }
     }
     let Ok(config) = result else {
@@ -53,7 +53,7 @@ fn check(args: &ConfigLookArgs) -> Result<(), Failure> {
         )));
     };
     if !args.json {
-        println!(
+        say!(
             "{} is good: node {} on {}, {} chain(s), {} signer(s)",
             path.display(),
             config.node.name,
@@ -86,6 +86,6 @@ fn show(args: &ConfigLookArgs) -> Result<(), Failure> {
             (Tone::Quiet, line.about.clone()),
         ]);
     }
-    println!("{table}");
+    say!("{table}");
     Ok(())
 }

@@ -13,7 +13,7 @@ use crate::config::{Config, RawFile, Sources, environment, read_file};
 use crate::failure::Failure;
 use crate::jsonrpc::JsonRpc;
 use crate::open;
-use crate::output::{Tone, paint};
+use crate::output::{Tone, paint, say};
 use crate::signals::Signals;
 use crate::wiring::Running;
 
@@ -162,22 +162,22 @@ fn table<const N: usize>(entries: [(&str, toml::Value); N]) -> toml::Value {
 
 fn welcome(args: &DevArgs, world: &World, api: &str) {
     let strong = |text: &str| paint(Tone::Strong, text);
-    println!("{}", strong("Lanekeeper is ready."));
-    println!();
-    println!("  API    {}", strong(api));
-    println!(
+    say!("{}", strong("Lanekeeper is ready."));
+    say!("");
+    say!("  API    {}", strong(api));
+    say!(
         "  chain  {} (id {})",
         strong(&world.chain_url),
         world.chain_id
     );
-    println!("  data   {}", args.dir.display());
-    println!();
-    println!("Accounts of the public test mnemonic \"test test … junk\", 10000 eth each:");
+    say!("  data   {}", args.dir.display());
+    say!("");
+    say!("Accounts of the public test mnemonic \"test test … junk\", 10000 eth each:");
     for (address, _) in world.accounts.iter().take(ACCOUNTS_SHOWN_MAX) {
-        println!("  {address}");
+        say!("  {address}");
     }
     if world.accounts.len() > ACCOUNTS_SHOWN_MAX {
-        println!("  … and {} more", world.accounts.len() - ACCOUNTS_SHOWN_MAX);
+        say!("  … and {} more", world.accounts.len() - ACCOUNTS_SHOWN_MAX);
     }
     let from = world
         .accounts
@@ -189,16 +189,16 @@ fn welcome(args: &DevArgs, world: &World, api: &str) {
     } else {
         format!(" --url {api}")
     };
-    println!();
-    println!("Try:");
-    println!("  lanekeeper tx send{url} --from {from} --to {to} --value 0.1eth --wait confirmed");
-    println!("  lanekeeper events tail{url}");
-    println!("  curl -s '{api}/api/v1/tx?wait=confirmed' -H 'content-type: application/json' \\");
-    println!(
+    say!("");
+    say!("Try:");
+    say!("  lanekeeper tx send{url} --from {from} --to {to} --value 0.1eth --wait confirmed");
+    say!("  lanekeeper events tail{url}");
+    say!("  curl -s '{api}/api/v1/tx?wait=confirmed' -H 'content-type: application/json' \\");
+    say!(
         "    -d '{{\"signer\":\"{from}\",\"requestId\":\"try-1\",\"payload\":{{\"to\":\"{to}\",\"value\":\"1\"}}}}'"
     );
-    println!();
-    println!(
+    say!("");
+    say!(
         "{}",
         paint(
             Tone::Quiet,

@@ -13,12 +13,12 @@ use super::print_json;
 use crate::cli::{DevChainArgs, DevchainArgs};
 use crate::failure::Failure;
 use crate::open;
-use crate::output::{Tone, paint};
+use crate::output::{Tone, paint, say};
 use crate::signals::Signals;
 
 /// With instant mining, an empty block comes after this long without one: slow enough to read
 /// along, fast enough that two confirmations do not bore.
-const HEARTBEAT: Duration = Duration::from_secs(2);
+const HEARTBEAT: Duration = Duration::from_secs(1);
 
 /// A chain that answers.
 pub(crate) struct RunningChain {
@@ -99,16 +99,16 @@ pub(crate) async fn run(args: &DevchainArgs) -> Result<(), Failure> {
             "ready": true, "chain": chain.url(), "chainId": DEV_CHAIN_ID, "accounts": addresses,
         }));
     } else {
-        println!(
+        say!(
             "chain {DEV_CHAIN_ID} on {}",
             paint(Tone::Strong, &chain.url())
         );
-        println!(
+        say!(
             "{} funded accounts, the first is {}",
             addresses.len(),
             addresses[0]
         );
-        println!("Ctrl-C stops it; its blocks stay in {}", args.dir.display());
+        say!("Ctrl-C stops it; its blocks stay in {}", args.dir.display());
     }
     signals.stop().await;
     chain.stop().await;

@@ -1,6 +1,7 @@
 //! `events tail`.
 
 use std::io::Write as _;
+use std::ops::ControlFlow;
 
 use clap::{Args, Subcommand};
 use serde_json::Value;
@@ -61,10 +62,10 @@ pub(crate) async fn run(command: &EventsCommand) -> Result<(), Failure> {
     }
 }
 
-/// Prints a message; an error means that nobody reads any more.
-fn print(message: &Message, json: bool) -> Result<(), Failure> {
+/// Prints a message; breaks when nobody reads any more.
+fn print(message: &Message, json: bool) -> Result<ControlFlow<()>, Failure> {
     if message.data.is_empty() {
-        return Ok(());
+        return Ok(ControlFlow::Continue(()));
     }
     let mut event: Value = serde_json::from_str(&message.data)
         .map_err(|e| Failure::Unreachable(format!("an event is not JSON: {e}")))?;
@@ -85,6 +86,8 @@ fn print(message: &Message, json: bool) -> Result<(), Failure> {
         )
     };
     let mut out = std::io::stdout().lock();
-    let written = writeln!(out, "{line}").and_then(|()| out.flush());
-    written.map_err(|e| Failure::Refused(format!("stdout is closed: {e}")))
+    match writeln!(out, "{line}").and_then(|()| out.flush()) {
+        Ok(()) => Ok(ControlFlow::Continue(())),
+        Err(_) => Ok(ControlFlow::Break(())),
+    }
 }

@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::print_json;
 use crate::client::{Client, LaneView, NodeArgs, view};
 use crate::failure::Failure;
-use crate::output::{lane_details, lane_table};
+use crate::output::{lane_details, lane_table, say};
 
 /// Pages of lanes that are read at most: a node has far fewer.
 const PAGES_MAX: usize = 1_000;
@@ -52,7 +52,7 @@ async fn list(node: &NodeArgs) -> Result<(), Failure> {
         return Ok(());
     }
     let views: Vec<LaneView> = lanes.iter().map(view).collect::<Result<_, _>>()?;
-    println!("{}", lane_table(&views));
+    say!("{}", lane_table(&views));
     Ok(())
 }
 
@@ -68,7 +68,7 @@ async fn show(args: &ShowArgs) -> Result<(), Failure> {
     if args.node.json {
         print_json(&lane);
     } else {
-        print!("{}", lane_details(&view(&lane)?));
+        say!("{}", lane_details(&view(&lane)?));
     }
     Ok(())
 }

@@ -1,8 +1,4 @@
-//! One file per command. Only here is anything printed to stdout.
-#![expect(
-    clippy::print_stdout,
-    reason = "commands talk to people and programs through stdout"
-)]
+//! One file per command.
 
 pub(crate) mod config;
 pub(crate) mod dev;
@@ -15,10 +11,11 @@ pub(crate) mod tx;
 
 use crate::config::{Config, Problem, Sources, environment, read_file};
 use crate::failure::Failure;
+use crate::output::say;
 
 /// Prints JSON for programs: one value per line.
 fn print_json(value: &serde_json::Value) {
-    println!("{value}");
+    say!("{value}");
 }
 
 /// Reads a configuration file with the environment over it, and logs its warnings.

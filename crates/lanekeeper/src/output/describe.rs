@@ -310,7 +310,10 @@ impl Details {
 
     fn painted(&mut self, label: &str, value: &str) {
         let label = paint(Tone::Quiet, &format!("{label:<14}"));
-        writeln!(self.text, "{label}{value}").expect("writing to a string");
+        if !self.text.is_empty() {
+            self.text.push('\n');
+        }
+        write!(self.text, "{label}{value}").expect("writing to a string");
     }
 }
 
@@ -348,8 +351,7 @@ mod tests {
             block         9 0xbb
             result        success, 21000 gas used
             confirmations 1
-            accepted      2026-01-01T00:00:00.000Z
-        "#]]
+            accepted      2026-01-01T00:00:00.000Z"#]]
         .assert_eq(&tx_details(&tx));
     }
 

@@ -96,6 +96,14 @@ impl MemorySigner {
                 envelope.signer
             )));
         }
+        if envelope.data.starts_with(&UNSIGNABLE) {
+            return Err(SignError::Refused(
+                "the policy forbids this call".to_owned(),
+            ));
+        }
+        if self.is_put_off() {
+            return Err(SignError::Unavailable("the signer is busy".to_owned()));
+        }
         let raw = envelope::encode(envelope);
         Ok(Attempt {
             hash: envelope::hash(&raw),

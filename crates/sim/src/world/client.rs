@@ -178,6 +178,7 @@ fn is_worth_repeating(refusal: &Refusal) -> bool {
         Refusal::Busy
         | Refusal::NotKeeper(_)
         | Refusal::ChainUnavailable(_)
+        | Refusal::Underfunded(_)
         | Refusal::StoreUnavailable(_)
         | Refusal::OutcomeUnknown
         | Refusal::Draining => true,
@@ -185,7 +186,6 @@ fn is_worth_repeating(refusal: &Refusal) -> bool {
         | Refusal::UnknownSigner(..)
         | Refusal::KeyReused(_)
         | Refusal::BadPayload(_)
-        | Refusal::Reverted(_)
-        | Refusal::Underfunded(_) => false,
+        | Refusal::Reverted(_) => false,
     }
 }

@@ -195,9 +195,11 @@ impl World {
 
     fn spawn_clients(&self) -> (Vec<Request>, Vec<JoinHandle<TxId>>) {
         let rng = self.rng.split();
-        let span = u64::try_from(self.plan.unrest.as_millis()).expect("unrest is short");
         let requests: Vec<Request> = (0..self.plan.requests)
             .map(|number| Request::new(&rng, &self.plan, number))
+            .collect();
+        let bursts: Vec<Duration> = (0..self.plan.bursts)
+            .map(|_| self.some_time(&rng))
             .collect();
         let spawn = |request: &Request| {
             let client = Client {
@@ -205,10 +207,24 @@ impl World {
                 trace: self.trace.clone(),
                 rng: rng.split(),
             };
-            tokio::spawn(client.send(request.clone(), rng.millis(0, span)))
+            tokio::spawn(client.send(request.clone(), self.first_at(&rng, &bursts)))
         };
         let clients = requests.iter().map(spawn).collect();
         (requests, clients)
+    }
+
+    /// Half of all requests come in bursts, the others by themselves.
+    fn first_at(&self, rng: &Rng, bursts: &[Duration]) -> Duration {
+        if rng.permille(500) {
+            *rng.pick(bursts)
+        } else {
+            self.some_time(rng)
+        }
+    }
+
+    fn some_time(&self, rng: &Rng) -> Duration {
+        let unrest = u64::try_from(self.plan.unrest.as_millis()).expect("unrest is short");
+        rng.millis(0, unrest)
     }
 
     /// No more harm: lines are good, chain nodes are up to date, and every node runs.

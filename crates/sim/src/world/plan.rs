@@ -29,6 +29,8 @@ pub struct Plan {
     pub signer_travel: Option<Duration>,
     /// How many different requests are made.
     pub requests: u64,
+    /// At how many moments many of them come at once.
+    pub bursts: u64,
     /// So many requests in a thousand revert.
     pub reverting: u64,
     /// So many requests in a thousand are never signed.
@@ -120,7 +122,12 @@ impl Plan {
                 .collect(),
             signers: (1..=signers).map(Address::repeat_byte).collect(),
             signer_travel: rng.permille(250).then(|| rng.millis(20, 200)),
-            requests: rng.between(5, 60),
+            requests: if rng.permille(100) {
+                rng.between(100, 300)
+            } else {
+                rng.between(5, 60)
+            },
+            bursts: rng.between(1, 4),
             reverting: 50,
             unsignable: if rng.permille(300) { 100 } else { 0 },
             unsigned: 0,

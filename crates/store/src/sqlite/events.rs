@@ -42,21 +42,22 @@ struct Records<'conn> {
     walks: Walks<'conn>,
 }
 
+pub(super) const PAGE: &str = concat!(
+    "SELECT ",
+    event_columns!(),
+    " FROM lane_event WHERE position >= ?1 ORDER BY position LIMIT ?2"
+);
+
 pub(super) fn events(
     conn: &Connection,
     tag: StoreTag,
     filter: &EventFilter,
 ) -> Result<EventPage, Fault> {
-    const SQL: &str = concat!(
-        "SELECT ",
-        event_columns!(),
-        " FROM lane_event WHERE position >= ?1 ORDER BY position LIMIT ?2"
-    );
     let limit = filter.limit.clamp(1, PAGE_MAX);
     let mut cursor = start(conn, tag, filter.after.as_deref())?;
     let mut records = Records::new(conn, tag);
     let mut events = Vec::new();
-    let mut statement = conn.prepare_cached(SQL)?;
+    let mut statement = conn.prepare_cached(PAGE)?;
     let mut rows = statement.query(params![bound(cursor.position), bound(EXAMINED_MAX as u64)])?;
     let mut examined = 0;
     'page: while let Some(row) = rows.next()? {
@@ -89,23 +90,24 @@ pub(super) fn events(
     })
 }
 
+pub(super) const TURN_OF_EVENT: &str = concat!(
+    "SELECT ",
+    event_columns!(),
+    " FROM lane_event WHERE lane_id = ?1 AND first_seq <= ?2 ORDER BY first_seq DESC LIMIT 1"
+);
+
 pub(super) fn tx_events(
     conn: &Connection,
     tag: StoreTag,
     id: TxId,
 ) -> Result<Option<Vec<EventRecord>>, Fault> {
-    const SQL: &str = concat!(
-        "SELECT ",
-        event_columns!(),
-        " FROM lane_event WHERE lane_id = ?1 AND first_seq <= ?2 ORDER BY first_seq DESC LIMIT 1"
-    );
     let Some((lane, tx)) = txs::find(conn, id)? else {
         return Ok(None);
     };
     let mut records = Records::new(conn, tag);
     let mut history = Vec::with_capacity(tx.event_seqs.len());
     for seq in tx.event_seqs {
-        let mut statement = conn.prepare_cached(SQL)?;
+        let mut statement = conn.prepare_cached(TURN_OF_EVENT)?;
         let mut rows = statement.query(params![lane.0, stored(seq)?])?;
         let row = rows.next()?.ok_or(Malformed("history of a tx"))?;
         let turn = Turn::read(row)?;

@@ -95,9 +95,10 @@ pub(super) fn writer(folder: &Path) -> Result<Connection, OpenError> {
         conn.pragma_update(None, "temp_store", "MEMORY")?;
         // In KiB. The hot ends of all indexes of a busy store fit.
         conn.pragma_update(None, "cache_size", -65_536)?;
-        // In pages: a checkpoint waits for the disk twice, so it is made four times less often than
-        // by default, and the log stays around 16 MiB.
-        conn.pragma_update(None, "wal_autocheckpoint", 4_000)
+        // In pages of 4 KiB. Between two checkpoints a page of a random index (the hashes) is changed
+        // many times and copied back once, so a longer log is less work; but the copying is done
+        // inside somebody's commit, so it must not grow too long either.
+        conn.pragma_update(None, "wal_autocheckpoint", 8_000)
     })
 }
 

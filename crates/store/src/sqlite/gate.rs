@@ -30,6 +30,8 @@ fn commit_lane(conn: &Connection, batch: &LaneBatch) -> CommitOutcome {
         Ok(()) => CommitOutcome::Applied,
         Err(Refused::Fenced) => CommitOutcome::Fenced,
         Err(Refused::Conflict(conflict)) => CommitOutcome::Conflict(conflict),
+        // A number that no column holds will not fit the next time either.
+        Err(Refused::Fault(Fault::Invalid(text))) => CommitOutcome::Conflict(Conflict::Rows(text)),
         // The savepoint took it back, so this is certain.
         Err(Refused::Fault(fault)) => {
             CommitOutcome::NotApplied(StoreError::from(fault).to_string())

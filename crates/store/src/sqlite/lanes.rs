@@ -59,15 +59,23 @@ pub(super) fn load(
     }))
 }
 
+pub(super) const IN_FLIGHT: &str = concat!(
+    "SELECT ",
+    tx_columns!(),
+    " FROM managed_tx AS tx INDEXED BY managed_tx_open \
+     WHERE open = 1 AND signed = 1 AND lane_id = ?1 ORDER BY nonce"
+);
+
 fn in_flight(conn: &Connection, lane: LaneId) -> Result<Vec<Tx>, Fault> {
-    const SQL: &str = concat!(
-        "SELECT ",
-        tx_columns!(),
-        " FROM managed_tx AS tx INDEXED BY managed_tx_open \
-         WHERE open = 1 AND signed = 1 AND lane_id = ?1 ORDER BY nonce"
-    );
-    select_txs(conn, SQL, params![lane.0])
+    select_txs(conn, IN_FLIGHT, params![lane.0])
 }
+
+pub(super) const BACKLOG: &str = concat!(
+    "SELECT ",
+    tx_columns!(),
+    " FROM managed_tx AS tx INDEXED BY managed_tx_open \
+     WHERE open = 1 AND signed = 0 AND lane_id = ?1 AND nonce >= ?2 ORDER BY nonce LIMIT ?3"
+);
 
 pub(super) fn load_backlog(
     conn: &Connection,
@@ -75,40 +83,36 @@ pub(super) fn load_backlog(
     from: Nonce,
     limit: usize,
 ) -> Result<Vec<Tx>, Fault> {
-    const SQL: &str = concat!(
-        "SELECT ",
-        tx_columns!(),
-        " FROM managed_tx AS tx INDEXED BY managed_tx_open \
-         WHERE open = 1 AND signed = 0 AND lane_id = ?1 AND nonce >= ?2 ORDER BY nonce LIMIT ?3"
-    );
     select_txs(
         conn,
-        SQL,
+        BACKLOG,
         params![lane.0, bound(from.0), bound(limit.min(LOAD_MAX) as u64)],
     )
 }
 
+// Tx ids are time-ordered, so the key of the wake rows is the order of waiting.
+pub(super) const QUEUED: &str = concat!(
+    "SELECT ",
+    tx_columns!(),
+    " FROM tx_wake AS wake CROSS JOIN managed_tx AS tx ON tx.tx_id = wake.tx_id \
+     WHERE wake.lane_id = ?1 ORDER BY wake.tx_id LIMIT ?2"
+);
+
 pub(super) fn load_queued(conn: &Connection, lane: LaneId, limit: usize) -> Result<Vec<Tx>, Fault> {
-    // Tx ids are time-ordered, so the key of the wake rows is the order of waiting.
-    const SQL: &str = concat!(
-        "SELECT ",
-        tx_columns!(),
-        " FROM tx_wake AS wake CROSS JOIN managed_tx AS tx ON tx.tx_id = wake.tx_id \
-         WHERE wake.lane_id = ?1 ORDER BY wake.tx_id LIMIT ?2"
-    );
     select_txs(
         conn,
-        SQL,
+        QUEUED,
         params![lane.0, bound(limit.min(LOAD_MAX) as u64)],
     )
 }
 
+pub(super) const OPEN_NONCES: &str = "SELECT nonce FROM managed_tx INDEXED BY managed_tx_open \
+     WHERE open = 1 AND lane_id = ?1 AND signed = ?2 AND nonce IS NOT NULL ORDER BY nonce";
+
 /// The nonces of open txs with or without an attempt, as ranges in order: one walk over the index,
 /// which no finished tx is in.
 fn open_nonces(conn: &Connection, lane: LaneId, signed: bool) -> Result<Vec<Range<u64>>, Fault> {
-    const SQL: &str = "SELECT nonce FROM managed_tx INDEXED BY managed_tx_open \
-         WHERE open = 1 AND lane_id = ?1 AND signed = ?2 AND nonce IS NOT NULL ORDER BY nonce";
-    let mut statement = conn.prepare_cached(SQL)?;
+    let mut statement = conn.prepare_cached(OPEN_NONCES)?;
     let mut rows = statement.query(params![lane.0, signed])?;
     let mut ranges: Vec<Range<u64>> = Vec::new();
     while let Some(row) = rows.next()? {
@@ -137,11 +141,13 @@ fn merge(some: Vec<Range<u64>>, others: Vec<Range<u64>>) -> Vec<Range<u64>> {
     merged
 }
 
+pub(super) const HIGHEST_NONCE: &str =
+    "SELECT max(nonce) FROM managed_tx WHERE lane_id = ?1 AND nonce < ?2";
+
 /// One above the highest nonce of a finished tx: the highest in the index that no open tx holds.
 /// Steps over whole ranges, so a long backlog costs nothing.
 fn consumed_below(conn: &Connection, lane: LaneId, held: &[Range<u64>]) -> Result<Nonce, Fault> {
-    const SQL: &str = "SELECT max(nonce) FROM managed_tx WHERE lane_id = ?1 AND nonce < ?2";
-    let mut statement = conn.prepare_cached(SQL)?;
+    let mut statement = conn.prepare_cached(HIGHEST_NONCE)?;
     let mut below = i64::MAX;
     let mut held = held.iter().rev().peekable();
     loop {
@@ -158,14 +164,15 @@ fn consumed_below(conn: &Connection, lane: LaneId, held: &[Range<u64>]) -> Resul
     }
 }
 
+pub(super) const WITH_WORK: &str = "SELECT lane_id, \
+       EXISTS (SELECT 1 FROM managed_tx AS tx INDEXED BY managed_tx_open \
+               WHERE tx.open = 1 AND tx.lane_id = lane.lane_id) AS has_open, \
+       EXISTS (SELECT 1 FROM tx_wake AS wake WHERE wake.lane_id = lane.lane_id) AS has_queued \
+     FROM lane WHERE has_open OR has_queued";
+
 /// Lanes with open or waiting txs that nobody else keeps. Lanes are few: two probes for each.
 pub(super) fn lanes_with_work(conn: &Connection, now: Time, ask: &Ask) -> Result<Vec<Work>, Fault> {
-    const SQL: &str = "SELECT lane_id, \
-           EXISTS (SELECT 1 FROM managed_tx AS tx INDEXED BY managed_tx_open \
-                   WHERE tx.open = 1 AND tx.lane_id = lane.lane_id) AS has_open, \
-           EXISTS (SELECT 1 FROM tx_wake AS wake WHERE wake.lane_id = lane.lane_id) AS has_queued \
-         FROM lane WHERE has_open OR has_queued";
-    let mut statement = conn.prepare_cached(SQL)?;
+    let mut statement = conn.prepare_cached(WITH_WORK)?;
     let mut rows = statement.query([])?;
     let mut work = Vec::new();
     while let Some(row) = rows.next()? {
@@ -183,9 +190,10 @@ pub(super) fn lanes_with_work(conn: &Connection, now: Time, ask: &Ask) -> Result
     Ok(work)
 }
 
+pub(super) const COUNT_IN_FLIGHT: &str = "SELECT count(*) FROM managed_tx INDEXED BY managed_tx_open \
+     WHERE open = 1 AND lane_id = ?1 AND signed IN (0, 1) AND nonce IS NOT NULL";
+
 pub(super) fn lanes(conn: &Connection, keys: &[LaneKey]) -> Result<Vec<LaneRecord>, Fault> {
-    const IN_FLIGHT: &str = "SELECT count(*) FROM managed_tx INDEXED BY managed_tx_open \
-         WHERE open = 1 AND lane_id = ?1 AND signed IN (0, 1) AND nonce IS NOT NULL";
     let mut records = Vec::new();
     for key in keys {
         let Some(lane) = find_lane(conn, *key)? else {
@@ -193,7 +201,7 @@ pub(super) fn lanes(conn: &Connection, keys: &[LaneKey]) -> Result<Vec<LaneRecor
         };
         let cursor = cursor(conn, lane)?;
         let in_flight = conn
-            .prepare_cached(IN_FLIGHT)?
+            .prepare_cached(COUNT_IN_FLIGHT)?
             .query_row([lane.0], |row| row.get::<_, i64>(0))?;
         records.push(LaneRecord {
             key: *key,

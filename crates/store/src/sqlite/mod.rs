@@ -14,10 +14,14 @@ mod lanes;
 mod lease;
 mod migrations;
 mod nodes;
+#[cfg(test)]
+mod plans;
 mod port;
 mod queue;
 mod readers;
 mod rows;
+#[cfg(test)]
+mod seed_views;
 mod txs;
 mod writer;
 

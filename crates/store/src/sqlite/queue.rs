@@ -5,7 +5,8 @@ use engine::ports::NewQueued;
 use rusqlite::{Connection, params};
 
 use super::fault::Fault;
-use super::rows::{InsertTx, make_lane, tx, tx_columns};
+use super::rows::{InsertTx, make_lane, tx};
+use super::txs;
 
 /// Puts requests into the store without nonce or event. What is known stays as it is.
 pub(super) fn queue(conn: &Connection, requests: &[NewQueued]) -> Result<Vec<Tx>, Fault> {
@@ -44,12 +45,7 @@ pub(super) fn find_requests(
 }
 
 fn find(conn: &Connection, lane: LaneId, request_id: &RequestId) -> Result<Option<Tx>, Fault> {
-    const SQL: &str = concat!(
-        "SELECT ",
-        tx_columns!(),
-        " FROM managed_tx AS tx WHERE lane_id = ?1 AND request_id = ?2"
-    );
-    let mut statement = conn.prepare_cached(SQL)?;
+    let mut statement = conn.prepare_cached(txs::BY_REQUEST)?;
     let mut rows = statement.query(params![lane.0, request_id.as_str()])?;
     rows.next()?.map(tx).transpose()
 }

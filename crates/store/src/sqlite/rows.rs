@@ -104,14 +104,15 @@ pub(super) fn attempt(row: &Row<'_>) -> Result<Attempt, Fault> {
     })
 }
 
+pub(super) const ATTEMPTS: &str = concat!(
+    "SELECT ",
+    attempt_columns!(),
+    " FROM tx_attempt WHERE tx_id = ?1 ORDER BY row_id"
+);
+
 /// The attempts of a tx, oldest first.
 pub(super) fn attempts(conn: &Connection, id: TxId) -> Result<Vec<Attempt>, Fault> {
-    const SQL: &str = concat!(
-        "SELECT ",
-        attempt_columns!(),
-        " FROM tx_attempt WHERE tx_id = ?1 ORDER BY row_id"
-    );
-    let mut statement = conn.prepare_cached(SQL)?;
+    let mut statement = conn.prepare_cached(ATTEMPTS)?;
     let mut rows = statement.query([id.0.as_bytes().as_slice()])?;
     let mut attempts = Vec::new();
     while let Some(row) = rows.next()? {

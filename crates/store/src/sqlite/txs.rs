@@ -24,49 +24,53 @@ struct Records<'conn> {
     walks: Walks<'conn>,
 }
 
+pub(super) const BY_ID: &str = concat!(
+    "SELECT ",
+    tx_columns!(),
+    " FROM managed_tx AS tx WHERE tx_id = ?1"
+);
+
 pub(super) fn tx(conn: &Connection, id: TxId) -> Result<Option<TxRecord>, Fault> {
-    const SQL: &str = concat!(
-        "SELECT ",
-        tx_columns!(),
-        " FROM managed_tx AS tx WHERE tx_id = ?1"
-    );
-    one(conn, SQL, params![id.0.as_bytes().as_slice()])
+    one(conn, BY_ID, params![id.0.as_bytes().as_slice()])
 }
+
+pub(super) const BY_REQUEST: &str = concat!(
+    "SELECT ",
+    tx_columns!(),
+    " FROM managed_tx AS tx WHERE lane_id = ?1 AND request_id = ?2"
+);
 
 pub(super) fn tx_by_request(
     conn: &Connection,
     key: LaneKey,
     request_id: &RequestId,
 ) -> Result<Option<TxRecord>, Fault> {
-    const SQL: &str = concat!(
-        "SELECT ",
-        tx_columns!(),
-        " FROM managed_tx AS tx WHERE lane_id = ?1 AND request_id = ?2"
-    );
     let Some(lane) = find_lane(conn, key)? else {
         return Ok(None);
     };
-    one(conn, SQL, params![lane.0, request_id.as_str()])
+    one(conn, BY_REQUEST, params![lane.0, request_id.as_str()])
 }
 
+pub(super) const BY_HASH: &str = concat!(
+    "SELECT ",
+    tx_columns!(),
+    " FROM tx_attempt AS attempt CROSS JOIN managed_tx AS tx ON tx.tx_id = attempt.tx_id \
+     WHERE attempt.hash = ?1"
+);
+
 pub(super) fn tx_by_hash(conn: &Connection, hash: B256) -> Result<Option<TxRecord>, Fault> {
-    const SQL: &str = concat!(
-        "SELECT ",
-        tx_columns!(),
-        " FROM tx_attempt AS attempt CROSS JOIN managed_tx AS tx ON tx.tx_id = attempt.tx_id \
-         WHERE attempt.hash = ?1"
-    );
-    one(conn, SQL, params![hash.as_slice()])
+    one(conn, BY_HASH, params![hash.as_slice()])
 }
+
+pub(super) const PAGE: &str = concat!(
+    "SELECT ",
+    tx_columns!(),
+    " FROM managed_tx AS tx INDEXED BY managed_tx_id \
+     WHERE tx_id < ?1 ORDER BY tx_id DESC LIMIT ?2"
+);
 
 /// Newest first: a walk along the index of tx ids, which are time-ordered.
 pub(super) fn txs(conn: &Connection, filter: &TxFilter) -> Result<TxPage, Fault> {
-    const SQL: &str = concat!(
-        "SELECT ",
-        tx_columns!(),
-        " FROM managed_tx AS tx INDEXED BY managed_tx_id \
-         WHERE tx_id < ?1 ORDER BY tx_id DESC LIMIT ?2"
-    );
     let limit = filter.limit.clamp(1, PAGE_MAX);
     // Above every id: one byte longer than the highest.
     let after = filter
@@ -77,7 +81,7 @@ pub(super) fn txs(conn: &Connection, filter: &TxFilter) -> Result<TxPage, Fault>
         txs: Vec::new(),
         next: None,
     };
-    let mut statement = conn.prepare_cached(SQL)?;
+    let mut statement = conn.prepare_cached(PAGE)?;
     // One more than may be looked at: only its presence counts.
     let mut rows = statement.query(params![after, bound(EXAMINED_MAX as u64 + 1)])?;
     let mut examined = 0;
@@ -164,12 +168,7 @@ impl<'conn> Records<'conn> {
 
 /// A tx's lane and row, for what follows its history.
 pub(super) fn find(conn: &Connection, id: TxId) -> Result<Option<(LaneId, Tx)>, Fault> {
-    const SQL: &str = concat!(
-        "SELECT ",
-        tx_columns!(),
-        " FROM managed_tx AS tx WHERE tx_id = ?1"
-    );
-    let mut statement = conn.prepare_cached(SQL)?;
+    let mut statement = conn.prepare_cached(BY_ID)?;
     let mut rows = statement.query(params![id.0.as_bytes().as_slice()])?;
     rows.next()?
         .map(|row| Ok((lane_id(row)?, read_tx(row)?)))

@@ -11,6 +11,7 @@ use axum::extract::{DefaultBodyLimit, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
+use axum::serve::ListenerExt;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, oneshot};
 use tokio::task::JoinHandle;
@@ -58,6 +59,9 @@ pub(in crate::devchain) fn serve(chain: Arc<Inner>, listener: TcpListener) -> io
         .route("/", post(handle))
         .layer(DefaultBodyLimit::max(limits::BODY_BYTES_MAX))
         .with_state(Server { chain, turns });
+    // Without it the end of a long answer can wait for the client's delayed acknowledgement. An
+    // error means that the client is gone, which the connection finds out by itself.
+    let listener = listener.tap_io(|stream| drop(stream.set_nodelay(true)));
     let (stop, stopped) = oneshot::channel();
     let server = axum::serve(listener, app).with_graceful_shutdown(async {
         // Either somebody asked for it or the handle is gone.

@@ -80,7 +80,7 @@ pub(super) fn open_writer(
     let pragmas = format!(
         "PRAGMA journal_mode = WAL;
          PRAGMA synchronous = {synchronous};
-         PRAGMA cache_size = -32768;
+         PRAGMA cache_size = -16384;
          PRAGMA wal_autocheckpoint = 4000;
          PRAGMA journal_size_limit = 67108864;
          PRAGMA temp_store = MEMORY;"

@@ -86,8 +86,14 @@ impl Chain {
         }
         self.blocks.push(Block { header, txs });
         self.follow();
-        let hashes: Vec<B256> =
-            self.blocks.last().expect("just made").txs.iter().map(|(_, hash)| *hash).collect();
+        let hashes: Vec<B256> = self
+            .blocks
+            .last()
+            .expect("just made")
+            .txs
+            .iter()
+            .map(|(_, hash)| *hash)
+            .collect();
         self.receipts(&hashes, 0)
     }
 
@@ -115,8 +121,14 @@ impl Chain {
     }
 
     pub(super) fn view(&self) -> Arc<ChainView> {
-        let fee = FeeQuote { base_fee: Some(7), tip: 1 };
-        Arc::new(ChainView { headers: self.follower.clone(), fee })
+        let fee = FeeQuote {
+            base_fee: Some(7),
+            tip: 1,
+        };
+        Arc::new(ChainView {
+            headers: self.follower.clone(),
+            fee,
+        })
     }
 
     /// A node takes bytes, or has them already.

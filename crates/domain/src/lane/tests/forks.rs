@@ -1,1 +1,150 @@
+//! Blocks that come, go, and are too old for the view.
 
+use crate::lane::{Input, LaneRules};
+use crate::{EventKind, Nonce, SubState, TxState};
+
+use super::rules;
+use super::world::{Job, World};
+
+#[test]
+fn a_fork_takes_a_tx_back_and_its_bytes_leave_again_at_once() {
+    let mut world = World::ready(rules());
+    let id = world.accept();
+    world.settle_all();
+    world.mine(1, true);
+    world.settle_all();
+    let gone = world.store.rows[&id].inclusion.clone().expect("mined");
+
+    world.fork(1, 0, 0xff, true);
+    world.follow();
+    world.commit();
+    let tx = &world.store.rows[&id];
+    assert_eq!(
+        (tx.state, tx.sub_state),
+        (TxState::Tracking, Some(SubState::Reorged))
+    );
+    assert_eq!(tx.inclusion, None);
+    let told = EventKind::TxReorged {
+        block_number: gone.block_number,
+        block_hash: gone.block_hash,
+        after_final: false,
+    };
+    assert!(world.store.events.iter().any(|event| event.kind == told));
+    assert!(
+        world
+            .jobs
+            .iter()
+            .any(|job| matches!(job, Job::Send(out) if out.hash == gone.tx_hash))
+    );
+    world.heal();
+}
+
+#[test]
+fn a_final_that_a_fork_takes_is_open_again_and_said() {
+    let mut world = World::ready(rules());
+    let id = world.accept();
+    world.settle_all();
+    for _ in 0..3 {
+        world.mine(1, true);
+    }
+    world.settle_all();
+    assert!(world.store.rows[&id].state.is_terminal());
+    assert!(world.lane.is_idle() && world.lane.hashes().count() == 0);
+
+    world.fork(3, 0, 0xff, true);
+    world.follow();
+    world.commit();
+    assert!(!world.lane.is_idle(), "a final that is read again is work");
+    world.settle_all();
+    let after_final = |kind: &EventKind| {
+        matches!(
+            kind,
+            EventKind::TxReorged {
+                after_final: true,
+                ..
+            }
+        )
+    };
+    assert!(
+        world
+            .store
+            .events
+            .iter()
+            .any(|event| after_final(&event.kind))
+    );
+    assert!(
+        world.chain.pool.contains_key(&Nonce(0)),
+        "its bytes left again"
+    );
+    world.heal();
+    assert!(world.store.rows[&id].state.is_terminal());
+}
+
+#[test]
+fn a_receipt_before_the_nodes_answer_tells_both_steps() {
+    let mut world = World::ready(rules());
+    let id = world.accept();
+    world.answer_all(0, |job| matches!(job, Job::Sign(_)));
+    world.commit();
+    world.answer_all(7, |job| matches!(job, Job::Send(_))); // taken, and the answer is lost
+    world.mine(1, true);
+    world.settle_all();
+    assert_eq!(
+        world.store.story(id),
+        ["TxAccepted", "TxSubmitted", "TxReceiptUpdated"]
+    );
+    world.heal();
+}
+
+#[test]
+fn a_block_older_than_the_view_counts_with_proof_only() {
+    let mut world = World::ready(rules());
+    let id = world.accept();
+    world.settle_all();
+    world.mine(1, false);
+    for _ in 0..20 {
+        world.mine(0, false);
+    }
+    while world.follow() {
+        world.commit();
+    }
+    let hash = world.store.rows[&id].tx_hash.expect("signed");
+    let mut receipts = world.chain.receipts(&[hash], world.rules.required);
+    let proof = std::mem::take(&mut receipts[0].above);
+    world.input(Input::Receipts(receipts.clone()));
+    assert_eq!(world.draft.rows[&id].inclusion, None, "no proof");
+
+    for bad in [&proof[1..], &proof[..2], &[proof[0], proof[2], proof[1]]] {
+        receipts[0].above = bad.to_vec();
+        world.input(Input::Receipts(receipts.clone()));
+        assert_eq!(world.draft.rows[&id].inclusion, None, "{bad:?}");
+    }
+    receipts[0].above = proof;
+    world.input(Input::Receipts(receipts));
+    assert!(world.draft.rows[&id].state.is_terminal());
+    world.heal();
+}
+
+#[test]
+fn confirmations_on_the_way_are_told_only_when_asked_for() {
+    for tell_progress in [true, false] {
+        let mut world = World::ready(LaneRules {
+            tell_progress,
+            required: 3,
+            ..rules()
+        });
+        let id = world.accept();
+        world.settle_all();
+        for _ in 0..4 {
+            world.mine(1, true);
+            world.settle_all();
+        }
+        let told = world
+            .store
+            .story(id)
+            .iter()
+            .filter(|word| **word == "TxConfirmations")
+            .count();
+        assert_eq!(told, if tell_progress { 2 } else { 0 });
+    }
+}

@@ -1,1 +1,182 @@
+//! Nonces that were given up: taken by the next, or filled, and never forgotten.
 
+use crate::lane::{ChainQuery, Input, LaneRules};
+use crate::window::Depth;
+use crate::{AttemptKind, Nonce, TxId, TxState};
+
+use super::rules;
+use super::world::{Job, World};
+
+/// What the signer says to this nonce: 0 signs, 5 fails for now, 7 refuses.
+fn signer_says(world: &mut World, nonce: u64, how: u8) {
+    let is_meant = |job: &Job| matches!(job, Job::Sign(wish) if wish.nonce == Nonce(nonce));
+    let index = world.jobs.iter().position(is_meant).expect("at the signer");
+    world.answer(index, how);
+}
+
+fn nonce_of(world: &World, id: TxId) -> Option<Nonce> {
+    world.draft.rows[&id].nonce
+}
+
+#[test]
+fn the_next_request_takes_the_gap() {
+    let mut world = World::ready(rules());
+    let (refused, _) = (world.accept(), world.accept());
+    signer_says(&mut world, 0, 7);
+    let tx = &world.draft.rows[&refused];
+    assert_eq!((tx.state, tx.nonce), (TxState::FailedFinal, None));
+
+    // Two rows of one commit may not hold one nonce, so a gap is dealt from the next commit on.
+    let same_turn = world.accept();
+    world.commit();
+    let next_turn = world.accept();
+    assert_eq!(nonce_of(&world, same_turn), Some(Nonce(2)));
+    assert_eq!(nonce_of(&world, next_turn), Some(Nonce(0)));
+    world.heal();
+}
+
+#[test]
+fn a_filler_closes_a_gap_that_nobody_takes() {
+    let mut world = World::ready(rules());
+    let (_, behind) = (world.accept(), world.accept());
+    signer_says(&mut world, 0, 7);
+    world.settle_all();
+    world.tick(4_000);
+    world.settle_all();
+    assert_eq!(world.lane.gaps(), [Nonce(0)], "somebody may still come");
+    for _ in 0..2 {
+        // The chain is asked first whether somebody else's transaction is pending there.
+        world.tick(2_000);
+        world.settle_all();
+    }
+    let filler = world.store.holder(Nonce(0)).expect("filled").id;
+    assert_eq!(world.store.attempts_of(filler)[0].kind, AttemptKind::Filler);
+    world.heal();
+    assert!(world.store.rows[&behind].inclusion.is_some());
+}
+
+#[test]
+fn a_gap_that_nobody_waits_behind_is_no_work() {
+    let mut world = World::ready(rules());
+    world.accept();
+    signer_says(&mut world, 0, 7);
+    world.settle_all();
+    assert_eq!(world.lane.gaps(), [Nonce(0)]);
+    assert!(world.lane.is_idle());
+}
+
+/// Depth 2, both places out, and the nonce before them waits for its signature.
+fn signed_out_of_order() -> World {
+    let mut world = World::ready(LaneRules {
+        depth: Depth::Fixed(2),
+        ..rules()
+    });
+    let _given_up = (world.accept(), world.accept());
+    signer_says(&mut world, 0, 7);
+    world.accept();
+    world.commit();
+    world.settle_all();
+    world
+}
+
+#[test]
+fn what_stands_before_all_that_is_out_does_not_wait_for_room() {
+    let mut world = signed_out_of_order();
+    world.crash();
+    world.answer_all(0, |_| true);
+    world.tick(0);
+    world.commit();
+    world.answer_all(0, |job| matches!(job, Job::Ask(_)));
+    let taker = world.accept();
+    assert_eq!(nonce_of(&world, taker), Some(Nonce(0)));
+    assert_eq!(
+        world.lane.backlog,
+        Some(Nonce(0)),
+        "the head is not known: no fees, no envelope"
+    );
+    world.settle_all();
+    assert!(world.chain.pool.contains_key(&Nonce(0)));
+    world.heal();
+}
+
+/// Read again after a crash: a page that holds 0, 2 and 3 is on its way, and 1 is a gap.
+fn gap_behind_a_page() -> World {
+    let mut world = World::ready(rules());
+    for _ in 0..4 {
+        world.accept();
+    }
+    signer_says(&mut world, 1, 7);
+    world.commit();
+    world.crash();
+    world.tick(0);
+    world.commit();
+    world.answer_all(0, |job| matches!(job, Job::Ask(_)));
+    world.follow();
+    world.commit();
+    assert!(matches!(
+        world.jobs[..],
+        [Job::Backlog { from: Nonce(0), .. }]
+    ));
+    world.freeze(0);
+    world
+}
+
+#[test]
+fn a_gap_that_is_taken_while_a_page_is_read_is_not_forgotten() {
+    let mut world = gap_behind_a_page();
+    let taker = world.accept();
+    world.commit();
+    assert_eq!(nonce_of(&world, taker), Some(Nonce(1)));
+    world.answer(0, 0);
+    world.commit();
+    assert_eq!(world.lane.backlog, Some(Nonce(1)));
+    world.heal();
+    assert!(world.store.rows[&taker].state.is_terminal());
+}
+
+#[test]
+fn a_gap_is_not_filled_before_its_turn() {
+    let mut world = gap_behind_a_page();
+    world.tick(6_000);
+    world.commit();
+    assert_eq!(world.lane.gaps(), [Nonce(1)]);
+    world.answer(0, 0);
+    world.tick(6_000);
+    assert_eq!(world.lane.gaps(), [], "now it is");
+    world.heal();
+}
+
+#[test]
+fn a_gap_that_is_made_before_the_chain_answers_is_kept() {
+    let mut world = World::ready(rules());
+    world.accept();
+    world.accept();
+    signer_says(&mut world, 1, 0);
+    world.commit();
+    world.crash();
+    while world.follow() {
+        world.commit();
+    }
+    world.answer_all(0, |job| matches!(job, Job::Backlog { .. }));
+    signer_says(&mut world, 0, 7);
+    world.commit();
+    world.answer_all(0, |job| matches!(job, Job::Ask(_)));
+    world.commit();
+    assert_eq!(world.lane.gaps(), [Nonce(0)]);
+    world.heal();
+}
+
+#[test]
+fn what_was_dealt_before_the_chain_was_asked_is_no_gap() {
+    let mut world = World::ready(LaneRules {
+        chain_query: ChainQuery::Off,
+        ..rules()
+    });
+    world.accept();
+    world.accept();
+    world.commit();
+    world.input(Input::ChainNonces(world.chain.nonces()));
+    world.commit();
+    assert_eq!(world.lane.gaps(), []);
+    world.heal();
+}

@@ -6,7 +6,6 @@
 
 mod accepting;
 mod chain;
-mod desk;
 mod forks;
 mod gaps;
 mod invariants;
@@ -26,14 +25,20 @@ use crate::window::{Depth, Release, Window};
 use crate::{ChainId, FeeRules, LaneKey, Payload, RequestId, Time, TxId};
 
 /// The lane of all tests.
-const KEY: LaneKey = LaneKey { chain_id: ChainId(31_337), signer: Address::repeat_byte(0x5e) };
+const KEY: LaneKey = LaneKey {
+    chain_id: ChainId(31_337),
+    signer: Address::repeat_byte(0x5e),
+};
 /// When all tests begin.
 const START: Time = Time(1_000_000);
 
 /// The rules from which tests deviate.
 fn rules() -> LaneRules {
     LaneRules {
-        window: Window { limit: None, releases: Release::Mined },
+        window: Window {
+            limit: None,
+            releases: Release::Mined,
+        },
         depth: Depth::Fixed(16),
         fee: FeeRules::OPEN,
         required: 2,

@@ -3,9 +3,9 @@
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 
+use crate::Nonce;
 use crate::lane::{ChainQuery, Input, LaneRules};
 use crate::window::{Depth, Release, Window};
-use crate::Nonce;
 
 use super::world::World;
 use super::{invariants, rules};
@@ -22,14 +22,31 @@ enum What {
     Accept(u8),
     QueueElsewhere,
     Wake,
-    Answer { pick: u16, how: u8 },
+    Answer {
+        pick: u16,
+        how: u8,
+    },
     AnswerWell(u8),
-    Freeze { pick: u16 },
+    Freeze {
+        pick: u16,
+    },
     Follow(u8),
-    Mine { most: u8, receipts_arrive: bool },
-    Fork { depth: u8, most: u8, lost: u8, receipts_arrive: bool },
-    DropFromPool { pick: u8 },
-    Tick { millis: u64 },
+    Mine {
+        most: u8,
+        receipts_arrive: bool,
+    },
+    Fork {
+        depth: u8,
+        most: u8,
+        lost: u8,
+        receipts_arrive: bool,
+    },
+    DropFromPool {
+        pick: u8,
+    },
+    Tick {
+        millis: u64,
+    },
     Pause(bool),
     Crash,
     CommitFails,
@@ -59,7 +76,8 @@ fn what() -> impl Strategy<Value = What> {
 }
 
 fn moves() -> impl Strategy<Value = Vec<Move>> {
-    let one = (what(), prop::bool::weighted(0.85)).prop_map(|(what, commits)| Move { what, commits });
+    let one =
+        (what(), prop::bool::weighted(0.85)).prop_map(|(what, commits)| Move { what, commits });
     prop::collection::vec(one, 1..160)
 }
 
@@ -115,13 +133,27 @@ impl World {
             What::Follow(count) => (0..count).for_each(|_| {
                 self.follow();
             }),
-            What::Mine { most, receipts_arrive } => self.mine(usize::from(most), receipts_arrive),
-            What::Fork { depth, most, lost, receipts_arrive } => {
+            What::Mine {
+                most,
+                receipts_arrive,
+            } => self.mine(usize::from(most), receipts_arrive),
+            What::Fork {
+                depth,
+                most,
+                lost,
+                receipts_arrive,
+            } => {
                 self.fork(u64::from(depth), usize::from(most), lost, receipts_arrive);
             }
             What::DropFromPool { pick } if self.is_forgetful() && !self.chain.pool.is_empty() => {
                 let index = usize::from(pick) % self.chain.pool.len();
-                let nonce = self.chain.pool.keys().copied().nth(index).expect("in the pool");
+                let nonce = self
+                    .chain
+                    .pool
+                    .keys()
+                    .copied()
+                    .nth(index)
+                    .expect("in the pool");
                 self.chain.pool.remove(&nonce);
             }
             What::DropFromPool { .. } => {}
@@ -136,11 +168,20 @@ impl World {
     }
 }
 
+/// How many worlds are played out in every run.
+const CASES: u32 = 128;
+
 /// The same cases in every run; `PROPTEST_RNG_SEED` and `PROPTEST_CASES` ask for others.
 fn config() -> ProptestConfig {
-    let mut config = ProptestConfig { failure_persistence: None, ..ProptestConfig::default() };
+    let mut config = ProptestConfig {
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    };
     if config.rng_seed == RngSeed::Random {
         config.rng_seed = RngSeed::Fixed(7);
+    }
+    if std::env::var_os("PROPTEST_CASES").is_none() {
+        config.cases = CASES;
     }
     config
 }

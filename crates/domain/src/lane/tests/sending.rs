@@ -1,1 +1,105 @@
+//! Sending again: what, when, and after a restart.
 
+use crate::lane::LaneRules;
+use crate::{Nonce, SubState};
+
+use super::rules;
+use super::world::{Job, World};
+
+fn sends(world: &World) -> Vec<Nonce> {
+    let send = |job: &Job| match job {
+        Job::Send(out) => Some(out.nonce),
+        Job::Sign(_) | Job::Ask(_) | Job::Fetch(_) | Job::Finals(_) => None,
+        Job::Backlog { .. } | Job::Queued { .. } => None,
+    };
+    world.jobs.iter().filter_map(send).collect()
+}
+
+#[test]
+fn only_the_head_is_claimed_and_sent_again() {
+    let mut world = World::ready(rules());
+    let ids = [world.accept(), world.accept(), world.accept()];
+    world.settle_all();
+    world.tick(29_000);
+    world.commit();
+    assert_eq!(sends(&world), [], "the interval is not over");
+    world.tick(1_000);
+    assert_eq!(
+        world.draft.rows[&ids[0]].updated_at, world.now,
+        "the claim is written"
+    );
+    assert!(world.draft.rows[&ids[1]].updated_at < world.now);
+    world.commit();
+    assert_eq!(sends(&world), [Nonce(0)]);
+    world.heal();
+}
+
+#[test]
+fn what_was_claimed_and_never_sent_leaves_after_a_restart() {
+    let mut world = World::ready(rules());
+    let _both = (world.accept(), world.accept());
+    world.answer_all(0, |job| matches!(job, Job::Sign(_)));
+    world.commit();
+    world.crash();
+    world.tick(0);
+    world.commit();
+    world.answer_all(0, |job| matches!(job, Job::Ask(_)));
+    world.commit();
+    let mut sent = sends(&world);
+    sent.dedup();
+    assert!(sent.contains(&Nonce(0)) && sent.contains(&Nonce(1)));
+    world.heal();
+}
+
+/// Its nonce looks used when the lane is read, so nothing is sent; then a fork takes that back.
+#[test]
+fn what_a_fork_takes_back_before_its_receipt_is_read_leaves_again() {
+    let mut world = World::ready(rules());
+    world.accept();
+    world.answer_all(0, |job| matches!(job, Job::Sign(_)));
+    world.commit();
+    world.answer_all(7, |job| matches!(job, Job::Send(_)));
+    world.mine(1, false);
+    world.crash();
+    world.tick(0);
+    world.commit();
+    world.answer_all(0, |job| matches!(job, Job::Ask(_)));
+    world.fork(1, 0, 0xff, false);
+    world.heal();
+}
+
+#[test]
+fn a_lost_receipt_is_found_although_nothing_is_ever_sent_again() {
+    let mut world = World::ready(LaneRules {
+        resubmit_interval: None,
+        ..rules()
+    });
+    let id = world.accept();
+    world.settle_all();
+    world.mine(1, false);
+    world.settle_all();
+    assert_eq!(world.store.rows[&id].inclusion, None);
+    world.tick(20_000);
+    world.settle_all();
+    assert!(world.store.rows[&id].inclusion.is_some());
+}
+
+#[test]
+fn one_that_was_refused_and_then_taken_waits_no_longer() {
+    let mut world = World::ready(rules());
+    let id = world.accept();
+    world.settle_all();
+    world.chain.pool.clear();
+    world.tick(30_000);
+    world.commit();
+    world.answer_all(12, |job| matches!(job, Job::Send(_)));
+    assert_eq!(world.draft.rows[&id].sub_state, Some(SubState::Underfunded));
+    world.tick(1_000);
+    world.settle_all();
+    let tx = &world.store.rows[&id];
+    assert_eq!(
+        (tx.sub_state, tx.reason.clone()),
+        (Some(SubState::Submitted), None)
+    );
+    world.heal();
+}

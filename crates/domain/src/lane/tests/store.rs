@@ -31,7 +31,11 @@ impl Store {
         assert!(next_nonce >= self.next_nonce, "the cursor went back");
         self.next_nonce = next_nonce;
         for tx in &writes.inserts {
-            assert!(!self.rows.contains_key(&tx.id), "tx {} is inserted twice", tx.id);
+            assert!(
+                !self.rows.contains_key(&tx.id),
+                "tx {} is inserted twice",
+                tx.id
+            );
             let before = self.by_request.insert(tx.request_id.clone(), tx.id);
             assert_eq!(before, None, "request {} has two txs", tx.request_id);
             self.put(tx);
@@ -42,12 +46,18 @@ impl Store {
             self.put(tx);
         }
         for attempt in &writes.attempts {
-            assert!(self.rows.contains_key(&attempt.tx_id), "an attempt without its tx");
+            assert!(
+                self.rows.contains_key(&attempt.tx_id),
+                "an attempt without its tx"
+            );
             let before = self.attempts.insert(attempt.hash, attempt.clone());
             assert_eq!(before, None, "attempt {} is stored twice", attempt.hash);
         }
         for (hash, at) in &writes.first_sent {
-            let attempt = self.attempts.get_mut(hash).expect("sent, so it was stored before");
+            let attempt = self
+                .attempts
+                .get_mut(hash)
+                .expect("sent, so it was stored before");
             assert_eq!(attempt.first_sent_at.replace(*at), None, "first sent twice");
         }
         for event in &writes.events {
@@ -70,7 +80,10 @@ impl Store {
         if let Some(nonce) = tx.nonce {
             let before = self.by_nonce.insert(nonce, tx.id);
             assert_eq!(before, None, "nonce {nonce} is held by two rows");
-            assert!(nonce < self.next_nonce, "nonce {nonce} is not below the cursor");
+            assert!(
+                nonce < self.next_nonce,
+                "nonce {nonce} is not below the cursor"
+            );
         }
         self.rows.insert(tx.id, tx.clone());
     }
@@ -102,12 +115,19 @@ impl Store {
     }
 
     pub(super) fn image(&self, token: Token) -> LaneImage {
-        let open = || self.by_nonce.iter().filter(|(_, id)| self.rows[*id].is_open());
+        let open = || {
+            self.by_nonce
+                .iter()
+                .filter(|(_, id)| self.rows[*id].is_open())
+        };
         let in_flight = open()
             .map(|(_, id)| (self.rows[id].clone(), self.attempts_of(*id)))
             .filter(|(_, attempts)| !attempts.is_empty())
             .collect();
-        let finished = self.by_nonce.iter().rfind(|(_, id)| !self.rows[*id].is_open());
+        let finished = self
+            .by_nonce
+            .iter()
+            .rfind(|(_, id)| !self.rows[*id].is_open());
         let mut held: Vec<Range<u64>> = Vec::new();
         for (nonce, _) in open() {
             match held.last_mut() {
@@ -117,7 +137,11 @@ impl Store {
         }
         LaneImage {
             key: KEY,
-            right: Right { lane: LaneId(1), token, grant: GrantId(uuid::Uuid::nil()) },
+            right: Right {
+                lane: LaneId(1),
+                token,
+                grant: GrantId(uuid::Uuid::nil()),
+            },
             next_nonce: self.next_nonce,
             event_seq: self.event_seq(),
             paused: self.paused,
@@ -134,7 +158,11 @@ impl Store {
     }
 
     pub(super) fn attempts_of(&self, id: TxId) -> Vec<Attempt> {
-        self.attempts.values().filter(|attempt| attempt.tx_id == id).cloned().collect()
+        self.attempts
+            .values()
+            .filter(|attempt| attempt.tx_id == id)
+            .cloned()
+            .collect()
     }
 
     /// Open txs with a nonce and without an attempt, in nonce order.
@@ -142,7 +170,7 @@ impl Store {
         self.by_nonce
             .range(from..)
             .map(|(_, id)| &self.rows[id])
-            .filter(|tx| tx.is_open() && self.attempts.values().all(|a| a.tx_id != tx.id))
+            .filter(|tx| tx.state == TxState::Allocated)
     }
 
     /// A page of the backlog, and whether there is more.
@@ -189,10 +217,20 @@ fn check_change(before: &Tx, after: &Tx, writes: &Writes) {
     if is_reopened {
         let told = writes.events.iter().any(|event| {
             event.tx_id == Some(after.id)
-                && matches!(event.kind, crate::EventKind::TxReorged { after_final: true, .. })
+                && matches!(
+                    event.kind,
+                    crate::EventKind::TxReorged {
+                        after_final: true,
+                        ..
+                    }
+                )
         });
         assert!(told, "tx {} is open again and nobody was told", after.id);
     }
     let claimed = before.state == TxState::Tracking || before.state == TxState::Confirmed;
-    assert!(!claimed || before.nonce == after.nonce, "tx {} changed a claimed nonce", after.id);
+    assert!(
+        !claimed || before.nonce == after.nonce,
+        "tx {} changed a claimed nonce",
+        after.id
+    );
 }

@@ -6,10 +6,11 @@ use std::collections::VecDeque;
 use alloy_primitives::{B256, Bytes, keccak256};
 
 use crate::attempt::Outgoing;
-use crate::lane::{ChainNonces, ChainQuery, Effect, Input, Lane, LaneRules, Receipt};
+use crate::lane::{ChainNonces, ChainQuery, Effect, Input, Lane, LaneRules, Receipt, Slot, Writes};
 use crate::{Attempt, Moment, NodeName, Nonce, SendOutcome, Time, Token, Tx, TxId, Unsigned};
 
 use super::chain::{Chain, FORK_MAX};
+use super::invariants::Out;
 use super::store::Store;
 use super::{START, invariants, request, tx_id};
 
@@ -30,6 +31,8 @@ pub(super) struct World {
     pub(super) jobs: Vec<Job>,
     /// What waits for the commit.
     held: Vec<Effect>,
+    /// Whether the present turn writes anything.
+    is_dirty: bool,
     /// What the follower has seen and the lane has not.
     follower: VecDeque<Input>,
     history: Vec<ChainNonces>,
@@ -45,8 +48,15 @@ pub(super) enum Job {
     Send(Outgoing),
     Ask(Option<ChainNonces>),
     Fetch(Vec<B256>),
-    Backlog { from: Nonce, limit: u64, page: Option<Page> },
-    Queued { limit: u64, page: Option<Page> },
+    Backlog {
+        from: Nonce,
+        limit: u64,
+        page: Option<Page>,
+    },
+    Queued {
+        limit: u64,
+        page: Option<Page>,
+    },
     Finals(Vec<TxId>),
 }
 
@@ -65,6 +75,7 @@ impl World {
             now: START,
             jobs: Vec::new(),
             held: Vec::new(),
+            is_dirty: false,
             follower,
             history,
             token: Token(1),
@@ -79,49 +90,75 @@ impl World {
         self.made
     }
 
+    /// A lane that knows its chain: its head and the account's nonce.
+    pub(super) fn ready(rules: LaneRules) -> Self {
+        let mut world = Self::new(rules, Nonce(0));
+        world.settle_all();
+        world.tick(0);
+        world.settle_all();
+        world
+    }
+
     /// One step of the lane, into the present turn.
     pub(super) fn input(&mut self, input: Input) {
-        let before = self.lane.clone();
-        let deals = matches!(input, Input::Accept(_) | Input::Queued { .. });
+        let cursor = self.lane.next_nonce();
+        let out = Out::of(&self.lane);
         let forks = matches!(input, Input::Head(_) | Input::Finals(_));
+        let raises = matches!(input, Input::ChainNonces(_));
         let step = self.lane.step(input, self.now);
         self.draft.apply(&step.writes, self.lane.next_nonce());
+        self.is_dirty |= step.writes != Writes::default();
         assert_eq!(self.draft.event_seq(), self.lane.event_seq());
-        if deals && self.lane.next_nonce() > before.next_nonce() {
+        if self.lane.next_nonce() > cursor && !raises {
             invariants::window_is_kept(&self.rules, &self.draft);
         }
         if !forks {
-            invariants::depth_is_kept(&before, &self.lane);
+            invariants::depth_is_kept(&out, &self.lane);
         }
-        for effect in step.effects {
-            match effect {
-                Effect::Sign(unsigned) => self.jobs.push(Job::Sign(unsigned)),
-                other => self.held.push(other),
-            }
+        // Signing does not wait for the commit; everything else does.
+        let is_sign = |effect: &Effect| matches!(effect, Effect::Sign(_));
+        let (signs, others): (Vec<_>, Vec<_>) = step.effects.into_iter().partition(is_sign);
+        self.held.extend(others);
+        for effect in signs {
+            self.start(effect);
         }
     }
 
     /// Makes the turn durable, and lets its effects out.
     pub(super) fn commit(&mut self) {
-        self.store = self.draft.clone();
+        if std::mem::take(&mut self.is_dirty) {
+            self.store = self.draft.clone();
+            invariants::of_the_store(&self.store);
+        }
         self.lane.committed(self.now);
         for effect in std::mem::take(&mut self.held) {
             self.start(effect);
         }
-        invariants::after_commit(self);
+        invariants::of_memory(&self.lane, &self.store, self.chain.start);
     }
 
     fn start(&mut self, effect: Effect) {
         let job = match effect {
             Effect::Sign(unsigned) => Job::Sign(unsigned),
             Effect::Send(out) => {
-                assert!(self.store.attempts.contains_key(&out.hash), "sent before it was durable");
+                assert!(
+                    self.store.attempts.contains_key(&out.hash),
+                    "sent before it was durable"
+                );
                 let first = *self.chain.seen.entry(out.nonce).or_insert(out.hash);
-                assert_eq!(first, out.hash, "two envelopes left for nonce {}", out.nonce);
+                assert_eq!(
+                    first, out.hash,
+                    "two envelopes left for nonce {}",
+                    out.nonce
+                );
                 Job::Send(out)
             }
             Effect::Unwatch(_) => return,
-            Effect::LoadBacklog { from, limit } => Job::Backlog { from, limit, page: None },
+            Effect::LoadBacklog { from, limit } => Job::Backlog {
+                from,
+                limit,
+                page: None,
+            },
             Effect::LoadQueued { limit } => Job::Queued { limit, page: None },
             Effect::AskChain => Job::Ask(None),
             Effect::FetchReceipts(hashes) => Job::Fetch(hashes),
@@ -164,6 +201,7 @@ impl World {
         }
         self.jobs.clear();
         self.held.clear();
+        self.is_dirty = false;
         self.draft = self.store.clone();
         self.token = self.token.next();
         let image = self.store.image(self.token);
@@ -174,7 +212,11 @@ impl World {
 
     fn final_blocks(&self) -> impl Iterator<Item = u64> {
         let finals = self.store.rows.values().filter(|tx| tx.state.is_terminal());
-        finals.filter_map(|tx| tx.inclusion.as_ref().map(|inclusion| inclusion.block_number))
+        finals.filter_map(|tx| {
+            tx.inclusion
+                .as_ref()
+                .map(|inclusion| inclusion.block_number)
+        })
     }
 
     /// A block with up to `most` txs; its receipts may get lost on the way to the lane.
@@ -185,8 +227,11 @@ impl World {
 
     /// A fork: `depth` blocks are taken back and one more are put there.
     pub(super) fn fork(&mut self, depth: u64, most: usize, lost: u8, receipts_arrive: bool) {
-        let depth = depth.min(FORK_MAX).min(self.chain.height().saturating_sub(self.pinned));
-        self.chain.unwind(depth, if self.is_forgetful() { lost } else { 0 });
+        let depth = depth
+            .min(FORK_MAX)
+            .min(self.chain.height().saturating_sub(self.pinned));
+        self.chain
+            .unwind(depth, if self.is_forgetful() { lost } else { 0 });
         let receipts = (0..=depth).flat_map(|_| self.chain.mine(most)).collect();
         self.seen(receipts, receipts_arrive);
     }
@@ -206,7 +251,9 @@ impl World {
 
     /// The follower's next news reaches the lane; whether there was any.
     pub(super) fn follow(&mut self) -> bool {
-        let Some(input) = self.follower.pop_front() else { return false };
+        let Some(input) = self.follower.pop_front() else {
+            return false;
+        };
         self.input(input);
         true
     }
@@ -235,7 +282,11 @@ impl World {
                 let old = usize::from(how / 4) % self.history.len();
                 let stale = how % 4 == 3;
                 let now = frozen.unwrap_or_else(|| self.ask());
-                Input::ChainNonces(if stale { self.asked(self.history[old]) } else { now })
+                Input::ChainNonces(if stale {
+                    self.asked(self.history[old])
+                } else {
+                    now
+                })
             }
             Job::Fetch(hashes) => {
                 Input::Receipts(self.chain.receipts(&hashes, self.rules.required))
@@ -250,10 +301,22 @@ impl World {
             }
             Job::Finals(ids) => {
                 let rows = ids.iter().map(|id| self.store.rows[id].clone());
-                Input::Finals(rows.map(|tx| (tx.clone(), self.store.attempts_of(tx.id))).collect())
+                Input::Finals(
+                    rows.map(|tx| (tx.clone(), self.store.attempts_of(tx.id)))
+                        .collect(),
+                )
             }
         };
         self.input(input);
+    }
+
+    /// Finishes all present jobs of a kind.
+    pub(super) fn answer_all(&mut self, how: u8, is_meant: impl Fn(&Job) -> bool) {
+        for index in (0..self.jobs.len()).rev() {
+            if is_meant(&self.jobs[index]) {
+                self.answer(index, how);
+            }
+        }
     }
 
     fn ask(&self) -> ChainNonces {
@@ -263,7 +326,10 @@ impl World {
     fn asked(&self, nonces: ChainNonces) -> ChainNonces {
         match self.rules.chain_query {
             ChainQuery::Pending | ChainQuery::Off => nonces,
-            ChainQuery::Latest => ChainNonces { pending: nonces.latest, ..nonces },
+            ChainQuery::Latest => ChainNonces {
+                pending: nonces.latest,
+                ..nonces
+            },
         }
     }
 
@@ -271,7 +337,11 @@ impl World {
         let (nonce, tx_id) = (unsigned.nonce, unsigned.tx_id);
         if how % 8 >= 5 {
             let retryable = how % 8 < 7;
-            return Input::SigningFailed { nonce, reason: "no key".into(), retryable };
+            return Input::SigningFailed {
+                nonce,
+                reason: "no key".into(),
+                retryable,
+            };
         }
         let salt = self.fresh();
         Input::Signed(Attempt {
@@ -306,7 +376,11 @@ impl World {
         if taken {
             self.chain.take(out.nonce, out.hash);
         }
-        Input::Sent { hash: out.hash, nonce: out.nonce, outcome }
+        Input::Sent {
+            hash: out.hash,
+            nonce: out.nonce,
+            outcome,
+        }
     }
 
     /// Everything works from now on: all that was accepted must end, within a bound.
@@ -347,7 +421,7 @@ impl World {
     /// What a person needs to see why a lane does not move.
     fn describe(&self) -> String {
         let lane = &self.lane;
-        let slot = |(nonce, slot): (&Nonce, &super::super::Slot)| {
+        let slot = |(nonce, slot): (&Nonce, &Slot)| {
             format!("{nonce}: {:?}, retry {:?}", slot.stage, slot.retry_at)
         };
         let slots: Vec<String> = lane.slots.iter().map(slot).collect();

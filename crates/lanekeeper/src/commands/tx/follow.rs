@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::client::{Client, EventView, TxView, WAIT_MAX, view};
 use crate::commands::print_json;
 use crate::failure::Failure;
-use crate::output::{Tone, event_line, paint};
+use crate::output::{Tone, event_line, paint, say};
 
 /// How far a tx can come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
@@ -79,7 +79,7 @@ impl Follow<'_> {
         let events: Vec<EventView> = view(page.get("events").unwrap_or(&Value::Null))?;
         for event in events.iter().skip(told) {
             let elapsed = format!("{:>7.2}s", self.started.elapsed().as_secs_f64());
-            println!("{}  {}", paint(Tone::Quiet, &elapsed), event_line(event));
+            say!("{}  {}", paint(Tone::Quiet, &elapsed), event_line(event));
         }
         Ok(events.len())
     }

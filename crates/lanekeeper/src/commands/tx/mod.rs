@@ -12,7 +12,7 @@ use super::print_json;
 use crate::amount;
 use crate::client::{Client, NodeArgs, TxView, view};
 use crate::failure::Failure;
-use crate::output::{Tone, paint, tx_details, tx_table};
+use crate::output::{Tone, paint, say, tx_details, tx_table};
 use follow::{Follow, Stage, finish};
 
 #[derive(Debug, Subcommand)]
@@ -169,7 +169,7 @@ async fn send(args: &SendArgs) -> Result<(), Failure> {
     });
     if !args.node.json && args.request_id.is_none() {
         // Said before the request leaves: if its answer is lost, this is what to repeat.
-        println!(
+        say!(
             "{}",
             paint(Tone::Quiet, &format!("request id {request_id}"))
         );
@@ -177,7 +177,7 @@ async fn send(args: &SendArgs) -> Result<(), Failure> {
     let sent = client.post("/api/v1/tx", &body(args, &request_id)).await?;
     let tx: TxView = view(&sent)?;
     if !args.node.json {
-        println!("{}", paint(Tone::Quiet, &format!("tx {}", tx.tx_id)));
+        say!("{}", paint(Tone::Quiet, &format!("tx {}", tx.tx_id)));
     }
     let last = args.wait.wait;
     let follow = Follow {
@@ -249,7 +249,7 @@ async fn get(args: &GetArgs) -> Result<(), Failure> {
     if args.node.json {
         print_json(&tx);
     } else {
-        print!("{}", tx_details(&view(&tx)?));
+        say!("{}", tx_details(&view(&tx)?));
     }
     Ok(())
 }
@@ -281,9 +281,9 @@ async fn list(args: &ListArgs) -> Result<(), Failure> {
         return Ok(());
     }
     let txs: Vec<TxView> = view(page.get("txs").unwrap_or(&Value::Null))?;
-    println!("{}", tx_table(&txs));
+    say!("{}", tx_table(&txs));
     if let Some(next) = page.get("next").and_then(Value::as_str) {
-        println!(
+        say!(
             "{}",
             paint(Tone::Quiet, &format!("more: add --cursor {next}"))
         );

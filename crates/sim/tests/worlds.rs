@@ -1,0 +1,63 @@
+//! Whole worlds: the same seed gives the same world, and no world breaks a promise.
+
+use sim::world::{Options, run};
+
+const CALM: Options = Options {
+    calm: true,
+    echo: false,
+};
+const STORMY: Options = Options {
+    calm: false,
+    echo: false,
+};
+
+#[test]
+fn the_same_seed_gives_the_same_trace() {
+    for seed in 1..=20 {
+        let (first, second) = (run(seed, STORMY), run(seed, STORMY));
+        let differs = first
+            .lines
+            .iter()
+            .zip(&second.lines)
+            .find(|(one, other)| one != other);
+        assert_eq!(differs, None, "seed {seed}");
+        assert_eq!(
+            (first.hash, first.lines.len()),
+            (second.hash, second.lines.len())
+        );
+        assert!(first.lines.len() > 50, "seed {seed}: something happened");
+    }
+    assert_ne!(run(1, STORMY).hash, run(2, STORMY).hash);
+}
+
+#[test]
+fn calm_worlds_keep_every_promise() {
+    for seed in 1..=20 {
+        assert_eq!(run(seed, CALM).violations, [] as [String; 0], "seed {seed}");
+    }
+}
+
+#[test]
+fn stormy_worlds_keep_every_promise() {
+    for seed in 1_000..1_040 {
+        assert_eq!(
+            run(seed, STORMY).violations,
+            [] as [String; 0],
+            "seed {seed}"
+        );
+    }
+}
+
+#[test]
+fn what_once_failed_does_not_fail_again() {
+    let regressions = include_str!("../regressions.txt");
+    let lines = regressions.lines().filter(|line| !line.starts_with('#'));
+    for seed in lines.filter_map(|line| line.split_whitespace().next()) {
+        let seed = seed.parse().expect("a line begins with its seed");
+        assert_eq!(
+            run(seed, STORMY).violations,
+            [] as [String; 0],
+            "seed {seed}"
+        );
+    }
+}

@@ -1,0 +1,83 @@
+//! Hot questions are walks along an index, however large the tables are.
+
+use domain::Time;
+use rusqlite::Connection;
+
+use super::migrations::migrate;
+use super::{events, lanes, rows, txs};
+
+/// How SQLite would answer, line by line.
+fn plan(conn: &Connection, sql: &str) -> Vec<String> {
+    let mut statement = conn.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();
+    let lines = statement.raw_query().mapped(|row| row.get(3));
+    lines.map(Result::unwrap).collect()
+}
+
+#[test]
+fn no_hot_question_scans_or_sorts_a_table() {
+    let mut conn = Connection::open_in_memory().unwrap();
+    migrate(&mut conn, Time(0)).unwrap();
+    let questions = [
+        (
+            "what is out",
+            lanes::IN_FLIGHT,
+            "managed_tx_open (lane_id=? AND signed=?)",
+        ),
+        (
+            "backlog",
+            lanes::BACKLOG,
+            "managed_tx_open (lane_id=? AND signed=? AND nonce>?)",
+        ),
+        ("waiting", lanes::QUEUED, "managed_tx_id (tx_id=?)"),
+        (
+            "held nonces",
+            lanes::OPEN_NONCES,
+            "COVERING INDEX managed_tx_open",
+        ),
+        (
+            "highest nonce",
+            lanes::HIGHEST_NONCE,
+            "COVERING INDEX managed_tx_nonce",
+        ),
+        (
+            "count of what is out",
+            lanes::COUNT_IN_FLIGHT,
+            "COVERING INDEX managed_tx_open",
+        ),
+        (
+            "lanes with work",
+            lanes::WITH_WORK,
+            "COVERING INDEX managed_tx_open (lane_id=?)",
+        ),
+        ("by id", txs::BY_ID, "managed_tx_id (tx_id=?)"),
+        (
+            "by key",
+            txs::BY_REQUEST,
+            "managed_tx_request (lane_id=? AND request_id=?)",
+        ),
+        ("by hash", txs::BY_HASH, "tx_attempt_hash (hash=?)"),
+        ("list", txs::PAGE, "managed_tx_id (tx_id<?)"),
+        ("attempts", rows::ATTEMPTS, "tx_attempt_tx (tx_id=?)"),
+        ("feed", events::PAGE, "INTEGER PRIMARY KEY (rowid>?)"),
+        (
+            "an event's turn",
+            events::TURN_OF_EVENT,
+            "lane_event_seq (lane_id=? AND first_seq<?)",
+        ),
+    ];
+    for (question, sql, expected) in questions {
+        let plan = plan(&conn, sql);
+        assert!(
+            plan.iter().any(|line| line.contains(expected)),
+            "{question}: {plan:#?}"
+        );
+        for line in plan {
+            // Lanes are few; everything else grows with every tx.
+            assert!(
+                !line.starts_with("SCAN") || line == "SCAN lane",
+                "{question}: {line}"
+            );
+            assert!(!line.contains("TEMP B-TREE"), "{question}: {line}");
+        }
+    }
+}
