@@ -47,7 +47,7 @@ pub(crate) fn root_cause(error: &dyn std::error::Error) -> String {
 }
 
 /// An error with all that caused it. A source whose words its parent already says is left out.
-fn with_sources(error: &dyn std::error::Error) -> String {
+pub(crate) fn with_sources(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut next = error.source();
     while let Some(source) = next {

@@ -77,6 +77,16 @@ pub(crate) async fn signer(config: &Config) -> Result<Arc<dyn Signer>, Failure> 
     Ok(Arc::new(signer))
 }
 
+/// What is wrong with each signer's key, as far as this machine can tell.
+pub(crate) fn signer_problems(config: &Config) -> Vec<String> {
+    let entries = config.signers.iter().enumerate();
+    let problems = entries.filter_map(|(at, signer)| {
+        let error = keys::load(vec![key_entry(signer)?]).err()?;
+        Some(format!("signer {}: {}", at + 1, crate::failure::with_sources(&error)))
+    });
+    problems.collect()
+}
+
 /// Where a key is. The check of the configuration leaves exactly one place for each signer.
 fn key_entry(signer: &sections::Signer) -> Option<KeyEntry> {
     let keystore = || {

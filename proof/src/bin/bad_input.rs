@@ -204,7 +204,8 @@ async fn configs(report: &mut Report) -> Outcome<u32> {
     let count = u32::try_from(broken.len())?;
     for (number, (text, says)) in broken.into_iter().enumerate() {
         let output = check(format!("broken-{number}.toml"), text.clone()).await?;
-        let shown = String::from_utf8_lossy(&output.stderr).into_owned();
+        let shown = [&output.stdout[..], &output.stderr[..]].concat();
+        let shown = String::from_utf8_lossy(&shown).into_owned();
         demand(!output.status.success(), format!("configuration {number} passes: {text}"))?;
         demand(shown.contains(says), format!("configuration {number} does not name {says}: {shown}"))?;
         demand(!shown.contains("panicked"), format!("configuration {number} panics: {shown}"))?;

@@ -6,6 +6,7 @@ use super::{load, print_json};
 use crate::cli::{ConfigCommand, ConfigLookArgs};
 use crate::config::{Config, Sources, environment, read_file};
 use crate::failure::Failure;
+use crate::open::signer_problems;
 use crate::output::{Columns, Tone, paint, say};
 
 pub(crate) fn run(command: &ConfigCommand) -> Result<(), Failure> {
@@ -30,7 +31,7 @@ fn check(args: &ConfigLookArgs) -> Result<(), Failure> {
         problems.iter().map(ToString::to_string).collect()
     };
     let (problems, warnings) = match &result {
-        Ok(config) => (Vec::new(), told(&config.warnings)),
+        Ok(config) => (signer_problems(config), told(&config.warnings)),
         Err(problems) => (told(problems), Vec::new()),
     };
     if args.json {
@@ -44,7 +45,7 @@ fn check(args: &ConfigLookArgs) -> Result<(), Failure> {
             say!("{} {warning}", paint(Tone::Busy, "warning"));
         }
     }
-    let Ok(config) = result else {
+    let (Ok(config), true) = (result, problems.is_empty()) else {
         let count = problems.len();
         let noun = if count == 1 { "problem" } else { "problems" };
         return Err(Failure::Usage(format!(

@@ -162,7 +162,7 @@ impl Miner {
         loop {
             let message = match look_again_in {
                 Some(pause) => inbox.recv_timeout(pause),
-                None => inbox.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                None => inbox.recv().map_err(RecvTimeoutError::from),
             };
             match message {
                 Ok(Message::Bell) => self.bell_rung.store(false, Ordering::Release),

@@ -57,25 +57,39 @@ pub(in crate::devchain) enum Refusal {
     )]
     Funds { balance: U256, cost: U256 },
     #[error(
-        "insufficient funds for gas * price + value: balance {balance}, \
-         queued cost {queued}, tx cost {cost}, overshot {overshot}"
+        "insufficient funds for gas * price + value: balance {}, queued cost {}, tx cost {}, \
+         overshot {}", .0.balance, .0.queued, .0.more, .0.overshot
     )]
-    FundsQueued {
-        balance: U256,
-        queued: U256,
-        cost: U256,
-        overshot: U256,
-    },
+    FundsQueued(Box<Overdraft>),
     #[error(
-        "insufficient funds for gas * price + value: balance {balance}, \
-         queued cost {queued}, tx bumped {bump}, overshot {overshot}"
+        "insufficient funds for gas * price + value: balance {}, queued cost {}, tx bumped {}, \
+         overshot {}", .0.balance, .0.queued, .0.more, .0.overshot
     )]
-    FundsBumped {
-        balance: U256,
-        queued: U256,
-        bump: U256,
-        overshot: U256,
-    },
+    FundsBumped(Box<Overdraft>),
     #[error("txpool is full")]
     Full,
+}
+
+/// A balance that covers a sender's pending txs, but not one more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::devchain) struct Overdraft {
+    pub(super) balance: U256,
+    pub(super) queued: U256,
+    pub(super) more: U256,
+    pub(super) overshot: U256,
+}
+
+impl Overdraft {
+    pub(super) fn check(balance: U256, queued: U256, more: U256) -> Result<(), Box<Self>> {
+        let overshot = queued.saturating_add(more).saturating_sub(balance);
+        if overshot.is_zero() {
+            return Ok(());
+        }
+        Err(Box::new(Self {
+            balance,
+            queued,
+            more,
+            overshot,
+        }))
+    }
 }

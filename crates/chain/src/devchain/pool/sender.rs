@@ -7,6 +7,7 @@ use std::sync::Arc;
 use alloy_primitives::U256;
 
 use super::Refusal;
+use super::refusal::Overdraft;
 use crate::devchain::state::Account;
 use crate::devchain::transaction::SignedTx;
 
@@ -97,27 +98,9 @@ impl Sender {
         match replaced.filter(|_| nonce < self.executable_end) {
             Some(old) => {
                 let bump = cost.saturating_sub(old.cost);
-                let overshot = queued.saturating_add(bump).saturating_sub(balance);
-                if !overshot.is_zero() {
-                    return Err(Refusal::FundsBumped {
-                        balance,
-                        queued,
-                        bump,
-                        overshot,
-                    });
-                }
+                Overdraft::check(balance, queued, bump).map_err(Refusal::FundsBumped)?;
             }
-            None => {
-                let overshot = queued.saturating_add(cost).saturating_sub(balance);
-                if !overshot.is_zero() {
-                    return Err(Refusal::FundsQueued {
-                        balance,
-                        queued,
-                        cost,
-                        overshot,
-                    });
-                }
-            }
+            None => Overdraft::check(balance, queued, cost).map_err(Refusal::FundsQueued)?,
         }
         match replaced {
             Some(old) if !outbids(tx, &old.tx) => Err(Refusal::ReplacementUnderpriced),

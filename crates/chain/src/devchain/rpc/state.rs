@@ -15,7 +15,7 @@ use crate::devchain::store::{BlockRow, View};
 pub(super) fn call(chain: &Inner, method: &str, params: &Params) -> Option<Answer> {
     Some(match method {
         "eth_getBalance" => at_head(chain, params, 1, |view, address| {
-            Ok(json(&view.account(address)?.unwrap_or_default().balance)?)
+            json(&view.account(address)?.unwrap_or_default().balance)
         }),
         "eth_getCode" => at_head(chain, params, 1, |view, address| {
             let account = view.account(address)?.unwrap_or_default();

@@ -208,10 +208,10 @@ impl<'c> View<'c> {
         read: impl FnOnce(&Row<'_>) -> Result<T, StoreError>,
     ) -> Result<Option<T>, StoreError> {
         let mut statement = self.connection.prepare_cached(query)?;
-        Ok(statement
+        let row = statement
             .query_row(params, |row| Ok(read(row)))
-            .optional()?
-            .transpose()?)
+            .optional()?;
+        row.transpose()
     }
 
     fn rows<T>(
