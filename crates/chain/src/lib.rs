@@ -2,7 +2,7 @@
 //! errors, keys; and the dev chain.
 
 pub mod classify;
+pub mod devchain;
 pub mod envelope;
 pub mod keys;
-pub mod devchain;
 pub mod rpc;

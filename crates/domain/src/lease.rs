@@ -95,6 +95,12 @@ impl Trust {
     pub fn holds(&self, now: Moment) -> bool {
         now < self.until
     }
+
+    /// For how long bytes may still leave.
+    #[must_use]
+    pub fn left(&self, now: Moment) -> Duration {
+        self.until.since(now)
+    }
 }
 
 impl LeaseTerms {

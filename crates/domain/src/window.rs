@@ -98,19 +98,27 @@ impl Depth {
     }
 }
 
-/// The nonces from `floor` to `cursor` that nobody holds: the chain waits for each of them.
+/// The nonces from `floor` to `cursor` that nobody holds: the chain waits for each of them. `None` when
+/// there are more than `max`: then the floor is not to be believed.
 ///
 /// `held` are the ranges of nonces that txs of ours hold, in order.
 #[must_use]
-pub fn gaps(floor: Nonce, cursor: Nonce, held: &[Range<u64>]) -> BTreeSet<Nonce> {
+pub fn gaps(
+    floor: Nonce,
+    cursor: Nonce,
+    held: &[Range<u64>],
+    max: u64,
+) -> Option<BTreeSet<Nonce>> {
     let mut gaps = BTreeSet::new();
+    let mut left = max;
     let mut next = floor.0;
-    for range in held {
-        gaps.extend((next..range.start.min(cursor.0)).map(Nonce));
-        next = next.max(range.end);
+    for end in held.iter().chain([&(cursor.0..cursor.0)]) {
+        let until = end.start.min(cursor.0);
+        left = left.checked_sub(until.saturating_sub(next))?;
+        gaps.extend((next..until).map(Nonce));
+        next = next.max(end.end);
     }
-    gaps.extend((next..cursor.0).map(Nonce));
-    gaps
+    Some(gaps)
 }
 
 #[cfg(test)]
@@ -128,7 +136,10 @@ mod tests {
             let ranges: Vec<Range<u64>> = held.iter().map(|n| *n..*n + 1).collect();
             let naive: BTreeSet<Nonce> =
                 (floor..cursor).filter(|n| !held.contains(n)).map(Nonce).collect();
-            prop_assert_eq!(gaps(Nonce(floor), Nonce(cursor), &ranges), naive);
+            let count = naive.len() as u64;
+            let found = |max| gaps(Nonce(floor), Nonce(cursor), &ranges, max);
+            prop_assert_eq!(found(count), Some(naive));
+            prop_assert!(count == 0 || found(count - 1).is_none());
         }
     }
 

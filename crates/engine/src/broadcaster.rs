@@ -76,20 +76,34 @@ pub(crate) fn hand_over(core: &Arc<Core>, lane: LaneKey, epoch: u64, outgoing: V
 async fn send_all(core: &Core, lane: LaneKey) {
     let part = core.chain(lane.chain_id);
     while let Some((epoch, batch)) = core.outbox.take(lane) {
-        let now = core.ports.clock.moment();
-        let outcomes = if core.leases.may_send(lane, now) {
-            let outcomes = part.chain.send(&batch).await;
-            assert_eq!(outcomes.len(), batch.len(), "the chain answers every envelope");
-            part.sent_bell.notify_one();
-            outcomes
-        } else {
-            vec![SendOutcome::NotSent(now); batch.len()]
-        };
+        let outcomes = send(core, lane, &batch).await;
+        part.sent_bell.notify_one();
         let inputs = batch.into_iter().zip(outcomes).map(|(bytes, outcome)| {
             counter!("lanekeeper_tx_submit_total", "result" => word(&outcome)).increment(1);
             Input::Sent { hash: bytes.hash, nonce: bytes.nonce, outcome }
         });
         core.give(lane, epoch, inputs.collect()).await;
+    }
+}
+
+/// Sends while the lease can be trusted, and not a byte longer: dropping the send closes its connection.
+async fn send(core: &Core, lane: LaneKey, batch: &[Outgoing]) -> Vec<SendOutcome> {
+    let clock = &core.ports.clock;
+    let now = clock.moment();
+    let allowed = core.leases.may_send_for(lane, now);
+    if allowed.is_zero() {
+        return vec![SendOutcome::NotSent(now); batch.len()];
+    }
+    tokio::select! {
+        biased;
+        outcomes = core.chain(lane.chain_id).chain.send(batch) => {
+            assert_eq!(outcomes.len(), batch.len(), "the chain answers every envelope");
+            outcomes
+        }
+        () = clock.sleep(allowed) => {
+            let why = "the lease could not be trusted any longer while it was sent";
+            vec![SendOutcome::Unknown(why.into()); batch.len()]
+        }
     }
 }
 

@@ -35,10 +35,10 @@ impl Leases {
         self.held.lock().expect("nothing panics while it holds this lock")
     }
 
-    /// Whether bytes of this lane may leave now. The chain cannot check a fence, so this is asked
-    /// immediately before every send.
-    pub(crate) fn may_send(&self, lane: LaneKey, now: Moment) -> bool {
-        self.lock().get(&lane).is_some_and(|held| held.trust.holds(now))
+    /// For how long bytes of this lane may leave from now on; zero when they may not. The chain cannot
+    /// check a fence, so this is asked immediately before every send, and the send ends with it.
+    pub(crate) fn may_send_for(&self, lane: LaneKey, now: Moment) -> Duration {
+        self.lock().get(&lane).map_or(Duration::ZERO, |held| held.trust.left(now))
     }
 
     pub(crate) fn forget(&self, lane: LaneKey) {

@@ -38,6 +38,8 @@ pub enum DevChainError {
     },
     #[error("dev chain configuration: {0}")]
     Config(&'static str),
+    #[error("dev chain cannot start its miner")]
+    Thread(#[source] std::io::Error),
     #[error("dev chain store")]
     Store(#[from] StoreError),
 }

@@ -57,6 +57,7 @@ async fn unknown_methods_and_bad_arguments_are_told_apart() {
         ("eth_getBalance", json!([BOB, "newest"])),
         ("eth_getTransactionReceipt", json!(["0x12"])),
         ("eth_getBlockByNumber", json!(["0x1", "yes"])),
+        ("eth_getBlockByHash", json!(["0x1", false])),
         ("eth_getBlockByNumber", json!(["0x1", true, 3])),
         ("eth_call", json!([{"to": "nobody"}])),
         (

@@ -11,7 +11,7 @@ use crate::{
 
 use super::{
     ChainNonces, ChainQuery, Effect, FinalBlock, Known, Lane, RECEIPTS_MAX, Receipt, Slot, Stage,
-    Step,
+    Step, Unsettled,
 };
 
 impl Lane {
@@ -349,11 +349,8 @@ impl Lane {
         self.chain = Some(Known { nonces, at: now });
         if let Some(unsettled) = self.unsettled.take() {
             let was_used = self.next_nonce > Nonce(0);
-            let floor = nonces.latest.max(unsettled.consumed_below);
-            // What was given up since the lane was read is a gap already.
-            let found = gaps(floor, unsettled.next_nonce, &unsettled.held);
-            self.gaps.extend(found.into_iter().map(|gap| (gap, now)));
             self.raise_cursor(nonces, was_used, now, step);
+            self.find_gaps(unsettled, nonces, now);
         } else {
             self.raise_cursor(nonces, true, now, step);
         }
@@ -364,6 +361,27 @@ impl Lane {
         self.check_what_may_be_mined(nonces.latest, step);
         if is_first {
             self.send_all_again(nonces.latest, step);
+        }
+    }
+
+    /// The nonces below the cursor that nobody holds and the chain waits for. More of them than a
+    /// credible jump means that the node is far behind, or that this is another chain: not one of them
+    /// is dealt, and the next answer decides anew.
+    fn find_gaps(&mut self, unsettled: Unsettled, nonces: ChainNonces, now: Time) {
+        let floor = nonces.latest.max(unsettled.consumed_below);
+        let (cursor, max) = (unsettled.next_nonce, self.rules.max_chain_jump);
+        match gaps(floor, cursor, &unsettled.held, max) {
+            // What was given up since the lane was read is a gap already.
+            Some(found) => self.gaps.extend(found.into_iter().map(|gap| (gap, now))),
+            None => {
+                self.halted = Some(format!(
+                    "the chain says that nonce {} is next, but our cursor is {cursor} and more than \
+                     nonce.maxChainJump ({max}) of those between are in no tx of ours: check that the \
+                     node is in sync and serves the right chain",
+                    nonces.latest
+                ));
+                self.unsettled = Some(unsettled);
+            }
         }
     }
 

@@ -15,7 +15,7 @@ use alloy_primitives::{Address, B256, U256};
 use rusqlite::Connection;
 
 pub(super) use self::reorg::ReorgOrder;
-use super::error::StoreError;
+use super::error::{DevChainError, StoreError};
 use super::limits;
 use super::node::Node;
 use super::state::StateCache;
@@ -75,9 +75,11 @@ pub(super) struct MinerHandle {
 
 impl MinerHandle {
     pub(super) fn ring(&self) {
-        if !self.bell_rung.swap(true, Ordering::AcqRel) {
-            // A full channel needs no bell: the miner looks at the pool after every message.
-            self.messages.try_send(Message::Bell).ok();
+        let is_first = !self.bell_rung.swap(true, Ordering::AcqRel);
+        if is_first && self.messages.try_send(Message::Bell).is_err() {
+            // A full channel needs no bell, the miner looks at the pool after every message; but
+            // the next caller must be free to ring again.
+            self.bell_rung.store(false, Ordering::Release);
         }
     }
 
@@ -127,7 +129,7 @@ impl Miner {
         connection: Connection,
         mining: Mining,
         heartbeat: Option<Duration>,
-    ) -> Result<MinerHandle, StoreError> {
+    ) -> Result<MinerHandle, DevChainError> {
         let view = View::new(&connection);
         let (head, last_id) = (view.head()?, view.last_block_id()?);
         let (messages, inbox) = sync_channel(limits::COMMANDS_MAX);
@@ -149,7 +151,7 @@ impl Miner {
         let thread = std::thread::Builder::new()
             .name("devchain-miner".to_owned())
             .spawn(move || miner.run(&inbox))
-            .expect("the operating system has a thread for us");
+            .map_err(DevChainError::Thread)?;
         Ok(MinerHandle {
             messages,
             bell_rung,

@@ -25,7 +25,12 @@ pub(super) fn call(chain: &Inner, method: &str, params: &Params) -> Option<Answe
         "eth_accounts" => json::<[Value; 0]>(&[]),
         "web3_clientVersion" => json(concat!("lanekeeper-devchain/", env!("CARGO_PKG_VERSION"))),
         "eth_blockNumber" => block_number(chain),
-        "eth_getBlockByNumber" | "eth_getBlockByHash" => block(chain, params),
+        "eth_getBlockByNumber" => params
+            .required::<BlockNumberOrTag>(0)
+            .and_then(|tag| block(chain, tag.into(), params)),
+        "eth_getBlockByHash" => params
+            .hash(0)
+            .and_then(|hash| block(chain, hash.into(), params)),
         "eth_getBlockReceipts" => block_receipts(chain, params),
         "eth_getTransactionByHash" => transaction(chain, params),
         "eth_getTransactionReceipt" => receipt(chain, params),
@@ -41,9 +46,8 @@ fn block_number(chain: &Inner) -> Answer {
     json(&U64::from(number))
 }
 
-fn block(chain: &Inner, params: &Params) -> Answer {
+fn block(chain: &Inner, id: BlockId, params: &Params) -> Answer {
     params.at_most(2)?;
-    let id: BlockId = params.required(0)?;
     let full = params.optional(1)?.unwrap_or(false);
     if id.is_pending() {
         return pending_block(chain, full);

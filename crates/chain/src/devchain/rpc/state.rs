@@ -63,6 +63,7 @@ fn at_head(
 }
 
 fn transaction_count(chain: &Inner, params: &Params) -> Answer {
+    params.at_most(2)?;
     let pending = if params.block(1)?.is_pending() {
         chain.node.pool().next_nonce(params.required(0)?)
     } else {
