@@ -29,14 +29,22 @@ pub fn random_address() -> String {
 
 fn client() -> Outcome<Client> {
     // A second installation of the provider is refused, and the first one serves.
-    rustls::crypto::ring::default_provider().install_default().ok();
-    Ok(Client::builder().timeout(Duration::from_secs(150)).no_proxy().build()?)
+    rustls::crypto::ring::default_provider()
+        .install_default()
+        .ok();
+    Ok(Client::builder()
+        .timeout(Duration::from_secs(150))
+        .no_proxy()
+        .build()?)
 }
 
 impl Api {
     /// At this address.
     pub fn new(url: String) -> Outcome<Self> {
-        Ok(Self { url, http: client()? })
+        Ok(Self {
+            url,
+            http: client()?,
+        })
     }
 
     /// Its address.
@@ -67,7 +75,8 @@ impl Api {
 
     /// Posts a tx.
     pub async fn create(&self, body: Value, query: &str) -> Outcome<(StatusCode, Value)> {
-        self.call(Method::POST, &format!("/api/v1/tx{query}"), Some(body)).await
+        self.call(Method::POST, &format!("/api/v1/tx{query}"), Some(body))
+            .await
     }
 
     /// Posts raw bytes, whatever they are.
@@ -78,9 +87,16 @@ impl Api {
         body: Vec<u8>,
     ) -> Outcome<(StatusCode, String, Value)> {
         let request = self.http.post(format!("{}{path}", self.url));
-        let answer = request.header("content-type", content_type).body(body).send().await?;
+        let answer = request
+            .header("content-type", content_type)
+            .body(body)
+            .send()
+            .await?;
         let status = answer.status();
-        let kind = answer.headers().get("content-type").and_then(|kind| kind.to_str().ok());
+        let kind = answer
+            .headers()
+            .get("content-type")
+            .and_then(|kind| kind.to_str().ok());
         let kind = kind.unwrap_or_default().to_owned();
         Ok((status, kind, answer.json().await.unwrap_or(Value::Null)))
     }
@@ -90,9 +106,15 @@ impl Api {
         let mut txs = Vec::new();
         let mut cursor: Option<String> = None;
         loop {
-            let after = cursor.as_ref().map(|c| format!("&cursor={c}")).unwrap_or_default();
+            let after = cursor
+                .as_ref()
+                .map(|c| format!("&cursor={c}"))
+                .unwrap_or_default();
             let (status, page) = self.get(&format!("/api/v1/tx?limit=1000{after}")).await?;
-            crate::demand(status == StatusCode::OK, format!("list answered {status}: {page}"))?;
+            crate::demand(
+                status == StatusCode::OK,
+                format!("list answered {status}: {page}"),
+            )?;
             txs.extend(page["txs"].as_array().cloned().unwrap_or_default());
             match page["next"].as_str() {
                 Some(next) => cursor = Some(next.to_owned()),
@@ -105,7 +127,10 @@ impl Api {
 impl Chain {
     /// At this address.
     pub fn new(url: String) -> Outcome<Self> {
-        Ok(Self { url, http: client()? })
+        Ok(Self {
+            url,
+            http: client()?,
+        })
     }
 
     /// Its address.
@@ -116,7 +141,14 @@ impl Chain {
     /// A JSON-RPC call.
     pub async fn call(&self, method: &str, params: Value) -> Outcome<Value> {
         let body = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params});
-        let answer: Value = self.http.post(&self.url).json(&body).send().await?.json().await?;
+        let answer: Value = self
+            .http
+            .post(&self.url)
+            .json(&body)
+            .send()
+            .await?
+            .json()
+            .await?;
         match answer.get("error") {
             Some(error) if !error.is_null() => Err(format!("{method}: {error}").into()),
             _ => Ok(answer["result"].clone()),
@@ -131,8 +163,14 @@ impl Chain {
             let body: Vec<Value> = numbered
                 .map(|(id, params)| json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}))
                 .collect();
-            let answers: Vec<Value> =
-                self.http.post(&self.url).json(&body).send().await?.json().await?;
+            let answers: Vec<Value> = self
+                .http
+                .post(&self.url)
+                .json(&body)
+                .send()
+                .await?
+                .json()
+                .await?;
             let mut sorted = answers;
             sorted.sort_by_key(|answer| answer["id"].as_u64());
             for answer in sorted {
@@ -145,18 +183,30 @@ impl Chain {
 
     /// Wei of an account.
     pub async fn balance(&self, address: &str) -> Outcome<U256> {
-        number(&self.call("eth_getBalance", json!([address, "latest"])).await?)
+        number(
+            &self
+                .call("eth_getBalance", json!([address, "latest"]))
+                .await?,
+        )
     }
 
     /// Wei of many accounts.
     pub async fn balances(&self, addresses: &[String]) -> Outcome<Vec<U256>> {
         let params: Vec<Value> = addresses.iter().map(|a| json!([a, "latest"])).collect();
-        self.call_many("eth_getBalance", &params).await?.iter().map(number).collect()
+        self.call_many("eth_getBalance", &params)
+            .await?
+            .iter()
+            .map(number)
+            .collect()
     }
 
     /// The account's next nonce.
     pub async fn nonce(&self, address: &str) -> Outcome<u64> {
-        let nonce = number(&self.call("eth_getTransactionCount", json!([address, "latest"])).await?)?;
+        let nonce = number(
+            &self
+                .call("eth_getTransactionCount", json!([address, "latest"]))
+                .await?,
+        )?;
         Ok(u64::try_from(nonce)?)
     }
 }

@@ -39,7 +39,11 @@ where
 
 /// Fails the proof with a message when a condition does not hold.
 pub fn demand(holds: bool, message: impl Into<String>) -> Outcome<()> {
-    if holds { Ok(()) } else { Err(message.into().into()) }
+    if holds {
+        Ok(())
+    } else {
+        Err(message.into().into())
+    }
 }
 
 /// Says what is being done.
@@ -51,5 +55,6 @@ pub fn say(text: impl AsRef<str>) {
 pub fn flag(name: &str, default: &str) -> String {
     let args: Vec<String> = std::env::args().collect();
     let at = args.iter().position(|arg| arg == &format!("--{name}"));
-    at.and_then(|at| args.get(at + 1).cloned()).unwrap_or_else(|| default.into())
+    at.and_then(|at| args.get(at + 1).cloned())
+        .unwrap_or_else(|| default.into())
 }

@@ -42,7 +42,10 @@ pub struct Server {
 pub fn binary() -> PathBuf {
     let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    target.unwrap_or_else(|| root.join("target")).join("release").join("lanekeeper")
+    target
+        .unwrap_or_else(|| root.join("target"))
+        .join("release")
+        .join("lanekeeper")
 }
 
 /// A port that was free a moment ago.
@@ -53,14 +56,26 @@ pub fn free_port() -> Outcome<u16> {
 /// Runs a command of the binary to its end.
 pub async fn run(args: &[&str], env: &[(&str, &str)]) -> Outcome<Output> {
     let mut command = Command::new(binary());
-    command.args(args).envs(env.iter().copied()).stdin(Stdio::null()).kill_on_drop(true);
+    command
+        .args(args)
+        .envs(env.iter().copied())
+        .stdin(Stdio::null())
+        .kill_on_drop(true);
     Ok(tokio::time::timeout(Duration::from_secs(180), command.output()).await??)
 }
 
 /// The first lines of a command that never ends by itself.
-pub async fn first_lines(args: &[&str], env: &[(&str, &str)], count: usize) -> Outcome<Vec<String>> {
+pub async fn first_lines(
+    args: &[&str],
+    env: &[(&str, &str)],
+    count: usize,
+) -> Outcome<Vec<String>> {
     let mut command = Command::new(binary());
-    command.args(args).envs(env.iter().copied()).stdin(Stdio::null()).stdout(Stdio::piped());
+    command
+        .args(args)
+        .envs(env.iter().copied())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped());
     let mut child = command.kill_on_drop(true).spawn()?;
     let stdout = child.stdout.take().ok_or("the process has no stdout")?;
     let mut lines = BufReader::new(stdout).lines();
@@ -76,13 +91,19 @@ impl Server {
     /// Starts `lanekeeper dev` on free ports and waits until it is ready.
     pub async fn dev(options: &Options) -> Outcome<Self> {
         let mut command = Command::new(binary());
-        command.arg("dev").arg("--json").arg("--dir").arg(&options.dir);
+        command
+            .arg("dev")
+            .arg("--json")
+            .arg("--dir")
+            .arg(&options.dir);
         command.arg("--port").arg(free_port()?.to_string());
         match &options.chain_url {
             Some(url) => command.arg("--chain-url").arg(url),
             None => command.arg("--chain-port").arg(free_port()?.to_string()),
         };
-        command.args(&options.args).envs(options.env.iter().cloned());
+        command
+            .args(&options.args)
+            .envs(options.env.iter().cloned());
         Self::start(command).await
     }
 
@@ -90,7 +111,10 @@ impl Server {
     pub async fn devchain(dir: &Path, args: &[&str]) -> Outcome<Self> {
         let mut command = Command::new(binary());
         command.arg("devchain").arg("--json").arg("--dir").arg(dir);
-        command.arg("--port").arg(free_port()?.to_string()).args(args);
+        command
+            .arg("--port")
+            .arg(free_port()?.to_string())
+            .args(args);
         Self::start(command).await
     }
 
@@ -99,7 +123,10 @@ impl Server {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::inherit())
-            .env("RUST_LOG", std::env::var("RUST_LOG").unwrap_or_else(|_| "error".into()))
+            .env(
+                "RUST_LOG",
+                std::env::var("RUST_LOG").unwrap_or_else(|_| "error".into()),
+            )
             .kill_on_drop(true)
             .spawn()?;
         let stdout = child.stdout.take().ok_or("the process has no stdout")?;
@@ -112,7 +139,10 @@ impl Server {
             .map_err(|error| format!("the ready line is not JSON ({error}): {line}"))?;
         let text = |key: &str| ready[key].as_str().unwrap_or_default().to_owned();
         let accounts = ready["accounts"].as_array().map(|accounts| {
-            accounts.iter().filter_map(|account| Some(account.as_str()?.to_owned())).collect()
+            accounts
+                .iter()
+                .filter_map(|account| Some(account.as_str()?.to_owned()))
+                .collect()
         });
         Ok(Self {
             child,
@@ -138,8 +168,15 @@ impl Server {
     pub fn resident_kib(&self) -> Outcome<u64> {
         let pid = self.pid().ok_or("the process has ended")?;
         let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
-        let line = status.lines().find(|line| line.starts_with("VmRSS:")).ok_or("no VmRSS")?;
-        Ok(line.split_whitespace().nth(1).ok_or("VmRSS has no value")?.parse()?)
+        let line = status
+            .lines()
+            .find(|line| line.starts_with("VmRSS:"))
+            .ok_or("no VmRSS")?;
+        Ok(line
+            .split_whitespace()
+            .nth(1)
+            .ok_or("VmRSS has no value")?
+            .parse()?)
     }
 
     /// Whether it still runs.

@@ -16,7 +16,10 @@ pub struct Report {
 impl Report {
     /// A report with nothing in it yet.
     pub fn new(name: &'static str) -> Self {
-        Self { name, facts: Map::new() }
+        Self {
+            name,
+            facts: Map::new(),
+        }
     }
 
     /// Writes a fact down and says it.
@@ -27,7 +30,10 @@ impl Report {
     }
 
     /// Prints the figure last, writes JSON, and turns the outcome into an exit code.
-    #[expect(clippy::print_stdout, reason = "the figure is the last line of a proof")]
+    #[expect(
+        clippy::print_stdout,
+        reason = "the figure is the last line of a proof"
+    )]
     pub fn close(mut self, outcome: Outcome<String>) -> ExitCode {
         let (holds, figure) = match outcome {
             Ok(figure) => (true, figure),
@@ -39,11 +45,20 @@ impl Report {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("out");
         let file = folder.join(format!("{}.json", self.name));
         let text = format!("{:#}\n", Value::Object(self.facts));
-        if let Err(error) = std::fs::create_dir_all(&folder).and_then(|()| std::fs::write(&file, text)) {
-            println!("the report could not be written to {}: {error}", file.display());
+        if let Err(error) =
+            std::fs::create_dir_all(&folder).and_then(|()| std::fs::write(&file, text))
+        {
+            println!(
+                "the report could not be written to {}: {error}",
+                file.display()
+            );
         }
         let verdict = if holds { "HOLDS" } else { "FAILS" };
         println!("{verdict} {}: {figure}", self.name);
-        if holds { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+        if holds {
+            ExitCode::SUCCESS
+        } else {
+            ExitCode::FAILURE
+        }
     }
 }

@@ -21,8 +21,13 @@ pub enum AttemptKind {
 
 impl AttemptKind {
     /// Every kind, in the order of their stored numbers.
-    pub const ALL: [Self; 5] =
-        [Self::Original, Self::Bump, Self::Cancel, Self::Replace, Self::Filler];
+    pub const ALL: [Self; 5] = [
+        Self::Original,
+        Self::Bump,
+        Self::Cancel,
+        Self::Replace,
+        Self::Filler,
+    ];
 
     /// The word used in SQL, JSON and docs.
     #[must_use]

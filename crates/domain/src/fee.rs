@@ -53,7 +53,11 @@ pub const REPLACEMENT_PERCENT_MIN: u128 = 10;
 
 impl FeeRules {
     /// No floor, no cap.
-    pub const OPEN: Self = Self { legacy: false, floor: 0, cap: u128::MAX };
+    pub const OPEN: Self = Self {
+        legacy: false,
+        floor: 0,
+        cap: u128::MAX,
+    };
 
     /// The fees for a payload: its own where it names them, the chain's quote where it does not.
     ///
@@ -67,12 +71,17 @@ impl FeeRules {
         let base = quote.base_fee.unwrap_or(0);
         if legacy {
             let quoted = self.clamp(base.saturating_mul(2).saturating_add(quote.tip));
-            return Fees::Legacy { gas_price: payload.gas_price.unwrap_or(quoted) };
+            return Fees::Legacy {
+                gas_price: payload.gas_price.unwrap_or(quoted),
+            };
         }
         let tip = payload.max_priority_fee_per_gas.unwrap_or(quote.tip);
         let quoted = self.clamp(base.saturating_mul(2).saturating_add(tip));
         let max_fee = payload.max_fee_per_gas.unwrap_or(quoted);
-        Fees::Eip1559 { max_fee, max_priority_fee: tip.min(max_fee) }
+        Fees::Eip1559 {
+            max_fee,
+            max_priority_fee: tip.min(max_fee),
+        }
     }
 
     fn clamp(&self, wei: u128) -> u128 {
@@ -103,17 +112,27 @@ impl Fees {
                     return Bumped::CapBinds;
                 }
                 let wanted = least.max(base.saturating_mul(2).saturating_add(quote.tip));
-                Bumped::Raised(Self::Legacy { gas_price: wanted.min(cap) })
+                Bumped::Raised(Self::Legacy {
+                    gas_price: wanted.min(cap),
+                })
             }
-            Self::Eip1559 { max_fee, max_priority_fee } => {
+            Self::Eip1559 {
+                max_fee,
+                max_priority_fee,
+            } => {
                 let least = raised(max_fee, percent);
                 let tip_least = raised(max_priority_fee, percent);
                 if least > cap || tip_least > cap {
                     return Bumped::CapBinds;
                 }
                 let tip = tip_least.max(quote.tip).min(cap);
-                let wanted = least.max(base.saturating_mul(2).saturating_add(tip)).min(cap);
-                Bumped::Raised(Self::Eip1559 { max_fee: wanted.max(tip), max_priority_fee: tip })
+                let wanted = least
+                    .max(base.saturating_mul(2).saturating_add(tip))
+                    .min(cap);
+                Bumped::Raised(Self::Eip1559 {
+                    max_fee: wanted.max(tip),
+                    max_priority_fee: tip,
+                })
             }
         }
     }
@@ -138,7 +157,10 @@ mod tests {
     fn fields(fees: Fees) -> Vec<u128> {
         match fees {
             Fees::Legacy { gas_price } => vec![gas_price],
-            Fees::Eip1559 { max_fee, max_priority_fee } => vec![max_fee, max_priority_fee],
+            Fees::Eip1559 {
+                max_fee,
+                max_priority_fee,
+            } => vec![max_fee, max_priority_fee],
         }
     }
 

@@ -66,7 +66,10 @@ impl HeaderChain {
     /// An empty view that keeps the newest `keep` headers.
     #[must_use]
     pub fn new(keep: usize) -> Self {
-        Self { headers: VecDeque::new(), keep: keep.max(1) }
+        Self {
+            headers: VecDeque::new(),
+            keep: keep.max(1),
+        }
     }
 
     /// The newest header.
@@ -105,7 +108,8 @@ impl HeaderChain {
     pub fn adopt(&mut self, branch: &[Header]) -> Result<Adopted, NotLinked> {
         let first = branch.first().ok_or(NotLinked::Broken)?;
         let linked = branch.windows(2).all(|pair| {
-            pair[1].parent_hash == pair[0].hash && pair[0].number.checked_add(1) == Some(pair[1].number)
+            pair[1].parent_hash == pair[0].hash
+                && pair[0].number.checked_add(1) == Some(pair[1].number)
         });
         if !linked {
             return Err(NotLinked::Broken);
@@ -146,9 +150,9 @@ impl HeaderChain {
     #[must_use]
     pub fn standing(&self, number: u64, hash: B256) -> Standing {
         match (self.at(number), self.tip()) {
-            (Some(held), Some(tip)) if held.hash == hash => {
-                Standing::On { above: tip.number.saturating_sub(number) }
-            }
+            (Some(held), Some(tip)) if held.hash == hash => Standing::On {
+                above: tip.number.saturating_sub(number),
+            },
             (Some(_), _) => Standing::Replaced,
             (None, _) => Standing::Outside,
         }
@@ -193,7 +197,12 @@ mod tests {
         fn grow(&mut self, parent: usize) -> Header {
             let on = self.blocks[parent % self.blocks.len()];
             let hash = B256::left_padding_from(&(self.blocks.len() as u64 + 1).to_be_bytes());
-            let header = Header { number: on.number + 1, hash, parent_hash: on.hash, timestamp: 0 };
+            let header = Header {
+                number: on.number + 1,
+                hash,
+                parent_hash: on.hash,
+                timestamp: 0,
+            };
             self.blocks.push(header);
             header
         }

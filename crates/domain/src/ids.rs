@@ -30,7 +30,11 @@ impl Nonce {
     /// The nonce after this one.
     #[must_use]
     pub fn next(self) -> Self {
-        Self(self.0.checked_add(1).expect("an account never sends 2^64 transactions"))
+        Self(
+            self.0
+                .checked_add(1)
+                .expect("an account never sends 2^64 transactions"),
+        )
     }
 
     /// How many nonces lie from `self` (inclusive) to `end` (exclusive); 0 when `end` is not above.
@@ -48,7 +52,11 @@ impl Token {
     /// The token of the next keeper.
     #[must_use]
     pub fn next(self) -> Self {
-        Self(self.0.checked_add(1).expect("a lane never changes hands 2^64 times"))
+        Self(
+            self.0
+                .checked_add(1)
+                .expect("a lane never changes hands 2^64 times"),
+        )
     }
 }
 

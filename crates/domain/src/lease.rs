@@ -59,14 +59,20 @@ impl Lease {
         now: Time,
         skew: Duration,
     ) -> Decision {
-        let Some(held) = held else { return Decision::Insert };
+        let Some(held) = held else {
+            return Decision::Insert;
+        };
         if held.owner == *asker {
             if held.incarnation != incarnation || held.expires_at.plus(skew) <= now {
                 return Decision::TakeOver;
             }
             return Decision::Renew;
         }
-        if held.expires_at.plus(skew) <= now { Decision::TakeOver } else { Decision::NotKeeper }
+        if held.expires_at.plus(skew) <= now {
+            Decision::TakeOver
+        } else {
+            Decision::NotKeeper
+        }
     }
 }
 
@@ -80,8 +86,13 @@ impl Trust {
     /// A lease of `duration` that was asked for at `asked_at` (read before the question left).
     #[must_use]
     pub fn from(asked_at: Moment, duration: Duration) -> Self {
-        let two_thirds = duration.saturating_mul(2).checked_div(3).unwrap_or(Duration::ZERO);
-        Self { until: asked_at.plus(two_thirds) }
+        let two_thirds = duration
+            .saturating_mul(2)
+            .checked_div(3)
+            .unwrap_or(Duration::ZERO);
+        Self {
+            until: asked_at.plus(two_thirds),
+        }
     }
 
     /// No trust at all.
@@ -112,7 +123,11 @@ impl LeaseTerms {
                 self.duration
             ));
         }
-        let trusted = self.duration.saturating_mul(2).checked_div(3).unwrap_or(Duration::ZERO);
+        let trusted = self
+            .duration
+            .saturating_mul(2)
+            .checked_div(3)
+            .unwrap_or(Duration::ZERO);
         if self.renew_interval.is_zero() || self.renew_interval.saturating_mul(2) > trusted {
             return Err(format!(
                 "lease.renewInterval is {:?}, but two renewals must fit into the trusted two thirds \
@@ -160,11 +175,23 @@ mod tests {
     fn every_arrow_of_the_diagram() {
         assert_eq!(decide(None, 0), Decision::Insert);
         assert_eq!(decide(Some(&lease("a", 1, 10_000)), 9_999), Decision::Renew);
-        assert_eq!(decide(Some(&lease("a", 1, 10_000)), 10_999), Decision::Renew);
-        assert_eq!(decide(Some(&lease("a", 1, 10_000)), 11_000), Decision::TakeOver);
+        assert_eq!(
+            decide(Some(&lease("a", 1, 10_000)), 10_999),
+            Decision::Renew
+        );
+        assert_eq!(
+            decide(Some(&lease("a", 1, 10_000)), 11_000),
+            Decision::TakeOver
+        );
         assert_eq!(decide(Some(&lease("a", 2, 10_000)), 1), Decision::TakeOver);
-        assert_eq!(decide(Some(&lease("b", 3, 10_000)), 10_999), Decision::NotKeeper);
-        assert_eq!(decide(Some(&lease("b", 3, 10_000)), 11_000), Decision::TakeOver);
+        assert_eq!(
+            decide(Some(&lease("b", 3, 10_000)), 10_999),
+            Decision::NotKeeper
+        );
+        assert_eq!(
+            decide(Some(&lease("b", 3, 10_000)), 11_000),
+            Decision::TakeOver
+        );
     }
 
     #[test]
@@ -176,9 +203,19 @@ mod tests {
             idle_release: Duration::from_secs(60),
         };
         assert_eq!(terms.check(), Ok(()));
-        let slow = LeaseTerms { renew_interval: Duration::from_secs(4), ..terms };
-        assert!(slow.check().unwrap_err().contains("lease.renewInterval to at most"));
-        let short = LeaseTerms { duration: Duration::from_secs(1), ..terms };
+        let slow = LeaseTerms {
+            renew_interval: Duration::from_secs(4),
+            ..terms
+        };
+        assert!(
+            slow.check()
+                .unwrap_err()
+                .contains("lease.renewInterval to at most")
+        );
+        let short = LeaseTerms {
+            duration: Duration::from_secs(1),
+            ..terms
+        };
         assert!(short.check().is_err());
     }
 

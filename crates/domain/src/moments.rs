@@ -14,7 +14,10 @@ impl Time {
     /// This much later.
     #[must_use]
     pub fn plus(self, by: Duration) -> Self {
-        Self(self.0.saturating_add(u64::try_from(by.as_millis()).unwrap_or(u64::MAX)))
+        Self(
+            self.0
+                .saturating_add(u64::try_from(by.as_millis()).unwrap_or(u64::MAX)),
+        )
     }
 
     /// How long ago `earlier` was; zero when it lies ahead.
@@ -28,7 +31,10 @@ impl Moment {
     /// This much later.
     #[must_use]
     pub fn plus(self, by: Duration) -> Self {
-        Self(self.0.saturating_add(u64::try_from(by.as_micros()).unwrap_or(u64::MAX)))
+        Self(
+            self.0
+                .saturating_add(u64::try_from(by.as_micros()).unwrap_or(u64::MAX)),
+        )
     }
 
     /// How long ago `earlier` was; zero when it lies ahead.

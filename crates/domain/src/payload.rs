@@ -98,7 +98,10 @@ impl Payload {
         let len = u64::try_from(self.data.len()).unwrap_or(u64::MAX);
         let zeros = self.data.iter().filter(|b| **b == 0).count();
         let zeros = u64::try_from(zeros).unwrap_or(u64::MAX);
-        let tokens = len.saturating_sub(zeros).saturating_mul(4).saturating_add(zeros);
+        let tokens = len
+            .saturating_sub(zeros)
+            .saturating_mul(4)
+            .saturating_add(zeros);
         let creation = match self.to {
             Some(_) => 0,
             None => 32_000_u64.saturating_add(len.div_ceil(32).saturating_mul(2)),

@@ -44,21 +44,69 @@ use TxState::{Allocated, Confirmed, Created, FailedFinal, Stuck, Tracking};
 pub const TRANSITIONS: [Transition; 17] = [
     arrow(Created, Allocated, "a nonce is dealt"),
     arrow(Created, FailedFinal, "given up before any nonce"),
-    arrow(Allocated, Tracking, "a signed attempt is stored: that is the claim to send it"),
-    arrow(Allocated, FailedFinal, "given up, no send was ever claimed; its nonce becomes a gap"),
-    arrow(Allocated, Stuck, "it cannot be signed or sent, a decision is needed"),
-    arrow(Tracking, Confirmed, "an attempt is mined with success, at final depth"),
-    arrow(Tracking, FailedFinal, "its nonce is consumed at final depth without its effect"),
-    arrow(Tracking, Stuck, "attempts are used up, or a fork went too deep"),
-    arrow(Tracking, Created, "requeued: its nonce was consumed by another transaction"),
+    arrow(
+        Allocated,
+        Tracking,
+        "a signed attempt is stored: that is the claim to send it",
+    ),
+    arrow(
+        Allocated,
+        FailedFinal,
+        "given up, no send was ever claimed; its nonce becomes a gap",
+    ),
+    arrow(
+        Allocated,
+        Stuck,
+        "it cannot be signed or sent, a decision is needed",
+    ),
+    arrow(
+        Tracking,
+        Confirmed,
+        "an attempt is mined with success, at final depth",
+    ),
+    arrow(
+        Tracking,
+        FailedFinal,
+        "its nonce is consumed at final depth without its effect",
+    ),
+    arrow(
+        Tracking,
+        Stuck,
+        "attempts are used up, or a fork went too deep",
+    ),
+    arrow(
+        Tracking,
+        Created,
+        "requeued: its nonce was consumed by another transaction",
+    ),
     arrow(Stuck, Allocated, "decided: go on, nothing was sent yet"),
-    arrow(Stuck, Tracking, "decided: go on, or one of its attempts was mined"),
-    arrow(Stuck, Confirmed, "an attempt is mined with success, at final depth"),
-    arrow(Stuck, FailedFinal, "its nonce is consumed at final depth without its effect"),
+    arrow(
+        Stuck,
+        Tracking,
+        "decided: go on, or one of its attempts was mined",
+    ),
+    arrow(
+        Stuck,
+        Confirmed,
+        "an attempt is mined with success, at final depth",
+    ),
+    arrow(
+        Stuck,
+        FailedFinal,
+        "its nonce is consumed at final depth without its effect",
+    ),
     arrow(Confirmed, Tracking, "a fork took its block back"),
     arrow(FailedFinal, Tracking, "a fork took its block back"),
-    arrow(Confirmed, Stuck, "a fork deeper than we watch took its block back"),
-    arrow(FailedFinal, Stuck, "a fork deeper than we watch took its block back"),
+    arrow(
+        Confirmed,
+        Stuck,
+        "a fork deeper than we watch took its block back",
+    ),
+    arrow(
+        FailedFinal,
+        Stuck,
+        "a fork deeper than we watch took its block back",
+    ),
 ];
 
 impl TxState {
@@ -93,7 +141,9 @@ impl TxState {
     /// Whether the table has this arrow.
     #[must_use]
     pub fn may_become(self, to: Self) -> bool {
-        TRANSITIONS.iter().any(|arrow| arrow.from == self && arrow.to == to)
+        TRANSITIONS
+            .iter()
+            .any(|arrow| arrow.from == self && arrow.to == to)
     }
 
     /// The state diagram in Markdown: what `docs/states.md` holds.

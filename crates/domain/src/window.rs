@@ -27,7 +27,8 @@ impl Window {
     /// How many more nonces may be dealt.
     #[must_use]
     pub fn room(&self, unresolved: u64) -> u64 {
-        self.limit.map_or(u64::MAX, |limit| limit.saturating_sub(unresolved))
+        self.limit
+            .map_or(u64::MAX, |limit| limit.saturating_sub(unresolved))
     }
 
     /// Whether one more nonce may be dealt.
@@ -62,7 +63,9 @@ impl Depth {
     /// The limit that is to be found out.
     #[must_use]
     pub fn auto() -> Self {
-        Self::Auto { limit: Self::AUTO_START }
+        Self::Auto {
+            limit: Self::AUTO_START,
+        }
     }
 
     /// The present limit.
@@ -103,12 +106,7 @@ impl Depth {
 ///
 /// `held` are the ranges of nonces that txs of ours hold, in order.
 #[must_use]
-pub fn gaps(
-    floor: Nonce,
-    cursor: Nonce,
-    held: &[Range<u64>],
-    max: u64,
-) -> Option<BTreeSet<Nonce>> {
+pub fn gaps(floor: Nonce, cursor: Nonce, held: &[Range<u64>], max: u64) -> Option<BTreeSet<Nonce>> {
     let mut gaps = BTreeSet::new();
     let mut left = max;
     let mut next = floor.0;
@@ -161,7 +159,10 @@ mod tests {
 
     #[test]
     fn strict_window_has_room_for_one() {
-        let window = Window { limit: Some(1), releases: Release::Final };
+        let window = Window {
+            limit: Some(1),
+            releases: Release::Final,
+        };
         assert!(window.has_room(0) && !window.has_room(1));
     }
 }

@@ -28,22 +28,27 @@ struct LaneOutbox {
 
 impl Outbox {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<LaneKey, LaneOutbox>> {
-        self.lanes.lock().expect("nothing panics while it holds this lock")
+        self.lanes
+            .lock()
+            .expect("nothing panics while it holds this lock")
     }
 
     /// Adds bytes; says whether a task must be started for the lane.
     fn add(&self, lane: LaneKey, epoch: u64, outgoing: Vec<Outgoing>) -> bool {
         let mut lanes = self.lock();
         let is_new = !lanes.contains_key(&lane);
-        let outbox = lanes
-            .entry(lane)
-            .or_insert_with(|| LaneOutbox { epoch, waiting: BTreeMap::new() });
+        let outbox = lanes.entry(lane).or_insert_with(|| LaneOutbox {
+            epoch,
+            waiting: BTreeMap::new(),
+        });
         if outbox.epoch != epoch {
             // The lane was opened anew: what it wants sent is what counts.
             outbox.waiting.clear();
             outbox.epoch = epoch;
         }
-        outbox.waiting.extend(outgoing.into_iter().map(|bytes| (bytes.nonce, bytes)));
+        outbox
+            .waiting
+            .extend(outgoing.into_iter().map(|bytes| (bytes.nonce, bytes)));
         is_new
     }
 
@@ -69,7 +74,10 @@ impl Outbox {
 pub(crate) fn hand_over(core: &Arc<Core>, lane: LaneKey, epoch: u64, outgoing: Vec<Outgoing>) {
     if core.outbox.add(lane, epoch, outgoing) {
         let core_for_task = Arc::clone(core);
-        core.tasks.spawn("broadcast", async move { send_all(&core_for_task, lane).await });
+        core.tasks.spawn(
+            "broadcast",
+            async move { send_all(&core_for_task, lane).await },
+        );
     }
 }
 
@@ -80,7 +88,11 @@ async fn send_all(core: &Core, lane: LaneKey) {
         part.sent_bell.notify_one();
         let inputs = batch.into_iter().zip(outcomes).map(|(bytes, outcome)| {
             counter!("lanekeeper_tx_submit_total", "result" => word(&outcome)).increment(1);
-            Input::Sent { hash: bytes.hash, nonce: bytes.nonce, outcome }
+            Input::Sent {
+                hash: bytes.hash,
+                nonce: bytes.nonce,
+                outcome,
+            }
         });
         core.give(lane, epoch, inputs.collect()).await;
     }

@@ -66,7 +66,15 @@ impl Core {
 
     /// Gives inputs to a lane, waiting for room: what the chain showed must not be lost to a full inbox.
     pub(crate) async fn give(&self, lane: LaneKey, epoch: u64, inputs: Vec<Input>) {
-        self.tell_shard(lane, Message::Inputs { lane, epoch, inputs }).await;
+        self.tell_shard(
+            lane,
+            Message::Inputs {
+                lane,
+                epoch,
+                inputs,
+            },
+        )
+        .await;
     }
 
     pub(crate) async fn tell_shard(&self, lane: LaneKey, message: Message) {
@@ -81,12 +89,15 @@ impl Core {
 
     /// Rings the bell of those who read events.
     pub(crate) fn ring_events(&self) {
-        self.event_bell.send_modify(|count| *count = count.wrapping_add(1));
+        self.event_bell
+            .send_modify(|count| *count = count.wrapping_add(1));
     }
 
     /// Waits longer each time, up to a bound.
     pub(crate) async fn back_off(&self, tries: &mut u32) {
-        let wait = BACKOFF_FIRST.saturating_mul(2_u32.saturating_pow(*tries)).min(BACKOFF_MAX);
+        let wait = BACKOFF_FIRST
+            .saturating_mul(2_u32.saturating_pow(*tries))
+            .min(BACKOFF_MAX);
         *tries = tries.saturating_add(1);
         self.ports.clock.sleep(wait).await;
     }

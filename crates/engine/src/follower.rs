@@ -32,9 +32,19 @@ pub(crate) struct Follower {
 impl Follower {
     pub(crate) fn new(core: Arc<Core>, chain_id: ChainId) -> Self {
         let rules = core.chain(chain_id).rules.lane;
-        let keep = rules.required.saturating_add(rules.watch_depth).saturating_add(16);
+        let keep = rules
+            .required
+            .saturating_add(rules.watch_depth)
+            .saturating_add(16);
         let headers = HeaderChain::new(usize::try_from(keep).unwrap_or(usize::MAX));
-        Self { core, chain_id, headers, keep, fee: None, unread: VecDeque::new() }
+        Self {
+            core,
+            chain_id,
+            headers,
+            keep,
+            fee: None,
+            unread: VecDeque::new(),
+        }
     }
 
     pub(crate) async fn run(mut self) {
@@ -114,7 +124,9 @@ impl Follower {
                         return self.rebuild(head).await;
                     }
                     let Some(header) = chain.header(BlockTag::Hash(parent)).await? else {
-                        return Err(ChainError::Unusable(format!("parent {parent} is not known")));
+                        return Err(ChainError::Unusable(format!(
+                            "parent {parent} is not known"
+                        )));
                     };
                     branch.insert(0, header);
                 }
@@ -128,7 +140,8 @@ impl Follower {
             let depth = adopted.dropped.len();
             tracing::info!(chain = %self.chain_id, depth, "fork");
             metrics::counter!("lanekeeper_forks_total").increment(1);
-            self.unread.retain(|header| !adopted.dropped.contains(header));
+            self.unread
+                .retain(|header| !adopted.dropped.contains(header));
         }
         self.unread.extend(adopted.added);
         while self.unread.len() > UNREAD_MAX {
@@ -157,7 +170,8 @@ impl Follower {
         // What is in these blocks already is found by each lane itself when it is opened.
         self.unread.clear();
         if self.headers.tip().is_none() {
-            self.adopt(&[head]).map_err(|error| ChainError::Unusable(format!("{error:?}")))?;
+            self.adopt(&[head])
+                .map_err(|error| ChainError::Unusable(format!("{error:?}")))?;
         }
         Ok(())
     }
@@ -165,10 +179,16 @@ impl Follower {
     /// Shows the view to everyone: first forks and confirmations, then receipts.
     async fn tell(&self) {
         let Some(fee) = self.fee else { return };
-        let view = Arc::new(ChainView { headers: self.headers.clone(), fee });
+        let view = Arc::new(ChainView {
+            headers: self.headers.clone(),
+            fee,
+        });
         self.part().view.send_replace(Some(Arc::clone(&view)));
         for shard in &self.core.shards {
-            let head = Message::Head { chain: self.chain_id, view: Arc::clone(&view) };
+            let head = Message::Head {
+                chain: self.chain_id,
+                view: Arc::clone(&view),
+            };
             shard.send(head).await.ok(); // the shard is gone only when the node is
         }
     }
@@ -187,13 +207,18 @@ impl Follower {
     async fn read_block(&self, block: B256) -> Result<(), ChainError> {
         let part = self.part();
         let Some(inclusions) = part.chain.block_receipts(block).await? else {
-            return Err(ChainError::Unusable(format!("block {block} has no receipts yet")));
+            return Err(ChainError::Unusable(format!(
+                "block {block} has no receipts yet"
+            )));
         };
         let mut by_lane: BTreeMap<LaneKey, Vec<Receipt>> = BTreeMap::new();
         for mut inclusion in inclusions {
             if let Some(lane) = part.watched.lane_of(inclusion.tx_hash) {
                 explain_revert(&self.core, lane, &mut inclusion).await;
-                let receipt = Receipt { inclusion, above: Vec::new() };
+                let receipt = Receipt {
+                    inclusion,
+                    above: Vec::new(),
+                };
                 by_lane.entry(lane).or_default().push(receipt);
             }
         }
@@ -201,7 +226,9 @@ impl Follower {
             metrics::counter!("lanekeeper_receipt_check_total", "result" => "hit")
                 .increment(receipts.len() as u64);
             let input = Input::Receipts(receipts);
-            self.core.tell_shard(lane, Message::Observed { lane, input }).await;
+            self.core
+                .tell_shard(lane, Message::Observed { lane, input })
+                .await;
         }
         Ok(())
     }

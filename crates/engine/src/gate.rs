@@ -9,7 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use domain::lane::Request;
 use domain::{
-    B256, BatchId, Effect, Input, Lane, Moment, NodeName, Step, Time, Tx, TxId, Unsigned, Writes};
+    B256, BatchId, Effect, Input, Lane, Moment, NodeName, Step, Time, Tx, TxId, Unsigned, Writes,
+};
 use tokio::sync::oneshot;
 
 use crate::node::Accepted;
@@ -60,12 +61,7 @@ enum Row {
 }
 
 impl Staged {
-    pub(crate) fn new(
-        lane: Lane,
-        epoch: u64,
-        idle_since: Option<Moment>,
-        batch: BatchId,
-    ) -> Self {
+    pub(crate) fn new(lane: Lane, epoch: u64, idle_since: Option<Moment>, batch: BatchId) -> Self {
         Self {
             epoch,
             idle_since,
@@ -98,7 +94,11 @@ impl Staged {
         for tx in writes.inserts {
             let place = Row::Insert(self.writes.inserts.len());
             let before = self.rows.insert(tx.id, place);
-            assert!(before.is_none(), "tx {} is inserted twice in one turn", tx.id);
+            assert!(
+                before.is_none(),
+                "tx {} is inserted twice in one turn",
+                tx.id
+            );
             self.writes.inserts.push(tx);
         }
         for tx in writes.updates {
@@ -106,14 +106,20 @@ impl Staged {
                 Some(Row::Insert(at)) => self.writes.inserts[*at] = tx,
                 Some(Row::Update(at)) => self.writes.updates[*at] = tx,
                 None => {
-                    self.rows.insert(tx.id, Row::Update(self.writes.updates.len()));
+                    self.rows
+                        .insert(tx.id, Row::Update(self.writes.updates.len()));
                     self.writes.updates.push(tx);
                 }
             }
         }
         for id in writes.wakes_done {
             // Added and done in one turn: no row at all.
-            match self.writes.wakes_added.iter().position(|added| *added == id) {
+            match self
+                .writes
+                .wakes_added
+                .iter()
+                .position(|added| *added == id)
+            {
                 Some(at) => drop(self.writes.wakes_added.swap_remove(at)),
                 None => self.writes.wakes_done.push(id),
             }
@@ -156,7 +162,9 @@ impl Staged {
         stored_headers: &BTreeSet<B256>,
     ) -> Option<LaneBatch> {
         let mut seen = BTreeSet::new();
-        self.writes.headers.retain(|h| !stored_headers.contains(&h.hash) && seen.insert(h.hash));
+        self.writes
+            .headers
+            .retain(|h| !stored_headers.contains(&h.hash) && seen.insert(h.hash));
         if self.writes == Writes::default() && self.lane.next_nonce() == self.cursor_before {
             return None;
         }
@@ -181,7 +189,9 @@ impl Staged {
             let Some(Row::Insert(at)) = self.rows.get(&create.request.id) else {
                 unreachable!("an accepted request is an insert of its turn");
             };
-            let attempt = attempts.get(&create.request.id).map(|at| &batch.writes.attempts[*at]);
+            let attempt = attempts
+                .get(&create.request.id)
+                .map(|at| &batch.writes.attempts[*at]);
             Accepted {
                 record: TxRecord {
                     lane: self.lane.key(),
@@ -210,7 +220,11 @@ pub(crate) async fn sign_locally(staged: &mut [Staged], signer: &dyn Signer, now
     }
     let nonces: Vec<_> = envelopes.iter().map(|unsigned| unsigned.nonce).collect();
     let answers = signer.sign(envelopes, now).await;
-    assert_eq!(answers.len(), owners.len(), "the signer answers every envelope");
+    assert_eq!(
+        answers.len(),
+        owners.len(),
+        "the signer answers every envelope"
+    );
     for ((at, nonce), answer) in owners.into_iter().zip(nonces).zip(answers) {
         staged[at].step(signed_input(nonce, answer), now);
     }
@@ -223,11 +237,15 @@ pub(crate) fn signed_input(
 ) -> Input {
     match answer {
         Ok(attempt) => Input::Signed(attempt),
-        Err(error @ SignError::Refused(_)) => {
-            Input::SigningFailed { nonce, reason: error.to_string(), retryable: false }
-        }
-        Err(error @ SignError::Unavailable(_)) => {
-            Input::SigningFailed { nonce, reason: error.to_string(), retryable: true }
-        }
+        Err(error @ SignError::Refused(_)) => Input::SigningFailed {
+            nonce,
+            reason: error.to_string(),
+            retryable: false,
+        },
+        Err(error @ SignError::Unavailable(_)) => Input::SigningFailed {
+            nonce,
+            reason: error.to_string(),
+            retryable: true,
+        },
     }
 }

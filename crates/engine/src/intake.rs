@@ -71,7 +71,11 @@ async fn route(core: &Core, lane: LaneKey, request: Request) -> Result<Routed, R
     let place = core.lanes.get(&lane).ok_or(unknown)?;
     let _seat = Seat::take(&place.waiting, core.config.inbox / 2).ok_or(Refusal::Busy)?;
     let (answer, answered) = oneshot::channel();
-    let create = PendingCreate { request, answer, tries: 0 };
+    let create = PendingCreate {
+        request,
+        answer,
+        tries: 0,
+    };
     match core.shards[place.shard].try_send(Message::Create { lane, create }) {
         Ok(()) => {}
         Err(TrySendError::Full(_)) => return Err(Refusal::Busy),
@@ -134,14 +138,25 @@ fn check(core: &Core, new: &NewTx) -> Result<(), Refusal> {
 /// Tries the call out before any nonce is given, so that a call that reverts costs none.
 async fn estimate(core: &Core, new: &NewTx) -> Result<u64, Refusal> {
     let part = &core.chains[&new.lane.chain_id];
-    let Payload { to, value, data, .. } = &new.payload;
-    let call = Call { from: new.lane.signer, to: *to, value: *value, data: data.clone() };
+    let Payload {
+        to, value, data, ..
+    } = &new.payload;
+    let call = Call {
+        from: new.lane.signer,
+        to: *to,
+        value: *value,
+        data: data.clone(),
+    };
     match part.chain.estimate_gas(&call).await {
         Ok(gas) => {
             let margin = u128::from(gas) * u128::from(part.rules.gas_margin_percent) / 100;
             let is_plain = gas <= 21_000;
             // A plain transfer always costs the same: no margin, so that whole balances can move.
-            Ok(if is_plain { gas } else { u64::try_from(margin).unwrap_or(u64::MAX).max(gas) })
+            Ok(if is_plain {
+                gas
+            } else {
+                u64::try_from(margin).unwrap_or(u64::MAX).max(gas)
+            })
         }
         Err(CallFailed::Reverted(reason)) => Err(Refusal::Reverted(reason)),
         Err(CallFailed::Underfunded(why)) => Err(Refusal::Underfunded(why)),
@@ -151,19 +166,31 @@ async fn estimate(core: &Core, new: &NewTx) -> Result<u64, Refusal> {
 }
 
 async fn known(core: &Core, new: &NewTx) -> Result<Option<TxRecord>, Refusal> {
-    let found = core.ports.store.tx_by_request(new.lane, &new.request_id).await;
+    let found = core
+        .ports
+        .store
+        .tx_by_request(new.lane, &new.request_id)
+        .await;
     found.map_err(store_unavailable)
 }
 
 async fn read(core: &Core, tx: &Tx) -> Result<TxRecord, Refusal> {
-    let record = core.ports.store.tx(tx.id).await.map_err(store_unavailable)?;
+    let record = core
+        .ports
+        .store
+        .tx(tx.id)
+        .await
+        .map_err(store_unavailable)?;
     record.ok_or_else(|| Refusal::StoreUnavailable(format!("tx {} was not found again", tx.id)))
 }
 
 /// The same key again: the original when the payload is the same, a refusal when not.
 fn repeat(tx: Tx, new: &NewTx, record: TxRecord) -> Result<Accepted, Refusal> {
     if tx.fingerprint == new.payload.fingerprint() {
-        Ok(Accepted { record, is_new: false })
+        Ok(Accepted {
+            record,
+            is_new: false,
+        })
     } else {
         Err(Refusal::KeyReused(new.request_id.clone()))
     }
@@ -190,7 +217,12 @@ async fn not_keeper(
                 at: core.ports.clock.now(),
             };
             // From here on the request may be stored, whatever goes wrong.
-            let answers = core.ports.store.queue(vec![queued]).await.map_err(outcome_unknown)?;
+            let answers = core
+                .ports
+                .store
+                .queue(vec![queued])
+                .await
+                .map_err(outcome_unknown)?;
             let tx = answers.into_iter().next().ok_or(Refusal::OutcomeUnknown)?;
             let is_new = tx.id == id;
             let record = core.ports.store.tx(tx.id).await.map_err(outcome_unknown)?;

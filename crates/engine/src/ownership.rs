@@ -32,13 +32,17 @@ struct Held {
 
 impl Leases {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<LaneKey, Held>> {
-        self.held.lock().expect("nothing panics while it holds this lock")
+        self.held
+            .lock()
+            .expect("nothing panics while it holds this lock")
     }
 
     /// For how long bytes of this lane may leave from now on; zero when they may not. The chain cannot
     /// check a fence, so this is asked immediately before every send, and the send ends with it.
     pub(crate) fn may_send_for(&self, lane: LaneKey, now: Moment) -> Duration {
-        self.lock().get(&lane).map_or(Duration::ZERO, |held| held.trust.left(now))
+        self.lock()
+            .get(&lane)
+            .map_or(Duration::ZERO, |held| held.trust.left(now))
     }
 
     pub(crate) fn forget(&self, lane: LaneKey) {
@@ -58,7 +62,10 @@ impl Leases {
     }
 
     fn all(&self) -> Vec<(LaneKey, Right)> {
-        self.lock().iter().map(|(lane, held)| (*lane, held.right)).collect()
+        self.lock()
+            .iter()
+            .map(|(lane, held)| (*lane, held.right))
+            .collect()
     }
 }
 
@@ -90,17 +97,29 @@ async fn acquire_and_read(core: &Core, lane: LaneKey) -> Result<Message, NotOpen
             return Err(NotOpened::Store(error.to_string()));
         }
     };
-    let result = if taken_from.is_some() { "taken" } else { "inserted" };
+    let result = if taken_from.is_some() {
+        "taken"
+    } else {
+        "inserted"
+    };
     counter!("lanekeeper_lease_acquire_total", "result" => result).increment(1);
-    core.leases.hold(lane, right, Trust::from(asked_at, core.ask.duration));
+    core.leases
+        .hold(lane, right, Trust::from(asked_at, core.ask.duration));
     match store.load(lane, right).await {
         Ok(Some(image)) => {
             let nonces = learn_of_chain(core, lane).await;
-            Ok(Message::Opened { lane, image: Box::new(image), taken_from, nonces })
+            Ok(Message::Opened {
+                lane,
+                image: Box::new(image),
+                taken_from,
+                nonces,
+            })
         }
         Ok(None) => {
             core.leases.forget(lane);
-            Err(NotOpened::Store("the lane changed hands while it was read".into()))
+            Err(NotOpened::Store(
+                "the lane changed hands while it was read".into(),
+            ))
         }
         Err(error) => {
             core.leases.forget(lane);
@@ -146,7 +165,8 @@ pub(crate) async fn resolve(core: &Core, lane: LaneKey, right: Right) {
             }
         }
     };
-    core.tell_shard(lane, Message::Resolved { lane, outcome }).await;
+    core.tell_shard(lane, Message::Resolved { lane, outcome })
+        .await;
 }
 
 async fn regrant_any(
@@ -166,7 +186,10 @@ async fn regrant_any(
 /// Extends all leases, again and again.
 pub(crate) async fn renew_for_ever(core: Arc<Core>) {
     loop {
-        core.ports.clock.sleep(core.config.lease.renew_interval).await;
+        core.ports
+            .clock
+            .sleep(core.config.lease.renew_interval)
+            .await;
         for chunk in core.leases.all().chunks(RENEW_CHUNK) {
             renew(&core, chunk).await;
         }
@@ -193,7 +216,14 @@ async fn renew(core: &Core, lanes: &[(LaneKey, Right)]) {
             Renewal::Lost => {
                 counter!("lanekeeper_lease_fenced_total", "op" => "renew").increment(1);
                 tracing::warn!(%lane, token = %right.token, "the lease was lost");
-                core.tell_shard(*lane, Message::Lost { lane: *lane, right: *right }).await;
+                core.tell_shard(
+                    *lane,
+                    Message::Lost {
+                        lane: *lane,
+                        right: *right,
+                    },
+                )
+                .await;
             }
         }
     }
@@ -208,7 +238,10 @@ pub(crate) async fn adopt_for_ever(core: Arc<Core>) {
                     for work in found {
                         if core.lanes.contains_key(&work.lane) {
                             let has_queued = work.has_queued;
-                            let wake = Message::Wake { lane: work.lane, has_queued };
+                            let wake = Message::Wake {
+                                lane: work.lane,
+                                has_queued,
+                            };
                             core.tell_shard(work.lane, wake).await;
                         }
                     }
@@ -216,14 +249,20 @@ pub(crate) async fn adopt_for_ever(core: Arc<Core>) {
                 Err(error) => tracing::warn!(%error, "lanes with work could not be looked for"),
             }
         }
-        core.ports.clock.sleep(core.config.lease.renew_interval).await;
+        core.ports
+            .clock
+            .sleep(core.config.lease.renew_interval)
+            .await;
     }
 }
 
 /// Says that this node lives. A node whose place was taken by another life of it ends itself.
 pub(crate) async fn heartbeat_for_ever(core: Arc<Core>, mut member: Member) {
     loop {
-        core.ports.clock.sleep(core.config.lease.renew_interval).await;
+        core.ports
+            .clock
+            .sleep(core.config.lease.renew_interval)
+            .await;
         member.seen_at = core.ports.clock.now();
         member.draining = core.is_draining();
         match core.ports.store.heartbeat(&member).await {

@@ -14,7 +14,9 @@ pub(crate) struct WatchedHashes {
 
 impl WatchedHashes {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<B256, LaneKey>> {
-        self.lanes.lock().expect("nothing panics while it holds this lock")
+        self.lanes
+            .lock()
+            .expect("nothing panics while it holds this lock")
     }
 
     pub(crate) fn add(&self, lane: LaneKey, hashes: impl Iterator<Item = B256>) {
@@ -59,7 +61,9 @@ pub(crate) struct Waiting<'a> {
 
 impl Waiters {
     fn lock(&self) -> MutexGuard<'_, WaitingRoom> {
-        self.room.lock().expect("nothing panics while it holds this lock")
+        self.room
+            .lock()
+            .expect("nothing panics while it holds this lock")
     }
 
     /// Waits for this tx; `None` when `max` callers wait already.
@@ -71,7 +75,11 @@ impl Waiters {
         room.waiting += 1;
         let (bell, count) = room.bells.entry(id).or_default();
         *count += 1;
-        Some(Waiting { waiters: self, id, bell: Arc::clone(bell) })
+        Some(Waiting {
+            waiters: self,
+            id,
+            bell: Arc::clone(bell),
+        })
     }
 
     /// Wakes who waits for one of these txs.

@@ -82,7 +82,11 @@ pub(crate) fn signer_problems(config: &Config) -> Vec<String> {
     let entries = config.signers.iter().enumerate();
     let problems = entries.filter_map(|(at, signer)| {
         let error = keys::load(vec![key_entry(signer)?]).err()?;
-        Some(format!("signer {}: {}", at + 1, crate::failure::with_sources(&error)))
+        Some(format!(
+            "signer {}: {}",
+            at + 1,
+            crate::failure::with_sources(&error)
+        ))
     });
     problems.collect()
 }

@@ -35,7 +35,9 @@ async fn prove(report: &mut Report) -> Outcome<String> {
         best >= AIM_PER_SECOND,
         format!("{best:.0} accepted/s on one lane; the aim is {AIM_PER_SECOND:.0}"),
     )?;
-    Ok(format!("{best:.0} accepted/s on one lane, signed, 512 clients"))
+    Ok(format!(
+        "{best:.0} accepted/s on one lane, signed, 512 clients"
+    ))
 }
 
 async fn bench(lanes: &str, depth: &str, duration: &str) -> Outcome<Value> {
@@ -43,13 +45,26 @@ async fn bench(lanes: &str, depth: &str, duration: &str) -> Outcome<Value> {
     let file = tempfile::NamedTempFile::new()?;
     let path = file.path().to_string_lossy().into_owned();
     let args = [
-        "bench", "accept", "--lanes", lanes, "--mempool-depth", depth, "--duration", duration,
-        "--clients", "1,64,512", "--json", &path,
+        "bench",
+        "accept",
+        "--lanes",
+        lanes,
+        "--mempool-depth",
+        depth,
+        "--duration",
+        duration,
+        "--clients",
+        "1,64,512",
+        "--json",
+        &path,
     ];
     let output = run(&args, &[]).await?;
     say(String::from_utf8_lossy(&output.stdout));
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
-    demand(output.status.success(), format!("bench accept failed: {error}"))?;
+    demand(
+        output.status.success(),
+        format!("bench accept failed: {error}"),
+    )?;
     Ok(serde_json::from_str(&std::fs::read_to_string(&path)?)?)
 }
 
@@ -59,11 +74,17 @@ fn judge(name: &str, bench: &Value) -> Outcome<f64> {
     let mut batches = Vec::new();
     for run in runs {
         let (accepted, rows) = (run["accepted"].as_u64(), run["rows"].as_u64());
-        demand(accepted == rows && accepted > Some(0), format!("{name}: {accepted:?} accepted, {rows:?} rows"))?;
+        demand(
+            accepted == rows && accepted > Some(0),
+            format!("{name}: {accepted:?} accepted, {rows:?} rows"),
+        )?;
         batches.push(run["meanBatch"].as_f64().ok_or("a run has no meanBatch")?);
     }
     let grows = batches.windows(2).all(|pair| pair[1] > pair[0]);
-    demand(grows, format!("{name}: the gate's batch does not grow with the clients: {batches:?}"))?;
+    demand(
+        grows,
+        format!("{name}: the gate's batch does not grow with the clients: {batches:?}"),
+    )?;
     let last = runs.last().and_then(|run| run["perSecond"].as_f64());
     last.ok_or_else(|| "a run has no perSecond".into())
 }

@@ -6,7 +6,9 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use alloy_primitives::{U256, hex};
-use proof::{Options, Outcome, Report, Server, demand, eventually, first_lines, random_address, run};
+use proof::{
+    Options, Outcome, Report, Server, demand, eventually, first_lines, random_address, run,
+};
 use serde_json::{Value, json};
 
 #[tokio::main]
@@ -19,15 +21,24 @@ async fn main() -> ExitCode {
 async fn prove(report: &mut Report) -> Outcome<String> {
     let folder = tempfile::tempdir()?;
     let started = Instant::now();
-    let server = Server::dev(&Options { dir: folder.path().into(), ..Options::default() }).await?;
+    let server = Server::dev(&Options {
+        dir: folder.path().into(),
+        ..Options::default()
+    })
+    .await?;
     let ready_ms = started.elapsed().as_millis();
     report.fact("startMs", u64::try_from(ready_ms)?);
-    demand(ready_ms < 2_000, format!("dev took {ready_ms} ms to start; it must be under 2000"))?;
+    demand(
+        ready_ms < 2_000,
+        format!("dev took {ready_ms} ms to start; it must be under 2000"),
+    )?;
 
     let confirmed_ms = transfer(report, &server).await?;
     cli(report, &server).await?;
     reverts(report, &server).await?;
-    Ok(format!("ready after {ready_ms} ms, confirmed {confirmed_ms} ms after the accept"))
+    Ok(format!(
+        "ready after {ready_ms} ms, confirmed {confirmed_ms} ms after the accept"
+    ))
 }
 
 async fn transfer(report: &mut Report, server: &Server) -> Outcome<u128> {
@@ -36,23 +47,58 @@ async fn transfer(report: &mut Report, server: &Server) -> Outcome<u128> {
     let body = json!({"signer": signer, "requestId": "first", "payload": {"to": to, "value": "1000000000000000000"}});
     let accepted_at = Instant::now();
     let (status, tx) = server.api.create(body, "").await?;
-    demand(status.as_u16() == 202, format!("a new tx must answer 202, not {status}: {tx}"))?;
-    demand(tx["nonce"] == 0, format!("the accept answer must have a nonce: {tx}"))?;
-    demand(tx["txHash"].is_string(), format!("the accept answer must have a txHash: {tx}"))?;
+    demand(
+        status.as_u16() == 202,
+        format!("a new tx must answer 202, not {status}: {tx}"),
+    )?;
+    demand(
+        tx["nonce"] == 0,
+        format!("the accept answer must have a nonce: {tx}"),
+    )?;
+    demand(
+        tx["txHash"].is_string(),
+        format!("the accept answer must have a txHash: {tx}"),
+    )?;
     let id = tx["txId"].as_str().unwrap_or_default().to_owned();
-    let (_, last) = server.api.get(&format!("/api/v1/tx/{id}?wait=confirmed&timeout=30s")).await?;
+    let (_, last) = server
+        .api
+        .get(&format!("/api/v1/tx/{id}?wait=confirmed&timeout=30s"))
+        .await?;
     let confirmed_ms = accepted_at.elapsed().as_millis();
-    demand(last["state"] == "CONFIRMED", format!("it must be CONFIRMED: {last}"))?;
-    demand(last["txHash"] == tx["txHash"], "the hash told at the accept is the one that was mined")?;
+    demand(
+        last["state"] == "CONFIRMED",
+        format!("it must be CONFIRMED: {last}"),
+    )?;
+    demand(
+        last["txHash"] == tx["txHash"],
+        "the hash told at the accept is the one that was mined",
+    )?;
     let required = last["confirmations"].as_array().map_or(0, Vec::len);
-    demand(required == 3, format!("its block and 2 confirmations are told: {last}"))?;
-    demand(server.chain.balance(&to).await? == U256::from(10).pow(U256::from(18)), "1 ETH arrived")?;
+    demand(
+        required == 3,
+        format!("its block and 2 confirmations are told: {last}"),
+    )?;
+    demand(
+        server.chain.balance(&to).await? == U256::from(10).pow(U256::from(18)),
+        "1 ETH arrived",
+    )?;
     let (_, history) = server.api.get(&format!("/api/v1/tx/{id}/events")).await?;
     let kinds: Vec<&str> = history["events"].as_array().map_or(Vec::new(), |events| {
-        events.iter().filter_map(|event| event["type"].as_str()).collect()
+        events
+            .iter()
+            .filter_map(|event| event["type"].as_str())
+            .collect()
     });
-    let expected = ["TxAccepted", "TxSubmitted", "TxReceiptUpdated", "TxConfirmed"];
-    demand(kinds == expected, format!("every step is told, once and in order: {kinds:?}"))?;
+    let expected = [
+        "TxAccepted",
+        "TxSubmitted",
+        "TxReceiptUpdated",
+        "TxConfirmed",
+    ];
+    demand(
+        kinds == expected,
+        format!("every step is told, once and in order: {kinds:?}"),
+    )?;
     report.fact("confirmedMs", u64::try_from(confirmed_ms)?);
     Ok(confirmed_ms)
 }
@@ -62,14 +108,40 @@ async fn cli(report: &mut Report, server: &Server) -> Outcome<()> {
     let env = [("LANEKEEPER_URL", server.api.url())];
     let to = random_address();
     let signer = server.accounts[0].as_str();
-    let send = ["tx", "send", "--from", signer, "--to", &to, "--value", "0.1eth", "--wait", "confirmed"];
+    let send = [
+        "tx",
+        "send",
+        "--from",
+        signer,
+        "--to",
+        &to,
+        "--value",
+        "0.1eth",
+        "--wait",
+        "confirmed",
+    ];
     let output = run(&send, &env).await?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    demand(output.status.success(), format!("tx send failed: {text}{}", String::from_utf8_lossy(&output.stderr)))?;
-    demand(text.contains("confirmed"), format!("tx send shows the end: {text}"))?;
-    demand(server.chain.balance(&to).await? == U256::from(10).pow(U256::from(17)), "0.1 ETH arrived")?;
+    demand(
+        output.status.success(),
+        format!(
+            "tx send failed: {text}{}",
+            String::from_utf8_lossy(&output.stderr)
+        ),
+    )?;
+    demand(
+        text.contains("confirmed"),
+        format!("tx send shows the end: {text}"),
+    )?;
+    demand(
+        server.chain.balance(&to).await? == U256::from(10).pow(U256::from(17)),
+        "0.1 ETH arrived",
+    )?;
     let events = first_lines(&["events", "tail", "--json"], &env, 8).await?;
-    demand(events.iter().all(|line| line.contains("\"seq\"")), "events tail shows events")?;
+    demand(
+        events.iter().all(|line| line.contains("\"seq\"")),
+        "events tail shows events",
+    )?;
     report.fact("cli", "tx send --wait confirmed, events tail");
     Ok(())
 }
@@ -90,11 +162,21 @@ fn closed_contract() -> String {
 
 async fn reverts(report: &mut Report, server: &Server) -> Outcome<()> {
     let signer = &server.accounts[1];
-    let deploy = json!({"signer": signer, "requestId": "deploy", "payload": {"data": closed_contract()}});
-    let (status, deployed) = server.api.create(deploy, "?wait=confirmed&timeout=30s").await?;
-    demand(deployed["state"] == "CONFIRMED", format!("{status}: the deployment: {deployed}"))?;
+    let deploy =
+        json!({"signer": signer, "requestId": "deploy", "payload": {"data": closed_contract()}});
+    let (status, deployed) = server
+        .api
+        .create(deploy, "?wait=confirmed&timeout=30s")
+        .await?;
+    demand(
+        deployed["state"] == "CONFIRMED",
+        format!("{status}: the deployment: {deployed}"),
+    )?;
     let hash = deployed["txHash"].clone();
-    let receipt = server.chain.call("eth_getTransactionReceipt", json!([hash])).await?;
+    let receipt = server
+        .chain
+        .call("eth_getTransactionReceipt", json!([hash]))
+        .await?;
     let contract = receipt["contractAddress"].clone();
     let call = |id: &str, gas: Value| {
         let mut payload = json!({"to": contract, "data": "0x12345678"});
@@ -103,17 +185,35 @@ async fn reverts(report: &mut Report, server: &Server) -> Outcome<()> {
         }
         json!({"signer": signer, "requestId": id, "payload": payload})
     };
-    let (status, problem) = server.api.create(call("tried-out", Value::Null), "").await?;
-    demand(status.as_u16() == 422, format!("a reverting call is refused: {status} {problem}"))?;
+    let (status, problem) = server
+        .api
+        .create(call("tried-out", Value::Null), "")
+        .await?;
+    demand(
+        status.as_u16() == 422,
+        format!("a reverting call is refused: {status} {problem}"),
+    )?;
     let detail = problem["detail"].as_str().unwrap_or_default();
-    demand(detail.contains("closed"), format!("with its reason: {problem}"))?;
+    demand(
+        detail.contains("closed"),
+        format!("with its reason: {problem}"),
+    )?;
     report.fact("refusedWith", detail);
     let query = format!("/api/v1/tx/by-request?chainId=31337&signer={signer}&requestId=tried-out");
     let (status, _) = server.api.get(&query).await?;
     demand(status.as_u16() == 404, "nothing of it was stored")?;
 
-    let (_, tx) = server.api.create(call("forced", json!("100000")), "?wait=confirmed&timeout=30s").await?;
-    demand(tx["state"] == "FAILED_FINAL", format!("with explicit gas it is mined and fails: {tx}"))?;
+    let (_, tx) = server
+        .api
+        .create(
+            call("forced", json!("100000")),
+            "?wait=confirmed&timeout=30s",
+        )
+        .await?;
+    demand(
+        tx["state"] == "FAILED_FINAL",
+        format!("with explicit gas it is mined and fails: {tx}"),
+    )?;
     let reason = tx["reason"].as_str().unwrap_or_default();
     demand(reason.contains("closed"), format!("with the reason: {tx}"))?;
     report.fact("failedWith", reason);

@@ -17,7 +17,11 @@ async fn main() -> ExitCode {
 
 async fn prove(report: &mut Report) -> Outcome<String> {
     let folder = tempfile::tempdir()?;
-    let server = Server::dev(&Options { dir: folder.path().into(), ..Options::default() }).await?;
+    let server = Server::dev(&Options {
+        dir: folder.path().into(),
+        ..Options::default()
+    })
+    .await?;
     let api = &server.api;
 
     let signer = &server.accounts[0];
@@ -28,31 +32,50 @@ async fn prove(report: &mut Report) -> Outcome<String> {
     let mut created = 0;
     for answer in answers {
         let (status, tx) = answer?;
-        demand(matches!(status.as_u16(), 200 | 202), format!("{status}: {tx}"))?;
+        demand(
+            matches!(status.as_u16(), 200 | 202),
+            format!("{status}: {tx}"),
+        )?;
         created += u32::from(status.as_u16() == 202);
         ids.insert(tx["txId"].to_string());
     }
     report.fact("equalRequests", 100);
     report.fact("txs", ids.len());
-    demand(ids.len() == 1 && created == 1, format!("100 equal requests made {} txs, {created} new", ids.len()))?;
+    demand(
+        ids.len() == 1 && created == 1,
+        format!("100 equal requests made {} txs, {created} new", ids.len()),
+    )?;
 
     let other = json!({"signer": signer, "requestId": "same", "payload": {"to": to, "value": "2"}});
     let (status, problem) = api.create(other, "").await?;
-    demand(status.as_u16() == 422, format!("another payload under the key: {status} {problem}"))?;
+    demand(
+        status.as_u16() == 422,
+        format!("another payload under the key: {status} {problem}"),
+    )?;
 
     let signer = &server.accounts[1];
     let creates = (0..1_000).map(|n| {
         let payload = json!({"to": random_address(), "value": "1", "gas": "21000"});
-        api.create(json!({"signer": signer, "requestId": format!("n{n}"), "payload": payload}), "")
+        api.create(
+            json!({"signer": signer, "requestId": format!("n{n}"), "payload": payload}),
+            "",
+        )
     });
     let mut nonces = BTreeSet::new();
     for answer in join_all(creates).await {
         let (status, tx) = answer?;
         demand(status.as_u16() == 202, format!("{status}: {tx}"))?;
-        nonces.insert(tx["nonce"].as_u64().ok_or("an accept answer without nonce")?);
+        nonces.insert(
+            tx["nonce"]
+                .as_u64()
+                .ok_or("an accept answer without nonce")?,
+        );
     }
     let gapless = nonces.iter().copied().eq(0..1_000);
     report.fact("creates", 1_000);
-    demand(gapless, format!("1000 creates got {} different nonces", nonces.len()))?;
+    demand(
+        gapless,
+        format!("1000 creates got {} different nonces", nonces.len()),
+    )?;
     Ok("100 equal requests → 1 tx; other payload → 422; 1000 creates → nonces 0…999".into())
 }

@@ -39,11 +39,18 @@ async fn prove(report: &mut Report) -> Outcome<String> {
     for outside in [false, true] {
         total += series(report, rounds, seed, outside).await?;
     }
-    Ok(format!("{} kills, {total} accepted txs, each exactly once on chain, 0 lost, 0 doubled, 0 stuck", rounds * 2))
+    Ok(format!(
+        "{} kills, {total} accepted txs, each exactly once on chain, 0 lost, 0 doubled, 0 stuck",
+        rounds * 2
+    ))
 }
 
 async fn series(report: &mut Report, rounds: u32, seed: u64, outside: bool) -> Outcome<usize> {
-    let place = if outside { "chain living on" } else { "chain in the same process" };
+    let place = if outside {
+        "chain living on"
+    } else {
+        "chain in the same process"
+    };
     say(format!("{rounds} rounds, {place}"));
     let folder = tempfile::tempdir()?;
     let chain_folder = tempfile::tempdir()?;
@@ -57,7 +64,8 @@ async fn series(report: &mut Report, rounds: u32, seed: u64, outside: bool) -> O
         ..Options::default()
     };
     let promises = Arc::new(Promises::default());
-    let mut rng = <rand::rngs::StdRng as rand::SeedableRng>::seed_from_u64(seed + u64::from(outside));
+    let mut rng =
+        <rand::rngs::StdRng as rand::SeedableRng>::seed_from_u64(seed + u64::from(outside));
     for round in 0..rounds {
         let server = Server::dev(&options).await?;
         let load = load(&server, &promises, round);
@@ -67,7 +75,11 @@ async fn series(report: &mut Report, rounds: u32, seed: u64, outside: bool) -> O
     }
     let server = Server::dev(&options).await?;
     let accepted = audit(&server, &promises).await?;
-    let key = if outside { "acceptedOutside" } else { "acceptedInside" };
+    let key = if outside {
+        "acceptedOutside"
+    } else {
+        "acceptedInside"
+    };
     report.fact(key, accepted);
     Ok(accepted)
 }
@@ -83,8 +95,16 @@ async fn load(server: &Server, promises: &Arc<Promises>, round: u32) {
                 let number = count.fetch_add(1, Ordering::Relaxed);
                 let id = format!("r{round}-{number}");
                 let to = random_address();
-                promises.asked.lock().expect("no panic").insert(id.clone(), (signer.clone(), to.clone()));
-                let gas = if number % 5 == 0 { Value::Null } else { json!("21000") };
+                promises
+                    .asked
+                    .lock()
+                    .expect("no panic")
+                    .insert(id.clone(), (signer.clone(), to.clone()));
+                let gas = if number % 5 == 0 {
+                    Value::Null
+                } else {
+                    json!("21000")
+                };
                 let mut payload = json!({"to": to, "value": "1"});
                 if !gas.is_null() {
                     payload["gas"] = gas;
@@ -93,7 +113,11 @@ async fn load(server: &Server, promises: &Arc<Promises>, round: u32) {
                 for _repeat in 0..=u32::from(number % 10 == 0) {
                     match api.create(body.clone(), "").await {
                         Ok((status, _)) if status.is_success() => {
-                            promises.accepted.lock().expect("no panic").insert(id.clone(), to.clone());
+                            promises
+                                .accepted
+                                .lock()
+                                .expect("no panic")
+                                .insert(id.clone(), to.clone());
                         }
                         Ok(_) => {}
                         Err(_) => return, // killed
@@ -122,13 +146,19 @@ async fn audit(server: &Server, promises: &Promises) -> Outcome<usize> {
         .collect();
     demand(stored.len() == txs.len(), "a request id has two txs")?;
     for id in accepted.keys() {
-        demand(stored.contains_key(id), format!("{id} was accepted and is lost"))?;
+        demand(
+            stored.contains_key(id),
+            format!("{id} was accepted and is lost"),
+        )?;
     }
     let recipients: Vec<String> = asked.values().map(|(_, to)| to.clone()).collect();
     let balances = server.chain.balances(&recipients).await?;
     for (id, balance) in asked.keys().zip(&balances) {
         let expected = U256::from(u8::from(stored.contains_key(id)));
-        demand(*balance == expected, format!("{id}: {balance} wei arrived instead of {expected}"))?;
+        demand(
+            *balance == expected,
+            format!("{id}: {balance} wei arrived instead of {expected}"),
+        )?;
     }
     for signer in server.accounts.iter().take(LANES) {
         let mut nonces: Vec<u64> = txs
@@ -138,9 +168,15 @@ async fn audit(server: &Server, promises: &Promises) -> Outcome<usize> {
             .collect();
         nonces.sort_unstable();
         let gapless = nonces.iter().copied().eq(0..nonces.len() as u64);
-        demand(gapless, format!("the nonces of {signer} have a gap or a repeat"))?;
+        demand(
+            gapless,
+            format!("the nonces of {signer} have a gap or a repeat"),
+        )?;
         let on_chain = server.chain.nonce(signer).await?;
-        demand(on_chain == nonces.len() as u64, format!("{signer}: chain nonce {on_chain}"))?;
+        demand(
+            on_chain == nonces.len() as u64,
+            format!("{signer}: chain nonce {on_chain}"),
+        )?;
     }
     Ok(accepted.len())
 }

@@ -9,8 +9,7 @@ use alloy_primitives::B256;
 use crate::window::{Depth, Window};
 use crate::{
     Attempt, ChainView, Event, FeeRules, Fingerprint, Header, Inclusion, LaneKey, Nonce, Payload,
-    RequestId, Right, SendOutcome, Time, Tx, TxId, Unsigned,
-    attempt::Outgoing,
+    RequestId, Right, SendOutcome, Time, Tx, TxId, Unsigned, attempt::Outgoing,
 };
 
 /// A request that passed the door: new to its lane, gas known.

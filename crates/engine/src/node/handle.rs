@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use domain::lane::ChainNonces;
-use domain::{B256, ChainId, LaneKey, NodeName, Nonce, Payload, RequestId, SubState, TxId, TxState};
+use domain::{
+    B256, ChainId, LaneKey, NodeName, Nonce, Payload, RequestId, SubState, TxId, TxState,
+};
 use futures::future::join_all;
 use tokio::sync::{oneshot, watch};
 
@@ -129,7 +131,9 @@ impl NodeHandle {
     ) -> Result<Option<TxRecord>, Refusal> {
         let clock = &self.core.ports.clock;
         let waiters = &self.core.waiters;
-        let waiting = waiters.enter(id, self.core.config.waiters).ok_or(Refusal::Busy)?;
+        let waiting = waiters
+            .enter(id, self.core.config.waiters)
+            .ok_or(Refusal::Busy)?;
         let deadline = clock.moment().plus(timeout);
         loop {
             // Enlisted before the read, so that no change falls between the two.
@@ -138,7 +142,9 @@ impl NodeHandle {
             rung.as_mut().enable();
             let found = self.core.ports.store.tx(id).await;
             let record = found.map_err(|error| Refusal::StoreUnavailable(error.to_string()))?;
-            let Some(record) = record else { return Ok(None) };
+            let Some(record) = record else {
+                return Ok(None);
+            };
             let left = deadline.since(clock.moment());
             if until.is_reached(&record) || left.is_zero() {
                 return Ok(Some(record));
@@ -223,7 +229,9 @@ impl NodeHandle {
 
     async fn inspect(&self, lane: LaneKey) -> Inspection {
         let (answer, answered) = oneshot::channel();
-        self.core.tell_shard(lane, Message::Inspect { lane, answer }).await;
+        self.core
+            .tell_shard(lane, Message::Inspect { lane, answer })
+            .await;
         answered.await.unwrap_or_default() // the node is ending: nothing is known
     }
 
@@ -237,7 +245,11 @@ impl NodeHandle {
         let store = self.core.ports.store.members().await;
         let chains = self.core.chains.iter().map(|(chain_id, part)| ChainStatus {
             chain_id: *chain_id,
-            head: part.view.borrow().as_ref().and_then(|view| Some(view.headers.tip()?.number)),
+            head: part
+                .view
+                .borrow()
+                .as_ref()
+                .and_then(|view| Some(view.headers.tip()?.number)),
             endpoints: part.chain.endpoints(),
         });
         Readiness {

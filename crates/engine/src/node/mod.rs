@@ -60,15 +60,26 @@ impl Node {
         };
         core.ports.store.heartbeat(&member).await?;
         for inbox in inboxes {
-            core.tasks.spawn("shard", Shard::new(Arc::clone(&core), inbox).run());
+            core.tasks
+                .spawn("shard", Shard::new(Arc::clone(&core), inbox).run());
         }
         for chain_id in core.chains.keys() {
-            core.tasks.spawn("follower", Follower::new(Arc::clone(&core), *chain_id).run());
+            core.tasks.spawn(
+                "follower",
+                Follower::new(Arc::clone(&core), *chain_id).run(),
+            );
         }
-        core.tasks.spawn("renew", ownership::renew_for_ever(Arc::clone(&core)));
-        core.tasks.spawn("adopt", ownership::adopt_for_ever(Arc::clone(&core)));
-        core.tasks.spawn("heartbeat", ownership::heartbeat_for_ever(Arc::clone(&core), member));
-        Ok(Self { handle: NodeHandle { core } })
+        core.tasks
+            .spawn("renew", ownership::renew_for_ever(Arc::clone(&core)));
+        core.tasks
+            .spawn("adopt", ownership::adopt_for_ever(Arc::clone(&core)));
+        core.tasks.spawn(
+            "heartbeat",
+            ownership::heartbeat_for_ever(Arc::clone(&core), member),
+        );
+        Ok(Self {
+            handle: NodeHandle { core },
+        })
     }
 
     /// What the outside can ask.
@@ -103,12 +114,17 @@ fn build(
     tasks: Tasks,
 ) -> Result<(Arc<Core>, Inboxes), StartError> {
     if config.shards == 0 || config.inbox == 0 {
-        return Err(StartError::Config("worker.count and worker.queueCapacity must be at least 1".into()));
+        return Err(StartError::Config(
+            "worker.count and worker.queueCapacity must be at least 1".into(),
+        ));
     }
     let mut chains: BTreeMap<ChainId, ChainPart> = BTreeMap::new();
     for chain in &ports.chains {
         let Some(rules) = config.chains.get(&chain.id()) else {
-            return Err(StartError::Config(format!("chain {} has no rules", chain.id())));
+            return Err(StartError::Config(format!(
+                "chain {} has no rules",
+                chain.id()
+            )));
         };
         let part = ChainPart {
             chain: Arc::clone(chain),
@@ -121,7 +137,9 @@ fn build(
         chains.insert(chain.id(), part);
     }
     let lanes = lanes(&ports, &chains, config.shards);
-    let (shards, inboxes) = (0..config.shards).map(|_| mpsc::channel(config.inbox)).unzip();
+    let (shards, inboxes) = (0..config.shards)
+        .map(|_| mpsc::channel(config.inbox))
+        .unzip();
     let ask = Ask {
         node: config.name.clone(),
         incarnation: ports.clock.incarnation(),
@@ -156,7 +174,10 @@ fn lanes(
         for chain_id in chains.keys().copied() {
             if only.is_empty() || only.contains(&chain_id) {
                 let key = LaneKey { chain_id, signer };
-                let place = LanePlace { shard: shard_of(key, shards), waiting: AtomicUsize::new(0) };
+                let place = LanePlace {
+                    shard: shard_of(key, shards),
+                    waiting: AtomicUsize::new(0),
+                };
                 lanes.insert(key, place);
             }
         }

@@ -31,7 +31,9 @@ pub enum Refusal {
     #[error("node {0} is the keeper of this lane")]
     NotKeeper(NodeName),
     /// Gas must be estimated, and no endpoint of the chain answers.
-    #[error("gas cannot be estimated because the chain does not answer ({0}); send `gas` to be accepted anyway")]
+    #[error(
+        "gas cannot be estimated because the chain does not answer ({0}); send `gas` to be accepted anyway"
+    )]
     ChainUnavailable(String),
     /// The store does not answer, and nothing was stored.
     #[error("the store does not answer: {0}")]

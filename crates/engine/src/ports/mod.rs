@@ -12,6 +12,7 @@ pub use chain::{BlockTag, Call, CallFailed, Chain, ChainError};
 pub use clock::Clock;
 pub use signer::{SignError, Signer};
 pub use store::{
-    Acquired, Ask, CommitOutcome, Conflict, EventFilter, EventPage, EventRecord, LaneBatch, LaneRecord, Member, NewQueued, Regranted, Renewal, Store, StoreError, TxFilter,
-    TxPage, TxRecord, Work,
+    Acquired, Ask, CommitOutcome, Conflict, EventFilter, EventPage, EventRecord, LaneBatch,
+    LaneRecord, Member, NewQueued, Regranted, Renewal, Store, StoreError, TxFilter, TxPage,
+    TxRecord, Work,
 };

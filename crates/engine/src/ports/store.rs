@@ -206,7 +206,14 @@ impl LaneRecord {
     /// A lane that was configured and never used.
     #[must_use]
     pub fn unused(key: LaneKey) -> Self {
-        Self { key, lease: None, next_nonce: Nonce(0), paused: false, in_flight: 0, queued: 0 }
+        Self {
+            key,
+            lease: None,
+            next_nonce: Nonce(0),
+            paused: false,
+            in_flight: 0,
+            queued: 0,
+        }
     }
 }
 

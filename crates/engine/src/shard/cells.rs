@@ -16,9 +16,16 @@ pub(super) enum Cell {
     /// Being acquired and read by another task; requests wait here.
     Opening { waiting: Vec<PendingCreate> },
     /// In memory.
-    Ready { lane: Box<Lane>, epoch: u64, idle_since: Option<Moment> },
+    Ready {
+        lane: Box<Lane>,
+        epoch: u64,
+        idle_since: Option<Moment>,
+    },
     /// A commit's answer was lost; the store is being asked. Callers wait here.
-    Resolving { lost: LostBatch, waiting: Vec<PendingCreate> },
+    Resolving {
+        lost: LostBatch,
+        waiting: Vec<PendingCreate>,
+    },
 }
 
 /// A batch whose answer was lost, with the callers whom it would answer.
@@ -50,7 +57,10 @@ impl Shard {
     pub(super) fn open(&mut self, key: LaneKey, waiting: Vec<PendingCreate>) {
         self.lanes.insert(key, Cell::Opening { waiting });
         let core = Arc::clone(&self.core);
-        self.core.tasks.spawn("open lane", async move { ownership::open(&core, key).await });
+        self.core.tasks.spawn(
+            "open lane",
+            async move { ownership::open(&core, key).await },
+        );
     }
 
     /// A lane was granted and read: it goes into memory, and learns what the shard knows of its chain.
@@ -74,7 +84,14 @@ impl Shard {
         part.watched.add(key, lane.hashes());
         let epoch = self.next_epoch;
         self.next_epoch += 1;
-        self.lanes.insert(key, Cell::Ready { lane: Box::new(lane), epoch, idle_since: None });
+        self.lanes.insert(
+            key,
+            Cell::Ready {
+                lane: Box::new(lane),
+                epoch,
+                idle_since: None,
+            },
+        );
         waiting
     }
 
@@ -114,7 +131,9 @@ impl Shard {
 
     /// The truth about a lost answer: the callers get it, and the lane is read again.
     pub(super) fn resolved(&mut self, key: LaneKey, outcome: Regranted) {
-        let Some(Cell::Resolving { lost, mut waiting }) = self.lanes.remove(&key) else { return };
+        let Some(Cell::Resolving { lost, mut waiting }) = self.lanes.remove(&key) else {
+            return;
+        };
         match outcome {
             Regranted::Held { last_batch, .. } if last_batch == Some(lost.batch) => {
                 for (create, record) in lost.creates.into_iter().zip(lost.records) {
@@ -154,7 +173,9 @@ impl Shard {
         let fresh = self.core.ports.clock.tx_id();
         let view = self.core.chain(key.chain_id).view.borrow().clone();
         let head = view.map(Input::Head).into_iter();
-        head.chain(nonces.map(Input::ChainNonces)).chain([Input::Tick { fresh }]).collect()
+        head.chain(nonces.map(Input::ChainNonces))
+            .chain([Input::Tick { fresh }])
+            .collect()
     }
 }
 

@@ -42,7 +42,8 @@ impl Shard {
         }
         if !outgoing.is_empty() {
             // A hash is in the follower's set before its bytes leave.
-            part.watched.add(key, outgoing.iter().map(|bytes| bytes.hash));
+            part.watched
+                .add(key, outgoing.iter().map(|bytes| bytes.hash));
             crate::broadcaster::hand_over(&self.core, key, epoch, outgoing);
         }
     }
@@ -51,14 +52,23 @@ impl Shard {
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        self.core.tasks.spawn("effect", part(Arc::clone(&self.core)));
+        self.core
+            .tasks
+            .spawn("effect", part(Arc::clone(&self.core)));
     }
 }
 
 async fn sign_remotely(core: Arc<Core>, lane: LaneKey, epoch: u64, envelopes: Vec<Unsigned>) {
     let nonces: Vec<Nonce> = envelopes.iter().map(|envelope| envelope.nonce).collect();
-    let answers = core.ports.signer.sign(envelopes, core.ports.clock.now()).await;
-    let inputs = nonces.into_iter().zip(answers).map(|(nonce, answer)| signed_input(nonce, answer));
+    let answers = core
+        .ports
+        .signer
+        .sign(envelopes, core.ports.clock.now())
+        .await;
+    let inputs = nonces
+        .into_iter()
+        .zip(answers)
+        .map(|(nonce, answer)| signed_input(nonce, answer));
     core.give(lane, epoch, inputs.collect()).await;
 }
 
@@ -79,7 +89,8 @@ async fn load_backlog(
         }
     };
     let more = txs.len() >= limit;
-    core.give(lane, epoch, vec![Input::Backlog { txs, more }]).await;
+    core.give(lane, epoch, vec![Input::Backlog { txs, more }])
+        .await;
 }
 
 async fn load_queued(core: Arc<Core>, lane: LaneKey, epoch: u64, id: LaneId, limit: u64) {
@@ -92,7 +103,8 @@ async fn load_queued(core: Arc<Core>, lane: LaneKey, epoch: u64, id: LaneId, lim
         }
     };
     let more = txs.len() >= limit;
-    core.give(lane, epoch, vec![Input::Queued { txs, more }]).await;
+    core.give(lane, epoch, vec![Input::Queued { txs, more }])
+        .await;
 }
 
 async fn load_finals(core: Arc<Core>, lane: LaneKey, epoch: u64, ids: Vec<TxId>) {
@@ -129,21 +141,26 @@ async fn ask_chain(core: Arc<Core>, lane: LaneKey, epoch: u64) {
             }
         }
     };
-    core.give(lane, epoch, vec![Input::ChainNonces(nonces)]).await;
+    core.give(lane, epoch, vec![Input::ChainNonces(nonces)])
+        .await;
 }
 
 /// Receipts by hash, with proof for blocks that are older than the followed view. A failure is left
 /// to the next time that the lane looks: it asks again while it lacks them.
 async fn fetch_receipts(core: Arc<Core>, lane: LaneKey, epoch: u64, hashes: Vec<B256>) {
     let workers = &core.chain(lane.chain_id).receipt_workers;
-    let _worker = workers.acquire().await.expect("this semaphore is never closed");
+    let _worker = workers
+        .acquire()
+        .await
+        .expect("this semaphore is never closed");
     match receipts_with_proof(&core, lane, &hashes).await {
         Ok(receipts) if receipts.is_empty() => {
             metrics::counter!("lanekeeper_receipt_check_total", "result" => "miss").increment(1);
         }
         Ok(receipts) => {
             metrics::counter!("lanekeeper_receipt_check_total", "result" => "hit").increment(1);
-            core.give(lane, epoch, vec![Input::Receipts(receipts)]).await;
+            core.give(lane, epoch, vec![Input::Receipts(receipts)])
+                .await;
         }
         Err(error) => {
             metrics::counter!("lanekeeper_receipt_check_total", "result" => "error").increment(1);
@@ -159,7 +176,10 @@ async fn receipts_with_proof(
 ) -> Result<Vec<Receipt>, ChainError> {
     let part = core.chain(lane.chain_id);
     let view = part.view.borrow().clone();
-    let base = view.as_ref().and_then(|view| view.headers.base()).map(|header| header.number);
+    let base = view
+        .as_ref()
+        .and_then(|view| view.headers.base())
+        .map(|header| header.number);
     let mut receipts = Vec::new();
     for mut inclusion in part.chain.receipts(hashes).await? {
         explain_revert(core, lane, &mut inclusion).await;
@@ -180,7 +200,12 @@ pub(crate) async fn explain_revert(core: &Core, lane: LaneKey, inclusion: &mut I
     if inclusion.succeeded || inclusion.revert_reason.is_some() {
         return;
     }
-    match core.chain(lane.chain_id).chain.revert_reason(inclusion).await {
+    match core
+        .chain(lane.chain_id)
+        .chain
+        .revert_reason(inclusion)
+        .await
+    {
         Ok(reason) => inclusion.revert_reason = reason,
         Err(error) => tracing::debug!(%lane, %error, "the reason of a revert is not known"),
     }

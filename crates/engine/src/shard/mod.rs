@@ -34,13 +34,23 @@ const STORED_HEADERS_MAX: usize = 4_096;
 #[derive(Debug)]
 pub(crate) enum Message {
     /// A request for a lane.
-    Create { lane: LaneKey, create: PendingCreate },
+    Create {
+        lane: LaneKey,
+        create: PendingCreate,
+    },
     /// What happened to a lane, for the very opening of it that asked.
-    Inputs { lane: LaneKey, epoch: u64, inputs: Vec<Input> },
+    Inputs {
+        lane: LaneKey,
+        epoch: u64,
+        inputs: Vec<Input>,
+    },
     /// What the chain shows of a lane, whichever opening it is in.
     Observed { lane: LaneKey, input: Input },
     /// A chain moved.
-    Head { chain: ChainId, view: Arc<ChainView> },
+    Head {
+        chain: ChainId,
+        view: Arc<ChainView>,
+    },
     /// A lane has work and no keeper, or txs were queued for it.
     Wake { lane: LaneKey, has_queued: bool },
     /// A lane was granted and read, and perhaps its chain was asked.
@@ -57,7 +67,10 @@ pub(crate) enum Message {
     /// The lease was lost that gave this right.
     Lost { lane: LaneKey, right: Right },
     /// What is known of a lane.
-    Inspect { lane: LaneKey, answer: oneshot::Sender<Inspection> },
+    Inspect {
+        lane: LaneKey,
+        answer: oneshot::Sender<Inspection>,
+    },
     /// Finish, give every lane back, and say so.
     Drain { done: oneshot::Sender<()> },
 }

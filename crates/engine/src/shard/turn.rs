@@ -54,11 +54,19 @@ impl Shard {
         let now = self.core.ports.clock.moment();
         let idle_release = self.core.config.lease.idle_release;
         for (key, cell) in &mut self.lanes {
-            let Cell::Ready { lane, idle_since, .. } = cell else { continue };
+            let Cell::Ready {
+                lane, idle_since, ..
+            } = cell
+            else {
+                continue;
+            };
             if !lane.is_idle() {
                 *idle_since = None;
                 let fresh = self.core.ports.clock.tx_id();
-                work.entry(*key).or_default().inputs.push(Input::Tick { fresh });
+                work.entry(*key)
+                    .or_default()
+                    .inputs
+                    .push(Input::Tick { fresh });
             } else if now.since(*idle_since.get_or_insert(now)) >= idle_release {
                 idle.push(*key);
             }
@@ -81,7 +89,11 @@ impl Shard {
                     self.wait_for_lane(lane, create);
                 }
             }
-            Message::Inputs { lane, epoch, inputs } => {
+            Message::Inputs {
+                lane,
+                epoch,
+                inputs,
+            } => {
                 let current = matches!(self.lanes.get(&lane), Some(Cell::Ready { epoch: e, .. }) if *e == epoch);
                 if current {
                     work.entry(lane).or_default().inputs.extend(inputs);
@@ -111,7 +123,12 @@ impl Shard {
             Message::Opened { lane, image, .. } if self.is_draining => {
                 self.give_back(lane, image.right);
             }
-            Message::Opened { lane, image, taken_from, nonces } => {
+            Message::Opened {
+                lane,
+                image,
+                taken_from,
+                nonces,
+            } => {
                 let waiting = self.opened(lane, *image, taken_from);
                 let first = self.first_inputs(lane, nonces);
                 let entry = work.entry(lane).or_default();
@@ -124,7 +141,9 @@ impl Shard {
                 if self.lost(lane, right)
                     && let Some(lost) = work.remove(&lane)
                 {
-                    lost.creates.into_iter().for_each(|create| self.route_again(lane, create));
+                    lost.creates
+                        .into_iter()
+                        .for_each(|create| self.route_again(lane, create));
                 }
             }
             Message::Inspect { lane, answer } => {
@@ -138,7 +157,9 @@ impl Shard {
     fn route_again(&self, lane: LaneKey, create: PendingCreate) {
         let core = Arc::clone(&self.core);
         let message = Message::Create { lane, create };
-        self.core.tasks.spawn("route again", async move { core.tell_shard(lane, message).await });
+        self.core.tasks.spawn("route again", async move {
+            core.tell_shard(lane, message).await
+        });
     }
 
     /// Stage → commit → apply, for all lanes at once.
@@ -151,18 +172,28 @@ impl Shard {
         let mut staged = Vec::with_capacity(work.len());
         for (key, Work { inputs, creates }) in work {
             match self.lanes.remove(&key) {
-                Some(Cell::Ready { lane, epoch, idle_since }) => {
+                Some(Cell::Ready {
+                    lane,
+                    epoch,
+                    idle_since,
+                }) => {
                     let batch = self.core.ports.clock.batch_id();
                     let mut draft = Staged::new(*lane, epoch, idle_since, batch);
                     inputs.into_iter().for_each(|input| draft.step(input, now));
-                    creates.into_iter().for_each(|create| draft.accept(create, now));
+                    creates
+                        .into_iter()
+                        .for_each(|create| draft.accept(create, now));
                     staged.push(draft);
                 }
                 Some(other) => {
                     self.lanes.insert(key, other);
-                    creates.into_iter().for_each(|create| self.route_again(key, create));
+                    creates
+                        .into_iter()
+                        .for_each(|create| self.route_again(key, create));
                 }
-                None => creates.into_iter().for_each(|create| self.route_again(key, create)),
+                None => creates
+                    .into_iter()
+                    .for_each(|create| self.route_again(key, create)),
             }
         }
         sign_locally(&mut staged, &*self.core.ports.signer, now).await;
@@ -173,9 +204,15 @@ impl Shard {
     async fn answer_known(&mut self, work: &mut BTreeMap<LaneKey, Work>) {
         let mut keys = Vec::new();
         for (lane, Work { creates, .. }) in &mut *work {
-            let Some(Cell::Ready { lane: draft, .. }) = self.lanes.get(lane) else { continue };
+            let Some(Cell::Ready { lane: draft, .. }) = self.lanes.get(lane) else {
+                continue;
+            };
             let lane_id = draft.right().lane;
-            keys.extend(creates.iter().map(|create| (lane_id, create.request.request_id.clone())));
+            keys.extend(
+                creates
+                    .iter()
+                    .map(|create| (lane_id, create.request.request_id.clone())),
+            );
         }
         if keys.is_empty() {
             return;
@@ -199,7 +236,10 @@ impl Shard {
             for create in std::mem::take(creates) {
                 if let Some(tx) = found.next().flatten() {
                     create.answer.send(Routed::Known(Box::new(tx))).ok(); // may have gone
-                } else if firsts.insert(create.request.request_id.clone(), ()).is_none() {
+                } else if firsts
+                    .insert(create.request.request_id.clone(), ())
+                    .is_none()
+                {
                     creates.push(create);
                 } else {
                     // The same request twice in one turn: the second finds the first next time.
@@ -221,7 +261,12 @@ impl Shard {
             committing.push(Committing {
                 records: lane.records(&batch),
                 changed: rows.map(|tx| tx.id).collect(),
-                headers: batch.writes.headers.iter().map(|header| header.hash).collect(),
+                headers: batch
+                    .writes
+                    .headers
+                    .iter()
+                    .map(|header| header.hash)
+                    .collect(),
                 has_events: !batch.writes.events.is_empty(),
                 staged: lane,
             });
@@ -230,7 +275,10 @@ impl Shard {
         if batches.is_empty() {
             return;
         }
-        let accepted = committing.iter().map(|lane| lane.records.len()).sum::<usize>();
+        let accepted = committing
+            .iter()
+            .map(|lane| lane.records.len())
+            .sum::<usize>();
         let started = self.core.ports.clock.moment();
         let outcomes = self.core.ports.store.commit(batches).await;
         let took = self.core.ports.clock.moment().since(started);
@@ -238,7 +286,11 @@ impl Shard {
         counter!("lanekeeper_gate_commits_total", "kind" => kind).increment(1);
         counter!("lanekeeper_gate_txs_total").increment(accepted as u64);
         histogram!("lanekeeper_gate_commit_seconds").record(took.as_secs_f64());
-        assert_eq!(outcomes.len(), committing.len(), "the store answers every batch");
+        assert_eq!(
+            outcomes.len(),
+            committing.len(),
+            "the store answers every batch"
+        );
         for (lane, outcome) in committing.into_iter().zip(outcomes) {
             self.conclude(lane, outcome, now);
         }
@@ -250,7 +302,13 @@ impl Shard {
         let token = done.staged.lane.right().token;
         match outcome {
             CommitOutcome::Applied => {
-                let Committing { mut staged, records, changed, headers, has_events } = done;
+                let Committing {
+                    mut staged,
+                    records,
+                    changed,
+                    headers,
+                    has_events,
+                } = done;
                 for (create, record) in staged.creates.drain(..).zip(records) {
                     create.answer.send(Routed::Accepted(Box::new(record))).ok(); // may have gone
                 }
@@ -265,7 +323,10 @@ impl Shard {
                 tracing::warn!(lane = %key, %token, "fenced: another node keeps this lane now");
                 counter!("lanekeeper_lease_fenced_total", "op" => "gate").increment(1);
                 self.forget(key);
-                done.staged.creates.into_iter().for_each(|create| self.route_again(key, create));
+                done.staged
+                    .creates
+                    .into_iter()
+                    .for_each(|create| self.route_again(key, create));
             }
             CommitOutcome::Conflict(conflict) => {
                 tracing::warn!(lane = %key, ?conflict, "a batch was refused; the lane is read again");
@@ -274,7 +335,10 @@ impl Shard {
             CommitOutcome::NotApplied(why) => {
                 tracing::warn!(lane = %key, %why, "the store took nothing; the lane is read again");
                 let refusal = Refusal::StoreUnavailable(why);
-                done.staged.creates.into_iter().for_each(|create| refuse(create, refusal.clone()));
+                done.staged
+                    .creates
+                    .into_iter()
+                    .for_each(|create| refuse(create, refusal.clone()));
                 self.reread(key, Vec::new());
             }
             CommitOutcome::Unknown(why) => {
@@ -292,7 +356,14 @@ impl Shard {
         let (lane, epoch) = (staged.lane, staged.epoch);
         self.let_out(&lane, epoch, effects);
         let idle_since = staged.idle_since.filter(|_| lane.is_idle());
-        self.lanes.insert(key, Cell::Ready { lane: Box::new(lane), epoch, idle_since });
+        self.lanes.insert(
+            key,
+            Cell::Ready {
+                lane: Box::new(lane),
+                epoch,
+                idle_since,
+            },
+        );
     }
 
     /// Throws the draft away and opens the lane again; requests that caused trouble too often are told.
@@ -302,7 +373,10 @@ impl Shard {
         for mut create in creates {
             create.tries += 1;
             if create.tries > CONFLICT_TRIES_MAX {
-                refuse(create, Refusal::StoreUnavailable("the batch conflicts again and again".into()));
+                refuse(
+                    create,
+                    Refusal::StoreUnavailable("the batch conflicts again and again".into()),
+                );
             } else {
                 waiting.push(create);
             }
@@ -311,13 +385,30 @@ impl Shard {
     }
 
     fn resolve(&mut self, done: Committing) {
-        let Staged { lane, batch, creates, .. } = done.staged;
+        let Staged {
+            lane,
+            batch,
+            creates,
+            ..
+        } = done.staged;
         let (key, right) = (lane.key(), lane.right());
         self.core.chain(key.chain_id).watched.remove_lane(key);
-        let lost = LostBatch { batch, creates, records: done.records };
-        self.lanes.insert(key, Cell::Resolving { lost, waiting: Vec::new() });
+        let lost = LostBatch {
+            batch,
+            creates,
+            records: done.records,
+        };
+        self.lanes.insert(
+            key,
+            Cell::Resolving {
+                lost,
+                waiting: Vec::new(),
+            },
+        );
         let core = Arc::clone(&self.core);
-        self.core.tasks.spawn("resolve", async move { ownership::resolve(&core, key, right).await });
+        self.core.tasks.spawn("resolve", async move {
+            ownership::resolve(&core, key, right).await
+        });
     }
 
     fn remember_headers(&mut self, headers: Vec<domain::B256>) {
@@ -353,7 +444,9 @@ impl Shard {
                     self.forget(key);
                 }
                 Some(Cell::Opening { waiting }) => {
-                    waiting.into_iter().for_each(|create| refuse(create, Refusal::Draining));
+                    waiting
+                        .into_iter()
+                        .for_each(|create| refuse(create, Refusal::Draining));
                 }
                 Some(Cell::Resolving { lost, waiting }) => {
                     let creates = lost.creates.into_iter().chain(waiting);

@@ -5,7 +5,8 @@ use engine::ports::{CommitOutcome, LaneRecord, TxRecord};
 
 use super::Backend;
 use super::kit::{
-    AT, Keeper, Kit, LEASE, SKEW, accepted, first_events, header, inserts, lane, node, updates,
+    AT, Keeper, Kit, LEASE, SKEW, acceptance, accepted, first_events, header, inserts, lane, node,
+    updates,
 };
 
 pub async fn an_old_token_writes_nothing_of_any_kind(backend: &dyn Backend) {
@@ -65,6 +66,18 @@ pub async fn a_lane_that_does_not_exist_is_fenced(backend: &dyn Backend) {
     keeper.right.lane.0 += 1_000;
     let batch = kit.batch(&keeper, Writes::default());
     assert_eq!(kit.commit(batch).await, CommitOutcome::Fenced);
+}
+
+pub async fn of_two_batches_of_one_memory_only_one_lands(backend: &dyn Backend) {
+    let kit = Kit::new(backend);
+    let keeper = kit.keeper(&node("a"), lane(1)).await;
+    let one = kit.batch(&keeper, acceptance(kit.tx(0)));
+    let other = kit.batch(&keeper, acceptance(kit.tx(1)));
+    let (one, other) = futures::join!(kit.commit(one), kit.commit(other));
+    let landed = [&one, &other].map(|outcome| *outcome == CommitOutcome::Applied);
+    assert_ne!(landed[0], landed[1], "{one:?}, {other:?}");
+    assert!([one, other].contains(&CommitOutcome::Fenced));
+    assert_eq!(kit.image(keeper.key, keeper.right).await.event_seq, 1);
 }
 
 pub async fn the_new_keeper_goes_on_where_the_old_one_stopped(backend: &dyn Backend) {

@@ -64,6 +64,7 @@ macro_rules! store_suite {
                     an_old_grant_writes_nothing_of_any_kind
                     memory_that_knows_other_events_writes_nothing_of_any_kind
                     a_lane_that_does_not_exist_is_fenced
+                    of_two_batches_of_one_memory_only_one_lands
                     the_new_keeper_goes_on_where_the_old_one_stopped
                 ]
                 gate: [
@@ -87,6 +88,7 @@ macro_rules! store_suite {
                 regrant: [
                     a_new_grant_tells_the_last_batch_that_landed
                     a_new_grant_kills_what_was_under_way
+                    what_is_under_way_lands_before_the_new_grant_or_never
                     a_new_grant_may_be_asked_for_again
                     no_new_grant_for_a_lane_that_was_taken
                 ]

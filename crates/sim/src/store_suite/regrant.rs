@@ -27,6 +27,24 @@ pub async fn a_new_grant_kills_what_was_under_way(backend: &dyn Backend) {
     assert_eq!(kit.commit(again).await, CommitOutcome::Applied);
 }
 
+pub async fn what_is_under_way_lands_before_the_new_grant_or_never(backend: &dyn Backend) {
+    let kit = Kit::new(backend);
+    let mut keeper = kit.keeper(&node("a"), lane(1)).await;
+    for _ in 0..10 {
+        let batch = kit.batch(&keeper, Writes::default());
+        let id = batch.batch;
+        let (outcome, last_batch) = futures::join!(kit.commit(batch), regrant(&kit, &mut keeper));
+        // The grant's answer is the truth about the batch, whichever came first.
+        let landed = last_batch == Some(id);
+        let expected = if landed {
+            CommitOutcome::Applied
+        } else {
+            CommitOutcome::Fenced
+        };
+        assert_eq!(outcome, expected);
+    }
+}
+
 pub async fn a_new_grant_may_be_asked_for_again(backend: &dyn Backend) {
     let kit = Kit::new(backend);
     let keeper = kit.keeper(&node("a"), lane(1)).await;
