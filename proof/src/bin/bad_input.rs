@@ -83,6 +83,7 @@ fn judge(name: &str, status: u16, problem: &Value, expected: u16, says: &str) ->
     )
 }
 
+#[expect(clippy::too_many_lines, reason = "a table, one case per entry")]
 fn bodies(signer: &str) -> Vec<Bad> {
     let to = random_address();
     let good = json!({"signer": signer, "requestId": "bad", "payload": {"to": to, "value": "1", "gas": "21000"}});
@@ -330,6 +331,7 @@ async fn paths(server: &Server) -> Outcome<u32> {
 }
 
 /// Broken files: each refused by `config check` with exit code 1 or 2, naming the key.
+#[expect(clippy::too_many_lines, reason = "a table, one case per entry")]
 async fn configs(report: &mut Report) -> Outcome<u32> {
     let key = "0xac0974bec39a17e36ba4a6b4d238ff944bacb478cbed5efcae784d7bf4f2ff80";
     let good = format!(
