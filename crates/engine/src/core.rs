@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use domain::{ChainId, ChainView, Input, LaneKey};
+use domain::{ChainId, Input, LaneKey};
 use tokio::sync::{Semaphore, mpsc, watch};
 
 use crate::broadcaster::Outbox;
@@ -14,7 +14,7 @@ use crate::ownership::Leases;
 use crate::ports::{Ask, Chain};
 use crate::shard::Message;
 use crate::tasks::Tasks;
-use crate::watch::{Waiters, WatchedHashes};
+use crate::watch::{LatestView, Waiters, WatchedHashes};
 
 /// The first wait after something outside failed.
 const BACKOFF_FIRST: Duration = Duration::from_millis(100);
@@ -48,7 +48,7 @@ pub(crate) struct ChainPart {
     pub(crate) chain: Arc<dyn Chain>,
     pub(crate) rules: ChainRules,
     pub(crate) watched: WatchedHashes,
-    pub(crate) view: watch::Sender<Option<Arc<ChainView>>>,
+    pub(crate) view: LatestView,
     /// Bounds how many lanes ask for receipts by hash at once.
     pub(crate) receipt_workers: Semaphore,
     /// Rings when bytes were sent: the next block is likely to be of interest.

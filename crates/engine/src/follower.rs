@@ -183,7 +183,7 @@ impl Follower {
             headers: self.headers.clone(),
             fee,
         });
-        self.part().view.send_replace(Some(Arc::clone(&view)));
+        self.part().view.set(Arc::clone(&view));
         for shard in &self.core.shards {
             let head = Message::Head {
                 chain: self.chain_id,

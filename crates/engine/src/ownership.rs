@@ -134,8 +134,7 @@ async fn learn_of_chain(core: &Core, lane: LaneKey) -> Option<ChainNonces> {
     let part = core.chain(lane.chain_id);
     let query = part.rules.lane.chain_query;
     let learn = async {
-        let mut view = part.view.subscribe();
-        view.wait_for(Option::is_some).await.ok(); // the sender lives as long as the core
+        part.view.known().await;
         if query == ChainQuery::Off {
             return None;
         }

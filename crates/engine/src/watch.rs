@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use domain::{B256, LaneKey, TxId};
+use domain::{B256, ChainView, LaneKey, TxId};
 use tokio::sync::Notify;
 
 /// The hashes of one chain that may be mined. A hash is here before its bytes leave.
@@ -37,6 +37,45 @@ impl WatchedHashes {
 
     pub(crate) fn lane_of(&self, hash: B256) -> Option<LaneKey> {
         self.lock().get(&hash).copied()
+    }
+}
+
+/// The newest view of one chain. (Not a `tokio::sync::watch`: that wakes its readers in random order,
+/// and the same seed must give the same trace.)
+#[derive(Default)]
+pub(crate) struct LatestView {
+    view: Mutex<Option<Arc<ChainView>>>,
+    bell: Notify,
+}
+
+impl LatestView {
+    pub(crate) fn get(&self) -> Option<Arc<ChainView>> {
+        self.view
+            .lock()
+            .expect("nothing panics while it holds this lock")
+            .clone()
+    }
+
+    pub(crate) fn set(&self, view: Arc<ChainView>) {
+        *self
+            .view
+            .lock()
+            .expect("nothing panics while it holds this lock") = Some(view);
+        self.bell.notify_waiters();
+    }
+
+    /// Waits until there is one.
+    pub(crate) async fn known(&self) {
+        loop {
+            // Enlisted before the look, so that no view falls between the two.
+            let rung = self.bell.notified();
+            tokio::pin!(rung);
+            rung.as_mut().enable();
+            if self.get().is_some() {
+                return;
+            }
+            rung.await;
+        }
     }
 }
 

@@ -77,18 +77,26 @@ pub(crate) async fn signer(config: &Config) -> Result<Arc<dyn Signer>, Failure> 
     Ok(Arc::new(signer))
 }
 
-/// What is wrong with each signer's key, as far as this machine can tell.
-pub(crate) fn signer_problems(config: &Config) -> Vec<String> {
-    let entries = config.signers.iter().enumerate();
-    let problems = entries.filter_map(|(at, signer)| {
-        let error = keys::load(vec![key_entry(signer)?]).err()?;
-        Some(format!(
-            "signer {}: {}",
-            at + 1,
-            crate::failure::with_sources(&error)
-        ))
-    });
-    problems.collect()
+/// What is wrong with the signers' keys: what the file itself says (first), and what may only be
+/// missing on the machine that looks (second).
+pub(crate) fn signer_problems(config: &Config) -> (Vec<String>, Vec<String>) {
+    let (mut wrong, mut missing) = (Vec::new(), Vec::new());
+    for (at, signer) in config.signers.iter().enumerate() {
+        let entry = key_entry(signer).into_iter().collect();
+        if let Err(error) = keys::load(entry) {
+            let place = if signer.key.is_some() {
+                &mut wrong
+            } else {
+                &mut missing
+            };
+            place.push(format!(
+                "signer {}: {}",
+                at + 1,
+                crate::failure::with_sources(&error)
+            ));
+        }
+    }
+    (wrong, missing)
 }
 
 /// Where a key is. The check of the configuration leaves exactly one place for each signer.

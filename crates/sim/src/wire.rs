@@ -70,7 +70,9 @@ pub struct Wire {
 
 /// After how long a caller gives up on a lost answer.
 const TIMEOUT_MS: (u64, u64) = (200, 2_000);
-/// How much longer a slow way takes, and how much later a late question arrives.
+/// How much later a late question arrives: perhaps long after its asker's lease has run out.
+const LATE_MS: (u64, u64) = (0, 15_000);
+/// How much longer a slow way takes.
 const SLOWNESS: u64 = 100;
 
 enum Fate {
@@ -119,6 +121,7 @@ impl Wire {
         question: impl Future<Output = T> + Send + 'static,
     ) -> Result<T, NoAnswer> {
         let (there, back) = (self.way(), self.way());
+        let late = self.rng.millis(LATE_MS.0, LATE_MS.1);
         let (fate, patience) = (self.fate(), self.rng.millis(TIMEOUT_MS.0, TIMEOUT_MS.1));
         let (answers, answer) = oneshot::channel();
         // Not in the caller's group of tasks: it lives on the wire. The handle is let go.
@@ -143,7 +146,7 @@ impl Wire {
                 Fate::Late => {
                     // The caller may be gone; then nobody needs the answer.
                     answers.send(Err(NoAnswer::Lost)).ok();
-                    tokio::time::sleep(patience).await;
+                    tokio::time::sleep(late).await;
                     drop(question.await);
                     return;
                 }
@@ -243,7 +246,7 @@ mod tests {
             (late.call(counted(&count)).await, seen()),
             (Err(NoAnswer::Lost), 2)
         );
-        tokio::time::sleep(Duration::from_secs(5)).await;
+        tokio::time::sleep(Duration::from_secs(20)).await;
         assert_eq!(seen(), 3, "it arrives after all");
         let cut = certain(|_| {});
         cut.cut(true);

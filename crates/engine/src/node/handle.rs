@@ -247,8 +247,7 @@ impl NodeHandle {
             chain_id: *chain_id,
             head: part
                 .view
-                .borrow()
-                .as_ref()
+                .get()
                 .and_then(|view| Some(view.headers.tip()?.number)),
             endpoints: part.chain.endpoints(),
         });

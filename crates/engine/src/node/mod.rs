@@ -26,7 +26,7 @@ use crate::ownership::{self, Leases};
 use crate::ports::{Ask, Member, StoreError};
 use crate::shard::{Message, Shard};
 use crate::tasks::Tasks;
-use crate::watch::{Waiters, WatchedHashes};
+use crate::watch::{LatestView, Waiters, WatchedHashes};
 
 /// Why a node did not start.
 #[derive(Debug, Error)]
@@ -130,7 +130,7 @@ fn build(
             chain: Arc::clone(chain),
             rules: rules.clone(),
             watched: WatchedHashes::default(),
-            view: watch::Sender::new(None),
+            view: LatestView::default(),
             receipt_workers: Semaphore::new(rules.receipt_workers.max(1)),
             sent_bell: Notify::new(),
         };

@@ -171,7 +171,7 @@ impl Shard {
     /// The first inputs of a lane that just came into memory.
     pub(super) fn first_inputs(&self, key: LaneKey, nonces: Option<ChainNonces>) -> Vec<Input> {
         let fresh = self.core.ports.clock.tx_id();
-        let view = self.core.chain(key.chain_id).view.borrow().clone();
+        let view = self.core.chain(key.chain_id).view.get();
         let head = view.map(Input::Head).into_iter();
         head.chain(nonces.map(Input::ChainNonces))
             .chain([Input::Tick { fresh }])

@@ -175,7 +175,7 @@ async fn receipts_with_proof(
     hashes: &[B256],
 ) -> Result<Vec<Receipt>, ChainError> {
     let part = core.chain(lane.chain_id);
-    let view = part.view.borrow().clone();
+    let view = part.view.get();
     let base = view
         .as_ref()
         .and_then(|view| view.headers.base())

@@ -31,7 +31,13 @@ fn check(args: &ConfigLookArgs) -> Result<(), Failure> {
         problems.iter().map(ToString::to_string).collect()
     };
     let (problems, warnings) = match &result {
-        Ok(config) => (signer_problems(config), told(&config.warnings)),
+        Ok(config) => {
+            let (wrong, missing) = signer_problems(config);
+            (
+                wrong,
+                told(&config.warnings).into_iter().chain(missing).collect(),
+            )
+        }
         Err(problems) => (told(problems), Vec::new()),
     };
     if args.json {
