@@ -130,9 +130,8 @@ impl ChildChain {
     pub(crate) fn start(folder: &Path) -> Self {
         let mut child = Command::new(std::env::current_exe().expect("this test binary"))
             .args([
-                "durability::child_serves_until_killed",
+                "durability::killed_process_leaves_a_whole_chain",
                 "--exact",
-                "--ignored",
                 "--nocapture",
             ])
             .env(CHILD_FOLDER, folder)
@@ -152,10 +151,6 @@ impl ChildChain {
         }
     }
 
-    pub(crate) fn id(&self) -> u32 {
-        self.child.id()
-    }
-
     /// SIGKILL: no destructor runs, nothing is flushed.
     pub(crate) fn kill(mut self) {
         self.child.kill().expect("was alive");
@@ -163,31 +158,25 @@ impl ChildChain {
     }
 }
 
-#[test]
-#[ignore = "the body of the child process that other tests start"]
-fn child_serves_until_killed() {
-    let Some(folder) = std::env::var_os(CHILD_FOLDER) else {
-        return;
-    };
-    let runtime = tokio::runtime::Runtime::new().unwrap();
-    runtime.block_on(async {
-        let config = in_folder(Path::new(&folder), Mining::Instant);
-        let chain = DevChain::open(config).expect("opens");
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let served = chain.serve(listener).unwrap();
-        // On a line of its own, after whatever the test harness has printed.
-        writeln!(
-            std::io::stdout(),
-            "\nserving http://{}",
-            served.local_addr()
-        )
-        .unwrap();
-        std::future::pending::<()>().await;
-    });
+/// What the child process does: it serves until it is killed.
+async fn serve_for_ever(folder: &Path) {
+    let chain = DevChain::open(in_folder(folder, Mining::Instant)).expect("opens");
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let served = chain.serve(listener).expect("serves");
+    // On a line of its own, after whatever the test harness has printed.
+    let line = format!("\nserving http://{}\n", served.local_addr());
+    std::io::stdout()
+        .write_all(line.as_bytes())
+        .expect("the parent reads");
+    std::future::pending::<()>().await;
 }
 
 #[tokio::test]
 async fn killed_process_leaves_a_whole_chain() {
+    // The test starts its own binary again, with this set, as the process that it kills.
+    if let Some(folder) = std::env::var_os(CHILD_FOLDER) {
+        return serve_for_ever(Path::new(&folder)).await;
+    }
     let folder = tempfile::tempdir().unwrap();
     let alice = Wallet::dev(0);
     let mut sent: u64 = 0;

@@ -1,6 +1,5 @@
 //! The dev chain from outside: every test talks to a served chain over HTTP, as the product does.
 
-mod bench;
 mod contracts;
 mod durability;
 mod fees;
