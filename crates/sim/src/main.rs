@@ -29,26 +29,38 @@ struct Arguments {
     /// Nothing goes wrong in these worlds.
     #[arg(long)]
     calm: bool,
+    /// Forks go deeper than what is final.
+    #[arg(long)]
+    deep_forks: bool,
+}
+
+impl Arguments {
+    fn options(&self, echo: bool) -> Options {
+        Options {
+            calm: self.calm,
+            deep_forks: self.deep_forks,
+            echo,
+        }
+    }
 }
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     match arguments.seed {
-        Some(seed) => replay(seed, arguments.calm),
+        Some(seed) => replay(seed, arguments.options(true)),
         None => search(&arguments),
     }
 }
 
-fn replay(seed: u64, calm: bool) -> ExitCode {
+fn replay(seed: u64, options: Options) -> ExitCode {
     eprintln!("seed {seed}");
-    report(&run(seed, Options { calm, echo: true }))
+    report(&run(seed, options))
 }
 
 fn search(arguments: &Arguments) -> ExitCode {
     let Arguments {
         seeds,
         from,
-        calm,
         keep_going,
         ..
     } = *arguments;
@@ -56,7 +68,7 @@ fn search(arguments: &Arguments) -> ExitCode {
     let all: Vec<u64> = regressions().into_iter().chain(new).collect();
     let mut failed = 0;
     for (done, seed) in all.iter().enumerate() {
-        let outcome = run(*seed, Options { calm, echo: false });
+        let outcome = run(*seed, arguments.options(false));
         if !outcome.violations.is_empty() {
             failed += 1;
             report(&outcome);
@@ -90,7 +102,7 @@ fn report(outcome: &Outcome) -> ExitCode {
     if violations.is_empty() {
         return ExitCode::SUCCESS;
     }
-    eprintln!("replay with: cargo run -p sim -- --seed {seed}");
+    eprintln!("replay with the same options and --seed {seed}");
     ExitCode::FAILURE
 }
 

@@ -2,13 +2,14 @@
 
 use sim::world::{Options, run};
 
-const CALM: Options = Options {
-    calm: true,
-    echo: false,
-};
 const STORMY: Options = Options {
     calm: false,
+    deep_forks: false,
     echo: false,
+};
+const CALM: Options = Options {
+    calm: true,
+    ..STORMY
 };
 
 #[test]

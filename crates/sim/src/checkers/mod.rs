@@ -11,7 +11,7 @@ mod one_effect;
 mod testing;
 mod token_only_rises;
 
-use domain::{ChainId, LaneKey};
+use domain::LaneKey;
 use engine::ports::{CommitOutcome, LaneBatch};
 
 use crate::event::WorldEvent;
@@ -46,9 +46,9 @@ fn applied(event: &WorldEvent) -> Option<(LaneKey, &LaneBatch)> {
     None
 }
 
-/// Every promise that can be watched event by event.
+/// Every promise that holds in every world, watched event by event.
 #[must_use]
-pub fn all(required: impl Fn(ChainId) -> u64 + Send + 'static) -> Vec<Box<dyn Checker>> {
+pub fn all() -> Vec<Box<dyn Checker>> {
     vec![
         Box::new(NonceOnce::default()),
         Box::new(OneEffect::default()),
@@ -56,6 +56,5 @@ pub fn all(required: impl Fn(ChainId) -> u64 + Send + 'static) -> Vec<Box<dyn Ch
         Box::new(DurableBeforeSent::default()),
         Box::new(EventsGapless::default()),
         Box::new(TokenOnlyRises::default()),
-        Box::new(FinalIsFinal::new(required)),
     ]
 }

@@ -202,7 +202,7 @@ impl Machine {
     }
 
     /// A rolling deploy: drains the node and ends it.
-    pub(super) async fn drain(&self) {
+    pub(super) fn drain(&self) {
         let (tasks, node) = {
             let state = self.lock();
             (state.tasks.clone(), state.node.clone())

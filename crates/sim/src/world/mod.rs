@@ -17,7 +17,7 @@ use futures::future::join_all;
 use tokio::task::JoinHandle;
 
 use crate::chain::{MemoryChain, MemorySigner, RemoteChain, Staleness};
-use crate::checkers;
+use crate::checkers::{self, FinalIsFinal};
 use crate::clock::SimClock;
 use crate::event::WorldEvent;
 use crate::rng::Rng;
@@ -48,9 +48,14 @@ pub struct Outcome {
 pub struct Options {
     /// Nothing goes wrong.
     pub calm: bool,
+    /// Forks go deeper than what is final, so that finals are taken back.
+    pub deep_forks: bool,
     /// Every line is printed as it comes.
     pub echo: bool,
 }
+
+/// How much deeper than final the forks of such a world go.
+const FORK_DEEPER: u64 = 4;
 
 /// Runs the world of a seed, from its beginning to its end, in simulated time.
 ///
@@ -88,13 +93,20 @@ struct World {
 impl World {
     fn build(seed: u64, options: Options) -> Self {
         let rng = Rng::new(seed);
-        let plan = if options.calm {
+        let mut plan = if options.calm {
             Plan::calm(&rng.split())
         } else {
             Plan::stormy(&rng.split())
         };
-        let required = plan.lane.required;
-        let mut trace = Trace::new(checkers::all(move |_| required));
+        if options.deep_forks {
+            plan.fork_max = plan.lane.required + FORK_DEEPER;
+        }
+        let mut checkers = checkers::all();
+        if plan.fork_max <= plan.lane.required {
+            let required = plan.lane.required;
+            checkers.push(Box::new(FinalIsFinal::new(move |_| required)));
+        }
+        let mut trace = Trace::new(checkers);
         if options.echo {
             trace = trace.echoing();
         }

@@ -57,7 +57,7 @@ pub struct Plan {
     pub block_interval: Duration,
     /// So many transactions in a thousand that could be in a block are.
     pub inclusion: u64,
-    /// The deepest fork. Never deeper than what is final: that is another promise.
+    /// The deepest fork. As a rule not deeper than what is final, so that finals stay.
     pub fork_max: u64,
     /// How bad the lines to the store are.
     pub store_line: WireFaults,

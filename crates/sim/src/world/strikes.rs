@@ -45,7 +45,7 @@ pub(super) async fn strike_for_ever(
             0..=2 => machine.crash_in(rng.between(0, CRASH_POLLS_MAX)),
             3..=4 => spawn_freeze(machine, span(&plan, &rng, 3)),
             5 => spawn_cut(machine, span(&plan, &rng, 2)),
-            6 => machine.drain().await,
+            6 => machine.drain(),
             7 => drop_one(&chain, &rng),
             8 => spawn_dear(chain.clone(), span(&plan, &rng, 3)),
             9 => spawn_poor(
