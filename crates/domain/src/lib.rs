@@ -27,7 +27,7 @@ pub use ids::{
     BatchId, ChainId, GrantId, Incarnation, LaneId, LaneKey, NodeName, Nonce, RequestId, Right,
     Token, TxId,
 };
-pub use lane::{Effect, Input, Lane, LaneImage, LaneRules, Step, Writes};
+pub use lane::{Effect, FinalTx, Input, Lane, LaneImage, LaneRules, Step, Writes};
 pub use moments::{Moment, Time};
 pub use payload::{Fingerprint, Payload, TxType};
 pub use tx::{Inclusion, SubState, Tx, TxState};

@@ -105,7 +105,8 @@ async fn acquire_and_read(core: &Core, lane: LaneKey) -> Result<Message, NotOpen
     counter!("lanekeeper_lease_acquire_total", "result" => result).increment(1);
     core.leases
         .hold(lane, right, Trust::from(asked_at, core.ask.duration));
-    match store.load(lane, right).await {
+    let watch_depth = core.chain(lane.chain_id).rules.lane.watch_depth;
+    match store.load(lane, right, watch_depth).await {
         Ok(Some(image)) => {
             let nonces = learn_of_chain(core, lane).await;
             Ok(Message::Opened {

@@ -36,7 +36,7 @@ async fn a_store_opened_again_has_everything() {
     };
     let store = SqliteStore::open(folder.path()).unwrap();
     let image = store
-        .load(lane(), right)
+        .load(lane(), right, 64)
         .await
         .unwrap()
         .expect("the right still holds");
@@ -173,7 +173,7 @@ async fn a_killed_process_loses_nothing_that_was_answered() {
     let right = acquire(&store, 2).await;
     assert_eq!(right.token, Token(2), "the victim held the lane");
     let image = store
-        .load(lane(), right)
+        .load(lane(), right, 64)
         .await
         .unwrap()
         .expect("it is ours");

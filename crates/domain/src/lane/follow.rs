@@ -1,6 +1,7 @@
 //! What the chain shows: receipts, confirmations, forks, and the account's nonce.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::headers::Standing;
 use crate::window::gaps;
@@ -10,9 +11,12 @@ use crate::{
 };
 
 use super::{
-    ChainNonces, ChainQuery, Effect, FinalBlock, Known, Lane, RECEIPTS_MAX, Receipt, Slot, Stage,
-    Step, Unsettled,
+    ChainNonces, ChainQuery, Effect, FinalBlock, FinalTx, Known, Lane, RECEIPTS_MAX, Receipt, Slot,
+    Stage, Step, Unsettled,
 };
+
+/// How long what a node said yes to, and does not hold, waits until it is sent again.
+const SHORTFALL_WAIT: Duration = Duration::from_secs(2);
 
 impl Lane {
     /// Receipts of our hashes. Only blocks of the followed chain count, or older ones with proof.
@@ -201,21 +205,22 @@ impl Lane {
             self.by_hash.remove(&attempt.hash);
             step.effects.push(Effect::Unwatch(attempt.hash));
         }
-        self.remember_final(&slot, &inclusion);
+        self.watch_final(FinalTx {
+            id: slot.tx.id,
+            block_number: inclusion.block_number,
+            block_hash: inclusion.block_hash,
+        });
     }
 
-    fn remember_final(&mut self, slot: &Slot, inclusion: &Inclusion) {
-        match self
-            .finals
-            .iter_mut()
-            .rev()
-            .find(|block| block.hash == inclusion.block_hash)
-        {
-            Some(block) => block.txs.push(slot.tx.id),
+    /// A result that is final, and watched on for forks.
+    pub(super) fn watch_final(&mut self, tx: FinalTx) {
+        let known = self.finals.iter_mut().rev();
+        match known.into_iter().find(|block| block.hash == tx.block_hash) {
+            Some(block) => block.txs.push(tx.id),
             None => self.finals.push_back(FinalBlock {
-                number: inclusion.block_number,
-                hash: inclusion.block_hash,
-                txs: vec![slot.tx.id],
+                number: tx.block_number,
+                hash: tx.block_hash,
+                txs: vec![tx.id],
             }),
         }
     }
@@ -397,7 +402,8 @@ impl Lane {
         self.depth.learn(nonces.latest, nonces.pending, highest_out);
         for (_, slot) in self.slots.range_mut(nonces.pending..) {
             if slot.stage == Stage::Submitted {
-                slot.try_later(now);
+                // A node that says yes and holds nothing would be asked without end otherwise.
+                slot.retry_at = Some(now.plus(SHORTFALL_WAIT));
             }
         }
     }

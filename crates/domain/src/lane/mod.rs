@@ -21,7 +21,8 @@ use std::sync::Arc;
 use alloy_primitives::B256;
 
 pub use protocol::{
-    ChainNonces, ChainQuery, Effect, Input, LaneImage, LaneRules, Receipt, Request, Step, Writes,
+    ChainNonces, ChainQuery, Effect, FinalTx, Input, LaneImage, LaneRules, Receipt, Request, Step,
+    Writes,
 };
 
 use crate::window::Depth;
@@ -169,6 +170,9 @@ impl Lane {
             }),
             taken_from: taken_from.map(|node| (node, token_before)),
         };
+        for final_tx in image.finals {
+            lane.watch_final(final_tx);
+        }
         for (tx, attempts) in image.in_flight {
             lane.track(tx, attempts);
         }
@@ -360,7 +364,13 @@ impl Lane {
         self.by_hash.keys().copied()
     }
 
-    /// Whether nothing is open, so that the lane may be given back. A gap that nobody waits behind
+    /// Whether nothing is open and no fork is watched for, so that the lane may be given back.
+    #[must_use]
+    pub fn may_be_released(&self) -> bool {
+        self.is_idle() && self.finals.is_empty()
+    }
+
+    /// Whether nothing is open. A gap that nobody waits behind
     /// is no work: whoever reads the lane next finds it again.
     #[must_use]
     pub fn is_idle(&self) -> bool {

@@ -228,4 +228,17 @@ pub struct LaneImage {
     pub consumed_below: Nonce,
     /// How many txs wait for a nonce.
     pub queued: u64,
+    /// Finished txs that a fork may still take back, in nonce order.
+    pub finals: Vec<FinalTx>,
+}
+
+/// A finished tx and the block that made it so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FinalTx {
+    /// Its name.
+    pub id: TxId,
+    /// Height of its block.
+    pub block_number: u64,
+    /// Its block.
+    pub block_hash: B256,
 }

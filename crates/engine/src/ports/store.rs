@@ -302,8 +302,14 @@ pub trait Store: Send + Sync + 'static {
     /// are left alone.
     async fn release(&self, ask: &Ask, rights: &[Right]) -> Result<(), StoreError>;
 
-    /// Reads a lane that was granted. `None` when the right does not hold any more.
-    async fn load(&self, key: LaneKey, right: Right) -> Result<Option<LaneImage>, StoreError>;
+    /// Reads a lane that was granted. `None` when the right does not hold any more. Its finals are
+    /// those whose block lies at most `watch_depth` below the newest of them.
+    async fn load(
+        &self,
+        key: LaneKey,
+        right: Right,
+        watch_depth: u64,
+    ) -> Result<Option<LaneImage>, StoreError>;
 
     /// Reads txs with a nonce and without an attempt, from this nonce on, in nonce order.
     async fn load_backlog(

@@ -67,7 +67,9 @@ impl Shard {
                     .or_default()
                     .inputs
                     .push(Input::Tick { fresh });
-            } else if now.since(*idle_since.get_or_insert(now)) >= idle_release {
+            } else if lane.may_be_released()
+                && now.since(*idle_since.get_or_insert(now)) >= idle_release
+            {
                 idle.push(*key);
             }
         }

@@ -130,8 +130,13 @@ impl Store for MemoryStore {
         Ok(())
     }
 
-    async fn load(&self, key: LaneKey, right: Right) -> Result<Option<LaneImage>, StoreError> {
-        Ok(self.rows().load(key, right))
+    async fn load(
+        &self,
+        key: LaneKey,
+        right: Right,
+        watch_depth: u64,
+    ) -> Result<Option<LaneImage>, StoreError> {
+        Ok(self.rows().load(key, right, watch_depth))
     }
 
     async fn load_backlog(

@@ -66,8 +66,13 @@ impl Store for RemoteStore {
         over_the_wire!(self.release(&ask, &rights))
     }
 
-    async fn load(&self, key: LaneKey, right: Right) -> Result<Option<LaneImage>, StoreError> {
-        over_the_wire!(self.load(key, right))
+    async fn load(
+        &self,
+        key: LaneKey,
+        right: Right,
+        watch_depth: u64,
+    ) -> Result<Option<LaneImage>, StoreError> {
+        over_the_wire!(self.load(key, right, watch_depth))
     }
 
     async fn load_backlog(

@@ -5,8 +5,8 @@ use std::ops::Range;
 
 use domain::lease::Lease;
 use domain::{
-    Attempt, B256, BatchId, ChainId, Event, GrantId, Header, Incarnation, LaneId, LaneImage,
-    LaneKey, NodeName, Nonce, RequestId, Right, SubState, Token, Tx, TxId, TxState,
+    Attempt, B256, BatchId, ChainId, Event, FinalTx, GrantId, Header, Incarnation, LaneId,
+    LaneImage, LaneKey, NodeName, Nonce, RequestId, Right, SubState, Token, Tx, TxId, TxState,
 };
 use engine::ports::{Member, NewQueued};
 
@@ -137,7 +137,7 @@ impl Rows {
         (tx, true)
     }
 
-    pub(super) fn load(&self, key: LaneKey, right: Right) -> Option<LaneImage> {
+    pub(super) fn load(&self, key: LaneKey, right: Right, watch_depth: u64) -> Option<LaneImage> {
         let lane = self.held_by(right).filter(|lane| lane.key == key)?;
         let mut in_flight: Vec<(Tx, Vec<Attempt>)> = lane
             .open()
@@ -161,6 +161,7 @@ impl Rows {
                 .max()
                 .map_or(Nonce(0), Nonce::next),
             queued: count(lane.wakes.len()),
+            finals: lane.finals(watch_depth),
         })
     }
 
@@ -225,6 +226,23 @@ impl LaneRow {
             .iter()
             .map(|(nonce, id)| (*nonce, &self.txs[id]));
         rows.filter(|(_, row)| row.tx.is_open() && row.attempts.is_empty())
+    }
+
+    /// Finished txs whose block lies at most this deep below the newest of them, in nonce order.
+    fn finals(&self, watch_depth: u64) -> Vec<FinalTx> {
+        let finished = self.nonces.values().map(|id| &self.txs[id].tx);
+        let finals = finished.filter(|tx| !tx.is_open()).filter_map(|tx| {
+            let mined = tx.inclusion.as_ref()?;
+            Some(FinalTx {
+                id: tx.id,
+                block_number: mined.block_number,
+                block_hash: mined.block_hash,
+            })
+        });
+        let finals: Vec<FinalTx> = finals.collect();
+        let newest = finals.last().map_or(0, |tx| tx.block_number);
+        let is_watched = |tx: &FinalTx| tx.block_number.saturating_add(watch_depth) >= newest;
+        finals.into_iter().filter(is_watched).collect()
     }
 
     /// The nonces of open txs as ranges, neighbours joined.

@@ -19,6 +19,8 @@ use super::Backend;
 pub(super) const LEASE: Duration = Duration::from_secs(10);
 /// How long after its end the lease of another is left alone.
 pub(super) const SKEW: Duration = Duration::from_secs(1);
+/// How deep finals are watched.
+pub(super) const WATCH_DEPTH: u64 = 64;
 /// When the rows of the suite are written, by the keeper's own clock.
 pub(super) const AT: Time = Time(1_800_000_000_123);
 
@@ -141,7 +143,11 @@ impl Kit {
 
     /// What the store knows of a lane that is ours.
     pub(super) async fn image(&self, key: LaneKey, right: Right) -> LaneImage {
-        let image = self.store.load(key, right).await.expect("load");
+        let image = self
+            .store
+            .load(key, right, WATCH_DEPTH)
+            .await
+            .expect("load");
         image.expect("the right holds")
     }
 

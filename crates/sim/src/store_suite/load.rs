@@ -1,9 +1,11 @@
 //! What a keeper reads after its grant.
 
-use domain::{Attempt, AttemptKind, LaneImage, Nonce, SubState, Tx, TxState, Writes};
+use domain::{
+    Attempt, AttemptKind, B256, FinalTx, Inclusion, LaneImage, Nonce, SubState, Tx, TxState, Writes,
+};
 
 use super::Backend;
-use super::kit::{AT, Keeper, Kit, LEASE, SKEW, inserts, lane, node, updates};
+use super::kit::{AT, Keeper, Kit, LEASE, SKEW, WATCH_DEPTH, inserts, lane, node, updates};
 
 pub async fn a_new_lane_is_empty(backend: &dyn Backend) {
     let kit = Kit::new(backend);
@@ -19,6 +21,7 @@ pub async fn a_new_lane_is_empty(backend: &dyn Backend) {
         held: Vec::new(),
         consumed_below: Nonce(0),
         queued: 0,
+        finals: Vec::new(),
     };
     assert_eq!(kit.image(lane(1), keeper.right).await, expected);
 }
@@ -28,14 +31,14 @@ pub async fn only_the_present_right_reads_the_lane(backend: &dyn Backend) {
     let first = kit.keeper(&node("a"), lane(1)).await;
     let second = kit.keeper(&node("a"), lane(1)).await;
     assert_eq!(
-        kit.store.load(lane(1), first.right).await,
+        kit.store.load(lane(1), first.right, WATCH_DEPTH).await,
         Ok(None),
         "old grant"
     );
     backend.advance(LEASE + SKEW).await;
     kit.keeper(&node("b"), lane(1)).await;
     assert_eq!(
-        kit.store.load(lane(1), second.right).await,
+        kit.store.load(lane(1), second.right, WATCH_DEPTH).await,
         Ok(None),
         "old token"
     );
@@ -163,6 +166,30 @@ pub async fn consumed_nonces_end_below_the_highest_finished_one(backend: &dyn Ba
     assert_eq!((image.in_flight, image.next_nonce), (vec![], Nonce(3)));
 }
 
+pub async fn finals_are_loaded_as_deep_as_they_are_watched(backend: &dyn Backend) {
+    let kit = Kit::new(backend);
+    let mut keeper = kit.keeper(&node("a"), lane(1)).await;
+    let accepted = kit.accept(&mut keeper, 4).await;
+    let mut expected = Vec::new();
+    let blocks = [100, 200, 200 + WATCH_DEPTH];
+    for ((mut tx, attempt), block_number) in accepted.into_iter().zip(blocks) {
+        let mined = inclusion(&attempt, block_number);
+        expected.push(FinalTx {
+            id: tx.id,
+            block_number,
+            block_hash: mined.block_hash,
+        });
+        tx.inclusion = Some(mined);
+        finish(&kit, &mut keeper, &mut tx).await;
+    }
+    let image = kit.image(keeper.key, keeper.right).await;
+    assert_eq!(
+        image.finals,
+        expected[1..],
+        "the first lies too deep, the last is open"
+    );
+}
+
 pub async fn what_a_fork_reopens_is_loaded_again(backend: &dyn Backend) {
     let kit = Kit::new(backend);
     let mut keeper = kit.keeper(&node("a"), lane(1)).await;
@@ -205,4 +232,17 @@ async fn finish(kit: &Kit, keeper: &mut Keeper, tx: &mut Tx) {
     tx.state = TxState::Confirmed;
     tx.confirmed_at = Some(AT);
     kit.apply(keeper, updates([tx.clone()])).await;
+}
+
+fn inclusion(attempt: &Attempt, block_number: u64) -> Inclusion {
+    Inclusion {
+        tx_hash: attempt.hash,
+        block_number,
+        block_hash: B256::left_padding_from(&block_number.to_be_bytes()),
+        succeeded: true,
+        gas_used: 21_000,
+        effective_gas_price: 7,
+        contract_address: None,
+        revert_reason: None,
+    }
 }

@@ -110,6 +110,7 @@ macro_rules! store_suite {
                     what_waits_for_its_signature_is_backlog
                     held_nonces_are_ranges_of_what_is_open
                     consumed_nonces_end_below_the_highest_finished_one
+                    finals_are_loaded_as_deep_as_they_are_watched
                     what_a_fork_reopens_is_loaded_again
                     a_lane_reads_nothing_of_its_neighbours
                 ]

@@ -3,17 +3,20 @@
 use std::ops::Range;
 
 use domain::lease::Lease;
-use domain::{GrantId, LaneId, LaneImage, LaneKey, Nonce, Right, Time, Token, Tx};
+use domain::{FinalTx, GrantId, LaneId, LaneImage, LaneKey, Nonce, Right, Time, Token, Tx, TxId};
 use engine::ports::{Ask, LaneRecord, Work};
 use rusqlite::{Connection, OptionalExtension as _, params};
 
 use super::fault::Fault;
 use super::lease::lease;
 use super::rows::{attempts, find_lane, lane_key, number, tx, tx_columns, uuid};
-use crate::encoding::{bound, from_stored, stored};
+use crate::encoding::{bound, from_stored, inclusion_from_bytes, stored};
 
 /// The most rows that one load of waiting txs brings.
 const LOAD_MAX: usize = 10_000;
+
+/// The most finished txs of a lane that are watched for forks after it was read.
+const FINALS_MAX: u64 = 100_000;
 
 /// The lane row.
 struct Cursor {
@@ -28,6 +31,7 @@ pub(super) fn load(
     conn: &Connection,
     key: LaneKey,
     right: Right,
+    watch_depth: u64,
 ) -> Result<Option<LaneImage>, Fault> {
     let lane = right.lane;
     let Some(cursor) = cursor(conn, lane)? else {
@@ -42,6 +46,7 @@ pub(super) fn load(
     );
     let backlog_from = waiting.first().map(|range| Nonce(range.start));
     let held = merge(out, waiting);
+    let consumed_below = consumed_below(conn, lane, &held)?;
     Ok(Some(LaneImage {
         key,
         right,
@@ -53,9 +58,10 @@ pub(super) fn load(
             .map(|tx| attempts(conn, tx.id).map(|attempts| (tx, attempts)))
             .collect::<Result<_, _>>()?,
         backlog_from,
-        consumed_below: consumed_below(conn, lane, &held)?,
+        consumed_below,
         held,
         queued: count_queued(conn, lane)?,
+        finals: finals(conn, lane, consumed_below, watch_depth)?,
     }))
 }
 
@@ -162,6 +168,38 @@ fn consumed_below(conn: &Connection, lane: LaneId, held: &[Range<u64>]) -> Resul
             Some(_) | None => return Ok(Nonce(highest).next()),
         }
     }
+}
+
+pub(super) const FINALS: &str = "SELECT tx_id, inclusion FROM managed_tx INDEXED BY managed_tx_nonce \
+     WHERE lane_id = ?1 AND nonce < ?2 AND open = 0 AND inclusion IS NOT NULL \
+     ORDER BY nonce DESC LIMIT ?3";
+
+/// Finished txs that a fork may still take back: from the newest downwards, which is by nonce too.
+fn finals(
+    conn: &Connection,
+    lane: LaneId,
+    below: Nonce,
+    watch_depth: u64,
+) -> Result<Vec<FinalTx>, Fault> {
+    let mut statement = conn.prepare_cached(FINALS)?;
+    let mut rows = statement.query(params![lane.0, stored(below.0)?, bound(FINALS_MAX)])?;
+    let mut finals: Vec<FinalTx> = Vec::new();
+    while let Some(row) = rows.next()? {
+        let mined = inclusion_from_bytes(row.get_ref(1)?.as_blob()?)?;
+        let newest = finals
+            .first()
+            .map_or(mined.block_number, |tx| tx.block_number);
+        if mined.block_number.saturating_add(watch_depth) < newest {
+            break;
+        }
+        finals.push(FinalTx {
+            id: TxId(uuid(row, 0)?),
+            block_number: mined.block_number,
+            block_hash: mined.block_hash,
+        });
+    }
+    finals.reverse();
+    Ok(finals)
 }
 
 pub(super) const WITH_WORK: &str = "SELECT lane_id, \

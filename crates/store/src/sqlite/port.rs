@@ -37,9 +37,14 @@ impl Store for SqliteStore {
             .await
     }
 
-    async fn load(&self, key: LaneKey, right: Right) -> Result<Option<LaneImage>, StoreError> {
+    async fn load(
+        &self,
+        key: LaneKey,
+        right: Right,
+        watch_depth: u64,
+    ) -> Result<Option<LaneImage>, StoreError> {
         self.readers
-            .read(move |conn| lanes::load(conn, key, right))
+            .read(move |conn| lanes::load(conn, key, right, watch_depth))
             .await
     }
 

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use alloy_primitives::B256;
 
-use crate::lane::{LaneImage, Request, Writes};
+use crate::lane::{FinalTx, LaneImage, Request, Writes};
 use crate::{
     Attempt, Event, GrantId, LaneId, Nonce, RequestId, Right, SubState, Time, Token, Tx, TxId,
     TxState,
@@ -150,7 +150,22 @@ impl Store {
             held,
             consumed_below: finished.map_or(Nonce(0), |(nonce, _)| nonce.next()),
             queued: self.wakes.len() as u64,
+            finals: self.finals(),
         }
+    }
+
+    /// All of them: the lane itself lets go of those that are deep enough.
+    fn finals(&self) -> Vec<FinalTx> {
+        let finished = self.by_nonce.values().map(|id| &self.rows[id]);
+        let finals = finished.filter(|tx| !tx.is_open()).filter_map(|tx| {
+            let mined = tx.inclusion.as_ref()?;
+            Some(FinalTx {
+                id: tx.id,
+                block_number: mined.block_number,
+                block_hash: mined.block_hash,
+            })
+        });
+        finals.collect()
     }
 
     pub(super) fn event_seq(&self) -> u64 {
