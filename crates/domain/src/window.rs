@@ -93,6 +93,13 @@ impl Depth {
         }
     }
 
+    /// Learns that a node takes envelopes again: what every node holds may be out.
+    pub fn recover(&mut self) {
+        if let Self::Auto { limit } = self {
+            *limit = (*limit).max(Self::AUTO_START);
+        }
+    }
+
     /// Learns that a node refused for lack of room.
     pub fn narrow(&mut self) {
         if let Self::Auto { limit } = self {

@@ -149,6 +149,7 @@ impl Staged {
             | Effect::LoadQueued { .. }
             | Effect::AskChain
             | Effect::FetchReceipts(_)
+            | Effect::FetchHeaders(_)
             | Effect::LoadFinals(_) => true,
         });
         wanted

@@ -11,6 +11,8 @@ use super::{ChainQuery, Effect, Known, Lane, Slot, Stage, Step};
 
 /// The first wait after a send that gave nothing.
 const RETRY_FIRST: Duration = Duration::from_millis(250);
+/// A burst of refusals within this time narrows the depth once.
+const NARROW_PAUSE: Duration = Duration::from_secs(1);
 /// The longest wait.
 const RETRY_MAX: Duration = Duration::from_secs(30);
 
@@ -34,10 +36,9 @@ impl Lane {
         match outcome {
             SendOutcome::Accepted => self.submitted(hash, nonce, now, step),
             SendOutcome::NonceTooLow => {
-                // Ours, perhaps mined already; or foreign. Only the chain can tell.
+                // Ours, perhaps mined already; or foreign. Only the chain can tell: its answer asks
+                // for the receipts of everything below it.
                 slot.try_later(now);
-                let hashes = slot.attempts.iter().map(|attempt| attempt.hash).collect();
-                step.effects.push(Effect::FetchReceipts(hashes));
                 self.ask_chain(step);
             }
             SendOutcome::Underfunded(text) => {
@@ -55,7 +56,7 @@ impl Lane {
             SendOutcome::Busy(text) => {
                 slot.tx.reason = Some(format!("no node takes it at present: {text}"));
                 slot.try_later(now);
-                self.depth.narrow();
+                self.narrow_depth(now);
             }
             SendOutcome::Unknown(text) => {
                 slot.tx.reason = Some(format!("the node's answer was lost: {text}"));
@@ -82,6 +83,7 @@ impl Lane {
             step.writes.updates.push(slot.tx.clone());
         }
         self.slots.insert(nonce, slot);
+        self.depth.recover();
         self.ask_whether_the_node_holds_it(step);
     }
 
@@ -115,6 +117,17 @@ impl Lane {
         true
     }
 
+    /// A burst of refusals narrows once, however many envelopes it had.
+    fn narrow_depth(&mut self, now: Time) {
+        if self
+            .narrowed_at
+            .is_none_or(|at| now.since(at) >= NARROW_PAUSE)
+        {
+            self.narrowed_at = Some(now);
+            self.depth.narrow();
+        }
+    }
+
     /// When a burst is out and more waits: does the node really hold all of it? One question for all.
     fn ask_whether_the_node_holds_it(&mut self, step: &mut Step) {
         let more_waits = self.backlog.is_some() && self.room() == 0;
@@ -133,6 +146,7 @@ impl Lane {
     }
 
     pub(super) fn tick(&mut self, fresh: TxId, now: Time, step: &mut Step) {
+        self.survive_clock_jumps(now);
         self.retry(now, step);
         self.resubmit_head(now, step);
         self.fill_a_gap(fresh, now, step);
@@ -140,6 +154,22 @@ impl Lane {
         if self.chain.as_ref().is_some_and(is_old) && !self.is_idle() {
             self.ask_chain(step);
         }
+    }
+
+    /// A wall clock that was set back must not put everything off until it has caught up.
+    fn survive_clock_jumps(&mut self, now: Time) {
+        for slot in self.slots.values_mut() {
+            slot.claimed_at = slot.claimed_at.min(now);
+            slot.retry_at = slot.retry_at.map(|at| at.min(now.plus(RETRY_MAX)));
+        }
+        for since in self.gaps.values_mut() {
+            *since = (*since).min(now);
+        }
+        if let Some(known) = &mut self.chain {
+            known.at = known.at.min(now);
+        }
+        self.old_checked_at = self.old_checked_at.map(|at| at.min(now));
+        self.narrowed_at = self.narrowed_at.map(|at| at.min(now));
     }
 
     /// Tries again what is due, in nonce order.

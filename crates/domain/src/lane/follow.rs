@@ -1,5 +1,6 @@
 //! What the chain shows: receipts, confirmations, forks, and the account's nonce.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,11 +13,18 @@ use crate::{
 
 use super::{
     ChainNonces, ChainQuery, Effect, FinalBlock, FinalTx, Known, Lane, RECEIPTS_MAX, Receipt, Slot,
-    Stage, Step, Unsettled,
+    Stage, Step,
 };
 
 /// How long what a node said yes to, and does not hold, waits until it is sent again.
 const SHORTFALL_WAIT: Duration = Duration::from_secs(2);
+
+/// How often blocks below the view are asked about.
+const CHECK_OLD_PAUSE: Duration = Duration::from_secs(10);
+/// The most heights of one such question.
+const OLD_HEADERS_MAX: usize = 100;
+/// The most nonces that are watched because something of somebody else is pending there.
+const DOUBTFUL_MAX: usize = 1_024;
 
 impl Lane {
     /// Receipts of our hashes. Only blocks of the followed chain count, or older ones with proof.
@@ -133,6 +141,7 @@ impl Lane {
         for nonce in mined {
             self.settle(nonce, &view, now, step);
         }
+        self.check_below_the_view(&view, now, step);
         self.watch_finals(&view, step);
     }
 
@@ -160,10 +169,59 @@ impl Lane {
                     self.progress(nonce, view, above, now, step);
                 }
             }
-            Standing::Outside => {
-                let hash = inclusion.tx_hash;
-                step.effects.push(Effect::FetchReceipts(vec![hash]));
-            }
+            Standing::Outside => {} // see check_below_the_view
+        }
+    }
+
+    /// Mined txs whose block is older than the view, after a long silence: their receipts, with proof,
+    /// end them. A block that is not there any more has no receipts, so what stands at its height is
+    /// asked for too. One question for all, now and then.
+    fn check_below_the_view(&mut self, view: &ChainView, now: Time, step: &mut Step) {
+        let is_recent = |at: Time| now.since(at) < CHECK_OLD_PAUSE;
+        if self.old_checked_at.is_some_and(is_recent) {
+            return;
+        }
+        let base = view.headers.base().map_or(0, |header| header.number);
+        let old = self
+            .slots
+            .values()
+            .filter_map(|slot| slot.tx.inclusion.as_ref());
+        let old: Vec<&Inclusion> = old
+            .filter(|mined| mined.block_number < base)
+            .take(RECEIPTS_MAX)
+            .collect();
+        if old.is_empty() {
+            return;
+        }
+        let hashes = old.iter().map(|mined| mined.tx_hash).collect();
+        let heights: BTreeSet<u64> = old.iter().map(|mined| mined.block_number).collect();
+        let heights = heights.into_iter().take(OLD_HEADERS_MAX).collect();
+        self.old_checked_at = Some(now);
+        step.effects.push(Effect::FetchReceipts(hashes));
+        step.effects.push(Effect::FetchHeaders(heights));
+    }
+
+    /// What stands at heights below the view. Another block where ours was is a fork that went deeper
+    /// than the view: the tx is out again.
+    pub(super) fn old_headers(&mut self, headers: &[Header], now: Time, step: &mut Step) {
+        let Some(view) = self.view.clone() else {
+            return;
+        };
+        let base = view.headers.base().map_or(0, |header| header.number);
+        let replaced = |mined: &Inclusion| {
+            let here = headers
+                .iter()
+                .find(|header| header.number == mined.block_number);
+            mined.block_number < base && here.is_some_and(|here| here.hash != mined.block_hash)
+        };
+        let gone: Vec<Nonce> = self
+            .slots
+            .iter()
+            .filter(|(_, slot)| slot.tx.inclusion.as_ref().is_some_and(replaced))
+            .map(|(nonce, _)| *nonce)
+            .collect();
+        for nonce in gone {
+            self.unmine(nonce, now, step);
         }
     }
 
@@ -350,34 +408,43 @@ impl Lane {
     /// The account's nonce. It settles a lane that was just read, and raises doubts afterwards.
     pub(super) fn learn_nonces(&mut self, nonces: ChainNonces, now: Time, step: &mut Step) {
         self.asking_chain = false;
-        let is_first = self.chain.is_none();
         self.chain = Some(Known { nonces, at: now });
-        if let Some(unsettled) = self.unsettled.take() {
-            let was_used = self.next_nonce > Nonce(0);
-            self.raise_cursor(nonces, was_used, now, step);
-            self.find_gaps(unsettled, nonces, now);
-        } else {
-            self.raise_cursor(nonces, true, now, step);
+        let was_used = self.unsettled.is_none() || self.next_nonce > Nonce(0);
+        self.raise_cursor(nonces, was_used, now, step);
+        if self.halted.is_some() {
+            return; // nothing else of an incredible answer is believed either
         }
+        let settles = self.unsettled.is_some();
+        self.find_gaps(nonces, now);
+        if self.halted.is_some() {
+            return;
+        }
+        self.resolve_doubts(nonces, now);
         if std::mem::take(&mut self.probing) {
             self.learn_depth(nonces, now);
         }
-        self.gaps.retain(|gap, _| *gap >= nonces.latest);
         self.check_what_may_be_mined(nonces.latest, step);
-        if is_first {
+        if settles {
             self.send_all_again(nonces.latest, step);
         }
     }
 
-    /// The nonces below the cursor that nobody holds and the chain waits for. More of them than a
-    /// credible jump means that the node is far behind, or that this is another chain: not one of them
-    /// is dealt, and the next answer decides anew.
-    fn find_gaps(&mut self, unsettled: Unsettled, nonces: ChainNonces, now: Time) {
+    /// The nonces below the cursor that nobody holds and the chain waits for, once after a lane was
+    /// read. More of them than a credible jump means that the node is far behind, or that this is
+    /// another chain: not one of them is dealt, and the next answer decides anew.
+    fn find_gaps(&mut self, nonces: ChainNonces, now: Time) {
+        let Some(unsettled) = self.unsettled.take() else {
+            return;
+        };
         let floor = nonces.latest.max(unsettled.consumed_below);
         let (cursor, max) = (unsettled.next_nonce, self.rules.max_chain_jump);
         match gaps(floor, cursor, &unsettled.held, max) {
             // What was given up since the lane was read is a gap already.
-            Some(found) => self.gaps.extend(found.into_iter().map(|gap| (gap, now))),
+            Some(found) => {
+                let (pending, free) = found.into_iter().partition(|gap| *gap < nonces.pending);
+                self.doubtful.extend::<BTreeSet<Nonce>>(pending);
+                self.gaps.extend(free.into_iter().map(|gap| (gap, now)));
+            }
             None => {
                 self.halted = Some(format!(
                     "the chain says that nonce {} is next, but our cursor is {cursor} and more than \
@@ -388,6 +455,14 @@ impl Lane {
                 self.unsettled = Some(unsettled);
             }
         }
+    }
+
+    /// What was pending at a nonce that is not ours was mined, or vanished: then the chain waits for it.
+    fn resolve_doubts(&mut self, nonces: ChainNonces, now: Time) {
+        self.gaps.retain(|gap, _| *gap >= nonces.latest);
+        self.doubtful.retain(|nonce| *nonce >= nonces.latest);
+        let vanished = self.doubtful.split_off(&nonces.pending);
+        self.gaps.extend(vanished.into_iter().map(|gap| (gap, now)));
     }
 
     /// Whether the node holds all that it said yes to. What it does not hold is sent again.
@@ -431,6 +506,9 @@ impl Lane {
             let nonce = self.next_nonce;
             self.tell(step, None, EventKind::LaneForeignNonce { nonce }, now);
         }
+        // Something of somebody else may be pending there, and may vanish again.
+        let skipped = self.next_nonce.max(nonces.latest).0..asked.0;
+        self.doubtful.extend(skipped.map(Nonce).take(DOUBTFUL_MAX));
         self.next_nonce = asked;
     }
 

@@ -63,6 +63,9 @@ pub struct Lane {
 
     /// Nonces that nobody holds and the chain waits for, and since when.
     gaps: BTreeMap<Nonce, Time>,
+    /// Nonces that nobody of ours holds, at which the node says that something is pending: somebody
+    /// else's, never to be outbid. A gap when it vanishes.
+    doubtful: BTreeSet<Nonce>,
     /// Gaps of this turn: usable once it is committed, so that no commit gives one nonce to two rows.
     fresh_gaps: BTreeSet<Nonce>,
     /// The lowest nonce whose tx waits in the store for its signature.
@@ -74,6 +77,11 @@ pub struct Lane {
     queued: u64,
     /// While a page of the queued is being read: how many came since, and may not be on it.
     loading_queued: Option<u64>,
+
+    /// When blocks below the view were last asked about.
+    old_checked_at: Option<Time>,
+    /// When the depth was last narrowed: a burst of refusals counts once.
+    narrowed_at: Option<Time>,
 
     view: Option<Arc<ChainView>>,
     chain: Option<Known>,
@@ -155,6 +163,9 @@ impl Lane {
             reopening: BTreeSet::new(),
             gaps: BTreeMap::new(),
             fresh_gaps: BTreeSet::new(),
+            doubtful: BTreeSet::new(),
+            old_checked_at: None,
+            narrowed_at: None,
             backlog: image.backlog_from,
             loading_backlog: None,
             queued: image.queued,
@@ -247,6 +258,7 @@ impl Lane {
             Input::Head(view) => self.head(view, now, &mut step),
             Input::ChainNonces(nonces) => self.learn_nonces(nonces, now, &mut step),
             Input::Finals(txs) => self.reopen(txs, now, &mut step),
+            Input::OldHeaders(headers) => self.old_headers(&headers, now, &mut step),
             Input::Wake => self.more_queued(),
             Input::Tick { fresh } => self.tick(fresh, now, &mut step),
             Input::Pause(paused) => {

@@ -93,6 +93,8 @@ pub enum Input {
     ChainNonces(ChainNonces),
     /// Finished txs that a fork may have taken back, with their attempts.
     Finals(Vec<(Tx, Vec<Attempt>)>),
+    /// What stands at heights below the view, as the node tells it.
+    OldHeaders(Vec<Header>),
     /// Txs were put into the store for this lane.
     Wake,
     /// Time has passed.
@@ -152,6 +154,8 @@ pub enum Effect {
     AskChain,
     /// Ask the chain for receipts of these hashes.
     FetchReceipts(Vec<B256>),
+    /// Ask the chain what stands at these heights, which are below the view.
+    FetchHeaders(Vec<u64>),
     /// Read these finished txs again: a fork took their block back.
     LoadFinals(Vec<TxId>),
 }

@@ -156,6 +156,14 @@ impl Chain {
         found
     }
 
+    /// The canonical headers at these heights.
+    pub(super) fn headers(&self, heights: &[u64]) -> Vec<Header> {
+        let headers = self.blocks.iter().map(|block| block.header);
+        headers
+            .filter(|header| heights.contains(&header.number))
+            .collect()
+    }
+
     /// Whether this very inclusion is on the canonical chain.
     pub(super) fn has(&self, inclusion: &Inclusion) -> bool {
         self.blocks.iter().any(|block| {

@@ -56,7 +56,8 @@ pub(super) fn at_the_end(world: &World) {
 
 /// Nonces below the cursor: held, used, or a gap that the lane knows of.
 fn nonces_have_no_hole(lane: &Lane, store: &Store, start: Nonce) {
-    let gaps: BTreeSet<Nonce> = lane.gaps().into_iter().collect();
+    let mut gaps: BTreeSet<Nonce> = lane.gaps().into_iter().collect();
+    gaps.extend(&lane.doubtful);
     for nonce in (start.0..store.next_nonce.0).map(Nonce) {
         let is_held = store.holder(nonce).is_some();
         let is_gap = gaps.contains(&nonce);

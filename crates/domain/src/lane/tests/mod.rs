@@ -6,6 +6,7 @@
 
 mod accepting;
 mod chain;
+mod doubt;
 mod forks;
 mod gaps;
 mod invariants;

@@ -9,7 +9,7 @@ use super::world::{Job, World};
 fn sends(world: &World) -> Vec<Nonce> {
     let send = |job: &Job| match job {
         Job::Send(out) => Some(out.nonce),
-        Job::Sign(_) | Job::Ask(_) | Job::Fetch(_) | Job::Finals(_) => None,
+        Job::Sign(_) | Job::Ask(_) | Job::Fetch(_) | Job::Finals(_) | Job::Headers(_) => None,
         Job::Backlog { .. } | Job::Queued { .. } => None,
     };
     world.jobs.iter().filter_map(send).collect()

@@ -37,8 +37,6 @@ pub(super) struct World {
     follower: VecDeque<Input>,
     history: Vec<ChainNonces>,
     token: Token,
-    /// Blocks up to here hold results that nobody watches since the last crash.
-    pinned: u64,
     made: u64,
 }
 
@@ -58,6 +56,7 @@ pub(super) enum Job {
         page: Option<Page>,
     },
     Finals(Vec<TxId>),
+    Headers(Vec<u64>),
 }
 
 impl World {
@@ -79,7 +78,6 @@ impl World {
             follower,
             history,
             token: Token(1),
-            pinned: 0,
             made: 0,
         }
     }
@@ -163,6 +161,7 @@ impl World {
             Effect::AskChain => Job::Ask(None),
             Effect::FetchReceipts(hashes) => Job::Fetch(hashes),
             Effect::LoadFinals(ids) => Job::Finals(ids),
+            Effect::FetchHeaders(heights) => Job::Headers(heights),
         };
         self.jobs.push(job);
     }
@@ -192,13 +191,6 @@ impl World {
 
     /// The keeper dies, or a commit fails: memory and all that was under way are gone.
     pub(super) fn crash(&mut self) {
-        // A lane that is read again does not know its newest finals, so a fork that took one of
-        // them back and is not handled yet would go unseen: the image says nothing of them.
-        let finals = self.store.rows.values().filter(|tx| tx.state.is_terminal());
-        let mut inclusions = finals.filter_map(|tx| tx.inclusion.as_ref());
-        if !inclusions.all(|inclusion| self.chain.has(inclusion)) {
-            return;
-        }
         self.jobs.clear();
         self.held.clear();
         self.is_dirty = false;
@@ -207,16 +199,6 @@ impl World {
         let image = self.store.image(self.token);
         self.lane = Lane::load(image, self.rules, Some(NodeName("old".into())));
         self.follower = VecDeque::from([Input::Head(self.chain.view())]);
-        self.pinned = self.final_blocks().max().unwrap_or(0);
-    }
-
-    fn final_blocks(&self) -> impl Iterator<Item = u64> {
-        let finals = self.store.rows.values().filter(|tx| tx.state.is_terminal());
-        finals.filter_map(|tx| {
-            tx.inclusion
-                .as_ref()
-                .map(|inclusion| inclusion.block_number)
-        })
     }
 
     /// A block with up to `most` txs; its receipts may get lost on the way to the lane.
@@ -227,9 +209,7 @@ impl World {
 
     /// A fork: `depth` blocks are taken back and one more are put there.
     pub(super) fn fork(&mut self, depth: u64, most: usize, lost: u8, receipts_arrive: bool) {
-        let depth = depth
-            .min(FORK_MAX)
-            .min(self.chain.height().saturating_sub(self.pinned));
+        let depth = depth.min(FORK_MAX).min(self.chain.height());
         self.chain
             .unwind(depth, if self.is_forgetful() { lost } else { 0 });
         let receipts = (0..=depth).flat_map(|_| self.chain.mine(most)).collect();
@@ -269,7 +249,7 @@ impl World {
                 page.get_or_insert_with(|| self.store.queued_page(*limit));
             }
             Job::Ask(answer) => *answer = Some(nonces),
-            Job::Sign(_) | Job::Send(_) | Job::Fetch(_) | Job::Finals(_) => {}
+            Job::Sign(_) | Job::Send(_) | Job::Fetch(_) | Job::Finals(_) | Job::Headers(_) => {}
         }
     }
 
@@ -299,6 +279,7 @@ impl World {
                 let (txs, more) = page.unwrap_or_else(|| self.store.queued_page(limit));
                 Input::Queued { txs, more }
             }
+            Job::Headers(heights) => Input::OldHeaders(self.chain.headers(&heights)),
             Job::Finals(ids) => {
                 let rows = ids.iter().map(|id| self.store.rows[id].clone());
                 Input::Finals(
