@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use domain::{ChainId, Input, LaneKey};
+use domain::{ChainId, Input, LaneKey, Moment};
 use tokio::sync::{Semaphore, mpsc, watch};
 
 use crate::broadcaster::Outbox;
@@ -35,6 +35,8 @@ pub(crate) struct Core {
     pub(crate) waiters: Waiters,
     pub(crate) event_bell: watch::Sender<u64>,
     pub(crate) draining: AtomicBool,
+    /// When the store last took a write of this node, by its monotonic clock.
+    pub(crate) heartbeat_at: AtomicU64,
 }
 
 /// Where a lane's requests go, and how many are on their way.
@@ -85,6 +87,17 @@ impl Core {
 
     pub(crate) fn is_draining(&self) -> bool {
         self.draining.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn wrote_heartbeat(&self) {
+        self.heartbeat_at
+            .store(self.ports.clock.moment().0, Ordering::Relaxed);
+    }
+
+    /// How long ago the store last took a write of this node.
+    pub(crate) fn since_heartbeat(&self) -> Duration {
+        let last = Moment(self.heartbeat_at.load(Ordering::Relaxed));
+        self.ports.clock.moment().since(last)
     }
 
     /// Rings the bell of those who read events.

@@ -16,6 +16,8 @@ use crate::shard::{Message, explain_revert};
 
 /// The most headers of one catch-up step.
 const CATCH_UP_MAX: u64 = 100;
+/// How often a block's receipts are tried before it is left to the lanes' own checks.
+const UNREAD_TRIES_MAX: u32 = 5;
 /// The most blocks whose receipts are still to be read; older ones are left to the lanes' own checks.
 const UNREAD_MAX: usize = 1_024;
 
@@ -25,8 +27,12 @@ pub(crate) struct Follower {
     headers: HeaderChain,
     keep: u64,
     fee: Option<FeeQuote>,
+    /// The tip that lanes know.
+    told_tip: Option<B256>,
     /// Blocks of the view whose receipts have not been read yet, oldest first.
     unread: VecDeque<Header>,
+    /// How often the oldest of them could not be read.
+    unread_tries: u32,
 }
 
 impl Follower {
@@ -43,7 +49,9 @@ impl Follower {
             headers,
             keep,
             fee: None,
+            told_tip: None,
             unread: VecDeque::new(),
+            unread_tries: 0,
         }
     }
 
@@ -82,11 +90,14 @@ impl Follower {
         };
         if !self.headers.contains(head.hash) {
             self.move_to(head).await?;
+        }
+        // Also when an earlier look moved the view and then failed: lanes drop receipts of blocks
+        // that their view does not have.
+        let tip = self.headers.tip().map(|tip| tip.hash);
+        if self.told_tip != tip {
             self.fee = Some(chain.fee_quote().await?);
             self.tell().await;
-        } else if self.fee.is_none() {
-            self.fee = Some(chain.fee_quote().await?);
-            self.tell().await;
+            self.told_tip = tip;
         }
         self.read_blocks().await
     }
@@ -196,9 +207,18 @@ impl Follower {
     /// Reads the receipts of blocks that came in, while anything of ours may be in them.
     async fn read_blocks(&mut self) -> Result<(), ChainError> {
         while let Some(block) = self.unread.front().copied() {
-            if !self.part().watched.is_empty() {
-                self.read_block(block.hash).await?;
+            if !self.part().watched.is_empty()
+                && let Err(error) = self.read_block(block.hash).await
+            {
+                self.unread_tries += 1;
+                if self.unread_tries < UNREAD_TRIES_MAX {
+                    return Err(error);
+                }
+                // Lanes ask for what they miss by themselves; the blocks behind it must not wait.
+                let number = block.number;
+                tracing::error!(chain = %self.chain_id, number, %error, "a block's receipts cannot be read; leaving it out");
             }
+            self.unread_tries = 0;
             self.unread.pop_front();
         }
         Ok(())

@@ -36,6 +36,8 @@ pub(crate) struct PendingCreate {
     pub(crate) answer: oneshot::Sender<Routed>,
     /// How often its lane had to be read again because of a conflict.
     pub(crate) tries: u32,
+    /// Whether an earlier commit, whose answer was lost, may have stored it.
+    pub(crate) maybe_stored: bool,
 }
 
 /// A lane in a turn: a draft until its batch is applied.

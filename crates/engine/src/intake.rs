@@ -43,7 +43,14 @@ async fn accept(core: &Core, new: NewTx) -> Result<Accepted, Refusal> {
             if let Some(record) = known(core, &new).await? {
                 return repeat(record.tx.clone(), &new, record);
             }
-            estimate(core, &new).await?
+            match estimate(core, &new).await {
+                Ok(gas) => gas,
+                // Perhaps it was the same request, accepted meanwhile, that made the call fail.
+                Err(refusal) => match known(core, &new).await? {
+                    Some(record) => return repeat(record.tx.clone(), &new, record),
+                    None => return Err(refusal),
+                },
+            }
         }
     };
     let id = core.ports.clock.tx_id();
@@ -75,6 +82,7 @@ async fn route(core: &Core, lane: LaneKey, request: Request) -> Result<Routed, R
         request,
         answer,
         tries: 0,
+        maybe_stored: false,
     };
     match core.shards[place.shard].try_send(Message::Create { lane, create }) {
         Ok(()) => {}
@@ -174,14 +182,10 @@ async fn known(core: &Core, new: &NewTx) -> Result<Option<TxRecord>, Refusal> {
     found.map_err(store_unavailable)
 }
 
+/// A tx that is known to be stored.
 async fn read(core: &Core, tx: &Tx) -> Result<TxRecord, Refusal> {
-    let record = core
-        .ports
-        .store
-        .tx(tx.id)
-        .await
-        .map_err(store_unavailable)?;
-    record.ok_or_else(|| Refusal::StoreUnavailable(format!("tx {} was not found again", tx.id)))
+    let record = core.ports.store.tx(tx.id).await.map_err(outcome_unknown)?;
+    record.ok_or(Refusal::OutcomeUnknown)
 }
 
 /// The same key again: the original when the payload is the same, a refusal when not.
@@ -204,7 +208,11 @@ async fn not_keeper(
     node: NodeName,
 ) -> Result<Accepted, Refusal> {
     match core.config.non_keeper {
-        NonKeeper::Reject => Err(Refusal::NotKeeper(node)),
+        NonKeeper::Reject => match known(core, new).await? {
+            // A commit whose answer was lost may have stored it before the lane changed hands.
+            Some(record) => repeat(record.tx.clone(), new, record),
+            None => Err(Refusal::NotKeeper(node)),
+        },
         NonKeeper::Queue => {
             let id = request.id;
             let queued = NewQueued {
@@ -225,8 +233,7 @@ async fn not_keeper(
                 .map_err(outcome_unknown)?;
             let tx = answers.into_iter().next().ok_or(Refusal::OutcomeUnknown)?;
             let is_new = tx.id == id;
-            let record = core.ports.store.tx(tx.id).await.map_err(outcome_unknown)?;
-            let record = record.ok_or(Refusal::OutcomeUnknown)?;
+            let record = read(core, &tx).await?;
             repeat(tx, new, record).map(|accepted| Accepted { is_new, ..accepted })
         }
     }

@@ -49,6 +49,14 @@ impl Leases {
         self.lock().remove(&lane);
     }
 
+    /// Forgets this very holding; a newer one stays.
+    fn forget_right(&self, lane: LaneKey, right: Right) {
+        let mut held = self.lock();
+        if held.get(&lane).is_some_and(|held| held.right == right) {
+            held.remove(&lane);
+        }
+    }
+
     fn hold(&self, lane: LaneKey, right: Right, trust: Trust) {
         self.lock().insert(lane, Held { right, trust });
     }
@@ -70,7 +78,11 @@ impl Leases {
 }
 
 /// Acquires a lane and reads it: two calls, because one statement would read a stale snapshot.
-pub(crate) async fn open(core: &Core, lane: LaneKey) {
+/// After failures in a row it waits a little first, so that a store in trouble is not run down.
+pub(crate) async fn open(core: &Core, lane: LaneKey, failures: u32) {
+    if let Some(mut tries) = failures.checked_sub(1) {
+        core.back_off(&mut tries).await;
+    }
     let message = match acquire_and_read(core, lane).await {
         Ok(opened) => opened,
         Err(why) => Message::NotOpened { lane, why },
@@ -196,7 +208,7 @@ pub(crate) async fn renew_for_ever(core: Arc<Core>) {
     }
 }
 
-async fn renew(core: &Core, lanes: &[(LaneKey, Right)]) {
+async fn renew(core: &Arc<Core>, lanes: &[(LaneKey, Right)]) {
     let asked_at = core.ports.clock.moment();
     let rights: Vec<Right> = lanes.iter().map(|(_, right)| *right).collect();
     let answers = match core.ports.store.renew(&core.ask, &rights).await {
@@ -216,17 +228,21 @@ async fn renew(core: &Core, lanes: &[(LaneKey, Right)]) {
             Renewal::Lost => {
                 counter!("lanekeeper_lease_fenced_total", "op" => "renew").increment(1);
                 tracing::warn!(%lane, token = %right.token, "the lease was lost");
-                core.tell_shard(
-                    *lane,
-                    Message::Lost {
-                        lane: *lane,
-                        right: *right,
-                    },
-                )
-                .await;
+                tell_lost(core, *lane, *right);
             }
         }
     }
+}
+
+/// Told by a task of its own: a full inbox of one shard must not hold up the renewals of all.
+fn tell_lost(core: &Arc<Core>, lane: LaneKey, right: Right) {
+    core.leases.forget_right(lane, right);
+    let telling = Arc::clone(core);
+    core.tasks.spawn("lost lease", async move {
+        telling
+            .tell_shard(lane, Message::Lost { lane, right })
+            .await;
+    });
 }
 
 /// Finds lanes with work that nobody keeps, now and then; the first time at once.
@@ -266,7 +282,7 @@ pub(crate) async fn heartbeat_for_ever(core: Arc<Core>, mut member: Member) {
         member.seen_at = core.ports.clock.now();
         member.draining = core.is_draining();
         match core.ports.store.heartbeat(&member).await {
-            Ok(true) => {}
+            Ok(true) => core.wrote_heartbeat(),
             Ok(false) => {
                 tracing::error!(node = %member.node, "another process runs under this node's name; ending");
                 core.tasks.kill();

@@ -240,6 +240,18 @@ impl NodeHandle {
         self.core.ports.store.members().await
     }
 
+    /// A store that reads but does not write is of no use.
+    fn takes_writes(&self) -> Result<(), String> {
+        let silence = self.core.since_heartbeat();
+        if silence > self.core.config.lease.duration.saturating_mul(2) {
+            return Err(format!(
+                "the store has taken no write for {} s",
+                silence.as_secs()
+            ));
+        }
+        Ok(())
+    }
+
     /// Whether requests should come here.
     pub async fn readiness(&self) -> Readiness {
         let store = self.core.ports.store.members().await;
@@ -252,7 +264,9 @@ impl NodeHandle {
             endpoints: part.chain.endpoints(),
         });
         Readiness {
-            store: store.map(drop).map_err(|error| error.to_string()),
+            store: self
+                .takes_writes()
+                .and(store.map(drop).map_err(|error| error.to_string())),
             draining: self.core.is_draining(),
             chains: chains.collect(),
         }

@@ -7,7 +7,7 @@ mod refusal;
 use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use domain::{ChainId, LaneKey};
 use thiserror::Error;
@@ -59,6 +59,7 @@ impl Node {
             draining: false,
         };
         core.ports.store.heartbeat(&member).await?;
+        core.wrote_heartbeat();
         for inbox in inboxes {
             core.tasks
                 .spawn("shard", Shard::new(Arc::clone(&core), inbox).run());
@@ -159,6 +160,7 @@ fn build(
         waiters: Waiters::default(),
         event_bell: watch::Sender::new(0),
         draining: AtomicBool::new(false),
+        heartbeat_at: AtomicU64::new(0),
     };
     Ok((Arc::new(core), inboxes))
 }

@@ -57,10 +57,9 @@ impl Shard {
     pub(super) fn open(&mut self, key: LaneKey, waiting: Vec<PendingCreate>) {
         self.lanes.insert(key, Cell::Opening { waiting });
         let core = Arc::clone(&self.core);
-        self.core.tasks.spawn(
-            "open lane",
-            async move { ownership::open(&core, key).await },
-        );
+        let failures = self.failures.get(&key).copied().unwrap_or(0);
+        let opening = async move { ownership::open(&core, key, failures).await };
+        self.core.tasks.spawn("open lane", opening);
     }
 
     /// A lane was granted and read: it goes into memory, and learns what the shard knows of its chain.
@@ -96,17 +95,18 @@ impl Shard {
     }
 
     pub(super) fn not_opened(&mut self, key: LaneKey, why: &NotOpened) {
-        if let Some(Cell::Opening { waiting }) = self.lanes.remove(&key) {
-            for create in waiting {
-                let routed = match why {
-                    NotOpened::NotKeeper(node) => Routed::NotKeeper(node.clone()),
-                    NotOpened::Store(why) => {
-                        Routed::Refused(Refusal::StoreUnavailable(why.clone()))
-                    }
-                };
-                create.answer.send(routed).ok(); // the caller may have gone
+        let Some(Cell::Opening { waiting }) = self.lanes.get_mut(&key) else {
+            return;
+        };
+        for create in std::mem::take(waiting) {
+            match why {
+                NotOpened::NotKeeper(node) => {
+                    create.answer.send(Routed::NotKeeper(node.clone())).ok(); // may have gone
+                }
+                NotOpened::Store(why) => refuse(create, Refusal::StoreUnavailable(why.clone())),
             }
         }
+        self.lanes.remove(&key);
     }
 
     /// Forgets a lane whose lease was lost. Says whether it was the present one: the lane may have
@@ -131,7 +131,14 @@ impl Shard {
 
     /// The truth about a lost answer: the callers get it, and the lane is read again.
     pub(super) fn resolved(&mut self, key: LaneKey, outcome: Regranted) {
-        let Some(Cell::Resolving { lost, mut waiting }) = self.lanes.remove(&key) else {
+        if !matches!(self.lanes.get(&key), Some(Cell::Resolving { .. })) {
+            return;
+        }
+        let Some(Cell::Resolving {
+            mut lost,
+            mut waiting,
+        }) = self.lanes.remove(&key)
+        else {
             return;
         };
         match outcome {
@@ -140,10 +147,15 @@ impl Shard {
                     create.answer.send(Routed::Accepted(Box::new(record))).ok(); // may have gone
                 }
             }
-            // It never landed: the requests are still to be done. Or another keeper is there by
-            // now: opening tells, and whatever did land is found by its request id.
-            Regranted::Held { .. } | Regranted::Fenced => {
-                waiting.splice(0..0, lost.creates);
+            // It never landed: the requests are still to be done.
+            Regranted::Held { .. } => drop(waiting.splice(0..0, lost.creates)),
+            // Another keeper is there by now. What did land before it came is found by its request
+            // id; until then nobody may say that nothing was stored.
+            Regranted::Fenced => {
+                lost.creates
+                    .iter_mut()
+                    .for_each(|create| create.maybe_stored = true);
+                drop(waiting.splice(0..0, lost.creates));
             }
         }
         self.open(key, waiting);
@@ -179,6 +191,12 @@ impl Shard {
     }
 }
 
+/// Tells a caller no. Whose request may be stored all the same is told that.
 pub(super) fn refuse(create: PendingCreate, why: Refusal) {
+    let why = if create.maybe_stored {
+        Refusal::OutcomeUnknown
+    } else {
+        why
+    };
     create.answer.send(Routed::Refused(why)).ok(); // the caller may have gone
 }

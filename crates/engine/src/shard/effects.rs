@@ -8,7 +8,7 @@ use domain::{B256, Effect, Inclusion, Input, Lane, LaneId, LaneKey, Nonce, TxId,
 use super::Shard;
 use crate::core::Core;
 use crate::gate::signed_input;
-use crate::ports::{ChainError, StoreError};
+use crate::ports::{BlockTag, ChainError, StoreError};
 
 impl Shard {
     pub(super) fn let_out(&self, lane: &Lane, epoch: u64, effects: Vec<Effect>) {
@@ -17,11 +17,12 @@ impl Shard {
         let part = self.core.chain(key.chain_id);
         let mut outgoing = Vec::new();
         let mut unsigned = Vec::new();
+        let mut unwatched = Vec::new();
         for effect in effects {
             match effect {
                 Effect::Send(bytes) => outgoing.push(bytes),
                 Effect::Sign(envelope) => unsigned.push(envelope),
-                Effect::Unwatch(hash) => part.watched.remove(hash),
+                Effect::Unwatch(hash) => unwatched.push(hash),
                 Effect::LoadBacklog { from, limit } => {
                     self.spawn(move |core| load_backlog(core, key, epoch, id, from, limit));
                 }
@@ -32,6 +33,9 @@ impl Shard {
                     self.spawn(move |core| load_finals(core, key, epoch, ids));
                 }
                 Effect::AskChain => self.spawn(move |core| ask_chain(core, key, epoch)),
+                Effect::FetchHeaders(heights) => {
+                    self.spawn(move |core| fetch_headers(core, key, epoch, heights));
+                }
                 Effect::FetchReceipts(hashes) => {
                     self.spawn(move |core| fetch_receipts(core, key, epoch, hashes));
                 }
@@ -46,6 +50,10 @@ impl Shard {
                 .add(key, outgoing.iter().map(|bytes| bytes.hash));
             crate::broadcaster::hand_over(&self.core, key, epoch, outgoing);
         }
+        // After the sends: what was sent and ended in one turn needs no watching.
+        unwatched
+            .into_iter()
+            .for_each(|hash| part.watched.remove(hash));
     }
 
     fn spawn<F>(&self, part: impl FnOnce(Arc<Core>) -> F)
@@ -167,6 +175,23 @@ async fn fetch_receipts(core: Arc<Core>, lane: LaneKey, epoch: u64, hashes: Vec<
             tracing::warn!(%lane, %error, "receipts could not be read");
         }
     }
+}
+
+/// What stands at these heights. What is not told now is asked for again by the lane.
+async fn fetch_headers(core: Arc<Core>, lane: LaneKey, epoch: u64, heights: Vec<u64>) {
+    let chain = &core.chain(lane.chain_id).chain;
+    let mut headers = Vec::new();
+    for height in heights {
+        match chain.header(BlockTag::Number(height)).await {
+            Ok(header) => headers.extend(header),
+            Err(error) => {
+                tracing::warn!(%lane, %error, "old headers could not be read");
+                break;
+            }
+        }
+    }
+    core.give(lane, epoch, vec![Input::OldHeaders(headers)])
+        .await;
 }
 
 async fn receipts_with_proof(

@@ -97,6 +97,8 @@ pub(crate) struct Shard {
     inbox: mpsc::Receiver<Message>,
     lanes: BTreeMap<LaneKey, Cell>,
     stored_headers: BTreeSet<B256>,
+    /// How often in a row a lane's batch was not applied.
+    failures: BTreeMap<LaneKey, u32>,
     next_epoch: u64,
     is_draining: bool,
 }
@@ -108,6 +110,7 @@ impl Shard {
             inbox,
             lanes: BTreeMap::new(),
             stored_headers: BTreeSet::new(),
+            failures: BTreeMap::new(),
             next_epoch: 1,
             is_draining: false,
         }
@@ -120,13 +123,14 @@ impl Shard {
         loop {
             let ticked = tokio::select! {
                 biased;
+                // First: a full inbox is always ready and would put time off for ever.
+                () = &mut tick => true,
                 count = self.inbox.recv_many(&mut messages, TURN_MAX) => {
                     if count == 0 {
                         return;
                     }
                     false
                 }
-                () = &mut tick => true,
             };
             if ticked {
                 tick = clock.sleep(TICK);

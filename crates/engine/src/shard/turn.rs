@@ -12,7 +12,7 @@ use super::{Message, STORED_HEADERS_MAX, Shard};
 use crate::gate::{PendingCreate, Routed, Staged, sign_locally};
 use crate::node::{Accepted, Refusal};
 use crate::ownership;
-use crate::ports::{CommitOutcome, LaneBatch};
+use crate::ports::{CommitOutcome, Conflict, LaneBatch};
 
 /// How often a request is stepped again after conflicts before its caller is told.
 const CONFLICT_TRIES_MAX: u32 = 3;
@@ -314,6 +314,7 @@ impl Shard {
                 for (create, record) in staged.creates.drain(..).zip(records) {
                     create.answer.send(Routed::Accepted(Box::new(record))).ok(); // may have gone
                 }
+                self.failures.remove(&key);
                 self.remember_headers(headers);
                 self.core.waiters.ring(changed.into_iter());
                 if has_events {
@@ -332,7 +333,7 @@ impl Shard {
             }
             CommitOutcome::Conflict(conflict) => {
                 tracing::warn!(lane = %key, ?conflict, "a batch was refused; the lane is read again");
-                self.reread(key, done.staged.creates);
+                self.reread(key, done.staged.creates, &conflict);
             }
             CommitOutcome::NotApplied(why) => {
                 tracing::warn!(lane = %key, %why, "the store took nothing; the lane is read again");
@@ -341,7 +342,7 @@ impl Shard {
                     .creates
                     .into_iter()
                     .for_each(|create| refuse(create, refusal.clone()));
-                self.reread(key, Vec::new());
+                self.open_again(key, Vec::new());
             }
             CommitOutcome::Unknown(why) => {
                 tracing::warn!(lane = %key, %why, "a commit's answer was lost; asking the store");
@@ -368,21 +369,30 @@ impl Shard {
         );
     }
 
-    /// Throws the draft away and opens the lane again; requests that caused trouble too often are told.
-    fn reread(&mut self, key: LaneKey, creates: Vec<PendingCreate>) {
-        self.forget(key);
+    /// Reads a lane again after a conflict. A request that is itself the trouble is found by its id the
+    /// next time; one whose batch conflicts again and again is told.
+    fn reread(&mut self, key: LaneKey, creates: Vec<PendingCreate>, conflict: &Conflict) {
         let mut waiting = Vec::new();
         for mut create in creates {
-            create.tries += 1;
+            let is_guilty = match conflict {
+                Conflict::RequestId(id) => create.request.request_id == *id,
+                Conflict::Nonce(_) | Conflict::Rows(_) => true,
+            };
+            create.tries += u32::from(is_guilty);
             if create.tries > CONFLICT_TRIES_MAX {
-                refuse(
-                    create,
-                    Refusal::StoreUnavailable("the batch conflicts again and again".into()),
-                );
+                let why = "the batch conflicts again and again";
+                refuse(create, Refusal::StoreUnavailable(why.into()));
             } else {
                 waiting.push(create);
             }
         }
+        self.open_again(key, waiting);
+    }
+
+    /// Throws the draft away and opens the lane again, waiting longer each time in a row.
+    fn open_again(&mut self, key: LaneKey, waiting: Vec<PendingCreate>) {
+        self.forget(key);
+        *self.failures.entry(key).or_default() += 1;
         self.open(key, waiting);
     }
 
@@ -394,7 +404,7 @@ impl Shard {
             ..
         } = done.staged;
         let (key, right) = (lane.key(), lane.right());
-        self.core.chain(key.chain_id).watched.remove_lane(key);
+        self.forget(key);
         let lost = LostBatch {
             batch,
             creates,
