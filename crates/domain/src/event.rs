@@ -123,6 +123,32 @@ impl EventKind {
         "LaneForeignNonce",
     ];
 
+    /// The tx's block and the newest counted header, for kinds that tell of confirmations.
+    #[must_use]
+    pub fn counted(&self) -> Option<(B256, B256)> {
+        match self {
+            Self::TxConfirmations {
+                block_hash,
+                counted,
+                ..
+            }
+            | Self::TxConfirmed {
+                block_hash,
+                counted,
+                ..
+            } => Some((*block_hash, *counted)),
+            Self::TxAccepted { .. }
+            | Self::TxAllocated { .. }
+            | Self::TxSubmitted { .. }
+            | Self::TxReceiptUpdated { .. }
+            | Self::TxFailed { .. }
+            | Self::TxStuck { .. }
+            | Self::TxReorged { .. }
+            | Self::LaneFenced { .. }
+            | Self::LaneForeignNonce { .. } => None,
+        }
+    }
+
     /// The word used in SQL, JSON and docs.
     #[must_use]
     pub fn word(&self) -> &'static str {

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use alloy_primitives::{Address, B256};
 
+use crate::lane::Request;
 use crate::{Fingerprint, Nonce, Payload, RequestId, Time, Token, TxId};
 
 /// Where a tx stands.
@@ -303,6 +304,30 @@ pub struct Tx {
 }
 
 impl Tx {
+    /// A request as it is first written: accepted, without a nonce.
+    #[must_use]
+    pub fn created(request: Request, token: Token, at: Time) -> Self {
+        Self {
+            id: request.id,
+            request_id: request.request_id,
+            fingerprint: request.fingerprint,
+            payload: request.payload,
+            gas: request.gas,
+            created_at: at,
+            nonce: None,
+            state: Created,
+            sub_state: Some(SubState::Queued),
+            reason: None,
+            tx_hash: None,
+            inclusion: None,
+            counted: None,
+            token,
+            updated_at: at,
+            confirmed_at: None,
+            event_seqs: Vec::new(),
+        }
+    }
+
     /// Moves to another state (or stays) with a new sub-state.
     ///
     /// # Panics

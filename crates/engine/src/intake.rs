@@ -216,12 +216,8 @@ async fn not_keeper(
         NonKeeper::Queue => {
             let id = request.id;
             let queued = NewQueued {
-                id,
                 lane: new.lane,
-                request_id: request.request_id,
-                fingerprint: request.fingerprint,
-                payload: request.payload,
-                gas: request.gas,
+                request,
                 at: core.ports.clock.now(),
             };
             // From here on the request may be stored, whatever goes wrong.

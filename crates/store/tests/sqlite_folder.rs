@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use domain::lane::Request;
 use domain::{
     Address, ChainId, Event, EventKind, GrantId, Incarnation, LaneKey, NodeName, Nonce, Payload,
     RequestId, Right, SubState, Time, Token, Tx, TxId, TxState, U256, Writes,
@@ -300,12 +301,14 @@ fn tx(nonce: u64) -> Tx {
 fn new_queued(request: &str) -> NewQueued {
     let payload = Payload::transfer(Address::repeat_byte(3), U256::from(1));
     NewQueued {
-        id: TxId(Uuid::from_u128(7)),
         lane: lane(),
-        request_id: request_id(request),
-        fingerprint: payload.fingerprint(),
-        payload,
-        gas: 21_000,
+        request: Request {
+            id: TxId(Uuid::from_u128(7)),
+            request_id: request_id(request),
+            fingerprint: payload.fingerprint(),
+            payload,
+            gas: 21_000,
+        },
         at: AT,
     }
 }

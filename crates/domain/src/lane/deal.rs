@@ -11,7 +11,7 @@ use super::{ChainQuery, Effect, Lane, Request, Slot, Stage, Step};
 impl Lane {
     /// A new request: gets a nonce now, or waits in the store for one.
     pub(super) fn accept(&mut self, request: Request, now: Time, step: &mut Step) {
-        let mut tx = self.new_tx(request, now);
+        let mut tx = Tx::created(request, self.right.token, now);
         // Those that wait already come first.
         if self.queued > 0 || !self.may_deal() {
             self.more_queued();
@@ -166,16 +166,14 @@ impl Lane {
         let payload = Payload::transfer(self.key.signer, alloy_primitives::U256::ZERO);
         let request_id = RequestId::parse(format!("lanekeeper-filler-{fresh}"))
             .expect("a uuid with a short prefix keeps the rule");
-        let mut tx = self.new_tx(
-            Request {
-                id: fresh,
-                request_id,
-                fingerprint: payload.fingerprint(),
-                gas: payload.intrinsic_gas(),
-                payload,
-            },
-            now,
-        );
+        let request = Request {
+            id: fresh,
+            request_id,
+            fingerprint: payload.fingerprint(),
+            gas: payload.intrinsic_gas(),
+            payload,
+        };
+        let mut tx = Tx::created(request, self.right.token, now);
         tx.nonce = Some(nonce);
         tx.go(TxState::Allocated, SubState::Waiting, now);
         self.tell(
@@ -288,27 +286,5 @@ impl Lane {
             gas: tx.gas,
             fees: self.rules.fee.fees(&tx.payload, view.fee),
         })
-    }
-
-    fn new_tx(&self, request: Request, now: Time) -> Tx {
-        Tx {
-            id: request.id,
-            request_id: request.request_id,
-            fingerprint: request.fingerprint,
-            payload: request.payload,
-            gas: request.gas,
-            created_at: now,
-            nonce: None,
-            state: TxState::Created,
-            sub_state: Some(SubState::Queued),
-            reason: None,
-            tx_hash: None,
-            inclusion: None,
-            counted: None,
-            token: self.right.token,
-            updated_at: now,
-            confirmed_at: None,
-            event_seqs: Vec::new(),
-        }
     }
 }

@@ -5,11 +5,11 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
+use domain::lane::Request;
 use domain::lease::Lease;
 use domain::{
-    Address, Attempt, B256, BatchId, ChainId, Event, Fingerprint, GrantId, Header, Incarnation,
-    LaneId, LaneImage, LaneKey, NodeName, Nonce, Payload, RequestId, Right, Time, Token, Tx, TxId,
-    TxState, Writes,
+    Address, Attempt, B256, BatchId, ChainId, Event, GrantId, Header, Incarnation, LaneId,
+    LaneImage, LaneKey, NodeName, Nonce, RequestId, Right, Time, Token, Tx, TxId, TxState, Writes,
 };
 use thiserror::Error;
 
@@ -132,20 +132,20 @@ pub enum Regranted {
 /// A request that is put into the store by a node that is not keeper.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewQueued {
-    /// The name it will have.
-    pub id: TxId,
     /// Which lane.
     pub lane: LaneKey,
-    /// The key of the business.
-    pub request_id: RequestId,
-    /// Digest of the payload.
-    pub fingerprint: Fingerprint,
     /// What was asked.
-    pub payload: Payload,
-    /// Gas limit.
-    pub gas: u64,
+    pub request: Request,
     /// When it was accepted.
     pub at: Time,
+}
+
+impl NewQueued {
+    /// The row of it. No keeper has written it yet, so its token is 0.
+    #[must_use]
+    pub fn into_tx(self) -> Tx {
+        Tx::created(self.request, Token(0), self.at)
+    }
 }
 
 /// A tx with all that belongs to it, for readers.

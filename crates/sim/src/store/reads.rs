@@ -1,6 +1,6 @@
 //! What readers ask: txs, events and lanes, as they stand.
 
-use domain::{B256, ChainId, EventKind, Header, LaneKey, RequestId, Tx, TxId};
+use domain::{B256, ChainId, Header, LaneKey, RequestId, Tx, TxId};
 use engine::ports::{
     EventFilter, EventPage, EventRecord, LaneRecord, StoreError, TxFilter, TxPage, TxRecord,
 };
@@ -117,27 +117,7 @@ impl Rows {
     fn event(&self, position: usize) -> EventRecord {
         let row = &self.feed[position];
         let lane = self.lane(row.lane).expect("events belong to lanes");
-        let walk = match &row.event.kind {
-            EventKind::TxConfirmations {
-                block_hash,
-                counted,
-                ..
-            }
-            | EventKind::TxConfirmed {
-                block_hash,
-                counted,
-                ..
-            } => Some((*block_hash, *counted)),
-            EventKind::TxAccepted { .. }
-            | EventKind::TxAllocated { .. }
-            | EventKind::TxSubmitted { .. }
-            | EventKind::TxReceiptUpdated { .. }
-            | EventKind::TxFailed { .. }
-            | EventKind::TxStuck { .. }
-            | EventKind::TxReorged { .. }
-            | EventKind::LaneFenced { .. }
-            | EventKind::LaneForeignNonce { .. } => None,
-        };
+        let walk = row.event.kind.counted();
         let confirmations =
             walk.and_then(|(block, counted)| self.walk(lane.key.chain_id, block, counted));
         EventRecord {

@@ -6,7 +6,7 @@ use std::ops::Range;
 use domain::lease::Lease;
 use domain::{
     Attempt, B256, BatchId, ChainId, Event, FinalTx, GrantId, Header, Incarnation, LaneId,
-    LaneImage, LaneKey, NodeName, Nonce, RequestId, Right, SubState, Token, Tx, TxId, TxState,
+    LaneImage, LaneKey, NodeName, Nonce, RequestId, Right, Token, Tx, TxId,
 };
 use engine::ports::{Member, NewQueued};
 
@@ -99,30 +99,12 @@ impl Rows {
     }
 
     /// Puts a request into the store; `false` when its request id was there already.
-    pub(super) fn queue(&mut self, request: NewQueued) -> (Tx, bool) {
-        let lane = self.lane_of(request.lane);
-        if let Some(known) = lane.requests.get(&request.request_id) {
+    pub(super) fn queue(&mut self, queued: NewQueued) -> (Tx, bool) {
+        let lane = self.lane_of(queued.lane);
+        if let Some(known) = lane.requests.get(&queued.request.request_id) {
             return (lane.txs[known].tx.clone(), false);
         }
-        let tx = Tx {
-            id: request.id,
-            request_id: request.request_id,
-            fingerprint: request.fingerprint,
-            payload: request.payload,
-            gas: request.gas,
-            created_at: request.at,
-            nonce: None,
-            state: TxState::Created,
-            sub_state: Some(SubState::Queued),
-            reason: None,
-            tx_hash: None,
-            inclusion: None,
-            counted: None,
-            token: Token(0),
-            updated_at: request.at,
-            confirmed_at: None,
-            event_seqs: Vec::new(),
-        };
+        let tx = queued.into_tx();
         lane.requests.insert(tx.request_id.clone(), tx.id);
         lane.wakes.insert(tx.id);
         lane.txs.insert(

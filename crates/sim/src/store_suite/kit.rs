@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use alloy_primitives::{Address, B256, Bytes, U256};
+use domain::lane::Request;
 use domain::{
     Attempt, AttemptKind, BatchId, ChainId, Event, EventKind, Fees, GrantId, Header, Incarnation,
     LaneImage, LaneKey, NodeName, Nonce, Payload, RequestId, Right, SubState, Time, Token, Tx,
@@ -212,12 +213,14 @@ impl Kit {
     pub(super) fn new_queued(&self, key: LaneKey, request: &str) -> NewQueued {
         let payload = Payload::transfer(Address::repeat_byte(8), U256::from(1));
         NewQueued {
-            id: self.tx_id(),
             lane: key,
-            request_id: request_id(request),
-            fingerprint: payload.fingerprint(),
-            payload,
-            gas: 21_000,
+            request: Request {
+                id: self.tx_id(),
+                request_id: request_id(request),
+                fingerprint: payload.fingerprint(),
+                payload,
+                gas: 21_000,
+            },
             at: AT,
         }
     }

@@ -16,11 +16,11 @@ pub async fn a_queued_request_waits_without_nonce_or_event(backend: &dyn Backend
         .expect("queue")
         .remove(0);
     let expected = Tx {
-        id: new.id,
-        request_id: new.request_id,
-        fingerprint: new.fingerprint,
-        payload: new.payload,
-        gas: new.gas,
+        id: new.request.id,
+        request_id: new.request.request_id,
+        fingerprint: new.request.fingerprint,
+        payload: new.request.payload,
+        gas: new.request.gas,
         created_at: new.at,
         nonce: None,
         state: TxState::Created,
@@ -75,7 +75,7 @@ pub async fn a_key_belongs_to_its_lane(backend: &dyn Backend) {
     let asked: Vec<_> = [2, 1, 3]
         .map(|signer| kit.new_queued(lane(signer), "same"))
         .into();
-    let ids: Vec<_> = asked.iter().map(|new| new.id).collect();
+    let ids: Vec<_> = asked.iter().map(|new| new.request.id).collect();
     let got = kit.store.queue(asked).await.expect("queue");
     assert_eq!(
         got.iter().map(|tx| tx.id).collect::<Vec<_>>(),
@@ -166,7 +166,7 @@ pub async fn what_waits_is_read_oldest_first_and_no_more_than_asked(backend: &dy
     let new: Vec<_> = (0..20)
         .map(|n| kit.new_queued(lane(1), &format!("r{n}")))
         .collect();
-    let ids: Vec<_> = new.iter().map(|new| new.id).collect();
+    let ids: Vec<_> = new.iter().map(|new| new.request.id).collect();
     kit.store
         .queue(new.into_iter().rev().collect())
         .await

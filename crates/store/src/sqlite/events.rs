@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use domain::{Event, EventKind, LaneId, LaneKey, NodeName, Token, TxId};
+use domain::{Event, LaneId, LaneKey, NodeName, Token, TxId};
 use engine::ports::{EventFilter, EventPage, EventRecord};
 use rusqlite::{Connection, Row, params};
 
@@ -190,7 +190,7 @@ impl<'conn> Records<'conn> {
     /// The n-th event of a turn, with all that belongs to it.
     fn record(&mut self, turn: &Turn, n: usize, event: Event) -> Result<EventRecord, Fault> {
         let lane = self.lane(turn.lane)?;
-        let confirmations = match counted(&event.kind) {
+        let confirmations = match event.kind.counted() {
             Some((block, counted)) => self.walks.walk(lane.chain_id, block, counted)?,
             None => Vec::new(),
         };
@@ -202,30 +202,5 @@ impl<'conn> Records<'conn> {
             confirmations,
             cursor: FeedCursor::behind(turn.position, n).to_text(self.tag),
         })
-    }
-}
-
-/// The block and the newest counted header, for kinds that tell of confirmations.
-fn counted(kind: &EventKind) -> Option<(domain::B256, domain::B256)> {
-    match kind {
-        EventKind::TxConfirmations {
-            block_hash,
-            counted,
-            ..
-        }
-        | EventKind::TxConfirmed {
-            block_hash,
-            counted,
-            ..
-        } => Some((*block_hash, *counted)),
-        EventKind::TxAccepted { .. }
-        | EventKind::TxAllocated { .. }
-        | EventKind::TxSubmitted { .. }
-        | EventKind::TxReceiptUpdated { .. }
-        | EventKind::TxFailed { .. }
-        | EventKind::TxStuck { .. }
-        | EventKind::TxReorged { .. }
-        | EventKind::LaneFenced { .. }
-        | EventKind::LaneForeignNonce { .. } => None,
     }
 }

@@ -1,6 +1,6 @@
 //! Requests by their key: looking them up, and the one unfenced write.
 
-use domain::{LaneId, RequestId, SubState, Token, Tx, TxState};
+use domain::{LaneId, RequestId, Tx};
 use engine::ports::NewQueued;
 use rusqlite::{Connection, params};
 
@@ -14,14 +14,14 @@ pub(super) fn queue(conn: &Connection, requests: &[NewQueued]) -> Result<Vec<Tx>
     let mut insert = InsertTx::prepare(conn)?;
     let mut wake = conn.prepare_cached(WAKE)?;
     let mut txs = Vec::with_capacity(requests.len());
-    for request in requests {
-        let lane = make_lane(conn, request.lane)?;
+    for queued in requests {
+        let lane = make_lane(conn, queued.lane)?;
         // One writer: nobody can come in between the question and the insert.
-        if let Some(known) = find(conn, lane, &request.request_id)? {
+        if let Some(known) = find(conn, lane, &queued.request.request_id)? {
             txs.push(known);
             continue;
         }
-        let tx = queued(request);
+        let tx = queued.clone().into_tx();
         insert
             .execute(lane, &tx, false)
             .map_err(|fault| match fault.is_duplicate() {
@@ -48,27 +48,4 @@ fn find(conn: &Connection, lane: LaneId, request_id: &RequestId) -> Result<Optio
     let mut statement = conn.prepare_cached(txs::BY_REQUEST)?;
     let mut rows = statement.query(params![lane.0, request_id.as_str()])?;
     rows.next()?.map(tx).transpose()
-}
-
-fn queued(request: &NewQueued) -> Tx {
-    Tx {
-        id: request.id,
-        request_id: request.request_id.clone(),
-        fingerprint: request.fingerprint,
-        payload: request.payload.clone(),
-        gas: request.gas,
-        created_at: request.at,
-        nonce: None,
-        state: TxState::Created,
-        sub_state: Some(SubState::Queued),
-        reason: None,
-        tx_hash: None,
-        inclusion: None,
-        counted: None,
-        // No keeper has written it yet.
-        token: Token(0),
-        updated_at: request.at,
-        confirmed_at: None,
-        event_seqs: Vec::new(),
-    }
 }

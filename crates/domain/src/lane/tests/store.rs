@@ -7,8 +7,7 @@ use alloy_primitives::B256;
 
 use crate::lane::{FinalTx, LaneImage, Request, Writes};
 use crate::{
-    Attempt, Event, GrantId, LaneId, Nonce, RequestId, Right, SubState, Time, Token, Tx, TxId,
-    TxState,
+    Attempt, Event, GrantId, LaneId, Nonce, RequestId, Right, Time, Token, Tx, TxId, TxState,
 };
 
 use super::KEY;
@@ -90,26 +89,8 @@ impl Store {
 
     /// The one unfenced write: a node that is not keeper leaves a request here.
     pub(super) fn queue(&mut self, request: Request, now: Time) {
-        let tx = Tx {
-            id: request.id,
-            request_id: request.request_id.clone(),
-            fingerprint: request.fingerprint,
-            payload: request.payload,
-            gas: request.gas,
-            created_at: now,
-            nonce: None,
-            state: TxState::Created,
-            sub_state: Some(SubState::Queued),
-            reason: None,
-            tx_hash: None,
-            inclusion: None,
-            counted: None,
-            token: Token(0),
-            updated_at: now,
-            confirmed_at: None,
-            event_seqs: Vec::new(),
-        };
-        self.by_request.insert(request.request_id, tx.id);
+        let tx = Tx::created(request, Token(0), now);
+        self.by_request.insert(tx.request_id.clone(), tx.id);
         self.wakes.insert(tx.id);
         self.rows.insert(tx.id, tx);
     }
