@@ -1,4 +1,4 @@
-//! The map of DESIGN.md, section 4: which room may know which, and what no room may bring in.
+//! The map of ARCHITECTURE.md: which room may know which, and what no room may bring in.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -96,7 +96,7 @@ fn every_arrow_is_on_the_map() {
     } in packages()
     {
         let Some(allowed) = map.get(from.as_str()) else {
-            strays.push(format!("{from} is not a room of DESIGN.md, section 4"));
+            strays.push(format!("{from} is not a room of ARCHITECTURE.md"));
             continue;
         };
         for Dependency { name: to, kind, .. } in dependencies.iter().filter(|d| d.path.is_some()) {
