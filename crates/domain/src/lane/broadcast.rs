@@ -38,6 +38,8 @@ impl Lane {
             SendOutcome::NonceTooLow => {
                 // Ours, perhaps mined already; or foreign. Only the chain can tell: its answer asks
                 // for the receipts of everything below it.
+                let why = "a node says that its nonce is used, and no receipt of it is known";
+                slot.tx.reason = Some(why.into());
                 slot.try_later(now);
                 self.ask_chain(step);
             }
@@ -73,10 +75,11 @@ impl Lane {
         slot.retry_at = None;
         slot.tries = 0;
         slot.stage = Stage::Submitted;
+        // Whatever was in the way is over; a later write must not tell it.
+        slot.tx.reason = None;
         let is_new = self.first_sent(&mut slot, hash, nonce, now, step);
         // One that a node refused, or that a fork took back, is at a node again.
         if is_new || slot.tx.sub_state != Some(SubState::Submitted) {
-            slot.tx.reason = None;
             slot.tx.token = self.right.token;
             let state = slot.tx.state;
             slot.tx.go(state, SubState::Submitted, now);

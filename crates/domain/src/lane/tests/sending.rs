@@ -103,3 +103,21 @@ fn one_that_was_refused_and_then_taken_waits_no_longer() {
     );
     world.heal();
 }
+
+#[test]
+fn a_hindrance_that_is_over_is_not_told_by_a_later_write() {
+    let mut world = World::ready(rules());
+    let id = world.accept();
+    world.settle_all();
+    world.tick(30_000); // claimed again, and the node is busy …
+    world.commit();
+    world.answer_all(13, |job| matches!(job, Job::Send(_)));
+    world.commit();
+    assert!(world.lane.waiting_for().is_some());
+    world.tick(1_000); // … and takes it a moment later
+    world.settle_all();
+    assert_eq!(world.lane.waiting_for(), None);
+    world.tick(30_000); // the next claim writes the row
+    world.commit();
+    assert_eq!(world.store.rows[&id].reason, None);
+}
