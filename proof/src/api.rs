@@ -200,6 +200,13 @@ impl Chain {
             .collect()
     }
 
+    /// The number of the newest block.
+    pub async fn height(&self) -> Outcome<u64> {
+        Ok(u64::try_from(number(
+            &self.call("eth_blockNumber", json!([])).await?,
+        )?)?)
+    }
+
     /// The account's next nonce.
     pub async fn nonce(&self, address: &str) -> Outcome<u64> {
         let nonce = number(

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures::stream::{self, StreamExt, TryStreamExt};
 use proof::{Options, Outcome, Report, Server, demand, eventually, flag, random_address};
-use serde_json::{Value, json};
+use serde_json::json;
 
 /// What a finished tx may leave in memory, on average. (An attempt alone is larger than this.)
 const BYTES_PER_TX_MAX: f64 = 64.0;
@@ -86,11 +86,16 @@ async fn settle(server: &Server) -> Outcome<()> {
         Ok((open == 0).then_some(()))
     })
     .await?;
-    server
-        .chain
-        .call("anvil_mine", json!(["0x50"]))
-        .await
-        .map(|_: Value| ())?;
-    tokio::time::sleep(Duration::from_secs(3)).await;
-    Ok(())
+    server.chain.call("anvil_mine", json!(["0x50"])).await?;
+    let mined = server.chain.height().await?;
+    eventually(
+        "the node has seen them",
+        Duration::from_secs(30),
+        || async {
+            let (_, ready) = server.api.get("/readyz").await?;
+            let head = ready["chains"][0]["head"].as_u64();
+            Ok(head.filter(|head| *head >= mined).map(drop))
+        },
+    )
+    .await
 }
