@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use alloy_primitives::{Address, U256};
-use reqwest::{Client, Method, StatusCode};
+use reqwest::{Client, Method, RequestBuilder, StatusCode};
 use serde_json::{Value, json};
 
 use crate::Outcome;
@@ -13,6 +13,29 @@ use crate::Outcome;
 pub struct Api {
     url: String,
     http: Client,
+    key: Option<String>,
+}
+
+/// An answer of a node, whatever it says.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    /// The status.
+    pub status: StatusCode,
+    /// `Retry-After`, when it is told.
+    pub retry_after: Option<String>,
+    /// The JSON; null when there is none.
+    pub body: Value,
+}
+
+/// Why there is no answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoAnswer {
+    /// No connection came about: certainly nothing was sent.
+    NotReached,
+    /// The connection broke after the request may have been sent.
+    Broken,
+    /// Not within the caller's patience.
+    TooLate,
 }
 
 /// The JSON-RPC of a chain.
@@ -44,7 +67,54 @@ impl Api {
         Ok(Self {
             url,
             http: client()?,
+            key: None,
         })
+    }
+
+    /// The same, with an API key.
+    pub fn with_key(&self, key: &str) -> Self {
+        Self {
+            key: Some(key.to_owned()),
+            ..self.clone()
+        }
+    }
+
+    fn request(&self, method: Method, path: &str) -> RequestBuilder {
+        let request = self.http.request(method, format!("{}{path}", self.url));
+        match &self.key {
+            Some(key) => request.bearer_auth(key),
+            None => request,
+        }
+    }
+
+    /// Asks and waits no longer than this for the whole answer.
+    pub async fn ask(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+        patience: Duration,
+    ) -> Result<Answer, NoAnswer> {
+        let mut request = self.request(method, path).timeout(patience);
+        if let Some(body) = body {
+            request = request.json(body);
+        }
+        let answer = request.send().await.map_err(|error| why(&error))?;
+        let status = answer.status();
+        let retry_after = answer.headers().get("retry-after");
+        let retry_after = retry_after.and_then(|value| Some(value.to_str().ok()?.to_owned()));
+        let bytes = answer.bytes().await.map_err(|error| why(&error))?;
+        Ok(Answer {
+            status,
+            retry_after,
+            body: serde_json::from_slice(&bytes).unwrap_or(Value::Null),
+        })
+    }
+
+    /// Reads plain text.
+    pub async fn text(&self, path: &str) -> Outcome<String> {
+        let answer = self.request(Method::GET, path).send().await?;
+        Ok(answer.error_for_status()?.text().await?)
     }
 
     /// Its address.
@@ -59,7 +129,7 @@ impl Api {
         path: &str,
         body: Option<Value>,
     ) -> Outcome<(StatusCode, Value)> {
-        let mut request = self.http.request(method, format!("{}{path}", self.url));
+        let mut request = self.request(method, path);
         if let Some(body) = body {
             request = request.json(&body);
         }
@@ -79,6 +149,22 @@ impl Api {
             .await
     }
 
+    /// Posts JSON with further headers.
+    pub async fn post_with(
+        &self,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &Value,
+    ) -> Outcome<(StatusCode, Value)> {
+        let mut request = self.request(Method::POST, path).json(body);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let answer = request.send().await?;
+        let status = answer.status();
+        Ok((status, answer.json().await.unwrap_or(Value::Null)))
+    }
+
     /// Posts raw bytes, whatever they are.
     pub async fn post_raw(
         &self,
@@ -86,7 +172,7 @@ impl Api {
         content_type: &str,
         body: Vec<u8>,
     ) -> Outcome<(StatusCode, String, Value)> {
-        let request = self.http.post(format!("{}{path}", self.url));
+        let request = self.request(Method::POST, path);
         let answer = request
             .header("content-type", content_type)
             .body(body)
@@ -209,12 +295,28 @@ impl Chain {
 
     /// The account's next nonce.
     pub async fn nonce(&self, address: &str) -> Outcome<u64> {
-        let nonce = number(
-            &self
-                .call("eth_getTransactionCount", json!([address, "latest"]))
-                .await?,
-        )?;
-        Ok(u64::try_from(nonce)?)
+        self.nonce_at(address, "latest").await
+    }
+
+    /// The account's next nonce after what waits in the pool.
+    pub async fn pending_nonce(&self, address: &str) -> Outcome<u64> {
+        self.nonce_at(address, "pending").await
+    }
+
+    async fn nonce_at(&self, address: &str, block: &str) -> Outcome<u64> {
+        let asked = self.call("eth_getTransactionCount", json!([address, block]));
+        Ok(u64::try_from(number(&asked.await?)?)?)
+    }
+}
+
+fn why(error: &reqwest::Error) -> NoAnswer {
+    // A connection that takes too long to come about is both; nothing was sent then either.
+    if error.is_connect() {
+        NoAnswer::NotReached
+    } else if error.is_timeout() {
+        NoAnswer::TooLate
+    } else {
+        NoAnswer::Broken
     }
 }
 

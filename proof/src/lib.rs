@@ -3,13 +3,24 @@
 //! Black box on purpose: nothing of the product is linked in, everything goes through the binary.
 #![expect(clippy::print_stdout, reason = "a proof prints what it shows")]
 
+pub mod cluster;
+
+pub mod audit;
+pub mod balancer;
+pub mod ledger;
+pub mod load;
+pub mod stats;
+pub mod wire;
+
 mod api;
 mod process;
 mod report;
+mod scratch;
 
-pub use api::{Api, Chain, random_address};
+pub use api::{Answer, Api, Chain, NoAnswer, random_address};
 pub use process::{Options, Server, binary, first_lines, free_port, run};
 pub use report::Report;
+pub use scratch::Scratch;
 
 use std::time::{Duration, Instant};
 

@@ -38,14 +38,10 @@ pub struct Server {
     pub accounts: Vec<String>,
 }
 
-/// The release binary, which the proof's script has built.
+/// The binary beside this proof, in the same profile: the proof's script has built it.
 pub fn binary() -> PathBuf {
-    let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    target
-        .unwrap_or_else(|| root.join("target"))
-        .join("release")
-        .join("lanekeeper")
+    let proof = std::env::current_exe().unwrap_or_default();
+    proof.with_file_name("lanekeeper")
 }
 
 /// A port that was free a moment ago.
@@ -112,6 +108,7 @@ impl Server {
         let mut command = Command::new(binary());
         command.arg("devchain").arg("--json").arg("--dir").arg(dir);
         command
+            .current_dir(dir)
             .arg("--port")
             .arg(free_port()?.to_string())
             .args(args);

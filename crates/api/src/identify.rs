@@ -7,21 +7,39 @@ use std::sync::atomic::Ordering;
 
 use axum::extract::{MatchedPath, Request, State};
 use axum::http::header::HeaderName;
+use axum::http::request::Parts;
 use axum::http::{HeaderValue, Method, Uri};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use engine::node::Origin;
 
-use crate::parse::{excerpt, request_name};
+use crate::access::Caller;
+use crate::parse::{excerpt, request_name, traceparent};
 use crate::problem::{Problem, ProblemKind};
 use crate::router::Api;
 
 const LANEKEEPER_NODE: HeaderName = HeaderName::from_static("lanekeeper-node");
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
+/// The name of a request, for its calls: the caller's own, or one of ours.
+#[derive(Clone)]
+struct RequestName(HeaderValue);
+
+/// Who makes this request, and under which name it is traced.
+pub(crate) fn origin(parts: &Parts) -> Origin {
+    let caller = parts.extensions.get::<Caller>();
+    let name = parts.extensions.get::<RequestName>();
+    let name = name.and_then(|RequestName(name)| name.to_str().ok());
+    Origin {
+        caller: caller.map(|Caller(name)| name.to_string()),
+        trace: traceparent(&parts.headers).or(name).map(str::to_owned),
+    }
+}
+
 /// Names the request and the node in the answer, and counts and times the call.
 pub(crate) async fn identify(
     State(api): State<Arc<Api>>,
-    request: Request,
+    mut request: Request,
     next: Next,
 ) -> Response {
     let name = match request.headers().get(&REQUEST_ID) {
@@ -35,6 +53,7 @@ pub(crate) async fn identify(
         .map_or_else(|| "unknown".to_owned(), |path| path.as_str().to_owned());
     let method = request.method().clone();
     let started = api.config.clock.moment();
+    request.extensions_mut().insert(RequestName(name.clone()));
 
     let mut response = next.run(request).await;
 

@@ -5,15 +5,18 @@
 
 mod router;
 
+mod access;
 mod answer;
 mod calls;
 mod identify;
 mod parse;
+pub mod peers;
 mod problem;
 
 mod serve;
 mod stall;
 
+pub use access::{Auth, keys};
 pub use problem::{Effect, Problem, ProblemKind};
 pub use router::{ApiConfig, router};
 pub use serve::serve;

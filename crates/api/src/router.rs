@@ -6,14 +6,17 @@ use std::sync::atomic::AtomicU64;
 use axum::Router;
 use axum::http::HeaderValue;
 use axum::middleware::from_fn_with_state;
-use axum::routing::{get, post};
+use axum::routing::{MethodRouter, get, post};
 use engine::node::NodeHandle;
 use engine::ports::Clock;
 use tokio::sync::{Semaphore, watch};
 use tower_http::catch_panic::CatchPanicLayer;
 
+use crate::access::keys::Scope;
+use crate::access::{Auth, Need};
 use crate::calls::{events, lanes, operations, stream, tx};
 use crate::identify;
+use crate::peers::{self, ClusterSecret};
 use crate::serve::closed;
 
 /// What the door needs besides the node.
@@ -25,6 +28,10 @@ pub struct ApiConfig {
     pub max_waiters: usize,
     /// How many event streams may be open at once.
     pub max_streams: usize,
+    /// Whom the node serves.
+    pub auth: Auth,
+    /// What the nodes of the cluster know each other by.
+    pub cluster_secret: Option<ClusterSecret>,
     /// Gives the body of `/metrics`, so that this room need not know the exporter.
     pub metrics: Arc<dyn Fn() -> String + Send + Sync>,
     /// The node's source of time and chance.
@@ -45,26 +52,49 @@ impl ApiConfig {
 /// The HTTP face of a node.
 pub fn router(node: NodeHandle, config: ApiConfig) -> Router {
     let api = Arc::new(Api::new(node, config));
-    Router::new()
-        .route("/api/v1/tx", post(tx::create).get(tx::list))
-        .route("/api/v1/tx/batch", post(tx::create_many))
-        .route("/api/v1/tx/by-request", get(tx::by_request))
-        .route("/api/v1/tx/by-hash/{hash}", get(tx::by_hash))
-        .route("/api/v1/tx/{txId}", get(tx::by_id))
-        .route("/api/v1/tx/{txId}/events", get(events::of_tx))
-        .route("/api/v1/events", get(events::list))
-        .route("/api/v1/events/stream", get(stream::stream))
-        .route("/api/v1/lanes", get(lanes::list))
-        .route("/api/v1/lanes/{chainId}/{signer}", get(lanes::one))
-        .route("/api/v1/nodes", get(operations::nodes))
-        .route("/healthz", get(operations::health))
-        .route("/readyz", get(operations::ready))
-        .route("/metrics", get(operations::metrics))
+    let mut router = Router::new();
+    for (path, need, call) in calls() {
+        router = router.route(path, need.before(&api, call));
+    }
+    router
         .fallback(identify::unknown_path)
         .method_not_allowed_fallback(identify::wrong_method)
         .layer(CatchPanicLayer::custom(identify::panicked))
         .layer(from_fn_with_state(Arc::clone(&api), identify::identify))
         .with_state(api)
+}
+
+/// Every call, with what it asks of its caller: there is no call without an entry.
+fn calls() -> [(&'static str, Need, MethodRouter<Arc<Api>>); 18] {
+    const SEND: Need = Need::AnyOf(&[Scope::Send]);
+    const READ: Need = Need::AnyOf(&[Scope::Read]);
+    const OPERATE: Need = Need::AnyOf(&[Scope::Operate]);
+    // A scraper's key shows no tx to whoever finds it; who may read everything may read this too.
+    const METRICS: Need = Need::AnyOf(&[Scope::Metrics, Scope::Read]);
+    [
+        ("/api/v1/tx", SEND, post(tx::create)),
+        ("/api/v1/tx", READ, get(tx::list)),
+        ("/api/v1/tx/batch", SEND, post(tx::create_many)),
+        ("/api/v1/tx/by-request", READ, get(tx::by_request)),
+        ("/api/v1/tx/by-hash/{hash}", READ, get(tx::by_hash)),
+        ("/api/v1/tx/{txId}", READ, get(tx::by_id)),
+        ("/api/v1/tx/{txId}/events", READ, get(events::of_tx)),
+        ("/api/v1/events", READ, get(events::list)),
+        ("/api/v1/events/stream", READ, get(stream::stream)),
+        ("/api/v1/lanes", READ, get(lanes::list)),
+        ("/api/v1/lanes/{chainId}/{signer}", READ, get(lanes::one)),
+        (
+            "/api/v1/lanes/{chainId}/{signer}/resume",
+            OPERATE,
+            post(lanes::resume),
+        ),
+        ("/api/v1/nodes", READ, get(operations::nodes)),
+        ("/healthz", Need::Nothing, get(operations::health)),
+        ("/readyz", Need::Nothing, get(operations::ready)),
+        ("/metrics", METRICS, get(operations::metrics)),
+        (peers::FORWARD_PATH, Need::Cluster, post(peers::forward)),
+        (peers::RING_PATH, Need::Cluster, post(peers::ring)),
+    ]
 }
 
 /// What every call can reach.

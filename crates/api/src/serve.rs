@@ -1,11 +1,16 @@
 //! Serving: HTTP/1.1 over TCP, tuned for many small requests on kept-alive connections.
 
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use axum::extract::ConnectInfo;
+use hyper::Request;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
@@ -43,7 +48,7 @@ pub async fn serve(
         .header_read_timeout(HEAD_READ_MAX)
         .max_buf_size(BUFFER_BYTES_MAX);
     loop {
-        let (stream, place) = tokio::select! {
+        let (stream, from, place) = tokio::select! {
             biased;
             () = closed(&mut closing) => break,
             accepted = accept(&listener, &limit) => accepted,
@@ -52,7 +57,7 @@ pub async fn serve(
         while connections.try_join_next().is_some() {}
         connections.spawn(connection(
             http.clone(),
-            stream,
+            (stream, from),
             router.clone(),
             closing.clone(),
             place,
@@ -79,7 +84,7 @@ pub(crate) async fn closed(closing: &mut watch::Receiver<bool>) {
 async fn accept(
     listener: &TcpListener,
     limit: &Arc<Semaphore>,
-) -> (TcpStream, OwnedSemaphorePermit) {
+) -> (TcpStream, SocketAddr, OwnedSemaphorePermit) {
     let place = match Arc::clone(limit).try_acquire_owned() {
         Ok(place) => place,
         Err(_) => {
@@ -92,7 +97,7 @@ async fn accept(
     };
     loop {
         match listener.accept().await {
-            Ok((stream, _)) => return (stream, place),
+            Ok((stream, from)) => return (stream, from, place),
             Err(error) => {
                 // A connection that was gone before it was taken is no trouble of ours.
                 if error.kind() != io::ErrorKind::ConnectionAborted {
@@ -107,7 +112,7 @@ async fn accept(
 /// Serves one connection to its end.
 async fn connection(
     http: http1::Builder,
-    stream: TcpStream,
+    (stream, from): (TcpStream, SocketAddr),
     router: Router,
     mut closing: watch::Receiver<bool>,
     _place: OwnedSemaphorePermit,
@@ -116,7 +121,12 @@ async fn connection(
     // refuses the option still works.
     stream.set_nodelay(true).ok();
     let io = TokioIo::new(StallGuard::new(stream, WRITE_STALL_MAX));
-    let connection = http.serve_connection(io, TowerToHyperService::new(router));
+    let router = TowerToHyperService::new(router);
+    let service = service_fn(|mut request: Request<Incoming>| {
+        request.extensions_mut().insert(ConnectInfo(from));
+        router.call(request)
+    });
+    let connection = http.serve_connection(io, service);
     tokio::pin!(connection);
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,

@@ -405,8 +405,13 @@ fn a_lane() {
 }
 
 #[test]
-fn a_lane_whose_lease_ran_out_has_no_keeper() {
-    let json = serde_json::to_value(public::Lane::new(&lane_status(), AT)).unwrap();
+fn a_lane_whose_lease_ran_out_or_was_given_back_has_no_keeper() {
+    let mut status = lane_status();
+    let json = serde_json::to_value(public::Lane::new(&status, AT)).unwrap();
+    assert_eq!(json["keeper"], serde_json::Value::Null);
+    let lease = status.record.lease.as_mut().unwrap();
+    lease.expires_at = Lease::GIVEN_BACK;
+    let json = serde_json::to_value(public::Lane::new(&status, Time(1))).unwrap();
     assert_eq!(json["keeper"], serde_json::Value::Null);
 }
 
@@ -418,6 +423,7 @@ fn a_node() {
         advertise: None,
         started_at: AT,
         seen_at: AT,
+        beats: 7,
         draining: false,
     };
     check(

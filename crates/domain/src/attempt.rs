@@ -1,11 +1,12 @@
 //! One signed envelope for a tx at its nonce, and what nodes said of it.
 
 use alloy_primitives::{Address, B256, Bytes, U256};
+use serde::{Deserialize, Serialize};
 
 use crate::{ChainId, Fees, Moment, Nonce, Time, TxId};
 
 /// Why an attempt exists. The kind that is mined decides the result.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum AttemptKind {
     /// The first envelope of the payload.
     Original,
@@ -68,7 +69,7 @@ pub struct Unsigned {
 }
 
 /// A signed envelope. Committed before its first byte leaves the process.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attempt {
     /// Its hash on chain, known before it is sent.
     pub hash: B256,

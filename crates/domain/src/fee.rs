@@ -1,5 +1,7 @@
 //! What an attempt offers to pay: quotes, limits and bumps. Integer arithmetic, rounded up.
 
+use serde::{Deserialize, Serialize};
+
 use crate::{Payload, TxType};
 
 /// What the chain asks for at the moment, in wei per gas.
@@ -23,7 +25,7 @@ pub struct FeeRules {
 }
 
 /// The fee fields of an envelope, in wei per gas.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Fees {
     /// Type 0.
     Legacy {

@@ -7,11 +7,12 @@
 use std::collections::VecDeque;
 
 use alloy_primitives::B256;
+use serde::{Deserialize, Serialize};
 
 use crate::FeeQuote;
 
 /// A block header, as far as we need it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Header {
     /// Height.
     pub number: u64,

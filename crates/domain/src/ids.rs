@@ -3,14 +3,15 @@
 use std::fmt;
 
 use alloy_primitives::Address;
+use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 /// An EVM chain, by its EIP-155 id.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ChainId(pub u64);
 
 /// One signer on one chain: the unit of order, of ownership and of failure.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct LaneKey {
     /// The chain.
     pub chain_id: ChainId,
@@ -19,11 +20,13 @@ pub struct LaneKey {
 }
 
 /// A lane's short name inside one store: keys lead with it instead of an address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct LaneId(pub i64);
 
 /// A position in the account's order on chain.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 pub struct Nonce(pub u64);
 
 impl Nonce {
@@ -45,7 +48,9 @@ impl Nonce {
 }
 
 /// The fencing token: rises by one with every change of hands of a lane.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 pub struct Token(pub u64);
 
 impl Token {
@@ -63,7 +68,9 @@ impl Token {
 macro_rules! uuid_id {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[derive(
+            Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+        )]
         pub struct $name(pub Uuid);
 
         impl fmt::Display for $name {
@@ -87,10 +94,6 @@ uuid_id! {
     /// can hand out the same number twice.
     GrantId
 }
-uuid_id! {
-    /// One gate batch of one lane, so that a lost answer can be asked for again.
-    BatchId
-}
 
 /// What a keeper must show to write for a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,11 +107,12 @@ pub struct Right {
 }
 
 /// The configured name of a node.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct NodeName(pub String);
 
 /// The business's own key for one effect: 1 to 128 visible ASCII characters.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String")]
 pub struct RequestId(String);
 
 /// Why a text is not a request id.
@@ -134,6 +138,14 @@ impl RequestId {
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+}
+
+impl TryFrom<String> for RequestId {
+    type Error = BadRequestId;
+
+    fn try_from(text: String) -> Result<Self, BadRequestId> {
+        Self::parse(text)
     }
 }
 

@@ -33,6 +33,26 @@ pub struct Lease {
     pub expires_at: Time,
 }
 
+/// A node that asks for lanes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ask {
+    /// Its name.
+    pub node: NodeName,
+    /// This life of it.
+    pub incarnation: Incarnation,
+    /// How long a grant lasts.
+    pub duration: Duration,
+    /// How long after its end a lease of another is left alone.
+    pub skew: Duration,
+    /// Lives of other nodes that the asker saw at work within the last lease, by its own monotonic
+    /// clock. Their leases are left alone, even when the store's clock says that they are over: it may
+    /// have jumped.
+    pub lively: Vec<Incarnation>,
+    /// Lives of other nodes of which the asker saw nothing for a whole lease, by its own monotonic
+    /// clock. Their leases may be taken, even when the store's clock says that they last.
+    pub silent: Vec<Incarnation>,
+}
+
 /// What a node that asks for a lane gets: the arrows of the seeds' diagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
@@ -47,32 +67,35 @@ pub enum Decision {
 }
 
 impl Lease {
+    /// What `expires_at` says of a lane that was given back: long over, whatever the skew.
+    pub const GIVEN_BACK: Time = Time(0);
+
     /// Decides on a request for the lane at `now` (the store's clock).
     ///
     /// A restarted node takes its own lanes over at once: its earlier life is over by definition,
     /// because a node that sees its membership row replaced exits.
     #[must_use]
-    pub fn decide(
-        held: Option<&Self>,
-        asker: &NodeName,
-        incarnation: Incarnation,
-        now: Time,
-        skew: Duration,
-    ) -> Decision {
+    pub fn decide(held: Option<&Self>, ask: &Ask, now: Time) -> Decision {
         let Some(held) = held else {
             return Decision::Insert;
         };
-        if held.owner == *asker {
-            if held.incarnation != incarnation || held.expires_at.plus(skew) <= now {
-                return Decision::TakeOver;
-            }
-            return Decision::Renew;
-        }
-        if held.expires_at.plus(skew) <= now {
-            Decision::TakeOver
-        } else {
+        let is_over = held.expires_at.plus(ask.skew) <= now;
+        if held.owner != ask.node && held.is_kept(ask, now) {
             Decision::NotKeeper
+        } else if held.owner == ask.node && held.incarnation == ask.incarnation && !is_over {
+            Decision::Renew
+        } else {
+            Decision::TakeOver
         }
+    }
+
+    /// Whether somebody who asks must take the owner for alive.
+    #[must_use]
+    pub fn is_kept(&self, ask: &Ask, now: Time) -> bool {
+        if self.expires_at == Self::GIVEN_BACK || ask.silent.contains(&self.incarnation) {
+            return false;
+        }
+        self.expires_at.plus(ask.skew) > now || ask.lively.contains(&self.incarnation)
     }
 }
 
@@ -167,8 +190,42 @@ mod tests {
     }
 
     fn decide(held: Option<&Lease>, now: u64) -> Decision {
-        let me = NodeName("a".into());
-        Lease::decide(held, &me, Incarnation(Uuid::from_u128(1)), Time(now), SKEW)
+        Lease::decide(held, &ask(), Time(now))
+    }
+
+    fn ask() -> Ask {
+        Ask {
+            node: NodeName("a".into()),
+            incarnation: Incarnation(Uuid::from_u128(1)),
+            duration: Duration::from_secs(10),
+            skew: SKEW,
+            lively: Vec::new(),
+            silent: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn what_the_asker_saw_itself_counts_more_than_a_clock_that_may_jump() {
+        let of_b = lease("b", 3, 10_000);
+        let b = vec![Incarnation(Uuid::from_u128(3))];
+        let lively = Ask {
+            lively: b.clone(),
+            ..ask()
+        };
+        assert_eq!(
+            Lease::decide(Some(&of_b), &lively, Time(3_600_000)),
+            Decision::NotKeeper
+        );
+        let silent = Ask { silent: b, ..ask() };
+        assert_eq!(
+            Lease::decide(Some(&of_b), &silent, Time(1)),
+            Decision::TakeOver
+        );
+        let given_back = lease("b", 3, 0);
+        assert_eq!(
+            Lease::decide(Some(&given_back), &lively, Time(5)),
+            Decision::TakeOver
+        );
     }
 
     #[test]

@@ -24,8 +24,7 @@ pub use event::{Event, EventKind};
 pub use fee::{FeeQuote, FeeRules, Fees};
 pub use headers::{ChainView, Header};
 pub use ids::{
-    BatchId, ChainId, GrantId, Incarnation, LaneId, LaneKey, NodeName, Nonce, RequestId, Right,
-    Token, TxId,
+    ChainId, GrantId, Incarnation, LaneId, LaneKey, NodeName, Nonce, RequestId, Right, Token, TxId,
 };
 pub use lane::{Effect, FinalTx, Input, Lane, LaneImage, LaneRules, Step, Writes};
 pub use moments::{Moment, Time};

@@ -1,9 +1,13 @@
 //! Two clocks, two types: what people read, and what leases are measured with.
 
+use serde::{Deserialize, Serialize};
+
 use std::time::Duration;
 
 /// Wall-clock time in milliseconds since the Unix epoch. For people and for records.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 pub struct Time(pub u64);
 
 /// A reading of one process's monotonic clock, in microseconds. Never leaves the process.

@@ -1,9 +1,10 @@
 //! What the business asked to send, as it asked for it, and the fingerprint of that.
 
 use alloy_primitives::{Address, B256, Bytes, U256, keccak256};
+use serde::{Deserialize, Serialize};
 
 /// The envelope that the business insists on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TxType {
     /// Type 0, with a gas price.
     Legacy,
@@ -12,7 +13,7 @@ pub enum TxType {
 }
 
 /// The wish of the business, normalised but not completed: what it left out stays `None`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Payload {
     /// The recipient; `None` deploys `data` as a contract.
     pub to: Option<Address>,
@@ -33,7 +34,7 @@ pub struct Payload {
 }
 
 /// A digest of the normalised payload: the same request sent twice has the same one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fingerprint(pub B256);
 
 impl Payload {

@@ -3,12 +3,13 @@
 use std::fmt::Write as _;
 
 use alloy_primitives::{Address, B256};
+use serde::{Deserialize, Serialize};
 
 use crate::lane::Request;
 use crate::{Fingerprint, Nonce, Payload, RequestId, Time, Token, TxId};
 
 /// Where a tx stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum TxState {
     /// Accepted and durable, without a nonce yet.
     Created,
@@ -173,7 +174,7 @@ impl TxState {
 }
 
 /// More about a state, for people and for queries.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum SubState {
     /// Waits for a nonce.
     Queued,
@@ -243,7 +244,7 @@ impl SubState {
 }
 
 /// Where and how an attempt was mined: the receipt, as far as anyone asks for it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Inclusion {
     /// The attempt that was mined.
     pub tx_hash: B256,
@@ -264,7 +265,7 @@ pub struct Inclusion {
 }
 
 /// The record of a tx: what was asked, and what has become of it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tx {
     /// Its name for ever.
     pub id: TxId,

@@ -1,17 +1,22 @@
 //! What all parts of one node share.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use domain::{ChainId, Input, LaneKey, Moment};
+use domain::{ChainId, Incarnation, Input, LaneKey, Moment, Time, Token};
+use metrics::counter;
+use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Semaphore, mpsc, watch};
 
 use crate::broadcaster::Outbox;
+use crate::cluster::{Cluster, Sightings};
+use crate::feed::Feed;
 use crate::node::{ChainRules, NodeConfig, Ports};
-use crate::ownership::Leases;
-use crate::ports::{Ask, Chain};
+use crate::ownership::{Leases, Remembered};
+use crate::ports::{Ask, Chain, Member};
+use crate::routing::Routes;
 use crate::shard::Message;
 use crate::tasks::Tasks;
 use crate::watch::{LatestView, Waiters, WatchedHashes};
@@ -19,24 +24,43 @@ use crate::watch::{LatestView, Waiters, WatchedHashes};
 /// The first wait after something outside failed.
 const BACKOFF_FIRST: Duration = Duration::from_millis(100);
 /// The longest.
-const BACKOFF_MAX: Duration = Duration::from_secs(5);
+const BACKOFF_MAX: Duration = Duration::from_secs(2);
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex
+        .lock()
+        .expect("nothing panics while it holds this lock")
+}
 
 pub(crate) struct Core {
     pub(crate) ports: Ports,
     pub(crate) config: NodeConfig,
-    pub(crate) ask: Ask,
+    /// This life of the node.
+    pub(crate) incarnation: Incarnation,
+    pub(crate) started_at: Time,
     pub(crate) tasks: Tasks,
     pub(crate) chains: BTreeMap<ChainId, ChainPart>,
     /// Every configured signer on every chain that it serves.
     pub(crate) lanes: BTreeMap<LaneKey, LanePlace>,
     pub(crate) shards: Vec<mpsc::Sender<Message>>,
     pub(crate) leases: Leases,
+    /// Lanes that are to be acquired and read; each is here at most once.
+    pub(crate) opener: mpsc::Sender<LaneKey>,
+    pub(crate) cluster: Cluster,
+    pub(crate) routes: Routes,
+    pub(crate) feed: Feed,
+    /// What this node knew of lanes that it lost.
+    pub(crate) remembered: Mutex<BTreeMap<LaneKey, Remembered>>,
+    /// The highest token of each lane that this node has seen.
+    pub(crate) tokens: Mutex<BTreeMap<LaneKey, Token>>,
     pub(crate) outbox: Outbox,
     pub(crate) waiters: Waiters,
     pub(crate) event_bell: watch::Sender<u64>,
     pub(crate) draining: AtomicBool,
     /// When the store last took a write of this node, by its monotonic clock.
     pub(crate) heartbeat_at: AtomicU64,
+    /// The store's history as last seen.
+    pub(crate) history: Mutex<Option<u64>>,
 }
 
 /// Where a lane's requests go, and how many are on their way.
@@ -58,6 +82,70 @@ pub(crate) struct ChainPart {
 }
 
 impl Core {
+    /// What this node shows when it asks for lanes, with what it saw of the others.
+    pub(crate) fn ask(&self) -> Ask {
+        let lease = &self.config.lease;
+        let now = self.ports.clock.moment();
+        let Sightings { lively, silent } =
+            self.cluster
+                .sightings(&self.config.name, lease.duration, now);
+        Ask {
+            node: self.config.name.clone(),
+            incarnation: self.incarnation,
+            duration: lease.duration,
+            skew: lease.clock_skew_allowance,
+            lively,
+            silent,
+        }
+    }
+
+    /// This node as the others see it.
+    pub(crate) fn member(&self) -> Member {
+        Member {
+            node: self.config.name.clone(),
+            incarnation: self.incarnation,
+            advertise: self.config.advertise.clone(),
+            started_at: self.started_at,
+            seen_at: self.ports.clock.now(),
+            beats: 0, // the store counts
+            draining: self.is_draining(),
+        }
+    }
+
+    /// Takes note of the store's history; whether it is another one than before.
+    pub(crate) fn saw_history(&self, history: u64) -> bool {
+        let before = lock(&self.history).replace(history);
+        before.is_some_and(|before| before != history)
+    }
+
+    /// Keeps what a lane knew that leaves memory against this node's will.
+    pub(crate) fn remember(&self, lane: LaneKey, remembered: Remembered) {
+        lock(&self.remembered).insert(lane, remembered);
+    }
+
+    pub(crate) fn remembered(&self, lane: LaneKey) -> Option<Remembered> {
+        lock(&self.remembered).get(&lane).cloned()
+    }
+
+    pub(crate) fn forget_remembered(&self, lane: LaneKey) {
+        lock(&self.remembered).remove(&lane);
+    }
+
+    pub(crate) fn saw_token(&self, lane: LaneKey, token: Token) {
+        lock(&self.tokens).insert(lane, token);
+    }
+
+    /// Whether a lane's token is below one that was granted before: the store has lost commits.
+    pub(crate) fn moved_backwards(&self, lane: LaneKey, token: Token) -> bool {
+        let highest = lock(&self.tokens).get(&lane).copied();
+        let is_lower = highest.is_some_and(|highest| token < highest);
+        if is_lower {
+            counter!("lanekeeper_lease_token_backwards_total").increment(1);
+            tracing::error!(%lane, %token, ?highest, "a lane's token moved backwards");
+        }
+        is_lower
+    }
+
     pub(crate) fn chain(&self, id: ChainId) -> &ChainPart {
         self.chains.get(&id).expect("a lane's chain is configured")
     }
@@ -82,6 +170,14 @@ impl Core {
     pub(crate) async fn tell_shard(&self, lane: LaneKey, message: Message) {
         if let Some(shard) = self.shard_of(lane) {
             shard.send(message).await.ok(); // the shard is gone only when the node is
+        }
+    }
+
+    /// Has a lane acquired and read.
+    pub(crate) fn want(&self, lane: LaneKey) {
+        match self.opener.try_send(lane) {
+            Ok(()) | Err(TrySendError::Closed(_)) => {} // closed only when the node ends
+            Err(TrySendError::Full(_)) => unreachable!("every lane is asked for once at a time"),
         }
     }
 

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use domain::lane::Request;
 use domain::{
-    B256, BatchId, Effect, Input, Lane, Moment, NodeName, Step, Time, Tx, TxId, Unsigned, Writes,
+    B256, Effect, Header, Input, Lane, Moment, NodeName, Step, Time, Tx, TxId, Unsigned, Writes,
 };
 use tokio::sync::oneshot;
 
@@ -25,6 +25,8 @@ pub(crate) enum Routed {
     Known(Box<Tx>),
     /// Another node keeps the lane.
     NotKeeper(NodeName),
+    /// This node has given the lane back and does not take it again.
+    Released,
     /// Not accepted.
     Refused(crate::node::Refusal),
 }
@@ -36,6 +38,8 @@ pub(crate) struct PendingCreate {
     pub(crate) answer: oneshot::Sender<Routed>,
     /// How often its lane had to be read again because of a conflict.
     pub(crate) tries: u32,
+    /// Whether its request id may be known already: it is looked up.
+    pub(crate) is_repeat: bool,
     /// Whether an earlier commit, whose answer was lost, may have stored it.
     pub(crate) maybe_stored: bool,
 }
@@ -46,10 +50,10 @@ pub(crate) struct Staged {
     pub(crate) epoch: u64,
     /// Since when the lane had nothing to do, before this turn.
     pub(crate) idle_since: Option<Moment>,
-    pub(crate) batch: BatchId,
     pub(crate) effects: Vec<Effect>,
     pub(crate) creates: Vec<PendingCreate>,
     writes: Writes,
+    headers: BTreeMap<B256, Header>,
     rows: BTreeMap<TxId, Row>,
     event_seq_before: u64,
     cursor_before: domain::Nonce,
@@ -63,14 +67,14 @@ enum Row {
 }
 
 impl Staged {
-    pub(crate) fn new(lane: Lane, epoch: u64, idle_since: Option<Moment>, batch: BatchId) -> Self {
+    pub(crate) fn new(lane: Lane, epoch: u64, idle_since: Option<Moment>) -> Self {
         Self {
             epoch,
             idle_since,
-            batch,
             effects: Vec::new(),
             creates: Vec::new(),
             writes: Writes::default(),
+            headers: BTreeMap::new(),
             rows: BTreeMap::new(),
             event_seq_before: lane.event_seq(),
             cursor_before: lane.next_nonce(),
@@ -80,8 +84,14 @@ impl Staged {
 
     /// Steps the draft and folds what it writes.
     pub(crate) fn step(&mut self, input: Input, now: Time) {
-        let Step { writes, effects } = self.lane.step(input, now);
+        let Step {
+            writes,
+            headers,
+            effects,
+        } = self.lane.step(input, now);
         self.effects.extend(effects);
+        self.headers
+            .extend(headers.into_iter().map(|header| (header.hash, header)));
         self.fold(writes);
     }
 
@@ -129,7 +139,6 @@ impl Staged {
         self.writes.attempts.extend(writes.attempts);
         self.writes.first_sent.extend(writes.first_sent);
         self.writes.events.extend(writes.events);
-        self.writes.headers.extend(writes.headers);
         self.writes.wakes_added.extend(writes.wakes_added);
         self.writes.paused = writes.paused.or(self.writes.paused);
     }
@@ -157,27 +166,27 @@ impl Staged {
         wanted
     }
 
-    /// What goes to the store; `None` when nothing changed. Headers that are stored already are left out.
-    pub(crate) fn batch(
-        &mut self,
-        node: &NodeName,
-        at: Time,
-        stored_headers: &BTreeSet<B256>,
-    ) -> Option<LaneBatch> {
-        let mut seen = BTreeSet::new();
-        self.writes
-            .headers
-            .retain(|h| !stored_headers.contains(&h.hash) && seen.insert(h.hash));
+    /// The headers that this turn's writes name and that are not known to be stored.
+    pub(crate) fn take_headers(&mut self, stored: &BTreeSet<B256>) -> Vec<Header> {
+        let headers = std::mem::take(&mut self.headers).into_values();
+        headers
+            .filter(|header| !stored.contains(&header.hash))
+            .collect()
+    }
+
+    /// What goes to the store; `None` when nothing changed.
+    pub(crate) fn batch(&mut self, node: &NodeName, at: Time) -> Option<LaneBatch> {
         if self.writes == Writes::default() && self.lane.next_nonce() == self.cursor_before {
             return None;
         }
         Some(LaneBatch {
             right: self.lane.right(),
-            batch: self.batch,
+            batch_seq_before: self.lane.batch_seq(),
             node: node.clone(),
             at,
             event_seq_before: self.event_seq_before,
             next_nonce: self.lane.next_nonce(),
+            floor_nonce: self.lane.floor_nonce(),
             writes: std::mem::take(&mut self.writes),
         })
     }

@@ -1,75 +1,268 @@
 //! The door: what a request must fulfil before it reaches its lane, and where it goes.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use domain::lane::Request;
-use domain::{LaneKey, NodeName, Payload, Tx, TxType};
+use domain::{LaneKey, NodeName, Payload, Tx, TxId, TxType};
 use metrics::counter;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::oneshot;
 
+use crate::cluster::Peer;
 use crate::core::Core;
 use crate::gate::{PendingCreate, Routed};
 use crate::node::{Accepted, NewTx, NonKeeper, Refusal};
-use crate::ports::{Call, CallFailed, NewQueued, StoreError, TxRecord};
+use crate::ports::{Call, CallFailed, NewQueued, PeerError, StoreError, TxRecord};
+use crate::routing::{self, Place};
 use crate::shard::Message;
 
 /// How long a caller is held while the store is asked what became of its commit.
 const ANSWER_DEADLINE: Duration = Duration::from_secs(30);
 
+/// How often a request is sent on by what is known of its lane before it is left in the store.
+const ROUTE_TRIES_MAX: u32 = 4;
+
+/// How a request came here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Hop {
+    /// From its caller.
+    First,
+    /// From another node: it is not handed on again.
+    Last,
+}
+
 /// Accepts one request: durable when this returns `Ok`.
-pub(crate) async fn create(core: &Core, new: NewTx) -> Result<Accepted, Refusal> {
-    let result = accept(core, new).await;
-    let word = match &result {
-        Ok(accepted) if accepted.is_new => "new",
-        Ok(_) => "existing",
-        Err(_) => "refused",
-    };
-    counter!("lanekeeper_tx_create_total", "result" => word).increment(1);
+pub(crate) async fn create(core: &Arc<Core>, new: NewTx, hop: Hop) -> Result<Accepted, Refusal> {
+    let result = accept(core, new, hop).await;
+    if hop == Hop::First {
+        let word = match &result {
+            Ok(accepted) if accepted.is_new => "new",
+            Ok(_) => "existing",
+            Err(_) => "refused",
+        };
+        counter!("lanekeeper_tx_create_total", "result" => word).increment(1);
+    }
     result
 }
 
-async fn accept(core: &Core, new: NewTx) -> Result<Accepted, Refusal> {
-    if core.is_draining() {
+async fn accept(core: &Arc<Core>, new: NewTx, hop: Hop) -> Result<Accepted, Refusal> {
+    if hop == Hop::Last && core.is_draining() {
         return Err(Refusal::Draining);
     }
     check(core, &new)?;
-    let fingerprint = new.payload.fingerprint();
-    let gas = match new.payload.gas {
-        Some(gas) => gas,
-        None => {
-            // A repeat must get its original, even when the call would revert by now.
-            if let Some(record) = known(core, &new).await? {
-                return repeat(record.tx.clone(), &new, record);
-            }
-            match estimate(core, &new).await {
-                Ok(gas) => gas,
-                // Perhaps it was the same request, accepted meanwhile, that made the call fail.
-                Err(refusal) => match known(core, &new).await? {
-                    Some(record) => return repeat(record.tx.clone(), &new, record),
-                    None => return Err(refusal),
-                },
-            }
-        }
+    // Before it goes anywhere: what waits for a chain must not hold up the requests that travel with it.
+    let gas = match gas(core, &new).await? {
+        Gas::Limit(gas) => gas,
+        Gas::Known(record) => return repeat(record.tx.clone(), &new, *record),
     };
-    let id = core.ports.clock.tx_id();
-    let request = Request {
-        id,
-        request_id: new.request_id.clone(),
-        fingerprint,
-        payload: new.payload.clone(),
+    let mut errand = Errand {
+        id: core.ports.clock.tx_id(),
+        new: NewTx {
+            estimated_gas: Some(gas),
+            ..new
+        },
         gas,
+        maybe_stored: false,
     };
-    match route(core, new.lane, request.clone()).await? {
-        Routed::Accepted(accepted) => Ok(*accepted),
+    let mut tries = 0;
+    loop {
+        let place = match hop {
+            Hop::First => routing::place(core, errand.new.lane),
+            Hop::Last => Place::Here,
+        };
+        let went = match place {
+            Place::Here => here(core, &errand, hop).await?,
+            Place::There(peer) => there(core, &mut errand, &peer).await?,
+            Place::Nowhere => return Err(errand.refused(Refusal::Draining)),
+        };
+        tries += 1;
+        match went {
+            Went::Done(accepted) => return Ok(*accepted),
+            Went::Elsewhere if tries < ROUTE_TRIES_MAX => {}
+            Went::Elsewhere | Went::ToTheStore => return queue(core, &errand).await,
+        }
+    }
+}
+
+/// A request on its way.
+struct Errand {
+    id: TxId,
+    new: NewTx,
+    /// The gas limit: asked for, or estimated.
+    gas: u64,
+    /// Whether a node whose answer was lost may have stored it.
+    maybe_stored: bool,
+}
+
+/// How far a request got.
+enum Went {
+    /// It is durable.
+    Done(Box<Accepted>),
+    /// Not there; what was learned on the way tells where to go next.
+    Elsewhere,
+    /// No node can take it now: it is left in the store for the next keeper.
+    ToTheStore,
+}
+
+impl Errand {
+    fn refused(&self, why: Refusal) -> Refusal {
+        if self.maybe_stored {
+            Refusal::OutcomeUnknown
+        } else {
+            why
+        }
+    }
+
+    fn known(&self, tx: Tx, record: TxRecord) -> Result<Went, Refusal> {
+        repeat(tx, &self.new, record).map(|accepted| Went::Done(Box::new(accepted)))
+    }
+
+    fn request(&self) -> Request {
+        Request {
+            id: self.id,
+            request_id: self.new.request_id.clone(),
+            fingerprint: self.new.payload.fingerprint(),
+            payload: self.new.payload.clone(),
+            gas: self.gas,
+        }
+    }
+}
+
+/// Through this node's own shard.
+async fn here(core: &Core, errand: &Errand, hop: Hop) -> Result<Went, Refusal> {
+    match route(core, errand.new.lane, errand.request()).await? {
+        Routed::Accepted(accepted) => Ok(Went::Done(accepted)),
         Routed::Known(tx) => {
             let record = read(core, &tx).await?;
-            repeat(*tx, &new, record)
+            errand.known(*tx, record)
         }
-        Routed::NotKeeper(node) => not_keeper(core, &new, request, node).await,
-        Routed::Refused(refusal) => Err(refusal),
+        Routed::Refused(refusal) => Err(errand.refused(refusal)),
+        Routed::Released if hop == Hop::Last => Err(errand.refused(Refusal::Draining)),
+        Routed::Released => Ok(Went::Elsewhere),
+        Routed::NotKeeper(keeper) => not_keeper(core, errand, keeper, hop).await,
     }
+}
+
+/// Another node keeps the lane: the request goes there, is left in the store for it, or is refused.
+async fn not_keeper(
+    core: &Core,
+    errand: &Errand,
+    keeper: NodeName,
+    hop: Hop,
+) -> Result<Went, Refusal> {
+    let now = core.ports.clock.moment();
+    match core.config.non_keeper {
+        NonKeeper::Forward | NonKeeper::Queue if hop == Hop::Last => {
+            Err(errand.refused(Refusal::NotKeeper(keeper)))
+        }
+        NonKeeper::Forward if core.cluster.peer(&keeper, now).is_some() => Ok(Went::Elsewhere),
+        NonKeeper::Forward | NonKeeper::Queue => Ok(Went::ToTheStore),
+        NonKeeper::Reject => match known(core, &errand.new).await? {
+            // A commit whose answer was lost may have stored it before the lane changed hands.
+            Some(record) => errand.known(record.tx.clone(), record),
+            None => Err(errand.refused(Refusal::NotKeeper(keeper))),
+        },
+    }
+}
+
+/// Through another node.
+async fn there(core: &Arc<Core>, errand: &mut Errand, peer: &Peer) -> Result<Went, Refusal> {
+    let lane = errand.new.lane;
+    let suspect = || {
+        core.routes.forget(lane);
+        core.cluster.suspect(&peer.node, core.ports.clock.moment());
+    };
+    let answer = routing::forward(core, peer, errand.new.clone()).await;
+    if answer.is_ok() {
+        core.cluster.reached(&peer.node);
+    }
+    match answer {
+        Ok(Ok(accepted)) => Ok(Went::Done(Box::new(accepted))),
+        // It says who is.
+        Ok(Err(Refusal::NotKeeper(keeper))) => {
+            let now = core.ports.clock.moment();
+            let can_be_asked =
+                keeper == core.config.name || core.cluster.peer(&keeper, now).is_some();
+            let until = now.plus(core.config.lease.renew_interval);
+            core.routes.learn(lane, keeper, until);
+            Ok(if can_be_asked {
+                Went::Elsewhere
+            } else {
+                Went::ToTheStore
+            })
+        }
+        Ok(Err(Refusal::Draining)) => {
+            suspect();
+            Ok(Went::Elsewhere)
+        }
+        // It has no key for this lane; other lanes are its business all the same.
+        Ok(Err(Refusal::UnknownSigner(..) | Refusal::UnknownChain(_))) => {
+            core.routes.forget(lane);
+            core.routes
+                .not_served(lane, &peer.node, core.ports.clock.moment());
+            Ok(Went::Elsewhere)
+        }
+        // It may be stored. Putting it into the store finds it if it is, and is harmless if it is not.
+        Ok(Err(Refusal::OutcomeUnknown)) => {
+            errand.maybe_stored = true;
+            Ok(Went::ToTheStore)
+        }
+        Ok(Err(refusal)) => Err(errand.refused(refusal)),
+        Err(PeerError::NotReached(_)) => {
+            suspect();
+            Ok(Went::Elsewhere)
+        }
+        Err(PeerError::Lost(_)) => {
+            suspect();
+            errand.maybe_stored = true;
+            Ok(Went::ToTheStore)
+        }
+    }
+}
+
+enum Gas {
+    Limit(u64),
+    Known(Box<TxRecord>),
+}
+
+/// The gas limit: asked for, or estimated before any nonce is given.
+async fn gas(core: &Core, new: &NewTx) -> Result<Gas, Refusal> {
+    if let Some(gas) = new.payload.gas.or(new.estimated_gas) {
+        return Ok(Gas::Limit(gas));
+    }
+    // A repeat must get its original, even when the call would revert by now.
+    if let Some(record) = known(core, new).await? {
+        return Ok(Gas::Known(Box::new(record)));
+    }
+    match estimate(core, new).await {
+        Ok(gas) => Ok(Gas::Limit(gas)),
+        // Perhaps it was the same request, accepted meanwhile, that made the call fail.
+        Err(refusal) => match known(core, new).await? {
+            Some(record) => Ok(Gas::Known(Box::new(record))),
+            None => Err(refusal),
+        },
+    }
+}
+
+/// Leaves the request in the store, where the lane's keeper finds it.
+async fn queue(core: &Core, errand: &Errand) -> Result<Accepted, Refusal> {
+    let queued = NewQueued {
+        lane: errand.new.lane,
+        request: errand.request(),
+        at: core.ports.clock.now(),
+    };
+    // From here on the request may be stored, whatever goes wrong.
+    let answers = core.ports.store.queue(vec![queued]).await;
+    let tx = answers
+        .map_err(outcome_unknown)?
+        .into_iter()
+        .next()
+        .ok_or(Refusal::OutcomeUnknown)?;
+    let is_new = tx.id == errand.id;
+    let record = read(core, &tx).await?;
+    repeat(tx, &errand.new, record).map(|accepted| Accepted { is_new, ..accepted })
 }
 
 /// Hands the request to its lane's shard and waits for the commit.
@@ -82,6 +275,7 @@ async fn route(core: &Core, lane: LaneKey, request: Request) -> Result<Routed, R
         request,
         answer,
         tries: 0,
+        is_repeat: false,
         maybe_stored: false,
     };
     match core.shards[place.shard].try_send(Message::Create { lane, create }) {
@@ -200,42 +394,10 @@ fn repeat(tx: Tx, new: &NewTx, record: TxRecord) -> Result<Accepted, Refusal> {
     }
 }
 
-/// Another node keeps the lane: the request is left in the store for it, or refused.
-async fn not_keeper(
-    core: &Core,
-    new: &NewTx,
-    request: Request,
-    node: NodeName,
-) -> Result<Accepted, Refusal> {
-    match core.config.non_keeper {
-        NonKeeper::Reject => match known(core, new).await? {
-            // A commit whose answer was lost may have stored it before the lane changed hands.
-            Some(record) => repeat(record.tx.clone(), new, record),
-            None => Err(Refusal::NotKeeper(node)),
-        },
-        NonKeeper::Queue => {
-            let id = request.id;
-            let queued = NewQueued {
-                lane: new.lane,
-                request,
-                at: core.ports.clock.now(),
-            };
-            // From here on the request may be stored, whatever goes wrong.
-            let answers = core
-                .ports
-                .store
-                .queue(vec![queued])
-                .await
-                .map_err(outcome_unknown)?;
-            let tx = answers.into_iter().next().ok_or(Refusal::OutcomeUnknown)?;
-            let is_new = tx.id == id;
-            let record = read(core, &tx).await?;
-            repeat(tx, new, record).map(|accepted| Accepted { is_new, ..accepted })
-        }
-    }
-}
-
 fn outcome_unknown(error: StoreError) -> Refusal {
+    if let StoreError::Halted(reason) = error {
+        return Refusal::Halted(reason);
+    }
     tracing::warn!(%error, "a request may have been queued, and its answer was lost");
     Refusal::OutcomeUnknown
 }

@@ -7,12 +7,17 @@ pub mod ports;
 pub mod node;
 
 mod core;
-mod intake;
 
+mod intake;
+mod routing;
+
+mod cluster;
 mod ownership;
 mod shard;
 
 mod gate;
+
+mod feed;
 
 mod broadcaster;
 mod follower;

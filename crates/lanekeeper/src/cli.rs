@@ -7,7 +7,9 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::bench::BenchCommand;
 use crate::commands::events::EventsCommand;
+use crate::commands::key::KeyCommand;
 use crate::commands::lane::LaneCommand;
+use crate::commands::node::NodeCommand;
 use crate::commands::tx::TxCommand;
 use crate::config::parse_duration;
 
@@ -45,11 +47,9 @@ pub(crate) enum Command {
     /// Run everything in one process on loopback: node, store, chain, ten funded accounts
     Dev(DevArgs),
     /// Run a node
-    #[command(after_help = "Example:\n  lanekeeper serve --config /etc/lanekeeper.toml")]
-    Serve(ConfigArgs),
+    Serve(ServeArgs),
     /// Bring the store's tables up to date
-    #[command(after_help = "Example:\n  lanekeeper migrate --config /etc/lanekeeper.toml")]
-    Migrate(ConfigArgs),
+    Migrate(MigrateArgs),
     /// Look at a configuration
     #[command(subcommand)]
     Config(ConfigCommand),
@@ -61,6 +61,12 @@ pub(crate) enum Command {
     /// Look at lanes: one signer on one chain each
     #[command(subcommand)]
     Lane(LaneCommand),
+    /// Look at the nodes of the cluster
+    #[command(subcommand)]
+    Node(NodeCommand),
+    /// Make API keys
+    #[command(subcommand)]
+    Key(KeyCommand),
     /// Follow what happens
     #[command(subcommand)]
     Events(EventsCommand),
@@ -75,6 +81,39 @@ pub(crate) struct ConfigArgs {
     /// The configuration file (TOML)
     #[arg(long, value_name = "PATH")]
     pub(crate) config: PathBuf,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Example:
+  lanekeeper serve --config /etc/lanekeeper.toml
+
+SIGTERM or Ctrl-C finishes what is under way and hands the lanes to other nodes.")]
+pub(crate) struct ServeArgs {
+    #[command(flatten)]
+    pub(crate) file: ConfigArgs,
+    /// Print one line of JSON when ready, for programs
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Stop when standard input ends: the parent is gone
+    #[arg(long, hide = true)]
+    pub(crate) while_stdin: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  lanekeeper migrate --config /etc/lanekeeper.toml
+  LANEKEEPER_STORE__URL=postgres://owner@db/lanekeeper \\
+    lanekeeper migrate --config /etc/lanekeeper.toml --role lanekeeper
+
+On PostgreSQL it also gives the role that serves its rights, and the timeouts that [lease] needs.")]
+pub(crate) struct MigrateArgs {
+    #[command(flatten)]
+    pub(crate) file: ConfigArgs,
+    /// PostgreSQL: the role that nodes serve with, when it is not the one of store.url
+    #[arg(long, value_name = "NAME")]
+    pub(crate) role: Option<String>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -104,7 +143,9 @@ Examples:
   lanekeeper dev                       API on 127.0.0.1:8645, chain on 127.0.0.1:8646
   lanekeeper dev --fresh               forget everything first
   lanekeeper dev --block-time 2s       a block every two seconds instead of at once
-  LANEKEEPER_LANE__WINDOW=1 lanekeeper dev     any key of the configuration, by environment")]
+  LANEKEEPER_LANE__WINDOW=1 lanekeeper dev     any key of the configuration, by environment
+  lanekeeper dev --nodes 3 --store postgres://postgres@127.0.0.1/lanekeeper
+                                       a cluster to play with: kill a node and watch")]
 pub(crate) struct DevArgs {
     /// The folder for store and chain
     #[arg(long, value_name = "DIR", default_value = ".lanekeeper")]
@@ -112,7 +153,13 @@ pub(crate) struct DevArgs {
     /// Delete what a former run left in the folder
     #[arg(long)]
     pub(crate) fresh: bool,
-    /// The API's port on 127.0.0.1 (0: any free one)
+    /// How many nodes, each a process of its own; more than one needs --store
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=NODES_MAX))]
+    pub(crate) nodes: u16,
+    /// The PostgreSQL database that the nodes share
+    #[arg(long, value_name = "URL", conflicts_with = "fresh")]
+    pub(crate) store: Option<String>,
+    /// The API's port on 127.0.0.1 (0: any free one); further nodes take those after it
     #[arg(long, value_name = "PORT")]
     pub(crate) port: Option<u16>,
     /// The chain's port on 127.0.0.1 (0: any free one)
@@ -129,6 +176,9 @@ pub(crate) struct DevArgs {
     /// Print one line of JSON when ready, for programs
     #[arg(long)]
     pub(crate) json: bool,
+    /// Stop when standard input ends: the parent is gone
+    #[arg(long, hide = true)]
+    pub(crate) while_stdin: bool,
 }
 
 #[derive(Debug, Args)]
@@ -154,6 +204,8 @@ pub(crate) struct DevchainArgs {
     pub(crate) json: bool,
 }
 
+/// More nodes than this on one machine show nothing more.
+const NODES_MAX: i64 = 16;
 /// Where dev chains listen by custom.
 const CHAIN_PORT: u16 = 8646;
 

@@ -67,6 +67,17 @@ impl JsonRpc {
         Ok(())
     }
 
+    /// How many transactions of each account are mined; `None` where the chain does not say.
+    pub(crate) async fn mined(&self, accounts: &[String]) -> Result<Vec<Option<u64>>, Failure> {
+        let calls: Vec<_> = accounts
+            .iter()
+            .map(|account| ("eth_getTransactionCount", json!([account, "latest"])))
+            .collect();
+        let answers = self.batch(&calls).await?;
+        let number = |answer: &Value| quantity(answer).and_then(|n| u64::try_from(n).ok());
+        Ok(answers.iter().map(number).collect())
+    }
+
     /// Several calls at once; answers in the order asked, `null` for those that failed.
     async fn batch(&self, calls: &[(&str, Value)]) -> Result<Vec<Value>, Failure> {
         let body: Vec<Value> = (calls.iter().enumerate())

@@ -12,6 +12,7 @@ mod client;
 mod clock;
 mod config;
 mod failure;
+mod fleet;
 mod jsonrpc;
 mod open;
 mod output;
@@ -40,6 +41,8 @@ fn main() -> ExitCode {
         | Command::Devchain(_)
         | Command::Tx(_)
         | Command::Lane(_)
+        | Command::Node(_)
+        | Command::Key(_)
         | Command::Events(_)
         | Command::Bench(_) => "warn",
     };
@@ -79,6 +82,8 @@ async fn run(command: &Command) -> Result<(), Failure> {
         Command::Devchain(args) => commands::devchain::run(args).await,
         Command::Tx(command) => commands::tx::run(command).await,
         Command::Lane(command) => commands::lane::run(command).await,
+        Command::Node(command) => commands::node::run(command).await,
+        Command::Key(command) => commands::key::run(command),
         Command::Events(command) => commands::events::run(command).await,
         Command::Bench(command) => bench::run(command).await,
     }

@@ -5,16 +5,20 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use api::Auth;
+use api::keys::ApiKey;
+use api::peers::ClusterSecret;
 use chain::keys::{self, KeyEntry, KeySource};
 use chain::rpc::{RpcChain, RpcChainConfig};
 use domain::ChainId;
 use engine::ports::{Chain, Signer, Store};
+use store::postgres::{self, PostgresConfig, PostgresStore};
 use store::sqlite::SqliteStore;
 use tokio::net::TcpListener;
 
 use crate::config::sections;
-use crate::config::{Config, StoreUrl};
-use crate::failure::Failure;
+use crate::config::{AuthMode, Config, StoreUrl};
+use crate::failure::{Failure, with_sources};
 
 /// How long one request to a chain's node may take.
 const RPC_TIMEOUT: Duration = Duration::from_secs(10);
@@ -34,23 +38,93 @@ pub(crate) async fn bind(address: SocketAddr, by: &str) -> Result<TcpListener, F
     })
 }
 
-/// Brings the store's tables up to date; gives the versions that were applied.
-pub(crate) async fn migrate(config: &Config) -> Result<Vec<i64>, Failure> {
-    let StoreUrl::Sqlite(folder) = config.store.url.clone();
-    let migrating = tokio::task::spawn_blocking(move || SqliteStore::migrate(&folder)).await;
-    migrating
-        .map_err(|e| Failure::refused("the store", &e))?
-        .map_err(|e| Failure::refused("the store cannot be migrated", &e))
+/// Brings the store's tables up to date, and gives `role` (or whoever the address names) its
+/// rights and timeouts; says which versions were applied.
+pub(crate) async fn migrate(config: &Config, role: Option<&str>) -> Result<Vec<i64>, Failure> {
+    match config.store.url.clone() {
+        StoreUrl::Sqlite(folder) => {
+            if role.is_some() {
+                let message = "--role is of PostgreSQL, and store.url names the embedded store";
+                return Err(Failure::Usage(message.into()));
+            }
+            tokio::task::spawn_blocking(move || SqliteStore::migrate(&folder))
+                .await
+                .map_err(|e| Failure::refused("the store", &e))?
+                .map_err(|e| Failure::refused("the store cannot be migrated", &e))
+        }
+        StoreUrl::Postgres(url) => postgres::migrate(url.secret(), role, config.lease.duration)
+            .await
+            .map_err(|e| unopened("the store cannot be migrated", &e)),
+    }
 }
 
 /// The store. Its tables must be up to date.
 pub(crate) async fn store(config: &Config) -> Result<Arc<dyn Store>, Failure> {
-    let StoreUrl::Sqlite(folder) = config.store.url.clone();
-    let opening = tokio::task::spawn_blocking(move || SqliteStore::open(&folder)).await;
-    let store = opening
-        .map_err(|e| Failure::refused("the store", &e))?
-        .map_err(|e| Failure::refused("the store cannot be opened", &e))?;
-    Ok(Arc::new(store))
+    match config.store.url.clone() {
+        StoreUrl::Sqlite(folder) => {
+            let opening = tokio::task::spawn_blocking(move || SqliteStore::open(&folder)).await;
+            let store = opening
+                .map_err(|e| Failure::refused("the store", &e))?
+                .map_err(|e| Failure::refused("the store cannot be opened", &e))?;
+            Ok(Arc::new(store))
+        }
+        StoreUrl::Postgres(url) => {
+            let opening = PostgresStore::open(PostgresConfig {
+                url: url.secret().to_owned(),
+                pool_size: usize::try_from(config.store.pool_size).unwrap_or(usize::MAX),
+                lease: config.lease.duration,
+            });
+            let store = opening
+                .await
+                .map_err(|e| unopened("the store cannot be opened", &e))?;
+            Ok(Arc::new(store))
+        }
+    }
+}
+
+/// Nobody answering is told apart from being refused: scripts wait for the one and not the other.
+fn unopened(what: &str, error: &postgres::OpenError) -> Failure {
+    let message = format!("{what}: {}", with_sources(error));
+    match error {
+        postgres::OpenError::NotReached { .. } => Failure::Unreachable(message),
+        postgres::OpenError::Address { .. } => Failure::Usage(message),
+        postgres::OpenError::NotMigrated { .. }
+        | postgres::OpenError::Newer { .. }
+        | postgres::OpenError::Timeout { .. }
+        | postgres::OpenError::ReadOnly { .. }
+        | postgres::OpenError::Refused { .. } => Failure::Refused(message),
+    }
+}
+
+/// Whom the node serves.
+pub(crate) fn auth(config: &Config) -> Result<Auth, Failure> {
+    match config.auth.mode {
+        AuthMode::None => Ok(Auth::None),
+        AuthMode::Keys => {
+            let keys = config.auth_keys.iter();
+            let keys = keys.map(|key| ApiKey::new(&key.name, &key.hash, &key.scopes));
+            let keys: Result<Vec<ApiKey>, _> = keys.collect();
+            keys.map(Auth::Keys)
+                .map_err(|e| Failure::refused("an API key cannot be used", &e))
+        }
+    }
+}
+
+/// What the nodes of the cluster know each other by.
+pub(crate) fn cluster_secret(config: &Config) -> Result<Option<ClusterSecret>, Failure> {
+    let node = &config.node;
+    let text = match (&node.cluster_secret, &node.cluster_secret_file) {
+        (Some(secret), _) => secret.0.clone(),
+        (None, Some(path)) => std::fs::read_to_string(path).map_err(|e| {
+            let what = format!("node.clusterSecretFile {} cannot be read", path.display());
+            Failure::refused(&what, &e)
+        })?,
+        (None, None) => return Ok(None),
+    };
+    let secret = ClusterSecret::parse(&text);
+    secret
+        .map(Some)
+        .map_err(|e| Failure::refused("node.clusterSecret", &e))
 }
 
 /// A chain behind its endpoints. Nothing is asked yet: a node may start before its chain does.
@@ -77,10 +151,11 @@ pub(crate) async fn signer(config: &Config) -> Result<Arc<dyn Signer>, Failure> 
     Ok(Arc::new(signer))
 }
 
-/// What is wrong with the signers' keys: what the file itself says (first), and what may only be
+/// What is wrong with keys and secrets: what the file itself says (first), and what may only be
 /// missing on the machine that looks (second).
-pub(crate) fn signer_problems(config: &Config) -> (Vec<String>, Vec<String>) {
+pub(crate) fn secret_problems(config: &Config) -> (Vec<String>, Vec<String>) {
     let (mut wrong, mut missing) = (Vec::new(), Vec::new());
+    missing.extend(cluster_secret(config).err().map(|e| e.to_string()));
     for (at, signer) in config.signers.iter().enumerate() {
         let entry = key_entry(signer).into_iter().collect();
         if let Err(error) = keys::load(entry) {
@@ -89,11 +164,7 @@ pub(crate) fn signer_problems(config: &Config) -> (Vec<String>, Vec<String>) {
             } else {
                 &mut missing
             };
-            place.push(format!(
-                "signer {}: {}",
-                at + 1,
-                crate::failure::with_sources(&error)
-            ));
+            place.push(format!("signer {}: {}", at + 1, with_sources(&error)));
         }
     }
     (wrong, missing)

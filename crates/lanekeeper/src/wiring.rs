@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use api::ApiConfig;
+use api::peers::HttpPeers;
 use engine::node::{Node, Ports};
 use engine::ports::{Chain, Clock};
 use engine::tasks::Tasks;
@@ -28,7 +29,7 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// store → chains → signer → clock → node → API.
+    /// store → chains → signer → clock → peers → node → API.
     pub(crate) async fn start(config: &Config) -> Result<Self, Failure> {
         // First: a second node on the same port must not even touch the store.
         let listener = open::bind(config.http.listen, "http.listen or --port").await?;
@@ -36,6 +37,8 @@ impl Running {
             .local_addr()
             .map_err(|e| Failure::refused("the listener", &e))?;
         let metrics = telemetry::start_metrics()?;
+        let auth = open::auth(config)?;
+        let cluster_secret = open::cluster_secret(config)?;
 
         let store = open::store(config).await?;
         let chains: Vec<Arc<dyn Chain>> = config
@@ -45,15 +48,17 @@ impl Running {
             .collect::<Result<_, _>>()?;
         let signer = open::signer(config).await?;
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+        let peers = HttpPeers::new(cluster_secret.clone(), Arc::clone(&clock));
 
         let ports = Ports {
             store,
             chains,
             signer,
             clock: Arc::clone(&clock),
+            peers: Arc::new(peers),
         };
         let tasks = Tasks::new();
-        let node = Node::start(ports, config.node_config(), tasks.clone())
+        let node = Node::start(ports, config.node_config(address), tasks.clone())
             .await
             .map_err(|e| Failure::refused("the node does not start", &e))?;
 
@@ -62,6 +67,8 @@ impl Running {
             max_body: usize::try_from(config.http.max_body.0).unwrap_or(ApiConfig::MAX_BODY),
             max_waiters: usize::try_from(config.http.max_waiters).unwrap_or(usize::MAX),
             max_streams: ApiConfig::MAX_STREAMS,
+            auth,
+            cluster_secret,
             metrics,
             clock,
             closing: closed.clone(),

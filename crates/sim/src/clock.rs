@@ -1,6 +1,8 @@
 //! Time and chance for twins: tokio's clock (which a simulation stops and turns by hand) and a
 //! seeded stream.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -17,8 +19,8 @@ pub const EPOCH: Time = Time(1_767_225_600_000);
 #[derive(Clone, Debug)]
 pub struct SimClock {
     began: Instant,
-    /// How far its wall time is ahead of the world's.
-    ahead: Duration,
+    /// How far its wall time is ahead of the world's, in milliseconds.
+    ahead_ms: Arc<AtomicI64>,
     rng: Rng,
 }
 
@@ -28,7 +30,7 @@ impl SimClock {
     pub fn new(seed: u64) -> Self {
         Self {
             began: Instant::now(),
-            ahead: Duration::ZERO,
+            ahead_ms: Arc::default(),
             rng: Rng::new(seed),
         }
     }
@@ -39,9 +41,14 @@ impl SimClock {
     pub fn machine(&self, ahead: Duration, rng: Rng) -> Self {
         Self {
             began: self.began,
-            ahead: self.ahead.saturating_add(ahead),
+            ahead_ms: Arc::new(AtomicI64::new(millis(ahead))),
             rng,
         }
+    }
+
+    /// Sets its wall time, forward or back. Its monotonic clock knows nothing of it.
+    pub fn jump(&self, by_ms: i64) {
+        self.ahead_ms.fetch_add(by_ms, Ordering::SeqCst);
     }
 
     /// How long the world has lasted.
@@ -54,7 +61,8 @@ impl SimClock {
 #[async_trait]
 impl Clock for SimClock {
     fn now(&self) -> Time {
-        EPOCH.plus(self.elapsed()).plus(self.ahead)
+        let ahead = self.ahead_ms.load(Ordering::SeqCst);
+        Time(EPOCH.plus(self.elapsed()).0.saturating_add_signed(ahead))
     }
 
     fn moment(&self) -> Moment {
@@ -71,6 +79,10 @@ impl Clock for SimClock {
     }
 }
 
+fn millis(duration: Duration) -> i64 {
+    i64::try_from(duration.as_millis()).expect("clocks differ by far less than 2^63 ms")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -84,5 +96,9 @@ mod tests {
         assert_eq!(node.now(), world.now().plus(Duration::from_millis(250)));
         assert_eq!(node.moment(), world.moment());
         assert_ne!(node.random(), world.random());
+        let before = (world.now(), node.moment());
+        node.jump(-3_600_250);
+        assert_eq!(node.now().plus(Duration::from_secs(3_600)), world.now());
+        assert_eq!((world.now(), node.moment()), before);
     }
 }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use domain::{
     B256, ChainId, Header, LaneKey, NodeName, Nonce, RequestId, SendOutcome, Token, TxId,
@@ -38,6 +39,29 @@ pub enum WorldEvent {
         /// Lost or got back.
         is_cut: bool,
     },
+    /// A node lost its lines to the other nodes, or got them back.
+    Isolated {
+        /// Which node.
+        node: NodeName,
+        /// Lost or got back.
+        is_cut: bool,
+    },
+    /// The database's clock was set.
+    ClockJumped {
+        /// By so many milliseconds.
+        by_ms: i64,
+    },
+    /// The store's standby does not follow any more: what is written from now on, a failover loses.
+    StandbyStopped,
+    /// The store's standby took over.
+    FailedOver {
+        /// Which history begins.
+        history: u64,
+        /// Txs that are gone.
+        lost: Vec<TxId>,
+        /// Lanes that lost commits.
+        hurt: Vec<LaneKey>,
+    },
 
     /// The store granted a lane.
     Granted {
@@ -49,6 +73,8 @@ pub enum WorldEvent {
         token: Token,
         /// Who had it.
         taken_from: Option<NodeName>,
+        /// How long the lease of that node would have lasted, by the store's clock.
+        left: Duration,
     },
     /// A keeper gave a lane back.
     Released {
@@ -166,18 +192,23 @@ impl fmt::Display for WorldEvent {
             Self::Frozen(node) => format!("node {node} frozen"),
             Self::Thawed(node) => format!("node {node} thawed"),
             Self::Cut { node, is_cut: cut } => format!("node {node} cut off from the store: {cut}"),
+            Self::Isolated { node, is_cut: cut } => {
+                format!("node {node} cut off from the others: {cut}")
+            }
+            Self::ClockJumped { by_ms } => format!("store  clock set by {by_ms} ms"),
+            Self::StandbyStopped => "store  standby does not follow any more".to_owned(),
+            Self::FailedOver {
+                history,
+                lost,
+                hurt,
+            } => failed_over(*history, lost, hurt),
             Self::Granted {
                 lane,
                 node,
                 token,
-                taken_from: from,
-            } => {
-                let from = from.as_ref().map_or("nobody", |node| node.0.as_str());
-                format!(
-                    "store  granted {} to {node}/{token}, was {from}'s",
-                    short(lane)
-                )
-            }
+                taken_from,
+                left,
+            } => granted(lane, node, *token, taken_from.as_ref(), *left),
             Self::Released { lane, node } => format!("store  {} released by {node}", short(lane)),
             Self::Regranted { lane, outcome } => regranted(lane, outcome),
             Self::Committed {
@@ -198,11 +229,8 @@ impl fmt::Display for WorldEvent {
                 hash,
                 outcome,
             } => {
-                format!(
-                    "chain  {} nonce {nonce} {}: {outcome:?}",
-                    short(lane),
-                    brief(hash)
-                )
+                let (lane, hash) = (short(lane), brief(hash));
+                format!("chain  {lane} nonce {nonce} {hash}: {outcome:?}")
             }
             Self::Mined { header, txs, .. } => mined(header, txs),
             Self::Forked { dropped, .. } => forked(dropped),
@@ -244,18 +272,42 @@ impl fmt::Display for Answer {
     }
 }
 
+fn granted(
+    lane: &LaneKey,
+    node: &NodeName,
+    token: Token,
+    from: Option<&NodeName>,
+    left: Duration,
+) -> String {
+    let (lane, from) = (short(lane), from.map_or("nobody", |node| node.0.as_str()));
+    let early = if left.is_zero() {
+        String::new()
+    } else {
+        format!(" for {} ms more", left.as_millis())
+    };
+    format!("store  granted {lane} to {node}/{token}, was {from}'s{early}")
+}
+
 fn regranted(lane: &LaneKey, outcome: &Regranted) -> String {
     let lane = short(lane);
     match outcome {
-        Regranted::Held { right, last_batch } => {
-            let batch = last_batch.map_or("none".to_owned(), |batch| batch.to_string());
-            format!(
-                "store  regranted {lane}/{}, last batch {batch}",
-                right.token
-            )
+        Regranted::Held { right, batch_seq } => {
+            format!("store  regranted {lane}/{}, batch {batch_seq}", right.token)
         }
         Regranted::Fenced => format!("store  regrant of {lane} FENCED"),
     }
+}
+
+fn failed_over(history: u64, lost: &[TxId], hurt: &[LaneKey]) -> String {
+    let mut line = format!("store  FAILED OVER to history {history}; lost");
+    for tx in lost {
+        line += &format!(" {tx}");
+    }
+    line += "; hurt";
+    for lane in hurt {
+        line += &format!(" {}", short(lane));
+    }
+    line
 }
 
 fn mined(header: &Header, txs: &[Arc<ChainTx>]) -> String {
@@ -277,21 +329,22 @@ fn forked(dropped: &[Header]) -> String {
 fn committed(lane: &LaneKey, batch: &LaneBatch, outcome: &CommitOutcome) -> String {
     let (node, token) = (&batch.node, batch.right.token);
     let mut line = format!(
-        "store  commit {} {} by {node}/{token}: ",
-        batch.batch,
-        short(lane)
+        "store  commit {} after {} by {node}/{token}: ",
+        short(lane),
+        batch.batch_seq_before
     );
     match outcome {
         CommitOutcome::Applied => line.push_str("applied"),
         CommitOutcome::Fenced => return line + "FENCED",
         CommitOutcome::Conflict(conflict) => return line + &format!("CONFLICT {conflict:?}"),
+        CommitOutcome::Locked => return line + "LOCKED",
         CommitOutcome::NotApplied(why) => return line + "NOT APPLIED " + why,
         CommitOutcome::Unknown(why) => return line + "UNKNOWN " + why,
     }
     let writes = &batch.writes;
     line += &format!(
-        ", cursor {}, seq {}",
-        batch.next_nonce, batch.event_seq_before
+        ", nonces {}..{}, seq {}",
+        batch.floor_nonce, batch.next_nonce, batch.event_seq_before
     );
     for tx in writes.inserts.iter().chain(&writes.updates) {
         let nonce = tx.nonce.map_or("-".to_owned(), |nonce| nonce.to_string());

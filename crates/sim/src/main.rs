@@ -32,6 +32,9 @@ struct Arguments {
     /// Forks go deeper than what is final.
     #[arg(long)]
     deep_forks: bool,
+    /// Once the store's standby takes over and lacks the last commits.
+    #[arg(long)]
+    lossy: bool,
 }
 
 impl Arguments {
@@ -39,6 +42,7 @@ impl Arguments {
         Options {
             calm: self.calm,
             deep_forks: self.deep_forks,
+            lossy: self.lossy,
             echo,
         }
     }

@@ -26,6 +26,8 @@ pub struct WireFaults {
     pub late: u64,
     /// A way that takes a hundred times as long.
     pub slow: u64,
+    /// A row that is asked about is locked by somebody. (Lines to a store only.)
+    pub locked: u64,
     /// Nothing arrives at all; only sometimes the caller knows.
     pub cut: bool,
 }
@@ -39,6 +41,7 @@ impl WireFaults {
         answer_lost: 0,
         late: 0,
         slow: 0,
+        locked: 0,
         cut: false,
     };
 

@@ -18,23 +18,26 @@ sim::store_suite!(remote => InMemory::remote());
 
 struct InMemory {
     store: Arc<dyn Store>,
+    database: MemoryStore,
     clock: Arc<HandClock>,
 }
 
 impl InMemory {
     fn fresh() -> Self {
-        let (store, clock) = parts();
+        let (database, clock) = parts();
         Self {
-            store: Arc::new(store),
+            store: Arc::new(database.clone()),
+            database,
             clock,
         }
     }
 
     fn remote() -> Self {
-        let (store, clock) = parts();
+        let (database, clock) = parts();
         let wire = Wire::new(Rng::new(1), WireFaults::NONE);
         Self {
-            store: Arc::new(RemoteStore::new(store, wire)),
+            store: Arc::new(RemoteStore::new(database.clone(), wire)),
+            database,
             clock,
         }
     }
@@ -56,6 +59,11 @@ impl Backend for InMemory {
     async fn advance(&self, by: Duration) {
         let millis = u64::try_from(by.as_millis()).expect("a short time");
         self.clock.now.fetch_add(millis, Ordering::SeqCst);
+    }
+
+    async fn forget_history(&self) -> bool {
+        self.database.fail_over();
+        true
     }
 }
 

@@ -3,6 +3,8 @@
 //! Every backend keeps the same file names, function names, tables and migration numbers; what they
 //! write into those tables is in [`encoding`], so that two of them never differ in a byte.
 
+mod cursor;
 mod encoding;
 
+pub mod postgres;
 pub mod sqlite;

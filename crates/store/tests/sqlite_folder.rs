@@ -230,6 +230,8 @@ async fn acquire(store: &SqliteStore, life: u128) -> Right {
         incarnation: Incarnation(Uuid::from_u128(life)),
         duration: Duration::from_secs(10),
         skew: Duration::from_secs(1),
+        lively: Vec::new(),
+        silent: Vec::new(),
     };
     let grant = GrantId(Uuid::from_u128(0xA0 + life));
     match store
@@ -239,7 +241,7 @@ async fn acquire(store: &SqliteStore, life: u128) -> Right {
         .remove(0)
     {
         Acquired::Granted { right, .. } => right,
-        Acquired::NotKeeper { lease } => panic!("held by {lease:?}"),
+        other @ (Acquired::NotKeeper { .. } | Acquired::Busy) => panic!("not granted: {other:?}"),
     }
 }
 
@@ -261,11 +263,12 @@ async fn commit(store: &SqliteStore, right: Right, n: u64) -> CommitOutcome {
     }
     let batch = LaneBatch {
         right,
-        batch: domain::BatchId(Uuid::from_u128(n.into())),
+        batch_seq_before: n,
         node: NodeName("a".into()),
         at: AT,
         event_seq_before: before,
         next_nonce: Nonce(after),
+        floor_nonce: Nonce(0),
         writes,
     };
     store.commit(vec![batch]).await.remove(0)

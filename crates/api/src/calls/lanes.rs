@@ -2,15 +2,16 @@
 
 use std::sync::Arc;
 
-use axum::extract::{Path, State};
-use axum::http::Uri;
+use axum::extract::{Path, Request, State};
+use axum::http::{StatusCode, Uri};
 use axum::response::Response;
 use domain::LaneKey;
 use engine::public;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::answer;
 use crate::calls::{PathParts, badly_encoded};
+use crate::identify::origin;
 use crate::parse::{self, Query};
 use crate::problem::{Problem, ProblemKind};
 use crate::router::Api;
@@ -44,24 +45,72 @@ pub(crate) async fn one(
     parts: PathParts<(String, String)>,
     uri: Uri,
 ) -> Result<Response, Problem> {
+    let key = lane_key(parts)?;
+    Query::read(uri.query(), &[])?;
+    show(&api, key, StatusCode::OK).await
+}
+
+/// `POST /api/v1/lanes/{chainId}/{signer}/resume`: an operator accepts what a halted lane has lost.
+pub(crate) async fn resume(
+    State(api): State<Arc<Api>>,
+    parts: PathParts<(String, String)>,
+    request: Request,
+) -> Result<Response, Problem> {
+    let key = lane_key(parts)?;
+    let (parts, body) = request.into_parts();
+    Query::read(parts.uri.query(), &[])?;
+    let body = parse::json_body(&parts.headers, body, api.config.max_body).await?;
+    let Resume {
+        reason,
+        accept_loss,
+    } = serde_json::from_slice(&body)
+        .map_err(|error| Problem::new(ProblemKind::InvalidJson, error.to_string()))?;
+    if !accept_loss || reason.trim().is_empty() || reason.len() > REASON_MAX {
+        return Err(Problem::new(
+            ProblemKind::InvalidField,
+            format!(
+                "a halted lane goes on only with `acceptLoss: true` and a `reason` of 1 to \
+                 {REASON_MAX} bytes: compare it with the chain first"
+            ),
+        ));
+    }
+    let caller = origin(&parts)
+        .caller
+        .unwrap_or_else(|| "nobody named".into());
+    let told = format!("{reason} ({caller})");
+    api.node.accept_loss(key, &told).await?;
+    show(&api, key, StatusCode::ACCEPTED).await
+}
+
+/// The longest reason.
+const REASON_MAX: usize = 500;
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Resume {
+    reason: String,
+    accept_loss: bool,
+}
+
+fn lane_key(parts: PathParts<(String, String)>) -> Result<LaneKey, Problem> {
     let Ok(Path((chain, signer))) = parts else {
         return Err(badly_encoded().path("chainId/signer"));
     };
-    let key = LaneKey {
+    Ok(LaneKey {
         chain_id: parse::chain_id(&chain).map_err(|broken| broken.path("chainId"))?,
         signer: parse::address(&signer).map_err(|broken| broken.path("signer"))?,
-    };
-    Query::read(uri.query(), &[])?;
-    match api.node.lane(key).await? {
-        Some(lane) => Ok(answer::ok(&public::Lane::new(
-            &lane,
-            api.config.clock.now(),
-        ))),
-        None => Err(Problem::new(
+    })
+}
+
+async fn show(api: &Api, key: LaneKey, status: StatusCode) -> Result<Response, Problem> {
+    let lane = api.node.lane(key).await?.ok_or_else(|| {
+        Problem::new(
             ProblemKind::UnknownLane,
             format!("no signer is configured for lane {key}"),
-        )),
-    }
+        )
+    })?;
+    let now = api.config.clock.now();
+    Ok(answer::json(status, &public::Lane::new(&lane, now)))
 }
 
 #[derive(Serialize)]

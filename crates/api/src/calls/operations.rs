@@ -19,7 +19,13 @@ pub(crate) async fn nodes(State(api): State<Arc<Api>>, uri: Uri) -> Result<Respo
     Query::read(uri.query(), &[])?;
     let members = api.node.members().await?;
     Ok(answer::ok(&NodeList {
-        nodes: members.iter().map(public::Node::from).collect(),
+        nodes: members
+            .iter()
+            .map(|member| Listed {
+                is_this: member.node == *api.node.name(),
+                node: public::Node::from(member),
+            })
+            .collect(),
     }))
 }
 
@@ -53,7 +59,16 @@ pub(crate) async fn metrics(State(api): State<Arc<Api>>) -> Response {
 
 #[derive(Serialize)]
 struct NodeList<'a> {
-    nodes: Vec<public::Node<'a>>,
+    nodes: Vec<Listed<'a>>,
+}
+
+/// A node, and whether it is the one that answers.
+#[derive(Serialize)]
+struct Listed<'a> {
+    #[serde(flatten)]
+    node: public::Node<'a>,
+    #[serde(rename = "thisNode")]
+    is_this: bool,
 }
 
 #[derive(Serialize)]

@@ -14,6 +14,7 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use crate::answer;
 use crate::calls::{PathParts, path_part};
+use crate::identify::origin;
 use crate::parse::{self, Door, Query, Wait};
 use crate::problem::{Problem, ProblemKind};
 use crate::router::Api;
@@ -32,6 +33,7 @@ pub(crate) async fn create(
         Door {
             key,
             only_chain: api.node.only_chain(),
+            origin: &origin(&parts),
         },
     )?;
     // Taken before the request is accepted: afterwards a refusal to wait would hide the acceptance.
@@ -68,6 +70,7 @@ pub(crate) async fn create_many(
         Door {
             key: None,
             only_chain: api.node.only_chain(),
+            origin: &origin(&parts),
         },
     )?;
 

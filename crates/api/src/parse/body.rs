@@ -27,7 +27,7 @@ pub(crate) async fn json_body(
     check_type(headers)?;
     let declared = body.size_hint().lower();
     if usize::try_from(declared).map_or(true, |declared| declared > max) {
-        discard(body.into_data_stream()).await;
+        discard(body).await;
         return Err(too_large(max));
     }
     match timeout(BODY_READ_MAX, collect(body, max)).await {
@@ -42,9 +42,13 @@ pub(crate) async fn json_body(
     }
 }
 
-/// Reads a little of what is too much: a client that writes all before it reads would otherwise see a
-/// broken connection instead of the answer.
-async fn discard(mut parts: BodyDataStream) {
+/// Reads a little of a body that nobody wants: a client that writes all before it reads would
+/// otherwise see a broken connection instead of the answer.
+pub(crate) async fn discard(body: Body) {
+    discard_rest(body.into_data_stream()).await;
+}
+
+async fn discard_rest(mut parts: BodyDataStream) {
     let some = async {
         let mut left = DISCARD_MAX;
         while let Some(Ok(part)) = parts.next().await {
@@ -69,7 +73,7 @@ async fn collect(body: Body, max: usize) -> Result<Bytes, Problem> {
             )
         })?;
         if whole.len().saturating_add(part.len()) > max {
-            discard(parts).await;
+            discard_rest(parts).await;
             return Err(too_large(max));
         }
         whole = if whole.is_empty() {

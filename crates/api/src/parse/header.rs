@@ -8,6 +8,7 @@ use crate::parse::page::event_cursor;
 use crate::problem::Problem;
 
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 
 /// The longest request name that is taken over from a caller.
@@ -51,4 +52,24 @@ pub(crate) fn request_name(value: &HeaderValue) -> Option<&str> {
     let text = value.to_str().ok()?;
     let fits = (1..=REQUEST_NAME_LEN_MAX).contains(&text.len());
     (fits && text.bytes().all(|b| b.is_ascii_graphic())).then_some(text)
+}
+
+/// The caller's trace, as W3C Trace Context writes it. One that breaks the rule counts as none: so
+/// says the specification, and a request must not fail for its trace.
+pub(crate) fn traceparent(headers: &HeaderMap) -> Option<&str> {
+    let text = header_text(headers, &TRACEPARENT, "traceparent").ok()??;
+    let is_hex = |part: &str, len: usize| {
+        part.len() == len && part.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
+    };
+    let mut parts = text.split('-');
+    let (version, trace) = (parts.next()?, parts.next()?);
+    let (span, flags) = (parts.next()?, parts.next()?);
+    let is_formed = is_hex(version, 2)
+        && version != "ff"
+        && is_hex(trace, 32)
+        && is_hex(span, 16)
+        && is_hex(flags, 2)
+        && parts.next().is_none();
+    let is_zero = |part: &str| part.bytes().all(|b| b == b'0');
+    (is_formed && !is_zero(trace) && !is_zero(span)).then_some(text)
 }

@@ -2,7 +2,7 @@
 
 use domain::ids::BadRequestId;
 use domain::{Address, ChainId, LaneKey, RequestId};
-use engine::node::NewTx;
+use engine::node::{NewTx, Origin};
 use serde::de::MapAccess;
 
 use crate::parse::account::address;
@@ -18,6 +18,8 @@ pub(crate) struct Door<'a> {
     pub(crate) key: Option<&'a str>,
     /// The only chain, when there is just one: `chainId` may be left out.
     pub(crate) only_chain: Option<ChainId>,
+    /// Who asks.
+    pub(crate) origin: &'a Origin,
 }
 
 /// Reads the body of one request.
@@ -132,6 +134,8 @@ pub(super) fn check(
         lane,
         request_id,
         payload,
+        origin: door.origin.clone(),
+        estimated_gas: None,
     })
 }
 

@@ -19,6 +19,12 @@ pub enum ProblemKind {
     InvalidCursor,
     /// The payload breaks a rule that only the node knows.
     InvalidPayload,
+    /// No API key, or one that is not known.
+    Unauthenticated,
+    /// The API key may not do this.
+    MissingScope,
+    /// The caller is no node of this cluster.
+    NotAPeer,
     /// No such path.
     UnknownPath,
     /// No such tx.
@@ -61,6 +67,8 @@ pub enum ProblemKind {
     StoreUnavailable,
     /// The store's answer was lost.
     OutcomeUnknown,
+    /// The lane takes no work until an operator decides.
+    LaneHalted,
     /// This node is on its way out.
     Draining,
 }
@@ -76,7 +84,7 @@ pub enum Effect {
 
 impl ProblemKind {
     /// Every kind.
-    pub const ALL: [Self; 29] = [
+    pub const ALL: [Self; 33] = [
         Self::InvalidJson,
         Self::InvalidField,
         Self::InvalidPath,
@@ -84,6 +92,9 @@ impl ProblemKind {
         Self::InvalidHeader,
         Self::InvalidCursor,
         Self::InvalidPayload,
+        Self::Unauthenticated,
+        Self::MissingScope,
+        Self::NotAPeer,
         Self::UnknownPath,
         Self::UnknownTx,
         Self::UnknownLane,
@@ -105,6 +116,7 @@ impl ProblemKind {
         Self::ChainUnavailable,
         Self::StoreUnavailable,
         Self::OutcomeUnknown,
+        Self::LaneHalted,
         Self::Draining,
     ];
 
@@ -119,6 +131,9 @@ impl ProblemKind {
             Self::InvalidHeader => "invalid-header",
             Self::InvalidCursor => "invalid-cursor",
             Self::InvalidPayload => "invalid-payload",
+            Self::Unauthenticated => "unauthenticated",
+            Self::MissingScope => "missing-scope",
+            Self::NotAPeer => "not-a-peer",
             Self::UnknownPath => "unknown-path",
             Self::UnknownTx => "unknown-tx",
             Self::UnknownLane => "unknown-lane",
@@ -140,6 +155,7 @@ impl ProblemKind {
             Self::ChainUnavailable => "chain-unavailable",
             Self::StoreUnavailable => "store-unavailable",
             Self::OutcomeUnknown => "outcome-unknown",
+            Self::LaneHalted => "lane-halted",
             Self::Draining => "draining",
         }
     }
@@ -155,6 +171,9 @@ impl ProblemKind {
             Self::InvalidHeader => "A header is not valid",
             Self::InvalidCursor => "The cursor is not valid",
             Self::InvalidPayload => "The payload is not valid",
+            Self::Unauthenticated => "A valid API key is needed",
+            Self::MissingScope => "The API key may not do this",
+            Self::NotAPeer => "The caller is no node of this cluster",
             Self::UnknownPath => "No such path",
             Self::UnknownTx => "No such tx",
             Self::UnknownLane => "No such lane",
@@ -176,6 +195,7 @@ impl ProblemKind {
             Self::ChainUnavailable => "The chain does not answer",
             Self::StoreUnavailable => "The store does not answer",
             Self::OutcomeUnknown => "The outcome is not known",
+            Self::LaneHalted => "The lane is halted",
             Self::Draining => "The node is shutting down",
         }
     }
@@ -191,6 +211,8 @@ impl ProblemKind {
             | Self::InvalidHeader
             | Self::InvalidCursor
             | Self::InvalidPayload => StatusCode::BAD_REQUEST,
+            Self::Unauthenticated => StatusCode::UNAUTHORIZED,
+            Self::MissingScope | Self::NotAPeer => StatusCode::FORBIDDEN,
             Self::UnknownPath
             | Self::UnknownTx
             | Self::UnknownLane
@@ -211,6 +233,7 @@ impl ProblemKind {
             Self::ChainUnavailable
             | Self::StoreUnavailable
             | Self::OutcomeUnknown
+            | Self::LaneHalted
             | Self::Draining => StatusCode::SERVICE_UNAVAILABLE,
         }
     }
@@ -237,6 +260,9 @@ impl ProblemKind {
             | Self::InvalidHeader
             | Self::InvalidCursor
             | Self::InvalidPayload
+            | Self::Unauthenticated
+            | Self::MissingScope
+            | Self::NotAPeer
             | Self::UnknownPath
             | Self::UnknownTx
             | Self::UnknownLane
@@ -248,8 +274,19 @@ impl ProblemKind {
             | Self::RequestIdReused
             | Self::CallReverts
             | Self::Underfunded
-            | Self::StoreCorrupt => false,
+            | Self::StoreCorrupt
+            // Waiting does not help: an operator must decide.
+            | Self::LaneHalted => false,
         }
+    }
+
+    /// Whether it passes by itself within seconds, so that the answer says when to come back.
+    pub(super) fn is_soon_over(self) -> bool {
+        let status = self.status();
+        let is_passing = status == StatusCode::CONFLICT
+            || status == StatusCode::TOO_MANY_REQUESTS
+            || status == StatusCode::SERVICE_UNAVAILABLE;
+        is_passing && self.is_retryable()
     }
 
     /// What the refused request has left behind.
@@ -265,6 +302,9 @@ impl ProblemKind {
             | Self::InvalidHeader
             | Self::InvalidCursor
             | Self::InvalidPayload
+            | Self::Unauthenticated
+            | Self::MissingScope
+            | Self::NotAPeer
             | Self::UnknownPath
             | Self::UnknownTx
             | Self::UnknownLane
@@ -284,6 +324,7 @@ impl ProblemKind {
             | Self::StoreCorrupt
             | Self::ChainUnavailable
             | Self::StoreUnavailable
+            | Self::LaneHalted
             | Self::Draining => Effect::None,
         }
     }

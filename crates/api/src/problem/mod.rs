@@ -4,8 +4,8 @@ mod kind;
 
 use std::fmt;
 
-use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
-use axum::http::{HeaderValue, StatusCode};
+use axum::http::HeaderValue;
+use axum::http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::response::{IntoResponse, Response};
 use engine::node::Refusal;
 use engine::ports::StoreError;
@@ -52,6 +52,7 @@ impl From<Refusal> for Problem {
             Refusal::ChainUnavailable(_) => ProblemKind::ChainUnavailable,
             Refusal::StoreUnavailable(_) => ProblemKind::StoreUnavailable,
             Refusal::OutcomeUnknown => ProblemKind::OutcomeUnknown,
+            Refusal::Halted(_) => ProblemKind::LaneHalted,
             Refusal::Draining => ProblemKind::Draining,
         };
         Self::new(kind, refusal.to_string())
@@ -123,8 +124,11 @@ impl IntoResponse for Problem {
             CONTENT_TYPE,
             HeaderValue::from_static("application/problem+json"),
         );
-        if status == StatusCode::TOO_MANY_REQUESTS || status == StatusCode::SERVICE_UNAVAILABLE {
+        if self.kind.is_soon_over() {
             headers.insert(RETRY_AFTER, HeaderValue::from_static(RETRY_AFTER_SECONDS));
+        }
+        if self.kind == ProblemKind::Unauthenticated {
+            headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
         response
     }

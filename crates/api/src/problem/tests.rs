@@ -31,6 +31,9 @@ fn the_list() {
         400 invalid-header - none: A header is not valid
         400 invalid-cursor - none: The cursor is not valid
         400 invalid-payload - none: The payload is not valid
+        401 unauthenticated - none: A valid API key is needed
+        403 missing-scope - none: The API key may not do this
+        403 not-a-peer - none: The caller is no node of this cluster
         404 unknown-path - none: No such path
         404 unknown-tx - none: No such tx
         404 unknown-lane - none: No such lane
@@ -52,6 +55,7 @@ fn the_list() {
         503 chain-unavailable retry none: The chain does not answer
         503 store-unavailable retry none: The store does not answer
         503 outcome-unknown retry unknown: The outcome is not known
+        503 lane-halted - none: The lane is halted
         503 draining retry none: The node is shutting down
     "#]]
     .assert_eq(&page);
@@ -83,15 +87,17 @@ async fn a_document_and_its_headers() {
 fn who_should_come_back_is_told_when() {
     for kind in ProblemKind::ALL {
         let response = Problem::new(kind, "").into_response();
-        let wants = [429, 503].contains(&kind.status().as_u16());
+        let wants = [409, 429, 503].contains(&kind.status().as_u16());
         assert_eq!(
             response.headers().contains_key(RETRY_AFTER),
-            wants,
+            wants && kind != ProblemKind::LaneHalted,
             "{kind:?}"
         );
-        if wants {
-            assert!(kind.is_retryable(), "{kind:?}");
-        }
+        assert_eq!(
+            response.headers().contains_key(WWW_AUTHENTICATE),
+            kind.status() == 401,
+            "{kind:?}"
+        );
     }
 }
 
@@ -114,6 +120,7 @@ fn refusals_of_the_node_have_the_status_of_the_contract() {
         (Refusal::ChainUnavailable("why".into()), 503, "why"),
         (Refusal::StoreUnavailable("why".into()), 503, "why"),
         (Refusal::OutcomeUnknown, 503, "same requestId"),
+        (Refusal::Halted("why".into()), 503, "halted: why"),
         (Refusal::Draining, 503, "shutting down"),
     ];
     for (refusal, status, mention) in cases {

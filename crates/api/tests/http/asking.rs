@@ -6,6 +6,7 @@ use axum::body::Body;
 use axum::http::Request;
 use serde_json::{Value, json};
 use sim::chain::MemoryChain;
+use tokio::time::{Duration, sleep, timeout};
 
 use crate::world::{CHAIN, OTHER_SIGNER, SIGNER, TO, World, post, transfer};
 
@@ -218,6 +219,18 @@ async fn the_history_of_a_tx_and_the_feed_tell_the_same() {
         format!("31337:{SIGNER}:{}", history[0]["seq"])
     );
 
+    // The feed tells it a little later than the tx itself.
+    let told = async {
+        let all = "/api/v1/events?type=TxConfirmed&limit=1000";
+        while !world.get(all).await.body["events"]
+            .as_array()
+            .unwrap()
+            .contains(&history[3])
+        {
+            sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(Duration::from_secs(5), told).await.unwrap();
     let mut feed = Vec::new();
     let mut after = String::new();
     loop {
@@ -279,6 +292,48 @@ async fn lanes_show_their_keeper() {
         .body;
     assert_eq!(second["lanes"][0]["signer"], OTHER_SIGNER.to_string());
     assert_eq!(second["next"], Value::Null);
+    world.node.drain().await;
+    let free = world
+        .get(&format!("/api/v1/lanes/31337/{SIGNER:#x}"))
+        .await
+        .body;
+    assert_eq!(free["keeper"], Value::Null, "given back: {free}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_operator_says_what_is_accepted_before_a_lane_goes_on() {
+    let world = World::new().await;
+    let path = format!("/api/v1/lanes/31337/{SIGNER:#x}/resume");
+    for (body, kind) in [
+        (json!({ "acceptLoss": true }), "invalid-json"),
+        (
+            json!({ "reason": "compared", "acceptLoss": false }),
+            "invalid-field",
+        ),
+        (
+            json!({ "reason": " ", "acceptLoss": true }),
+            "invalid-field",
+        ),
+        (
+            json!({ "reason": "x".repeat(501), "acceptLoss": true }),
+            "invalid-field",
+        ),
+        (
+            json!({ "reason": "x", "acceptLoss": true, "force": 1 }),
+            "invalid-json",
+        ),
+    ] {
+        world.post(&path, &body).await.problem(400, kind);
+    }
+    let accepted = json!({ "reason": "compared with the chain", "acceptLoss": true });
+    let answer = world.post(&path, &accepted).await;
+    assert_eq!(answer.status, 202, "{}", answer.body);
+    assert_eq!(answer.body["signer"], SIGNER.to_string());
+    let elsewhere = "/api/v1/lanes/1/0x3333333333333333333333333333333333333333/resume";
+    let unknown = world.post(elsewhere, &accepted).await;
+    assert_eq!(unknown.status, 404);
+    let made = world.create("after", "/api/v1/tx").await;
+    assert_eq!(made.body["nonce"], 0);
 }
 
 #[tokio::test(start_paused = true)]

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::ApiConfig;
+use api::{ApiConfig, Auth};
+use async_trait::async_trait;
 use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::http::{HeaderMap, Request, StatusCode};
@@ -12,9 +13,11 @@ use axum::response::Response;
 use domain::lane::ChainQuery;
 use domain::lease::LeaseTerms;
 use domain::window::{Depth, Release, Window};
-use domain::{Address, ChainId, FeeRules, LaneRules, NodeName};
-use engine::node::{ChainRules, Node, NodeConfig, NonKeeper, Ports};
-use engine::ports::{Chain, Clock};
+use domain::{Address, ChainId, FeeRules, LaneKey, LaneRules, NodeName};
+use engine::node::{
+    Accepted, ChainRules, NewTx, Node, NodeConfig, NonKeeper, OnHistoryChange, Ports, Refusal,
+};
+use engine::ports::{Chain, Clock, PeerError, Peers};
 use engine::tasks::Tasks;
 use hyper::service::Service;
 use hyper_util::service::TowerToHyperService;
@@ -22,6 +25,7 @@ use serde_json::{Value, json};
 use sim::chain::{MemoryChain, MemorySigner};
 use sim::clock::SimClock;
 use sim::store::MemoryStore;
+use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 pub(crate) const CHAIN: ChainId = ChainId(31_337);
@@ -43,6 +47,110 @@ pub(crate) struct Answer {
     pub(crate) body: Value,
 }
 
+/// What a node and its door are made of, before they are started.
+pub(crate) struct Plan {
+    pub(crate) ports: Ports,
+    pub(crate) node: NodeConfig,
+    pub(crate) api: ApiConfig,
+    chain: MemoryChain,
+    closing: watch::Sender<bool>,
+}
+
+impl Plan {
+    /// A node `a` without peers, on this chain.
+    pub(crate) fn new(chain: MemoryChain) -> Self {
+        let clock: Arc<dyn Clock> = Arc::new(SimClock::new(7));
+        let chains: Vec<Arc<dyn Chain>> = vec![Arc::new(chain.clone())];
+        let ports = Ports {
+            store: Arc::new(MemoryStore::new(Arc::clone(&clock))),
+            chains,
+            signer: Arc::new(MemorySigner::new(vec![SIGNER, OTHER_SIGNER])),
+            clock: Arc::clone(&clock),
+            peers: Arc::new(NoPeers),
+        };
+        let (closing, closed) = watch::channel(false);
+        let api = ApiConfig {
+            max_body: ApiConfig::MAX_BODY,
+            max_waiters: 10,
+            max_streams: 2,
+            auth: Auth::None,
+            cluster_secret: None,
+            metrics: Arc::new(|| "lanekeeper_up 1\n".to_owned()),
+            clock,
+            closing: closed,
+        };
+        Self {
+            ports,
+            node: node_config(),
+            api,
+            chain,
+            closing,
+        }
+    }
+
+    pub(crate) async fn start(self) -> World {
+        let node = Node::start(self.ports, self.node, Tasks::new())
+            .await
+            .unwrap();
+        let router = api::router(node.handle(), self.api);
+        World {
+            node,
+            chain: self.chain,
+            router,
+            closing: self.closing,
+        }
+    }
+}
+
+/// A node that is reached over a socket.
+pub(crate) struct Served {
+    pub(crate) world: World,
+    pub(crate) address: String,
+    _closing: watch::Sender<bool>,
+}
+
+impl World {
+    /// Opens the door on this socket.
+    pub(crate) fn serve(self, listener: TcpListener) -> Served {
+        let address = address_of(&listener);
+        let (closing, closed) = watch::channel(false);
+        tokio::spawn(api::serve(listener, self.router.clone(), closed));
+        Served {
+            world: self,
+            address,
+            _closing: closing,
+        }
+    }
+}
+
+/// A free socket on this machine.
+pub(crate) async fn socket() -> TcpListener {
+    TcpListener::bind("127.0.0.1:0").await.unwrap()
+}
+
+pub(crate) fn address_of(listener: &TcpListener) -> String {
+    format!("http://{}", listener.local_addr().unwrap())
+}
+
+/// A node that is alone.
+struct NoPeers;
+
+#[async_trait]
+impl Peers for NoPeers {
+    async fn forward(
+        &self,
+        _address: &str,
+        _requests: Vec<NewTx>,
+        _patience: Duration,
+    ) -> Result<Vec<Result<Accepted, Refusal>>, PeerError> {
+        Err(PeerError::NotReached("there are no peers".into()))
+    }
+
+    async fn ring(&self, _address: &str, _lanes: &[LaneKey]) -> Result<(), PeerError> {
+        Err(PeerError::NotReached("there are no peers".into()))
+    }
+}
+
 impl World {
     /// A node whose chain mines at once.
     pub(crate) async fn new() -> Self {
@@ -51,34 +159,9 @@ impl World {
 
     /// A node on this chain, with a changed door.
     pub(crate) async fn with(chain: MemoryChain, change: impl FnOnce(&mut ApiConfig)) -> Self {
-        let clock: Arc<dyn Clock> = Arc::new(SimClock::new(7));
-        let chains: Vec<Arc<dyn Chain>> = vec![Arc::new(chain.clone())];
-        let ports = Ports {
-            store: Arc::new(MemoryStore::new(Arc::clone(&clock))),
-            chains,
-            signer: Arc::new(MemorySigner::new(vec![SIGNER, OTHER_SIGNER])),
-            clock: Arc::clone(&clock),
-        };
-        let node = Node::start(ports, node_config(), Tasks::new())
-            .await
-            .unwrap();
-        let (closing, closed) = watch::channel(false);
-        let mut config = ApiConfig {
-            max_body: ApiConfig::MAX_BODY,
-            max_waiters: 10,
-            max_streams: 2,
-            metrics: Arc::new(|| "lanekeeper_up 1\n".to_owned()),
-            clock,
-            closing: closed,
-        };
-        change(&mut config);
-        let router = api::router(node.handle(), config);
-        Self {
-            node,
-            chain,
-            router,
-            closing,
-        }
+        let mut plan = Plan::new(chain);
+        change(&mut plan.api);
+        plan.start().await
     }
 
     /// A node that knows its lane's place on chain: from now on a nonce comes with the acceptance.
@@ -190,6 +273,7 @@ fn node_config() -> NodeConfig {
         inbox: 1_000,
         waiters: 1_000,
         chains: BTreeMap::from([(CHAIN, rules)]),
-        non_keeper: NonKeeper::Queue,
+        non_keeper: NonKeeper::Forward,
+        on_history_change: OnHistoryChange::Halt,
     }
 }

@@ -1,12 +1,14 @@
 //! Accepting, dealing nonces, and getting signatures.
 
+use std::collections::BTreeSet;
+
 use crate::window::Release;
 use crate::{
     Attempt, AttemptKind, EventKind, Nonce, Payload, RequestId, SubState, Time, Tx, TxId, TxState,
     Unsigned,
 };
 
-use super::{ChainQuery, Effect, Lane, Request, Slot, Stage, Step};
+use super::{CameSince, ChainQuery, Effect, LOAD_MAX, Lane, Request, Slot, Stage, Step};
 
 impl Lane {
     /// A new request: gets a nonce now, or waits in the store for one.
@@ -14,13 +16,13 @@ impl Lane {
         let mut tx = Tx::created(request, self.right.token, now);
         // Those that wait already come first.
         if self.queued > 0 || !self.may_deal() {
-            self.more_queued();
             self.tell(
                 step,
                 Some(&mut tx),
                 EventKind::TxAccepted { nonce: None },
                 now,
             );
+            self.more_queued(Some(&tx));
             step.writes.wakes_added.push(tx.id);
             step.writes.inserts.push(tx);
             return;
@@ -42,33 +44,53 @@ impl Lane {
         let Some(came_since) = self.loading_queued.take() else {
             return;
         };
-        let mut left = came_since.saturating_add(u64::from(more));
-        for mut tx in txs {
-            let is_untold = tx.event_seqs.is_empty();
-            if is_untold {
-                // It came through another node, which may not write events for this lane.
-                let accepted = EventKind::TxAccepted { nonce: None };
-                let at = tx.created_at;
-                self.tell(step, Some(&mut tx), accepted, at);
-            }
-            if !self.may_deal() {
-                left = left.saturating_add(1);
-                step.writes.updates.extend(is_untold.then_some(tx));
-                continue;
-            }
-            let nonce = self.deal(&mut tx, now);
-            self.tell(step, Some(&mut tx), EventKind::TxAllocated { nonce }, now);
-            step.writes.wakes_done.push(tx.id);
-            step.writes.updates.push(tx.clone());
-            self.sign_or_wait(tx, nonce, AttemptKind::Original, now, step);
+        let on_page: BTreeSet<TxId> = txs.iter().map(|tx| tx.id).collect();
+        // Those that came meanwhile follow at once, if the page was the last one: otherwise, under a
+        // steady load, the queue would never end.
+        let CameSince { known, others } = came_since;
+        let missed = known.into_iter().filter(|tx| !on_page.contains(&tx.id));
+        let (next, later) = if more {
+            (Vec::new(), missed.count() as u64)
+        } else {
+            (missed.collect(), 0)
+        };
+        self.queued = others.saturating_add(later).saturating_add(u64::from(more));
+        for tx in txs.into_iter().chain(next) {
+            self.adopt(tx, now, step);
         }
-        self.queued = left;
     }
 
-    /// One more tx waits in the store.
-    pub(super) fn more_queued(&mut self) {
+    /// Deals a nonce to a tx that waited in the store, or leaves it there.
+    fn adopt(&mut self, mut tx: Tx, now: Time, step: &mut Step) {
+        let is_untold = tx.event_seqs.is_empty();
+        if is_untold {
+            // It came through another node, which may not write events for this lane.
+            let accepted = EventKind::TxAccepted { nonce: None };
+            let at = tx.created_at;
+            self.tell(step, Some(&mut tx), accepted, at);
+        }
+        if !self.may_deal() {
+            self.queued = self.queued.saturating_add(1);
+            step.writes.updates.extend(is_untold.then_some(tx));
+            return;
+        }
+        let nonce = self.deal(&mut tx, now);
+        self.tell(step, Some(&mut tx), EventKind::TxAllocated { nonce }, now);
+        step.writes.wakes_done.push(tx.id);
+        step.writes.updates.push(tx.clone());
+        self.sign_or_wait(tx, nonce, AttemptKind::Original, now, step);
+    }
+
+    /// One more tx waits in the store; which one, if it came through this lane.
+    pub(super) fn more_queued(&mut self, tx: Option<&Tx>) {
         self.queued = self.queued.saturating_add(1);
-        self.loading_queued = self.loading_queued.map(|since| since.saturating_add(1));
+        let Some(since) = &mut self.loading_queued else {
+            return;
+        };
+        match tx {
+            Some(tx) if (since.known.len() as u64) < LOAD_MAX => since.known.push(tx.clone()),
+            Some(_) | None => since.others = since.others.saturating_add(1),
+        }
     }
 
     /// Txs that have a nonce and waited in the store for room in the nodes' pools.

@@ -112,7 +112,7 @@ impl Lane {
         };
         slot.tx.inclusion = Some(inclusion);
         self.tell(step, Some(&mut slot.tx), kind, now);
-        step.writes.headers.extend(header);
+        step.headers.extend(header);
         step.writes.updates.push(slot.tx.clone());
         self.slots.insert(nonce, slot);
         self.mined_up_to(nonce);
@@ -257,7 +257,7 @@ impl Lane {
             EventKind::TxFailed { reason }
         };
         self.tell(step, Some(&mut slot.tx), kind, now);
-        step.writes.headers.extend_from_slice(counted);
+        step.headers.extend_from_slice(counted);
         step.writes.updates.push(slot.tx.clone());
         for attempt in &slot.attempts {
             self.by_hash.remove(&attempt.hash);
@@ -308,7 +308,7 @@ impl Lane {
                 .headers
                 .iter()
                 .filter(|h| h.number >= inclusion.block_number);
-            step.writes.headers.extend(counted.copied());
+            step.headers.extend(counted.copied());
             step.writes.updates.push(slot.tx.clone());
         }
         self.slots.insert(nonce, slot);

@@ -46,6 +46,7 @@ pub struct Lane {
 
     next_nonce: Nonce,
     event_seq: u64,
+    batch_seq: u64,
     paused: bool,
     /// Why no nonce is dealt until somebody decides.
     halted: Option<String>,
@@ -75,8 +76,8 @@ pub struct Lane {
     loading_backlog: Option<Nonce>,
     /// How many txs wait in the store for a nonce: at least one when it is not zero.
     queued: u64,
-    /// While a page of the queued is being read: how many came since, and may not be on it.
-    loading_queued: Option<u64>,
+    /// While a page of the queued is being read: what came since, and may not be on it.
+    loading_queued: Option<CameSince>,
 
     /// When blocks below the view were last asked about.
     old_checked_at: Option<Time>,
@@ -121,6 +122,15 @@ enum Stage {
     Mined,
 }
 
+/// Txs that joined the queue while a page of it was being read.
+#[derive(Clone, Debug, Default)]
+struct CameSince {
+    /// Those that came through this lane, oldest first; at most [`LOAD_MAX`].
+    known: Vec<Tx>,
+    /// How many others there are, at least.
+    others: u64,
+}
+
 #[derive(Clone, Debug)]
 struct FinalBlock {
     number: u64,
@@ -154,6 +164,7 @@ impl Lane {
             depth: rules.depth,
             next_nonce: image.next_nonce,
             event_seq: image.event_seq,
+            batch_seq: image.batch_seq,
             paused: image.paused,
             halted: None,
             slots: BTreeMap::new(),
@@ -259,7 +270,7 @@ impl Lane {
             Input::ChainNonces(nonces) => self.learn_nonces(nonces, now, &mut step),
             Input::Finals(txs) => self.reopen(txs, now, &mut step),
             Input::OldHeaders(headers) => self.old_headers(&headers, now, &mut step),
-            Input::Wake => self.more_queued(),
+            Input::Wake => self.more_queued(None),
             Input::Tick { fresh } => self.tick(fresh, now, &mut step),
             Input::Pause(paused) => {
                 self.paused = paused;
@@ -268,6 +279,11 @@ impl Lane {
         }
         self.pump(&mut step);
         step
+    }
+
+    /// Counts the batch that made all steps since the last call durable.
+    pub fn count_batch(&mut self) {
+        self.batch_seq = self.batch_seq.saturating_add(1);
     }
 
     /// Says that all steps since the last call are durable.
@@ -292,7 +308,7 @@ impl Lane {
             step.effects.push(Effect::LoadBacklog { from, limit });
         }
         if self.queued > 0 && self.loading_queued.is_none() && self.may_deal() {
-            self.loading_queued = Some(0);
+            self.loading_queued = Some(CameSince::default());
             let limit = self.rules.window.room(self.unresolved()).min(LOAD_MAX);
             step.effects.push(Effect::LoadQueued { limit });
         }
@@ -357,6 +373,27 @@ impl Lane {
     #[must_use]
     pub fn event_seq(&self) -> u64 {
         self.event_seq
+    }
+
+    /// How many batches became durable.
+    #[must_use]
+    pub fn batch_seq(&self) -> u64 {
+        self.batch_seq
+    }
+
+    /// No open tx has a nonce below this one; the cursor when none is open. Whoever reads the lane
+    /// next starts here, however many finished txs lie below.
+    #[must_use]
+    pub fn floor_nonce(&self) -> Nonce {
+        let out = self.slots.first_key_value().map(|(nonce, _)| *nonce);
+        let lowest = out.into_iter().chain(self.backlog).min();
+        lowest.map_or(self.next_nonce, |nonce| nonce.min(self.next_nonce))
+    }
+
+    /// The txs that are being signed, out or mined, with their request ids: what to name when the store
+    /// has lost them.
+    pub fn in_flight(&self) -> impl Iterator<Item = &Tx> {
+        self.slots.values().map(|slot| &slot.tx)
     }
 
     /// What the chain last said of the account.

@@ -119,8 +119,6 @@ pub struct Writes {
     pub first_sent: Vec<(B256, Time)>,
     /// Events, in order, without a hole.
     pub events: Vec<Event>,
-    /// Headers that a row or an event refers to.
-    pub headers: Vec<Header>,
     /// Txs that wait without a nonce from now on.
     pub wakes_added: Vec<TxId>,
     /// Txs that wait no longer.
@@ -165,6 +163,8 @@ pub enum Effect {
 pub struct Step {
     /// To be committed.
     pub writes: Writes,
+    /// Headers that these writes name: facts about the chain, stored before the commit.
+    pub headers: Vec<Header>,
     /// To be done after that.
     pub effects: Vec<Effect>,
 }
@@ -220,6 +220,8 @@ pub struct LaneImage {
     pub next_nonce: Nonce,
     /// The sequence number of the last event.
     pub event_seq: u64,
+    /// How many batches became durable.
+    pub batch_seq: u64,
     /// Stopped by an operator.
     pub paused: bool,
     /// Open txs that have attempts, with them, in nonce order.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use domain::lease::LeaseTerms;
 use domain::{ChainId, LaneRules, NodeName};
 
-use crate::ports::{Chain, Clock, Signer, Store};
+use crate::ports::{Chain, Clock, Peers, Signer, Store};
 
 /// The world as the node sees it.
 #[derive(Clone)]
@@ -20,6 +20,8 @@ pub struct Ports {
     pub signer: Arc<dyn Signer>,
     /// Time and chance.
     pub clock: Arc<dyn Clock>,
+    /// The other nodes.
+    pub peers: Arc<dyn Peers>,
 }
 
 /// A node's settings.
@@ -41,11 +43,24 @@ pub struct NodeConfig {
     pub chains: BTreeMap<ChainId, ChainRules>,
     /// What happens to a request whose lane another node keeps.
     pub non_keeper: NonKeeper,
+    /// What happens to lanes when the store's history changed.
+    pub on_history_change: OnHistoryChange,
+}
+
+/// What happens to a lane when a standby was promoted and the lane's last commits may be lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnHistoryChange {
+    /// It goes on only when nothing is missing; otherwise it waits for an operator.
+    Halt,
+    /// It goes on from what the store and the chain say.
+    Continue,
 }
 
 /// What happens to a request whose lane another node keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NonKeeper {
+    /// It is handed to the keeper; if no keeper answers, it is put into the store.
+    Forward,
     /// It is put into the store, and the keeper finds it there.
     Queue,
     /// It is refused with the keeper's name.

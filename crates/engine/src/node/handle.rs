@@ -8,10 +8,11 @@ use domain::{
     B256, ChainId, LaneKey, NodeName, Nonce, Payload, RequestId, SubState, TxId, TxState,
 };
 use futures::future::join_all;
+use serde::{Deserialize, Serialize};
 use tokio::sync::{oneshot, watch};
 
 use crate::core::Core;
-use crate::intake;
+use crate::intake::{self, Hop};
 use crate::node::Refusal;
 use crate::ports::{
     EventFilter, EventPage, EventRecord, LaneRecord, Member, StoreError, TxFilter, TxPage, TxRecord,
@@ -21,8 +22,17 @@ use crate::shard::{Inspection, Message};
 /// How often a waiter looks by itself: the bell of a tx that another node keeps does not ring here.
 const WAIT_PERIOD: Duration = Duration::from_secs(1);
 
+/// Who asked, and under which trace; kept when a request is handed to another node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Origin {
+    /// The name of the caller's key, where keys are used.
+    pub caller: Option<String>,
+    /// The caller's trace or request id.
+    pub trace: Option<String>,
+}
+
 /// A request as it comes through the door.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NewTx {
     /// From which account, on which chain.
     pub lane: LaneKey,
@@ -30,10 +40,16 @@ pub struct NewTx {
     pub request_id: RequestId,
     /// What to send.
     pub payload: Payload,
+    /// The gas limit that the first node found by trying the call out, for the one that it is handed to.
+    #[serde(default)]
+    pub estimated_gas: Option<u64>,
+    /// Who asked.
+    #[serde(default)]
+    pub origin: Origin,
 }
 
 /// A request that is durable.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Accepted {
     /// The tx: nonce and hash are there when it got them at once.
     pub record: TxRecord,
@@ -113,12 +129,29 @@ impl NodeHandle {
 
     /// Accepts one request: durable when this returns `Ok`.
     pub async fn create(&self, request: NewTx) -> Result<Accepted, Refusal> {
-        intake::create(&self.core, request).await
+        intake::create(&self.core, request, Hop::First).await
     }
 
     /// Accepts many, each on its own; answers in the order given.
     pub async fn create_many(&self, requests: Vec<NewTx>) -> Vec<Result<Accepted, Refusal>> {
         join_all(requests.into_iter().map(|request| self.create(request))).await
+    }
+
+    /// Takes requests that another node handed over, each on its own; answers in the order given. They
+    /// are not handed on: where another node keeps the lane, its name is the answer.
+    pub async fn create_forwarded(&self, requests: Vec<NewTx>) -> Vec<Result<Accepted, Refusal>> {
+        let create = |request| intake::create(&self.core, request, Hop::Last);
+        join_all(requests.into_iter().map(create)).await
+    }
+
+    /// Another node rings: these lanes are free, or something was queued for them.
+    pub async fn rung(&self, lanes: Vec<LaneKey>) {
+        for lane in lanes {
+            self.core.routes.forget(lane);
+            let has_queued = true; // or not: looking costs one read
+            let wake = Message::Wake { lane, has_queued };
+            self.core.tell_shard(lane, wake).await;
+        }
     }
 
     /// Waits until a tx got that far, is terminal or STUCK, or time is up; then the tx as it is.
@@ -217,11 +250,12 @@ impl NodeHandle {
         let status = |(key, inspection): (&LaneKey, Inspection)| {
             let at = known.iter().position(|record| record.key == *key);
             let record = at.map_or_else(|| LaneRecord::unused(*key), |at| known.swap_remove(at));
+            let waiting_for = record.halted.clone().or(inspection.waiting_for);
             LaneStatus {
                 record,
                 chain_nonces: inspection.chain_nonces,
                 gaps: inspection.gaps,
-                waiting_for: inspection.waiting_for.map(WaitingFor),
+                waiting_for: waiting_for.map(WaitingFor),
             }
         };
         Ok(keys.iter().zip(inspections).map(status).collect())
@@ -233,6 +267,21 @@ impl NodeHandle {
             .tell_shard(lane, Message::Inspect { lane, answer })
             .await;
         answered.await.unwrap_or_default() // the node is ending: nothing is known
+    }
+
+    /// An operator accepts what a lane has lost: it goes on from what store and chain say. Durable when
+    /// this returns `Ok`.
+    pub async fn accept_loss(&self, lane: LaneKey, reason: &str) -> Result<(), Refusal> {
+        if !self.core.lanes.contains_key(&lane) {
+            return Err(Refusal::UnknownSigner(lane.chain_id, lane.signer));
+        }
+        let was_halted = self.core.ports.store.accept_loss(lane).await;
+        let was_halted =
+            was_halted.map_err(|error| Refusal::StoreUnavailable(error.to_string()))?;
+        self.core.forget_remembered(lane);
+        tracing::warn!(%lane, reason, was_halted, "an operator has accepted what the lane has lost");
+        self.core.tell_shard(lane, Message::Resume { lane }).await;
+        Ok(())
     }
 
     /// The nodes of the cluster.

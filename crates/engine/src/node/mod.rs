@@ -6,24 +6,28 @@ mod refusal;
 
 use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
-use domain::{ChainId, LaneKey};
+use domain::{ChainId, LaneKey, NodeName};
+use futures::future::join_all;
 use thiserror::Error;
 use tokio::sync::{Notify, Semaphore, mpsc, oneshot, watch};
 
-pub use config::{ChainRules, NodeConfig, NonKeeper, Ports};
+pub use config::{ChainRules, NodeConfig, NonKeeper, OnHistoryChange, Ports};
 pub use handle::{
-    Accepted, ChainStatus, LaneStatus, NewTx, NodeHandle, Readiness, WaitFor, WaitingFor,
+    Accepted, ChainStatus, LaneStatus, NewTx, NodeHandle, Origin, Readiness, WaitFor, WaitingFor,
 };
 pub use refusal::Refusal;
 
 use crate::broadcaster::Outbox;
+use crate::cluster::{Cluster, Fnv};
 use crate::core::{ChainPart, Core, LanePlace};
+use crate::feed::{self, Feed};
 use crate::follower::Follower;
 use crate::ownership::{self, Leases};
-use crate::ports::{Ask, Member, StoreError};
+use crate::ports::StoreError;
+use crate::routing::{self, Routes};
 use crate::shard::{Message, Shard};
 use crate::tasks::Tasks;
 use crate::watch::{LatestView, Waiters, WatchedHashes};
@@ -48,18 +52,8 @@ impl Node {
     /// Starts every part of a node as tasks of this group.
     pub async fn start(ports: Ports, config: NodeConfig, tasks: Tasks) -> Result<Self, StartError> {
         config.lease.check().map_err(StartError::Config)?;
-        let (core, inboxes) = build(ports, config, tasks)?;
-        let now = core.ports.clock.now();
-        let member = Member {
-            node: core.ask.node.clone(),
-            incarnation: core.ask.incarnation,
-            advertise: core.config.advertise.clone(),
-            started_at: now,
-            seen_at: now,
-            draining: false,
-        };
-        core.ports.store.heartbeat(&member).await?;
-        core.wrote_heartbeat();
+        let (core, Inputs { inboxes, openings }) = build(ports, config, tasks)?;
+        join(&core).await?;
         for inbox in inboxes {
             core.tasks
                 .spawn("shard", Shard::new(Arc::clone(&core), inbox).run());
@@ -70,14 +64,14 @@ impl Node {
                 Follower::new(Arc::clone(&core), *chain_id).run(),
             );
         }
-        core.tasks
-            .spawn("renew", ownership::renew_for_ever(Arc::clone(&core)));
-        core.tasks
-            .spawn("adopt", ownership::adopt_for_ever(Arc::clone(&core)));
-        core.tasks.spawn(
-            "heartbeat",
-            ownership::heartbeat_for_ever(Arc::clone(&core), member),
-        );
+        let tasks = &core.tasks;
+        let opener = ownership::open_for_ever(Arc::clone(&core), openings);
+        tasks.spawn("opener", opener);
+        let renewer = ownership::renew_for_ever(Arc::clone(&core));
+        tasks.spawn("renew", renewer);
+        tasks.spawn("adopt", ownership::adopt_for_ever(Arc::clone(&core)));
+        tasks.spawn("feed", feed::extend_for_ever(Arc::clone(&core)));
+        tasks.spawn("feed sweep", feed::sweep_for_ever(Arc::clone(&core)));
         Ok(Self {
             handle: NodeHandle { core },
         })
@@ -88,16 +82,21 @@ impl Node {
         self.handle.clone()
     }
 
-    /// Takes no new requests, finishes what is under way, and gives every lane back.
+    /// Takes no new lanes, finishes what is under way, gives every lane back, and rings those who should
+    /// keep them from now on. Requests are still handed to them until [`Node::stop`].
     pub async fn drain(&self) {
         let core = &self.handle.core;
         core.draining.store(true, Ordering::Release);
+        // The others learn at once that nothing is to be sent here.
+        ownership::heartbeat(core).await;
+        let lanes: Vec<LaneKey> = core.leases.lanes();
         for shard in &core.shards {
             let (done, finished) = oneshot::channel();
             if shard.send(Message::Drain { done }).await.is_ok() {
                 finished.await.ok(); // a shard that is gone has nothing to give back
             }
         }
+        ring_successors(core, lanes).await;
     }
 
     /// Ends every task. Without a drain before, this is like pulling the plug.
@@ -107,13 +106,48 @@ impl Node {
     }
 }
 
-type Inboxes = Vec<mpsc::Receiver<Message>>;
+/// Says for the first time that this node lives, and learns who else does.
+async fn join(core: &Core) -> Result<(), StartError> {
+    match ownership::beat(core).await? {
+        Some(_first_history) => Ok(()),
+        None => Err(StartError::Config(format!(
+            "another process runs under the name {}: give every node its own node.name",
+            core.config.name
+        ))),
+    }
+}
+
+/// Tells each lane's next keeper that it is free. Only a bell: whoever misses it finds the lane itself.
+async fn ring_successors(core: &Core, lanes: Vec<LaneKey>) {
+    let now = core.ports.clock.moment();
+    let mut by_node: BTreeMap<NodeName, Vec<LaneKey>> = BTreeMap::new();
+    for lane in lanes {
+        if let Some(node) = routing::successor(core, lane, now) {
+            by_node.entry(node).or_default().push(lane);
+        }
+    }
+    let calls = by_node.into_iter().filter_map(|(node, lanes)| {
+        let peer = core.cluster.peer(&node, now)?;
+        Some(async move {
+            if let Err(error) = core.ports.peers.ring(&peer.address, &lanes).await {
+                tracing::warn!(%error, node = %peer.node, "a successor did not hear the bell");
+            }
+        })
+    });
+    join_all(calls).await;
+}
+
+/// What the parts of a node read from.
+struct Inputs {
+    inboxes: Vec<mpsc::Receiver<Message>>,
+    openings: mpsc::Receiver<LaneKey>,
+}
 
 fn build(
     ports: Ports,
     config: NodeConfig,
     tasks: Tasks,
-) -> Result<(Arc<Core>, Inboxes), StartError> {
+) -> Result<(Arc<Core>, Inputs), StartError> {
     if config.shards == 0 || config.inbox == 0 {
         return Err(StartError::Config(
             "worker.count and worker.queueCapacity must be at least 1".into(),
@@ -141,28 +175,32 @@ fn build(
     let (shards, inboxes) = (0..config.shards)
         .map(|_| mpsc::channel(config.inbox))
         .unzip();
-    let ask = Ask {
-        node: config.name.clone(),
-        incarnation: ports.clock.incarnation(),
-        duration: config.lease.duration,
-        skew: config.lease.clock_skew_allowance,
-    };
+    // Every lane is asked for at most once at a time.
+    let (opener, openings) = mpsc::channel(lanes.len().max(1));
     let core = Core {
+        incarnation: ports.clock.incarnation(),
+        started_at: ports.clock.now(),
         ports,
         config,
-        ask,
         tasks,
         chains,
         lanes,
         shards,
         leases: Leases::default(),
+        opener,
+        cluster: Cluster::default(),
+        routes: Routes::default(),
+        feed: Feed::default(),
+        remembered: Mutex::default(),
+        tokens: Mutex::default(),
         outbox: Outbox::default(),
         waiters: Waiters::default(),
         event_bell: watch::Sender::new(0),
         draining: AtomicBool::new(false),
         heartbeat_at: AtomicU64::new(0),
+        history: Mutex::default(),
     };
-    Ok((Arc::new(core), inboxes))
+    Ok((Arc::new(core), Inputs { inboxes, openings }))
 }
 
 /// Every configured signer on every chain that it serves, spread over the shards.
@@ -188,19 +226,7 @@ fn lanes(
 }
 
 fn shard_of(lane: LaneKey, shards: usize) -> usize {
-    // FNV-1a: the same in every process and version, unlike the standard library's hasher.
-    struct Fnv(u64);
-    impl Hasher for Fnv {
-        fn finish(&self) -> u64 {
-            self.0
-        }
-        fn write(&mut self, bytes: &[u8]) {
-            for byte in bytes {
-                self.0 = (self.0 ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
-            }
-        }
-    }
-    let mut hasher = Fnv(0xcbf2_9ce4_8422_2325);
+    let mut hasher = Fnv::default();
     lane.hash(&mut hasher);
     let shard = hasher.finish() % (shards as u64);
     usize::try_from(shard).expect("a shard's number is below a usize")

@@ -1,10 +1,11 @@
 //! Why a request was not accepted: one closed list, which the API turns into problem documents.
 
 use domain::{Address, ChainId, NodeName, RequestId};
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 /// Why a request was not accepted.
-#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[derive(Clone, Debug, Error, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Refusal {
     /// The chain is not configured.
     #[error("chain {0} is not configured")]
@@ -41,6 +42,9 @@ pub enum Refusal {
     /// The store took the request, and its answer was lost: it may be stored or not.
     #[error("the store's answer was lost; repeat with the same requestId to learn what happened")]
     OutcomeUnknown,
+    /// The lane takes no work until somebody decides.
+    #[error("the lane is halted: {0}")]
+    Halted(String),
     /// This node is on its way out.
     #[error("this node is shutting down; ask another one")]
     Draining,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use domain::{BatchId, GrantId, Incarnation, Moment, Time, TxId};
+use domain::{GrantId, Incarnation, Moment, Time, TxId};
 use uuid::Uuid;
 
 /// The engine's only source of time and chance.
@@ -34,11 +34,6 @@ impl dyn Clock {
     /// A fresh grant.
     pub fn grant_id(&self) -> GrantId {
         GrantId(self.uuid())
-    }
-
-    /// A fresh batch id.
-    pub fn batch_id(&self) -> BatchId {
-        BatchId(self.uuid())
     }
 
     /// A fresh life of a node.

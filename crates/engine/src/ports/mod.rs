@@ -5,14 +5,16 @@
 
 mod chain;
 mod clock;
+mod peers;
 mod signer;
 mod store;
 
 pub use chain::{BlockTag, Call, CallFailed, Chain, ChainError};
 pub use clock::Clock;
+pub use peers::{PeerError, Peers};
 pub use signer::{SignError, Signer};
 pub use store::{
-    Acquired, Ask, CommitOutcome, Conflict, EventFilter, EventPage, EventRecord, LaneBatch,
+    Acquired, Ask, Beat, CommitOutcome, Conflict, EventFilter, EventPage, EventRecord, LaneBatch,
     LaneRecord, Member, NewQueued, Regranted, Renewal, Store, StoreError, TxFilter, TxPage,
     TxRecord, Work,
 };

@@ -6,11 +6,13 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use domain::lane::Request;
+pub use domain::lease::Ask;
 use domain::lease::Lease;
 use domain::{
-    Address, Attempt, B256, BatchId, ChainId, Event, GrantId, Header, Incarnation, LaneId,
-    LaneImage, LaneKey, NodeName, Nonce, RequestId, Right, Time, Token, Tx, TxId, TxState, Writes,
+    Address, Attempt, B256, ChainId, Event, GrantId, Header, Incarnation, LaneId, LaneImage,
+    LaneKey, NodeName, Nonce, RequestId, Right, Time, Token, Tx, TxId, TxState, Writes,
 };
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 /// Why the store gave no answer. Nothing of what was asked has happened, except where
@@ -26,19 +28,9 @@ pub enum StoreError {
     /// The question itself is wrong (a cursor of another store, for example).
     #[error("{0}")]
     Invalid(String),
-}
-
-/// A node that asks for lanes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ask {
-    /// Its name.
-    pub node: NodeName,
-    /// This life of it.
-    pub incarnation: Incarnation,
-    /// How long a grant lasts.
-    pub duration: Duration,
-    /// How long after its end a lease of another is left alone.
-    pub skew: Duration,
+    /// The lane takes no work until an operator decides; certainly nothing was written.
+    #[error("the lane is halted: {0}")]
+    Halted(String),
 }
 
 /// What came of asking for a lane.
@@ -50,12 +42,22 @@ pub enum Acquired {
         right: Right,
         /// Who held it before, when it changed hands.
         taken_from: Option<NodeName>,
+        /// Whether the store's history is still the one under which the lane was last settled. If not
+        /// (a standby was promoted), its last commits may be gone: compare it with the chain, then
+        /// [`Store::settle`] it.
+        is_settled: bool,
     },
     /// Another node holds it.
     NotKeeper {
         /// The lease as it stands.
         lease: Lease,
+        /// How long it lasts by the store's clock; zero when it is over.
+        left: Duration,
     },
+    /// It takes no work until an operator accepts what it has lost; why, in words.
+    Halted(String),
+    /// Its rows were locked by somebody: try again soon. Says nothing about ownership.
+    Busy,
 }
 
 /// What came of one renewal.
@@ -74,17 +76,19 @@ pub enum Renewal {
 pub struct LaneBatch {
     /// The right to write; checked by the fence.
     pub right: Right,
-    /// Names this batch for ever, so that a lost answer can be asked for.
-    pub batch: BatchId,
+    /// How many batches memory knows of. It is part of the fence: a store that lost commits has
+    /// another number. This batch is the next one, so a lost answer can be asked for.
+    pub batch_seq_before: u64,
     /// Who writes.
     pub node: NodeName,
     /// When.
     pub at: Time,
-    /// The last event sequence number that memory knows. A store that lost commits has another
-    /// one, and the batch is fenced.
+    /// The last event sequence number that memory knows; part of the fence too.
     pub event_seq_before: u64,
     /// The cursor after this batch.
     pub next_nonce: Nonce,
+    /// After this batch no open tx has a nonce below this one; the cursor when none is open.
+    pub floor_nonce: Nonce,
     /// The rows: folded, at most one write per row.
     pub writes: Writes,
 }
@@ -109,6 +113,9 @@ pub enum CommitOutcome {
     Fenced,
     /// Nothing of this lane was written because of this item.
     Conflict(Conflict),
+    /// Somebody holds a row of this lane: certainly nothing was written, and no other lane waited for it.
+    /// [`Store::regrant`] waits.
+    Locked,
     /// The store was not reached or refused before it began: certainly nothing was written.
     NotApplied(String),
     /// It may have become durable or not, or may still: only [`Store::regrant`] can tell.
@@ -118,12 +125,12 @@ pub enum CommitOutcome {
 /// What came of granting a lane anew to its present keeper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Regranted {
-    /// Still ours. No earlier batch can land any more; `last_batch` is the last that did.
+    /// Still ours. No earlier batch can land any more.
     Held {
         /// The right from now on.
         right: Right,
-        /// The last batch that became durable.
-        last_batch: Option<BatchId>,
+        /// How many batches became durable.
+        batch_seq: u64,
     },
     /// Not ours any more.
     Fenced,
@@ -149,7 +156,7 @@ impl NewQueued {
 }
 
 /// A tx with all that belongs to it, for readers.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TxRecord {
     /// Its lane.
     pub lane: LaneKey,
@@ -196,6 +203,8 @@ pub struct LaneRecord {
     pub next_nonce: Nonce,
     /// Stopped by an operator.
     pub paused: bool,
+    /// Why it takes no work until an operator decides.
+    pub halted: Option<String>,
     /// Open txs with a nonce.
     pub in_flight: u64,
     /// Txs that wait for a nonce.
@@ -211,6 +220,7 @@ impl LaneRecord {
             lease: None,
             next_nonce: Nonce(0),
             paused: false,
+            halted: None,
             in_flight: 0,
             queued: 0,
         }
@@ -280,8 +290,24 @@ pub struct Member {
     pub started_at: Time,
     /// When it last said that it lives.
     pub seen_at: Time,
+    /// How often it said so: a number that stands still is a node that does.
+    pub beats: u64,
     /// Whether it is on its way out.
     pub draining: bool,
+}
+
+/// What a heartbeat tells the node that gave it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Beat {
+    /// Written.
+    Taken {
+        /// The cluster's nodes, each in its newest life, by name.
+        members: Vec<Member>,
+        /// Which history of the store this is: another one after a standby was promoted.
+        history: u64,
+    },
+    /// Another life of this node has replaced it: nothing was written, and this one must end.
+    Replaced,
 }
 
 /// The authority.
@@ -322,6 +348,10 @@ pub trait Store: Send + Sync + 'static {
     /// Reads txs that wait for a nonce, oldest first.
     async fn load_queued(&self, lane: LaneId, limit: usize) -> Result<Vec<Tx>, StoreError>;
 
+    /// Remembers headers, before the first commit that names one. Unfenced, because they are facts
+    /// about the chain that several nodes find at once; known ones change nothing.
+    async fn put_headers(&self, chain: ChainId, headers: &[Header]) -> Result<(), StoreError>;
+
     /// The gate. Every batch is applied whole or not at all, and each on its own.
     async fn commit(&self, batches: Vec<LaneBatch>) -> Vec<CommitOutcome>;
 
@@ -336,15 +366,30 @@ pub trait Store: Send + Sync + 'static {
     ) -> Result<Vec<Option<Tx>>, StoreError>;
 
     /// The one unfenced write: puts requests into the store without nonce or event, with a wake
-    /// row each. A known request id changes nothing. Answers with the tx that has the request id.
+    /// row each. A known request id changes nothing. Answers with the tx that has the request id. Refused
+    /// where a lane is halted, or may have lost commits and is not settled yet.
     async fn queue(&self, requests: Vec<NewQueued>) -> Result<Vec<Tx>, StoreError>;
 
     /// Lanes that have open work or wake rows, and no live keeper other than the asker: what a
     /// starting or surviving node must take care of.
     async fn lanes_with_work(&self, ask: &Ask) -> Result<Vec<Work>, StoreError>;
 
-    /// Says that this node lives. `false` when another incarnation has replaced it.
-    async fn heartbeat(&self, member: &Member) -> Result<bool, StoreError>;
+    /// Says that this node lives, and counts it. The first heartbeat of a new life replaces the old.
+    async fn heartbeat(&self, member: &Member) -> Result<Beat, StoreError>;
+
+    /// Records that a lane agrees with the chain under the store's present history.
+    async fn settle(&self, right: Right) -> Result<(), StoreError>;
+
+    /// Records that a lane has lost commits, and gives it back: nobody gets it, and nothing is queued for
+    /// it, until an operator accepts the loss.
+    async fn halt(&self, right: Right, reason: &str) -> Result<(), StoreError>;
+
+    /// An operator accepts what a lane has lost: it is settled as it is. Whether it was halted.
+    async fn accept_loss(&self, lane: LaneKey) -> Result<bool, StoreError>;
+
+    /// Puts what these lanes wrote into the feed of all lanes; without lanes: whatever is missing there
+    /// because a keeper ended before it said so. Stores that do it inside the gate do nothing here.
+    async fn extend_feed(&self, lanes: &[LaneId]) -> Result<(), StoreError>;
 
     /// The nodes of the cluster.
     async fn members(&self) -> Result<Vec<Member>, StoreError>;

@@ -1,15 +1,23 @@
 //! A lane's place in its shard: being opened, in memory, or waiting for the truth about a commit.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use domain::lane::ChainNonces;
-use domain::{Input, Lane, LaneImage, LaneKey, Moment, NodeName, Right};
+use domain::{Input, Lane, LaneKey, Moment, Right};
+use metrics::counter;
 
-use super::{Inspection, NotOpened, Shard};
+use super::{Inspection, NotOpened, Opened, Shard};
 use crate::gate::{PendingCreate, Routed};
 use crate::node::{Accepted, Refusal};
-use crate::ownership;
+use crate::ownership::Remembered;
 use crate::ports::Regranted;
+
+/// How long callers are held while the store is asked what became of their commit.
+const RESOLVE_PATIENCE: Duration = Duration::from_secs(2);
+
+/// How often a halted lane is looked at again when requests come for it.
+const HALT_LOOK_PERIOD: Duration = Duration::from_secs(1);
 
 /// A lane's place.
 pub(super) enum Cell {
@@ -25,12 +33,15 @@ pub(super) enum Cell {
     Resolving {
         lost: LostBatch,
         waiting: Vec<PendingCreate>,
+        since: Moment,
     },
+    /// Takes no work until an operator decides.
+    Halted { reason: String, since: Moment },
 }
 
 /// A batch whose answer was lost, with the callers whom it would answer.
 pub(super) struct LostBatch {
-    pub(super) batch: domain::BatchId,
+    pub(super) batch_seq_before: u64,
     pub(super) creates: Vec<PendingCreate>,
     pub(super) records: Vec<Accepted>,
 }
@@ -39,7 +50,11 @@ impl Shard {
     /// Puts a request for a lane that is not in memory aside, and has the lane opened.
     pub(super) fn wait_for_lane(&mut self, key: LaneKey, create: PendingCreate) {
         let bound = self.core.config.inbox;
+        let now = self.core.ports.clock.moment();
         match self.lanes.get_mut(&key) {
+            Some(Cell::Resolving { since, .. }) if now.since(*since) >= RESOLVE_PATIENCE => {
+                refuse(create, not_told());
+            }
             Some(Cell::Opening { waiting } | Cell::Resolving { waiting, .. }) => {
                 if waiting.len() < bound {
                     waiting.push(create);
@@ -48,27 +63,58 @@ impl Shard {
                 }
             }
             Some(Cell::Ready { .. }) => unreachable!("a lane in memory takes its requests itself"),
-            None if self.is_draining => refuse(create, Refusal::Draining),
+            Some(Cell::Halted { since, .. }) if now.since(*since) >= HALT_LOOK_PERIOD => {
+                // Perhaps an operator gave the word to another node.
+                self.open(key, vec![create]);
+            }
+            Some(Cell::Halted { reason, .. }) => {
+                let why = Refusal::Halted(reason.clone());
+                refuse(create, why);
+            }
+            None if self.is_draining => released(create),
             None => self.open(key, vec![create]),
+        }
+    }
+
+    /// Has a lane opened that is not in memory; whether it is there already.
+    pub(super) fn wake(&mut self, key: LaneKey) -> bool {
+        match self.lanes.get(&key) {
+            Some(Cell::Ready { .. }) => true,
+            Some(Cell::Opening { .. } | Cell::Resolving { .. } | Cell::Halted { .. }) => false,
+            None => {
+                if !self.is_draining {
+                    self.open(key, Vec::new());
+                }
+                false
+            }
         }
     }
 
     /// Has a lane acquired and read by another task.
     pub(super) fn open(&mut self, key: LaneKey, waiting: Vec<PendingCreate>) {
         self.lanes.insert(key, Cell::Opening { waiting });
-        let core = Arc::clone(&self.core);
         let failures = self.failures.get(&key).copied().unwrap_or(0);
-        let opening = async move { ownership::open(&core, key, failures).await };
-        self.core.tasks.spawn("open lane", opening);
+        let Some(mut tries) = failures.checked_sub(1) else {
+            self.core.want(key);
+            return;
+        };
+        // After failures in a row it waits a little first: a store in trouble is not run down.
+        let core = Arc::clone(&self.core);
+        self.core.tasks.spawn("open later", async move {
+            core.back_off(&mut tries).await;
+            core.want(key);
+        });
     }
 
     /// A lane was granted and read: it goes into memory, and learns what the shard knows of its chain.
-    pub(super) fn opened(
-        &mut self,
-        key: LaneKey,
-        image: LaneImage,
-        taken_from: Option<NodeName>,
-    ) -> Vec<PendingCreate> {
+    pub(super) fn opened(&mut self, opened: Opened) -> Vec<PendingCreate> {
+        let Opened {
+            lane: key,
+            image,
+            taken_from,
+            is_settled,
+            ..
+        } = opened;
         let waiting = match self.lanes.remove(&key) {
             Some(Cell::Opening { waiting }) => waiting,
             // An opening that was overtaken by another one: its grant is void.
@@ -79,7 +125,13 @@ impl Shard {
             None => Vec::new(),
         };
         let part = self.core.chain(key.chain_id);
-        let lane = Lane::load(image, part.rules.lane, taken_from);
+        let mut rules = part.rules.lane;
+        if !is_settled {
+            // It was compared with the chain a moment ago. If the chain knows more after all (a node was
+            // behind), those nonces are ours and lost, not somebody else's.
+            rules.max_chain_jump = 0;
+        }
+        let lane = Lane::load(image, rules, taken_from);
         part.watched.add(key, lane.hashes());
         let epoch = self.next_epoch;
         self.next_epoch += 1;
@@ -94,19 +146,45 @@ impl Shard {
         waiting
     }
 
-    pub(super) fn not_opened(&mut self, key: LaneKey, why: &NotOpened) {
+    pub(super) fn not_opened(&mut self, key: LaneKey, why: NotOpened) {
         let Some(Cell::Opening { waiting }) = self.lanes.get_mut(&key) else {
             return;
         };
-        for create in std::mem::take(waiting) {
-            match why {
-                NotOpened::NotKeeper(node) => {
+        let waiting = std::mem::take(waiting);
+        self.lanes.remove(&key);
+        match why {
+            NotOpened::NotKeeper(node) => {
+                for create in waiting {
+                    // What may be stored already is found by its key, wherever it goes next.
                     create.answer.send(Routed::NotKeeper(node.clone())).ok(); // may have gone
                 }
-                NotOpened::Store(why) => refuse(create, Refusal::StoreUnavailable(why.clone())),
+            }
+            NotOpened::Store(why) => {
+                let refusal = Refusal::StoreUnavailable(why);
+                waiting
+                    .into_iter()
+                    .for_each(|create| refuse(create, refusal.clone()));
+            }
+            NotOpened::Busy => self.open_again(key, waiting),
+            NotOpened::Halted(reason) => {
+                let refusal = Refusal::Halted(reason.clone());
+                waiting
+                    .into_iter()
+                    .for_each(|create| refuse(create, refusal.clone()));
+                let since = self.core.ports.clock.moment();
+                self.lanes.insert(key, Cell::Halted { reason, since });
             }
         }
-        self.lanes.remove(&key);
+    }
+
+    /// An operator has accepted what a halted lane has lost: it is opened again.
+    pub(super) fn resume(&mut self, key: LaneKey) {
+        if matches!(self.lanes.get(&key), Some(Cell::Halted { .. })) {
+            self.lanes.remove(&key);
+        }
+        if !self.lanes.contains_key(&key) && !self.is_draining {
+            self.open(key, Vec::new());
+        }
     }
 
     /// Forgets a lane whose lease was lost. Says whether it was the present one: the lane may have
@@ -114,10 +192,12 @@ impl Shard {
     pub(super) fn lost(&mut self, key: LaneKey, right: Right) -> bool {
         let is_present = match self.lanes.get(&key) {
             Some(Cell::Ready { lane, .. }) => lane.right() == right,
-            Some(Cell::Opening { .. } | Cell::Resolving { .. }) | None => false,
+            Some(Cell::Opening { .. } | Cell::Resolving { .. } | Cell::Halted { .. }) | None => {
+                false
+            }
         };
-        if is_present {
-            self.lanes.remove(&key);
+        if is_present && let Some(Cell::Ready { lane, .. }) = self.lanes.remove(&key) {
+            self.core.remember(key, Remembered::of(&lane));
             self.forget(key);
         }
         is_present
@@ -137,12 +217,13 @@ impl Shard {
         let Some(Cell::Resolving {
             mut lost,
             mut waiting,
+            ..
         }) = self.lanes.remove(&key)
         else {
             return;
         };
         match outcome {
-            Regranted::Held { last_batch, .. } if last_batch == Some(lost.batch) => {
+            Regranted::Held { batch_seq, .. } if batch_seq > lost.batch_seq_before => {
                 for (create, record) in lost.creates.into_iter().zip(lost.records) {
                     create.answer.send(Routed::Accepted(Box::new(record))).ok(); // may have gone
                 }
@@ -152,6 +233,8 @@ impl Shard {
             // Another keeper is there by now. What did land before it came is found by its request
             // id; until then nobody may say that nothing was stored.
             Regranted::Fenced => {
+                tracing::warn!(lane = %key, "fenced: another node keeps this lane now");
+                counter!("lanekeeper_lease_fenced_total", "op" => "resolve").increment(1);
                 lost.creates
                     .iter_mut()
                     .for_each(|create| create.maybe_stored = true);
@@ -159,6 +242,31 @@ impl Shard {
             }
         }
         self.open(key, waiting);
+    }
+
+    /// Answers the callers of a lane whose store does not tell for a while: quickly is better than surely.
+    pub(super) fn stop_waiting(&mut self) {
+        let now = self.core.ports.clock.moment();
+        for cell in self.lanes.values_mut() {
+            let Cell::Resolving {
+                lost,
+                waiting,
+                since,
+            } = cell
+            else {
+                continue;
+            };
+            if now.since(*since) < RESOLVE_PATIENCE {
+                continue;
+            }
+            lost.records.clear();
+            for create in lost.creates.drain(..) {
+                refuse(create, Refusal::OutcomeUnknown);
+            }
+            for create in waiting.drain(..) {
+                refuse(create, not_told());
+            }
+        }
     }
 
     pub(super) fn inspect(&self, key: LaneKey) -> Inspection {
@@ -176,6 +284,10 @@ impl Shard {
                 waiting_for: Some("the store lost an answer and is being asked again".into()),
                 ..Inspection::default()
             },
+            Some(Cell::Halted { reason, .. }) => Inspection {
+                waiting_for: Some(reason.clone()),
+                ..Inspection::default()
+            },
             None => Inspection::default(),
         }
     }
@@ -191,6 +303,10 @@ impl Shard {
     }
 }
 
+fn not_told() -> Refusal {
+    Refusal::StoreUnavailable("it does not tell what became of an earlier commit".into())
+}
+
 /// Tells a caller no. Whose request may be stored all the same is told that.
 pub(super) fn refuse(create: PendingCreate, why: Refusal) {
     let why = if create.maybe_stored {
@@ -199,4 +315,13 @@ pub(super) fn refuse(create: PendingCreate, why: Refusal) {
         why
     };
     create.answer.send(Routed::Refused(why)).ok(); // the caller may have gone
+}
+
+/// Sends a caller on: this node has given the lane back.
+pub(super) fn released(create: PendingCreate) {
+    if create.maybe_stored {
+        refuse(create, Refusal::OutcomeUnknown);
+    } else {
+        create.answer.send(Routed::Released).ok(); // the caller may have gone
+    }
 }

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use domain::lane::ChainNonces;
-use domain::{B256, ChainId, ChainView, Input, LaneImage, LaneKey, NodeName, Nonce, Right};
+use domain::{B256, ChainId, ChainView, Input, LaneImage, LaneKey, Moment, NodeName, Nonce, Right};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::core::Core;
@@ -54,18 +54,15 @@ pub(crate) enum Message {
     /// A lane has work and no keeper, or txs were queued for it.
     Wake { lane: LaneKey, has_queued: bool },
     /// A lane was granted and read, and perhaps its chain was asked.
-    Opened {
-        lane: LaneKey,
-        image: Box<LaneImage>,
-        taken_from: Option<NodeName>,
-        nonces: Option<ChainNonces>,
-    },
+    Opened(Box<Opened>),
     /// A lane was not granted, or could not be read.
     NotOpened { lane: LaneKey, why: NotOpened },
     /// The store has told what became of a batch whose answer was lost.
     Resolved { lane: LaneKey, outcome: Regranted },
     /// The lease was lost that gave this right.
     Lost { lane: LaneKey, right: Right },
+    /// An operator accepts what a halted lane has lost.
+    Resume { lane: LaneKey },
     /// What is known of a lane.
     Inspect {
         lane: LaneKey,
@@ -75,6 +72,19 @@ pub(crate) enum Message {
     Drain { done: oneshot::Sender<()> },
 }
 
+/// A lane that was granted and read.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    pub(crate) lane: LaneKey,
+    pub(crate) image: LaneImage,
+    /// Who held it before, when it changed hands.
+    pub(crate) taken_from: Option<NodeName>,
+    /// What its chain says, when it was reached.
+    pub(crate) nonces: Option<ChainNonces>,
+    /// Whether the store's history is the one in which the lane was written.
+    pub(crate) is_settled: bool,
+}
+
 /// Why a lane was not opened.
 #[derive(Clone, Debug)]
 pub(crate) enum NotOpened {
@@ -82,6 +92,10 @@ pub(crate) enum NotOpened {
     NotKeeper(NodeName),
     /// The store did not answer.
     Store(String),
+    /// Somebody has its rows locked at the moment.
+    Busy,
+    /// It takes no work until an operator decides.
+    Halted(String),
 }
 
 /// What the keeper knows of a lane beyond the store.
@@ -99,6 +113,8 @@ pub(crate) struct Shard {
     stored_headers: BTreeSet<B256>,
     /// How often in a row a lane's batch was not applied.
     failures: BTreeMap<LaneKey, u32>,
+    /// Until when request ids are looked up before they are committed.
+    look_up_until: Moment,
     next_epoch: u64,
     is_draining: bool,
 }
@@ -111,6 +127,7 @@ impl Shard {
             lanes: BTreeMap::new(),
             stored_headers: BTreeSet::new(),
             failures: BTreeMap::new(),
+            look_up_until: Moment(0),
             next_epoch: 1,
             is_draining: false,
         }

@@ -1,21 +1,25 @@
 //! One turn: stage what came, sign, commit once for all lanes, and make it memory.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
-use domain::{Input, LaneKey, RequestId, Right, TxId};
+use domain::{B256, ChainId, Header, Input, Lane, LaneKey, RequestId, Right, TxId};
 use metrics::{counter, histogram};
 use tokio::sync::oneshot;
 
-use super::cells::{Cell, LostBatch, refuse};
-use super::{Message, STORED_HEADERS_MAX, Shard};
+use super::cells::{Cell, LostBatch, refuse, released};
+use super::{Message, NotOpened, Opened, STORED_HEADERS_MAX, Shard};
 use crate::gate::{PendingCreate, Routed, Staged, sign_locally};
 use crate::node::{Accepted, Refusal};
-use crate::ownership;
+use crate::ownership::{self, Remembered};
 use crate::ports::{CommitOutcome, Conflict, LaneBatch};
 
 /// How often a request is stepped again after conflicts before its caller is told.
 const CONFLICT_TRIES_MAX: u32 = 3;
+
+/// For how long request ids are looked up before the commit, after a repeat was seen.
+const LOOK_UP_AFTER_REPEAT: Duration = Duration::from_secs(10);
 
 /// What came for a lane in this turn.
 #[derive(Default)]
@@ -29,7 +33,6 @@ struct Committing {
     staged: Staged,
     records: Vec<Accepted>,
     changed: Vec<TxId>,
-    headers: Vec<domain::B256>,
     has_events: bool,
 }
 
@@ -74,6 +77,7 @@ impl Shard {
             }
         }
         self.run_lanes(work).await;
+        self.stop_waiting();
         self.release(idle).await;
     }
 
@@ -114,30 +118,14 @@ impl Shard {
                     }
                 }
             }
-            Message::Wake { lane, has_queued } => match self.lanes.get(&lane) {
-                Some(Cell::Ready { .. }) if has_queued => {
+            Message::Wake { lane, has_queued } => {
+                if self.wake(lane) && has_queued {
                     work.entry(lane).or_default().inputs.push(Input::Wake);
                 }
-                Some(_) => {}
-                None if self.is_draining => {}
-                None => self.open(lane, Vec::new()),
-            },
-            Message::Opened { lane, image, .. } if self.is_draining => {
-                self.give_back(lane, image.right);
             }
-            Message::Opened {
-                lane,
-                image,
-                taken_from,
-                nonces,
-            } => {
-                let waiting = self.opened(lane, *image, taken_from);
-                let first = self.first_inputs(lane, nonces);
-                let entry = work.entry(lane).or_default();
-                entry.inputs.extend(first);
-                entry.creates.extend(waiting);
-            }
-            Message::NotOpened { lane, why } => self.not_opened(lane, &why),
+            Message::Opened(opened) => self.take_opened(*opened, work),
+            Message::NotOpened { lane, why } => self.not_opened(lane, why),
+            Message::Resume { lane } => self.resume(lane),
             Message::Resolved { lane, outcome } => self.resolved(lane, outcome),
             Message::Lost { lane, right } => {
                 if self.lost(lane, right)
@@ -152,6 +140,23 @@ impl Shard {
                 answer.send(self.inspect(lane)).ok(); // whoever asked may have gone
             }
             Message::Drain { done } => drains.push(done),
+        }
+    }
+
+    /// Takes a lane into memory that was granted and read, with all that waited for it.
+    fn take_opened(&mut self, opened: Opened, work: &mut BTreeMap<LaneKey, Work>) {
+        let (lane, right, nonces) = (opened.lane, opened.image.right, opened.nonces);
+        if self.is_draining {
+            self.give_back(lane, right);
+        } else if !self.core.leases.holds_right(lane, right) {
+            // Lost while it was read: a lane without a lease would never send.
+            self.not_opened(lane, NotOpened::Busy);
+        } else {
+            let waiting = self.opened(opened);
+            let first = self.first_inputs(lane, nonces);
+            let entry = work.entry(lane).or_default();
+            entry.inputs.extend(first);
+            entry.creates.extend(waiting);
         }
     }
 
@@ -179,8 +184,7 @@ impl Shard {
                     epoch,
                     idle_since,
                 }) => {
-                    let batch = self.core.ports.clock.batch_id();
-                    let mut draft = Staged::new(*lane, epoch, idle_since, batch);
+                    let mut draft = Staged::new(*lane, epoch, idle_since);
                     inputs.into_iter().for_each(|input| draft.step(input, now));
                     creates
                         .into_iter()
@@ -203,7 +207,19 @@ impl Shard {
     }
 
     /// One look-up for all requests of the turn, before any nonce is dealt.
+    ///
+    /// As long as no repeat was seen for a while it is left out: the store itself refuses a second tx for
+    /// a key, and the turn that meets one is stepped again with a look-up. So what is new costs one round
+    /// trip, and repeats cost a conflict once in a while instead of every time.
     async fn answer_known(&mut self, work: &mut BTreeMap<LaneKey, Work>) {
+        let now = self.core.ports.clock.moment();
+        let creates = || work.values().flat_map(|work| &work.creates);
+        let looks = now < self.look_up_until
+            || creates().any(|create| create.is_repeat || create.maybe_stored);
+        if !looks {
+            self.send_doubles_around(work);
+            return;
+        }
         let mut keys = Vec::new();
         for (lane, Work { creates, .. }) in &mut *work {
             let Some(Cell::Ready { lane: draft, .. }) = self.lanes.get(lane) else {
@@ -234,28 +250,40 @@ impl Shard {
             if !matches!(self.lanes.get(lane), Some(Cell::Ready { .. })) {
                 continue;
             }
-            let mut firsts: BTreeMap<RequestId, ()> = BTreeMap::new();
             for create in std::mem::take(creates) {
-                if let Some(tx) = found.next().flatten() {
-                    create.answer.send(Routed::Known(Box::new(tx))).ok(); // may have gone
-                } else if firsts
-                    .insert(create.request.request_id.clone(), ())
-                    .is_none()
-                {
+                match found.next().flatten() {
+                    Some(tx) => {
+                        self.look_up_until = now.plus(LOOK_UP_AFTER_REPEAT);
+                        create.answer.send(Routed::Known(Box::new(tx))).ok(); // may have gone
+                    }
+                    None => creates.push(create),
+                }
+            }
+        }
+        self.send_doubles_around(work);
+    }
+
+    /// The same request twice in one turn: the second finds the first next time.
+    fn send_doubles_around(&mut self, work: &mut BTreeMap<LaneKey, Work>) {
+        for (lane, Work { creates, .. }) in work {
+            let mut firsts: BTreeSet<RequestId> = BTreeSet::new();
+            for mut create in std::mem::take(creates) {
+                if firsts.insert(create.request.request_id.clone()) {
                     creates.push(create);
                 } else {
-                    // The same request twice in one turn: the second finds the first next time.
+                    create.is_repeat = true;
                     self.route_again(*lane, create);
                 }
             }
         }
     }
 
-    async fn commit(&mut self, staged: Vec<Staged>, now: domain::Time) {
+    async fn commit(&mut self, mut staged: Vec<Staged>, now: domain::Time) {
+        let without_headers = self.put_headers(&mut staged).await;
         let mut batches: Vec<LaneBatch> = Vec::with_capacity(staged.len());
         let mut committing = Vec::with_capacity(staged.len());
         for mut lane in staged {
-            let Some(batch) = lane.batch(&self.core.config.name, now, &self.stored_headers) else {
+            let Some(batch) = lane.batch(&self.core.config.name, now) else {
                 self.apply(lane, now);
                 continue;
             };
@@ -263,17 +291,12 @@ impl Shard {
             committing.push(Committing {
                 records: lane.records(&batch),
                 changed: rows.map(|tx| tx.id).collect(),
-                headers: batch
-                    .writes
-                    .headers
-                    .iter()
-                    .map(|header| header.hash)
-                    .collect(),
                 has_events: !batch.writes.events.is_empty(),
                 staged: lane,
             });
             batches.push(batch);
         }
+        let (batches, committing) = self.hold_back(batches, committing, &without_headers, now);
         if batches.is_empty() {
             return;
         }
@@ -298,6 +321,30 @@ impl Shard {
         }
     }
 
+    /// Takes the lanes out of a turn whose headers could not be stored.
+    fn hold_back(
+        &mut self,
+        batches: Vec<LaneBatch>,
+        committing: Vec<Committing>,
+        without_headers: &BTreeMap<ChainId, String>,
+        now: domain::Time,
+    ) -> (Vec<LaneBatch>, Vec<Committing>) {
+        if without_headers.is_empty() {
+            return (batches, committing);
+        }
+        let mut kept = (Vec::new(), Vec::new());
+        for (batch, lane) in batches.into_iter().zip(committing) {
+            match without_headers.get(&lane.staged.lane.key().chain_id) {
+                Some(why) => self.conclude(lane, CommitOutcome::NotApplied(why.clone()), now),
+                None => {
+                    kept.0.push(batch);
+                    kept.1.push(lane);
+                }
+            }
+        }
+        kept
+    }
+
     /// What the store said of one lane's batch decides what becomes of the draft.
     fn conclude(&mut self, done: Committing, outcome: CommitOutcome, now: domain::Time) {
         let key = done.staged.lane.key();
@@ -308,23 +355,23 @@ impl Shard {
                     mut staged,
                     records,
                     changed,
-                    headers,
                     has_events,
                 } = done;
+                staged.lane.count_batch();
                 for (create, record) in staged.creates.drain(..).zip(records) {
                     create.answer.send(Routed::Accepted(Box::new(record))).ok(); // may have gone
                 }
                 self.failures.remove(&key);
-                self.remember_headers(headers);
                 self.core.waiters.ring(changed.into_iter());
                 if has_events {
-                    self.core.ring_events();
+                    self.core.feed.wrote(staged.lane.right().lane);
                 }
                 self.apply(staged, now);
             }
             CommitOutcome::Fenced => {
                 tracing::warn!(lane = %key, %token, "fenced: another node keeps this lane now");
                 counter!("lanekeeper_lease_fenced_total", "op" => "gate").increment(1);
+                self.remember(&done.staged.lane);
                 self.forget(key);
                 done.staged
                     .creates
@@ -332,12 +379,27 @@ impl Shard {
                     .for_each(|create| self.route_again(key, create));
             }
             CommitOutcome::Conflict(conflict) => {
-                tracing::warn!(lane = %key, ?conflict, "a batch was refused; the lane is read again");
+                if matches!(conflict, Conflict::RequestId(_)) {
+                    // Expected now and then: this is how a repeat is found when nobody looked.
+                    tracing::debug!(lane = %key, ?conflict, "a repeat; the lane is read again");
+                    let now = self.core.ports.clock.moment();
+                    self.look_up_until = now.plus(LOOK_UP_AFTER_REPEAT);
+                } else {
+                    tracing::warn!(lane = %key, ?conflict, "a batch was refused; the lane is read again");
+                }
+                self.remember(&done.staged.lane);
                 self.reread(key, done.staged.creates, &conflict);
+            }
+            CommitOutcome::Locked => {
+                // Whoever waits for the row waits apart from this turn's other lanes.
+                tracing::warn!(lane = %key, "somebody holds a row of this lane; waiting for it");
+                counter!("lanekeeper_lease_locked_total").increment(1);
+                self.resolve(done);
             }
             CommitOutcome::NotApplied(why) => {
                 tracing::warn!(lane = %key, %why, "the store took nothing; the lane is read again");
                 let refusal = Refusal::StoreUnavailable(why);
+                self.remember(&done.staged.lane);
                 done.staged
                     .creates
                     .into_iter()
@@ -379,6 +441,7 @@ impl Shard {
                 Conflict::Nonce(_) | Conflict::Rows(_) => true,
             };
             create.tries += u32::from(is_guilty);
+            create.is_repeat |= is_guilty;
             if create.tries > CONFLICT_TRIES_MAX {
                 let why = "the batch conflicts again and again";
                 refuse(create, Refusal::StoreUnavailable(why.into()));
@@ -390,23 +453,24 @@ impl Shard {
     }
 
     /// Throws the draft away and opens the lane again, waiting longer each time in a row.
-    fn open_again(&mut self, key: LaneKey, waiting: Vec<PendingCreate>) {
+    pub(super) fn open_again(&mut self, key: LaneKey, waiting: Vec<PendingCreate>) {
         self.forget(key);
         *self.failures.entry(key).or_default() += 1;
         self.open(key, waiting);
     }
 
+    /// Keeps what a lane knew whose draft is thrown away: a store that has lost commits is told by it.
+    fn remember(&self, lane: &Lane) {
+        self.core.remember(lane.key(), Remembered::of(lane));
+    }
+
     fn resolve(&mut self, done: Committing) {
-        let Staged {
-            lane,
-            batch,
-            creates,
-            ..
-        } = done.staged;
+        let Staged { lane, creates, .. } = done.staged;
         let (key, right) = (lane.key(), lane.right());
+        self.remember(&lane);
         self.forget(key);
         let lost = LostBatch {
-            batch,
+            batch_seq_before: lane.batch_seq(),
             creates,
             records: done.records,
         };
@@ -415,6 +479,7 @@ impl Shard {
             Cell::Resolving {
                 lost,
                 waiting: Vec::new(),
+                since: self.core.ports.clock.moment(),
             },
         );
         let core = Arc::clone(&self.core);
@@ -423,11 +488,32 @@ impl Shard {
         });
     }
 
-    fn remember_headers(&mut self, headers: Vec<domain::B256>) {
+    /// Stores the headers that this turn's writes name, and gives the chains where that failed: nothing
+    /// may be written that names a header which is not there.
+    async fn put_headers(&mut self, staged: &mut [Staged]) -> BTreeMap<ChainId, String> {
+        let mut named: BTreeMap<ChainId, BTreeMap<B256, Header>> = BTreeMap::new();
+        for lane in staged {
+            let headers = lane.take_headers(&self.stored_headers).into_iter();
+            let of_chain = named.entry(lane.lane.key().chain_id).or_default();
+            of_chain.extend(headers.map(|header| (header.hash, header)));
+        }
+        let mut failed = BTreeMap::new();
+        for (chain, headers) in named.into_iter().filter(|(_, headers)| !headers.is_empty()) {
+            let headers: Vec<Header> = headers.into_values().collect();
+            match self.core.ports.store.put_headers(chain, &headers).await {
+                Ok(()) => self.remember_headers(&headers),
+                Err(error) => drop(failed.insert(chain, error.to_string())),
+            }
+        }
+        failed
+    }
+
+    fn remember_headers(&mut self, headers: &[Header]) {
         if self.stored_headers.len() > STORED_HEADERS_MAX {
             self.stored_headers.clear();
         }
-        self.stored_headers.extend(headers);
+        self.stored_headers
+            .extend(headers.iter().map(|header| header.hash));
     }
 
     /// Gives every lane back. Nothing is under way: a turn ends with its commit.
@@ -442,7 +528,7 @@ impl Shard {
         self.core.leases.forget(key);
         let core = Arc::clone(&self.core);
         self.core.tasks.spawn("give back", async move {
-            core.ports.store.release(&core.ask, &[right]).await.ok(); // it runs out by itself
+            core.ports.store.release(&core.ask(), &[right]).await.ok(); // it runs out by itself
         });
     }
 
@@ -456,21 +542,25 @@ impl Shard {
                     self.forget(key);
                 }
                 Some(Cell::Opening { waiting }) => {
-                    waiting
-                        .into_iter()
-                        .for_each(|create| refuse(create, Refusal::Draining));
+                    waiting.into_iter().for_each(released);
                 }
-                Some(Cell::Resolving { lost, waiting }) => {
+                Some(Cell::Resolving { lost, waiting, .. }) => {
                     let creates = lost.creates.into_iter().chain(waiting);
                     creates.for_each(|create| refuse(create, Refusal::OutcomeUnknown));
                 }
-                None => {}
+                Some(Cell::Halted { .. }) | None => {}
             }
         }
         if rights.is_empty() {
             return;
         }
-        if let Err(error) = self.core.ports.store.release(&self.core.ask, &rights).await {
+        if let Err(error) = self
+            .core
+            .ports
+            .store
+            .release(&self.core.ask(), &rights)
+            .await
+        {
             // They run out by themselves.
             tracing::warn!(%error, lanes = rights.len(), "lanes could not be given back");
         }

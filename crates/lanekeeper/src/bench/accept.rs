@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
+use store::sqlite::SqliteStore;
 
 use super::AcceptArgs;
 use super::limits::store_rate;
@@ -17,62 +18,55 @@ use crate::client::{Client, NodeArgs, view};
 use crate::failure::Failure;
 
 /// Before anything is counted, lanes are taken and caches fill. Never longer than the run.
-const WARM_UP_MAX: Duration = Duration::from_secs(2);
+pub(super) const WARM_UP_MAX: Duration = Duration::from_secs(2);
 /// How long the limits are measured. Never longer than the run.
-const LIMIT_DURATION_MAX: Duration = Duration::from_secs(5);
+pub(super) const LIMIT_DURATION_MAX: Duration = Duration::from_secs(5);
 const PROGRESS_TICK: Duration = Duration::from_millis(200);
 /// Pages of 1000 txs that are counted at most.
 const PAGES_MAX: usize = 100_000;
 
 pub(crate) async fn run(args: &AcceptArgs) -> Result<(), Failure> {
-    check_depth(&args.mempool_depth)?;
     let mut report = Report::new(args);
-    let with_attempts = args.mempool_depth != "auto";
-    report.store_rows_per_second = store_limit(args, with_attempts).await?;
+    report.store_rows_per_second = store_limit(args).await?;
     for clients in &args.clients {
         let http = http_limit(args, *clients).await?;
         report.rows.push(measure(args, *clients, http).await?);
     }
     report.print();
-    if let Some(path) = &args.json {
-        let text = format!("{:#}\n", report.to_json());
-        std::fs::write(path, text)
-            .map_err(|e| Failure::refused(&format!("{} cannot be written", path.display()), &e))?;
-    }
+    args.write_json(&report.to_json())?;
     match report
         .rows
         .iter()
         .find(|row| row.rows_stored != row.measured.accepted_in_all)
     {
         None => Ok(()),
-        Some(row) => Err(Failure::Refused(format!(
-            "{} requests were accepted but {} are stored",
-            row.measured.accepted_in_all, row.rows_stored
-        ))),
+        Some(row) => Err(not_all_stored(
+            row.measured.accepted_in_all,
+            row.rows_stored,
+        )),
     }
 }
 
-fn check_depth(depth: &str) -> Result<(), Failure> {
-    if depth == "auto" || depth.parse::<u64>().is_ok_and(|n| n > 0) {
-        return Ok(());
-    }
-    Err(Failure::Usage(format!(
-        "--mempool-depth {depth:?} must be \"auto\" or a number, 1 or more"
-    )))
+pub(super) fn not_all_stored(accepted: u64, stored: u64) -> Failure {
+    Failure::Refused(format!(
+        "{accepted} requests were accepted but {stored} are stored"
+    ))
 }
 
-async fn store_limit(args: &AcceptArgs, with_attempts: bool) -> Result<f64, Failure> {
+async fn store_limit(args: &AcceptArgs) -> Result<f64, Failure> {
     let bar = spinner("the bare store");
     let duration = args.duration.min(LIMIT_DURATION_MAX);
-    let rate = store_rate(args.lanes, with_attempts, duration).await;
+    let store =
+        SqliteStore::temporary().map_err(|e| Failure::refused("the store cannot be opened", &e))?;
+    let rate = store_rate(Arc::new(store), args.lanes, args.rows(), duration).await;
     bar.finish_and_clear();
     rate
 }
 
-async fn http_limit(args: &AcceptArgs, clients: u16) -> Result<f64, Failure> {
+pub(super) async fn http_limit(args: &AcceptArgs, clients: u16) -> Result<f64, Failure> {
     let server = Server::http_limit().await?;
     let load = Load {
-        address: server.address,
+        addresses: [server.address].into(),
         signers: Arc::from(["0x00000000000000000000000000000000000a11ce".to_owned()]),
         clients,
         warm_up: args.duration.min(WARM_UP_MAX),
@@ -88,7 +82,7 @@ async fn measure(args: &AcceptArgs, clients: u16, http_per_second: f64) -> Resul
     // A fresh server per run, so that none works off the backlog of another.
     let server = match &args.url {
         Some(_) => None,
-        None => Some(Server::dev(args.lanes, &args.mempool_depth).await?),
+        None => Some(Server::dev(args.lanes, args.depth()).await?),
     };
     let url = match (&args.url, &server) {
         (Some(url), _) => url.clone(),
@@ -111,7 +105,7 @@ async fn measure(args: &AcceptArgs, clients: u16, http_per_second: f64) -> Resul
         json: true,
     })?;
     let load = Load {
-        address,
+        addresses: [address].into(),
         signers: signers.into_iter().take(lanes).collect(),
         clients,
         warm_up: args.duration.min(WARM_UP_MAX),
@@ -174,7 +168,7 @@ async fn count_rows(client: &Client) -> Result<u64, Failure> {
 }
 
 /// Runs a load under a progress bar.
-async fn with_bar(what: &str, load: &Load) -> Result<Measured, Failure> {
+pub(super) async fn with_bar(what: &str, load: &Load) -> Result<Measured, Failure> {
     let whole = load.warm_up + load.duration;
     let bar = ProgressBar::new(u64::try_from(whole.as_millis()).unwrap_or(u64::MAX));
     let style = ProgressStyle::with_template("{prefix:<28} {bar:32} {msg}");
@@ -203,7 +197,7 @@ async fn tick(bar: &ProgressBar, progress: &AtomicU64) {
     }
 }
 
-fn spinner(what: &str) -> ProgressBar {
+pub(super) fn spinner(what: &str) -> ProgressBar {
     let bar = ProgressBar::new_spinner().with_message(what.to_owned());
     bar.enable_steady_tick(PROGRESS_TICK);
     bar

@@ -23,7 +23,8 @@ const LATENCY_US_MAX: u64 = 60_000_000;
 /// What to send where.
 #[derive(Clone)]
 pub(crate) struct Load {
-    pub(crate) address: SocketAddr,
+    /// The nodes; each client keeps to one of them.
+    pub(crate) addresses: Arc<[SocketAddr]>,
     /// The accounts that send, in turn.
     pub(crate) signers: Arc<[String]>,
     pub(crate) clients: u16,
@@ -77,8 +78,10 @@ impl Measured {
 pub(crate) async fn run(load: &Load) -> Result<Measured, Failure> {
     let mut clients = JoinSet::new();
     for number in 0..load.clients {
-        let connection = connect(load.address).await?;
-        clients.spawn(client(load.clone(), usize::from(number), connection));
+        let number = usize::from(number);
+        let address = load.addresses[number % load.addresses.len()];
+        let connection = connect(address).await?;
+        clients.spawn(client(load.clone(), number, address, connection));
     }
     let mut all = Measured::new(load.duration);
     while let Some(ended) = clients.join_next().await {
@@ -103,6 +106,7 @@ async fn connect(address: SocketAddr) -> Result<SendRequest<Full<Bytes>>, Failur
 async fn client(
     load: Load,
     number: usize,
+    address: SocketAddr,
     mut connection: SendRequest<Full<Bytes>>,
 ) -> Result<Measured, Failure> {
     let mut measured = Measured::new(load.duration);
@@ -111,8 +115,9 @@ async fn client(
     let mut turn = number;
     loop {
         let signer = &load.signers[turn % load.signers.len()];
-        turn += 1;
-        let request = request(load.address, signer);
+        // All clients together go round all lanes.
+        turn += usize::from(load.clients);
+        let request = request(address, signer);
         let started = Instant::now();
         if started >= end {
             return Ok(measured);

@@ -36,6 +36,15 @@ pub(crate) struct Report {
 }
 
 impl Gate {
+    /// What several nodes counted together.
+    pub(crate) fn plus(self, other: Self) -> Self {
+        Self {
+            txs: self.txs + other.txs,
+            commits: self.commits + other.commits,
+            reads: self.reads + other.reads,
+        }
+    }
+
     /// Reads the counters from a page of metrics.
     pub(crate) fn read(page: &str) -> Self {
         let counter = |name: &str, label: &str| {
@@ -83,7 +92,7 @@ impl Report {
     pub(crate) fn new(args: &AcceptArgs) -> Self {
         Self {
             lanes: args.lanes,
-            mempool_depth: args.mempool_depth.clone(),
+            mempool_depth: args.depth().to_owned(),
             seconds: args.duration.as_secs_f64(),
             store_rows_per_second: 0.0,
             rows: Vec::new(),
@@ -176,7 +185,7 @@ impl Report {
     }
 }
 
-fn percent(part: f64, whole: f64) -> String {
+pub(super) fn percent(part: f64, whole: f64) -> String {
     if whole > 0.0 {
         format!("{:.0}%", 100.0 * part / whole)
     } else {

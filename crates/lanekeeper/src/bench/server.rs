@@ -1,16 +1,12 @@
 //! The servers under load: child processes in folders of their own, gone when the run is over.
 
 use std::net::SocketAddr;
-use std::process::Stdio;
-use std::time::Duration;
 
 use serde_json::Value;
-use tokio::io::{AsyncBufReadExt as _, BufReader};
-use tokio::process::{Child, Command};
+use tokio::process::Command;
 
 use crate::failure::Failure;
-
-const START_TIMEOUT: Duration = Duration::from_secs(60);
+use crate::fleet::{Child, this_program};
 
 /// A server in a child process, killed when this is dropped.
 pub(crate) struct Server {
@@ -28,7 +24,8 @@ impl Server {
         let folder = tempfile::tempdir().map_err(|e| Failure::refused("a temporary folder", &e))?;
         let mut command = this_program()?;
         command
-            .args(["dev", "--json", "--port", "0", "--chain-port", "0"])
+            .args(["dev", "--json", "--while-stdin"])
+            .args(["--port", "0", "--chain-port", "0"])
             .args(["--accounts", &lanes.max(10).to_string()])
             .arg("--dir")
             .arg(folder.path())
@@ -47,35 +44,14 @@ impl Server {
         mut command: Command,
         folder: Option<tempfile::TempDir>,
     ) -> Result<Self, Failure> {
-        if std::env::var_os("RUST_LOG").is_none() {
-            command.env("RUST_LOG", "error");
-        }
-        command
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .kill_on_drop(true);
-        let mut child = command
-            .spawn()
-            .map_err(|e| Failure::refused("no child process", &e))?;
-        let stdout = child.stdout.take().expect("stdout was piped above");
-        let mut lines = BufReader::new(stdout).lines();
-        let line = tokio::time::timeout(START_TIMEOUT, lines.next_line()).await;
-        let line = match line {
-            Ok(Ok(Some(line))) => line,
-            Ok(Ok(None) | Err(_)) | Err(_) => {
-                return Err(Failure::Refused(
-                    "the server under test did not start".into(),
-                ));
-            }
-        };
-        let ready: Value = serde_json::from_str(&line)
-            .map_err(|e| Failure::refused("the server's first line", &e))?;
+        be_quiet(&mut command);
+        let (child, ready) = Child::start(command, "the server under test", None).await?;
         let address = ready
             .get("api")
             .and_then(Value::as_str)
             .and_then(address_of);
         let address = address.ok_or_else(|| {
-            Failure::Refused(format!("the server's first line has no address: {line}"))
+            Failure::Refused(format!("the server's first line has no address: {ready}"))
         })?;
         Ok(Self {
             address,
@@ -96,9 +72,11 @@ impl Server {
     }
 }
 
-fn this_program() -> Result<Command, Failure> {
-    let path = std::env::current_exe().map_err(|e| Failure::refused("this program", &e))?;
-    Ok(Command::new(path))
+/// Logs only what went wrong, unless somebody wants more.
+pub(crate) fn be_quiet(command: &mut Command) {
+    if std::env::var_os("RUST_LOG").is_none() {
+        command.env("RUST_LOG", "error");
+    }
 }
 
 /// The socket behind `http://127.0.0.1:8645`.

@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 pub(crate) use sse::{Feed, Message};
-pub(crate) use views::{EventView, LaneView, TxView};
+pub(crate) use views::{EventView, LaneView, MemberView, TxView};
 
 use crate::failure::{Failure, root_cause};
 use crate::output::safe;

@@ -78,6 +78,19 @@ pub(crate) struct KeeperView {
     pub(crate) expires_at: String,
 }
 
+/// A node of the cluster.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct MemberView {
+    pub(crate) node: String,
+    pub(crate) advertise: Option<String>,
+    pub(crate) started_at: String,
+    pub(crate) seen_at: String,
+    pub(crate) draining: bool,
+    #[serde(default)]
+    pub(crate) this_node: bool,
+}
+
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct ChainNonceView {
     pub(crate) latest: u64,

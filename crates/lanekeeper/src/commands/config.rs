@@ -6,7 +6,7 @@ use super::{load, print_json};
 use crate::cli::{ConfigCommand, ConfigLookArgs};
 use crate::config::{Config, Sources, environment, read_file};
 use crate::failure::Failure;
-use crate::open::signer_problems;
+use crate::open::secret_problems;
 use crate::output::{Columns, Tone, paint, say};
 
 pub(crate) fn run(command: &ConfigCommand) -> Result<(), Failure> {
@@ -32,7 +32,7 @@ fn check(args: &ConfigLookArgs) -> Result<(), Failure> {
     };
     let (problems, warnings) = match &result {
         Ok(config) => {
-            let (wrong, missing) = signer_problems(config);
+            let (wrong, missing) = secret_problems(config);
             (
                 wrong,
                 told(&config.warnings).into_iter().chain(missing).collect(),

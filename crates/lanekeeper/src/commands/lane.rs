@@ -1,7 +1,7 @@
-//! `lane list` and `lane show`.
+//! `lane list`, `lane show` and `lane resume`.
 
 use clap::{Args, Subcommand};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::print_json;
 use crate::client::{Client, LaneView, NodeArgs, view};
@@ -23,11 +23,25 @@ pub(crate) enum LaneCommand {
     #[command(
         after_help = "Example:\n  lanekeeper lane show 0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266"
     )]
-    Show(ShowArgs),
+    Show {
+        #[command(flatten)]
+        lane: LaneArgs,
+    },
+    /// Let a halted lane go on although its store has lost commits
+    #[command(after_help = "\
+Example:
+  lanekeeper lane show 0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266        (says what is missing)
+  lanekeeper lane resume 0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266 \\
+    --accept-loss --reason 'INC-7: payouts 31 to 33 were repeated by hand'
+
+A lane halts when a standby was promoted and the lane's last commits are not in it. It then goes on
+from what the store and the chain say: what was accepted and lost is not sent.")]
+    Resume(ResumeArgs),
 }
 
+/// Which lane.
 #[derive(Debug, Args)]
-pub(crate) struct ShowArgs {
+pub(crate) struct LaneArgs {
     /// The account
     #[arg(value_name = "ADDRESS")]
     signer: alloy_primitives::Address,
@@ -38,10 +52,23 @@ pub(crate) struct ShowArgs {
     node: NodeArgs,
 }
 
+#[derive(Debug, Args)]
+pub(crate) struct ResumeArgs {
+    #[command(flatten)]
+    lane: LaneArgs,
+    /// Accept that what is missing stays missing
+    #[arg(long, required = true)]
+    accept_loss: bool,
+    /// Why; it is logged together with the name of your key
+    #[arg(long, value_name = "TEXT")]
+    reason: String,
+}
+
 pub(crate) async fn run(command: &LaneCommand) -> Result<(), Failure> {
     match command {
         LaneCommand::List { node } => list(node).await,
-        LaneCommand::Show(args) => show(args).await,
+        LaneCommand::Show { lane } => show(lane).await,
+        LaneCommand::Resume(args) => resume(args).await,
     }
 }
 
@@ -56,15 +83,14 @@ async fn list(node: &NodeArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-async fn show(args: &ShowArgs) -> Result<(), Failure> {
+/// All lanes of a node.
+pub(crate) async fn views(client: &Client) -> Result<Vec<LaneView>, Failure> {
+    all(client).await?.iter().map(view).collect()
+}
+
+async fn show(args: &LaneArgs) -> Result<(), Failure> {
     let client = Client::new(&args.node)?;
-    let chain = match args.chain {
-        Some(chain) => chain,
-        None => only_chain(&client, args).await?,
-    };
-    let lane = client
-        .get(&format!("/api/v1/lanes/{chain}/{}", args.signer), &[])
-        .await?;
+    let lane = client.get(&path(&client, args).await?, &[]).await?;
     if args.node.json {
         print_json(&lane);
     } else {
@@ -73,13 +99,31 @@ async fn show(args: &ShowArgs) -> Result<(), Failure> {
     Ok(())
 }
 
+async fn resume(args: &ResumeArgs) -> Result<(), Failure> {
+    let client = Client::new(&args.lane.node)?;
+    let path = format!("{}/resume", path(&client, &args.lane).await?);
+    let body = json!({ "reason": args.reason, "acceptLoss": args.accept_loss });
+    let answer = client.post(&path, &body).await?;
+    if args.lane.node.json {
+        print_json(&answer);
+    } else {
+        say!("{}", lane_details(&view(&answer)?));
+    }
+    Ok(())
+}
+
+/// Where a lane is.
+async fn path(client: &Client, args: &LaneArgs) -> Result<String, Failure> {
+    let chain = match args.chain {
+        Some(chain) => chain,
+        None => only_chain(client, args).await?,
+    };
+    Ok(format!("/api/v1/lanes/{chain}/{}", args.signer))
+}
+
 /// The chain on which the account is used, when it is only one.
-async fn only_chain(client: &Client, args: &ShowArgs) -> Result<u64, Failure> {
-    let lanes: Vec<LaneView> = all(client)
-        .await?
-        .iter()
-        .map(view)
-        .collect::<Result<_, _>>()?;
+async fn only_chain(client: &Client, args: &LaneArgs) -> Result<u64, Failure> {
+    let lanes = views(client).await?;
     let signer = args.signer.to_string();
     let mut chains = lanes
         .iter()

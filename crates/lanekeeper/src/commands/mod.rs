@@ -4,13 +4,16 @@ pub(crate) mod config;
 pub(crate) mod dev;
 pub(crate) mod devchain;
 pub(crate) mod events;
+pub(crate) mod key;
 pub(crate) mod lane;
 pub(crate) mod migrate;
+pub(crate) mod node;
 pub(crate) mod serve;
 pub(crate) mod tx;
 
 use crate::config::{Config, Problem, Sources, environment, read_file};
 use crate::failure::Failure;
+use crate::fleet;
 use crate::output::say;
 
 /// Prints JSON for programs: one value per line.
@@ -33,6 +36,21 @@ fn load(path: &std::path::Path) -> Result<Config, Failure> {
         tracing::warn!("{warning}");
     }
     Ok(config)
+}
+
+/// Reads a configuration that this program made for a child process, as that process will.
+pub(crate) fn read_generated(path: &std::path::Path) -> Result<Config, Failure> {
+    let read = || {
+        let file = Some(read_file(path)?);
+        let mut env = environment();
+        env.retain(|key, _| !fleet::OWN_KEYS.contains(&key.as_str()));
+        Config::read(Sources {
+            file,
+            env,
+            ..Sources::default()
+        })
+    };
+    read().map_err(|problems: Vec<_>| wrong_config(&problems))
 }
 
 fn wrong_config(problems: &[Problem]) -> Failure {

@@ -23,7 +23,7 @@ pub(crate) use problem::Problem;
 pub(crate) use raw::RawFile;
 pub(crate) use reader::{Origin, Shown, Sources};
 pub(crate) use values::{parse_duration, show_duration};
-pub(crate) use words::StoreUrl;
+pub(crate) use words::{AuthMode, PostgresUrl, StoreUrl};
 
 use reader::Reader;
 
@@ -43,8 +43,11 @@ pub(crate) struct Config {
     pub(crate) confirmations: sections::Confirmations,
     pub(crate) routing: sections::Routing,
     pub(crate) auth: sections::Auth,
+    pub(crate) auth_keys: Vec<sections::AuthKey>,
     /// Every key with its value and origin, in the order of [`sections`].
     pub(crate) shown: Vec<Shown>,
+    /// The same origins by path: a file may have thousands of keys.
+    origins: BTreeMap<String, Origin>,
     /// What works but should not stay so.
     pub(crate) warnings: Vec<Problem>,
 }
@@ -56,8 +59,8 @@ impl Config {
         let node = reader.one();
         let http = reader.one();
         let store = reader.one();
-        let chains = reader.many("add a [[chain]] with id and rpc");
-        let signers = reader.many("add a [[signer]] with kind = \"key\" and keyFile");
+        let chains = reader.some("add a [[chain]] with id and rpc");
+        let signers = reader.some("add a [[signer]] with kind = \"key\" and keyFile");
         let lease = reader.one();
         let nonce = reader.one();
         let lane = reader.one();
@@ -66,6 +69,7 @@ impl Config {
         let confirmations = reader.one();
         let routing = reader.one();
         let auth = reader.one();
+        let auth_keys = reader.many();
         let (shown, mut problems) = reader.finish();
 
         let read = || {
@@ -83,6 +87,11 @@ impl Config {
                 confirmations: confirmations?,
                 routing: routing?,
                 auth: auth?,
+                auth_keys: auth_keys?,
+                origins: shown
+                    .iter()
+                    .map(|line| (line.path.clone(), line.origin.clone()))
+                    .collect(),
                 shown,
                 warnings: Vec::new(),
             })
@@ -103,8 +112,7 @@ impl Config {
 
     /// Where a key's value came from.
     pub(crate) fn origin(&self, path: &str) -> Origin {
-        let line = self.shown.iter().find(|line| line.path == path);
-        line.map_or(Origin::Default, |line| line.origin.clone())
+        self.origins.get(path).cloned().unwrap_or(Origin::Default)
     }
 }
 

@@ -1,6 +1,7 @@
 //! From the configuration to what a node must be told.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use domain::window::Window;
@@ -21,17 +22,27 @@ const POLL_MIN: Duration = Duration::from_millis(100);
 const POLL_MAX: Duration = Duration::from_secs(4);
 
 impl Config {
-    /// What a node must be told.
-    pub(crate) fn node_config(&self) -> NodeConfig {
+    /// What a node that listens at this address must be told.
+    pub(crate) fn node_config(&self, address: SocketAddr) -> NodeConfig {
         NodeConfig {
             name: NodeName(self.node.name.clone()),
-            advertise: self.node.advertise.as_ref().map(|url| url.0.clone()),
+            advertise: self.advertise(address),
             lease: self.lease_terms(),
             shards: as_usize(self.worker.count),
             inbox: as_usize(self.worker.queue_capacity),
             waiters: as_usize(self.http.max_waiters),
             chains: self.chain_rules(),
             non_keeper: self.routing.non_keeper,
+            on_history_change: self.store.on_timeline_change,
+        }
+    }
+
+    /// Where other nodes reach it. Nobody can be told "every address".
+    fn advertise(&self, address: SocketAddr) -> Option<String> {
+        match &self.node.advertise {
+            Some(url) => Some(url.0.clone()),
+            None if address.ip().is_unspecified() => None,
+            None => Some(format!("http://{address}")),
         }
     }
 

@@ -74,7 +74,8 @@ impl RawFile {
 
     /// Reads TOML. What is not TOML, or stands outside any section, is a problem.
     pub(crate) fn parse(path: &Path, text: &str) -> Result<Self, Vec<Problem>> {
-        let line_of = |offset: usize| text[..offset.min(text.len())].matches('\n').count() + 1;
+        let ends: Vec<usize> = text.match_indices('\n').map(|(at, _)| at).collect();
+        let line_of = |offset: usize| ends.partition_point(|end| *end < offset) + 1;
         let table = DeTable::parse(text).map_err(|e| {
             let line = e.span().map_or(1, |span| line_of(span.start));
             vec![Problem::in_file(
@@ -94,17 +95,22 @@ impl RawFile {
             let name = name.get_ref().to_string();
             match value.get_ref() {
                 DeValue::Table(section) => {
-                    file.single
-                        .insert(name, raw_section(section, line, &line_of));
+                    let mut keys = raw_section(section, line, &line_of);
+                    // `[[auth.key]]` is a list of its own beside `[auth]`.
+                    for (key, value) in section {
+                        if let Some(entries) = raw_entries(value.get_ref(), &line_of) {
+                            keys.keys.remove(key.get_ref().as_ref());
+                            let name = format!("{name}.{}", key.get_ref());
+                            file.many.insert(name, entries);
+                        }
+                    }
+                    file.single.insert(name, keys);
                 }
                 DeValue::Array(entries)
                     if entries.iter().all(|entry| entry.get_ref().is_table()) =>
                 {
-                    let entries = entries.iter().filter_map(|entry| {
-                        let line = line_of(entry.span().start);
-                        Some(raw_section(entry.get_ref().as_table()?, line, &line_of))
-                    });
-                    file.many.insert(name, entries.collect());
+                    let entries = raw_entries(value.get_ref(), &line_of);
+                    file.many.insert(name, entries.unwrap_or_default());
                 }
                 DeValue::String(_)
                 | DeValue::Integer(_)
@@ -124,6 +130,21 @@ impl RawFile {
             Err(problems)
         }
     }
+}
+
+/// The entries of a `[[section]]`; `None` for whatever else.
+fn raw_entries(value: &DeValue<'_>, line_of: &impl Fn(usize) -> usize) -> Option<Vec<RawSection>> {
+    let DeValue::Array(entries) = value else {
+        return None;
+    };
+    let entries: Option<Vec<RawSection>> = entries
+        .iter()
+        .map(|entry| {
+            let line = line_of(entry.span().start);
+            Some(raw_section(entry.get_ref().as_table()?, line, line_of))
+        })
+        .collect();
+    entries.filter(|entries| !entries.is_empty())
 }
 
 fn raw_section(table: &DeTable<'_>, line: usize, line_of: &impl Fn(usize) -> usize) -> RawSection {

@@ -101,9 +101,23 @@ impl Reader {
         })
     }
 
-    /// Reads all `[[section]]`: those of the file, or else those that `dev` brings. Without any, the
-    /// configuration is of no use, and `when_none` says what to add.
-    pub(crate) fn many<S: Section>(&mut self, when_none: &str) -> Option<Vec<S>> {
+    /// Reads all `[[section]]`, of which there must be one: `when_none` says what to add.
+    pub(crate) fn some<S: Section>(&mut self, when_none: &str) -> Option<Vec<S>> {
+        let found = self.many::<S>();
+        let is_single = |file: &RawFile| file.single.contains_key(S::NAME);
+        if found.as_ref().is_none_or(|found| !found.is_empty()) {
+            return found;
+        }
+        // `[section]` with single brackets is told by itself.
+        if !self.sources.file.as_ref().is_some_and(is_single) {
+            let message = format!("no {} is configured: {when_none}", S::NAME);
+            self.problems.push(Problem::nowhere(message));
+        }
+        None
+    }
+
+    /// Reads all `[[section]]`: those of the file, or else those that `dev` brings.
+    pub(crate) fn many<S: Section>(&mut self) -> Option<Vec<S>> {
         self.known.entry(S::NAME).or_default();
         self.lists.insert(S::NAME);
         let entries = |file: &RawFile, origin: fn(&RawFile, usize) -> Origin| {
@@ -128,20 +142,6 @@ impl Reader {
                     .and_then(|dev| entries(dev, |_, _| Origin::Dev))
             })
             .unwrap_or_default();
-
-        if found.is_empty() {
-            // `[section]` with single brackets is told by itself.
-            if self
-                .sources
-                .file
-                .as_ref()
-                .is_none_or(|file| !file.single.contains_key(S::NAME))
-            {
-                let message = format!("no {} is configured: {when_none}", S::NAME);
-                self.problems.push(Problem::nowhere(message));
-            }
-            return None;
-        }
         // Every entry is read before any failure counts, so that all problems are found.
         let read: Vec<Option<S>> = found
             .into_iter()
@@ -208,6 +208,14 @@ impl Reader {
         for (key, Placed { line, .. }) in &section.keys {
             // A list without entries was never read, so its keys are unknown to us: no complaint.
             if known.is_empty() || known.contains(key) {
+                continue;
+            }
+            if self.lists.contains(format!("{name}.{key}").as_str()) {
+                let message = format!(
+                    "[{name}.{key}] is written with double brackets, once per {key}: [[{name}.{key}]]"
+                );
+                self.problems
+                    .push(Problem::in_file(&file.path, *line, message));
                 continue;
             }
             let elsewhere = self.known.iter().find(|(_, keys)| keys.contains(key));

@@ -7,10 +7,11 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use api::keys::Scope;
 use chain::rpc::EndpointUrl;
 use domain::lane::ChainQuery;
 use domain::window::{Depth, Release};
-use engine::node::NonKeeper;
+use engine::node::{NonKeeper, OnHistoryChange};
 
 use super::reader::{Fallback, Section, SectionReader};
 use super::values::{Hundredths, Secret, Size, Url, Wei};
@@ -49,9 +50,13 @@ section! {
         /// Its name; no other node may have it.
         name: String = Fallback::Value(host_name());
         /// The address under which other nodes reach it.
-        advertise: Option<Url> = Fallback::Unset("not told to other nodes");
+        advertise: Option<Url> = Fallback::Unset("http:// and where http.listen listens");
         /// How long a stopping node goes on answering after it gave its lanes back.
         drain_delay: Duration = value("5s");
+        /// What the nodes know each other by; the same on all. Prefer clusterSecretFile.
+        cluster_secret: Option<Secret> = Fallback::Unset("not set");
+        /// The file that holds it.
+        cluster_secret_file: Option<PathBuf> = Fallback::Unset("not set");
     }
 }
 
@@ -72,6 +77,10 @@ section! {
     Store = "store" {
         /// Where it is.
         url: StoreUrl = Fallback::Required;
+        /// PostgreSQL: how many connections this node opens at most.
+        pool_size: u64 = value("8");
+        /// PostgreSQL: what lanes do after a standby was promoted and may have lost commits.
+        on_timeline_change: OnHistoryChange = value("halt");
     }
 }
 
@@ -199,7 +208,7 @@ section! {
     /// Requests that reach a node which does not keep their lane.
     Routing = "routing" {
         /// What happens to them.
-        non_keeper: NonKeeper = value("queue");
+        non_keeper: NonKeeper = value("forward");
     }
 }
 
@@ -208,6 +217,18 @@ section! {
     Auth = "auth" {
         /// How callers show who they are.
         mode: AuthMode = value("none");
+    }
+}
+
+section! {
+    /// An API key, once per key (`lanekeeper key new` makes one).
+    AuthKey = "auth.key" {
+        /// Who shows it; in logs, and a part of the key.
+        name: String = Fallback::Required;
+        /// The SHA-256 of the key, in hex.
+        hash: String = Fallback::Required;
+        /// What it may do.
+        scopes: Vec<Scope> = Fallback::Required;
     }
 }
 

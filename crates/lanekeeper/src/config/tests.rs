@@ -59,7 +59,10 @@ fn broken_files_say_what_to_do() {
 fn a_small_file_is_enough_and_defaults_hold() {
     let config = read(GOOD, &[]).unwrap();
     assert!(config.warnings.is_empty());
-    let node = config.node_config();
+    let listen = config.http.listen;
+    let node = config.node_config(listen);
+    assert_eq!(node.advertise.as_deref(), Some("http://127.0.0.1:8645"));
+    assert_eq!(node.non_keeper, engine::node::NonKeeper::Forward);
     assert_eq!(node.lease.check(), Ok(()));
     let rules = &node.chains[&domain::ChainId(1)];
     assert_eq!((rules.lane.required, rules.lane.watch_depth), (20, 64));
@@ -124,13 +127,65 @@ fn an_inline_key_works_with_a_warning_and_is_never_shown() {
 
 #[test]
 fn a_password_in_a_store_url_is_not_repeated() {
-    let text = GOOD.replace("sqlite:lk.db", "postgres://lk:hunter2@db/lk");
-    let problems = told(&read(&text, &[]).unwrap_err());
-    assert!(
-        problems.contains("the PostgreSQL store is not in this version"),
-        "{problems}"
+    let text = GOOD.replace(
+        "sqlite:lk.db",
+        "postgres://lk:hunter2@db/lk?sslmode=require",
     );
+    let config = read(&text, &[]).unwrap();
+    let shown = config.to_json();
+    assert_eq!(
+        shown["store.url"]["value"],
+        "postgres://lk:***@db/lk?sslmode=require"
+    );
+    assert!(!shown.to_string().contains("hunter2"), "{shown}");
+    assert!(!format!("{config:?}").contains("hunter2"));
+    let broken = text.replace("postgres:", "progres:");
+    let problems = told(&read(&broken, &[]).unwrap_err());
     assert!(!problems.contains("hunter2"), "{problems}");
+}
+
+#[test]
+fn a_cluster_secret_comes_from_the_environment_and_is_never_shown() {
+    let secret = "0123456789abcdef0123456789abcdef";
+    let text = format!(
+        "{}\n[node]\nadvertise = \"http://10.0.0.7:8645\"\n",
+        GOOD.replace("sqlite:lk.db", "postgres://db/lk")
+    );
+    let config = read(&text, &[("LANEKEEPER_NODE__CLUSTER_SECRET", secret)]).unwrap();
+    assert!(config.warnings.is_empty());
+    assert!(!format!("{config:?}").contains(secret));
+    assert!(!config.to_json().to_string().contains(secret));
+    let inline = format!("{text}clusterSecret = \"{secret}\"\n");
+    let config = read(&inline, &[]).unwrap();
+    assert_eq!(
+        told(&config.warnings),
+        "lanekeeper.toml:13: node.clusterSecret holds the secret in the file: move it to \
+         clusterSecretFile, or to the environment\n"
+    );
+}
+
+#[test]
+fn keys_are_read_beside_their_section() {
+    let hash = "ab".repeat(32);
+    let text = format!(
+        "{GOOD}\n[auth]\nmode = \"keys\"\n[[auth.key]]\nname = \"shop\"\nhash = \"{hash}\"\n\
+         scopes = [\"read\", \"send\"]\n[[auth.key]]\nname = \"scraper\"\nhash = \"{}\"\n\
+         scopes = [\"metrics\"]\n[http]\nlisten = \"0.0.0.0:8645\"\n",
+        "cd".repeat(32)
+    );
+    let config = read(&text, &[]).unwrap();
+    let names: Vec<&str> = config
+        .auth_keys
+        .iter()
+        .map(|key| key.name.as_str())
+        .collect();
+    assert_eq!(names, ["shop", "scraper"]);
+    assert_eq!(
+        config.origin("auth.key[1].name").words(),
+        "lanekeeper.toml:18"
+    );
+    let node = config.node_config("0.0.0.0:8645".parse().unwrap());
+    assert_eq!(node.advertise, None, "nobody can be told every address");
 }
 
 #[test]

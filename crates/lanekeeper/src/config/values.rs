@@ -198,6 +198,18 @@ impl Setting for Size {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Url(pub(crate) String);
 
+impl Url {
+    /// Whether it names this machine only.
+    pub(crate) fn is_loopback(&self) -> bool {
+        let url = reqwest::Url::parse(&self.0).ok();
+        let host = url.as_ref().and_then(reqwest::Url::host_str);
+        host.is_some_and(|host| {
+            let address: Option<std::net::IpAddr> = host.trim_matches(['[', ']']).parse().ok();
+            host == "localhost" || address.is_some_and(|address| address.is_loopback())
+        })
+    }
+}
+
 impl Setting for Url {
     const FORM: &'static str = "an address such as \"http://127.0.0.1:8545\"";
     fn from_raw(raw: &Raw) -> Result<Self, Wrong> {

@@ -1,10 +1,12 @@
 //! The values that are one of a few words, and the words that this version does not have yet.
 
+use std::fmt;
 use std::path::PathBuf;
 
+use api::keys::Scope;
 use domain::lane::ChainQuery;
 use domain::window::Release;
-use engine::node::NonKeeper;
+use engine::node::{NonKeeper, OnHistoryChange};
 
 use super::raw::Raw;
 use super::values::{Setting, Wrong, text};
@@ -14,17 +16,77 @@ use super::values::{Setting, Wrong, text};
 pub(crate) enum StoreUrl {
     /// The embedded store in this folder.
     Sqlite(PathBuf),
+    /// The cluster's store.
+    Postgres(PostgresUrl),
+}
+
+/// The address of a PostgreSQL database. It may hold a password, so it is never shown as it is.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct PostgresUrl(String);
+
+impl PostgresUrl {
+    /// Whether this looks like one at all; the store reads it.
+    pub(crate) fn parse(url: &str) -> Option<Self> {
+        let rest = url
+            .strip_prefix("postgres://")
+            .or_else(|| url.strip_prefix("postgresql://"))?;
+        (!rest.is_empty()).then(|| Self(url.to_owned()))
+    }
+
+    /// The same server and account, another database.
+    pub(crate) fn with_database(&self, name: &str) -> Self {
+        let (scheme, rest) = self.0.split_once("://").unwrap_or(("postgres", ""));
+        let (account, place) = rest
+            .rsplit_once('@')
+            .map_or(("", rest), |(account, place)| (account, place));
+        let at = if account.is_empty() { "" } else { "@" };
+        let (place, options) = place.split_once('?').unwrap_or((place, ""));
+        let (host, _) = place.split_once('/').unwrap_or((place, ""));
+        let mark = if options.is_empty() { "" } else { "?" };
+        Self(format!(
+            "{scheme}://{account}{at}{host}/{name}{mark}{options}"
+        ))
+    }
+
+    /// With its password.
+    pub(crate) fn secret(&self) -> &str {
+        &self.0
+    }
+
+    /// Without its password, wherever that stands. In doubt more is hidden than need be.
+    pub(crate) fn shown(&self) -> String {
+        let (scheme, rest) = self.0.split_once("://").unwrap_or(("postgres", ""));
+        // A password may hold any character that its writer forgot to escape.
+        let rest = match rest.rsplit_once('@') {
+            Some((account, place)) => match account.split_once(':') {
+                Some((user, _)) => format!("{user}:***@{place}"),
+                None => rest.to_owned(),
+            },
+            None => rest.to_owned(),
+        };
+        let hide = |option: &str| match option.split_once('=') {
+            Some((key, _)) if key.contains("password") => format!("{key}=***"),
+            Some(_) | None => option.to_owned(),
+        };
+        let parts: Vec<String> = rest.split('&').map(hide).collect();
+        format!("{scheme}://{}", parts.join("&"))
+    }
+}
+
+impl fmt::Debug for PostgresUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.shown())
+    }
 }
 
 impl Setting for StoreUrl {
     const IS_SECRET: bool = true;
-    const FORM: &'static str = "\"sqlite:\" and a folder, such as \"sqlite:/var/lib/lanekeeper\"";
+    const FORM: &'static str = "\"postgres://user:password@host/database\", or \"sqlite:\" and a \
+                                folder, such as \"sqlite:/var/lib/lanekeeper\"";
     fn from_raw(raw: &Raw) -> Result<Self, Wrong> {
         let url = text(raw)?;
-        if url.starts_with("postgres://") || url.starts_with("postgresql://") {
-            return Err(Wrong::Because(
-                "the PostgreSQL store is not in this version: use \"sqlite:FOLDER\"".to_owned(),
-            ));
+        if let Some(url) = PostgresUrl::parse(url) {
+            return Ok(Self::Postgres(url));
         }
         match url
             .strip_prefix("sqlite:")
@@ -40,6 +102,7 @@ impl Setting for StoreUrl {
     fn shown(&self) -> String {
         match self {
             Self::Sqlite(path) => format!("sqlite:{}", path.display()),
+            Self::Postgres(url) => url.shown(),
         }
     }
 }
@@ -82,6 +145,7 @@ pub(crate) enum SignerKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AuthMode {
     None,
+    Keys,
 }
 
 words!(ChainQuery, "\"pending\", \"latest\" or \"off\"", {
@@ -93,9 +157,16 @@ words!(Release, "\"mined\" or \"final\"", {
 words!(Progress, "\"final\" or \"every-block\"", {
     "final" => Progress::Final, "every-block" => Progress::EveryBlock,
 });
-words!(NonKeeper, "\"queue\" or \"reject\"", {
-    "queue" => NonKeeper::Queue, "reject" => NonKeeper::Reject,
-}, later { "forward" => "forwarding to another node is not in this version (the embedded store has one node): use \"queue\" or \"reject\"" });
+words!(NonKeeper, "\"forward\", \"queue\" or \"reject\"", {
+    "forward" => NonKeeper::Forward, "queue" => NonKeeper::Queue, "reject" => NonKeeper::Reject,
+});
+words!(OnHistoryChange, "\"halt\" or \"continue\"", {
+    "halt" => OnHistoryChange::Halt, "continue" => OnHistoryChange::Continue,
+});
+words!(Scope, "\"read\", \"send\", \"operate\" or \"metrics\"", {
+    "read" => Scope::Read, "send" => Scope::Send,
+    "operate" => Scope::Operate, "metrics" => Scope::Metrics,
+});
 words!(SignerKind, "\"key\" or \"keystore\"", {
     "key" => SignerKind::Key, "keystore" => SignerKind::Keystore,
 }, later {
@@ -104,9 +175,9 @@ words!(SignerKind, "\"key\" or \"keystore\"", {
     "aws-kms" => "remote signers are not in this version: use \"key\" or \"keystore\"",
     "external" => "the nonce component is not in this version: use \"key\" or \"keystore\""
 });
-words!(AuthMode, "\"none\"", {
-    "none" => AuthMode::None,
-}, later { "keys" => "API keys are not in this version: use \"none\", which is allowed on loopback" });
+words!(AuthMode, "\"keys\" or \"none\"", {
+    "keys" => AuthMode::Keys, "none" => AuthMode::None,
+});
 
 #[cfg(test)]
 mod tests {
@@ -114,17 +185,50 @@ mod tests {
 
     #[test]
     fn store_urls() {
-        let path = |url: &str| {
-            StoreUrl::from_raw(&Raw::Word(url.into())).map(|StoreUrl::Sqlite(path)| path)
-        };
-        assert_eq!(path("sqlite:a/b.db"), Ok(PathBuf::from("a/b.db")));
-        assert_eq!(path("sqlite:/a/b.db"), Ok(PathBuf::from("/a/b.db")));
-        assert_eq!(path("sqlite:///a/b.db"), Ok(PathBuf::from("/a/b.db")));
-        assert_eq!(path("sqlite://b.db"), Ok(PathBuf::from("b.db")));
-        assert_eq!(path("sqlite:"), Err(Wrong::Form));
-        assert!(matches!(
-            path("postgres://u:secret@h/db"),
-            Err(Wrong::Because(_))
-        ));
+        let read = |url: &str| StoreUrl::from_raw(&Raw::Word(url.into()));
+        let folder = |path: &str| Ok(StoreUrl::Sqlite(PathBuf::from(path)));
+        assert_eq!(read("sqlite:a/b.db"), folder("a/b.db"));
+        assert_eq!(read("sqlite:/a/b.db"), folder("/a/b.db"));
+        assert_eq!(read("sqlite:///a/b.db"), folder("/a/b.db"));
+        assert_eq!(read("sqlite://b.db"), folder("b.db"));
+        for bad in ["sqlite:", "postgres:", "postgres://", "mysql://h/db"] {
+            assert_eq!(read(bad), Err(Wrong::Form), "{bad}");
+        }
+    }
+
+    #[test]
+    fn another_database_keeps_the_rest_of_the_address() {
+        let other = |url: &str| PostgresUrl::parse(url).unwrap().with_database("b").0;
+        assert_eq!(other("postgres://h"), "postgres://h/b");
+        assert_eq!(
+            other("postgres://u:p@h:1/a?sslmode=require"),
+            "postgres://u:p@h:1/b?sslmode=require"
+        );
+    }
+
+    #[test]
+    fn passwords_are_not_shown_wherever_they_stand() {
+        let shown = |url: &str| PostgresUrl::parse(url).unwrap().shown();
+        for (url, expected) in [
+            ("postgres://h/db", "postgres://h/db"),
+            ("postgres://u@h/db", "postgres://u@h/db"),
+            (
+                "postgresql://u:hunter2@a,b:1/db",
+                "postgresql://u:***@a,b:1/db",
+            ),
+            ("postgres://u:hun/te@r2@h/db", "postgres://u:***@h/db"),
+            ("postgres://u:hunter2?x@h/db", "postgres://u:***@h/db"),
+            (
+                "postgres://h/db?sslmode=require&password=hunter2&sslpassword=hunter2",
+                "postgres://h/db?sslmode=require&password=***&sslpassword=***",
+            ),
+            (
+                "postgres://h/db?password=hunter2&application_name=a@b",
+                "postgres://h/db?password=***&application_name=a@b",
+            ),
+        ] {
+            assert_eq!(shown(url), expected);
+            assert!(!format!("{:?}", PostgresUrl::parse(url)).contains("hunter2"));
+        }
     }
 }

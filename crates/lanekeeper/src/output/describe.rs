@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::{Columns, Tone, paint, safe};
 use crate::amount;
-use crate::client::{EventView, LaneView, TxView};
+use crate::client::{EventView, LaneView, MemberView, TxView};
 
 /// How a state feels.
 fn state_tone(state: &str) -> Tone {
@@ -156,6 +156,27 @@ fn trouble(lane: &LaneView) -> (Tone, String) {
     } else {
         (Tone::Quiet, String::new())
     }
+}
+
+/// All nodes.
+pub(crate) fn node_table(members: &[MemberView]) -> String {
+    let mut table = Columns::new(&["node", "address", "up for#", "seen", ""]);
+    for member in members {
+        let (tone, word) = match (member.draining, member.this_node) {
+            (true, _) => (Tone::Busy, "draining"),
+            (false, true) => (Tone::Quiet, "answers this"),
+            (false, false) => (Tone::Quiet, ""),
+        };
+        let address = member.advertise.as_deref().unwrap_or("-");
+        table.row(vec![
+            (Tone::Strong, member.node.clone()),
+            (Tone::Plain, address.to_owned()),
+            (Tone::Plain, age(&member.started_at)),
+            (Tone::Plain, format!("{} ago", age(&member.seen_at))),
+            (tone, word.to_owned()),
+        ]);
+    }
+    table.to_string()
 }
 
 /// All about one lane.

@@ -6,7 +6,7 @@ mod say;
 mod table;
 
 pub(crate) use describe::{
-    clock_time, event_line, lane_details, lane_table, short, tx_details, tx_table,
+    clock_time, event_line, lane_details, lane_table, node_table, short, tx_details, tx_table,
 };
 pub(crate) use paint::{Tone, paint, safe};
 pub(crate) use say::{LogLines, complain, say, say_line};

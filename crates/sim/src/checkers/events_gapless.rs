@@ -5,17 +5,23 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use domain::{Event, EventKind, LaneKey, TxId};
 
+use super::books::Books;
 use super::{Checker, applied};
 use crate::event::WorldEvent;
 
 /// See the module.
 #[derive(Default)]
 pub struct EventsGapless {
+    books: Books<Stories>,
+}
+
+#[derive(Clone, Default)]
+struct Stories {
     last: BTreeMap<LaneKey, u64>,
     begun: BTreeSet<TxId>,
 }
 
-impl EventsGapless {
+impl Stories {
     fn read(&mut self, lane: LaneKey, event: &Event) -> Result<(), String> {
         let last = self.last.entry(lane).or_default();
         let due = *last + 1;
@@ -39,6 +45,7 @@ impl Checker for EventsGapless {
     }
 
     fn after(&mut self, event: &WorldEvent) -> Result<(), String> {
+        self.books.follow(event);
         let Some((lane, batch)) = applied(event) else {
             return Ok(());
         };
@@ -46,7 +53,7 @@ impl Checker for EventsGapless {
             .writes
             .events
             .iter()
-            .try_for_each(|event| self.read(lane, event))
+            .try_for_each(|event| self.books.read(lane, event))
     }
 }
 

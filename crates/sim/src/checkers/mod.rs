@@ -1,9 +1,11 @@
 //! The promises, one per file. A checker sees every event of a world as it happens and says when
 //! its promise is broken. It believes nobody: it keeps its own books.
 
+mod books;
 mod durable_before_sent;
 mod events_gapless;
 mod final_is_final;
+mod floor_holds;
 mod nonce_once;
 mod nothing_lost;
 mod one_effect;
@@ -19,6 +21,7 @@ use crate::event::WorldEvent;
 pub use durable_before_sent::DurableBeforeSent;
 pub use events_gapless::EventsGapless;
 pub use final_is_final::FinalIsFinal;
+pub use floor_holds::FloorHolds;
 pub use nonce_once::NonceOnce;
 pub use nothing_lost::NothingLost;
 pub use one_effect::OneEffect;
@@ -55,6 +58,7 @@ pub fn all() -> Vec<Box<dyn Checker>> {
         Box::new(NothingLost::default()),
         Box::new(DurableBeforeSent::default()),
         Box::new(EventsGapless::default()),
+        Box::new(FloorHolds::default()),
         Box::new(TokenOnlyRises::default()),
     ]
 }

@@ -5,12 +5,18 @@ use std::collections::BTreeMap;
 
 use domain::{LaneKey, Nonce, Tx, TxId};
 
+use super::books::Books;
 use super::{Checker, applied};
 use crate::event::WorldEvent;
 
 /// See the module.
 #[derive(Default)]
 pub struct NonceOnce {
+    books: Books<Holdings>,
+}
+
+#[derive(Clone, Default)]
+struct Holdings {
     holders: BTreeMap<(LaneKey, Nonce), TxId>,
     held: BTreeMap<TxId, (LaneKey, Nonce)>,
 }
@@ -21,9 +27,11 @@ impl Checker for NonceOnce {
     }
 
     fn after(&mut self, event: &WorldEvent) -> Result<(), String> {
+        self.books.follow(event);
         let Some((lane, batch)) = applied(event) else {
             return Ok(());
         };
+        let Holdings { holders, held } = &mut *self.books;
         // First everything is let go, then taken: a batch may move a nonce from one tx to another.
         let rows: Vec<&Tx> = batch
             .writes
@@ -32,22 +40,22 @@ impl Checker for NonceOnce {
             .chain(&batch.writes.updates)
             .collect();
         for tx in &rows {
-            if let Some(place) = self.held.remove(&tx.id) {
-                self.holders.remove(&place);
+            if let Some(place) = held.remove(&tx.id) {
+                holders.remove(&place);
             }
         }
         for tx in &rows {
             let Some(nonce) = tx.nonce else { continue };
-            if let Some(other) = self.holders.insert((lane, nonce), tx.id) {
+            if let Some(other) = holders.insert((lane, nonce), tx.id) {
                 return Err(format!(
                     "nonce {nonce} of {lane} is held by {other} and {}",
                     tx.id
                 ));
             }
-            self.held.insert(tx.id, (lane, nonce));
+            held.insert(tx.id, (lane, nonce));
         }
         for attempt in &batch.writes.attempts {
-            let holder = self.holders.get(&(lane, attempt.nonce));
+            let holder = holders.get(&(lane, attempt.nonce));
             if holder != Some(&attempt.tx_id) {
                 return Err(format!(
                     "attempt {} of {} is signed at nonce {}, which {holder:?} holds",

@@ -1,8 +1,12 @@
 //! One effect per request: the same key names one tx for ever, and the chain never shows its
 //! payload twice. Effects are told apart by what the chain executes, not by what the store says:
 //! every request of a simulated workload carries its key as call data.
+//!
+//! A store that loses commits in a failover loses keys too. Then nobody can know a repeat, or a copy
+//! that was still on its way, from a new request: that is what asynchronous replication costs, and is
+//! told. But what the store still has is done once, also when it has forgotten that it was sent.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use domain::{B256, Bytes, ChainId, LaneKey, RequestId, TxId};
@@ -15,22 +19,53 @@ use crate::event::{Answer, WorldEvent};
 #[derive(Default)]
 pub struct OneEffect {
     named: BTreeMap<(LaneKey, RequestId), TxId>,
+    /// Txs that a failover took away: whoever still speaks of one names nothing.
+    lost: BTreeSet<TxId>,
+    /// Keys that a failover took away.
+    forgotten: BTreeSet<(LaneKey, RequestId)>,
     /// What each block of the present chain does.
     blocks: BTreeMap<B256, Vec<Effect>>,
     seen: BTreeMap<Effect, u64>,
 }
+
+/// Call data may begin with a mark of so many bytes (that it reverts, or is never signed); the rest is
+/// the key.
+const MARK: usize = 4;
 
 /// Who executed which call data on which chain.
 type Effect = (LaneKey, Bytes);
 
 impl OneEffect {
     fn name_tx(&mut self, lane: LaneKey, request: &RequestId, tx: TxId) -> Result<(), String> {
+        if self.lost.contains(&tx) {
+            return Ok(());
+        }
         let known = *self.named.entry((lane, request.clone())).or_insert(tx);
         if known == tx {
             Ok(())
         } else {
             Err(format!("{request} is both {known} and {tx}"))
         }
+    }
+
+    fn failed_over(&mut self, lost: &[TxId]) {
+        self.lost.extend(lost);
+        let (gone, kept) = std::mem::take(&mut self.named)
+            .into_iter()
+            .partition(|(_, tx)| self.lost.contains(tx));
+        self.named = kept;
+        let gone: BTreeMap<_, TxId> = gone;
+        self.forgotten.extend(gone.into_keys());
+    }
+
+    /// Whether its key was taken away by a failover.
+    fn is_excused(&self, (lane, data): &Effect) -> bool {
+        let is_of = |id: &RequestId| {
+            let id = id.as_str().as_bytes();
+            data.as_ref() == id || data.get(MARK..) == Some(id)
+        };
+        let mut keys = self.forgotten.iter();
+        keys.any(|(of, id)| of == lane && is_of(id))
     }
 
     fn mined(&mut self, chain: ChainId, block: B256, txs: &[Arc<ChainTx>]) -> Result<(), String> {
@@ -49,7 +84,8 @@ impl OneEffect {
         for effect in &effects {
             let count = self.seen.entry(effect.clone()).or_default();
             *count += 1;
-            if *count > 1 {
+            let count = *count;
+            if count > 1 && !self.is_excused(effect) {
                 twice = Some(format!("{:?} is on chain {count} times", text(&effect.1)));
             }
         }
@@ -72,6 +108,9 @@ impl Checker for OneEffect {
     }
 
     fn after(&mut self, event: &WorldEvent) -> Result<(), String> {
+        if let WorldEvent::FailedOver { lost, .. } = event {
+            self.failed_over(lost);
+        }
         if let Some((lane, batch)) = applied(event) {
             for tx in &batch.writes.inserts {
                 self.name_tx(lane, &tx.request_id, tx.id)?;
@@ -118,8 +157,29 @@ fn text(data: &Bytes) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{applied, block, chain_tx, forked, lane, tx};
+    use super::super::testing::{
+        accepted, applied, block, chain_tx, failed_over, forked, lane, tx,
+    };
     use super::*;
+
+    #[test]
+    fn what_a_failover_took_away_may_come_again_and_what_it_left_may_not() {
+        let run = |lost: &[u128]| {
+            let mut checker = OneEffect::default();
+            let first = applied(lane(1), |w| w.inserts = vec![tx(1, None)]);
+            assert_eq!(checker.after(&first), Ok(()));
+            let once = chain_tx(lane(1), 0, b"request-1");
+            assert_eq!(checker.after(&block(1, vec![once])), Ok(()));
+            assert_eq!(checker.after(&failed_over(lost)), Ok(()));
+            let late = accepted(lane(1), 1);
+            assert_eq!(checker.after(&late), Ok(()), "a late answer names nothing");
+            let again = chain_tx(lane(1), 1, b"request-1");
+            checker.after(&block(2, vec![again]))
+        };
+        assert_eq!(run(&[1]), Ok(()));
+        assert!(run(&[]).is_err());
+        assert!(run(&[2]).is_err());
+    }
 
     #[test]
     fn a_payload_is_mined_once_on_one_branch_and_again_on_another() {

@@ -1,12 +1,13 @@
 //! Events made by hand, for the checkers' own tests.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use alloy_primitives::{Address, B256, Bytes, U256};
 use domain::{
-    Attempt, AttemptKind, BatchId, ChainId, Event, EventKind, Fees, GrantId, Header, LaneId,
-    LaneKey, NodeName, Nonce, Payload, RequestId, Right, SendOutcome, SubState, Time, Token, Tx,
-    TxId, TxState, Unsigned, Writes,
+    Attempt, AttemptKind, ChainId, Event, EventKind, Fees, GrantId, Header, LaneId, LaneKey,
+    NodeName, Nonce, Payload, RequestId, Right, SendOutcome, SubState, Time, Token, Tx, TxId,
+    TxState, Unsigned, Writes,
 };
 use engine::ports::{CommitOutcome, LaneBatch};
 use uuid::Uuid;
@@ -97,6 +98,40 @@ pub(super) fn applied(lane: LaneKey, fill: impl FnOnce(&mut Writes)) -> WorldEve
     committed(lane, "a", 1, writes)
 }
 
+/// Applied, with a floor and a cursor.
+pub(super) fn applied_above(floor: u64, next: u64, fill: impl FnOnce(&mut Writes)) -> WorldEvent {
+    let WorldEvent::Committed {
+        lane,
+        batch,
+        outcome,
+    } = applied(lane(1), fill)
+    else {
+        unreachable!("applied makes a commit")
+    };
+    let batch = LaneBatch {
+        floor_nonce: Nonce(floor),
+        next_nonce: Nonce(next),
+        ..(*batch).clone()
+    };
+    WorldEvent::Committed {
+        lane,
+        batch: Arc::new(batch),
+        outcome,
+    }
+}
+
+/// A failover that took these txs away.
+pub(super) fn failed_over(lost: &[u128]) -> WorldEvent {
+    WorldEvent::FailedOver {
+        history: 2,
+        lost: lost
+            .iter()
+            .map(|number| TxId(Uuid::from_u128(*number)))
+            .collect(),
+        hurt: vec![lane(1)],
+    }
+}
+
 pub(super) fn applied_under(lane: LaneKey, node: &str, token: u64) -> WorldEvent {
     committed(lane, node, token, Writes::default())
 }
@@ -109,11 +144,12 @@ fn committed(lane: LaneKey, node: &str, token: u64, writes: Writes) -> WorldEven
             token: Token(token),
             grant,
         },
-        batch: BatchId(Uuid::from_u128(1)),
+        batch_seq_before: 0,
         node: NodeName(node.to_owned()),
         at: Time(0),
         event_seq_before: 0,
         next_nonce: Nonce(0),
+        floor_nonce: Nonce(0),
         writes,
     };
     WorldEvent::Committed {
@@ -130,6 +166,7 @@ pub(super) fn granted(lane: LaneKey, node: &str, token: u64) -> WorldEvent {
         node,
         token: Token(token),
         taken_from: None,
+        left: Duration::ZERO,
     }
 }
 

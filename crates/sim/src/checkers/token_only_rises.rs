@@ -5,13 +5,14 @@ use std::collections::BTreeMap;
 
 use domain::{LaneKey, NodeName, Token};
 
+use super::books::Books;
 use super::{Checker, applied};
 use crate::event::WorldEvent;
 
 /// See the module.
 #[derive(Default)]
 pub struct TokenOnlyRises {
-    newest: BTreeMap<LaneKey, (Token, NodeName)>,
+    newest: Books<BTreeMap<LaneKey, (Token, NodeName)>>,
 }
 
 impl TokenOnlyRises {
@@ -42,6 +43,7 @@ impl Checker for TokenOnlyRises {
     }
 
     fn after(&mut self, event: &WorldEvent) -> Result<(), String> {
+        self.newest.follow(event);
         if let WorldEvent::Granted {
             lane, node, token, ..
         } = event

@@ -5,14 +5,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use domain::{B256, Nonce, RequestId, Tx, TxId, Writes};
 use engine::ports::{CommitOutcome, Conflict, LaneBatch};
 
-use super::rows::{EventRow, LaneRow, Rows, TxRow, count};
+use super::rows::{EventRow, LaneRow, Rows, TxRow};
 
 impl Rows {
     pub(super) fn commit(&mut self, batch: &LaneBatch) -> CommitOutcome {
         let Some(lane) = self.held_by(batch.right) else {
             return CommitOutcome::Fenced;
         };
-        if lane.event_seq != batch.event_seq_before {
+        // A store that lost commits counts otherwise than its keeper does.
+        let known = (batch.batch_seq_before, batch.event_seq_before);
+        if (lane.batch_seq, lane.event_seq()) != known {
             return CommitOutcome::Fenced;
         }
         match self.check(lane, batch) {
@@ -63,6 +65,9 @@ impl Rows {
         }
         expect_rows(batch.next_nonce >= lane.next_nonce, || {
             "the cursor falls".to_owned()
+        })?;
+        expect_rows(batch.floor_nonce <= batch.next_nonce, || {
+            "the floor lies above the cursor".to_owned()
         })
     }
 
@@ -98,8 +103,6 @@ impl Rows {
             lanes,
             tx_lanes,
             hashes,
-            headers,
-            feed,
             ..
         } = self;
         let lane = lanes
@@ -140,28 +143,20 @@ impl Rows {
                 .find(|attempt| attempt.hash == *hash);
             attempt.expect("checked").first_sent_at.get_or_insert(*at);
         }
-        for header in &writes.headers {
-            headers
-                .entry((lane.key.chain_id, header.hash))
-                .or_insert(*header);
-        }
-        for event in &writes.events {
-            lane.events.push(feed.len());
-            feed.push(EventRow {
-                lane: lane.id,
+        lane.events
+            .extend(writes.events.iter().map(|event| EventRow {
                 node: batch.node.clone(),
                 token: batch.right.token,
                 event: event.clone(),
-            });
-        }
-        lane.event_seq = lane.event_seq.saturating_add(count(writes.events.len()));
+            }));
         lane.wakes.extend(&writes.wakes_added);
         for id in &writes.wakes_done {
             lane.wakes.remove(id);
         }
         lane.paused = writes.paused.unwrap_or(lane.paused);
         lane.next_nonce = batch.next_nonce;
-        lane.last_batch = Some(batch.batch);
+        lane.floor_nonce = batch.floor_nonce;
+        lane.batch_seq = lane.batch_seq.saturating_add(1);
     }
 }
 

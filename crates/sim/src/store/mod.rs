@@ -3,6 +3,8 @@
 //! [`MemoryStore`] answers at once. [`RemoteStore`] puts a network in front of it: time passes
 //! before and after the atomic point, and answers can be lost.
 
+mod failover;
+mod feed;
 mod gate;
 mod grants;
 mod reads;
@@ -12,9 +14,12 @@ mod rows;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
-use domain::{B256, GrantId, LaneId, LaneImage, LaneKey, Nonce, RequestId, Right, Time, Tx, TxId};
+use domain::{
+    B256, ChainId, GrantId, Header, LaneId, LaneImage, LaneKey, Nonce, RequestId, Right, Time, Tx,
+    TxId,
+};
 use engine::ports::{
-    Acquired, Ask, Clock, CommitOutcome, EventFilter, EventPage, EventRecord, LaneBatch,
+    Acquired, Ask, Beat, Clock, CommitOutcome, EventFilter, EventPage, EventRecord, LaneBatch,
     LaneRecord, Member, NewQueued, Regranted, Renewal, Store, StoreError, TxFilter, TxPage,
     TxRecord, Work,
 };
@@ -22,6 +27,7 @@ use engine::ports::{
 use crate::event::WorldEvent;
 use crate::trace::Trace;
 
+pub use failover::Loss;
 pub use remote::RemoteStore;
 use rows::Rows;
 
@@ -29,6 +35,9 @@ use rows::Rows;
 #[derive(Clone)]
 pub struct MemoryStore {
     rows: Arc<Mutex<Rows>>,
+    /// What a standby has that stopped to follow; see [`MemoryStore::stop_standby`].
+    standby: Arc<Mutex<Option<Rows>>>,
+    loss: Arc<Mutex<Loss>>,
     clock: Arc<dyn Clock>,
     trace: Option<Trace>,
 }
@@ -37,8 +46,14 @@ impl MemoryStore {
     /// An empty store; `clock` is the database's.
     #[must_use]
     pub fn new(clock: Arc<dyn Clock>) -> Self {
+        let rows = Rows {
+            history: 1,
+            ..Rows::default()
+        };
         Self {
-            rows: Arc::default(),
+            rows: Arc::new(Mutex::new(rows)),
+            standby: Arc::default(),
+            loss: Arc::default(),
             clock,
             trace: None,
         }
@@ -51,6 +66,19 @@ impl MemoryStore {
             trace: Some(trace),
             ..self
         }
+    }
+
+    /// How many events each lane has written, and how many of them the feed lacks.
+    #[must_use]
+    pub fn events_written(&self) -> Vec<(LaneKey, u64, u64)> {
+        let rows = self.rows();
+        let lanes = rows.lanes.iter();
+        lanes
+            .map(|lane| {
+                let written = lane.event_seq();
+                (lane.key, written, written - rows::count(lane.fed.len()))
+            })
+            .collect()
     }
 
     /// One transaction: nothing else happens while the lock is held, and no await can be inside.
@@ -69,13 +97,18 @@ impl MemoryStore {
     }
 
     fn acquire_one(&self, rows: &mut Rows, ask: &Ask, key: LaneKey, grant: GrantId) -> Acquired {
+        let left = rows.left_to_another(ask, key, self.now());
         let acquired = rows.acquire(ask, key, grant, self.now());
-        if let Acquired::Granted { right, taken_from } = &acquired {
+        if let Acquired::Granted {
+            right, taken_from, ..
+        } = &acquired
+        {
             self.tell(|| WorldEvent::Granted {
                 lane: key,
                 node: ask.node.clone(),
                 token: right.token,
                 taken_from: taken_from.clone(),
+                left,
             });
         }
         acquired
@@ -152,6 +185,11 @@ impl Store for MemoryStore {
         Ok(self.rows().load_queued(lane, limit))
     }
 
+    async fn put_headers(&self, chain: ChainId, headers: &[Header]) -> Result<(), StoreError> {
+        self.rows().put_headers(chain, headers);
+        Ok(())
+    }
+
     async fn commit(&self, batches: Vec<LaneBatch>) -> Vec<CommitOutcome> {
         let mut rows = self.rows();
         batches
@@ -187,6 +225,10 @@ impl Store for MemoryStore {
     async fn queue(&self, requests: Vec<NewQueued>) -> Result<Vec<Tx>, StoreError> {
         let mut rows = self.rows();
         let mut answers = Vec::with_capacity(requests.len());
+        let lanes = requests.iter().map(|request| request.lane);
+        if let Some(why) = lanes.into_iter().find_map(|lane| rows.takes_no_work(lane)) {
+            return Err(StoreError::Halted(why));
+        }
         for request in requests {
             let lane = request.lane;
             let (tx, is_new) = rows.queue(request);
@@ -206,8 +248,27 @@ impl Store for MemoryStore {
         Ok(self.rows().lanes_with_work(ask, self.now()))
     }
 
-    async fn heartbeat(&self, member: &Member) -> Result<bool, StoreError> {
+    async fn heartbeat(&self, member: &Member) -> Result<Beat, StoreError> {
         Ok(self.rows().heartbeat(member))
+    }
+
+    async fn settle(&self, right: Right) -> Result<(), StoreError> {
+        self.rows().settle(right);
+        Ok(())
+    }
+
+    async fn halt(&self, right: Right, reason: &str) -> Result<(), StoreError> {
+        self.rows().halt(right, reason);
+        Ok(())
+    }
+
+    async fn accept_loss(&self, lane: LaneKey) -> Result<bool, StoreError> {
+        Ok(self.rows().accept_loss(lane))
+    }
+
+    async fn extend_feed(&self, lanes: &[LaneId]) -> Result<(), StoreError> {
+        self.rows().extend_feed(lanes);
+        Ok(())
     }
 
     async fn members(&self) -> Result<Vec<Member>, StoreError> {

@@ -5,7 +5,7 @@ use engine::ports::{
     EventFilter, EventPage, EventRecord, LaneRecord, StoreError, TxFilter, TxPage, TxRecord,
 };
 
-use super::rows::{EventRow, LaneRow, Rows, TxRow, count};
+use super::rows::{LaneRow, Rows, TxRow, count};
 
 impl Rows {
     pub(super) fn tx(&self, id: TxId) -> Option<TxRecord> {
@@ -47,12 +47,10 @@ impl Rows {
             return Ok(None);
         };
         let history = row.tx.event_seqs.iter().map(|seq| {
-            let place = usize::try_from(seq.saturating_sub(1)).ok();
-            let position = place.and_then(|place| lane.events.get(place)).copied();
-            let position = position.ok_or_else(|| {
+            let event = self.event(lane, *seq);
+            event.ok_or_else(|| {
                 StoreError::Corrupt(format!("tx {id} names event {seq}, which is not there"))
-            })?;
-            Ok(self.event(position))
+            })
         });
         history.collect::<Result<Vec<_>, _>>().map(Some)
     }
@@ -64,13 +62,15 @@ impl Rows {
             .map_or(Ok(0), |after| self.position(after))?;
         let mut events = Vec::new();
         let mut next = from;
-        for (position, row) in self.feed.iter().enumerate().skip(from) {
+        for (position, (lane, seq)) in self.feed.iter().enumerate().skip(from) {
             if events.len() >= filter.limit {
                 break;
             }
             next = position + 1;
-            if self.is_wanted(row, filter) {
-                events.push(self.event(position));
+            let lane = self.lane(*lane).expect("the feed names lanes");
+            let event = self.event(lane, *seq).expect("the feed names events");
+            if is_wanted(&event, filter) {
+                events.push(event);
             }
         }
         Ok(EventPage {
@@ -86,22 +86,10 @@ impl Rows {
             lease: lane.lease.clone(),
             next_nonce: lane.next_nonce,
             paused: lane.paused,
-            in_flight: count(lane.open().filter(|row| row.tx.nonce.is_some()).count()),
+            halted: lane.halted.clone(),
+            in_flight: count(lane.open().count()),
             queued: count(lane.wakes.len()),
         })
-    }
-
-    fn is_wanted(&self, row: &EventRow, filter: &EventFilter) -> bool {
-        let Some(lane) = self.lane(row.lane) else {
-            return false;
-        };
-        filter.chain_id.is_none_or(|id| id == lane.key.chain_id)
-            && filter.signer.is_none_or(|signer| signer == lane.key.signer)
-            && (filter.kinds.is_empty()
-                || filter
-                    .kinds
-                    .iter()
-                    .any(|kind| kind == row.event.kind.word()))
     }
 
     /// The place in the feed that a cursor names.
@@ -114,20 +102,23 @@ impl Rows {
             .ok_or_else(|| StoreError::Invalid(format!("{text:?} is not a cursor of this feed")))
     }
 
-    fn event(&self, position: usize) -> EventRecord {
-        let row = &self.feed[position];
-        let lane = self.lane(row.lane).expect("events belong to lanes");
+    /// An event of a lane. One that the feed lacks gets the feed's end as its cursor: reading on
+    /// from there brings it (again), and skips nothing.
+    fn event(&self, lane: &LaneRow, seq: u64) -> Option<EventRecord> {
+        let place = usize::try_from(seq.checked_sub(1)?).ok()?;
+        let row = lane.events.get(place)?;
+        let position = lane.fed.get(place).map(|position| position + 1);
         let walk = row.event.kind.counted();
         let confirmations =
             walk.and_then(|(block, counted)| self.walk(lane.key.chain_id, block, counted));
-        EventRecord {
+        Some(EventRecord {
             lane: lane.key,
             node: row.node.clone(),
             token: row.token,
             event: row.event.clone(),
             confirmations: confirmations.unwrap_or_default(),
-            cursor: cursor(position + 1),
-        }
+            cursor: cursor(position.unwrap_or(self.feed.len())),
+        })
     }
 
     fn record(&self, lane: &LaneRow, row: &TxRow) -> TxRecord {
@@ -156,6 +147,13 @@ impl Rows {
             at = header.parent_hash;
         }
     }
+}
+
+fn is_wanted(record: &EventRecord, filter: &EventFilter) -> bool {
+    let EventRecord { lane, event, .. } = record;
+    filter.chain_id.is_none_or(|id| id == lane.chain_id)
+        && filter.signer.is_none_or(|signer| signer == lane.signer)
+        && (filter.kinds.is_empty() || filter.kinds.iter().any(|kind| kind == event.kind.word()))
 }
 
 fn confirmed_span(tx: &Tx) -> Option<(B256, B256)> {

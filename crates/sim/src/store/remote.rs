@@ -3,11 +3,15 @@
 //! A lost answer means two different things: a reader simply asks again, a writer does not know.
 //! [`StoreError`] promises that nothing has happened, but no client of a database can keep that
 //! promise for a statement whose answer was lost; the twin does not either.
+//!
+//! Rows may be locked by somebody: then one lane of a statement is skipped, and its neighbours are not.
 
 use async_trait::async_trait;
-use domain::{B256, GrantId, LaneId, LaneImage, LaneKey, Nonce, RequestId, Right, Tx, TxId};
+use domain::{
+    B256, ChainId, GrantId, Header, LaneId, LaneImage, LaneKey, Nonce, RequestId, Right, Tx, TxId,
+};
 use engine::ports::{
-    Acquired, Ask, CommitOutcome, EventFilter, EventPage, EventRecord, LaneBatch, LaneRecord,
+    Acquired, Ask, Beat, CommitOutcome, EventFilter, EventPage, EventRecord, LaneBatch, LaneRecord,
     Member, NewQueued, Regranted, Renewal, Store, StoreError, TxFilter, TxPage, TxRecord, Work,
 };
 
@@ -35,6 +39,31 @@ impl RemoteStore {
         let lost = |why| Err(StoreError::Unavailable(format!("no answer: {why:?}")));
         self.wire.call(question).await.unwrap_or_else(lost)
     }
+
+    /// Takes out those whose rows are locked at this moment.
+    fn without_locked<T>(&self, asked: Vec<T>) -> (Vec<T>, Vec<bool>) {
+        let locked = self.wire.faults().locked;
+        let draws: Vec<bool> = asked
+            .iter()
+            .map(|_| self.wire.rng().permille(locked))
+            .collect();
+        let free = asked.into_iter().zip(&draws);
+        let free = free.filter(|(_, is_locked)| !**is_locked);
+        (free.map(|(asked, _)| asked).collect(), draws)
+    }
+}
+
+/// Puts the answers of those that were not locked back into the order asked.
+fn among_locked<T: Clone>(answers: Vec<T>, draws: &[bool], locked: &T) -> Vec<T> {
+    let mut answers = answers.into_iter();
+    let next = |is_locked: &bool| {
+        if *is_locked {
+            locked.clone()
+        } else {
+            answers.next().expect("the twin answers every lane")
+        }
+    };
+    draws.iter().map(next).collect()
 }
 
 /// One verb: its arguments are copied onto the wire, the verb runs at the other end.
@@ -52,13 +81,17 @@ impl Store for RemoteStore {
         ask: &Ask,
         lanes: &[(LaneKey, GrantId)],
     ) -> Result<Vec<Acquired>, StoreError> {
-        let (ask, lanes) = (ask.clone(), lanes.to_vec());
-        over_the_wire!(self.acquire(&ask, &lanes))
+        let ask = ask.clone();
+        let (lanes, draws) = self.without_locked(lanes.to_vec());
+        let answers = over_the_wire!(self.acquire(&ask, &lanes))?;
+        Ok(among_locked(answers, &draws, &Acquired::Busy))
     }
 
     async fn renew(&self, ask: &Ask, rights: &[Right]) -> Result<Vec<Renewal>, StoreError> {
-        let (ask, rights) = (ask.clone(), rights.to_vec());
-        over_the_wire!(self.renew(&ask, &rights))
+        let ask = ask.clone();
+        let (rights, draws) = self.without_locked(rights.to_vec());
+        let answers = over_the_wire!(self.renew(&ask, &rights))?;
+        Ok(among_locked(answers, &draws, &Renewal::Busy))
     }
 
     async fn release(&self, ask: &Ask, rights: &[Right]) -> Result<(), StoreError> {
@@ -88,13 +121,19 @@ impl Store for RemoteStore {
         over_the_wire!(self.load_queued(lane, limit))
     }
 
+    async fn put_headers(&self, chain: ChainId, headers: &[Header]) -> Result<(), StoreError> {
+        let headers = headers.to_vec();
+        over_the_wire!(self.put_headers(chain, &headers))
+    }
+
     async fn commit(&self, batches: Vec<LaneBatch>) -> Vec<CommitOutcome> {
+        let (batches, draws) = self.without_locked(batches);
         let (store, lanes) = (self.store.clone(), batches.len());
-        match self
+        let told = self
             .wire
             .call(async move { store.commit(batches).await })
-            .await
-        {
+            .await;
+        let outcomes = match told {
             Ok(outcomes) => outcomes,
             Err(NoAnswer::Refused) => {
                 vec![CommitOutcome::NotApplied("connection refused".to_owned()); lanes]
@@ -102,7 +141,8 @@ impl Store for RemoteStore {
             Err(NoAnswer::Lost) => {
                 vec![CommitOutcome::Unknown("the answer was lost".to_owned()); lanes]
             }
-        }
+        };
+        among_locked(outcomes, &draws, &CommitOutcome::Locked)
     }
 
     async fn regrant(&self, right: Right, grant: GrantId) -> Result<Regranted, StoreError> {
@@ -126,9 +166,27 @@ impl Store for RemoteStore {
         over_the_wire!(self.lanes_with_work(&ask))
     }
 
-    async fn heartbeat(&self, member: &Member) -> Result<bool, StoreError> {
+    async fn heartbeat(&self, member: &Member) -> Result<Beat, StoreError> {
         let member = member.clone();
         over_the_wire!(self.heartbeat(&member))
+    }
+
+    async fn settle(&self, right: Right) -> Result<(), StoreError> {
+        over_the_wire!(self.settle(right))
+    }
+
+    async fn halt(&self, right: Right, reason: &str) -> Result<(), StoreError> {
+        let reason = reason.to_owned();
+        over_the_wire!(self.halt(right, &reason))
+    }
+
+    async fn accept_loss(&self, lane: LaneKey) -> Result<bool, StoreError> {
+        over_the_wire!(self.accept_loss(lane))
+    }
+
+    async fn extend_feed(&self, lanes: &[LaneId]) -> Result<(), StoreError> {
+        let lanes = lanes.to_vec();
+        over_the_wire!(self.extend_feed(&lanes))
     }
 
     async fn members(&self) -> Result<Vec<Member>, StoreError> {

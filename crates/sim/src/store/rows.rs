@@ -5,14 +5,16 @@ use std::ops::Range;
 
 use domain::lease::Lease;
 use domain::{
-    Attempt, B256, BatchId, ChainId, Event, FinalTx, GrantId, Header, Incarnation, LaneId,
-    LaneImage, LaneKey, NodeName, Nonce, RequestId, Right, Token, Tx, TxId,
+    Attempt, B256, ChainId, Event, FinalTx, GrantId, Header, Incarnation, LaneId, LaneImage,
+    LaneKey, NodeName, Nonce, RequestId, Right, Token, Tx, TxId,
 };
 use engine::ports::{Member, NewQueued};
 
-/// The tables.
-#[derive(Debug, Default)]
+/// The tables. A copy of them is a standby.
+#[derive(Clone, Debug, Default)]
 pub(super) struct Rows {
+    /// Which history this is: one more with every standby that was promoted.
+    pub(super) history: u64,
     /// By `LaneId - 1`.
     pub(super) lanes: Vec<LaneRow>,
     pub(super) lane_ids: BTreeMap<LaneKey, LaneId>,
@@ -21,15 +23,15 @@ pub(super) struct Rows {
     /// Which tx each attempt serves.
     pub(super) hashes: BTreeMap<B256, TxId>,
     pub(super) headers: BTreeMap<(ChainId, B256), Header>,
-    /// All events in the order of their commits.
-    pub(super) feed: Vec<EventRow>,
+    /// The feed of all lanes: position → lane and event. The gate does not write it.
+    pub(super) feed: Vec<(LaneId, u64)>,
     pub(super) members: BTreeMap<NodeName, Member>,
     /// Lives of nodes that a later one has replaced.
     pub(super) past_lives: BTreeSet<(NodeName, Incarnation)>,
 }
 
 /// A lane with all that leads with its id.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct LaneRow {
     pub(super) id: LaneId,
     pub(super) key: LaneKey,
@@ -38,8 +40,14 @@ pub(super) struct LaneRow {
     pub(super) token: Token,
     pub(super) grant: Option<GrantId>,
     pub(super) next_nonce: Nonce,
-    pub(super) event_seq: u64,
-    pub(super) last_batch: Option<BatchId>,
+    /// Whoever reads the lane starts here: below it no open tx has a nonce.
+    pub(super) floor_nonce: Nonce,
+    /// How many batches became durable.
+    pub(super) batch_seq: u64,
+    /// The history under which the lane last agreed with the chain.
+    pub(super) settled_in: u64,
+    /// Why nobody may have it until an operator decides.
+    pub(super) halted: Option<String>,
     pub(super) paused: bool,
     pub(super) txs: BTreeMap<TxId, TxRow>,
     pub(super) requests: BTreeMap<RequestId, TxId>,
@@ -47,20 +55,21 @@ pub(super) struct LaneRow {
     pub(super) nonces: BTreeMap<Nonce, TxId>,
     /// Txs that wait for a nonce.
     pub(super) wakes: BTreeSet<TxId>,
-    /// Where in the feed each event is, by `seq - 1`.
-    pub(super) events: Vec<usize>,
+    /// By `seq - 1`.
+    pub(super) events: Vec<EventRow>,
+    /// Where in the feed each event is, by `seq - 1`; shorter while the feed lacks some.
+    pub(super) fed: Vec<usize>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct TxRow {
     pub(super) tx: Tx,
     /// Oldest first.
     pub(super) attempts: Vec<Attempt>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct EventRow {
-    pub(super) lane: LaneId,
     pub(super) node: NodeName,
     pub(super) token: Token,
     pub(super) event: Event,
@@ -88,7 +97,7 @@ impl Rows {
             .entry(key)
             .or_insert(LaneId(next.saturating_add(1)));
         if id.0 > next {
-            self.lanes.push(LaneRow::new(id, key));
+            self.lanes.push(LaneRow::new(id, key, self.history));
         }
         self.lane_mut(id).expect("every lane id has its row")
     }
@@ -121,20 +130,18 @@ impl Rows {
 
     pub(super) fn load(&self, key: LaneKey, right: Right, watch_depth: u64) -> Option<LaneImage> {
         let lane = self.held_by(right).filter(|lane| lane.key == key)?;
-        let mut in_flight: Vec<(Tx, Vec<Attempt>)> = lane
-            .open()
-            .filter(|row| !row.attempts.is_empty())
-            .map(|row| (row.tx.clone(), row.attempts.clone()))
-            .collect();
-        in_flight.sort_by_key(|(tx, _)| (tx.nonce, tx.id));
+        let signed = lane.open().filter(|(_, row)| !row.attempts.is_empty());
         let finished = lane.txs.values().filter(|row| !row.tx.is_open());
         Some(LaneImage {
             key,
             right,
             next_nonce: lane.next_nonce,
-            event_seq: lane.event_seq,
+            event_seq: lane.event_seq(),
+            batch_seq: lane.batch_seq,
             paused: lane.paused,
-            in_flight,
+            in_flight: signed
+                .map(|(_, row)| (row.tx.clone(), row.attempts.clone()))
+                .collect(),
             backlog_from: lane.backlog().next().map(|(nonce, _)| nonce),
             held: lane.held(),
             // The chain takes nonces in order: what lies below a finished one is consumed too.
@@ -174,7 +181,9 @@ impl Rows {
 }
 
 impl LaneRow {
-    fn new(id: LaneId, key: LaneKey) -> Self {
+    /// A lane nobody held yet. Its history is that of its making, whoever makes it: a request that
+    /// was queued before a failover may have been sent by a grant that the failover took back.
+    fn new(id: LaneId, key: LaneKey, history: u64) -> Self {
         Self {
             id,
             key,
@@ -182,32 +191,44 @@ impl LaneRow {
             token: Token(0),
             grant: None,
             next_nonce: Nonce(0),
-            event_seq: 0,
-            last_batch: None,
+            floor_nonce: Nonce(0),
+            batch_seq: 0,
+            settled_in: history,
+            halted: None,
             paused: false,
             txs: BTreeMap::new(),
             requests: BTreeMap::new(),
             nonces: BTreeMap::new(),
             wakes: BTreeSet::new(),
             events: Vec::new(),
+            fed: Vec::new(),
         }
+    }
+
+    pub(super) fn event_seq(&self) -> u64 {
+        count(self.events.len())
     }
 
     pub(super) fn is_held_by(&self, right: Right) -> bool {
         self.token == right.token && self.grant == Some(right.grant)
     }
 
-    pub(super) fn open(&self) -> impl Iterator<Item = &TxRow> {
-        self.txs.values().filter(|row| row.tx.is_open())
+    /// Whether an open tx has a nonce: what the lane row says, without a look at the txs.
+    pub(super) fn is_busy(&self) -> bool {
+        self.floor_nonce < self.next_nonce
     }
 
-    /// Open txs that have a nonce and no attempt, in nonce order.
+    /// Open txs that have a nonce, in nonce order: read from the floor on, as PostgreSQL does, so
+    /// that a floor that is too high loses them here too.
+    pub(super) fn open(&self) -> impl Iterator<Item = (Nonce, &TxRow)> {
+        let rows = self.nonces.range(self.floor_nonce..);
+        let rows = rows.map(|(nonce, id)| (*nonce, &self.txs[id]));
+        rows.filter(|(_, row)| row.tx.is_open())
+    }
+
+    /// Those of them that have no attempt.
     fn backlog(&self) -> impl Iterator<Item = (Nonce, &TxRow)> {
-        let rows = self
-            .nonces
-            .iter()
-            .map(|(nonce, id)| (*nonce, &self.txs[id]));
-        rows.filter(|(_, row)| row.tx.is_open() && row.attempts.is_empty())
+        self.open().filter(|(_, row)| row.attempts.is_empty())
     }
 
     /// Finished txs whose block lies at most this deep below the newest of them, in nonce order.
@@ -230,10 +251,7 @@ impl LaneRow {
     /// The nonces of open txs as ranges, neighbours joined.
     fn held(&self) -> Vec<Range<u64>> {
         let mut ranges: Vec<Range<u64>> = Vec::new();
-        for (nonce, id) in &self.nonces {
-            if !self.txs[id].tx.is_open() {
-                continue;
-            }
+        for (nonce, _) in self.open() {
             match ranges.last_mut() {
                 Some(last) if last.end == nonce.0 => last.end = nonce.next().0,
                 Some(_) | None => ranges.push(nonce.0..nonce.next().0),

@@ -308,9 +308,9 @@ pub async fn events_that_count_headers_list_them(backend: &dyn Backend) {
     };
     let first = Writes {
         events: vec![event(counting(above.hash, 1))],
-        headers: vec![block, above],
         ..Writes::default()
     };
+    kit.put_headers(lane(1), &[block, above]).await;
     kit.apply(&mut keeper, first).await;
     let confirmed = EventKind::TxConfirmed {
         tx_hash: B256::repeat_byte(1),
@@ -328,9 +328,9 @@ pub async fn events_that_count_headers_list_them(backend: &dyn Backend) {
     // Headers come again and again from different lanes and turns: known ones change nothing.
     let second = Writes {
         events,
-        headers: vec![above, top],
         ..Writes::default()
     };
+    kit.put_headers(lane(1), &[above, top]).await;
     kit.apply(&mut keeper, second).await;
     let (events, _) = read_to_end(&kit, first_events(100)).await;
     let lists: Vec<_> = events

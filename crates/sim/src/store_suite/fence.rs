@@ -5,8 +5,7 @@ use engine::ports::{CommitOutcome, LaneRecord, TxRecord};
 
 use super::Backend;
 use super::kit::{
-    AT, Keeper, Kit, LEASE, SKEW, acceptance, accepted, first_events, header, inserts, lane, node,
-    updates,
+    AT, Keeper, Kit, LEASE, SKEW, acceptance, accepted, first_events, inserts, lane, node, updates,
 };
 
 pub async fn an_old_token_writes_nothing_of_any_kind(backend: &dyn Backend) {
@@ -60,6 +59,34 @@ pub async fn memory_that_knows_other_events_writes_nothing_of_any_kind(backend: 
     }
 }
 
+pub async fn memory_that_knows_other_batches_writes_nothing_of_any_kind(backend: &dyn Backend) {
+    let kit = Kit::new(backend);
+    let world = World::new(&kit).await;
+    for batch_seq in [world.keeper.batch_seq - 1, world.keeper.batch_seq + 1] {
+        // Also when what was lost told no event.
+        let amnesiac = Keeper {
+            batch_seq,
+            ..world.keeper.clone()
+        };
+        world
+            .refuses(&kit, &amnesiac, &world.keeper, "other batch number")
+            .await;
+    }
+}
+
+pub async fn every_batch_counts_also_one_without_events(backend: &dyn Backend) {
+    let kit = Kit::new(backend);
+    let mut keeper = kit.keeper(&node("a"), lane(1)).await;
+    assert_eq!(keeper.batch_seq, 0);
+    for batches in 1..=3 {
+        let stale = kit.batch(&keeper, Writes::default());
+        kit.apply(&mut keeper, Writes::default()).await;
+        let image = kit.image(keeper.key, keeper.right).await;
+        assert_eq!((image.batch_seq, image.event_seq), (batches, 0));
+        assert_eq!(kit.commit(stale).await, CommitOutcome::Fenced, "once only");
+    }
+}
+
 pub async fn a_lane_that_does_not_exist_is_fenced(backend: &dyn Backend) {
     let kit = Kit::new(backend);
     let mut keeper = kit.keeper(&node("a"), lane(1)).await;
@@ -86,7 +113,10 @@ pub async fn the_new_keeper_goes_on_where_the_old_one_stopped(backend: &dyn Back
     kit.accept(&mut old, 3).await;
     backend.advance(LEASE + SKEW).await;
     let mut new = kit.keeper(&node("b"), lane(1)).await;
-    assert_eq!((new.next_nonce, new.event_seq), (Nonce(3), 3));
+    assert_eq!(
+        (new.next_nonce, new.event_seq, new.batch_seq),
+        (Nonce(3), 3, old.batch_seq)
+    );
     kit.accept(&mut new, 2).await;
     let image = kit.image(new.key, new.right).await;
     assert_eq!((image.in_flight.len(), image.event_seq), (5, 5));
@@ -154,7 +184,6 @@ impl World {
             writes.first_sent.push((self.hash, AT))
         });
         kind("event", &|writes| writes.events.push(accepted(&self.sent)));
-        kind("header", &|writes| writes.headers.push(header(1, 0, None)));
         kind("wake added", &|writes| {
             writes.wakes_added.push(self.sent.id)
         });

@@ -218,6 +218,52 @@ pub async fn a_finished_tx_keeps_its_nonce_for_ever(backend: &dyn Backend) {
     );
 }
 
+pub async fn attempts_stay_with_a_tx_that_gave_its_nonce_up(backend: &dyn Backend) {
+    let kit = Kit::new(backend);
+    let mut keeper = kit.keeper(&node("a"), lane(1)).await;
+    let (mut tx, first) = kit.accept(&mut keeper, 1).await.remove(0);
+    tx.nonce = None;
+    tx.go(TxState::Created, SubState::Queued, AT);
+    let requeue = Writes {
+        wakes_added: vec![tx.id],
+        ..updates([tx.clone()])
+    };
+    kit.apply(&mut keeper, requeue).await;
+    // Another tx takes the nonce, so that attempts of two txs lie at it.
+    let (_, other) = {
+        let mut other = kit.tx(0);
+        let attempt = kit.sign(&mut other);
+        let writes = Writes {
+            attempts: vec![attempt.clone()],
+            ..inserts([other.clone()])
+        };
+        kit.apply(&mut keeper, writes).await;
+        (other, attempt)
+    };
+    tx.nonce = Some(Nonce(1));
+    tx.go(TxState::Allocated, SubState::Waiting, AT);
+    let second = kit.sign(&mut tx);
+    let again = Writes {
+        wakes_done: vec![tx.id],
+        attempts: vec![second.clone()],
+        ..updates([tx.clone()])
+    };
+    kit.apply(&mut keeper, again).await;
+    let attempts = vec![first.clone(), second];
+    for hash in [first.hash, attempts[1].hash] {
+        let record = kit.store.tx_by_hash(hash).await.expect("tx");
+        let record = record.expect("it is there");
+        assert_eq!((record.tx, record.attempts), (tx.clone(), attempts.clone()));
+    }
+    let image = kit.image(keeper.key, keeper.right).await;
+    let loaded: Vec<_> = image
+        .in_flight
+        .into_iter()
+        .map(|(_, loaded)| loaded)
+        .collect();
+    assert_eq!(loaded, [vec![other], attempts]);
+}
+
 pub async fn a_nonce_that_was_given_up_can_be_dealt_again(backend: &dyn Backend) {
     let kit = Kit::new(backend);
     let mut keeper = kit.keeper(&node("a"), lane(1)).await;
@@ -376,16 +422,16 @@ pub async fn many_commits_at_once_are_all_answered(backend: &dyn Backend) {
         keepers.push(kit.keeper(&node("a"), lane(signer)).await);
     }
     for _ in 0..3 {
-        let commits = keepers.iter().map(|keeper| {
-            let batch = kit.batch(keeper, acceptance(kit.tx(keeper.next_nonce.0)));
-            kit.store.commit(vec![batch])
-        });
+        let commits = keepers
+            .iter()
+            .map(|keeper| kit.commit(kit.batch(keeper, acceptance(kit.tx(keeper.next_nonce.0)))));
         for outcome in futures::future::join_all(commits).await {
-            assert_eq!(outcome, [CommitOutcome::Applied]);
+            assert_eq!(outcome, CommitOutcome::Applied);
         }
         for keeper in &mut keepers {
             keeper.next_nonce = keeper.next_nonce.next();
             keeper.event_seq += 1;
+            keeper.batch_seq += 1;
         }
     }
 }

@@ -1,13 +1,14 @@
 //! What the clauses are written with: a keeper's memory, and rows with names that never repeat.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use alloy_primitives::{Address, B256, Bytes, U256};
 use domain::lane::Request;
 use domain::{
-    Attempt, AttemptKind, BatchId, ChainId, Event, EventKind, Fees, GrantId, Header, Incarnation,
+    Attempt, AttemptKind, ChainId, Event, EventKind, Fees, GrantId, Header, Incarnation, LaneId,
     LaneImage, LaneKey, NodeName, Nonce, Payload, RequestId, Right, SubState, Time, Token, Tx,
     TxId, TxState, Writes,
 };
@@ -19,7 +20,7 @@ use super::Backend;
 /// How long the leases of the suite last.
 pub(super) const LEASE: Duration = Duration::from_secs(10);
 /// How long after its end the lease of another is left alone.
-pub(super) const SKEW: Duration = Duration::from_secs(1);
+pub(super) const SKEW: Duration = Duration::from_secs(5);
 /// How deep finals are watched.
 pub(super) const WATCH_DEPTH: u64 = 64;
 /// When the rows of the suite are written, by the keeper's own clock.
@@ -29,7 +30,12 @@ pub(super) const AT: Time = Time(1_800_000_000_123);
 pub(super) struct Kit {
     pub(super) store: Arc<dyn Store>,
     names: Cell<u64>,
+    /// The nonces of open txs, as far as their batches landed through this kit.
+    open: RefCell<Open>,
 }
+
+/// Which nonce each open tx of each lane has.
+type Open = BTreeMap<(LaneId, TxId), Nonce>;
 
 /// What a keeper's memory knows of its lane.
 #[derive(Clone, Debug)]
@@ -37,6 +43,7 @@ pub(super) struct Keeper {
     pub(super) key: LaneKey,
     pub(super) right: Right,
     pub(super) node: NodeName,
+    pub(super) batch_seq: u64,
     pub(super) event_seq: u64,
     pub(super) next_nonce: Nonce,
 }
@@ -64,6 +71,8 @@ pub(super) fn node_in_life(name: &str, life: u128) -> Ask {
         incarnation: Incarnation(Uuid::from_u128(bytes)),
         duration: LEASE,
         skew: SKEW,
+        lively: Vec::new(),
+        silent: Vec::new(),
     }
 }
 
@@ -87,6 +96,7 @@ impl Kit {
         Self {
             store: backend.store(),
             names: Cell::new(1),
+            open: RefCell::default(),
         }
     }
 
@@ -96,10 +106,6 @@ impl Kit {
 
     pub(super) fn grant(&self) -> GrantId {
         GrantId(Uuid::from_u128(0xA000_0000 + u128::from(self.name())))
-    }
-
-    pub(super) fn batch_id(&self) -> BatchId {
-        BatchId(Uuid::from_u128(0xB000_0000 + u128::from(self.name())))
     }
 
     /// A tx id that is greater than all before.
@@ -134,11 +140,14 @@ impl Kit {
                     key,
                     right,
                     node: ask.node.clone(),
+                    batch_seq: image.batch_seq,
                     event_seq: image.event_seq,
                     next_nonce: image.next_nonce,
                 }
             }
-            Acquired::NotKeeper { lease } => panic!("{key} is held: {lease:?}"),
+            Acquired::NotKeeper { lease, .. } => panic!("{key} is held: {lease:?}"),
+            Acquired::Halted(reason) => panic!("{key} is halted: {reason}"),
+            Acquired::Busy => panic!("{key} is locked, although nothing else runs"),
         }
     }
 
@@ -234,27 +243,45 @@ impl Kit {
                 tx.event_seqs.push(seq);
             }
         }
-        let highest = writes
-            .inserts
-            .iter()
-            .chain(&writes.updates)
-            .filter_map(|tx| tx.nonce)
-            .max();
+        let rows = || writes.inserts.iter().chain(&writes.updates);
+        let highest = rows().filter_map(|tx| tx.nonce).max();
+        let next_nonce = keeper.next_nonce.max(highest.map_or(Nonce(0), Nonce::next));
+        let lane = keeper.right.lane;
+        let mut open = self.open.borrow().clone();
+        rows().for_each(|tx| note_open(&mut open, lane, tx));
+        let of_lane = open.iter().filter(|((of, _), _)| *of == lane);
         LaneBatch {
             right: keeper.right,
-            batch: self.batch_id(),
+            batch_seq_before: keeper.batch_seq,
             node: keeper.node.clone(),
             at: AT,
             event_seq_before: keeper.event_seq,
-            next_nonce: keeper.next_nonce.max(highest.map_or(Nonce(0), Nonce::next)),
+            next_nonce,
+            floor_nonce: of_lane.map(|(_, nonce)| *nonce).min().unwrap_or(next_nonce),
             writes,
         }
     }
 
-    /// Commits one batch.
+    /// Commits one batch. What it wrote is in the feed when it was applied.
     pub(super) async fn commit(&self, batch: LaneBatch) -> CommitOutcome {
+        let lane = batch.right.lane;
+        let outcome = self.commit_unfed(batch).await;
+        if outcome == CommitOutcome::Applied {
+            self.store.extend_feed(&[lane]).await.expect("extend_feed");
+        }
+        outcome
+    }
+
+    /// Commits one batch, and leaves the feed to somebody else.
+    pub(super) async fn commit_unfed(&self, batch: LaneBatch) -> CommitOutcome {
+        let (lane, writes) = (batch.right.lane, batch.writes.clone());
         let mut outcomes = self.store.commit(vec![batch]).await;
         assert_eq!(outcomes.len(), 1, "one batch, one outcome");
+        if outcomes[0] == CommitOutcome::Applied {
+            let mut open = self.open.borrow_mut();
+            let rows = writes.inserts.iter().chain(&writes.updates);
+            rows.for_each(|tx| note_open(&mut open, lane, tx));
+        }
         outcomes.remove(0)
     }
 
@@ -262,11 +289,16 @@ impl Kit {
     /// they were written.
     pub(super) async fn apply(&self, keeper: &mut Keeper, writes: Writes) -> Writes {
         let batch = self.batch(keeper, writes);
-        let (writes, next_nonce) = (batch.writes.clone(), batch.next_nonce);
+        let written = batch.clone();
         assert_eq!(self.commit(batch).await, CommitOutcome::Applied);
-        keeper.event_seq += writes.events.len() as u64;
-        keeper.next_nonce = next_nonce;
-        writes
+        keeper.follow(&written);
+        written.writes
+    }
+
+    /// Stores headers of the lane's chain.
+    pub(super) async fn put_headers(&self, key: LaneKey, headers: &[Header]) {
+        let put = self.store.put_headers(key.chain_id, headers).await;
+        put.expect("put_headers");
     }
 
     /// Accepts `count` txs at the next nonces, signed, each with its event.
@@ -282,6 +314,22 @@ impl Kit {
         let written = self.apply(keeper, writes).await;
         written.inserts.into_iter().zip(written.attempts).collect()
     }
+}
+
+impl Keeper {
+    /// What memory knows once this batch is durable.
+    pub(super) fn follow(&mut self, batch: &LaneBatch) {
+        self.batch_seq += 1;
+        self.event_seq += batch.writes.events.len() as u64;
+        self.next_nonce = batch.next_nonce;
+    }
+}
+
+fn note_open(open: &mut Open, lane: LaneId, tx: &Tx) {
+    match tx.nonce.filter(|_| tx.is_open()) {
+        Some(nonce) => open.insert((lane, tx.id), nonce),
+        None => open.remove(&(lane, tx.id)),
+    };
 }
 
 /// The event that tells of a tx's acceptance; its number comes with the batch.

@@ -8,11 +8,9 @@ use engine::ports::{Acquired, Ask, Renewal};
 use super::Backend;
 use super::kit::{Kit, LEASE, SKEW, lane, node, node_in_life};
 
-const A_MOMENT: Duration = Duration::from_millis(1);
-
-/// The last moment at which `until` is not reached yet.
-fn just_before(until: Duration) -> Duration {
-    until.saturating_sub(A_MOMENT)
+/// The last moment at which `until` is surely not reached yet.
+fn just_before(backend: &dyn Backend, until: Duration) -> Duration {
+    until.saturating_sub(backend.moment())
 }
 
 pub async fn a_lane_nobody_held_is_granted_with_token_1(backend: &dyn Backend) {
@@ -37,7 +35,7 @@ pub async fn the_keeper_that_asks_again_gets_a_new_grant_under_its_token(backend
 pub async fn the_keeper_keeps_its_token_until_the_skew_is_over(backend: &dyn Backend) {
     let kit = Kit::new(backend);
     kit.keeper(&node("a"), lane(1)).await;
-    backend.advance(just_before(LEASE + SKEW)).await;
+    backend.advance(just_before(backend, LEASE + SKEW)).await;
     let (right, taken_from) = granted(kit.acquire(&node("a"), lane(1)).await);
     assert_eq!((right.token, taken_from), (Token(1), None));
 }
@@ -53,15 +51,102 @@ pub async fn the_keeper_that_comes_too_late_gets_the_next_token(backend: &dyn Ba
 pub async fn another_node_is_refused_until_the_skew_is_over(backend: &dyn Backend) {
     let kit = Kit::new(backend);
     kit.keeper(&node("a"), lane(1)).await;
-    for wait in [Duration::ZERO, LEASE, just_before(SKEW)] {
+    for wait in [Duration::ZERO, LEASE, just_before(backend, SKEW)] {
         backend.advance(wait).await;
         let answer = kit.acquire(&node("b"), lane(1)).await;
-        let Acquired::NotKeeper { lease } = answer else {
+        let Acquired::NotKeeper { lease, .. } = answer else {
             panic!("{answer:?}")
         };
         assert_eq!((lease.owner, lease.token), (node("a").node, Token(1)));
         assert_eq!(lease.incarnation, node("a").incarnation);
     }
+}
+
+pub async fn who_is_refused_is_told_how_long_the_lease_lasts(backend: &dyn Backend) {
+    let kit = Kit::new(backend);
+    kit.keeper(&node("a"), lane(1)).await;
+    let left = async || {
+        let answer = kit.acquire(&node("b"), lane(1)).await;
+        let Acquired::NotKeeper { left, .. } = answer else {
+            panic!("{answer:?}")
+        };
+        left
+    };
+    let about = |expected: Duration| expected.saturating_sub(backend.moment())..=expected;
+    assert!(about(LEASE).contains(&left().await));
+    backend.advance(LEASE / 2).await;
+    assert!(about(LEASE / 2).contains(&left().await));
+    backend.advance(LEASE / 2).await;
+    assert_eq!(
+        left().await,
+        Duration::ZERO,
+        "over, and left alone for the skew"
+    );
+}
+
+pub async fn a_lease_of_a_node_that_was_seen_at_work_is_left_alone(backend: &dyn Backend) {
+    let kit = Kit::new(backend);
+    let right = kit.keeper(&node("a"), lane(1)).await.right;
+    backend.advance(100 * LEASE).await;
+    // The store's clock may have jumped: the node itself was seen a moment ago.
+    let lively = Ask {
+        lively: vec![node("c").incarnation, node("a").incarnation],
+        ..node("b")
+    };
+    let answer = kit.acquire(&lively, lane(1)).await;
+    let Acquired::NotKeeper { lease, left } = answer else {
+        panic!("{answer:?}")
+    };
+    assert_eq!((lease.owner, lease.token), (node("a").node, Token(1)));
+    assert_eq!(left, Duration::ZERO, "by the store's clock");
+    assert_eq!(renew(&kit, &node("a"), &[right]).await, [Renewal::Renewed]);
+}
+
+pub async fn only_the_life_that_was_seen_at_work_is_left_alone(backend: &dyn Backend) {
+    let kit = Kit::new(backend);
+    let given_back = kit.keeper(&node("a"), lane(2)).await.right;
+    kit.keeper(&node("a"), lane(1)).await;
+    let lively = Ask {
+        lively: vec![node("a").incarnation],
+        ..node("b")
+    };
+    kit.store
+        .release(&node("a"), &[given_back])
+        .await
+        .expect("release");
+    let (right, _) = granted(kit.acquire(&lively, lane(2)).await);
+    assert_eq!(right.token, Token(2), "what it gave back is free");
+
+    backend.advance(LEASE + SKEW).await;
+    let next_life = Ask {
+        lively: vec![node_in_life("a", 2).incarnation],
+        ..node("b")
+    };
+    let (right, _) = granted(kit.acquire(&next_life, lane(1)).await);
+    assert_eq!(right.token, Token(2), "the life that held it was not seen");
+}
+
+pub async fn a_running_lease_of_a_silent_node_is_taken(backend: &dyn Backend) {
+    let kit = Kit::new(backend);
+    let old = kit.keeper(&node("a"), lane(1)).await.right;
+    let other_life = Ask {
+        silent: vec![node_in_life("a", 2).incarnation],
+        ..node("b")
+    };
+    let answer = kit.acquire(&other_life, lane(1)).await;
+    assert!(matches!(answer, Acquired::NotKeeper { .. }), "{answer:?}");
+
+    let silent = Ask {
+        silent: vec![node("c").incarnation, node("a").incarnation],
+        ..node("b")
+    };
+    let (right, taken_from) = granted(kit.acquire(&silent, lane(1)).await);
+    assert_eq!((right.token, taken_from), (Token(2), Some(node("a").node)));
+    assert_eq!(renew(&kit, &node("a"), &[old]).await, [Renewal::Lost]);
+    assert!(matches!(
+        kit.acquire(&node("a"), lane(1)).await,
+        Acquired::NotKeeper { .. }
+    ));
 }
 
 pub async fn another_node_takes_over_when_the_skew_is_over(backend: &dyn Backend) {
@@ -118,14 +203,14 @@ pub async fn a_node_gives_back_only_what_is_its_own(backend: &dyn Backend) {
 pub async fn a_renewal_extends_from_now(backend: &dyn Backend) {
     let kit = Kit::new(backend);
     let right = kit.keeper(&node("a"), lane(1)).await.right;
-    backend.advance(just_before(LEASE)).await;
+    backend.advance(just_before(backend, LEASE)).await;
     assert_eq!(renew(&kit, &node("a"), &[right]).await, [Renewal::Renewed]);
-    backend.advance(just_before(LEASE + SKEW)).await;
+    backend.advance(just_before(backend, LEASE + SKEW)).await;
     assert!(matches!(
         kit.acquire(&node("b"), lane(1)).await,
         Acquired::NotKeeper { .. }
     ));
-    backend.advance(A_MOMENT).await;
+    backend.advance(backend.moment()).await;
     let (taken, _) = granted(kit.acquire(&node("b"), lane(1)).await);
     assert_eq!(taken.token, Token(2), "a renewal leaves the token alone");
 }
@@ -179,8 +264,12 @@ pub async fn many_lanes_are_asked_for_at_once_and_answered_in_order(backend: &dy
 
 fn granted(answer: Acquired) -> (Right, Option<NodeName>) {
     match answer {
-        Acquired::Granted { right, taken_from } => (right, taken_from),
-        Acquired::NotKeeper { lease } => panic!("held by {lease:?}"),
+        Acquired::Granted {
+            right, taken_from, ..
+        } => (right, taken_from),
+        Acquired::NotKeeper { lease, .. } => panic!("held by {lease:?}"),
+        Acquired::Halted(reason) => panic!("halted: {reason}"),
+        Acquired::Busy => panic!("locked, although nothing else runs"),
     }
 }
 

@@ -15,6 +15,7 @@ pub async fn a_new_lane_is_empty(backend: &dyn Backend) {
         right: keeper.right,
         next_nonce: Nonce(0),
         event_seq: 0,
+        batch_seq: 0,
         paused: false,
         in_flight: Vec::new(),
         backlog_from: None,
@@ -202,6 +203,50 @@ pub async fn what_a_fork_reopens_is_loaded_again(backend: &dyn Backend) {
     assert_eq!(image.consumed_below, Nonce(0));
 }
 
+pub async fn finished_txs_below_the_floor_change_nothing(backend: &dyn Backend) {
+    let kit = Kit::new(backend);
+    let mut keeper = kit.keeper(&node("a"), lane(1)).await;
+    let mut txs = kit.accept(&mut keeper, 5).await;
+    for (n, (tx, attempt)) in txs.iter_mut().take(3).enumerate() {
+        tx.inclusion = Some(inclusion(attempt, 100 + n as u64));
+        finish(&kit, &mut keeper, tx).await;
+    }
+    let mut waiting = kit.tx(5);
+    kit.apply(&mut keeper, inserts([waiting.clone()])).await;
+    let image = kit.image(keeper.key, keeper.right).await;
+    assert_eq!(image.in_flight, with_attempts(&txs[3..]));
+    assert_eq!(image.held.as_slice(), std::slice::from_ref(&(3..6)));
+    assert_eq!(image.consumed_below, Nonce(3));
+    assert_eq!(image.backlog_from, Some(Nonce(5)));
+    assert_eq!(image.finals.len(), 3, "they are watched all the same");
+    let backlog = kit.store.load_backlog(keeper.right.lane, Nonce(0), 9).await;
+    assert_eq!(backlog.expect("load"), std::slice::from_ref(&waiting));
+
+    // Everything is finished: the floor is the cursor.
+    for (tx, attempt) in &mut txs[3..] {
+        tx.inclusion = Some(inclusion(attempt, 110));
+        finish(&kit, &mut keeper, tx).await;
+    }
+    waiting.nonce = None;
+    finish(&kit, &mut keeper, &mut waiting).await;
+    let image = kit.image(keeper.key, keeper.right).await;
+    assert_eq!((image.in_flight, image.held), (vec![], vec![]));
+    assert_eq!(
+        (image.next_nonce, image.consumed_below),
+        (Nonce(6), Nonce(5))
+    );
+
+    // A fork takes the oldest back: the floor falls to it.
+    let (tx, _) = &mut txs[0];
+    tx.inclusion = None;
+    tx.go(TxState::Tracking, SubState::Reorged, AT);
+    kit.apply(&mut keeper, updates([tx.clone()])).await;
+    let image = kit.image(keeper.key, keeper.right).await;
+    assert_eq!(image.in_flight, with_attempts(&txs[..1]));
+    assert_eq!(image.held.as_slice(), std::slice::from_ref(&(0..1)));
+    assert_eq!(image.consumed_below, Nonce(5));
+}
+
 pub async fn a_lane_reads_nothing_of_its_neighbours(backend: &dyn Backend) {
     let kit = Kit::new(backend);
     let mut other = kit.keeper(&node("a"), lane(1)).await;
@@ -226,6 +271,11 @@ pub async fn a_lane_reads_nothing_of_its_neighbours(backend: &dyn Backend) {
         kit.store.load_backlog(keeper.right.lane, Nonce(0), 9).await,
         Ok(vec![])
     );
+}
+
+fn with_attempts(txs: &[(Tx, Attempt)]) -> Vec<(Tx, Vec<Attempt>)> {
+    let one = |(tx, attempt): &(Tx, Attempt)| (tx.clone(), vec![attempt.clone()]);
+    txs.iter().map(one).collect()
 }
 
 async fn finish(kit: &Kit, keeper: &mut Keeper, tx: &mut Tx) {

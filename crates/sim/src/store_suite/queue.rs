@@ -1,10 +1,13 @@
 //! The one unfenced write, and how a keeper adopts what was queued.
 
-use domain::{Nonce, SubState, Token, Tx, TxState, Writes};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use domain::{Nonce, RequestId, SubState, Token, Tx, TxId, TxState, Writes};
 use engine::ports::{CommitOutcome, Conflict};
 
 use super::Backend;
-use super::kit::{AT, Kit, accepted, first_events, inserts, lane, node, request_id};
+use super::kit::{AT, Kit, acceptance, accepted, first_events, inserts, lane, node, request_id};
 
 pub async fn a_queued_request_waits_without_nonce_or_event(backend: &dyn Backend) {
     let kit = Kit::new(backend);
@@ -68,6 +71,62 @@ pub async fn queueing_again_changes_nothing(backend: &dyn Backend) {
     );
     let keeper = kit.keeper(&node("a"), lane(1)).await;
     assert_eq!(kit.image(keeper.key, keeper.right).await.queued, 1);
+}
+
+pub async fn one_key_from_many_tasks_at_once_is_one_tx(backend: &dyn Backend) {
+    let kit = Kit::new(backend);
+    for round in 0..5 {
+        // Two keys in opposite orders, as two nodes under load would bring them.
+        let (one, other) = (format!("x{round}"), format!("y{round}"));
+        let orders = [
+            [&one, &other],
+            [&other, &one],
+            [&one, &other],
+            [&other, &one],
+        ];
+        let tasks = orders.map(|keys| {
+            let new = keys.map(|key| kit.new_queued(lane(1), key));
+            let store = Arc::clone(&kit.store);
+            tokio::spawn(async move { store.queue(new.into()).await })
+        });
+        let mut named: BTreeMap<RequestId, TxId> = BTreeMap::new();
+        for (task, keys) in tasks.into_iter().zip(orders) {
+            let got = task.await.expect("no panic").expect("queue");
+            for (tx, key) in got.iter().zip(keys) {
+                assert_eq!(tx.request_id.as_str(), key, "in the order asked");
+                let first = *named.entry(tx.request_id.clone()).or_insert(tx.id);
+                assert_eq!(tx.id, first, "one key, one tx");
+            }
+        }
+    }
+    let keeper = kit.keeper(&node("a"), lane(1)).await;
+    assert_eq!(kit.image(keeper.key, keeper.right).await.queued, 10);
+}
+
+pub async fn of_a_gate_and_a_queue_with_one_key_one_wins(backend: &dyn Backend) {
+    let kit = Kit::new(backend);
+    let mut keeper = kit.keeper(&node("a"), lane(1)).await;
+    for round in 0..10_u64 {
+        let key = format!("r{round}");
+        let tx = Tx {
+            request_id: request_id(key.clone()),
+            ..kit.tx(keeper.next_nonce.0)
+        };
+        let batch = kit.batch(&keeper, acceptance(tx.clone()));
+        let (new, store) = (kit.new_queued(lane(1), &key), Arc::clone(&kit.store));
+        let queued_as = new.request.id;
+        let queueing = tokio::spawn(async move { store.queue(vec![new]).await });
+        let outcome = kit.commit(batch.clone()).await;
+        let queued = queueing.await.expect("no panic").expect("queue").remove(0);
+        if outcome == CommitOutcome::Applied {
+            assert_eq!(queued.id, tx.id, "the queue is told of the keeper's");
+            keeper.follow(&batch);
+        } else {
+            let conflict = Conflict::RequestId(request_id(key));
+            assert_eq!(outcome, CommitOutcome::Conflict(conflict));
+            assert_eq!(queued.id, queued_as);
+        }
+    }
 }
 
 pub async fn a_key_belongs_to_its_lane(backend: &dyn Backend) {

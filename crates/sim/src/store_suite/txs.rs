@@ -1,5 +1,7 @@
 //! Readers of txs: by id, by key, by any hash; pages without loss; confirmations as a walk.
 
+use std::sync::Arc;
+
 use alloy_primitives::B256;
 use domain::{
     Attempt, AttemptKind, ChainId, Header, Inclusion, LaneKey, SubState, Tx, TxId, TxState, Writes,
@@ -165,7 +167,8 @@ pub async fn confirmations_are_the_walk_from_the_counted_header_to_the_block(
     let fork = header(11, 1, Some(&block));
     let top = header(12, 1, Some(&fork));
     let (tx, _) = kit.accept(&mut keeper, 1).await.remove(0);
-    let headers = vec![top, below, above, block, fork];
+    kit.put_headers(lane(1), &[top, below, above, block, fork])
+        .await;
     let walks: [(Option<Header>, Vec<Header>); 4] = [
         (None, vec![]),
         (Some(block), vec![block]),
@@ -174,12 +177,7 @@ pub async fn confirmations_are_the_walk_from_the_counted_header_to_the_block(
     ];
     for (counted, walk) in walks {
         let mined = mined(&tx, &block, counted.as_ref());
-        let writes = Writes {
-            updates: vec![mined],
-            headers: headers.clone(),
-            ..Writes::default()
-        };
-        kit.apply(&mut keeper, writes).await;
+        kit.apply(&mut keeper, updates([mined])).await;
         let record = kit.store.tx(tx.id).await.expect("tx").expect("it is there");
         assert_eq!(record.confirmations, walk);
     }
@@ -199,19 +197,41 @@ pub async fn headers_of_one_chain_are_not_those_of_another(backend: &dyn Backend
     for (key, block) in [(lane(1), block), (elsewhere, theirs)] {
         let mut keeper: Keeper = kit.keeper(&node("a"), key).await;
         let (tx, _) = kit.accept(&mut keeper, 1).await.remove(0);
-        let updates = vec![mined(&tx, &block, Some(&block))];
-        kit.apply(
-            &mut keeper,
-            Writes {
-                updates,
-                headers: vec![block],
-                ..Writes::default()
-            },
-        )
-        .await;
+        kit.put_headers(key, &[block]).await;
+        let mined = mined(&tx, &block, Some(&block));
+        kit.apply(&mut keeper, updates([mined])).await;
         let record = kit.store.tx(tx.id).await.expect("tx").expect("it is there");
         assert_eq!(record.confirmations, [block]);
     }
+}
+
+pub async fn headers_are_remembered_once_whoever_brings_them(backend: &dyn Backend) {
+    let kit = Kit::new(backend);
+    let mut keeper = kit.keeper(&node("a"), lane(1)).await;
+    kit.put_headers(lane(1), &[]).await;
+    let mut chain = vec![header(1, 0, None)];
+    for number in 2..=40 {
+        chain.push(header(number, 0, chain.last()));
+    }
+    let backwards: Vec<Header> = chain.iter().rev().copied().collect();
+    // Several nodes find the same blocks in the same second, each in its own order.
+    let puts = [&chain, &backwards, &chain, &backwards].map(|headers| {
+        let (store, headers) = (Arc::clone(&kit.store), headers.clone());
+        tokio::spawn(async move { store.put_headers(lane(1).chain_id, &headers).await })
+    });
+    for put in puts {
+        put.await.expect("no panic").expect("put_headers");
+    }
+    let other = Header {
+        timestamp: 7,
+        ..chain[0]
+    };
+    kit.put_headers(lane(1), &[other, chain[0]]).await;
+    let (tx, _) = kit.accept(&mut keeper, 1).await.remove(0);
+    let mined = mined(&tx, &chain[0], chain.last());
+    kit.apply(&mut keeper, updates([mined])).await;
+    let record = kit.store.tx(tx.id).await.expect("tx").expect("it is there");
+    assert_eq!(record.confirmations, chain, "known ones stay as they are");
 }
 
 fn mined(tx: &Tx, block: &Header, counted: Option<&Header>) -> Tx {

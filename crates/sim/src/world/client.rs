@@ -1,18 +1,21 @@
 //! The business: sends each request to some node until one says "accepted", as its library would.
-//! Some requests are sent by two threads at once, some again later, some again with another payload.
+//! Some requests are sent by two threads at once, some to all nodes at once, some again later, some
+//! again with another payload.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use alloy_primitives::{Address, Bytes, U256};
 use domain::{LaneKey, Payload, RequestId, TxId};
-use engine::node::{NewTx, Refusal};
+use engine::node::{NewTx, Origin, Refusal};
+use futures::future::join_all;
 
 use super::machine::Machine;
 use super::plan::Plan;
 use crate::chain::{REVERTS, UNSIGNABLE};
 use crate::event::{Answer, WorldEvent};
 use crate::rng::Rng;
+use crate::store::MemoryStore;
 use crate::trace::Trace;
 
 /// One request of the workload.
@@ -39,6 +42,8 @@ pub(super) enum Fate {
 #[derive(Clone)]
 pub(super) struct Client {
     pub(super) machines: Arc<Vec<Machine>>,
+    /// To know which lanes a failover has hurt.
+    pub(super) store: MemoryStore,
     pub(super) trace: Trace,
     pub(super) rng: Rng,
 }
@@ -73,13 +78,18 @@ impl Request {
 }
 
 impl Client {
-    /// Sends a request until it is accepted, and perhaps again. Gives the tx.
-    pub(super) async fn send(self, request: Request, first_at: Duration) -> TxId {
+    /// Sends a request until it is accepted, and perhaps again. Gives the tx; `None` when its lane was
+    /// hurt by a failover and takes nothing any more.
+    pub(super) async fn send(self, request: Request, first_at: Duration) -> Option<TxId> {
         tokio::time::sleep(first_at).await;
         let twin = self.rng.permille(200).then(|| {
             let (client, request) = (self.clone(), request.clone());
             tokio::spawn(async move { client.insist(&request).await })
         });
+        if self.rng.permille(150) {
+            let asks = self.machines.iter();
+            join_all(asks.map(|machine| self.ask(machine, &request))).await;
+        }
         let tx = self.insist(&request).await;
         if let Some(twin) = twin {
             twin.await.expect("clients do not panic");
@@ -88,16 +98,19 @@ impl Client {
             tokio::time::sleep(self.rng.millis(0, 30_000)).await;
             self.insist(&request).await;
         }
-        if self.rng.permille(100) {
+        // What was never accepted, or was lost again, has no key that could be taken.
+        if tx.is_some() && !self.is_hurt(&request) && self.rng.permille(100) {
             self.reuse_key(&request).await;
         }
         tx
     }
 
-    async fn insist(&self, request: &Request) -> TxId {
+    async fn insist(&self, request: &Request) -> Option<TxId> {
         loop {
-            match self.ask(request).await {
-                Answer::Accepted { tx_id, .. } => return tx_id,
+            let machine = self.rng.pick(&self.machines);
+            match self.ask(machine, request).await {
+                Answer::Accepted { tx_id, .. } => return Some(tx_id),
+                Answer::Refused(Refusal::Halted(_)) if self.is_hurt(request) => return None,
                 Answer::Refused(refusal) if !is_worth_repeating(&refusal) => {
                     let id = &request.id;
                     self.trace
@@ -112,18 +125,30 @@ impl Client {
         }
     }
 
+    /// Whether a failover took commits of its lane, or the request itself.
+    fn is_hurt(&self, request: &Request) -> bool {
+        self.store.loss().lanes.contains(&request.lane)
+    }
+
     /// The same key with another payload must be refused once the key is taken.
     async fn reuse_key(&self, request: &Request) {
         let mut other = request.clone();
         other.payload.value += U256::from(1);
         other.payload.gas = Some(100_000);
         loop {
-            match self.ask(&other).await {
+            if self.is_hurt(request) {
+                return; // the key may be gone
+            }
+            let machine = self.rng.pick(&self.machines);
+            match self.ask(machine, &other).await {
                 Answer::Refused(Refusal::KeyReused(_)) => return,
                 Answer::Accepted { tx_id, .. } => {
                     let id = &request.id;
-                    self.trace
-                        .violation(&format!("{id} with another payload became {tx_id}"));
+                    let key = (request.lane, id.clone());
+                    if !self.store.loss().requests.contains(&key) {
+                        self.trace
+                            .violation(&format!("{id} with another payload became {tx_id}"));
+                    }
                     return;
                 }
                 Answer::Refused(_) | Answer::Silence => {
@@ -133,8 +158,7 @@ impl Client {
         }
     }
 
-    async fn ask(&self, request: &Request) -> Answer {
-        let machine = self.rng.pick(&self.machines);
+    async fn ask(&self, machine: &Machine, request: &Request) -> Answer {
         if !machine.is_up() {
             // A load balancer would not send it there either; a frozen node it may not know.
             if self.rng.permille(900) {
@@ -152,6 +176,8 @@ impl Client {
             lane,
             request_id: request_id.clone(),
             payload: request.payload.clone(),
+            origin: Origin::default(),
+            estimated_gas: None,
         };
         let patience = self.rng.millis(1_000, 40_000);
         let answer = match tokio::time::timeout(patience, machine.ask(new)).await {
@@ -181,6 +207,7 @@ fn is_worth_repeating(refusal: &Refusal) -> bool {
         | Refusal::Underfunded(_)
         | Refusal::StoreUnavailable(_)
         | Refusal::OutcomeUnknown
+        | Refusal::Halted(_)
         | Refusal::Draining => true,
         Refusal::UnknownChain(_)
         | Refusal::UnknownSigner(..)

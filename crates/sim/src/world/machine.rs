@@ -1,6 +1,6 @@
 //! One machine of the world: its node is started, dies, and is started again in a new life.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use domain::NodeName;
@@ -18,6 +18,29 @@ use crate::wire::Wire;
 #[derive(Clone)]
 pub(super) struct Machine {
     inner: Arc<Inner>,
+}
+
+/// A machine, as long as somebody else holds it.
+#[derive(Clone)]
+pub(super) struct WeakMachine {
+    inner: Weak<Inner>,
+}
+
+impl WeakMachine {
+    pub(super) fn upgrade(&self) -> Option<Machine> {
+        let inner = self.inner.upgrade()?;
+        Some(Machine { inner })
+    }
+}
+
+/// What came of a call to a machine.
+pub(super) enum Heard<T> {
+    /// Its node answered.
+    Answer(T),
+    /// No node runs there.
+    Nobody,
+    /// Its node died before it answered.
+    Death,
 }
 
 struct Inner {
@@ -38,6 +61,7 @@ struct Inner {
 pub(super) struct Lines {
     pub(super) store: Wire,
     pub(super) chain: Wire,
+    pub(super) peers: Wire,
     pub(super) sight: RemoteChain,
     pub(super) signer: MemorySigner,
 }
@@ -51,6 +75,8 @@ struct State {
     calm: bool,
 }
 
+/// The longest time that a drained node still hands requests on.
+const DRAIN_MS_MAX: u64 = 5_000;
 /// The longest time that a crashed node stays down.
 const DOWN_MS_MAX: u64 = 20_000;
 /// How soon a node is started again in a healed world.
@@ -83,6 +109,12 @@ impl Machine {
 
     pub(super) fn name(&self) -> &NodeName {
         &self.inner.name
+    }
+
+    pub(super) fn downgrade(&self) -> WeakMachine {
+        WeakMachine {
+            inner: Arc::downgrade(&self.inner),
+        }
     }
 
     pub(super) fn lines(&self) -> &Lines {
@@ -144,20 +176,38 @@ impl Machine {
         });
     }
 
-    /// Asks the node as its HTTP door would: inside the process, so that the question dies with it.
-    /// `None` when there is no node, or it died before it answered.
-    pub(super) async fn ask(&self, request: NewTx) -> Option<Result<Accepted, Refusal>> {
+    /// Has work done by the node, as its HTTP door would: inside the process, so that it dies with it
+    /// and stands still with it.
+    pub(super) async fn call<T, F>(&self, work: impl FnOnce(NodeHandle) -> F) -> Heard<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = T> + Send + 'static,
+    {
         let (tasks, handle) = {
             let state = self.lock();
-            (state.tasks.clone(), state.node.as_ref()?.handle())
+            let Some(node) = &state.node else {
+                return Heard::Nobody;
+            };
+            (state.tasks.clone(), node.handle())
         };
         let (answers, answer) = oneshot::channel();
+        let working = work(handle);
         tasks.spawn("request", async move {
-            let told = handle.create(request).await;
-            // The client may have lost patience.
-            answers.send(told).ok();
+            // Whoever asked may have lost patience.
+            answers.send(working.await).ok();
         });
-        answer.await.ok()
+        answer.await.map_or(Heard::Death, Heard::Answer)
+    }
+
+    /// Asks the node. `None` when there is no node, or it died before it answered.
+    pub(super) async fn ask(&self, request: NewTx) -> Option<Result<Accepted, Refusal>> {
+        match self
+            .call(|node| async move { node.create(request).await })
+            .await
+        {
+            Heard::Answer(answer) => Some(answer),
+            Heard::Nobody | Heard::Death => None,
+        }
     }
 
     pub(super) fn handle(&self) -> Option<NodeHandle> {
@@ -201,7 +251,16 @@ impl Machine {
         });
     }
 
-    /// A rolling deploy: drains the node and ends it.
+    /// Cuts its lines to the other nodes, or mends them.
+    pub(super) fn isolate(&self, is_cut: bool) {
+        self.inner.lines.peers.cut(is_cut);
+        self.tell(WorldEvent::Isolated {
+            node: self.inner.name.clone(),
+            is_cut,
+        });
+    }
+
+    /// A rolling deploy: drains the node, lets it hand requests on for a while, and ends it.
     pub(super) fn drain(&self) {
         let (tasks, node) = {
             let state = self.lock();
@@ -209,10 +268,11 @@ impl Machine {
         };
         let Some(node) = node else { return };
         self.tell(WorldEvent::Draining(self.inner.name.clone()));
-        let group = tasks.clone();
+        let (group, delay) = (tasks.clone(), self.inner.rng.millis(0, DRAIN_MS_MAX));
         tasks.spawn("drain", async move {
             node.drain().await;
             drop(node);
+            tokio::time::sleep(delay).await;
             group.kill();
         });
     }

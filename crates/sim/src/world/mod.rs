@@ -3,6 +3,7 @@
 
 mod client;
 mod machine;
+mod peers;
 mod plan;
 mod strikes;
 mod verdict;
@@ -29,6 +30,8 @@ pub use plan::{CHAIN, Plan};
 
 use client::{Client, Request};
 use machine::{Lines, Machine};
+use peers::{SimPeers, Switchboard};
+use strikes::Striker;
 
 /// What came of a run.
 #[derive(Clone, Debug)]
@@ -50,6 +53,8 @@ pub struct Options {
     pub calm: bool,
     /// Forks go deeper than what is final, so that finals are taken back.
     pub deep_forks: bool,
+    /// Once the store's standby takes over and lacks the last commits.
+    pub lossy: bool,
     /// Every line is printed as it comes.
     pub echo: bool,
 }
@@ -86,7 +91,10 @@ struct World {
     rng: Rng,
     trace: Trace,
     store: MemoryStore,
+    /// The database's.
+    clock: SimClock,
     chain: MemoryChain,
+    board: Switchboard,
     machines: Arc<Vec<Machine>>,
 }
 
@@ -101,6 +109,10 @@ impl World {
         if options.deep_forks {
             plan.fork_max = plan.lane.required + FORK_DEEPER;
         }
+        if options.lossy {
+            let half = u64::try_from(plan.unrest.as_millis() / 2).expect("unrest is short");
+            plan.lossy_failover = Some(rng.millis(half / 4, half));
+        }
         let mut checkers = checkers::all();
         if plan.fork_max <= plan.lane.required {
             let required = plan.lane.required;
@@ -111,7 +123,8 @@ impl World {
             trace = trace.echoing();
         }
         let clock = SimClock::new(rng.bits());
-        let store = MemoryStore::new(Arc::new(clock.clone())).traced(trace.clone());
+        let database = clock.machine(Duration::ZERO, rng.split());
+        let store = MemoryStore::new(Arc::new(database.clone())).traced(trace.clone());
         let chain = MemoryChain::new(CHAIN).traced(trace.clone());
         chain.set_room(plan.block_room, plan.pool_slots);
         let world = Self {
@@ -119,15 +132,16 @@ impl World {
             rng,
             trace,
             store,
+            clock: database,
             chain,
+            board: Switchboard::default(),
             machines: Arc::default(),
         };
-        let machines = world
-            .plan
-            .nodes
+        let nodes = world.plan.nodes.iter();
+        let machines: Vec<Machine> = nodes.map(|name| world.machine(name, &clock)).collect();
+        machines
             .iter()
-            .map(|name| world.machine(name, &clock))
-            .collect();
+            .for_each(|machine| world.board.connect(machine));
         Self {
             machines: Arc::new(machines),
             ..world
@@ -138,6 +152,7 @@ impl World {
         let plan = &self.plan;
         let store = Wire::new(self.rng.split(), plan.store_line);
         let chain = Wire::new(self.rng.split(), plan.chain_line);
+        let peers = Wire::new(self.rng.split(), plan.peer_line);
         let sight = RemoteChain::new(self.chain.clone(), chain.clone(), plan.staleness);
         let signer = MemorySigner::new(plan.signers.clone());
         let signer = match plan.signer_travel {
@@ -152,11 +167,13 @@ impl World {
             chains: vec![Arc::new(sight.clone())],
             signer: Arc::new(signer.clone()),
             clock,
+            peers: Arc::new(SimPeers::new(self.board.clone(), peers.clone())),
         };
         let config = plan.node_config(name);
         let lines = Lines {
             store,
             chain,
+            peers,
             sight,
             signer,
         };
@@ -175,28 +192,22 @@ impl World {
             plan,
             self.rng.split(),
         )));
-        let (chain, plan) = (self.chain.clone(), Arc::clone(&self.plan));
-        let machines = Arc::clone(&self.machines);
-        let striking = tokio::spawn(strikes::strike_for_ever(
-            machines,
-            chain,
-            plan,
-            self.rng.split(),
-        ));
+        let striking = tokio::spawn(self.striker().strike_for_ever());
+        let losing = tokio::spawn(self.striker().lose_commits());
         let (requests, clients) = self.spawn_clients();
         tokio::time::sleep(self.plan.unrest).await;
 
         self.trace.tell(WorldEvent::Phase("heal"));
         striking.abort();
+        losing.abort();
         self.heal();
         let deadline = tokio::time::Instant::now() + self.plan.patience();
         match tokio::time::timeout_at(deadline, join_all(clients)).await {
             Ok(txs) => {
-                let txs: Vec<TxId> = txs
-                    .into_iter()
-                    .map(|tx| tx.expect("clients do not panic"))
-                    .collect();
-                self.judge(&requests, &txs, deadline).await;
+                let txs = txs.into_iter().map(|tx| tx.expect("clients do not panic"));
+                let accepted = requests.into_iter().zip(txs);
+                let accepted = accepted.filter_map(|(request, tx)| Some((request, tx?)));
+                self.judge(accepted.collect(), deadline).await;
             }
             Err(_) => self
                 .trace
@@ -205,7 +216,19 @@ impl World {
         background.iter().for_each(JoinHandle::abort);
     }
 
-    fn spawn_clients(&self) -> (Vec<Request>, Vec<JoinHandle<TxId>>) {
+    fn striker(&self) -> Striker {
+        Striker {
+            machines: Arc::clone(&self.machines),
+            chain: self.chain.clone(),
+            store: self.store.clone(),
+            clock: self.clock.clone(),
+            trace: self.trace.clone(),
+            plan: Arc::clone(&self.plan),
+            rng: self.rng.split(),
+        }
+    }
+
+    fn spawn_clients(&self) -> (Vec<Request>, Vec<JoinHandle<Option<TxId>>>) {
         let rng = self.rng.split();
         let requests: Vec<Request> = (0..self.plan.requests)
             .map(|number| Request::new(&rng, &self.plan, number))
@@ -216,6 +239,7 @@ impl World {
         let spawn = |request: &Request| {
             let client = Client {
                 machines: Arc::clone(&self.machines),
+                store: self.store.clone(),
                 trace: self.trace.clone(),
                 rng: rng.split(),
             };
@@ -246,11 +270,13 @@ impl World {
             let Lines {
                 store,
                 chain,
+                peers,
                 sight,
                 signer,
             } = machine.lines();
             store.set(WireFaults::healthy(2));
             chain.set(WireFaults::healthy(10));
+            peers.set(WireFaults::healthy(5));
             sight.set(Staleness::NONE);
             signer.put_off(self.rng.split(), 0);
             machine.heal();

@@ -9,8 +9,9 @@ use domain::lane::ChainQuery;
 use domain::lease::LeaseTerms;
 use domain::window::{Depth, Release, Window};
 use domain::{ChainId, FeeRules, LaneKey, LaneRules, NodeName};
-use engine::node::{ChainRules, NodeConfig, NonKeeper};
+use engine::node::{ChainRules, NodeConfig, NonKeeper, OnHistoryChange};
 
+use super::peers::Switchboard;
 use crate::chain::Staleness;
 use crate::rng::Rng;
 use crate::wire::WireFaults;
@@ -63,10 +64,18 @@ pub struct Plan {
     pub store_line: WireFaults,
     /// How bad the lines to the chain are.
     pub chain_line: WireFaults,
+    /// How bad the lines between nodes are.
+    pub peer_line: WireFaults,
     /// How far the chain's nodes lag.
     pub staleness: Staleness,
     /// How often the world strikes: crashes, freezes, cuts, forks, drops. `None` is never.
     pub strike_interval: Option<Duration>,
+    /// Whether the database's clock is set now and then.
+    pub clock_jumps: bool,
+    /// Whether the store's standby takes over now and then, with everything.
+    pub failovers: bool,
+    /// When it takes over and lacks the last commits; `None` is never.
+    pub lossy_failover: Option<Duration>,
 }
 
 impl Plan {
@@ -81,6 +90,17 @@ impl Plan {
             answer_lost: rng.between(0, 15),
             late: rng.between(0, 15),
             slow: rng.between(0, 5),
+            locked: rng.between(0, 20),
+            cut: false,
+        };
+        let peer_line = WireFaults {
+            travel_ms_max: rng.between(1, 50),
+            refused: rng.between(0, 30),
+            question_lost: rng.between(0, 30),
+            answer_lost: rng.between(0, 50),
+            late: rng.between(0, 30),
+            slow: rng.between(0, 20),
+            locked: 0,
             cut: false,
         };
         let chain_line = WireFaults {
@@ -90,6 +110,7 @@ impl Plan {
             answer_lost: rng.between(0, 50),
             late: rng.between(0, 20),
             slow: rng.between(0, 10),
+            locked: 0,
             cut: false,
         };
         let staleness = Staleness {
@@ -101,8 +122,11 @@ impl Plan {
         Self {
             store_line,
             chain_line,
+            peer_line,
             staleness,
             strike_interval,
+            clock_jumps: rng.permille(500),
+            failovers: rng.permille(300),
             ..calm
         }
     }
@@ -139,10 +163,10 @@ impl Plan {
             block_room: usize::try_from(rng.between(1, 50)).unwrap_or(1),
             unrest: rng.millis(30_000, 120_000),
             lease: lease_terms(rng),
-            non_keeper: if rng.permille(700) {
-                NonKeeper::Queue
-            } else {
-                NonKeeper::Reject
+            non_keeper: match rng.below(10) {
+                0..=5 => NonKeeper::Forward,
+                6..=7 => NonKeeper::Queue,
+                _ => NonKeeper::Reject,
             },
             shards: usize::try_from(rng.between(1, 3)).unwrap_or(1),
             poll_interval: block_interval / 2,
@@ -152,8 +176,12 @@ impl Plan {
             lane,
             store_line: WireFaults::healthy(rng.between(0, 10)),
             chain_line: WireFaults::healthy(rng.between(0, 40)),
+            peer_line: WireFaults::healthy(rng.between(0, 20)),
             staleness: Staleness::NONE,
             strike_interval: None,
+            clock_jumps: false,
+            failovers: false,
+            lossy_failover: None,
         }
     }
 
@@ -180,13 +208,14 @@ impl Plan {
         };
         NodeConfig {
             name: name.clone(),
-            advertise: None,
+            advertise: Some(Switchboard::address(name)),
             lease: self.lease,
             shards: self.shards,
             inbox: 256,
             waiters: 64,
             chains: BTreeMap::from([(CHAIN, rules)]),
             non_keeper: self.non_keeper,
+            on_history_change: OnHistoryChange::Halt,
         }
     }
 

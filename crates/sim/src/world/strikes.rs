@@ -4,14 +4,28 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use alloy_primitives::{Address, U256};
+use tokio::time::Instant;
 
 use super::machine::Machine;
 use super::plan::Plan;
 use crate::chain::{Fate, MemoryChain};
+use crate::clock::SimClock;
+use crate::event::WorldEvent;
 use crate::rng::Rng;
+use crate::store::MemoryStore;
+use crate::trace::Trace;
 
 /// The most polls ahead of which a crash is set: a node has a few per request and stage.
 const CRASH_POLLS_MAX: u64 = 150;
+
+/// How long a failover takes at most.
+const DOWN_MS_MAX: u64 = 5_000;
+/// How long a standby that stopped to follow waits for something to lose, at most.
+const WINDOW_MAX: Duration = Duration::from_secs(10);
+/// How often it looks.
+const LOOK_INTERVAL: Duration = Duration::from_millis(20);
+/// How long after that it takes over, at most.
+const LAG_MS_MAX: u64 = 3_000;
 
 /// What the chain asks for, in wei per gas: as a rule, and when it is dear.
 const FEE: u128 = 1_000_000_000;
@@ -27,34 +41,94 @@ pub(super) async fn mine_for_ever(chain: MemoryChain, plan: Arc<Plan>, rng: Rng)
     }
 }
 
-/// Something bad, again and again, until the world is healed.
-pub(super) async fn strike_for_ever(
-    machines: Arc<Vec<Machine>>,
-    chain: MemoryChain,
-    plan: Arc<Plan>,
-    rng: Rng,
-) {
-    let Some(interval) = plan.strike_interval else {
-        return;
-    };
-    let pace = u64::try_from(interval.as_millis()).expect("an interval is short");
-    loop {
-        tokio::time::sleep(rng.millis(pace / 4, pace * 2)).await;
-        let machine = rng.pick(&machines).clone();
+/// Whoever strikes, and what at.
+pub(super) struct Striker {
+    pub(super) machines: Arc<Vec<Machine>>,
+    pub(super) chain: MemoryChain,
+    pub(super) store: MemoryStore,
+    /// The database's.
+    pub(super) clock: SimClock,
+    pub(super) trace: Trace,
+    pub(super) plan: Arc<Plan>,
+    pub(super) rng: Rng,
+}
+
+impl Striker {
+    /// Something bad, again and again, until the world is healed.
+    pub(super) async fn strike_for_ever(self) {
+        let Some(interval) = self.plan.strike_interval else {
+            return;
+        };
+        let pace = u64::try_from(interval.as_millis()).expect("an interval is short");
+        loop {
+            tokio::time::sleep(self.rng.millis(pace / 4, pace * 2)).await;
+            match self.rng.below(16) {
+                12 if self.plan.clock_jumps => self.set_clock(),
+                13 if self.plan.failovers => self.fail_over().await,
+                14 => self.isolate(),
+                _ => self.strike(),
+            }
+        }
+    }
+
+    fn strike(&self) {
+        let Self {
+            chain, plan, rng, ..
+        } = self;
+        let machine = rng.pick(&self.machines).clone();
         match rng.below(12) {
             0..=2 => machine.crash_in(rng.between(0, CRASH_POLLS_MAX)),
-            3..=4 => spawn_freeze(machine, span(&plan, &rng, 3)),
-            5 => spawn_cut(machine, span(&plan, &rng, 2)),
+            3..=4 => spawn_freeze(machine, span(plan, rng, 3)),
+            5 => spawn_cut(machine, span(plan, rng, 2)),
             6 => machine.drain(),
-            7 => drop_one(&chain, &rng),
-            8 => spawn_dear(chain.clone(), span(&plan, &rng, 3)),
-            9 => spawn_poor(
-                chain.clone(),
-                *rng.pick(&plan.signers),
-                span(&plan, &rng, 3),
-            ),
-            _ => fork(&chain, &plan, &rng),
+            7 => drop_one(chain, rng),
+            8 => spawn_dear(chain.clone(), span(plan, rng, 3)),
+            9 => spawn_poor(chain.clone(), *rng.pick(&plan.signers), span(plan, rng, 3)),
+            _ => fork(chain, plan, rng),
         }
+    }
+
+    /// Somebody sets the database's clock, by a little or by hours.
+    fn set_clock(&self) {
+        let most = *self.rng.pick(&[2_000, 30_000, 7_200_000]);
+        let by = i64::try_from(self.rng.between(1, most)).expect("hours are few milliseconds");
+        let by_ms = if self.rng.permille(500) { by } else { -by };
+        self.trace.tell(WorldEvent::ClockJumped { by_ms });
+        self.clock.jump(by_ms);
+    }
+
+    fn isolate(&self) {
+        let machine = self.rng.pick(&self.machines).clone();
+        let span = span(&self.plan, &self.rng, 3);
+        // The handle is let go: it ends by itself, or with the world.
+        drop(tokio::spawn(async move {
+            machine.isolate(true);
+            tokio::time::sleep(span).await;
+            machine.isolate(false);
+        }));
+    }
+
+    /// The primary dies: nobody reaches the store for a while, then the standby takes over.
+    async fn fail_over(&self) {
+        self.machines.iter().for_each(|machine| machine.cut(true));
+        tokio::time::sleep(self.rng.millis(0, DOWN_MS_MAX)).await;
+        self.store.fail_over();
+        self.machines.iter().for_each(|machine| machine.cut(false));
+    }
+
+    /// The same, with a standby that had stopped to follow a while before.
+    pub(super) async fn lose_commits(self) {
+        let Some(at) = self.plan.lossy_failover else {
+            return;
+        };
+        tokio::time::sleep(at).await;
+        self.store.stop_standby();
+        let latest = Instant::now() + WINDOW_MAX;
+        while !self.store.would_lose() && Instant::now() < latest {
+            tokio::time::sleep(LOOK_INTERVAL).await;
+        }
+        tokio::time::sleep(self.rng.millis(0, LAG_MS_MAX)).await;
+        self.fail_over().await;
     }
 }
 

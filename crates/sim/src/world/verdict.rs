@@ -1,12 +1,16 @@
 //! What must be true when a healed world has come to rest: everything accepted has ended, the chain
 //! shows each payload once, readers see a whole story, and nothing stirs any more.
+//!
+//! Lanes that lost commits in a failover are another matter: they may stand still until an operator
+//! decides, and what was lost is lost. What holds for them too is watched by the checkers.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use domain::{LaneKey, TxId, TxState};
-use engine::ports::{EventFilter, Store, TxRecord};
+use domain::{Incarnation, LaneKey, NodeName, TxId, TxState};
+use engine::ports::{Ask, EventFilter, Store, TxRecord};
 use tokio::time::Instant;
+use uuid::Uuid;
 
 use super::World;
 use super::client::{Fate, Request};
@@ -17,12 +21,21 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// The page size of the feed's reader: small, so that there are many pages.
 const PAGE: usize = 7;
 
+/// How long the feed may lag behind when everything has ended: keepers that died left it to a sweep.
+const FEED_PATIENCE: Duration = Duration::from_secs(60);
+
 impl World {
-    pub(super) async fn judge(&self, requests: &[Request], txs: &[TxId], deadline: Instant) {
+    pub(super) async fn judge(&self, accepted: Vec<(Request, TxId)>, deadline: Instant) {
         self.trace.tell(WorldEvent::Phase("finish"));
-        while !self.all_ended(txs).await {
+        let lost = self.store.loss();
+        let is_kept = |(request, tx): &(Request, TxId)| {
+            !lost.lanes.contains(&request.lane) && !lost.txs.contains(tx)
+        };
+        let accepted: Vec<_> = accepted.into_iter().filter(is_kept).collect();
+        let txs: Vec<TxId> = accepted.iter().map(|(_, tx)| *tx).collect();
+        while !(self.all_ended(&txs).await && self.all_rest().await) {
             if Instant::now() >= deadline {
-                self.tell_unfinished(txs).await;
+                self.tell_unfinished(&txs).await;
                 return;
             }
             tokio::time::sleep(LOOK_INTERVAL).await;
@@ -30,16 +43,15 @@ impl World {
         // What the last questions and takeovers stirred up may settle first.
         tokio::time::sleep(self.plan.lease.duration).await;
         self.trace.tell(WorldEvent::Phase("silence"));
-        let before = self.feed_len().await;
+        let before = self.events_written();
         tokio::time::sleep(self.silence()).await;
-        let after = self.feed_len().await;
-        if before != after {
-            let new = after - before;
+        let new = self.events_written() - before;
+        if new > 0 {
             self.trace.violation(&format!(
                 "not quiet: {new} events after everything had ended"
             ));
         }
-        for (request, tx) in requests.iter().zip(txs) {
+        for (request, tx) in &accepted {
             self.judge_tx(request, *tx).await;
         }
         self.judge_lanes().await;
@@ -100,14 +112,49 @@ impl World {
     async fn judge_lanes(&self) {
         let lanes = self.store.lanes(&self.plan.lanes()).await;
         for lane in lanes.expect("the twin's reads do not fail") {
-            if lane.in_flight != 0 || lane.queued != 0 {
+            if (lane.in_flight != 0 || lane.queued != 0) && !self.is_hurt(lane.key) {
                 self.trace.violation(&format!("not quiet: {lane:?}"));
+            }
+        }
+        // A lane row that says of itself that it has work would be adopted again and again.
+        let stranger = Ask {
+            node: NodeName("nobody".to_owned()),
+            incarnation: Incarnation(Uuid::nil()),
+            duration: self.plan.lease.duration,
+            skew: Duration::ZERO,
+            lively: Vec::new(),
+            silent: self.lives().await,
+        };
+        let work = self.store.lanes_with_work(&stranger).await;
+        for work in work.expect("the twin's reads do not fail") {
+            if !self.is_hurt(work.lane) {
+                self.trace.violation(&format!("not quiet: {work:?}"));
             }
         }
     }
 
-    /// Reads the whole feed page by page, as a consumer does: no lane's story may have a hole.
+    /// The lives that hold leases.
+    async fn lives(&self) -> Vec<Incarnation> {
+        let lanes = self.store.lanes(&self.plan.lanes()).await;
+        let lanes = lanes.expect("the twin's reads do not fail").into_iter();
+        lanes
+            .filter_map(|lane| Some(lane.lease?.incarnation))
+            .collect()
+    }
+
+    /// Reads the whole feed page by page, as a consumer does: no lane's story may have a hole, and
+    /// none may be missing for long.
     async fn judge_feed(&self) {
+        let deadline = Instant::now() + FEED_PATIENCE;
+        while self.store.events_written().iter().any(|lane| lane.2 > 0) {
+            if Instant::now() >= deadline {
+                let lag = self.store.events_written();
+                self.trace
+                    .violation(&format!("the feed lacks events: {lag:?}"));
+                break;
+            }
+            tokio::time::sleep(LOOK_INTERVAL).await;
+        }
         let mut last: BTreeMap<LaneKey, u64> = BTreeMap::new();
         let mut filter = EventFilter {
             limit: PAGE,
@@ -145,6 +192,13 @@ impl World {
         true
     }
 
+    /// Whether no lane that lost nothing has open txs: also of requests that were lost and sent again.
+    async fn all_rest(&self) -> bool {
+        let lanes = self.store.lanes(&self.plan.lanes()).await;
+        let mut lanes = lanes.expect("the twin's reads do not fail").into_iter();
+        lanes.all(|lane| self.is_hurt(lane.key) || (lane.in_flight == 0 && lane.queued == 0))
+    }
+
     async fn tell_unfinished(&self, txs: &[TxId]) {
         for id in txs {
             let Some(record) = self.record(*id).await else {
@@ -158,6 +212,9 @@ impl World {
                     "not live: {name} is {state} {sub:?} at nonce {nonce:?}, {reason:?}"
                 ));
             }
+        }
+        if !self.all_rest().await {
+            self.trace.violation("not live: lanes still have work");
         }
         for machine in self.machines.iter() {
             let Some(handle) = machine.handle() else {
@@ -176,16 +233,14 @@ impl World {
             .expect("the twin's reads do not fail")
     }
 
-    async fn feed_len(&self) -> usize {
-        let all = EventFilter {
-            limit: usize::MAX,
-            ..EventFilter::default()
-        };
-        self.store
-            .events(&all)
-            .await
-            .expect("the twin's reads do not fail")
-            .events
-            .len()
+    /// How many events the lanes wrote that lost nothing.
+    fn events_written(&self) -> u64 {
+        let lanes = self.store.events_written();
+        let whole = lanes.iter().filter(|lane| !self.is_hurt(lane.0));
+        whole.map(|lane| lane.1).sum()
+    }
+
+    fn is_hurt(&self, lane: LaneKey) -> bool {
+        self.store.loss().lanes.contains(&lane)
     }
 }

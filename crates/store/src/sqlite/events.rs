@@ -6,11 +6,11 @@ use domain::{Event, LaneId, LaneKey, NodeName, Token, TxId};
 use engine::ports::{EventFilter, EventPage, EventRecord};
 use rusqlite::{Connection, Row, params};
 
-use super::cursor::{FeedCursor, StoreTag};
 use super::fault::Fault;
 use super::headers::Walks;
 use super::rows::{lane_key, number, time};
 use super::txs;
+use crate::cursor::{FeedCursor, StoreTag};
 use crate::encoding::{Malformed, bound, events_from_bytes, stored};
 
 /// The most events of one page.

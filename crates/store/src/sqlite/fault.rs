@@ -15,6 +15,8 @@ pub(super) enum Fault {
     Malformed(Malformed),
     /// The question is wrong.
     Invalid(String),
+    /// The lane takes no work until an operator decides.
+    Halted(String),
 }
 
 impl Fault {
@@ -35,6 +37,7 @@ impl From<Fault> for StoreError {
             Fault::Sqlite(error) => Self::Unavailable(error.to_string()),
             Fault::Malformed(error) => Self::Corrupt(error.to_string()),
             Fault::Invalid(text) => Self::Invalid(text),
+            Fault::Halted(reason) => Self::Halted(reason),
         }
     }
 }

@@ -3,12 +3,11 @@
 use domain::{Event, LaneId, Right, Time, Tx, TxId, Writes};
 use engine::ports::{CommitOutcome, Conflict, LaneBatch, Regranted, StoreError};
 use rusqlite::{Connection, OptionalExtension as _, params};
-use uuid::Uuid;
 
 use super::fault::Fault;
-use super::rows::{InsertAttempt, InsertTx, UpdateTx, lane_key};
+use super::rows::{InsertAttempt, InsertTx, UpdateTx};
 use super::writer::savepoint;
-use crate::encoding::{Malformed, bits, events_to_bytes, stored};
+use crate::encoding::{events_to_bytes, from_stored, stored};
 
 /// Why a lane's batch was not written.
 enum Refused {
@@ -49,16 +48,17 @@ fn write_lane(conn: &Connection, batch: &LaneBatch) -> Result<(), Refused> {
     insert_attempts(conn, lane, writes, &signed)?;
     mark_first_sent(conn, lane, writes)?;
     write_wakes(conn, lane, writes)?;
-    append_events(conn, batch)?;
-    insert_headers(conn, lane, writes)
+    append_events(conn, batch)
 }
 
-/// Bumps the lane row where token, grant and the number of events are the ones that memory knows.
+/// Bumps the lane row where token, grant and the numbers of batches and events are the ones that memory
+/// knows.
 fn pass_fence(conn: &Connection, batch: &LaneBatch) -> Result<(), Refused> {
     const SQL: &str = "UPDATE signer_nonce_cursor \
-         SET next_nonce = ?5, event_seq = event_seq + ?6, last_batch = ?7, \
+         SET next_nonce = ?5, event_seq = event_seq + ?6, last_batch = last_batch + 1, \
              paused = coalesce(?8, paused), updated_at = ?9 \
-         WHERE lane_id = ?1 AND fencing_token = ?2 AND grant_id = ?3 AND event_seq = ?4";
+         WHERE lane_id = ?1 AND fencing_token = ?2 AND grant_id = ?3 AND event_seq = ?4 \
+           AND last_batch = ?7";
     let count = conn.prepare_cached(SQL)?.execute(params![
         batch.right.lane.0,
         stored(batch.right.token.0)?,
@@ -66,7 +66,7 @@ fn pass_fence(conn: &Connection, batch: &LaneBatch) -> Result<(), Refused> {
         stored(batch.event_seq_before)?,
         stored(batch.next_nonce.0)?,
         stored(batch.writes.events.len() as u64)?,
-        batch.batch.0.as_bytes().as_slice(),
+        stored(batch.batch_seq_before)?,
         batch.writes.paused,
         stored(batch.at.0)?,
     ])?;
@@ -243,26 +243,6 @@ fn append_events(conn: &Connection, batch: &LaneBatch) -> Result<(), Refused> {
     Ok(())
 }
 
-fn insert_headers(conn: &Connection, lane: LaneId, writes: &Writes) -> Result<(), Refused> {
-    if writes.headers.is_empty() {
-        return Ok(());
-    }
-    const SQL: &str = "INSERT INTO chain_header (chain_id, hash, parent_hash, number, timestamp) \
-         VALUES (?1, ?2, ?3, ?4, ?5) ON CONFLICT DO NOTHING";
-    let chain_id = bits(lane_key(conn, lane)?.chain_id.0);
-    let mut statement = conn.prepare_cached(SQL)?;
-    for header in &writes.headers {
-        statement.execute(params![
-            chain_id,
-            header.hash.as_slice(),
-            header.parent_hash.as_slice(),
-            bits(header.number),
-            bits(header.timestamp),
-        ])?;
-    }
-    Ok(())
-}
-
 /// Grants a lane anew. The writer is one thread: whatever came before has landed or never will.
 pub(super) fn regrant(
     conn: &Connection,
@@ -278,20 +258,16 @@ pub(super) fn regrant(
         right.grant.0.as_bytes().as_slice(),
         grant.0.as_bytes().as_slice(),
     ];
-    let found: Option<Option<Vec<u8>>> = conn
+    let last_batch: Option<i64> = conn
         .prepare_cached(SQL)?
         .query_row(key, |row| row.get(0))
         .optional()?;
-    let Some(last_batch) = found else {
+    let Some(last_batch) = last_batch else {
         return Ok(Regranted::Fenced);
     };
-    let last_batch = last_batch
-        .map(|bytes| Uuid::from_slice(&bytes).map_err(|_wrong_length| Malformed("batch id")))
-        .transpose()?
-        .map(domain::BatchId);
     Ok(Regranted::Held {
         right: Right { grant, ..right },
-        last_batch,
+        batch_seq: from_stored(last_batch, "number of batches")?,
     })
 }
 

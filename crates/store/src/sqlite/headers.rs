@@ -72,3 +72,24 @@ impl<'conn> Walks<'conn> {
         Ok(header)
     }
 }
+
+/// Remembers headers; known ones stay as they are.
+pub(super) fn put_headers(
+    conn: &Connection,
+    chain_id: ChainId,
+    headers: &[Header],
+) -> Result<(), Fault> {
+    const SQL: &str = "INSERT INTO chain_header (chain_id, hash, parent_hash, number, timestamp) \
+         VALUES (?1, ?2, ?3, ?4, ?5) ON CONFLICT DO NOTHING";
+    let mut statement = conn.prepare_cached(SQL)?;
+    for header in headers {
+        statement.execute(params![
+            bits(chain_id.0),
+            header.hash.as_slice(),
+            header.parent_hash.as_slice(),
+            bits(header.number),
+            bits(header.timestamp),
+        ])?;
+    }
+    Ok(())
+}

@@ -8,7 +8,7 @@ use engine::ports::{Ask, LaneRecord, Work};
 use rusqlite::{Connection, OptionalExtension as _, params};
 
 use super::fault::Fault;
-use super::lease::lease;
+use super::lease::{halted, lease};
 use super::rows::{attempts, find_lane, lane_key, number, tx, tx_columns, uuid};
 use crate::encoding::{bound, from_stored, inclusion_from_bytes, stored};
 
@@ -22,6 +22,7 @@ const FINALS_MAX: u64 = 100_000;
 struct Cursor {
     next_nonce: Nonce,
     event_seq: u64,
+    batch_seq: u64,
     token: Token,
     grant: GrantId,
     paused: bool,
@@ -52,6 +53,7 @@ pub(super) fn load(
         right,
         next_nonce: cursor.next_nonce,
         event_seq: cursor.event_seq,
+        batch_seq: cursor.batch_seq,
         paused: cursor.paused,
         in_flight: in_flight(conn, lane)?
             .into_iter()
@@ -215,9 +217,10 @@ pub(super) fn lanes_with_work(conn: &Connection, now: Time, ask: &Ask) -> Result
     let mut work = Vec::new();
     while let Some(row) = rows.next()? {
         let lane = LaneId(row.get(0)?);
-        let kept_by_another =
-            |lease: &Lease| lease.owner != ask.node && lease.expires_at.plus(ask.skew) > now;
-        if !lease(conn, lane)?.as_ref().is_some_and(kept_by_another) {
+        let kept_by_another = |lease: &Lease| lease.owner != ask.node && lease.is_kept(ask, now);
+        if halted(conn, lane)?.is_none()
+            && !lease(conn, lane)?.as_ref().is_some_and(kept_by_another)
+        {
             work.push(Work {
                 lane: lane_key(conn, lane)?,
                 has_queued: row.get(2)?,
@@ -246,6 +249,7 @@ pub(super) fn lanes(conn: &Connection, keys: &[LaneKey]) -> Result<Vec<LaneRecor
             lease: lease(conn, lane)?,
             next_nonce: cursor.as_ref().map_or(Nonce(0), |cursor| cursor.next_nonce),
             paused: cursor.is_some_and(|cursor| cursor.paused),
+            halted: halted(conn, lane)?,
             in_flight: from_stored(in_flight, "count")?,
             queued: count_queued(conn, lane)?,
         });
@@ -254,7 +258,7 @@ pub(super) fn lanes(conn: &Connection, keys: &[LaneKey]) -> Result<Vec<LaneRecor
 }
 
 fn cursor(conn: &Connection, lane: LaneId) -> Result<Option<Cursor>, Fault> {
-    const SQL: &str = "SELECT next_nonce, event_seq, fencing_token, grant_id, paused \
+    const SQL: &str = "SELECT next_nonce, event_seq, fencing_token, grant_id, paused, last_batch \
          FROM signer_nonce_cursor WHERE lane_id = ?1";
     let mut statement = conn.prepare_cached(SQL)?;
     let mut rows = statement.query([lane.0])?;
@@ -267,6 +271,7 @@ fn cursor(conn: &Connection, lane: LaneId) -> Result<Option<Cursor>, Fault> {
         token: Token(number(row, 2, "token")?),
         grant: GrantId(uuid(row, 3)?),
         paused: row.get(4)?,
+        batch_seq: number(row, 5, "number of batches")?,
     }))
 }
 

@@ -1,16 +1,15 @@
 //! Leases: the seeds' algorithm by the store's clock. Both rows of a lane change hands together.
 
+use std::time::Duration;
+
 use domain::lease::{Decision, Lease};
 use domain::{GrantId, Incarnation, LaneId, LaneKey, NodeName, Right, Time, Token};
 use engine::ports::{Acquired, Ask, Renewal};
-use rusqlite::{Connection, params};
+use rusqlite::{Connection, OptionalExtension as _, params};
 
 use super::fault::Fault;
-use super::rows::{make_lane, number, time, uuid};
+use super::rows::{find_lane, make_lane, number, time, uuid};
 use crate::encoding::stored;
-
-/// What `expires_at` says of a lane that was given back: long over, whatever the skew.
-const GIVEN_BACK: i64 = 0;
 
 pub(super) fn acquire(
     conn: &Connection,
@@ -32,17 +31,27 @@ fn acquire_lane(
     grant: GrantId,
 ) -> Result<Acquired, Fault> {
     let lane = make_lane(conn, key)?;
+    if let Some(reason) = halted(conn, lane)? {
+        return Ok(Acquired::Halted(reason));
+    }
     let held = lease(conn, lane)?;
-    let decision = Lease::decide(held.as_ref(), &ask.node, ask.incarnation, now, ask.skew);
+    let decision = Lease::decide(held.as_ref(), ask, now);
     let (token, taken_from) = match (decision, held) {
         (Decision::Insert, _) | (_, None) => (Token(1), None),
         (Decision::Renew, Some(held)) => (held.token, None),
         (Decision::TakeOver, Some(held)) => (held.token.next(), Some(held.owner)),
-        (Decision::NotKeeper, Some(lease)) => return Ok(Acquired::NotKeeper { lease }),
+        (Decision::NotKeeper, Some(lease)) => {
+            let left = Duration::from_millis(lease.expires_at.0.saturating_sub(now.0));
+            return Ok(Acquired::NotKeeper { lease, left });
+        }
     };
     let right = Right { lane, token, grant };
     grant_lane(conn, now, ask, right)?;
-    Ok(Acquired::Granted { right, taken_from })
+    Ok(Acquired::Granted {
+        right,
+        taken_from,
+        is_settled: true, // an embedded store has one history
+    })
 }
 
 /// Writes both rows: the heartbeat, and the lane row that fences everyone before.
@@ -100,7 +109,7 @@ pub(super) fn renew(
             stored(right.token.0)?,
             expires_at,
             stored(now.0)?,
-            GIVEN_BACK,
+            stored(Lease::GIVEN_BACK.0)?,
         ])?;
         answers.push(if count == 1 {
             Renewal::Renewed
@@ -126,11 +135,46 @@ pub(super) fn release(
             ask.node.0,
             ask.incarnation.0.as_bytes().as_slice(),
             stored(right.token.0)?,
-            GIVEN_BACK,
+            stored(Lease::GIVEN_BACK.0)?,
             stored(now.0)?,
         ])?;
     }
     Ok(())
+}
+
+/// Gives a lane back in such a way that nobody gets it until an operator decides.
+pub(super) fn halt(conn: &Connection, right: Right, reason: &str) -> Result<(), Fault> {
+    const SQL: &str = "UPDATE signer_lease SET halted = ?4, expires_at = ?5 \
+         WHERE lane_id = ?1 AND token = ?2 AND EXISTS (SELECT 1 FROM signer_nonce_cursor AS c \
+           WHERE c.lane_id = ?1 AND c.fencing_token = ?2 AND c.grant_id = ?3)";
+    conn.prepare_cached(SQL)?.execute(params![
+        right.lane.0,
+        stored(right.token.0)?,
+        right.grant.0.as_bytes().as_slice(),
+        reason,
+        stored(Lease::GIVEN_BACK.0)?,
+    ])?;
+    Ok(())
+}
+
+/// An operator lets a lane go on as it is. Whether it was halted.
+pub(super) fn accept_loss(conn: &Connection, key: LaneKey) -> Result<bool, Fault> {
+    const SQL: &str =
+        "UPDATE signer_lease SET halted = NULL WHERE lane_id = ?1 AND halted IS NOT NULL";
+    let Some(lane) = find_lane(conn, key)? else {
+        return Ok(false);
+    };
+    Ok(conn.prepare_cached(SQL)?.execute([lane.0])? == 1)
+}
+
+/// Why a lane takes no work until an operator decides.
+pub(super) fn halted(conn: &Connection, lane: LaneId) -> Result<Option<String>, Fault> {
+    const SQL: &str = "SELECT halted FROM signer_lease WHERE lane_id = ?1";
+    let reason: Option<Option<String>> = conn
+        .prepare_cached(SQL)?
+        .query_row([lane.0], |row| row.get(0))
+        .optional()?;
+    Ok(reason.flatten())
 }
 
 /// The lease of a lane, when anyone ever held it.

@@ -4,7 +4,6 @@
 //! PostgreSQL's; what is simpler here is that nothing ever waits for a lock, because there is one
 //! writer, and that the feed's positions are dealt inside the gate, because it is the only appender.
 
-mod cursor;
 mod events;
 mod fault;
 mod folder;
@@ -34,7 +33,7 @@ use thiserror::Error;
 
 pub use migrations::{SCHEMA_VERSION, SchemaState};
 
-use cursor::StoreTag;
+use crate::cursor::StoreTag;
 use folder::Folder;
 use readers::{READERS, Readers};
 use writer::{Now, Writer};

@@ -1,27 +1,31 @@
 //! The nodes of the cluster.
 
 use domain::{Incarnation, NodeName};
-use engine::ports::Member;
-use rusqlite::{Connection, OptionalExtension as _, params};
+use engine::ports::{Beat, Member};
+use rusqlite::{Connection, params};
 
 use super::fault::Fault;
-use super::rows::{time, uuid};
+use super::rows::{number, time, uuid};
 use crate::encoding::stored;
 
 /// How many replaced lives of a node are remembered, so that each learns of its end.
 const REPLACED_KEPT: i64 = 64;
 
-/// Notes that a node lives. `false` when a later life of it has begun.
+/// An embedded store has one history: nobody can promote another copy of it.
+const HISTORY: u64 = 1;
+
+/// Notes that a node lives, unless a later life of it has begun.
 ///
 /// No clock decides this: a life that was never seen replaces the one before, and a replaced one
 /// never comes back.
-pub(super) fn heartbeat(conn: &Connection, member: &Member) -> Result<bool, Fault> {
+pub(super) fn heartbeat(conn: &Connection, member: &Member) -> Result<Beat, Fault> {
     const SEEN: &str = "UPDATE node SET advertise = ?2, started_at = ?3, seen_at = ?4, \
-         draining = ?5 WHERE incarnation = ?1 RETURNING replaced";
+         draining = ?5, beats = beats + 1 WHERE incarnation = ?1 AND replaced = 0";
+    const REPLACED: &str = "SELECT 1 FROM node WHERE incarnation = ?1";
     const REPLACE: &str = "UPDATE node SET replaced = 1 WHERE name = ?1 AND replaced = 0";
     const BEGIN: &str = "INSERT INTO node \
-         (name, incarnation, advertise, started_at, seen_at, draining, replaced) \
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, 0)";
+         (name, incarnation, advertise, started_at, seen_at, draining, replaced, beats) \
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, 0, 1)";
     const FORGET: &str = "DELETE FROM node WHERE name = ?1 AND replaced = 1 AND row_id NOT IN \
          (SELECT row_id FROM node WHERE name = ?1 ORDER BY row_id DESC LIMIT ?2)";
     let incarnation = member.incarnation.0.as_bytes().as_slice();
@@ -33,12 +37,11 @@ pub(super) fn heartbeat(conn: &Connection, member: &Member) -> Result<bool, Faul
         seen_at,
         member.draining
     ];
-    let replaced: Option<bool> = conn
-        .prepare_cached(SEEN)?
-        .query_row(seen, |row| row.get(0))
-        .optional()?;
-    if let Some(replaced) = replaced {
-        return Ok(!replaced);
+    if conn.prepare_cached(SEEN)?.execute(seen)? == 1 {
+        return taken(conn);
+    }
+    if conn.prepare_cached(REPLACED)?.exists([incarnation])? {
+        return Ok(Beat::Replaced);
     }
     conn.prepare_cached(REPLACE)?.execute([&member.node.0])?;
     conn.prepare_cached(BEGIN)?.execute(params![
@@ -51,12 +54,19 @@ pub(super) fn heartbeat(conn: &Connection, member: &Member) -> Result<bool, Faul
     ])?;
     conn.prepare_cached(FORGET)?
         .execute(params![member.node.0, REPLACED_KEPT])?;
-    Ok(true)
+    taken(conn)
+}
+
+fn taken(conn: &Connection) -> Result<Beat, Fault> {
+    Ok(Beat::Taken {
+        members: members(conn)?,
+        history: HISTORY,
+    })
 }
 
 /// The living and the dead, but of each only its last life; by name.
 pub(super) fn members(conn: &Connection) -> Result<Vec<Member>, Fault> {
-    const SQL: &str = "SELECT name, incarnation, advertise, started_at, seen_at, draining \
+    const SQL: &str = "SELECT name, incarnation, advertise, started_at, seen_at, draining, beats \
          FROM node WHERE replaced = 0 ORDER BY name";
     let mut statement = conn.prepare_cached(SQL)?;
     let mut rows = statement.query([])?;
@@ -69,6 +79,7 @@ pub(super) fn members(conn: &Connection) -> Result<Vec<Member>, Fault> {
             started_at: time(row, 3)?,
             seen_at: time(row, 4)?,
             draining: row.get(5)?,
+            beats: number(row, 6, "heartbeats")?,
         });
     }
     Ok(members)

@@ -1,14 +1,16 @@
 //! The port: which thread answers which question.
 
 use async_trait::async_trait;
-use domain::{B256, GrantId, LaneId, LaneImage, LaneKey, Nonce, RequestId, Right, Tx, TxId};
+use domain::{
+    B256, ChainId, GrantId, Header, LaneId, LaneImage, LaneKey, Nonce, RequestId, Right, Tx, TxId,
+};
 use engine::ports::{
-    Acquired, Ask, CommitOutcome, EventFilter, EventPage, EventRecord, LaneBatch, LaneRecord,
+    Acquired, Ask, Beat, CommitOutcome, EventFilter, EventPage, EventRecord, LaneBatch, LaneRecord,
     Member, NewQueued, Regranted, Renewal, Store, StoreError, TxFilter, TxPage, TxRecord, Work,
 };
 
 use super::writer::Lost;
-use super::{SqliteStore, events, gate, lanes, lease, nodes, queue, txs};
+use super::{SqliteStore, events, gate, headers, lanes, lease, nodes, queue, txs};
 
 #[async_trait]
 impl Store for SqliteStore {
@@ -65,6 +67,15 @@ impl Store for SqliteStore {
             .await
     }
 
+    async fn put_headers(&self, chain: ChainId, headers: &[Header]) -> Result<(), StoreError> {
+        let headers = headers.to_vec();
+        self.writer
+            .write(0, move |conn, _now| {
+                headers::put_headers(conn, chain, &headers)
+            })
+            .await
+    }
+
     async fn commit(&self, batches: Vec<LaneBatch>) -> Vec<CommitOutcome> {
         let lanes = batches.len();
         if lanes == 0 {
@@ -115,11 +126,32 @@ impl Store for SqliteStore {
             .await
     }
 
-    async fn heartbeat(&self, member: &Member) -> Result<bool, StoreError> {
+    async fn heartbeat(&self, member: &Member) -> Result<Beat, StoreError> {
         let member = member.clone();
         self.writer
             .write(0, move |conn, _now| nodes::heartbeat(conn, &member))
             .await
+    }
+
+    async fn settle(&self, _right: Right) -> Result<(), StoreError> {
+        Ok(()) // one history: every lane is settled
+    }
+
+    async fn halt(&self, right: Right, reason: &str) -> Result<(), StoreError> {
+        let reason = reason.to_owned();
+        self.writer
+            .write(0, move |conn, _now| lease::halt(conn, right, &reason))
+            .await
+    }
+
+    async fn accept_loss(&self, lane: LaneKey) -> Result<bool, StoreError> {
+        self.writer
+            .write(0, move |conn, _now| lease::accept_loss(conn, lane))
+            .await
+    }
+
+    async fn extend_feed(&self, _lanes: &[LaneId]) -> Result<(), StoreError> {
+        Ok(()) // the gate does it
     }
 
     async fn members(&self) -> Result<Vec<Member>, StoreError> {

@@ -5,6 +5,7 @@ use engine::ports::NewQueued;
 use rusqlite::{Connection, params};
 
 use super::fault::Fault;
+use super::lease::halted;
 use super::rows::{InsertTx, make_lane, tx};
 use super::txs;
 
@@ -16,6 +17,9 @@ pub(super) fn queue(conn: &Connection, requests: &[NewQueued]) -> Result<Vec<Tx>
     let mut txs = Vec::with_capacity(requests.len());
     for queued in requests {
         let lane = make_lane(conn, queued.lane)?;
+        if let Some(reason) = halted(conn, lane)? {
+            return Err(Fault::Halted(reason));
+        }
         // One writer: nobody can come in between the question and the insert.
         if let Some(known) = find(conn, lane, &queued.request.request_id)? {
             txs.push(known);

@@ -13,8 +13,10 @@ fn database() -> Connection {
     migrate(&mut conn, Time(0)).unwrap();
     conn.execute_batch(
         "INSERT INTO lane VALUES (1, 31337, x'00000000000000000000000000000000000000AA');
-         INSERT INTO signer_lease VALUES (1, 'a', x'00', 7, 3, 1800000010000, 1800000000000);
-         INSERT INTO signer_nonce_cursor VALUES (1, 5, 9, 7, x'00', NULL, 0, 1800000000500);",
+         INSERT INTO signer_lease VALUES (1, 'a', x'00', 7, 3, 1800000010000, 1800000000000, NULL);
+         INSERT INTO signer_nonce_cursor
+           (lane_id, next_nonce, event_seq, fencing_token, grant_id, paused, updated_at)
+           VALUES (1, 5, 9, 7, x'00', 0, 1800000000500);",
     )
     .unwrap();
     conn

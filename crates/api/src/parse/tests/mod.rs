@@ -1,11 +1,12 @@
 //! What the door refuses, and with which words; and that nothing makes it fall.
 
 mod any;
+mod header;
 mod query;
 mod tx;
 
 use domain::{ChainId, Payload};
-use engine::node::NewTx;
+use engine::node::{NewTx, Origin};
 
 use super::{Door, new_tx};
 use crate::problem::{Problem, ProblemKind};
@@ -15,6 +16,11 @@ const TO: &str = "0x70997970c51812dc3a010c7d01b50e0d17dc79c8";
 const DOOR: Door<'static> = Door {
     key: None,
     only_chain: Some(ChainId(31_337)),
+    origin: &NOBODY,
+};
+static NOBODY: Origin = Origin {
+    caller: None,
+    trace: None,
 };
 
 /// A body with these payload fields.

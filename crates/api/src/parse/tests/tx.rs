@@ -131,6 +131,7 @@ fn lanes_and_keys_that_break_a_rule() {
     let several = Door {
         key: None,
         only_chain: None,
+        ..DOOR
     };
     refuses(
         new_tx(body.as_bytes(), several),

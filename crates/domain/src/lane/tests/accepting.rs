@@ -130,6 +130,29 @@ fn what_another_node_left_in_the_store_is_told_with_its_own_time() {
 }
 
 #[test]
+fn a_queue_ends_under_a_steady_load() {
+    let mut world = World::ready(rules());
+    let first = world.queue_elsewhere();
+    world.input(Input::Wake);
+    world.commit();
+    let (txs, more) = world.store.queued_page(10);
+    // They come while the page is being read, and are not on it.
+    let meanwhile = [world.accept(), world.accept()];
+    world.commit();
+    assert_eq!(world.store.rows[&meanwhile[0]].nonce, None);
+    world.input(Input::Queued { txs, more });
+    let nonce = |world: &World, id| world.draft.rows[&id].nonce;
+    assert_eq!(nonce(&world, first), Some(Nonce(0)));
+    assert_eq!(nonce(&world, meanwhile[0]), Some(Nonce(1)));
+    assert_eq!(nonce(&world, meanwhile[1]), Some(Nonce(2)));
+    let next = world.accept();
+    assert_eq!(nonce(&world, next), Some(Nonce(3)), "nobody waits any more");
+    world.commit();
+    assert!(world.store.wakes.is_empty());
+    world.heal();
+}
+
+#[test]
 fn a_page_that_nobody_asked_for_deals_nothing() {
     let mut world = World::ready(rules());
     world.queue_elsewhere();

@@ -19,6 +19,20 @@ pub(super) fn of_the_store(store: &Store) {
 pub(super) fn of_memory(lane: &Lane, store: &Store, start: Nonce) {
     nonces_have_no_hole(lane, store, start);
     memory_fits_the_store(lane, store);
+    nothing_is_open_below_the_floor(lane, store);
+}
+
+/// Whoever reads the lane next starts at the floor.
+fn nothing_is_open_below_the_floor(lane: &Lane, store: &Store) {
+    let floor = lane.floor_nonce();
+    for tx in store.rows.values().filter(|tx| tx.is_open()) {
+        assert!(
+            tx.nonce.is_none_or(|nonce| nonce >= floor),
+            "tx {} is open at {:?}, below the floor {floor}",
+            tx.id,
+            tx.nonce
+        );
+    }
 }
 
 /// At the end: everything is final on chain, once, or was refused by the signer.

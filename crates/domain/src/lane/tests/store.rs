@@ -125,6 +125,7 @@ impl Store {
             },
             next_nonce: self.next_nonce,
             event_seq: self.event_seq(),
+            batch_seq: 0,
             paused: self.paused,
             in_flight,
             backlog_from: self.backlog(Nonce(0)).next().and_then(|tx| tx.nonce),

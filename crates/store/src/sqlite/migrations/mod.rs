@@ -13,7 +13,7 @@ struct Migration {
 }
 
 /// All steps, in order. Append only: a step that was ever shipped is never edited.
-const MIGRATIONS: [Migration; 4] = [
+const MIGRATIONS: [Migration; 5] = [
     Migration {
         version: 1,
         name: "lanes",
@@ -33,6 +33,11 @@ const MIGRATIONS: [Migration; 4] = [
         version: 4,
         name: "seed_views",
         sql: include_str!("0004_seed_views.sql"),
+    },
+    Migration {
+        version: 5,
+        name: "cluster",
+        sql: include_str!("0005_cluster.sql"),
     },
 ];
 
@@ -136,7 +141,7 @@ mod tests {
             schema_state(&conn).unwrap(),
             SchemaState::Behind { found: 0 }
         );
-        assert_eq!(migrate(&mut conn, Time(1)).unwrap(), [1, 2, 3, 4]);
+        assert_eq!(migrate(&mut conn, Time(1)).unwrap(), [1, 2, 3, 4, 5]);
         assert_eq!(schema_state(&conn).unwrap(), SchemaState::Current);
         assert_eq!(migrate(&mut conn, Time(2)).unwrap(), []);
     }

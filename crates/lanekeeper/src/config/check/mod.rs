@@ -1,12 +1,14 @@
 //! Relations between values: each broken one is told with the value, the rule and the fix.
 
+mod access;
+
 use std::collections::BTreeSet;
 
 use domain::lease::LeaseTerms;
 
 use super::sections::Signer;
 use super::values::Setting;
-use super::words::{AuthMode, SignerKind};
+use super::words::{SignerKind, StoreUrl};
 use super::{Config, Problem, show_duration};
 
 /// More shards than this share cores without gain.
@@ -22,6 +24,10 @@ const RECEIPT_WORKERS_MAX: u64 = 256;
 const BODY_BYTES_MIN: u64 = 1 << 10;
 const BODY_BYTES_MAX: u64 = 64 << 20;
 const NODE_NAME_LEN_MAX: usize = 64;
+/// One connection for leases, one for readers, one for writers.
+const POOL_MIN: u64 = 3;
+/// PostgreSQL has a process per connection.
+const POOL_MAX: u64 = 500;
 
 impl Config {
     /// All broken relations.
@@ -31,6 +37,7 @@ impl Config {
             problems: Vec::new(),
         };
         found.node();
+        found.access();
         found.limits();
         found.times();
         found.chains();
@@ -42,6 +49,12 @@ impl Config {
     /// What works but should not stay so.
     pub(super) fn warn(&self) -> Vec<Problem> {
         let mut warnings = Vec::new();
+        let secret = self.origin("node.clusterSecret");
+        if matches!(secret, super::Origin::File { .. }) {
+            let message = "node.clusterSecret holds the secret in the file: move it to \
+                           clusterSecretFile, or to the environment";
+            warnings.push(Problem::of(&secret, message.to_owned()));
+        }
         for (index, signer) in self.signers.iter().enumerate() {
             let origin = self.origin(&format!("signer[{index}].key"));
             // The keys that `dev` brings are known to everybody: nothing to hide there.
@@ -93,16 +106,6 @@ impl Found<'_> {
             let rule = format!("but must be 1 to {NODE_NAME_LEN_MAX} visible ASCII characters");
             self.wrong("node.name", &format!("{name:?}"), &rule);
         }
-        let listen = self.config.http.listen;
-        match self.config.auth.mode {
-            AuthMode::None if !listen.ip().is_loopback() => self.wrong(
-                "http.listen",
-                &listen.to_string(),
-                "but auth.mode = \"none\" lets everyone send who can reach it: listen on loopback \
-                 (127.0.0.1 or [::1])",
-            ),
-            AuthMode::None => {}
-        }
     }
 
     fn limits(&mut self) {
@@ -115,6 +118,12 @@ impl Found<'_> {
             QUEUE_MAX,
         );
         self.range("http.maxWaiters", config.http.max_waiters, 1, WAITERS_MAX);
+        match config.store.url {
+            StoreUrl::Postgres(_) => {
+                self.range("store.poolSize", config.store.pool_size, POOL_MIN, POOL_MAX);
+            }
+            StoreUrl::Sqlite(_) => {}
+        }
         let workers = config.confirmations.receipt_workers;
         self.range(
             "confirmations.receiptWorkers",

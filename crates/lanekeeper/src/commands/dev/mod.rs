@@ -1,6 +1,9 @@
-//! `dev`: a node, a store and a chain in one process on loopback.
+//! `dev`: a node, a store and a chain in one process on loopback; or a cluster of processes.
 
-use std::path::Path;
+mod cluster;
+mod keepers;
+
+use std::path::{Path, PathBuf};
 
 use alloy_primitives::{Address, B256};
 use chain::devchain::{DEV_CHAIN_ID, dev_accounts};
@@ -11,6 +14,7 @@ use super::{print_json, wrong_config};
 use crate::cli::DevArgs;
 use crate::config::{Config, RawFile, Sources, environment, read_file};
 use crate::failure::Failure;
+use crate::fleet::{Settings, table};
 use crate::jsonrpc::JsonRpc;
 use crate::open;
 use crate::output::{Tone, paint, say};
@@ -21,38 +25,45 @@ const ACCOUNTS_SHOWN_MAX: usize = 10;
 
 pub(crate) async fn run(args: &DevArgs) -> Result<(), Failure> {
     let mut signals = Signals::listen()?;
-    let chain_dir = args.dir.join("chain");
+    if args.while_stdin {
+        signals.also_when_stdin_ends();
+    }
+    match &args.store {
+        Some(store) => cluster::run(args, store, signals).await,
+        None if args.nodes > 1 => Err(Failure::Usage(format!(
+            "{} nodes need a store that they can share, and the embedded one has one owner: name a \
+             PostgreSQL database, such as --store postgres://postgres@127.0.0.1:5432/lanekeeper",
+            args.nodes
+        ))),
+        None => one_node(args, signals).await,
+    }
+}
+
+async fn one_node(args: &DevArgs, mut signals: Signals) -> Result<(), Failure> {
     if args.fresh {
         forget(&args.dir, "lanekeeper.lock", "lanekeeper.db")?;
-        forget_chain(&chain_dir)?;
+        forget_chain(&chain_dir(args))?;
     }
-    let world = match &args.chain_url {
-        Some(url) => World::elsewhere(url, args.chain.accounts).await?,
-        None => {
-            let port = args.chain_port;
-            World::here(RunningChain::start(chain_dir, port, "--chain-port", &args.chain).await?)
-        }
-    };
-    let rpc = JsonRpc::new(&world.chain_url)?;
-    rpc.fund_new_accounts(&world.accounts).await?;
+    let world = World::open(args).await?;
     let config = read_config(args, &world)?;
-    open::migrate(&config).await?;
+    open::migrate(&config, None).await?;
     let running = Running::start(&config).await?;
     let api = format!("http://{}", running.address);
     if args.json {
-        let accounts: Vec<String> = world.accounts.iter().map(|(a, _)| a.to_string()).collect();
         print_json(&json!({
             "ready": true, "api": api, "chain": world.chain_url, "chainId": world.chain_id,
-            "accounts": accounts,
+            "accounts": world.addresses(),
         }));
     } else {
         welcome(args, &world, &api);
     }
     let ended = running.serve(&mut signals).await;
-    if let Some(chain) = world.chain {
-        chain.stop().await;
-    }
+    world.close().await;
     ended
+}
+
+fn chain_dir(args: &DevArgs) -> PathBuf {
+    args.dir.join("chain")
 }
 
 /// The chain that `dev` uses, and the accounts it gives out.
@@ -65,6 +76,47 @@ struct World {
 }
 
 impl World {
+    /// Starts the chain, or looks for the one that was named, and sees to it that accounts have funds.
+    async fn open(args: &DevArgs) -> Result<Self, Failure> {
+        let world = match &args.chain_url {
+            Some(url) => Self::elsewhere(url, args.chain.accounts).await?,
+            None => {
+                let port = args.chain_port;
+                let dir = chain_dir(args);
+                Self::here(RunningChain::start(dir, port, "--chain-port", &args.chain).await?)
+            }
+        };
+        let rpc = JsonRpc::new(&world.chain_url)?;
+        rpc.fund_new_accounts(&world.accounts).await?;
+        Ok(world)
+    }
+
+    fn addresses(&self) -> Vec<String> {
+        let accounts = self.accounts.iter();
+        accounts.map(|(address, _)| address.to_string()).collect()
+    }
+
+    /// What every node of this world must be told, without store, keys and name.
+    fn settings(&self, mut settings: Settings) -> Settings {
+        let chain_id = i64::try_from(self.chain_id).unwrap_or(i64::MAX);
+        let chain = table([
+            ("id", chain_id.into()),
+            ("name", "dev".into()),
+            ("rpc", vec![self.chain_url.clone()].into()),
+            // Blocks come at once, so the head is looked for often.
+            ("blockTime", "200ms".into()),
+        ]);
+        settings.put("chain", vec![chain].into());
+        settings.put("confirmations", table([("required", 2.into())]));
+        settings
+    }
+
+    async fn close(self) {
+        if let Some(chain) = self.chain {
+            chain.stop().await;
+        }
+    }
+
     fn here(chain: RunningChain) -> Self {
         let accounts = chain.accounts.clone();
         Self {
@@ -105,16 +157,7 @@ fn read_config(args: &DevArgs, world: &World) -> Result<Config, Failure> {
     };
     let sources = read().map_err(|problems: Vec<_>| wrong_config(&problems))?;
     let file = sources.file.as_ref();
-    if let Some(own) = file.and_then(|file| {
-        ["store", "chain", "signer"]
-            .into_iter()
-            .find(|s| file.has(s))
-    }) {
-        return Err(Failure::Usage(format!(
-            "`dev` brings its own store, chain and signers: take {own} out of the file, or use \
-             `lanekeeper serve`"
-        )));
-    }
+    refuse_own(|section| file.is_some_and(|file| file.has(section)))?;
     let config = Config::read(sources).map_err(|problems| wrong_config(&problems))?;
     for warning in &config.warnings {
         tracing::warn!("{warning}");
@@ -122,42 +165,32 @@ fn read_config(args: &DevArgs, world: &World) -> Result<Config, Failure> {
     Ok(config)
 }
 
+/// Refuses a file that has what `dev` itself brings.
+fn refuse_own(has: impl Fn(&str) -> bool) -> Result<(), Failure> {
+    match ["store", "chain", "signer"]
+        .into_iter()
+        .find(|own| has(own))
+    {
+        None => Ok(()),
+        Some(own) => Err(Failure::Usage(format!(
+            "`dev` brings its own store, chain and signers: take {own} out of the file, or use \
+             `lanekeeper serve`"
+        ))),
+    }
+}
+
 fn settings(dir: &Path, world: &World) -> Result<RawFile, Vec<crate::config::Problem>> {
     let signers: Vec<toml::Value> = (world.accounts.iter())
         .map(|(_, key)| table([("kind", "key".into()), ("key", key.to_string().into())]))
         .collect();
-    let chain_id = i64::try_from(world.chain_id).unwrap_or(i64::MAX);
-    let chain = table([
-        ("id", chain_id.into()),
-        ("name", "dev".into()),
-        ("rpc", vec![world.chain_url.clone()].into()),
-        // Blocks come at once, so the head is looked for often.
-        ("blockTime", "200ms".into()),
-    ]);
     let store = format!("sqlite:{}", dir.display());
-    let all = [
-        // Nobody takes over from a dev node, so it need not wait for anyone to notice.
-        (
-            "node",
-            table([("name", "dev".into()), ("drainDelay", "0s".into())]),
-        ),
-        ("store", table([("url", store.into())])),
-        ("confirmations", table([("required", 2.into())])),
-        ("chain", vec![chain].into()),
-        ("signer", signers.into()),
-    ];
-    let document: toml::Table = all
-        .into_iter()
-        .map(|(section, value)| (section.to_owned(), value))
-        .collect();
-    RawFile::parse(Path::new("dev"), &document.to_string())
-}
-
-fn table<const N: usize>(entries: [(&str, toml::Value); N]) -> toml::Value {
-    let entries = entries
-        .into_iter()
-        .map(|(key, value)| (key.to_owned(), value));
-    toml::Value::Table(entries.collect())
+    let mut settings = world.settings(Settings::default());
+    // Nobody takes over from a dev node, so it need not wait for anyone to notice.
+    let node = table([("name", "dev".into()), ("drainDelay", "0s".into())]);
+    settings.put("node", node);
+    settings.put("store", table([("url", store.into())]));
+    settings.put("signer", signers.into());
+    RawFile::parse(Path::new("dev"), &settings.text())
 }
 
 fn welcome(args: &DevArgs, world: &World, api: &str) {

@@ -5,32 +5,40 @@
 //! from it would silently skip events.
 
 /// Four random bytes that a store was born with.
-pub(super) type StoreTag = [u8; 4];
+pub(crate) type StoreTag = [u8; 4];
 
 /// How far the feed was told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct FeedCursor {
+pub(crate) struct FeedCursor {
     /// The row.
-    pub(super) position: u64,
+    pub(crate) position: u64,
     /// How many of its events.
     told: u32,
 }
 
 impl FeedCursor {
     /// Before everything.
-    pub(super) const START: Self = Self {
+    pub(crate) const START: Self = Self {
         position: 0,
         told: 0,
     };
 
     /// Behind the n-th event (from 0) of a row.
-    pub(super) fn behind(position: u64, n: usize) -> Self {
+    pub(crate) fn behind(position: u64, n: usize) -> Self {
         let told = u32::try_from(n).unwrap_or(u32::MAX).saturating_add(1);
         Self { position, told }
     }
 
+    /// Behind all events of a row, however many they are, and of those before it.
+    pub(crate) fn behind_all(position: u64) -> Self {
+        Self {
+            position,
+            told: if position == 0 { 0 } else { u32::MAX },
+        }
+    }
+
     /// How many events of this row were told.
-    pub(super) fn told_of(self, position: u64) -> usize {
+    pub(crate) fn told_of(self, position: u64) -> usize {
         if position == self.position {
             self.told as usize
         } else {
@@ -38,7 +46,7 @@ impl FeedCursor {
         }
     }
 
-    pub(super) fn to_text(self, tag: StoreTag) -> String {
+    pub(crate) fn to_text(self, tag: StoreTag) -> String {
         format!(
             "{:08x}{:016x}{:08x}",
             u32::from_be_bytes(tag),
@@ -48,7 +56,7 @@ impl FeedCursor {
     }
 
     /// Reads exactly what [`FeedCursor::to_text`] writes, of the same store.
-    pub(super) fn parse(tag: StoreTag, text: &str) -> Option<Self> {
+    pub(crate) fn parse(tag: StoreTag, text: &str) -> Option<Self> {
         let position = u64::from_str_radix(text.get(8..24)?, 16).ok()?;
         let told = u32::from_str_radix(text.get(24..)?, 16).ok()?;
         let cursor = Self { position, told };
@@ -87,5 +95,6 @@ mod tests {
     fn a_turn_goes_on_where_it_was_left() {
         let cursor = FeedCursor::behind(7, 1);
         assert_eq!((cursor.told_of(7), cursor.told_of(8)), (2, 0));
+        assert_eq!(FeedCursor::behind_all(0), FeedCursor::START);
     }
 }

@@ -1,0 +1,212 @@
+//! Who may call what: every call with every kind of key.
+
+use api::keys::{self, ApiKey, Scope};
+use api::{ApiConfig, Auth};
+use axum::body::Body;
+use axum::http::Request;
+use metrics_exporter_prometheus::PrometheusBuilder;
+use sim::chain::MemoryChain;
+
+use crate::world::{Answer, CHAIN, SIGNER, World, transfer};
+
+/// One key per scope, and the node that knows them.
+struct Keyed {
+    world: World,
+    keys: Vec<(Scope, String)>,
+}
+
+async fn keyed() -> Keyed {
+    let mut keys = Vec::new();
+    let mut known = Vec::new();
+    for scope in Scope::ALL {
+        let (key, hash) = keys::generate(&format!("the-{scope}-key")).unwrap();
+        known.push(ApiKey::new(&format!("the-{scope}-key"), &hash, &[scope]).unwrap());
+        keys.push((scope, key));
+    }
+    let chain = MemoryChain::new(CHAIN).auto_mining();
+    let change = |config: &mut ApiConfig| config.auth = Auth::Keys(known);
+    let world = World::with(chain, change).await;
+    Keyed { world, keys }
+}
+
+impl Keyed {
+    async fn ask(&self, method: &str, path: &str, authorization: Option<&str>) -> Answer {
+        let mut request = Request::builder().method(method).uri(path);
+        if let Some(authorization) = authorization {
+            request = request.header("authorization", authorization);
+        }
+        let request = request.header("content-type", "application/json");
+        let body = match (method, path) {
+            ("POST", "/api/v1/tx") => transfer("r1").to_string(),
+            ("POST", "/api/v1/tx/batch") => r#"{"txs":[]}"#.to_owned(),
+            _ => String::new(),
+        };
+        self.world
+            .ask(request.body(Body::from(body)).unwrap())
+            .await
+    }
+
+    fn key(&self, scope: Scope) -> &str {
+        let (_, key) = self.keys.iter().find(|(has, _)| *has == scope).unwrap();
+        key
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_call_opens_to_its_scope_and_to_no_other() {
+    use Scope::{Metrics, Operate, Read, Send};
+    let keyed = keyed().await;
+    let resume = format!("/api/v1/lanes/31337/{SIGNER:#x}/resume");
+    let lane = format!("/api/v1/lanes/31337/{SIGNER:#x}");
+    let hash = format!("/api/v1/tx/by-hash/0x{}", "1".repeat(64));
+    let by_request = format!("/api/v1/tx/by-request?signer={SIGNER}&requestId=r9");
+    let id = "/api/v1/tx/0192b2a4-5f7e-7cc1-8d59-4d5d3f6a1c11";
+    let history = format!("{id}/events");
+    // With a key that fits, each answers as it does without keys.
+    let calls: [(&str, &str, &[Scope], u16); 14] = [
+        ("POST", "/api/v1/tx", &[Send], 202),
+        ("POST", "/api/v1/tx/batch", &[Send], 200),
+        ("GET", "/api/v1/tx", &[Read], 200),
+        ("HEAD", "/api/v1/tx", &[Read], 200),
+        ("GET", &by_request, &[Read], 404),
+        ("GET", &hash, &[Read], 404),
+        ("GET", id, &[Read], 404),
+        ("GET", &history, &[Read], 404),
+        ("GET", "/api/v1/events", &[Read], 200),
+        ("GET", "/api/v1/lanes", &[Read], 200),
+        ("GET", &lane, &[Read], 200),
+        ("POST", &resume, &[Operate], 400),
+        ("GET", "/api/v1/nodes", &[Read], 200),
+        ("GET", "/metrics", &[Metrics, Read], 200),
+    ];
+    for (method, path, opens, status) in calls {
+        let none = keyed.ask(method, path, None).await;
+        assert_eq!(none.status, 401, "{method} {path}");
+        assert_eq!(none.headers["www-authenticate"], "Bearer");
+        for (scope, key) in &keyed.keys {
+            let answer = keyed
+                .ask(method, path, Some(&format!("Bearer {key}")))
+                .await;
+            if opens.contains(scope) {
+                assert_eq!(answer.status, status, "{method} {path} with {scope}");
+                continue;
+            }
+            assert_eq!(answer.status, 403, "{method} {path} with {scope}");
+            if method != "HEAD" {
+                let detail = answer.problem(403, "missing-scope");
+                assert!(detail.contains(opens[0].word()), "{detail}");
+                assert!(detail.contains(&format!("the-{scope}-key")), "{detail}");
+                assert!(!detail.contains(key), "{detail}");
+            }
+        }
+    }
+    let key = format!("Bearer {}", keyed.key(Read));
+    let stream = "/api/v1/events/stream";
+    let refused = keyed.ask("GET", stream, None).await;
+    refused.problem(401, "unauthenticated");
+    let opened = Request::get(stream).header("authorization", key);
+    let opened = opened.body(Body::empty()).unwrap();
+    assert_eq!(keyed.world.send(opened).await.status(), 200);
+}
+
+#[tokio::test(start_paused = true)]
+async fn load_balancers_need_no_key_and_mistakes_are_told_to_everybody() {
+    let keyed = keyed().await;
+    for path in ["/healthz", "/readyz"] {
+        assert_eq!(keyed.ask("GET", path, None).await.status, 200, "{path}");
+        let with_nonsense = keyed.ask("GET", path, Some("nonsense")).await;
+        assert_eq!(with_nonsense.status, 200, "{path}");
+    }
+    let wrong = keyed.ask("DELETE", "/api/v1/tx", None).await;
+    wrong.problem(405, "method-not-allowed");
+    let nowhere = keyed.ask("GET", "/api/v1/nothing", None).await;
+    nowhere.problem(404, "unknown-path");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_no_key_of_ours_is_refused_with_words_and_without_repeating_it() {
+    let keyed = keyed().await;
+    let good = keyed.key(Scope::Read).to_owned();
+    let (foreign, _) = keys::generate("the-read-key").unwrap();
+    let hash = keys::hash(&good);
+    let cases = [
+        (format!("Bearer {foreign}"), "not known here"),
+        (format!("Bearer {hash}"), "begins with `lk_`"),
+        (format!("Bearer {}", &good[..good.len() - 1]), "`lk_`"),
+        (format!("Basic {good}"), "`Bearer`"),
+        (good.clone(), "`Bearer`"),
+        ("Bearer".to_owned(), "`Bearer`"),
+        (String::new(), "`Bearer`"),
+        (format!("Bearer {good} {good}"), "`Bearer`"),
+    ];
+    for (authorization, mention) in cases {
+        let answer = keyed.ask("GET", "/api/v1/tx", Some(&authorization)).await;
+        let detail = answer.problem(401, "unauthenticated");
+        assert!(detail.contains(mention), "{authorization}: {detail}");
+        assert!(!detail.contains(&good[10..]), "{detail}");
+        assert_eq!(
+            (&answer.body["retryable"], &answer.body["effect"]),
+            (&false.into(), &"none".into())
+        );
+    }
+    let twice = Request::get("/api/v1/tx")
+        .header("authorization", format!("Bearer {good}"))
+        .header("authorization", format!("Bearer {good}"))
+        .body(Body::empty())
+        .unwrap();
+    let answer = keyed.world.ask(twice).await;
+    assert!(answer.problem(401, "unauthenticated").contains("twice"));
+    // The scheme's case and the space after it are nobody's business.
+    let lower = keyed
+        .ask("GET", "/api/v1/tx", Some(&format!("bearer  {good}")))
+        .await;
+    assert_eq!(lower.status, 200);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refused_request_reaches_nobody_and_is_counted() {
+    let recorder = PrometheusBuilder::new().build_recorder();
+    let counted = recorder.handle();
+    let _recording = metrics::set_default_local_recorder(&recorder);
+    let keyed = keyed().await;
+    keyed.ask("POST", "/api/v1/tx", None).await;
+    keyed.ask("POST", "/api/v1/tx", Some("Bearer x")).await;
+    let (foreign, _) = keys::generate("a").unwrap();
+    let foreign = format!("Bearer {foreign}");
+    keyed.ask("POST", "/api/v1/tx", Some(&foreign)).await;
+    keyed.ask("POST", "/api/v1/tx", Some(&foreign)).await;
+    let reader = format!("Bearer {}", keyed.key(Scope::Read));
+    keyed.ask("POST", "/api/v1/tx", Some(&reader)).await;
+    let page = counted.render();
+    for (reason, count) in [
+        ("missing", 1),
+        ("malformed", 1),
+        ("unknown", 2),
+        ("scope", 1),
+    ] {
+        let line = format!("lanekeeper_auth_refused_total{{reason=\"{reason}\"}} {count}");
+        assert!(page.contains(&line), "{line} in {page}");
+    }
+    let listed = keyed.ask("GET", "/api/v1/tx", Some(&reader)).await;
+    assert_eq!(listed.body["txs"], serde_json::json!([]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_keys_of_one_name_and_several_scopes_work_side_by_side() {
+    let (old, old_hash) = keys::generate("payouts").unwrap();
+    let (new, new_hash) = keys::generate("payouts").unwrap();
+    let both = [Scope::Send, Scope::Read];
+    let known = [old_hash, new_hash].map(|hash| ApiKey::new("payouts", &hash, &both).unwrap());
+    let chain = MemoryChain::new(CHAIN).auto_mining();
+    let world = World::with(chain, |config| config.auth = Auth::Keys(known.to_vec())).await;
+    let keyed = Keyed {
+        world,
+        keys: Vec::new(),
+    };
+    for (key, status) in [(old, 202), (new, 200)] {
+        let key = format!("Bearer {key}");
+        let made = keyed.ask("POST", "/api/v1/tx", Some(&key)).await;
+        assert_eq!(made.status, status, "{}", made.body);
+        assert_eq!(keyed.ask("GET", "/api/v1/tx", Some(&key)).await.status, 200);
+    }
+}

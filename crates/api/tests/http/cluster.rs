@@ -1,0 +1,177 @@
+//! Two nodes, one store, and real sockets between them.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use api::Auth;
+use api::keys::{self, ApiKey, Scope};
+use api::peers::{ClusterSecret, HttpPeers};
+use async_trait::async_trait;
+use axum::body::Body;
+use axum::http::Request;
+use domain::{LaneKey, NodeName};
+use engine::node::{Accepted, NewTx, NonKeeper, Origin, Refusal};
+use engine::ports::{PeerError, Peers};
+use serde_json::json;
+use sim::chain::MemoryChain;
+
+use crate::world::{Answer, CHAIN, Plan, SIGNER, Served, address_of, socket, transfer};
+
+const TRACE: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+
+/// Hands requests on, and remembers who asked for them.
+struct Remembering {
+    peers: HttpPeers,
+    origins: Arc<Mutex<Vec<Origin>>>,
+}
+
+#[async_trait]
+impl Peers for Remembering {
+    async fn forward(
+        &self,
+        address: &str,
+        requests: Vec<NewTx>,
+        patience: Duration,
+    ) -> Result<Vec<Result<Accepted, Refusal>>, PeerError> {
+        let origins = requests.iter().map(|request| request.origin.clone());
+        self.origins.lock().unwrap().extend(origins);
+        self.peers.forward(address, requests, patience).await
+    }
+
+    async fn ring(&self, address: &str, lanes: &[LaneKey]) -> Result<(), PeerError> {
+        self.peers.ring(address, lanes).await
+    }
+}
+
+/// Node `a`, which keeps the lane, and node `b`, which was started after it.
+struct Pair {
+    a: Served,
+    b: Served,
+    /// A key that both know.
+    key: String,
+    /// Who asked for what `b` has handed on.
+    origins: Arc<Mutex<Vec<Origin>>>,
+}
+
+async fn pair(non_keeper: NonKeeper) -> Pair {
+    let (key, hash) = keys::generate("payouts").unwrap();
+    let known = ApiKey::new("payouts", &hash, &[Scope::Send, Scope::Read]).unwrap();
+    let secret = ClusterSecret::parse(&"s".repeat(32)).unwrap();
+    let chain = MemoryChain::new(CHAIN).auto_mining();
+    let origins = Arc::new(Mutex::new(Vec::new()));
+    let first = Plan::new(chain.clone());
+    let (store, clock) = (first.ports.store.clone(), first.ports.clock.clone());
+    let node = async |name: &str, mut plan: Plan| {
+        let listener = socket().await;
+        plan.node.name = NodeName(name.into());
+        plan.node.advertise = Some(address_of(&listener));
+        plan.node.non_keeper = non_keeper;
+        plan.ports.store = store.clone();
+        plan.ports.clock = clock.clone();
+        plan.ports.peers = Arc::new(Remembering {
+            peers: HttpPeers::new(Some(secret.clone()), clock.clone()),
+            origins: Arc::clone(&origins),
+        });
+        plan.api.clock = clock.clone();
+        plan.api.auth = Auth::Keys(vec![known.clone()]);
+        plan.api.cluster_secret = Some(secret.clone());
+        plan.start().await.serve(listener)
+    };
+    let a = node("a", first).await;
+    let mined = ask(&a, &key, "POST", "/api/v1/tx?wait=mined", "first").await;
+    assert_eq!(mined.body["receipt"]["status"], "success", "{}", mined.body);
+    let b = node("b", Plan::new(chain)).await;
+    Pair { a, b, key, origins }
+}
+
+async fn ask(node: &Served, key: &str, method: &str, path: &str, request_id: &str) -> Answer {
+    let request = Request::builder()
+        .method(method)
+        .uri(path)
+        .header("authorization", format!("Bearer {key}"))
+        .header("content-type", "application/json")
+        .header("x-request-id", format!("trace-of-{request_id}"));
+    let request = match request_id {
+        "traced" => request.header("traceparent", TRACE),
+        _ => request,
+    };
+    let body = Body::from(transfer(request_id).to_string());
+    node.world.ask(request.body(body).unwrap()).await
+}
+
+#[tokio::test]
+async fn any_node_accepts_and_the_keeper_learns_who_asked() {
+    let pair = pair(NonKeeper::Forward).await;
+    let made = ask(&pair.b, &pair.key, "POST", "/api/v1/tx", "r1").await;
+    assert_eq!(made.status, 202, "{}", made.body);
+    assert_eq!(
+        made.headers["lanekeeper-node"], "b",
+        "who answers, not who keeps"
+    );
+    assert_eq!(made.headers["x-request-id"], "trace-of-r1");
+    assert_eq!(made.body["nonce"], 1, "the keeper gave a nonce at once");
+    let traced = ask(&pair.b, &pair.key, "POST", "/api/v1/tx", "traced").await;
+    assert_eq!(traced.body["nonce"], 2);
+    let again = ask(&pair.a, &pair.key, "POST", "/api/v1/tx", "r1").await;
+    assert_eq!(
+        (again.status.as_u16(), &again.body["txId"]),
+        (200, &made.body["txId"])
+    );
+    let origin = |trace: &str| Origin {
+        caller: Some("payouts".into()),
+        trace: Some(trace.into()),
+    };
+    assert_eq!(
+        *pair.origins.lock().unwrap(),
+        [origin("trace-of-r1"), origin(TRACE)]
+    );
+}
+
+#[tokio::test]
+async fn both_nodes_show_the_keeper_and_the_members() {
+    let pair = pair(NonKeeper::Forward).await;
+    let lane = format!("/api/v1/lanes/31337/{SIGNER:#x}");
+    for (node, other) in [(&pair.a, "b"), (&pair.b, "a")] {
+        let lane = ask(node, &pair.key, "GET", &lane, "r").await.body;
+        assert_eq!(lane["keeper"]["node"], "a", "{lane}");
+        assert_eq!(lane["keeper"]["token"], 1);
+        assert!(lane["keeper"]["expiresAt"].is_string());
+        let nodes = ask(node, &pair.key, "GET", "/api/v1/nodes", "r").await.body;
+        let nodes = nodes["nodes"].as_array().unwrap();
+        assert_eq!(nodes.len(), 2);
+        for listed in nodes {
+            assert_eq!(
+                listed["thisNode"],
+                json!(listed["node"] != other),
+                "{listed}"
+            );
+            assert_eq!(listed["draining"], false);
+            let expected = if listed["node"] == "a" {
+                &pair.a
+            } else {
+                &pair.b
+            };
+            assert_eq!(listed["advertise"], expected.address);
+            assert!(listed["startedAt"].is_string() && listed["seenAt"].is_string());
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_node_told_to_reject_names_the_keeper_and_says_when_to_come_back() {
+    let pair = pair(NonKeeper::Reject).await;
+    let refused = ask(&pair.b, &pair.key, "POST", "/api/v1/tx", "r1").await;
+    assert!(refused.problem(409, "not-keeper").contains("node a"));
+    assert_eq!(refused.headers["retry-after"], "1");
+    assert_eq!(
+        (&refused.body["retryable"], &refused.body["effect"]),
+        (&json!(true), &json!("none"))
+    );
+    let known = ask(&pair.b, &pair.key, "POST", "/api/v1/tx", "first").await;
+    assert_eq!(
+        known.status, 200,
+        "what is there already is told: {}",
+        known.body
+    );
+    assert!(pair.origins.lock().unwrap().is_empty());
+}

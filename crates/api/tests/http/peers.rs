@@ -1,0 +1,527 @@
+//! The protocol between nodes, both sides, over real sockets.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use api::Auth;
+use api::keys::{self, ApiKey, Scope};
+use api::peers::{ClusterSecret, HttpPeers};
+use axum::body::Body;
+use axum::extract::ConnectInfo;
+use axum::http::Request;
+use domain::{Bytes, LaneKey, Payload, RequestId, U256};
+use engine::node::{NewTx, Origin, Refusal};
+use engine::ports::{Clock, PeerError, Peers};
+use sim::chain::{MemoryChain, RemoteChain, Staleness};
+use sim::clock::SimClock;
+use sim::rng::Rng;
+use sim::wire::{Wire, WireFaults};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::world::{Answer, CHAIN, Plan, SIGNER, Served, TO, World, address_of, socket};
+
+const PATIENCE: Duration = Duration::from_secs(5);
+
+fn secret(text: &str) -> Option<ClusterSecret> {
+    Some(ClusterSecret::parse(&text.repeat(32)).unwrap())
+}
+
+fn peers(secret: Option<ClusterSecret>) -> HttpPeers {
+    HttpPeers::new(secret, Arc::new(SimClock::new(1)))
+}
+
+/// A node with this secret behind a socket.
+async fn served(secret: Option<ClusterSecret>) -> Served {
+    let mut plan = Plan::new(MemoryChain::new(CHAIN).auto_mining());
+    plan.api.cluster_secret = secret;
+    plan.start().await.serve(socket().await)
+}
+
+fn lane() -> LaneKey {
+    LaneKey {
+        chain_id: CHAIN,
+        signer: SIGNER,
+    }
+}
+
+fn wish(request_id: &str) -> NewTx {
+    let mut payload = Payload::transfer(TO, U256::from(1));
+    payload.gas = Some(21_000);
+    NewTx {
+        lane: lane(),
+        request_id: RequestId::parse(request_id).unwrap(),
+        payload,
+        origin: Origin::default(),
+        estimated_gas: None,
+    }
+}
+
+#[track_caller]
+fn not_reached<T: std::fmt::Debug>(result: Result<T, PeerError>) -> String {
+    match result {
+        Err(PeerError::NotReached(why)) => why,
+        other => panic!("not NotReached: {other:?}"),
+    }
+}
+
+#[track_caller]
+fn lost<T: std::fmt::Debug>(result: Result<T, PeerError>) -> String {
+    match result {
+        Err(PeerError::Lost(why)) => why,
+        other => panic!("not Lost: {other:?}"),
+    }
+}
+
+async fn stored(world: &World, request_id: &str) -> bool {
+    let path = format!("/api/v1/tx/by-request?signer={SIGNER}&requestId={request_id}");
+    world.get(&path).await.status == 200
+}
+
+#[tokio::test]
+async fn requests_are_carried_out_and_answered_in_order() {
+    let keeper = served(secret("a")).await;
+    let peers = peers(secret("a"));
+    let mut rich = wish("r1");
+    rich.payload.data = Bytes::from_static(&[0xde, 0xad]);
+    rich.payload.gas = Some(60_000);
+    rich.payload.max_fee_per_gas = Some(u128::MAX);
+    rich.payload.max_priority_fee_per_gas = Some(1);
+    rich.payload.value = U256::from(7);
+    let mut nobody = wish("r2");
+    nobody.lane.signer = TO;
+    let mut none_left = wish("r1");
+    none_left.payload.value = U256::from(8);
+    let requests = vec![rich.clone(), nobody, wish("r3")];
+    let answers = peers.forward(&keeper.address, requests, PATIENCE).await;
+    let answers = answers.unwrap();
+    assert_eq!(answers.len(), 3);
+    let first = answers[0].as_ref().unwrap();
+    assert!(first.is_new);
+    assert_eq!(
+        first.record.tx.payload, rich.payload,
+        "nothing is lost on the way"
+    );
+    assert_eq!(answers[1], Err(Refusal::UnknownSigner(CHAIN, TO)));
+    assert_eq!(
+        answers[2].as_ref().unwrap().record.tx.request_id.as_str(),
+        "r3"
+    );
+
+    // The same again is the same tx, also with a slash at the end of the address.
+    let again = format!("{}/", keeper.address);
+    let again = peers.forward(&again, vec![rich, none_left], PATIENCE).await;
+    let again = again.unwrap();
+    let repeat = again[0].as_ref().unwrap();
+    assert!(!repeat.is_new);
+    assert_eq!(repeat.record.tx.id, first.record.tx.id);
+    assert_eq!(
+        again[1],
+        Err(Refusal::KeyReused(RequestId::parse("r1").unwrap()))
+    );
+    peers.ring(&keeper.address, &[lane()]).await.unwrap();
+    peers.ring(&keeper.address, &[]).await.unwrap();
+    assert_eq!(
+        peers.forward(&keeper.address, vec![], PATIENCE).await,
+        Ok(vec![])
+    );
+}
+
+#[tokio::test]
+async fn strangers_are_turned_away_before_anything_is_done() {
+    let keeper = served(secret("a")).await;
+    let clock: Arc<dyn Clock> = Arc::new(SimClock::new(1));
+    let fast = SimClock::new(1).machine(Duration::from_secs(400), Rng::new(2));
+    let strangers = [
+        (peers(secret("b")), "clusterSecret"),
+        (peers(None), "clusterSecret"),
+        (HttpPeers::new(secret("a"), Arc::new(fast)), "clocks"),
+        (HttpPeers::new(None, clock), "no seal"),
+    ];
+    for (stranger, mention) in strangers {
+        let handed = stranger.forward(&keeper.address, vec![wish("r1")], PATIENCE);
+        let why = not_reached(handed.await);
+        assert!(why.contains("403") && why.contains(mention), "{why}");
+        not_reached(stranger.ring(&keeper.address, &[lane()]).await);
+    }
+    assert!(!stored(&keeper.world, "r1").await);
+}
+
+#[tokio::test]
+async fn without_a_secret_only_this_machine_is_listened_to_and_only_without_keys() {
+    let open = served(None).await;
+    let answers = peers(None)
+        .forward(&open.address, vec![wish("r1")], PATIENCE)
+        .await;
+    assert!(answers.unwrap()[0].is_ok());
+    for (from, status) in [
+        (Some("127.0.0.1:9"), 200),
+        (Some("[::1]:9"), 200),
+        (Some("[::ffff:127.0.0.1]:9"), 200),
+        (Some("10.0.0.7:9"), 403),
+        (Some("[::ffff:10.0.0.7]:9"), 403),
+        (None, 403),
+    ] {
+        let mut request = internal("[]", "1");
+        if let Some(from) = from {
+            let from: SocketAddr = from.parse().unwrap();
+            request.extensions_mut().insert(ConnectInfo(from));
+        }
+        assert_eq!(open.world.ask(request).await.status, status, "{from:?}");
+    }
+
+    let (_, hash) = keys::generate("a").unwrap();
+    let mut plan = Plan::new(MemoryChain::new(CHAIN));
+    plan.api.auth = Auth::Keys(vec![ApiKey::new("a", &hash, &[Scope::Send]).unwrap()]);
+    let keyed = plan.start().await.serve(socket().await);
+    let alone = peers(None);
+    let handed = alone.forward(&keyed.address, vec![wish("r1")], PATIENCE);
+    let why = not_reached(handed.await);
+    assert!(why.contains("API keys and no clusterSecret"), "{why}");
+
+    let mut plan = Plan::new(MemoryChain::new(CHAIN));
+    plan.api.auth = Auth::Keys(vec![ApiKey::new("a", &hash, &[Scope::Send]).unwrap()]);
+    plan.api.cluster_secret = secret("a");
+    let both = plan.start().await.serve(socket().await);
+    let member = peers(secret("a"));
+    let handed = member.forward(&both.address, vec![wish("r1")], PATIENCE);
+    assert!(handed.await.unwrap()[0].is_ok(), "a peer needs no key");
+}
+
+/// A call to `forward`, as the client makes it, but without a seal.
+fn internal(body: &str, hop: &str) -> Request<Body> {
+    Request::post("/internal/v1/forward")
+        .header("content-type", "application/json")
+        .header("lanekeeper-hop", hop)
+        .header("lanekeeper-deadline", "5000")
+        .body(Body::from(body.to_owned()))
+        .unwrap()
+}
+
+async fn from_here(world: &World, mut request: Request<Body>) -> Answer {
+    let from: SocketAddr = "127.0.0.1:9".parse().unwrap();
+    request.extensions_mut().insert(ConnectInfo(from));
+    world.ask(request).await
+}
+
+#[tokio::test]
+async fn a_call_that_breaks_the_rules_is_refused_as_a_whole() {
+    let world = World::new().await;
+    for hop in ["2", "0", "18446744073709551615", "-1", "one", ""] {
+        let answer = from_here(&world, internal("[]", hop)).await;
+        let detail = answer.problem(400, "invalid-header");
+        assert!(detail.contains("Lanekeeper-Hop"), "{detail}");
+    }
+    let without = |name: &str| {
+        let mut request = internal("[]", "1");
+        request.headers_mut().remove(name);
+        request
+    };
+    for name in ["lanekeeper-hop", "lanekeeper-deadline"] {
+        let answer = from_here(&world, without(name)).await;
+        answer.problem(400, "invalid-header");
+    }
+    let untyped = from_here(&world, without("content-type")).await;
+    untyped.problem(415, "unsupported-media-type");
+    for body in ["", "{}", "7", "[7]", r#"[{"lane":1}]"#, "[[[[["] {
+        let answer = from_here(&world, internal(body, "1")).await;
+        assert!(answer.problem(400, "invalid-field").contains("version"));
+    }
+    let one = serde_json::to_string(&wish("r1")).unwrap();
+    let many = format!("[{}]", vec![one; 501].join(","));
+    let answer = from_here(&world, internal(&many, "1")).await;
+    assert!(answer.problem(400, "invalid-field").contains("501 items"));
+    let large = format!("[{}]", " ".repeat(8 << 20));
+    let answer = from_here(&world, internal(&large, "1")).await;
+    answer.problem(413, "body-too-large");
+    let read = Request::get("/internal/v1/forward")
+        .body(Body::empty())
+        .unwrap();
+    from_here(&world, read)
+        .await
+        .problem(405, "method-not-allowed");
+    assert!(!stored(&world, "r1").await);
+}
+
+#[tokio::test]
+async fn when_the_deadline_is_over_each_request_says_what_is_known_of_it() {
+    let chain = MemoryChain::new(CHAIN);
+    let wire = Wire::new(Rng::new(3), WireFaults::NONE);
+    let silent = RemoteChain::new(chain.clone(), wire.clone(), Staleness::NONE);
+    let mut plan = Plan::new(chain);
+    plan.ports.chains = vec![Arc::new(silent)];
+    let keeper = plan.start().await.serve(socket().await);
+    let first = keeper.world.create("first", "/api/v1/tx").await;
+    assert_eq!(first.status, 202, "the lane is open: {}", first.body);
+    // From now on the chain does not answer for days: gas cannot be estimated.
+    wire.set(WireFaults::healthy(1_000_000_000));
+    let mut estimated = wish("slow");
+    estimated.payload.gas = None;
+    let started = Instant::now();
+    let requests = vec![wish("quick"), estimated];
+    let patience = Duration::from_millis(800);
+    let peers = peers(None);
+    let answers = peers.forward(&keeper.address, requests, patience).await;
+    let answers = answers.unwrap();
+    assert!(
+        answers[0].is_ok(),
+        "its neighbour costs it no more than time"
+    );
+    assert_eq!(answers[1], Err(Refusal::OutcomeUnknown));
+    assert!(started.elapsed() >= Duration::from_millis(720));
+
+    let mut late = internal(&serde_json::to_string(&[wish("late")]).unwrap(), "1");
+    late.headers_mut()
+        .insert("lanekeeper-deadline", "0".parse().unwrap());
+    let answer = from_here(&keeper.world, late).await;
+    answer.problem(503, "outcome-unknown");
+    assert_eq!(answer.body["effect"], "unknown");
+    assert!(!stored(&keeper.world, "late").await, "it was not begun");
+}
+
+/// What a fake node does with every request that it has read.
+#[derive(Clone)]
+enum Fake {
+    Says(&'static str, String),
+    HangsUp,
+    IsSilent,
+}
+
+/// A fake node: its address, how often somebody connected, and the last request's head.
+struct FakeNode {
+    address: String,
+    connections: Arc<AtomicUsize>,
+    heads: tokio::sync::mpsc::Receiver<(String, Vec<u8>)>,
+}
+
+async fn fake(fake: Fake) -> FakeNode {
+    let listener = socket().await;
+    let address = address_of(&listener);
+    let connections = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&connections);
+    let (seen, heads) = tokio::sync::mpsc::channel(100);
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            count.fetch_add(1, Ordering::Relaxed);
+            tokio::spawn(converse(stream, fake.clone(), seen.clone()));
+        }
+    });
+    FakeNode {
+        address,
+        connections,
+        heads,
+    }
+}
+
+async fn converse(
+    mut stream: TcpStream,
+    fake: Fake,
+    seen: tokio::sync::mpsc::Sender<(String, Vec<u8>)>,
+) {
+    let mut bytes = Vec::new();
+    loop {
+        let text = String::from_utf8_lossy(&bytes).into_owned();
+        let whole = text.split_once("\r\n\r\n").filter(|(head, body)| {
+            let length = head.lines().find_map(|line| {
+                let (name, value) = line.split_once(": ")?;
+                let is_length = name.eq_ignore_ascii_case("content-length");
+                is_length.then(|| value.parse::<usize>().unwrap())
+            });
+            body.len() >= length.unwrap()
+        });
+        let Some((head, body)) = whole else {
+            if stream.read_buf(&mut bytes).await.unwrap_or(0) == 0 {
+                return;
+            }
+            continue;
+        };
+        seen.send((head.to_owned(), body.as_bytes().to_vec()))
+            .await
+            .unwrap();
+        bytes.clear();
+        match &fake {
+            Fake::Says(status, body) => {
+                let length = body.len();
+                let answer = format!("HTTP/1.1 {status}\r\nContent-Length: {length}\r\n\r\n{body}");
+                stream.write_all(answer.as_bytes()).await.unwrap();
+            }
+            Fake::HangsUp => return,
+            Fake::IsSilent => std::future::pending().await,
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_whole_refusal_did_nothing_and_everything_else_is_unknown() {
+    let statuses = [
+        ("302 Found", true),
+        ("400 Bad Request", true),
+        ("401 Unauthorized", true),
+        ("403 Forbidden", true),
+        ("404 Not Found", true),
+        ("405 Method Not Allowed", true),
+        ("413 Payload Too Large", true),
+        ("415 Unsupported Media Type", true),
+        ("408 Request Timeout", false),
+        ("409 Conflict", false),
+        ("429 Too Many Requests", false),
+        ("500 Internal Server Error", false),
+        ("502 Bad Gateway", false),
+        ("503 Service Unavailable", false),
+        ("504 Gateway Timeout", false),
+    ];
+    let peers = peers(None);
+    for (status, is_refusal) in statuses {
+        let node = fake(Fake::Says(status, "<html>a proxy</html>".into())).await;
+        let answer = peers
+            .forward(&node.address, vec![wish("r1")], PATIENCE)
+            .await;
+        let why = if is_refusal {
+            not_reached(answer)
+        } else {
+            lost(answer)
+        };
+        assert!(
+            why.contains(&status[..3]) && why.contains("a proxy"),
+            "{why}"
+        );
+    }
+    let unknown = serde_json::to_string(&[Err::<(), _>(Refusal::Busy)]).unwrap();
+    let answers = [
+        "".to_owned(),
+        "<html>".into(),
+        "{}".into(),
+        "[]".into(),
+        "[1]".into(),
+        r#"[{"Ok":{}}]"#.into(),
+        format!("[{0},{0}]", &unknown[1..unknown.len() - 1]),
+        "[".repeat(100_000),
+    ];
+    for answer in answers {
+        let node = fake(Fake::Says("200 OK", answer.clone())).await;
+        lost(
+            peers
+                .forward(&node.address, vec![wish("r1")], PATIENCE)
+                .await,
+        );
+    }
+    let node = fake(Fake::Says("200 OK", unknown)).await;
+    let busy = peers
+        .forward(&node.address, vec![wish("r1")], PATIENCE)
+        .await;
+    assert_eq!(busy, Ok(vec![Err(Refusal::Busy)]));
+}
+
+#[tokio::test]
+async fn a_node_that_hangs_up_or_says_nothing_may_have_done_it() {
+    let peers = peers(None);
+    let node = fake(Fake::HangsUp).await;
+    lost(
+        peers
+            .forward(&node.address, vec![wish("r1")], PATIENCE)
+            .await,
+    );
+    let node = fake(Fake::IsSilent).await;
+    let started = Instant::now();
+    let patience = Duration::from_millis(300);
+    let why = lost(
+        peers
+            .forward(&node.address, vec![wish("r1")], patience)
+            .await,
+    );
+    assert!(why.contains("in time"), "{why}");
+    assert!(started.elapsed() < Duration::from_secs(3));
+    lost(peers.ring(&node.address, &[lane()]).await);
+}
+
+#[tokio::test]
+async fn a_dead_node_is_noticed_at_once() {
+    let listener = socket().await;
+    let address = address_of(&listener);
+    drop(listener);
+    let peers = peers(None);
+    let started = Instant::now();
+    not_reached(peers.forward(&address, vec![wish("r1")], PATIENCE).await);
+    not_reached(peers.ring(&address, &[lane()]).await);
+    assert!(started.elapsed() < Duration::from_secs(1));
+    for nonsense in ["", "node-b:8645", "http://", "ftp://127.0.0.1:1"] {
+        not_reached(peers.forward(nonsense, vec![wish("r1")], PATIENCE).await);
+    }
+}
+
+#[tokio::test]
+async fn connections_are_kept_and_every_call_is_marked() {
+    let mut node = fake(Fake::Says("200 OK", r#"[{"Err":"Busy"}]"#.into())).await;
+    let peers = peers(secret("a"));
+    for _ in 0..10 {
+        let answers = peers
+            .forward(&node.address, vec![wish("r1")], PATIENCE)
+            .await;
+        assert_eq!(answers, Ok(vec![Err(Refusal::Busy)]));
+    }
+    assert_eq!(node.connections.load(Ordering::Relaxed), 1);
+    let (head, body) = node.heads.recv().await.unwrap();
+    let head = head.to_ascii_lowercase();
+    assert!(
+        head.starts_with("post /internal/v1/forward http/1.1"),
+        "{head}"
+    );
+    for line in [
+        "lanekeeper-hop: 1",
+        "lanekeeper-deadline: 4",
+        "lanekeeper-cluster: v1 ",
+    ] {
+        assert!(head.contains(line), "{line} in {head}");
+    }
+    assert!(!head.contains(&"a".repeat(32)), "the secret stays at home");
+    assert!(serde_json::from_slice::<Vec<NewTx>>(&body).is_ok());
+}
+
+#[tokio::test]
+async fn a_recorded_call_can_be_neither_changed_nor_repeated_to_any_effect() {
+    // Somebody listens on the wire.
+    let mut wire = fake(Fake::HangsUp).await;
+    let peers = peers(secret("a"));
+    lost(
+        peers
+            .forward(&wire.address, vec![wish("r1")], PATIENCE)
+            .await,
+    );
+    let (head, body) = wire.heads.recv().await.unwrap();
+    let seal = head
+        .lines()
+        .find_map(|line| line.strip_prefix("lanekeeper-cluster: "))
+        .unwrap();
+    let sealed = |path: &str, body: &[u8]| {
+        Request::post(path)
+            .header("content-type", "application/json")
+            .header("lanekeeper-hop", "1")
+            .header("lanekeeper-deadline", "5000")
+            .header("lanekeeper-cluster", seal)
+            .body(Body::from(body.to_vec()))
+            .unwrap()
+    };
+    let keeper = served(secret("a")).await;
+    let other = serde_json::to_vec(&[wish("r2")]).unwrap();
+    let changed = keeper
+        .world
+        .ask(sealed("/internal/v1/forward", &other))
+        .await;
+    assert!(changed.problem(403, "not-a-peer").contains("body"));
+    let elsewhere = keeper.world.ask(sealed("/internal/v1/ring", &body)).await;
+    elsewhere.problem(403, "not-a-peer");
+    assert!(!stored(&keeper.world, "r1").await && !stored(&keeper.world, "r2").await);
+    let (_, foreign) = (
+        keeper
+            .world
+            .ask(sealed("/internal/v1/forward", &body))
+            .await,
+        keeper
+            .world
+            .ask(sealed("/internal/v1/forward", &body))
+            .await,
+    );
+    assert_eq!(foreign.body[0]["Ok"]["is_new"], false, "{}", foreign.body);
+}

@@ -1,0 +1,472 @@
+//! Who keeps which lane: acquiring, renewing, adopting, and the truth after a lost answer.
+
+mod settle;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use domain::lane::{ChainNonces, ChainQuery};
+use domain::lease::Trust;
+use domain::{GrantId, LaneKey, Moment, NodeName, Right, Token};
+use metrics::counter;
+use tokio::sync::{Semaphore, mpsc};
+
+use crate::core::Core;
+use crate::ports::{Acquired, Beat, Regranted, Renewal, StoreError, Work};
+use crate::routing;
+use crate::shard::{Message, NotOpened, Opened};
+
+pub(crate) use settle::Remembered;
+
+/// How long the opening of a lane waits for its chain.
+const CHAIN_PATIENCE: Duration = Duration::from_secs(2);
+/// The most lanes of one renewal statement.
+const RENEW_CHUNK: usize = 500;
+/// The most lanes of one acquisition.
+const ACQUIRE_CHUNK: usize = 500;
+/// How many lanes are read at once.
+const LOADS_AT_ONCE: usize = 16;
+/// How often lanes with work are looked for at least.
+const ADOPT_PERIOD: Duration = Duration::from_secs(1);
+
+/// The lanes that this node holds, and how long it may trust that.
+#[derive(Default)]
+pub(crate) struct Leases {
+    held: Mutex<BTreeMap<LaneKey, Held>>,
+}
+
+#[derive(Clone, Copy)]
+struct Held {
+    right: Right,
+    trust: Trust,
+}
+
+impl Leases {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<LaneKey, Held>> {
+        self.held
+            .lock()
+            .expect("nothing panics while it holds this lock")
+    }
+
+    /// For how long bytes of this lane may leave from now on; zero when they may not. The chain cannot
+    /// check a fence, so this is asked immediately before every send, and the send ends with it.
+    pub(crate) fn may_send_for(&self, lane: LaneKey, now: Moment) -> Duration {
+        self.lock()
+            .get(&lane)
+            .map_or(Duration::ZERO, |held| held.trust.left(now))
+    }
+
+    /// Whether this node holds the lane, as far as it knows.
+    pub(crate) fn holds(&self, lane: LaneKey) -> bool {
+        self.lock().contains_key(&lane)
+    }
+
+    /// Whether this very right is held.
+    pub(crate) fn holds_right(&self, lane: LaneKey, right: Right) -> bool {
+        self.lock()
+            .get(&lane)
+            .is_some_and(|held| held.right == right)
+    }
+
+    /// The lanes that this node holds.
+    pub(crate) fn lanes(&self) -> Vec<LaneKey> {
+        self.lock().keys().copied().collect()
+    }
+
+    pub(crate) fn forget(&self, lane: LaneKey) {
+        self.lock().remove(&lane);
+    }
+
+    /// Forgets this very holding; a newer one stays.
+    fn forget_right(&self, lane: LaneKey, right: Right) {
+        let mut held = self.lock();
+        if held.get(&lane).is_some_and(|held| held.right == right) {
+            held.remove(&lane);
+        }
+    }
+
+    fn hold(&self, lane: LaneKey, right: Right, trust: Trust) {
+        self.lock().insert(lane, Held { right, trust });
+    }
+
+    fn renewed(&self, lane: LaneKey, right: Right, trust: Trust) {
+        if let Some(held) = self.lock().get_mut(&lane)
+            && held.right == right
+        {
+            held.trust = trust;
+        }
+    }
+
+    fn all(&self) -> Vec<(LaneKey, Right)> {
+        self.lock()
+            .iter()
+            .map(|(lane, held)| (*lane, held.right))
+            .collect()
+    }
+}
+
+/// Opens lanes: acquires all that wait in one call, then reads each. Two calls, because one statement
+/// would read a stale snapshot.
+pub(crate) async fn open_for_ever(core: Arc<Core>, mut wanted: mpsc::Receiver<LaneKey>) {
+    let readers = Arc::new(Semaphore::new(LOADS_AT_ONCE));
+    let mut lanes = Vec::with_capacity(ACQUIRE_CHUNK);
+    while wanted.recv_many(&mut lanes, ACQUIRE_CHUNK).await > 0 {
+        let asked: Vec<LaneKey> = std::mem::take(&mut lanes);
+        for (lane, answer) in acquire(&core, asked).await {
+            let (core_of_task, readers) = (Arc::clone(&core), Arc::clone(&readers));
+            core.tasks.spawn("open lane", async move {
+                let message = match answer {
+                    Ok(granted) => {
+                        let _reader = readers
+                            .acquire()
+                            .await
+                            .expect("this semaphore is never closed");
+                        let read = read_lane(&core_of_task, lane, granted).await;
+                        read.unwrap_or_else(|why| Message::NotOpened { lane, why })
+                    }
+                    Err(why) => Message::NotOpened { lane, why },
+                };
+                core_of_task.tell_shard(lane, message).await;
+            });
+        }
+    }
+}
+
+/// A lane that was granted.
+struct Granted {
+    right: Right,
+    taken_from: Option<NodeName>,
+    is_settled: bool,
+}
+
+async fn acquire(core: &Core, lanes: Vec<LaneKey>) -> Vec<(LaneKey, Result<Granted, NotOpened>)> {
+    let clock = &core.ports.clock;
+    look_around(core).await;
+    // Read before the question leaves: the lease may have begun any time after this.
+    let asked_at = clock.moment();
+    let wanted: Vec<(LaneKey, GrantId)> =
+        lanes.iter().map(|lane| (*lane, clock.grant_id())).collect();
+    let answers = match core.ports.store.acquire(&core.ask(), &wanted).await {
+        Ok(answers) => answers,
+        Err(error) => {
+            counter!("lanekeeper_lease_acquire_total", "result" => "error")
+                .increment(lanes.len() as u64);
+            let why = NotOpened::Store(error.to_string());
+            return lanes
+                .into_iter()
+                .map(|lane| (lane, Err(why.clone())))
+                .collect();
+        }
+    };
+    assert_eq!(answers.len(), lanes.len(), "the store answers every lane");
+    let taken = lanes.into_iter().zip(answers);
+    taken
+        .map(|(lane, answer)| (lane, judge(core, lane, answer, asked_at)))
+        .collect()
+}
+
+/// Before lanes are asked for: a node that was away says first that it is back, so that what it gets is
+/// not taken for a dead node's; and whom it takes for silent, it looks at once more.
+async fn look_around(core: &Core) {
+    let was_away = core.since_heartbeat() >= core.config.lease.duration;
+    if was_away || !core.ask().silent.is_empty() {
+        beat(core).await.ok(); // whatever comes of it, asking is safe
+    }
+}
+
+fn judge(
+    core: &Core,
+    lane: LaneKey,
+    answer: Acquired,
+    asked_at: Moment,
+) -> Result<Granted, NotOpened> {
+    let count = |result: &'static str| {
+        counter!("lanekeeper_lease_acquire_total", "result" => result).increment(1);
+    };
+    match answer {
+        Acquired::Granted {
+            right,
+            taken_from,
+            is_settled,
+        } => {
+            count(match (&taken_from, right.token) {
+                (Some(_), _) => "taken",
+                (None, Token(1)) => "inserted",
+                (None, _) => "renewed",
+            });
+            if taken_from.is_some() {
+                counter!("lanekeeper_lease_token_changes_total").increment(1);
+            }
+            tracing::info!(%lane, token = %right.token, from = ?taken_from, "keeps a lane");
+            let trust = Trust::from(asked_at, core.config.lease.duration);
+            core.routes.forget(lane);
+            core.leases.hold(lane, right, trust);
+            Ok(Granted {
+                right,
+                taken_from,
+                is_settled,
+            })
+        }
+        Acquired::NotKeeper { lease, left } => {
+            count("not_keeper");
+            let known_for = left.max(core.config.lease.renew_interval);
+            let until = core.ports.clock.moment().plus(known_for);
+            core.routes.learn(lane, lease.owner.clone(), until);
+            Err(NotOpened::NotKeeper(lease.owner))
+        }
+        Acquired::Halted(reason) => {
+            count("halted");
+            Err(NotOpened::Halted(reason))
+        }
+        Acquired::Busy => {
+            count("busy");
+            Err(NotOpened::Busy)
+        }
+    }
+}
+
+/// Reads a lane that was granted, and what its chain says of it.
+async fn read_lane(core: &Core, lane: LaneKey, granted: Granted) -> Result<Message, NotOpened> {
+    let watch_depth = core.chain(lane.chain_id).rules.lane.watch_depth;
+    let right = granted.right;
+    let read = async {
+        let image = core.ports.store.load(lane, right, watch_depth).await;
+        let image = image.map_err(|error| NotOpened::Store(error.to_string()))?;
+        let Some(image) = image else {
+            let why = "the lane changed hands while it was read";
+            return Err(NotOpened::Store(why.into()));
+        };
+        let is_settled = granted.is_settled
+            && !core.moved_backwards(lane, right.token)
+            && !settle::knows_more(core, &image);
+        if !is_settled {
+            settle::settle(core, &image).await?;
+        }
+        core.forget_remembered(lane);
+        core.saw_token(lane, right.token);
+        Ok((image, is_settled))
+    };
+    match read.await {
+        Ok((image, is_settled)) => Ok(Message::Opened(Box::new(Opened {
+            lane,
+            image,
+            taken_from: granted.taken_from,
+            nonces: learn_of_chain(core, lane).await,
+            is_settled,
+        }))),
+        Err(why) => {
+            core.leases.forget_right(lane, right);
+            Err(why)
+        }
+    }
+}
+
+/// Waits a moment for what a lane needs to deal nonces and sign, so that its first answers carry both.
+/// Without it the lane takes requests all the same, and deals when the chain answers.
+async fn learn_of_chain(core: &Core, lane: LaneKey) -> Option<ChainNonces> {
+    let part = core.chain(lane.chain_id);
+    let query = part.rules.lane.chain_query;
+    let learn = async {
+        part.view.known().await;
+        if query == ChainQuery::Off {
+            return None;
+        }
+        part.chain.nonces(lane.signer, query).await.ok() // the lane asks again by itself
+    };
+    tokio::select! {
+        biased;
+        nonces = learn => nonces,
+        () = core.ports.clock.sleep(CHAIN_PATIENCE) => None,
+    }
+}
+
+/// A commit's answer was lost. Granting the lane anew waits for the old batch or kills it; only then
+/// does the last batch tell the truth. A plain read would not: the commit may still land after it.
+pub(crate) async fn resolve(core: &Core, lane: LaneKey, right: Right) {
+    let mut tries = 0;
+    let grant = core.ports.clock.grant_id();
+    let mut rights = vec![right];
+    let outcome = loop {
+        match regrant_any(core, &rights, grant).await {
+            Ok(outcome) => break outcome,
+            Err(error) => {
+                tracing::warn!(%lane, %error, "the store does not tell what became of a commit");
+                core.back_off(&mut tries).await;
+                // The regrant itself may have landed although its answer was lost too.
+                rights = vec![Right { grant, ..right }, right];
+            }
+        }
+    };
+    core.tell_shard(lane, Message::Resolved { lane, outcome })
+        .await;
+}
+
+async fn regrant_any(
+    core: &Core,
+    rights: &[Right],
+    grant: GrantId,
+) -> Result<Regranted, StoreError> {
+    for right in rights {
+        let outcome = core.ports.store.regrant(*right, grant).await?;
+        if matches!(outcome, Regranted::Held { .. }) {
+            return Ok(outcome);
+        }
+    }
+    Ok(Regranted::Fenced)
+}
+
+/// Extends all leases and says that this node lives, again and again. The heartbeat follows only
+/// renewals that got through: a node that others see at work does renew its lanes.
+pub(crate) async fn renew_for_ever(core: Arc<Core>) {
+    loop {
+        core.ports
+            .clock
+            .sleep(core.config.lease.renew_interval)
+            .await;
+        let mut all_renewed = true;
+        for chunk in core.leases.all().chunks(RENEW_CHUNK) {
+            all_renewed &= renew(&core, chunk).await;
+        }
+        if all_renewed && !heartbeat(&core).await {
+            return;
+        }
+    }
+}
+
+/// Says whether the store took the question.
+async fn renew(core: &Arc<Core>, lanes: &[(LaneKey, Right)]) -> bool {
+    let asked_at = core.ports.clock.moment();
+    let rights: Vec<Right> = lanes.iter().map(|(_, right)| *right).collect();
+    let answers = match core.ports.store.renew(&core.ask(), &rights).await {
+        Ok(answers) => answers,
+        Err(error) => {
+            // Trust runs out by itself: nothing is sent until a renewal gets through.
+            counter!("lanekeeper_lease_renew_failed_total").increment(lanes.len() as u64);
+            tracing::warn!(%error, lanes = lanes.len(), "leases were not renewed");
+            return false;
+        }
+    };
+    let trust = Trust::from(asked_at, core.config.lease.duration);
+    for ((lane, right), answer) in lanes.iter().zip(answers) {
+        match answer {
+            Renewal::Renewed => core.leases.renewed(*lane, *right, trust),
+            Renewal::Busy => {}
+            Renewal::Lost => {
+                counter!("lanekeeper_lease_fenced_total", "op" => "renew").increment(1);
+                tracing::warn!(%lane, token = %right.token, "the lease was lost");
+                tell_lost(core, *lane, *right);
+            }
+        }
+    }
+    true
+}
+
+/// Told by a task of its own: a full inbox of one shard must not hold up the renewals of all.
+fn tell_lost(core: &Arc<Core>, lane: LaneKey, right: Right) {
+    core.leases.forget_right(lane, right);
+    let telling = Arc::clone(core);
+    core.tasks.spawn("lost lease", async move {
+        telling
+            .tell_shard(lane, Message::Lost { lane, right })
+            .await;
+    });
+}
+
+/// Says that this node lives, and learns who else does. `false`: a node whose place was taken by another
+/// life of it ends itself.
+pub(crate) async fn heartbeat(core: &Arc<Core>) -> bool {
+    match beat(core).await {
+        Ok(Some(has_new_history)) => {
+            if has_new_history {
+                history_changed(core);
+            }
+        }
+        Ok(None) => {
+            let node = &core.config.name;
+            tracing::error!(%node, "another process runs under this node's name; ending");
+            core.tasks.kill();
+            return false;
+        }
+        Err(error) => tracing::warn!(%error, "the heartbeat was not written"),
+    }
+    true
+}
+
+/// One heartbeat: whether the store has another history than before, or `None` when this life of the
+/// node was replaced.
+pub(crate) async fn beat(core: &Core) -> Result<Option<bool>, StoreError> {
+    let asked_at = core.ports.clock.moment();
+    match core.ports.store.heartbeat(&core.member()).await? {
+        Beat::Taken { members, history } => {
+            let now = core.ports.clock.moment();
+            core.cluster.observe(members, asked_at, now);
+            core.wrote_heartbeat();
+            Ok(Some(core.saw_history(history)))
+        }
+        Beat::Replaced => Ok(None),
+    }
+}
+
+/// A standby was promoted: its last commits may be gone. Every lane leaves memory, and is opened again
+/// only when it agrees with the chain.
+fn history_changed(core: &Arc<Core>) {
+    counter!("lanekeeper_store_history_changes_total").increment(1);
+    tracing::error!(
+        "the store's history changed (a standby was promoted): every lane is compared with its chain \
+         before it takes work again"
+    );
+    for (lane, right) in core.leases.all() {
+        tell_lost(core, lane, right);
+    }
+}
+
+/// Finds lanes with work that nobody keeps, and queued txs of lanes that this node keeps, in one query
+/// per tick; the first time at once.
+pub(crate) async fn adopt_for_ever(core: Arc<Core>) {
+    let period = core.config.lease.renew_interval.min(ADOPT_PERIOD);
+    let mut orphans = Orphans::default();
+    loop {
+        if !core.is_draining() {
+            match core.ports.store.lanes_with_work(&core.ask()).await {
+                Ok(found) => {
+                    let now = core.ports.clock.moment();
+                    for Work { lane, has_queued } in orphans.ours(&core, found, now) {
+                        let wake = Message::Wake { lane, has_queued };
+                        core.tell_shard(lane, wake).await;
+                    }
+                }
+                Err(error) => tracing::warn!(%error, "lanes with work could not be looked for"),
+            }
+        }
+        core.ports.clock.sleep(period).await;
+    }
+}
+
+/// Lanes with work that nobody keeps, and since when they are seen.
+#[derive(Default)]
+struct Orphans(BTreeMap<LaneKey, Moment>);
+
+impl Orphans {
+    /// Which of these are for this node: its own, those that it should keep, and those that whoever
+    /// should keep them has left alone for a while.
+    fn ours(&mut self, core: &Core, found: Vec<Work>, now: Moment) -> Vec<Work> {
+        let before = std::mem::take(&mut self.0);
+        let mut ours = Vec::new();
+        for work in found {
+            if !core.lanes.contains_key(&work.lane) {
+                continue;
+            }
+            let since = before.get(&work.lane).copied().unwrap_or(now);
+            let is_for_me = core.leases.holds(work.lane)
+                || routing::successor(core, work.lane, now).as_ref() == Some(&core.config.name)
+                || now.since(since) >= core.config.lease.renew_interval;
+            if is_for_me {
+                ours.push(work);
+            } else {
+                self.0.insert(work.lane, since);
+            }
+        }
+        ours
+    }
+}

@@ -1,0 +1,154 @@
+//! Whether a lane's last commits are still there, after the store's history changed.
+//!
+//! An asynchronous standby that was promoted may lack what its primary had acknowledged, while the chain
+//! has it. Such a lane must not deal those nonces again, nor take a request again that was executed: it
+//! waits for an operator. Three things can tell: the chain's nonce, what this node still remembers, and
+//! the row counts of the fence.
+
+use std::time::Duration;
+
+use domain::lane::{ChainNonces, ChainQuery};
+use domain::{Lane, LaneImage, Nonce, RequestId, TxId};
+
+use crate::core::Core;
+use crate::node::OnHistoryChange;
+use crate::shard::NotOpened;
+
+/// How long the chain may take to answer, before the lane is tried again later.
+const CHAIN_PATIENCE: Duration = Duration::from_secs(5);
+/// How long after the first look at the chain the second one follows.
+const LOOK_AGAIN_AFTER: Duration = Duration::from_secs(1);
+/// How many lost txs are named; the rest are counted.
+const NAMED_MAX: usize = 20;
+
+/// What a node remembers of a lane that it lost: enough to name what the store has lost.
+#[derive(Clone, Debug)]
+pub(crate) struct Remembered {
+    batch_seq: u64,
+    next_nonce: Nonce,
+    in_flight: Vec<(TxId, RequestId)>,
+}
+
+impl Remembered {
+    pub(crate) fn of(lane: &Lane) -> Self {
+        Self {
+            batch_seq: lane.batch_seq(),
+            next_nonce: lane.next_nonce(),
+            in_flight: lane
+                .in_flight()
+                .map(|tx| (tx.id, tx.request_id.clone()))
+                .collect(),
+        }
+    }
+}
+
+/// Whether this node has seen commits of the lane that the store does not have.
+pub(super) fn knows_more(core: &Core, image: &LaneImage) -> bool {
+    let remembered = core.remembered(image.key);
+    remembered.is_some_and(|remembered| remembered.batch_seq > image.batch_seq)
+}
+
+/// Lets a lane go on when nothing is missing, and says what is when something is.
+pub(super) async fn settle(core: &Core, image: &LaneImage) -> Result<(), NotOpened> {
+    let lane = image.key;
+    if let Some(missing) = missing(core, image).await? {
+        tracing::error!(%lane, %missing, "the store has lost commits of this lane");
+        if core.config.on_history_change == OnHistoryChange::Halt {
+            // Durable, so that no other node, which may know less, lets the lane go on.
+            let halted = core.ports.store.halt(image.right, &missing).await;
+            halted.map_err(|error| NotOpened::Store(error.to_string()))?;
+            return Err(NotOpened::Halted(missing));
+        }
+    }
+    let settled = core.ports.store.settle(image.right).await;
+    settled.map_err(|error| NotOpened::Store(error.to_string()))?;
+    tracing::info!(%lane, "the lane agrees with its chain under the store's new history");
+    Ok(())
+}
+
+/// What the store does not know of, in words; `None` when nothing is missing.
+async fn missing(core: &Core, image: &LaneImage) -> Result<Option<String>, NotOpened> {
+    // Twice, a moment apart: a node may be behind, or a transaction between two pools.
+    let mut used = chain_nonce(core, image).await?;
+    core.ports.clock.sleep(LOOK_AGAIN_AFTER).await;
+    used = used.max(chain_nonce(core, image).await?);
+    let mut parts = Vec::new();
+    if used > image.next_nonce {
+        parts.push(format!(
+            "the chain has transactions at nonces {} to {} that the store does not know",
+            image.next_nonce,
+            Nonce(used.0.saturating_sub(1))
+        ));
+    }
+    if let Some(remembered) = core.remembered(image.key)
+        && remembered.batch_seq > image.batch_seq
+    {
+        let lost = lost_requests(core, image, &remembered).await?;
+        parts.push(format!(
+            "{} commits of this node are gone (cursor {} instead of {}){lost}",
+            remembered.batch_seq.saturating_sub(image.batch_seq),
+            image.next_nonce,
+            remembered.next_nonce,
+        ));
+    }
+    Ok((!parts.is_empty()).then(|| {
+        format!(
+            "the database's history changed and commits were lost: {}. Compare with the chain, then \
+             resume the lane",
+            parts.join("; ")
+        )
+    }))
+}
+
+/// The txs in flight that the store does not have, by name.
+async fn lost_requests(
+    core: &Core,
+    image: &LaneImage,
+    remembered: &Remembered,
+) -> Result<String, NotOpened> {
+    let keys: Vec<_> = remembered
+        .in_flight
+        .iter()
+        .map(|(_, request)| (image.right.lane, request.clone()))
+        .collect();
+    let found = core.ports.store.find_requests(&keys).await;
+    let found = found.map_err(|error| NotOpened::Store(error.to_string()))?;
+    let lost: Vec<String> = remembered
+        .in_flight
+        .iter()
+        .zip(found)
+        .filter(|(_, found)| found.is_none())
+        .map(|((id, request), _)| format!("{request} ({id})"))
+        .collect();
+    if lost.is_empty() {
+        return Ok(String::new());
+    }
+    let more = lost.len().saturating_sub(NAMED_MAX);
+    let named = lost.iter().take(NAMED_MAX).cloned().collect::<Vec<_>>();
+    let and_more = if more > 0 {
+        format!(" and {more} more")
+    } else {
+        String::new()
+    };
+    Ok(format!(
+        ", among them requests {}{and_more}",
+        named.join(", ")
+    ))
+}
+
+/// One above the highest nonce that the chain or its pool has of the account.
+async fn chain_nonce(core: &Core, image: &LaneImage) -> Result<Nonce, NotOpened> {
+    let chain = &core.chain(image.key.chain_id).chain;
+    let nonces: ChainNonces = tokio::select! {
+        biased;
+        // With what waits in the pool, whatever the lane's own rule is: lost bytes may be there.
+        answer = chain.nonces(image.key.signer, ChainQuery::Pending) => {
+            answer.map_err(|error| NotOpened::Store(format!("the chain does not tell: {error}")))?
+        }
+        () = core.ports.clock.sleep(CHAIN_PATIENCE) => {
+            let why = "the chain does not tell the account's nonce";
+            return Err(NotOpened::Store(why.into()));
+        }
+    };
+    Ok(nonces.pending.max(nonces.latest))
+}

@@ -1,0 +1,116 @@
+//! What the gate is called with: the batches of many lanes as columns.
+
+use std::collections::BTreeSet;
+
+use domain::TxId;
+use engine::ports::LaneBatch;
+use tokio_postgres::types::Type;
+
+use super::columns::{Attempts, Changing, Ids, Lanes, Once, Sent};
+use super::pool::Param;
+
+/// The parameters of [`super::gate::GATE`].
+#[derive(Default)]
+pub struct Arguments<'a> {
+    skip_locked: bool,
+    lanes: Lanes<'a>,
+    new_lanes: Vec<i64>,
+    new: Once<'a>,
+    new_states: Changing<'a>,
+    changed: Ids<'a>,
+    changed_states: Changing<'a>,
+    attempts: Attempts<'a>,
+    marked: Ids<'a>,
+    sent: Sent<'a>,
+    wakes_added: Ids<'a>,
+    wakes_done: Ids<'a>,
+}
+
+/// How much a batch is: mostly its txs, since attempts and wake rows come along with them.
+pub(super) fn items(batch: &LaneBatch) -> usize {
+    let writes = &batch.writes;
+    let txs = writes.inserts.len() + writes.updates.len();
+    let others = [writes.attempts.len(), writes.first_sent.len(), 1];
+    others.into_iter().fold(txs, usize::max)
+}
+
+impl<'a> Arguments<'a> {
+    /// Of batches that are folded, at most one per lane.
+    pub fn of(batches: impl Iterator<Item = &'a LaneBatch>, skip_locked: bool) -> Self {
+        let mut arguments = Self {
+            skip_locked,
+            ..Self::default()
+        };
+        for batch in batches {
+            arguments.push(batch);
+        }
+        arguments
+    }
+
+    fn push(&mut self, batch: &'a LaneBatch) {
+        let (lane, writes) = (batch.right.lane.0, &batch.writes);
+        let mut unmarked: BTreeSet<TxId> = writes.attempts.iter().map(|a| a.tx_id).collect();
+        self.lanes.push(batch);
+        for tx in &writes.inserts {
+            self.new_lanes.push(lane);
+            self.new.push(tx);
+            self.new_states.push(tx, unmarked.remove(&tx.id));
+        }
+        for tx in &writes.updates {
+            self.changed.push(lane, tx.id);
+            self.changed_states.push(tx, unmarked.remove(&tx.id));
+        }
+        for attempt in &writes.attempts {
+            self.attempts.push(lane, attempt);
+        }
+        for id in unmarked {
+            self.marked.push(lane, id);
+        }
+        let mut told = BTreeSet::new();
+        for (hash, at) in &writes.first_sent {
+            // The first yes counts.
+            if told.insert(hash) {
+                self.sent.push(lane, hash.as_slice(), at.0);
+            }
+        }
+        for id in &writes.wakes_added {
+            self.wakes_added.push(lane, *id);
+        }
+        for id in &writes.wakes_done {
+            self.wakes_done.push(lane, *id);
+        }
+    }
+
+    /// In the order of the function's parameters, with their types.
+    pub fn params(&self) -> Vec<Param<'_>> {
+        let mut params: Vec<Param<'_>> = vec![(&self.skip_locked, Type::BOOL)];
+        self.lanes.add_params(&mut params);
+        params.push((&self.new_lanes, Type::INT8_ARRAY));
+        self.new.add_params(&mut params);
+        self.new_states.add_params(&mut params);
+        self.changed.add_params(&mut params);
+        self.changed_states.add_params(&mut params);
+        self.attempts.add_params(&mut params);
+        self.marked.add_params(&mut params);
+        self.sent.add_params(&mut params);
+        self.wakes_added.add_params(&mut params);
+        self.wakes_done.add_params(&mut params);
+        params
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::postgres::gate::GATE;
+
+    #[test]
+    fn the_call_has_a_place_for_every_parameter() {
+        let count = Arguments::default().params().len();
+        assert!(GATE.contains(&format!("${count})")), "{count} parameters");
+        let function = include_str!("migrations/0005_gate.sql");
+        let (_, function) = function.split_once("FUNCTION lk_gate_1(").unwrap();
+        let (declared, _) = function.split_once(") RETURNS").unwrap();
+        assert_eq!(declared.split(',').count(), count);
+    }
+}

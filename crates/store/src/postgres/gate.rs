@@ -1,0 +1,355 @@
+//! The gate: everything that a turn writes, in one call of one function inside the database.
+//!
+//! A call takes the batches of many lanes and applies those whose lane row is still ours and free. It
+//! waits for nobody: a lane that is missing from its answer is fenced when its row says so, and locked
+//! otherwise; the engine waits for that one apart from the others. A call that was rolled back because
+//! of one item is run again lane by lane, so that only the guilty one sees it.
+
+use std::collections::BTreeSet;
+use std::time::Instant;
+
+use domain::{GrantId, LaneId, Nonce, Right, Tx};
+use engine::ports::{CommitOutcome, Conflict, LaneBatch, Regranted};
+use futures::StreamExt as _;
+use tokio_postgres::error::SqlState;
+use tokio_postgres::types::Type;
+use uuid::Uuid;
+
+use super::arguments::{Arguments, items};
+use super::fault::Fault;
+use super::folded;
+use super::pool::Db;
+use super::rows::number;
+use crate::encoding::{bound, stored};
+
+/// How many txs one call writes, unless a single lane has more. Beyond this a call gets slower and not
+/// more efficient.
+const CALL_ITEMS_MAX: usize = 200;
+
+/// A count was off (see the function).
+const COUNT_OFF: &str = "LK001";
+
+/// Calls the gate. Its parameters are those of [`Arguments`].
+pub const GATE: &str = "SELECT lk_gate_1(\
+    $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, \
+    $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33, $34, $35, $36, $37, $38, $39, $40, \
+    $41, $42, $43, $44, $45, $46, $47, $48, $49, $50, $51, $52, $53, $54, $55, $56, $57, $58, $59, \
+    $60, $61, $62, $63, $64, $65, $66, $67, $68, $69, $70, $71, $72)";
+
+/// A batch with its place in the caller's list.
+type Placed<'a> = (usize, &'a LaneBatch);
+type Outcome = (usize, CommitOutcome);
+
+/// Applies every batch whole or not at all, each on its own.
+pub(super) async fn commit(db: &Db, batches: &[LaneBatch]) -> Vec<CommitOutcome> {
+    let began = Instant::now();
+    let mut outcomes: Vec<Option<CommitOutcome>> = vec![None; batches.len()];
+    let mut waiting: Vec<Placed<'_>> = Vec::with_capacity(batches.len());
+    for (place, batch) in batches.iter().enumerate() {
+        match folded::check(batch) {
+            Ok(()) => waiting.push((place, batch)),
+            Err(conflict) => outcomes[place] = Some(CommitOutcome::Conflict(conflict)),
+        }
+    }
+    // Rows are locked in this order, here and everywhere.
+    waiting.sort_by_key(|(_, batch)| batch.right.lane);
+    while !waiting.is_empty() {
+        let (now, later) = one_per_lane(waiting);
+        let mut calls = Vec::new();
+        for call in chunks(now) {
+            calls.push(commit_together(db, call));
+        }
+        let mut answers = futures::stream::iter(calls).buffer_unordered(db.writers());
+        while let Some(answered) = answers.next().await {
+            for (place, outcome) in answered {
+                outcomes[place] = Some(outcome);
+            }
+        }
+        waiting = later;
+    }
+    record(batches, began);
+    outcomes
+        .into_iter()
+        .map(|outcome| outcome.expect("every batch is refused, or in exactly one call"))
+        .collect()
+}
+
+/// The first batch of each lane, and the rest: a lane has one lane row, so one batch per call.
+fn one_per_lane(sorted: Vec<Placed<'_>>) -> (Vec<Placed<'_>>, Vec<Placed<'_>>) {
+    let (mut first, mut rest): (Vec<Placed<'_>>, Vec<Placed<'_>>) = (Vec::new(), Vec::new());
+    for placed in sorted {
+        let lane = placed.1.right.lane;
+        match first.last() {
+            Some((_, batch)) if batch.right.lane == lane => rest.push(placed),
+            Some(_) | None => first.push(placed),
+        }
+    }
+    (first, rest)
+}
+
+/// Calls of bounded size. One lane's batch is never split: it is applied whole.
+fn chunks(batches: Vec<Placed<'_>>) -> Vec<Vec<Placed<'_>>> {
+    let mut calls: Vec<Vec<Placed<'_>>> = Vec::new();
+    let mut room: usize = 0;
+    for placed in batches {
+        let size = items(placed.1);
+        match calls.last_mut() {
+            Some(call) if size <= room => call.push(placed),
+            Some(_) | None => {
+                calls.push(vec![placed]);
+                room = CALL_ITEMS_MAX;
+            }
+        }
+        room = room.saturating_sub(size);
+    }
+    calls
+}
+
+async fn commit_together(db: &Db, call: Vec<Placed<'_>>) -> Vec<Outcome> {
+    let batches = call.iter().map(|(_, batch)| *batch);
+    match pass(db, batches).await {
+        Ok(applied) => {
+            let (done, missing): (Vec<_>, Vec<_>) = call
+                .into_iter()
+                .partition(|(_, batch)| applied.contains(&batch.right.lane));
+            let done = done.into_iter().map(|(n, _)| (n, CommitOutcome::Applied));
+            let mut outcomes: Vec<Outcome> = done.collect();
+            outcomes.extend(fenced_or_locked(db, missing).await);
+            outcomes
+        }
+        Err(fault) if is_about_rows(&fault) => match call[..] {
+            [(place, batch)] => vec![(place, guilty(db, batch, fault).await)],
+            [..] => each_alone(db, call).await,
+        },
+        Err(fault) => {
+            let outcome = not_done(fault);
+            let same = |(place, _)| (place, outcome.clone());
+            call.into_iter().map(same).collect()
+        }
+    }
+}
+
+/// The batches of a call that was rolled back, one by one: only the guilty sees it.
+async fn each_alone(db: &Db, batches: Vec<Placed<'_>>) -> Vec<Outcome> {
+    let mut calls = Vec::new();
+    for (place, batch) in batches {
+        calls.push(Box::pin(commit_together(db, vec![(place, batch)])));
+    }
+    let answers = futures::stream::iter(calls).buffer_unordered(db.writers());
+    answers.flat_map(futures::stream::iter).collect().await
+}
+
+/// Lanes whose row was not taken are not the caller's any more, or somebody holds their row.
+async fn fenced_or_locked(db: &Db, missing: Vec<Placed<'_>>) -> Vec<Outcome> {
+    if missing.is_empty() {
+        return Vec::new();
+    }
+    let ours = still_ours(db, &missing).await;
+    let outcome = |(place, batch): Placed<'_>| {
+        let outcome = match &ours {
+            Ok(ours) if ours.contains(&batch.right.lane) => CommitOutcome::Locked,
+            Ok(_) => CommitOutcome::Fenced,
+            // Its row was not taken, so this is certain.
+            Err(why) => CommitOutcome::NotApplied(why.clone()),
+        };
+        (place, outcome)
+    };
+    missing.into_iter().map(outcome).collect()
+}
+
+/// Parameters: lanes, tokens, grants, numbers of batches and of events.
+pub(super) const STILL_OURS: &str = "SELECT c.lane_id FROM \
+     unnest($1::bigint[], $2::bigint[], $3::uuid[], $4::bigint[], $5::bigint[]) \
+       AS w(lane_id, token, grant_id, batch, seq) \
+     JOIN signer_nonce_cursor AS c ON c.lane_id = w.lane_id \
+     WHERE c.fencing_token = w.token AND c.grant_id = w.grant_id \
+       AND c.last_batch = w.batch AND c.event_seq = w.seq";
+
+/// Whose fence still holds, as far as is committed. (A fence that does not hold never does again, so
+/// *not* being here is certain; being here is not.)
+async fn still_ours(db: &Db, batches: &[Placed<'_>]) -> Result<BTreeSet<LaneId>, String> {
+    let column = |value: fn(&LaneBatch) -> u64| -> Vec<i64> {
+        let values = batches.iter().map(|(_, batch)| bound(value(batch)));
+        values.collect()
+    };
+    let lanes: Vec<i64> = batches
+        .iter()
+        .map(|(_, batch)| batch.right.lane.0)
+        .collect();
+    let grants: Vec<Uuid> = batches.iter().map(|(_, b)| b.right.grant.0).collect();
+    let tokens = column(|batch| batch.right.token.0);
+    let counts = column(|batch| batch.batch_seq_before);
+    let events = column(|batch| batch.event_seq_before);
+    let params = [
+        (&lanes as _, Type::INT8_ARRAY),
+        (&tokens as _, Type::INT8_ARRAY),
+        (&grants as _, Type::UUID_ARRAY),
+        (&counts as _, Type::INT8_ARRAY),
+        (&events as _, Type::INT8_ARRAY),
+    ];
+    let rows = db.write(STILL_OURS, &params).await.map_err(Fault::text)?;
+    let lane = |row: &tokio_postgres::Row| row.try_get(0).map(LaneId);
+    let ours: Result<BTreeSet<LaneId>, _> = rows.iter().map(lane).collect();
+    ours.map_err(|error| error.to_string())
+}
+
+/// What a lane's own call was rolled back for.
+async fn guilty(db: &Db, batch: &LaneBatch, fault: Fault) -> CommitOutcome {
+    if is_wait(&fault) {
+        return CommitOutcome::Locked;
+    }
+    if !fault.is_duplicate() {
+        return CommitOutcome::Conflict(Conflict::Rows(fault.text()));
+    }
+    match duplicate(db, batch, &fault).await {
+        Ok(conflict) => CommitOutcome::Conflict(conflict),
+        // The batch itself was rolled back, so this is certain.
+        Err(fault) => CommitOutcome::NotApplied(fault.text()),
+    }
+}
+
+/// Calls the function; the lanes that it applied. They are told at the very end of the answer: the
+/// first row of it comes before the commit.
+async fn pass<'a>(
+    db: &Db,
+    batches: impl Iterator<Item = &'a LaneBatch>,
+) -> Result<BTreeSet<LaneId>, Fault> {
+    let arguments = Arguments::of(batches, true);
+    let rows = db.write(GATE, &arguments.params()).await?;
+    let row = rows
+        .first()
+        .ok_or_else(|| Fault::Lost("the gate gave no answer".into()))?;
+    // It was committed: what cannot be read is not known, but not undone either.
+    let applied: Vec<i64> = row
+        .try_get(0)
+        .map_err(|error| Fault::Lost(error.to_string()))?;
+    Ok(applied.into_iter().map(LaneId).collect())
+}
+
+fn not_done(fault: Fault) -> CommitOutcome {
+    match fault {
+        Fault::Lost(text) => CommitOutcome::Unknown(text),
+        Fault::Refused(_)
+        | Fault::NotReached(_)
+        | Fault::Malformed(_)
+        | Fault::Unreadable(_)
+        | Fault::Invalid(_) => CommitOutcome::NotApplied(fault.text()),
+    }
+}
+
+/// Whether a call was rolled back because of something that one of its rows is or meets.
+fn is_about_rows(fault: &Fault) -> bool {
+    const DATA: &str = "22";
+    const CONSTRAINT: &str = "23";
+    let about = |code: &SqlState| {
+        let code = code.code();
+        code == COUNT_OFF || code.starts_with(DATA) || code.starts_with(CONSTRAINT)
+    };
+    fault.code().is_some_and(about) || is_wait(fault)
+}
+
+/// Whether somebody else held a row for too long.
+fn is_wait(fault: &Fault) -> bool {
+    let waits = [
+        SqlState::LOCK_NOT_AVAILABLE,
+        SqlState::T_R_DEADLOCK_DETECTED,
+        SqlState::T_R_SERIALIZATION_FAILURE,
+    ];
+    fault.code().is_some_and(|code| waits.contains(code))
+}
+
+pub(super) const BY_REQUEST: &str = "SELECT tx.request_id FROM \
+     unnest($2::text[], $3::uuid[]) AS new(request_id, tx_id) \
+     JOIN managed_tx AS tx ON tx.lane_id = $1 AND tx.request_id = new.request_id \
+     WHERE tx.tx_id <> new.tx_id LIMIT 1";
+
+pub(super) const BY_NONCE: &str = "SELECT tx.nonce FROM \
+     unnest($2::bigint[], $3::uuid[]) AS new(nonce, tx_id) \
+     JOIN managed_tx AS tx ON tx.lane_id = $1 AND tx.nonce = new.nonce \
+     WHERE tx.tx_id <> new.tx_id AND tx.tx_id <> ALL ($4::uuid[]) LIMIT 1";
+
+/// Which key of a batch another tx has.
+async fn duplicate(db: &Db, batch: &LaneBatch, fault: &Fault) -> Result<Conflict, Fault> {
+    let writes = &batch.writes;
+    let lane = (&batch.right.lane.0 as _, Type::INT8);
+    let (requests, ids): (Vec<&str>, Vec<_>) = writes
+        .inserts
+        .iter()
+        .map(|tx| (tx.request_id.as_str(), tx.id.0))
+        .unzip();
+    let by_request = [
+        lane.clone(),
+        (&requests as _, Type::TEXT_ARRAY),
+        (&ids as _, Type::UUID_ARRAY),
+    ];
+    if let Some(row) = db.write(BY_REQUEST, &by_request).await?.first() {
+        let taken: &str = row.try_get(0)?;
+        let named = writes
+            .inserts
+            .iter()
+            .find(|tx| tx.request_id.as_str() == taken);
+        let tx = named.expect("it was asked for by this text");
+        return Ok(Conflict::RequestId(tx.request_id.clone()));
+    }
+    let written = || writes.inserts.iter().chain(&writes.updates);
+    let with_nonce = |tx: &Tx| tx.nonce.map(|nonce| (bound(nonce.0), tx.id.0));
+    let (nonces, ids): (Vec<i64>, Vec<_>) = written().filter_map(with_nonce).unzip();
+    let given_up: Vec<_> = written().filter(|tx| tx.nonce.is_none()).collect();
+    let given_up: Vec<_> = given_up.into_iter().map(|tx| tx.id.0).collect();
+    let by_nonce = [
+        lane,
+        (&nonces as _, Type::INT8_ARRAY),
+        (&ids as _, Type::UUID_ARRAY),
+        (&given_up as _, Type::UUID_ARRAY),
+    ];
+    if let Some(row) = db.write(BY_NONCE, &by_nonce).await?.first() {
+        return Ok(Conflict::Nonce(Nonce(number(row, 0, "nonce")?)));
+    }
+    let key = match fault {
+        Fault::Refused(refusal) => refusal.constraint().unwrap_or("a key").to_owned(),
+        Fault::NotReached(_)
+        | Fault::Lost(_)
+        | Fault::Malformed(_)
+        | Fault::Unreadable(_)
+        | Fault::Invalid(_) => "a key".to_owned(),
+    };
+    Ok(Conflict::Rows(format!("{key}: there already")))
+}
+
+/// Waits for whatever holds the lane row, so that no earlier batch can land behind the answer. The new
+/// grant may be there already, when the first answer to this question was lost.
+pub const REGRANT: &str = "UPDATE signer_nonce_cursor SET grant_id = $4 \
+     WHERE lane_id = $1 AND fencing_token = $2 AND grant_id IN ($3, $4) RETURNING last_batch";
+
+/// Grants a lane anew. Fails, and is to be repeated, while somebody holds the lane row.
+pub(super) async fn regrant(db: &Db, right: Right, grant: GrantId) -> Result<Regranted, Fault> {
+    let token = stored(right.token.0)?;
+    let params = [
+        (&right.lane.0 as _, Type::INT8),
+        (&token as _, Type::INT8),
+        (&right.grant.0 as _, Type::UUID),
+        (&grant.0 as _, Type::UUID),
+    ];
+    match db.write(REGRANT, &params).await?.first() {
+        Some(row) => Ok(Regranted::Held {
+            right: Right { grant, ..right },
+            batch_seq: number(row, 0, "count of batches")?,
+        }),
+        None => Ok(Regranted::Fenced),
+    }
+}
+
+fn record(batches: &[LaneBatch], began: Instant) {
+    metrics::histogram!("lanekeeper_store_commit_seconds").record(began.elapsed());
+    let txs = batches
+        .iter()
+        .map(|batch| batch.writes.inserts.len() + batch.writes.updates.len());
+    let txs: usize = txs.sum();
+    if txs > 0 {
+        #[expect(
+            clippy::cast_precision_loss,
+            reason = "a batch has far fewer than 2^52 txs"
+        )]
+        metrics::histogram!("lanekeeper_gate_batch_size").record(txs as f64);
+    }
+}

@@ -1,0 +1,352 @@
+//! Lanes as their keepers load them, as survivors look for them, and as people see them.
+
+use std::ops::Range;
+
+use domain::lease::Ask;
+use domain::{
+    Attempt, FinalTx, GrantId, LaneId, LaneImage, LaneKey, Nonce, Right, Token, Tx, TxId,
+};
+use engine::ports::{LaneRecord, Work};
+use tokio_postgres::Row;
+use tokio_postgres::types::Type;
+
+use super::fault::Fault;
+use super::lease::{Asker, Keys, lease_of};
+use super::pool::Db;
+use super::rows::{
+    attempts_columns, attempts_join, attempts_of, lane_key, number, optional, tx_columns,
+    tx_from_row,
+};
+use crate::encoding::{bound, from_stored, inclusion_from_bytes};
+
+/// The most rows that one load of waiting txs brings.
+const LOAD_MAX: usize = 10_000;
+
+/// The most finished txs of a lane that are watched for forks after it was read.
+const FINALS_MAX: usize = 100_000;
+/// How many of them one question brings.
+const FINALS_PAGE: i64 = 1_000;
+
+/// The lane row, and what can be told beside it.
+struct Cursor {
+    next_nonce: Nonce,
+    floor_nonce: Nonce,
+    event_seq: u64,
+    batch_seq: u64,
+    token: Token,
+    grant: GrantId,
+    paused: bool,
+    /// One above the highest nonce below the floor that any tx has.
+    consumed_below_floor: Nonce,
+    queued: u64,
+}
+
+/// Reads a lane with several questions, and only if nobody wrote it in between: every write of it
+/// changes the lane row.
+pub(super) async fn load(
+    db: &Db,
+    key: LaneKey,
+    right: Right,
+    watch_depth: u64,
+) -> Result<Option<LaneImage>, Fault> {
+    let Some(before) = cursor(db, right).await? else {
+        return Ok(None);
+    };
+    let nonces = match before.floor_nonce < before.next_nonce {
+        true => nonces(db, right.lane, &before).await?,
+        false => Nonces {
+            consumed_below: before.consumed_below_floor,
+            ..Nonces::default()
+        },
+    };
+    let in_flight = match nonces.has_signed {
+        true => in_flight(db, right.lane, before.floor_nonce).await?,
+        false => Vec::new(),
+    };
+    let finals = finals(db, right.lane, nonces.consumed_below, watch_depth).await?;
+    let Some(after) = cursor(db, right).await? else {
+        return Ok(None);
+    };
+    if (after.batch_seq, after.event_seq) != (before.batch_seq, before.event_seq) {
+        return Ok(None);
+    }
+    Ok(Some(LaneImage {
+        key,
+        right,
+        next_nonce: after.next_nonce,
+        event_seq: after.event_seq,
+        batch_seq: after.batch_seq,
+        paused: after.paused,
+        in_flight,
+        backlog_from: nonces.backlog_from,
+        held: nonces.held,
+        consumed_below: nonces.consumed_below,
+        queued: after.queued,
+        finals,
+    }))
+}
+
+/// Parameters: lane.
+pub const CURSOR: &str = "SELECT c.next_nonce, c.floor_nonce, c.event_seq, c.last_batch, \
+       c.fencing_token, c.grant_id, c.paused, \
+       (SELECT max(tx.nonce) + 1 FROM managed_tx AS tx \
+        WHERE tx.lane_id = c.lane_id AND tx.nonce < c.floor_nonce), \
+       (SELECT count(*) FROM tx_wake AS wake WHERE wake.lane_id = c.lane_id) \
+     FROM signer_nonce_cursor AS c WHERE c.lane_id = $1";
+
+/// The lane row, when this right still holds.
+async fn cursor(db: &Db, right: Right) -> Result<Option<Cursor>, Fault> {
+    let rows = db.read(CURSOR, &[(&right.lane.0, Type::INT8)]).await?;
+    let Some(row) = rows.first() else {
+        return Ok(None);
+    };
+    let below = optional(row, 7, |nonce| from_stored(nonce, "nonce"))?;
+    let cursor = Cursor {
+        next_nonce: Nonce(number(row, 0, "nonce")?),
+        floor_nonce: Nonce(number(row, 1, "nonce")?),
+        event_seq: number(row, 2, "event number")?,
+        batch_seq: number(row, 3, "count of batches")?,
+        token: Token(number(row, 4, "token")?),
+        grant: GrantId(row.try_get(5)?),
+        paused: row.try_get(6)?,
+        consumed_below_floor: Nonce(below.unwrap_or(0)),
+        queued: number(row, 8, "count")?,
+    };
+    let holds = (cursor.token, cursor.grant) == (right.token, right.grant);
+    Ok(holds.then_some(cursor))
+}
+
+/// From the floor on, runs of neighbouring nonces of one kind: finished, waiting for a signature, out.
+/// Parameters: lane, floor.
+pub const NONCES: &str = "SELECT kind, min(nonce), max(nonce) + 1 FROM ( \
+       SELECT nonce, kind, nonce - row_number() OVER (PARTITION BY kind ORDER BY nonce) AS run FROM ( \
+         SELECT tx.nonce, \
+           CASE WHEN NOT lk_open(tx.state) THEN 0 WHEN tx.signed THEN 2 ELSE 1 END AS kind \
+         FROM managed_tx AS tx WHERE tx.lane_id = $1 AND tx.nonce >= $2 \
+       ) AS one \
+     ) AS numbered GROUP BY kind, run ORDER BY 2";
+const FINISHED: i32 = 0;
+const UNSIGNED: i32 = 1;
+
+/// Who holds the nonces of a lane.
+#[derive(Default)]
+struct Nonces {
+    held: Vec<Range<u64>>,
+    backlog_from: Option<Nonce>,
+    consumed_below: Nonce,
+    has_signed: bool,
+}
+
+async fn nonces(db: &Db, lane: LaneId, cursor: &Cursor) -> Result<Nonces, Fault> {
+    let mut nonces = Nonces {
+        consumed_below: cursor.consumed_below_floor,
+        ..Nonces::default()
+    };
+    let floor = bound(cursor.floor_nonce.0);
+    let params = [(&lane.0 as _, Type::INT8), (&floor as _, Type::INT8)];
+    for row in db.read(NONCES, &params).await? {
+        let kind: i32 = row.try_get(0)?;
+        let run = number(&row, 1, "nonce")?..number(&row, 2, "nonce")?;
+        if kind == FINISHED {
+            nonces.consumed_below = nonces.consumed_below.max(Nonce(run.end));
+            continue;
+        }
+        if kind == UNSIGNED {
+            nonces.backlog_from.get_or_insert(Nonce(run.start));
+        } else {
+            nonces.has_signed = true;
+        }
+        match nonces.held.last_mut() {
+            Some(last) if last.end == run.start => last.end = run.end,
+            Some(_) | None => nonces.held.push(run),
+        }
+    }
+    Ok(nonces)
+}
+
+/// Parameters: lane, floor.
+pub const IN_FLIGHT: &str = concat!(
+    "SELECT ",
+    tx_columns!(),
+    ", ",
+    attempts_columns!(),
+    " FROM managed_tx AS tx ",
+    attempts_join!(),
+    " WHERE tx.lane_id = $1 AND tx.nonce >= $2 AND tx.signed AND lk_open(tx.state) ORDER BY tx.nonce"
+);
+
+async fn in_flight(db: &Db, lane: LaneId, floor: Nonce) -> Result<Vec<(Tx, Vec<Attempt>)>, Fault> {
+    let floor = bound(floor.0);
+    let params = [(&lane.0 as _, Type::INT8), (&floor as _, Type::INT8)];
+    let rows = db.read(IN_FLIGHT, &params).await?;
+    rows.iter()
+        .map(|row| Ok((tx_from_row(row)?, attempts_of(row)?)))
+        .collect()
+}
+
+// Keepers ask from the lowest nonce that is open, so the index leads there. (Compared with the lane
+// row's floor instead of a number, the planner reads the whole table.)
+pub(super) const BACKLOG: &str = concat!(
+    "SELECT ",
+    tx_columns!(),
+    " FROM managed_tx AS tx WHERE tx.lane_id = $1 AND tx.nonce >= $2 AND NOT tx.signed \
+       AND lk_open(tx.state) ORDER BY tx.nonce LIMIT $3"
+);
+
+pub(super) async fn load_backlog(
+    db: &Db,
+    lane: LaneId,
+    from: Nonce,
+    limit: usize,
+) -> Result<Vec<Tx>, Fault> {
+    let (from, limit) = (bound(from.0), bound(limit.min(LOAD_MAX) as u64));
+    let params = [
+        (&lane.0 as _, Type::INT8),
+        (&from as _, Type::INT8),
+        (&limit as _, Type::INT8),
+    ];
+    txs(db.read(BACKLOG, &params).await?)
+}
+
+// Tx ids are time-ordered, so the key of the wake rows is the order of waiting.
+pub(super) const QUEUED: &str = concat!(
+    "SELECT ",
+    tx_columns!(),
+    " FROM tx_wake AS wake JOIN managed_tx AS tx ON tx.tx_id = wake.tx_id \
+     WHERE wake.lane_id = $1 ORDER BY wake.tx_id LIMIT $2"
+);
+
+pub(super) async fn load_queued(db: &Db, lane: LaneId, limit: usize) -> Result<Vec<Tx>, Fault> {
+    let limit = bound(limit.min(LOAD_MAX) as u64);
+    let params = [(&lane.0 as _, Type::INT8), (&limit as _, Type::INT8)];
+    txs(db.read(QUEUED, &params).await?)
+}
+
+fn txs(rows: Vec<Row>) -> Result<Vec<Tx>, Fault> {
+    rows.iter().map(tx_from_row).collect()
+}
+
+pub(super) const FINALS: &str = "SELECT tx.nonce, tx.tx_id, tx.inclusion FROM managed_tx AS tx \
+     WHERE tx.lane_id = $1 AND tx.nonce < $2 AND NOT lk_open(tx.state) AND tx.inclusion IS NOT NULL \
+     ORDER BY tx.nonce DESC LIMIT $3";
+
+/// Finished txs that a fork may still take back: from the newest downwards, which is by nonce too.
+async fn finals(
+    db: &Db,
+    lane: LaneId,
+    below: Nonce,
+    watch_depth: u64,
+) -> Result<Vec<FinalTx>, Fault> {
+    let mut finals: Vec<FinalTx> = Vec::new();
+    let mut below = bound(below.0);
+    while below > 0 && finals.len() < FINALS_MAX {
+        let params = [
+            (&lane.0 as _, Type::INT8),
+            (&below as _, Type::INT8),
+            (&FINALS_PAGE as _, Type::INT8),
+        ];
+        let rows = db.read(FINALS, &params).await?;
+        // A short page is the last one.
+        below = match rows.last() {
+            Some(last) if rows.len() as u64 == FINALS_PAGE.unsigned_abs() => last.try_get(0)?,
+            Some(_) | None => 0,
+        };
+        for row in rows {
+            let mined = inclusion_from_bytes(row.try_get(2)?)?;
+            let newest = finals
+                .first()
+                .map_or(mined.block_number, |tx| tx.block_number);
+            if mined.block_number.saturating_add(watch_depth) < newest {
+                below = 0;
+                break;
+            }
+            finals.push(FinalTx {
+                id: TxId(row.try_get(1)?),
+                block_number: mined.block_number,
+                block_hash: mined.block_hash,
+            });
+        }
+    }
+    finals.reverse();
+    Ok(finals)
+}
+
+/// Lanes with open txs that hold nonces (a small partial index), and lanes with waiting txs (one step
+/// of the key per lane, however many wait). Parameters: asker, skew, lively, silent.
+pub const WITH_WORK: &str = "\
+WITH RECURSIVE waiting AS ( \
+  (SELECT wake.lane_id FROM tx_wake AS wake ORDER BY wake.lane_id LIMIT 1) \
+  UNION ALL \
+  SELECT (SELECT wake.lane_id FROM tx_wake AS wake WHERE wake.lane_id > waiting.lane_id \
+          ORDER BY wake.lane_id LIMIT 1) \
+  FROM waiting WHERE waiting.lane_id IS NOT NULL \
+), work AS ( \
+  SELECT c.lane_id, false AS has_queued FROM signer_nonce_cursor AS c WHERE c.busy \
+  UNION ALL \
+  SELECT waiting.lane_id, true FROM waiting WHERE waiting.lane_id IS NOT NULL \
+), lanes AS ( \
+  SELECT work.lane_id, bool_or(work.has_queued) AS has_queued FROM work GROUP BY work.lane_id \
+) \
+SELECT lane.chain_id, lane.signer, lanes.has_queued \
+FROM lanes JOIN lane ON lane.lane_id = lanes.lane_id \
+JOIN signer_lease AS l ON l.lane_id = lanes.lane_id \
+WHERE l.halted IS NULL AND NOT lk_kept_1(l.owner, l.incarnation, l.expires_at, $1, $2, $3, $4) \
+ORDER BY lane.chain_id, lane.signer";
+
+pub(super) async fn lanes_with_work(db: &Db, ask: &Ask) -> Result<Vec<Work>, Fault> {
+    let asker = Asker::of(ask)?;
+    let rows = db.read(WITH_WORK, &asker.params_to_look()).await?;
+    let work = rows.iter().map(|row| {
+        Ok(Work {
+            lane: lane_key(row, 0)?,
+            has_queued: row.try_get(2)?,
+        })
+    });
+    let mut work = work.collect::<Result<Vec<Work>, Fault>>()?;
+    // By the key and not by its stored form: the two differ for huge chain ids.
+    work.sort_unstable_by_key(|work| work.lane);
+    Ok(work)
+}
+
+pub(super) const LANES: &str = "\
+SELECT lane.chain_id, lane.signer, l.owner, l.incarnation, l.token, l.expires_at, c.next_nonce, c.paused, \
+  (SELECT count(*) FROM managed_tx AS tx \
+   WHERE tx.lane_id = c.lane_id AND tx.nonce >= c.floor_nonce AND lk_open(tx.state)), \
+  (SELECT count(*) FROM tx_wake AS wake WHERE wake.lane_id = c.lane_id), l.halted \
+FROM unnest($1::bigint[], $2::bytea[]) WITH ORDINALITY AS k(chain_id, signer, n) \
+JOIN lane ON lane.chain_id = k.chain_id AND lane.signer = k.signer \
+JOIN signer_lease AS l ON l.lane_id = lane.lane_id \
+JOIN signer_nonce_cursor AS c ON c.lane_id = lane.lane_id \
+ORDER BY k.n";
+
+pub(super) async fn lanes(db: &Db, keys: &[LaneKey]) -> Result<Vec<LaneRecord>, Fault> {
+    let keys = Keys::of(keys.iter().copied());
+    let rows = db.read(LANES, &keys.params()).await?;
+    let records = rows.iter().map(|row| {
+        Ok(LaneRecord {
+            key: lane_key(row, 0)?,
+            lease: lease_of(row, 2)?,
+            next_nonce: Nonce(number(row, 6, "nonce")?),
+            paused: row.try_get(7)?,
+            halted: row.try_get(10)?,
+            in_flight: number(row, 8, "count")?,
+            queued: number(row, 9, "count")?,
+        })
+    });
+    records.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use domain::TxState;
+
+    use crate::encoding::state_number;
+
+    /// `lk_open` in the migrations names the finished states by their numbers.
+    #[test]
+    fn finished_states_have_the_numbers_that_the_database_knows() {
+        let finished = TxState::ALL.into_iter().filter(|state| state.is_terminal());
+        let finished: Vec<i64> = finished.map(state_number).collect();
+        assert_eq!(finished, [3, 4]);
+    }
+}

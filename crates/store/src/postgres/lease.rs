@@ -1,0 +1,424 @@
+//! Leases: the seeds' algorithm by the database's clock, for many lanes in one statement. Both rows of
+//! a lane change hands together; lease rows are locked before lane rows, each in lane order.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use domain::lease::{Ask, Lease};
+use domain::{GrantId, Incarnation, LaneId, LaneKey, NodeName, Right, Token};
+use engine::ports::{Acquired, Renewal};
+use futures::StreamExt as _;
+use tokio_postgres::Row;
+use tokio_postgres::types::Type;
+use uuid::Uuid;
+
+use super::fault::Fault;
+use super::pool::{Db, Param};
+use super::rows::{lane_key, number, time};
+use crate::encoding::{bits, bound, stored};
+
+/// Takes what may be taken; locked rows are skipped. Parameters: chains, signers, grants, asker, its
+/// incarnation, duration and skew in ms, lively, silent.
+///
+/// What the lane holds must be read by a later statement: this one's snapshot is older than the locks
+/// that it waited for.
+pub const ACQUIRE: &str = "\
+WITH want AS MATERIALIZED ( \
+  SELECT lane.lane_id, lane.chain_id, lane.signer, w.grant_id \
+  FROM unnest($1::bigint[], $2::bytea[], $3::uuid[]) AS w(chain_id, signer, grant_id) \
+  JOIN lane ON lane.chain_id = w.chain_id AND lane.signer = w.signer \
+), lease AS MATERIALIZED ( \
+  SELECT l.lane_id, w.chain_id, w.signer, w.grant_id, l.owner AS held_by, \
+    (l.owner = $4 AND l.incarnation = $5 AND l.expires_at + $7 > lk_now()) IS TRUE AS mine \
+  FROM signer_lease AS l JOIN want AS w ON w.lane_id = l.lane_id \
+  WHERE l.halted IS NULL AND NOT lk_kept_1(l.owner, l.incarnation, l.expires_at, $4, $7, $8, $9) \
+  ORDER BY l.lane_id FOR NO KEY UPDATE OF l SKIP LOCKED \
+), cursor AS MATERIALIZED ( \
+  SELECT c.lane_id, p.chain_id, p.signer, p.grant_id, p.held_by, p.mine \
+  FROM signer_nonce_cursor AS c JOIN lease AS p ON p.lane_id = c.lane_id \
+  ORDER BY c.lane_id FOR NO KEY UPDATE OF c SKIP LOCKED \
+), taken AS ( \
+  UPDATE signer_lease AS l \
+  SET token = l.token + CASE WHEN p.mine THEN 0 ELSE 1 END, renew_seq = l.renew_seq + 1, \
+      owner = $4, incarnation = $5, expires_at = lk_now() + $6, updated_at = lk_now() \
+  FROM cursor AS p WHERE l.lane_id = p.lane_id \
+  RETURNING l.lane_id, l.token, l.history, p.chain_id, p.signer, p.grant_id, p.held_by, p.mine \
+) \
+UPDATE signer_nonce_cursor AS c \
+SET fencing_token = t.token, grant_id = t.grant_id, updated_at = lk_now() \
+FROM taken AS t WHERE c.lane_id = t.lane_id \
+RETURNING t.chain_id, t.signer, c.lane_id, t.token, t.grant_id, \
+  CASE WHEN t.mine THEN NULL ELSE t.held_by END, t.history = lk_history()";
+
+/// Who holds what was not granted, and whether the asker must respect it.
+pub(super) const HOLDERS: &str = "\
+SELECT lane.chain_id, lane.signer, l.owner, l.incarnation, l.token, l.expires_at, \
+  greatest(l.expires_at - lk_now(), 0), \
+  lk_kept_1(l.owner, l.incarnation, l.expires_at, $3, $4, $5, $6), l.halted \
+FROM unnest($1::bigint[], $2::bytea[]) AS w(chain_id, signer) \
+JOIN lane ON lane.chain_id = w.chain_id AND lane.signer = w.signer \
+JOIN signer_lease AS l ON l.lane_id = lane.lane_id";
+
+/// Makes the rows of new lanes. Parameters: chains, signers.
+pub const MAKE_LANES: &str = "SELECT lk_make_lanes_1($1, $2)";
+
+type Asked = (LaneKey, GrantId);
+
+/// How many lanes one statement takes or renews: few enough to be done in some milliseconds.
+const LANES_MAX: usize = 1_000;
+
+/// Asks for lanes.
+pub(super) async fn acquire(db: &Db, ask: &Ask, lanes: &[Asked]) -> Result<Vec<Acquired>, Fault> {
+    let mut answers = Vec::with_capacity(lanes.len());
+    for some in lanes.chunks(LANES_MAX) {
+        answers.extend(acquire_some(db, ask, some).await?);
+    }
+    Ok(answers)
+}
+
+/// Those that the database has never seen are made and asked for again.
+async fn acquire_some(db: &Db, ask: &Ask, lanes: &[Asked]) -> Result<Vec<Acquired>, Fault> {
+    let mut answers: BTreeMap<LaneKey, Acquired> = BTreeMap::new();
+    let missing = acquire_known(db, ask, lanes, &mut answers).await?;
+    if !missing.is_empty() {
+        let keys = Keys::of(missing.iter().map(|(key, _)| *key));
+        db.write(MAKE_LANES, &keys.params()).await?;
+        let gone = acquire_known(db, ask, &missing, &mut answers).await?;
+        if !gone.is_empty() {
+            return Err(Fault::Lost("lanes that were made are not there".into()));
+        }
+    }
+    let answer = |(key, grant): &Asked| match answers.get(key) {
+        // A lane that was asked for twice has one of the two grants.
+        Some(Acquired::Granted { right, .. }) if right.grant != *grant => Acquired::Busy,
+        Some(answer) => answer.clone(),
+        None => Acquired::Busy,
+    };
+    Ok(lanes.iter().map(answer).collect())
+}
+
+/// Asks for lanes that may be known; those that are not.
+async fn acquire_known(
+    db: &Db,
+    ask: &Ask,
+    lanes: &[Asked],
+    answers: &mut BTreeMap<LaneKey, Acquired>,
+) -> Result<Vec<Asked>, Fault> {
+    let keys = Keys::of(lanes.iter().map(|(key, _)| *key));
+    let grants: Vec<Uuid> = lanes.iter().map(|(_, grant)| grant.0).collect();
+    let asker = Asker::of(ask)?;
+    let mut params = keys.params();
+    params.push((&grants, Type::UUID_ARRAY));
+    params.extend(asker.params_to_hold());
+    for row in db.write(ACQUIRE, &params).await? {
+        let (key, answer) = granted(&row)?;
+        answers.insert(key, answer);
+    }
+    let others = lanes.iter().filter(|(key, _)| !answers.contains_key(key));
+    let others: Vec<Asked> = others.copied().collect();
+    if others.is_empty() {
+        return Ok(others);
+    }
+    let keys = Keys::of(others.iter().map(|(key, _)| *key));
+    let mut params = keys.params();
+    params.extend(asker.params_to_look());
+    for row in db.write(HOLDERS, &params).await? {
+        let is_kept: bool = row.try_get(7)?;
+        if let Some(reason) = row.try_get(8)? {
+            answers.insert(lane_key(&row, 0)?, Acquired::Halted(reason));
+            continue;
+        }
+        let answer = match lease_of(&row, 2)? {
+            Some(lease) if is_kept => Acquired::NotKeeper {
+                lease,
+                left: Duration::from_millis(number(&row, 6, "time")?),
+            },
+            // Free, and not granted: its rows were locked.
+            Some(_) | None => Acquired::Busy,
+        };
+        answers.insert(lane_key(&row, 0)?, answer);
+    }
+    let missing = others
+        .into_iter()
+        .filter(|(key, _)| !answers.contains_key(key));
+    Ok(missing.collect())
+}
+
+fn granted(row: &Row) -> Result<(LaneKey, Acquired), Fault> {
+    let right = Right {
+        lane: LaneId(row.try_get(2)?),
+        token: Token(number(row, 3, "token")?),
+        grant: GrantId(row.try_get(4)?),
+    };
+    let answer = Acquired::Granted {
+        right,
+        taken_from: row.try_get::<_, Option<String>>(5)?.map(NodeName),
+        is_settled: row.try_get(6)?,
+    };
+    Ok((lane_key(row, 0)?, answer))
+}
+
+/// Extends what is still ours, also what ran out and nobody took: its token is the last one, so
+/// nothing of another keeper can be overwritten. Locked rows are skipped. Parameters: lanes, tokens,
+/// owner, incarnation, duration in ms. The last column says whether a lane that was not renewed
+/// seemed to be ours.
+pub const RENEW: &str = "\
+WITH want AS MATERIALIZED ( \
+  SELECT * FROM unnest($1::bigint[], $2::bigint[]) AS w(lane_id, token) \
+), ours AS MATERIALIZED ( \
+  SELECT l.lane_id FROM signer_lease AS l JOIN want AS w ON w.lane_id = l.lane_id AND w.token = l.token \
+  WHERE l.owner = $3 AND l.incarnation = $4 AND l.expires_at <> 0 \
+  ORDER BY l.lane_id FOR NO KEY UPDATE OF l SKIP LOCKED \
+), renewed AS ( \
+  UPDATE signer_lease AS l \
+  SET expires_at = lk_now() + $5, renew_seq = l.renew_seq + 1, updated_at = lk_now() \
+  FROM ours WHERE l.lane_id = ours.lane_id \
+  RETURNING l.lane_id \
+) \
+SELECT w.lane_id, w.token, renewed.lane_id IS NOT NULL, \
+  (l.token = w.token AND l.owner = $3 AND l.incarnation = $4 AND l.expires_at <> 0) IS TRUE \
+FROM want AS w LEFT JOIN renewed ON renewed.lane_id = w.lane_id \
+LEFT JOIN signer_lease AS l ON l.lane_id = w.lane_id";
+
+pub(super) async fn renew(db: &Db, ask: &Ask, rights: &[Right]) -> Result<Vec<Renewal>, Fault> {
+    let mut answers = Vec::with_capacity(rights.len());
+    for some in rights.chunks(LANES_MAX) {
+        answers.extend(renew_some(db, ask, some).await?);
+    }
+    Ok(answers)
+}
+
+async fn renew_some(db: &Db, ask: &Ask, rights: &[Right]) -> Result<Vec<Renewal>, Fault> {
+    let (lanes, tokens) = lanes_and_tokens(rights)?;
+    let asker = Asker::of(ask)?;
+    let params = [
+        (&lanes as _, Type::INT8_ARRAY),
+        (&tokens as _, Type::INT8_ARRAY),
+        (&asker.node as _, Type::TEXT),
+        (&asker.incarnation as _, Type::UUID),
+        (&asker.duration as _, Type::INT8),
+    ];
+    let mut answers: BTreeMap<(i64, i64), Renewal> = BTreeMap::new();
+    for row in db.beat(RENEW, &params).await? {
+        let answer = match (row.try_get(2)?, row.try_get(3)?) {
+            (true, _) => Renewal::Renewed,
+            (false, true) => Renewal::Busy,
+            (false, false) => Renewal::Lost,
+        };
+        answers.insert((row.try_get(0)?, row.try_get(1)?), answer);
+    }
+    let answer = |key: (&i64, &i64)| answers.get(&(*key.0, *key.1)).copied();
+    let answers = lanes.iter().zip(&tokens).map(answer);
+    Ok(answers
+        .map(|answer| answer.unwrap_or(Renewal::Lost))
+        .collect())
+}
+
+macro_rules! release {
+    ($wait:literal) => {
+        concat!(
+            "WITH ours AS MATERIALIZED ( \
+               SELECT l.lane_id FROM signer_lease AS l \
+               JOIN unnest($1::bigint[], $2::bigint[]) AS w(lane_id, token) \
+                 ON w.lane_id = l.lane_id AND w.token = l.token \
+               WHERE l.owner = $3 AND l.incarnation = $4 \
+               ORDER BY l.lane_id FOR NO KEY UPDATE OF l ",
+            $wait,
+            ") \
+             UPDATE signer_lease AS l SET expires_at = 0, updated_at = lk_now() \
+             FROM ours WHERE l.lane_id = ours.lane_id RETURNING l.lane_id"
+        )
+    };
+}
+
+/// Gives lanes back; locked rows are skipped. Parameters: lanes, tokens, owner, incarnation.
+pub const RELEASE: &str = release!("SKIP LOCKED");
+/// As [`RELEASE`], waiting for locked rows.
+pub const RELEASE_WAITING: &str = release!("");
+
+/// Gives lanes back. One that is locked makes no other wait.
+pub(super) async fn release(db: &Db, ask: &Ask, rights: &[Right]) -> Result<(), Fault> {
+    let mut released: Vec<i64> = Vec::new();
+    for some in rights.chunks(LANES_MAX) {
+        for row in release_with(db, RELEASE, ask, some).await? {
+            released.push(row.try_get(0)?);
+        }
+    }
+    released.sort_unstable();
+    // Not ours any more, or locked.
+    let mut others = Vec::new();
+    for right in rights {
+        if released.binary_search(&right.lane.0).is_err() {
+            let alone = std::slice::from_ref(right);
+            others.push(release_with(db, RELEASE_WAITING, ask, alone));
+        }
+    }
+    let answers: Vec<Result<Vec<Row>, Fault>> = futures::stream::iter(others)
+        .buffer_unordered(db.writers())
+        .collect()
+        .await;
+    answers.into_iter().try_for_each(|answer| answer.map(drop))
+}
+
+async fn release_with(db: &Db, sql: &str, ask: &Ask, rights: &[Right]) -> Result<Vec<Row>, Fault> {
+    let (lanes, tokens) = lanes_and_tokens(rights)?;
+    let params = [
+        (&lanes as _, Type::INT8_ARRAY),
+        (&tokens as _, Type::INT8_ARRAY),
+        (&ask.node.0 as _, Type::TEXT),
+        (&ask.incarnation.0 as _, Type::UUID),
+    ];
+    db.write(sql, &params).await
+}
+
+macro_rules! as_keeper {
+    ($set:literal) => {
+        concat!(
+            "WITH lease AS MATERIALIZED ( \
+               SELECT l.lane_id FROM signer_lease AS l \
+               WHERE l.lane_id = $1 AND l.token = $2 FOR NO KEY UPDATE OF l \
+             ), ours AS MATERIALIZED ( \
+               SELECT c.lane_id FROM signer_nonce_cursor AS c JOIN lease ON lease.lane_id = c.lane_id \
+               WHERE c.fencing_token = $2 AND c.grant_id = $3 FOR NO KEY UPDATE OF c \
+             ) \
+             UPDATE signer_lease AS l SET updated_at = lk_now(), ",
+            $set,
+            " FROM ours WHERE l.lane_id = ours.lane_id"
+        )
+    };
+}
+
+/// Notes that a lane agrees with the chain under the present history. Parameters: lane, token, grant.
+/// Both rows are locked, so that no new grant comes in between.
+pub const SETTLE: &str = as_keeper!("history = lk_history()");
+
+pub(super) async fn settle(db: &Db, right: Right) -> Result<(), Fault> {
+    let token = stored(right.token.0)?;
+    // Without a row the right is over, and who has it now settles the lane anew.
+    db.write(SETTLE, &keeper_params(&right, &token))
+        .await
+        .map(drop)
+}
+
+/// As [`SETTLE`], for a lane that has lost commits: it is given back, and nobody gets it. The last
+/// parameter is the reason.
+pub const HALT: &str = as_keeper!("halted = $4, expires_at = 0");
+
+pub(super) async fn halt(db: &Db, right: Right, reason: &str) -> Result<(), Fault> {
+    let token = stored(right.token.0)?;
+    let mut params = keeper_params(&right, &token).to_vec();
+    params.push((&reason, Type::TEXT));
+    // Without a row the right is over, and who has it now compares the lane anew.
+    db.write(HALT, &params).await.map(drop)
+}
+
+fn keeper_params<'a>(right: &'a Right, token: &'a i64) -> [Param<'a>; 3] {
+    [
+        (&right.lane.0 as _, Type::INT8),
+        (token as _, Type::INT8),
+        (&right.grant.0 as _, Type::UUID),
+    ]
+}
+
+/// An operator lets a lane go on as it is. Parameters: chain, signer.
+pub(super) const ACCEPT_LOSS: &str = "\
+UPDATE signer_lease AS l SET halted = NULL, history = lk_history(), updated_at = lk_now() \
+FROM lane WHERE lane.chain_id = $1 AND lane.signer = $2 AND l.lane_id = lane.lane_id \
+  AND l.halted IS NOT NULL RETURNING l.lane_id";
+
+/// Whether the lane was halted.
+pub(super) async fn accept_loss(db: &Db, lane: LaneKey) -> Result<bool, Fault> {
+    let (chain, signer) = (bits(lane.chain_id.0), lane.signer.to_vec());
+    let params = [(&chain as _, Type::INT8), (&signer as _, Type::BYTEA)];
+    Ok(!db.write(ACCEPT_LOSS, &params).await?.is_empty())
+}
+
+/// A lease from four columns: owner, incarnation, token, expiry. `None` when nobody ever held it.
+pub(super) fn lease_of(row: &Row, at: usize) -> Result<Option<Lease>, Fault> {
+    let Some(owner) = row.try_get::<_, Option<String>>(at)? else {
+        return Ok(None);
+    };
+    Ok(Some(Lease {
+        owner: NodeName(owner),
+        incarnation: Incarnation(row.try_get(at + 1)?),
+        token: Token(number(row, at + 2, "token")?),
+        expires_at: time(row, at + 3)?,
+    }))
+}
+
+fn lanes_and_tokens(rights: &[Right]) -> Result<(Vec<i64>, Vec<i64>), Fault> {
+    let lanes = rights.iter().map(|right| right.lane.0).collect();
+    let tokens = rights.iter().map(|right| stored(right.token.0));
+    Ok((lanes, tokens.collect::<Result<_, _>>()?))
+}
+
+/// Lanes as two columns.
+pub(super) struct Keys {
+    chains: Vec<i64>,
+    signers: Vec<Vec<u8>>,
+}
+
+impl Keys {
+    pub(super) fn of(keys: impl Iterator<Item = LaneKey>) -> Self {
+        let (chains, signers) = keys
+            .map(|key| (bits(key.chain_id.0), key.signer.to_vec()))
+            .unzip();
+        Self { chains, signers }
+    }
+
+    pub(super) fn params(&self) -> Vec<Param<'_>> {
+        vec![
+            (&self.chains as _, Type::INT8_ARRAY),
+            (&self.signers as _, Type::BYTEA_ARRAY),
+        ]
+    }
+}
+
+/// Who asks, as parameters.
+pub(super) struct Asker<'a> {
+    node: &'a str,
+    incarnation: Uuid,
+    duration: i64,
+    skew: i64,
+    lively: Vec<Uuid>,
+    silent: Vec<Uuid>,
+}
+
+impl<'a> Asker<'a> {
+    pub(super) fn of(ask: &'a Ask) -> Result<Self, Fault> {
+        let ms = |time: Duration| u64::try_from(time.as_millis()).map_or(i64::MAX, bound);
+        let (duration, skew) = (ms(ask.duration), ms(ask.skew));
+        // The database adds them to its clock.
+        if duration.max(skew) > i64::MAX / 4 {
+            return Err(Fault::Invalid("a lease lasts not for ever".into()));
+        }
+        Ok(Self {
+            node: &ask.node.0,
+            incarnation: ask.incarnation.0,
+            duration,
+            skew,
+            lively: ask.lively.iter().map(|life| life.0).collect(),
+            silent: ask.silent.iter().map(|life| life.0).collect(),
+        })
+    }
+
+    fn params_to_hold(&self) -> Vec<Param<'_>> {
+        vec![
+            (&self.node as _, Type::TEXT),
+            (&self.incarnation as _, Type::UUID),
+            (&self.duration as _, Type::INT8),
+            (&self.skew as _, Type::INT8),
+            (&self.lively as _, Type::UUID_ARRAY),
+            (&self.silent as _, Type::UUID_ARRAY),
+        ]
+    }
+
+    pub(super) fn params_to_look(&self) -> Vec<Param<'_>> {
+        vec![
+            (&self.node as _, Type::TEXT),
+            (&self.skew as _, Type::INT8),
+            (&self.lively as _, Type::UUID_ARRAY),
+            (&self.silent as _, Type::UUID_ARRAY),
+        ]
+    }
+}

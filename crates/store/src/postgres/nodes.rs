@@ -1,0 +1,119 @@
+//! The nodes of the cluster.
+
+use domain::{Incarnation, NodeName};
+use engine::ports::{Beat, Member};
+use tokio_postgres::Row;
+use tokio_postgres::types::Type;
+
+use super::fault::Fault;
+use super::pool::Db;
+use super::rows::{number, time};
+use crate::encoding::stored;
+
+/// How many replaced lives of a node are remembered, so that each learns of its end.
+const REPLACED_KEPT: i64 = 64;
+/// How long a node that says nothing is remembered, by the clock of the node that begins a life.
+/// (Names may be as short-lived as containers are.) One that was only silent is written anew.
+const SILENT_KEPT_MS: i64 = 30 * 24 * 60 * 60 * 1_000;
+/// The most nodes that anybody is told of.
+const MEMBERS_MAX: i64 = 10_000;
+
+/// The columns that [`member`] reads.
+macro_rules! member_columns {
+    () => {
+        "name, incarnation, advertise, started_at, seen_at, beats, draining"
+    };
+}
+
+// One statement, so that a frozen node holds no lock. No clock decides: a life that was never seen
+// replaces those before it, and a replaced one never comes back. Two lives that begin at the same
+// moment do not see each other yet: the one with the higher row wins, at its next beat, and until
+// then only that one is shown. Rows of a name are only ever locked downwards, so nobody deadlocks.
+// $1 incarnation, $2 name, $3 advertise, $4 started_at, $5 seen_at, $6 draining.
+pub(super) const HEARTBEAT: &str = concat!(
+    "WITH beat AS ( \
+       INSERT INTO node \
+         (incarnation, name, advertise, started_at, seen_at, draining, beats, replaced) \
+       VALUES ($1, $2, $3, $4, $5, $6, 1, false) \
+       ON CONFLICT (incarnation) DO UPDATE \
+         SET advertise = excluded.advertise, started_at = excluded.started_at, \
+             seen_at = excluded.seen_at, draining = excluded.draining, beats = node.beats + 1 \
+         WHERE NOT node.replaced \
+       RETURNING row_id, ",
+    member_columns!(),
+    "), replaced AS ( \
+       UPDATE node SET replaced = true \
+       FROM beat WHERE node.name = $2 AND node.row_id < beat.row_id AND NOT node.replaced \
+     ), forgotten AS ( \
+       DELETE FROM node USING beat \
+       WHERE beat.beats = 1 AND ( \
+         (node.name = $2 AND node.replaced AND node.row_id < coalesce(( \
+            SELECT kept.row_id FROM node AS kept WHERE kept.name = $2 AND kept.replaced \
+            ORDER BY kept.row_id DESC OFFSET $7 - 1 LIMIT 1), 0)) \
+         OR (node.name <> $2 AND NOT node.replaced AND node.seen_at < $5 - $8) \
+       ) \
+     ) \
+     SELECT * FROM ( \
+       SELECT ",
+    member_columns!(),
+    " FROM beat \
+       UNION ALL \
+       (SELECT DISTINCT ON (name) ",
+    member_columns!(),
+    " FROM node WHERE name <> $2 AND NOT replaced ORDER BY name, row_id DESC) \
+     ) AS member, (SELECT lk_history() AS history FROM beat) AS store \
+     ORDER BY name LIMIT $9"
+);
+
+/// Notes that a node lives, and tells it of the others.
+pub(super) async fn heartbeat(db: &Db, node: &Member) -> Result<Beat, Fault> {
+    let rows = db
+        .beat(
+            HEARTBEAT,
+            &[
+                (&node.incarnation.0, Type::UUID),
+                (&node.node.0, Type::TEXT),
+                (&node.advertise, Type::TEXT),
+                (&stored(node.started_at.0)?, Type::INT8),
+                (&stored(node.seen_at.0)?, Type::INT8),
+                (&node.draining, Type::BOOL),
+                (&REPLACED_KEPT, Type::INT8),
+                (&SILENT_KEPT_MS, Type::INT8),
+                (&MEMBERS_MAX, Type::INT8),
+            ],
+        )
+        .await?;
+    // Nothing was written, so there is no history to tell either.
+    let Some(first) = rows.first() else {
+        return Ok(Beat::Replaced);
+    };
+    Ok(Beat::Taken {
+        history: number(first, 7, "history")?,
+        members: rows.iter().map(member).collect::<Result<_, _>>()?,
+    })
+}
+
+pub(super) const MEMBERS: &str = concat!(
+    "SELECT DISTINCT ON (name) ",
+    member_columns!(),
+    " FROM node WHERE NOT replaced ORDER BY name, row_id DESC LIMIT $1"
+);
+
+/// The living and the dead, but of each only its last life; by name.
+pub(super) async fn members(db: &Db) -> Result<Vec<Member>, Fault> {
+    let rows = db.read(MEMBERS, &[(&MEMBERS_MAX, Type::INT8)]).await?;
+    rows.iter().map(member).collect()
+}
+
+/// A row of [`member_columns`].
+fn member(row: &Row) -> Result<Member, Fault> {
+    Ok(Member {
+        node: NodeName(row.try_get(0)?),
+        incarnation: Incarnation(row.try_get(1)?),
+        advertise: row.try_get(2)?,
+        started_at: time(row, 3)?,
+        seen_at: time(row, 4)?,
+        beats: number(row, 5, "count")?,
+        draining: row.try_get(6)?,
+    })
+}

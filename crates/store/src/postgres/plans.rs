@@ -1,0 +1,464 @@
+//! Nothing that the store does reads a table that grows: every verb of the port runs on a large
+//! database, and the server itself tells, by `auto_explain`, how it carried out every statement, also
+//! those inside of its functions.
+
+use std::time::Duration;
+
+use domain::lane::Request;
+use domain::lease::Ask;
+use domain::{
+    Address, Attempt, AttemptKind, B256, Bytes, ChainId, Event, EventKind, Fees, GrantId, Header,
+    Incarnation, LaneImage, LaneKey, NodeName, Nonce, Payload, RequestId, Right, SubState, Time,
+    Token, Tx, TxId, TxState, U256, Writes,
+};
+use engine::ports::{
+    Acquired, CommitOutcome, EventFilter, LaneBatch, Member, NewQueued, Store, TxFilter,
+};
+use rig::postgres::{Postgres, majors};
+use uuid::Uuid;
+
+use super::{PostgresConfig, PostgresStore, migrate};
+
+/// Lanes, of which the first has most of the txs.
+const LANES: u64 = 2_000;
+/// Finished txs of the first lane, and as many headers, turns and ranges of the feed.
+const FINISHED: u64 = 30_000;
+/// Its open txs.
+const OPEN: u64 = 20;
+
+/// What grows with every tx, and may only be looked into by a key.
+const GROWING: [&str; 6] = [
+    "managed_tx",
+    "tx_attempt",
+    "tx_wake",
+    "lane_event",
+    "event_feed",
+    "chain_header",
+];
+/// The most rows of them that one step of a plan may touch: as many as a filtered page looks at. A
+/// statement that reads the first lane whole touches more.
+const TOUCHED_MAX: f64 = 10_001.0;
+
+/// Statements inside of the database's functions that must have been told of, too.
+const WRITES: [&str; 7] = [
+    "INSERT INTO managed_tx",
+    "UPDATE managed_tx",
+    "INSERT INTO tx_attempt",
+    "UPDATE tx_attempt",
+    "DELETE FROM tx_wake",
+    "INSERT INTO lane_event",
+    "INSERT INTO event_feed",
+];
+
+/// Long, because the timeouts that follow from it also hold for filling the database.
+const LEASE: Duration = Duration::from_secs(600);
+
+#[tokio::test]
+async fn every_statement_finds_its_rows_by_a_key() {
+    let mut explained = 0;
+    for major in majors() {
+        let settings = [
+            ("fsync", "off"),
+            ("logging_collector", "on"),
+            ("log_directory", "plans"),
+            ("log_filename", "log"),
+        ];
+        let server = Postgres::start_with(major, &settings);
+        // Only a whole installation has it.
+        if server.try_ask("LOAD 'auto_explain'").is_err() {
+            continue;
+        }
+        explained += 1;
+        let database = server.database("plans");
+        migrate(database.url(), None, LEASE).await.expect("migrate");
+        database.exec(&fill());
+        let name = database.name();
+        database.exec(&format!(
+            "ALTER DATABASE {name} SET session_preload_libraries = 'auto_explain';
+             ALTER DATABASE {name} SET auto_explain.log_min_duration = 0;
+             ALTER DATABASE {name} SET auto_explain.log_nested_statements = on;
+             ALTER DATABASE {name} SET auto_explain.log_analyze = on;
+             ALTER DATABASE {name} SET auto_explain.log_timing = off"
+        ));
+        let config = PostgresConfig {
+            url: database.url().to_owned(),
+            pool_size: 5,
+            lease: LEASE,
+        };
+        let store = PostgresStore::open(config).await.expect("open");
+        run_every_verb(&store).await;
+        check(&log(&server));
+    }
+    assert!(explained > 0, "no installed PostgreSQL has auto_explain");
+}
+
+/// What the server has logged up to now. (Its log is written by a process of its own.)
+fn log(server: &Postgres) -> String {
+    server.exec("DO $$ BEGIN RAISE LOG 'all is told'; END $$");
+    rig::until("the log is written", LEASE, || {
+        let log = server.ask("SELECT pg_read_file('plans/log')")?;
+        log.contains("all is told").then_some(log)
+    })
+}
+
+/// A database that was at work for long.
+fn fill() -> String {
+    let all = FINISHED + OPEN;
+    format!(
+        "INSERT INTO lane (chain_id, signer)
+         SELECT 1 + n % 3, decode(lpad(to_hex(n), 40, '0'), 'hex') FROM generate_series(1, {LANES}) n;
+         INSERT INTO signer_lease (lane_id, token, renew_seq, expires_at, updated_at, history)
+         SELECT lane_id, 0, 0, 0, 0, 1 FROM lane;
+         INSERT INTO signer_nonce_cursor
+           (lane_id, next_nonce, floor_nonce, event_seq, last_batch, fencing_token, updated_at,
+            grant_id, paused, busy)
+         SELECT lane_id, {all}, {FINISHED}, {FINISHED}, {FINISHED}, 0, 0, gen_random_uuid(), false,
+                lane_id = 1
+         FROM lane;
+         INSERT INTO managed_tx
+           (lane_id, created_at, gas, tx_id, request_id, fingerprint, value, data, state, signed,
+            nonce, token, updated_at, tx_hash, event_seqs, inclusion, counted)
+         SELECT 1, n, 21000, lpad(to_hex(n), 32, '0')::uuid, 'r' || n, sha256('x'), '', '',
+                CASE WHEN n <= {FINISHED} THEN 3 ELSE 2 END, true, n - 1, 1, n,
+                sha256(('tx' || n)::bytea), '\\x01',
+                CASE WHEN n <= {FINISHED} THEN '\\x01'::bytea || sha256(('tx' || n)::bytea)
+                  || sha256(('h' || greatest(n - 20, 1))::bytea) || int8send(n)
+                  || decode(repeat('00', 24), 'hex') END,
+                CASE WHEN n <= {FINISHED} THEN sha256(('h' || n)::bytea) END
+         FROM generate_series(1, {all}) n;
+         INSERT INTO managed_tx
+           (lane_id, created_at, gas, tx_id, request_id, fingerprint, value, data, state, signed,
+            token, updated_at, event_seqs)
+         SELECT lane_id, 0, 21000, lpad(to_hex({all} + lane_id), 32, '0')::uuid, 'w', sha256('x'), '', '',
+                0, false, 0, 0, ''
+         FROM lane;
+         INSERT INTO tx_wake SELECT lane_id, tx_id FROM managed_tx WHERE state = 0;
+         INSERT INTO tx_attempt (lane_id, nonce, gas, signed_at, tx_id, kind, hash, fees, raw)
+         SELECT lane_id, nonce, 21000, 0, tx_id, 0, tx_hash, '\\x0001', '\\xab'
+         FROM managed_tx WHERE signed;
+         INSERT INTO lane_event (lane_id, first_seq, at, token, count, node, body)
+         SELECT 1, n, 0, 1, 1, 'a', '\\x010b0007' FROM generate_series(1, {FINISHED}) n;
+         INSERT INTO event_feed (position, lane_id, first_seq, last_seq)
+         SELECT n, 1, n, n FROM generate_series(1, {FINISHED}) n;
+         UPDATE feed_head SET position = {FINISHED};
+         INSERT INTO lane_feed (lane_id, fed_seq) SELECT lane_id, {FINISHED} FROM lane;
+         INSERT INTO chain_header (chain_id, number, timestamp, hash, parent_hash)
+         SELECT 2, n, n, sha256(('h' || n)::bytea), sha256(('h' || n - 1)::bytea)
+         FROM generate_series(1, {FINISHED}) n;
+         ANALYZE"
+    )
+}
+
+/// The n-th lane of [`fill`].
+fn lane(n: u64) -> LaneKey {
+    LaneKey {
+        chain_id: ChainId(1 + n % 3),
+        signer: Address::left_padding_from(&n.to_be_bytes()),
+    }
+}
+
+fn ask() -> Ask {
+    Ask {
+        node: NodeName("a".into()),
+        incarnation: Incarnation(Uuid::from_u128(1)),
+        duration: LEASE,
+        skew: Duration::from_secs(1),
+        lively: vec![Incarnation(Uuid::from_u128(2))],
+        silent: vec![Incarnation(Uuid::from_u128(3))],
+    }
+}
+
+async fn run_every_verb(store: &PostgresStore) {
+    let ask = ask();
+    let lanes: Vec<_> = (1..=100)
+        .chain([LANES + 1]) // which the store has never seen
+        .map(|n| (lane(n), GrantId(Uuid::from_u128(n.into()))))
+        .collect();
+    let answers = store.acquire(&ask, &lanes).await.expect("acquire");
+    let rights: Vec<Right> = answers
+        .into_iter()
+        .map(|answer| match answer {
+            Acquired::Granted { right, .. } => right,
+            Acquired::NotKeeper { .. } | Acquired::Halted(_) | Acquired::Busy => {
+                panic!("nobody else is there")
+            }
+        })
+        .collect();
+    store.renew(&ask, &rights).await.expect("renew");
+    store.settle(rights[1]).await.expect("settle");
+    let image = store.load(lane(1), rights[0], 64).await.expect("load");
+    let image = image.expect("it is ours");
+    assert_eq!(image.in_flight.len() as u64, OPEN);
+    assert_eq!(image.finals.len(), 65, "a block each");
+    let (backlog, queued) = (image.right.lane, rights[5].lane);
+    store
+        .load_backlog(backlog, Nonce(FINISHED), 10)
+        .await
+        .expect("load_backlog");
+    let waiting = store.load_queued(queued, 10).await.expect("load_queued");
+    assert_eq!(waiting.len(), 1);
+    write(store, &image).await;
+    let lane_ids: Vec<_> = rights.iter().map(|right| right.lane).collect();
+    store.extend_feed(&lane_ids).await.expect("extend_feed");
+    store.extend_feed(&[]).await.expect("extend_feed");
+    store.lanes_with_work(&ask).await.expect("lanes_with_work");
+    let keys: Vec<LaneKey> = lanes.iter().map(|(key, _)| *key).collect();
+    store.lanes(&keys).await.expect("lanes");
+    beat(store, &ask).await;
+    read_txs(store, &image).await;
+    read_events(store).await;
+    let grant = GrantId(Uuid::from_u128(9_999));
+    store.regrant(rights[1], grant).await.expect("regrant");
+    store.release(&ask, &rights).await.expect("release");
+}
+
+/// Batches with a write of every kind, one of which is refused.
+async fn write(store: &PostgresStore, image: &LaneImage) {
+    let given_up = image.in_flight[1].0.id;
+    let batch = LaneBatch {
+        right: image.right,
+        batch_seq_before: image.batch_seq,
+        node: NodeName("a".into()),
+        at: Time(1),
+        event_seq_before: image.event_seq,
+        next_nonce: image.next_nonce.next(),
+        floor_nonce: Nonce(FINISHED),
+        writes: writes(image),
+    };
+    assert_eq!(
+        store.commit(vec![batch.clone()]).await,
+        [CommitOutcome::Applied]
+    );
+    let later = |writes| LaneBatch {
+        batch_seq_before: image.batch_seq + 1,
+        event_seq_before: image.event_seq + 1,
+        writes,
+        ..batch.clone()
+    };
+    let known = Writes {
+        inserts: vec![tx("r7", 2, None)],
+        ..Writes::default()
+    };
+    let outcomes = store.commit(vec![later(known)]).await;
+    assert!(
+        matches!(outcomes[..], [CommitOutcome::Conflict(_)]),
+        "{outcomes:?}"
+    );
+    let done = Writes {
+        wakes_done: vec![given_up],
+        ..Writes::default()
+    };
+    let outcomes = store.commit(vec![later(done)]).await;
+    assert_eq!(outcomes, [CommitOutcome::Applied]);
+    let requests = ["r9", "nobody's"].map(|id| (image.right.lane, request_id(id)));
+    store.find_requests(&requests).await.expect("find_requests");
+    let queued = [("r10", 3), ("queued", 4)].map(|(id, n)| NewQueued {
+        lane: lane(1),
+        request: request(id, n),
+        at: Time(1),
+    });
+    store.queue(queued.into()).await.expect("queue");
+}
+
+/// A tx comes in, one is signed again and one gives its nonce up.
+fn writes(image: &LaneImage) -> Writes {
+    let (out, given_up) = (image.in_flight[0].0.clone(), &image.in_flight[1].0);
+    let new = tx("new", 1, Some(image.next_nonce));
+    let attempt = |tx: &Tx, n: u8| Attempt {
+        hash: B256::repeat_byte(n),
+        tx_id: tx.id,
+        kind: AttemptKind::Bump,
+        nonce: tx.nonce.expect("it holds one"),
+        gas: 21_000,
+        fees: Fees::Legacy { gas_price: 1 },
+        raw: Bytes::from_static(&[1]),
+        signed_at: Time(1),
+        first_sent_at: None,
+    };
+    let event = Event {
+        seq: image.event_seq + 1,
+        at: Time(1),
+        tx_id: Some(new.id),
+        kind: EventKind::TxAccepted { nonce: new.nonce },
+    };
+    Writes {
+        attempts: vec![attempt(&out, 1), attempt(&new, 2)],
+        inserts: vec![new],
+        first_sent: vec![(out.tx_hash.expect("it was signed"), Time(2))],
+        events: vec![event],
+        wakes_added: vec![given_up.id],
+        updates: vec![
+            out,
+            Tx {
+                nonce: None,
+                state: TxState::Created,
+                ..given_up.clone()
+            },
+        ],
+        ..Writes::default()
+    }
+}
+
+async fn beat(store: &PostgresStore, ask: &Ask) {
+    let member = Member {
+        node: ask.node.clone(),
+        incarnation: ask.incarnation,
+        advertise: None,
+        started_at: Time(1),
+        seen_at: Time(1),
+        beats: 0,
+        draining: false,
+    };
+    store.heartbeat(&member).await.expect("heartbeat");
+    store.members().await.expect("members");
+}
+
+async fn read_txs(store: &PostgresStore, image: &LaneImage) {
+    let (out, attempts) = &image.in_flight[0];
+    store.tx(out.id).await.expect("tx");
+    let by_request = store.tx_by_request(lane(1), &out.request_id).await;
+    assert!(by_request.expect("tx").is_some());
+    let by_hash = store.tx_by_hash(attempts[0].hash).await;
+    assert!(by_hash.expect("tx").is_some());
+    let header = |n: u64| Header {
+        number: n,
+        hash: B256::left_padding_from(&n.to_be_bytes()),
+        parent_hash: B256::ZERO,
+        timestamp: 0,
+    };
+    let headers: Vec<Header> = (0..100).map(header).collect();
+    store
+        .put_headers(ChainId(1), &headers)
+        .await
+        .expect("put_headers");
+    // From the middle, as somebody who has paged for long.
+    let middle = Some(TxId(Uuid::from_u128((FINISHED / 2).into())));
+    for (state, signer) in [
+        (None, None),
+        (Some(TxState::Stuck), None),
+        (None, Some(lane(7).signer)),
+    ] {
+        let filter = TxFilter {
+            state,
+            signer,
+            after: middle,
+            limit: 100,
+            ..TxFilter::default()
+        };
+        let page = store.txs(&filter).await.expect("txs");
+        let walks = page.txs.iter().map(|record| record.confirmations.len());
+        assert!(
+            walks.clone().all(|length| length == 21),
+            "{:?}",
+            walks.collect::<Vec<_>>()
+        );
+    }
+}
+
+async fn read_events(store: &PostgresStore) {
+    let tx = TxId(Uuid::from_u128(1));
+    store.tx_events(tx).await.expect("tx_events");
+    let mut filter = EventFilter {
+        limit: 100,
+        ..EventFilter::default()
+    };
+    for _ in 0..3 {
+        let page = store.events(&filter).await.expect("events");
+        assert_eq!(page.events.len(), 100);
+        filter.after = Some(page.next);
+    }
+    filter.kinds = vec!["TxConfirmed".into()];
+    store.events(&filter).await.expect("events");
+    filter.signer = Some(lane(2).signer);
+    store.events(&filter).await.expect("events");
+}
+
+fn request_id(text: &str) -> RequestId {
+    RequestId::parse(text).expect("it keeps the rule")
+}
+
+fn request(id: &str, n: u128) -> Request {
+    let payload = Payload::transfer(Address::repeat_byte(9), U256::from(1));
+    Request {
+        id: TxId(Uuid::from_u128(n << 64)),
+        request_id: request_id(id),
+        fingerprint: payload.fingerprint(),
+        payload,
+        gas: 21_000,
+    }
+}
+
+fn tx(id: &str, n: u128, nonce: Option<Nonce>) -> Tx {
+    let mut tx = Tx::created(request(id, n), Token(1), Time(1));
+    if nonce.is_some() {
+        tx.nonce = nonce;
+        tx.go(TxState::Allocated, SubState::Waiting, Time(1));
+    }
+    tx
+}
+
+/// Looks at every step of every plan in the log.
+fn check(log: &str) {
+    let mut seen = Vec::new();
+    let mut faults = Vec::new();
+    for plan in log.split("Query Text: ").skip(1) {
+        let lines: Vec<&str> = plan.lines().collect();
+        for (n, line) in lines.iter().enumerate() {
+            let Some((step, table)) = scan(line) else {
+                continue;
+            };
+            seen.push(table);
+            let below = &lines[n + 1..];
+            if let Some(fault) = fault(step, line, below) {
+                faults.push(format!("{fault}\n{plan}"));
+            }
+        }
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n\n"));
+    for table in GROWING {
+        assert!(seen.contains(&table), "no plan mentions {table}");
+    }
+    for statement in WRITES {
+        assert!(log.contains(statement), "{statement} was not explained");
+    }
+}
+
+/// What kind of scan this line is, and of which growing table.
+fn scan(line: &str) -> Option<(&str, &'static str)> {
+    let (step, rest) = line.split_once(" on ")?;
+    let name = rest.split_whitespace().next()?;
+    let table = GROWING.into_iter().find(|table| *table == name)?;
+    step.contains("Scan").then_some((step, table))
+}
+
+/// Why a step is not a look-up.
+fn fault(step: &str, line: &str, below: &[&str]) -> Option<&'static str> {
+    if step.contains("Seq Scan") {
+        return Some("reads the whole table");
+    }
+    // Its own details, up to the next step. (A bitmap heap scan's index is the step below it.)
+    let details = below.iter().take_while(|line| !line.contains("->"));
+    let details: Vec<&str> = details.copied().collect();
+    let has_key = details.iter().any(|line| line.contains("Index Cond:"));
+    if !has_key && !step.contains("Bitmap") && !is_first_of_all(line) {
+        return Some("walks the whole index");
+    }
+    let removed = details
+        .iter()
+        .filter(|line| line.contains("Rows Removed by"));
+    let removed = removed.filter_map(|line| line.rsplit_once(": ")?.1.trim().parse::<f64>().ok());
+    let actual = line.split_once("(actual rows=")?.1;
+    let mut numbers = actual.trim_end_matches(')').split(" loops=");
+    let (rows, loops) = (number(numbers.next()), number(numbers.next()));
+    let touched = (rows + removed.sum::<f64>()) * loops;
+    (touched > TOUCHED_MAX).then_some("touches too many rows")
+}
+
+/// A walk that ends at its first row needs no key.
+fn is_first_of_all(line: &str) -> bool {
+    line.contains("(actual rows=1 loops=1)") || line.contains("(actual rows=1.00 loops=1)")
+}
+
+fn number(text: Option<&str>) -> f64 {
+    text.and_then(|text| text.parse().ok()).unwrap_or(0.0)
+}

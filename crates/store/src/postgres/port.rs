@@ -1,0 +1,136 @@
+//! The port: which file answers which question.
+
+use async_trait::async_trait;
+use domain::{
+    B256, ChainId, GrantId, Header, LaneId, LaneImage, LaneKey, Nonce, RequestId, Right, Tx, TxId,
+};
+use engine::ports::{
+    Acquired, Ask, Beat, CommitOutcome, EventFilter, EventPage, EventRecord, LaneBatch, LaneRecord,
+    Member, NewQueued, Regranted, Renewal, Store, StoreError, TxFilter, TxPage, TxRecord, Work,
+};
+
+use super::{PostgresStore, events, feed, gate, headers, lanes, lease, nodes, queue, txs};
+
+#[async_trait]
+impl Store for PostgresStore {
+    async fn acquire(
+        &self,
+        ask: &Ask,
+        lanes: &[(LaneKey, GrantId)],
+    ) -> Result<Vec<Acquired>, StoreError> {
+        Ok(lease::acquire(&self.db, ask, lanes).await?)
+    }
+
+    async fn renew(&self, ask: &Ask, rights: &[Right]) -> Result<Vec<Renewal>, StoreError> {
+        Ok(lease::renew(&self.db, ask, rights).await?)
+    }
+
+    async fn release(&self, ask: &Ask, rights: &[Right]) -> Result<(), StoreError> {
+        Ok(lease::release(&self.db, ask, rights).await?)
+    }
+
+    async fn load(
+        &self,
+        key: LaneKey,
+        right: Right,
+        watch_depth: u64,
+    ) -> Result<Option<LaneImage>, StoreError> {
+        Ok(lanes::load(&self.db, key, right, watch_depth).await?)
+    }
+
+    async fn load_backlog(
+        &self,
+        lane: LaneId,
+        from: Nonce,
+        limit: usize,
+    ) -> Result<Vec<Tx>, StoreError> {
+        Ok(lanes::load_backlog(&self.db, lane, from, limit).await?)
+    }
+
+    async fn load_queued(&self, lane: LaneId, limit: usize) -> Result<Vec<Tx>, StoreError> {
+        Ok(lanes::load_queued(&self.db, lane, limit).await?)
+    }
+
+    async fn put_headers(&self, chain: ChainId, headers: &[Header]) -> Result<(), StoreError> {
+        Ok(headers::put_headers(&self.db, chain, headers).await?)
+    }
+
+    async fn commit(&self, batches: Vec<LaneBatch>) -> Vec<CommitOutcome> {
+        gate::commit(&self.db, &batches).await
+    }
+
+    async fn regrant(&self, right: Right, grant: GrantId) -> Result<Regranted, StoreError> {
+        Ok(gate::regrant(&self.db, right, grant).await?)
+    }
+
+    async fn find_requests(
+        &self,
+        requests: &[(LaneId, RequestId)],
+    ) -> Result<Vec<Option<Tx>>, StoreError> {
+        Ok(queue::find_requests(&self.db, requests).await?)
+    }
+
+    async fn queue(&self, requests: Vec<NewQueued>) -> Result<Vec<Tx>, StoreError> {
+        Ok(queue::queue(&self.db, requests).await?)
+    }
+
+    async fn lanes_with_work(&self, ask: &Ask) -> Result<Vec<Work>, StoreError> {
+        Ok(lanes::lanes_with_work(&self.db, ask).await?)
+    }
+
+    async fn heartbeat(&self, member: &Member) -> Result<Beat, StoreError> {
+        Ok(nodes::heartbeat(&self.db, member).await?)
+    }
+
+    async fn settle(&self, right: Right) -> Result<(), StoreError> {
+        Ok(lease::settle(&self.db, right).await?)
+    }
+
+    async fn halt(&self, right: Right, reason: &str) -> Result<(), StoreError> {
+        Ok(lease::halt(&self.db, right, reason).await?)
+    }
+
+    async fn accept_loss(&self, lane: LaneKey) -> Result<bool, StoreError> {
+        Ok(lease::accept_loss(&self.db, lane).await?)
+    }
+
+    async fn extend_feed(&self, lanes: &[LaneId]) -> Result<(), StoreError> {
+        Ok(feed::extend_feed(&self.db, lanes).await?)
+    }
+
+    async fn members(&self) -> Result<Vec<Member>, StoreError> {
+        Ok(nodes::members(&self.db).await?)
+    }
+
+    async fn tx(&self, id: TxId) -> Result<Option<TxRecord>, StoreError> {
+        Ok(txs::tx(&self.db, id).await?)
+    }
+
+    async fn tx_by_request(
+        &self,
+        lane: LaneKey,
+        request_id: &RequestId,
+    ) -> Result<Option<TxRecord>, StoreError> {
+        Ok(txs::tx_by_request(&self.db, lane, request_id).await?)
+    }
+
+    async fn tx_by_hash(&self, hash: B256) -> Result<Option<TxRecord>, StoreError> {
+        Ok(txs::tx_by_hash(&self.db, hash).await?)
+    }
+
+    async fn txs(&self, filter: &TxFilter) -> Result<TxPage, StoreError> {
+        Ok(txs::txs(&self.db, filter).await?)
+    }
+
+    async fn tx_events(&self, id: TxId) -> Result<Option<Vec<EventRecord>>, StoreError> {
+        Ok(events::tx_events(&self.db, self.tag, id).await?)
+    }
+
+    async fn events(&self, filter: &EventFilter) -> Result<EventPage, StoreError> {
+        Ok(events::events(&self.db, self.tag, filter).await?)
+    }
+
+    async fn lanes(&self, keys: &[LaneKey]) -> Result<Vec<LaneRecord>, StoreError> {
+        Ok(lanes::lanes(&self.db, keys).await?)
+    }
+}

@@ -1,0 +1,81 @@
+//! Requests by their key: looking them up, and the one unfenced write.
+
+use std::collections::BTreeMap;
+
+use domain::{LaneId, RequestId, Tx};
+use engine::ports::NewQueued;
+use tokio_postgres::types::Type;
+
+use super::columns::{Changing, Once};
+use super::fault::Fault;
+use super::lease::Keys;
+use super::pool::Db;
+use super::rows::{tx_columns, tx_from_row};
+use crate::encoding::stored;
+
+/// Puts requests into the store. Parameters: chains, signers, and the columns of new txs.
+pub const QUEUE: &str = concat!(
+    "SELECT ",
+    tx_columns!(),
+    " FROM lk_queue_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18) \
+     AS tx"
+);
+
+/// Puts requests into the store without nonce or event. What is known stays as it is.
+pub(super) async fn queue(db: &Db, requests: Vec<NewQueued>) -> Result<Vec<Tx>, Fault> {
+    if requests.is_empty() {
+        return Ok(Vec::new());
+    }
+    let keys = Keys::of(requests.iter().map(|queued| queued.lane));
+    let txs: Vec<Tx> = requests.into_iter().map(NewQueued::into_tx).collect();
+    let (mut once, mut changing) = (Once::default(), Changing::default());
+    for tx in &txs {
+        stored(tx.created_at.0)?;
+        once.push(tx);
+        changing.push(tx, false);
+    }
+    let mut params = keys.params();
+    once.add_params(&mut params);
+    changing.add_params_of_queued(&mut params);
+    let rows = match db.write(QUEUE, &params).await {
+        Err(fault) if fault.is_duplicate() => {
+            return Err(Fault::Invalid("a tx id is taken".into()));
+        }
+        rows @ (Ok(_) | Err(_)) => rows?,
+    };
+    if rows.len() != txs.len() {
+        return Err(Fault::Lost(
+            "the queue did not answer for every request".into(),
+        ));
+    }
+    rows.iter().map(tx_from_row).collect()
+}
+
+pub(super) const FIND: &str = concat!(
+    "SELECT ",
+    tx_columns!(),
+    " FROM unnest($1::bigint[], $2::text[]) AS k(lane_id, request_id) \
+     JOIN managed_tx AS tx ON tx.lane_id = k.lane_id AND tx.request_id = k.request_id"
+);
+
+pub(super) async fn find_requests(
+    db: &Db,
+    requests: &[(LaneId, RequestId)],
+) -> Result<Vec<Option<Tx>>, Fault> {
+    if requests.is_empty() {
+        return Ok(Vec::new());
+    }
+    let lanes: Vec<i64> = requests.iter().map(|(lane, _)| lane.0).collect();
+    let keys: Vec<&str> = requests.iter().map(|(_, key)| key.as_str()).collect();
+    let params = [
+        (&lanes as _, Type::INT8_ARRAY),
+        (&keys as _, Type::TEXT_ARRAY),
+    ];
+    let mut known: BTreeMap<(LaneId, RequestId), Tx> = BTreeMap::new();
+    for row in db.write(FIND, &params).await? {
+        let tx = tx_from_row(&row)?;
+        known.insert((LaneId(row.try_get(0)?), tx.request_id.clone()), tx);
+    }
+    let found = |key: &(LaneId, RequestId)| known.get(key).cloned();
+    Ok(requests.iter().map(found).collect())
+}

@@ -1,0 +1,178 @@
+//! Rows to what the engine knows: txs, attempts and lanes.
+//!
+//! A tx comes with its attempts in one row, as one array per column, so that a page of txs is one
+//! question and not one per tx.
+
+use domain::{
+    Address, Attempt, B256, Bytes, ChainId, Fingerprint, LaneKey, Nonce, Payload, RequestId, Time,
+    Token, Tx, TxId, U256,
+};
+use tokio_postgres::Row;
+use tokio_postgres::types::FromSql;
+
+use super::fault::Fault;
+use crate::encoding::{
+    Malformed, attempt_kind, fees_from_bytes, from_bits, from_stored, inclusion_from_bytes,
+    seqs_from_bytes, state, sub_state, tx_type, widen,
+};
+
+/// The columns that [`tx_from_row`] reads, in its order, of a table that is called `tx`.
+macro_rules! tx_columns {
+    () => {
+        "tx.lane_id, tx.state, tx.tx_id, tx.nonce, tx.sub_state, tx.token, tx.created_at, \
+         tx.updated_at, tx.confirmed_at, tx.request_id, tx.fingerprint, tx.tx_hash, tx.counted, \
+         tx.event_seqs, tx.reason, tx.inclusion, tx.gas, tx.to_address, tx.value, tx.gas_asked, \
+         tx.max_fee, tx.max_priority_fee, tx.gas_price, tx.tx_type, tx.data"
+    };
+}
+pub(super) use tx_columns;
+
+/// The columns that [`attempts_of`] reads: right behind [`tx_columns`], from [`attempts_join`].
+macro_rules! attempts_columns {
+    () => {
+        "sent.hashes, sent.kinds, sent.nonces, sent.gas, sent.fees, sent.signed, sent.first_sent, \
+         sent.raw"
+    };
+}
+pub(super) use attempts_columns;
+
+/// Joins a tx's attempts to it, oldest first. They are found by the nonces that it holds or gave up;
+/// at a nonce that it gave up there may be attempts of its next holder too. (Aggregates take their
+/// input as it comes, so one sort serves all of them.)
+macro_rules! attempts_join {
+    () => {
+        " CROSS JOIN LATERAL ( \
+           SELECT array_agg(attempt.hash) AS hashes, array_agg(attempt.kind) AS kinds, \
+                  array_agg(attempt.nonce) AS nonces, array_agg(attempt.gas) AS gas, \
+                  array_agg(attempt.fees) AS fees, array_agg(attempt.signed_at) AS signed, \
+                  array_agg(attempt.first_sent_at) AS first_sent, array_agg(attempt.raw) AS raw \
+           FROM ( \
+             SELECT * FROM tx_attempt \
+             WHERE tx_attempt.lane_id = tx.lane_id AND tx_attempt.tx_id = tx.tx_id \
+               AND tx_attempt.nonce = ANY (array_append(tx.past_nonces, tx.nonce)) \
+             ORDER BY tx_attempt.row_id \
+           ) AS attempt \
+         ) AS sent "
+    };
+}
+pub(super) use attempts_join;
+
+/// How many columns [`tx_columns`] are.
+const TX_COLUMNS: usize = 25;
+/// How many columns [`tx_columns`] and [`attempts_columns`] are: where a statement's own begin.
+pub(super) const RECORD_COLUMNS: usize = TX_COLUMNS + 8;
+
+/// A tx from a row of [`tx_columns`].
+pub(super) fn tx_from_row(row: &Row) -> Result<Tx, Fault> {
+    let request_id: &str = row.try_get(9)?;
+    let kind: Option<i16> = row.try_get(23)?;
+    let payload = Payload {
+        to: optional(row, 17, address)?,
+        value: U256::from_be_bytes(widen::<32>(row.try_get(18)?, "value")?),
+        data: Bytes::copy_from_slice(row.try_get(24)?),
+        gas: optional(row, 19, gas)?,
+        max_fee_per_gas: optional(row, 20, wei)?,
+        max_priority_fee_per_gas: optional(row, 21, wei)?,
+        gas_price: optional(row, 22, wei)?,
+        tx_type: kind.map(|kind| tx_type(kind.into())).transpose()?,
+    };
+    let sub: Option<i16> = row.try_get(4)?;
+    Ok(Tx {
+        id: TxId(row.try_get(2)?),
+        request_id: RequestId::parse(request_id).map_err(|_bad| Malformed("request id"))?,
+        fingerprint: Fingerprint(hash(row.try_get(10)?)?),
+        payload,
+        gas: from_bits(row.try_get(16)?),
+        created_at: time(row, 6)?,
+        nonce: optional(row, 3, |nonce| from_stored(nonce, "nonce"))?.map(Nonce),
+        state: state(row.try_get::<_, i16>(1)?.into())?,
+        sub_state: sub.map(|sub| sub_state(sub.into())).transpose()?,
+        reason: row.try_get(14)?,
+        tx_hash: optional(row, 11, hash)?,
+        inclusion: optional(row, 15, inclusion_from_bytes)?,
+        counted: optional(row, 12, hash)?,
+        token: Token(number(row, 5, "token")?),
+        updated_at: time(row, 7)?,
+        confirmed_at: optional(row, 8, |at| from_stored(at, "time"))?.map(Time),
+        event_seqs: seqs_from_bytes(row.try_get(13)?)?,
+    })
+}
+
+/// The attempts of a tx, oldest first, from a row of [`tx_columns`] and [`attempts_columns`].
+pub(super) fn attempts_of(row: &Row) -> Result<Vec<Attempt>, Fault> {
+    const AT: usize = TX_COLUMNS;
+    let Some(hashes) = row.try_get::<_, Option<Vec<&[u8]>>>(AT)? else {
+        return Ok(Vec::new());
+    };
+    let tx_id = TxId(row.try_get(2)?);
+    let kinds: Vec<i16> = row.try_get(AT + 1)?;
+    let nonces: Vec<i64> = row.try_get(AT + 2)?;
+    let gas: Vec<i64> = row.try_get(AT + 3)?;
+    let fees: Vec<&[u8]> = row.try_get(AT + 4)?;
+    let signed: Vec<i64> = row.try_get(AT + 5)?;
+    let first_sent: Vec<Option<i64>> = row.try_get(AT + 6)?;
+    let raw: Vec<&[u8]> = row.try_get(AT + 7)?;
+    // They are aggregates of the same rows, so all of them have the same length.
+    (0..hashes.len())
+        .map(|n| {
+            let first_sent_at = first_sent[n].map(|at| from_stored(at, "time"));
+            Ok(Attempt {
+                hash: hash(hashes[n])?,
+                tx_id,
+                kind: attempt_kind(kinds[n].into())?,
+                nonce: Nonce(from_stored(nonces[n], "nonce")?),
+                gas: from_bits(gas[n]),
+                fees: fees_from_bytes(fees[n])?,
+                signed_at: Time(from_stored(signed[n], "time")?),
+                first_sent_at: first_sent_at.transpose()?.map(Time),
+                raw: Bytes::copy_from_slice(raw[n]),
+            })
+        })
+        .collect()
+}
+
+/// A lane's key from two columns: `chain_id`, `signer`.
+pub(super) fn lane_key(row: &Row, at: usize) -> Result<LaneKey, Fault> {
+    Ok(LaneKey {
+        chain_id: ChainId(from_bits(row.try_get(at)?)),
+        signer: address(row.try_get(at + 1)?)?,
+    })
+}
+
+/// A column that may be NULL.
+pub(super) fn optional<'row, T: FromSql<'row>, Out>(
+    row: &'row Row,
+    column: usize,
+    read: impl FnOnce(T) -> Result<Out, Malformed>,
+) -> Result<Option<Out>, Fault> {
+    let value: Option<T> = row.try_get(column)?;
+    Ok(value.map(read).transpose()?)
+}
+
+/// A number whose order matters.
+pub(super) fn number(row: &Row, column: usize, what: &'static str) -> Result<u64, Fault> {
+    Ok(from_stored(row.try_get(column)?, what)?)
+}
+
+/// A time.
+pub(super) fn time(row: &Row, column: usize) -> Result<Time, Fault> {
+    number(row, column, "time").map(Time)
+}
+
+/// A 32-byte hash.
+pub(super) fn hash(bytes: &[u8]) -> Result<B256, Malformed> {
+    B256::try_from(bytes).map_err(|_wrong_length| Malformed("hash"))
+}
+
+/// An account.
+pub(super) fn address(bytes: &[u8]) -> Result<Address, Malformed> {
+    Address::try_from(bytes).map_err(|_wrong_length| Malformed("address"))
+}
+
+fn wei(bytes: &[u8]) -> Result<u128, Malformed> {
+    Ok(u128::from_be_bytes(widen(bytes, "amount")?))
+}
+
+fn gas(bytes: &[u8]) -> Result<u64, Malformed> {
+    Ok(u64::from_be_bytes(widen(bytes, "gas")?))
+}

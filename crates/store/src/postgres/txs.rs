@@ -1,0 +1,215 @@
+//! Readers of txs: by id, by key, by any hash, and in pages.
+
+use domain::{B256, LaneKey, RequestId, TxId};
+use engine::ports::{TxFilter, TxPage, TxRecord};
+use tokio_postgres::Row;
+use tokio_postgres::types::Type;
+use uuid::Uuid;
+
+use super::fault::Fault;
+use super::headers::{Walks, Wanted};
+use super::pool::{Db, Param};
+use super::rows::{
+    RECORD_COLUMNS, attempts_columns, attempts_join, attempts_of, lane_key, number, tx_columns,
+    tx_from_row,
+};
+use crate::encoding::{bits, bound, state_number};
+
+/// The most txs of one page.
+const PAGE_MAX: usize = 1_000;
+/// The most rows that one page looks at. A filter that matches little gives short pages, and
+/// `next` says where to go on: no question can hold a reader for long.
+const EXAMINED_MAX: usize = 10_000;
+/// A page ends behind the tx with which its calldata and attempts reach this.
+const PAGE_BYTES_MAX: u64 = 8 << 20;
+
+/// Where a statement's own columns begin, behind those of [`record_columns`].
+const OWN: usize = RECORD_COLUMNS + 2;
+
+/// What a [`TxRecord`] is made of, headers aside.
+macro_rules! record_columns {
+    () => {
+        concat!(
+            tx_columns!(),
+            ", ",
+            attempts_columns!(),
+            ", lane.chain_id, lane.signer"
+        )
+    };
+}
+
+pub(super) const BY_ID: &str = concat!(
+    "SELECT ",
+    record_columns!(),
+    " FROM managed_tx AS tx",
+    attempts_join!(),
+    "JOIN lane ON lane.lane_id = tx.lane_id WHERE tx.tx_id = $1"
+);
+
+pub(super) async fn tx(db: &Db, id: TxId) -> Result<Option<TxRecord>, Fault> {
+    one(db, BY_ID, &[(&id.0, Type::UUID)]).await
+}
+
+pub(super) const BY_REQUEST: &str = concat!(
+    "SELECT ",
+    record_columns!(),
+    " FROM lane JOIN managed_tx AS tx ON tx.lane_id = lane.lane_id",
+    attempts_join!(),
+    "WHERE lane.chain_id = $1 AND lane.signer = $2 AND tx.request_id = $3"
+);
+
+pub(super) async fn tx_by_request(
+    db: &Db,
+    key: LaneKey,
+    request_id: &RequestId,
+) -> Result<Option<TxRecord>, Fault> {
+    let question: [Param<'_>; 3] = [
+        (&bits(key.chain_id.0), Type::INT8),
+        (&key.signer.as_slice(), Type::BYTEA),
+        (&request_id.as_str(), Type::TEXT),
+    ];
+    one(db, BY_REQUEST, &question).await
+}
+
+pub(super) const BY_HASH: &str = concat!(
+    "SELECT ",
+    record_columns!(),
+    " FROM tx_attempt AS found JOIN managed_tx AS tx ON tx.tx_id = found.tx_id",
+    attempts_join!(),
+    "JOIN lane ON lane.lane_id = tx.lane_id WHERE found.hash = $1"
+);
+
+pub(super) async fn tx_by_hash(db: &Db, hash: B256) -> Result<Option<TxRecord>, Fault> {
+    one(db, BY_HASH, &[(&hash.as_slice(), Type::BYTEA)]).await
+}
+
+// A walk along the index of tx ids, which are time-ordered. `page` is one longer than asked, to know
+// whether anything follows; `edge` says how many it found, and when that is all of what was looked
+// at, where the next page goes on. A row of `edge` alone is an empty page.
+// $1 below, $2 rows to look at, $3 limit, $4 state, $5 chain, $6 signer, $7 bytes.
+pub(super) const PAGE: &str = concat!(
+    "WITH page AS MATERIALIZED ( \
+       SELECT seen.tx_id, sum(seen.bytes) OVER (ORDER BY seen.tx_id DESC) - seen.bytes AS bytes_before \
+       FROM ( \
+         SELECT examined.tx_id, octet_length(examined.data) + coalesce(( \
+             SELECT sum(octet_length(attempt.raw)) FROM tx_attempt AS attempt \
+             WHERE attempt.lane_id = examined.lane_id AND attempt.tx_id = examined.tx_id \
+               AND attempt.nonce = ANY (array_append(examined.past_nonces, examined.nonce)) \
+           ), 0) AS bytes \
+         FROM ( \
+           SELECT tx_id, lane_id, state, nonce, past_nonces, data FROM managed_tx \
+           WHERE tx_id < $1 ORDER BY tx_id DESC LIMIT $2 \
+         ) AS examined \
+         CROSS JOIN LATERAL ( \
+           SELECT FROM lane WHERE lane.lane_id = examined.lane_id \
+             AND ($5 IS NULL OR lane.chain_id = $5) AND ($6 IS NULL OR lane.signer = $6) LIMIT 1 \
+         ) AS asked \
+         WHERE $4 IS NULL OR examined.state = $4 \
+         ORDER BY examined.tx_id DESC LIMIT $3 + 1 \
+       ) AS seen \
+     ), edge AS ( \
+       SELECT found, CASE WHEN found <= $3 THEN ( \
+           SELECT tx_id FROM managed_tx WHERE tx_id < $1 ORDER BY tx_id DESC OFFSET $2 - 1 LIMIT 1 \
+         ) END AS tx_id \
+       FROM (SELECT count(*) AS found FROM page) AS counted \
+     ) \
+     SELECT ",
+    record_columns!(),
+    ", edge.found, edge.tx_id \
+     FROM edge LEFT JOIN ( \
+       page JOIN managed_tx AS tx ON tx.tx_id = page.tx_id \
+       JOIN lane ON lane.lane_id = tx.lane_id",
+    attempts_join!(),
+    ") ON page.bytes_before < $7 \
+     ORDER BY tx.tx_id DESC LIMIT $3"
+);
+
+/// Newest first.
+pub(super) async fn txs(db: &Db, filter: &TxFilter) -> Result<TxPage, Fault> {
+    let limit = filter.limit.clamp(1, PAGE_MAX);
+    let is_filtered =
+        filter.state.is_some() || filter.chain_id.is_some() || filter.signer.is_some();
+    let examined = if is_filtered { EXAMINED_MAX } else { limit + 1 };
+    let below = filter.after.map_or(Uuid::max(), |id| id.0);
+    let state = filter.state.map(|state| narrow(state_number(state)));
+    let signer = filter.signer.as_ref().map(|signer| signer.as_slice());
+    let rows = db
+        .read(
+            PAGE,
+            &[
+                (&below, Type::UUID),
+                (&bound(examined as u64), Type::INT8),
+                (&bound(limit as u64), Type::INT8),
+                (&state, Type::INT2),
+                (&filter.chain_id.map(|id| bits(id.0)), Type::INT8),
+                (&signer, Type::BYTEA),
+                (&bound(PAGE_BYTES_MAX), Type::INT8),
+            ],
+        )
+        .await?;
+    let mut records = Vec::with_capacity(rows.len());
+    let (mut found, mut edge) = (0, None);
+    for row in &rows {
+        found = number(row, OWN, "count")?;
+        edge = row.try_get::<_, Option<Uuid>>(OWN + 1)?;
+        if row.try_get::<_, Option<Uuid>>(2)?.is_some() {
+            records.push(record(row)?);
+        }
+    }
+    add_confirmations(db, &mut records).await?;
+    // Found and not told: the page is full, in count or in bytes.
+    let next = match records.last() {
+        Some(last) if (records.len() as u64) < found => Some(last.tx.id),
+        Some(_) | None => edge.map(TxId),
+    };
+    Ok(TxPage { txs: records, next })
+}
+
+async fn one(db: &Db, sql: &str, question: &[Param<'_>]) -> Result<Option<TxRecord>, Fault> {
+    let rows = db.read(sql, question).await?;
+    let mut records: Vec<TxRecord> = rows.first().map(record).transpose()?.into_iter().collect();
+    add_confirmations(db, &mut records).await?;
+    Ok(records.pop())
+}
+
+/// A row of [`record_columns`], still without its headers.
+fn record(row: &Row) -> Result<TxRecord, Fault> {
+    Ok(TxRecord {
+        lane: lane_key(row, RECORD_COLUMNS)?,
+        tx: tx_from_row(row)?,
+        attempts: attempts_of(row)?,
+        confirmations: Vec::new(),
+    })
+}
+
+/// Reads the headers of all records at once. Drops records from the end as long as there are more
+/// headers than one answer may hold.
+async fn add_confirmations(db: &Db, records: &mut Vec<TxRecord>) -> Result<(), Fault> {
+    let walks = loop {
+        let wanted: Vec<Wanted> = records.iter().filter_map(wanted).collect();
+        let walks = Walks::read(db, &wanted).await?;
+        if !walks.is_cut() || records.len() <= 1 {
+            break walks;
+        }
+        records.truncate(records.len() / 2);
+    };
+    for record in records {
+        if let Some(wanted) = wanted(record) {
+            record.confirmations = walks.walk(wanted);
+        }
+    }
+    Ok(())
+}
+
+fn wanted(record: &TxRecord) -> Option<Wanted> {
+    Some(Wanted {
+        chain_id: record.lane.chain_id,
+        block: record.tx.inclusion.as_ref()?.block_hash,
+        counted: record.tx.counted?,
+    })
+}
+
+/// A stored word's number in its column.
+fn narrow(word: i64) -> i16 {
+    i16::try_from(word).expect("the stored numbers of words are small")
+}

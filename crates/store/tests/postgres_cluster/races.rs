@@ -1,0 +1,346 @@
+//! Two connections at once: a third one holds a row or an open transaction, and lets go when told.
+
+use std::time::{Duration, Instant};
+
+use domain::TxId;
+use engine::ports::{Acquired, CommitOutcome, Conflict, Regranted, Renewal, Store as _};
+use store::postgres::sql;
+
+use crate::kit::{
+    World, accept, commit, grant, keeper, keepers, lane, node, queued, token, until_somebody_waits,
+};
+
+#[tokio::test]
+async fn a_hundred_lanes_with_one_tx_each_are_one_transaction() {
+    let world = World::new().await;
+    let lanes: Vec<_> = (1..=100).map(lane).collect();
+    let keepers = keepers(&*world.store, &node("a"), &lanes).await;
+    let batches = keepers.iter().map(|keeper| accept(keeper, 1)).collect();
+    let outcomes = world.store.commit(batches).await;
+    assert!(outcomes.iter().all(|o| *o == CommitOutcome::Applied));
+    let count = |what| world.count(&format!("SELECT count({what}) FROM managed_tx"));
+    assert_eq!((count("*"), count("DISTINCT xmin::text")), (100, 1));
+}
+
+#[tokio::test]
+async fn of_a_hundred_lanes_only_the_fenced_the_locked_and_the_guilty_are_not_applied() {
+    let world = World::new().await;
+    let lanes: Vec<_> = (1..=100).map(lane).collect();
+    let mut keepers = keepers(&*world.store, &node("a"), &lanes).await;
+    let taken = accept(&keepers[30], 1);
+    assert_eq!(commit(&*world.store, &taken).await, CommitOutcome::Applied);
+    keepers[30].follow(&taken);
+    keepers[10].right.token = token(7);
+
+    let mut batches: Vec<_> = keepers.iter().map(|keeper| accept(keeper, 2)).collect();
+    let key = taken.writes.inserts[0].request_id.clone();
+    batches[30].writes.inserts[1].request_id = key.clone();
+    let locker = world.client().await;
+    let locked = format!(
+        "BEGIN; SELECT FROM signer_nonce_cursor WHERE lane_id = {} FOR UPDATE",
+        keepers[20].right.lane.0
+    );
+    locker.batch_execute(&locked).await.expect("lock");
+
+    let began = Instant::now();
+    let outcomes = world.store.commit(batches.clone()).await;
+    assert!(
+        began.elapsed() < Duration::from_secs(5),
+        "{:?}",
+        began.elapsed()
+    );
+    for (n, outcome) in outcomes.iter().enumerate() {
+        match n {
+            10 => assert_eq!(*outcome, CommitOutcome::Fenced),
+            20 => assert_eq!(*outcome, CommitOutcome::Locked),
+            30 => {
+                let expected = Conflict::RequestId(key.clone());
+                assert_eq!(*outcome, CommitOutcome::Conflict(expected));
+            }
+            _ => assert_eq!(*outcome, CommitOutcome::Applied, "lane {n}"),
+        }
+    }
+    let txs = "SELECT count(*) FROM managed_tx";
+    assert_eq!(world.count(txs), 97 * 2 + 1, "nothing slipped in");
+    let events = "SELECT sum(count) FROM lane_event";
+    assert_eq!(world.count(events), 97 * 2 + 1);
+
+    locker.batch_execute("ROLLBACK").await.expect("unlock");
+    let again = commit(&*world.store, &batches[20]).await;
+    assert_eq!(again, CommitOutcome::Applied, "it was only locked");
+}
+
+#[tokio::test]
+async fn a_locked_lane_delays_neither_renewals_nor_other_lanes() {
+    let world = World::new().await;
+    let ask = node("a");
+    let keepers = keepers(&*world.store, &ask, &[lane(1), lane(2)]).await;
+    let locker = world.client().await;
+    let both_rows = "BEGIN; SELECT FROM signer_lease WHERE lane_id = 1 FOR UPDATE; \
+                     SELECT FROM signer_nonce_cursor WHERE lane_id = 1 FOR UPDATE";
+    locker.batch_execute(both_rows).await.expect("lock");
+    let began = Instant::now();
+    let rights: Vec<_> = keepers.iter().map(|keeper| keeper.right).collect();
+    let renewed = world.store.renew(&ask, &rights).await.expect("renew");
+    assert_eq!(renewed, [Renewal::Busy, Renewal::Renewed]);
+    let asked = [(lane(1), grant()), (lane(2), grant())];
+    let answers = world.store.acquire(&ask, &asked).await.expect("acquire");
+    assert_eq!(answers[0], Acquired::Busy);
+    assert!(matches!(answers[1], Acquired::Granted { .. }));
+    assert!(
+        began.elapsed() < Duration::from_millis(400),
+        "{:?}",
+        began.elapsed()
+    );
+
+    // Giving back waits for the locked one, but not with the others.
+    let released = world.store.release(&ask, &rights).await;
+    assert!(released.is_err(), "{released:?}");
+    let left = "SELECT expires_at FROM signer_lease WHERE lane_id = 2";
+    assert_eq!(world.count(left), 0);
+}
+
+/// A takeover of the first lane, up to its commit.
+async fn take(thief: &tokio_postgres::Client, by: &str) {
+    let both_rows = format!(
+        "BEGIN; UPDATE signer_lease SET token = token + 1, owner = '{by}', expires_at = lk_now() + 10000 \
+           WHERE lane_id = 1; \
+         UPDATE signer_nonce_cursor SET fencing_token = fencing_token + 1, \
+           grant_id = gen_random_uuid() WHERE lane_id = 1"
+    );
+    thief.batch_execute(&both_rows).await.expect("take over");
+}
+
+#[tokio::test]
+async fn a_gate_beside_a_takeover_waits_for_nobody_and_the_regrant_tells() {
+    for commits in [true, false] {
+        let world = World::new().await;
+        let old = keeper(&*world.store, &node("a"), lane(1)).await;
+        world
+            .database
+            .exec("UPDATE signer_lease SET expires_at = 1");
+        let thief = world.client().await;
+        take(&thief, "b").await;
+
+        let batch = accept(&old, 3);
+        let outcome = commit(&*world.store, &batch).await;
+        assert_eq!(outcome, CommitOutcome::Locked, "while it is under way");
+        let (store, right) = (world.store.clone(), old.right);
+        let regrant = tokio::spawn(async move { store.regrant(right, grant()).await });
+        until_somebody_waits(&world).await;
+        let end = if commits { "COMMIT" } else { "ROLLBACK" };
+        thief.batch_execute(end).await.expect("end");
+        match regrant.await.expect("it ran").expect("an answer") {
+            Regranted::Fenced => assert!(commits),
+            Regranted::Held { batch_seq, .. } => assert_eq!((commits, batch_seq), (false, 0)),
+        }
+        let outcome = commit(&*world.store, &batch).await;
+        assert_eq!(outcome, CommitOutcome::Fenced, "with the old grant");
+        assert_eq!(world.count("SELECT count(*) FROM managed_tx"), 0);
+    }
+}
+
+#[tokio::test]
+async fn a_new_grant_waits_for_the_batch_under_way_and_tells_what_became_of_it() {
+    for commits in [true, false] {
+        let world = World::new().await;
+        let keeper = keeper(&*world.store, &node("a"), lane(1)).await;
+        let batch = accept(&keeper, 2);
+        let lost = world.client().await;
+        lost.batch_execute("BEGIN").await.expect("begin");
+        let arguments = sql::Arguments::of([&batch].into_iter(), true);
+        lost.query_typed(sql::GATE, &arguments.params())
+            .await
+            .expect("gate");
+
+        let renewed = grant();
+        let early = world.store.regrant(keeper.right, renewed).await;
+        assert!(early.is_err(), "it waits for the lane row: {early:?}");
+        let store = world.store.clone();
+        let again = tokio::spawn(async move { store.regrant(keeper.right, renewed).await });
+        until_somebody_waits(&world).await;
+        let end = if commits { "COMMIT" } else { "ROLLBACK" };
+        lost.batch_execute(end).await.expect("end");
+        let regranted = again.await.expect("it ran").expect("regrant");
+        let Regranted::Held { right, batch_seq } = regranted else {
+            panic!("{regranted:?}")
+        };
+        assert_eq!((right.grant, batch_seq), (renewed, u64::from(commits)));
+        let old = commit(&*world.store, &batch).await;
+        assert_eq!(old, CommitOutcome::Fenced, "under the old grant");
+        let txs = world.count("SELECT count(*) FROM managed_tx");
+        assert_eq!(txs, if commits { 2 } else { 0 });
+    }
+}
+
+#[tokio::test]
+async fn a_takeover_skips_a_lane_with_a_batch_under_way() {
+    let world = World::new().await;
+    let old = keepers(&*world.store, &node("a"), &[lane(1), lane(2)]).await;
+    world
+        .database
+        .exec("UPDATE signer_lease SET expires_at = 1");
+    let batch = accept(&old[0], 1);
+    let open = world.client().await;
+    open.batch_execute("BEGIN").await.expect("begin");
+    let arguments = sql::Arguments::of([&batch].into_iter(), false);
+    open.query_typed(sql::GATE, &arguments.params())
+        .await
+        .expect("gate");
+    let asked = [(lane(1), grant()), (lane(2), grant())];
+    let answers = world
+        .store
+        .acquire(&node("b"), &asked)
+        .await
+        .expect("acquire");
+    assert_eq!(answers[0], Acquired::Busy);
+    assert!(matches!(answers[1], Acquired::Granted { .. }));
+    open.batch_execute("COMMIT").await.expect("commit");
+    let new = keeper(&*world.store, &node("b"), lane(1)).await;
+    let image = world
+        .store
+        .load(lane(1), new.right, 64)
+        .await
+        .expect("load");
+    let image = image.expect("the right holds");
+    assert_eq!(
+        (image.in_flight.len(), image.batch_seq),
+        (1, 1),
+        "it saw the last batch"
+    );
+}
+
+#[tokio::test]
+async fn queueing_a_key_that_another_node_is_inserting_gives_the_tx_that_stays() {
+    for commits in [true, false] {
+        let world = World::new().await;
+        // The lane is there already, so that the two meet at the key.
+        let first = world.store.queue(vec![queued(lane(1), "before")]).await;
+        first.expect("queue");
+        let other = world.client().await;
+        let theirs = "BEGIN; INSERT INTO managed_tx \
+             (lane_id, created_at, gas, tx_id, request_id, fingerprint, value, data, state, signed, \
+              token, updated_at, event_seqs) \
+             SELECT lane_id, created_at, gas, 'ffffffff-0000-0000-0000-000000000001', 'same', fingerprint, \
+                    value, data, state, signed, token, updated_at, event_seqs FROM managed_tx";
+        other.batch_execute(theirs).await.expect("insert");
+        let (store, ours) = (world.store.clone(), queued(lane(1), "same"));
+        let id = ours.request.id;
+        let queue = tokio::spawn(async move { store.queue(vec![ours]).await });
+        until_somebody_waits(&world).await;
+        let end = if commits { "COMMIT" } else { "ROLLBACK" };
+        other.batch_execute(end).await.expect("end");
+        let answer = queue.await.expect("it ran").expect("queue");
+        let stays = match commits {
+            true => TxId(
+                "ffffffff-0000-0000-0000-000000000001"
+                    .parse()
+                    .expect("an id"),
+            ),
+            false => id,
+        };
+        assert_eq!(answer[0].id, stays);
+        let wakes = world.count("SELECT count(*) FROM tx_wake");
+        assert_eq!(
+            wakes,
+            if commits { 1 } else { 2 },
+            "ours waits only when it stays"
+        );
+    }
+}
+
+#[tokio::test]
+async fn many_nodes_queue_the_same_keys_in_other_orders_without_deadlock() {
+    let world = World::new().await;
+    let mut tasks = tokio::task::JoinSet::new();
+    for n in 0..8_usize {
+        let store = world.store.clone();
+        tasks.spawn(async move {
+            let mut keys: Vec<usize> = (0..40).collect();
+            keys.rotate_left(n * 5);
+            let requests = keys
+                .iter()
+                .map(|k| queued(lane(1 + *k as u64 % 4), &format!("k{k}")));
+            let txs = store.queue(requests.collect()).await.expect("queue");
+            let mut found: Vec<_> = keys
+                .into_iter()
+                .zip(txs.into_iter().map(|tx| tx.id))
+                .collect();
+            found.sort_unstable();
+            found
+        });
+    }
+    let answers = tasks.join_all().await;
+    assert!(answers.iter().all(|answer| *answer == answers[0]));
+    assert_eq!(world.count("SELECT count(*) FROM managed_tx"), 40);
+    assert_eq!(world.count("SELECT count(*) FROM tx_wake"), 40);
+    assert_eq!(world.count("SELECT count(*) FROM lane"), 4);
+}
+
+#[tokio::test]
+async fn the_feed_is_in_order_whoever_extends_it_and_whenever() {
+    let world = World::new().await;
+    let lanes: Vec<_> = (1..=4).map(lane).collect();
+    let keepers = keepers(&*world.store, &node("a"), &lanes).await;
+    let mut tasks = tokio::task::JoinSet::new();
+    for mut keeper in keepers {
+        let store = world.store.clone();
+        tasks.spawn(async move {
+            for _ in 0..15 {
+                let batch = accept(&keeper, 1);
+                assert_eq!(commit(&*store, &batch).await, CommitOutcome::Applied);
+                keeper.follow(&batch);
+                // Two at once for the same lane, and somebody who sweeps.
+                let lane = [keeper.right.lane];
+                let extended = tokio::join!(
+                    store.extend_feed(&lane),
+                    store.extend_feed(&[]),
+                    store.extend_feed(&lane)
+                );
+                assert_eq!(extended, (Ok(()), Ok(()), Ok(())));
+            }
+        });
+    }
+    tasks.join_all().await;
+    let holes = "SELECT count(*) FROM (SELECT first_seq - 1 - coalesce(lag(last_seq) OVER \
+                 (PARTITION BY lane_id ORDER BY position), 0) AS gap FROM event_feed) AS g WHERE gap <> 0";
+    assert_eq!(world.count(holes), 0);
+    let fed = "SELECT sum(last_seq - first_seq + 1) FROM event_feed";
+    assert_eq!(world.count(fed), 60);
+    let positions = "SELECT max(position) - count(*) FROM event_feed";
+    assert_eq!(world.count(positions), 0, "positions leave no hole");
+}
+
+#[tokio::test]
+async fn a_lanes_updates_stay_in_their_page() {
+    let world = World::new().await;
+    let mut keeper = keeper(&*world.store, &node("a"), lane(1)).await;
+    for _ in 0..20 {
+        let batch = accept(&keeper, 10);
+        assert_eq!(commit(&*world.store, &batch).await, CommitOutcome::Applied);
+        keeper.follow(&batch);
+        let mut sent = accept(&keeper, 0);
+        sent.writes.updates = batch.writes.inserts;
+        let hashes = batch.writes.attempts.iter().map(|a| (a.hash, sent.at));
+        sent.writes.first_sent = hashes.collect();
+        assert_eq!(commit(&*world.store, &sent).await, CommitOutcome::Applied);
+        keeper.follow(&sent);
+    }
+    let client = world.client().await;
+    client
+        .batch_execute("SELECT pg_stat_force_next_flush()")
+        .await
+        .expect("flush");
+    let moved = |table: &str| {
+        format!(
+            "SELECT n_tup_upd - n_tup_hot_upd FROM pg_stat_user_tables WHERE relname = '{table}'"
+        )
+    };
+    let updated = "SELECT min(n_tup_upd) FROM pg_stat_user_tables \
+                   WHERE relname IN ('managed_tx', 'tx_attempt')";
+    crate::kit::until("the statistics are told", || world.count(updated) == 200).await;
+    assert_eq!(world.count(&moved("managed_tx")), 0);
+    assert_eq!(world.count(&moved("tx_attempt")), 0);
+    // The first batch makes the lane busy, which is in an index; and taking it writes it once.
+    assert!(world.count(&moved("signer_nonce_cursor")) <= 1);
+}

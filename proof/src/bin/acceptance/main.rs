@@ -1,0 +1,253 @@
+//! 3.1: the seeds' acceptance on three real nodes and two majors of PostgreSQL: 100 equal requests are
+//! one tx, 1,000 creates at once on one lane get nonces without gap or repeat, and a keeper that was
+//! frozen past its lease writes nothing any more while the next one drives everything to the end.
+
+mod doors;
+
+use std::collections::BTreeSet;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures::future::join_all;
+use proof::cluster::{Cluster, Keeper, Settings, Signal, aside, postgres};
+use proof::ledger::{Ledger, Promise};
+use proof::load::{Load, Plan};
+use proof::stats::ms;
+use proof::{Outcome, Report, demand, eventually, random_address, say};
+use rig::postgres::{Database, majors};
+use serde_json::{Value, json};
+
+const EQUAL: usize = 100;
+const AT_ONCE: usize = 1_000;
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let mut report = Report::new("03-1-acceptance");
+    let outcome = prove(&mut report).await;
+    report.close(outcome)
+}
+
+async fn prove(report: &mut Report) -> Outcome<String> {
+    let installed = majors();
+    let chosen: BTreeSet<u32> = [installed[0], installed[installed.len() - 1]].into();
+    let mut figures = Vec::new();
+    for major in &chosen {
+        figures.push(series(report, *major).await?);
+    }
+    let majors: Vec<String> = chosen.iter().map(u32::to_string).collect();
+    Ok(format!(
+        "PostgreSQL {}: {EQUAL} equal requests over 3 nodes → 1 tx; {AT_ONCE} creates at once → \
+         nonces 0…{}; frozen keeper: {}; reject, keys and cluster secret hold",
+        majors.join(" and "),
+        AT_ONCE - 1,
+        figures.join(", ")
+    ))
+}
+
+async fn series(report: &mut Report, major: u32) -> Outcome<String> {
+    say(format!("PostgreSQL {major}"));
+    let started = Instant::now();
+    let server = postgres(major).await?;
+    let of_database = Arc::clone(&server);
+    let database = aside(move || of_database.database("acceptance")).await?;
+    let settings = Settings::new("03-1-acceptance", 5);
+    let stores = vec![database.url().to_owned(); 3];
+    let mut cluster = Cluster::start(settings.clone(), &stores).await?;
+    let ledger = Arc::new(Ledger::default());
+    equal(&cluster, &ledger, &database).await?;
+    at_once(&cluster, &ledger, &database).await?;
+    let refused = frozen_keeper(&cluster, &ledger).await?;
+    doors::reject(&mut cluster, &settings, &ledger).await?;
+    doors::keys(&mut cluster, &settings, &ledger).await?;
+    let counted = cluster.audit(&ledger).await?;
+    report.fact(
+        &format!("postgres{major}"),
+        json!({
+            "accepted": counted.promised,
+            "fencedByGate": refused.by_gate,
+            "fencedByRenewal": refused.by_renewal,
+            "acceptedByTheNextKeeper": refused.by_next,
+            "takenOverAfterMs": ms(refused.after),
+            "seconds": started.elapsed().as_secs(),
+        }),
+    );
+    Ok(format!(
+        "{} writes refused, {} accepted by the next, {} txs exactly once",
+        refused.by_gate + refused.by_renewal,
+        refused.by_next,
+        counted.promised
+    ))
+}
+
+/// The same request, a hundred times at once, over all nodes.
+async fn equal(cluster: &Cluster, ledger: &Ledger, database: &Database) -> Outcome<()> {
+    let body = ledger.ask(&cluster.lanes[0], "same");
+    let asked = (0..EQUAL).map(|number| {
+        let node = &cluster.nodes[number % cluster.nodes.len()];
+        node.api.create(body.clone(), "")
+    });
+    let (mut ids, mut new) = (BTreeSet::new(), 0);
+    for answer in join_all(asked).await {
+        let (status, tx) = answer?;
+        demand(
+            matches!(status.as_u16(), 200 | 202),
+            format!("an equal request: {status} {tx}"),
+        )?;
+        new += usize::from(status.as_u16() == 202);
+        ids.insert(tx["txId"].to_string());
+        ledger.promised("same", Promise::read(&tx))?;
+    }
+    let rows = database.ask("SELECT count(*) FROM managed_tx");
+    demand(
+        ids.len() == 1 && new == 1 && rows.as_deref() == Some("1"),
+        format!(
+            "{EQUAL} equal requests: {} txs, {new} new, {rows:?} rows",
+            ids.len()
+        ),
+    )?;
+    for node in &cluster.nodes {
+        let mut other = body.clone();
+        other["payload"] = json!({"to": random_address(), "value": "2", "gas": "21000"});
+        let (status, problem) = node.api.create(other, "").await?;
+        demand(
+            status.as_u16() == 422,
+            format!("another payload under the key: {status} {problem}"),
+        )?;
+    }
+    Ok(())
+}
+
+/// A thousand different requests for one lane at the same time, over all nodes.
+async fn at_once(cluster: &Cluster, ledger: &Ledger, database: &Database) -> Outcome<()> {
+    let lane = &cluster.lanes[1];
+    let asked = (0..AT_ONCE).map(|number| {
+        let id = format!("n{number}");
+        let body = ledger.ask(lane, &id);
+        let node = &cluster.nodes[number % cluster.nodes.len()];
+        async move { (id, node.api.create(body, "").await) }
+    });
+    let mut without_nonce = 0;
+    for (id, answer) in join_all(asked).await {
+        let (status, tx) = answer?;
+        demand(status.as_u16() == 202, format!("{id}: {status} {tx}"))?;
+        without_nonce += usize::from(tx["nonce"].is_null());
+        ledger.promised(&id, Promise::read(&tx))?;
+    }
+    demand(
+        without_nonce == 0,
+        format!("{without_nonce} of {AT_ONCE} answers had no nonce, although a keeper was at work"),
+    )?;
+    let signer = lane.trim_start_matches("0x").to_lowercase();
+    let dealt = database.ask(&format!(
+        "SELECT concat_ws(' ', count(*), count(DISTINCT nonce), min(nonce), max(nonce)) \
+         FROM managed_tx JOIN lane USING (lane_id) WHERE signer = '\\x{signer}'"
+    ));
+    let expected = format!("{AT_ONCE} {AT_ONCE} 0 {}", AT_ONCE - 1);
+    demand(
+        dealt.as_deref() == Some(&expected),
+        format!("rows, nonces, lowest, highest: {dealt:?} instead of {expected}"),
+    )?;
+    in_order(cluster, lane).await
+}
+
+/// In the lane's log each accepted tx has the nonce after the one before it.
+async fn in_order(cluster: &Cluster, lane: &str) -> Outcome<()> {
+    let api = &cluster.nodes[2].api;
+    let mut nonces = Vec::new();
+    let mut after = String::new();
+    loop {
+        let path = format!("/api/v1/events?signer={lane}&type=TxAccepted&limit=1000{after}");
+        let (status, page) = api.get(&path).await?;
+        demand(status.is_success(), format!("{path}: {status} {page}"))?;
+        let events = page["events"].as_array().cloned().unwrap_or_default();
+        nonces.extend(
+            events
+                .iter()
+                .filter_map(|event| event["data"]["nonce"].as_u64()),
+        );
+        let next = format!("&after={}", page["next"].as_str().unwrap_or_default());
+        if next == after {
+            break;
+        }
+        after = next;
+    }
+    demand(
+        nonces.iter().copied().eq(0..AT_ONCE as u64),
+        format!(
+            "the log deals {} nonces, not 0…{} in order",
+            nonces.len(),
+            AT_ONCE - 1
+        ),
+    )
+}
+
+/// What became of a frozen keeper's lane.
+struct Refused {
+    by_gate: u64,
+    by_renewal: u64,
+    by_next: usize,
+    after: Duration,
+}
+
+/// A keeps a lane under load, is frozen past its lease, and wakes up when B has taken over.
+async fn frozen_keeper(cluster: &Cluster, ledger: &Arc<Ledger>) -> Outcome<Refused> {
+    let plan = Plan::new("frozen", &cluster.lanes[2..4], 24);
+    let load = Load::start(plan, &cluster.balancer(), ledger);
+    cluster.accepted_under(&load, 200, 0, 1).await?;
+    let a = cluster.some_keeper(0, 2).await?;
+    let asked = cluster.other_than(a.node);
+    let (frozen_at, from) = (Instant::now(), load.len());
+    cluster.nodes[a.node].signal(Signal::Stop).await?;
+    // By B.
+    cluster.accepted_under(&load, from, 0, a.token + 1).await?;
+    let after = frozen_at.elapsed();
+    let Keeper { node: b, token } = cluster.some_keeper(asked, 2).await?;
+    demand(
+        b != a.node && token > a.token,
+        format!("node {b} keeps the lane under {token}, before {a:?}"),
+    )?;
+    let woken = &cluster.nodes[a.node];
+    woken.signal(Signal::Continue).await?;
+    let fenced = "lanekeeper_lease_fenced_total";
+    eventually("A is refused", Duration::from_secs(20), || async {
+        Ok((woken.metric(fenced, "").await? > 0.0).then_some(()))
+    })
+    .await?;
+    tokio::time::sleep(Duration::from_secs(1)).await; // the load goes on with A awake
+    let replies = load.stop().await?;
+    let by_next = replies.iter().skip(from);
+    let by_next = by_next
+        .filter(|reply| reply.lane == 0 && reply.said.has_nonce_under(token))
+        .count();
+    cluster.auditor(ledger).quiet().await?;
+    let keeper = cluster.some_keeper(asked, 2).await?;
+    demand(
+        keeper == Keeper { node: b, token },
+        format!("node {b} under {token} was at work, and still {keeper:?} took the lane from it"),
+    )?;
+    demand(
+        woken.logged("lost")? + woken.logged("fenced")? > 0,
+        "A's log does not tell that it was deposed",
+    )?;
+    Ok(Refused {
+        by_gate: count(woken.metric(fenced, "gate").await?),
+        by_renewal: count(woken.metric(fenced, "renew").await?),
+        by_next,
+        after,
+    })
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a counter is a small whole number"
+)]
+fn count(metric: f64) -> u64 {
+    metric as u64
+}
+
+/// The body of a plain payment that no ledger follows.
+fn stray(lane: &str, id: &str) -> Value {
+    json!({"signer": lane, "requestId": id, "payload": {"to": random_address(), "value": "1", "gas": "21000"}})
+}

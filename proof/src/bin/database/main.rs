@@ -1,0 +1,53 @@
+//! 3.4: the database fails under load. Killed and started again: 503 quickly, recovery by itself, nothing
+//! lost or doubled. A standby promoted after synchronous replication: nothing accepted is lost. After
+//! asynchronous replication: what was lost halts its lanes and is named, the others go on.
+
+mod loss;
+mod promotion;
+mod restart;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use proof::cluster::{Lease, Settings};
+use proof::{Outcome, Report, flag};
+use rig::postgres::majors;
+
+const LEASE: Lease = Lease {
+    duration: Duration::from_secs(3),
+    renew: Duration::from_millis(900),
+    skew: Duration::from_millis(500),
+};
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let mut report = Report::new("03-4-database");
+    let outcome = prove(&mut report).await;
+    report.close(outcome)
+}
+
+async fn prove(report: &mut Report) -> Outcome<String> {
+    let rounds: usize = flag("rounds", "5").parse()?;
+    let promotions: usize = flag("promotions", "3").parse()?;
+    let part = flag("part", "all");
+    let major = majors().last().copied().ok_or("no PostgreSQL")?;
+    report.fact("postgres", major);
+    let mut figures = vec![format!("PostgreSQL {major}")];
+    if part == "all" || part == "restart" {
+        figures.push(restart::prove(report, major, rounds).await?);
+    }
+    if part == "all" || part == "promotion" {
+        figures.push(promotion::prove(report, major, promotions).await?);
+    }
+    if part == "all" || part == "loss" {
+        figures.push(loss::prove(report, major).await?);
+    }
+    Ok(figures.join("; "))
+}
+
+fn settings(lanes: usize) -> Settings {
+    Settings {
+        lease: LEASE,
+        ..Settings::new("03-4-database", lanes)
+    }
+}

@@ -1,0 +1,185 @@
+//! 3.3: `kill -9` of a lane's keeper under load, again and again: how long until the next keeper accepts,
+//! and what is answered meanwhile. Then a rolling restart of all nodes by drain: no failed request, no
+//! pause that anybody would notice.
+
+mod rolling;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use proof::cluster::{Cluster, Lease, Settings, aside, postgres};
+use proof::ledger::Ledger;
+use proof::load::{Load, Plan, Reply, Said};
+use proof::stats::{Spread, ms};
+use proof::{Outcome, Report, demand, eventually, flag, say};
+use rig::postgres::majors;
+use serde_json::json;
+
+/// Default terms would take a minute per round or two; every time scales with them.
+const LEASE: Lease = Lease {
+    duration: Duration::from_secs(3),
+    renew: Duration::from_millis(900),
+    skew: Duration::from_millis(500),
+};
+
+/// The lane that is measured; others are loaded beside it.
+const LANE: usize = 0;
+
+/// The slowest failover in multiples of `duration + skew`: the store's clock, the counters that others
+/// watch (a renewal late) and the look for orphans (a renewal apart) all have had their time then.
+const P99_MULTIPLE_MAX: f64 = 1.5;
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let mut report = Report::new("03-3-failover");
+    let outcome = prove(&mut report).await;
+    report.close(outcome)
+}
+
+async fn prove(report: &mut Report) -> Outcome<String> {
+    let rounds: usize = flag("rounds", "30").parse()?;
+    let passes: usize = flag("passes", "3").parse()?;
+    let major = majors().last().copied().ok_or("no PostgreSQL")?;
+    let server = postgres(major).await?;
+    let of_database = Arc::clone(&server);
+    let database = aside(move || of_database.database("failover")).await?;
+    let settings = Settings {
+        lease: LEASE,
+        drain_delay: Duration::from_secs(2),
+        ..Settings::new("03-3-failover", 3)
+    };
+    let stores = vec![database.url().to_owned(); 3];
+    let mut cluster = Cluster::start(settings, &stores).await?;
+    let ledger = Arc::new(Ledger::default());
+    let killed = kills(report, &mut cluster, &ledger, rounds).await?;
+    let rolled = rolling::restart(report, &mut cluster, &ledger, passes).await?;
+    Ok(format!("PostgreSQL {major}: {killed}; {rolled}"))
+}
+
+/// When a node was not there.
+struct Outage {
+    node: usize,
+    from: Instant,
+    until: Instant,
+}
+
+async fn kills(
+    report: &mut Report,
+    cluster: &mut Cluster,
+    ledger: &Arc<Ledger>,
+    rounds: usize,
+) -> Outcome<String> {
+    let balancer = cluster.balancer();
+    let load = Load::start(Plan::new("kill", &cluster.lanes, 12), &balancer, ledger);
+    cluster.accepted_under(&load, 100, LANE, 1).await?;
+    let (mut times, mut outages) = (Vec::new(), Vec::new());
+    for round in 0..rounds {
+        let asked = rand::random_range(0..cluster.nodes.len());
+        // Every moment between two renewals has its turn.
+        let pause = LEASE.renew.mul_f64(rand::random_range(0.0..1.0));
+        tokio::time::sleep(LEASE.renew + pause).await;
+        let keeper = cluster.some_keeper(asked, LANE).await?;
+        let (from, answers) = (Instant::now(), load.len());
+        cluster.nodes[keeper.node].kill_nine().await?;
+        let first = cluster
+            .accepted_under(&load, answers, LANE, keeper.token + 1)
+            .await?;
+        times.push(first.answered.duration_since(from));
+        say(format!(
+            "round {round}: accepted again after {} ms",
+            ms(first.answered.duration_since(from))
+        ));
+        cluster.start_node(keeper.node)?;
+        cluster.nodes[keeper.node].ready().await?;
+        eventually("the balancer sees it", Duration::from_secs(5), || async {
+            Ok(balancer.is_ready(keeper.node).then_some(()))
+        })
+        .await?;
+        outages.push(Outage {
+            node: keeper.node,
+            from,
+            until: Instant::now(),
+        });
+    }
+    let replies = load.stop().await?;
+    let counted = cluster.audit(ledger).await?;
+    judge(
+        report,
+        &Spread::of(times),
+        &replies,
+        &outages,
+        counted.promised,
+    )
+}
+
+fn judge(
+    report: &mut Report,
+    times: &Spread,
+    replies: &[Reply],
+    outages: &[Outage],
+    accepted: usize,
+) -> Outcome<String> {
+    let over_after = LEASE.over_after();
+    let multiple = |time: Duration| time.as_secs_f64() / over_after.as_secs_f64();
+    let (p50, p99) = (times.percentile(50), times.percentile(99));
+    let failed: Vec<&Reply> = replies.iter().filter(|r| !r.said.is_accepted()).collect();
+    let (died_with_it, failed): (Vec<&Reply>, Vec<&Reply>) = failed
+        .into_iter()
+        .partition(|reply| outages.iter().any(|outage| outage.explains(reply)));
+    let queued = replies
+        .iter()
+        .filter(|r| matches!(r.said, Said::Accepted { nonce: None, .. }));
+    let at_the_living = replies.iter().filter(|reply| reply.said.is_accepted());
+    let answers = at_the_living.map(|reply| reply.answered.duration_since(reply.asked));
+    let answers = Spread::of(answers.collect());
+    report.fact(
+        "kills",
+        json!({
+            "rounds": times.count(),
+            "leaseMs": ms(LEASE.duration),
+            "skewMs": ms(LEASE.skew),
+            "untilAcceptedAgain": times.to_json(),
+            "p50OfDurationPlusSkew": multiple(p50),
+            "p99OfDurationPlusSkew": multiple(p99),
+            "accepted": accepted,
+            "queuedMeanwhile": queued.count(),
+            "answers": answers.to_json(),
+            "brokenWithTheKilledNode": died_with_it.len(),
+            "failedAtLivingNodes": failed.len(),
+            "firstFailure": failed.first().map(|reply| format!("{reply:?}")),
+        }),
+    );
+    demand(
+        failed.is_empty(),
+        format!(
+            "{} requests failed at living nodes, the first: {:?}",
+            failed.len(),
+            failed.first()
+        ),
+    )?;
+    demand(
+        multiple(p99) <= P99_MULTIPLE_MAX,
+        format!(
+            "p99 {p99:?} is {:.2} of duration + skew, more than {P99_MULTIPLE_MAX}",
+            multiple(p99)
+        ),
+    )?;
+    Ok(format!(
+        "{} kills of the keeper: accepted again after p50 {} ms ({:.2} of duration + skew), p99 {} ms \
+         ({:.2}), 0 failed at living nodes, {accepted} txs exactly once",
+        times.count(),
+        ms(p50),
+        multiple(p50),
+        ms(p99),
+        multiple(p99),
+    ))
+}
+
+impl Outage {
+    /// Whether a request failed because its node was dead: the connection broke or was refused.
+    fn explains(&self, reply: &Reply) -> bool {
+        let is_in_time = reply.answered >= self.from && reply.asked <= self.until;
+        reply.node == self.node && is_in_time && matches!(reply.said, Said::Nothing(_))
+    }
+}
