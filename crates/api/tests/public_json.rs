@@ -363,6 +363,7 @@ fn lane_status() -> LaneStatus {
             }),
             next_nonce: Nonce(9),
             paused: false,
+            halted: None,
             in_flight: 2,
             queued: 1,
         },

@@ -66,6 +66,7 @@ impl From<StoreError> for Problem {
             StoreError::Unavailable(_) => ProblemKind::StoreUnavailable,
             StoreError::Corrupt(_) => ProblemKind::StoreCorrupt,
             // The door has checked everything else; only the feed's cursor is the store's own.
+            StoreError::Halted(_) => ProblemKind::LaneHalted,
             StoreError::Invalid(_) => {
                 let detail = format!(
                     "`after` is refused: {error}; send `next` of an earlier answer unchanged, or \

@@ -219,7 +219,7 @@ impl Filler {
 fn granted(answer: Acquired) -> Result<Right, Failure> {
     match answer {
         Acquired::Granted { right, .. } => Ok(right),
-        Acquired::NotKeeper { .. } | Acquired::Busy => {
+        Acquired::NotKeeper { .. } | Acquired::Halted(_) | Acquired::Busy => {
             Err(Failure::Refused("the bare store gave no lane".into()))
         }
     }
