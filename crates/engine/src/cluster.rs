@@ -22,6 +22,8 @@ const SUSPECT_MAX: Duration = Duration::from_secs(8);
 #[derive(Default)]
 pub(crate) struct Cluster {
     seen: Mutex<BTreeMap<NodeName, Seen>>,
+    /// When the list was last asked for.
+    looked_at: Mutex<Moment>,
 }
 
 struct Seen {
@@ -29,7 +31,7 @@ struct Seen {
     /// When its counter was last seen to move, or the node was first seen.
     moved_at: Moment,
     /// For how long it was seen to stand still: what was not looked at was not seen. (A node that was
-    /// frozen itself must not take everybody else for silent.)
+    /// frozen itself, or cut off from the store, must not take everybody else for silent.)
     stood_still: Duration,
     /// Whether it was ever seen to move.
     has_moved: bool,
@@ -60,8 +62,21 @@ impl Cluster {
             .expect("nothing panics while it holds this lock")
     }
 
-    /// Takes the list that came with a heartbeat, which was asked for at `asked_at`.
-    pub(crate) fn observe(&self, members: Vec<Member>, asked_at: Moment, now: Moment) {
+    /// Takes the list that came with a heartbeat, which was asked for at `asked_at`. Between two looks at
+    /// most `look_counts` counts as seen.
+    pub(crate) fn observe(
+        &self,
+        members: Vec<Member>,
+        asked_at: Moment,
+        now: Moment,
+        look_counts: Duration,
+    ) {
+        let mut looked_at = self
+            .looked_at
+            .lock()
+            .expect("nothing panics while it holds this lock");
+        let looked_for = asked_at.since(*looked_at).min(look_counts);
+        *looked_at = now;
         let mut seen = self.lock();
         let mut before = std::mem::take(&mut *seen);
         for member in members {
@@ -72,7 +87,11 @@ impl Cluster {
                     let moved_at = if has_moved { now } else { old.moved_at };
                     Seen {
                         moved_at,
-                        stood_still: asked_at.since(moved_at),
+                        stood_still: if has_moved {
+                            Duration::ZERO
+                        } else {
+                            old.stood_still.saturating_add(looked_for)
+                        },
                         has_moved: old.has_moved || has_moved,
                         suspect_until: old.suspect_until,
                         failures: old.failures,
@@ -96,8 +115,8 @@ impl Cluster {
     pub(crate) fn sightings(&self, me: &NodeName, lease: Duration, now: Moment) -> Sightings {
         let mut sightings = Sightings::default();
         for (node, seen) in &*self.lock() {
-            if node == me {
-                continue;
+            if node == me || seen.member.draining {
+                continue; // who is leaving does not look after its lanes any more
             } else if seen.stood_still >= lease {
                 sightings.silent.push(seen.member.incarnation);
             } else if seen.has_moved && now.since(seen.moved_at) < lease {
@@ -115,6 +134,15 @@ impl Cluster {
             node: node.clone(),
             address: seen.member.advertise.clone()?,
         })
+    }
+
+    /// Where all the others are reached.
+    pub(crate) fn addresses(&self, me: &NodeName) -> Vec<String> {
+        let seen = self.lock();
+        let others = seen.iter().filter(|(node, _)| *node != me);
+        others
+            .filter_map(|(_, seen)| seen.member.advertise.clone())
+            .collect()
     }
 
     /// A node was not reached, or is on its way out.
@@ -202,6 +230,7 @@ mod tests {
     use super::*;
 
     const LEASE: Duration = Duration::from_secs(10);
+    const LOOK: Duration = Duration::from_secs(6);
 
     fn name(node: &str) -> NodeName {
         NodeName(node.into())
@@ -234,13 +263,18 @@ mod tests {
     fn a_counter_that_stands_still_for_a_lease_is_a_silent_node() {
         let cluster = Cluster::default();
         let me = name("a");
-        cluster.observe(vec![member("a", 1, 1), member("b", 2, 5)], at(0), at(0));
+        cluster.observe(
+            vec![member("a", 1, 1), member("b", 2, 5)],
+            at(0),
+            at(0),
+            LOOK,
+        );
         assert_eq!(
             cluster.sightings(&me, LEASE, at(1)),
             Sightings::default(),
             "seen once, it may be the row of a dead node"
         );
-        cluster.observe(vec![member("b", 2, 6)], at(3), at(3));
+        cluster.observe(vec![member("b", 2, 6)], at(3), at(3), LOOK);
         let b = vec![Incarnation(Uuid::from_u128(2))];
         assert_eq!(cluster.sightings(&me, LEASE, at(12)).lively, b);
         assert_eq!(
@@ -248,13 +282,17 @@ mod tests {
             Sightings::default(),
             "nobody looked since: that was our own sleep"
         );
-        cluster.observe(vec![member("b", 2, 6)], at(12), at(12));
-        assert_eq!(cluster.sightings(&me, LEASE, at(12)).lively, b);
-        cluster.observe(vec![member("b", 2, 6)], at(13), at(13));
-        assert_eq!(cluster.sightings(&me, LEASE, at(13)).silent, b);
-        cluster.observe(vec![member("b", 3, 1)], at(14), at(14));
+        cluster.observe(vec![member("b", 2, 6)], at(60), at(60), LOOK);
         assert_eq!(
-            cluster.sightings(&me, LEASE, at(15)),
+            cluster.sightings(&me, LEASE, at(60)),
+            Sightings::default(),
+            "one look after a long sleep, or a store that was away for all"
+        );
+        cluster.observe(vec![member("b", 2, 6)], at(64), at(64), LOOK);
+        assert_eq!(cluster.sightings(&me, LEASE, at(64)).silent, b);
+        cluster.observe(vec![member("b", 3, 1)], at(65), at(65), LOOK);
+        assert_eq!(
+            cluster.sightings(&me, LEASE, at(66)),
             Sightings::default(),
             "another life starts afresh"
         );
@@ -274,13 +312,13 @@ mod tests {
                 })
                 .collect()
         };
-        cluster.observe(members(&["a", "b", "c"]), at(0), at(0));
+        cluster.observe(members(&["a", "b", "c"]), at(0), at(0), LOOK);
         let three = place(&cluster);
         for node in ["a", "b", "c"] {
             let share = three.iter().filter(|n| **n == name(node)).count();
             assert!((45..90).contains(&share), "{node} keeps {share} of 200");
         }
-        cluster.observe(members(&["a", "b"]), at(0), at(0));
+        cluster.observe(members(&["a", "b"]), at(0), at(0), LOOK);
         for (before, after) in three.iter().zip(place(&cluster)) {
             assert!(*before == after || *before == name("c"));
         }
@@ -289,7 +327,7 @@ mod tests {
     #[test]
     fn a_suspect_is_left_alone_for_a_moment_and_a_leaving_node_for_good() {
         let cluster = Cluster::default();
-        cluster.observe(vec![member("b", 1, 1)], at(0), at(0));
+        cluster.observe(vec![member("b", 1, 1)], at(0), at(0), LOOK);
         let not_a = |node: &NodeName| *node != name("a");
         let b = name("b");
         assert!(cluster.peer(&b, at(0)).is_some());
@@ -307,7 +345,7 @@ mod tests {
             draining: true,
             ..member("b", 1, 2)
         };
-        cluster.observe(vec![drained], at(6), at(6));
+        cluster.observe(vec![drained], at(6), at(6), LOOK);
         assert_eq!(
             cluster.preferred(lane(1), &name("a"), not_a, LEASE, at(6)),
             None

@@ -61,6 +61,8 @@ pub(crate) struct Core {
     pub(crate) heartbeat_at: AtomicU64,
     /// The store's history as last seen.
     pub(crate) history: Mutex<Option<u64>>,
+    /// Whether it changed, and nobody has acted upon that yet.
+    pub(crate) history_moved: AtomicBool,
 }
 
 /// Where a lane's requests go, and how many are on their way.
@@ -112,10 +114,12 @@ impl Core {
         }
     }
 
-    /// Takes note of the store's history; whether it is another one than before.
-    pub(crate) fn saw_history(&self, history: u64) -> bool {
+    /// Takes note of the store's history.
+    pub(crate) fn saw_history(&self, history: u64) {
         let before = lock(&self.history).replace(history);
-        before.is_some_and(|before| before != history)
+        if before.is_some_and(|before| before != history) {
+            self.history_moved.store(true, Ordering::Release);
+        }
     }
 
     /// Keeps what a lane knew that leaves memory against this node's will.

@@ -24,7 +24,11 @@ pub(crate) enum Routed {
     /// Known before: the caller compares and reads it.
     Known(Box<Tx>),
     /// Another node keeps the lane.
-    NotKeeper(NodeName),
+    NotKeeper {
+        keeper: NodeName,
+        /// Whether an earlier commit, whose answer was lost, may have stored the request.
+        maybe_stored: bool,
+    },
     /// This node has given the lane back and does not take it again.
     Released,
     /// Not accepted.

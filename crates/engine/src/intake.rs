@@ -73,7 +73,7 @@ async fn accept(core: &Arc<Core>, new: NewTx, hop: Hop) -> Result<Accepted, Refu
             Hop::Last => Place::Here,
         };
         let went = match place {
-            Place::Here => here(core, &errand, hop).await?,
+            Place::Here => here(core, &mut errand, hop).await?,
             Place::There(peer) => there(core, &mut errand, &peer).await?,
             Place::Nowhere => return Err(errand.refused(Refusal::Draining)),
         };
@@ -131,8 +131,9 @@ impl Errand {
 }
 
 /// Through this node's own shard.
-async fn here(core: &Core, errand: &Errand, hop: Hop) -> Result<Went, Refusal> {
-    match route(core, errand.new.lane, errand.request()).await? {
+async fn here(core: &Core, errand: &mut Errand, hop: Hop) -> Result<Went, Refusal> {
+    let routed = route(core, errand.new.lane, errand.request()).await;
+    match routed.map_err(|refusal| errand.refused(refusal))? {
         Routed::Accepted(accepted) => Ok(Went::Done(accepted)),
         Routed::Known(tx) => {
             let record = read(core, &tx).await?;
@@ -141,7 +142,13 @@ async fn here(core: &Core, errand: &Errand, hop: Hop) -> Result<Went, Refusal> {
         Routed::Refused(refusal) => Err(errand.refused(refusal)),
         Routed::Released if hop == Hop::Last => Err(errand.refused(Refusal::Draining)),
         Routed::Released => Ok(Went::Elsewhere),
-        Routed::NotKeeper(keeper) => not_keeper(core, errand, keeper, hop).await,
+        Routed::NotKeeper {
+            keeper,
+            maybe_stored,
+        } => {
+            errand.maybe_stored |= maybe_stored;
+            not_keeper(core, errand, keeper, hop).await
+        }
     }
 }
 
@@ -159,7 +166,10 @@ async fn not_keeper(
         }
         NonKeeper::Forward if core.cluster.peer(&keeper, now).is_some() => Ok(Went::Elsewhere),
         NonKeeper::Forward | NonKeeper::Queue => Ok(Went::ToTheStore),
-        NonKeeper::Reject => match known(core, &errand.new).await? {
+        NonKeeper::Reject => match known(core, &errand.new)
+            .await
+            .map_err(|refusal| errand.refused(refusal))?
+        {
             // A commit whose answer was lost may have stored it before the lane changed hands.
             Some(record) => errand.known(record.tx.clone(), record),
             None => Err(errand.refused(Refusal::NotKeeper(keeper))),
@@ -256,7 +266,7 @@ async fn queue(core: &Core, errand: &Errand) -> Result<Accepted, Refusal> {
     // From here on the request may be stored, whatever goes wrong.
     let answers = core.ports.store.queue(vec![queued]).await;
     let tx = answers
-        .map_err(outcome_unknown)?
+        .map_err(|error| errand.refused(outcome_unknown(error)))?
         .into_iter()
         .next()
         .ok_or(Refusal::OutcomeUnknown)?;

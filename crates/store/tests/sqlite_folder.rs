@@ -241,7 +241,9 @@ async fn acquire(store: &SqliteStore, life: u128) -> Right {
         .remove(0)
     {
         Acquired::Granted { right, .. } => right,
-        other @ (Acquired::NotKeeper { .. } | Acquired::Busy) => panic!("not granted: {other:?}"),
+        other @ (Acquired::NotKeeper { .. } | Acquired::Halted(_) | Acquired::Busy) => {
+            panic!("not granted: {other:?}")
+        }
     }
 }
 

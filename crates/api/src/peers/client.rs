@@ -189,7 +189,9 @@ impl Peers for HttpPeers {
     }
 
     async fn ring(&self, address: &str, lanes: &[LaneKey]) -> Result<(), PeerError> {
-        for lanes in lanes.chunks(RING_LANES_MAX) {
+        // Without lanes it is a greeting: one call all the same.
+        let (first, rest) = lanes.split_at(lanes.len().min(RING_LANES_MAX));
+        for lanes in std::iter::once(first).chain(rest.chunks(RING_LANES_MAX)) {
             let call = Call {
                 address,
                 path: RING_PATH,

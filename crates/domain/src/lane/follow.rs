@@ -492,6 +492,17 @@ impl Lane {
         let jump = self.next_nonce.until(asked);
         self.halted = None;
         if jump == 0 {
+            self.fears_loss = false;
+            return;
+        }
+        if was_used && self.fears_loss {
+            self.halted = Some(format!(
+                "the database's history changed and commits were lost: the chain has transactions at \
+                 nonces {} to {} that the store does not know. Compare with the chain, then resume the \
+                 lane",
+                self.next_nonce,
+                asked.0.saturating_sub(1)
+            ));
             return;
         }
         if was_used && jump > self.rules.max_chain_jump {

@@ -50,6 +50,9 @@ pub struct Lane {
     paused: bool,
     /// Why no nonce is dealt until somebody decides.
     halted: Option<String>,
+    /// Whether nonces that the chain knows and the store does not are ours and lost, not somebody else's:
+    /// until the chain agrees with the cursor for the first time.
+    fears_loss: bool,
 
     /// The txs whose attempts are being made, are out, or are mined and not final.
     slots: BTreeMap<Nonce, Slot>,
@@ -167,6 +170,7 @@ impl Lane {
             batch_seq: image.batch_seq,
             paused: image.paused,
             halted: None,
+            fears_loss: false,
             slots: BTreeMap::new(),
             by_hash: BTreeMap::new(),
             unmined: 0,
@@ -199,6 +203,21 @@ impl Lane {
             lane.track(tx, attempts);
         }
         lane
+    }
+
+    /// The store's history changed since the lane was last written: it may have lost commits.
+    #[must_use]
+    pub fn fearing_loss(self) -> Self {
+        Self {
+            fears_loss: true,
+            ..self
+        }
+    }
+
+    /// Whether it deals nothing until somebody decides.
+    #[must_use]
+    pub fn is_halted(&self) -> bool {
+        self.halted.is_some()
     }
 
     /// Brings a tx with attempts into memory, at the stage that its row tells.

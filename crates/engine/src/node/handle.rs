@@ -14,6 +14,7 @@ use tokio::sync::{oneshot, watch};
 use crate::core::Core;
 use crate::intake::{self, Hop};
 use crate::node::Refusal;
+use crate::ownership;
 use crate::ports::{
     EventFilter, EventPage, EventRecord, LaneRecord, Member, StoreError, TxFilter, TxPage, TxRecord,
 };
@@ -144,8 +145,11 @@ impl NodeHandle {
         join_all(requests.into_iter().map(create)).await
     }
 
-    /// Another node rings: these lanes are free, or something was queued for them.
+    /// Another node rings: these lanes are free, or something was queued for them; without lanes: it came.
     pub async fn rung(&self, lanes: Vec<LaneKey>) {
+        if lanes.is_empty() {
+            ownership::beat(&self.core).await.ok(); // the next one sees it too
+        }
         for lane in lanes {
             self.core.routes.forget(lane);
             let has_queued = true; // or not: looking costs one read
@@ -275,10 +279,11 @@ impl NodeHandle {
         if !self.core.lanes.contains_key(&lane) {
             return Err(Refusal::UnknownSigner(lane.chain_id, lane.signer));
         }
+        // First: an opening in between must not halt it again.
+        self.core.forget_remembered(lane);
         let was_halted = self.core.ports.store.accept_loss(lane).await;
         let was_halted =
             was_halted.map_err(|error| Refusal::StoreUnavailable(error.to_string()))?;
-        self.core.forget_remembered(lane);
         tracing::warn!(%lane, reason, was_halted, "an operator has accepted what the lane has lost");
         self.core.tell_shard(lane, Message::Resume { lane }).await;
         Ok(())

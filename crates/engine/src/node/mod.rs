@@ -25,7 +25,7 @@ use crate::cluster::{Cluster, Fnv};
 use crate::core::{ChainPart, Core, LanePlace};
 use crate::feed::{self, Feed};
 use crate::follower::Follower;
-use crate::ownership::{self, Leases};
+use crate::ownership::{self, Leases, Life};
 use crate::ports::StoreError;
 use crate::routing::{self, Routes};
 use crate::shard::{Message, Shard};
@@ -65,6 +65,7 @@ impl Node {
             );
         }
         let tasks = &core.tasks;
+        tasks.spawn("greet", greet(Arc::clone(&core)));
         let opener = ownership::open_for_ever(Arc::clone(&core), openings);
         tasks.spawn("opener", opener);
         let renewer = ownership::renew_for_ever(Arc::clone(&core));
@@ -109,12 +110,25 @@ impl Node {
 /// Says for the first time that this node lives, and learns who else does.
 async fn join(core: &Core) -> Result<(), StartError> {
     match ownership::beat(core).await? {
-        Some(_first_history) => Ok(()),
-        None => Err(StartError::Config(format!(
+        Life::GoesOn => Ok(()),
+        Life::Replaced => Err(StartError::Config(format!(
             "another process runs under the name {}: give every node its own node.name",
             core.config.name
         ))),
     }
+}
+
+/// Tells the others that somebody came, so that they count with this node at once and lanes spread.
+async fn greet(core: Arc<Core>) {
+    let calls = core.cluster.addresses(&core.config.name);
+    let calls = calls.into_iter().map(|address| {
+        let core = &core;
+        async move {
+            // Whoever does not hear it sees this node with its own next heartbeat.
+            core.ports.peers.ring(&address, &[]).await.ok();
+        }
+    });
+    join_all(calls).await;
 }
 
 /// Tells each lane's next keeper that it is free. Only a bell: whoever misses it finds the lane itself.
@@ -199,6 +213,7 @@ fn build(
         draining: AtomicBool::new(false),
         heartbeat_at: AtomicU64::new(0),
         history: Mutex::default(),
+        history_moved: AtomicBool::new(false),
     };
     Ok((Arc::new(core), Inputs { inboxes, openings }))
 }

@@ -3,6 +3,7 @@
 mod settle;
 
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -118,11 +119,7 @@ pub(crate) async fn open_for_ever(core: Arc<Core>, mut wanted: mpsc::Receiver<La
             core.tasks.spawn("open lane", async move {
                 let message = match answer {
                     Ok(granted) => {
-                        let _reader = readers
-                            .acquire()
-                            .await
-                            .expect("this semaphore is never closed");
-                        let read = read_lane(&core_of_task, lane, granted).await;
+                        let read = read_lane(&core_of_task, lane, granted, &readers).await;
                         read.unwrap_or_else(|why| Message::NotOpened { lane, why })
                     }
                     Err(why) => Message::NotOpened { lane, why },
@@ -227,11 +224,22 @@ fn judge(
 }
 
 /// Reads a lane that was granted, and what its chain says of it.
-async fn read_lane(core: &Core, lane: LaneKey, granted: Granted) -> Result<Message, NotOpened> {
+async fn read_lane(
+    core: &Core,
+    lane: LaneKey,
+    granted: Granted,
+    readers: &Semaphore,
+) -> Result<Message, NotOpened> {
     let watch_depth = core.chain(lane.chain_id).rules.lane.watch_depth;
     let right = granted.right;
     let read = async {
+        // For the store only: a chain that does not answer must not hold up the lanes of others.
+        let reader = readers
+            .acquire()
+            .await
+            .expect("this semaphore is never closed");
         let image = core.ports.store.load(lane, right, watch_depth).await;
+        drop(reader);
         let image = image.map_err(|error| NotOpened::Store(error.to_string()))?;
         let Some(image) = image else {
             let why = "the lane changed hands while it was read";
@@ -257,6 +265,9 @@ async fn read_lane(core: &Core, lane: LaneKey, granted: Granted) -> Result<Messa
         }))),
         Err(why) => {
             core.leases.forget_right(lane, right);
+            // Perhaps another node can read it, or reaches its chain.
+            let released = core.ports.store.release(&core.ask(), &[right]).await;
+            released.ok(); // it runs out by itself
             Err(why)
         }
     }
@@ -319,11 +330,12 @@ async fn regrant_any(
 /// Extends all leases and says that this node lives, again and again. The heartbeat follows only
 /// renewals that got through: a node that others see at work does renew its lanes.
 pub(crate) async fn renew_for_ever(core: Arc<Core>) {
+    let interval = core.config.lease.renew_interval;
+    let mut began = core.ports.clock.moment();
     loop {
-        core.ports
-            .clock
-            .sleep(core.config.lease.renew_interval)
-            .await;
+        let took = core.ports.clock.moment().since(began);
+        core.ports.clock.sleep(interval.saturating_sub(took)).await;
+        began = core.ports.clock.moment();
         let mut all_renewed = true;
         for chunk in core.leases.all().chunks(RENEW_CHUNK) {
             all_renewed &= renew(&core, chunk).await;
@@ -377,12 +389,12 @@ fn tell_lost(core: &Arc<Core>, lane: LaneKey, right: Right) {
 /// life of it ends itself.
 pub(crate) async fn heartbeat(core: &Arc<Core>) -> bool {
     match beat(core).await {
-        Ok(Some(has_new_history)) => {
-            if has_new_history {
+        Ok(Life::GoesOn) => {
+            if core.history_moved.swap(false, Ordering::AcqRel) {
                 history_changed(core);
             }
         }
-        Ok(None) => {
+        Ok(Life::Replaced) => {
             let node = &core.config.name;
             tracing::error!(%node, "another process runs under this node's name; ending");
             core.tasks.kill();
@@ -393,18 +405,25 @@ pub(crate) async fn heartbeat(core: &Arc<Core>) -> bool {
     true
 }
 
-/// One heartbeat: whether the store has another history than before, or `None` when this life of the
-/// node was replaced.
-pub(crate) async fn beat(core: &Core) -> Result<Option<bool>, StoreError> {
+/// What a heartbeat says of this life of the node.
+pub(crate) enum Life {
+    GoesOn,
+    Replaced,
+}
+
+/// One heartbeat. A changed history of the store is noted, and acted upon by the next regular one.
+pub(crate) async fn beat(core: &Core) -> Result<Life, StoreError> {
     let asked_at = core.ports.clock.moment();
     match core.ports.store.heartbeat(&core.member()).await? {
         Beat::Taken { members, history } => {
             let now = core.ports.clock.moment();
-            core.cluster.observe(members, asked_at, now);
+            let look_counts = core.config.lease.renew_interval.saturating_mul(2);
+            core.cluster.observe(members, asked_at, now, look_counts);
             core.wrote_heartbeat();
-            Ok(Some(core.saw_history(history)))
+            core.saw_history(history);
+            Ok(Life::GoesOn)
         }
-        Beat::Replaced => Ok(None),
+        Beat::Replaced => Ok(Life::Replaced),
     }
 }
 
@@ -417,7 +436,15 @@ fn history_changed(core: &Arc<Core>) {
          before it takes work again"
     );
     for (lane, right) in core.leases.all() {
-        tell_lost(core, lane, right);
+        core.leases.forget_right(lane, right);
+        let telling = Arc::clone(core);
+        core.tasks.spawn("history changed", async move {
+            let lost = Message::Lost { lane, right };
+            telling.tell_shard(lane, lost).await;
+            let has_queued = false;
+            let wake = Message::Wake { lane, has_queued };
+            telling.tell_shard(lane, wake).await;
+        });
     }
 }
 
@@ -454,7 +481,8 @@ impl Orphans {
         let before = std::mem::take(&mut self.0);
         let mut ours = Vec::new();
         for work in found {
-            if !core.lanes.contains_key(&work.lane) {
+            let is_cared_for = core.leases.holds(work.lane) && !work.has_queued;
+            if is_cared_for || !core.lanes.contains_key(&work.lane) {
                 continue;
             }
             let since = before.get(&work.lane).copied().unwrap_or(now);

@@ -56,7 +56,11 @@ pub(super) async fn settle(core: &Core, image: &LaneImage) -> Result<(), NotOpen
         if core.config.on_history_change == OnHistoryChange::Halt {
             // Durable, so that no other node, which may know less, lets the lane go on.
             let halted = core.ports.store.halt(image.right, &missing).await;
-            halted.map_err(|error| NotOpened::Store(error.to_string()))?;
+            if !halted.map_err(|error| NotOpened::Store(error.to_string()))? {
+                let why = "the lane changed hands while it was compared with its chain";
+                return Err(NotOpened::Store(why.into()));
+            }
+            core.forget_remembered(lane);
             return Err(NotOpened::Halted(missing));
         }
     }

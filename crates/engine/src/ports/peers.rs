@@ -34,7 +34,7 @@ pub trait Peers: Send + Sync + 'static {
         patience: Duration,
     ) -> Result<Vec<Result<Accepted, Refusal>>, PeerError>;
 
-    /// Rings a node: these lanes are free, or something was queued for them. Only a bell: whoever
-    /// misses it finds the same in the store.
+    /// Rings a node: these lanes are free, or something was queued for them; without lanes: somebody came.
+    /// Only a bell: whoever misses it finds the same in the store.
     async fn ring(&self, address: &str, lanes: &[LaneKey]) -> Result<(), PeerError>;
 }

@@ -366,8 +366,8 @@ pub trait Store: Send + Sync + 'static {
     ) -> Result<Vec<Option<Tx>>, StoreError>;
 
     /// The one unfenced write: puts requests into the store without nonce or event, with a wake
-    /// row each. A known request id changes nothing. Answers with the tx that has the request id. Refused
-    /// where a lane is halted, or may have lost commits and is not settled yet.
+    /// row each. A known request id changes nothing. Answers with the tx that has the request id. What is
+    /// new is refused where a lane is halted, or may have lost commits and is not settled yet.
     async fn queue(&self, requests: Vec<NewQueued>) -> Result<Vec<Tx>, StoreError>;
 
     /// Lanes that have open work or wake rows, and no live keeper other than the asker: what a
@@ -381,8 +381,8 @@ pub trait Store: Send + Sync + 'static {
     async fn settle(&self, right: Right) -> Result<(), StoreError>;
 
     /// Records that a lane has lost commits, and gives it back: nobody gets it, and nothing is queued for
-    /// it, until an operator accepts the loss.
-    async fn halt(&self, right: Right, reason: &str) -> Result<(), StoreError>;
+    /// it, until an operator accepts the loss. `false`, and nothing changed, when the right is over.
+    async fn halt(&self, right: Right, reason: &str) -> Result<bool, StoreError>;
 
     /// An operator accepts what a lane has lost: it is settled as it is. Whether it was halted.
     async fn accept_loss(&self, lane: LaneKey) -> Result<bool, StoreError>;

@@ -78,10 +78,13 @@ impl Shard {
 
     /// Has a lane opened that is not in memory; whether it is there already.
     pub(super) fn wake(&mut self, key: LaneKey) -> bool {
+        let now = self.core.ports.clock.moment();
         match self.lanes.get(&key) {
             Some(Cell::Ready { .. }) => true,
-            Some(Cell::Opening { .. } | Cell::Resolving { .. } | Cell::Halted { .. }) => false,
-            None => {
+            Some(Cell::Opening { .. } | Cell::Resolving { .. }) => false,
+            // Perhaps an operator has given the word to another node.
+            Some(Cell::Halted { since, .. }) if now.since(*since) < HALT_LOOK_PERIOD => false,
+            Some(Cell::Halted { .. }) | None => {
                 if !self.is_draining {
                     self.open(key, Vec::new());
                 }
@@ -125,13 +128,11 @@ impl Shard {
             None => Vec::new(),
         };
         let part = self.core.chain(key.chain_id);
-        let mut rules = part.rules.lane;
+        let mut lane = Lane::load(image, part.rules.lane, taken_from);
         if !is_settled {
-            // It was compared with the chain a moment ago. If the chain knows more after all (a node was
-            // behind), those nonces are ours and lost, not somebody else's.
-            rules.max_chain_jump = 0;
+            // It was compared with the chain a moment ago; a node may have been behind all the same.
+            lane = lane.fearing_loss();
         }
-        let lane = Lane::load(image, rules, taken_from);
         part.watched.add(key, lane.hashes());
         let epoch = self.next_epoch;
         self.next_epoch += 1;
@@ -155,8 +156,11 @@ impl Shard {
         match why {
             NotOpened::NotKeeper(node) => {
                 for create in waiting {
-                    // What may be stored already is found by its key, wherever it goes next.
-                    create.answer.send(Routed::NotKeeper(node.clone())).ok(); // may have gone
+                    let routed = Routed::NotKeeper {
+                        keeper: node.clone(),
+                        maybe_stored: create.maybe_stored,
+                    };
+                    create.answer.send(routed).ok(); // may have gone
                 }
             }
             NotOpened::Store(why) => {
@@ -179,8 +183,14 @@ impl Shard {
 
     /// An operator has accepted what a halted lane has lost: it is opened again.
     pub(super) fn resume(&mut self, key: LaneKey) {
-        if matches!(self.lanes.get(&key), Some(Cell::Halted { .. })) {
+        let is_halted = match self.lanes.get(&key) {
+            Some(Cell::Halted { .. }) => true,
+            Some(Cell::Ready { lane, .. }) => lane.is_halted(),
+            Some(Cell::Opening { .. } | Cell::Resolving { .. }) | None => false,
+        };
+        if is_halted {
             self.lanes.remove(&key);
+            self.forget(key);
         }
         if !self.lanes.contains_key(&key) && !self.is_draining {
             self.open(key, Vec::new());

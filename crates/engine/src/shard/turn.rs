@@ -128,6 +128,8 @@ impl Shard {
             Message::Resume { lane } => self.resume(lane),
             Message::Resolved { lane, outcome } => self.resolved(lane, outcome),
             Message::Lost { lane, right } => {
+                // After a failover the store may lack what it had.
+                self.stored_headers.clear();
                 if self.lost(lane, right)
                     && let Some(lost) = work.remove(&lane)
                 {
@@ -379,6 +381,7 @@ impl Shard {
                     .for_each(|create| self.route_again(key, create));
             }
             CommitOutcome::Conflict(conflict) => {
+                self.remember(&done.staged.lane);
                 if matches!(conflict, Conflict::RequestId(_)) {
                     // Expected now and then: this is how a repeat is found when nobody looked.
                     tracing::debug!(lane = %key, ?conflict, "a repeat; the lane is read again");
@@ -387,7 +390,6 @@ impl Shard {
                 } else {
                     tracing::warn!(lane = %key, ?conflict, "a batch was refused; the lane is read again");
                 }
-                self.remember(&done.staged.lane);
                 self.reread(key, done.staged.creates, &conflict);
             }
             CommitOutcome::Locked => {
@@ -449,7 +451,13 @@ impl Shard {
                 waiting.push(create);
             }
         }
-        self.open_again(key, waiting);
+        if matches!(conflict, Conflict::RequestId(_)) {
+            // Nothing is wrong with the store.
+            self.forget(key);
+            self.open(key, waiting);
+        } else {
+            self.open_again(key, waiting);
+        }
     }
 
     /// Throws the draft away and opens the lane again, waiting longer each time in a row.

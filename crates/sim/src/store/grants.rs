@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use domain::lease::{Decision, Lease};
 use domain::{GrantId, LaneKey, Right, Time, Token};
-use engine::ports::{Acquired, Ask, Beat, Member, Regranted, Renewal, Work};
+use engine::ports::{Acquired, Ask, Beat, Member, NewQueued, Regranted, Renewal, Work};
 
 use super::rows::Rows;
 
@@ -68,15 +68,16 @@ impl Rows {
         }
     }
 
-    pub(super) fn halt(&mut self, right: Right, reason: &str) {
-        if let Some(lane) = self.lane_mut(right.lane)
-            && lane.is_held_by(right)
-        {
-            lane.halted = Some(reason.to_owned());
-            if let Some(lease) = &mut lane.lease {
-                lease.expires_at = Lease::GIVEN_BACK;
-            }
+    pub(super) fn halt(&mut self, right: Right, reason: &str) -> bool {
+        let lane = self.lane_mut(right.lane);
+        let Some(lane) = lane.filter(|lane| lane.is_held_by(right)) else {
+            return false;
+        };
+        lane.halted = Some(reason.to_owned());
+        if let Some(lease) = &mut lane.lease {
+            lease.expires_at = Lease::GIVEN_BACK;
         }
+        true
     }
 
     pub(super) fn accept_loss(&mut self, key: LaneKey) -> bool {
@@ -89,9 +90,12 @@ impl Rows {
         was_halted
     }
 
-    /// Why nothing may be queued for a lane.
-    pub(super) fn takes_no_work(&self, key: LaneKey) -> Option<String> {
-        let lane = self.lane(*self.lane_ids.get(&key)?)?;
+    /// Why a request may not be queued. What is known is not queued again.
+    pub(super) fn takes_not(&self, new: &NewQueued) -> Option<String> {
+        let lane = self.lane(*self.lane_ids.get(&new.lane)?)?;
+        if lane.requests.contains_key(&new.request.request_id) {
+            return None;
+        }
         let is_unsettled = lane.settled_in != self.history;
         let unsettled = is_unsettled.then(|| "not settled in this history".to_owned());
         lane.halted.clone().or(unsettled)

@@ -225,8 +225,7 @@ impl Store for MemoryStore {
     async fn queue(&self, requests: Vec<NewQueued>) -> Result<Vec<Tx>, StoreError> {
         let mut rows = self.rows();
         let mut answers = Vec::with_capacity(requests.len());
-        let lanes = requests.iter().map(|request| request.lane);
-        if let Some(why) = lanes.into_iter().find_map(|lane| rows.takes_no_work(lane)) {
+        if let Some(why) = requests.iter().find_map(|new| rows.takes_not(new)) {
             return Err(StoreError::Halted(why));
         }
         for request in requests {
@@ -257,9 +256,8 @@ impl Store for MemoryStore {
         Ok(())
     }
 
-    async fn halt(&self, right: Right, reason: &str) -> Result<(), StoreError> {
-        self.rows().halt(right, reason);
-        Ok(())
+    async fn halt(&self, right: Right, reason: &str) -> Result<bool, StoreError> {
+        Ok(self.rows().halt(right, reason))
     }
 
     async fn accept_loss(&self, lane: LaneKey) -> Result<bool, StoreError> {

@@ -175,7 +175,7 @@ impl Store for RemoteStore {
         over_the_wire!(self.settle(right))
     }
 
-    async fn halt(&self, right: Right, reason: &str) -> Result<(), StoreError> {
+    async fn halt(&self, right: Right, reason: &str) -> Result<bool, StoreError> {
         let reason = reason.to_owned();
         over_the_wire!(self.halt(right, &reason))
     }

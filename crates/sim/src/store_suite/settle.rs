@@ -67,11 +67,11 @@ pub async fn a_halted_lane_is_nobodys_until_an_operator_accepts_the_loss(backend
     kit.accept(&mut keeper, 1).await;
     let stale = keeper.right;
     kit.keeper(&node("a"), lane(1)).await;
-    kit.store.halt(stale, "an old right").await.expect("halt");
+    assert!(!kit.store.halt(stale, "an old right").await.expect("halt"));
     assert!(is_settled(&kit, "a", 1).await, "that right was over");
     let keeper = kit.keeper(&node("a"), lane(1)).await;
     let reason = "three commits are gone";
-    kit.store.halt(keeper.right, reason).await.expect("halt");
+    assert!(kit.store.halt(keeper.right, reason).await.expect("halt"));
     for name in ["a", "b"] {
         let answer = kit.acquire(&node(name), lane(1)).await;
         assert_eq!(answer, Acquired::Halted("three commits are gone".into()));

@@ -283,7 +283,7 @@ macro_rules! as_keeper {
              ) \
              UPDATE signer_lease AS l SET updated_at = lk_now(), ",
             $set,
-            " FROM ours WHERE l.lane_id = ours.lane_id"
+            " FROM ours WHERE l.lane_id = ours.lane_id RETURNING l.lane_id"
         )
     };
 }
@@ -304,12 +304,12 @@ pub(super) async fn settle(db: &Db, right: Right) -> Result<(), Fault> {
 /// parameter is the reason.
 pub const HALT: &str = as_keeper!("halted = $4, expires_at = 0");
 
-pub(super) async fn halt(db: &Db, right: Right, reason: &str) -> Result<(), Fault> {
+pub(super) async fn halt(db: &Db, right: Right, reason: &str) -> Result<bool, Fault> {
     let token = stored(right.token.0)?;
     let mut params = keeper_params(&right, &token).to_vec();
     params.push((&reason, Type::TEXT));
     // Without a row the right is over, and who has it now compares the lane anew.
-    db.write(HALT, &params).await.map(drop)
+    Ok(!db.write(HALT, &params).await?.is_empty())
 }
 
 fn keeper_params<'a>(right: &'a Right, token: &'a i64) -> [Param<'a>; 3] {

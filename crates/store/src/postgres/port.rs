@@ -86,7 +86,7 @@ impl Store for PostgresStore {
         Ok(lease::settle(&self.db, right).await?)
     }
 
-    async fn halt(&self, right: Right, reason: &str) -> Result<(), StoreError> {
+    async fn halt(&self, right: Right, reason: &str) -> Result<bool, StoreError> {
         Ok(lease::halt(&self.db, right, reason).await?)
     }
 

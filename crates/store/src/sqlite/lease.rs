@@ -143,18 +143,18 @@ pub(super) fn release(
 }
 
 /// Gives a lane back in such a way that nobody gets it until an operator decides.
-pub(super) fn halt(conn: &Connection, right: Right, reason: &str) -> Result<(), Fault> {
+pub(super) fn halt(conn: &Connection, right: Right, reason: &str) -> Result<bool, Fault> {
     const SQL: &str = "UPDATE signer_lease SET halted = ?4, expires_at = ?5 \
          WHERE lane_id = ?1 AND token = ?2 AND EXISTS (SELECT 1 FROM signer_nonce_cursor AS c \
            WHERE c.lane_id = ?1 AND c.fencing_token = ?2 AND c.grant_id = ?3)";
-    conn.prepare_cached(SQL)?.execute(params![
+    let count = conn.prepare_cached(SQL)?.execute(params![
         right.lane.0,
         stored(right.token.0)?,
         right.grant.0.as_bytes().as_slice(),
         reason,
         stored(Lease::GIVEN_BACK.0)?,
     ])?;
-    Ok(())
+    Ok(count == 1)
 }
 
 /// An operator lets a lane go on as it is. Whether it was halted.

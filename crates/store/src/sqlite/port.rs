@@ -137,7 +137,7 @@ impl Store for SqliteStore {
         Ok(()) // one history: every lane is settled
     }
 
-    async fn halt(&self, right: Right, reason: &str) -> Result<(), StoreError> {
+    async fn halt(&self, right: Right, reason: &str) -> Result<bool, StoreError> {
         let reason = reason.to_owned();
         self.writer
             .write(0, move |conn, _now| lease::halt(conn, right, &reason))

@@ -17,13 +17,13 @@ pub(super) fn queue(conn: &Connection, requests: &[NewQueued]) -> Result<Vec<Tx>
     let mut txs = Vec::with_capacity(requests.len());
     for queued in requests {
         let lane = make_lane(conn, queued.lane)?;
-        if let Some(reason) = halted(conn, lane)? {
-            return Err(Fault::Halted(reason));
-        }
         // One writer: nobody can come in between the question and the insert.
         if let Some(known) = find(conn, lane, &queued.request.request_id)? {
             txs.push(known);
             continue;
+        }
+        if let Some(reason) = halted(conn, lane)? {
+            return Err(Fault::Halted(reason));
         }
         let tx = queued.clone().into_tx();
         insert

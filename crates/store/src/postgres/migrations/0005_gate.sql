@@ -249,10 +249,11 @@ BEGIN
   -- A lane that has lost commits, or may have, must not take a request again that was carried out.
   SELECT coalesce(l.halted, 'the database''s history changed, and the lane is not compared with its chain yet')
     INTO reason
-  FROM unnest(chains, signers) AS w(chain_id, signer)
+  FROM unnest(chains, signers, i_request) AS w(chain_id, signer, request_id)
   JOIN lane ON lane.chain_id = w.chain_id AND lane.signer = w.signer
   JOIN signer_lease AS l ON l.lane_id = lane.lane_id
-  WHERE l.halted IS NOT NULL OR l.history <> lk_history()
+  LEFT JOIN managed_tx AS tx ON tx.lane_id = lane.lane_id AND tx.request_id = w.request_id
+  WHERE (l.halted IS NOT NULL OR l.history <> lk_history()) AND tx.tx_id IS NULL
   LIMIT 1;
   IF FOUND THEN RAISE EXCEPTION '%', reason USING ERRCODE = 'LK002'; END IF;
 
