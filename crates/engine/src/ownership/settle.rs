@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use domain::lane::{ChainNonces, ChainQuery};
+use domain::lane::ChainQuery;
 use domain::{Lane, LaneImage, Nonce, RequestId, TxId};
 
 use crate::core::Core;
@@ -72,18 +72,7 @@ pub(super) async fn settle(core: &Core, image: &LaneImage) -> Result<(), NotOpen
 
 /// What the store does not know of, in words; `None` when nothing is missing.
 async fn missing(core: &Core, image: &LaneImage) -> Result<Option<String>, NotOpened> {
-    // Twice, a moment apart: a node may be behind, or a transaction between two pools.
-    let mut used = chain_nonce(core, image).await?;
-    core.ports.clock.sleep(LOOK_AGAIN_AFTER).await;
-    used = used.max(chain_nonce(core, image).await?);
     let mut parts = Vec::new();
-    if used > image.next_nonce {
-        parts.push(format!(
-            "the chain has transactions at nonces {} to {} that the store does not know",
-            image.next_nonce,
-            Nonce(used.0.saturating_sub(1))
-        ));
-    }
     if let Some(remembered) = core.remembered(image.key)
         && remembered.batch_seq > image.batch_seq
     {
@@ -94,6 +83,17 @@ async fn missing(core: &Core, image: &LaneImage) -> Result<Option<String>, NotOp
             image.next_nonce,
             remembered.next_nonce,
         ));
+    }
+    match used_on_chain(core, image).await {
+        Ok(used) if used > image.next_nonce => parts.push(format!(
+            "the chain has transactions at nonces {} to {} that the store does not know",
+            image.next_nonce,
+            Nonce(used.0.saturating_sub(1))
+        )),
+        Ok(_) => {}
+        // What this node remembers is proof enough.
+        Err(_) if !parts.is_empty() => {}
+        Err(why) => return Err(why),
     }
     Ok((!parts.is_empty()).then(|| {
         format!(
@@ -140,19 +140,36 @@ async fn lost_requests(
     ))
 }
 
-/// One above the highest nonce that the chain or its pool has of the account.
-async fn chain_nonce(core: &Core, image: &LaneImage) -> Result<Nonce, NotOpened> {
-    let chain = &core.chain(image.key.chain_id).chain;
-    let nonces: ChainNonces = tokio::select! {
+/// One above the highest nonce that the chain or its pool has of the account. Asked twice, a moment apart:
+/// a node may be behind, or a transaction between two pools.
+async fn used_on_chain(core: &Core, image: &LaneImage) -> Result<Nonce, NotOpened> {
+    let asking = async {
+        let first = chain_nonce(core, image).await;
+        core.ports.clock.sleep(LOOK_AGAIN_AFTER).await;
+        first.max(chain_nonce(core, image).await)
+    };
+    tokio::select! {
         biased;
-        // With what waits in the pool, whatever the lane's own rule is: lost bytes may be there.
-        answer = chain.nonces(image.key.signer, ChainQuery::Pending) => {
-            answer.map_err(|error| NotOpened::Store(format!("the chain does not tell: {error}")))?
-        }
+        used = asking => Ok(used),
         () = core.ports.clock.sleep(CHAIN_PATIENCE) => {
             let why = "the chain does not tell the account's nonce";
-            return Err(NotOpened::Store(why.into()));
+            Err(NotOpened::Store(why.into()))
         }
-    };
-    Ok(nonces.pending.max(nonces.latest))
+    }
+}
+
+/// Asks until the chain answers.
+async fn chain_nonce(core: &Core, image: &LaneImage) -> Nonce {
+    let chain = &core.chain(image.key.chain_id).chain;
+    let mut tries = 0;
+    loop {
+        // With what waits in the pool, whatever the lane's own rule is: lost bytes may be there.
+        match chain.nonces(image.key.signer, ChainQuery::Pending).await {
+            Ok(nonces) => return nonces.pending.max(nonces.latest),
+            Err(error) => {
+                tracing::warn!(lane = %image.key, %error, "the chain did not tell the account's nonce");
+                core.back_off(&mut tries).await;
+            }
+        }
+    }
 }

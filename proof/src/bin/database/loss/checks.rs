@@ -113,6 +113,18 @@ fn body(signer: &str, id: &str, to: &str) -> Value {
 
 /// Why a lane is halted, by `lane show`: the longest that any node tells.
 async fn reason(cluster: &Cluster, fates: &Fates, lane: usize) -> Outcome<String> {
+    // A lane whose keeper died is refused at once, and compared with its chain by whoever is asked for it
+    // when its lease is over.
+    let what = format!("lane {lane} says why it is halted");
+    eventually(&what, WATCHED, || async {
+        refusals(cluster, fates, lane, &new_body(cluster, lane)).await?;
+        let told = told_reason(cluster, fates, lane).await?;
+        Ok((!told.is_empty()).then_some(told))
+    })
+    .await
+}
+
+async fn told_reason(cluster: &Cluster, fates: &Fates, lane: usize) -> Outcome<String> {
     let mut reason = String::new();
     for node in living(cluster, fates) {
         let args = [
