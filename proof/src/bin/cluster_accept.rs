@@ -1,0 +1,146 @@
+//! 3.5 and 3.6: `lanekeeper bench accept` on PostgreSQL with `fsync` on, beside pgbench in the same run.
+//!
+//! 3.5 measures one, ten and a thousand lanes on one node and on three; 3.6 (`--growth`) measures again
+//! with millions of finished txs in the tables, and with ten thousand lanes of which a hundred are active.
+
+use std::process::ExitCode;
+
+use proof::{Outcome, Report, demand, flag, run, say};
+use rig::postgres::Postgres;
+use serde_json::Value;
+
+/// Of the rate at which pgbench inserts one comparable row per transaction, on one lane.
+const OF_PGBENCH_MIN: f64 = 0.25;
+/// The aim.
+const OF_PGBENCH_AIM: f64 = 0.6;
+/// Of the rate with empty tables.
+const OF_EMPTY_MIN: f64 = 0.9;
+/// The budget of one accepted tx.
+const BUDGET: [(&str, f64); 4] = [
+    ("rowsPerAccept", 3.0),
+    ("indexEntriesPerAccept", 6.0),
+    ("walBytesPerAcceptWithoutPageImages", 1_500.0),
+    ("roundTripsPerAccept", 0.05),
+];
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let is_growth = std::env::args().any(|argument| argument == "--growth");
+    let name = if is_growth {
+        "03-6-growth"
+    } else {
+        "03-5-accept"
+    };
+    let mut report = Report::new(name);
+    let outcome = if is_growth {
+        growth(&mut report).await
+    } else {
+        accept(&mut report).await
+    };
+    report.close(outcome)
+}
+
+async fn accept(report: &mut Report) -> Outcome<String> {
+    let server = server().await?;
+    let mut over = Vec::new();
+    let mut on_one_lane = 0.0;
+    for nodes in ["1", "3"] {
+        for lanes in ["1", "10", "1000"] {
+            let bench = bench(&server, &["--lanes", lanes, "--nodes", nodes]).await?;
+            let run = newest_run(&bench)?;
+            let name = format!("{lanes} lanes, {nodes} nodes");
+            if (lanes, nodes) == ("1", "1") {
+                on_one_lane = number(run, "ofPgbench")?;
+            }
+            over.extend(over_budget(&name, run)?);
+            report.fact(&name, bench.clone());
+        }
+    }
+    report.fact("overBudget", over.clone());
+    // With one accept per lane and turn the lane's own rows are shared by nobody.
+    let serious: Vec<&String> = over
+        .iter()
+        .filter(|text| !text.starts_with("1000 "))
+        .collect();
+    demand(serious.is_empty(), format!("over budget: {serious:?}"))?;
+    demand(
+        on_one_lane >= OF_PGBENCH_MIN,
+        format!("{on_one_lane:.2} of pgbench on one lane; at least {OF_PGBENCH_MIN} is asked for"),
+    )?;
+    Ok(format!(
+        "{on_one_lane:.2} of pgbench's single rows on one lane (must {OF_PGBENCH_MIN}, aim {OF_PGBENCH_AIM}); \
+         over budget: {over:?}"
+    ))
+}
+
+async fn growth(report: &mut Report) -> Outcome<String> {
+    let server = server().await?;
+    let finished = flag("finished", "5000000");
+    let grown = bench(&server, &["--lanes", "1", "--finished", &finished]).await?;
+    let of_empty = number(newest_run(&grown)?, "ofEmpty")?;
+    report.fact("finished", grown);
+    let wide = bench(&server, &["--lanes", "100", "--idle-lanes", "9900"]).await?;
+    let rate = number(newest_run(&wide)?, "perSecond")?;
+    let phase = newest_phase(&wide)?;
+    let idle = number(phase, "idleTransactionsPerSecondAndNode")?;
+    report.fact("lanes", wide.clone());
+    demand(
+        of_empty >= OF_EMPTY_MIN,
+        format!("{of_empty:.2} of the empty rate with {finished} finished txs"),
+    )?;
+    Ok(format!(
+        "{of_empty:.2} of the empty rate with {finished} finished txs (must {OF_EMPTY_MIN}); {rate:.0} \
+         accepted/s on 100 of 10,000 lanes; an idle node asks {idle:.1} times a second"
+    ))
+}
+
+async fn server() -> Outcome<Postgres> {
+    let start = || Postgres::start_with(15, &[("max_connections", "300")]);
+    Ok(tokio::task::spawn_blocking(start).await?)
+}
+
+async fn bench(server: &Postgres, more: &[&str]) -> Outcome<Value> {
+    say(format!("bench accept {}", more.join(" ")));
+    let file = tempfile::NamedTempFile::new()?;
+    let path = file.path().to_string_lossy().into_owned();
+    let (url, duration) = (server.url().to_owned(), flag("duration", "8s"));
+    let mut args = vec!["bench", "accept", "--store", &url, "--clients", "512"];
+    args.extend(["--duration", &duration, "--json", &path]);
+    args.extend(more);
+    let output = run(&args, &[]).await?;
+    say(String::from_utf8_lossy(&output.stdout));
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    demand(
+        output.status.success(),
+        format!("bench accept failed: {error}"),
+    )?;
+    Ok(serde_json::from_str(&std::fs::read_to_string(&path)?)?)
+}
+
+fn newest_phase(bench: &Value) -> Outcome<&Value> {
+    let phase = bench["phases"].as_array().and_then(|phases| phases.last());
+    phase.ok_or_else(|| "the bench has no phases".into())
+}
+
+fn newest_run(bench: &Value) -> Outcome<&Value> {
+    let run = newest_phase(bench)?["runs"]
+        .as_array()
+        .and_then(|runs| runs.last());
+    run.ok_or_else(|| "the bench has no runs".into())
+}
+
+fn number(run: &Value, name: &str) -> Outcome<f64> {
+    let number = run[name].as_f64();
+    number.ok_or_else(|| format!("the bench tells no {name}").into())
+}
+
+fn over_budget(name: &str, run: &Value) -> Outcome<Vec<String>> {
+    let mut over = Vec::new();
+    for (what, most) in BUDGET {
+        let found = number(run, what)?;
+        if found > most {
+            over.push(format!("{name}: {what} {found:.3} (budget {most})"));
+        }
+    }
+    Ok(over)
+}
