@@ -1,0 +1,157 @@
+//! Whoever commits: the keeper, and a node that becomes one to accept a request.
+
+use domain::{EventKind, LaneId, LaneImage, Token, Writes};
+use engine::ports::{LaneBatch, Store as _};
+use store::postgres::sql::{Arguments, GATE, Param};
+use tokio_postgres::error::SqlState;
+use tokio_postgres::types::Type;
+use tokio_postgres::{Error, Row};
+
+use super::keeper::regrant;
+use super::queue::queue_shared;
+use super::takeover::{load, take};
+use super::{Play, signed};
+use crate::facts::{Fact, Outcome};
+use crate::kit::{Memory, acceptance, event, new_grant, node, request_id};
+use crate::scene::SHARED_REQUEST;
+use crate::turns::Hand;
+
+/// As the adapter and the shard do it: all in one call, which skips locked lanes. One by one when the
+/// call was rolled back because of one row. Whoever was skipped has its lane granted anew, which waits,
+/// and tries once more.
+pub(super) async fn gate(play: &Play, hand: &Hand, node: &'static str, batches: &[LaneBatch]) {
+    let arguments = Arguments::of(batches.iter(), true);
+    match applied(hand.write("gate", GATE, &arguments.params()).await) {
+        Ok(applied) => {
+            for batch in batches {
+                match applied.contains(&batch.right.lane) {
+                    true => tell(play, batch, Outcome::Applied),
+                    false => resolve(play, hand, node, batch).await,
+                }
+            }
+        }
+        Err(error) if is_duplicate(&error) => {
+            for batch in batches {
+                gate_alone(play, hand, node, batch).await;
+            }
+        }
+        Err(error) => play.facts.refused("gate", &error),
+    }
+}
+
+async fn gate_alone(play: &Play, hand: &Hand, node: &'static str, batch: &LaneBatch) {
+    let arguments = Arguments::of([batch].into_iter(), true);
+    let params = arguments.params();
+    match applied(hand.write_again("gate alone", GATE, &params).await) {
+        Ok(applied) if applied.is_empty() => resolve(play, hand, node, batch).await,
+        Ok(_) => tell(play, batch, Outcome::Applied),
+        Err(error) if is_duplicate(&error) => tell(play, batch, Outcome::Conflict),
+        Err(error) => play.facts.refused("gate alone", &error),
+    }
+}
+
+/// A batch that was not taken: the lane is another's by now, or its row was locked.
+async fn resolve(play: &Play, hand: &Hand, node: &'static str, batch: &LaneBatch) {
+    if !is_still_ours(hand, batch).await {
+        return tell(play, batch, Outcome::Fenced);
+    }
+    let grant = new_grant();
+    let landed = regrant(play, hand, node, batch.right, grant, true).await;
+    // More batches than memory knows of: the shard would read the lane again.
+    if landed != Some(batch.batch_seq_before) {
+        return tell(play, batch, Outcome::Fenced);
+    }
+    let mut again = batch.clone();
+    again.right.grant = grant;
+    let arguments = Arguments::of([&again].into_iter(), true);
+    match applied(hand.at_once(GATE, &arguments.params()).await) {
+        Ok(applied) if applied.is_empty() => tell(play, &again, Outcome::Fenced),
+        Ok(_) => tell(play, &again, Outcome::Applied),
+        Err(error) if is_duplicate(&error) => tell(play, &again, Outcome::Conflict),
+        Err(error) => play.facts.refused("gate again", &error),
+    }
+}
+
+fn applied(answer: Result<Vec<Row>, Error>) -> Result<Vec<LaneId>, Error> {
+    let lanes: Vec<i64> = answer?[0].try_get(0)?;
+    Ok(lanes.into_iter().map(LaneId).collect())
+}
+
+/// As far as is committed, within the same turn.
+async fn is_still_ours(hand: &Hand, batch: &LaneBatch) -> bool {
+    const SQL: &str = "SELECT FROM signer_nonce_cursor WHERE lane_id = $1 AND fencing_token = $2 \
+         AND grant_id = $3 AND last_batch = $4 AND event_seq = $5";
+    let token = signed(batch.right.token.0);
+    let (batches, events) = (
+        signed(batch.batch_seq_before),
+        signed(batch.event_seq_before),
+    );
+    let params: [Param<'_>; 5] = [
+        (&batch.right.lane.0, Type::INT8),
+        (&token, Type::INT8),
+        (&batch.right.grant.0, Type::UUID),
+        (&batches, Type::INT8),
+        (&events, Type::INT8),
+    ];
+    let rows = hand.at_once(SQL, &params).await;
+    !rows.expect("a look").is_empty()
+}
+
+fn is_duplicate(error: &Error) -> bool {
+    error.code() == Some(&SqlState::UNIQUE_VIOLATION)
+}
+
+fn tell(play: &Play, batch: &LaneBatch, outcome: Outcome) {
+    let batch = Box::new(batch.clone());
+    play.facts.tell(Fact::Gate { batch, outcome });
+}
+
+pub(super) async fn accept(play: &Play, hand: &Hand) {
+    let scene = &play.scene;
+    let loaded = match take(play, hand, "b").await {
+        Some(right) => load(play, hand, right).await,
+        None => None,
+    };
+    let mut batches = vec![
+        scene
+            .of_b
+            .batch(acceptance("second", scene.of_b.next_nonce, Token(1))),
+    ];
+    match loaded {
+        Some(image) => batches.push(acceptance_after(play, &image).await),
+        None => queue_shared(play, hand).await,
+    }
+    gate(play, hand, "b", &batches).await;
+}
+
+/// What a new keeper writes for the shared request: a tx, unless somebody has stored it already.
+async fn acceptance_after(play: &Play, image: &LaneImage) -> LaneBatch {
+    let memory = Memory {
+        key: image.key,
+        right: image.right,
+        node: node("b").node,
+        batch_seq: image.batch_seq,
+        event_seq: image.event_seq,
+        next_nonce: image.next_nonce,
+    };
+    let asked = [(image.right.lane, request_id(SHARED_REQUEST))];
+    let known = play
+        .store
+        .find_requests(&asked)
+        .await
+        .expect("find_requests");
+    let told = event(
+        &play.scene.sent,
+        EventKind::TxFailed {
+            reason: "b was here".into(),
+        },
+    );
+    let writes = match known[0] {
+        None => acceptance(SHARED_REQUEST, image.next_nonce, image.right.token),
+        Some(_) => Writes {
+            events: vec![told],
+            ..Writes::default()
+        },
+    };
+    memory.batch(writes)
+}

@@ -1,0 +1,184 @@
+//! One lane's rows are held for long: the other lanes keep their leases, and go on.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use domain::lease::Ask;
+use domain::{LaneKey, Right};
+use engine::ports::{Acquired, CommitOutcome, LaneBatch, Regranted, Renewal, Store as _};
+use rig::postgres::{Database, majors, shared};
+use store::postgres::PostgresStore;
+
+use crate::kit::{Memory, acceptance, keep, migrated, new_grant, new_lane, node, open};
+use crate::report::{figure, size};
+use crate::turns::Session;
+
+const LANES: usize = 100;
+/// Shorter than the row is held: whoever is not renewed meanwhile loses its lane.
+const LEASE: Duration = Duration::from_secs(2);
+/// A statement that waits for the row takes as long as its lock timeout, and nothing else does.
+const AT_ONCE: Duration = Duration::from_millis(450);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_row_that_is_held_for_long_costs_one_lane_only() {
+    let held_for = Duration::from_millis(size(5_000, 3_200));
+    for major in majors() {
+        let database = migrated(&shared(major), "held_row").await;
+        let mut world = World::new(&database).await;
+        let holder = Session::open(database.url()).await;
+        let lane = world.rights[0].lane.0;
+        let rows = format!(
+            "BEGIN; SELECT FROM signer_lease WHERE lane_id = {lane} FOR UPDATE; \
+             SELECT FROM signer_nonce_cursor WHERE lane_id = {lane} FOR UPDATE"
+        );
+        holder
+            .client
+            .batch_execute(&rows)
+            .await
+            .expect("they are free");
+
+        // The keeper of the held lane waits for it: apart from all others.
+        let of_held = {
+            let (store, right) = (Arc::clone(&world.store), world.rights[0]);
+            let batch = accept(&world.lanes[0]);
+            assert_eq!(store.commit(vec![batch]).await, [CommitOutcome::Locked]);
+            tokio::spawn(async move { until_regranted(&store, right).await })
+        };
+        let (rounds, slowest) = world.go_on_for(held_for).await;
+        assert!(
+            slowest < AT_ONCE,
+            "others waited for {slowest:?} on {major}"
+        );
+        assert!(!of_held.is_finished(), "the row was not held");
+        world.contend().await;
+
+        holder
+            .client
+            .batch_execute("ROLLBACK")
+            .await
+            .expect("a rollback");
+        world.lanes[0].right = of_held.await.expect("it ends in order");
+        let renewed = world.store.renew(&world.ask, &world.rights).await;
+        let renewed = renewed.expect("renew");
+        assert!(
+            renewed.iter().all(|renewal| *renewal == Renewal::Renewed),
+            "{renewed:?}"
+        );
+        let batch = accept(&world.lanes[0]);
+        assert_eq!(
+            world.store.commit(vec![batch]).await,
+            [CommitOutcome::Applied]
+        );
+        figure(
+            &format!("{major}: rounds of renewals while a row was held"),
+            rounds,
+        );
+        let ms = u64::try_from(slowest.as_millis()).expect("soon");
+        figure(
+            &format!("{major}: slowest renewal or commit of another lane, in ms"),
+            ms,
+        );
+    }
+}
+
+/// A node that keeps many lanes, the first of which is in somebody's hands.
+struct World {
+    store: Arc<PostgresStore>,
+    ask: Ask,
+    rights: Vec<Right>,
+    lanes: Vec<Memory>,
+}
+
+impl World {
+    async fn new(database: &Database) -> Self {
+        let store = open(database.url(), 9).await;
+        let keys: Vec<LaneKey> = (0..LANES).map(|_| new_lane()).collect();
+        let ask = Ask {
+            duration: LEASE,
+            skew: Duration::from_millis(200),
+            ..node("a")
+        };
+        let rights = keep(&*store, &ask, &keys).await;
+        let lanes = keys.iter().zip(&rights);
+        let lanes = lanes.map(|(key, right)| Memory::new(*key, *right, &ask));
+        Self {
+            lanes: lanes.collect(),
+            store,
+            ask,
+            rights,
+        }
+    }
+
+    /// Renews all and commits for one of the others, again and again: how often, and how long the
+    /// slowest took.
+    async fn go_on_for(&mut self, time: Duration) -> (u64, Duration) {
+        let (mut slowest, began) = (Duration::ZERO, Instant::now());
+        let others = (1..LANES).cycle();
+        for (round, n) in (0..).zip(others) {
+            if began.elapsed() >= time {
+                return (round, slowest);
+            }
+            let asked = Instant::now();
+            let renewals = self.store.renew(&self.ask, &self.rights).await;
+            slowest = slowest.max(asked.elapsed());
+            let renewals = renewals.expect("renew");
+            assert_eq!(renewals[0], Renewal::Busy);
+            let mut of_others = renewals[1..].iter();
+            assert!(
+                of_others.all(|renewal| *renewal == Renewal::Renewed),
+                "{renewals:?}"
+            );
+
+            let batch = accept(&self.lanes[n]);
+            let asked = Instant::now();
+            let outcome = self.store.commit(vec![batch.clone()]).await;
+            slowest = slowest.max(asked.elapsed());
+            assert_eq!(outcome, [CommitOutcome::Applied]);
+            self.lanes[n].follow(&batch);
+        }
+        unreachable!("it goes on until the time is over")
+    }
+
+    /// Another node asks for all of them: the others are kept, and the held one is nobody's to take.
+    async fn contend(&self) {
+        let asked: Vec<_> = self
+            .lanes
+            .iter()
+            .map(|lane| (lane.key, new_grant()))
+            .collect();
+        let answers = self
+            .store
+            .acquire(&node("b"), &asked)
+            .await
+            .expect("acquire");
+        for (n, answer) in answers.iter().enumerate() {
+            let is_right = match answer {
+                Acquired::NotKeeper { .. } => n > 0,
+                Acquired::Busy => n == 0,
+                Acquired::Granted { .. } | Acquired::Halted(_) => false,
+            };
+            assert!(is_right, "lane {n}: {answer:?}");
+        }
+    }
+}
+
+fn accept(lane: &Memory) -> LaneBatch {
+    let nonce = lane.next_nonce;
+    lane.batch(acceptance(
+        &format!("request-{nonce}"),
+        nonce,
+        lane.right.token,
+    ))
+}
+
+/// Asks for the lane anew until nobody holds it.
+async fn until_regranted(store: &PostgresStore, right: Right) -> Right {
+    let grant = new_grant();
+    loop {
+        match store.regrant(right, grant).await {
+            Ok(Regranted::Held { right, .. }) => return right,
+            Ok(Regranted::Fenced) => panic!("nobody could take it"),
+            Err(_) => {} // somebody still holds its row
+        }
+    }
+}

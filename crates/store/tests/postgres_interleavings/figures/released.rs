@@ -1,0 +1,158 @@
+//! A request is queued in the very moment in which the lane is given back: nobody keeps the lane, and
+//! yet the request does not sleep.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use domain::{LaneKey, Right, SubState, Tx, TxState, Writes};
+use engine::ports::{CommitOutcome, LaneBatch, Store as _};
+use rig::postgres::{majors, shared};
+use sim::rng::Rng;
+use store::postgres::PostgresStore;
+
+use crate::kit::{AT, Memory, WATCH_DEPTH, keep, migrated, new_lane, new_queued, node, open};
+use crate::report::{figure, size};
+
+/// How many lanes do it at the same time.
+const LANES: u64 = 8;
+/// How often at most one of the two lets the other go first.
+const YIELDS_MAX: u64 = 60;
+
+#[derive(Default)]
+struct Counts {
+    /// The keeper saw it before it gave the lane back.
+    adopted: AtomicU64,
+    /// Whoever looks for orphans finds it.
+    found: AtomicU64,
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_queued_while_the_lane_is_released_never_sleeps() {
+    let rounds = size(10_000, 400);
+    for major in majors() {
+        let database = migrated(&shared(major), "released").await;
+        let keeper = open(database.url(), 9).await;
+        let other = open(database.url(), 9).await;
+        let counts = Arc::new(Counts::default());
+        let mut lanes = Vec::new();
+        for lane in 0..LANES {
+            let race = Race {
+                keeper: Arc::clone(&keeper),
+                other: Arc::clone(&other),
+                counts: Arc::clone(&counts),
+                key: new_lane(),
+                rng: Rng::new(lane),
+            };
+            lanes.push(tokio::spawn(async move { race.run(rounds / LANES).await }));
+        }
+        for lane in lanes {
+            lane.await.expect("a lane ends in order");
+        }
+        let adopted = counts.adopted.load(Ordering::Relaxed);
+        let found = counts.found.load(Ordering::Relaxed);
+        assert_eq!(adopted + found, rounds, "on {major}");
+        assert!(found > 0, "the two never met");
+        figure(
+            &format!("{major}: queued while released, seen by the keeper"),
+            adopted,
+        );
+        figure(
+            &format!("{major}: queued while released, found by others"),
+            found,
+        );
+        let asleep = "SELECT count(*) FROM managed_tx WHERE lk_open(state)";
+        assert_eq!(database.ask(asleep).as_deref(), Some("0"));
+    }
+}
+
+struct Race {
+    keeper: Arc<PostgresStore>,
+    other: Arc<PostgresStore>,
+    counts: Arc<Counts>,
+    key: LaneKey,
+    rng: Rng,
+}
+
+impl Race {
+    async fn run(self, rounds: u64) {
+        for round in 0..rounds {
+            let right = keep(&*self.keeper, &node("a"), &[self.key]).await[0];
+            let request = format!("request-{round}");
+            let (first, second) = (self.rng.below(YIELDS_MAX), self.rng.below(YIELDS_MAX));
+            let queue = async {
+                yield_times(first).await;
+                let queued = vec![new_queued(self.key, &request)];
+                self.other.queue(queued).await.expect("queue");
+            };
+            let leave = async {
+                yield_times(second).await;
+                self.adopt_or_release(right).await
+            };
+            let ((), is_adopted) = futures::join!(queue, leave);
+            if is_adopted {
+                self.counts.adopted.fetch_add(1, Ordering::Relaxed);
+                let release = self.keeper.release(&node("a"), &[right]).await;
+                release.expect("release");
+            } else {
+                self.find().await;
+                self.counts.found.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// What a keeper does with an idle lane: one more look, then it lets go.
+    async fn adopt_or_release(&self, right: Right) -> bool {
+        let waiting = self.keeper.load_queued(right.lane, 10).await;
+        let waiting = waiting.expect("load_queued");
+        if !waiting.is_empty() {
+            finish(&self.keeper, self.key, right, waiting).await;
+            return true;
+        }
+        let release = self.keeper.release(&node("a"), &[right]).await;
+        release.expect("release");
+        false
+    }
+
+    /// Another node looks for work, finds the lane and takes care of what waits there.
+    async fn find(&self) {
+        let survivor = node("b");
+        let work = self.other.lanes_with_work(&survivor).await;
+        let work = work.expect("lanes_with_work");
+        let ours = work.iter().find(|work| work.lane == self.key);
+        assert!(ours.is_some_and(|work| work.has_queued), "asleep: {work:?}");
+        let right = keep(&*self.other, &survivor, &[self.key]).await[0];
+        let waiting = self.other.load_queued(right.lane, 10).await;
+        let waiting = waiting.expect("load_queued");
+        assert_eq!(waiting.len(), 1);
+        finish(&self.other, self.key, right, waiting).await;
+        let release = self.other.release(&survivor, &[right]).await;
+        release.expect("release");
+    }
+}
+
+/// Ends what waits, so that the lane is idle again.
+async fn finish(store: &PostgresStore, key: LaneKey, right: Right, waiting: Vec<Tx>) {
+    let image = store.load(key, right, WATCH_DEPTH).await.expect("load");
+    let image = image.expect("the right holds");
+    let memory = Memory {
+        batch_seq: image.batch_seq,
+        ..Memory::new(key, right, &node("a"))
+    };
+    let wakes_done = waiting.iter().map(|tx| tx.id).collect();
+    let end = |mut tx: Tx| {
+        tx.go(TxState::FailedFinal, SubState::Rejected, AT);
+        tx
+    };
+    let batch: LaneBatch = memory.batch(Writes {
+        updates: waiting.into_iter().map(end).collect(),
+        wakes_done,
+        ..Writes::default()
+    });
+    assert_eq!(store.commit(vec![batch]).await, [CommitOutcome::Applied]);
+}
+
+async fn yield_times(count: u64) {
+    for _ in 0..count {
+        tokio::task::yield_now().await;
+    }
+}

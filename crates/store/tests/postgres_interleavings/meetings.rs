@@ -1,0 +1,161 @@
+//! Meetings: some actors in a scene, perhaps with somebody who holds a row, in one order after another.
+
+use std::sync::Arc;
+
+use rig::postgres::Server;
+
+use crate::actors::{Kind, Play};
+use crate::checks::check;
+use crate::facts::Facts;
+use crate::locks::Lock;
+use crate::orders::Orders;
+use crate::scene::{Base, Stage};
+use crate::turns::{Actor, Hand, play};
+
+/// A stage is cleared after so many orders: whoever sweeps the feed looks at every lane.
+const ORDERS_PER_STAGE: u64 = 1_500;
+
+/// The most orders of a meeting with a held row that are played one after the other (actors that find it
+/// locked again and again have a hundred thousand); as many again are drawn by chance from all. Without
+/// a held row every order is played.
+const ORDERS_WITH_LOCK_MAX: u64 = 300;
+
+/// The most unsafe orders that are told in full.
+const TOLD_MAX: usize = 5;
+
+/// Who meets, and how.
+#[derive(Clone, Debug)]
+pub(crate) struct Meeting {
+    pub(crate) kinds: Vec<Kind>,
+    pub(crate) base: Base,
+    /// Whether transactions stay open between turns.
+    pub(crate) is_held: bool,
+    pub(crate) lock: Option<Lock>,
+}
+
+/// What came of many orders.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    pub(crate) orders: u64,
+    pub(crate) unsafe_orders: u64,
+    /// How often an actor waited for another inside the database.
+    pub(crate) waits: u64,
+    pub(crate) deadlocks: u64,
+    /// Orders in which the database decided who was first, and decided otherwise than before.
+    pub(crate) strayed: u64,
+    /// Meetings that have more orders than were played.
+    pub(crate) cut_short: u64,
+    /// The first unsafe orders.
+    pub(crate) told: Vec<String>,
+}
+
+impl Tally {
+    pub(crate) fn add(&mut self, other: Self) {
+        self.orders += other.orders;
+        self.unsafe_orders += other.unsafe_orders;
+        self.waits += other.waits;
+        self.deadlocks += other.deadlocks;
+        self.strayed += other.strayed;
+        self.cut_short += other.cut_short;
+        self.told.extend(other.told);
+        self.told.truncate(TOLD_MAX);
+    }
+
+    pub(crate) fn note(&mut self, wrong: &[String], story: impl FnOnce() -> String) {
+        self.orders += 1;
+        if wrong.is_empty() {
+            return;
+        }
+        self.unsafe_orders += 1;
+        self.deadlocks += u64::from(wrong.iter().any(|text| text.contains("40P01")));
+        if self.told.len() < TOLD_MAX {
+            self.told
+                .push(format!("{}\n  {}", story(), wrong.join("\n  ")));
+        }
+    }
+}
+
+/// A place to meet at on one server.
+pub(crate) struct Theatre {
+    server: Server,
+    stage: Stage,
+    played: u64,
+}
+
+impl Theatre {
+    pub(crate) async fn new(server: Server) -> Self {
+        Self {
+            stage: Stage::new(&server).await,
+            server,
+            played: 0,
+        }
+    }
+
+    /// Plays a meeting in these orders, as far as there is room.
+    pub(crate) async fn play(&mut self, meeting: &Meeting, mut orders: Orders) -> Tally {
+        let mut tally = Tally::default();
+        loop {
+            if self.played == ORDERS_PER_STAGE {
+                self.stage = Stage::new(&self.server).await;
+                self.played = 0;
+            }
+            self.played += 1;
+            self.play_once(meeting, &mut orders, &mut tally).await;
+            if !orders.advance() {
+                return tally;
+            }
+            if meeting.lock.is_some() && tally.orders == ORDERS_WITH_LOCK_MAX {
+                orders = orders.rest_by_chance(ORDERS_WITH_LOCK_MAX);
+                tally.cut_short += 1;
+            }
+        }
+    }
+
+    async fn play_once(&mut self, meeting: &Meeting, orders: &mut Orders, tally: &mut Tally) {
+        let stage = &mut self.stage;
+        let scene = stage.scene(meeting.base).await;
+        let feed_from = match meeting.kinds.contains(&Kind::Read) {
+            true => stage.feed_end().await,
+            false => None,
+        };
+        let shared = Arc::new(Play {
+            scene: Arc::clone(&scene),
+            store: Arc::clone(&stage.store),
+            facts: Facts::default(),
+            feed_from,
+        });
+        let mut actors = Vec::new();
+        let mut sessions = stage.sessions.iter();
+        if let Some(lock) = meeting.lock {
+            let session = sessions.next().expect("there are enough");
+            lock.take(session, &scene).await;
+            actors.push(holder(Hand::new(session, false)));
+        }
+        for (n, kind) in meeting.kinds.iter().enumerate() {
+            let session = sessions.next().expect("there are enough");
+            let (kind, shared) = (*kind, Arc::clone(&shared));
+            let is_second = meeting.kinds[..n].contains(&kind);
+            let hand = Hand::new(session, meeting.is_held);
+            actors.push(Actor::start(kind.name(), hand, |hand| {
+                kind.program(shared, hand, is_second)
+            }));
+        }
+        let (story, waits) = play(&stage.watcher, actors, orders).await;
+        tally.waits += waits;
+        tally.strayed += u64::from(orders.has_strayed());
+        let (wrong, end) = check(&shared, &stage.looks).await;
+        stage.set_feed_end(end);
+        tally.note(&wrong, || format!("{meeting:?}: {}", story.join(", ")));
+    }
+}
+
+/// Somebody who has taken a row, and gives it free when it is its turn.
+pub(crate) fn holder(hand: Hand) -> Actor {
+    Actor::start("holder", hand, |hand| {
+        Box::pin(async move {
+            hand.turn("gives the row free").await;
+            let client = &hand.session.client;
+            client.batch_execute("ROLLBACK").await.expect("a rollback");
+        })
+    })
+}
