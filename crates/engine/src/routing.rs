@@ -22,7 +22,7 @@ const FORWARD_MAX: usize = 256;
 const FORWARD_QUEUE: usize = 4_096;
 /// How many calls to another node are under way at once.
 const FORWARD_CALLS: usize = 4;
-/// How long another node may take at most; with short leases, half of one. A request whose answer does not
+/// How long another node may take at most; with short leases, as long as one lasts. A request whose answer does not
 /// come is put into the store, where its key finds it if it was accepted after all.
 const FORWARD_PATIENCE_MAX: Duration = Duration::from_secs(5);
 
@@ -211,8 +211,7 @@ async fn forward_batch(core: &Core, address: &str, batch: Vec<Handed>) {
         .map(|handed| (handed.request, handed.answer))
         .unzip();
     let count = requests.len();
-    let half_a_lease = core.config.lease.duration / 2;
-    let patience = half_a_lease.min(FORWARD_PATIENCE_MAX);
+    let patience = core.config.lease.duration.min(FORWARD_PATIENCE_MAX);
     let result = tokio::select! {
         biased;
         result = core.ports.peers.forward(address, requests, patience) => result,

@@ -12,7 +12,8 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use domain::LaneKey;
 use engine::node::{Accepted, NewTx, Refusal};
-use futures::future::join_all;
+use futures::StreamExt as _;
+use futures::stream::FuturesUnordered;
 use serde::de::DeserializeOwned;
 use tokio::time::{Instant, timeout_at};
 
@@ -26,6 +27,11 @@ use crate::peers::{
 };
 use crate::problem::{Problem, ProblemKind};
 use crate::router::Api;
+
+/// When at most one in so many requests of a call is not done, the others do not wait for it much longer.
+const STRAGGLERS_OF: usize = 2;
+/// How much longer: more than a commit takes.
+const STRAGGLERS_PATIENCE: Duration = Duration::from_millis(500);
 
 /// `POST /internal/v1/forward`: requests for lanes that this node keeps. Each gets its own answer, in
 /// the order given.
@@ -46,12 +52,7 @@ pub(crate) async fn forward(
             "the deadline was over before the requests were read",
         ));
     }
-    // Each for itself, so that one that takes too long costs the others their time only, and not
-    // their answers.
-    let answers = requests
-        .into_iter()
-        .map(|request| api.take_handed(request, deadline));
-    Ok(answer::ok(&join_all(answers).await))
+    Ok(answer::ok(&api.take_all_handed(requests, deadline).await))
 }
 
 /// `POST /internal/v1/ring`: something may be new in these lanes.
@@ -68,13 +69,33 @@ pub(crate) async fn ring(
 }
 
 impl Api {
-    /// Works on one request until its sender gives up.
-    async fn take_handed(&self, request: NewTx, deadline: Instant) -> Result<Accepted, Refusal> {
-        let one = self.node.create_forwarded(vec![request]);
-        match timeout_at(deadline, one).await {
-            Ok(mut answers) => answers.pop().expect("the node answers every request"),
-            Err(_) => Err(Refusal::OutcomeUnknown),
+    /// Works on each request for itself, until its sender gives up or all the others are done for a while:
+    /// a lane that is being opened must not hold up the lanes whose requests travel with its own. Whoever
+    /// sent what is left behind finds it by its request id.
+    async fn take_all_handed(
+        &self,
+        requests: Vec<NewTx>,
+        deadline: Instant,
+    ) -> Vec<Result<Accepted, Refusal>> {
+        let unknown = || Err(Refusal::OutcomeUnknown);
+        let mut answers: Vec<_> = requests.iter().map(|_| unknown()).collect();
+        let mut under_way: FuturesUnordered<_> = requests
+            .into_iter()
+            .enumerate()
+            .map(|(place, request)| async move {
+                let mut answers = self.node.create_forwarded(vec![request]).await;
+                let answer = answers.pop().expect("the node answers every request");
+                (place, answer)
+            })
+            .collect();
+        let mut patience = deadline;
+        while let Ok(Some((place, answer))) = timeout_at(patience, under_way.next()).await {
+            answers[place] = answer;
+            if under_way.len().saturating_mul(STRAGGLERS_OF) <= answers.len() {
+                patience = deadline.min(Instant::now() + STRAGGLERS_PATIENCE);
+            }
         }
+        answers
     }
 
     /// Reads a list of at most `max` items that a node of this cluster has sent.

@@ -261,7 +261,7 @@ async fn when_the_deadline_is_over_each_request_says_what_is_known_of_it() {
     estimated.payload.gas = None;
     let started = Instant::now();
     let requests = vec![wish("quick"), estimated];
-    let patience = Duration::from_millis(800);
+    let patience = Duration::from_secs(60);
     let peers = peers(None);
     let answers = peers.forward(&keeper.address, requests, patience).await;
     let answers = answers.unwrap();
@@ -270,6 +270,18 @@ async fn when_the_deadline_is_over_each_request_says_what_is_known_of_it() {
         "its neighbour costs it no more than time"
     );
     assert_eq!(answers[1], Err(Refusal::OutcomeUnknown));
+    assert!(
+        started.elapsed() < patience / 2,
+        "the quick one does not wait for the slow one's deadline"
+    );
+    let mut estimated = wish("alone");
+    estimated.payload.gas = None;
+    let patience = Duration::from_millis(800);
+    let started = Instant::now();
+    let answers = peers
+        .forward(&keeper.address, vec![estimated], patience)
+        .await;
+    assert_eq!(answers.unwrap(), [Err(Refusal::OutcomeUnknown)]);
     assert!(started.elapsed() >= Duration::from_millis(720));
 
     let mut late = internal(&serde_json::to_string(&[wish("late")]).unwrap(), "1");

@@ -12,7 +12,6 @@ use super::pool::Param;
 /// The parameters of [`super::gate::GATE`].
 #[derive(Default)]
 pub struct Arguments<'a> {
-    skip_locked: bool,
     lanes: Lanes<'a>,
     new_lanes: Vec<i64>,
     new: Once<'a>,
@@ -36,11 +35,8 @@ pub(super) fn items(batch: &LaneBatch) -> usize {
 
 impl<'a> Arguments<'a> {
     /// Of batches that are folded, at most one per lane.
-    pub fn of(batches: impl Iterator<Item = &'a LaneBatch>, skip_locked: bool) -> Self {
-        let mut arguments = Self {
-            skip_locked,
-            ..Self::default()
-        };
+    pub fn of(batches: impl Iterator<Item = &'a LaneBatch>) -> Self {
+        let mut arguments = Self::default();
         for batch in batches {
             arguments.push(batch);
         }
@@ -83,7 +79,7 @@ impl<'a> Arguments<'a> {
 
     /// In the order of the function's parameters, with their types.
     pub fn params(&self) -> Vec<Param<'_>> {
-        let mut params: Vec<Param<'_>> = vec![(&self.skip_locked, Type::BOOL)];
+        let mut params: Vec<Param<'_>> = Vec::new();
         self.lanes.add_params(&mut params);
         params.push((&self.new_lanes, Type::INT8_ARRAY));
         self.new.add_params(&mut params);

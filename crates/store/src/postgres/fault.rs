@@ -71,6 +71,16 @@ impl Fault {
         }
     }
 
+    /// Whether somebody else held a row for too long.
+    pub(super) fn is_wait(&self) -> bool {
+        let waits = [
+            SqlState::LOCK_NOT_AVAILABLE,
+            SqlState::T_R_DEADLOCK_DETECTED,
+            SqlState::T_R_SERIALIZATION_FAILURE,
+        ];
+        self.code().is_some_and(|code| waits.contains(code))
+    }
+
     /// Whether a unique index refused a row.
     pub(super) fn is_duplicate(&self) -> bool {
         self.code() == Some(&SqlState::UNIQUE_VIOLATION)

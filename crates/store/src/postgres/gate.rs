@@ -34,7 +34,7 @@ pub const GATE: &str = "SELECT lk_gate_1(\
     $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, \
     $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33, $34, $35, $36, $37, $38, $39, $40, \
     $41, $42, $43, $44, $45, $46, $47, $48, $49, $50, $51, $52, $53, $54, $55, $56, $57, $58, $59, \
-    $60, $61, $62, $63, $64, $65, $66, $67, $68, $69, $70, $71, $72)";
+    $60, $61, $62, $63, $64, $65, $66, $67, $68, $69, $70, $71)";
 
 /// A batch with its place in the caller's list.
 type Placed<'a> = (usize, &'a LaneBatch);
@@ -195,7 +195,7 @@ async fn still_ours(db: &Db, batches: &[Placed<'_>]) -> Result<BTreeSet<LaneId>,
 
 /// What a lane's own call was rolled back for.
 async fn guilty(db: &Db, batch: &LaneBatch, fault: Fault) -> CommitOutcome {
-    if is_wait(&fault) {
+    if fault.is_wait() {
         return CommitOutcome::Locked;
     }
     if !fault.is_duplicate() {
@@ -214,7 +214,7 @@ async fn pass<'a>(
     db: &Db,
     batches: impl Iterator<Item = &'a LaneBatch>,
 ) -> Result<BTreeSet<LaneId>, Fault> {
-    let arguments = Arguments::of(batches, true);
+    let arguments = Arguments::of(batches);
     let rows = db.write(GATE, &arguments.params()).await?;
     let row = rows
         .first()
@@ -245,17 +245,7 @@ fn is_about_rows(fault: &Fault) -> bool {
         let code = code.code();
         code == COUNT_OFF || code.starts_with(DATA) || code.starts_with(CONSTRAINT)
     };
-    fault.code().is_some_and(about) || is_wait(fault)
-}
-
-/// Whether somebody else held a row for too long.
-fn is_wait(fault: &Fault) -> bool {
-    let waits = [
-        SqlState::LOCK_NOT_AVAILABLE,
-        SqlState::T_R_DEADLOCK_DETECTED,
-        SqlState::T_R_SERIALIZATION_FAILURE,
-    ];
-    fault.code().is_some_and(|code| waits.contains(code))
+    fault.code().is_some_and(about) || fault.is_wait()
 }
 
 pub(super) const BY_REQUEST: &str = "SELECT tx.request_id FROM \

@@ -27,6 +27,9 @@ pub(super) const PUT: &str = "INSERT INTO chain_header \
      ORDER BY header.hash \
      ON CONFLICT DO NOTHING";
 
+/// How often headers are tried that another node is storing. Each waits for the database's `lock_timeout`.
+const PUT_TRIES_MAX: usize = 5;
+
 /// Remembers headers; known ones change nothing.
 pub(super) async fn put_headers(
     db: &Db,
@@ -39,17 +42,22 @@ pub(super) async fn put_headers(
         let hashes: Vec<&[u8]> = chunk.iter().map(|header| header.hash.as_slice()).collect();
         let parents = chunk.iter().map(|header| header.parent_hash.as_slice());
         let parents: Vec<&[u8]> = parents.collect();
-        db.write(
-            PUT,
-            &[
-                (&bits(chain_id.0), Type::INT8),
-                (&numbers, Type::INT8_ARRAY),
-                (&timestamps, Type::INT8_ARRAY),
-                (&hashes, Type::BYTEA_ARRAY),
-                (&parents, Type::BYTEA_ARRAY),
-            ],
-        )
-        .await?;
+        let chain = bits(chain_id.0);
+        let params = [
+            (&chain as _, Type::INT8),
+            (&numbers as _, Type::INT8_ARRAY),
+            (&timestamps as _, Type::INT8_ARRAY),
+            (&hashes as _, Type::BYTEA_ARRAY),
+            (&parents as _, Type::BYTEA_ARRAY),
+        ];
+        let mut tries = 0;
+        // Another node that stores the same header is waited for, however slow its disk is.
+        while let Err(fault) = db.write(PUT, &params).await {
+            tries += 1;
+            if !fault.is_wait() || tries >= PUT_TRIES_MAX {
+                return Err(fault);
+            }
+        }
     }
     Ok(())
 }

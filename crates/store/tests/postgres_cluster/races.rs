@@ -3,7 +3,9 @@
 use std::time::{Duration, Instant};
 
 use domain::TxId;
-use engine::ports::{Acquired, CommitOutcome, Conflict, Regranted, Renewal, Store as _};
+use engine::ports::{
+    Acquired, CommitOutcome, Conflict, EventFilter, Regranted, Renewal, Store as _,
+};
 use store::postgres::sql;
 
 use crate::kit::{
@@ -148,7 +150,7 @@ async fn a_new_grant_waits_for_the_batch_under_way_and_tells_what_became_of_it()
         let batch = accept(&keeper, 2);
         let lost = world.client().await;
         lost.batch_execute("BEGIN").await.expect("begin");
-        let arguments = sql::Arguments::of([&batch].into_iter(), true);
+        let arguments = sql::Arguments::of([&batch].into_iter());
         lost.query_typed(sql::GATE, &arguments.params())
             .await
             .expect("gate");
@@ -183,7 +185,7 @@ async fn a_takeover_skips_a_lane_with_a_batch_under_way() {
     let batch = accept(&old[0], 1);
     let open = world.client().await;
     open.batch_execute("BEGIN").await.expect("begin");
-    let arguments = sql::Arguments::of([&batch].into_iter(), false);
+    let arguments = sql::Arguments::of([&batch].into_iter());
     open.query_typed(sql::GATE, &arguments.params())
         .await
         .expect("gate");
@@ -275,6 +277,37 @@ async fn many_nodes_queue_the_same_keys_in_other_orders_without_deadlock() {
     assert_eq!(world.count("SELECT count(*) FROM managed_tx"), 40);
     assert_eq!(world.count("SELECT count(*) FROM tx_wake"), 40);
     assert_eq!(world.count("SELECT count(*) FROM lane"), 4);
+}
+
+#[tokio::test]
+async fn in_another_history_no_reader_of_the_feed_skips_what_comes() {
+    let world = World::new().await;
+    let mut keeper = keeper(&*world.store, &node("a"), lane(1)).await;
+    for _ in 0..2 {
+        let batch = accept(&keeper, 1);
+        assert_eq!(commit(&*world.store, &batch).await, CommitOutcome::Applied);
+        keeper.follow(&batch);
+        let fed = world.store.extend_feed(&[keeper.right.lane]).await;
+        assert_eq!(fed, Ok(()));
+    }
+    let all = EventFilter {
+        limit: 100,
+        ..EventFilter::default()
+    };
+    let before = world.store.events(&all).await.expect("events");
+    assert_eq!(before.events.len(), 2);
+    // A standby that lacks the second event takes over, and another event takes its place.
+    world.database.exec(
+        "DELETE FROM event_feed WHERE position = 2; UPDATE lane_feed SET fed_seq = 1; \
+         UPDATE feed_head SET position = 1, history = history + 1",
+    );
+    world.store.extend_feed(&[]).await.expect("sweep");
+    let ahead = EventFilter {
+        after: Some(before.next),
+        ..all
+    };
+    let after = world.store.events(&ahead).await.expect("events");
+    assert_eq!(after.events.len(), 1, "it is told to who was ahead");
 }
 
 #[tokio::test]

@@ -19,6 +19,8 @@ const ORDERS_PER_STAGE: u64 = 1_500;
 /// locked again and again have a hundred thousand); as many again are drawn by chance from all. Without
 /// a held row every order is played.
 const ORDERS_WITH_LOCK_MAX: u64 = 300;
+/// The same for three actors.
+const ORDERS_OF_THREE_WITH_LOCK_MAX: u64 = 50;
 
 /// The most unsafe orders that are told in full.
 const TOLD_MAX: usize = 5;
@@ -104,8 +106,12 @@ impl Theatre {
             if !orders.advance() {
                 return tally;
             }
-            if meeting.lock.is_some() && tally.orders == ORDERS_WITH_LOCK_MAX {
-                orders = orders.rest_by_chance(ORDERS_WITH_LOCK_MAX);
+            let most = match meeting.kinds.len() {
+                2 => ORDERS_WITH_LOCK_MAX,
+                _ => ORDERS_OF_THREE_WITH_LOCK_MAX,
+            };
+            if meeting.lock.is_some() && tally.orders == most {
+                orders = orders.rest_by_chance(most);
                 tally.cut_short += 1;
             }
         }

@@ -165,6 +165,9 @@ fn play_until_none_is_left(
                 Share::Within(_) => Orders::some(ORDERS_OF_EACH, rng.split()),
             };
             let tally = theatre.play(&meeting, orders).await;
+            for told in &tally.told {
+                eprintln!("unsafe: {told}"); // at once: the rest may take an hour
+            }
             let mut played = played.lock().unwrap_or_else(PoisonError::into_inner);
             played.meetings += 1;
             if played.meetings.is_multiple_of(TOLD_EVERY) {

@@ -101,8 +101,8 @@ impl Hand {
         }
     }
 
-    /// A statement at its turn that stands alone even where others are held: a second try.
-    pub(crate) async fn write_again(
+    /// A statement at its turn that stands alone even where others are held.
+    pub(crate) async fn write_in_one_turn(
         &self,
         what: &'static str,
         sql: &str,

@@ -30,12 +30,13 @@ CREATE TABLE lane_feed (
   fed_seq bigint NOT NULL
 ) WITH (fillfactor = 50);
 
--- The last position that was dealt. One row.
+-- The last position that was dealt, and in which history of the server (0: none yet). One row.
 CREATE TABLE feed_head (
   one      boolean PRIMARY KEY CHECK (one),
-  position bigint NOT NULL
+  position bigint NOT NULL,
+  history  bigint NOT NULL
 ) WITH (fillfactor = 50);
-INSERT INTO feed_head (one, position) VALUES (true, 0);
+INSERT INTO feed_head (one, position, history) VALUES (true, 0, 0);
 
 -- Headers, once per chain, insert-only: a tx or event names its newest counted one, and its
 -- confirmations are the walk along parents.

@@ -59,13 +59,12 @@ BEGIN
   RETURN (SELECT count(*) FROM unnest(lanes) AS x(lane_id) WHERE x.lane_id = ANY (ok));
 END $$;
 
--- The gate. Answers with the lanes that were applied; a lane that is missing was locked (when those are
--- skipped) or is not the caller's. Any count that is off raises LK001 and takes everything back.
+-- The gate. Answers with the lanes that were applied; a lane that is missing was locked, or is not the
+-- caller's. Any count that is off raises LK001 and takes everything back.
 --   l: lanes   i: new txs   u: changed txs   a: new attempts   m: txs that get their first attempt and
 --   change in nothing else   s: attempts that a node has taken   wa, wd: wake rows added and done
 -- An array may be shorter than its neighbours: what is missing is NULL.
 CREATE FUNCTION lk_gate_1(
-  skip_locked boolean,
   l_lane bigint[], l_token bigint[], l_grant uuid[], l_batch bigint[], l_seq bigint[], l_next bigint[],
   l_floor bigint[], l_paused boolean[], l_at bigint[], l_node text[], l_events integer[], l_body bytea[],
   i_lane bigint[], i_created bigint[], i_gas bigint[], i_tx uuid[], i_type smallint[], i_request text[],
@@ -89,24 +88,14 @@ CREATE FUNCTION lk_gate_1(
 #variable_conflict use_column
 DECLARE ok bigint[]; all_ok boolean; n bigint; done bigint; need bigint; gives_up boolean;
 BEGIN
-  -- The fence: lock in lane order, then write the row that a takeover must write too.
-  IF skip_locked THEN
-    SELECT array_agg(x.lane_id) INTO ok FROM (
-      SELECT c.lane_id FROM signer_nonce_cursor AS c
-      JOIN unnest(l_lane, l_token, l_grant, l_batch, l_seq) AS w(lane_id, token, grant_id, batch, seq)
-        ON w.lane_id = c.lane_id
-      WHERE c.fencing_token = w.token AND c.grant_id = w.grant_id
-        AND c.last_batch = w.batch AND c.event_seq = w.seq
-      ORDER BY c.lane_id FOR NO KEY UPDATE OF c SKIP LOCKED) AS x;
-  ELSE
-    SELECT array_agg(x.lane_id) INTO ok FROM (
-      SELECT c.lane_id FROM signer_nonce_cursor AS c
-      JOIN unnest(l_lane, l_token, l_grant, l_batch, l_seq) AS w(lane_id, token, grant_id, batch, seq)
-        ON w.lane_id = c.lane_id
-      WHERE c.fencing_token = w.token AND c.grant_id = w.grant_id
-        AND c.last_batch = w.batch AND c.event_seq = w.seq
-      ORDER BY c.lane_id FOR NO KEY UPDATE OF c) AS x;
-  END IF;
+  -- The fence: lock in lane order, waiting for nobody, then write the row that a takeover must write too.
+  SELECT array_agg(x.lane_id) INTO ok FROM (
+    SELECT c.lane_id FROM signer_nonce_cursor AS c
+    JOIN unnest(l_lane, l_token, l_grant, l_batch, l_seq) AS w(lane_id, token, grant_id, batch, seq)
+      ON w.lane_id = c.lane_id
+    WHERE c.fencing_token = w.token AND c.grant_id = w.grant_id
+      AND c.last_batch = w.batch AND c.event_seq = w.seq
+    ORDER BY c.lane_id FOR NO KEY UPDATE OF c SKIP LOCKED) AS x;
   IF ok IS NULL THEN RETURN '{}'; END IF;
   all_ok := cardinality(ok) = cardinality(l_lane);
 
@@ -302,7 +291,10 @@ BEGIN
     behind := lanes;
   END IF;
 
-  SELECT h.position INTO STRICT head FROM feed_head AS h WHERE h.one FOR UPDATE;
+  -- In another history positions may have been dealt and lost, and somebody may have read them: go on far
+  -- above those, so that no reader skips what comes now.
+  SELECT h.position + CASE WHEN h.history IN (0, lk_history()) THEN 0 ELSE 1000000000 END
+    INTO STRICT head FROM feed_head AS h WHERE h.one FOR UPDATE;
 
   WITH fed AS (
     INSERT INTO event_feed (position, lane_id, first_seq, last_seq)
@@ -315,7 +307,7 @@ BEGIN
   ON CONFLICT (lane_id) DO UPDATE SET fed_seq = excluded.fed_seq;
   GET DIAGNOSTICS n = ROW_COUNT;
   IF n > 0 THEN
-    UPDATE feed_head SET position = head + n WHERE one;
+    UPDATE feed_head SET position = head + n, history = lk_history() WHERE one;
   END IF;
   RETURN n;
 END $$;

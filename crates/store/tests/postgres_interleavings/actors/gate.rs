@@ -20,7 +20,7 @@ use crate::turns::Hand;
 /// call was rolled back because of one row. Whoever was skipped has its lane granted anew, which waits,
 /// and tries once more.
 pub(super) async fn gate(play: &Play, hand: &Hand, node: &'static str, batches: &[LaneBatch]) {
-    let arguments = Arguments::of(batches.iter(), true);
+    let arguments = Arguments::of(batches.iter());
     match applied(hand.write("gate", GATE, &arguments.params()).await) {
         Ok(applied) => {
             for batch in batches {
@@ -40,9 +40,9 @@ pub(super) async fn gate(play: &Play, hand: &Hand, node: &'static str, batches: 
 }
 
 async fn gate_alone(play: &Play, hand: &Hand, node: &'static str, batch: &LaneBatch) {
-    let arguments = Arguments::of([batch].into_iter(), true);
+    let arguments = Arguments::of([batch].into_iter());
     let params = arguments.params();
-    match applied(hand.write_again("gate alone", GATE, &params).await) {
+    match applied(hand.write_in_one_turn("gate alone", GATE, &params).await) {
         Ok(applied) if applied.is_empty() => resolve(play, hand, node, batch).await,
         Ok(_) => tell(play, batch, Outcome::Applied),
         Err(error) if is_duplicate(&error) => tell(play, batch, Outcome::Conflict),
@@ -63,7 +63,7 @@ async fn resolve(play: &Play, hand: &Hand, node: &'static str, batch: &LaneBatch
     }
     let mut again = batch.clone();
     again.right.grant = grant;
-    let arguments = Arguments::of([&again].into_iter(), true);
+    let arguments = Arguments::of([&again].into_iter());
     match applied(hand.at_once(GATE, &arguments.params()).await) {
         Ok(applied) if applied.is_empty() => tell(play, &again, Outcome::Fenced),
         Ok(_) => tell(play, &again, Outcome::Applied),
@@ -108,7 +108,7 @@ fn tell(play: &Play, batch: &LaneBatch, outcome: Outcome) {
 
 pub(super) async fn accept(play: &Play, hand: &Hand) {
     let scene = &play.scene;
-    let loaded = match take(play, hand, "b").await {
+    let loaded = match take(play, hand, "b", true).await {
         Some(right) => load(play, hand, right).await,
         None => None,
     };

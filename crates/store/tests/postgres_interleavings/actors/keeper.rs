@@ -26,7 +26,7 @@ pub(super) async fn release(play: &Play, hand: &Hand) {
     let params = keeper.params();
     let mut answer = hand.write("release", RELEASE, &params).await;
     if answer.as_ref().is_ok_and(Vec::is_empty) {
-        let again = hand.write_again("release again", RELEASE_WAITING, &params);
+        let again = hand.write_in_one_turn("release again", RELEASE_WAITING, &params);
         answer = again.await;
     }
     match answer {
@@ -52,7 +52,7 @@ pub(super) async fn regrant(
         (&grant.0, Type::UUID),
     ];
     let answer = match is_second_try {
-        true => hand.write_again("regrant", REGRANT, &params).await,
+        true => hand.write_in_one_turn("regrant", REGRANT, &params).await,
         false => hand.write("regrant", REGRANT, &params).await,
     };
     let rows = match answer {

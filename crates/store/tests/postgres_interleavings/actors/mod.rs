@@ -133,10 +133,10 @@ impl Kind {
                 keeper::regrant(&play, &hand, "a", right, new_grant(), false).await;
             }),
             Self::Takeover => Box::pin(async move {
-                takeover::take(&play, &hand, "c").await;
+                takeover::take(&play, &hand, "c", false).await;
             }),
             Self::Load => Box::pin(async move {
-                if let Some(right) = takeover::take(&play, &hand, "d").await {
+                if let Some(right) = takeover::take(&play, &hand, "d", false).await {
                     hand.turn("load").await;
                     takeover::load(&play, &hand, right).await;
                 }

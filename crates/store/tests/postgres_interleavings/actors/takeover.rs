@@ -25,8 +25,14 @@ fn contender(scene: &Scene, name: &str) -> Ask {
     }
 }
 
-/// Asks for the contested lane; once more when its rows were locked.
-pub(super) async fn take(play: &Play, hand: &Hand, name: &'static str) -> Option<Right> {
+/// Asks for the contested lane; once more when its rows were locked. With `in_one_turn` the asking is
+/// never held open: whoever goes on to commit would otherwise have more turns than can be tried.
+pub(super) async fn take(
+    play: &Play,
+    hand: &Hand,
+    name: &'static str,
+    in_one_turn: bool,
+) -> Option<Right> {
     let (lane, ask) = (&play.scene.contested, contender(&play.scene, name));
     let (chains, signers) = key_columns([lane.key].into_iter());
     let grants: Vec<Uuid> = vec![new_grant().0];
@@ -55,10 +61,10 @@ pub(super) async fn take(play: &Play, hand: &Hand, name: &'static str) -> Option
             params[8].clone(),
         ])
         .collect();
-    for what in ["acquire", "acquire again"] {
-        let answer = match what {
-            "acquire" => hand.write(what, ACQUIRE, &params).await,
-            _ => hand.write_again(what, ACQUIRE, &params).await,
+    for (what, in_one_turn) in [("acquire", in_one_turn), ("acquire again", true)] {
+        let answer = match in_one_turn {
+            true => hand.write_in_one_turn(what, ACQUIRE, &params).await,
+            false => hand.write(what, ACQUIRE, &params).await,
         };
         let rows = match answer {
             Ok(rows) => rows,
