@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use domain::{ChainId, LaneKey, NodeName};
 use futures::future::join_all;
@@ -31,6 +32,13 @@ use crate::routing::{self, Routes};
 use crate::shard::{Message, Shard};
 use crate::tasks::Tasks;
 use crate::watch::{LatestView, Waiters, WatchedHashes};
+
+/// When a node that has just started looks around for others.
+const LOOK_AROUND_AFTER: [Duration; 3] = [
+    Duration::from_millis(100),
+    Duration::from_millis(200),
+    Duration::from_millis(400),
+];
 
 /// Why a node did not start.
 #[derive(Debug, Error)]
@@ -129,6 +137,11 @@ async fn greet(core: Arc<Core>) {
         }
     });
     join_all(calls).await;
+    // Those who start at the same moment may not have heard it: look around soon.
+    for pause in LOOK_AROUND_AFTER {
+        core.ports.clock.sleep(pause).await;
+        ownership::beat(&core).await.ok(); // the regular one follows
+    }
 }
 
 /// Tells each lane's next keeper that it is free. Only a bell: whoever misses it finds the lane itself.
