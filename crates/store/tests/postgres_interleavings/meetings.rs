@@ -15,11 +15,13 @@ use crate::turns::{Actor, Hand, play};
 /// A stage is cleared after so many orders: whoever sweeps the feed looks at every lane.
 const ORDERS_PER_STAGE: u64 = 1_500;
 
-/// The most orders of a meeting with a held row that are played one after the other (actors that find it
-/// locked again and again have a hundred thousand); as many again are drawn by chance from all. Without
-/// a held row every order is played.
+/// The most orders of three actors that are played one after the other: some triples have millions, most
+/// of them equal but for statements that do not touch. As many again are drawn by chance from all. Of
+/// two actors every order is played.
+const ORDERS_OF_THREE_MAX: u64 = 500;
+/// The same with a held row (actors that find it locked again and again have a hundred thousand orders).
 const ORDERS_WITH_LOCK_MAX: u64 = 300;
-/// The same for three actors.
+/// The same for three actors with a held row.
 const ORDERS_OF_THREE_WITH_LOCK_MAX: u64 = 50;
 
 /// The most unsafe orders that are told in full.
@@ -33,6 +35,18 @@ pub(crate) struct Meeting {
     /// Whether transactions stay open between turns.
     pub(crate) is_held: bool,
     pub(crate) lock: Option<Lock>,
+}
+
+impl Meeting {
+    /// After how many orders chance takes over.
+    fn orders_max(&self) -> Option<u64> {
+        match (self.kinds.len(), self.lock) {
+            (2, None) => None,
+            (2, Some(_)) => Some(ORDERS_WITH_LOCK_MAX),
+            (_, None) => Some(ORDERS_OF_THREE_MAX),
+            (_, Some(_)) => Some(ORDERS_OF_THREE_WITH_LOCK_MAX),
+        }
+    }
 }
 
 /// What came of many orders.
@@ -106,11 +120,9 @@ impl Theatre {
             if !orders.advance() {
                 return tally;
             }
-            let most = match meeting.kinds.len() {
-                2 => ORDERS_WITH_LOCK_MAX,
-                _ => ORDERS_OF_THREE_WITH_LOCK_MAX,
-            };
-            if meeting.lock.is_some() && tally.orders == most {
+            if let Some(most) = meeting.orders_max()
+                && tally.orders == most
+            {
                 orders = orders.rest_by_chance(most);
                 tally.cut_short += 1;
             }
