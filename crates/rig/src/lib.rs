@@ -1,5 +1,6 @@
-//! Real servers for tests and proofs: PostgreSQL of several majors, PgBouncer, and a TCP proxy that
-//! breaks connections on purpose. Never shipped; knows no room of the product.
+//! Real servers for tests and proofs: PostgreSQL of several majors, PgBouncer, EVM nodes of several
+//! makes, and proxies that fail on purpose, for TCP and for JSON-RPC. Never shipped; knows no room
+//! of the product.
 //!
 //! Everything listens on loopback, lives in a temporary folder, and is gone with its owner, even
 //! when the owner is killed (`home`). Calls block, because they start processes and wait for them:
@@ -11,10 +12,14 @@ pub mod postgres;
 pub mod pgbouncer;
 pub mod proxy;
 
+pub mod evm;
+pub mod rpc_proxy;
+
 pub mod ports;
 pub mod tools;
 
 mod home;
+mod http;
 mod wait;
 
 pub use wait::until;

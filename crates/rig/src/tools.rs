@@ -43,12 +43,39 @@ pub fn postgres_client(program: &str) -> Result<PathBuf, Missing> {
 /// PgBouncer.
 pub fn pgbouncer() -> Result<PathBuf, Missing> {
     // Debian's place is not in everybody's path.
+    in_path("pgbouncer", &["/usr/sbin"])
+}
+
+/// Anvil: the package, which there is for one kind of machine, or one that somebody installed.
+pub fn anvil() -> Result<PathBuf, Missing> {
+    const PACKAGE: &str = "@foundry-rs/anvil-linux-amd64";
+    match node_modules(PACKAGE) {
+        Ok(modules) => Ok(modules.join(PACKAGE).join("bin/anvil")),
+        Err(_) => in_path("anvil", &[]),
+    }
+}
+
+/// The folder that holds this package of JavaScript, and what it needs.
+pub fn node_modules(package: &str) -> Result<PathBuf, Missing> {
+    let modules = folder().join("evm-nodes/node_modules");
+    match modules.join(package).is_dir() {
+        true => Ok(modules),
+        false => Err(Missing(package.into())),
+    }
+}
+
+/// Node.js.
+pub fn node() -> Result<PathBuf, Missing> {
+    in_path("node", &[])
+}
+
+fn in_path(program: &str, and_in: &[&str]) -> Result<PathBuf, Missing> {
     let folders = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&folders)
-        .chain([PathBuf::from("/usr/sbin")])
-        .map(|folder| folder.join("pgbouncer"))
+        .chain(and_in.iter().map(PathBuf::from))
+        .map(|folder| folder.join(program))
         .find(|path| path.is_file())
-        .ok_or_else(|| Missing("pgbouncer".into()))
+        .ok_or_else(|| Missing(program.into()))
 }
 
 /// Where downloads are; `scripts/tools` has the same rule. Root's home is closed to the user under
