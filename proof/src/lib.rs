@@ -18,7 +18,7 @@ mod report;
 mod scratch;
 
 pub use api::{Answer, Api, Chain, NoAnswer, random_address};
-pub use process::{Options, Server, binary, first_lines, free_port, run};
+pub use process::{Options, Server, binary, first_lines, free_port, run, run_within};
 pub use report::Report;
 pub use scratch::Scratch;
 

@@ -49,15 +49,27 @@ pub fn free_port() -> Outcome<u16> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }
 
+/// The longest that a command takes which is no measurement.
+const COMMAND_WITHIN: Duration = Duration::from_secs(180);
+
 /// Runs a command of the binary to its end.
 pub async fn run(args: &[&str], env: &[(&str, &str)]) -> Outcome<Output> {
+    run_within(COMMAND_WITHIN, args, env).await
+}
+
+/// The same, for one that may take long.
+pub async fn run_within(
+    within: Duration,
+    args: &[&str],
+    env: &[(&str, &str)],
+) -> Outcome<Output> {
     let mut command = Command::new(binary());
     command
         .args(args)
         .envs(env.iter().copied())
         .stdin(Stdio::null())
         .kill_on_drop(true);
-    Ok(tokio::time::timeout(Duration::from_secs(180), command.output()).await??)
+    Ok(tokio::time::timeout(within, command.output()).await??)
 }
 
 /// The first lines of a command that never ends by itself.

@@ -1,6 +1,7 @@
 //! The public JSON, as customers and sinks see it. A change here is a change of the contract.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on falls")]
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use domain::lane::ChainNonces;
@@ -192,8 +193,8 @@ fn a_deployment() {
 #[test]
 fn what_a_tx_waits_for() {
     use SubState::{
-        Mined, Queued, Rejected, Reorged, Signed, SigningFailed, Submitted, Underfunded,
-        Underpriced, Waiting,
+        DeepFork, FeeCap, ForeignNonce, ForeignPending, Mined, Queued, Refused, Rejected, Reorged,
+        Signed, SigningFailed, Submitted, Underfunded, Underpriced, Waiting,
     };
     let cases = [
         (TxState::Created, Queued, Some("nonce")),
@@ -204,9 +205,19 @@ fn what_a_tx_waits_for() {
         (TxState::Tracking, Reorged, Some("block")),
         (TxState::Tracking, Underfunded, Some("funds")),
         (TxState::Tracking, Underpriced, Some("fee")),
+        (TxState::Tracking, FeeCap, Some("fee")),
+        (TxState::Tracking, Refused, Some("node")),
+        (
+            TxState::Tracking,
+            ForeignPending,
+            Some("foreignTransaction"),
+        ),
+        (TxState::Tracking, ForeignNonce, Some("confirmations")),
         (TxState::Tracking, Mined, Some("confirmations")),
         (TxState::Tracking, Rejected, Some("confirmations")),
         (TxState::Stuck, Rejected, Some("decision")),
+        (TxState::Stuck, DeepFork, Some("decision")),
+        (TxState::Stuck, ForeignNonce, Some("decision")),
         (TxState::Confirmed, Mined, None),
         (TxState::FailedFinal, Rejected, None),
     ];
@@ -267,8 +278,17 @@ fn an_event() {
     );
 }
 
-/// One of each kind, and both ways to be accepted.
+/// One of each kind; those with a field that may be missing with it and without it.
 fn kinds() -> Vec<EventKind> {
+    let mut kinds = usual_kinds();
+    kinds.extend(troubled_kinds());
+    let words: BTreeSet<&str> = kinds.iter().map(EventKind::word).collect();
+    assert_eq!(words, BTreeSet::from(EventKind::WORDS));
+    kinds
+}
+
+/// What a tx goes through.
+fn usual_kinds() -> Vec<EventKind> {
     let (tx_hash, block_hash) = (B256::repeat_byte(2), B256::repeat_byte(9));
     let (block_number, counted) = (9, block_hash);
     vec![
@@ -292,6 +312,7 @@ fn kinds() -> Vec<EventKind> {
             block_hash,
             counted,
             count: 1,
+            since: None,
             new_fork: true,
         },
         EventKind::TxConfirmed {
@@ -312,11 +333,45 @@ fn kinds() -> Vec<EventKind> {
             block_hash,
             after_final: false,
         },
+    ]
+}
+
+/// What happens when others are at the lane or at its account, or nothing is mined.
+fn troubled_kinds() -> Vec<EventKind> {
+    let (tx_hash, foreign) = (B256::repeat_byte(2), B256::repeat_byte(9));
+    vec![
         EventKind::LaneFenced {
             from: NodeName("b".into()),
             token: Token(2),
         },
-        EventKind::LaneForeignNonce { nonce: Nonce(7) },
+        EventKind::LaneForeignNonce {
+            nonce: Nonce(7),
+            tx_hash: None,
+        },
+        EventKind::LaneForeignNonce {
+            nonce: Nonce(7),
+            tx_hash: Some(foreign),
+        },
+        EventKind::TxResubmitted {
+            tx_hash,
+            nonce: Nonce(7),
+            kind: AttemptKind::Original,
+            count: 3,
+        },
+        EventKind::TxReplaced {
+            tx_hash,
+            nonce: Nonce(7),
+            kind: AttemptKind::Bump,
+        },
+        EventKind::TxRequeued {
+            nonce: Nonce(7),
+            foreign: None,
+        },
+        EventKind::TxRequeued {
+            nonce: Nonce(7),
+            foreign: Some(foreign),
+        },
+        EventKind::LaneForeignPending { nonce: Nonce(7) },
     ]
 }
 
@@ -347,8 +402,39 @@ fn what_each_kind_of_event_adds() {
         "TxStuck" true {"reason":"deep fork"}
         "TxReorged" true {"afterFinal":false,"blockHash":"0x..09","blockNumber":9,"newFork":true}
         "LaneFenced" false {"from":"b","token":2}
-        "LaneForeignNonce" false {"nonce":7}
+        "LaneForeignNonce" false {"nonce":7,"txHash":null}
+        "LaneForeignNonce" false {"nonce":7,"txHash":"0x..09"}
+        "TxResubmitted" true {"count":3,"kind":"original","nonce":7,"txHash":"0x..02"}
+        "TxReplaced" true {"kind":"bump","nonce":7,"txHash":"0x..02"}
+        "TxRequeued" true {"foreign":null,"nonce":7}
+        "TxRequeued" true {"foreign":"0x..09","nonce":7}
+        "LaneForeignPending" false {"nonce":7}
     "#]].assert_eq(&short.replace(&"08".repeat(32), "..08"));
+}
+
+#[test]
+fn confirmations_go_on_above_what_was_told_before() {
+    let numbers = |since: Option<u64>| -> Vec<u64> {
+        let mut record = event(EventKind::TxConfirmations {
+            block_number: 9,
+            block_hash: header(9).hash,
+            counted: header(12).hash,
+            count: 3,
+            since: since.map(|number| header(number).hash),
+            new_fork: false,
+        });
+        record.confirmations = (9..=12).map(header).collect();
+        let json = serde_json::to_value(public::Event::from(&record)).unwrap();
+        assert_eq!(json["data"]["count"], 3, "of all that stand on it");
+        let list = json["data"]["confirmations"].as_array().unwrap().clone();
+        list.iter()
+            .map(|header| header["number"].as_u64().unwrap())
+            .collect()
+    };
+    assert_eq!(numbers(None), [9, 10, 11, 12], "complete");
+    assert_eq!(numbers(Some(10)), [11, 12], "the increment");
+    assert_eq!(numbers(Some(12)), [0_u64; 0], "nothing new");
+    assert_eq!(numbers(Some(77)), [9, 10, 11, 12], "not on this way");
 }
 
 fn lane_status() -> LaneStatus {

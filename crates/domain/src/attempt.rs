@@ -91,6 +91,14 @@ pub struct Attempt {
     pub first_sent_at: Option<Time>,
 }
 
+impl Attempt {
+    /// Attempts of one tx at one nonce, the newest last: each pays more than those before it.
+    #[must_use]
+    pub fn order(&self) -> (Time, u128) {
+        (self.signed_at, self.fees.max_per_gas())
+    }
+}
+
 /// Bytes on their way to the nodes, with the time until which they may be sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outgoing {
@@ -100,6 +108,8 @@ pub struct Outgoing {
     pub hash: B256,
     /// The exact bytes.
     pub raw: Bytes,
+    /// Our other attempts at this nonce: what a node may hold instead.
+    pub others: Vec<B256>,
 }
 
 /// What came of one send. "Don't know" is an answer of its own and never a guess.
@@ -111,13 +121,24 @@ pub enum SendOutcome {
     NonceTooLow,
     /// The fee is below what the pool takes.
     Underpriced(String),
-    /// Another transaction at this nonce is in the pool, and ours does not pay enough to replace it.
+    /// Another attempt of ours at this nonce is in the pool, and this one does not pay enough to replace it.
     ReplacementUnderpriced(String),
+    /// A node holds a transaction at this nonce that is none of ours.
+    ForeignPending(String),
     /// The account cannot pay for it now.
     Underfunded(String),
-    /// The node is busy, full, syncing or unreachable: try again, here or elsewhere.
+    /// The node has no room for more of this account.
+    Full {
+        /// The node's words.
+        text: String,
+        /// How many it holds of this account, where it is known.
+        most: Option<u64>,
+    },
+    /// The node is busy, syncing or unreachable: try again, here or elsewhere.
     Busy(String),
-    /// No node will ever take these bytes.
+    /// Refused for a reason that lies in the node's state or policy: it may be taken later or elsewhere.
+    Refused(String),
+    /// No node will ever take these bytes, and none may have taken them.
     Rejected(String),
     /// Nothing is known; it may or may not be out.
     Unknown(String),

@@ -2,7 +2,7 @@
 
 use alloy_primitives::B256;
 
-use crate::{NodeName, Nonce, Time, Token, TxId};
+use crate::{AttemptKind, NodeName, Nonce, Time, Token, TxId};
 
 /// One step of a lane's story.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,6 +58,8 @@ pub enum EventKind {
         counted: B256,
         /// How many headers stand on its block.
         count: u64,
+        /// What was counted when this was last told: the list goes on above it. `None`: it is complete.
+        since: Option<B256>,
         /// Whether something told before is replaced by this.
         new_fork: bool,
     },
@@ -104,12 +106,46 @@ pub enum EventKind {
     LaneForeignNonce {
         /// The nonce.
         nonce: Nonce,
+        /// The transaction that consumed it, where it was found.
+        tx_hash: Option<B256>,
+    },
+    /// It was claimed and sent again.
+    TxResubmitted {
+        /// Which attempt.
+        tx_hash: B256,
+        /// At which nonce.
+        nonce: Nonce,
+        /// Why that attempt exists.
+        kind: AttemptKind,
+        /// How often it was sent again, with this time.
+        count: u32,
+    },
+    /// It has another attempt at its nonce.
+    TxReplaced {
+        /// The new attempt.
+        tx_hash: B256,
+        /// At which nonce.
+        nonce: Nonce,
+        /// Why it exists.
+        kind: AttemptKind,
+    },
+    /// Somebody else's transaction has consumed its nonce: it waits for another one.
+    TxRequeued {
+        /// The nonce that it gave up.
+        nonce: Nonce,
+        /// The transaction that consumed it, where it was found.
+        foreign: Option<B256>,
+    },
+    /// Somebody else's transaction waits in a node's pool at a nonce of ours.
+    LaneForeignPending {
+        /// The nonce.
+        nonce: Nonce,
     },
 }
 
 impl EventKind {
     /// The words of all kinds.
-    pub const WORDS: [&'static str; 11] = [
+    pub const WORDS: [&'static str; 15] = [
         "TxAccepted",
         "TxAllocated",
         "TxSubmitted",
@@ -121,6 +157,10 @@ impl EventKind {
         "TxReorged",
         "LaneFenced",
         "LaneForeignNonce",
+        "TxResubmitted",
+        "TxReplaced",
+        "TxRequeued",
+        "LaneForeignPending",
     ];
 
     /// The tx's block and the newest counted header, for kinds that tell of confirmations.
@@ -145,7 +185,11 @@ impl EventKind {
             | Self::TxStuck { .. }
             | Self::TxReorged { .. }
             | Self::LaneFenced { .. }
-            | Self::LaneForeignNonce { .. } => None,
+            | Self::LaneForeignNonce { .. }
+            | Self::TxResubmitted { .. }
+            | Self::TxReplaced { .. }
+            | Self::TxRequeued { .. }
+            | Self::LaneForeignPending { .. } => None,
         }
     }
 
@@ -164,6 +208,10 @@ impl EventKind {
             Self::TxReorged { .. } => "TxReorged",
             Self::LaneFenced { .. } => "LaneFenced",
             Self::LaneForeignNonce { .. } => "LaneForeignNonce",
+            Self::TxResubmitted { .. } => "TxResubmitted",
+            Self::TxReplaced { .. } => "TxReplaced",
+            Self::TxRequeued { .. } => "TxRequeued",
+            Self::LaneForeignPending { .. } => "LaneForeignPending",
         }
     }
 }

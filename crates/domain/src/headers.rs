@@ -167,6 +167,10 @@ pub struct ChainView {
     pub headers: HeaderChain,
     /// What the chain asks for at this head.
     pub fee: FeeQuote,
+    /// The height up to which the chain itself calls its blocks safe or final, where that is followed.
+    pub final_up_to: Option<u64>,
+    /// How often a fork went deeper than the view, so that it was built anew.
+    pub deep_forks: u64,
 }
 
 #[cfg(test)]

@@ -43,7 +43,7 @@ const fn arrow(from: TxState, to: TxState, when: &'static str) -> Transition {
 use TxState::{Allocated, Confirmed, Created, FailedFinal, Stuck, Tracking};
 
 /// The one table. `docs/states.md` is printed from it, and [`Tx::go`] refuses everything else.
-pub const TRANSITIONS: [Transition; 17] = [
+pub const TRANSITIONS: [Transition; 19] = [
     arrow(Created, Allocated, "a nonce is dealt"),
     arrow(Created, FailedFinal, "given up before any nonce"),
     arrow(
@@ -78,6 +78,16 @@ pub const TRANSITIONS: [Transition; 17] = [
     ),
     arrow(
         Tracking,
+        Created,
+        "requeued: its nonce was consumed by another transaction",
+    ),
+    arrow(
+        Allocated,
+        Created,
+        "requeued: its nonce was consumed by another transaction before it was signed",
+    ),
+    arrow(
+        Stuck,
         Created,
         "requeued: its nonce was consumed by another transaction",
     ),
@@ -202,11 +212,19 @@ pub enum SubState {
     Cancelled,
     /// The signer could not sign it.
     SigningFailed,
+    /// It pays as much as it may, and that is too little at present.
+    FeeCap,
+    /// A fork went deeper than is watched, and took its block.
+    DeepFork,
+    /// Somebody else's transaction waits at its nonce in a node's pool.
+    ForeignPending,
+    /// Nodes refuse it for a reason that lies in them: it may be taken later.
+    Refused,
 }
 
 impl SubState {
     /// Every one, in the order of their stored numbers: append only.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 17] = [
         Self::Queued,
         Self::Waiting,
         Self::Signed,
@@ -220,6 +238,10 @@ impl SubState {
         Self::ForeignNonce,
         Self::Cancelled,
         Self::SigningFailed,
+        Self::FeeCap,
+        Self::DeepFork,
+        Self::ForeignPending,
+        Self::Refused,
     ];
 
     /// The word used in JSON and docs.
@@ -239,6 +261,10 @@ impl SubState {
             Self::ForeignNonce => "foreignNonce",
             Self::Cancelled => "cancelled",
             Self::SigningFailed => "signingFailed",
+            Self::FeeCap => "feeCap",
+            Self::DeepFork => "deepFork",
+            Self::ForeignPending => "foreignPending",
+            Self::Refused => "refused",
         }
     }
 }

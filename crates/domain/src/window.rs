@@ -51,6 +51,8 @@ pub enum Depth {
     Auto {
         /// The present limit.
         limit: u64,
+        /// What a node said that it holds at most.
+        most: Option<u64>,
     },
 }
 
@@ -65,6 +67,7 @@ impl Depth {
     pub fn auto() -> Self {
         Self::Auto {
             limit: Self::AUTO_START,
+            most: None,
         }
     }
 
@@ -72,21 +75,26 @@ impl Depth {
     #[must_use]
     pub fn limit(&self) -> u64 {
         match self {
-            Self::Fixed(limit) | Self::Auto { limit } => *limit,
+            Self::Fixed(limit) | Self::Auto { limit, .. } => *limit,
         }
     }
 
     /// Whether the node's pending count is worth asking for.
     #[must_use]
     pub fn wants_to_know(&self) -> bool {
-        matches!(self, Self::Auto { limit } if *limit < Self::AUTO_MAX)
+        matches!(self, Self::Auto { limit, most } if *limit < most.unwrap_or(Self::AUTO_MAX))
     }
 
     /// Learns from the node's pending nonce, when `highest_out` was sent and accepted.
     pub fn learn(&mut self, latest: Nonce, pending: Nonce, highest_out: Nonce) {
-        let Self::Auto { limit } = self else { return };
+        let Self::Auto { limit, most } = self else {
+            return;
+        };
         if pending > highest_out {
-            *limit = limit.saturating_mul(2).min(Self::AUTO_MAX);
+            *limit = limit
+                .saturating_mul(2)
+                .min(most.unwrap_or(Self::AUTO_MAX))
+                .min(Self::AUTO_MAX);
         } else {
             let held = latest.until(pending);
             *limit = held.clamp(1, *limit).max(Self::AUTO_START.min(*limit));
@@ -95,15 +103,18 @@ impl Depth {
 
     /// Learns that a node takes envelopes again: what every node holds may be out.
     pub fn recover(&mut self) {
-        if let Self::Auto { limit } = self {
-            *limit = (*limit).max(Self::AUTO_START);
+        if let Self::Auto { limit, most } = self {
+            let start = most.map_or(Self::AUTO_START, |most| most.min(Self::AUTO_START));
+            *limit = (*limit).max(start);
         }
     }
 
-    /// Learns that a node refused for lack of room.
-    pub fn narrow(&mut self) {
-        if let Self::Auto { limit } = self {
-            *limit = limit.checked_div(2).unwrap_or(1).max(1);
+    /// Learns that a node refused for lack of room, and how much it holds where it says so.
+    pub fn narrow(&mut self, told: Option<u64>) {
+        if let Self::Auto { limit, most } = self {
+            let half = limit.checked_div(2).unwrap_or(1);
+            *limit = told.unwrap_or(half).min(*limit).max(1);
+            *most = told.map(|told| told.max(1)).or(*most);
         }
     }
 }
@@ -160,7 +171,7 @@ mod tests {
         }
         assert_eq!(depth.limit(), Depth::AUTO_MAX);
         assert!(!depth.wants_to_know());
-        depth.narrow();
+        depth.narrow(None);
         assert_eq!(depth.limit(), Depth::AUTO_MAX / 2);
     }
 

@@ -7,15 +7,18 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use domain::headers::{HeaderChain, NotLinked};
-use domain::lane::Receipt;
+use domain::lane::{Finality, FinalityTag, Receipt};
 use domain::{B256, ChainId, ChainView, FeeQuote, Header, Input, LaneKey};
 
 use crate::core::{ChainPart, Core};
+use crate::pace::Pace;
 use crate::ports::{BlockTag, ChainError};
 use crate::shard::{Message, explain_revert};
 
 /// The most headers of one catch-up step.
 const CATCH_UP_MAX: u64 = 100;
+/// How far the chain's own final block may be behind its head; Ethereum's is 64 to 96 blocks.
+const TAGGED_MAX: u64 = 192;
 /// How often a block's receipts are tried before it is left to the lanes' own checks.
 const UNREAD_TRIES_MAX: u32 = 5;
 /// The most blocks whose receipts are still to be read; older ones are left to the lanes' own checks.
@@ -27,6 +30,11 @@ pub(crate) struct Follower {
     headers: HeaderChain,
     keep: u64,
     fee: Option<FeeQuote>,
+    pace: Pace,
+    /// Up to which height the chain itself calls its blocks final.
+    final_up_to: Option<u64>,
+    /// How often a fork went deeper than the view.
+    deep_forks: u64,
     /// The tip that lanes know.
     told_tip: Option<B256>,
     /// Blocks of the view whose receipts have not been read yet, oldest first.
@@ -37,11 +45,14 @@ pub(crate) struct Follower {
 
 impl Follower {
     pub(crate) fn new(core: Arc<Core>, chain_id: ChainId) -> Self {
-        let rules = core.chain(chain_id).rules.lane;
-        let keep = rules
-            .required
-            .saturating_add(rules.watch_depth)
-            .saturating_add(16);
+        let part = core.chain(chain_id);
+        let rules = part.rules.lane;
+        let unfinal = match rules.finality {
+            Finality::Depth(depth) => depth,
+            Finality::Tag(_) => TAGGED_MAX,
+        };
+        let keep = unfinal.saturating_add(rules.watch_depth).saturating_add(16);
+        let pace = Pace::new(part.rules.poll_interval);
         let headers = HeaderChain::new(usize::try_from(keep).unwrap_or(usize::MAX));
         Self {
             core,
@@ -49,6 +60,9 @@ impl Follower {
             headers,
             keep,
             fee: None,
+            pace,
+            final_up_to: None,
+            deep_forks: 0,
             told_tip: None,
             unread: VecDeque::new(),
             unread_tries: 0,
@@ -71,14 +85,20 @@ impl Follower {
         }
     }
 
-    /// Waits for the next look: a poll interval, or less when something was just sent.
-    async fn rest(&self) {
-        let part = self.part();
-        let clock = &self.core.ports.clock;
+    /// Waits for the next look: for the chain's rhythm, for a node that announces a head, or less when
+    /// something was just sent to a chain that makes blocks of what it gets.
+    async fn rest(&mut self) {
+        let core = Arc::clone(&self.core);
+        let part = core.chain(self.chain_id);
+        let clock = &core.ports.clock;
+        let rest = clock.sleep(self.pace.rest(clock.moment()));
         tokio::select! {
             biased;
-            () = part.sent_bell.notified() => clock.sleep(part.rules.poll_interval / 8).await,
-            () = clock.sleep(part.rules.poll_interval) => {}
+            () = part.chain.head_announced() => self.pace.announced(true),
+            () = part.sent_bell.notified(), if self.pace.is_moved_by_sends() => {
+                clock.sleep(part.rules.poll_interval / 8).await;
+            }
+            () = rest => {}
         }
     }
 
@@ -90,16 +110,43 @@ impl Follower {
         };
         if !self.headers.contains(head.hash) {
             self.move_to(head).await?;
+            self.pace.saw(head, self.core.ports.clock.moment());
         }
         // Also when an earlier look moved the view and then failed: lanes drop receipts of blocks
         // that their view does not have.
         let tip = self.headers.tip().map(|tip| tip.hash);
         if self.told_tip != tip {
             self.fee = Some(chain.fee_quote().await?);
+            self.ask_what_is_final().await?;
             self.tell().await;
             self.told_tip = tip;
         }
         self.read_blocks().await
+    }
+
+    /// Where the chain itself says what is final. Nobody needs to know while nothing is open.
+    async fn ask_what_is_final(&mut self) -> Result<(), ChainError> {
+        let part = self.part();
+        let tag = match part.rules.lane.finality {
+            Finality::Depth(_) => return Ok(()),
+            Finality::Tag(FinalityTag::Safe) => BlockTag::Safe,
+            Finality::Tag(FinalityTag::Finalized) => BlockTag::Finalized,
+        };
+        if part.watched.is_empty() && self.final_up_to.is_some() {
+            return Ok(());
+        }
+        let Some(header) = part.chain.header(tag).await? else {
+            return Ok(()); // a young chain has none yet
+        };
+        let contradicts = self
+            .headers
+            .at(header.number)
+            .is_some_and(|held| held.hash != header.hash);
+        // It is a node's word about another chain than the one that is followed, or an old one.
+        if !contradicts {
+            self.final_up_to = self.final_up_to.max(Some(header.number));
+        }
+        Ok(())
     }
 
     /// Extends the view to this head, in bounded steps; walks a fork back to the common ancestor.
@@ -132,6 +179,10 @@ impl Follower {
                 Err(NotLinked::MissingParent(parent)) => {
                     if branch.len() as u64 > self.keep {
                         tracing::error!(chain = %self.chain_id, "a fork goes deeper than is watched; the view is rebuilt");
+                        metrics::counter!("lanekeeper_incidents_total", "kind" => "deep_fork")
+                            .increment(1);
+                        self.deep_forks += 1;
+                        self.final_up_to = None;
                         return self.rebuild(head).await;
                     }
                     let Some(header) = chain.header(BlockTag::Hash(parent)).await? else {
@@ -193,6 +244,8 @@ impl Follower {
         let view = Arc::new(ChainView {
             headers: self.headers.clone(),
             fee,
+            final_up_to: self.final_up_to,
+            deep_forks: self.deep_forks,
         });
         self.part().view.set(Arc::clone(&view));
         for shard in &self.core.shards {

@@ -162,7 +162,8 @@ impl Staged {
             | Effect::Unwatch(_)
             | Effect::LoadBacklog { .. }
             | Effect::LoadQueued { .. }
-            | Effect::AskChain
+            | Effect::AskChain { .. }
+            | Effect::FindConsumer { .. }
             | Effect::FetchReceipts(_)
             | Effect::FetchHeaders(_)
             | Effect::LoadFinals(_) => true,

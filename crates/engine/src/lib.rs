@@ -21,6 +21,7 @@ mod feed;
 
 mod broadcaster;
 mod follower;
+mod pace;
 mod watch;
 
 pub mod tasks;

@@ -131,10 +131,16 @@ pub(crate) fn cluster_secret(config: &Config) -> Result<Option<ClusterSecret>, F
 pub(crate) fn chain(config: &sections::Chain) -> Result<Arc<dyn Chain>, Failure> {
     let id = ChainId(config.id);
     let endpoints = config.rpc.clone();
-    tracing::info!(chain = %id, name = config.name, ?endpoints, "serves a chain");
+    let ws = config.ws.as_ref().map(|ws| ws.0.clone());
+    tracing::info!(chain = %id, name = config.name, ?endpoints, ?ws, "serves a chain");
+    // The numbers were checked to be small.
+    let per_second = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
     let chain = RpcChain::new(RpcChainConfig {
         id,
         endpoints,
+        ws,
+        send_to: usize::try_from(config.send_to).unwrap_or(usize::MAX),
+        requests_per_second: config.requests_per_second.map(per_second),
         request_timeout: RPC_TIMEOUT,
     })
     .map_err(|e| Failure::refused("the chain cannot be used", &e))?;

@@ -113,6 +113,8 @@ pub enum WorldEvent {
     Sent {
         /// Of which lane.
         lane: LaneKey,
+        /// At which of them.
+        endpoint: usize,
         /// At which nonce.
         nonce: Nonce,
         /// Which.
@@ -138,6 +140,30 @@ pub enum WorldEvent {
     },
     /// All nodes of the chain forgot a transaction.
     Dropped {
+        /// Of which chain.
+        chain_id: ChainId,
+        /// Which.
+        hash: B256,
+    },
+
+    /// The chain or one of its nodes is different from now on.
+    ChainSet {
+        /// Which chain.
+        chain_id: ChainId,
+        /// What, in words.
+        what: String,
+    },
+    /// A transaction of somebody else who has the key waits somewhere.
+    Foreign {
+        /// Of which lane.
+        lane: LaneKey,
+        /// At which nonce.
+        nonce: Nonce,
+        /// Which.
+        hash: B256,
+    },
+    /// A transaction of somebody else waits nowhere any more: mined, replaced or forgotten.
+    ForeignGone {
         /// Of which chain.
         chain_id: ChainId,
         /// Which.
@@ -183,6 +209,10 @@ pub enum Answer {
 }
 
 impl fmt::Display for WorldEvent {
+    #[expect(
+        clippy::too_many_lines,
+        reason = "one short arm per event, all in one place"
+    )]
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let line = match self {
             Self::Phase(name) => format!("=== {name}"),
@@ -225,16 +255,25 @@ impl fmt::Display for WorldEvent {
             }
             Self::Sent {
                 lane,
+                endpoint,
                 nonce,
                 hash,
                 outcome,
             } => {
                 let (lane, hash) = (short(lane), brief(hash));
-                format!("chain  {lane} nonce {nonce} {hash}: {outcome:?}")
+                format!("chain  {lane} nonce {nonce} {hash} at {endpoint}: {outcome:?}")
             }
             Self::Mined { header, txs, .. } => mined(header, txs),
             Self::Forked { dropped, .. } => forked(dropped),
             Self::Dropped { hash, .. } => format!("chain  forgot {}", brief(hash)),
+            Self::ChainSet { what, .. } => format!("chain  {what}"),
+            Self::Foreign { lane, nonce, hash } => {
+                let (lane, hash) = (short(lane), brief(hash));
+                format!("chain  {lane} nonce {nonce} {hash} of somebody else waits")
+            }
+            Self::ForeignGone { hash, .. } => {
+                format!("chain  {} of somebody else waits no more", brief(hash))
+            }
             Self::Asked {
                 lane,
                 request_id,

@@ -10,7 +10,7 @@ use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::http::{HeaderMap, Request, StatusCode};
 use axum::response::Response;
-use domain::lane::ChainQuery;
+use domain::lane::{ChainQuery, Finality, OnForeignNonce, Resubmit, ResubmitPolicy};
 use domain::lease::LeaseTerms;
 use domain::window::{Depth, Release, Window};
 use domain::{Address, ChainId, FeeRules, LaneKey, LaneRules, NodeName};
@@ -244,10 +244,16 @@ fn node_config() -> NodeConfig {
         },
         depth: Depth::auto(),
         fee: FeeRules::OPEN,
-        required: 2,
+        finality: Finality::Depth(2),
         watch_depth: 64,
         tell_progress: false,
-        resubmit_interval: None,
+        fetch_receipt_upon_entry: false,
+        resubmit: Resubmit {
+            interval: None,
+            policy: ResubmitPolicy::Rebroadcast,
+            max_attempts: None,
+        },
+        on_foreign_nonce: OnForeignNonce::Requeue,
         gap_fill_after: Duration::from_secs(15),
         max_chain_jump: 64,
         chain_query: ChainQuery::Pending,

@@ -22,8 +22,10 @@ pub enum Meaning {
     BelowBaseFee,
     /// The pool has no room.
     PoolFull,
-    /// The node holds no more, or nothing so far ahead, for this account.
+    /// The node holds no more for this account.
     AccountLimit,
+    /// The node holds nothing so far ahead of the account's nonce. Some hold nothing ahead at all.
+    TooFarAhead,
     /// The account is delegated (EIP-7702): the node holds very few transactions of it.
     Delegated,
     /// The account has transactions of another type in the pool.
@@ -40,6 +42,10 @@ pub enum Meaning {
     NodePolicy,
     /// The node cannot take transactions now.
     NotReady,
+    /// The endpoint wants fewer requests for a while.
+    Throttled,
+    /// The node ran it at once, and it failed: it may well be in a block.
+    Executed,
     /// The node passed it on and does not know what came of it.
     Forwarded,
     /// Not in the table.
@@ -49,14 +55,17 @@ pub enum Meaning {
 /// An error object of JSON-RPC, as far as it tells anything.
 #[derive(Clone, Copy, Debug)]
 pub struct Complaint<'a> {
-    /// The code; used only where the text says nothing.
+    /// The code; used only where the text says nothing or two things.
     pub code: i64,
     /// The text.
     pub message: &'a str,
 }
 
-/// "Limit exceeded" of EIP-1474: what gateways answer when they throttle.
-const CODE_LIMIT_EXCEEDED: i64 = -32005;
+/// "Limit exceeded" of EIP-1474, and HTTP's own number: what gateways answer when they throttle.
+const CODES_THROTTLED: [i64; 2] = [-32005, 429];
+/// ganache says "transaction underpriced", with this code, and only where another transaction holds
+/// the place. Others say it, with other codes, of fees that are too low for the pool.
+const GANACHE_REPLACEMENT: (i64, &str) = (-32003, "transaction underpriced");
 /// "Method not found": an endpoint that takes no transactions.
 const CODE_METHOD_NOT_FOUND: i64 = -32601;
 
@@ -64,35 +73,61 @@ impl Complaint<'_> {
     /// Looks it up.
     #[must_use]
     pub fn meaning(&self) -> Meaning {
+        if (self.code, self.message) == GANACHE_REPLACEMENT {
+            return Meaning::ReplacementTooCheap;
+        }
         let text = self.message.to_lowercase();
         match table::look_up(&text) {
             Some(meaning) => meaning,
-            None if [CODE_LIMIT_EXCEEDED, CODE_METHOD_NOT_FOUND].contains(&self.code) => {
-                Meaning::NotReady
-            }
+            None if CODES_THROTTLED.contains(&self.code) => Meaning::Throttled,
+            None if self.code == CODE_METHOD_NOT_FOUND => Meaning::NotReady,
             None => Meaning::Unknown,
         }
     }
 
-    /// What it means for the lane whose transaction was sent.
+    /// What it means for the lane whose transaction was sent, as far as this node goes.
+    ///
+    /// Only what lies in the bytes themselves is a rejection. A gas limit, a signature or a chain id
+    /// that one node refuses may be right for another, so that these never free a nonce.
     #[must_use]
     pub fn send_outcome(&self) -> SendOutcome {
-        let text = || self.message.to_owned();
+        let text = self.message.to_owned();
         match self.meaning() {
             Meaning::Known => SendOutcome::Accepted,
             Meaning::NonceUsed => SendOutcome::NonceTooLow,
-            Meaning::ReplacementTooCheap => SendOutcome::ReplacementUnderpriced(text()),
-            Meaning::BelowMinimum | Meaning::BelowBaseFee => SendOutcome::Underpriced(text()),
-            Meaning::Funds => SendOutcome::Underfunded(text()),
-            Meaning::Gas | Meaning::Shape | Meaning::Identity => SendOutcome::Rejected(text()),
-            Meaning::PoolFull
-            | Meaning::AccountLimit
-            | Meaning::Delegated
-            | Meaning::TypeConflict
-            | Meaning::NodePolicy
-            | Meaning::NotReady => SendOutcome::Busy(text()),
-            Meaning::Forwarded | Meaning::Unknown => SendOutcome::Unknown(text()),
+            Meaning::ReplacementTooCheap => SendOutcome::ReplacementUnderpriced(text),
+            Meaning::BelowMinimum | Meaning::BelowBaseFee => SendOutcome::Underpriced(text),
+            Meaning::Funds => SendOutcome::Underfunded(text),
+            Meaning::PoolFull | Meaning::AccountLimit | Meaning::TooFarAhead => {
+                let most = self.most();
+                SendOutcome::Full { text, most }
+            }
+            Meaning::Delegated => SendOutcome::Full {
+                text,
+                most: Some(1),
+            },
+            Meaning::TypeConflict | Meaning::Gas | Meaning::Identity | Meaning::NodePolicy => {
+                SendOutcome::Refused(text)
+            }
+            Meaning::Shape => SendOutcome::Rejected(text),
+            Meaning::NotReady | Meaning::Throttled => SendOutcome::Busy(text),
+            Meaning::Executed | Meaning::Forwarded | Meaning::Unknown => SendOutcome::Unknown(text),
         }
+    }
+
+    /// How many transactions of the account the node holds, where its text tells.
+    fn most(&self) -> Option<u64> {
+        const BEFORE_THE_NUMBER: [&str; 2] = [
+            "pooled ",          // geth, blob pool
+            "maximum allowed ", // erigon
+        ];
+        let text = self.message.to_lowercase();
+        let after = BEFORE_THE_NUMBER
+            .iter()
+            .find_map(|words| Some(text.split_once(words)?.1))?;
+        let end = after.find(|c: char| !c.is_ascii_digit());
+        let number = after[..end.unwrap_or(after.len())].parse().ok();
+        number.filter(|most| *most > 0) // a lane must be able to send something
     }
 }
 

@@ -4,8 +4,9 @@
 
 use super::Meaning;
 
-/// Erigon's short words for why its pool dropped something. Too short to be looked for inside
-/// other texts ("mined" is in "undetermined"), so the whole message must be the word.
+/// Erigon's short words for why its pool dropped something, and hardhat's for bytes that it cannot
+/// decode. Too short to be looked for inside other texts ("mined" is in "undetermined"), so the
+/// whole message must be the word.
 const WHOLE: &[(&str, Meaning)] = &[
     ("mined", Meaning::NonceUsed),
     ("spammer", Meaning::PoolFull),
@@ -13,6 +14,14 @@ const WHOLE: &[(&str, Meaning)] = &[
     ("fee too low", Meaning::BelowMinimum),
     ("intrinsicgas", Meaning::Gas),
     ("rlptoolong", Meaning::Shape),
+    ("input too short", Meaning::Shape),
+    ("leading zero", Meaning::Shape),
+    ("list length mismatch", Meaning::Shape),
+    ("non-canonical single byte", Meaning::Shape),
+    ("non-canonical size information", Meaning::Shape),
+    ("unexpected length", Meaning::Shape),
+    ("unexpected list", Meaning::Shape),
+    ("unexpected string", Meaning::Shape),
 ];
 
 /// Erigon puts one of these in front of its texts.
@@ -26,6 +35,18 @@ const ERIGON_PREFIXES: &[&str] = &[
 
 /// Groups and phrases in the order in which they are tried.
 const PHRASES: &[(Meaning, &[&str])] = &[
+    // Run at once, and failed. Before all others: the words of a contract may follow.
+    (
+        Meaning::Executed,
+        &[
+            "reverted with",            // hardhat
+            "transaction reverted",     // hardhat
+            "execution reverted",       // sequencers
+            "transaction: revert",      // ganache: "VM Exception while processing …"
+            "transaction: out of gas",  // ganache, hardhat
+            "transaction: invalid opc", // ganache, hardhat
+        ],
+    ),
     // Known: the same bytes are, or were, in the pool.
     (
         Meaning::Known,
@@ -42,16 +63,17 @@ const PHRASES: &[(Meaning, &[&str])] = &[
     (
         Meaning::NonceUsed,
         &[
-            "nonce too low",    // geth, reth, nethermind, erigon, besu, anvil
+            "nonce too low",    // geth, reth, nethermind, erigon, besu, anvil, hardhat
             "nonce is too low", // openethereum
             "oldnonce",         // nethermind, old
+            "tx doesn't have the correct nonce", // ganache, which keeps what is ahead
         ],
     ),
     // Something else of this nonce is in the pool. Before "transaction underpriced".
     (
         Meaning::ReplacementTooCheap,
         &[
-            "replacement transaction underpriced", // geth, reth, nethermind, erigon, besu, anvil
+            "replacement transaction underpriced", // geth, reth, nethermind, erigon, anvil, hardhat
             "replacement penalty",                 // geth, blob pool
             "replacement",                         // besu
             "could not replace existing tx",       // erigon
@@ -76,6 +98,7 @@ const PHRASES: &[(Meaning, &[&str])] = &[
             "transaction gas price below minimum",             // geth
             "transaction priority fee below minimum required", // reth
             "gas price below configured minimum gas price",    // besu
+            "which is below the minimum of",                   // hardhat
         ],
     ),
     // No room in the pool. reth says so too when one sender has more than 16.
@@ -87,16 +110,22 @@ const PHRASES: &[(Meaning, &[&str])] = &[
             "future transaction tries to replace pending", // geth
         ],
     ),
-    // No room for this account, or too far ahead of its nonce.
+    // No room for this account.
     (
         Meaning::AccountLimit,
         &[
-            "account limit exceeded",                         // geth, blob pool
+            "account limit exceeded", // geth, blob pool
+            "queued sender dormant",  // erigon
+        ],
+    ),
+    // Too far ahead of its nonce.
+    (
+        Meaning::TooFarAhead,
+        &[
             "nonce too far in future",                        // nethermind
-            "nonce too high",                                 // nethermind, hardhat, nitro
+            "nonce too high", // nethermind, nitro, hardhat while it mines at once
             "nonce is too distant from current sender nonce", // besu
-            "nonce gap too large",                            // erigon
-            "queued sender dormant",                          // erigon
+            "nonce gap too large", // erigon
         ],
     ),
     // EIP-7702 delegation.
@@ -142,6 +171,9 @@ const PHRASES: &[(Meaning, &[&str])] = &[
             "gas limit reached",                        // nethermind
             "gas limit too high",                       // geth, reth (EIP-7825)
             "gas limit is too high",                    // erigon
+            "is greater than the cap",                  // anvil (EIP-7825)
+            "exceeds transaction gas cap",              // hardhat (EIP-7825)
+            "transaction requires at least",            // hardhat
         ],
     ),
     // Size and form. Checked when a request is accepted, so none of these should ever be seen.
@@ -152,6 +184,8 @@ const PHRASES: &[(Meaning, &[&str])] = &[
             "transaction too large",          // nethermind
             "max initcode size exceeded",     // geth, reth
             "initcode too large",             // erigon
+            "rlp: ",                          // geth, erigon
+            "could not decode transaction",   // ganache
             "failed to decode",               // reth, anvil
             "negative value",                 // geth, erigon
             "nonce has max value",            // geth
@@ -161,6 +195,10 @@ const PHRASES: &[(Meaning, &[&str])] = &[
             "set code tx must have at least one authorization tuple", // geth
             "blobless blob transaction",      // geth
             "too many blobs",                 // geth, reth
+            "init code length",               // hardhat
+            "is bigger than maxfeepergas",    // hardhat
+            "cannot be less than maxpriorityfeepergas", // ganache
+            "invalid transaction type",       // hardhat
             "sidecar",                        // geth, reth
             "kzg",                            // geth, reth, nethermind
         ],
@@ -180,13 +218,16 @@ const PHRASES: &[(Meaning, &[&str])] = &[
         Meaning::Identity,
         &[
             "invalid sender",                // geth, erigon
+            "failed to recover the signer",  // anvil
             "failed to recover sender",      // reth
             "invalid transaction signature", // reth, anvil
             "invalid signature",             // besu
             "invalid chain id",              // geth, reth, anvil, nethermind
+            "invalid chainid",               // hardhat
             "wrong chainid",                 // besu
             "only replay-protected",         // geth
             "incompatible eip-155",          // hardhat, anvil
+            "incompatible eip155",           // ganache
             "sender not an eoa",             // geth, reth
         ],
     ),
@@ -208,8 +249,19 @@ const PHRASES: &[(Meaning, &[&str])] = &[
             "sequencer temporarily not available",                    // nitro
             "publishing transactions not supported by this endpoint", // nitro
             "error getting sender state",                             // erigon
-            "too many requests",                                      // gateways
-            "rate limit",                                             // gateways
+        ],
+    ),
+    // Gateways that want fewer requests.
+    (
+        Meaning::Throttled,
+        &[
+            "too many requests",
+            "rate limit",
+            "rate exceeded",
+            "request count exceeded",   // infura
+            "compute units per second", // alchemy
+            "exceeded the requests",    // others: "… per second limit"
+            "request limit",            // quicknode
         ],
     ),
 ];

@@ -35,6 +35,10 @@ const SAID: &[(Meaning, &[&str])] = &[
             "INTERNAL_ERROR: mined",
             "mined",
             "Nonce too low. Expected nonce to be 3 but got 2.",
+            "Nonce too low. Expected nonce to be 3 but got 2. Note that transactions can't be queued when automining.",
+            "Transaction nonce too low. Expected nonce to be at least 3 but got 2.",
+            "the tx doesn't have the correct nonce. account has nonce of: 3 tx has nonce of: 2",
+            "VM Exception while processing transaction: the tx doesn't have the correct nonce. account has nonce of: 41 tx has nonce of: 40 (vm hf=london -> block -> tx)",
         ],
     ),
     (
@@ -45,6 +49,8 @@ const SAID: &[(Meaning, &[&str])] = &[
             "Replacement transaction gas price too low",
             "could not replace existing tx",
             "INTERNAL_ERROR: replacement transaction underpriced",
+            "Replacement transaction underpriced. A gasPrice/maxFeePerGas of at least 22 is necessary to replace the existing transaction with nonce 3.",
+            "Replacement transaction underpriced. A gasPrice/maxPriorityFeePerGas of at least 22 is necessary to replace the existing transaction with nonce 3.",
         ],
     ),
     (
@@ -57,6 +63,7 @@ const SAID: &[(Meaning, &[&str])] = &[
             "FEE_TOO_LOW: underpriced",
             "fee too low",
             "Gas price below configured minimum gas price",
+            "Transaction gas price is 1, which is below the minimum of 5",
         ],
     ),
     (
@@ -67,6 +74,8 @@ const SAID: &[(Meaning, &[&str])] = &[
             "Gas price below current base fee",
             "max fee per blob gas less than block blob gas fee",
             "Block `blob_gas_price` is greater than tx-specified `max_fee_per_blob_gas` after Cancun",
+            "Transaction maxFeePerGas (9) is too low for the next block, which has a baseFeePerGas of 10",
+            "Transaction gasPrice (9) is too low for the next block, which has a baseFeePerGas of 10",
         ],
     ),
     (
@@ -85,11 +94,18 @@ const SAID: &[(Meaning, &[&str])] = &[
         Meaning::AccountLimit,
         &[
             "account limit exceeded: pooled 16 txs",
-            "nonce too far in future",
+            "queued sender dormant for too long",
+        ],
+    ),
+    (
+        Meaning::TooFarAhead,
+        &[
             "nonce too high",
+            "nonce too high: tx nonce 9, gapped nonce 5",
+            "nonce too far in future",
             "Transaction nonce is too distant from current sender nonce",
             "nonce gap too large: maximum allowed 64",
-            "queued sender dormant for too long",
+            "Nonce too high. Expected nonce to be 3 but got 5. Note that transactions can't be queued when automining.",
         ],
     ),
     (
@@ -120,6 +136,8 @@ const SAID: &[(Meaning, &[&str])] = &[
             "INTERNAL_ERROR: insufficient funds",
             "Upfront cost exceeds account balance",
             "insufficient funds for transfer",
+            "Sender doesn't have enough funds to send tx. The max upfront cost is: 9 and the sender's balance is: 1.",
+            "VM Exception while processing transaction: sender doesn't have enough funds to send tx. The upfront cost is: 9 and the sender's account only has: 1",
         ],
     ),
     (
@@ -135,6 +153,10 @@ const SAID: &[(Meaning, &[&str])] = &[
             "Transaction gas limit of 9 exceeds block gas limit of 8",
             "transaction gas limit too high (cap: 16777216, tx: 20000000)",
             "gas limit is too high",
+            "Transaction gas limit is 9 and exceeds block gas limit of 8",
+            "Transaction requires at least 21000 gas but got 20000",
+            "Transaction gas limit is 900000000 and exceeds transaction gas cap of 16777216",
+            "transaction gas limit (20000000) is greater than the cap (16777216)",
         ],
     ),
     (
@@ -146,6 +168,9 @@ const SAID: &[(Meaning, &[&str])] = &[
             "RLPTooLong",
             "initcode too large",
             "failed to decode signed transaction",
+            "rlp: value size exceeds available input length",
+            "unexpected string",
+            "Could not decode transaction: invalid RLP: remainder must be zero",
             "negative value",
             "transaction type not supported",
             "fork supporting this transaction type is not activated yet",
@@ -154,6 +179,10 @@ const SAID: &[(Meaning, &[&str])] = &[
             "invalid kzg proof",
             "set code tx must have at least one authorization tuple",
             "max priority fee per gas higher than max fee per gas",
+            "Trying to send a deployment transaction whose init code length is 50000. The max length allowed by EIP-3860 is 49152.",
+            "maxPriorityFeePerGas (2) is bigger than maxFeePerGas (1)",
+            "maxFeePerGas cannot be less than maxPriorityFeePerGas (The total must be the larger of the two)",
+            "Invalid transaction type 9.",
         ],
     ),
     (
@@ -161,6 +190,7 @@ const SAID: &[(Meaning, &[&str])] = &[
         &[
             "invalid sender",
             "failed to recover sender",
+            "Failed to recover the signer",
             "invalid transaction signature",
             "Invalid signature",
             "invalid chain id for signer: have 1 want 5",
@@ -168,6 +198,11 @@ const SAID: &[(Meaning, &[&str])] = &[
             "only replay-protected (EIP-155) transactions allowed over RPC",
             "Incompatible EIP-155 transaction, signed for another chain",
             "sender not an eoa: address 0xab, len(code): 5",
+            "Trying to send an incompatible EIP-155 transaction, signed for another chain.",
+            "Trying to send a raw transaction with an invalid chainId. The expected chainId is 31337",
+            "Invalid chainId 5 provided, expected 31337 instead.",
+            "Invalid chain id (5) for chain with id 31337.",
+            "Incompatible EIP155-based V 37 and chain id 31337. See the Common parameter of the Transaction constructor to set the chain id.",
         ],
     ),
     (
@@ -189,7 +224,32 @@ const SAID: &[(Meaning, &[&str])] = &[
             "sequencer temporarily not available",
             "publishing transactions not supported by this endpoint",
             "error getting sender state",
+        ],
+    ),
+    (
+        Meaning::Throttled,
+        &[
             "Too Many Requests",
+            "daily request count exceeded, request rate limited",
+            "Your app has exceeded its compute units per second capacity.",
+            "project ID request rate exceeded",
+            "50/second request limit reached",
+            "call rate limit exhausted, retry in 10s",
+        ],
+    ),
+    (
+        Meaning::Executed,
+        &[
+            // Whatever a contract says, it is not what the node says.
+            "VM Exception while processing transaction: reverted with reason string 'insufficient funds'",
+            "reverted with reason string 'nonce too low'",
+            "VM Exception while processing transaction: revert already known",
+            "VM Exception while processing transaction: revert",
+            "Transaction reverted without a reason",
+            "VM Exception while processing transaction: reverted with panic code 0x11 (Arithmetic operation underflowed or overflowed outside of an unchecked block)",
+            "VM Exception while processing transaction: invalid opcode",
+            "VM Exception while processing transaction: out of gas",
+            "execution reverted: already known",
         ],
     ),
     (
@@ -249,29 +309,50 @@ fn classes_for_the_lane() {
                 SendOutcome::Underpriced(text(message))
             }
             Meaning::Funds => SendOutcome::Underfunded(text(message)),
-            Meaning::Gas | Meaning::Shape | Meaning::Identity => {
-                SendOutcome::Rejected(text(message))
+            Meaning::Shape => SendOutcome::Rejected(text(message)),
+            Meaning::Gas | Meaning::Identity | Meaning::NodePolicy | Meaning::TypeConflict => {
+                SendOutcome::Refused(text(message))
             }
-            Meaning::PoolFull
-            | Meaning::AccountLimit
-            | Meaning::Delegated
-            | Meaning::TypeConflict
-            | Meaning::NodePolicy
-            | Meaning::NotReady => SendOutcome::Busy(text(message)),
-            Meaning::Forwarded | Meaning::Unknown => SendOutcome::Unknown(text(message)),
+            Meaning::PoolFull | Meaning::TooFarAhead => full(message, None),
+            Meaning::AccountLimit => full(message, Some(16)),
+            Meaning::Delegated => full(message, Some(1)),
+            Meaning::NotReady | Meaning::Throttled => SendOutcome::Busy(text(message)),
+            Meaning::Executed | Meaning::Forwarded | Meaning::Unknown => {
+                SendOutcome::Unknown(text(message))
+            }
         };
         assert_eq!(outcome(message), expected, "{message:?}");
+    }
+    for (message, most) in [
+        ("nonce gap too large: maximum allowed 64", Some(64)),
+        ("account limit exceeded: pooled 0 txs", None),
+        ("account limit exceeded: pooled", None),
+        (
+            "account limit exceeded: pooled 99999999999999999999 txs",
+            None,
+        ),
+        ("queued sender dormant for 3 hours", None),
+    ] {
+        assert_eq!(outcome(message), full(message, most));
+    }
+}
+
+fn full(message: &str, most: Option<u64>) -> SendOutcome {
+    SendOutcome::Full {
+        text: message.to_owned(),
+        most,
     }
 }
 
 #[test]
-fn the_code_counts_only_where_the_text_says_nothing() {
+fn the_code_counts_only_where_the_text_says_nothing_or_two_things() {
     let with_code = |code, message| Complaint { code, message }.meaning();
-    assert_eq!(
-        with_code(-32005, "daily request count exceeded"),
-        Meaning::NotReady
-    );
+    assert_eq!(with_code(-32005, "daily quota used up"), Meaning::Throttled);
+    assert_eq!(with_code(429, "slow down"), Meaning::Throttled);
     assert_eq!(with_code(-32601, "no such method"), Meaning::NotReady);
+    let underpriced = |code| with_code(code, "transaction underpriced");
+    assert_eq!(underpriced(-32003), Meaning::ReplacementTooCheap, "ganache");
+    assert_eq!(underpriced(-32000), Meaning::BelowMinimum);
     assert_eq!(with_code(-32005, "nonce too low"), Meaning::NonceUsed);
     assert_eq!(with_code(-32603, "Internal error"), Meaning::Unknown);
     assert_eq!(with_code(-32003, "transaction rejected"), Meaning::Unknown);

@@ -44,9 +44,12 @@ pub(super) struct Block {
     timestamp: Quantity,
     /// Missing on chains without EIP-1559.
     pub(super) base_fee_per_gas: Option<Wei>,
-    /// Hashes, as long as nobody asks for more.
+    /// Missing in what light nodes tell.
+    pub(super) gas_used: Option<Quantity>,
+    pub(super) gas_limit: Option<Quantity>,
+    /// Hashes, or whole transactions where they were asked for.
     #[serde(default)]
-    pub(super) transactions: Vec<serde_json::Value>,
+    transactions: Vec<serde_json::Value>,
 }
 
 impl Block {
@@ -65,6 +68,29 @@ impl Block {
         let hashes: Option<Vec<B256>> = self.transactions.iter().map(hash).collect();
         hashes.ok_or_else(|| Failure::Malformed("a block without its hashes".to_owned()))
     }
+
+    /// An account's transactions: nonces and hashes. Those that cannot be read (chains have types
+    /// of their own) are of nobody.
+    pub(super) fn transactions_of(&self, account: Address) -> impl Iterator<Item = (u64, B256)> {
+        let read = |value: &serde_json::Value| MinedBy::deserialize(value).ok();
+        let all = self.transactions.iter().filter_map(read);
+        all.filter(move |tx| tx.from == account)
+            .map(|tx| (tx.nonce.0, tx.hash))
+    }
+}
+
+/// Whose transaction it is.
+#[derive(Deserialize)]
+struct MinedBy {
+    hash: B256,
+    from: Address,
+    nonce: Quantity,
+}
+
+/// A transaction that a node has, mined or not.
+#[derive(Deserialize)]
+pub(super) struct KnownTx {
+    pub(super) hash: B256,
 }
 
 #[derive(Deserialize)]
@@ -135,8 +161,6 @@ pub(super) struct MinedTx {
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct FeeHistory {
-    #[serde(default)]
-    pub(super) base_fee_per_gas: Option<Vec<Option<Wei>>>,
     #[serde(default)]
     pub(super) reward: Option<Vec<Option<Vec<Wei>>>>,
 }

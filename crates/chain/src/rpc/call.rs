@@ -39,7 +39,7 @@ fn refused(error: NodeError) -> Result<CallFailed, Failure> {
     }
     match error.complaint().meaning() {
         Meaning::Funds => Ok(CallFailed::Underfunded(error.message)),
-        Meaning::NotReady => Err(Failure::Node(error)),
+        Meaning::NotReady | Meaning::Throttled => Err(Failure::Node(error)),
         Meaning::Known
         | Meaning::NonceUsed
         | Meaning::ReplacementTooCheap
@@ -47,12 +47,14 @@ fn refused(error: NodeError) -> Result<CallFailed, Failure> {
         | Meaning::BelowBaseFee
         | Meaning::PoolFull
         | Meaning::AccountLimit
+        | Meaning::TooFarAhead
         | Meaning::Delegated
         | Meaning::TypeConflict
         | Meaning::Gas
         | Meaning::Shape
         | Meaning::Identity
         | Meaning::NodePolicy
+        | Meaning::Executed
         | Meaning::Forwarded
         | Meaning::Unknown => {
             if CODES_OF_THE_NODE.contains(&error.code) {

@@ -1,6 +1,5 @@
-//! One endpoint: which chain it serves, what it can do, and how it fared last.
+//! One endpoint: which chain it serves, what it can do, and calls to it.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use domain::ChainId;
@@ -8,39 +7,33 @@ use futures::future::try_join_all;
 use reqwest::StatusCode;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use tokio::sync::Semaphore;
-use tokio::time::{Instant, timeout};
+use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::answers::Quantity;
 use super::failure::Failure;
-use super::http::{Http, Repeat, failure_of};
+use super::health::{Health, Standing};
+use super::http::{Http, Repeat, Reply, failure_of};
 use super::limits;
+use super::pace::Pace;
+use super::send::Ways;
 use super::wire::{self, BatchAnswer, NodeError, Outcome};
 use crate::classify::Meaning;
 
 pub(super) struct Endpoint {
     http: Http,
     chain: ChainId,
-    standing: Mutex<Standing>,
+    health: Health,
+    /// Which way of sending many is faster here.
+    ways: Ways,
     /// Cleared for good when the endpoint shows that it does not do this.
     takes_batches: AtomicBool,
     has_block_receipts: AtomicBool,
+    pace: Option<Pace>,
+    batch_max: usize,
     sends: Semaphore,
     trials: Semaphore,
     reads: Semaphore,
-}
-
-/// What the last contact showed.
-#[derive(Clone, Copy)]
-enum Standing {
-    /// Not asked yet, or not reached the last time: its chain must be checked before it is used.
-    Unchecked { failed_at: Option<Instant> },
-    /// Serves our chain.
-    Serves,
-    /// Serves our chain, but the last request was turned away or answered with garbage.
-    Stumbled { at: Instant },
-    /// Serves another chain.
-    WrongChain { found: ChainId, at: Instant },
 }
 
 /// What came of a batch.
@@ -52,13 +45,18 @@ pub(super) enum Batch<T> {
 }
 
 impl Endpoint {
-    pub(super) fn new(http: Http, chain: ChainId) -> Self {
+    pub(super) fn new(http: Http, chain: ChainId, requests_per_second: Option<u32>) -> Self {
+        // A gateway that allows so many per second refuses a batch of more.
+        let allowed = requests_per_second.and_then(|most| usize::try_from(most).ok());
         Self {
             http,
             chain,
-            standing: Mutex::new(Standing::Unchecked { failed_at: None }),
+            health: Health::new(),
+            ways: Ways::default(),
             takes_batches: AtomicBool::new(true),
             has_block_receipts: AtomicBool::new(true),
+            pace: requests_per_second.map(Pace::new),
+            batch_max: allowed.map_or(limits::BATCH_MAX, |most| most.min(limits::BATCH_MAX)),
             sends: Semaphore::new(limits::SENDS_AT_ONCE),
             trials: Semaphore::new(limits::TRIALS_AT_ONCE),
             reads: Semaphore::new(limits::READS_AT_ONCE),
@@ -70,21 +68,21 @@ impl Endpoint {
         self.http.url().name()
     }
 
-    /// Whether the last contact went well.
-    pub(super) fn answers(&self) -> bool {
-        matches!(self.standing(), Standing::Serves)
+    pub(super) fn health(&self) -> &Health {
+        &self.health
     }
 
-    /// Whether others should be asked first.
-    pub(super) fn comes_last(&self) -> bool {
-        match self.standing() {
-            Standing::Serves | Standing::Unchecked { failed_at: None } => false,
-            Standing::Unchecked {
-                failed_at: Some(at),
-            }
-            | Standing::Stumbled { at } => at.elapsed() < limits::COOL_DOWN,
-            Standing::WrongChain { .. } => true,
-        }
+    pub(super) fn ways(&self) -> &Ways {
+        &self.ways
+    }
+
+    /// How many calls fit into one batch.
+    pub(super) fn batch_max(&self) -> usize {
+        self.batch_max
+    }
+
+    pub(super) fn takes_batches(&self) -> bool {
+        self.takes_batches.load(Ordering::Relaxed)
     }
 
     pub(super) fn has_block_receipts(&self) -> bool {
@@ -141,7 +139,7 @@ impl Endpoint {
         calls: &[Value],
     ) -> Result<Vec<Outcome<T>>, Failure> {
         let mut outcomes = Vec::with_capacity(calls.len());
-        for part in calls.chunks(limits::BATCH_MAX) {
+        for part in calls.chunks(self.batch_max) {
             match self.batch(method, part).await? {
                 Batch::Each(each) => {
                     let complete: Option<Vec<Outcome<T>>> = each.into_iter().collect();
@@ -159,7 +157,7 @@ impl Endpoint {
         Ok(outcomes)
     }
 
-    /// One batch of at most [`limits::BATCH_MAX`] calls.
+    /// One batch of at most [`Self::batch_max`] calls.
     pub(super) async fn batch<T: DeserializeOwned>(
         &self,
         method: &'static str,
@@ -173,16 +171,19 @@ impl Endpoint {
             return Ok(Batch::Each(Vec::new()));
         }
         self.check_chain().await?;
-        if !self.takes_batches.load(Ordering::Relaxed) {
+        if !self.takes_batches() {
             return Ok(Batch::NotTaken);
         }
         match self.post_batch(method, calls).await {
             Ok(BatchAnswer::Each(each)) => {
-                self.answered();
+                self.health.answered();
                 for outcome in &each {
                     let result = match outcome {
                         Some(Ok(_)) => "ok",
-                        Some(Err(_)) => "error",
+                        Some(Err(error)) => {
+                            self.heed(error);
+                            "error"
+                        }
                         None => "lost",
                     };
                     self.count(method, result, 1);
@@ -202,13 +203,17 @@ impl Endpoint {
         method: &'static str,
         calls: &[Value],
     ) -> Result<BatchAnswer<T>, Failure> {
-        let (status, body) = self.post(method, wire::encode_batch(method, calls)).await?;
-        match wire::decode_batch(&body, calls.len()) {
+        let body = wire::encode_batch(method, calls);
+        let reply = self.post(method, body, calls.len()).await?;
+        match wire::decode_batch(&reply.body, calls.len()) {
+            Ok(BatchAnswer::Refused(error)) if reply.status == StatusCode::TOO_MANY_REQUESTS => {
+                Err(Failure::TurnedAway(throttled(&error)))
+            }
             Ok(answer) => Ok(answer),
-            Err(_) if status == StatusCode::PAYLOAD_TOO_LARGE => {
+            Err(_) if reply.status == StatusCode::PAYLOAD_TOO_LARGE => {
                 Ok(BatchAnswer::Refused(NodeError::default()))
             }
-            Err(malformed) => Err(failure_of(status, malformed)),
+            Err(malformed) => Err(failure_of(reply.status, malformed)),
         }
     }
 
@@ -218,7 +223,9 @@ impl Endpoint {
         error: NodeError,
     ) -> Result<Batch<T>, Failure> {
         // Throttling is about now; everything else is how this endpoint is.
-        if error.complaint().meaning() == Meaning::NotReady {
+        self.heed(&error);
+        let meaning = error.complaint().meaning();
+        if [Meaning::NotReady, Meaning::Throttled].contains(&meaning) {
             let failure = Failure::TurnedAway(error.message);
             self.failed(method, 1, &failure);
             return Err(failure);
@@ -235,18 +242,25 @@ impl Endpoint {
         method: &'static str,
         params: &Value,
     ) -> Result<T, Failure> {
-        let posted = self.post(method, wire::encode_single(method, params)).await;
-        let outcome = posted.and_then(|(status, body)| {
-            wire::decode_single(&body).map_err(|malformed| failure_of(status, malformed))
+        let posted = self
+            .post(method, wire::encode_single(method, params), 1)
+            .await;
+        let outcome = posted.and_then(|reply| match wire::decode_single(&reply.body) {
+            Ok(Err(error)) if reply.status == StatusCode::TOO_MANY_REQUESTS => {
+                Err(Failure::TurnedAway(throttled(&error)))
+            }
+            Ok(outcome) => Ok(outcome),
+            Err(malformed) => Err(failure_of(reply.status, malformed)),
         });
         match outcome {
             Ok(Ok(result)) => {
-                self.answered();
+                self.health.answered();
                 self.count(method, "ok", 1);
                 Ok(result)
             }
             Ok(Err(error)) => {
-                self.answered();
+                self.health.answered();
+                self.heed(&error);
                 self.count(method, "error", 1);
                 Err(Failure::Node(error))
             }
@@ -257,9 +271,16 @@ impl Endpoint {
         }
     }
 
+    /// Leaves the endpoint alone for a while where an error asks for that.
+    fn heed(&self, error: &NodeError) {
+        if error.complaint().meaning() == Meaning::Throttled {
+            self.health.rest(error.back_off());
+        }
+    }
+
     /// Refuses an endpoint of another chain: nothing but `eth_chainId` is ever asked of it.
-    async fn check_chain(&self) -> Result<(), Failure> {
-        match self.standing() {
+    pub(super) async fn check_chain(&self) -> Result<(), Failure> {
+        match self.health.standing() {
             Standing::Serves | Standing::Stumbled { .. } => return Ok(()),
             Standing::WrongChain { found, at } if at.elapsed() < limits::WRONG_CHAIN_RECHECK => {
                 return Err(Failure::WrongChain(found));
@@ -269,17 +290,13 @@ impl Endpoint {
         let answer = self.call_unchecked("eth_chainId", &json!([])).await;
         let Quantity(found) = answer.map_err(|failure| Failure::Unchecked(Box::new(failure)))?;
         let found = ChainId(found);
+        self.health.named_chain(found, self.chain);
         if found == self.chain {
-            self.stand(Standing::Serves);
             return Ok(());
         }
         let (endpoint, expected) = (self.name(), self.chain);
         tracing::error!(endpoint, %expected, %found, "an endpoint serves another chain: not used");
         self.count("eth_chainId", "wrong_chain", 1);
-        self.stand(Standing::WrongChain {
-            found,
-            at: Instant::now(),
-        });
         Err(Failure::WrongChain(found))
     }
 
@@ -287,68 +304,86 @@ impl Endpoint {
         &self,
         method: &'static str,
         body: Vec<u8>,
-    ) -> Result<(StatusCode, Vec<u8>), Failure> {
+        calls: usize,
+    ) -> Result<Reply, Failure> {
         let (room, repeat) = match method {
             "eth_sendRawTransaction" => (&self.sends, Repeat::Never),
             "eth_estimateGas" | "eth_call" => (&self.trials, Repeat::Once),
             _ => (&self.reads, Repeat::Once),
         };
-        let permit = timeout(self.http.timeout(), room.acquire()).await;
-        let _permit = permit
-            .ok()
-            .and_then(Result::ok)
-            .ok_or_else(|| Failure::NotConnected("too many requests are under way".to_owned()))?;
-        self.http.post(body, repeat).await
+        let _permit = self.admit(room, calls).await?;
+        let reply = self.http.post(body, repeat).await?;
+        let wants_rest = match reply.status {
+            StatusCode::TOO_MANY_REQUESTS => true,
+            // A node that starts says so too, mostly without naming a time.
+            StatusCode::SERVICE_UNAVAILABLE => reply.retry_after.is_some(),
+            _ => false,
+        };
+        if wants_rest {
+            self.health.rest(reply.retry_after);
+        }
+        Ok(reply)
     }
 
-    fn standing(&self) -> Standing {
-        *self
-            .standing
-            .lock()
-            .expect("nothing panics while holding it")
+    /// Waits until a request may leave: not too many at once, nor per second, and none while the
+    /// endpoint wants to be left alone.
+    async fn admit<'a>(
+        &self,
+        room: &'a Semaphore,
+        calls: usize,
+    ) -> Result<SemaphorePermit<'a>, Failure> {
+        self.is_rested()?;
+        let began = Instant::now();
+        let patience = self.http.timeout();
+        let permit = timeout(patience, room.acquire()).await;
+        let permit = permit.ok().and_then(Result::ok).ok_or_else(too_many)?;
+        if let Some(pace) = &self.pace {
+            let left = patience.saturating_sub(began.elapsed());
+            let wait = pace.take(calls, left).ok_or_else(too_many)?;
+            sleep(wait).await;
+        }
+        self.is_rested()?; // it may have complained meanwhile
+        Ok(permit)
     }
 
-    fn stand(&self, standing: Standing) {
-        *self
-            .standing
-            .lock()
-            .expect("nothing panics while holding it") = standing;
-    }
-
-    /// An answer came. That does not prove the chain: see [`Self::check_chain`].
-    fn answered(&self) {
-        if let Standing::Stumbled { .. } = self.standing() {
-            self.stand(Standing::Serves);
+    fn is_rested(&self) -> Result<(), Failure> {
+        match self.health.rests_for() {
+            Some(left) => Err(Failure::Resting(left)),
+            None => Ok(()),
         }
     }
 
     fn failed(&self, method: &'static str, calls: usize, failure: &Failure) {
-        let at = Instant::now();
-        match (failure, self.standing()) {
-            // Behind an address that must be connected to again may stand another node.
-            (Failure::NotConnected(_) | Failure::Lost(_), _)
-            | (Failure::TurnedAway(_) | Failure::Malformed(_), Standing::Unchecked { .. }) => {
-                self.stand(Standing::Unchecked {
-                    failed_at: Some(at),
-                });
-            }
-            (
-                Failure::TurnedAway(_) | Failure::Malformed(_),
-                Standing::Serves | Standing::Stumbled { .. },
-            ) => self.stand(Standing::Stumbled { at }),
-            (Failure::TurnedAway(_) | Failure::Malformed(_), Standing::WrongChain { .. })
-            | (Failure::WrongChain(_) | Failure::Unchecked(_) | Failure::Node(_), _) => {}
-        }
+        self.health.failed(failure);
         self.count(method, failure.word(), calls);
         let (chain, endpoint) = (self.chain, self.name());
         tracing::debug!(%chain, endpoint, method, %failure, "a call failed");
     }
 
+    /// Tells how far behind the best known head this endpoint is.
+    pub(super) fn show_lag(&self, blocks: u64) {
+        #[expect(clippy::cast_precision_loss, reason = "a gauge for people")]
+        metrics::gauge!(
+            "lanekeeper_rpc_head_lag_blocks",
+            "chain" => self.chain.to_string(), "endpoint" => self.name().to_owned()
+        )
+        .set(blocks as f64);
+    }
+
     fn count(&self, method: &'static str, result: &'static str, calls: usize) {
         metrics::counter!(
             "lanekeeper_rpc_calls_total",
-            "chain" => self.chain.to_string(), "method" => method, "result" => result
+            "chain" => self.chain.to_string(), "endpoint" => self.name().to_owned(),
+            "method" => method, "result" => result
         )
         .increment(calls as u64);
     }
+}
+
+fn too_many() -> Failure {
+    Failure::NotConnected("too many requests are under way".to_owned())
+}
+
+fn throttled(error: &NodeError) -> String {
+    format!("HTTP 429: {}", error.message)
 }

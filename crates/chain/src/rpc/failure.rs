@@ -1,6 +1,7 @@
 //! Why an endpoint gave no result, told apart by whether the node may have acted.
 
 use std::fmt;
+use std::time::Duration;
 
 use domain::ChainId;
 use engine::ports::ChainError;
@@ -13,6 +14,8 @@ pub(super) enum Failure {
     NotConnected(String),
     /// The endpoint turned the request away unread (HTTP 4xx, 503).
     TurnedAway(String),
+    /// It asked to be left alone for so long, and was.
+    Resting(Duration),
     /// It serves another chain, and nothing but that question was asked.
     WrongChain(ChainId),
     /// It did not say which chain it serves, and nothing else was asked.
@@ -31,6 +34,7 @@ impl Failure {
         match self {
             Self::NotConnected(_) => "unconnected",
             Self::TurnedAway(_) => "turned_away",
+            Self::Resting(_) => "resting",
             Self::WrongChain(_) => "wrong_chain",
             Self::Unchecked(inner) => inner.word(),
             Self::Lost(_) => "lost",
@@ -44,16 +48,31 @@ impl Failure {
         match self {
             Self::NotConnected(_)
             | Self::TurnedAway(_)
+            | Self::Resting(_)
             | Self::WrongChain(_)
             | Self::Unchecked(_) => true,
             Self::Lost(_) | Self::Malformed(_) | Self::Node(_) => false,
         }
     }
 
+    /// Whether the endpoint is none of this chain.
+    pub(super) fn is_wrong_chain(&self) -> bool {
+        match self {
+            Self::WrongChain(_) => true,
+            Self::NotConnected(_)
+            | Self::TurnedAway(_)
+            | Self::Resting(_)
+            | Self::Unchecked(_)
+            | Self::Lost(_)
+            | Self::Malformed(_)
+            | Self::Node(_) => false,
+        }
+    }
+
     /// Whether the endpoint answered at all.
     fn is_answer(&self) -> bool {
         match self {
-            Self::NotConnected(_) | Self::Lost(_) | Self::TurnedAway(_) => false,
+            Self::NotConnected(_) | Self::Lost(_) | Self::TurnedAway(_) | Self::Resting(_) => false,
             Self::WrongChain(_) | Self::Malformed(_) | Self::Node(_) => true,
             Self::Unchecked(inner) => inner.is_answer(),
         }
@@ -64,6 +83,7 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NotConnected(why) | Self::TurnedAway(why) | Self::Lost(why) => f.write_str(why),
+            Self::Resting(left) => write!(f, "it wants no requests for another {left:.1?}"),
             Self::WrongChain(found) => write!(f, "it serves chain {found} and is not used"),
             Self::Unchecked(inner) => write!(f, "asked for its chain id: {inner}"),
             Self::Malformed(why) => write!(f, "its answer cannot be used: {why}"),

@@ -1,12 +1,20 @@
 //! What the chain asks for: the next block's base fee, and the tip that others pay.
+//!
+//! The base fee follows from the newest header that was read anyway. The tip changes slowly and is
+//! asked for now and then. So a quote per block costs next to no calls.
+
+use std::sync::Mutex;
 
 use domain::FeeQuote;
+use engine::ports::ChainError;
 use serde_json::json;
+use tokio::time::Instant;
 
 use super::answers::{Block, FeeHistory, Wei};
 use super::endpoint::Endpoint;
+use super::endpoints::Endpoints;
 use super::failure::Failure;
-use super::limits::FEE_HISTORY_BLOCKS;
+use super::limits::{FEE_HISTORY_BLOCKS, TIP_AGE_MAX, TIP_BLOCKS_MAX};
 use super::read::quantity;
 
 /// The tip where neither blocks nor node tell one: what wallets have offered since EIP-1559.
@@ -15,50 +23,151 @@ const TIP_FALLBACK: u128 = 1_000_000_000;
 const TIP_MIN: u128 = 1;
 /// The middle of what a block's transactions paid.
 const REWARD_PERCENTILE: u64 = 50;
+/// By EIP-1559 a full block, twice the target, raises the base fee by an eighth.
+const ELASTICITY: u128 = 2;
+const CHANGE_DENOMINATOR: u128 = 8;
 
-/// One call where blocks have transactions; two or three on empty chains and on those without a
-/// base fee.
-pub(super) async fn quote(endpoint: &Endpoint) -> Result<FeeQuote, Failure> {
+/// What is known of fees.
+#[derive(Default)]
+pub(super) struct Fees(Mutex<Known>);
+
+#[derive(Clone, Copy, Default)]
+struct Known {
+    head: Option<Head>,
+    tip: Option<Tip>,
+}
+
+/// The newest block that was read.
+#[derive(Clone, Copy)]
+struct Head {
+    number: u64,
+    /// What the block after it asks for; `None` on chains without EIP-1559.
+    next_base_fee: Option<u128>,
+}
+
+/// The usual tip; on chains without EIP-1559, the usual price.
+#[derive(Clone, Copy)]
+struct Tip {
+    wei: u128,
+    is_price: bool,
+    asked_at_block: u64,
+    asked_at: Instant,
+}
+
+impl Fees {
+    fn known(&self) -> Known {
+        *self.0.lock().expect("nothing panics while holding it")
+    }
+
+    /// Takes in the newest block.
+    pub(super) fn saw(&self, block: &Block) {
+        let head = Head {
+            number: block.header().number,
+            next_base_fee: next_base_fee(block),
+        };
+        let mut known = self.0.lock().expect("nothing panics while holding it");
+        known.head = Some(head);
+    }
+
+    /// A quote: from what is known where it is new enough.
+    pub(super) async fn quote(&self, endpoints: &Endpoints) -> Result<FeeQuote, ChainError> {
+        if self.known().head.is_none()
+            && let Some(block) = endpoints.latest().await?
+        {
+            self.saw(&block);
+        }
+        let Known { head, tip } = self.known();
+        let head = head.ok_or_else(|| {
+            ChainError::Unusable("the chain has no block to take fees from".to_owned())
+        })?;
+        let is_price = head.next_base_fee.is_none();
+        let old = tip.filter(|tip| tip.is_price == is_price);
+        let tip = match old {
+            Some(tip) if tip.is_fresh(head.number) => tip.wei,
+            Some(_) | None => self.ask(endpoints, head, old).await?,
+        };
+        Ok(FeeQuote {
+            base_fee: head.next_base_fee,
+            tip,
+        })
+    }
+
+    /// Asks for the tip. While nobody tells a new one, the old one stands.
+    async fn ask(
+        &self,
+        endpoints: &Endpoints,
+        head: Head,
+        old: Option<Tip>,
+    ) -> Result<u128, ChainError> {
+        let is_price = head.next_base_fee.is_none();
+        let told = if is_price {
+            endpoints.read(|endpoint| Box::pin(price(endpoint))).await
+        } else {
+            endpoints.read(|endpoint| Box::pin(tip(endpoint))).await
+        };
+        let wei = match (told, old) {
+            (Ok(wei), _) => wei,
+            (Err(error), Some(old)) => {
+                tracing::debug!(%error, "no new tip; the old one stands");
+                old.wei
+            }
+            (Err(error), None) => return Err(error),
+        };
+        let mut known = self.0.lock().expect("nothing panics while holding it");
+        known.tip = Some(Tip {
+            wei,
+            is_price,
+            asked_at_block: head.number,
+            asked_at: Instant::now(),
+        });
+        Ok(wei)
+    }
+}
+
+impl Tip {
+    fn is_fresh(&self, number: u64) -> bool {
+        number.abs_diff(self.asked_at_block) < TIP_BLOCKS_MAX
+            && self.asked_at.elapsed() < TIP_AGE_MAX
+    }
+}
+
+/// By the rule of EIP-1559. Chains with other constants move more slowly than this; the fees that
+/// are made of it leave far more room than the difference.
+fn next_base_fee(block: &Block) -> Option<u128> {
+    let base = block.base_fee_per_gas?.0;
+    let (Some(used), Some(limit)) = (block.gas_used, block.gas_limit) else {
+        return Some(base);
+    };
+    let (used, target) = (u128::from(used.0), u128::from(limit.0) / ELASTICITY);
+    if target == 0 || used == target {
+        return Some(base);
+    }
+    let change = |distance: u128| base.saturating_mul(distance) / target / CHANGE_DENOMINATOR;
+    Some(if used > target {
+        base.saturating_add(change(used - target).max(1))
+    } else {
+        base.saturating_sub(change(target - used))
+    })
+}
+
+async fn price(endpoint: &Endpoint) -> Result<u128, Failure> {
+    let price: Wei = endpoint.call("eth_gasPrice", &json!([])).await?;
+    Ok(price.0)
+}
+
+/// One call where blocks have transactions; two on empty chains.
+async fn tip(endpoint: &Endpoint) -> Result<u128, Failure> {
     let params = json!([quantity(FEE_HISTORY_BLOCKS), "latest", [REWARD_PERCENTILE]]);
     let history: Option<FeeHistory> = match endpoint.ask("eth_feeHistory", &params).await? {
         Ok(history) => Some(history),
         Err(error) if error.is_missing_method() => None,
         Err(error) => return Err(Failure::Node(error)),
     };
-    let told = history.as_ref().and_then(next_base_fee);
-    let base_fee = match told {
-        Some(wei) if wei > 0 => Some(wei),
-        // Nodes write 0 for blocks from before EIP-1559, and some chains really ask for 0.
-        Some(_) | None => base_fee_of_latest(endpoint).await?,
-    };
-    let Some(base_fee) = base_fee else {
-        let price: Wei = endpoint.call("eth_gasPrice", &json!([])).await?;
-        return Ok(FeeQuote {
-            base_fee: None,
-            tip: price.0,
-        });
-    };
     let tip = match history.as_ref().and_then(usual_tip) {
         Some(tip) => tip,
         None => node_tip(endpoint).await?,
     };
-    Ok(FeeQuote {
-        base_fee: Some(base_fee),
-        tip: tip.max(TIP_MIN),
-    })
-}
-
-fn next_base_fee(history: &FeeHistory) -> Option<u128> {
-    let fees = history.base_fee_per_gas.as_ref()?;
-    fees.last().copied().flatten().map(|fee| fee.0)
-}
-
-async fn base_fee_of_latest(endpoint: &Endpoint) -> Result<Option<u128>, Failure> {
-    let block: Option<Block> = endpoint
-        .call("eth_getBlockByNumber", &json!(["latest", false]))
-        .await?;
-    let block = block.ok_or_else(|| Failure::Malformed("there is no latest block".to_owned()))?;
-    Ok(block.base_fee_per_gas.map(|fee| fee.0))
+    Ok(tip.max(TIP_MIN))
 }
 
 /// The median of the blocks' own medians, and not less than the newest of them: when fees rise,
@@ -92,7 +201,7 @@ mod tests {
     use super::*;
 
     fn tip(rewards: &str) -> Option<u128> {
-        let history = format!(r#"{{"baseFeePerGas":["0x1"],"reward":{rewards}}}"#);
+        let history = format!(r#"{{"reward":{rewards}}}"#);
         usual_tip(&serde_json::from_str(&history).unwrap())
     }
 
@@ -104,5 +213,38 @@ mod tests {
         assert_eq!(tip(r#"[["0x0"],["0x0"]]"#), None);
         assert_eq!(tip("[]"), None);
         assert_eq!(tip("null"), None);
+    }
+
+    fn next(base: u128, used: u64, limit: u64) -> Option<u128> {
+        let block = json!({
+            "number": "0x1", "hash": format!("{:#066x}", 1), "parentHash": format!("{:#066x}", 0),
+            "timestamp": "0x1", "baseFeePerGas": format!("{base:#x}"),
+            "gasUsed": quantity(used), "gasLimit": quantity(limit),
+        });
+        next_base_fee(&serde_json::from_value(block).unwrap())
+    }
+
+    #[test]
+    fn base_fee_follows_the_rule() {
+        // The examples of the EIP's own test cases, and the edges.
+        assert_eq!(
+            next(1_000_000_000, 10_000_000, 20_000_000),
+            Some(1_000_000_000)
+        );
+        assert_eq!(
+            next(1_000_000_000, 9_000_000, 20_000_000),
+            Some(987_500_000)
+        );
+        assert_eq!(
+            next(1_000_000_000, 11_000_000, 20_000_000),
+            Some(1_012_500_000)
+        );
+        assert_eq!(next(800, 20, 20), Some(900));
+        assert_eq!(next(800, 0, 20), Some(700));
+        assert_eq!(next(1, 20, 20), Some(2));
+        assert_eq!(next(0, 20, 20), Some(1));
+        assert_eq!(next(7, 5, 0), Some(7));
+        assert_eq!(next(7, 5, 1), Some(7));
+        assert_eq!(next(u128::MAX, u64::MAX, 2), Some(u128::MAX));
     }
 }

@@ -4,7 +4,8 @@ use std::error::Error as _;
 use std::time::Duration;
 
 use alloy_primitives::bytes::Bytes;
-use reqwest::{Client, Response, StatusCode, header, redirect};
+use reqwest::header::{self, HeaderMap};
+use reqwest::{Client, Response, StatusCode, redirect};
 
 use super::failure::Failure;
 use super::limits;
@@ -16,6 +17,14 @@ pub(super) struct Http {
     client: Client,
     url: EndpointUrl,
     timeout: Duration,
+}
+
+/// The whole answer to a request.
+pub(super) struct Reply {
+    pub(super) status: StatusCode,
+    /// For how long the endpoint wants to be left alone, where it says so.
+    pub(super) retry_after: Option<Duration>,
+    pub(super) body: Vec<u8>,
 }
 
 /// Whether a request may be sent a second time when its connection breaks.
@@ -60,11 +69,7 @@ impl Http {
     }
 
     /// The whole answer to a body.
-    pub(super) async fn post(
-        &self,
-        body: Vec<u8>,
-        repeat: Repeat,
-    ) -> Result<(StatusCode, Vec<u8>), Failure> {
+    pub(super) async fn post(&self, body: Vec<u8>, repeat: Repeat) -> Result<Reply, Failure> {
         let body = Bytes::from(body);
         let mut answer = self.post_once(body.clone()).await;
         // The other side may close an idle connection in the moment in which it is used again.
@@ -74,15 +79,18 @@ impl Http {
         answer.map_err(Broken::into_failure)
     }
 
-    async fn post_once(&self, body: Bytes) -> Result<(StatusCode, Vec<u8>), Broken> {
+    async fn post_once(&self, body: Bytes) -> Result<Reply, Broken> {
         let request = self
             .client
             .post(self.url.secret().clone())
             .header(header::CONTENT_TYPE, "application/json")
             .body(body);
         let response = request.send().await.map_err(|error| self.broken(error))?;
-        let status = response.status();
-        Ok((status, self.read(response).await?))
+        Ok(Reply {
+            status: response.status(),
+            retry_after: retry_after(response.headers()),
+            body: self.read(response).await?,
+        })
     }
 
     async fn read(&self, mut response: Response) -> Result<Vec<u8>, Broken> {
@@ -106,6 +114,12 @@ impl Http {
             Broken::Dropped(format!("the connection broke: {}", root_cause(&error)))
         }
     }
+}
+
+/// Seconds only; the other form, a date, needs a clock that agrees with theirs.
+fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    let value = headers.get(header::RETRY_AFTER)?.to_str().ok()?;
+    value.trim().parse().ok().map(Duration::from_secs)
 }
 
 /// Why a request has no answer.

@@ -1,13 +1,16 @@
 //! Blocks, receipts and nonces. An answer to another question than the asked one is refused.
 
-use domain::lane::{ChainNonces, ChainQuery};
+use std::collections::BTreeMap;
+
+use domain::lane::{ChainNonces, ChainQuery, Nonces};
 use domain::{Address, B256, Header, Inclusion, Nonce};
-use engine::ports::BlockTag;
+use engine::ports::{BlockTag, ChainError, Witnesses};
 use serde_json::{Value, json};
 
 use super::answers::{Block, Quantity, Receipt};
 use super::endpoint::Endpoint;
-use super::failure::Failure;
+use super::endpoints::Endpoints;
+use super::failure::{Failure, all_failed};
 use super::limits::BATCH_MAX;
 use super::wire::Outcome;
 
@@ -16,19 +19,27 @@ pub(super) fn quantity(number: u64) -> String {
     format!("{number:#x}")
 }
 
+/// The newest block.
+pub(super) async fn latest(endpoint: &Endpoint) -> Result<Option<Block>, Failure> {
+    let params = json!(["latest", false]);
+    known(endpoint.ask("eth_getBlockByNumber", &params).await?)
+}
+
 pub(super) async fn header(
     endpoint: &Endpoint,
     block: BlockTag,
 ) -> Result<Option<Header>, Failure> {
     let (method, which) = match block {
         BlockTag::Latest => ("eth_getBlockByNumber", "latest".to_owned()),
+        BlockTag::Safe => ("eth_getBlockByNumber", "safe".to_owned()),
+        BlockTag::Finalized => ("eth_getBlockByNumber", "finalized".to_owned()),
         BlockTag::Number(number) => ("eth_getBlockByNumber", quantity(number)),
         BlockTag::Hash(hash) => ("eth_getBlockByHash", hash.to_string()),
     };
     let answer = known(endpoint.ask(method, &json!([which, false])).await?)?;
     let header = answer.map(|block| block.header());
     let asked_for = header.as_ref().is_none_or(|header| match block {
-        BlockTag::Latest => true,
+        BlockTag::Latest | BlockTag::Safe | BlockTag::Finalized => true,
         BlockTag::Number(number) => header.number == number,
         BlockTag::Hash(hash) => header.hash == hash,
     });
@@ -41,7 +52,7 @@ pub(super) async fn header(
 }
 
 /// A block, or `None` in whichever way the node says that it has no such one.
-fn known(answer: Outcome<Option<Block>>) -> Result<Option<Block>, Failure> {
+pub(super) fn known(answer: Outcome<Option<Block>>) -> Result<Option<Block>, Failure> {
     match answer {
         Ok(block) => Ok(block),
         Err(error) if error.is_unknown_block() => Ok(None),
@@ -124,10 +135,39 @@ fn in_block(receipts: Vec<Receipt>, block: B256) -> Result<Vec<Inclusion>, Failu
         .collect()
 }
 
-pub(super) async fn receipts(
-    endpoint: &Endpoint,
+/// Receipts by hash. What the first endpoint that answers lacks is asked of all others that answer
+/// before it counts as absent.
+pub(super) async fn receipts_of_all(
+    endpoints: &Endpoints,
     hashes: &[B256],
-) -> Result<Vec<Inclusion>, Failure> {
+) -> Result<Vec<Inclusion>, ChainError> {
+    let mut found = BTreeMap::new();
+    let mut missing = hashes.to_vec();
+    let mut answered = false;
+    let mut failures = Vec::new();
+    for endpoint in endpoints.in_order() {
+        match receipts(endpoint, &missing).await {
+            Ok(inclusions) => {
+                answered = true;
+                found.extend(inclusions.into_iter().map(|one| (one.tx_hash, one)));
+                missing.retain(|hash| !found.contains_key(hash));
+            }
+            Err(failure) => failures.push((endpoint.name(), failure)),
+        }
+        if answered && missing.is_empty() {
+            break;
+        }
+    }
+    if !answered {
+        return Err(all_failed(&failures));
+    }
+    Ok(hashes
+        .iter()
+        .filter_map(|hash| found.remove(hash))
+        .collect())
+}
+
+async fn receipts(endpoint: &Endpoint, hashes: &[B256]) -> Result<Vec<Inclusion>, Failure> {
     let calls: Vec<Value> = hashes.iter().map(|hash| json!([hash])).collect();
     let receipts: Vec<Option<Receipt>> = endpoint
         .call_many("eth_getTransactionReceipt", &calls)
@@ -139,6 +179,49 @@ pub(super) async fn receipts(
         }
     }
     Ok(inclusions)
+}
+
+/// The account's nonces as one or two endpoints tell them. Where a second one is wanted and there is
+/// one of this chain, it must answer.
+pub(super) async fn nonces_of(
+    endpoints: &Endpoints,
+    account: Address,
+    query: ChainQuery,
+    witnesses: Witnesses,
+) -> Result<Nonces, ChainError> {
+    let is_only = endpoints.list().len() == 1;
+    let mut first = None;
+    let mut failures = Vec::new();
+    for endpoint in endpoints.in_order() {
+        match (nonces(endpoint, account, query).await, first) {
+            (Ok(told), None) if witnesses == Witnesses::One || is_only => {
+                return Ok(Nonces {
+                    first: told,
+                    second: None,
+                    is_complete: is_only,
+                });
+            }
+            (Ok(told), None) => first = Some(told),
+            (Ok(told), Some(first)) => {
+                return Ok(Nonces {
+                    first,
+                    second: Some(told),
+                    is_complete: true,
+                });
+            }
+            (Err(failure), _) => failures.push((endpoint.name(), failure)),
+        }
+    }
+    // Endpoints of other chains are no witnesses, and never will be.
+    let is_alone = failures.iter().all(|(_, failure)| failure.is_wrong_chain());
+    match first {
+        Some(first) if is_alone => Ok(Nonces {
+            first,
+            second: None,
+            is_complete: true,
+        }),
+        Some(_) | None => Err(all_failed(&failures)),
+    }
 }
 
 pub(super) async fn nonces(

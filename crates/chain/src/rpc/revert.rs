@@ -17,6 +17,7 @@ pub(super) fn reason(error: &NodeError) -> Option<String> {
     let failed = error.code == CODE_REVERTED
         || text.contains("revert")
         || text.contains("vm execution error") // openethereum
+        || text.starts_with("evm error") // anvil, of what halts
         || text.contains("invalid opcode")
         || text.contains("out of gas");
     match data {
@@ -161,6 +162,11 @@ mod tests {
         for case in cases {
             assert_eq!(reason(&case).as_deref(), Some("not enough"), "{case:?}");
         }
+        let halted = error(-32603, "EVM error InvalidFEOpcode", None); // anvil
+        assert_eq!(
+            reason(&halted).as_deref(),
+            Some("EVM error InvalidFEOpcode")
+        );
         assert_eq!(
             reason(&error(-32000, "insufficient funds for transfer", None)),
             None

@@ -21,8 +21,11 @@ pub enum BadEndpointUrl {
     #[error("it is not a URL: {0}")]
     NotUrl(String),
     /// Another protocol.
-    #[error("its scheme is not http or https")]
-    Scheme,
+    #[error("its scheme is not {0}")]
+    Scheme(&'static str),
+    /// Nothing would send them.
+    #[error("a WebSocket address takes no user and password; keys go into its path or query")]
+    Credentials,
     /// Nobody to ask.
     #[error("it has no host")]
     NoHost,
@@ -31,10 +34,27 @@ pub enum BadEndpointUrl {
 impl EndpointUrl {
     /// Takes an `http://` or `https://` URL.
     pub fn parse(text: &str) -> Result<Self, BadEndpointUrl> {
+        Self::with_scheme(text, ["http", "https"], "http or https")
+    }
+
+    /// Takes a `ws://` or `wss://` URL.
+    pub fn parse_ws(text: &str) -> Result<Self, BadEndpointUrl> {
+        let url = Self::with_scheme(text, ["ws", "wss"], "ws or wss")?;
+        if !url.url.username().is_empty() || url.url.password().is_some() {
+            return Err(BadEndpointUrl::Credentials);
+        }
+        Ok(url)
+    }
+
+    fn with_scheme(
+        text: &str,
+        schemes: [&str; 2],
+        expected: &'static str,
+    ) -> Result<Self, BadEndpointUrl> {
         let url =
             Url::parse(text.trim()).map_err(|error| BadEndpointUrl::NotUrl(error.to_string()))?;
-        if !["http", "https"].contains(&url.scheme()) {
-            return Err(BadEndpointUrl::Scheme);
+        if !schemes.contains(&url.scheme()) {
+            return Err(BadEndpointUrl::Scheme(expected));
         }
         let host = url
             .host_str()
@@ -56,7 +76,11 @@ impl EndpointUrl {
     }
 
     pub(super) fn is_tls(&self) -> bool {
-        self.url.scheme() == "https"
+        ["https", "wss"].contains(&self.url.scheme())
+    }
+
+    pub(super) fn is_ws(&self) -> bool {
+        ["ws", "wss"].contains(&self.url.scheme())
     }
 
     /// On this machine: no proxy stands between.
@@ -123,6 +147,21 @@ mod tests {
             "http://a b",
         ] {
             let error = EndpointUrl::parse(text).unwrap_err().to_string();
+            assert!(!error.contains("secret"), "{error}");
+        }
+    }
+    #[test]
+    fn addresses_of_subscriptions_are_told_apart() {
+        let url = EndpointUrl::parse_ws("wss://node.example/v3/secret").unwrap();
+        assert_eq!(url.to_string(), "node.example:443");
+        assert!(url.is_ws() && url.is_tls());
+        for text in [
+            "http://node.example/secret",
+            "ws://user:secret@node.example",
+            "ws://secret@node.example",
+            "ws://",
+        ] {
+            let error = EndpointUrl::parse_ws(text).unwrap_err().to_string();
             assert!(!error.contains("secret"), "{error}");
         }
     }

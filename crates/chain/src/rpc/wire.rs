@@ -1,5 +1,7 @@
 //! JSON-RPC 2.0 as nodes really speak it: frames out, answers in. Nothing here trusts an answer.
 
+use std::time::Duration;
+
 use serde::de::{DeserializeOwned, Deserializer};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -43,6 +45,12 @@ impl NodeError {
             code: self.code,
             message: &self.message,
         }
+    }
+
+    /// For how long the endpoint wants to be left alone, where the error tells (infura does).
+    pub(super) fn back_off(&self) -> Option<Duration> {
+        let seconds = self.data.as_ref()?.get("rate")?.get("backoff_seconds")?;
+        Duration::try_from_secs_f64(seconds.as_f64()?).ok()
     }
 
     /// Whether the node does not have the method (or not with these parameters).

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -17,7 +18,11 @@ use futures::stream;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
+use crate::reads::block;
+
 pub(crate) const CHAIN: ChainId = ChainId(31_337);
+/// What is asked of endpoints beside the work.
+const ASIDE: [&str; 2] = ["eth_chainId", "eth_blockNumber"];
 
 /// What the node says to one call.
 pub(crate) enum Say {
@@ -28,6 +33,8 @@ pub(crate) enum Say {
     Skip,
     /// The whole answer, whatever was asked.
     Raw(u16, Vec<u8>),
+    /// Turned away, with a `Retry-After`.
+    Later(u16, &'static str),
     /// No answer in this life.
     Never,
     /// The connection ends inside the answer.
@@ -63,15 +70,40 @@ pub(crate) struct Fake {
 }
 
 impl Fake {
-    /// Serves our chain; everything but `eth_chainId` is up to the script.
+    /// Serves our chain and does not tell its height; everything else is up to the script.
     pub(crate) async fn start(
         script: impl Fn(&str, &Value) -> Say + Send + Sync + 'static,
     ) -> Self {
-        let with_chain = move |method: &str, params: &Value| match method {
-            "eth_chainId" => Say::Result(json!(format!("{:#x}", CHAIN.0))),
-            _ => script(method, params),
-        };
-        Self::start_bare(true, with_chain).await
+        Self::start_bare(true, of_our_chain(script)).await
+    }
+
+    /// The same, but it takes no batches.
+    pub(crate) async fn start_single(
+        script: impl Fn(&str, &Value) -> Say + Send + Sync + 'static,
+    ) -> Self {
+        Self::start_bare(false, of_our_chain(script)).await
+    }
+
+    /// Serves our chain up to a head that the test moves, with empty pages where the script has
+    /// nothing to say.
+    pub(crate) async fn start_at(
+        head: &Arc<AtomicU64>,
+        script: impl Fn(&str, &Value) -> Option<Say> + Send + Sync + 'static,
+    ) -> Self {
+        let head = Arc::clone(head);
+        Self::start_bare(true, move |method: &str, params: &Value| {
+            let number = head.load(Ordering::SeqCst);
+            if let Some(say) = script(method, params) {
+                return say;
+            }
+            match method {
+                "eth_chainId" => Say::Result(json!(format!("{:#x}", CHAIN.0))),
+                "eth_blockNumber" => Say::Result(json!(format!("{number:#x}"))),
+                "eth_getBlockByNumber" if params[0] == "latest" => Say::Result(block(number)),
+                _ => Say::Result(Value::Null),
+            }
+        })
+        .await
     }
 
     pub(crate) async fn start_bare(
@@ -106,17 +138,23 @@ impl Fake {
         chain_of(vec![self.url()])
     }
 
-    /// The methods that were called, without `eth_chainId`.
+    /// The methods that were called, without the questions for chain and height.
     pub(crate) fn methods(&self) -> Vec<String> {
         let seen = self.node.seen.lock().unwrap();
         seen.methods
             .iter()
-            .filter(|method| *method != "eth_chainId")
+            .filter(|method| !ASIDE.contains(&method.as_str()))
             .cloned()
             .collect()
     }
 
-    /// How many calls each request had, without those for `eth_chainId`.
+    /// How often a method was called.
+    pub(crate) fn count(&self, method: &str) -> usize {
+        let seen = self.node.seen.lock().unwrap();
+        seen.methods.iter().filter(|one| *one == method).count()
+    }
+
+    /// How many calls each request had, without the questions for chain and height.
     pub(crate) fn request_sizes(&self) -> Vec<usize> {
         self.node.seen.lock().unwrap().request_sizes.clone()
     }
@@ -151,11 +189,39 @@ pub(crate) fn chain_with_timeout(
     request_timeout: Duration,
 ) -> RpcChain {
     RpcChain::new(RpcChainConfig {
-        id: CHAIN,
-        endpoints,
         request_timeout,
+        ..RpcChainConfig::new(CHAIN, endpoints)
     })
     .unwrap()
+}
+
+fn of_our_chain(
+    script: impl Fn(&str, &Value) -> Say + Send + Sync + 'static,
+) -> impl Fn(&str, &Value) -> Say + Send + Sync + 'static {
+    move |method: &str, params: &Value| match method {
+        "eth_chainId" => Say::Result(json!(format!("{:#x}", CHAIN.0))),
+        "eth_blockNumber" => Say::Error(-32601, "method not found"),
+        _ => script(method, params),
+    }
+}
+
+/// Polls until something holds, for a limited time (by a clock that nobody moves).
+pub(crate) async fn eventually(what: &str, holds: impl AsyncFn() -> bool) {
+    let began = std::time::Instant::now();
+    while !holds().await {
+        assert!(
+            began.elapsed() < Duration::from_secs(20),
+            "{what} did not happen"
+        );
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Lets time pass for everybody at once.
+pub(crate) async fn pass(time: Duration) {
+    tokio::time::pause();
+    tokio::time::advance(time).await;
+    tokio::time::resume();
 }
 
 /// An address at which nobody listens.
@@ -195,6 +261,10 @@ async fn answer(
             Say::Raw(status, body) => {
                 return (StatusCode::from_u16(status).unwrap(), body).into_response();
             }
+            Say::Later(status, retry_after) => {
+                let status = StatusCode::from_u16(status).unwrap();
+                return (status, [(header::RETRY_AFTER, retry_after)], "").into_response();
+            }
             Say::Never => std::future::pending().await,
             Say::Hangup => {
                 let broken = stream::iter([Ok("{"), Err(std::io::Error::other("hung up"))]);
@@ -223,7 +293,8 @@ fn note(node: &Node, peer: SocketAddr, headers: &HeaderMap, calls: &[Value]) {
         }
         seen.methods.push(method);
     }
-    if calls.iter().any(|call| call["method"] != "eth_chainId") {
+    let is_aside = |call: &Value| ASIDE.contains(&call["method"].as_str().unwrap());
+    if !calls.iter().all(is_aside) {
         seen.request_sizes.push(calls.len());
     }
     if let Some(authorization) = headers.get(header::AUTHORIZATION) {

@@ -6,12 +6,12 @@ use chain::devchain::{DevChain, DevChainConfig, Mining, Served, dev_accounts};
 use chain::keys::{self, KeySource, LocalSigner};
 use chain::rpc::{EndpointUrl, RpcChain};
 use domain::attempt::Outgoing;
-use domain::lane::ChainQuery;
+use domain::lane::{ChainNonces, ChainQuery, Consumer};
 use domain::{
     Address, Attempt, AttemptKind, B256, Bytes, ChainId, Fees, Inclusion, Nonce, SendOutcome, Time,
     TxId, U256, Unsigned,
 };
-use engine::ports::{BlockTag, Call, CallFailed, Chain, Signer};
+use engine::ports::{BlockTag, Call, CallFailed, Chain, Signer, Witnesses};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
@@ -77,15 +77,28 @@ impl World {
     }
 
     async fn send(&self, attempts: &[Attempt]) -> Vec<SendOutcome> {
+        self.send_beside(attempts, &[]).await
+    }
+
+    /// Sends attempts beside which there are others of ours.
+    async fn send_beside(&self, attempts: &[Attempt], others: &[B256]) -> Vec<SendOutcome> {
         let outgoing: Vec<Outgoing> = attempts
             .iter()
             .map(|attempt| Outgoing {
                 nonce: attempt.nonce,
                 hash: attempt.hash,
                 raw: attempt.raw.clone(),
+                others: others.to_vec(),
             })
             .collect();
         self.chain.send(&outgoing).await
+    }
+
+    async fn nonces(&self, query: ChainQuery) -> ChainNonces {
+        let nonces = self.chain.nonces(self.account, query, Witnesses::Two).await;
+        let nonces = nonces.unwrap();
+        assert_eq!((nonces.second, nonces.is_complete), (None, true));
+        nonces.first
     }
 
     /// Asks the node for something that the port does not offer.
@@ -132,7 +145,7 @@ async fn a_fresh_chain_is_read() {
         0
     );
     assert!(chain.endpoints()[0].1);
-    let nonces = chain.nonces(*account, ChainQuery::Pending).await.unwrap();
+    let nonces = world.nonces(ChainQuery::Pending).await;
     assert_eq!((nonces.latest, nonces.pending), (Nonce(0), Nonce(0)));
 
     let quote = chain.fee_quote().await.unwrap();
@@ -169,7 +182,7 @@ async fn many_transfers_and_the_blocks_they_are_in() {
             .all(|inclusion| inclusion.succeeded && inclusion.gas_used == 21_000)
     );
 
-    let nonces = chain.nonces(*account, ChainQuery::Latest).await.unwrap();
+    let nonces = world.nonces(ChainQuery::Latest).await;
     assert_eq!(
         (nonces.latest, nonces.pending),
         (Nonce(count), Nonce(count))
@@ -207,7 +220,19 @@ async fn many_transfers_and_the_blocks_they_are_in() {
         chain.block_receipts(B256::repeat_byte(9)).await.unwrap(),
         None
     );
-    assert_eq!(world.send(&attempts[..1]).await, [SendOutcome::NonceTooLow]);
+    assert_eq!(
+        world.send(&attempts[..1]).await,
+        [SendOutcome::Accepted],
+        "mined long ago, but it is this one"
+    );
+    let too_late = world.sign(vec![world.transfer(0, 11 * GWEI)]).await;
+    assert_eq!(world.send(&too_late).await, [SendOutcome::NonceTooLow]);
+    for (nonce, hash) in [(0, hashes[0]), (77, hashes[77]), (119, hashes[119])] {
+        let found = chain.consumer(*account, Nonce(nonce), head.number).await;
+        assert_eq!(found, Ok(Consumer::By(hash)));
+    }
+    let nobody = chain.consumer(*account, Nonce(count), head.number).await;
+    assert_eq!(nobody, Ok(Consumer::Nobody));
 }
 
 #[tokio::test]
@@ -222,19 +247,19 @@ async fn the_pool_is_told_apart_from_the_chain() {
         vec![SendOutcome::Accepted; 3],
         "already known"
     );
-    let nonces = world
-        .chain
-        .nonces(world.account, ChainQuery::Pending)
-        .await
-        .unwrap();
+    let nonces = world.nonces(ChainQuery::Pending).await;
     assert_eq!((nonces.latest, nonces.pending), (Nonce(0), Nonce(3)));
     let hashes: Vec<B256> = attempts.iter().map(|attempt| attempt.hash).collect();
     assert_eq!(world.chain.receipts(&hashes).await.unwrap(), []);
 
     let cheap = world.sign(vec![world.transfer(0, 10 * GWEI + 1)]).await;
     assert!(matches!(
-        world.send(&cheap).await[0],
+        world.send_beside(&cheap, &hashes[..1]).await[0],
         SendOutcome::ReplacementUnderpriced(_)
+    ));
+    assert!(matches!(
+        world.send(&cheap).await[0],
+        SendOutcome::ForeignPending(_)
     ));
     let rich = Unsigned {
         value: U256::MAX >> 8,
@@ -263,7 +288,7 @@ async fn the_pool_is_told_apart_from_the_chain() {
         outcomes[0]
     );
     assert!(
-        matches!(outcomes[1], SendOutcome::Rejected(_)),
+        matches!(outcomes[1], SendOutcome::Refused(_)),
         "{:?}",
         outcomes[1]
     );
@@ -273,7 +298,7 @@ async fn the_pool_is_told_apart_from_the_chain() {
         outcomes[2]
     );
     assert!(
-        matches!(outcomes[3], SendOutcome::Rejected(_)),
+        matches!(outcomes[3], SendOutcome::Refused(_)),
         "{:?}",
         outcomes[3]
     );

@@ -1,106 +1,100 @@
 //! Fees and estimates, from what nodes of many kinds say.
 
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use domain::FeeQuote;
-use engine::ports::Chain;
+use engine::ports::{BlockTag, Chain};
 use serde_json::{Value, json};
 
-use crate::fake::{Fake, Say, chain_of};
+use crate::fake::{Fake, Say, chain_of, pass};
 use crate::reads::{block, call};
 
-/// A chain that answers these fee questions, and its quote.
-async fn quote(
-    history: Say,
-    latest_base: Option<&'static str>,
+/// A node that answers these fee questions; its newest block is as full as it should be.
+async fn node(
+    rewards: Option<Value>,
+    base: Option<&'static str>,
     tip: Option<&'static str>,
-) -> FeeQuote {
-    let history = Mutex::new(Some(history));
-    let fake = Fake::start(move |method, _| match method {
-        "eth_feeHistory" => history.lock().unwrap().take().unwrap(),
-        "eth_getBlockByNumber" => {
+) -> Fake {
+    Fake::start(move |method, _| match (method, &rewards, tip) {
+        ("eth_feeHistory", Some(rewards), _) => Say::Result(json!({
+            "oldestBlock": "0x1", "gasUsedRatio": [0.5], "baseFeePerGas": ["0x1"], "reward": rewards,
+        })),
+        ("eth_getBlockByNumber", ..) => {
             let mut latest = block(3);
-            latest["baseFeePerGas"] = json!(latest_base);
+            latest["baseFeePerGas"] = json!(base);
             Say::Result(latest)
         }
-        "eth_gasPrice" => Say::Result(json!("0x2a")),
-        "eth_maxPriorityFeePerGas" => match tip {
-            Some(tip) => Say::Result(json!(tip)),
-            None => Say::Error(-32601, "method not found"),
-        },
-        _ => Say::Error(-1, "what?"),
+        ("eth_gasPrice", ..) => Say::Result(json!("0x2a")),
+        ("eth_maxPriorityFeePerGas", _, Some(tip)) => Say::Result(json!(tip)),
+        _ => Say::Error(-32601, "method not found"),
     })
-    .await;
-    fake.chain().fee_quote().await.unwrap()
+    .await
 }
 
 #[tokio::test]
 async fn fee_quotes() {
-    let history = |fees: Value, rewards: Value| {
-        Say::Result(
-            json!({ "oldestBlock": "0x1", "gasUsedRatio": [0.5], "baseFeePerGas": fees, "reward": rewards }),
-        )
+    let quote = |base_fee, tip| FeeQuote { base_fee, tip };
+    let (busy, empty) = (|| Some(json!([["0x3"]])), || Some(json!([["0x0"]])));
+    let cases = [
+        (busy(), Some("0x7"), None, quote(Some(7), 3)),
+        (empty(), Some("0x7"), Some("0x9"), quote(Some(7), 9)),
+        (empty(), Some("0x7"), Some("0x0"), quote(Some(7), 1)),
+        (empty(), Some("0x7"), None, quote(Some(7), 1_000_000_000)),
+        (None, Some("0x8"), Some("0x9"), quote(Some(8), 9)),
+        (empty(), Some("0x0"), Some("0x9"), quote(Some(0), 9)),
+        (empty(), None, None, quote(None, 42)),
+        (None, None, None, quote(None, 42)),
+    ];
+    for (rewards, base, tip, expected) in cases {
+        let told = format!("{rewards:?} {base:?} {tip:?}");
+        let fake = node(rewards, base, tip).await;
+        assert_eq!(fake.chain().fee_quote().await.unwrap(), expected, "{told}");
+    }
+}
+
+#[tokio::test]
+async fn a_quote_per_block_costs_next_to_nothing() {
+    let head = Arc::new(AtomicU64::new(100));
+    let (number, works) = (head.clone(), Arc::new(AtomicBool::new(true)));
+    let switch = works.clone();
+    let fake = Fake::start_at(&head, move |method, params| match method {
+        "eth_feeHistory" if switch.load(Ordering::SeqCst) => {
+            Some(Say::Result(json!({ "reward": [["0x3"]] })))
+        }
+        "eth_feeHistory" => Some(Say::Error(-32000, "not now")),
+        "eth_getBlockByNumber" if params[0] == "latest" => {
+            let mut latest = block(number.load(Ordering::SeqCst));
+            latest["baseFeePerGas"] = json!("0x320"); // 800
+            (latest["gasUsed"], latest["gasLimit"]) = (json!("0x14"), json!("0x14"));
+            Some(Say::Result(latest))
+        }
+        _ => None,
+    })
+    .await;
+    let chain = fake.chain();
+    let quote = async || {
+        chain.header(BlockTag::Latest).await.unwrap();
+        chain.fee_quote().await.unwrap()
     };
-    let busy = history(json!(["0x5", "0x7"]), json!([["0x3"]]));
-    assert_eq!(
-        quote(busy, None, None).await,
-        FeeQuote {
-            base_fee: Some(7),
-            tip: 3
-        }
-    );
-    let empty = || history(json!(["0x5", "0x7"]), json!([["0x0"]]));
-    assert_eq!(
-        quote(empty(), None, Some("0x9")).await,
-        FeeQuote {
-            base_fee: Some(7),
-            tip: 9
-        }
-    );
-    assert_eq!(
-        quote(empty(), None, Some("0x0")).await,
-        FeeQuote {
-            base_fee: Some(7),
-            tip: 1
-        }
-    );
-    assert_eq!(
-        quote(empty(), None, None).await,
-        FeeQuote {
-            base_fee: Some(7),
-            tip: 1_000_000_000
-        }
-    );
-    let zero = || history(json!(["0x0", "0x0"]), json!([["0x0"]]));
-    assert_eq!(
-        quote(zero(), Some("0x0"), Some("0x9")).await,
-        FeeQuote {
-            base_fee: Some(0),
-            tip: 9
-        }
-    );
-    assert_eq!(
-        quote(zero(), None, None).await,
-        FeeQuote {
-            base_fee: None,
-            tip: 42
-        }
-    );
-    let missing = || Say::Error(-32601, "method not found");
-    assert_eq!(
-        quote(missing(), None, None).await,
-        FeeQuote {
-            base_fee: None,
-            tip: 42
-        }
-    );
-    assert_eq!(
-        quote(missing(), Some("0x8"), Some("0x9")).await,
-        FeeQuote {
-            base_fee: Some(8),
-            tip: 9
-        }
-    );
+    for _ in 0..10 {
+        let expected = FeeQuote {
+            base_fee: Some(900), // a full block
+            tip: 3,
+        };
+        assert_eq!(quote().await, expected);
+        head.fetch_add(1, Ordering::SeqCst);
+    }
+    assert_eq!(fake.count("eth_feeHistory"), 1);
+    assert_eq!(fake.methods().len(), 11, "and one call per head");
+    quote().await;
+    assert_eq!(fake.count("eth_feeHistory"), 2, "after ten blocks");
+    pass(Duration::from_secs(16)).await;
+    works.store(false, Ordering::SeqCst);
+    assert_eq!(quote().await.tip, 3, "the old tip stands");
+    assert_eq!(quote().await.tip, 3);
+    assert_eq!(fake.count("eth_feeHistory"), 3, "after a while");
 }
 
 #[tokio::test]

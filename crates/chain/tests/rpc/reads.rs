@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::fake::{CHAIN, Fake, Say, chain_of, chain_with_timeout, nobody};
+use crate::fake::{CHAIN, Fake, Say, chain_of, chain_with_timeout, nobody, pass};
 use domain::lane::ChainQuery;
 use domain::{Address, B256, Bytes, Nonce, U256};
-use engine::ports::{BlockTag, Call, CallFailed, Chain, ChainError};
+use engine::ports::{BlockTag, Call, CallFailed, Chain, ChainError, Witnesses};
 use serde_json::{Value, json};
 
 pub(crate) fn block(number: u64) -> Value {
@@ -17,11 +17,11 @@ pub(crate) fn block(number: u64) -> Value {
     })
 }
 
-fn hash(number: u64) -> B256 {
+pub(crate) fn hash(number: u64) -> B256 {
     B256::left_padding_from(&number.to_be_bytes())
 }
 
-fn receipt(tx: B256, block: B256) -> Value {
+pub(crate) fn receipt(tx: B256, block: B256) -> Value {
     json!({
         "transactionHash": tx, "blockHash": block, "blockNumber": "0x9", "status": "0x1",
         "gasUsed": "0x5208", "effectiveGasPrice": "0x3", "contractAddress": null, "type": "0x7e",
@@ -92,9 +92,7 @@ async fn an_endpoint_that_is_put_right_is_used_after_a_while() {
     chain.header(BlockTag::Latest).await.unwrap_err();
     right.store(true, Ordering::SeqCst);
     chain.header(BlockTag::Latest).await.unwrap_err();
-    tokio::time::pause();
-    tokio::time::advance(Duration::from_secs(31)).await;
-    tokio::time::resume();
+    pass(Duration::from_secs(31)).await;
     assert!(chain.header(BlockTag::Latest).await.unwrap().is_some());
 }
 
@@ -153,12 +151,10 @@ async fn bad_answers_are_errors_and_never_panics() {
         }
         unusable(chain.receipts(&[hash(1), hash(2)]).await.unwrap_err());
         unusable(chain.headers(1, 3).await.unwrap_err());
-        unusable(
-            chain
-                .nonces(Address::ZERO, ChainQuery::Pending)
-                .await
-                .unwrap_err(),
-        );
+        let nobody = Address::ZERO;
+        let nonces = chain.nonces(nobody, ChainQuery::Pending, Witnesses::Two);
+        unusable(nonces.await.unwrap_err());
+        unusable(chain.consumer(nobody, Nonce(0), 9).await.unwrap_err());
         unusable(chain.fee_quote().await.unwrap_err());
         let estimate = chain.estimate_gas(&call()).await.unwrap_err();
         assert!(
@@ -224,55 +220,6 @@ async fn an_answer_without_end_is_cut_off() {
         matches!(&error, ChainError::Unusable(why) if why.contains("longer than")),
         "{error}"
     );
-}
-
-#[tokio::test]
-async fn reads_go_to_the_next_endpoint_and_come_back() {
-    let works = Arc::new(AtomicBool::new(false));
-    let switch = works.clone();
-    let first = Fake::start(move |_, _| {
-        if switch.load(Ordering::SeqCst) {
-            Say::Result(block(7))
-        } else {
-            Say::raw(200, "garbage")
-        }
-    })
-    .await;
-    let second = Fake::start(|_, _| Say::Result(block(8))).await;
-    let chain = chain_of(vec![first.url(), nobody().await, second.url()]);
-    for _ in 0..3 {
-        assert_eq!(
-            chain
-                .header(BlockTag::Latest)
-                .await
-                .unwrap()
-                .unwrap()
-                .number,
-            8
-        );
-    }
-    // The broken one was asked once and then left alone for a while.
-    assert_eq!(first.methods().len(), 1);
-    tokio::time::pause();
-    tokio::time::advance(Duration::from_secs(6)).await;
-    tokio::time::resume();
-    works.store(true, Ordering::SeqCst);
-    assert_eq!(
-        chain
-            .header(BlockTag::Latest)
-            .await
-            .unwrap()
-            .unwrap()
-            .number,
-        7
-    );
-    let error = chain.headers(1, 1).await.unwrap_err();
-    let ChainError::Unusable(why) = &error else {
-        panic!("{error}")
-    };
-    for endpoint in [first.url(), second.url()] {
-        assert!(why.contains(endpoint.name()), "{why}");
-    }
 }
 
 #[tokio::test]
@@ -488,18 +435,25 @@ async fn nonces_without_batches_and_with_a_lagging_pool() {
         let fake = Fake::start_bare(takes_batches, script).await;
         let chain = fake.chain();
         let both = chain
-            .nonces(Address::ZERO, ChainQuery::Pending)
+            .nonces(Address::ZERO, ChainQuery::Pending, Witnesses::One)
             .await
             .unwrap();
+        assert_eq!(
+            (both.second, both.is_complete),
+            (None, true),
+            "it is the only one"
+        );
+        let both = both.first;
         assert_eq!(
             (both.latest, both.pending),
             (Nonce(5), Nonce(5)),
             "pending is never below"
         );
         let latest = chain
-            .nonces(Address::ZERO, ChainQuery::Latest)
+            .nonces(Address::ZERO, ChainQuery::Latest, Witnesses::Two)
             .await
-            .unwrap();
+            .unwrap()
+            .first;
         assert_eq!((latest.latest, latest.pending), (Nonce(5), Nonce(5)));
         let expected: &[usize] = if takes_batches {
             &[2, 1]

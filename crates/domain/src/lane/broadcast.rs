@@ -1,11 +1,11 @@
-//! What nodes said of our bytes, and sending again.
+//! What nodes said of our bytes, and trying again.
 
 use std::time::Duration;
 
 use alloy_primitives::B256;
 
 use crate::attempt::Outgoing;
-use crate::{Attempt, EventKind, Nonce, SendOutcome, SubState, Time, Token, TxId, TxState};
+use crate::{AttemptKind, EventKind, Nonce, SendOutcome, SubState, Time, Token, TxId, TxState};
 
 use super::{ChainQuery, Effect, Known, Lane, Slot, Stage, Step};
 
@@ -15,6 +15,8 @@ const RETRY_FIRST: Duration = Duration::from_millis(250);
 const NARROW_PAUSE: Duration = Duration::from_secs(1);
 /// The longest wait.
 const RETRY_MAX: Duration = Duration::from_secs(30);
+/// The longest wait of an account that is to be funded.
+const RETRY_UNFUNDED_MAX: Duration = Duration::from_secs(5);
 
 impl Lane {
     pub(super) fn sent(
@@ -38,30 +40,40 @@ impl Lane {
             SendOutcome::NonceTooLow => {
                 // Ours, perhaps mined already; or foreign. Only the chain can tell: its answer asks
                 // for the receipts of everything below it.
-                let why = "a node says that its nonce is used, and no receipt of it is known";
-                slot.tx.reason = Some(why.into());
+                slot.hindered("a node says that its nonce is used, and no receipt of it is known");
                 slot.try_later(now);
                 self.ask_chain(step);
             }
             SendOutcome::Underfunded(text) => {
                 let reason = format!("the account cannot pay: {text}");
                 slot.waits(SubState::Underfunded, reason, token, now, step);
+                slot.try_within(RETRY_UNFUNDED_MAX, now);
             }
-            SendOutcome::Underpriced(text) | SendOutcome::ReplacementUnderpriced(text) => {
+            SendOutcome::Underpriced(text) => {
                 let reason = format!("the fee is too low: {text}");
                 slot.waits(SubState::Underpriced, reason, token, now, step);
+                self.reprice(nonce, now, step);
             }
-            SendOutcome::Rejected(text) => {
-                let reason = format!("a node refused it: {text}");
-                slot.waits(SubState::Rejected, reason, token, now, step);
+            SendOutcome::ReplacementUnderpriced(_) => self.older_is_out(nonce, now),
+            SendOutcome::ForeignPending(text) => self.foreign_pending(nonce, &text, now, step),
+            SendOutcome::Refused(text) => {
+                let reason = format!("nodes refuse it at present: {text}");
+                slot.waits(SubState::Refused, reason, token, now, step);
+            }
+            SendOutcome::Rejected(text) => self.rejected(nonce, &text, now, step),
+            SendOutcome::Full { text, most } => {
+                slot.hindered(&format!("no node has room for it at present: {text}"));
+                slot.is_blocked = true;
+                slot.try_later(now);
+                self.narrow_depth(most, now);
             }
             SendOutcome::Busy(text) => {
-                slot.tx.reason = Some(format!("no node takes it at present: {text}"));
+                slot.hindered(&format!("no node takes it at present: {text}"));
+                slot.is_blocked = true;
                 slot.try_later(now);
-                self.narrow_depth(now);
             }
             SendOutcome::Unknown(text) => {
-                slot.tx.reason = Some(format!("the node's answer was lost: {text}"));
+                slot.hindered(&format!("the node's answer was lost: {text}"));
                 slot.try_later(now);
             }
             SendOutcome::NotSent(_) => slot.try_later(now),
@@ -72,22 +84,29 @@ impl Lane {
         let Some(mut slot) = self.slots.remove(&nonce) else {
             return;
         };
+        let was_blocked = std::mem::take(&mut slot.is_blocked);
         slot.retry_at = None;
         slot.tries = 0;
         slot.stage = Stage::Submitted;
-        // Whatever was in the way is over; a later write must not tell it.
-        slot.tx.reason = None;
         let is_new = self.first_sent(&mut slot, hash, nonce, now, step);
-        // One that a node refused, or that a fork took back, is at a node again.
-        if is_new || slot.tx.sub_state != Some(SubState::Submitted) {
-            slot.tx.token = self.right.token;
-            let state = slot.tx.state;
-            slot.tx.go(state, SubState::Submitted, now);
-            step.writes.updates.push(slot.tx.clone());
-        }
+        slot.at_node(self.right.token, is_new, now, step);
         self.slots.insert(nonce, slot);
+        if was_blocked {
+            self.release_blocked(nonce, now);
+        }
         self.depth.recover();
         self.ask_whether_the_node_holds_it(step);
+    }
+
+    /// The lowest that no node took is taken now: those behind it need not wait for their own time.
+    fn release_blocked(&mut self, below: Nonce, now: Time) {
+        for (_, slot) in self.slots.range_mut(below..) {
+            if slot.stage == Stage::Out && slot.retry_at.is_some() {
+                slot.retry_at = Some(now);
+                slot.tries = 0;
+                slot.is_blocked = false;
+            }
+        }
     }
 
     /// Writes down that a node has this attempt, once; says whether that was new.
@@ -120,14 +139,48 @@ impl Lane {
         true
     }
 
+    /// Another attempt of ours holds the place at the node: it goes on waiting there.
+    fn older_is_out(&mut self, nonce: Nonce, now: Time) {
+        let Some(slot) = self.slots.get_mut(&nonce) else {
+            return;
+        };
+        slot.stage = Stage::Submitted;
+        slot.is_blocked = false;
+        slot.retry_at = None;
+        slot.claimed_at = now;
+    }
+
+    /// Somebody else's transaction waits at our nonce. It is never outbid: it may be meant.
+    fn foreign_pending(&mut self, nonce: Nonce, text: &str, now: Time, step: &mut Step) {
+        let Some(mut slot) = self.slots.remove(&nonce) else {
+            return;
+        };
+        if slot.tx.sub_state != Some(SubState::ForeignPending) {
+            self.tell(step, None, EventKind::LaneForeignPending { nonce }, now);
+        }
+        let reason = format!(
+            "a transaction of somebody else is pending at nonce {nonce}; waiting until it is mined or \
+             gone: {text}"
+        );
+        slot.waits(
+            SubState::ForeignPending,
+            reason,
+            self.right.token,
+            now,
+            step,
+        );
+        self.slots.insert(nonce, slot);
+        self.ask_chain(step);
+    }
+
     /// A burst of refusals narrows once, however many envelopes it had.
-    fn narrow_depth(&mut self, now: Time) {
+    fn narrow_depth(&mut self, most: Option<u64>, now: Time) {
         if self
             .narrowed_at
             .is_none_or(|at| now.since(at) >= NARROW_PAUSE)
         {
             self.narrowed_at = Some(now);
-            self.depth.narrow();
+            self.depth.narrow(most);
         }
     }
 
@@ -137,6 +190,7 @@ impl Lane {
         let tells_pending = self.rules.chain_query == ChainQuery::Pending;
         if more_waits
             && tells_pending
+            && !self.probing
             && self.depth.wants_to_know()
             && self
                 .slots
@@ -175,62 +229,38 @@ impl Lane {
         self.narrowed_at = self.narrowed_at.map(|at| at.min(now));
     }
 
-    /// Tries again what is due, in nonce order.
+    /// Tries again what is due, in nonce order. Behind one that nodes do not take nothing is tried: they
+    /// could not be mined before it, and whoever is in trouble is not helped by more of them.
     fn retry(&mut self, now: Time, step: &mut Step) {
-        let due: Vec<Nonce> = self
-            .slots
-            .iter()
-            .filter(|(_, slot)| slot.retry_at.is_some_and(|at| at <= now))
-            .map(|(nonce, _)| *nonce)
-            .collect();
-        for nonce in due {
-            let Some(slot) = self.slots.get_mut(&nonce) else {
-                continue;
-            };
-            slot.retry_at = None;
-            match slot.stage {
-                Stage::Signing => {
-                    let (tx, kind) = (slot.tx.clone(), slot.kind);
-                    let unsigned = self.envelope(&tx, nonce, kind);
-                    step.effects.extend(unsigned.map(Effect::Sign));
-                }
-                Stage::Out | Stage::Submitted => {
-                    step.effects.extend(slot.newest().map(Effect::Send));
-                }
-                Stage::Mined => {}
+        let is_due = |slot: &Slot| slot.retry_at.is_some_and(|at| at <= now);
+        let mut due = Vec::new();
+        for (nonce, slot) in &self.slots {
+            if is_due(slot) {
+                due.push(*nonce);
             }
+            if slot.is_blocked && slot.stage == Stage::Out {
+                break;
+            }
+        }
+        for nonce in due {
+            self.try_again(nonce, now, step);
         }
     }
 
-    /// Only the lowest unmined nonce can unblock a lane, so only it is claimed and sent again.
-    fn resubmit_head(&mut self, now: Time, step: &mut Step) {
-        let rules = self.rules;
-        let Some(slot) = self
-            .slots
-            .values_mut()
-            .find(|slot| slot.stage != Stage::Mined)
-        else {
+    fn try_again(&mut self, nonce: Nonce, now: Time, step: &mut Step) {
+        let Some(slot) = self.slots.get_mut(&nonce) else {
             return;
         };
-        let waited = now.since(slot.claimed_at);
-        let is_due = rules
-            .resubmit_interval
-            .is_some_and(|interval| waited >= interval);
-        if slot.stage == Stage::Submitted && is_due && slot.retry_at.is_none() {
-            // The claim is durable before the bytes leave again: the next keeper sees it.
-            slot.claimed_at = now;
-            slot.tx.updated_at = now;
-            slot.tx.token = self.right.token;
-            step.writes.updates.push(slot.tx.clone());
-            step.effects.extend(slot.newest().map(Effect::Send));
-            self.ask_chain(step);
+        slot.retry_at = None;
+        if let Some(kind) = slot.signing {
+            self.ask_signature(nonce, kind, now, step);
             return;
         }
-        // Perhaps it is mined and its receipt got lost: the account's nonce tells.
-        let stale = rules.stale_receipt_timeout;
-        let is_old = self.chain.is_none_or(|known| now.since(known.at) >= stale);
-        if slot.stage != Stage::Signing && waited >= stale && is_old {
-            self.ask_chain(step);
+        match slot.stage {
+            Stage::Out | Stage::Submitted => {
+                step.effects.extend(slot.newest().map(Effect::Send));
+            }
+            Stage::Signing | Stage::Mined => {}
         }
     }
 
@@ -240,9 +270,9 @@ impl Lane {
             return;
         };
         let others_wait = self.slots.range(nonce..).next().is_some() || self.backlog.is_some();
-        let nothing_pending = self
-            .chain
-            .is_none_or(|known| known.nonces.pending <= nonce && known.at >= since);
+        let nothing_pending = self.chain.is_none_or(|known| {
+            known.is_complete && known.nonces.pending <= nonce && known.at >= since
+        });
         let is_due = now.since(since) >= self.rules.gap_fill_after;
         let is_its_turn = self.is_before_backlog(nonce) && self.has_room_for(nonce);
         if !others_wait || !is_due || !is_its_turn || !self.may_sign() {
@@ -251,7 +281,7 @@ impl Lane {
         if nothing_pending {
             self.fill(nonce, fresh, now, step);
         } else {
-            self.ask_chain(step);
+            self.ask_in_doubt(step);
         }
     }
 }
@@ -259,7 +289,46 @@ impl Lane {
 impl Slot {
     /// The newest attempt, ready to leave.
     pub(super) fn newest(&self) -> Option<Outgoing> {
-        self.attempts.last().map(Attempt::outgoing)
+        let (newest, older) = self.attempts.split_last()?;
+        Some(Outgoing {
+            nonce: newest.nonce,
+            hash: newest.hash,
+            raw: newest.raw.clone(),
+            others: older.iter().map(|attempt| attempt.hash).collect(),
+        })
+    }
+
+    /// Whether there is more to say of it than what nodes answer at present.
+    fn has_a_reason(&self) -> bool {
+        let is_cancelled = self.attempts.iter().any(|a| a.kind == AttemptKind::Cancel);
+        let is_capped = self.tx.sub_state == Some(SubState::FeeCap);
+        is_cancelled || is_capped || self.tx.state == TxState::Stuck
+    }
+
+    /// Something is in the way that will pass by itself: shown, not written.
+    fn hindered(&mut self, why: &str) {
+        if !self.has_a_reason() {
+            self.tx.reason = Some(why.to_owned());
+        }
+    }
+
+    /// A node has it: whatever was in the way is over. One that needs more than a node stays what it is.
+    fn at_node(&mut self, token: Token, is_new: bool, now: Time, step: &mut Step) {
+        let stays = self.has_a_reason();
+        if !stays {
+            // A later write must not tell it.
+            self.tx.reason = None;
+        }
+        if is_new || (!stays && self.tx.sub_state != Some(SubState::Submitted)) {
+            self.tx.token = token;
+            let sub = match self.tx.sub_state {
+                Some(sub) if stays => sub,
+                Some(_) | None => SubState::Submitted,
+            };
+            let state = self.tx.state;
+            self.tx.go(state, sub, now);
+            step.writes.updates.push(self.tx.clone());
+        }
     }
 
     /// Waits twice as long as the last time.
@@ -271,32 +340,29 @@ impl Slot {
         self.retry_at = Some(now.plus(wait));
     }
 
+    /// Not later than this.
+    fn try_within(&mut self, most: Duration, now: Time) {
+        self.retry_at = self.retry_at.map(|at| at.min(now.plus(most)));
+    }
+
     /// Waits for something that a person may have to do, so it is written down; once, not per try.
-    fn waits(&mut self, sub: SubState, reason: String, token: Token, now: Time, step: &mut Step) {
+    pub(super) fn waits(
+        &mut self,
+        sub: SubState,
+        reason: String,
+        token: Token,
+        now: Time,
+        step: &mut Step,
+    ) {
         self.try_later(now);
-        if self.tx.sub_state == Some(sub) {
+        self.is_blocked = true;
+        if self.tx.sub_state == Some(sub) || self.tx.state == TxState::Stuck {
+            self.tx.reason.get_or_insert(reason);
             return;
         }
         self.tx.reason = Some(reason);
         self.tx.token = token;
-        let state = if self.tx.state == TxState::Stuck {
-            TxState::Stuck
-        } else {
-            TxState::Tracking
-        };
-        self.tx.go(state, sub, now);
+        self.tx.go(TxState::Tracking, sub, now);
         step.writes.updates.push(self.tx.clone());
-    }
-}
-
-impl Attempt {
-    /// The bytes, ready to leave.
-    #[must_use]
-    pub fn outgoing(&self) -> Outgoing {
-        Outgoing {
-            nonce: self.nonce,
-            hash: self.hash,
-            raw: self.raw.clone(),
-        }
     }
 }

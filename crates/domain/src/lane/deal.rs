@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 use crate::window::Release;
 use crate::{
     Attempt, AttemptKind, EventKind, Nonce, Payload, RequestId, SubState, Time, Tx, TxId, TxState,
-    Unsigned,
 };
 
 use super::{CameSince, ChainQuery, Effect, LOAD_MAX, Lane, Request, Slot, Stage, Step};
@@ -121,28 +120,48 @@ impl Lane {
 
     /// The signer's answer: from now on the bytes may be out, so the row says so first.
     pub(super) fn signed(&mut self, attempt: Attempt, now: Time, step: &mut Step) {
-        let Some(slot) = self.slots.get_mut(&attempt.nonce) else {
-            return;
+        let (nonce, kind) = (attempt.nonce, attempt.kind);
+        let is_wanted = |slot: &Slot| {
+            slot.signing == Some(kind) && slot.tx.id == attempt.tx_id && slot.stage != Stage::Mined // a remote signer may be slower than the chain
         };
-        if slot.stage != Stage::Signing || slot.tx.id != attempt.tx_id {
+        if !self.slots.get(&nonce).is_some_and(is_wanted) {
             return;
         }
+        let Some(mut slot) = self.slots.remove(&nonce) else {
+            return;
+        };
+        slot.signing = None;
         slot.stage = Stage::Out;
         slot.claimed_at = now;
         slot.retry_at = None;
         slot.tries = 0;
+        slot.is_blocked = false;
         slot.tx.tx_hash = Some(attempt.hash);
         slot.tx.token = self.right.token;
-        slot.tx.reason = None;
-        slot.tx.go(TxState::Tracking, SubState::Signed, now);
-        self.by_hash.insert(attempt.hash, attempt.nonce);
+        if !slot.attempts.is_empty() {
+            let told = EventKind::TxReplaced {
+                tx_hash: attempt.hash,
+                nonce,
+                kind,
+            };
+            self.tell(step, Some(&mut slot.tx), told, now);
+        }
+        if kind == AttemptKind::Cancel {
+            // It goes on being what it is, and why.
+            slot.tx.updated_at = now;
+        } else {
+            slot.tx.reason = None;
+            slot.tx.go(TxState::Tracking, SubState::Signed, now);
+        }
+        self.by_hash.insert(attempt.hash, nonce);
         step.writes.attempts.push(attempt.clone());
         step.writes.updates.push(slot.tx.clone());
-        step.effects.push(Effect::Send(attempt.outgoing()));
         slot.attempts.push(attempt);
+        step.effects.extend(slot.newest().map(Effect::Send));
+        self.slots.insert(nonce, slot);
     }
 
-    /// The signer did not sign. Nothing was ever out, so giving up is safe.
+    /// The signer did not sign. Where nothing was ever out, giving up is safe.
     pub(super) fn signing_failed(
         &mut self,
         nonce: Nonce,
@@ -154,10 +173,13 @@ impl Lane {
         let Some(slot) = self.slots.get_mut(&nonce) else {
             return;
         };
-        if slot.stage != Stage::Signing {
+        if slot.signing.is_none() {
             return;
         }
-        if retryable {
+        if retryable || !slot.attempts.is_empty() {
+            if !retryable {
+                slot.signing = None; // what is out goes on
+            }
             slot.tx.reason = Some(reason);
             slot.try_later(now);
             return;
@@ -271,42 +293,13 @@ impl Lane {
     }
 
     fn sign(&mut self, tx: Tx, nonce: Nonce, kind: AttemptKind, now: Time, step: &mut Step) {
-        let Some(unsigned) = self.envelope(&tx, nonce, kind) else {
-            return;
-        };
-        step.effects.push(Effect::Sign(unsigned));
         self.unmined = self.unmined.saturating_add(1);
-        let slot = Slot {
-            tx,
-            kind,
-            attempts: Vec::new(),
-            stage: Stage::Signing,
-            claimed_at: now,
-            retry_at: None,
-            tries: 0,
-        };
-        let before = self.slots.insert(nonce, slot);
+        let before = self.slots.insert(nonce, Slot::new(tx, kind, now));
         assert!(
             before.is_none(),
             "lane {}: nonce {nonce} is held twice",
             self.key
         );
-    }
-
-    /// The envelope of a tx at today's fees; `None` while the chain's head is not known.
-    pub(super) fn envelope(&self, tx: &Tx, nonce: Nonce, kind: AttemptKind) -> Option<Unsigned> {
-        let view = self.view.as_ref()?;
-        Some(Unsigned {
-            tx_id: tx.id,
-            kind,
-            chain_id: self.key.chain_id,
-            signer: self.key.signer,
-            nonce,
-            to: tx.payload.to,
-            value: tx.payload.value,
-            data: tx.payload.data.clone(),
-            gas: tx.gas,
-            fees: self.rules.fee.fees(&tx.payload, view.fee),
-        })
+        self.ask_signature(nonce, kind, now, step);
     }
 }

@@ -4,27 +4,24 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use alloy_primitives::B256;
+
 use crate::headers::Standing;
-use crate::window::gaps;
 use crate::{
-    Attempt, AttemptKind, ChainView, EventKind, Header, Inclusion, Nonce, SubState, Time, Tx,
+    Attempt, AttemptKind, ChainView, EventKind, Header, Inclusion, Nonce, SubState, Time, Tx, TxId,
     TxState,
 };
 
 use super::{
-    ChainNonces, ChainQuery, Effect, FinalBlock, FinalTx, Known, Lane, RECEIPTS_MAX, Receipt, Slot,
-    Stage, Step,
+    Effect, FinalBlock, FinalTx, Finality, Lane, RECEIPTS_MAX, Receipt, Slot, Stage, Step,
 };
-
-/// How long what a node said yes to, and does not hold, waits until it is sent again.
-const SHORTFALL_WAIT: Duration = Duration::from_secs(2);
 
 /// How often blocks below the view are asked about.
 const CHECK_OLD_PAUSE: Duration = Duration::from_secs(10);
 /// The most heights of one such question.
 const OLD_HEADERS_MAX: usize = 100;
-/// The most nonces that are watched because something of somebody else is pending there.
-const DOUBTFUL_MAX: usize = 1_024;
+/// Headers above a block older than the view that prove it final where the chain itself decides.
+const TAG_PROOF: u64 = 64;
 
 impl Lane {
     /// Receipts of our hashes. Only blocks of the followed chain count, or older ones with proof.
@@ -68,8 +65,18 @@ impl Lane {
         let linked = above
             .windows(2)
             .all(|pair| pair[1].parent_hash == pair[0].hash);
-        let deep = u64::try_from(above.len()).unwrap_or(0) > self.rules.required;
-        starts && linked && deep
+        let deep = u64::try_from(above.len()).unwrap_or(0) >= self.rules.finality.proof();
+        let tagged = match self.rules.finality {
+            Finality::Depth(_) => true,
+            Finality::Tag(_) => self.is_tagged(inclusion.block_number),
+        };
+        starts && linked && deep && tagged
+    }
+
+    /// Whether the chain itself says that this height is final.
+    fn is_tagged(&self, number: u64) -> bool {
+        let final_up_to = self.view.as_ref().and_then(|view| view.final_up_to);
+        final_up_to.is_some_and(|up_to| up_to >= number)
     }
 
     fn mined(
@@ -99,8 +106,11 @@ impl Lane {
         self.first_sent(&mut slot, inclusion.tx_hash, nonce, now, step);
         slot.stage = Stage::Mined;
         slot.retry_at = None;
+        slot.signing = None;
         slot.tx.tx_hash = Some(inclusion.tx_hash);
-        slot.tx.reason = None;
+        if slot.kind_of(inclusion.tx_hash) != AttemptKind::Cancel {
+            slot.tx.reason = None;
+        }
         slot.tx.counted = header.map(|header| header.hash);
         slot.tx.token = self.right.token;
         slot.tx.go(TxState::Tracking, SubState::Mined, now);
@@ -128,9 +138,12 @@ impl Lane {
 
     /// The chain moved: forks first, then what became final.
     pub(super) fn head(&mut self, view: Arc<ChainView>, now: Time, step: &mut Step) {
-        let is_first = self.view.replace(view.clone()).is_none();
-        if let (true, Some(known)) = (is_first, self.chain) {
-            self.check_what_may_be_mined(known.nonces.latest, step);
+        let before = self.view.replace(view.clone());
+        if before.is_none() {
+            self.check_upon_entry(step);
+        }
+        if before.is_some_and(|before| before.deep_forks != view.deep_forks) {
+            self.deep_fork(&view, now, step);
         }
         let mined: Vec<Nonce> = self
             .slots
@@ -142,7 +155,17 @@ impl Lane {
             self.settle(nonce, &view, now, step);
         }
         self.check_below_the_view(&view, now, step);
-        self.watch_finals(&view, step);
+        self.watch_finals(&view, &[], step);
+        self.look_for_foreign_use(step);
+    }
+
+    /// The first view of a lane that was just read: what is out may be mined already.
+    fn check_upon_entry(&self, step: &mut Step) {
+        if self.rules.fetch_receipt_upon_entry {
+            self.check_what_may_be_mined(self.next_nonce, step);
+        } else if let Some(known) = self.chain {
+            self.check_what_may_be_mined(known.nonces.latest, step);
+        }
     }
 
     /// Decides on one mined tx by where its block stands.
@@ -156,20 +179,28 @@ impl Lane {
         let number = inclusion.block_number;
         match view.headers.standing(number, inclusion.block_hash) {
             Standing::Replaced => self.unmine(nonce, now, step),
-            Standing::On { above } if above >= self.rules.required => {
-                let top = number.saturating_add(self.rules.required);
-                let counted: Vec<Header> = (number..=top)
-                    .filter_map(|n| view.headers.at(n))
-                    .copied()
-                    .collect();
-                self.finalize(nonce, &counted, now, step);
-            }
-            Standing::On { above } => {
-                if self.rules.tell_progress && above > 0 {
+            Standing::On { above } => match self.final_with(view, number, above) {
+                Some(top) => {
+                    let counted: Vec<Header> = (number..=top)
+                        .filter_map(|n| view.headers.at(n))
+                        .copied()
+                        .collect();
+                    self.finalize(nonce, &counted, now, step);
+                }
+                None if self.rules.tell_progress && above > 0 => {
                     self.progress(nonce, view, above, now, step);
                 }
-            }
+                None => {}
+            },
             Standing::Outside => {} // see check_below_the_view
+        }
+    }
+
+    /// The height whose header makes a block of the view final; `None` while it is not.
+    fn final_with(&self, view: &ChainView, number: u64, above: u64) -> Option<u64> {
+        match self.rules.finality {
+            Finality::Depth(depth) => (above >= depth).then(|| number.saturating_add(depth)),
+            Finality::Tag(_) => view.final_up_to.filter(|up_to| *up_to >= number),
         }
     }
 
@@ -190,15 +221,20 @@ impl Lane {
             .filter(|mined| mined.block_number < base)
             .take(RECEIPTS_MAX)
             .collect();
-        if old.is_empty() {
+        let unseen = self.finals.iter().filter(|block| !block.is_seen);
+        let unseen = unseen.map(|block| block.number).filter(|n| *n < base);
+        let heights = old.iter().map(|mined| mined.block_number).chain(unseen);
+        let heights: BTreeSet<u64> = heights.collect();
+        if heights.is_empty() {
             return;
         }
-        let hashes = old.iter().map(|mined| mined.tx_hash).collect();
-        let heights: BTreeSet<u64> = old.iter().map(|mined| mined.block_number).collect();
+        let hashes: Vec<B256> = old.iter().map(|mined| mined.tx_hash).collect();
+        if !hashes.is_empty() {
+            step.effects.push(Effect::FetchReceipts(hashes));
+        }
         let heights = heights.into_iter().take(OLD_HEADERS_MAX).collect();
-        self.old_checked_at = Some(now);
-        step.effects.push(Effect::FetchReceipts(hashes));
         step.effects.push(Effect::FetchHeaders(heights));
+        self.old_checked_at = Some(now);
     }
 
     /// What stands at heights below the view. Another block where ours was is a fork that went deeper
@@ -223,6 +259,7 @@ impl Lane {
         for nonce in gone {
             self.unmine(nonce, now, step);
         }
+        self.watch_finals(&view, headers, step);
     }
 
     /// Final: nothing but a fork deeper than the required depth can change it.
@@ -237,23 +274,37 @@ impl Lane {
         let top = counted
             .last()
             .map_or(inclusion.block_hash, |header| header.hash);
+        let told_before = slot.tx.counted.filter(|_| self.rules.tell_progress);
+        let is_replaced = |told: B256| counted.iter().all(|header| header.hash != told);
         slot.tx.counted = Some(top);
         slot.tx.confirmed_at = Some(now);
         slot.tx.token = self.right.token;
-        let kind = if inclusion.succeeded {
+        let is_cancelled = slot.kind_of(inclusion.tx_hash) == AttemptKind::Cancel;
+        let kind = if inclusion.succeeded && !is_cancelled {
             slot.tx.go(TxState::Confirmed, SubState::Mined, now);
             EventKind::TxConfirmed {
                 tx_hash: inclusion.tx_hash,
                 block_number: inclusion.block_number,
                 block_hash: inclusion.block_hash,
                 counted: top,
-                new_fork: false, // what a fork replaced was told by TxReorged already
+                // A fork that took its block was told by TxReorged; one above it is told here.
+                new_fork: told_before.is_some_and(is_replaced),
             }
         } else {
-            let why = inclusion.revert_reason.clone();
-            let reason = why.unwrap_or_else(|| "the execution reverted".into());
+            let (sub, why, otherwise) = if is_cancelled {
+                let why = slot.tx.reason.clone();
+                (
+                    SubState::Rejected,
+                    why,
+                    "no node took it; a no-op used its nonce",
+                )
+            } else {
+                let why = inclusion.revert_reason.clone();
+                (SubState::Reverted, why, "the execution reverted")
+            };
+            let reason = why.unwrap_or_else(|| otherwise.to_owned());
             slot.tx.reason = Some(reason.clone());
-            slot.tx.go(TxState::FailedFinal, SubState::Reverted, now);
+            slot.tx.go(TxState::FailedFinal, sub, now);
             EventKind::TxFailed { reason }
         };
         self.tell(step, Some(&mut slot.tx), kind, now);
@@ -263,6 +314,7 @@ impl Lane {
             self.by_hash.remove(&attempt.hash);
             step.effects.push(Effect::Unwatch(attempt.hash));
         }
+        self.consumed_below = self.consumed_below.max(nonce.next());
         self.watch_final(FinalTx {
             id: slot.tx.id,
             block_number: inclusion.block_number,
@@ -279,6 +331,7 @@ impl Lane {
                 number: tx.block_number,
                 hash: tx.block_hash,
                 txs: vec![tx.id],
+                is_seen: false,
             }),
         }
     }
@@ -293,12 +346,14 @@ impl Lane {
             && slot.tx.counted != Some(tip.hash)
         {
             let told_before = slot.tx.counted.filter(|hash| *hash != inclusion.block_hash);
+            let since = told_before.filter(|hash| view.headers.contains(*hash));
             let kind = EventKind::TxConfirmations {
                 block_number: inclusion.block_number,
                 block_hash: inclusion.block_hash,
                 counted: tip.hash,
                 count: above,
-                new_fork: told_before.is_some_and(|hash| !view.headers.contains(hash)),
+                since,
+                new_fork: told_before.is_some() && since.is_none(),
             };
             slot.tx.counted = Some(tip.hash);
             slot.tx.updated_at = now;
@@ -320,6 +375,7 @@ impl Lane {
             return;
         };
         let Some(gone) = slot.tx.inclusion.take() else {
+            self.slots.insert(nonce, slot);
             return;
         };
         slot.stage = Stage::Submitted;
@@ -354,24 +410,71 @@ impl Lane {
         self.ask_chain(step);
     }
 
-    /// Lets go of finals that are deep enough; reads those again that a fork took.
-    fn watch_finals(&mut self, view: &ChainView, step: &mut Step) {
+    /// A fork went deeper than is watched: what it took waits for a decision. Its bytes are still sent and
+    /// its hashes still watched, so it may well leave STUCK by itself.
+    fn deep_fork(&mut self, view: &ChainView, now: Time, step: &mut Step) {
+        let gone: Vec<Nonce> = self
+            .slots
+            .iter()
+            .filter(|(_, slot)| {
+                slot.tx
+                    .inclusion
+                    .as_ref()
+                    .is_some_and(|at| at.is_gone(view))
+            })
+            .map(|(nonce, _)| *nonce)
+            .collect();
+        for nonce in gone {
+            self.unmine(nonce, now, step);
+            let Some(mut slot) = self.slots.remove(&nonce) else {
+                continue;
+            };
+            self.stuck_by_deep_fork(&mut slot, now, step);
+            self.slots.insert(nonce, slot);
+        }
+        let finals = self
+            .finals
+            .iter()
+            .filter(|block| view.headers.standing(block.number, block.hash) == Standing::Replaced);
+        let taken: Vec<TxId> = finals.flat_map(|block| block.txs.iter().copied()).collect();
+        self.deeply_reopened.extend(taken);
+    }
+
+    fn stuck_by_deep_fork(&mut self, slot: &mut Slot, now: Time, step: &mut Step) {
+        let reason = "a fork deeper than confirmations.watchDepth took its block".to_owned();
+        slot.tx.reason = Some(reason.clone());
+        slot.tx.go(TxState::Stuck, SubState::DeepFork, now);
+        self.tell(step, Some(&mut slot.tx), EventKind::TxStuck { reason }, now);
+        step.writes.updates.push(slot.tx.clone());
+    }
+
+    /// Lets go of finals that are deep enough; reads those again that a fork took. `old` are headers below
+    /// the view.
+    fn watch_finals(&mut self, view: &ChainView, old: &[Header], step: &mut Step) {
         let Some(tip) = view.headers.tip() else {
             return;
         };
         let watch_depth = self.rules.watch_depth;
         let mut gone = Vec::new();
-        self.finals.retain(
-            |block| match view.headers.standing(block.number, block.hash) {
+        self.finals.retain_mut(|block| {
+            let below = old.iter().find(|header| header.number == block.number);
+            let standing = match (view.headers.standing(block.number, block.hash), below) {
+                (Standing::Outside, Some(header)) if header.hash == block.hash => {
+                    Standing::On { above: 0 }
+                }
+                (Standing::Outside, Some(_)) => Standing::Replaced,
+                (standing, _) => standing,
+            };
+            match standing {
                 Standing::Replaced => {
                     gone.extend_from_slice(&block.txs);
-                    false
+                    return false;
                 }
-                Standing::On { .. } | Standing::Outside => {
-                    tip.number.saturating_sub(block.number) <= watch_depth
-                }
-            },
-        );
+                Standing::On { .. } => block.is_seen = true,
+                Standing::Outside => {}
+            }
+            !block.is_seen || tip.number.saturating_sub(block.number) <= watch_depth
+        });
         if !gone.is_empty() {
             self.reopening.extend(gone.iter().copied());
             step.effects.push(Effect::LoadFinals(gone));
@@ -380,175 +483,57 @@ impl Lane {
 
     /// Finished txs whose block a fork took: open again, and said.
     pub(super) fn reopen(&mut self, txs: Vec<(Tx, Vec<Attempt>)>, now: Time, step: &mut Step) {
-        for (tx, attempts) in txs {
+        for (mut tx, mut attempts) in txs {
             if !self.reopening.remove(&tx.id) || !tx.state.is_terminal() {
                 continue;
             }
-            let (Some(nonce), Some(gone)) = (tx.nonce, tx.inclusion.clone()) else {
+            let (Some(nonce), Some(gone)) = (tx.nonce, tx.inclusion.take()) else {
                 continue;
             };
+            attempts.retain(|attempt| attempt.nonce == nonce);
+            attempts.sort_by_key(Attempt::order);
+            let kind = attempts.first().map_or(AttemptKind::Original, |a| a.kind);
+            let is_deep = self.deeply_reopened.remove(&tx.id);
             let mut slot = Slot {
-                tx,
-                kind: AttemptKind::Original,
                 attempts,
                 stage: Stage::Submitted,
-                claimed_at: now,
-                retry_at: None,
-                tries: 0,
+                signing: None,
+                ..Slot::new(tx, kind, now)
             };
-            slot.tx.inclusion = None;
             self.by_hash
                 .extend(slot.attempts.iter().map(|attempt| (attempt.hash, nonce)));
             self.unmined = self.unmined.saturating_add(1);
             self.told_reorg(&mut slot, &gone, true, now, step);
+            if is_deep {
+                self.stuck_by_deep_fork(&mut slot, now, step);
+            }
             self.slots.insert(nonce, slot);
         }
     }
+}
 
-    /// The account's nonce. It settles a lane that was just read, and raises doubts afterwards.
-    pub(super) fn learn_nonces(&mut self, nonces: ChainNonces, now: Time, step: &mut Step) {
-        self.asking_chain = false;
-        self.chain = Some(Known { nonces, at: now });
-        let was_used = self.unsettled.is_none() || self.next_nonce > Nonce(0);
-        self.raise_cursor(nonces, was_used, now, step);
-        if self.halted.is_some() {
-            return; // nothing else of an incredible answer is believed either
-        }
-        let settles = self.unsettled.is_some();
-        self.find_gaps(nonces, now);
-        if self.halted.is_some() {
-            return;
-        }
-        self.resolve_doubts(nonces, now);
-        if std::mem::take(&mut self.probing) {
-            self.learn_depth(nonces, now);
-        }
-        self.check_what_may_be_mined(nonces.latest, step);
-        if settles {
-            self.send_all_again(nonces.latest, step);
-        }
+impl Slot {
+    /// Why one of its attempts exists.
+    pub(super) fn kind_of(&self, hash: B256) -> AttemptKind {
+        let attempt = self.attempts.iter().find(|attempt| attempt.hash == hash);
+        attempt.map_or(self.kind, |attempt| attempt.kind)
     }
+}
 
-    /// The nonces below the cursor that nobody holds and the chain waits for, once after a lane was
-    /// read. More of them than a credible jump means that the node is far behind, or that this is
-    /// another chain: not one of them is dealt, and the next answer decides anew.
-    fn find_gaps(&mut self, nonces: ChainNonces, now: Time) {
-        let Some(unsettled) = self.unsettled.take() else {
-            return;
-        };
-        let floor = nonces.latest.max(unsettled.consumed_below);
-        let (cursor, max) = (unsettled.next_nonce, self.rules.max_chain_jump);
-        match gaps(floor, cursor, &unsettled.held, max) {
-            // What was given up since the lane was read is a gap already.
-            Some(found) => {
-                let (pending, free) = found.into_iter().partition(|gap| *gap < nonces.pending);
-                self.doubtful.extend::<BTreeSet<Nonce>>(pending);
-                self.gaps.extend(free.into_iter().map(|gap| (gap, now)));
-            }
-            None => {
-                self.halted = Some(format!(
-                    "the chain says that nonce {} is next, but our cursor is {cursor} and more than \
-                     nonce.maxChainJump ({max}) of those between are in no tx of ours: check that the \
-                     node is in sync and serves the right chain",
-                    nonces.latest
-                ));
-                self.unsettled = Some(unsettled);
-            }
-        }
+impl Inclusion {
+    /// Whether another block stands at its height.
+    fn is_gone(&self, view: &ChainView) -> bool {
+        view.headers.standing(self.block_number, self.block_hash) == Standing::Replaced
     }
+}
 
-    /// What was pending at a nonce that is not ours was mined, or vanished: then the chain waits for it.
-    fn resolve_doubts(&mut self, nonces: ChainNonces, now: Time) {
-        self.gaps.retain(|gap, _| *gap >= nonces.latest);
-        self.doubtful.retain(|nonce| *nonce >= nonces.latest);
-        let vanished = self.doubtful.split_off(&nonces.pending);
-        self.gaps.extend(vanished.into_iter().map(|gap| (gap, now)));
-    }
-
-    /// Whether the node holds all that it said yes to. What it does not hold is sent again.
-    fn learn_depth(&mut self, nonces: ChainNonces, now: Time) {
-        let highest_out = self
-            .slots
-            .iter()
-            .rfind(|(_, slot)| slot.stage == Stage::Submitted);
-        let Some(highest_out) = highest_out.map(|(nonce, _)| *nonce) else {
-            return;
-        };
-        self.depth.learn(nonces.latest, nonces.pending, highest_out);
-        for (_, slot) in self.slots.range_mut(nonces.pending..) {
-            if slot.stage == Stage::Submitted {
-                // A node that says yes and holds nothing would be asked without end otherwise.
-                slot.retry_at = Some(now.plus(SHORTFALL_WAIT));
-            }
-        }
-    }
-
-    /// The chain never lowers the cursor, and raises it only by a credible step.
-    fn raise_cursor(&mut self, nonces: ChainNonces, was_used: bool, now: Time, step: &mut Step) {
-        let asked = match self.rules.chain_query {
-            ChainQuery::Pending => nonces.pending.max(nonces.latest),
-            ChainQuery::Latest | ChainQuery::Off => nonces.latest,
-        };
-        let jump = self.next_nonce.until(asked);
-        self.halted = None;
-        if jump == 0 {
-            self.fears_loss = false;
-            return;
-        }
-        if was_used && self.fears_loss {
-            self.halted = Some(format!(
-                "the database's history changed and commits were lost: the chain has transactions at \
-                 nonces {} to {} that the store does not know. Compare with the chain, then resume the \
-                 lane",
-                self.next_nonce,
-                asked.0.saturating_sub(1)
-            ));
-            return;
-        }
-        if was_used && jump > self.rules.max_chain_jump {
-            self.halted = Some(format!(
-                "the chain says that nonce {asked} is next, {jump} above our cursor {}; that is more \
-                 than nonce.maxChainJump ({}): check who else uses this account",
-                self.next_nonce, self.rules.max_chain_jump
-            ));
-            return;
-        }
-        if was_used {
-            let nonce = self.next_nonce;
-            self.tell(step, None, EventKind::LaneForeignNonce { nonce }, now);
-        }
-        // Something of somebody else may be pending there, and may vanish again.
-        let skipped = self.next_nonce.max(nonces.latest).0..asked.0;
-        self.doubtful.extend(skipped.map(Nonce).take(DOUBTFUL_MAX));
-        self.next_nonce = asked;
-    }
-
-    /// Below the chain's nonce everything is in a block: ask for the receipts that we lack.
-    fn check_what_may_be_mined(&self, latest: Nonce, step: &mut Step) {
-        let hashes: Vec<_> = self
-            .slots
-            .range(..latest)
-            .filter(|(_, slot)| slot.stage != Stage::Mined)
-            .flat_map(|(_, slot)| slot.attempts.iter().map(|attempt| attempt.hash))
-            .take(RECEIPTS_MAX)
-            .collect();
-        if !hashes.is_empty() {
-            step.effects.push(Effect::FetchReceipts(hashes));
-        }
-    }
-
-    /// After a takeover or a restart: what was claimed may never have left, so it leaves now.
-    fn send_all_again(&mut self, latest: Nonce, step: &mut Step) {
-        let out = self
-            .slots
-            .range_mut(latest..)
-            .filter(|(_, slot)| slot.stage != Stage::Mined);
-        for (_, slot) in out {
-            // One that is being signed has nothing to send; its retry stays.
-            if let Some(out) = slot.newest() {
-                slot.retry_at = None;
-                step.effects.push(Effect::Send(out));
-            }
+impl Finality {
+    /// How many linked headers, from its own on, prove a block below the view final.
+    #[must_use]
+    pub fn proof(self) -> u64 {
+        match self {
+            Self::Depth(depth) => depth.saturating_add(1),
+            Self::Tag(_) => TAG_PROOF,
         }
     }
 }

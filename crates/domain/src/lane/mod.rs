@@ -9,7 +9,10 @@
 mod broadcast;
 mod deal;
 mod follow;
+mod foreign;
+mod nonces;
 pub mod protocol;
+mod resubmit;
 
 #[cfg(test)]
 mod tests;
@@ -21,8 +24,9 @@ use std::sync::Arc;
 use alloy_primitives::B256;
 
 pub use protocol::{
-    ChainNonces, ChainQuery, Effect, FinalTx, Input, LaneImage, LaneRules, Receipt, Request, Step,
-    Writes,
+    ChainNonces, ChainQuery, Consumer, Effect, FOREIGN_DEPTH_MIN, FinalTx, Finality, FinalityTag,
+    Input, LaneImage, LaneRules, Nonces, OnForeignNonce, Receipt, Request, Resubmit,
+    ResubmitPolicy, Step, Writes,
 };
 
 use crate::window::Depth;
@@ -64,6 +68,8 @@ pub struct Lane {
     finals: VecDeque<FinalBlock>,
     /// Finals that a fork took back and that are being read again.
     reopening: BTreeSet<TxId>,
+    /// Those of them whose fork went deeper than is watched.
+    deeply_reopened: BTreeSet<TxId>,
 
     /// Nonces that nobody holds and the chain waits for, and since when.
     gaps: BTreeMap<Nonce, Time>,
@@ -72,6 +78,8 @@ pub struct Lane {
     doubtful: BTreeSet<Nonce>,
     /// Gaps of this turn: usable once it is committed, so that no commit gives one nonce to two rows.
     fresh_gaps: BTreeSet<Nonce>,
+    /// Every nonce below this was once consumed at final depth, and by what we know.
+    consumed_below: Nonce,
     /// The lowest nonce whose tx waits in the store for its signature.
     backlog: Option<Nonce>,
     /// While a page of the backlog is being read: the lowest nonce that was dealt since it was asked
@@ -90,6 +98,12 @@ pub struct Lane {
     view: Option<Arc<ChainView>>,
     chain: Option<Known>,
     asking_chain: bool,
+    /// Whether the question that is under way is put to a second endpoint too.
+    asked_twice: bool,
+    /// Whether the next question must be.
+    in_doubt: bool,
+    /// A nonce of ours that seems to be consumed by somebody else.
+    suspicion: Option<Suspicion>,
     /// Whether the answer will tell how much the node holds.
     probing: bool,
     /// What the store said at load, until the chain's nonce is known.
@@ -102,20 +116,26 @@ pub struct Lane {
 #[derive(Clone, Debug)]
 struct Slot {
     tx: Tx,
-    /// Why its next attempt is made.
+    /// Why it exists: a request's own, or a filler.
     kind: AttemptKind,
     attempts: Vec<Attempt>,
     stage: Stage,
+    /// The attempt that is at the signer.
+    signing: Option<AttemptKind>,
     /// When it was last claimed for sending.
     claimed_at: Time,
     /// When it is tried again, after something went wrong.
     retry_at: Option<Time>,
     tries: u32,
+    /// Nodes do not take it: nothing behind it is tried before it.
+    is_blocked: bool,
+    /// How often it was sent again because it waited too long.
+    resubmits: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// At the signer.
+    /// At the signer for the first time.
     Signing,
     /// Durable, on its way to a node; no node has said yes.
     Out,
@@ -139,12 +159,26 @@ struct FinalBlock {
     number: u64,
     hash: B256,
     txs: Vec<TxId>,
+    /// Whether it was seen on the chain since the lane was read: nobody may have looked for long.
+    is_seen: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Known {
     nonces: ChainNonces,
+    is_complete: bool,
     at: Time,
+}
+
+/// A nonce of ours that is consumed, and not by what we know.
+#[derive(Clone, Copy, Debug)]
+struct Suspicion {
+    nonce: Nonce,
+    /// The newest height when it was first seen.
+    since: u64,
+    /// From which final height on it is asked again who did it.
+    ask_at: u64,
+    is_asking: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -152,6 +186,7 @@ struct Unsettled {
     /// The cursor then: what was dealt since is not in `held`.
     next_nonce: Nonce,
     held: Vec<Range<u64>>,
+    /// As it was then: what a fork opened again since is not in `held` either.
     consumed_below: Nonce,
 }
 
@@ -176,11 +211,13 @@ impl Lane {
             unmined: 0,
             finals: VecDeque::new(),
             reopening: BTreeSet::new(),
+            deeply_reopened: BTreeSet::new(),
             gaps: BTreeMap::new(),
             fresh_gaps: BTreeSet::new(),
             doubtful: BTreeSet::new(),
             old_checked_at: None,
             narrowed_at: None,
+            consumed_below: image.consumed_below,
             backlog: image.backlog_from,
             loading_backlog: None,
             queued: image.queued,
@@ -188,6 +225,9 @@ impl Lane {
             view: None,
             chain: None,
             asking_chain: false,
+            asked_twice: false,
+            in_doubt: false,
+            suspicion: None,
             probing: false,
             unsettled: Some(Unsettled {
                 next_nonce: image.next_nonce,
@@ -221,35 +261,36 @@ impl Lane {
     }
 
     /// Brings a tx with attempts into memory, at the stage that its row tells.
-    fn track(&mut self, tx: Tx, attempts: Vec<Attempt>) {
+    fn track(&mut self, tx: Tx, mut attempts: Vec<Attempt>) {
         let Some(nonce) = tx.nonce else { return };
-        let stage = match (
-            &tx.inclusion,
-            attempts.iter().any(|a| a.first_sent_at.is_some()),
-        ) {
-            (Some(_), _) => Stage::Mined,
-            (None, true) => Stage::Submitted,
-            (None, false) => Stage::Out,
+        // A tx that was given another nonce keeps its old attempts; none of them can be mined any more.
+        attempts.retain(|attempt| attempt.nonce == nonce);
+        attempts.sort_by_key(Attempt::order);
+        let Some(first) = attempts.first() else {
+            self.backlog = Some(self.backlog.map_or(nonce, |from| from.min(nonce)));
+            return;
+        };
+        let was_sent = attempts.iter().any(|a| a.first_sent_at.is_some());
+        let stage = match &tx.inclusion {
+            Some(_) => Stage::Mined,
+            None if was_sent => Stage::Submitted,
+            None => Stage::Out,
         };
         if stage != Stage::Mined {
             self.unmined = self.unmined.saturating_add(1);
         }
         self.by_hash
             .extend(attempts.iter().map(|attempt| (attempt.hash, nonce)));
-        let claimed_at = tx.updated_at;
-        let kind = attempts
-            .last()
-            .map_or(AttemptKind::Original, |attempt| attempt.kind);
-        // Claimed, and perhaps never handed out: it leaves at the next tick, if not before.
-        let retry_at = (stage == Stage::Out).then_some(claimed_at);
+        let (kind, claimed_at) = (first.kind, tx.updated_at);
+        let bumps = attempts.len().saturating_sub(1);
         let slot = Slot {
-            tx,
-            kind,
-            attempts,
             stage,
-            claimed_at,
-            retry_at,
-            tries: 0,
+            signing: None,
+            // Claimed, and perhaps never handed out: it leaves at the next tick, if not before.
+            retry_at: (stage == Stage::Out).then_some(claimed_at),
+            resubmits: u32::try_from(bumps).unwrap_or(u32::MAX),
+            attempts,
+            ..Slot::new(tx, kind, claimed_at)
         };
         let before = self.slots.insert(nonce, slot);
         assert!(
@@ -287,6 +328,7 @@ impl Lane {
             Input::Receipts(receipts) => self.receipts(receipts, now, &mut step),
             Input::Head(view) => self.head(view, now, &mut step),
             Input::ChainNonces(nonces) => self.learn_nonces(nonces, now, &mut step),
+            Input::Consumed { nonce, by } => self.consumed(nonce, by, now, &mut step),
             Input::Finals(txs) => self.reopen(txs, now, &mut step),
             Input::OldHeaders(headers) => self.old_headers(&headers, now, &mut step),
             Input::Wake => self.more_queued(None),
@@ -330,13 +372,6 @@ impl Lane {
             self.loading_queued = Some(CameSince::default());
             let limit = self.rules.window.room(self.unresolved()).min(LOAD_MAX);
             step.effects.push(Effect::LoadQueued { limit });
-        }
-    }
-
-    fn ask_chain(&mut self, step: &mut Step) {
-        if !self.asking_chain {
-            self.asking_chain = true;
-            step.effects.push(Effect::AskChain);
         }
     }
 
@@ -470,6 +505,24 @@ impl Lane {
             .slots
             .values()
             .find(|slot| slot.stage != Stage::Mined)?;
-        head.tx.reason.clone().filter(|_| head.retry_at.is_some())
+        head.tx.reason.clone()
+    }
+}
+
+impl Slot {
+    /// A tx that is about to get its first attempt.
+    fn new(tx: Tx, kind: AttemptKind, now: Time) -> Self {
+        Self {
+            tx,
+            kind,
+            attempts: Vec::new(),
+            stage: Stage::Signing,
+            signing: Some(kind),
+            claimed_at: now,
+            retry_at: None,
+            tries: 0,
+            is_blocked: false,
+            resubmits: 0,
+        }
     }
 }

@@ -36,6 +36,28 @@ pub struct ChainNonces {
     pub pending: Nonce,
 }
 
+/// What endpoints say of the account.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Nonces {
+    /// The endpoint that is asked first.
+    pub first: ChainNonces,
+    /// Another one, where it was asked.
+    pub second: Option<ChainNonces>,
+    /// Whether as many answered as a doubt needs: two, or the only one.
+    pub is_complete: bool,
+}
+
+/// Whose transaction consumed a nonce, in blocks that are final.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Consumer {
+    /// Nobody's: it is not consumed there.
+    Nobody,
+    /// This one.
+    By(B256),
+    /// It is consumed; no node can show by which transaction.
+    Unseen,
+}
+
 /// A receipt with the header that proves where its block stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Receipt {
@@ -90,7 +112,15 @@ pub enum Input {
     /// The chain moved on (or back).
     Head(Arc<ChainView>),
     /// What the chain says of the account.
-    ChainNonces(ChainNonces),
+    ChainNonces(Nonces),
+    /// Who consumed a nonce of ours at final depth; with [`Consumer::Unseen`], no endpoint has a receipt
+    /// of any attempt at it.
+    Consumed {
+        /// The nonce.
+        nonce: Nonce,
+        /// Who.
+        by: Consumer,
+    },
     /// Finished txs that a fork may have taken back, with their attempts.
     Finals(Vec<(Tx, Vec<Attempt>)>),
     /// What stands at heights below the view, as the node tells it.
@@ -149,7 +179,19 @@ pub enum Effect {
         limit: u64,
     },
     /// Ask the chain for the account's nonces.
-    AskChain,
+    AskChain {
+        /// Whether a second endpoint must say so too.
+        twice: bool,
+    },
+    /// Find out who consumed a nonce, in blocks up to a height.
+    FindConsumer {
+        /// The nonce.
+        nonce: Nonce,
+        /// The newest final height.
+        up_to: u64,
+        /// Our attempts at it.
+        hashes: Vec<B256>,
+    },
     /// Ask the chain for receipts of these hashes.
     FetchReceipts(Vec<B256>),
     /// Ask the chain what stands at these heights, which are below the view.
@@ -167,6 +209,72 @@ pub struct Step {
     pub headers: Vec<Header>,
     /// To be done after that.
     pub effects: Vec<Effect>,
+}
+
+/// When a block's results are final.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Finality {
+    /// So many headers stand on it.
+    Depth(u64),
+    /// The chain itself says so, by its `safe` or `finalized` block.
+    Tag(FinalityTag),
+}
+
+/// A block that the chain itself marks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FinalityTag {
+    /// Unlikely to be taken back.
+    Safe,
+    /// Never taken back.
+    Finalized,
+}
+
+/// Another transaction at our nonce counts only this deep, even where less makes a result final.
+pub const FOREIGN_DEPTH_MIN: u64 = 12;
+
+impl Finality {
+    /// How many headers stand on a final block; 0 where the chain itself decides.
+    #[must_use]
+    pub fn depth(self) -> u64 {
+        match self {
+            Self::Depth(depth) => depth,
+            Self::Tag(_) => 0,
+        }
+    }
+}
+
+/// When and how the lane's head is sent again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Resubmit {
+    /// After how long without being mined; `None` is never.
+    pub interval: Option<Duration>,
+    /// With the same bytes, or with more money.
+    pub policy: ResubmitPolicy,
+    /// After how many times a decision is needed; `None` is never.
+    pub max_attempts: Option<u32>,
+}
+
+/// What is sent when a tx waits too long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ResubmitPolicy {
+    /// The same bytes.
+    Rebroadcast,
+    /// A new attempt at the same nonce that pays more.
+    Bump {
+        /// How much more, at least.
+        percent: u128,
+        /// The most that a bump may offer per gas.
+        max_fee: u128,
+    },
+}
+
+/// What becomes of a tx whose nonce somebody else has consumed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnForeignNonce {
+    /// It gets a new nonce, at the end.
+    Requeue,
+    /// It is STUCK until somebody decides.
+    Hold,
 }
 
 /// How the chain's opinion of the account's nonce is asked for.
@@ -189,14 +297,18 @@ pub struct LaneRules {
     pub depth: Depth,
     /// What may be offered.
     pub fee: FeeRules,
-    /// How many headers must stand on a block for its results to be final.
-    pub required: u64,
+    /// When a block's results are final.
+    pub finality: Finality,
     /// How deep finals are still watched for forks.
     pub watch_depth: u64,
     /// Whether confirmations are told on the way, or only at the end.
     pub tell_progress: bool,
-    /// After how long the lane's head is sent again; `None` is never.
-    pub resubmit_interval: Option<Duration>,
+    /// Whether receipts of everything that is out are asked for when a lane is read.
+    pub fetch_receipt_upon_entry: bool,
+    /// When and how the lane's head is sent again.
+    pub resubmit: Resubmit,
+    /// What becomes of a tx whose nonce somebody else has consumed.
+    pub on_foreign_nonce: OnForeignNonce,
     /// After how long a gap that blocks others is filled.
     pub gap_fill_after: Duration,
     /// The farthest jump of the chain's nonce over our cursor that is taken without an operator.

@@ -7,14 +7,14 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use domain::lane::{ChainNonces, ChainQuery};
+use domain::lane::{ChainQuery, Nonces};
 use domain::lease::Trust;
 use domain::{GrantId, LaneKey, Moment, NodeName, Right, Token};
 use metrics::counter;
 use tokio::sync::{Semaphore, mpsc};
 
 use crate::core::Core;
-use crate::ports::{Acquired, Beat, Regranted, Renewal, StoreError, Work};
+use crate::ports::{Acquired, Beat, Regranted, Renewal, StoreError, Witnesses, Work};
 use crate::routing;
 use crate::shard::{Message, NotOpened, Opened};
 
@@ -275,7 +275,7 @@ async fn read_lane(
 
 /// Waits a moment for what a lane needs to deal nonces and sign, so that its first answers carry both.
 /// Without it the lane takes requests all the same, and deals when the chain answers.
-async fn learn_of_chain(core: &Core, lane: LaneKey) -> Option<ChainNonces> {
+async fn learn_of_chain(core: &Core, lane: LaneKey) -> Option<Nonces> {
     let part = core.chain(lane.chain_id);
     let query = part.rules.lane.chain_query;
     let learn = async {
@@ -283,7 +283,8 @@ async fn learn_of_chain(core: &Core, lane: LaneKey) -> Option<ChainNonces> {
         if query == ChainQuery::Off {
             return None;
         }
-        part.chain.nonces(lane.signer, query).await.ok() // the lane asks again by itself
+        let asked = part.chain.nonces(lane.signer, query, Witnesses::One);
+        asked.await.ok() // the lane asks again by itself
     };
     tokio::select! {
         biased;

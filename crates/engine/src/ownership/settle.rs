@@ -12,6 +12,7 @@ use domain::{Lane, LaneImage, Nonce, RequestId, TxId};
 
 use crate::core::Core;
 use crate::node::OnHistoryChange;
+use crate::ports::Witnesses;
 use crate::shard::NotOpened;
 
 /// How long the chain may take to answer, before the lane is tried again later.
@@ -164,8 +165,9 @@ async fn chain_nonce(core: &Core, image: &LaneImage) -> Nonce {
     let mut tries = 0;
     loop {
         // With what waits in the pool, whatever the lane's own rule is: lost bytes may be there.
-        match chain.nonces(image.key.signer, ChainQuery::Pending).await {
-            Ok(nonces) => return nonces.pending.max(nonces.latest),
+        let asked = chain.nonces(image.key.signer, ChainQuery::Pending, Witnesses::One);
+        match asked.await {
+            Ok(nonces) => return nonces.first.pending.max(nonces.first.latest),
             Err(error) => {
                 tracing::warn!(lane = %image.key, %error, "the chain did not tell the account's nonce");
                 core.back_off(&mut tries).await;

@@ -2,8 +2,10 @@
 
 use async_trait::async_trait;
 use domain::attempt::Outgoing;
-use domain::lane::{ChainNonces, ChainQuery};
-use domain::{Address, B256, Bytes, ChainId, FeeQuote, Header, Inclusion, SendOutcome, U256};
+use domain::lane::{ChainQuery, Consumer, Nonces};
+use domain::{
+    Address, B256, Bytes, ChainId, FeeQuote, Header, Inclusion, Nonce, SendOutcome, U256,
+};
 use thiserror::Error;
 
 /// Why a read gave nothing.
@@ -22,10 +24,23 @@ pub enum ChainError {
 pub enum BlockTag {
     /// The newest.
     Latest,
+    /// The newest that the chain itself calls safe.
+    Safe,
+    /// The newest that the chain itself calls final.
+    Finalized,
     /// By height, on the node's canonical chain.
     Number(u64),
     /// By hash, canonical or not.
     Hash(B256),
+}
+
+/// How many endpoints must answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Witnesses {
+    /// Any one.
+    One,
+    /// A second one too, where there is one.
+    Two,
 }
 
 /// A call to try out.
@@ -76,20 +91,38 @@ pub trait Chain: Send + Sync + 'static {
     /// All receipts of a block, by its hash; `None` when the node does not know the block.
     async fn block_receipts(&self, block: B256) -> Result<Option<Vec<Inclusion>>, ChainError>;
 
-    /// Receipts by transaction hash; those that the node does not have are left out.
+    /// Receipts by transaction hash; those that no endpoint has are left out.
     async fn receipts(&self, hashes: &[B256]) -> Result<Vec<Inclusion>, ChainError>;
 
     /// Why a mined transaction reverted, as far as the node can tell.
     async fn revert_reason(&self, inclusion: &Inclusion) -> Result<Option<String>, ChainError>;
 
     /// The account's nonces. With [`ChainQuery::Latest`] both are the mined one.
-    async fn nonces(&self, account: Address, query: ChainQuery) -> Result<ChainNonces, ChainError>;
+    async fn nonces(
+        &self,
+        account: Address,
+        query: ChainQuery,
+        witnesses: Witnesses,
+    ) -> Result<Nonces, ChainError>;
+
+    /// Whose transaction consumed a nonce of the account, in blocks up to a height.
+    async fn consumer(
+        &self,
+        account: Address,
+        nonce: Nonce,
+        up_to: u64,
+    ) -> Result<Consumer, ChainError>;
 
     /// What the chain asks for at present.
     async fn fee_quote(&self) -> Result<FeeQuote, ChainError>;
 
     /// Gas that a call needs, without margin.
     async fn estimate_gas(&self, call: &Call) -> Result<u64, CallFailed>;
+
+    /// Returns when a node tells of a new head by itself. Only a bell: the head is asked for.
+    async fn head_announced(&self) {
+        std::future::pending().await
+    }
 
     /// Hands bytes to the nodes, in order, and says for each what came of it.
     async fn send(&self, outgoing: &[Outgoing]) -> Vec<SendOutcome>;

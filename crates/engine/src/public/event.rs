@@ -1,6 +1,6 @@
 //! An event of a lane, with what its kind adds.
 
-use domain::{EventKind, Header};
+use domain::{B256, EventKind, Header};
 use serde::Serialize;
 
 use super::form::{Account, At, Confirmations, Hash, Id, status_word};
@@ -51,9 +51,28 @@ enum Detail<'a> {
     Nonce {
         nonce: u64,
     },
+    ForeignNonce {
+        nonce: u64,
+        tx_hash: Option<Hash>,
+    },
     Submitted {
         tx_hash: Hash,
         nonce: u64,
+    },
+    Resubmitted {
+        tx_hash: Hash,
+        nonce: u64,
+        kind: &'static str,
+        count: u32,
+    },
+    Replaced {
+        tx_hash: Hash,
+        nonce: u64,
+        kind: &'static str,
+    },
+    Requeued {
+        nonce: u64,
+        foreign: Option<Hash>,
     },
     Receipt {
         tx_hash: Hash,
@@ -96,13 +115,57 @@ impl<'a> Detail<'a> {
             EventKind::TxAccepted { nonce } => Self::Accepted {
                 nonce: nonce.map(|n| n.0),
             },
-            EventKind::TxAllocated { nonce } | EventKind::LaneForeignNonce { nonce } => {
+            EventKind::TxAllocated { nonce } | EventKind::LaneForeignPending { nonce } => {
                 Self::Nonce { nonce: nonce.0 }
             }
+            EventKind::LaneForeignNonce { nonce, tx_hash } => Self::ForeignNonce {
+                nonce: nonce.0,
+                tx_hash: tx_hash.map(Hash),
+            },
             EventKind::TxSubmitted { tx_hash, nonce } => Self::Submitted {
                 tx_hash: Hash(*tx_hash),
                 nonce: nonce.0,
             },
+            EventKind::TxResubmitted {
+                tx_hash,
+                nonce,
+                kind,
+                count,
+            } => Self::Resubmitted {
+                tx_hash: Hash(*tx_hash),
+                nonce: nonce.0,
+                kind: kind.word(),
+                count: *count,
+            },
+            EventKind::TxReplaced {
+                tx_hash,
+                nonce,
+                kind,
+            } => Self::Replaced {
+                tx_hash: Hash(*tx_hash),
+                nonce: nonce.0,
+                kind: kind.word(),
+            },
+            EventKind::TxRequeued { nonce, foreign } => Self::Requeued {
+                nonce: nonce.0,
+                foreign: foreign.map(Hash),
+            },
+            EventKind::TxFailed { reason } | EventKind::TxStuck { reason } => {
+                Self::Reason { reason }
+            }
+            EventKind::LaneFenced { from, token } => Self::Fenced {
+                from: &from.0,
+                token: token.0,
+            },
+            EventKind::TxReceiptUpdated { .. }
+            | EventKind::TxConfirmations { .. }
+            | EventKind::TxConfirmed { .. }
+            | EventKind::TxReorged { .. } => Self::of_block(kind, headers),
+        }
+    }
+
+    fn of_block(kind: &'a EventKind, headers: &'a [Header]) -> Self {
+        match kind {
             EventKind::TxReceiptUpdated {
                 tx_hash,
                 block_number,
@@ -117,22 +180,23 @@ impl<'a> Detail<'a> {
             EventKind::TxConfirmations {
                 block_number,
                 block_hash,
+                counted: _,
                 count,
+                since,
                 new_fork,
-                ..
             } => Self::Confirmations {
                 block_number: *block_number,
                 block_hash: Hash(*block_hash),
                 count: *count,
-                confirmations: Confirmations(headers),
+                confirmations: Confirmations(above(headers, *since)),
                 new_fork: *new_fork,
             },
             EventKind::TxConfirmed {
                 tx_hash,
                 block_number,
                 block_hash,
+                counted: _,
                 new_fork,
-                ..
             } => Self::Confirmed {
                 tx_hash: Hash(*tx_hash),
                 block_number: *block_number,
@@ -140,9 +204,6 @@ impl<'a> Detail<'a> {
                 confirmations: Confirmations(headers),
                 new_fork: *new_fork,
             },
-            EventKind::TxFailed { reason } | EventKind::TxStuck { reason } => {
-                Self::Reason { reason }
-            }
             EventKind::TxReorged {
                 block_number,
                 block_hash,
@@ -154,10 +215,25 @@ impl<'a> Detail<'a> {
                 // What was told of this block is taken back: a fork by definition.
                 new_fork: true,
             },
-            EventKind::LaneFenced { from, token } => Self::Fenced {
-                from: &from.0,
-                token: token.0,
-            },
+            EventKind::TxAccepted { .. }
+            | EventKind::TxAllocated { .. }
+            | EventKind::TxSubmitted { .. }
+            | EventKind::TxFailed { .. }
+            | EventKind::TxStuck { .. }
+            | EventKind::LaneFenced { .. }
+            | EventKind::LaneForeignNonce { .. }
+            | EventKind::TxResubmitted { .. }
+            | EventKind::TxReplaced { .. }
+            | EventKind::TxRequeued { .. }
+            | EventKind::LaneForeignPending { .. } => unreachable!("these name no block"),
         }
     }
+}
+
+/// The headers above one that was told before; all of them when it is not among them, which is then for
+/// the reader to see: they begin with the block again.
+fn above(headers: &[Header], since: Option<B256>) -> &[Header] {
+    let told = since.and_then(|since| headers.iter().position(|header| header.hash == since));
+    let from = told.map_or(0, |place| place.saturating_add(1));
+    headers.get(from..).unwrap_or_default()
 }

@@ -69,13 +69,17 @@ fn waiting_for(state: TxState, sub: Option<SubState>) -> Option<&'static str> {
             SubState::Signed => "node",
             SubState::Submitted | SubState::Reorged => "block",
             SubState::Underfunded => "funds",
-            SubState::Underpriced => "fee",
+            SubState::Underpriced | SubState::FeeCap => "fee",
+            SubState::Refused => "node",
+            // Somebody else's transaction stands at its nonce: mined or dropped, then it can go on.
+            SubState::ForeignPending => "foreignTransaction",
             // Its bytes may still be mined, or its nonce must be consumed at final depth.
             SubState::Mined
             | SubState::Reverted
             | SubState::Rejected
             | SubState::ForeignNonce
-            | SubState::Cancelled => "confirmations",
+            | SubState::Cancelled
+            | SubState::DeepFork => "confirmations",
         }),
     }
 }

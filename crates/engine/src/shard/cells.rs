@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use domain::lane::ChainNonces;
+use domain::lane::Nonces;
 use domain::{Input, Lane, LaneKey, Moment, Right};
 use metrics::counter;
 
@@ -303,7 +303,7 @@ impl Shard {
     }
 
     /// The first inputs of a lane that just came into memory.
-    pub(super) fn first_inputs(&self, key: LaneKey, nonces: Option<ChainNonces>) -> Vec<Input> {
+    pub(super) fn first_inputs(&self, key: LaneKey, nonces: Option<Nonces>) -> Vec<Input> {
         let fresh = self.core.ports.clock.tx_id();
         let view = self.core.chain(key.chain_id).view.get();
         let head = view.map(Input::Head).into_iter();

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use domain::lane::Receipt;
+use domain::lane::{Consumer, Receipt};
 use domain::{B256, Effect, Inclusion, Input, Lane, LaneId, LaneKey, Nonce, TxId, Unsigned};
 
 use super::Shard;
 use crate::core::Core;
 use crate::gate::signed_input;
-use crate::ports::{BlockTag, ChainError, StoreError};
+use crate::ports::{BlockTag, ChainError, StoreError, Witnesses};
 
 impl Shard {
     pub(super) fn let_out(&self, lane: &Lane, epoch: u64, effects: Vec<Effect>) {
@@ -32,7 +32,16 @@ impl Shard {
                 Effect::LoadFinals(ids) => {
                     self.spawn(move |core| load_finals(core, key, epoch, ids));
                 }
-                Effect::AskChain => self.spawn(move |core| ask_chain(core, key, epoch)),
+                Effect::AskChain { twice } => {
+                    self.spawn(move |core| ask_chain(core, key, epoch, twice));
+                }
+                Effect::FindConsumer {
+                    nonce,
+                    up_to,
+                    hashes,
+                } => {
+                    self.spawn(move |core| find_consumer(core, key, epoch, nonce, up_to, hashes));
+                }
                 Effect::FetchHeaders(heights) => {
                     self.spawn(move |core| fetch_headers(core, key, epoch, heights));
                 }
@@ -135,22 +144,65 @@ async fn pause_after(core: &Core, tries: &mut u32, lane: LaneKey, error: &StoreE
     core.back_off(tries).await;
 }
 
-/// Asks until the chain answers: a lane without this knowledge deals no nonce.
-async fn ask_chain(core: Arc<Core>, lane: LaneKey, epoch: u64) {
+/// Asks until the chain answers: a lane without this knowledge deals no nonce. Where no second endpoint
+/// answers, the word of one is better than none, and the lane knows how little it is worth.
+async fn ask_chain(core: Arc<Core>, lane: LaneKey, epoch: u64, twice: bool) {
     let part = core.chain(lane.chain_id);
     let query = part.rules.lane.chain_query;
+    let mut witnesses = if twice {
+        Witnesses::Two
+    } else {
+        Witnesses::One
+    };
     let mut tries = 0;
     let nonces = loop {
-        match part.chain.nonces(lane.signer, query).await {
+        match part.chain.nonces(lane.signer, query, witnesses).await {
             Ok(nonces) => break nonces,
             Err(error) => {
                 tracing::warn!(%lane, %error, "the chain did not tell the account's nonce");
-                core.back_off(&mut tries).await;
+                if witnesses == Witnesses::Two {
+                    witnesses = Witnesses::One;
+                } else {
+                    core.back_off(&mut tries).await;
+                }
             }
         }
     };
     core.give(lane, epoch, vec![Input::ChainNonces(nonces)])
         .await;
+}
+
+/// Who consumed a nonce of ours. Where no node shows it, the absence of all our receipts must do; not
+/// knowing is told as nobody, and the lane asks again.
+async fn find_consumer(
+    core: Arc<Core>,
+    lane: LaneKey,
+    epoch: u64,
+    nonce: Nonce,
+    up_to: u64,
+    hashes: Vec<B256>,
+) {
+    let chain = &core.chain(lane.chain_id).chain;
+    let by = match chain.consumer(lane.signer, nonce, up_to).await {
+        Ok(Consumer::Unseen) => match receipts_with_proof(&core, lane, &hashes).await {
+            Ok(receipts) if receipts.is_empty() => Consumer::Unseen,
+            Ok(receipts) => {
+                core.give(lane, epoch, vec![Input::Receipts(receipts)])
+                    .await;
+                Consumer::Nobody
+            }
+            Err(error) => unknown_consumer(lane, nonce, &error),
+        },
+        Ok(by) => by,
+        Err(error) => unknown_consumer(lane, nonce, &error),
+    };
+    core.give(lane, epoch, vec![Input::Consumed { nonce, by }])
+        .await;
+}
+
+fn unknown_consumer(lane: LaneKey, nonce: Nonce, error: &ChainError) -> Consumer {
+    tracing::warn!(%lane, %nonce, %error, "a nonce is used, and nobody tells by whom");
+    Consumer::Nobody
 }
 
 /// Receipts by hash, with proof for blocks that are older than the followed view. A failure is left
@@ -210,7 +262,7 @@ async fn receipts_with_proof(
         explain_revert(core, lane, &mut inclusion).await;
         let is_below_view = base.is_some_and(|base| inclusion.block_number < base);
         let above = if is_below_view {
-            let count = part.rules.lane.required.saturating_add(1);
+            let count = part.rules.lane.finality.proof();
             part.chain.headers(inclusion.block_number, count).await?
         } else {
             Vec::new()

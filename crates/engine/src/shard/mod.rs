@@ -6,6 +6,7 @@
 
 mod cells;
 mod effects;
+mod told;
 mod turn;
 
 pub(crate) use effects::explain_revert;
@@ -14,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use domain::lane::ChainNonces;
+use domain::lane::{ChainNonces, Nonces};
 use domain::{B256, ChainId, ChainView, Input, LaneImage, LaneKey, Moment, NodeName, Nonce, Right};
 use tokio::sync::{mpsc, oneshot};
 
@@ -80,7 +81,7 @@ pub(crate) struct Opened {
     /// Who held it before, when it changed hands.
     pub(crate) taken_from: Option<NodeName>,
     /// What its chain says, when it was reached.
-    pub(crate) nonces: Option<ChainNonces>,
+    pub(crate) nonces: Option<Nonces>,
     /// Whether the store's history is the one in which the lane was written.
     pub(crate) is_settled: bool,
 }

@@ -9,6 +9,7 @@ use metrics::{counter, histogram};
 use tokio::sync::oneshot;
 
 use super::cells::{Cell, LostBatch, refuse, released};
+use super::told::Told;
 use super::{Message, NotOpened, Opened, STORED_HEADERS_MAX, Shard};
 use crate::gate::{PendingCreate, Routed, Staged, sign_locally};
 use crate::node::{Accepted, Refusal};
@@ -33,7 +34,7 @@ struct Committing {
     staged: Staged,
     records: Vec<Accepted>,
     changed: Vec<TxId>,
-    has_events: bool,
+    told: Told,
 }
 
 impl Shard {
@@ -293,7 +294,7 @@ impl Shard {
             committing.push(Committing {
                 records: lane.records(&batch),
                 changed: rows.map(|tx| tx.id).collect(),
-                has_events: !batch.writes.events.is_empty(),
+                told: Told::of(&batch.writes.events),
                 staged: lane,
             });
             batches.push(batch);
@@ -357,7 +358,7 @@ impl Shard {
                     mut staged,
                     records,
                     changed,
-                    has_events,
+                    told,
                 } = done;
                 staged.lane.count_batch();
                 for (create, record) in staged.creates.drain(..).zip(records) {
@@ -365,7 +366,8 @@ impl Shard {
                 }
                 self.failures.remove(&key);
                 self.core.waiters.ring(changed.into_iter());
-                if has_events {
+                told.record(key);
+                if told.has_events {
                     self.core.feed.wrote(staged.lane.right().lane);
                 }
                 self.apply(staged, now);

@@ -40,6 +40,7 @@ pub(crate) struct Config {
     pub(crate) lane: sections::Lane,
     pub(crate) worker: sections::Worker,
     pub(crate) resubmit: sections::Resubmit,
+    pub(crate) stuck: sections::Stuck,
     pub(crate) confirmations: sections::Confirmations,
     pub(crate) routing: sections::Routing,
     pub(crate) auth: sections::Auth,
@@ -66,6 +67,7 @@ impl Config {
         let lane = reader.one();
         let worker = reader.one();
         let resubmit = reader.one();
+        let stuck = reader.one();
         let confirmations = reader.one();
         let routing = reader.one();
         let auth = reader.one();
@@ -84,6 +86,7 @@ impl Config {
                 lane: lane?,
                 worker: worker?,
                 resubmit: resubmit?,
+                stuck: stuck?,
                 confirmations: confirmations?,
                 routing: routing?,
                 auth: auth?,

@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use domain::lane::{Finality, Resubmit, ResubmitPolicy};
 use domain::window::Window;
 use domain::{ChainId, FeeRules, LaneRules, NodeName};
 use engine::node::{ChainRules, NodeConfig};
 
 use super::Config;
 use super::sections::Chain;
-use super::words::Progress;
+use super::words::{Policy, Progress, StuckAction};
 
 /// Finals are watched for forks at least this deep.
 const WATCH_DEPTH_MIN: u64 = 64;
@@ -60,7 +61,7 @@ impl Config {
     }
 
     fn lane_rules(&self, chain: &Chain) -> LaneRules {
-        let required = chain.confirmations.unwrap_or(self.confirmations.required);
+        let finality = self.finality(chain);
         let watch_depth = self.confirmations.watch_depth;
         LaneRules {
             window: Window {
@@ -73,15 +74,43 @@ impl Config {
                 floor: chain.fee_floor.0,
                 cap: chain.fee_cap.map_or(u128::MAX, |cap| cap.0),
             },
-            required,
-            watch_depth: watch_depth.unwrap_or((2 * required).max(WATCH_DEPTH_MIN)),
+            finality,
+            watch_depth: watch_depth.unwrap_or((2 * finality.depth()).max(WATCH_DEPTH_MIN)),
             tell_progress: self.confirmations.progress == Progress::EveryBlock,
-            resubmit_interval: self.resubmit.enabled.then_some(self.resubmit.interval),
+            fetch_receipt_upon_entry: self.confirmations.fetch_receipt_upon_entry,
+            resubmit: self.resubmit_rules(),
+            on_foreign_nonce: self.lane.on_foreign_nonce,
             gap_fill_after: self.lane.gap_fill_after,
             max_chain_jump: self.nonce.max_chain_jump,
             chain_query: self.nonce.chain_query,
             chain_nonce_timeout: self.nonce.state_timeout,
             stale_receipt_timeout: self.confirmations.stale_receipt_timeout,
+        }
+    }
+
+    /// When a chain's results are final.
+    pub(super) fn finality(&self, chain: &Chain) -> Finality {
+        let required = Finality::Depth(self.confirmations.required);
+        chain.confirmations.unwrap_or(required)
+    }
+
+    fn resubmit_rules(&self) -> Resubmit {
+        let resubmit = &self.resubmit;
+        // Lanes do this by themselves. A second action would have to be told to them here.
+        let StuckAction::Wait = self.stuck.action;
+        Resubmit {
+            interval: resubmit.enabled.then_some(resubmit.interval),
+            policy: match resubmit.policy {
+                Policy::Rebroadcast => ResubmitPolicy::Rebroadcast,
+                Policy::Bump => ResubmitPolicy::Bump {
+                    percent: resubmit.bump_percent.into(),
+                    max_fee: resubmit.max_fee_per_gas.map_or(u128::MAX, |wei| wei.0),
+                },
+            },
+            max_attempts: match resubmit.max_attempts {
+                0 => None,
+                most => Some(u32::try_from(most).unwrap_or(u32::MAX)),
+            },
         }
     }
 }

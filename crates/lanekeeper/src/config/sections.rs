@@ -9,13 +9,13 @@ use std::time::Duration;
 
 use api::keys::Scope;
 use chain::rpc::EndpointUrl;
-use domain::lane::ChainQuery;
+use domain::lane::{ChainQuery, Finality, OnForeignNonce};
 use domain::window::{Depth, Release};
 use engine::node::{NonKeeper, OnHistoryChange};
 
 use super::reader::{Fallback, Section, SectionReader};
-use super::values::{Hundredths, Secret, Size, Url, Wei};
-use super::words::{AuthMode, Progress, SignerKind, StoreUrl};
+use super::values::{Hundredths, Secret, Size, Url, Wei, WsUrl};
+use super::words::{AuthMode, Policy, Progress, SignerKind, StoreUrl, StuckAction};
 
 macro_rules! section {
     (
@@ -93,8 +93,14 @@ section! {
         name: Option<String> = Fallback::Unset("its id");
         /// Its JSON-RPC endpoints, the preferred one first.
         rpc: Vec<EndpointUrl> = Fallback::Required;
-        /// How many blocks must stand on a result for it to be final.
-        confirmations: Option<u64> = Fallback::Unset("confirmations.required");
+        /// A WebSocket endpoint that tells of new heads; they are asked for all the same.
+        ws: Option<WsUrl> = Fallback::Unset("heads are only asked for");
+        /// How many endpoints get a transaction at once; one that leaves a doubt makes it more.
+        send_to: u64 = value("1");
+        /// The most requests that one endpoint gets in a second.
+        requests_per_second: Option<u64> = Fallback::Unset("no limit");
+        /// When a result is final: so many blocks stand on it, or the chain calls its block safe or finalized.
+        confirmations: Option<Finality> = Fallback::Unset("confirmations.required");
         /// How often it makes a block: how often its head is asked for.
         block_time: Option<Duration> = Fallback::Unset("its head is asked for every second");
         /// Whether it knows type 0 transactions only.
@@ -165,6 +171,8 @@ section! {
         mempool_depth: Depth = value("auto");
         /// After how long a nonce that nothing uses, and others wait for, is filled.
         gap_fill_after: Duration = value("15s");
+        /// What becomes of a tx whose nonce another program has consumed: a new nonce, or STUCK.
+        on_foreign_nonce: OnForeignNonce = value("requeue");
     }
 }
 
@@ -185,6 +193,22 @@ section! {
         enabled: bool = value("true");
         /// After how long.
         interval: Duration = value("60s");
+        /// How often, before it is STUCK and waits for a decision; 0 is no limit.
+        max_attempts: u64 = value("0");
+        /// With the same bytes, or with a new attempt that pays more.
+        policy: Policy = value("rebroadcast");
+        /// Policy "bump": how much more, in percent. Nodes take no less than 10.
+        bump_percent: u64 = value("12");
+        /// Policy "bump": never offer more than this per gas.
+        max_fee_per_gas: Option<Wei> = Fallback::Unset("the chain's feeCap");
+    }
+}
+
+section! {
+    /// What is STUCK.
+    Stuck = "stuck" {
+        /// What is done by itself: "wait" sends its bytes on, and never cancels.
+        action: StuckAction = value("wait");
     }
 }
 
@@ -195,6 +219,8 @@ section! {
         required: u64 = value("20");
         /// After how long without a receipt a hash is asked for by itself.
         stale_receipt_timeout: Duration = value("60s");
+        /// Whether a lane that is taken asks for the receipts of all that is out; else for those that its nonce tells of.
+        fetch_receipt_upon_entry: bool = value("false");
         /// How many receipts are asked for at once.
         receipt_workers: u64 = value("10");
         /// Whether confirmations are told on the way, or only at the end.

@@ -1,7 +1,9 @@
 //! Broken files, each with what a person is told about it.
 
 use std::path::Path;
+use std::time::Duration;
 
+use domain::lane::{Finality, FinalityTag, OnForeignNonce, Resubmit, ResubmitPolicy};
 use expect_test::expect_file;
 
 use super::*;
@@ -12,6 +14,14 @@ url = "sqlite:lk.db"
 [[chain]]
 id = 1
 rpc = ["http://127.0.0.1:8545"]
+[[signer]]
+kind = "key"
+keyEnv = "HOT_WALLET"
+"#;
+
+const GOOD_WITHOUT_CHAIN: &str = r#"
+[store]
+url = "sqlite:lk.db"
 [[signer]]
 kind = "key"
 keyEnv = "HOT_WALLET"
@@ -65,11 +75,118 @@ fn a_small_file_is_enough_and_defaults_hold() {
     assert_eq!(node.non_keeper, engine::node::NonKeeper::Forward);
     assert_eq!(node.lease.check(), Ok(()));
     let rules = &node.chains[&domain::ChainId(1)];
-    assert_eq!((rules.lane.required, rules.lane.watch_depth), (20, 64));
+    assert_eq!(rules.lane.finality, Finality::Depth(20));
+    assert_eq!(rules.lane.watch_depth, 64);
+    assert_eq!(rules.lane.on_foreign_nonce, OnForeignNonce::Requeue);
+    assert!(!rules.lane.fetch_receipt_upon_entry);
+    let resubmit = Resubmit {
+        interval: Some(Duration::from_secs(60)),
+        policy: ResubmitPolicy::Rebroadcast,
+        max_attempts: None,
+    };
+    assert_eq!(rules.lane.resubmit, resubmit);
+    assert_eq!(config.chains[0].send_to, 1);
     assert_eq!(rules.lane.window.limit, None);
     assert_eq!(rules.gas_margin_percent, 120);
     assert_eq!(config.origin("store.url").words(), "lanekeeper.toml:3");
     assert_eq!(config.origin("lease.duration"), Origin::Default);
+}
+
+#[test]
+fn the_chain_loops_settings_become_rules() {
+    let text = r#"
+[store]
+url = "sqlite:lk.db"
+[[chain]]
+id = 1
+rpc = ["http://127.0.0.1:8545", "http://127.0.0.1:8547"]
+ws = "wss://127.0.0.1:8546/v3/secret"
+sendTo = 2
+requestsPerSecond = 50
+confirmations = "finalized"
+feeCap = "300gwei"
+[[chain]]
+id = 10
+rpc = ["http://127.0.0.1:8549"]
+confirmations = 100
+[[signer]]
+kind = "key"
+keyEnv = "HOT_WALLET"
+[lane]
+onForeignNonce = "hold"
+[resubmit]
+interval = "30s"
+maxAttempts = 5
+policy = "bump"
+bumpPercent = 25
+maxFeePerGas = "200gwei"
+[stuck]
+action = "wait"
+[confirmations]
+fetchReceiptUponEntry = true
+"#;
+    let config = read(text, &[]).unwrap();
+    assert!(config.warnings.is_empty());
+    let node = config.node_config(config.http.listen);
+    let [first, second] = [1, 10].map(|id| node.chains[&domain::ChainId(id)].lane);
+    assert_eq!(first.finality, Finality::Tag(FinalityTag::Finalized));
+    assert_eq!((first.watch_depth, second.watch_depth), (64, 200));
+    assert_eq!(second.finality, Finality::Depth(100));
+    let resubmit = Resubmit {
+        interval: Some(Duration::from_secs(30)),
+        policy: ResubmitPolicy::Bump {
+            percent: 25,
+            max_fee: 200_000_000_000,
+        },
+        max_attempts: Some(5),
+    };
+    assert_eq!((first.resubmit, second.resubmit), (resubmit, resubmit));
+    assert_eq!(first.on_foreign_nonce, OnForeignNonce::Hold);
+    assert!(first.fetch_receipt_upon_entry);
+    let shown = config.to_json();
+    assert_eq!(shown["chain[0].ws"]["value"], "127.0.0.1:8546");
+    assert_eq!(shown["chain[0].confirmations"]["value"], "finalized");
+    assert_eq!(shown["chain[0].sendTo"]["value"], "2");
+    assert!(!shown.to_string().contains("secret"), "{shown}");
+}
+
+/// The longer example of the manual is a file that works, and says the defaults where it says so.
+#[test]
+fn the_manual_is_right() {
+    let manual = include_str!("../../../../docs/running.md");
+    let mut blocks = manual.split("```");
+    let block = blocks.find(|block| block.starts_with("toml") && block.contains("[resubmit]"));
+    let text = block.expect("the manual tells of it")["toml".len()..]
+        .replace("https://…", "http://127.0.0.1:8545")
+        .replace("wss://…", "wss://127.0.0.1:8546");
+    let told = read(&format!("{GOOD_WITHOUT_CHAIN}\n{text}"), &[]).expect("it works");
+    let defaults = read(GOOD, &[]).unwrap();
+    let left_out = [
+        "chain[0].ws",
+        "chain[0].rpc",
+        "chain[0].requestsPerSecond",
+        "chain[0].confirmations",
+        "chain[0].blockTime",
+        "chain[0].feeCap",
+        "resubmit.maxFeePerGas",
+        "confirmations.watchDepth",
+    ];
+    for (told, default) in told.shown.iter().zip(&defaults.shown) {
+        assert_eq!(told.path, default.path);
+        if !left_out.contains(&told.path.as_str()) {
+            assert_eq!(told.value, default.value, "{}", told.path);
+        }
+    }
+}
+
+#[test]
+fn settings_of_a_policy_that_is_not_chosen_are_told() {
+    let text = format!("{GOOD}\n[resubmit]\nbumpPercent = 20\n");
+    let config = read(&text, &[("LANEKEEPER_RESUBMIT__MAX_FEE_PER_GAS", "9gwei")]).unwrap();
+    expect_test::expect![[r#"
+        lanekeeper.toml:12: resubmit.bumpPercent has no effect, because resubmit.policy is "rebroadcast": set that to "bump", or leave resubmit.bumpPercent out
+        $LANEKEEPER_RESUBMIT__MAX_FEE_PER_GAS: resubmit.maxFeePerGas has no effect, because resubmit.policy is "rebroadcast": set that to "bump", or leave resubmit.maxFeePerGas out
+    "#]].assert_eq(&told(&config.warnings));
 }
 
 #[test]

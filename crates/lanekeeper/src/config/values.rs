@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use chain::rpc::EndpointUrl;
+use chain::rpc::{BadEndpointUrl, EndpointUrl};
 use domain::window::Depth;
 
 use super::raw::Raw;
@@ -236,6 +236,27 @@ impl Setting for EndpointUrl {
     }
     fn shown(&self) -> String {
         self.name().to_owned()
+    }
+}
+
+/// The address of a chain's node that tells of heads by itself; with credentials as well.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct WsUrl(pub(crate) EndpointUrl);
+
+impl Setting for WsUrl {
+    const FORM: &'static str = "an address such as \"ws://127.0.0.1:8546\"";
+    const IS_SECRET: bool = true;
+    fn from_raw(raw: &Raw) -> Result<Self, Wrong> {
+        let url = EndpointUrl::parse_ws(text(raw)?);
+        url.map(Self).map_err(|bad| match bad {
+            BadEndpointUrl::Credentials => Wrong::Because(bad.to_string()),
+            BadEndpointUrl::NotUrl(_) | BadEndpointUrl::Scheme(_) | BadEndpointUrl::NoHost => {
+                Wrong::Form
+            }
+        })
+    }
+    fn shown(&self) -> String {
+        self.0.name().to_owned()
     }
 }
 

@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use api::keys::Scope;
-use domain::lane::ChainQuery;
+use domain::lane::{ChainQuery, Finality, FinalityTag, OnForeignNonce};
 use domain::window::Release;
 use engine::node::{NonKeeper, OnHistoryChange};
 
@@ -107,6 +107,24 @@ impl Setting for StoreUrl {
     }
 }
 
+impl Setting for Finality {
+    const FORM: &'static str = "a number of blocks, \"safe\" or \"finalized\"";
+    fn from_raw(raw: &Raw) -> Result<Self, Wrong> {
+        match text(raw) {
+            Ok("safe") => Ok(Self::Tag(FinalityTag::Safe)),
+            Ok("finalized") => Ok(Self::Tag(FinalityTag::Finalized)),
+            Ok(_) | Err(_) => u64::from_raw(raw).map(Self::Depth),
+        }
+    }
+    fn shown(&self) -> String {
+        match self {
+            Self::Depth(blocks) => blocks.to_string(),
+            Self::Tag(FinalityTag::Safe) => "safe".to_owned(),
+            Self::Tag(FinalityTag::Finalized) => "finalized".to_owned(),
+        }
+    }
+}
+
 /// Kinds that are one of a few words, and words that DESIGN names but this version does not have.
 macro_rules! words {
     ($kind:ty, $form:literal, { $($word:literal => $value:path),* $(,)? }
@@ -134,6 +152,19 @@ pub(crate) enum Progress {
     EveryBlock,
 }
 
+/// What is sent when a tx waits too long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Policy {
+    Rebroadcast,
+    Bump,
+}
+
+/// What is done with a STUCK tx by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StuckAction {
+    Wait,
+}
+
 /// Which kind of key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SignerKind {
@@ -157,6 +188,13 @@ words!(Release, "\"mined\" or \"final\"", {
 words!(Progress, "\"final\" or \"every-block\"", {
     "final" => Progress::Final, "every-block" => Progress::EveryBlock,
 });
+words!(OnForeignNonce, "\"requeue\" or \"hold\"", {
+    "requeue" => OnForeignNonce::Requeue, "hold" => OnForeignNonce::Hold,
+});
+words!(Policy, "\"rebroadcast\" or \"bump\"", {
+    "rebroadcast" => Policy::Rebroadcast, "bump" => Policy::Bump,
+});
+words!(StuckAction, "\"wait\"", { "wait" => StuckAction::Wait });
 words!(NonKeeper, "\"forward\", \"queue\" or \"reject\"", {
     "forward" => NonKeeper::Forward, "queue" => NonKeeper::Queue, "reject" => NonKeeper::Reject,
 });
@@ -193,6 +231,29 @@ mod tests {
         assert_eq!(read("sqlite://b.db"), folder("b.db"));
         for bad in ["sqlite:", "postgres:", "postgres://", "mysql://h/db"] {
             assert_eq!(read(bad), Err(Wrong::Form), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_result_is_final_by_depth_or_by_the_chains_word() {
+        let read = |raw: Raw| Finality::from_raw(&raw);
+        assert_eq!(read(Raw::Integer(0)), Ok(Finality::Depth(0)));
+        assert_eq!(read(Raw::Word("20".into())), Ok(Finality::Depth(20)));
+        for (word, tag) in [
+            ("safe", FinalityTag::Safe),
+            ("finalized", FinalityTag::Finalized),
+        ] {
+            let finality = read(Raw::Text(word.into()));
+            assert_eq!(finality, Ok(Finality::Tag(tag)));
+            assert_eq!(Finality::Tag(tag).shown(), word);
+        }
+        for bad in [
+            Raw::Text("latest".into()),
+            Raw::Text("20".into()),
+            Raw::Integer(-1),
+            Raw::Bool(true),
+        ] {
+            assert_eq!(read(bad), Err(Wrong::Form));
         }
     }
 

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use alloy_primitives::{Address, B256, U256, keccak256};
-use domain::{ChainId, Header, Inclusion, Nonce, Payload, SendOutcome};
+use domain::{ChainId, FeeQuote, Header, Inclusion, Nonce, Payload};
 
-use super::pool::{ChainTx, Pool};
+use super::endpoint::Endpoint;
+use super::pool::{ChainTx, Place};
 
 /// What an account owns unless told otherwise: a million ether.
 pub(super) const BALANCE_DEFAULT: U256 =
@@ -14,6 +15,9 @@ pub(super) const BALANCE_DEFAULT: U256 =
 
 /// Call data that begins like this reverts.
 pub const REVERTS: [u8; 4] = [0xde, 0xad, 0xbe, 0xef];
+
+const SAFE_DEPTH_DEFAULT: u64 = 2;
+const FINAL_DEPTH_DEFAULT: u64 = 4;
 
 const GENESIS_TIMESTAMP: u64 = 1_767_225_600;
 const BLOCK_SECONDS: u64 = 2;
@@ -28,7 +32,17 @@ pub(super) struct Ledger {
     pub(super) heads: Vec<B256>,
     /// In which blocks, of whatever branch, a transaction is.
     pub(super) mined_in: BTreeMap<B256, Vec<B256>>,
-    pub(super) pool: Pool,
+    /// Never empty.
+    pub(super) endpoints: Vec<Endpoint>,
+    /// Whose pool the next block is made from first.
+    pub(super) producer: usize,
+    /// What goes to producers of blocks alone: no node shows it.
+    pub(super) private: BTreeMap<Place, Arc<ChainTx>>,
+    /// Transactions that somebody else made, and whether each waits somewhere.
+    pub(super) foreign: BTreeMap<B256, bool>,
+    /// So many blocks below a node's head is what it calls safe, and final.
+    pub(super) safe_depth: u64,
+    pub(super) final_depth: u64,
     pub(super) base_fee: u128,
     pub(super) tip: u128,
     /// How many transactions fit into a block.
@@ -62,6 +76,13 @@ impl Default for Account {
     }
 }
 
+impl Block {
+    /// An account as it stands after it.
+    pub(super) fn account(&self, address: Address) -> Account {
+        self.accounts.get(&address).copied().unwrap_or_default()
+    }
+}
+
 impl Ledger {
     pub(super) fn new(id: ChainId) -> Self {
         let hash = keccak256(id.0.to_be_bytes());
@@ -84,7 +105,12 @@ impl Ledger {
             canonical: vec![hash],
             heads: vec![hash],
             mined_in: BTreeMap::new(),
-            pool: Pool::default(),
+            endpoints: vec![Endpoint::default()],
+            producer: 0,
+            private: BTreeMap::new(),
+            foreign: BTreeMap::new(),
+            safe_depth: SAFE_DEPTH_DEFAULT,
+            final_depth: FINAL_DEPTH_DEFAULT,
             base_fee: 1_000_000_000,
             tip: 1_000_000_000,
             block_room: usize::MAX,
@@ -99,10 +125,7 @@ impl Ledger {
     /// An account as it stands after a block.
     pub(super) fn account(&self, at: B256, address: Address) -> Account {
         let block = self.blocks.get(&at);
-        block
-            .and_then(|block| block.accounts.get(&address))
-            .copied()
-            .unwrap_or_default()
+        block.map_or_else(Account::default, |block| block.account(address))
     }
 
     /// Sets what an account owns, from the head on.
@@ -115,30 +138,12 @@ impl Ledger {
             .balance = balance;
     }
 
-    /// What a node says of these bytes.
-    pub(super) fn receive(&mut self, tx: ChainTx) -> SendOutcome {
-        let envelope = &tx.envelope;
-        if envelope.chain_id != self.id {
-            return SendOutcome::Rejected("invalid chain id".to_owned());
+    /// What the chain asks for.
+    pub(super) fn quote(&self) -> FeeQuote {
+        FeeQuote {
+            base_fee: Some(self.base_fee),
+            tip: self.tip,
         }
-        let account = self.account(self.head(), envelope.signer);
-        if envelope.nonce < account.nonce {
-            return SendOutcome::NonceTooLow;
-        }
-        let (max_fee, tip) = tx.offer();
-        if tip > max_fee {
-            return SendOutcome::Rejected("max priority fee above max fee".to_owned());
-        }
-        if max_fee == 0 {
-            return SendOutcome::Underpriced("transaction underpriced".to_owned());
-        }
-        if envelope.gas < intrinsic_gas(&tx) {
-            return SendOutcome::Rejected("intrinsic gas too low".to_owned());
-        }
-        if account.balance < cost(&tx, envelope.gas, max_fee) {
-            return SendOutcome::Underfunded("insufficient funds".to_owned());
-        }
-        self.pool.add(Arc::new(tx), account.nonce)
     }
 
     /// Puts a block on the head with all that waits, can pay and is `wanted`, in nonce order.
@@ -146,18 +151,15 @@ impl Ledger {
         let parent = &self.blocks[&self.head()];
         let mut accounts = Arc::clone(&parent.accounts);
         let mut txs: Vec<Arc<ChainTx>> = Vec::new();
-        for tx in self.pool.iter() {
-            let signer = tx.envelope.signer;
-            let account = accounts.get(&signer).copied().unwrap_or_default();
-            let (max_fee, _) = tx.offer();
-            let fits = txs.len() < self.block_room
-                && tx.envelope.nonce == account.nonce
-                && max_fee >= self.base_fee
-                && account.balance >= cost(tx, tx.envelope.gas, max_fee);
+        for choice in self.choices().into_values() {
+            let fits = |tx: &Arc<ChainTx>| self.fits(tx, &accounts);
+            let Some(tx) = choice.into_iter().find(fits) else {
+                continue;
+            };
             // Asked last, so that chance is drawn for what could be mined only.
-            if fits && wanted(tx) {
-                execute(Arc::make_mut(&mut accounts), tx, self.base_fee);
-                txs.push(Arc::clone(tx));
+            if txs.len() < self.block_room && wanted(&tx) {
+                execute(Arc::make_mut(&mut accounts), &tx, self.base_fee);
+                txs.push(tx);
             }
         }
         let header = self.next_header(&txs);
@@ -180,10 +182,16 @@ impl Ledger {
             },
         );
         self.canonical.push(header.hash);
-        let Self { pool, blocks, .. } = self;
-        let accounts = &blocks[&header.hash].accounts;
-        pool.prune(|address| accounts.get(&address).copied().unwrap_or_default().nonce);
         header
+    }
+
+    fn fits(&self, tx: &ChainTx, accounts: &BTreeMap<Address, Account>) -> bool {
+        let envelope = &tx.envelope;
+        let account = accounts.get(&envelope.signer).copied().unwrap_or_default();
+        let (max_fee, _) = tx.offer();
+        envelope.nonce == account.nonce
+            && max_fee >= self.base_fee
+            && account.balance >= cost(tx, envelope.gas, max_fee)
     }
 
     /// Takes the newest block back; its transactions are the caller's.
@@ -202,6 +210,7 @@ impl Ledger {
         if self.heads.last() != Some(&head) {
             self.heads.push(head);
         }
+        self.prune();
     }
 
     fn next_header(&self, txs: &[Arc<ChainTx>]) -> Header {
@@ -278,7 +287,8 @@ fn effective_price(tx: &ChainTx, base_fee: u128) -> u128 {
     max_fee.min(base_fee.saturating_add(tip))
 }
 
-fn cost(tx: &ChainTx, gas: u64, per_gas: u128) -> U256 {
+/// The most that a transaction can take from its account.
+pub(super) fn cost(tx: &ChainTx, gas: u64, per_gas: u128) -> U256 {
     let gas_cost = U256::from(gas).saturating_mul(U256::from(per_gas));
     tx.envelope.value.saturating_add(gas_cost)
 }

@@ -1,28 +1,34 @@
-//! A chain with a node in front, in memory.
+//! A chain with its nodes, in memory.
 //!
-//! [`MemoryChain`] answers at once and knows its newest block. [`RemoteChain`] puts a network and a
-//! lagging node in front of it.
+//! [`MemoryChain`] answers at once, through its first node. [`RemoteChain`] is what a node of the cluster
+//! has of it: several endpoints over a network, some of which lag behind, lie or are down.
 
+mod control;
+mod endpoint;
 mod envelope;
 mod ledger;
 mod pool;
 mod remote;
+mod sending;
+mod sight;
 mod signer;
 #[cfg(test)]
 mod tests;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use alloy_primitives::U256;
 use async_trait::async_trait;
 use domain::attempt::Outgoing;
-use domain::lane::{ChainNonces, ChainQuery};
-use domain::{Address, B256, ChainId, FeeQuote, Header, Inclusion, SendOutcome};
-use engine::ports::{BlockTag, Call, CallFailed, Chain, ChainError};
+use domain::lane::{ChainQuery, Consumer, Nonces};
+use domain::{Address, B256, ChainId, FeeQuote, Header, Inclusion, LaneKey, Nonce, SendOutcome};
+use engine::ports::{BlockTag, Call, CallFailed, Chain, ChainError, Witnesses};
+use tokio::sync::Notify;
 
 use crate::event::WorldEvent;
 use crate::trace::Trace;
 
+pub use control::{Fate, ForeignWay};
+pub use endpoint::{DISPUTED, REJECTED, WAVERING};
 pub use envelope::{decode, encode, hash};
 pub use ledger::REVERTS;
 pub use pool::ChainTx;
@@ -30,7 +36,7 @@ pub use remote::{RemoteChain, Staleness};
 pub use signer::{MemorySigner, UNSIGNABLE};
 
 use ledger::Ledger;
-use remote::Sight;
+use sight::Sight;
 
 /// The in-memory twin of the Chain port. Clones are the same chain.
 ///
@@ -39,27 +45,19 @@ use remote::Sight;
 pub struct MemoryChain {
     id: ChainId,
     ledger: Arc<Mutex<Ledger>>,
+    /// Rung with every new head.
+    announced: Arc<Notify>,
     trace: Option<Trace>,
 }
 
-/// What becomes of a transaction whose block a fork takes back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
-    /// In a block of the new branch.
-    Mined,
-    /// Back in the pool.
-    Pooled,
-    /// Forgotten by every node.
-    Dropped,
-}
-
 impl MemoryChain {
-    /// A chain with its genesis block, on which blocks come by [`MemoryChain::mine`] only.
+    /// A chain with its genesis block and one node, on which blocks come by [`MemoryChain::mine`] only.
     #[must_use]
     pub fn new(id: ChainId) -> Self {
         Self {
             id,
             ledger: Arc::new(Mutex::new(Ledger::new(id))),
+            announced: Arc::default(),
             trace: None,
         }
     }
@@ -80,128 +78,46 @@ impl MemoryChain {
         }
     }
 
-    /// How many transactions fit into a block, and how many of one account into the pool.
-    pub fn set_room(&self, block: usize, slots: u64) {
-        let mut ledger = self.lock();
-        ledger.block_room = block;
-        ledger.pool.slots = slots;
-    }
-
-    /// What the chain asks for from now on, in wei per gas.
-    pub fn set_fees(&self, base_fee: u128, tip: u128) {
-        let mut ledger = self.lock();
-        ledger.base_fee = base_fee;
-        ledger.tip = tip;
-    }
-
-    /// Sets what an account owns.
-    pub fn fund(&self, account: Address, balance: U256) {
-        self.lock().fund(account, balance);
-    }
-
-    /// Mines a block with all that is there.
-    pub fn mine(&self) -> Header {
-        self.mine_if(|_| true)
-    }
-
-    /// Mines a block with what is there and `wanted`. (What follows an unwanted one waits too.)
-    pub fn mine_if(&self, wanted: impl FnMut(&ChainTx) -> bool) -> Header {
-        let mut ledger = self.lock();
-        let header = ledger.mine(wanted);
-        ledger.announce();
-        self.tell_blocks(&ledger, Vec::new(), &[header]);
-        header
-    }
-
-    /// A fork: the newest `depth` blocks are replaced by one more than that. Answers with the
-    /// headers that fell out, newest first (fewer at the genesis block).
-    pub fn reorg(&self, depth: u64, mut fate: impl FnMut(&ChainTx) -> Fate) -> Vec<Header> {
-        let mut ledger = self.lock();
-        let mut dropped = Vec::new();
-        let mut mined_again = Vec::new();
-        for _ in 0..depth {
-            let Some((header, txs)) = ledger.unwind() else {
-                break;
-            };
-            dropped.push(header);
-            for tx in txs {
-                match fate(&tx) {
-                    Fate::Mined => {
-                        mined_again.push(tx.hash);
-                        ledger.pool.put_back(tx);
-                    }
-                    Fate::Pooled => ledger.pool.put_back(tx),
-                    Fate::Dropped => {}
-                }
-            }
-        }
-        let added: Vec<Header> = (0..=dropped.len())
-            .map(|_| ledger.mine(|tx| mined_again.contains(&tx.hash)))
-            .collect();
-        ledger.announce();
-        self.tell_blocks(&ledger, dropped.clone(), &added);
-        dropped
-    }
-
-    /// Every node forgets a transaction that waits; whether there was one.
-    pub fn drop_tx(&self, hash: B256) -> bool {
-        let was_there = self.lock().pool.drop_tx(hash);
-        if was_there {
-            self.tell(|| WorldEvent::Dropped {
-                chain_id: self.id,
-                hash,
-            });
-        }
-        was_there
-    }
-
-    /// What waits, by account, in nonce order.
-    #[must_use]
-    pub fn pool(&self) -> Vec<Arc<ChainTx>> {
-        self.lock().pool.iter().cloned().collect()
-    }
-
-    /// Everything that is mined on the present chain, in order.
-    #[must_use]
-    pub fn mined(&self) -> Vec<Arc<ChainTx>> {
-        let ledger = self.lock();
-        let blocks = ledger.canonical.iter().map(|hash| &ledger.blocks[hash]);
-        blocks.flat_map(|block| block.txs.iter().cloned()).collect()
-    }
-
-    /// The newest header.
-    #[must_use]
-    pub fn head(&self) -> Header {
-        let ledger = self.lock();
-        ledger.blocks[&ledger.head()].header
-    }
-
-    fn receive(&self, outgoing: &[Outgoing]) -> Vec<SendOutcome> {
+    /// Bytes arrive at a node.
+    fn receive(&self, endpoint: usize, outgoing: &[Outgoing]) -> Vec<SendOutcome> {
         let mut ledger = self.lock();
         let outcomes = outgoing
             .iter()
-            .map(|bytes| self.receive_one(&mut ledger, bytes))
+            .map(|bytes| self.receive_one(&mut ledger, endpoint, bytes))
             .collect();
         let auto_mine = ledger.auto_mine;
         drop(ledger);
+        self.tell_foreign();
         if auto_mine {
             self.mine();
         }
         outcomes
     }
 
-    fn receive_one(&self, ledger: &mut Ledger, outgoing: &Outgoing) -> SendOutcome {
+    fn receive_one(
+        &self,
+        ledger: &mut Ledger,
+        endpoint: usize,
+        outgoing: &Outgoing,
+    ) -> SendOutcome {
         let decoded = ChainTx::decode(&outgoing.raw);
         let Some(tx) = decoded.filter(|tx| tx.hash == outgoing.hash) else {
-            return SendOutcome::Rejected("not a transaction of this chain".to_owned());
+            return SendOutcome::Rejected("not a transaction".to_owned());
         };
-        let lane = domain::LaneKey {
-            chain_id: self.id,
-            signer: tx.envelope.signer,
-        };
-        let outcome = ledger.receive(tx);
+        let (lane, place) = (self.lane(tx.envelope.signer), tx.place());
+        let mut outcome = ledger.receive(endpoint, Arc::new(tx));
+        if let SendOutcome::ReplacementUnderpriced(text) = outcome {
+            let held = ledger.endpoints[endpoint].pool.at(place);
+            let is_ours = held.is_some_and(|held| outgoing.others.contains(&held.hash));
+            outcome = if is_ours {
+                SendOutcome::ReplacementUnderpriced(text)
+            } else {
+                SendOutcome::ForeignPending(text)
+            };
+        }
         self.tell(|| WorldEvent::Sent {
             lane,
+            endpoint,
             nonce: outgoing.nonce,
             hash: outgoing.hash,
             outcome: outcome.clone(),
@@ -209,7 +125,9 @@ impl MemoryChain {
         outcome
     }
 
-    fn tell_blocks(&self, ledger: &Ledger, dropped: Vec<Header>, added: &[Header]) {
+    /// Shows the present head to everyone, with what fell out and what came in.
+    fn announce(&self, ledger: &mut Ledger, dropped: Vec<Header>, added: &[Header]) {
+        ledger.announce();
         if !dropped.is_empty() {
             self.tell(|| WorldEvent::Forked {
                 chain_id: self.id,
@@ -224,6 +142,14 @@ impl MemoryChain {
                 txs,
             });
         }
+        self.announced.notify_waiters();
+    }
+
+    fn lane(&self, signer: Address) -> LaneKey {
+        LaneKey {
+            chain_id: self.id,
+            signer,
+        }
     }
 
     fn tell(&self, event: impl FnOnce() -> WorldEvent) {
@@ -234,10 +160,6 @@ impl MemoryChain {
 
     fn lock(&self) -> MutexGuard<'_, Ledger> {
         self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn sight(&self) -> Sight {
-        Sight { behind: 0 }
     }
 }
 
@@ -252,42 +174,57 @@ impl Chain for MemoryChain {
     }
 
     async fn header(&self, block: BlockTag) -> Result<Option<Header>, ChainError> {
-        Ok(self.sight().header(&self.lock(), block))
+        Ok(Sight::FIRST.header(&self.lock(), block))
     }
 
     async fn headers(&self, from: u64, count: u64) -> Result<Vec<Header>, ChainError> {
-        Ok(self.sight().headers(&self.lock(), from, count))
+        Ok(Sight::FIRST.headers(&self.lock(), from, count))
     }
 
     async fn block_receipts(&self, block: B256) -> Result<Option<Vec<Inclusion>>, ChainError> {
-        Ok(self.sight().block_receipts(&self.lock(), block))
+        Ok(Sight::FIRST.block_receipts(&self.lock(), block))
     }
 
     async fn receipts(&self, hashes: &[B256]) -> Result<Vec<Inclusion>, ChainError> {
-        Ok(self.sight().receipts(&self.lock(), hashes))
+        Ok(Sight::FIRST.receipts(&self.lock(), hashes))
     }
 
     async fn revert_reason(&self, inclusion: &Inclusion) -> Result<Option<String>, ChainError> {
         Ok((!inclusion.succeeded).then(|| "reverted by its call data".to_owned()))
     }
 
-    async fn nonces(&self, account: Address, query: ChainQuery) -> Result<ChainNonces, ChainError> {
-        Ok(self.sight().nonces(&self.lock(), account, query))
-    }
-
-    async fn fee_quote(&self) -> Result<FeeQuote, ChainError> {
-        let ledger = self.lock();
-        Ok(FeeQuote {
-            base_fee: Some(ledger.base_fee),
-            tip: ledger.tip,
+    async fn nonces(
+        &self,
+        account: Address,
+        query: ChainQuery,
+        _witnesses: Witnesses,
+    ) -> Result<Nonces, ChainError> {
+        Ok(Nonces {
+            first: Sight::FIRST.nonces(&self.lock(), account, query),
+            second: None,
+            is_complete: true,
         })
     }
 
+    async fn consumer(
+        &self,
+        account: Address,
+        nonce: Nonce,
+        up_to: u64,
+    ) -> Result<Consumer, ChainError> {
+        let consumer = Sight::FIRST.consumer(&self.lock(), account, nonce, up_to);
+        consumer.ok_or_else(|| ChainError::Unusable(format!("there is no block {up_to} yet")))
+    }
+
+    async fn fee_quote(&self) -> Result<FeeQuote, ChainError> {
+        Ok(self.lock().quote())
+    }
+
     async fn estimate_gas(&self, call: &Call) -> Result<u64, CallFailed> {
-        self.sight().estimate_gas(&self.lock(), call)
+        Sight::FIRST.estimate_gas(&self.lock(), call)
     }
 
     async fn send(&self, outgoing: &[Outgoing]) -> Vec<SendOutcome> {
-        self.receive(outgoing)
+        self.receive(0, outgoing)
     }
 }

@@ -1,4 +1,4 @@
-//! The node's pool: by account in nonce order, gaps queued, replaced only for 10 % more.
+//! A node's pool: by account in nonce order, gaps queued, replaced only for 10 % more.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,8 +9,11 @@ use domain::{Fees, Nonce, SendOutcome, Unsigned};
 
 use super::envelope;
 
-/// How many transactions of one account the pool holds unless told otherwise.
-pub(super) const SLOTS_DEFAULT: u64 = 4_096;
+/// How many transactions of one account a pool holds unless told otherwise.
+const SLOTS_DEFAULT: u64 = 4_096;
+
+/// Whose transaction, and where in the account's order.
+pub(super) type Place = (Address, Nonce);
 
 /// A transaction that a node has.
 #[derive(Debug, PartialEq, Eq)]
@@ -31,6 +34,10 @@ impl ChainTx {
         })
     }
 
+    pub(super) fn place(&self) -> Place {
+        (self.envelope.signer, self.envelope.nonce)
+    }
+
     /// The most that one unit of gas can cost, and the tip in it.
     pub(super) fn offer(&self) -> (u128, u128) {
         match self.envelope.fees {
@@ -45,8 +52,11 @@ impl ChainTx {
 
 #[derive(Debug)]
 pub(super) struct Pool {
-    waiting: BTreeMap<(Address, Nonce), Arc<ChainTx>>,
+    waiting: BTreeMap<Place, Arc<ChainTx>>,
+    /// How many of one account it holds.
     pub(super) slots: u64,
+    /// Whether it says so when it has no room.
+    pub(super) tells_slots: bool,
 }
 
 impl Default for Pool {
@@ -54,6 +64,7 @@ impl Default for Pool {
         Self {
             waiting: BTreeMap::new(),
             slots: SLOTS_DEFAULT,
+            tells_slots: false,
         }
     }
 }
@@ -61,8 +72,7 @@ impl Default for Pool {
 impl Pool {
     /// Takes a transaction whose nonce is not used up and whose account can pay.
     pub(super) fn add(&mut self, tx: Arc<ChainTx>, next: Nonce) -> SendOutcome {
-        let place = (tx.envelope.signer, tx.envelope.nonce);
-        match self.waiting.get(&place) {
+        match self.waiting.get(&tx.place()) {
             Some(held) if held.hash == tx.hash => return SendOutcome::Accepted,
             Some(held) if !replaces(&tx, held) => {
                 return SendOutcome::ReplacementUnderpriced(
@@ -71,19 +81,20 @@ impl Pool {
             }
             Some(_) => {}
             None if next.until(tx.envelope.nonce) >= self.slots => {
-                return SendOutcome::Busy("txpool is full".to_owned());
+                return SendOutcome::Full {
+                    text: "txpool is full".to_owned(),
+                    most: self.tells_slots.then_some(self.slots),
+                };
             }
             None => {}
         }
-        self.waiting.insert(place, tx);
+        self.waiting.insert(tx.place(), tx);
         SendOutcome::Accepted
     }
 
     /// Puts back what a fork took out of its block, unless something else took its place.
     pub(super) fn put_back(&mut self, tx: Arc<ChainTx>) {
-        self.waiting
-            .entry((tx.envelope.signer, tx.envelope.nonce))
-            .or_insert(tx);
+        self.waiting.entry(tx.place()).or_insert(tx);
     }
 
     /// Everything that waits, by account, in nonce order.
@@ -91,11 +102,26 @@ impl Pool {
         self.waiting.values()
     }
 
+    /// What waits at a place.
+    pub(super) fn at(&self, place: Place) -> Option<&ChainTx> {
+        self.waiting.get(&place).map(Arc::as_ref)
+    }
+
+    pub(super) fn contains(&self, tx: &ChainTx) -> bool {
+        let held = self.at(tx.place());
+        held.is_some_and(|held| held.hash == tx.hash)
+    }
+
     /// Forgets a transaction; whether it was there.
     pub(super) fn drop_tx(&mut self, hash: B256) -> bool {
         let before = self.waiting.len();
         self.waiting.retain(|_, tx| tx.hash != hash);
         self.waiting.len() < before
+    }
+
+    /// Forgets everything, as a node that is started again.
+    pub(super) fn lose_all(&mut self) {
+        self.waiting.clear();
     }
 
     /// Forgets what can never be mined any more: `next` is the account's nonce.
@@ -114,6 +140,7 @@ impl Pool {
     }
 }
 
+/// Both fee fields must rise by 10 %.
 fn replaces(new: &ChainTx, held: &ChainTx) -> bool {
     let enough = |new: u128, held: u128| {
         let least = held

@@ -1,27 +1,33 @@
-//! The chain as one node of the cluster sees it: over a network, through a node that lags behind.
+//! The chain as one node of the cluster has it: several endpoints, each over its own line. What the
+//! adapter for real nodes does with them is done here too: reads fail over, doubts ask a second one.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use alloy_primitives::U256;
 use async_trait::async_trait;
 use domain::attempt::Outgoing;
-use domain::lane::{ChainNonces, ChainQuery};
-use domain::{Address, B256, ChainId, FeeQuote, Header, Inclusion, Payload, SendOutcome};
-use engine::ports::{BlockTag, Call, CallFailed, Chain, ChainError};
+use domain::lane::{ChainQuery, Consumer, Nonces};
+use domain::{Address, B256, ChainId, FeeQuote, Header, Inclusion, Nonce, SendOutcome};
+use engine::ports::{BlockTag, Call, CallFailed, Chain, ChainError, Witnesses};
 
 use super::MemoryChain;
-use super::ledger::{Ledger, REVERTS};
-use crate::wire::{NoAnswer, Wire};
+use super::ledger::Ledger;
+use super::sight::Sight;
+use crate::wire::{NoAnswer, Wire, WireFaults};
 
-/// How a node of the chain lags: as behind a load balancer, each read may hit another one.
+/// How the answers of nodes fail: as behind a load balancer, each read may hit another machine. Chances
+/// are per thousand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Staleness {
-    /// So many reads in a thousand are stale.
+    /// So many reads are stale.
     pub permille: u64,
     /// A stale one is behind by up to so many heads.
     pub heads_max: u64,
-    /// So many sends in a thousand are refused because the node is busy.
+    /// So many sends are refused because the node is busy.
     pub busy: u64,
+    /// So many sends are refused by a policy of the node.
+    pub refused: u64,
+    /// So many questions who consumed a nonce find a node that does not keep old blocks.
+    pub blind: u64,
 }
 
 impl Staleness {
@@ -30,29 +36,58 @@ impl Staleness {
         permille: 0,
         heads_max: 1,
         busy: 0,
+        refused: 0,
+        blind: 0,
     };
 }
 
-/// A [`MemoryChain`] at the other end of a [`Wire`]. Clones are the same view.
+/// A [`MemoryChain`] at the other end of [`Wire`]s. Clones are the same view.
 #[derive(Clone)]
 pub struct RemoteChain {
-    chain: MemoryChain,
-    wire: Wire,
+    pub(super) chain: MemoryChain,
+    /// One per endpoint.
+    pub(super) wires: Arc<Vec<Wire>>,
+    /// How many endpoints get the bytes at once.
+    pub(super) send_to: usize,
+    /// Whether new heads are announced.
+    announces: bool,
     staleness: Arc<Mutex<Staleness>>,
 }
 
 impl RemoteChain {
-    /// `chain`, seen through `wire`.
+    /// The first endpoint of `chain`, seen through `wire`.
     #[must_use]
     pub fn new(chain: MemoryChain, wire: Wire, staleness: Staleness) -> Self {
+        Self::over(chain, vec![wire], staleness)
+    }
+
+    /// As many endpoints of `chain` as there are wires.
+    #[must_use]
+    pub fn over(chain: MemoryChain, wires: Vec<Wire>, staleness: Staleness) -> Self {
+        let known = chain.lock().endpoints.len();
+        assert!((1..=known).contains(&wires.len()), "one wire per endpoint");
         Self {
             chain,
-            wire,
+            wires: Arc::new(wires),
+            send_to: 1,
+            announces: false,
             staleness: Arc::new(Mutex::new(staleness)),
         }
     }
 
-    /// Makes the node lag more or less.
+    /// Sends go to so many endpoints at once.
+    #[must_use]
+    pub fn sending_to(self, send_to: usize) -> Self {
+        Self { send_to, ..self }
+    }
+
+    /// New heads are announced, if the line to the first endpoint is good enough.
+    #[must_use]
+    pub fn announcing(self, announces: bool) -> Self {
+        Self { announces, ..self }
+    }
+
+    /// Makes the endpoints lag more or less.
     pub fn set(&self, staleness: Staleness) {
         *self
             .staleness
@@ -60,38 +95,108 @@ impl RemoteChain {
             .unwrap_or_else(PoisonError::into_inner) = staleness;
     }
 
-    fn staleness(&self) -> Staleness {
+    /// Makes all lines better or worse.
+    pub fn set_wires(&self, faults: WireFaults) {
+        self.wires.iter().for_each(|wire| wire.set(faults));
+    }
+
+    pub(super) fn staleness(&self) -> Staleness {
         *self
             .staleness
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn sight(&self) -> Sight {
+    /// The endpoints in the order in which they are asked: those that are down come last, those that lag
+    /// behind after those that do not.
+    pub(super) fn order(&self) -> Vec<usize> {
+        let ledger = self.chain.lock();
+        let mut order: Vec<usize> = (0..self.wires.len()).collect();
+        order.sort_by_key(|at| {
+            let endpoint = &ledger.endpoints[*at];
+            (endpoint.is_down, endpoint.lag)
+        });
+        order
+    }
+
+    /// Asks one endpoint.
+    async fn ask<T: Send + 'static>(
+        &self,
+        at: usize,
+        look: impl FnOnce(Sight, &Ledger) -> T + Send + 'static,
+    ) -> Result<T, ChainError> {
+        let (chain, sight) = (self.chain.clone(), self.sight(at));
+        let question = async move {
+            let ledger = chain.lock();
+            let is_up = !ledger.endpoints[at].is_down;
+            is_up.then(|| look(sight, &ledger))
+        };
+        match self.wires[at].call(question).await {
+            Ok(Some(answer)) => Ok(answer),
+            Ok(None) => Err(unreachable(at, NoAnswer::Refused)),
+            Err(why) => Err(unreachable(at, why)),
+        }
+    }
+
+    fn sight(&self, endpoint: usize) -> Sight {
         let Staleness {
             permille,
             heads_max,
             ..
         } = self.staleness();
-        let (is_stale, behind) = (
-            self.wire.rng().permille(permille),
-            self.wire.rng().between(1, heads_max.max(1)),
-        );
+        let rng = self.wires[endpoint].rng();
+        let (is_stale, behind) = (rng.permille(permille), rng.between(1, heads_max.max(1)));
         Sight {
+            endpoint,
             behind: if is_stale { behind } else { 0 },
         }
     }
 
+    /// Asks one endpoint after the other until one answers; says which one.
     async fn read<T: Send + 'static>(
         &self,
-        look: impl FnOnce(Sight, &Ledger) -> T + Send + 'static,
-    ) -> Result<T, ChainError> {
-        let (chain, sight) = (self.chain.clone(), self.sight());
-        let answer = self
-            .wire
-            .call(async move { look(sight, &chain.lock()) })
-            .await;
-        answer.map_err(|why| ChainError::Unreachable(format!("no answer: {why:?}")))
+        look: impl FnOnce(Sight, &Ledger) -> T + Clone + Send + 'static,
+    ) -> Result<(usize, T), ChainError> {
+        let mut last = ChainError::Unreachable("there is no endpoint".to_owned());
+        for at in self.order() {
+            match self.ask(at, look.clone()).await {
+                Ok(answer) => return Ok((at, answer)),
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
+    /// The best endpoint besides this one.
+    fn second(&self, first: usize) -> Option<usize> {
+        self.order().into_iter().find(|at| *at != first)
+    }
+
+    fn is_blind(&self, at: usize) -> bool {
+        self.wires[at].rng().permille(self.staleness().blind)
+    }
+
+    async fn consumer_at(
+        &self,
+        at: usize,
+        account: Address,
+        nonce: Nonce,
+        up_to: u64,
+    ) -> Result<Consumer, ChainError> {
+        let is_blind = self.is_blind(at);
+        let told = self
+            .ask(at, move |sight, ledger| {
+                sight.consumer(ledger, account, nonce, up_to)
+            })
+            .await?;
+        match told {
+            Some(Consumer::By(_)) if is_blind => Ok(Consumer::Unseen),
+            Some(consumer) => Ok(consumer),
+            None => {
+                let text = format!("endpoint {at} has no block {up_to} yet");
+                Err(ChainError::Unusable(text))
+            }
+        }
     }
 }
 
@@ -102,181 +207,118 @@ impl Chain for RemoteChain {
     }
 
     fn endpoints(&self) -> Vec<(String, bool)> {
-        vec![("memory".to_owned(), !self.wire.faults().cut)]
+        let wires = self.wires.iter().enumerate();
+        wires
+            .map(|(at, wire)| (format!("memory {at}"), !wire.faults().cut))
+            .collect()
     }
 
     async fn header(&self, block: BlockTag) -> Result<Option<Header>, ChainError> {
-        self.read(move |sight, ledger| sight.header(ledger, block))
-            .await
+        let look = move |sight: Sight, ledger: &Ledger| sight.header(ledger, block);
+        Ok(self.read(look).await?.1)
     }
 
     async fn headers(&self, from: u64, count: u64) -> Result<Vec<Header>, ChainError> {
-        self.read(move |sight, ledger| sight.headers(ledger, from, count))
-            .await
+        let look = move |sight: Sight, ledger: &Ledger| sight.headers(ledger, from, count);
+        Ok(self.read(look).await?.1)
     }
 
     async fn block_receipts(&self, block: B256) -> Result<Option<Vec<Inclusion>>, ChainError> {
-        self.read(move |sight, ledger| sight.block_receipts(ledger, block))
-            .await
+        let look = move |sight: Sight, ledger: &Ledger| sight.block_receipts(ledger, block);
+        Ok(self.read(look).await?.1)
     }
 
     async fn receipts(&self, hashes: &[B256]) -> Result<Vec<Inclusion>, ChainError> {
-        let hashes = hashes.to_vec();
-        self.read(move |sight, ledger| sight.receipts(ledger, &hashes))
-            .await
+        let asked = hashes.to_vec();
+        let look = move |sight: Sight, ledger: &Ledger| sight.receipts(ledger, &asked);
+        let (first, mut found) = self.read(look.clone()).await?;
+        for at in self.order().into_iter().filter(|at| *at != first) {
+            if found.len() == hashes.len() {
+                break;
+            }
+            // One that does not answer is not usable: what it has is not known.
+            for inclusion in self.ask(at, look.clone()).await.unwrap_or_default() {
+                if !found.iter().any(|held| held.tx_hash == inclusion.tx_hash) {
+                    found.push(inclusion);
+                }
+            }
+        }
+        Ok(found)
     }
 
     async fn revert_reason(&self, inclusion: &Inclusion) -> Result<Option<String>, ChainError> {
         self.chain.revert_reason(inclusion).await
     }
 
-    async fn nonces(&self, account: Address, query: ChainQuery) -> Result<ChainNonces, ChainError> {
-        self.read(move |sight, ledger| sight.nonces(ledger, account, query))
-            .await
+    async fn nonces(
+        &self,
+        account: Address,
+        query: ChainQuery,
+        witnesses: Witnesses,
+    ) -> Result<Nonces, ChainError> {
+        let look = move |sight: Sight, ledger: &Ledger| sight.nonces(ledger, account, query);
+        let (at, first) = self.read(look).await?;
+        let second = match (witnesses, self.second(at)) {
+            (Witnesses::Two, Some(other)) => Some(self.ask(other, look).await?),
+            (Witnesses::Two, None) | (Witnesses::One, _) => None,
+        };
+        Ok(Nonces {
+            first,
+            second,
+            is_complete: second.is_some() || self.wires.len() == 1,
+        })
+    }
+
+    async fn consumer(
+        &self,
+        account: Address,
+        nonce: Nonce,
+        up_to: u64,
+    ) -> Result<Consumer, ChainError> {
+        let mut unseen = 0;
+        for at in self.order() {
+            match self.consumer_at(at, account, nonce, up_to).await {
+                Ok(Consumer::Unseen) => unseen += 1,
+                Ok(found @ (Consumer::By(_) | Consumer::Nobody)) => return Ok(found),
+                Err(_) => {}
+            }
+        }
+        if unseen >= self.wires.len().min(2) {
+            return Ok(Consumer::Unseen);
+        }
+        Err(ChainError::Unreachable(
+            "too few endpoints say who consumed a nonce".to_owned(),
+        ))
     }
 
     async fn fee_quote(&self) -> Result<FeeQuote, ChainError> {
-        self.read(|_, ledger| FeeQuote {
-            base_fee: Some(ledger.base_fee),
-            tip: ledger.tip,
-        })
-        .await
+        Ok(self.read(|_, ledger: &Ledger| ledger.quote()).await?.1)
     }
 
     async fn estimate_gas(&self, call: &Call) -> Result<u64, CallFailed> {
         let call = call.clone();
-        self.read(move |sight, ledger| sight.estimate_gas(ledger, &call))
-            .await?
+        let look = move |sight: Sight, ledger: &Ledger| sight.estimate_gas(ledger, &call);
+        self.read(look).await?.1
     }
 
-    async fn send(&self, outgoing: &[Outgoing]) -> Vec<SendOutcome> {
-        if self.wire.rng().permille(self.staleness().busy) {
-            return vec![SendOutcome::Busy("the node is syncing".to_owned()); outgoing.len()];
+    async fn head_announced(&self) {
+        if !self.announces {
+            return std::future::pending().await;
         }
-        let (chain, bytes) = (self.chain.clone(), outgoing.to_vec());
-        let outcome = match self.wire.call(async move { chain.receive(&bytes) }).await {
-            Ok(outcomes) => return outcomes,
-            Err(NoAnswer::Refused) => SendOutcome::Busy("connection refused".to_owned()),
-            Err(NoAnswer::Lost) => SendOutcome::Unknown("the answer was lost".to_owned()),
-        };
-        vec![outcome; outgoing.len()]
-    }
-}
-
-/// What a node that is so many heads behind knows of the chain.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Sight {
-    pub(super) behind: u64,
-}
-
-impl Sight {
-    fn head(self, ledger: &Ledger) -> B256 {
-        let behind = usize::try_from(self.behind).unwrap_or(usize::MAX);
-        let place = (ledger.heads.len() - 1).saturating_sub(behind);
-        ledger.heads[place]
-    }
-
-    pub(super) fn header(self, ledger: &Ledger, block: BlockTag) -> Option<Header> {
-        let head = self.head(ledger);
-        match block {
-            BlockTag::Latest => Some(ledger.blocks[&head].header),
-            BlockTag::Number(number) => at_height(ledger, head, number),
-            BlockTag::Hash(hash) => {
-                let known = ledger.blocks[&head].made;
-                ledger
-                    .blocks
-                    .get(&hash)
-                    .filter(|block| block.made <= known)
-                    .map(|b| b.header)
+        loop {
+            self.chain.announced.notified().await;
+            // An announcement that is lost on its way rings no bell.
+            if self.wires[0].call(std::future::ready(())).await.is_ok() {
+                return;
             }
         }
     }
 
-    pub(super) fn headers(self, ledger: &Ledger, from: u64, count: u64) -> Vec<Header> {
-        let head = self.head(ledger);
-        let heights = from..from.saturating_add(count);
-        heights
-            .map_while(|number| at_height(ledger, head, number))
-            .collect()
-    }
-
-    pub(super) fn block_receipts(self, ledger: &Ledger, hash: B256) -> Option<Vec<Inclusion>> {
-        self.header(ledger, BlockTag::Hash(hash))?;
-        Some(ledger.blocks[&hash].receipts.clone())
-    }
-
-    pub(super) fn receipts(self, ledger: &Ledger, hashes: &[B256]) -> Vec<Inclusion> {
-        hashes
-            .iter()
-            .filter_map(|hash| self.receipt(ledger, *hash))
-            .collect()
-    }
-
-    fn receipt(self, ledger: &Ledger, hash: B256) -> Option<Inclusion> {
-        let head = self.head(ledger);
-        let blocks = ledger
-            .mined_in
-            .get(&hash)?
-            .iter()
-            .map(|block| &ledger.blocks[block]);
-        let block = blocks.into_iter().find(|block| {
-            let standing = at_height(ledger, head, block.header.number);
-            standing.is_some_and(|there| there.hash == block.header.hash)
-        })?;
-        block
-            .receipts
-            .iter()
-            .find(|inclusion| inclusion.tx_hash == hash)
-            .cloned()
-    }
-
-    pub(super) fn nonces(
-        self,
-        ledger: &Ledger,
-        account: Address,
-        query: ChainQuery,
-    ) -> ChainNonces {
-        let latest = ledger.account(self.head(ledger), account).nonce;
-        let pending = match query {
-            ChainQuery::Pending => ledger.pool.pending(account, latest),
-            ChainQuery::Latest | ChainQuery::Off => latest,
-        };
-        ChainNonces { latest, pending }
-    }
-
-    pub(super) fn estimate_gas(self, ledger: &Ledger, call: &Call) -> Result<u64, CallFailed> {
-        if call.data.starts_with(&REVERTS) {
-            return Err(CallFailed::Reverted("reverted by its call data".to_owned()));
-        }
-        let balance: U256 = ledger.account(self.head(ledger), call.from).balance;
-        if balance < call.value {
-            return Err(CallFailed::Underfunded(
-                "insufficient funds for transfer".to_owned(),
-            ));
-        }
-        let mut payload = Payload::transfer(Address::ZERO, call.value);
-        payload.to = call.to;
-        payload.data = call.data.clone();
-        Ok(payload.intrinsic_gas())
+    async fn send(&self, outgoing: &[Outgoing]) -> Vec<SendOutcome> {
+        self.send_in_order(outgoing).await
     }
 }
 
-/// The block at a height, on the branch that ends in `head`.
-fn at_height(ledger: &Ledger, head: B256, number: u64) -> Option<Header> {
-    let mut header = ledger.blocks[&head].header;
-    if number > header.number {
-        return None;
-    }
-    loop {
-        let height = usize::try_from(header.number).ok()?;
-        // Below here the branch is the present chain: no need to walk.
-        if ledger.canonical.get(height) == Some(&header.hash) {
-            let there = ledger.canonical[usize::try_from(number).ok()?];
-            return Some(ledger.blocks[&there].header);
-        }
-        if header.number == number {
-            return Some(header);
-        }
-        header = ledger.blocks[&header.parent_hash].header;
-    }
+fn unreachable(at: usize, why: NoAnswer) -> ChainError {
+    ChainError::Unreachable(format!("endpoint {at}: no answer: {why:?}"))
 }

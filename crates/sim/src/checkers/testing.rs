@@ -186,9 +186,26 @@ pub(super) fn accepted(lane: LaneKey, number: u128) -> WorldEvent {
 pub(super) fn sent(lane: LaneKey, attempt: &Attempt) -> WorldEvent {
     WorldEvent::Sent {
         lane,
+        endpoint: 0,
         nonce: attempt.nonce,
         hash: attempt.hash,
         outcome: SendOutcome::Accepted,
+    }
+}
+
+/// Somebody else's transaction waits; its hash is a number.
+pub(super) fn foreign(lane: LaneKey, nonce: u64, hash: u8) -> WorldEvent {
+    WorldEvent::Foreign {
+        lane,
+        nonce: Nonce(nonce),
+        hash: B256::with_last_byte(hash),
+    }
+}
+
+pub(super) fn foreign_gone(hash: u8) -> WorldEvent {
+    WorldEvent::ForeignGone {
+        chain_id: CHAIN,
+        hash: B256::with_last_byte(hash),
     }
 }
 

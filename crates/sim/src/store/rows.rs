@@ -75,6 +75,21 @@ pub(super) struct EventRow {
     pub(super) event: Event,
 }
 
+impl TxRow {
+    /// Whether it has an attempt at its present nonce: as the row says it, for the attempts of a nonce
+    /// that it gave up stay.
+    fn is_signed(&self) -> bool {
+        self.tx.tx_hash.is_some()
+    }
+
+    /// Its attempts at a nonce, oldest first.
+    fn attempts_at(&self, nonce: Nonce) -> Vec<Attempt> {
+        let attempts = self.attempts.iter();
+        let at_nonce = attempts.filter(|attempt| attempt.nonce == nonce);
+        at_nonce.cloned().collect()
+    }
+}
+
 impl Rows {
     pub(super) fn lane(&self, id: LaneId) -> Option<&LaneRow> {
         self.lanes.get(index_of(id)?)
@@ -130,7 +145,7 @@ impl Rows {
 
     pub(super) fn load(&self, key: LaneKey, right: Right, watch_depth: u64) -> Option<LaneImage> {
         let lane = self.held_by(right).filter(|lane| lane.key == key)?;
-        let signed = lane.open().filter(|(_, row)| !row.attempts.is_empty());
+        let signed = lane.open().filter(|(_, row)| row.is_signed());
         let finished = lane.txs.values().filter(|row| !row.tx.is_open());
         Some(LaneImage {
             key,
@@ -140,7 +155,7 @@ impl Rows {
             batch_seq: lane.batch_seq,
             paused: lane.paused,
             in_flight: signed
-                .map(|(_, row)| (row.tx.clone(), row.attempts.clone()))
+                .map(|(nonce, row)| (row.tx.clone(), row.attempts_at(nonce)))
                 .collect(),
             backlog_from: lane.backlog().next().map(|(nonce, _)| nonce),
             held: lane.held(),
@@ -226,9 +241,9 @@ impl LaneRow {
         rows.filter(|(_, row)| row.tx.is_open())
     }
 
-    /// Those of them that have no attempt.
+    /// Those of them that have no attempt at their nonce.
     fn backlog(&self) -> impl Iterator<Item = (Nonce, &TxRow)> {
-        self.open().filter(|(_, row)| row.attempts.is_empty())
+        self.open().filter(|(_, row)| !row.is_signed())
     }
 
     /// Finished txs whose block lies at most this deep below the newest of them, in nonce order.

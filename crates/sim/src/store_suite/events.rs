@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use alloy_primitives::B256;
-use domain::{ChainId, Event, EventKind, LaneKey, NodeName, Nonce, Token, TxId, Writes};
+use domain::{
+    AttemptKind, ChainId, Event, EventKind, LaneKey, NodeName, Nonce, Token, TxId, Writes,
+};
 use engine::ports::{EventFilter, EventPage, EventRecord, StoreError};
 
 use super::Backend;
@@ -43,7 +45,8 @@ pub async fn a_lanes_story_has_no_hole_and_says_who_wrote_it(backend: &dyn Backe
 pub async fn every_kind_of_event_survives(backend: &dyn Backend) {
     let kit = Kit::new(backend);
     let mut keeper = kit.keeper(&node("a"), lane(1)).await;
-    let events = every_kind(kit.tx_id());
+    let mut events = every_kind(kit.tx_id());
+    events.extend(without_what_may_lack());
     let written = kit
         .apply(
             &mut keeper,
@@ -293,11 +296,12 @@ pub async fn events_that_count_headers_list_them(backend: &dyn Backend) {
     let block = header(10, 0, None);
     let above = header(11, 0, Some(&block));
     let top = header(12, 0, Some(&above));
-    let counting = |counted: B256, count| EventKind::TxConfirmations {
+    let counting = |counted: B256, count, since| EventKind::TxConfirmations {
         block_number: block.number,
         block_hash: block.hash,
         counted,
         count,
+        since,
         new_fork: false,
     };
     let event = |kind| Event {
@@ -307,7 +311,7 @@ pub async fn events_that_count_headers_list_them(backend: &dyn Backend) {
         kind,
     };
     let first = Writes {
-        events: vec![event(counting(above.hash, 1))],
+        events: vec![event(counting(above.hash, 1, None))],
         ..Writes::default()
     };
     kit.put_headers(lane(1), &[block, above]).await;
@@ -320,6 +324,7 @@ pub async fn events_that_count_headers_list_them(backend: &dyn Backend) {
         new_fork: false,
     };
     let events = vec![
+        event(counting(top.hash, 2, Some(above.hash))),
         event(confirmed),
         event(EventKind::TxFailed {
             reason: "no".into(),
@@ -337,7 +342,10 @@ pub async fn events_that_count_headers_list_them(backend: &dyn Backend) {
         .into_iter()
         .map(|record| record.confirmations)
         .collect();
-    assert_eq!(lists, [vec![block, above], vec![block, above, top], vec![]]);
+    // The whole way, also where an event goes on above a header: who tells of it leaves that out.
+    let whole = vec![block, above, top];
+    let expected = [vec![block, above], whole.clone(), whole, vec![]];
+    assert_eq!(lists, expected);
 }
 
 fn note(seen: &mut BTreeMap<LaneKey, Vec<u64>>, events: &[EventRecord]) {
@@ -377,11 +385,59 @@ async fn read_to_end(kit: &Kit, mut filter: EventFilter) -> (Vec<EventRecord>, S
     }
 }
 
+/// Events of kinds with a field that may be missing, without it.
+fn without_what_may_lack() -> Vec<Event> {
+    let hash = B256::repeat_byte(0xEE);
+    let kinds = [
+        EventKind::TxAccepted { nonce: None },
+        EventKind::TxConfirmations {
+            block_number: 300,
+            block_hash: hash,
+            counted: hash,
+            count: 0,
+            since: None,
+            new_fork: false,
+        },
+        EventKind::LaneForeignNonce {
+            nonce: Nonce(9),
+            tx_hash: None,
+        },
+        EventKind::TxRequeued {
+            nonce: Nonce(4),
+            foreign: None,
+        },
+    ];
+    kinds
+        .map(|kind| Event {
+            seq: 0,
+            at: AT,
+            tx_id: None,
+            kind,
+        })
+        .into()
+}
+
 /// One event of each kind, with wide values.
 fn every_kind(tx: TxId) -> Vec<Event> {
-    let hash = B256::repeat_byte(0xEE);
-    let other = B256::repeat_byte(0xDD);
-    let kinds = [
+    let (hash, other) = (B256::repeat_byte(0xEE), B256::repeat_byte(0xDD));
+    let kinds: Vec<EventKind> = (usual_kinds(hash, other).into_iter())
+        .chain(troubled_kinds(hash, other))
+        .collect();
+    let words: Vec<&str> = kinds.iter().map(EventKind::word).collect();
+    assert_eq!(words, EventKind::WORDS, "one of each kind");
+    let about = |kind: &EventKind| (!kind.word().starts_with("Lane")).then_some(tx);
+    let event = |kind| Event {
+        seq: 0,
+        at: AT,
+        tx_id: about(&kind),
+        kind,
+    };
+    kinds.into_iter().map(event).collect()
+}
+
+/// What a tx goes through.
+fn usual_kinds(hash: B256, other: B256) -> [EventKind; 9] {
+    [
         EventKind::TxAccepted {
             nonce: Some(Nonce(3)),
         },
@@ -403,6 +459,7 @@ fn every_kind(tx: TxId) -> Vec<Event> {
             block_hash: hash,
             counted: other,
             count: 20,
+            since: Some(hash),
             new_fork: true,
         },
         EventKind::TxConfirmed {
@@ -423,24 +480,35 @@ fn every_kind(tx: TxId) -> Vec<Event> {
             block_hash: hash,
             after_final: true,
         },
+    ]
+}
+
+/// What happens when others are at the lane or at its account, or nothing is mined.
+fn troubled_kinds(hash: B256, other: B256) -> [EventKind; 6] {
+    [
         EventKind::LaneFenced {
             from: NodeName("b".into()),
             token: Token(1 << 33),
         },
-        EventKind::LaneForeignNonce { nonce: Nonce(9) },
-    ];
-    assert_eq!(
-        kinds.each_ref().map(EventKind::word),
-        EventKind::WORDS,
-        "one of each kind"
-    );
-    let about = |kind: &EventKind| (!kind.word().starts_with("Lane")).then_some(tx);
-    kinds
-        .map(|kind| Event {
-            seq: 0,
-            at: AT,
-            tx_id: about(&kind),
-            kind,
-        })
-        .into()
+        EventKind::LaneForeignNonce {
+            nonce: Nonce(9),
+            tx_hash: Some(other),
+        },
+        EventKind::TxResubmitted {
+            tx_hash: hash,
+            nonce: Nonce(1 << 50),
+            kind: AttemptKind::Bump,
+            count: u32::MAX,
+        },
+        EventKind::TxReplaced {
+            tx_hash: other,
+            nonce: Nonce(0),
+            kind: AttemptKind::Cancel,
+        },
+        EventKind::TxRequeued {
+            nonce: Nonce(4),
+            foreign: Some(hash),
+        },
+        EventKind::LaneForeignPending { nonce: Nonce(5) },
+    ]
 }

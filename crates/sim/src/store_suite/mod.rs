@@ -33,6 +33,7 @@ pub mod lease;
 pub mod load;
 pub mod queue;
 pub mod regrant;
+pub mod requeue;
 pub mod settle;
 pub mod txs;
 
@@ -151,6 +152,17 @@ macro_rules! store_suite {
                     finished_txs_below_the_floor_change_nothing
                     a_lane_reads_nothing_of_its_neighbours
                 ]
+                requeue: [
+                    a_requeued_tx_waits_unsigned_and_without_its_nonce
+                    a_requeued_tx_is_dealt_and_signed_anew
+                    a_requeued_tx_may_be_signed_by_the_batch_that_deals_it
+                    a_tx_may_go_from_nonce_to_nonce_in_one_batch
+                    a_tx_that_is_held_without_a_nonce_is_nobodys_work
+                    a_tx_may_be_requeued_more_than_once
+                    a_lane_of_requeued_txs_is_work_for_whoever_comes_next
+                    two_attempts_at_one_nonce_are_loaded_oldest_first
+                    an_attempt_alone_leaves_its_tx_as_it_is
+                ]
                 events: [
                     a_lanes_story_has_no_hole_and_says_who_wrote_it
                     every_kind_of_event_survives
@@ -224,6 +236,7 @@ mod tests {
             include_str!("regrant.rs"),
             include_str!("queue.rs"),
             include_str!("load.rs"),
+            include_str!("requeue.rs"),
             include_str!("events.rs"),
             include_str!("feed.rs"),
             include_str!("settle.rs"),

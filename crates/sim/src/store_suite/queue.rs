@@ -242,7 +242,7 @@ pub async fn a_tx_that_must_wait_again_is_found_in_the_queue(backend: &dyn Backe
     let kit = Kit::new(backend);
     let mut keeper = kit.keeper(&node("a"), lane(1)).await;
     let (mut tx, _) = kit.accept(&mut keeper, 1).await.remove(0);
-    tx.nonce = None;
+    (tx.nonce, tx.tx_hash) = (None, None);
     tx.go(TxState::Created, SubState::Queued, AT);
     let requeue = Writes {
         wakes_added: vec![tx.id],

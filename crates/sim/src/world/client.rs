@@ -11,8 +11,8 @@ use engine::node::{NewTx, Origin, Refusal};
 use futures::future::join_all;
 
 use super::machine::Machine;
-use super::plan::Plan;
-use crate::chain::{REVERTS, UNSIGNABLE};
+use super::plan::{Plan, Workload};
+use crate::chain::{DISPUTED, REJECTED, REVERTS, UNSIGNABLE, WAVERING};
 use crate::event::{Answer, WorldEvent};
 use crate::rng::Rng;
 use crate::store::MemoryStore;
@@ -36,6 +36,10 @@ pub(super) enum Fate {
     Reverts,
     /// Nowhere: nobody signs it.
     Unsigned,
+    /// Nowhere: no node takes it.
+    Rejected,
+    /// On chain, with success, or nowhere: nodes do not know what they want.
+    Wavers,
 }
 
 /// Everything that a client needs.
@@ -52,16 +56,8 @@ impl Request {
     /// The n-th request. Its call data carries its key, so that effects on chain can be told apart.
     pub(super) fn new(rng: &Rng, plan: &Plan, number: u64) -> Self {
         let id = RequestId::parse(format!("r{number}")).expect("keeps the rule");
-        let fate = match rng.below(1_000) {
-            draw if draw < plan.reverting => Fate::Reverts,
-            draw if draw < plan.reverting + plan.unsignable => Fate::Unsigned,
-            _ => Fate::Succeeds,
-        };
-        let mut data = match fate {
-            Fate::Succeeds => Vec::new(),
-            Fate::Reverts => REVERTS.to_vec(),
-            Fate::Unsigned => UNSIGNABLE.to_vec(),
-        };
+        let (fate, mark) = fate(rng, plan.workload);
+        let mut data = mark.map_or_else(Vec::new, |mark| mark.to_vec());
         data.extend_from_slice(id.as_str().as_bytes());
         let mut payload = Payload::transfer(Address::repeat_byte(0xee), U256::from(number));
         payload.data = Bytes::from(data);
@@ -75,6 +71,25 @@ impl Request {
             fate,
         }
     }
+}
+
+/// How a request ends, and the mark of its call data that makes it so.
+fn fate(rng: &Rng, workload: Workload) -> (Fate, Option<[u8; 4]>) {
+    let fates = [
+        (workload.reverting, Fate::Reverts, REVERTS),
+        (workload.unsignable, Fate::Unsigned, UNSIGNABLE),
+        (workload.rejected, Fate::Rejected, REJECTED),
+        (workload.disputed, Fate::Succeeds, DISPUTED),
+        (workload.wavering, Fate::Wavers, WAVERING),
+    ];
+    let mut draw = rng.below(1_000);
+    for (chance, fate, mark) in fates {
+        if draw < chance {
+            return (fate, Some(mark));
+        }
+        draw -= chance;
+    }
+    (Fate::Succeeds, None)
 }
 
 impl Client {

@@ -60,7 +60,6 @@ struct Inner {
 #[derive(Clone)]
 pub(super) struct Lines {
     pub(super) store: Wire,
-    pub(super) chain: Wire,
     pub(super) peers: Wire,
     pub(super) sight: RemoteChain,
     pub(super) signer: MemorySigner,

@@ -1,6 +1,8 @@
 //! A whole cluster in one thread from one seed: real nodes on twins of the ports, a workload, and
 //! everything that can go wrong. First safety under faults, then the world heals and must finish.
 
+mod chain_plan;
+mod chain_strikes;
 mod client;
 mod machine;
 mod peers;
@@ -18,7 +20,7 @@ use futures::future::join_all;
 use tokio::task::JoinHandle;
 
 use crate::chain::{MemoryChain, MemorySigner, RemoteChain, Staleness};
-use crate::checkers::{self, FinalIsFinal};
+use crate::checkers::{self, FinalIsFinal, StuckByPolicy};
 use crate::clock::SimClock;
 use crate::event::WorldEvent;
 use crate::rng::Rng;
@@ -26,8 +28,10 @@ use crate::store::{MemoryStore, RemoteStore};
 use crate::trace::Trace;
 use crate::wire::{Wire, WireFaults};
 
-pub use plan::{CHAIN, Plan};
+pub use chain_plan::ChainPlan;
+pub use plan::{CHAIN, Plan, Workload};
 
+use chain_strikes::ChainStriker;
 use client::{Client, Request};
 use machine::{Lines, Machine};
 use peers::{SimPeers, Switchboard};
@@ -107,26 +111,31 @@ impl World {
             Plan::stormy(&rng.split())
         };
         if options.deep_forks {
-            plan.fork_max = plan.lane.required + FORK_DEEPER;
+            plan.chain.set_forks(plan.lane.finality, FORK_DEEPER);
         }
         if options.lossy {
             let half = u64::try_from(plan.unrest.as_millis() / 2).expect("unrest is short");
             plan.lossy_failover = Some(rng.millis(half / 4, half));
+            // What was lost and what somebody else did cannot be told apart.
+            plan.chain.foreign_max = 0;
         }
         let mut checkers = checkers::all();
-        if plan.fork_max <= plan.lane.required {
-            let required = plan.lane.required;
+        checkers.push(Box::new(StuckByPolicy::new(plan.lane)));
+        let required = plan.final_depth();
+        if plan.chain.fork_max <= required {
             checkers.push(Box::new(FinalIsFinal::new(move |_| required)));
         }
         let mut trace = Trace::new(checkers);
         if options.echo {
             trace = trace.echoing();
         }
+        trace.note(&format!("plan   {plan:?}"));
         let clock = SimClock::new(rng.bits());
         let database = clock.machine(Duration::ZERO, rng.split());
         let store = MemoryStore::new(Arc::new(database.clone())).traced(trace.clone());
         let chain = MemoryChain::new(CHAIN).traced(trace.clone());
-        chain.set_room(plan.block_room, plan.pool_slots);
+        let chain = chain.with_endpoints(plan.chain.endpoints);
+        chain_strikes::set_up(&chain, &plan);
         let world = Self {
             plan: Arc::new(plan),
             rng,
@@ -151,9 +160,12 @@ impl World {
     fn machine(&self, name: &domain::NodeName, clock: &SimClock) -> Machine {
         let plan = &self.plan;
         let store = Wire::new(self.rng.split(), plan.store_line);
-        let chain = Wire::new(self.rng.split(), plan.chain_line);
+        let endpoints = 0..plan.chain.endpoints;
+        let wires = endpoints.map(|_| Wire::new(self.rng.split(), plan.chain.line));
         let peers = Wire::new(self.rng.split(), plan.peer_line);
-        let sight = RemoteChain::new(self.chain.clone(), chain.clone(), plan.staleness);
+        let sight = RemoteChain::over(self.chain.clone(), wires.collect(), plan.chain.staleness)
+            .sending_to(plan.chain.send_to)
+            .announcing(plan.chain.announces);
         let signer = MemorySigner::new(plan.signers.clone());
         let signer = match plan.signer_travel {
             Some(travel) => signer.remote(travel),
@@ -172,7 +184,6 @@ impl World {
         let config = plan.node_config(name);
         let lines = Lines {
             store,
-            chain,
             peers,
             sight,
             signer,
@@ -187,18 +198,20 @@ impl World {
             background.push(tokio::spawn(machine.clone().run()));
         }
         let (chain, plan) = (self.chain.clone(), Arc::clone(&self.plan));
-        background.push(tokio::spawn(strikes::mine_for_ever(
+        background.push(tokio::spawn(chain_strikes::mine_for_ever(
             chain,
             plan,
             self.rng.split(),
         )));
         let striking = tokio::spawn(self.striker().strike_for_ever());
+        let shaking = tokio::spawn(self.chain_striker().strike_for_ever());
         let losing = tokio::spawn(self.striker().lose_commits());
         let (requests, clients) = self.spawn_clients();
         tokio::time::sleep(self.plan.unrest).await;
 
         self.trace.tell(WorldEvent::Phase("heal"));
         striking.abort();
+        shaking.abort();
         losing.abort();
         self.heal();
         let deadline = tokio::time::Instant::now() + self.plan.patience();
@@ -219,7 +232,6 @@ impl World {
     fn striker(&self) -> Striker {
         Striker {
             machines: Arc::clone(&self.machines),
-            chain: self.chain.clone(),
             store: self.store.clone(),
             clock: self.clock.clone(),
             trace: self.trace.clone(),
@@ -228,12 +240,20 @@ impl World {
         }
     }
 
+    fn chain_striker(&self) -> ChainStriker {
+        ChainStriker {
+            chain: self.chain.clone(),
+            plan: Arc::clone(&self.plan),
+            rng: self.rng.split(),
+        }
+    }
+
     fn spawn_clients(&self) -> (Vec<Request>, Vec<JoinHandle<Option<TxId>>>) {
         let rng = self.rng.split();
-        let requests: Vec<Request> = (0..self.plan.requests)
+        let requests: Vec<Request> = (0..self.plan.workload.requests)
             .map(|number| Request::new(&rng, &self.plan, number))
             .collect();
-        let bursts: Vec<Duration> = (0..self.plan.bursts)
+        let bursts: Vec<Duration> = (0..self.plan.workload.bursts)
             .map(|_| self.some_time(&rng))
             .collect();
         let spawn = |request: &Request| {
@@ -263,21 +283,24 @@ impl World {
         rng.millis(0, unrest)
     }
 
-    /// No more harm: lines are good, chain nodes are up to date, and every node runs.
+    /// No more harm: lines are good, answers are right, and every node runs.
     fn heal(&self) {
-        strikes::heal(&self.chain, &self.plan);
+        chain_strikes::heal(&self.chain, &self.plan);
         for machine in self.machines.iter() {
             let Lines {
                 store,
-                chain,
                 peers,
                 sight,
                 signer,
             } = machine.lines();
             store.set(WireFaults::healthy(2));
-            chain.set(WireFaults::healthy(10));
             peers.set(WireFaults::healthy(5));
-            sight.set(Staleness::NONE);
+            sight.set_wires(WireFaults::healthy(10));
+            sight.set(Staleness {
+                // Nodes that keep no old blocks are not ill.
+                blind: self.plan.chain.staleness.blind,
+                ..Staleness::NONE
+            });
             signer.put_off(self.rng.split(), 0);
             machine.heal();
         }
@@ -285,6 +308,6 @@ impl World {
 
     /// How long the world is watched after its last tx was final: nothing may happen any more.
     fn silence(&self) -> Duration {
-        self.plan.lease.duration * 2 + self.plan.block_interval * 4
+        self.plan.lease.duration * 2 + self.plan.chain.block_interval * 4
     }
 }

@@ -5,14 +5,13 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use alloy_primitives::Address;
-use domain::lane::ChainQuery;
+use domain::lane::FOREIGN_DEPTH_MIN;
 use domain::lease::LeaseTerms;
-use domain::window::{Depth, Release, Window};
-use domain::{ChainId, FeeRules, LaneKey, LaneRules, NodeName};
+use domain::{ChainId, LaneKey, LaneRules, NodeName};
 use engine::node::{ChainRules, NodeConfig, NonKeeper, OnHistoryChange};
 
+use super::chain_plan::{ChainPlan, lane_rules};
 use super::peers::Switchboard;
-use crate::chain::Staleness;
 use crate::rng::Rng;
 use crate::wire::WireFaults;
 
@@ -28,47 +27,29 @@ pub struct Plan {
     pub signers: Vec<Address>,
     /// How long a remote signer takes; `None` when the keys are local.
     pub signer_travel: Option<Duration>,
-    /// How many different requests are made.
-    pub requests: u64,
-    /// At how many moments many of them come at once.
-    pub bursts: u64,
-    /// So many requests in a thousand revert.
-    pub reverting: u64,
-    /// So many requests in a thousand are never signed.
-    pub unsignable: u64,
+    /// What is asked of it.
+    pub workload: Workload,
     /// So many envelopes in a thousand are put off by the signer.
     pub unsigned: u64,
-    /// How many transactions of one account a node of the chain holds.
-    pub pool_slots: u64,
-    /// How many transactions fit into a block.
-    pub block_room: usize,
     /// How long things go wrong.
     pub unrest: Duration,
     /// The times of leases.
     pub lease: LeaseTerms,
     /// The rules of all lanes.
     pub lane: LaneRules,
+    /// The chain.
+    pub chain: ChainPlan,
     /// What a node does with requests for lanes of others.
     pub non_keeper: NonKeeper,
     /// How many shards a node runs.
     pub shards: usize,
     /// How often nodes ask for the head.
     pub poll_interval: Duration,
-    /// How often a block comes.
-    pub block_interval: Duration,
-    /// So many transactions in a thousand that could be in a block are.
-    pub inclusion: u64,
-    /// The deepest fork. As a rule not deeper than what is final, so that finals stay.
-    pub fork_max: u64,
     /// How bad the lines to the store are.
     pub store_line: WireFaults,
-    /// How bad the lines to the chain are.
-    pub chain_line: WireFaults,
     /// How bad the lines between nodes are.
     pub peer_line: WireFaults,
-    /// How far the chain's nodes lag.
-    pub staleness: Staleness,
-    /// How often the world strikes: crashes, freezes, cuts, forks, drops. `None` is never.
+    /// How often the world strikes nodes: crashes, freezes, cuts. `None` is never.
     pub strike_interval: Option<Duration>,
     /// Whether the database's clock is set now and then.
     pub clock_jumps: bool,
@@ -76,6 +57,44 @@ pub struct Plan {
     pub failovers: bool,
     /// When it takes over and lacks the last commits; `None` is never.
     pub lossy_failover: Option<Duration>,
+}
+
+/// The requests of a world. Chances are per thousand requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Workload {
+    /// How many different ones are made.
+    pub requests: u64,
+    /// At how many moments many of them come at once.
+    pub bursts: u64,
+    /// They revert.
+    pub reverting: u64,
+    /// They are never signed.
+    pub unsignable: u64,
+    /// Every node refuses them for good.
+    pub rejected: u64,
+    /// One node refuses them for good, others take them.
+    pub disputed: u64,
+    /// Nodes refuse them for good, and take them later.
+    pub wavering: u64,
+}
+
+impl Workload {
+    fn new(rng: &Rng) -> Self {
+        let sometimes = |permille: u64| if rng.permille(300) { permille } else { 0 };
+        Self {
+            requests: if rng.permille(100) {
+                rng.between(100, 300)
+            } else {
+                rng.between(5, 60)
+            },
+            bursts: rng.between(1, 4),
+            reverting: 50,
+            unsignable: sometimes(100),
+            rejected: sometimes(50),
+            disputed: sometimes(100),
+            wavering: sometimes(100),
+        }
+    }
 }
 
 impl Plan {
@@ -103,30 +122,18 @@ impl Plan {
             locked: 0,
             cut: false,
         };
-        let chain_line = WireFaults {
-            travel_ms_max: rng.between(1, 80),
-            refused: rng.between(0, 20),
-            question_lost: rng.between(0, 20),
-            answer_lost: rng.between(0, 50),
-            late: rng.between(0, 20),
-            slow: rng.between(0, 10),
-            locked: 0,
-            cut: false,
-        };
-        let staleness = Staleness {
-            permille: rng.between(0, 100),
-            heads_max: rng.between(1, 4),
-            busy: rng.between(0, 50),
-        };
+        let chain = calm.chain.clone().stormy(rng, &calm.lane.resubmit);
+        let is_shared = chain.foreign_max > 0;
         let strike_interval = Some(rng.millis(2_000, 15_000));
         Self {
             store_line,
-            chain_line,
             peer_line,
-            staleness,
+            chain,
+            unsigned: if rng.permille(200) { 100 } else { 0 },
             strike_interval,
             clock_jumps: rng.permille(500),
-            failovers: rng.permille(300),
+            // After a failover, what somebody else did looks like what the store has lost: lanes halt.
+            failovers: !is_shared && rng.permille(300),
             ..calm
         }
     }
@@ -137,8 +144,9 @@ impl Plan {
         let names = ["a", "b", "c"];
         let nodes = usize::try_from(rng.between(2, 3)).unwrap_or(2);
         let signers = u8::try_from(rng.between(1, 4)).unwrap_or(1);
-        let block_interval = rng.millis(500, 3_000);
         let lane = lane_rules(rng);
+        let mut chain = ChainPlan::calm(rng);
+        chain.set_forks(lane.finality, 0);
         Self {
             nodes: names[..nodes]
                 .iter()
@@ -146,38 +154,21 @@ impl Plan {
                 .collect(),
             signers: (1..=signers).map(Address::repeat_byte).collect(),
             signer_travel: rng.permille(250).then(|| rng.millis(20, 200)),
-            requests: if rng.permille(100) {
-                rng.between(100, 300)
-            } else {
-                rng.between(5, 60)
-            },
-            bursts: rng.between(1, 4),
-            reverting: 50,
-            unsignable: if rng.permille(300) { 100 } else { 0 },
+            workload: Workload::new(rng),
             unsigned: 0,
-            pool_slots: if rng.permille(300) {
-                rng.between(1, 16)
-            } else {
-                4_096
-            },
-            block_room: usize::try_from(rng.between(1, 50)).unwrap_or(1),
             unrest: rng.millis(30_000, 120_000),
             lease: lease_terms(rng),
+            lane,
             non_keeper: match rng.below(10) {
                 0..=5 => NonKeeper::Forward,
                 6..=7 => NonKeeper::Queue,
                 _ => NonKeeper::Reject,
             },
             shards: usize::try_from(rng.between(1, 3)).unwrap_or(1),
-            poll_interval: block_interval / 2,
-            block_interval,
-            inclusion: rng.between(500, 1_000),
-            fork_max: lane.required,
-            lane,
+            poll_interval: chain.block_interval / 2,
+            chain,
             store_line: WireFaults::healthy(rng.between(0, 10)),
-            chain_line: WireFaults::healthy(rng.between(0, 40)),
             peer_line: WireFaults::healthy(rng.between(0, 20)),
-            staleness: Staleness::NONE,
             strike_interval: None,
             clock_jumps: false,
             failovers: false,
@@ -219,12 +210,21 @@ impl Plan {
         }
     }
 
-    /// How long a healed world may take to finish everything: enough for one request at a time.
+    /// How many blocks stand on a final one.
+    #[must_use]
+    pub fn final_depth(&self) -> u64 {
+        self.chain.depth_of(self.lane.finality)
+    }
+
+    /// How long a healed world may take to finish everything: enough for one request at a time, each of
+    /// which loses its nonce to somebody else and then waits for its turn to be sent again.
     #[must_use]
     pub fn patience(&self) -> Duration {
-        let blocks = u32::try_from((self.lane.required + 6) * self.requests).unwrap_or(u32::MAX);
-        let resubmits = self.lane.resubmit_interval.unwrap_or_default() * 10;
-        Duration::from_secs(300) + self.block_interval * blocks * 2 + resubmits
+        let requests = u32::try_from(self.workload.requests).unwrap_or(u32::MAX);
+        let depth = self.final_depth() + FOREIGN_DEPTH_MIN + self.chain.lag_for_good + 6;
+        let blocks = requests.saturating_mul(u32::try_from(depth).unwrap_or(u32::MAX));
+        let resubmits = self.lane.resubmit.interval.unwrap_or_default() * (requests + 10);
+        Duration::from_secs(300) + self.chain.block_interval * blocks * 2 + resubmits
     }
 }
 
@@ -235,39 +235,5 @@ fn lease_terms(rng: &Rng) -> LeaseTerms {
         renew_interval: duration / 4,
         clock_skew_allowance: duration / 10,
         idle_release: rng.millis(3_000, 60_000),
-    }
-}
-
-fn lane_rules(rng: &Rng) -> LaneRules {
-    let releases = if rng.permille(500) {
-        Release::Final
-    } else {
-        Release::Mined
-    };
-    let limit = rng.permille(300).then(|| rng.between(1, 5));
-    let depth = if rng.permille(500) {
-        Depth::auto()
-    } else {
-        Depth::Fixed(rng.between(1, 20))
-    };
-    let chain_query = if rng.permille(700) {
-        ChainQuery::Pending
-    } else {
-        ChainQuery::Latest
-    };
-    let required = rng.between(1, 5);
-    LaneRules {
-        window: Window { limit, releases },
-        depth,
-        fee: FeeRules::OPEN,
-        required,
-        watch_depth: 2 * required + 10,
-        tell_progress: rng.permille(500),
-        resubmit_interval: Some(rng.millis(3_000, 15_000)),
-        gap_fill_after: rng.millis(3_000, 15_000),
-        max_chain_jump: 64,
-        chain_query,
-        chain_nonce_timeout: rng.millis(5_000, 30_000),
-        stale_receipt_timeout: rng.millis(5_000, 30_000),
     }
 }

@@ -1,14 +1,12 @@
-//! What goes wrong, and the blocks that come all the same.
+//! What goes wrong with nodes and with the store.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use alloy_primitives::{Address, U256};
 use tokio::time::Instant;
 
 use super::machine::Machine;
 use super::plan::Plan;
-use crate::chain::{Fate, MemoryChain};
 use crate::clock::SimClock;
 use crate::event::WorldEvent;
 use crate::rng::Rng;
@@ -27,24 +25,9 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 /// How long after that it takes over, at most.
 const LAG_MS_MAX: u64 = 3_000;
 
-/// What the chain asks for, in wei per gas: as a rule, and when it is dear.
-const FEE: u128 = 1_000_000_000;
-const FEE_DEAR: u128 = 50 * FEE;
-/// What an account owns as a rule.
-const RICH: U256 = U256::from_limbs([0, 1_000, 0, 0]);
-
-/// A block, again and again.
-pub(super) async fn mine_for_ever(chain: MemoryChain, plan: Arc<Plan>, rng: Rng) {
-    loop {
-        tokio::time::sleep(plan.block_interval).await;
-        chain.mine_if(|_| rng.permille(plan.inclusion));
-    }
-}
-
 /// Whoever strikes, and what at.
 pub(super) struct Striker {
     pub(super) machines: Arc<Vec<Machine>>,
-    pub(super) chain: MemoryChain,
     pub(super) store: MemoryStore,
     /// The database's.
     pub(super) clock: SimClock,
@@ -72,19 +55,13 @@ impl Striker {
     }
 
     fn strike(&self) {
-        let Self {
-            chain, plan, rng, ..
-        } = self;
+        let Self { plan, rng, .. } = self;
         let machine = rng.pick(&self.machines).clone();
-        match rng.below(12) {
+        match rng.below(7) {
             0..=2 => machine.crash_in(rng.between(0, CRASH_POLLS_MAX)),
             3..=4 => spawn_freeze(machine, span(plan, rng, 3)),
             5 => spawn_cut(machine, span(plan, rng, 2)),
-            6 => machine.drain(),
-            7 => drop_one(chain, rng),
-            8 => spawn_dear(chain.clone(), span(plan, rng, 3)),
-            9 => spawn_poor(chain.clone(), *rng.pick(&plan.signers), span(plan, rng, 3)),
-            _ => fork(chain, plan, rng),
+            _ => machine.drain(),
         }
     }
 
@@ -132,16 +109,8 @@ impl Striker {
     }
 }
 
-/// Makes good what strikes did to the chain.
-pub(super) fn heal(chain: &MemoryChain, plan: &Plan) {
-    chain.set_fees(FEE, FEE);
-    plan.signers
-        .iter()
-        .for_each(|signer| chain.fund(*signer, RICH));
-}
-
 /// A time of up to so many leases.
-fn span(plan: &Plan, rng: &Rng, leases: u32) -> Duration {
+pub(super) fn span(plan: &Plan, rng: &Rng, leases: u32) -> Duration {
     let lease =
         u64::try_from((plan.lease.duration * leases).as_millis()).expect("leases are short");
     rng.millis(0, lease)
@@ -163,40 +132,4 @@ fn spawn_cut(machine: Machine, span: Duration) {
         tokio::time::sleep(span).await;
         machine.cut(false);
     }));
-}
-
-/// Blocks are dear for a while: what was offered before is not enough.
-fn spawn_dear(chain: MemoryChain, span: Duration) {
-    // The handle is let go: it ends by itself, or with the world.
-    drop(tokio::spawn(async move {
-        chain.set_fees(FEE_DEAR, FEE_DEAR);
-        tokio::time::sleep(span).await;
-        chain.set_fees(FEE, FEE);
-    }));
-}
-
-/// An account is poor for a while.
-fn spawn_poor(chain: MemoryChain, account: Address, span: Duration) {
-    // The handle is let go: it ends by itself, or with the world.
-    drop(tokio::spawn(async move {
-        chain.fund(account, U256::ZERO);
-        tokio::time::sleep(span).await;
-        chain.fund(account, RICH);
-    }));
-}
-
-fn drop_one(chain: &MemoryChain, rng: &Rng) {
-    let pool = chain.pool();
-    if !pool.is_empty() {
-        chain.drop_tx(rng.pick(&pool).hash);
-    }
-}
-
-fn fork(chain: &MemoryChain, plan: &Plan, rng: &Rng) {
-    let depth = rng.between(1, plan.fork_max);
-    chain.reorg(depth, |_| match rng.below(10) {
-        0..=4 => Fate::Mined,
-        5..=8 => Fate::Pooled,
-        _ => Fate::Dropped,
-    });
 }

@@ -7,7 +7,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use domain::{Incarnation, LaneKey, NodeName, TxId, TxState};
+use domain::lane::OnForeignNonce;
+use domain::{B256, Incarnation, LaneKey, NodeName, SubState, TxId, TxState};
 use engine::ports::{Ask, EventFilter, Store, TxRecord};
 use tokio::time::Instant;
 use uuid::Uuid;
@@ -64,33 +65,62 @@ impl World {
                 .violation(&format!("{} was accepted as {id} and is gone", request.id));
             return;
         };
-        let expected = match request.fate {
-            Fate::Succeeds => TxState::Confirmed,
-            Fate::Reverts | Fate::Unsigned => TxState::FailedFinal,
+        if is_held(&record) {
+            self.judge_held(request, &record);
+            return;
+        }
+        let may_end = match request.fate {
+            Fate::Succeeds => [TxState::Confirmed].as_slice(),
+            Fate::Reverts | Fate::Unsigned | Fate::Rejected => &[TxState::FailedFinal],
+            Fate::Wavers => &[TxState::Confirmed, TxState::FailedFinal],
         };
-        if record.tx.state != expected {
-            let (name, state, reason) = (&request.id, record.tx.state.word(), &record.tx.reason);
+        let state = record.tx.state;
+        if !may_end.contains(&state) {
+            let (name, state, reason) = (&request.id, state.word(), &record.tx.reason);
             self.trace
                 .violation(&format!("{name} ended as {state} ({reason:?})"));
         }
+        let is_due = state == TxState::Confirmed || request.fate == Fate::Reverts;
+        self.judge_effects(request, &record, is_due);
+        self.judge_history(request, &record).await;
+    }
+
+    /// The chain shows the payload once, in the transaction that the tx names; or not at all, and then
+    /// what the tx names does nothing.
+    fn judge_effects(&self, request: &Request, record: &TxRecord, is_due: bool) {
         let mined = self.chain.mined();
-        let effects = mined.iter().filter(|tx| {
-            tx.envelope.signer == request.lane.signer && tx.envelope.data == request.payload.data
-        });
-        let hashes: Vec<_> = effects.map(|tx| tx.hash).collect();
-        let told = record
-            .tx
-            .inclusion
-            .as_ref()
-            .map(|inclusion| inclusion.tx_hash);
-        let due = usize::from(request.fate != Fate::Unsigned);
-        if hashes.len() != due || told != hashes.first().copied() {
+        let of_lane = || {
+            let ours = mined.iter();
+            ours.filter(|tx| tx.envelope.signer == request.lane.signer)
+        };
+        let effects = of_lane().filter(|tx| tx.envelope.data == request.payload.data);
+        let hashes: Vec<B256> = effects.map(|tx| tx.hash).collect();
+        let told = record.tx.inclusion.as_ref().map(|mined| mined.tx_hash);
+        let is_noop = |hash: B256| {
+            let mut found = of_lane().filter(|tx| tx.hash == hash);
+            found.any(|tx| tx.envelope.data.is_empty())
+        };
+        let is_right = match (is_due, hashes.as_slice()) {
+            (true, [once]) => told == Some(*once),
+            (false, []) => told.is_none_or(is_noop),
+            (true | false, _) => false,
+        };
+        if !is_right {
             let name = &request.id;
             self.trace.violation(&format!(
                 "{name}: the chain has {hashes:?}, the tx {told:?}"
             ));
         }
-        self.judge_history(request, &record).await;
+    }
+
+    /// A tx that waits for a decision because somebody else has its nonce: that must be true, and a rule.
+    fn judge_held(&self, request: &Request, record: &TxRecord) {
+        let name = &request.id;
+        if self.plan.lane.on_foreign_nonce != OnForeignNonce::Hold {
+            self.trace
+                .violation(&format!("{name} is held, and no rule says so"));
+        }
+        self.judge_effects(request, record, false);
     }
 
     async fn judge_history(&self, request: &Request, record: &TxRecord) {
@@ -99,9 +129,10 @@ impl World {
             .expect("the twin's reads do not fail")
             .unwrap_or_default();
         let words: Vec<&str> = history.iter().map(|told| told.event.kind.word()).collect();
-        let last = match request.fate {
-            Fate::Succeeds => "TxConfirmed",
-            Fate::Reverts | Fate::Unsigned => "TxFailed",
+        let last = if record.tx.state == TxState::Confirmed {
+            "TxConfirmed"
+        } else {
+            "TxFailed"
         };
         if words.first() != Some(&"TxAccepted") || words.last() != Some(&last) {
             self.trace
@@ -185,7 +216,7 @@ impl World {
     async fn all_ended(&self, txs: &[TxId]) -> bool {
         for id in txs {
             let record = self.record(*id).await;
-            if !record.is_some_and(|record| record.tx.state.is_terminal()) {
+            if !record.is_some_and(|record| record.tx.state.is_terminal() || is_held(&record)) {
                 return false;
             }
         }
@@ -205,7 +236,7 @@ impl World {
                 continue;
             };
             let tx = &record.tx;
-            if !tx.state.is_terminal() {
+            if !tx.state.is_terminal() && !is_held(&record) {
                 let (nonce, sub) = (tx.nonce, tx.sub_state);
                 let (name, state, reason) = (&tx.request_id, tx.state.word(), &tx.reason);
                 self.trace.violation(&format!(
@@ -243,4 +274,10 @@ impl World {
     fn is_hurt(&self, lane: LaneKey) -> bool {
         self.store.loss().lanes.contains(&lane)
     }
+}
+
+/// Whether it waits for a decision because somebody else has its nonce.
+fn is_held(record: &TxRecord) -> bool {
+    let tx = &record.tx;
+    tx.state == TxState::Stuck && tx.sub_state == Some(SubState::ForeignNonce)
 }

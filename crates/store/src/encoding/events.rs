@@ -1,29 +1,18 @@
 //! Event bodies: all events of one lane and turn in one row.
 //!
 //! Layout 1: the layout's number, then per event its kind (top bit: about a tx), its distance in
-//! time from the row, the tx id, and the fields in the order below. Numbers of events are not
-//! written: they follow from the row's first.
+//! time from the row, the tx id, and the fields of its kind ([`super::kinds`]). Numbers of events are
+//! not written: they follow from the row's first.
 
-use domain::{B256, Event, EventKind, NodeName, Nonce, Time, Token, TxId};
+use domain::{Event, Time, TxId};
 use uuid::Uuid;
 
 use super::Malformed;
-use super::bytes::{Take, put_number, put_text};
+use super::bytes::{Take, put_number};
+use super::kinds::{kind_number, put_fields, take_fields};
 
 const LAYOUT: u8 = 1;
 const ABOUT_TX: u8 = 0x80;
-
-const TX_ACCEPTED: u8 = 1;
-const TX_ALLOCATED: u8 = 2;
-const TX_SUBMITTED: u8 = 3;
-const TX_RECEIPT_UPDATED: u8 = 4;
-const TX_CONFIRMATIONS: u8 = 5;
-const TX_CONFIRMED: u8 = 6;
-const TX_FAILED: u8 = 7;
-const TX_STUCK: u8 = 8;
-const TX_REORGED: u8 = 9;
-const LANE_FENCED: u8 = 10;
-const LANE_FOREIGN_NONCE: u8 = 11;
 
 /// The body of a row that was written `at`.
 pub(crate) fn events_to_bytes(events: &[Event], at: Time) -> Vec<u8> {
@@ -71,154 +60,10 @@ pub(crate) fn events_from_bytes(
     Ok(events)
 }
 
-fn kind_number(kind: &EventKind) -> u8 {
-    match kind {
-        EventKind::TxAccepted { .. } => TX_ACCEPTED,
-        EventKind::TxAllocated { .. } => TX_ALLOCATED,
-        EventKind::TxSubmitted { .. } => TX_SUBMITTED,
-        EventKind::TxReceiptUpdated { .. } => TX_RECEIPT_UPDATED,
-        EventKind::TxConfirmations { .. } => TX_CONFIRMATIONS,
-        EventKind::TxConfirmed { .. } => TX_CONFIRMED,
-        EventKind::TxFailed { .. } => TX_FAILED,
-        EventKind::TxStuck { .. } => TX_STUCK,
-        EventKind::TxReorged { .. } => TX_REORGED,
-        EventKind::LaneFenced { .. } => LANE_FENCED,
-        EventKind::LaneForeignNonce { .. } => LANE_FOREIGN_NONCE,
-    }
-}
-
-fn put_fields(out: &mut Vec<u8>, kind: &EventKind) {
-    match kind {
-        EventKind::TxAccepted { nonce } => match nonce {
-            // Shifted by one, so that a nonce of 0 differs from none. (2^64 - 1 is no legal nonce.)
-            Some(nonce) => put_number(out, nonce.0.saturating_add(1)),
-            None => put_number(out, 0),
-        },
-        EventKind::TxAllocated { nonce } | EventKind::LaneForeignNonce { nonce } => {
-            put_number(out, nonce.0);
-        }
-        EventKind::TxSubmitted { tx_hash, nonce } => {
-            put_hash(out, tx_hash);
-            put_number(out, nonce.0);
-        }
-        EventKind::TxReceiptUpdated {
-            tx_hash,
-            block_number,
-            block_hash,
-            succeeded,
-        } => {
-            put_hash(out, tx_hash);
-            put_number(out, *block_number);
-            put_hash(out, block_hash);
-            out.push((*succeeded).into());
-        }
-        EventKind::TxConfirmations {
-            block_number,
-            block_hash,
-            counted,
-            count,
-            new_fork,
-        } => {
-            put_number(out, *block_number);
-            put_hash(out, block_hash);
-            put_hash(out, counted);
-            put_number(out, *count);
-            out.push((*new_fork).into());
-        }
-        EventKind::TxConfirmed {
-            tx_hash,
-            block_number,
-            block_hash,
-            counted,
-            new_fork,
-        } => {
-            put_hash(out, tx_hash);
-            put_number(out, *block_number);
-            put_hash(out, block_hash);
-            put_hash(out, counted);
-            out.push((*new_fork).into());
-        }
-        EventKind::TxFailed { reason } | EventKind::TxStuck { reason } => put_text(out, reason),
-        EventKind::TxReorged {
-            block_number,
-            block_hash,
-            after_final,
-        } => {
-            put_number(out, *block_number);
-            put_hash(out, block_hash);
-            out.push((*after_final).into());
-        }
-        EventKind::LaneFenced { from, token } => {
-            put_text(out, &from.0);
-            put_number(out, token.0);
-        }
-    }
-}
-
-fn take_fields(take: &mut Take<'_>, kind: u8) -> Result<EventKind, Malformed> {
-    Ok(match kind {
-        TX_ACCEPTED => EventKind::TxAccepted {
-            nonce: take.number()?.checked_sub(1).map(Nonce),
-        },
-        TX_ALLOCATED => EventKind::TxAllocated {
-            nonce: Nonce(take.number()?),
-        },
-        TX_SUBMITTED => EventKind::TxSubmitted {
-            tx_hash: take_hash(take)?,
-            nonce: Nonce(take.number()?),
-        },
-        TX_RECEIPT_UPDATED => EventKind::TxReceiptUpdated {
-            tx_hash: take_hash(take)?,
-            block_number: take.number()?,
-            block_hash: take_hash(take)?,
-            succeeded: take.flag()?,
-        },
-        TX_CONFIRMATIONS => EventKind::TxConfirmations {
-            block_number: take.number()?,
-            block_hash: take_hash(take)?,
-            counted: take_hash(take)?,
-            count: take.number()?,
-            new_fork: take.flag()?,
-        },
-        TX_CONFIRMED => EventKind::TxConfirmed {
-            tx_hash: take_hash(take)?,
-            block_number: take.number()?,
-            block_hash: take_hash(take)?,
-            counted: take_hash(take)?,
-            new_fork: take.flag()?,
-        },
-        TX_FAILED => EventKind::TxFailed {
-            reason: take.text()?,
-        },
-        TX_STUCK => EventKind::TxStuck {
-            reason: take.text()?,
-        },
-        TX_REORGED => EventKind::TxReorged {
-            block_number: take.number()?,
-            block_hash: take_hash(take)?,
-            after_final: take.flag()?,
-        },
-        LANE_FENCED => EventKind::LaneFenced {
-            from: NodeName(take.text()?),
-            token: Token(take.number()?),
-        },
-        LANE_FOREIGN_NONCE => EventKind::LaneForeignNonce {
-            nonce: Nonce(take.number()?),
-        },
-        0 | 12.. => return Err(take.malformed()),
-    })
-}
-
-fn put_hash(out: &mut Vec<u8>, hash: &B256) {
-    out.extend_from_slice(hash.as_slice());
-}
-
-fn take_hash(take: &mut Take<'_>) -> Result<B256, Malformed> {
-    take.array().map(B256::from)
-}
-
 #[cfg(test)]
 mod tests {
+    use domain::{B256, EventKind, NodeName, Nonce, Token};
+
     use super::*;
 
     fn event(seq: u64, kind: EventKind) -> Event {

@@ -7,6 +7,7 @@ mod amounts;
 mod bytes;
 mod events;
 mod inclusion;
+mod kinds;
 mod numbers;
 mod seqs;
 mod words;

@@ -37,6 +37,10 @@ pub(crate) fn sub_state_number(sub_state: SubState) -> i64 {
         SubState::ForeignNonce => 10,
         SubState::Cancelled => 11,
         SubState::SigningFailed => 12,
+        SubState::FeeCap => 13,
+        SubState::DeepFork => 14,
+        SubState::ForeignPending => 15,
+        SubState::Refused => 16,
     }
 }
 
@@ -99,6 +103,7 @@ mod tests {
             assert_eq!(tx_type(tx_type_number(one)), Ok(one));
         }
         assert_eq!(state(6), Err(Malformed("state")));
+        assert_eq!(sub_state(17), Err(Malformed("sub-state")));
         assert_eq!(sub_state(-1), Err(Malformed("sub-state")));
     }
 }

@@ -19,7 +19,8 @@ pub struct Arguments<'a> {
     changed: Ids<'a>,
     changed_states: Changing<'a>,
     attempts: Attempts<'a>,
-    marked: Ids<'a>,
+    /// Txs that get an attempt and are not written otherwise: they must be there.
+    unchanged: Ids<'a>,
     sent: Sent<'a>,
     wakes_added: Ids<'a>,
     wakes_done: Ids<'a>,
@@ -45,22 +46,24 @@ impl<'a> Arguments<'a> {
 
     fn push(&mut self, batch: &'a LaneBatch) {
         let (lane, writes) = (batch.right.lane.0, &batch.writes);
-        let mut unmarked: BTreeSet<TxId> = writes.attempts.iter().map(|a| a.tx_id).collect();
+        let mut served: BTreeSet<TxId> = writes.attempts.iter().map(|a| a.tx_id).collect();
         self.lanes.push(batch);
         for tx in &writes.inserts {
             self.new_lanes.push(lane);
             self.new.push(tx);
-            self.new_states.push(tx, unmarked.remove(&tx.id));
+            self.new_states.push(tx);
+            served.remove(&tx.id);
         }
         for tx in &writes.updates {
             self.changed.push(lane, tx.id);
-            self.changed_states.push(tx, unmarked.remove(&tx.id));
+            self.changed_states.push(tx);
+            served.remove(&tx.id);
         }
         for attempt in &writes.attempts {
             self.attempts.push(lane, attempt);
         }
-        for id in unmarked {
-            self.marked.push(lane, id);
+        for id in served {
+            self.unchanged.push(lane, id);
         }
         let mut told = BTreeSet::new();
         for (hash, at) in &writes.first_sent {
@@ -87,7 +90,7 @@ impl<'a> Arguments<'a> {
         self.changed.add_params(&mut params);
         self.changed_states.add_params(&mut params);
         self.attempts.add_params(&mut params);
-        self.marked.add_params(&mut params);
+        self.unchanged.add_params(&mut params);
         self.sent.add_params(&mut params);
         self.wakes_added.add_params(&mut params);
         self.wakes_done.add_params(&mut params);
@@ -104,8 +107,8 @@ mod tests {
     fn the_call_has_a_place_for_every_parameter() {
         let count = Arguments::default().params().len();
         assert!(GATE.contains(&format!("${count})")), "{count} parameters");
-        let function = include_str!("migrations/0005_gate.sql");
-        let (_, function) = function.split_once("FUNCTION lk_gate_1(").unwrap();
+        let function = include_str!("migrations/0006_requeue.sql");
+        let (_, function) = function.split_once("FUNCTION lk_gate_2(").unwrap();
         let (declared, _) = function.split_once(") RETURNS").unwrap();
         assert_eq!(declared.split(',').count(), count);
     }

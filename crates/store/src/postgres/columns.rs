@@ -174,11 +174,12 @@ impl<'a> Once<'a> {
 }
 
 impl<'a> Changing<'a> {
-    pub(super) fn push(&mut self, tx: &'a Tx, signed: bool) {
+    pub(super) fn push(&mut self, tx: &'a Tx) {
         self.state.push(small(state_number(tx.state)));
         self.sub_state
             .push(tx.sub_state.map(|sub| small(sub_state_number(sub))));
-        self.signed.push(signed);
+        // A tx that gave its nonce up waits unsigned, whatever attempts it had.
+        self.signed.push(tx.tx_hash.is_some());
         self.nonce.push(tx.nonce.map(|nonce| bound(nonce.0)));
         self.token.push(bound(tx.token.0));
         self.updated.push(bound(tx.updated_at.0));

@@ -30,7 +30,7 @@ const CALL_ITEMS_MAX: usize = 200;
 const COUNT_OFF: &str = "LK001";
 
 /// Calls the gate. Its parameters are those of [`Arguments`].
-pub const GATE: &str = "SELECT lk_gate_1(\
+pub const GATE: &str = "SELECT lk_gate_2(\
     $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, \
     $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33, $34, $35, $36, $37, $38, $39, $40, \
     $41, $42, $43, $44, $45, $46, $47, $48, $49, $50, $51, $52, $53, $54, $55, $56, $57, $58, $59, \

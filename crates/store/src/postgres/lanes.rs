@@ -164,14 +164,15 @@ async fn nonces(db: &Db, lane: LaneId, cursor: &Cursor) -> Result<Nonces, Fault>
     Ok(nonces)
 }
 
-/// Parameters: lane, floor.
+/// What is out, with the attempts at the nonces that are held now. (Those at a nonce that a tx gave up
+/// are its past: somebody else has consumed it.) Parameters: lane, floor.
 pub const IN_FLIGHT: &str = concat!(
     "SELECT ",
     tx_columns!(),
     ", ",
     attempts_columns!(),
     " FROM managed_tx AS tx ",
-    attempts_join!(),
+    attempts_join!(of the present nonce),
     " WHERE tx.lane_id = $1 AND tx.nonce >= $2 AND tx.signed AND lk_open(tx.state) ORDER BY tx.nonce"
 );
 

@@ -1,8 +1,9 @@
 //! The cluster's store: PostgreSQL, shared by nodes that are equal and may die at any moment.
 //!
 //! Every write is one statement in autocommit. What must happen together is a function inside the
-//! database (`migrations/0005_gate.sql`); [`gate`] calls it. Nothing here relies on a clock, a session
-//! or a lock that outlives its statement, except that `expires_at` says who may try to take a lane.
+//! database (`migrations/0005_gate.sql`; the gate's present version is in `0006_requeue.sql`); [`gate`]
+//! calls it. Nothing here relies on a clock, a session or a lock that outlives its statement, except
+//! that `expires_at` says who may try to take a lane.
 
 mod arguments;
 mod columns;

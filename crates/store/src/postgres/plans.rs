@@ -260,9 +260,10 @@ async fn write(store: &PostgresStore, image: &LaneImage) {
     store.queue(queued.into()).await.expect("queue");
 }
 
-/// A tx comes in, one is signed again and one gives its nonce up.
+/// A tx comes in, two are signed again (one of them with its new image) and one gives its nonce up.
 fn writes(image: &LaneImage) -> Writes {
     let (out, given_up) = (image.in_flight[0].0.clone(), &image.in_flight[1].0);
+    let unchanged = &image.in_flight[2].0;
     let new = tx("new", 1, Some(image.next_nonce));
     let attempt = |tx: &Tx, n: u8| Attempt {
         hash: B256::repeat_byte(n),
@@ -282,7 +283,7 @@ fn writes(image: &LaneImage) -> Writes {
         kind: EventKind::TxAccepted { nonce: new.nonce },
     };
     Writes {
-        attempts: vec![attempt(&out, 1), attempt(&new, 2)],
+        attempts: vec![attempt(&out, 1), attempt(&new, 2), attempt(unchanged, 3)],
         inserts: vec![new],
         first_sent: vec![(out.tx_hash.expect("it was signed"), Time(2))],
         events: vec![event],
@@ -291,6 +292,7 @@ fn writes(image: &LaneImage) -> Writes {
             out,
             Tx {
                 nonce: None,
+                tx_hash: None,
                 state: TxState::Created,
                 ..given_up.clone()
             },

@@ -32,7 +32,7 @@ pub(super) async fn queue(db: &Db, requests: Vec<NewQueued>) -> Result<Vec<Tx>, 
     for tx in &txs {
         stored(tx.created_at.0)?;
         once.push(tx);
-        changing.push(tx, false);
+        changing.push(tx);
     }
     let mut params = keys.params();
     once.add_params(&mut params);

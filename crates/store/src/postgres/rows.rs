@@ -36,23 +36,31 @@ macro_rules! attempts_columns {
 }
 pub(super) use attempts_columns;
 
-/// Joins a tx's attempts to it, oldest first. They are found by the nonces that it holds or gave up;
-/// at a nonce that it gave up there may be attempts of its next holder too. (Aggregates take their
-/// input as it comes, so one sort serves all of them.)
+/// Joins a tx's attempts to it, oldest first: all of them, or those at the nonce that it holds now. They
+/// are found by the nonces that it holds or gave up; at a nonce that it gave up there may be attempts of
+/// its next holder too. (Aggregates take their input as it comes, so one sort serves all of them.)
 macro_rules! attempts_join {
-    () => {
-        " CROSS JOIN LATERAL ( \
-           SELECT array_agg(attempt.hash) AS hashes, array_agg(attempt.kind) AS kinds, \
-                  array_agg(attempt.nonce) AS nonces, array_agg(attempt.gas) AS gas, \
-                  array_agg(attempt.fees) AS fees, array_agg(attempt.signed_at) AS signed, \
-                  array_agg(attempt.first_sent_at) AS first_sent, array_agg(attempt.raw) AS raw \
-           FROM ( \
-             SELECT * FROM tx_attempt \
-             WHERE tx_attempt.lane_id = tx.lane_id AND tx_attempt.tx_id = tx.tx_id \
-               AND tx_attempt.nonce = ANY (array_append(tx.past_nonces, tx.nonce)) \
-             ORDER BY tx_attempt.row_id \
-           ) AS attempt \
-         ) AS sent "
+    (all) => {
+        attempts_join!("tx_attempt.nonce = ANY (array_append(tx.past_nonces, tx.nonce))")
+    };
+    (of the present nonce) => {
+        attempts_join!("tx_attempt.nonce = tx.nonce")
+    };
+    ($at_nonces:literal) => {
+        concat!(
+            " CROSS JOIN LATERAL ( \
+               SELECT array_agg(attempt.hash) AS hashes, array_agg(attempt.kind) AS kinds, \
+                      array_agg(attempt.nonce) AS nonces, array_agg(attempt.gas) AS gas, \
+                      array_agg(attempt.fees) AS fees, array_agg(attempt.signed_at) AS signed, \
+                      array_agg(attempt.first_sent_at) AS first_sent, array_agg(attempt.raw) AS raw \
+               FROM ( \
+                 SELECT * FROM tx_attempt \
+                 WHERE tx_attempt.lane_id = tx.lane_id AND tx_attempt.tx_id = tx.tx_id AND ",
+            $at_nonces,
+            " ORDER BY tx_attempt.row_id \
+               ) AS attempt \
+             ) AS sent "
+        )
     };
 }
 pub(super) use attempts_join;

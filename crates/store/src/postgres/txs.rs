@@ -42,7 +42,7 @@ pub(super) const BY_ID: &str = concat!(
     "SELECT ",
     record_columns!(),
     " FROM managed_tx AS tx",
-    attempts_join!(),
+    attempts_join!(all),
     "JOIN lane ON lane.lane_id = tx.lane_id WHERE tx.tx_id = $1"
 );
 
@@ -54,7 +54,7 @@ pub(super) const BY_REQUEST: &str = concat!(
     "SELECT ",
     record_columns!(),
     " FROM lane JOIN managed_tx AS tx ON tx.lane_id = lane.lane_id",
-    attempts_join!(),
+    attempts_join!(all),
     "WHERE lane.chain_id = $1 AND lane.signer = $2 AND tx.request_id = $3"
 );
 
@@ -75,7 +75,7 @@ pub(super) const BY_HASH: &str = concat!(
     "SELECT ",
     record_columns!(),
     " FROM tx_attempt AS found JOIN managed_tx AS tx ON tx.tx_id = found.tx_id",
-    attempts_join!(),
+    attempts_join!(all),
     "JOIN lane ON lane.lane_id = tx.lane_id WHERE found.hash = $1"
 );
 
@@ -119,7 +119,7 @@ pub(super) const PAGE: &str = concat!(
      FROM edge LEFT JOIN ( \
        page JOIN managed_tx AS tx ON tx.tx_id = page.tx_id \
        JOIN lane ON lane.lane_id = tx.lane_id",
-    attempts_join!(),
+    attempts_join!(all),
     ") ON page.bytes_before < $7 \
      ORDER BY tx.tx_id DESC LIMIT $3"
 );

@@ -1,5 +1,7 @@
 //! The gate: everything that one lane writes in one turn, under its fence, whole or not at all.
 
+use std::collections::BTreeSet;
+
 use domain::{Event, LaneId, Right, Time, Tx, TxId, Writes};
 use engine::ports::{CommitOutcome, Conflict, LaneBatch, Regranted, StoreError};
 use rusqlite::{Connection, OptionalExtension as _, params};
@@ -42,10 +44,9 @@ fn commit_lane(conn: &Connection, batch: &LaneBatch) -> CommitOutcome {
 fn write_lane(conn: &Connection, batch: &LaneBatch) -> Result<(), Refused> {
     let (lane, writes) = (batch.right.lane, &batch.writes);
     pass_fence(conn, batch)?;
-    let signed = Signed::of(writes);
-    update_txs(conn, lane, &writes.updates, &signed)?;
-    insert_txs(conn, lane, &writes.inserts, &signed)?;
-    insert_attempts(conn, lane, writes, &signed)?;
+    update_txs(conn, lane, &writes.updates)?;
+    insert_txs(conn, lane, &writes.inserts)?;
+    insert_attempts(conn, lane, writes)?;
     mark_first_sent(conn, lane, writes)?;
     write_wakes(conn, lane, writes)?;
     append_events(conn, batch)
@@ -77,12 +78,7 @@ fn pass_fence(conn: &Connection, batch: &LaneBatch) -> Result<(), Refused> {
     }
 }
 
-fn update_txs(
-    conn: &Connection,
-    lane: LaneId,
-    updates: &[Tx],
-    signed: &Signed,
-) -> Result<(), Refused> {
+fn update_txs(conn: &Connection, lane: LaneId, updates: &[Tx]) -> Result<(), Refused> {
     if updates.is_empty() {
         return Ok(());
     }
@@ -91,7 +87,7 @@ fn update_txs(
     let (keeping, giving_up): (Vec<&Tx>, Vec<&Tx>) =
         updates.iter().partition(|tx| tx.nonce.is_some());
     for tx in giving_up.into_iter().chain(keeping) {
-        match statement.execute(lane, tx, signed.has(tx.id)) {
+        match statement.execute(lane, tx) {
             Ok(true) => {}
             Ok(false) => return Err(rows(format!("tx {} is not in the lane", tx.id))),
             Err(fault) if fault.is_duplicate() => return Err(duplicate(conn, lane, tx)?),
@@ -101,18 +97,13 @@ fn update_txs(
     Ok(())
 }
 
-fn insert_txs(
-    conn: &Connection,
-    lane: LaneId,
-    inserts: &[Tx],
-    signed: &Signed,
-) -> Result<(), Refused> {
+fn insert_txs(conn: &Connection, lane: LaneId, inserts: &[Tx]) -> Result<(), Refused> {
     if inserts.is_empty() {
         return Ok(());
     }
     let mut statement = InsertTx::prepare(conn)?;
     for tx in inserts {
-        match statement.execute(lane, tx, signed.has(tx.id)) {
+        match statement.execute(lane, tx) {
             Ok(()) => {}
             Err(fault) if fault.is_duplicate() => return Err(duplicate(conn, lane, tx)?),
             Err(fault) => return Err(fault.into()),
@@ -144,16 +135,11 @@ fn duplicate(conn: &Connection, lane: LaneId, tx: &Tx) -> Result<Refused, Fault>
     Ok(rows(format!("tx {} is there already", tx.id)))
 }
 
-fn insert_attempts(
-    conn: &Connection,
-    lane: LaneId,
-    writes: &Writes,
-    signed: &Signed,
-) -> Result<(), Refused> {
+fn insert_attempts(conn: &Connection, lane: LaneId, writes: &Writes) -> Result<(), Refused> {
+    const HAS_TX: &str = "SELECT 1 FROM managed_tx WHERE tx_id = ?1 AND lane_id = ?2";
     if writes.attempts.is_empty() {
         return Ok(());
     }
-    const MARK: &str = "UPDATE managed_tx SET signed = 1 WHERE tx_id = ?1 AND lane_id = ?2";
     let mut statement = InsertAttempt::prepare(conn)?;
     for attempt in &writes.attempts {
         match statement.execute(lane, attempt) {
@@ -164,16 +150,23 @@ fn insert_attempts(
             Err(fault) => return Err(fault.into()),
         }
     }
-    // A tx that is written in this batch has its mark from there, and is known to be in the lane.
-    for id in signed.not_written(writes) {
-        let count = conn
-            .prepare_cached(MARK)?
-            .execute(params![id.0.as_bytes().as_slice(), lane.0])?;
-        if count != 1 {
+    let mut has_tx = conn.prepare_cached(HAS_TX)?;
+    for id in served_and_not_written(writes) {
+        if !has_tx.exists(params![id.0.as_bytes().as_slice(), lane.0])? {
             return Err(rows(format!("an attempt's tx {id} is not in the lane")));
         }
     }
     Ok(())
+}
+
+/// The txs that get an attempt and are not written otherwise. (The others are known to be in the lane.)
+fn served_and_not_written(writes: &Writes) -> BTreeSet<TxId> {
+    let served = writes.attempts.iter().map(|attempt| attempt.tx_id);
+    let mut served: BTreeSet<TxId> = served.collect();
+    for tx in writes.inserts.iter().chain(&writes.updates) {
+        served.remove(&tx.id);
+    }
+    served
 }
 
 fn mark_first_sent(conn: &Connection, lane: LaneId, writes: &Writes) -> Result<(), Refused> {
@@ -269,39 +262,6 @@ pub(super) fn regrant(
         right: Right { grant, ..right },
         batch_seq: from_stored(last_batch, "number of batches")?,
     })
-}
-
-/// The txs of a batch that get an attempt, sorted.
-struct Signed(Vec<TxId>);
-
-impl Signed {
-    fn of(writes: &Writes) -> Self {
-        let mut ids: Vec<TxId> = writes
-            .attempts
-            .iter()
-            .map(|attempt| attempt.tx_id)
-            .collect();
-        ids.sort_unstable();
-        ids.dedup();
-        Self(ids)
-    }
-
-    fn has(&self, id: TxId) -> bool {
-        self.0.binary_search(&id).is_ok()
-    }
-
-    /// Those that the batch does not write otherwise.
-    fn not_written(&self, writes: &Writes) -> Vec<TxId> {
-        let mut written: Vec<TxId> = writes
-            .inserts
-            .iter()
-            .chain(&writes.updates)
-            .map(|tx| tx.id)
-            .collect();
-        written.sort_unstable();
-        let missing = |id: &&TxId| written.binary_search(id).is_err();
-        self.0.iter().filter(missing).copied().collect()
-    }
 }
 
 fn rows(text: String) -> Refused {

@@ -3,7 +3,9 @@
 use std::ops::Range;
 
 use domain::lease::Lease;
-use domain::{FinalTx, GrantId, LaneId, LaneImage, LaneKey, Nonce, Right, Time, Token, Tx, TxId};
+use domain::{
+    Attempt, FinalTx, GrantId, LaneId, LaneImage, LaneKey, Nonce, Right, Time, Token, Tx, TxId,
+};
 use engine::ports::{Ask, LaneRecord, Work};
 use rusqlite::{Connection, OptionalExtension as _, params};
 
@@ -55,10 +57,7 @@ pub(super) fn load(
         event_seq: cursor.event_seq,
         batch_seq: cursor.batch_seq,
         paused: cursor.paused,
-        in_flight: in_flight(conn, lane)?
-            .into_iter()
-            .map(|tx| attempts(conn, tx.id).map(|attempts| (tx, attempts)))
-            .collect::<Result<_, _>>()?,
+        in_flight: in_flight(conn, lane)?,
         backlog_from,
         consumed_below,
         held,
@@ -71,11 +70,19 @@ pub(super) const IN_FLIGHT: &str = concat!(
     "SELECT ",
     tx_columns!(),
     " FROM managed_tx AS tx INDEXED BY managed_tx_open \
-     WHERE open = 1 AND signed = 1 AND lane_id = ?1 ORDER BY nonce"
+     WHERE open = 1 AND signed = 1 AND lane_id = ?1 AND nonce IS NOT NULL ORDER BY nonce"
 );
 
-fn in_flight(conn: &Connection, lane: LaneId) -> Result<Vec<Tx>, Fault> {
-    select_txs(conn, IN_FLIGHT, params![lane.0])
+/// What is out, with the attempts at the nonces that are held now. (Those at a nonce that a tx gave up
+/// are its past: somebody else has consumed it.)
+fn in_flight(conn: &Connection, lane: LaneId) -> Result<Vec<(Tx, Vec<Attempt>)>, Fault> {
+    let txs = select_txs(conn, IN_FLIGHT, params![lane.0])?.into_iter();
+    let with_attempts = txs.map(|tx| {
+        let mut attempts = attempts(conn, tx.id)?;
+        attempts.retain(|attempt| Some(attempt.nonce) == tx.nonce);
+        Ok((tx, attempts))
+    });
+    with_attempts.collect()
 }
 
 pub(super) const BACKLOG: &str = concat!(
@@ -206,11 +213,12 @@ fn finals(
 
 pub(super) const WITH_WORK: &str = "SELECT lane_id, \
        EXISTS (SELECT 1 FROM managed_tx AS tx INDEXED BY managed_tx_open \
-               WHERE tx.open = 1 AND tx.lane_id = lane.lane_id) AS has_open, \
+               WHERE tx.open = 1 AND tx.lane_id = lane.lane_id AND tx.signed IN (0, 1) \
+                 AND tx.nonce IS NOT NULL) AS has_open, \
        EXISTS (SELECT 1 FROM tx_wake AS wake WHERE wake.lane_id = lane.lane_id) AS has_queued \
      FROM lane WHERE has_open OR has_queued";
 
-/// Lanes with open or waiting txs that nobody else keeps. Lanes are few: two probes for each.
+/// Lanes with txs that hold or wait for a nonce, and that nobody else keeps. Lanes are few: two probes for each.
 pub(super) fn lanes_with_work(conn: &Connection, now: Time, ask: &Ask) -> Result<Vec<Work>, Fault> {
     let mut statement = conn.prepare_cached(WITH_WORK)?;
     let mut rows = statement.query([])?;

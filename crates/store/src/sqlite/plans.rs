@@ -21,7 +21,7 @@ fn no_hot_question_scans_or_sorts_a_table() {
         (
             "what is out",
             lanes::IN_FLIGHT,
-            "managed_tx_open (lane_id=? AND signed=?)",
+            "managed_tx_open (lane_id=? AND signed=? AND nonce>?)",
         ),
         (
             "backlog",
@@ -47,7 +47,7 @@ fn no_hot_question_scans_or_sorts_a_table() {
         (
             "lanes with work",
             lanes::WITH_WORK,
-            "COVERING INDEX managed_tx_open (lane_id=?)",
+            "COVERING INDEX managed_tx_open (lane_id=? AND signed=? AND nonce>?)",
         ),
         ("by id", txs::BY_ID, "managed_tx_id (tx_id=?)"),
         (

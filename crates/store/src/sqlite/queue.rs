@@ -27,7 +27,7 @@ pub(super) fn queue(conn: &Connection, requests: &[NewQueued]) -> Result<Vec<Tx>
         }
         let tx = queued.clone().into_tx();
         insert
-            .execute(lane, &tx, false)
+            .execute(lane, &tx)
             .map_err(|fault| match fault.is_duplicate() {
                 true => Fault::Invalid(format!("tx id {} is taken", tx.id)),
                 false => fault,

@@ -110,7 +110,7 @@ pub(super) const ATTEMPTS: &str = concat!(
     " FROM tx_attempt WHERE tx_id = ?1 ORDER BY row_id"
 );
 
-/// The attempts of a tx, oldest first.
+/// The attempts of a tx at all nonces that it ever held, oldest first.
 pub(super) fn attempts(conn: &Connection, id: TxId) -> Result<Vec<Attempt>, Fault> {
     let mut statement = conn.prepare_cached(ATTEMPTS)?;
     let mut rows = statement.query([id.0.as_bytes().as_slice()])?;
@@ -136,7 +136,7 @@ impl<'conn> InsertTx<'conn> {
         Ok(Self(conn.prepare_cached(SQL)?))
     }
 
-    pub(super) fn execute(&mut self, lane: LaneId, tx: &Tx, signed: bool) -> Result<(), Fault> {
+    pub(super) fn execute(&mut self, lane: LaneId, tx: &Tx) -> Result<(), Fault> {
         let payload = &tx.payload;
         let value = payload.value.to_be_bytes::<32>();
         let gas_asked = payload.gas.map(u64::to_be_bytes);
@@ -150,7 +150,7 @@ impl<'conn> InsertTx<'conn> {
             state_number(tx.state),
             tx.sub_state.map(sub_state_number),
             tx.is_open(),
-            signed,
+            is_signed(tx),
             stored(tx.token.0)?,
             stored(tx.created_at.0)?,
             stored(tx.updated_at.0)?,
@@ -190,11 +190,11 @@ impl<'conn> UpdateTx<'conn> {
         const SAME_PLACE: &str = "UPDATE managed_tx INDEXED BY managed_tx_id \
              SET state = ?6, sub_state = ?7, token = ?8, updated_at = ?9, confirmed_at = ?10, \
                  tx_hash = ?11, counted = ?12, event_seqs = ?13, reason = ?14, inclusion = ?15 \
-             WHERE tx_id = ?1 AND lane_id = ?2 AND nonce IS ?3 AND open = ?4 AND signed >= ?5";
+             WHERE tx_id = ?1 AND lane_id = ?2 AND nonce IS ?3 AND open = ?4 AND signed = ?5";
         const MOVED: &str = "UPDATE managed_tx INDEXED BY managed_tx_id \
              SET state = ?6, sub_state = ?7, token = ?8, updated_at = ?9, confirmed_at = ?10, \
                  tx_hash = ?11, counted = ?12, event_seqs = ?13, reason = ?14, inclusion = ?15, \
-                 nonce = ?3, open = ?4, signed = max(signed, ?5) \
+                 nonce = ?3, open = ?4, signed = ?5 \
              WHERE tx_id = ?1 AND lane_id = ?2";
         Ok(Self {
             same_place: conn.prepare_cached(SAME_PLACE)?,
@@ -203,7 +203,7 @@ impl<'conn> UpdateTx<'conn> {
     }
 
     /// Writes one image; whether there was such a tx in the lane.
-    pub(super) fn execute(&mut self, lane: LaneId, tx: &Tx, signed: bool) -> Result<bool, Fault> {
+    pub(super) fn execute(&mut self, lane: LaneId, tx: &Tx) -> Result<bool, Fault> {
         let (nonce, confirmed_at) = (tx.nonce.map(|nonce| stored(nonce.0)), tx.confirmed_at);
         let (nonce, token) = (nonce.transpose()?, stored(tx.token.0)?);
         let confirmed_at = confirmed_at.map(|at| stored(at.0)).transpose()?;
@@ -215,7 +215,7 @@ impl<'conn> UpdateTx<'conn> {
             lane.0,
             nonce,
             tx.is_open(),
-            signed,
+            is_signed(tx),
             state_number(tx.state),
             tx.sub_state.map(sub_state_number),
             token,
@@ -229,6 +229,11 @@ impl<'conn> UpdateTx<'conn> {
         ];
         Ok(self.same_place.execute(image)? == 1 || self.moved.execute(image)? == 1)
     }
+}
+
+/// Whether a tx has an attempt at the nonce that it holds: one that gave its nonce up waits unsigned.
+fn is_signed(tx: &Tx) -> bool {
+    tx.tx_hash.is_some()
 }
 
 /// Writes new attempts.

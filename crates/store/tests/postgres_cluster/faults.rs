@@ -14,7 +14,7 @@ use uuid::Uuid;
 
 use crate::kit::{LEASE, World, accept, commit, grant, keeper, lane, node, open, queued, until};
 
-const CALL: &str = "SELECT lk_gate_1";
+const CALL: &str = "SELECT lk_gate_2";
 
 #[tokio::test]
 async fn a_batch_whose_answer_is_lost_is_unknown_until_a_new_grant_tells() {

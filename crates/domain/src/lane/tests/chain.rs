@@ -6,8 +6,8 @@ use std::sync::Arc;
 use alloy_primitives::{B256, keccak256};
 
 use crate::headers::HeaderChain;
-use crate::lane::{ChainNonces, Receipt};
-use crate::{ChainView, FeeQuote, Header, Inclusion, Nonce};
+use crate::lane::{ChainNonces, Consumer, Receipt};
+use crate::{ChainView, FeeQuote, Header, Inclusion, Nonce, TxId};
 
 /// How many headers the follower keeps.
 const KEEP: usize = 12;
@@ -21,8 +21,12 @@ pub(super) struct Chain {
     /// The canonical blocks, from genesis.
     blocks: Vec<Block>,
     pub(super) pool: BTreeMap<Nonce, B256>,
-    /// Every hash that ever left us, by nonce: there must be one per nonce.
-    pub(super) seen: BTreeMap<Nonce, B256>,
+    /// The tx whose bytes left us, by nonce: there must be one per nonce.
+    pub(super) seen: BTreeMap<Nonce, TxId>,
+    /// Transactions of somebody else.
+    foreign: BTreeMap<B256, Nonce>,
+    pub(super) final_up_to: Option<u64>,
+    pub(super) deep_forks: u64,
     follower: HeaderChain,
     made: u64,
 }
@@ -40,6 +44,9 @@ impl Chain {
             blocks: Vec::new(),
             pool: BTreeMap::new(),
             seen: BTreeMap::new(),
+            foreign: BTreeMap::new(),
+            final_up_to: None,
+            deep_forks: 0,
             follower: HeaderChain::new(KEEP),
             made: 0,
         };
@@ -128,14 +135,48 @@ impl Chain {
         Arc::new(ChainView {
             headers: self.follower.clone(),
             fee,
+            final_up_to: self.final_up_to,
+            deep_forks: self.deep_forks,
         })
     }
 
-    /// A node takes bytes, or has them already.
+    /// A node takes bytes, or has them already. A later attempt replaces an earlier one.
     pub(super) fn take(&mut self, nonce: Nonce, hash: B256) {
         if nonce >= self.nonce() {
             self.pool.insert(nonce, hash);
         }
+    }
+
+    /// Somebody else uses the account, so many nonces above the next one; whether there was room.
+    pub(super) fn use_elsewhere(&mut self, ahead: u64) -> bool {
+        let nonce = Nonce(self.nonce().0 + ahead);
+        if self.pool.contains_key(&nonce) {
+            return false;
+        }
+        self.made += 1;
+        let hash = keccak256(format!("foreign {}", self.made));
+        self.foreign.insert(hash, nonce);
+        self.pool.insert(nonce, hash);
+        true
+    }
+
+    /// Whether somebody else's transaction waits at a nonce.
+    pub(super) fn is_foreign_pending(&self, nonce: Nonce) -> bool {
+        let held = self.pool.get(&nonce);
+        held.is_some_and(|hash| self.foreign.contains_key(hash))
+    }
+
+    /// Whether somebody else ever used a nonce.
+    pub(super) fn was_used_elsewhere(&self, nonce: Nonce) -> bool {
+        self.foreign.values().any(|used| *used == nonce)
+    }
+
+    /// Who consumed a nonce, in blocks up to a height.
+    pub(super) fn consumer(&self, nonce: Nonce, up_to: u64) -> Consumer {
+        let blocks = self.blocks.iter().filter(|b| b.header.number <= up_to);
+        let mut txs = blocks.flat_map(|block| &block.txs);
+        let found = txs.find(|(used, _)| *used == nonce);
+        found.map_or(Consumer::Nobody, |(_, hash)| Consumer::By(*hash))
     }
 
     /// The receipts of these hashes; with proof when their block is older than the view.

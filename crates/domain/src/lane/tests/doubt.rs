@@ -1,7 +1,7 @@
 //! Answers that cannot be believed, and what vanishes after it was seen.
 
 use super::rules;
-use super::world::{Job, World};
+use super::world::{Job, World, agreed};
 use crate::lane::{ChainNonces, Input};
 use crate::{Nonce, Time};
 
@@ -12,7 +12,7 @@ const BUSY: u8 = 13;
 
 fn says(world: &mut World, latest: u64, pending: u64) {
     let (latest, pending) = (Nonce(latest), Nonce(pending));
-    world.input(Input::ChainNonces(ChainNonces { latest, pending }));
+    world.input(Input::ChainNonces(agreed(ChainNonces { latest, pending })));
     world.commit();
 }
 

@@ -1,6 +1,6 @@
 //! Blocks that come, go, and are too old for the view.
 
-use crate::lane::{Input, LaneRules};
+use crate::lane::{Finality, Input, LaneRules};
 use crate::{EventKind, Nonce, SubState, TxState};
 
 use super::rules;
@@ -109,7 +109,7 @@ fn a_block_older_than_the_view_counts_with_proof_only() {
         world.commit();
     }
     let hash = world.store.rows[&id].tx_hash.expect("signed");
-    let mut receipts = world.chain.receipts(&[hash], world.rules.required);
+    let mut receipts = world.chain.receipts(&[hash], world.rules.finality.depth());
     let proof = std::mem::take(&mut receipts[0].above);
     world.input(Input::Receipts(receipts.clone()));
     assert_eq!(world.draft.rows[&id].inclusion, None, "no proof");
@@ -130,7 +130,7 @@ fn confirmations_on_the_way_are_told_only_when_asked_for() {
     for tell_progress in [true, false] {
         let mut world = World::ready(LaneRules {
             tell_progress,
-            required: 3,
+            finality: Finality::Depth(3),
             ..rules()
         });
         let id = world.accept();

@@ -5,7 +5,7 @@ use crate::window::Depth;
 use crate::{AttemptKind, Nonce, TxId, TxState};
 
 use super::rules;
-use super::world::{Job, World};
+use super::world::{Job, World, agreed};
 
 /// What the signer says to this nonce: 0 signs, 5 fails for now, 7 refuses.
 fn signer_says(world: &mut World, nonce: u64, how: u8) {
@@ -175,7 +175,7 @@ fn what_was_dealt_before_the_chain_was_asked_is_no_gap() {
     world.accept();
     world.accept();
     world.commit();
-    world.input(Input::ChainNonces(world.chain.nonces()));
+    world.input(Input::ChainNonces(agreed(world.chain.nonces())));
     world.commit();
     assert_eq!(world.lane.gaps(), []);
     world.heal();

@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::lane::{Lane, LaneRules, Stage};
 use crate::window::Release;
-use crate::{Nonce, SubState, TxId, TxState};
+use crate::{AttemptKind, Nonce, SubState, TxId, TxState};
 
+use super::chain::Chain;
 use super::store::Store;
 use super::world::World;
 
@@ -16,8 +17,8 @@ pub(super) fn of_the_store(store: &Store) {
 }
 
 /// After every commit.
-pub(super) fn of_memory(lane: &Lane, store: &Store, start: Nonce) {
-    nonces_have_no_hole(lane, store, start);
+pub(super) fn of_memory(lane: &Lane, store: &Store, chain: &Chain) {
+    nonces_have_no_hole(lane, store, chain);
     memory_fits_the_store(lane, store);
     nothing_is_open_below_the_floor(lane, store);
 }
@@ -41,8 +42,10 @@ pub(super) fn at_the_end(world: &World) {
     for tx in store.rows.values() {
         let attempts = store.attempts_of(tx.id);
         if tx.sub_state == Some(SubState::SigningFailed) {
+            // Attempts at a nonce that somebody else consumed may be there.
+            let has_effect = attempts.iter().any(|a| chain.count(a.hash) > 0);
             assert!(
-                attempts.is_empty() && tx.nonce.is_none(),
+                !has_effect && tx.nonce.is_none(),
                 "tx {} was refused",
                 tx.id
             );
@@ -52,14 +55,25 @@ pub(super) fn at_the_end(world: &World) {
             .iter()
             .map(|attempt| chain.count(attempt.hash))
             .sum();
+        if times == 0 && tx.nonce.is_none() {
+            // A filler, or one that was to be cancelled: somebody else consumed its nonce.
+            let is_over = matches!(
+                tx.sub_state,
+                Some(SubState::ForeignNonce | SubState::Rejected)
+            );
+            assert!(is_over && tx.state == TxState::FailedFinal, "{tx:?}");
+            continue;
+        }
         assert_eq!(times, 1, "tx {} was mined {times} times", tx.id);
         let inclusion = tx.inclusion.as_ref().expect("mined");
+        let mined = attempts.iter().find(|a| a.hash == inclusion.tx_hash);
+        let is_cancel = mined.is_some_and(|mined| mined.kind == AttemptKind::Cancel);
         assert!(
             chain.has(inclusion),
             "tx {} tells of a block that is gone",
             tx.id
         );
-        let expected = if inclusion.succeeded {
+        let expected = if inclusion.succeeded && !is_cancel {
             TxState::Confirmed
         } else {
             TxState::FailedFinal
@@ -69,10 +83,10 @@ pub(super) fn at_the_end(world: &World) {
 }
 
 /// Nonces below the cursor: held, used, or a gap that the lane knows of.
-fn nonces_have_no_hole(lane: &Lane, store: &Store, start: Nonce) {
+fn nonces_have_no_hole(lane: &Lane, store: &Store, chain: &Chain) {
     let mut gaps: BTreeSet<Nonce> = lane.gaps().into_iter().collect();
     gaps.extend(&lane.doubtful);
-    for nonce in (start.0..store.next_nonce.0).map(Nonce) {
+    for nonce in (chain.start.0..store.next_nonce.0).map(Nonce) {
         let is_held = store.holder(nonce).is_some();
         let is_gap = gaps.contains(&nonce);
         assert!(
@@ -81,12 +95,12 @@ fn nonces_have_no_hole(lane: &Lane, store: &Store, start: Nonce) {
         );
         // A lane that was just read learns of its gaps together with the chain's nonce.
         assert!(
-            is_held || is_gap || lane.unsettled.is_some(),
+            is_held || is_gap || lane.unsettled.is_some() || chain.was_used_elsewhere(nonce),
             "nonce {nonce} is forgotten"
         );
     }
     assert!(
-        gaps.iter().all(|gap| *gap < store.next_nonce),
+        gaps.iter().all(|gap| *gap < lane.next_nonce()),
         "a gap above the cursor"
     );
 }
@@ -95,17 +109,20 @@ fn states_fit_their_attempts(store: &Store) {
     let with_attempts: BTreeSet<TxId> = store.attempts.values().map(|a| a.tx_id).collect();
     for tx in store.rows.values() {
         let has_attempt = with_attempts.contains(&tx.id);
-        let (nonce, attempt) = match tx.state {
+        // One that was given another nonce keeps its old attempts.
+        let (has_nonce, is_signed) = match tx.state {
             TxState::Created => (false, false),
             TxState::Allocated => (true, false),
-            TxState::Tracking | TxState::Stuck | TxState::Confirmed => (true, true),
-            TxState::FailedFinal => (has_attempt, has_attempt),
+            TxState::Tracking | TxState::Confirmed => (true, true),
+            // Somebody else may have consumed its nonce.
+            TxState::Stuck | TxState::FailedFinal => (tx.nonce.is_some(), tx.nonce.is_some()),
         };
         assert_eq!(
-            (tx.nonce.is_some(), has_attempt),
-            (nonce, attempt),
+            (tx.nonce.is_some(), tx.tx_hash.is_some()),
+            (has_nonce, is_signed),
             "{tx:?}"
         );
+        assert!(has_attempt || !is_signed, "{tx:?}");
         assert_eq!(
             store.wakes.contains(&tx.id),
             tx.state == TxState::Created,

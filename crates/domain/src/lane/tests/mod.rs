@@ -7,11 +7,13 @@
 mod accepting;
 mod chain;
 mod doubt;
+mod foreign;
 mod forks;
 mod gaps;
 mod invariants;
 mod nonces;
 mod property;
+mod resubmit;
 mod sending;
 mod store;
 mod world;
@@ -21,7 +23,7 @@ use std::time::Duration;
 use alloy_primitives::{Address, U256};
 use uuid::Uuid;
 
-use super::{ChainQuery, LaneRules, Request};
+use super::{ChainQuery, Finality, LaneRules, OnForeignNonce, Request, Resubmit, ResubmitPolicy};
 use crate::window::{Depth, Release, Window};
 use crate::{ChainId, FeeRules, LaneKey, Payload, RequestId, Time, TxId};
 
@@ -42,10 +44,16 @@ fn rules() -> LaneRules {
         },
         depth: Depth::Fixed(16),
         fee: FeeRules::OPEN,
-        required: 2,
+        finality: Finality::Depth(2),
         watch_depth: 8,
         tell_progress: true,
-        resubmit_interval: Some(Duration::from_secs(30)),
+        fetch_receipt_upon_entry: false,
+        resubmit: Resubmit {
+            interval: Some(Duration::from_secs(30)),
+            policy: ResubmitPolicy::Rebroadcast,
+            max_attempts: None,
+        },
+        on_foreign_nonce: OnForeignNonce::Requeue,
         gap_fill_after: Duration::from_secs(5),
         max_chain_jump: 10,
         chain_query: ChainQuery::Pending,

@@ -4,14 +4,14 @@ use crate::lane::{ChainNonces, Input};
 use crate::{EventKind, NodeName, Nonce, Token};
 
 use super::rules;
-use super::world::World;
+use super::world::{World, agreed};
 
 fn says(world: &mut World, latest: u64, pending: u64) {
     let nonces = ChainNonces {
         latest: Nonce(latest),
         pending: Nonce(pending),
     };
-    world.input(Input::ChainNonces(nonces));
+    world.input(Input::ChainNonces(agreed(nonces)));
 }
 
 #[test]
@@ -50,7 +50,13 @@ fn a_credible_jump_raises_the_cursor_and_is_told() {
     says(&mut world, 4, 4);
     assert_eq!(world.lane.next_nonce(), Nonce(4));
     let told = &world.draft.events.last().expect("told").kind;
-    assert_eq!(*told, EventKind::LaneForeignNonce { nonce: Nonce(1) });
+    assert_eq!(
+        *told,
+        EventKind::LaneForeignNonce {
+            nonce: Nonce(1),
+            tx_hash: None
+        }
+    );
 }
 
 #[test]

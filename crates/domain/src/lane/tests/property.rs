@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 
 use crate::Nonce;
-use crate::lane::{ChainQuery, Input, LaneRules};
+use crate::lane::{ChainQuery, Finality, Input, LaneRules, Resubmit, ResubmitPolicy};
 use crate::window::{Depth, Release, Window};
 
 use super::world::World;
@@ -44,6 +44,9 @@ enum What {
     DropFromPool {
         pick: u8,
     },
+    UseElsewhere {
+        ahead: u8,
+    },
     Tick {
         millis: u64,
     },
@@ -67,6 +70,7 @@ fn what() -> impl Strategy<Value = What> {
             |(depth, most, lost, receipts_arrive)| What::Fork { depth, most, lost, receipts_arrive }
         ),
         2 => any::<u8>().prop_map(|pick| What::DropFromPool { pick }),
+        1 => (0..4_u8).prop_map(|ahead| What::UseElsewhere { ahead }),
         6 => prop_oneof![Just(10_u64), Just(300), Just(6_000), Just(61_000)]
             .prop_map(|millis| What::Tick { millis }),
         1 => any::<bool>().prop_map(What::Pause),
@@ -89,21 +93,40 @@ fn any_rules() -> impl Strategy<Value = LaneRules> {
     let depth = prop_oneof![
         (1..6_u64).prop_map(Depth::Fixed),
         Just(Depth::Fixed(10_000)),
-        Just(Depth::Auto { limit: 2 }),
+        Just(Depth::Auto {
+            limit: 2,
+            most: None
+        }),
         Just(Depth::auto()),
     ];
     let query = prop_oneof![
         3 => Just(ChainQuery::Pending), 1 => Just(ChainQuery::Latest), 1 => Just(ChainQuery::Off),
     ];
-    (window, depth, query, 0..5_u64, any::<bool>(), any::<bool>()).prop_map(
-        |((limit, releases), depth, chain_query, required, tell_progress, resubmits)| LaneRules {
-            window: Window { limit, releases },
-            depth,
-            required,
-            tell_progress,
-            chain_query,
-            resubmit_interval: rules().resubmit_interval.filter(|_| resubmits),
-            ..rules()
+    let policy = prop_oneof![
+        Just(ResubmitPolicy::Rebroadcast),
+        (0..40_u128, prop_oneof![Just(20_u128), Just(u128::MAX)])
+            .prop_map(|(percent, max_fee)| ResubmitPolicy::Bump { percent, max_fee }),
+    ];
+    let resubmit = (any::<bool>(), policy, proptest::option::of(0..3_u32)).prop_map(
+        |(resubmits, policy, max_attempts)| Resubmit {
+            interval: rules().resubmit.interval.filter(|_| resubmits),
+            policy,
+            max_attempts,
+        },
+    );
+    let told = (any::<bool>(), any::<bool>());
+    (window, depth, query, 0..5_u64, told, resubmit).prop_map(
+        |((limit, releases), depth, chain_query, required, (progress, upon_entry), resubmit)| {
+            LaneRules {
+                window: Window { limit, releases },
+                depth,
+                finality: Finality::Depth(required),
+                tell_progress: progress,
+                fetch_receipt_upon_entry: upon_entry,
+                chain_query,
+                resubmit,
+                ..rules()
+            }
         },
     )
 }
@@ -157,6 +180,7 @@ impl World {
                 self.chain.pool.remove(&nonce);
             }
             What::DropFromPool { .. } => {}
+            What::UseElsewhere { ahead } => self.use_elsewhere(u64::from(ahead)),
             What::Tick { millis } => self.tick(millis),
             What::Pause(paused) => self.input(Input::Pause(paused)),
             What::Crash => {

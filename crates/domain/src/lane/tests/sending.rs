@@ -1,6 +1,6 @@
 //! Sending again: what, when, and after a restart.
 
-use crate::lane::LaneRules;
+use crate::lane::{LaneRules, Resubmit};
 use crate::{Nonce, SubState};
 
 use super::rules;
@@ -10,7 +10,7 @@ fn sends(world: &World) -> Vec<Nonce> {
     let send = |job: &Job| match job {
         Job::Send(out) => Some(out.nonce),
         Job::Sign(_) | Job::Ask(_) | Job::Fetch(_) | Job::Finals(_) | Job::Headers(_) => None,
-        Job::Backlog { .. } | Job::Queued { .. } => None,
+        Job::Backlog { .. } | Job::Queued { .. } | Job::Consumer { .. } => None,
     };
     world.jobs.iter().filter_map(send).collect()
 }
@@ -71,7 +71,10 @@ fn what_a_fork_takes_back_before_its_receipt_is_read_leaves_again() {
 #[test]
 fn a_lost_receipt_is_found_although_nothing_is_ever_sent_again() {
     let mut world = World::ready(LaneRules {
-        resubmit_interval: None,
+        resubmit: Resubmit {
+            interval: None,
+            ..rules().resubmit
+        },
         ..rules()
     });
     let id = world.accept();

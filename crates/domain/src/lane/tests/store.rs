@@ -7,7 +7,8 @@ use alloy_primitives::B256;
 
 use crate::lane::{FinalTx, LaneImage, Request, Writes};
 use crate::{
-    Attempt, Event, GrantId, LaneId, Nonce, RequestId, Right, Time, Token, Tx, TxId, TxState,
+    Attempt, Event, EventKind, GrantId, LaneId, Nonce, RequestId, Right, Time, Token, Tx, TxId,
+    TxState,
 };
 
 use super::KEY;
@@ -102,8 +103,8 @@ impl Store {
                 .filter(|(_, id)| self.rows[*id].is_open())
         };
         let in_flight = open()
+            .filter(|(_, id)| self.rows[*id].tx_hash.is_some())
             .map(|(_, id)| (self.rows[id].clone(), self.attempts_of(*id)))
-            .filter(|(_, attempts)| !attempts.is_empty())
             .collect();
         let finished = self
             .by_nonce
@@ -216,7 +217,7 @@ fn check_change(before: &Tx, after: &Tx, writes: &Writes) {
             event.tx_id == Some(after.id)
                 && matches!(
                     event.kind,
-                    crate::EventKind::TxReorged {
+                    EventKind::TxReorged {
                         after_final: true,
                         ..
                     }
@@ -225,8 +226,13 @@ fn check_change(before: &Tx, after: &Tx, writes: &Writes) {
         assert!(told, "tx {} is open again and nobody was told", after.id);
     }
     let claimed = before.state == TxState::Tracking || before.state == TxState::Confirmed;
+    let foreign = |event: &Event| {
+        let gone = |nonce: &Nonce| before.nonce == Some(*nonce);
+        matches!(&event.kind, EventKind::LaneForeignNonce { nonce, .. } if gone(nonce))
+    };
+    let is_given_up = after.nonce.is_none() && writes.events.iter().any(foreign);
     assert!(
-        !claimed || before.nonce == after.nonce,
+        !claimed || before.nonce == after.nonce || is_given_up,
         "tx {} changed a claimed nonce",
         after.id
     );

@@ -6,13 +6,18 @@ use std::collections::VecDeque;
 use alloy_primitives::{B256, Bytes, keccak256};
 
 use crate::attempt::Outgoing;
-use crate::lane::{ChainNonces, ChainQuery, Effect, Input, Lane, LaneRules, Receipt, Slot, Writes};
+use crate::lane::{
+    ChainNonces, ChainQuery, Effect, Input, Lane, LaneRules, Nonces, Receipt, Slot, Writes,
+};
 use crate::{Attempt, Moment, NodeName, Nonce, SendOutcome, Time, Token, Tx, TxId, Unsigned};
 
 use super::chain::{Chain, FORK_MAX};
 use super::invariants::Out;
 use super::store::Store;
 use super::{START, invariants, request, tx_id};
+
+/// How often somebody else uses the account: fewer than a jump that is not believed.
+const USED_ELSEWHERE_MAX: u64 = 4;
 
 /// A page as it was read, and whether there was more.
 type Page = (Vec<Tx>, bool);
@@ -38,6 +43,7 @@ pub(super) struct World {
     history: Vec<ChainNonces>,
     token: Token,
     made: u64,
+    used_elsewhere: u64,
 }
 
 #[derive(Clone, Debug)]
@@ -46,6 +52,10 @@ pub(super) enum Job {
     Send(Outgoing),
     Ask(Option<ChainNonces>),
     Fetch(Vec<B256>),
+    Consumer {
+        nonce: Nonce,
+        up_to: u64,
+    },
     Backlog {
         from: Nonce,
         limit: u64,
@@ -79,6 +89,7 @@ impl World {
             history,
             token: Token(1),
             made: 0,
+            used_elsewhere: 0,
         }
     }
 
@@ -132,7 +143,7 @@ impl World {
         for effect in std::mem::take(&mut self.held) {
             self.start(effect);
         }
-        invariants::of_memory(&self.lane, &self.store, self.chain.start);
+        invariants::of_memory(&self.lane, &self.store, &self.chain);
     }
 
     fn start(&mut self, effect: Effect) {
@@ -143,12 +154,9 @@ impl World {
                     self.store.attempts.contains_key(&out.hash),
                     "sent before it was durable"
                 );
-                let first = *self.chain.seen.entry(out.nonce).or_insert(out.hash);
-                assert_eq!(
-                    first, out.hash,
-                    "two envelopes left for nonce {}",
-                    out.nonce
-                );
+                let tx = self.store.attempts[&out.hash].tx_id;
+                let first = *self.chain.seen.entry(out.nonce).or_insert(tx);
+                assert_eq!(first, tx, "two txs left for nonce {}", out.nonce);
                 Job::Send(out)
             }
             Effect::Unwatch(_) => return,
@@ -158,7 +166,8 @@ impl World {
                 page: None,
             },
             Effect::LoadQueued { limit } => Job::Queued { limit, page: None },
-            Effect::AskChain => Job::Ask(None),
+            Effect::AskChain { .. } => Job::Ask(None),
+            Effect::FindConsumer { nonce, up_to, .. } => Job::Consumer { nonce, up_to },
             Effect::FetchReceipts(hashes) => Job::Fetch(hashes),
             Effect::LoadFinals(ids) => Job::Finals(ids),
             Effect::FetchHeaders(heights) => Job::Headers(heights),
@@ -216,9 +225,17 @@ impl World {
         self.seen(receipts, receipts_arrive);
     }
 
+    /// Somebody else uses the account; not often, and only where the chain is asked and pools forget.
+    pub(super) fn use_elsewhere(&mut self, ahead: u64) {
+        let is_seen = self.rules.chain_query == ChainQuery::Pending && self.is_forgetful();
+        if is_seen && self.used_elsewhere < USED_ELSEWHERE_MAX && self.chain.use_elsewhere(ahead) {
+            self.used_elsewhere += 1;
+        }
+    }
+
     /// Whether pools forget: a lane that never sends again would wait for ever.
     pub(super) fn is_forgetful(&self) -> bool {
-        self.rules.resubmit_interval.is_some()
+        self.rules.resubmit.interval.is_some()
     }
 
     fn seen(&mut self, receipts: Vec<Receipt>, receipts_arrive: bool) {
@@ -250,6 +267,7 @@ impl World {
             }
             Job::Ask(answer) => *answer = Some(nonces),
             Job::Sign(_) | Job::Send(_) | Job::Fetch(_) | Job::Finals(_) | Job::Headers(_) => {}
+            Job::Consumer { .. } => {}
         }
     }
 
@@ -262,14 +280,18 @@ impl World {
                 let old = usize::from(how / 4) % self.history.len();
                 let stale = how % 4 == 3;
                 let now = frozen.unwrap_or_else(|| self.ask());
-                Input::ChainNonces(if stale {
+                Input::ChainNonces(agreed(if stale {
                     self.asked(self.history[old])
                 } else {
                     now
-                })
+                }))
             }
+            Job::Consumer { nonce, up_to } => Input::Consumed {
+                nonce,
+                by: self.chain.consumer(nonce, up_to),
+            },
             Job::Fetch(hashes) => {
-                Input::Receipts(self.chain.receipts(&hashes, self.rules.required))
+                Input::Receipts(self.chain.receipts(&hashes, self.rules.finality.depth()))
             }
             Job::Backlog { from, limit, page } => {
                 let (txs, more) = page.unwrap_or_else(|| self.store.backlog_page(from, limit));
@@ -347,8 +369,19 @@ impl World {
             9 => (false, SendOutcome::Unknown(text())),
             15 => (false, SendOutcome::NotSent(Moment(0))),
             _ if is_used => (false, SendOutcome::NonceTooLow),
+            _ if self.chain.is_foreign_pending(out.nonce) => {
+                (false, SendOutcome::ForeignPending(text()))
+            }
             10 => (false, SendOutcome::Underpriced(text())),
+            11 if out.others.is_empty() => (false, SendOutcome::Refused(text())),
             11 => (false, SendOutcome::ReplacementUnderpriced(text())),
+            5 => (
+                false,
+                SendOutcome::Full {
+                    text: text(),
+                    most: Some(2),
+                },
+            ),
             12 => (false, SendOutcome::Underfunded(text())),
             13 => (false, SendOutcome::Busy(text())),
             14 => (false, SendOutcome::Rejected(text())),
@@ -366,8 +399,9 @@ impl World {
 
     /// Everything works from now on: all that was accepted must end, within a bound.
     pub(super) fn heal(&mut self) {
-        let blocks_per_tx = self.rules.required + 4;
-        let rounds = 40 + blocks_per_tx * self.draft.rows.len() as u64;
+        let blocks_per_tx = self.rules.finality.depth() + 4;
+        // Somebody else's transaction counts when it is deep enough.
+        let rounds = 120 + blocks_per_tx * self.draft.rows.len() as u64;
         for _ in 0..rounds {
             if self.draft.paused {
                 self.input(Input::Pause(false));
@@ -425,5 +459,14 @@ impl World {
         self.lane.is_idle()
             && self.store.wakes.is_empty()
             && self.store.rows.values().all(|tx| tx.state.is_terminal())
+    }
+}
+
+/// What all endpoints say.
+pub(super) fn agreed(first: ChainNonces) -> Nonces {
+    Nonces {
+        first,
+        second: None,
+        is_complete: true,
     }
 }

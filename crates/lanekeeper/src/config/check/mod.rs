@@ -1,8 +1,7 @@
 //! Relations between values: each broken one is told with the value, the rule and the fix.
 
 mod access;
-
-use std::collections::BTreeSet;
+mod chains;
 
 use domain::lease::LeaseTerms;
 
@@ -41,6 +40,7 @@ impl Config {
         found.limits();
         found.times();
         found.chains();
+        found.resubmit();
         found.signers();
         found.problems.sort();
         found.problems
@@ -65,6 +65,7 @@ impl Config {
                 warnings.push(Problem::of(&origin, message));
             }
         }
+        warnings.extend(self.bumps_that_never_happen());
         warnings
     }
 
@@ -137,10 +138,8 @@ impl Found<'_> {
         }
         if let Some(depth) = config.confirmations.watch_depth {
             let path = "confirmations.watchDepth";
-            let deepest = (config.chains.iter())
-                .map(|chain| chain.confirmations.unwrap_or(config.confirmations.required))
-                .max();
-            let required = deepest.unwrap_or(config.confirmations.required);
+            let depths = (config.chains.iter()).map(|chain| config.finality(chain).depth());
+            let required = depths.max().unwrap_or(config.confirmations.required);
             if depth < required {
                 let rule = format!(
                     "but a result must be watched at least until it is final ({required} \
@@ -183,38 +182,6 @@ impl Found<'_> {
             let shown = show_duration(config.node.drain_delay);
             self.wrong("node.drainDelay", &shown, "but a node must stop within 10m");
         }
-    }
-
-    fn chains(&mut self) {
-        let chains = &self.config.chains;
-        let mut seen = BTreeSet::new();
-        for (index, chain) in chains.iter().enumerate() {
-            let path = |key: &str| format!("chain[{index}].{key}");
-            if chain.id == 0 {
-                self.wrong(&path("id"), "0", "but EIP-155 ids start at 1");
-            }
-            if !seen.insert(chain.id) {
-                let rule =
-                    "but another [[chain]] has this id: give all its endpoints in one rpc list";
-                self.wrong(&path("id"), &chain.id.to_string(), rule);
-            }
-            if let Some(cap) = chain.fee_cap
-                && (cap.0 < chain.fee_floor.0 || cap.0 == 0)
-            {
-                let rule = format!(
-                    "but must be above 0 and not below feeFloor ({}): raise feeCap",
-                    chain.fee_floor.shown()
-                );
-                self.wrong(&path("feeCap"), &cap.shown(), &rule);
-            }
-            if chain.confirmations.is_some_and(|n| n > WATCH_DEPTH_MAX) {
-                let shown = chain.confirmations.shown();
-                let rule = format!("but must be at most {WATCH_DEPTH_MAX}");
-                self.wrong(&path("confirmations"), &shown, &rule);
-            }
-        }
-        let required = self.config.confirmations.required;
-        self.range("confirmations.required", required, 0, WATCH_DEPTH_MAX);
     }
 
     fn signers(&mut self) {

@@ -17,7 +17,7 @@ struct Migration {
 }
 
 /// All steps, in order. Append only: a step that was ever shipped is never edited.
-const MIGRATIONS: [Migration; 5] = [
+const MIGRATIONS: [Migration; 6] = [
     Migration {
         version: 1,
         name: "lanes",
@@ -42,6 +42,11 @@ const MIGRATIONS: [Migration; 5] = [
         version: 5,
         name: "gate",
         sql: include_str!("0005_gate.sql"),
+    },
+    Migration {
+        version: 6,
+        name: "requeue",
+        sql: include_str!("0006_requeue.sql"),
     },
 ];
 

@@ -13,7 +13,7 @@ use crate::kit::{Memory, acceptance, keep, migrated, new_grant, new_lane, node, 
 use crate::report::{figure, size};
 
 /// What every call of the gate has in it.
-const GATE: &str = "lk_gate_1";
+const GATE: &str = "lk_gate_2";
 /// Anything that does not hang takes less.
 const WITHIN: Duration = Duration::from_secs(30);
 

@@ -1,4 +1,7 @@
-use domain::{AttemptKind, Bytes, Fees, Nonce, Time, TxId, Unsigned};
+mod endpoints;
+
+use alloy_primitives::U256;
+use domain::{AttemptKind, Bytes, Fees, Time, TxId, Unsigned};
 use engine::ports::Signer;
 use uuid::Uuid;
 
@@ -46,6 +49,7 @@ async fn sign(envelope: Unsigned) -> Outgoing {
         nonce,
         hash: attempt.hash,
         raw: attempt.raw,
+        others: Vec::new(),
     }
 }
 
@@ -56,7 +60,8 @@ async fn send(chain: &dyn Chain, nonce: u64, gwei: u128) -> (B256, SendOutcome) 
 }
 
 async fn nonces(chain: &dyn Chain) -> (u64, u64) {
-    let nonces = chain.nonces(account(), ChainQuery::Pending).await.unwrap();
+    let asked = chain.nonces(account(), ChainQuery::Pending, Witnesses::One);
+    let nonces = asked.await.unwrap().first;
     (nonces.latest.0, nonces.pending.0)
 }
 
@@ -94,10 +99,17 @@ async fn a_replacement_pays_ten_percent_more() {
         (first, SendOutcome::Accepted),
         "known already"
     );
-    let (_, cheap) = send(&chain, 0, 109).await;
+    let mut cheap = sign(envelope(0, 109)).await;
+    let told = chain.send(std::slice::from_ref(&cheap)).await;
     assert!(
-        matches!(cheap, SendOutcome::ReplacementUnderpriced(_)),
-        "{cheap:?}"
+        matches!(told[..], [SendOutcome::ForeignPending(_)]),
+        "{told:?}"
+    );
+    cheap.others = vec![first];
+    let told = chain.send(&[cheap]).await;
+    assert!(
+        matches!(told[..], [SendOutcome::ReplacementUnderpriced(_)]),
+        "{told:?}"
     );
     let (second, outcome) = send(&chain, 0, 110).await;
     assert_eq!(outcome, SendOutcome::Accepted);
@@ -116,6 +128,7 @@ async fn what_a_node_refuses_is_refused_by_name() {
         nonce: Nonce(0),
         hash: B256::ZERO,
         raw: Bytes::from_static(b"x"),
+        others: Vec::new(),
     };
     assert!(matches!(
         chain.send(&[bare]).await[..],
@@ -129,7 +142,13 @@ async fn what_a_node_refuses_is_refused_by_name() {
     chain.fund(account(), U256::from(GWEI) * U256::from(10_000_000));
     chain.set_room(10, 2);
     assert_eq!(send(&chain, 1, 5).await.1, SendOutcome::Accepted);
-    assert!(matches!(send(&chain, 2, 5).await.1, SendOutcome::Busy(_)));
+    let full = |most| SendOutcome::Full {
+        text: "txpool is full".to_owned(),
+        most,
+    };
+    assert_eq!(send(&chain, 2, 5).await.1, full(None));
+    chain.tell_room(true);
+    assert_eq!(send(&chain, 2, 5).await.1, full(Some(2)));
     chain.set_fees(50 * GWEI, GWEI);
     send(&chain, 0, 5).await;
     chain.mine();
@@ -209,7 +228,7 @@ async fn a_lagging_node_sees_an_older_chain_and_may_lose_answers() {
     let late = Staleness {
         permille: 1_000,
         heads_max: 1,
-        busy: 0,
+        ..Staleness::NONE
     };
     let view = RemoteChain::new(chain.clone(), wire.clone(), late);
     let (hash, _) = send(&chain, 0, 5).await;

@@ -1,0 +1,171 @@
+//! Whose transaction consumed a nonce, in blocks that no fork takes back.
+
+use std::ops::Range;
+
+use domain::lane::Consumer;
+use domain::{Address, Nonce};
+use engine::ports::ChainError;
+use serde_json::{Value, json};
+
+use super::answers::{Block, Quantity};
+use super::endpoint::Endpoint;
+use super::endpoints::Endpoints;
+use super::failure::{Failure, all_failed};
+use super::limits::{CONSUMER_BLOCKS_MAX, WHOLE_BLOCKS_AT_ONCE};
+use super::read::{known, quantity};
+use super::wire::Outcome;
+use crate::classify::Meaning;
+
+/// One endpoint that shows the transaction is enough. That it cannot be shown must be said by two
+/// of them, or by the only one: a nonce may be given up for it.
+pub(super) async fn find(
+    endpoints: &Endpoints,
+    account: Address,
+    nonce: Nonce,
+    up_to: u64,
+) -> Result<Consumer, ChainError> {
+    let mut failures = Vec::new();
+    let mut unseen_by: Option<&str> = None;
+    for endpoint in endpoints.in_order() {
+        match (ask(endpoint, account, nonce, up_to).await, unseen_by) {
+            (Ok(found @ Consumer::By(_)), _) | (Ok(found @ Consumer::Nobody), None) => {
+                return Ok(found);
+            }
+            (Ok(Consumer::Unseen), Some(_)) => return Ok(Consumer::Unseen),
+            (Ok(Consumer::Unseen), None) => unseen_by = Some(endpoint.name()),
+            (Ok(Consumer::Nobody), Some(other)) => {
+                let name = endpoint.name();
+                return Err(ChainError::Unusable(format!(
+                    "{other} says that nonce {nonce} is consumed at height {up_to}, {name} says that it is not"
+                )));
+            }
+            (Err(failure), _) if failure.is_wrong_chain() => {}
+            (Err(failure), _) => failures.push((endpoint.name(), failure)),
+        }
+    }
+    match unseen_by {
+        Some(_) if failures.is_empty() => Ok(Consumer::Unseen),
+        Some(_) | None => Err(all_failed(&failures)),
+    }
+}
+
+/// What one endpoint can tell.
+async fn ask(
+    endpoint: &Endpoint,
+    account: Address,
+    nonce: Nonce,
+    up_to: u64,
+) -> Result<Consumer, Failure> {
+    match count_at(endpoint, account, up_to).await? {
+        Ok(count) if count.0 <= nonce.0 => Ok(Consumer::Nobody),
+        Ok(_) => by_states(endpoint, account, nonce, up_to).await,
+        Err(error) => {
+            let heights = up_to.saturating_sub(CONSUMER_BLOCKS_MAX)..up_to.saturating_add(1);
+            let found = by_blocks(endpoint, account, nonce, heights, false).await?;
+            found.ok_or(Failure::Node(error))
+        }
+    }
+}
+
+/// How many nonces are consumed at a height; the inner error where the node has no such state.
+async fn count_at(
+    endpoint: &Endpoint,
+    account: Address,
+    height: u64,
+) -> Result<Outcome<Quantity>, Failure> {
+    let params = json!([account, quantity(height)]);
+    match endpoint.ask("eth_getTransactionCount", &params).await? {
+        Err(error) if error.complaint().meaning() == Meaning::Throttled => {
+            Err(Failure::Node(error))
+        }
+        outcome => Ok(outcome),
+    }
+}
+
+/// The first height at which the nonce is consumed is found by halves, and its block is read.
+async fn by_states(
+    endpoint: &Endpoint,
+    account: Address,
+    nonce: Nonce,
+    up_to: u64,
+) -> Result<Consumer, Failure> {
+    let mut consumed_at = up_to;
+    let lowest = up_to.saturating_sub(CONSUMER_BLOCKS_MAX);
+    let mut not_before = lowest;
+    let mut lacks_states = false;
+    while not_before < consumed_at {
+        let middle = not_before + (consumed_at - not_before) / 2;
+        match count_at(endpoint, account, middle).await? {
+            Ok(count) if count.0 > nonce.0 => consumed_at = middle,
+            Ok(_) => {
+                not_before = middle + 1;
+                lacks_states = false;
+            }
+            // It has none of lower heights either: the search goes on above.
+            Err(_) => {
+                not_before = middle + 1;
+                lacks_states = true;
+            }
+        }
+    }
+    let params = json!([quantity(consumed_at), true]);
+    let block: Option<Block> = known(endpoint.ask("eth_getBlockByNumber", &params).await?)?;
+    let found = block.and_then(|block| {
+        let mut all = block.transactions_of(account);
+        all.find(|(at, _)| *at == nonce.0).map(|(_, hash)| hash)
+    });
+    if let Some(hash) = found {
+        return Ok(Consumer::By(hash));
+    }
+    if lacks_states {
+        let heights = lowest..consumed_at;
+        let found = by_blocks(endpoint, account, nonce, heights, true).await?;
+        return Ok(found.unwrap_or(Consumer::Unseen));
+    }
+    // Consumed below the heights that are searched, or by an authorization (EIP-7702), which no
+    // transaction of the account carries.
+    Ok(Consumer::Unseen)
+}
+
+/// Where a node has no states, the blocks themselves are read, the newest first: an account's nonces
+/// fall on the way down. `None` when they say nothing.
+async fn by_blocks(
+    endpoint: &Endpoint,
+    account: Address,
+    nonce: Nonce,
+    heights: Range<u64>,
+    mut is_consumed: bool,
+) -> Result<Option<Consumer>, Failure> {
+    let mut above = heights.end;
+    while above > heights.start {
+        let from = above
+            .saturating_sub(WHOLE_BLOCKS_AT_ONCE)
+            .max(heights.start);
+        let calls: Vec<Value> = (from..above)
+            .rev()
+            .map(|height| json!([quantity(height), true]))
+            .collect();
+        let blocks: Vec<Option<Block>> = endpoint.call_many("eth_getBlockByNumber", &calls).await?;
+        for block in blocks {
+            let missing = || Failure::Malformed("a block below its head is missing".to_owned());
+            let mut is_below = false;
+            for (at, hash) in block.ok_or_else(missing)?.transactions_of(account) {
+                if at == nonce.0 {
+                    return Ok(Some(Consumer::By(hash)));
+                }
+                is_consumed |= at > nonce.0;
+                is_below |= at < nonce.0;
+            }
+            if is_below {
+                let unseen = is_consumed.then_some(Consumer::Unseen);
+                return Ok(Some(unseen.unwrap_or(Consumer::Nobody)));
+            }
+        }
+        above = from;
+    }
+    Ok(match (is_consumed, heights.start) {
+        (true, _) => Some(Consumer::Unseen),
+        (false, 0) => Some(Consumer::Nobody),
+        (false, _) => None,
+    })
+}

@@ -1,0 +1,150 @@
+//! Who consumed a nonce: found in blocks, or not to be found.
+
+use domain::lane::Consumer;
+use domain::{Address, Nonce};
+use engine::ports::{Chain, ChainError};
+use serde_json::{Value, json};
+
+use crate::fake::{Fake, Say, chain_of, nobody};
+use crate::reads::{block, hash};
+
+const ACCOUNT: Address = Address::repeat_byte(0xaa);
+/// Where nonce 7 is consumed.
+const HEIGHT: u64 = 905;
+
+fn number(text: &Value) -> u64 {
+    u64::from_str_radix(&text.as_str().unwrap()[2..], 16).unwrap()
+}
+
+/// A node that keeps states from a height on, in which nonces 6 and 7 are consumed in one block.
+async fn node(states_from: u64, shows_transactions: bool) -> Fake {
+    Fake::start(move |method, params| match method {
+        "eth_getTransactionCount" => {
+            let height = number(&params[1]);
+            if height < states_from {
+                return Say::Error(-32000, "missing trie node 0xab (path )");
+            }
+            Say::Result(json!(if height < HEIGHT { "0x6" } else { "0x8" }))
+        }
+        "eth_getBlockByNumber" => {
+            let mut found = block(number(&params[0]));
+            let tx = |of: Address, nonce: &str, id| {
+                json!({ "hash": hash(id), "from": of, "nonce": nonce, "type": "0x2" })
+            };
+            found["transactions"] = json!([
+                { "type": "0x7e", "strange": true },
+                tx(Address::ZERO, "0x7", 1),
+                tx(ACCOUNT, "0x6", 2),
+                tx(ACCOUNT, "0x7", 3),
+            ]);
+            if number(&params[0]) != HEIGHT || !shows_transactions {
+                found["transactions"] = json!([]);
+            }
+            Say::Result(found)
+        }
+        _ => Say::Result(Value::Null),
+    })
+    .await
+}
+
+#[tokio::test]
+async fn the_transaction_is_found_by_halves() {
+    for up_to in [HEIGHT, HEIGHT + 1, HEIGHT + 100, HEIGHT + 256] {
+        let fake = node(0, true).await;
+        let found = fake.chain().consumer(ACCOUNT, Nonce(7), up_to).await;
+        assert_eq!(found, Ok(Consumer::By(hash(3))), "{up_to}");
+        let calls = fake.methods().len();
+        assert!(calls <= 11, "{calls} calls");
+    }
+    let fake = node(0, true).await;
+    let ask = async |nonce, up_to| fake.chain().consumer(ACCOUNT, Nonce(nonce), up_to).await;
+    assert_eq!(ask(6, 1000).await, Ok(Consumer::By(hash(2))));
+    assert_eq!(ask(7, HEIGHT - 1).await, Ok(Consumer::Nobody));
+    assert_eq!(ask(8, 1000).await, Ok(Consumer::Nobody));
+    let asked = fake.methods().len();
+    assert_eq!(ask(8, 1000).await, Ok(Consumer::Nobody));
+    assert_eq!(fake.methods().len(), asked + 1);
+}
+
+#[tokio::test]
+async fn what_is_too_old_or_not_in_a_block_is_unseen() {
+    let ask =
+        async |fake: &Fake, nonce, up_to| fake.chain().consumer(ACCOUNT, Nonce(nonce), up_to).await;
+    let fake = node(0, true).await;
+    assert_eq!(ask(&fake, 7, HEIGHT + 257).await, Ok(Consumer::Unseen));
+    // Where there are no states, the blocks below are read.
+    assert_eq!(
+        ask(&node(HEIGHT, true).await, 7, 1000).await,
+        Ok(Consumer::By(hash(3)))
+    );
+    assert_eq!(
+        ask(&node(990, true).await, 7, 1000).await,
+        Ok(Consumer::By(hash(3)))
+    );
+    assert_eq!(
+        ask(&node(990, false).await, 7, 1000).await,
+        Ok(Consumer::Unseen)
+    );
+    // Consumed by an authorization: no transaction of the account.
+    assert_eq!(
+        ask(&node(0, false).await, 7, 1000).await,
+        Ok(Consumer::Unseen)
+    );
+}
+
+#[tokio::test]
+async fn that_it_cannot_be_seen_needs_two_of_them() {
+    let (blind, sees) = (node(990, false).await, node(0, true).await);
+    let other_blind = node(0, false).await;
+    let disagrees = Fake::start(|_, _| Say::Result(json!("0x7"))).await;
+    let wrong = Fake::start_bare(true, |_, _| Say::Result(json!("0x5"))).await;
+    let ask = async |endpoints| chain_of(endpoints).consumer(ACCOUNT, Nonce(7), 1000).await;
+    let by = Ok(Consumer::By(hash(3)));
+    assert_eq!(ask(vec![blind.url(), sees.url()]).await, by);
+    assert_eq!(ask(vec![nobody().await, sees.url()]).await, by);
+    let both = vec![blind.url(), other_blind.url()];
+    assert_eq!(ask(both).await, Ok(Consumer::Unseen));
+    let alone = vec![blind.url(), wrong.url()];
+    assert_eq!(ask(alone).await, Ok(Consumer::Unseen));
+    assert!(ask(vec![blind.url(), nobody().await]).await.is_err());
+    let disagreement = ask(vec![blind.url(), disagrees.url()]).await;
+    assert!(
+        matches!(disagreement, Err(ChainError::Unusable(_))),
+        "{disagreement:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_node_without_old_states_shows_its_blocks() {
+    let fake = node(2000, true).await;
+    let ask = async |nonce, up_to| fake.chain().consumer(ACCOUNT, Nonce(nonce), up_to).await;
+    assert_eq!(ask(7, 1000).await, Ok(Consumer::By(hash(3))));
+    assert_eq!(ask(6, 1000).await, Ok(Consumer::By(hash(2))));
+    assert_eq!(
+        ask(8, 1000).await,
+        Ok(Consumer::Nobody),
+        "the account is at 8"
+    );
+    assert_eq!(
+        ask(5, 1000).await,
+        Ok(Consumer::Unseen),
+        "before the blocks that are read"
+    );
+    assert_eq!(
+        ask(7, 200).await,
+        Ok(Consumer::Nobody),
+        "all blocks, and none is of the account"
+    );
+    let nothing = ask(7, 800).await;
+    assert!(
+        matches!(nothing, Err(ChainError::Unusable(_))),
+        "{nothing:?}"
+    );
+    let behind = Fake::start(|method, _| match method {
+        "eth_getTransactionCount" => Say::Error(-32000, "header not found"),
+        _ => Say::Result(Value::Null),
+    })
+    .await;
+    let behind = behind.chain().consumer(ACCOUNT, Nonce(7), 1000).await;
+    assert!(matches!(behind, Err(ChainError::Unusable(_))), "{behind:?}");
+}

@@ -1,0 +1,152 @@
+//! Somebody else uses the account: a nonce of ours that another transaction has consumed.
+//!
+//! The account's nonce alone proves nothing: our receipt may be late, or lost at one node. Proof is what
+//! stands at final depth, and only that gives a tx another nonce.
+
+use alloy_primitives::B256;
+
+use crate::{Attempt, AttemptKind, ChainView, EventKind, Nonce, SubState, Time, TxState};
+
+use super::protocol::FOREIGN_DEPTH_MIN;
+use super::{Consumer, Effect, Finality, Lane, OnForeignNonce, Slot, Stage, Step, Suspicion};
+
+impl Lane {
+    /// Whether the lowest unmined nonce is consumed, and it is time to ask by whom: once at first sight,
+    /// and again when what was seen then has become final.
+    pub(super) fn look_for_foreign_use(&mut self, step: &mut Step) {
+        let Some((nonce, hashes)) = self.lowest_that_seems_used() else {
+            self.suspicion = None;
+            return;
+        };
+        let Some(view) = self.view.clone() else {
+            return;
+        };
+        let Some(tip) = view.headers.tip() else {
+            return;
+        };
+        let before = self.suspicion.filter(|held| held.nonce == nonce);
+        let suspicion = self.suspicion.insert(before.unwrap_or(Suspicion {
+            nonce,
+            since: tip.number,
+            ask_at: 0,
+            is_asking: false,
+        }));
+        let up_to = final_for_foreign(self.rules.finality, &view);
+        let Some(up_to) = up_to.filter(|up_to| *up_to >= suspicion.ask_at) else {
+            return;
+        };
+        if suspicion.is_asking {
+            return;
+        }
+        suspicion.is_asking = true;
+        // Again when the block that was the newest at first sight is final; afterwards at every block.
+        suspicion.ask_at = suspicion.since.max(up_to.saturating_add(1));
+        step.effects.push(Effect::FindConsumer {
+            nonce,
+            up_to,
+            hashes,
+        });
+    }
+
+    fn lowest_that_seems_used(&self) -> Option<(Nonce, Vec<B256>)> {
+        let latest = self.chain?.nonces.latest;
+        let mut below = self.slots.range(..latest);
+        let (nonce, slot) = below.find(|(_, slot)| slot.stage != Stage::Mined)?;
+        let hashes = slot.attempts.iter().map(|attempt| attempt.hash).collect();
+        Some((*nonce, hashes))
+    }
+
+    /// Who consumed a nonce of ours.
+    pub(super) fn consumed(&mut self, nonce: Nonce, by: Consumer, now: Time, step: &mut Step) {
+        if let Some(suspicion) = self.suspicion.as_mut().filter(|held| held.nonce == nonce) {
+            suspicion.is_asking = false;
+        }
+        let is_open = |slot: &&Slot| slot.stage != Stage::Mined;
+        let Some(slot) = self.slots.get(&nonce).filter(is_open) else {
+            return;
+        };
+        let foreign = match by {
+            Consumer::Nobody => return,
+            Consumer::By(hash) if slot.attempts.iter().any(|attempt| attempt.hash == hash) => {
+                step.effects.push(Effect::FetchReceipts(vec![hash]));
+                return;
+            }
+            Consumer::By(hash) => Some(hash),
+            Consumer::Unseen => None,
+        };
+        self.suspicion = None;
+        let kind = EventKind::LaneForeignNonce {
+            nonce,
+            tx_hash: foreign,
+        };
+        self.tell(step, None, kind, now);
+        self.give_up_nonce(nonce, foreign, now, step);
+        self.look_for_foreign_use(step);
+    }
+
+    /// Its nonce is gone for good, so nothing of it can be mined any more: it may have another one.
+    fn give_up_nonce(&mut self, nonce: Nonce, foreign: Option<B256>, now: Time, step: &mut Step) {
+        let Some(mut slot) = self.slots.remove(&nonce) else {
+            return;
+        };
+        self.unmined = self.unmined.saturating_sub(1);
+        self.consumed_below = self.consumed_below.max(nonce.next());
+        for Attempt { hash, .. } in &slot.attempts {
+            self.by_hash.remove(hash);
+            step.effects.push(Effect::Unwatch(*hash));
+        }
+        let by = foreign.map_or_else(String::new, |hash| format!(" ({hash})"));
+        let reason = format!("nonce {nonce} was consumed by somebody else's transaction{by}");
+        slot.tx.nonce = None;
+        slot.tx.tx_hash = None;
+        slot.tx.token = self.right.token;
+        slot.tx.reason = Some(reason.clone());
+        if let Some(sub) = slot.wants_nothing_but_its_nonce() {
+            slot.tx.confirmed_at = Some(now);
+            slot.tx.go(TxState::FailedFinal, sub, now);
+            let kind = EventKind::TxFailed { reason };
+            self.tell(step, Some(&mut slot.tx), kind, now);
+            step.writes.updates.push(slot.tx);
+            return;
+        }
+        match self.rules.on_foreign_nonce {
+            OnForeignNonce::Requeue => {
+                slot.tx.go(TxState::Created, SubState::Queued, now);
+                let kind = EventKind::TxRequeued { nonce, foreign };
+                self.tell(step, Some(&mut slot.tx), kind, now);
+                self.more_queued(Some(&slot.tx));
+                step.writes.wakes_added.push(slot.tx.id);
+            }
+            OnForeignNonce::Hold => {
+                slot.tx.go(TxState::Stuck, SubState::ForeignNonce, now);
+                let kind = EventKind::TxStuck { reason };
+                self.tell(step, Some(&mut slot.tx), kind, now);
+            }
+        }
+        step.writes.updates.push(slot.tx);
+    }
+}
+
+/// Up to which height a transaction of somebody else counts.
+fn final_for_foreign(finality: Finality, view: &ChainView) -> Option<u64> {
+    let tip = view.headers.tip()?.number;
+    let deep_enough = |depth: u64| tip.checked_sub(depth.max(FOREIGN_DEPTH_MIN));
+    match finality {
+        Finality::Depth(depth) => deep_enough(depth),
+        Finality::Tag(_) => Some(view.final_up_to?.min(deep_enough(0)?)),
+    }
+}
+
+impl Slot {
+    /// A filler, and a tx that no node will ever take, are over when their nonce is consumed by anybody.
+    fn wants_nothing_but_its_nonce(&self) -> Option<SubState> {
+        let is_cancelled = self.attempts.iter().any(|a| a.kind == AttemptKind::Cancel);
+        match self.kind {
+            AttemptKind::Filler => Some(SubState::ForeignNonce),
+            AttemptKind::Original
+            | AttemptKind::Bump
+            | AttemptKind::Cancel
+            | AttemptKind::Replace => is_cancelled.then_some(SubState::Rejected),
+        }
+    }
+}

@@ -1,0 +1,281 @@
+//! The account's nonce as the chain tells it: it settles a lane that was just read, and raises doubts
+//! afterwards. It never lowers the cursor.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use crate::window::gaps;
+use crate::{EventKind, Nonce, Time};
+
+use super::{
+    ChainNonces, ChainQuery, Effect, Known, Lane, Nonces, RECEIPTS_MAX, Slot, Stage, Step,
+};
+
+/// How long what a node said yes to, and does not hold, waits until it is sent again.
+const SHORTFALL_WAIT: Duration = Duration::from_secs(2);
+/// For so long after a refusal for lack of room the depth does not grow again.
+const GROW_PAUSE: Duration = Duration::from_secs(30);
+/// The most nonces that are watched because something of somebody else is pending there.
+const DOUBTFUL_MAX: usize = 1_024;
+
+impl Nonces {
+    /// What any endpoint has seen.
+    pub(super) fn highest(&self) -> ChainNonces {
+        self.merged(Nonce::max)
+    }
+
+    /// What all endpoints have seen.
+    fn lowest(&self) -> ChainNonces {
+        self.merged(Nonce::min)
+    }
+
+    fn merged(&self, choose: impl Fn(Nonce, Nonce) -> Nonce) -> ChainNonces {
+        let second = self.second.unwrap_or(self.first);
+        ChainNonces {
+            latest: choose(self.first.latest, second.latest),
+            pending: choose(self.first.pending, second.pending),
+        }
+    }
+}
+
+impl Lane {
+    pub(super) fn ask_chain(&mut self, step: &mut Step) {
+        if !self.asking_chain {
+            self.asking_chain = true;
+            self.asked_twice = self.in_doubt;
+            let twice = self.in_doubt;
+            step.effects.push(Effect::AskChain { twice });
+        }
+    }
+
+    /// Asks so that a second endpoint, where there is one, must say the same.
+    pub(super) fn ask_in_doubt(&mut self, step: &mut Step) {
+        self.in_doubt = true;
+        self.ask_chain(step);
+    }
+
+    pub(super) fn learn_nonces(&mut self, nonces: Nonces, now: Time, step: &mut Step) {
+        self.asking_chain = false;
+        if nonces.is_complete {
+            self.in_doubt = false;
+        }
+        let was_used = self.unsettled.is_none() || self.next_nonce > Nonce(0);
+        let highest = nonces.highest();
+        self.chain = Some(Known {
+            nonces: highest,
+            is_complete: nonces.is_complete,
+            at: now,
+        });
+        self.raise_cursor(&nonces, was_used, now, step);
+        if self.halted.is_some() {
+            return; // nothing else of an incredible answer is believed either
+        }
+        let settles = self.unsettled.is_some();
+        self.find_gaps(highest, now);
+        if self.halted.is_some() {
+            return;
+        }
+        self.resolve_doubts(highest, now);
+        self.find_holes(highest, now);
+        if std::mem::take(&mut self.probing) {
+            self.learn_depth(nonces.first, now);
+        }
+        self.send_what_the_node_lost(nonces.first.pending, now);
+        self.check_what_may_be_mined(highest.latest, step);
+        self.look_for_foreign_use(step);
+        if settles {
+            self.send_all_again(highest.latest, step);
+        }
+    }
+
+    /// The chain never lowers the cursor, and raises it only by a credible step.
+    fn raise_cursor(&mut self, nonces: &Nonces, was_used: bool, now: Time, step: &mut Step) {
+        let asked = |said: ChainNonces| match self.rules.chain_query {
+            ChainQuery::Pending => said.pending.max(said.latest),
+            ChainQuery::Latest | ChainQuery::Off => said.latest,
+        };
+        let (agreed, said) = (asked(nonces.lowest()), asked(nonces.highest()));
+        self.halted = None;
+        if self.next_nonce.until(said) == 0 {
+            self.fears_loss = false;
+            return;
+        }
+        self.halted = self.why_not_to_raise(nonces, agreed, said, was_used);
+        if self.halted.is_some() {
+            if !nonces.is_complete && !self.asked_twice {
+                self.ask_in_doubt(step);
+            }
+            self.in_doubt |= !nonces.is_complete;
+            return;
+        }
+        if was_used {
+            let kind = EventKind::LaneForeignNonce {
+                nonce: self.next_nonce,
+                tx_hash: None,
+            };
+            self.tell(step, None, kind, now);
+        }
+        // Something of somebody else may be pending there, and may vanish again.
+        let latest = nonces.lowest().latest;
+        let skipped = self.next_nonce.max(latest).0..agreed.0;
+        self.doubtful.extend(skipped.map(Nonce).take(DOUBTFUL_MAX));
+        self.next_nonce = agreed;
+    }
+
+    /// Why the cursor is not raised although an endpoint says that the account is further.
+    fn why_not_to_raise(
+        &self,
+        nonces: &Nonces,
+        agreed: Nonce,
+        said: Nonce,
+        was_used: bool,
+    ) -> Option<String> {
+        let cursor = self.next_nonce;
+        if !was_used {
+            return None; // a lane without any tx takes the chain's nonce as it is
+        }
+        if self.fears_loss {
+            return Some(format!(
+                "the database's history changed and commits were lost: the chain has transactions at \
+                 nonces {cursor} to {} that the store does not know. Compare with the chain, then resume \
+                 the lane",
+                said.0.saturating_sub(1)
+            ));
+        }
+        let jump = cursor.until(said);
+        if jump > self.rules.max_chain_jump {
+            return Some(format!(
+                "the chain says that nonce {said} is next, {jump} above our cursor {cursor}; that is more \
+                 than nonce.maxChainJump ({}): check who else uses this account",
+                self.rules.max_chain_jump
+            ));
+        }
+        if !nonces.is_complete || agreed <= cursor {
+            return Some(format!(
+                "an endpoint says that nonce {said} is next, our cursor is {cursor}, and no second \
+                 endpoint confirms it: check that all endpoints are in sync"
+            ));
+        }
+        None
+    }
+
+    /// The nonces below the cursor that nobody holds and the chain waits for, once after a lane was
+    /// read. More of them than a credible jump means that the node is far behind, or that this is
+    /// another chain: not one of them is dealt, and the next answer decides anew.
+    fn find_gaps(&mut self, nonces: ChainNonces, now: Time) {
+        let Some(unsettled) = self.unsettled.take() else {
+            return;
+        };
+        let floor = nonces.latest.max(unsettled.consumed_below);
+        let (cursor, max) = (unsettled.next_nonce, self.rules.max_chain_jump);
+        match gaps(floor, cursor, &unsettled.held, max) {
+            // What was given up since the lane was read is a gap already.
+            Some(found) => {
+                let (pending, free) = found.into_iter().partition(|gap| *gap < nonces.pending);
+                self.doubtful.extend::<BTreeSet<Nonce>>(pending);
+                self.gaps.extend(free.into_iter().map(|gap| (gap, now)));
+            }
+            None => {
+                self.halted = Some(format!(
+                    "the chain says that nonce {} is next, but our cursor is {cursor} and more than \
+                     nonce.maxChainJump ({max}) of those between are in no tx of ours: check that the \
+                     node is in sync and serves the right chain",
+                    nonces.latest
+                ));
+                self.unsettled = Some(unsettled);
+            }
+        }
+    }
+
+    /// Nonces that the chain waits for, below everything that we hold: somebody else's transactions stood
+    /// there, and a fork took them. What is finished lies below, so an old answer finds nothing here.
+    fn find_holes(&mut self, nonces: ChainNonces, now: Time) {
+        let from = nonces.latest.max(self.consumed_below);
+        let until = self.floor_nonce();
+        if from.until(until) > self.rules.max_chain_jump {
+            return;
+        }
+        for hole in (from.0..until.0).map(Nonce) {
+            let is_known = self.gaps.contains_key(&hole)
+                || self.fresh_gaps.contains(&hole)
+                || self.doubtful.contains(&hole);
+            if is_known {
+                continue;
+            }
+            if hole < nonces.pending {
+                self.doubtful.insert(hole);
+            } else {
+                self.gaps.insert(hole, now);
+            }
+        }
+    }
+
+    /// What was pending at a nonce that is not ours was mined, or vanished: then the chain waits for it.
+    fn resolve_doubts(&mut self, nonces: ChainNonces, now: Time) {
+        self.gaps.retain(|gap, _| *gap >= nonces.latest);
+        self.doubtful.retain(|nonce| *nonce >= nonces.latest);
+        let vanished = self.doubtful.split_off(&nonces.pending);
+        self.gaps.extend(vanished.into_iter().map(|gap| (gap, now)));
+    }
+
+    /// Whether the node holds all that it said yes to.
+    fn learn_depth(&mut self, nonces: ChainNonces, now: Time) {
+        let highest_out = self
+            .slots
+            .iter()
+            .rfind(|(_, slot)| slot.stage == Stage::Submitted);
+        let Some(highest_out) = highest_out.map(|(nonce, _)| *nonce) else {
+            return;
+        };
+        let refused_lately = |at: Time| now.since(at) < GROW_PAUSE;
+        let would_grow = nonces.pending > highest_out;
+        if would_grow && self.narrowed_at.is_some_and(refused_lately) {
+            return;
+        }
+        self.depth.learn(nonces.latest, nonces.pending, highest_out);
+    }
+
+    /// What a node took, and does not hold any more, is sent again: it lost its pool, dropped them, or
+    /// never held them. The wait keeps one that says yes and holds nothing from being asked without end.
+    fn send_what_the_node_lost(&mut self, pending: Nonce, now: Time) {
+        if self.rules.chain_query != ChainQuery::Pending {
+            return;
+        }
+        let is_long_ago = |slot: &Slot| now.since(slot.claimed_at) >= SHORTFALL_WAIT;
+        for (_, slot) in self.slots.range_mut(pending..) {
+            if slot.stage == Stage::Submitted && slot.retry_at.is_none() && is_long_ago(slot) {
+                slot.claimed_at = now;
+                slot.retry_at = Some(now);
+            }
+        }
+    }
+
+    /// Below the chain's nonce everything is in a block: ask for the receipts that we lack.
+    pub(super) fn check_what_may_be_mined(&self, latest: Nonce, step: &mut Step) {
+        let hashes: Vec<_> = self
+            .slots
+            .range(..latest)
+            .filter(|(_, slot)| slot.stage != Stage::Mined)
+            .flat_map(|(_, slot)| slot.attempts.iter().map(|attempt| attempt.hash))
+            .take(RECEIPTS_MAX)
+            .collect();
+        if !hashes.is_empty() {
+            step.effects.push(Effect::FetchReceipts(hashes));
+        }
+    }
+
+    /// After a takeover or a restart: what was claimed may never have left, so it leaves now.
+    fn send_all_again(&mut self, latest: Nonce, step: &mut Step) {
+        let out = self
+            .slots
+            .range_mut(latest..)
+            .filter(|(_, slot)| slot.stage != Stage::Mined);
+        for (_, slot) in out {
+            // One that is being signed has nothing to send; its retry stays.
+            if let Some(out) = slot.newest() {
+                slot.retry_at = None;
+                step.effects.push(Effect::Send(out));
+            }
+        }
+    }
+}

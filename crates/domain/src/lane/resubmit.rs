@@ -1,0 +1,221 @@
+//! Sending again what waits too long, with the same bytes or with more money; and taking the nonce from
+//! what no node will ever take.
+
+use alloy_primitives::U256;
+
+use crate::fee::Bumped;
+use crate::{AttemptKind, EventKind, Fees, Nonce, Payload, SubState, Time, TxState, Unsigned};
+
+use super::protocol::ResubmitPolicy;
+use super::{Effect, Lane, Slot, Stage, Step};
+
+impl Lane {
+    /// Only the lowest unmined nonce can unblock a lane, so only it is claimed and sent again.
+    pub(super) fn resubmit_head(&mut self, now: Time, step: &mut Step) {
+        let mut unmined = self
+            .slots
+            .iter()
+            .filter(|(_, slot)| slot.stage != Stage::Mined);
+        let Some((nonce, slot)) = unmined.next() else {
+            return;
+        };
+        let nonce = *nonce;
+        let waited = now.since(slot.claimed_at);
+        let interval = self.rules.resubmit.interval;
+        let is_due = interval.is_some_and(|interval| waited >= interval);
+        if is_due && slot.signing.is_none() && !slot.attempts.is_empty() {
+            self.resubmit(nonce, now, step);
+            self.ask_chain(step);
+            return;
+        }
+        // Perhaps it is mined and its receipt got lost: the account's nonce tells.
+        let stale = self.rules.stale_receipt_timeout;
+        let is_old = self.chain.is_none_or(|known| now.since(known.at) >= stale);
+        if slot.stage != Stage::Signing && waited >= stale && is_old {
+            self.ask_chain(step);
+        }
+    }
+
+    /// The claim is durable before the bytes leave again: the next keeper sees it.
+    fn resubmit(&mut self, nonce: Nonce, now: Time, step: &mut Step) {
+        let Some(mut slot) = self.slots.remove(&nonce) else {
+            return;
+        };
+        slot.claimed_at = now;
+        slot.resubmits = slot.resubmits.saturating_add(1);
+        slot.tx.updated_at = now;
+        slot.tx.token = self.right.token;
+        let is_used_up =
+            (self.rules.resubmit.max_attempts).is_some_and(|most| slot.resubmits > most);
+        if is_used_up && slot.tx.state != TxState::Stuck {
+            let times = slot.resubmits.saturating_sub(1);
+            let reason = format!("sent again {times} times (resubmit.maxAttempts) and not mined");
+            self.stuck(&mut slot, reason, now, step);
+        }
+        // STUCK stops new attempts only; the bytes go on.
+        let bumps = slot.tx.state != TxState::Stuck && self.wants_more_money(&slot);
+        let kind = (bumps && self.raised_fees(&slot).is_some()).then_some(AttemptKind::Bump);
+        if kind.is_none()
+            && let Some(newest) = slot.newest()
+        {
+            if bumps {
+                self.cap_binds(&mut slot, now);
+            }
+            let kind = EventKind::TxResubmitted {
+                tx_hash: newest.hash,
+                nonce,
+                kind: slot.attempts.last().map_or(slot.kind, |newest| newest.kind),
+                count: slot.resubmits,
+            };
+            self.tell(step, Some(&mut slot.tx), kind, now);
+            slot.retry_at = None;
+            step.effects.push(Effect::Send(newest));
+        }
+        step.writes.updates.push(slot.tx.clone());
+        self.slots.insert(nonce, slot);
+        if let Some(kind) = kind {
+            self.ask_signature(nonce, kind, now, step);
+        }
+    }
+
+    fn stuck(&mut self, slot: &mut Slot, reason: String, now: Time, step: &mut Step) {
+        let sub = slot.tx.sub_state.unwrap_or(SubState::Submitted);
+        slot.tx.reason = Some(reason.clone());
+        slot.tx.go(TxState::Stuck, sub, now);
+        self.tell(step, Some(&mut slot.tx), EventKind::TxStuck { reason }, now);
+    }
+
+    /// Whether a new attempt is to be made. Never against somebody else's transaction.
+    fn wants_more_money(&self, slot: &Slot) -> bool {
+        let is_foreign = slot.tx.sub_state == Some(SubState::ForeignPending);
+        match self.rules.resubmit.policy {
+            ResubmitPolicy::Rebroadcast => false,
+            ResubmitPolicy::Bump { .. } => !is_foreign && self.may_sign(),
+        }
+    }
+
+    /// It offers as much as it may: said, and no dead end, because its bytes go out again.
+    fn cap_binds(&self, slot: &mut Slot, now: Time) {
+        if slot.tx.sub_state != Some(SubState::FeeCap) {
+            let offered = slot.attempts.last().map_or(0, |a| a.fees.max_per_gas());
+            slot.tx.reason = Some(format!(
+                "it offers {offered} wei per gas, and a raise that nodes take would be above its limit \
+                 (resubmit.maxFeePerGas, feeCap, or its own maxFeePerGas); its bytes are sent again"
+            ));
+            let state = slot.tx.state;
+            slot.tx.go(state, SubState::FeeCap, now);
+        }
+    }
+
+    /// A node found the fee too low and nobody has it: with the policy to bump there is no need to wait.
+    pub(super) fn reprice(&mut self, nonce: Nonce, now: Time, step: &mut Step) {
+        let Some(slot) = self.slots.get(&nonce) else {
+            return;
+        };
+        let may_bump = slot.signing.is_none() && slot.tx.state != TxState::Stuck;
+        let pays_too_little = slot.tries > 1; // once more as it is: base fees fall as well
+        if may_bump
+            && pays_too_little
+            && self.wants_more_money(slot)
+            && self.raised_fees(slot).is_some()
+        {
+            self.resubmit(nonce, now, step);
+        }
+    }
+
+    /// Every node says that it will never take these bytes, and none may have them. The tx keeps its
+    /// nonce, so that nothing else can stand there if they are wrong; a no-op takes it from the payload.
+    pub(super) fn rejected(&mut self, nonce: Nonce, text: &str, now: Time, step: &mut Step) {
+        let token = self.right.token;
+        let Some(slot) = self.slots.get_mut(&nonce) else {
+            return;
+        };
+        let reason = format!("nodes refuse it for good: {text}");
+        slot.waits(SubState::Rejected, reason, token, now, step);
+        let is_cancelled = slot.attempts.iter().any(|a| a.kind == AttemptKind::Cancel);
+        if is_cancelled || slot.signing.is_some() || !self.may_sign() {
+            return; // tried again later
+        }
+        self.ask_signature(nonce, AttemptKind::Cancel, now, step);
+    }
+
+    /// Fees for a bump: what nodes take as a replacement of all attempts so far, within every limit.
+    fn raised_fees(&self, slot: &Slot) -> Option<Fees> {
+        let (percent, most) = match self.rules.resubmit.policy {
+            ResubmitPolicy::Bump { percent, max_fee } => (percent, max_fee),
+            ResubmitPolicy::Rebroadcast => return None,
+        };
+        let payload = &slot.tx.payload;
+        let own = payload.max_fee_per_gas.or(payload.gas_price);
+        let cap = most.min(self.rules.fee.cap).min(own.unwrap_or(u128::MAX));
+        self.replacing(slot, percent, cap)
+    }
+
+    fn replacing(&self, slot: &Slot, percent: u128, cap: u128) -> Option<Fees> {
+        let view = self.view.as_ref()?;
+        let offered = slot.attempts.iter().map(|attempt| attempt.fees);
+        match offered
+            .max_by_key(Fees::max_per_gas)?
+            .bump(percent, view.fee, cap)
+        {
+            Bumped::Raised(fees) => Some(fees),
+            Bumped::CapBinds => None,
+        }
+    }
+
+    /// Has the next attempt of a tx signed. Where none can be made now, the tx goes on with what it has.
+    pub(super) fn ask_signature(
+        &mut self,
+        nonce: Nonce,
+        kind: AttemptKind,
+        now: Time,
+        step: &mut Step,
+    ) {
+        let unsigned = self.envelope(nonce, kind);
+        let Some(slot) = self.slots.get_mut(&nonce) else {
+            return;
+        };
+        slot.signing = Some(kind).filter(|_| unsigned.is_some() || slot.attempts.is_empty());
+        match unsigned {
+            Some(unsigned) => step.effects.push(Effect::Sign(unsigned)),
+            None => slot.try_later(now),
+        }
+    }
+
+    /// The envelope of the tx at a nonce, at today's fees; `None` while the chain's head is not known, or
+    /// where a limit forbids the raise.
+    fn envelope(&self, nonce: Nonce, kind: AttemptKind) -> Option<Unsigned> {
+        let view = self.view.as_ref()?;
+        let slot = self.slots.get(&nonce)?;
+        let tx = &slot.tx;
+        let mut unsigned = Unsigned {
+            tx_id: tx.id,
+            kind,
+            chain_id: self.key.chain_id,
+            signer: self.key.signer,
+            nonce,
+            to: tx.payload.to,
+            value: tx.payload.value,
+            data: tx.payload.data.clone(),
+            gas: tx.gas,
+            fees: self.rules.fee.fees(&tx.payload, view.fee),
+        };
+        match kind {
+            AttemptKind::Original | AttemptKind::Filler | AttemptKind::Replace => {}
+            AttemptKind::Bump => unsigned.fees = self.raised_fees(slot)?,
+            AttemptKind::Cancel => {
+                let nothing = Payload::transfer(self.key.signer, U256::ZERO);
+                let quoted = self.rules.fee.fees(&nothing, view.fee);
+                // Should a node hold the payload after all, the no-op must be able to replace it.
+                unsigned.fees = self
+                    .replacing(slot, 0, self.rules.fee.cap)
+                    .unwrap_or(quoted);
+                unsigned.to = nothing.to;
+                unsigned.value = nothing.value;
+                unsigned.data = nothing.data.clone();
+                unsigned.gas = nothing.intrinsic_gas();
+            }
+        }
+        Some(unsigned)
+    }
+}

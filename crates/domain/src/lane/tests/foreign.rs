@@ -1,0 +1,220 @@
+//! Somebody else uses the account: before ours is out, after it, and in the pool.
+
+use super::rules;
+use super::world::{Job, World, agreed};
+use crate::lane::{
+    ChainNonces, Consumer, FOREIGN_DEPTH_MIN, Input, LaneRules, Nonces, OnForeignNonce,
+};
+use crate::{B256, EventKind, Nonce, SubState, TxId, TxState};
+
+/// One tx of ours at nonce 0, signed and handed out, while somebody else's stands there in a block.
+fn used_by_somebody_else(rules: LaneRules) -> (World, TxId) {
+    let mut world = World::ready(rules);
+    let id = world.accept();
+    world.answer_all(0, |job| matches!(job, Job::Sign(_)));
+    world.commit();
+    world.use_elsewhere(0);
+    world.mine(1, true);
+    world.settle_all();
+    (world, id)
+}
+
+fn blocks(world: &mut World, count: u64) {
+    for _ in 0..count {
+        world.mine(usize::MAX, true);
+        world.tick(100);
+        world.settle_all();
+    }
+}
+
+fn words(world: &World, id: TxId) -> Vec<&'static str> {
+    world.store.story(id)
+}
+
+#[test]
+fn a_consumed_nonce_is_given_up_at_final_depth_and_not_before() {
+    let (mut world, id) = used_by_somebody_else(rules());
+    blocks(&mut world, FOREIGN_DEPTH_MIN - 1);
+    assert_eq!(world.store.rows[&id].nonce, Some(Nonce(0)), "too early");
+    blocks(&mut world, 3);
+    assert_eq!(world.store.rows[&id].nonce, Some(Nonce(1)));
+    let story = words(&world, id);
+    assert!(
+        story.contains(&"TxRequeued") && story.contains(&"TxAllocated"),
+        "{story:?}"
+    );
+    let told = world.store.events.iter().any(|event| {
+        matches!(
+            event.kind,
+            EventKind::LaneForeignNonce {
+                nonce: Nonce(0),
+                tx_hash: Some(_)
+            }
+        )
+    });
+    assert!(told);
+    world.heal();
+    super::invariants::at_the_end(&world);
+}
+
+#[test]
+fn hold_keeps_it_for_a_decision() {
+    let (mut world, id) = used_by_somebody_else(LaneRules {
+        on_foreign_nonce: OnForeignNonce::Hold,
+        ..rules()
+    });
+    let behind = world.accept();
+    world.settle_all();
+    blocks(&mut world, FOREIGN_DEPTH_MIN + 3);
+    let tx = &world.store.rows[&id];
+    assert_eq!(
+        (tx.state, tx.sub_state),
+        (TxState::Stuck, Some(SubState::ForeignNonce))
+    );
+    assert!(
+        tx.reason
+            .as_ref()
+            .is_some_and(|why| why.contains("somebody else")),
+        "{tx:?}"
+    );
+    assert!(
+        world.store.rows[&behind].state.is_terminal(),
+        "the others go on"
+    );
+}
+
+#[test]
+fn a_late_receipt_of_ours_is_no_foreign_use() {
+    let mut world = World::ready(rules());
+    let id = world.accept();
+    world.settle_all();
+    world.mine(1, false); // ours, and its receipt got lost
+    world.follow();
+    world.tick(100);
+    world.input(Input::ChainNonces(agreed(world.chain.nonces())));
+    world.input(Input::Consumed {
+        nonce: Nonce(0),
+        by: Consumer::Nobody,
+    });
+    world.settle_all();
+    assert!(world.store.rows[&id].inclusion.is_some());
+    world.heal();
+}
+
+#[test]
+fn one_of_ours_that_consumed_it_is_read_and_not_requeued() {
+    let mut world = World::ready(rules());
+    let id = world.accept();
+    world.settle_all();
+    world.mine(1, false);
+    let hash = world.store.rows[&id].tx_hash.expect("signed");
+    world.input(Input::Consumed {
+        nonce: Nonce(0),
+        by: Consumer::By(hash),
+    });
+    world.commit();
+    assert_eq!(world.store.rows[&id].nonce, Some(Nonce(0)));
+    assert!(
+        world
+            .jobs
+            .iter()
+            .any(|job| matches!(job, Job::Fetch(hashes) if hashes == &[hash]))
+    );
+    world.heal();
+}
+
+#[test]
+fn what_nobody_can_show_counts_when_none_of_ours_has_a_receipt() {
+    let (mut world, id) = used_by_somebody_else(rules());
+    world.input(Input::Consumed {
+        nonce: Nonce(0),
+        by: Consumer::Unseen,
+    });
+    world.commit();
+    assert_eq!(world.store.rows[&id].state, TxState::Created);
+    world.heal();
+}
+
+#[test]
+fn a_foreign_transaction_in_the_pool_is_waited_for_and_never_outbid() {
+    let mut world = World::ready(rules());
+    let id = world.accept();
+    world.answer_all(0, |job| matches!(job, Job::Sign(_)));
+    world.commit();
+    world.use_elsewhere(0);
+    world.settle_all();
+    let tx = &world.store.rows[&id];
+    assert_eq!(tx.sub_state, Some(SubState::ForeignPending));
+    let told = |kind: &EventKind| matches!(kind, EventKind::LaneForeignPending { .. });
+    assert_eq!(
+        world
+            .store
+            .events
+            .iter()
+            .filter(|event| told(&event.kind))
+            .count(),
+        1
+    );
+    for _ in 0..10 {
+        world.tick(31_000);
+        world.settle_all();
+    }
+    assert_eq!(world.store.attempts_of(id).len(), 1);
+    assert_eq!(
+        world
+            .store
+            .events
+            .iter()
+            .filter(|event| told(&event.kind))
+            .count(),
+        1
+    );
+    world.heal();
+}
+
+#[test]
+fn a_jump_that_a_second_endpoint_does_not_confirm_stops_the_lane() {
+    let says = |latest: u64| ChainNonces {
+        latest: Nonce(latest),
+        pending: Nonce(latest),
+    };
+    let mut world = World::ready(rules());
+    world.accept();
+    world.settle_all();
+    // One endpoint alone, where there are two: the other is asked.
+    world.input(Input::ChainNonces(Nonces {
+        first: says(3),
+        second: None,
+        is_complete: false,
+    }));
+    world.commit();
+    assert_eq!(world.lane.next_nonce(), Nonce(1));
+    assert!(world.jobs.iter().any(|job| matches!(job, Job::Ask(_))));
+    for (second, moved) in [(1, Nonce(1)), (3, Nonce(3))] {
+        world.input(Input::ChainNonces(Nonces {
+            first: says(3),
+            second: Some(says(second)),
+            is_complete: true,
+        }));
+        assert_eq!(world.lane.next_nonce(), moved);
+        let why = world.lane.waiting_for();
+        assert_eq!(why.is_some_and(|why| why.contains("second")), second == 1);
+    }
+}
+
+#[test]
+fn a_hole_that_a_fork_makes_below_all_of_ours_is_filled() {
+    let mut world = World::ready(rules());
+    world.use_elsewhere(0);
+    world.mine(1, true);
+    world.accept();
+    world.settle_all();
+    world.input(Input::ChainNonces(agreed(world.chain.nonces())));
+    world.settle_all();
+    let ours = world.accept(); // above somebody else's
+    world.settle_all();
+    world.fork(1, 0, 0xff, true); // which a fork takes, for good
+    world.heal();
+    assert!(world.store.rows[&ours].inclusion.is_some());
+    assert_ne!(world.store.rows[&ours].tx_hash, Some(B256::ZERO));
+}

@@ -1,0 +1,158 @@
+//! What one node of the chain knows of it, when it is so many heads behind.
+
+use alloy_primitives::U256;
+use domain::lane::{ChainNonces, ChainQuery, Consumer};
+use domain::{Address, B256, Header, Inclusion, Nonce, Payload};
+use engine::ports::{BlockTag, Call, CallFailed};
+
+use super::ledger::{Ledger, REVERTS};
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sight {
+    /// Which node.
+    pub(super) endpoint: usize,
+    /// So many heads behind, on top of the node's own lag.
+    pub(super) behind: u64,
+}
+
+impl Sight {
+    /// The first node, as it stands.
+    pub(super) const FIRST: Self = Self {
+        endpoint: 0,
+        behind: 0,
+    };
+
+    fn head(self, ledger: &Ledger) -> B256 {
+        ledger.head_of(self.endpoint, self.behind)
+    }
+
+    pub(super) fn header(self, ledger: &Ledger, block: BlockTag) -> Option<Header> {
+        let head = self.head(ledger);
+        let newest = ledger.blocks[&head].header;
+        let below = |depth: u64| at_height(ledger, head, newest.number.saturating_sub(depth));
+        match block {
+            BlockTag::Latest => Some(newest),
+            BlockTag::Safe => below(ledger.safe_depth),
+            BlockTag::Finalized => below(ledger.final_depth),
+            BlockTag::Number(number) => at_height(ledger, head, number),
+            BlockTag::Hash(hash) => {
+                let known = ledger.blocks[&head].made;
+                ledger
+                    .blocks
+                    .get(&hash)
+                    .filter(|block| block.made <= known)
+                    .map(|b| b.header)
+            }
+        }
+    }
+
+    pub(super) fn headers(self, ledger: &Ledger, from: u64, count: u64) -> Vec<Header> {
+        let head = self.head(ledger);
+        let heights = from..from.saturating_add(count);
+        heights
+            .map_while(|number| at_height(ledger, head, number))
+            .collect()
+    }
+
+    pub(super) fn block_receipts(self, ledger: &Ledger, hash: B256) -> Option<Vec<Inclusion>> {
+        self.header(ledger, BlockTag::Hash(hash))?;
+        Some(ledger.blocks[&hash].receipts.clone())
+    }
+
+    pub(super) fn receipts(self, ledger: &Ledger, hashes: &[B256]) -> Vec<Inclusion> {
+        hashes
+            .iter()
+            .filter_map(|hash| self.receipt(ledger, *hash))
+            .collect()
+    }
+
+    fn receipt(self, ledger: &Ledger, hash: B256) -> Option<Inclusion> {
+        let head = self.head(ledger);
+        let blocks = ledger
+            .mined_in
+            .get(&hash)?
+            .iter()
+            .map(|block| &ledger.blocks[block]);
+        let block = blocks.into_iter().find(|block| {
+            let standing = at_height(ledger, head, block.header.number);
+            standing.is_some_and(|there| there.hash == block.header.hash)
+        })?;
+        block
+            .receipts
+            .iter()
+            .find(|inclusion| inclusion.tx_hash == hash)
+            .cloned()
+    }
+
+    pub(super) fn nonces(
+        self,
+        ledger: &Ledger,
+        account: Address,
+        query: ChainQuery,
+    ) -> ChainNonces {
+        let latest = ledger.account(self.head(ledger), account).nonce;
+        let pool = &ledger.endpoints[self.endpoint].pool;
+        let pending = match query {
+            ChainQuery::Pending => pool.pending(account, latest),
+            ChainQuery::Latest | ChainQuery::Off => latest,
+        };
+        ChainNonces { latest, pending }
+    }
+
+    /// Whose transaction took a nonce in blocks up to a height; `None` when the node does not have that
+    /// height yet.
+    pub(super) fn consumer(
+        self,
+        ledger: &Ledger,
+        account: Address,
+        nonce: Nonce,
+        up_to: u64,
+    ) -> Option<Consumer> {
+        let mut header = at_height(ledger, self.head(ledger), up_to)?;
+        if ledger.account(header.hash, account).nonce <= nonce {
+            return Some(Consumer::Nobody);
+        }
+        while ledger.account(header.parent_hash, account).nonce > nonce {
+            header = ledger.blocks[&header.parent_hash].header;
+        }
+        let mut txs = ledger.blocks[&header.hash].txs.iter();
+        let tx = txs.find(|tx| tx.place() == (account, nonce));
+        Some(tx.map_or(Consumer::Unseen, |tx| Consumer::By(tx.hash)))
+    }
+
+    pub(super) fn estimate_gas(self, ledger: &Ledger, call: &Call) -> Result<u64, CallFailed> {
+        if call.data.starts_with(&REVERTS) {
+            return Err(CallFailed::Reverted("reverted by its call data".to_owned()));
+        }
+        let balance: U256 = ledger.account(self.head(ledger), call.from).balance;
+        if balance < call.value {
+            return Err(CallFailed::Underfunded(
+                "insufficient funds for transfer".to_owned(),
+            ));
+        }
+        let mut payload = Payload::transfer(Address::ZERO, call.value);
+        payload.to = call.to;
+        payload.data = call.data.clone();
+        Ok(payload.intrinsic_gas())
+    }
+}
+
+/// The block at a height, on the branch that ends in `head`.
+fn at_height(ledger: &Ledger, head: B256, number: u64) -> Option<Header> {
+    let mut header = ledger.blocks[&head].header;
+    if number > header.number {
+        return None;
+    }
+    loop {
+        let height = usize::try_from(header.number).ok()?;
+        // Below here the branch is the present chain: no need to walk.
+        if ledger.canonical.get(height) == Some(&header.hash) {
+            let there = ledger.canonical[usize::try_from(number).ok()?];
+            return Some(ledger.blocks[&there].header);
+        }
+        if header.number == number {
+            return Some(header);
+        }
+        header = ledger.blocks[&header.parent_hash].header;
+    }
+}

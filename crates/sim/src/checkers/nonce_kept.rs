@@ -1,0 +1,174 @@
+//! A nonce at which bytes of ours may be out is given up only when another transaction has consumed it, so
+//! deep that nothing of ours can be mined there any more. Otherwise a tx with a new nonce could have its
+//! effect twice.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use domain::lane::FOREIGN_DEPTH_MIN;
+use domain::{B256, Header, LaneKey, Nonce, Tx, TxId};
+
+use super::books::Books;
+use super::{Checker, applied};
+use crate::chain::ChainTx;
+use crate::event::WorldEvent;
+
+/// See the module.
+#[derive(Default)]
+pub struct NonceKept {
+    books: Books<Signed>,
+    /// Who consumed which nonce on the present chain, and at which height. One chain per world.
+    consumed: BTreeMap<LaneKey, BTreeMap<Nonce, (B256, u64)>>,
+    head: u64,
+}
+
+/// What the store holds of signed txs.
+#[derive(Clone, Default)]
+struct Signed {
+    attempts: BTreeMap<(TxId, Nonce), BTreeSet<B256>>,
+    held: BTreeMap<TxId, Nonce>,
+}
+
+impl NonceKept {
+    fn mined(&mut self, lane: impl Fn(&ChainTx) -> LaneKey, header: Header, txs: &[Arc<ChainTx>]) {
+        self.head = header.number;
+        for tx in txs {
+            let of_lane = self.consumed.entry(lane(tx)).or_default();
+            of_lane.insert(tx.envelope.nonce, (tx.hash, header.number));
+        }
+    }
+
+    fn forked(&mut self, dropped: &[Header]) {
+        let Some(lowest) = dropped.iter().map(|header| header.number).min() else {
+            return;
+        };
+        for of_lane in self.consumed.values_mut() {
+            of_lane.retain(|_, (_, height)| *height < lowest);
+        }
+    }
+
+    fn written(&mut self, lane: LaneKey, tx: &Tx) -> Result<(), String> {
+        let before = match tx.nonce {
+            Some(nonce) => self.books.held.insert(tx.id, nonce),
+            None => self.books.held.remove(&tx.id),
+        };
+        let Some(nonce) = before.filter(|nonce| tx.nonce != Some(*nonce)) else {
+            return Ok(());
+        };
+        let Some(ours) = self.books.attempts.get(&(tx.id, nonce)) else {
+            return Ok(()); // nothing of it was ever out
+        };
+        let (id, head) = (tx.id, self.head);
+        let by = self.consumed.get(&lane).and_then(|lane| lane.get(&nonce));
+        match by {
+            Some((hash, _)) if ours.contains(hash) => Err(format!(
+                "tx {id} of {lane} gives up nonce {nonce}, which its own {hash} consumed"
+            )),
+            Some((_, height)) if head.saturating_sub(*height) >= FOREIGN_DEPTH_MIN => Ok(()),
+            Some((_, height)) => Err(format!(
+                "tx {id} of {lane} gives up nonce {nonce}, consumed at {height}, the head is {head}"
+            )),
+            None => Err(format!(
+                "tx {id} of {lane} gives up nonce {nonce}, which nobody consumed"
+            )),
+        }
+    }
+}
+
+impl Checker for NonceKept {
+    fn name(&self) -> &'static str {
+        "a nonce is given up only when it is lost"
+    }
+
+    fn after(&mut self, event: &WorldEvent) -> Result<(), String> {
+        self.books.follow(event);
+        if let WorldEvent::Mined {
+            chain_id,
+            header,
+            txs,
+        } = event
+        {
+            let lane = |tx: &ChainTx| LaneKey {
+                chain_id: *chain_id,
+                signer: tx.envelope.signer,
+            };
+            self.mined(lane, *header, txs);
+        }
+        if let WorldEvent::Forked { dropped, .. } = event {
+            self.forked(dropped);
+        }
+        let Some((lane, batch)) = applied(event) else {
+            return Ok(());
+        };
+        for attempt in &batch.writes.attempts {
+            let place = (attempt.tx_id, attempt.nonce);
+            let attempts = self.books.attempts.entry(place).or_default();
+            attempts.insert(attempt.hash);
+        }
+        let rows = batch.writes.inserts.iter().chain(&batch.writes.updates);
+        let written: Vec<_> = rows.map(|tx| self.written(lane, tx)).collect();
+        written.into_iter().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{applied, attempt, block, chain_tx, forked, lane, tx};
+    use super::*;
+
+    fn signed() -> NonceKept {
+        let mut checker = NonceKept::default();
+        let first = applied(lane(1), |writes| {
+            writes.inserts = vec![tx(1, Some(0))];
+            writes.attempts = vec![attempt(1, 0)];
+        });
+        assert_eq!(checker.after(&first), Ok(()));
+        checker
+    }
+
+    fn gives_up() -> WorldEvent {
+        applied(lane(1), |writes| writes.updates = vec![tx(1, None)])
+    }
+
+    #[test]
+    fn only_somebody_elses_and_only_deep() {
+        let mut checker = signed();
+        assert!(checker.after(&gives_up()).is_err(), "nobody consumed it");
+        let mut checker = signed();
+        let foreign = chain_tx(lane(1), 0, b"foreign");
+        assert_eq!(checker.after(&block(1, vec![foreign])), Ok(()));
+        for number in 2..=12 {
+            assert_eq!(checker.after(&block(number, Vec::new())), Ok(()));
+        }
+        assert!(checker.after(&gives_up()).is_err(), "eleven are not twelve");
+        let mut checker = signed();
+        let foreign = chain_tx(lane(1), 0, b"foreign");
+        assert_eq!(checker.after(&block(1, vec![foreign])), Ok(()));
+        for number in 2..=13 {
+            assert_eq!(checker.after(&block(number, Vec::new())), Ok(()));
+        }
+        assert_eq!(checker.after(&gives_up()), Ok(()));
+    }
+
+    #[test]
+    fn what_fell_out_of_the_chain_and_what_is_our_own_proves_nothing() {
+        for (data, falls_out) in [(b"foreign".as_slice(), true), (b"", false)] {
+            let mut checker = signed();
+            let consumer = chain_tx(lane(1), 0, data);
+            assert_eq!(checker.after(&block(1, vec![consumer])), Ok(()));
+            if falls_out {
+                assert_eq!(checker.after(&forked(1)), Ok(()));
+            }
+            assert_eq!(checker.after(&block(13, Vec::new())), Ok(()));
+            assert!(checker.after(&gives_up()).is_err());
+        }
+    }
+
+    #[test]
+    fn what_was_never_signed_gives_up_freely() {
+        let mut checker = NonceKept::default();
+        let dealt = applied(lane(1), |w| w.inserts = vec![tx(1, Some(0))]);
+        assert_eq!(checker.after(&dealt), Ok(()));
+        assert_eq!(checker.after(&gives_up()), Ok(()));
+    }
+}

@@ -1,0 +1,49 @@
+//! STUCK only where a rule asks for it: attempts are limited, a foreign nonce is to be held, or a fork
+//! went deeper than is watched (which no simulated fork does).
+
+use domain::lane::OnForeignNonce;
+use domain::{LaneRules, SubState, Tx, TxState};
+
+use super::{Checker, applied};
+use crate::event::WorldEvent;
+
+/// See the module.
+pub struct StuckByPolicy {
+    rules: LaneRules,
+}
+
+impl StuckByPolicy {
+    /// For lanes with these rules.
+    #[must_use]
+    pub fn new(rules: LaneRules) -> Self {
+        Self { rules }
+    }
+
+    fn is_asked_for(&self, tx: &Tx) -> bool {
+        if tx.sub_state == Some(SubState::ForeignNonce) {
+            return self.rules.on_foreign_nonce == OnForeignNonce::Hold;
+        }
+        let is_deep_fork = tx.sub_state == Some(SubState::DeepFork);
+        !is_deep_fork && self.rules.resubmit.max_attempts.is_some()
+    }
+}
+
+impl Checker for StuckByPolicy {
+    fn name(&self) -> &'static str {
+        "STUCK only by a rule"
+    }
+
+    fn after(&mut self, event: &WorldEvent) -> Result<(), String> {
+        let Some((lane, batch)) = applied(event) else {
+            return Ok(());
+        };
+        let rows = batch.writes.inserts.iter().chain(&batch.writes.updates);
+        for tx in rows.filter(|tx| tx.state == TxState::Stuck) {
+            if !self.is_asked_for(tx) {
+                let (id, sub, reason) = (tx.id, tx.sub_state, &tx.reason);
+                return Err(format!("tx {id} of {lane} is STUCK/{sub:?}: {reason:?}"));
+            }
+        }
+        Ok(())
+    }
+}
