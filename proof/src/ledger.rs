@@ -49,6 +49,22 @@ impl Ledger {
 
     /// Writes a payment of 1 wei down and gives the body to post. Every fifth leaves the gas out.
     pub fn ask(&self, signer: &str, request_id: &str) -> Value {
+        let (number, mut body) = self.write(signer, request_id);
+        if !number.is_multiple_of(5) {
+            body["payload"]["gas"] = json!("21000");
+        }
+        body
+    }
+
+    /// The same, always with the gas given: then nothing has to be estimated.
+    pub fn ask_with_gas(&self, signer: &str, request_id: &str) -> Value {
+        let (_, mut body) = self.write(signer, request_id);
+        body["payload"]["gas"] = json!("21000");
+        body
+    }
+
+    /// Writes a payment down: how many there were before it, and its body without gas.
+    fn write(&self, signer: &str, request_id: &str) -> (usize, Value) {
         let to = random_address();
         let mut books = self.lock();
         let number = books.len();
@@ -59,11 +75,9 @@ impl Ledger {
         };
         let before = books.insert(request_id.to_owned(), payment);
         assert!(before.is_none(), "{request_id} is asked for twice");
-        let mut payload = json!({"to": to, "value": "1"});
-        if !number.is_multiple_of(5) {
-            payload["gas"] = json!("21000");
-        }
-        json!({"signer": signer, "requestId": request_id, "payload": payload})
+        let payload = json!({"to": to, "value": "1"});
+        let body = json!({"signer": signer, "requestId": request_id, "payload": payload});
+        (number, body)
     }
 
     /// Writes a promise down, and says what is wrong when it contradicts an earlier one. Answers may come

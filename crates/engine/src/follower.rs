@@ -279,7 +279,8 @@ impl Follower {
 
     async fn read_block(&self, block: B256) -> Result<(), ChainError> {
         let part = self.part();
-        let Some(inclusions) = part.chain.block_receipts(block).await? else {
+        let is_ours = |hash: B256| part.watched.lane_of(hash).is_some();
+        let Some(inclusions) = part.chain.block_receipts(block, &is_ours).await? else {
             return Err(ChainError::Unusable(format!(
                 "block {block} has no receipts yet"
             )));

@@ -2,11 +2,13 @@
 
 mod node;
 mod settings;
+mod solo;
 
 pub use node::{Node, Signal, send};
 pub use settings::{Lease, Settings};
+pub use solo::{Solo, SoloPlan};
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -81,7 +83,12 @@ impl Cluster {
         let mut nodes = Vec::new();
         for (number, store) in stores.iter().enumerate() {
             let name = char::from(b'a' + u8::try_from(number)?).to_string();
-            nodes.push(Node::new(name, store.clone(), &scratch, &logs(&settings)?)?);
+            nodes.push(Node::new(
+                name,
+                store.clone(),
+                &scratch,
+                &logs_of(&settings.proof)?,
+            )?);
         }
         let mut cluster = Self {
             nodes,
@@ -129,10 +136,7 @@ impl Cluster {
     }
 
     async fn migrate(&self) -> Outcome<()> {
-        let config = self.nodes[0].config().to_string_lossy().into_owned();
-        let output = run(&["migrate", "--config", &config], &[]).await?;
-        let error = String::from_utf8_lossy(&output.stderr).into_owned();
-        demand(output.status.success(), format!("migrate: {error}"))
+        migrate(self.nodes[0].config()).await
     }
 
     /// A load balancer in front of all nodes.
@@ -222,9 +226,17 @@ fn port_of(url: &str) -> Outcome<u16> {
     Ok(port.parse()?)
 }
 
+/// Makes the tables of the store that a configuration names.
+async fn migrate(config: &Path) -> Outcome<()> {
+    let config = config.to_string_lossy();
+    let output = run(&["migrate", "--config", &config], &[]).await?;
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    demand(output.status.success(), format!("migrate: {error}"))
+}
+
 /// Where the logs of the nodes go: they are to be read after the proof.
-fn logs(settings: &Settings) -> Outcome<PathBuf> {
-    let folder = binary().with_file_name("proof-logs").join(&settings.proof);
+fn logs_of(proof: &str) -> Outcome<PathBuf> {
+    let folder = binary().with_file_name("proof-logs").join(proof);
     std::fs::create_dir_all(&folder)?;
     Ok(folder)
 }

@@ -100,11 +100,15 @@ impl Node {
         answer.is_ok_and(|answer| answer.status.is_success())
     }
 
+    /// Its process id.
+    pub fn pid(&self) -> Outcome<u32> {
+        let pid = self.child.as_ref().and_then(Child::id);
+        pid.ok_or_else(|| format!("node {} has ended", self.name).into())
+    }
+
     /// Sends a signal.
     pub async fn signal(&self, signal: Signal) -> Outcome<()> {
-        let pid = self.child.as_ref().and_then(Child::id);
-        let pid = pid.ok_or_else(|| format!("node {} has ended", self.name))?;
-        send(signal, pid).await
+        send(signal, self.pid()?).await
     }
 
     /// `kill -9`; waits until it is gone.

@@ -30,7 +30,7 @@ use async_trait::async_trait;
 use domain::attempt::Outgoing;
 use domain::lane::{ChainQuery, Consumer, Nonces};
 use domain::{Address, B256, ChainId, FeeQuote, Header, Inclusion, Nonce, SendOutcome};
-use engine::ports::{BlockTag, Call, CallFailed, Chain, ChainError, Witnesses};
+use engine::ports::{BlockTag, Call, CallFailed, Chain, ChainError, IsOurs, Witnesses};
 use tokio::task::JoinSet;
 
 use announce::Announcements;
@@ -124,9 +124,19 @@ impl Chain for RpcChain {
             .await
     }
 
-    async fn block_receipts(&self, block: B256) -> Result<Option<Vec<Inclusion>>, ChainError> {
+    async fn block_receipts(
+        &self,
+        block: B256,
+        is_ours: IsOurs<'_>,
+    ) -> Result<Option<Vec<Inclusion>>, ChainError> {
         self.endpoints
-            .find(|endpoint| Box::pin(read::block_receipts(endpoint, block)))
+            .find(|endpoint| Box::pin(read::block_receipts(endpoint, block, is_ours)))
+            .await
+    }
+
+    async fn has(&self, hash: B256) -> Result<bool, ChainError> {
+        self.endpoints
+            .read(|endpoint| Box::pin(read::has(endpoint, hash)))
             .await
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use domain::lane::{ChainNonces, ChainQuery, Nonces};
 use domain::{Address, B256, Header, Inclusion, Nonce};
-use engine::ports::{BlockTag, ChainError, Witnesses};
+use engine::ports::{BlockTag, ChainError, IsOurs, Witnesses};
 use serde_json::{Value, json};
 
 use super::answers::{Block, Quantity, Receipt};
@@ -95,6 +95,7 @@ pub(super) async fn headers(
 pub(super) async fn block_receipts(
     endpoint: &Endpoint,
     block: B256,
+    is_ours: IsOurs<'_>,
 ) -> Result<Option<Vec<Inclusion>>, Failure> {
     if endpoint.has_block_receipts() {
         let answer = endpoint
@@ -103,9 +104,11 @@ pub(super) async fn block_receipts(
         match answer {
             Ok(receipts) => {
                 let receipts: Option<Vec<Receipt>> = receipts;
-                return receipts
-                    .map(|receipts| in_block(receipts, block))
-                    .transpose();
+                let in_block = receipts.map(|receipts| in_block(receipts, block));
+                return Ok(in_block.transpose()?.map(|mut inclusions| {
+                    inclusions.retain(|inclusion| is_ours(inclusion.tx_hash));
+                    inclusions
+                }));
             }
             Err(error) if error.is_missing_method() => endpoint.lacks_block_receipts(),
             Err(error) if error.is_unknown_block() => return Ok(None),
@@ -118,7 +121,9 @@ pub(super) async fn block_receipts(
     let Some(found) = known(answer)? else {
         return Ok(None);
     };
-    let calls: Vec<Value> = found.hashes()?.iter().map(|hash| json!([hash])).collect();
+    let hashes = found.hashes()?;
+    let ours = hashes.iter().filter(|hash| is_ours(**hash));
+    let calls: Vec<Value> = ours.map(|hash| json!([hash])).collect();
     let receipts: Vec<Option<Receipt>> = endpoint
         .call_many("eth_getTransactionReceipt", &calls)
         .await?;
@@ -126,6 +131,14 @@ pub(super) async fn block_receipts(
     let all: Option<Vec<Receipt>> = receipts.into_iter().collect();
     let all = all.ok_or_else(|| Failure::Malformed("a block without all receipts".to_owned()))?;
     in_block(all, block).map(Some)
+}
+
+/// Whether the node has a transaction, in its pool or in a block.
+pub(super) async fn has(endpoint: &Endpoint, hash: B256) -> Result<bool, Failure> {
+    let found: Option<Value> = endpoint
+        .call("eth_getTransactionByHash", &json!([hash]))
+        .await?;
+    Ok(found.is_some_and(|found| !found.is_null()))
 }
 
 fn in_block(receipts: Vec<Receipt>, block: B256) -> Result<Vec<Inclusion>, Failure> {

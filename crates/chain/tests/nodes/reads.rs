@@ -75,11 +75,25 @@ async fn receipts(world: &World, head: u64, sent: &[domain::attempt::Outgoing]) 
     for number in 0..=head {
         let header = world.chain.header(BlockTag::Number(number)).await;
         let block = header.unwrap().unwrap().hash;
-        by_block.extend(world.chain.block_receipts(block).await.unwrap().unwrap());
+        by_block.extend(
+            world
+                .chain
+                .block_receipts(block, &|_| true)
+                .await
+                .unwrap()
+                .unwrap(),
+        );
     }
     assert_eq!(by_block, by_hash);
     let unknown = B256::repeat_byte(9);
-    assert_eq!(world.chain.block_receipts(unknown).await.unwrap(), None);
+    assert_eq!(
+        world
+            .chain
+            .block_receipts(unknown, &|_| true)
+            .await
+            .unwrap(),
+        None
+    );
     assert_eq!(world.chain.receipts(&[unknown]).await.unwrap(), []);
 }
 

@@ -130,7 +130,12 @@ async fn what_one_lacks_is_asked_of_the_others() {
             .is_some()
     );
     assert_eq!(
-        chain.block_receipts(hash(9)).await.unwrap().unwrap().len(),
+        chain
+            .block_receipts(hash(9), &|_| true)
+            .await
+            .unwrap()
+            .unwrap()
+            .len(),
         1
     );
     let numbers = async |from, count| -> Vec<u64> {
@@ -146,7 +151,10 @@ async fn what_one_lacks_is_asked_of_the_others() {
     // Nobody has it; that one of them is dead does not matter.
     let chain = chain_of(vec![lacks.url(), nobody().await]);
     assert_eq!(chain.header(BlockTag::Hash(hash(9))).await.unwrap(), None);
-    assert_eq!(chain.block_receipts(hash(9)).await.unwrap(), None);
+    assert_eq!(
+        chain.block_receipts(hash(9), &|_| true).await.unwrap(),
+        None
+    );
     assert_eq!(chain.headers(7, 2).await.unwrap(), []);
     let chain = chain_of(vec![nobody().await]);
     assert!(chain.header(BlockTag::Hash(hash(9))).await.is_err());

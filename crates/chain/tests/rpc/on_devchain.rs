@@ -213,11 +213,20 @@ async fn many_transfers_and_the_blocks_they_are_in() {
 
     let mut of_blocks = Vec::new();
     for header in &headers {
-        of_blocks.extend(chain.block_receipts(header.hash).await.unwrap().unwrap());
+        of_blocks.extend(
+            chain
+                .block_receipts(header.hash, &|_| true)
+                .await
+                .unwrap()
+                .unwrap(),
+        );
     }
     assert_eq!(of_blocks, inclusions);
     assert_eq!(
-        chain.block_receipts(B256::repeat_byte(9)).await.unwrap(),
+        chain
+            .block_receipts(B256::repeat_byte(9), &|_| true)
+            .await
+            .unwrap(),
         None
     );
     assert_eq!(

@@ -140,7 +140,7 @@ async fn bad_answers_are_errors_and_never_panics() {
         if let Err(error) = chain.header(BlockTag::Latest).await {
             unusable(error)
         }
-        if let Err(error) = chain.block_receipts(hash(1)).await {
+        if let Err(error) = chain.block_receipts(hash(1), &|_| true).await {
             unusable(error)
         }
         if let Err(error) = chain.receipts(&[hash(1)]).await {
@@ -317,7 +317,7 @@ async fn an_answer_to_another_question_is_refused() {
         Err(ChainError::Unusable(_))
     ));
     assert!(matches!(
-        chain.block_receipts(hash(9)).await,
+        chain.block_receipts(hash(9), &|_| true).await,
         Err(ChainError::Unusable(_))
     ));
 }
@@ -343,7 +343,11 @@ async fn receipts_of_a_block_without_the_method() {
         .await;
         let chain = fake.chain();
         for _ in 0..2 {
-            let receipts = chain.block_receipts(hash(9)).await.unwrap().unwrap();
+            let receipts = chain
+                .block_receipts(hash(9), &|_| true)
+                .await
+                .unwrap()
+                .unwrap();
             let hashes: Vec<B256> = receipts.iter().map(|receipt| receipt.tx_hash).collect();
             assert_eq!(hashes, [hash(100), hash(101)]);
             assert!(
@@ -352,7 +356,10 @@ async fn receipts_of_a_block_without_the_method() {
                     .all(|receipt| receipt.succeeded && receipt.effective_gas_price == 3)
             );
         }
-        assert_eq!(chain.block_receipts(hash(10)).await.unwrap(), None);
+        assert_eq!(
+            chain.block_receipts(hash(10), &|_| true).await.unwrap(),
+            None
+        );
         let tries = fake
             .methods()
             .iter()
@@ -372,7 +379,7 @@ async fn an_incomplete_block_is_not_taken_for_a_whole_one() {
     })
     .await;
     assert!(matches!(
-        fake.chain().block_receipts(hash(9)).await,
+        fake.chain().block_receipts(hash(9), &|_| true).await,
         Err(ChainError::Unusable(_))
     ));
 }
@@ -389,7 +396,13 @@ async fn an_unknown_block_has_no_receipts() {
             None => Say::Result(Value::Null),
         })
         .await;
-        assert_eq!(fake.chain().block_receipts(hash(9)).await.unwrap(), None);
+        assert_eq!(
+            fake.chain()
+                .block_receipts(hash(9), &|_| true)
+                .await
+                .unwrap(),
+            None
+        );
         assert_eq!(
             fake.chain().header(BlockTag::Hash(hash(9))).await.unwrap(),
             None

@@ -327,7 +327,10 @@ impl Lane {
             }
             Input::Receipts(receipts) => self.receipts(receipts, now, &mut step),
             Input::Head(view) => self.head(view, now, &mut step),
-            Input::ChainNonces(nonces) => self.learn_nonces(nonces, now, &mut step),
+            Input::ChainNonces {
+                nonces,
+                counts_pool,
+            } => self.learn_nonces(nonces, counts_pool, now, &mut step),
             Input::Consumed { nonce, by } => self.consumed(nonce, by, now, &mut step),
             Input::Finals(txs) => self.reopen(txs, now, &mut step),
             Input::OldHeaders(headers) => self.old_headers(&headers, now, &mut step),

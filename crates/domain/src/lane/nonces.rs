@@ -4,6 +4,8 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use alloy_primitives::B256;
+
 use crate::window::gaps;
 use crate::{EventKind, Nonce, Time};
 
@@ -44,8 +46,17 @@ impl Lane {
             self.asking_chain = true;
             self.asked_twice = self.in_doubt;
             let twice = self.in_doubt;
-            step.effects.push(Effect::AskChain { twice });
+            let taken = self.lowest_taken();
+            step.effects.push(Effect::AskChain { twice, taken });
         }
+    }
+
+    /// The lowest attempt that is not mined, if a node said that it has it.
+    fn lowest_taken(&self) -> Option<(Nonce, B256)> {
+        let mut unmined = self.slots.iter().filter(|(_, s)| s.stage != Stage::Mined);
+        let (nonce, slot) = unmined.next()?;
+        let sent = slot.attempts.iter().rfind(|a| a.first_sent_at.is_some())?;
+        (slot.stage == Stage::Submitted).then_some((*nonce, sent.hash))
     }
 
     /// Asks so that a second endpoint, where there is one, must say the same.
@@ -54,7 +65,13 @@ impl Lane {
         self.ask_chain(step);
     }
 
-    pub(super) fn learn_nonces(&mut self, nonces: Nonces, now: Time, step: &mut Step) {
+    pub(super) fn learn_nonces(
+        &mut self,
+        nonces: Nonces,
+        counts_pool: bool,
+        now: Time,
+        step: &mut Step,
+    ) {
         self.asking_chain = false;
         if nonces.is_complete {
             self.in_doubt = false;
@@ -77,10 +94,15 @@ impl Lane {
         }
         self.resolve_doubts(highest, now);
         self.find_holes(highest, now);
+        // Where nobody can tell what a node holds, it is taken at its word.
+        let held = match counts_pool {
+            true => nonces.first.pending,
+            false => self.next_nonce,
+        };
         if std::mem::take(&mut self.probing) {
-            self.learn_depth(nonces.first, now);
+            self.learn_depth(nonces.first.latest, held, now);
         }
-        self.send_what_the_node_lost(nonces.first.pending, now);
+        self.send_what_the_node_lost(held, now);
         self.check_what_may_be_mined(highest.latest, step);
         self.look_for_foreign_use(step);
         if settles {
@@ -219,7 +241,7 @@ impl Lane {
     }
 
     /// Whether the node holds all that it said yes to.
-    fn learn_depth(&mut self, nonces: ChainNonces, now: Time) {
+    fn learn_depth(&mut self, latest: Nonce, held: Nonce, now: Time) {
         let highest_out = self
             .slots
             .iter()
@@ -228,11 +250,11 @@ impl Lane {
             return;
         };
         let refused_lately = |at: Time| now.since(at) < GROW_PAUSE;
-        let would_grow = nonces.pending > highest_out;
+        let would_grow = held > highest_out;
         if would_grow && self.narrowed_at.is_some_and(refused_lately) {
             return;
         }
-        self.depth.learn(nonces.latest, nonces.pending, highest_out);
+        self.depth.learn(latest, held, highest_out);
     }
 
     /// What a node took, and does not hold any more, is sent again: it lost its pool, dropped them, or

@@ -112,7 +112,12 @@ pub enum Input {
     /// The chain moved on (or back).
     Head(Arc<ChainView>),
     /// What the chain says of the account.
-    ChainNonces(Nonces),
+    ChainNonces {
+        /// The nonces.
+        nonces: Nonces,
+        /// Whether the first endpoint's pending nonce counts what waits in its pool: some nodes' does not.
+        counts_pool: bool,
+    },
     /// Who consumed a nonce of ours at final depth; with [`Consumer::Unseen`], no endpoint has a receipt
     /// of any attempt at it.
     Consumed {
@@ -182,6 +187,9 @@ pub enum Effect {
     AskChain {
         /// Whether a second endpoint must say so too.
         twice: bool,
+        /// The lowest attempt that a node took: one that has it, and whose pending nonce is not above it,
+        /// does not count its pool.
+        taken: Option<(Nonce, B256)>,
     },
     /// Find out who consumed a nonce, in blocks up to a height.
     FindConsumer {

@@ -73,6 +73,9 @@ pub enum CallFailed {
     Chain(#[from] ChainError),
 }
 
+/// Tells transactions of ours from all others.
+pub type IsOurs<'a> = &'a (dyn Fn(B256) -> bool + Send + Sync);
+
 /// One chain.
 #[async_trait]
 pub trait Chain: Send + Sync + 'static {
@@ -88,8 +91,13 @@ pub trait Chain: Send + Sync + 'static {
     /// The headers of a range of heights, oldest first; shorter when the node has fewer.
     async fn headers(&self, from: u64, count: u64) -> Result<Vec<Header>, ChainError>;
 
-    /// All receipts of a block, by its hash; `None` when the node does not know the block.
-    async fn block_receipts(&self, block: B256) -> Result<Option<Vec<Inclusion>>, ChainError>;
+    /// The receipts of a block, by its hash, as far as they are ours; `None` when the node does not know
+    /// the block.
+    async fn block_receipts(
+        &self,
+        block: B256,
+        is_ours: IsOurs<'_>,
+    ) -> Result<Option<Vec<Inclusion>>, ChainError>;
 
     /// Receipts by transaction hash; those that no endpoint has are left out.
     async fn receipts(&self, hashes: &[B256]) -> Result<Vec<Inclusion>, ChainError>;
@@ -104,6 +112,9 @@ pub trait Chain: Send + Sync + 'static {
         query: ChainQuery,
         witnesses: Witnesses,
     ) -> Result<Nonces, ChainError>;
+
+    /// Whether the node that is asked first has a transaction, in its pool or in a block.
+    async fn has(&self, hash: B256) -> Result<bool, ChainError>;
 
     /// Whose transaction consumed a nonce of the account, in blocks up to a height.
     async fn consumer(

@@ -9,7 +9,7 @@ mod peers;
 mod signer;
 mod store;
 
-pub use chain::{BlockTag, Call, CallFailed, Chain, ChainError, Witnesses};
+pub use chain::{BlockTag, Call, CallFailed, Chain, ChainError, IsOurs, Witnesses};
 pub use clock::Clock;
 pub use peers::{PeerError, Peers};
 pub use signer::{SignError, Signer};

@@ -307,9 +307,11 @@ impl Shard {
         let fresh = self.core.ports.clock.tx_id();
         let view = self.core.chain(key.chain_id).view.get();
         let head = view.map(Input::Head).into_iter();
-        head.chain(nonces.map(Input::ChainNonces))
-            .chain([Input::Tick { fresh }])
-            .collect()
+        let told = nonces.map(|nonces| Input::ChainNonces {
+            nonces,
+            counts_pool: true,
+        });
+        head.chain(told).chain([Input::Tick { fresh }]).collect()
     }
 }
 

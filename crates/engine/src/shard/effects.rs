@@ -32,8 +32,8 @@ impl Shard {
                 Effect::LoadFinals(ids) => {
                     self.spawn(move |core| load_finals(core, key, epoch, ids));
                 }
-                Effect::AskChain { twice } => {
-                    self.spawn(move |core| ask_chain(core, key, epoch, twice));
+                Effect::AskChain { twice, taken } => {
+                    self.spawn(move |core| ask_chain(core, key, epoch, twice, taken));
                 }
                 Effect::FindConsumer {
                     nonce,
@@ -146,7 +146,13 @@ async fn pause_after(core: &Core, tries: &mut u32, lane: LaneKey, error: &StoreE
 
 /// Asks until the chain answers: a lane without this knowledge deals no nonce. Where no second endpoint
 /// answers, the word of one is better than none, and the lane knows how little it is worth.
-async fn ask_chain(core: Arc<Core>, lane: LaneKey, epoch: u64, twice: bool) {
+async fn ask_chain(
+    core: Arc<Core>,
+    lane: LaneKey,
+    epoch: u64,
+    twice: bool,
+    taken: Option<(Nonce, B256)>,
+) {
     let part = core.chain(lane.chain_id);
     let query = part.rules.lane.chain_query;
     let mut witnesses = if twice {
@@ -168,8 +174,16 @@ async fn ask_chain(core: Arc<Core>, lane: LaneKey, epoch: u64, twice: bool) {
             }
         }
     };
-    core.give(lane, epoch, vec![Input::ChainNonces(nonces)])
-        .await;
+    // A node that has what it does not count tells nothing of its pool.
+    let counts_pool = match taken.filter(|(nonce, _)| nonces.first.pending <= *nonce) {
+        Some((_, hash)) => !part.chain.has(hash).await.unwrap_or(false),
+        None => true,
+    };
+    let input = Input::ChainNonces {
+        nonces,
+        counts_pool,
+    };
+    core.give(lane, epoch, vec![input]).await;
 }
 
 /// Who consumed a nonce of ours. Where no node shows it, the absence of all our receipts must do; not

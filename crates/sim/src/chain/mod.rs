@@ -21,7 +21,7 @@ use async_trait::async_trait;
 use domain::attempt::Outgoing;
 use domain::lane::{ChainQuery, Consumer, Nonces};
 use domain::{Address, B256, ChainId, FeeQuote, Header, Inclusion, LaneKey, Nonce, SendOutcome};
-use engine::ports::{BlockTag, Call, CallFailed, Chain, ChainError, Witnesses};
+use engine::ports::{BlockTag, Call, CallFailed, Chain, ChainError, IsOurs, Witnesses};
 use tokio::sync::Notify;
 
 use crate::event::WorldEvent;
@@ -36,7 +36,7 @@ pub use remote::{RemoteChain, Staleness};
 pub use signer::{MemorySigner, UNSIGNABLE};
 
 use ledger::Ledger;
-use sight::Sight;
+use sight::{Sight, ours_of};
 
 /// The in-memory twin of the Chain port. Clones are the same chain.
 ///
@@ -181,8 +181,17 @@ impl Chain for MemoryChain {
         Ok(Sight::FIRST.headers(&self.lock(), from, count))
     }
 
-    async fn block_receipts(&self, block: B256) -> Result<Option<Vec<Inclusion>>, ChainError> {
-        Ok(Sight::FIRST.block_receipts(&self.lock(), block))
+    async fn block_receipts(
+        &self,
+        block: B256,
+        is_ours: IsOurs<'_>,
+    ) -> Result<Option<Vec<Inclusion>>, ChainError> {
+        let receipts = Sight::FIRST.block_receipts(&self.lock(), block);
+        Ok(receipts.map(|receipts| ours_of(receipts, is_ours)))
+    }
+
+    async fn has(&self, hash: B256) -> Result<bool, ChainError> {
+        Ok(Sight::FIRST.has(&self.lock(), hash))
     }
 
     async fn receipts(&self, hashes: &[B256]) -> Result<Vec<Inclusion>, ChainError> {

@@ -7,11 +7,11 @@ use async_trait::async_trait;
 use domain::attempt::Outgoing;
 use domain::lane::{ChainQuery, Consumer, Nonces};
 use domain::{Address, B256, ChainId, FeeQuote, Header, Inclusion, Nonce, SendOutcome};
-use engine::ports::{BlockTag, Call, CallFailed, Chain, ChainError, Witnesses};
+use engine::ports::{BlockTag, Call, CallFailed, Chain, ChainError, IsOurs, Witnesses};
 
 use super::MemoryChain;
 use super::ledger::Ledger;
-use super::sight::Sight;
+use super::sight::{Sight, ours_of};
 use crate::wire::{NoAnswer, Wire, WireFaults};
 
 /// How the answers of nodes fail: as behind a load balancer, each read may hit another machine. Chances
@@ -223,8 +223,18 @@ impl Chain for RemoteChain {
         Ok(self.read(look).await?.1)
     }
 
-    async fn block_receipts(&self, block: B256) -> Result<Option<Vec<Inclusion>>, ChainError> {
+    async fn block_receipts(
+        &self,
+        block: B256,
+        is_ours: IsOurs<'_>,
+    ) -> Result<Option<Vec<Inclusion>>, ChainError> {
         let look = move |sight: Sight, ledger: &Ledger| sight.block_receipts(ledger, block);
+        let receipts = self.read(look).await?.1;
+        Ok(receipts.map(|receipts| ours_of(receipts, is_ours)))
+    }
+
+    async fn has(&self, hash: B256) -> Result<bool, ChainError> {
+        let look = move |sight: Sight, ledger: &Ledger| sight.has(ledger, hash);
         Ok(self.read(look).await?.1)
     }
 

@@ -3,7 +3,7 @@
 use alloy_primitives::U256;
 use domain::lane::{ChainNonces, ChainQuery, Consumer};
 use domain::{Address, B256, Header, Inclusion, Nonce, Payload};
-use engine::ports::{BlockTag, Call, CallFailed};
+use engine::ports::{BlockTag, Call, CallFailed, IsOurs};
 
 use super::ledger::{Ledger, REVERTS};
 
@@ -64,6 +64,12 @@ impl Sight {
             .iter()
             .filter_map(|hash| self.receipt(ledger, *hash))
             .collect()
+    }
+
+    /// Whether the node has a transaction, in its pool or in a block.
+    pub(super) fn has(self, ledger: &Ledger, hash: B256) -> bool {
+        let pool = &ledger.endpoints[self.endpoint].pool;
+        pool.iter().any(|tx| tx.hash == hash) || self.receipt(ledger, hash).is_some()
     }
 
     fn receipt(self, ledger: &Ledger, hash: B256) -> Option<Inclusion> {
@@ -155,4 +161,10 @@ fn at_height(ledger: &Ledger, head: B256, number: u64) -> Option<Header> {
         }
         header = ledger.blocks[&header.parent_hash].header;
     }
+}
+
+/// Those receipts of a block that somebody asks for.
+pub(super) fn ours_of(mut receipts: Vec<Inclusion>, is_ours: IsOurs<'_>) -> Vec<Inclusion> {
+    receipts.retain(|inclusion| is_ours(inclusion.tx_hash));
+    receipts
 }

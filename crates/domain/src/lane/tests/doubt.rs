@@ -12,7 +12,7 @@ const BUSY: u8 = 13;
 
 fn says(world: &mut World, latest: u64, pending: u64) {
     let (latest, pending) = (Nonce(latest), Nonce(pending));
-    world.input(Input::ChainNonces(agreed(ChainNonces { latest, pending })));
+    world.input(agreed(ChainNonces { latest, pending }));
     world.commit();
 }
 

@@ -1,7 +1,7 @@
 //! Somebody else uses the account: before ours is out, after it, and in the pool.
 
 use super::rules;
-use super::world::{Job, World, agreed};
+use super::world::{Job, World, agreed, answered};
 use crate::lane::{
     ChainNonces, Consumer, FOREIGN_DEPTH_MIN, Input, LaneRules, Nonces, OnForeignNonce,
 };
@@ -91,7 +91,7 @@ fn a_late_receipt_of_ours_is_no_foreign_use() {
     world.mine(1, false); // ours, and its receipt got lost
     world.follow();
     world.tick(100);
-    world.input(Input::ChainNonces(agreed(world.chain.nonces())));
+    world.input(agreed(world.chain.nonces()));
     world.input(Input::Consumed {
         nonce: Nonce(0),
         by: Consumer::Nobody,
@@ -182,7 +182,7 @@ fn a_jump_that_a_second_endpoint_does_not_confirm_stops_the_lane() {
     world.accept();
     world.settle_all();
     // One endpoint alone, where there are two: the other is asked.
-    world.input(Input::ChainNonces(Nonces {
+    world.input(answered(Nonces {
         first: says(3),
         second: None,
         is_complete: false,
@@ -191,7 +191,7 @@ fn a_jump_that_a_second_endpoint_does_not_confirm_stops_the_lane() {
     assert_eq!(world.lane.next_nonce(), Nonce(1));
     assert!(world.jobs.iter().any(|job| matches!(job, Job::Ask(_))));
     for (second, moved) in [(1, Nonce(1)), (3, Nonce(3))] {
-        world.input(Input::ChainNonces(Nonces {
+        world.input(answered(Nonces {
             first: says(3),
             second: Some(says(second)),
             is_complete: true,
@@ -209,7 +209,7 @@ fn a_hole_that_a_fork_makes_below_all_of_ours_is_filled() {
     world.mine(1, true);
     world.accept();
     world.settle_all();
-    world.input(Input::ChainNonces(agreed(world.chain.nonces())));
+    world.input(agreed(world.chain.nonces()));
     world.settle_all();
     let ours = world.accept(); // above somebody else's
     world.settle_all();

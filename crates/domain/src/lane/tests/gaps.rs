@@ -1,6 +1,6 @@
 //! Nonces that were given up: taken by the next, or filled, and never forgotten.
 
-use crate::lane::{ChainQuery, Input, LaneRules};
+use crate::lane::{ChainQuery, LaneRules};
 use crate::window::Depth;
 use crate::{AttemptKind, Nonce, TxId, TxState};
 
@@ -175,7 +175,7 @@ fn what_was_dealt_before_the_chain_was_asked_is_no_gap() {
     world.accept();
     world.accept();
     world.commit();
-    world.input(Input::ChainNonces(agreed(world.chain.nonces())));
+    world.input(agreed(world.chain.nonces()));
     world.commit();
     assert_eq!(world.lane.gaps(), []);
     world.heal();

@@ -1,6 +1,6 @@
 //! What the chain says of the account's nonce, and who held the lane before.
 
-use crate::lane::{ChainNonces, Input};
+use crate::lane::ChainNonces;
 use crate::{EventKind, NodeName, Nonce, Token};
 
 use super::rules;
@@ -11,7 +11,7 @@ fn says(world: &mut World, latest: u64, pending: u64) {
         latest: Nonce(latest),
         pending: Nonce(pending),
     };
-    world.input(Input::ChainNonces(agreed(nonces)));
+    world.input(agreed(nonces));
 }
 
 #[test]

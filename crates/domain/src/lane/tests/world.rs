@@ -113,7 +113,7 @@ impl World {
         let cursor = self.lane.next_nonce();
         let out = Out::of(&self.lane);
         let forks = matches!(input, Input::Head(_) | Input::Finals(_));
-        let raises = matches!(input, Input::ChainNonces(_));
+        let raises = matches!(input, Input::ChainNonces { .. });
         let step = self.lane.step(input, self.now);
         self.draft.apply(&step.writes, self.lane.next_nonce());
         self.is_dirty |= step.writes != Writes::default();
@@ -280,11 +280,11 @@ impl World {
                 let old = usize::from(how / 4) % self.history.len();
                 let stale = how % 4 == 3;
                 let now = frozen.unwrap_or_else(|| self.ask());
-                Input::ChainNonces(agreed(if stale {
+                agreed(if stale {
                     self.asked(self.history[old])
                 } else {
                     now
-                }))
+                })
             }
             Job::Consumer { nonce, up_to } => Input::Consumed {
                 nonce,
@@ -463,10 +463,18 @@ impl World {
 }
 
 /// What all endpoints say.
-pub(super) fn agreed(first: ChainNonces) -> Nonces {
-    Nonces {
+pub(super) fn agreed(first: ChainNonces) -> Input {
+    answered(Nonces {
         first,
         second: None,
         is_complete: true,
+    })
+}
+
+/// What some endpoints say.
+pub(super) fn answered(nonces: Nonces) -> Input {
+    Input::ChainNonces {
+        nonces,
+        counts_pool: true,
     }
 }

@@ -78,7 +78,7 @@ async fn nonces_are_mined_in_order_and_gaps_wait() {
     let header = chain.mine();
     assert_eq!(nonces(&chain).await, (2, 2));
     let receipts = chain
-        .block_receipts(header.hash)
+        .block_receipts(header.hash, &|_| true)
         .await
         .unwrap()
         .expect("a known block");
