@@ -110,7 +110,7 @@ impl Fees {
         match *self {
             Self::Legacy { gas_price } => {
                 let least = raised(gas_price, percent);
-                if least > cap {
+                if least > cap || least == gas_price {
                     return Bumped::CapBinds;
                 }
                 let wanted = least.max(base.saturating_mul(2).saturating_add(quote.tip));
@@ -124,7 +124,9 @@ impl Fees {
             } => {
                 let least = raised(max_fee, percent);
                 let tip_least = raised(max_priority_fee, percent);
-                if least > cap || tip_least > cap {
+                // At the end of the numbers there is nothing more to offer.
+                let is_raised = least > max_fee && tip_least > max_priority_fee;
+                if least > cap || tip_least > cap || !is_raised {
                     return Bumped::CapBinds;
                 }
                 let tip = tip_least.max(quote.tip).min(cap);

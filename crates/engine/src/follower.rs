@@ -19,6 +19,8 @@ use crate::shard::{Message, explain_revert};
 const CATCH_UP_MAX: u64 = 100;
 /// How far the chain's own final block may be behind its head; Ethereum's is 64 to 96 blocks.
 const TAGGED_MAX: u64 = 192;
+/// After how many looks a branch is followed that is shorter than the one we follow.
+const SHORTER_LOOKS: u32 = 3;
 /// How often a block's receipts are tried before it is left to the lanes' own checks.
 const UNREAD_TRIES_MAX: u32 = 5;
 /// The most blocks whose receipts are still to be read; older ones are left to the lanes' own checks.
@@ -35,6 +37,8 @@ pub(crate) struct Follower {
     final_up_to: Option<u64>,
     /// How often a fork went deeper than the view.
     deep_forks: u64,
+    /// How many looks in a row showed a branch that is shorter than the view.
+    shorter_seen: u32,
     /// The tip that lanes know.
     told_tip: Option<B256>,
     /// Blocks of the view whose receipts have not been read yet, oldest first.
@@ -63,6 +67,7 @@ impl Follower {
             pace,
             final_up_to: None,
             deep_forks: 0,
+            shorter_seen: 0,
             told_tip: None,
             unread: VecDeque::new(),
             unread_tries: 0,
@@ -108,7 +113,9 @@ impl Follower {
         let Some(head) = chain.header(BlockTag::Latest).await? else {
             return Err(ChainError::Unusable("the node has no latest block".into()));
         };
-        if !self.headers.contains(head.hash) {
+        if self.headers.contains(head.hash) {
+            self.shorter_seen = 0;
+        } else if self.is_to_be_followed(&head) {
             self.move_to(head).await?;
             self.pace.saw(head, self.core.ports.clock.moment());
         }
@@ -122,6 +129,17 @@ impl Follower {
             self.told_tip = tip;
         }
         self.read_blocks().await
+    }
+
+    /// Whether a head that is not on the view is where to go. A branch that is shorter than ours is what a
+    /// node shows that is behind on a branch of its own: it must stay for some looks.
+    fn is_to_be_followed(&mut self, head: &Header) -> bool {
+        let is_shorter = self
+            .headers
+            .tip()
+            .is_some_and(|tip| head.number < tip.number);
+        self.shorter_seen = if is_shorter { self.shorter_seen + 1 } else { 0 };
+        !is_shorter || self.shorter_seen >= SHORTER_LOOKS
     }
 
     /// Where the chain itself says what is final. Nobody needs to know while nothing is open.
@@ -138,12 +156,9 @@ impl Follower {
         let Some(header) = part.chain.header(tag).await? else {
             return Ok(()); // a young chain has none yet
         };
-        let contradicts = self
-            .headers
-            .at(header.number)
-            .is_some_and(|held| held.hash != header.hash);
-        // It is a node's word about another chain than the one that is followed, or an old one.
-        if !contradicts {
+        // Otherwise it is a node's word about another branch than the one that is followed.
+        let base = self.headers.base().map_or(0, |base| base.number);
+        if header.number < base || self.headers.contains(header.hash) {
             self.final_up_to = self.final_up_to.max(Some(header.number));
         }
         Ok(())
@@ -198,7 +213,10 @@ impl Follower {
 
     fn adopt(&mut self, branch: &[Header]) -> Result<(), NotLinked> {
         let adopted = self.headers.adopt(branch)?;
-        if !adopted.dropped.is_empty() {
+        if let Some(lowest) = adopted.dropped.first() {
+            // The chain's word was about blocks that are not followed any more.
+            let below = lowest.number.saturating_sub(1);
+            self.final_up_to = self.final_up_to.map(|up_to| up_to.min(below));
             let depth = adopted.dropped.len();
             tracing::info!(chain = %self.chain_id, depth, "fork");
             metrics::counter!("lanekeeper_forks_total").increment(1);

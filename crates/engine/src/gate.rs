@@ -166,7 +166,8 @@ impl Staged {
             | Effect::FindConsumer { .. }
             | Effect::FetchReceipts(_)
             | Effect::FetchHeaders(_)
-            | Effect::LoadFinals(_) => true,
+            | Effect::LoadFinals(_)
+            | Effect::Settle => true,
         });
         wanted
     }

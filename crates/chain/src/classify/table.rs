@@ -196,6 +196,7 @@ const PHRASES: &[(Meaning, &[&str])] = &[
             "blobless blob transaction",      // geth
             "too many blobs",                 // geth, reth
             "init code length",               // hardhat
+            "allowed as of eip-3860",         // ganache
             "is bigger than maxfeepergas",    // hardhat
             "cannot be less than maxpriorityfeepergas", // ganache
             "invalid transaction type",       // hardhat

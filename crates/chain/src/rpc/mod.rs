@@ -140,8 +140,12 @@ impl Chain for RpcChain {
             .await
     }
 
-    async fn receipts(&self, hashes: &[B256]) -> Result<Vec<Inclusion>, ChainError> {
-        read::receipts_of_all(&self.endpoints, hashes).await
+    async fn receipts(
+        &self,
+        hashes: &[B256],
+        witnesses: Witnesses,
+    ) -> Result<Vec<Inclusion>, ChainError> {
+        read::receipts_of_all(&self.endpoints, hashes, witnesses).await
     }
 
     async fn revert_reason(&self, inclusion: &Inclusion) -> Result<Option<String>, ChainError> {

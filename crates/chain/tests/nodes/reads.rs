@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use domain::lane::Consumer;
 use domain::{Address, B256, Inclusion, Nonce, SendOutcome};
-use engine::ports::{BlockTag, Chain};
+use engine::ports::{BlockTag, Chain, Witnesses};
 use rig::evm::account;
 use serde_json::json;
 
@@ -94,7 +94,14 @@ async fn receipts(world: &World, head: u64, sent: &[domain::attempt::Outgoing]) 
             .unwrap(),
         None
     );
-    assert_eq!(world.chain.receipts(&[unknown]).await.unwrap(), []);
+    assert_eq!(
+        world
+            .chain
+            .receipts(&[unknown], Witnesses::One)
+            .await
+            .unwrap(),
+        []
+    );
 }
 
 /// The base fee is that of the block that comes next.

@@ -158,7 +158,7 @@ impl World {
 
     pub(crate) async fn receipts(&self, outgoing: &[Outgoing]) -> Vec<Inclusion> {
         let hashes: Vec<B256> = outgoing.iter().map(|item| item.hash).collect();
-        self.chain.receipts(&hashes).await.unwrap()
+        self.chain.receipts(&hashes, Witnesses::One).await.unwrap()
     }
 }
 

@@ -209,16 +209,16 @@ async fn receipts_come_from_whoever_has_them() {
     let (first, second) = (with(&[1, 3]).await, with(&[2, 3]).await);
     let chain = chain_of(vec![first.url(), nobody().await, second.url()]);
     let found = chain
-        .receipts(&[hash(4), hash(3), hash(2), hash(1)])
+        .receipts(&[hash(4), hash(3), hash(2), hash(1)], Witnesses::One)
         .await
         .unwrap();
     let hashes: Vec<B256> = found.iter().map(|one| one.tx_hash).collect();
     assert_eq!(hashes, [hash(3), hash(2), hash(1)]);
     assert_eq!(second.methods().len(), 2, "only for what the first lacks");
-    assert_eq!(chain.receipts(&[]).await.unwrap(), []);
+    assert_eq!(chain.receipts(&[], Witnesses::One).await.unwrap(), []);
     let dead = chain_of(vec![nobody().await]);
     assert!(matches!(
-        dead.receipts(&[hash(1)]).await,
+        dead.receipts(&[hash(1)], Witnesses::One).await,
         Err(ChainError::Unreachable(_))
     ));
 }

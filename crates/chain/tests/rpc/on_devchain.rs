@@ -117,7 +117,7 @@ impl World {
     async fn mined(&self, hashes: &[B256]) -> Vec<Inclusion> {
         let poll = async {
             loop {
-                let found = self.chain.receipts(hashes).await.unwrap();
+                let found = self.chain.receipts(hashes, Witnesses::One).await.unwrap();
                 if found.len() == hashes.len() {
                     return found;
                 }
@@ -259,7 +259,10 @@ async fn the_pool_is_told_apart_from_the_chain() {
     let nonces = world.nonces(ChainQuery::Pending).await;
     assert_eq!((nonces.latest, nonces.pending), (Nonce(0), Nonce(3)));
     let hashes: Vec<B256> = attempts.iter().map(|attempt| attempt.hash).collect();
-    assert_eq!(world.chain.receipts(&hashes).await.unwrap(), []);
+    assert_eq!(
+        world.chain.receipts(&hashes, Witnesses::One).await.unwrap(),
+        []
+    );
 
     let cheap = world.sign(vec![world.transfer(0, 10 * GWEI + 1)]).await;
     assert!(matches!(

@@ -143,13 +143,18 @@ async fn bad_answers_are_errors_and_never_panics() {
         if let Err(error) = chain.block_receipts(hash(1), &|_| true).await {
             unusable(error)
         }
-        if let Err(error) = chain.receipts(&[hash(1)]).await {
+        if let Err(error) = chain.receipts(&[hash(1)], Witnesses::One).await {
             unusable(error)
         }
         if let Err(error) = chain.revert_reason(&mined).await {
             unusable(error)
         }
-        unusable(chain.receipts(&[hash(1), hash(2)]).await.unwrap_err());
+        unusable(
+            chain
+                .receipts(&[hash(1), hash(2)], Witnesses::One)
+                .await
+                .unwrap_err(),
+        );
         unusable(chain.headers(1, 3).await.unwrap_err());
         let nobody = Address::ZERO;
         let nonces = chain.nonces(nobody, ChainQuery::Pending, Witnesses::Two);
@@ -313,7 +318,7 @@ async fn an_answer_to_another_question_is_refused() {
         Err(ChainError::Unusable(_))
     ));
     assert!(matches!(
-        chain.receipts(&[hash(56)]).await,
+        chain.receipts(&[hash(56)], Witnesses::One).await,
         Err(ChainError::Unusable(_))
     ));
     assert!(matches!(
@@ -429,7 +434,7 @@ async fn receipts_by_hash_leave_out_what_is_not_mined() {
     .await;
     let found = fake
         .chain()
-        .receipts(&[hash(1), hash(2), hash(3), hash(4)])
+        .receipts(&[hash(1), hash(2), hash(3), hash(4)], Witnesses::One)
         .await
         .unwrap();
     let seen: Vec<(B256, bool)> = found.iter().map(|r| (r.tx_hash, r.succeeded)).collect();

@@ -41,6 +41,7 @@ impl Lane {
                 // Ours, perhaps mined already; or foreign. Only the chain can tell: its answer asks
                 // for the receipts of everything below it.
                 slot.hindered("a node says that its nonce is used, and no receipt of it is known");
+                slot.is_foreign_pending = false;
                 slot.try_later(now);
                 self.ask_chain(step);
             }
@@ -85,6 +86,7 @@ impl Lane {
             return;
         };
         let was_blocked = std::mem::take(&mut slot.is_blocked);
+        slot.is_foreign_pending = false;
         slot.retry_at = None;
         slot.tries = 0;
         slot.stage = Stage::Submitted;
@@ -155,7 +157,7 @@ impl Lane {
         let Some(mut slot) = self.slots.remove(&nonce) else {
             return;
         };
-        if slot.tx.sub_state != Some(SubState::ForeignPending) {
+        if !std::mem::replace(&mut slot.is_foreign_pending, true) {
             self.tell(step, None, EventKind::LaneForeignPending { nonce }, now);
         }
         let reason = format!(
@@ -300,9 +302,13 @@ impl Slot {
 
     /// Whether there is more to say of it than what nodes answer at present.
     fn has_a_reason(&self) -> bool {
-        let is_cancelled = self.attempts.iter().any(|a| a.kind == AttemptKind::Cancel);
         let is_capped = self.tx.sub_state == Some(SubState::FeeCap);
-        is_cancelled || is_capped || self.tx.state == TxState::Stuck
+        self.is_cancelled() || is_capped || self.tx.state == TxState::Stuck
+    }
+
+    /// Whether a no-op is to take its nonce.
+    pub(super) fn is_cancelled(&self) -> bool {
+        self.attempts.iter().any(|a| a.kind == AttemptKind::Cancel)
     }
 
     /// Something is in the way that will pass by itself: shown, not written.

@@ -87,18 +87,15 @@ impl Lane {
         now: Time,
         step: &mut Step,
     ) {
+        let held = self.slots.get(&nonce).and_then(|s| s.tx.inclusion.as_ref());
+        match held.map(|held| held.block_hash) {
+            Some(block) if block == inclusion.block_hash => return,
+            Some(_) => self.unmine(nonce, now, step), // what was told before is taken back first
+            None => {}
+        }
         let Some(mut slot) = self.slots.remove(&nonce) else {
             return;
         };
-        if slot
-            .tx
-            .inclusion
-            .as_ref()
-            .is_some_and(|held| held.block_hash == inclusion.block_hash)
-        {
-            self.slots.insert(nonce, slot);
-            return;
-        }
         if slot.stage != Stage::Mined {
             self.unmined = self.unmined.saturating_sub(1);
         }
@@ -275,7 +272,11 @@ impl Lane {
             .last()
             .map_or(inclusion.block_hash, |header| header.hash);
         let told_before = slot.tx.counted.filter(|_| self.rules.tell_progress);
-        let is_replaced = |told: B256| counted.iter().all(|header| header.hash != told);
+        let view = self.view.clone();
+        let is_replaced = |told: B256| {
+            let is_on_view = view.as_ref().is_some_and(|v| v.headers.contains(told));
+            !is_on_view && counted.iter().all(|header| header.hash != told)
+        };
         slot.tx.counted = Some(top);
         slot.tx.confirmed_at = Some(now);
         slot.tx.token = self.right.token;

@@ -29,18 +29,19 @@ impl Lane {
             nonce,
             since: tip.number,
             ask_at: 0,
+            asked: None,
             is_asking: false,
         }));
-        let up_to = final_for_foreign(self.rules.finality, &view);
-        let Some(up_to) = up_to.filter(|up_to| *up_to >= suspicion.ask_at) else {
+        let newest = final_for_foreign(self.rules.finality, &view);
+        let Some(newest) = newest.filter(|up_to| *up_to >= suspicion.ask_at) else {
             return;
         };
         if suspicion.is_asking {
             return;
         }
         suspicion.is_asking = true;
-        // Again when the block that was the newest at first sight is final; afterwards at every block.
-        suspicion.ask_at = suspicion.since.max(up_to.saturating_add(1));
+        // Until there is an answer always the same height, so that an endpoint that is behind gets there.
+        let up_to = *suspicion.asked.get_or_insert(newest);
         step.effects.push(Effect::FindConsumer {
             nonce,
             up_to,
@@ -57,22 +58,40 @@ impl Lane {
     }
 
     /// Who consumed a nonce of ours.
-    pub(super) fn consumed(&mut self, nonce: Nonce, by: Consumer, now: Time, step: &mut Step) {
+    pub(super) fn consumed(
+        &mut self,
+        nonce: Nonce,
+        by: Option<Consumer>,
+        hashes: &[B256],
+        now: Time,
+        step: &mut Step,
+    ) {
         if let Some(suspicion) = self.suspicion.as_mut().filter(|held| held.nonce == nonce) {
             suspicion.is_asking = false;
+            if by.is_some() {
+                // Again when what was the newest block at first sight is final, and at every block then.
+                let next = suspicion
+                    .asked
+                    .take()
+                    .map_or(0, |asked| asked.saturating_add(1));
+                suspicion.ask_at = suspicion.since.max(next);
+            }
         }
         let is_open = |slot: &&Slot| slot.stage != Stage::Mined;
         let Some(slot) = self.slots.get(&nonce).filter(is_open) else {
             return;
         };
+        let is_ours = |hash: &B256| slot.attempts.iter().any(|attempt| attempt.hash == *hash);
+        let all_asked = slot.attempts.iter().all(|a| hashes.contains(&a.hash));
         let foreign = match by {
-            Consumer::Nobody => return,
-            Consumer::By(hash) if slot.attempts.iter().any(|attempt| attempt.hash == hash) => {
+            None | Some(Consumer::Nobody) => return,
+            Some(Consumer::By(hash)) if is_ours(&hash) => {
                 step.effects.push(Effect::FetchReceipts(vec![hash]));
                 return;
             }
-            Consumer::By(hash) => Some(hash),
-            Consumer::Unseen => None,
+            Some(Consumer::By(hash)) => Some(hash),
+            Some(Consumer::Unseen) if all_asked => None,
+            Some(Consumer::Unseen) => return, // one was signed since: asked again
         };
         self.suspicion = None;
         let kind = EventKind::LaneForeignNonce {
@@ -109,7 +128,13 @@ impl Lane {
             step.writes.updates.push(slot.tx);
             return;
         }
-        match self.rules.on_foreign_nonce {
+        // What the store has lost may have paid already: somebody must look.
+        let may_be_ours = self.lost_below.is_some_and(|below| nonce < below);
+        let decision = match may_be_ours {
+            true => OnForeignNonce::Hold,
+            false => self.rules.on_foreign_nonce,
+        };
+        match decision {
             OnForeignNonce::Requeue => {
                 slot.tx.go(TxState::Created, SubState::Queued, now);
                 let kind = EventKind::TxRequeued { nonce, foreign };
@@ -140,13 +165,12 @@ fn final_for_foreign(finality: Finality, view: &ChainView) -> Option<u64> {
 impl Slot {
     /// A filler, and a tx that no node will ever take, are over when their nonce is consumed by anybody.
     fn wants_nothing_but_its_nonce(&self) -> Option<SubState> {
-        let is_cancelled = self.attempts.iter().any(|a| a.kind == AttemptKind::Cancel);
         match self.kind {
             AttemptKind::Filler => Some(SubState::ForeignNonce),
             AttemptKind::Original
             | AttemptKind::Bump
             | AttemptKind::Cancel
-            | AttemptKind::Replace => is_cancelled.then_some(SubState::Rejected),
+            | AttemptKind::Replace => self.is_cancelled().then_some(SubState::Rejected),
         }
     }
 }

@@ -31,8 +31,8 @@ pub use protocol::{
 
 use crate::window::Depth;
 use crate::{
-    Attempt, AttemptKind, ChainView, Event, EventKind, LaneKey, NodeName, Nonce, Right, Time,
-    Token, Tx, TxId,
+    Attempt, AttemptKind, ChainView, Event, EventKind, LaneKey, NodeName, Nonce, Right, SubState,
+    Time, Token, Tx, TxId,
 };
 
 /// The most txs that one load brings into memory.
@@ -57,6 +57,9 @@ pub struct Lane {
     /// Whether nonces that the chain knows and the store does not are ours and lost, not somebody else's:
     /// until the chain agrees with the cursor for the first time.
     fears_loss: bool,
+    /// Attempts below this nonce may be lost: what consumed such a nonce may be ours although we do not
+    /// know it. Until all of them are resolved.
+    lost_below: Option<Nonce>,
 
     /// The txs whose attempts are being made, are out, or are mined and not final.
     slots: BTreeMap<Nonce, Slot>,
@@ -129,6 +132,8 @@ struct Slot {
     tries: u32,
     /// Nodes do not take it: nothing behind it is tried before it.
     is_blocked: bool,
+    /// Somebody else's transaction stood at its nonce in a node's pool when it was last sent.
+    is_foreign_pending: bool,
     /// How often it was sent again because it waited too long.
     resubmits: u32,
 }
@@ -178,6 +183,8 @@ struct Suspicion {
     since: u64,
     /// From which final height on it is asked again who did it.
     ask_at: u64,
+    /// The height of the last question, while it has no answer.
+    asked: Option<u64>,
     is_asking: bool,
 }
 
@@ -206,6 +213,7 @@ impl Lane {
             paused: image.paused,
             halted: None,
             fears_loss: false,
+            lost_below: None,
             slots: BTreeMap::new(),
             by_hash: BTreeMap::new(),
             unmined: 0,
@@ -250,6 +258,7 @@ impl Lane {
     pub fn fearing_loss(self) -> Self {
         Self {
             fears_loss: true,
+            lost_below: Some(self.next_nonce),
             ..self
         }
     }
@@ -286,6 +295,7 @@ impl Lane {
         let slot = Slot {
             stage,
             signing: None,
+            is_foreign_pending: tx.sub_state == Some(SubState::ForeignPending),
             // Claimed, and perhaps never handed out: it leaves at the next tick, if not before.
             retry_at: (stage == Stage::Out).then_some(claimed_at),
             resubmits: u32::try_from(bumps).unwrap_or(u32::MAX),
@@ -331,7 +341,9 @@ impl Lane {
                 nonces,
                 counts_pool,
             } => self.learn_nonces(nonces, counts_pool, now, &mut step),
-            Input::Consumed { nonce, by } => self.consumed(nonce, by, now, &mut step),
+            Input::Consumed { nonce, by, hashes } => {
+                self.consumed(nonce, by, &hashes, now, &mut step);
+            }
             Input::Finals(txs) => self.reopen(txs, now, &mut step),
             Input::OldHeaders(headers) => self.old_headers(&headers, now, &mut step),
             Input::Wake => self.more_queued(None),
@@ -359,6 +371,14 @@ impl Lane {
 
     /// Asks for more work where there is room for it.
     fn pump(&mut self, step: &mut Step) {
+        if self
+            .lost_below
+            .is_some_and(|below| self.floor_nonce() >= below)
+            && !self.fears_loss
+        {
+            self.lost_below = None;
+            step.effects.push(Effect::Settle);
+        }
         if self.chain.is_none() && self.rules.chain_query != ChainQuery::Off {
             self.ask_chain(step);
         }
@@ -525,6 +545,7 @@ impl Slot {
             retry_at: None,
             tries: 0,
             is_blocked: false,
+            is_foreign_pending: false,
             resubmits: 0,
         }
     }

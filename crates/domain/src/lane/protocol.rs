@@ -119,12 +119,14 @@ pub enum Input {
         counts_pool: bool,
     },
     /// Who consumed a nonce of ours at final depth; with [`Consumer::Unseen`], no endpoint has a receipt
-    /// of any attempt at it.
+    /// of any attempt that was asked about.
     Consumed {
         /// The nonce.
         nonce: Nonce,
-        /// Who.
-        by: Consumer,
+        /// Who; `None` when nobody answered.
+        by: Option<Consumer>,
+        /// Our attempts that were asked about.
+        hashes: Vec<B256>,
     },
     /// Finished txs that a fork may have taken back, with their attempts.
     Finals(Vec<(Tx, Vec<Attempt>)>),
@@ -206,6 +208,8 @@ pub enum Effect {
     FetchHeaders(Vec<u64>),
     /// Read these finished txs again: a fork took their block back.
     LoadFinals(Vec<TxId>),
+    /// Write down that nothing of the lane that the store may have lost is open any more.
+    Settle,
 }
 
 /// What one step gives.

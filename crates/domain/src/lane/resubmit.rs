@@ -9,12 +9,17 @@ use crate::{AttemptKind, EventKind, Fees, Nonce, Payload, SubState, Time, TxStat
 use super::protocol::ResubmitPolicy;
 use super::{Effect, Lane, Slot, Stage, Step};
 
+/// A bump never offers more than so many times what a new transaction would offer at present: a fee that
+/// high is not what keeps it waiting.
+const BUMP_SANE_TIMES: u128 = 10;
+
 impl Lane {
     /// Only the lowest unmined nonce can unblock a lane, so only it is claimed and sent again.
     pub(super) fn resubmit_head(&mut self, now: Time, step: &mut Step) {
+        // What lies below the account's nonce blocks nothing any more, whoever consumed it.
         let mut unmined = self
             .slots
-            .iter()
+            .range(self.latest()..)
             .filter(|(_, slot)| slot.stage != Stage::Mined);
         let Some((nonce, slot)) = unmined.next() else {
             return;
@@ -54,7 +59,12 @@ impl Lane {
         }
         // STUCK stops new attempts only; the bytes go on.
         let bumps = slot.tx.state != TxState::Stuck && self.wants_more_money(&slot);
-        let kind = (bumps && self.raised_fees(&slot).is_some()).then_some(AttemptKind::Bump);
+        // What is being cancelled is never offered again itself.
+        let wanted = match slot.is_cancelled() {
+            true => AttemptKind::Cancel,
+            false => AttemptKind::Bump,
+        };
+        let kind = (bumps && self.raised_fees(&slot).is_some()).then_some(wanted);
         if kind.is_none()
             && let Some(newest) = slot.newest()
         {
@@ -78,6 +88,11 @@ impl Lane {
         }
     }
 
+    /// The account's nonce as far as it is known.
+    fn latest(&self) -> Nonce {
+        self.chain.map_or(Nonce(0), |known| known.nonces.latest)
+    }
+
     fn stuck(&mut self, slot: &mut Slot, reason: String, now: Time, step: &mut Step) {
         let sub = slot.tx.sub_state.unwrap_or(SubState::Submitted);
         slot.tx.reason = Some(reason.clone());
@@ -87,7 +102,8 @@ impl Lane {
 
     /// Whether a new attempt is to be made. Never against somebody else's transaction.
     fn wants_more_money(&self, slot: &Slot) -> bool {
-        let is_foreign = slot.tx.sub_state == Some(SubState::ForeignPending);
+        let is_used = slot.tx.nonce.is_some_and(|nonce| nonce < self.latest());
+        let is_foreign = slot.is_foreign_pending || is_used;
         match self.rules.resubmit.policy {
             ResubmitPolicy::Rebroadcast => false,
             ResubmitPolicy::Bump { .. } => !is_foreign && self.may_sign(),
@@ -100,7 +116,8 @@ impl Lane {
             let offered = slot.attempts.last().map_or(0, |a| a.fees.max_per_gas());
             slot.tx.reason = Some(format!(
                 "it offers {offered} wei per gas, and a raise that nodes take would be above its limit \
-                 (resubmit.maxFeePerGas, feeCap, or its own maxFeePerGas); its bytes are sent again"
+                 (resubmit.maxFeePerGas, feeCap, its own maxFeePerGas, or {BUMP_SANE_TIMES} times what the \
+                 chain asks for); its bytes are sent again"
             ));
             let state = slot.tx.state;
             slot.tx.go(state, SubState::FeeCap, now);
@@ -132,8 +149,7 @@ impl Lane {
         };
         let reason = format!("nodes refuse it for good: {text}");
         slot.waits(SubState::Rejected, reason, token, now, step);
-        let is_cancelled = slot.attempts.iter().any(|a| a.kind == AttemptKind::Cancel);
-        if is_cancelled || slot.signing.is_some() || !self.may_sign() {
+        if slot.is_cancelled() || slot.signing.is_some() || !self.may_sign() {
             return; // tried again later
         }
         self.ask_signature(nonce, AttemptKind::Cancel, now, step);
@@ -145,10 +161,14 @@ impl Lane {
             ResubmitPolicy::Bump { percent, max_fee } => (percent, max_fee),
             ResubmitPolicy::Rebroadcast => return None,
         };
+        let view = self.view.as_ref()?;
+        let nothing_named = Payload::transfer(self.key.signer, U256::ZERO);
+        let asked = self.rules.fee.fees(&nothing_named, view.fee).max_per_gas();
+        let sane = asked.saturating_mul(BUMP_SANE_TIMES);
         let payload = &slot.tx.payload;
         let own = payload.max_fee_per_gas.or(payload.gas_price);
-        let cap = most.min(self.rules.fee.cap).min(own.unwrap_or(u128::MAX));
-        self.replacing(slot, percent, cap)
+        let limits = [most, self.rules.fee.cap, sane, own.unwrap_or(u128::MAX)];
+        self.replacing(slot, percent, limits.into_iter().min()?)
     }
 
     fn replacing(&self, slot: &Slot, percent: u128, cap: u128) -> Option<Fees> {

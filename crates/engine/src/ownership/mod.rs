@@ -245,12 +245,10 @@ async fn read_lane(
             let why = "the lane changed hands while it was read";
             return Err(NotOpened::Store(why.into()));
         };
-        let is_settled = granted.is_settled
+        let was_settled = granted.is_settled
             && !core.moved_backwards(lane, right.token)
             && !settle::knows_more(core, &image);
-        if !is_settled {
-            settle::settle(core, &image).await?;
-        }
+        let is_settled = was_settled || settle::settle(core, &image).await?;
         core.forget_remembered(lane);
         core.saw_token(lane, right.token);
         Ok((image, is_settled))

@@ -49,8 +49,10 @@ pub(super) fn knows_more(core: &Core, image: &LaneImage) -> bool {
     remembered.is_some_and(|remembered| remembered.batch_seq > image.batch_seq)
 }
 
-/// Lets a lane go on when nothing is missing, and says what is when something is.
-pub(super) async fn settle(core: &Core, image: &LaneImage) -> Result<(), NotOpened> {
+/// Lets a lane go on when nothing is missing, and says what is when something is. Whether it is settled for
+/// good: otherwise its keeper settles it when everything that is in flight now has ended, because what the
+/// store has lost of it may still be mined.
+pub(super) async fn settle(core: &Core, image: &LaneImage) -> Result<bool, NotOpened> {
     let lane = image.key;
     if let Some(missing) = missing(core, image).await? {
         tracing::error!(%lane, %missing, "the store has lost commits of this lane");
@@ -65,10 +67,13 @@ pub(super) async fn settle(core: &Core, image: &LaneImage) -> Result<(), NotOpen
             return Err(NotOpened::Halted(missing));
         }
     }
-    let settled = core.ports.store.settle(image.right).await;
-    settled.map_err(|error| NotOpened::Store(error.to_string()))?;
-    tracing::info!(%lane, "the lane agrees with its chain under the store's new history");
-    Ok(())
+    let goes_on_anyway = core.config.on_history_change == OnHistoryChange::Continue;
+    if goes_on_anyway {
+        let settled = core.ports.store.settle(image.right).await;
+        settled.map_err(|error| NotOpened::Store(error.to_string()))?;
+    }
+    tracing::info!(%lane, goes_on_anyway, "the lane was compared with its chain under the store's new history");
+    Ok(goes_on_anyway)
 }
 
 /// What the store does not know of, in words; `None` when nothing is missing.

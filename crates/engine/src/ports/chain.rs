@@ -99,8 +99,13 @@ pub trait Chain: Send + Sync + 'static {
         is_ours: IsOurs<'_>,
     ) -> Result<Option<Vec<Inclusion>>, ChainError>;
 
-    /// Receipts by transaction hash; those that no endpoint has are left out.
-    async fn receipts(&self, hashes: &[B256]) -> Result<Vec<Inclusion>, ChainError>;
+    /// Receipts by transaction hash; those that no endpoint has are left out. With [`Witnesses::Two`] an
+    /// absence counts only when two endpoints (or the only one) have told it.
+    async fn receipts(
+        &self,
+        hashes: &[B256],
+        witnesses: Witnesses,
+    ) -> Result<Vec<Inclusion>, ChainError>;
 
     /// Why a mined transaction reverted, as far as the node can tell.
     async fn revert_reason(&self, inclusion: &Inclusion) -> Result<Option<String>, ChainError>;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use domain::lane::{Consumer, Receipt};
-use domain::{B256, Effect, Inclusion, Input, Lane, LaneId, LaneKey, Nonce, TxId, Unsigned};
+use domain::{B256, Effect, Inclusion, Input, Lane, LaneId, LaneKey, Nonce, Right, TxId, Unsigned};
 
 use super::Shard;
 use crate::core::Core;
@@ -41,6 +41,10 @@ impl Shard {
                     hashes,
                 } => {
                     self.spawn(move |core| find_consumer(core, key, epoch, nonce, up_to, hashes));
+                }
+                Effect::Settle => {
+                    let right = lane.right();
+                    self.spawn(move |core| settle(core, key, right));
                 }
                 Effect::FetchHeaders(heights) => {
                     self.spawn(move |core| fetch_headers(core, key, epoch, heights));
@@ -186,8 +190,8 @@ async fn ask_chain(
     core.give(lane, epoch, vec![input]).await;
 }
 
-/// Who consumed a nonce of ours. Where no node shows it, the absence of all our receipts must do; not
-/// knowing is told as nobody, and the lane asks again.
+/// Who consumed a nonce of ours. Where no node shows it, the absence of all our receipts at two endpoints
+/// (or the only one) must do.
 async fn find_consumer(
     core: Arc<Core>,
     lane: LaneKey,
@@ -197,26 +201,37 @@ async fn find_consumer(
     hashes: Vec<B256>,
 ) {
     let chain = &core.chain(lane.chain_id).chain;
-    let by = match chain.consumer(lane.signer, nonce, up_to).await {
-        Ok(Consumer::Unseen) => match receipts_with_proof(&core, lane, &hashes).await {
-            Ok(receipts) if receipts.is_empty() => Consumer::Unseen,
-            Ok(receipts) => {
-                core.give(lane, epoch, vec![Input::Receipts(receipts)])
-                    .await;
-                Consumer::Nobody
-            }
-            Err(error) => unknown_consumer(lane, nonce, &error),
-        },
-        Ok(by) => by,
-        Err(error) => unknown_consumer(lane, nonce, &error),
+    let found = async {
+        let by = chain.consumer(lane.signer, nonce, up_to).await?;
+        let receipts = match by {
+            Consumer::Unseen => receipts_with_proof(&core, lane, &hashes, Witnesses::Two).await?,
+            Consumer::Nobody | Consumer::By(_) => Vec::new(),
+        };
+        Ok::<_, ChainError>((by, receipts))
     };
-    core.give(lane, epoch, vec![Input::Consumed { nonce, by }])
-        .await;
+    let mut inputs = Vec::new();
+    let by = match found.await {
+        Ok((by, receipts)) if receipts.is_empty() => Some(by),
+        Ok((_, receipts)) => {
+            inputs.push(Input::Receipts(receipts));
+            None
+        }
+        Err(error) => {
+            tracing::warn!(%lane, %nonce, %error, "a nonce is used, and nobody tells by whom");
+            None
+        }
+    };
+    inputs.push(Input::Consumed { nonce, by, hashes });
+    core.give(lane, epoch, inputs).await;
 }
 
-fn unknown_consumer(lane: LaneKey, nonce: Nonce, error: &ChainError) -> Consumer {
-    tracing::warn!(%lane, %nonce, %error, "a nonce is used, and nobody tells by whom");
-    Consumer::Nobody
+/// Nothing that the store may have lost is open any more. Where this fails, the lane's next opening
+/// compares it with its chain again.
+async fn settle(core: Arc<Core>, lane: LaneKey, right: Right) {
+    match core.ports.store.settle(right).await {
+        Ok(()) => tracing::info!(%lane, "the lane is settled under the store's new history"),
+        Err(error) => tracing::warn!(%lane, %error, "the lane could not be settled"),
+    }
 }
 
 /// Receipts by hash, with proof for blocks that are older than the followed view. A failure is left
@@ -227,7 +242,7 @@ async fn fetch_receipts(core: Arc<Core>, lane: LaneKey, epoch: u64, hashes: Vec<
         .acquire()
         .await
         .expect("this semaphore is never closed");
-    match receipts_with_proof(&core, lane, &hashes).await {
+    match receipts_with_proof(&core, lane, &hashes, Witnesses::One).await {
         Ok(receipts) if receipts.is_empty() => {
             metrics::counter!("lanekeeper_receipt_check_total", "result" => "miss").increment(1);
         }
@@ -264,6 +279,7 @@ async fn receipts_with_proof(
     core: &Core,
     lane: LaneKey,
     hashes: &[B256],
+    witnesses: Witnesses,
 ) -> Result<Vec<Receipt>, ChainError> {
     let part = core.chain(lane.chain_id);
     let view = part.view.get();
@@ -272,7 +288,7 @@ async fn receipts_with_proof(
         .and_then(|view| view.headers.base())
         .map(|header| header.number);
     let mut receipts = Vec::new();
-    for mut inclusion in part.chain.receipts(hashes).await? {
+    for mut inclusion in part.chain.receipts(hashes, witnesses).await? {
         explain_revert(core, lane, &mut inclusion).await;
         let is_below_view = base.is_some_and(|base| inclusion.block_number < base);
         let above = if is_below_view {

@@ -194,7 +194,11 @@ impl Chain for MemoryChain {
         Ok(Sight::FIRST.has(&self.lock(), hash))
     }
 
-    async fn receipts(&self, hashes: &[B256]) -> Result<Vec<Inclusion>, ChainError> {
+    async fn receipts(
+        &self,
+        hashes: &[B256],
+        _witnesses: Witnesses,
+    ) -> Result<Vec<Inclusion>, ChainError> {
         Ok(Sight::FIRST.receipts(&self.lock(), hashes))
     }
 

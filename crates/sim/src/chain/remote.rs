@@ -238,20 +238,38 @@ impl Chain for RemoteChain {
         Ok(self.read(look).await?.1)
     }
 
-    async fn receipts(&self, hashes: &[B256]) -> Result<Vec<Inclusion>, ChainError> {
+    async fn receipts(
+        &self,
+        hashes: &[B256],
+        witnesses: Witnesses,
+    ) -> Result<Vec<Inclusion>, ChainError> {
         let asked = hashes.to_vec();
         let look = move |sight: Sight, ledger: &Ledger| sight.receipts(ledger, &asked);
         let (first, mut found) = self.read(look.clone()).await?;
-        for at in self.order().into_iter().filter(|at| *at != first) {
+        let others: Vec<usize> = self.order().into_iter().filter(|at| *at != first).collect();
+        let mut told_by = 1;
+        for at in &others {
             if found.len() == hashes.len() {
-                break;
+                return Ok(found);
             }
-            // One that does not answer is not usable: what it has is not known.
-            for inclusion in self.ask(at, look.clone()).await.unwrap_or_default() {
+            // One that does not answer tells nothing of what it has.
+            let Ok(more) = self.ask(*at, look.clone()).await else {
+                continue;
+            };
+            told_by += 1;
+            for inclusion in more {
                 if !found.iter().any(|held| held.tx_hash == inclusion.tx_hash) {
                     found.push(inclusion);
                 }
             }
+        }
+        if witnesses == Witnesses::Two
+            && found.len() < hashes.len()
+            && told_by < 2.min(others.len() + 1)
+        {
+            return Err(ChainError::Unreachable(
+                "no second node tells that it is absent".into(),
+            ));
         }
         Ok(found)
     }

@@ -94,7 +94,8 @@ fn a_late_receipt_of_ours_is_no_foreign_use() {
     world.input(agreed(world.chain.nonces()));
     world.input(Input::Consumed {
         nonce: Nonce(0),
-        by: Consumer::Nobody,
+        by: Some(Consumer::Nobody),
+        hashes: Vec::new(),
     });
     world.settle_all();
     assert!(world.store.rows[&id].inclusion.is_some());
@@ -110,7 +111,8 @@ fn one_of_ours_that_consumed_it_is_read_and_not_requeued() {
     let hash = world.store.rows[&id].tx_hash.expect("signed");
     world.input(Input::Consumed {
         nonce: Nonce(0),
-        by: Consumer::By(hash),
+        by: Some(Consumer::By(hash)),
+        hashes: vec![hash],
     });
     world.commit();
     assert_eq!(world.store.rows[&id].nonce, Some(Nonce(0)));
@@ -126,12 +128,16 @@ fn one_of_ours_that_consumed_it_is_read_and_not_requeued() {
 #[test]
 fn what_nobody_can_show_counts_when_none_of_ours_has_a_receipt() {
     let (mut world, id) = used_by_somebody_else(rules());
-    world.input(Input::Consumed {
-        nonce: Nonce(0),
-        by: Consumer::Unseen,
-    });
-    world.commit();
-    assert_eq!(world.store.rows[&id].state, TxState::Created);
+    let ours: Vec<B256> = world.lane.hashes().collect();
+    for (hashes, state) in [(Vec::new(), TxState::Tracking), (ours, TxState::Created)] {
+        world.input(Input::Consumed {
+            nonce: Nonce(0),
+            by: Some(Consumer::Unseen),
+            hashes,
+        });
+        world.commit();
+        assert_eq!(world.store.rows[&id].state, state);
+    }
     world.heal();
 }
 

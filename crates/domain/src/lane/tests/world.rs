@@ -55,6 +55,7 @@ pub(super) enum Job {
     Consumer {
         nonce: Nonce,
         up_to: u64,
+        hashes: Vec<B256>,
     },
     Backlog {
         from: Nonce,
@@ -159,7 +160,7 @@ impl World {
                 assert_eq!(first, tx, "two txs left for nonce {}", out.nonce);
                 Job::Send(out)
             }
-            Effect::Unwatch(_) => return,
+            Effect::Unwatch(_) | Effect::Settle => return,
             Effect::LoadBacklog { from, limit } => Job::Backlog {
                 from,
                 limit,
@@ -167,7 +168,15 @@ impl World {
             },
             Effect::LoadQueued { limit } => Job::Queued { limit, page: None },
             Effect::AskChain { .. } => Job::Ask(None),
-            Effect::FindConsumer { nonce, up_to, .. } => Job::Consumer { nonce, up_to },
+            Effect::FindConsumer {
+                nonce,
+                up_to,
+                hashes,
+            } => Job::Consumer {
+                nonce,
+                up_to,
+                hashes,
+            },
             Effect::FetchReceipts(hashes) => Job::Fetch(hashes),
             Effect::LoadFinals(ids) => Job::Finals(ids),
             Effect::FetchHeaders(heights) => Job::Headers(heights),
@@ -286,9 +295,14 @@ impl World {
                     now
                 })
             }
-            Job::Consumer { nonce, up_to } => Input::Consumed {
+            Job::Consumer {
                 nonce,
-                by: self.chain.consumer(nonce, up_to),
+                up_to,
+                hashes,
+            } => Input::Consumed {
+                nonce,
+                by: Some(self.chain.consumer(nonce, up_to)),
+                hashes,
             },
             Job::Fetch(hashes) => {
                 Input::Receipts(self.chain.receipts(&hashes, self.rules.finality.depth()))
