@@ -149,12 +149,8 @@ async fn bad_answers_are_errors_and_never_panics() {
         if let Err(error) = chain.revert_reason(&mined).await {
             unusable(error)
         }
-        unusable(
-            chain
-                .receipts(&[hash(1), hash(2)], Witnesses::One)
-                .await
-                .unwrap_err(),
-        );
+        let two = chain.receipts(&[hash(1), hash(2)], Witnesses::One);
+        unusable(two.await.unwrap_err());
         unusable(chain.headers(1, 3).await.unwrap_err());
         let nobody = Address::ZERO;
         let nonces = chain.nonces(nobody, ChainQuery::Pending, Witnesses::Two);
