@@ -149,8 +149,9 @@ async fn bad_answers_are_errors_and_never_panics() {
         if let Err(error) = chain.revert_reason(&mined).await {
             unusable(error)
         }
-        let two = chain.receipts(&[hash(1), hash(2)], Witnesses::One);
-        unusable(two.await.unwrap_err());
+        let two = [hash(1), hash(2)];
+        let receipts = chain.receipts(&two, Witnesses::One).await;
+        unusable(receipts.unwrap_err());
         unusable(chain.headers(1, 3).await.unwrap_err());
         let nobody = Address::ZERO;
         let nonces = chain.nonces(nobody, ChainQuery::Pending, Witnesses::Two);
