@@ -89,6 +89,7 @@ impl Lane {
         slot.is_foreign_pending = false;
         slot.retry_at = None;
         slot.tries = 0;
+        slot.left_at = now;
         slot.stage = Stage::Submitted;
         let is_new = self.first_sent(&mut slot, hash, nonce, now, step);
         slot.at_node(self.right.token, is_new, now, step);
@@ -219,7 +220,10 @@ impl Lane {
     fn survive_clock_jumps(&mut self, now: Time) {
         for slot in self.slots.values_mut() {
             slot.claimed_at = slot.claimed_at.min(now);
-            slot.retry_at = slot.retry_at.map(|at| at.min(now.plus(RETRY_MAX)));
+            slot.left_at = slot.left_at.min(now);
+            let soon = |at: Time| at.min(now.plus(RETRY_MAX));
+            slot.retry_at = slot.retry_at.map(soon);
+            slot.sign_at = slot.sign_at.map(soon);
         }
         for since in self.gaps.values_mut() {
             *since = (*since).min(now);
@@ -234,7 +238,10 @@ impl Lane {
     /// Tries again what is due, in nonce order. Behind one that nodes do not take nothing is tried: they
     /// could not be mined before it, and whoever is in trouble is not helped by more of them.
     fn retry(&mut self, now: Time, step: &mut Step) {
-        let is_due = |slot: &Slot| slot.retry_at.is_some_and(|at| at <= now);
+        let is_due = |slot: &Slot| {
+            let at = [slot.retry_at, slot.sign_at].into_iter().flatten().min();
+            at.is_some_and(|at| at <= now)
+        };
         let mut due = Vec::new();
         for (nonce, slot) in &self.slots {
             if is_due(slot) {
@@ -253,16 +260,15 @@ impl Lane {
         let Some(slot) = self.slots.get_mut(&nonce) else {
             return;
         };
-        slot.retry_at = None;
-        if let Some(kind) = slot.signing {
-            self.ask_signature(nonce, kind, now, step);
-            return;
+        if slot.retry_at.take_if(|at| *at <= now).is_some()
+            && matches!(slot.stage, Stage::Out | Stage::Submitted)
+        {
+            step.effects.extend(slot.newest().map(Effect::Send));
         }
-        match slot.stage {
-            Stage::Out | Stage::Submitted => {
-                step.effects.extend(slot.newest().map(Effect::Send));
-            }
-            Stage::Signing | Stage::Mined => {}
+        if slot.sign_at.take_if(|at| *at <= now).is_some()
+            && let Some(kind) = slot.signing
+        {
+            self.ask_signature(nonce, kind, now, step);
         }
     }
 
@@ -337,13 +343,22 @@ impl Slot {
         }
     }
 
-    /// Waits twice as long as the last time.
+    /// Its bytes are tried again, each time after twice as long.
     pub(super) fn try_later(&mut self, now: Time) {
+        self.retry_at = Some(now.plus(self.next_wait()));
+    }
+
+    /// The signer is asked again, each time after twice as long.
+    pub(super) fn sign_later(&mut self, now: Time) {
+        self.sign_at = Some(now.plus(self.next_wait()));
+    }
+
+    fn next_wait(&mut self) -> Duration {
         let wait = RETRY_FIRST
             .saturating_mul(2_u32.saturating_pow(self.tries))
             .min(RETRY_MAX);
         self.tries = self.tries.saturating_add(1);
-        self.retry_at = Some(now.plus(wait));
+        wait
     }
 
     /// Not later than this.

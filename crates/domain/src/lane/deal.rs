@@ -131,6 +131,7 @@ impl Lane {
             return;
         };
         slot.signing = None;
+        slot.sign_at = None;
         slot.stage = Stage::Out;
         slot.claimed_at = now;
         slot.retry_at = None;
@@ -181,7 +182,9 @@ impl Lane {
                 slot.signing = None; // what is out goes on
             }
             slot.tx.reason = Some(reason);
-            slot.try_later(now);
+            if retryable {
+                slot.sign_later(now);
+            }
             return;
         }
         let Some(mut slot) = self.slots.remove(&nonce) else {

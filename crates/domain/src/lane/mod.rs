@@ -127,8 +127,12 @@ struct Slot {
     signing: Option<AttemptKind>,
     /// When it was last claimed for sending.
     claimed_at: Time,
-    /// When it is tried again, after something went wrong.
+    /// When a node last got it, as far as that is known.
+    left_at: Time,
+    /// When its bytes are tried again, after something went wrong.
     retry_at: Option<Time>,
+    /// When the signer is asked again, after it failed.
+    sign_at: Option<Time>,
     tries: u32,
     /// Nodes do not take it: nothing behind it is tried before it.
     is_blocked: bool,
@@ -542,7 +546,9 @@ impl Slot {
             stage: Stage::Signing,
             signing: Some(kind),
             claimed_at: now,
+            left_at: now,
             retry_at: None,
+            sign_at: None,
             tries: 0,
             is_blocked: false,
             is_foreign_pending: false,

@@ -263,10 +263,10 @@ impl Lane {
         if self.rules.chain_query != ChainQuery::Pending {
             return;
         }
-        let is_long_ago = |slot: &Slot| now.since(slot.claimed_at) >= SHORTFALL_WAIT;
+        let is_long_ago = |slot: &Slot| now.since(slot.left_at) >= SHORTFALL_WAIT;
         for (_, slot) in self.slots.range_mut(pending..) {
             if slot.stage == Stage::Submitted && slot.retry_at.is_none() && is_long_ago(slot) {
-                slot.claimed_at = now;
+                slot.left_at = now;
                 slot.retry_at = Some(now);
             }
         }

@@ -198,7 +198,7 @@ impl Lane {
         slot.signing = Some(kind).filter(|_| unsigned.is_some() || slot.attempts.is_empty());
         match unsigned {
             Some(unsigned) => step.effects.push(Effect::Sign(unsigned)),
-            None => slot.try_later(now),
+            None => slot.sign_later(now),
         }
     }
 

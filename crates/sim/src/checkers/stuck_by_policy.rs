@@ -10,18 +10,20 @@ use crate::event::WorldEvent;
 /// See the module.
 pub struct StuckByPolicy {
     rules: LaneRules,
+    /// Whether the store may have lost commits: then what consumed a nonce may have been ours.
+    may_be_lost: bool,
 }
 
 impl StuckByPolicy {
-    /// For lanes with these rules.
+    /// For lanes with these rules, in a world where the store does or does not lose commits.
     #[must_use]
-    pub fn new(rules: LaneRules) -> Self {
-        Self { rules }
+    pub fn new(rules: LaneRules, may_be_lost: bool) -> Self {
+        Self { rules, may_be_lost }
     }
 
     fn is_asked_for(&self, tx: &Tx) -> bool {
         if tx.sub_state == Some(SubState::ForeignNonce) {
-            return self.rules.on_foreign_nonce == OnForeignNonce::Hold;
+            return self.may_be_lost || self.rules.on_foreign_nonce == OnForeignNonce::Hold;
         }
         let is_deep_fork = tx.sub_state == Some(SubState::DeepFork);
         !is_deep_fork && self.rules.resubmit.max_attempts.is_some()

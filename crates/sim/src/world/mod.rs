@@ -120,7 +120,10 @@ impl World {
             plan.chain.foreign_max = 0;
         }
         let mut checkers = checkers::all();
-        checkers.push(Box::new(StuckByPolicy::new(plan.lane)));
+        checkers.push(Box::new(StuckByPolicy::new(
+            plan.lane,
+            plan.lossy_failover.is_some(),
+        )));
         let required = plan.final_depth();
         if plan.chain.fork_max <= required {
             checkers.push(Box::new(FinalIsFinal::new(move |_| required)));

@@ -249,3 +249,39 @@ fn behind_one_that_nobody_takes_nothing_is_tried() {
     let replaced = |kind: &EventKind| matches!(kind, EventKind::TxReplaced { .. });
     assert!(!world.store.events.iter().any(|event| replaced(&event.kind)));
 }
+
+/// The signer is asked for a bump and fails for now; meanwhile a node says yes to the old bytes.
+#[test]
+fn a_nodes_late_yes_does_not_forget_the_signer() {
+    let mut world = World::ready(bumping(u128::MAX, None));
+    let id = world.accept();
+    world.answer_all(0, |job| matches!(job, Job::Sign(_)));
+    world.commit();
+    world.tick(30_000);
+    world.answer_all(5, |job| matches!(job, Job::Sign(_))); // busy
+    world.commit();
+    world.answer_all(0, |job| matches!(job, Job::Send(_)));
+    world.commit();
+    world.tick(1_000);
+    world.settle_all();
+    assert_eq!(offers(&world, id).len(), 2, "the bump is signed after all");
+    world.heal();
+}
+
+/// Asking a node again for what it does not hold is no claim: the next bump is still due.
+#[test]
+fn what_a_node_lost_is_sent_again_and_still_bumped() {
+    let mut world = World::ready(LaneRules {
+        chain_nonce_timeout: std::time::Duration::from_secs(10),
+        ..bumping(u128::MAX, None)
+    });
+    let id = world.accept();
+    world.settle_all();
+    for _ in 0..7 {
+        world.chain.pool.clear(); // it says yes every time and holds nothing
+        world.tick(10_000);
+        world.settle_all();
+    }
+    assert!(offers(&world, id).len() >= 2);
+    world.heal();
+}

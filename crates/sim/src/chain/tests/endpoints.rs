@@ -68,7 +68,10 @@ async fn pools_differ_until_nodes_talk() {
     chain.lose_pool(0);
     assert_eq!(chain.pool().len(), 1, "others have it");
     chain.mine();
-    assert_eq!(view.receipts(&[hash]).await.unwrap().len(), 1);
+    assert_eq!(
+        view.receipts(&[hash], Witnesses::One).await.unwrap().len(),
+        1
+    );
     let one = view.nonces(account(), ChainQuery::Latest, Witnesses::One);
     let one = one.await.unwrap();
     assert_eq!((one.second, one.is_complete), (None, false));
@@ -92,7 +95,7 @@ async fn one_that_lags_is_asked_last_and_one_that_is_down_not_at_all() {
     assert_eq!(head.number, 0);
     let asked = view.nonces(account(), ChainQuery::Latest, Witnesses::Two);
     assert!(asked.await.is_err(), "nobody else answers");
-    assert_eq!(view.receipts(&[hash]).await, Ok(Vec::new()));
+    assert_eq!(view.receipts(&[hash], Witnesses::One).await, Ok(Vec::new()));
 }
 
 #[tokio::test(start_paused = true)]

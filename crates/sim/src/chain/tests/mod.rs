@@ -114,7 +114,10 @@ async fn a_replacement_pays_ten_percent_more() {
     let (second, outcome) = send(&chain, 0, 110).await;
     assert_eq!(outcome, SendOutcome::Accepted);
     chain.mine();
-    let mined = chain.receipts(&[first, second]).await.unwrap();
+    let mined = chain
+        .receipts(&[first, second], Witnesses::One)
+        .await
+        .unwrap();
     assert_eq!(
         mined.iter().map(|r| r.tx_hash).collect::<Vec<_>>(),
         [second]
@@ -172,7 +175,7 @@ async fn a_fork_gives_its_transactions_back() {
     assert_eq!(dropped.iter().map(|h| h.number).collect::<Vec<_>>(), [3, 2]);
     assert_eq!(chain.head().number, 4, "the new branch is longer");
     assert_eq!(nonces(&chain).await, (2, 2));
-    let mined = chain.receipts(&hashes).await.unwrap();
+    let mined = chain.receipts(&hashes, Witnesses::One).await.unwrap();
     assert_eq!(
         mined.iter().map(|r| r.tx_hash).collect::<Vec<_>>(),
         hashes[..2]
@@ -208,7 +211,10 @@ async fn a_dropped_one_leaves_a_gap_and_reverts_are_mined_as_such() {
         [SendOutcome::Accepted]
     );
     chain.mine();
-    let inclusion = &chain.receipts(&[outgoing.hash]).await.unwrap()[0];
+    let inclusion = &chain
+        .receipts(&[outgoing.hash], Witnesses::One)
+        .await
+        .unwrap()[0];
     assert!(!inclusion.succeeded);
     assert!(chain.revert_reason(inclusion).await.unwrap().is_some());
     assert_eq!(nonces(&chain).await, (2, 2));
@@ -218,7 +224,10 @@ async fn a_dropped_one_leaves_a_gap_and_reverts_are_mined_as_such() {
 async fn auto_mining_mines_what_was_sent() {
     let chain = MemoryChain::new(CHAIN).auto_mining();
     let (hash, _) = send(&chain, 0, 5).await;
-    assert_eq!(chain.receipts(&[hash]).await.unwrap().len(), 1);
+    assert_eq!(
+        chain.receipts(&[hash], Witnesses::One).await.unwrap().len(),
+        1
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -234,7 +243,7 @@ async fn a_lagging_node_sees_an_older_chain_and_may_lose_answers() {
     let (hash, _) = send(&chain, 0, 5).await;
     chain.mine();
     let header = chain.head();
-    assert_eq!(view.receipts(&[hash]).await, Ok(Vec::new()));
+    assert_eq!(view.receipts(&[hash], Witnesses::One).await, Ok(Vec::new()));
     assert_eq!(
         view.header(BlockTag::Latest).await.unwrap().unwrap().number,
         0
@@ -245,7 +254,10 @@ async fn a_lagging_node_sees_an_older_chain_and_may_lose_answers() {
         "not seen yet"
     );
     view.set(Staleness::NONE);
-    assert_eq!(view.receipts(&[hash]).await.unwrap().len(), 1);
+    assert_eq!(
+        view.receipts(&[hash], Witnesses::One).await.unwrap().len(),
+        1
+    );
     wire.set(WireFaults {
         answer_lost: 1_000,
         ..WireFaults::NONE
