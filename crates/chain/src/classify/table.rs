@@ -244,6 +244,7 @@ const PHRASES: &[(Meaning, &[&str])] = &[
         Meaning::NotReady,
         &[
             "node is syncing",                                        // nethermind
+            "mining has already started",                             // ganache
             "transaction pool not enabled",                           // besu
             "initial sync is still in progress",                      // besu
             "transaction indexing is in progress",                    // geth

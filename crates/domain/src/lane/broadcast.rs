@@ -42,7 +42,11 @@ impl Lane {
                 // for the receipts of everything below it.
                 slot.hindered("a node says that its nonce is used, and no receipt of it is known");
                 slot.is_foreign_pending = false;
+                let was_blocked = std::mem::take(&mut slot.is_blocked);
                 slot.try_later(now);
+                if was_blocked {
+                    self.release_blocked(nonce, now); // they can be mined
+                }
                 self.ask_chain(step);
             }
             SendOutcome::Underfunded(text) => {
@@ -101,9 +105,9 @@ impl Lane {
         self.ask_whether_the_node_holds_it(step);
     }
 
-    /// The lowest that no node took is taken now: those behind it need not wait for their own time.
-    fn release_blocked(&mut self, below: Nonce, now: Time) {
-        for (_, slot) in self.slots.range_mut(below..) {
+    /// The lowest that no node took is taken now, or gone: those behind it need not wait for their own time.
+    fn release_blocked(&mut self, at: Nonce, now: Time) {
+        for (_, slot) in self.slots.range_mut(at.next()..) {
             if slot.stage == Stage::Out && slot.retry_at.is_some() {
                 slot.retry_at = Some(now);
                 slot.tries = 0;
@@ -172,6 +176,7 @@ impl Lane {
             now,
             step,
         );
+        slot.is_blocked = false; // those behind it can be mined
         self.slots.insert(nonce, slot);
         self.ask_chain(step);
     }

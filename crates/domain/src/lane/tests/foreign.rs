@@ -224,3 +224,25 @@ fn a_hole_that_a_fork_makes_below_all_of_ours_is_filled() {
     assert!(world.store.rows[&ours].inclusion.is_some());
     assert_ne!(world.store.rows[&ours].tx_hash, Some(B256::ZERO));
 }
+
+/// No node takes anything for a while, and somebody else uses the first nonce meanwhile.
+#[test]
+fn those_behind_a_used_nonce_do_not_wait_for_the_proof() {
+    let mut world = World::ready(rules());
+    let (_, behind) = (world.accept(), world.accept());
+    world.answer_all(0, |job| matches!(job, Job::Sign(_)));
+    world.commit();
+    world.answer_all(13, |job| matches!(job, Job::Send(_))); // busy
+    world.commit();
+    world.use_elsewhere(0);
+    world.mine(1, true);
+    for _ in 0..3 {
+        world.tick(1_000);
+        world.settle_all();
+    }
+    assert_eq!(
+        world.store.rows[&behind].sub_state,
+        Some(SubState::Submitted)
+    );
+    world.heal();
+}
