@@ -103,7 +103,8 @@ impl Follower {
             () = part.sent_bell.notified(), if self.pace.is_moved_by_sends() => {
                 clock.sleep(part.rules.poll_interval / 8).await;
             }
-            () = rest => {}
+            // Announcements come sooner than this, if they come.
+            () = rest => self.pace.announced(false),
         }
     }
 
@@ -192,13 +193,10 @@ impl Follower {
                     return Err(ChainError::Unusable("a branch does not link".into()));
                 }
                 Err(NotLinked::MissingParent(parent)) => {
-                    if branch.len() as u64 > self.keep {
-                        tracing::error!(chain = %self.chain_id, "a fork goes deeper than is watched; the view is rebuilt");
-                        metrics::counter!("lanekeeper_incidents_total", "kind" => "deep_fork")
-                            .increment(1);
-                        self.deep_forks += 1;
-                        self.final_up_to = None;
-                        return self.rebuild(head).await;
+                    // Also where there is nothing below: a chain that began anew.
+                    let is_genesis = branch[0].number == 0;
+                    if is_genesis || branch.len() as u64 > self.keep {
+                        return self.deep_fork(head).await;
                     }
                     let Some(header) = chain.header(BlockTag::Hash(parent)).await? else {
                         return Err(ChainError::Unusable(format!(
@@ -209,6 +207,23 @@ impl Follower {
                 }
             }
         }
+    }
+
+    /// The view is built anew on a branch that has nothing in common with it, up to its head: without that,
+    /// nobody would see what the fork put there.
+    async fn deep_fork(&mut self, head: Header) -> Result<(), ChainError> {
+        tracing::error!(chain = %self.chain_id, "a fork goes deeper than is watched; the view is rebuilt");
+        metrics::counter!("lanekeeper_incidents_total", "kind" => "deep_fork").increment(1);
+        self.deep_forks += 1;
+        self.final_up_to = None;
+        self.rebuild(head).await?;
+        if self.headers.contains(head.hash) {
+            return Ok(());
+        }
+        let adopted = self.adopt(&[head]);
+        adopted.map_err(|error| {
+            ChainError::Unusable(format!("the chain moved while it was read: {error:?}"))
+        })
     }
 
     fn adopt(&mut self, branch: &[Header]) -> Result<(), NotLinked> {

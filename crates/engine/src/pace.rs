@@ -16,6 +16,9 @@ const CREEP: u32 = 50;
 /// A look that came too early is repeated after this part of a block's time.
 const REPEAT: u32 = 10;
 
+/// The longest rest, however slow the chain seems: its rhythm may have been chance.
+const REST_MAX: Duration = Duration::from_secs(15);
+
 #[derive(Debug)]
 pub(crate) struct Pace {
     /// How often to look where there is no rhythm.
@@ -70,7 +73,7 @@ impl Pace {
 
     /// Whether a look soon after a send may find a new block: not where blocks have their times.
     pub(crate) fn is_moved_by_sends(&self) -> bool {
-        self.rhythm().is_none()
+        self.rhythm().is_none_or(|rhythm| rhythm > REST_MAX)
     }
 
     /// How long to rest until the next look.
@@ -84,7 +87,7 @@ impl Pace {
             rhythm.saturating_sub(rhythm / CREEP)
         };
         let rest = expected.saturating_sub(now.since(self.seen_at));
-        rest.max(rhythm / REPEAT)
+        rest.max(rhythm / REPEAT).min(REST_MAX)
     }
 }
 

@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use domain::lane::Consumer;
-use domain::{Address, Nonce};
-use engine::ports::ChainError;
+use domain::{Address, Header, Nonce};
+use engine::ports::{BlockTag, ChainError};
 use serde_json::{Value, json};
 
 use super::answers::{Block, Quantity};
@@ -12,7 +12,7 @@ use super::endpoint::Endpoint;
 use super::endpoints::Endpoints;
 use super::failure::{Failure, all_failed};
 use super::limits::{CONSUMER_BLOCKS_MAX, WHOLE_BLOCKS_AT_ONCE};
-use super::read::{known, quantity};
+use super::read::{header, known, quantity};
 use super::wire::Outcome;
 use crate::classify::Meaning;
 
@@ -22,8 +22,9 @@ pub(super) async fn find(
     endpoints: &Endpoints,
     account: Address,
     nonce: Nonce,
-    up_to: u64,
+    up_to: Header,
 ) -> Result<Consumer, ChainError> {
+    let height = up_to.number;
     let mut failures = Vec::new();
     let mut unseen_by: Option<&str> = None;
     for endpoint in endpoints.in_order() {
@@ -36,7 +37,7 @@ pub(super) async fn find(
             (Ok(Consumer::Nobody), Some(other)) => {
                 let name = endpoint.name();
                 return Err(ChainError::Unusable(format!(
-                    "{other} says that nonce {nonce} is consumed at height {up_to}, {name} says that it is not"
+                    "{other} says that nonce {nonce} is consumed at height {height}, {name} says that it is not"
                 )));
             }
             (Err(failure), _) if failure.is_wrong_chain() => {}
@@ -49,13 +50,20 @@ pub(super) async fn find(
     }
 }
 
-/// What one endpoint can tell.
+/// What one endpoint can tell, if its chain is the one that is followed.
 async fn ask(
     endpoint: &Endpoint,
     account: Address,
     nonce: Nonce,
-    up_to: u64,
+    up_to: Header,
 ) -> Result<Consumer, Failure> {
+    let there = header(endpoint, BlockTag::Number(up_to.number)).await?;
+    if there.map(|there| there.hash) != Some(up_to.hash) {
+        return Err(Failure::Malformed(
+            "it is on another branch, or behind".to_owned(),
+        ));
+    }
+    let up_to = up_to.number;
     match count_at(endpoint, account, up_to).await? {
         Ok(count) if count.0 <= nonce.0 => Ok(Consumer::Nobody),
         Ok(_) => by_states(endpoint, account, nonce, up_to).await,
@@ -90,8 +98,7 @@ async fn by_states(
     up_to: u64,
 ) -> Result<Consumer, Failure> {
     let mut consumed_at = up_to;
-    let lowest = up_to.saturating_sub(CONSUMER_BLOCKS_MAX);
-    let mut not_before = lowest;
+    let mut not_before = 0;
     let mut lacks_states = false;
     while not_before < consumed_at {
         let middle = not_before + (consumed_at - not_before) / 2;
@@ -110,20 +117,18 @@ async fn by_states(
     }
     let params = json!([quantity(consumed_at), true]);
     let block: Option<Block> = known(endpoint.ask("eth_getBlockByNumber", &params).await?)?;
-    let found = block.and_then(|block| {
-        let mut all = block.transactions_of(account);
-        all.find(|(at, _)| *at == nonce.0).map(|(_, hash)| hash)
-    });
-    if let Some(hash) = found {
+    let missing = || Failure::Malformed("a block below its head is missing".to_owned());
+    let block = block.ok_or_else(missing)?;
+    let mut all = block.transactions_of(account);
+    if let Some((_, hash)) = all.find(|(at, _)| *at == nonce.0) {
         return Ok(Consumer::By(hash));
     }
     if lacks_states {
-        let heights = lowest..consumed_at;
+        let heights = consumed_at.saturating_sub(CONSUMER_BLOCKS_MAX)..consumed_at;
         let found = by_blocks(endpoint, account, nonce, heights, true).await?;
         return Ok(found.unwrap_or(Consumer::Unseen));
     }
-    // Consumed below the heights that are searched, or by an authorization (EIP-7702), which no
-    // transaction of the account carries.
+    // Consumed by an authorization (EIP-7702), which no transaction of the account carries.
     Ok(Consumer::Unseen)
 }
 

@@ -167,7 +167,7 @@ impl Chain for RpcChain {
         &self,
         account: Address,
         nonce: Nonce,
-        up_to: u64,
+        up_to: Header,
     ) -> Result<Consumer, ChainError> {
         consumer::find(&self.endpoints, account, nonce, up_to).await
     }

@@ -154,7 +154,9 @@ pub(crate) async fn consumers(make: Make) {
     let head = world.chain.header(BlockTag::Latest).await.unwrap();
     let head = head.unwrap().number;
     let who = async |account: Address, nonce: Nonce, up_to: u64| {
-        world.chain.consumer(account, nonce, up_to).await.unwrap()
+        let up_to = world.chain.header(BlockTag::Number(up_to)).await.unwrap();
+        let found = world.chain.consumer(account, nonce, up_to.unwrap()).await;
+        found.unwrap()
     };
     for item in &sent {
         assert_eq!(who(alice, item.nonce, head).await, Consumer::By(item.hash));

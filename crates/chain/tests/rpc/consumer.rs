@@ -1,7 +1,7 @@
 //! Who consumed a nonce: found in blocks, or not to be found.
 
 use domain::lane::Consumer;
-use domain::{Address, Nonce};
+use domain::{Address, Header, Nonce};
 use engine::ports::{Chain, ChainError};
 use serde_json::{Value, json};
 
@@ -14,6 +14,18 @@ const HEIGHT: u64 = 905;
 
 fn number(text: &Value) -> u64 {
     u64::from_str_radix(&text.as_str().unwrap()[2..], 16).unwrap()
+}
+
+/// The header that all nodes here have at a height.
+pub(crate) fn at(number: u64) -> Header {
+    let block = block(number);
+    let field = |name: &str| block[name].as_str().unwrap().parse().unwrap();
+    Header {
+        number,
+        hash: field("hash"),
+        parent_hash: field("parentHash"),
+        timestamp: 0,
+    }
 }
 
 /// A node that keeps states from a height on, in which nonces 6 and 7 are consumed in one block.
@@ -51,27 +63,41 @@ async fn node(states_from: u64, shows_transactions: bool) -> Fake {
 async fn the_transaction_is_found_by_halves() {
     for up_to in [HEIGHT, HEIGHT + 1, HEIGHT + 100, HEIGHT + 256] {
         let fake = node(0, true).await;
-        let found = fake.chain().consumer(ACCOUNT, Nonce(7), up_to).await;
+        let found = fake.chain().consumer(ACCOUNT, Nonce(7), at(up_to)).await;
         assert_eq!(found, Ok(Consumer::By(hash(3))), "{up_to}");
         let calls = fake.methods().len();
-        assert!(calls <= 11, "{calls} calls");
+        assert!(calls <= 14, "{calls} calls");
     }
     let fake = node(0, true).await;
-    let ask = async |nonce, up_to| fake.chain().consumer(ACCOUNT, Nonce(nonce), up_to).await;
+    let ask = async |nonce, up_to| {
+        fake.chain()
+            .consumer(ACCOUNT, Nonce(nonce), at(up_to))
+            .await
+    };
     assert_eq!(ask(6, 1000).await, Ok(Consumer::By(hash(2))));
     assert_eq!(ask(7, HEIGHT - 1).await, Ok(Consumer::Nobody));
     assert_eq!(ask(8, 1000).await, Ok(Consumer::Nobody));
     let asked = fake.methods().len();
     assert_eq!(ask(8, 1000).await, Ok(Consumer::Nobody));
-    assert_eq!(fake.methods().len(), asked + 1);
+    assert_eq!(fake.methods().len(), asked + 2, "its block, and the count");
 }
 
 #[tokio::test]
-async fn what_is_too_old_or_not_in_a_block_is_unseen() {
-    let ask =
-        async |fake: &Fake, nonce, up_to| fake.chain().consumer(ACCOUNT, Nonce(nonce), up_to).await;
+async fn what_is_not_in_a_block_is_unseen() {
+    let ask = async |fake: &Fake, nonce, up_to| {
+        fake.chain()
+            .consumer(ACCOUNT, Nonce(nonce), at(up_to))
+            .await
+    };
     let fake = node(0, true).await;
-    assert_eq!(ask(&fake, 7, HEIGHT + 257).await, Ok(Consumer::Unseen));
+    let found = Ok(Consumer::By(hash(3)));
+    assert_eq!(ask(&fake, 7, HEIGHT + 5_000).await, found, "long ago");
+    let another = Header {
+        hash: hash(9),
+        ..at(1000)
+    };
+    let elsewhere = fake.chain().consumer(ACCOUNT, Nonce(7), another).await;
+    assert!(elsewhere.is_err(), "it is on another branch");
     // Where there are no states, the blocks below are read.
     assert_eq!(
         ask(&node(HEIGHT, true).await, 7, 1000).await,
@@ -96,9 +122,17 @@ async fn what_is_too_old_or_not_in_a_block_is_unseen() {
 async fn that_it_cannot_be_seen_needs_two_of_them() {
     let (blind, sees) = (node(990, false).await, node(0, true).await);
     let other_blind = node(0, false).await;
-    let disagrees = Fake::start(|_, _| Say::Result(json!("0x7"))).await;
+    let disagrees = Fake::start(|method, params| match method {
+        "eth_getBlockByNumber" => Say::Result(block(number(&params[0]))),
+        _ => Say::Result(json!("0x7")),
+    })
+    .await;
     let wrong = Fake::start_bare(true, |_, _| Say::Result(json!("0x5"))).await;
-    let ask = async |endpoints| chain_of(endpoints).consumer(ACCOUNT, Nonce(7), 1000).await;
+    let ask = async |endpoints| {
+        chain_of(endpoints)
+            .consumer(ACCOUNT, Nonce(7), at(1000))
+            .await
+    };
     let by = Ok(Consumer::By(hash(3)));
     assert_eq!(ask(vec![blind.url(), sees.url()]).await, by);
     assert_eq!(ask(vec![nobody().await, sees.url()]).await, by);
@@ -117,7 +151,11 @@ async fn that_it_cannot_be_seen_needs_two_of_them() {
 #[tokio::test]
 async fn a_node_without_old_states_shows_its_blocks() {
     let fake = node(2000, true).await;
-    let ask = async |nonce, up_to| fake.chain().consumer(ACCOUNT, Nonce(nonce), up_to).await;
+    let ask = async |nonce, up_to| {
+        fake.chain()
+            .consumer(ACCOUNT, Nonce(nonce), at(up_to))
+            .await
+    };
     assert_eq!(ask(7, 1000).await, Ok(Consumer::By(hash(3))));
     assert_eq!(ask(6, 1000).await, Ok(Consumer::By(hash(2))));
     assert_eq!(
@@ -145,6 +183,6 @@ async fn a_node_without_old_states_shows_its_blocks() {
         _ => Say::Result(Value::Null),
     })
     .await;
-    let behind = behind.chain().consumer(ACCOUNT, Nonce(7), 1000).await;
+    let behind = behind.chain().consumer(ACCOUNT, Nonce(7), at(1000)).await;
     assert!(matches!(behind, Err(ChainError::Unusable(_))), "{behind:?}");
 }

@@ -227,10 +227,10 @@ async fn many_transfers_and_the_blocks_they_are_in() {
     let too_late = world.sign(vec![world.transfer(0, 11 * GWEI)]).await;
     assert_eq!(world.send(&too_late).await, [SendOutcome::NonceTooLow]);
     for (nonce, hash) in [(0, hashes[0]), (77, hashes[77]), (119, hashes[119])] {
-        let found = chain.consumer(*account, Nonce(nonce), head.number).await;
+        let found = chain.consumer(*account, Nonce(nonce), head).await;
         assert_eq!(found, Ok(Consumer::By(hash)));
     }
-    let nobody = chain.consumer(*account, Nonce(count), head.number).await;
+    let nobody = chain.consumer(*account, Nonce(count), head).await;
     assert_eq!(nobody, Ok(Consumer::Nobody));
 }
 

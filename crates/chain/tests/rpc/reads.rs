@@ -156,7 +156,8 @@ async fn bad_answers_are_errors_and_never_panics() {
         let nobody = Address::ZERO;
         let nonces = chain.nonces(nobody, ChainQuery::Pending, Witnesses::Two);
         unusable(nonces.await.unwrap_err());
-        unusable(chain.consumer(nobody, Nonce(0), 9).await.unwrap_err());
+        let consumer = chain.consumer(nobody, Nonce(0), crate::consumer::at(9));
+        unusable(consumer.await.unwrap_err());
         unusable(chain.fee_quote().await.unwrap_err());
         let estimate = chain.estimate_gas(&call()).await.unwrap_err();
         assert!(

@@ -55,6 +55,7 @@ impl Lane {
                 slot.try_within(RETRY_UNFUNDED_MAX, now);
             }
             SendOutcome::Underpriced(text) => {
+                slot.is_foreign_pending = false; // a pool with another one there says that instead
                 let reason = format!("the fee is too low: {text}");
                 slot.waits(SubState::Underpriced, reason, token, now, step);
                 self.reprice(nonce, now, step);
@@ -78,6 +79,7 @@ impl Lane {
                 slot.try_later(now);
             }
             SendOutcome::Unknown(text) => {
+                slot.may_be_out = true;
                 slot.hindered(&format!("the node's answer was lost: {text}"));
                 slot.try_later(now);
             }
@@ -153,8 +155,10 @@ impl Lane {
         };
         slot.stage = Stage::Submitted;
         slot.is_blocked = false;
+        slot.is_foreign_pending = false;
         slot.retry_at = None;
         slot.claimed_at = now;
+        slot.tx.reason = None;
     }
 
     /// Somebody else's transaction waits at our nonce. It is never outbid: it may be meant.
@@ -215,6 +219,9 @@ impl Lane {
         self.retry(now, step);
         self.resubmit_head(now, step);
         self.fill_a_gap(fresh, now, step);
+        if !self.maybe_gaps.is_empty() && self.may_ask_again(now) {
+            self.ask_in_doubt(step);
+        }
         let is_old = |known: &Known| now.since(known.at) >= self.rules.chain_nonce_timeout;
         if self.chain.as_ref().is_some_and(is_old) && !self.is_idle() {
             self.ask_chain(step);
@@ -230,7 +237,7 @@ impl Lane {
             slot.retry_at = slot.retry_at.map(soon);
             slot.sign_at = slot.sign_at.map(soon);
         }
-        for since in self.gaps.values_mut() {
+        for since in self.gaps.values_mut().chain(self.maybe_gaps.values_mut()) {
             *since = (*since).min(now);
         }
         if let Some(known) = &mut self.chain {
@@ -252,7 +259,7 @@ impl Lane {
             if is_due(slot) {
                 due.push(*nonce);
             }
-            if slot.is_blocked && slot.stage == Stage::Out {
+            if slot.is_blocked && slot.stage == Stage::Out && *nonce >= self.latest() {
                 break;
             }
         }
@@ -293,7 +300,7 @@ impl Lane {
         }
         if nothing_pending {
             self.fill(nonce, fresh, now, step);
-        } else {
+        } else if self.may_ask_again(now) {
             self.ask_in_doubt(step);
         }
     }

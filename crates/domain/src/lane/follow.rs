@@ -13,7 +13,8 @@ use crate::{
 };
 
 use super::{
-    Effect, FinalBlock, FinalTx, Finality, Lane, RECEIPTS_MAX, Receipt, Slot, Stage, Step,
+    Effect, FinalBlock, FinalTx, Finality, Lane, OLD_DEPTH_MAX, RECEIPTS_MAX, Receipt, Slot, Stage,
+    Step,
 };
 
 /// How often blocks below the view are asked about.
@@ -66,11 +67,15 @@ impl Lane {
             .windows(2)
             .all(|pair| pair[1].parent_hash == pair[0].hash);
         let deep = u64::try_from(above.len()).unwrap_or(0) >= self.rules.finality.proof();
-        let tagged = match self.rules.finality {
+        starts && linked && deep && self.may_be_final(inclusion.block_number)
+    }
+
+    /// Whether it is worth asking about a block below the view.
+    fn may_be_final(&self, number: u64) -> bool {
+        match self.rules.finality {
             Finality::Depth(_) => true,
-            Finality::Tag(_) => self.is_tagged(inclusion.block_number),
-        };
-        starts && linked && deep && tagged
+            Finality::Tag(_) => self.is_tagged(number),
+        }
     }
 
     /// Whether the chain itself says that this height is final.
@@ -206,7 +211,7 @@ impl Lane {
     /// asked for too. One question for all, now and then.
     fn check_below_the_view(&mut self, view: &ChainView, now: Time, step: &mut Step) {
         let is_recent = |at: Time| now.since(at) < CHECK_OLD_PAUSE;
-        if self.old_checked_at.is_some_and(is_recent) {
+        if self.checking_old || self.old_checked_at.is_some_and(is_recent) {
             return;
         }
         let base = view.headers.base().map_or(0, |header| header.number);
@@ -216,6 +221,7 @@ impl Lane {
             .filter_map(|slot| slot.tx.inclusion.as_ref());
         let old: Vec<&Inclusion> = old
             .filter(|mined| mined.block_number < base)
+            .filter(|mined| self.may_be_final(mined.block_number))
             .take(RECEIPTS_MAX)
             .collect();
         let unseen = self.finals.iter().filter(|block| !block.is_seen);
@@ -232,11 +238,13 @@ impl Lane {
         let heights = heights.into_iter().take(OLD_HEADERS_MAX).collect();
         step.effects.push(Effect::FetchHeaders(heights));
         self.old_checked_at = Some(now);
+        self.checking_old = true;
     }
 
     /// What stands at heights below the view. Another block where ours was is a fork that went deeper
     /// than the view: the tx is out again.
     pub(super) fn old_headers(&mut self, headers: &[Header], now: Time, step: &mut Step) {
+        self.checking_old = false;
         let Some(view) = self.view.clone() else {
             return;
         };
@@ -455,6 +463,7 @@ impl Lane {
         let Some(tip) = view.headers.tip() else {
             return;
         };
+        let base = view.headers.base().map_or(0, |header| header.number);
         let watch_depth = self.rules.watch_depth;
         let mut gone = Vec::new();
         self.finals.retain_mut(|block| {
@@ -472,7 +481,10 @@ impl Lane {
                     return false;
                 }
                 Standing::On { .. } => block.is_seen = true,
-                Standing::Outside => {}
+                // So deep nobody looks any more.
+                Standing::Outside => {
+                    block.is_seen |= base.saturating_sub(block.number) > OLD_DEPTH_MAX;
+                }
             }
             !block.is_seen || tip.number.saturating_sub(block.number) <= watch_depth
         });
@@ -493,6 +505,7 @@ impl Lane {
             };
             attempts.retain(|attempt| attempt.nonce == nonce);
             attempts.sort_by_key(Attempt::order);
+            self.consumed_below = self.consumed_below.min(nonce);
             let kind = attempts.first().map_or(AttemptKind::Original, |a| a.kind);
             let is_deep = self.deeply_reopened.remove(&tx.id);
             let mut slot = Slot {

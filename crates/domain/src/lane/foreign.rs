@@ -10,6 +10,9 @@ use crate::{Attempt, AttemptKind, ChainView, EventKind, Nonce, SubState, Time, T
 use super::protocol::FOREIGN_DEPTH_MIN;
 use super::{Consumer, Effect, Finality, Lane, OnForeignNonce, Slot, Stage, Step, Suspicion};
 
+/// How deep another transaction counts where the chain itself says what is final.
+const FOREIGN_DEPTH_TAGGED: u64 = 64;
+
 impl Lane {
     /// Whether the lowest unmined nonce is consumed, and it is time to ask by whom: once at first sight,
     /// and again when what was seen then has become final.
@@ -41,7 +44,13 @@ impl Lane {
         }
         suspicion.is_asking = true;
         // Until there is an answer always the same height, so that an endpoint that is behind gets there.
-        let up_to = *suspicion.asked.get_or_insert(newest);
+        let height = *suspicion.asked.get_or_insert(newest);
+        let Some(up_to) = view.headers.at(height).copied() else {
+            // It took so long that the view has left it behind: at the next block with another one.
+            suspicion.asked = None;
+            suspicion.is_asking = false;
+            return;
+        };
         step.effects.push(Effect::FindConsumer {
             nonce,
             up_to,
@@ -114,8 +123,15 @@ impl Lane {
             self.by_hash.remove(hash);
             step.effects.push(Effect::Unwatch(*hash));
         }
-        let by = foreign.map_or_else(String::new, |hash| format!(" ({hash})"));
-        let reason = format!("nonce {nonce} was consumed by somebody else's transaction{by}");
+        let reason = match foreign {
+            Some(hash) => {
+                format!("nonce {nonce} was consumed by somebody else's transaction {hash}")
+            }
+            None => format!(
+                "nonce {nonce} is consumed, and no endpoint shows by which transaction or has a receipt of \
+                 ours: compare with the chain"
+            ),
+        };
         slot.tx.nonce = None;
         slot.tx.tx_hash = None;
         slot.tx.token = self.right.token;
@@ -128,8 +144,11 @@ impl Lane {
             step.writes.updates.push(slot.tx);
             return;
         }
-        // What the store has lost may have paid already: somebody must look.
-        let may_be_ours = self.lost_below.is_some_and(|below| nonce < below);
+        // What the store has lost may have paid already, and what no node can show may be ours: somebody
+        // must look.
+        let jump = self.rules.max_chain_jump;
+        let is_lost = |below: Nonce| nonce.0 < below.0.saturating_add(jump);
+        let may_be_ours = foreign.is_none() || self.lost_below.is_some_and(is_lost);
         let decision = match may_be_ours {
             true => OnForeignNonce::Hold,
             false => self.rules.on_foreign_nonce,
@@ -158,7 +177,8 @@ fn final_for_foreign(finality: Finality, view: &ChainView) -> Option<u64> {
     let deep_enough = |depth: u64| tip.checked_sub(depth.max(FOREIGN_DEPTH_MIN));
     match finality {
         Finality::Depth(depth) => deep_enough(depth),
-        Finality::Tag(_) => Some(view.final_up_to?.min(deep_enough(0)?)),
+        // The chain's own final block may lie far below everything that is followed.
+        Finality::Tag(_) => deep_enough(FOREIGN_DEPTH_TAGGED),
     }
 }
 

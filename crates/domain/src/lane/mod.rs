@@ -25,7 +25,7 @@ use alloy_primitives::B256;
 
 pub use protocol::{
     ChainNonces, ChainQuery, Consumer, Effect, FOREIGN_DEPTH_MIN, FinalTx, Finality, FinalityTag,
-    Input, LaneImage, LaneRules, Nonces, OnForeignNonce, Receipt, Request, Resubmit,
+    Input, LaneImage, LaneRules, Nonces, OLD_DEPTH_MAX, OnForeignNonce, Receipt, Request, Resubmit,
     ResubmitPolicy, Step, Writes,
 };
 
@@ -79,6 +79,9 @@ pub struct Lane {
     /// Nonces that nobody of ours holds, at which the node says that something is pending: somebody
     /// else's, never to be outbid. A gap when it vanishes.
     doubtful: BTreeSet<Nonce>,
+    /// Nonces that the chain seems to wait for, and since when: an endpoint may be behind, so they are gaps
+    /// only when a later answer says the same.
+    maybe_gaps: BTreeMap<Nonce, Time>,
     /// Gaps of this turn: usable once it is committed, so that no commit gives one nonce to two rows.
     fresh_gaps: BTreeSet<Nonce>,
     /// Every nonce below this was once consumed at final depth, and by what we know.
@@ -95,6 +98,8 @@ pub struct Lane {
 
     /// When blocks below the view were last asked about.
     old_checked_at: Option<Time>,
+    /// Whether that question is under way.
+    checking_old: bool,
     /// When the depth was last narrowed: a burst of refusals counts once.
     narrowed_at: Option<Time>,
 
@@ -138,6 +143,8 @@ struct Slot {
     is_blocked: bool,
     /// Somebody else's transaction stood at its nonce in a node's pool when it was last sent.
     is_foreign_pending: bool,
+    /// An answer to a send was lost: some node may have it.
+    may_be_out: bool,
     /// How often it was sent again because it waited too long.
     resubmits: u32,
 }
@@ -225,9 +232,11 @@ impl Lane {
             reopening: BTreeSet::new(),
             deeply_reopened: BTreeSet::new(),
             gaps: BTreeMap::new(),
+            maybe_gaps: BTreeMap::new(),
             fresh_gaps: BTreeSet::new(),
             doubtful: BTreeSet::new(),
             old_checked_at: None,
+            checking_old: false,
             narrowed_at: None,
             consumed_below: image.consumed_below,
             backlog: image.backlog_from,
@@ -552,6 +561,7 @@ impl Slot {
             tries: 0,
             is_blocked: false,
             is_foreign_pending: false,
+            may_be_out: false,
             resubmits: 0,
         }
     }

@@ -15,6 +15,10 @@ use super::{
 
 /// How long what a node said yes to, and does not hold, waits until it is sent again.
 const SHORTFALL_WAIT: Duration = Duration::from_secs(2);
+/// A nonce that nobody holds is a gap when answers so far apart say that the chain waits for it.
+const GAP_SEEN_FOR: Duration = Duration::from_secs(3);
+/// A question that is asked because of a doubt is repeated after this pause.
+const ASK_PAUSE: Duration = Duration::from_secs(3);
 /// For so long after a refusal for lack of room the depth does not grow again.
 const GROW_PAUSE: Duration = Duration::from_secs(30);
 /// The most nonces that are watched because something of somebody else is pending there.
@@ -22,7 +26,8 @@ const DOUBTFUL_MAX: usize = 1_024;
 
 impl Nonces {
     /// What any endpoint has seen.
-    pub(super) fn highest(&self) -> ChainNonces {
+    #[must_use]
+    pub fn highest(&self) -> ChainNonces {
         self.merged(Nonce::max)
     }
 
@@ -92,8 +97,7 @@ impl Lane {
         if self.halted.is_some() {
             return;
         }
-        self.resolve_doubts(highest, now);
-        self.find_holes(highest, now);
+        self.resolve_doubts(highest, nonces.is_complete, now);
         // Where nobody can tell what a node holds, it is taken at its word.
         let held = match counts_pool {
             true => nonces.first.pending,
@@ -119,7 +123,10 @@ impl Lane {
         let (agreed, said) = (asked(nonces.lowest()), asked(nonces.highest()));
         self.halted = None;
         if self.next_nonce.until(said) == 0 {
-            self.fears_loss = false;
+            self.fears_loss &= !nonces.is_complete;
+            if self.fears_loss && !self.asked_twice {
+                self.ask_in_doubt(step);
+            }
             return;
         }
         self.halted = self.why_not_to_raise(nonces, agreed, said, was_used);
@@ -209,35 +216,66 @@ impl Lane {
         }
     }
 
-    /// Nonces that the chain waits for, below everything that we hold: somebody else's transactions stood
-    /// there, and a fork took them. What is finished lies below, so an old answer finds nothing here.
-    fn find_holes(&mut self, nonces: ChainNonces, now: Time) {
-        let from = nonces.latest.max(self.consumed_below);
-        let until = self.floor_nonce();
-        if from.until(until) > self.rules.max_chain_jump {
-            return;
-        }
-        for hole in (from.0..until.0).map(Nonce) {
-            let is_known = self.gaps.contains_key(&hole)
-                || self.fresh_gaps.contains(&hole)
-                || self.doubtful.contains(&hole);
-            if is_known {
+    /// Gaps that are over, those at which something is pending after all, and new ones: nonces below the
+    /// cursor that nobody holds and the chain waits for, because somebody else's transaction vanished from
+    /// a pool or a fork took it. One answer proves nothing, since an endpoint may be behind: only a later
+    /// complete one that says the same makes a gap.
+    fn resolve_doubts(&mut self, nonces: ChainNonces, is_complete: bool, now: Time) {
+        self.gaps.retain(|gap, _| *gap >= nonces.latest);
+        self.doubtful.retain(|nonce| *nonce >= nonces.latest);
+        let free = self.gaps.split_off(&nonces.pending);
+        let taken = std::mem::replace(&mut self.gaps, free);
+        self.doubtful.extend(taken.into_keys());
+
+        let mut candidates: BTreeSet<Nonce> = self.holes(nonces.latest);
+        candidates.extend(self.doubtful.range(nonces.pending..));
+        self.maybe_gaps
+            .retain(|nonce, _| candidates.contains(nonce));
+        for nonce in candidates {
+            if nonce < nonces.pending {
+                self.maybe_gaps.remove(&nonce);
+                self.doubtful.insert(nonce);
                 continue;
             }
-            if hole < nonces.pending {
-                self.doubtful.insert(hole);
-            } else {
-                self.gaps.insert(hole, now);
+            let since = *self.maybe_gaps.entry(nonce).or_insert(now);
+            if is_complete && now.since(since) >= GAP_SEEN_FOR {
+                self.maybe_gaps.remove(&nonce);
+                self.doubtful.remove(&nonce);
+                self.gaps.insert(nonce, now);
             }
         }
     }
 
-    /// What was pending at a nonce that is not ours was mined, or vanished: then the chain waits for it.
-    fn resolve_doubts(&mut self, nonces: ChainNonces, now: Time) {
-        self.gaps.retain(|gap, _| *gap >= nonces.latest);
-        self.doubtful.retain(|nonce| *nonce >= nonces.latest);
-        let vanished = self.doubtful.split_off(&nonces.pending);
-        self.gaps.extend(vanished.into_iter().map(|gap| (gap, now)));
+    /// The nonces from the chain's on that nobody holds, as far as memory tells. What is finished lies
+    /// below.
+    fn holes(&self, latest: Nonce) -> BTreeSet<Nonce> {
+        let mut holes = BTreeSet::new();
+        if !self.reopening.is_empty() {
+            return holes; // they hold theirs again in a moment
+        }
+        let from = latest.max(self.consumed_below);
+        let until = self.backlog.unwrap_or(self.next_nonce).min(self.next_nonce);
+        let mut held = self.slots.range(from..).map(|(nonce, _)| *nonce).peekable();
+        let mut nonce = from;
+        while nonce < until {
+            while held.next_if(|held| *held < nonce).is_some() {}
+            let is_held = held.peek() == Some(&nonce);
+            let is_gap = self.gaps.contains_key(&nonce) || self.fresh_gaps.contains(&nonce);
+            if !is_held && !is_gap {
+                holes.insert(nonce);
+            }
+            if holes.len() as u64 > self.rules.max_chain_jump {
+                return BTreeSet::new(); // not to be believed
+            }
+            nonce = nonce.next();
+        }
+        holes
+    }
+
+    /// Whether the last answer is old enough to ask once more about the same.
+    pub(super) fn may_ask_again(&self, now: Time) -> bool {
+        self.chain
+            .is_none_or(|known| now.since(known.at) >= ASK_PAUSE)
     }
 
     /// Whether the node holds all that it said yes to.

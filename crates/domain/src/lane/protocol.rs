@@ -193,12 +193,12 @@ pub enum Effect {
         /// does not count its pool.
         taken: Option<(Nonce, B256)>,
     },
-    /// Find out who consumed a nonce, in blocks up to a height.
+    /// Find out who consumed a nonce, in blocks up to a final one.
     FindConsumer {
         /// The nonce.
         nonce: Nonce,
-        /// The newest final height.
-        up_to: u64,
+        /// The final block.
+        up_to: Header,
         /// Our attempts at it.
         hashes: Vec<B256>,
     },
@@ -243,6 +243,9 @@ pub enum FinalityTag {
 
 /// Another transaction at our nonce counts only this deep, even where less makes a result final.
 pub const FOREIGN_DEPTH_MIN: u64 = 12;
+
+/// How far below the view blocks are asked about.
+pub const OLD_DEPTH_MAX: u64 = 1_024;
 
 impl Finality {
     /// How many headers stand on a final block; 0 where the chain itself decides.

@@ -89,7 +89,7 @@ impl Lane {
     }
 
     /// The account's nonce as far as it is known.
-    fn latest(&self) -> Nonce {
+    pub(super) fn latest(&self) -> Nonce {
         self.chain.map_or(Nonce(0), |known| known.nonces.latest)
     }
 
@@ -147,6 +147,17 @@ impl Lane {
         let Some(slot) = self.slots.get_mut(&nonce) else {
             return;
         };
+        let was_taken = slot.attempts.iter().any(|a| a.first_sent_at.is_some());
+        if was_taken
+            || slot.may_be_out
+            || slot.is_foreign_pending
+            || slot.tx.state == TxState::Stuck
+        {
+            // Some node has it, or may have it, whatever these say; or a person is to decide.
+            let reason = format!("nodes refuse it at present: {text}");
+            slot.waits(SubState::Refused, reason, token, now, step);
+            return;
+        }
         let reason = format!("nodes refuse it for good: {text}");
         slot.waits(SubState::Rejected, reason, token, now, step);
         if slot.is_cancelled() || slot.signing.is_some() || !self.may_sign() {
@@ -157,18 +168,28 @@ impl Lane {
 
     /// Fees for a bump: what nodes take as a replacement of all attempts so far, within every limit.
     fn raised_fees(&self, slot: &Slot) -> Option<Fees> {
-        let (percent, most) = match self.rules.resubmit.policy {
-            ResubmitPolicy::Bump { percent, max_fee } => (percent, max_fee),
+        let percent = match self.rules.resubmit.policy {
+            ResubmitPolicy::Bump { percent, .. } => percent,
             ResubmitPolicy::Rebroadcast => return None,
         };
+        let payload = &slot.tx.payload;
+        let own = payload.max_fee_per_gas.or(payload.gas_price);
+        let own = own.filter(|_| !slot.is_cancelled()); // a no-op is not what it was named for
+        let limit = self.bump_limit()?.min(own.unwrap_or(u128::MAX));
+        self.replacing(slot, percent, limit)
+    }
+
+    /// The most that any replacement may offer per gas.
+    fn bump_limit(&self) -> Option<u128> {
         let view = self.view.as_ref()?;
         let nothing_named = Payload::transfer(self.key.signer, U256::ZERO);
         let asked = self.rules.fee.fees(&nothing_named, view.fee).max_per_gas();
         let sane = asked.saturating_mul(BUMP_SANE_TIMES);
-        let payload = &slot.tx.payload;
-        let own = payload.max_fee_per_gas.or(payload.gas_price);
-        let limits = [most, self.rules.fee.cap, sane, own.unwrap_or(u128::MAX)];
-        self.replacing(slot, percent, limits.into_iter().min()?)
+        let most = match self.rules.resubmit.policy {
+            ResubmitPolicy::Bump { max_fee, .. } => max_fee,
+            ResubmitPolicy::Rebroadcast => u128::MAX,
+        };
+        Some(most.min(self.rules.fee.cap).min(sane))
     }
 
     fn replacing(&self, slot: &Slot, percent: u128, cap: u128) -> Option<Fees> {
@@ -227,9 +248,8 @@ impl Lane {
                 let nothing = Payload::transfer(self.key.signer, U256::ZERO);
                 let quoted = self.rules.fee.fees(&nothing, view.fee);
                 // Should a node hold the payload after all, the no-op must be able to replace it.
-                unsigned.fees = self
-                    .replacing(slot, 0, self.rules.fee.cap)
-                    .unwrap_or(quoted);
+                let limit = self.bump_limit()?;
+                unsigned.fees = self.replacing(slot, 0, limit).unwrap_or(quoted);
                 unsigned.to = nothing.to;
                 unsigned.value = nothing.value;
                 unsigned.data = nothing.data.clone();

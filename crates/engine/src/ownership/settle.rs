@@ -170,9 +170,10 @@ async fn chain_nonce(core: &Core, image: &LaneImage) -> Nonce {
     let mut tries = 0;
     loop {
         // With what waits in the pool, whatever the lane's own rule is: lost bytes may be there.
-        let asked = chain.nonces(image.key.signer, ChainQuery::Pending, Witnesses::One);
+        // A second endpoint may have seen what the first has not.
+        let asked = chain.nonces(image.key.signer, ChainQuery::Pending, Witnesses::Two);
         match asked.await {
-            Ok(nonces) => return nonces.first.pending.max(nonces.first.latest),
+            Ok(nonces) => return nonces.highest().pending.max(nonces.highest().latest),
             Err(error) => {
                 tracing::warn!(lane = %image.key, %error, "the chain did not tell the account's nonce");
                 core.back_off(&mut tries).await;

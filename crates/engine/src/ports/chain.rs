@@ -121,12 +121,13 @@ pub trait Chain: Send + Sync + 'static {
     /// Whether the node that is asked first has a transaction, in its pool or in a block.
     async fn has(&self, hash: B256) -> Result<bool, ChainError>;
 
-    /// Whose transaction consumed a nonce of the account, in blocks up to a height.
+    /// Whose transaction consumed a nonce of the account, in blocks up to this one; only endpoints on whose
+    /// chain that block stands are believed.
     async fn consumer(
         &self,
         account: Address,
         nonce: Nonce,
-        up_to: u64,
+        up_to: Header,
     ) -> Result<Consumer, ChainError>;
 
     /// What the chain asks for at present.

@@ -1,14 +1,17 @@
 //! What a lane wants done once its writes are durable. Answers come back as inputs with its epoch.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use domain::lane::{Consumer, Receipt};
-use domain::{B256, Effect, Inclusion, Input, Lane, LaneId, LaneKey, Nonce, Right, TxId, Unsigned};
+use domain::lane::{ChainQuery, Consumer, OLD_DEPTH_MAX, Receipt};
+use domain::{
+    B256, Effect, Header, Inclusion, Input, Lane, LaneId, LaneKey, Nonce, Right, TxId, Unsigned,
+};
 
 use super::Shard;
 use crate::core::Core;
 use crate::gate::signed_input;
-use crate::ports::{BlockTag, ChainError, StoreError, Witnesses};
+use crate::ports::{ChainError, StoreError, Witnesses};
 
 impl Shard {
     pub(super) fn let_out(&self, lane: &Lane, epoch: u64, effects: Vec<Effect>) {
@@ -58,9 +61,10 @@ impl Shard {
             self.spawn(move |core| sign_remotely(core, key, epoch, unsigned));
         }
         if !outgoing.is_empty() {
-            // A hash is in the follower's set before its bytes leave.
-            part.watched
-                .add(key, outgoing.iter().map(|bytes| bytes.hash));
+            // A hash is in the follower's set before its bytes leave; others at its nonce may be mined too.
+            let hashes = outgoing.iter();
+            let hashes = hashes.flat_map(|bytes| bytes.others.iter().copied().chain([bytes.hash]));
+            part.watched.add(key, hashes);
             crate::broadcaster::hand_over(&self.core, key, epoch, outgoing);
         }
         // After the sends: what was sent and ended in one turn needs no watching.
@@ -158,7 +162,11 @@ async fn ask_chain(
     taken: Option<(Nonce, B256)>,
 ) {
     let part = core.chain(lane.chain_id);
-    let query = part.rules.lane.chain_query;
+    // A doubt is about what waits in pools, whatever the lane asks otherwise.
+    let query = match twice {
+        true => ChainQuery::Pending,
+        false => part.rules.lane.chain_query,
+    };
     let mut witnesses = if twice {
         Witnesses::Two
     } else {
@@ -197,15 +205,18 @@ async fn find_consumer(
     lane: LaneKey,
     epoch: u64,
     nonce: Nonce,
-    up_to: u64,
+    up_to: Header,
     hashes: Vec<B256>,
 ) {
     let chain = &core.chain(lane.chain_id).chain;
     let found = async {
         let by = chain.consumer(lane.signer, nonce, up_to).await?;
         let receipts = match by {
-            Consumer::Unseen => receipts_with_proof(&core, lane, &hashes, Witnesses::Two).await?,
-            Consumer::Nobody | Consumer::By(_) => Vec::new(),
+            Consumer::Nobody => Vec::new(),
+            // Whoever shows another one must not have ours either.
+            Consumer::Unseen | Consumer::By(_) => {
+                receipts_with_proof(&core, lane, &hashes, Witnesses::Two).await?
+            }
         };
         Ok::<_, ChainError>((by, receipts))
     };
@@ -258,21 +269,33 @@ async fn fetch_receipts(core: Arc<Core>, lane: LaneKey, epoch: u64, hashes: Vec<
     }
 }
 
-/// What stands at these heights. What is not told now is asked for again by the lane.
+/// What stands at these heights below the view, by parent links to its oldest header: a node on another
+/// branch proves nothing. What is not told now is asked for again by the lane.
 async fn fetch_headers(core: Arc<Core>, lane: LaneKey, epoch: u64, heights: Vec<u64>) {
-    let chain = &core.chain(lane.chain_id).chain;
+    let part = core.chain(lane.chain_id);
+    let base = part.view.get().and_then(|v| v.headers.base().copied());
+    let lowest = heights.iter().min().copied();
     let mut headers = Vec::new();
-    for height in heights {
-        match chain.header(BlockTag::Number(height)).await {
-            Ok(header) => headers.extend(header),
-            Err(error) => {
-                tracing::warn!(%lane, %error, "old headers could not be read");
-                break;
-            }
+    if let (Some(base), Some(lowest)) = (base, lowest) {
+        let lowest = lowest.max(base.number.saturating_sub(OLD_DEPTH_MAX));
+        let count = base.number.saturating_sub(lowest).saturating_add(1);
+        match part.chain.headers(lowest, count).await {
+            Ok(branch) if is_linked_to(&branch, base) => headers = branch,
+            Ok(_) => tracing::warn!(%lane, "old headers do not link to the chain that is followed"),
+            Err(error) => tracing::warn!(%lane, %error, "old headers could not be read"),
         }
     }
+    headers.retain(|header| heights.contains(&header.number));
     core.give(lane, epoch, vec![Input::OldHeaders(headers)])
         .await;
+}
+
+/// Whether headers lead, each standing on the one before, to this one.
+fn is_linked_to(branch: &[Header], end: Header) -> bool {
+    let is_linked = branch
+        .windows(2)
+        .all(|pair| pair[1].parent_hash == pair[0].hash);
+    is_linked && branch.last() == Some(&end)
 }
 
 async fn receipts_with_proof(
@@ -288,15 +311,16 @@ async fn receipts_with_proof(
         .and_then(|view| view.headers.base())
         .map(|header| header.number);
     let mut receipts = Vec::new();
+    let mut proofs: BTreeMap<u64, Vec<Header>> = BTreeMap::new();
     for mut inclusion in part.chain.receipts(hashes, witnesses).await? {
         explain_revert(core, lane, &mut inclusion).await;
         let is_below_view = base.is_some_and(|base| inclusion.block_number < base);
-        let above = if is_below_view {
+        let number = inclusion.block_number;
+        if is_below_view && !proofs.contains_key(&number) {
             let count = part.rules.lane.finality.proof();
-            part.chain.headers(inclusion.block_number, count).await?
-        } else {
-            Vec::new()
-        };
+            proofs.insert(number, part.chain.headers(number, count).await?);
+        }
+        let above = proofs.get(&number).cloned().unwrap_or_default();
         receipts.push(Receipt { inclusion, above });
     }
     Ok(receipts)

@@ -223,10 +223,10 @@ impl Chain for MemoryChain {
         &self,
         account: Address,
         nonce: Nonce,
-        up_to: u64,
+        up_to: Header,
     ) -> Result<Consumer, ChainError> {
         let consumer = Sight::FIRST.consumer(&self.lock(), account, nonce, up_to);
-        consumer.ok_or_else(|| ChainError::Unusable(format!("there is no block {up_to} yet")))
+        consumer.ok_or_else(|| ChainError::Unusable(format!("there is no block {}", up_to.number)))
     }
 
     async fn fee_quote(&self) -> Result<FeeQuote, ChainError> {

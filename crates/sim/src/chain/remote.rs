@@ -181,7 +181,7 @@ impl RemoteChain {
         at: usize,
         account: Address,
         nonce: Nonce,
-        up_to: u64,
+        up_to: Header,
     ) -> Result<Consumer, ChainError> {
         let is_blind = self.is_blind(at);
         let told = self
@@ -193,7 +193,7 @@ impl RemoteChain {
             Some(Consumer::By(_)) if is_blind => Ok(Consumer::Unseen),
             Some(consumer) => Ok(consumer),
             None => {
-                let text = format!("endpoint {at} has no block {up_to} yet");
+                let text = format!("endpoint {at} does not have block {}", up_to.number);
                 Err(ChainError::Unusable(text))
             }
         }
@@ -301,7 +301,7 @@ impl Chain for RemoteChain {
         &self,
         account: Address,
         nonce: Nonce,
-        up_to: u64,
+        up_to: Header,
     ) -> Result<Consumer, ChainError> {
         let mut unseen = 0;
         for at in self.order() {

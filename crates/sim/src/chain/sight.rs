@@ -112,9 +112,12 @@ impl Sight {
         ledger: &Ledger,
         account: Address,
         nonce: Nonce,
-        up_to: u64,
+        up_to: Header,
     ) -> Option<Consumer> {
-        let mut header = at_height(ledger, self.head(ledger), up_to)?;
+        let mut header = at_height(ledger, self.head(ledger), up_to.number)?;
+        if header.hash != up_to.hash {
+            return None;
+        }
         if ledger.account(header.hash, account).nonce <= nonce {
             return Some(Consumer::Nobody);
         }

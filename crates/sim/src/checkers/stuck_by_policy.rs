@@ -10,20 +10,21 @@ use crate::event::WorldEvent;
 /// See the module.
 pub struct StuckByPolicy {
     rules: LaneRules,
-    /// Whether the store may have lost commits: then what consumed a nonce may have been ours.
-    may_be_lost: bool,
+    /// Whether what consumed a nonce may have been ours: the store may have lost commits, or nodes cannot
+    /// show who it was.
+    may_be_ours: bool,
 }
 
 impl StuckByPolicy {
-    /// For lanes with these rules, in a world where the store does or does not lose commits.
+    /// For lanes with these rules, where a foreign transaction may or may not be one of ours.
     #[must_use]
-    pub fn new(rules: LaneRules, may_be_lost: bool) -> Self {
-        Self { rules, may_be_lost }
+    pub fn new(rules: LaneRules, may_be_ours: bool) -> Self {
+        Self { rules, may_be_ours }
     }
 
     fn is_asked_for(&self, tx: &Tx) -> bool {
         if tx.sub_state == Some(SubState::ForeignNonce) {
-            return self.may_be_lost || self.rules.on_foreign_nonce == OnForeignNonce::Hold;
+            return self.may_be_ours || self.rules.on_foreign_nonce == OnForeignNonce::Hold;
         }
         let is_deep_fork = tx.sub_state == Some(SubState::DeepFork);
         !is_deep_fork && self.rules.resubmit.max_attempts.is_some()

@@ -122,7 +122,7 @@ impl World {
         let mut checkers = checkers::all();
         checkers.push(Box::new(StuckByPolicy::new(
             plan.lane,
-            plan.lossy_failover.is_some(),
+            plan.lossy_failover.is_some() || plan.chain.staleness.blind > 0,
         )));
         let required = plan.final_depth();
         if plan.chain.fork_max <= required {

@@ -116,7 +116,10 @@ impl World {
     /// A tx that waits for a decision because somebody else has its nonce: that must be true, and a rule.
     fn judge_held(&self, request: &Request, record: &TxRecord) {
         let name = &request.id;
-        if self.plan.lane.on_foreign_nonce != OnForeignNonce::Hold {
+        let is_rule = self.plan.lane.on_foreign_nonce == OnForeignNonce::Hold
+            || self.plan.lossy_failover.is_some()
+            || self.plan.chain.staleness.blind > 0;
+        if !is_rule {
             self.trace
                 .violation(&format!("{name} is held, and no rule says so"));
         }

@@ -87,9 +87,8 @@ impl Doubt {
         match meaning {
             Meaning::NonceUsed | Meaning::Executed | Meaning::Unknown => Some(Self::SameBytes),
             Meaning::ReplacementTooCheap => Some(Self::Replacement),
-            Meaning::BelowMinimum => Some(Self::LowFee),
+            Meaning::BelowMinimum | Meaning::BelowBaseFee => Some(Self::LowFee),
             Meaning::Known
-            | Meaning::BelowBaseFee
             | Meaning::PoolFull
             | Meaning::AccountLimit
             | Meaning::TooFarAhead

@@ -10,7 +10,7 @@ use crate::lane::{ChainNonces, Consumer, Receipt};
 use crate::{ChainView, FeeQuote, Header, Inclusion, Nonce, TxId};
 
 /// How many headers the follower keeps.
-const KEEP: usize = 12;
+const KEEP: usize = 20;
 /// The deepest fork.
 pub(super) const FORK_MAX: u64 = 5;
 

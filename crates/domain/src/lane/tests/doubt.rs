@@ -32,8 +32,13 @@ fn what_is_pending_at_a_nonce_of_nobody_is_not_outbid() {
     world.commit();
     says(&mut world, 0, 1);
     assert_eq!(world.lane.gaps(), []);
+    says(&mut world, 0, 0); // a node that is behind may say so, once
+    assert_eq!(world.lane.gaps(), []);
+    world.now = Time(world.now.0 + 4_000);
     says(&mut world, 0, 0);
     assert_eq!(world.lane.gaps(), [Nonce(0)]);
+    says(&mut world, 0, 1); // and somebody uses it once more
+    assert_eq!(world.lane.gaps(), []);
 }
 
 #[test]

@@ -9,7 +9,9 @@ use crate::attempt::Outgoing;
 use crate::lane::{
     ChainNonces, ChainQuery, Effect, Input, Lane, LaneRules, Nonces, Receipt, Slot, Writes,
 };
-use crate::{Attempt, Moment, NodeName, Nonce, SendOutcome, Time, Token, Tx, TxId, Unsigned};
+use crate::{
+    Attempt, Header, Moment, NodeName, Nonce, SendOutcome, Time, Token, Tx, TxId, Unsigned,
+};
 
 use super::chain::{Chain, FORK_MAX};
 use super::invariants::Out;
@@ -54,7 +56,7 @@ pub(super) enum Job {
     Fetch(Vec<B256>),
     Consumer {
         nonce: Nonce,
-        up_to: u64,
+        up_to: Header,
         hashes: Vec<B256>,
     },
     Backlog {
@@ -301,7 +303,7 @@ impl World {
                 hashes,
             } => Input::Consumed {
                 nonce,
-                by: Some(self.chain.consumer(nonce, up_to)),
+                by: Some(self.chain.consumer(nonce, up_to.number)),
                 hashes,
             },
             Job::Fetch(hashes) => {

@@ -123,13 +123,19 @@ async fn who_consumed_a_nonce_is_found_in_its_block() {
     chain.mine();
     chain.mine();
     let theirs = theirs.expect("past all pools").hash;
-    let who = |nonce| view.consumer(account(), Nonce(nonce), 3);
+    let blocks = view.headers(0, 9).await.unwrap();
+    let who = |nonce| view.consumer(account(), Nonce(nonce), blocks[3]);
     assert_eq!(who(0).await, Ok(Consumer::By(ours)));
     assert_eq!(who(1).await, Ok(Consumer::By(theirs)));
     assert_eq!(who(2).await, Ok(Consumer::Nobody));
-    let early = view.consumer(account(), Nonce(1), 1).await;
+    let early = view.consumer(account(), Nonce(1), blocks[1]).await;
     assert_eq!(early, Ok(Consumer::Nobody));
-    assert!(view.consumer(account(), Nonce(1), 9).await.is_err());
+    let elsewhere = domain::Header {
+        number: 2,
+        ..blocks[1]
+    };
+    let elsewhere = view.consumer(account(), Nonce(1), elsewhere).await;
+    assert!(elsewhere.is_err(), "on another branch");
     view.set(Staleness {
         blind: 1_000,
         ..Staleness::NONE
