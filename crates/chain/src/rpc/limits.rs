@@ -9,7 +9,7 @@ pub(super) const BATCH_BYTES_MAX: usize = 1 << 20;
 /// Single calls under way at once where an endpoint takes no batches.
 pub(super) const SINGLE_CALLS_AT_ONCE: usize = 8;
 /// Envelopes of one lane under way at once where they are sent singly.
-pub(super) const SINGLE_SENDS_AT_ONCE: usize = 16;
+pub(super) const SINGLE_SENDS_AT_ONCE: usize = 32;
 
 /// The longest answer that is read: all receipts of a large block with their logs.
 pub(super) const RESPONSE_BYTES_MAX: usize = 64 << 20;

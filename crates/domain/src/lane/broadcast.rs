@@ -13,6 +13,8 @@ use super::{ChainQuery, Effect, Known, Lane, Slot, Stage, Step};
 const RETRY_FIRST: Duration = Duration::from_millis(250);
 /// A burst of refusals within this time narrows the depth once.
 const NARROW_PAUSE: Duration = Duration::from_secs(1);
+/// For so long after an answer that did not widen the depth it is not asked for again.
+const PROBE_PAUSE: Duration = Duration::from_secs(1);
 /// The longest wait.
 const RETRY_MAX: Duration = Duration::from_secs(30);
 /// The longest wait of an account that is to be funded.
@@ -104,7 +106,6 @@ impl Lane {
             self.release_blocked(nonce, now);
         }
         self.depth.recover();
-        self.ask_whether_the_node_holds_it(step);
     }
 
     /// The lowest that no node took is taken now, or gone: those behind it need not wait for their own time.
@@ -196,20 +197,25 @@ impl Lane {
         }
     }
 
-    /// When a burst is out and more waits: does the node really hold all of it? One question for all.
-    fn ask_whether_the_node_holds_it(&mut self, step: &mut Step) {
+    /// When more waits than may be out, and half of what may is at the node: does it really hold that? One
+    /// question for all of it, while the other half is still on its way, so that the node never idles.
+    pub(super) fn ask_whether_the_node_holds_it(&mut self, now: Time, step: &mut Step) {
+        let is_recent = |at: Time| now.since(at) < PROBE_PAUSE;
         let more_waits = self.backlog.is_some() && self.room() == 0;
         let tells_pending = self.rules.chain_query == ChainQuery::Pending;
-        if more_waits
-            && tells_pending
-            && !self.probing
-            && self.depth.wants_to_know()
-            && self
-                .slots
-                .values()
-                .all(|slot| matches!(slot.stage, Stage::Submitted | Stage::Mined))
-        {
-            self.probing = true;
+        if !more_waits || !tells_pending || self.probing.is_some() || !self.depth.wants_to_know() {
+            return;
+        }
+        if self.full_at.is_some_and(is_recent) {
+            return;
+        }
+        let unmined = self.slots.iter().filter(|(_, s)| s.stage != Stage::Mined);
+        let taken = unmined.take_while(|(_, slot)| slot.stage == Stage::Submitted);
+        let (count, highest) = taken.fold((0_u64, None), |(count, _), (nonce, _)| {
+            (count.saturating_add(1), Some(*nonce))
+        });
+        if count.saturating_mul(2) >= self.depth.limit() && highest.is_some() {
+            self.probing = highest;
             self.ask_chain(step);
         }
     }
@@ -217,6 +223,7 @@ impl Lane {
     pub(super) fn tick(&mut self, fresh: TxId, now: Time, step: &mut Step) {
         self.survive_clock_jumps(now);
         self.retry(now, step);
+        self.read_late_receipts(now, step);
         self.resubmit_head(now, step);
         self.fill_a_gap(fresh, now, step);
         if !self.maybe_gaps.is_empty() && self.may_ask_again(now) {
@@ -243,8 +250,10 @@ impl Lane {
         if let Some(known) = &mut self.chain {
             known.at = known.at.min(now);
         }
+        self.late = self.late.map(|(latest, since)| (latest, since.min(now)));
         self.old_checked_at = self.old_checked_at.map(|at| at.min(now));
         self.narrowed_at = self.narrowed_at.map(|at| at.min(now));
+        self.full_at = self.full_at.map(|at| at.min(now));
     }
 
     /// Tries again what is due, in nonce order. Behind one that nodes do not take nothing is tried: they

@@ -53,7 +53,7 @@ impl Lane {
             }
             found_some = true;
         }
-        if let (true, Some(known)) = (found_some, self.chain) {
+        if let (true, true, Some(known)) = (found_some, self.more_receipts, self.chain) {
             self.check_what_may_be_mined(known.nonces.latest, step);
         }
     }
@@ -162,7 +162,7 @@ impl Lane {
     }
 
     /// The first view of a lane that was just read: what is out may be mined already.
-    fn check_upon_entry(&self, step: &mut Step) {
+    fn check_upon_entry(&mut self, step: &mut Step) {
         if self.rules.fetch_receipt_upon_entry {
             self.check_what_may_be_mined(self.next_nonce, step);
         } else if let Some(known) = self.chain {

@@ -112,8 +112,14 @@ pub struct Lane {
     in_doubt: bool,
     /// A nonce of ours that seems to be consumed by somebody else.
     suspicion: Option<Suspicion>,
-    /// Whether the answer will tell how much the node holds.
-    probing: bool,
+    /// The highest nonce that a node should hold with all below it, when the answer is to tell that.
+    probing: Option<Nonce>,
+    /// When such an answer last said that no more may be out: it is not asked for again at once.
+    full_at: Option<Time>,
+    /// Whether more receipts are to be asked for when those that were are in.
+    more_receipts: bool,
+    /// Since when nonces below this one are consumed while receipts of ours are not known.
+    late: Option<(Nonce, Time)>,
     /// What the store said at load, until the chain's nonce is known.
     unsettled: Option<Unsettled>,
     /// Who held the lane before, until that is told.
@@ -249,7 +255,10 @@ impl Lane {
             asked_twice: false,
             in_doubt: false,
             suspicion: None,
-            probing: false,
+            probing: None,
+            full_at: None,
+            more_receipts: false,
+            late: None,
             unsettled: Some(Unsettled {
                 next_nonce: image.next_nonce,
                 held: image.held,
@@ -366,7 +375,7 @@ impl Lane {
                 step.writes.paused = Some(paused);
             }
         }
-        self.pump(&mut step);
+        self.pump(now, &mut step);
         step
     }
 
@@ -383,7 +392,7 @@ impl Lane {
     }
 
     /// Asks for more work where there is room for it.
-    fn pump(&mut self, step: &mut Step) {
+    fn pump(&mut self, now: Time, step: &mut Step) {
         if self
             .lost_below
             .is_some_and(|below| self.floor_nonce() >= below)
@@ -395,6 +404,7 @@ impl Lane {
         if self.chain.is_none() && self.rules.chain_query != ChainQuery::Off {
             self.ask_chain(step);
         }
+        self.ask_whether_the_node_holds_it(now, step);
         if let Some(from) = self.backlog
             && self.loading_backlog.is_none()
             && self.may_sign()

@@ -19,6 +19,8 @@ const SHORTFALL_WAIT: Duration = Duration::from_secs(2);
 const GAP_SEEN_FOR: Duration = Duration::from_secs(3);
 /// A question that is asked because of a doubt is repeated after this pause.
 const ASK_PAUSE: Duration = Duration::from_secs(3);
+/// For so long the follower may take to bring the receipts of a block.
+const RECEIPT_PATIENCE: Duration = Duration::from_secs(3);
 /// For so long after a refusal for lack of room the depth does not grow again.
 const GROW_PAUSE: Duration = Duration::from_secs(30);
 /// The most nonces that are watched because something of somebody else is pending there.
@@ -103,11 +105,15 @@ impl Lane {
             true => nonces.first.pending,
             false => self.next_nonce,
         };
-        if std::mem::take(&mut self.probing) {
-            self.learn_depth(nonces.first.latest, held, now);
+        if let Some(probed) = self.probing.take() {
+            self.learn_depth(nonces.first.latest, held, probed, now);
         }
         self.send_what_the_node_lost(held, now);
-        self.check_what_may_be_mined(highest.latest, step);
+        if settles {
+            self.check_what_may_be_mined(highest.latest, step);
+        } else {
+            self.late.get_or_insert((highest.latest, now));
+        }
         self.look_for_foreign_use(step);
         if settles {
             self.send_all_again(highest.latest, step);
@@ -279,20 +285,14 @@ impl Lane {
     }
 
     /// Whether the node holds all that it said yes to.
-    fn learn_depth(&mut self, latest: Nonce, held: Nonce, now: Time) {
-        let highest_out = self
-            .slots
-            .iter()
-            .rfind(|(_, slot)| slot.stage == Stage::Submitted);
-        let Some(highest_out) = highest_out.map(|(nonce, _)| *nonce) else {
-            return;
-        };
+    fn learn_depth(&mut self, latest: Nonce, held: Nonce, highest_out: Nonce, now: Time) {
         let refused_lately = |at: Time| now.since(at) < GROW_PAUSE;
         let would_grow = held > highest_out;
-        if would_grow && self.narrowed_at.is_some_and(refused_lately) {
-            return;
+        let is_full = !would_grow || self.narrowed_at.is_some_and(refused_lately);
+        self.full_at = is_full.then_some(now);
+        if !would_grow || !is_full {
+            self.depth.learn(latest, held, highest_out);
         }
-        self.depth.learn(latest, held, highest_out);
     }
 
     /// What a node took, and does not hold any more, is sent again: it lost its pool, dropped them, or
@@ -310,8 +310,20 @@ impl Lane {
         }
     }
 
+    /// What is in a block comes from the follower, a block at a time. What did not come in time is asked
+    /// for by hash.
+    pub(super) fn read_late_receipts(&mut self, now: Time, step: &mut Step) {
+        let Some((latest, since)) = self.late else {
+            return;
+        };
+        if now.since(since) >= RECEIPT_PATIENCE {
+            self.late = None;
+            self.check_what_may_be_mined(latest, step);
+        }
+    }
+
     /// Below the chain's nonce everything is in a block: ask for the receipts that we lack.
-    pub(super) fn check_what_may_be_mined(&self, latest: Nonce, step: &mut Step) {
+    pub(super) fn check_what_may_be_mined(&mut self, latest: Nonce, step: &mut Step) {
         let hashes: Vec<_> = self
             .slots
             .range(..latest)
@@ -319,6 +331,7 @@ impl Lane {
             .flat_map(|(_, slot)| slot.attempts.iter().map(|attempt| attempt.hash))
             .take(RECEIPTS_MAX)
             .collect();
+        self.more_receipts = hashes.len() >= RECEIPTS_MAX;
         if !hashes.is_empty() {
             step.effects.push(Effect::FetchReceipts(hashes));
         }

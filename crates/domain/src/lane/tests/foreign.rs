@@ -98,6 +98,8 @@ fn a_late_receipt_of_ours_is_no_foreign_use() {
         hashes: Vec::new(),
     });
     world.settle_all();
+    world.tick(4_000); // the follower did not bring it in time
+    world.settle_all();
     assert!(world.store.rows[&id].inclusion.is_some());
     world.heal();
 }

@@ -84,6 +84,8 @@ fn a_lost_receipt_is_found_although_nothing_is_ever_sent_again() {
     assert_eq!(world.store.rows[&id].inclusion, None);
     world.tick(20_000);
     world.settle_all();
+    world.tick(4_000); // it is used; the follower had its time
+    world.settle_all();
     assert!(world.store.rows[&id].inclusion.is_some());
 }
 
@@ -123,4 +125,22 @@ fn a_hindrance_that_is_over_is_not_told_by_a_later_write() {
     world.tick(30_000); // the next claim writes the row
     world.commit();
     assert_eq!(world.store.rows[&id].reason, None);
+}
+
+#[test]
+fn what_may_be_out_grows_although_nothing_is_mined() {
+    let mut world = World::ready(LaneRules {
+        depth: crate::window::Depth::auto(),
+        ..rules()
+    });
+    for _ in 0..16 {
+        world.accept();
+    }
+    world.settle_all();
+    assert_eq!(world.chain.pool.len(), 16);
+    for _ in 0..200 {
+        world.accept(); // they find no room, and no block makes any
+    }
+    world.settle_all();
+    assert_eq!(world.chain.pool.len(), 216);
 }
