@@ -7,9 +7,16 @@ pub mod cluster;
 
 pub mod audit;
 pub mod balancer;
+pub mod exact;
 pub mod ledger;
 pub mod load;
+pub mod network;
+pub mod payers;
+pub mod solo;
+pub mod stage;
 pub mod stats;
+pub mod transfer;
+pub mod usage;
 pub mod wire;
 
 mod api;

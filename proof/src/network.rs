@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use alloy_primitives::Address;
 use rig::evm::{EvmNode, Kind, Mining, Options, account};
+use serde_json::json;
 
 use crate::cluster::aside;
-use crate::{Chain, Outcome, Scratch, Server};
+use crate::{Chain, Outcome, Scratch, Server, demand, eventually};
 
 /// Who made the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,6 +66,7 @@ pub struct Network {
     pub make: Make,
     /// Its JSON-RPC.
     pub chain: Chain,
+    terms: Terms,
     _process: Process,
 }
 
@@ -116,7 +118,51 @@ impl Network {
         Ok(Self {
             make,
             chain,
+            terms,
             _process: process,
         })
+    }
+
+    /// Waits until so many more blocks have come; says how many came.
+    pub async fn pass(&self, blocks: u64) -> Outcome<u64> {
+        let from = self.chain.height().await?;
+        let within = Duration::from_secs(30 + 3 * blocks);
+        let what = format!("{blocks} more blocks");
+        let height = eventually(&what, within, || async {
+            let height = self.chain.height().await?;
+            Ok((height >= from + blocks).then_some(height))
+        });
+        Ok(height.await? - from)
+    }
+
+    /// Makes no blocks until further notice. (Anvil, and the dev chain: it knows anvil's words.)
+    pub async fn stop_blocks(&self) -> Outcome<()> {
+        self.chain.call("evm_setIntervalMining", json!([0])).await?;
+        Ok(())
+    }
+
+    /// Makes a block a second again, in which there is no room for anything: a chain that moves while what
+    /// was sent to it waits. (With fees that are too low it would not wait: anvil drops it.)
+    pub async fn blocks_without_room(&self) -> Outcome<()> {
+        self.block_gas_limit(1).await?;
+        self.chain.call("evm_setIntervalMining", json!([1])).await?;
+        Ok(())
+    }
+
+    /// Takes as much into a block as at the start.
+    pub async fn blocks_with_room(&self) -> Outcome<()> {
+        self.block_gas_limit(self.terms.block_gas_limit).await
+    }
+
+    async fn block_gas_limit(&self, gas: u64) -> Outcome<()> {
+        let gas = format!("{gas:#x}");
+        let done = self
+            .chain
+            .call("evm_setBlockGasLimit", json!([gas]))
+            .await?;
+        demand(
+            done == true,
+            format!("the gas limit of blocks was not set: {done}"),
+        )
     }
 }

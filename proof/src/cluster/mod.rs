@@ -1,12 +1,12 @@
 //! A real cluster: `lanekeeper serve` processes, one PostgreSQL, `lanekeeper devchain` as the chain.
 
+mod lone;
 mod node;
 mod settings;
-mod solo;
 
+pub use lone::{Lone, LonePlan};
 pub use node::{Node, Signal, send};
 pub use settings::{Lease, Settings};
-pub use solo::{Solo, SoloPlan};
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

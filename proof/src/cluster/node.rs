@@ -35,7 +35,8 @@ pub struct Node {
     pub name: String,
     /// Its API.
     pub api: Api,
-    pub(super) store: String,
+    /// Where its store is.
+    pub store: String,
     port: Port,
     config: PathBuf,
     log: PathBuf,
@@ -43,7 +44,8 @@ pub struct Node {
 }
 
 impl Node {
-    pub(super) fn new(name: String, store: String, home: &Scratch, logs: &Path) -> Outcome<Self> {
+    /// One that works in this folder and writes its log into that one. It wants a configuration file.
+    pub fn new(name: String, store: String, home: &Scratch, logs: &Path) -> Outcome<Self> {
         let port = free_port();
         let log = logs.join(format!("{name}.log"));
         File::create(&log)?; // what a former run left goes
@@ -58,15 +60,18 @@ impl Node {
         })
     }
 
-    pub(super) fn config(&self) -> &Path {
+    /// Where its configuration is to be.
+    pub fn config(&self) -> &Path {
         &self.config
     }
 
-    pub(super) fn listen(&self) -> SocketAddr {
+    /// Where its API is to listen.
+    pub fn listen(&self) -> SocketAddr {
         self.port.address()
     }
 
-    pub(super) fn start(&mut self, home: &Scratch) -> Outcome<()> {
+    /// Starts it, without waiting for it.
+    pub fn start(&mut self, home: &Scratch) -> Outcome<()> {
         demand(self.child.is_none(), format!("node {} runs", self.name))?;
         let log = File::options().append(true).open(&self.log)?;
         let level = std::env::var("RUST_LOG").unwrap_or_else(|_| "info".into());

@@ -10,7 +10,7 @@ use crate::{Outcome, Scratch};
 
 /// How the node is set up.
 #[derive(Clone, Debug)]
-pub struct SoloPlan {
+pub struct LonePlan {
     /// The proof, for the folder of its logs.
     pub proof: &'static str,
     /// What the node and its log are called.
@@ -28,7 +28,7 @@ pub struct SoloPlan {
 }
 
 /// A running node. Ends with the value.
-pub struct Solo {
+pub struct Lone {
     /// The node.
     pub node: Node,
     /// The accounts that it sends from.
@@ -36,9 +36,9 @@ pub struct Solo {
     _home: Scratch,
 }
 
-impl Solo {
+impl Lone {
     /// Makes the tables, starts the node and waits until it is ready.
-    pub async fn start(plan: &SoloPlan) -> Outcome<Self> {
+    pub async fn start(plan: &LonePlan) -> Outcome<Self> {
         let home = Scratch::new()?;
         let logs = logs_of(plan.proof)?;
         let mut node = Node::new(plan.name.clone(), plan.store.clone(), &home, &logs)?;
@@ -65,7 +65,7 @@ impl Solo {
     }
 }
 
-fn file(plan: &SoloPlan, node: &Node) -> Outcome<String> {
+fn file(plan: &LonePlan, node: &Node) -> Outcome<String> {
     let rpc: Vec<String> = plan.rpc.iter().map(|url| format!("{url:?}")).collect();
     let mut file = format!(
         "[node]\nname = \"{name}\"\ndrainDelay = \"200ms\"\n\

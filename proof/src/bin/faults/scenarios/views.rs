@@ -1,0 +1,117 @@
+//! A node that tells of an older chain, or has lost what it told.
+
+use proof::{Outcome, demand, eventually};
+use rig::rpc_proxy::{Calls, Fault, Rule, View};
+use serde_json::{Value, json};
+
+use super::{Run, Shown};
+use crate::audit::Expected;
+use crate::settings::Tuning;
+use crate::world::{SOON, World};
+
+/// How far back.
+const BLOCKS: u64 = 10;
+
+/// First the endpoint's whole view goes back by ten blocks and returns, as behind a careless balancer.
+/// Then its heads are right, and its answers about nonces can only be had from an endpoint that is ten
+/// blocks behind.
+pub(super) async fn old_nonce(run: &Run) -> Outcome<Shown> {
+    let tuning = Tuning {
+        endpoints: 2,
+        ..Tuning::default()
+    };
+    let world = World::single(&run.name(), run.make, tuning).await?;
+    world.net.mine(BLOCKS + 2).await?; // there must be ten blocks to be behind
+    let world = world.serve().await?;
+    let load = world.load("old", 4, run.rest(60));
+    world.promised_more(run.size(60)).await?;
+    for proxy in &world.proxies[0] {
+        proxy.show(View::Behind(BLOCKS));
+    }
+    let asked = answered(&world, &[0, 1], 3).await;
+    world.proxy(0).show(View::Live);
+    asked?;
+    world.promised_more(run.size(40)).await?;
+    let silent = Rule::new(
+        Calls::of("eth_getTransactionCount"),
+        Fault::error("header not found"),
+    );
+    world.proxy(0).add(silent);
+    answered(&world, &[1], 3).await?;
+    world.promised_more(run.size(40)).await?;
+    load.stop().await?;
+    world.proxy(0).heal();
+    let counted = world.audit(&Expected::default()).await?;
+    let lane = world.lane(0).await?;
+    demand(
+        lane["gaps"].as_array().is_some_and(Vec::is_empty) && counted.no_ops == 0,
+        format!("old nonces made gaps: {lane}"),
+    )?;
+    Ok(Shown {
+        counted,
+        facts: json!({ "oldNonces": nonce_calls(&world, &[1]) }),
+    })
+}
+
+fn nonce_calls(world: &World, endpoints: &[usize]) -> u64 {
+    let calls = |number: &usize| world.proxy(*number).calls_of("eth_getTransactionCount");
+    endpoints.iter().map(calls).sum()
+}
+
+/// Until these endpoints were asked for nonces so many times.
+async fn answered(world: &World, endpoints: &[usize], times: u64) -> Outcome<()> {
+    let goal = nonce_calls(world, endpoints) + times;
+    eventually("old nonces are told", SOON, || async {
+        Ok((nonce_calls(world, endpoints) >= goal).then_some(()))
+    })
+    .await
+}
+
+/// Receipts that were told vanish before they are final, and return; others are late by several blocks.
+/// Nothing is taken back for that, and nothing is sent again with another nonce.
+pub(super) async fn receipt_gone(run: &Run) -> Outcome<Shown> {
+    let tuning = Tuning {
+        confirmations: 6,
+        ..Tuning::default()
+    };
+    let world = World::single(&run.name(), run.make, tuning).await?;
+    let world = world.serve().await?;
+    let load = world.load("gone", 4, run.rest(60));
+    world.until_events("TxReceiptUpdated", run.size(60)).await?;
+    let seen = world.events("TxReceiptUpdated").await?;
+    let hashes: Vec<_> = seen.iter().filter_map(hash_in_event).collect();
+    world.proxy(0).hide_receipts(hashes.iter().copied());
+    // Some blocks later all receipts are gone, also of what is mined meanwhile.
+    blocks_pass(&world, 3).await?;
+    world.proxy(0).hide_all_receipts();
+    blocks_pass(&world, 4).await?;
+    world.proxy(0).show_receipts();
+    load.stop().await?;
+    let counted = world.audit(&Expected::default()).await?;
+    let reorged = world.events("TxReorged").await?.len();
+    demand(
+        reorged == 0,
+        format!("{reorged} txs were taken back because a receipt was missing"),
+    )?;
+    let told = world.events("TxReceiptUpdated").await?.len();
+    demand(
+        told == counted.paid,
+        format!("{told} receipts were told of {} txs", counted.paid),
+    )?;
+    Ok(Shown {
+        counted,
+        facts: json!({ "vanishedReceipts": hashes.len() }),
+    })
+}
+
+fn hash_in_event(event: &Value) -> Option<alloy_primitives::B256> {
+    event["data"]["txHash"].as_str()?.parse().ok()
+}
+
+async fn blocks_pass(world: &World, count: u64) -> Outcome<()> {
+    let goal = world.net.chain.height().await? + count;
+    eventually("blocks pass", SOON, || async {
+        Ok((world.net.chain.height().await? >= goal).then_some(()))
+    })
+    .await
+}

@@ -1,0 +1,246 @@
+//! One scenario's world: a chain, proxies that fail on command, and nodes behind them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use alloy_primitives::B256;
+use proof::balancer::Balancer;
+use proof::cluster::Node;
+use proof::ledger::{Ledger, Promise};
+use proof::load::{Load, Plan};
+use proof::{Api, Outcome, Scratch, binary, demand, eventually, run};
+use rig::evm::{CHAIN_ID, account};
+use rig::rpc_proxy::RpcProxy;
+use serde_json::Value;
+
+use crate::net::{Make, Net};
+use crate::settings::Tuning;
+
+/// What a healthy node does in seconds; more means that it waits for something that never comes.
+pub(crate) const SOON: Duration = Duration::from_secs(60);
+
+/// Everything that a scenario works with. Ends with the value.
+pub(crate) struct World {
+    pub(crate) net: Net,
+    pub(crate) nodes: Vec<Node>,
+    /// Of each node, in the order of its endpoints.
+    pub(crate) proxies: Vec<Vec<RpcProxy>>,
+    pub(crate) ledger: Arc<Ledger>,
+    /// The accounts that are sent from.
+    pub(crate) lanes: Vec<String>,
+    /// What their nonces were at first.
+    pub(crate) first_nonces: Vec<u64>,
+    tuning: Tuning,
+    scratch: Scratch,
+    elsewhere: Scratch,
+}
+
+impl World {
+    /// One node with a store of its own.
+    pub(crate) async fn single(name: &str, make: Make, tuning: Tuning) -> Outcome<Self> {
+        Self::start(name, make, tuning, &[]).await
+    }
+
+    /// A node per store, or one with an embedded store.
+    pub(crate) async fn start(
+        name: &str,
+        make: Make,
+        tuning: Tuning,
+        stores: &[String],
+    ) -> Outcome<Self> {
+        let scratch = Scratch::new()?;
+        let net = Net::start(make, &scratch).await?;
+        let lanes: Vec<String> = (0..tuning.lanes)
+            .map(|index| account(index).0.to_checksum(None))
+            .collect();
+        let mut first_nonces = Vec::new();
+        for lane in &lanes {
+            first_nonces.push(net.chain.nonce(lane).await?);
+        }
+        let logs = binary()
+            .with_file_name("proof-logs")
+            .join("04-3-faults")
+            .join(name);
+        std::fs::create_dir_all(&logs)?;
+        let embedded = [format!("sqlite:{}", scratch.folder("store")?.display())];
+        let stores = if stores.is_empty() { &embedded } else { stores };
+        let (mut nodes, mut proxies) = (Vec::new(), Vec::new());
+        for (number, store) in stores.iter().enumerate() {
+            let letter = char::from(b'a' + u8::try_from(number)?).to_string();
+            let node = Node::new(letter, store.clone(), &scratch, &logs)?;
+            let of_node: Vec<RpcProxy> = (0..tuning.endpoints)
+                .map(|seed| RpcProxy::in_front_of(net.url(), seed as u64 + 1))
+                .collect();
+            nodes.push(node);
+            proxies.push(of_node);
+        }
+        let world = Self {
+            net,
+            nodes,
+            proxies,
+            ledger: Arc::default(),
+            lanes,
+            first_nonces,
+            tuning,
+            scratch,
+            elsewhere: Scratch::new()?,
+        };
+        world.configure()?;
+        Ok(world)
+    }
+
+    /// Makes the tables and starts the nodes; what is wrong with the proxies already is met at once.
+    pub(crate) async fn serve(mut self) -> Outcome<Self> {
+        let config = self.nodes[0].config().to_string_lossy().into_owned();
+        let output = run(&["migrate", "--config", &config], &[]).await?;
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        demand(output.status.success(), format!("migrate: {error}"))?;
+        for node in &mut self.nodes {
+            node.start(&self.scratch)?;
+        }
+        for node in &self.nodes {
+            node.ready().await?;
+        }
+        Ok(self)
+    }
+
+    /// Another chain of the same make, with the same accounts.
+    pub(crate) async fn another_net(&self, make: Make) -> Outcome<Net> {
+        Net::start(make, &self.elsewhere).await
+    }
+
+    /// Gives the first node another endpoint in the place of one of its own, before it is started.
+    pub(crate) fn replace_endpoint(&mut self, number: usize, proxy: RpcProxy) -> Outcome<()> {
+        self.proxies[0][number] = proxy;
+        self.configure()
+    }
+
+    fn configure(&self) -> Outcome<()> {
+        for (node, proxies) in self.nodes.iter().zip(&self.proxies) {
+            let rpc: Vec<String> = proxies.iter().map(RpcProxy::url).collect();
+            std::fs::write(node.config(), self.tuning.file(node, &rpc))?;
+        }
+        Ok(())
+    }
+
+    /// The `number`th endpoint of the first node.
+    pub(crate) fn proxy(&self, number: usize) -> &RpcProxy {
+        &self.proxies[0][number]
+    }
+
+    /// Any node: all of them tell the same.
+    pub(crate) fn api(&self) -> &Api {
+        &self.nodes[0].api
+    }
+
+    /// Businesses that pay without end, each after a rest.
+    pub(crate) fn load(&self, name: &str, clients: usize, rest: Duration) -> Load {
+        let plan = Plan {
+            pause: rest,
+            patience: Duration::from_secs(2),
+            ..Plan::new(name, &self.lanes, clients)
+        };
+        let apis = self.nodes.iter().map(|node| node.api.clone()).collect();
+        Load::start(plan, &Balancer::blind(apis), &self.ledger)
+    }
+
+    /// Until so many more payments are promised than there are now.
+    pub(crate) async fn promised_more(&self, count: usize) -> Outcome<()> {
+        let goal = self.ledger.promised_count() + count;
+        let what = format!("{goal} payments are accepted");
+        eventually(&what, SOON, || async {
+            Ok((self.ledger.promised_count() >= goal).then_some(()))
+        })
+        .await
+    }
+
+    /// So many payments from the first lane, one after the other, with the answers.
+    pub(crate) async fn pay(&self, name: &str, count: usize) -> Outcome<Vec<Value>> {
+        let mut txs = Vec::new();
+        for number in 0..count {
+            let request_id = format!("{name}-{number}");
+            let body = self.ledger.ask(&self.lanes[0], &request_id);
+            let (status, tx) = self.api().create(body, "").await?;
+            demand(status.is_success(), format!("{request_id}: {status} {tx}"))?;
+            self.ledger.promised(&request_id, Promise::read(&tx))?;
+            txs.push(tx);
+        }
+        Ok(txs)
+    }
+
+    /// A tx as it is now.
+    pub(crate) async fn tx(&self, id: &Value) -> Outcome<Value> {
+        let id = id.as_str().unwrap_or_default();
+        let (status, tx) = self.api().get(&format!("/api/v1/tx/{id}")).await?;
+        demand(status.is_success(), format!("{id}: {status} {tx}"))?;
+        Ok(tx)
+    }
+
+    /// The hashes of txs as they are now: one that is signed later has none in its first answer.
+    pub(crate) async fn hashes(&self, txs: &[Value]) -> Outcome<Vec<B256>> {
+        let mut hashes = Vec::new();
+        for tx in txs {
+            hashes.push(hash_of(&self.tx(&tx["txId"]).await?)?);
+        }
+        Ok(hashes)
+    }
+
+    /// Until all lanes have nothing open.
+    pub(crate) async fn quiet(&self) -> Outcome<()> {
+        eventually("no lane has open work", SOON, || async {
+            let (status, page) = self.api().get("/api/v1/lanes").await?;
+            let lanes = page["lanes"].as_array();
+            let is_quiet = |lane: &Value| lane["inFlight"] == 0 && lane["queued"] == 0;
+            let are_quiet = lanes.is_some_and(|lanes| lanes.iter().all(is_quiet));
+            Ok((status.is_success() && are_quiet).then_some(()))
+        })
+        .await
+    }
+
+    /// The first lane as a node tells it.
+    pub(crate) async fn lane(&self, asked: usize) -> Outcome<Value> {
+        let path = format!("/api/v1/lanes/{CHAIN_ID}/{}", self.lanes[0]);
+        let (status, lane) = self.nodes[asked].api.get(&path).await?;
+        demand(status.is_success(), format!("{path}: {status} {lane}"))?;
+        Ok(lane)
+    }
+
+    /// All events of a type.
+    pub(crate) async fn events(&self, kind: &str) -> Outcome<Vec<Value>> {
+        let mut events = Vec::new();
+        let mut after = String::new();
+        loop {
+            let path = format!("/api/v1/events?limit=1000&type={kind}{after}");
+            let (status, page) = self.api().get(&path).await?;
+            demand(status.is_success(), format!("{path}: {status} {page}"))?;
+            events.extend(page["events"].as_array().cloned().unwrap_or_default());
+            let next = page["next"].as_str().unwrap_or_default();
+            let then = format!("&after={next}");
+            if next.is_empty() || then == after {
+                return Ok(events);
+            }
+            after = then;
+        }
+    }
+
+    /// Until there are so many events of a type.
+    pub(crate) async fn until_events(&self, kind: &str, count: usize) -> Outcome<()> {
+        let what = format!("{count} events {kind}");
+        eventually(&what, SOON, || async {
+            Ok((self.events(kind).await?.len() >= count).then_some(()))
+        })
+        .await
+    }
+}
+
+/// The hash in a tx's JSON, which must be there.
+pub(crate) fn hash_of(tx: &Value) -> Outcome<B256> {
+    let hash = tx["txHash"].as_str().and_then(|text| text.parse().ok());
+    hash.ok_or_else(|| format!("it has no hash yet: {tx}").into())
+}
+
+/// The nonce in a tx's JSON, which must be there.
+pub(crate) fn nonce_of(tx: &Value) -> Outcome<u64> {
+    let nonce = tx["nonce"].as_u64();
+    nonce.ok_or_else(|| format!("it has no nonce yet: {tx}").into())
+}

@@ -1,0 +1,70 @@
+//! How soon the depth of a node's pool is found when the txs come slowly at first: so many as every node
+//! holds are out and taken before the others are posted, and no block comes that could make room.
+
+use std::time::{Duration, Instant};
+
+use proof::cluster::{Lone, LonePlan};
+use proof::ledger::Ledger;
+use proof::network::{Make, Network};
+use proof::payers::Payers;
+use proof::stats::ms;
+use proof::{Outcome, Report, eventually};
+use rig::evm::Kind;
+use rig::postgres::Postgres;
+use serde_json::json;
+
+use crate::senders::{CLIENTS, CONFIRMATIONS, PROOF, network};
+
+/// What every node holds for one account, and Lanekeeper begins with.
+const FIRST: usize = 16;
+/// How long is waited for the rest: with a block every few seconds nobody may have to wait for one.
+const GIVE_UP_AFTER: Duration = Duration::from_secs(10);
+
+/// From the last accept until the node holds everything; `None` when it does not get it without a block.
+pub(crate) async fn found_within(
+    report: &mut Report,
+    server: &Postgres,
+    count: usize,
+) -> Outcome<Option<Duration>> {
+    let network = network(Make::Independent(Kind::Anvil)).await?;
+    let database = server.database("depth");
+    let lone = Lone::start(&LonePlan {
+        proof: PROOF,
+        name: "depth".to_owned(),
+        store: database.url().to_owned(),
+        rpc: vec![network.chain.url().to_owned()],
+        lanes: 1,
+        confirmations: CONFIRMATIONS,
+        more: String::new(),
+    })
+    .await?;
+    let ledger = Ledger::default();
+    let payers = Payers {
+        api: &lone.node.api,
+        ledger: &ledger,
+        lanes: &lone.lanes,
+        clients: CLIENTS,
+    };
+    network.stop_blocks().await?;
+    payers.post(FIRST).await?;
+    holds(&network, &lone.lanes[0], FIRST).await?;
+    payers.post(count).await?;
+    let accepted = Instant::now();
+    let found = holds(&network, &lone.lanes[0], FIRST + count).await;
+    let took = found.is_ok().then(|| accepted.elapsed());
+    let held = network.chain.pending_nonce(&lone.lanes[0]).await?;
+    report.fact(
+        "depth",
+        json!({"first": FIRST, "then": count, "heldAtLast": held, "foundMs": took.map(ms)}),
+    );
+    Ok(took)
+}
+
+async fn holds(network: &Network, account: &str, count: usize) -> Outcome<()> {
+    let what = format!("the node holds {count}");
+    eventually(&what, GIVE_UP_AFTER, || async {
+        let pending = network.chain.pending_nonce(account).await?;
+        Ok((pending >= count as u64).then_some(()))
+    })
+    .await
+}

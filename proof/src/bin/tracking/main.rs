@@ -1,0 +1,195 @@
+//! 4.6: what a node of Lanekeeper needs for txs that wait to be mined: memory per tx, and CPU per block
+//! while empty blocks come. All are sent and held by anvil, on several lanes.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use proof::audit::Audit;
+use proof::cluster::{Lone, LonePlan, postgres};
+use proof::ledger::Ledger;
+use proof::network::{Make, Network, Terms};
+use proof::payers::Payers;
+use proof::stats::ms;
+use proof::usage::{cpu, resident_kib};
+use proof::{Outcome, Report, demand, eventually, flag, say};
+use rig::evm::Kind;
+use rig::postgres::majors;
+use serde_json::json;
+
+/// The name of this proof.
+const PROOF: &str = "04-6-tracking";
+/// What one tracked tx may take: its payload, its signed bytes, its hash in two indexes, and room to spare.
+const BYTES_PER_TX_MAX: f64 = 2_048.0;
+/// What one block may take.
+const CPU_PER_BLOCK_MAX: Duration = Duration::from_millis(300);
+/// Room for 2,000 transfers: more in one block keep anvil busy for minutes, in which it answers nobody.
+const BLOCK_GAS_LIMIT: u64 = 42_000_000;
+/// Batches under way at once: together less than a shard's queue.
+const CLIENTS: usize = 8;
+/// What comes first, so that pools, connections and caches are there before memory is measured.
+const WARM_UP_TXS: usize = 2_000;
+/// Blocks without work, to compare with.
+const IDLE_BLOCKS: u64 = 15;
+/// After the last send the node is left alone for so many blocks before CPU is measured.
+const SETTLE_BLOCKS: u64 = 5;
+/// How long it may take until all are sent, and until all are mined and confirmed.
+const DONE_WITHIN: Duration = Duration::from_secs(600);
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let mut report = Report::new(PROOF);
+    let outcome = prove(&mut report).await;
+    report.close(outcome)
+}
+
+async fn prove(report: &mut Report) -> Outcome<String> {
+    let count: usize = flag("txs", "100000").parse()?;
+    let lanes: u32 = flag("lanes", "10").parse()?;
+    let blocks: u64 = flag("blocks", "30").parse()?;
+    let terms = Terms {
+        block_time: Duration::from_secs(1),
+        block_gas_limit: BLOCK_GAS_LIMIT,
+        accounts: lanes,
+    };
+    let network = Network::start(Make::Independent(Kind::Anvil), terms).await?;
+    let major = majors().last().copied().ok_or("no PostgreSQL")?;
+    let server = postgres(major).await?;
+    let database = server.database("tracking");
+    let lone = Lone::start(&LonePlan {
+        proof: PROOF,
+        name: "node".to_owned(),
+        store: database.url().to_owned(),
+        rpc: vec![network.chain.url().to_owned()],
+        lanes,
+        confirmations: 2,
+        more: format!("[lane]\nmempoolDepth = {count}\n"),
+    })
+    .await?;
+    let ledger = Ledger::default();
+    let trial = Trial {
+        network,
+        lone,
+        ledger,
+        count,
+    };
+    let (figure, is_small) = trial.run(report, blocks).await?;
+    trial.finish().await?;
+    demand(is_small, format!("too much: {figure}"))?;
+    Ok(figure)
+}
+
+/// One node, one chain, and what was asked for.
+struct Trial {
+    network: Network,
+    lone: Lone,
+    ledger: Ledger,
+    count: usize,
+}
+
+impl Trial {
+    /// The figure, and whether it is within its bounds.
+    async fn run(&self, report: &mut Report, blocks: u64) -> Outcome<(String, bool)> {
+        let (network, pid) = (&self.network, self.lone.node.pid()?);
+        self.post(WARM_UP_TXS).await?;
+        self.quiet().await?;
+        let idle = cpu_per_block(network, pid, IDLE_BLOCKS).await?;
+        let before = resident_kib(pid)?;
+        network.stop_blocks().await?;
+        self.post(self.count).await?;
+        self.all_at_the_node().await?;
+        network.blocks_without_room().await?;
+        network.pass(SETTLE_BLOCKS).await?;
+        let waiting = cpu_per_block(network, pid, blocks).await?;
+        let after = resident_kib(pid)?;
+        let held = self.held().await?;
+        demand(held == self.count, format!("the node holds only {held}"))?;
+        #[expect(clippy::cast_precision_loss, reason = "a ratio for people")]
+        let per_tx = (after as f64 - before as f64) * 1024.0 / self.count as f64;
+        report.fact(
+            "tracking",
+            json!({
+                "txs": self.count,
+                "lanes": self.lone.lanes.len(),
+                "beforeKib": before,
+                "afterKib": after,
+                "bytesPerTx": per_tx,
+                "blocks": blocks,
+                "cpuMsPerBlockIdle": ms(idle),
+                "cpuMsPerBlock": ms(waiting),
+            }),
+        );
+        let figure = format!(
+            "{} tracked txs on {} lanes: {per_tx:.0} bytes each ({} MiB, before {} MiB), {} ms of CPU per block \
+             over {blocks} blocks (without them {} ms)",
+            self.count,
+            self.lone.lanes.len(),
+            after / 1024,
+            before / 1024,
+            ms(waiting),
+            ms(idle),
+        );
+        let is_small = per_tx < BYTES_PER_TX_MAX && waiting < CPU_PER_BLOCK_MAX;
+        Ok((figure, is_small))
+    }
+
+    /// Lets everything be mined, and compares the store with the chain.
+    async fn finish(&self) -> Outcome<()> {
+        say("letting all of it be mined");
+        self.network.blocks_with_room().await?;
+        let counted = self.audit().run().await?;
+        let expected = WARM_UP_TXS + self.count;
+        demand(counted.promised == expected, "a promise is missing")
+    }
+
+    async fn post(&self, count: usize) -> Outcome<()> {
+        let payers = Payers {
+            api: &self.lone.node.api,
+            ledger: &self.ledger,
+            lanes: &self.lone.lanes,
+            clients: CLIENTS,
+        };
+        let posted = payers.post_in_batches(count).await?;
+        let took = posted.ended.duration_since(posted.began);
+        say(format!("{count} txs accepted within {} ms", ms(took)));
+        Ok(())
+    }
+
+    async fn all_at_the_node(&self) -> Outcome<()> {
+        eventually("all are at the node", DONE_WITHIN, || async {
+            Ok((self.held().await? == self.count).then_some(()))
+        })
+        .await
+    }
+
+    /// How many wait in the node's pool and could be mined.
+    async fn held(&self) -> Outcome<usize> {
+        let status = self.network.chain.call("txpool_status", json!([])).await?;
+        let pending = status["pending"]
+            .as_str()
+            .and_then(|text| text.strip_prefix("0x"));
+        let pending = pending.ok_or_else(|| format!("no number: {status}"))?;
+        Ok(usize::from_str_radix(pending, 16)?)
+    }
+
+    async fn quiet(&self) -> Outcome<()> {
+        self.audit().quiet().await
+    }
+
+    fn audit(&self) -> Audit<'_> {
+        Audit {
+            api: &self.lone.node.api,
+            chain: &self.network.chain,
+            lanes: &self.lone.lanes,
+            ledger: &self.ledger,
+            within: DONE_WITHIN,
+        }
+    }
+}
+
+/// What a process spends while so many blocks come, divided by them.
+async fn cpu_per_block(network: &Network, pid: u32, blocks: u64) -> Outcome<Duration> {
+    let before = cpu(pid)?;
+    let passed = network.pass(blocks).await?;
+    let spent = cpu(pid)?.saturating_sub(before);
+    Ok(spent / u32::try_from(passed)?)
+}
