@@ -206,7 +206,8 @@ impl Lane {
         if !more_waits || !tells_pending || self.probing.is_some() || !self.depth.wants_to_know() {
             return;
         }
-        if self.full_at.is_some_and(is_recent) {
+        // An answer that is on its way was asked for before this was out.
+        if self.asking_chain || self.full_at.is_some_and(is_recent) {
             return;
         }
         let unmined = self.slots.iter().filter(|(_, s)| s.stage != Stage::Mined);

@@ -124,7 +124,7 @@ impl Lane {
         let is_wanted = |slot: &Slot| {
             slot.signing == Some(kind) && slot.tx.id == attempt.tx_id && slot.stage != Stage::Mined // a remote signer may be slower than the chain
         };
-        if !self.slots.get(&nonce).is_some_and(is_wanted) {
+        if !self.slots.get(&nonce).is_some_and(|slot| is_wanted(slot)) {
             return;
         }
         let Some(mut slot) = self.slots.remove(&nonce) else {
@@ -157,6 +157,7 @@ impl Lane {
         self.by_hash.insert(attempt.hash, nonce);
         step.writes.attempts.push(attempt.clone());
         step.writes.updates.push(slot.tx.clone());
+        slot.attempts.reserve_exact(1); // most txs have one for ever
         slot.attempts.push(attempt);
         step.effects.extend(slot.newest().map(Effect::Send));
         self.slots.insert(nonce, slot);
@@ -297,7 +298,8 @@ impl Lane {
 
     fn sign(&mut self, tx: Tx, nonce: Nonce, kind: AttemptKind, now: Time, step: &mut Step) {
         self.unmined = self.unmined.saturating_add(1);
-        let before = self.slots.insert(nonce, Slot::new(tx, kind, now));
+        let slot = Box::new(Slot::new(tx, kind, now));
+        let before = self.slots.insert(nonce, slot);
         assert!(
             before.is_none(),
             "lane {}: nonce {nonce} is held twice",

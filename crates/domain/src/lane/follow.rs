@@ -521,7 +521,7 @@ impl Lane {
             if is_deep {
                 self.stuck_by_deep_fork(&mut slot, now, step);
             }
-            self.slots.insert(nonce, slot);
+            self.slots.insert(nonce, Box::new(slot));
         }
     }
 }

@@ -86,8 +86,8 @@ impl Lane {
                 suspicion.ask_at = suspicion.since.max(next);
             }
         }
-        let is_open = |slot: &&Slot| slot.stage != Stage::Mined;
-        let Some(slot) = self.slots.get(&nonce).filter(is_open) else {
+        let slot = self.slots.get(&nonce);
+        let Some(slot) = slot.filter(|slot| slot.stage != Stage::Mined) else {
             return;
         };
         let is_ours = |hash: &B256| slot.attempts.iter().any(|attempt| attempt.hash == *hash);

@@ -452,7 +452,7 @@ impl World {
     /// What a person needs to see why a lane does not move.
     fn describe(&self) -> String {
         let lane = &self.lane;
-        let slot = |(nonce, slot): (&Nonce, &Slot)| {
+        let slot = |(nonce, slot): (&Nonce, &Box<Slot>)| {
             format!("{nonce}: {:?}, retry {:?}", slot.stage, slot.retry_at)
         };
         let slots: Vec<String> = lane.slots.iter().map(slot).collect();
