@@ -7,7 +7,7 @@ use alloy_primitives::{B256, Bytes, keccak256};
 
 use crate::attempt::Outgoing;
 use crate::lane::{
-    ChainNonces, ChainQuery, Effect, Input, Lane, LaneRules, Nonces, Receipt, Slot, Writes,
+    ChainNonces, ChainQuery, Effect, Input, Lane, LaneRules, Nonces, Receipt, Writes,
 };
 use crate::{
     Attempt, Header, Moment, NodeName, Nonce, SendOutcome, Time, Token, Tx, TxId, Unsigned,
@@ -452,10 +452,11 @@ impl World {
     /// What a person needs to see why a lane does not move.
     fn describe(&self) -> String {
         let lane = &self.lane;
-        let slot = |(nonce, slot): (&Nonce, &Box<Slot>)| {
-            format!("{nonce}: {:?}, retry {:?}", slot.stage, slot.retry_at)
-        };
-        let slots: Vec<String> = lane.slots.iter().map(slot).collect();
+        let slots = lane
+            .slots
+            .iter()
+            .map(|(nonce, slot)| format!("{nonce}: {:?}, retry {:?}", slot.stage, slot.retry_at));
+        let slots: Vec<String> = slots.collect();
         format!(
             "slots {slots:?}, gaps {:?}, backlog {:?} loading {:?}, queued {} loading {:?}, chain {:?}, \
              asking {}, unsettled {:?}, jobs {:?}",
