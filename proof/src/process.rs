@@ -58,11 +58,7 @@ pub async fn run(args: &[&str], env: &[(&str, &str)]) -> Outcome<Output> {
 }
 
 /// The same, for one that may take long.
-pub async fn run_within(
-    within: Duration,
-    args: &[&str],
-    env: &[(&str, &str)],
-) -> Outcome<Output> {
+pub async fn run_within(within: Duration, args: &[&str], env: &[(&str, &str)]) -> Outcome<Output> {
     let mut command = Command::new(binary());
     command
         .args(args)

@@ -13,8 +13,11 @@ use super::{ChainQuery, Effect, Known, Lane, Slot, Stage, Step};
 const RETRY_FIRST: Duration = Duration::from_millis(250);
 /// A burst of refusals within this time narrows the depth once.
 const NARROW_PAUSE: Duration = Duration::from_secs(1);
-/// For so long after an answer that did not widen the depth it is not asked for again.
-const PROBE_PAUSE: Duration = Duration::from_secs(1);
+/// For so long after an answer that did not widen the depth it is not asked for again; twice as long after
+/// each further one.
+const PROBE_PAUSE: Duration = Duration::from_millis(50);
+/// The longest such pause.
+const PROBE_PAUSE_MAX: Duration = Duration::from_secs(5);
 /// The longest wait.
 const RETRY_MAX: Duration = Duration::from_secs(30);
 /// The longest wait of an account that is to be funded.
@@ -200,7 +203,10 @@ impl Lane {
     /// When more waits than may be out, and half of what may is at the node: does it really hold that? One
     /// question for all of it, while the other half is still on its way, so that the node never idles.
     pub(super) fn ask_whether_the_node_holds_it(&mut self, now: Time, step: &mut Step) {
-        let is_recent = |at: Time| now.since(at) < PROBE_PAUSE;
+        let pause = PROBE_PAUSE
+            .saturating_mul(2_u32.saturating_pow(self.full_times))
+            .min(PROBE_PAUSE_MAX);
+        let is_recent = |at: Time| now.since(at) < pause;
         let more_waits = self.backlog.is_some() && self.room() == 0;
         let tells_pending = self.rules.chain_query == ChainQuery::Pending;
         if !more_waits || !tells_pending || self.probing.is_some() || !self.depth.wants_to_know() {

@@ -117,6 +117,7 @@ pub struct Lane {
     probing: Option<Nonce>,
     /// When such an answer last said that no more may be out: it is not asked for again at once.
     full_at: Option<Time>,
+    full_times: u32,
     /// Whether more receipts are to be asked for when those that were are in.
     more_receipts: bool,
     /// Since when nonces below this one are consumed while receipts of ours are not known.
@@ -258,6 +259,7 @@ impl Lane {
             suspicion: None,
             probing: None,
             full_at: None,
+            full_times: 0,
             more_receipts: false,
             late: None,
             unsettled: Some(Unsettled {

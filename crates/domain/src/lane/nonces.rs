@@ -290,6 +290,10 @@ impl Lane {
         let would_grow = held > highest_out;
         let is_full = !would_grow || self.narrowed_at.is_some_and(refused_lately);
         self.full_at = is_full.then_some(now);
+        self.full_times = match is_full {
+            true => self.full_times.saturating_add(1),
+            false => 0,
+        };
         if !would_grow || !is_full {
             self.depth.learn(latest, held, highest_out);
         }

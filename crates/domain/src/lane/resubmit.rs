@@ -9,6 +9,8 @@ use crate::{AttemptKind, EventKind, Fees, Nonce, Payload, SubState, Time, TxStat
 use super::protocol::ResubmitPolicy;
 use super::{Effect, Lane, Slot, Stage, Step};
 
+/// How often in a row every node must refuse for good what one of them may have taken before.
+const REJECTED_TRIES: u32 = 5;
 /// A bump never offers more than so many times what a new transaction would offer at present: a fee that
 /// high is not what keeps it waiting.
 const BUMP_SANE_TIMES: u128 = 10;
@@ -148,12 +150,9 @@ impl Lane {
             return;
         };
         let was_taken = slot.attempts.iter().any(|a| a.first_sent_at.is_some());
-        if was_taken
-            || slot.may_be_out
-            || slot.is_foreign_pending
-            || slot.tx.state == TxState::Stuck
-        {
-            // Some node has it, or may have it, whatever these say; or a person is to decide.
+        // Some node may have it, whatever these say now: only when they go on saying so is it given up.
+        let is_early = (was_taken || slot.may_be_out) && slot.tries < REJECTED_TRIES;
+        if is_early || slot.is_foreign_pending || slot.tx.state == TxState::Stuck {
             let reason = format!("nodes refuse it at present: {text}");
             slot.waits(SubState::Refused, reason, token, now, step);
             return;
