@@ -46,7 +46,7 @@ impl Lane {
                 // Ours, perhaps mined already; or foreign. Only the chain can tell: its answer asks
                 // for the receipts of everything below it.
                 slot.hindered("a node says that its nonce is used, and no receipt of it is known");
-                slot.is_foreign_pending = false;
+                slot.is_said_used = true;
                 let was_blocked = std::mem::take(&mut slot.is_blocked);
                 slot.try_later(now);
                 if was_blocked {
@@ -60,7 +60,11 @@ impl Lane {
                 slot.try_within(RETRY_UNFUNDED_MAX, now);
             }
             SendOutcome::Underpriced(text) => {
-                slot.is_foreign_pending = false; // a pool with another one there says that instead
+                // Somebody else's is gone only when no pool counts anything there.
+                let is_gone = self
+                    .chain
+                    .is_some_and(|known| known.is_complete && known.nonces.pending <= nonce);
+                slot.is_foreign_pending &= !is_gone;
                 let reason = format!("the fee is too low: {text}");
                 slot.waits(SubState::Underpriced, reason, token, now, step);
                 self.reprice(nonce, now, step);
@@ -98,6 +102,7 @@ impl Lane {
         };
         let was_blocked = std::mem::take(&mut slot.is_blocked);
         slot.is_foreign_pending = false;
+        slot.is_said_used = false;
         slot.retry_at = None;
         slot.tries = 0;
         slot.left_at = now;

@@ -151,6 +151,8 @@ struct Slot {
     is_blocked: bool,
     /// Somebody else's transaction stood at its nonce in a node's pool when it was last sent.
     is_foreign_pending: bool,
+    /// A node called its nonce used, and none has taken it since: more money would not help.
+    is_said_used: bool,
     /// An answer to a send was lost: some node may have it.
     may_be_out: bool,
     /// How often it was sent again because it waited too long.
@@ -574,6 +576,7 @@ impl Slot {
             tries: 0,
             is_blocked: false,
             is_foreign_pending: false,
+            is_said_used: false,
             may_be_out: false,
             resubmits: 0,
         }

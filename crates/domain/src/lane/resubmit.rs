@@ -105,7 +105,7 @@ impl Lane {
     /// Whether a new attempt is to be made. Never against somebody else's transaction.
     fn wants_more_money(&self, slot: &Slot) -> bool {
         let is_used = slot.tx.nonce.is_some_and(|nonce| nonce < self.latest());
-        let is_foreign = slot.is_foreign_pending || is_used;
+        let is_foreign = slot.is_foreign_pending || slot.is_said_used || is_used;
         match self.rules.resubmit.policy {
             ResubmitPolicy::Rebroadcast => false,
             ResubmitPolicy::Bump { .. } => !is_foreign && self.may_sign(),
