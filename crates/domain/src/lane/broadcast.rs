@@ -40,6 +40,9 @@ impl Lane {
         if !is_known || slot.stage == Stage::Mined {
             return;
         }
+        if !matches!(outcome, SendOutcome::Rejected(_)) {
+            slot.rejections = 0;
+        }
         match outcome {
             SendOutcome::Accepted => self.submitted(hash, nonce, now, step),
             SendOutcome::NonceTooLow => {

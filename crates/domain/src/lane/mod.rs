@@ -155,6 +155,8 @@ struct Slot {
     is_said_used: bool,
     /// An answer to a send was lost: some node may have it.
     may_be_out: bool,
+    /// How often in a row every node refused it for good.
+    rejections: u32,
     /// How often it was sent again because it waited too long.
     resubmits: u32,
 }
@@ -578,6 +580,7 @@ impl Slot {
             is_foreign_pending: false,
             is_said_used: false,
             may_be_out: false,
+            rejections: 0,
             resubmits: 0,
         }
     }

@@ -10,7 +10,7 @@ use super::protocol::ResubmitPolicy;
 use super::{Effect, Lane, Slot, Stage, Step};
 
 /// How often in a row every node must refuse for good what one of them may have taken before.
-const REJECTED_TRIES: u32 = 5;
+const REJECTED_TIMES: u32 = 5;
 /// A bump never offers more than so many times what a new transaction would offer at present: a fee that
 /// high is not what keeps it waiting.
 const BUMP_SANE_TIMES: u128 = 10;
@@ -151,7 +151,8 @@ impl Lane {
         };
         let was_taken = slot.attempts.iter().any(|a| a.first_sent_at.is_some());
         // Some node may have it, whatever these say now: only when they go on saying so is it given up.
-        let is_early = (was_taken || slot.may_be_out) && slot.tries < REJECTED_TRIES;
+        slot.rejections = slot.rejections.saturating_add(1);
+        let is_early = (was_taken || slot.may_be_out) && slot.rejections < REJECTED_TIMES;
         if is_early || slot.is_foreign_pending || slot.tx.state == TxState::Stuck {
             let reason = format!("nodes refuse it at present: {text}");
             slot.waits(SubState::Refused, reason, token, now, step);

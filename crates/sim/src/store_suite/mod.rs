@@ -1,6 +1,6 @@
 //! The contract of the Store port, as one suite that every backend runs in one line:
 //!
-//! ```ignore
+//! ```text
 //! sim::store_suite!(sqlite => Embedded::fresh());
 //! ```
 //!
