@@ -152,8 +152,10 @@ impl Lane {
         let was_taken = slot.attempts.iter().any(|a| a.first_sent_at.is_some());
         // Some node may have it, whatever these say now: only when they go on saying so is it given up.
         slot.rejections = slot.rejections.saturating_add(1);
-        let is_early = (was_taken || slot.may_be_out) && slot.rejections < REJECTED_TIMES;
-        if is_early || slot.is_foreign_pending || slot.tx.state == TxState::Stuck {
+        // One that is STUCK too: nothing else would ever use its nonce, and those behind it would wait.
+        let is_doubtful = was_taken || slot.may_be_out || slot.tx.state == TxState::Stuck;
+        let is_early = is_doubtful && slot.rejections < REJECTED_TIMES;
+        if is_early || slot.is_foreign_pending {
             let reason = format!("nodes refuse it at present: {text}");
             slot.waits(SubState::Refused, reason, token, now, step);
             return;
