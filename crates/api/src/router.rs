@@ -8,13 +8,13 @@ use axum::http::HeaderValue;
 use axum::middleware::from_fn_with_state;
 use axum::routing::{MethodRouter, get, post};
 use engine::node::NodeHandle;
-use engine::ports::Clock;
+use engine::ports::{Clock, Lender};
 use tokio::sync::{Semaphore, watch};
 use tower_http::catch_panic::CatchPanicLayer;
 
 use crate::access::keys::Scope;
 use crate::access::{Auth, Need};
-use crate::calls::{events, lanes, operations, stream, tx};
+use crate::calls::{events, lanes, nonces, operations, stream, tx};
 use crate::identify;
 use crate::peers::{self, ClusterSecret};
 use crate::serve::closed;
@@ -34,6 +34,8 @@ pub struct ApiConfig {
     pub cluster_secret: Option<ClusterSecret>,
     /// Gives the body of `/metrics`, so that this room need not know the exporter.
     pub metrics: Arc<dyn Fn() -> String + Send + Sync>,
+    /// Lends nonces; `None` where no account does.
+    pub lender: Option<Arc<dyn Lender>>,
     /// The node's source of time and chance.
     pub clock: Arc<dyn Clock>,
     /// Becomes true (or loses its sender) when the node stops: streams end and waiters are answered.
@@ -65,7 +67,7 @@ pub fn router(node: NodeHandle, config: ApiConfig) -> Router {
 }
 
 /// Every call, with what it asks of its caller: there is no call without an entry.
-fn calls() -> [(&'static str, Need, MethodRouter<Arc<Api>>); 18] {
+fn calls() -> [(&'static str, Need, MethodRouter<Arc<Api>>); 24] {
     const SEND: Need = Need::AnyOf(&[Scope::Send]);
     const READ: Need = Need::AnyOf(&[Scope::Read]);
     const OPERATE: Need = Need::AnyOf(&[Scope::Operate]);
@@ -88,11 +90,37 @@ fn calls() -> [(&'static str, Need, MethodRouter<Arc<Api>>); 18] {
             OPERATE,
             post(lanes::resume),
         ),
+        (
+            "/api/v1/lanes/{chainId}/{signer}/nonces",
+            SEND,
+            post(nonces::allocate),
+        ),
+        (
+            "/api/v1/lanes/{chainId}/{signer}/nonces",
+            READ,
+            get(nonces::list),
+        ),
+        (
+            "/api/v1/lanes/{chainId}/{signer}/nonces/{nonce}/submitted",
+            SEND,
+            post(nonces::submitted),
+        ),
+        (
+            "/api/v1/lanes/{chainId}/{signer}/nonces/{nonce}/used",
+            SEND,
+            post(nonces::used),
+        ),
+        (
+            "/api/v1/lanes/{chainId}/{signer}/nonces/{nonce}/recyclable",
+            SEND,
+            post(nonces::recyclable),
+        ),
         ("/api/v1/nodes", READ, get(operations::nodes)),
         ("/healthz", Need::Nothing, get(operations::health)),
         ("/readyz", Need::Nothing, get(operations::ready)),
         ("/metrics", METRICS, get(operations::metrics)),
         (peers::FORWARD_PATH, Need::Cluster, post(peers::forward)),
+        (peers::MARK_PATH, Need::Cluster, post(peers::mark)),
         (peers::RING_PATH, Need::Cluster, post(peers::ring)),
     ]
 }

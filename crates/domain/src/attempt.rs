@@ -92,10 +92,12 @@ pub struct Attempt {
 }
 
 impl Attempt {
-    /// Attempts of one tx at one nonce, the newest last: each pays more than those before it.
+    /// Attempts of one tx at one nonce, the newest last: each pays more than those before it, and what is
+    /// being cancelled is never offered again. Not by their times: several nodes have several clocks.
     #[must_use]
-    pub fn order(&self) -> (Time, u128) {
-        (self.signed_at, self.fees.max_per_gas())
+    pub fn order(&self) -> (bool, u128, Time) {
+        let is_cancel = self.kind == AttemptKind::Cancel;
+        (is_cancel, self.fees.max_per_gas(), self.signed_at)
     }
 }
 

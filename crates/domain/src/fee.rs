@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::mutation::{self, Mutation};
 use crate::{Payload, TxType};
 
 /// What the chain asks for at the moment, in wei per gas.
@@ -105,7 +106,10 @@ impl Fees {
     /// [`REPLACEMENT_PERCENT_MIN`]) and up to the quote, never down, never above the cap.
     #[must_use]
     pub fn bump(&self, percent: u128, quote: FeeQuote, cap: u128) -> Bumped {
-        let percent = percent.max(REPLACEMENT_PERCENT_MIN);
+        let percent = match mutation::is_on(Mutation::BumpTooLittle) {
+            true => 1,
+            false => percent.max(REPLACEMENT_PERCENT_MIN),
+        };
         let base = quote.base_fee.unwrap_or(0);
         match *self {
             Self::Legacy { gas_price } => {

@@ -10,6 +10,7 @@ use alloy_primitives::B256;
 use serde::{Deserialize, Serialize};
 
 use crate::FeeQuote;
+use crate::mutation::{self, Mutation};
 
 /// A block header, as far as we need it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -151,9 +152,18 @@ impl HeaderChain {
     #[must_use]
     pub fn standing(&self, number: u64, hash: B256) -> Standing {
         match (self.at(number), self.tip()) {
-            (Some(held), Some(tip)) if held.hash == hash => Standing::On {
-                above: tip.number.saturating_sub(number),
-            },
+            (Some(held), Some(tip))
+                if held.hash == hash || mutation::is_on(Mutation::ConfirmUnlinked) =>
+            {
+                Standing::On {
+                    above: tip.number.saturating_sub(number),
+                }
+            }
+            (None, Some(tip))
+                if tip.number < number && mutation::is_on(Mutation::TakeLagForFork) =>
+            {
+                Standing::Replaced
+            }
             (Some(_), _) => Standing::Replaced,
             (None, _) => Standing::Outside,
         }

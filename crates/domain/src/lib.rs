@@ -7,6 +7,7 @@
 pub mod ids;
 pub mod moments;
 pub mod payload;
+pub mod reservation;
 pub mod tx;
 
 pub mod attempt;
@@ -17,6 +18,7 @@ pub mod lease;
 pub mod window;
 
 pub mod lane;
+pub mod mutation;
 
 pub use alloy_primitives::{Address, B256, Bytes, U256};
 pub use attempt::{Attempt, AttemptKind, SendOutcome, Unsigned};
@@ -28,5 +30,6 @@ pub use ids::{
 };
 pub use lane::{Effect, FinalTx, Input, Lane, LaneImage, LaneRules, Step, Writes};
 pub use moments::{Moment, Time};
-pub use payload::{Fingerprint, Payload, TxType};
+pub use payload::{Deed, Fingerprint, Payload, TxType};
+pub use reservation::{Holder, Mark, MarkRefused, Reservation, ReservationState};
 pub use tx::{Inclusion, SubState, Tx, TxState};

@@ -37,6 +37,33 @@ pub struct Payload {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fingerprint(pub B256);
 
+/// What a transaction does when it is mined, whatever it costs: all attempts of a tx share it, but for those
+/// that cancel it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Deed(B256);
+
+impl Deed {
+    /// Of a transaction with this recipient, value and call data.
+    #[must_use]
+    pub fn of(to: Option<Address>, value: U256, data: &[u8]) -> Self {
+        let mut bytes = Vec::with_capacity(data.len().saturating_add(53));
+        write_deed(&mut bytes, to, value);
+        bytes.extend_from_slice(data);
+        Self(keccak256(&bytes))
+    }
+}
+
+fn write_deed(bytes: &mut Vec<u8>, to: Option<Address>, value: U256) {
+    match to {
+        Some(to) => {
+            bytes.push(1);
+            bytes.extend_from_slice(to.as_slice());
+        }
+        None => bytes.push(0),
+    }
+    bytes.extend_from_slice(&value.to_be_bytes::<32>());
+}
+
 impl Payload {
     /// A plain transfer.
     #[must_use]
@@ -60,14 +87,7 @@ impl Payload {
     #[must_use]
     pub fn fingerprint(&self) -> Fingerprint {
         let mut bytes = Vec::with_capacity(self.data.len().saturating_add(160));
-        match self.to {
-            Some(to) => {
-                bytes.push(1);
-                bytes.extend_from_slice(to.as_slice());
-            }
-            None => bytes.push(0),
-        }
-        bytes.extend_from_slice(&self.value.to_be_bytes::<32>());
+        write_deed(&mut bytes, self.to, self.value);
         let amounts = [
             self.gas.map(u128::from),
             self.max_fee_per_gas,
@@ -90,6 +110,12 @@ impl Payload {
         });
         bytes.extend_from_slice(&self.data);
         Fingerprint(keccak256(&bytes))
+    }
+
+    /// What it does when it is mined.
+    #[must_use]
+    pub fn deed(&self) -> Deed {
+        Deed::of(self.to, self.value, &self.data)
     }
 
     /// The least gas that any node demands for this payload (Prague rules: calldata at 4 and 16

@@ -69,7 +69,7 @@ pub const TRANSITIONS: [Transition; 19] = [
     arrow(
         Tracking,
         FailedFinal,
-        "its nonce is consumed at final depth without its effect",
+        "its nonce is consumed at final depth without its effect, or was lent and is given back",
     ),
     arrow(
         Tracking,

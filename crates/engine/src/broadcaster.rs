@@ -52,6 +52,13 @@ impl Outbox {
         is_new
     }
 
+    /// How much waits for the lane that has most.
+    pub(crate) fn longest(&self) -> usize {
+        let lanes = self.lock();
+        let lengths = lanes.values().map(|outbox| outbox.waiting.len());
+        lengths.max().unwrap_or(0)
+    }
+
     /// The next batch; `None` (and the lane's task ends) when nothing waits.
     fn take(&self, lane: LaneKey) -> Option<(u64, Vec<Outgoing>)> {
         let mut lanes = self.lock();

@@ -4,7 +4,7 @@
 //! clock may jump, and the clocks of other machines say nothing. All of this decides who may *try*;
 //! the fence decides who may write.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::hash::{Hash, Hasher};
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
@@ -24,7 +24,13 @@ pub(crate) struct Cluster {
     seen: Mutex<BTreeMap<NodeName, Seen>>,
     /// When the list was last asked for.
     looked_at: Mutex<Moment>,
+    /// Earlier lives of nodes that have a later one: they are over, and what they held is nobody's. The
+    /// newest last.
+    past_lives: Mutex<VecDeque<Incarnation>>,
 }
+
+/// The most past lives that are remembered: leases name one only until somebody asks for the lane.
+const PAST_LIVES_MAX: usize = 64;
 
 struct Seen {
     member: Member,
@@ -98,22 +104,54 @@ impl Cluster {
                         member,
                     }
                 }
-                Some(_) | None => Seen {
-                    member,
-                    moved_at: now,
-                    stood_still: Duration::ZERO,
-                    has_moved: false,
-                    suspect_until: Moment(0),
-                    failures: 0,
-                },
+                old @ (Some(_) | None) => {
+                    if let Some(old) = old {
+                        self.is_over(old.member.incarnation);
+                    }
+                    Seen {
+                        member,
+                        moved_at: now,
+                        stood_still: Duration::ZERO,
+                        has_moved: false,
+                        suspect_until: Moment(0),
+                        failures: 0,
+                    }
+                }
             };
             seen.insert(node, entry);
         }
     }
 
+    /// A lease names this life of a node. Where the node has another one by now, that one is over.
+    pub(crate) fn saw_lease_of(&self, node: &NodeName, life: Incarnation) {
+        let newest = self.lock().get(node).map(|seen| seen.member.incarnation);
+        if newest.is_some_and(|newest| newest != life) {
+            self.is_over(life);
+        }
+    }
+
+    fn is_over(&self, life: Incarnation) {
+        let mut past = self.past_lives();
+        if !past.contains(&life) {
+            past.push_back(life);
+        }
+        if past.len() > PAST_LIVES_MAX {
+            past.pop_front();
+        }
+    }
+
+    fn past_lives(&self) -> MutexGuard<'_, VecDeque<Incarnation>> {
+        self.past_lives
+            .lock()
+            .expect("nothing panics while it holds this lock")
+    }
+
     /// Who was at work within the last lease, and who was not for a whole one.
     pub(crate) fn sightings(&self, me: &NodeName, lease: Duration, now: Moment) -> Sightings {
-        let mut sightings = Sightings::default();
+        let mut sightings = Sightings {
+            silent: self.past_lives().iter().copied().collect(),
+            lively: Vec::new(),
+        };
         for (node, seen) in &*self.lock() {
             if node == me || seen.member.draining {
                 continue; // who is leaving does not look after its lanes any more
@@ -291,11 +329,20 @@ mod tests {
         cluster.observe(vec![member("b", 2, 6)], at(64), at(64), LOOK);
         assert_eq!(cluster.sightings(&me, LEASE, at(64)).silent, b);
         cluster.observe(vec![member("b", 3, 1)], at(65), at(65), LOOK);
+        let only_the_old_life = Sightings {
+            silent: b,
+            lively: Vec::new(),
+        };
         assert_eq!(
             cluster.sightings(&me, LEASE, at(66)),
-            Sightings::default(),
-            "another life starts afresh"
+            only_the_old_life,
+            "another life starts afresh, and the old one is over"
         );
+        let older = Incarnation(Uuid::from_u128(1));
+        cluster.saw_lease_of(&name("b"), older);
+        cluster.saw_lease_of(&name("b"), Incarnation(Uuid::from_u128(3)));
+        let silent = cluster.sightings(&me, LEASE, at(66)).silent;
+        assert!(silent.contains(&older) && silent.len() == 2);
     }
 
     #[test]

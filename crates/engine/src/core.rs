@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use domain::lane::lend::Lending;
 use domain::{ChainId, Incarnation, Input, LaneKey, Moment, Time, Token};
 use metrics::counter;
 use tokio::sync::mpsc::error::TrySendError;
@@ -68,6 +69,8 @@ pub(crate) struct Core {
 /// Where a lane's requests go, and how many are on their way.
 pub(crate) struct LanePlace {
     pub(crate) shard: usize,
+    /// How its nonces are lent, when its key is elsewhere.
+    pub(crate) lent: Option<Lending>,
     pub(crate) waiting: AtomicUsize,
 }
 

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use domain::headers::{HeaderChain, NotLinked};
 use domain::lane::{Finality, FinalityTag, Receipt};
+use domain::mutation::{self, Mutation};
 use domain::{B256, ChainId, ChainView, FeeQuote, Header, Input, LaneKey};
 
 use crate::core::{ChainPart, Core};
@@ -114,6 +115,11 @@ impl Follower {
         let Some(head) = chain.header(BlockTag::Latest).await? else {
             return Err(ChainError::Unusable("the node has no latest block".into()));
         };
+        let tip = self.headers.tip();
+        if mutation::is_on(Mutation::TakeLagForFork) && tip.is_some_and(|t| t.number > head.number)
+        {
+            self.rebuild(head).await?;
+        }
         if self.headers.contains(head.hash) {
             self.shorter_seen = 0;
         } else if self.is_to_be_followed(&head) {

@@ -8,11 +8,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use domain::lane::Request;
+use domain::lane::lend::Marked;
+use domain::mutation::{self, Mutation};
 use domain::{
     B256, Effect, Header, Input, Lane, Moment, NodeName, Step, Time, Tx, TxId, Unsigned, Writes,
 };
 use tokio::sync::oneshot;
 
+use crate::lending::{MarkCall, PendingMark};
 use crate::node::Accepted;
 use crate::ports::{LaneBatch, SignError, Signer, TxRecord};
 
@@ -56,6 +59,7 @@ pub(crate) struct Staged {
     pub(crate) idle_since: Option<Moment>,
     pub(crate) effects: Vec<Effect>,
     pub(crate) creates: Vec<PendingCreate>,
+    pub(crate) marks: Vec<(PendingMark, Marked)>,
     writes: Writes,
     headers: BTreeMap<B256, Header>,
     rows: BTreeMap<TxId, Row>,
@@ -77,6 +81,7 @@ impl Staged {
             idle_since,
             effects: Vec::new(),
             creates: Vec::new(),
+            marks: Vec::new(),
             writes: Writes::default(),
             headers: BTreeMap::new(),
             rows: BTreeMap::new(),
@@ -88,11 +93,16 @@ impl Staged {
 
     /// Steps the draft and folds what it writes.
     pub(crate) fn step(&mut self, input: Input, now: Time) {
+        let step = self.lane.step(input, now);
+        self.take(step);
+    }
+
+    fn take(&mut self, step: Step) {
         let Step {
             writes,
             headers,
             effects,
-        } = self.lane.step(input, now);
+        } = step;
         self.effects.extend(effects);
         self.headers
             .extend(headers.into_iter().map(|header| (header.hash, header)));
@@ -103,6 +113,19 @@ impl Staged {
     pub(crate) fn accept(&mut self, create: PendingCreate, now: Time) {
         self.step(Input::Accept(create.request.clone()), now);
         self.creates.push(create);
+    }
+
+    /// Takes what a holder says of a lent nonce; he is answered when it is durable.
+    pub(crate) fn mark(&mut self, pending: PendingMark, now: Time) {
+        let MarkCall {
+            nonce,
+            holder,
+            mark,
+            ..
+        } = &pending.call;
+        let (step, marked) = self.lane.mark(*nonce, *holder, mark, now);
+        self.take(step);
+        self.marks.push((pending, marked));
     }
 
     /// One write per row: inserting and updating one row in one statement would lose the update.
@@ -149,7 +172,8 @@ impl Staged {
 
     /// The envelopes that a local key signs inside this turn.
     fn take_local_signatures(&mut self, signer: &dyn Signer) -> Vec<Unsigned> {
-        if !signer.is_local(self.lane.key().signer) {
+        let in_turn = mutation::is_on(Mutation::WaitForSignerInTurn);
+        if !signer.is_local(self.lane.key().signer) && !in_turn {
             return Vec::new();
         }
         let mut wanted = Vec::new();
@@ -159,6 +183,7 @@ impl Staged {
                 false
             }
             Effect::Send(_)
+            | Effect::Watch(_)
             | Effect::Unwatch(_)
             | Effect::LoadBacklog { .. }
             | Effect::LoadQueued { .. }

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use domain::lane::Request;
+use domain::mutation::{self, Mutation};
 use domain::{LaneKey, NodeName, Payload, Tx, TxId, TxType};
 use metrics::counter;
 use tokio::sync::mpsc::error::TrySendError;
@@ -13,6 +14,7 @@ use tokio::sync::oneshot;
 use crate::cluster::Peer;
 use crate::core::Core;
 use crate::gate::{PendingCreate, Routed};
+use crate::lending;
 use crate::node::{Accepted, NewTx, NonKeeper, Refusal};
 use crate::ports::{Call, CallFailed, NewQueued, PeerError, StoreError, TxRecord};
 use crate::routing::{self, Place};
@@ -327,6 +329,7 @@ fn check(core: &Core, new: &NewTx) -> Result<(), Refusal> {
     if !core.lanes.contains_key(lane) {
         return Err(Refusal::UnknownSigner(lane.chain_id, lane.signer));
     }
+    lending::check(core.lanes[lane].lent, new)?;
     let wants_1559 = payload.max_fee_per_gas.is_some()
         || payload.max_priority_fee_per_gas.is_some()
         || payload.tx_type == Some(TxType::Eip1559);
@@ -394,7 +397,8 @@ async fn read(core: &Core, tx: &Tx) -> Result<TxRecord, Refusal> {
 
 /// The same key again: the original when the payload is the same, a refusal when not.
 fn repeat(tx: Tx, new: &NewTx, record: TxRecord) -> Result<Accepted, Refusal> {
-    if tx.fingerprint == new.payload.fingerprint() {
+    let is_same = tx.fingerprint == new.payload.fingerprint();
+    if is_same || mutation::is_on(Mutation::ForgetFingerprint) {
         Ok(Accepted {
             record,
             is_new: false,

@@ -9,6 +9,7 @@ pub mod node;
 mod core;
 
 mod intake;
+pub mod lending;
 mod routing;
 
 mod cluster;

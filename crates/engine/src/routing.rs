@@ -108,11 +108,17 @@ impl Routes {
 /// Where a request for this lane goes by what is known: the keeper first, and where none is known, the
 /// node that should be.
 pub(crate) fn place(core: &Core, lane: LaneKey) -> Place {
-    let (me, now) = (&core.config.name, core.ports.clock.moment());
     let is_leaving = core.is_draining();
     if core.config.non_keeper != NonKeeper::Forward && !is_leaving {
         return Place::Here;
     }
+    place_by_keeper(core, lane)
+}
+
+/// The same where nothing else is done than going to the keeper.
+pub(crate) fn place_by_keeper(core: &Core, lane: LaneKey) -> Place {
+    let (me, now) = (&core.config.name, core.ports.clock.moment());
+    let is_leaving = core.is_draining();
     if !is_leaving && core.leases.holds(lane) {
         return Place::Here;
     }

@@ -77,6 +77,12 @@ impl Tasks {
         missed.iter().for_each(Waker::wake_by_ref);
     }
 
+    /// How many tasks run in the group.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.group.lock().members.len()
+    }
+
     /// How many polls the tasks of the group have had so far.
     #[must_use]
     pub fn polls(&self) -> u64 {

@@ -35,6 +35,10 @@ impl WatchedHashes {
         self.lock().is_empty()
     }
 
+    pub(crate) fn count(&self) -> usize {
+        self.lock().len()
+    }
+
     pub(crate) fn lane_of(&self, hash: B256) -> Option<LaneKey> {
         self.lock().get(&hash).copied()
     }
@@ -119,6 +123,11 @@ impl Waiters {
             id,
             bell: Arc::clone(bell),
         })
+    }
+
+    /// How many wait.
+    pub(crate) fn count(&self) -> usize {
+        self.lock().waiting
     }
 
     /// Wakes who waits for one of these txs.

@@ -19,6 +19,7 @@ use tokio::net::TcpListener;
 use crate::config::sections;
 use crate::config::{AuthMode, Config, StoreUrl};
 use crate::failure::{Failure, with_sources};
+use crate::lend;
 
 /// How long one request to a chain's node may take.
 const RPC_TIMEOUT: Duration = Duration::from_secs(10);
@@ -52,9 +53,12 @@ pub(crate) async fn migrate(config: &Config, role: Option<&str>) -> Result<Vec<i
                 .map_err(|e| Failure::refused("the store", &e))?
                 .map_err(|e| Failure::refused("the store cannot be migrated", &e))
         }
-        StoreUrl::Postgres(url) => postgres::migrate(url.secret(), role, config.lease.duration)
-            .await
-            .map_err(|e| unopened("the store cannot be migrated", &e)),
+        StoreUrl::Postgres(url) => {
+            let applied = postgres::migrate(url.secret(), role, config.lease.duration).await;
+            let applied = applied.map_err(|e| unopened("the store cannot be migrated", &e))?;
+            lend::migrate(config, role).await?;
+            Ok(applied)
+        }
     }
 }
 

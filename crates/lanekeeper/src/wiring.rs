@@ -14,6 +14,7 @@ use tokio::task::JoinHandle;
 use crate::clock::SystemClock;
 use crate::config::Config;
 use crate::failure::Failure;
+use crate::lend::Lending;
 use crate::open;
 use crate::signals::Signals;
 use crate::telemetry;
@@ -22,6 +23,7 @@ use crate::telemetry;
 pub(crate) struct Running {
     pub(crate) address: SocketAddr,
     node: Node,
+    lending: Option<Lending>,
     tasks: Tasks,
     closing: watch::Sender<bool>,
     server: JoinHandle<std::io::Result<()>>,
@@ -29,7 +31,7 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// store → chains → signer → clock → peers → node → API.
+    /// store → chains → signer → clock → peers → node → lent nonces → API.
     pub(crate) async fn start(config: &Config) -> Result<Self, Failure> {
         // First: a second node on the same port must not even touch the store.
         let listener = open::bind(config.http.listen, "http.listen or --port").await?;
@@ -52,7 +54,7 @@ impl Running {
 
         let ports = Ports {
             store,
-            chains,
+            chains: chains.clone(),
             signer,
             clock: Arc::clone(&clock),
             peers: Arc::new(peers),
@@ -62,8 +64,10 @@ impl Running {
             .await
             .map_err(|e| Failure::refused("the node does not start", &e))?;
 
+        let lending = Lending::start(config, &node.handle(), &chains, &clock).await?;
         let (closing, closed) = watch::channel(false);
         let api_config = ApiConfig {
+            lender: lending.as_ref().map(Lending::lender),
             max_body: usize::try_from(config.http.max_body.0).unwrap_or(ApiConfig::MAX_BODY),
             max_waiters: usize::try_from(config.http.max_waiters).unwrap_or(usize::MAX),
             max_streams: ApiConfig::MAX_STREAMS,
@@ -80,6 +84,7 @@ impl Running {
         Ok(Self {
             address,
             node,
+            lending,
             tasks,
             closing,
             server,
@@ -113,6 +118,10 @@ impl Running {
     async fn drain_and_stop(self) {
         // Not ready any more, lanes given back; readers are still answered, so that a load
         // balancer has time to notice.
+        // Loans first: their books may be in the node's lanes.
+        if let Some(lending) = self.lending {
+            lending.close().await;
+        }
         self.node.drain().await;
         tokio::time::sleep(self.drain_delay).await;
         self.closing.send_replace(true);

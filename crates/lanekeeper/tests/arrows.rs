@@ -22,6 +22,21 @@ const ARROWS: &[(&str, &[&str])] = &[
     ),
     // Real servers to test with; it knows none of the rooms.
     ("rig", &[]),
+    // Counts memory and branches for the fuzzer, which sees everything that takes bytes. Neither is shipped.
+    ("probe", &[]),
+    (
+        "fuzz",
+        &[
+            "api",
+            "chain",
+            "domain",
+            "engine",
+            "lanekeeper",
+            "probe",
+            "sim",
+            "store",
+        ],
+    ),
     // Proofs drive the real binary from outside and know none of its rooms.
     ("proof", &["rig"]),
 ];
@@ -31,7 +46,12 @@ const TESTED_WITH_SIM: &[&str] = &["api", "chain", "nonce", "sinks", "store"];
 
 /// All that the rules may lean on: no runtime, no IO, no clock. (serde only marks what may be carried to
 /// another node; a format is an adapter's business.)
-const DOMAIN_LEANS_ON: &[&str] = &["alloy-primitives", "serde", "uuid"];
+const DOMAIN_LEANS_ON: &[&str] = &["alloy-primitives", "serde", "thiserror", "uuid"];
+
+/// The feature that lets deliberate bugs in, and the rooms that may have it: rules, engine, and the test world
+/// that switches them on. Nobody passes it to a dependency by default.
+const MUTATIONS: &str = "mutations";
+const WITH_MUTATIONS: &[&str] = &["domain", "engine", "sim"];
 
 /// What must not be compiled in: one TLS, one provider, no system library.
 const BANNED: &[&str] = &[
@@ -55,6 +75,7 @@ struct Metadata {
 struct Package {
     name: String,
     dependencies: Vec<Dependency>,
+    features: BTreeMap<String, Vec<String>>,
 }
 
 #[derive(serde::Deserialize)]
@@ -64,6 +85,8 @@ struct Dependency {
     kind: Option<String>,
     /// Where it is, when it is one of ours.
     path: Option<String>,
+    /// The features of it that are switched on.
+    features: Vec<String>,
 }
 
 /// The packages of the workspace.
@@ -96,6 +119,7 @@ fn every_arrow_is_on_the_map() {
     for Package {
         name: from,
         dependencies,
+        ..
     } in packages()
     {
         let Some(allowed) = map.get(from.as_str()) else {
@@ -134,6 +158,30 @@ fn rules_know_no_runtime_and_no_io() {
             "domain leans on {name}"
         );
     }
+}
+
+#[test]
+fn no_program_can_be_shipped_with_deliberate_bugs() {
+    let mut strays = Vec::new();
+    for package in packages() {
+        let name = &package.name;
+        let mentions = |text: &String| text.split('/').any(|word| word == MUTATIONS);
+        for dependency in &package.dependencies {
+            if dependency.features.iter().any(mentions) {
+                strays.push(format!("{name} switches them on in {}", dependency.name));
+            }
+        }
+        for (feature, switches_on) in &package.features {
+            let is_it = feature == MUTATIONS;
+            if is_it && !WITH_MUTATIONS.contains(&name.as_str()) {
+                strays.push(format!("{name} has the feature"));
+            }
+            if !is_it && switches_on.iter().any(mentions) {
+                strays.push(format!("feature {feature} of {name} switches them on"));
+            }
+        }
+    }
+    assert!(strays.is_empty(), "{strays:#?}");
 }
 
 #[test]

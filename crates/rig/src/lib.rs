@@ -1,6 +1,6 @@
-//! Real servers for tests and proofs: PostgreSQL of several majors, PgBouncer, EVM nodes of several
-//! makes, and proxies that fail on purpose, for TCP and for JSON-RPC. Never shipped; knows no room
-//! of the product.
+//! Real servers for tests and proofs: PostgreSQL of several majors, PgBouncer, Redis, EVM nodes of
+//! several makes, and proxies that fail on purpose, for TCP and for JSON-RPC. Never shipped; knows
+//! no room of the product.
 //!
 //! Everything listens on loopback, lives in a temporary folder, and is gone with its owner, even
 //! when the owner is killed (`home`). Calls block, because they start processes and wait for them:
@@ -11,6 +11,7 @@ pub mod postgres;
 
 pub mod pgbouncer;
 pub mod proxy;
+pub mod redis;
 
 pub mod evm;
 pub mod rpc_proxy;

@@ -46,6 +46,11 @@ pub fn pgbouncer() -> Result<PathBuf, Missing> {
     in_path("pgbouncer", &["/usr/sbin"])
 }
 
+/// `redis-server`, `redis-cli` or `redis-benchmark`.
+pub fn redis(program: &str) -> Result<PathBuf, Missing> {
+    in_path(program, &["/usr/bin"])
+}
+
 /// Anvil: the package, which there is for one kind of machine, or one that somebody installed.
 pub fn anvil() -> Result<PathBuf, Missing> {
     const PACKAGE: &str = "@foundry-rs/anvil-linux-amd64";

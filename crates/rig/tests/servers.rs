@@ -7,6 +7,7 @@ use std::time::Duration;
 use rig::pgbouncer::PgBouncer;
 use rig::postgres::{Postgres, Server, majors, shared};
 use rig::proxy::{TcpProxy, Then};
+use rig::redis::{Keeps, Redis};
 use tokio_postgres::{Client, Error, NoTls};
 
 /// Answers come well before this, and silence is told from slowness after it.
@@ -224,6 +225,52 @@ async fn frozen_wire_goes_on_when_healed_and_a_cut_one_is_closed() {
     let client = connect(&url).await.unwrap();
     proxy.cut();
     assert!(client.simple_query("SELECT 1").await.is_err());
+}
+
+#[test]
+fn redis_keeps_what_it_was_told_to_keep() {
+    for (keeps, after) in [(Keeps::Nothing, ""), (Keeps::Everything, "1")] {
+        let redis = Redis::start(keeps);
+        let url = redis.url();
+        redis.ask(&["SET", "x", "1"]);
+        redis.kill();
+        assert!(redis.try_ask(&["PING"]).is_err());
+        redis.start_again();
+        assert_eq!(redis.url(), url);
+        assert_eq!(redis.ask(&["GET", "x"]), after);
+        redis.ask(&["SET", "x", "2"]);
+        redis.flush();
+        assert_eq!(redis.ask(&["GET", "x"]), "");
+    }
+}
+
+#[test]
+fn frozen_redis_is_silent_until_it_thaws() {
+    let redis = Redis::start(Keeps::Nothing);
+    redis.freeze();
+    let error = redis.try_ask(&["PING"]).unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
+    redis.thaw();
+    assert_eq!(redis.ask(&["PING"]), "PONG");
+}
+
+#[test]
+fn replica_follows_until_it_is_promoted_and_then_takes_the_address() {
+    let mut master = Redis::start(Keeps::Nothing);
+    master.ask(&["SET", "x", "1"]);
+    let mut replica = master.replica();
+    assert_eq!(replica.ask(&["GET", "x"]), "1");
+    assert!(
+        replica.try_ask(&["SET", "x", "2"]).is_err(),
+        "it only reads"
+    );
+    replica.promote();
+    master.ask(&["SET", "x", "3"]); // never arrives
+    let url = master.url();
+    replica.take_over(&mut master);
+    assert_eq!(replica.url(), url);
+    assert_eq!(replica.ask(&["GET", "x"]), "1");
+    replica.ask(&["SET", "x", "4"]);
 }
 
 async fn arrives(is_so: impl Fn() -> bool) {

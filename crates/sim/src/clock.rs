@@ -1,8 +1,8 @@
 //! Time and chance for twins: tokio's clock (which a simulation stops and turns by hand) and a
 //! seeded stream.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -21,8 +21,15 @@ pub struct SimClock {
     began: Instant,
     /// How far its wall time is ahead of the world's, in milliseconds.
     ahead_ms: Arc<AtomicI64>,
+    /// What its wall time shows while it stands still.
+    stands_at: Arc<Mutex<Option<Time>>>,
+    /// By how many millionths both of its clocks are fast (or slow, below zero).
+    drift_ppm: i64,
     rng: Rng,
 }
+
+/// A million of them is a whole.
+const PPM: u64 = 1_000_000;
 
 impl SimClock {
     /// A clock that shows [`EPOCH`] now.
@@ -31,6 +38,8 @@ impl SimClock {
         Self {
             began: Instant::now(),
             ahead_ms: Arc::default(),
+            stands_at: Arc::default(),
+            drift_ppm: 0,
             rng: Rng::new(seed),
         }
     }
@@ -42,8 +51,24 @@ impl SimClock {
         Self {
             began: self.began,
             ahead_ms: Arc::new(AtomicI64::new(millis(ahead))),
+            stands_at: Arc::default(),
+            drift_ppm: 0,
             rng,
         }
+    }
+
+    /// The same clock with a bad quartz: so many millionths fast, or slow when below zero.
+    ///
+    /// # Panics
+    /// When time would stand still or go back.
+    #[must_use]
+    pub fn drifting(self, drift_ppm: i64) -> Self {
+        assert!(
+            PPM.checked_add_signed(drift_ppm)
+                .is_some_and(|rate| rate > 0),
+            "a clock goes forward"
+        );
+        Self { drift_ppm, ..self }
     }
 
     /// Sets its wall time, forward or back. Its monotonic clock knows nothing of it.
@@ -51,16 +76,36 @@ impl SimClock {
         self.ahead_ms.fetch_add(by_ms, Ordering::SeqCst);
     }
 
-    /// How long the world has lasted.
+    /// Stops its wall time, or lets it catch up. Its monotonic clock knows nothing of it.
+    pub fn stand_still(&self, stands: bool) {
+        let at = stands.then(|| self.now());
+        *self.stands_at() = at;
+    }
+
+    /// How long the world has lasted, as this clock counts.
     #[must_use]
     pub fn elapsed(&self) -> Duration {
-        self.began.elapsed()
+        scaled(self.began.elapsed(), self.rate(), PPM)
+    }
+
+    /// How far it goes in a million of the world's moments.
+    fn rate(&self) -> u64 {
+        PPM.saturating_add_signed(self.drift_ppm)
+    }
+
+    fn stands_at(&self) -> MutexGuard<'_, Option<Time>> {
+        self.stands_at
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 #[async_trait]
 impl Clock for SimClock {
     fn now(&self) -> Time {
+        if let Some(at) = *self.stands_at() {
+            return at;
+        }
         let ahead = self.ahead_ms.load(Ordering::SeqCst);
         Time(EPOCH.plus(self.elapsed()).0.saturating_add_signed(ahead))
     }
@@ -71,12 +116,21 @@ impl Clock for SimClock {
     }
 
     async fn sleep(&self, duration: Duration) {
-        tokio::time::sleep(duration).await;
+        tokio::time::sleep(scaled(duration, PPM, self.rate())).await;
     }
 
     fn random(&self) -> u128 {
         self.rng.bits_128()
     }
+}
+
+/// `duration` × `by` ÷ `of`, exactly itself where the two are equal.
+fn scaled(duration: Duration, by: u64, of: u64) -> Duration {
+    if by == of {
+        return duration;
+    }
+    let nanos = duration.as_nanos() * u128::from(by) / u128::from(of);
+    Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
 }
 
 fn millis(duration: Duration) -> i64 {
@@ -100,5 +154,22 @@ mod tests {
         node.jump(-3_600_250);
         assert_eq!(node.now().plus(Duration::from_secs(3_600)), world.now());
         assert_eq!((world.now(), node.moment()), before);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn clocks_drift_and_stand_still() {
+        let world = SimClock::new(1);
+        let node = world.machine(Duration::ZERO, Rng::new(2));
+        let fast = node.clone().drifting(10_000);
+        let (began, sent) = (fast.moment(), world.moment());
+        fast.sleep(Duration::from_secs(101)).await;
+        assert_eq!(world.moment().since(sent), Duration::from_secs(100));
+        assert_eq!(fast.moment().since(began), Duration::from_secs(101));
+        node.stand_still(true);
+        let stood_at = node.now();
+        world.sleep(Duration::from_secs(5)).await;
+        assert_eq!(node.now(), stood_at);
+        node.stand_still(false);
+        assert_eq!(node.now(), world.now());
     }
 }

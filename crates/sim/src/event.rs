@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use domain::{
-    B256, ChainId, Header, LaneKey, NodeName, Nonce, RequestId, SendOutcome, Token, TxId,
+    B256, ChainId, GrantId, Header, LaneId, LaneImage, LaneKey, NodeName, Nonce, RequestId,
+    SendOutcome, Token, TxId,
 };
-use engine::node::Refusal;
+use engine::node::{NodeLoad, Refusal};
 use engine::ports::{CommitOutcome, LaneBatch, Regranted};
 
 use crate::chain::ChainTx;
@@ -26,6 +27,8 @@ pub enum WorldEvent {
         /// At which of its polls.
         polls: u64,
     },
+    /// A machine leaves the cluster for good.
+    Left(NodeName),
     /// A node is drained, and then stopped.
     Draining(NodeName),
     /// A node was frozen.
@@ -51,6 +54,13 @@ pub enum WorldEvent {
         /// By so many milliseconds.
         by_ms: i64,
     },
+    /// The clock of a node was set, or stands still, or goes on.
+    NodeClock {
+        /// Which node.
+        node: NodeName,
+        /// What, in words.
+        what: String,
+    },
     /// The store's standby does not follow any more: what is written from now on, a failover loses.
     StandbyStopped,
     /// The store's standby took over.
@@ -71,6 +81,8 @@ pub enum WorldEvent {
         node: NodeName,
         /// Under which token.
         token: Token,
+        /// Under which grant.
+        grant: GrantId,
         /// Who had it.
         taken_from: Option<NodeName>,
         /// How long the lease of that node would have lasted, by the store's clock.
@@ -99,6 +111,29 @@ pub enum WorldEvent {
         /// What came of it (in the store; the writer may hear something else).
         outcome: CommitOutcome,
     },
+    /// A keeper was given what the store holds of its lane.
+    Loaded {
+        /// Which lane.
+        lane: LaneKey,
+        /// What it was given.
+        image: Arc<LaneImage>,
+    },
+    /// A transaction of the store waits for a row that another one holds.
+    Waits {
+        /// What it does.
+        verb: &'static str,
+        /// For which row, in words.
+        row: String,
+        /// Whose lane row or lease row it is.
+        lane: Option<LaneId>,
+    },
+    /// A transaction of the store was ended because it waited in a circle.
+    Deadlocked {
+        /// What it did.
+        verb: &'static str,
+        /// For which row, in words.
+        row: String,
+    },
     /// A request was put into the store without a nonce.
     Queued {
         /// Which lane.
@@ -109,6 +144,15 @@ pub enum WorldEvent {
         tx_id: TxId,
     },
 
+    /// A node begins to send bytes of a lane to its chain.
+    Sending {
+        /// Which lane.
+        lane: LaneKey,
+        /// Who sends.
+        node: NodeName,
+        /// From this nonce on.
+        nonce: Nonce,
+    },
     /// Bytes arrived at a node of the chain.
     Sent {
         /// Of which lane.
@@ -170,6 +214,35 @@ pub enum WorldEvent {
         hash: B256,
     },
 
+    /// A reader of the feed got a page.
+    FeedRead {
+        /// Which reader.
+        reader: usize,
+        /// From whom.
+        node: NodeName,
+        /// Whose events, and their numbers, in the order of the page.
+        read: Vec<(LaneKey, u64)>,
+    },
+    /// A reader's cursor is not known any more: it reads from the beginning.
+    FeedBegun {
+        /// Which reader.
+        reader: usize,
+    },
+    /// An operator accepted what a lane has lost.
+    LossAccepted {
+        /// Which lane.
+        lane: LaneKey,
+        /// Who was told.
+        node: NodeName,
+    },
+    /// How full a node's queues are. Seen by checkers only: it would fill the trace.
+    Sampled {
+        /// Which node.
+        node: NodeName,
+        /// What is in them.
+        load: NodeLoad,
+    },
+
     /// A client asked a node.
     Asked {
         /// Which lane.
@@ -218,6 +291,7 @@ impl fmt::Display for WorldEvent {
             Self::Phase(name) => format!("=== {name}"),
             Self::Started(node) => format!("node {node} started"),
             Self::Crashed { node, polls } => format!("node {node} crashed after {polls} polls"),
+            Self::Left(node) => format!("node {node} leaves for good"),
             Self::Draining(node) => format!("node {node} drains"),
             Self::Frozen(node) => format!("node {node} frozen"),
             Self::Thawed(node) => format!("node {node} thawed"),
@@ -226,6 +300,7 @@ impl fmt::Display for WorldEvent {
                 format!("node {node} cut off from the others: {cut}")
             }
             Self::ClockJumped { by_ms } => format!("store  clock set by {by_ms} ms"),
+            Self::NodeClock { node, what } => format!("node {node} clock {what}"),
             Self::StandbyStopped => "store  standby does not follow any more".to_owned(),
             Self::FailedOver {
                 history,
@@ -238,6 +313,7 @@ impl fmt::Display for WorldEvent {
                 token,
                 taken_from,
                 left,
+                ..
             } => granted(lane, node, *token, taken_from.as_ref(), *left),
             Self::Released { lane, node } => format!("store  {} released by {node}", short(lane)),
             Self::Regranted { lane, outcome } => regranted(lane, outcome),
@@ -246,12 +322,18 @@ impl fmt::Display for WorldEvent {
                 batch,
                 outcome,
             } => committed(lane, batch, outcome),
+            Self::Loaded { lane, image } => loaded(lane, image),
+            Self::Waits { verb, row, .. } => format!("store  {verb} waits for {row}"),
+            Self::Deadlocked { verb, row } => format!("store  {verb} DEADLOCKED at {row}"),
             Self::Queued {
                 lane,
                 request_id,
                 tx_id,
             } => {
                 format!("store  queued {request_id} on {} as {tx_id}", short(lane))
+            }
+            Self::Sending { lane, node, nonce } => {
+                format!("node {node} sends {} from nonce {nonce} on", short(lane))
             }
             Self::Sent {
                 lane,
@@ -274,6 +356,12 @@ impl fmt::Display for WorldEvent {
             Self::ForeignGone { hash, .. } => {
                 format!("chain  {} of somebody else waits no more", brief(hash))
             }
+            Self::FeedRead { reader, node, read } => feed_read(*reader, node, read),
+            Self::FeedBegun { reader } => format!("reader {reader} begins anew"),
+            Self::LossAccepted { lane, node } => {
+                format!("client accepts at {node} what {} has lost", short(lane))
+            }
+            Self::Sampled { node, load } => format!("node {node} {load:?}"),
             Self::Asked {
                 lane,
                 request_id,
@@ -335,6 +423,12 @@ fn regranted(lane: &LaneKey, outcome: &Regranted) -> String {
         }
         Regranted::Fenced => format!("store  regrant of {lane} FENCED"),
     }
+}
+
+fn loaded(lane: &LaneKey, image: &LaneImage) -> String {
+    let (lane, held) = (short(lane), &image.held);
+    let (batches, queued) = (image.batch_seq, image.queued);
+    format!("store  {lane} is read after {batches}: nonces {held:?} are held, {queued} txs wait")
 }
 
 fn failed_over(history: u64, lost: &[TxId], hurt: &[LaneKey]) -> String {
@@ -401,8 +495,16 @@ fn committed(lane: &LaneKey, batch: &LaneBatch, outcome: &CommitOutcome) -> Stri
     line
 }
 
+fn feed_read(reader: usize, node: &NodeName, read: &[(LaneKey, u64)]) -> String {
+    let mut line = format!("reader {reader} reads at {node}:");
+    for (lane, seq) in read {
+        line += &format!(" {}#{seq}", short(lane));
+    }
+    line
+}
+
 /// A lane in few letters: the end of its signer.
-fn short(lane: &LaneKey) -> String {
+pub(crate) fn short(lane: &LaneKey) -> String {
     let digits = alloy_primitives::hex::encode(lane.signer);
     format!("{}:{}", lane.chain_id, &digits[digits.len() - 4..])
 }

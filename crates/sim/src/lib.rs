@@ -15,4 +15,9 @@ pub mod trace;
 
 pub mod world;
 
+pub mod command;
+
+#[cfg(feature = "mutations")]
+pub mod mutations;
+
 pub mod store_suite;

@@ -2,6 +2,7 @@
 //! each event as it happens.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::time::Instant;
 
@@ -18,8 +19,11 @@ struct Book {
     began: Instant,
     lines: Vec<String>,
     hash: u64,
+    events: u64,
     /// Prints each line as it comes.
     echo: bool,
+    /// Writes no lines at all.
+    silent: bool,
     checkers: Vec<Box<dyn Checker>>,
     violations: Vec<String>,
 }
@@ -35,7 +39,9 @@ impl Trace {
             began: Instant::now(),
             lines: Vec::new(),
             hash: FNV_OFFSET,
+            events: 0,
             echo: false,
+            silent: false,
             checkers,
             violations: Vec::new(),
         };
@@ -51,25 +57,37 @@ impl Trace {
         self
     }
 
+    /// Writes nothing down: checkers look at every event all the same.
+    #[must_use]
+    pub fn silently(self) -> Self {
+        self.lock().silent = true;
+        self
+    }
+
     /// Writes down what happened and lets every checker look at it.
     pub fn tell(&self, event: WorldEvent) {
         let mut book = self.lock();
-        book.write(&event.to_string());
-        let mut checkers = std::mem::take(&mut book.checkers);
-        for checker in &mut checkers {
-            if let Err(violation) = checker.after(&event) {
-                book.violate(&format!("{}: {violation}", checker.name()));
-            }
+        book.events += 1;
+        if !book.silent {
+            book.write(&event.to_string());
         }
-        book.checkers = checkers;
+        book.check(&event);
+    }
+
+    /// Lets every checker look at something that nobody needs to read.
+    pub fn show(&self, event: &WorldEvent) {
+        self.lock().check(event);
     }
 
     /// Writes a line for whoever reads the trace.
     pub fn note(&self, text: &str) {
-        self.lock().write(text);
+        let mut book = self.lock();
+        if !book.silent {
+            book.write(text);
+        }
     }
 
-    /// Writes down that something is wrong, found by the world itself.
+    /// Writes down that something is wrong, found by the world itself: "promise: what broke it".
     pub fn violation(&self, what: &str) {
         self.lock().violate(what);
     }
@@ -84,6 +102,18 @@ impl Trace {
     #[must_use]
     pub fn hash(&self) -> u64 {
         self.lock().hash
+    }
+
+    /// How much has happened.
+    #[must_use]
+    pub fn events(&self) -> u64 {
+        self.lock().events
+    }
+
+    /// For how long, in simulated time.
+    #[must_use]
+    pub fn lasted(&self) -> Duration {
+        self.lock().began.elapsed()
     }
 
     /// The lines, with their times.
@@ -106,6 +136,16 @@ impl Book {
             eprintln!("{line}");
         }
         self.lines.push(line);
+    }
+
+    fn check(&mut self, event: &WorldEvent) {
+        let mut checkers = std::mem::take(&mut self.checkers);
+        for checker in &mut checkers {
+            if let Err(violation) = checker.after(event) {
+                self.violate(&format!("{}: {violation}", checker.name()));
+            }
+        }
+        self.checkers = checkers;
     }
 
     fn violate(&mut self, what: &str) {

@@ -5,6 +5,7 @@
 
 mod cursor;
 mod encoding;
+mod folded;
 
 pub mod postgres;
 pub mod sqlite;

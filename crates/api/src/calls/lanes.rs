@@ -92,7 +92,7 @@ struct Resume {
     accept_loss: bool,
 }
 
-fn lane_key(parts: PathParts<(String, String)>) -> Result<LaneKey, Problem> {
+pub(super) fn lane_key(parts: PathParts<(String, String)>) -> Result<LaneKey, Problem> {
     let Ok(Path((chain, signer))) = parts else {
         return Err(badly_encoded().path("chainId/signer"));
     };

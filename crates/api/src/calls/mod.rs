@@ -2,6 +2,7 @@
 
 pub(crate) mod events;
 pub(crate) mod lanes;
+pub(crate) mod nonces;
 pub(crate) mod operations;
 pub(crate) mod stream;
 pub(crate) mod tx;

@@ -6,18 +6,20 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use domain::{LaneKey, Moment};
+use domain::{LaneKey, Moment, Reservation};
+use engine::lending::{MarkCall, MarkFailed};
 use engine::node::{Accepted, NewTx, Refusal};
 use engine::ports::{Clock, PeerError, Peers};
 use reqwest::header::CONTENT_TYPE;
 use reqwest::{Client, ClientBuilder, Response, StatusCode, Url, redirect};
 use serde::Deserialize;
+use serde_json::value::RawValue;
 
 use crate::parse::excerpt;
 use crate::peers::secret::ClusterSecret;
 use crate::peers::{
     ANSWER_BYTES_MAX, BODY_BYTES_MAX, CLUSTER, DEADLINE, FORWARD_PATH, FORWARD_REQUESTS_MAX, HOP,
-    HOPS_MAX, RING_LANES_MAX, RING_PATH,
+    HOPS_MAX, MARK_PATH, RING_LANES_MAX, RING_PATH,
 };
 
 /// Nodes of a cluster are near each other: who takes no connection within this time is dead, and the
@@ -188,6 +190,22 @@ impl Peers for HttpPeers {
         Ok(answers)
     }
 
+    async fn mark(
+        &self,
+        address: &str,
+        mark: &MarkCall,
+        patience: Duration,
+    ) -> Result<Result<Reservation, MarkFailed>, PeerError> {
+        let call = Call {
+            address,
+            path: MARK_PATH,
+            patience,
+        };
+        let answer = self.post(call, json(&[mark])).await?;
+        serde_json::from_slice(&answer)
+            .map_err(|error| PeerError::Lost(format!("its answer cannot be understood: {error}")))
+    }
+
     async fn ring(&self, address: &str, lanes: &[LaneKey]) -> Result<(), PeerError> {
         // Without lanes it is a greeting: one call all the same.
         let (first, rest) = lanes.split_at(lanes.len().min(RING_LANES_MAX));
@@ -251,15 +269,20 @@ fn json(value: &impl serde::Serialize) -> Vec<u8> {
 
 /// The answers to so many requests.
 fn understood(answer: &[u8], count: usize) -> Result<Vec<Result<Accepted, Refusal>>, PeerError> {
-    let answers: Vec<_> = serde_json::from_slice(answer)
-        .map_err(|error| PeerError::Lost(format!("its answer cannot be understood: {error}")))?;
-    if answers.len() != count {
-        let got = answers.len();
+    // As text at first: far too many answers would take far more memory than their bytes.
+    let parts: Vec<&RawValue> = serde_json::from_slice(answer).map_err(strange)?;
+    if parts.len() != count {
+        let got = parts.len();
         return Err(PeerError::Lost(format!(
             "it gave {got} answers to {count} requests"
         )));
     }
-    Ok(answers)
+    let read = |part: &RawValue| serde_json::from_str(part.get()).map_err(strange);
+    parts.into_iter().map(read).collect()
+}
+
+fn strange(error: serde_json::Error) -> PeerError {
+    PeerError::Lost(format!("its answer cannot be understood: {error}"))
 }
 
 /// Before the connection stood nothing was sent; afterwards nobody knows.

@@ -14,7 +14,7 @@ mod server;
 
 pub use client::HttpPeers;
 pub use secret::{BadSecret, ClusterSecret};
-pub(crate) use server::{forward, ring};
+pub(crate) use server::{forward, mark, ring};
 
 use std::time::Duration;
 
@@ -22,6 +22,8 @@ use axum::http::HeaderName;
 
 /// Where requests are handed over.
 pub(crate) const FORWARD_PATH: &str = "/internal/v1/forward";
+/// Where it is said what became of lent nonces.
+pub(crate) const MARK_PATH: &str = "/internal/v1/mark";
 /// Where the bell is.
 pub(crate) const RING_PATH: &str = "/internal/v1/ring";
 

@@ -11,6 +11,7 @@ use axum::http::{HeaderMap, HeaderName, StatusCode};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use domain::LaneKey;
+use engine::lending::MarkCall;
 use engine::node::{Accepted, NewTx, Refusal};
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
@@ -23,7 +24,7 @@ use crate::parse::{self, Broken, excerpt, header_text};
 use crate::peers::seal::{BadSeal, BodyHash, CLOCKS_APART_MAX};
 use crate::peers::{
     BODY_BYTES_MAX, CLUSTER, DEADLINE, FORWARD_PATH, FORWARD_REQUESTS_MAX, HOP, HOPS_MAX,
-    PATIENCE_MAX, RING_LANES_MAX, RING_PATH,
+    MARK_PATH, PATIENCE_MAX, RING_LANES_MAX, RING_PATH,
 };
 use crate::problem::{Problem, ProblemKind};
 use crate::router::Api;
@@ -53,6 +54,19 @@ pub(crate) async fn forward(
         ));
     }
     Ok(answer::ok(&api.take_all_handed(requests, deadline).await))
+}
+
+/// `POST /internal/v1/mark`: what a holder says of a nonce of a lane that this node keeps.
+pub(crate) async fn mark(
+    State(api): State<Arc<Api>>,
+    request: Request,
+) -> Result<Response, Problem> {
+    let (parts, body) = request.into_parts();
+    let calls: Vec<MarkCall> = api.read_from_peer(&parts, body, MARK_PATH, 1).await?;
+    let [call] = calls.as_slice() else {
+        return Err(Broken::rule("must hold one mark").field("$"));
+    };
+    Ok(answer::ok(&api.node.mark_forwarded(call).await))
 }
 
 /// `POST /internal/v1/ring`: something may be new in these lanes.

@@ -41,6 +41,12 @@ pub enum ProblemKind {
     BodyTimeout,
     /// Another node keeps the lane.
     NotKeeper,
+    /// What is said of a lent nonce does not fit to what is known of it.
+    NonceRefused,
+    /// A lent nonce whose transaction may be mined is not free.
+    NonceMayBeMined,
+    /// The account's nonces are not lent, or not in this way.
+    NotLendable,
     /// The body is larger than allowed.
     BodyTooLarge,
     /// The body is not declared as JSON.
@@ -84,7 +90,7 @@ pub enum Effect {
 
 impl ProblemKind {
     /// Every kind.
-    pub const ALL: [Self; 33] = [
+    pub const ALL: [Self; 36] = [
         Self::InvalidJson,
         Self::InvalidField,
         Self::InvalidPath,
@@ -103,6 +109,9 @@ impl ProblemKind {
         Self::MethodNotAllowed,
         Self::BodyTimeout,
         Self::NotKeeper,
+        Self::NonceRefused,
+        Self::NonceMayBeMined,
+        Self::NotLendable,
         Self::BodyTooLarge,
         Self::UnsupportedMediaType,
         Self::RequestIdReused,
@@ -142,6 +151,9 @@ impl ProblemKind {
             Self::MethodNotAllowed => "method-not-allowed",
             Self::BodyTimeout => "body-timeout",
             Self::NotKeeper => "not-keeper",
+            Self::NonceRefused => "nonce-refused",
+            Self::NonceMayBeMined => "nonce-may-be-mined",
+            Self::NotLendable => "not-lendable",
             Self::BodyTooLarge => "body-too-large",
             Self::UnsupportedMediaType => "unsupported-media-type",
             Self::RequestIdReused => "request-id-reused",
@@ -182,6 +194,9 @@ impl ProblemKind {
             Self::MethodNotAllowed => "The path has no such method",
             Self::BodyTimeout => "The body came too slowly",
             Self::NotKeeper => "Another node keeps the lane",
+            Self::NonceRefused => "The nonce is not in that state, or not yours",
+            Self::NonceMayBeMined => "The nonce's transaction may still be mined",
+            Self::NotLendable => "The account's nonces are not lent",
             Self::BodyTooLarge => "The body is too large",
             Self::UnsupportedMediaType => "The body must be JSON",
             Self::RequestIdReused => "The requestId was used for another payload",
@@ -220,7 +235,9 @@ impl ProblemKind {
             | Self::UnknownSigner => StatusCode::NOT_FOUND,
             Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
             Self::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
-            Self::NotKeeper => StatusCode::CONFLICT,
+            Self::NotKeeper | Self::NonceRefused | Self::NonceMayBeMined | Self::NotLendable => {
+                StatusCode::CONFLICT
+            }
             Self::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Self::UnsupportedMediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Self::RequestIdReused | Self::CallReverts | Self::Underfunded => {
@@ -245,6 +262,7 @@ impl ProblemKind {
         match self {
             Self::BodyTimeout
             | Self::NotKeeper
+            | Self::NonceMayBeMined
             | Self::Busy
             | Self::TooManyWaiters
             | Self::TooManyStreams
@@ -269,6 +287,8 @@ impl ProblemKind {
             | Self::UnknownChain
             | Self::UnknownSigner
             | Self::MethodNotAllowed
+            | Self::NonceRefused
+            | Self::NotLendable
             | Self::BodyTooLarge
             | Self::UnsupportedMediaType
             | Self::RequestIdReused
@@ -313,6 +333,9 @@ impl ProblemKind {
             | Self::MethodNotAllowed
             | Self::BodyTimeout
             | Self::NotKeeper
+            | Self::NonceRefused
+            | Self::NonceMayBeMined
+            | Self::NotLendable
             | Self::BodyTooLarge
             | Self::UnsupportedMediaType
             | Self::RequestIdReused

@@ -8,7 +8,7 @@ use axum::http::HeaderValue;
 use axum::http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::response::{IntoResponse, Response};
 use engine::node::Refusal;
-use engine::ports::StoreError;
+use engine::ports::{LendError, StoreError};
 use serde::{Serialize, Serializer};
 
 pub use kind::{Effect, ProblemKind};
@@ -56,6 +56,20 @@ impl From<Refusal> for Problem {
             Refusal::Draining => ProblemKind::Draining,
         };
         Self::new(kind, refusal.to_string())
+    }
+}
+
+impl From<LendError> for Problem {
+    fn from(error: LendError) -> Self {
+        let kind = match &error {
+            LendError::Refused(_) => ProblemKind::NonceRefused,
+            LendError::MayBeMined { .. } => ProblemKind::NonceMayBeMined,
+            LendError::NotLendable(_) => ProblemKind::NotLendable,
+            LendError::Busy => ProblemKind::Busy,
+            LendError::Unavailable(_) => ProblemKind::StoreUnavailable,
+            LendError::Unknown(_) => ProblemKind::OutcomeUnknown,
+        };
+        Self::new(kind, error.to_string())
     }
 }
 

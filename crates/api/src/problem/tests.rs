@@ -42,6 +42,9 @@ fn the_list() {
         405 method-not-allowed - none: The path has no such method
         408 body-timeout retry none: The body came too slowly
         409 not-keeper retry none: Another node keeps the lane
+        409 nonce-refused - none: The nonce is not in that state, or not yours
+        409 nonce-may-be-mined retry none: The nonce's transaction may still be mined
+        409 not-lendable - none: The account's nonces are not lent
         413 body-too-large - none: The body is too large
         415 unsupported-media-type - none: The body must be JSON
         422 request-id-reused - none: The requestId was used for another payload
@@ -90,7 +93,7 @@ fn who_should_come_back_is_told_when() {
         let wants = [409, 429, 503].contains(&kind.status().as_u16());
         assert_eq!(
             response.headers().contains_key(RETRY_AFTER),
-            wants && kind != ProblemKind::LaneHalted,
+            wants && kind.is_retryable(),
             "{kind:?}"
         );
         assert_eq!(

@@ -9,7 +9,8 @@ use api::peers::{ClusterSecret, HttpPeers};
 use async_trait::async_trait;
 use axum::body::Body;
 use axum::http::Request;
-use domain::{LaneKey, NodeName};
+use domain::{LaneKey, NodeName, Reservation};
+use engine::lending::{MarkCall, MarkFailed};
 use engine::node::{Accepted, NewTx, NonKeeper, Origin, Refusal};
 use engine::ports::{PeerError, Peers};
 use serde_json::json;
@@ -36,6 +37,15 @@ impl Peers for Remembering {
         let origins = requests.iter().map(|request| request.origin.clone());
         self.origins.lock().unwrap().extend(origins);
         self.peers.forward(address, requests, patience).await
+    }
+
+    async fn mark(
+        &self,
+        _: &str,
+        _: &MarkCall,
+        _: Duration,
+    ) -> Result<Result<Reservation, MarkFailed>, PeerError> {
+        Err(PeerError::NotReached("nobody is there".to_owned()))
     }
 
     async fn ring(&self, address: &str, lanes: &[LaneKey]) -> Result<(), PeerError> {

@@ -13,9 +13,10 @@ use axum::response::Response;
 use domain::lane::{ChainQuery, Finality, OnForeignNonce, Resubmit, ResubmitPolicy};
 use domain::lease::LeaseTerms;
 use domain::window::{Depth, Release, Window};
-use domain::{Address, ChainId, FeeRules, LaneKey, LaneRules, NodeName};
+use domain::{Address, ChainId, FeeRules, LaneKey, LaneRules, NodeName, Reservation};
+use engine::lending::{MarkCall, MarkFailed};
 use engine::node::{
-    Accepted, ChainRules, NewTx, Node, NodeConfig, NonKeeper, OnHistoryChange, Ports, Refusal,
+    Accepted, ChainRules, Lent, NewTx, Node, NodeConfig, NonKeeper, OnHistoryChange, Ports, Refusal,
 };
 use engine::ports::{Chain, Clock, PeerError, Peers};
 use engine::tasks::Tasks;
@@ -70,6 +71,7 @@ impl Plan {
         };
         let (closing, closed) = watch::channel(false);
         let api = ApiConfig {
+            lender: None,
             max_body: ApiConfig::MAX_BODY,
             max_waiters: 10,
             max_streams: 2,
@@ -144,6 +146,15 @@ impl Peers for NoPeers {
         _patience: Duration,
     ) -> Result<Vec<Result<Accepted, Refusal>>, PeerError> {
         Err(PeerError::NotReached("there are no peers".into()))
+    }
+
+    async fn mark(
+        &self,
+        _: &str,
+        _: &MarkCall,
+        _: Duration,
+    ) -> Result<Result<Reservation, MarkFailed>, PeerError> {
+        Err(PeerError::NotReached("nobody is there".to_owned()))
     }
 
     async fn ring(&self, _address: &str, _lanes: &[LaneKey]) -> Result<(), PeerError> {
@@ -254,6 +265,7 @@ fn node_config() -> NodeConfig {
             max_attempts: None,
         },
         on_foreign_nonce: OnForeignNonce::Requeue,
+        lent: None,
         gap_fill_after: Duration::from_secs(15),
         max_chain_jump: 64,
         chain_query: ChainQuery::Pending,
@@ -281,5 +293,6 @@ fn node_config() -> NodeConfig {
         chains: BTreeMap::from([(CHAIN, rules)]),
         non_keeper: NonKeeper::Forward,
         on_history_change: OnHistoryChange::Halt,
+        lent: Lent::nothing(),
     }
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use domain::ChainId;
 use futures::{SinkExt, StreamExt};
 use serde::Deserialize;
+use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
@@ -64,7 +65,7 @@ type Socket = WebSocketStream<MaybeTlsStream<TcpStream>>;
 struct Frame {
     id: Option<u64>,
     method: Option<String>,
-    result: Option<Value>,
+    result: Option<Box<RawValue>>,
 }
 
 const ID_CHAIN: u64 = 1;
@@ -123,7 +124,8 @@ impl Listener {
         }
         match (frame.id, frame.result) {
             (Some(ID_CHAIN), Some(result)) => {
-                let found = Quantity::deserialize(result).map(|found| ChainId(found.0));
+                let found =
+                    serde_json::from_str(result.get()).map(|Quantity(found)| ChainId(found));
                 if found.as_ref().ok() != Some(&self.chain) {
                     return Err("it serves another chain".to_owned());
                 }

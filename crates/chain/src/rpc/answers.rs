@@ -4,9 +4,11 @@
 //! own, and a receipt of somebody else must not make a whole block unreadable.
 
 use alloy_primitives::{Address, B256, Bytes, U256};
-use domain::{Header, Inclusion};
+use domain::lane::Consumer;
+use domain::{Deed, Header, Inclusion};
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _};
+use serde_json::value::RawValue;
 
 use super::failure::Failure;
 
@@ -49,7 +51,7 @@ pub(super) struct Block {
     pub(super) gas_limit: Option<Quantity>,
     /// Hashes, or whole transactions where they were asked for.
     #[serde(default)]
-    transactions: Vec<serde_json::Value>,
+    transactions: Vec<Box<RawValue>>,
 }
 
 impl Block {
@@ -62,29 +64,48 @@ impl Block {
         }
     }
 
+    fn texts(&self) -> impl Iterator<Item = &RawValue> {
+        self.transactions.iter().map(AsRef::as_ref)
+    }
+
     /// The hashes of its transactions.
     pub(super) fn hashes(&self) -> Result<Vec<B256>, Failure> {
-        let hash = |value: &serde_json::Value| value.as_str()?.parse().ok();
-        let hashes: Option<Vec<B256>> = self.transactions.iter().map(hash).collect();
+        let hash = |raw: &RawValue| serde_json::from_str(raw.get()).ok();
+        let hashes: Option<Vec<B256>> = self.texts().map(hash).collect();
         hashes.ok_or_else(|| Failure::Malformed("a block without its hashes".to_owned()))
     }
 
-    /// An account's transactions: nonces and hashes. Those that cannot be read (chains have types
-    /// of their own) are of nobody.
-    pub(super) fn transactions_of(&self, account: Address) -> impl Iterator<Item = (u64, B256)> {
-        let read = |value: &serde_json::Value| MinedBy::deserialize(value).ok();
-        let all = self.transactions.iter().filter_map(read);
+    /// An account's transactions. Those that cannot be read (chains have types of their own) are of
+    /// nobody.
+    pub(super) fn transactions_of(&self, account: Address) -> impl Iterator<Item = MinedBy> {
+        let read = |raw: &RawValue| serde_json::from_str::<MinedBy>(raw.get()).ok();
+        let all = self.texts().filter_map(read);
         all.filter(move |tx| tx.from == account)
-            .map(|tx| (tx.nonce.0, tx.hash))
     }
 }
 
-/// Whose transaction it is.
+/// Whose transaction it is, and what it did.
 #[derive(Deserialize)]
-struct MinedBy {
+pub(super) struct MinedBy {
     hash: B256,
     from: Address,
     nonce: Quantity,
+    to: Option<Address>,
+    value: U256,
+    input: Bytes,
+}
+
+impl MinedBy {
+    pub(super) fn nonce(&self) -> u64 {
+        self.nonce.0
+    }
+
+    pub(super) fn consumer(&self) -> Consumer {
+        Consumer::By {
+            hash: self.hash,
+            deed: Deed::of(self.to, self.value, &self.input),
+        }
+    }
 }
 
 /// A transaction that a node has, mined or not.

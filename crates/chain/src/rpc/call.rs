@@ -2,7 +2,8 @@
 
 use domain::Inclusion;
 use engine::ports::{Call, CallFailed};
-use serde_json::{Value, json};
+use serde::de::IgnoredAny;
+use serde_json::json;
 
 use super::answers::{MinedTx, Quantity};
 use super::endpoint::Endpoint;
@@ -85,7 +86,7 @@ pub(super) async fn revert_reason(
     let number = inclusion.block_number;
     for block in [number, number.saturating_sub(1)] {
         let answer = endpoint
-            .ask::<Value>("eth_call", &json!([message, quantity(block)]))
+            .ask::<IgnoredAny>("eth_call", &json!([message, quantity(block)]))
             .await?;
         if let Err(error) = answer
             && let Some(reason) = revert::reason(&error)

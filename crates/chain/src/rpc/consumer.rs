@@ -29,7 +29,7 @@ pub(super) async fn find(
     let mut unseen_by: Option<&str> = None;
     for endpoint in endpoints.in_order() {
         match (ask(endpoint, account, nonce, up_to).await, unseen_by) {
-            (Ok(found @ Consumer::By(_)), _) | (Ok(found @ Consumer::Nobody), None) => {
+            (Ok(found @ Consumer::By { .. }), _) | (Ok(found @ Consumer::Nobody), None) => {
                 return Ok(found);
             }
             (Ok(Consumer::Unseen), Some(_)) => return Ok(Consumer::Unseen),
@@ -120,8 +120,8 @@ async fn by_states(
     let missing = || Failure::Malformed("a block below its head is missing".to_owned());
     let block = block.ok_or_else(missing)?;
     let mut all = block.transactions_of(account);
-    if let Some((_, hash)) = all.find(|(at, _)| *at == nonce.0) {
-        return Ok(Consumer::By(hash));
+    if let Some(tx) = all.find(|tx| tx.nonce() == nonce.0) {
+        return Ok(tx.consumer());
     }
     if lacks_states {
         let heights = consumed_at.saturating_sub(CONSUMER_BLOCKS_MAX)..consumed_at;
@@ -154,9 +154,10 @@ async fn by_blocks(
         for block in blocks {
             let missing = || Failure::Malformed("a block below its head is missing".to_owned());
             let mut is_below = false;
-            for (at, hash) in block.ok_or_else(missing)?.transactions_of(account) {
+            for tx in block.ok_or_else(missing)?.transactions_of(account) {
+                let at = tx.nonce();
                 if at == nonce.0 {
-                    return Ok(Some(Consumer::By(hash)));
+                    return Ok(Some(tx.consumer()));
                 }
                 is_consumed |= at > nonce.0;
                 is_below |= at < nonce.0;

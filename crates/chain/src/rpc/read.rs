@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use domain::lane::{ChainNonces, ChainQuery, Nonces};
 use domain::{Address, B256, Header, Inclusion, Nonce};
 use engine::ports::{BlockTag, ChainError, IsOurs, Witnesses};
+use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 
 use super::answers::{Block, Quantity, Receipt};
@@ -135,10 +136,10 @@ pub(super) async fn block_receipts(
 
 /// Whether the node has a transaction, in its pool or in a block.
 pub(super) async fn has(endpoint: &Endpoint, hash: B256) -> Result<bool, Failure> {
-    let found: Option<Value> = endpoint
+    let found: Option<IgnoredAny> = endpoint
         .call("eth_getTransactionByHash", &json!([hash]))
         .await?;
-    Ok(found.is_some_and(|found| !found.is_null()))
+    Ok(found.is_some())
 }
 
 fn in_block(receipts: Vec<Receipt>, block: B256) -> Result<Vec<Inclusion>, Failure> {

@@ -1,10 +1,17 @@
 //! JSON-RPC 2.0 as nodes really speak it: frames out, answers in. Nothing here trusts an answer.
+//!
+//! What is not needed of an answer stays text: a tree of it could take a hundred times its memory.
 
+use std::fmt;
+use std::marker::PhantomData;
 use std::time::Duration;
 
-use serde::de::{DeserializeOwned, Deserializer};
+use serde::de::{
+    DeserializeOwned, DeserializeSeed, Deserializer, Error as _, IgnoredAny, SeqAccess, Visitor,
+};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
 
 use super::limits::TEXT_CHARS_MAX;
 use crate::classify::Complaint;
@@ -20,7 +27,8 @@ struct Frame<'a> {
 #[derive(Deserialize)]
 #[serde(bound = "T: DeserializeOwned")]
 struct Answer<T> {
-    id: Option<Value>,
+    #[serde(default, deserialize_with = "number")]
+    id: Option<i64>,
     /// `null` is an answer ("there is no such block"), a missing field is not.
     #[serde(default, deserialize_with = "present")]
     result: Option<T>,
@@ -35,6 +43,8 @@ pub(super) struct NodeError {
     pub(super) code: i64,
     #[serde(deserialize_with = "message")]
     pub(super) message: String,
+    /// Only what somebody looks at: see [`data`].
+    #[serde(deserialize_with = "data")]
     pub(super) data: Option<Value>,
 }
 
@@ -136,12 +146,12 @@ pub(super) fn decode_batch<T: DeserializeOwned>(
     count: usize,
 ) -> Result<BatchAnswer<T>, Malformed> {
     if body.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'{') {
-        return match decode_single::<Value>(body)? {
+        return match decode_single::<IgnoredAny>(body)? {
             Ok(_) => Err(Malformed("one result for a batch".to_owned())),
             Err(error) => Ok(BatchAnswer::Refused(error)),
         };
     }
-    let answers: Vec<Answer<T>> = parse(body)?;
+    let answers = parse_list(body, count)?;
     let mut each: Vec<Option<Outcome<T>>> = (0..count).map(|_| None).collect();
     for answer in answers {
         let index = answer.index();
@@ -166,9 +176,7 @@ pub(super) fn decode_batch<T: DeserializeOwned>(
 impl<T> Answer<T> {
     /// Which call of the batch it answers. Some gateways turn numbers into strings.
     fn index(&self) -> Option<usize> {
-        let id = self.id.as_ref()?;
-        let number = id.as_u64().or_else(|| id.as_str()?.parse().ok())?;
-        usize::try_from(number).ok()
+        usize::try_from(self.id?).ok()
     }
 
     fn outcome(self) -> Result<Outcome<T>, Malformed> {
@@ -182,6 +190,51 @@ impl<T> Answer<T> {
 
 fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Malformed> {
     serde_json::from_slice(body).map_err(|error| Malformed(readable(&error.to_string())))
+}
+
+/// At most so many answers: more than there were questions are none to them, and would only fill memory.
+fn parse_list<T: DeserializeOwned>(body: &[u8], max: usize) -> Result<Vec<Answer<T>>, Malformed> {
+    let mut deserializer = serde_json::Deserializer::from_slice(body);
+    let list = List {
+        max,
+        of: PhantomData,
+    };
+    let answers = list.deserialize(&mut deserializer);
+    answers
+        .and_then(|answers| deserializer.end().map(|()| answers))
+        .map_err(|error| Malformed(readable(&error.to_string())))
+}
+
+struct List<T> {
+    max: usize,
+    of: PhantomData<T>,
+}
+
+impl<'de, T: DeserializeOwned> DeserializeSeed<'de> for List<T> {
+    type Value = Vec<Answer<T>>;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        deserializer.deserialize_seq(self)
+    }
+}
+
+impl<'de, T: DeserializeOwned> Visitor<'de> for List<T> {
+    type Value = Vec<Answer<T>>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list of answers")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
+        let mut answers = Vec::new();
+        while let Some(answer) = list.next_element()? {
+            if answers.len() == self.max {
+                return Err(A::Error::custom("more answers than questions"));
+            }
+            answers.push(answer);
+        }
+        Ok(answers)
+    }
 }
 
 /// A foreign text as it may be shown: one line, of limited length.
@@ -205,20 +258,57 @@ fn present<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
 
 /// The specification wants a number; what else comes says nothing.
 fn code<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i64, D::Error> {
-    let value = Value::deserialize(deserializer)?;
-    Ok(value
-        .as_i64()
-        .or_else(|| value.as_str()?.parse().ok())
-        .unwrap_or_default())
+    number(deserializer).map(Option::unwrap_or_default)
+}
+
+/// A number, also one in quotes.
+fn number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<i64>, D::Error> {
+    let raw = <&RawValue>::deserialize(deserializer)?.get();
+    Ok(raw.trim_matches('"').parse().ok())
 }
 
 fn message<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
-    let value = Value::deserialize(deserializer)?;
-    Ok(readable(
-        &value
-            .as_str()
-            .map_or_else(|| value.to_string(), str::to_owned),
-    ))
+    let raw = <&RawValue>::deserialize(deserializer)?.get();
+    Ok(match serde_json::from_str::<String>(raw) {
+        Ok(text) => readable(&text),
+        Err(_) => readable(raw),
+    })
+}
+
+/// What an error carries, as far as it is ever looked at: the bytes that an execution returned, as a text or in
+/// one of two fields, and for how long to stay away.
+fn data<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Value>, D::Error> {
+    #[derive(Deserialize)]
+    struct Parts<'a> {
+        #[serde(borrow)]
+        data: Option<&'a RawValue>,
+        #[serde(borrow)]
+        result: Option<&'a RawValue>,
+        #[serde(borrow)]
+        rate: Option<&'a RawValue>,
+    }
+    #[derive(Deserialize)]
+    struct Rate {
+        backoff_seconds: f64,
+    }
+    fn text(raw: Option<&RawValue>) -> Option<String> {
+        serde_json::from_str(raw?.get()).ok()
+    }
+    let raw = <&RawValue>::deserialize(deserializer)?;
+    if let Some(text) = text(Some(raw)) {
+        return Ok(Some(Value::String(text)));
+    }
+    let parts: Option<Parts<'_>> = serde_json::from_str(raw.get()).ok();
+    Ok(parts.map(|parts| {
+        let rate = parts
+            .rate
+            .and_then(|rate| serde_json::from_str(rate.get()).ok());
+        let back_off = rate.map(|Rate { backoff_seconds }| backoff_seconds);
+        json!({
+            "data": text(parts.data), "result": text(parts.result),
+            "rate": { "backoff_seconds": back_off },
+        })
+    }))
 }
 
 #[cfg(test)]
@@ -249,6 +339,26 @@ mod tests {
         }
         let deep = "[".repeat(100_000);
         assert!(decode_single::<Value>(deep.as_bytes()).is_err());
+    }
+
+    #[test]
+    fn of_what_an_error_carries_only_the_known_is_kept() {
+        let of = |data: &str| {
+            let body = format!(r#"{{"error":{{"data":{data}}}}}"#);
+            decode_single::<Value>(body.as_bytes())
+                .unwrap()
+                .unwrap_err()
+        };
+        assert_eq!(of(r#""0x08c3""#).data, Some(json!("0x08c3")));
+        let nested =
+            of(r#"{"a":[{"b":0}],"data":"0x1","result":7,"rate":{"backoff_seconds":2.5,"c":1}}"#);
+        assert_eq!(nested.back_off(), Some(Duration::from_millis(2_500)));
+        let kept = json!({"data": "0x1", "result": null, "rate": {"backoff_seconds": 2.5}});
+        assert_eq!(nested.data, Some(kept));
+        for strange in ["null", "7", "[{}]", r#"{"data":1,"data":2}"#] {
+            assert_eq!(of(strange).data, None, "{strange}");
+        }
+        assert_eq!(of(r#"{"rate":"x"}"#).back_off(), None);
     }
 
     #[test]
@@ -312,6 +422,8 @@ mod tests {
             r#"[{"id":0,"result":1},{"id":0,"result":2}]"#,
             r#"[{"id":9,"result":1}]"#,
             r#"[{"result":1}]"#,
+            r#"[{"id":0,"result":1},{"id":1,"result":2},{"id":2,"result":3}]"#,
+            r#"[{"id":0,"result":1}] 1"#,
             "[1]",
         ] {
             assert!(batch(body, 2).is_err(), "{body}");

@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use domain::lane::Consumer;
-use domain::{Address, B256, Inclusion, Nonce, SendOutcome};
+use domain::{Address, B256, Deed, Inclusion, Nonce, SendOutcome, U256};
 use engine::ports::{BlockTag, Chain, Witnesses};
 use rig::evm::account;
 use serde_json::json;
 
-use crate::world::{Make, World};
+use crate::world::{BOB, Make, World};
 
 pub(crate) async fn everything(make: Make) {
     let world = World::manual(make).await;
@@ -159,7 +159,12 @@ pub(crate) async fn consumers(make: Make) {
         found.unwrap()
     };
     for item in &sent {
-        assert_eq!(who(alice, item.nonce, head).await, Consumer::By(item.hash));
+        let wei_to_bob = Deed::of(Some(BOB), U256::ONE, &[]);
+        let by = Consumer::By {
+            hash: item.hash,
+            deed: wei_to_bob,
+        };
+        assert_eq!(who(alice, item.nonce, head).await, by);
     }
     let next = Nonce(sent[2].nonce.0 + 1);
     assert_eq!(who(alice, next, head).await, Consumer::Nobody);

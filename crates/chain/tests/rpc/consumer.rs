@@ -1,7 +1,7 @@
 //! Who consumed a nonce: found in blocks, or not to be found.
 
 use domain::lane::Consumer;
-use domain::{Address, Header, Nonce};
+use domain::{Address, Deed, Header, Nonce, U256};
 use engine::ports::{Chain, ChainError};
 use serde_json::{Value, json};
 
@@ -28,6 +28,14 @@ pub(crate) fn at(number: u64) -> Header {
     }
 }
 
+/// The transaction of this number, and what it did.
+fn by(id: u64) -> Consumer {
+    Consumer::By {
+        hash: hash(id),
+        deed: Deed::of(Some(Address::ZERO), U256::from(id), &[0xab]),
+    }
+}
+
 /// A node that keeps states from a height on, in which nonces 6 and 7 are consumed in one block.
 async fn node(states_from: u64, shows_transactions: bool) -> Fake {
     Fake::start(move |method, params| match method {
@@ -41,7 +49,10 @@ async fn node(states_from: u64, shows_transactions: bool) -> Fake {
         "eth_getBlockByNumber" => {
             let mut found = block(number(&params[0]));
             let tx = |of: Address, nonce: &str, id| {
-                json!({ "hash": hash(id), "from": of, "nonce": nonce, "type": "0x2" })
+                json!({
+                    "hash": hash(id), "from": of, "nonce": nonce, "type": "0x2",
+                    "to": Address::ZERO, "value": format!("{id:#x}"), "input": "0xab",
+                })
             };
             found["transactions"] = json!([
                 { "type": "0x7e", "strange": true },
@@ -64,7 +75,7 @@ async fn the_transaction_is_found_by_halves() {
     for up_to in [HEIGHT, HEIGHT + 1, HEIGHT + 100, HEIGHT + 256] {
         let fake = node(0, true).await;
         let found = fake.chain().consumer(ACCOUNT, Nonce(7), at(up_to)).await;
-        assert_eq!(found, Ok(Consumer::By(hash(3))), "{up_to}");
+        assert_eq!(found, Ok(by(3)), "{up_to}");
         let calls = fake.methods().len();
         assert!(calls <= 14, "{calls} calls");
     }
@@ -74,7 +85,7 @@ async fn the_transaction_is_found_by_halves() {
             .consumer(ACCOUNT, Nonce(nonce), at(up_to))
             .await
     };
-    assert_eq!(ask(6, 1000).await, Ok(Consumer::By(hash(2))));
+    assert_eq!(ask(6, 1000).await, Ok(by(2)));
     assert_eq!(ask(7, HEIGHT - 1).await, Ok(Consumer::Nobody));
     assert_eq!(ask(8, 1000).await, Ok(Consumer::Nobody));
     let asked = fake.methods().len();
@@ -90,7 +101,7 @@ async fn what_is_not_in_a_block_is_unseen() {
             .await
     };
     let fake = node(0, true).await;
-    let found = Ok(Consumer::By(hash(3)));
+    let found = Ok(by(3));
     assert_eq!(ask(&fake, 7, HEIGHT + 5_000).await, found, "long ago");
     let another = Header {
         hash: hash(9),
@@ -99,14 +110,8 @@ async fn what_is_not_in_a_block_is_unseen() {
     let elsewhere = fake.chain().consumer(ACCOUNT, Nonce(7), another).await;
     assert!(elsewhere.is_err(), "it is on another branch");
     // Where there are no states, the blocks below are read.
-    assert_eq!(
-        ask(&node(HEIGHT, true).await, 7, 1000).await,
-        Ok(Consumer::By(hash(3)))
-    );
-    assert_eq!(
-        ask(&node(990, true).await, 7, 1000).await,
-        Ok(Consumer::By(hash(3)))
-    );
+    assert_eq!(ask(&node(HEIGHT, true).await, 7, 1000).await, Ok(by(3)));
+    assert_eq!(ask(&node(990, true).await, 7, 1000).await, Ok(by(3)));
     assert_eq!(
         ask(&node(990, false).await, 7, 1000).await,
         Ok(Consumer::Unseen)
@@ -133,9 +138,9 @@ async fn that_it_cannot_be_seen_needs_two_of_them() {
             .consumer(ACCOUNT, Nonce(7), at(1000))
             .await
     };
-    let by = Ok(Consumer::By(hash(3)));
-    assert_eq!(ask(vec![blind.url(), sees.url()]).await, by);
-    assert_eq!(ask(vec![nobody().await, sees.url()]).await, by);
+    let found = Ok(by(3));
+    assert_eq!(ask(vec![blind.url(), sees.url()]).await, found);
+    assert_eq!(ask(vec![nobody().await, sees.url()]).await, found);
     let both = vec![blind.url(), other_blind.url()];
     assert_eq!(ask(both).await, Ok(Consumer::Unseen));
     let alone = vec![blind.url(), wrong.url()];
@@ -156,8 +161,8 @@ async fn a_node_without_old_states_shows_its_blocks() {
             .consumer(ACCOUNT, Nonce(nonce), at(up_to))
             .await
     };
-    assert_eq!(ask(7, 1000).await, Ok(Consumer::By(hash(3))));
-    assert_eq!(ask(6, 1000).await, Ok(Consumer::By(hash(2))));
+    assert_eq!(ask(7, 1000).await, Ok(by(3)));
+    assert_eq!(ask(6, 1000).await, Ok(by(2)));
     assert_eq!(
         ask(8, 1000).await,
         Ok(Consumer::Nobody),

@@ -5,6 +5,7 @@ use std::time::Duration;
 use alloy_primitives::B256;
 
 use crate::attempt::Outgoing;
+use crate::mutation::{self, Mutation};
 use crate::{AttemptKind, EventKind, Nonce, SendOutcome, SubState, Time, Token, TxId, TxState};
 
 use super::{ChainQuery, Effect, Known, Lane, Slot, Stage, Step};
@@ -38,6 +39,10 @@ impl Lane {
         };
         let is_known = slot.attempts.iter().any(|attempt| attempt.hash == hash);
         if !is_known || slot.stage == Stage::Mined {
+            return;
+        }
+        if wrongly_frees(&outcome) {
+            self.let_nonce_go(nonce, now, step);
             return;
         }
         if !matches!(outcome, SendOutcome::Rejected(_)) {
@@ -147,6 +152,9 @@ impl Lane {
             return false;
         };
         attempt.first_sent_at = Some(now);
+        if mutation::is_on(Mutation::RegisterHashAfterSend) && attempt.kind == AttemptKind::Bump {
+            step.writes.attempts.push(attempt.clone());
+        }
         step.writes.first_sent.push((hash, now));
         self.tell(
             step,
@@ -193,8 +201,14 @@ impl Lane {
             step,
         );
         slot.is_blocked = false; // those behind it can be mined
+        // What a remote signer still works on would outbid it.
+        slot.signing = None;
+        slot.sign_at = None;
         self.slots.insert(nonce, slot);
         self.ask_chain(step);
+        if mutation::is_on(Mutation::OutbidForeign) {
+            self.reprice(nonce, now, step);
+        }
     }
 
     /// A burst of refusals narrows once, however many envelopes it had.
@@ -239,6 +253,7 @@ impl Lane {
         self.survive_clock_jumps(now);
         self.retry(now, step);
         self.read_late_receipts(now, step);
+        self.look_at_loans(now, step);
         self.resubmit_head(now, step);
         self.fill_a_gap(fresh, now, step);
         if !self.maybe_gaps.is_empty() && self.may_ask_again(now) {
@@ -313,6 +328,9 @@ impl Lane {
         let Some((nonce, since)) = self.gaps.first_key_value().map(|(n, at)| (*n, *at)) else {
             return;
         };
+        if self.lends() {
+            return; // the next who borrows gets it
+        }
         let others_wait = self.slots.range(nonce..).next().is_some() || self.backlog.is_some();
         let nothing_pending = self.chain.is_none_or(|known| {
             known.is_complete && known.nonces.pending <= nonce && known.at >= since
@@ -320,6 +338,9 @@ impl Lane {
         let is_due = now.since(since) >= self.rules.gap_fill_after;
         let is_its_turn = self.is_before_backlog(nonce) && self.has_room_for(nonce);
         if !others_wait || !is_due || !is_its_turn || !self.may_sign() {
+            return;
+        }
+        if mutation::is_on(Mutation::DropGap) {
             return;
         }
         if nothing_pending {
@@ -330,10 +351,35 @@ impl Lane {
     }
 }
 
+/// Two deliberate bugs: an answer that settles nothing is taken for one that frees the nonce.
+fn wrongly_frees(outcome: &SendOutcome) -> bool {
+    match outcome {
+        SendOutcome::Refused(_) | SendOutcome::Rejected(_) => {
+            mutation::is_on(Mutation::FreeNonceAfterOneNo)
+        }
+        SendOutcome::Unknown(_) => mutation::is_on(Mutation::RedealNonceAfterLostAnswer),
+        SendOutcome::Accepted
+        | SendOutcome::NonceTooLow
+        | SendOutcome::Underpriced(_)
+        | SendOutcome::ReplacementUnderpriced(_)
+        | SendOutcome::Underfunded(_)
+        | SendOutcome::ForeignPending(_)
+        | SendOutcome::Full { .. }
+        | SendOutcome::Busy(_)
+        | SendOutcome::NotSent(_) => false,
+    }
+}
+
 impl Slot {
     /// The newest attempt, ready to leave.
     pub(super) fn newest(&self) -> Option<Outgoing> {
+        if mutation::is_on(Mutation::StopRebroadcastingStuck) && self.tx.state == TxState::Stuck {
+            return None;
+        }
         let (newest, older) = self.attempts.split_last()?;
+        if newest.raw.is_empty() {
+            return None; // made and sent elsewhere
+        }
         Some(Outgoing {
             nonce: newest.nonce,
             hash: newest.hash,

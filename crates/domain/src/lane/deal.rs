@@ -2,11 +2,13 @@
 
 use std::collections::BTreeSet;
 
+use crate::mutation::{self, Mutation};
 use crate::window::Release;
 use crate::{
     Attempt, AttemptKind, EventKind, Nonce, Payload, RequestId, SubState, Time, Tx, TxId, TxState,
 };
 
+use super::lend::LENT_MAX;
 use super::{CameSince, ChainQuery, Effect, LOAD_MAX, Lane, Request, Slot, Stage, Step};
 
 impl Lane {
@@ -61,7 +63,7 @@ impl Lane {
 
     /// Deals a nonce to a tx that waited in the store, or leaves it there.
     fn adopt(&mut self, mut tx: Tx, now: Time, step: &mut Step) {
-        let is_untold = tx.event_seqs.is_empty();
+        let is_untold = tx.event_seqs.is_empty() || mutation::is_on(Mutation::AcceptQueuedTwice);
         if is_untold {
             // It came through another node, which may not write events for this lane.
             let accepted = EventKind::TxAccepted { nonce: None };
@@ -97,6 +99,11 @@ impl Lane {
         let Some(dealt_since) = self.loading_backlog.take() else {
             return;
         };
+        if self.lends() {
+            self.loading_backlog = Some(dealt_since);
+            self.take_lent(txs, more, now);
+            return;
+        }
         let last = txs.last().and_then(|tx| tx.nonce).filter(|_| more);
         let rest = last.map_or(dealt_since, |last| last.next().min(dealt_since));
         self.backlog = (rest < self.next_nonce).then_some(rest);
@@ -109,6 +116,9 @@ impl Lane {
             let Some(nonce) = tx.nonce else { continue };
             if self.slots.contains_key(&nonce) {
                 continue;
+            }
+            if let Some(why) = self.is_misplaced(&tx) {
+                self.misplaced = Some(why);
             }
             if !self.has_room_for(nonce) || !self.may_sign() {
                 self.backlog = Some(nonce);
@@ -155,7 +165,9 @@ impl Lane {
             slot.tx.go(TxState::Tracking, SubState::Signed, now);
         }
         self.by_hash.insert(attempt.hash, nonce);
-        step.writes.attempts.push(attempt.clone());
+        if !(mutation::is_on(Mutation::RegisterHashAfterSend) && kind == AttemptKind::Bump) {
+            step.writes.attempts.push(attempt.clone());
+        }
         step.writes.updates.push(slot.tx.clone());
         slot.attempts.reserve_exact(1); // most txs have one for ever
         slot.attempts.push(attempt);
@@ -230,16 +242,22 @@ impl Lane {
             EventKind::TxAccepted { nonce: Some(nonce) },
             now,
         );
-        step.writes.inserts.push(tx.clone());
+        match mutation::is_on(Mutation::IgnoreRowCount) {
+            true => step.writes.updates.push(tx.clone()), // a slip that only the count of rows sees
+            false => step.writes.inserts.push(tx.clone()),
+        }
         self.sign(tx, nonce, AttemptKind::Filler, now, step);
     }
 
     /// Whether a nonce may be dealt now.
     pub(super) fn may_deal(&self) -> bool {
         let chain_known = self.chain.is_some() || self.rules.chain_query == ChainQuery::Off;
+        let lends_more = !self.lends() || (self.backlog.is_none() && self.unresolved() < LENT_MAX);
         chain_known
             && self.halted.is_none()
+            && self.misplaced.is_none()
             && !self.paused
+            && lends_more
             && self.rules.window.has_room(self.unresolved())
     }
 
@@ -255,7 +273,7 @@ impl Lane {
 
     /// Whether envelopes can be made now: the fee is known and nobody has stopped the lane.
     pub(super) fn may_sign(&self) -> bool {
-        self.view.is_some() && !self.paused && self.halted.is_none()
+        self.view.is_some() && !self.paused && self.halted.is_none() && self.misplaced.is_none()
     }
 
     /// Gives the tx the smallest gap, or the next nonce.
@@ -264,7 +282,9 @@ impl Lane {
             Some((gap, _)) => gap,
             None => {
                 let nonce = self.next_nonce;
-                self.next_nonce = nonce.next();
+                if !(mutation::is_on(Mutation::DealNonceTwice) && self.backlog.is_some()) {
+                    self.next_nonce = nonce.next();
+                }
                 nonce
             }
         };
@@ -283,7 +303,9 @@ impl Lane {
         now: Time,
         step: &mut Step,
     ) {
-        if self.may_sign() && self.is_before_backlog(nonce) && self.has_room_for(nonce) {
+        if self.lends() {
+            self.lend(tx, nonce, now);
+        } else if self.may_sign() && self.is_before_backlog(nonce) && self.has_room_for(nonce) {
             self.sign(tx, nonce, kind, now, step);
         } else {
             self.backlog = Some(self.backlog.map_or(nonce, |from| from.min(nonce)));

@@ -7,6 +7,7 @@ use std::time::Duration;
 use alloy_primitives::B256;
 
 use crate::headers::Standing;
+use crate::mutation::{self, Mutation};
 use crate::{
     Attempt, AttemptKind, ChainView, EventKind, Header, Inclusion, Nonce, SubState, Time, Tx, TxId,
     TxState,
@@ -32,6 +33,12 @@ impl Lane {
             let Some(nonce) = self.by_hash.get(&inclusion.tx_hash).copied() else {
                 continue;
             };
+            let slot = self.slots.get(&nonce);
+            if mutation::is_on(Mutation::ForgetConsumedOld)
+                && slot.is_some_and(|slot| slot.tx.tx_hash != Some(inclusion.tx_hash))
+            {
+                continue;
+            }
             let Some(view) = self.view.clone() else {
                 return;
             };
@@ -200,8 +207,10 @@ impl Lane {
 
     /// The height whose header makes a block of the view final; `None` while it is not.
     fn final_with(&self, view: &ChainView, number: u64, above: u64) -> Option<u64> {
+        let early = u64::from(mutation::is_on(Mutation::FinalizeOneEarly));
         match self.rules.finality {
-            Finality::Depth(depth) => (above >= depth).then(|| number.saturating_add(depth)),
+            Finality::Depth(depth) => (above.saturating_add(early) >= depth)
+                .then(|| number.saturating_add(depth.saturating_sub(early))),
             Finality::Tag(_) => view.final_up_to.filter(|up_to| *up_to >= number),
         }
     }
@@ -362,7 +371,9 @@ impl Lane {
                 counted: tip.hash,
                 count: above,
                 since,
-                new_fork: told_before.is_some() && since.is_none(),
+                new_fork: told_before.is_some()
+                    && since.is_none()
+                    && !mutation::is_on(Mutation::ForgetNewFork),
             };
             slot.tx.counted = Some(tip.hash);
             slot.tx.updated_at = now;
@@ -476,6 +487,7 @@ impl Lane {
                 (standing, _) => standing,
             };
             match standing {
+                Standing::Replaced if mutation::is_on(Mutation::ForgetFinals) => return false,
                 Standing::Replaced => {
                     gone.extend_from_slice(&block.txs);
                     return false;

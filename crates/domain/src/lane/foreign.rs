@@ -3,9 +3,10 @@
 //! The account's nonce alone proves nothing: our receipt may be late, or lost at one node. Proof is what
 //! stands at final depth, and only that gives a tx another nonce.
 
-use alloy_primitives::B256;
+use alloy_primitives::{B256, U256};
 
-use crate::{Attempt, AttemptKind, ChainView, EventKind, Nonce, SubState, Time, TxState};
+use crate::mutation::{self, Mutation};
+use crate::{Attempt, AttemptKind, ChainView, Deed, EventKind, Nonce, SubState, Time, TxState};
 
 use super::protocol::FOREIGN_DEPTH_MIN;
 use super::{Consumer, Effect, Finality, Lane, OnForeignNonce, Slot, Stage, Step, Suspicion};
@@ -94,26 +95,44 @@ impl Lane {
         let all_asked = slot.attempts.iter().all(|a| hashes.contains(&a.hash));
         let foreign = match by {
             None | Some(Consumer::Nobody) => return,
-            Some(Consumer::By(hash)) if is_ours(&hash) => {
+            Some(Consumer::By { hash, .. }) if is_ours(&hash) => {
                 step.effects.push(Effect::FetchReceipts(vec![hash]));
                 return;
             }
-            Some(Consumer::By(hash)) => Some(hash),
+            Some(Consumer::By { hash, deed }) => Some((hash, deed)),
             Some(Consumer::Unseen) if all_asked => None,
             Some(Consumer::Unseen) => return, // one was signed since: asked again
         };
         self.suspicion = None;
+        if self.lends() {
+            self.lent_was_consumed(nonce, foreign.map(|(hash, _)| hash), now, step);
+            self.look_for_foreign_use(step);
+            return;
+        }
         let kind = EventKind::LaneForeignNonce {
             nonce,
-            tx_hash: foreign,
+            tx_hash: foreign.map(|(hash, _)| hash),
         };
         self.tell(step, None, kind, now);
         self.give_up_nonce(nonce, foreign, now, step);
         self.look_for_foreign_use(step);
     }
 
+    /// What two deliberate bugs do: the nonce is for somebody else, although bytes of ours may be out.
+    pub(super) fn let_nonce_go(&mut self, nonce: Nonce, now: Time, step: &mut Step) {
+        let nobody = (B256::ZERO, Deed::of(None, U256::MAX, &[]));
+        self.give_up_nonce(nonce, Some(nobody), now, step);
+        self.fresh_gaps.insert(nonce);
+    }
+
     /// Its nonce is gone for good, so nothing of it can be mined any more: it may have another one.
-    fn give_up_nonce(&mut self, nonce: Nonce, foreign: Option<B256>, now: Time, step: &mut Step) {
+    fn give_up_nonce(
+        &mut self,
+        nonce: Nonce,
+        foreign: Option<(B256, Deed)>,
+        now: Time,
+        step: &mut Step,
+    ) {
         let Some(mut slot) = self.slots.remove(&nonce) else {
             return;
         };
@@ -123,8 +142,13 @@ impl Lane {
             self.by_hash.remove(hash);
             step.effects.push(Effect::Unwatch(*hash));
         }
+        let did_the_same = foreign.is_some_and(|(_, deed)| deed == slot.tx.payload.deed());
         let reason = match foreign {
-            Some(hash) => {
+            Some((hash, _)) if did_the_same => format!(
+                "nonce {nonce} was consumed by {hash}, which nobody here remembers and which did just what this tx \
+                 wants: compare with the chain"
+            ),
+            Some((hash, _)) => {
                 format!("nonce {nonce} was consumed by somebody else's transaction {hash}")
             }
             None => format!(
@@ -144,11 +168,12 @@ impl Lane {
             step.writes.updates.push(slot.tx);
             return;
         }
-        // What the store has lost may have paid already, and what no node can show may be ours: somebody
-        // must look.
+        // What the store has lost may have paid already, and what no node can show, or did just the same, may be
+        // ours: somebody must look.
         let jump = self.rules.max_chain_jump;
         let is_lost = |below: Nonce| nonce.0 < below.0.saturating_add(jump);
-        let may_be_ours = foreign.is_none() || self.lost_below.is_some_and(is_lost);
+        let is_unseen = foreign.is_none() && !mutation::is_on(Mutation::RequeueUnseenConsumer);
+        let may_be_ours = is_unseen || did_the_same || self.lost_below.is_some_and(is_lost);
         let decision = match may_be_ours {
             true => OnForeignNonce::Hold,
             false => self.rules.on_foreign_nonce,
@@ -156,7 +181,10 @@ impl Lane {
         match decision {
             OnForeignNonce::Requeue => {
                 slot.tx.go(TxState::Created, SubState::Queued, now);
-                let kind = EventKind::TxRequeued { nonce, foreign };
+                let kind = EventKind::TxRequeued {
+                    nonce,
+                    foreign: foreign.map(|(hash, _)| hash),
+                };
                 self.tell(step, Some(&mut slot.tx), kind, now);
                 self.more_queued(Some(&slot.tx));
                 step.writes.wakes_added.push(slot.tx.id);
@@ -174,6 +202,9 @@ impl Lane {
 /// Up to which height a transaction of somebody else counts.
 fn final_for_foreign(finality: Finality, view: &ChainView) -> Option<u64> {
     let tip = view.headers.tip()?.number;
+    if mutation::is_on(Mutation::BelieveForeignEarly) {
+        return Some(tip);
+    }
     let deep_enough = |depth: u64| tip.checked_sub(depth.max(FOREIGN_DEPTH_MIN));
     match finality {
         Finality::Depth(depth) => deep_enough(depth),

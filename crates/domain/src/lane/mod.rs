@@ -10,6 +10,7 @@ mod broadcast;
 mod deal;
 mod follow;
 mod foreign;
+pub mod lend;
 mod nonces;
 pub mod protocol;
 mod resubmit;
@@ -20,6 +21,7 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 use alloy_primitives::B256;
 
@@ -29,6 +31,7 @@ pub use protocol::{
     ResubmitPolicy, Step, Writes,
 };
 
+use crate::mutation::{self, Mutation};
 use crate::window::Depth;
 use crate::{
     Attempt, AttemptKind, ChainView, Event, EventKind, LaneKey, NodeName, Nonce, Right, SubState,
@@ -122,6 +125,12 @@ pub struct Lane {
     more_receipts: bool,
     /// Since when nonces below this one are consumed while receipts of ours are not known.
     late: Option<(Nonce, Time)>,
+    /// How many complete answers of the chain came since the lane was read.
+    answers: u64,
+    /// When loans were last looked at.
+    ticked_at: Option<Time>,
+    /// Why what the store holds does not belong in this lane.
+    misplaced: Option<String>,
     /// What the store said at load, until the chain's nonce is known.
     unsettled: Option<Unsettled>,
     /// Who held the lane before, until that is told.
@@ -159,10 +168,16 @@ struct Slot {
     rejections: u32,
     /// How often it was sent again because it waited too long.
     resubmits: u32,
+    /// For how long its nonce is lent, as far as this keeper saw.
+    lent_for: Duration,
+    /// After how many answers of the chain the next one counts, once its time is over.
+    overdue_since: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
+    /// Lent: nothing was said of it yet.
+    Lent,
     /// At the signer for the first time.
     Signing,
     /// Durable, on its way to a node; no node has said yes.
@@ -266,6 +281,9 @@ impl Lane {
             full_times: 0,
             more_receipts: false,
             late: None,
+            answers: 0,
+            ticked_at: None,
+            misplaced: None,
             unsettled: Some(Unsettled {
                 next_nonce: image.next_nonce,
                 held: image.held,
@@ -301,6 +319,9 @@ impl Lane {
     /// Brings a tx with attempts into memory, at the stage that its row tells.
     fn track(&mut self, tx: Tx, mut attempts: Vec<Attempt>) {
         let Some(nonce) = tx.nonce else { return };
+        if let Some(why) = self.is_misplaced(&tx) {
+            self.misplaced = Some(why);
+        }
         // A tx that was given another nonce keeps its old attempts; none of them can be mined any more.
         attempts.retain(|attempt| attempt.nonce == nonce);
         attempts.sort_by_key(Attempt::order);
@@ -414,11 +435,13 @@ impl Lane {
         self.ask_whether_the_node_holds_it(now, step);
         if let Some(from) = self.backlog
             && self.loading_backlog.is_none()
-            && self.may_sign()
-            && self.has_room_for(from)
+            && (self.lends() || (self.may_sign() && self.has_room_for(from)))
         {
             self.loading_backlog = Some(self.next_nonce);
-            let limit = self.room().clamp(1, LOAD_MAX);
+            let limit = match self.lends() {
+                true => LOAD_MAX,
+                false => self.room().clamp(1, LOAD_MAX),
+            };
             step.effects.push(Effect::LoadBacklog { from, limit });
         }
         if self.queued > 0 && self.loading_queued.is_none() && self.may_deal() {
@@ -437,6 +460,7 @@ impl Lane {
     /// not wait for room: they would wait for it.
     fn has_room_for(&self, nonce: Nonce) -> bool {
         self.room() > 0
+            || mutation::is_on(Mutation::IgnoreDepth)
             || self
                 .slots
                 .last_key_value()
@@ -493,7 +517,10 @@ impl Lane {
     #[must_use]
     pub fn floor_nonce(&self) -> Nonce {
         let out = self.slots.first_key_value().map(|(nonce, _)| *nonce);
-        let lowest = out.into_iter().chain(self.backlog).min();
+        let waits = self
+            .backlog
+            .filter(|_| !mutation::is_on(Mutation::ForgetBacklogInFloor));
+        let lowest = out.into_iter().chain(waits).min();
         lowest.map_or(self.next_nonce, |nonce| nonce.min(self.next_nonce))
     }
 
@@ -539,7 +566,7 @@ impl Lane {
     /// Why it does not move, in words; `None` when it does or has nothing to do.
     #[must_use]
     pub fn waiting_for(&self) -> Option<String> {
-        if let Some(reason) = &self.halted {
+        if let Some(reason) = self.misplaced.as_ref().or(self.halted.as_ref()) {
             return Some(reason.clone());
         }
         if self.paused {
@@ -582,6 +609,8 @@ impl Slot {
             may_be_out: false,
             rejections: 0,
             resubmits: 0,
+            lent_for: Duration::ZERO,
+            overdue_since: None,
         }
     }
 }

@@ -82,6 +82,7 @@ impl Lane {
         self.asking_chain = false;
         if nonces.is_complete {
             self.in_doubt = false;
+            self.answers = self.answers.saturating_add(1);
         }
         let was_used = self.unsettled.is_none() || self.next_nonce > Nonce(0);
         let highest = nonces.highest();

@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use alloy_primitives::B256;
 
+use super::lend::Lending;
 use crate::window::{Depth, Window};
 use crate::{
-    Attempt, ChainView, Event, FeeRules, Fingerprint, Header, Inclusion, LaneKey, Nonce, Payload,
-    RequestId, Right, SendOutcome, Time, Tx, TxId, Unsigned, attempt::Outgoing,
+    Attempt, ChainView, Deed, Event, FeeRules, Fingerprint, Header, Inclusion, LaneKey, Nonce,
+    Payload, RequestId, Right, SendOutcome, Time, Tx, TxId, Unsigned, attempt::Outgoing,
 };
 
 /// A request that passed the door: new to its lane, gas known.
@@ -53,9 +54,25 @@ pub enum Consumer {
     /// Nobody's: it is not consumed there.
     Nobody,
     /// This one.
-    By(B256),
+    By {
+        /// Its hash.
+        hash: B256,
+        /// What it did.
+        deed: Deed,
+    },
     /// It is consumed; no node can show by which transaction.
     Unseen,
+}
+
+impl Consumer {
+    /// Its hash, when it is known.
+    #[must_use]
+    pub fn hash(self) -> Option<B256> {
+        match self {
+            Self::By { hash, .. } => Some(hash),
+            Self::Nobody | Self::Unseen => None,
+        }
+    }
 }
 
 /// A receipt with the header that proves where its block stands.
@@ -171,6 +188,8 @@ pub enum Effect {
     Sign(Unsigned),
     /// Hand these bytes to the nodes, in nonce order.
     Send(Outgoing),
+    /// This hash, of a transaction made elsewhere, is to be watched.
+    Watch(B256),
     /// This hash needs no watching any more.
     Unwatch(B256),
     /// Read the next txs that wait for their signature.
@@ -324,6 +343,8 @@ pub struct LaneRules {
     pub resubmit: Resubmit,
     /// What becomes of a tx whose nonce somebody else has consumed.
     pub on_foreign_nonce: OnForeignNonce,
+    /// How its nonces are lent, when the key is elsewhere; `None`: it sends by itself.
+    pub lent: Option<Lending>,
     /// After how long a gap that blocks others is filled.
     pub gap_fill_after: Duration,
     /// The farthest jump of the chain's nonce over our cursor that is taken without an operator.

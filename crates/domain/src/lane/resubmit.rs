@@ -4,6 +4,7 @@
 use alloy_primitives::U256;
 
 use crate::fee::Bumped;
+use crate::mutation::{self, Mutation};
 use crate::{AttemptKind, EventKind, Fees, Nonce, Payload, SubState, Time, TxState, Unsigned};
 
 use super::protocol::ResubmitPolicy;
@@ -30,7 +31,8 @@ impl Lane {
         let waited = now.since(slot.claimed_at);
         let interval = self.rules.resubmit.interval;
         let is_due = interval.is_some_and(|interval| waited >= interval);
-        if is_due && slot.signing.is_none() && !slot.attempts.is_empty() {
+        let is_ours = !self.lends();
+        if is_ours && is_due && slot.signing.is_none() && !slot.attempts.is_empty() {
             self.resubmit(nonce, now, step);
             self.ask_chain(step);
             return;
@@ -38,7 +40,7 @@ impl Lane {
         // Perhaps it is mined and its receipt got lost: the account's nonce tells.
         let stale = self.rules.stale_receipt_timeout;
         let is_old = self.chain.is_none_or(|known| now.since(known.at) >= stale);
-        if slot.stage != Stage::Signing && waited >= stale && is_old {
+        if !matches!(slot.stage, Stage::Signing | Stage::Lent) && waited >= stale && is_old {
             self.ask_chain(step);
         }
     }
@@ -52,8 +54,9 @@ impl Lane {
         slot.resubmits = slot.resubmits.saturating_add(1);
         slot.tx.updated_at = now;
         slot.tx.token = self.right.token;
-        let is_used_up =
-            (self.rules.resubmit.max_attempts).is_some_and(|most| slot.resubmits > most);
+        let is_used_up = (self.rules.resubmit.max_attempts)
+            .is_some_and(|most| slot.resubmits > most)
+            || mutation::is_on(Mutation::StickWithoutRule);
         if is_used_up && slot.tx.state != TxState::Stuck {
             let times = slot.resubmits.saturating_sub(1);
             let reason = format!("sent again {times} times (resubmit.maxAttempts) and not mined");
@@ -105,7 +108,9 @@ impl Lane {
     /// Whether a new attempt is to be made. Never against somebody else's transaction.
     fn wants_more_money(&self, slot: &Slot) -> bool {
         let is_used = slot.tx.nonce.is_some_and(|nonce| nonce < self.latest());
-        let is_foreign = slot.is_foreign_pending || slot.is_said_used || is_used;
+        let is_foreign = (slot.is_foreign_pending && !mutation::is_on(Mutation::OutbidForeign))
+            || slot.is_said_used
+            || is_used;
         match self.rules.resubmit.policy {
             ResubmitPolicy::Rebroadcast => false,
             ResubmitPolicy::Bump { .. } => !is_foreign && self.may_sign(),

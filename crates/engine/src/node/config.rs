@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use domain::lane::lend::Lending;
 use domain::lease::LeaseTerms;
-use domain::{ChainId, LaneRules, NodeName};
+use domain::{Address, ChainId, LaneRules, NodeName};
 
 use crate::ports::{Chain, Clock, Peers, Signer, Store};
 
@@ -45,6 +46,30 @@ pub struct NodeConfig {
     pub non_keeper: NonKeeper,
     /// What happens to lanes when the store's history changed.
     pub on_history_change: OnHistoryChange,
+    /// The accounts whose nonces are lent.
+    pub lent: Lent,
+}
+
+/// Accounts whose keys are elsewhere: their nonces are lent.
+#[derive(Clone, Debug)]
+pub struct Lent {
+    /// The accounts, each with the chains it is lent on; none means all.
+    pub accounts: Vec<(Address, Vec<ChainId>)>,
+    /// How.
+    pub lending: Lending,
+}
+
+impl Lent {
+    /// Nothing is lent.
+    #[must_use]
+    pub fn nothing() -> Self {
+        Self {
+            accounts: Vec::new(),
+            lending: Lending {
+                timeout: Duration::from_secs(60),
+            },
+        }
+    }
 }
 
 /// What happens to a lane when a standby was promoted and the lane's last commits may be lost.

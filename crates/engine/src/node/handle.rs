@@ -113,7 +113,7 @@ pub struct Readiness {
 /// A running node. Cheap to clone.
 #[derive(Clone)]
 pub struct NodeHandle {
-    pub(super) core: Arc<Core>,
+    pub(crate) core: Arc<Core>,
 }
 
 impl NodeHandle {
@@ -166,6 +166,16 @@ impl NodeHandle {
         until: WaitFor,
         timeout: Duration,
     ) -> Result<Option<TxRecord>, Refusal> {
+        self.wait_until(id, timeout, |record| until.is_reached(record))
+            .await
+    }
+
+    pub(crate) async fn wait_until(
+        &self,
+        id: TxId,
+        timeout: Duration,
+        is_reached: impl Fn(&TxRecord) -> bool,
+    ) -> Result<Option<TxRecord>, Refusal> {
         let clock = &self.core.ports.clock;
         let waiters = &self.core.waiters;
         let waiting = waiters
@@ -183,7 +193,7 @@ impl NodeHandle {
                 return Ok(None);
             };
             let left = deadline.since(clock.moment());
-            if until.is_reached(&record) || left.is_zero() {
+            if is_reached(&record) || left.is_zero() {
                 return Ok(Some(record));
             }
             tokio::select! {
@@ -265,7 +275,7 @@ impl NodeHandle {
         Ok(keys.iter().zip(inspections).map(status).collect())
     }
 
-    async fn inspect(&self, lane: LaneKey) -> Inspection {
+    pub(super) async fn inspect(&self, lane: LaneKey) -> Inspection {
         let (answer, answered) = oneshot::channel();
         self.core
             .tell_shard(lane, Message::Inspect { lane, answer })

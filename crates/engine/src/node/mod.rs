@@ -2,6 +2,7 @@
 
 mod config;
 mod handle;
+mod load;
 mod refusal;
 
 use std::collections::BTreeMap;
@@ -15,10 +16,11 @@ use futures::future::join_all;
 use thiserror::Error;
 use tokio::sync::{Notify, Semaphore, mpsc, oneshot, watch};
 
-pub use config::{ChainRules, NodeConfig, NonKeeper, OnHistoryChange, Ports};
+pub use config::{ChainRules, Lent, NodeConfig, NonKeeper, OnHistoryChange, Ports};
 pub use handle::{
     Accepted, ChainStatus, LaneStatus, NewTx, NodeHandle, Origin, Readiness, WaitFor, WaitingFor,
 };
+pub use load::NodeLoad;
 pub use refusal::Refusal;
 
 use crate::broadcaster::Outbox;
@@ -198,7 +200,7 @@ fn build(
         };
         chains.insert(chain.id(), part);
     }
-    let lanes = lanes(&ports, &chains, config.shards);
+    let lanes = lanes(&ports, &chains, &config)?;
     let (shards, inboxes) = (0..config.shards)
         .map(|_| mpsc::channel(config.inbox))
         .unzip();
@@ -231,26 +233,39 @@ fn build(
     Ok((Arc::new(core), Inputs { inboxes, openings }))
 }
 
-/// Every configured signer on every chain that it serves, spread over the shards.
+/// Every configured signer on every chain that it serves, spread over the shards; and the accounts whose nonces
+/// are lent.
 fn lanes(
     ports: &Ports,
     chains: &BTreeMap<ChainId, ChainPart>,
-    shards: usize,
-) -> BTreeMap<LaneKey, LanePlace> {
+    config: &NodeConfig,
+) -> Result<BTreeMap<LaneKey, LanePlace>, StartError> {
+    let sends = ports.signer.accounts().into_iter().map(|of| (of, None));
+    let lends = config.lent.accounts.iter().cloned();
+    let lends = lends.map(|of| (of, Some(config.lent.lending)));
     let mut lanes = BTreeMap::new();
-    for (signer, only) in ports.signer.accounts() {
+    for ((signer, only), lent) in sends.chain(lends) {
         for chain_id in chains.keys().copied() {
-            if only.is_empty() || only.contains(&chain_id) {
-                let key = LaneKey { chain_id, signer };
-                let place = LanePlace {
-                    shard: shard_of(key, shards),
-                    waiting: AtomicUsize::new(0),
-                };
-                lanes.insert(key, place);
+            if !only.is_empty() && !only.contains(&chain_id) {
+                continue;
+            }
+            let key = LaneKey { chain_id, signer };
+            let place = LanePlace {
+                shard: shard_of(key, config.shards),
+                lent,
+                waiting: AtomicUsize::new(0),
+            };
+            if lanes
+                .insert(key, place)
+                .is_some_and(|other| other.lent != lent)
+            {
+                return Err(StartError::Config(format!(
+                    "{signer} has a key here and is set to lend its nonces too: it can do one of both"
+                )));
             }
         }
     }
-    lanes
+    Ok(lanes)
 }
 
 fn shard_of(lane: LaneKey, shards: usize) -> usize {

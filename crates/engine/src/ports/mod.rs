@@ -5,12 +5,14 @@
 
 mod chain;
 mod clock;
+mod lender;
 mod peers;
 mod signer;
 mod store;
 
 pub use chain::{BlockTag, Call, CallFailed, Chain, ChainError, IsOurs, Witnesses};
 pub use clock::Clock;
+pub use lender::{LendError, Lender, Lent};
 pub use peers::{PeerError, Peers};
 pub use signer::{SignError, Signer};
 pub use store::{

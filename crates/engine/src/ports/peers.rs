@@ -6,9 +6,10 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use domain::LaneKey;
+use domain::{LaneKey, Reservation};
 use thiserror::Error;
 
+use crate::lending::{MarkCall, MarkFailed};
 use crate::node::{Accepted, NewTx, Refusal};
 
 /// Why another node gave no answer.
@@ -33,6 +34,14 @@ pub trait Peers: Send + Sync + 'static {
         requests: Vec<NewTx>,
         patience: Duration,
     ) -> Result<Vec<Result<Accepted, Refusal>>, PeerError>;
+
+    /// Hands a node what a holder says of a lent nonce. It never hands it on.
+    async fn mark(
+        &self,
+        address: &str,
+        call: &MarkCall,
+        patience: Duration,
+    ) -> Result<Result<Reservation, MarkFailed>, PeerError>;
 
     /// Rings a node: these lanes are free, or something was queued for them; without lanes: somebody came.
     /// Only a bell: whoever misses it finds the same in the store.

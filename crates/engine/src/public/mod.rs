@@ -7,9 +7,11 @@ mod event;
 mod form;
 mod lane;
 mod node;
+mod reservation;
 mod tx;
 
 pub use event::Event;
 pub use lane::Lane;
 pub use node::{Node, Ready};
+pub use reservation::{LentLane, Reservation};
 pub use tx::Tx;

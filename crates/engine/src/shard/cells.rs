@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use domain::lane::Nonces;
-use domain::{Input, Lane, LaneKey, Moment, Right};
+use domain::mutation::{self, Mutation};
+use domain::{Input, Lane, LaneKey, LaneRules, Moment, Right};
 use metrics::counter;
 
 use super::{Inspection, NotOpened, Opened, Shard};
@@ -128,7 +129,11 @@ impl Shard {
             None => Vec::new(),
         };
         let part = self.core.chain(key.chain_id);
-        let mut lane = Lane::load(image, part.rules.lane, taken_from);
+        let rules = LaneRules {
+            lent: self.core.lanes.get(&key).and_then(|place| place.lent),
+            ..part.rules.lane
+        };
+        let mut lane = Lane::load(image, rules, taken_from);
         if !is_settled {
             // It was compared with the chain a moment ago; a node may have been behind all the same.
             lane = lane.fearing_loss();
@@ -238,6 +243,13 @@ impl Shard {
                     create.answer.send(Routed::Accepted(Box::new(record))).ok(); // may have gone
                 }
             }
+            Regranted::Held { .. } if mutation::is_on(Mutation::ResolveUnknownByRead) => {
+                let creates = lost.creates.into_iter();
+                creates.for_each(|create| refuse(create, not_told()));
+                if waiting.is_empty() {
+                    return;
+                }
+            }
             // It never landed: the requests are still to be done.
             Regranted::Held { .. } => drop(waiting.splice(0..0, lost.creates)),
             // Another keeper is there by now. What did land before it came is found by its request
@@ -285,6 +297,7 @@ impl Shard {
                 chain_nonces: lane.chain_nonces(),
                 gaps: lane.gaps(),
                 waiting_for: lane.waiting_for(),
+                unmined: lane.in_flight().filter(|tx| tx.inclusion.is_none()).count(),
             },
             Some(Cell::Opening { .. }) => Inspection {
                 waiting_for: Some("the lane is being opened".into()),

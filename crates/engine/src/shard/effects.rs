@@ -25,6 +25,7 @@ impl Shard {
             match effect {
                 Effect::Send(bytes) => outgoing.push(bytes),
                 Effect::Sign(envelope) => unsigned.push(envelope),
+                Effect::Watch(hash) => part.watched.add(key, std::iter::once(hash)),
                 Effect::Unwatch(hash) => unwatched.push(hash),
                 Effect::LoadBacklog { from, limit } => {
                     self.spawn(move |core| load_backlog(core, key, epoch, id, from, limit));
@@ -214,7 +215,7 @@ async fn find_consumer(
         let receipts = match by {
             Consumer::Nobody => Vec::new(),
             // Whoever shows another one must not have ours either.
-            Consumer::Unseen | Consumer::By(_) => {
+            Consumer::Unseen | Consumer::By { .. } => {
                 receipts_with_proof(&core, lane, &hashes, Witnesses::Two).await?
             }
         };

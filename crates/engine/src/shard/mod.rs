@@ -21,6 +21,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::core::Core;
 use crate::gate::PendingCreate;
+use crate::lending::PendingMark;
 use crate::ports::Regranted;
 use cells::Cell;
 
@@ -64,6 +65,8 @@ pub(crate) enum Message {
     Lost { lane: LaneKey, right: Right },
     /// An operator accepts what a halted lane has lost.
     Resume { lane: LaneKey },
+    /// What a holder says of a lent nonce.
+    Mark(PendingMark),
     /// What is known of a lane.
     Inspect {
         lane: LaneKey,
@@ -105,6 +108,8 @@ pub(crate) struct Inspection {
     pub(crate) chain_nonces: Option<ChainNonces>,
     pub(crate) gaps: Vec<Nonce>,
     pub(crate) waiting_for: Option<String>,
+    /// Txs in memory that no block has yet.
+    pub(crate) unmined: usize,
 }
 
 pub(crate) struct Shard {

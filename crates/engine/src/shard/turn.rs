@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use domain::mutation::{self, Mutation};
 use domain::{B256, ChainId, Header, Input, Lane, LaneKey, RequestId, Right, TxId};
 use metrics::{counter, histogram};
 use tokio::sync::oneshot;
@@ -12,6 +13,7 @@ use super::cells::{Cell, LostBatch, refuse, released};
 use super::told::Told;
 use super::{Message, NotOpened, Opened, STORED_HEADERS_MAX, Shard};
 use crate::gate::{PendingCreate, Routed, Staged, sign_locally};
+use crate::lending::PendingMark;
 use crate::node::{Accepted, Refusal};
 use crate::ownership::{self, Remembered};
 use crate::ports::{CommitOutcome, Conflict, LaneBatch};
@@ -27,6 +29,7 @@ const LOOK_UP_AFTER_REPEAT: Duration = Duration::from_secs(10);
 struct Work {
     inputs: Vec<Input>,
     creates: Vec<PendingCreate>,
+    marks: Vec<PendingMark>,
 }
 
 /// A lane's part of a commit, waiting for its outcome.
@@ -139,6 +142,13 @@ impl Shard {
                         .for_each(|create| self.route_again(lane, create));
                 }
             }
+            Message::Mark(mark) => {
+                let lane = mark.call.lane;
+                // Where the lane is not in memory its holder tries again, when it was opened or elsewhere.
+                if self.wake(lane) {
+                    work.entry(lane).or_default().marks.push(mark);
+                }
+            }
             Message::Inspect { lane, answer } => {
                 answer.send(self.inspect(lane)).ok(); // whoever asked may have gone
             }
@@ -180,7 +190,15 @@ impl Shard {
         self.answer_known(&mut work).await;
         let now = self.core.ports.clock.now();
         let mut staged = Vec::with_capacity(work.len());
-        for (key, Work { inputs, creates }) in work {
+        for (
+            key,
+            Work {
+                inputs,
+                creates,
+                marks,
+            },
+        ) in work
+        {
             match self.lanes.remove(&key) {
                 Some(Cell::Ready {
                     lane,
@@ -192,6 +210,7 @@ impl Shard {
                     creates
                         .into_iter()
                         .for_each(|create| draft.accept(create, now));
+                    marks.into_iter().for_each(|mark| draft.mark(mark, now));
                     staged.push(draft);
                 }
                 Some(other) => {
@@ -299,10 +318,11 @@ impl Shard {
             });
             batches.push(batch);
         }
-        let (batches, committing) = self.hold_back(batches, committing, &without_headers, now);
+        let (batches, mut committing) = self.hold_back(batches, committing, &without_headers, now);
         if batches.is_empty() {
             return;
         }
+        committing.iter_mut().for_each(|lane| self.hurry(lane));
         let accepted = committing
             .iter()
             .map(|lane| lane.records.len())
@@ -321,6 +341,19 @@ impl Shard {
         );
         for (lane, outcome) in committing.into_iter().zip(outcomes) {
             self.conclude(lane, outcome, now);
+        }
+    }
+
+    /// What two deliberate bugs do before anything is durable.
+    fn hurry(&self, lane: &mut Committing) {
+        if mutation::is_on(Mutation::SendBeforeCommit) {
+            let effects = std::mem::take(&mut lane.staged.effects);
+            self.let_out(&lane.staged.lane, lane.staged.epoch, effects);
+        }
+        if mutation::is_on(Mutation::AnswerBeforeCommit) {
+            for (create, record) in lane.staged.creates.drain(..).zip(lane.records.drain(..)) {
+                create.answer.send(Routed::Accepted(Box::new(record))).ok(); // may have gone
+            }
         }
     }
 
@@ -404,11 +437,15 @@ impl Shard {
                 tracing::warn!(lane = %key, %why, "the store took nothing; the lane is read again");
                 let refusal = Refusal::StoreUnavailable(why);
                 self.remember(&done.staged.lane);
-                done.staged
-                    .creates
+                let mut staged = done.staged;
+                std::mem::take(&mut staged.creates)
                     .into_iter()
                     .for_each(|create| refuse(create, refusal.clone()));
-                self.open_again(key, Vec::new());
+                if mutation::is_on(Mutation::AdvanceCursorBeforeAck) {
+                    self.apply(staged, now);
+                } else {
+                    self.open_again(key, Vec::new());
+                }
             }
             CommitOutcome::Unknown(why) => {
                 tracing::warn!(lane = %key, %why, "a commit's answer was lost; asking the store");
@@ -421,6 +458,9 @@ impl Shard {
     fn apply(&mut self, mut staged: Staged, now: domain::Time) {
         staged.lane.committed(now);
         let key = staged.lane.key();
+        for (mark, marked) in staged.marks.drain(..) {
+            mark.answer.send(marked).ok(); // may have gone
+        }
         let effects = std::mem::take(&mut staged.effects);
         let (lane, epoch) = (staged.lane, staged.epoch);
         self.let_out(&lane, epoch, effects);

@@ -23,7 +23,7 @@ pub(crate) use problem::Problem;
 pub(crate) use raw::RawFile;
 pub(crate) use reader::{Origin, Shown, Sources};
 pub(crate) use values::{parse_duration, show_duration};
-pub(crate) use words::{AuthMode, PostgresUrl, StoreUrl};
+pub(crate) use words::{AuthMode, NonceMode, PostgresUrl, StoreUrl};
 
 use reader::Reader;
 
@@ -37,6 +37,7 @@ pub(crate) struct Config {
     pub(crate) signers: Vec<sections::Signer>,
     pub(crate) lease: sections::Lease,
     pub(crate) nonce: sections::NonceRules,
+    pub(crate) redis: sections::Redis,
     pub(crate) lane: sections::Lane,
     pub(crate) worker: sections::Worker,
     pub(crate) resubmit: sections::Resubmit,
@@ -64,6 +65,7 @@ impl Config {
         let signers = reader.some("add a [[signer]] with kind = \"key\" and keyFile");
         let lease = reader.one();
         let nonce = reader.one();
+        let redis = reader.one();
         let lane = reader.one();
         let worker = reader.one();
         let resubmit = reader.one();
@@ -83,6 +85,7 @@ impl Config {
                 signers: signers?,
                 lease: lease?,
                 nonce: nonce?,
+                redis: redis?,
                 lane: lane?,
                 worker: worker?,
                 resubmit: resubmit?,

@@ -4,10 +4,12 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use domain::lane::lend::Lending;
 use domain::lane::{Finality, Resubmit, ResubmitPolicy};
 use domain::window::Window;
-use domain::{ChainId, FeeRules, LaneRules, NodeName};
-use engine::node::{ChainRules, NodeConfig};
+use domain::{Address, ChainId, FeeRules, LaneRules, NodeName};
+use engine::node::{ChainRules, Lent, NodeConfig};
+use nonce::SchemeKind;
 
 use super::Config;
 use super::sections::Chain;
@@ -35,7 +37,29 @@ impl Config {
             chains: self.chain_rules(),
             non_keeper: self.routing.non_keeper,
             on_history_change: self.store.on_timeline_change,
+            lent: self.lent(),
         }
+    }
+
+    /// The accounts that lend through their lanes; the other schemes have books of their own.
+    fn lent(&self) -> Lent {
+        let external = self
+            .external()
+            .filter(|_| self.nonce.scheme == SchemeKind::Lane);
+        Lent {
+            accounts: external.collect(),
+            lending: Lending {
+                timeout: self.nonce.reservation_timeout,
+            },
+        }
+    }
+
+    /// The accounts whose nonces are lent, each with its chains; none means all.
+    pub(crate) fn external(&self) -> impl Iterator<Item = (Address, Vec<ChainId>)> {
+        self.signers.iter().filter_map(|signer| {
+            let chains = signer.chains.iter().flatten().map(|id| ChainId(*id));
+            Some((signer.address?, chains.collect()))
+        })
     }
 
     /// Where other nodes reach it. Nobody can be told "every address".
@@ -62,7 +86,6 @@ impl Config {
 
     fn lane_rules(&self, chain: &Chain) -> LaneRules {
         let finality = self.finality(chain);
-        let watch_depth = self.confirmations.watch_depth;
         LaneRules {
             window: Window {
                 limit: Some(self.lane.window).filter(|limit| *limit > 0),
@@ -75,11 +98,12 @@ impl Config {
                 cap: chain.fee_cap.map_or(u128::MAX, |cap| cap.0),
             },
             finality,
-            watch_depth: watch_depth.unwrap_or((2 * finality.depth()).max(WATCH_DEPTH_MIN)),
+            watch_depth: self.watch_depth(finality),
             tell_progress: self.confirmations.progress == Progress::EveryBlock,
             fetch_receipt_upon_entry: self.confirmations.fetch_receipt_upon_entry,
             resubmit: self.resubmit_rules(),
             on_foreign_nonce: self.lane.on_foreign_nonce,
+            lent: None, // by lane: see NodeConfig::lent
             gap_fill_after: self.lane.gap_fill_after,
             max_chain_jump: self.nonce.max_chain_jump,
             chain_query: self.nonce.chain_query,
@@ -88,8 +112,14 @@ impl Config {
         }
     }
 
+    /// How deep results that are final in this way are watched for forks.
+    pub(crate) fn watch_depth(&self, finality: Finality) -> u64 {
+        let usual = (2 * finality.depth()).max(WATCH_DEPTH_MIN);
+        self.confirmations.watch_depth.unwrap_or(usual)
+    }
+
     /// When a chain's results are final.
-    pub(super) fn finality(&self, chain: &Chain) -> Finality {
+    pub(crate) fn finality(&self, chain: &Chain) -> Finality {
         let required = Finality::Depth(self.confirmations.required);
         chain.confirmations.unwrap_or(required)
     }

@@ -67,11 +67,17 @@ impl fmt::Display for Problem {
     }
 }
 
+/// No slip makes a key longer than this, and comparing takes time for every letter.
+const SLIP_BYTES_MAX: usize = 64;
+
 /// The candidate that was probably meant.
 pub(crate) fn nearest<'a>(
     wrong: &str,
     known: impl IntoIterator<Item = &'a str>,
 ) -> Option<&'a str> {
+    if wrong.len() > SLIP_BYTES_MAX {
+        return None;
+    }
     let folded = wrong.to_lowercase();
     known
         .into_iter()
@@ -108,6 +114,7 @@ mod tests {
         assert_eq!(nearest("renew_interval", known), Some("renewInterval"));
         assert_eq!(nearest("RENEWINTERVAL", known), Some("renewInterval"));
         assert_eq!(nearest("colour", known), None);
+        assert_eq!(nearest(&"duration".repeat(9), known), None);
         assert_eq!(distance("kitten", "sitting"), 3);
         assert_eq!(distance("", "abc"), 3);
     }

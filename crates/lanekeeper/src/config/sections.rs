@@ -9,13 +9,15 @@ use std::time::Duration;
 
 use api::keys::Scope;
 use chain::rpc::EndpointUrl;
+use domain::Address;
 use domain::lane::{ChainQuery, Finality, OnForeignNonce};
 use domain::window::{Depth, Release};
 use engine::node::{NonKeeper, OnHistoryChange};
+use nonce::{RejectPolicy, SchemeKind};
 
 use super::reader::{Fallback, Section, SectionReader};
 use super::values::{Hundredths, Secret, Size, Url, Wei, WsUrl};
-use super::words::{AuthMode, Policy, Progress, SignerKind, StoreUrl, StuckAction};
+use super::words::{AuthMode, NonceMode, Policy, Progress, SignerKind, StoreUrl, StuckAction};
 
 macro_rules! section {
     (
@@ -129,6 +131,8 @@ section! {
         path: Option<PathBuf> = Fallback::Unset("not set");
         /// kind "keystore": the file that holds its password.
         password_file: Option<PathBuf> = Fallback::Unset("not set");
+        /// kind "external": the account; its key is elsewhere and its nonces are lent.
+        address: Option<Address> = Fallback::Unset("not set");
         /// The chains it sends on.
         chains: Option<Vec<u64>> = Fallback::Unset("all chains");
     }
@@ -157,6 +161,34 @@ section! {
         state_timeout: Duration = value("30s");
         /// The farthest jump of the chain's nonce over ours that is taken without an operator.
         max_chain_jump: u64 = value("64");
+        /// Who keeps the books of lent nonces (signers of kind "external").
+        scheme: SchemeKind = value("lane");
+        /// Whether calls of one lane go one by one through a worker of this node.
+        mode: NonceMode = value("basic");
+        /// Mode "worker-queue": how many workers there are.
+        worker_count: u64 = value("8");
+        /// Mode "worker-queue": how many calls may wait for each.
+        worker_queue_capacity: u64 = value("1024");
+        /// Mode "worker-queue": what becomes of one more.
+        worker_queue_reject_policy: RejectPolicy = value("FAIL_FAST");
+        /// By when a borrower must have sent, or said that it did.
+        reservation_timeout: Duration = value("60s");
+        /// Scheme "segment": how many nonces a node takes at once. Scheme "redis-reserve": how many Redis may lend ahead.
+        segment_size: u64 = value("100");
+    }
+}
+
+section! {
+    /// Redis, for those schemes of lent nonces that use it.
+    Redis = "redis" {
+        /// Where it is: redis://user:password@host:6379/0
+        url: Option<Secret> = Fallback::Unset("not used");
+        /// Whether PostgreSQL serves alone while Redis is away.
+        degrade_on_failure: bool = value("true");
+        /// After how many failures in a row it is left out.
+        failures_to_degrade: u64 = value("3");
+        /// How often it is then looked for.
+        probe_interval: Duration = value("5s");
     }
 }
 

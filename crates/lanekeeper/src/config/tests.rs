@@ -222,7 +222,7 @@ fn a_bad_variable_is_named() {
     )
     .unwrap_err();
     expect_test::expect![[r#"
-        $LANEKEEPER_CHAIN__ID: no key can be set by this variable
+        $LANEKEEPER_CHAIN__ID: no key can be set by this variable; did you mean LANEKEEPER_REDIS__URL?
         $LANEKEEPER_LEASE__DURATION: lease.duration is soon, but must be a duration such as "10s", "500ms", "2m" or "1h"
         $LANEKEEPER_LEASE__DURATON: no key can be set by this variable; did you mean LANEKEEPER_LEASE__DURATION?
     "#]].assert_eq(&told(&problems));

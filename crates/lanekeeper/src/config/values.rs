@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use chain::rpc::{BadEndpointUrl, EndpointUrl};
+use domain::Address;
 use domain::window::Depth;
 
 use super::raw::Raw;
@@ -104,6 +105,27 @@ impl Setting for Duration {
     }
     fn shown(&self) -> String {
         show_duration(*self)
+    }
+}
+
+impl Setting for Address {
+    const FORM: &'static str = "an address, 0x and 40 hex digits";
+    fn from_raw(raw: &Raw) -> Result<Self, Wrong> {
+        let text = text(raw)?;
+        let has_lower = text.bytes().skip(2).any(|b| b.is_ascii_lowercase());
+        let has_upper = text.bytes().skip(2).any(|b| b.is_ascii_uppercase());
+        if has_lower && has_upper {
+            // Mixed case is a checksum (EIP-55).
+            return Self::parse_checksummed(text, None).map_err(|_mistyped| {
+                Wrong::Because(format!("{text} has a wrong checksum: check it for a typo"))
+            });
+        }
+        text.strip_prefix("0x")
+            .and_then(|_| text.parse().ok())
+            .ok_or(Wrong::Form)
+    }
+    fn shown(&self) -> String {
+        self.to_string()
     }
 }
 

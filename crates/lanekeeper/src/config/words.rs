@@ -7,6 +7,7 @@ use api::keys::Scope;
 use domain::lane::{ChainQuery, Finality, FinalityTag, OnForeignNonce};
 use domain::window::Release;
 use engine::node::{NonKeeper, OnHistoryChange};
+use nonce::{RejectPolicy, SchemeKind};
 
 use super::raw::Raw;
 use super::values::{Setting, Wrong, text};
@@ -170,6 +171,15 @@ pub(crate) enum StuckAction {
 pub(crate) enum SignerKind {
     Key,
     Keystore,
+    /// None here: its nonces are lent.
+    External,
+}
+
+/// How calls for lent nonces reach the books.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NonceMode {
+    Basic,
+    WorkerQueue,
 }
 
 /// Who may ask.
@@ -205,13 +215,22 @@ words!(Scope, "\"read\", \"send\", \"operate\" or \"metrics\"", {
     "read" => Scope::Read, "send" => Scope::Send,
     "operate" => Scope::Operate, "metrics" => Scope::Metrics,
 });
-words!(SignerKind, "\"key\" or \"keystore\"", {
-    "key" => SignerKind::Key, "keystore" => SignerKind::Keystore,
+words!(NonceMode, "\"basic\" or \"worker-queue\"", {
+    "basic" => NonceMode::Basic, "worker-queue" => NonceMode::WorkerQueue,
+});
+words!(RejectPolicy, "\"FAIL_FAST\" or \"CALLER_RUNS\"", {
+    "FAIL_FAST" => RejectPolicy::FailFast, "CALLER_RUNS" => RejectPolicy::CallerRuns,
+});
+words!(SchemeKind, "\"lane\", \"row-lock\", \"redis-issue\", \"redis-reserve\" or \"segment\"", {
+    "lane" => SchemeKind::Lane, "row-lock" => SchemeKind::RowLock, "redis-issue" => SchemeKind::RedisIssue,
+    "redis-reserve" => SchemeKind::RedisReserve, "segment" => SchemeKind::Segment,
+});
+words!(SignerKind, "\"key\", \"keystore\" or \"external\"", {
+    "key" => SignerKind::Key, "keystore" => SignerKind::Keystore, "external" => SignerKind::External,
 }, later {
     "web3signer" => "remote signers are not in this version: use \"key\" or \"keystore\"",
     "gcp-kms" => "remote signers are not in this version: use \"key\" or \"keystore\"",
-    "aws-kms" => "remote signers are not in this version: use \"key\" or \"keystore\"",
-    "external" => "the nonce component is not in this version: use \"key\" or \"keystore\""
+    "aws-kms" => "remote signers are not in this version: use \"key\" or \"keystore\""
 });
 words!(AuthMode, "\"keys\" or \"none\"", {
     "keys" => AuthMode::Keys, "none" => AuthMode::None,

@@ -39,12 +39,15 @@ fn anvil(options: &Options, home: &Home, port: u16) -> Command {
         .args(["--accounts", &options.accounts.to_string()])
         .args(["--balance", &BALANCE.to_string()])
         .args(["--gas-limit", &options.block_gas_limit.to_string()])
-        // Read at start and written at the end, with the states of old blocks: nonces are asked
-        // for at heights of the past.
+        // Read at start and written at the end.
         .arg("--state")
         .arg(home.workplace().join("state.json"))
-        .arg("--preserve-historical-states")
         .arg("--quiet");
+    match options.states {
+        Some(count) => command.args(["--prune-history", &count.to_string()]),
+        // Nonces are asked for at heights of the past.
+        None => command.arg("--preserve-historical-states"),
+    };
     match options.mining {
         Mining::Instant => {}
         Mining::Every(time) => {

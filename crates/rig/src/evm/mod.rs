@@ -104,6 +104,10 @@ pub struct Options {
     pub block_gas_limit: u64,
     /// How many accounts of [`MNEMONIC`] have 10,000 coins.
     pub accounts: u32,
+    /// Anvil: remembers the states of only so many blocks, and after a restart only the newest, as
+    /// a pruned node does. Each state holds all accounts, so with tens of thousands of them it
+    /// cannot keep more. Without a number it keeps all.
+    pub states: Option<u32>,
     /// Further words of its command line.
     pub arguments: Vec<String>,
 }
@@ -114,6 +118,7 @@ impl Default for Options {
             mining: Mining::Instant,
             block_gas_limit: 30_000_000,
             accounts: 10,
+            states: None,
             arguments: Vec::new(),
         }
     }
@@ -218,10 +223,15 @@ impl EvmNode {
         &self.rpc
     }
 
-    /// The end of what it printed.
-    pub fn log_tail(&self) -> String {
+    /// What it printed.
+    pub fn log(&self) -> String {
         let log = fs::read(self.home.path().join("log")).unwrap_or_default();
-        let log = String::from_utf8_lossy(&log);
+        String::from_utf8_lossy(&log).into_owned()
+    }
+
+    /// The end of it.
+    pub fn log_tail(&self) -> String {
+        let log = self.log();
         let lines: Vec<&str> = log.lines().collect();
         lines[lines.len().saturating_sub(LOG_TAIL_LINES)..].join("\n")
     }

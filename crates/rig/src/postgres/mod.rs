@@ -94,10 +94,15 @@ impl Postgres {
         self.home.workplace().to_owned()
     }
 
-    /// The end of its log.
-    pub fn log_tail(&self) -> String {
+    /// Its log.
+    pub fn log(&self) -> String {
         let log = fs::read(self.log_path()).unwrap_or_default();
-        let log = String::from_utf8_lossy(&log);
+        String::from_utf8_lossy(&log).into_owned()
+    }
+
+    /// The end of it.
+    pub fn log_tail(&self) -> String {
+        let log = self.log();
         let lines: Vec<&str> = log.lines().collect();
         lines[lines.len().saturating_sub(LOG_TAIL_LINES)..].join("\n")
     }

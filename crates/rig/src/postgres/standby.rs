@@ -46,6 +46,8 @@ impl Postgres {
             &[
                 ("primary_conninfo", &primary),
                 ("primary_slot_name", &name),
+                // When its primary comes back, commits there wait for it: not for 5 s.
+                ("wal_retrieve_retry_interval", "200ms"),
                 // Copied from a primary that waits; a promoted standby has nobody to wait for.
                 ("synchronous_standby_names", ""),
             ],

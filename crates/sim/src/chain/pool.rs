@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use alloy_primitives::{Address, B256, Bytes};
 use domain::fee::REPLACEMENT_PERCENT_MIN;
-use domain::{Fees, Nonce, SendOutcome, Unsigned};
+use domain::lane::Consumer;
+use domain::{Deed, Fees, Nonce, SendOutcome, Unsigned};
 
 use super::envelope;
 
@@ -32,6 +33,17 @@ impl ChainTx {
             hash: envelope::hash(raw),
             envelope: envelope::decode(raw)?,
         })
+    }
+
+    /// As the one that consumed its nonce.
+    pub(super) fn consumer(&self) -> Consumer {
+        let Unsigned {
+            to, value, data, ..
+        } = &self.envelope;
+        Consumer::By {
+            hash: self.hash,
+            deed: Deed::of(*to, *value, data),
+        }
     }
 
     pub(super) fn place(&self) -> Place {

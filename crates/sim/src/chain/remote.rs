@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use async_trait::async_trait;
 use domain::attempt::Outgoing;
 use domain::lane::{ChainQuery, Consumer, Nonces};
-use domain::{Address, B256, ChainId, FeeQuote, Header, Inclusion, Nonce, SendOutcome};
+use domain::{Address, B256, ChainId, FeeQuote, Header, Inclusion, NodeName, Nonce, SendOutcome};
 use engine::ports::{BlockTag, Call, CallFailed, Chain, ChainError, IsOurs, Witnesses};
 
 use super::MemoryChain;
@@ -51,6 +51,8 @@ pub struct RemoteChain {
     pub(super) send_to: usize,
     /// Whether new heads are announced.
     announces: bool,
+    /// Whose view it is, for the trace.
+    pub(super) owner: Option<NodeName>,
     staleness: Arc<Mutex<Staleness>>,
 }
 
@@ -71,6 +73,7 @@ impl RemoteChain {
             wires: Arc::new(wires),
             send_to: 1,
             announces: false,
+            owner: None,
             staleness: Arc::new(Mutex::new(staleness)),
         }
     }
@@ -85,6 +88,15 @@ impl RemoteChain {
     #[must_use]
     pub fn announcing(self, announces: bool) -> Self {
         Self { announces, ..self }
+    }
+
+    /// Tells the trace that this node sends.
+    #[must_use]
+    pub fn of(self, owner: &NodeName) -> Self {
+        Self {
+            owner: Some(owner.clone()),
+            ..self
+        }
     }
 
     /// Makes the endpoints lag more or less.
@@ -190,7 +202,7 @@ impl RemoteChain {
             })
             .await?;
         match told {
-            Some(Consumer::By(_)) if is_blind => Ok(Consumer::Unseen),
+            Some(Consumer::By { .. }) if is_blind => Ok(Consumer::Unseen),
             Some(consumer) => Ok(consumer),
             None => {
                 let text = format!("endpoint {at} does not have block {}", up_to.number);
@@ -307,7 +319,7 @@ impl Chain for RemoteChain {
         for at in self.order() {
             match self.consumer_at(at, account, nonce, up_to).await {
                 Ok(Consumer::Unseen) => unseen += 1,
-                Ok(found @ (Consumer::By(_) | Consumer::Nobody)) => return Ok(found),
+                Ok(found @ (Consumer::By { .. } | Consumer::Nobody)) => return Ok(found),
                 Err(_) => {}
             }
         }
@@ -343,6 +355,7 @@ impl Chain for RemoteChain {
     }
 
     async fn send(&self, outgoing: &[Outgoing]) -> Vec<SendOutcome> {
+        self.tell_sending(outgoing);
         self.send_in_order(outgoing).await
     }
 }

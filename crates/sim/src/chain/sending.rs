@@ -5,7 +5,9 @@ use domain::SendOutcome;
 use domain::attempt::Outgoing;
 use futures::future::join_all;
 
+use super::pool::ChainTx;
 use super::remote::RemoteChain;
+use crate::event::WorldEvent;
 use crate::wire::NoAnswer;
 
 impl RemoteChain {
@@ -32,6 +34,22 @@ impl RemoteChain {
             }
         }
         outcomes
+    }
+
+    /// Says who sends for which lane, before the first byte leaves.
+    pub(super) fn tell_sending(&self, outgoing: &[Outgoing]) {
+        let first = outgoing.first();
+        let (Some(node), Some(first)) = (&self.owner, first) else {
+            return;
+        };
+        let Some(tx) = ChainTx::decode(&first.raw) else {
+            return;
+        };
+        self.chain.tell(|| WorldEvent::Sending {
+            lane: self.chain.lane(tx.envelope.signer),
+            node: node.clone(),
+            nonce: first.nonce,
+        });
     }
 
     async fn send_to_one(&self, at: usize, outgoing: &[Outgoing]) -> Vec<SendOutcome> {

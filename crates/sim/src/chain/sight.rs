@@ -126,7 +126,7 @@ impl Sight {
         }
         let mut txs = ledger.blocks[&header.hash].txs.iter();
         let tx = txs.find(|tx| tx.place() == (account, nonce));
-        Some(tx.map_or(Consumer::Unseen, |tx| Consumer::By(tx.hash)))
+        Some(tx.map_or(Consumer::Unseen, |tx| tx.consumer()))
     }
 
     pub(super) fn estimate_gas(self, ledger: &Ledger, call: &Call) -> Result<u64, CallFailed> {

@@ -82,9 +82,10 @@ impl ConfirmationsLinked {
         let is_right = match told.filter(|told| !walk.contains(told)) {
             None => !*new_fork,
             // What was told may lie above what makes it final: that alone replaces nothing. But there it
-            // may have been replaced, and then who knows it says so.
+            // may have been replaced, and then who knows it says so: by a fork, or by a node that is so far
+            // behind that it shows a branch which a fork took out long ago.
             Some(told) if self.walk(*counted, told).is_some() => {
-                !*new_fork || self.dropped.contains(&told)
+                !*new_fork || !self.dropped.is_empty()
             }
             Some(_) => *new_fork,
         };

@@ -16,6 +16,8 @@ pub struct FinalIsFinal {
 }
 
 impl FinalIsFinal {
+    pub(super) const PROMISE: &'static str = "final means final depth";
+
     /// `required` says how many blocks must stand on a final one.
     #[must_use]
     pub fn new(required: impl Fn(ChainId) -> u64 + Send + 'static) -> Self {
@@ -51,7 +53,7 @@ impl FinalIsFinal {
 
 impl Checker for FinalIsFinal {
     fn name(&self) -> &'static str {
-        "final means final depth"
+        Self::PROMISE
     }
 
     fn after(&mut self, event: &WorldEvent) -> Result<(), String> {

@@ -16,6 +16,8 @@ pub struct StuckByPolicy {
 }
 
 impl StuckByPolicy {
+    pub(super) const PROMISE: &'static str = "STUCK only by a rule";
+
     /// For lanes with these rules, where a foreign transaction may or may not be one of ours.
     #[must_use]
     pub fn new(rules: LaneRules, may_be_ours: bool) -> Self {
@@ -33,7 +35,7 @@ impl StuckByPolicy {
 
 impl Checker for StuckByPolicy {
     fn name(&self) -> &'static str {
-        "STUCK only by a rule"
+        Self::PROMISE
     }
 
     fn after(&mut self, event: &WorldEvent) -> Result<(), String> {

@@ -165,8 +165,26 @@ pub(super) fn granted(lane: LaneKey, node: &str, token: u64) -> WorldEvent {
         lane,
         node,
         token: Token(token),
+        grant: GrantId(Uuid::from_u128(1)),
         taken_from: None,
         left: Duration::ZERO,
+    }
+}
+
+pub(super) fn asked(lane: LaneKey, number: u128) -> WorldEvent {
+    WorldEvent::Asked {
+        lane,
+        request_id: tx(number, None).request_id,
+        node: NodeName("a".to_owned()),
+    }
+}
+
+/// A page of the feed.
+pub(super) fn feed_read(reader: usize, read: &[(LaneKey, u64)]) -> WorldEvent {
+    WorldEvent::FeedRead {
+        reader,
+        node: NodeName("a".to_owned()),
+        read: read.to_vec(),
     }
 }
 

@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use std::sync::PoisonError;
 
 use domain::{LaneKey, RequestId, TxId};
+use engine::ports::LaneBatch;
 
 use super::MemoryStore;
 use super::rows::Rows;
@@ -46,8 +47,21 @@ impl MemoryStore {
     pub fn would_lose(&self) -> bool {
         let rows = self.rows();
         let standby = self.standby.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_behind = |standby: &Rows| !loss(&rows, standby).lanes.is_empty();
+        let is_behind = |standby: &Rows| {
+            let Loss { txs, lanes, .. } = loss(&rows, standby);
+            !lanes.is_empty() || !txs.is_empty()
+        };
         standby.as_ref().is_some_and(is_behind)
+    }
+
+    /// Whether the standby would let this batch pass and lacks rows that it changes: what was queued, and read
+    /// by the keeper, since it stopped to follow. No count of batches tells; only counts of rows do.
+    pub(super) fn would_miss(&self, batch: &LaneBatch) -> bool {
+        let standby = self.standby.lock().unwrap_or_else(PoisonError::into_inner);
+        standby.as_ref().is_some_and(|standby| {
+            let mut updates = batch.writes.updates.iter();
+            standby.passes(batch) && updates.any(|tx| !standby.tx_lanes.contains_key(&tx.id))
+        })
     }
 
     /// The standby takes over, with what it has.
@@ -63,6 +77,8 @@ impl MemoryStore {
             lanes,
         } = loss(&rows, &promoted);
         *rows = promoted;
+        // Every session ends with its server, whatever it was about to do.
+        self.locks().end_all();
         self.tell(|| WorldEvent::FailedOver {
             history,
             lost: txs.iter().copied().collect(),

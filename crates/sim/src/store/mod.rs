@@ -1,7 +1,7 @@
 //! The authority in memory: answers as PostgreSQL would, and forgets everything with the process.
 //!
-//! [`MemoryStore`] answers at once. [`RemoteStore`] puts a network in front of it: time passes
-//! before and after the atomic point, and answers can be lost.
+//! [`MemoryStore`] answers at once, each verb as a whole. [`RemoteStore`] is what nodes use: a network, and
+//! behind it a server in which a verb is a transaction of steps with time between them, on row locks.
 
 mod failover;
 mod feed;
@@ -10,7 +10,9 @@ mod grants;
 mod reads;
 mod remote;
 mod rows;
+mod server;
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
@@ -29,7 +31,8 @@ use crate::trace::Trace;
 
 pub use failover::Loss;
 pub use remote::RemoteStore;
-use rows::Rows;
+use rows::{LaneRow, Rows};
+use server::Locks;
 
 /// The in-memory twin of the Store port. Clones are the same store.
 #[derive(Clone)]
@@ -38,6 +41,10 @@ pub struct MemoryStore {
     /// What a standby has that stopped to follow; see [`MemoryStore::stop_standby`].
     standby: Arc<Mutex<Option<Rows>>>,
     loss: Arc<Mutex<Loss>>,
+    /// Who holds which row: nobody, as long as all verbs are asked here.
+    locks: Arc<Mutex<Locks>>,
+    /// What takeovers read of their lanes (`Mutation::LoadInTakeover`).
+    read_in_takeover: Arc<Mutex<BTreeMap<GrantId, LaneRow>>>,
     clock: Arc<dyn Clock>,
     trace: Option<Trace>,
 }
@@ -54,6 +61,8 @@ impl MemoryStore {
             rows: Arc::new(Mutex::new(rows)),
             standby: Arc::default(),
             loss: Arc::default(),
+            locks: Arc::default(),
+            read_in_takeover: Arc::default(),
             clock,
             trace: None,
         }
@@ -96,9 +105,32 @@ impl MemoryStore {
         }
     }
 
-    fn acquire_one(&self, rows: &mut Rows, ask: &Ask, key: LaneKey, grant: GrantId) -> Acquired {
-        let left = rows.left_to_another(ask, key, self.now());
-        let acquired = rows.acquire(ask, key, grant, self.now());
+    fn locks(&self) -> MutexGuard<'_, Locks> {
+        self.locks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn read_in_takeover(&self) -> MutexGuard<'_, BTreeMap<GrantId, LaneRow>> {
+        self.read_in_takeover
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A line for whoever reads the trace.
+    fn note(&self, text: impl FnOnce() -> String) {
+        if let Some(trace) = &self.trace {
+            trace.note(&text());
+        }
+    }
+
+    fn acquire_one(
+        &self,
+        rows: &mut Rows,
+        ask: &Ask,
+        (key, grant): (LaneKey, GrantId),
+        now: Time,
+    ) -> Acquired {
+        let left = rows.left_to_another(ask, key, now);
+        let acquired = rows.acquire(ask, key, grant, now);
         if let Acquired::Granted {
             right, taken_from, ..
         } = &acquired
@@ -107,6 +139,7 @@ impl MemoryStore {
                 lane: key,
                 node: ask.node.clone(),
                 token: right.token,
+                grant,
                 taken_from: taken_from.clone(),
                 left,
             });
@@ -114,17 +147,44 @@ impl MemoryStore {
         acquired
     }
 
-    fn commit_one(&self, rows: &mut Rows, batch: LaneBatch) -> CommitOutcome {
-        let outcome = rows.commit(&batch);
-        let lane = rows.lane(batch.right.lane).map(|lane| lane.key);
-        if let Some(lane) = lane {
+    fn release_one(&self, rows: &mut Rows, ask: &Ask, right: Right) {
+        if let Some(lane) = rows.release(ask, right) {
+            self.tell(|| WorldEvent::Released {
+                lane,
+                node: ask.node.clone(),
+            });
+        }
+    }
+
+    fn regrant_one(&self, rows: &mut Rows, right: Right, grant: GrantId) -> Regranted {
+        let outcome = rows.regrant(right, grant);
+        if let Some(lane) = rows.lane(right.lane).map(|lane| lane.key) {
+            self.tell(|| WorldEvent::Regranted { lane, outcome });
+        }
+        outcome
+    }
+
+    fn queue_one(&self, rows: &mut Rows, request: NewQueued) -> Tx {
+        let lane = request.lane;
+        let (tx, is_new) = rows.queue(request);
+        if is_new {
+            self.tell(|| WorldEvent::Queued {
+                lane,
+                request_id: tx.request_id.clone(),
+                tx_id: tx.id,
+            });
+        }
+        tx
+    }
+
+    fn tell_commit(&self, rows: &Rows, batch: Arc<LaneBatch>, outcome: &CommitOutcome) {
+        if let Some(lane) = rows.lane(batch.right.lane).map(|lane| lane.key) {
             self.tell(|| WorldEvent::Committed {
                 lane,
-                batch: Arc::new(batch),
+                batch,
                 outcome: outcome.clone(),
             });
         }
-        outcome
     }
 }
 
@@ -135,10 +195,10 @@ impl Store for MemoryStore {
         ask: &Ask,
         lanes: &[(LaneKey, GrantId)],
     ) -> Result<Vec<Acquired>, StoreError> {
-        let mut rows = self.rows();
+        let (mut rows, now) = (self.rows(), self.now());
         Ok(lanes
             .iter()
-            .map(|(key, grant)| self.acquire_one(&mut rows, ask, *key, *grant))
+            .map(|asked| self.acquire_one(&mut rows, ask, *asked, now))
             .collect())
     }
 
@@ -153,12 +213,7 @@ impl Store for MemoryStore {
     async fn release(&self, ask: &Ask, rights: &[Right]) -> Result<(), StoreError> {
         let mut rows = self.rows();
         for right in rights {
-            if let Some(lane) = rows.release(ask, *right) {
-                self.tell(|| WorldEvent::Released {
-                    lane,
-                    node: ask.node.clone(),
-                });
-            }
+            self.release_one(&mut rows, ask, *right);
         }
         Ok(())
     }
@@ -192,23 +247,16 @@ impl Store for MemoryStore {
 
     async fn commit(&self, batches: Vec<LaneBatch>) -> Vec<CommitOutcome> {
         let mut rows = self.rows();
-        batches
-            .into_iter()
-            .map(|batch| self.commit_one(&mut rows, batch))
-            .collect()
+        let commit = |batch: LaneBatch| {
+            let outcome = rows.commit(&batch);
+            self.tell_commit(&rows, Arc::new(batch), &outcome);
+            outcome
+        };
+        batches.into_iter().map(commit).collect()
     }
 
     async fn regrant(&self, right: Right, grant: GrantId) -> Result<Regranted, StoreError> {
-        let mut rows = self.rows();
-        let regranted = rows.regrant(right, grant);
-        let lane = rows.lane(right.lane).map(|lane| lane.key);
-        if let Some(lane) = lane {
-            self.tell(|| WorldEvent::Regranted {
-                lane,
-                outcome: regranted,
-            });
-        }
-        Ok(regranted)
+        Ok(self.regrant_one(&mut self.rows(), right, grant))
     }
 
     async fn find_requests(
@@ -224,23 +272,16 @@ impl Store for MemoryStore {
 
     async fn queue(&self, requests: Vec<NewQueued>) -> Result<Vec<Tx>, StoreError> {
         let mut rows = self.rows();
-        let mut answers = Vec::with_capacity(requests.len());
         if let Some(why) = requests.iter().find_map(|new| rows.takes_not(new)) {
             return Err(StoreError::Halted(why));
         }
-        for request in requests {
-            let lane = request.lane;
-            let (tx, is_new) = rows.queue(request);
-            if is_new {
-                self.tell(|| WorldEvent::Queued {
-                    lane,
-                    request_id: tx.request_id.clone(),
-                    tx_id: tx.id,
-                });
-            }
-            answers.push(tx);
+        if let Some(taken) = rows.taken_id(&requests) {
+            return Err(StoreError::Invalid(format!("tx id {taken} is taken")));
         }
-        Ok(answers)
+        let queued = requests.into_iter();
+        Ok(queued
+            .map(|request| self.queue_one(&mut rows, request))
+            .collect())
     }
 
     async fn lanes_with_work(&self, ask: &Ask) -> Result<Vec<Work>, StoreError> {

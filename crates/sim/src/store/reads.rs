@@ -66,8 +66,12 @@ impl Rows {
             if events.len() >= filter.limit {
                 break;
             }
-            next = position + 1;
             let lane = self.lane(*lane).expect("the feed names lanes");
+            // A place that was dealt to an event that is not written yet, or never was.
+            if !lane.is_at(*seq, position) {
+                continue;
+            }
+            next = position + 1;
             let event = self.event(lane, *seq).expect("the feed names events");
             if is_wanted(&event, filter) {
                 events.push(event);
@@ -146,6 +150,14 @@ impl Rows {
             }
             at = header.parent_hash;
         }
+    }
+}
+
+impl LaneRow {
+    /// Whether an event stands at this place of the feed.
+    fn is_at(&self, seq: u64, position: usize) -> bool {
+        let place = usize::try_from(seq.saturating_sub(1)).ok();
+        place.and_then(|place| self.fed.get(place)) == Some(&position)
     }
 }
 

@@ -4,7 +4,9 @@
 //! [`StoreError`] promises that nothing has happened, but no client of a database can keep that
 //! promise for a statement whose answer was lost; the twin does not either.
 //!
-//! Rows may be locked by somebody: then one lane of a statement is skipped, and its neighbours are not.
+//! Nobody waits for an answer for ever; what was asked goes on all the same.
+
+use std::time::Duration;
 
 use async_trait::async_trait;
 use domain::{
@@ -16,20 +18,25 @@ use engine::ports::{
 };
 
 use super::MemoryStore;
+use super::server::Server;
 use crate::wire::{NoAnswer, Wire};
 
-/// A [`MemoryStore`] at the other end of a [`Wire`].
+/// The server of a [`MemoryStore`] at the other end of a [`Wire`].
 #[derive(Clone)]
 pub struct RemoteStore {
-    store: MemoryStore,
+    server: Server,
     wire: Wire,
 }
+
+/// How long a client waits for an answer: longer than any statement may take.
+const ANSWER_WITHIN: Duration = Duration::from_millis(2_500);
 
 impl RemoteStore {
     /// `store`, seen through `wire`.
     #[must_use]
     pub fn new(store: MemoryStore, wire: Wire) -> Self {
-        Self { store, wire }
+        let server = Server::new(store, wire.clone());
+        Self { server, wire }
     }
 
     async fn ask<T: Send + 'static>(
@@ -37,40 +44,31 @@ impl RemoteStore {
         question: impl Future<Output = Result<T, StoreError>> + Send + 'static,
     ) -> Result<T, StoreError> {
         let lost = |why| Err(StoreError::Unavailable(format!("no answer: {why:?}")));
-        self.wire.call(question).await.unwrap_or_else(lost)
+        self.call(question).await.unwrap_or_else(lost)
     }
 
-    /// Takes out those whose rows are locked at this moment.
-    fn without_locked<T>(&self, asked: Vec<T>) -> (Vec<T>, Vec<bool>) {
-        let locked = self.wire.faults().locked;
-        let draws: Vec<bool> = asked
-            .iter()
-            .map(|_| self.wire.rng().permille(locked))
-            .collect();
-        let free = asked.into_iter().zip(&draws);
-        let free = free.filter(|(_, is_locked)| !**is_locked);
-        (free.map(|(asked, _)| asked).collect(), draws)
+    async fn call<T: Send + 'static>(
+        &self,
+        question: impl Future<Output = T> + Send + 'static,
+    ) -> Result<T, NoAnswer> {
+        let answer = tokio::time::timeout(ANSWER_WITHIN, self.wire.call(question));
+        answer.await.unwrap_or(Err(NoAnswer::Lost))
     }
 }
 
-/// Puts the answers of those that were not locked back into the order asked.
-fn among_locked<T: Clone>(answers: Vec<T>, draws: &[bool], locked: &T) -> Vec<T> {
-    let mut answers = answers.into_iter();
-    let next = |is_locked: &bool| {
-        if *is_locked {
-            locked.clone()
-        } else {
-            answers.next().expect("the twin answers every lane")
-        }
-    };
-    draws.iter().map(next).collect()
-}
-
-/// One verb: its arguments are copied onto the wire, the verb runs at the other end.
+/// One verb: its arguments are copied onto the wire, and the verb runs at the other end.
 macro_rules! over_the_wire {
     ($self:ident.$verb:ident($($argument:expr),*)) => {{
-        let store = $self.store.clone();
-        $self.ask(async move { store.$verb($($argument),*).await }).await
+        let server = $self.server.clone();
+        $self.ask(async move { server.$verb($($argument),*).await }).await
+    }};
+}
+
+/// One verb that is a single statement.
+macro_rules! at_once {
+    ($self:ident.$verb:ident($($argument:expr),*)) => {{
+        let server = $self.server.clone();
+        $self.ask(async move { server.store().$verb($($argument),*).await }).await
     }};
 }
 
@@ -81,17 +79,13 @@ impl Store for RemoteStore {
         ask: &Ask,
         lanes: &[(LaneKey, GrantId)],
     ) -> Result<Vec<Acquired>, StoreError> {
-        let ask = ask.clone();
-        let (lanes, draws) = self.without_locked(lanes.to_vec());
-        let answers = over_the_wire!(self.acquire(&ask, &lanes))?;
-        Ok(among_locked(answers, &draws, &Acquired::Busy))
+        let (ask, lanes) = (ask.clone(), lanes.to_vec());
+        over_the_wire!(self.acquire(&ask, &lanes))
     }
 
     async fn renew(&self, ask: &Ask, rights: &[Right]) -> Result<Vec<Renewal>, StoreError> {
-        let ask = ask.clone();
-        let (rights, draws) = self.without_locked(rights.to_vec());
-        let answers = over_the_wire!(self.renew(&ask, &rights))?;
-        Ok(among_locked(answers, &draws, &Renewal::Busy))
+        let (ask, rights) = (ask.clone(), rights.to_vec());
+        over_the_wire!(self.renew(&ask, &rights))
     }
 
     async fn release(&self, ask: &Ask, rights: &[Right]) -> Result<(), StoreError> {
@@ -105,7 +99,9 @@ impl Store for RemoteStore {
         right: Right,
         watch_depth: u64,
     ) -> Result<Option<LaneImage>, StoreError> {
-        over_the_wire!(self.load(key, right, watch_depth))
+        let server = self.server.clone();
+        let load = async move { Ok(server.load(key, right, watch_depth).await) };
+        self.ask(load).await
     }
 
     async fn load_backlog(
@@ -114,35 +110,28 @@ impl Store for RemoteStore {
         from: Nonce,
         limit: usize,
     ) -> Result<Vec<Tx>, StoreError> {
-        over_the_wire!(self.load_backlog(lane, from, limit))
+        at_once!(self.load_backlog(lane, from, limit))
     }
 
     async fn load_queued(&self, lane: LaneId, limit: usize) -> Result<Vec<Tx>, StoreError> {
-        over_the_wire!(self.load_queued(lane, limit))
+        at_once!(self.load_queued(lane, limit))
     }
 
     async fn put_headers(&self, chain: ChainId, headers: &[Header]) -> Result<(), StoreError> {
         let headers = headers.to_vec();
-        over_the_wire!(self.put_headers(chain, &headers))
+        at_once!(self.put_headers(chain, &headers))
     }
 
     async fn commit(&self, batches: Vec<LaneBatch>) -> Vec<CommitOutcome> {
-        let (batches, draws) = self.without_locked(batches);
-        let (store, lanes) = (self.store.clone(), batches.len());
-        let told = self
-            .wire
-            .call(async move { store.commit(batches).await })
-            .await;
-        let outcomes = match told {
-            Ok(outcomes) => outcomes,
-            Err(NoAnswer::Refused) => {
-                vec![CommitOutcome::NotApplied("connection refused".to_owned()); lanes]
-            }
-            Err(NoAnswer::Lost) => {
-                vec![CommitOutcome::Unknown("the answer was lost".to_owned()); lanes]
-            }
-        };
-        among_locked(outcomes, &draws, &CommitOutcome::Locked)
+        let (server, lanes) = (self.server.clone(), batches.len());
+        let told = self.call(async move { server.commit(batches).await }).await;
+        told.unwrap_or_else(|why| {
+            let outcome = match why {
+                NoAnswer::Refused => CommitOutcome::NotApplied("connection refused".to_owned()),
+                NoAnswer::Lost => CommitOutcome::Unknown("the answer was lost".to_owned()),
+            };
+            vec![outcome; lanes]
+        })
     }
 
     async fn regrant(&self, right: Right, grant: GrantId) -> Result<Regranted, StoreError> {
@@ -154,7 +143,7 @@ impl Store for RemoteStore {
         requests: &[(LaneId, RequestId)],
     ) -> Result<Vec<Option<Tx>>, StoreError> {
         let requests = requests.to_vec();
-        over_the_wire!(self.find_requests(&requests))
+        at_once!(self.find_requests(&requests))
     }
 
     async fn queue(&self, requests: Vec<NewQueued>) -> Result<Vec<Tx>, StoreError> {
@@ -163,12 +152,12 @@ impl Store for RemoteStore {
 
     async fn lanes_with_work(&self, ask: &Ask) -> Result<Vec<Work>, StoreError> {
         let ask = ask.clone();
-        over_the_wire!(self.lanes_with_work(&ask))
+        at_once!(self.lanes_with_work(&ask))
     }
 
     async fn heartbeat(&self, member: &Member) -> Result<Beat, StoreError> {
         let member = member.clone();
-        over_the_wire!(self.heartbeat(&member))
+        at_once!(self.heartbeat(&member))
     }
 
     async fn settle(&self, right: Right) -> Result<(), StoreError> {
@@ -190,11 +179,11 @@ impl Store for RemoteStore {
     }
 
     async fn members(&self) -> Result<Vec<Member>, StoreError> {
-        over_the_wire!(self.members())
+        at_once!(self.members())
     }
 
     async fn tx(&self, id: TxId) -> Result<Option<TxRecord>, StoreError> {
-        over_the_wire!(self.tx(id))
+        at_once!(self.tx(id))
     }
 
     async fn tx_by_request(
@@ -203,29 +192,29 @@ impl Store for RemoteStore {
         request_id: &RequestId,
     ) -> Result<Option<TxRecord>, StoreError> {
         let request_id = request_id.clone();
-        over_the_wire!(self.tx_by_request(lane, &request_id))
+        at_once!(self.tx_by_request(lane, &request_id))
     }
 
     async fn tx_by_hash(&self, hash: B256) -> Result<Option<TxRecord>, StoreError> {
-        over_the_wire!(self.tx_by_hash(hash))
+        at_once!(self.tx_by_hash(hash))
     }
 
     async fn txs(&self, filter: &TxFilter) -> Result<TxPage, StoreError> {
         let filter = filter.clone();
-        over_the_wire!(self.txs(&filter))
+        at_once!(self.txs(&filter))
     }
 
     async fn tx_events(&self, id: TxId) -> Result<Option<Vec<EventRecord>>, StoreError> {
-        over_the_wire!(self.tx_events(id))
+        at_once!(self.tx_events(id))
     }
 
     async fn events(&self, filter: &EventFilter) -> Result<EventPage, StoreError> {
         let filter = filter.clone();
-        over_the_wire!(self.events(&filter))
+        at_once!(self.events(&filter))
     }
 
     async fn lanes(&self, keys: &[LaneKey]) -> Result<Vec<LaneRecord>, StoreError> {
         let keys = keys.to_vec();
-        over_the_wire!(self.lanes(&keys))
+        at_once!(self.lanes(&keys))
     }
 }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use domain::lease::Lease;
+use domain::mutation::{self, Mutation};
 use domain::{
     Attempt, B256, ChainId, Event, FinalTx, GrantId, Header, Incarnation, LaneId, LaneImage,
     LaneKey, NodeName, Nonce, RequestId, Right, Token, Tx, TxId,
@@ -130,7 +131,9 @@ impl Rows {
         }
         let tx = queued.into_tx();
         lane.requests.insert(tx.request_id.clone(), tx.id);
-        lane.wakes.insert(tx.id);
+        if !mutation::is_on(Mutation::MissWakeRow) {
+            lane.wakes.insert(tx.id);
+        }
         lane.txs.insert(
             tx.id,
             TxRow {
@@ -145,28 +148,7 @@ impl Rows {
 
     pub(super) fn load(&self, key: LaneKey, right: Right, watch_depth: u64) -> Option<LaneImage> {
         let lane = self.held_by(right).filter(|lane| lane.key == key)?;
-        let signed = lane.open().filter(|(_, row)| row.is_signed());
-        let finished = lane.txs.values().filter(|row| !row.tx.is_open());
-        Some(LaneImage {
-            key,
-            right,
-            next_nonce: lane.next_nonce,
-            event_seq: lane.event_seq(),
-            batch_seq: lane.batch_seq,
-            paused: lane.paused,
-            in_flight: signed
-                .map(|(nonce, row)| (row.tx.clone(), row.attempts_at(nonce)))
-                .collect(),
-            backlog_from: lane.backlog().next().map(|(nonce, _)| nonce),
-            held: lane.held(),
-            // The chain takes nonces in order: what lies below a finished one is consumed too.
-            consumed_below: finished
-                .filter_map(|row| row.tx.nonce)
-                .max()
-                .map_or(Nonce(0), Nonce::next),
-            queued: count(lane.wakes.len()),
-            finals: lane.finals(watch_depth),
-        })
+        Some(lane.image(right, watch_depth))
     }
 
     pub(super) fn load_backlog(&self, lane: LaneId, from: Nonce, limit: usize) -> Vec<Tx> {
@@ -217,6 +199,32 @@ impl LaneRow {
             wakes: BTreeSet::new(),
             events: Vec::new(),
             fed: Vec::new(),
+        }
+    }
+
+    /// What whoever holds this right reads of it.
+    pub(super) fn image(&self, right: Right, watch_depth: u64) -> LaneImage {
+        let signed = self.open().filter(|(_, row)| row.is_signed());
+        let finished = self.txs.values().filter(|row| !row.tx.is_open());
+        LaneImage {
+            key: self.key,
+            right,
+            next_nonce: self.next_nonce,
+            event_seq: self.event_seq(),
+            batch_seq: self.batch_seq,
+            paused: self.paused,
+            in_flight: signed
+                .map(|(nonce, row)| (row.tx.clone(), row.attempts_at(nonce)))
+                .collect(),
+            backlog_from: self.backlog().next().map(|(nonce, _)| nonce),
+            held: self.held(),
+            // The chain takes nonces in order: what lies below a finished one is consumed too.
+            consumed_below: finished
+                .filter_map(|row| row.tx.nonce)
+                .max()
+                .map_or(Nonce(0), Nonce::next),
+            queued: count(self.wakes.len()),
+            finals: self.finals(watch_depth),
         }
     }
 

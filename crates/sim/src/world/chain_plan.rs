@@ -57,6 +57,8 @@ pub struct ChainPlan {
     pub foreign_max: u64,
     /// Whether it stays dear when all else is well again.
     pub stays_dear: bool,
+    /// Whether all its nodes lose their pools when all else is well again: whatever waits must be sent again.
+    pub forgets: bool,
 }
 
 impl ChainPlan {
@@ -87,6 +89,7 @@ impl ChainPlan {
             strike_interval: None,
             foreign_max: 0,
             stays_dear: false,
+            forgets: false,
         }
     }
 
@@ -190,6 +193,7 @@ pub(super) fn lane_rules(rng: &Rng) -> LaneRules {
         tell_progress: rng.permille(500),
         fetch_receipt_upon_entry: rng.permille(500),
         resubmit: resubmit(rng),
+        lent: None,
         on_foreign_nonce: if rng.permille(700) {
             OnForeignNonce::Requeue
         } else {

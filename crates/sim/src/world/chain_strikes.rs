@@ -6,7 +6,9 @@ use std::time::Duration;
 use alloy_primitives::U256;
 
 use super::chain_plan::{ChainPlan, FEE, FEE_DEAR, LAG_MAX};
+use super::parts::Part;
 use super::plan::Plan;
+use super::poison::{Poison, PoisonWay};
 use super::strikes::span;
 use crate::chain::{Fate, ForeignWay, MemoryChain};
 use crate::rng::Rng;
@@ -34,6 +36,15 @@ pub(super) fn set_up(chain: &MemoryChain, plan: &Plan) {
     (0..plan.endpoints).for_each(|endpoint| chain.set_lag(endpoint, usual_lag(plan, endpoint)));
 }
 
+/// Takes everything from a lane that is to own nothing.
+pub(super) fn poison(chain: &MemoryChain, plan: &Plan) {
+    if let Some(Poison { account, way }) = plan.poison
+        && way == PoisonWay::Broke
+    {
+        chain.fund(account, U256::ZERO);
+    }
+}
+
 /// Makes good what strikes did. What is so for good stays: a node that lags, and a price that rose.
 pub(super) fn heal(chain: &MemoryChain, plan: &Plan) {
     (0..plan.chain.endpoints).for_each(|endpoint| chain.set_down(endpoint, false));
@@ -44,6 +55,9 @@ pub(super) fn heal(chain: &MemoryChain, plan: &Plan) {
         chain.fund(*signer, RICH);
     }
     chain.drop_cheap_foreign();
+    if plan.chain.forgets && plan.lets(Part::Drops) {
+        (0..plan.chain.endpoints).for_each(|endpoint| chain.lose_pool(endpoint));
+    }
 }
 
 /// Whoever strikes the chain.
@@ -61,7 +75,7 @@ impl ChainStriker {
         };
         let pace = u64::try_from(interval.as_millis()).expect("an interval is short");
         let mut foreign = 0;
-        loop {
+        for _ in 0..self.plan.strikes_max.unwrap_or(u64::MAX) {
             tokio::time::sleep(self.rng.millis(pace / 4, pace * 2)).await;
             if foreign < self.plan.chain.foreign_max && self.rng.permille(300) {
                 foreign += 1;
@@ -75,7 +89,11 @@ impl ChainStriker {
     fn strike(&self) {
         let Self { chain, plan, rng } = self;
         let endpoint = some_endpoint(rng, plan.chain.endpoints);
-        match rng.below(12) {
+        let draw = rng.below(12);
+        if !plan.lets(part_of(draw)) {
+            return;
+        }
+        match draw {
             0 => self.drop_one(),
             1 => chain.lose_pool(endpoint),
             2 => (0..plan.chain.endpoints).for_each(|endpoint| chain.lose_pool(endpoint)),
@@ -158,6 +176,19 @@ impl ChainStriker {
             tokio::time::sleep(span).await;
             end(&chain);
         }));
+    }
+}
+
+/// Which part of the world a draw of [`ChainStriker::strike`] belongs to.
+fn part_of(draw: u64) -> Part {
+    match draw {
+        0..=2 => Part::Drops,
+        3..=4 => Part::Fees,
+        5..=6 => Part::Funds,
+        7 => Part::Endpoints,
+        8 => Part::Lag,
+        9 => Part::Strict,
+        _ => Part::Forks,
     }
 }
 

@@ -10,6 +10,7 @@ use domain::{LaneKey, Payload, RequestId, TxId};
 use engine::node::{NewTx, Origin, Refusal};
 use futures::future::join_all;
 
+use super::habits::Promised;
 use super::machine::Machine;
 use super::plan::{Plan, Workload};
 use crate::chain::{DISPUTED, REJECTED, REVERTS, UNSIGNABLE, WAVERING};
@@ -49,6 +50,10 @@ pub(super) struct Client {
     /// To know which lanes a failover has hurt.
     pub(super) store: MemoryStore,
     pub(super) trace: Trace,
+    /// Where it writes down what it was promised.
+    pub(super) promised: Promised,
+    /// Whether it sends more than it must.
+    pub(super) repeats: bool,
     pub(super) rng: Rng,
 }
 
@@ -69,6 +74,17 @@ impl Request {
             id,
             payload,
             fate,
+        }
+    }
+
+    /// As it comes through the door.
+    pub(super) fn to_new(&self) -> NewTx {
+        NewTx {
+            lane: self.lane,
+            request_id: self.id.clone(),
+            payload: self.payload.clone(),
+            origin: Origin::default(),
+            estimated_gas: None,
         }
     }
 }
@@ -97,11 +113,11 @@ impl Client {
     /// hurt by a failover and takes nothing any more.
     pub(super) async fn send(self, request: Request, first_at: Duration) -> Option<TxId> {
         tokio::time::sleep(first_at).await;
-        let twin = self.rng.permille(200).then(|| {
+        let twin = self.again(200).then(|| {
             let (client, request) = (self.clone(), request.clone());
             tokio::spawn(async move { client.insist(&request).await })
         });
-        if self.rng.permille(150) {
+        if self.again(150) {
             let asks = self.machines.iter();
             join_all(asks.map(|machine| self.ask(machine, &request))).await;
         }
@@ -109,15 +125,20 @@ impl Client {
         if let Some(twin) = twin {
             twin.await.expect("clients do not panic");
         }
-        if self.rng.permille(200) {
+        if self.again(200) {
             tokio::time::sleep(self.rng.millis(0, 30_000)).await;
             self.insist(&request).await;
         }
         // What was never accepted, or was lost again, has no key that could be taken.
-        if tx.is_some() && !self.is_hurt(&request) && self.rng.permille(100) {
+        if tx.is_some() && !self.is_hurt(&request) && self.again(100) {
             self.reuse_key(&request).await;
         }
         tx
+    }
+
+    /// Whether it does this too, so many times in a thousand.
+    fn again(&self, chance: u64) -> bool {
+        self.rng.permille(chance) && self.repeats
     }
 
     async fn insist(&self, request: &Request) -> Option<TxId> {
@@ -129,7 +150,7 @@ impl Client {
                 Answer::Refused(refusal) if !is_worth_repeating(&refusal) => {
                     let id = &request.id;
                     self.trace
-                        .violation(&format!("{id} was refused for good: {refusal}"));
+                        .violation(&format!("good requests are accepted: {id}: {refusal}"));
                     // Nothing to hope for: the run has failed, and waits for its end.
                     std::future::pending::<()>().await;
                 }
@@ -162,7 +183,7 @@ impl Client {
                     let key = (request.lane, id.clone());
                     if !self.store.loss().requests.contains(&key) {
                         self.trace
-                            .violation(&format!("{id} with another payload became {tx_id}"));
+                            .violation(&format!("a key is used once: {id} became {tx_id} too"));
                     }
                     return;
                 }
@@ -187,13 +208,7 @@ impl Client {
             node: node.clone(),
         };
         self.trace.tell(asked);
-        let new = NewTx {
-            lane,
-            request_id: request_id.clone(),
-            payload: request.payload.clone(),
-            origin: Origin::default(),
-            estimated_gas: None,
-        };
+        let new = request.to_new();
         let patience = self.rng.millis(1_000, 40_000);
         let answer = match tokio::time::timeout(patience, machine.ask(new)).await {
             Ok(Some(Ok(accepted))) => Answer::Accepted {
@@ -203,6 +218,9 @@ impl Client {
             Ok(Some(Err(refusal))) => Answer::Refused(refusal),
             Ok(None) | Err(_) => Answer::Silence,
         };
+        if let Answer::Accepted { tx_id, .. } = answer {
+            self.promised.add(lane, &request_id, tx_id);
+        }
         self.trace.tell(WorldEvent::Answered {
             lane,
             request_id,

@@ -9,6 +9,7 @@ use engine::tasks::Tasks;
 use tokio::sync::{Notify, oneshot};
 
 use crate::chain::{MemorySigner, RemoteChain};
+use crate::clock::SimClock;
 use crate::event::WorldEvent;
 use crate::rng::Rng;
 use crate::trace::Trace;
@@ -63,6 +64,7 @@ pub(super) struct Lines {
     pub(super) peers: Wire,
     pub(super) sight: RemoteChain,
     pub(super) signer: MemorySigner,
+    pub(super) clock: SimClock,
 }
 
 #[derive(Default)]
@@ -72,6 +74,21 @@ struct State {
     node: Option<Arc<Node>>,
     frozen: bool,
     calm: bool,
+    presence: Presence,
+    /// How often the node was started.
+    lives: u64,
+}
+
+/// Whether a machine is part of the cluster.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Presence {
+    /// Not yet.
+    #[default]
+    Expected,
+    /// It is, also while its node is down.
+    Here,
+    /// Not any more.
+    Gone,
 }
 
 /// The longest time that a drained node still hands requests on.
@@ -120,21 +137,26 @@ impl Machine {
         &self.inner.lines
     }
 
-    /// Starts the node again and again, for ever.
+    /// Starts the node again and again, until it leaves for good.
     pub(super) async fn run(self) {
-        loop {
+        self.lock().presence = Presence::Here;
+        while self.is_present() {
             let tasks = Tasks::new();
             {
                 let mut state = self.lock();
                 state.tasks = tasks.clone();
                 state.node = None;
                 state.frozen = false;
+                state.lives += 1;
             }
             let machine = self.clone();
             tasks.spawn("start", async move { machine.start().await });
             tasks.ended().await;
             self.bury(&tasks);
             let down = self.inner.rng.millis(0, DOWN_MS_MAX);
+            if !self.is_present() {
+                return;
+            }
             if self.lock().calm {
                 tokio::time::sleep(DOWN_CALM).await;
                 continue;
@@ -167,7 +189,7 @@ impl Machine {
         if let Some(panic) = tasks.panicked() {
             self.inner
                 .trace
-                .violation(&format!("node {node} panicked in {panic}"));
+                .violation(&format!("no panic: node {node} in {panic}"));
         }
         self.tell(WorldEvent::Crashed {
             node,
@@ -216,6 +238,33 @@ impl Machine {
     pub(super) fn is_up(&self) -> bool {
         let state = self.lock();
         state.node.is_some() && !state.frozen
+    }
+
+    /// Whether it is part of the cluster: it has come, and has not left for good.
+    pub(super) fn is_present(&self) -> bool {
+        self.lock().presence == Presence::Here
+    }
+
+    /// How often its node was started so far.
+    pub(super) fn lives(&self) -> u64 {
+        self.lock().lives
+    }
+
+    /// Leaves for good: drained as a careful operator does, or switched off.
+    pub(super) fn leave(&self, is_drained: bool) {
+        let tasks = {
+            let mut state = self.lock();
+            state.presence = Presence::Gone;
+            state.tasks.clone()
+        };
+        self.tell(WorldEvent::Left(self.inner.name.clone()));
+        self.inner.hurry.notify_one();
+        let can_drain = is_drained && self.handle().is_some();
+        if can_drain {
+            self.drain();
+        } else {
+            tasks.kill();
+        }
     }
 
     /// Kills the node right before a poll that is so far ahead.

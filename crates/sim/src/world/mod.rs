@@ -1,26 +1,36 @@
 //! A whole cluster in one thread from one seed: real nodes on twins of the ports, a workload, and
 //! everything that can go wrong. First safety under faults, then the world heals and must finish.
 
+mod busy_plan;
 mod chain_plan;
 mod chain_strikes;
 mod client;
+mod described;
+mod habits;
 mod machine;
+mod options;
+mod parts;
 mod peers;
 mod plan;
+mod poison;
+mod poisoned_store;
 mod strikes;
 mod verdict;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use domain::TxId;
 use engine::node::Ports;
-use engine::ports::Clock;
 use futures::future::join_all;
 use tokio::task::JoinHandle;
 
 use crate::chain::{MemoryChain, MemorySigner, RemoteChain, Staleness};
-use crate::checkers::{self, FinalIsFinal, StuckByPolicy};
+use crate::checkers::{
+    self, Bounded, Checker, FinalIsFinal, GapsClose, OthersNotDelayed, ReadersSkipNothing,
+    StuckByPolicy,
+};
 use crate::clock::SimClock;
 use crate::event::WorldEvent;
 use crate::rng::Rng;
@@ -29,12 +39,19 @@ use crate::trace::Trace;
 use crate::wire::{Wire, WireFaults};
 
 pub use chain_plan::ChainPlan;
+pub use options::{Changes, Options};
+pub use parts::{PARTS, Part, Parts};
 pub use plan::{CHAIN, Plan, Workload};
+pub use poison::{Poison, PoisonWay};
 
+use busy_plan::DRIFT_PPM_MAX;
 use chain_strikes::ChainStriker;
 use client::{Client, Request};
+use habits::{Progress, Promised, Scene};
 use machine::{Lines, Machine};
 use peers::{SimPeers, Switchboard};
+use poison::PoisonedSigner;
+use poisoned_store::PoisonedStore;
 use strikes::Striker;
 
 /// What came of a run.
@@ -48,23 +65,17 @@ pub struct Outcome {
     pub lines: Vec<String>,
     /// What is wrong; empty is good.
     pub violations: Vec<String>,
-}
-
-/// How a run is made.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Options {
-    /// Nothing goes wrong.
-    pub calm: bool,
-    /// Forks go deeper than what is final, so that finals are taken back.
-    pub deep_forks: bool,
-    /// Once the store's standby takes over and lacks the last commits.
-    pub lossy: bool,
-    /// Every line is printed as it comes.
-    pub echo: bool,
+    /// How much happened.
+    pub events: u64,
+    /// For how long, in simulated time.
+    pub lasted: Duration,
 }
 
 /// How much deeper than final the forks of such a world go.
 const FORK_DEEPER: u64 = 4;
+
+/// Keeps what busy worlds draw apart from what all worlds draw: a seed's faults are the same in both.
+const BUSY_STREAM: u64 = 0x6275_7379;
 
 /// Runs the world of a seed, from its beginning to its end, in simulated time.
 ///
@@ -86,8 +97,58 @@ pub fn run(seed: u64, options: Options) -> Outcome {
             hash: trace.hash(),
             lines: trace.lines(),
             violations: trace.violations(),
+            events: trace.events(),
+            lasted: trace.lasted(),
         }
     })
+}
+
+/// What a seed decides, with these options.
+#[must_use]
+pub fn plan(seed: u64, options: Options) -> Plan {
+    draw(&Rng::new(seed), &Rng::new(seed ^ BUSY_STREAM), &options)
+}
+
+fn draw(rng: &Rng, busy: &Rng, options: &Options) -> Plan {
+    let mut plan = if options.calm {
+        Plan::calm(&rng.split())
+    } else {
+        Plan::stormy(&rng.split())
+    };
+    if options.deep_forks {
+        plan.chain.set_forks(plan.lane.finality, FORK_DEEPER);
+    }
+    if options.lossy {
+        let half = u64::try_from(plan.unrest.as_millis() / 2).expect("unrest is short");
+        plan.lossy_failover = Some(rng.millis(half / 4, half));
+        // What was lost and what somebody else did cannot be told apart.
+        plan.chain.foreign_max = 0;
+    }
+    if options.busy {
+        plan.make_busy(&busy.split(), options);
+    }
+    plan.change(&options.changes);
+    plan
+}
+
+/// The promises that a world is held to: those of all worlds, and those that depend on its rules.
+fn watchers(plan: &Plan) -> Vec<Box<dyn Checker>> {
+    let mut checkers = checkers::all();
+    checkers.push(Box::new(StuckByPolicy::new(
+        plan.lane,
+        plan.lossy_failover.is_some() || plan.chain.staleness.blind > 0,
+    )));
+    let required = plan.final_depth();
+    if plan.chain.fork_max <= required {
+        checkers.push(Box::new(FinalIsFinal::new(move |_| required)));
+    }
+    checkers.push(Box::new(ReadersSkipNothing::default()));
+    checkers.push(Box::new(GapsClose::within(plan.gaps_within())));
+    checkers.push(Box::new(Bounded::by(plan.limits())));
+    if let Some(poison) = plan.poison {
+        checkers.push(Box::new(OthersNotDelayed::by(poison.lane())));
+    }
+    checkers
 }
 
 struct World {
@@ -100,45 +161,32 @@ struct World {
     chain: MemoryChain,
     board: Switchboard,
     machines: Arc<Vec<Machine>>,
+    /// Chance of what only busy worlds have.
+    busy: Rng,
+    promised: Promised,
+    progress: Progress,
+    healed: Arc<AtomicBool>,
 }
 
 impl World {
     fn build(seed: u64, options: Options) -> Self {
-        let rng = Rng::new(seed);
-        let mut plan = if options.calm {
-            Plan::calm(&rng.split())
-        } else {
-            Plan::stormy(&rng.split())
-        };
-        if options.deep_forks {
-            plan.chain.set_forks(plan.lane.finality, FORK_DEEPER);
-        }
-        if options.lossy {
-            let half = u64::try_from(plan.unrest.as_millis() / 2).expect("unrest is short");
-            plan.lossy_failover = Some(rng.millis(half / 4, half));
-            // What was lost and what somebody else did cannot be told apart.
-            plan.chain.foreign_max = 0;
-        }
-        let mut checkers = checkers::all();
-        checkers.push(Box::new(StuckByPolicy::new(
-            plan.lane,
-            plan.lossy_failover.is_some() || plan.chain.staleness.blind > 0,
-        )));
-        let required = plan.final_depth();
-        if plan.chain.fork_max <= required {
-            checkers.push(Box::new(FinalIsFinal::new(move |_| required)));
-        }
-        let mut trace = Trace::new(checkers);
+        let (rng, busy) = (Rng::new(seed), Rng::new(seed ^ BUSY_STREAM));
+        let plan = draw(&rng, &busy, &options);
+        let mut trace = Trace::new(watchers(&plan));
         if options.echo {
             trace = trace.echoing();
         }
-        trace.note(&format!("plan   {plan:?}"));
+        if options.silent {
+            trace = trace.silently();
+        }
+        plan.lines().iter().for_each(|line| trace.note(line));
         let clock = SimClock::new(rng.bits());
         let database = clock.machine(Duration::ZERO, rng.split());
         let store = MemoryStore::new(Arc::new(database.clone())).traced(trace.clone());
         let chain = MemoryChain::new(CHAIN).traced(trace.clone());
         let chain = chain.with_endpoints(plan.chain.endpoints);
         chain_strikes::set_up(&chain, &plan);
+        chain_strikes::poison(&chain, &plan);
         let world = Self {
             plan: Arc::new(plan),
             rng,
@@ -148,8 +196,12 @@ impl World {
             chain,
             board: Switchboard::default(),
             machines: Arc::default(),
+            busy,
+            promised: Promised::default(),
+            progress: Progress::default(),
+            healed: Arc::default(),
         };
-        let nodes = world.plan.nodes.iter();
+        let nodes = world.plan.nodes.iter().chain(&world.plan.newcomers);
         let machines: Vec<Machine> = nodes.map(|name| world.machine(name, &clock)).collect();
         machines
             .iter()
@@ -168,20 +220,23 @@ impl World {
         let peers = Wire::new(self.rng.split(), plan.peer_line);
         let sight = RemoteChain::over(self.chain.clone(), wires.collect(), plan.chain.staleness)
             .sending_to(plan.chain.send_to)
-            .announcing(plan.chain.announces);
-        let signer = MemorySigner::new(plan.signers.clone());
+            .announcing(plan.chain.announces)
+            .of(name);
+        let signer = MemorySigner::new(plan.accounts());
         let signer = match plan.signer_travel {
             Some(travel) => signer.remote(travel),
             None => signer,
         };
         let ahead = self.rng.millis(0, 2_000);
-        let clock: Arc<dyn Clock> = Arc::new(clock.machine(ahead, self.rng.split()));
+        let clock = clock.machine(ahead, self.rng.split());
+        let clock = clock.drifting(self.some_drift());
         signer.put_off(self.rng.split(), plan.unsigned);
+        let remote = Arc::new(RemoteStore::new(self.store.clone(), store.clone()));
         let ports = Ports {
-            store: Arc::new(RemoteStore::new(self.store.clone(), store.clone())),
+            store: PoisonedStore::around(remote, plan.poison),
             chains: vec![Arc::new(sight.clone())],
-            signer: Arc::new(signer.clone()),
-            clock,
+            signer: PoisonedSigner::around(signer.clone(), plan.poison),
+            clock: Arc::new(clock.clone()),
             peers: Arc::new(SimPeers::new(self.board.clone(), peers.clone())),
         };
         let config = plan.node_config(name);
@@ -190,15 +245,27 @@ impl World {
             peers,
             sight,
             signer,
+            clock,
         };
         Machine::new(ports, config, lines, self.trace.clone(), self.rng.split())
+    }
+
+    /// By how much a machine's clock is fast or slow.
+    fn some_drift(&self) -> i64 {
+        if !self.plan.has(Part::NodeClocks) {
+            return 0;
+        }
+        let by = i64::try_from(self.busy.between(0, DRIFT_PPM_MAX)).expect("few millionths");
+        if self.busy.permille(500) { by } else { -by }
     }
 
     async fn live(self) {
         self.trace.tell(WorldEvent::Phase("unrest"));
         let mut background: Vec<JoinHandle<()>> = Vec::new();
         for machine in self.machines.iter() {
-            background.push(tokio::spawn(machine.clone().run()));
+            if self.plan.nodes.contains(machine.name()) {
+                background.push(tokio::spawn(machine.clone().run()));
+            }
         }
         let (chain, plan) = (self.chain.clone(), Arc::clone(&self.plan));
         background.push(tokio::spawn(chain_strikes::mine_for_ever(
@@ -210,12 +277,14 @@ impl World {
         let shaking = tokio::spawn(self.chain_striker().strike_for_ever());
         let losing = tokio::spawn(self.striker().lose_commits());
         let (requests, clients) = self.spawn_clients();
+        let habits = self.take_up_habits(&requests);
         tokio::time::sleep(self.plan.unrest).await;
 
         self.trace.tell(WorldEvent::Phase("heal"));
         striking.abort();
         shaking.abort();
         losing.abort();
+        habits.iter().for_each(JoinHandle::abort);
         self.heal();
         let deadline = tokio::time::Instant::now() + self.plan.patience();
         match tokio::time::timeout_at(deadline, join_all(clients)).await {
@@ -227,7 +296,7 @@ impl World {
             }
             Err(_) => self
                 .trace
-                .violation("not live: clients still wait for an acceptance"),
+                .violation("everything ends: clients still wait for an acceptance"),
         }
         background.iter().for_each(JoinHandle::abort);
     }
@@ -251,10 +320,30 @@ impl World {
         }
     }
 
+    fn take_up_habits(&self, requests: &[Request]) -> Vec<JoinHandle<()>> {
+        if self.plan.habits == Parts::default() {
+            return Vec::new();
+        }
+        habits::take_up(&Scene {
+            machines: Arc::clone(&self.machines),
+            store: self.store.clone(),
+            trace: self.trace.clone(),
+            plan: Arc::clone(&self.plan),
+            requests: Arc::new(requests.to_vec()),
+            promised: self.promised.clone(),
+            progress: self.progress.clone(),
+            healed: Arc::clone(&self.healed),
+            rng: self.busy.split(),
+        })
+    }
+
     fn spawn_clients(&self) -> (Vec<Request>, Vec<JoinHandle<Option<TxId>>>) {
         let rng = self.rng.split();
-        let requests: Vec<Request> = (0..self.plan.workload.requests)
-            .map(|number| Request::new(&rng, &self.plan, number))
+        let (plan, lanes) = (&self.plan, self.plan.used_lanes());
+        let most = plan.requests_max.unwrap_or(u64::MAX);
+        let requests: Vec<Request> = (0..plan.workload.requests.min(most))
+            .map(|number| Request::new(&rng, plan, number))
+            .filter(|request| lanes.contains(&request.lane))
             .collect();
         let bursts: Vec<Duration> = (0..self.plan.workload.bursts)
             .map(|_| self.some_time(&rng))
@@ -264,6 +353,8 @@ impl World {
                 machines: Arc::clone(&self.machines),
                 store: self.store.clone(),
                 trace: self.trace.clone(),
+                promised: self.promised.clone(),
+                repeats: self.plan.lets(Part::Repeats),
                 rng: rng.split(),
             };
             tokio::spawn(client.send(request.clone(), self.first_at(&rng, &bursts)))
@@ -288,6 +379,7 @@ impl World {
 
     /// No more harm: lines are good, answers are right, and every node runs.
     fn heal(&self) {
+        self.healed.store(true, Ordering::Relaxed);
         chain_strikes::heal(&self.chain, &self.plan);
         for machine in self.machines.iter() {
             let Lines {
@@ -295,6 +387,7 @@ impl World {
                 peers,
                 sight,
                 signer,
+                clock,
             } = machine.lines();
             store.set(WireFaults::healthy(2));
             peers.set(WireFaults::healthy(5));
@@ -305,6 +398,7 @@ impl World {
                 ..Staleness::NONE
             });
             signer.put_off(self.rng.split(), 0);
+            clock.stand_still(false);
             machine.heal();
         }
     }

@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use domain::{LaneKey, NodeName};
+use domain::{LaneKey, NodeName, Reservation};
+use engine::lending::{MarkCall, MarkFailed};
 use engine::node::{Accepted, NewTx, Refusal};
 use engine::ports::{PeerError, Peers};
 
@@ -89,6 +90,21 @@ impl Peers for SimPeers {
         let question = async move {
             machine
                 .call(|node| async move { node.create_forwarded(requests).await })
+                .await
+        };
+        self.call(question, patience).await
+    }
+
+    async fn mark(
+        &self,
+        address: &str,
+        call: &MarkCall,
+        patience: Duration,
+    ) -> Result<Result<Reservation, MarkFailed>, PeerError> {
+        let (machine, call) = (self.find(address)?, call.clone());
+        let question = async move {
+            machine
+                .call(|node| async move { node.mark_forwarded(&call).await })
                 .await
         };
         self.call(question, patience).await

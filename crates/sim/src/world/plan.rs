@@ -7,16 +7,28 @@ use std::time::Duration;
 use alloy_primitives::Address;
 use domain::lane::FOREIGN_DEPTH_MIN;
 use domain::lease::LeaseTerms;
+use domain::window::Depth;
 use domain::{ChainId, LaneKey, LaneRules, NodeName};
-use engine::node::{ChainRules, NodeConfig, NonKeeper, OnHistoryChange};
+use engine::node::{ChainRules, Lent, NodeConfig, NonKeeper, OnHistoryChange};
 
 use super::chain_plan::{ChainPlan, lane_rules};
+use super::parts::Parts;
 use super::peers::Switchboard;
+use super::poison::Poison;
+use crate::checkers::Limits;
 use crate::rng::Rng;
 use crate::wire::WireFaults;
 
 /// The chain of every world.
 pub const CHAIN: ChainId = ChainId(31_337);
+
+/// How many messages wait for a shard at most.
+const INBOX: usize = 256;
+/// How many callers wait for txs at a node at most.
+const WAITERS: usize = 64;
+
+/// How many gaps a lane of these worlds has at once, with plenty to spare.
+const GAPS_AT_ONCE: usize = 16;
 
 /// A world on paper.
 #[derive(Clone, Debug)]
@@ -57,6 +69,20 @@ pub struct Plan {
     pub failovers: bool,
     /// When it takes over and lacks the last commits; `None` is never.
     pub lossy_failover: Option<Duration>,
+    /// What those who use the cluster do beside single requests.
+    pub habits: Parts,
+    /// Nodes that join in the middle.
+    pub newcomers: Vec<NodeName>,
+    /// A lane that never works.
+    pub poison: Option<Poison>,
+    /// What does not happen, by hand.
+    pub without: Parts,
+    /// Only the first so many requests are made.
+    pub requests_max: Option<u64>,
+    /// Only requests of the first so many lanes are made.
+    pub lanes_max: Option<usize>,
+    /// Only so many strikes happen to nodes, and as many to the chain.
+    pub strikes_max: Option<u64>,
 }
 
 /// The requests of a world. Chances are per thousand requests.
@@ -173,6 +199,13 @@ impl Plan {
             clock_jumps: false,
             failovers: false,
             lossy_failover: None,
+            habits: Parts::default(),
+            newcomers: Vec::new(),
+            poison: None,
+            without: Parts::default(),
+            requests_max: None,
+            lanes_max: None,
+            strikes_max: None,
         }
     }
 
@@ -186,6 +219,21 @@ impl Plan {
                 signer: *signer,
             })
             .collect()
+    }
+
+    /// The accounts that nodes have keys of.
+    #[must_use]
+    pub fn accounts(&self) -> Vec<Address> {
+        let poisoned = self.poison.map(|poison| poison.account);
+        self.signers.iter().copied().chain(poisoned).collect()
+    }
+
+    /// The lanes that requests are made for.
+    #[must_use]
+    pub fn used_lanes(&self) -> Vec<LaneKey> {
+        let mut lanes = self.lanes();
+        lanes.truncate(self.lanes_max.unwrap_or(usize::MAX).max(1));
+        lanes
     }
 
     /// What a node of this world is told.
@@ -202,11 +250,12 @@ impl Plan {
             advertise: Some(Switchboard::address(name)),
             lease: self.lease,
             shards: self.shards,
-            inbox: 256,
-            waiters: 64,
+            inbox: INBOX,
+            waiters: WAITERS,
             chains: BTreeMap::from([(CHAIN, rules)]),
             non_keeper: self.non_keeper,
             on_history_change: OnHistoryChange::Halt,
+            lent: Lent::nothing(),
         }
     }
 
@@ -214,6 +263,44 @@ impl Plan {
     #[must_use]
     pub fn final_depth(&self) -> u64 {
         self.chain.depth_of(self.lane.finality)
+    }
+
+    /// How soon a gap is closed in a healed world: it is told from a node that is behind, waited out, and
+    /// filled by whoever keeps the lane by then.
+    #[must_use]
+    pub fn gaps_within(&self) -> Duration {
+        let rules = &self.lane;
+        let lag = u32::try_from(self.chain.lag_for_good).unwrap_or(u32::MAX);
+        rules.gap_fill_after
+            + rules.chain_nonce_timeout * 2
+            + rules.resubmit.interval.unwrap_or_default()
+            + self.lease.duration * 4
+            + self.chain.block_interval * (lag + 20)
+            + Duration::from_secs(30)
+    }
+
+    /// How full a node may be.
+    #[must_use]
+    pub fn limits(&self) -> Limits {
+        let in_a_block = self.chain.block_room;
+        let taken_back = usize::try_from(self.chain.fork_max).unwrap_or(usize::MAX);
+        let depth = match self.lane.depth {
+            Depth::Fixed(depth) => depth,
+            Depth::Auto { .. } => Depth::AUTO_MAX,
+        };
+        Limits {
+            inbox: INBOX,
+            // A lane takes at most half of its shard's inbox.
+            callers: INBOX / 2,
+            waiters: WAITERS,
+            lanes: self.accounts().len(),
+            // What a fork takes back is out again, beyond the depth, and gaps are filled beyond it.
+            unmined: usize::try_from(depth)
+                .unwrap_or(usize::MAX)
+                .saturating_mul(2)
+                .saturating_add(in_a_block.saturating_mul(taken_back))
+                .saturating_add(GAPS_AT_ONCE),
+        }
     }
 
     /// How long a healed world may take to finish everything: enough for one request at a time, each of

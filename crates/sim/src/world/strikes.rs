@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::machine::Machine;
+use super::parts::Part;
 use super::plan::Plan;
 use crate::clock::SimClock;
 use crate::event::WorldEvent;
@@ -43,7 +44,7 @@ impl Striker {
             return;
         };
         let pace = u64::try_from(interval.as_millis()).expect("an interval is short");
-        loop {
+        for _ in 0..self.plan.strikes_max.unwrap_or(u64::MAX) {
             tokio::time::sleep(self.rng.millis(pace / 4, pace * 2)).await;
             match self.rng.below(16) {
                 12 if self.plan.clock_jumps => self.set_clock(),
@@ -57,11 +58,13 @@ impl Striker {
     fn strike(&self) {
         let Self { plan, rng, .. } = self;
         let machine = rng.pick(&self.machines).clone();
+        let may = |part| plan.lets(part) && machine.is_present();
         match rng.below(7) {
-            0..=2 => machine.crash_in(rng.between(0, CRASH_POLLS_MAX)),
-            3..=4 => spawn_freeze(machine, span(plan, rng, 3)),
-            5 => spawn_cut(machine, span(plan, rng, 2)),
-            _ => machine.drain(),
+            0..=2 if may(Part::Crashes) => machine.crash_in(rng.between(0, CRASH_POLLS_MAX)),
+            3..=4 if may(Part::Freezes) => spawn_freeze(machine.clone(), span(plan, rng, 3)),
+            5 if may(Part::Cuts) => spawn_cut(machine.clone(), span(plan, rng, 2)),
+            6 if may(Part::Drains) => machine.drain(),
+            _ => {} // left out, or nobody is there
         }
     }
 
@@ -77,6 +80,9 @@ impl Striker {
     fn isolate(&self) {
         let machine = self.rng.pick(&self.machines).clone();
         let span = span(&self.plan, &self.rng, 3);
+        if !self.plan.lets(Part::Isolation) {
+            return;
+        }
         // The handle is let go: it ends by itself, or with the world.
         drop(tokio::spawn(async move {
             machine.isolate(true);

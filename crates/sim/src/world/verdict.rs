@@ -9,12 +9,13 @@ use std::time::Duration;
 
 use domain::lane::OnForeignNonce;
 use domain::{B256, Incarnation, LaneKey, NodeName, SubState, TxId, TxState};
-use engine::ports::{Ask, EventFilter, Store, TxRecord};
+use engine::ports::{Ask, Clock as _, EventFilter, Store, TxRecord};
 use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::World;
 use super::client::{Fate, Request};
+use super::parts::Parts;
 use crate::event::WorldEvent;
 
 /// How often a healed world is looked at.
@@ -24,6 +25,10 @@ const PAGE: usize = 7;
 
 /// How long the feed may lag behind when everything has ended: keepers that died left it to a sweep.
 const FEED_PATIENCE: Duration = Duration::from_secs(60);
+
+/// How many tasks a node without work has at most: those for ever, a few per shard and lane, and one queue
+/// to each other node.
+const TASKS_AT_REST_MAX: usize = 40;
 
 impl World {
     pub(super) async fn judge(&self, accepted: Vec<(Request, TxId)>, deadline: Instant) {
@@ -49,7 +54,7 @@ impl World {
         let new = self.events_written() - before;
         if new > 0 {
             self.trace.violation(&format!(
-                "not quiet: {new} events after everything had ended"
+                "nothing stirs at the end: {new} events after everything had ended"
             ));
         }
         for (request, tx) in &accepted {
@@ -57,12 +62,16 @@ impl World {
         }
         self.judge_lanes().await;
         self.judge_feed().await;
+        self.judge_readers().await;
+        self.judge_rest().await;
     }
 
     async fn judge_tx(&self, request: &Request, id: TxId) {
         let Some(record) = self.record(id).await else {
-            self.trace
-                .violation(&format!("{} was accepted as {id} and is gone", request.id));
+            self.trace.violation(&format!(
+                "nothing accepted is lost: {} was {id}",
+                request.id
+            ));
             return;
         };
         if is_held(&record) {
@@ -77,12 +86,34 @@ impl World {
         let state = record.tx.state;
         if !may_end.contains(&state) {
             let (name, state, reason) = (&request.id, state.word(), &record.tx.reason);
-            self.trace
-                .violation(&format!("{name} ended as {state} ({reason:?})"));
+            self.trace.violation(&format!(
+                "requests end well: {name} as {state} ({reason:?})"
+            ));
+        }
+        if self.is_forsaken(request, &record).await {
+            return;
         }
         let is_due = state == TxState::Confirmed || request.fate == Fate::Reverts;
         self.judge_effects(request, &record, is_due);
         self.judge_history(request, &record).await;
+    }
+
+    /// Whether a fork that went deeper than final took its block back after its lane had been given up: a
+    /// lane without open work is not watched until something opens it, and the documents say so.
+    async fn is_forsaken(&self, request: &Request, record: &TxRecord) -> bool {
+        let goes_deeper = self.plan.chain.fork_max > self.plan.final_depth();
+        let told = record.tx.inclusion.as_ref().map(|mined| mined.tx_hash);
+        let is_gone = told.is_some_and(|hash| !self.chain.mined().iter().any(|tx| tx.hash == hash));
+        if !goes_deeper || !is_gone {
+            return false;
+        }
+        let lanes = self.store.lanes(&[request.lane]).await;
+        let lanes = lanes.expect("the twin's reads do not fail");
+        let now = self.clock.now();
+        !lanes
+            .iter()
+            .filter_map(|lane| lane.lease.as_ref())
+            .any(|lease| lease.expires_at > now)
     }
 
     /// The chain shows the payload once, in the transaction that the tx names; or not at all, and then
@@ -108,7 +139,7 @@ impl World {
         if !is_right {
             let name = &request.id;
             self.trace.violation(&format!(
-                "{name}: the chain has {hashes:?}, the tx {told:?}"
+                "txs name their effects: {name}: the chain has {hashes:?}, the tx {told:?}"
             ));
         }
     }
@@ -121,7 +152,7 @@ impl World {
             || self.plan.chain.staleness.blind > 0;
         if !is_rule {
             self.trace
-                .violation(&format!("{name} is held, and no rule says so"));
+                .violation(&format!("STUCK only by a rule: {name} is held"));
         }
         self.judge_effects(request, record, false);
     }
@@ -139,15 +170,18 @@ impl World {
         };
         if words.first() != Some(&"TxAccepted") || words.last() != Some(&last) {
             self.trace
-                .violation(&format!("the story of {} is {words:?}", request.id));
+                .violation(&format!("stories are whole: {} has {words:?}", request.id));
         }
     }
 
     async fn judge_lanes(&self) {
         let lanes = self.store.lanes(&self.plan.lanes()).await;
         for lane in lanes.expect("the twin's reads do not fail") {
-            if (lane.in_flight != 0 || lane.queued != 0) && !self.is_hurt(lane.key) {
-                self.trace.violation(&format!("not quiet: {lane:?}"));
+            let (key, out, queued) = (lane.key, lane.in_flight, lane.queued);
+            if (out != 0 || queued != 0) && !self.is_hurt(key) {
+                self.trace.violation(&format!(
+                    "nothing stirs at the end: {key} has {out} txs in flight and {queued} queued"
+                ));
             }
         }
         // A lane row that says of itself that it has work would be adopted again and again.
@@ -160,9 +194,13 @@ impl World {
             silent: self.lives().await,
         };
         let work = self.store.lanes_with_work(&stranger).await;
+        let judged = self.plan.lanes();
         for work in work.expect("the twin's reads do not fail") {
-            if !self.is_hurt(work.lane) {
-                self.trace.violation(&format!("not quiet: {work:?}"));
+            let lane = work.lane;
+            if judged.contains(&lane) && !self.is_hurt(lane) {
+                self.trace.violation(&format!(
+                    "nothing stirs at the end: {lane} says it has work"
+                ));
             }
         }
     }
@@ -184,7 +222,7 @@ impl World {
             if Instant::now() >= deadline {
                 let lag = self.store.events_written();
                 self.trace
-                    .violation(&format!("the feed lacks events: {lag:?}"));
+                    .violation(&format!("the feed is whole: it lacks {lag:?}"));
                 break;
             }
             tokio::time::sleep(LOOK_INTERVAL).await;
@@ -206,13 +244,76 @@ impl World {
                 if told.event.seq != *seq {
                     let (lane, found) = (told.lane, told.event.seq);
                     self.trace
-                        .violation(&format!("the feed of {lane} has {found} at {seq}"));
+                        .violation(&format!("the feed is whole: {lane} has {found} at {seq}"));
                 }
             }
             if filter.after.as_ref() == Some(&page.next) {
                 return;
             }
             filter.after = Some(page.next);
+        }
+    }
+
+    /// Those who read along have everything too, in the end. (A feed that was lost is another matter.)
+    async fn judge_readers(&self) {
+        if self.plan.lossy_failover.is_some() {
+            return;
+        }
+        let mut deadline = Instant::now() + FEED_PATIENCE;
+        let mut before = self.progress.events();
+        while let Some(lag) = self.readers_lag() {
+            let read = self.progress.events();
+            if read > before {
+                deadline = Instant::now() + FEED_PATIENCE; // slow is not wrong
+                before = read;
+            }
+            if Instant::now() >= deadline {
+                self.trace
+                    .violation(&format!("readers skip nothing: in the end {lag}"));
+                return;
+            }
+            tokio::time::sleep(LOOK_INTERVAL).await;
+        }
+    }
+
+    /// What a reader lacks, in words.
+    fn readers_lag(&self) -> Option<String> {
+        let written = self.store.events_written();
+        for (reader, seen) in self.progress.all() {
+            let lanes = written.iter();
+            let mut wanted = lanes.filter(|(lane, ..)| seen.only.is_none_or(|only| only == *lane));
+            let lacks = wanted.find(|(lane, count, _)| {
+                seen.last.get(lane).copied().unwrap_or_default() != *count
+            });
+            if let Some((lane, count, _)) = lacks {
+                return Some(format!(
+                    "reader {reader} lacks some of the {count} of {lane}"
+                ));
+            }
+        }
+        None
+    }
+
+    /// A node without work holds on to nothing: no message, no caller, and no task but those for ever.
+    async fn judge_rest(&self) {
+        if self.plan.habits == Parts::default() || self.plan.poison.is_some() {
+            return; // a poisoned lane is never at rest
+        }
+        for machine in self.machines.iter() {
+            let Some(node) = machine.handle() else {
+                continue;
+            };
+            let load = tokio::time::timeout(LOOK_INTERVAL, node.load()).await;
+            let Ok(load) = load else { continue };
+            // Whoever waits for a tx of a lane that stands still may wait on; each is a task.
+            let tasks = load.tasks.saturating_sub(load.waiters);
+            let is_at_rest = load.callers == 0 && load.outgoing == 0;
+            if !is_at_rest || tasks > TASKS_AT_REST_MAX {
+                let node = machine.name();
+                self.trace.violation(&format!(
+                    "memory and queues are bounded: {node} at rest has {load:?}"
+                ));
+            }
         }
     }
 
@@ -243,12 +344,13 @@ impl World {
                 let (nonce, sub) = (tx.nonce, tx.sub_state);
                 let (name, state, reason) = (&tx.request_id, tx.state.word(), &tx.reason);
                 self.trace.violation(&format!(
-                    "not live: {name} is {state} {sub:?} at nonce {nonce:?}, {reason:?}"
+                    "everything ends: {name} is {state} {sub:?} at nonce {nonce:?}, {reason:?}"
                 ));
             }
         }
         if !self.all_rest().await {
-            self.trace.violation("not live: lanes still have work");
+            self.trace
+                .violation("everything ends: lanes still have work");
         }
         for machine in self.machines.iter() {
             let Some(handle) = machine.handle() else {
@@ -270,7 +372,10 @@ impl World {
     /// How many events the lanes wrote that lost nothing.
     fn events_written(&self) -> u64 {
         let lanes = self.store.events_written();
-        let whole = lanes.iter().filter(|lane| !self.is_hurt(lane.0));
+        let judged = self.plan.lanes();
+        let whole = lanes
+            .iter()
+            .filter(|lane| judged.contains(&lane.0) && !self.is_hurt(lane.0));
         whole.map(|lane| lane.1).sum()
     }
 

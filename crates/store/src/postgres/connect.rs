@@ -3,7 +3,8 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use futures::future::poll_fn;
+use futures::StreamExt as _;
+use futures::stream::{self, BoxStream};
 use tokio::task::AbortHandle;
 use tokio_postgres::config::{Host, SslMode};
 use tokio_postgres::error::{DbError, Severity, SqlState};
@@ -88,25 +89,32 @@ impl Connector {
         }
     }
 
-    pub(super) async fn connect(&self) -> Result<Connection, tokio_postgres::Error> {
+    /// A client, and what its server says: somebody must listen for as long as the client is used.
+    async fn dial(&self) -> Result<(Client, ServerWords), tokio_postgres::Error> {
         match &self.tls {
-            Some(tls) => self.connect_with(tls.clone()).await,
-            None => self.connect_with(NoTls).await,
+            Some(tls) => self.dial_with(tls.clone()).await,
+            None => self.dial_with(NoTls).await,
         }
     }
 
-    async fn connect_with<T>(&self, tls: T) -> Result<Connection, tokio_postgres::Error>
+    async fn dial_with<T>(&self, tls: T) -> Result<(Client, ServerWords), tokio_postgres::Error>
     where
         T: MakeTlsConnect<Socket>,
         T::Stream: Send + 'static,
     {
         let (client, mut wire) = self.config.connect(tls).await?;
+        let words = stream::poll_fn(move |cx| wire.poll_message(cx));
+        Ok((client, words.boxed()))
+    }
+
+    pub(super) async fn connect(&self) -> Result<Connection, tokio_postgres::Error> {
+        let (client, mut words) = self.dial().await?;
         let doubt = Arc::new(Mutex::new(None));
         let seen = Arc::clone(&doubt);
         // Driven here and not by the driver's own future, which drops what the server says aside.
         // It is seen before the answer that follows it.
         let task = tokio::spawn(async move {
-            while let Some(Ok(message)) = poll_fn(|cx| wire.poll_message(cx)).await {
+            while let Some(Ok(message)) = words.next().await {
                 if let AsyncMessage::Notice(notice) = message {
                     hear(&notice, &seen);
                 }
@@ -121,6 +129,28 @@ impl Connector {
         // this answer, and is not taken for a word on the first call.
         connection.client.simple_query("").await?;
         Ok(connection)
+    }
+}
+
+/// What a server says aside, and the sign that the connection is alive.
+pub type ServerWords = BoxStream<'static, Result<AsyncMessage, tokio_postgres::Error>>;
+
+/// Opens connections to the store's database for other books beside its own, with its TLS and timeouts.
+#[derive(Clone)]
+pub struct Beside(Connector);
+
+impl Beside {
+    /// At the same address, with the timeouts of this lease.
+    pub fn parse(url: &str, lease: Duration) -> Result<Self, OpenError> {
+        Connector::parse(url, &Timeouts::of_lease(lease)).map(Self)
+    }
+
+    /// A client, and what its server says: somebody must listen for as long as the client is used.
+    pub async fn dial(&self) -> Result<(Client, ServerWords), OpenError> {
+        self.0.dial().await.map_err(|error| OpenError::NotReached {
+            database: self.0.shown(),
+            reason: text(&error),
+        })
     }
 }
 

@@ -17,14 +17,18 @@ use uuid::Uuid;
 
 use super::arguments::{Arguments, items};
 use super::fault::Fault;
-use super::folded;
 use super::pool::Db;
 use super::rows::number;
 use crate::encoding::{bound, stored};
+use crate::folded;
 
 /// How many txs one call writes, unless a single lane has more. Beyond this a call gets slower and not
 /// more efficient.
 const CALL_ITEMS_MAX: usize = 200;
+
+/// The index that keeps nonces apart. A nonce that one row of a batch leaves to another looks taken too,
+/// when the batch was rolled back for something else.
+const NONCE_INDEX: &str = "managed_tx_nonce";
 
 /// A count was off (see the function).
 const COUNT_OFF: &str = "LK001";
@@ -281,6 +285,10 @@ async fn duplicate(db: &Db, batch: &LaneBatch, fault: &Fault) -> Result<Conflict
         let tx = named.expect("it was asked for by this text");
         return Ok(Conflict::RequestId(tx.request_id.clone()));
     }
+    let key = constraint(fault).unwrap_or("a key");
+    if key != NONCE_INDEX {
+        return Ok(Conflict::Rows(format!("{key}: there already")));
+    }
     let written = || writes.inserts.iter().chain(&writes.updates);
     let with_nonce = |tx: &Tx| tx.nonce.map(|nonce| (bound(nonce.0), tx.id.0));
     let (nonces, ids): (Vec<i64>, Vec<_>) = written().filter_map(with_nonce).unzip();
@@ -295,15 +303,19 @@ async fn duplicate(db: &Db, batch: &LaneBatch, fault: &Fault) -> Result<Conflict
     if let Some(row) = db.write(BY_NONCE, &by_nonce).await?.first() {
         return Ok(Conflict::Nonce(Nonce(number(row, 0, "nonce")?)));
     }
-    let key = match fault {
-        Fault::Refused(refusal) => refusal.constraint().unwrap_or("a key").to_owned(),
+    Ok(Conflict::Rows(format!("{key}: there already")))
+}
+
+/// The index that refused a row.
+fn constraint(fault: &Fault) -> Option<&str> {
+    match fault {
+        Fault::Refused(refusal) => refusal.constraint(),
         Fault::NotReached(_)
         | Fault::Lost(_)
         | Fault::Malformed(_)
         | Fault::Unreadable(_)
-        | Fault::Invalid(_) => "a key".to_owned(),
-    };
-    Ok(Conflict::Rows(format!("{key}: there already")))
+        | Fault::Invalid(_) => None,
+    }
 }
 
 /// Waits for whatever holds the lane row, so that no earlier batch can land behind the answer. The new

@@ -173,11 +173,11 @@ WITH want AS MATERIALIZED ( \
   UPDATE signer_lease AS l \
   SET expires_at = lk_now() + $5, renew_seq = l.renew_seq + 1, updated_at = lk_now() \
   FROM ours WHERE l.lane_id = ours.lane_id \
-  RETURNING l.lane_id \
+  RETURNING l.lane_id, l.token \
 ) \
 SELECT w.lane_id, w.token, renewed.lane_id IS NOT NULL, \
   (l.token = w.token AND l.owner = $3 AND l.incarnation = $4 AND l.expires_at <> 0) IS TRUE \
-FROM want AS w LEFT JOIN renewed ON renewed.lane_id = w.lane_id \
+FROM want AS w LEFT JOIN renewed ON renewed.lane_id = w.lane_id AND renewed.token = w.token \
 LEFT JOIN signer_lease AS l ON l.lane_id = w.lane_id";
 
 pub(super) async fn renew(db: &Db, ask: &Ask, rights: &[Right]) -> Result<Vec<Renewal>, Fault> {

@@ -11,7 +11,6 @@ mod connect;
 mod events;
 mod fault;
 mod feed;
-mod folded;
 mod gate;
 mod headers;
 mod lanes;
@@ -38,6 +37,7 @@ use std::time::Duration;
 use thiserror::Error;
 use tokio_postgres::Client;
 
+pub use connect::{Beside, ServerWords};
 pub use migrations::{SCHEMA_VERSION, SchemaState};
 
 use crate::cursor::StoreTag;

@@ -96,8 +96,12 @@ impl Db {
                 Ok(rows)
             }
             (Err(fault @ Fault::Refused(_)), None) => {
+                // The database tells a refusal before the transaction has let go of its rows. An empty
+                // statement is answered when it has, so that whoever writes them next finds them free.
+                let over = connection.client().batch_execute("");
+                let over = tokio::time::timeout(self.answer_within, over).await;
                 // A new connection may find the primary.
-                if !fault.is_of_standby() {
+                if !fault.is_of_standby() && matches!(over, Ok(Ok(()))) {
                     call.give_back();
                 }
                 Err(fault)

@@ -10,6 +10,7 @@ use super::fault::Fault;
 use super::rows::{InsertAttempt, InsertTx, UpdateTx};
 use super::writer::savepoint;
 use crate::encoding::{events_to_bytes, from_stored, stored};
+use crate::folded;
 
 /// Why a lane's batch was not written.
 enum Refused {
@@ -40,9 +41,10 @@ fn commit_lane(conn: &Connection, batch: &LaneBatch) -> CommitOutcome {
     }
 }
 
-/// The fence first: what follows is written only while the lane row is ours.
+/// The fence before all writes: what follows is written only while the lane row is ours.
 fn write_lane(conn: &Connection, batch: &LaneBatch) -> Result<(), Refused> {
     let (lane, writes) = (batch.right.lane, &batch.writes);
+    folded::check(batch).map_err(Refused::Conflict)?;
     pass_fence(conn, batch)?;
     update_txs(conn, lane, &writes.updates)?;
     insert_txs(conn, lane, &writes.inserts)?;
@@ -53,28 +55,35 @@ fn write_lane(conn: &Connection, batch: &LaneBatch) -> Result<(), Refused> {
 }
 
 /// Bumps the lane row where token, grant and the numbers of batches and events are the ones that memory
-/// knows.
+/// knows. The cursor never falls.
 fn pass_fence(conn: &Connection, batch: &LaneBatch) -> Result<(), Refused> {
     const SQL: &str = "UPDATE signer_nonce_cursor \
-         SET next_nonce = ?5, event_seq = event_seq + ?6, last_batch = last_batch + 1, \
+         SET next_nonce = max(next_nonce, ?5), event_seq = event_seq + ?6, last_batch = last_batch + 1, \
              paused = coalesce(?8, paused), updated_at = ?9 \
          WHERE lane_id = ?1 AND fencing_token = ?2 AND grant_id = ?3 AND event_seq = ?4 \
-           AND last_batch = ?7";
-    let count = conn.prepare_cached(SQL)?.execute(params![
+           AND last_batch = ?7 RETURNING next_nonce";
+    let next_nonce = stored(batch.next_nonce.0)?;
+    let fence = params![
         batch.right.lane.0,
         stored(batch.right.token.0)?,
         batch.right.grant.0.as_bytes().as_slice(),
         stored(batch.event_seq_before)?,
-        stored(batch.next_nonce.0)?,
+        next_nonce,
         stored(batch.writes.events.len() as u64)?,
         stored(batch.batch_seq_before)?,
         batch.writes.paused,
         stored(batch.at.0)?,
-    ])?;
-    if count == 1 {
-        Ok(())
-    } else {
-        Err(Refused::Fenced)
+    ];
+    let bumped: Option<i64> = conn
+        .prepare_cached(SQL)?
+        .query_row(fence, |row| row.get(0))
+        .optional()?;
+    match bumped {
+        Some(cursor) if cursor == next_nonce => Ok(()),
+        Some(cursor) => Err(rows(format!(
+            "the cursor falls from {cursor} to {next_nonce}"
+        ))),
+        None => Err(Refused::Fenced),
     }
 }
 
@@ -183,7 +192,8 @@ fn mark_first_sent(conn: &Connection, lane: LaneId, writes: &Writes) -> Result<(
 
 fn write_wakes(conn: &Connection, lane: LaneId, writes: &Writes) -> Result<(), Refused> {
     const DONE: &str = "DELETE FROM tx_wake WHERE lane_id = ?1 AND tx_id = ?2";
-    const ADDED: &str = "INSERT INTO tx_wake (lane_id, tx_id) VALUES (?1, ?2)";
+    const ADDED: &str = "INSERT INTO tx_wake (lane_id, tx_id) \
+         SELECT lane_id, tx_id FROM managed_tx WHERE tx_id = ?2 AND lane_id = ?1";
     for id in &writes.wakes_done {
         if conn
             .prepare_cached(DONE)?
@@ -198,7 +208,8 @@ fn write_wakes(conn: &Connection, lane: LaneId, writes: &Writes) -> Result<(), R
             .prepare_cached(ADDED)?
             .execute(params![lane.0, id.0.as_bytes().as_slice()]);
         match added.map_err(Fault::from) {
-            Ok(_one) => {}
+            Ok(1) => {}
+            Ok(_none) => return Err(rows(format!("tx {id} is not in the lane"))),
             Err(fault) if fault.is_duplicate() => {
                 return Err(rows(format!("tx {id} waits for a nonce already")));
             }
@@ -215,15 +226,6 @@ fn append_events(conn: &Connection, batch: &LaneBatch) -> Result<(), Refused> {
     let Some(first) = events.first() else {
         return Ok(());
     };
-    let expected = batch.event_seq_before.saturating_add(1)..;
-    if !events
-        .iter()
-        .map(|event| event.seq)
-        .zip(expected)
-        .all(|(seq, next)| seq == next)
-    {
-        return Err(rows("the events do not follow the lane's last one".into()));
-    }
     conn.prepare_cached(SQL)?.execute(params![
         batch.right.lane.0,
         stored(first.seq)?,

@@ -4,6 +4,7 @@ use domain::SendOutcome;
 use domain::attempt::Outgoing;
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
+use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -24,7 +25,7 @@ const METHOD: &str = "eth_sendRawTransaction";
 pub(super) enum Told {
     /// It did not leave: what goes before it got no further, or time was up.
     NotStarted,
-    Answer(Outcome<Value>),
+    Answer(Outcome<Box<RawValue>>),
     /// The batch was answered, this one was not.
     LeftOut,
     Failed(Failure),
@@ -64,7 +65,7 @@ async fn in_batches(endpoint: &Endpoint, calls: &[Value], allowance: Allowance) 
     while told.len() < calls.len() && !allowance.is_used_up() {
         let rest = &calls[told.len()..];
         let part = &rest[..fitting(rest, endpoint.batch_max())];
-        match endpoint.batch::<Value>(METHOD, part).await {
+        match endpoint.batch::<Box<RawValue>>(METHOD, part).await {
             Ok(Batch::Each(each)) => told.extend(
                 each.into_iter()
                     .map(|outcome| outcome.map_or(Told::LeftOut, Told::Answer)),
@@ -113,7 +114,7 @@ async fn singly(
                 break;
             };
             under_way.push(async move {
-                match endpoint.ask::<Value>(METHOD, params).await {
+                match endpoint.ask::<Box<RawValue>>(METHOD, params).await {
                     Ok(outcome) => (index, Told::Answer(outcome)),
                     Err(failure) => (index, Told::Failed(failure)),
                 }

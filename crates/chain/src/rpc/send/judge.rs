@@ -55,7 +55,7 @@ fn judge(endpoint: &Endpoint, item: &Outgoing, told: Told) -> SendOutcome {
         Told::LeftOut => SendOutcome::Unknown(named(endpoint, "it left this one out")),
         Told::Failed(failure) => failed(endpoint, &failure),
         Told::Answer(Ok(answer)) => {
-            if answer.as_str().and_then(|text| text.parse().ok()) == Some(hash) {
+            if serde_json::from_str(answer.get()).ok() == Some(hash) {
                 return SendOutcome::Accepted;
             }
             tracing::warn!(endpoint = from, %hash, "a node named another hash than ours");

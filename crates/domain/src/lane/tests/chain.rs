@@ -7,7 +7,7 @@ use alloy_primitives::{B256, keccak256};
 
 use crate::headers::HeaderChain;
 use crate::lane::{ChainNonces, Consumer, Receipt};
-use crate::{ChainView, FeeQuote, Header, Inclusion, Nonce, TxId};
+use crate::{ChainView, Deed, FeeQuote, Header, Inclusion, Nonce, TxId, U256};
 
 /// How many headers the follower keeps.
 const KEEP: usize = 20;
@@ -176,7 +176,10 @@ impl Chain {
         let blocks = self.blocks.iter().filter(|b| b.header.number <= up_to);
         let mut txs = blocks.flat_map(|block| &block.txs);
         let found = txs.find(|(used, _)| *used == nonce);
-        found.map_or(Consumer::Nobody, |(_, hash)| Consumer::By(*hash))
+        found.map_or(Consumer::Nobody, |(_, hash)| Consumer::By {
+            hash: *hash,
+            deed: Deed::of(None, U256::MAX, &[]),
+        })
     }
 
     /// The receipts of these hashes; with proof when their block is older than the view.

@@ -5,7 +5,7 @@ use super::world::{Job, World, agreed, answered};
 use crate::lane::{
     ChainNonces, Consumer, FOREIGN_DEPTH_MIN, Input, LaneRules, Nonces, OnForeignNonce,
 };
-use crate::{B256, EventKind, Nonce, SubState, TxId, TxState};
+use crate::{B256, Deed, EventKind, Nonce, SubState, TxId, TxState, U256};
 
 /// One tx of ours at nonce 0, signed and handed out, while somebody else's stands there in a block.
 fn used_by_somebody_else(rules: LaneRules) -> (World, TxId) {
@@ -17,6 +17,12 @@ fn used_by_somebody_else(rules: LaneRules) -> (World, TxId) {
     world.mine(1, true);
     world.settle_all();
     (world, id)
+}
+
+/// A consumer that did something else than any tx here wants.
+fn by(hash: B256) -> Consumer {
+    let deed = Deed::of(None, U256::MAX, &[]);
+    Consumer::By { hash, deed }
 }
 
 fn blocks(world: &mut World, count: u64) {
@@ -105,6 +111,26 @@ fn a_late_receipt_of_ours_is_no_foreign_use() {
 }
 
 #[test]
+fn what_nobody_remembers_and_did_just_the_same_is_not_paid_again() {
+    let (mut world, id) = used_by_somebody_else(rules());
+    let deed = world.store.rows[&id].payload.deed();
+    let hash = B256::repeat_byte(0xee);
+    world.input(Input::Consumed {
+        nonce: Nonce(0),
+        by: Some(Consumer::By { hash, deed }),
+        hashes: Vec::new(),
+    });
+    world.commit();
+    let row = &world.store.rows[&id];
+    assert_eq!(
+        (row.state, row.sub_state),
+        (TxState::Stuck, Some(SubState::ForeignNonce))
+    );
+    let reason = row.reason.as_deref().unwrap_or_default();
+    assert!(reason.contains("did just what this tx wants"), "{reason}");
+}
+
+#[test]
 fn one_of_ours_that_consumed_it_is_read_and_not_requeued() {
     let mut world = World::ready(rules());
     let id = world.accept();
@@ -113,7 +139,7 @@ fn one_of_ours_that_consumed_it_is_read_and_not_requeued() {
     let hash = world.store.rows[&id].tx_hash.expect("signed");
     world.input(Input::Consumed {
         nonce: Nonce(0),
-        by: Some(Consumer::By(hash)),
+        by: Some(by(hash)),
         hashes: vec![hash],
     });
     world.commit();

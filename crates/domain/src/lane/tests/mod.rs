@@ -11,6 +11,7 @@ mod foreign;
 mod forks;
 mod gaps;
 mod invariants;
+mod lend;
 mod nonces;
 mod property;
 mod resubmit;
@@ -54,6 +55,7 @@ fn rules() -> LaneRules {
             max_attempts: None,
         },
         on_foreign_nonce: OnForeignNonce::Requeue,
+        lent: None,
         gap_fill_after: Duration::from_secs(5),
         max_chain_jump: 10,
         chain_query: ChainQuery::Pending,

@@ -7,10 +7,12 @@ use alloy_primitives::{B256, Bytes, keccak256};
 
 use crate::attempt::Outgoing;
 use crate::lane::{
-    ChainNonces, ChainQuery, Effect, Input, Lane, LaneRules, Nonces, Receipt, Writes,
+    ChainNonces, ChainQuery, Effect, Input, Lane, LaneRules, Nonces, Receipt, Step, Writes,
+    lend::Marked,
 };
 use crate::{
-    Attempt, Header, Moment, NodeName, Nonce, SendOutcome, Time, Token, Tx, TxId, Unsigned,
+    Attempt, Header, Holder, Mark, Moment, NodeName, Nonce, SendOutcome, Time, Token, Tx, TxId,
+    Unsigned,
 };
 
 use super::chain::{Chain, FORK_MAX};
@@ -111,6 +113,13 @@ impl World {
         world
     }
 
+    /// What a holder says of a lent nonce, into the present turn.
+    pub(super) fn mark(&mut self, nonce: u64, holder: Holder, mark: &Mark) -> Marked {
+        let (step, marked) = self.lane.mark(Nonce(nonce), holder, mark, self.now);
+        self.take(step);
+        marked
+    }
+
     /// One step of the lane, into the present turn.
     pub(super) fn input(&mut self, input: Input) {
         let cursor = self.lane.next_nonce();
@@ -118,15 +127,19 @@ impl World {
         let forks = matches!(input, Input::Head(_) | Input::Finals(_));
         let raises = matches!(input, Input::ChainNonces { .. });
         let step = self.lane.step(input, self.now);
-        self.draft.apply(&step.writes, self.lane.next_nonce());
-        self.is_dirty |= step.writes != Writes::default();
-        assert_eq!(self.draft.event_seq(), self.lane.event_seq());
+        self.take(step);
         if self.lane.next_nonce() > cursor && !raises {
             invariants::window_is_kept(&self.rules, &self.draft);
         }
         if !forks {
             invariants::depth_is_kept(&out, &self.lane);
         }
+    }
+
+    fn take(&mut self, step: Step) {
+        self.draft.apply(&step.writes, self.lane.next_nonce());
+        self.is_dirty |= step.writes != Writes::default();
+        assert_eq!(self.draft.event_seq(), self.lane.event_seq());
         // Signing does not wait for the commit; everything else does.
         let is_sign = |effect: &Effect| matches!(effect, Effect::Sign(_));
         let (signs, others): (Vec<_>, Vec<_>) = step.effects.into_iter().partition(is_sign);
@@ -162,7 +175,7 @@ impl World {
                 assert_eq!(first, tx, "two txs left for nonce {}", out.nonce);
                 Job::Send(out)
             }
-            Effect::Unwatch(_) | Effect::Settle => return,
+            Effect::Watch(_) | Effect::Unwatch(_) | Effect::Settle => return,
             Effect::LoadBacklog { from, limit } => Job::Backlog {
                 from,
                 limit,

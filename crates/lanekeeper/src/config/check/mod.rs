@@ -2,6 +2,7 @@
 
 mod access;
 mod chains;
+mod lent;
 
 use domain::lease::LeaseTerms;
 
@@ -42,6 +43,7 @@ impl Config {
         found.chains();
         found.resubmit();
         found.signers();
+        found.lent();
         found.problems.sort();
         found.problems
     }
@@ -189,7 +191,12 @@ impl Found<'_> {
             let path = format!("signer[{index}].kind");
             match (signer.kind, which_keys(signer).as_slice()) {
                 (SignerKind::Key, ["key" | "keyFile" | "keyEnv"])
-                | (SignerKind::Keystore, ["path", "passwordFile"]) => {}
+                | (SignerKind::Keystore, ["path", "passwordFile"])
+                | (SignerKind::External, ["address"]) => {}
+                (SignerKind::External, given) => {
+                    let rule = format!("which takes address alone, but has {}", listed(given));
+                    self.wrong(&path, "\"external\"", &rule);
+                }
                 (SignerKind::Key, given) => {
                     let rule = format!(
                         "which takes exactly one of key, keyFile and keyEnv, but has {}",
@@ -224,6 +231,7 @@ fn which_keys(signer: &Signer) -> Vec<&'static str> {
         ("keyEnv", signer.key_env.is_some()),
         ("path", signer.path.is_some()),
         ("passwordFile", signer.password_file.is_some()),
+        ("address", signer.address.is_some()),
     ];
     given
         .into_iter()

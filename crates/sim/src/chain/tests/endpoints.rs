@@ -125,8 +125,8 @@ async fn who_consumed_a_nonce_is_found_in_its_block() {
     let theirs = theirs.expect("past all pools").hash;
     let blocks = view.headers(0, 9).await.unwrap();
     let who = |nonce| view.consumer(account(), Nonce(nonce), blocks[3]);
-    assert_eq!(who(0).await, Ok(Consumer::By(ours)));
-    assert_eq!(who(1).await, Ok(Consumer::By(theirs)));
+    assert_eq!(who(0).await.map(Consumer::hash), Ok(Some(ours)));
+    assert_eq!(who(1).await.map(Consumer::hash), Ok(Some(theirs)));
     assert_eq!(who(2).await, Ok(Consumer::Nobody));
     let early = view.consumer(account(), Nonce(1), blocks[1]).await;
     assert_eq!(early, Ok(Consumer::Nobody));

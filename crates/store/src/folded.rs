@@ -1,6 +1,7 @@
 //! What a batch must be before it is sent: one write per row, numbers that fit, events in order.
 //!
-//! The database would refuse most of this too, but only after it has rolled back the neighbours.
+//! PostgreSQL would refuse most of this too, but only after it has rolled back the neighbours; the
+//! embedded store would write some of it twice.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +11,7 @@ use engine::ports::{Conflict, LaneBatch};
 use crate::encoding::stored;
 
 /// Whether a batch can be sent.
-pub(super) fn check(batch: &LaneBatch) -> Result<(), Conflict> {
+pub(crate) fn check(batch: &LaneBatch) -> Result<(), Conflict> {
     let writes = &batch.writes;
     let mut requests: BTreeSet<&RequestId> = BTreeSet::new();
     for tx in &writes.inserts {

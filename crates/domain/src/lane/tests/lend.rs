@@ -1,0 +1,233 @@
+//! Lent nonces: borrowed, used, given back, forgotten.
+
+use std::time::Duration;
+
+use alloy_primitives::B256;
+use uuid::Uuid;
+
+use super::world::{Job, World};
+use super::{KEY, rules, tx_id};
+use crate::lane::lend::{Lending, Marked, lent_payload, lent_request_id, lent_to};
+use crate::lane::{Input, LaneRules, Request};
+use crate::{Holder, Mark, MarkRefused, Nonce, Reservation, ReservationState, TxState};
+
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+fn lending() -> LaneRules {
+    LaneRules {
+        lent: Some(Lending { timeout: TIMEOUT }),
+        ..rules()
+    }
+}
+
+fn holder(number: u128) -> Holder {
+    Holder(Uuid::from_u128(number))
+}
+
+fn hash(number: u8) -> B256 {
+    B256::repeat_byte(number)
+}
+
+/// Borrows under a name, and gives what was lent.
+fn borrow(world: &mut World, name: u128) -> u64 {
+    let payload = lent_payload(KEY);
+    let id = tx_id(1_000_000 + u64::try_from(name).expect("small"));
+    world.input(Input::Accept(Request {
+        id,
+        request_id: lent_request_id(holder(name)),
+        fingerprint: payload.fingerprint(),
+        payload,
+        gas: 0,
+    }));
+    world.commit();
+    world.store.rows[&id].nonce.expect("lent at once").0
+}
+
+fn of(world: &World, name: u128) -> Reservation {
+    let request = lent_request_id(holder(name));
+    let tx = world
+        .store
+        .rows
+        .values()
+        .find(|tx| tx.request_id == request);
+    lent_to(KEY, tx.expect("lent"), Some(Nonce(0)), TIMEOUT).expect("a loan")
+}
+
+fn mark(world: &mut World, nonce: u64, name: u128, mark: &Mark) -> Marked {
+    let marked = world.mark(nonce, holder(name), mark);
+    world.commit();
+    world.settle_all();
+    marked
+}
+
+fn is_taken(marked: &Marked) -> bool {
+    matches!(marked, Marked::Taken(_))
+}
+
+fn give_back() -> Mark {
+    Mark::Recyclable("not needed".to_owned())
+}
+
+/// Time for a lane that is looked at a few times a second.
+fn pass(world: &mut World, time: Duration) {
+    for _ in 0..time.as_secs() {
+        world.tick(1_000);
+        world.settle_all();
+    }
+}
+
+fn sends_nothing(world: &World) {
+    let sends = |job: &Job| matches!(job, Job::Sign(_) | Job::Send(_));
+    assert!(!world.jobs.iter().any(sends), "{:?}", world.jobs);
+}
+
+#[test]
+fn the_smallest_free_nonce_is_lent_first() {
+    let mut world = World::ready(lending());
+    let lent: Vec<u64> = (0..4).map(|name| borrow(&mut world, name)).collect();
+    assert_eq!(lent, [0, 1, 2, 3]);
+    assert!(is_taken(&mark(&mut world, 2, 2, &give_back())));
+    assert!(is_taken(&mark(&mut world, 1, 1, &give_back())));
+    assert_eq!(of(&world, 1).state, ReservationState::Recyclable);
+    let again: Vec<u64> = (4..7).map(|name| borrow(&mut world, name)).collect();
+    assert_eq!(again, [1, 2, 4]);
+    sends_nothing(&world);
+}
+
+#[test]
+fn a_former_holder_changes_nothing() {
+    let mut world = World::ready(lending());
+    borrow(&mut world, 0);
+    mark(&mut world, 0, 0, &give_back());
+    assert_eq!(borrow(&mut world, 1), 0);
+    let late = mark(&mut world, 0, 0, &Mark::Used(hash(1)));
+    assert_eq!(late, Marked::NotOpen, "his row tells him");
+    assert_eq!(of(&world, 1).tx_hash, None);
+    let never = mark(&mut world, 7, 0, &Mark::Used(hash(1)));
+    assert_eq!(never, Marked::NotOpen);
+}
+
+#[test]
+fn what_its_holder_sent_is_closed_by_the_chain_and_opened_by_a_fork() {
+    let mut world = World::ready(lending());
+    borrow(&mut world, 0);
+    let submitted = Mark::Submitted(hash(1));
+    assert!(is_taken(&mark(&mut world, 0, 0, &submitted)));
+    assert!(
+        is_taken(&mark(&mut world, 0, 0, &submitted)),
+        "twice is fine"
+    );
+    assert_eq!(of(&world, 0).state, ReservationState::Reserved);
+    world.chain.take(Nonce(0), hash(1));
+    world.mine(1, true);
+    world.settle_all();
+    assert_eq!(of(&world, 0).state, ReservationState::Reserved, "not final");
+    for _ in 0..3 {
+        world.mine(0, true);
+        world.settle_all();
+    }
+    assert_eq!(of(&world, 0).state, ReservationState::Used);
+    assert_eq!(of(&world, 0).tx_hash, Some(hash(1)));
+    world.fork(4, 0, 0, true);
+    world.settle_all();
+    assert_eq!(of(&world, 0).state, ReservationState::Reserved, "reopened");
+    sends_nothing(&world);
+}
+
+#[test]
+fn used_is_used_and_another_transaction_is_refused() {
+    let mut world = World::ready(lending());
+    borrow(&mut world, 0);
+    borrow(&mut world, 1);
+    assert!(is_taken(&mark(&mut world, 0, 0, &Mark::Used(hash(1)))));
+    assert_eq!(of(&world, 0).state, ReservationState::Used);
+    assert!(is_taken(&mark(&mut world, 0, 0, &Mark::Used(hash(1)))));
+    let other = mark(&mut world, 0, 0, &Mark::Used(hash(2)));
+    assert!(matches!(other, Marked::Refused(MarkRefused::IsUsed { .. })));
+    let back = mark(&mut world, 0, 0, &give_back());
+    assert!(matches!(back, Marked::Refused(MarkRefused::IsUsed { .. })));
+    let elsewhere = mark(&mut world, 1, 1, &Mark::Submitted(hash(1)));
+    let refused = MarkRefused::HashElsewhere {
+        hash: hash(1),
+        nonce: Nonce(0),
+    };
+    assert_eq!(elsewhere, Marked::Refused(refused));
+}
+
+#[test]
+fn a_silent_holders_nonce_is_free_after_its_time_and_when_the_chain_shows_nothing() {
+    let mut world = World::ready(lending());
+    borrow(&mut world, 0);
+    borrow(&mut world, 1);
+    pass(&mut world, Duration::from_secs(58));
+    mark(&mut world, 1, 1, &Mark::Submitted(hash(1)));
+    assert_eq!(of(&world, 0).state, ReservationState::Reserved);
+    pass(&mut world, Duration::from_secs(20));
+    assert_eq!(of(&world, 0).state, ReservationState::Recyclable);
+    assert_eq!(of(&world, 1).state, ReservationState::Reserved, "it is out");
+    assert_eq!(borrow(&mut world, 2), 0);
+    sends_nothing(&world);
+}
+
+#[test]
+fn a_clock_that_is_set_forward_frees_nothing() {
+    let mut world = World::ready(lending());
+    borrow(&mut world, 0);
+    world.tick(24 * 3_600_000);
+    world.settle_all();
+    pass(&mut world, Duration::from_secs(10));
+    assert_eq!(of(&world, 0).state, ReservationState::Reserved);
+}
+
+#[test]
+fn what_is_pending_or_mined_without_a_word_is_not_free() {
+    let mut world = World::ready(lending());
+    borrow(&mut world, 0);
+    borrow(&mut world, 1);
+    world.use_elsewhere(0); // its holder sent it, and died
+    pass(&mut world, TIMEOUT * 2);
+    assert_eq!(of(&world, 0).state, ReservationState::Reserved, "pending");
+    assert_eq!(of(&world, 1).state, ReservationState::Recyclable);
+    world.mine(1, true);
+    for _ in 0..20 {
+        world.mine(0, true);
+        pass(&mut world, Duration::from_secs(5));
+    }
+    let closed = of(&world, 0);
+    assert_eq!(closed.state, ReservationState::Used);
+    assert!(closed.tx_hash.is_some(), "the chain shows by which");
+    sends_nothing(&world);
+}
+
+#[test]
+fn the_next_keeper_knows_every_loan_before_it_lends() {
+    let mut world = World::ready(lending());
+    for name in 0..5 {
+        borrow(&mut world, name);
+    }
+    mark(&mut world, 1, 1, &Mark::Submitted(hash(1)));
+    mark(&mut world, 3, 3, &give_back());
+    world.crash();
+    world.settle_all();
+    world.tick(0);
+    world.settle_all();
+    assert_eq!(borrow(&mut world, 5), 3);
+    assert_eq!(borrow(&mut world, 6), 5);
+    assert!(is_taken(&mark(&mut world, 4, 4, &Mark::Submitted(hash(4)))));
+    sends_nothing(&world);
+}
+
+#[test]
+fn a_lane_that_sends_does_not_touch_loans() {
+    let mut world = World::ready(lending());
+    borrow(&mut world, 0);
+    world.rules.lent = None;
+    world.crash();
+    world.settle_all();
+    pass(&mut world, Duration::from_secs(60));
+    let waiting_for = world.lane.waiting_for().unwrap_or_default();
+    assert!(waiting_for.contains("nonces of this account are lent"));
+    sends_nothing(&world);
+    let row = world.store.rows.values().next().expect("there");
+    assert_eq!(row.state, TxState::Allocated);
+}

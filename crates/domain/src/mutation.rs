@@ -1,0 +1,200 @@
+//! Deliberate bugs, to show that the simulator's checkers see them.
+//!
+//! Each is asked for where the right code stands: `if mutation::is_on(Mutation::SendBeforeCommit)`. Only a
+//! build with the feature `mutations`, which no shipped program can switch on (a test reads the manifests),
+//! can answer yes; in every other build the answer is the constant `false` and the compiler removes the bug.
+
+/// Names every mutation once, with what is wrong in it and which promise that breaks.
+macro_rules! mutations {
+    ($($(#[doc = $line:literal])+ $name:ident,)+) => {
+        /// A deliberate bug. What it breaks is an invariant of ARCHITECTURE.md or what a checker watches.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+        pub enum Mutation {
+            $($(#[doc = $line])+ $name,)+
+        }
+
+        impl Mutation {
+            /// All of them, in the order in which they are proved.
+            pub const ALL: &[Mutation] = &[$(Mutation::$name,)+];
+
+            /// What it is called in code and on the command line.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Mutation::$name => stringify!($name),)+
+                }
+            }
+
+            /// What is wrong, and what that breaks.
+            pub const fn what(self) -> &'static str {
+                match self {
+                    $(Mutation::$name => concat!($($line),+).trim_ascii(),)+
+                }
+            }
+        }
+    };
+}
+
+mutations! {
+    /// The gate reads the token from its statement's snapshot and takes no lock on the lane row before it
+    /// writes. Breaks: a deposed keeper cannot write.
+    SkipFenceLock,
+    /// A takeover leaves the token as it was. Breaks: a deposed keeper cannot write.
+    TakeoverKeepsToken,
+    /// Bytes go to the nodes before the commit that stores them is answered. Breaks: durable before sent.
+    SendBeforeCommit,
+    /// A send does not ask whether the lease is still to be trusted. Breaks: a deposed keeper sends nothing.
+    ForgetMargin,
+    /// A nonce that nothing will use is not filled. Breaks: every gap closes.
+    DropGap,
+    /// A lane keeps the draft of a turn whose commit was not acknowledged. Breaks: memory never knows more
+    /// than the store.
+    AdvanceCursorBeforeAck,
+    /// An unknown commit is resolved by a plain read, which may come before the commit lands. Breaks: one
+    /// effect per request.
+    ResolveUnknownByRead,
+    /// One endpoint's rejection frees the nonce although another may have taken the bytes. Breaks: one
+    /// payload per nonce.
+    FreeNonceAfterOneNo,
+    /// Rows of a lane that was fenced out of a batch are inserted all the same. Breaks: a deposed keeper
+    /// cannot write.
+    InsertFencedRows,
+    /// A write that touches another number of rows than it must passes, and with it a slip that only this
+    /// count sees: a filler is changed that was never inserted. Breaks: every write meets its row.
+    IgnoreRowCount,
+    /// A node that is behind is taken for a fork. Breaks: absence is never evidence.
+    TakeLagForFork,
+    /// A queued request is stored without the row that wakes its keeper. Breaks: nothing accepted is lost.
+    MissWakeRow,
+    /// An attempt's bytes are sent although the row that holds its hash is written afterwards. Breaks:
+    /// durable before sent.
+    RegisterHashAfterSend,
+    /// A STUCK tx is no longer rebroadcast. Breaks: nothing accepted is lost.
+    StopRebroadcastingStuck,
+    /// Several lanes are locked by waiting, in the order asked instead of one order for all. Breaks: one bad
+    /// lane slows no other.
+    LockInNoOrder,
+    /// A renewal waits for locked rows instead of skipping them. Breaks: one bad lane slows no other.
+    RenewWaits,
+    /// A lane's image is read from the snapshot of the takeover's own statement and misses the last batch.
+    /// Breaks: memory never knows less than the store.
+    LoadInTakeover,
+    /// The fence compares the token and not the grant. Breaks: one effect per request, after an unknown
+    /// commit or a failover that took the last commits back.
+    TrustTokenAlone,
+    /// After a send whose answer was lost the tx is dealt another nonce. Breaks: one effect per request.
+    RedealNonceAfterLostAnswer,
+    /// The feed is read by an id given at insert, not in the order of commits. Breaks: no reader skips.
+    ReadEventsByGlobalId,
+    /// A foreign transaction that is pending at a nonce is outbid. Breaks: a foreign transaction is left
+    /// alone.
+    OutbidForeign,
+    /// A tx whose nonce was consumed by nobody knows whom is sent again at another nonce. Breaks: one effect
+    /// per request.
+    RequeueUnseenConsumer,
+    /// After a bump the older hash is no longer recognised when it is mined. Breaks: one effect per request.
+    ForgetConsumedOld,
+    /// Confirmations are counted by block numbers, not along parent links. Breaks: final means final depth.
+    ConfirmUnlinked,
+    /// Txs that wait for their signature are dealt one nonce, and no unique index forbids it. Breaks: one
+    /// payload per nonce.
+    DealNonceTwice,
+    /// A caller is told "accepted" before the commit is answered. Breaks: nothing accepted is lost.
+    AnswerBeforeCommit,
+    /// A key that was used for another payload is taken for a repeat. Breaks: one effect per request.
+    ForgetFingerprint,
+    /// A queued request is told as accepted once more when its keeper adopts it. Breaks: every step once.
+    AcceptQueuedTwice,
+    /// The lane row's floor lies above txs that wait in the store. Breaks: nothing accepted is lost.
+    ForgetBacklogInFloor,
+    /// A result is told as final one block too early. Breaks: final means final depth.
+    FinalizeOneEarly,
+    /// A fork that takes a final result back goes unnoticed. Breaks: what a fork takes back is reopened.
+    ForgetFinals,
+    /// Confirmations that replace what was told before do not say so. Breaks: forks are always told.
+    ForgetNewFork,
+    /// A transaction of somebody else counts before it is final. Breaks: one effect per request.
+    BelieveForeignEarly,
+    /// A bump offers one percent more, which no node takes. Breaks: a replacement pays more.
+    BumpTooLittle,
+    /// More attempts are out than the mempool depth allows. Breaks: memory and queues are bounded.
+    IgnoreDepth,
+    /// A turn waits for a remote signer, and so do all lanes of its shard. Breaks: one bad lane slows no other.
+    WaitForSignerInTurn,
+    /// A tx is STUCK as soon as it is sent again, whatever the rules say. Breaks: STUCK only by a rule.
+    StickWithoutRule,
+}
+
+/// Whether this bug is to be made. In a build without the feature it never is.
+#[cfg(not(feature = "mutations"))]
+#[inline(always)]
+pub const fn is_on(_mutation: Mutation) -> bool {
+    false
+}
+
+#[cfg(feature = "mutations")]
+pub use switch::{is_on, with};
+
+/// The switch: one mutation at a time, per thread (a simulated world lives on one).
+#[cfg(feature = "mutations")]
+mod switch {
+    use std::cell::Cell;
+
+    use super::Mutation;
+
+    thread_local! {
+        static ON: Cell<Option<Mutation>> = const { Cell::new(None) };
+    }
+
+    /// Whether this bug is to be made on this thread.
+    pub fn is_on(mutation: Mutation) -> bool {
+        ON.get() == Some(mutation)
+    }
+
+    /// Runs something with one bug in it, on this thread.
+    pub fn with<R>(mutation: Mutation, run: impl FnOnce() -> R) -> R {
+        let _before = Restore(ON.replace(Some(mutation)));
+        run()
+    }
+
+    /// Puts back what was on before, also when the run panics: a bug may well do that.
+    struct Restore(Option<Mutation>);
+
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            ON.set(self.0);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_mutation_says_what_it_breaks() {
+        for mutation in Mutation::ALL {
+            let what = mutation.what();
+            assert!(what.contains("Breaks: "), "{}: {what}", mutation.name());
+        }
+    }
+
+    #[cfg(feature = "mutations")]
+    #[test]
+    fn is_on_only_while_it_runs_and_only_here() {
+        let (one, other) = (Mutation::SkipFenceLock, Mutation::DropGap);
+        with(one, || {
+            assert!(is_on(one) && !is_on(other));
+            let elsewhere = std::thread::spawn(move || is_on(one)).join().unwrap();
+            assert!(!elsewhere, "another world is not touched");
+            std::panic::catch_unwind(|| with(other, || panic!("as a bug may"))).unwrap_err();
+            assert!(is_on(one) && !is_on(other), "a panic leaves no bug behind");
+        });
+        assert!(!is_on(one));
+    }
+
+    #[cfg(not(feature = "mutations"))]
+    #[test]
+    fn nothing_is_ever_on_without_the_feature() {
+        const { assert!(!is_on(Mutation::SendBeforeCommit)) }
+    }
+}

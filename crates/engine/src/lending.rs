@@ -1,0 +1,316 @@
+//! Lending nonces through a lane's keeper: borrowing is a request like any other, and what a holder says of his
+//! nonce is a mark that reaches the lane on whichever node keeps it.
+//!
+//! Marks may be repeated, so an answer that was lost is simply asked for again.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use domain::lane::lend::{Lending, Marked, lent_payload, lent_request_id, lent_to};
+use domain::{Holder, LaneKey, Mark, MarkRefused, Nonce, Reservation, Tx, TxState};
+use serde::{Deserialize, Serialize};
+use tokio::sync::oneshot;
+
+use crate::core::Core;
+use crate::intake::{self, Hop};
+use crate::node::{NewTx, NodeHandle, NonKeeper, Origin, Refusal};
+use crate::ports::{LendError, Lent, PeerError, StoreError, TxFilter};
+use crate::routing::{self, Place};
+use crate::shard::Message;
+
+/// How long a caller is held while a lane is opened or changes hands.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How long another node may take.
+const PEER_PATIENCE: Duration = Duration::from_secs(3);
+/// After how long a mark tries again where its lane was not ready.
+const PAUSE: Duration = Duration::from_millis(25);
+
+/// The most reservations of one list.
+const LISTED_MAX: usize = 1_000;
+/// Rows that are read at once for it, and how often.
+const PAGE: usize = 500;
+const PAGES_MAX: usize = 40;
+
+/// What a holder says of his nonce.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MarkCall {
+    /// In which lane.
+    pub lane: LaneKey,
+    /// Of which nonce.
+    pub nonce: Nonce,
+    /// Who.
+    pub holder: Holder,
+    /// What.
+    pub mark: Mark,
+}
+
+/// Why a node did not take a mark.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum MarkFailed {
+    /// The lane is not in the memory of this node, or its store did not take it: try again, perhaps elsewhere.
+    NotNow,
+    /// For good.
+    Refused(LendError),
+}
+
+/// A holder who waits for the commit of his mark.
+#[derive(Debug)]
+pub(crate) struct PendingMark {
+    pub(crate) call: MarkCall,
+    /// Dropped without an answer when the commit did not become durable.
+    pub(crate) answer: oneshot::Sender<Marked>,
+}
+
+impl NodeHandle {
+    /// Whether a lane's nonces are lent, and how.
+    pub fn lending(&self, lane: LaneKey) -> Option<Lending> {
+        self.core.lanes.get(&lane)?.lent
+    }
+
+    /// Lends the smallest free nonce of a lane, under a name that was never used before.
+    pub async fn lend(&self, lane: LaneKey, holder: Holder) -> Result<Reservation, LendError> {
+        let lending = lending(&self.core, lane)?;
+        let new = NewTx {
+            lane,
+            request_id: lent_request_id(holder),
+            payload: lent_payload(lane),
+            estimated_gas: None,
+            origin: Origin::default(),
+        };
+        let accepted = intake::create(&self.core, new, Hop::First).await;
+        let record = accepted.map_err(refused)?.record;
+        let lent = lent_to(lane, &record.tx, None, lending.timeout);
+        match lent {
+            Some(reservation) => Ok(reservation),
+            // It waits in the store until the chain's nonce is known, or the lane has a keeper.
+            None => {
+                let waited = self
+                    .wait_until(record.tx.id, PATIENCE, |record| record.tx.nonce.is_some())
+                    .await
+                    .map_err(refused)?;
+                waited
+                    .and_then(|record| lent_to(lane, &record.tx, None, lending.timeout))
+                    .ok_or_else(|| {
+                        LendError::Unavailable("the lane deals no nonce at present".to_owned())
+                    })
+            }
+        }
+    }
+
+    /// Takes what a holder says of his nonce, wherever the lane is kept. Durable when this returns `Ok`.
+    pub async fn mark(&self, call: MarkCall) -> Result<Reservation, LendError> {
+        lending(&self.core, call.lane)?;
+        let clock = &self.core.ports.clock;
+        let deadline = clock.moment().plus(PATIENCE);
+        loop {
+            let answer = match place(&self.core, call.lane)? {
+                Place::Here => here(&self.core, &call).await,
+                Place::There(peer) => {
+                    let peers = &self.core.ports.peers;
+                    match peers.mark(&peer.address, &call, PEER_PATIENCE).await {
+                        Ok(answer) => answer,
+                        Err(PeerError::NotReached(_) | PeerError::Lost(_)) => {
+                            self.core.routes.forget(call.lane);
+                            self.core.cluster.suspect(&peer.node, clock.moment());
+                            Err(MarkFailed::NotNow)
+                        }
+                    }
+                }
+                Place::Nowhere => Err(MarkFailed::NotNow),
+            };
+            match answer {
+                Ok(reservation) => return Ok(reservation),
+                Err(MarkFailed::Refused(why)) => return Err(why),
+                Err(MarkFailed::NotNow) if clock.moment() >= deadline => {
+                    let why = "no node took the mark in time; repeat it".to_owned();
+                    return Err(LendError::Unknown(why));
+                }
+                Err(MarkFailed::NotNow) => clock.sleep(PAUSE).await,
+            }
+        }
+    }
+
+    /// Takes a mark that another node handed over; it is not handed on.
+    pub async fn mark_forwarded(&self, call: &MarkCall) -> Result<Reservation, MarkFailed> {
+        lending(&self.core, call.lane).map_err(MarkFailed::Refused)?;
+        here(&self.core, call).await
+    }
+
+    /// What is lent of a lane at present, as the store knows it. (Free nonces are the lane's gaps.)
+    pub async fn lent(&self, lane: LaneKey) -> Result<Lent, LendError> {
+        let timeout = lending(&self.core, lane)?.timeout;
+        let (mut open, more) = open_loans(&self.core, lane, TxState::Allocated, timeout).await?;
+        let (out, more_out) = open_loans(&self.core, lane, TxState::Tracking, timeout).await?;
+        open.extend(out);
+        open.sort_by_key(|reservation| reservation.nonce);
+        let is_cut = open.len() > LISTED_MAX;
+        open.truncate(LISTED_MAX);
+        let record = self.lane(lane).await.map_err(unavailable)?;
+        let next_nonce = record.map_or(Nonce(0), |status| status.record.next_nonce);
+        Ok(Lent {
+            next_nonce,
+            open,
+            has_more: more || more_out || is_cut,
+        })
+    }
+
+    /// What was lent under this name.
+    pub async fn lent_to(
+        &self,
+        lane: LaneKey,
+        holder: Holder,
+        nonce: Nonce,
+    ) -> Result<Option<Reservation>, LendError> {
+        let lending = lending(&self.core, lane)?;
+        let found = find(&self.core, lane, holder).await?;
+        Ok(found.and_then(|tx| lent_to(lane, &tx, Some(nonce), lending.timeout)))
+    }
+}
+
+/// Walks a lane's open loans, newest first, as far as a page reaches.
+async fn open_loans(
+    core: &Core,
+    lane: LaneKey,
+    state: TxState,
+    timeout: Duration,
+) -> Result<(Vec<Reservation>, bool), LendError> {
+    let mut filter = TxFilter {
+        chain_id: Some(lane.chain_id),
+        signer: Some(lane.signer),
+        state: Some(state),
+        after: None,
+        limit: PAGE,
+    };
+    let mut found = Vec::new();
+    for _ in 0..PAGES_MAX {
+        let page = core.ports.store.txs(&filter).await.map_err(unavailable)?;
+        let loans = page.txs.iter();
+        found.extend(loans.filter_map(|record| lent_to(lane, &record.tx, None, timeout)));
+        if page.next.is_none() || found.len() >= LISTED_MAX {
+            return Ok((found, page.next.is_some()));
+        }
+        filter.after = page.next;
+    }
+    Ok((found, true))
+}
+
+/// The rules of a lane that lends.
+fn lending(core: &Core, lane: LaneKey) -> Result<Lending, LendError> {
+    let LaneKey { chain_id, signer } = lane;
+    let place = core.lanes.get(&lane).ok_or_else(|| {
+        LendError::NotLendable(format!(
+            "{signer} on chain {chain_id} is not configured: add a signer of kind external"
+        ))
+    })?;
+    place.lent.ok_or_else(|| {
+        LendError::NotLendable(format!(
+            "{signer} on chain {chain_id} sends by itself here, so its nonces are not lent: use an account \
+             that only you send from, as a signer of kind external"
+        ))
+    })
+}
+
+/// Where the lane is kept; marks go there whatever is done with requests.
+fn place(core: &Core, lane: LaneKey) -> Result<Place, LendError> {
+    let place = routing::place_by_keeper(core, lane);
+    match (&place, core.config.non_keeper) {
+        (Place::There(peer), NonKeeper::Reject) => Err(LendError::Unavailable(format!(
+            "node {} keeps this lane",
+            peer.node
+        ))),
+        (Place::Here | Place::There(_) | Place::Nowhere, _) => Ok(place),
+    }
+}
+
+/// Through this node's own shard.
+async fn here(core: &Arc<Core>, call: &MarkCall) -> Result<Reservation, MarkFailed> {
+    let (answer, answered) = oneshot::channel();
+    let pending = PendingMark {
+        call: call.clone(),
+        answer,
+    };
+    core.tell_shard(call.lane, Message::Mark(pending)).await;
+    match answered.await {
+        Ok(Marked::Taken(reservation)) => Ok(reservation),
+        Ok(Marked::Refused(why)) => Err(MarkFailed::Refused(why.into())),
+        Ok(Marked::NotOpen) => by_row(core, call).await.map_err(MarkFailed::Refused),
+        Err(_not_durable) => Err(MarkFailed::NotNow),
+    }
+}
+
+/// The nonce is not open under this holder: what his row says decides, and nothing changes any more.
+async fn by_row(core: &Core, call: &MarkCall) -> Result<Reservation, LendError> {
+    let MarkCall {
+        lane,
+        nonce,
+        holder,
+        mark,
+    } = call;
+    let lending = lending(core, *lane)?;
+    let Some(tx) = find(core, *lane, *holder).await? else {
+        return Err(MarkRefused::NotHolder(*nonce).into());
+    };
+    let is_this = tx.nonce.is_none_or(|held| held == *nonce);
+    let reservation = lent_to(*lane, &tx, Some(*nonce), lending.timeout).filter(|_| is_this);
+    let Some(mut reservation) = reservation else {
+        return Err(MarkRefused::NotHolder(*nonce).into());
+    };
+    if tx.is_open() {
+        // It became open a moment ago, or the lane is being read.
+        return Err(LendError::Unavailable("the lane is being read".to_owned()));
+    }
+    reservation.mark(*holder, mark)?;
+    Ok(reservation)
+}
+
+async fn find(core: &Core, lane: LaneKey, holder: Holder) -> Result<Option<Tx>, LendError> {
+    let found = core
+        .ports
+        .store
+        .tx_by_request(lane, &lent_request_id(holder))
+        .await;
+    Ok(found.map_err(unavailable)?.map(|record| record.tx))
+}
+
+fn unavailable(error: StoreError) -> LendError {
+    LendError::Unavailable(error.to_string())
+}
+
+fn refused(refusal: Refusal) -> LendError {
+    match refusal {
+        Refusal::Busy => LendError::Busy,
+        Refusal::OutcomeUnknown => LendError::Unknown(refusal.to_string()),
+        Refusal::UnknownChain(_)
+        | Refusal::UnknownSigner(..)
+        | Refusal::KeyReused(_)
+        | Refusal::BadPayload(_)
+        | Refusal::Reverted(_)
+        | Refusal::Underfunded(_) => LendError::NotLendable(refusal.to_string()),
+        Refusal::NotKeeper(_)
+        | Refusal::ChainUnavailable(_)
+        | Refusal::StoreUnavailable(_)
+        | Refusal::Halted(_)
+        | Refusal::Draining => LendError::Unavailable(refusal.to_string()),
+    }
+}
+
+/// Whether a request belongs in its lane: loans where nonces are lent, txs where they are sent.
+pub(crate) fn check(lent: Option<Lending>, new: &NewTx) -> Result<(), Refusal> {
+    let looks_lent = new
+        .request_id
+        .as_str()
+        .starts_with(domain::lane::lend::LENT_PREFIX);
+    let is_loan = looks_lent && new.payload == lent_payload(new.lane);
+    match (lent, looks_lent) {
+        (Some(_), _) if is_loan => Ok(()),
+        (Some(_), _) => Err(Refusal::BadPayload(format!(
+            "{} lends its nonces (signer kind external) and sends nothing from here: POST \
+             /api/v1/lanes/{}/{}/nonces borrows one",
+            new.lane.signer, new.lane.chain_id, new.lane.signer
+        ))),
+        (None, true) => Err(Refusal::BadPayload(
+            "request ids that begin with lanekeeper-lent- are Lanekeeper's own".to_owned(),
+        )),
+        (None, false) => Ok(()),
+    }
+}

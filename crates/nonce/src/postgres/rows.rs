@@ -1,0 +1,144 @@
+//! Values as they stand in rows.
+
+use domain::{
+    Address, B256, ChainId, Header, Holder, LaneKey, Nonce, Reservation, ReservationState, Time,
+};
+use engine::ports::LendError;
+use tokio_postgres::Row;
+use uuid::Uuid;
+
+use super::Fault;
+use crate::scheme::{SchemeKind, Watched};
+
+/// The lane's key as columns.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lane {
+    /// `chain_id`
+    pub chain: i64,
+    /// `signer`
+    pub signer: Vec<u8>,
+}
+
+impl Lane {
+    /// A lane that fits into a row; every real one does.
+    pub fn of(lane: LaneKey) -> Result<Self, LendError> {
+        let chain = i64::try_from(lane.chain_id.0).map_err(|error| {
+            LendError::NotLendable(format!("chain {}: {error}", lane.chain_id.0))
+        })?;
+        Ok(Self {
+            chain,
+            signer: lane.signer.to_vec(),
+        })
+    }
+}
+
+/// A number as `bigint`. A nonce beyond it has never been on any chain.
+pub fn signed(number: u64) -> Result<i64, LendError> {
+    i64::try_from(number)
+        .map_err(|error| LendError::Unavailable(format!("a nonce of {number}: {error}")))
+}
+
+/// A `bigint` that is never negative.
+pub fn unsigned(number: i64) -> Result<u64, Fault> {
+    u64::try_from(number).map_err(|error| malformed(&error))
+}
+
+/// How a scheme is written in `nonce_lane.scheme`: for ever.
+pub(super) fn scheme_number(scheme: SchemeKind) -> i16 {
+    match scheme {
+        SchemeKind::RowLock => 1,
+        SchemeKind::RedisIssue => 2,
+        SchemeKind::RedisReserve => 3,
+        SchemeKind::Lane => 4,
+        SchemeKind::Segment => 5,
+    }
+}
+
+/// What another scheme than the lane's own is told.
+pub(super) fn not_lendable(lane: LaneKey, bound: i16, asked: SchemeKind) -> LendError {
+    let bound = SchemeKind::ALL
+        .into_iter()
+        .find(|kind| scheme_number(*kind) == bound);
+    LendError::NotLendable(format!(
+        "the nonces of {} on chain {} are lent by scheme {}, and a lane belongs to one scheme for ever: set \
+         nonce.scheme to it, or lend from another account (asked was {})",
+        lane.signer,
+        lane.chain_id.0,
+        bound.map_or("that this program does not know", SchemeKind::word),
+        asked.word()
+    ))
+}
+
+/// How a state is written in `nonce_reservation.state`: for ever.
+pub(super) fn state_number(state: ReservationState) -> i16 {
+    match state {
+        ReservationState::Reserved => 0,
+        ReservationState::Used => 1,
+        ReservationState::Recyclable => 2,
+    }
+}
+
+fn state(number: i16) -> Result<ReservationState, Fault> {
+    [
+        ReservationState::Reserved,
+        ReservationState::Used,
+        ReservationState::Recyclable,
+    ]
+    .into_iter()
+    .find(|state| state_number(*state) == number)
+    .ok_or_else(|| Fault::Malformed(format!("no state {number}")))
+}
+
+/// From columns `state, nonce, holder, tx_hash, expires_ms, reason`.
+pub fn reservation(lane: LaneKey, row: &Row) -> Result<Reservation, Fault> {
+    let hash: Option<&[u8]> = column(row, "tx_hash")?;
+    let holder: Uuid = column(row, "holder")?;
+    Ok(Reservation {
+        lane,
+        nonce: Nonce(unsigned(column(row, "nonce")?)?),
+        holder: Holder(holder),
+        state: state(column(row, "state")?)?,
+        tx_hash: hash.map(hash_of).transpose()?,
+        expires_at: Time(unsigned(column(row, "expires_ms")?)?),
+        reason: column(row, "reason")?,
+    })
+}
+
+/// From what `nonce_watch_1` gives.
+pub(super) fn watched(row: &Row) -> Result<Watched, Fault> {
+    let signer: &[u8] = column(row, "signer")?;
+    let lane = LaneKey {
+        chain_id: ChainId(unsigned(column(row, "chain_id")?)?),
+        signer: Address::try_from(signer).map_err(|error| malformed(&error))?,
+    };
+    let number: Option<i64> = column(row, "closed_number")?;
+    let closed_in = match number {
+        None => None,
+        Some(number) => Some(Header {
+            number: unsigned(number)?,
+            hash: hash_of(column(row, "closed_hash")?)?,
+            parent_hash: hash_of(column(row, "closed_parent")?)?,
+            timestamp: unsigned(column(row, "closed_time")?)?,
+        }),
+    };
+    Ok(Watched {
+        reservation: reservation(lane, row)?,
+        closed_in,
+    })
+}
+
+/// A column of a type that the schema says.
+pub(super) fn column<'a, T: tokio_postgres::types::FromSql<'a>>(
+    row: &'a Row,
+    name: &str,
+) -> Result<T, Fault> {
+    row.try_get(name).map_err(|error| malformed(&error))
+}
+
+fn hash_of(bytes: &[u8]) -> Result<B256, Fault> {
+    B256::try_from(bytes).map_err(|error| malformed(&error))
+}
+
+fn malformed(error: &(dyn std::error::Error + 'static)) -> Fault {
+    Fault::Malformed(super::fault::text(error))
+}

@@ -1,0 +1,191 @@
+//! Worker-queue mode: in this process, one call of a lane at a time.
+//!
+//! A lane always has the same worker, and a worker does one call after the other. Code of the business never
+//! runs on a worker, nor while a lane's lock is held, so no call can wait for itself: what is called from inside
+//! `with_nonce` runs in place (it is never queued and never refused), and so does what overflows under
+//! [`RejectPolicy::CallerRuns`]; both take the lane's lock like the worker does.
+//!
+//! Correctness across processes is the books' matter; this only keeps crowds off them.
+
+mod lanes;
+mod section;
+mod worker;
+
+pub(crate) use section::{Turn, is_inside, nested};
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use domain::LaneKey;
+use engine::ports::{Clock, LendError};
+use metrics::counter;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinSet;
+
+use crate::config::{QueueSettings, RejectPolicy};
+use lanes::Lanes;
+use worker::Job;
+
+/// How many calls wait for a worker.
+const DEPTH: &str = "lanekeeper_nonce_queue_depth";
+/// How many found its queue full.
+const REJECTED: &str = "lanekeeper_nonce_queue_rejected_total";
+
+/// The workers and the locks of the lanes.
+pub(crate) struct WorkerQueue {
+    settings: QueueSettings,
+    lanes: Arc<Lanes>,
+    clock: Arc<dyn Clock>,
+    state: Mutex<State>,
+}
+
+/// Empty once it is closed.
+struct State {
+    inboxes: Vec<mpsc::Sender<Job>>,
+    workers: JoinSet<()>,
+}
+
+impl WorkerQueue {
+    /// Starts the workers.
+    pub(crate) fn start(settings: QueueSettings, clock: Arc<dyn Clock>) -> Self {
+        let lanes = Arc::new(Lanes::default());
+        let mut state = State {
+            inboxes: Vec::new(),
+            workers: JoinSet::new(),
+        };
+        for number in 0..settings.workers {
+            let (inbox, jobs) = mpsc::channel(settings.capacity);
+            state.inboxes.push(inbox);
+            let work = worker::work(number, jobs, Arc::clone(&lanes));
+            state.workers.spawn(work);
+        }
+        Self {
+            settings,
+            lanes,
+            clock,
+            state: Mutex::new(state),
+        }
+    }
+
+    /// Runs one call, alone in its lane.
+    pub(crate) async fn run<T: Send + 'static>(
+        &self,
+        lane: LaneKey,
+        call: impl Future<Output = Result<T, LendError>> + Send + 'static,
+    ) -> Result<T, LendError> {
+        let (tell, told) = oneshot::channel();
+        let job = Job {
+            lane,
+            work: Box::pin(async move {
+                // Whoever waited may be gone with its runtime; nobody else wants the answer.
+                tell.send(call.await).ok();
+            }),
+        };
+        if is_inside() {
+            self.in_place(job).await;
+        } else if let Some(overflow) = self.enqueue(job)? {
+            self.in_place(overflow).await;
+        }
+        // A worker that was stopped, or panicked, has let go of the other end.
+        let lost = |_| LendError::Unknown("the worker ended before it answered".into());
+        told.await.map_err(lost)?
+    }
+
+    /// Leaves a call to its worker. It comes back when there is no room and its caller is to run it.
+    fn enqueue(&self, job: Job) -> Result<Option<Job>, LendError> {
+        let number = worker_of(job.lane, self.settings.workers);
+        let state = self.lock();
+        let Some(inbox) = state.inboxes.get(number) else {
+            return Err(closed());
+        };
+        let sent = inbox.try_send(job);
+        worker::show_depth(number, inbox.max_capacity() - inbox.capacity());
+        match sent {
+            Ok(()) => Ok(None),
+            Err(mpsc::error::TrySendError::Closed(_)) => Err(closed()),
+            Err(mpsc::error::TrySendError::Full(job)) => {
+                counter!(REJECTED).increment(1);
+                match self.settings.reject {
+                    RejectPolicy::FailFast => Err(LendError::Busy),
+                    RejectPolicy::CallerRuns => Ok(Some(job)),
+                }
+            }
+        }
+    }
+
+    async fn in_place(&self, job: Job) {
+        let seat = self.lanes.seat(job.lane);
+        let _alone = seat.calls().lock().await;
+        job.work.await;
+    }
+
+    /// Waits for a section of one's own in this lane. Nested ones get theirs at once, in any lane: two that
+    /// nest crosswise would wait for each other for ever.
+    pub(crate) async fn turn(&self, lane: LaneKey) -> Turn {
+        let seat = self.lanes.seat(lane);
+        if is_inside() {
+            return Turn::without_waiting(seat);
+        }
+        Turn::take(seat, &*self.clock, self.settings.section_patience).await
+    }
+
+    /// Takes no more calls, finishes those that wait, and ends the workers: by themselves within this time, at
+    /// the await where they stand after it. Whether all was finished.
+    pub(crate) async fn close(&self, within: Duration) -> bool {
+        let mut workers = {
+            let mut state = self.lock();
+            state.inboxes.clear(); // a worker ends when its queue is closed and empty
+            std::mem::take(&mut state.workers)
+        };
+        let all_ended = async { while workers.join_next().await.is_some() {} };
+        let in_time = tokio::select! {
+            biased;
+            () = all_ended => true,
+            () = self.clock.sleep(within) => false,
+        };
+        // Aborts what is left, and waits until it is gone.
+        workers.shutdown().await;
+        (0..self.settings.workers).for_each(|number| worker::show_depth(number, 0));
+        in_time
+    }
+
+    /// A poisoned lock is taken all the same: nothing panics while it is held.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Which worker a lane has: the same one for ever, in every process.
+fn worker_of(lane: LaneKey, workers: usize) -> usize {
+    let mut hasher = DefaultHasher::new();
+    lane.hash(&mut hasher);
+    let count = u64::try_from(workers).expect("a usize has at most 64 bits");
+    usize::try_from(hasher.finish() % count).expect("it is below a usize")
+}
+
+fn closed() -> LendError {
+    LendError::Unavailable("the nonce component is shutting down".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use domain::{Address, ChainId};
+
+    use super::*;
+
+    #[test]
+    fn lanes_spread_over_all_workers_and_stay_where_they_are() {
+        let lane = |signer| LaneKey {
+            chain_id: ChainId(1),
+            signer: Address::repeat_byte(signer),
+        };
+        let mut counts = [0; 8];
+        for signer in 0..=255 {
+            let worker = worker_of(lane(signer), counts.len());
+            assert_eq!(worker, worker_of(lane(signer), counts.len()));
+            counts[worker] += 1;
+        }
+        assert!(counts.iter().all(|count| *count > 8), "{counts:?}");
+    }
+}

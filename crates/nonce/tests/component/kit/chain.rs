@@ -1,0 +1,317 @@
+//! A chain that does what a test tells it.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use async_trait::async_trait;
+use domain::attempt::Outgoing;
+use domain::lane::{ChainNonces, ChainQuery, Consumer, Nonces};
+use domain::{Address, B256, ChainId, Deed, FeeQuote, Header, Inclusion, Nonce, SendOutcome, U256};
+use engine::ports::{BlockTag, Call, CallFailed, Chain, ChainError, IsOurs, Witnesses};
+
+use super::Gate;
+
+pub(crate) struct FakeChain {
+    id: ChainId,
+    state: Mutex<State>,
+    /// Every answer about nonces goes through it.
+    gate: Gate,
+}
+
+struct State {
+    blocks: Vec<Block>,
+    pool: BTreeMap<(Address, u64), B256>,
+    /// Where accounts began.
+    began_at: BTreeMap<Address, u64>,
+    /// What a second endpoint says, where there is one.
+    second: Option<ChainNonces>,
+    is_silent: bool,
+    /// How often it was asked about nonces.
+    asked: usize,
+    branch: u8,
+}
+
+struct Block {
+    header: Header,
+    transactions: Vec<(Address, u64, B256)>,
+}
+
+impl FakeChain {
+    pub(crate) fn new(id: ChainId) -> Arc<Self> {
+        let chain = Self {
+            id,
+            state: Mutex::new(State {
+                blocks: Vec::new(),
+                pool: BTreeMap::new(),
+                began_at: BTreeMap::new(),
+                second: None,
+                is_silent: false,
+                asked: 0,
+                branch: 0,
+            }),
+            gate: Gate::open(),
+        };
+        chain.lock().grow();
+        Arc::new(chain)
+    }
+
+    /// An account that has a past.
+    pub(crate) fn begin_at(&self, account: Address, nonce: u64) {
+        self.lock().began_at.insert(account, nonce);
+    }
+
+    /// A transaction comes into the pool.
+    pub(crate) fn send(&self, account: Address, nonce: u64, hash: B256) {
+        self.lock().pool.insert((account, nonce), hash);
+    }
+
+    /// The pool forgets everything.
+    pub(crate) fn empty_pool(&self) {
+        self.lock().pool.clear();
+    }
+
+    /// So many blocks, the first with what the pool can give.
+    pub(crate) fn mine(&self, count: u64) {
+        let mut state = self.lock();
+        for _ in 0..count {
+            state.grow();
+        }
+    }
+
+    /// Takes the newest blocks back and puts as many others in their place. Their transactions are lost.
+    pub(crate) fn reorg(&self, depth: usize) {
+        let mut state = self.lock();
+        let pool = std::mem::take(&mut state.pool);
+        let kept = state.blocks.len() - depth;
+        state.blocks.truncate(kept);
+        state.branch += 1;
+        for _ in 0..depth {
+            state.grow();
+        }
+        state.pool = pool;
+    }
+
+    /// Whether it answers at all.
+    pub(crate) fn be_silent(&self, is_silent: bool) {
+        self.lock().is_silent = is_silent;
+    }
+
+    /// From now on there is a second endpoint, and this is what it says of every account.
+    pub(crate) fn second_says(&self, latest: u64, pending: u64) {
+        self.lock().second = Some(ChainNonces {
+            latest: Nonce(latest),
+            pending: Nonce(pending),
+        });
+    }
+
+    /// How often it was asked about nonces.
+    pub(crate) fn asked(&self) -> usize {
+        self.lock().asked
+    }
+
+    /// What answers about nonces go through.
+    pub(crate) fn gate(&self) -> &Gate {
+        &self.gate
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap()
+    }
+
+    fn answering(&self) -> Result<MutexGuard<'_, State>, ChainError> {
+        let state = self.lock();
+        match state.is_silent {
+            true => Err(ChainError::Unreachable("it is silent".into())),
+            false => Ok(state),
+        }
+    }
+}
+
+impl State {
+    fn grow(&mut self) {
+        let number = self.blocks.len() as u64;
+        let mut hash = [self.branch; 32];
+        hash[24..].copy_from_slice(&number.to_be_bytes());
+        let parent = self.blocks.last().map(|block| block.header.hash);
+        let mut transactions: Vec<(Address, u64, B256)> = Vec::new();
+        for ((account, nonce), hash) in std::mem::take(&mut self.pool) {
+            let before = transactions
+                .iter()
+                .filter(|(from, ..)| *from == account)
+                .count() as u64;
+            match nonce == self.latest(account) + before {
+                true => transactions.push((account, nonce, hash)),
+                false => {
+                    self.pool.insert((account, nonce), hash);
+                }
+            }
+        }
+        self.blocks.push(Block {
+            header: Header {
+                number,
+                hash: B256::from(hash),
+                parent_hash: parent.unwrap_or_default(),
+                timestamp: 1_700_000_000 + number,
+            },
+            transactions,
+        });
+    }
+
+    fn all(&self) -> impl DoubleEndedIterator<Item = (&Header, &(Address, u64, B256))> {
+        self.blocks
+            .iter()
+            .flat_map(|block| block.transactions.iter().map(|tx| (&block.header, tx)))
+    }
+
+    fn latest(&self, account: Address) -> u64 {
+        let mined = self
+            .all()
+            .filter(|(_, (from, ..))| *from == account)
+            .count() as u64;
+        mined + self.began_at.get(&account).copied().unwrap_or_default()
+    }
+
+    fn nonces(&self, account: Address) -> ChainNonces {
+        let latest = self.latest(account);
+        let mut pending = latest;
+        while self.pool.contains_key(&(account, pending)) {
+            pending += 1;
+        }
+        ChainNonces {
+            latest: Nonce(latest),
+            pending: Nonce(pending),
+        }
+    }
+}
+
+fn inclusion((header, (.., hash)): (&Header, &(Address, u64, B256))) -> Inclusion {
+    Inclusion {
+        tx_hash: *hash,
+        block_number: header.number,
+        block_hash: header.hash,
+        succeeded: true,
+        gas_used: 21_000,
+        effective_gas_price: 1,
+        contract_address: None,
+        revert_reason: None,
+    }
+}
+
+#[async_trait]
+impl Chain for FakeChain {
+    fn id(&self) -> ChainId {
+        self.id
+    }
+
+    fn endpoints(&self) -> Vec<(String, bool)> {
+        vec![("fake".into(), !self.lock().is_silent)]
+    }
+
+    async fn header(&self, block: BlockTag) -> Result<Option<Header>, ChainError> {
+        let state = self.answering()?;
+        let mut headers = state.blocks.iter().map(|block| block.header);
+        Ok(match block {
+            BlockTag::Latest => headers.next_back(),
+            BlockTag::Safe | BlockTag::Finalized => headers.next(),
+            BlockTag::Number(number) => headers.find(|header| header.number == number),
+            BlockTag::Hash(hash) => headers.find(|header| header.hash == hash),
+        })
+    }
+
+    async fn headers(&self, from: u64, count: u64) -> Result<Vec<Header>, ChainError> {
+        let state = self.answering()?;
+        let headers = state.blocks.iter().map(|block| block.header);
+        let wanted = headers.filter(|header| (from..from + count).contains(&header.number));
+        Ok(wanted.collect())
+    }
+
+    async fn block_receipts(
+        &self,
+        block: B256,
+        is_ours: IsOurs<'_>,
+    ) -> Result<Option<Vec<Inclusion>>, ChainError> {
+        let state = self.answering()?;
+        let known = state.blocks.iter().any(|known| known.header.hash == block);
+        let all = state.all().filter(|(header, _)| header.hash == block);
+        let ours = all.filter(|(_, (.., hash))| is_ours(*hash)).map(inclusion);
+        Ok(known.then(|| ours.collect()))
+    }
+
+    async fn receipts(
+        &self,
+        hashes: &[B256],
+        _witnesses: Witnesses,
+    ) -> Result<Vec<Inclusion>, ChainError> {
+        let state = self.answering()?;
+        let found = state.all().filter(|(_, (.., hash))| hashes.contains(hash));
+        Ok(found.map(inclusion).collect())
+    }
+
+    async fn revert_reason(&self, _inclusion: &Inclusion) -> Result<Option<String>, ChainError> {
+        Ok(None)
+    }
+
+    async fn nonces(
+        &self,
+        account: Address,
+        _query: ChainQuery,
+        witnesses: Witnesses,
+    ) -> Result<Nonces, ChainError> {
+        self.lock().asked += 1;
+        self.gate.pass().await;
+        let state = self.answering()?;
+        Ok(Nonces {
+            first: state.nonces(account),
+            second: state.second.filter(|_| witnesses == Witnesses::Two),
+            is_complete: state.second.is_none() || witnesses == Witnesses::Two,
+        })
+    }
+
+    async fn has(&self, hash: B256) -> Result<bool, ChainError> {
+        let state = self.answering()?;
+        let is_mined = state.all().any(|(_, (.., mined))| *mined == hash);
+        Ok(is_mined || state.pool.values().any(|waiting| *waiting == hash))
+    }
+
+    async fn consumer(
+        &self,
+        account: Address,
+        nonce: Nonce,
+        up_to: Header,
+    ) -> Result<Consumer, ChainError> {
+        let state = self.answering()?;
+        if state
+            .began_at
+            .get(&account)
+            .is_some_and(|began| nonce.0 < *began)
+        {
+            return Ok(Consumer::Unseen);
+        }
+        let mut below = state
+            .all()
+            .filter(|(header, _)| header.number <= up_to.number);
+        let found = below.find(|(_, (from, used, _))| (*from, *used) == (account, nonce.0));
+        Ok(
+            found.map_or(Consumer::Nobody, |(_, (.., hash))| Consumer::By {
+                hash: *hash,
+                deed: Deed::of(None, U256::ZERO, &[]),
+            }),
+        )
+    }
+
+    async fn fee_quote(&self) -> Result<FeeQuote, ChainError> {
+        Ok(FeeQuote {
+            base_fee: Some(7),
+            tip: 1,
+        })
+    }
+
+    async fn estimate_gas(&self, _call: &Call) -> Result<u64, CallFailed> {
+        Err(CallFailed::Refused("nobody asks for it".into()))
+    }
+
+    async fn send(&self, outgoing: &[Outgoing]) -> Vec<SendOutcome> {
+        let refused = |_| SendOutcome::Rejected("who lends sends nothing".into());
+        outgoing.iter().map(refused).collect()
+    }
+}

@@ -1,0 +1,83 @@
+//! The chain closes what was submitted, and forks take that back.
+
+use domain::ReservationState;
+
+use super::super::kit::{FINAL_DEPTH, FOREIGN_DEPTH, WATCH_DEPTH, hash, lane};
+use super::World;
+
+pub(crate) async fn a_receipt_closes_a_submitted_nonce_when_it_is_final(world: &World) {
+    let process = world.process().await;
+    let lent = process.borrow().await;
+    let submitted = process.submit(&lent, hash(1)).await;
+    world.chain.send(lane(1).signer, 0, hash(1));
+    world.chain.mine(FINAL_DEPTH);
+    let mut sweep = process.component.sweep();
+    process.sweep_all(&mut sweep).await;
+    assert_eq!(process.row(&lent).await, submitted, "mined, but not final");
+    world.chain.mine(1);
+    let state = ReservationState::Used;
+    let used = process.sweep_until(&mut sweep, &lent, state).await;
+    assert_eq!((used.tx_hash, used.holder), (Some(hash(1)), lent.holder));
+    // Its holder may say so too.
+    assert_eq!(process.use_up(&lent, hash(1)).await.state, state);
+}
+
+pub(crate) async fn another_transaction_closes_a_submitted_nonce_too(world: &World) {
+    let process = world.process().await;
+    let lent = process.borrow().await;
+    process.submit(&lent, hash(1)).await;
+    // Its holder replaced it without a word, or somebody else was faster.
+    world.chain.send(lane(1).signer, 0, hash(2));
+    world.chain.mine(1 + FOREIGN_DEPTH);
+    let mut sweep = process.component.sweep();
+    let state = ReservationState::Used;
+    let used = process.sweep_until(&mut sweep, &lent, state).await;
+    assert_eq!(used.tx_hash, Some(hash(2)));
+}
+
+pub(crate) async fn a_fork_reopens_what_the_chain_closed(world: &World) {
+    let process = world.process().await;
+    let lent = process.borrow().await;
+    let submitted = process.submit(&lent, hash(1)).await;
+    let account = lane(1).signer;
+    world.chain.send(account, 0, hash(1));
+    world.chain.mine(1 + FINAL_DEPTH);
+    let mut sweep = process.component.sweep();
+    let (used, open) = (ReservationState::Used, ReservationState::Reserved);
+    process.sweep_until(&mut sweep, &lent, used).await;
+
+    world
+        .chain
+        .reorg(1 + usize::try_from(FINAL_DEPTH).expect("small"));
+    let reopened = process.sweep_until(&mut sweep, &lent, open).await;
+    assert_eq!(reopened, submitted, "as if nothing had been mined");
+    process.sweep_all(&mut sweep).await;
+    assert_eq!(process.row(&lent).await, submitted, "and it is not free");
+
+    world.chain.send(account, 0, hash(1));
+    world.chain.mine(1 + FINAL_DEPTH);
+    let again = process.sweep_until(&mut sweep, &lent, used).await;
+    assert_eq!(again.tx_hash, Some(hash(1)));
+}
+
+pub(crate) async fn what_is_closed_deep_enough_is_not_watched_any_more(world: &World) {
+    let process = world.process().await;
+    let lent = process.borrow().await;
+    process.submit(&lent, hash(1)).await;
+    world.chain.send(lane(1).signer, 0, hash(1));
+    world.chain.mine(1 + FINAL_DEPTH);
+    let mut sweep = process.component.sweep();
+    let state = ReservationState::Used;
+    let used = process.sweep_until(&mut sweep, &lent, state).await;
+    let watched = async || process.scheme.to_watch(100).await.unwrap().len();
+    let is_watched = world.has_no_sweep() || watched().await + watched().await > 0;
+    assert!(is_watched, "for a while it is");
+    world.chain.mine(WATCH_DEPTH);
+    process.sweep_all(&mut sweep).await;
+    assert_eq!((watched().await, watched().await), (0, 0));
+    world
+        .chain
+        .reorg(1 + usize::try_from(WATCH_DEPTH).expect("small"));
+    process.sweep_all(&mut sweep).await;
+    assert_eq!(process.row(&lent).await, used);
+}

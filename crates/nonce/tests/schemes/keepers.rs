@@ -1,0 +1,414 @@
+//! Schemes 3 and 5: nonces are handed out before they are written down, and whatever breaks meanwhile, nobody is lent
+//! what somebody else holds.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use domain::{B256, Holder, Mark, Nonce, ReservationState};
+use engine::ports::LendError;
+use nonce::{
+    Borrow, RedisReserve, RedisReserveConfig, Scheme, Segment, SegmentConfig, Settlement, Verdict,
+};
+use rig::redis::{Keeps, Redis as Server};
+
+use crate::kit::{LONG, borrow, borrowed, client, clock, database, db, holder, lane, redis, until};
+
+/// How many more must be lent before and after each step of a fault.
+const ENOUGH: u64 = 40;
+
+const BORROWERS_EACH: usize = 2;
+
+/// So long a loan lasts where it must become overdue in a test.
+const SHORT: Duration = Duration::from_millis(300);
+
+fn reserve(url: &str, server: &Server) -> Arc<dyn Scheme> {
+    let config = RedisReserveConfig {
+        block: 20,
+        permission: Duration::from_secs(2),
+        patience: Duration::from_millis(200),
+        ..RedisReserveConfig::default()
+    };
+    let redis = redis(&server.url());
+    Arc::new(RedisReserve::new(db(url, 2), redis, clock(), config))
+}
+
+fn segment(url: &str, lease: Duration) -> Arc<Segment> {
+    let config = SegmentConfig {
+        size: 10,
+        lease,
+        ..SegmentConfig::default()
+    };
+    Arc::new(Segment::new(db(url, 2), clock(), config))
+}
+
+/// Who holds what at this moment, as the borrowers know it.
+#[derive(Default)]
+struct Ledger {
+    held: Mutex<BTreeMap<Nonce, Holder>>,
+    lent: AtomicU64,
+    stop: AtomicBool,
+}
+
+impl Ledger {
+    async fn goes_on(&self) {
+        let goal = self.lent.load(Ordering::Relaxed) + ENOUGH;
+        until("borrowing goes on", async || {
+            self.lent.load(Ordering::Relaxed) >= goal
+        })
+        .await;
+    }
+}
+
+async fn borrow_and_mark(scheme: Arc<dyn Scheme>, ledger: Arc<Ledger>, borrower: usize) {
+    let mut round = borrower;
+    while !ledger.stop.load(Ordering::Relaxed) {
+        round += 1;
+        let lent = match scheme.allocate(lane(1), borrow()).await {
+            Ok(lent) => lent,
+            Err(error) if error.is_worth_repeating() => {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+                continue;
+            }
+            Err(error) => panic!("{error:?}"),
+        };
+        let before = ledger.held.lock().unwrap().insert(lent.nonce, lent.holder);
+        assert_eq!(before, None, "nonce {} was lent twice", lent.nonce);
+        ledger.lent.fetch_add(1, Ordering::Relaxed);
+        let mark = match round % 3 {
+            0 => Mark::Used(B256::with_last_byte(1)),
+            1 => {
+                // Whoever gets it next may have it before our answer comes.
+                ledger.held.lock().unwrap().remove(&lent.nonce);
+                Mark::Recyclable("not needed".into())
+            }
+            _ => continue,
+        };
+        let marked = scheme.mark(lane(1), lent.nonce, lent.holder, mark).await;
+        if let Err(error) = marked {
+            assert!(error.is_worth_repeating(), "{error:?}");
+        }
+    }
+}
+
+/// Has all of them borrow while something happens.
+async fn meanwhile(all: &[Arc<dyn Scheme>], happens: impl AsyncFnOnce(&Ledger)) {
+    let ledger = Arc::new(Ledger::default());
+    let borrowers: Vec<_> = (0..all.len() * BORROWERS_EACH)
+        .map(|number| {
+            let scheme = Arc::clone(&all[number % all.len()]);
+            tokio::spawn(borrow_and_mark(scheme, Arc::clone(&ledger), number))
+        })
+        .collect();
+    ledger.goes_on().await;
+    happens(&ledger).await;
+    ledger.goes_on().await;
+    ledger.stop.store(true, Ordering::Relaxed);
+    for borrower in borrowers {
+        borrower.await.unwrap();
+    }
+    let held = ledger.held.lock().unwrap().clone();
+    for (nonce, holder) in held {
+        let found = all[0].reservation(lane(1), nonce, holder).await.unwrap();
+        let found = found.unwrap_or_else(|| panic!("nonce {nonce} is not its holder's"));
+        assert_ne!(found.state, ReservationState::Recyclable);
+    }
+}
+
+/// Three processes on one Redis.
+async fn three(
+    hint: &str,
+    keeps: Keeps,
+) -> (rig::postgres::Database, Server, Vec<Arc<dyn Scheme>>) {
+    let (database, server) = (database(hint).await, Server::start(keeps));
+    let all = (0..3).map(|_| reserve(database.url(), &server)).collect();
+    (database, server, all)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn redis_killed_and_empty() {
+    let (_database, server, all) = three("empty", Keeps::Nothing).await;
+    meanwhile(&all, async |ledger| {
+        server.kill();
+        ledger.goes_on().await;
+        tokio::task::block_in_place(|| server.start_again());
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn redis_killed_and_kept() {
+    let (_database, server, all) = three("kept", Keeps::Everything).await;
+    meanwhile(&all, async |ledger| {
+        server.kill();
+        ledger.goes_on().await;
+        tokio::task::block_in_place(|| server.start_again());
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn redis_frozen() {
+    let (_database, server, all) = three("frozen", Keeps::Nothing).await;
+    meanwhile(&all, async |ledger| {
+        server.freeze();
+        ledger.goes_on().await;
+        server.thaw();
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn redis_flushed() {
+    let (_database, server, all) = three("flushed", Keeps::Nothing).await;
+    meanwhile(&all, async |ledger| {
+        for _ in 0..5 {
+            tokio::task::block_in_place(|| server.flush());
+            ledger.goes_on().await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn redis_failed_over_to_a_replica_that_lags() {
+    let (_database, mut server, all) = three("lagging", Keeps::Nothing).await;
+    meanwhile(&all, async |ledger| {
+        let mut replica = tokio::task::block_in_place(|| server.replica());
+        replica.promote();
+        ledger.goes_on().await; // which the replica never hears of
+        tokio::task::block_in_place(|| replica.take_over(&mut server));
+        server = replica;
+    })
+    .await;
+}
+
+/// The old master is demoted and promoted again, with the data of the other, and nobody's connection breaks.
+#[tokio::test(flavor = "multi_thread")]
+async fn redis_is_another_one_on_the_same_connection() {
+    let (_database, server, all) = three("turned", Keeps::Nothing).await;
+    meanwhile(&all, async |ledger| {
+        let replica = tokio::task::block_in_place(|| server.replica());
+        replica.promote();
+        ledger.goes_on().await;
+        tokio::task::block_in_place(|| {
+            let port = replica.port().to_string();
+            server.ask(&["REPLICAOF", "127.0.0.1", &port]);
+            rig::until("it has the other's data", LONG, || {
+                let about = server.ask(&["INFO", "replication"]);
+                about.contains("master_link_status:up").then_some(())
+            });
+            server.promote();
+        });
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_masters_at_once() {
+    let (database, old) = (database("split").await, Server::start(Keeps::Nothing));
+    let first = reserve(database.url(), &old);
+    borrowed(&*first, lane(1), 5).await;
+    let new = tokio::task::block_in_place(|| old.replica());
+    new.promote();
+    let all = [first, reserve(database.url(), &new)];
+    // Long enough for several generations to take turns.
+    meanwhile(&all, async |ledger| {
+        for _ in 0..10 {
+            ledger.goes_on().await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn segments_of_three_processes() {
+    let database = database("segments").await;
+    let lease = Duration::from_secs(5);
+    let all: Vec<Arc<dyn Scheme>> = (0..3)
+        .map(|_| segment(database.url(), lease) as _)
+        .collect();
+    meanwhile(&all, async |ledger| {
+        for _ in 0..5 {
+            ledger.goes_on().await;
+        }
+    })
+    .await;
+}
+
+/// Every connection to the database breaks, again and again.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_database_drops_everybody() {
+    let database = database("drops").await;
+    let server = Server::start(Keeps::Nothing);
+    let lease = Duration::from_secs(5);
+    let segments: Vec<Arc<dyn Scheme>> = (0..3)
+        .map(|_| segment(database.url(), lease) as _)
+        .collect();
+    let reserves = (0..3).map(|_| reserve(database.url(), &server));
+    // Each scheme has its own lane.
+    for (all, hint) in [(segments, "segment"), (reserves.collect(), "redis-reserve")] {
+        database.exec(
+            "DELETE FROM nonce_lane; DELETE FROM nonce_reservation; DELETE FROM nonce_keeper",
+        );
+        meanwhile(&all, async |ledger| {
+            for _ in 0..10 {
+                database.exec(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
+                     WHERE datname = current_database() AND pid <> pg_backend_pid()",
+                );
+                ledger.goes_on().await;
+            }
+            eprintln!("{hint}: {} lent", ledger.lent.load(Ordering::Relaxed));
+        })
+        .await;
+    }
+}
+
+/// Sweeps as if the chain showed nothing.
+async fn sweep(scheme: &dyn Scheme) {
+    let watched = scheme.to_watch(100).await.unwrap();
+    let settlements: Vec<_> = watched
+        .into_iter()
+        .map(|seen| Settlement {
+            seen,
+            verdict: Verdict::Free,
+        })
+        .collect();
+    scheme.settle(&settlements).await.unwrap();
+}
+
+fn short() -> Borrow {
+    Borrow {
+        holder: holder(),
+        timeout: SHORT,
+        ..borrow()
+    }
+}
+
+/// A process dies and has said nothing of its segment: everything comes back, and not before its time.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_dead_process_kept_comes_back() {
+    let database = database("dead").await;
+    let dead = segment(database.url(), SHORT);
+    dead.allocate(lane(1), short()).await.unwrap();
+    drop(dead);
+    let next = segment(database.url(), Duration::from_secs(60));
+    let first = next.allocate(lane(1), borrow()).await.unwrap();
+    assert_eq!(first.nonce, Nonce(10), "the rest is the other's");
+    until("the segment is free", async || {
+        sweep(&*next).await;
+        let free = "SELECT count(*) FROM nonce_reservation WHERE state = 2 AND keeper IS NULL";
+        database.ask(free).as_deref() == Some("10")
+    })
+    .await;
+    let again = borrowed(&*next, lane(1), 10).await;
+    assert_eq!(again, (0..10).collect::<Vec<_>>());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_redis_kept_comes_back() {
+    let (database, server, all) = three("gone", Keeps::Nothing).await;
+    all[0].allocate(lane(1), short()).await.unwrap();
+    tokio::task::block_in_place(|| server.kill());
+    until("everything is free", async || {
+        sweep(&*all[1]).await;
+        let kept = "SELECT count(*) FROM nonce_reservation WHERE state = 0 OR keeper IS NOT NULL";
+        database.ask(kept).as_deref() == Some("0")
+    })
+    .await;
+    assert_eq!(borrowed(&*all[2], lane(1), 3).await, [0, 1, 2]);
+    tokio::task::block_in_place(|| server.start_again());
+    until("Redis hands out again", async || {
+        borrowed(&*all[2], lane(1), 1).await;
+        !server.ask(&["KEYS", "*:free"]).is_empty()
+    })
+    .await;
+}
+
+/// A process dies between Redis' answer and the database: its holder is written down all the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_loan_that_only_redis_knows_is_written_down() {
+    let (database, server, all) = three("loan", Keeps::Nothing).await;
+    borrowed(&*all[0], lane(1), 2).await;
+    let whole = all[0].reservation(lane(1), Nonce(0), holder()).await;
+    assert_eq!(whole, Ok(None));
+    let key = server.ask(&["KEYS", "*:free"]);
+    let base = key.trim_end_matches("free");
+    let stint = server.ask(&["HGET", &format!("{base}stints"), "2"]);
+    let who = holder();
+    // What the script does.
+    server.ask(&["ZREM", &key, "2"]);
+    let loan = format!("{} {stint} 1900000000000", who.0);
+    server.ask(&["HSET", &format!("{base}lent"), "2", &loan]);
+    server.ask(&["HINCRBY", &format!("{base}state"), "free", "-1"]);
+    server.ask(&["HINCRBY", &format!("{base}state"), "lent", "1"]);
+    until("it is written down", async || {
+        all[0].to_watch(10).await.unwrap();
+        let sql = format!(
+            "SELECT count(*) FROM nonce_reservation WHERE holder = '{}'",
+            who.0
+        );
+        database.ask(&sql).as_deref() == Some("1")
+    })
+    .await;
+    let lost = server.ask(&["HLEN", &format!("{base}lent")]);
+    until("Redis forgets it", async || {
+        server.ask(&["HLEN", &format!("{base}lent")]) == "0"
+    })
+    .await;
+    assert!(lost.parse::<u64>().unwrap() <= 1);
+    assert_eq!(borrowed(&*all[0], lane(1), 1).await, [3]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tail_is_given_back_at_the_end_and_when_nobody_asks() {
+    let database = database("tail").await;
+    let closing = segment(database.url(), LONG);
+    borrowed(&*closing, lane(1), 3).await;
+    closing.close().await.unwrap();
+    let kept = "SELECT count(*) FROM nonce_keeper";
+    assert_eq!(database.ask(kept).as_deref(), Some("0"));
+    let idle = segment(database.url(), Duration::from_secs(3));
+    assert_eq!(borrowed(&*idle, lane(1), 1).await, [3]);
+    until("it is given back", async || {
+        idle.to_watch(10).await.unwrap();
+        database.ask(kept).as_deref() == Some("0")
+    })
+    .await;
+    assert_eq!(borrowed(&*idle, lane(1), 2).await, [4, 5]);
+}
+
+/// The database stands still: no more is handed out than may be unwritten.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_not_written_down_is_bounded() {
+    let database = database("bounded").await;
+    let config = SegmentConfig {
+        size: 50,
+        lease: LONG,
+        unwritten_max: 5,
+    };
+    let scheme = Segment::new(db(database.url(), 2), clock(), config);
+    borrowed(&scheme, lane(1), 1).await;
+    scheme.lent(lane(1)).await.unwrap();
+    let blocker = client(database.url()).await;
+    blocker
+        .batch_execute("BEGIN; LOCK TABLE nonce_reservation IN ACCESS EXCLUSIVE MODE")
+        .await
+        .unwrap();
+    for _ in 0..5 {
+        scheme.allocate(lane(1), borrow()).await.unwrap();
+    }
+    let refused = scheme.allocate(lane(1), borrow()).await;
+    assert_eq!(refused, Err(LendError::Busy));
+    let mark = Mark::Used(B256::with_last_byte(1));
+    let refused = scheme.mark(lane(1), Nonce(0), holder(), mark).await;
+    assert_eq!(refused, Err(LendError::Busy));
+    blocker.batch_execute("ROLLBACK").await.unwrap();
+    until("it goes on", async || {
+        scheme.allocate(lane(1), borrow()).await.is_ok()
+    })
+    .await;
+    assert_eq!(scheme.lent(lane(1)).await.unwrap().next_nonce, Nonce(7));
+}

@@ -1,0 +1,133 @@
+//! A database and schemes on it, each with connections of its own, as in a process of its own.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use domain::{Address, ChainId, Holder, LaneKey, Moment, Nonce, Time};
+use engine::ports::Clock;
+use nonce::postgres::{Db, DbConfig, Plain, SCHEMA_VERSION, prepare};
+use nonce::redis::{Redis, RedisConfig};
+use nonce::{Borrow, Scheme};
+use rig::postgres::{Database, majors, shared};
+use tokio::time::Instant;
+use tokio_postgres::{Client, NoTls};
+use uuid::Uuid;
+
+/// Everything that should happen happens well before this.
+pub(crate) const WITHIN: Duration = Duration::from_secs(30);
+
+pub(crate) const LONG: Duration = Duration::from_secs(600);
+
+/// A database with books.
+pub(crate) async fn database(hint: &str) -> Database {
+    let database = shared(majors()[0]).database(hint);
+    let applied = prepare(&mut client(database.url()).await, None).await;
+    assert_eq!(applied.unwrap(), (1..=SCHEMA_VERSION).collect::<Vec<_>>());
+    database
+}
+
+pub(crate) async fn client(url: &str) -> Client {
+    let (client, wire) = tokio_postgres::connect(url, NoTls).await.unwrap();
+    // A broken connection is seen by the client's next call.
+    tokio::spawn(async move { wire.await.ok() });
+    client
+}
+
+pub(crate) fn db(url: &str, connections: usize) -> Arc<Db> {
+    let config = DbConfig {
+        connections,
+        connection_within: WITHIN,
+        ..DbConfig::default()
+    };
+    Arc::new(Db::new(Arc::new(Plain::parse(url).unwrap()), config))
+}
+
+/// A Redis that is left out after three failures and looked for often.
+pub(crate) fn redis(url: &str) -> Arc<Redis> {
+    redis_with(RedisConfig::at(url))
+}
+
+pub(crate) fn redis_with(config: RedisConfig) -> Arc<Redis> {
+    let config = RedisConfig {
+        probe_every: Duration::from_millis(100),
+        ..config
+    };
+    redis_as_given(config)
+}
+
+pub(crate) fn redis_as_given(config: RedisConfig) -> Arc<Redis> {
+    Redis::new(config, Arc::new(TokioClock(Instant::now()))).unwrap()
+}
+
+pub(crate) fn lane(number: u8) -> LaneKey {
+    LaneKey {
+        chain_id: ChainId(31_337),
+        signer: Address::repeat_byte(number),
+    }
+}
+
+pub(crate) fn holder() -> Holder {
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    let number = LAST.fetch_add(1, Ordering::Relaxed) + 1;
+    Holder(Uuid::from_u128(u128::from(number)))
+}
+
+pub(crate) fn borrow() -> Borrow {
+    borrow_at_least(0)
+}
+
+pub(crate) fn borrow_at_least(nonce: u64) -> Borrow {
+    Borrow {
+        holder: holder(),
+        at_least: Nonce(nonce),
+        timeout: LONG,
+    }
+}
+
+/// The numbers of so many nonces, borrowed one after the other.
+pub(crate) async fn borrowed(scheme: &dyn Scheme, lane: LaneKey, count: usize) -> Vec<u64> {
+    let mut nonces = Vec::new();
+    for _ in 0..count {
+        let lent = scheme.allocate(lane, borrow()).await.unwrap();
+        nonces.push(lent.nonce.0);
+    }
+    nonces
+}
+
+/// Looks until it is so.
+pub(crate) async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
+    let looked = async {
+        while !is_so().await {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let in_time = tokio::time::timeout(WITHIN, looked).await;
+    in_time.unwrap_or_else(|_| panic!("after {WITHIN:?} still not: {what}"));
+}
+
+pub(crate) fn clock() -> Arc<dyn Clock> {
+    Arc::new(TokioClock(Instant::now()))
+}
+
+struct TokioClock(Instant);
+
+#[async_trait]
+impl Clock for TokioClock {
+    fn now(&self) -> Time {
+        Time(1_800_000_000_000).plus(self.0.elapsed())
+    }
+
+    fn moment(&self) -> Moment {
+        Moment(1_000_000).plus(self.0.elapsed())
+    }
+
+    async fn sleep(&self, duration: Duration) {
+        tokio::time::sleep(duration).await;
+    }
+
+    fn random(&self) -> u128 {
+        holder().0.as_u128()
+    }
+}

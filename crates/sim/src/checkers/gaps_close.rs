@@ -1,0 +1,191 @@
+//! Every gap closes: in a healed world no lane waits longer than a bound on a nonce that nothing will use.
+//!
+//! A gap is a nonce below the cursor that the chain has not seen used, that no open tx holds, and that an
+//! open tx of the same lane waits behind.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use domain::{B256, Header, LaneKey, Nonce, TxId};
+use engine::ports::LaneBatch;
+use tokio::time::Instant;
+
+use super::books::Books;
+use super::{Checker, applied};
+use crate::event::WorldEvent;
+
+/// See the module.
+pub struct GapsClose {
+    bound: Duration,
+    healed: bool,
+    books: Books<BTreeMap<LaneKey, Lane>>,
+    /// Which nonces each block of the present chain used.
+    used: BTreeMap<B256, Vec<(LaneKey, Nonce)>>,
+    /// Since when the gaps of the present are there; those that were told are not told again.
+    since: BTreeMap<(LaneKey, Nonce), Option<Instant>>,
+    /// Lanes that a failover has hurt: they may stand still.
+    hurt: BTreeSet<LaneKey>,
+}
+
+#[derive(Clone, Default)]
+struct Lane {
+    open: BTreeMap<TxId, Nonce>,
+}
+
+impl GapsClose {
+    pub(super) const PROMISE: &'static str = "every gap closes";
+
+    /// Gaps must be closed within `bound`.
+    #[must_use]
+    pub fn within(bound: Duration) -> Self {
+        Self {
+            bound,
+            healed: false,
+            books: Books::default(),
+            used: BTreeMap::new(),
+            since: BTreeMap::new(),
+            hurt: BTreeSet::new(),
+        }
+    }
+
+    fn written(&mut self, lane: LaneKey, batch: &LaneBatch) {
+        let book = self.books.entry(lane).or_default();
+        for tx in batch.writes.inserts.iter().chain(&batch.writes.updates) {
+            match tx.nonce.filter(|_| tx.is_open()) {
+                Some(nonce) => book.open.insert(tx.id, nonce),
+                None => book.open.remove(&tx.id),
+            };
+        }
+    }
+
+    /// The gaps of the present.
+    fn gaps(&self) -> BTreeSet<(LaneKey, Nonce)> {
+        let used: BTreeSet<(LaneKey, Nonce)> = self.used.values().flatten().copied().collect();
+        let mut gaps = BTreeSet::new();
+        for (lane, book) in self.books.iter() {
+            let held: BTreeSet<Nonce> = book.open.values().copied().collect();
+            let Some(last) = held.last().filter(|_| !self.hurt.contains(lane)) else {
+                continue;
+            };
+            let below = (0..last.0).map(|nonce| (*lane, Nonce(nonce)));
+            gaps.extend(below.filter(|gap| !held.contains(&gap.1) && !used.contains(gap)));
+        }
+        gaps
+    }
+
+    fn look(&mut self) -> Result<(), String> {
+        let (now, gaps) = (Instant::now(), self.gaps());
+        self.since.retain(|gap, _| gaps.contains(gap));
+        for gap in gaps {
+            let since = self.since.entry(gap).or_insert(Some(now));
+            if since.is_some_and(|since| now.duration_since(since) > self.bound) {
+                *since = None;
+                let (lane, nonce) = gap;
+                return Err(format!(
+                    "{lane} has waited on nonce {nonce} for {} s, which nothing uses",
+                    self.bound.as_secs()
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn taken_back(&mut self, dropped: &[Header]) {
+        for header in dropped {
+            self.used.remove(&header.hash);
+        }
+    }
+}
+
+impl Checker for GapsClose {
+    fn name(&self) -> &'static str {
+        Self::PROMISE
+    }
+
+    fn after(&mut self, event: &WorldEvent) -> Result<(), String> {
+        self.books.follow(event);
+        if let WorldEvent::Phase(name) = event {
+            self.healed |= *name == "heal";
+        }
+        if let WorldEvent::FailedOver { hurt, .. } = event {
+            self.hurt.extend(hurt);
+        }
+        if let Some((lane, batch)) = applied(event) {
+            self.written(lane, batch);
+        }
+        if let WorldEvent::Forked { dropped, .. } = event {
+            self.taken_back(dropped);
+        }
+        let WorldEvent::Mined {
+            chain_id,
+            header,
+            txs,
+        } = event
+        else {
+            return Ok(());
+        };
+        let used = txs.iter().map(|tx| {
+            let lane = LaneKey {
+                chain_id: *chain_id,
+                signer: tx.envelope.signer,
+            };
+            (lane, tx.envelope.nonce)
+        });
+        self.used.insert(header.hash, used.collect());
+        // With every block: that is often enough, and gaps are dear to find.
+        if self.healed { self.look() } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{applied, block, chain_tx, forked, lane, tx};
+    use super::*;
+
+    const BOUND: Duration = Duration::from_secs(60);
+
+    async fn after_blocks(checker: &mut GapsClose, from: u8, count: u8) -> Result<(), String> {
+        for number in from..from + count {
+            tokio::time::sleep(Duration::from_secs(10)).await;
+            checker.after(&block(number, Vec::new()))?;
+        }
+        Ok(())
+    }
+
+    fn healed() -> GapsClose {
+        let mut checker = GapsClose::within(BOUND);
+        assert_eq!(checker.after(&WorldEvent::Phase("heal")), Ok(()));
+        checker
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_nonce_that_nothing_uses_is_told_once_after_the_bound() {
+        let mut checker = healed();
+        let behind = applied(lane(1), |w| w.inserts = vec![tx(1, Some(1))]);
+        assert_eq!(checker.after(&behind), Ok(()));
+        assert_eq!(after_blocks(&mut checker, 1, 7).await, Ok(()));
+        assert!(after_blocks(&mut checker, 8, 1).await.is_err());
+        assert_eq!(after_blocks(&mut checker, 9, 9).await, Ok(()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_held_or_used_or_has_nobody_behind_it_is_no_gap() {
+        let mut checker = healed();
+        let both = applied(lane(1), |w| {
+            w.inserts = vec![tx(1, Some(0)), tx(2, Some(1))]
+        });
+        assert_eq!(checker.after(&both), Ok(()));
+        assert_eq!(after_blocks(&mut checker, 1, 9).await, Ok(()));
+        let used = block(20, vec![chain_tx(lane(1), 0, b"")]);
+        assert_eq!(checker.after(&used), Ok(()));
+        let let_go = applied(lane(1), |w| w.updates = vec![tx(1, None)]);
+        assert_eq!(checker.after(&let_go), Ok(()));
+        assert_eq!(after_blocks(&mut checker, 21, 9).await, Ok(()));
+        assert_eq!(checker.after(&forked(20)), Ok(()));
+        assert!(after_blocks(&mut checker, 31, 8).await.is_err());
+        let mut alone = healed();
+        let gone = applied(lane(1), |w| w.inserts = vec![tx(3, None)]);
+        assert_eq!(alone.after(&gone), Ok(()));
+        assert_eq!(after_blocks(&mut alone, 1, 9).await, Ok(()));
+    }
+}

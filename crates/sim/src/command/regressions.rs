@@ -1,0 +1,61 @@
+//! Seeds that once failed, with the options of their worlds and why: one per line.
+
+use crate::world::Options;
+
+/// Run before any new seed.
+const REGRESSIONS: &str = include_str!("../../regressions.txt");
+
+/// A seed that once failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Regression {
+    /// The seed.
+    pub seed: u64,
+    /// The kind of its world: a stormy one unless its line says otherwise.
+    pub options: Options,
+}
+
+/// All of them.
+#[must_use]
+pub fn regressions() -> Vec<Regression> {
+    REGRESSIONS.lines().filter_map(parse).collect()
+}
+
+/// `SEED [--calm] [--deep-forks] [--lossy] [--accept-loss] [--busy] why`. A comment begins with `#`.
+fn parse(line: &str) -> Option<Regression> {
+    let mut words = line.split_whitespace();
+    let seed = words.next()?.parse().ok()?;
+    let mut options = Options::default();
+    for word in words.take_while(|word| word.starts_with("--")) {
+        match word {
+            "--calm" => options.calm = true,
+            "--deep-forks" => options.deep_forks = true,
+            "--lossy" => options.lossy = true,
+            "--accept-loss" => options.accept_loss = true,
+            "--busy" => options.busy = true,
+            _ => {}
+        }
+    }
+    Some(Regression { seed, options })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_a_seed_its_options_and_why() {
+        assert_eq!(parse("# about this file"), None);
+        assert_eq!(parse(""), None);
+        let plain = parse("1018 a history change").expect("a seed");
+        assert_eq!((plain.seed, plain.options), (1_018, Options::default()));
+        let lossy = parse("7 --lossy --busy why").expect("a seed");
+        assert!(lossy.options.lossy && lossy.options.busy && !lossy.options.calm);
+    }
+
+    #[test]
+    fn every_line_of_the_file_is_understood() {
+        let lines = REGRESSIONS.lines();
+        let seeds = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
+        assert_eq!(seeds.count(), regressions().len());
+    }
+}

@@ -1,0 +1,346 @@
+//! Leases: acquiring, renewing, giving back, granting anew, settling. Lease rows are locked before lane
+//! rows, each in lane order.
+
+use std::collections::BTreeMap;
+
+use domain::lease::Ask;
+use domain::mutation::{self, Mutation};
+use domain::{GrantId, LaneId, LaneKey, Right, Time};
+use engine::ports::{Acquired, Regranted, Renewal, StoreError};
+use futures::future::join_all;
+
+use super::{Abort, Row, Server, Transaction};
+use crate::store::MemoryStore;
+use crate::store::rows::{LaneRow, Rows};
+
+type Asked = (LaneKey, GrantId);
+
+impl Server {
+    /// Asks for lanes. Those that the database has never seen are made and asked for again.
+    pub(in crate::store) async fn acquire(
+        &self,
+        ask: &Ask,
+        lanes: &[Asked],
+    ) -> Result<Vec<Acquired>, StoreError> {
+        let known = self.read(|rows| {
+            let ids = lanes.iter().filter_map(|(key, _)| rows.known(*key));
+            ids.map(|lane| lane.id).collect::<Vec<_>>()
+        });
+        self.let_strangers_in(known.into_iter());
+        let mut answers: BTreeMap<LaneKey, Acquired> = BTreeMap::new();
+        let missing = self.acquire_known(ask, lanes, &mut answers).await?;
+        if !missing.is_empty() {
+            let mut making = self.begin("make lanes");
+            let keys = missing.iter().map(|(key, _)| *key).collect();
+            let new = make_lanes(&mut making, keys).await?;
+            making.commit(|_, rows| insert_lanes(rows, &new)).await?;
+            self.acquire_known(ask, &missing, &mut answers).await?;
+        }
+        let answer = |(key, grant): &Asked| match answers.get(key) {
+            // A lane that was asked for twice has one of the two grants.
+            Some(Acquired::Granted { right, .. }) if right.grant != *grant => Acquired::Busy,
+            Some(answer) => answer.clone(),
+            None => Acquired::Busy,
+        };
+        Ok(lanes.iter().map(answer).collect())
+    }
+
+    /// Asks for lanes that may be known; those that are not.
+    async fn acquire_known(
+        &self,
+        ask: &Ask,
+        lanes: &[Asked],
+        answers: &mut BTreeMap<LaneKey, Acquired>,
+    ) -> Result<Vec<Asked>, Abort> {
+        answers.extend(self.take_over(ask, lanes).await?);
+        let others = lanes.iter().filter(|(key, _)| !answers.contains_key(key));
+        let others: Vec<Asked> = others.copied().collect();
+        if others.is_empty() {
+            return Ok(others);
+        }
+        // A later statement says who holds what was not granted.
+        self.pause().await;
+        let (rows, now) = (self.store.rows(), self.store.now());
+        let held = others
+            .iter()
+            .map(|(key, _)| (*key, rows.holder(ask, *key, now)));
+        answers.extend(held.filter_map(|(key, holder)| Some((key, holder?))));
+        let missing = others.into_iter();
+        Ok(missing
+            .filter(|(key, _)| !answers.contains_key(key))
+            .collect())
+    }
+
+    /// Takes what may be taken; locked rows are skipped.
+    async fn take_over(
+        &self,
+        ask: &Ask,
+        lanes: &[Asked],
+    ) -> Result<Vec<(LaneKey, Acquired)>, Abort> {
+        let mut transaction = self.begin("acquire");
+        let now = transaction.now();
+        let mut wanted: Vec<(LaneId, Asked)> = transaction.read(|rows| {
+            let found = lanes.iter().filter_map(|asked| {
+                let lane = rows.known(asked.0)?;
+                rows.may_take(ask, lane.id, now)
+                    .then_some((lane.id, *asked))
+            });
+            found.collect()
+        });
+        wanted.sort_by_key(|(lane, _)| *lane);
+        wanted.dedup_by_key(|(lane, _)| *lane);
+        self.put_in_order(&mut wanted, |(lane, _)| *lane);
+        let is_of_another = |lane| transaction.read(|rows| rows.is_of_another(ask, lane));
+        let is_in_trouble = wanted.iter().any(|(lane, _)| is_of_another(*lane));
+        transaction.expect_trouble(is_in_trouble);
+        let early = self.read_with(&wanted);
+        transaction.step().await?;
+        let mut leases: Vec<(LaneId, Asked, Time)> = Vec::new();
+        for (lane, asked) in wanted {
+            let is_taken = take_in_order(&mut transaction, Row::Lease(lane)).await?;
+            let now = transaction.now();
+            if is_taken && transaction.read(|rows| rows.may_take(ask, lane, now)) {
+                leases.push((lane, asked, now));
+            }
+            transaction.step().await?;
+        }
+        let mut taken: Vec<(Asked, Time)> = Vec::new();
+        for (lane, asked, now) in leases {
+            if take_in_order(&mut transaction, Row::Lane(lane)).await? {
+                taken.push((asked, now));
+            }
+            transaction.step().await?;
+        }
+        let written = transaction.commit(|store, rows| {
+            let grant =
+                |(asked, now): (Asked, Time)| (asked.0, store.acquire_one(rows, ask, asked, now));
+            let granted: Vec<_> = taken.into_iter().map(grant).collect();
+            keep_early(store, rows, early);
+            granted
+        });
+        written.await
+    }
+
+    /// Extends what is still the asker's; locked rows are skipped.
+    pub(in crate::store) async fn renew(
+        &self,
+        ask: &Ask,
+        rights: &[Right],
+    ) -> Result<Vec<Renewal>, StoreError> {
+        self.let_strangers_in(rights.iter().map(|right| right.lane));
+        let mut transaction = self.begin("renew");
+        let seemed = transaction.read(|rows| {
+            let ours = rights.iter().map(|right| rows.is_leased(ask, *right));
+            ours.collect::<Vec<bool>>()
+        });
+        let ours = rights.iter().zip(&seemed).filter(|(_, is_ours)| **is_ours);
+        let mut ours: Vec<Right> = ours.map(|(right, _)| *right).collect();
+        self.put_in_order(&mut ours, |right| right.lane);
+        transaction.step().await?;
+        let mut renewed: Vec<Right> = Vec::new();
+        for right in ours {
+            let row = Row::Lease(right.lane);
+            let is_taken = if mutation::is_on(Mutation::RenewWaits) {
+                transaction.take(row).await?;
+                true
+            } else {
+                take_in_order(&mut transaction, row).await?
+            };
+            if is_taken && transaction.read(|rows| rows.is_leased(ask, right)) {
+                renewed.push(right);
+            }
+            transaction.step().await?;
+        }
+        let now = transaction.now();
+        let written = transaction.commit(|_, rows| {
+            for right in &renewed {
+                rows.renew(ask, *right, now);
+            }
+        });
+        written.await?;
+        let answer = |(right, seemed): (&Right, &bool)| match (renewed.contains(right), seemed) {
+            (true, _) => Renewal::Renewed,
+            (false, true) => Renewal::Busy,
+            (false, false) => Renewal::Lost,
+        };
+        Ok(rights.iter().zip(&seemed).map(answer).collect())
+    }
+
+    /// Gives lanes back. One that is locked makes no other wait: it is waited for alone.
+    pub(in crate::store) async fn release(
+        &self,
+        ask: &Ask,
+        rights: &[Right],
+    ) -> Result<(), StoreError> {
+        let mut transaction = self.begin("release");
+        let mut ours = transaction.read(|rows| {
+            let ours = rights.iter().filter(|right| rows.is_leased(ask, **right));
+            ours.copied().collect::<Vec<Right>>()
+        });
+        ours.sort_by_key(|right| right.lane);
+        transaction.step().await?;
+        let (free, locked): (Vec<Right>, Vec<Right>) = ours
+            .into_iter()
+            .partition(|right| transaction.take_free(Row::Lease(right.lane)));
+        let written = transaction.commit(|store, rows| {
+            for right in free {
+                store.release_one(rows, ask, right);
+            }
+        });
+        written.await?;
+        let alone = locked
+            .into_iter()
+            .map(|right| self.release_alone(ask, right));
+        let answers = join_all(alone).await;
+        answers.into_iter().try_for_each(|answer| answer)?;
+        Ok(())
+    }
+
+    async fn release_alone(&self, ask: &Ask, right: Right) -> Result<(), Abort> {
+        let mut transaction = self.begin("release alone");
+        if !transaction.read(|rows| rows.is_leased(ask, right)) {
+            return Ok(());
+        }
+        transaction.step().await?;
+        transaction.take(Row::Lease(right.lane)).await?;
+        let written = transaction.commit(|store, rows| store.release_one(rows, ask, right));
+        written.await
+    }
+
+    /// Waits for whoever holds the lane row, so that no earlier batch can land behind the answer.
+    pub(in crate::store) async fn regrant(
+        &self,
+        right: Right,
+        grant: GrantId,
+    ) -> Result<Regranted, StoreError> {
+        let mut transaction = self.begin("regrant");
+        let is_ours = transaction.read(|rows| {
+            let lane = rows.lane(right.lane);
+            lane.is_some_and(|lane| lane.may_regrant(right, grant))
+        });
+        transaction.step().await?;
+        // A fence that does not hold never does again, so nobody waits for it.
+        if is_ours {
+            transaction.take(Row::Lane(right.lane)).await?;
+        }
+        let written = transaction.commit(|store, rows| store.regrant_one(rows, right, grant));
+        Ok(written.await?)
+    }
+
+    /// Notes that a lane agrees with the chain under the present history.
+    pub(in crate::store) async fn settle(&self, right: Right) -> Result<(), StoreError> {
+        let transaction = self.as_keeper("settle", right).await?;
+        let Some(transaction) = transaction else {
+            return Ok(());
+        };
+        Ok(transaction.commit(|_, rows| rows.settle(right)).await?)
+    }
+
+    pub(in crate::store) async fn halt(
+        &self,
+        right: Right,
+        reason: &str,
+    ) -> Result<bool, StoreError> {
+        let transaction = self.as_keeper("halt", right).await?;
+        let Some(transaction) = transaction else {
+            return Ok(false);
+        };
+        Ok(transaction
+            .commit(|_, rows| rows.halt(right, reason))
+            .await?)
+    }
+
+    /// A transaction that holds both rows of a lane; `None` when the right is over.
+    async fn as_keeper(
+        &self,
+        verb: &'static str,
+        right: Right,
+    ) -> Result<Option<Transaction>, Abort> {
+        let mut transaction = self.begin(verb);
+        for row in [Row::Lease(right.lane), Row::Lane(right.lane)] {
+            if transaction.read(|rows| rows.held_by(right).is_none()) {
+                return Ok(None);
+            }
+            transaction.step().await?;
+            transaction.take(row).await?;
+        }
+        let is_held = transaction.read(|rows| rows.held_by(right).is_some());
+        Ok(is_held.then_some(transaction))
+    }
+
+    /// An operator lets a lane go on as it is; whether it was halted.
+    pub(in crate::store) async fn accept_loss(&self, key: LaneKey) -> Result<bool, StoreError> {
+        let mut transaction = self.begin("accept loss");
+        let lane = transaction.read(|rows| rows.known(key).map(|lane| lane.id));
+        let Some(lane) = lane else {
+            return Ok(false);
+        };
+        transaction.step().await?;
+        transaction.take(Row::Lease(lane)).await?;
+        Ok(transaction.commit(|_, rows| rows.accept_loss(key)).await?)
+    }
+
+    /// What a takeover that loads in its own statement reads: what was there when the statement began.
+    fn read_with(&self, wanted: &[(LaneId, Asked)]) -> Vec<(GrantId, LaneRow)> {
+        if !mutation::is_on(Mutation::LoadInTakeover) {
+            return Vec::new();
+        }
+        let rows = self.store.rows();
+        let read = wanted.iter().filter_map(|(lane, (_, grant))| {
+            let lane = rows.lane(*lane)?;
+            Some((*grant, lane.clone()))
+        });
+        read.collect()
+    }
+}
+
+/// Keeps what takeovers have read for whoever loads their lanes. The lane row's own columns are those of the
+/// row that was locked, so they are new.
+fn keep_early(store: &MemoryStore, rows: &Rows, early: Vec<(GrantId, LaneRow)>) {
+    let mut kept = store.read_in_takeover();
+    for (grant, read) in early {
+        let Some(lane) = rows.lane(read.id) else {
+            continue;
+        };
+        let image = LaneRow {
+            txs: read.txs,
+            requests: read.requests,
+            nonces: read.nonces,
+            wakes: read.wakes,
+            ..lane.clone()
+        };
+        kept.insert(grant, image);
+    }
+}
+
+/// SKIP LOCKED; `Mutation::LockInNoOrder` waits instead.
+async fn take_in_order(transaction: &mut Transaction, row: Row) -> Result<bool, Abort> {
+    if mutation::is_on(Mutation::LockInNoOrder) {
+        transaction.take(row).await?;
+        return Ok(true);
+    }
+    Ok(transaction.take_free(row))
+}
+
+/// Locks the keys of lanes that are not there, for [`insert_lanes`]. Whoever makes one of them at the same
+/// time is waited for.
+pub(super) async fn make_lanes(
+    transaction: &mut Transaction,
+    mut keys: Vec<LaneKey>,
+) -> Result<Vec<LaneKey>, Abort> {
+    keys.sort_unstable();
+    keys.dedup();
+    for key in &keys {
+        transaction.take(Row::Key(*key)).await?;
+    }
+    if !keys.is_empty() {
+        transaction.step().await?;
+    }
+    Ok(keys)
+}
+
+pub(super) fn insert_lanes(rows: &mut Rows, keys: &[LaneKey]) {
+    for key in keys {
+        rows.lane_of(*key);
+    }
+}

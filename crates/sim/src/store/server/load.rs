@@ -1,0 +1,61 @@
+//! Reading a lane: several statements, and the answer counts only if nobody wrote the lane in between.
+
+use std::sync::Arc;
+
+use domain::mutation::{self, Mutation};
+use domain::{LaneImage, LaneKey, Right};
+
+use super::Server;
+use crate::event::WorldEvent;
+
+impl Server {
+    /// Reads a lane that was granted; `None` when the right does not hold any more, or a batch came between.
+    pub(in crate::store) async fn load(
+        &self,
+        key: LaneKey,
+        right: Right,
+        watch_depth: u64,
+    ) -> Option<LaneImage> {
+        let image = self.read_lane(key, right, watch_depth).await?;
+        self.store.tell(|| WorldEvent::Loaded {
+            lane: key,
+            image: Arc::new(image.clone()),
+        });
+        Some(image)
+    }
+
+    async fn read_lane(&self, key: LaneKey, right: Right, watch_depth: u64) -> Option<LaneImage> {
+        let lane_row = || self.read(|rows| rows.load(key, right, watch_depth));
+        let rows = || {
+            self.read(|rows| {
+                let lane = rows.lane(right.lane)?;
+                Some(lane.image(right, watch_depth))
+            })
+        };
+        let before = lane_row()?;
+        if mutation::is_on(Mutation::LoadInTakeover) {
+            let kept = self.store.read_in_takeover();
+            let read = kept.get(&right.grant);
+            return read.map(|lane| lane.image(right, watch_depth));
+        }
+        self.pause().await;
+        let nonces = rows()?;
+        self.pause().await;
+        let in_flight = rows()?.in_flight;
+        self.pause().await;
+        let finals = rows()?.finals;
+        self.pause().await;
+        let after = lane_row()?;
+        if (after.batch_seq, after.event_seq) != (before.batch_seq, before.event_seq) {
+            return None;
+        }
+        Some(LaneImage {
+            in_flight,
+            backlog_from: nonces.backlog_from,
+            held: nonces.held,
+            consumed_below: nonces.consumed_below,
+            finals,
+            ..after
+        })
+    }
+}

@@ -1,0 +1,236 @@
+//! Transactions that meet.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use domain::lane::Request;
+use domain::lease::Ask;
+use domain::{
+    Address, ChainId, GrantId, Incarnation, LaneKey, NodeName, Nonce, Payload, RequestId, Right,
+    TxId, U256, Writes,
+};
+use engine::ports::{
+    Acquired, CommitOutcome, LaneBatch, NewQueued, Regranted, Renewal, Store as _,
+};
+use uuid::Uuid;
+
+use super::locks::Row;
+use super::{Abort, Server};
+use crate::clock::{EPOCH, SimClock};
+use crate::rng::Rng;
+use crate::store::MemoryStore;
+use crate::wire::{Wire, WireFaults};
+
+fn server(faults: WireFaults) -> Server {
+    let store = MemoryStore::new(Arc::new(SimClock::new(1)));
+    Server::new(store, Wire::new(Rng::new(7), faults))
+}
+
+fn lane(number: u8) -> LaneKey {
+    LaneKey {
+        chain_id: ChainId(1),
+        signer: Address::repeat_byte(number),
+    }
+}
+
+fn node() -> Ask {
+    Ask {
+        node: NodeName("a".to_owned()),
+        incarnation: Incarnation(Uuid::from_u128(1)),
+        duration: Duration::from_secs(10),
+        skew: Duration::ZERO,
+        lively: Vec::new(),
+        silent: Vec::new(),
+    }
+}
+
+/// Lanes that node `a` keeps.
+async fn kept<const N: usize>(server: &Server) -> [Right; N] {
+    let asked: [_; N] = std::array::from_fn(|number| {
+        let number = u8::try_from(number).expect("few lanes");
+        (lane(number), GrantId(Uuid::from_u128(number.into())))
+    });
+    let answers = server.store().acquire(&node(), &asked).await;
+    let rights = answers.expect("acquire").into_iter().map(|answer| {
+        let Acquired::Granted { right, .. } = answer else {
+            panic!("nobody else asks: {answer:?}")
+        };
+        right
+    });
+    let rights: Vec<Right> = rights.collect();
+    rights.try_into().expect("one answer per lane")
+}
+
+fn batch(right: Right, batch_seq_before: u64) -> LaneBatch {
+    LaneBatch {
+        right,
+        batch_seq_before,
+        node: node().node,
+        at: EPOCH,
+        event_seq_before: 0,
+        next_nonce: Nonce(0),
+        floor_nonce: Nonce(0),
+        writes: Writes::default(),
+    }
+}
+
+fn request(number: u128) -> NewQueued {
+    let payload = Payload::transfer(Address::ZERO, U256::from(number));
+    NewQueued {
+        lane: lane(0),
+        request: Request {
+            id: TxId(Uuid::from_u128(number)),
+            request_id: RequestId::parse("r").expect("keeps the rule"),
+            fingerprint: payload.fingerprint(),
+            payload,
+            gas: 21_000,
+        },
+        at: EPOCH,
+    }
+}
+
+/// Holds rows for a while, as another transaction does.
+fn hold(server: &Server, rows: impl IntoIterator<Item = Row>, span: Duration) {
+    let mut other = server.begin("other");
+    for row in rows {
+        assert!(other.take_free(row));
+    }
+    drop(tokio::spawn(async move {
+        tokio::time::sleep(span).await;
+        drop(other);
+    }));
+}
+
+const MOMENT: Duration = Duration::from_millis(50);
+const LONG: Duration = Duration::from_secs(5);
+
+#[tokio::test(start_paused = true)]
+async fn the_gate_and_renewals_skip_a_locked_lane_and_not_its_neighbours() {
+    let server = server(WireFaults::NONE);
+    let [one, other] = kept(&server).await;
+    hold(&server, [Row::Lane(one.lane)], LONG);
+    let outcomes = server.commit(vec![batch(one, 0), batch(other, 0)]).await;
+    assert_eq!(outcomes, [CommitOutcome::Locked, CommitOutcome::Applied]);
+    hold(&server, [Row::Lease(one.lane)], LONG);
+    let renewals = server.renew(&node(), &[other, one]).await;
+    assert_eq!(renewals, Ok(vec![Renewal::Renewed, Renewal::Busy]));
+    tokio::time::sleep(LONG * 2).await;
+    let outcomes = server.commit(vec![batch(one, 0)]).await;
+    assert_eq!(outcomes, [CommitOutcome::Applied]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_new_grant_waits_for_the_row_and_not_for_ever() {
+    let server = server(WireFaults::NONE);
+    let [right] = kept(&server).await;
+    let grant = GrantId(Uuid::from_u128(77));
+    hold(&server, [Row::Lane(right.lane)], LONG);
+    assert!(server.regrant(right, grant).await.is_err());
+    tokio::time::sleep(LONG).await;
+    hold(&server, [Row::Lane(right.lane)], MOMENT);
+    let held = Regranted::Held {
+        right: Right { grant, ..right },
+        batch_seq: 0,
+    };
+    assert_eq!(server.regrant(right, grant).await, Ok(held));
+    let outcomes = server.commit(vec![batch(right, 0)]).await;
+    assert_eq!(outcomes, [CommitOutcome::Fenced], "its grant is over");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_somebody_is_inserting_is_waited_for() {
+    let server = server(WireFaults::NONE);
+    let key = || Row::Request(lane(0), request(1).request.request_id);
+    hold(&server, [key()], LONG);
+    assert!(server.queue(vec![request(1)]).await.is_err());
+    tokio::time::sleep(LONG).await;
+    hold(&server, [key()], MOMENT);
+    let (one, other) = tokio::join!(
+        server.queue(vec![request(1)]),
+        server.queue(vec![request(2)])
+    );
+    assert_eq!(one, other, "one of them is the tx of both");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_stalls_for_too_long_is_rolled_back_and_lets_go() {
+    let server = server(WireFaults {
+        slow: 1_000,
+        ..WireFaults::NONE
+    });
+    let [right] = kept(&server).await;
+    let (mut landed, mut ended) = (0, 0);
+    while landed == 0 || ended == 0 {
+        match server.commit(vec![batch(right, landed)]).await.remove(0) {
+            CommitOutcome::Applied => landed += 1,
+            CommitOutcome::NotApplied(_) => ended += 1,
+            other @ (CommitOutcome::Fenced
+            | CommitOutcome::Conflict(_)
+            | CommitOutcome::Locked
+            | CommitOutcome::Unknown(_)) => panic!("nobody else is there: {other:?}"),
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_that_breaks_holds_its_locks_until_the_server_knows_and_writes_nothing() {
+    let server = server(WireFaults {
+        refused: 1_000,
+        ..WireFaults::NONE
+    });
+    let [right] = kept(&server).await;
+    let (mut landed, mut were_locked) = (0, false);
+    for _ in 0..100 {
+        match server.commit(vec![batch(right, landed)]).await.remove(0) {
+            CommitOutcome::Applied => landed += 1,
+            CommitOutcome::Locked => were_locked = true,
+            CommitOutcome::Unknown(_) => {}
+            other @ (CommitOutcome::Fenced
+            | CommitOutcome::Conflict(_)
+            | CommitOutcome::NotApplied(_)) => panic!("nobody else is there: {other:?}"),
+        }
+        let batches = server.read(|rows| rows.lane(right.lane).map(|lane| lane.batch_seq));
+        assert_eq!(batches, Some(landed));
+    }
+    assert!(were_locked && landed > 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failover_ends_every_transaction() {
+    let server = server(WireFaults::NONE);
+    let [right] = kept(&server).await;
+    let mut holder = server.begin("holder");
+    assert!(holder.take_free(Row::Lane(right.lane)));
+    let waiting = async {
+        let mut waiting = server.begin("waiting");
+        waiting.take(Row::Lane(right.lane)).await
+    };
+    let failing = async {
+        tokio::time::sleep(MOMENT).await;
+        server.store().fail_over();
+    };
+    let gone = Abort::Lost("the server is gone");
+    let (waited, ()) = tokio::join!(waiting, failing);
+    assert_eq!(waited, Err(gone.clone()));
+    assert_eq!(holder.commit(|_, _| ()).await, Err(gone));
+    let outcomes = server.commit(vec![batch(right, 0)]).await;
+    assert_eq!(outcomes, [CommitOutcome::Applied], "all locks are gone");
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_would_wait_in_a_circle_is_rolled_back() {
+    let server = server(WireFaults::NONE);
+    let (one, other) = (Row::Lane(domain::LaneId(1)), Row::Lane(domain::LaneId(2)));
+    let meet = |first: Row, second: Row| {
+        let mut transaction = server.begin("meet");
+        async move {
+            assert!(transaction.take_free(first));
+            tokio::time::sleep(MOMENT).await;
+            transaction.take(second).await
+        }
+    };
+    let (first, second) = tokio::join!(meet(one.clone(), other.clone()), meet(other, one));
+    let ended = [&first, &second].map(|it| matches!(it, Err(Abort::Waited(_))));
+    assert_ne!(ended[0], ended[1], "{first:?}, {second:?}");
+    assert!([first, second].contains(&Ok(())));
+}

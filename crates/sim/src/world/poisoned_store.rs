@@ -1,0 +1,127 @@
+//! A store that can not read, or never takes, the rows of one lane. Everything else passes through.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use async_trait::async_trait;
+use domain::{
+    B256, ChainId, GrantId, Header, LaneId, LaneImage, LaneKey, Nonce, RequestId, Right, Tx, TxId,
+};
+use engine::ports::{
+    Acquired, Ask, Beat, CommitOutcome, Conflict, EventFilter, EventPage, EventRecord, LaneBatch,
+    LaneRecord, Member, NewQueued, Regranted, Renewal, Store, StoreError, TxFilter, TxPage,
+    TxRecord, Work,
+};
+
+use super::poison::{Poison, PoisonWay};
+
+pub(super) struct PoisonedStore {
+    good: Arc<dyn Store>,
+    poison: Poison,
+    /// What the store calls the lane, once it was granted.
+    id: Mutex<Option<LaneId>>,
+}
+
+impl PoisonedStore {
+    /// The store of a node; bad where the plan says so.
+    pub(super) fn around(good: Arc<dyn Store>, poison: Option<Poison>) -> Arc<dyn Store> {
+        match poison {
+            Some(poison) => Arc::new(Self {
+                good,
+                poison,
+                id: Mutex::default(),
+            }),
+            None => good,
+        }
+    }
+
+    fn is_bad(&self, lane: LaneId) -> bool {
+        let id = self.id.lock().unwrap_or_else(PoisonError::into_inner);
+        self.poison.way == PoisonWay::Unwritable && *id == Some(lane)
+    }
+}
+
+/// Passes a verb on as it is.
+macro_rules! passes {
+    ($($verb:ident($($name:ident: $kind:ty),*) -> $answer:ty;)*) => {
+        #[async_trait]
+        impl Store for PoisonedStore {
+            async fn acquire(
+                &self,
+                ask: &Ask,
+                lanes: &[(LaneKey, GrantId)],
+            ) -> Result<Vec<Acquired>, StoreError> {
+                let answers = self.good.acquire(ask, lanes).await?;
+                for ((lane, _), answer) in lanes.iter().zip(&answers) {
+                    if let Acquired::Granted { right, .. } = answer
+                        && *lane == self.poison.lane()
+                    {
+                        let mut id = self.id.lock().unwrap_or_else(PoisonError::into_inner);
+                        *id = Some(right.lane);
+                    }
+                }
+                Ok(answers)
+            }
+
+            async fn load(
+                &self,
+                key: LaneKey,
+                right: Right,
+                watch_depth: u64,
+            ) -> Result<Option<LaneImage>, StoreError> {
+                if self.poison.way == PoisonWay::Unreadable && key == self.poison.lane() {
+                    return Err(StoreError::Corrupt("rows of a poisoned lane".to_owned()));
+                }
+                self.good.load(key, right, watch_depth).await
+            }
+
+            async fn commit(&self, batches: Vec<LaneBatch>) -> Vec<CommitOutcome> {
+                let bad: Vec<bool> = batches.iter().map(|batch| self.is_bad(batch.right.lane)).collect();
+                let good = batches.into_iter().zip(&bad).filter(|(_, is_bad)| !**is_bad);
+                let good: Vec<LaneBatch> = good.map(|(batch, _)| batch).collect();
+                let mut outcomes = if good.is_empty() {
+                    Vec::new()
+                } else {
+                    self.good.commit(good).await
+                }.into_iter();
+                let refused = || CommitOutcome::Conflict(Conflict::Rows("poisoned".to_owned()));
+                let mut outcome = |is_bad: bool| {
+                    if is_bad {
+                        refused()
+                    } else {
+                        outcomes.next().expect("the store answers every batch")
+                    }
+                };
+                bad.into_iter().map(&mut outcome).collect()
+            }
+
+            $(async fn $verb(&self, $($name: $kind),*) -> $answer {
+                self.good.$verb($($name),*).await
+            })*
+        }
+    };
+}
+
+passes! {
+    renew(ask: &Ask, rights: &[Right]) -> Result<Vec<Renewal>, StoreError>;
+    release(ask: &Ask, rights: &[Right]) -> Result<(), StoreError>;
+    load_backlog(lane: LaneId, from: Nonce, limit: usize) -> Result<Vec<Tx>, StoreError>;
+    load_queued(lane: LaneId, limit: usize) -> Result<Vec<Tx>, StoreError>;
+    put_headers(chain: ChainId, headers: &[Header]) -> Result<(), StoreError>;
+    regrant(right: Right, grant: GrantId) -> Result<Regranted, StoreError>;
+    find_requests(requests: &[(LaneId, RequestId)]) -> Result<Vec<Option<Tx>>, StoreError>;
+    queue(requests: Vec<NewQueued>) -> Result<Vec<Tx>, StoreError>;
+    lanes_with_work(ask: &Ask) -> Result<Vec<Work>, StoreError>;
+    heartbeat(member: &Member) -> Result<Beat, StoreError>;
+    settle(right: Right) -> Result<(), StoreError>;
+    halt(right: Right, reason: &str) -> Result<bool, StoreError>;
+    accept_loss(lane: LaneKey) -> Result<bool, StoreError>;
+    extend_feed(lanes: &[LaneId]) -> Result<(), StoreError>;
+    members() -> Result<Vec<Member>, StoreError>;
+    tx(id: TxId) -> Result<Option<TxRecord>, StoreError>;
+    tx_by_request(lane: LaneKey, request_id: &RequestId) -> Result<Option<TxRecord>, StoreError>;
+    tx_by_hash(hash: B256) -> Result<Option<TxRecord>, StoreError>;
+    txs(filter: &TxFilter) -> Result<TxPage, StoreError>;
+    tx_events(id: TxId) -> Result<Option<Vec<EventRecord>>, StoreError>;
+    events(filter: &EventFilter) -> Result<EventPage, StoreError>;
+    lanes(keys: &[LaneKey]) -> Result<Vec<LaneRecord>, StoreError>;
+}

@@ -1,0 +1,94 @@
+//! Operations in few words, for whoever looks at a difference.
+
+use domain::{B256, Tx, TxId, Writes};
+use engine::ports::LaneBatch;
+
+use crate::operation::{Operation, Write};
+
+/// One line. (A commit's own form would fill pages.)
+pub(crate) fn operation(operation: &Operation) -> String {
+    match operation {
+        Operation::Write(Write::Commit(batches)) => {
+            let batches: Vec<String> = batches.iter().map(batch).collect();
+            format!("Commit\n      {}", batches.join("\n      "))
+        }
+        Operation::Write(Write::Queue(requests)) => {
+            let requests = requests.iter().map(|new| {
+                let (id, key) = (short(new.request.id), &new.request.request_id);
+                format!("{} {id} {key:.10}", new.lane)
+            });
+            format!("Queue {:?}", requests.collect::<Vec<_>>())
+        }
+        Operation::Write(Write::PutHeaders(..) | Write::ExtendFeed(_) | Write::Heartbeat(_))
+        | Operation::Hold(_)
+        | Operation::Load(_)
+        | Operation::Look(_)
+        | Operation::Happen(_) => format!("{operation:?}"),
+    }
+}
+
+fn batch(batch: &LaneBatch) -> String {
+    let right = batch.right;
+    format!(
+        "lane {} token {} grant {:x} batch {} event {} next {} floor {}: {}",
+        right.lane.0,
+        right.token,
+        right.grant.0.as_u128() & 0xffff,
+        batch.batch_seq_before,
+        batch.event_seq_before,
+        batch.next_nonce,
+        batch.floor_nonce,
+        writes(&batch.writes),
+    )
+}
+
+fn writes(writes: &Writes) -> String {
+    let mut words: Vec<String> = Vec::new();
+    words.extend(writes.updates.iter().map(|row| tx("update", row)));
+    words.extend(writes.inserts.iter().map(|row| tx("insert", row)));
+    words.extend(writes.attempts.iter().map(|attempt| {
+        let (hash, id) = (number(attempt.hash), short(attempt.tx_id));
+        format!("attempt {hash:x} of {id} at {}", attempt.nonce)
+    }));
+    let sent = writes.first_sent.iter();
+    words.extend(sent.map(|(hash, _)| format!("sent {:x}", number(*hash))));
+    words.extend(writes.events.iter().map(|event| {
+        let about = event.tx_id.map(short).unwrap_or_default();
+        format!("event {} {} {about}", event.seq, event.kind.word())
+    }));
+    words.extend(
+        writes
+            .wakes_done
+            .iter()
+            .map(|id| format!("done {}", short(*id))),
+    );
+    words.extend(
+        writes
+            .wakes_added
+            .iter()
+            .map(|id| format!("wake {}", short(*id))),
+    );
+    words.extend(writes.paused.map(|paused| format!("paused {paused}")));
+    words.join(", ")
+}
+
+fn tx(how: &str, tx: &Tx) -> String {
+    format!(
+        "{how} {} {:.10} nonce {:?} {} hash {:?} seqs {:?}",
+        short(tx.id),
+        tx.request_id.as_str(),
+        tx.nonce.map(|nonce| nonce.0),
+        tx.state.word(),
+        tx.tx_hash.map(number),
+        tx.event_seqs,
+    )
+}
+
+fn short(id: TxId) -> String {
+    format!("t{}", id.0.as_u128() & 0xffff)
+}
+
+/// The end of a hash, which tells it apart in a sequence.
+fn number(hash: B256) -> u16 {
+    u16::from_be_bytes([hash[30], hash[31]])
+}

@@ -1,0 +1,281 @@
+//! What is current in the stores, as far as it is needed to ask sensible questions, and names for what is
+//! new. Follows the answers of one store, the authority.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use domain::{
+    Attempt, B256, EventKind, GrantId, LaneKey, NodeName, Nonce, RequestId, Right, Time, Tx, TxId,
+};
+use engine::ports::{Acquired, CommitOutcome, EventFilter, LaneBatch, NewQueued, Regranted};
+use sim::rng::Rng;
+use uuid::Uuid;
+
+use crate::answers::Answer;
+use crate::operation::{Happen, Hold, Look, Operation, Write};
+use crate::universe::{self, BEGIN, LANES, NODES};
+
+/// A lane as the stores have it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Lane {
+    /// Whether the stores have heard of it.
+    pub(crate) is_known: bool,
+    pub(crate) right: Option<Right>,
+    /// Rights that are over, oldest first.
+    pub(crate) past: Vec<Right>,
+    /// The node and its life that were granted it last.
+    pub(crate) keeper: (usize, u64),
+    pub(crate) batch_seq: u64,
+    pub(crate) event_seq: u64,
+    pub(crate) next_nonce: Nonce,
+    pub(crate) txs: BTreeMap<TxId, Tx>,
+    /// Which tx and nonce each hash belongs to.
+    pub(crate) attempts: BTreeMap<B256, (TxId, Nonce)>,
+    pub(crate) wakes: BTreeSet<TxId>,
+    pub(crate) is_halted: bool,
+    pub(crate) is_settled: bool,
+}
+
+/// A cursor that was told.
+#[derive(Clone, Debug)]
+pub(crate) struct Mark {
+    /// A page's own cursor may lie behind what its filter left out: it goes on with this filter only.
+    pub(crate) filter: Option<EventFilter>,
+}
+
+/// Everything that a sequence knows.
+#[derive(Clone, Debug)]
+pub(crate) struct Model {
+    pub(crate) lanes: [Lane; LANES],
+    /// The present life of each node.
+    pub(crate) lives: [u64; NODES.len()],
+    pub(crate) marks: Vec<Mark>,
+    names: u64,
+}
+
+impl Model {
+    pub(crate) fn new() -> Self {
+        Self {
+            lanes: std::array::from_fn(|_| Lane::default()),
+            lives: [0; NODES.len()],
+            marks: Vec::new(),
+            names: 0,
+        }
+    }
+
+    /// Names that were given in a copy of this stay given.
+    pub(crate) fn take_names(&mut self, copy: &Self) {
+        self.names = copy.names;
+    }
+
+    fn name(&mut self) -> u64 {
+        self.names += 1;
+        self.names
+    }
+
+    pub(crate) fn grant(&mut self) -> GrantId {
+        GrantId(Uuid::from_u128(0xA000_0000 + u128::from(self.name())))
+    }
+
+    pub(crate) fn hash(&mut self) -> B256 {
+        B256::left_padding_from(&(0xC000_0000 + self.name()).to_be_bytes())
+    }
+
+    /// A new tx id: greater than all before, mostly, as clocks of nodes differ a little.
+    pub(crate) fn tx_id(&mut self, rng: &Rng) -> TxId {
+        let name = self.name();
+        let back = if rng.permille(150) { rng.below(4) } else { 0 };
+        let time = BEGIN.0 + name.saturating_sub(back);
+        TxId(Uuid::from_u128(u128::from(time) << 64 | u128::from(name)))
+    }
+
+    /// The time of the next write, by its node's clock: not always later than the last.
+    pub(crate) fn time(&mut self, rng: &Rng) -> Time {
+        Time(BEGIN.0 + self.name() * 1_000 - rng.below(3_000))
+    }
+
+    pub(crate) fn keeper(&self, lane: usize) -> NodeName {
+        NodeName(NODES[self.lanes[lane].keeper.0].into())
+    }
+
+    pub(crate) fn has_tx(&self, id: TxId) -> bool {
+        self.lanes.iter().any(|lane| lane.txs.contains_key(&id))
+    }
+
+    pub(crate) fn has_hash(&self, hash: B256) -> bool {
+        let mut lanes = self.lanes.iter();
+        lanes.any(|lane| lane.attempts.contains_key(&hash))
+    }
+
+    /// Learns from what the authority answered.
+    pub(crate) fn follow(&mut self, operation: &Operation, answer: &Answer) {
+        match operation {
+            Operation::Hold(hold) => self.follow_hold(hold, answer),
+            Operation::Write(write) => self.follow_write(write, answer),
+            Operation::Load(_) => {}
+            Operation::Look(look) => self.follow_look(look, answer),
+            Operation::Happen(Happen::Advance(_)) => {}
+            Operation::Happen(Happen::Promote) => {
+                for lane in &mut self.lanes {
+                    lane.is_settled = false;
+                }
+            }
+        }
+    }
+
+    fn follow_hold(&mut self, hold: &Hold, answer: &Answer) {
+        match (hold, answer) {
+            (Hold::Acquire(ask, lanes), Answer::Acquired(answers)) => {
+                let node = NODES.iter().position(|name| *name == ask.node.0);
+                let node = node.expect("one of the universe's nodes");
+                let lives = 0..=self.lives[node];
+                let life = lives
+                    .rev()
+                    .find(|n| universe::life(node, *n) == ask.incarnation);
+                for ((key, _), answer) in lanes.iter().zip(answers) {
+                    let lane = self.make_lane(*key);
+                    if let Acquired::Granted { right, .. } = answer {
+                        lane.past.extend(lane.right.replace(*right));
+                        lane.keeper = (node, life.expect("a life that has begun"));
+                    }
+                }
+            }
+            (Hold::Regrant(right, _), Answer::Regranted(Regranted::Held { right: new, .. })) => {
+                let lane = &mut self.lanes[place(*right)];
+                lane.past.extend(lane.right.replace(*new));
+            }
+            (Hold::Settle(right), Answer::Done) => {
+                if let Some(lane) = self.lanes.get_mut(place(*right))
+                    && lane.right == Some(*right)
+                {
+                    lane.is_settled = true;
+                }
+            }
+            (Hold::Halt(right, _), Answer::Whether(true)) => {
+                self.lanes[place(*right)].is_halted = true;
+            }
+            (Hold::AcceptLoss(key), Answer::Whether(true)) => {
+                let lane = &mut self.lanes[universe::place_of(*key)];
+                (lane.is_halted, lane.is_settled) = (false, true);
+            }
+            // Refused, or a question that changes nothing here.
+            (_, _) => {}
+        }
+    }
+
+    fn follow_write(&mut self, write: &Write, answer: &Answer) {
+        match (write, answer) {
+            (Write::Commit(batches), Answer::Outcomes(outcomes)) => {
+                for (batch, outcome) in batches.iter().zip(outcomes) {
+                    if *outcome == CommitOutcome::Applied {
+                        self.lanes[place(batch.right)].apply(batch);
+                    }
+                }
+            }
+            (Write::Queue(requests), Answer::Txs(_)) => {
+                for request in requests {
+                    self.queue(request);
+                }
+            }
+            // Refused, or a question that changes nothing here.
+            (_, _) => {}
+        }
+    }
+
+    fn queue(&mut self, new: &NewQueued) {
+        let lane = self.make_lane(new.lane);
+        if lane.has_request(&new.request.request_id) {
+            return;
+        }
+        let tx = new.clone().into_tx();
+        lane.wakes.insert(tx.id);
+        lane.txs.insert(tx.id, tx);
+    }
+
+    fn follow_look(&mut self, look: &Look, answer: &Answer) {
+        let mark = |filter| Mark { filter };
+        match (look, answer) {
+            (Look::TxEvents(_), Answer::History(Some(events))) => {
+                self.marks.extend(events.iter().map(|_| mark(None)));
+            }
+            (Look::Events(_, filter), Answer::Events(events)) => {
+                self.marks.extend(events.iter().map(|_| mark(None)));
+                self.marks.push(mark(Some(filter.clone())));
+            }
+            // Refused, or a question that changes nothing here.
+            (_, _) => {}
+        }
+    }
+
+    fn make_lane(&mut self, key: LaneKey) -> &mut Lane {
+        let lane = &mut self.lanes[universe::place_of(key)];
+        if !lane.is_known {
+            (lane.is_known, lane.is_settled) = (true, true);
+        }
+        lane
+    }
+}
+
+impl Lane {
+    pub(crate) fn has_request(&self, request: &RequestId) -> bool {
+        self.txs.values().any(|tx| tx.request_id == *request)
+    }
+
+    /// Who has which nonce.
+    pub(crate) fn nonces(&self) -> BTreeMap<Nonce, TxId> {
+        let txs = self.txs.values();
+        txs.filter_map(|tx| Some((tx.nonce?, tx.id))).collect()
+    }
+
+    /// Who has a nonce.
+    pub(crate) fn holder(&self, nonce: Nonce) -> Option<TxId> {
+        self.nonces().get(&nonce).copied()
+    }
+
+    /// The lowest nonce of an open tx; the cursor when there is none.
+    pub(crate) fn floor(&self) -> Nonce {
+        let open = self.txs.values().filter(|tx| tx.is_open());
+        let lowest = open.filter_map(|tx| tx.nonce).min();
+        lowest.unwrap_or(self.next_nonce)
+    }
+
+    /// Writes a batch down that became durable.
+    pub(crate) fn apply(&mut self, batch: &LaneBatch) {
+        let writes = &batch.writes;
+        for tx in writes.updates.iter().chain(&writes.inserts) {
+            self.txs.insert(tx.id, tx.clone());
+        }
+        for Attempt {
+            hash, tx_id, nonce, ..
+        } in &writes.attempts
+        {
+            self.attempts.insert(*hash, (*tx_id, *nonce));
+        }
+        for id in &writes.wakes_done {
+            self.wakes.remove(id);
+        }
+        self.wakes.extend(&writes.wakes_added);
+        self.next_nonce = batch.next_nonce;
+        self.batch_seq += 1;
+        self.event_seq += writes.events.len() as u64;
+    }
+}
+
+/// The place of a right's lane; beyond all of them for the lane of no store.
+pub(crate) fn place(right: Right) -> usize {
+    usize::try_from(right.lane.0).expect("a place")
+}
+
+/// The kinds of events about a lane itself, which need no tx.
+pub(crate) fn lane_event(rng: &Rng, nonce: Nonce, hash: B256) -> EventKind {
+    match rng.below(3) {
+        0 => EventKind::LaneForeignPending { nonce },
+        1 => EventKind::LaneForeignNonce {
+            nonce,
+            tx_hash: rng.permille(500).then_some(hash),
+        },
+        _ => EventKind::LaneFenced {
+            from: NodeName("node-ä".into()),
+            token: domain::Token(rng.below(9)),
+        },
+    }
+}

@@ -1,0 +1,81 @@
+//! One question to the port, or one thing that happens to a store: the same for all of them.
+
+use std::time::Duration;
+
+use domain::{B256, ChainId, GrantId, Header, LaneId, LaneKey, Nonce, RequestId, Right, TxId};
+use engine::ports::{Ask, EventFilter, LaneBatch, Member, NewQueued, TxFilter};
+
+/// Lanes' ids in it are places in the universe; each store has its own.
+#[derive(Clone, Debug)]
+pub(crate) enum Operation {
+    Hold(Hold),
+    Write(Write),
+    Load(Load),
+    Look(Look),
+    Happen(Happen),
+}
+
+/// Who may write.
+#[derive(Clone, Debug)]
+pub(crate) enum Hold {
+    Acquire(Ask, Vec<(LaneKey, GrantId)>),
+    Renew(Ask, Vec<Right>),
+    Release(Ask, Vec<Right>),
+    Regrant(Right, GrantId),
+    Settle(Right),
+    Halt(Right, String),
+    AcceptLoss(LaneKey),
+}
+
+/// What is written.
+#[derive(Clone, Debug)]
+pub(crate) enum Write {
+    Commit(Vec<LaneBatch>),
+    Queue(Vec<NewQueued>),
+    PutHeaders(ChainId, Vec<Header>),
+    ExtendFeed(Vec<LaneId>),
+    Heartbeat(Member),
+}
+
+/// What keepers read.
+#[derive(Clone, Debug)]
+pub(crate) enum Load {
+    Image(LaneKey, Right, u64),
+    Backlog(LaneId, Nonce, usize),
+    Queued(LaneId, usize),
+    FindRequests(Vec<(LaneId, RequestId)>),
+    LanesWithWork(Ask),
+}
+
+/// What people read.
+#[derive(Clone, Debug)]
+pub(crate) enum Look {
+    Members,
+    Tx(TxId),
+    TxByRequest(LaneKey, RequestId),
+    TxByHash(B256),
+    Txs(TxFilter),
+    TxEvents(TxId),
+    /// The filter's own cursor is left out.
+    Events(After, EventFilter),
+    Lanes(Vec<LaneKey>),
+}
+
+/// What happens around a store.
+#[derive(Clone, Debug)]
+pub(crate) enum Happen {
+    /// Its clock moves on.
+    Advance(Duration),
+    /// A standby that has everything takes over: the history is another one.
+    Promote,
+}
+
+/// Where to read on in the feed.
+#[derive(Clone, Debug)]
+pub(crate) enum After {
+    Start,
+    /// The n-th cursor that this sequence was told.
+    Mark(usize),
+    /// A text that is no cursor.
+    Nonsense(&'static str),
+}

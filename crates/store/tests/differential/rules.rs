@@ -1,0 +1,183 @@
+//! The gate's and the queue's rules as this test understands them: for which faults a write may be
+//! refused. With one fault every store must name that one; with several, any of them.
+
+use std::collections::BTreeSet;
+
+use domain::{Nonce, RequestId, Tx, TxId, Writes};
+use engine::ports::{CommitOutcome, Conflict, LaneBatch, NewQueued, StoreError};
+
+use crate::masks::rows_conflict;
+use crate::model::{Lane, Model, place};
+use crate::universe;
+
+/// What may come of a batch.
+pub(crate) fn outcomes(model: &Model, batch: &LaneBatch) -> Vec<CommitOutcome> {
+    let Some(lane) = model.lanes.get(place(batch.right)) else {
+        return with_folding_faults(batch, vec![CommitOutcome::Fenced]);
+    };
+    let known = (lane.batch_seq, lane.event_seq);
+    if lane.right != Some(batch.right) || (batch.batch_seq_before, batch.event_seq_before) != known
+    {
+        return with_folding_faults(batch, vec![CommitOutcome::Fenced]);
+    }
+    let mut faults = conflicts(model, lane, batch);
+    if faults.is_empty() {
+        faults.push(CommitOutcome::Applied);
+    }
+    faults
+}
+
+/// A batch that is no good by itself may be refused before anybody looks at the fence.
+fn with_folding_faults(batch: &LaneBatch, mut faults: Vec<CommitOutcome>) -> Vec<CommitOutcome> {
+    let nothing = Lane {
+        next_nonce: Nonce(0),
+        ..Lane::default()
+    };
+    faults.extend(keys_twice(&nothing, &batch.writes));
+    if is_unfolded(batch) {
+        faults.push(rows_conflict());
+    }
+    faults
+}
+
+fn conflicts(model: &Model, lane: &Lane, batch: &LaneBatch) -> Vec<CommitOutcome> {
+    let writes = &batch.writes;
+    let mut faults = keys_twice(lane, writes);
+    let is_off = is_unfolded(batch)
+        || has_missing_rows(model, lane, writes)
+        || has_wrong_wakes(lane, writes)
+        || batch.next_nonce < lane.next_nonce;
+    if is_off {
+        faults.push(rows_conflict());
+    }
+    faults
+}
+
+/// Keys of the business and nonces that somebody has already.
+fn keys_twice(lane: &Lane, writes: &Writes) -> Vec<CommitOutcome> {
+    let mut requests: BTreeSet<&RequestId> = BTreeSet::new();
+    let mut faults = Vec::new();
+    for tx in &writes.inserts {
+        let is_taken = lane.has_request(&tx.request_id);
+        if is_taken || !requests.insert(&tx.request_id) {
+            faults.push(Conflict::RequestId(tx.request_id.clone()));
+        }
+    }
+    faults.extend(nonces_twice(lane, writes).into_iter().map(Conflict::Nonce));
+    faults.into_iter().map(CommitOutcome::Conflict).collect()
+}
+
+/// Nonces that a batch may be refused for.
+fn nonces_twice(lane: &Lane, writes: &Writes) -> Vec<Nonce> {
+    let mut written: Vec<Nonce> = txs(writes).filter_map(|tx| tx.nonce).collect();
+    written.sort_unstable();
+    let twice = written.windows(2).filter(|pair| pair[0] == pair[1]);
+    let mut faults: Vec<Nonce> = twice.map(|pair| pair[0]).collect();
+    if !nonces_meet(lane, writes) {
+        return faults;
+    }
+    // Where several rows change places, any of those that they leave may be named.
+    let gives_up = |id: TxId| {
+        let mut updates = writes.updates.iter();
+        updates.any(|tx| tx.id == id && tx.nonce.is_none())
+    };
+    faults.extend(txs(writes).filter_map(|tx| {
+        let holder = lane.holder(tx.nonce?)?;
+        (holder != tx.id && !gives_up(holder)).then_some(tx.nonce?)
+    }));
+    faults
+}
+
+/// The unique index on nonces, row by row: first what is given up, then what changes in the order of the
+/// batch, then what is new. Whether a row comes to a nonce that is still held.
+fn nonces_meet(lane: &Lane, writes: &Writes) -> bool {
+    let mut held = lane.nonces();
+    for tx in writes.updates.iter().filter(|tx| tx.nonce.is_none()) {
+        held.retain(|_, id| *id != tx.id);
+    }
+    let mut moves = writes.updates.iter().chain(&writes.inserts);
+    moves.any(|tx| {
+        let Some(nonce) = tx.nonce else {
+            return false;
+        };
+        held.retain(|_, id| *id != tx.id);
+        held.insert(nonce, tx.id).is_some()
+    })
+}
+
+/// More than one write to one row, or events that do not follow.
+fn is_unfolded(batch: &LaneBatch) -> bool {
+    let writes = &batch.writes;
+    let seqs = writes.events.iter().map(|event| event.seq);
+    let follows = (batch.event_seq_before + 1..).take(writes.events.len());
+    has_repeats(txs(writes).map(|tx| tx.id))
+        || has_repeats(writes.attempts.iter().map(|attempt| attempt.hash))
+        || has_repeats(writes.wakes_added.iter())
+        || has_repeats(writes.wakes_done.iter())
+        || !seqs.eq(follows)
+}
+
+/// Rows that should be there and are not, or the other way round.
+fn has_missing_rows(model: &Model, lane: &Lane, writes: &Writes) -> bool {
+    let is_new = |id: &TxId| writes.inserts.iter().any(|tx| tx.id == *id);
+    let has_attempt = |hash| {
+        let mut new = writes.attempts.iter();
+        lane.attempts.contains_key(hash) || new.any(|attempt| attempt.hash == *hash)
+    };
+    writes.inserts.iter().any(|tx| model.has_tx(tx.id))
+        || !writes
+            .updates
+            .iter()
+            .all(|tx| lane.txs.contains_key(&tx.id))
+        || writes.attempts.iter().any(|attempt| {
+            let id = &attempt.tx_id;
+            model.has_hash(attempt.hash) || !(lane.txs.contains_key(id) || is_new(id))
+        })
+        || !writes.first_sent.iter().all(|(hash, _)| has_attempt(hash))
+}
+
+fn has_wrong_wakes(lane: &Lane, writes: &Writes) -> bool {
+    let is_new = |id: &TxId| writes.inserts.iter().any(|tx| tx.id == *id);
+    let mut wakes = lane.wakes.clone();
+    let is_done = writes.wakes_done.iter().all(|id| wakes.remove(id));
+    let is_added = writes
+        .wakes_added
+        .iter()
+        .all(|id| (lane.txs.contains_key(id) || is_new(id)) && wakes.insert(*id));
+    !(is_done && is_added)
+}
+
+/// For what a queue may be refused; nothing when it may not.
+pub(crate) fn queue_refusals(model: &Model, requests: &[NewQueued]) -> Vec<StoreError> {
+    let mut refusals = Vec::new();
+    let is_known = |new: &NewQueued| {
+        let lane = &model.lanes[universe::place_of(new.lane)];
+        lane.has_request(&new.request.request_id)
+    };
+    let unknown: Vec<&NewQueued> = requests.iter().filter(|new| !is_known(new)).collect();
+    let takes_not = |new: &&&NewQueued| {
+        let lane = &model.lanes[universe::place_of(new.lane)];
+        lane.is_known && (lane.is_halted || !lane.is_settled)
+    };
+    if unknown.iter().any(|new| takes_not(&new)) {
+        refusals.push(StoreError::Halted(String::new()));
+    }
+    let mut keys = BTreeSet::new();
+    let firsts = unknown.iter();
+    let firsts = firsts.filter(|new| keys.insert((new.lane, &new.request.request_id)));
+    let ids: Vec<TxId> = firsts.map(|new| new.request.id).collect();
+    if ids.iter().any(|id| model.has_tx(*id)) || has_repeats(ids.iter()) {
+        refusals.push(StoreError::Invalid(String::new()));
+    }
+    refusals
+}
+
+fn txs(writes: &Writes) -> impl Iterator<Item = &Tx> {
+    writes.inserts.iter().chain(&writes.updates)
+}
+
+fn has_repeats<T: Ord>(keys: impl Iterator<Item = T>) -> bool {
+    let mut seen = BTreeSet::new();
+    let mut keys = keys;
+    keys.any(|key| !seen.insert(key))
+}

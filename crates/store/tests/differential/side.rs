@@ -1,0 +1,260 @@
+//! A store with what it alone knows: its numbers for lanes, its cursors. Asks it, and masks its answers.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use domain::{LaneId, Right};
+use engine::ports::{
+    Acquired, EventFilter, EventRecord, LaneBatch, Store, StoreError, TxFilter, TxPage,
+};
+
+use crate::answers::Answer;
+use crate::masks::{self, Mask};
+use crate::operation::{After, Happen, Hold, Load, Look, Operation, Write};
+use crate::subjects::Subject;
+use crate::universe::{self, LANES};
+
+/// The id of no lane, in every store.
+const NOBODYS: LaneId = LaneId(i64::MAX);
+
+/// One of the stores.
+pub(crate) struct Side {
+    pub(crate) subject: Box<dyn Subject>,
+    store: Arc<dyn Store>,
+    /// By place; learned when a lane is granted.
+    lanes: Vec<Option<LaneId>>,
+    /// Every cursor that it told, in order.
+    marks: Vec<String>,
+    /// How long it took to answer all that it was asked.
+    pub(crate) spent: Duration,
+}
+
+impl Side {
+    pub(crate) fn new(subject: Box<dyn Subject>) -> Self {
+        Self {
+            store: subject.store(),
+            subject,
+            lanes: vec![None; LANES],
+            marks: Vec::new(),
+            spent: Duration::ZERO,
+        }
+    }
+
+    /// Begins anew.
+    pub(crate) async fn clear(&mut self) {
+        self.subject.clear().await;
+        self.store = self.subject.store();
+        self.lanes = vec![None; LANES];
+        self.marks.clear();
+    }
+
+    pub(crate) fn store(&self) -> &dyn Store {
+        self.store.as_ref()
+    }
+
+    pub(crate) async fn answer(&mut self, operation: &Operation) -> Answer {
+        let began = Instant::now();
+        let answer = match operation {
+            Operation::Hold(hold) => self.hold(hold).await,
+            Operation::Write(write) => self.write(write).await,
+            Operation::Load(load) => self.load(load).await,
+            Operation::Look(look) => self.look(look).await,
+            Operation::Happen(happen) => self.happen(happen).await,
+        };
+        self.spent += began.elapsed();
+        answer.unwrap_or_else(|error| Answer::Refused(masks::refusal(error)))
+    }
+
+    async fn hold(&mut self, hold: &Hold) -> Result<Answer, StoreError> {
+        let store = Arc::clone(&self.store);
+        Ok(match hold {
+            Hold::Acquire(ask, lanes) => {
+                let answers = store.acquire(ask, lanes).await?;
+                for ((key, _), answer) in lanes.iter().zip(&answers) {
+                    if let Acquired::Granted { right, .. } = answer {
+                        self.lanes[universe::place_of(*key)] = Some(right.lane);
+                    }
+                }
+                let mask = self.mask();
+                Answer::Acquired(answers.into_iter().map(|a| mask.acquired(a)).collect())
+            }
+            Hold::Renew(ask, rights) => {
+                Answer::Renewed(store.renew(ask, &self.rights(rights)).await?)
+            }
+            Hold::Release(ask, rights) => {
+                store.release(ask, &self.rights(rights)).await?;
+                Answer::Done
+            }
+            Hold::Regrant(right, grant) => {
+                let regranted = store.regrant(self.right(*right), *grant).await?;
+                Answer::Regranted(self.mask().regranted(regranted))
+            }
+            Hold::Settle(right) => {
+                store.settle(self.right(*right)).await?;
+                Answer::Done
+            }
+            Hold::Halt(right, reason) => {
+                Answer::Whether(store.halt(self.right(*right), reason).await?)
+            }
+            Hold::AcceptLoss(key) => Answer::Whether(store.accept_loss(*key).await?),
+        })
+    }
+
+    async fn write(&mut self, write: &Write) -> Result<Answer, StoreError> {
+        let store = Arc::clone(&self.store);
+        Ok(match write {
+            Write::Commit(batches) => {
+                let batches = batches.iter().map(|batch| LaneBatch {
+                    right: self.right(batch.right),
+                    ..batch.clone()
+                });
+                let outcomes = store.commit(batches.collect()).await;
+                Answer::Outcomes(outcomes.into_iter().map(masks::outcome).collect())
+            }
+            Write::Queue(requests) => {
+                let txs = store.queue(requests.clone()).await?;
+                Answer::Txs(txs.into_iter().map(masks::tx).collect())
+            }
+            Write::PutHeaders(chain, headers) => {
+                store.put_headers(*chain, headers).await?;
+                Answer::Done
+            }
+            Write::ExtendFeed(lanes) => {
+                let lanes: Vec<LaneId> = lanes.iter().map(|lane| self.lane(*lane)).collect();
+                store.extend_feed(&lanes).await?;
+                Answer::Done
+            }
+            Write::Heartbeat(member) => Answer::Beat(masks::beat(store.heartbeat(member).await?)),
+        })
+    }
+
+    async fn load(&mut self, load: &Load) -> Result<Answer, StoreError> {
+        let store = Arc::clone(&self.store);
+        Ok(match load {
+            Load::Image(key, right, depth) => {
+                let image = store.load(*key, self.right(*right), *depth).await?;
+                Answer::Image(image.map(|image| self.mask().image(image)))
+            }
+            Load::Backlog(lane, from, limit) => {
+                let txs = store.load_backlog(self.lane(*lane), *from, *limit).await?;
+                Answer::Txs(txs.into_iter().map(masks::tx).collect())
+            }
+            Load::Queued(lane, limit) => {
+                let txs = store.load_queued(self.lane(*lane), *limit).await?;
+                Answer::Txs(txs.into_iter().map(masks::tx).collect())
+            }
+            Load::FindRequests(requests) => {
+                let requests = requests.iter();
+                let requests = requests.map(|(lane, request)| (self.lane(*lane), request.clone()));
+                let requests: Vec<_> = requests.collect();
+                let found = store.find_requests(&requests).await?;
+                Answer::Found(found.into_iter().map(|tx| tx.map(masks::tx)).collect())
+            }
+            Load::LanesWithWork(ask) => Answer::Work(store.lanes_with_work(ask).await?),
+        })
+    }
+
+    async fn look(&mut self, look: &Look) -> Result<Answer, StoreError> {
+        let store = Arc::clone(&self.store);
+        let one = |found: Option<_>| Answer::Record(found.map(masks::record).map(Box::new));
+        Ok(match look {
+            Look::Members => Answer::Members(store.members().await?),
+            Look::Tx(id) => one(store.tx(*id).await?),
+            Look::TxByRequest(key, request) => one(store.tx_by_request(*key, request).await?),
+            Look::TxByHash(hash) => one(store.tx_by_hash(*hash).await?),
+            Look::Txs(filter) => Answer::Page(self.txs(filter).await?),
+            Look::TxEvents(id) => {
+                let history = store.tx_events(*id).await?;
+                if let Some(events) = &history {
+                    self.mark(events);
+                }
+                Answer::History(
+                    history.map(|events| events.into_iter().map(masks::event).collect()),
+                )
+            }
+            Look::Events(after, filter) => {
+                let filter = EventFilter {
+                    after: self.after(after),
+                    ..filter.clone()
+                };
+                let page = store.events(&filter).await?;
+                self.mark(&page.events);
+                self.marks.push(page.next);
+                Answer::Events(page.events.into_iter().map(masks::event).collect())
+            }
+            Look::Lanes(keys) => {
+                let (records, mask) = (store.lanes(keys).await?, self.mask());
+                Answer::Lanes(records.into_iter().map(|lane| mask.lane(lane)).collect())
+            }
+        })
+    }
+
+    async fn happen(&mut self, happen: &Happen) -> Result<Answer, StoreError> {
+        match happen {
+            Happen::Advance(by) => self.subject.advance(*by).await,
+            Happen::Promote => {
+                let is_another = self.subject.forget_history().await;
+                assert!(is_another, "only stores that have histories are asked");
+            }
+        }
+        Ok(Answer::Done)
+    }
+
+    /// A page, or, where it is filtered, all of them together.
+    async fn txs(&self, filter: &TxFilter) -> Result<TxPage, StoreError> {
+        let mut page = self.store.txs(filter).await?;
+        let is_filtered =
+            filter.state.is_some() || filter.chain_id.is_some() || filter.signer.is_some();
+        let mut next = page.next.filter(|_| is_filtered);
+        while let Some(after) = next {
+            let filter = TxFilter {
+                after: Some(after),
+                ..filter.clone()
+            };
+            let more = self.store.txs(&filter).await?;
+            page.txs.extend(more.txs);
+            next = more.next;
+            page.next = None;
+        }
+        page.txs = page.txs.into_iter().map(masks::record).collect();
+        Ok(page)
+    }
+
+    /// The store's own id of a lane.
+    pub(crate) fn lane(&self, lane: LaneId) -> LaneId {
+        let place = usize::try_from(lane.0).ok();
+        let known = place.and_then(|place| self.lanes.get(place));
+        known.copied().flatten().unwrap_or(NOBODYS)
+    }
+
+    fn right(&self, right: Right) -> Right {
+        Right {
+            lane: self.lane(right.lane),
+            ..right
+        }
+    }
+
+    fn rights(&self, rights: &[Right]) -> Vec<Right> {
+        rights.iter().map(|right| self.right(*right)).collect()
+    }
+
+    fn mask(&self) -> Mask {
+        Mask {
+            now: self.subject.now(),
+            lanes: self.lanes.clone(),
+        }
+    }
+
+    fn mark(&mut self, events: &[EventRecord]) {
+        let cursors = events.iter().map(|event| event.cursor.clone());
+        self.marks.extend(cursors);
+    }
+
+    fn after(&self, after: &After) -> Option<String> {
+        match after {
+            After::Start => None,
+            After::Mark(n) => Some(self.marks[*n].clone()),
+            After::Nonsense(text) => Some((*text).to_owned()),
+        }
+    }
+}
