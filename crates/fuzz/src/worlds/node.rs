@@ -1,0 +1,188 @@
+//! A node without peers on the in-memory twins, with its door.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::peers::ClusterSecret;
+use api::{ApiConfig, Auth};
+use async_trait::async_trait;
+use axum::Router;
+use axum::body::Body;
+use axum::extract::ConnectInfo;
+use axum::http::Request;
+use axum::response::Response;
+use domain::lane::{ChainQuery, Finality, OnForeignNonce, Resubmit, ResubmitPolicy};
+use domain::lease::LeaseTerms;
+use domain::window::{Depth, Release, Window};
+use domain::{Address, ChainId, FeeRules, LaneKey, LaneRules, NodeName, Reservation};
+use engine::lending::{MarkCall, MarkFailed};
+use engine::node::{
+    Accepted, ChainRules, Lent, NewTx, Node, NodeConfig, NonKeeper, OnHistoryChange, Ports, Refusal,
+};
+use engine::ports::{Clock, PeerError, Peers, Store};
+use engine::tasks::Tasks;
+use hyper::service::Service as _;
+use hyper_util::service::TowerToHyperService;
+use sim::chain::{MemoryChain, MemorySigner};
+use sim::clock::SimClock;
+use sim::store::MemoryStore;
+use tokio::sync::watch;
+
+pub(crate) const CHAIN: ChainId = ChainId(31_337);
+pub(crate) const SIGNER: Address = Address::repeat_byte(0x11);
+
+/// Where requests seem to come from: this machine, whose nodes may talk without a secret.
+const CALLER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 40_000);
+
+/// A node and its door.
+pub(crate) struct NodeWorld {
+    pub(crate) node: Node,
+    pub(crate) chain: MemoryChain,
+    pub(crate) clock: Arc<dyn Clock>,
+    router: Router,
+    tasks: Tasks,
+    _closing: watch::Sender<bool>,
+}
+
+impl NodeWorld {
+    /// Starts it on a store, or on one in memory.
+    pub(crate) async fn start(
+        store: Option<Arc<dyn Store>>,
+        auth: Auth,
+        cluster_secret: Option<ClusterSecret>,
+    ) -> Self {
+        let clock: Arc<dyn Clock> = Arc::new(SimClock::new(7));
+        let chain = MemoryChain::new(CHAIN).auto_mining();
+        let in_memory = || Arc::new(MemoryStore::new(Arc::clone(&clock))) as Arc<dyn Store>;
+        let ports = Ports {
+            store: store.unwrap_or_else(in_memory),
+            chains: vec![Arc::new(chain.clone())],
+            signer: Arc::new(MemorySigner::new(vec![SIGNER])),
+            clock: Arc::clone(&clock),
+            peers: Arc::new(NoPeers),
+        };
+        let (closing, closed) = watch::channel(false);
+        let api = ApiConfig {
+            lender: None,
+            max_body: ApiConfig::MAX_BODY,
+            max_waiters: 10,
+            max_streams: 2,
+            auth,
+            cluster_secret,
+            metrics: Arc::new(|| "lanekeeper_up 1\n".to_owned()),
+            clock: Arc::clone(&clock),
+            closing: closed,
+        };
+        let tasks = Tasks::new();
+        let node = Node::start(ports, node_config(), tasks.clone())
+            .await
+            .expect("a node starts on twins");
+        Self {
+            router: api::router(node.handle(), api),
+            node,
+            chain,
+            clock,
+            tasks,
+            _closing: closing,
+        }
+    }
+
+    /// Sends a request to its door.
+    pub(crate) async fn send(&self, mut request: Request<Body>) -> Response {
+        request.extensions_mut().insert(ConnectInfo(CALLER));
+        let service = TowerToHyperService::new(self.router.clone());
+        match service.call(request).await {
+            Ok(response) => response,
+            Err(never) => match never {},
+        }
+    }
+}
+
+impl Drop for NodeWorld {
+    fn drop(&mut self) {
+        self.tasks.kill();
+    }
+}
+
+/// A node that is alone.
+struct NoPeers;
+
+#[async_trait]
+impl Peers for NoPeers {
+    async fn forward(
+        &self,
+        _address: &str,
+        _requests: Vec<NewTx>,
+        _patience: Duration,
+    ) -> Result<Vec<Result<Accepted, Refusal>>, PeerError> {
+        Err(PeerError::NotReached("there are no peers".into()))
+    }
+
+    async fn mark(
+        &self,
+        _: &str,
+        _: &MarkCall,
+        _: Duration,
+    ) -> Result<Result<Reservation, MarkFailed>, PeerError> {
+        Err(PeerError::NotReached("nobody is there".to_owned()))
+    }
+
+    async fn ring(&self, _address: &str, _lanes: &[LaneKey]) -> Result<(), PeerError> {
+        Err(PeerError::NotReached("there are no peers".into()))
+    }
+}
+
+fn node_config() -> NodeConfig {
+    let rules = ChainRules {
+        lane: lane_rules(),
+        gas_margin_percent: 120,
+        poll_interval: Duration::from_secs(1),
+        receipt_workers: 4,
+    };
+    NodeConfig {
+        name: NodeName("a".into()),
+        advertise: None,
+        lease: LeaseTerms {
+            duration: Duration::from_secs(10),
+            renew_interval: Duration::from_secs(3),
+            clock_skew_allowance: Duration::from_secs(1),
+            idle_release: Duration::from_secs(60),
+        },
+        shards: 2,
+        inbox: 1_000,
+        waiters: 1_000,
+        chains: BTreeMap::from([(CHAIN, rules)]),
+        non_keeper: NonKeeper::Forward,
+        on_history_change: OnHistoryChange::Halt,
+        lent: Lent::nothing(),
+    }
+}
+
+fn lane_rules() -> LaneRules {
+    LaneRules {
+        window: Window {
+            limit: None,
+            releases: Release::Mined,
+        },
+        depth: Depth::auto(),
+        fee: FeeRules::OPEN,
+        finality: Finality::Depth(2),
+        watch_depth: 64,
+        tell_progress: true,
+        fetch_receipt_upon_entry: false,
+        resubmit: Resubmit {
+            interval: None,
+            policy: ResubmitPolicy::Rebroadcast,
+            max_attempts: None,
+        },
+        on_foreign_nonce: OnForeignNonce::Requeue,
+        lent: None,
+        gap_fill_after: Duration::from_secs(15),
+        max_chain_jump: 64,
+        chain_query: ChainQuery::Pending,
+        chain_nonce_timeout: Duration::from_secs(30),
+        stale_receipt_timeout: Duration::from_secs(60),
+    }
+}

@@ -1,0 +1,70 @@
+//! The fuzzer finds what is planted: a panic that somebody catches, a broken promise, and memory without bound.
+
+use std::fs;
+use std::time::Duration;
+
+use fuzz::hunt::{Hunted, Plan, hunt};
+use fuzz::judge::Judge;
+use fuzz::targets::{Kind, Target};
+
+#[global_allocator]
+static ALLOCATOR: probe::memory::Counting = probe::memory::Counting;
+
+struct Planted;
+
+impl Target for Planted {
+    fn run(&mut self, input: &[u8]) -> Result<(), String> {
+        let has = |word: &[u8]| input.windows(word.len()).any(|window| window == word);
+        if has(b"panic") {
+            // Caught, as a router does: it counts all the same.
+            std::panic::catch_unwind(|| panic!("planted")).unwrap_err();
+        }
+        if has(b"lies") {
+            return Err("a planted lie: with details".to_owned());
+        }
+        if has(b"greedy") {
+            std::hint::black_box(vec![1_u8; 8 << 20]);
+        }
+        Ok(())
+    }
+}
+
+static PLANTED: Kind = Kind {
+    name: "planted",
+    words: "panic\nlies\ngreedy",
+    memory_base: 1 << 20,
+    memory_per_byte: 32,
+    make: || Box::new(Planted),
+};
+
+fn search(time: Duration) -> (Hunted, tempfile::TempDir) {
+    let folder = tempfile::tempdir().expect("a temporary folder can be made");
+    let seeds = folder.path().join("corpus/planted");
+    fs::create_dir_all(&seeds).expect("a folder of ours");
+    fs::write(seeds.join("seed"), "a good input\nof two lines").expect("a folder of ours");
+    let hunted = hunt(&Plan {
+        kind: &PLANTED,
+        time,
+        seed: 1,
+        corpus: folder.path().join("corpus"),
+        out: folder.path().join("out"),
+        keep: false,
+    });
+    (hunted.expect("the folders are there"), folder)
+}
+
+#[test]
+fn everything_planted_is_found_once_made_small_and_fails_again() {
+    let (hunted, _folder) = search(Duration::from_secs(4));
+    let mut found = Vec::new();
+    for fault in &hunted.faults {
+        let input = fs::read(&fault.file).unwrap();
+        let again = Judge::new(&PLANTED).run(&input).fault.unwrap();
+        assert_eq!(again.place(), fault.place);
+        found.push(String::from_utf8(input).unwrap());
+    }
+    found.sort();
+    assert_eq!(found, ["greedy", "lies", "panic"], "{hunted:?}");
+    assert!(hunted.executions > 1_000, "{hunted:?}");
+    assert!(hunted.memory_most >= 8 << 20);
+}
