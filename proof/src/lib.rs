@@ -7,7 +7,7 @@ pub mod cluster;
 
 pub mod audit;
 pub mod balancer;
-pub mod exact;
+pub mod config;
 pub mod ledger;
 pub mod load;
 pub mod network;

@@ -30,6 +30,8 @@ pub struct Plan {
     pub pause: Duration,
     /// How long each waits for an answer.
     pub patience: Duration,
+    /// Whether some leave the gas out, so that the chain is asked before they are accepted.
+    pub estimates: bool,
 }
 
 impl Plan {
@@ -41,6 +43,7 @@ impl Plan {
             clients,
             pause: Duration::from_millis(10),
             patience: Duration::from_secs(10),
+            estimates: true,
         }
     }
 }
@@ -48,7 +51,9 @@ impl Plan {
 /// One answer to one POST.
 #[derive(Clone, Debug)]
 pub struct Reply {
-    /// When it was sent.
+    /// When the payment was asked for at first, perhaps of another node.
+    pub first_asked: Instant,
+    /// When this POST was sent.
     pub asked: Instant,
     /// When the answer came.
     pub answered: Instant,
@@ -65,6 +70,8 @@ pub struct Reply {
 pub enum Said {
     /// 2xx.
     Accepted {
+        /// The tx, for ever.
+        tx_id: String,
         /// Its nonce, when it has one already.
         nonce: Option<u64>,
         /// The token under which it was last written.
@@ -84,7 +91,7 @@ impl Said {
 
     /// Whether it was accepted with a nonce, under at least this token.
     pub fn has_nonce_under(&self, least: u64) -> bool {
-        matches!(self, Self::Accepted { nonce: Some(_), token } if *token >= least)
+        matches!(self, Self::Accepted { nonce: Some(_), token, .. } if *token >= least)
     }
 }
 
@@ -180,7 +187,12 @@ async fn pay(shared: &Shared, number: u64, stopped: &watch::Receiver<bool>) {
     let plan = &shared.plan;
     let lane = usize::try_from(number).unwrap_or_default() % plan.lanes.len();
     let request_id = format!("{}-{number}", plan.name);
-    let body = shared.ledger.ask(&plan.lanes[lane], &request_id);
+    let signer = &plan.lanes[lane];
+    let body = match plan.estimates {
+        true => shared.ledger.ask(signer, &request_id),
+        false => shared.ledger.ask_with_gas(signer, &request_id),
+    };
+    let first_asked = Instant::now();
     loop {
         if let Some((node, api)) = shared.balancer.pick() {
             let asked = Instant::now();
@@ -194,6 +206,7 @@ async fn pay(shared: &Shared, number: u64, stopped: &watch::Receiver<bool>) {
             };
             let is_accepted = said.is_accepted();
             lock(&shared.replies).push(Reply {
+                first_asked,
                 asked,
                 answered: Instant::now(),
                 node,
@@ -213,11 +226,12 @@ async fn pay(shared: &Shared, number: u64, stopped: &watch::Receiver<bool>) {
 
 fn accepted(shared: &Shared, request_id: &str, tx: &Value) -> Said {
     let promise = Promise::read(tx);
-    let nonce = promise.nonce;
+    let (tx_id, nonce) = (promise.tx_id.clone(), promise.nonce);
     if let Err(contradiction) = shared.ledger.promised(request_id, promise) {
         lock(&shared.contradictions).push(contradiction);
     }
     Said::Accepted {
+        tx_id,
         nonce,
         token: tx["fencingToken"].as_u64().unwrap_or_default(),
     }

@@ -113,12 +113,17 @@ impl Server {
 
     /// Starts `lanekeeper devchain` alone.
     pub async fn devchain(dir: &Path, args: &[&str]) -> Outcome<Self> {
+        Self::devchain_on(free_port()?, dir, args).await
+    }
+
+    /// The same on this port, so that it can be started there again.
+    pub async fn devchain_on(port: u16, dir: &Path, args: &[&str]) -> Outcome<Self> {
         let mut command = Command::new(binary());
         command.arg("devchain").arg("--json").arg("--dir").arg(dir);
         command
             .current_dir(dir)
             .arg("--port")
-            .arg(free_port()?.to_string())
+            .arg(port.to_string())
             .args(args);
         Self::start(command).await
     }

@@ -29,6 +29,11 @@ impl Report {
         self.facts.insert(name.into(), value);
     }
 
+    /// Writes a fact down that is too long to be said.
+    pub fn note(&mut self, name: &str, value: impl Into<Value>) {
+        self.facts.insert(name.into(), value.into());
+    }
+
     /// Prints the figure last, writes JSON, and turns the outcome into an exit code.
     #[expect(
         clippy::print_stdout,

@@ -2,6 +2,7 @@
 //! killed: a small shell waits until its input ends, which the kernel sees to, and clears up.
 
 use std::fs;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -37,6 +38,7 @@ impl Scratch {
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .current_dir("/")
+            .process_group(0) // a Ctrl-C or a kill of the proof's group must not end it too
             .spawn()?;
         Ok(Self { path, undertaker })
     }

@@ -1,7 +1,5 @@
-//! One `lanekeeper serve` on the embedded store, in front of any chain: for what depends on the chain and
-//! not on the store.
+//! One `lanekeeper serve` in front of any chain: for what depends on the chain and not on the cluster.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use alloy_primitives::Address;
@@ -9,10 +7,12 @@ use reqwest::StatusCode;
 use rig::evm::{CHAIN_ID, account};
 use serde_json::Value;
 
-use crate::cluster::Node;
+use crate::audit::Audit;
+use crate::cluster::{Node, logs_of, migrate};
+use crate::config::Config;
 use crate::ledger::{Ledger, Promise};
 use crate::network::signer;
-use crate::{Outcome, Scratch, binary, demand, eventually, run};
+use crate::{Chain, Outcome, Scratch, demand, eventually};
 
 /// How the node is told to work.
 #[derive(Clone, Debug)]
@@ -21,19 +21,13 @@ pub struct Terms {
     pub proof: &'static str,
     /// What is shown, for the name of its log.
     pub name: String,
-    /// Where the chain takes JSON-RPC.
-    pub rpc: String,
-    /// Where it announces heads.
-    pub ws: Option<String>,
-    /// How many accounts it sends from.
-    pub lanes: u32,
-    /// Confirmations that make a result final.
-    pub required: u64,
-    /// Further lines of the file, each under its own section.
-    pub more: String,
+    /// Its database; an embedded store of its own when this is `None`.
+    pub store: Option<String>,
+    /// What it is told of the chain, and the rest of its file.
+    pub config: Config,
 }
 
-/// A running node with a store of its own. Everything of it ends with the value.
+/// A running node. Everything of it ends with the value.
 pub struct Solo {
     /// The node.
     pub node: Node,
@@ -45,21 +39,21 @@ pub struct Solo {
 }
 
 impl Solo {
-    /// Starts it and waits until it is ready.
+    /// Makes the tables, starts it and waits until it is ready.
     pub async fn start(terms: &Terms) -> Outcome<Self> {
         let home = Scratch::new()?;
-        let store = format!("sqlite:{}", home.folder("store")?.display());
-        let mut node = Node::new(terms.name.clone(), store, &home, &logs(terms.proof)?)?;
-        std::fs::write(node.config(), file(terms, &node))?;
-        let config = node.config().to_string_lossy().into_owned();
-        let migrated = run(&["migrate", "--config", &config], &[]).await?;
-        let error = String::from_utf8_lossy(&migrated.stderr).into_owned();
-        demand(migrated.status.success(), format!("migrate: {error}"))?;
+        let store = match &terms.store {
+            Some(url) => url.clone(),
+            None => format!("sqlite:{}", home.folder("store")?.display()),
+        };
+        let mut node = Node::new(terms.name.clone(), store, &home, &logs_of(terms.proof)?)?;
+        terms.config.write(&node)?;
+        migrate(node.config()).await?;
         node.start(&home)?;
         node.ready().await?;
         Ok(Self {
             node,
-            lanes: (0..terms.lanes).map(signer).collect(),
+            lanes: (0..terms.config.lanes).map(signer).collect(),
             ledger: Ledger::default(),
             _home: home,
         })
@@ -82,6 +76,17 @@ impl Solo {
         let tx_id = promise.tx_id.clone();
         self.ledger.promised(id, promise)?;
         Ok(tx_id)
+    }
+
+    /// What compares its store with a chain, once nothing is open within this time.
+    pub fn audit<'a>(&'a self, chain: &'a Chain, within: Duration) -> Audit<'a> {
+        Audit {
+            api: &self.node.api,
+            chain,
+            lanes: &self.lanes,
+            ledger: &self.ledger,
+            within,
+        }
     }
 
     /// A tx as it is told.
@@ -137,38 +142,4 @@ impl Solo {
 /// The address of an account.
 pub fn address(lane: usize) -> Outcome<Address> {
     Ok(account(u32::try_from(lane)?).0)
-}
-
-fn file(terms: &Terms, node: &Node) -> String {
-    let ws = terms.ws.as_ref();
-    let ws = ws.map_or_else(String::new, |url| format!("ws = \"{url}\"\n"));
-    let signers: String = (0..terms.lanes)
-        .map(|index| {
-            format!(
-                "[[signer]]\nkind = \"key\"\nkey = \"{}\"\n",
-                account(index).1
-            )
-        })
-        .collect();
-    format!(
-        "[node]\nname = \"{name}\"\ndrainDelay = \"100ms\"\n\
-         [http]\nlisten = \"{listen}\"\n\
-         [store]\nurl = \"{store}\"\n\
-         [[chain]]\nid = {CHAIN_ID}\nrpc = [\"{rpc}\"]\n{ws}blockTime = \"200ms\"\n\
-         confirmations = {required}\n\
-         {signers}{more}",
-        name = node.name,
-        listen = node.listen(),
-        store = node.store,
-        rpc = terms.rpc,
-        required = terms.required,
-        more = terms.more,
-    )
-}
-
-/// Where its log goes: it is to be read after the proof.
-fn logs(proof: &str) -> Outcome<PathBuf> {
-    let folder = binary().with_file_name("proof-logs").join(proof);
-    std::fs::create_dir_all(&folder)?;
-    Ok(folder)
 }

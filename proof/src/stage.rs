@@ -11,17 +11,7 @@ use serde_json::{Value, json};
 
 use crate::cluster::aside;
 use crate::network::Make;
-use crate::transfer::transfers;
 use crate::{Chain, Outcome, Scratch, Server, demand};
-
-/// The makes of a list such as `anvil,devchain`.
-pub fn makes(list: &str) -> Outcome<Vec<Make>> {
-    let of = |name: &str| {
-        let found = Make::ALL.into_iter().find(|make| make.name() == name);
-        found.ok_or_else(|| format!("there is no make {name:?}").into())
-    };
-    list.split(',').map(of).collect()
-}
 
 /// A block without its transactions.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -100,7 +90,7 @@ impl Stage {
 
     /// Whether the next block's base fee can be set.
     pub fn sets_base_fee(&self) -> bool {
-        self.make != Make::Independent(Kind::Ganache)
+        self.make != Make::GANACHE
     }
 
     /// Whether one transaction can be taken out of its pool.
@@ -252,7 +242,7 @@ impl Stage {
     /// What the next block asks for per gas. Only where [`Self::sets_base_fee`].
     pub fn set_base_fee(&self, wei: u64) -> Outcome<()> {
         let method = match self.make {
-            Make::Independent(Kind::Hardhat) => "hardhat_setNextBlockBaseFeePerGas",
+            Make::HARDHAT => "hardhat_setNextBlockBaseFeePerGas",
             Make::Independent(Kind::Anvil | Kind::Ganache) | Make::Devchain => {
                 "anvil_setNextBlockBaseFeePerGas"
             }
@@ -279,12 +269,6 @@ impl Stage {
         let count = self.rpc.try_call("eth_getTransactionCount", params)?;
         Ok(u64::try_from(quantity(&count)?)?)
     }
-}
-
-/// A wei from one of the accounts, signed by somebody else who has its key.
-pub fn foreign_transfer(index: u32, nonce: u64, to: Address) -> Outcome<Bytes> {
-    let raw = transfers(index, nonce, &[to])?;
-    Ok(raw.first().ok_or("one was asked for")?.parse()?)
 }
 
 fn quantity(value: &Value) -> Outcome<U256> {

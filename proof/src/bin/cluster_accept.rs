@@ -44,12 +44,12 @@ async fn main() -> ExitCode {
 }
 
 async fn accept(report: &mut Report) -> Outcome<String> {
-    let server = server().await?;
+    let server = server(&[]).await?;
     let mut over = Vec::new();
     let mut on_one_lane = 0.0;
     for nodes in ["1", "3"] {
         for lanes in ["1", "10", "1000"] {
-            let bench = bench(&server, &["--lanes", lanes, "--nodes", nodes]).await?;
+            let bench = bench(&server, "8s", &["--lanes", lanes, "--nodes", nodes]).await?;
             let run = newest_run(&bench)?;
             let name = format!("{lanes} lanes, {nodes} nodes");
             if (lanes, nodes) == ("1", "1") {
@@ -77,12 +77,14 @@ async fn accept(report: &mut Report) -> Outcome<String> {
 }
 
 async fn growth(report: &mut Report) -> Outcome<String> {
-    let server = server().await?;
+    let server = server(&[("max_wal_size", "4GB")]).await?;
     let finished = flag("finished", "5000000");
-    let grown = bench(&server, &["--lanes", "1", "--finished", &finished]).await?;
+    // After a checkpoint the first change of a page is logged with the whole page, and random keys touch all
+    // pages of their index. A run that is short against the time between checkpoints would measure just that.
+    let grown = bench(&server, "60s", &["--lanes", "1", "--finished", &finished]).await?;
     let of_empty = number(newest_run(&grown)?, "ofEmpty")?;
     report.fact("finished", grown);
-    let wide = bench(&server, &["--lanes", "100", "--idle-lanes", "9900"]).await?;
+    let wide = bench(&server, "8s", &["--lanes", "100", "--idle-lanes", "9900"]).await?;
     let rate = number(newest_run(&wide)?, "perSecond")?;
     let phase = newest_phase(&wide)?;
     let idle = number(phase, "idleTransactionsPerSecondAndNode")?;
@@ -97,16 +99,17 @@ async fn growth(report: &mut Report) -> Outcome<String> {
     ))
 }
 
-async fn server() -> Outcome<Postgres> {
-    let start = || Postgres::start_with(15, &[("max_connections", "300")]);
+async fn server(more: &'static [(&'static str, &'static str)]) -> Outcome<Postgres> {
+    let settings = [&[("max_connections", "300")], more].concat();
+    let start = move || Postgres::start_with(15, &settings);
     Ok(tokio::task::spawn_blocking(start).await?)
 }
 
-async fn bench(server: &Postgres, more: &[&str]) -> Outcome<Value> {
+async fn bench(server: &Postgres, duration: &str, more: &[&str]) -> Outcome<Value> {
     say(format!("bench accept {}", more.join(" ")));
     let file = tempfile::NamedTempFile::new()?;
     let path = file.path().to_string_lossy().into_owned();
-    let (url, duration) = (server.url().to_owned(), flag("duration", "8s"));
+    let (url, duration) = (server.url().to_owned(), flag("duration", duration));
     let mut args = vec!["bench", "accept", "--store", &url, "--clients", "512"];
     args.extend(["--duration", &duration, "--json", &path]);
     args.extend(more);

@@ -1,12 +1,10 @@
 //! A real cluster: `lanekeeper serve` processes, one PostgreSQL, `lanekeeper devchain` as the chain.
 
-mod lone;
 mod node;
 mod settings;
 
-pub use lone::{Lone, LonePlan};
 pub use node::{Node, Signal, send};
-pub use settings::{Lease, Settings};
+pub use settings::Settings;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -127,8 +125,8 @@ impl Cluster {
 
     fn write_configs(&self) -> Outcome<()> {
         for node in &self.nodes {
-            let text = self.settings.file(node, self.chain_wire.port());
-            std::fs::write(node.config(), text)?;
+            let config = self.settings.config(node, self.chain_wire.port());
+            config.write(node)?;
         }
         let secret = self.scratch.path().join(settings::SECRET_FILE);
         std::fs::write(secret, settings::SECRET)?;
@@ -227,7 +225,7 @@ fn port_of(url: &str) -> Outcome<u16> {
 }
 
 /// Makes the tables of the store that a configuration names.
-async fn migrate(config: &Path) -> Outcome<()> {
+pub async fn migrate(config: &Path) -> Outcome<()> {
     let config = config.to_string_lossy();
     let output = run(&["migrate", "--config", &config], &[]).await?;
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -235,7 +233,7 @@ async fn migrate(config: &Path) -> Outcome<()> {
 }
 
 /// Where the logs of the nodes go: they are to be read after the proof.
-fn logs_of(proof: &str) -> Outcome<PathBuf> {
+pub fn logs_of(proof: &str) -> Outcome<PathBuf> {
     let folder = binary().with_file_name("proof-logs").join(proof);
     std::fs::create_dir_all(&folder)?;
     Ok(folder)

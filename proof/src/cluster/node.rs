@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use reqwest::Method;
@@ -37,6 +37,8 @@ pub struct Node {
     pub api: Api,
     /// Where its store is.
     pub store: String,
+    /// Its further environment.
+    pub env: Vec<(String, String)>,
     port: Port,
     config: PathBuf,
     log: PathBuf,
@@ -54,6 +56,7 @@ impl Node {
             config: home.path().join(format!("{name}.toml")),
             name,
             store,
+            env: Vec::new(),
             port,
             log,
             child: None,
@@ -80,6 +83,7 @@ impl Node {
             .arg(&self.config)
             .current_dir(home.path())
             .env("RUST_LOG", level)
+            .envs(self.env.iter().cloned())
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log)
@@ -133,6 +137,13 @@ impl Node {
             status.success(),
             format!("node {} ended with {status}", self.name),
         )
+    }
+
+    /// How it ended, if it did so by itself since it was started. Then it can be started again.
+    pub fn ended(&mut self) -> Option<ExitStatus> {
+        let status = self.child.as_mut()?.try_wait().ok()??;
+        self.child = None;
+        Some(status)
     }
 
     /// Whether it still runs.

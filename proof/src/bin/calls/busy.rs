@@ -1,9 +1,7 @@
 //! Calls per tx, from the start of the node until all are confirmed.
 
-use proof::audit::Audit;
-use proof::ledger::Ledger;
 use proof::payers::Payers;
-use proof::{Outcome, Report, demand, eventually, say};
+use proof::{Outcome, Report, demand, say};
 use rig::postgres::Postgres;
 use serde_json::json;
 
@@ -15,18 +13,15 @@ const PER_TX_MAX: f64 = 1.2;
 pub(crate) async fn count(report: &mut Report, server: &Postgres, count: usize) -> Outcome<String> {
     say(format!("{count} txs on one lane until all are confirmed"));
     let counted = Counted::start("busy", server, String::new()).await?;
-    let ledger = Ledger::default();
     let payers = Payers {
-        api: &counted.lone.node.api,
-        ledger: &ledger,
-        lanes: &counted.lone.lanes,
+        api: &counted.solo.node.api,
+        ledger: &counted.solo.ledger,
+        lanes: &counted.solo.lanes,
         clients: CLIENTS,
     };
     payers.post(count).await?;
-    eventually("all are confirmed", DONE_WITHIN, || async {
-        Ok(counted.lone.is_quiet().await?.then_some(()))
-    })
-    .await?;
+    let audit = counted.solo.audit(&counted.network.chain, DONE_WITHIN);
+    audit.quiet().await?;
     let (calls, requests) = (counted.proxy.calls(), counted.proxy.requests());
     #[expect(clippy::cast_precision_loss, reason = "a ratio for people")]
     let per_tx = table(&calls, count as f64, "tx");
@@ -34,13 +29,6 @@ pub(crate) async fn count(report: &mut Report, server: &Postgres, count: usize) 
         "busy",
         json!({"txs": count, "calls": calls, "httpRequests": requests, "callsPerTx": per_tx}),
     );
-    let audit = Audit {
-        api: &counted.lone.node.api,
-        chain: &counted.network.chain,
-        lanes: &counted.lone.lanes,
-        ledger: &ledger,
-        within: DONE_WITHIN,
-    };
     demand(audit.run().await?.promised == count, "a promise is missing")?;
     let figure = format!("{per_tx:.3} calls per tx for {count} txs (must {PER_TX_MAX})");
     demand(per_tx <= PER_TX_MAX, figure.clone())?;

@@ -8,10 +8,11 @@ use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use proof::cluster::{Lone, LonePlan, postgres};
+use proof::cluster::postgres;
+use proof::config::Config;
 use proof::network::{Make, Network, Terms};
+use proof::solo::{self, Solo};
 use proof::{Outcome, Report, flag, say};
-use rig::evm::Kind;
 use rig::postgres::{Database, Postgres, majors};
 use rig::rpc_proxy::RpcProxy;
 
@@ -52,7 +53,7 @@ async fn prove(report: &mut Report) -> Outcome<String> {
 
 /// A chain, a proxy that counts, and a node of Lanekeeper that sees only the proxy.
 struct Counted {
-    lone: Lone,
+    solo: Solo,
     proxy: RpcProxy,
     network: Network,
     _database: Database,
@@ -61,25 +62,27 @@ struct Counted {
 impl Counted {
     async fn start(name: &str, server: &Postgres, more: String) -> Outcome<Self> {
         let terms = Terms {
-            block_time: Duration::from_secs(1),
             block_gas_limit: BLOCK_GAS_LIMIT,
             accounts: 1,
+            ..Terms::default()
         };
-        let network = Network::start(Make::Independent(Kind::Anvil), terms).await?;
+        let network = Network::start(Make::ANVIL, terms).await?;
         let proxy = RpcProxy::in_front_of(network.chain.url(), 1);
         let database = server.database("calls");
-        let lone = Lone::start(&LonePlan {
+        let solo = Solo::start(&solo::Terms {
             proof: PROOF,
             name: name.to_owned(),
-            store: database.url().to_owned(),
-            rpc: vec![proxy.url()],
-            lanes: 1,
-            confirmations: 2,
-            more,
+            store: Some(database.url().to_owned()),
+            config: Config {
+                rpc: vec![proxy.url()],
+                confirmations: 2,
+                more,
+                ..Config::default()
+            },
         })
         .await?;
         Ok(Self {
-            lone,
+            solo,
             proxy,
             network,
             _database: database,

@@ -2,8 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use proof::audit::Audit;
-use proof::ledger::Ledger;
 use proof::payers::Payers;
 use proof::{Outcome, Report, demand, eventually, say};
 use rig::postgres::Postgres;
@@ -28,15 +26,14 @@ pub(crate) async fn count(
     let more = format!("[lane]\nmempoolDepth = {pending}\n");
     let counted = Counted::start("waiting", server, more).await?;
     let network = &counted.network;
-    let ledger = Ledger::default();
-    let lane = &counted.lone.lanes[0];
+    let lane = &counted.solo.lanes[0];
     let payers = Payers {
-        api: &counted.lone.node.api,
-        ledger: &ledger,
-        lanes: &counted.lone.lanes,
+        api: &counted.solo.node.api,
+        ledger: &counted.solo.ledger,
+        lanes: &counted.solo.lanes,
         clients: CLIENTS,
     };
-    network.stop_blocks().await?;
+    network.hold_blocks().await?;
     payers.post(pending).await?;
     eventually("all are at the node", DONE_WITHIN, || async {
         let held = network.chain.pending_nonce(lane).await?;
@@ -59,13 +56,7 @@ pub(crate) async fn count(
         json!({"pending": pending, "blocks": passed, "calls": calls, "callsPerBlock": per_block}),
     );
     network.blocks_with_room().await?;
-    let audit = Audit {
-        api: &counted.lone.node.api,
-        chain: &network.chain,
-        lanes: &counted.lone.lanes,
-        ledger: &ledger,
-        within: DONE_WITHIN,
-    };
+    let audit = counted.solo.audit(&counted.network.chain, DONE_WITHIN);
     let promised = audit.run().await?.promised;
     demand(promised == pending, "a promise is missing")?;
     let figure = format!(

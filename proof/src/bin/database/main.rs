@@ -9,7 +9,8 @@ mod restart;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use proof::cluster::{Lease, Settings};
+use proof::cluster::Settings;
+use proof::config::Lease;
 use proof::{Outcome, Report, flag};
 use rig::postgres::majors;
 

@@ -8,7 +8,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use proof::cluster::{Cluster, Lease, Settings, aside, postgres};
+use proof::cluster::{Cluster, Settings, aside, postgres};
+use proof::config::Lease;
 use proof::ledger::Ledger;
 use proof::load::{Load, Plan, Reply, Said};
 use proof::stats::{Spread, ms};

@@ -2,11 +2,8 @@
 //! a load of payments, each to a recipient of its own. Whatever happens: every accepted payment exactly
 //! once, and nothing stuck.
 
-mod audit;
-mod net;
 mod scenarios;
 mod settings;
-mod stranger;
 mod world;
 
 use std::collections::BTreeMap;
@@ -14,13 +11,14 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use proof::audit::Counted;
+use proof::network::{Make, makes};
 use proof::stats::ms;
 use proof::{Outcome, Report, demand, flag, say};
 use serde_json::json;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use net::Make;
 use scenarios::{Fault, Run, Shown};
 
 /// Which faults also meet the other makes, whose pools and words differ: those about sends and nonces.
@@ -60,7 +58,7 @@ async fn prove(report: &mut Report) -> Outcome<String> {
         });
     }
     let mut failures = Vec::new();
-    let mut totals = audit::Counted::default();
+    let mut totals = Counted::default();
     let mut per_make: BTreeMap<Make, usize> = BTreeMap::new();
     while let Some(ended) = running.join_next().await {
         let (run, shown, took) = ended?;
@@ -127,21 +125,18 @@ fn chosen(report: &mut Report) -> Outcome<Vec<Run>> {
         .filter(|letter| !letter.is_empty())
         .collect();
     let named = flag("node", "");
-    let makes: Vec<Make> = Make::ALL
-        .into_iter()
-        .filter(|make| named.split(',').any(|name| name == make.name()))
-        .collect();
-    demand(
-        named.is_empty() || !makes.is_empty(),
-        format!("--node {named}: anvil, hardhat, ganache or devchain"),
-    )?;
+    let makes = if named.is_empty() {
+        Vec::new()
+    } else {
+        makes(&named)?
+    };
     let is_short = std::env::args().any(|arg| arg == "--short");
     let (mut runs, mut impossible) = (Vec::new(), Vec::new());
     for make in Make::ALL {
         for fault in Fault::ALL {
             let by_default = match make {
-                Make::Anvil => true,
-                Make::Hardhat | Make::Ganache => !is_short && EVERYWHERE.contains(&fault),
+                Make::ANVIL => true,
+                Make::HARDHAT | Make::GANACHE => !is_short && EVERYWHERE.contains(&fault),
                 Make::Devchain => false,
             };
             let is_wanted = if makes.is_empty() {

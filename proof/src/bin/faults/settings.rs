@@ -1,8 +1,9 @@
 //! The configuration of a scenario's nodes: short times, so that what takes minutes in production takes
 //! seconds here.
 
-use proof::cluster::Node;
-use rig::evm::{CHAIN_ID, account};
+use std::time::Duration;
+
+use proof::config::{Config, Lease};
 
 /// What scenarios set differently.
 #[derive(Clone, Copy, Debug)]
@@ -33,43 +34,30 @@ impl Default for Tuning {
     }
 }
 
-/// Everything that waits for the end of a lease waits for the shortest that is allowed.
-const LEASE: &str = "[lease]\nduration = \"2s\"\nrenewInterval = \"600ms\"\n\
-                     clockSkewAllowance = \"300ms\"\n";
-
 impl Tuning {
-    /// The file of a node with these endpoints.
-    pub(crate) fn file(&self, node: &Node, rpc: &[String]) -> String {
+    /// The configuration of a node with these endpoints. Everything that waits for the end of a lease
+    /// waits for the shortest that is allowed.
+    pub(crate) fn config(&self, rpc: Vec<String>) -> Config {
         let Self {
-            send_to,
-            confirmations,
             state_timeout,
             mempool_depth,
             resubmit,
             ..
         } = self;
-        let signers: String = (0..self.lanes)
-            .map(|index| {
-                format!(
-                    "[[signer]]\nkind = \"key\"\nkey = \"{}\"\n",
-                    account(index).1
-                )
-            })
-            .collect();
-        format!(
-            "[node]\nname = \"{name}\"\ndrainDelay = \"100ms\"\n\
-             [http]\nlisten = \"{listen}\"\n\
-             [store]\nurl = \"{store}\"\n\
-             [[chain]]\nid = {CHAIN_ID}\nrpc = {rpc:?}\nsendTo = {send_to}\n\
-             blockTime = \"1s\"\nconfirmations = {confirmations}\n\
-             [nonce]\nstateTimeout = \"{state_timeout}\"\n\
-             [lane]\nmempoolDepth = {mempool_depth}\ngapFillAfter = \"4s\"\n\
-             [resubmit]\n{resubmit}\n\
-             [confirmations]\nstaleReceiptTimeout = \"4s\"\n\
-             {LEASE}{signers}",
-            name = node.name,
-            listen = node.listen(),
-            store = node.store,
-        )
+        Config {
+            rpc,
+            send_to: self.send_to,
+            block_time: Some(Duration::from_secs(1)),
+            confirmations: self.confirmations,
+            lease: Some(Lease::SHORT),
+            lanes: self.lanes,
+            more: format!(
+                "[nonce]\nstateTimeout = \"{state_timeout}\"\n\
+                 [lane]\nmempoolDepth = {mempool_depth}\ngapFillAfter = \"4s\"\n\
+                 [resubmit]\n{resubmit}\n\
+                 [confirmations]\nstaleReceiptTimeout = \"4s\"\n"
+            ),
+            ..Config::default()
+        }
     }
 }

@@ -4,24 +4,28 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use alloy_primitives::B256;
+use proof::audit::{Audit, Counted, Expected};
 use proof::balancer::Balancer;
-use proof::cluster::Node;
+use proof::cluster::{Node, logs_of, migrate};
 use proof::ledger::{Ledger, Promise};
 use proof::load::{Load, Plan};
-use proof::{Api, Outcome, Scratch, binary, demand, eventually, run};
-use rig::evm::{CHAIN_ID, account};
+use proof::network::{Make, Network, Terms, signer};
+use proof::{Api, Outcome, Scratch, demand, eventually};
+use rig::evm::CHAIN_ID;
 use rig::rpc_proxy::RpcProxy;
 use serde_json::Value;
 
-use crate::net::{Make, Net};
 use crate::settings::Tuning;
 
 /// What a healthy node does in seconds; more means that it waits for something that never comes.
 pub(crate) const SOON: Duration = Duration::from_secs(60);
 
+/// How long open work may take when everything is well again.
+const QUIET_WITHIN: Duration = Duration::from_secs(90);
+
 /// Everything that a scenario works with. Ends with the value.
 pub(crate) struct World {
-    pub(crate) net: Net,
+    pub(crate) net: Network,
     pub(crate) nodes: Vec<Node>,
     /// Of each node, in the order of its endpoints.
     pub(crate) proxies: Vec<Vec<RpcProxy>>,
@@ -32,7 +36,6 @@ pub(crate) struct World {
     pub(crate) first_nonces: Vec<u64>,
     tuning: Tuning,
     scratch: Scratch,
-    elsewhere: Scratch,
 }
 
 impl World {
@@ -49,19 +52,13 @@ impl World {
         stores: &[String],
     ) -> Outcome<Self> {
         let scratch = Scratch::new()?;
-        let net = Net::start(make, &scratch).await?;
-        let lanes: Vec<String> = (0..tuning.lanes)
-            .map(|index| account(index).0.to_checksum(None))
-            .collect();
+        let net = Network::start(make, Terms::default()).await?;
+        let lanes: Vec<String> = (0..tuning.lanes).map(signer).collect();
         let mut first_nonces = Vec::new();
         for lane in &lanes {
             first_nonces.push(net.chain.nonce(lane).await?);
         }
-        let logs = binary()
-            .with_file_name("proof-logs")
-            .join("04-3-faults")
-            .join(name);
-        std::fs::create_dir_all(&logs)?;
+        let logs = logs_of(&format!("04-3-faults/{name}"))?;
         let embedded = [format!("sqlite:{}", scratch.folder("store")?.display())];
         let stores = if stores.is_empty() { &embedded } else { stores };
         let (mut nodes, mut proxies) = (Vec::new(), Vec::new());
@@ -83,7 +80,6 @@ impl World {
             first_nonces,
             tuning,
             scratch,
-            elsewhere: Scratch::new()?,
         };
         world.configure()?;
         Ok(world)
@@ -91,10 +87,7 @@ impl World {
 
     /// Makes the tables and starts the nodes; what is wrong with the proxies already is met at once.
     pub(crate) async fn serve(mut self) -> Outcome<Self> {
-        let config = self.nodes[0].config().to_string_lossy().into_owned();
-        let output = run(&["migrate", "--config", &config], &[]).await?;
-        let error = String::from_utf8_lossy(&output.stderr).into_owned();
-        demand(output.status.success(), format!("migrate: {error}"))?;
+        migrate(self.nodes[0].config()).await?;
         for node in &mut self.nodes {
             node.start(&self.scratch)?;
         }
@@ -105,8 +98,8 @@ impl World {
     }
 
     /// Another chain of the same make, with the same accounts.
-    pub(crate) async fn another_net(&self, make: Make) -> Outcome<Net> {
-        Net::start(make, &self.elsewhere).await
+    pub(crate) async fn another_net(&self, make: Make) -> Outcome<Network> {
+        Network::start(make, Terms::default()).await
     }
 
     /// Gives the first node another endpoint in the place of one of its own, before it is started.
@@ -118,7 +111,7 @@ impl World {
     fn configure(&self) -> Outcome<()> {
         for (node, proxies) in self.nodes.iter().zip(&self.proxies) {
             let rpc: Vec<String> = proxies.iter().map(RpcProxy::url).collect();
-            std::fs::write(node.config(), self.tuning.file(node, &rpc))?;
+            self.tuning.config(rpc).write(node)?;
         }
         Ok(())
     }
@@ -187,14 +180,26 @@ impl World {
 
     /// Until all lanes have nothing open.
     pub(crate) async fn quiet(&self) -> Outcome<()> {
-        eventually("no lane has open work", SOON, || async {
-            let (status, page) = self.api().get("/api/v1/lanes").await?;
-            let lanes = page["lanes"].as_array();
-            let is_quiet = |lane: &Value| lane["inFlight"] == 0 && lane["queued"] == 0;
-            let are_quiet = lanes.is_some_and(|lanes| lanes.iter().all(is_quiet));
-            Ok((status.is_success() && are_quiet).then_some(()))
-        })
-        .await
+        self.auditor(SOON).quiet().await
+    }
+
+    /// Waits until nothing is open, then compares everything with everything.
+    pub(crate) async fn audit(&self, expected: &Expected) -> Outcome<Counted> {
+        let audited = self.auditor(QUIET_WITHIN).run_with(expected).await;
+        match audited {
+            Ok(counted) => Ok(counted),
+            Err(error) => Err(format!("{error}; the lane: {}", self.lane(0).await?).into()),
+        }
+    }
+
+    fn auditor(&self, within: Duration) -> Audit<'_> {
+        Audit {
+            api: self.api(),
+            chain: &self.net.chain,
+            lanes: &self.lanes,
+            ledger: &self.ledger,
+            within,
+        }
     }
 
     /// The first lane as a node tells it.

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use proof::config::Config;
 use proof::solo::Terms;
 use proof::stage::Stage;
 use proof::{Outcome, demand};
@@ -27,10 +28,14 @@ const STUCK_WITHIN: Duration = Duration::from_secs(30);
 
 /// The settings of the node that follows it.
 pub(crate) fn terms(stage: &Stage) -> Terms {
+    let terms = crate::terms(stage, WATCH_DEPTH);
     Terms {
-        required: REQUIRED,
         name: format!("deep-{}", stage.make().name()),
-        ..crate::terms(stage, WATCH_DEPTH)
+        config: Config {
+            confirmations: REQUIRED,
+            ..terms.config
+        },
+        ..terms
     }
 }
 

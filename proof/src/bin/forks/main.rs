@@ -7,12 +7,13 @@ mod rounds;
 mod theatre;
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use futures::future::join_all;
-use proof::exact::exactly_once;
-use proof::network::Make;
+use proof::config::Config;
+use proof::network::{Make, makes};
 use proof::solo::Terms;
-use proof::stage::{Stage, makes};
+use proof::stage::Stage;
 use proof::{Outcome, Report, flag, say};
 use serde_json::{Value, json};
 
@@ -21,6 +22,9 @@ use rounds::Manner;
 use theatre::Theatre;
 
 const NAME: &str = "04-4-forks";
+
+/// How often the node is told to look for a head.
+const BLOCK_TIME: Duration = Duration::from_millis(200);
 
 /// Blocks that make a result final.
 const REQUIRED: u64 = 4;
@@ -144,7 +148,7 @@ async fn watched(make: Make, depths: &[u64]) -> Outcome<Found> {
     rounds::leap(&mut theatre)
         .await
         .map_err(|error| format!("a fork seen with the block that makes final: {error}"))?;
-    let payments = exactly_once(&theatre.solo, &theatre.stage, &theatre.foreign).await?;
+    let payments = theatre.audit().await?;
     Ok(Found::of(&theatre, forks + 1, payments))
 }
 
@@ -154,7 +158,7 @@ async fn beyond(make: Make) -> Outcome<Found> {
     let terms = deep::terms(&stage);
     let mut theatre = Theatre::open(stage, &terms).await?;
     deep::fork(&mut theatre).await?;
-    let payments = exactly_once(&theatre.solo, &theatre.stage, &theatre.foreign).await?;
+    let payments = theatre.audit().await?;
     say(format!("{}: deeper than is watched", make.name()));
     Ok(Found::of(&theatre, 1, payments))
 }
@@ -164,14 +168,19 @@ fn terms(stage: &Stage, watch_depth: u64) -> Terms {
     Terms {
         proof: NAME,
         name: stage.make().name().to_owned(),
-        rpc: stage.url().to_owned(),
-        ws: stage.ws_url(),
-        lanes: rounds::LANES,
-        required: REQUIRED,
-        more: format!(
-            "[confirmations]\nprogress = \"every-block\"\nwatchDepth = {watch_depth}\n\
-             [nonce]\nstateTimeout = \"1s\"\n\
-             [resubmit]\ninterval = \"30s\"\n"
-        ),
+        store: None,
+        config: Config {
+            rpc: vec![stage.url().to_owned()],
+            ws: stage.ws_url(),
+            block_time: Some(BLOCK_TIME),
+            confirmations: REQUIRED,
+            lanes: rounds::LANES,
+            more: format!(
+                "[confirmations]\nprogress = \"every-block\"\nwatchDepth = {watch_depth}\n\
+                 [nonce]\nstateTimeout = \"1s\"\n\
+                 [resubmit]\ninterval = \"30s\"\n"
+            ),
+            ..Config::default()
+        },
     }
 }

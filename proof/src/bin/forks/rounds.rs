@@ -1,8 +1,7 @@
 //! Forks of a given depth, with four txs at once that each meet them in another way.
 
 use alloy_primitives::Address;
-use proof::exact::Foreign;
-use proof::stage::foreign_transfer;
+use proof::transfer::transfer;
 use proof::{Outcome, demand};
 use rig::evm::account;
 
@@ -61,13 +60,9 @@ pub(crate) async fn round(theatre: &mut Theatre, depth: u64, manner: Manner) -> 
     let again = theatre.stage.raw(again)?;
     let nonce = theatre.solo.tx(&replaced).await?["nonce"].as_u64();
     let nonce = nonce.ok_or("it is mined, so it has a nonce")?;
-    let foreign = Foreign {
-        lane: FOREIGN,
-        nonce,
-        to: Address::from(rand::random::<[u8; 20]>()),
-    };
-    let other = foreign_transfer(u32::try_from(FOREIGN)?, nonce, foreign.to)?;
-    theatre.foreign.push(foreign);
+    let other = transfer(u32::try_from(FOREIGN)?, nonce, random())?;
+    theatre.foreign.push(other.hash);
+    let other = other.raw;
     match manner {
         Manner::AtOnce => theatre.fork_at_once(depth, &[again, other], 0).await?,
         Manner::Growing => theatre.stage.fork(depth, &[again, other])?,
@@ -123,8 +118,8 @@ pub(crate) async fn leap(theatre: &mut Theatre) -> Outcome<()> {
     // Somebody else's transaction, so that its blocks are not the same as before.
     let stranger = u32::try_from(theatre.solo.lanes.len())?;
     let nonce = theatre.stage.nonce(account(stranger).0)?;
-    let other = foreign_transfer(stranger, nonce, Address::from(rand::random::<[u8; 20]>()))?;
-    theatre.fork_at_once(REQUIRED - 1, &[other], 1).await?;
+    let other = transfer(stranger, nonce, random())?;
+    theatre.fork_at_once(REQUIRED - 1, &[other.raw], 1).await?;
     theatre.compare().await?;
     let told = theatre.fold.of(&theatre.cast[0]);
     demand(told.is_final, format!("it is not final: {told:?}"))?;
@@ -134,6 +129,11 @@ pub(crate) async fn leap(theatre: &mut Theatre) -> Outcome<()> {
         new_forks == 1,
         format!("what was told is replaced once, newFork was told {new_forks} times: {story}"),
     )
+}
+
+/// Somebody who is paid once.
+fn random() -> Address {
+    Address::from(rand::random::<[u8; 20]>())
 }
 
 /// How often results that had been told as final were taken back.

@@ -4,8 +4,8 @@
 use std::time::{Duration, Instant};
 
 use alloy_primitives::{B256, Bytes};
+use proof::audit::Expected;
 use proof::cluster::Signal;
-use proof::exact::Foreign;
 use proof::solo::{Solo, Terms};
 use proof::stage::{Stage, hash_of};
 use proof::{Outcome, demand, eventually};
@@ -26,7 +26,8 @@ pub(crate) struct Theatre {
     pub(crate) stage: Stage,
     pub(crate) solo: Solo,
     pub(crate) fold: Fold,
-    pub(crate) foreign: Vec<Foreign>,
+    /// What others sent from our accounts.
+    pub(crate) foreign: Vec<B256>,
     /// The txs whose story is compared with the chain.
     pub(crate) cast: Vec<String>,
     required: u64,
@@ -43,7 +44,7 @@ impl Theatre {
             fold: Fold::default(),
             foreign: Vec::new(),
             cast: Vec::new(),
-            required: terms.required,
+            required: terms.config.confirmations,
             compared: 0,
         })
     }
@@ -173,6 +174,19 @@ impl Theatre {
         let open = self.cast.iter().find(|id| !self.fold.of(id).is_final);
         let open = self.solo.story(open.map_or("", String::as_str)).await?;
         Err(format!("not final after {FINISHED_WITHIN:?}: {open}").into())
+    }
+
+    /// Compares store and chain when nothing is open; gives the number of payments, each exactly once.
+    pub(crate) async fn audit(&self) -> Outcome<usize> {
+        let expected = Expected {
+            foreign: self.foreign.clone(),
+            ..Expected::default()
+        };
+        let chain = self.stage.chain()?;
+        let audit = self.solo.audit(&chain, FINISHED_WITHIN);
+        let counted = audit.run_with(&expected).await?;
+        demand(counted.no_ops == 0, "a nonce was filled for nothing")?;
+        Ok(counted.paid)
     }
 
     async fn confirmed(&self) -> Outcome<()> {

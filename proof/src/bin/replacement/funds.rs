@@ -5,7 +5,6 @@ use proof::network::Make;
 use proof::solo::{Solo, address};
 use proof::stage::Stage;
 use proof::{Outcome, demand, eventually};
-use rig::evm::Kind;
 use serde_json::{Value, json};
 
 use crate::{WITHIN, bumping};
@@ -25,7 +24,7 @@ pub(crate) async fn runs_dry(stage: &Stage) -> Outcome<(Solo, Value)> {
     let cost = U256::from(21_000) * U256::from(FEE) + U256::ONE;
     stage.set_balance(address(LANE)?, cost * U256::from(FUNDED))?;
     // Hardhat takes what the account cannot pay, and then makes no block at all: there one at a time.
-    let is_careless = stage.make() == Make::Independent(Kind::Hardhat);
+    let is_careless = stage.make() == Make::HARDHAT;
     let depth = if is_careless { "1" } else { "\"auto\"" };
     let more = format!("[lane]\nmempoolDepth = {depth}\n");
     let solo = bumping(stage, "runs-dry", stage.url(), &more).await?;

@@ -9,10 +9,10 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use futures::future::join_all;
-use proof::exact::exactly_once;
-use proof::network::Make;
+use proof::config::Config;
+use proof::network::{Make, makes};
 use proof::solo::{Solo, Terms};
-use proof::stage::{Stage, makes};
+use proof::stage::Stage;
 use proof::{Outcome, Report, flag, say};
 use serde_json::{Map, Value, json};
 
@@ -20,6 +20,9 @@ const NAME: &str = "04-5-replacement";
 
 /// Everything that is waited for comes well before this.
 const WITHIN: Duration = Duration::from_secs(60);
+
+/// How often the node is told to look for a head.
+const BLOCK_TIME: Duration = Duration::from_millis(200);
 
 /// The lane of all but the last scenario.
 const LANE: usize = 0;
@@ -127,8 +130,8 @@ impl Scenario {
             Self::RunsDry => funds::runs_dry(&stage).await,
         };
         let (solo, facts) = started?;
-        let payments = exactly_once(&solo, &stage, &[]).await?;
-        Ok(Some((facts, payments)))
+        let counted = solo.audit(&stage.chain()?, WITHIN).run().await?;
+        Ok(Some((facts, counted.promised)))
     }
 }
 
@@ -137,14 +140,17 @@ async fn bumping(stage: &Stage, name: &str, rpc: &str, more: &str) -> Outcome<So
     Solo::start(&Terms {
         proof: NAME,
         name: format!("{name}-{}", stage.make().name()),
-        rpc: rpc.to_owned(),
-        ws: None,
-        lanes: 2,
-        required: 1,
-        more: format!(
-            "[nonce]\nstateTimeout = \"2s\"\n\
-             [resubmit]\ninterval = \"2s\"\npolicy = \"bump\"\n{more}"
-        ),
+        store: None,
+        config: Config {
+            rpc: vec![rpc.to_owned()],
+            block_time: Some(BLOCK_TIME),
+            lanes: 2,
+            more: format!(
+                "[nonce]\nstateTimeout = \"2s\"\n\
+                 [resubmit]\ninterval = \"2s\"\npolicy = \"bump\"\n{more}"
+            ),
+            ..Config::default()
+        },
     })
     .await
 }

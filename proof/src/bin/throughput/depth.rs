@@ -3,17 +3,14 @@
 
 use std::time::{Duration, Instant};
 
-use proof::cluster::{Lone, LonePlan};
-use proof::ledger::Ledger;
 use proof::network::{Make, Network};
 use proof::payers::Payers;
 use proof::stats::ms;
 use proof::{Outcome, Report, eventually};
-use rig::evm::Kind;
 use rig::postgres::Postgres;
 use serde_json::json;
 
-use crate::senders::{CLIENTS, CONFIRMATIONS, PROOF, network};
+use crate::senders::{CLIENTS, network, start};
 
 /// What every node holds for one account, and Lanekeeper begins with.
 const FIRST: usize = 16;
@@ -26,33 +23,23 @@ pub(crate) async fn found_within(
     server: &Postgres,
     count: usize,
 ) -> Outcome<Option<Duration>> {
-    let network = network(Make::Independent(Kind::Anvil)).await?;
+    let network = network(Make::ANVIL).await?;
     let database = server.database("depth");
-    let lone = Lone::start(&LonePlan {
-        proof: PROOF,
-        name: "depth".to_owned(),
-        store: database.url().to_owned(),
-        rpc: vec![network.chain.url().to_owned()],
-        lanes: 1,
-        confirmations: CONFIRMATIONS,
-        more: String::new(),
-    })
-    .await?;
-    let ledger = Ledger::default();
+    let solo = start(&network, &database, "depth".to_owned()).await?;
     let payers = Payers {
-        api: &lone.node.api,
-        ledger: &ledger,
-        lanes: &lone.lanes,
+        api: &solo.node.api,
+        ledger: &solo.ledger,
+        lanes: &solo.lanes,
         clients: CLIENTS,
     };
-    network.stop_blocks().await?;
+    network.hold_blocks().await?;
     payers.post(FIRST).await?;
-    holds(&network, &lone.lanes[0], FIRST).await?;
+    holds(&network, &solo.lanes[0], FIRST).await?;
     payers.post(count).await?;
     let accepted = Instant::now();
-    let found = holds(&network, &lone.lanes[0], FIRST + count).await;
+    let found = holds(&network, &solo.lanes[0], FIRST + count).await;
     let took = found.is_ok().then(|| accepted.elapsed());
-    let held = network.chain.pending_nonce(&lone.lanes[0]).await?;
+    let held = network.chain.pending_nonce(&solo.lanes[0]).await?;
     report.fact(
         "depth",
         json!({"first": FIRST, "then": count, "heldAtLast": held, "foundMs": took.map(ms)}),

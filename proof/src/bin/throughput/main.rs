@@ -16,7 +16,6 @@ use proof::cluster::postgres;
 use proof::network::Make;
 use proof::stats::{Spread, ms};
 use proof::{Outcome, Report, demand, flag, say};
-use rig::evm::Kind;
 use rig::postgres::{Postgres, majors};
 use serde_json::json;
 
@@ -43,7 +42,7 @@ async fn prove(report: &mut Report) -> Outcome<String> {
     let server = postgres(major).await?;
     say("anvil without blocks: a few first, then many");
     let found = depth::found_within(report, &server, count).await?;
-    let anvil = Make::Independent(Kind::Anvil);
+    let anvil = Make::ANVIL;
     let anvil = compare(report, anvil, count, rounds, &server).await?;
     let mut compared = vec![anvil.clone()];
     for make in Make::ALL.into_iter().skip(1) {
@@ -84,8 +83,8 @@ async fn prove(report: &mut Report) -> Outcome<String> {
 /// whoever sends them.
 fn most(make: Make) -> usize {
     match make {
-        Make::Independent(Kind::Ganache) => 500,
-        Make::Independent(Kind::Anvil | Kind::Hardhat) | Make::Devchain => usize::MAX,
+        Make::GANACHE => 500,
+        Make::ANVIL | Make::HARDHAT | Make::Devchain => usize::MAX,
     }
 }
 

@@ -4,15 +4,14 @@ use std::time::{Duration, Instant};
 
 use alloy_primitives::Address;
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
-use proof::audit::Audit;
-use proof::cluster::{Lone, LonePlan};
-use proof::ledger::Ledger;
+use proof::config::Config;
 use proof::network::{Make, Network, Terms, signer};
 use proof::payers::Payers;
+use proof::solo::{self, Solo};
 use proof::stats::ms;
-use proof::transfer::transfers;
-use proof::{Chain, Outcome, demand, eventually};
-use rig::postgres::Postgres;
+use proof::transfer::{Signed, transfers};
+use proof::{Chain, Outcome, demand};
+use rig::postgres::{Database, Postgres};
 use serde_json::{Value, json};
 
 use crate::watch::{Seen, moment, watch};
@@ -26,7 +25,7 @@ const BLOCK_GAS_LIMIT: u64 = 1_000_000_000;
 pub(crate) const CLIENTS: usize = 64;
 /// Calls of the bare sender under way at once.
 const BARE_CALLS: usize = 32;
-pub(crate) const CONFIRMATIONS: u64 = 2;
+const CONFIRMATIONS: u64 = 2;
 /// Even one that has only sixteen out at a time is done by then.
 const MINED_WITHIN: Duration = Duration::from_secs(240);
 
@@ -75,9 +74,24 @@ pub(crate) async fn network(make: Make) -> Outcome<Network> {
     let terms = Terms {
         block_time: BLOCK_TIME,
         block_gas_limit: BLOCK_GAS_LIMIT,
-        accounts: 10,
+        ..Terms::default()
     };
     Network::start(make, terms).await
+}
+
+/// A new node of Lanekeeper with one lane.
+pub(crate) async fn start(network: &Network, database: &Database, name: String) -> Outcome<Solo> {
+    Solo::start(&solo::Terms {
+        proof: PROOF,
+        name,
+        store: Some(database.url().to_owned()),
+        config: Config {
+            rpc: vec![network.chain.url().to_owned()],
+            confirmations: CONFIRMATIONS,
+            ..Config::default()
+        },
+    })
+    .await
 }
 
 /// Posts everything to a new node of Lanekeeper on a new chain and a new database.
@@ -85,41 +99,22 @@ pub(crate) async fn ours(round: Round, postgres: &Postgres) -> Outcome<Ours> {
     let network = network(round.make).await?;
     let name = format!("{}-{}", round.make.name(), round.number);
     let database = postgres.database("throughput");
-    let lone = Lone::start(&LonePlan {
-        proof: PROOF,
-        name,
-        store: database.url().to_owned(),
-        rpc: vec![network.chain.url().to_owned()],
-        lanes: 1,
-        confirmations: CONFIRMATIONS,
-        more: String::new(),
-    })
-    .await?;
-    let ledger = Ledger::default();
+    let solo = start(&network, &database, name).await?;
     let payers = Payers {
-        api: &lone.node.api,
-        ledger: &ledger,
-        lanes: &lone.lanes,
+        api: &solo.node.api,
+        ledger: &solo.ledger,
+        lanes: &solo.lanes,
         clients: CLIENTS,
     };
     let end = round.make.first_nonce() + round.count as u64;
     moment(&network.chain, BLOCK_TIME, round.share).await?;
     let (posted, seen) = tokio::try_join!(
         payers.post(round.count),
-        watch(&network.chain, &lone.lanes[0], end, MINED_WITHIN)
+        watch(&network.chain, &solo.lanes[0], end, MINED_WITHIN)
     )?;
-    eventually("all are confirmed", MINED_WITHIN, || async {
-        Ok(lone.is_quiet().await?.then_some(()))
-    })
-    .await?;
+    let audit = solo.audit(&network.chain, MINED_WITHIN);
+    audit.quiet().await?;
     let confirmed = posted.began.elapsed();
-    let audit = Audit {
-        api: &lone.node.api,
-        chain: &network.chain,
-        lanes: &lone.lanes,
-        ledger: &ledger,
-        within: MINED_WITHIN,
-    };
     let counted = audit.run().await?;
     demand(counted.promised == round.count, "a promise is missing")?;
     Ok(Ours {
@@ -148,10 +143,10 @@ pub(crate) async fn bare(round: Round) -> Outcome<Seen> {
     Ok(seen)
 }
 
-async fn fire(chain: &Chain, signed: &[String]) -> Outcome<Duration> {
+async fn fire(chain: &Chain, signed: &[Signed]) -> Outcome<Duration> {
     let began = Instant::now();
     stream::iter(signed)
-        .map(|raw| chain.call("eth_sendRawTransaction", json!([raw])))
+        .map(|tx| chain.call("eth_sendRawTransaction", json!([tx.raw])))
         .buffer_unordered(BARE_CALLS)
         .try_for_each(|_hash| std::future::ready(Ok(())))
         .await?;

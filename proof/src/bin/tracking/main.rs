@@ -5,14 +5,14 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use proof::audit::Audit;
-use proof::cluster::{Lone, LonePlan, postgres};
-use proof::ledger::Ledger;
+use proof::cluster::postgres;
+use proof::config::Config;
 use proof::network::{Make, Network, Terms};
 use proof::payers::Payers;
+use proof::solo::{self, Solo};
 use proof::stats::ms;
 use proof::usage::{cpu, resident_kib};
 use proof::{Outcome, Report, demand, eventually, flag, say};
-use rig::evm::Kind;
 use rig::postgres::majors;
 use serde_json::json;
 
@@ -47,29 +47,30 @@ async fn prove(report: &mut Report) -> Outcome<String> {
     let lanes: u32 = flag("lanes", "10").parse()?;
     let blocks: u64 = flag("blocks", "30").parse()?;
     let terms = Terms {
-        block_time: Duration::from_secs(1),
         block_gas_limit: BLOCK_GAS_LIMIT,
         accounts: lanes,
+        ..Terms::default()
     };
-    let network = Network::start(Make::Independent(Kind::Anvil), terms).await?;
+    let network = Network::start(Make::ANVIL, terms).await?;
     let major = majors().last().copied().ok_or("no PostgreSQL")?;
     let server = postgres(major).await?;
     let database = server.database("tracking");
-    let lone = Lone::start(&LonePlan {
+    let solo = Solo::start(&solo::Terms {
         proof: PROOF,
         name: "node".to_owned(),
-        store: database.url().to_owned(),
-        rpc: vec![network.chain.url().to_owned()],
-        lanes,
-        confirmations: 2,
-        more: format!("[lane]\nmempoolDepth = {count}\n"),
+        store: Some(database.url().to_owned()),
+        config: Config {
+            rpc: vec![network.chain.url().to_owned()],
+            lanes,
+            confirmations: 2,
+            more: format!("[lane]\nmempoolDepth = {count}\n"),
+            ..Config::default()
+        },
     })
     .await?;
-    let ledger = Ledger::default();
     let trial = Trial {
         network,
-        lone,
-        ledger,
+        solo,
         count,
     };
     let (figure, is_small) = trial.run(report, blocks).await?;
@@ -81,20 +82,19 @@ async fn prove(report: &mut Report) -> Outcome<String> {
 /// One node, one chain, and what was asked for.
 struct Trial {
     network: Network,
-    lone: Lone,
-    ledger: Ledger,
+    solo: Solo,
     count: usize,
 }
 
 impl Trial {
     /// The figure, and whether it is within its bounds.
     async fn run(&self, report: &mut Report, blocks: u64) -> Outcome<(String, bool)> {
-        let (network, pid) = (&self.network, self.lone.node.pid()?);
+        let (network, pid) = (&self.network, self.solo.node.pid()?);
         self.post(WARM_UP_TXS).await?;
         self.quiet().await?;
         let idle = cpu_per_block(network, pid, IDLE_BLOCKS).await?;
         let before = resident_kib(pid)?;
-        network.stop_blocks().await?;
+        network.hold_blocks().await?;
         self.post(self.count).await?;
         self.all_at_the_node().await?;
         network.blocks_without_room().await?;
@@ -109,7 +109,7 @@ impl Trial {
             "tracking",
             json!({
                 "txs": self.count,
-                "lanes": self.lone.lanes.len(),
+                "lanes": self.solo.lanes.len(),
                 "beforeKib": before,
                 "afterKib": after,
                 "bytesPerTx": per_tx,
@@ -122,7 +122,7 @@ impl Trial {
             "{} tracked txs on {} lanes: {per_tx:.0} bytes each ({} MiB, before {} MiB), {} ms of CPU per block \
              over {blocks} blocks (without them {} ms)",
             self.count,
-            self.lone.lanes.len(),
+            self.solo.lanes.len(),
             after / 1024,
             before / 1024,
             ms(waiting),
@@ -143,9 +143,9 @@ impl Trial {
 
     async fn post(&self, count: usize) -> Outcome<()> {
         let payers = Payers {
-            api: &self.lone.node.api,
-            ledger: &self.ledger,
-            lanes: &self.lone.lanes,
+            api: &self.solo.node.api,
+            ledger: &self.solo.ledger,
+            lanes: &self.solo.lanes,
             clients: CLIENTS,
         };
         let posted = payers.post_in_batches(count).await?;
@@ -176,13 +176,7 @@ impl Trial {
     }
 
     fn audit(&self) -> Audit<'_> {
-        Audit {
-            api: &self.lone.node.api,
-            chain: &self.network.chain,
-            lanes: &self.lone.lanes,
-            ledger: &self.ledger,
-            within: DONE_WITHIN,
-        }
+        self.solo.audit(&self.network.chain, DONE_WITHIN)
     }
 }
 

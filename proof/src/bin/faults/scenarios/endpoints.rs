@@ -1,12 +1,12 @@
 //! Endpoints of which not all are what they should be.
 
+use proof::audit::Expected;
+use proof::network::Network;
 use proof::{Outcome, demand};
 use rig::rpc_proxy::{Death, RpcProxy, View};
 use serde_json::json;
 
 use super::{Run, Shown};
-use crate::audit::Expected;
-use crate::net::Net;
 use crate::settings::Tuning;
 use crate::world::World;
 
@@ -76,7 +76,7 @@ pub(super) async fn other_chain(run: &Run) -> Outcome<Shown> {
 
 impl World {
     /// Puts an endpoint of another chain in front of all.
-    async fn other_chain_first(&mut self, run: &Run) -> Outcome<Net> {
+    async fn other_chain_first(&mut self, run: &Run) -> Outcome<Network> {
         let elsewhere = self.another_net(run.make).await?;
         let proxy = RpcProxy::in_front_of(elsewhere.url(), 9);
         proxy.claim_chain_id(OTHER_CHAIN);

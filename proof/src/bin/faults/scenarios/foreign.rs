@@ -1,15 +1,15 @@
 //! Another program sends from our account.
 
-use alloy_primitives::B256;
+use alloy_primitives::{Address, B256};
+use proof::audit::Expected;
+use proof::network::{Make, Network};
+use proof::transfer::{Fee, transfer_for};
 use proof::{Outcome, demand, eventually};
 use rig::rpc_proxy::{Calls, Fault, Rule};
 use serde_json::json;
 
 use super::{Run, Shown};
-use crate::audit::Expected;
-use crate::net::{Make, Net};
 use crate::settings::Tuning;
-use crate::stranger::{self, Foreign};
 use crate::world::{SOON, World, nonce_of};
 
 /// Blocks that make a foreign transaction final for us: proof takes 12 on top of it, whatever the
@@ -95,7 +95,7 @@ pub(super) async fn pending(run: &Run) -> Outcome<Shown> {
     world.net.mine(FINAL_BLOCKS).await?;
     world.until_events("TxRequeued", 1).await?;
     world.quiet().await?;
-    let may_vanish = run.make != Make::Ganache;
+    let may_vanish = run.make != Make::GANACHE;
     if may_vanish {
         world.net.hold_blocks().await?;
         let other = met(&world, "gone").await?;
@@ -150,13 +150,14 @@ async fn met(world: &World, name: &str) -> Outcome<B256> {
     Ok(other)
 }
 
-async fn sent(net: &Net, nonce: u64) -> Outcome<B256> {
-    let Foreign { hash, raw } = stranger::sign(ACCOUNT, nonce)?;
-    net.send_raw(&raw).await?;
-    Ok(hash)
+async fn sent(net: &Network, nonce: u64) -> Outcome<B256> {
+    let nobody = Address::repeat_byte(0xf0);
+    let other = transfer_for(ACCOUNT, nonce, nobody, Fee::OUTBIDS)?;
+    net.send_raw(&other.raw).await?;
+    Ok(other.hash)
 }
 
-async fn until_mined(net: &Net, hashes: &[B256]) -> Outcome<()> {
+async fn until_mined(net: &Network, hashes: &[B256]) -> Outcome<()> {
     for hash in hashes {
         eventually("the foreign transaction is mined", SOON, || async {
             Ok(net.has_mined(*hash).await?.then_some(()))

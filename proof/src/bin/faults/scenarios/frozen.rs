@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use proof::audit::Expected;
 use proof::cluster::{Signal, aside, postgres};
 use proof::load::Load;
 use proof::{Outcome, demand, eventually};
@@ -11,7 +12,6 @@ use rig::rpc_proxy::{Calls, Fault, RpcProxy, Rule, RuleId};
 use serde_json::{Value, json};
 
 use super::{Run, Shown};
-use crate::audit::Expected;
 use crate::settings::Tuning;
 use crate::world::{SOON, World};
 

@@ -11,10 +11,9 @@ mod views;
 use std::time::Duration;
 
 use proof::Outcome;
+use proof::audit::Counted;
+use proof::network::Make;
 use serde_json::Value;
-
-use crate::audit::Counted;
-use crate::net::Make;
 
 /// What a scenario is started with.
 #[derive(Clone, Debug)]
@@ -56,7 +55,7 @@ impl Run {
     /// for ever (a sender that trusts it hangs), and each must be sent again when it is next. That is one
     /// per block, so it gets fewer.
     fn is_slow(&self) -> bool {
-        self.make == Make::Ganache
+        self.make == Make::GANACHE
     }
 
     pub(crate) async fn run(&self) -> Outcome<Shown> {
@@ -158,11 +157,11 @@ impl Fault {
     /// Why a make cannot have this fault; `None` where it can.
     pub(crate) fn impossible_on(self, make: Make) -> Option<&'static str> {
         match (self, make) {
-            (Self::PoolForgotten, Make::Hardhat) => Some("hardhat keeps no blocks over a restart"),
+            (Self::PoolForgotten, Make::HARDHAT) => Some("hardhat keeps no blocks over a restart"),
             (Self::PoolForgotten, Make::Devchain) => {
                 Some("the dev chain's restarts are in 02-2-kill-nine")
             }
-            (Self::Dropped, Make::Ganache) => Some("ganache cannot drop one transaction"),
+            (Self::Dropped, Make::GANACHE) => Some("ganache cannot drop one transaction"),
             _ => None,
         }
     }

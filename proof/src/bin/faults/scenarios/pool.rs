@@ -2,10 +2,10 @@
 
 use alloy_primitives::B256;
 use proof::Outcome;
+use proof::audit::Expected;
 use serde_json::json;
 
 use super::{Run, Shown};
-use crate::audit::Expected;
 use crate::settings::Tuning;
 use crate::world::World;
 

@@ -1,12 +1,12 @@
 //! Bytes that nodes refuse for good.
 
+use proof::audit::Expected;
 use proof::{Outcome, demand};
 use rig::proxy::Then;
 use rig::rpc_proxy::{Calls, Fault, Rule};
 use serde_json::json;
 
 use super::{Run, Shown};
-use crate::audit::Expected;
 use crate::settings::Tuning;
 use crate::world::{World, hash_of, nonce_of};
 

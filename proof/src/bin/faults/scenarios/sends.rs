@@ -1,12 +1,12 @@
 //! Sends and questions that get no answer, or are turned away.
 
+use proof::audit::Expected;
 use proof::{Outcome, demand, eventually};
 use rig::proxy::Then;
 use rig::rpc_proxy::{Calls, Fault, RpcProxy, Rule};
 use serde_json::json;
 
 use super::{Run, Shown};
-use crate::audit::Expected;
 use crate::settings::Tuning;
 use crate::world::{SOON, World};
 

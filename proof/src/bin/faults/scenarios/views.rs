@@ -1,11 +1,11 @@
 //! A node that tells of an older chain, or has lost what it told.
 
+use proof::audit::Expected;
 use proof::{Outcome, demand, eventually};
 use rig::rpc_proxy::{Calls, Fault, Rule, View};
 use serde_json::{Value, json};
 
 use super::{Run, Shown};
-use crate::audit::Expected;
 use crate::settings::Tuning;
 use crate::world::{SOON, World};
 

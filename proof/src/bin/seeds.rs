@@ -1,0 +1,110 @@
+//! 5.1: thousands of simulated worlds with no promise broken, how fast they go, and that the same seed gives
+//! the same trace.
+
+use std::path::PathBuf;
+use std::process::{Command, ExitCode, Stdio};
+
+use proof::{Outcome, Report, demand};
+use serde_json::Value;
+
+/// How many seeds must hold, unless asked otherwise.
+const SEEDS: &str = "5000";
+/// The first of them.
+const FROM: &str = "1";
+/// How many seeds are replayed twice.
+const REPLAYED: u64 = 20;
+
+fn main() -> ExitCode {
+    let mut report = Report::new("05-1-seeds");
+    let outcome = prove(&mut report);
+    report.close(outcome)
+}
+
+fn prove(report: &mut Report) -> Outcome<String> {
+    let (seeds, from) = (option("--seeds", SEEDS), option("--from", FROM));
+    let jobs = option("--jobs", &jobs());
+    let args = ["--seeds", &seeds, "--from", &from, "--jobs", &jobs];
+    let search = Command::new(simulator())
+        .args(args)
+        .args(["--keep-going", "--json"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()?
+        .wait_with_output()?;
+    let found: Value = serde_json::from_slice(&search.stdout)?;
+    let number = |name: &str| found[name].as_f64().unwrap_or_default();
+    for name in [
+        "from",
+        "seeds",
+        "failed",
+        "events",
+        "simulatedHours",
+        "simulatedHoursPerCpuMinute",
+        "eventsPerCpuSecond",
+        "cpuSeconds",
+        "wallSeconds",
+    ] {
+        report.fact(name, found[name].clone());
+    }
+    let replayed = replay_twice(from.parse()?)?;
+    report.fact("replayedTwiceWithTheSameTrace", replayed);
+    let failed = found["failed"].as_array().map_or(usize::MAX, Vec::len);
+    report.fact("violations", failed);
+    let wanted: f64 = seeds.parse()?;
+    demand(
+        search.status.success() && failed == 0,
+        format!("{failed} seeds break a promise: {}", found["failed"]),
+    )?;
+    demand(
+        number("seeds") >= wanted,
+        "fewer seeds were run than asked for",
+    )?;
+    Ok(format!(
+        "{} seeds, {:.0} simulated hours, {:.0} per CPU-minute, {:.0} events/s, 0 violations; {replayed} seeds \
+         twice: the same trace",
+        number("seeds"),
+        number("simulatedHours"),
+        number("simulatedHoursPerCpuMinute"),
+        number("eventsPerCpuSecond"),
+    ))
+}
+
+/// The simulator beside this proof, in the same profile: the proof's script has built it.
+fn simulator() -> PathBuf {
+    let proof = std::env::current_exe().unwrap_or_default();
+    proof.with_file_name("sim")
+}
+
+/// Replays a few seeds in two processes each and compares what they print last: the trace's digest.
+fn replay_twice(from: u64) -> Outcome<u64> {
+    for seed in from..from.saturating_add(REPLAYED) {
+        let (first, second) = (digest(seed)?, digest(seed)?);
+        demand(
+            first == second,
+            format!("seed {seed} gave {first:?}, and then {second:?}"),
+        )?;
+    }
+    Ok(REPLAYED)
+}
+
+fn digest(seed: u64) -> Outcome<String> {
+    let replay = Command::new(simulator())
+        .args(["--seed", &seed.to_string()])
+        .stdin(Stdio::null())
+        .output()?;
+    let text = String::from_utf8_lossy(&replay.stderr);
+    let line = text.lines().find(|line| line.contains(", trace "));
+    Ok(line.ok_or("a replay told no digest")?.to_owned())
+}
+
+fn option(name: &str, default: &str) -> String {
+    let mut words = std::env::args();
+    words.find(|word| word == name);
+    words.next().unwrap_or_else(|| default.to_owned())
+}
+
+/// As many worlds at once as there are cores.
+fn jobs() -> String {
+    let cores = std::thread::available_parallelism();
+    cores.map_or(1, std::num::NonZero::get).to_string()
+}
