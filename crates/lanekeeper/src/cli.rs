@@ -9,6 +9,7 @@ use crate::bench::BenchCommand;
 use crate::commands::events::EventsCommand;
 use crate::commands::key::KeyCommand;
 use crate::commands::lane::LaneCommand;
+use crate::commands::nonce::NonceCommand;
 use crate::commands::node::NodeCommand;
 use crate::commands::tx::TxCommand;
 use crate::config::parse_duration;
@@ -61,6 +62,9 @@ pub(crate) enum Command {
     /// Look at lanes: one signer on one chain each
     #[command(subcommand)]
     Lane(LaneCommand),
+    /// Borrow nonces, for those who sign and send by themselves
+    #[command(subcommand)]
+    Nonce(NonceCommand),
     /// Look at the nodes of the cluster
     #[command(subcommand)]
     Node(NodeCommand),

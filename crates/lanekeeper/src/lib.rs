@@ -46,6 +46,7 @@ pub fn main() -> ExitCode {
         | Command::Devchain(_)
         | Command::Tx(_)
         | Command::Lane(_)
+        | Command::Nonce(_)
         | Command::Node(_)
         | Command::Key(_)
         | Command::Events(_)
@@ -87,6 +88,7 @@ async fn run(command: &Command) -> Result<(), Failure> {
         Command::Devchain(args) => commands::devchain::run(args).await,
         Command::Tx(command) => commands::tx::run(command).await,
         Command::Lane(command) => commands::lane::run(command).await,
+        Command::Nonce(command) => commands::nonce::run(command).await,
         Command::Node(command) => commands::node::run(command).await,
         Command::Key(command) => commands::key::run(command),
         Command::Events(command) => commands::events::run(command).await,

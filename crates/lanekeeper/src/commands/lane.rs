@@ -52,6 +52,12 @@ pub(crate) struct LaneArgs {
     node: NodeArgs,
 }
 
+impl LaneArgs {
+    pub(super) fn node(&self) -> &NodeArgs {
+        &self.node
+    }
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct ResumeArgs {
     #[command(flatten)]
@@ -113,7 +119,7 @@ async fn resume(args: &ResumeArgs) -> Result<(), Failure> {
 }
 
 /// Where a lane is.
-async fn path(client: &Client, args: &LaneArgs) -> Result<String, Failure> {
+pub(super) async fn path(client: &Client, args: &LaneArgs) -> Result<String, Failure> {
     let chain = match args.chain {
         Some(chain) => chain,
         None => only_chain(client, args).await?,
