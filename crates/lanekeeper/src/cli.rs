@@ -9,8 +9,8 @@ use crate::bench::BenchCommand;
 use crate::commands::events::EventsCommand;
 use crate::commands::key::KeyCommand;
 use crate::commands::lane::LaneCommand;
-use crate::commands::nonce::NonceCommand;
 use crate::commands::node::NodeCommand;
+use crate::commands::nonce::NonceCommand;
 use crate::commands::tx::TxCommand;
 use crate::config::parse_duration;
 

@@ -6,9 +6,9 @@ pub(crate) mod devchain;
 pub(crate) mod events;
 pub(crate) mod key;
 pub(crate) mod lane;
-pub(crate) mod nonce;
 pub(crate) mod migrate;
 pub(crate) mod node;
+pub(crate) mod nonce;
 pub(crate) mod serve;
 pub(crate) mod tx;
 

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use domain::{
-    Attempt, AttemptKind, Bytes, Event, EventKind, Right, SubState, Time, Token, Tx, TxId, TxState,
-    Writes,
+    Attempt, AttemptKind, Bytes, Event, EventKind, Nonce, Right, SubState, Time, Token, Tx, TxId,
+    TxState, Writes,
 };
 use engine::ports::{CommitOutcome, LaneBatch};
 use sim::rng::Rng;
@@ -71,6 +71,9 @@ pub(super) struct Draft<'a> {
     token: Token,
     /// At most one write per row.
     touched: BTreeSet<TxId>,
+    /// Nonces of txs that moved to another one in this batch: nobody takes them in the same batch, because
+    /// PostgreSQL checks the unique index row by row.
+    pub(super) vacated: BTreeSet<Nonce>,
 }
 
 impl<'a> Draft<'a> {
@@ -83,6 +86,7 @@ impl<'a> Draft<'a> {
             model,
             token,
             touched: BTreeSet::new(),
+            vacated: BTreeSet::new(),
         }
     }
 

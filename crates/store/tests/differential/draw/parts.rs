@@ -40,6 +40,7 @@ fn deal(draft: &mut Draft<'_>, tx: &mut Tx) {
     let next = draft.lane.next_nonce;
     let free = (0..next.0).map(Nonce);
     let free = free.filter(|nonce| draft.lane.holder(*nonce).is_none());
+    let free = free.filter(|nonce| !draft.vacated.contains(nonce));
     let free: Vec<Nonce> = free.collect();
     let nonce = match draft.rng.below(10) {
         0..4 if !free.is_empty() => *draft.rng.pick(&free),
@@ -275,6 +276,7 @@ fn move_on(draft: &mut Draft<'_>) {
     let Some(mut tx) = draft.pick(|tx| tx.is_open() && tx.nonce.is_some()) else {
         return;
     };
+    draft.vacated.extend(tx.nonce);
     (tx.tx_hash, tx.inclusion, tx.counted) = (None, None, None);
     deal(draft, &mut tx);
     draft.update(tx);
