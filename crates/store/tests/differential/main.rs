@@ -2,7 +2,7 @@
 //! server in front of them that its nodes talk to), the embedded one and PostgreSQL, one after another.
 //! Every answer and all that the stores hold at the end must be equal, but for what [`masks`] names.
 //!
-//! Without more words a run takes a minute of fresh seeds, and says which. `LANEKEEPER_SEQUENCES=100000`
+//! Without more words a run takes half a minute of fresh seeds, and says which. `LANEKEEPER_SEQUENCES=100000`
 //! takes so many (`proof/05-6-differential`), `LANEKEEPER_SEED` begins with this one. Stores that differ
 //! are told with the shortest sequence on which they do.
 

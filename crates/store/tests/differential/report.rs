@@ -18,7 +18,7 @@ const SEED_VARIABLE: &str = "LANEKEEPER_SEED";
 /// A file to which figures are appended, one `name=value` per line.
 const FIGURES_VARIABLE: &str = "LANEKEEPER_FIGURES";
 /// How long a run takes that is told nothing else.
-const TIME_BOX: Duration = Duration::from_secs(60);
+const TIME_BOX: Duration = Duration::from_secs(30);
 
 /// How much of what answers have in common is shown around that in which they differ.
 const CONTEXT: usize = 4;
