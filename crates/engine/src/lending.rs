@@ -100,6 +100,7 @@ impl NodeHandle {
     /// Takes what a holder says of his nonce, wherever the lane is kept. Durable when this returns `Ok`.
     pub async fn mark(&self, call: MarkCall) -> Result<Reservation, LendError> {
         lending(&self.core, call.lane)?;
+        refuse_named_elsewhere(&self.core, &call).await?;
         let clock = &self.core.ports.clock;
         let deadline = clock.moment().plus(PATIENCE);
         loop {
@@ -219,6 +220,31 @@ fn place(core: &Core, lane: LaneKey) -> Result<Place, LendError> {
             peer.node
         ))),
         (Place::Here | Place::There(_) | Place::Nowhere, _) => Ok(place),
+    }
+}
+
+/// A hash is one attempt's for ever: one that another tx has would make its lane's commit conflict, and the lane be
+/// read again with every repeat. So it is looked up before it gets there.
+async fn refuse_named_elsewhere(core: &Core, call: &MarkCall) -> Result<(), LendError> {
+    let hash = match &call.mark {
+        Mark::Submitted(hash) | Mark::Used(hash) => *hash,
+        Mark::Recyclable(_) => return Ok(()),
+    };
+    let found = core.ports.store.tx_by_hash(hash).await;
+    let Some(record) = found.map_err(unavailable)? else {
+        return Ok(());
+    };
+    let named = record.attempts.iter().find(|attempt| attempt.hash == hash);
+    let nonce = named.map(|attempt| attempt.nonce).or(record.tx.nonce);
+    let is_his = record.lane == call.lane
+        && record.tx.request_id == lent_request_id(call.holder)
+        && nonce == Some(call.nonce);
+    match is_his {
+        true => Ok(()),
+        false => {
+            let nonce = nonce.unwrap_or(call.nonce);
+            Err(MarkRefused::HashElsewhere { hash, nonce }.into())
+        }
     }
 }
 
