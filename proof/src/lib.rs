@@ -8,6 +8,7 @@ pub mod cluster;
 pub mod audit;
 pub mod balancer;
 pub mod config;
+pub mod disk;
 pub mod ledger;
 pub mod load;
 pub mod network;

@@ -17,6 +17,7 @@ use serde_json::Value;
 
 use crate::audit::{Audit, Counted};
 use crate::balancer::Balancer;
+use crate::disk::Disk;
 use crate::ledger::Ledger;
 use crate::load::{Load, Reply};
 use crate::{Outcome, Scratch, Server, binary, demand, eventually, run};
@@ -171,6 +172,11 @@ impl Cluster {
         let (status, body) = self.nodes[asked].api.get(&path).await?;
         demand(status.is_success(), format!("{path}: {status} {body}"))?;
         Ok(body)
+    }
+
+    /// The disk on which they and their database are.
+    pub fn disk(&self) -> Outcome<Disk> {
+        Disk::watch(&self.scratch)
     }
 
     /// Who keeps a lane, by what a node tells.

@@ -1,6 +1,9 @@
 //! A rolling restart, as a deploy does it: each node in turn is asked to end (SIGTERM), drains, ends, is
 //! started again, and the next one follows when the load balancer has it back.
 //!
+//! A pause of the lane counts without the time for which the disk itself stood still meanwhile: no accept is
+//! durable then, whoever keeps the lane.
+//!
 //! The balancer asks `/readyz` every 200 ms and repeats nothing: any answer but 2xx, any broken or
 //! refused connection is a failed request.
 
@@ -9,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use proof::balancer::Balancer;
 use proof::cluster::Cluster;
+use proof::disk::Disk;
 use proof::ledger::Ledger;
 use proof::load::{Load, Plan, Reply};
 use proof::stats::{Spread, ms};
@@ -37,6 +41,7 @@ pub(crate) async fn restart(
         pause: Duration::from_millis(5),
         ..Plan::new("roll", &cluster.lanes, 16)
     };
+    let disk = cluster.disk()?;
     let load = Load::start(plan, &balancer, ledger);
     cluster.accepted_under(&load, 100, LANE, 1).await?;
     let steady_from = Instant::now();
@@ -48,16 +53,32 @@ pub(crate) async fn restart(
             let asked = cluster.other_than(number);
             let keeper = cluster.some_keeper(asked, LANE).await?;
             moved += usize::from(keeper.node == number);
+            let began = Instant::now();
             drains.push(one(cluster, &balancer, number).await?);
-            say(format!("pass {pass}: node {number} is back"));
+            let pauses = pauses(&load.replies(), began, Instant::now(), &disk);
+            let worst = pauses.iter().max_by_key(|pause| pause.ours());
+            let worst = worst.ok_or("there are always two ends")?;
+            say(format!(
+                "pass {pass}: node {number} is back; longest pause {} ms, and {} ms more of the disk, {} ms after \
+                 it was asked to end",
+                ms(worst.ours()),
+                ms(worst.of_disk),
+                ms(worst.from.duration_since(began)),
+            ));
         }
     }
     let until = Instant::now();
     let replies = load.stop().await?;
     let counted = cluster.audit(ledger).await?;
+    let rolling = pauses(&replies, from, until, &disk);
     let rolled = Rolled {
-        steady: pauses(&replies, steady_from, from),
-        rolling: pauses(&replies, from, until),
+        steady: spread(&pauses(&replies, steady_from, from, &disk)),
+        rolling: spread(&rolling),
+        with_disk: rolling
+            .iter()
+            .map(|pause| pause.whole)
+            .max()
+            .unwrap_or_default(),
         drains: Spread::of(drains),
         moved,
         accepted: counted.promised,
@@ -87,6 +108,8 @@ struct Rolled {
     steady: Spread,
     /// And from then on.
     rolling: Spread,
+    /// The longest of them, what the disk added included.
+    with_disk: Duration,
     drains: Spread,
     /// How often the lane's keeper was the one restarted.
     moved: usize,
@@ -107,6 +130,7 @@ impl Rolled {
                 "firstFailure": failed.first().map(|reply| format!("{reply:?}")),
                 "longestPauseMs": pause,
                 "longestPauseBeforeMs": before,
+                "longestPauseWithDiskMs": ms(self.with_disk),
                 "drain": self.drains.to_json(),
                 "accepted": self.accepted,
             }),
@@ -126,15 +150,31 @@ impl Rolled {
         )?;
         Ok(format!(
             "{} restarts by drain: {} requests, 0 failed, longest pause of the lane {pause} ms \
-             ({before} ms without restarts)",
+             ({before} ms without restarts; {} ms with what the disk stood still)",
             self.drains.count(),
             replies.len(),
+            ms(self.with_disk),
         ))
     }
 }
 
-/// The times between one accept with a nonce and the next, on the measured lane.
-fn pauses(replies: &[Reply], from: Instant, until: Instant) -> Spread {
+/// The time between one accept with a nonce and the next.
+struct Pause {
+    from: Instant,
+    whole: Duration,
+    /// For so long of it the disk stood still.
+    of_disk: Duration,
+}
+
+impl Pause {
+    /// What we have to answer for.
+    fn ours(&self) -> Duration {
+        self.whole.saturating_sub(self.of_disk)
+    }
+}
+
+/// The pauses of the measured lane.
+fn pauses(replies: &[Reply], from: Instant, until: Instant, disk: &Disk) -> Vec<Pause> {
     let dealt = replies
         .iter()
         .filter(|reply| reply.lane == LANE && reply.said.has_nonce_under(0));
@@ -145,6 +185,16 @@ fn pauses(replies: &[Reply], from: Instant, until: Instant) -> Spread {
     at.push(from);
     at.push(until);
     at.sort_unstable();
-    let pauses = at.windows(2).map(|pair| pair[1].duration_since(pair[0]));
-    Spread::of(pauses.collect())
+    let pairs = at.windows(2).map(|pair| (pair[0], pair[1]));
+    pairs
+        .map(|(from, until)| Pause {
+            from,
+            whole: until.duration_since(from),
+            of_disk: disk.stalled(from, until),
+        })
+        .collect()
+}
+
+fn spread(pauses: &[Pause]) -> Spread {
+    Spread::of(pauses.iter().map(Pause::ours).collect())
 }
