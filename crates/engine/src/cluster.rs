@@ -164,6 +164,14 @@ impl Cluster {
         sightings
     }
 
+    /// Whether some node counts as silent by what was seen last. (A life that has a later one is over without
+    /// a second look.)
+    pub(crate) fn is_anyone_silent(&self, me: &NodeName, lease: Duration) -> bool {
+        self.lock()
+            .iter()
+            .any(|(node, seen)| node != me && !seen.member.draining && seen.stood_still >= lease)
+    }
+
     /// Where a node is reached, unless it was tried in vain a moment ago.
     pub(crate) fn peer(&self, node: &NodeName, now: Moment) -> Option<Peer> {
         let seen = self.lock();

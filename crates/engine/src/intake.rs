@@ -268,7 +268,7 @@ async fn queue(core: &Core, errand: &Errand) -> Result<Accepted, Refusal> {
     // From here on the request may be stored, whatever goes wrong.
     let answers = core.ports.store.queue(vec![queued]).await;
     let tx = answers
-        .map_err(|error| errand.refused(outcome_unknown(error)))?
+        .map_err(|error| errand.refused(not_queued(error)))?
         .into_iter()
         .next()
         .ok_or(Refusal::OutcomeUnknown)?;
@@ -391,7 +391,7 @@ async fn known(core: &Core, new: &NewTx) -> Result<Option<TxRecord>, Refusal> {
 
 /// A tx that is known to be stored.
 async fn read(core: &Core, tx: &Tx) -> Result<TxRecord, Refusal> {
-    let record = core.ports.store.tx(tx.id).await.map_err(outcome_unknown)?;
+    let record = core.ports.store.tx(tx.id).await.map_err(not_queued)?;
     record.ok_or(Refusal::OutcomeUnknown)
 }
 
@@ -408,12 +408,16 @@ fn repeat(tx: Tx, new: &NewTx, record: TxRecord) -> Result<Accepted, Refusal> {
     }
 }
 
-fn outcome_unknown(error: StoreError) -> Refusal {
-    if let StoreError::Halted(reason) = error {
-        return Refusal::Halted(reason);
+/// Why a request is not in the queue, or perhaps is.
+fn not_queued(error: StoreError) -> Refusal {
+    match error {
+        StoreError::Halted(reason) => Refusal::Halted(reason),
+        StoreError::Unsettled(_) => store_unavailable(error),
+        StoreError::Unavailable(_) | StoreError::Corrupt(_) | StoreError::Invalid(_) => {
+            tracing::warn!(%error, "a request may have been queued, and its answer was lost");
+            Refusal::OutcomeUnknown
+        }
     }
-    tracing::warn!(%error, "a request may have been queued, and its answer was lost");
-    Refusal::OutcomeUnknown
 }
 
 fn store_unavailable(error: StoreError) -> Refusal {

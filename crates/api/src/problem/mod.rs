@@ -77,10 +77,10 @@ impl From<LendError> for Problem {
 impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Self {
         let kind = match &error {
-            StoreError::Unavailable(_) => ProblemKind::StoreUnavailable,
+            StoreError::Unavailable(_) | StoreError::Unsettled(_) => ProblemKind::StoreUnavailable,
             StoreError::Corrupt(_) => ProblemKind::StoreCorrupt,
-            // The door has checked everything else; only the feed's cursor is the store's own.
             StoreError::Halted(_) => ProblemKind::LaneHalted,
+            // The door has checked everything else; only the feed's cursor is the store's own.
             StoreError::Invalid(_) => {
                 let detail = format!(
                     "`after` is refused: {error}; send `next` of an earlier answer unchanged, or \

@@ -172,8 +172,9 @@ async fn acquire(core: &Core, lanes: Vec<LaneKey>) -> Vec<(LaneKey, Result<Grant
 /// Before lanes are asked for: a node that was away says first that it is back, so that what it gets is
 /// not taken for a dead node's; and whom it takes for silent, it looks at once more.
 async fn look_around(core: &Core) {
-    let was_away = core.since_heartbeat() >= core.config.lease.duration;
-    if was_away || !core.ask().silent.is_empty() {
+    let lease = core.config.lease.duration;
+    let was_away = core.since_heartbeat() >= lease;
+    if was_away || core.cluster.is_anyone_silent(&core.config.name, lease) {
         beat(core).await.ok(); // whatever comes of it, asking is safe
     }
 }

@@ -31,6 +31,10 @@ pub enum StoreError {
     /// The lane takes no work until an operator decides; certainly nothing was written.
     #[error("the lane is halted: {0}")]
     Halted(String),
+    /// The store's history changed, and the lane was not compared with its chain yet; certainly nothing was
+    /// written. Whoever takes the lane compares it, so a repeat is taken soon.
+    #[error("the lane takes nothing for a moment: {0}")]
+    Unsettled(String),
 }
 
 /// What came of asking for a lane.

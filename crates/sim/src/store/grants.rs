@@ -6,7 +6,7 @@ use std::time::Duration;
 use domain::lease::{Decision, Lease};
 use domain::mutation::{self, Mutation};
 use domain::{GrantId, LaneId, LaneKey, RequestId, Right, Time, Token, TxId};
-use engine::ports::{Acquired, Ask, Beat, Member, NewQueued, Regranted, Renewal, Work};
+use engine::ports::{Acquired, Ask, Beat, Member, NewQueued, Regranted, Renewal, StoreError, Work};
 
 use super::rows::{LaneRow, Rows};
 
@@ -143,14 +143,15 @@ impl Rows {
     }
 
     /// Why a request may not be queued. What is known is not queued again.
-    pub(super) fn takes_not(&self, new: &NewQueued) -> Option<String> {
+    pub(super) fn takes_not(&self, new: &NewQueued) -> Option<StoreError> {
         let lane = self.known(new.lane)?;
         if lane.requests.contains_key(&new.request.request_id) {
             return None;
         }
         let is_unsettled = lane.settled_in != self.history;
-        let unsettled = is_unsettled.then(|| "not settled in this history".to_owned());
-        lane.halted.clone().or(unsettled)
+        let unsettled = || StoreError::Unsettled("another history than before".into());
+        let halted = lane.halted.clone().map(StoreError::Halted);
+        halted.or_else(|| is_unsettled.then(unsettled))
     }
 
     /// An id that one of these requests, which is new, shares with another tx.

@@ -273,7 +273,7 @@ impl Store for MemoryStore {
     async fn queue(&self, requests: Vec<NewQueued>) -> Result<Vec<Tx>, StoreError> {
         let mut rows = self.rows();
         if let Some(why) = requests.iter().find_map(|new| rows.takes_not(new)) {
-            return Err(StoreError::Halted(why));
+            return Err(why);
         }
         if let Some(taken) = rows.taken_id(&requests) {
             return Err(StoreError::Invalid(format!("tx id {taken} is taken")));

@@ -57,8 +57,17 @@ pub async fn a_lane_that_a_queued_request_made_is_not_settled_in_another_history
     if !backend.forget_history().await {
         return; // this store has but one
     }
+    let refused = kit.store.queue(vec![kit.new_queued(lane(1), "r2")]).await;
+    assert!(
+        matches!(refused, Err(StoreError::Unsettled(_))),
+        "to be repeated, unlike where a lane is halted: {refused:?}"
+    );
     // A grant that the failover took back may have sent it already.
     assert!(!is_settled(&kit, "a", 1).await);
+    let keeper = kit.keeper(&node("a"), lane(1)).await;
+    kit.store.settle(keeper.right).await.expect("settle");
+    let repeated = vec![kit.new_queued(lane(1), "r2")];
+    kit.store.queue(repeated).await.expect("queue");
 }
 
 pub async fn a_halted_lane_is_nobodys_until_an_operator_accepts_the_loss(backend: &dyn Backend) {

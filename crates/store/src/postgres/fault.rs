@@ -121,6 +121,8 @@ fn is_certain(refusal: &DbError) -> bool {
 
 /// What the queue says of a lane that takes no work (see the function).
 const HALTED: &str = "LK002";
+/// And of one that takes none yet.
+const UNSETTLED: &str = "LK003";
 
 const IDLE_SESSION_TIMEOUT: &str = "57P05";
 
@@ -140,10 +142,12 @@ pub(super) fn text(error: &(dyn std::error::Error + 'static)) -> String {
 
 impl From<Fault> for StoreError {
     fn from(fault: Fault) -> Self {
-        if fault.code().is_some_and(|code| code.code() == HALTED)
-            && let Fault::Refused(refusal) = fault
-        {
-            return Self::Halted(refusal.message().to_owned());
+        if let Fault::Refused(refusal) = &fault {
+            match refusal.code().code() {
+                HALTED => return Self::Halted(refusal.message().to_owned()),
+                UNSETTLED => return Self::Unsettled(refusal.message().to_owned()),
+                _ => {}
+            }
         }
         let kind = match fault {
             Fault::Refused(_) | Fault::NotReached(_) | Fault::Lost(_) => Self::Unavailable,

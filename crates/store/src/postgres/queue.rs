@@ -17,7 +17,7 @@ use crate::encoding::stored;
 pub const QUEUE: &str = concat!(
     "SELECT ",
     tx_columns!(),
-    " FROM lk_queue_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18) \
+    " FROM lk_queue_2($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18) \
      AS tx"
 );
 

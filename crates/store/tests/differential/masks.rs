@@ -153,6 +153,7 @@ pub(crate) fn refusal(error: StoreError) -> StoreError {
         StoreError::Corrupt(_) => StoreError::Corrupt(String::new()),
         StoreError::Invalid(_) => StoreError::Invalid(String::new()),
         StoreError::Halted(_) => StoreError::Halted(String::new()),
+        StoreError::Unsettled(_) => StoreError::Unsettled(String::new()),
     }
 }
 

@@ -155,12 +155,17 @@ pub(crate) fn queue_refusals(model: &Model, requests: &[NewQueued]) -> Vec<Store
         lane.has_request(&new.request.request_id)
     };
     let unknown: Vec<&NewQueued> = requests.iter().filter(|new| !is_known(new)).collect();
-    let takes_not = |new: &&&NewQueued| {
-        let lane = &model.lanes[universe::place_of(new.lane)];
-        lane.is_known && (lane.is_halted || !lane.is_settled)
-    };
-    if unknown.iter().any(|new| takes_not(&new)) {
+    let lanes = unknown.iter();
+    let lanes = lanes.map(|new| &model.lanes[universe::place_of(new.lane)]);
+    let lanes = lanes.filter(|lane| lane.is_known);
+    if lanes.clone().any(|lane| lane.is_halted) {
         refusals.push(StoreError::Halted(String::new()));
+    }
+    if lanes
+        .clone()
+        .any(|lane| !lane.is_halted && !lane.is_settled)
+    {
+        refusals.push(StoreError::Unsettled(String::new()));
     }
     let mut keys = BTreeSet::new();
     let firsts = unknown.iter();

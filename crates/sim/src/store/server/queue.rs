@@ -1,4 +1,4 @@
-//! The one unfenced write (`lk_queue_1`): it meets the gate, and others like itself, at request ids.
+//! The one unfenced write (`lk_queue_2`): it meets the gate, and others like itself, at request ids.
 
 use domain::{LaneId, Tx};
 use engine::ports::{NewQueued, StoreError};
@@ -21,7 +21,7 @@ impl Server {
         let new_lanes = make_lanes(&mut transaction, missing).await?;
         let refused = transaction.read(|rows| requests.iter().find_map(|new| rows.takes_not(new)));
         if let Some(why) = refused {
-            return Err(StoreError::Halted(why));
+            return Err(why);
         }
         transaction.step().await?;
         insert_keys(&mut transaction, &requests).await?;

@@ -13,7 +13,7 @@ struct Migration {
 }
 
 /// All steps, in order. Append only: a step that was ever shipped is never edited.
-const MIGRATIONS: [Migration; 6] = [
+const MIGRATIONS: [Migration; 7] = [
     Migration {
         version: 1,
         name: "lanes",
@@ -43,6 +43,11 @@ const MIGRATIONS: [Migration; 6] = [
         version: 6,
         name: "requeue",
         sql: include_str!("0006_requeue.sql"),
+    },
+    Migration {
+        version: 7,
+        name: "unsettled",
+        sql: include_str!("0007_unsettled.sql"),
     },
 ];
 
