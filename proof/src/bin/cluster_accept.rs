@@ -77,7 +77,9 @@ async fn accept(report: &mut Report) -> Outcome<String> {
 }
 
 async fn growth(report: &mut Report) -> Outcome<String> {
-    let server = server(&[("max_wal_size", "4GB")]).await?;
+    // As docs/running.md asks for: with the 128 MB that PostgreSQL starts with, the pages of one index of this
+    // size push each other out.
+    let server = server(&[("max_wal_size", "8GB"), ("shared_buffers", "2GB")]).await?;
     let finished = flag("finished", "5000000");
     // After a checkpoint the first change of a page is logged with the whole page, and random keys touch all
     // pages of their index. A run that is short against the time between checkpoints would measure just that.
