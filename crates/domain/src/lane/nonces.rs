@@ -84,6 +84,7 @@ impl Lane {
             self.in_doubt = false;
             self.answers = self.answers.saturating_add(1);
         }
+        self.count_awaited_answer(step);
         let was_used = self.unsettled.is_none() || self.next_nonce > Nonce(0);
         let highest = nonces.highest();
         self.chain = Some(Known {
@@ -245,7 +246,9 @@ impl Lane {
                 continue;
             }
             let since = *self.maybe_gaps.entry(nonce).or_insert(now);
-            if is_complete && now.since(since) >= GAP_SEEN_FOR {
+            // Where nonces are lent, what is enough to end a loan is enough here.
+            let is_lent = self.lends() && self.doubtful.contains(&nonce);
+            if is_complete && (is_lent || now.since(since) >= GAP_SEEN_FOR) {
                 self.maybe_gaps.remove(&nonce);
                 self.doubtful.remove(&nonce);
                 self.gaps.insert(nonce, now);

@@ -151,11 +151,12 @@ pub(crate) async fn any_words_in_any_order_do_what_the_one_table_says(world: &Wo
             .wrapping_add(1);
         (chance >> 33) % below
     };
-    for _ in 0..20 {
+    for loan in 0..20 {
         let mut model = process.borrow().await;
         let (owner, stranger) = (model.holder, Holder(Uuid::from_u128(99)));
         for _ in 0..5 {
-            let tx_hash = hash(u8::try_from(draw(2)).expect("small") + 1);
+            // A transaction has one nonce, so every loan has two of its own.
+            let tx_hash = hash(u8::try_from(2 * loan + draw(2)).expect("small") + 1);
             let mark = match draw(3) {
                 0 => Mark::Submitted(tx_hash),
                 1 => Mark::Used(tx_hash),
