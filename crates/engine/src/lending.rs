@@ -301,10 +301,10 @@ async fn refuse_named_elsewhere(core: &Core, call: &MarkCall) -> Result<(), Lend
     };
     let named = record.attempts.iter().find(|attempt| attempt.hash == hash);
     let nonce = named.map(|attempt| attempt.nonce).or(record.tx.nonce);
-    let is_his = record.lane == call.lane
-        && record.tx.request_id == lent_request_id(call.holder)
-        && nonce == Some(call.nonce);
-    match is_his {
+    let is_here = record.lane == call.lane && nonce == Some(call.nonce);
+    let is_his = record.tx.request_id == lent_request_id(call.holder);
+    // Of an open one the lane knows that it is somebody else's.
+    match is_here && (is_his || record.tx.is_open()) {
         true => Ok(()),
         false => {
             let nonce = nonce.unwrap_or(call.nonce);

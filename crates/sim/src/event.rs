@@ -389,7 +389,11 @@ impl fmt::Display for WorldEvent {
                 lane,
                 nonce,
                 holder,
-            } => format!("client has nonce {nonce} of {} as {}", short(lane), holder.0),
+            } => format!(
+                "client has nonce {nonce} of {} as {}",
+                short(lane),
+                holder.0
+            ),
             Self::Said {
                 lane,
                 nonce,

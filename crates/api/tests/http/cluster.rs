@@ -162,7 +162,10 @@ async fn any_node_lends_nonces_and_hears_what_became_of_them() {
         let body = json!({"holder": holders[nonce], "txHash": tx_hash});
         let path = format!("/{nonce}/submitted");
         let said = say(node, &path, body.clone()).await;
-        assert_eq!((said.status.as_u16(), &said.body["txHash"]), (200, &json!(tx_hash)));
+        assert_eq!(
+            (said.status.as_u16(), &said.body["txHash"]),
+            (200, &json!(tx_hash))
+        );
         let other = json!({"holder": holders[2], "txHash": tx_hash});
         say(node, &path, other).await.problem(409, "nonce-refused");
     }

@@ -46,9 +46,19 @@ async fn a_nonce_is_borrowed_submitted_and_used() {
     let body = &lent.body;
     assert_eq!(body["chainId"], CHAIN.0);
     assert_eq!(body["signer"], LENT.to_string());
-    assert_eq!((&body["nonce"], &body["state"]), (&json!(0), &json!("RESERVED")));
-    assert_eq!((&body["txHash"], &body["reason"]), (&Value::Null, &Value::Null));
-    assert!(body["expiresAt"].as_str().is_some_and(|at| at.ends_with('Z')));
+    assert_eq!(
+        (&body["nonce"], &body["state"]),
+        (&json!(0), &json!("RESERVED"))
+    );
+    assert_eq!(
+        (&body["txHash"], &body["reason"]),
+        (&Value::Null, &Value::Null)
+    );
+    assert!(
+        body["expiresAt"]
+            .as_str()
+            .is_some_and(|at| at.ends_with('Z'))
+    );
     let holder = body["holder"].as_str().unwrap();
     assert!(Uuid::try_parse(holder).is_ok(), "{holder}");
 
@@ -59,7 +69,10 @@ async fn a_nonce_is_borrowed_submitted_and_used() {
     assert_eq!(said.body["txHash"], tx_hash('1'));
     for _ in 0..2 {
         let said = say(&world, 0, "used", sent.clone()).await;
-        assert_eq!((said.status.as_u16(), &said.body["state"]), (200, &json!("USED")));
+        assert_eq!(
+            (said.status.as_u16(), &said.body["state"]),
+            (200, &json!("USED"))
+        );
     }
     let back = json!({"holder": holder, "reason": "changed my mind"});
     let refused = say(&world, 0, "recyclable", back).await;
@@ -90,12 +103,21 @@ async fn what_is_given_back_is_lent_to_the_next_and_listed_without_holders() {
     assert_eq!(borrow(&world).await.0, nonce, "the smallest free one");
     assert_eq!(borrow(&world).await.0, nonce + 1);
     let late = say(&world, nonce, "used", sent).await;
-    assert!(late.problem(409, "nonce-refused").contains("not lent to this holder"));
+    assert!(
+        late.problem(409, "nonce-refused")
+            .contains("not lent to this holder")
+    );
     let listed = world.get(&nonces()).await.body;
-    assert_eq!((&listed["nextNonce"], &listed["hasMore"]), (&json!(2), &json!(false)));
+    assert_eq!(
+        (&listed["nextNonce"], &listed["hasMore"]),
+        (&json!(2), &json!(false))
+    );
     let of = |index: usize| &listed["nonces"][index];
     assert_eq!((&of(0)["nonce"], &of(1)["nonce"]), (&json!(0), &json!(1)));
-    assert!(of(0).get("holder").is_none(), "whoever knows it may speak: {listed}");
+    assert!(
+        of(0).get("holder").is_none(),
+        "whoever knows it may speak: {listed}"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -105,7 +127,11 @@ async fn a_transaction_has_one_nonce() {
     let sent = |holder: &str| json!({"holder": holder, "txHash": tx_hash('1')});
     say(&world, 0, "submitted", sent(&lent[0].1)).await;
     let other = say(&world, 1, "submitted", sent(&lent[1].1)).await;
-    assert!(other.problem(409, "nonce-refused").contains("named for nonce 0"));
+    assert!(
+        other
+            .problem(409, "nonce-refused")
+            .contains("named for nonce 0")
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -114,23 +140,55 @@ async fn bad_input_is_told_and_changes_nothing() {
     let (nonce, holder) = borrow(&world).await;
     let hash = tx_hash('1');
     let cases = [
-        ("x/used", json!({"holder": holder, "txHash": hash}), "decimal digits"),
-        ("-1/used", json!({"holder": holder, "txHash": hash}), "decimal digits"),
-        ("+1/used", json!({"holder": holder, "txHash": hash}), "decimal digits"),
+        (
+            "x/used",
+            json!({"holder": holder, "txHash": hash}),
+            "decimal digits",
+        ),
+        (
+            "-1/used",
+            json!({"holder": holder, "txHash": hash}),
+            "decimal digits",
+        ),
+        (
+            "+1/used",
+            json!({"holder": holder, "txHash": hash}),
+            "decimal digits",
+        ),
         (
             "18446744073709551615/used",
             json!({"holder": holder, "txHash": hash}),
             "decimal digits",
         ),
         ("0/used", json!({"holder": "me", "txHash": hash}), "holder"),
-        ("0/used", json!({"holder": holder.replace('-', ""), "txHash": hash}), "holder"),
+        (
+            "0/used",
+            json!({"holder": holder.replace('-', ""), "txHash": hash}),
+            "holder",
+        ),
         ("0/used", json!({"txHash": hash}), "holder"),
         ("0/used", json!({"holder": holder}), "txHash"),
-        ("0/used", json!({"holder": holder, "txHash": "0x12"}), "txHash"),
-        ("0/submitted", json!({"holder": holder, "txHash": 7}), "string"),
-        ("0/used", json!({"holder": holder, "txHash": hash, "why": 1}), "why"),
+        (
+            "0/used",
+            json!({"holder": holder, "txHash": "0x12"}),
+            "txHash",
+        ),
+        (
+            "0/submitted",
+            json!({"holder": holder, "txHash": 7}),
+            "string",
+        ),
+        (
+            "0/used",
+            json!({"holder": holder, "txHash": hash, "why": 1}),
+            "why",
+        ),
         ("0/recyclable", json!({"holder": holder}), "reason"),
-        ("0/recyclable", json!({"holder": holder, "reason": "  "}), "reason"),
+        (
+            "0/recyclable",
+            json!({"holder": holder, "reason": "  "}),
+            "reason",
+        ),
         (
             "0/recyclable",
             json!({"holder": holder, "reason": "x".repeat(501)}),
@@ -212,7 +270,13 @@ async fn every_refusal_says_whether_to_repeat_and_what_may_have_happened() {
     let why = || "why".to_owned();
     let nonce = Nonce(0);
     let cases = [
-        (MarkRefused::NotLent(nonce).into(), 409, "nonce-refused", false, "none"),
+        (
+            MarkRefused::NotLent(nonce).into(),
+            409,
+            "nonce-refused",
+            false,
+            "none",
+        ),
         (
             LendError::MayBeMined { nonce, why: why() },
             409,
@@ -220,10 +284,28 @@ async fn every_refusal_says_whether_to_repeat_and_what_may_have_happened() {
             true,
             "none",
         ),
-        (LendError::NotLendable(why()), 409, "not-lendable", false, "none"),
+        (
+            LendError::NotLendable(why()),
+            409,
+            "not-lendable",
+            false,
+            "none",
+        ),
         (LendError::Busy, 429, "busy", true, "none"),
-        (LendError::Unavailable(why()), 503, "store-unavailable", true, "none"),
-        (LendError::Unknown(why()), 503, "outcome-unknown", true, "unknown"),
+        (
+            LendError::Unavailable(why()),
+            503,
+            "store-unavailable",
+            true,
+            "none",
+        ),
+        (
+            LendError::Unknown(why()),
+            503,
+            "outcome-unknown",
+            true,
+            "unknown",
+        ),
     ];
     for (error, status, slug, retryable, effect) in cases {
         assert_eq!(error.is_worth_repeating(), retryable, "{error}");

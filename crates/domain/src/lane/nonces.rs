@@ -282,10 +282,16 @@ impl Lane {
         holes
     }
 
-    /// Whether the last answer is old enough to ask once more about the same.
-    pub(super) fn may_ask_again(&self, now: Time) -> bool {
-        self.chain
+    /// Something waits for an answer that a second endpoint confirms: whatever is asked next asks for that, and it
+    /// is soon. (Where the chain is asked all the time anyway, only this makes those answers count.)
+    pub(super) fn stay_in_doubt(&mut self, now: Time, step: &mut Step) {
+        self.in_doubt = true;
+        if self
+            .chain
             .is_none_or(|known| now.since(known.at) >= ASK_PAUSE)
+        {
+            self.ask_chain(step);
+        }
     }
 
     /// Whether the node holds all that it said yes to.

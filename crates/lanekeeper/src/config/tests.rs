@@ -299,7 +299,10 @@ fn accounts_whose_keys_are_elsewhere_lend_their_nonces() {
     let env = [
         ("LANEKEEPER_NONCE__SCHEME", "redis-reserve"),
         ("LANEKEEPER_NONCE__MODE", "worker-queue"),
-        ("LANEKEEPER_NONCE__WORKER_QUEUE_REJECT_POLICY", "CALLER_RUNS"),
+        (
+            "LANEKEEPER_NONCE__WORKER_QUEUE_REJECT_POLICY",
+            "CALLER_RUNS",
+        ),
         ("LANEKEEPER_REDIS__URL", "redis://:hunter2@cache/3"),
     ];
     let config = read(&other, &env).unwrap();

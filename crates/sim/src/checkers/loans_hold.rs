@@ -151,7 +151,9 @@ impl LoansHold {
     fn look_at_chain(&mut self, event: &WorldEvent) {
         if let WorldEvent::Mined { header, txs, .. } = event {
             self.head = header.number;
-            let ours = txs.iter().filter(|tx| tx.envelope.signer == self.lane.signer);
+            let ours = txs
+                .iter()
+                .filter(|tx| tx.envelope.signer == self.lane.signer);
             for tx in ours {
                 self.mined.insert(tx.hash);
                 let place = (tx.hash, header.number);

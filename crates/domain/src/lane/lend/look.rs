@@ -143,8 +143,8 @@ impl Lane {
             let reason = "its holder said nothing for too long, and the chain shows nothing of it";
             self.give_back(nonce, reason, now, step).ok(); // one that is mined stays
         }
-        if is_overdue && self.may_ask_again(now) {
-            self.ask_in_doubt(step);
+        if is_overdue {
+            self.stay_in_doubt(now, step);
         }
     }
 }

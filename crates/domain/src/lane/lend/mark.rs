@@ -192,7 +192,13 @@ impl Lane {
         }
     }
 
-    pub(super) fn end_loan(&mut self, mut slot: Box<Slot>, sub: SubState, now: Time, step: &mut Step) {
+    pub(super) fn end_loan(
+        &mut self,
+        mut slot: Box<Slot>,
+        sub: SubState,
+        now: Time,
+        step: &mut Step,
+    ) {
         let reason = slot.tx.reason.clone().unwrap_or_default();
         slot.tx.token = self.right.token;
         slot.tx.confirmed_at = Some(now);

@@ -336,3 +336,22 @@ fn a_lane_that_sends_does_not_touch_loans() {
     let row = world.store.rows.values().next().expect("there");
     assert_eq!(row.state, TxState::Allocated);
 }
+
+#[test]
+fn a_lane_that_asks_all_the_time_still_asks_twice_about_overdue_nonces() {
+    let rules = LaneRules {
+        chain_nonce_timeout: Duration::from_secs(1),
+        ..lending()
+    };
+    let mut world = World::ready(rules);
+    borrow(&mut world, 0);
+    let mut asked_twice = 0;
+    for _ in 0..TIMEOUT.as_secs() * 2 {
+        world.tick(1_000);
+        world.commit();
+        asked_twice += usize::from(world.lane.asking_chain && world.lane.asked_twice);
+        world.settle_all();
+    }
+    assert!(asked_twice > 0);
+    assert_eq!(of(&world, 0).state, ReservationState::Recyclable);
+}

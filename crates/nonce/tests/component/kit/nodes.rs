@@ -12,9 +12,7 @@ use domain::lane::lend::Lending;
 use domain::lane::{ChainQuery, Finality, OnForeignNonce, Resubmit, ResubmitPolicy};
 use domain::lease::LeaseTerms;
 use domain::window::{Depth, Release, Window};
-use domain::{
-    ChainId, FeeRules, Holder, LaneKey, LaneRules, Mark, NodeName, Nonce, Reservation,
-};
+use domain::{ChainId, FeeRules, Holder, LaneKey, LaneRules, Mark, NodeName, Nonce, Reservation};
 use engine::lending::{MarkCall, MarkFailed};
 use engine::node::{
     Accepted, ChainRules, Lent as LentAccounts, NewTx, Node, NodeConfig, NodeHandle, NonKeeper,

@@ -43,7 +43,9 @@ pub(super) async fn borrow_for_ever(scene: Scene) {
 async fn has_room(scene: &Scene, lane: LaneKey) -> bool {
     let lanes = scene.store.lanes(&[lane]).await;
     let lanes = lanes.expect("the twin's reads do not fail");
-    lanes.iter().all(|one| one.in_flight + one.queued < OPEN_MAX)
+    lanes
+        .iter()
+        .all(|one| one.in_flight + one.queued < OPEN_MAX)
 }
 
 /// Whether the account's next nonce is nobody's, and somebody has a later one.
@@ -78,7 +80,11 @@ async fn borrow(scene: Scene, loans: Loans, number: u64) {
     let seen = scene.chain.account_nonce(lane.signer);
     let loan = Loan {
         timeout: loans.timeout,
-        at_least: if scene.rng.permille(300) { seen } else { Nonce(0) },
+        at_least: if scene.rng.permille(300) {
+            seen
+        } else {
+            Nonce(0)
+        },
     };
     let machine = scene.some_node().clone();
     let asked = scene.ask(&machine, |node| async move {
@@ -151,7 +157,8 @@ impl Borrower {
     async fn think_better_of_it(&self) {
         if self.say(Mark::Submitted(self.make(0).hash)).await {
             self.scene.rest(0, 20_000).await;
-            self.say(Mark::Recyclable("not sent after all".to_owned())).await;
+            self.say(Mark::Recyclable("not sent after all".to_owned()))
+                .await;
         }
     }
 
@@ -222,4 +229,3 @@ impl Borrower {
         self.scene.chain.send_elsewhere(made, endpoint);
     }
 }
-
