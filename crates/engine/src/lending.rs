@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use domain::lane::lend::{LEND_PATIENCE, Lending, Loan, Marked, lent_request_id, lent_to};
 use domain::{
-    EventKind, Holder, LaneKey, Mark, MarkRefused, Nonce, Reservation, ReservationState, Tx,
-    TxState,
+    EventKind, Holder, LaneKey, Mark, MarkRefused, NodeName, Nonce, Reservation, ReservationState,
+    Tx, TxState,
 };
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
@@ -54,6 +54,8 @@ pub struct MarkCall {
 pub enum MarkFailed {
     /// The lane is not in the memory of this node, or its store did not take it: try again, perhaps elsewhere.
     NotNow,
+    /// This node keeps the lane.
+    NotKeeper(NodeName),
     /// For good.
     Refused(LendError),
 }
@@ -112,6 +114,12 @@ impl NodeHandle {
                 Place::There(peer) => {
                     let peers = &self.core.ports.peers;
                     match peers.mark(&peer.address, &call, PEER_PATIENCE).await {
+                        // It was asked because it should keep the lane; it says who does.
+                        Ok(Err(MarkFailed::NotKeeper(keeper))) => {
+                            let until = clock.moment().plus(self.core.config.lease.renew_interval);
+                            self.core.routes.learn(call.lane, keeper, until);
+                            Err(MarkFailed::NotNow)
+                        }
                         Ok(answer) => answer,
                         Err(PeerError::NotReached(_) | PeerError::Lost(_)) => {
                             self.core.routes.forget(call.lane);
@@ -125,11 +133,13 @@ impl NodeHandle {
             match answer {
                 Ok(reservation) => return Ok(reservation),
                 Err(MarkFailed::Refused(why)) => return Err(why),
-                Err(MarkFailed::NotNow) if clock.moment() >= deadline => {
+                Err(MarkFailed::NotNow | MarkFailed::NotKeeper(_))
+                    if clock.moment() >= deadline =>
+                {
                     let why = "no node took the mark in time; repeat it".to_owned();
                     return Err(LendError::Unknown(why));
                 }
-                Err(MarkFailed::NotNow) => clock.sleep(PAUSE).await,
+                Err(MarkFailed::NotNow | MarkFailed::NotKeeper(_)) => clock.sleep(PAUSE).await,
             }
         }
     }
@@ -325,7 +335,11 @@ async fn here(core: &Arc<Core>, call: &MarkCall) -> Result<Reservation, MarkFail
         Ok(Marked::Taken(reservation)) => Ok(reservation),
         Ok(Marked::Refused(why)) => Err(MarkFailed::Refused(why.into())),
         Ok(Marked::NotOpen { is_free }) => by_row(core, call, is_free).await,
-        Err(_not_durable) => Err(MarkFailed::NotNow),
+        Err(_not_durable) => {
+            let keeper = core.routes.keeper(call.lane, core.ports.clock.moment());
+            let another = keeper.filter(|keeper| *keeper != core.config.name);
+            Err(another.map_or(MarkFailed::NotNow, MarkFailed::NotKeeper))
+        }
     }
 }
 

@@ -240,6 +240,7 @@ macro_rules! contract {
                 what_is_used_cannot_be_given_back
                 any_words_in_any_order_do_what_the_one_table_says
                 marks_are_durable_when_they_are_answered
+                any_process_hears_any_holder
                 any_reason_is_taken
             ]
             chain: [
