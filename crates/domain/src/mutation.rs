@@ -122,6 +122,11 @@ mutations! {
     WaitForSignerInTurn,
     /// A tx is STUCK as soon as it is sent again, whatever the rules say. Breaks: STUCK only by a rule.
     StickWithoutRule,
+    /// A lent nonce whose time is over is free although nobody asked the chain. Breaks: no nonce is lent while a
+    /// transaction with it may be mined.
+    FreeOverdueUnasked,
+    /// A former holder's word counts for the nonce that somebody else has now. Breaks: a nonce has one holder.
+    HearFormerHolder,
 }
 
 /// Whether this bug is to be made. In a build without the feature it never is.

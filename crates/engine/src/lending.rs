@@ -3,23 +3,28 @@
 //!
 //! Marks may be repeated, so an answer that was lost is simply asked for again.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use domain::lane::lend::{Lending, Marked, lent_payload, lent_request_id, lent_to};
-use domain::{Holder, LaneKey, Mark, MarkRefused, Nonce, Reservation, Tx, TxState};
+use domain::lane::lend::{LEND_PATIENCE, Lending, Loan, Marked, lent_request_id, lent_to};
+use domain::{
+    EventKind, Holder, LaneKey, Mark, MarkRefused, NodeName, Nonce, Reservation, ReservationState,
+    Tx, TxState,
+};
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
+use uuid::Uuid;
 
 use crate::core::Core;
 use crate::intake::{self, Hop};
 use crate::node::{NewTx, NodeHandle, NonKeeper, Origin, Refusal};
-use crate::ports::{LendError, Lent, PeerError, StoreError, TxFilter};
+use crate::ports::{LendError, Lent, PeerError, StoreError, TxFilter, TxRecord, Witnesses};
 use crate::routing::{self, Place};
 use crate::shard::Message;
 
-/// How long a caller is held while a lane is opened or changes hands.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long whoever says something of his nonce is held while a lane is opened or changes hands.
+const MARK_PATIENCE: Duration = Duration::from_secs(10);
 /// How long another node may take.
 const PEER_PATIENCE: Duration = Duration::from_secs(3);
 /// After how long a mark tries again where its lane was not ready.
@@ -49,6 +54,8 @@ pub struct MarkCall {
 pub enum MarkFailed {
     /// The lane is not in the memory of this node, or its store did not take it: try again, perhaps elsewhere.
     NotNow,
+    /// This node keeps the lane.
+    NotKeeper(NodeName),
     /// For good.
     Refused(LendError),
 }
@@ -68,47 +75,51 @@ impl NodeHandle {
     }
 
     /// Lends the smallest free nonce of a lane, under a name that was never used before.
-    pub async fn lend(&self, lane: LaneKey, holder: Holder) -> Result<Reservation, LendError> {
+    pub async fn lend(
+        &self,
+        lane: LaneKey,
+        holder: Holder,
+        loan: Loan,
+    ) -> Result<Reservation, LendError> {
         let lending = lending(&self.core, lane)?;
         let new = NewTx {
             lane,
             request_id: lent_request_id(holder),
-            payload: lent_payload(lane),
+            payload: loan.payload(lane),
             estimated_gas: None,
             origin: Origin::default(),
         };
         let accepted = intake::create(&self.core, new, Hop::First).await;
         let record = accepted.map_err(refused)?.record;
-        let lent = lent_to(lane, &record.tx, None, lending.timeout);
-        match lent {
-            Some(reservation) => Ok(reservation),
-            // It waits in the store until the chain's nonce is known, or the lane has a keeper.
-            None => {
-                let waited = self
-                    .wait_until(record.tx.id, PATIENCE, |record| record.tx.nonce.is_some())
-                    .await
-                    .map_err(refused)?;
-                waited
-                    .and_then(|record| lent_to(lane, &record.tx, None, lending.timeout))
-                    .ok_or_else(|| {
-                        LendError::Unavailable("the lane deals no nonce at present".to_owned())
-                    })
-            }
+        if let Some(reservation) = lent_to(lane, &record.tx, None, lending) {
+            return Ok(reservation);
         }
+        // It waits in the store until the chain's nonce is known, or the lane has a keeper.
+        let is_decided = |record: &TxRecord| record.tx.nonce.is_some() || !record.tx.is_open();
+        let waited = self.wait_until(record.tx.id, LEND_PATIENCE, is_decided);
+        let waited = waited.await.map_err(refused)?;
+        let dealt = waited.and_then(|record| lent_to(lane, &record.tx, None, lending));
+        dealt.ok_or_else(|| LendError::Unavailable("the lane deals no nonce at present".to_owned()))
     }
 
     /// Takes what a holder says of his nonce, wherever the lane is kept. Durable when this returns `Ok`.
     pub async fn mark(&self, call: MarkCall) -> Result<Reservation, LendError> {
         lending(&self.core, call.lane)?;
-        refuse_named_elsewhere(&self.core, &call).await?;
         let clock = &self.core.ports.clock;
-        let deadline = clock.moment().plus(PATIENCE);
+        let deadline = clock.moment().plus(MARK_PATIENCE);
         loop {
+            refuse_named_elsewhere(&self.core, &call).await?;
             let answer = match place(&self.core, call.lane)? {
                 Place::Here => here(&self.core, &call).await,
                 Place::There(peer) => {
                     let peers = &self.core.ports.peers;
                     match peers.mark(&peer.address, &call, PEER_PATIENCE).await {
+                        // It was asked because it should keep the lane; it says who does.
+                        Ok(Err(MarkFailed::NotKeeper(keeper))) => {
+                            let until = clock.moment().plus(self.core.config.lease.renew_interval);
+                            self.core.routes.learn(call.lane, keeper, until);
+                            Err(MarkFailed::NotNow)
+                        }
                         Ok(answer) => answer,
                         Err(PeerError::NotReached(_) | PeerError::Lost(_)) => {
                             self.core.routes.forget(call.lane);
@@ -122,11 +133,13 @@ impl NodeHandle {
             match answer {
                 Ok(reservation) => return Ok(reservation),
                 Err(MarkFailed::Refused(why)) => return Err(why),
-                Err(MarkFailed::NotNow) if clock.moment() >= deadline => {
+                Err(MarkFailed::NotNow | MarkFailed::NotKeeper(_))
+                    if clock.moment() >= deadline =>
+                {
                     let why = "no node took the mark in time; repeat it".to_owned();
                     return Err(LendError::Unknown(why));
                 }
-                Err(MarkFailed::NotNow) => clock.sleep(PAUSE).await,
+                Err(MarkFailed::NotNow | MarkFailed::NotKeeper(_)) => clock.sleep(PAUSE).await,
             }
         }
     }
@@ -137,25 +150,66 @@ impl NodeHandle {
         here(&self.core, call).await
     }
 
-    /// What is lent of a lane at present, as the store knows it. (Free nonces are the lane's gaps.)
+    /// What is lent of a lane at present, as the store knows it, and what is free of it.
     pub async fn lent(&self, lane: LaneKey) -> Result<Lent, LendError> {
-        let timeout = lending(&self.core, lane)?.timeout;
-        let (mut open, more) = open_loans(&self.core, lane, TxState::Allocated, timeout).await?;
-        let (out, more_out) = open_loans(&self.core, lane, TxState::Tracking, timeout).await?;
-        open.extend(out);
+        let lending = lending(&self.core, lane)?;
+        let mut has_more = false;
+        let mut held = Vec::new();
+        for state in [TxState::Allocated, TxState::Tracking, TxState::Stuck] {
+            let (found, is_cut) = open_loans(&self.core, lane, state, lending).await?;
+            held.extend(found);
+            has_more |= is_cut;
+        }
+        let status = self.lane(lane).await.map_err(unavailable)?;
+        let next_nonce = status.map_or(Nonce(0), |status| status.record.next_nonce);
+        let mut open = match has_more {
+            true => Vec::new(), // what is not listed may be held
+            false => self.free(lane, &held, next_nonce).await,
+        };
+        let is_open = |one: &Reservation| one.state != ReservationState::Used;
+        open.extend(held.into_iter().filter(is_open));
         open.sort_by_key(|reservation| reservation.nonce);
-        let is_cut = open.len() > LISTED_MAX;
+        has_more |= open.len() > LISTED_MAX;
         open.truncate(LISTED_MAX);
-        let record = self.lane(lane).await.map_err(unavailable)?;
-        let next_nonce = record.map_or(Nonce(0), |status| status.record.next_nonce);
         Ok(Lent {
             next_nonce,
             open,
-            has_more: more || more_out || is_cut,
+            has_more,
         })
     }
 
-    /// What was lent under this name.
+    /// Nonces that were dealt and that nobody holds, or ever will by what the chain shows: to be lent next. None
+    /// where the chain does not answer.
+    async fn free(&self, lane: LaneKey, held: &[Reservation], next: Nonce) -> Vec<Reservation> {
+        if next == Nonce(0) {
+            return Vec::new(); // never used: its cursor says nothing
+        }
+        let part = self.core.chain(lane.chain_id);
+        let asked = part
+            .chain
+            .nonces(lane.signer, part.rules.lane.chain_query, Witnesses::One);
+        let Ok(nonces) = asked.await else {
+            return Vec::new();
+        };
+        let used = nonces.first.latest.max(nonces.first.pending);
+        let held: BTreeSet<u64> = held.iter().map(|one| one.nonce.0).collect();
+        let free = (used.0..next.0).filter(|nonce| !held.contains(nonce));
+        let now = self.core.ports.clock.now();
+        let nobodys = |nonce| Reservation {
+            lane,
+            nonce: Nonce(nonce),
+            holder: Holder(Uuid::nil()),
+            state: ReservationState::Recyclable,
+            tx_hash: None,
+            expires_at: now,
+            reason: None,
+        };
+        free.take(LISTED_MAX.saturating_add(1))
+            .map(nobodys)
+            .collect()
+    }
+
+    /// What was lent under this name, if it is this nonce.
     pub async fn lent_to(
         &self,
         lane: LaneKey,
@@ -163,8 +217,12 @@ impl NodeHandle {
         nonce: Nonce,
     ) -> Result<Option<Reservation>, LendError> {
         let lending = lending(&self.core, lane)?;
-        let found = find(&self.core, lane, holder).await?;
-        Ok(found.and_then(|tx| lent_to(lane, &tx, Some(nonce), lending.timeout)))
+        let Some(tx) = find(&self.core, lane, holder).await? else {
+            return Ok(None);
+        };
+        let dealt = dealt(&self.core, &tx).await?;
+        let lent = lent_to(lane, &tx, dealt, lending);
+        Ok(lent.filter(|reservation| reservation.nonce == nonce))
     }
 }
 
@@ -173,7 +231,7 @@ async fn open_loans(
     core: &Core,
     lane: LaneKey,
     state: TxState,
-    timeout: Duration,
+    lending: Lending,
 ) -> Result<(Vec<Reservation>, bool), LendError> {
     let mut filter = TxFilter {
         chain_id: Some(lane.chain_id),
@@ -186,13 +244,30 @@ async fn open_loans(
     for _ in 0..PAGES_MAX {
         let page = core.ports.store.txs(&filter).await.map_err(unavailable)?;
         let loans = page.txs.iter();
-        found.extend(loans.filter_map(|record| lent_to(lane, &record.tx, None, timeout)));
+        found.extend(loans.filter_map(|record| lent_to(lane, &record.tx, None, lending)));
         if page.next.is_none() || found.len() >= LISTED_MAX {
             return Ok((found, page.next.is_some()));
         }
         filter.after = page.next;
     }
     Ok((found, true))
+}
+
+/// The nonce that a loan has, or had before it was given back: that is in its history only.
+async fn dealt(core: &Core, tx: &Tx) -> Result<Option<Nonce>, LendError> {
+    if tx.nonce.is_some() || tx.is_open() {
+        return Ok(tx.nonce);
+    }
+    let events = core.ports.store.tx_events(tx.id).await;
+    let events = events.map_err(unavailable)?.unwrap_or_default();
+    Ok(events.iter().find_map(|record| {
+        let (EventKind::TxAccepted { nonce: Some(nonce) } | EventKind::TxAllocated { nonce }) =
+            &record.event.kind
+        else {
+            return None;
+        };
+        Some(*nonce)
+    }))
 }
 
 /// The rules of a lane that lends.
@@ -236,10 +311,10 @@ async fn refuse_named_elsewhere(core: &Core, call: &MarkCall) -> Result<(), Lend
     };
     let named = record.attempts.iter().find(|attempt| attempt.hash == hash);
     let nonce = named.map(|attempt| attempt.nonce).or(record.tx.nonce);
-    let is_his = record.lane == call.lane
-        && record.tx.request_id == lent_request_id(call.holder)
-        && nonce == Some(call.nonce);
-    match is_his {
+    let is_here = record.lane == call.lane && nonce == Some(call.nonce);
+    let is_his = record.tx.request_id == lent_request_id(call.holder);
+    // Of an open one the lane knows that it is somebody else's.
+    match is_here && (is_his || record.tx.is_open()) {
         true => Ok(()),
         false => {
             let nonce = nonce.unwrap_or(call.nonce);
@@ -259,33 +334,33 @@ async fn here(core: &Arc<Core>, call: &MarkCall) -> Result<Reservation, MarkFail
     match answered.await {
         Ok(Marked::Taken(reservation)) => Ok(reservation),
         Ok(Marked::Refused(why)) => Err(MarkFailed::Refused(why.into())),
-        Ok(Marked::NotOpen) => by_row(core, call).await.map_err(MarkFailed::Refused),
-        Err(_not_durable) => Err(MarkFailed::NotNow),
+        Ok(Marked::NotOpen { is_free }) => by_row(core, call, is_free).await,
+        Err(_not_durable) => {
+            let keeper = core.routes.keeper(call.lane, core.ports.clock.moment());
+            let another = keeper.filter(|keeper| *keeper != core.config.name);
+            Err(another.map_or(MarkFailed::NotNow, MarkFailed::NotKeeper))
+        }
     }
 }
 
-/// The nonce is not open under this holder: what his row says decides, and nothing changes any more.
-async fn by_row(core: &Core, call: &MarkCall) -> Result<Reservation, LendError> {
-    let MarkCall {
-        lane,
-        nonce,
-        holder,
-        mark,
-    } = call;
-    let lending = lending(core, *lane)?;
-    let Some(tx) = find(core, *lane, *holder).await? else {
-        return Err(MarkRefused::NotHolder(*nonce).into());
-    };
-    let is_this = tx.nonce.is_none_or(|held| held == *nonce);
-    let reservation = lent_to(*lane, &tx, Some(*nonce), lending.timeout).filter(|_| is_this);
-    let Some(mut reservation) = reservation else {
-        return Err(MarkRefused::NotHolder(*nonce).into());
-    };
+/// Nobody holds the nonce: what the row of this holder says decides, and nothing changes any more.
+async fn by_row(core: &Core, call: &MarkCall, is_free: bool) -> Result<Reservation, MarkFailed> {
+    let (lane, nonce) = (call.lane, call.nonce);
+    let not_holder = || MarkFailed::Refused(MarkRefused::NotHolder(nonce).into());
+    let lending = lending(core, lane).map_err(MarkFailed::Refused)?;
+    let found = find(core, lane, call.holder).await;
+    let tx = found.map_err(MarkFailed::Refused)?.ok_or_else(not_holder)?;
+    let dealt = dealt(core, &tx).await.map_err(MarkFailed::Refused)?;
+    let reservation = lent_to(lane, &tx, dealt, lending).filter(|lent| lent.nonce == nonce);
+    let mut reservation = reservation.ok_or_else(not_holder)?;
     if tx.is_open() {
-        // It became open a moment ago, or the lane is being read.
-        return Err(LendError::Unavailable("the lane is being read".to_owned()));
+        return Err(MarkFailed::NotNow); // the lane is being read
     }
-    reservation.mark(*holder, mark)?;
+    if reservation.state == ReservationState::Recyclable && !is_free {
+        return Err(not_holder()); // somebody had it after him
+    }
+    let said = reservation.mark(call.holder, &call.mark);
+    said.map_err(|refused| MarkFailed::Refused(refused.into()))?;
     Ok(reservation)
 }
 
@@ -326,7 +401,7 @@ pub(crate) fn check(lent: Option<Lending>, new: &NewTx) -> Result<(), Refusal> {
         .request_id
         .as_str()
         .starts_with(domain::lane::lend::LENT_PREFIX);
-    let is_loan = looks_lent && new.payload == lent_payload(new.lane);
+    let is_loan = looks_lent && Loan::of(new.lane, &new.payload).is_some();
     match (lent, looks_lent) {
         (Some(_), _) if is_loan => Ok(()),
         (Some(_), _) => Err(Refusal::BadPayload(format!(

@@ -98,7 +98,8 @@ impl Routes {
         until.is_none_or(|until| *until <= now)
     }
 
-    fn keeper(&self, lane: LaneKey, now: Moment) -> Option<NodeName> {
+    /// Who keeps a lane, as far as is known.
+    pub(crate) fn keeper(&self, lane: LaneKey, now: Moment) -> Option<NodeName> {
         let keepers = self.keepers();
         let keeper = keepers.get(&lane).filter(|keeper| keeper.until > now)?;
         Some(keeper.node.clone())

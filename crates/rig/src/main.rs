@@ -1,10 +1,11 @@
-//! `rig COMMAND …`: runs a command with one shared PostgreSQL server per installed major, and ends
-//! them after it.
+//! `rig COMMAND …`: runs a command with one shared PostgreSQL server per installed major and a shared Redis, and
+//! ends them after it.
 
 use std::process::{Command, ExitCode};
 use std::thread;
 
 use rig::postgres::{self, Postgres};
+use rig::redis::{self, Keeps, Redis};
 
 fn main() -> ExitCode {
     let mut words = std::env::args_os().skip(1);
@@ -25,7 +26,12 @@ fn main() -> ExitCode {
     let addresses = servers
         .iter()
         .map(|server| (postgres::variable(server.major()), server.url()));
-    let status = Command::new(&program).args(words).envs(addresses).status();
+    let redis = Redis::start(Keeps::Nothing);
+    let status = Command::new(&program)
+        .args(words)
+        .envs(addresses)
+        .env(redis::VARIABLE, redis.url())
+        .status();
     match status {
         Ok(status) => ExitCode::from(
             status

@@ -5,7 +5,7 @@ use std::io::{BufReader, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
 use crate::home::{Home, signal};
@@ -14,6 +14,22 @@ use crate::tools;
 
 /// A server answers well before this.
 const READY_WITHIN: Duration = Duration::from_secs(30);
+
+/// The variable with the address of the shared server. `rig COMMAND` sets it.
+pub const VARIABLE: &str = "LANEKEEPER_TEST_REDIS";
+
+/// The server that this process started because nobody else had.
+static OURS: OnceLock<Redis> = OnceLock::new();
+
+/// The address of a server that all tests share: the one that the environment names, else one for this process.
+/// Nobody may empty it: give keys a prefix that no other test has.
+pub fn shared() -> String {
+    if let Ok(url) = std::env::var(VARIABLE) {
+        return url;
+    }
+    // Never dropped: its undertaker ends it with the process.
+    OURS.get_or_init(|| Redis::start(Keeps::Nothing)).url()
+}
 
 /// No answer to a command of ours takes longer, on a server that lives.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);

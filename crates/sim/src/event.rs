@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use domain::{
-    B256, ChainId, GrantId, Header, LaneId, LaneImage, LaneKey, NodeName, Nonce, RequestId,
-    SendOutcome, Token, TxId,
+    B256, ChainId, GrantId, Header, Holder, LaneId, LaneImage, LaneKey, Mark, NodeName, Nonce,
+    RequestId, SendOutcome, Token, TxId,
 };
 use engine::node::{NodeLoad, Refusal};
 use engine::ports::{CommitOutcome, LaneBatch, Regranted};
@@ -243,6 +243,29 @@ pub enum WorldEvent {
         load: NodeLoad,
     },
 
+    /// Somebody was told that a nonce is lent to him.
+    Lent {
+        /// Of which lane.
+        lane: LaneKey,
+        /// Which.
+        nonce: Nonce,
+        /// To whom.
+        holder: Holder,
+    },
+    /// Somebody says what became of his nonce.
+    Said {
+        /// Of which lane.
+        lane: LaneKey,
+        /// Of which nonce.
+        nonce: Nonce,
+        /// Who.
+        holder: Holder,
+        /// What.
+        mark: Mark,
+        /// Whether it was taken; `None` as long as he has no answer.
+        taken: Option<bool>,
+    },
+
     /// A client asked a node.
     Asked {
         /// Which lane.
@@ -362,6 +385,25 @@ impl fmt::Display for WorldEvent {
                 format!("client accepts at {node} what {} has lost", short(lane))
             }
             Self::Sampled { node, load } => format!("node {node} {load:?}"),
+            Self::Lent {
+                lane,
+                nonce,
+                holder,
+            } => format!(
+                "client has nonce {nonce} of {} as {}",
+                short(lane),
+                holder.0
+            ),
+            Self::Said {
+                lane,
+                nonce,
+                holder,
+                mark,
+                taken,
+            } => {
+                let (lane, who) = (short(lane), holder.0);
+                format!("client {who} says of nonce {nonce} of {lane}: {mark:?}, taken: {taken:?}")
+            }
             Self::Asked {
                 lane,
                 request_id,

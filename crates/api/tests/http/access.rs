@@ -39,6 +39,7 @@ impl Keyed {
         let body = match (method, path) {
             ("POST", "/api/v1/tx") => transfer("r1").to_string(),
             ("POST", "/api/v1/tx/batch") => r#"{"txs":[]}"#.to_owned(),
+            ("POST", path) if path.ends_with("/nonces") => "{}".to_owned(),
             _ => String::new(),
         };
         self.world
@@ -58,12 +59,14 @@ async fn every_call_opens_to_its_scope_and_to_no_other() {
     let keyed = keyed().await;
     let resume = format!("/api/v1/lanes/31337/{SIGNER:#x}/resume");
     let lane = format!("/api/v1/lanes/31337/{SIGNER:#x}");
+    let nonces = format!("{lane}/nonces");
+    let marks = ["submitted", "used", "recyclable"].map(|word| format!("{nonces}/0/{word}"));
     let hash = format!("/api/v1/tx/by-hash/0x{}", "1".repeat(64));
     let by_request = format!("/api/v1/tx/by-request?signer={SIGNER}&requestId=r9");
     let id = "/api/v1/tx/0192b2a4-5f7e-7cc1-8d59-4d5d3f6a1c11";
     let history = format!("{id}/events");
     // With a key that fits, each answers as it does without keys.
-    let calls: [(&str, &str, &[Scope], u16); 14] = [
+    let calls: [(&str, &str, &[Scope], u16); 19] = [
         ("POST", "/api/v1/tx", &[Send], 202),
         ("POST", "/api/v1/tx/batch", &[Send], 200),
         ("GET", "/api/v1/tx", &[Read], 200),
@@ -75,6 +78,11 @@ async fn every_call_opens_to_its_scope_and_to_no_other() {
         ("GET", "/api/v1/events", &[Read], 200),
         ("GET", "/api/v1/lanes", &[Read], 200),
         ("GET", &lane, &[Read], 200),
+        ("POST", &nonces, &[Send], 409),
+        ("GET", &nonces, &[Read], 409),
+        ("POST", &marks[0], &[Send], 400),
+        ("POST", &marks[1], &[Send], 400),
+        ("POST", &marks[2], &[Send], 400),
         ("POST", &resume, &[Operate], 400),
         ("GET", "/api/v1/nodes", &[Read], 200),
         ("GET", "/metrics", &[Metrics, Read], 200),

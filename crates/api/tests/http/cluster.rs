@@ -16,7 +16,7 @@ use engine::ports::{PeerError, Peers};
 use serde_json::json;
 use sim::chain::MemoryChain;
 
-use crate::world::{Answer, CHAIN, Plan, SIGNER, Served, address_of, socket, transfer};
+use crate::world::{Answer, CHAIN, LENT, Plan, SIGNER, Served, address_of, socket, transfer};
 
 const TRACE: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
@@ -41,11 +41,11 @@ impl Peers for Remembering {
 
     async fn mark(
         &self,
-        _: &str,
-        _: &MarkCall,
-        _: Duration,
+        address: &str,
+        call: &MarkCall,
+        patience: Duration,
     ) -> Result<Result<Reservation, MarkFailed>, PeerError> {
-        Err(PeerError::NotReached("nobody is there".to_owned()))
+        self.peers.mark(address, call, patience).await
     }
 
     async fn ring(&self, address: &str, lanes: &[LaneKey]) -> Result<(), PeerError> {
@@ -85,7 +85,7 @@ async fn pair(non_keeper: NonKeeper) -> Pair {
         plan.api.clock = clock.clone();
         plan.api.auth = Auth::Keys(vec![known.clone()]);
         plan.api.cluster_secret = Some(secret.clone());
-        plan.start().await.serve(listener)
+        plan.lending().start().await.serve(listener)
     };
     let a = node("a", first).await;
     let mined = ask(&a, &key, "POST", "/api/v1/tx?wait=mined", "first").await;
@@ -135,6 +135,50 @@ async fn any_node_accepts_and_the_keeper_learns_who_asked() {
         *pair.origins.lock().unwrap(),
         [origin("trace-of-r1"), origin(TRACE)]
     );
+}
+
+#[tokio::test]
+async fn any_node_lends_nonces_and_hears_what_became_of_them() {
+    let pair = pair(NonKeeper::Forward).await;
+    let nonces = format!("/api/v1/lanes/31337/{LENT:#x}/nonces");
+    let say = async |node: &Served, path: &str, body: serde_json::Value| {
+        let request = Request::post(format!("{nonces}{path}"))
+            .header("authorization", format!("Bearer {}", pair.key))
+            .header("content-type", "application/json");
+        let request = request.body(Body::from(body.to_string())).unwrap();
+        node.world.ask(request).await
+    };
+    let nothing = || json!({});
+    let mut holders = Vec::new();
+    for (node, nonce) in [(&pair.a, 0), (&pair.b, 1), (&pair.a, 2)] {
+        let lent = say(node, "", nothing()).await;
+        assert_eq!(lent.status, 201, "{}", lent.body);
+        assert_eq!(lent.body["nonce"], nonce);
+        holders.push(lent.body["holder"].clone());
+    }
+    // Whoever keeps the lane: both nodes hear it, and refuse it alike.
+    for (node, nonce) in [(&pair.b, 0), (&pair.a, 1)] {
+        let tx_hash = format!("0x{}", (nonce + 1).to_string().repeat(64));
+        let body = json!({"holder": holders[nonce], "txHash": tx_hash});
+        let path = format!("/{nonce}/submitted");
+        let said = say(node, &path, body.clone()).await;
+        assert_eq!(
+            (said.status.as_u16(), &said.body["txHash"]),
+            (200, &json!(tx_hash))
+        );
+        let other = json!({"holder": holders[2], "txHash": tx_hash});
+        say(node, &path, other).await.problem(409, "nonce-refused");
+    }
+    let back = json!({"holder": holders[2], "reason": "not needed"});
+    let given = say(&pair.b, "/2/recyclable", back).await;
+    assert_eq!(given.body["state"], "RECYCLABLE", "{}", given.body);
+    for node in [&pair.a, &pair.b] {
+        let listed = ask(node, &pair.key, "GET", &nonces, "r").await.body;
+        assert_eq!(listed["nextNonce"], 3, "{listed}");
+        let states: Vec<_> = listed["nonces"].as_array().unwrap().iter().collect();
+        let states: Vec<_> = states.iter().map(|one| &one["state"]).collect();
+        assert_eq!(states, ["RESERVED", "RESERVED", "RECYCLABLE"], "{listed}");
+    }
 }
 
 #[tokio::test]

@@ -5,6 +5,7 @@ mod access;
 mod asking;
 mod cluster;
 mod making;
+mod nonces;
 mod peers;
 mod serving;
 mod streaming;

@@ -10,15 +10,19 @@ use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::http::{HeaderMap, Request, StatusCode};
 use axum::response::Response;
+use domain::lane::lend::Loan;
 use domain::lane::{ChainQuery, Finality, OnForeignNonce, Resubmit, ResubmitPolicy};
 use domain::lease::LeaseTerms;
 use domain::window::{Depth, Release, Window};
-use domain::{Address, ChainId, FeeRules, LaneKey, LaneRules, NodeName, Reservation};
+use domain::{
+    Address, ChainId, FeeRules, Holder, LaneKey, LaneRules, Mark, NodeName, Nonce, Reservation,
+};
 use engine::lending::{MarkCall, MarkFailed};
 use engine::node::{
-    Accepted, ChainRules, Lent, NewTx, Node, NodeConfig, NonKeeper, OnHistoryChange, Ports, Refusal,
+    Accepted, ChainRules, Lent, NewTx, Node, NodeConfig, NodeHandle, NonKeeper, OnHistoryChange,
+    Ports, Refusal,
 };
-use engine::ports::{Chain, Clock, PeerError, Peers};
+use engine::ports::{Chain, Clock, LendError, Lender, Lent as LentLane, PeerError, Peers};
 use engine::tasks::Tasks;
 use hyper::service::Service;
 use hyper_util::service::TowerToHyperService;
@@ -28,11 +32,14 @@ use sim::clock::SimClock;
 use sim::store::MemoryStore;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
+use uuid::Uuid;
 
 pub(crate) const CHAIN: ChainId = ChainId(31_337);
 pub(crate) const SIGNER: Address = Address::repeat_byte(0x11);
 pub(crate) const OTHER_SIGNER: Address = Address::repeat_byte(0x22);
 pub(crate) const TO: Address = Address::repeat_byte(0x33);
+/// An account whose key is elsewhere, where nonces are lent.
+pub(crate) const LENT: Address = Address::repeat_byte(0x44);
 
 pub(crate) struct World {
     pub(crate) node: Node,
@@ -90,10 +97,22 @@ impl Plan {
         }
     }
 
-    pub(crate) async fn start(self) -> World {
+    /// The same, which lends the nonces of one more account.
+    pub(crate) fn lending(mut self) -> Self {
+        self.node.lent.accounts = vec![(LENT, Vec::new())];
+        self
+    }
+
+    pub(crate) async fn start(mut self) -> World {
+        let lends = !self.node.lent.accounts.is_empty();
+        let clock = Arc::clone(&self.ports.clock);
         let node = Node::start(self.ports, self.node, Tasks::new())
             .await
             .unwrap();
+        if lends {
+            let node = node.handle();
+            self.api.lender = Some(Arc::new(NodeLender { node, clock }));
+        }
         let router = api::router(node.handle(), self.api);
         World {
             node,
@@ -101,6 +120,44 @@ impl Plan {
             router,
             closing: self.closing,
         }
+    }
+}
+
+/// Lends through the node alone.
+struct NodeLender {
+    node: NodeHandle,
+    clock: Arc<dyn Clock>,
+}
+
+#[async_trait]
+impl Lender for NodeLender {
+    async fn allocate(&self, lane: LaneKey) -> Result<Reservation, LendError> {
+        let loan = Loan {
+            timeout: Duration::from_secs(60),
+            at_least: Nonce(0),
+        };
+        let holder = Holder(Uuid::from_u128(self.clock.random()));
+        self.node.lend(lane, holder, loan).await
+    }
+
+    async fn mark(
+        &self,
+        lane: LaneKey,
+        nonce: Nonce,
+        holder: Holder,
+        mark: Mark,
+    ) -> Result<Reservation, LendError> {
+        let call = MarkCall {
+            lane,
+            nonce,
+            holder,
+            mark,
+        };
+        self.node.mark(call).await
+    }
+
+    async fn lent(&self, lane: LaneKey) -> Result<LentLane, LendError> {
+        self.node.lent(lane).await
     }
 }
 

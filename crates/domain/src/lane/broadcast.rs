@@ -256,8 +256,8 @@ impl Lane {
         self.look_at_loans(now, step);
         self.resubmit_head(now, step);
         self.fill_a_gap(fresh, now, step);
-        if !self.maybe_gaps.is_empty() && self.may_ask_again(now) {
-            self.ask_in_doubt(step);
+        if !self.maybe_gaps.is_empty() {
+            self.stay_in_doubt(now, step);
         }
         let is_old = |known: &Known| now.since(known.at) >= self.rules.chain_nonce_timeout;
         if self.chain.as_ref().is_some_and(is_old) && !self.is_idle() {
@@ -345,8 +345,8 @@ impl Lane {
         }
         if nothing_pending {
             self.fill(nonce, fresh, now, step);
-        } else if self.may_ask_again(now) {
-            self.ask_in_doubt(step);
+        } else {
+            self.stay_in_doubt(now, step);
         }
     }
 }

@@ -15,6 +15,7 @@ impl Lane {
     /// A new request: gets a nonce now, or waits in the store for one.
     pub(super) fn accept(&mut self, request: Request, now: Time, step: &mut Step) {
         let mut tx = Tx::created(request, self.right.token, now);
+        self.ask_before_lending(&tx, step);
         // Those that wait already come first.
         if self.queued > 0 || !self.may_deal() {
             self.tell(
@@ -69,6 +70,10 @@ impl Lane {
             let accepted = EventKind::TxAccepted { nonce: None };
             let at = tx.created_at;
             self.tell(step, Some(&mut tx), accepted, at);
+        }
+        if self.is_given_up(&tx, now) {
+            self.end_unlent(tx, now, step);
+            return;
         }
         if !self.may_deal() {
             self.queued = self.queued.saturating_add(1);
@@ -257,6 +262,7 @@ impl Lane {
             && self.halted.is_none()
             && self.misplaced.is_none()
             && !self.paused
+            && self.answers_awaited == 0
             && lends_more
             && self.rules.window.has_room(self.unresolved())
     }
@@ -278,6 +284,7 @@ impl Lane {
 
     /// Gives the tx the smallest gap, or the next nonce.
     fn deal(&mut self, tx: &mut Tx, now: Time) -> Nonce {
+        self.set_used_gaps_aside();
         let nonce = match self.gaps.pop_first() {
             Some((gap, _)) => gap,
             None => {

@@ -72,7 +72,7 @@ impl Lane {
         &mut self,
         nonce: Nonce,
         by: Option<Consumer>,
-        hashes: &[B256],
+        (hashes, is_named): (&[B256], bool),
         now: Time,
         step: &mut Step,
     ) {
@@ -105,7 +105,8 @@ impl Lane {
         };
         self.suspicion = None;
         if self.lends() {
-            self.lent_was_consumed(nonce, foreign.map(|(hash, _)| hash), now, step);
+            let by = foreign.map(|(hash, _)| hash);
+            self.lent_was_consumed(nonce, by, is_named, now, step);
             self.look_for_foreign_use(step);
             return;
         }

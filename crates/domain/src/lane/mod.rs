@@ -127,6 +127,8 @@ pub struct Lane {
     late: Option<(Nonce, Time)>,
     /// How many complete answers of the chain came since the lane was read.
     answers: u64,
+    /// How many more answers of the chain are needed before a nonce is lent.
+    answers_awaited: u8,
     /// When loans were last looked at.
     ticked_at: Option<Time>,
     /// Why what the store holds does not belong in this lane.
@@ -282,6 +284,7 @@ impl Lane {
             more_receipts: false,
             late: None,
             answers: 0,
+            answers_awaited: 0,
             ticked_at: None,
             misplaced: None,
             unsettled: Some(Unsettled {
@@ -391,8 +394,13 @@ impl Lane {
                 nonces,
                 counts_pool,
             } => self.learn_nonces(nonces, counts_pool, now, &mut step),
-            Input::Consumed { nonce, by, hashes } => {
-                self.consumed(nonce, by, &hashes, now, &mut step);
+            Input::Consumed {
+                nonce,
+                by,
+                hashes,
+                is_named,
+            } => {
+                self.consumed(nonce, by, (&hashes, is_named), now, &mut step);
             }
             Input::Finals(txs) => self.reopen(txs, now, &mut step),
             Input::OldHeaders(headers) => self.old_headers(&headers, now, &mut step),

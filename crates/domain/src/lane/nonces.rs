@@ -84,6 +84,7 @@ impl Lane {
             self.in_doubt = false;
             self.answers = self.answers.saturating_add(1);
         }
+        self.count_awaited_answer(step);
         let was_used = self.unsettled.is_none() || self.next_nonce > Nonce(0);
         let highest = nonces.highest();
         self.chain = Some(Known {
@@ -245,7 +246,9 @@ impl Lane {
                 continue;
             }
             let since = *self.maybe_gaps.entry(nonce).or_insert(now);
-            if is_complete && now.since(since) >= GAP_SEEN_FOR {
+            // Where nonces are lent, what is enough to end a loan is enough here.
+            let is_lent = self.lends() && self.doubtful.contains(&nonce);
+            if is_complete && (is_lent || now.since(since) >= GAP_SEEN_FOR) {
                 self.maybe_gaps.remove(&nonce);
                 self.doubtful.remove(&nonce);
                 self.gaps.insert(nonce, now);
@@ -279,10 +282,16 @@ impl Lane {
         holes
     }
 
-    /// Whether the last answer is old enough to ask once more about the same.
-    pub(super) fn may_ask_again(&self, now: Time) -> bool {
-        self.chain
+    /// Something waits for an answer that a second endpoint confirms: whatever is asked next asks for that, and it
+    /// is soon. (Where the chain is asked all the time anyway, only this makes those answers count.)
+    pub(super) fn stay_in_doubt(&mut self, now: Time, step: &mut Step) {
+        self.in_doubt = true;
+        if self
+            .chain
             .is_none_or(|known| now.since(known.at) >= ASK_PAUSE)
+        {
+            self.ask_chain(step);
+        }
     }
 
     /// Whether the node holds all that it said yes to.

@@ -144,6 +144,8 @@ pub enum Input {
         by: Option<Consumer>,
         /// Our attempts that were asked about.
         hashes: Vec<B256>,
+        /// Whether a tx of the store has that transaction as its attempt (asked where nonces are lent).
+        is_named: bool,
     },
     /// Finished txs that a fork may have taken back, with their attempts.
     Finals(Vec<(Tx, Vec<Attempt>)>),

@@ -233,8 +233,36 @@ async fn find_consumer(
             None
         }
     };
-    inputs.push(Input::Consumed { nonce, by, hashes });
+    let is_named = match by.and_then(Consumer::hash) {
+        Some(hash) => is_named(&core, lane, hash).await,
+        None => false,
+    };
+    inputs.push(Input::Consumed {
+        nonce,
+        by,
+        hashes,
+        is_named,
+    });
     core.give(lane, epoch, inputs).await;
+}
+
+/// Whether a transaction at a lent nonce is an attempt of some tx already: a second row with its hash would be a
+/// conflict, however often it is tried.
+async fn is_named(core: &Core, lane: LaneKey, hash: B256) -> bool {
+    if core
+        .lanes
+        .get(&lane)
+        .is_none_or(|place| place.lent.is_none())
+    {
+        return false;
+    }
+    let mut tries = 0;
+    loop {
+        match core.ports.store.tx_by_hash(hash).await {
+            Ok(found) => return found.is_some(),
+            Err(error) => pause_after(core, &mut tries, lane, &error).await,
+        }
+    }
 }
 
 /// Nothing that the store may have lost is open any more. Where this fails, the lane's next opening

@@ -282,6 +282,41 @@ fn a_cluster_secret_comes_from_the_environment_and_is_never_shown() {
 }
 
 #[test]
+fn accounts_whose_keys_are_elsewhere_lend_their_nonces() {
+    let lends = "[[signer]]\nkind = \"external\"\n\
+                 address = \"0x5FbDB2315678afecb367f032d93F642f64180aa3\"\nchains = [1]\n";
+    let text = format!("{GOOD}\n{lends}[nonce]\nreservationTimeout = \"90s\"\n");
+    let config = read(&text, &[]).unwrap();
+    assert!(config.warnings.is_empty(), "{}", told(&config.warnings));
+    assert_eq!(config.nonce.scheme, nonce::SchemeKind::Lane);
+    assert_eq!(config.nonce.mode, NonceMode::Basic);
+    let lent = config.node_config(config.http.listen).lent;
+    let chains: Vec<_> = lent.accounts.iter().map(|(_, chains)| chains).collect();
+    assert_eq!(chains, [&[domain::ChainId(1)]]);
+    assert_eq!(lent.lending.timeout, Duration::from_secs(90));
+    // The other schemes have books of their own: the lanes of the node know nothing of them.
+    let other = text.replace("sqlite:lk.db", "postgres://db/lk");
+    let env = [
+        ("LANEKEEPER_NONCE__SCHEME", "redis-reserve"),
+        ("LANEKEEPER_NONCE__MODE", "worker-queue"),
+        (
+            "LANEKEEPER_NONCE__WORKER_QUEUE_REJECT_POLICY",
+            "CALLER_RUNS",
+        ),
+        ("LANEKEEPER_REDIS__URL", "redis://:hunter2@cache/3"),
+    ];
+    let config = read(&other, &env).unwrap();
+    assert_eq!(config.nonce.scheme, nonce::SchemeKind::RedisReserve);
+    let policy = config.nonce.worker_queue_reject_policy;
+    assert_eq!(policy, nonce::RejectPolicy::CallerRuns);
+    let node = config.node_config(config.http.listen);
+    assert!(node.lent.accounts.is_empty());
+    assert_eq!(config.external().count(), 1);
+    assert!(!config.to_json().to_string().contains("hunter2"));
+    assert!(!format!("{config:?}").contains("hunter2"));
+}
+
+#[test]
 fn keys_are_read_beside_their_section() {
     let hash = "ab".repeat(32);
     let text = format!(

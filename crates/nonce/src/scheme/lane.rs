@@ -4,6 +4,7 @@
 //! itself looks after time-outs, receipts and forks, so there is nothing to sweep here.
 
 use async_trait::async_trait;
+use domain::lane::lend::Loan;
 use domain::{Holder, LaneKey, Mark, Nonce, Reservation};
 use engine::lending::MarkCall;
 use engine::node::NodeHandle;
@@ -30,9 +31,12 @@ impl Scheme for LaneScheme {
         SchemeKind::Lane
     }
 
-    /// The lane asks its chain by itself and has its own time-out, the same for all.
     async fn allocate(&self, lane: LaneKey, borrow: Borrow) -> Result<Reservation, LendError> {
-        self.node.lend(lane, borrow.holder).await
+        let loan = Loan {
+            timeout: borrow.timeout,
+            at_least: borrow.at_least,
+        };
+        self.node.lend(lane, borrow.holder, loan).await
     }
 
     async fn mark(
@@ -57,8 +61,7 @@ impl Scheme for LaneScheme {
         nonce: Nonce,
         holder: Holder,
     ) -> Result<Option<Reservation>, LendError> {
-        let found = self.node.lent_to(lane, holder, nonce).await?;
-        Ok(found.filter(|reservation| reservation.nonce == nonce))
+        self.node.lent_to(lane, holder, nonce).await
     }
 
     async fn lent(&self, lane: LaneKey) -> Result<Lent, LendError> {

@@ -10,10 +10,9 @@ use nonce::{
     RedisIssue, RedisReserve, RedisReserveConfig, RowLock, Scheme, SchemeKind, Segment,
     SegmentConfig,
 };
-use rig::postgres::{Database, majors, shared};
-use rig::redis::Keeps;
+use rig::postgres::{Schema, majors, shared};
 
-use super::kit::{FakeChain, MemoryBooks, Rows, TestClock, WITHIN};
+use super::kit::{FakeChain, MemoryBooks, Nodes, Rows, TestClock, WITHIN};
 use super::suite::{Books, contract};
 
 contract!(memory => Memory(Rows::new()));
@@ -22,6 +21,7 @@ contract!(row_lock_with_redis => Server::fresh(|server| server.row_lock_with_red
 contract!(redis_issue => Server::fresh(|server| server.redis_issue()).await);
 contract!(redis_reserve => Server::fresh(|server| server.redis_reserve()).await);
 contract!(segment => Server::fresh(|server| server.segment()).await);
+contract!(lane, while time stands still => Keepers(Nodes::new()));
 
 /// How long an issued nonce may be on its way to its reservation.
 const GRACE: Duration = Duration::from_millis(500);
@@ -36,10 +36,23 @@ impl Books for Memory {
     }
 }
 
-/// Real servers: a database of its own in the shared PostgreSQL, and a Redis where the scheme wants one.
+/// Nodes that keep the lane one after the other, and look after its loans by themselves.
+struct Keepers(Nodes);
+
+#[async_trait]
+impl Books for Keepers {
+    async fn open(&self, chains: &[Arc<FakeChain>]) -> Arc<dyn Scheme> {
+        self.0.start(chains).await
+    }
+
+    fn looks_after_itself(&self) -> bool {
+        true
+    }
+}
+
+/// Real servers, shared by all clauses: to each a schema of its own in PostgreSQL, and keys of its own in Redis.
 pub(crate) struct Server {
-    database: Database,
-    redis: rig::redis::Redis,
+    schema: Schema,
     open: Opens,
 }
 
@@ -47,8 +60,8 @@ pub(crate) type Opens = fn(&Server) -> Arc<dyn Scheme>;
 
 impl Server {
     pub(crate) async fn fresh(open: Opens) -> Self {
-        let database = shared(majors()[0]).database("contract");
-        let connected = tokio_postgres::connect(database.url(), tokio_postgres::NoTls).await;
+        let schema = shared(majors()[0]).schema("contract");
+        let connected = tokio_postgres::connect(schema.url(), tokio_postgres::NoTls).await;
         let (mut client, wire) = connected.expect("the server is there");
         // A broken connection is seen by the client's next call.
         let driver = tokio::spawn(async move { wire.await.ok() });
@@ -57,11 +70,7 @@ impl Server {
             .expect("the books are made");
         drop(client);
         driver.await.expect("it ends with its client");
-        Self {
-            database,
-            redis: rig::redis::Redis::start(Keeps::Nothing),
-            open,
-        }
+        Self { schema, open }
     }
 
     /// Connections of one process.
@@ -70,12 +79,15 @@ impl Server {
             connection_within: WITHIN,
             ..DbConfig::default()
         };
-        let plain = Plain::parse(self.database.url()).expect("an address");
+        let plain = Plain::parse(self.schema.url()).expect("an address");
         Arc::new(Db::new(Arc::new(plain), config))
     }
 
     fn redis(&self) -> Arc<Redis> {
-        let config = RedisConfig::at(&self.redis.url());
+        let config = RedisConfig {
+            prefix: self.schema.name().to_owned(), // nobody else's
+            ..RedisConfig::at(&rig::redis::shared())
+        };
         Redis::new(config, Arc::new(TestClock::new())).expect("an address")
     }
 

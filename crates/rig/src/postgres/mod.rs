@@ -1,10 +1,12 @@
 //! PostgreSQL: a server of one's own to break (`Postgres::start`), or a database of one's own in a
 //! server that all tests share (`shared`).
 
+mod schema;
 mod server;
 mod shared;
 mod standby;
 
+pub use schema::Schema;
 pub use server::{Database, Server};
 pub use shared::{shared, start_shared, variable};
 

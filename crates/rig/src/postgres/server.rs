@@ -88,15 +88,7 @@ impl Server {
     /// A new, empty database that goes away with the value. The name is only a hint for people who
     /// look: many tests may use the same.
     pub fn database(&self, hint: &str) -> Database {
-        let hint: String = hint
-            .chars()
-            .map(|c| match c.is_ascii_alphanumeric() {
-                true => c.to_ascii_lowercase(),
-                false => '_',
-            })
-            .take(NAME_MAX)
-            .collect();
-        let name = format!("{hint}_{:016x}", rand::random::<u64>());
+        let name = unique(hint);
         // Nobody can be connected to template0, so nobody can be in the way.
         self.exec(&format!("CREATE DATABASE \"{name}\" TEMPLATE template0"));
         Database {
@@ -172,8 +164,21 @@ impl Drop for Database {
     }
 }
 
+/// A name that nobody else has.
+pub(super) fn unique(hint: &str) -> String {
+    let hint: String = hint
+        .chars()
+        .map(|c| match c.is_ascii_alphanumeric() {
+            true => c.to_ascii_lowercase(),
+            false => '_',
+        })
+        .take(NAME_MAX)
+        .collect();
+    format!("{hint}_{:016x}", rand::random::<u64>())
+}
+
 /// Connects, runs, and closes: sessions of ours keep nothing.
-fn ask(url: &str, sql: &str) -> Result<Option<String>, Error> {
+pub(super) fn ask(url: &str, sql: &str) -> Result<Option<String>, Error> {
     let task = async {
         let mut config: Config = url.parse()?;
         config.connect_timeout(Duration::from_secs(5));

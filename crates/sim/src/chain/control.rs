@@ -216,6 +216,35 @@ impl MemoryChain {
         Some(tx)
     }
 
+    /// What somebody who has the key would send at a nonce of his, told apart by its call data.
+    #[must_use]
+    pub fn made_elsewhere(
+        &self,
+        account: Address,
+        nonce: Nonce,
+        data: &str,
+        per_gas: u128,
+    ) -> Arc<ChainTx> {
+        Arc::new(self.foreign(account, nonce, data, per_gas))
+    }
+
+    /// Somebody who has the key gives a transaction to a node, which may take it or not.
+    pub fn send_elsewhere(&self, tx: &Arc<ChainTx>, endpoint: usize) {
+        let mut ledger = self.lock();
+        if ledger.receive(endpoint, Arc::clone(tx)) == SendOutcome::Accepted {
+            ledger.foreign.entry(tx.hash).or_insert(false);
+        }
+        drop(ledger);
+        self.tell_foreign();
+    }
+
+    /// The account's nonce on the present chain.
+    #[must_use]
+    pub fn account_nonce(&self, account: Address) -> Nonce {
+        let ledger = self.lock();
+        ledger.account(ledger.head(), account).nonce
+    }
+
     fn foreign(&self, account: Address, nonce: Nonce, data: &str, per_gas: u128) -> ChainTx {
         let raw = envelope::encode(&Unsigned {
             tx_id: TxId(Uuid::nil()),

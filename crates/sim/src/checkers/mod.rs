@@ -13,6 +13,7 @@ mod forks_are_real;
 mod gaps_close;
 mod images_are_whole;
 mod keeper_sends;
+mod loans_hold;
 mod never_outbid;
 mod no_means_no;
 mod nonce_kept;
@@ -46,6 +47,7 @@ pub use forks_are_real::ForksAreReal;
 pub use gaps_close::GapsClose;
 pub use images_are_whole::ImagesAreWhole;
 pub use keeper_sends::KeeperSends;
+pub use loans_hold::LoansHold;
 pub use never_outbid::NeverOutbid;
 pub use no_means_no::NoMeansNo;
 pub use nonce_kept::NonceKept;
@@ -94,6 +96,7 @@ pub fn promises() -> Vec<&'static str> {
         ReadersSkipNothing::PROMISE,
         GapsClose::PROMISE,
         Bounded::PROMISE,
+        LoansHold::PROMISE,
         OthersNotDelayed::PROMISE,
     ];
     names.chain(somewhere).collect()

@@ -6,6 +6,7 @@ use domain::NodeName;
 use domain::lane::OnForeignNonce;
 use engine::node::NonKeeper;
 
+use super::loans::Loans;
 use super::options::{Changes, Options};
 use super::parts::{Part, Parts};
 use super::plan::Plan;
@@ -29,6 +30,9 @@ const HABITS: [(Part, u64); 8] = [
 /// How often a calm one has a lane that never works: only where nothing else goes wrong can be said how
 /// long the other lanes may take.
 const POISON: u64 = 600;
+
+/// How often a busy world has an account whose nonces are lent.
+const LOANS: u64 = 600;
 
 /// How often all pools are lost at the end, in worlds that are not calm.
 const FORGETS: u64 = 300;
@@ -72,6 +76,11 @@ impl Plan {
             self.poison(rng);
         }
         self.chain.forgets = !options.calm && rng.permille(FORGETS);
+        // A store that loses commits loses loans, and nobody can be held to what he was told of them.
+        if rng.permille(LOANS) && !options.lossy && self.poison.is_none() {
+            self.habits = self.habits.with(Part::Loans);
+            self.loans = Some(Loans::new(rng));
+        }
     }
 
     fn poison(&mut self, rng: &Rng) {
@@ -119,6 +128,7 @@ impl Plan {
         self.failovers &= !without.has(Part::Failovers);
         self.lossy_failover = self.lossy_failover.filter(|_| !without.has(Part::Loss));
         self.poison = self.poison.filter(|_| !without.has(Part::Poison));
+        self.loans = self.loans.filter(|_| !without.has(Part::Loans));
         let numbers = [
             (Part::Foreign, &mut self.chain.foreign_max),
             (Part::Lag, &mut self.chain.lag_for_good),

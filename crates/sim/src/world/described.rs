@@ -47,6 +47,13 @@ impl Plan {
                 poison.way
             ));
         }
+        if let Some(loans) = self.loans {
+            lines.push(format!(
+                "plan   nonces of {} are lent for {} ms",
+                loans.lane(),
+                ms(loans.timeout)
+            ));
+        }
         if self.without != Parts::default() {
             lines.push(format!("plan   without {}", self.without));
         }

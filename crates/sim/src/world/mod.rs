@@ -7,6 +7,7 @@ mod chain_strikes;
 mod client;
 mod described;
 mod habits;
+mod loans;
 mod machine;
 mod options;
 mod parts;
@@ -28,8 +29,8 @@ use tokio::task::JoinHandle;
 
 use crate::chain::{MemoryChain, MemorySigner, RemoteChain, Staleness};
 use crate::checkers::{
-    self, Bounded, Checker, FinalIsFinal, GapsClose, OthersNotDelayed, ReadersSkipNothing,
-    StuckByPolicy,
+    self, Bounded, Checker, FinalIsFinal, GapsClose, LoansHold, OthersNotDelayed,
+    ReadersSkipNothing, StuckByPolicy,
 };
 use crate::clock::SimClock;
 use crate::event::WorldEvent;
@@ -39,12 +40,14 @@ use crate::trace::Trace;
 use crate::wire::{Wire, WireFaults};
 
 pub use chain_plan::ChainPlan;
+pub use loans::Loans;
 pub use options::{Changes, Options};
 pub use parts::{PARTS, Part, Parts};
 pub use plan::{CHAIN, Plan, Workload};
 pub use poison::{Poison, PoisonWay};
 
 use busy_plan::DRIFT_PPM_MAX;
+use chain_plan::LAG_MAX;
 use chain_strikes::ChainStriker;
 use client::{Client, Request};
 use habits::{Progress, Promised, Scene};
@@ -73,6 +76,11 @@ pub struct Outcome {
 
 /// How much deeper than final the forks of such a world go.
 const FORK_DEEPER: u64 = 4;
+
+/// What is so many blocks deep is known to every node, also to one that lags and whose answers are late.
+const DEEP: u64 = 2 * LAG_MAX;
+/// And where nothing goes wrong: to an answer that has just been given.
+const DEEP_WHEN_CALM: u64 = 3;
 
 /// Keeps what busy worlds draw apart from what all worlds draw: a seed's faults are the same in both.
 const BUSY_STREAM: u64 = 0x6275_7379;
@@ -145,6 +153,13 @@ fn watchers(plan: &Plan) -> Vec<Box<dyn Checker>> {
     checkers.push(Box::new(ReadersSkipNothing::default()));
     checkers.push(Box::new(GapsClose::within(plan.gaps_within())));
     checkers.push(Box::new(Bounded::by(plan.limits())));
+    if let Some(loans) = plan.loans {
+        let deep = match plan.chain.strike_interval {
+            None => DEEP_WHEN_CALM,
+            Some(_) => DEEP,
+        };
+        checkers.push(Box::new(LoansHold::of(loans.lane(), deep)));
+    }
     if let Some(poison) = plan.poison {
         checkers.push(Box::new(OthersNotDelayed::by(poison.lane())));
     }
@@ -327,6 +342,7 @@ impl World {
         habits::take_up(&Scene {
             machines: Arc::clone(&self.machines),
             store: self.store.clone(),
+            chain: self.chain.clone(),
             trace: self.trace.clone(),
             plan: Arc::clone(&self.plan),
             requests: Arc::new(requests.to_vec()),

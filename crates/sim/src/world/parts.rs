@@ -71,11 +71,13 @@ pub enum Part {
     NodeClocks,
     /// One lane that never works is asked again and again.
     Poison,
+    /// Others borrow nonces of an account and send by themselves.
+    Loans,
 }
 
 /// Every part with its word. The order is the one in which a failing world is made smaller: what explains
 /// the most when it is gone comes first.
-pub const PARTS: [(Part, &str); 32] = [
+pub const PARTS: [(Part, &str); 33] = [
     (Part::Loss, "loss"),
     (Part::Failovers, "failovers"),
     (Part::ClockJumps, "clock-jumps"),
@@ -108,6 +110,7 @@ pub const PARTS: [(Part, &str); 32] = [
     (Part::Operator, "operator"),
     (Part::NodeClocks, "node-clocks"),
     (Part::Poison, "poison"),
+    (Part::Loans, "loans"),
 ];
 
 impl Part {

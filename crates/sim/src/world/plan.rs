@@ -12,6 +12,7 @@ use domain::{ChainId, LaneKey, LaneRules, NodeName};
 use engine::node::{ChainRules, Lent, NodeConfig, NonKeeper, OnHistoryChange};
 
 use super::chain_plan::{ChainPlan, lane_rules};
+use super::loans::Loans;
 use super::parts::Parts;
 use super::peers::Switchboard;
 use super::poison::Poison;
@@ -29,6 +30,9 @@ const WAITERS: usize = 64;
 
 /// How many gaps a lane of these worlds has at once, with plenty to spare.
 const GAPS_AT_ONCE: usize = 16;
+
+/// Within how many blocks all loans are used, once nothing goes wrong: a few at a time, some one after the other.
+const LOANS_BLOCKS: u32 = 400;
 
 /// A world on paper.
 #[derive(Clone, Debug)]
@@ -75,6 +79,8 @@ pub struct Plan {
     pub newcomers: Vec<NodeName>,
     /// A lane that never works.
     pub poison: Option<Poison>,
+    /// A lane whose nonces are lent.
+    pub loans: Option<Loans>,
     /// What does not happen, by hand.
     pub without: Parts,
     /// Only the first so many requests are made.
@@ -202,6 +208,7 @@ impl Plan {
             habits: Parts::default(),
             newcomers: Vec::new(),
             poison: None,
+            loans: None,
             without: Parts::default(),
             requests_max: None,
             lanes_max: None,
@@ -219,6 +226,13 @@ impl Plan {
                 signer: *signer,
             })
             .collect()
+    }
+
+    /// The lanes that must be at rest in the end: not one that never works.
+    #[must_use]
+    pub fn judged_lanes(&self) -> Vec<LaneKey> {
+        let lent = self.loans.map(Loans::lane);
+        self.lanes().into_iter().chain(lent).collect()
     }
 
     /// The accounts that nodes have keys of.
@@ -255,7 +269,7 @@ impl Plan {
             chains: BTreeMap::from([(CHAIN, rules)]),
             non_keeper: self.non_keeper,
             on_history_change: OnHistoryChange::Halt,
-            lent: Lent::nothing(),
+            lent: self.loans.map_or_else(Lent::nothing, Loans::lent),
         }
     }
 
@@ -293,7 +307,7 @@ impl Plan {
             // A lane takes at most half of its shard's inbox.
             callers: INBOX / 2,
             waiters: WAITERS,
-            lanes: self.accounts().len(),
+            lanes: self.accounts().len() + usize::from(self.loans.is_some()),
             // What a fork takes back is out again, beyond the depth, and gaps are filled beyond it.
             unmined: usize::try_from(depth)
                 .unwrap_or(usize::MAX)
@@ -311,7 +325,10 @@ impl Plan {
         let depth = self.final_depth() + FOREIGN_DEPTH_MIN + self.chain.lag_for_good + 6;
         let blocks = requests.saturating_mul(u32::try_from(depth).unwrap_or(u32::MAX));
         let resubmits = self.lane.resubmit.interval.unwrap_or_default() * (requests + 10);
-        Duration::from_secs(300) + self.chain.block_interval * blocks * 2 + resubmits
+        let loans = self.loans.map_or(Duration::ZERO, |loans| {
+            loans.timeout * 4 + self.chain.block_interval * LOANS_BLOCKS
+        });
+        Duration::from_secs(300) + self.chain.block_interval * blocks * 2 + resubmits + loans
     }
 }
 

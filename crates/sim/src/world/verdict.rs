@@ -175,7 +175,7 @@ impl World {
     }
 
     async fn judge_lanes(&self) {
-        let lanes = self.store.lanes(&self.plan.lanes()).await;
+        let lanes = self.store.lanes(&self.plan.judged_lanes()).await;
         for lane in lanes.expect("the twin's reads do not fail") {
             let (key, out, queued) = (lane.key, lane.in_flight, lane.queued);
             if (out != 0 || queued != 0) && !self.is_hurt(key) {
@@ -194,7 +194,7 @@ impl World {
             silent: self.lives().await,
         };
         let work = self.store.lanes_with_work(&stranger).await;
-        let judged = self.plan.lanes();
+        let judged = self.plan.judged_lanes();
         for work in work.expect("the twin's reads do not fail") {
             let lane = work.lane;
             if judged.contains(&lane) && !self.is_hurt(lane) {
@@ -207,7 +207,7 @@ impl World {
 
     /// The lives that hold leases.
     async fn lives(&self) -> Vec<Incarnation> {
-        let lanes = self.store.lanes(&self.plan.lanes()).await;
+        let lanes = self.store.lanes(&self.plan.judged_lanes()).await;
         let lanes = lanes.expect("the twin's reads do not fail").into_iter();
         lanes
             .filter_map(|lane| Some(lane.lease?.incarnation))
@@ -329,7 +329,7 @@ impl World {
 
     /// Whether no lane that lost nothing has open txs: also of requests that were lost and sent again.
     async fn all_rest(&self) -> bool {
-        let lanes = self.store.lanes(&self.plan.lanes()).await;
+        let lanes = self.store.lanes(&self.plan.judged_lanes()).await;
         let mut lanes = lanes.expect("the twin's reads do not fail").into_iter();
         lanes.all(|lane| self.is_hurt(lane.key) || (lane.in_flight == 0 && lane.queued == 0))
     }
@@ -372,7 +372,7 @@ impl World {
     /// How many events the lanes wrote that lost nothing.
     fn events_written(&self) -> u64 {
         let lanes = self.store.events_written();
-        let judged = self.plan.lanes();
+        let judged = self.plan.judged_lanes();
         let whole = lanes
             .iter()
             .filter(|lane| judged.contains(&lane.0) && !self.is_hurt(lane.0));

@@ -102,6 +102,7 @@ fn a_late_receipt_of_ours_is_no_foreign_use() {
         nonce: Nonce(0),
         by: Some(Consumer::Nobody),
         hashes: Vec::new(),
+        is_named: false,
     });
     world.settle_all();
     world.tick(4_000); // the follower did not bring it in time
@@ -119,6 +120,7 @@ fn what_nobody_remembers_and_did_just_the_same_is_not_paid_again() {
         nonce: Nonce(0),
         by: Some(Consumer::By { hash, deed }),
         hashes: Vec::new(),
+        is_named: false,
     });
     world.commit();
     let row = &world.store.rows[&id];
@@ -141,6 +143,7 @@ fn one_of_ours_that_consumed_it_is_read_and_not_requeued() {
         nonce: Nonce(0),
         by: Some(by(hash)),
         hashes: vec![hash],
+        is_named: false,
     });
     world.commit();
     assert_eq!(world.store.rows[&id].nonce, Some(Nonce(0)));
@@ -162,6 +165,7 @@ fn what_nobody_can_show_is_for_a_person_when_none_of_ours_has_a_receipt() {
             nonce: Nonce(0),
             by: Some(Consumer::Unseen),
             hashes,
+            is_named: false,
         });
         world.commit();
         assert_eq!(world.store.rows[&id].state, state);

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::lane::lend::LENT_PREFIX;
 use crate::lane::{Lane, LaneRules, Stage};
 use crate::window::Release;
 use crate::{AttemptKind, Nonce, SubState, TxId, TxState};
@@ -109,6 +110,10 @@ fn states_fit_their_attempts(store: &Store) {
     let with_attempts: BTreeSet<TxId> = store.attempts.values().map(|a| a.tx_id).collect();
     for tx in store.rows.values() {
         let has_attempt = with_attempts.contains(&tx.id);
+        let is_lent = tx.request_id.as_str().starts_with(LENT_PREFIX);
+        if is_lent && tx.state == TxState::FailedFinal {
+            continue; // given back, whatever was named for it, or consumed by what is another loan's
+        }
         // One that was given another nonce keeps its old attempts.
         let (has_nonce, is_signed) = match tx.state {
             TxState::Created => (false, false),

@@ -7,15 +7,19 @@ use uuid::Uuid;
 
 use super::world::{Job, World};
 use super::{KEY, rules, tx_id};
-use crate::lane::lend::{Lending, Marked, lent_payload, lent_request_id, lent_to};
-use crate::lane::{Input, LaneRules, Request};
-use crate::{Holder, Mark, MarkRefused, Nonce, Reservation, ReservationState, TxState};
+use crate::lane::lend::{Lending, Loan, Marked, lent_request_id, lent_to};
+use crate::lane::{Consumer, Input, LaneRules, Request};
+use crate::{Deed, Holder, Mark, MarkRefused, Nonce, Reservation, ReservationState, TxState};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
+/// For rows that name none.
+const LENDING: Lending = Lending {
+    timeout: Duration::from_secs(7),
+};
 
 fn lending() -> LaneRules {
     LaneRules {
-        lent: Some(Lending { timeout: TIMEOUT }),
+        lent: Some(LENDING),
         ..rules()
     }
 }
@@ -30,7 +34,13 @@ fn hash(number: u8) -> B256 {
 
 /// Borrows under a name, and gives what was lent.
 fn borrow(world: &mut World, name: u128) -> u64 {
-    let payload = lent_payload(KEY);
+    borrow_with(world, name, TIMEOUT, 0).expect("lent at once")
+}
+
+/// Borrows as somebody who saw the chain so far; gives what was lent at once.
+fn borrow_with(world: &mut World, name: u128, timeout: Duration, at_least: u64) -> Option<u64> {
+    let at_least = Nonce(at_least);
+    let payload = Loan { timeout, at_least }.payload(KEY);
     let id = tx_id(1_000_000 + u64::try_from(name).expect("small"));
     world.input(Input::Accept(Request {
         id,
@@ -40,7 +50,7 @@ fn borrow(world: &mut World, name: u128) -> u64 {
         gas: 0,
     }));
     world.commit();
-    world.store.rows[&id].nonce.expect("lent at once").0
+    world.store.rows[&id].nonce.map(|nonce| nonce.0)
 }
 
 fn of(world: &World, name: u128) -> Reservation {
@@ -50,7 +60,7 @@ fn of(world: &World, name: u128) -> Reservation {
         .rows
         .values()
         .find(|tx| tx.request_id == request);
-    lent_to(KEY, tx.expect("lent"), Some(Nonce(0)), TIMEOUT).expect("a loan")
+    lent_to(KEY, tx.expect("lent"), Some(Nonce(0)), LENDING).expect("a loan")
 }
 
 fn mark(world: &mut World, nonce: u64, name: u128, mark: &Mark) -> Marked {
@@ -101,10 +111,13 @@ fn a_former_holder_changes_nothing() {
     mark(&mut world, 0, 0, &give_back());
     assert_eq!(borrow(&mut world, 1), 0);
     let late = mark(&mut world, 0, 0, &Mark::Used(hash(1)));
-    assert_eq!(late, Marked::NotOpen, "his row tells him");
+    assert_eq!(late, Marked::Refused(MarkRefused::NotHolder(Nonce(0))));
     assert_eq!(of(&world, 1).tx_hash, None);
     let never = mark(&mut world, 7, 0, &Mark::Used(hash(1)));
-    assert_eq!(never, Marked::NotOpen);
+    assert_eq!(never, Marked::Refused(MarkRefused::NotLent(Nonce(7))));
+    mark(&mut world, 0, 1, &give_back());
+    let free = mark(&mut world, 0, 1, &Mark::Used(hash(1)));
+    assert_eq!(free, Marked::NotOpen { is_free: true }, "his row tells him");
 }
 
 #[test]
@@ -152,6 +165,98 @@ fn used_is_used_and_another_transaction_is_refused() {
         nonce: Nonce(0),
     };
     assert_eq!(elsewhere, Marked::Refused(refused));
+}
+
+#[test]
+fn the_last_word_counts_also_when_it_was_said_before() {
+    let mut world = World::ready(lending());
+    borrow(&mut world, 0);
+    for name in [1, 2, 1] {
+        let said = mark(&mut world, 0, 0, &Mark::Submitted(hash(name)));
+        assert!(is_taken(&said));
+        assert_eq!(of(&world, 0).tx_hash, Some(hash(name)));
+    }
+    assert!(is_taken(&mark(&mut world, 0, 0, &Mark::Used(hash(2)))));
+    assert_eq!(of(&world, 0).tx_hash, Some(hash(2)));
+    borrow(&mut world, 1);
+    mark(&mut world, 1, 1, &Mark::Submitted(hash(3)));
+    mark(&mut world, 1, 1, &give_back());
+    assert_eq!(of(&world, 1).tx_hash, Some(hash(3)), "what he last named");
+}
+
+#[test]
+fn every_loan_lasts_as_long_as_its_holder_was_told() {
+    let mut world = World::ready(lending());
+    borrow_with(&mut world, 0, TIMEOUT, 0);
+    borrow_with(&mut world, 1, TIMEOUT / 10, 0);
+    let told = |name| of(&world, name).expires_at;
+    assert_eq!(told(0).since(told(1)), TIMEOUT / 10 * 9);
+    pass(&mut world, TIMEOUT / 2);
+    assert_eq!(of(&world, 0).state, ReservationState::Reserved);
+    assert_eq!(of(&world, 1).state, ReservationState::Recyclable);
+}
+
+#[test]
+fn a_lane_that_knows_less_than_its_borrower_asks_before_it_lends() {
+    let mut world = World::ready(lending());
+    for name in 0..2 {
+        borrow(&mut world, name);
+    }
+    mark(&mut world, 0, 0, &give_back());
+    world.use_elsewhere(0); // its holder had sent it all the same
+    assert_eq!(borrow_with(&mut world, 2, TIMEOUT, 1), None, "not yet");
+    world.settle_all();
+    let request = lent_request_id(holder(2));
+    let rows = world.store.rows.values();
+    let lent = rows.filter(|tx| tx.request_id == request);
+    let nonces: Vec<_> = lent.map(|tx| tx.nonce).collect();
+    assert_eq!(nonces, [Some(Nonce(2))]);
+    sends_nothing(&world);
+}
+
+#[test]
+fn what_a_former_holder_named_ends_the_loan_that_it_consumed() {
+    let mut world = World::ready(lending());
+    borrow(&mut world, 0);
+    mark(&mut world, 0, 0, &Mark::Submitted(hash(1)));
+    mark(&mut world, 0, 0, &give_back()); // no node showed it then
+    assert_eq!(borrow(&mut world, 1), 0);
+    let deed = Deed::of(None, alloy_primitives::U256::ZERO, &[]);
+    world.input(Input::Consumed {
+        nonce: Nonce(0),
+        by: Some(Consumer::By {
+            hash: hash(1),
+            deed,
+        }),
+        hashes: Vec::new(),
+        is_named: true,
+    });
+    world.commit();
+    world.settle_all();
+    let closed = of(&world, 1);
+    assert_eq!(closed.state, ReservationState::Used);
+    assert_eq!(closed.tx_hash, Some(hash(1)));
+    assert_eq!(borrow(&mut world, 2), 1);
+}
+
+#[test]
+fn whoever_gave_up_waiting_is_lent_nothing() {
+    let mut world = World::ready(lending());
+    world.input(Input::Pause(true));
+    world.settle_all();
+    assert_eq!(borrow_with(&mut world, 0, TIMEOUT, 0), None);
+    pass(&mut world, TIMEOUT * 2);
+    assert_eq!(borrow_with(&mut world, 1, TIMEOUT, 0), None);
+    world.input(Input::Pause(false));
+    world.settle_all();
+    let state = |name| {
+        let request = lent_request_id(holder(name));
+        let mut rows = world.store.rows.values();
+        let row = rows.find(|tx| tx.request_id == request).expect("there");
+        (row.state, row.nonce)
+    };
+    assert_eq!(state(0), (TxState::FailedFinal, None));
+    assert_eq!(state(1), (TxState::Allocated, Some(Nonce(0))));
 }
 
 #[test]
@@ -230,4 +335,23 @@ fn a_lane_that_sends_does_not_touch_loans() {
     sends_nothing(&world);
     let row = world.store.rows.values().next().expect("there");
     assert_eq!(row.state, TxState::Allocated);
+}
+
+#[test]
+fn a_lane_that_asks_all_the_time_still_asks_twice_about_overdue_nonces() {
+    let rules = LaneRules {
+        chain_nonce_timeout: Duration::from_secs(1),
+        ..lending()
+    };
+    let mut world = World::ready(rules);
+    borrow(&mut world, 0);
+    let mut asked_twice = 0;
+    for _ in 0..TIMEOUT.as_secs() * 2 {
+        world.tick(1_000);
+        world.commit();
+        asked_twice += usize::from(world.lane.asking_chain && world.lane.asked_twice);
+        world.settle_all();
+    }
+    assert!(asked_twice > 0);
+    assert_eq!(of(&world, 0).state, ReservationState::Recyclable);
 }

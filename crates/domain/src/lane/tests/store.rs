@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use alloy_primitives::B256;
 
+use crate::lane::lend::LENT_PREFIX;
 use crate::lane::{FinalTx, LaneImage, Request, Writes};
 use crate::{
     Attempt, Event, EventKind, GrantId, LaneId, Nonce, RequestId, Right, Time, Token, Tx, TxId,
@@ -231,8 +232,11 @@ fn check_change(before: &Tx, after: &Tx, writes: &Writes) {
         matches!(&event.kind, EventKind::LaneForeignNonce { nonce, .. } if gone(nonce))
     };
     let is_given_up = after.nonce.is_none() && writes.events.iter().any(foreign);
+    let is_given_back = after.nonce.is_none()
+        && after.state.is_terminal()
+        && after.request_id.as_str().starts_with(LENT_PREFIX);
     assert!(
-        !claimed || before.nonce == after.nonce || is_given_up,
+        !claimed || before.nonce == after.nonce || is_given_up || is_given_back,
         "tx {} changed a claimed nonce",
         after.id
     );

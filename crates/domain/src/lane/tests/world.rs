@@ -318,6 +318,7 @@ impl World {
                 nonce,
                 by: Some(self.chain.consumer(nonce, up_to.number)),
                 hashes,
+                is_named: false,
             },
             Job::Fetch(hashes) => {
                 Input::Receipts(self.chain.receipts(&hashes, self.rules.finality.depth()))

@@ -3,11 +3,13 @@
 mod books;
 mod chain;
 mod clock;
+mod nodes;
 mod spy;
 
 pub(crate) use books::{MemoryBooks, Rows};
 pub(crate) use chain::FakeChain;
 pub(crate) use clock::TestClock;
+pub(crate) use nodes::Nodes;
 pub(crate) use spy::Spy;
 
 use std::sync::Arc;

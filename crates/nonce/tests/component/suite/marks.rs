@@ -1,7 +1,7 @@
 //! What a holder may say of his nonce.
 
 use domain::{Holder, Mark, MarkRefused, Nonce, Reservation, ReservationState};
-use engine::ports::{LendError, Lender};
+use engine::ports::{Chain as _, LendError, Lender};
 use uuid::Uuid;
 
 use super::super::kit::{hash, lane};
@@ -151,11 +151,12 @@ pub(crate) async fn any_words_in_any_order_do_what_the_one_table_says(world: &Wo
             .wrapping_add(1);
         (chance >> 33) % below
     };
-    for _ in 0..20 {
+    for loan in 0..20 {
         let mut model = process.borrow().await;
         let (owner, stranger) = (model.holder, Holder(Uuid::from_u128(99)));
         for _ in 0..5 {
-            let tx_hash = hash(u8::try_from(draw(2)).expect("small") + 1);
+            // A transaction has one nonce, so every loan has two of its own.
+            let tx_hash = hash(u8::try_from(2 * loan + draw(2)).expect("small") + 1);
             let mark = match draw(3) {
                 0 => Mark::Submitted(tx_hash),
                 1 => Mark::Used(tx_hash),
@@ -186,6 +187,35 @@ pub(crate) async fn marks_are_durable_when_they_are_answered(world: &World) {
     let other = world.process().await;
     for (index, said) in said.iter().enumerate() {
         assert_eq!(other.row(&lent[index]).await, *said);
+    }
+}
+
+pub(crate) async fn any_process_hears_any_holder(world: &World) {
+    let first = world.process().await;
+    let ids = [&world.chain, &world.other_chain].map(|chain| chain.id());
+    let lanes = ids.into_iter().flat_map(|chain_id| {
+        let of = move |signer| domain::LaneKey {
+            chain_id,
+            ..lane(signer)
+        };
+        [1, 2, 9].map(of)
+    });
+    let mut lent = Vec::new();
+    for lane in lanes {
+        for _ in 0..3 {
+            lent.push(first.component.allocate(lane).await.unwrap());
+        }
+    }
+    // Processes that came later and lent nothing.
+    let later = [world.process().await, world.process().await];
+    for (one, name) in lent.iter().zip(1..) {
+        let process = &later[usize::from(name) % 2];
+        let said = process.submit(one, hash(name)).await;
+        assert_eq!(said.tx_hash, Some(hash(name)));
+        assert_eq!(
+            process.use_up(one, hash(name)).await.state,
+            ReservationState::Used
+        );
     }
 }
 

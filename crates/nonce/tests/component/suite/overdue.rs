@@ -68,6 +68,7 @@ pub(crate) async fn an_overdue_nonce_is_used_when_the_chain_shows_by_whom(world:
     process.sweep_all(&mut sweep).await;
     assert_eq!(process.row(&late).await, late, "not deep enough");
     world.chain.mine(1);
+    world.let_it_show();
     let state = ReservationState::Used;
     let used = process.sweep_until(&mut sweep, &late, state).await;
     assert_eq!((used.tx_hash, used.holder), (Some(hash(1)), late.holder));

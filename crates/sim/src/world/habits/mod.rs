@@ -4,6 +4,7 @@
 
 mod batches;
 mod clocks;
+mod loans;
 mod lookers;
 mod membership;
 mod operator;
@@ -25,6 +26,7 @@ use super::client::Request;
 use super::machine::{Heard, Machine};
 use super::parts::Part;
 use super::plan::Plan;
+use crate::chain::MemoryChain;
 use crate::rng::Rng;
 use crate::store::MemoryStore;
 use crate::trace::Trace;
@@ -46,7 +48,7 @@ enum Until {
 type Act = fn(Scene) -> Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Every habit, and who has it.
-const HABITS: [(Part, Until, Act); 9] = [
+const HABITS: [(Part, Until, Act); 10] = [
     (Part::Batches, Until::Healed, |scene| {
         Box::pin(batches::send_for_ever(scene))
     }),
@@ -74,6 +76,9 @@ const HABITS: [(Part, Until, Act); 9] = [
     (Part::Poison, Until::Healed, |scene| {
         Box::pin(poisoned::ask_for_ever(scene))
     }),
+    (Part::Loans, Until::TheEnd, |scene| {
+        Box::pin(loans::borrow_for_ever(scene))
+    }),
 ];
 
 /// What they can reach.
@@ -81,6 +86,7 @@ const HABITS: [(Part, Until, Act); 9] = [
 pub(super) struct Scene {
     pub(super) machines: Arc<Vec<Machine>>,
     pub(super) store: MemoryStore,
+    pub(super) chain: MemoryChain,
     pub(super) trace: Trace,
     pub(super) plan: Arc<Plan>,
     pub(super) requests: Arc<Vec<Request>>,

@@ -1,0 +1,150 @@
+//! What becomes of loans without a word of their holders: time passes, and the chain shows things.
+
+use std::time::Duration;
+
+use alloy_primitives::B256;
+
+use super::{LEND_PATIENCE, Loan};
+use crate::lane::{ChainQuery, Effect, Lane, Stage, Step};
+use crate::mutation::{self, Mutation};
+use crate::{EventKind, Nonce, SubState, Time, Tx, TxState};
+
+/// What one tick counts at most for the time that a nonce is lent: a clock that is set forward ends none.
+const TICK_COUNTS_MAX: Duration = Duration::from_secs(2);
+
+impl Lane {
+    /// A lent nonce is consumed at final depth, by a transaction that its holder did not name.
+    /// `is_named`: a tx of the store has it as its attempt already, as when a former holder gave the nonce back
+    /// and his transaction was mined after all.
+    pub(in crate::lane) fn lent_was_consumed(
+        &mut self,
+        nonce: Nonce,
+        by: Option<B256>,
+        is_named: bool,
+        now: Time,
+        step: &mut Step,
+    ) {
+        // It belongs to the account, so it is what was borrowed for: watched, and closed by its receipt.
+        if let Some(hash) = by.filter(|_| !is_named) {
+            if self.sent_elsewhere(nonce, hash, now, step).is_ok() {
+                step.effects.push(Effect::FetchReceipts(vec![hash]));
+            }
+            return;
+        }
+        let Some(mut slot) = self.slots.remove(&nonce) else {
+            return;
+        };
+        self.unmined = self.unmined.saturating_sub(1);
+        self.consumed_below = self.consumed_below.max(nonce.next());
+        self.unwatch(&slot, step);
+        // A hash is one attempt's for ever, so this loan ends without one.
+        slot.tx.tx_hash = by.or(slot.tx.tx_hash);
+        slot.tx.reason = Some(match by {
+            Some(hash) => format!("nonce {nonce} was consumed by a former holder's {hash}"),
+            None => {
+                format!("nonce {nonce} is consumed, and no endpoint shows by which transaction")
+            }
+        });
+        self.end_loan(slot, SubState::ForeignNonce, now, step);
+    }
+
+    /// Somebody wants to borrow who may know more of the chain than the lane does: it asks before it lends.
+    pub(in crate::lane) fn ask_before_lending(&mut self, tx: &Tx, step: &mut Step) {
+        let (Some(loan), Some(known)) = (Loan::noted(&tx.payload), self.chain) else {
+            return; // nothing is dealt before the chain is known anyway
+        };
+        if !self.lends() || self.rules.chain_query == ChainQuery::Off {
+            return;
+        }
+        let knows_more = loan.at_least > known.nonces.latest.max(known.nonces.pending);
+        // What somebody else had pending there seems to be gone.
+        let shows_less = self.doubtful.range(loan.at_least..).next().is_some();
+        if knows_more || shows_less {
+            // A question that is under way may have been asked before he looked.
+            let to_come = 1_u8.saturating_add(u8::from(self.asking_chain));
+            self.answers_awaited = self.answers_awaited.max(to_come);
+            self.ask_in_doubt(step);
+        }
+    }
+
+    /// An answer of the chain is there; whether those who borrow need another one.
+    pub(in crate::lane) fn count_awaited_answer(&mut self, step: &mut Step) {
+        self.answers_awaited = self.answers_awaited.saturating_sub(1);
+        if self.answers_awaited > 0 {
+            self.ask_in_doubt(step);
+        }
+    }
+
+    /// A free nonce that is consumed or pending, as far as is known by now, is not lent.
+    pub(in crate::lane) fn set_used_gaps_aside(&mut self) {
+        let (Some(known), true) = (self.chain, self.lends()) else {
+            return;
+        };
+        let highest = known.nonces.latest.max(known.nonces.pending);
+        let free = self.gaps.split_off(&highest);
+        let used = std::mem::replace(&mut self.gaps, free);
+        self.doubtful.extend(used.into_keys());
+    }
+
+    /// Whether whoever wanted to borrow has given up: his nonce would be lent to nobody until its time is over.
+    pub(in crate::lane) fn is_given_up(&self, tx: &Tx, now: Time) -> bool {
+        let waits_for = self
+            .rules
+            .lent
+            .map(|lending| lending.timeout_of(tx).max(LEND_PATIENCE));
+        waits_for.is_some_and(|time| now.since(tx.created_at) > time)
+    }
+
+    /// Ends a loan that was never dealt a nonce.
+    pub(in crate::lane) fn end_unlent(&mut self, mut tx: Tx, now: Time, step: &mut Step) {
+        let reason = "whoever wanted to borrow has given up".to_owned();
+        tx.reason = Some(reason.clone());
+        tx.token = self.right.token;
+        tx.confirmed_at = Some(now);
+        tx.go(TxState::FailedFinal, SubState::Cancelled, now);
+        self.tell(step, Some(&mut tx), EventKind::TxFailed { reason }, now);
+        step.writes.wakes_done.push(tx.id);
+        step.writes.updates.push(tx);
+    }
+
+    /// Counts how long nonces are lent, and frees those whose holder said nothing for too long, if the chain
+    /// shows nothing of them: asked after their time was over, and of every endpoint that must be asked.
+    pub(in crate::lane) fn look_at_loans(&mut self, now: Time, step: &mut Step) {
+        let Some(lending) = self.rules.lent else {
+            return;
+        };
+        let since = self.ticked_at.replace(now);
+        let passed = since.map_or(Duration::ZERO, |since| {
+            now.since(since).min(TICK_COUNTS_MAX)
+        });
+        let heard = self.answers;
+        let comes = heard.saturating_add(u64::from(self.asking_chain));
+        let mut is_overdue = false;
+        let mut free = Vec::new();
+        for (nonce, slot) in &mut self.slots {
+            if slot.stage != Stage::Lent {
+                continue;
+            }
+            slot.lent_for = slot.lent_for.saturating_add(passed);
+            if slot.lent_for < lending.timeout_of(&slot.tx) {
+                continue;
+            }
+            let asked_from = *slot.overdue_since.get_or_insert(comes);
+            is_overdue = true;
+            let shows_nothing = self.chain.is_some_and(|known| {
+                known.is_complete && known.nonces.latest <= *nonce && known.nonces.pending <= *nonce
+            });
+            let was_asked = heard > asked_from && shows_nothing;
+            if was_asked || mutation::is_on(Mutation::FreeOverdueUnasked) {
+                free.push(*nonce);
+            }
+        }
+        for nonce in free {
+            let reason = "its holder said nothing for too long, and the chain shows nothing of it";
+            self.give_back(nonce, reason, now, step).ok(); // one that is mined stays
+        }
+        if is_overdue {
+            self.stay_in_doubt(now, step);
+        }
+    }
+}
