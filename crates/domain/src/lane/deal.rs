@@ -264,7 +264,7 @@ impl Lane {
             && !self.paused
             && self.answers_awaited == 0
             && lends_more
-            && self.rules.window.has_room(self.unresolved())
+            && (self.rules.window.has_room(self.unresolved()) || self.lends_before_others())
     }
 
     /// How many dealt nonces are not resolved in the sense of the window.

@@ -454,7 +454,8 @@ impl Lane {
         }
         if self.queued > 0 && self.loading_queued.is_none() && self.may_deal() {
             self.loading_queued = Some(CameSince::default());
-            let limit = self.rules.window.room(self.unresolved()).min(LOAD_MAX);
+            let room = self.rules.window.room(self.unresolved());
+            let limit = room.clamp(1, LOAD_MAX); // a gap is lent without room
             step.effects.push(Effect::LoadQueued { limit });
         }
     }

@@ -50,13 +50,13 @@ impl Lane {
 
     /// Somebody wants to borrow who may know more of the chain than the lane does: it asks before it lends.
     pub(in crate::lane) fn ask_before_lending(&mut self, tx: &Tx, step: &mut Step) {
-        let (Some(loan), Some(known)) = (Loan::noted(&tx.payload), self.chain) else {
-            return; // nothing is dealt before the chain is known anyway
-        };
-        if !self.lends() || self.rules.chain_query == ChainQuery::Off {
+        let Some(loan) = Loan::noted(&tx.payload).filter(|_| self.lends()) else {
             return;
+        };
+        if self.chain.is_none() || self.rules.chain_query == ChainQuery::Off {
+            return; // nothing is dealt before the chain is known, if it is to be known
         }
-        let knows_more = loan.at_least > known.nonces.latest.max(known.nonces.pending);
+        let knows_more = loan.at_least > self.used_below();
         // What somebody else had pending there seems to be gone.
         let shows_less = self.doubtful.range(loan.at_least..).next().is_some();
         if knows_more || shows_less {
@@ -75,13 +75,27 @@ impl Lane {
         }
     }
 
+    /// Whether a free nonce stands before others that are out, which wait for it: it does not wait for room. (A
+    /// fork may have opened more than the window allows.)
+    pub(in crate::lane) fn lends_before_others(&self) -> bool {
+        let last = self.slots.last_key_value().map(|(nonce, _)| *nonce);
+        let mut free = self.gaps.range(self.used_below()..);
+        self.lends() && free.next().is_some_and(|(gap, _)| Some(*gap) < last)
+    }
+
+    /// Below this everything is consumed or pending, as far as is known.
+    fn used_below(&self) -> Nonce {
+        self.chain.map_or(Nonce(0), |known| {
+            known.nonces.latest.max(known.nonces.pending)
+        })
+    }
+
     /// A free nonce that is consumed or pending, as far as is known by now, is not lent.
     pub(in crate::lane) fn set_used_gaps_aside(&mut self) {
-        let (Some(known), true) = (self.chain, self.lends()) else {
+        if !self.lends() {
             return;
-        };
-        let highest = known.nonces.latest.max(known.nonces.pending);
-        let free = self.gaps.split_off(&highest);
+        }
+        let free = self.gaps.split_off(&self.used_below());
         let used = std::mem::replace(&mut self.gaps, free);
         self.doubtful.extend(used.into_keys());
     }

@@ -9,6 +9,7 @@ use super::world::{Job, World};
 use super::{KEY, rules, tx_id};
 use crate::lane::lend::{Lending, Loan, Marked, lent_request_id, lent_to};
 use crate::lane::{Consumer, Input, LaneRules, Request};
+use crate::window::{Release, Window};
 use crate::{Deed, Holder, Mark, MarkRefused, Nonce, Reservation, ReservationState, TxState};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -237,6 +238,31 @@ fn what_a_former_holder_named_ends_the_loan_that_it_consumed() {
     assert_eq!(closed.state, ReservationState::Used);
     assert_eq!(closed.tx_hash, Some(hash(1)));
     assert_eq!(borrow(&mut world, 2), 1);
+}
+
+#[test]
+fn a_nonce_that_others_wait_for_needs_no_room() {
+    let window = Window {
+        limit: Some(2),
+        releases: Release::Mined,
+    };
+    let mut world = World::ready(LaneRules {
+        window,
+        ..lending()
+    });
+    for (name, made) in [(0, hash(1)), (1, hash(2))] {
+        let nonce = borrow(&mut world, name);
+        mark(&mut world, nonce, name, &Mark::Submitted(made));
+        world.chain.take(Nonce(nonce), made);
+    }
+    world.mine(2, true);
+    world.settle_all();
+    assert_eq!((borrow(&mut world, 2), borrow(&mut world, 3)), (2, 3));
+    world.fork(1, 0, 0xff, true); // four are open now, and two may be
+    world.settle_all();
+    assert!(is_taken(&mark(&mut world, 0, 0, &give_back())));
+    assert_eq!(borrow(&mut world, 4), 0);
+    assert_eq!(borrow_with(&mut world, 5, TIMEOUT, 0), None, "no room");
 }
 
 #[test]
