@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use domain::LaneKey;
 use domain::lane::Finality;
-use engine::node::NodeHandle;
-use engine::ports::{Chain, Clock, Lender};
-use nonce::postgres::{Connect, Connection, Db, DbConfig, check, prepare};
+use engine::node::{NodeConfig, NodeHandle};
+use engine::ports::{Chain, Clock, Lender, Signer};
+use nonce::postgres::{Connect, Connection, Db, DbConfig, check, lent_here, prepare};
 use nonce::redis::{LaneLock, LockConfig, Redis, RedisConfig};
 use nonce::scheme::{
     LaneScheme, RedisIssue, RedisReserve, RedisReserveConfig, RowLock, Segment, SegmentConfig,
@@ -65,6 +66,32 @@ impl Lending {
         if let Err(error) = self.component.close(CLOSE_WITHIN).await {
             tracing::warn!(%error, "lent nonces: what was left in memory comes back by itself");
         }
+    }
+}
+
+/// A lane belongs to one scheme, or to its own txs. What the books lend from is nothing for this node's lanes.
+pub(crate) async fn refuse_lent_elsewhere(
+    config: &Config,
+    node: &NodeConfig,
+    signer: &dyn Signer,
+) -> Result<(), Failure> {
+    let StoreUrl::Postgres(_) = &config.store.url else {
+        return Ok(()); // there are no books
+    };
+    let lanes: Vec<LaneKey> = node
+        .lanes(signer)
+        .into_iter()
+        .map(|(lane, _)| lane)
+        .collect();
+    let unreached = |why| Failure::Unreachable(format!("the books of lent nonces: {why}"));
+    let connection = beside(config)?.connect().await.map_err(unreached)?;
+    let lent = lent_here(connection.client(), &lanes).await;
+    match lent.map_err(|e| Failure::refused("the books of lent nonces", &e))? {
+        None => Ok(()),
+        Some(lane) => Err(Failure::Refused(format!(
+            "nonces of {lane} were lent by another scheme, and a lane belongs to one scheme for ever: set the \
+             account's kind to external and nonce.scheme as it was, or use another account"
+        ))),
     }
 }
 

@@ -14,7 +14,7 @@ use tokio::task::JoinHandle;
 use crate::clock::SystemClock;
 use crate::config::Config;
 use crate::failure::Failure;
-use crate::lend::Lending;
+use crate::lend::{self, Lending};
 use crate::open;
 use crate::signals::Signals;
 use crate::telemetry;
@@ -52,6 +52,8 @@ impl Running {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
         let peers = HttpPeers::new(cluster_secret.clone(), Arc::clone(&clock));
 
+        let node_config = config.node_config(address);
+        lend::refuse_lent_elsewhere(config, &node_config, &*signer).await?;
         let ports = Ports {
             store,
             chains: chains.clone(),
@@ -60,7 +62,7 @@ impl Running {
             peers: Arc::new(peers),
         };
         let tasks = Tasks::new();
-        let node = Node::start(ports, config.node_config(address), tasks.clone())
+        let node = Node::start(ports, node_config, tasks.clone())
             .await
             .map_err(|e| Failure::refused("the node does not start", &e))?;
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use domain::lane::lend::Lending;
 use domain::lease::LeaseTerms;
-use domain::{Address, ChainId, LaneRules, NodeName};
+use domain::{Address, ChainId, LaneKey, LaneRules, NodeName};
 
 use crate::ports::{Chain, Clock, Peers, Signer, Store};
 
@@ -48,6 +48,23 @@ pub struct NodeConfig {
     pub on_history_change: OnHistoryChange,
     /// The accounts whose nonces are lent.
     pub lent: Lent,
+}
+
+impl NodeConfig {
+    /// Every account that it signs for, and every one whose nonces it lends (and how), on each of its chains.
+    #[must_use]
+    pub fn lanes(&self, signer: &dyn Signer) -> Vec<(LaneKey, Option<Lending>)> {
+        let sends = signer.accounts().into_iter().map(|of| (of, None));
+        let lends = self.lent.accounts.iter().cloned();
+        let lends = lends.map(|of| (of, Some(self.lent.lending)));
+        let mut lanes = Vec::new();
+        for ((signer, only), lent) in sends.chain(lends) {
+            let chains = self.chains.keys().copied();
+            let chains = chains.filter(|chain| only.is_empty() || only.contains(chain));
+            lanes.extend(chains.map(|chain_id| (LaneKey { chain_id, signer }, lent)));
+        }
+        lanes
+    }
 }
 
 /// Accounts whose keys are elsewhere: their nonces are lent.

@@ -200,7 +200,7 @@ fn build(
         };
         chains.insert(chain.id(), part);
     }
-    let lanes = lanes(&ports, &chains, &config)?;
+    let lanes = lanes(&ports, &config)?;
     let (shards, inboxes) = (0..config.shards)
         .map(|_| mpsc::channel(config.inbox))
         .unzip();
@@ -233,36 +233,21 @@ fn build(
     Ok((Arc::new(core), Inputs { inboxes, openings }))
 }
 
-/// Every configured signer on every chain that it serves, spread over the shards; and the accounts whose nonces
-/// are lent.
-fn lanes(
-    ports: &Ports,
-    chains: &BTreeMap<ChainId, ChainPart>,
-    config: &NodeConfig,
-) -> Result<BTreeMap<LaneKey, LanePlace>, StartError> {
-    let sends = ports.signer.accounts().into_iter().map(|of| (of, None));
-    let lends = config.lent.accounts.iter().cloned();
-    let lends = lends.map(|of| (of, Some(config.lent.lending)));
+/// The lanes of this node, spread over the shards.
+fn lanes(ports: &Ports, config: &NodeConfig) -> Result<BTreeMap<LaneKey, LanePlace>, StartError> {
     let mut lanes = BTreeMap::new();
-    for ((signer, only), lent) in sends.chain(lends) {
-        for chain_id in chains.keys().copied() {
-            if !only.is_empty() && !only.contains(&chain_id) {
-                continue;
-            }
-            let key = LaneKey { chain_id, signer };
-            let place = LanePlace {
-                shard: shard_of(key, config.shards),
-                lent,
-                waiting: AtomicUsize::new(0),
-            };
-            if lanes
-                .insert(key, place)
-                .is_some_and(|other| other.lent != lent)
-            {
-                return Err(StartError::Config(format!(
-                    "{signer} has a key here and is set to lend its nonces too: it can do one of both"
-                )));
-            }
+    for (key, lent) in config.lanes(&*ports.signer) {
+        let place = LanePlace {
+            shard: shard_of(key, config.shards),
+            lent,
+            waiting: AtomicUsize::new(0),
+        };
+        let before = lanes.insert(key, place);
+        if before.is_some_and(|other: LanePlace| other.lent != lent) {
+            return Err(StartError::Config(format!(
+                "{} has a key here and is set to lend its nonces too: it can do one of both",
+                key.signer
+            )));
         }
     }
     Ok(lanes)

@@ -59,12 +59,16 @@ pub(super) fn not_lendable(lane: LaneKey, bound: i16, asked: SchemeKind) -> Lend
     let bound = SchemeKind::ALL
         .into_iter()
         .find(|kind| scheme_number(*kind) == bound);
+    let whose = match bound {
+        Some(SchemeKind::Lane) => "dealt by its lane, to its own txs or by scheme lane".to_owned(),
+        Some(kind) => format!("lent by scheme {}", kind.word()),
+        None => "lent by a scheme that this program does not know".to_owned(),
+    };
     LendError::NotLendable(format!(
-        "the nonces of {} on chain {} are lent by scheme {}, and a lane belongs to one scheme for ever: set \
-         nonce.scheme to it, or lend from another account (asked was {})",
+        "the nonces of {} on chain {} are {whose}, and a lane belongs to one scheme for ever: set nonce.scheme to \
+         it, or lend from another account (asked was {})",
         lane.signer,
         lane.chain_id.0,
-        bound.map_or("that this program does not know", SchemeKind::word),
         asked.word()
     ))
 }

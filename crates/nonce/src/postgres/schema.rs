@@ -1,8 +1,13 @@
 //! The schema of the books: forward-only steps, all that are missing in one transaction.
 
+use domain::LaneKey;
 use thiserror::Error;
 use tokio_postgres::types::Type;
 use tokio_postgres::{Client, Error};
+
+use super::Param;
+use super::rows::scheme_number;
+use crate::scheme::SchemeKind;
 
 /// All steps, in order. Append only: a step that was ever shipped is never edited.
 const STEPS: [&str; 2] = [include_str!("schema.sql"), include_str!("keepers.sql")];
@@ -111,6 +116,32 @@ pub async fn check(client: &Client) -> Result<(), CheckError> {
         std::cmp::Ordering::Equal => Ok(()),
         std::cmp::Ordering::Greater => Err(PrepareError::Newer { found }.into()),
     }
+}
+
+/// The first of these lanes that the books lend from, in words; `None` when none is. (Where there are no books
+/// yet, none is.)
+pub async fn lent_here(client: &Client, lanes: &[LaneKey]) -> Result<Option<String>, Error> {
+    const THERE: &str = "SELECT to_regclass('nonce_lane') IS NOT NULL";
+    let is_there: bool = client.query_typed_one(THERE, &[]).await?.try_get(0)?;
+    if !is_there {
+        return Ok(None);
+    }
+    // A chain whose id no bigint holds is none of the books'.
+    let numbers =
+        |lane: &LaneKey| Some((i64::try_from(lane.chain_id.0).ok()?, lane.signer.to_vec()));
+    let (chains, signers): (Vec<i64>, Vec<Vec<u8>>) = lanes.iter().filter_map(numbers).unzip();
+    const LENT: &str = "SELECT '0x' || encode(l.signer, 'hex') || ' on chain ' || l.chain_id \
+        FROM unnest($1, $2) AS w(chain_id, signer) \
+        JOIN nonce_lane AS l ON l.chain_id = w.chain_id AND l.signer = w.signer \
+        WHERE l.scheme <> $3 LIMIT 1";
+    let of_lane = scheme_number(SchemeKind::Lane);
+    let params: [Param<'_>; 3] = [
+        (&chains, Type::INT8_ARRAY),
+        (&signers, Type::BYTEA_ARRAY),
+        (&of_lane, Type::INT2),
+    ];
+    let found = client.query_typed(LENT, &params).await?;
+    found.first().map(|row| row.try_get(0)).transpose()
 }
 
 /// Why the books cannot be used.

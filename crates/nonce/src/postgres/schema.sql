@@ -69,13 +69,23 @@ BEGIN
   RETURN greatest(l.next_nonce, top + 1);
 END $$;
 
--- Makes the row of a lane that is new: it begins where the chain stands.
+-- Makes the row of a lane that is new: it begins where the chain stands. A lane of the store beside these books
+-- is its keeper's (scheme 4), whoever asks: it has dealt nonces of which nothing is known here.
 CREATE FUNCTION nonce_make_lane_1(chain bigint, who bytea, wanted smallint, at_least bigint)
-  RETURNS void LANGUAGE sql VOLATILE SET search_path FROM CURRENT AS $$
+  RETURNS void LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+#variable_conflict use_column
+DECLARE is_kept boolean := false;
+BEGIN
+  -- Found by name, because books may also be without such a store.
+  IF to_regclass('signer_nonce_cursor') IS NOT NULL THEN
+    EXECUTE 'SELECT EXISTS (SELECT FROM lane JOIN signer_nonce_cursor USING (lane_id)'
+      ' WHERE lane.chain_id = $1 AND lane.signer = $2)' INTO is_kept USING chain, who;
+  END IF;
   INSERT INTO nonce_lane (chain_id, signer, scheme, next_nonce, chain_nonce, holes_from, holes_to, holes_at)
-  VALUES (chain, who, wanted, at_least, at_least, at_least, at_least, clock_timestamp())
-  ON CONFLICT (chain_id, signer) DO NOTHING
-$$;
+  VALUES (chain, who, CASE WHEN is_kept THEN 4 ELSE wanted END, at_least, at_least, at_least, at_least,
+          clock_timestamp())
+  ON CONFLICT (chain_id, signer) DO NOTHING;
+END $$;
 
 -- Lends a reservation that is locked and free.
 CREATE FUNCTION nonce_relend_1(lane integer, which bigint, whom uuid, deadline timestamptz)

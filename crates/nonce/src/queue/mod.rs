@@ -43,6 +43,7 @@ pub(crate) struct WorkerQueue {
 /// Empty once it is closed.
 struct State {
     inboxes: Vec<mpsc::Sender<Job>>,
+    /// And what runs beside them.
     workers: JoinSet<()>,
 }
 
@@ -83,9 +84,9 @@ impl WorkerQueue {
             }),
         };
         if is_inside() {
-            self.in_place(job).await;
+            self.in_place(job)?;
         } else if let Some(overflow) = self.enqueue(job)? {
-            self.in_place(overflow).await;
+            self.in_place(overflow)?;
         }
         // A worker that was stopped, or panicked, has let go of the other end.
         let lost = |_| LendError::Unknown("the worker ended before it answered".into());
@@ -114,10 +115,18 @@ impl WorkerQueue {
         }
     }
 
-    async fn in_place(&self, job: Job) {
-        let seat = self.lanes.seat(job.lane);
-        let _alone = seat.calls().lock().await;
-        job.work.await;
+    /// Runs a call beside the worker, at once. In a task of its own: whoever has the lane's lock must go on
+    /// even when its caller is not polled, because it does something else first (one of several calls in one task).
+    fn in_place(&self, job: Job) -> Result<(), LendError> {
+        let mut state = self.lock();
+        if state.inboxes.is_empty() {
+            return Err(closed());
+        }
+        while state.workers.try_join_next().is_some() {} // those that have ended
+        state
+            .workers
+            .spawn(worker::run_beside(job, Arc::clone(&self.lanes)));
+        Ok(())
     }
 
     /// Waits for a section of one's own in this lane. Nested ones get theirs at once, in any lane: two that

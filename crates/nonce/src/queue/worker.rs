@@ -20,17 +20,26 @@ pub(super) struct Job {
 
 /// Works until its queue is closed and empty.
 pub(super) async fn work(number: usize, mut jobs: mpsc::Receiver<Job>, lanes: Arc<Lanes>) {
-    while let Some(Job { lane, work }) = jobs.recv().await {
+    while let Some(job) = jobs.recv().await {
         show_depth(number, jobs.len());
-        let seat = lanes.seat(lane);
-        // Somebody who runs a call of this lane in place may have it for a moment.
-        let alone = seat.calls().lock().await;
-        // A broken call must not take the lanes behind it along; its caller learns that it has no answer.
-        if AssertUnwindSafe(work).catch_unwind().await.is_err() {
-            tracing::error!(%lane, worker = number, "a call of the nonce component panicked");
-        }
-        drop(alone);
+        run(job, &lanes).await;
     }
+}
+
+/// One call that does not wait for the worker.
+pub(super) async fn run_beside(job: Job, lanes: Arc<Lanes>) {
+    run(job, &lanes).await;
+}
+
+/// One call, alone in its lane.
+async fn run(Job { lane, work }: Job, lanes: &Arc<Lanes>) {
+    let seat = lanes.seat(lane);
+    let alone = seat.calls().lock().await;
+    // A broken call must not take the lanes behind it along; its caller learns that it has no answer.
+    if AssertUnwindSafe(work).catch_unwind().await.is_err() {
+        tracing::error!(%lane, "a call of the nonce component panicked");
+    }
+    drop(alone);
 }
 
 #[expect(

@@ -4,9 +4,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use domain::LaneKey;
+use domain::{LaneKey, Reservation};
 use engine::ports::LendError;
 use futures::future::join_all;
+use futures::{StreamExt, stream};
 use nonce::{Borrowed, Mode, NonceComponent, Outcome, QueueSettings, RejectPolicy, Settings};
 use tokio::runtime::Handle;
 
@@ -267,6 +268,28 @@ async fn a_spawned_task_that_is_said_to_be_inside_waits_for_nobody() {
     };
     stage.component.with_nonce(lane(1), business).await.unwrap();
     assert!(began.elapsed() < QueueSettings::default().section_patience);
+}
+
+/// The lock of the lane goes to the next call in its order, and that one may be a future that its own task does not
+/// poll while it waits for the call behind it.
+#[tokio::test(start_paused = true)]
+async fn several_nested_calls_in_one_task_do_not_deadlock() {
+    let stage = stage(QueueSettings::default());
+    let business = async |_| {
+        let calls = stream::iter(0..4).map(|_| stage.component.allocate(lane(1)));
+        let give_back = async |lent: Result<Reservation, LendError>| {
+            let Reservation { nonce, holder, .. } = lent.unwrap();
+            let given = stage
+                .component
+                .mark_recyclable(lane(1), nonce, holder, "not needed");
+            given.await.unwrap();
+        };
+        calls.buffer_unordered(4).for_each(give_back).await;
+        Ok::<_, ()>(Outcome::Used(hash(1), ()))
+    };
+    let all = stage.component.with_nonce(lane(1), business);
+    let ended = tokio::time::timeout(WITHIN, all).await;
+    ended.expect("nobody waits for himself").unwrap();
 }
 
 #[tokio::test(start_paused = true)]
