@@ -2,6 +2,7 @@
 //! sent with care is sent again until a block has it, also when all is well again: then a nonce is borrowed only
 //! where others wait for it.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use domain::lane::lend::Loan;
@@ -48,10 +49,13 @@ async fn has_room(scene: &Scene, lane: LaneKey) -> bool {
         .all(|one| one.in_flight + one.queued < OPEN_MAX)
 }
 
-/// Whether the account's next nonce is nobody's, and somebody has a later one.
+/// Whether a nonce is nobody's, nothing waits with it in a pool, and somebody has a later one.
 async fn is_waited_for(scene: &Scene, lane: LaneKey) -> bool {
     let next = scene.chain.account_nonce(lane.signer);
-    let mut held = Vec::new();
+    let pool = scene.chain.pool();
+    let of_account = pool.iter().filter(|tx| tx.envelope.signer == lane.signer);
+    let mut taken: BTreeSet<Nonce> = of_account.map(|tx| tx.envelope.nonce).collect();
+    let mut last = next;
     for state in [TxState::Allocated, TxState::Tracking, TxState::Stuck] {
         let filter = TxFilter {
             signer: Some(lane.signer),
@@ -61,9 +65,13 @@ async fn is_waited_for(scene: &Scene, lane: LaneKey) -> bool {
         };
         let page = scene.store.txs(&filter).await;
         let page = page.expect("the twin's reads do not fail");
-        held.extend(page.txs.iter().filter_map(|record| record.tx.nonce));
+        let held = page.txs.iter().filter_map(|record| record.tx.nonce);
+        for nonce in held {
+            last = last.max(nonce);
+            taken.insert(nonce);
+        }
     }
-    held.iter().any(|nonce| *nonce > next) && !held.contains(&next)
+    (next.0..last.0).any(|nonce| !taken.contains(&Nonce(nonce)))
 }
 
 /// Somebody who has a nonce.
