@@ -75,6 +75,9 @@ impl Lane {
             self.end_unlent(tx, now, step);
             return;
         }
+        if let Some(why) = self.is_misplaced(&tx) {
+            self.misplaced = Some(why);
+        }
         if !self.may_deal() {
             self.queued = self.queued.saturating_add(1);
             step.writes.updates.extend(is_untold.then_some(tx));

@@ -170,8 +170,8 @@ struct Slot {
     rejections: u32,
     /// How often it was sent again because it waited too long.
     resubmits: u32,
-    /// For how long its nonce is lent, as far as this keeper saw.
-    lent_for: Duration,
+    /// For how long its nonce is lent, as far as this keeper saw; from its first tick on.
+    lent_for: Option<Duration>,
     /// After how many answers of the chain the next one counts, once its time is over.
     overdue_since: Option<u64>,
 }
@@ -212,6 +212,8 @@ struct FinalBlock {
 struct Known {
     nonces: ChainNonces,
     is_complete: bool,
+    /// Whether pools were asked too: a plain question asks only for what `nonce.chainQuery` says.
+    saw_pools: bool,
     at: Time,
 }
 
@@ -618,7 +620,7 @@ impl Slot {
             may_be_out: false,
             rejections: 0,
             resubmits: 0,
-            lent_for: Duration::ZERO,
+            lent_for: None,
             overdue_since: None,
         }
     }

@@ -90,6 +90,8 @@ impl Lane {
         self.chain = Some(Known {
             nonces: highest,
             is_complete: nonces.is_complete,
+            saw_pools: nonces.is_complete
+                && (self.asked_twice || self.rules.chain_query == ChainQuery::Pending),
             at: now,
         });
         self.raise_cursor(&nonces, was_used, now, step);

@@ -84,6 +84,7 @@ impl Lent {
             accounts: Vec::new(),
             lending: Lending {
                 timeout: Duration::from_secs(60),
+                grace: Duration::from_secs(5),
             },
         }
     }

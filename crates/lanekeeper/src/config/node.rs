@@ -9,7 +9,7 @@ use domain::lane::{Finality, Resubmit, ResubmitPolicy};
 use domain::window::Window;
 use domain::{Address, ChainId, FeeRules, LaneRules, NodeName};
 use engine::node::{ChainRules, Lent, NodeConfig};
-use nonce::SchemeKind;
+use nonce::{SchemeKind, Settings};
 
 use super::Config;
 use super::sections::Chain;
@@ -50,6 +50,7 @@ impl Config {
             accounts: external.collect(),
             lending: Lending {
                 timeout: self.nonce.reservation_timeout,
+                grace: Settings::default().free_grace,
             },
         }
     }

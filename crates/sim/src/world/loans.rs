@@ -13,6 +13,9 @@ use crate::rng::Rng;
 /// The account.
 const ACCOUNT: Address = Address::repeat_byte(0x77);
 
+/// How long what was sent at the last moment may need to be seen.
+const GRACE: Duration = Duration::from_millis(1_500);
+
 /// What a seed decides about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Loans {
@@ -42,6 +45,7 @@ impl Loans {
             accounts: vec![(ACCOUNT, Vec::new())],
             lending: Lending {
                 timeout: self.timeout,
+                grace: GRACE,
             },
         }
     }

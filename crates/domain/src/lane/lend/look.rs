@@ -135,19 +135,26 @@ impl Lane {
         let comes = heard.saturating_add(u64::from(self.asking_chain));
         let mut is_overdue = false;
         let mut free = Vec::new();
+        // What is mined above a nonce shows that it is consumed, whatever a node behind says.
+        let mined = self.slots.iter().rfind(|(_, s)| s.stage == Stage::Mined);
+        let consumed_below = mined.map_or(self.consumed_below, |(nonce, _)| nonce.next());
         for (nonce, slot) in &mut self.slots {
             if slot.stage != Stage::Lent {
                 continue;
             }
-            slot.lent_for = slot.lent_for.saturating_add(passed);
-            if slot.lent_for < lending.timeout_of(&slot.tx) {
+            // The tick before its first one may have been long before it was lent.
+            let lent_for = slot
+                .lent_for
+                .map_or(Duration::ZERO, |lent| lent.saturating_add(passed));
+            slot.lent_for = Some(lent_for);
+            if lent_for < lending.timeout_of(&slot.tx).saturating_add(lending.grace) {
                 continue;
             }
             let asked_from = *slot.overdue_since.get_or_insert(comes);
             is_overdue = true;
             let shows_nothing = self.chain.is_some_and(|known| {
-                known.is_complete && known.nonces.latest <= *nonce && known.nonces.pending <= *nonce
-            });
+                known.saw_pools && known.nonces.latest <= *nonce && known.nonces.pending <= *nonce
+            }) && consumed_below <= *nonce;
             let was_asked = heard > asked_from && shows_nothing;
             if was_asked || mutation::is_on(Mutation::FreeOverdueUnasked) {
                 free.push(*nonce);

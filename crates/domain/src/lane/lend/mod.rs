@@ -28,6 +28,8 @@ pub const LENT_PREFIX: &str = "lanekeeper-lent-";
 pub struct Lending {
     /// The time-out of loans whose row does not name one.
     pub timeout: Duration,
+    /// What was sent at the last moment may need so long to be seen: only after it the chain is asked.
+    pub grace: Duration,
 }
 
 /// What somebody borrows. It stands in the row, so that whoever keeps the lane next, with whatever settings, does

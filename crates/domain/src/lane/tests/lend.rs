@@ -13,9 +13,11 @@ use crate::window::{Release, Window};
 use crate::{Deed, Holder, Mark, MarkRefused, Nonce, Reservation, ReservationState, TxState};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
+const GRACE: Duration = Duration::from_secs(5);
 /// For rows that name none.
 const LENDING: Lending = Lending {
     timeout: Duration::from_secs(7),
+    grace: GRACE,
 };
 
 fn lending() -> LaneRules {
@@ -380,4 +382,32 @@ fn a_lane_that_asks_all_the_time_still_asks_twice_about_overdue_nonces() {
     }
     assert!(asked_twice > 0);
     assert_eq!(of(&world, 0).state, ReservationState::Recyclable);
+}
+
+#[test]
+fn a_loan_is_looked_at_only_when_its_time_and_the_grace_are_over() {
+    let mut world = World::ready(lending());
+    borrow(&mut world, 0);
+    // The tick before may have been long ago, when nothing was lent yet.
+    world.tick(2_000);
+    pass(&mut world, TIMEOUT + GRACE - Duration::from_secs(1));
+    assert_eq!(of(&world, 0).state, ReservationState::Reserved);
+    pass(&mut world, Duration::from_secs(10));
+    assert_eq!(of(&world, 0).state, ReservationState::Recyclable);
+}
+
+#[test]
+fn a_request_that_waited_to_be_sent_is_not_lent_to_nobody() {
+    let mut world = World::ready(rules());
+    let id = world.queue_elsewhere();
+    world.rules.lent = Some(LENDING);
+    world.crash();
+    world.settle_all();
+    pass(&mut world, TIMEOUT * 2);
+    let waiting_for = world.lane.waiting_for().unwrap_or_default();
+    assert!(
+        waiting_for.contains("give it its key back"),
+        "{waiting_for}"
+    );
+    assert_eq!(world.store.rows[&id].state, TxState::Created);
 }

@@ -209,6 +209,7 @@ fn config(name: String, address: &str, chains: Vec<ChainId>) -> NodeConfig {
             accounts: accounts.into(),
             lending: Lending {
                 timeout: Duration::from_secs(60),
+                grace: Duration::ZERO,
             },
         },
     }
