@@ -134,12 +134,9 @@ async fn a_transaction_has_one_nonce() {
     );
 }
 
-#[tokio::test(start_paused = true)]
-async fn bad_input_is_told_and_changes_nothing() {
-    let world = lending().await;
-    let (nonce, holder) = borrow(&world).await;
-    let hash = tx_hash('1');
-    let cases = [
+/// Path, body, and what the answer must mention.
+fn bad_marks(holder: &str, hash: &str) -> [(&'static str, Value, &'static str); 14] {
+    [
         (
             "x/used",
             json!({"holder": holder, "txHash": hash}),
@@ -194,7 +191,14 @@ async fn bad_input_is_told_and_changes_nothing() {
             json!({"holder": holder, "reason": "x".repeat(501)}),
             "reason",
         ),
-    ];
+    ]
+}
+
+#[tokio::test(start_paused = true)]
+async fn bad_input_is_told_and_changes_nothing() {
+    let world = lending().await;
+    let (nonce, holder) = borrow(&world).await;
+    let cases = bad_marks(&holder, &tx_hash('1'));
     for (path, body, mention) in cases {
         let answer = world.post(&format!("{}/{path}", nonces()), &body).await;
         assert_eq!(answer.status, 400, "{path} {body}: {}", answer.body);

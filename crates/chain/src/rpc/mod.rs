@@ -134,9 +134,14 @@ impl Chain for RpcChain {
             .await
     }
 
-    async fn has(&self, hash: B256) -> Result<bool, ChainError> {
+    async fn has(&self, hash: B256, witnesses: Witnesses) -> Result<bool, ChainError> {
+        let is_enough = |has: &bool| *has || witnesses == Witnesses::One;
         self.endpoints
-            .read(|endpoint| Box::pin(read::has(endpoint, hash)))
+            .read_most(
+                is_enough,
+                |_, _| false,
+                |endpoint| Box::pin(read::has(endpoint, hash)),
+            )
             .await
     }
 

@@ -118,8 +118,9 @@ pub trait Chain: Send + Sync + 'static {
         witnesses: Witnesses,
     ) -> Result<Nonces, ChainError>;
 
-    /// Whether the node that is asked first has a transaction, in its pool or in a block.
-    async fn has(&self, hash: B256) -> Result<bool, ChainError>;
+    /// Whether a transaction is in a pool or in a block: of the node that is asked first, or, with
+    /// [`Witnesses::Two`], of any that is not known to be behind.
+    async fn has(&self, hash: B256, witnesses: Witnesses) -> Result<bool, ChainError>;
 
     /// Whose transaction consumed a nonce of the account, in blocks up to this one; only endpoints on whose
     /// chain that block stands are believed.

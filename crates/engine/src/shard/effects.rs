@@ -189,7 +189,10 @@ async fn ask_chain(
     };
     // A node that has what it does not count tells nothing of its pool.
     let counts_pool = match taken.filter(|(nonce, _)| nonces.first.pending <= *nonce) {
-        Some((_, hash)) => !part.chain.has(hash).await.unwrap_or(false),
+        Some((_, hash)) => {
+            let has = part.chain.has(hash, Witnesses::One).await;
+            !has.unwrap_or(false)
+        }
         None => true,
     };
     let input = Input::ChainNonces {

@@ -100,7 +100,7 @@ async fn ask(chain: &RpcChain, words: &mut Words<'_>) {
             show(&chain.headers(from, count).await);
         }
         "block_receipts" => show(&chain.block_receipts(words.next(), &|_| true).await),
-        "has" => show(&chain.has(words.next()).await),
+        "has" => show(&chain.has(words.next(), Witnesses::Two).await),
         "receipts" => show(&chain.receipts(&words.hashes(), Witnesses::Two).await),
         "revert_reason" => show(&chain.revert_reason(&inclusion(words)).await),
         "nonces" => show(

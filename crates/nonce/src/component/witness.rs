@@ -24,7 +24,7 @@ pub(crate) async fn why_it_may_be_mined(
         return Ok(None);
     };
     // A pool may hold a transaction and not count it, because one before it is missing.
-    if chain.has(tx_hash).await? {
+    if chain.has(tx_hash, Witnesses::Two).await? {
         return Ok(Some(format!("a node has its transaction {tx_hash}")));
     }
     let mined = chain.receipts(&[tx_hash], Witnesses::Two).await?;

@@ -110,7 +110,7 @@ impl Chain for Node {
         })
     }
 
-    async fn has(&self, hash: B256) -> Result<bool, ChainError> {
+    async fn has(&self, hash: B256, _witnesses: Witnesses) -> Result<bool, ChainError> {
         let found = self.0.rpc().call("eth_getTransactionByHash", json!([hash]));
         Ok(!found.is_null())
     }

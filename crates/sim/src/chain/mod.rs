@@ -190,7 +190,7 @@ impl Chain for MemoryChain {
         Ok(receipts.map(|receipts| ours_of(receipts, is_ours)))
     }
 
-    async fn has(&self, hash: B256) -> Result<bool, ChainError> {
+    async fn has(&self, hash: B256, _witnesses: Witnesses) -> Result<bool, ChainError> {
         Ok(Sight::FIRST.has(&self.lock(), hash))
     }
 

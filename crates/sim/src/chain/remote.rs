@@ -245,9 +245,18 @@ impl Chain for RemoteChain {
         Ok(receipts.map(|receipts| ours_of(receipts, is_ours)))
     }
 
-    async fn has(&self, hash: B256) -> Result<bool, ChainError> {
+    async fn has(&self, hash: B256, witnesses: Witnesses) -> Result<bool, ChainError> {
         let look = move |sight: Sight, ledger: &Ledger| sight.has(ledger, hash);
-        Ok(self.read(look).await?.1)
+        let (first, has) = self.read(look).await?;
+        if has || witnesses == Witnesses::One {
+            return Ok(has);
+        }
+        for other in self.order().into_iter().filter(|at| *at != first) {
+            if self.ask(other, look).await.unwrap_or(false) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     async fn receipts(

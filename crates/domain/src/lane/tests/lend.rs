@@ -390,7 +390,7 @@ fn a_loan_is_looked_at_only_when_its_time_and_the_grace_are_over() {
     borrow(&mut world, 0);
     // The tick before may have been long ago, when nothing was lent yet.
     world.tick(2_000);
-    pass(&mut world, TIMEOUT + GRACE - Duration::from_secs(1));
+    pass(&mut world, TIMEOUT + GRACE * 4 / 5);
     assert_eq!(of(&world, 0).state, ReservationState::Reserved);
     pass(&mut world, Duration::from_secs(10));
     assert_eq!(of(&world, 0).state, ReservationState::Recyclable);

@@ -267,7 +267,7 @@ impl Chain for FakeChain {
         })
     }
 
-    async fn has(&self, hash: B256) -> Result<bool, ChainError> {
+    async fn has(&self, hash: B256, _witnesses: Witnesses) -> Result<bool, ChainError> {
         let state = self.answering()?;
         let is_mined = state.all().any(|(_, (.., mined))| *mined == hash);
         Ok(is_mined || state.pool.values().any(|waiting| *waiting == hash))
