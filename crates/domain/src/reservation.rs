@@ -64,7 +64,13 @@ pub enum Mark {
     /// The nonce is used, by this transaction.
     Used(B256),
     /// Nothing was sent, or nothing of it can be mined any more, for this reason.
-    Recyclable(String),
+    Recyclable {
+        /// Why.
+        reason: String,
+        /// The transaction that the chain was asked about before; `None` when none had been named. One that is
+        /// named after the question makes the answer void.
+        asked: Option<B256>,
+    },
 }
 
 /// Why a mark is refused. It changes nothing.
@@ -95,12 +101,21 @@ pub enum MarkRefused {
     /// It is free already: whoever gave it back must borrow again.
     #[error("nonce {0} was given back and is free")]
     IsFree(Nonce),
+    /// Not the transaction that the chain was asked about: it may be mined, so the nonce is not free.
+    #[error("nonce {nonce} was submitted as {hash} meanwhile: ask again")]
+    NamedSince {
+        /// Which.
+        nonce: Nonce,
+        /// The transaction, or that none is named any more.
+        hash: String,
+    },
 }
 
 impl Reservation {
     /// Takes what its holder says. The same word twice is fine; a former holder's is refused.
     ///
-    /// Whether a *submitted* nonce may be given back is not decided here: the chain must be asked first.
+    /// Whether a *submitted* nonce may be given back is not decided here: the chain must be asked first, and about
+    /// the transaction that is named when the mark is taken.
     pub fn mark(&mut self, holder: Holder, mark: &Mark) -> Result<(), MarkRefused> {
         let nonce = self.nonce;
         if self.holder != holder {
@@ -113,7 +128,15 @@ impl Reservation {
                 self.state = ReservationState::Used;
                 self.tx_hash = Some(*hash);
             }
-            (ReservationState::Reserved, Mark::Recyclable(reason)) => {
+            (ReservationState::Reserved, Mark::Recyclable { asked, .. })
+                if self.tx_hash != *asked =>
+            {
+                let hash = self
+                    .tx_hash
+                    .map_or_else(|| "nothing".to_owned(), |hash| hash.to_string());
+                return Err(MarkRefused::NamedSince { nonce, hash });
+            }
+            (ReservationState::Reserved, Mark::Recyclable { reason, .. }) => {
                 self.state = ReservationState::Recyclable;
                 self.reason = Some(reason.clone());
             }
@@ -122,14 +145,17 @@ impl Reservation {
             {
                 self.tx_hash = Some(*hash);
             }
-            (ReservationState::Used, Mark::Submitted(_) | Mark::Used(_) | Mark::Recyclable(_)) => {
+            (
+                ReservationState::Used,
+                Mark::Submitted(_) | Mark::Used(_) | Mark::Recyclable { .. },
+            ) => {
                 let by = self.tx_hash.map_or_else(
                     || "a transaction that no node shows".to_owned(),
                     |hash| hash.to_string(),
                 );
                 return Err(MarkRefused::IsUsed { nonce, by });
             }
-            (ReservationState::Recyclable, Mark::Recyclable(_)) => {}
+            (ReservationState::Recyclable, Mark::Recyclable { .. }) => {}
             (ReservationState::Recyclable, Mark::Submitted(_) | Mark::Used(_)) => {
                 return Err(MarkRefused::IsFree(nonce));
             }

@@ -303,7 +303,7 @@ fn place(core: &Core, lane: LaneKey) -> Result<Place, LendError> {
 async fn refuse_named_elsewhere(core: &Core, call: &MarkCall) -> Result<(), LendError> {
     let hash = match &call.mark {
         Mark::Submitted(hash) | Mark::Used(hash) => *hash,
-        Mark::Recyclable(_) => return Ok(()),
+        Mark::Recyclable { .. } => return Ok(()),
     };
     let found = core.ports.store.tx_by_hash(hash).await;
     let Some(record) = found.map_err(unavailable)? else {

@@ -89,7 +89,15 @@ pub(crate) async fn recyclable(
         let rule = format!("must have 1 to {REASON_MAX} bytes: say why the nonce is not used");
         return Err(Broken::by(rule).field("reason"));
     }
-    api.mark(place, &holder, Mark::Recyclable(reason)).await
+    api.mark(
+        place,
+        &holder,
+        Mark::Recyclable {
+            reason,
+            asked: None, // the lender asks
+        },
+    )
+    .await
 }
 
 #[derive(Deserialize)]

@@ -67,7 +67,10 @@ impl Drop for Lending {
         let (component, lane) = (self.component.clone(), self.lane);
         runtime.spawn(async move {
             if let Ok(Reservation { nonce, holder, .. }) = future.await {
-                let mark = Mark::Recyclable("its caller went away before it was lent".into());
+                let mark = Mark::Recyclable {
+                    reason: "its caller went away before it was lent".into(),
+                    asked: None,
+                };
                 if let Err(error) = component.mark(lane, nonce, holder, mark).await {
                     tracing::warn!(%lane, %nonce, %error, "a nonce without a holder waits for its time-out");
                 }

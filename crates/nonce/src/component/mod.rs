@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use domain::{B256, Holder, LaneKey, Mark, Nonce, Reservation, ReservationState};
+use domain::{B256, Holder, LaneKey, Mark, MarkRefused, Nonce, Reservation, ReservationState};
 use engine::ports::{Clock, LendError, Lender, Lent};
 use metrics::counter;
 
@@ -121,7 +121,10 @@ impl NonceComponent {
         holder: Holder,
         reason: impl Into<String>,
     ) -> Result<Reservation, LendError> {
-        let mark = Mark::Recyclable(reason.into());
+        let mark = Mark::Recyclable {
+            reason: reason.into(),
+            asked: None,
+        };
         self.mark(lane, nonce, holder, mark).await
     }
 
@@ -186,31 +189,57 @@ impl NonceComponent {
     ) -> Result<Reservation, LendError> {
         let _inside = self.inner.life.enter_to_mark()?;
         let mark = match mark {
-            Mark::Recyclable(reason) => {
-                self.ask_before_it_is_free(lane, nonce, holder).await?;
-                Mark::Recyclable(cut(reason))
+            Mark::Recyclable { reason, .. } => {
+                let asked = self.ask_before_it_is_free(lane, nonce, holder).await?;
+                Mark::Recyclable { reason, asked }
             }
+            said @ (Mark::Submitted(_) | Mark::Used(_)) => said,
+        };
+        self.write_mark(lane, nonce, holder, mark).await
+    }
+
+    /// Writes a mark down; of one that frees, the chain was asked.
+    async fn write_mark(
+        &self,
+        lane: LaneKey,
+        nonce: Nonce,
+        holder: Holder,
+        mark: Mark,
+    ) -> Result<Reservation, LendError> {
+        let mark = match mark {
+            Mark::Recyclable { reason, asked } => Mark::Recyclable {
+                reason: cut(reason),
+                asked,
+            },
             said @ (Mark::Submitted(_) | Mark::Used(_)) => said,
         };
         let scheme = Arc::clone(&self.inner.scheme);
         let call = async move { scheme.mark(lane, nonce, holder, mark).await };
-        self.run(lane, call).await
+        match self.run(lane, call).await {
+            // The chain's answer was for another transaction: whoever asks again has it asked about this one.
+            Err(LendError::Refused(refused @ MarkRefused::NamedSince { .. })) => {
+                let why = refused.to_string();
+                Err(LendError::MayBeMined { nonce, why })
+            }
+            answer => answer,
+        }
     }
 
-    /// What was submitted is free only if no node shows anything of it.
+    /// What was submitted is free only if no node shows anything of it. Gives the transaction that was asked about.
     async fn ask_before_it_is_free(
         &self,
         lane: LaneKey,
         nonce: Nonce,
         holder: Holder,
-    ) -> Result<(), LendError> {
+    ) -> Result<Option<B256>, LendError> {
         let known = self.inner.scheme.reservation(lane, nonce, holder).await?;
         let submitted = known
             .filter(|known| known.holder == holder && known.state == ReservationState::Reserved);
         let Some(tx_hash) = submitted.and_then(|known| known.tx_hash) else {
-            return Ok(());
+            return Ok(None);
         };
-        self.ask_whether_unused(lane, nonce, Some(tx_hash)).await
+        self.ask_whether_unused(lane, nonce, Some(tx_hash)).await?;
+        Ok(Some(tx_hash))
     }
 
     /// Fails when the chain shows something of a nonce, or cannot be asked.
@@ -275,7 +304,7 @@ impl Lender for NonceComponent {
         let what = match &mark {
             Mark::Submitted(_) => "submitted",
             Mark::Used(_) => "used",
-            Mark::Recyclable(_) => "recyclable",
+            Mark::Recyclable { .. } => "recyclable",
         };
         let taken = self.take_mark(lane, nonce, holder, mark).await;
         let result = word(&taken);

@@ -153,7 +153,11 @@ impl NonceComponent {
         let ended = nested(AssertUnwindSafe(business).catch_unwind()).await;
         let (mark, value) = match ended {
             Ok(Ok(Outcome::Used(tx_hash, value))) => (Mark::Used(tx_hash), value),
-            Ok(Ok(Outcome::Release(reason, value))) => (Mark::Recyclable(reason), value),
+            Ok(Ok(Outcome::Release(reason, value))) => {
+                // What the chain must be asked about is found when it is said.
+                let asked = None;
+                (Mark::Recyclable { reason, asked }, value)
+            }
             Ok(Ok(Outcome::Hold(value))) => {
                 last_word.unsaid = None;
                 return Ok(value);
@@ -181,10 +185,18 @@ impl NonceComponent {
             holder,
             ..
         } = borrowed.reservation;
+        self.repeat(|| self.mark(lane, nonce, holder, mark.clone()))
+            .await
+    }
+
+    async fn repeat<Fut>(&self, mut call: impl FnMut() -> Fut) -> Result<Reservation, LendError>
+    where
+        Fut: Future<Output = Result<Reservation, LendError>>,
+    {
         let mut tries = 1;
         loop {
             // In place, past the queue: what was sent must be told, also when the queue is full.
-            let said = nested(self.mark(lane, nonce, holder, mark.clone())).await;
+            let said = nested(call()).await;
             let may_help = |error: &LendError| match error {
                 LendError::Busy | LendError::Unavailable(_) | LendError::Unknown(_) => true,
                 LendError::Refused(_)
@@ -207,9 +219,22 @@ impl NonceComponent {
         if borrowed.is_submitted.load(Ordering::SeqCst) {
             return;
         }
-        let Reservation { lane, nonce, .. } = borrowed.reservation;
+        let Reservation {
+            lane,
+            nonce,
+            holder,
+            ..
+        } = borrowed.reservation;
+        // Written as it was asked: whatever is announced from here on keeps the nonce.
+        let free = Mark::Recyclable {
+            reason: why.to_owned(),
+            asked: None,
+        };
         let freed = match self.ask_whether_unused(lane, nonce, None).await {
-            Ok(()) => self.say(borrowed, &Mark::Recyclable(why.to_owned())).await,
+            Ok(()) => {
+                self.repeat(|| self.write_mark(lane, nonce, holder, free.clone()))
+                    .await
+            }
             Err(error) => Err(error),
         };
         if let Err(error) = freed {

@@ -187,7 +187,10 @@ impl Books {
         let (what, hash, reason): (i16, Option<&[u8]>, Option<String>) = match mark {
             Mark::Submitted(hash) => (0, Some(hash.as_slice()), None),
             Mark::Used(hash) => (1, Some(hash.as_slice()), None),
-            Mark::Recyclable(reason) => (2, None, Some(kept(reason))),
+            Mark::Recyclable { reason, asked } => {
+                let asked = asked.as_ref().map(domain::B256::as_slice);
+                (2, asked, Some(kept(reason)))
+            }
         };
         let params = [
             (&key.chain as _, Type::INT8),

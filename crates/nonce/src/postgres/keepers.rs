@@ -25,6 +25,19 @@ pub struct Lease {
     pub loan: Duration,
 }
 
+/// What a keeper asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wanted<'a> {
+    /// Nothing below.
+    pub at_least: Nonce,
+    /// So many at most.
+    pub take_max: usize,
+    /// Among them, so many new ones at most.
+    pub fresh_max: usize,
+    /// What it keeps, has not handed out, and will not: the chain went past it, and it is free for all.
+    pub passed: &'a [Nonce],
+}
+
 /// What a keeper was given.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Taken {
@@ -86,6 +99,8 @@ pub enum What {
     Recyclable {
         /// Why.
         reason: String,
+        /// The transaction that the chain was asked about, see [`domain::Mark::Recyclable`].
+        asked: Option<B256>,
         /// Who would keep it from now on, and as which keeping; otherwise it is free for all.
         keep: Option<(Uuid, i64)>,
     },
@@ -117,22 +132,21 @@ pub struct Found {
 }
 
 impl Books {
-    /// Takes up to `take_max` nonces for a keeper, at most `fresh_max` new ones among them, and renews its lease.
-    /// `None`: its lease was over, and the token is void.
+    /// Takes nonces for a keeper, and renews its lease. `None`: its lease was over, and the token is void.
     pub async fn take(
         &self,
         lane: LaneKey,
         token: Uuid,
         is_new: bool,
         lease: Lease,
-        at_least: Nonce,
-        (take_max, fresh_max): (usize, usize),
+        wanted: Wanted<'_>,
     ) -> Result<Option<Taken>, LendError> {
         const SQL: &str =
-            "SELECT * FROM nonce_take_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)";
-        let (key, at_least) = (Lane::of(lane)?, signed(at_least.0)?);
+            "SELECT * FROM nonce_take_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)";
+        let (key, at_least) = (Lane::of(lane)?, signed(wanted.at_least.0)?);
+        let passed: Result<Vec<i64>, _> = wanted.passed.iter().map(|n| signed(n.0)).collect();
         let count = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
-        let params: [Param<'_>; 11] = [
+        let params: [Param<'_>; 12] = [
             (&key.chain, Type::INT8),
             (&key.signer, Type::BYTEA),
             (&scheme_number(self.kind), Type::INT2),
@@ -141,9 +155,10 @@ impl Books {
             (&millis(lease.lasts), Type::INT8),
             (&millis(lease.loan), Type::INT8),
             (&at_least, Type::INT8),
-            (&count(take_max), Type::INT8),
-            (&count(fresh_max), Type::INT8),
+            (&count(wanted.take_max), Type::INT8),
+            (&count(wanted.fresh_max), Type::INT8),
             (&SKIPPED_MAX, Type::INT8),
+            (&passed?, Type::INT8_ARRAY),
         ];
         let row = self.db.call_one(SQL, &params).await;
         let row = row.map_err(Fault::of_write)?;
@@ -373,7 +388,10 @@ fn refusal(entry: &Entry, mut found: Reservation) -> LendError {
         What::Lent { .. } => return MarkRefused::NotHolder(nonce).into(),
         What::Submitted(hash) => domain::Mark::Submitted(*hash),
         What::Used(hash) => domain::Mark::Used(*hash),
-        What::Recyclable { reason, .. } => domain::Mark::Recyclable(reason.clone()),
+        What::Recyclable { reason, asked, .. } => domain::Mark::Recyclable {
+            reason: reason.clone(),
+            asked: *asked,
+        },
     };
     match found.mark(entry.holder, &mark) {
         Err(refused) => refused.into(),
@@ -405,9 +423,14 @@ impl<'a> Lines<'a> {
         let (what, hash, reason, token, stint, deadline) = match &entry.what {
             What::Submitted(hash) => (0, Some(hash.as_slice()), None, None, 0, 0),
             What::Used(hash) => (1, Some(hash.as_slice()), None, None, 0, 0),
-            What::Recyclable { reason, keep } => {
+            What::Recyclable {
+                reason,
+                asked,
+                keep,
+            } => {
                 let (token, stint) = keep.unzip();
-                (2, None, Some(kept(reason)), token, stint.unwrap_or(0), 0)
+                let asked = asked.as_ref().map(B256::as_slice);
+                (2, asked, Some(kept(reason)), token, stint.unwrap_or(0), 0)
             }
             What::Lent {
                 token,

@@ -77,11 +77,12 @@ BEGIN
 END $$;
 
 -- Gives a keeper the smallest nonces that are free for all, then new ones (at most `fresh_max`), and renews its
--- lease. What it keeps below `at_least` is free for all again. `is_new`: the token begins with this. Nothing
+-- lease. What the chain went `passed` is free for all again: the keeper names what it has not handed out, for
+-- what it has handed out may not be written down yet. `is_new`: the token begins with this. Nothing
 -- taken and `is_live` false: its lease was over, and so is the token.
 CREATE FUNCTION nonce_take_1(
   chain bigint, who bytea, wanted smallint, whose uuid, is_new boolean, lease_ms bigint, longest_ms bigint,
-  at_least bigint, take_max bigint, fresh_max bigint, skipped_max bigint,
+  at_least bigint, take_max bigint, fresh_max bigint, skipped_max bigint, passed bigint[],
   OUT bound smallint, OUT is_live boolean, OUT now_ms bigint, OUT loan_ms bigint, OUT nonces bigint[], OUT stint bigint
 ) LANGUAGE plpgsql VOLATILE
   SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan
@@ -108,9 +109,7 @@ BEGIN
   loan_ms := k.loan_ms;
   stint := nextval('nonce_stint');
   UPDATE nonce_lane SET chain_nonce = at_least WHERE lane_id = l.lane_id AND chain_nonce < at_least;
-  IF k.server = '' THEN
-    UPDATE nonce_reservation SET keeper = NULL WHERE keeper = whose AND state = 2 AND nonce < at_least;
-  END IF;
+  UPDATE nonce_reservation SET keeper = NULL WHERE keeper = whose AND state = 2 AND nonce = ANY (passed);
 
   WITH picked AS (
     SELECT nonce FROM nonce_reservation
@@ -215,7 +214,8 @@ END $$;
 -- Writes down a batch, in its order. `what`: 0 submitted, 1 used, 2 recyclable, 3 handed out. `tokens`: of 3, under
 -- which keeper it was handed out; of 2, who wants to keep it (nobody: it is free for all). `verdict`: 0 taken, 1 not
 -- lent, 2 not the holder, 3 is used, 4 is free, 5 not under this token any more, 6 kept by somebody who may have
--- handed it out and not written it down yet. `is_kept`: by this entry.
+-- handed it out and not written it down yet, 7 another transaction was named since the chain was asked (of 2,
+-- `hashes` has the one that it was asked about). `is_kept`: by this entry.
 CREATE FUNCTION nonce_write_1(
   wanted smallint, chains bigint[], signers bytea[], nonces bigint[], holders uuid[], whats smallint[],
   hashes bytea[], reasons text[], tokens uuid[], stints bigint[], deadlines bigint[]
@@ -265,6 +265,7 @@ BEGIN
       verdict := CASE
         WHEN r.holder <> e.whom AND r.state = 2 AND r.keeper IS NOT NULL THEN 6
         WHEN r.holder <> e.whom THEN 2
+        WHEN r.state = 0 AND e.what = 2 AND r.tx_hash IS DISTINCT FROM e.hash THEN 7
         WHEN r.state = 0 THEN 0
         WHEN r.state = 1 AND e.what IN (0, 1) AND coalesce(r.tx_hash, e.hash) = e.hash THEN 0
         WHEN r.state = 1 THEN 3

@@ -21,7 +21,7 @@ use tokio_postgres::types::{ToSql, Type};
 pub use books::{Books, Reserved};
 pub use connect::{Connect, Connection, Plain};
 pub use fault::Fault;
-pub use keepers::{Entry, Found, Generation, Lease, Taken, What, Written};
+pub use keepers::{Entry, Found, Generation, Lease, Taken, Wanted, What, Written};
 pub use rows::{Lane, reservation, signed, unsigned};
 pub use schema::{CheckError, PrepareError, SCHEMA_VERSION, check, lent_here, prepare};
 

@@ -269,7 +269,8 @@ BEGIN
 END $$;
 
 -- Takes what a holder says, by the rules of domain::Reservation::mark. `what`: 0 submitted, 1 used,
--- 2 recyclable. `verdict`: 0 taken, 1 not lent, 2 not the holder, 3 is used, 4 is free.
+-- 2 recyclable. `hash`: of 2, the transaction that the chain was asked about. `verdict`: 0 taken, 1 not lent, 2 not
+-- the holder, 3 is used, 4 is free, 7 another transaction was named since the chain was asked.
 CREATE FUNCTION nonce_mark_1(
   chain bigint, who bytea, wanted smallint, which bigint, whom uuid, what smallint, hash bytea, why text,
   OUT bound smallint, OUT verdict smallint, OUT state smallint, OUT nonce bigint, OUT holder uuid,
@@ -289,6 +290,7 @@ BEGIN
 
   verdict := CASE
     WHEN r.holder <> whom THEN 2
+    WHEN r.state = 0 AND what = 2 AND r.tx_hash IS DISTINCT FROM hash THEN 7
     WHEN r.state = 0 THEN 0
     WHEN r.state = 1 AND what IN (0, 1) AND coalesce(r.tx_hash, hash) = hash THEN 0
     WHEN r.state = 1 THEN 3

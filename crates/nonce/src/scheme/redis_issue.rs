@@ -192,7 +192,7 @@ impl Scheme for RedisIssue {
     ) -> Result<Reservation, LendError> {
         let marked = self.books.mark(lane, nonce, holder, &mark).await?;
         match mark {
-            Mark::Recyclable(_) => self.change_note(lane, |note| note.has_free = true),
+            Mark::Recyclable { .. } => self.change_note(lane, |note| note.has_free = true),
             Mark::Submitted(_) | Mark::Used(_) => {}
         }
         Ok(marked)

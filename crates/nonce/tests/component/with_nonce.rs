@@ -91,6 +91,69 @@ async fn a_failure_gives_the_nonce_back() {
     }
 }
 
+/// The chain shows nothing when it is asked; then a transaction is named, and then the answer comes.
+#[tokio::test(start_paused = true)]
+async fn what_is_named_while_the_chain_is_asked_is_not_given_back() {
+    for stage in both() {
+        let component = &stage.component;
+        let lent = component.allocate(lane(1)).await.unwrap();
+        let (nonce, holder) = (lent.nonce, lent.holder);
+        let submit = async |name| {
+            component
+                .mark_submitted(lane(1), nonce, holder, hash(name))
+                .await
+        };
+        submit(1).await.unwrap();
+        let asked = stage.chain.asked();
+        stage.chain.gate().shut();
+        let give_back = component.mark_recyclable(lane(1), nonce, holder, "not sent");
+        let name_another = async {
+            until("the chain is asked", async || {
+                (stage.chain.asked() > asked).then_some(())
+            })
+            .await;
+            submit(2).await.unwrap();
+            stage.chain.gate().reopen();
+        };
+        let (given_back, ()) = tokio::join!(give_back, name_another);
+        let why = given_back.unwrap_err();
+        assert!(matches!(why, LendError::MayBeMined { .. }), "{why:?}");
+        let row = stage.books.row(lane(1), nonce.0).unwrap();
+        assert_eq!((row.state, row.tx_hash), (Reserved, Some(hash(2))));
+        // Asked again, the chain is asked about the other one.
+        let again = component.mark_recyclable(lane(1), nonce, holder, "not sent");
+        assert_eq!(again.await.unwrap().state, Recyclable);
+    }
+}
+
+/// A business fails while a clone of its nonce is still in somebody's hands, who announces a transaction.
+#[tokio::test(start_paused = true)]
+async fn what_is_announced_while_a_failure_is_told_is_not_given_back() {
+    for stage in both() {
+        let (give, given) = oneshot::channel();
+        let business = async |borrowed: nonce::Borrowed| {
+            stage.chain.gate().shut();
+            let asked = stage.chain.asked();
+            give.send((borrowed, asked)).ok().expect("somebody waits");
+            Err::<Outcome<()>, _>(Failed)
+        };
+        let announce = async {
+            let (borrowed, asked): (nonce::Borrowed, usize) = given.await.unwrap();
+            until("the chain is asked", async || {
+                (stage.chain.asked() > asked).then_some(())
+            })
+            .await;
+            borrowed.submitted(hash(7)).await.unwrap();
+            stage.chain.gate().reopen();
+        };
+        let with_nonce = stage.component.with_nonce(lane(1), business);
+        let (ended, ()) = tokio::join!(with_nonce, announce);
+        assert!(matches!(ended, Err(WithNonceError::Business(Failed))));
+        let row = stage.books.row(lane(1), 0).unwrap();
+        assert_eq!((row.state, row.tx_hash), (Reserved, Some(hash(7))));
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_failure_after_a_submission_gives_nothing_back() {
     for stage in both() {

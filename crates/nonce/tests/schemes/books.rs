@@ -63,7 +63,10 @@ async fn a_lane_belongs_to_one_scheme_and_says_so() {
                 lane,
                 Nonce(0),
                 borrow().holder,
-                Mark::Recyclable(String::new()),
+                Mark::Recyclable {
+                    reason: String::new(),
+                    asked: None,
+                },
             )
             .await
             .unwrap_err(),
@@ -95,7 +98,10 @@ async fn the_smallest_free_one_comes_first_and_nothing_below_the_chain() {
         }
         for given_back in [&held[2], &held[0]] {
             let (nonce, holder) = (given_back.nonce, given_back.holder);
-            let mark = Mark::Recyclable("not needed".into());
+            let mark = Mark::Recyclable {
+                reason: "not needed".into(),
+                asked: None,
+            };
             let marked = scheme.mark(lane, nonce, holder, mark).await.unwrap();
             assert_eq!(marked.reason.as_deref(), Some("not needed"));
         }
@@ -128,7 +134,10 @@ async fn free_ones_are_used_up_before_redis_issues_more() {
     for _ in 0..50 {
         let lent = scheme.allocate(lane, borrow()).await.unwrap();
         assert_eq!(lent.nonce, Nonce(0));
-        let mark = Mark::Recyclable(String::new());
+        let mark = Mark::Recyclable {
+            reason: String::new(),
+            asked: None,
+        };
         let marked = scheme.mark(lane, lent.nonce, lent.holder, mark).await;
         assert_eq!(marked.unwrap().state, ReservationState::Recyclable);
     }

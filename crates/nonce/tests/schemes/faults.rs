@@ -67,7 +67,10 @@ async fn borrow_and_mark(scheme: Arc<dyn Scheme>, ledger: Arc<Ledger>, borrower:
             1 => {
                 // Whoever gets it next may have it before our answer comes.
                 ledger.held.lock().unwrap().remove(&lent.nonce);
-                Mark::Recyclable("not needed".into())
+                Mark::Recyclable {
+                    reason: "not needed".into(),
+                    asked: None,
+                }
             }
             _ => continue,
         };

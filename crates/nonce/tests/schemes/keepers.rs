@@ -13,7 +13,10 @@ use nonce::{
 };
 use rig::redis::{Keeps, Redis as Server};
 
-use crate::kit::{LONG, borrow, borrowed, client, clock, database, db, holder, lane, redis, until};
+use crate::kit::{
+    LONG, borrow, borrow_at_least, borrowed, client, clock, database, db, holder, lane, redis,
+    until,
+};
 
 /// How many more must be lent before and after each step of a fault.
 const ENOUGH: u64 = 40;
@@ -81,7 +84,10 @@ async fn borrow_and_mark(scheme: Arc<dyn Scheme>, ledger: Arc<Ledger>, borrower:
             1 => {
                 // Whoever gets it next may have it before our answer comes.
                 ledger.held.lock().unwrap().remove(&lent.nonce);
-                Mark::Recyclable("not needed".into())
+                Mark::Recyclable {
+                    reason: "not needed".into(),
+                    asked: None,
+                }
             }
             _ => continue,
         };
@@ -411,4 +417,93 @@ async fn what_is_not_written_down_is_bounded() {
     })
     .await;
     assert_eq!(scheme.lent(lane(1)).await.unwrap().next_nonce, Nonce(7));
+}
+
+/// The chain goes past what is handed out and not written down yet: it stays its holder's.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_chain_went_past_is_not_free_while_it_is_handed_out() {
+    let database = database("passed").await;
+    let scheme = segment(database.url(), LONG);
+    assert_eq!(borrowed(&*scheme, lane(1), 1).await, [0]);
+    scheme.lent(lane(1)).await.unwrap(); // it is written down
+    let blocker = client(database.url()).await;
+    let lock = "BEGIN; SELECT 1 FROM nonce_reservation WHERE nonce = 1 FOR UPDATE";
+    blocker.batch_execute(lock).await.unwrap();
+    let lent = scheme.allocate(lane(1), borrow()).await.unwrap();
+    assert_eq!(lent.nonce, Nonce(1));
+    let above = scheme.allocate(lane(1), borrow_at_least(5)).await.unwrap();
+    assert_eq!(above.nonce, Nonce(5));
+    blocker.batch_execute("ROLLBACK").await.unwrap();
+    let found = scheme.reservation(lane(1), lent.nonce, lent.holder).await;
+    let found = found.unwrap().expect("it is his");
+    assert_eq!(found.state, ReservationState::Reserved);
+    let free = "SELECT string_agg(nonce::text, ' ' ORDER BY nonce) FROM nonce_reservation \
+         WHERE state = 2 AND keeper IS NULL";
+    assert_eq!(database.ask(free).as_deref(), Some("2 3 4"));
+    let other = segment(database.url(), LONG);
+    assert_eq!(borrowed(&*other, lane(1), 3).await, [2, 3, 4]);
+}
+
+/// Somebody borrows now and then, more seldom than the lease lasts: nothing is skipped.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_quiet_lane_lends_in_order_through_redis() {
+    let (database, server) = (database("quiet").await, Server::start(Keeps::Nothing));
+    let config = RedisReserveConfig {
+        block: 20,
+        permission: Duration::from_millis(600),
+        ..RedisReserveConfig::default()
+    };
+    let redis = redis(&server.url());
+    let scheme = RedisReserve::new(db(database.url(), 2), redis, clock(), config);
+    for expected in 0..5 {
+        assert_eq!(borrowed(&scheme, lane(1), 1).await, [expected]);
+        let began = tokio::time::Instant::now();
+        until("the lease is over, and nothing is kept", async || {
+            sweep(&scheme).await;
+            let kept = database.ask("SELECT count(*) FROM nonce_keeper");
+            kept.as_deref() == Some("0") && began.elapsed() > config.permission
+        })
+        .await;
+    }
+    assert_eq!(borrowed(&scheme, lane(1), 2).await, [5, 6]);
+    scheme.close().await.unwrap();
+    let held = "SELECT count(*) FROM nonce_reservation WHERE state = 0";
+    assert_eq!(database.ask(held).as_deref(), Some("7"));
+    let kept = "SELECT count(*) FROM nonce_keeper";
+    assert_eq!(database.ask(kept).as_deref(), Some("0"));
+    let other = reserve(database.url(), &server);
+    assert_eq!(borrowed(&*other, lane(1), 1).await, [7]);
+    for key in server.ask(&["KEYS", "*"]).lines() {
+        let seconds = server.ask(&["TTL", key]);
+        assert!(seconds.parse::<i64>().unwrap() > 0, "{key}: {seconds}");
+    }
+}
+
+/// Somebody has a row of one lane locked: what is said of the others is written down all the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lane_that_is_locked_does_not_stop_the_others() {
+    let database = database("locked").await;
+    database.exec(
+        "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET statement_timeout = 500', current_database()); END $$",
+    );
+    let scheme = segment(database.url(), LONG);
+    borrowed(&*scheme, lane(1), 1).await;
+    let other = scheme.allocate(lane(2), borrow()).await.unwrap();
+    scheme.lent(lane(1)).await.unwrap(); // they are written down
+    let blocker = client(database.url()).await;
+    let lock = "BEGIN; SELECT 1 FROM nonce_reservation JOIN nonce_lane USING (lane_id) \
+         WHERE nonce = 1 AND signer = decode(repeat('01', 20), 'hex') FOR UPDATE OF nonce_reservation";
+    blocker.batch_execute(lock).await.unwrap();
+    let waits = scheme.allocate(lane(1), borrow()).await.unwrap();
+    let used = Mark::Used(B256::with_last_byte(1));
+    for _ in 0..3 {
+        let said = scheme.mark(lane(2), other.nonce, other.holder, used.clone());
+        assert_eq!(said.await.unwrap().state, ReservationState::Used);
+    }
+    blocker.batch_execute("ROLLBACK").await.unwrap();
+    until("the loan is written down", async || {
+        let found = scheme.reservation(lane(1), waits.nonce, waits.holder).await;
+        found.is_ok_and(|found| found.is_some())
+    })
+    .await;
 }

@@ -17,7 +17,7 @@ const PASTS: [&[Past]; 8] = [
     &[Past::Said(2)],
     &[Past::Said(0), Past::Said(3)],
     &[Past::Said(4)],
-    &[Past::Said(0), Past::Said(4)],
+    &[Past::Said(0), Past::Said(5)],
     &[Past::ConsumedByNobodyKnown],
 ];
 
@@ -28,13 +28,20 @@ enum Past {
     ConsumedByNobodyKnown,
 }
 
-fn marks() -> [Mark; 5] {
+fn marks() -> [Mark; 6] {
     [
         Mark::Submitted(A),
         Mark::Submitted(B),
         Mark::Used(A),
         Mark::Used(B),
-        Mark::Recyclable("given back".into()),
+        Mark::Recyclable {
+            reason: "given back".into(),
+            asked: None,
+        },
+        Mark::Recyclable {
+            reason: "given back".into(),
+            asked: Some(A),
+        },
     ]
 }
 
@@ -71,7 +78,7 @@ async fn every_mark_in_every_state_is_taken_or_refused_alike() {
             compared += 1;
         }
     }
-    assert_eq!(compared, PASTS.len() * 10);
+    assert_eq!(compared, PASTS.len() * 12);
 }
 
 async fn make(scheme: &RowLock, number: u8, past: &[Past]) -> Reservation {
@@ -127,7 +134,15 @@ async fn what_was_never_lent_cannot_be_marked() {
     // Whatever bytes a reason has, and however many.
     let reason = format!("\0{}", "ä".repeat(2_000));
     let marked = scheme
-        .mark(lane(1), Nonce(0), lent.holder, Mark::Recyclable(reason))
+        .mark(
+            lane(1),
+            Nonce(0),
+            lent.holder,
+            Mark::Recyclable {
+                reason,
+                asked: None,
+            },
+        )
         .await;
     let kept = marked.unwrap().reason.unwrap();
     assert!(kept.len() <= 1_000 && kept.ends_with('ä'), "{kept}");

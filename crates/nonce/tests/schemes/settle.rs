@@ -90,7 +90,10 @@ async fn free_ones_below_the_chain_are_watched_and_closed() {
     let database = database("below").await;
     let scheme = RowLock::new(db(database.url(), 2), None);
     let lent = scheme.allocate(lane(1), borrow()).await.unwrap();
-    let mark = Mark::Recyclable("too dear".into());
+    let mark = Mark::Recyclable {
+        reason: "too dear".into(),
+        asked: None,
+    };
     scheme
         .mark(lane(1), lent.nonce, lent.holder, mark)
         .await

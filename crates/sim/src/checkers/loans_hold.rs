@@ -70,7 +70,7 @@ impl LoansHold {
                     ));
                 }
             }
-            Mark::Recyclable(_) => {
+            Mark::Recyclable { .. } => {
                 said.wants_to_give_back = true;
                 said.gave_back |= taken == Some(true);
             }
@@ -246,7 +246,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn free_by_word_at_once_and_by_time_when_it_is_over() {
         let mut checker = lent();
-        let free = Mark::Recyclable(String::new());
+        let free = Mark::Recyclable {
+            reason: String::new(),
+            asked: None,
+        };
         assert_eq!(checker.after(&says(free, None)), Ok(()));
         assert_eq!(checker.after(&freed()), Ok(()));
         assert!(lent().after(&freed()).is_err(), "nobody said so");
@@ -281,7 +284,10 @@ mod tests {
         let foreign = applied(lane(1), |w| w.attempts = vec![attempt(1, 5)]);
         assert!(checker.after(&foreign).is_err(), "he never named it");
         let mut checker = lent();
-        let free = Mark::Recyclable(String::new());
+        let free = Mark::Recyclable {
+            reason: String::new(),
+            asked: None,
+        };
         assert_eq!(checker.after(&says(free, Some(true))), Ok(()));
         let late = Mark::Used(B256::ZERO);
         assert_eq!(checker.after(&says(late.clone(), Some(false))), Ok(()));

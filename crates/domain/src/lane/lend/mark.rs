@@ -45,7 +45,7 @@ impl Lane {
             Mark::Used(hash) => self
                 .sent_elsewhere(nonce, *hash, now, step)
                 .inspect(|()| self.said_used(nonce, now, step)),
-            Mark::Recyclable(reason) => self.give_back(nonce, reason, now, step),
+            Mark::Recyclable { reason, .. } => self.give_back(nonce, reason, now, step),
         };
         match taken {
             // What the chain shows weighs more than what was said.

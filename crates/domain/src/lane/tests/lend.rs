@@ -78,7 +78,15 @@ fn is_taken(marked: &Marked) -> bool {
 }
 
 fn give_back() -> Mark {
-    Mark::Recyclable("not needed".to_owned())
+    give_back_named(None)
+}
+
+/// After the chain was asked about this transaction.
+fn give_back_named(asked: Option<B256>) -> Mark {
+    Mark::Recyclable {
+        reason: "not needed".to_owned(),
+        asked,
+    }
 }
 
 /// Time for a lane that is looked at a few times a second.
@@ -183,8 +191,28 @@ fn the_last_word_counts_also_when_it_was_said_before() {
     assert_eq!(of(&world, 0).tx_hash, Some(hash(2)));
     borrow(&mut world, 1);
     mark(&mut world, 1, 1, &Mark::Submitted(hash(3)));
-    mark(&mut world, 1, 1, &give_back());
+    mark(&mut world, 1, 1, &give_back_named(Some(hash(3))));
     assert_eq!(of(&world, 1).tx_hash, Some(hash(3)), "what he last named");
+}
+
+#[test]
+fn what_was_named_after_the_chain_was_asked_is_not_given_back() {
+    let mut world = World::ready(lending());
+    borrow(&mut world, 0);
+    for (name, asked) in [(1, None), (2, Some(hash(1)))] {
+        mark(&mut world, 0, 0, &Mark::Submitted(hash(name)));
+        let said = mark(&mut world, 0, 0, &give_back_named(asked));
+        let refused = MarkRefused::NamedSince {
+            nonce: Nonce(0),
+            hash: hash(name).to_string(),
+        };
+        assert_eq!(said, Marked::Refused(refused));
+        assert_eq!(of(&world, 0).state, ReservationState::Reserved);
+    }
+    assert_eq!(borrow(&mut world, 1), 1, "it is not free");
+    let said = mark(&mut world, 0, 0, &give_back_named(Some(hash(2))));
+    assert!(is_taken(&said));
+    assert_eq!(borrow(&mut world, 2), 0);
 }
 
 #[test]
@@ -222,7 +250,7 @@ fn what_a_former_holder_named_ends_the_loan_that_it_consumed() {
     let mut world = World::ready(lending());
     borrow(&mut world, 0);
     mark(&mut world, 0, 0, &Mark::Submitted(hash(1)));
-    mark(&mut world, 0, 0, &give_back()); // no node showed it then
+    mark(&mut world, 0, 0, &give_back_named(Some(hash(1)))); // no node showed it then
     assert_eq!(borrow(&mut world, 1), 0);
     let deed = Deed::of(None, alloy_primitives::U256::ZERO, &[]);
     world.input(Input::Consumed {

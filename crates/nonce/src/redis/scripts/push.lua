@@ -4,7 +4,9 @@
 if string.match(redis.call('INFO', 'replication'), 'master_replid:(%x+)') ~= ARGV[1] then return -1 end
 local state, free, stints, lent = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 if ARGV[2] == '1' then
-  redis.call('HSET', state, 'free', 0, 'stints', 0, 'lent', 0, 'low', -1)
+  local now = redis.call('TIME')
+  redis.call('HSET', state, 'free', 0, 'stints', 0, 'lent', 0, 'low', -1,
+    'used', string.format('%.0f', now[1] * 1000 + math.floor(now[2] / 1000)))
 end
 local known = redis.call('HMGET', state, 'free', 'stints', 'lent', 'low')
 if tonumber(known[1]) ~= redis.call('ZCARD', free) or tonumber(known[2]) ~= redis.call('HLEN', stints)
@@ -29,4 +31,7 @@ for i = 4, #ARGV, 2 do
 end
 redis.call('HSET', state, 'free', redis.call('ZCARD', free), 'stints', redis.call('HLEN', stints),
   'low', string.format('%.0f', low))
+-- A generation that nobody looks after for so many seconds is over, many leases ago. One that loses a key sooner
+-- than another one shows that something is lost.
+for _, key in ipairs(KEYS) do redis.call('EXPIRE', key, 3600) end
 return 1

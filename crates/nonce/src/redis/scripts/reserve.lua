@@ -14,5 +14,8 @@ if not nonce then return {2} end
 local stint = redis.call('HGET', stints, nonce)
 redis.call('ZREM', free, nonce)
 redis.call('HSET', lent, nonce, ARGV[3] .. ' ' .. stint .. ' ' .. ARGV[4])
-redis.call('HSET', state, 'free', count - 1, 'lent', redis.call('HLEN', lent))
+local now = redis.call('TIME')
+redis.call('HSET', state, 'free', count - 1, 'lent', redis.call('HLEN', lent),
+  'used', string.format('%.0f', now[1] * 1000 + math.floor(now[2] / 1000)))
+if tonumber(known[3]) == 0 then redis.call('EXPIRE', lent, 3600) end -- made anew; see push.lua
 return {1, tonumber(nonce), tonumber(stint), redis.call('ZCOUNT', free, ARGV[2], '+inf')}

@@ -4,7 +4,7 @@ mod writer;
 
 use std::time::Duration;
 
-use domain::{Holder, LaneKey, Mark, MarkRefused, Moment, Nonce, Reservation, Time};
+use domain::{Holder, LaneKey, Mark, Moment, Nonce, Reservation, Time};
 use engine::ports::{Clock, LendError};
 use uuid::Uuid;
 
@@ -79,8 +79,9 @@ pub(super) async fn mark(
         let what = match mark.clone() {
             Mark::Submitted(hash) => What::Submitted(hash),
             Mark::Used(hash) => What::Used(hash),
-            Mark::Recyclable(reason) => What::Recyclable {
+            Mark::Recyclable { reason, asked } => What::Recyclable {
                 reason,
+                asked,
                 keep: keep(),
             },
         };
@@ -97,7 +98,12 @@ pub(super) async fn mark(
                 clock.sleep(look).await;
                 look = (look * 2).min(LOOK_MAX);
             }
-            Written::NotYet => return Err(MarkRefused::NotLent(nonce).into()),
+            // Whoever keeps it may have lent it and not have come to write: nobody can say that it is not lent.
+            Written::NotYet => {
+                return Err(LendError::Unavailable(format!(
+                    "nonce {nonce} is not written down as lent yet; repeat it"
+                )));
+            }
         }
     }
 }

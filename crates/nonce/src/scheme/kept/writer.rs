@@ -3,12 +3,13 @@
 //! There is no task while there is nothing to write. A loan that was handed out is tried again until the database
 //! has answered; a mark is answered at once, whatever the answer is.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use domain::LaneKey;
 use engine::ports::{Clock, LendError};
 use tokio::sync::oneshot::{self, Sender};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -17,6 +18,9 @@ use crate::postgres::{Books, Entry, Fault, What, Written};
 
 /// How many lines go into one statement.
 const BATCH_MAX: usize = 500;
+
+/// After so many lanes that were refused one by one, the others wait for the next time.
+const LANES_REFUSED_MAX: usize = 8;
 
 /// How soon a batch is tried again: at first, and at most.
 const RETRY_FIRST: Duration = Duration::from_millis(20);
@@ -128,7 +132,7 @@ impl Writer {
             answer: Some(answer),
             _room: room,
         });
-        let lost = |_dropped| LendError::Unknown("the runtime ends".into());
+        let lost = |_dropped| LendError::Unknown("whoever writes has ended".into());
         answered.await.map_err(lost)?
     }
 
@@ -138,7 +142,7 @@ impl Writer {
         if !queue.is_running {
             queue.is_running = true;
             // It ends when nothing is left.
-            tokio::spawn(Arc::clone(&self.shared).run());
+            tokio::spawn(Run::of(Arc::clone(&self.shared)).run());
         }
     }
 }
@@ -155,92 +159,167 @@ impl Queue {
     }
 }
 
-impl Shared {
-    async fn run(self: Arc<Self>) {
+/// The task that writes, with the lines that are on their way. However it ends, by a panic or with its runtime too,
+/// the next line that comes starts another one, and no loan is forgotten.
+struct Run {
+    shared: Arc<Shared>,
+    batch: Vec<Item>,
+    /// There was nothing left, and the next one may be at work.
+    is_over: bool,
+}
+
+impl Run {
+    fn of(shared: Arc<Shared>) -> Self {
+        Self {
+            shared,
+            batch: Vec::new(),
+            is_over: false,
+        }
+    }
+
+    async fn run(mut self) {
+        let shared = Arc::clone(&self.shared);
         let mut retry = RETRY_FIRST;
         loop {
-            let batch: Vec<Item> = {
-                let mut queue = self.queue();
+            {
+                let mut queue = shared.queue();
                 let count = queue.waiting.len().min(BATCH_MAX);
                 if count == 0 {
                     queue.is_running = false;
+                    self.is_over = true;
                     return;
                 }
-                queue.waiting.drain(..count).collect()
-            };
-            let left = self.write(batch).await;
-            if left.is_empty() {
+                self.batch.extend(queue.waiting.drain(..count));
+            }
+            shared.write(&mut self.batch).await;
+            if self.batch.is_empty() {
                 retry = RETRY_FIRST;
                 continue;
             }
-            if self.is_orphan.load(Ordering::Acquire) {
+            if shared.is_orphan.load(Ordering::Acquire) {
                 tracing::warn!(
-                    lines = left.len(),
+                    lines = self.batch.len(),
                     "loans are left to their time-out: the books are not to be reached"
                 );
-                self.queue().is_running = false;
                 return;
             }
-            {
-                let mut queue = self.queue();
-                for item in left.into_iter().rev() {
-                    queue.waiting.push_front(item);
-                }
-            }
-            self.clock.sleep(retry).await;
+            self.put_back();
+            shared.clock.sleep(retry).await;
             retry = (retry * 2).min(RETRY_MAX);
         }
     }
 
-    /// Writes a batch, and gives back what must be tried again.
-    async fn write(&self, batch: Vec<Item>) -> Vec<Item> {
+    /// What is tried again comes first.
+    fn put_back(&mut self) {
+        let mut queue = self.shared.queue();
+        for item in self.batch.drain(..).rev() {
+            queue.waiting.push_front(item);
+        }
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        if self.is_over {
+            return;
+        }
+        // Whoever waits for an answer hears that it is lost.
+        let entries: Vec<Entry> = self.batch.iter().filter_map(Item::entry).cloned().collect();
+        self.shared.aftermath.lost(&entries);
+        self.batch.retain(Item::is_loan);
+        self.put_back();
+        let mut queue = self.shared.queue();
+        queue.waiting.retain(Item::is_loan);
+        queue.is_running = false;
+    }
+}
+
+impl Shared {
+    /// Writes a batch, and leaves in it what must be tried again.
+    async fn write(&self, batch: &mut Vec<Item>) {
         let entries: Vec<Entry> = batch.iter().filter_map(Item::entry).cloned().collect();
-        let answer = match entries.is_empty() {
-            true => Ok(Vec::new()),
-            false => self.books.write(&entries).await,
-        };
-        match answer {
-            Ok(written) => {
-                let lines: Vec<_> = entries.into_iter().zip(written).collect();
-                self.aftermath.written(&lines).await;
-                let mut written = lines.into_iter().map(|(_, written)| written);
-                for item in batch {
-                    let answer = match item.line {
-                        Line::Entry(_) => written.next().expect("one for each line"),
-                        Line::Barrier => Written::NotYet, // it only waits for the word
-                    };
-                    tell(item.answer, Ok(answer));
-                }
-                Vec::new()
+        let mut answers = self.answers(&entries).await.into_iter();
+        let mut failed = None;
+        // Nothing is awaited from here on: whoever is told is out of the batch.
+        for item in std::mem::take(batch) {
+            let answer = match item.line {
+                Line::Entry(_) => answers.next().expect("one for each line"),
+                Line::Barrier => match &failed {
+                    None => Ok(Written::NotYet), // it only waits for the word
+                    Some(why) => Err(LendError::Unavailable(format!("{why}"))),
+                },
+            };
+            if let Err(why) = &answer {
+                failed.get_or_insert_with(|| why.clone());
             }
-            Err(fault) => {
-                if let Fault::Lost(_) = &fault {
-                    self.aftermath.lost(&entries);
-                }
-                let why = fault.of_write();
-                tracing::debug!(%why, lines = entries.len(), "a batch was not written");
-                self.after_failure(batch, &why)
+            // Loans are kept; everybody who waits is told.
+            match answer.is_err() && item.is_loan() {
+                true => batch.push(item),
+                false => tell(item.answer, answer),
             }
         }
     }
 
-    /// Loans are kept; everybody who waits is told.
-    fn after_failure(&self, batch: Vec<Item>, why: &LendError) -> Vec<Item> {
-        let mut left = Vec::new();
-        for item in batch {
-            match &item.line {
-                Line::Entry(Entry {
-                    what: What::Lent { .. },
-                    ..
-                }) => left.push(item),
-                Line::Entry(_) => tell(item.answer, Err(why.clone())),
-                Line::Barrier => {
-                    let why = LendError::Unavailable(why.to_string());
-                    tell(item.answer, Err(why));
+    /// One answer for each line. What the database refuses as a whole is tried lane by lane: a row that somebody
+    /// has locked must not stop the others.
+    async fn answers(&self, entries: &[Entry]) -> Vec<Result<Written, LendError>> {
+        let why = match self.write_down(entries).await {
+            Ok(written) => return written.into_iter().map(Ok).collect(),
+            Err(Fault::Refused(why)) => Fault::Refused(why),
+            Err(why @ (Fault::NotReached(_) | Fault::Lost(_) | Fault::Malformed(_))) => {
+                return vec![Err(why.of_write()); entries.len()];
+            }
+        };
+        let mut answers = vec![Err(why.of_write()); entries.len()];
+        let lanes: BTreeSet<LaneKey> = entries.iter().map(|entry| entry.lane).collect();
+        if lanes.len() == 1 {
+            return answers;
+        }
+        let mut refused = 0;
+        for lane in lanes {
+            let is_of_lane = |(_, entry): &(usize, &Entry)| entry.lane == lane;
+            let lines = entries.iter().enumerate().filter(is_of_lane);
+            let (places, lines): (Vec<usize>, Vec<Entry>) =
+                lines.map(|(place, entry)| (place, entry.clone())).unzip();
+            match self.write_down(&lines).await {
+                Ok(written) => {
+                    for (place, written) in places.into_iter().zip(written) {
+                        answers[place] = Ok(written);
+                    }
+                }
+                Err(why) => {
+                    refused += 1;
+                    let why = why.of_write();
+                    for place in places {
+                        answers[place] = Err(why.clone());
+                    }
                 }
             }
+            if refused == LANES_REFUSED_MAX {
+                break; // it is not for the lanes
+            }
         }
-        left
+        answers
+    }
+
+    async fn write_down(&self, entries: &[Entry]) -> Result<Vec<Written>, Fault> {
+        if entries.is_empty() {
+            return Ok(Vec::new());
+        }
+        match self.books.write(entries).await {
+            Ok(written) => {
+                let lines: Vec<_> = entries.iter().cloned().zip(written).collect();
+                self.aftermath.written(&lines).await;
+                Ok(lines.into_iter().map(|(_, written)| written).collect())
+            }
+            Err(fault) => {
+                if let Fault::Lost(_) = &fault {
+                    self.aftermath.lost(entries);
+                }
+                tracing::debug!(?fault, lines = entries.len(), "a batch was not written");
+                Err(fault)
+            }
+        }
     }
 
     fn queue(&self) -> MutexGuard<'_, Queue> {
@@ -249,6 +328,12 @@ impl Shared {
 }
 
 impl Item {
+    /// Whether somebody was lent a nonce by it.
+    fn is_loan(&self) -> bool {
+        self.entry()
+            .is_some_and(|entry| matches!(entry.what, What::Lent { .. }))
+    }
+
     fn entry(&self) -> Option<&Entry> {
         match &self.line {
             Line::Entry(entry) => Some(entry),
@@ -261,5 +346,103 @@ fn tell(answer: Option<Sender<Result<Written, LendError>>>, said: Result<Written
     if let Some(answer) = answer {
         // Whoever asked may be gone.
         answer.send(said).ok();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use domain::{Address, B256, ChainId, Holder, LaneKey, Moment, Nonce, Time};
+    use tokio::runtime::{Builder, Runtime};
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::postgres::{Connect, Connection, Db, DbConfig};
+    use crate::scheme::SchemeKind;
+
+    struct NoDatabase;
+
+    #[async_trait]
+    impl Connect for NoDatabase {
+        async fn connect(&self) -> Result<Connection, String> {
+            Err("there is none".to_owned())
+        }
+    }
+
+    struct NoAftermath;
+
+    #[async_trait]
+    impl Aftermath for NoAftermath {
+        async fn written(&self, _lines: &[(Entry, Written)]) {}
+
+        fn lost(&self, _lines: &[Entry]) {}
+    }
+
+    struct StillClock;
+
+    #[async_trait]
+    impl Clock for StillClock {
+        fn now(&self) -> Time {
+            Time(0)
+        }
+
+        fn moment(&self) -> Moment {
+            Moment(0)
+        }
+
+        async fn sleep(&self, _duration: Duration) {
+            std::future::pending().await
+        }
+
+        fn random(&self) -> u128 {
+            0
+        }
+    }
+
+    fn entry(nonce: u64, what: What) -> Entry {
+        Entry {
+            lane: LaneKey {
+                chain_id: ChainId(1),
+                signer: Address::ZERO,
+            },
+            nonce: Nonce(nonce),
+            holder: Holder(Uuid::nil()),
+            what,
+        }
+    }
+
+    fn runtime() -> Runtime {
+        Builder::new_current_thread().enable_all().build().unwrap()
+    }
+
+    /// The task that writes ends with its runtime, in the middle of its work.
+    #[test]
+    fn a_task_that_was_cut_off_is_replaced_and_its_loans_are_kept() {
+        let db = Db::new(Arc::new(NoDatabase), DbConfig::default());
+        let books = Arc::new(Books::new(Arc::new(db), SchemeKind::Segment));
+        let (clock, aftermath) = (Arc::new(StillClock), Arc::new(NoAftermath));
+        let writer = Writer::new(books, clock, aftermath, 10);
+        let loan = What::Lent {
+            token: Uuid::nil(),
+            stint: 1,
+            expires_at: Time(0),
+        };
+        let first = runtime();
+        first.block_on(async {
+            writer.hand_out(entry(0, loan), writer.room().unwrap());
+            tokio::task::yield_now().await;
+        });
+        assert!(!writer.shared.queue().is_idle());
+        drop(first);
+        let second = runtime();
+        let mark = entry(0, What::Submitted(B256::ZERO));
+        let said = second.block_on(async {
+            let said = tokio::time::timeout(Duration::from_secs(30), writer.write(mark));
+            said.await.expect("it is answered")
+        });
+        assert!(matches!(said, Err(LendError::Unavailable(_))), "{said:?}");
+        drop(second);
+        let queue = writer.shared.queue();
+        assert!(!queue.is_running);
+        assert_eq!(queue.waiting.len(), 1, "the loan");
     }
 }

@@ -7,6 +7,7 @@
 //! A process hands out under a generation only while it trusts the lease, so an old master that is still reachable
 //! serves nobody for longer than that. While Redis is away PostgreSQL lends by itself what no generation keeps.
 
+mod care;
 mod notes;
 mod scripts;
 mod serve;
@@ -152,9 +153,10 @@ impl Scheme for RedisReserve {
         Ok(())
     }
 
-    /// What Redis was given stays there for the other processes.
     async fn close(&self) -> Result<(), LendError> {
         self.is_closed.store(true, Ordering::Release);
+        self.writer.settled().await?;
+        self.server.put_all_back().await?;
         self.writer.settled().await
     }
 }

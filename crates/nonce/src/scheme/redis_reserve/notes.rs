@@ -25,6 +25,8 @@ pub(super) struct Note {
     pub(super) broken: Option<Uuid>,
     /// The database has free ones that Redis should hand out first.
     pub(super) has_free: bool,
+    /// Something was set aside, and Redis did not get it.
+    pub(super) has_unpushed: bool,
     /// What the database was last told of the chain.
     pub(super) at_least: Nonce,
     /// Loans that were not written down when they were last looked for.
@@ -56,6 +58,13 @@ impl Notes {
         self.with(lane, |note| {
             note.broken = Some(token);
             note.grant = None;
+        });
+    }
+
+    /// This generation is given back.
+    pub(super) fn is_over(&self, lane: LaneKey, token: Uuid) {
+        self.with(lane, |note| {
+            note.grant.take_if(|(grant, _)| grant.token == token);
         });
     }
 

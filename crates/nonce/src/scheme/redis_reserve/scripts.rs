@@ -1,6 +1,7 @@
 //! A generation's state in Redis, and the scripts on it.
 
 use std::sync::{Arc, LazyLock};
+use std::time::Duration;
 
 use ::redis::{Script, ScriptInvocation};
 use domain::{Holder, LaneKey, Nonce, Time};
@@ -12,6 +13,8 @@ static PUSH: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("../../redis/scripts/push.lua")));
 static RESERVE: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("../../redis/scripts/reserve.lua")));
+static DRAIN: LazyLock<Script> =
+    LazyLock::new(|| Script::new(include_str!("../../redis/scripts/drain.lua")));
 static WRITTEN: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("../../redis/scripts/written.lua")));
 
@@ -25,10 +28,10 @@ const FAR_BELOW: u64 = 1_024;
 const LOANS_MAX: usize = 500;
 
 /// What Redis says of a generation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Said<T> {
     Ok(T),
-    /// It has nothing (more) to hand out.
+    /// It has nothing (more) to hand out; nothing to give back, because it is in use.
     Empty,
     /// Some of its state is lost, so all of it is.
     Lost,
@@ -125,6 +128,27 @@ impl State {
                 stint: *stint,
                 left: number(*left),
             }),
+            [2] => Said::Empty,
+            [-1] => Said::Elsewhere,
+            _ => Said::Lost,
+        })
+    }
+
+    /// Takes out what is not handed out, if nobody has borrowed for so long; with zero, whoever has.
+    pub(super) async fn drain(
+        &self,
+        link: &Link,
+        idle: Duration,
+    ) -> Result<Said<Vec<Nonce>>, Away> {
+        let mut script = self.on(&DRAIN);
+        let idle = u64::try_from(idle.as_millis()).unwrap_or(SCRIPT_MAX);
+        script.arg(link.replication_id()).arg(idle);
+        let said: Vec<i64> = self.redis.run(link, &script).await?;
+        Ok(match said.as_slice() {
+            [1, nonces @ ..] => {
+                let nonces = nonces.iter().filter_map(|n| u64::try_from(*n).ok());
+                Said::Ok(nonces.map(Nonce).collect())
+            }
             [2] => Said::Empty,
             [-1] => Said::Elsewhere,
             _ => Said::Lost,

@@ -1,7 +1,8 @@
 //! Handing out through Redis.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use domain::{LaneKey, Nonce, Reservation, ReservationState};
@@ -13,14 +14,14 @@ use super::super::kept::{Aftermath, Grant, Writer};
 use super::RedisReserveConfig;
 use super::notes::Notes;
 use super::scripts::{Issued, Loan, SCRIPT_MAX, Said, State};
-use crate::postgres::{Books, Entry, Lease, What, Written};
+use crate::postgres::{Books, Entry, Lease, Wanted, What, Written};
 use crate::redis::{Away, Link, Redis};
 
 /// After so many tries PostgreSQL lends by itself.
 const TRIES_MAX: usize = 6;
 
 /// How many nonces of a generation are looked for in Redis in one pass.
-const REPAIRED_MAX: usize = 1_000;
+pub(super) const REPAIRED_MAX: usize = 1_000;
 
 /// What became of a call to Redis, and of the loan that it gave.
 type Issue = Result<Said<Result<Reservation, LendError>>, Away>;
@@ -30,8 +31,8 @@ pub(super) struct Server {
     pub(super) books: Arc<Books>,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) notes: Notes,
-    redis: Arc<Redis>,
-    config: RedisReserveConfig,
+    pub(super) redis: Arc<Redis>,
+    pub(super) config: RedisReserveConfig,
 }
 
 impl Server {
@@ -72,8 +73,10 @@ impl Server {
                 |note: &mut super::notes::Note| note.has_free || borrow.at_least > note.at_least;
             if self.notes.with(lane, wants_more) {
                 let _turn = self.notes.turn(lane).await;
-                if self.notes.with(lane, wants_more) {
-                    self.refill(&link, lane, grant, borrow.at_least, 0).await?;
+                if self.notes.with(lane, wants_more)
+                    && let Err(away) = self.refill(&link, lane, grant, borrow.at_least, 0).await?
+                {
+                    return self.without(away);
                 }
             }
             let said = match self.reserve(&link, writer, lane, grant, borrow).await {
@@ -109,9 +112,11 @@ impl Server {
             return Ok(said);
         }
         let block = self.config.block;
-        self.refill(link, lane, grant, borrow.at_least, block)
-            .await?;
-        Ok(self.reserve(link, writer, lane, grant, borrow).await)
+        let refilled = self.refill(link, lane, grant, borrow.at_least, block);
+        match refilled.await? {
+            Ok(()) => Ok(self.reserve(link, writer, lane, grant, borrow).await),
+            Err(away) => Ok(Err(away)),
+        }
     }
 
     fn without(&self, away: Away) -> Result<Option<Reservation>, LendError> {
@@ -193,6 +198,18 @@ impl Server {
         if let Some(grant) = known() {
             return Ok(Some(grant));
         }
+        self.renew(link, lane, borrow.at_least, loan).await
+    }
+
+    /// Asks the database for the generation of a lane, and so renews its lease. Under the lane's turn.
+    pub(super) async fn renew(
+        &self,
+        link: &Link,
+        lane: LaneKey,
+        at_least: Nonce,
+        loan: Duration,
+    ) -> Result<Option<Grant>, LendError> {
+        let server = server_of(link);
         let asked_at = self.clock.moment();
         let lease = Lease {
             lasts: self.config.permission,
@@ -202,7 +219,7 @@ impl Server {
         let broken = self.notes.with(lane, |note| note.broken);
         let generation = self.books.generation(
             lane,
-            borrow.at_least,
+            at_least,
             &server,
             (proposed, broken),
             lease,
@@ -215,7 +232,7 @@ impl Server {
             tracing::info!(%lane, "a new generation of nonces in Redis begins");
             metrics::counter!("lanekeeper_nonce_generations_total").increment(1);
             let state = State::of(&self.redis, lane, token);
-            let made = state.push(link, true, borrow.at_least, &[]).await;
+            let made = state.push(link, true, at_least, &[]).await;
             if made != Ok(Said::Ok(())) {
                 self.notes.is_broken(lane, token);
                 return Ok(None);
@@ -240,7 +257,8 @@ impl Server {
         Ok(Some(grant))
     }
 
-    /// Sets aside more for Redis: what is free first, then up to `fresh` new ones. Under the lane's turn.
+    /// Sets aside more for Redis: what is free first, then up to `fresh` new ones. Under the lane's turn. What Redis
+    /// did not get the last time comes first, and nothing more is set aside while it gets nothing.
     async fn refill(
         &self,
         link: &Link,
@@ -248,7 +266,11 @@ impl Server {
         grant: Grant,
         at_least: Nonce,
         fresh: usize,
-    ) -> Result<(), LendError> {
+    ) -> Result<Result<(), Away>, LendError> {
+        if self.notes.with(lane, |note| note.has_unpushed) {
+            let kept = self.books.kept_by(grant.token, None, REPAIRED_MAX).await?;
+            return Ok(self.push(link, lane, grant.token, at_least, &kept).await);
+        }
         let block = self.config.block;
         let lease = Lease {
             lasts: self.config.permission,
@@ -256,28 +278,46 @@ impl Server {
         };
         // What is given back from here on is for the next time.
         self.notes.with(lane, |note| note.has_free = false);
-        let taken = self
-            .books
-            .take(lane, grant.token, false, lease, at_least, (block, fresh));
+        let wanted = Wanted {
+            at_least,
+            take_max: block,
+            fresh_max: fresh,
+            passed: &[],
+        };
+        let taken = self.books.take(lane, grant.token, false, lease, wanted);
         let Some(taken) = taken.await? else {
             self.notes.with(lane, |note| note.grant = None);
-            return Ok(());
+            return Ok(Ok(()));
         };
         self.notes.with(lane, |note| {
             note.has_free |= fresh == 0 && taken.nonces.len() == block;
             note.at_least = at_least;
         });
         if taken.nonces.is_empty() {
-            return Ok(());
+            return Ok(Ok(()));
         }
         let nonces: Vec<_> = taken.nonces.iter().map(|n| (*n, taken.stint)).collect();
-        let state = State::of(&self.redis, lane, grant.token);
-        match state.push(link, false, at_least, &nonces).await {
-            Ok(Said::Ok(()) | Said::Empty) => {}
-            Ok(Said::Lost) => self.notes.is_broken(lane, grant.token),
-            Ok(Said::Elsewhere) => self.redis.leave(link),
-            // The next pass of the sweep gives them to Redis again.
-            Err(away) => tracing::debug!(why = away.0, "nonces wait to be given to Redis"),
+        let pushed = self.push(link, lane, grant.token, at_least, &nonces);
+        Ok(pushed.await)
+    }
+
+    /// Gives Redis what is set aside for it.
+    pub(super) async fn push(
+        &self,
+        link: &Link,
+        lane: LaneKey,
+        token: Uuid,
+        at_least: Nonce,
+        nonces: &[(Nonce, i64)],
+    ) -> Result<(), Away> {
+        let state = State::of(&self.redis, lane, token);
+        let pushed = state.push(link, false, at_least, nonces).await;
+        self.notes
+            .with(lane, |note| note.has_unpushed = pushed.is_err());
+        match pushed? {
+            Said::Ok(()) | Said::Empty => {}
+            Said::Lost => self.notes.is_broken(lane, token),
+            Said::Elsewhere => self.redis.leave(link),
         }
         Ok(())
     }
@@ -291,62 +331,18 @@ impl Server {
         // It ends by itself, within the times for both servers.
         tokio::spawn(async move {
             let fresh = server.config.block;
-            let refilled = server.refill(&link, lane, grant, at_least, fresh).await;
-            if let Err(why) = refilled {
-                tracing::debug!(%why, "Redis gets more when it has nothing left");
+            match server.refill(&link, lane, grant, at_least, fresh).await {
+                Ok(Ok(())) => {}
+                Ok(Err(away)) => tracing::debug!(why = away.0, "nonces wait to be given to Redis"),
+                Err(why) => tracing::debug!(%why, "Redis gets more when it has nothing left"),
             }
             drop(turn);
         });
     }
-
-    /// What somebody who died left half done: nonces that were set aside and not given to Redis, and loans that
-    /// are in Redis and not written down.
-    pub(super) async fn look_after_generations(&self, writer: &Writer) -> Result<(), LendError> {
-        for (lane, grant, server) in self.notes.grants() {
-            let Ok(link) = self.redis.link().await else {
-                return Ok(()); // it is looked for elsewhere
-            };
-            if *server != *server_of(&link) || !grant.is_trusted(self.clock.moment()) {
-                continue;
-            }
-            let at_least = self.notes.with(lane, |note| note.at_least);
-            let kept = self.books.kept_by(grant.token, None, REPAIRED_MAX).await?;
-            let state = State::of(&self.redis, lane, grant.token);
-            let pushed = state.push(&link, false, at_least, &kept).await;
-            if pushed == Ok(Said::Lost) {
-                self.notes.is_broken(lane, grant.token);
-                continue;
-            }
-            let Ok(loans) = state.loans(&link).await else {
-                continue;
-            };
-            let loans: BTreeSet<Loan> = loans.into_iter().collect();
-            let before = self.notes.with(lane, |note| {
-                std::mem::replace(&mut note.unwritten, loans.clone())
-            });
-            for loan in loans.intersection(&before) {
-                let Ok(room) = writer.room() else { break };
-                let what = What::Lent {
-                    token: grant.token,
-                    stint: loan.stint,
-                    expires_at: loan.expires_at,
-                };
-                let (nonce, holder) = (loan.nonce, loan.holder);
-                let entry = Entry {
-                    lane,
-                    nonce,
-                    holder,
-                    what,
-                };
-                writer.hand_out(entry, room);
-            }
-        }
-        Ok(())
-    }
 }
 
 /// Which life of which server, with which history.
-fn server_of(link: &Link) -> String {
+pub(super) fn server_of(link: &Link) -> String {
     format!("{}:{}", link.run_id(), link.replication_id())
 }
 

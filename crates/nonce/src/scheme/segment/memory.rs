@@ -78,31 +78,33 @@ impl Memory {
         })
     }
 
-    /// Takes what the database gave. What was kept below `at_least` is free for all there.
-    pub(super) fn add(
-        &self,
+    /// Begins to ask the database for more: under which token, and what the chain went past. That is out of memory
+    /// from here on, so that nobody is handed what is free for all soon.
+    pub(super) fn ask(
+        self: &Arc<Self>,
         lane: LaneKey,
-        grant: Grant,
         at_least: Nonce,
-        nonces: Vec<(Nonce, i64)>,
-    ) {
+        fresh: impl FnOnce() -> Uuid,
+    ) -> Asking {
         let mut lanes = self.lanes();
         let kept = lanes.entry(lane).or_default();
-        if kept
-            .grant
-            .is_some_and(|present| present.token != grant.token)
-        {
-            return;
+        let (token, is_new, passed) = match kept.grant {
+            None => (fresh(), true, BTreeMap::new()),
+            Some(grant) => {
+                let above = kept.free.split_off(&at_least);
+                let passed = std::mem::replace(&mut kept.free, above);
+                (grant.token, false, passed)
+            }
+        };
+        Asking {
+            memory: Arc::clone(self),
+            lane,
+            token,
+            is_new,
+            at_least,
+            passed,
+            is_answered: false,
         }
-        kept.grant = Some(grant);
-        kept.used_at = kept.used_at.max(grant.asked_at);
-        // The smallest of those that went past is there, should the chain lose what it had of it.
-        let first = kept.free.keys().next().copied();
-        let passed = [kept.free_elsewhere, first].into_iter().flatten();
-        kept.free_elsewhere = passed.filter(|nonce| *nonce < at_least).min();
-        kept.free = kept.free.split_off(&at_least);
-        kept.at_least = at_least;
-        kept.free.extend(nonces);
     }
 
     /// The token is void, or it is not known what it has: nothing is handed out under it any more.
@@ -126,16 +128,12 @@ impl Memory {
         Some((grant.token, unused))
     }
 
-    pub(super) fn token(&self, lane: LaneKey) -> Option<Uuid> {
-        self.lanes().get(&lane)?.grant.map(|grant| grant.token)
-    }
-
-    /// Under what a nonce would be kept that is given back now.
-    pub(super) fn keep(&self, lane: LaneKey, now: Moment) -> Option<(Uuid, i64)> {
+    /// Under what a nonce would be kept that is given back now. What the chain went past is for the sweep.
+    pub(super) fn keep(&self, lane: LaneKey, nonce: Nonce, now: Moment) -> Option<(Uuid, i64)> {
         let mut lanes = self.lanes();
         let kept = lanes.get_mut(&lane)?;
         let grant = kept.grant.filter(|grant| grant.is_trusted(now))?;
-        if kept.free.len() >= KEPT_MAX {
+        if kept.free.len() >= KEPT_MAX || nonce < kept.at_least {
             return None;
         }
         kept.given_back -= 1;
@@ -164,12 +162,18 @@ impl Memory {
         }
     }
 
-    /// All segments, and when each was last asked for.
-    pub(super) fn grants(&self) -> Vec<(LaneKey, Grant, Moment)> {
+    /// All lanes with a segment.
+    pub(super) fn with_segment(&self) -> Vec<LaneKey> {
         let lanes = self.lanes();
-        let all = lanes.iter();
-        all.filter_map(|(lane, kept)| Some((*lane, kept.grant?, kept.used_at)))
-            .collect()
+        let all = lanes.iter().filter(|(_, kept)| kept.grant.is_some());
+        all.map(|(lane, _)| *lane).collect()
+    }
+
+    /// A lane's segment, and when it was last asked for.
+    pub(super) fn grant(&self, lane: LaneKey) -> Option<(Grant, Moment)> {
+        let lanes = self.lanes();
+        let kept = lanes.get(&lane)?;
+        Some((kept.grant?, kept.used_at))
     }
 
     /// One call of a lane asks the database at a time.
@@ -180,6 +184,67 @@ impl Memory {
 
     fn lanes(&self) -> MutexGuard<'_, BTreeMap<LaneKey, Kept>> {
         self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The database is being asked for more of a lane. Should this be dropped without an answer, it is not known what
+/// the token has: nothing is handed out under it any more, and all comes back when its lease is over.
+pub(super) struct Asking {
+    memory: Arc<Memory>,
+    lane: LaneKey,
+    pub(super) token: Uuid,
+    /// The token begins with this.
+    pub(super) is_new: bool,
+    at_least: Nonce,
+    passed: BTreeMap<Nonce, i64>,
+    is_answered: bool,
+}
+
+impl Asking {
+    /// What the chain went past.
+    pub(super) fn passed(&self) -> Vec<Nonce> {
+        self.passed.keys().copied().collect()
+    }
+
+    /// Takes what the database gave, and frees what was passed. A token that was given up meanwhile gets nothing:
+    /// nobody would hand it out, and its lease is not renewed any more.
+    pub(super) fn given(mut self, grant: Grant, nonces: Vec<(Nonce, i64)>) {
+        self.is_answered = true;
+        let mut lanes = self.memory.lanes();
+        let kept = lanes.entry(self.lane).or_default();
+        let is_current = match kept.grant {
+            Some(present) => present.token == self.token,
+            None => self.is_new,
+        };
+        if !is_current {
+            return;
+        }
+        kept.grant = Some(grant);
+        kept.used_at = kept.used_at.max(grant.asked_at);
+        // The smallest of those that went past is there, should the chain lose what it had of it.
+        let first = self.passed.keys().next().copied();
+        let passed = [kept.free_elsewhere, first].into_iter().flatten();
+        kept.free_elsewhere = passed.filter(|nonce| *nonce < self.at_least).min();
+        kept.at_least = self.at_least;
+        kept.free.extend(nonces);
+    }
+
+    /// The database certainly did nothing: what was passed is kept as before.
+    pub(super) fn refused(mut self) {
+        self.is_answered = true;
+        let mut lanes = self.memory.lanes();
+        let kept = lanes.entry(self.lane).or_default();
+        if kept.grant.is_some_and(|grant| grant.token == self.token) {
+            kept.free.append(&mut self.passed);
+        }
+    }
+}
+
+impl Drop for Asking {
+    fn drop(&mut self) {
+        if !self.is_answered {
+            self.memory.abandon(self.lane, self.token);
+        }
     }
 }
 
@@ -242,5 +307,87 @@ impl Aftermath for Memory {
                 self.abandon(entry.lane, *token);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use domain::{Address, ChainId, Holder};
+
+    use super::*;
+
+    const LANE: LaneKey = LaneKey {
+        chain_id: ChainId(1),
+        signer: Address::ZERO,
+    };
+    const FIRST: Uuid = Uuid::from_u128(1);
+    const SECOND: Uuid = Uuid::from_u128(2);
+
+    fn grant(token: Uuid) -> Grant {
+        Grant {
+            token,
+            asked_at: Moment(0),
+            heard_at: Moment(0),
+            now: Time(0),
+            lasts: Duration::from_secs(30),
+            loan: Duration::from_secs(60),
+        }
+    }
+
+    fn ask(memory: &Arc<Memory>, at_least: u64, token: Uuid) -> Asking {
+        memory.ask(LANE, Nonce(at_least), || token)
+    }
+
+    fn give(memory: &Arc<Memory>, token: Uuid, nonces: std::ops::Range<u64>) {
+        let nonces = nonces.map(|nonce| (Nonce(nonce), 1)).collect();
+        ask(memory, 0, token).given(grant(token), nonces);
+    }
+
+    fn hand_out(memory: &Memory, at_least: u64) -> Option<(u64, Uuid)> {
+        let borrow = Borrow {
+            holder: Holder(Uuid::nil()),
+            at_least: Nonce(at_least),
+            timeout: Duration::from_secs(60),
+        };
+        let out = memory.hand_out(LANE, borrow, Moment(0))?;
+        Some((out.nonce.0, out.token))
+    }
+
+    #[test]
+    fn an_answer_for_a_token_that_was_given_up_is_not_taken() {
+        let memory = Arc::new(Memory::default());
+        give(&memory, FIRST, 0..2);
+        let late = ask(&memory, 0, SECOND);
+        assert_eq!((late.token, late.is_new), (FIRST, false));
+        memory.abandon(LANE, FIRST);
+        late.given(grant(FIRST), vec![(Nonce(2), 2)]);
+        assert_eq!(hand_out(&memory, 0), None, "its lease is not renewed");
+        give(&memory, SECOND, 5..7);
+        assert_eq!(hand_out(&memory, 0), Some((5, SECOND)));
+    }
+
+    #[test]
+    fn an_answer_that_nobody_waits_for_ends_the_token() {
+        let memory = Arc::new(Memory::default());
+        give(&memory, FIRST, 0..2);
+        drop(ask(&memory, 0, SECOND));
+        assert_eq!(hand_out(&memory, 0), None);
+    }
+
+    #[test]
+    fn what_the_chain_went_past_is_passed_once_and_only_if_it_is_not_handed_out() {
+        let memory = Arc::new(Memory::default());
+        give(&memory, FIRST, 0..5);
+        assert_eq!(hand_out(&memory, 0), Some((0, FIRST)));
+        let refused = ask(&memory, 3, SECOND);
+        assert_eq!(refused.passed(), [Nonce(1), Nonce(2)]);
+        assert_eq!(hand_out(&memory, 0), Some((3, FIRST)), "those are gone");
+        refused.refused();
+        let asking = ask(&memory, 3, SECOND);
+        assert_eq!(asking.passed(), [Nonce(1), Nonce(2)], "they were kept");
+        asking.given(grant(FIRST), Vec::new());
+        assert!(ask(&memory, 3, SECOND).passed().is_empty());
     }
 }

@@ -19,7 +19,7 @@ use uuid::Uuid;
 
 use super::kept::{self, Grant, Writer};
 use super::{Borrow, Scheme, SchemeKind, Settlement, Verdict, Watched};
-use crate::postgres::{Books, Db, Entry, Lease, What};
+use crate::postgres::{Books, Db, Entry, Lease, Wanted, What};
 use memory::{HandOut, Memory};
 
 /// How segments are taken and held.
@@ -114,49 +114,48 @@ impl Segment {
         }))
     }
 
-    /// Takes more for a lane, or renews its lease with nothing more (`count` 0).
+    /// Takes more for a lane, or renews its lease with nothing more (`take_max` 0).
     async fn take(
         &self,
         lane: LaneKey,
         at_least: Nonce,
         loan: Duration,
-        (count, fresh): (usize, usize),
+        (take_max, fresh_max): (usize, usize),
     ) -> Result<(), LendError> {
         let asked_at = self.clock.moment();
-        let present = self.memory.token(lane);
-        let (token, is_new) = match present {
-            Some(token) => (token, false),
-            None => (Uuid::from_u128(self.clock.random()), true),
+        let fresh_token = || Uuid::from_u128(self.clock.random());
+        let asking = self.memory.ask(lane, at_least, fresh_token);
+        let (token, is_new) = (asking.token, asking.is_new);
+        let lasts = self.config.lease;
+        let wanted = Wanted {
+            at_least,
+            take_max,
+            fresh_max,
+            passed: &asking.passed(),
         };
-        let lease = Lease {
-            lasts: self.config.lease,
-            loan,
-        };
-        let taken = self
-            .books
-            .take(lane, token, is_new, lease, at_least, (count, fresh));
-        match taken.await {
+        let lease = Lease { lasts, loan };
+        match self.books.take(lane, token, is_new, lease, wanted).await {
             Ok(Some(taken)) => {
                 let grant = Grant {
                     token,
                     asked_at,
                     heard_at: self.clock.moment(),
                     now: taken.now,
-                    lasts: self.config.lease,
+                    lasts,
                     loan: taken.loan,
                 };
                 let nonces = taken.nonces.into_iter().map(|nonce| (nonce, taken.stint));
-                self.memory.add(lane, grant, at_least, nonces.collect());
+                asking.given(grant, nonces.collect());
                 Ok(())
             }
             Ok(None) => {
-                self.memory.abandon(lane, token);
+                drop(asking); // the token is void
                 Ok(())
             }
             Err(error) => {
-                // It may have been given something that nobody heard of: that comes back when the lease is over.
-                if matches!(error, LendError::Unknown(_)) {
-                    self.memory.abandon(lane, token);
+                // Otherwise it may have been given something that nobody heard of.
+                if !matches!(error, LendError::Unknown(_)) {
+                    asking.refused();
                 }
                 Err(error)
             }
@@ -174,18 +173,40 @@ impl Segment {
     /// Renews leases that are in use and gives back what nobody asks for: a tail that is set aside is a gap in
     /// front of everything above it.
     async fn look_after_leases(&self) -> Result<(), LendError> {
-        let now = self.clock.moment();
-        for (lane, grant, used_at) in self.memory.grants() {
-            if now.since(used_at) >= self.config.lease / 3 {
-                self.put_back(lane).await?;
-            } else if grant.is_ageing(now) {
-                let _turn = self.memory.turn(lane).await;
-                let at_least = self.memory.floor(lane);
-                self.take(lane, at_least, grant.loan, (0, 0)).await?;
+        for lane in self.memory.with_segment() {
+            if self.care(lane).is_none() {
+                continue;
+            }
+            // Somebody may have borrowed while we waited for our turn.
+            let _turn = self.memory.turn(lane).await;
+            match self.care(lane) {
+                Some(Care::PutBack) => self.put_back(lane).await?,
+                Some(Care::Renew(loan)) => {
+                    let at_least = self.memory.floor(lane);
+                    self.take(lane, at_least, loan, (0, 0)).await?;
+                }
+                None => {}
             }
         }
         Ok(())
     }
+
+    /// What a lane's segment needs at this moment.
+    fn care(&self, lane: LaneKey) -> Option<Care> {
+        let (grant, used_at) = self.memory.grant(lane)?;
+        let now = self.clock.moment();
+        if now.since(used_at) >= self.config.lease / 3 {
+            return Some(Care::PutBack);
+        }
+        grant.is_ageing(now).then_some(Care::Renew(grant.loan))
+    }
+}
+
+/// What a segment needs when nobody borrows.
+enum Care {
+    PutBack,
+    /// With loans of this length.
+    Renew(Duration),
 }
 
 #[async_trait]
@@ -231,7 +252,7 @@ impl Scheme for Segment {
     ) -> Result<Reservation, LendError> {
         let keep = || {
             let is_closed = self.is_closed.load(Ordering::Acquire);
-            let keep = self.memory.keep(lane, self.clock.moment());
+            let keep = self.memory.keep(lane, nonce, self.clock.moment());
             keep.filter(|_| !is_closed)
         };
         kept::mark(
@@ -288,7 +309,7 @@ impl Scheme for Segment {
         self.is_closed.store(true, Ordering::Release);
         // Whatever was handed out is written down first.
         self.writer.settled().await?;
-        for (lane, ..) in self.memory.grants() {
+        for lane in self.memory.with_segment() {
             let _turn = self.memory.turn(lane).await;
             self.put_back(lane).await?;
         }

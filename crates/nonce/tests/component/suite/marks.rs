@@ -21,7 +21,10 @@ fn all_marks() -> [Mark; 3] {
     [
         Mark::Submitted(hash(8)),
         Mark::Used(hash(8)),
-        Mark::Recyclable("no".into()),
+        Mark::Recyclable {
+            reason: "no".into(),
+            asked: None,
+        },
     ]
 }
 
@@ -133,13 +136,41 @@ pub(crate) async fn what_is_used_cannot_be_given_back(world: &World) {
     let process = world.process().await;
     let lent = process.borrow().await;
     process.use_up(&lent, hash(1)).await;
-    let mark = Mark::Recyclable("changed my mind".into());
+    let mark = Mark::Recyclable {
+        reason: "changed my mind".into(),
+        asked: None,
+    };
     let said = say(&process, lent.nonce, lent.holder, mark).await;
     assert!(
         matches!(said, Err(LendError::Refused(MarkRefused::IsUsed { .. }))),
         "{said:?}"
     );
     assert_eq!(process.borrow().await.nonce, lent.nonce.next());
+}
+
+/// A word of the holder that comes between the question to the chain and the mark is not lost.
+pub(crate) async fn what_was_named_after_the_chain_was_asked_cannot_be_given_back(world: &World) {
+    let process = world.process().await;
+    let lent = process.borrow().await;
+    let give_back = async |asked| {
+        let reason = "not needed".into();
+        let mark = Mark::Recyclable { reason, asked };
+        let scheme = &process.scheme;
+        scheme.mark(lane(1), lent.nonce, lent.holder, mark).await
+    };
+    for (name, asked) in [(1, None), (2, Some(hash(1)))] {
+        let submitted = process.submit(&lent, hash(name)).await;
+        let refused = MarkRefused::NamedSince {
+            nonce: lent.nonce,
+            hash: hash(name).to_string(),
+        };
+        assert_eq!(give_back(asked).await, Err(refused.into()));
+        assert_eq!(process.row(&lent).await, submitted);
+    }
+    assert_eq!(process.borrow().await.nonce, lent.nonce.next());
+    let given = give_back(Some(hash(2))).await.unwrap();
+    assert_eq!(given.state, ReservationState::Recyclable);
+    assert_eq!(process.borrow().await.nonce, lent.nonce);
 }
 
 pub(crate) async fn any_words_in_any_order_do_what_the_one_table_says(world: &World) {
@@ -161,7 +192,10 @@ pub(crate) async fn any_words_in_any_order_do_what_the_one_table_says(world: &Wo
                 0 => Mark::Submitted(tx_hash),
                 1 => Mark::Used(tx_hash),
                 // The chain shows nothing, so it speaks against nothing.
-                _ => Mark::Recyclable(format!("reason {tx_hash}")),
+                _ => Mark::Recyclable {
+                    reason: format!("reason {tx_hash}"),
+                    asked: model.tx_hash, // as the component asks
+                },
             };
             let holder = if draw(5) == 0 { stranger } else { owner };
             let expected = model.mark(holder, &mark);
@@ -228,7 +262,10 @@ pub(crate) async fn any_reason_is_taken(world: &World) {
         &"ü".repeat(10_000),
     ] {
         let lent = process.borrow().await;
-        let mark = Mark::Recyclable(reason.to_owned());
+        let mark = Mark::Recyclable {
+            reason: reason.to_owned(),
+            asked: None,
+        };
         let said = say(&process, lent.nonce, lent.holder, mark).await.unwrap();
         assert_eq!(said.state, ReservationState::Recyclable);
         assert_eq!(process.row(&lent).await, said);

@@ -238,6 +238,7 @@ macro_rules! contract {
                 what_was_never_lent_is_refused
                 what_is_free_cannot_be_used
                 what_is_used_cannot_be_given_back
+                what_was_named_after_the_chain_was_asked_cannot_be_given_back
                 any_words_in_any_order_do_what_the_one_table_says
                 marks_are_durable_when_they_are_answered
                 any_process_hears_any_holder

@@ -163,17 +163,24 @@ impl Borrower {
 
     /// Names a transaction that he then does not send.
     async fn think_better_of_it(&self) {
-        if self.say(Mark::Submitted(self.make(0).hash)).await {
+        let hash = self.make(0).hash;
+        if self.say(Mark::Submitted(hash)).await {
             self.scene.rest(0, 20_000).await;
-            self.say(Mark::Recyclable("not sent after all".to_owned()))
-                .await;
+            let free = Mark::Recyclable {
+                reason: "not sent after all".to_owned(),
+                asked: Some(hash),
+            };
+            self.say(free).await;
         }
     }
 
     /// Gives it back, perhaps twice, and perhaps speaks as if he still had it.
     async fn give_back(&self) {
         self.scene.rest(0, 5_000).await;
-        let free = || Mark::Recyclable("not needed".to_owned());
+        let free = || Mark::Recyclable {
+            reason: "not needed".to_owned(),
+            asked: None,
+        };
         if self.say(free()).await && self.scene.rng.permille(500) {
             self.scene.rest(0, 20_000).await;
             let late = match self.scene.rng.below(3) {
