@@ -243,11 +243,31 @@ impl World {
             for borrower in &mut self.borrowers {
                 borrower.must_run()?;
             }
-            let within = times::CLOSED_WITHIN;
-            let text = format!("after {within:?} nonce {mined} (of {top}) is still a hole");
-            demand(began.elapsed() < within, text)?;
+            if began.elapsed() > times::CLOSED_WITHIN {
+                return Err(self.about_hole(mined, top).into());
+            }
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
+    }
+
+    /// What is known of a nonce that nobody used in time.
+    fn about_hole(&mut self, nonce: u64, top: u64) -> String {
+        let within = times::CLOSED_WITHIN;
+        let loans: Vec<String> = match self.journals() {
+            Ok(journals) => journals
+                .loans()
+                .filter(|loan| loan.nonce == nonce)
+                .map(|loan| format!("{loan:?}"))
+                .collect(),
+            Err(error) => vec![error.to_string()],
+        };
+        let row = format!(
+            "SELECT row_to_json(r)::text FROM nonce_reservation AS r WHERE nonce = {nonce}"
+        );
+        let row = tokio::task::block_in_place(|| self.database.ask(&row));
+        format!(
+            "after {within:?} nonce {nonce} (of {top}) is still a hole; lent as {loans:?}; in the books {row:?}"
+        )
     }
 }
 
