@@ -36,6 +36,8 @@ pub struct Server {
     pub chain: Chain,
     /// The accounts it signs for.
     pub accounts: Vec<String>,
+    /// The account whose nonces it lends, and its key.
+    pub lender: Option<(String, String)>,
 }
 
 /// The binary beside this proof, in the same profile: the proof's script has built it.
@@ -89,6 +91,11 @@ pub async fn first_lines(
         seen.push(line.ok_or("the process ended")?);
     }
     Ok(seen)
+}
+
+fn lender(told: &Value) -> Option<(String, String)> {
+    let text = |key: &str| told[key].as_str().map(str::to_owned);
+    text("address").zip(text("key"))
 }
 
 impl Server {
@@ -159,6 +166,7 @@ impl Server {
             api: Api::new(text("api"))?,
             chain: Chain::new(text("chain"))?,
             accounts: accounts.unwrap_or_default(),
+            lender: lender(&ready["lender"]),
         })
     }
 

@@ -39,6 +39,9 @@ const ARROWS: &[(&str, &[&str])] = &[
     ),
     // Proofs drive the real binary from outside and know none of its rooms.
     ("proof", &["rig"]),
+    // Businesses that use the nonce component as a library: an example, and one that proofs can kill.
+    ("payouts", &["chain", "domain", "engine", "nonce"]),
+    ("borrower", &["chain", "domain", "engine", "nonce", "proof"]),
 ];
 
 /// Who may use the test world, in tests.

@@ -5,6 +5,7 @@
 //! time and a delayed reuse.
 #![warn(missing_docs)]
 
+mod clock;
 pub mod component;
 pub mod config;
 mod queue;
@@ -15,6 +16,7 @@ pub mod scheme;
 pub mod postgres;
 pub mod redis;
 
+pub use clock::SystemClock;
 pub use component::{Borrowed, NonceComponent, Outcome, WithNonceError};
 pub use config::{BadSettings, LentChain, Mode, QueueSettings, RejectPolicy, Settings};
 pub use scheme::{

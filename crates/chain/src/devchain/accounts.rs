@@ -8,16 +8,17 @@ const MNEMONIC: &str = "test test test test test test test test test test test j
 /// The first `count` accounts of the well-known test mnemonic (`m/44'/60'/0'/0/i`), each with its
 /// private key: the same ones that anvil and hardhat fund.
 pub fn dev_accounts(count: u32) -> Vec<(Address, B256)> {
-    (0..count)
-        .map(|index| {
-            let signer = MnemonicBuilder::<English>::default()
-                .phrase(MNEMONIC)
-                .index(index)
-                .and_then(|builder| builder.build())
-                .expect("the test mnemonic is valid and every u32 is a valid child index");
-            (signer.address(), signer.to_bytes())
-        })
-        .collect()
+    (0..count).map(dev_account).collect()
+}
+
+/// One of them.
+pub fn dev_account(index: u32) -> (Address, B256) {
+    let signer = MnemonicBuilder::<English>::default()
+        .phrase(MNEMONIC)
+        .index(index)
+        .and_then(|builder| builder.build())
+        .expect("the test mnemonic is valid and every u32 is a valid child index");
+    (signer.address(), signer.to_bytes())
 }
 
 #[cfg(test)]

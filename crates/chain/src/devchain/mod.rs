@@ -41,7 +41,7 @@ use alloy_primitives::{Address, B256, U256};
 use rusqlite::Connection;
 use tokio::net::TcpListener;
 
-pub use self::accounts::dev_accounts;
+pub use self::accounts::{dev_account, dev_accounts};
 pub use self::error::{DevChainError, StoreError};
 use self::evm::BlockContext;
 pub use self::miner::Mining;

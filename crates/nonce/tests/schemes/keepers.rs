@@ -333,6 +333,32 @@ async fn what_redis_kept_comes_back() {
     .await;
 }
 
+/// A nonce of an older generation is given back below everything that the present one began with.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_comes_back_from_before_a_generation_is_lent_by_it() {
+    let database = database("keepers").await;
+    let server = Server::start(Keeps::Nothing);
+    let scheme = reserve(database.url(), &server);
+    let first = scheme.allocate(lane(1), borrow()).await.unwrap();
+    server.flush();
+    until(
+        "the next generation lends, above what the last one kept",
+        async || {
+            let lent = scheme.allocate(lane(1), borrow()).await.unwrap();
+            server.ask(&["DBSIZE"]) != "0" && lent.nonce.0 > first.nonce.0 + 20
+        },
+    )
+    .await;
+    let back = Mark::Recyclable("not needed".into());
+    let given = scheme.mark(lane(1), first.nonce, first.holder, back).await;
+    given.unwrap();
+    until("it is lent again", async || {
+        let lent = scheme.allocate(lane(1), borrow()).await.unwrap();
+        lent.nonce == first.nonce
+    })
+    .await;
+}
+
 /// A process dies between Redis' answer and the database: its holder is written down all the same.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_loan_that_only_redis_knows_is_written_down() {

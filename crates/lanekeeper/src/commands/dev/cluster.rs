@@ -122,6 +122,7 @@ impl Cluster {
         json!({
             "ready": true, "api": self.nodes[0].url, "nodes": nodes, "chain": world.chain_url,
             "chainId": world.chain_id, "accounts": world.addresses(),
+            "lender": world.lender_json(),
         })
     }
 
@@ -264,6 +265,7 @@ fn common(
             ("keyFile", path_value(&file)),
         ]));
     }
+    signers.push(world.lender_setting());
     let mut settings = world.settings(base);
     settings.put("signer", signers.into());
     let node = table([

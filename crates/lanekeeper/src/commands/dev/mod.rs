@@ -6,7 +6,7 @@ mod keepers;
 use std::path::{Path, PathBuf};
 
 use alloy_primitives::{Address, B256};
-use chain::devchain::{DEV_CHAIN_ID, dev_accounts};
+use chain::devchain::{DEV_CHAIN_ID, dev_account, dev_accounts};
 use serde_json::json;
 
 use super::devchain::{RunningChain, forget, forget_chain};
@@ -22,6 +22,9 @@ use crate::signals::Signals;
 use crate::wiring::Running;
 
 const ACCOUNTS_SHOWN_MAX: usize = 10;
+/// The account of the test mnemonic that lends its nonces: beyond all that `--accounts` can name, because an account
+/// lends or sends, and never both.
+const LENDER_INDEX: u32 = 1_000_000;
 
 pub(crate) async fn run(args: &DevArgs) -> Result<(), Failure> {
     let mut signals = Signals::listen()?;
@@ -52,7 +55,7 @@ async fn one_node(args: &DevArgs, mut signals: Signals) -> Result<(), Failure> {
     if args.json {
         print_json(&json!({
             "ready": true, "api": api, "chain": world.chain_url, "chainId": world.chain_id,
-            "accounts": world.addresses(),
+            "accounts": world.addresses(), "lender": world.lender_json(),
         }));
     } else {
         welcome(args, &world, &api);
@@ -71,6 +74,8 @@ struct World {
     chain_url: String,
     chain_id: u64,
     accounts: Vec<(Address, B256)>,
+    /// The account that lends its nonces; its key is for whoever borrows them.
+    lender: (Address, B256),
     /// `None` when it runs in another process.
     chain: Option<RunningChain>,
 }
@@ -87,8 +92,21 @@ impl World {
             }
         };
         let rpc = JsonRpc::new(&world.chain_url)?;
-        rpc.fund_new_accounts(&world.accounts).await?;
+        let mut accounts = world.accounts.clone();
+        accounts.push(world.lender);
+        rpc.fund_new_accounts(&accounts).await?;
         Ok(world)
+    }
+
+    /// The signer whose nonces are lent: its key is not here.
+    fn lender_setting(&self) -> toml::Value {
+        let address = self.lender.0.to_string();
+        table([("kind", "external".into()), ("address", address.into())])
+    }
+
+    fn lender_json(&self) -> serde_json::Value {
+        let (address, key) = &self.lender;
+        json!({ "address": address.to_string(), "key": key.to_string() })
     }
 
     fn addresses(&self) -> Vec<String> {
@@ -123,6 +141,7 @@ impl World {
             chain_url: chain.url(),
             chain_id: DEV_CHAIN_ID,
             accounts,
+            lender: dev_account(LENDER_INDEX),
             chain: Some(chain),
         }
     }
@@ -135,6 +154,7 @@ impl World {
             chain_url: url.to_owned(),
             chain_id,
             accounts,
+            lender: dev_account(LENDER_INDEX),
             chain: None,
         })
     }
@@ -180,9 +200,10 @@ fn refuse_own(has: impl Fn(&str) -> bool) -> Result<(), Failure> {
 }
 
 fn settings(dir: &Path, world: &World) -> Result<RawFile, Vec<crate::config::Problem>> {
-    let signers: Vec<toml::Value> = (world.accounts.iter())
+    let mut signers: Vec<toml::Value> = (world.accounts.iter())
         .map(|(_, key)| table([("kind", "key".into()), ("key", key.to_string().into())]))
         .collect();
+    signers.push(world.lender_setting());
     let store = format!("sqlite:{}", dir.display());
     let mut settings = world.settings(Settings::default());
     // Nobody takes over from a dev node, so it need not wait for anyone to notice.
@@ -212,6 +233,10 @@ fn welcome(args: &DevArgs, world: &World, api: &str) {
     if world.accounts.len() > ACCOUNTS_SHOWN_MAX {
         say!("  … and {} more", world.accounts.len() - ACCOUNTS_SHOWN_MAX);
     }
+    let (lender, key) = world.lender;
+    say!("");
+    say!("Lends its nonces to whoever signs and sends by himself:");
+    say!("  {lender} (key {key})");
     let from = world
         .accounts
         .first()
@@ -226,6 +251,7 @@ fn welcome(args: &DevArgs, world: &World, api: &str) {
     say!("Try:");
     say!("  lanekeeper tx send{url} --from {from} --to {to} --value 0.1eth --wait confirmed");
     say!("  lanekeeper events tail{url}");
+    say!("  lanekeeper nonce allocate{url} {lender}");
     say!("  curl -s '{api}/api/v1/tx?wait=confirmed' -H 'content-type: application/json' \\");
     say!(
         "    -d '{{\"signer\":\"{from}\",\"requestId\":\"try-1\",\"payload\":{{\"to\":\"{to}\",\"value\":\"1\"}}}}'"

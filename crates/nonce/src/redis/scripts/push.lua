@@ -5,7 +5,7 @@ if string.match(redis.call('INFO', 'replication'), 'master_replid:(%x+)') ~= ARG
 local state, free, stints, lent = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 if ARGV[2] == '1' then
   local now = redis.call('TIME')
-  redis.call('HSET', state, 'free', 0, 'stints', 0, 'lent', 0, 'low', -1,
+  redis.call('HSET', state, 'free', 0, 'stints', 0, 'lent', 0, 'low', ARGV[3],
     'used', string.format('%.0f', now[1] * 1000 + math.floor(now[2] / 1000)))
 end
 local known = redis.call('HMGET', state, 'free', 'stints', 'lent', 'low')
@@ -13,16 +13,16 @@ if tonumber(known[1]) ~= redis.call('ZCARD', free) or tonumber(known[2]) ~= redi
   or tonumber(known[3]) ~= redis.call('HLEN', lent) then
   return 0
 end
--- What is far below needs no memory: it is not taken again either.
+-- What is far below needs no memory: it is not taken again either. Nothing else is refused, however low it is: what an
+-- older generation lent may come back to this one.
 local low, to = tonumber(known[4]), tonumber(ARGV[3])
-if low >= 0 and low < to then
+if low < to then
   to = math.min(to, low + 1000)
   for nonce = low, to - 1 do redis.call('HDEL', stints, string.format('%.0f', nonce)) end
   low = to
 end
 for i = 4, #ARGV, 2 do
   local nonce, stint = ARGV[i], ARGV[i + 1]
-  if low < 0 then low = tonumber(nonce) end
   local before = redis.call('HGET', stints, nonce)
   if tonumber(nonce) >= low and (not before or tonumber(before) < tonumber(stint)) then
     redis.call('HSET', stints, nonce, stint)

@@ -1,0 +1,68 @@
+//! The one real source of time and chance, for whoever uses the component as a library. Tests and the simulator
+//! bring their own.
+
+use std::time::{Duration, Instant, SystemTime};
+
+use async_trait::async_trait;
+use domain::{Moment, Time};
+use engine::ports::Clock;
+
+/// The machine's clocks and randomness.
+pub struct SystemClock {
+    /// [`Moment`]s are counted from here.
+    started: Instant,
+}
+
+impl SystemClock {
+    /// Counts from now.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            started: Instant::now(),
+        }
+    }
+}
+
+impl Default for SystemClock {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[async_trait]
+impl Clock for SystemClock {
+    fn now(&self) -> Time {
+        // A clock before 1970 reads as 1970: it is for people and records, never for leases.
+        let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        Time(0).plus(since_epoch.unwrap_or_default())
+    }
+
+    fn moment(&self) -> Moment {
+        Moment(0).plus(self.started.elapsed())
+    }
+
+    async fn sleep(&self, duration: Duration) {
+        tokio::time::sleep(duration).await;
+    }
+
+    fn random(&self) -> u128 {
+        rand::random()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn moments_rise_and_chance_differs() {
+        let clock = SystemClock::new();
+        let before = clock.moment();
+        assert!(clock.moment() >= before);
+        assert!(
+            clock.now() > Time(1_700_000_000_000),
+            "this was written after November 2023"
+        );
+        assert_ne!(clock.random(), clock.random());
+    }
+}

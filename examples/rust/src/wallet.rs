@@ -1,0 +1,116 @@
+//! The key, and plain JSON-RPC to a node: what the business had before it borrowed nonces.
+
+use std::time::{Duration, Instant};
+
+use alloy_consensus::{SignableTransaction as _, TxEip1559, TxEnvelope};
+use alloy_eips::eip2718::Encodable2718 as _;
+use alloy_primitives::{Address, B256, Bytes, TxKind, U256};
+use alloy_signer::SignerSync as _;
+use alloy_signer_local::PrivateKeySigner;
+use reqwest::Client;
+use serde_json::{Value, json};
+
+use crate::Failure;
+
+const TRANSFER_GAS: u64 = 21_000;
+const TIP_WEI: u128 = 1_000_000_000;
+/// How long payments may take until they are mined, and how often that is looked at.
+const MINED_WITHIN: Duration = Duration::from_secs(60);
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+
+pub(crate) struct Wallet {
+    key: PrivateKeySigner,
+    http: Client,
+    rpc: String,
+    chain_id: u64,
+    fee_wei: u128,
+}
+
+pub(crate) struct Signed {
+    pub(crate) hash: B256,
+    raw: Bytes,
+}
+
+impl Wallet {
+    pub(crate) async fn open(rpc: &str, key: B256) -> Result<Self, Failure> {
+        let mut wallet = Self {
+            key: PrivateKeySigner::from_bytes(&key)?,
+            http: Client::new(),
+            rpc: rpc.to_owned(),
+            chain_id: 0,
+            fee_wei: 0,
+        };
+        wallet.chain_id = u64::try_from(wallet.number("eth_chainId").await?)?;
+        let gas_price = u128::try_from(wallet.number("eth_gasPrice").await?)?;
+        wallet.fee_wei = gas_price.saturating_mul(2).saturating_add(TIP_WEI);
+        Ok(wallet)
+    }
+
+    pub(crate) fn address(&self) -> Address {
+        self.key.address()
+    }
+
+    pub(crate) fn chain_id(&self) -> u64 {
+        self.chain_id
+    }
+
+    /// One wei.
+    pub(crate) fn sign(&self, nonce: u64, to: Address) -> Result<Signed, Failure> {
+        let tx = TxEip1559 {
+            chain_id: self.chain_id,
+            nonce,
+            gas_limit: TRANSFER_GAS,
+            max_fee_per_gas: self.fee_wei,
+            max_priority_fee_per_gas: TIP_WEI,
+            to: TxKind::Call(to),
+            value: U256::ONE,
+            ..TxEip1559::default()
+        };
+        let signature = self.key.sign_hash_sync(&tx.signature_hash())?;
+        let envelope: TxEnvelope = tx.into_signed(signature).into();
+        Ok(Signed {
+            hash: *envelope.tx_hash(),
+            raw: envelope.encoded_2718().into(),
+        })
+    }
+
+    pub(crate) async fn send(&self, signed: &Signed) -> Result<(), Failure> {
+        let sent = self
+            .call("eth_sendRawTransaction", json!([signed.raw]))
+            .await;
+        sent.map(drop)
+    }
+
+    /// Waits until all are mined.
+    pub(crate) async fn mined(&self, hashes: &[B256]) -> Result<(), Failure> {
+        let began = Instant::now();
+        for hash in hashes {
+            while self
+                .call("eth_getTransactionReceipt", json!([hash]))
+                .await?
+                .is_null()
+            {
+                if began.elapsed() > MINED_WITHIN {
+                    return Err(format!("{hash} is not mined after {MINED_WITHIN:?}").into());
+                }
+                tokio::time::sleep(LOOK_EVERY).await;
+            }
+        }
+        Ok(())
+    }
+
+    async fn number(&self, method: &str) -> Result<U256, Failure> {
+        let answer = self.call(method, json!([])).await?;
+        Ok(answer.as_str().ok_or("a number was expected")?.parse()?)
+    }
+
+    async fn call(&self, method: &str, params: Value) -> Result<Value, Failure> {
+        let body = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params});
+        let answer = self.http.post(&self.rpc).json(&body).send().await?;
+        let answer: Value = answer.json().await?;
+        match answer.get("error").filter(|error| !error.is_null()) {
+            Some(error) => Err(format!("{method}: {}", error["message"]).into()),
+            None => Ok(answer["result"].clone()),
+        }
+    }
+}

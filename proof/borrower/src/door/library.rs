@@ -1,0 +1,197 @@
+//! The library in this process, put together as any business would: books, perhaps Redis, a chain, the component,
+//! and its sweep.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use chain::rpc::{EndpointUrl, RpcChain, RpcChainConfig};
+use domain::lane::Finality;
+use domain::{ChainId, LaneKey, Mark, Reservation};
+use engine::ports::{Clock, LendError, Lender as _};
+use nonce::postgres::{Connect as _, Db, DbConfig, Plain, prepare};
+use nonce::redis::{LaneLock, LockConfig, Redis, RedisConfig};
+use nonce::{
+    LentChain, NonceComponent, RedisIssue, RedisReserve, RedisReserveConfig, RowLock, Scheme,
+    Segment, SegmentConfig, SystemClock,
+};
+use proof::Outcome;
+use proof::network::signer;
+use tokio::task::JoinHandle;
+
+use super::{Door, Loan, Refusal, Word};
+use crate::journal::{Entry, Journal};
+use crate::settings::{DoorSettings, Settings, Times};
+
+/// When a transaction counts for good on the proof's chain.
+const FINAL_DEPTH: u64 = 2;
+const WATCH_DEPTH: u64 = 64;
+/// How often it is looked whether Redis is in use.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+const CLOSE_WITHIN: Duration = Duration::from_secs(10);
+
+pub(super) struct Library {
+    component: NonceComponent,
+    lane: LaneKey,
+    sweep: JoinHandle<()>,
+}
+
+impl Library {
+    pub(super) async fn open(settings: &Settings, journal: Arc<Journal>) -> Outcome<Self> {
+        let DoorSettings::Library {
+            scheme,
+            postgres,
+            redis,
+            times,
+        } = &settings.door
+        else {
+            return Err("the settings name no library".into());
+        };
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+        let connect = Plain::parse(postgres)?;
+        prepare(connect.connect().await?.client_mut(), None).await?;
+        let db = Arc::new(Db::new(Arc::new(connect), DbConfig::default()));
+        let redis = match redis {
+            Some(url) => Some(open_redis(url, times, &clock)?),
+            None => None,
+        };
+        if let Some(redis) = &redis {
+            tokio::spawn(watch_redis(Arc::clone(redis), journal));
+        }
+        let scheme = open_scheme(scheme, times, db, redis, &clock)?;
+        let chain_id = ChainId(settings.chain_id);
+        let rpc = RpcChainConfig::new(chain_id, vec![EndpointUrl::parse(&settings.rpc)?]);
+        let chain = LentChain {
+            chain: Arc::new(RpcChain::new(rpc)?),
+            finality: Finality::Depth(FINAL_DEPTH),
+            watch_depth: WATCH_DEPTH,
+        };
+        let rules = nonce::Settings {
+            reservation_timeout: Duration::from_millis(times.reservation_ms),
+            sweep_interval: Duration::from_millis(times.sweep_ms),
+            free_grace: Duration::from_millis(times.free_grace_ms),
+            ..nonce::Settings::default()
+        };
+        let component = NonceComponent::start(rules, scheme, vec![chain], clock)?;
+        let sweep = tokio::spawn(component.sweep().run());
+        let lane = LaneKey {
+            chain_id,
+            signer: signer(settings.account).parse()?,
+        };
+        Ok(Self {
+            component,
+            lane,
+            sweep,
+        })
+    }
+}
+
+fn open_redis(url: &str, times: &Times, clock: &Arc<dyn Clock>) -> Outcome<Arc<Redis>> {
+    let config = RedisConfig {
+        probe_every: Duration::from_millis(times.probe_ms),
+        ..RedisConfig::at(url)
+    };
+    Ok(Redis::new(config, Arc::clone(clock))?)
+}
+
+fn open_scheme(
+    name: &str,
+    times: &Times,
+    db: Arc<Db>,
+    redis: Option<Arc<Redis>>,
+    clock: &Arc<dyn Clock>,
+) -> Outcome<Arc<dyn Scheme>> {
+    let lease = Duration::from_millis(times.lease_ms);
+    let needs_redis = || format!("scheme {name} needs Redis");
+    Ok(match name {
+        "row-lock" => {
+            let lock = redis.map(|redis| LaneLock::new(redis, LockConfig::default()));
+            Arc::new(RowLock::new(db, lock))
+        }
+        "redis-issue" => {
+            let grace = Duration::from_millis(times.issue_grace_ms);
+            Arc::new(RedisIssue::new(db, redis.ok_or_else(needs_redis)?, grace))
+        }
+        "redis-reserve" => {
+            let config = RedisReserveConfig {
+                block: times.block,
+                permission: lease,
+                ..RedisReserveConfig::default()
+            };
+            let redis = redis.ok_or_else(needs_redis)?;
+            Arc::new(RedisReserve::new(db, redis, Arc::clone(clock), config))
+        }
+        "segment" => {
+            let config = SegmentConfig {
+                size: times.block,
+                lease,
+                ..SegmentConfig::default()
+            };
+            Arc::new(Segment::new(db, Arc::clone(clock), config))
+        }
+        other => return Err(format!("no scheme of the library: {other}").into()),
+    })
+}
+
+/// Writes down whether Redis is in use, whenever that changes.
+async fn watch_redis(redis: Arc<Redis>, journal: Arc<Journal>) {
+    let mut was_well = true;
+    loop {
+        let is_well = redis.is_well();
+        if is_well != was_well {
+            was_well = is_well;
+            if let Err(error) = journal.write(&Entry::Redis(is_well)) {
+                eprintln!("borrower: {error}");
+                return;
+            }
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+}
+
+#[async_trait]
+impl Door for Library {
+    async fn allocate(&self) -> Result<Loan, Refusal> {
+        let lent = self.component.allocate(self.lane).await;
+        let Reservation {
+            nonce,
+            holder,
+            expires_at,
+            ..
+        } = lent.map_err(refusal)?;
+        Ok(Loan {
+            nonce,
+            holder,
+            expires_at,
+        })
+    }
+
+    async fn say(&self, loan: &Loan, word: &Word) -> Result<(), Refusal> {
+        let mark = match word {
+            Word::Submitted(hash) => Mark::Submitted(*hash),
+            Word::Used(hash) => Mark::Used(*hash),
+            Word::Recyclable => Mark::Recyclable("not needed".into()),
+        };
+        let said = self
+            .component
+            .mark(self.lane, loan.nonce, loan.holder, mark);
+        said.await.map(drop).map_err(refusal)
+    }
+
+    async fn close(&self) {
+        self.sweep.abort();
+        if let Err(error) = self.component.close(CLOSE_WITHIN).await {
+            eprintln!("borrower: {error}");
+        }
+    }
+}
+
+fn refusal(error: LendError) -> Refusal {
+    match error {
+        LendError::Refused(_) | LendError::NotLendable(_) => Refusal::ForGood(error.to_string()),
+        LendError::MayBeMined { .. } => Refusal::Later("may be mined"),
+        LendError::Busy => Refusal::Later("busy"),
+        LendError::Unavailable(_) => Refusal::Later("unavailable"),
+        LendError::Unknown(_) => Refusal::Later("unknown"),
+    }
+}

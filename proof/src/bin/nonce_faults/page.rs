@@ -1,0 +1,66 @@
+//! The table of what each scheme costs in which crash, as it stands in docs/nonce.md between two marks.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use proof::Outcome;
+
+use crate::figures::Cost;
+use crate::plan::{Case, Fault};
+use crate::times;
+
+const BEGIN: &str = "<!-- written by proof/06-3-faults --write-docs: begin -->";
+const END: &str = "<!-- written by proof/06-3-faults --write-docs: end -->";
+
+/// Puts the table where the marks are.
+pub(crate) fn write(costs: &[(Case, Cost)]) -> Outcome<PathBuf> {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/nonce.md");
+    let text = std::fs::read_to_string(&page)?;
+    let (before, rest) = text
+        .split_once(BEGIN)
+        .ok_or("docs/nonce.md has no first mark")?;
+    let (_, after) = rest
+        .split_once(END)
+        .ok_or("docs/nonce.md has no last mark")?;
+    let table = table(costs)?;
+    std::fs::write(&page, format!("{before}{BEGIN}\n{table}{END}{after}"))?;
+    Ok(page)
+}
+
+/// Markdown.
+pub(crate) fn table(costs: &[(Case, Cost)]) -> Outcome<String> {
+    let mut text = String::new();
+    let ms = |time: Duration| time.as_millis();
+    writeln!(
+        text,
+        "Measured with a reservation time-out of {} s, leases of {} s, a probe of Redis every {} ms and \
+         a sweep every {} ms; three processes that borrow all the time.\n",
+        times::RESERVATION.as_secs(),
+        times::LEASE.as_secs(),
+        ms(times::PROBE),
+        ms(times::SWEEP),
+    )?;
+    writeln!(
+        text,
+        "| what breaks | scheme | longest pause | refused | delayed until the time-out | as before after | \
+         holes closed after |\n|---|---|--:|--:|--:|--:|--:|"
+    )?;
+    for fault in Fault::ALL {
+        for (case, cost) in costs.iter().filter(|(case, _)| case.fault == fault) {
+            let seconds = |time: Duration| format!("{:.1} s", time.as_secs_f64());
+            writeln!(
+                text,
+                "| {} | `{}` | {} | {} | {} | {} | {} |",
+                fault.about(),
+                case.scheme.word(),
+                seconds(cost.pause),
+                cost.refused,
+                cost.delayed,
+                seconds(cost.normal_after),
+                seconds(cost.closed_after),
+            )?;
+        }
+    }
+    Ok(text)
+}
