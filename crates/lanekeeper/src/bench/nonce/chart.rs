@@ -6,13 +6,15 @@ use std::fmt::Write as _;
 use super::plan::{Contender, Work};
 use super::report::Report;
 
-const WIDTH: f64 = 960.0;
+const WIDTH: f64 = 968.0;
 /// Where the panels begin: left of it are the names of the schemes.
 const LEFT: f64 = 150.0;
 const PANEL: f64 = 385.0;
 const BETWEEN: f64 = 20.0;
 /// Of a panel, what the longest bar takes; the rest is for its figure.
 const BARS: f64 = 325.0;
+/// Labels of limits stand on the right of their line up to here, and on its left beyond.
+const LABELS_RIGHT_UNTIL: f64 = 280.0;
 const TOP: f64 = 92.0;
 const BAR: f64 = 13.0;
 /// From one bar to the next, and between schemes.
@@ -31,7 +33,7 @@ pub(super) fn draw(report: &Report<'_>) -> String {
     let plot = Plot::of(report);
     let height = TOP + plot.height() + FOOT;
     let mut svg = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" \
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"-8 0 {WIDTH} {height}\" width=\"{WIDTH}\" \
          height=\"{height}\" font-family=\"system-ui, sans-serif\" font-size=\"12\" fill=\"{INK}\" role=\"img\">\n\
          <title>Nonces lent per second, by scheme</title>\n"
     );
@@ -133,7 +135,8 @@ impl<'a> Plot<'a> {
         }
         for (lanes, limit) in &self.report.limits.row_lock {
             let x = left + limit.mean() * scale;
-            self.limit_line(svg, x, &format!("pgbench, {}", many(*lanes, "row")), *lanes);
+            let label = format!("pgbench, {}", many(*lanes, "row"));
+            self.limit_line(svg, (left, x), &label, *lanes);
         }
     }
 
@@ -152,7 +155,7 @@ impl<'a> Plot<'a> {
         rates.chain(limits).fold(1.0, f64::max)
     }
 
-    fn limit_line(&self, svg: &mut String, x: f64, label: &str, lanes: u16) {
+    fn limit_line(&self, svg: &mut String, (left, x): (f64, f64), label: &str, lanes: u16) {
         // Labels of neighbours stand on two lines.
         let is_first = self
             .report
@@ -168,8 +171,13 @@ impl<'a> Plot<'a> {
              stroke-dasharray=\"3 3\"/>",
             y + 2.0
         ));
-        let style = format!("font-size=\"10\" fill=\"{LIMIT}\"");
-        text(svg, x + 3.0, y, &style, label);
+        // Not over the edge of the panel.
+        let (x, anchor) = match x > left + LABELS_RIGHT_UNTIL {
+            true => (x - 3.0, "end"),
+            false => (x + 3.0, "start"),
+        };
+        let style = format!("font-size=\"10\" fill=\"{LIMIT}\" text-anchor=\"{anchor}\"");
+        text(svg, x, y, &style, label);
     }
 
     fn foot(&self, svg: &mut String, height: f64) {

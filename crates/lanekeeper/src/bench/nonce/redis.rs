@@ -46,7 +46,7 @@ pub(super) struct Calls(BTreeMap<String, u64>);
 impl Address {
     pub(super) fn parse(url: &str) -> Result<Self, Failure> {
         // The text is never shown: it may hold a password.
-        let info = url.into_connection_info().map_err(|_: RedisError| {
+        let info = url.into_connection_info().map_err(|_untold: RedisError| {
             Failure::Usage("--redis takes redis://host:6379/0".to_owned())
         })?;
         let ConnectionAddr::Tcp(host, port) = info.addr().clone() else {
