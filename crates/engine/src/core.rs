@@ -27,7 +27,7 @@ const BACKOFF_FIRST: Duration = Duration::from_millis(100);
 /// The longest.
 const BACKOFF_MAX: Duration = Duration::from_secs(2);
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex
         .lock()
         .expect("nothing panics while it holds this lock")
@@ -52,6 +52,8 @@ pub(crate) struct Core {
     pub(crate) feed: Feed,
     /// What this node knew of lanes that it lost.
     pub(crate) remembered: Mutex<BTreeMap<LaneKey, Remembered>>,
+    /// Until when the hash of every mark is looked up first: one was not taken a while ago.
+    pub(crate) marks_looked_up_until: Mutex<Option<Moment>>,
     /// The highest token of each lane that this node has seen.
     pub(crate) tokens: Mutex<BTreeMap<LaneKey, Token>>,
     pub(crate) outbox: Outbox,

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 use uuid::Uuid;
 
-use crate::core::Core;
+use crate::core::{Core, lock};
 use crate::intake::{self, Hop};
 use crate::node::{NewTx, NodeHandle, NonKeeper, Origin, Refusal};
 use crate::ports::{LendError, Lent, PeerError, StoreError, TxFilter, TxRecord, Witnesses};
@@ -29,6 +29,8 @@ const MARK_PATIENCE: Duration = Duration::from_secs(10);
 const PEER_PATIENCE: Duration = Duration::from_secs(3);
 /// After how long a mark tries again where its lane was not ready.
 const PAUSE: Duration = Duration::from_millis(25);
+/// For how long hashes are looked up after a mark was not taken.
+const LOOK_UP_AFTER_FAILURE: Duration = Duration::from_secs(10);
 
 /// The most reservations of one list.
 const LISTED_MAX: usize = 1_000;
@@ -130,6 +132,9 @@ impl NodeHandle {
                 }
                 Place::Nowhere => Err(MarkFailed::NotNow),
             };
+            if matches!(answer, Err(MarkFailed::NotNow)) {
+                look_up_for_a_while(&self.core);
+            }
             match answer {
                 Ok(reservation) => return Ok(reservation),
                 Err(MarkFailed::Refused(why)) => return Err(why),
@@ -300,11 +305,18 @@ fn place(core: &Core, lane: LaneKey) -> Result<Place, LendError> {
 
 /// A hash is one attempt's for ever: one that another tx has would make its lane's commit conflict, and the lane be
 /// read again with every repeat. So it is looked up before it gets there.
+///
+/// As long as every mark was taken for a while it is left out: the store itself refuses a hash twice, and what is
+/// usual costs no read. A wrong hash costs one conflict, and none while it is repeated.
 async fn refuse_named_elsewhere(core: &Core, call: &MarkCall) -> Result<(), LendError> {
     let hash = match &call.mark {
         Mark::Submitted(hash) | Mark::Used(hash) => *hash,
         Mark::Recyclable { .. } => return Ok(()),
     };
+    let until = *lock(&core.marks_looked_up_until);
+    if until.is_none_or(|until| core.ports.clock.moment() >= until) {
+        return Ok(());
+    }
     let found = core.ports.store.tx_by_hash(hash).await;
     let Some(record) = found.map_err(unavailable)? else {
         return Ok(());
@@ -321,6 +333,12 @@ async fn refuse_named_elsewhere(core: &Core, call: &MarkCall) -> Result<(), Lend
             Err(MarkRefused::HashElsewhere { hash, nonce }.into())
         }
     }
+}
+
+/// A mark was not taken: its hash may be why, or that of another one in its lane's commit.
+fn look_up_for_a_while(core: &Core) {
+    let until = core.ports.clock.moment().plus(LOOK_UP_AFTER_FAILURE);
+    *lock(&core.marks_looked_up_until) = Some(until);
 }
 
 /// Through this node's own shard.

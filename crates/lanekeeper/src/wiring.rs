@@ -6,7 +6,7 @@ use std::sync::Arc;
 use api::ApiConfig;
 use api::peers::HttpPeers;
 use engine::node::{Node, Ports};
-use engine::ports::{Chain, Clock};
+use engine::ports::{Chain, Clock, Lender};
 use engine::tasks::Tasks;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -94,6 +94,11 @@ impl Running {
         })
     }
 
+    /// Lends nonces in this process, where an account does.
+    pub(crate) fn lender(&self) -> Option<Arc<dyn Lender>> {
+        self.lending.as_ref().map(Lending::lender)
+    }
+
     /// Serves until it is told to stop, then hands everything over in order.
     pub(crate) async fn serve(mut self, signals: &mut Signals) -> Result<(), Failure> {
         tokio::select! {
@@ -117,7 +122,8 @@ impl Running {
         }
     }
 
-    async fn drain_and_stop(self) {
+    /// Hands everything over in order, and ends.
+    pub(crate) async fn drain_and_stop(self) {
         // Not ready any more, lanes given back; readers are still answered, so that a load
         // balancer has time to notice.
         // Loans first: their books may be in the node's lanes.

@@ -24,7 +24,7 @@ const PAID_WITHIN: Duration = Duration::from_secs(120);
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    let mut report = Report::new("06-4-examples");
+    let mut report = Report::new("06-5-examples");
     let outcome = prove(&mut report).await;
     report.close(outcome)
 }

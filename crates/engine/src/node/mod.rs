@@ -221,6 +221,7 @@ fn build(
         routes: Routes::default(),
         feed: Feed::default(),
         remembered: Mutex::default(),
+        marks_looked_up_until: Mutex::default(),
         tokens: Mutex::default(),
         outbox: Outbox::default(),
         waiters: Waiters::default(),

@@ -4,6 +4,7 @@ mod accept;
 mod filler;
 mod limits;
 mod load;
+mod nonce;
 mod null_chain;
 mod postgres;
 mod report;
@@ -20,6 +21,14 @@ use crate::failure::Failure;
 pub(crate) enum BenchCommand {
     /// How many requests per second become durable, and how long each takes
     Accept(AcceptArgs),
+    /// How many nonces per second each scheme lends, how long one takes, and what it costs the servers
+    Nonce(nonce::NonceArgs),
+    /// A process that borrows nonces
+    #[command(hide = true)]
+    NonceWorker {
+        #[arg(long)]
+        config: PathBuf,
+    },
     /// A server that takes every request and does nothing: what HTTP alone can do
     #[command(hide = true)]
     LimitHttp,
@@ -112,6 +121,8 @@ pub(crate) async fn run(command: &BenchCommand) -> Result<(), Failure> {
                 None => accept::run(args).await,
             }
         }
+        BenchCommand::Nonce(args) => nonce::run(args).await,
+        BenchCommand::NonceWorker { config } => nonce::work(config).await,
         BenchCommand::LimitHttp => limits::serve_http().await,
         BenchCommand::NullChain { nonces, sends } => {
             null_chain::serve(nonces.as_deref(), *sends).await

@@ -17,7 +17,9 @@ use axum::routing::post;
 use clap::ValueEnum;
 use serde_json::{Value, json};
 
+use super::server::be_quiet;
 use crate::failure::Failure;
+use crate::fleet::{Child, private_file, this_program};
 use crate::open;
 use crate::output::say;
 use crate::signals::Signals;
@@ -62,6 +64,25 @@ pub(crate) type Nonces = BTreeMap<String, u64>;
 struct NullChain {
     nonces: Nonces,
     sends: Sends,
+}
+
+/// Starts one in a process of its own, and says where it is.
+pub(super) async fn start(
+    folder: &Path,
+    nonces: &Nonces,
+    sends: Sends,
+) -> Result<(Child, String), Failure> {
+    let file = folder.join("nonces.json");
+    let text = serde_json::to_string(nonces).expect("numbers by address are JSON");
+    private_file(&file, &text)?;
+    let mut command = this_program()?;
+    command.args(["bench", "null-chain", "--sends", sends.word()]);
+    command.arg("--nonces").arg(&file);
+    be_quiet(&mut command);
+    let (child, ready) = Child::start(command, "the null chain", None).await?;
+    let url = ready.get("chain").and_then(Value::as_str);
+    let url = url.ok_or_else(|| Failure::Refused("the null chain has no address".into()))?;
+    Ok((child, url.to_owned()))
 }
 
 /// Serves until standard input ends.
@@ -142,7 +163,7 @@ impl NullChain {
             }),
             "eth_gasPrice" | "eth_maxPriorityFeePerGas" => json!("0x3b9aca00"),
             "eth_getBlockReceipts" => json!([]),
-            "eth_getTransactionReceipt" => Value::Null,
+            "eth_getTransactionReceipt" | "eth_getTransactionByHash" => Value::Null,
             "eth_sendRawTransaction" => {
                 let raw: Bytes = param(0).parse().unwrap_or_default();
                 json!(keccak256(&raw))

@@ -7,7 +7,7 @@ mod process;
 use std::path::{Path, PathBuf};
 
 pub(crate) use files::{Settings, private_file, table};
-pub(crate) use process::{Child, this_program};
+pub(crate) use process::{Child, Talker, this_program};
 
 use crate::failure::Failure;
 

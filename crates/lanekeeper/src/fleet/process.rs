@@ -6,8 +6,8 @@ use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use serde_json::Value;
-use tokio::io::{AsyncBufReadExt as _, BufReader};
-use tokio::process::{ChildStdin, Command};
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines};
+use tokio::process::{ChildStdin, ChildStdout, Command};
 use tokio::time::timeout;
 
 use crate::failure::Failure;
@@ -34,12 +34,22 @@ pub(crate) fn this_program() -> Result<Command, Failure> {
 }
 
 impl Child {
-    /// Starts a command that takes `--while-stdin`, and waits for its first line, which is JSON.
+    /// Starts a command that takes `--while-stdin`, and waits for its first line, which is JSON. What it
+    /// prints later is lost.
     pub(crate) async fn start(
-        mut command: Command,
+        command: Command,
         name: &str,
         log: Option<&Path>,
     ) -> Result<(Self, Value), Failure> {
+        let (child, ready, _lines) = Self::spawn(command, name, log).await?;
+        Ok((child, ready))
+    }
+
+    async fn spawn(
+        mut command: Command,
+        name: &str,
+        log: Option<&Path>,
+    ) -> Result<(Self, Value, Lines<BufReader<ChildStdout>>), Failure> {
         let stderr = match log {
             Some(path) => Stdio::from(File::create(path).map_err(|e| {
                 Failure::refused(&format!("{} cannot be written", path.display()), &e)
@@ -76,7 +86,7 @@ impl Child {
             process,
             stdin,
         };
-        Ok((child, ready))
+        Ok((child, ready, lines))
     }
 
     /// How it ended, when it has.
@@ -101,6 +111,52 @@ impl Child {
             tracing::warn!(pid = self.pid, "a child process does not stop: killed");
             self.process.kill().await.ok(); // it may have ended in this moment
         }
+    }
+}
+
+/// A child process that answers lines: one of JSON to its standard input, one back.
+pub(crate) struct Talker {
+    name: String,
+    child: Child,
+    lines: Lines<BufReader<ChildStdout>>,
+}
+
+impl Talker {
+    /// Starts a command that reads its standard input to the end, and waits until it is ready.
+    pub(crate) async fn start(command: Command, name: &str) -> Result<Self, Failure> {
+        let (child, _ready, lines) = Child::spawn(command, name, None).await?;
+        Ok(Self {
+            name: name.to_owned(),
+            child,
+            lines,
+        })
+    }
+
+    /// Asks, and waits for the answer.
+    pub(crate) async fn ask(
+        &mut self,
+        question: &Value,
+        within: Duration,
+    ) -> Result<Value, Failure> {
+        let silent = || Failure::Refused(format!("{} does not answer", self.name));
+        let stdin = self.child.stdin.as_mut().ok_or_else(silent)?;
+        let line = format!("{question}\n");
+        let asked = async {
+            stdin.write_all(line.as_bytes()).await?;
+            stdin.flush().await?;
+            self.lines.next_line().await
+        };
+        match timeout(within, asked).await {
+            Ok(Ok(Some(answer))) => serde_json::from_str(&answer)
+                .map_err(|e| Failure::refused(&format!("the answer of {}", self.name), &e)),
+            Ok(Ok(None) | Err(_)) | Err(_) => Err(silent()),
+        }
+    }
+
+    /// Lets it end in order.
+    pub(crate) async fn stop(mut self) {
+        self.child.ask_to_stop();
+        self.child.gone().await;
     }
 }
 

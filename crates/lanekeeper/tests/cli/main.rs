@@ -2,6 +2,7 @@
 
 mod support;
 
+mod bench_nonce;
 mod cluster;
 mod keys;
 mod one_node;

@@ -10,7 +10,11 @@ use super::rows::scheme_number;
 use crate::scheme::SchemeKind;
 
 /// All steps, in order. Append only: a step that was ever shipped is never edited.
-const STEPS: [&str; 2] = [include_str!("schema.sql"), include_str!("keepers.sql")];
+const STEPS: [&str; 3] = [
+    include_str!("schema.sql"),
+    include_str!("keepers.sql"),
+    include_str!("inlined.sql"),
+];
 
 /// What the serving role needs. It makes no tables and owns none.
 const TABLES: [&str; 4] = [
@@ -24,7 +28,7 @@ const TABLES: [&str; 4] = [
 const SEQUENCES: [&str; 1] = ["nonce_stint"];
 
 /// The schema that this program writes.
-pub const SCHEMA_VERSION: i64 = 2;
+pub const SCHEMA_VERSION: i64 = 3;
 
 /// Two who prepare at once wait for each other here. (Any fixed number: "lk-nonce" in ASCII.)
 const LOCK: i64 = 0x6c6b_2d6e_6f6e_6365;

@@ -349,7 +349,10 @@ async fn what_comes_back_from_before_a_generation_is_lent_by_it() {
         },
     )
     .await;
-    let back = Mark::Recyclable("not needed".into());
+    let back = Mark::Recyclable {
+        reason: "not needed".into(),
+        asked: None,
+    };
     let given = scheme.mark(lane(1), first.nonce, first.holder, back).await;
     given.unwrap();
     until("it is lent again", async || {

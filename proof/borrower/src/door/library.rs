@@ -7,8 +7,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use chain::rpc::{EndpointUrl, RpcChain, RpcChainConfig};
 use domain::lane::Finality;
-use domain::{ChainId, LaneKey, Mark, Reservation};
-use engine::ports::{Clock, LendError, Lender as _};
+use domain::{ChainId, LaneKey, Reservation};
+use engine::ports::{Clock, LendError};
 use nonce::postgres::{Connect as _, Db, DbConfig, Plain, prepare};
 use nonce::redis::{LaneLock, LockConfig, Redis, RedisConfig};
 use nonce::{
@@ -167,15 +167,17 @@ impl Door for Library {
     }
 
     async fn say(&self, loan: &Loan, word: &Word) -> Result<(), Refusal> {
-        let mark = match word {
-            Word::Submitted(hash) => Mark::Submitted(*hash),
-            Word::Used(hash) => Mark::Used(*hash),
-            Word::Recyclable => Mark::Recyclable("not needed".into()),
+        let (lane, component) = (self.lane, &self.component);
+        let (nonce, holder) = (loan.nonce, loan.holder);
+        let said = match word {
+            Word::Submitted(hash) => component.mark_submitted(lane, nonce, holder, *hash).await,
+            Word::Used(hash) => component.mark_used(lane, nonce, holder, *hash).await,
+            Word::Recyclable => {
+                let reason = "not needed";
+                component.mark_recyclable(lane, nonce, holder, reason).await
+            }
         };
-        let said = self
-            .component
-            .mark(self.lane, loan.nonce, loan.holder, mark);
-        said.await.map(drop).map_err(refusal)
+        said.map(drop).map_err(refusal)
     }
 
     async fn close(&self) {

@@ -1,7 +1,6 @@
 //! Nodes, chain and database, made for one phase and gone after it.
 
 use std::net::SocketAddr;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,19 +8,16 @@ use alloy_primitives::{Address, keccak256};
 use chain::keys::{self, KeyEntry, KeySource};
 use engine::ports::Signer as _;
 use futures::future::try_join_all;
-use serde_json::Value;
 
 use super::super::AcceptArgs;
-use super::super::null_chain::{CHAIN_ID, Nonces};
-use super::super::server::{address_of, be_quiet};
+use super::super::null_chain::{self, CHAIN_ID};
+use super::super::server::address_of;
 use super::database::Database;
 use super::fill::{Fill, fill};
 use crate::commands::read_generated;
 use crate::config::show_duration;
 use crate::failure::Failure;
-use crate::fleet::{
-    Child, NodeProcess, Settings, node_name, private_file, start_node, table, this_program,
-};
+use crate::fleet::{Child, NodeProcess, Settings, node_name, start_node, table};
 use crate::open;
 
 /// Long, so that a saturated machine loses no lease, and sends are held for as long as a run lasts.
@@ -48,7 +44,7 @@ impl<'d> Bed<'d> {
         let folder = tempfile::tempdir().map_err(|e| Failure::refused("a temporary folder", &e))?;
         let keys = Keys::derive(args.lanes, args.idle_lanes).await?;
         let filled = Fill::plan(&keys.measured, &keys.idle, finished);
-        let chain = start_chain(args, folder.path(), &filled.nonces()).await?;
+        let chain = null_chain::start(folder.path(), &filled.nonces(), args.sends).await?;
         let (chain, chain_url) = chain;
         let settings = settings(args, database, &keys, &chain_url);
         let mut files = Vec::new();
@@ -125,24 +121,6 @@ impl Keys {
             idle: addresses.collect(),
         })
     }
-}
-
-async fn start_chain(
-    args: &AcceptArgs,
-    folder: &Path,
-    nonces: &Nonces,
-) -> Result<(Child, String), Failure> {
-    let file = folder.join("nonces.json");
-    let text = serde_json::to_string(nonces).expect("numbers by address are JSON");
-    private_file(&file, &text)?;
-    let mut command = this_program()?;
-    command.args(["bench", "null-chain", "--sends", args.sends.word()]);
-    command.arg("--nonces").arg(&file);
-    be_quiet(&mut command);
-    let (child, ready) = Child::start(command, "the null chain", None).await?;
-    let url = ready.get("chain").and_then(Value::as_str);
-    let url = url.ok_or_else(|| Failure::Refused("the null chain has no address".into()))?;
-    Ok((child, url.to_owned()))
 }
 
 fn settings(args: &AcceptArgs, database: &Database, keys: &Keys, chain_url: &str) -> Settings {

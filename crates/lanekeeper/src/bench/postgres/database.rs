@@ -28,16 +28,18 @@ const NO_LIMITS: &str =
     "SET statement_timeout = 0; SET lock_timeout = 0; SET idle_in_transaction_session_timeout = 0";
 
 /// A server on which databases are made.
-pub(super) struct Server {
+pub(in crate::bench) struct Server {
     url: PostgresUrl,
     client: Client,
 }
 
 /// A new database of our own.
-pub(super) struct Database {
+pub(in crate::bench) struct Database {
     url: PostgresUrl,
     name: String,
     client: Client,
+    /// The process that serves `client`.
+    backend: i32,
     /// Looks from outside, so that what it asks is not counted.
     outside: Client,
     /// When the server runs on this machine.
@@ -45,13 +47,13 @@ pub(super) struct Database {
 }
 
 impl Server {
-    pub(super) async fn open(url: PostgresUrl) -> Result<Self, Failure> {
+    pub(in crate::bench) async fn open(url: PostgresUrl) -> Result<Self, Failure> {
         let client = connect(&url).await?;
         Ok(Self { url, client })
     }
 
     /// The settings that matter.
-    pub(super) async fn describe(&self) -> Result<Value, Failure> {
+    pub(in crate::bench) async fn describe(&self) -> Result<Value, Failure> {
         let mut all = Map::new();
         for name in SETTINGS {
             const SQL: &str = "SELECT current_setting($1)";
@@ -62,7 +64,7 @@ impl Server {
         Ok(all.into())
     }
 
-    pub(super) async fn create(&self) -> Result<Database, Failure> {
+    pub(in crate::bench) async fn create(&self) -> Result<Database, Failure> {
         let name = format!("lanekeeper_bench_{:016x}", rand::random::<u64>());
         let sql = format!("CREATE DATABASE {name}");
         let made = self.client.batch_execute(&sql).await;
@@ -82,13 +84,14 @@ impl Server {
             url,
             name,
             client,
+            backend,
             outside,
             postmaster,
         })
     }
 
     /// Drops it, whoever is still connected.
-    pub(super) async fn discard(&self, database: Database) {
+    pub(in crate::bench) async fn discard(&self, database: Database) {
         let Database { name, client, .. } = database;
         drop(client);
         let sql = format!("DROP DATABASE {name} WITH (FORCE)");
@@ -100,16 +103,16 @@ impl Server {
 }
 
 impl Database {
-    pub(super) fn url(&self) -> &PostgresUrl {
+    pub(in crate::bench) fn url(&self) -> &PostgresUrl {
         &self.url
     }
 
-    pub(super) fn client(&self) -> &Client {
+    pub(in crate::bench) fn client(&self) -> &Client {
         &self.client
     }
 
     /// No run inherits the pages of another.
-    pub(super) async fn checkpoint(&self) -> Result<(), Failure> {
+    pub(in crate::bench) async fn checkpoint(&self) -> Result<(), Failure> {
         match self.client.batch_execute("CHECKPOINT").await {
             Ok(()) => Ok(()),
             Err(error) => {
@@ -131,12 +134,37 @@ impl Database {
     }
 
     /// Transactions that the database has seen.
-    pub(super) async fn transactions(&self) -> Result<u64, Failure> {
+    pub(in crate::bench) async fn transactions(&self) -> Result<u64, Failure> {
         const SQL: &str =
             "SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = $1";
         let row = self.outside.query_one(SQL, &[&self.name]).await;
         let count: i64 = value(&row.map_err(|e| failed(&e))?, 0)?;
         Ok(u64::try_from(count).unwrap_or(0))
+    }
+}
+
+impl Database {
+    /// Waits until nobody else is connected: a session tells all its counts when it ends.
+    pub(in crate::bench) async fn alone(&self) -> Result<(), Failure> {
+        const SQL: &str = "SELECT count(*) FROM pg_stat_activity \
+             WHERE datname = $1 AND pid <> $2 AND backend_type = 'client backend'";
+        let deadline = Instant::now() + COUNTS_WITHIN;
+        loop {
+            let row = self
+                .outside
+                .query_one(SQL, &[&self.name, &self.backend])
+                .await;
+            let others: i64 = value(&row.map_err(|e| failed(&e))?, 0)?;
+            if others == 0 {
+                return Ok(());
+            }
+            if Instant::now() >= deadline {
+                return Err(Failure::Refused(format!(
+                    "{others} sessions of the bench do not end: what they did cannot be counted"
+                )));
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
     }
 }
 
@@ -286,6 +314,6 @@ fn value<'r, T: tokio_postgres::types::FromSql<'r>>(row: &'r Row, at: usize) -> 
     row.try_get(at).map_err(|e| failed(&e))
 }
 
-pub(super) fn failed(error: &tokio_postgres::Error) -> Failure {
+pub(in crate::bench) fn failed(error: &tokio_postgres::Error) -> Failure {
     Failure::Refused(format!("the database refused: {}", with_sources(error)))
 }

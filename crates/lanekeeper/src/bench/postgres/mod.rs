@@ -6,9 +6,9 @@
 
 mod bed;
 mod cpu;
-mod database;
+pub(super) mod database;
 mod fill;
-mod pgbench;
+pub(super) mod pgbench;
 mod report;
 
 use std::sync::Arc;

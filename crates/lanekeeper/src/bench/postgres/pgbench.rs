@@ -16,7 +16,7 @@ use super::database::{Database, failed};
 use crate::failure::Failure;
 
 /// Clients that insert one row per transaction.
-pub(super) const SINGLE_CLIENTS: u32 = 64;
+pub(in crate::bench) const SINGLE_CLIENTS: u32 = 64;
 /// Clients that insert [`BATCH_ROWS`] rows per transaction.
 pub(super) const BATCH_CLIENTS: u32 = 4;
 pub(super) const BATCH_ROWS: u32 = 500;
@@ -25,7 +25,7 @@ const THREADS: u32 = 2;
 /// Where Debian keeps the programs of each major.
 const DEBIAN: &str = "/usr/lib/postgresql";
 
-pub(super) struct PgBench {
+pub(in crate::bench) struct PgBench {
     program: PathBuf,
 }
 
@@ -39,7 +39,7 @@ pub(super) struct Table<'d> {
 }
 
 impl PgBench {
-    pub(super) fn find(given: Option<&Path>) -> Result<Self, Failure> {
+    pub(in crate::bench) fn find(given: Option<&Path>) -> Result<Self, Failure> {
         let found = match given {
             Some(path) => Some(path.to_owned()).filter(|path| path.is_file()),
             None => in_usual_places(),
@@ -60,7 +60,9 @@ impl PgBench {
         duration: Duration,
     ) -> Result<f64, Failure> {
         let bar = spinner("pgbench, one row per commit");
-        let rate = self.run(table, &table.single, clients, duration).await;
+        let rate = self
+            .run(table.database, &table.single, clients, duration)
+            .await;
         bar.finish_and_clear();
         rate
     }
@@ -73,20 +75,22 @@ impl PgBench {
         duration: Duration,
     ) -> Result<f64, Failure> {
         let bar = spinner("pgbench, 500 rows per commit");
-        let rate = self.run(table, &table.batch, clients, duration).await;
+        let rate = self
+            .run(table.database, &table.batch, clients, duration)
+            .await;
         bar.finish_and_clear();
         rate.map(|transactions| transactions * f64::from(BATCH_ROWS))
     }
 
-    /// Transactions per second.
-    async fn run(
+    /// Transactions per second of any script.
+    pub(in crate::bench) async fn run(
         &self,
-        table: &Table<'_>,
+        database: &Database,
         script: &str,
         clients: u32,
         duration: Duration,
     ) -> Result<f64, Failure> {
-        table.database.checkpoint().await?;
+        database.checkpoint().await?;
         let mut file = NamedTempFile::new().map_err(|e| Failure::refused("pgbench", &e))?;
         file.write_all(script.as_bytes())
             .map_err(|e| Failure::refused("pgbench", &e))?;
@@ -98,7 +102,7 @@ impl PgBench {
             .args(["--client", &clients.to_string()])
             .args(["--jobs", &THREADS.min(clients).to_string(), "--file"])
             .arg(file.path())
-            .envs(environment(table.database)?)
+            .envs(environment(database)?)
             .stdin(Stdio::null())
             .kill_on_drop(true);
         let output = command

@@ -1,0 +1,213 @@
+//! 6.4: `lanekeeper bench nonce` on PostgreSQL with `fsync` on and on Redis, beside pgbench and
+//! `redis-benchmark` of the same run: every scheme has its figures, nothing fails, no nonce is lent twice, and a
+//! nonce costs no more round trips than its scheme promises.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use proof::{Outcome, Report, demand, flag, run_within, say};
+use rig::postgres::Postgres;
+use rig::redis::{Keeps, Redis};
+use serde_json::Value;
+
+/// The longest measurement.
+const BENCH_WITHIN: Duration = Duration::from_secs(3_600);
+/// One and a hundred lanes, one and three processes, allocating alone and whole cycles.
+const RUNS_OF_A_SCHEME: usize = 8;
+
+/// What one nonce may cost at most (docs/adr/0009-nonce-component.md), in database transactions and calls to
+/// Redis: borrowed alone, and borrowed, submitted and used.
+struct Budget {
+    scheme: &'static str,
+    redis_lock: bool,
+    allocate: (f64, f64),
+    cycle: (f64, f64),
+}
+
+/// The start and the end of the processes, and what a node asks while it idles, are counted too.
+const SLACK: f64 = 0.05;
+
+const BUDGETS: [Budget; 6] = [
+    Budget {
+        scheme: "row-lock",
+        redis_lock: false,
+        allocate: (1.0, 0.0),
+        cycle: (3.0, 0.0),
+    },
+    // The lock is taken and given back; another process that wants it tries again and again.
+    Budget {
+        scheme: "row-lock",
+        redis_lock: true,
+        allocate: (1.0, 4.0),
+        cycle: (3.0, 4.0),
+    },
+    Budget {
+        scheme: "redis-issue",
+        redis_lock: false,
+        allocate: (1.0, 1.0),
+        cycle: (3.0, 1.0),
+    },
+    // In batches; each of them is also told to Redis, lane by lane.
+    Budget {
+        scheme: "redis-reserve",
+        redis_lock: false,
+        allocate: (0.2, 2.0),
+        cycle: (0.5, 2.0),
+    },
+    // In batches. Each mark looks first whether its hash is another one's.
+    Budget {
+        scheme: "lane",
+        redis_lock: false,
+        allocate: (0.3, 0.0),
+        cycle: (2.5, 0.0),
+    },
+    Budget {
+        scheme: "segment",
+        redis_lock: false,
+        allocate: (0.2, 0.0),
+        cycle: (0.5, 0.0),
+    },
+];
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let mut report = Report::new("06-4-bench");
+    let outcome = prove(&mut report).await;
+    report.close(outcome)
+}
+
+async fn prove(report: &mut Report) -> Outcome<String> {
+    let start = || {
+        let postgres = Postgres::start_with(15, &[("max_connections", "300")]);
+        (postgres, Redis::start(Keeps::Nothing))
+    };
+    let (postgres, redis) = tokio::task::spawn_blocking(start).await?;
+    let bench = bench(&postgres, &redis).await?;
+    report.note("bench", bench.clone());
+    let mut over = Vec::new();
+    let mut figures = Vec::new();
+    for budget in &BUDGETS {
+        let runs = runs_of(&bench, budget)?;
+        let found = runs.len();
+        demand(
+            found == RUNS_OF_A_SCHEME,
+            format!(
+                "{}: {found} runs instead of {RUNS_OF_A_SCHEME}",
+                budget.name()
+            ),
+        )?;
+        for run in &runs {
+            judge(budget, run)?;
+            over.extend(over_budget(budget, run)?);
+        }
+        let one = (runs.iter()).find(|run| is(run, 1, 1, "allocate"));
+        let one = one.ok_or("a scheme has no run on one lane")?;
+        figures.push(format!(
+            "{} {:.0}",
+            budget.name(),
+            number(one, "perSecond")?
+        ));
+    }
+    report.fact("overBudget", over.clone());
+    demand(over.is_empty(), format!("over budget: {over:?}"))?;
+    let row_lock = number(&bench["pgbenchRowLock"][0], "perSecond")?;
+    let incr = number(&bench["redisIncr"], "perSecond")?;
+    Ok(format!(
+        "nonces/s on one lane, one process, beside {row_lock:.0} row locks of pgbench and {incr:.0} INCR: {}; 0 \
+         failed, 0 lent twice, all within their budgets",
+        figures.join(", ")
+    ))
+}
+
+async fn bench(postgres: &Postgres, redis: &Redis) -> Outcome<Value> {
+    say("bench nonce: some minutes");
+    let json = tempfile::NamedTempFile::new()?;
+    let path = json.path().to_string_lossy().into_owned();
+    let (store, redis, duration) = (postgres.url(), redis.url(), flag("duration", "5s"));
+    let mut args = vec!["bench", "nonce", "--store", store, "--redis", &redis];
+    args.extend(["--duration", &duration, "--json", &path]);
+    let svg = flag("svg", "");
+    if !svg.is_empty() {
+        args.extend(["--svg", &svg]);
+    }
+    let output = run_within(BENCH_WITHIN, &args, &[]).await?;
+    say(String::from_utf8_lossy(&output.stdout));
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    demand(
+        output.status.success(),
+        format!("bench nonce failed: {error}"),
+    )?;
+    Ok(serde_json::from_str(&std::fs::read_to_string(&path)?)?)
+}
+
+impl Budget {
+    fn name(&self) -> String {
+        let lock = if self.redis_lock {
+            " with a Redis lock"
+        } else {
+            ""
+        };
+        format!("{}{lock}", self.scheme)
+    }
+}
+
+fn runs_of<'a>(bench: &'a Value, budget: &Budget) -> Outcome<Vec<&'a Value>> {
+    let runs = bench["runs"].as_array().ok_or("the bench has no runs")?;
+    let is_its =
+        |run: &&Value| run["scheme"] == budget.scheme && run["redisLock"] == budget.redis_lock;
+    Ok(runs.iter().filter(is_its).collect())
+}
+
+fn is(run: &Value, lanes: u64, processes: u64, work: &str) -> bool {
+    run["lanes"] == lanes && run["processes"] == processes && run["work"] == work
+}
+
+/// What must hold whatever the machine.
+fn judge(budget: &Budget, run: &Value) -> Outcome<()> {
+    let name = name_of(budget, run);
+    let rate = number(run, "perSecond")?;
+    demand(rate > 0.0, format!("{name}: nothing was lent"))?;
+    for bad in ["failed", "lentTwice"] {
+        let count = number(run, bad)?;
+        let why = run["failure"].as_str().unwrap_or_default();
+        demand(count == 0.0, format!("{name}: {count} {bad} {why}"))?;
+    }
+    let p50 = number(run, "p50Ms")?;
+    demand(
+        p50 > 0.0 && number(run, "p99Ms")? >= p50,
+        format!("{name}: no latencies"),
+    )
+}
+
+fn over_budget(budget: &Budget, run: &Value) -> Outcome<Vec<String>> {
+    let (transactions, calls) = match run["work"].as_str() {
+        Some("allocate") => budget.allocate,
+        Some("cycle") => budget.cycle,
+        _ => return Err("a run does not say what it did".into()),
+    };
+    let mut over = Vec::new();
+    for (what, most) in [
+        ("transactionsPerNonce", transactions),
+        ("redisCallsPerNonce", calls),
+    ] {
+        let found = number(run, what)?;
+        if found > most + SLACK {
+            let name = name_of(budget, run);
+            over.push(format!("{name}: {what} {found:.3} (budget {most})"));
+        }
+    }
+    Ok(over)
+}
+
+fn name_of(budget: &Budget, run: &Value) -> String {
+    let (lanes, processes, work) = (&run["lanes"], &run["processes"], &run["work"]);
+    format!(
+        "{}, {lanes} lanes, {processes} processes, {work}",
+        budget.name()
+    )
+}
+
+fn number(run: &Value, name: &str) -> Outcome<f64> {
+    let number = run[name].as_f64();
+    number.ok_or_else(|| format!("the bench tells no {name}").into())
+}
