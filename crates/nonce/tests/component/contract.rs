@@ -86,6 +86,9 @@ impl Server {
     fn redis(&self) -> Arc<Redis> {
         let config = RedisConfig {
             prefix: self.schema.name().to_owned(), // nobody else's
+            // No clause is about a slow Redis, and a machine with much to do makes it one.
+            connect_within: WITHIN,
+            answer_within: WITHIN,
             ..RedisConfig::at(&rig::redis::shared())
         };
         Redis::new(config, Arc::new(TestClock::new())).expect("an address")
