@@ -5,32 +5,33 @@ if string.match(redis.call('INFO', 'replication'), 'master_replid:(%x+)') ~= ARG
 local state, free, stints, lent = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 if ARGV[2] == '1' then
   local now = redis.call('TIME')
-  redis.call('HSET', state, 'free', 0, 'stints', 0, 'lent', 0, 'low', -1,
+  redis.call('HSET', state, 'free', 0, 'stints', 0, 'lent', 0, 'low', -1, 'floor', 0,
     'used', string.format('%.0f', now[1] * 1000 + math.floor(now[2] / 1000)))
 end
-local known = redis.call('HMGET', state, 'free', 'stints', 'lent', 'low')
+local known = redis.call('HMGET', state, 'free', 'stints', 'lent', 'low', 'floor')
 if tonumber(known[1]) ~= redis.call('ZCARD', free) or tonumber(known[2]) ~= redis.call('HLEN', stints)
   or tonumber(known[3]) ~= redis.call('HLEN', lent) then
   return 0
 end
 -- What is far below needs no memory: it is not taken again either.
-local low, to = tonumber(known[4]), tonumber(ARGV[3])
-if low >= 0 and low < to then
-  to = math.min(to, low + 1000)
+local low, floor = tonumber(known[4]), math.max(tonumber(known[5]), tonumber(ARGV[3]))
+if low >= 0 and low < floor then
+  local to = math.min(floor, low + 1000)
   for nonce = low, to - 1 do redis.call('HDEL', stints, string.format('%.0f', nonce)) end
   low = to
 end
 for i = 4, #ARGV, 2 do
   local nonce, stint = ARGV[i], ARGV[i + 1]
-  if low < 0 then low = tonumber(nonce) end
   local before = redis.call('HGET', stints, nonce)
-  if tonumber(nonce) >= low and (not before or tonumber(before) < tonumber(stint)) then
+  if tonumber(nonce) >= floor and (not before or tonumber(before) < tonumber(stint)) then
+    -- A generation may begin anywhere: what is given back later may be smaller than its first.
+    if low < 0 or tonumber(nonce) < low then low = tonumber(nonce) end
     redis.call('HSET', stints, nonce, stint)
     redis.call('ZADD', free, nonce, nonce)
   end
 end
 redis.call('HSET', state, 'free', redis.call('ZCARD', free), 'stints', redis.call('HLEN', stints),
-  'low', string.format('%.0f', low))
+  'low', string.format('%.0f', low), 'floor', string.format('%.0f', floor))
 -- A generation that nobody looks after for so many seconds is over, many leases ago. One that loses a key sooner
 -- than another one shows that something is lost.
 for _, key in ipairs(KEYS) do redis.call('EXPIRE', key, 3600) end
