@@ -239,14 +239,14 @@ impl Shared {
     async fn write(&self, batch: &mut Vec<Item>) {
         let entries: Vec<Entry> = batch.iter().filter_map(Item::entry).cloned().collect();
         let mut answers = self.answers(&entries).await.into_iter();
-        let mut failed = None;
+        let mut failed: Option<LendError> = None;
         // Nothing is awaited from here on: whoever is told is out of the batch.
         for item in std::mem::take(batch) {
             let answer = match item.line {
                 Line::Entry(_) => answers.next().expect("one for each line"),
                 Line::Barrier => match &failed {
                     None => Ok(Written::NotYet), // it only waits for the word
-                    Some(why) => Err(LendError::Unavailable(format!("{why}"))),
+                    Some(why) => Err(LendError::Unavailable(why.to_string())),
                 },
             };
             if let Err(why) = &answer {
