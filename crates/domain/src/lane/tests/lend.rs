@@ -290,7 +290,8 @@ fn a_nonce_that_others_wait_for_needs_no_room() {
     assert_eq!((borrow(&mut world, 2), borrow(&mut world, 3)), (2, 3));
     world.fork(1, 0, 0xff, true); // four are open now, and two may be
     world.settle_all();
-    assert!(is_taken(&mark(&mut world, 0, 0, &give_back())));
+    let back = give_back_named(Some(hash(1)));
+    assert!(is_taken(&mark(&mut world, 0, 0, &back)));
     assert_eq!(borrow(&mut world, 4), 0);
     assert_eq!(borrow_with(&mut world, 5, TIMEOUT, 0), None, "no room");
 }
