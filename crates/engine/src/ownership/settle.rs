@@ -8,6 +8,7 @@
 use std::time::Duration;
 
 use domain::lane::ChainQuery;
+use domain::window::gaps;
 use domain::{Lane, LaneImage, Nonce, RequestId, TxId};
 
 use crate::core::Core;
@@ -21,6 +22,8 @@ const CHAIN_PATIENCE: Duration = Duration::from_secs(5);
 const LOOK_AGAIN_AFTER: Duration = Duration::from_secs(1);
 /// How many lost txs are named; the rest are counted.
 const NAMED_MAX: usize = 20;
+/// The most gaps of a lane that are looked at.
+const GAPS_MAX: u64 = 10_000;
 
 /// What a node remembers of a lane that it lost: enough to name what the store has lost.
 #[derive(Clone, Debug)]
@@ -96,7 +99,7 @@ async fn missing(core: &Core, image: &LaneImage) -> Result<Option<String>, NotOp
             image.next_nonce,
             Nonce(used.0.saturating_sub(1))
         )),
-        Ok(_) => {}
+        Ok(used) => parts.extend(used_gap(image, used)),
         // What this node remembers is proof enough.
         Err(_) if !parts.is_empty() => {}
         Err(why) => return Err(why),
@@ -108,6 +111,20 @@ async fn missing(core: &Core, image: &LaneImage) -> Result<Option<String>, NotOp
             parts.join("; ")
         )
     }))
+}
+
+/// A nonce that no tx of the store holds, and that is used all the same: somebody got a gap in a commit that is lost.
+fn used_gap(image: &LaneImage, used: Nonce) -> Option<String> {
+    let gaps = gaps(image.consumed_below, used, &image.held, GAPS_MAX);
+    let Some(gaps) = gaps else {
+        return Some(format!(
+            "the chain has transactions at more than {GAPS_MAX} nonces below {used} that no tx of the store holds"
+        ));
+    };
+    let first = gaps.first()?;
+    Some(format!(
+        "the chain has a transaction at nonce {first}, which no tx of the store holds"
+    ))
 }
 
 /// The txs in flight that the store does not have, by name.

@@ -197,8 +197,14 @@ async fn frozen_keeper(cluster: &Cluster, ledger: &Arc<Ledger>) -> Outcome<Refus
     cluster.accepted_under(&load, 200, 0, 1).await?;
     let a = cluster.some_keeper(0, 2).await?;
     let asked = cluster.other_than(a.node);
+    let woken = &cluster.nodes[a.node];
+    let (fenced, acquired) = (
+        "lanekeeper_lease_fenced_total",
+        "lanekeeper_lease_acquire_total",
+    );
+    let not_keeper_before = woken.metric(acquired, "not_keeper").await?;
     let (frozen_at, from) = (Instant::now(), load.len());
-    cluster.nodes[a.node].signal(Signal::Stop).await?;
+    woken.signal(Signal::Stop).await?;
     // By B.
     cluster.accepted_under(&load, from, 0, a.token + 1).await?;
     let after = frozen_at.elapsed();
@@ -207,11 +213,12 @@ async fn frozen_keeper(cluster: &Cluster, ledger: &Arc<Ledger>) -> Outcome<Refus
         b != a.node && token > a.token,
         format!("node {b} keeps the lane under {token}, before {a:?}"),
     )?;
-    let woken = &cluster.nodes[a.node];
     woken.signal(Signal::Continue).await?;
-    let fenced = "lanekeeper_lease_fenced_total";
+    // By the fence; or, where its last commit never left, when it asks for the lane to read it again.
     eventually("A is refused", Duration::from_secs(20), || async {
-        Ok((woken.metric(fenced, "").await? > 0.0).then_some(()))
+        let not_keeper = woken.metric(acquired, "not_keeper").await? - not_keeper_before;
+        let is_refused = woken.metric(fenced, "").await? > 0.0 || not_keeper > 0.0;
+        Ok(is_refused.then_some(()))
     })
     .await?;
     tokio::time::sleep(Duration::from_secs(1)).await; // the load goes on with A awake
@@ -227,7 +234,8 @@ async fn frozen_keeper(cluster: &Cluster, ledger: &Arc<Ledger>) -> Outcome<Refus
         format!("node {b} under {token} was at work, and still {keeper:?} took the lane from it"),
     )?;
     demand(
-        woken.logged("lost")? + woken.logged("fenced")? > 0,
+        woken.logged("lost")? + woken.logged("fenced")? + woken.logged("the lane is read again")?
+            > 0,
         "A's log does not tell that it was deposed",
     )?;
     Ok(Refused {
