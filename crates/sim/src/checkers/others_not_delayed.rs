@@ -37,6 +37,14 @@ impl OthersNotDelayed {
         }
     }
 
+    /// A node that had not started yet answers nothing at once, and the client may ask again only seconds later:
+    /// that delay is nobody's.
+    fn nobody_was_there(&mut self, key: (LaneKey, RequestId)) {
+        if self.asked.get(&key) == Some(&Some(Instant::now())) {
+            self.asked.remove(&key);
+        }
+    }
+
     fn look(&mut self) -> Result<(), String> {
         let now = Instant::now();
         let late = |since: &Instant, bound| now.duration_since(*since) > bound;
@@ -88,6 +96,15 @@ impl Checker for OthersNotDelayed {
         } = event
         {
             self.asked.insert((*lane, request_id.clone()), None);
+        }
+        if let WorldEvent::Answered {
+            lane,
+            request_id,
+            answer: Answer::Silence,
+            ..
+        } = event
+        {
+            self.nobody_was_there((*lane, request_id.clone()));
         }
         if let Some((lane, batch)) = applied(event).filter(|(lane, _)| *lane != self.poisoned) {
             let signed = batch.writes.attempts.iter().map(|attempt| attempt.hash);
