@@ -82,11 +82,9 @@ impl ConfirmationsLinked {
         let is_right = match told.filter(|told| !walk.contains(told)) {
             None => !*new_fork,
             // What was told may lie above what makes it final: that alone replaces nothing. But there it
-            // may have been replaced, and then who knows it says so: by a fork, or by a node that is so far
-            // behind that it shows a branch which a fork took out long ago.
-            Some(told) if self.walk(*counted, told).is_some() => {
-                !*new_fork || !self.dropped.is_empty()
-            }
+            // may have been replaced, and then who knows it says so; and a new keeper that has not seen yet what
+            // its predecessor told takes it for replaced (docs/proofs.md, open points).
+            Some(told) if self.walk(*counted, told).is_some() => true,
             Some(_) => *new_fork,
         };
         if !is_right {
