@@ -159,6 +159,11 @@ impl Core {
         self.chains.get(&id).expect("a lane's chain is configured")
     }
 
+    /// How a lane's nonces are lent, where they are.
+    pub(crate) fn lending(&self, lane: LaneKey) -> Option<Lending> {
+        self.lanes.get(&lane)?.lent
+    }
+
     pub(crate) fn shard_of(&self, lane: LaneKey) -> Option<&mpsc::Sender<Message>> {
         self.lanes.get(&lane).map(|place| &self.shards[place.shard])
     }

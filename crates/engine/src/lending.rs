@@ -73,7 +73,7 @@ pub(crate) struct PendingMark {
 impl NodeHandle {
     /// Whether a lane's nonces are lent, and how.
     pub fn lending(&self, lane: LaneKey) -> Option<Lending> {
-        self.core.lanes.get(&lane)?.lent
+        self.core.lending(lane)
     }
 
     /// Lends the smallest free nonce of a lane, under a name that was never used before.

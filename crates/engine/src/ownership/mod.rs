@@ -64,6 +64,13 @@ impl Leases {
             .map_or(Duration::ZERO, |held| held.trust.left(now))
     }
 
+    /// Whether nobody else can have the lane at this moment.
+    pub(crate) fn is_certain(&self, lane: LaneKey, now: Moment) -> bool {
+        self.lock()
+            .get(&lane)
+            .is_some_and(|held| !held.trust.left(now).is_zero())
+    }
+
     /// Whether this node holds the lane, as far as it knows.
     pub(crate) fn holds(&self, lane: LaneKey) -> bool {
         self.lock().contains_key(&lane)

@@ -99,6 +99,8 @@ async fn missing(core: &Core, image: &LaneImage) -> Result<Option<String>, NotOp
             image.next_nonce,
             Nonce(used.0.saturating_sub(1))
         )),
+        // Of a lent nonce it proves nothing: a former holder's transaction may be mined after it was free again.
+        Ok(_) if core.lending(image.key).is_some() => {}
         Ok(used) => parts.extend(used_gap(image, used)),
         // What this node remembers is proof enough.
         Err(_) if !parts.is_empty() => {}

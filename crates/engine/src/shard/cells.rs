@@ -130,7 +130,7 @@ impl Shard {
         };
         let part = self.core.chain(key.chain_id);
         let rules = LaneRules {
-            lent: self.core.lanes.get(&key).and_then(|place| place.lent),
+            lent: self.core.lending(key),
             ..part.rules.lane
         };
         let mut lane = Lane::load(image, rules, taken_from);

@@ -252,11 +252,7 @@ async fn find_consumer(
 /// Whether a transaction at a lent nonce is an attempt of some tx already: a second row with its hash would be a
 /// conflict, however often it is tried.
 async fn is_named(core: &Core, lane: LaneKey, hash: B256) -> bool {
-    if core
-        .lanes
-        .get(&lane)
-        .is_none_or(|place| place.lent.is_none())
-    {
+    if core.lending(lane).is_none() {
         return false;
     }
     let mut tries = 0;
