@@ -459,6 +459,11 @@ impl Slot {
     ) {
         self.try_later(now);
         self.is_blocked = true;
+        // Whoever reads the lane again must not outbid somebody else's: no other word takes its place.
+        let sub = match self.is_foreign_pending {
+            true => SubState::ForeignPending,
+            false => sub,
+        };
         if self.tx.sub_state == Some(sub) || self.tx.state == TxState::Stuck {
             self.tx.reason.get_or_insert(reason);
             return;

@@ -50,7 +50,7 @@ use busy_plan::DRIFT_PPM_MAX;
 use chain_plan::LAG_MAX;
 use chain_strikes::ChainStriker;
 use client::{Client, Request};
-use habits::{Progress, Promised, Scene};
+use habits::{Progress, Promised, Scene, Speakers};
 use machine::{Lines, Machine};
 use peers::{SimPeers, Switchboard};
 use poison::PoisonedSigner;
@@ -180,6 +180,7 @@ struct World {
     busy: Rng,
     promised: Promised,
     progress: Progress,
+    speakers: Speakers,
     healed: Arc<AtomicBool>,
 }
 
@@ -214,6 +215,7 @@ impl World {
             busy,
             promised: Promised::default(),
             progress: Progress::default(),
+            speakers: Speakers::default(),
             healed: Arc::default(),
         };
         let nodes = world.plan.nodes.iter().chain(&world.plan.newcomers);
@@ -348,6 +350,7 @@ impl World {
             requests: Arc::new(requests.to_vec()),
             promised: self.promised.clone(),
             progress: self.progress.clone(),
+            speakers: self.speakers.clone(),
             healed: Arc::clone(&self.healed),
             rng: self.busy.split(),
         })

@@ -5,7 +5,7 @@ use super::world::{Job, World, agreed, answered};
 use crate::lane::{
     ChainNonces, Consumer, FOREIGN_DEPTH_MIN, Input, LaneRules, Nonces, OnForeignNonce,
 };
-use crate::{B256, Deed, EventKind, Nonce, SubState, TxId, TxState, U256};
+use crate::{B256, Deed, EventKind, Nonce, SendOutcome, SubState, TxId, TxState, U256};
 
 /// One tx of ours at nonce 0, signed and handed out, while somebody else's stands there in a block.
 fn used_by_somebody_else(rules: LaneRules) -> (World, TxId) {
@@ -206,6 +206,31 @@ fn a_foreign_transaction_in_the_pool_is_waited_for_and_never_outbid() {
             .count(),
         1
     );
+    world.heal();
+}
+
+/// The account runs dry while it waits, and the lane is read again by somebody who knows only what is written.
+#[test]
+fn who_reads_the_lane_again_does_not_outbid_it_either() {
+    let mut world = World::ready(rules());
+    let id = world.accept();
+    world.answer_all(0, |job| matches!(job, Job::Sign(_)));
+    world.commit();
+    world.use_elsewhere(0);
+    world.settle_all();
+    let hash = world.store.rows[&id].tx_hash.expect("signed");
+    world.input(Input::Sent {
+        hash,
+        nonce: Nonce(0),
+        outcome: SendOutcome::Underfunded("said the node".to_owned()),
+    });
+    world.commit();
+    world.crash();
+    for _ in 0..10 {
+        world.tick(31_000);
+        world.settle_all();
+    }
+    assert_eq!(world.store.attempts_of(id).len(), 1);
     world.heal();
 }
 

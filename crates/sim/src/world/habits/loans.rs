@@ -4,6 +4,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use domain::lane::lend::Loan;
 use domain::{Holder, LaneKey, Mark, Nonce, TxState};
@@ -74,6 +75,32 @@ async fn is_waited_for(scene: &Scene, lane: LaneKey) -> bool {
     (next.0..last.0).any(|nonce| !taken.contains(&Nonce(nonce)))
 }
 
+/// How many have borrowed and have not said all that they will say: a word may open a lane that had come to rest.
+/// Clones are the same count.
+#[derive(Clone, Default)]
+pub(in crate::world) struct Speakers(Arc<AtomicUsize>);
+
+/// One of them, until it is dropped.
+struct Speaker(Speakers);
+
+impl Speakers {
+    pub(in crate::world) fn are_silent(&self) -> bool {
+        self.0.load(Ordering::Relaxed) == 0
+    }
+
+    fn one_more(&self) -> Speaker {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Speaker(self.clone())
+    }
+}
+
+impl Drop for Speaker {
+    fn drop(&mut self) {
+        let Self(Speakers(count)) = self;
+        count.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// Somebody who has a nonce.
 struct Borrower {
     scene: Scene,
@@ -84,6 +111,7 @@ struct Borrower {
 }
 
 async fn borrow(scene: Scene, loans: Loans, number: u64) {
+    let speaker = scene.speakers.one_more();
     let (lane, holder) = (loans.lane(), Holder(Uuid::from_u128(scene.rng.bits_128())));
     let seen = scene.chain.account_nonce(lane.signer);
     let loan = Loan {
@@ -117,8 +145,8 @@ async fn borrow(scene: Scene, loans: Loans, number: u64) {
     };
     match borrower.scene.rng.below(10) {
         // So that everything ends: a nonce that others wait for is used.
-        _ if !is_restless => borrower.send_with_care().await,
-        0..=4 => borrower.send_with_care().await,
+        _ if !is_restless => borrower.send_with_care(speaker).await,
+        0..=4 => borrower.send_with_care(speaker).await,
         5 => borrower.send_without_a_word(),
         6 => {} // gone
         7 => borrower.think_better_of_it().await,
@@ -128,7 +156,7 @@ async fn borrow(scene: Scene, loans: Loans, number: u64) {
 
 impl Borrower {
     /// Names the transaction before it leaves, and sees to it that it is mined.
-    async fn send_with_care(self) {
+    async fn send_with_care(self, speaker: Speaker) {
         self.scene.rest(0, 2_000).await;
         let mut made = self.make(0);
         if !self.say(Mark::Submitted(made.hash)).await {
@@ -144,13 +172,15 @@ impl Borrower {
             }
         }
         let says_used = self.scene.rng.permille(300);
-        let mut has_said = !says_used;
+        let mut speaker = Some(speaker);
         loop {
             if self.scene.chain.account_nonce(self.lane.signer) <= self.nonce {
                 self.send(&made);
-            } else if !has_said {
-                has_said = true;
-                self.say(Mark::Used(made.hash)).await; // refused where the other one was mined
+            } else if let Some(last_word) = speaker.take() {
+                if says_used {
+                    self.say(Mark::Used(made.hash)).await; // refused where the other one was mined
+                }
+                drop(last_word);
             }
             self.scene.rest(1_000, 5_000).await;
         }

@@ -31,6 +31,7 @@ use crate::rng::Rng;
 use crate::store::MemoryStore;
 use crate::trace::Trace;
 
+pub(super) use loans::Speakers;
 pub(super) use readers::Progress;
 
 /// After this, whoever asked a node looks elsewhere.
@@ -92,6 +93,7 @@ pub(super) struct Scene {
     pub(super) requests: Arc<Vec<Request>>,
     pub(super) promised: Promised,
     pub(super) progress: Progress,
+    pub(super) speakers: Speakers,
     /// Whether nothing goes wrong any more.
     pub(super) healed: Arc<AtomicBool>,
     pub(super) rng: Rng,
