@@ -27,10 +27,19 @@ pub(crate) struct Cluster {
     /// Earlier lives of nodes that have a later one: they are over, and what they held is nobody's. The
     /// newest last.
     past_lives: Mutex<VecDeque<Incarnation>>,
+    /// Lives that leases named and the list did not: it may be the list that is old.
+    in_question: Mutex<VecDeque<InQuestion>>,
 }
 
 /// The most past lives that are remembered: leases name one only until somebody asks for the lane.
 const PAST_LIVES_MAX: usize = 64;
+
+/// A life of a node whose lease was seen.
+struct InQuestion {
+    node: NodeName,
+    life: Incarnation,
+    seen_at: Moment,
+}
 
 struct Seen {
     member: Member,
@@ -120,14 +129,41 @@ impl Cluster {
             };
             seen.insert(node, entry);
         }
+        let present = |node: &NodeName| seen.get(node).map(|seen| seen.member.incarnation);
+        self.in_question().retain(|question| {
+            if question.seen_at > asked_at {
+                return true; // this list may be older than the lease
+            }
+            if present(&question.node).is_some_and(|present| present != question.life) {
+                self.is_over(question.life);
+            }
+            false
+        });
     }
 
-    /// A lease names this life of a node. Where the node has another one by now, that one is over.
-    pub(crate) fn saw_lease_of(&self, node: &NodeName, life: Incarnation) {
+    /// A lease names this life of a node. Where a list that is asked for from now on names another one, it is over.
+    pub(crate) fn saw_lease_of(&self, node: &NodeName, life: Incarnation, now: Moment) {
         let newest = self.lock().get(node).map(|seen| seen.member.incarnation);
-        if newest.is_some_and(|newest| newest != life) {
-            self.is_over(life);
+        if newest.is_none_or(|newest| newest == life) || self.past_lives().contains(&life) {
+            return;
         }
+        let mut questions = self.in_question();
+        if questions.iter().all(|question| question.life != life) {
+            questions.push_back(InQuestion {
+                node: node.clone(),
+                life,
+                seen_at: now,
+            });
+        }
+        if questions.len() > PAST_LIVES_MAX {
+            questions.pop_front();
+        }
+    }
+
+    fn in_question(&self) -> MutexGuard<'_, VecDeque<InQuestion>> {
+        self.in_question
+            .lock()
+            .expect("nothing panics while it holds this lock")
     }
 
     fn is_over(&self, life: Incarnation) {
@@ -346,11 +382,21 @@ mod tests {
             only_the_old_life,
             "another life starts afresh, and the old one is over"
         );
-        let older = Incarnation(Uuid::from_u128(1));
-        cluster.saw_lease_of(&name("b"), older);
-        cluster.saw_lease_of(&name("b"), Incarnation(Uuid::from_u128(3)));
-        let silent = cluster.sightings(&me, LEASE, at(66)).silent;
-        assert!(silent.contains(&older) && silent.len() == 2);
+    }
+
+    #[test]
+    fn which_life_of_a_node_is_the_later_one_a_later_list_tells() {
+        let cluster = Cluster::default();
+        let silent = || cluster.sightings(&name("a"), LEASE, at(9)).silent;
+        let [older, before, now] = [1, 2, 3].map(|life| Incarnation(Uuid::from_u128(life)));
+        cluster.observe(vec![member("b", 2, 1)], at(0), at(0), LOOK);
+        cluster.saw_lease_of(&name("b"), older, at(2));
+        cluster.saw_lease_of(&name("b"), now, at(2)); // it has started again, which the list did not show
+        assert_eq!(silent(), [], "nobody can tell yet");
+        cluster.observe(vec![member("b", 2, 1)], at(1), at(3), LOOK);
+        assert_eq!(silent(), [], "this list was asked for before");
+        cluster.observe(vec![member("b", 3, 1)], at(4), at(4), LOOK);
+        assert_eq!(silent(), [before, older]);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use domain::lane::lend::Lending;
 use domain::{ChainId, Incarnation, Input, LaneKey, Moment, Time, Token};
-use metrics::counter;
+use metrics::{counter, gauge};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Semaphore, mpsc, watch};
 
@@ -166,6 +166,20 @@ impl Core {
 
     pub(crate) fn shard_of(&self, lane: LaneKey) -> Option<&mpsc::Sender<Message>> {
         self.lanes.get(&lane).map(|place| &self.shards[place.shard])
+    }
+
+    /// How full this node is, for the metrics.
+    pub(crate) fn tell_load(&self) {
+        gauge!("lanekeeper_lanes_kept").set(self.leases.lanes().len() as f64);
+        let waiting = self.inboxes().max().unwrap_or(0);
+        gauge!("lanekeeper_inbox_depth").set(waiting as f64);
+    }
+
+    /// How many messages wait in the inbox of each shard.
+    pub(crate) fn inboxes(&self) -> impl Iterator<Item = usize> {
+        let taken =
+            |shard: &mpsc::Sender<Message>| shard.max_capacity().saturating_sub(shard.capacity());
+        self.shards.iter().map(taken)
     }
 
     /// Gives inputs to a lane, waiting for room: what the chain showed must not be lost to a full inbox.

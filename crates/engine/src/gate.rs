@@ -207,7 +207,11 @@ impl Staged {
 
     /// What goes to the store; `None` when nothing changed.
     pub(crate) fn batch(&mut self, node: &NodeName, at: Time) -> Option<LaneBatch> {
-        if self.writes == Writes::default() && self.lane.next_nonce() == self.cursor_before {
+        let writes_nothing =
+            self.writes == Writes::default() && self.lane.next_nonce() == self.cursor_before;
+        // What is said of a nonce passes the fence also where it changes nothing: a keeper that is deposed and does
+        // not know it must not refuse anybody by what it remembers.
+        if writes_nothing && self.marks.is_empty() {
             return None;
         }
         Some(LaneBatch {

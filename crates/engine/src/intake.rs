@@ -265,6 +265,7 @@ async fn queue(core: &Core, errand: &Errand) -> Result<Accepted, Refusal> {
         request: errand.request(),
         at: core.ports.clock.now(),
     };
+    counter!("lanekeeper_tx_queued_total").increment(1);
     // From here on the request may be stored, whatever goes wrong.
     let answers = core.ports.store.queue(vec![queued]).await;
     let tx = answers
@@ -281,7 +282,11 @@ async fn queue(core: &Core, errand: &Errand) -> Result<Accepted, Refusal> {
 async fn route(core: &Core, lane: LaneKey, request: Request) -> Result<Routed, Refusal> {
     let unknown = Refusal::UnknownSigner(lane.chain_id, lane.signer);
     let place = core.lanes.get(&lane).ok_or(unknown)?;
-    let _seat = Seat::take(&place.waiting, core.config.inbox / 2).ok_or(Refusal::Busy)?;
+    let full = || {
+        counter!("lanekeeper_inbox_rejected_total").increment(1);
+        Refusal::Busy
+    };
+    let _seat = Seat::take(&place.waiting, core.config.inbox / 2).ok_or_else(full)?;
     let (answer, answered) = oneshot::channel();
     let create = PendingCreate {
         request,
@@ -292,7 +297,7 @@ async fn route(core: &Core, lane: LaneKey, request: Request) -> Result<Routed, R
     };
     match core.shards[place.shard].try_send(Message::Create { lane, create }) {
         Ok(()) => {}
-        Err(TrySendError::Full(_)) => return Err(Refusal::Busy),
+        Err(TrySendError::Full(_)) => return Err(full()),
         Err(TrySendError::Closed(_)) => return Err(Refusal::Draining),
     }
     tokio::select! {

@@ -36,11 +36,8 @@ impl NodeHandle {
         let unmined = unmined.map(|lane| lane.unmined).max().unwrap_or(0);
         let callers = core.lanes.values();
         let callers = callers.map(|place| place.waiting.load(Ordering::Relaxed));
-        let inboxes = core.shards.iter();
         NodeLoad {
-            inboxes: inboxes
-                .map(|shard| shard.max_capacity().saturating_sub(shard.capacity()))
-                .collect(),
+            inboxes: core.inboxes().collect(),
             callers: callers.max().unwrap_or(0),
             waiters: core.waiters.count(),
             lanes: core.leases.lanes().len(),

@@ -64,13 +64,6 @@ impl Leases {
             .map_or(Duration::ZERO, |held| held.trust.left(now))
     }
 
-    /// Whether nobody else can have the lane at this moment.
-    pub(crate) fn is_certain(&self, lane: LaneKey, now: Moment) -> bool {
-        self.lock()
-            .get(&lane)
-            .is_some_and(|held| !held.trust.left(now).is_zero())
-    }
-
     /// Whether this node holds the lane, as far as it knows.
     pub(crate) fn holds(&self, lane: LaneKey) -> bool {
         self.lock().contains_key(&lane)
@@ -221,9 +214,11 @@ fn judge(
         }
         Acquired::NotKeeper { lease, left } => {
             count("not_keeper");
-            core.cluster.saw_lease_of(&lease.owner, lease.incarnation);
+            let now = core.ports.clock.moment();
+            core.cluster
+                .saw_lease_of(&lease.owner, lease.incarnation, now);
             let known_for = left.max(core.config.lease.renew_interval);
-            let until = core.ports.clock.moment().plus(known_for);
+            let until = now.plus(known_for);
             core.routes.learn(lane, lease.owner.clone(), until);
             Err(NotOpened::NotKeeper(lease.owner))
         }
@@ -448,6 +443,7 @@ pub(crate) async fn beat(core: &Core) -> Result<Life, StoreError> {
             core.cluster.observe(members, asked_at, now, look_counts);
             core.wrote_heartbeat();
             core.saw_history(history);
+            core.tell_load();
             Ok(Life::GoesOn)
         }
         Beat::Replaced => Ok(Life::Replaced),

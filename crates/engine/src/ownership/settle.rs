@@ -117,7 +117,16 @@ async fn missing(core: &Core, image: &LaneImage) -> Result<Option<String>, NotOp
 
 /// A nonce that no tx of the store holds, and that is used all the same: somebody got a gap in a commit that is lost.
 fn used_gap(image: &LaneImage, used: Nonce) -> Option<String> {
-    let gaps = gaps(image.consumed_below, used, &image.held, GAPS_MAX);
+    // What was used before any tx of the store had a nonce is the account's past.
+    let lowest = image
+        .held
+        .first()
+        .map_or(image.next_nonce, |run| Nonce(run.start));
+    let from = match image.consumed_below {
+        Nonce(0) => lowest,
+        below => below,
+    };
+    let gaps = gaps(from, used, &image.held, GAPS_MAX);
     let Some(gaps) = gaps else {
         return Some(format!(
             "the chain has transactions at more than {GAPS_MAX} nonces below {used} that no tx of the store holds"
@@ -177,7 +186,8 @@ async fn used_on_chain(core: &Core, image: &LaneImage) -> Result<Nonce, NotOpene
         biased;
         used = asking => Ok(used),
         () = core.ports.clock.sleep(CHAIN_PATIENCE) => {
-            let why = "the chain does not tell the account's nonce";
+            let why = "the store's history changed, and not every endpoint that must be asked tells the \
+                       account's nonce: mend or remove those that do not answer";
             Err(NotOpened::Store(why.into()))
         }
     }

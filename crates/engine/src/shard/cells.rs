@@ -307,11 +307,8 @@ impl Shard {
                 waiting_for: Some("the store lost an answer and is being asked again".into()),
                 ..Inspection::default()
             },
-            Some(Cell::Halted { reason, .. }) => Inspection {
-                waiting_for: Some(reason.clone()),
-                ..Inspection::default()
-            },
-            None => Inspection::default(),
+            // Why it stands still is in the store, and may be over there.
+            Some(Cell::Halted { .. }) | None => Inspection::default(),
         }
     }
 

@@ -264,12 +264,21 @@ async fn is_named(core: &Core, lane: LaneKey, hash: B256) -> bool {
     }
 }
 
-/// Nothing that the store may have lost is open any more. Where this fails, the lane's next opening
-/// compares it with its chain again.
+/// Nothing that the store may have lost is open any more. Until the store has it, requests for this lane are not
+/// queued; whoever opens the lane next compares it with its chain again.
 async fn settle(core: Arc<Core>, lane: LaneKey, right: Right) {
-    match core.ports.store.settle(right).await {
-        Ok(()) => tracing::info!(%lane, "the lane is settled under the store's new history"),
-        Err(error) => tracing::warn!(%lane, %error, "the lane could not be settled"),
+    let mut tries = 0;
+    while core.leases.holds_right(lane, right) {
+        match core.ports.store.settle(right).await {
+            Ok(()) => {
+                tracing::info!(%lane, "the lane is settled under the store's new history");
+                return;
+            }
+            Err(error) => {
+                tracing::warn!(%lane, %error, "the lane could not be settled; trying again");
+                core.back_off(&mut tries).await;
+            }
+        }
     }
 }
 

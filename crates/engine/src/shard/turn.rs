@@ -306,7 +306,6 @@ impl Shard {
         let mut committing = Vec::with_capacity(staged.len());
         for mut lane in staged {
             let Some(batch) = lane.batch(&self.core.config.name, now) else {
-                self.hold_back_unsure_answers(&mut lane);
                 self.apply(lane, now);
                 continue;
             };
@@ -342,15 +341,6 @@ impl Shard {
         );
         for (lane, outcome) in committing.into_iter().zip(outcomes) {
             self.conclude(lane, outcome, now);
-        }
-    }
-
-    /// What is said of a nonce and changes nothing passes no fence: it is answered from memory only while nobody
-    /// else can have the lane. Otherwise whoever asked asks again, perhaps elsewhere.
-    fn hold_back_unsure_answers(&self, lane: &mut Staged) {
-        let now = self.core.ports.clock.moment();
-        if !self.core.leases.is_certain(lane.lane.key(), now) {
-            lane.marks.clear();
         }
     }
 

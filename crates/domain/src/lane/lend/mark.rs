@@ -60,6 +60,11 @@ impl Lane {
             || self.fresh_gaps.contains(&nonce)
             || self.maybe_gaps.contains_key(&nonce)
             || self.doubtful.contains(&nonce)
+            // The chain was not asked yet since the lane was read, or never is.
+            || self.unsettled.as_ref().is_some_and(|read| {
+                let is_held = read.held.iter().any(|run| run.contains(&nonce.0));
+                (read.consumed_below..read.next_nonce).contains(&nonce) && !is_held
+            })
     }
 
     /// What is lent at a nonce, as far as memory has it.

@@ -4,6 +4,7 @@ use super::rules;
 use super::world::{Job, World, agreed, answered};
 use crate::lane::{
     ChainNonces, Consumer, FOREIGN_DEPTH_MIN, Input, LaneRules, Nonces, OnForeignNonce,
+    ResubmitPolicy,
 };
 use crate::{B256, Deed, EventKind, Nonce, SendOutcome, SubState, TxId, TxState, U256};
 
@@ -212,23 +213,36 @@ fn a_foreign_transaction_in_the_pool_is_waited_for_and_never_outbid() {
 /// The account runs dry while it waits, and the lane is read again by somebody who knows only what is written.
 #[test]
 fn who_reads_the_lane_again_does_not_outbid_it_either() {
-    let mut world = World::ready(rules());
+    let bump = ResubmitPolicy::Bump {
+        percent: 12,
+        max_fee: u128::MAX,
+    };
+    let mut rules = rules();
+    rules.resubmit.policy = bump;
+    let mut world = World::ready(rules);
     let id = world.accept();
     world.answer_all(0, |job| matches!(job, Job::Sign(_)));
     world.commit();
     world.use_elsewhere(0);
     world.settle_all();
     let hash = world.store.rows[&id].tx_hash.expect("signed");
-    world.input(Input::Sent {
-        hash,
-        nonce: Nonce(0),
-        outcome: SendOutcome::Underfunded("said the node".to_owned()),
-    });
-    world.commit();
+    let is_dry = |world: &mut World| {
+        world.jobs.retain(|job| !matches!(job, Job::Send(_)));
+        world.input(Input::Sent {
+            hash,
+            nonce: Nonce(0),
+            outcome: SendOutcome::Underfunded("said the node".to_owned()),
+        });
+        world.commit();
+    };
+    is_dry(&mut world);
     world.crash();
+    world.follow();
     for _ in 0..10 {
         world.tick(31_000);
-        world.settle_all();
+        is_dry(&mut world);
+        world.answer_all(0, |job| !matches!(job, Job::Send(_)));
+        world.commit();
     }
     assert_eq!(world.store.attempts_of(id).len(), 1);
     world.heal();
