@@ -210,3 +210,51 @@ async fn chain_nonce(core: &Core, image: &LaneImage) -> Nonce {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::ops::Range;
+
+    use domain::{Address, ChainId, GrantId, LaneId, LaneKey, Right, Token};
+    use uuid::Uuid;
+
+    use super::*;
+
+    fn image(consumed_below: u64, held: &[Range<u64>], next_nonce: u64) -> LaneImage {
+        LaneImage {
+            key: LaneKey {
+                chain_id: ChainId(1),
+                signer: Address::ZERO,
+            },
+            right: Right {
+                lane: LaneId(1),
+                token: Token(1),
+                grant: GrantId(Uuid::nil()),
+            },
+            next_nonce: Nonce(next_nonce),
+            event_seq: 0,
+            batch_seq: 0,
+            paused: false,
+            in_flight: Vec::new(),
+            backlog_from: None,
+            held: held.to_vec(),
+            consumed_below: Nonce(consumed_below),
+            queued: 0,
+            finals: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_used_gap_is_a_loss_and_the_past_of_an_account_is_none() {
+        let names = |image: &LaneImage, used: u64, nonce: &str| {
+            used_gap(image, Nonce(used)).is_some_and(|why| why.contains(nonce))
+        };
+        let with_a_gap = image(3, &[4..6], 6);
+        assert!(names(&with_a_gap, 5, "nonce 3,"));
+        assert_eq!(used_gap(&with_a_gap, Nonce(3)), None, "nobody used it");
+        assert!(names(&image(0, &[0..1, 2..3], 3), 3, "nonce 1,"));
+        for new_here in [image(0, &[500..501], 501), image(0, &[], 500)] {
+            assert_eq!(used_gap(&new_here, Nonce(500)), None);
+        }
+    }
+}
