@@ -9,7 +9,7 @@ use domain::lane::lend::Lending;
 use domain::{ChainId, Incarnation, Input, LaneKey, Moment, Time, Token};
 use metrics::{counter, gauge};
 use tokio::sync::mpsc::error::TrySendError;
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::sync::{Notify, Semaphore, mpsc, watch};
 
 use crate::broadcaster::Outbox;
 use crate::cluster::{Cluster, Sightings};
@@ -85,7 +85,31 @@ pub(crate) struct ChainPart {
     /// Bounds how many lanes ask for receipts by hash at once.
     pub(crate) receipt_workers: Semaphore,
     /// Rings when bytes were sent: the next block is likely to be of interest.
-    pub(crate) sent_bell: tokio::sync::Notify,
+    pub(crate) sent_bell: Notify,
+    /// Since when it gives no usable answer.
+    unheard_since: Mutex<Option<Moment>>,
+}
+
+impl ChainPart {
+    pub(crate) fn new(chain: Arc<dyn Chain>, rules: ChainRules) -> Self {
+        Self {
+            chain,
+            receipt_workers: Semaphore::new(rules.receipt_workers.max(1)),
+            rules,
+            watched: WatchedHashes::default(),
+            view: LatestView::default(),
+            sent_bell: Notify::new(),
+            unheard_since: Mutex::default(),
+        }
+    }
+
+    pub(crate) fn was_heard(&self) {
+        *lock(&self.unheard_since) = None;
+    }
+
+    pub(crate) fn was_not_heard(&self, now: Moment) {
+        lock(&self.unheard_since).get_or_insert(now);
+    }
 }
 
 impl Core {
@@ -157,6 +181,18 @@ impl Core {
 
     pub(crate) fn chain(&self, id: ChainId) -> &ChainPart {
         self.chains.get(&id).expect("a lane's chain is configured")
+    }
+
+    /// Whether this node has not heard of a chain for a whole lease, while others are at work who may have.
+    pub(crate) fn is_deaf(&self, chain: ChainId, now: Moment) -> bool {
+        let lease = self.config.lease.duration;
+        let unheard_since = *lock(&self.chain(chain).unheard_since);
+        unheard_since.is_some_and(|since| now.since(since) >= lease)
+            && !self
+                .cluster
+                .sightings(&self.config.name, lease, now)
+                .lively
+                .is_empty()
     }
 
     /// How a lane's nonces are lent, where they are.

@@ -81,9 +81,11 @@ impl Follower {
             match self.look().await {
                 Ok(()) => {
                     tries = 0;
+                    self.part().was_heard();
                     self.rest().await;
                 }
                 Err(error) => {
+                    self.part().was_not_heard(self.core.ports.clock.moment());
                     tracing::warn!(chain = %self.chain_id, %error, "the chain cannot be followed at present");
                     self.core.back_off(&mut tries).await;
                 }

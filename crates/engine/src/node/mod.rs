@@ -14,7 +14,7 @@ use std::time::Duration;
 use domain::{ChainId, LaneKey, NodeName};
 use futures::future::join_all;
 use thiserror::Error;
-use tokio::sync::{Notify, Semaphore, mpsc, oneshot, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 
 pub use config::{ChainRules, Lent, NodeConfig, NonKeeper, OnHistoryChange, Ports};
 pub use handle::{
@@ -33,7 +33,7 @@ use crate::ports::StoreError;
 use crate::routing::{self, Routes};
 use crate::shard::{Message, Shard};
 use crate::tasks::Tasks;
-use crate::watch::{LatestView, Waiters, WatchedHashes};
+use crate::watch::Waiters;
 
 /// When a node that has just started looks around for others.
 const LOOK_AROUND_AFTER: [Duration; 3] = [
@@ -190,14 +190,7 @@ fn build(
                 chain.id()
             )));
         };
-        let part = ChainPart {
-            chain: Arc::clone(chain),
-            rules: rules.clone(),
-            watched: WatchedHashes::default(),
-            view: LatestView::default(),
-            receipt_workers: Semaphore::new(rules.receipt_workers.max(1)),
-            sent_bell: Notify::new(),
-        };
+        let part = ChainPart::new(Arc::clone(chain), rules.clone());
         chains.insert(chain.id(), part);
     }
     let lanes = lanes(&ports, &config)?;

@@ -508,6 +508,9 @@ impl Orphans {
             if is_cared_for || !core.lanes.contains_key(&work.lane) {
                 continue;
             }
+            if core.is_deaf(work.lane.chain_id, now) {
+                continue; // others may do better, and it does not while nobody hears its chain
+            }
             let since = before.get(&work.lane).copied().unwrap_or(now);
             let is_for_me = core.leases.holds(work.lane)
                 || routing::successor(core, work.lane, now).as_ref() == Some(&core.config.name)

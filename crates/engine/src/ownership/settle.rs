@@ -213,14 +213,12 @@ async fn chain_nonce(core: &Core, image: &LaneImage) -> Nonce {
 
 #[cfg(test)]
 mod tests {
-    use std::ops::Range;
-
     use domain::{Address, ChainId, GrantId, LaneId, LaneKey, Right, Token};
     use uuid::Uuid;
 
     use super::*;
 
-    fn image(consumed_below: u64, held: &[Range<u64>], next_nonce: u64) -> LaneImage {
+    fn image(consumed_below: u64, held: &[(u64, u64)], next_nonce: u64) -> LaneImage {
         LaneImage {
             key: LaneKey {
                 chain_id: ChainId(1),
@@ -237,7 +235,7 @@ mod tests {
             paused: false,
             in_flight: Vec::new(),
             backlog_from: None,
-            held: held.to_vec(),
+            held: held.iter().map(|(from, to)| *from..*to).collect(),
             consumed_below: Nonce(consumed_below),
             queued: 0,
             finals: Vec::new(),
@@ -249,11 +247,11 @@ mod tests {
         let names = |image: &LaneImage, used: u64, nonce: &str| {
             used_gap(image, Nonce(used)).is_some_and(|why| why.contains(nonce))
         };
-        let with_a_gap = image(3, &[4..6], 6);
+        let with_a_gap = image(3, &[(4, 6)], 6);
         assert!(names(&with_a_gap, 5, "nonce 3,"));
         assert_eq!(used_gap(&with_a_gap, Nonce(3)), None, "nobody used it");
-        assert!(names(&image(0, &[0..1, 2..3], 3), 3, "nonce 1,"));
-        for new_here in [image(0, &[500..501], 501), image(0, &[], 500)] {
+        assert!(names(&image(0, &[(0, 1), (2, 3)], 3), 3, "nonce 1,"));
+        for new_here in [image(0, &[(500, 501)], 501), image(0, &[], 500)] {
             assert_eq!(used_gap(&new_here, Nonce(500)), None);
         }
     }

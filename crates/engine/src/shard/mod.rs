@@ -6,6 +6,7 @@
 
 mod cells;
 mod effects;
+mod given_back;
 mod told;
 mod turn;
 
@@ -24,6 +25,7 @@ use crate::gate::PendingCreate;
 use crate::lending::PendingMark;
 use crate::ports::Regranted;
 use cells::Cell;
+use given_back::GivenBack;
 
 /// The most messages of one turn.
 const TURN_MAX: usize = 1_024;
@@ -123,6 +125,7 @@ pub(crate) struct Shard {
     look_up_until: Moment,
     next_epoch: u64,
     is_draining: bool,
+    given_back: GivenBack,
 }
 
 impl Shard {
@@ -136,6 +139,7 @@ impl Shard {
             look_up_until: Moment(0),
             next_epoch: 1,
             is_draining: false,
+            given_back: GivenBack::default(),
         }
     }
 

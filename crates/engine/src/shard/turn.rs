@@ -57,9 +57,10 @@ impl Shard {
     /// Time for every lane with work; idle ones are given back after a while.
     pub(super) async fn tick(&mut self) {
         let mut work: BTreeMap<LaneKey, Work> = BTreeMap::new();
-        let mut idle = Vec::new();
+        let mut leaving = Vec::new();
         let now = self.core.ports.clock.moment();
         let idle_release = self.core.config.lease.idle_release;
+        let unheard = self.unheard_chains(now);
         for (key, cell) in &mut self.lanes {
             let Cell::Ready {
                 lane, idle_since, ..
@@ -67,7 +68,9 @@ impl Shard {
             else {
                 continue;
             };
-            if !lane.is_idle() {
+            if unheard.contains(&key.chain_id) {
+                leaving.push(*key);
+            } else if !lane.is_idle() {
                 *idle_since = None;
                 let fresh = self.core.ports.clock.tx_id();
                 work.entry(*key)
@@ -77,12 +80,12 @@ impl Shard {
             } else if lane.may_be_released()
                 && now.since(*idle_since.get_or_insert(now)) >= idle_release
             {
-                idle.push(*key);
+                leaving.push(*key);
             }
         }
         self.run_lanes(work).await;
         self.stop_waiting();
-        self.release(idle).await;
+        self.release(leaving).await;
     }
 
     fn sort(
