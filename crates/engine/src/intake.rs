@@ -72,6 +72,10 @@ async fn accept(core: &Arc<Core>, new: NewTx, hop: Hop) -> Result<Accepted, Refu
     loop {
         let place = match hop {
             Hop::First => routing::place(core, errand.new.lane),
+            Hop::Last if routing::is_better_elsewhere(core, errand.new.lane) => {
+                let why = "this node has heard nothing of the chain for a lease".to_owned();
+                return Err(errand.refused(Refusal::ChainUnavailable(why)));
+            }
             Hop::Last => Place::Here,
         };
         let went = match place {
@@ -209,8 +213,10 @@ async fn there(core: &Arc<Core>, errand: &mut Errand, peer: &Peer) -> Result<Wen
             suspect();
             Ok(Went::Elsewhere)
         }
-        // It has no key for this lane; other lanes are its business all the same.
-        Ok(Err(Refusal::UnknownSigner(..) | Refusal::UnknownChain(_))) => {
+        // It has no key for this lane, or does not hear its chain; other lanes are its business all the same.
+        Ok(Err(
+            Refusal::UnknownSigner(..) | Refusal::UnknownChain(_) | Refusal::ChainUnavailable(_),
+        )) => {
             core.routes.forget(lane);
             core.routes
                 .not_served(lane, &peer.node, core.ports.clock.moment());

@@ -80,7 +80,7 @@ impl Routes {
         self.keepers().remove(&lane);
     }
 
-    /// A node said that it has no key for this lane.
+    /// A node said that it has no key for this lane, or does not hear its chain.
     pub(crate) fn not_served(&self, lane: LaneKey, node: &NodeName, now: Moment) {
         let until = now.plus(WITHOUT_KEY_FOR);
         self.without_key().insert((lane, node.clone()), until);
@@ -144,13 +144,19 @@ pub(crate) fn place_by_keeper(core: &Core, lane: LaneKey) -> Place {
     }
 }
 
-/// Who should keep a lane from now on: this node only while it stays.
+/// Whether this node neither keeps the lane nor would be of use to it.
+pub(crate) fn is_better_elsewhere(core: &Core, lane: LaneKey) -> bool {
+    let now = core.ports.clock.moment();
+    !core.leases.holds(lane) && core.is_deaf(lane.chain_id, now)
+}
+
+/// Who should keep a lane from now on: this node only while it stays and hears its chain.
 pub(crate) fn successor(core: &Core, lane: LaneKey, now: Moment) -> Option<NodeName> {
     let me = &core.config.name;
-    let is_staying = !core.is_draining();
+    let is_of_use = !core.is_draining() && !core.is_deaf(lane.chain_id, now);
     let may_keep = |node: &NodeName| {
         if node == me {
-            is_staying
+            is_of_use
         } else {
             core.routes.may_serve(lane, node, now)
         }

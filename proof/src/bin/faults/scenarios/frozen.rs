@@ -7,7 +7,7 @@ use proof::audit::Expected;
 use proof::cluster::{Signal, aside, postgres};
 use proof::load::Load;
 use proof::{Outcome, demand, eventually};
-use rig::postgres::majors;
+use rig::postgres::{Database, Postgres, majors};
 use rig::rpc_proxy::{Calls, Fault, RpcProxy, Rule, RuleId};
 use serde_json::{Value, json};
 
@@ -30,19 +30,13 @@ enum Way {
 }
 
 pub(super) async fn keeper(run: &Run) -> Outcome<Shown> {
-    let major = majors().last().copied().ok_or("no PostgreSQL")?;
-    let server = postgres(major).await?;
-    let of_database = Arc::clone(&server);
-    let database = aside(move || of_database.database("faults")).await?;
-    let stores = vec![database.url().to_owned(); 2];
-    let tuning = Tuning::default();
-    let world = World::start(&run.name(), run.make, tuning, &stores).await?;
-    let world = world.serve().await?;
+    let nodes = two_nodes(run).await?;
+    let world = &nodes.world;
     let load = world.load("frozen", 6, Duration::from_millis(60));
     world.promised_more(run.size(60)).await?;
     let mut freezes = Vec::new();
     for way in [Way::OnTheirWay, Way::Unsent] {
-        freezes.push(freeze(&world, &load, way).await?);
+        freezes.push(freeze(world, &load, way).await?);
         world.promised_more(run.size(60)).await?;
     }
     load.stop().await?;
@@ -50,6 +44,28 @@ pub(super) async fn keeper(run: &Run) -> Outcome<Shown> {
     Ok(Shown {
         counted,
         facts: json!({ "freezes": freezes }),
+    })
+}
+
+/// Two nodes on one database, each with its own way to the chain.
+pub(super) struct TwoNodes {
+    pub(super) world: World,
+    _database: Database,
+    _server: Arc<Postgres>,
+}
+
+pub(super) async fn two_nodes(run: &Run) -> Outcome<TwoNodes> {
+    let major = majors().last().copied().ok_or("no PostgreSQL")?;
+    let server = postgres(major).await?;
+    let of_database = Arc::clone(&server);
+    let database = aside(move || of_database.database("faults")).await?;
+    let stores = vec![database.url().to_owned(); 2];
+    let tuning = Tuning::default();
+    let world = World::start(&run.name(), run.make, tuning, &stores).await?;
+    Ok(TwoNodes {
+        world: world.serve().await?,
+        _database: database,
+        _server: server,
     })
 }
 
@@ -103,7 +119,7 @@ async fn hold(proxy: &RpcProxy, way: Way) -> Outcome<RuleId> {
 }
 
 /// Who keeps the lane, and under which token.
-async fn keeper_of(world: &World, asked: usize) -> Outcome<(usize, u64)> {
+pub(super) async fn keeper_of(world: &World, asked: usize) -> Outcome<(usize, u64)> {
     eventually("somebody keeps the lane", SOON, || async {
         let lane = world.lane(asked).await?;
         let name = lane["keeper"]["node"].as_str().unwrap_or_default();

@@ -1,5 +1,6 @@
 //! The faults, one by one. Each scenario makes sure that its fault has struck, and ends with the audit.
 
+mod deaf;
 mod endpoints;
 mod foreign;
 mod frozen;
@@ -75,6 +76,7 @@ impl Run {
             Fault::OtherChain => Box::pin(endpoints::other_chain(self)).await,
             Fault::ForeignPending => Box::pin(foreign::pending(self)).await,
             Fault::FrozenKeeper => Box::pin(frozen::keeper(self)).await,
+            Fault::DeafKeeper => Box::pin(deaf::keeper(self)).await,
         }
     }
 }
@@ -96,10 +98,11 @@ pub(crate) enum Fault {
     OtherChain,
     ForeignPending,
     FrozenKeeper,
+    DeafKeeper,
 }
 
 impl Fault {
-    pub(crate) const ALL: [Self; 14] = [
+    pub(crate) const ALL: [Self; 15] = [
         Self::LostAnswers,
         Self::PoolForgotten,
         Self::Dropped,
@@ -114,6 +117,7 @@ impl Fault {
         Self::OtherChain,
         Self::ForeignPending,
         Self::FrozenKeeper,
+        Self::DeafKeeper,
     ];
 
     pub(crate) fn letter(self) -> &'static str {
@@ -132,6 +136,7 @@ impl Fault {
             Self::OtherChain => "l",
             Self::ForeignPending => "m",
             Self::FrozenKeeper => "n",
+            Self::DeafKeeper => "o",
         }
     }
 
@@ -151,6 +156,7 @@ impl Fault {
             Self::OtherChain => "an endpoint of another chain",
             Self::ForeignPending => "a foreign transaction is pending at our next nonce",
             Self::FrozenKeeper => "the keeper is frozen between claim and send",
+            Self::DeafKeeper => "the keeper hears none of its endpoints, the other node does",
         }
     }
 
