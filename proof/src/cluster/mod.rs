@@ -1,8 +1,10 @@
 //! A real cluster: `lanekeeper serve` processes, one PostgreSQL, `lanekeeper devchain` as the chain.
 
+mod deposed;
 mod node;
 mod settings;
 
+pub use deposed::{Deposed, wires};
 pub use node::{Node, Signal, send};
 pub use settings::Settings;
 
