@@ -11,12 +11,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::future::join_all;
-use proof::cluster::{Cluster, Deposed, Keeper, Settings, Signal, aside, postgres, wires};
+use proof::cluster::{
+    Cluster, Deposed, Keeper, Settings, Signal, aside, chosen_majors, postgres, wires,
+};
 use proof::ledger::{Ledger, Promise};
 use proof::load::{Load, Plan};
 use proof::stats::ms;
 use proof::{Outcome, Report, demand, eventually, random_address, say};
-use rig::postgres::{Database, majors};
+use rig::postgres::Database;
 use rig::proxy::TcpProxy;
 use serde_json::{Value, json};
 
@@ -31,8 +33,7 @@ async fn main() -> ExitCode {
 }
 
 async fn prove(report: &mut Report) -> Outcome<String> {
-    let installed = majors();
-    let chosen: BTreeSet<u32> = [installed[0], installed[installed.len() - 1]].into();
+    let chosen = chosen_majors(&[])?;
     let mut figures = Vec::new();
     for major in &chosen {
         figures.push(series(report, *major).await?);

@@ -8,12 +8,12 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use proof::cluster::{Cluster, Settings, Signal, aside, postgres, wires};
+use proof::cluster::{Cluster, Settings, Signal, aside, chosen_majors, postgres, wires};
 use proof::ledger::Ledger;
 use proof::load::{Load, Plan};
 use proof::stats::{Spread, ms};
 use proof::{Outcome, Report, demand, eventually, flag, say};
-use rig::postgres::{Database, Postgres, majors};
+use rig::postgres::{Database, Postgres};
 use rig::proxy::{TcpProxy, Then};
 use serde_json::json;
 
@@ -77,8 +77,16 @@ impl Trouble {
 
 async fn prove(report: &mut Report) -> Outcome<String> {
     let rounds: usize = flag("rounds", "8").parse()?;
+    let mut figures = Vec::new();
+    for major in chosen_majors(&["rounds", "only"])? {
+        report.part(format!("PostgreSQL {major}"));
+        figures.push(prove_on(report, major, rounds).await?);
+    }
+    Ok(figures.join("; "))
+}
+
+async fn prove_on(report: &mut Report, major: u32, rounds: usize) -> Outcome<String> {
     let only = flag("only", "");
-    let major = majors().last().copied().ok_or("no PostgreSQL")?;
     let world = world(major).await?;
     let mut figures = Vec::new();
     let mut accepted = 0;
