@@ -58,7 +58,7 @@ impl Cluster {
                 let count = self.refused_by_gate(keeper.node).await?;
                 Ok((count > before).then_some(count))
             });
-            Ok(Deposed {
+            Outcome::Ok(Deposed {
                 by_gate: count.await? - before,
                 after: taken.answered.duration_since(began),
             })
@@ -78,6 +78,7 @@ impl Cluster {
             clippy::cast_sign_loss,
             reason = "a counter is a small whole number"
         )]
-        Ok(count as u64)
+        let count = count as u64;
+        Ok(count)
     }
 }
