@@ -11,6 +11,8 @@ use crate::Outcome;
 pub struct Report {
     name: &'static str,
     facts: Map<String, Value>,
+    /// The object in which facts are put, when there are several parts of one kind.
+    part: Option<String>,
 }
 
 impl Report {
@@ -19,6 +21,7 @@ impl Report {
         Self {
             name,
             facts: Map::new(),
+            part: None,
         }
     }
 
@@ -26,12 +29,26 @@ impl Report {
     pub fn fact(&mut self, name: &str, value: impl Into<Value>) {
         let value = value.into();
         crate::say(format!("{name}: {value}"));
-        self.facts.insert(name.into(), value);
+        self.note(name, value);
     }
 
     /// Writes a fact down that is too long to be said.
     pub fn note(&mut self, name: &str, value: impl Into<Value>) {
-        self.facts.insert(name.into(), value.into());
+        let part = self.part.as_ref().map(|part| {
+            let empty = || Value::Object(Map::new());
+            self.facts.entry(part).or_insert_with(empty)
+        });
+        match part.and_then(Value::as_object_mut) {
+            Some(part) => part.insert(name.into(), value.into()),
+            None => self.facts.insert(name.into(), value.into()),
+        };
+    }
+
+    /// What follows belongs to this part: it does not replace what the part before told.
+    pub fn part(&mut self, name: impl Into<String>) {
+        let name = name.into();
+        crate::say(&name);
+        self.part = Some(name);
     }
 
     /// Prints the figure last, writes JSON, and turns the outcome into an exit code.

@@ -193,6 +193,34 @@ async fn lost_answer_hides_a_commit_and_a_lost_request_is_none() {
 }
 
 #[tokio::test]
+async fn held_requests_wait_and_all_others_go_on() {
+    let server = shared(majors()[0]);
+    let database = server.database("held");
+    database.exec("CREATE TABLE t (x int)");
+    let proxy = TcpProxy::in_front_of(server.port());
+    let url = database.url_through(proxy.port());
+    let (one, other) = (connect(&url).await.unwrap(), connect(&url).await.unwrap());
+
+    proxy.hold("VALUES (1)");
+    let mut held = Vec::new();
+    for client in [one, connect(&url).await.unwrap()] {
+        let insert = async move { client.batch_execute("INSERT INTO t VALUES (1)").await };
+        held.push(tokio::spawn(insert));
+    }
+    arrives(|| proxy.held() == 2).await;
+    let insert = "INSERT INTO t VALUES (10)";
+    other.batch_execute(insert).await.unwrap();
+    let sum = "SELECT sum(x) FROM t";
+    assert_eq!(database.ask(sum).as_deref(), Some("10"));
+
+    proxy.heal();
+    for insert in held {
+        insert.await.unwrap().unwrap();
+    }
+    assert_eq!(database.ask(sum).as_deref(), Some("12"));
+}
+
+#[tokio::test]
 async fn frozen_wire_goes_on_when_healed_and_a_cut_one_is_closed() {
     let server = shared(majors()[0]);
     let proxy = TcpProxy::in_front_of(server.port());

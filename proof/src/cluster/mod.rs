@@ -1,8 +1,10 @@
 //! A real cluster: `lanekeeper serve` processes, one PostgreSQL, `lanekeeper devchain` as the chain.
 
+mod deposed;
 mod node;
 mod settings;
 
+pub use deposed::{Deposed, wires};
 pub use node::{Node, Signal, send};
 pub use settings::Settings;
 
@@ -11,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::try_join_all;
-use rig::postgres::Postgres;
+use rig::postgres::{Postgres, majors};
 use rig::proxy::TcpProxy;
 use serde_json::Value;
 
@@ -20,7 +22,7 @@ use crate::balancer::Balancer;
 use crate::disk::Disk;
 use crate::ledger::Ledger;
 use crate::load::{Load, Reply};
-use crate::{Outcome, Scratch, Server, binary, demand, eventually, run};
+use crate::{Outcome, Scratch, Server, binary, demand, eventually, flag, run};
 
 /// The id of the dev chain.
 pub const CHAIN_ID: u64 = 31_337;
@@ -58,6 +60,30 @@ pub struct Keeper {
 pub async fn postgres(major: u32) -> Outcome<Arc<Postgres>> {
     let started = tokio::task::spawn_blocking(move || Postgres::start(major));
     Ok(Arc::new(started.await?))
+}
+
+/// The majors of PostgreSQL to prove something on: `--major N`, `--major all` for every installed one, or
+/// the newest and the oldest; the newest alone when one of these flags has made the run a short one.
+pub fn chosen_majors(shortening: &[&str]) -> Outcome<Vec<u32>> {
+    let installed = majors();
+    let mut chosen: Vec<u32> = [installed.last(), installed.first()]
+        .into_iter()
+        .flatten()
+        .copied()
+        .collect();
+    chosen.dedup(); // there may be one only
+    match flag("major", "").as_str() {
+        "" if shortening.iter().any(|name| !flag(name, "").is_empty()) => chosen.truncate(1),
+        "" => {}
+        "all" => chosen = installed,
+        major => {
+            let major = major.parse()?;
+            let is_there = installed.contains(&major);
+            demand(is_there, format!("PostgreSQL {major} is not installed"))?;
+            chosen = vec![major];
+        }
+    }
+    Ok(chosen)
 }
 
 /// Does something slow with a server while the load runs on.

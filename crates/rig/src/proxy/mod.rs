@@ -92,6 +92,21 @@ impl TcpProxy {
         self.wire.lose(bytes.as_ref(), Loss::Request);
     }
 
+    /// No request with these bytes reaches the server, nor anything that follows it on its connection, until
+    /// all faults are taken back. Everything else goes on.
+    pub fn hold(&self, bytes: impl AsRef<[u8]>) {
+        assert!(
+            !bytes.as_ref().is_empty(),
+            "every request has no bytes in it"
+        );
+        self.wire.rules().held = Some(bytes.as_ref().to_owned());
+    }
+
+    /// How many requests were held on command.
+    pub fn held(&self) -> u64 {
+        self.wire.held.load(Ordering::SeqCst)
+    }
+
     /// Cuts after this many further bytes of answers, in the middle of one.
     pub fn cut_after(&self, answer_bytes: usize) {
         self.wire.rules().answer_bytes_left = Some(answer_bytes);
@@ -126,6 +141,7 @@ struct Wire {
     link: watch::Sender<Link>,
     rules: Mutex<Rules>,
     lost: AtomicU64,
+    held: AtomicU64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,6 +156,8 @@ struct Rules {
     delay: Duration,
     /// What happens to the next request with these bytes.
     loss: Option<(Vec<u8>, Loss)>,
+    /// Requests with these bytes wait.
+    held: Option<Vec<u8>>,
     answer_bytes_left: Option<usize>,
 }
 
@@ -156,6 +174,7 @@ impl Wire {
             link: watch::Sender::new(Link::Up),
             rules: Mutex::default(),
             lost: AtomicU64::new(0),
+            held: AtomicU64::new(0),
         }
     }
 
@@ -172,6 +191,18 @@ impl Wire {
 
     fn count_loss(&self) {
         self.lost.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn count_held(&self) {
+        self.held.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Until nothing is held any more.
+    async fn until_nothing_is_held(&self) {
+        let mut healed = self.link.subscribe();
+        while self.rules().held.is_some() {
+            healed.changed().await.expect("the wire keeps its sender");
+        }
     }
 
     /// Until the link is in one of the states that `is_so` says.

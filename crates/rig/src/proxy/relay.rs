@@ -79,7 +79,12 @@ async fn read_requests(
 ) -> Result<(), Error> {
     let mut before = Vec::new();
     while let Some(bytes) = read(&mut from, wire).await? {
-        let loses = match matching(wire, &mut before, &bytes) {
+        let fate = fate(wire, &mut before, &bytes);
+        if fate.is_held {
+            wire.count_held();
+            wire.until_nothing_is_held().await;
+        }
+        let loses = match fate.loss {
             Some(Loss::Request) => {
                 wire.count_loss();
                 return Err(gone());
@@ -97,22 +102,39 @@ async fn read_requests(
     }
 }
 
-/// The loss that these bytes, after those before them, bring about: each happens once.
-fn matching(wire: &Wire, before: &mut Vec<u8>, bytes: &[u8]) -> Option<Loss> {
+/// What the rules say of these bytes, after those before them.
+#[derive(Default)]
+struct Fate {
+    /// Each loss happens once.
+    loss: Option<Loss>,
+    is_held: bool,
+}
+
+fn fate(wire: &Wire, before: &mut Vec<u8>, bytes: &[u8]) -> Fate {
     let mut rules = wire.rules();
-    let Some((pattern, loss)) = &rules.loss else {
+    let lost = rules.loss.as_ref().map(|(pattern, _)| pattern);
+    let longest = lost.into_iter().chain(&rules.held).map(Vec::len).max();
+    let Some(longest) = longest else {
         before.clear();
         before.extend_from_slice(bytes);
-        return None;
+        return Fate::default();
     };
     // A request may come in pieces, but what ended in an earlier piece was before our time.
-    let tail = before.len().saturating_sub(pattern.len() - 1);
+    let tail = before.len().saturating_sub(longest - 1);
     before.drain(..tail);
+    let known = before.len();
     before.extend_from_slice(bytes);
-    let found = before.windows(pattern.len()).any(|piece| piece == pattern);
-    let loss = found.then_some(*loss)?;
-    rules.loss = None;
-    Some(loss)
+    let has = |pattern: &Vec<u8>| {
+        let from = (known + 1).saturating_sub(pattern.len());
+        let mut pieces = before[from..].windows(pattern.len());
+        pieces.any(|piece| piece == pattern)
+    };
+    let is_held = rules.held.as_ref().is_some_and(has);
+    let loss = rules.loss.take_if(|(pattern, _)| has(pattern));
+    Fate {
+        loss: loss.map(|(_, loss)| loss),
+        is_held,
+    }
 }
 
 /// Reads what the server answers; a lost answer ends here.

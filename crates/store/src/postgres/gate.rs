@@ -161,8 +161,8 @@ async fn fenced_or_locked(db: &Db, missing: Vec<Placed<'_>>) -> Vec<Outcome> {
     missing.into_iter().map(outcome).collect()
 }
 
-/// Parameters: lanes, tokens, grants, numbers of batches and of events.
-pub(super) const STILL_OURS: &str = "SELECT c.lane_id FROM \
+/// Which lanes' fences hold. Parameters: lanes, tokens, grants, numbers of batches and of events.
+pub const STILL_OURS: &str = "SELECT c.lane_id FROM \
      unnest($1::bigint[], $2::bigint[], $3::uuid[], $4::bigint[], $5::bigint[]) \
        AS w(lane_id, token, grant_id, batch, seq) \
      JOIN signer_nonce_cursor AS c ON c.lane_id = w.lane_id \

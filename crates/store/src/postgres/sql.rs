@@ -5,7 +5,7 @@
 
 pub use super::arguments::Arguments;
 pub use super::feed::FEED;
-pub use super::gate::{GATE, REGRANT};
+pub use super::gate::{GATE, REGRANT, STILL_OURS};
 pub use super::lanes::{CURSOR, IN_FLIGHT, NONCES, WITH_WORK};
 pub use super::lease::{ACQUIRE, HALT, MAKE_LANES, RELEASE, RELEASE_WAITING, RENEW, SETTLE};
 pub use super::pool::Param;

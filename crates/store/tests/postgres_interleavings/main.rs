@@ -18,6 +18,7 @@ mod locks;
 mod looks;
 mod meetings;
 mod naive;
+mod naive_numbers;
 mod orders;
 mod plan;
 mod report;

@@ -14,9 +14,10 @@ use crate::facts::{Fact, Facts, TxRow};
 use crate::kit::{AT, new_grant, node};
 use crate::locks::Lock;
 use crate::meetings::{Tally, holder};
+use crate::naive_numbers::Numbers;
 use crate::orders::Orders;
 use crate::scene::{Base, Stage};
-use crate::turns::{Actor, Hand, play};
+use crate::turns::{Actor, Hand, Session, play};
 
 /// A form of a statement that people write first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -31,21 +32,30 @@ pub(crate) enum Naive {
     RowToken,
     /// The lease is locked so weakly that a takeover does not notice.
     KeyShare,
+    /// The fence is never locked, because nothing refers to it.
+    UnreferencedCte,
+    /// The lease is looked at in a transaction that sees one snapshot.
+    RepeatableRead,
     /// A takeover that loads the lane in the same statement.
     TakeoverAndLoad,
     /// A reader that goes on behind the highest number that it has seen.
     IdAboveCursor,
+    /// A writer that locks its lane and takes the next number in one statement.
+    MaxPlusOne,
 }
 
 impl Naive {
-    pub(crate) const ALL: [Self; 7] = [
+    pub(crate) const ALL: [Self; 10] = [
         Self::ExistsNow,
         Self::ExistsClock,
         Self::UpdateFrom,
         Self::RowToken,
         Self::KeyShare,
+        Self::UnreferencedCte,
+        Self::RepeatableRead,
         Self::TakeoverAndLoad,
         Self::IdAboveCursor,
+        Self::MaxPlusOne,
     ];
 
     pub(crate) fn name(self) -> &'static str {
@@ -55,8 +65,11 @@ impl Naive {
             Self::UpdateFrom => "UPDATE … FROM lease",
             Self::RowToken => "token per row",
             Self::KeyShare => "FOR KEY SHARE without a unique token",
+            Self::UnreferencedCte => "FOR SHARE in a CTE that nothing refers to",
+            Self::RepeatableRead => "EXISTS (lease) in REPEATABLE READ",
             Self::TakeoverAndLoad => "takeover and load in one statement",
             Self::IdAboveCursor => "reader with id > cursor",
+            Self::MaxPlusOne => "lock and max(nonce) + 1 in one statement",
         }
     }
 
@@ -65,7 +78,7 @@ impl Naive {
         let set = "SET sub_state = 3, token = 1, updated_at = $3";
         let lives = "token = 1 AND owner = 'a' AND to_timestamp(expires_at / 1000.0) >";
         match self {
-            Self::ExistsNow | Self::ExistsClock => {
+            Self::ExistsNow | Self::ExistsClock | Self::RepeatableRead => {
                 let clock = match self == Self::ExistsNow {
                     true => "now()",
                     false => "clock_timestamp()",
@@ -89,22 +102,29 @@ impl Naive {
                    FOR KEY SHARE) \
                  UPDATE managed_tx AS tx {set} FROM fence WHERE tx.tx_id = $1 RETURNING 1"
             )),
-            Self::TakeoverAndLoad | Self::IdAboveCursor => None,
+            Self::UnreferencedCte => Some(format!(
+                "WITH fence AS ( \
+                   SELECT lane_id FROM signer_lease WHERE lane_id = $2 AND owner = 'a' AND token = 1 \
+                   FOR SHARE) \
+                 UPDATE managed_tx AS tx {set} WHERE tx.tx_id = $1 RETURNING 1"
+            )),
+            Self::TakeoverAndLoad | Self::IdAboveCursor | Self::MaxPlusOne => None,
         }
     }
 
     /// Plays it against the shipped rest in every order.
     pub(crate) async fn play(self, stage: &mut Stage) -> Tally {
         let mut tally = Tally::default();
-        if self == Self::IdAboveCursor {
-            stage.exec("CREATE TABLE naive_log (id bigserial PRIMARY KEY)");
-            let mut orders = Orders::all(Rng::new(1));
-            loop {
-                read_once(stage, &mut orders, &mut tally).await;
-                if !orders.advance() {
-                    return tally;
-                }
-            }
+        if let Some(numbers) = Numbers::of(self) {
+            numbers.play(stage, &mut tally).await;
+            return tally;
+        }
+        let [_, of_old, ..] = &stage.sessions[..] else {
+            panic!("there are four sessions")
+        };
+        let of_old = Arc::clone(of_old);
+        if self == Self::RepeatableRead {
+            isolate(&of_old, "repeatable read").await;
         }
         for (is_held, lock) in [(true, None), (false, Some(Lock::TxRow))] {
             let mut orders = Orders::all(Rng::new(1));
@@ -116,6 +136,7 @@ impl Naive {
                 }
             }
         }
+        isolate(&of_old, "read committed").await;
         tally
     }
 
@@ -175,6 +196,12 @@ impl Naive {
     }
 }
 
+/// How the transactions of a session that does not say it see those of others.
+async fn isolate(session: &Session, level: &str) {
+    let sql = format!("SET default_transaction_isolation = '{level}'");
+    session.client.batch_execute(&sql).await.expect("a setting");
+}
+
 async fn write(shared: &Play, hand: &Hand, sql: &str) {
     let (id, lane) = (shared.scene.sent.id.0, shared.scene.lane().0);
     let at = i64::try_from(AT.0 + 1).expect("the present");
@@ -213,68 +240,4 @@ async fn take_and_load(shared: &Play, hand: &Hand) {
         }),
         Err(error) => shared.facts.refused("naive takeover", &error),
     }
-}
-
-/// Two writers and a reader of one log.
-async fn read_once(stage: &Stage, orders: &mut Orders, tally: &mut Tally) {
-    let client = &stage.watcher.client;
-    let first: i64 = last_id(client).await;
-    let mut actors = Vec::new();
-    for (name, session) in ["one writer", "other writer"]
-        .into_iter()
-        .zip(&stage.sessions)
-    {
-        actors.push(Actor::start(name, Hand::new(session, true), |hand| {
-            Box::pin(async move {
-                let sql = "INSERT INTO naive_log DEFAULT VALUES";
-                hand.write("writes", sql, &[])
-                    .await
-                    .expect("a row of its own");
-            })
-        }));
-    }
-    let (told, seen) = tokio::sync::oneshot::channel();
-    actors.push(Actor::start(
-        "reader",
-        Hand::new(&stage.sessions[2], false),
-        |hand| {
-            Box::pin(async move {
-                let mut ids = vec![first];
-                for _ in 0..2 {
-                    hand.turn("reads").await;
-                    read_behind(&hand.session.client, &mut ids).await;
-                }
-                told.send(ids).ok(); // whoever asked waits for it
-            })
-        },
-    ));
-    let (story, waits) = play(&stage.watcher, actors, orders).await;
-    tally.waits += waits;
-    let mut ids = seen.await.expect("the reader tells");
-    read_behind(client, &mut ids).await;
-    let wrong: Vec<String> = match ids.len() {
-        3 => Vec::new(),
-        _ => vec![format!(
-            "two rows were written, and the reader has seen {:?}",
-            &ids[1..]
-        )],
-    };
-    tally.note(&wrong, || story.join(", "));
-}
-
-async fn last_id(client: &tokio_postgres::Client) -> i64 {
-    let sql = "SELECT coalesce(max(id), 0) FROM naive_log";
-    client
-        .query_typed_one(sql, &[])
-        .await
-        .expect("a look")
-        .get(0)
-}
-
-async fn read_behind(client: &tokio_postgres::Client, ids: &mut Vec<i64>) {
-    let after = *ids.last().expect("it begins somewhere");
-    let params: [Param<'_>; 1] = [(&after, Type::INT8)];
-    let sql = "SELECT id FROM naive_log WHERE id > $1 ORDER BY id";
-    let rows = client.query_typed(sql, &params).await.expect("a look");
-    ids.extend(rows.iter().map(|row| row.get::<_, i64>(0)));
 }

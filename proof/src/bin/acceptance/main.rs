@@ -1,6 +1,7 @@
 //! 3.1: the seeds' acceptance on three real nodes and two majors of PostgreSQL: 100 equal requests are
 //! one tx, 1,000 creates at once on one lane get nonces without gap or repeat, and a keeper that was
-//! frozen past its lease writes nothing any more while the next one drives everything to the end.
+//! frozen past its lease writes nothing any more while the next one drives everything to the end. Nor does
+//! one that does not notice that its lease is over: what it writes on reaches the gate and is refused.
 
 mod doors;
 
@@ -10,12 +11,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::future::join_all;
-use proof::cluster::{Cluster, Keeper, Settings, Signal, aside, postgres};
+use proof::cluster::{
+    Cluster, Deposed, Keeper, Settings, Signal, aside, chosen_majors, postgres, wires,
+};
 use proof::ledger::{Ledger, Promise};
 use proof::load::{Load, Plan};
 use proof::stats::ms;
 use proof::{Outcome, Report, demand, eventually, random_address, say};
-use rig::postgres::{Database, majors};
+use rig::postgres::Database;
+use rig::proxy::TcpProxy;
 use serde_json::{Value, json};
 
 const EQUAL: usize = 100;
@@ -29,8 +33,7 @@ async fn main() -> ExitCode {
 }
 
 async fn prove(report: &mut Report) -> Outcome<String> {
-    let installed = majors();
-    let chosen: BTreeSet<u32> = [installed[0], installed[installed.len() - 1]].into();
+    let chosen = chosen_majors(&[])?;
     let mut figures = Vec::new();
     for major in &chosen {
         figures.push(series(report, *major).await?);
@@ -52,12 +55,13 @@ async fn series(report: &mut Report, major: u32) -> Outcome<String> {
     let of_database = Arc::clone(&server);
     let database = aside(move || of_database.database("acceptance")).await?;
     let settings = Settings::new("03-1-acceptance", 5);
-    let stores = vec![database.url().to_owned(); 3];
+    let (wires, stores) = wires(&server, &database, 3);
     let mut cluster = Cluster::start(settings.clone(), &stores).await?;
     let ledger = Arc::new(Ledger::default());
     equal(&cluster, &ledger, &database).await?;
     at_once(&cluster, &ledger, &database).await?;
     let refused = frozen_keeper(&cluster, &ledger).await?;
+    let deposed = unaware_keeper(&cluster, &wires, &ledger).await?;
     doors::reject(&mut cluster, &settings, &ledger).await?;
     doors::keys(&mut cluster, &settings, &ledger).await?;
     let counted = cluster.audit(&ledger).await?;
@@ -69,12 +73,15 @@ async fn series(report: &mut Report, major: u32) -> Outcome<String> {
             "fencedByRenewal": refused.by_renewal,
             "acceptedByTheNextKeeper": refused.by_next,
             "takenOverAfterMs": ms(refused.after),
+            "refusedByGateWhenUnaware": deposed.by_gate,
+            "takenOverWhenUnawareAfterMs": ms(deposed.after),
             "seconds": started.elapsed().as_secs(),
         }),
     );
     Ok(format!(
-        "{} writes refused, {} accepted by the next, {} txs exactly once",
+        "{} writes refused and {} of an unaware one by the gate, {} accepted by the next, {} txs exactly once",
         refused.by_gate + refused.by_renewal,
+        deposed.by_gate,
         refused.by_next,
         counted.promised
     ))
@@ -244,6 +251,22 @@ async fn frozen_keeper(cluster: &Cluster, ledger: &Arc<Ledger>) -> Outcome<Refus
         by_next,
         after,
     })
+}
+
+/// A goes on writing for its lane when its lease is over and B has taken it: the gate refuses.
+async fn unaware_keeper(
+    cluster: &Cluster,
+    wires: &[TcpProxy],
+    ledger: &Arc<Ledger>,
+) -> Outcome<Deposed> {
+    let plan = Plan::new("unaware", &cluster.lanes[2..4], 24);
+    // Who renews nothing is not ready, and is to be asked all the same.
+    let load = Load::start(plan, &cluster.blind_balancer(), ledger);
+    cluster.accepted_under(&load, 50, 0, 1).await?;
+    let deposed = cluster.depose(wires, &load, 0, 2).await?;
+    load.stop().await?;
+    cluster.auditor(ledger).quiet().await?;
+    Ok(deposed)
 }
 
 #[expect(

@@ -9,10 +9,9 @@ mod restart;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use proof::cluster::Settings;
+use proof::cluster::{Settings, chosen_majors};
 use proof::config::Lease;
 use proof::{Outcome, Report, flag};
-use rig::postgres::majors;
 
 const LEASE: Lease = Lease {
     duration: Duration::from_secs(3),
@@ -30,9 +29,21 @@ async fn main() -> ExitCode {
 async fn prove(report: &mut Report) -> Outcome<String> {
     let rounds: usize = flag("rounds", "5").parse()?;
     let promotions: usize = flag("promotions", "3").parse()?;
+    let mut figures = Vec::new();
+    for major in chosen_majors(&["rounds", "promotions", "part"])? {
+        report.part(format!("PostgreSQL {major}"));
+        figures.push(prove_on(report, major, rounds, promotions).await?);
+    }
+    Ok(figures.join("; "))
+}
+
+async fn prove_on(
+    report: &mut Report,
+    major: u32,
+    rounds: usize,
+    promotions: usize,
+) -> Outcome<String> {
     let part = flag("part", "all");
-    let major = majors().last().copied().ok_or("no PostgreSQL")?;
-    report.fact("postgres", major);
     let mut figures = vec![format!("PostgreSQL {major}")];
     if part == "all" || part == "restart" {
         figures.push(restart::prove(report, major, rounds).await?);

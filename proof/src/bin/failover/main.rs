@@ -8,13 +8,12 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use proof::cluster::{Cluster, Settings, aside, postgres};
+use proof::cluster::{Cluster, Settings, aside, chosen_majors, postgres};
 use proof::config::Lease;
 use proof::ledger::Ledger;
 use proof::load::{Load, Plan, Reply, Said};
 use proof::stats::{Spread, ms};
 use proof::{Outcome, Report, demand, eventually, flag, say};
-use rig::postgres::majors;
 use serde_json::json;
 
 /// Default terms would take a minute per round or two; every time scales with them.
@@ -41,7 +40,20 @@ async fn main() -> ExitCode {
 async fn prove(report: &mut Report) -> Outcome<String> {
     let rounds: usize = flag("rounds", "30").parse()?;
     let passes: usize = flag("passes", "3").parse()?;
-    let major = majors().last().copied().ok_or("no PostgreSQL")?;
+    let mut figures = Vec::new();
+    for major in chosen_majors(&["rounds", "passes"])? {
+        report.part(format!("PostgreSQL {major}"));
+        figures.push(prove_on(report, major, rounds, passes).await?);
+    }
+    Ok(figures.join("; "))
+}
+
+async fn prove_on(
+    report: &mut Report,
+    major: u32,
+    rounds: usize,
+    passes: usize,
+) -> Outcome<String> {
     let server = postgres(major).await?;
     let of_database = Arc::clone(&server);
     let database = aside(move || of_database.database("failover")).await?;

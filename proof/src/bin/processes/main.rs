@@ -8,12 +8,12 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use proof::cluster::{Cluster, Settings, Signal, aside, postgres};
+use proof::cluster::{Cluster, Settings, Signal, aside, chosen_majors, postgres, wires};
 use proof::ledger::Ledger;
 use proof::load::{Load, Plan};
 use proof::stats::{Spread, ms};
 use proof::{Outcome, Report, demand, eventually, flag, say};
-use rig::postgres::{Database, Postgres, majors};
+use rig::postgres::{Database, Postgres};
 use rig::proxy::{TcpProxy, Then};
 use serde_json::json;
 
@@ -49,15 +49,18 @@ enum Trouble {
     CutOff,
     /// Its transaction stands still inside the database, holding its locks, and so does the process.
     InTransaction,
+    /// Only its renewals stand still: it writes on until the gate refuses it.
+    Unaware,
     /// Commits whose answers are lost.
     Unanswered,
 }
 
 impl Trouble {
-    const ALL: [Self; 4] = [
+    const ALL: [Self; 5] = [
         Self::Asleep,
         Self::CutOff,
         Self::InTransaction,
+        Self::Unaware,
         Self::Unanswered,
     ];
 
@@ -66,6 +69,7 @@ impl Trouble {
             Self::Asleep => "asleep",
             Self::CutOff => "cutOff",
             Self::InTransaction => "inTransaction",
+            Self::Unaware => "unaware",
             Self::Unanswered => "unanswered",
         }
     }
@@ -73,8 +77,16 @@ impl Trouble {
 
 async fn prove(report: &mut Report) -> Outcome<String> {
     let rounds: usize = flag("rounds", "8").parse()?;
+    let mut figures = Vec::new();
+    for major in chosen_majors(&["rounds", "only"])? {
+        report.part(format!("PostgreSQL {major}"));
+        figures.push(prove_on(report, major, rounds).await?);
+    }
+    Ok(figures.join("; "))
+}
+
+async fn prove_on(report: &mut Report, major: u32, rounds: usize) -> Outcome<String> {
     let only = flag("only", "");
-    let major = majors().last().copied().ok_or("no PostgreSQL")?;
     let world = world(major).await?;
     let mut figures = Vec::new();
     let mut accepted = 0;
@@ -109,13 +121,7 @@ async fn world(major: u32) -> Outcome<World> {
     let server = postgres(major).await?;
     let of_database = Arc::clone(&server);
     let database = Arc::new(aside(move || of_database.database("processes")).await?);
-    let wires: Vec<TcpProxy> = (0..3)
-        .map(|_| TcpProxy::in_front_of(server.port()))
-        .collect();
-    let stores: Vec<String> = wires
-        .iter()
-        .map(|wire| database.url_through(wire.port()))
-        .collect();
+    let (wires, stores) = wires(&server, &database, 3);
     let settings = Settings::new("03-2-processes", 3);
     Ok(World {
         cluster: Cluster::start(settings.clone(), &stores).await?,
@@ -134,7 +140,9 @@ async fn series(world: &World, trouble: Trouble, rounds: usize) -> Outcome<(Spre
     // Nothing else runs in the gate while a backend of this lane is looked for.
     let lanes = match trouble {
         Trouble::InTransaction => &cluster.lanes[..1],
-        Trouble::Asleep | Trouble::CutOff | Trouble::Unanswered => &cluster.lanes[..],
+        Trouble::Asleep | Trouble::CutOff | Trouble::Unaware | Trouble::Unanswered => {
+            &cluster.lanes[..]
+        }
     };
     // Whoever asks a frozen node soon asks another one.
     let plan = Plan {
@@ -151,6 +159,10 @@ async fn series(world: &World, trouble: Trouble, rounds: usize) -> Outcome<(Spre
             Trouble::Asleep => asleep(world, &load).await?,
             Trouble::CutOff => cut_off(world, &load).await?,
             Trouble::InTransaction => frozen::in_transaction(world, &load).await?,
+            Trouble::Unaware => {
+                let deposed = cluster.depose(&world.wires, &load, LANE, LANE);
+                deposed.await?.after
+            }
             Trouble::Unanswered => unanswered(world, &load).await?,
         };
         say(format!("the lane accepts after {} ms", ms(time)));

@@ -133,6 +133,10 @@ impl Database {
         number(&self.client, "SELECT count(*) FROM managed_tx").await
     }
 
+    pub(super) async fn count_lanes(&self) -> Result<u64, Failure> {
+        number(&self.client, "SELECT count(*) FROM lane").await
+    }
+
     /// Transactions that the database has seen.
     pub(in crate::bench) async fn transactions(&self) -> Result<u64, Failure> {
         const SQL: &str =

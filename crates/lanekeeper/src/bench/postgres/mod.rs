@@ -131,6 +131,7 @@ async fn measure(
     let opening = OPENING_MIN + OPENING_PER_LANE * args.lanes;
     let opening = load(bed, OPENING_CLIENTS, Duration::ZERO, opening);
     with_bar("opening the lanes", &opening).await?;
+    let lanes = bed.database.count_lanes().await?;
     let idle_per_second = idle(args, bed).await?;
     let seconds = args.duration.min(LIMIT_DURATION_MAX);
     let table = pgbench::Table::like_ours(bed.database).await?;
@@ -143,6 +144,7 @@ async fn measure(
     let batches = pgbench.batches(&table, BATCH_CLIENTS, seconds).await?;
     Ok(Phase {
         finished,
+        lanes,
         idle_per_second,
         limits: Limits {
             single_before: before,

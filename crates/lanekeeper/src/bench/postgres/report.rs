@@ -30,6 +30,8 @@ pub(super) struct Report<'a> {
 /// All runs with so many finished txs in the tables.
 pub(super) struct Phase {
     pub(super) finished: u64,
+    /// Lanes in the tables.
+    pub(super) lanes: u64,
     /// Transactions per second and idle node.
     pub(super) idle_per_second: f64,
     pub(super) limits: Limits,
@@ -133,10 +135,11 @@ impl<'a> Report<'a> {
         for phase in &self.phases {
             say!("");
             say!(
-                "{} finished txs; pgbench inserts {:.0} rows/s one by one ({SINGLE_CLIENTS} clients: \
+                "{} finished txs, {} lanes; pgbench inserts {:.0} rows/s one by one ({SINGLE_CLIENTS} clients: \
                  {:.0} before, {:.0} after), {:.0} in batches of {BATCH_ROWS} ({BATCH_CLIENTS} \
                  clients); an idle node asks {:.1} times a second",
                 phase.finished,
+                phase.lanes,
                 phase.limits.single(),
                 phase.limits.single_before,
                 phase.limits.single_after,
@@ -202,6 +205,7 @@ impl<'a> Report<'a> {
                     .collect();
                 json!({
                     "finished": phase.finished,
+                    "lanes": phase.lanes,
                     "idleTransactionsPerSecondAndNode": phase.idle_per_second,
                     "pgbenchRowsPerSecond": phase.limits.single(),
                     "pgbenchRowsPerSecondBefore": phase.limits.single_before,

@@ -2,7 +2,7 @@
 
 use domain::{EventKind, LaneId, LaneImage, Token, Writes};
 use engine::ports::{LaneBatch, Store as _};
-use store::postgres::sql::{Arguments, GATE, Param};
+use store::postgres::sql::{Arguments, GATE, Param, STILL_OURS};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Type;
 use tokio_postgres::{Error, Row};
@@ -79,21 +79,18 @@ fn applied(answer: Result<Vec<Row>, Error>) -> Result<Vec<LaneId>, Error> {
 
 /// As far as is committed, within the same turn.
 async fn is_still_ours(hand: &Hand, batch: &LaneBatch) -> bool {
-    const SQL: &str = "SELECT FROM signer_nonce_cursor WHERE lane_id = $1 AND fencing_token = $2 \
-         AND grant_id = $3 AND last_batch = $4 AND event_seq = $5";
-    let token = signed(batch.right.token.0);
-    let (batches, events) = (
-        signed(batch.batch_seq_before),
-        signed(batch.event_seq_before),
-    );
+    let (lanes, grants) = (vec![batch.right.lane.0], vec![batch.right.grant.0]);
+    let tokens = vec![signed(batch.right.token.0)];
+    let batches = vec![signed(batch.batch_seq_before)];
+    let events = vec![signed(batch.event_seq_before)];
     let params: [Param<'_>; 5] = [
-        (&batch.right.lane.0, Type::INT8),
-        (&token, Type::INT8),
-        (&batch.right.grant.0, Type::UUID),
-        (&batches, Type::INT8),
-        (&events, Type::INT8),
+        (&lanes, Type::INT8_ARRAY),
+        (&tokens, Type::INT8_ARRAY),
+        (&grants, Type::UUID_ARRAY),
+        (&batches, Type::INT8_ARRAY),
+        (&events, Type::INT8_ARRAY),
     ];
-    let rows = hand.at_once(SQL, &params).await;
+    let rows = hand.at_once(STILL_OURS, &params).await;
     !rows.expect("a look").is_empty()
 }
 

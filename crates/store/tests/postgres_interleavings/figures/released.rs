@@ -2,7 +2,7 @@
 //! yet the request does not sleep.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use domain::{LaneKey, Right, SubState, Tx, TxState, Writes};
 use engine::ports::{CommitOutcome, LaneBatch, Store as _};
@@ -18,12 +18,11 @@ const LANES: u64 = 8;
 /// How often at most one of the two lets the other go first.
 const YIELDS_MAX: u64 = 60;
 
+/// How often each of the two came first. Whoever looks for orphans finds the request either way.
 #[derive(Default)]
 struct Counts {
-    /// The keeper saw it before it gave the lane back.
-    adopted: AtomicU64,
-    /// Whoever looks for orphans finds it.
-    found: AtomicU64,
+    queued_first: AtomicU64,
+    released_first: AtomicU64,
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -48,18 +47,14 @@ async fn a_request_queued_while_the_lane_is_released_never_sleeps() {
         for lane in lanes {
             lane.await.expect("a lane ends in order");
         }
-        let adopted = counts.adopted.load(Ordering::Relaxed);
-        let found = counts.found.load(Ordering::Relaxed);
-        assert_eq!(adopted + found, rounds, "on {major}");
-        assert!(found > 0, "the two never met");
-        figure(
-            &format!("{major}: queued while released, seen by the keeper"),
-            adopted,
-        );
-        figure(
-            &format!("{major}: queued while released, found by others"),
-            found,
-        );
+        let queued_first = counts.queued_first.load(Ordering::Relaxed);
+        let released_first = counts.released_first.load(Ordering::Relaxed);
+        assert_eq!(queued_first + released_first, rounds, "on {major}");
+        assert!(queued_first > 0 && released_first > 0, "the two never met");
+        for (count, which) in [(queued_first, "before"), (released_first, "after")] {
+            let name = format!("{major}: queued while released, answered {which} the release");
+            figure(&name, count);
+        }
         let asleep = "SELECT count(*) FROM managed_tx WHERE lk_open(state)";
         assert_eq!(database.ask(asleep).as_deref(), Some("0"));
     }
@@ -79,38 +74,28 @@ impl Race {
             let right = keep(&*self.keeper, &node("a"), &[self.key]).await[0];
             let request = format!("request-{round}");
             let (first, second) = (self.rng.below(YIELDS_MAX), self.rng.below(YIELDS_MAX));
+            let is_queued = AtomicBool::new(false);
             let queue = async {
                 yield_times(first).await;
                 let queued = vec![new_queued(self.key, &request)];
                 self.other.queue(queued).await.expect("queue");
+                is_queued.store(true, Ordering::Relaxed);
             };
+            // What a keeper does with an idle lane: it does not look once more.
             let leave = async {
                 yield_times(second).await;
-                self.adopt_or_release(right).await
-            };
-            let ((), is_adopted) = futures::join!(queue, leave);
-            if is_adopted {
-                self.counts.adopted.fetch_add(1, Ordering::Relaxed);
                 let release = self.keeper.release(&node("a"), &[right]).await;
                 release.expect("release");
-            } else {
-                self.find().await;
-                self.counts.found.fetch_add(1, Ordering::Relaxed);
-            }
+                is_queued.load(Ordering::Relaxed)
+            };
+            let ((), was_queued) = futures::join!(queue, leave);
+            self.find().await;
+            let count = match was_queued {
+                true => &self.counts.queued_first,
+                false => &self.counts.released_first,
+            };
+            count.fetch_add(1, Ordering::Relaxed);
         }
-    }
-
-    /// What a keeper does with an idle lane: one more look, then it lets go.
-    async fn adopt_or_release(&self, right: Right) -> bool {
-        let waiting = self.keeper.load_queued(right.lane, 10).await;
-        let waiting = waiting.expect("load_queued");
-        if !waiting.is_empty() {
-            finish(&self.keeper, self.key, right, waiting).await;
-            return true;
-        }
-        let release = self.keeper.release(&node("a"), &[right]).await;
-        release.expect("release");
-        false
     }
 
     /// Another node looks for work, finds the lane and takes care of what waits there.
