@@ -85,7 +85,12 @@ async fn accept(core: &Arc<Core>, new: NewTx, hop: Hop) -> Result<Accepted, Refu
         };
         tries += 1;
         match went {
-            Went::Done(accepted) => return Ok(*accepted),
+            Went::Done(accepted) => {
+                let (tx, trace) = (&accepted.record.tx, &errand.new.origin.trace);
+                let lane = errand.new.lane;
+                tracing::debug!(%lane, tx = %tx.id, token = %tx.token, ?trace, "a request is accepted");
+                return Ok(*accepted);
+            }
             Went::Elsewhere if tries < ROUTE_TRIES_MAX => {}
             Went::Elsewhere | Went::ToTheStore => return queue(core, &errand).await,
         }

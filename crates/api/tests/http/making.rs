@@ -3,11 +3,12 @@
 use axum::body::Body;
 use axum::http::Request;
 use futures::StreamExt;
+use futures::future::join_all;
 use serde_json::{Value, json};
 use sim::chain::{MemoryChain, REVERTS};
 use tokio::time::{Duration, Instant};
 
-use crate::world::{CHAIN, OTHER_SIGNER, SIGNER, TO, World, post, transfer};
+use crate::world::{CHAIN, OTHER_SIGNER, Plan, SIGNER, TO, World, post, transfer};
 
 #[tokio::test(start_paused = true)]
 async fn a_new_request_is_accepted_with_nonce_and_hash_and_a_repeat_gets_the_original() {
@@ -35,6 +36,30 @@ async fn a_new_request_is_accepted_with_nonce_and_hash_and_a_repeat_gets_the_ori
     assert_eq!(reused.body["effect"], "none");
     let second = world.create("r2", "/api/v1/tx").await;
     assert_eq!(second.body["nonce"], 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_finds_the_inbox_full_is_told_to_come_again_and_changes_nothing() {
+    let mut plan = Plan::new(MemoryChain::new(CHAIN));
+    plan.node.inbox = 4;
+    let world = plan.start().await;
+    let ids: Vec<String> = (0..100).map(|number| format!("r{number}")).collect();
+    let at_once = ids.iter().map(|id| world.create(id, "/api/v1/tx"));
+    let answers = join_all(at_once).await;
+    let (taken, refused): (Vec<_>, Vec<_>) =
+        ids.iter().zip(answers).partition(|(_, a)| a.status == 202);
+    assert!(!taken.is_empty() && refused.len() > 50, "{}", refused.len());
+    for (_, answer) in &refused {
+        answer.problem(429, "busy");
+        assert_eq!(answer.body["effect"], "none");
+        assert!(answer.headers.contains_key("retry-after"));
+    }
+    // Whoever comes again, one after the other, gets what he wanted, and nothing twice.
+    for (id, _) in &refused {
+        assert_eq!(world.create(id, "/api/v1/tx").await.status, 202, "{id}");
+    }
+    let last = world.create("last", "/api/v1/tx").await;
+    assert_eq!(last.body["nonce"], ids.len());
 }
 
 #[tokio::test(start_paused = true)]
