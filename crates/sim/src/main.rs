@@ -174,7 +174,7 @@ fn print_json(from: u64, tally: &Tally) {
     println!(
         "{{\"from\":{from},\"seeds\":{},\"failed\":{:?},\"events\":{},\"simulatedHours\":{:.1},\
          \"cpuSeconds\":{:.1},\"wallSeconds\":{:.1},\"simulatedHoursPerCpuMinute\":{:.1},\
-         \"eventsPerCpuSecond\":{:.0}}}",
+         \"eventsPerCpuSecond\":{:.0},\"longestHealingSeconds\":{},\"longestHealingOfBoundPercent\":{:.0}}}",
         tally.seeds,
         tally.failed,
         tally.events,
@@ -183,6 +183,8 @@ fn print_json(from: u64, tally: &Tally) {
         tally.wall.as_secs_f64(),
         tally.hours_per_cpu_minute(),
         tally.events_per_second(),
+        tally.healing_max.as_secs(),
+        tally.healing_share_max * 100.0,
     );
 }
 

@@ -11,6 +11,9 @@ use serde_json::Value;
 const SEEDS: &str = "5000";
 /// The first of them.
 const FROM: &str = "1";
+/// Which worlds are not among them: there a request whose row is lost is known to be paid twice when it is sent
+/// again (docs/proofs.md, open points).
+const LEFT_OUT: &str = "without worlds in which an operator accepts a loss (--accept-loss)";
 /// How many seeds are replayed twice.
 const REPLAYED: u64 = 20;
 
@@ -43,6 +46,8 @@ fn prove(report: &mut Report) -> Outcome<String> {
         "eventsPerCpuSecond",
         "cpuSeconds",
         "wallSeconds",
+        "longestHealingSeconds",
+        "longestHealingOfBoundPercent",
     ] {
         report.fact(name, found[name].clone());
     }
@@ -60,12 +65,15 @@ fn prove(report: &mut Report) -> Outcome<String> {
         "fewer seeds were run than asked for",
     )?;
     Ok(format!(
-        "{} seeds, {:.0} simulated hours, {:.0} per CPU-minute, {:.0} events/s, 0 violations; {replayed} seeds \
-         twice: the same trace",
+        "{} seeds, {:.0} simulated hours, {:.0} per CPU-minute, {:.0} events/s, 0 violations; a healed world had \
+         ended everything after {:.0} s at most ({:.0} % of its bound); {replayed} seeds twice: the same trace; \
+         {LEFT_OUT}",
         number("seeds"),
         number("simulatedHours"),
         number("simulatedHoursPerCpuMinute"),
         number("eventsPerCpuSecond"),
+        number("longestHealingSeconds"),
+        number("longestHealingOfBoundPercent"),
     ))
 }
 

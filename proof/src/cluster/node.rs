@@ -42,6 +42,8 @@ pub struct Node {
     port: Port,
     config: PathBuf,
     log: PathBuf,
+    /// How long the log was when it was started last.
+    log_from: usize,
     child: Option<Child>,
 }
 
@@ -59,6 +61,7 @@ impl Node {
             env: Vec::new(),
             port,
             log,
+            log_from: 0,
             child: None,
         })
     }
@@ -77,6 +80,7 @@ impl Node {
     pub fn start(&mut self, home: &Scratch) -> Outcome<()> {
         demand(self.child.is_none(), format!("node {} runs", self.name))?;
         let log = File::options().append(true).open(&self.log)?;
+        self.log_from = usize::try_from(log.metadata()?.len())?;
         let level = std::env::var("RUST_LOG").unwrap_or_else(|_| "info".into());
         let child = Command::new(binary())
             .args(["serve", "--config"])
@@ -170,8 +174,21 @@ impl Node {
 
     /// How often its log has a line with this text.
     pub fn logged(&self, text: &str) -> Outcome<usize> {
-        let log = fs::read_to_string(&self.log)?;
-        Ok(log.lines().filter(|line| line.contains(text)).count())
+        Ok(self.logged_lines(text)?.len())
+    }
+
+    /// The lines of its log with this text.
+    pub fn logged_lines(&self, text: &str) -> Outcome<Vec<String>> {
+        let log = String::from_utf8_lossy(&fs::read(&self.log)?).into_owned();
+        let lines = log.lines().filter(|line| line.contains(text));
+        Ok(lines.map(str::to_owned).collect())
+    }
+
+    /// What it has logged since it was started last.
+    pub fn said(&self) -> Outcome<String> {
+        let log = fs::read(&self.log)?;
+        let since = log.get(self.log_from..).unwrap_or_default();
+        Ok(String::from_utf8_lossy(since).into_owned())
     }
 }
 

@@ -306,7 +306,8 @@ impl Lane {
                 block_hash: inclusion.block_hash,
                 counted: top,
                 // A fork that took its block was told by TxReorged; one above it is told here.
-                new_fork: told_before.is_some_and(is_replaced),
+                new_fork: told_before.is_some_and(is_replaced)
+                    && !mutation::is_on(Mutation::ForgetNewFork),
             }
         } else {
             let (sub, why, otherwise) = if is_cancelled {

@@ -1,14 +1,16 @@
 //! `cargo run --release -p sim --features mutations --bin mutations`: are deliberate bugs caught?
 //!
 //! Every mutation of `domain::mutation` gets worlds of all kinds until a promise is broken; then the same
-//! worlds run without it and must be clean. Ends with 1 where a bug gets through.
+//! worlds run without it and must be clean. Ends with 1 where a bug gets through, or where a checker caught
+//! nothing at all. `--record` keeps a world per mutation for the test that shows all of them.
 
+use std::ops::Range;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
 use domain::mutation::{self, Mutation};
-use sim::mutations::{blind, hunt_all, json, line, options, unclean};
+use sim::mutations::{Caught, Findings, hunt_all, line, options, record, unclean};
 use sim::world::{Options, run};
 
 /// The seeded simulator with deliberate bugs.
@@ -18,7 +20,7 @@ struct Arguments {
     #[arg(long)]
     only: Vec<String>,
     /// The most worlds of one mutation.
-    #[arg(long, default_value_t = 400)]
+    #[arg(long, default_value_t = 1_000)]
     seeds_max: u64,
     /// The first seed.
     #[arg(long, default_value_t = 1)]
@@ -32,12 +34,21 @@ struct Arguments {
     /// Does not run the worlds once more without bugs.
     #[arg(long)]
     skip_clean: bool,
+    /// Writes mutations.txt anew: a small world in which each is caught.
+    #[arg(long, conflicts_with = "seed")]
+    record: bool,
     /// Lists the mutations and ends.
     #[arg(long)]
     list: bool,
     /// Writes the report here.
     #[arg(long)]
     json: Option<PathBuf>,
+}
+
+impl Arguments {
+    fn seeds(&self) -> Range<u64> {
+        self.from..self.from.saturating_add(self.seeds_max)
+    }
 }
 
 fn main() -> ExitCode {
@@ -56,6 +67,7 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     match (arguments.seed, wanted.as_slice()) {
+        (None, _) if arguments.record => write_record(&arguments, &wanted),
         (None, _) => prove(&arguments, &wanted),
         (Some(seed), [mutation]) => replay(*mutation, seed),
         (Some(_), _) => {
@@ -91,42 +103,54 @@ fn wanted(only: &[String]) -> Result<Vec<Mutation>, String> {
     only.iter().map(named).collect()
 }
 
+/// Writes the table of recorded worlds anew, or the lines of those that are wanted.
+fn write_record(arguments: &Arguments, wanted: &[Mutation]) -> ExitCode {
+    let told = |mutation: Mutation, caught: Option<&Caught>| {
+        let world = caught.map(|caught| (caught.seed, caught.events, caught.promises()));
+        eprintln!("{:<27}{world:?}", mutation.name());
+    };
+    match record(wanted, &arguments.seeds(), arguments.jobs, told) {
+        Ok(missed) if missed.is_empty() => ExitCode::SUCCESS,
+        Ok(missed) => {
+            eprintln!("caught nowhere: {missed:?}");
+            ExitCode::FAILURE
+        }
+        Err(error) => {
+            eprintln!("the table could not be written: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
 #[expect(
     clippy::print_stdout,
     reason = "the figure is the last line of a proof"
 )]
 fn prove(arguments: &Arguments, wanted: &[Mutation]) -> ExitCode {
-    let Arguments { from, jobs, .. } = *arguments;
-    let seeds = from..from.saturating_add(arguments.seeds_max);
+    let (seeds, jobs) = (arguments.seeds(), arguments.jobs);
     let hunts = hunt_all(wanted, &seeds, jobs, |hunt| eprintln!("{}", line(hunt)));
-    // All began at the same seed, so the longest hunt has seen every world of the others.
-    let most = hunts.iter().map(|hunt| hunt.seeds).max().unwrap_or(0);
-    let unclean = match arguments.skip_clean {
-        true => Vec::new(),
-        false => unclean(from..from.saturating_add(most), jobs),
+    let mut findings = Findings {
+        hunts,
+        seeds: seeds.clone(),
+        unclean: Vec::new(),
+        are_all: wanted == Mutation::ALL,
     };
-    for world in &unclean {
+    if !arguments.skip_clean {
+        // All began at the same seed, so the longest hunt has seen every world of the others.
+        let tried = seeds.start..seeds.start.saturating_add(findings.most());
+        findings.unclean = unclean(tried, jobs);
+    }
+    for world in &findings.unclean {
         eprintln!(
             "seed {} without a mutation: {:?}",
             world.seed, world.violations
         );
     }
-    for promise in blind(&hunts) {
+    for promise in findings.blind() {
         eprintln!("caught nothing here: {promise}");
     }
-    let caught = hunts.iter().filter(|hunt| hunt.caught.is_some()).count();
-    let mut counts: Vec<u64> = hunts.iter().map(|hunt| hunt.seeds).collect();
-    counts.sort_unstable();
-    let median = counts.get(counts.len() / 2).copied().unwrap_or(0);
-    let figure = format!(
-        "{caught} of {} mutations caught, after {median} worlds in the median and {most} at most; \
-         {} of these worlds break a promise without one",
-        hunts.len(),
-        unclean.len()
-    );
-    let holds = caught == hunts.len() && unclean.is_empty();
     if let Some(path) = &arguments.json {
-        let text = format!("{:#}\n", json(&hunts, &seeds, &unclean, &figure));
+        let text = format!("{:#}\n", findings.json());
         if let Err(error) = std::fs::write(path, text) {
             eprintln!(
                 "the report could not be written to {}: {error}",
@@ -135,8 +159,9 @@ fn prove(arguments: &Arguments, wanted: &[Mutation]) -> ExitCode {
             return ExitCode::FAILURE;
         }
     }
+    let holds = findings.hold();
     let verdict = if holds { "HOLDS" } else { "FAILS" };
-    println!("{verdict} 05-2-mutations: {figure}");
+    println!("{verdict} 05-2-mutations: {}", findings.figure());
     if holds {
         ExitCode::SUCCESS
     } else {

@@ -93,9 +93,14 @@ pub(super) fn story(seq: u64, tx: u128, kind: EventKind) -> Event {
 }
 
 pub(super) fn applied(lane: LaneKey, fill: impl FnOnce(&mut Writes)) -> WorldEvent {
+    applied_by(lane, 1, fill)
+}
+
+/// Applied, under this token.
+pub(super) fn applied_by(lane: LaneKey, token: u64, fill: impl FnOnce(&mut Writes)) -> WorldEvent {
     let mut writes = Writes::default();
     fill(&mut writes);
-    committed(lane, "a", 1, writes)
+    committed(lane, "a", token, writes)
 }
 
 /// Applied, with a floor and a cursor.

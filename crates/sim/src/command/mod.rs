@@ -8,6 +8,8 @@ mod search;
 mod shrink;
 mod story;
 
+#[cfg(feature = "mutations")]
+pub(crate) use regressions::kind_of;
 pub use regressions::{Regression, regressions};
 pub use report::{failure, replay};
 pub use search::{Amount, Search, Tally};

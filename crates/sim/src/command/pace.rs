@@ -103,11 +103,14 @@ impl fmt::Display for Tally {
         let per_second = self.seeds as f64 / self.wall.as_secs_f64().max(0.001);
         write!(
             f,
-            "{} seeds, {per_second:.0}/s, {:.0} simulated h, {:.0} per CPU-minute, {:.0} events/s, {} failed",
+            "{} seeds, {per_second:.0}/s, {:.0} simulated h, {:.0} per CPU-minute, {:.0} events/s, healed after \
+             {} s at most ({:.0} % of the bound), {} failed",
             self.seeds,
             self.simulated.as_secs_f64() / 3_600.0,
             self.hours_per_cpu_minute(),
             self.events_per_second(),
+            self.healing_max.as_secs(),
+            self.healing_share_max * 100.0,
             self.failed.len(),
         )
     }

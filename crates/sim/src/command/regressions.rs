@@ -24,6 +24,12 @@ pub fn regressions() -> Vec<Regression> {
 fn parse(line: &str) -> Option<Regression> {
     let mut words = line.split_whitespace();
     let seed = words.next()?.parse().ok()?;
+    let options = kind_of(words);
+    Some(Regression { seed, options })
+}
+
+/// The kind of a world in words of the command line, up to the first other word.
+pub(crate) fn kind_of<'a>(words: impl Iterator<Item = &'a str>) -> Options {
     let mut options = Options::default();
     for word in words.take_while(|word| word.starts_with("--")) {
         match word {
@@ -35,7 +41,7 @@ fn parse(line: &str) -> Option<Regression> {
             _ => {}
         }
     }
-    Some(Regression { seed, options })
+    options
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::pace::{self, Pace};
 use super::regressions::Regression;
 use super::report;
-use crate::world::{Options, run};
+use crate::world::{Healing, Options, run};
 
 /// How many results wait to be counted at most.
 const RESULTS_MAX: usize = 64;
@@ -51,6 +51,10 @@ pub struct Tally {
     pub events: u64,
     /// For how long, in simulated time.
     pub simulated: Duration,
+    /// The longest that a healed world needed, in simulated time.
+    pub healing_max: Duration,
+    /// The largest share of its bound that one needed.
+    pub healing_share_max: f64,
     /// What it cost, in CPU time of this process.
     pub cpu: Duration,
     /// How long it took.
@@ -64,6 +68,7 @@ struct Ran {
     violations: Vec<String>,
     events: u64,
     lasted: Duration,
+    healing: Healing,
 }
 
 impl Search {
@@ -155,6 +160,11 @@ impl Tally {
         self.seeds += 1;
         self.events += ran.events;
         self.simulated += ran.lasted;
+        if let Some(took) = ran.healing.took {
+            let bound = ran.healing.bound.as_secs_f64();
+            self.healing_max = self.healing_max.max(took);
+            self.healing_share_max = self.healing_share_max.max(took.as_secs_f64() / bound);
+        }
         if !ran.violations.is_empty() {
             self.failed.push(ran.seed);
         }
@@ -168,20 +178,23 @@ fn run_one(seed: u64, options: Options) -> Ran {
         ..options
     };
     let ran = catch_unwind(AssertUnwindSafe(|| run(seed, silent)));
-    let (violations, events, lasted) = match ran {
-        Ok(outcome) => (outcome.violations, outcome.events, outcome.lasted),
-        Err(_) => (
-            vec!["no panic: the simulator".to_owned()],
-            0,
-            Duration::ZERO,
-        ),
-    };
-    Ran {
-        seed,
-        options,
-        violations,
-        events,
-        lasted,
+    match ran {
+        Ok(outcome) => Ran {
+            seed,
+            options,
+            violations: outcome.violations,
+            events: outcome.events,
+            lasted: outcome.lasted,
+            healing: outcome.healing,
+        },
+        Err(_) => Ran {
+            seed,
+            options,
+            violations: vec!["no panic: the simulator".to_owned()],
+            events: 0,
+            lasted: Duration::ZERO,
+            healing: Healing::default(),
+        },
     }
 }
 

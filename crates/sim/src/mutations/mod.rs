@@ -1,6 +1,7 @@
 //! The proof that the checkers see: worlds with one deliberate bug each, until a promise is broken, and the
 //! same worlds without it, in which none is.
 
+mod recorded;
 mod report;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,9 +13,11 @@ use std::time::{Duration, Instant};
 use domain::mutation::{self, Mutation};
 
 use crate::checkers;
-use crate::world::{Options, run};
+use crate::command::promise;
+use crate::world::{Options, Outcome, run};
 
-pub use report::{json, line};
+pub use recorded::{Recorded, hunt_recorded, record, recorded};
+pub use report::{Findings, line};
 
 /// The search for the first world in which a mutation is caught.
 #[derive(Clone, Debug)]
@@ -34,11 +37,25 @@ pub struct Hunt {
 pub struct Caught {
     /// Its seed.
     pub seed: u64,
+    /// Its kind.
+    pub options: Options,
     /// What is wrong there, the first first.
     pub violations: Vec<String>,
+    /// How much happens there.
+    pub events: u64,
 }
 
 impl Caught {
+    /// The world, if it breaks a promise.
+    fn of(outcome: Outcome, options: Options) -> Option<Self> {
+        (!outcome.violations.is_empty()).then_some(Self {
+            seed: outcome.seed,
+            options,
+            violations: outcome.violations,
+            events: outcome.events,
+        })
+    }
+
     /// The promises that were broken, the first first.
     #[must_use]
     pub fn promises(&self) -> Vec<&str> {
@@ -46,11 +63,6 @@ impl Caught {
         let promises = self.violations.iter().map(|violation| promise(violation));
         promises.filter(|promise| seen.insert(*promise)).collect()
     }
-}
-
-/// A violation begins with the promise that it breaks.
-fn promise(violation: &str) -> &str {
-    violation.split(": ").next().unwrap_or(violation)
 }
 
 /// The world of a seed in this proof: of all kinds, in the mix of every search.
@@ -65,16 +77,18 @@ pub fn options(seed: u64) -> Options {
 /// Looks for the first of these worlds in which the bug breaks a promise.
 #[must_use]
 pub fn hunt(mutation: Mutation, seeds: Range<u64>) -> Hunt {
+    hunt_in(mutation, seeds.map(|seed| (seed, options(seed))))
+}
+
+/// The same, in worlds of any kind.
+fn hunt_in(mutation: Mutation, worlds: impl Iterator<Item = (u64, Options)>) -> Hunt {
     let began = Instant::now();
     let mut tried = 0;
     let mut caught = None;
-    for seed in seeds {
+    for (seed, options) in worlds {
         tried += 1;
-        let outcome = mutation::with(mutation, || run(seed, options(seed)));
-        // A world that is broken without the bug says nothing about it.
-        if !outcome.violations.is_empty() && run(seed, options(seed)).violations.is_empty() {
-            let violations = outcome.violations;
-            caught = Some(Caught { seed, violations });
+        caught = try_world(mutation, seed, options);
+        if caught.is_some() {
             break;
         }
     }
@@ -84,6 +98,14 @@ pub fn hunt(mutation: Mutation, seeds: Range<u64>) -> Hunt {
         took: began.elapsed(),
         caught,
     }
+}
+
+/// Whether the bug breaks a promise there. A world that is broken without the bug says nothing about it.
+fn try_world(mutation: Mutation, seed: u64, options: Options) -> Option<Caught> {
+    let outcome = mutation::with(mutation, || run(seed, options));
+    let caught = Caught::of(outcome, options)?;
+    let without = run(seed, options);
+    without.violations.is_empty().then_some(caught)
 }
 
 /// Hunts for several mutations, `jobs` at a time; `done` hears of each as it ends. In the order asked.
@@ -106,17 +128,22 @@ pub fn hunt_all(
 /// Which of these worlds break a promise without any bug made on purpose, and which promise.
 pub fn unclean(seeds: Range<u64>, jobs: usize) -> Vec<Caught> {
     let seeds: Vec<u64> = seeds.collect();
-    let ran = each(&seeds, jobs, |seed| run(*seed, options(*seed)));
-    let broken = ran.into_iter().filter(|ran| !ran.violations.is_empty());
-    broken
-        .map(|ran| Caught {
-            seed: ran.seed,
-            violations: ran.violations,
-        })
-        .collect()
+    let ran = each(&seeds, jobs, |seed| {
+        let options = options(*seed);
+        Caught::of(run(*seed, options), options)
+    });
+    ran.into_iter().flatten().collect()
 }
 
-/// The checkers that caught none of these mutations, by the promise that they watch.
+/// Checkers that need not catch a mutation, by the promise that they watch, and why. A checker that catches
+/// nothing and is not named here is removed or fixed.
+const MAY_CATCH_NOTHING: &[(&str, &str)] = &[(
+    "no means no",
+    "only ResolveUnknownByRead breaks it, and the first world that shows that one breaks another promise; its \
+     recorded world breaks this one",
+)];
+
+/// The checkers that caught none of these mutations though they should, by the promise that they watch.
 #[must_use]
 pub fn blind(hunts: &[Hunt]) -> Vec<&'static str> {
     let caught = hunts.iter().filter_map(|hunt| hunt.caught.as_ref());
@@ -124,8 +151,13 @@ pub fn blind(hunts: &[Hunt]) -> Vec<&'static str> {
     let watched = checkers::promises();
     watched
         .into_iter()
-        .filter(|promise| !seen.contains(promise))
+        .filter(|promise| !seen.contains(promise) && !may_catch_nothing(promise))
         .collect()
+}
+
+fn may_catch_nothing(promise: &str) -> bool {
+    let mut named = MAY_CATCH_NOTHING.iter();
+    named.any(|(excused, _why)| *excused == promise)
 }
 
 /// Does something with each item on a few threads, a world on one thread from its beginning to its end.

@@ -72,6 +72,17 @@ pub struct Outcome {
     pub events: u64,
     /// For how long, in simulated time.
     pub lasted: Duration,
+    /// How long it took until everything had ended after the world was healed.
+    pub healing: Healing,
+}
+
+/// How a healed world came to its end, in simulated time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Healing {
+    /// What it took; `None` if it did not come to its end.
+    pub took: Option<Duration>,
+    /// What it might take.
+    pub bound: Duration,
 }
 
 /// How much deeper than final the forks of such a world go.
@@ -99,7 +110,7 @@ pub fn run(seed: u64, options: Options) -> Outcome {
     runtime.block_on(async {
         let world = World::build(seed, options);
         let trace = world.trace.clone();
-        world.live().await;
+        let healing = world.live().await;
         Outcome {
             seed,
             hash: trace.hash(),
@@ -107,6 +118,7 @@ pub fn run(seed: u64, options: Options) -> Outcome {
             violations: trace.violations(),
             events: trace.events(),
             lasted: trace.lasted(),
+            healing,
         }
     })
 }
@@ -276,7 +288,7 @@ impl World {
         if self.busy.permille(500) { by } else { -by }
     }
 
-    async fn live(self) {
+    async fn live(self) -> Healing {
         self.trace.tell(WorldEvent::Phase("unrest"));
         let mut background: Vec<JoinHandle<()>> = Vec::new();
         for machine in self.machines.iter() {
@@ -303,19 +315,24 @@ impl World {
         losing.abort();
         habits.iter().for_each(JoinHandle::abort);
         self.heal();
-        let deadline = tokio::time::Instant::now() + self.plan.patience();
-        match tokio::time::timeout_at(deadline, join_all(clients)).await {
+        let (healed_at, bound) = (tokio::time::Instant::now(), self.plan.patience());
+        let deadline = healed_at + bound;
+        let ended_at = match tokio::time::timeout_at(deadline, join_all(clients)).await {
             Ok(txs) => {
                 let txs = txs.into_iter().map(|tx| tx.expect("clients do not panic"));
                 let accepted = requests.into_iter().zip(txs);
                 let accepted = accepted.filter_map(|(request, tx)| Some((request, tx?)));
-                self.judge(accepted.collect(), deadline).await;
+                self.judge(accepted.collect(), deadline).await
             }
-            Err(_) => self
-                .trace
-                .violation("everything ends: clients still wait for an acceptance"),
-        }
+            Err(_) => {
+                let what = "everything ends: clients still wait for an acceptance";
+                self.trace.violation(what);
+                None
+            }
+        };
         background.iter().for_each(JoinHandle::abort);
+        let took = ended_at.map(|ended_at| ended_at.duration_since(healed_at));
+        Healing { took, bound }
     }
 
     fn striker(&self) -> Striker {

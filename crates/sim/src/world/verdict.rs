@@ -31,7 +31,12 @@ const FEED_PATIENCE: Duration = Duration::from_secs(60);
 const TASKS_AT_REST_MAX: usize = 40;
 
 impl World {
-    pub(super) async fn judge(&self, accepted: Vec<(Request, TxId)>, deadline: Instant) {
+    /// Judges it, and says when everything had ended.
+    pub(super) async fn judge(
+        &self,
+        accepted: Vec<(Request, TxId)>,
+        deadline: Instant,
+    ) -> Option<Instant> {
         self.trace.tell(WorldEvent::Phase("finish"));
         let lost = self.store.loss();
         let is_kept = |(request, tx): &(Request, TxId)| {
@@ -42,10 +47,11 @@ impl World {
         while !(self.all_ended(&txs).await && self.all_rest().await) {
             if Instant::now() >= deadline {
                 self.tell_unfinished(&txs).await;
-                return;
+                return None;
             }
             tokio::time::sleep(LOOK_INTERVAL).await;
         }
+        let ended_at = Instant::now();
         // What the last questions and takeovers stirred up may settle first.
         tokio::time::sleep(self.plan.lease.duration).await;
         self.trace.tell(WorldEvent::Phase("silence"));
@@ -64,6 +70,7 @@ impl World {
         self.judge_feed().await;
         self.judge_readers().await;
         self.judge_rest().await;
+        Some(ended_at)
     }
 
     async fn judge_tx(&self, request: &Request, id: TxId) {

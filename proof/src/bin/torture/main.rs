@@ -9,6 +9,7 @@
 mod clock;
 mod database;
 mod director;
+mod ends;
 mod feed;
 mod kind;
 mod nodes;
@@ -120,7 +121,8 @@ async fn torture(world: &Arc<World>, options: &Options, plan: &[Strike]) -> Outc
         ended,
         quiet,
         faults_min: options.wanted.faults_min,
-        ended_by_themselves: world.nodes.ended(),
+        ends: world.nodes.ends().await?,
+        panics: world.nodes.panics().await?,
     })
 }
 

@@ -1,12 +1,14 @@
 //! The nodes, and what starts them again when they end by themselves, as a service manager does.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use proof::cluster::{Node, Signal};
 use proof::{Api, Outcome, Scratch, say};
 use tokio::sync::{Mutex, MutexGuard};
+
+use crate::ends::{End, Ends, PANIC};
 
 /// How often is looked whether a node has ended.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
@@ -26,8 +28,21 @@ struct Slot {
     node: Mutex<Node>,
     /// Whether it is meant to run.
     is_wanted: AtomicBool,
-    /// How often it ended though nobody ended it.
-    ended: AtomicU64,
+    /// How it ended though nobody ended it.
+    ends: Ends,
+}
+
+impl Slot {
+    /// How it ended, if it did so by itself; that is written down.
+    fn ended(&self, node: &mut Node) -> Outcome<Option<End>> {
+        let Some(status) = node.ended() else {
+            return Ok(None);
+        };
+        let end = End::new(status, &node.said()?);
+        say(format!("node {} ended by itself: {}", node.name, end.how));
+        self.ends.add(end.clone());
+        Ok(Some(end))
+    }
 }
 
 impl Nodes {
@@ -37,7 +52,7 @@ impl Nodes {
             api: node.api.clone(),
             node: Mutex::new(node),
             is_wanted: AtomicBool::new(true),
-            ended: AtomicU64::new(0),
+            ends: Ends::default(),
         });
         let nodes = Self {
             slots: slots.collect(),
@@ -63,16 +78,32 @@ impl Nodes {
         self.slots.iter().map(|slot| slot.api.clone()).collect()
     }
 
-    /// How often each ended though nobody ended it.
-    pub(crate) fn ended(&self) -> Vec<u64> {
-        let ended = self.slots.iter().map(|slot| &slot.ended);
-        ended.map(|count| count.load(Ordering::Relaxed)).collect()
+    /// How they ended though nobody ended them.
+    pub(crate) async fn ends(&self) -> Outcome<Vec<End>> {
+        let mut ends = Vec::new();
+        for slot in &self.slots {
+            let mut node = slot.node.lock().await;
+            slot.ended(&mut node)?;
+            ends.extend(slot.ends.all());
+        }
+        Ok(ends)
+    }
+
+    /// The panics of all nodes in all their lives, also those that ended nobody.
+    pub(crate) async fn panics(&self) -> Outcome<Vec<String>> {
+        let mut panics = Vec::new();
+        for slot in &self.slots {
+            let node = slot.node.lock().await;
+            let lines = node.logged_lines(PANIC)?.into_iter();
+            panics.extend(lines.map(|line| format!("{}: {line}", node.name)));
+        }
+        Ok(panics)
     }
 
     /// `kill -9`.
     pub(crate) async fn kill(&self, number: usize) -> Outcome<()> {
         let mut node = self.unwanted(number).await;
-        match node.ended() {
+        match self.slots[number].ended(&mut node)? {
             Some(_) => Ok(()), // it had ended by itself a moment before
             None if node.is_started() => node.kill_nine().await,
             None => Ok(()),
@@ -82,8 +113,8 @@ impl Nodes {
     /// Asks it to end in order, and waits until it has.
     pub(crate) async fn drain(&self, number: usize) -> Outcome<()> {
         let mut node = self.unwanted(number).await;
-        match node.ended() {
-            Some(status) => Err(format!("it had ended before: {status}").into()),
+        match self.slots[number].ended(&mut node)? {
+            Some(end) => Err(format!("it had ended before: {}", end.how).into()),
             None => node.terminate().await,
         }
     }
@@ -119,12 +150,8 @@ impl Nodes {
                 let Ok(mut node) = slot.node.try_lock() else {
                     continue;
                 };
-                let Some(status) = node.ended() else {
-                    continue;
-                };
-                slot.ended.fetch_add(1, Ordering::Relaxed);
-                say(format!("node {} ended by itself: {status}", node.name));
-                if slot.is_wanted.load(Ordering::Relaxed) {
+                let has_ended = slot.ended(&mut node)?.is_some();
+                if has_ended && slot.is_wanted.load(Ordering::Relaxed) {
                     tokio::time::sleep(START_AFTER).await;
                     node.start(&self.home)?;
                 }

@@ -10,6 +10,7 @@ use proof::{NoAnswer, Outcome, Report, demand};
 use serde_json::{Map, Value, json};
 
 use crate::director::{History, Struck, enough};
+use crate::ends::End;
 use crate::feed::Read;
 use crate::pauses::{Pause, by_kind, pauses};
 use crate::world::LEASE;
@@ -37,8 +38,10 @@ pub(crate) struct Seen {
     /// From the last payment until nothing was open, or what was still open.
     pub(crate) quiet: Outcome<Duration>,
     pub(crate) faults_min: usize,
-    /// How often each node ended by itself.
-    pub(crate) ended_by_themselves: Vec<u64>,
+    /// How nodes ended by themselves.
+    pub(crate) ends: Vec<End>,
+    /// What nodes logged of panics.
+    pub(crate) panics: Vec<String>,
 }
 
 /// A payment that was accepted.
@@ -70,6 +73,13 @@ impl Seen {
         if let Err(error) = &self.quiet {
             return Err(format!("not quiet: {error}").into());
         }
+        let bugs: Vec<&End> = self.ends.iter().filter(|end| !end.is_meant).collect();
+        demand(
+            bugs.is_empty(),
+            format!("nodes ended by themselves: {bugs:?}"),
+        )?;
+        let panics = &self.panics;
+        demand(panics.is_empty(), format!("nodes panicked: {panics:?}"))?;
         let wrong = &self.feed.wrong;
         demand(wrong.is_empty(), format!("the event feed: {wrong:?}"))?;
         enough(&self.history, self.faults_min)?;
@@ -123,7 +133,9 @@ impl Seen {
             Some(format!("{}: {why}", struck.strike.text()))
         });
         report.fact("missed", json!(missed.collect::<Vec<_>>()));
-        report.fact("nodesEndedByThemselves", json!(self.ended_by_themselves));
+        let ends = self.ends.iter().map(End::to_json);
+        report.fact("nodesEndedByThemselves", json!(ends.collect::<Vec<_>>()));
+        report.fact("panics", json!(self.panics));
         let line = |struck: &Struck| {
             let did = struck.did.as_ref().map(|done| &done.text);
             json!({

@@ -1,0 +1,154 @@
+//! Where each deliberate bug is known to be caught: one world per mutation, kept in mutations.txt, so that a test
+//! can show all of them in seconds.
+
+use std::ops::Range;
+
+use domain::mutation::Mutation;
+
+use super::{Caught, Hunt, each, hunt_in, options, try_world};
+use crate::command::kind_of;
+use crate::world::Options;
+
+/// Where the table is written.
+const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/mutations.txt");
+/// The table as it was when this was built.
+const TABLE: &str = include_str!("../../mutations.txt");
+
+const HEAD: &str = "\
+# The world in which each deliberate bug (crates/domain/src/mutation.rs) is caught, and which promise it breaks there.
+# Written by: cargo run -p sim --features mutations --bin mutations -- --record
+";
+
+/// After the first world that catches a mutation so many more are tried: the one in which least happens is kept.
+const LOOK_ON: u64 = 10;
+
+/// A line of the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Recorded {
+    /// The bug.
+    pub mutation: Mutation,
+    /// The world in which it is caught.
+    pub seed: u64,
+    /// And its kind.
+    pub options: Options,
+}
+
+/// The table.
+#[must_use]
+pub fn recorded() -> Vec<Recorded> {
+    TABLE.lines().filter_map(parse).collect()
+}
+
+/// `NAME SEED [--calm] … promise`. A comment begins with `#`.
+fn parse(line: &str) -> Option<Recorded> {
+    let mut words = line.split_whitespace();
+    let name = words.next()?;
+    let mutation = Mutation::ALL.iter().find(|one| one.name() == name)?;
+    let seed = words.next()?.parse().ok()?;
+    let options = Options {
+        silent: true,
+        ..kind_of(words)
+    };
+    Some(Recorded {
+        mutation: *mutation,
+        seed,
+        options,
+    })
+}
+
+/// Hunts for every mutation, in its recorded world first. Where the code has changed so much that it gets
+/// through there, the first worlds of all kinds are tried like in the proof.
+pub fn hunt_recorded(seeds: &Range<u64>, jobs: usize) -> Vec<Hunt> {
+    let table = recorded();
+    each(Mutation::ALL, jobs, |mutation| {
+        let known = table.iter().filter(|line| line.mutation == *mutation);
+        let known = known.map(|line| (line.seed, line.options));
+        let others = seeds.clone().map(|seed| (seed, options(seed)));
+        hunt_in(*mutation, known.chain(others))
+    })
+}
+
+/// Writes the table anew; says which mutations no world caught.
+///
+/// # Errors
+/// When the file cannot be written.
+pub fn record(
+    mutations: &[Mutation],
+    seeds: &Range<u64>,
+    jobs: usize,
+    done: impl Fn(Mutation, Option<&Caught>) + Sync,
+) -> std::io::Result<Vec<Mutation>> {
+    let found = each(mutations, jobs, |mutation| {
+        let caught = smallest(*mutation, seeds.clone());
+        done(*mutation, caught.as_ref());
+        (*mutation, caught)
+    });
+    let before = std::fs::read_to_string(FILE).unwrap_or_default(); // there may be none yet
+    let mut table = HEAD.to_owned();
+    for mutation in Mutation::ALL {
+        let new = found.iter().find(|(found, _)| found == mutation);
+        let line = match new {
+            Some((_, caught)) => caught.as_ref().map(|caught| line(*mutation, caught)),
+            None => kept(&before, *mutation),
+        };
+        table.extend(line.map(|line| line + "\n"));
+    }
+    std::fs::write(FILE, table)?;
+    let missed = found.into_iter().filter(|(_, caught)| caught.is_none());
+    Ok(missed.map(|(mutation, _)| mutation).collect())
+}
+
+/// The line of a mutation that is not recorded anew.
+fn kept(before: &str, mutation: Mutation) -> Option<String> {
+    let is_its = |line: &&str| parse(line).is_some_and(|line| line.mutation == mutation);
+    before.lines().find(is_its).map(str::to_owned)
+}
+
+fn line(mutation: Mutation, caught: &Caught) -> String {
+    let (name, seed, kind) = (mutation.name(), caught.seed, caught.options.kind());
+    let promise = caught.promises().first().copied().unwrap_or_default();
+    format!("{name:<27}{seed:>5} {kind}  {promise}")
+}
+
+/// Among the first worlds that catch it, the one in which least happens.
+fn smallest(mutation: Mutation, seeds: Range<u64>) -> Option<Caught> {
+    let mut smallest: Option<Caught> = None;
+    let mut left = None;
+    for seed in seeds {
+        if left == Some(0) {
+            break;
+        }
+        left = left.map(|left| left - 1);
+        let Some(caught) = try_world(mutation, seed, options(seed)) else {
+            continue;
+        };
+        left = left.or(Some(LOOK_ON));
+        if smallest
+            .as_ref()
+            .is_none_or(|before| caught.events < before.events)
+        {
+            smallest = Some(caught);
+        }
+    }
+    smallest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_a_mutation_its_world_and_what_it_breaks() {
+        assert_eq!(parse("# about this file"), None);
+        assert_eq!(parse("NoSuchBug 7 --stormy"), None);
+        let line = parse("DropGap   26 --lossy --busy  every gap closes").expect("a line");
+        assert_eq!((line.mutation, line.seed), (Mutation::DropGap, 26));
+        assert_eq!(line.options.kind(), "--lossy --busy");
+    }
+
+    #[test]
+    fn every_mutation_has_one_line() {
+        let names: Vec<Mutation> = recorded().iter().map(|line| line.mutation).collect();
+        assert_eq!(names, Mutation::ALL);
+    }
+}
