@@ -125,6 +125,7 @@ fn blank(lane: LaneKey, nonce: u64, holder: Holder, expires_at: Time) -> Reserva
         holder,
         state: ReservationState::Reserved,
         tx_hash: None,
+        was_replaced: false,
         expires_at,
         reason: None,
     }
@@ -139,6 +140,8 @@ fn settle(row: &mut Watched, verdict: &Verdict) {
         }
         Verdict::Used { tx_hash, block } => {
             reservation.state = ReservationState::Used;
+            let both = reservation.tx_hash.zip(*tx_hash);
+            reservation.was_replaced |= both.is_some_and(|(named, by)| named != by);
             reservation.tx_hash = tx_hash.or(reservation.tx_hash);
             row.closed_in = Some(*block);
         }

@@ -1,6 +1,6 @@
 //! The chain closes what was submitted, and forks take that back.
 
-use domain::ReservationState;
+use domain::{MarkRefused, ReservationState};
 
 use super::super::kit::{FINAL_DEPTH, FOREIGN_DEPTH, WATCH_DEPTH, hash, lane};
 use super::World;
@@ -58,6 +58,27 @@ pub(crate) async fn a_fork_reopens_what_the_chain_closed(world: &World) {
     world.chain.mine(1 + FINAL_DEPTH);
     let again = process.sweep_until(&mut sweep, &lent, used).await;
     assert_eq!(again.tx_hash, Some(hash(1)));
+}
+
+/// Its holder's transaction and the other one may both be mined again.
+pub(crate) async fn what_a_fork_reopened_is_not_given_back_when_another_had_closed_it(
+    world: &World,
+) {
+    let process = world.process().await;
+    let lent = process.borrow().await;
+    process.submit(&lent, hash(1)).await;
+    world.chain.send(lane(1).signer, 0, hash(2));
+    let depth = 1 + FOREIGN_DEPTH;
+    world.chain.mine(depth);
+    let mut sweep = process.component.sweep();
+    let (used, open) = (ReservationState::Used, ReservationState::Reserved);
+    process.sweep_until(&mut sweep, &lent, used).await;
+    world.chain.reorg(usize::try_from(depth).expect("small"));
+    process.sweep_until(&mut sweep, &lent, open).await;
+    let (nonce, holder) = (lent.nonce, lent.holder);
+    let component = &process.component;
+    let said = component.mark_recyclable(lane(1), nonce, holder, "gone");
+    assert_eq!(said.await, Err(MarkRefused::TwoNamed(nonce).into()));
 }
 
 pub(crate) async fn what_is_closed_deep_enough_is_not_watched_any_more(world: &World) {
