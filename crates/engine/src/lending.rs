@@ -171,8 +171,7 @@ impl NodeHandle {
             true => Vec::new(), // what is not listed may be held
             false => self.free(lane, &held, next_nonce).await,
         };
-        let is_open = |one: &Reservation| one.state != ReservationState::Used;
-        open.extend(held.into_iter().filter(is_open));
+        open.extend(held); // also what its holder calls used, until the chain has closed it
         open.sort_by_key(|reservation| reservation.nonce);
         has_more |= open.len() > LISTED_MAX;
         open.truncate(LISTED_MAX);

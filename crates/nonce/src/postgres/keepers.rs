@@ -371,8 +371,9 @@ impl Books {
         const SQL: &str = "SELECT l.scheme AS bound, nonce_top_lent_1(l) AS next, r.state, r.nonce, \
              r.holder, r.tx_hash, r.was_replaced, nonce_ms_1(r.expires_at) AS expires_ms, r.reason \
              FROM nonce_lane AS l LEFT JOIN LATERAL ( \
-               SELECT * FROM nonce_reservation AS x WHERE x.lane_id = l.lane_id AND x.state <> 1 \
-                 AND (x.state = 0 OR x.keeper IS DISTINCT FROM x.holder) \
+               SELECT * FROM nonce_reservation AS x WHERE x.lane_id = l.lane_id \
+                 AND (x.state <> 1 OR (x.closed_number IS NULL AND NOT x.is_buried)) \
+                 AND (x.state <> 2 OR x.keeper IS DISTINCT FROM x.holder) \
                ORDER BY x.nonce LIMIT $3 \
              ) AS r ON true WHERE l.chain_id = $1 AND l.signer = $2 ORDER BY r.nonce";
         let one_more = i64::try_from(LENT_MAX + 1).expect("it is small");

@@ -1,7 +1,7 @@
 //! Books in memory: the rules of the trait in their simplest form. The suite runs on them first, so that a
 //! clause that no scheme could keep shows itself.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use async_trait::async_trait;
@@ -35,6 +35,8 @@ struct LaneRows {
     next: u64,
     chain_nonce: u64,
     rows: BTreeMap<Nonce, Watched>,
+    /// Used ones that nobody looks at any more.
+    buried: BTreeSet<Nonce>,
 }
 
 impl Rows {
@@ -112,7 +114,7 @@ impl LaneRows {
             ReservationState::Reserved => {
                 reservation.tx_hash.is_some() || reservation.expires_at <= now
             }
-            ReservationState::Used => row.closed_in.is_some(),
+            ReservationState::Used => !self.buried.contains(&reservation.nonce),
             ReservationState::Recyclable => reservation.nonce.0 < self.chain_nonce,
         }
     }
@@ -197,10 +199,14 @@ impl Scheme for MemoryBooks {
     async fn lent(&self, lane: LaneKey) -> Result<Lent, LendError> {
         let mut lanes = self.rows.lock();
         let rows = lanes.entry(lane).or_default();
-        let all = rows.rows.values().map(|row| &row.reservation);
-        let mut open = all
-            .filter(|one| one.state != ReservationState::Used)
-            .cloned();
+        let is_open = |row: &&Watched| match row.reservation.state {
+            ReservationState::Reserved | ReservationState::Recyclable => true,
+            ReservationState::Used => {
+                row.closed_in.is_none() && !rows.buried.contains(&row.reservation.nonce)
+            }
+        };
+        let all = rows.rows.values().filter(is_open);
+        let mut open = all.map(|row| row.reservation.clone());
         Ok(Lent {
             next_nonce: Nonce(rows.next),
             open: open.by_ref().take(LISTED_MAX).collect(),
@@ -231,9 +237,12 @@ impl Scheme for MemoryBooks {
         let mut lanes = self.rows.lock();
         for Settlement { seen, verdict } in settlements {
             let Reservation { lane, nonce, .. } = seen.reservation;
-            let row = lanes.entry(lane).or_default().rows.get_mut(&nonce);
-            if let Some(row) = row.filter(|row| **row == *seen) {
+            let LaneRows { rows, buried, .. } = lanes.entry(lane).or_default();
+            if let Some(row) = rows.get_mut(&nonce).filter(|row| **row == *seen) {
                 settle(row, verdict);
+                if *verdict == Verdict::Buried {
+                    buried.insert(nonce);
+                }
             }
         }
         Ok(())

@@ -2,7 +2,7 @@
 
 use domain::{MarkRefused, ReservationState};
 
-use super::super::kit::{FINAL_DEPTH, FOREIGN_DEPTH, WATCH_DEPTH, hash, lane};
+use super::super::kit::{FINAL_DEPTH, FOREIGN_DEPTH, WATCH_DEPTH, hash, lane, until};
 use super::World;
 
 pub(crate) async fn a_receipt_closes_a_submitted_nonce_when_it_is_final(world: &World) {
@@ -79,6 +79,40 @@ pub(crate) async fn what_a_fork_reopened_is_not_given_back_when_another_had_clos
     let component = &process.component;
     let said = component.mark_recyclable(lane(1), nonce, holder, "gone");
     assert_eq!(said.await, Err(MarkRefused::TwoNamed(nonce).into()));
+}
+
+pub(crate) async fn what_was_said_to_be_used_is_watched_until_the_chain_closes_it(world: &World) {
+    let process = world.process().await;
+    let lent = process.borrow_many(2).await;
+    let account = lane(1).signer;
+    let is_listed = async |index: usize| {
+        let listed = process.component.lent(lane(1)).await.unwrap();
+        listed.open.iter().any(|one| one.nonce == lent[index].nonce)
+    };
+    world.chain.send(account, 0, hash(1));
+    world.chain.send(account, 1, hash(2));
+    world.chain.mine(1);
+    process.use_up(&lent[0], hash(1)).await;
+    process.use_up(&lent[1], hash(2)).await;
+    // A fork takes the block, and the pool forgets what was in it: the account waits for its first nonce.
+    world.chain.reorg(1);
+    let mut sweep = process.component.sweep();
+    process.sweep_all(&mut sweep).await;
+    assert!(is_listed(0).await && is_listed(1).await);
+    // Its holder replaces it without a word, as he must.
+    world.chain.send(account, 0, hash(3));
+    world.chain.send(account, 1, hash(2));
+    world.chain.mine(1 + FOREIGN_DEPTH);
+    world.let_it_show();
+    until("the chain has closed both", async || {
+        sweep.pass().await.expect("the books are there");
+        (!is_listed(0).await && !is_listed(1).await).then_some(())
+    })
+    .await;
+    for (one, by) in lent.iter().zip([hash(3), hash(2)]) {
+        let row = process.row(one).await;
+        assert_eq!((row.state, row.tx_hash), (ReservationState::Used, Some(by)));
+    }
 }
 
 pub(crate) async fn what_is_closed_deep_enough_is_not_watched_any_more(world: &World) {

@@ -267,6 +267,7 @@ macro_rules! contract {
                 another_transaction_closes_a_submitted_nonce_too
                 a_fork_reopens_what_the_chain_closed
                 what_a_fork_reopened_is_not_given_back_when_another_had_closed_it
+                what_was_said_to_be_used_is_watched_until_the_chain_closes_it
                 what_is_closed_deep_enough_is_not_watched_any_more
             ]
             settle: [
