@@ -21,6 +21,8 @@ pub(super) enum Sight {
     Unused,
     /// Something is under way: not decided.
     Waits,
+    /// The transaction that was named is mined for good, and the nonce is not consumed: it is not the nonce's.
+    NotIts(B256),
     /// The chain did not say.
     Unknown,
 }
@@ -160,13 +162,16 @@ impl<'a> Look<'a> {
         if self.final_block.is_none_or(|block| block.number < number) {
             return Ok(Sight::Waits);
         }
-        Ok(match self.header(number).await? {
-            Some(block) if block.hash == hash => Sight::Verdict(Verdict::Used {
+        let Some(block) = self.header(number).await?.filter(|at| at.hash == hash) else {
+            return Ok(Sight::Waits); // the receipt is of another branch than the one that we are shown
+        };
+        // A hash says nothing of the account and the nonce that it stands for.
+        Ok(match self.is_consumed(reservation).await? {
+            true => Sight::Verdict(Verdict::Used {
                 tx_hash: Some(tx_hash),
                 block,
             }),
-            // The receipt is of another branch than the one that we are shown.
-            Some(_) | None => Sight::Waits,
+            false => Sight::NotIts(tx_hash),
         })
     }
 

@@ -35,6 +35,39 @@ pub(crate) async fn another_transaction_closes_a_submitted_nonce_too(world: &Wor
     assert_eq!(used.tx_hash, Some(hash(2)));
 }
 
+/// A holder names a hash, and the hash is of another account's transaction.
+pub(crate) async fn a_transaction_that_did_not_consume_the_nonce_closes_nothing(world: &World) {
+    let process = world.process().await;
+    let lent = process.borrow_many(2).await;
+    let said = [
+        process.submit(&lent[0], hash(1)).await,
+        process.use_up(&lent[1], hash(2)).await,
+    ];
+    let listed = async || process.component.lent(lane(1)).await.unwrap().open.len();
+    let (account, other) = (lane(1).signer, lane(2).signer);
+    for (nonce, name) in [(0, 1), (1, 2)] {
+        world.chain.send(other, nonce, hash(name));
+    }
+    world.chain.mine(1 + FOREIGN_DEPTH);
+    let mut sweep = process.component.sweep();
+    process.sweep_all(&mut sweep).await;
+    for (one, said) in lent.iter().zip(&said) {
+        assert_eq!(process.row(one).await, *said);
+    }
+    assert_eq!(listed().await, 2);
+    // What does consume them closes them.
+    for (nonce, name) in [(0, 8), (1, 9)] {
+        world.chain.send(account, nonce, hash(name));
+    }
+    world.chain.mine(1 + FOREIGN_DEPTH);
+    world.let_it_show();
+    until("the chain has closed both", async || {
+        sweep.pass().await.expect("the books are there");
+        (listed().await == 0).then_some(())
+    })
+    .await;
+}
+
 pub(crate) async fn a_fork_reopens_what_the_chain_closed(world: &World) {
     let process = world.process().await;
     let lent = process.borrow().await;

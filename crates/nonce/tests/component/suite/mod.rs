@@ -265,6 +265,7 @@ macro_rules! contract {
             forks: [
                 a_receipt_closes_a_submitted_nonce_when_it_is_final
                 another_transaction_closes_a_submitted_nonce_too
+                a_transaction_that_did_not_consume_the_nonce_closes_nothing
                 a_fork_reopens_what_the_chain_closed
                 what_a_fork_reopened_is_not_given_back_when_another_had_closed_it
                 what_was_said_to_be_used_is_watched_until_the_chain_closes_it
