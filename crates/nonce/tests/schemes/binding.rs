@@ -78,7 +78,7 @@ async fn whoever_opens_a_lane_first_has_it() {
 /// Of a node and a scheme that come at the same moment, one is refused.
 #[tokio::test]
 async fn of_two_who_open_a_lane_at_once_one_has_it() {
-    let database = database("at-once").await;
+    let database = database("at_once").await;
     let node = client(database.url()).await;
     let scheme = RowLock::new(db(database.url(), 2), None);
     for number in 1..=20 {
@@ -94,7 +94,7 @@ async fn of_two_who_open_a_lane_at_once_one_has_it() {
 
 #[tokio::test]
 async fn a_node_needs_no_books() {
-    let database = shared(majors()[0]).database("no-books");
+    let database = shared(majors()[0]).database("no_books");
     let client = client(database.url()).await;
     assert_eq!(bind_lanes(&client, &[lane(1)]).await.unwrap(), None);
 }

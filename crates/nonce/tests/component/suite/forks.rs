@@ -60,6 +60,7 @@ pub(crate) async fn a_transaction_that_did_not_consume_the_nonce_closes_nothing(
         world.chain.send(account, nonce, hash(name));
     }
     world.chain.mine(1 + FOREIGN_DEPTH);
+    process.sweep_all(&mut sweep).await;
     world.let_it_show();
     until("the chain has closed both", async || {
         sweep.pass().await.expect("the books are there");
@@ -136,6 +137,7 @@ pub(crate) async fn what_was_said_to_be_used_is_watched_until_the_chain_closes_i
     world.chain.send(account, 0, hash(3));
     world.chain.send(account, 1, hash(2));
     world.chain.mine(1 + FOREIGN_DEPTH);
+    process.sweep_all(&mut sweep).await;
     world.let_it_show();
     until("the chain has closed both", async || {
         sweep.pass().await.expect("the books are there");
