@@ -16,10 +16,15 @@ from eth_account import Account
 PATIENCE_S = 60  # how long a call is repeated that may be repeated
 PAUSE_S = 0.2
 TIP_WEI = 10**9
+UNSAID_EVERY = 4  # every so many payments nothing more is said after "submitted": the chain closes their nonces
 
 
 class Refused(Exception):
     """The answer is no, and repeating the call does not help."""
+
+
+class Lost(Exception):
+    """No answer came, or none that a node gives: the call may have been heard."""
 
 
 def post(url, body):
@@ -58,7 +63,7 @@ class Lender:
         while True:
             try:
                 status, answer = post(self.url + path, body)
-            except OSError as error:
+            except (OSError, ValueError) as error:  # no answer, or one that is no JSON
                 status, answer = 0, {"retryable": True, "detail": str(error)}
             if 200 <= status < 300:
                 return answer
@@ -74,14 +79,38 @@ class Node:
         self.url = url
 
     def call(self, method, *params):
-        _, answer = post(self.url, {"jsonrpc": "2.0", "id": 1, "method": method, "params": params})
-        if "error" in answer:
+        try:
+            _, answer = post(self.url, {"jsonrpc": "2.0", "id": 1, "method": method, "params": params})
+        except (OSError, ValueError) as error:
+            raise Lost(f"{method}: {error}") from error
+        if answer.get("error"):
             raise Refused(f"{method}: {answer['error']['message']}")
+        if "result" not in answer:
+            raise Lost(f"{method}: {answer}")
         return answer["result"]
 
+    def send(self, raw, tx_hash):
+        """Hands the bytes over, the same ones again while answers are lost: they may have arrived, and then the nonce
+        is used whatever anybody says."""
+        deadline, was_lost = time.monotonic() + PATIENCE_S, False
+        while True:
+            try:
+                self.call("eth_sendRawTransaction", raw)
+                return
+            except Lost:
+                was_lost = True
+                if time.monotonic() > deadline:
+                    raise
+            except Refused:
+                # A node refuses what it has already.
+                if not was_lost or self.call("eth_getTransactionByHash", tx_hash) is None:
+                    raise
+                return
+            time.sleep(PAUSE_S)
 
-def pay(lender, node, account, transfer):
-    """One payment: its nonce is used, or free for the next one."""
+
+def pay(lender, node, account, transfer, says_used):
+    """One payment: its nonce is used, free for the next one, or kept for what may have been sent."""
     lent = lender.allocate()
     signed = account.sign_transaction({**transfer, "nonce": lent["nonce"]})
     tx_hash = "0x" + signed.hash.hex().removeprefix("0x")
@@ -90,12 +119,14 @@ def pay(lender, node, account, transfer):
     # after the next line must be able to send them again, because nobody else may ever use this nonce.
     lender.submitted(lent, tx_hash)
     try:
-        node.call("eth_sendRawTransaction", raw)
+        # Lost, it may have arrived: the nonce is not free, and the bytes that were written down are sent again later.
+        node.send(raw, tx_hash)
     except Refused as refused:
         # Given back, which is believed only if no node shows anything of the transaction.
         lender.recyclable(lent, str(refused))
         raise
-    lender.used(lent, tx_hash)
+    if says_used:
+        lender.used(lent, tx_hash)
     print(f"nonce {lent['nonce']}: {tx_hash}", flush=True)
     return tx_hash
 
@@ -117,9 +148,9 @@ def main():
         "maxFeePerGas": 2 * int(node.call("eth_gasPrice"), 16) + TIP_WEI, "maxPriorityFeePerGas": TIP_WEI,
     }
     try:
-        paid = [pay(lender, node, account, transfer) for _ in range(args.count)]
-    except Refused as refused:
-        sys.exit(f"payouts: {refused}")
+        paid = [pay(lender, node, account, transfer, number % UNSAID_EVERY != 0) for number in range(args.count)]
+    except (Refused, Lost) as failed:
+        sys.exit(f"payouts: {failed}")
     print(f"paid {len(paid)} times", flush=True)
     deadline = time.monotonic() + PATIENCE_S
     for tx_hash in paid:

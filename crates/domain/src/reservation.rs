@@ -50,6 +50,9 @@ pub struct Reservation {
     pub state: ReservationState,
     /// The transaction that its holder sent, as he last said, or that the chain shows.
     pub tx_hash: Option<B256>,
+    /// Two different transactions were named for it: either may be mined, whatever becomes of the other.
+    #[serde(default)] // a node of an older version does not say
+    pub was_replaced: bool,
     /// When it is looked at because its holder said nothing for so long. It is not free by that alone.
     pub expires_at: Time,
     /// Why it is free.
@@ -109,6 +112,12 @@ pub enum MarkRefused {
         /// The transaction, or that none is named any more.
         hash: String,
     },
+    /// A pool may keep the earlier one, queued behind a nonce that is missing, where no node shows it.
+    #[error(
+        "two transactions were named for nonce {0}, and either may be mined: it cannot be given back. Send one with \
+         this nonce that does nothing; the chain closes it"
+    )]
+    TwoNamed(Nonce),
 }
 
 impl Reservation {
@@ -123,10 +132,13 @@ impl Reservation {
         }
         match (self.state, mark) {
             // A business may replace its own transaction: the last word counts, and the chain decides.
-            (ReservationState::Reserved, Mark::Submitted(hash)) => self.tx_hash = Some(*hash),
+            (ReservationState::Reserved, Mark::Submitted(hash)) => self.name(*hash),
             (ReservationState::Reserved, Mark::Used(hash)) => {
                 self.state = ReservationState::Used;
-                self.tx_hash = Some(*hash);
+                self.name(*hash);
+            }
+            (ReservationState::Reserved, Mark::Recyclable { .. }) if self.was_replaced => {
+                return Err(MarkRefused::TwoNamed(nonce));
             }
             (ReservationState::Reserved, Mark::Recyclable { asked, .. })
                 if self.tx_hash != *asked =>
@@ -161,5 +173,10 @@ impl Reservation {
             }
         }
         Ok(())
+    }
+
+    fn name(&mut self, hash: B256) {
+        self.was_replaced |= self.tx_hash.is_some_and(|named| named != hash);
+        self.tx_hash = Some(hash);
     }
 }

@@ -171,8 +171,7 @@ impl NodeHandle {
             true => Vec::new(), // what is not listed may be held
             false => self.free(lane, &held, next_nonce).await,
         };
-        let is_open = |one: &Reservation| one.state != ReservationState::Used;
-        open.extend(held.into_iter().filter(is_open));
+        open.extend(held); // also what its holder calls used, until the chain has closed it
         open.sort_by_key(|reservation| reservation.nonce);
         has_more |= open.len() > LISTED_MAX;
         open.truncate(LISTED_MAX);
@@ -206,6 +205,7 @@ impl NodeHandle {
             holder: Holder(Uuid::nil()),
             state: ReservationState::Recyclable,
             tx_hash: None,
+            was_replaced: false,
             expires_at: now,
             reason: None,
         };
@@ -222,11 +222,11 @@ impl NodeHandle {
         nonce: Nonce,
     ) -> Result<Option<Reservation>, LendError> {
         let lending = lending(&self.core, lane)?;
-        let Some(tx) = find(&self.core, lane, holder).await? else {
+        let Some(record) = find(&self.core, lane, holder).await? else {
             return Ok(None);
         };
-        let dealt = dealt(&self.core, &tx).await?;
-        let lent = lent_to(lane, &tx, dealt, lending);
+        let dealt = dealt(&self.core, &record.tx).await?;
+        let lent = lent_as(lane, &record, dealt, lending);
         Ok(lent.filter(|reservation| reservation.nonce == nonce))
     }
 }
@@ -249,7 +249,7 @@ async fn open_loans(
     for _ in 0..PAGES_MAX {
         let page = core.ports.store.txs(&filter).await.map_err(unavailable)?;
         let loans = page.txs.iter();
-        found.extend(loans.filter_map(|record| lent_to(lane, &record.tx, None, lending)));
+        found.extend(loans.filter_map(|record| lent_as(lane, record, None, lending)));
         if page.next.is_none() || found.len() >= LISTED_MAX {
             return Ok((found, page.next.is_some()));
         }
@@ -367,11 +367,12 @@ async fn by_row(core: &Core, call: &MarkCall, is_free: bool) -> Result<Reservati
     let not_holder = || MarkFailed::Refused(MarkRefused::NotHolder(nonce).into());
     let lending = lending(core, lane).map_err(MarkFailed::Refused)?;
     let found = find(core, lane, call.holder).await;
-    let tx = found.map_err(MarkFailed::Refused)?.ok_or_else(not_holder)?;
-    let dealt = dealt(core, &tx).await.map_err(MarkFailed::Refused)?;
-    let reservation = lent_to(lane, &tx, dealt, lending).filter(|lent| lent.nonce == nonce);
+    let record = found.map_err(MarkFailed::Refused)?.ok_or_else(not_holder)?;
+    let dealt = dealt(core, &record.tx).await;
+    let dealt = dealt.map_err(MarkFailed::Refused)?;
+    let reservation = lent_as(lane, &record, dealt, lending).filter(|lent| lent.nonce == nonce);
     let mut reservation = reservation.ok_or_else(not_holder)?;
-    if tx.is_open() {
+    if record.tx.is_open() {
         return Err(MarkFailed::NotNow); // the lane is being read
     }
     if reservation.state == ReservationState::Recyclable && !is_free {
@@ -382,13 +383,21 @@ async fn by_row(core: &Core, call: &MarkCall, is_free: bool) -> Result<Reservati
     Ok(reservation)
 }
 
-async fn find(core: &Core, lane: LaneKey, holder: Holder) -> Result<Option<Tx>, LendError> {
-    let found = core
-        .ports
-        .store
-        .tx_by_request(lane, &lent_request_id(holder))
-        .await;
-    Ok(found.map_err(unavailable)?.map(|record| record.tx))
+async fn find(core: &Core, lane: LaneKey, holder: Holder) -> Result<Option<TxRecord>, LendError> {
+    let store = &core.ports.store;
+    let found = store.tx_by_request(lane, &lent_request_id(holder)).await;
+    found.map_err(unavailable)
+}
+
+/// The reservation that a row stands for, with what was named for it.
+fn lent_as(
+    lane: LaneKey,
+    record: &TxRecord,
+    dealt: Option<Nonce>,
+    lending: Lending,
+) -> Option<Reservation> {
+    let lent = lent_to(lane, &record.tx, dealt, lending)?;
+    Some(lent.with_attempts(&record.attempts))
 }
 
 fn unavailable(error: StoreError) -> LendError {

@@ -8,7 +8,7 @@ use domain::LaneKey;
 use domain::lane::Finality;
 use engine::node::{NodeConfig, NodeHandle};
 use engine::ports::{Chain, Clock, Lender, Signer};
-use nonce::postgres::{Connect, Connection, Db, DbConfig, check, lent_here, prepare};
+use nonce::postgres::{Connect, Connection, Db, DbConfig, bind_lanes, check, prepare};
 use nonce::redis::{LaneLock, LockConfig, Redis, RedisConfig};
 use nonce::scheme::{
     LaneScheme, RedisIssue, RedisReserve, RedisReserveConfig, RowLock, Segment, SegmentConfig,
@@ -69,8 +69,9 @@ impl Lending {
     }
 }
 
-/// A lane belongs to one scheme, or to its own txs. What the books lend from is nothing for this node's lanes.
-pub(crate) async fn refuse_lent_elsewhere(
+/// A lane belongs to one scheme, or to its own txs. This node's lanes are its own from here on, and what the books lend
+/// from by another scheme is refused.
+pub(crate) async fn bind_own_lanes(
     config: &Config,
     node: &NodeConfig,
     signer: &dyn Signer,
@@ -85,7 +86,7 @@ pub(crate) async fn refuse_lent_elsewhere(
         .collect();
     let unreached = |why| Failure::Unreachable(format!("the books of lent nonces: {why}"));
     let connection = beside(config)?.connect().await.map_err(unreached)?;
-    let lent = lent_here(connection.client(), &lanes).await;
+    let lent = bind_lanes(connection.client(), &lanes).await;
     match lent.map_err(|e| Failure::refused("the books of lent nonces", &e))? {
         None => Ok(()),
         Some(lane) => Err(Failure::Refused(format!(

@@ -53,7 +53,7 @@ impl Running {
         let peers = HttpPeers::new(cluster_secret.clone(), Arc::clone(&clock));
 
         let node_config = config.node_config(address);
-        lend::refuse_lent_elsewhere(config, &node_config, &*signer).await?;
+        lend::bind_own_lanes(config, &node_config, &*signer).await?;
         let ports = Ports {
             store,
             chains: chains.clone(),

@@ -16,10 +16,12 @@ use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 use nonce::{NonceComponent, Outcome};
 
 use lending::Lending;
-use wallet::Wallet;
+use wallet::{CallFailed, Wallet};
 
 /// How many payments are under way at once.
 const AT_ONCE: usize = 8;
+/// Every so many payments nothing more is said after `submitted`: the chain closes their nonces by itself.
+const UNSAID_EVERY: usize = 4;
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
@@ -66,7 +68,10 @@ async fn run(args: Args) -> Result<(), Failure> {
     };
     let lending = Lending::start(&args.database, &args.rpc, lane.chain_id).await?;
     let component = lending.component();
-    let payments = stream::iter(0..args.count).map(|_| pay(component, &wallet, lane, args.to));
+    let payments = stream::iter(0..args.count).map(|number| {
+        let says_used = number % UNSAID_EVERY != 0;
+        pay(component, &wallet, lane, args.to, says_used)
+    });
     let paid: Result<Vec<B256>, Failure> = payments.buffer_unordered(AT_ONCE).try_collect().await;
     lending.close().await?;
     let paid = paid?;
@@ -76,12 +81,13 @@ async fn run(args: Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// One payment: however it ends, its nonce is used, or free for the next one.
+/// One payment: however it ends, its nonce is used, free for the next one, or kept for what may have been sent.
 async fn pay(
     component: &NonceComponent,
     wallet: &Wallet,
     lane: LaneKey,
     to: Address,
+    says_used: bool,
 ) -> Result<B256, Failure> {
     let paid = component.with_nonce(lane, |borrowed| async move {
         let signed = wallet.sign(borrowed.nonce.0, to)?;
@@ -91,10 +97,18 @@ async fn pay(
         match wallet.send(&signed).await {
             Ok(()) => {
                 println!("nonce {}: {}", borrowed.nonce, signed.hash);
-                Ok::<_, Failure>(Outcome::Used(signed.hash, Ok(signed.hash)))
+                let paid = Ok(signed.hash);
+                Ok::<_, Failure>(match says_used {
+                    true => Outcome::Used(signed.hash, paid),
+                    false => Outcome::Hold(paid),
+                })
             }
             // Given back, which is believed only if no node shows anything of the transaction.
-            Err(refused) => Ok(Outcome::Release(refused.to_string(), Err(refused))),
+            Err(refused @ CallFailed::Refused(_)) => {
+                Ok(Outcome::Release(refused.to_string(), Err(refused.into())))
+            }
+            // It may have arrived, so the nonce is not free. The bytes that were written down are sent again later.
+            Err(lost @ CallFailed::Lost(_)) => Ok(Outcome::Hold(Err(lost.into()))),
         }
     });
     match paid.await {

@@ -1,5 +1,6 @@
 //! The key, and plain JSON-RPC to a node: what the business had before it borrowed nonces.
 
+use std::fmt;
 use std::time::{Duration, Instant};
 
 use alloy_consensus::{SignableTransaction as _, TxEip1559, TxEnvelope};
@@ -14,6 +15,8 @@ use crate::Failure;
 
 const TRANSFER_GAS: u64 = 21_000;
 const TIP_WEI: u128 = 1_000_000_000;
+/// How often the same bytes are handed over when no answer comes.
+const SENDS_MAX: usize = 20;
 /// How long payments may take until they are mined, and how often that is looked at.
 const MINED_WITHIN: Duration = Duration::from_secs(60);
 const LOOK_EVERY: Duration = Duration::from_millis(200);
@@ -30,6 +33,26 @@ pub(crate) struct Signed {
     pub(crate) hash: B256,
     raw: Bytes,
 }
+
+/// Why a call gave nothing.
+#[derive(Debug)]
+pub(crate) enum CallFailed {
+    /// The node answered, and its answer is no.
+    Refused(String),
+    /// No answer came, or none that a node gives: the call may have been heard.
+    Lost(String),
+}
+
+impl fmt::Display for CallFailed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Refused(why) => f.write_str(why),
+            Self::Lost(why) => write!(f, "no answer: {why}"),
+        }
+    }
+}
+
+impl std::error::Error for CallFailed {}
 
 impl Wallet {
     pub(crate) async fn open(rpc: &str, key: B256) -> Result<Self, Failure> {
@@ -74,11 +97,33 @@ impl Wallet {
         })
     }
 
-    pub(crate) async fn send(&self, signed: &Signed) -> Result<(), Failure> {
-        let sent = self
-            .call("eth_sendRawTransaction", json!([signed.raw]))
-            .await;
-        sent.map(drop)
+    /// Hands the bytes over, the same ones again while answers are lost: they may have arrived, and then the nonce is
+    /// used whatever anybody says.
+    pub(crate) async fn send(&self, signed: &Signed) -> Result<(), CallFailed> {
+        let mut lost = None;
+        for _ in 0..SENDS_MAX {
+            let sent = self.call("eth_sendRawTransaction", json!([signed.raw]));
+            match sent.await {
+                Ok(_) => return Ok(()),
+                Err(CallFailed::Lost(why)) => lost = Some(why),
+                // A node refuses what it has already.
+                Err(CallFailed::Refused(why)) => {
+                    let has_it = lost.is_some() && self.has(signed.hash).await?;
+                    return if has_it {
+                        Ok(())
+                    } else {
+                        Err(CallFailed::Refused(why))
+                    };
+                }
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+        Err(CallFailed::Lost(lost.unwrap_or_default()))
+    }
+
+    async fn has(&self, hash: B256) -> Result<bool, CallFailed> {
+        let found = self.call("eth_getTransactionByHash", json!([hash])).await?;
+        Ok(!found.is_null())
     }
 
     /// Waits until all are mined.
@@ -104,13 +149,19 @@ impl Wallet {
         Ok(answer.as_str().ok_or("a number was expected")?.parse()?)
     }
 
-    async fn call(&self, method: &str, params: Value) -> Result<Value, Failure> {
+    async fn call(&self, method: &str, params: Value) -> Result<Value, CallFailed> {
+        let lost = |error: reqwest::Error| CallFailed::Lost(format!("{method}: {error}"));
         let body = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params});
-        let answer = self.http.post(&self.rpc).json(&body).send().await?;
-        let answer: Value = answer.json().await?;
-        match answer.get("error").filter(|error| !error.is_null()) {
-            Some(error) => Err(format!("{method}: {}", error["message"]).into()),
-            None => Ok(answer["result"].clone()),
+        let sent = self.http.post(&self.rpc).json(&body).send().await;
+        let answer: Value = sent.map_err(lost)?.json().await.map_err(lost)?;
+        let error = answer.get("error").filter(|error| !error.is_null());
+        match (error, answer.get("result")) {
+            (Some(error), _) => Err(CallFailed::Refused(format!(
+                "{method}: {}",
+                error["message"]
+            ))),
+            (None, Some(result)) => Ok(result.clone()),
+            (None, None) => Err(CallFailed::Lost(format!("{method}: {answer}"))),
         }
     }
 }

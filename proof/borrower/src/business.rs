@@ -1,4 +1,5 @@
-//! What a desk does all day: borrow, sign, announce, send, say that it is used; or give back; or forget.
+//! What a desk does all day: borrow, sign, announce, send, say that it is used, or leave that to the chain; or give
+//! back; or forget.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,6 +25,8 @@ const THINKING_MS_MAX: u64 = 20;
 /// Of a hundred nonces so many are given back, and so many are forgotten.
 const GIVEN_BACK_OF_100: u32 = 20;
 const FORGOTTEN_OF_100: u32 = 2;
+/// Of a hundred that are sent, of so many it is not said that they are used: the chain closes them.
+const LEFT_OF_100: u32 = 30;
 
 /// One business with several desks.
 pub(crate) struct Business {
@@ -106,7 +109,7 @@ impl Business {
         .await
     }
 
-    /// Announces, sends, and says that it is used. Safe to repeat from the start.
+    /// Announces, sends, and says that it is used, or leaves that to the chain. Safe to repeat from the start.
     pub(crate) async fn finish(&self, sale: Sale) -> Outcome<()> {
         let Sale { loan, hash, raw } = &sale;
         if let Err(why) = self.say(loan, &Word::Submitted(*hash)).await {
@@ -115,6 +118,9 @@ impl Business {
         self.journal.write(&Entry::Announced(loan))?;
         self.journal.write(&Entry::Offered(loan, *hash))?;
         self.send(raw).await;
+        if rand::random_range(0..100) < LEFT_OF_100 {
+            return self.journal.write(&Entry::Left(loan));
+        }
         if let Err(why) = self.say(loan, &Word::Used(*hash)).await {
             return Err(format!("nonce {}: used is refused: {why}", loan.nonce).into());
         }

@@ -35,6 +35,8 @@ pub(crate) enum Entry<'a> {
     Dropped(&'a Loan, &'a str),
     /// We said that it is used, and that was taken.
     Used(&'a Loan),
+    /// It is sent, and we say nothing more: the chain closes it.
+    Left(&'a Loan),
     /// We are about to give it back.
     Returning(&'a Loan),
     /// It was taken back.
@@ -81,6 +83,7 @@ fn form(entry: &Entry<'_>) -> Value {
         Entry::Offered(loan, hash) => with(of("offered", loan), "hash", hash.to_string().into()),
         Entry::Dropped(loan, why) => with(of("dropped", loan), "why", (*why).into()),
         Entry::Used(loan) => of("used", loan),
+        Entry::Left(loan) => of("left", loan),
         Entry::Returning(loan) => of("returning", loan),
         Entry::Returned(loan) => of("returned", loan),
         Entry::Abandoned(loan) => of("abandoned", loan),

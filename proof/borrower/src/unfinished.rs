@@ -32,7 +32,7 @@ pub(crate) fn read(journal: &Path) -> Outcome<Vec<Sale>> {
             Some("signed") => {
                 open.insert(holder, sale(&line)?);
             }
-            Some("used" | "dropped") => {
+            Some("used" | "left" | "dropped") => {
                 open.remove(&holder);
             }
             Some(_) | None => {}

@@ -282,6 +282,13 @@ async fn every_refusal_says_whether_to_repeat_and_what_may_have_happened() {
             "none",
         ),
         (
+            MarkRefused::TwoNamed(nonce).into(),
+            409,
+            "nonce-refused",
+            false,
+            "none",
+        ),
+        (
             LendError::MayBeMined { nonce, why: why() },
             409,
             "nonce-may-be-mined",

@@ -42,6 +42,9 @@ impl Lane {
             let Some(view) = self.view.clone() else {
                 return;
             };
+            if self.is_unproven(nonce, step) {
+                continue;
+            }
             match view
                 .headers
                 .standing(inclusion.block_number, inclusion.block_hash)
@@ -165,6 +168,7 @@ impl Lane {
         }
         self.check_below_the_view(&view, now, step);
         self.watch_finals(&view, &[], step);
+        self.ask_for_unproven(step);
         self.look_for_foreign_use(step);
     }
 

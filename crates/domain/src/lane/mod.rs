@@ -129,6 +129,8 @@ pub struct Lane {
     answers: u64,
     /// How many more answers of the chain are needed before a nonce is lent.
     answers_awaited: u8,
+    /// Lent nonces whose named transaction has a receipt, while the chain does not show them as consumed.
+    unproven: BTreeSet<Nonce>,
     /// When loans were last looked at.
     ticked_at: Option<Time>,
     /// Why what the store holds does not belong in this lane.
@@ -287,6 +289,7 @@ impl Lane {
             late: None,
             answers: 0,
             answers_awaited: 0,
+            unproven: BTreeSet::new(),
             ticked_at: None,
             misplaced: None,
             unsettled: Some(Unsettled {

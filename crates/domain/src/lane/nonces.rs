@@ -118,6 +118,7 @@ impl Lane {
         } else {
             self.late.get_or_insert((highest.latest, now));
         }
+        self.read_unproven(highest.latest, step);
         self.look_for_foreign_use(step);
         if settles {
             self.send_all_again(highest.latest, step);

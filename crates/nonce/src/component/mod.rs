@@ -113,7 +113,7 @@ impl NonceComponent {
     }
 
     /// Nothing was sent, or nothing of it can be mined any more. Of a submitted nonce this is believed only if
-    /// the chain shows nothing of it.
+    /// the chain shows nothing of it, and only if no more than one transaction was ever named.
     pub async fn mark_recyclable(
         &self,
         lane: LaneKey,
@@ -235,6 +235,9 @@ impl NonceComponent {
         let known = self.inner.scheme.reservation(lane, nonce, holder).await?;
         let submitted = known
             .filter(|known| known.holder == holder && known.state == ReservationState::Reserved);
+        if submitted.as_ref().is_some_and(|known| known.was_replaced) {
+            return Err(MarkRefused::TwoNamed(nonce).into()); // the chain knows of one at a time only
+        }
         let Some(tx_hash) = submitted.and_then(|known| known.tx_hash) else {
             return Ok(None);
         };

@@ -179,7 +179,7 @@ impl Books {
         holder: Holder,
         mark: &Mark,
     ) -> Result<Reservation, LendError> {
-        const SQL: &str = "SELECT * FROM nonce_mark_1($1, $2, $3, $4, $5, $6, $7, $8)";
+        const SQL: &str = "SELECT * FROM nonce_mark_2($1, $2, $3, $4, $5, $6, $7, $8)";
         let Ok(which) = signed(nonce.0) else {
             return Err(MarkRefused::NotLent(nonce).into());
         };
@@ -239,6 +239,7 @@ pub(super) fn lent(lane: LaneKey, holder: Holder, row: &Row) -> Result<Reservati
         holder,
         state: ReservationState::Reserved,
         tx_hash: None,
+        was_replaced: false,
         expires_at: Time(unsigned(column(row, "expires_ms")?)?),
         reason: None,
     })

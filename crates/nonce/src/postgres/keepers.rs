@@ -246,7 +246,7 @@ impl Books {
     /// Writes a batch down, in its order; one answer for each line.
     pub async fn write(&self, batch: &[Entry]) -> Result<Vec<Written>, Fault> {
         const SQL: &str =
-            "SELECT * FROM nonce_write_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)";
+            "SELECT * FROM nonce_write_2($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)";
         let mut lines = Lines::default();
         for entry in batch {
             lines.push(entry);
@@ -342,7 +342,7 @@ impl Books {
     /// A nonce as the books have it, whoever holds it.
     pub async fn found(&self, lane: LaneKey, nonce: Nonce) -> Result<Option<Found>, LendError> {
         const SQL: &str = "SELECT l.scheme AS bound, r.state, r.nonce, r.holder, r.tx_hash, \
-             nonce_ms_1(r.expires_at) AS expires_ms, r.reason, \
+             r.was_replaced, nonce_ms_1(r.expires_at) AS expires_ms, r.reason, \
              r.state = 2 AND r.keeper IS NOT NULL AS is_kept FROM nonce_lane AS l \
              LEFT JOIN nonce_reservation AS r ON r.lane_id = l.lane_id AND r.nonce = $3 \
              WHERE l.chain_id = $1 AND l.signer = $2";
@@ -369,10 +369,11 @@ impl Books {
     /// What is lent of a lane, as far as it is written down. What is kept and was never lent is not listed.
     pub async fn lent_by_keepers(&self, lane: LaneKey) -> Result<Lent, LendError> {
         const SQL: &str = "SELECT l.scheme AS bound, nonce_top_lent_1(l) AS next, r.state, r.nonce, \
-             r.holder, r.tx_hash, nonce_ms_1(r.expires_at) AS expires_ms, r.reason \
+             r.holder, r.tx_hash, r.was_replaced, nonce_ms_1(r.expires_at) AS expires_ms, r.reason \
              FROM nonce_lane AS l LEFT JOIN LATERAL ( \
-               SELECT * FROM nonce_reservation AS x WHERE x.lane_id = l.lane_id AND x.state <> 1 \
-                 AND (x.state = 0 OR x.keeper IS DISTINCT FROM x.holder) \
+               SELECT * FROM nonce_reservation AS x WHERE x.lane_id = l.lane_id \
+                 AND (x.state <> 1 OR (x.closed_number IS NULL AND NOT x.is_buried)) \
+                 AND (x.state <> 2 OR x.keeper IS DISTINCT FROM x.holder) \
                ORDER BY x.nonce LIMIT $3 \
              ) AS r ON true WHERE l.chain_id = $1 AND l.signer = $2 ORDER BY r.nonce";
         let one_more = i64::try_from(LENT_MAX + 1).expect("it is small");

@@ -23,7 +23,7 @@ pub use connect::{Connect, Connection, Plain};
 pub use fault::Fault;
 pub use keepers::{Entry, Found, Generation, Lease, Taken, Wanted, What, Written};
 pub use rows::{Lane, reservation, signed, unsigned};
-pub use schema::{CheckError, PrepareError, SCHEMA_VERSION, check, lent_here, prepare};
+pub use schema::{CheckError, PrepareError, SCHEMA_VERSION, bind_lanes, check, prepare};
 
 /// A parameter and its type.
 pub type Param<'a> = (&'a (dyn ToSql + Sync), Type);

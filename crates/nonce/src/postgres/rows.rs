@@ -93,7 +93,7 @@ fn state(number: i16) -> Result<ReservationState, Fault> {
     .ok_or_else(|| Fault::Malformed(format!("no state {number}")))
 }
 
-/// From columns `state, nonce, holder, tx_hash, expires_ms, reason`.
+/// From columns `state, nonce, holder, tx_hash, was_replaced, expires_ms, reason`.
 pub fn reservation(lane: LaneKey, row: &Row) -> Result<Reservation, Fault> {
     let hash: Option<&[u8]> = column(row, "tx_hash")?;
     let holder: Uuid = column(row, "holder")?;
@@ -103,12 +103,13 @@ pub fn reservation(lane: LaneKey, row: &Row) -> Result<Reservation, Fault> {
         holder: Holder(holder),
         state: state(column(row, "state")?)?,
         tx_hash: hash.map(hash_of).transpose()?,
+        was_replaced: column(row, "was_replaced")?,
         expires_at: Time(unsigned(column(row, "expires_ms")?)?),
         reason: column(row, "reason")?,
     })
 }
 
-/// From what `nonce_watch_1` gives.
+/// From what `nonce_watch_2` gives.
 pub(super) fn watched(row: &Row) -> Result<Watched, Fault> {
     let signer: &[u8] = column(row, "signer")?;
     let lane = LaneKey {

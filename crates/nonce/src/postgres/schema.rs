@@ -10,10 +10,11 @@ use super::rows::scheme_number;
 use crate::scheme::SchemeKind;
 
 /// All steps, in order. Append only: a step that was ever shipped is never edited.
-const STEPS: [&str; 3] = [
+const STEPS: [&str; 4] = [
     include_str!("schema.sql"),
     include_str!("keepers.sql"),
     include_str!("inlined.sql"),
+    include_str!("words.sql"),
 ];
 
 /// What the serving role needs. It makes no tables and owns none.
@@ -28,7 +29,7 @@ const TABLES: [&str; 4] = [
 const SEQUENCES: [&str; 1] = ["nonce_stint"];
 
 /// The schema that this program writes.
-pub const SCHEMA_VERSION: i64 = 3;
+pub const SCHEMA_VERSION: i64 = 4;
 
 /// Two who prepare at once wait for each other here. (Any fixed number: "lk-nonce" in ASCII.)
 const LOCK: i64 = 0x6c6b_2d6e_6f6e_6365;
@@ -122,9 +123,12 @@ pub async fn check(client: &Client) -> Result<(), CheckError> {
     }
 }
 
-/// The first of these lanes that the books lend from, in words; `None` when none is. (Where there are no books
-/// yet, none is.)
-pub async fn lent_here(client: &Client, lanes: &[LaneKey]) -> Result<Option<String>, Error> {
+/// Binds these lanes to their keeper (scheme `lane`), whether they are lent or send: from here on no other scheme lends
+/// from them. Whoever comes first has a lane for ever, by its unique key. Gives the first that was another scheme's
+/// before, in words; `None` when all are the keeper's.
+///
+/// Where there are no books nobody can lend, and nothing is written: a node needs none.
+pub async fn bind_lanes(client: &Client, lanes: &[LaneKey]) -> Result<Option<String>, Error> {
     const THERE: &str = "SELECT to_regclass('nonce_lane') IS NOT NULL";
     let is_there: bool = client.query_typed_one(THERE, &[]).await?.try_get(0)?;
     if !is_there {
@@ -134,17 +138,36 @@ pub async fn lent_here(client: &Client, lanes: &[LaneKey]) -> Result<Option<Stri
     let numbers =
         |lane: &LaneKey| Some((i64::try_from(lane.chain_id.0).ok()?, lane.signer.to_vec()));
     let (chains, signers): (Vec<i64>, Vec<Vec<u8>>) = lanes.iter().filter_map(numbers).unzip();
-    const LENT: &str = "SELECT '0x' || encode(l.signer, 'hex') || ' on chain ' || l.chain_id \
-        FROM unnest($1, $2) AS w(chain_id, signer) \
-        JOIN nonce_lane AS l ON l.chain_id = w.chain_id AND l.signer = w.signer \
-        WHERE l.scheme <> $3 LIMIT 1";
     let of_lane = scheme_number(SchemeKind::Lane);
     let params: [Param<'_>; 3] = [
         (&chains, Type::INT8_ARRAY),
         (&signers, Type::BYTEA_ARRAY),
         (&of_lane, Type::INT2),
     ];
-    let found = client.query_typed(LENT, &params).await?;
+    // A node that must not start binds nothing.
+    if let Some(lent) = lent_elsewhere(client, &params).await? {
+        return Ok(Some(lent));
+    }
+    // In order, so that two nodes that start at once never wait crosswise. Those that are there take no number.
+    const BIND: &str = "INSERT INTO nonce_lane \
+          (chain_id, signer, scheme, next_nonce, chain_nonce, holes_from, holes_to, holes_at) \
+        SELECT w.chain_id, w.signer, $3::smallint, 0, 0, 0, 0, clock_timestamp() \
+        FROM unnest($1, $2) AS w(chain_id, signer) \
+        WHERE NOT EXISTS (SELECT FROM nonce_lane AS l \
+          WHERE l.chain_id = w.chain_id AND l.signer = w.signer) \
+        ORDER BY 1, 2 ON CONFLICT (chain_id, signer) DO NOTHING";
+    client.query_typed(BIND, &params).await?;
+    // Again, because it waited for whoever made the same lane at that moment.
+    lent_elsewhere(client, &params).await
+}
+
+/// The first of these lanes that another scheme lends from, in words.
+async fn lent_elsewhere(client: &Client, lanes: &[Param<'_>; 3]) -> Result<Option<String>, Error> {
+    const LENT: &str = "SELECT '0x' || encode(l.signer, 'hex') || ' on chain ' || l.chain_id \
+        FROM unnest($1, $2) AS w(chain_id, signer) \
+        JOIN nonce_lane AS l ON l.chain_id = w.chain_id AND l.signer = w.signer \
+        WHERE l.scheme <> $3 ORDER BY l.lane_id LIMIT 1";
+    let found = client.query_typed(LENT, lanes).await?;
     found.first().map(|row| row.try_get(0)).transpose()
 }
 

@@ -31,7 +31,7 @@ impl Books {
         holder: Holder,
     ) -> Result<Option<Reservation>, LendError> {
         const SQL: &str = "SELECT l.scheme AS bound, r.state, r.nonce, r.holder, r.tx_hash, \
-             nonce_ms_1(r.expires_at) AS expires_ms, r.reason FROM nonce_lane AS l \
+             r.was_replaced, nonce_ms_1(r.expires_at) AS expires_ms, r.reason FROM nonce_lane AS l \
              LEFT JOIN nonce_reservation AS r ON r.lane_id = l.lane_id AND r.nonce = $3 \
              WHERE l.chain_id = $1 AND l.signer = $2";
         let Ok(which) = signed(nonce.0) else {
@@ -43,12 +43,13 @@ impl Books {
         Ok(found.filter(|reservation| reservation.holder == holder))
     }
 
-    /// What is lent of a lane at present.
+    /// What is lent of a lane at present, also what its holder calls used while the chain has not shown it.
     pub async fn lent(&self, lane: LaneKey) -> Result<Lent, LendError> {
         const SQL: &str = "SELECT l.scheme AS bound, nonce_top_1(l) AS next, r.state, r.nonce, \
-             r.holder, r.tx_hash, nonce_ms_1(r.expires_at) AS expires_ms, r.reason \
+             r.holder, r.tx_hash, r.was_replaced, nonce_ms_1(r.expires_at) AS expires_ms, r.reason \
              FROM nonce_lane AS l LEFT JOIN LATERAL ( \
-               SELECT * FROM nonce_reservation AS x WHERE x.lane_id = l.lane_id AND x.state <> 1 \
+               SELECT * FROM nonce_reservation AS x WHERE x.lane_id = l.lane_id \
+                 AND (x.state <> 1 OR (x.closed_number IS NULL AND NOT x.is_buried)) \
                ORDER BY x.nonce LIMIT $3 \
              ) AS r ON true WHERE l.chain_id = $1 AND l.signer = $2 ORDER BY r.nonce";
         let one_more = i64::try_from(LENT_MAX + 1).expect("it is small");
@@ -78,7 +79,7 @@ impl Books {
 
     /// What the chain should be asked about: page by page, and from the start again behind the last one.
     pub async fn to_watch(&self, limit: usize) -> Result<Vec<Watched>, LendError> {
-        const SQL: &str = "SELECT * FROM nonce_watch_1($1, $2, $3, $4)";
+        const SQL: &str = "SELECT * FROM nonce_watch_2($1, $2, $3, $4)";
         let (lane, nonce) = *self.watched.lock().unwrap_or_else(PoisonError::into_inner);
         let page_max = i32::try_from(limit).unwrap_or(i32::MAX);
         let scheme = scheme_number(self.kind);
@@ -112,7 +113,7 @@ impl Books {
     }
 
     async fn settle_some(&self, settlements: &[Settlement]) -> Result<(), LendError> {
-        const SQL: &str = "SELECT nonce_settle_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, \
+        const SQL: &str = "SELECT nonce_settle_2($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, \
              $13, $14, $15)";
         let mut columns = Columns::default();
         for settlement in settlements {

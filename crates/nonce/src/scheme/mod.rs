@@ -77,7 +77,8 @@ pub struct Borrow {
     pub timeout: Duration,
 }
 
-/// A reservation that the sweep looks at: overdue, submitted, or closed by the chain a short while ago.
+/// A reservation that the sweep looks at: overdue, submitted, used by its holder's word, or closed by the chain a
+/// short while ago.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Watched {
     /// As it stands.
@@ -139,12 +140,13 @@ pub trait Scheme: Send + Sync + 'static {
         holder: Holder,
     ) -> Result<Option<Reservation>, LendError>;
 
-    /// What is lent of a lane at present.
+    /// What is lent of a lane at present: all that the chain has not closed.
     async fn lent(&self, lane: LaneKey) -> Result<Lent, LendError>;
 
     /// What the chain should be asked about, at most `limit`, never the same ones for ever: reservations whose
-    /// time is over, submitted ones, free ones below what an allocation said of the chain
-    /// ([`Borrow::at_least`]), and those that the chain closed, until they are [`Verdict::Buried`].
+    /// time is over, submitted ones, used ones that the chain has not shown yet, free ones below what an allocation
+    /// said of the chain ([`Borrow::at_least`]), and those that the chain closed, until they are
+    /// [`Verdict::Buried`].
     /// Also brings back what was issued and never reserved (holes), in the way of the scheme.
     async fn to_watch(&self, limit: usize) -> Result<Vec<Watched>, LendError>;
 

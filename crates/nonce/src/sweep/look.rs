@@ -21,6 +21,8 @@ pub(super) enum Sight {
     Unused,
     /// Something is under way: not decided.
     Waits,
+    /// The transaction that was named is mined for good, and the nonce is not consumed: it is not the nonce's.
+    NotIts(B256),
     /// The chain did not say.
     Unknown,
 }
@@ -115,16 +117,18 @@ impl<'a> Look<'a> {
         let reservation = &watched.reservation;
         match (reservation.state, watched.closed_in, reservation.tx_hash) {
             (ReservationState::Used, Some(block), _) => self.at_closed(block).await,
-            // Its holder's own word: nothing to look for.
-            (ReservationState::Used, None, _) => Ok(Sight::Waits),
-            (ReservationState::Reserved, _, Some(tx_hash)) => {
+            // That it is used is its holder's own word so far: his transaction may be dropped like any other.
+            (ReservationState::Used, None, Some(tx_hash))
+            | (ReservationState::Reserved, _, Some(tx_hash)) => {
                 self.at_submitted(reservation, tx_hash).await
             }
             (ReservationState::Reserved, _, None) => self.at_overdue(reservation).await,
-            (ReservationState::Recyclable, _, _) => match self.is_consumed(reservation).await? {
-                true => self.search(reservation).await,
-                false => Ok(Sight::Waits),
-            },
+            (ReservationState::Used, None, None) | (ReservationState::Recyclable, _, _) => {
+                match self.is_consumed(reservation).await? {
+                    true => self.search(reservation).await,
+                    false => Ok(Sight::Waits),
+                }
+            }
         }
     }
 
@@ -141,8 +145,8 @@ impl<'a> Look<'a> {
         })
     }
 
-    /// A submitted one is used when its transaction is final, or when another one took the nonce. It is never
-    /// free by time: its transaction may be in a pool that nobody asked.
+    /// A submitted one is used when its transaction is final, or when another one took the nonce, whatever its
+    /// holder says. It is never free by time: its transaction may be in a pool that nobody asked.
     async fn at_submitted(
         &mut self,
         reservation: &Reservation,
@@ -158,13 +162,16 @@ impl<'a> Look<'a> {
         if self.final_block.is_none_or(|block| block.number < number) {
             return Ok(Sight::Waits);
         }
-        Ok(match self.header(number).await? {
-            Some(block) if block.hash == hash => Sight::Verdict(Verdict::Used {
+        let Some(block) = self.header(number).await?.filter(|at| at.hash == hash) else {
+            return Ok(Sight::Waits); // the receipt is of another branch than the one that we are shown
+        };
+        // A hash says nothing of the account and the nonce that it stands for.
+        Ok(match self.is_consumed(reservation).await? {
+            true => Sight::Verdict(Verdict::Used {
                 tx_hash: Some(tx_hash),
                 block,
             }),
-            // The receipt is of another branch than the one that we are shown.
-            Some(_) | None => Sight::Waits,
+            false => Sight::NotIts(tx_hash),
         })
     }
 
@@ -247,16 +254,15 @@ impl<'a> Look<'a> {
     }
 }
 
-/// The receipts of all that was submitted, in one call.
+/// The receipts of all that was named and is not closed, in one call.
 async fn receipts(
     chain: &dyn Chain,
     watched: &[Watched],
 ) -> Result<BTreeMap<B256, Inclusion>, ChainError> {
-    let open = watched
-        .iter()
-        .map(|watched| &watched.reservation)
-        .filter(|reservation| reservation.state == ReservationState::Reserved);
-    let hashes: Vec<B256> = open.filter_map(|reservation| reservation.tx_hash).collect();
+    let open = watched.iter().filter(|watched| watched.closed_in.is_none());
+    let open = open.map(|watched| &watched.reservation);
+    let named = open.filter(|reservation| reservation.state != ReservationState::Recyclable);
+    let hashes: Vec<B256> = named.filter_map(|one| one.tx_hash).collect();
     if hashes.is_empty() {
         return Ok(BTreeMap::new());
     }

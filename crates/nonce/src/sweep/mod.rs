@@ -5,11 +5,11 @@
 
 mod look;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use domain::{ChainId, Holder, LaneKey, Moment, Nonce};
+use domain::{B256, ChainId, Holder, LaneKey, Moment, Nonce};
 use engine::ports::{Clock, LendError};
 use futures::future::join_all;
 use metrics::counter;
@@ -20,7 +20,8 @@ use look::Sight;
 
 /// How many nonces are looked at in one pass; the next pass takes the next ones.
 pub const SWEPT_MAX: usize = 500;
-/// How many overdue nonces are remembered as seen unused. Beyond, the oldest sights are forgotten and wait anew.
+/// How many sights are remembered of each kind. Beyond, the oldest overdue nonces that were seen unused are forgotten and
+/// wait anew.
 const SIGHTS_MAX: usize = 10_000;
 
 /// The sweep. One at a time per process is enough.
@@ -32,6 +33,8 @@ pub struct Sweep {
     clock: Arc<dyn Clock>,
     /// Since when the chain was seen to show nothing of these overdue loans.
     unused_since: BTreeMap<Loan, Moment>,
+    /// Of which loans it was told that what was named for them is not theirs: once is enough.
+    not_its: BTreeSet<(Loan, B256)>,
 }
 
 /// One loan of one nonce: whoever borrows it next is another holder.
@@ -60,6 +63,7 @@ impl Sweep {
             chains,
             clock,
             unused_since: BTreeMap::new(),
+            not_its: BTreeSet::new(),
         }
     }
 
@@ -128,6 +132,10 @@ impl Sweep {
                     self.unused_since.remove(&loan);
                     continue;
                 }
+                Sight::NotIts(tx_hash) => {
+                    self.warn_once(loan, tx_hash);
+                    continue;
+                }
                 // A chain that does not answer proves nothing, neither way.
                 Sight::Unknown => continue,
             };
@@ -137,6 +145,19 @@ impl Sweep {
         }
         self.forget_the_oldest();
         settlements
+    }
+
+    fn warn_once(&mut self, loan: Loan, tx_hash: B256) {
+        if self.not_its.len() >= SIGHTS_MAX {
+            self.not_its.clear(); // it is told again
+        }
+        if self.not_its.insert((loan, tx_hash)) {
+            let (lane, nonce, _) = loan;
+            tracing::warn!(
+                %lane, %nonce, %tx_hash,
+                "what was named for a lent nonce is mined and did not consume it: it stays open"
+            );
+        }
     }
 
     fn forget_the_oldest(&mut self) {

@@ -2,8 +2,9 @@
 
 use domain::Nonce;
 use engine::ports::LendError;
-use nonce::postgres::lent_here;
+use nonce::postgres::bind_lanes;
 use nonce::{RowLock, Scheme, Segment, SegmentConfig};
+use rig::postgres::{majors, shared};
 
 use crate::kit::{borrow, client, clock, database, db, lane};
 
@@ -39,14 +40,61 @@ async fn what_a_lane_of_the_store_beside_it_deals_is_not_lent() {
         };
         assert!(why.contains("its own txs or by scheme lane"), "{why}");
     }
-    let lanes = [lane(1), lane(2)];
-    assert_eq!(lent_here(&client, &lanes).await.unwrap(), None);
+    assert_eq!(bind_lanes(&client, &[lane(1)]).await.unwrap(), None);
     let free = schemes[0].allocate(lane(2), borrow()).await.unwrap();
     assert_eq!(free.nonce, Nonce(0));
-    let lent = lent_here(&client, &lanes).await.unwrap();
-    let lent = lent.expect("and a node with this account must not start");
-    assert!(
-        lent.contains(&lane(2).signer.to_string().to_lowercase()),
-        "{lent}"
-    );
+}
+
+#[tokio::test]
+async fn whoever_opens_a_lane_first_has_it() {
+    let database = database("first").await;
+    let nodes = [client(database.url()).await, client(database.url()).await];
+    let scheme = RowLock::new(db(database.url(), 2), None);
+    scheme.allocate(lane(1), borrow()).await.unwrap();
+    let lanes = [lane(2), lane(1), lane(3)];
+    for node in &nodes {
+        let lent = bind_lanes(node, &lanes).await.unwrap();
+        let lent = lent.expect("and a node with this account must not start");
+        assert!(
+            lent.contains(&lane(1).signer.to_string().to_lowercase()),
+            "{lent}"
+        );
+    }
+    let free = scheme.allocate(lane(3), borrow()).await;
+    assert!(free.is_ok(), "those did not start");
+    // A node that has dealt nothing yet has its lanes all the same.
+    let own = [lane(2), lane(4)];
+    assert_eq!(bind_lanes(&nodes[0], &own).await.unwrap(), None);
+    for own in own {
+        let refused = scheme.allocate(own, borrow()).await;
+        assert!(
+            matches!(refused, Err(LendError::NotLendable(_))),
+            "{refused:?}"
+        );
+        assert_eq!(bind_lanes(&nodes[1], &[own, own]).await.unwrap(), None);
+    }
+}
+
+/// Of a node and a scheme that come at the same moment, one is refused.
+#[tokio::test]
+async fn of_two_who_open_a_lane_at_once_one_has_it() {
+    let database = database("at_once").await;
+    let node = client(database.url()).await;
+    let scheme = RowLock::new(db(database.url(), 2), None);
+    for number in 1..=20 {
+        let own = [lane(number)];
+        let (bound, lent) = tokio::join!(
+            bind_lanes(&node, &own),
+            scheme.allocate(lane(number), borrow())
+        );
+        let is_node_refused = bound.unwrap().is_some();
+        assert_eq!(is_node_refused, lent.is_ok(), "{lent:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_node_needs_no_books() {
+    let database = shared(majors()[0]).database("no_books");
+    let client = client(database.url()).await;
+    assert_eq!(bind_lanes(&client, &[lane(1)]).await.unwrap(), None);
 }

@@ -10,10 +10,11 @@ const A: B256 = B256::repeat_byte(0xaa);
 const B: B256 = B256::repeat_byte(0xbb);
 
 /// What a nonce may have gone through before.
-const PASTS: [&[Past]; 8] = [
+const PASTS: [&[Past]; 9] = [
     &[],
     &[Past::Said(0)],
     &[Past::Said(0), Past::Said(1)],
+    &[Past::Said(0), Past::Said(1), Past::Said(0)],
     &[Past::Said(2)],
     &[Past::Said(0), Past::Said(3)],
     &[Past::Said(4)],

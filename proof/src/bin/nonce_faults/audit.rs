@@ -17,6 +17,8 @@ pub(crate) struct Audited {
     pub(crate) mined: usize,
     /// Nonces that were lent more than once, one holder after the other.
     pub(crate) lent_again: usize,
+    /// Loans that only the chain closed.
+    pub(crate) left: usize,
 }
 
 /// Everything with everything; an error tells what was found.
@@ -47,6 +49,7 @@ pub(crate) async fn audit(
             loans: journals.loans().count(),
             mined: mined.len(),
             lent_again: by_nonce.values().filter(|loans| loans.len() > 1).count(),
+            left: journals.loans().filter(|loan| loan.is_left).count(),
         });
     }
     let count = findings.len();

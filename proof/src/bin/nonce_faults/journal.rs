@@ -27,6 +27,8 @@ pub(crate) struct Loan {
     /// When it was about to be given back.
     pub(crate) returning_at: Option<At>,
     pub(crate) is_used: bool,
+    /// Sent, and left to the chain to be closed.
+    pub(crate) is_left: bool,
     pub(crate) is_abandoned: bool,
     pub(crate) dropped: Option<String>,
 }
@@ -140,6 +142,7 @@ impl Loan {
             }
             "offered" => self.offered.push(text("hash")),
             "used" => self.is_used = true,
+            "left" => self.is_left = true,
             "returning" => self.returning_at = Some(at),
             "abandoned" => self.is_abandoned = true,
             "dropped" => self.dropped = Some(text("why")),

@@ -250,6 +250,50 @@ impl World {
         }
     }
 
+    /// Waits until the chain has closed every nonce up to this one, also those of which nobody said that they are used.
+    pub(crate) async fn all_closed(&mut self, scheme: Scheme, top: u64) -> Outcome<()> {
+        let began = Instant::now();
+        loop {
+            let open = self.open_up_to(scheme, top).await?;
+            if open.is_empty() {
+                return Ok(());
+            }
+            for borrower in &mut self.borrowers {
+                borrower.must_run()?;
+            }
+            let within = times::CLOSED_WITHIN;
+            let is_early = began.elapsed() < within;
+            demand(
+                is_early,
+                format!("after {within:?} still open in the books: {open}"),
+            )?;
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+
+    /// What the chain has not closed, in words.
+    async fn open_up_to(&self, scheme: Scheme, top: u64) -> Outcome<String> {
+        if scheme == Scheme::Lane {
+            let path = format!("/api/v1/lanes/{CHAIN_ID}/{}/nonces", self.account);
+            let (status, lent) = self.nodes[0].api.get(&path).await?;
+            demand(status.is_success(), format!("{path}: {status} {lent}"))?;
+            let listed = lent["nonces"].as_array().ok_or("no list of nonces")?;
+            let open = listed.iter().map(|one| one["nonce"].as_u64());
+            let open: Vec<u64> = open.flatten().filter(|nonce| *nonce <= top).collect();
+            return Ok(if open.is_empty() {
+                String::new()
+            } else {
+                format!("{open:?}")
+            });
+        }
+        let open = format!(
+            "SELECT coalesce(string_agg(nonce::text, ' ' ORDER BY nonce), '') FROM nonce_reservation \
+             WHERE nonce <= {top} AND (state <> 1 OR (closed_number IS NULL AND NOT is_buried))"
+        );
+        let open = tokio::task::block_in_place(|| self.database.ask(&open));
+        Ok(open.unwrap_or_default())
+    }
+
     /// What is known of a nonce that nobody used in time.
     fn about_hole(&mut self, nonce: u64, top: u64) -> String {
         let within = times::CLOSED_WITHIN;

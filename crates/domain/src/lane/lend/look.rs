@@ -75,6 +75,37 @@ impl Lane {
         }
     }
 
+    /// Whether a receipt of what was named for a nonce must wait: as far as is known the nonce is not consumed, so the
+    /// transaction may be another account's, or have another nonce. The chain is asked.
+    pub(in crate::lane) fn is_unproven(&mut self, nonce: Nonce, step: &mut Step) -> bool {
+        let is_known = self.rules.chain_query != ChainQuery::Off;
+        let waits = self.lends() && is_known && self.latest() <= nonce;
+        if waits {
+            self.unproven.insert(nonce);
+            self.ask_in_doubt(step);
+        }
+        waits
+    }
+
+    /// The chain's nonce is told anew: receipts that waited for it are read.
+    pub(in crate::lane) fn read_unproven(&mut self, latest: Nonce, step: &mut Step) {
+        let waiting = self.unproven.split_off(&latest);
+        let proven = std::mem::replace(&mut self.unproven, waiting);
+        if !proven.is_empty() {
+            self.check_what_may_be_mined(latest, step);
+        }
+    }
+
+    /// At every block, while receipts wait: whoever was asked before may have been behind.
+    pub(in crate::lane) fn ask_for_unproven(&mut self, step: &mut Step) {
+        let slots = &self.slots;
+        let is_open = |nonce: &Nonce| slots.get(nonce).is_some_and(|s| s.stage != Stage::Mined);
+        self.unproven.retain(is_open);
+        if !self.unproven.is_empty() {
+            self.ask_in_doubt(step);
+        }
+    }
+
     /// Whether a free nonce stands before others that are out, which wait for it: it does not wait for room. (A
     /// fork may have opened more than the window allows.)
     pub(in crate::lane) fn lends_before_others(&self) -> bool {

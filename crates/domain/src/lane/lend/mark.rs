@@ -71,7 +71,8 @@ impl Lane {
     fn reservation(&self, nonce: Nonce) -> Option<Reservation> {
         let lending = self.rules.lent?;
         let slot = self.slots.get(&nonce)?;
-        lent_to(self.key, &slot.tx, None, lending)
+        let lent = lent_to(self.key, &slot.tx, None, lending)?;
+        Some(lent.with_attempts(&slot.attempts))
     }
 
     /// A transaction that was made elsewhere stands at a lent nonce: it is watched like any other.

@@ -12,7 +12,7 @@ use std::time::Duration;
 use alloy_primitives::U256;
 
 use crate::reservation::{Holder, MarkRefused, Reservation, ReservationState};
-use crate::{AttemptKind, LaneKey, Nonce, Payload, RequestId, Time, Tx};
+use crate::{Attempt, AttemptKind, LaneKey, Nonce, Payload, RequestId, Time, Tx};
 
 use super::{Lane, Slot, Stage};
 
@@ -126,9 +126,21 @@ pub fn lent_to(
         holder: Holder(holder.parse().ok()?),
         state,
         tx_hash: tx.tx_hash,
+        was_replaced: false, // its attempts tell, see [`Reservation::with_attempts`]
         expires_at: tx.created_at.plus(lending.timeout_of(tx)),
         reason: tx.reason.clone(),
     })
+}
+
+impl Reservation {
+    /// As it stands with the attempts of its row: each is a transaction that was named for it.
+    #[must_use]
+    pub fn with_attempts(self, attempts: &[Attempt]) -> Self {
+        Self {
+            was_replaced: attempts.len() > 1,
+            ..self
+        }
+    }
 }
 
 impl Lane {

@@ -176,6 +176,7 @@ impl Server {
             holder,
             state: ReservationState::Reserved,
             tx_hash: None,
+            was_replaced: false,
             expires_at,
             reason: None,
         })))

@@ -109,6 +109,7 @@ impl Segment {
             holder,
             state: ReservationState::Reserved,
             tx_hash: None,
+            was_replaced: false,
             expires_at,
             reason: None,
         }))

@@ -1,7 +1,7 @@
 //! Books in memory: the rules of the trait in their simplest form. The suite runs on them first, so that a
 //! clause that no scheme could keep shows itself.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use async_trait::async_trait;
@@ -35,6 +35,8 @@ struct LaneRows {
     next: u64,
     chain_nonce: u64,
     rows: BTreeMap<Nonce, Watched>,
+    /// Used ones that nobody looks at any more.
+    buried: BTreeSet<Nonce>,
 }
 
 impl Rows {
@@ -112,7 +114,7 @@ impl LaneRows {
             ReservationState::Reserved => {
                 reservation.tx_hash.is_some() || reservation.expires_at <= now
             }
-            ReservationState::Used => row.closed_in.is_some(),
+            ReservationState::Used => !self.buried.contains(&reservation.nonce),
             ReservationState::Recyclable => reservation.nonce.0 < self.chain_nonce,
         }
     }
@@ -125,6 +127,7 @@ fn blank(lane: LaneKey, nonce: u64, holder: Holder, expires_at: Time) -> Reserva
         holder,
         state: ReservationState::Reserved,
         tx_hash: None,
+        was_replaced: false,
         expires_at,
         reason: None,
     }
@@ -139,6 +142,8 @@ fn settle(row: &mut Watched, verdict: &Verdict) {
         }
         Verdict::Used { tx_hash, block } => {
             reservation.state = ReservationState::Used;
+            let both = reservation.tx_hash.zip(*tx_hash);
+            reservation.was_replaced |= both.is_some_and(|(named, by)| named != by);
             reservation.tx_hash = tx_hash.or(reservation.tx_hash);
             row.closed_in = Some(*block);
         }
@@ -194,10 +199,14 @@ impl Scheme for MemoryBooks {
     async fn lent(&self, lane: LaneKey) -> Result<Lent, LendError> {
         let mut lanes = self.rows.lock();
         let rows = lanes.entry(lane).or_default();
-        let all = rows.rows.values().map(|row| &row.reservation);
-        let mut open = all
-            .filter(|one| one.state != ReservationState::Used)
-            .cloned();
+        let is_open = |row: &&Watched| match row.reservation.state {
+            ReservationState::Reserved | ReservationState::Recyclable => true,
+            ReservationState::Used => {
+                row.closed_in.is_none() && !rows.buried.contains(&row.reservation.nonce)
+            }
+        };
+        let all = rows.rows.values().filter(is_open);
+        let mut open = all.map(|row| row.reservation.clone());
         Ok(Lent {
             next_nonce: Nonce(rows.next),
             open: open.by_ref().take(LISTED_MAX).collect(),
@@ -228,9 +237,12 @@ impl Scheme for MemoryBooks {
         let mut lanes = self.rows.lock();
         for Settlement { seen, verdict } in settlements {
             let Reservation { lane, nonce, .. } = seen.reservation;
-            let row = lanes.entry(lane).or_default().rows.get_mut(&nonce);
-            if let Some(row) = row.filter(|row| **row == *seen) {
+            let LaneRows { rows, buried, .. } = lanes.entry(lane).or_default();
+            if let Some(row) = rows.get_mut(&nonce).filter(|row| **row == *seen) {
                 settle(row, verdict);
+                if *verdict == Verdict::Buried {
+                    buried.insert(nonce);
+                }
             }
         }
         Ok(())

@@ -214,9 +214,16 @@ pub(crate) async fn what_is_open_is_listed_in_order(world: &World) {
         .map(|one| (one.nonce.0, one.state))
         .collect();
     let (reserved, free) = (ReservationState::Reserved, ReservationState::Recyclable);
+    let used = ReservationState::Used; // as its holder says, and the chain has not shown it
     assert_eq!(
         states,
-        [(1, reserved), (2, reserved), (3, free), (4, reserved)]
+        [
+            (0, used),
+            (1, reserved),
+            (2, reserved),
+            (3, free),
+            (4, reserved)
+        ]
     );
     assert_eq!((listed.next_nonce, listed.has_more), (Nonce(5), false));
     let empty = process.component.lent(lane(9)).await.unwrap();

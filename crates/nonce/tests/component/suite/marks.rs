@@ -4,7 +4,7 @@ use domain::{Holder, Mark, MarkRefused, Nonce, Reservation, ReservationState};
 use engine::ports::{Chain as _, LendError, Lender};
 use uuid::Uuid;
 
-use super::super::kit::{hash, lane};
+use super::super::kit::{FOREIGN_DEPTH, hash, lane};
 use super::{Process, World};
 
 async fn say(
@@ -158,19 +158,52 @@ pub(crate) async fn what_was_named_after_the_chain_was_asked_cannot_be_given_bac
         let scheme = &process.scheme;
         scheme.mark(lane(1), lent.nonce, lent.holder, mark).await
     };
-    for (name, asked) in [(1, None), (2, Some(hash(1)))] {
-        let submitted = process.submit(&lent, hash(name)).await;
+    let submitted = process.submit(&lent, hash(1)).await;
+    for asked in [None, Some(hash(2))] {
         let refused = MarkRefused::NamedSince {
             nonce: lent.nonce,
-            hash: hash(name).to_string(),
+            hash: hash(1).to_string(),
         };
         assert_eq!(give_back(asked).await, Err(refused.into()));
         assert_eq!(process.row(&lent).await, submitted);
     }
     assert_eq!(process.borrow().await.nonce, lent.nonce.next());
-    let given = give_back(Some(hash(2))).await.unwrap();
+    let given = give_back(Some(hash(1))).await.unwrap();
     assert_eq!(given.state, ReservationState::Recyclable);
     assert_eq!(process.borrow().await.nonce, lent.nonce);
+}
+
+/// A pool may keep the earlier one behind a nonce that is missing, and no node that is asked shows it.
+pub(crate) async fn a_nonce_with_two_named_transactions_is_not_given_back(world: &World) {
+    let process = world.process().await;
+    let lent = process.borrow().await;
+    assert!(!process.submit(&lent, hash(1)).await.was_replaced);
+    process.submit(&lent, hash(2)).await;
+    let replaced = process.submit(&lent, hash(1)).await;
+    assert!(replaced.was_replaced);
+    let refused = LendError::Refused(MarkRefused::TwoNamed(lent.nonce));
+    assert!(!refused.is_worth_repeating());
+    for process in [&process, &world.process().await] {
+        for asked in [None, Some(hash(1)), Some(hash(2))] {
+            let reason = "not needed".into();
+            let mark = Mark::Recyclable { reason, asked };
+            let scheme = &process.scheme;
+            let said = scheme.mark(lane(1), lent.nonce, lent.holder, mark).await;
+            assert_eq!(said, Err(refused.clone()));
+        }
+        let component = &process.component;
+        let said = component.mark_recyclable(lane(1), lent.nonce, lent.holder, "not needed");
+        assert_eq!(said.await, Err(refused.clone()));
+        assert_eq!(process.row(&lent).await, replaced);
+    }
+    assert_eq!(process.borrow().await.nonce, lent.nonce.next());
+    // Either may be mined, and closes it.
+    world.chain.send(lane(1).signer, lent.nonce.0, hash(2));
+    world.chain.mine(1 + FOREIGN_DEPTH);
+    let mut sweep = process.component.sweep();
+    let state = ReservationState::Used;
+    let used = process.sweep_until(&mut sweep, &lent, state).await;
+    assert_eq!(used.tx_hash, Some(hash(2)));
 }
 
 pub(crate) async fn any_words_in_any_order_do_what_the_one_table_says(world: &World) {

@@ -239,6 +239,7 @@ macro_rules! contract {
                 what_is_free_cannot_be_used
                 what_is_used_cannot_be_given_back
                 what_was_named_after_the_chain_was_asked_cannot_be_given_back
+                a_nonce_with_two_named_transactions_is_not_given_back
                 any_words_in_any_order_do_what_the_one_table_says
                 marks_are_durable_when_they_are_answered
                 any_process_hears_any_holder
@@ -264,7 +265,10 @@ macro_rules! contract {
             forks: [
                 a_receipt_closes_a_submitted_nonce_when_it_is_final
                 another_transaction_closes_a_submitted_nonce_too
+                a_transaction_that_did_not_consume_the_nonce_closes_nothing
                 a_fork_reopens_what_the_chain_closed
+                what_a_fork_reopened_is_not_given_back_when_another_had_closed_it
+                what_was_said_to_be_used_is_watched_until_the_chain_closes_it
                 what_is_closed_deep_enough_is_not_watched_any_more
             ]
             settle: [
