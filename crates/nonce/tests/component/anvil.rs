@@ -257,10 +257,8 @@ async fn a_real_node_closes_reopens_and_frees_what_was_lent() {
     let given = component
         .mark_recyclable(lane, first.nonce, first.holder, "regret")
         .await;
-    assert!(
-        matches!(given, Err(LendError::MayBeMined { .. })),
-        "{given:?}"
-    );
+    let refused = domain::MarkRefused::TwoNamed(first.nonce);
+    assert_eq!(given, Err(LendError::Refused(refused)), "it was replaced");
     stage.node.0.mine(1 + FINAL_DEPTH);
     assert_eq!(stage.sweep_until(&first, used).await.tx_hash, Some(again));
 
