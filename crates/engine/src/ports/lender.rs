@@ -29,7 +29,7 @@ pub trait Lender: Send + Sync + 'static {
 pub struct Lent {
     /// The next nonce that was never lent.
     pub next_nonce: Nonce,
-    /// Open ones in nonce order: reserved and free; bounded.
+    /// Open ones in nonce order: reserved, free, and said to be used while the chain has not shown it; bounded.
     pub open: Vec<Reservation>,
     /// Whether there are more of them than are listed.
     pub has_more: bool,

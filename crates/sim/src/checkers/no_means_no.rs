@@ -19,6 +19,8 @@ pub struct NoMeansNo {
     open: BTreeMap<Key, u64>,
     /// Those whose every question was refused.
     refused: BTreeSet<Key>,
+    /// Those that somebody was promised: a later no is about another payload.
+    promised: BTreeSet<Key>,
 }
 
 impl NoMeansNo {
@@ -28,7 +30,9 @@ impl NoMeansNo {
         }
         let open = self.open.entry(key.clone()).or_default();
         *open = open.saturating_sub(1);
-        if *open == 0 && matches!(answer, Answer::Refused(_)) {
+        if matches!(answer, Answer::Accepted { .. }) {
+            self.promised.insert(key);
+        } else if *open == 0 && !self.promised.contains(&key) {
             self.refused.insert(key);
         }
     }
@@ -126,6 +130,11 @@ mod tests {
         assert_eq!(run(&[]), Ok(()));
         assert_eq!(run(std::slice::from_ref(&unknown)), Ok(()));
         assert_eq!(run(&[unknown, no.clone()]), Ok(()));
-        assert_eq!(run(&[Answer::Silence, no]), Ok(()));
+        assert_eq!(run(&[Answer::Silence, no.clone()]), Ok(()));
+        let promised = Answer::Accepted {
+            tx_id: tx(1, None).id,
+            is_new: true,
+        };
+        assert_eq!(run(&[promised, no]), Ok(()), "another payload was refused");
     }
 }
