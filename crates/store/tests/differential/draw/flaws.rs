@@ -62,8 +62,9 @@ const FLAWS: [Flaw; 33] = [
         deal(rng, batch, nonce)
     },
     // Two txs change places, or the one behind moves up: who goes first decides.
-    |rng, _, before, place, batch| swap(rng, &before.lanes[place], batch),
-    |rng, _, before, place, batch| move_up(rng, &before.lanes[place], batch),
+    // (As the lane is when this batch comes: after an earlier one of the same commit it would be neither.)
+    |rng, now, _, place, batch| swap(rng, &now.lanes[place], batch),
+    |rng, now, _, place, batch| move_up(rng, &now.lanes[place], batch),
     // Rows of txs.
     |rng, _, before, place, batch| {
         batch.writes.inserts.first_mut()?.id = any_tx(rng, &before.lanes[place])?.id;
