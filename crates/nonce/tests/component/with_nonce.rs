@@ -4,6 +4,7 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
+use domain::MarkRefused;
 use domain::ReservationState::{Recyclable, Reserved, Used};
 use engine::ports::LendError;
 use futures::FutureExt;
@@ -116,13 +117,13 @@ async fn what_is_named_while_the_chain_is_asked_is_not_given_back() {
             stage.chain.gate().reopen();
         };
         let (given_back, ()) = tokio::join!(give_back, name_another);
-        let why = given_back.unwrap_err();
-        assert!(matches!(why, LendError::MayBeMined { .. }), "{why:?}");
+        let two_named = LendError::Refused(MarkRefused::TwoNamed(nonce));
+        assert_eq!(given_back.unwrap_err(), two_named);
         let row = stage.books.row(lane(1), nonce.0).unwrap();
         assert_eq!((row.state, row.tx_hash), (Reserved, Some(hash(2))));
-        // Asked again, the chain is asked about the other one.
+        // Asked again, nobody knows of both that they are nowhere.
         let again = component.mark_recyclable(lane(1), nonce, holder, "not sent");
-        assert_eq!(again.await.unwrap().state, Recyclable);
+        assert_eq!(again.await.unwrap_err(), two_named);
     }
 }
 
