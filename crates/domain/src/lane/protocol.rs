@@ -167,7 +167,7 @@ pub enum Input {
 pub struct Writes {
     /// New rows.
     pub inserts: Vec<Tx>,
-    /// Changed rows, as their full new image.
+    /// Changed rows, as their full new image. In no order: what one of them leaves, no other takes in the same writes.
     pub updates: Vec<Tx>,
     /// New attempts.
     pub attempts: Vec<Attempt>,

@@ -215,8 +215,8 @@ fn check_requests(lane: &LaneRow, inserts: &[Tx]) -> Result<(), Conflict> {
 }
 
 /// The unique index on (lane, nonce), row by row as PostgreSQL does it: first the nonces that are given up,
-/// then the changed rows in the order of the batch, then the new ones. Whoever moves to a nonce before its
-/// holder has moved on meets it.
+/// then the changed rows (in the order of the batch here, in any order there: nobody lets it matter), then the
+/// new ones. Whoever moves to a nonce before its holder has moved on meets it.
 fn check_nonces(lane: &LaneRow, writes: &Writes) -> Result<(), Conflict> {
     if mutation::is_on(Mutation::DealNonceTwice) {
         return Ok(());

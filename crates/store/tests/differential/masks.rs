@@ -15,6 +15,8 @@
 //! - the order in which lanes get numbers that are made together, and with it their order in the feed;
 //! - one lane twice in one `acquire`, a right with another lane's key, a page of zero;
 //! - a floor that is not the lowest open nonce (the embedded store has none), a number above 63 bits;
+//! - a tx that takes a nonce from which another one moves on in the same batch: which row is first is
+//!   PostgreSQL's choice, and its unique index looks at each;
 //! - batches of one commit that fight for a hash or tx id across lanes (PostgreSQL runs them at once);
 //! - attempts at a nonce that their tx held in no committed row (PostgreSQL finds attempts by these);
 //! - more rows than one page, batch or walk takes, nodes that were silent for a month, headers that lie

@@ -12,7 +12,7 @@ use crate::universe::{LANES, NO_LANE};
 /// commit itself writes in another lane is nobody's to fight for: see [`crate::masks`].)
 type Flaw = fn(&Rng, &mut Model, &Model, usize, &mut LaneBatch) -> Option<()>;
 
-const FLAWS: [Flaw; 33] = [
+const FLAWS: [Flaw; 32] = [
     // The fence.
     |_, _, _, _, batch| {
         batch.right.token = batch.right.token.next();
@@ -54,17 +54,15 @@ const FLAWS: [Flaw; 33] = [
         Some(())
     },
     |rng, _, before, place, batch| {
-        let taken = any_nonce(rng, &before.lanes[place])?;
+        let taken = any_nonce(rng, &before.lanes[place], batch)?;
         deal(rng, batch, taken)
     },
     |rng, _, _, _, batch| {
         let nonce = batch.writes.inserts.iter().find_map(|tx| tx.nonce)?;
         deal(rng, batch, nonce)
     },
-    // Two txs change places, or the one behind moves up: who goes first decides.
-    // (As the lane is when this batch comes: after an earlier one of the same commit it would be neither.)
+    // Two txs change places, as the lane is when this batch comes.
     |rng, now, _, place, batch| swap(rng, &now.lanes[place], batch),
-    |rng, now, _, place, batch| move_up(rng, &now.lanes[place], batch),
     // Rows of txs.
     |rng, _, before, place, batch| {
         batch.writes.inserts.first_mut()?.id = any_tx(rng, &before.lanes[place])?.id;
@@ -209,16 +207,6 @@ fn swap(rng: &Rng, lane: &Lane, batch: &mut LaneBatch) -> Option<()> {
     Some(())
 }
 
-fn move_up(rng: &Rng, lane: &Lane, batch: &mut LaneBatch) -> Option<()> {
-    let (mut a, mut b) = two_with_nonces(rng, lane, batch)?;
-    b.nonce = a.nonce;
-    a.nonce = Some(batch.next_nonce);
-    batch.next_nonce = batch.next_nonce.next();
-    let pair = if rng.permille(500) { [a, b] } else { [b, a] };
-    batch.writes.updates.extend(pair);
-    Some(())
-}
-
 /// Two open txs that the batch leaves alone, without their attempts.
 fn two_with_nonces(rng: &Rng, lane: &Lane, batch: &LaneBatch) -> Option<(Tx, Tx)> {
     let is_free = |tx: &&Tx| {
@@ -270,8 +258,11 @@ fn any_tx<'a>(rng: &Rng, lane: &'a Lane) -> Option<&'a Tx> {
     (!rows.is_empty()).then(|| *rng.pick(&rows))
 }
 
-fn any_nonce(rng: &Rng, lane: &Lane) -> Option<Nonce> {
-    let nonces: Vec<Nonce> = lane.txs.values().filter_map(|tx| tx.nonce).collect();
+fn any_nonce(rng: &Rng, lane: &Lane, batch: &LaneBatch) -> Option<Nonce> {
+    // Of txs that stay where they are: see [`crate::masks`].
+    let stays = |tx: &&Tx| batch.writes.updates.iter().all(|other| other.id != tx.id);
+    let staying = lane.txs.values().filter(stays);
+    let nonces: Vec<Nonce> = staying.filter_map(|tx| tx.nonce).collect();
     (!nonces.is_empty()).then(|| *rng.pick(&nonces))
 }
 
