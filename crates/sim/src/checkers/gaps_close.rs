@@ -1,7 +1,7 @@
 //! Every gap closes: in a healed world no lane waits longer than a bound on a nonce that nothing will use.
 //!
-//! A gap is a nonce below the cursor that the chain has not seen used, that no open tx holds, and that an
-//! open tx of the same lane waits behind.
+//! A gap is the next nonce of an account, below the cursor, that no open tx holds, while an open tx of the same lane
+//! waits behind it. (What is missing further up may wait in a pool, and nothing waits for it yet.)
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -67,8 +67,9 @@ impl GapsClose {
             let Some(last) = held.last().filter(|_| !self.hurt.contains(lane)) else {
                 continue;
             };
-            let below = (0..last.0).map(|nonce| (*lane, Nonce(nonce)));
-            gaps.extend(below.filter(|gap| !held.contains(&gap.1) && !used.contains(gap)));
+            let mut below = (0..last.0).map(|nonce| (*lane, Nonce(nonce)));
+            let next = below.find(|place| !used.contains(place));
+            gaps.extend(next.filter(|(_, nonce)| !held.contains(nonce)));
         }
         gaps
     }
