@@ -11,6 +11,9 @@ use super::books::Books;
 use super::{Checker, applied};
 use crate::event::WorldEvent;
 
+/// How many blocks an endpoint may be behind.
+const BEHIND_MAX: usize = 64;
+
 /// See the module.
 #[derive(Default)]
 pub struct ConfirmationsLinked {
@@ -80,15 +83,18 @@ impl ConfirmationsLinked {
 
     /// Whether this keeper, who sees the chain up to `seen` at least, may say that what was told is replaced.
     ///
-    /// It may where he can see another branch. What was told may also just lie above what he sees: then
+    /// It may where he can see another branch, or could a moment ago: an endpoint that is behind shows old ones, and
+    /// who has followed it comes back step by step. What was told may also just lie above what he sees: then
     /// nothing is replaced, but a new keeper who is behind his predecessor cannot know that and says it
     /// once (docs/proofs.md, open points).
     fn may_be_replaced(&self, told: Told, seen: B256, by: Token) -> bool {
-        let Some(above) = self.walk(seen, told.top) else {
+        if self.walk(seen, told.top).is_none() {
             return true; // it lies on another branch than what he sees
-        };
-        let mut below_told = above.iter().skip(1);
-        below_told.any(|header| self.forked_above.contains(header)) || told.token != by
+        }
+        let parent = |hash: &B256| self.headers.get(hash).map(|header| header.parent_hash);
+        let below_told = std::iter::successors(parent(&told.top), parent);
+        let mut near = below_told.take(BEHIND_MAX);
+        near.any(|header| self.forked_above.contains(&header)) || told.token != by
     }
 
     fn progress(&mut self, tx: TxId, kind: &EventKind, by: Teller<'_>) -> Result<(), String> {
