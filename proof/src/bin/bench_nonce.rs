@@ -54,12 +54,12 @@ const BUDGETS: [Budget; 6] = [
         allocate: (0.2, 2.0),
         cycle: (0.5, 2.0),
     },
-    // In batches. Each mark looks first whether its hash is another one's.
+    // In batches, marks too; with several processes most calls come one by one from other nodes.
     Budget {
         scheme: "lane",
         redis_lock: false,
         allocate: (0.3, 0.0),
-        cycle: (2.5, 0.0),
+        cycle: (1.0, 0.0),
     },
     Budget {
         scheme: "segment",
@@ -172,9 +172,10 @@ fn judge(budget: &Budget, run: &Value) -> Outcome<()> {
         let why = run["failure"].as_str().unwrap_or_default();
         demand(count == 0.0, format!("{name}: {count} {bad} {why}"))?;
     }
-    let p50 = number(run, "p50Ms")?;
+    // What comes from memory may take less than the microsecond that is measured.
+    let (p50, p99) = (number(run, "p50Ms")?, number(run, "p99Ms")?);
     demand(
-        p50 > 0.0 && number(run, "p99Ms")? >= p50,
+        p99 > 0.0 && p99 >= p50,
         format!("{name}: no latencies"),
     )
 }
