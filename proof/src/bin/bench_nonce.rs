@@ -174,10 +174,7 @@ fn judge(budget: &Budget, run: &Value) -> Outcome<()> {
     }
     // What comes from memory may take less than the microsecond that is measured.
     let (p50, p99) = (number(run, "p50Ms")?, number(run, "p99Ms")?);
-    demand(
-        p99 > 0.0 && p99 >= p50,
-        format!("{name}: no latencies"),
-    )
+    demand(p99 > 0.0 && p99 >= p50, format!("{name}: no latencies"))
 }
 
 fn over_budget(budget: &Budget, run: &Value) -> Outcome<Vec<String>> {
