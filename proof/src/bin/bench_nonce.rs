@@ -47,7 +47,7 @@ const BUDGETS: [Budget; 6] = [
         allocate: (1.0, 1.0),
         cycle: (3.0, 1.0),
     },
-    // In batches; each of them is also told to Redis, lane by lane.
+    // In batches; each of them is also told to Redis.
     Budget {
         scheme: "redis-reserve",
         redis_lock: false,

@@ -112,7 +112,7 @@ impl Redis {
         self.health.is_well()
     }
 
-    /// The key of a lane for one purpose. In a cluster all keys of a lane are on one server.
+    /// The key of a lane for one purpose.
     #[must_use]
     pub fn key(&self, lane: LaneKey, purpose: &str) -> String {
         format!("{}:nonce:{{{lane}}}:{purpose}", self.config.prefix)

@@ -548,3 +548,41 @@ async fn a_lane_that_is_locked_does_not_stop_the_others() {
     })
     .await;
 }
+
+/// The books are told of many lanes in one batch, and then Redis is in one call.
+#[tokio::test(flavor = "multi_thread")]
+async fn loans_of_many_lanes_are_forgotten_in_one_call() {
+    const LANES: u8 = 5;
+    let (database, server) = (database("forgotten").await, Server::start(Keeps::Nothing));
+    let scheme = reserve(database.url(), &server);
+    let borrow_on_each = async || {
+        for number in 1..=LANES {
+            borrowed(&*scheme, lane(number), 1).await;
+        }
+    };
+    borrow_on_each().await;
+    scheme.lent(lane(1)).await.unwrap(); // they are written down, and the scripts are known
+    let calls = scripts_called(&server);
+    let blocker = client(database.url()).await;
+    let lock = "BEGIN; LOCK TABLE nonce_reservation IN EXCLUSIVE MODE";
+    blocker.batch_execute(lock).await.unwrap();
+    borrow_on_each().await; // the first is being written, the others wait for it
+    blocker.batch_execute("ROLLBACK").await.unwrap();
+    scheme.lent(lane(1)).await.unwrap();
+    let calls = scripts_called(&server) - calls;
+    let (reserved, forgotten) = (u64::from(LANES), calls - u64::from(LANES));
+    assert!(forgotten <= 2, "{forgotten} calls for {reserved} loans");
+    for state in server.ask(&["KEYS", "*:state"]).lines() {
+        assert_eq!(server.ask(&["HGET", state, "lent"]), "0", "{state}");
+    }
+    assert_eq!(server.ask(&["KEYS", "*:lent"]), "", "no loan is left");
+}
+
+fn scripts_called(server: &Server) -> u64 {
+    let stats = server.ask(&["INFO", "commandstats"]);
+    let calls = stats.lines().find_map(|line| {
+        let counts = line.strip_prefix("cmdstat_evalsha:calls=")?;
+        counts.split(',').next()?.parse().ok()
+    });
+    calls.expect("Redis counts its scripts")
+}

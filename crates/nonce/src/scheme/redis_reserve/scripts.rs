@@ -1,5 +1,6 @@
 //! A generation's state in Redis, and the scripts on it.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
@@ -155,18 +156,6 @@ impl State {
         })
     }
 
-    /// Forgets loans that are written down.
-    pub(super) async fn written(&self, link: &Link, loans: &[Loan]) -> Result<(), Away> {
-        let [state, _, _, lent] = &self.keys;
-        let mut script = WRITTEN.key(state);
-        script.key(lent);
-        for loan in loans {
-            script.arg(loan.nonce.0).arg(loan.text());
-        }
-        let _gone: i64 = self.redis.run(link, &script).await?;
-        Ok(())
-    }
-
     /// Some of the loans that are not written down yet.
     pub(super) async fn loans(&self, link: &Link) -> Result<Vec<Loan>, Away> {
         let mut scan = ::redis::cmd("HSCAN");
@@ -185,6 +174,24 @@ impl State {
         }
         on
     }
+}
+
+/// Forgets loans that are written down: all of a batch in one call, whatever the number of lanes in it.
+pub(super) async fn forget_written(
+    redis: &Arc<Redis>,
+    link: &Link,
+    loans: &BTreeMap<(LaneKey, Uuid), Vec<Loan>>,
+) -> Result<(), Away> {
+    let mut script = WRITTEN.prepare_invoke();
+    for ((place, (lane, token)), loans) in (1_u64..).zip(loans.keys()).zip(loans.values()) {
+        let [state, _, _, lent] = State::of(redis, *lane, *token).keys;
+        script.key(state).key(lent);
+        for loan in loans {
+            script.arg(place).arg(loan.nonce.0).arg(loan.text());
+        }
+    }
+    let _gone: i64 = redis.run(link, &script).await?;
+    Ok(())
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use super::super::Borrow;
 use super::super::kept::{Aftermath, Grant, Writer};
 use super::RedisReserveConfig;
 use super::notes::Notes;
-use super::scripts::{Issued, Loan, SCRIPT_MAX, Said, State};
+use super::scripts::{self, Issued, Loan, SCRIPT_MAX, Said, State};
 use crate::postgres::{Books, Entry, Lease, Wanted, What, Written};
 use crate::redis::{Away, Link, Redis};
 
@@ -379,14 +379,14 @@ impl Aftermath for Server {
                 (What::Submitted(_) | What::Used(_) | What::Recyclable { .. }, _) => {}
             }
         }
-        for ((lane, token), loans) in loans {
-            let Ok(link) = self.redis.link().await else {
-                return; // the sweep forgets them later
-            };
-            let state = State::of(&self.redis, lane, token);
-            if let Err(away) = state.written(&link, &loans).await {
-                tracing::debug!(why = away.0, "written loans stay in Redis for a while");
-            }
+        if loans.is_empty() {
+            return;
+        }
+        let Ok(link) = self.redis.link().await else {
+            return; // the sweep forgets them later
+        };
+        if let Err(away) = scripts::forget_written(&self.redis, &link, &loans).await {
+            tracing::debug!(why = away.0, "written loans stay in Redis for a while");
         }
     }
 
