@@ -84,6 +84,11 @@ async fn a_role_without_timeouts_is_told_what_to_do_and_served_afterwards() {
     let outcome = commit(&*store, &accept(&keeper, 1)).await;
     assert_eq!(outcome, CommitOutcome::Applied);
     drop(store);
+    let compiles_nothing = database.ask(&format!(
+        "SELECT 'jit=off' = ANY (setconfig) FROM pg_db_role_setting \
+         WHERE setrole = '{role}'::regrole"
+    ));
+    assert_eq!(compiles_nothing.as_deref(), Some("t"));
 
     let short = PostgresConfig {
         lease: Duration::from_secs(2),

@@ -2,12 +2,13 @@
 
 use domain::{B256, EventKind, Inclusion, Nonce, SubState, Tx, TxState, Writes};
 use engine::ports::{CommitOutcome, LaneBatch, Regranted, Renewal, Store as _};
-use rig::postgres::{Database, majors, shared};
+use rig::postgres::{Database, shared};
 
 use crate::kit::{
     AT, Memory, acceptance, event, keep, migrated, new_grant, new_lane, new_queued, new_tx, node,
     node_that_misses, open, sign,
 };
+use crate::report::majors;
 
 /// What a deposed keeper tries.
 #[derive(Clone, Copy, Debug)]

@@ -27,11 +27,11 @@ mod turns;
 
 use std::time::Duration;
 
-use rig::postgres::{majors, shared};
+use rig::postgres::shared;
 
 use crate::naive::Naive;
 use crate::plan::Share;
-use crate::report::figure;
+use crate::report::{figure, majors};
 use crate::scene::Stage;
 
 /// How long a share of the orders is played on each major.

@@ -117,6 +117,8 @@ pub(crate) enum Share {
 /// What came of it.
 #[derive(Debug, Default)]
 pub(crate) struct Played {
+    /// How many there are.
+    pub(crate) all: usize,
     pub(crate) meetings: u64,
     pub(crate) of_pairs: Tally,
     pub(crate) of_triples: Tally,
@@ -132,7 +134,10 @@ pub(crate) fn play(server: &Server, mut meetings: Vec<Meeting>, share: Share, se
             Some(Instant::now() + time)
         }
     };
-    let played = Mutex::new(Played::default());
+    let played = Mutex::new(Played {
+        all: meetings.len(),
+        ..Played::default()
+    });
     let left = Mutex::new(VecDeque::from(meetings));
     let next = || {
         let is_over = until.is_some_and(|until| Instant::now() >= until);
@@ -172,7 +177,8 @@ fn play_until_none_is_left(
             played.meetings += 1;
             if played.meetings.is_multiple_of(TOLD_EVERY) {
                 let orders = played.of_pairs.orders + played.of_triples.orders;
-                eprintln!("{} meetings, {orders} orders", played.meetings);
+                let (meetings, all) = (played.meetings, played.all);
+                eprintln!("{meetings} of {all} meetings, {orders} orders");
             }
             match meeting.kinds.len() {
                 2 => played.of_pairs.add(tally),

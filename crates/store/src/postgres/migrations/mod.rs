@@ -90,7 +90,7 @@ pub(super) async fn schema_state(client: &Client) -> Result<SchemaState, Error> 
     })
 }
 
-/// Applies what is missing, and gives the serving role (by default our own) its rights and timeouts.
+/// Applies what is missing, and gives the serving role (by default our own) its rights and settings.
 /// The versions that were applied. A newer database is left alone.
 pub(super) async fn migrate(
     client: &mut Client,
@@ -165,7 +165,10 @@ async fn serve_as(client: &Client, role: Option<&str>, lease: Duration) -> Resul
             ))
             .await?;
     }
-    Ok(())
+    // Every statement here is short. Compiling one takes longer than running it, and the planner chooses to
+    // when a table has grown and was not analysed yet.
+    let setting = format!("ALTER ROLE {to} IN DATABASE {database} SET jit = off");
+    client.batch_execute(&setting).await
 }
 
 /// As in `server_version_num`.

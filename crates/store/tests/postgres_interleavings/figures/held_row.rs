@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 use domain::lease::Ask;
 use domain::{LaneKey, Right};
 use engine::ports::{Acquired, CommitOutcome, LaneBatch, Regranted, Renewal, Store as _};
-use rig::postgres::{Database, majors, shared};
+use rig::postgres::{Database, shared};
 use store::postgres::PostgresStore;
 
 use crate::kit::{Memory, acceptance, keep, migrated, new_grant, new_lane, node, open};
-use crate::report::{figure, size};
+use crate::report::{figure, majors, size};
 use crate::turns::Session;
 
 const LANES: usize = 100;

@@ -4,14 +4,14 @@ use std::time::{Duration, Instant};
 
 use domain::{LaneId, LaneKey, Token};
 use engine::ports::{CommitOutcome, Conflict, LaneBatch, Store as _};
-use rig::postgres::{majors, shared};
+use rig::postgres::shared;
 use tokio_postgres::types::Type;
 
 use crate::kit::{
     Memory, acceptance, keep, migrated, new_lane, new_queued, node, node_that_misses, open,
     request_id,
 };
-use crate::report::figure;
+use crate::report::{figure, majors};
 use crate::turns::Session;
 
 const LANES: usize = 100;

@@ -4,13 +4,13 @@ use std::time::{Duration, Instant};
 
 use domain::{GrantId, Right, Writes};
 use engine::ports::{CommitOutcome, LaneBatch, Regranted, Store as _};
-use rig::postgres::{Database, majors, shared};
+use rig::postgres::{Database, shared};
 use rig::proxy::{TcpProxy, Then};
 use sim::rng::Rng;
 use store::postgres::PostgresStore;
 
 use crate::kit::{Memory, acceptance, keep, migrated, new_grant, new_lane, node, open};
-use crate::report::{figure, size};
+use crate::report::{figure, majors, size};
 
 /// What every call of the gate has in it.
 const GATE: &str = "lk_gate_2";

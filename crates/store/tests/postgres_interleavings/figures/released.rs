@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use domain::{LaneKey, Right, SubState, Tx, TxState, Writes};
 use engine::ports::{CommitOutcome, LaneBatch, Store as _};
-use rig::postgres::{majors, shared};
+use rig::postgres::shared;
 use sim::rng::Rng;
 use store::postgres::PostgresStore;
 
 use crate::kit::{AT, Memory, WATCH_DEPTH, keep, migrated, new_lane, new_queued, node, open};
-use crate::report::{figure, size};
+use crate::report::{figure, majors, size};
 
 /// How many lanes do it at the same time.
 const LANES: u64 = 8;
