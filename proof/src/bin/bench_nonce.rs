@@ -51,8 +51,8 @@ const BUDGETS: [Budget; 6] = [
     Budget {
         scheme: "redis-reserve",
         redis_lock: false,
-        allocate: (0.2, 2.0),
-        cycle: (0.5, 2.0),
+        allocate: (0.2, 1.4),
+        cycle: (0.5, 1.4),
     },
     // In batches, marks too; with several processes most calls come one by one from other nodes.
     Budget {

@@ -35,11 +35,14 @@ pub(crate) fn table(costs: &[(Case, Cost)]) -> Outcome<String> {
     writeln!(
         text,
         "Measured with a reservation time-out of {} s, leases of {} s, a probe of Redis every {} ms and \
-         a sweep every {} ms; three processes that borrow all the time.\n",
+         a sweep every {} ms; three processes that borrow all the time. An overdue nonce is free when the chain has \
+         shown nothing of it for {} s; nodes (scheme `lane`) wait {} s for that.\n",
         times::RESERVATION.as_secs(),
         times::LEASE.as_secs(),
         ms(times::PROBE),
         ms(times::SWEEP),
+        times::FREE_GRACE.as_secs(),
+        times::FREE_GRACE_OF_NODES.as_secs(),
     )?;
     writeln!(
         text,

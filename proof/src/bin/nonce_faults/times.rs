@@ -11,6 +11,8 @@ pub(crate) const LEASE: Duration = Duration::from_secs(3);
 pub(crate) const SWEEP: Duration = Duration::from_millis(500);
 /// How long the chain must show nothing of an overdue nonce.
 pub(crate) const FREE_GRACE: Duration = Duration::from_secs(1);
+/// The same at nodes, where nobody sets it.
+pub(crate) const FREE_GRACE_OF_NODES: Duration = Duration::from_secs(5);
 /// How long an issued nonce may be on its way to its reservation.
 pub(crate) const ISSUE_GRACE: Duration = Duration::from_secs(2);
 /// How often a Redis that is left out is looked for.
@@ -21,14 +23,17 @@ pub(crate) const BLOCK: Duration = Duration::from_secs(1);
 /// How long what breaks stays broken.
 pub(crate) const BROKEN: Duration = Duration::from_secs(3);
 /// How long a frozen holder sleeps: everything that it held is somebody else's by then.
-pub(crate) const ASLEEP: Duration = Duration::from_secs(9);
+pub(crate) const ASLEEP: Duration = Duration::from_secs(11);
 
 /// What a hole may take beyond its time-out and the lease of whoever kept it: passes of the sweep, blocks, and a
 /// busy machine.
-pub(crate) const CLOSING_MARGIN: Duration = Duration::from_secs(10);
+pub(crate) const CLOSING_MARGIN: Duration = Duration::from_secs(6);
 /// All holes are closed by then, once nothing is broken any more.
 pub(crate) const CLOSED_WITHIN: Duration = Duration::from_secs(
-    RESERVATION.as_secs() + LEASE.as_secs() + FREE_GRACE.as_secs() + CLOSING_MARGIN.as_secs(),
+    RESERVATION.as_secs()
+        + LEASE.as_secs()
+        + FREE_GRACE_OF_NODES.as_secs()
+        + CLOSING_MARGIN.as_secs(),
 );
 /// Everything is as before by then, once nothing is broken any more.
 pub(crate) const NORMAL_WITHIN: Duration = Duration::from_secs(30);
