@@ -282,19 +282,16 @@ impl Follower {
     /// Shows the view to everyone: first forks and confirmations, then receipts.
     async fn tell(&self) {
         let Some(fee) = self.fee else { return };
-        let view = Arc::new(ChainView {
+        let view = ChainView {
             headers: self.headers.clone(),
             fee,
             final_up_to: self.final_up_to,
             deep_forks: self.deep_forks,
-        });
-        self.part().view.set(Arc::clone(&view));
+        };
+        self.part().view.set(Arc::new(view));
         for shard in &self.core.shards {
-            let head = Message::Head {
-                chain: self.chain_id,
-                view: Arc::clone(&view),
-            };
-            shard.send(head).await.ok(); // the shard is gone only when the node is
+            let chain = self.chain_id;
+            shard.send(Message::Head { chain }).await.ok(); // the shard is gone only when the node is
         }
     }
 

@@ -95,6 +95,7 @@ fn unopened(what: &str, error: &postgres::OpenError) -> Failure {
         postgres::OpenError::NotMigrated { .. }
         | postgres::OpenError::Newer { .. }
         | postgres::OpenError::Timeout { .. }
+        | postgres::OpenError::NotDurable { .. }
         | postgres::OpenError::ReadOnly { .. }
         | postgres::OpenError::Refused { .. } => Failure::Refused(message),
     }

@@ -1,8 +1,9 @@
-//! Lanes whose chain this node does not hear, while others may: they are given back.
+//! Lanes whose chain this node does not hear, while others may: they are given back. And lanes of which the store was
+//! told so and did not answer: it is told again.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use domain::{ChainId, LaneKey, Moment};
+use domain::{ChainId, LaneKey, Moment, Right};
 use metrics::counter;
 
 use super::Shard;
@@ -21,7 +22,40 @@ struct Again {
     not_before: Moment,
 }
 
+/// Lanes that are forgotten here and that the store may still count as ours: nobody else takes them while this node
+/// lives.
+#[derive(Default)]
+pub(super) struct Unreleased {
+    rights: BTreeMap<LaneKey, Right>,
+    not_before: Moment,
+}
+
 impl Shard {
+    /// Tells the store that these lanes are anybody's.
+    pub(super) async fn let_go(&mut self, rights: BTreeMap<LaneKey, Right>) {
+        if rights.is_empty() {
+            return;
+        }
+        let all: Vec<Right> = rights.values().copied().collect();
+        let core = &self.core;
+        if let Err(error) = core.ports.store.release(&core.ask(), &all).await {
+            tracing::warn!(%error, lanes = all.len(), "lanes could not be given back; trying again");
+            let now = core.ports.clock.moment();
+            self.unreleased.not_before = now.plus(core.config.lease.renew_interval);
+            self.unreleased.rights.extend(rights);
+        }
+    }
+
+    /// What the store is to be told once more: but for lanes that are wanted here again.
+    pub(super) fn unreleased(&mut self, now: Moment) -> BTreeMap<LaneKey, Right> {
+        if now < self.unreleased.not_before {
+            return BTreeMap::new();
+        }
+        let mut rights = std::mem::take(&mut self.unreleased.rights);
+        rights.retain(|lane, _| !self.lanes.contains_key(lane));
+        rights
+    }
+
     /// The chains whose lanes are to be given back now.
     pub(super) fn unheard_chains(&mut self, now: Moment) -> BTreeSet<ChainId> {
         let lease = self.core.config.lease.duration;

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use domain::lane::{ChainNonces, Nonces};
-use domain::{B256, ChainId, ChainView, Input, LaneImage, LaneKey, Moment, NodeName, Nonce, Right};
+use domain::{B256, ChainId, Input, LaneImage, LaneKey, Moment, NodeName, Nonce, Right};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::core::Core;
@@ -25,7 +25,7 @@ use crate::gate::PendingCreate;
 use crate::lending::PendingMark;
 use crate::ports::Regranted;
 use cells::Cell;
-use given_back::GivenBack;
+use given_back::{GivenBack, Unreleased};
 
 /// The most messages of one turn.
 const TURN_MAX: usize = 1_024;
@@ -50,11 +50,8 @@ pub(crate) enum Message {
     },
     /// What the chain shows of a lane, whichever opening it is in.
     Observed { lane: LaneKey, input: Input },
-    /// A chain moved.
-    Head {
-        chain: ChainId,
-        view: Arc<ChainView>,
-    },
+    /// A chain moved: there is a new view of it.
+    Head { chain: ChainId },
     /// A lane has work and no keeper, or txs were queued for it.
     Wake { lane: LaneKey, has_queued: bool },
     /// A lane was granted and read, and perhaps its chain was asked.
@@ -126,6 +123,7 @@ pub(crate) struct Shard {
     next_epoch: u64,
     is_draining: bool,
     given_back: GivenBack,
+    unreleased: Unreleased,
 }
 
 impl Shard {
@@ -140,6 +138,7 @@ impl Shard {
             next_epoch: 1,
             is_draining: false,
             given_back: GivenBack::default(),
+            unreleased: Unreleased::default(),
         }
     }
 

@@ -86,6 +86,8 @@ impl Shard {
         self.run_lanes(work).await;
         self.stop_waiting();
         self.release(leaving).await;
+        let again = self.unreleased(now);
+        self.let_go(again).await;
     }
 
     fn sort(
@@ -117,7 +119,11 @@ impl Shard {
                     work.entry(lane).or_default().inputs.push(input);
                 }
             }
-            Message::Head { chain, view } => {
+            Message::Head { chain } => {
+                // The newest, as for a lane that is just opened: none is ever shown an older one after it.
+                let Some(view) = self.core.chain(chain).view.get() else {
+                    return;
+                };
                 for (key, cell) in &self.lanes {
                     if key.chain_id == chain && matches!(cell, Cell::Ready { .. }) {
                         let head = Input::Head(Arc::clone(&view));
@@ -587,11 +593,11 @@ impl Shard {
 
     /// Gives lanes back, so that anyone may take them at once.
     async fn release(&mut self, keys: Vec<LaneKey>) {
-        let mut rights: Vec<Right> = Vec::new();
+        let mut rights = BTreeMap::new();
         for key in keys {
             match self.lanes.remove(&key) {
                 Some(Cell::Ready { lane, .. }) => {
-                    rights.push(lane.right());
+                    rights.insert(key, lane.right());
                     self.forget(key);
                 }
                 Some(Cell::Opening { waiting }) => {
@@ -604,18 +610,6 @@ impl Shard {
                 Some(Cell::Halted { .. }) | None => {}
             }
         }
-        if rights.is_empty() {
-            return;
-        }
-        if let Err(error) = self
-            .core
-            .ports
-            .store
-            .release(&self.core.ask(), &rights)
-            .await
-        {
-            // They run out by themselves.
-            tracing::warn!(%error, lanes = rights.len(), "lanes could not be given back");
-        }
+        self.let_go(rights).await;
     }
 }

@@ -108,6 +108,19 @@ pub enum OpenError {
         /// What it may be at most.
         needed: i64,
     },
+    /// An accepted tx could be lost in a crash.
+    #[error(
+        "role {role} at {database} has synchronous_commit = {found}: a crash would lose what was accepted. Run \
+         `lanekeeper migrate --role {role}` (behind a pooler let it reconnect afterwards)"
+    )]
+    NotDurable {
+        /// Which database.
+        database: String,
+        /// Which role.
+        role: String,
+        /// What it is.
+        found: String,
+    },
     /// It takes no writes.
     #[error("the database at {database} is a read-only standby: name the primary in store.url")]
     ReadOnly {

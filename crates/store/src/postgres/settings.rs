@@ -1,5 +1,5 @@
-//! What the server says of itself when the store is opened: writable, and with the timeouts that the
-//! lease needs.
+//! What the server says of itself when the store is opened: writable, durable, and with the timeouts that
+//! the lease needs.
 
 use tokio_postgres::Client;
 use tokio_postgres::types::Type;
@@ -7,6 +7,9 @@ use tokio_postgres::types::Type;
 use super::migrations::server_version;
 use super::timeouts::Timeouts;
 use super::{OpenError, refused};
+
+/// The values of `synchronous_commit` with which nothing that was answered is lost in a crash or a failover.
+pub(super) const WAITS_FOR_ALL: [&str; 2] = ["on", "remote_apply"];
 
 /// Fails with what to do when something is missing.
 pub(super) async fn verify(
@@ -28,17 +31,41 @@ pub(super) async fn verify(
         });
     }
     let version = server_version(client).await.map_err(failed)?;
+    let role: String = server.try_get(2).map_err(failed)?;
     for setting in timeouts.settings(version) {
         let found = setting_of(client, setting.name).await.map_err(failed)?;
         if (is_tcp || !setting.of_tcp) && !setting.is_kept_by(found) {
             return Err(OpenError::Timeout {
                 database: database.to_owned(),
-                role: server.try_get(2).map_err(failed)?,
+                role,
                 setting: setting.name,
                 found,
                 needed: setting.value,
             });
         }
+    }
+    verify_durable(database, role, client).await
+}
+
+/// What is answered as accepted must be on disk, and at the synchronous standbys where there are any.
+async fn verify_durable(database: &str, role: String, client: &Client) -> Result<(), OpenError> {
+    const SQL: &str = "SELECT current_setting('synchronous_commit'), \
+         current_setting('fsync')::boolean AND current_setting('full_page_writes')::boolean";
+    let failed = |error: tokio_postgres::Error| refused(database, &error);
+    let row = client.query_typed_one(SQL, &[]).await.map_err(failed)?;
+    let found: String = row.try_get(0).map_err(failed)?;
+    if !WAITS_FOR_ALL.contains(&&*found) {
+        return Err(OpenError::NotDurable {
+            database: database.to_owned(),
+            role,
+            found,
+        });
+    }
+    if !row.try_get::<_, bool>(1).map_err(failed)? {
+        tracing::warn!(
+            database,
+            "the server runs without fsync or full_page_writes: a power cut may lose what was accepted"
+        );
     }
     Ok(())
 }

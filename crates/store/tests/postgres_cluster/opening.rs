@@ -89,6 +89,18 @@ async fn a_role_without_timeouts_is_told_what_to_do_and_served_afterwards() {
          WHERE setrole = '{role}'::regrole"
     ));
     assert_eq!(compiles_nothing.as_deref(), Some("t"));
+    let forgets = format!(
+        "ALTER ROLE {role} IN DATABASE {} SET synchronous_commit = off",
+        database.name()
+    );
+    database.exec(&forgets);
+    let error = refusal(&url).await.to_string();
+    assert!(error.contains("synchronous_commit = off"), "{error}");
+    assert!(error.contains(&advice), "{error}");
+    migrate(database.url(), Some(&role), LEASE)
+        .await
+        .expect("migrate");
+    drop(open(&url, LEASE).await);
 
     let short = PostgresConfig {
         lease: Duration::from_secs(2),

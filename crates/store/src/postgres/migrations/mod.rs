@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio_postgres::types::Type;
 use tokio_postgres::{Client, Error};
 
+use super::settings::WAITS_FOR_ALL;
 use super::timeouts::{Setting, Timeouts};
 pub use crate::sqlite::SchemaState;
 
@@ -165,6 +166,14 @@ async fn serve_as(client: &Client, role: Option<&str>, lease: Duration) -> Resul
             ))
             .await?;
     }
+    // An acceptance that was answered must survive a crash, whatever the rest of the database does. Stricter stays.
+    let row = client.query_typed_one("SELECT current_setting('synchronous_commit')", &[]);
+    let found: String = row.await?.try_get(0)?;
+    let waits = WAITS_FOR_ALL.into_iter().find(|waits| *waits == found);
+    let waits = waits.unwrap_or("on");
+    let setting =
+        format!("ALTER ROLE {to} IN DATABASE {database} SET synchronous_commit = {waits}");
+    client.batch_execute(&setting).await?;
     // Every statement here is short. Compiling one takes longer than running it, and the planner chooses to
     // when a table has grown and was not analysed yet.
     let setting = format!("ALTER ROLE {to} IN DATABASE {database} SET jit = off");

@@ -1,4 +1,5 @@
-//! A keeper that hears none of its endpoints, while another node would.
+//! A keeper that hears none of its endpoints, while another node would; and the first time that it gives its lane back
+//! is lost on its way.
 
 use std::time::{Duration, Instant};
 
@@ -12,6 +13,9 @@ use super::frozen::{keeper_of, two_nodes};
 use super::{Run, Shown};
 use crate::world::SOON;
 
+/// What giving a lane back has in its text, and no other statement.
+const RELEASE: &str = "SET expires_at = 0";
+
 pub(super) async fn keeper(run: &Run) -> Outcome<Shown> {
     let nodes = two_nodes(run).await?;
     let world = &nodes.world;
@@ -23,6 +27,8 @@ pub(super) async fn keeper(run: &Run) -> Outcome<Shown> {
         code: 503,
         retry_after: None,
     };
+    let wire = &nodes.wires[keeper];
+    wire.lose_request(RELEASE);
     let (cut, began) = (proxy.add(Rule::new(Calls::all(), gone)), Instant::now());
     let other = eventually("another node keeps the lane", SOON, || async {
         let (now, _) = keeper_of(world, keeper).await?;
@@ -30,6 +36,7 @@ pub(super) async fn keeper(run: &Run) -> Outcome<Shown> {
     });
     let other = other.await?;
     let changed = began.elapsed();
+    proof::demand(wire.lost() == 1, "nothing was lost that gives a lane back")?;
     // What the deaf one had accepted is sent by the other, and new ones are taken at both.
     world.promised_more(run.size(60)).await?;
     world.until_events("TxConfirmed", run.size(60)).await?;

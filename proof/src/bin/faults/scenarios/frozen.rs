@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proof::audit::Expected;
-use proof::cluster::{Signal, aside, postgres};
+use proof::cluster::{Signal, aside, postgres, wires};
 use proof::load::Load;
 use proof::{Outcome, demand, eventually};
 use rig::postgres::{Database, Postgres, majors};
+use rig::proxy::TcpProxy;
 use rig::rpc_proxy::{Calls, Fault, RpcProxy, Rule, RuleId};
 use serde_json::{Value, json};
 
@@ -47,9 +48,10 @@ pub(super) async fn keeper(run: &Run) -> Outcome<Shown> {
     })
 }
 
-/// Two nodes on one database, each with its own way to the chain.
+/// Two nodes on one database, each with its own way to it and to the chain.
 pub(super) struct TwoNodes {
     pub(super) world: World,
+    pub(super) wires: Vec<TcpProxy>,
     _database: Database,
     _server: Arc<Postgres>,
 }
@@ -59,11 +61,12 @@ pub(super) async fn two_nodes(run: &Run) -> Outcome<TwoNodes> {
     let server = postgres(major).await?;
     let of_database = Arc::clone(&server);
     let database = aside(move || of_database.database("faults")).await?;
-    let stores = vec![database.url().to_owned(); 2];
+    let (wires, stores) = wires(&server, &database, 2);
     let tuning = Tuning::default();
     let world = World::start(&run.name(), run.make, tuning, &stores).await?;
     Ok(TwoNodes {
         world: world.serve().await?,
+        wires,
         _database: database,
         _server: server,
     })
