@@ -397,6 +397,64 @@ async fn a_loan_that_only_redis_knows_is_written_down() {
     assert_eq!(borrowed(&*all[0], lane(1), 1).await, [3]);
 }
 
+/// Whether a call of this function waits for a lock; its connection breaks.
+fn broken_off(database: &rig::postgres::Database, function: &str) -> bool {
+    let ended = database.ask(&format!(
+        "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity \
+         WHERE datname = current_database() AND pid <> pg_backend_pid() \
+           AND wait_event_type = 'Lock' AND query LIKE '%{function}%'"
+    ));
+    ended.as_deref() != Some("0")
+}
+
+/// A process dies when it has taken everything out of Redis and not freed it, and another one goes on.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_dead_process_took_out_of_redis_is_lent_again() {
+    let (database, server, all) = three("drained", Keeps::Nothing).await;
+    let (dying, other) = (Arc::clone(&all[0]), &*all[1]);
+    assert_eq!(borrowed(&*dying, lane(1), 1).await, [0]);
+    assert_eq!(borrowed(other, lane(1), 1).await, [1]);
+    for scheme in [&*dying, other] {
+        scheme.lent(lane(1)).await.unwrap(); // it is written down
+    }
+    // What the dying one is about to say.
+    let its_word = database.ask(
+        "SELECT format('SELECT nonce_put_back_2(%L, %L, %L)', keeper, array_agg(nonce), array_agg(stint)) \
+         FROM nonce_reservation WHERE keeper IS NOT NULL GROUP BY keeper",
+    );
+    let blocker = client(database.url()).await;
+    let lock = "BEGIN; SELECT 1 FROM nonce_keeper FOR UPDATE";
+    blocker.batch_execute(lock).await.unwrap();
+    let dies = tokio::spawn(async move { dying.close().await });
+    until("it comes to free them, and dies", async || {
+        broken_off(&database, "nonce_put_back")
+    })
+    .await;
+    dies.await.unwrap().unwrap_err();
+    blocker.batch_execute("ROLLBACK").await.unwrap();
+    assert_eq!(
+        server.ask(&["KEYS", "*:free"]),
+        "",
+        "Redis has none of them"
+    );
+    let mut lent = borrowed(other, lane(1), 1).await;
+    assert_eq!(lent, [20], "they are a gap");
+    until("the first of them is lent again", async || {
+        other.to_watch(10).await.unwrap();
+        lent.extend(borrowed(other, lane(1), 1).await);
+        lent.contains(&2)
+    })
+    .await;
+    // The others are kept again, and may be lent at any moment: what was said before does not free them.
+    database.exec(&its_word.expect("they were kept"));
+    let kept = "SELECT count(*) FROM nonce_reservation WHERE nonce < 20 AND keeper IS NOT NULL";
+    assert_eq!(database.ask(kept).as_deref(), Some("17"));
+    lent.extend(borrowed(other, lane(1), 17).await);
+    lent.sort_unstable();
+    let first: Vec<u64> = (2..).take(lent.len()).collect();
+    assert_eq!(lent, first, "each once, and no gap is left");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_tail_is_given_back_at_the_end_and_when_nobody_asks() {
     let database = database("tail").await;
