@@ -455,6 +455,42 @@ async fn what_a_dead_process_took_out_of_redis_is_lent_again() {
     assert_eq!(lent, first, "each once, and no gap is left");
 }
 
+/// Redis, with blocks of this size and leases of this length.
+fn reserve_with(url: &str, server: &Server, block: usize, permission: Duration) -> RedisReserve {
+    let config = RedisReserveConfig {
+        block,
+        permission,
+        ..RedisReserveConfig::default()
+    };
+    RedisReserve::new(db(url, 2), redis(&server.url()), clock(), config)
+}
+
+/// The database sets nonces aside, and its answer is lost: they are lent before any others.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_set_aside_without_an_answer_is_lent_next() {
+    let (database, server) = (database("unheard").await, Server::start(Keeps::Nothing));
+    let scheme = Arc::new(reserve_with(database.url(), &server, 1, LONG));
+    assert_eq!(borrowed(&*scheme, lane(1), 1).await, [0]);
+    scheme.lent(lane(1)).await.unwrap(); // it is written down
+    let mut blocker = client(database.url()).await;
+    let held = blocker.transaction().await.unwrap();
+    let lock = "SELECT 1 FROM nonce_lane FOR UPDATE";
+    held.batch_execute(lock).await.unwrap();
+    let unlucky = Arc::clone(&scheme);
+    let unlucky = tokio::spawn(async move { unlucky.allocate(lane(1), borrow()).await });
+    until("it asks for more, and hears nothing", async || {
+        broken_off(&database, "nonce_take")
+    })
+    .await;
+    // What it asked for happens all the same.
+    let take = "SELECT nonce_take_1(l.chain_id, l.signer, l.scheme, k.token, false, 600000, 600000, 0, 1, 1, 100, '{}') \
+         FROM nonce_lane AS l JOIN nonce_keeper AS k USING (lane_id)";
+    held.batch_execute(take).await.unwrap();
+    held.commit().await.unwrap();
+    unlucky.await.unwrap().unwrap_err();
+    assert_eq!(borrowed(&*scheme, lane(1), 2).await, [1, 2]);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_tail_is_given_back_at_the_end_and_when_nobody_asks() {
     let database = database("tail").await;

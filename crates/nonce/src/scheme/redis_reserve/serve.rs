@@ -271,6 +271,8 @@ impl Server {
         if self.notes.with(lane, |note| note.has_unpushed) {
             let kept = self.books.kept_by(grant.token, None, REPAIRED_MAX).await?;
             let pushed = self.push(link, lane, grant.token, at_least, &kept).await;
+            // What was not taken the last time may still be free.
+            self.notes.with(lane, |note| note.has_free = true);
             return Ok(pushed.map(drop)); // what was drained is for the sweep
         }
         let block = self.config.block;
@@ -278,8 +280,12 @@ impl Server {
             lasts: self.config.permission,
             loan: grant.loan,
         };
-        // What is given back from here on is for the next time.
-        self.notes.with(lane, |note| note.has_free = false);
+        self.notes.with(lane, |note| {
+            // What is given back from here on is for the next time.
+            note.has_free = false;
+            // Whatever ends this half way, a lost answer or a caller who is gone.
+            note.has_unpushed = true;
+        });
         let wanted = Wanted {
             at_least,
             take_max: block,
@@ -288,10 +294,14 @@ impl Server {
         };
         let taken = self.books.take(lane, grant.token, false, lease, wanted);
         let Some(taken) = taken.await? else {
-            self.notes.with(lane, |note| note.grant = None);
+            self.notes.with(lane, |note| {
+                note.grant = None;
+                note.has_unpushed = false;
+            });
             return Ok(Ok(()));
         };
         self.notes.with(lane, |note| {
+            note.has_unpushed = !taken.nonces.is_empty();
             note.has_free |= fresh == 0 && taken.nonces.len() == block;
             note.at_least = at_least;
         });
