@@ -491,6 +491,20 @@ async fn what_was_set_aside_without_an_answer_is_lent_next() {
     assert_eq!(borrowed(&*scheme, lane(1), 2).await, [1, 2]);
 }
 
+/// Two processes with different leases share a generation: nobody's trust outlives what is written down.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_shorter_lease_does_not_shorten_a_longer_one() {
+    let (database, server) = (database("shorter").await, Server::start(Keeps::Nothing));
+    let long = reserve_with(database.url(), &server, 2, LONG);
+    let short = reserve_with(database.url(), &server, 2, Duration::from_secs(5));
+    assert_eq!(borrowed(&long, lane(1), 1).await, [0]);
+    // It confirms the generation, and has more set aside for it.
+    assert_eq!(borrowed(&short, lane(1), 3).await, [1, 2, 3]);
+    let lasts =
+        "SELECT count(*) FROM nonce_keeper WHERE leased_until > now() + interval '5 minutes'";
+    assert_eq!(database.ask(lasts).as_deref(), Some("1"));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_tail_is_given_back_at_the_end_and_when_nobody_asks() {
     let database = database("tail").await;
