@@ -1,4 +1,4 @@
-//! The verbs of those who hand nonces out before they are written down: see `keepers.sql`.
+//! The verbs of those who hand nonces out before they are written down: see `keepers.sql` and `stints.sql`.
 
 use std::time::Duration;
 
@@ -291,11 +291,17 @@ impl Books {
         })
     }
 
-    /// Frees what a keeper did not hand out, and ends it if that is all it kept.
-    pub async fn put_back(&self, token: Uuid, unused: &[Nonce]) -> Result<(), LendError> {
-        const SQL: &str = "SELECT nonce_put_back_1($1, $2)";
-        let unused: Result<Vec<i64>, _> = unused.iter().map(|nonce| signed(nonce.0)).collect();
-        let params: [Param<'_>; 2] = [(&token, Type::UUID), (&unused?, Type::INT8_ARRAY)];
+    /// Frees what a keeper did not hand out, each with its stint, and ends it if that is all it kept. Harmless when it
+    /// is done twice or late: what was taken again has another stint.
+    pub async fn put_back(&self, token: Uuid, unused: &[(Nonce, i64)]) -> Result<(), LendError> {
+        const SQL: &str = "SELECT nonce_put_back_2($1, $2, $3)";
+        let nonces: Result<Vec<i64>, _> = unused.iter().map(|(nonce, _)| signed(nonce.0)).collect();
+        let stints: Vec<i64> = unused.iter().map(|(_, stint)| *stint).collect();
+        let params: [Param<'_>; 3] = [
+            (&token, Type::UUID),
+            (&nonces?, Type::INT8_ARRAY),
+            (&stints, Type::INT8_ARRAY),
+        ];
         let done = self.db.call_one(SQL, &params).await;
         done.map_err(Fault::of_write)?;
         Ok(())

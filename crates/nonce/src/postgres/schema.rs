@@ -10,11 +10,12 @@ use super::rows::scheme_number;
 use crate::scheme::SchemeKind;
 
 /// All steps, in order. Append only: a step that was ever shipped is never edited.
-const STEPS: [&str; 4] = [
+const STEPS: [&str; 5] = [
     include_str!("schema.sql"),
     include_str!("keepers.sql"),
     include_str!("inlined.sql"),
     include_str!("words.sql"),
+    include_str!("stints.sql"),
 ];
 
 /// What the serving role needs. It makes no tables and owns none.
@@ -29,7 +30,7 @@ const TABLES: [&str; 4] = [
 const SEQUENCES: [&str; 1] = ["nonce_stint"];
 
 /// The schema that this program writes.
-pub const SCHEMA_VERSION: i64 = 4;
+pub const SCHEMA_VERSION: i64 = 5;
 
 /// Two who prepare at once wait for each other here. (Any fixed number: "lk-nonce" in ASCII.)
 const LOCK: i64 = 0x6c6b_2d6e_6f6e_6365;

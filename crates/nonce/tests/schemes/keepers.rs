@@ -397,6 +397,114 @@ async fn a_loan_that_only_redis_knows_is_written_down() {
     assert_eq!(borrowed(&*all[0], lane(1), 1).await, [3]);
 }
 
+/// Whether a call of this function waits for a lock; its connection breaks.
+fn broken_off(database: &rig::postgres::Database, function: &str) -> bool {
+    let ended = database.ask(&format!(
+        "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity \
+         WHERE datname = current_database() AND pid <> pg_backend_pid() \
+           AND wait_event_type = 'Lock' AND query LIKE '%{function}%'"
+    ));
+    ended.as_deref() != Some("0")
+}
+
+/// A process dies when it has taken everything out of Redis and not freed it, and another one goes on.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_dead_process_took_out_of_redis_is_lent_again() {
+    let (database, server, all) = three("drained", Keeps::Nothing).await;
+    let (dying, other) = (Arc::clone(&all[0]), &*all[1]);
+    assert_eq!(borrowed(&*dying, lane(1), 1).await, [0]);
+    assert_eq!(borrowed(other, lane(1), 1).await, [1]);
+    for scheme in [&*dying, other] {
+        scheme.lent(lane(1)).await.unwrap(); // it is written down
+    }
+    // What the dying one is about to say.
+    let its_word = database.ask(
+        "SELECT format('SELECT nonce_put_back_2(%L, %L, %L)', keeper, array_agg(nonce), array_agg(stint)) \
+         FROM nonce_reservation WHERE keeper IS NOT NULL GROUP BY keeper",
+    );
+    let blocker = client(database.url()).await;
+    let lock = "BEGIN; SELECT 1 FROM nonce_keeper FOR UPDATE";
+    blocker.batch_execute(lock).await.unwrap();
+    let dies = tokio::spawn(async move { dying.close().await });
+    until("it comes to free them, and dies", async || {
+        broken_off(&database, "nonce_put_back")
+    })
+    .await;
+    dies.await.unwrap().unwrap_err();
+    blocker.batch_execute("ROLLBACK").await.unwrap();
+    assert_eq!(
+        server.ask(&["KEYS", "*:free"]),
+        "",
+        "Redis has none of them"
+    );
+    let mut lent = borrowed(other, lane(1), 1).await;
+    assert_eq!(lent, [20], "they are a gap");
+    until("the first of them is lent again", async || {
+        other.to_watch(10).await.unwrap();
+        lent.extend(borrowed(other, lane(1), 1).await);
+        lent.contains(&2)
+    })
+    .await;
+    // The others are kept again, and may be lent at any moment: what was said before does not free them.
+    database.exec(&its_word.expect("they were kept"));
+    let kept = "SELECT count(*) FROM nonce_reservation WHERE nonce < 20 AND keeper IS NOT NULL";
+    assert_eq!(database.ask(kept).as_deref(), Some("17"));
+    lent.extend(borrowed(other, lane(1), 17).await);
+    lent.sort_unstable();
+    let first: Vec<u64> = (2..).take(lent.len()).collect();
+    assert_eq!(lent, first, "each once, and no gap is left");
+}
+
+/// Redis, with blocks of this size and leases of this length.
+fn reserve_with(url: &str, server: &Server, block: usize, permission: Duration) -> RedisReserve {
+    let config = RedisReserveConfig {
+        block,
+        permission,
+        ..RedisReserveConfig::default()
+    };
+    RedisReserve::new(db(url, 2), redis(&server.url()), clock(), config)
+}
+
+/// The database sets nonces aside, and its answer is lost: they are lent before any others.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_set_aside_without_an_answer_is_lent_next() {
+    let (database, server) = (database("unheard").await, Server::start(Keeps::Nothing));
+    let scheme = Arc::new(reserve_with(database.url(), &server, 1, LONG));
+    assert_eq!(borrowed(&*scheme, lane(1), 1).await, [0]);
+    scheme.lent(lane(1)).await.unwrap(); // it is written down
+    let mut blocker = client(database.url()).await;
+    let held = blocker.transaction().await.unwrap();
+    let lock = "SELECT 1 FROM nonce_lane FOR UPDATE";
+    held.batch_execute(lock).await.unwrap();
+    let unlucky = Arc::clone(&scheme);
+    let unlucky = tokio::spawn(async move { unlucky.allocate(lane(1), borrow()).await });
+    until("it asks for more, and hears nothing", async || {
+        broken_off(&database, "nonce_take")
+    })
+    .await;
+    // What it asked for happens all the same.
+    let take = "SELECT nonce_take_1(l.chain_id, l.signer, l.scheme, k.token, false, 600000, 600000, 0, 1, 1, 100, '{}') \
+         FROM nonce_lane AS l JOIN nonce_keeper AS k USING (lane_id)";
+    held.batch_execute(take).await.unwrap();
+    held.commit().await.unwrap();
+    unlucky.await.unwrap().unwrap_err();
+    assert_eq!(borrowed(&*scheme, lane(1), 2).await, [1, 2]);
+}
+
+/// Two processes with different leases share a generation: nobody's trust outlives what is written down.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_shorter_lease_does_not_shorten_a_longer_one() {
+    let (database, server) = (database("shorter").await, Server::start(Keeps::Nothing));
+    let long = reserve_with(database.url(), &server, 2, LONG);
+    let short = reserve_with(database.url(), &server, 2, Duration::from_secs(5));
+    assert_eq!(borrowed(&long, lane(1), 1).await, [0]);
+    // It confirms the generation, and has more set aside for it.
+    assert_eq!(borrowed(&short, lane(1), 3).await, [1, 2, 3]);
+    let lasts =
+        "SELECT count(*) FROM nonce_keeper WHERE leased_until > now() + interval '5 minutes'";
+    assert_eq!(database.ask(lasts).as_deref(), Some("1"));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_tail_is_given_back_at_the_end_and_when_nobody_asks() {
     let database = database("tail").await;

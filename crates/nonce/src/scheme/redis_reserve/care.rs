@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use domain::LaneKey;
 use engine::ports::LendError;
+use uuid::Uuid;
 
 use super::super::kept::{Grant, Writer};
 use super::scripts::{Loan, Said, State};
 use super::serve::{REPAIRED_MAX, Server, server_of};
 use crate::postgres::{Entry, What};
-use crate::redis::Link;
+use crate::redis::{Away, Link};
 
 impl Server {
     /// Looks after the generations that this process knows. One that is in use is renewed; what Redis has of an idle
@@ -51,7 +52,8 @@ impl Server {
     }
 
     /// Gives back what Redis has of a lane, if nobody has borrowed for so long. Whether it is over with this
-    /// generation.
+    /// generation. What is out of Redis and not free yet, whatever ends this half way, is found by `repair`, in any
+    /// process.
     async fn put_back(
         &self,
         link: &Link,
@@ -64,28 +66,24 @@ impl Server {
         let _turn = self.notes.turn(lane).await;
         let unused = match State::of(&self.redis, lane, token).drain(link, idle).await {
             Ok(Said::Ok(unused)) => unused,
-            Ok(Said::Empty) => return Ok(false),
+            // What it had may be out of Redis: the lease must last until that is repaired.
+            Ok(Said::Empty) | Err(_) => return Ok(false),
             Ok(Said::Elsewhere) => {
                 self.redis.leave(link);
                 return Ok(true);
             }
-            // What it had may be out of Redis and is nowhere else: the next generation must begin, so that the
-            // lease of this one is over some day.
-            Ok(Said::Lost) | Err(_) => {
+            Ok(Said::Lost) => {
                 self.notes.is_broken(lane, token);
                 return Ok(true);
             }
         };
-        let freed = self.books.put_back(token, &unused).await;
-        match freed {
-            Ok(()) => self.notes.is_over(lane, token),
-            Err(_) => self.notes.is_broken(lane, token),
-        }
-        freed.map(|()| true)
+        self.books.put_back(token, &unused).await?;
+        self.notes.is_over(lane, token);
+        Ok(true)
     }
 
-    /// What somebody who died left half done: nonces that were set aside and not given to Redis, and loans that
-    /// are in Redis and not written down.
+    /// What somebody who died left half done: nonces that were set aside and not given to Redis, nonces that were
+    /// taken out of Redis and not freed, and loans that are in Redis and not written down.
     async fn repair(
         &self,
         link: &Link,
@@ -94,11 +92,10 @@ impl Server {
         grant: Grant,
     ) -> Result<(), LendError> {
         let token = grant.token;
-        let at_least = self.notes.with(lane, |note| note.at_least);
-        let kept = self.books.kept_by(token, None, REPAIRED_MAX).await?;
-        let pushed = self.push(link, lane, token, at_least, &kept).await;
-        let state = State::of(&self.redis, lane, token);
-        let (Ok(()), Ok(loans)) = (pushed, state.loans(link).await) else {
+        if self.give_and_free(link, lane, token).await?.is_err() {
+            return Ok(());
+        }
+        let Ok(loans) = State::of(&self.redis, lane, token).loans(link).await else {
             return Ok(());
         };
         let loans: BTreeSet<Loan> = loans.into_iter().collect();
@@ -121,5 +118,27 @@ impl Server {
             writer.hand_out(entry, room);
         }
         Ok(())
+    }
+
+    /// Gives Redis what is set aside for it, and frees what it does not have any more.
+    async fn give_and_free(
+        &self,
+        link: &Link,
+        lane: LaneKey,
+        token: Uuid,
+    ) -> Result<Result<(), Away>, LendError> {
+        let _turn = self.notes.turn(lane).await;
+        let at_least = self.notes.with(lane, |note| note.at_least);
+        let kept = self.books.kept_by(token, None, REPAIRED_MAX).await?;
+        let gone = match self.push(link, lane, token, at_least, &kept).await {
+            Ok(gone) => gone,
+            Err(away) => return Ok(Err(away)),
+        };
+        if !gone.is_empty() {
+            // Some may have been lent and written down since they were read: those are not kept any more.
+            self.books.put_back(token, &gone).await?;
+            self.notes.with(lane, |note| note.has_free = true);
+        }
+        Ok(Ok(()))
     }
 }

@@ -25,7 +25,7 @@ pub(super) struct Note {
     pub(super) broken: Option<Uuid>,
     /// The database has free ones that Redis should hand out first.
     pub(super) has_free: bool,
-    /// Something was set aside, and Redis did not get it.
+    /// Something was set aside, or may have been, and Redis did not get it.
     pub(super) has_unpushed: bool,
     /// What the database was last told of the chain.
     pub(super) at_least: Nonce,

@@ -88,24 +88,25 @@ impl State {
         }
     }
 
-    /// Gives Redis nonces to hand out; each counts once per stint, however often it is given.
+    /// Gives Redis nonces to hand out; each counts once per stint, however often it is given. Answers with those that
+    /// it had before and has no more: what the database still keeps of them, under the same stint, was drained.
     pub(super) async fn push(
         &self,
         link: &Link,
         is_new: bool,
         at_least: Nonce,
         nonces: &[(Nonce, i64)],
-    ) -> Result<Said<()>, Away> {
+    ) -> Result<Said<Vec<(Nonce, i64)>>, Away> {
         let mut script = self.on(&PUSH);
         script.arg(link.replication_id()).arg(u8::from(is_new));
         script.arg(at_least.0.saturating_sub(FAR_BELOW));
         for (nonce, stint) in nonces {
             script.arg(nonce.0).arg(*stint);
         }
-        let said: i64 = self.redis.run(link, &script).await?;
-        Ok(match said {
-            1 => Said::Ok(()),
-            -1 => Said::Elsewhere,
+        let said: Vec<i64> = self.redis.run(link, &script).await?;
+        Ok(match said.as_slice() {
+            [1, gone @ ..] => Said::Ok(pairs(gone)),
+            [-1] => Said::Elsewhere,
             _ => Said::Lost,
         })
     }
@@ -135,21 +136,19 @@ impl State {
         })
     }
 
-    /// Takes out what is not handed out, if nobody has borrowed for so long; with zero, whoever has.
+    /// Takes out what is not handed out, if nobody has borrowed for so long; with zero, whoever has. Each with its
+    /// stint.
     pub(super) async fn drain(
         &self,
         link: &Link,
         idle: Duration,
-    ) -> Result<Said<Vec<Nonce>>, Away> {
+    ) -> Result<Said<Vec<(Nonce, i64)>>, Away> {
         let mut script = self.on(&DRAIN);
         let idle = u64::try_from(idle.as_millis()).unwrap_or(SCRIPT_MAX);
         script.arg(link.replication_id()).arg(idle);
         let said: Vec<i64> = self.redis.run(link, &script).await?;
         Ok(match said.as_slice() {
-            [1, nonces @ ..] => {
-                let nonces = nonces.iter().filter_map(|n| u64::try_from(*n).ok());
-                Said::Ok(nonces.map(Nonce).collect())
-            }
+            [1, unused @ ..] => Said::Ok(pairs(unused)),
             [2] => Said::Empty,
             [-1] => Said::Elsewhere,
             _ => Said::Lost,
@@ -174,6 +173,15 @@ impl State {
         }
         on
     }
+}
+
+/// Nonces as a script lists them, each with its stint.
+fn pairs(numbers: &[i64]) -> Vec<(Nonce, i64)> {
+    let (pairs, _) = numbers.as_chunks::<2>();
+    let pairs = pairs
+        .iter()
+        .filter_map(|[nonce, stint]| Some((Nonce(u64::try_from(*nonce).ok()?), *stint)));
+    pairs.collect()
 }
 
 /// Forgets loans that are written down: all of a batch in one call, whatever the number of lanes in it.

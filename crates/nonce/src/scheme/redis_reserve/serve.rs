@@ -234,7 +234,7 @@ impl Server {
             metrics::counter!("lanekeeper_nonce_generations_total").increment(1);
             let state = State::of(&self.redis, lane, token);
             let made = state.push(link, true, at_least, &[]).await;
-            if made != Ok(Said::Ok(())) {
+            if !matches!(made, Ok(Said::Ok(_))) {
                 self.notes.is_broken(lane, token);
                 return Ok(None);
             }
@@ -270,15 +270,22 @@ impl Server {
     ) -> Result<Result<(), Away>, LendError> {
         if self.notes.with(lane, |note| note.has_unpushed) {
             let kept = self.books.kept_by(grant.token, None, REPAIRED_MAX).await?;
-            return Ok(self.push(link, lane, grant.token, at_least, &kept).await);
+            let pushed = self.push(link, lane, grant.token, at_least, &kept).await;
+            // What was not taken the last time may still be free.
+            self.notes.with(lane, |note| note.has_free = true);
+            return Ok(pushed.map(drop)); // what was drained is for the sweep
         }
         let block = self.config.block;
         let lease = Lease {
             lasts: self.config.permission,
             loan: grant.loan,
         };
-        // What is given back from here on is for the next time.
-        self.notes.with(lane, |note| note.has_free = false);
+        self.notes.with(lane, |note| {
+            // What is given back from here on is for the next time.
+            note.has_free = false;
+            // Whatever ends this half way, a lost answer or a caller who is gone.
+            note.has_unpushed = true;
+        });
         let wanted = Wanted {
             at_least,
             take_max: block,
@@ -287,10 +294,14 @@ impl Server {
         };
         let taken = self.books.take(lane, grant.token, false, lease, wanted);
         let Some(taken) = taken.await? else {
-            self.notes.with(lane, |note| note.grant = None);
+            self.notes.with(lane, |note| {
+                note.grant = None;
+                note.has_unpushed = false;
+            });
             return Ok(Ok(()));
         };
         self.notes.with(lane, |note| {
+            note.has_unpushed = !taken.nonces.is_empty();
             note.has_free |= fresh == 0 && taken.nonces.len() == block;
             note.at_least = at_least;
         });
@@ -299,10 +310,10 @@ impl Server {
         }
         let nonces: Vec<_> = taken.nonces.iter().map(|n| (*n, taken.stint)).collect();
         let pushed = self.push(link, lane, grant.token, at_least, &nonces);
-        Ok(pushed.await)
+        Ok(pushed.await.map(drop))
     }
 
-    /// Gives Redis what is set aside for it.
+    /// Gives Redis what is set aside for it. Answers with what it had before and has no more, see [`State::push`].
     pub(super) async fn push(
         &self,
         link: &Link,
@@ -310,17 +321,18 @@ impl Server {
         token: Uuid,
         at_least: Nonce,
         nonces: &[(Nonce, i64)],
-    ) -> Result<(), Away> {
+    ) -> Result<Vec<(Nonce, i64)>, Away> {
         let state = State::of(&self.redis, lane, token);
         let pushed = state.push(link, false, at_least, nonces).await;
         self.notes
             .with(lane, |note| note.has_unpushed = pushed.is_err());
         match pushed? {
-            Said::Ok(()) | Said::Empty => {}
+            Said::Ok(gone) => return Ok(gone),
+            Said::Empty => {}
             Said::Lost => self.notes.is_broken(lane, token),
             Said::Elsewhere => self.redis.leave(link),
         }
-        Ok(())
+        Ok(Vec::new())
     }
 
     /// In advance, and nobody waits for it.

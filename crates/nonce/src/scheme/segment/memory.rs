@@ -119,12 +119,12 @@ impl Memory {
         }
     }
 
-    /// Forgets a lane's segment, and says what was not handed out.
-    pub(super) fn clear(&self, lane: LaneKey) -> Option<(Uuid, Vec<Nonce>)> {
+    /// Forgets a lane's segment, and says what was not handed out, each with its stint.
+    pub(super) fn clear(&self, lane: LaneKey) -> Option<(Uuid, Vec<(Nonce, i64)>)> {
         let mut lanes = self.lanes();
         let kept = lanes.get_mut(&lane)?;
         let grant = kept.grant.take()?;
-        let unused = std::mem::take(&mut kept.free).into_keys().collect();
+        let unused = std::mem::take(&mut kept.free).into_iter().collect();
         Some((grant.token, unused))
     }
 
