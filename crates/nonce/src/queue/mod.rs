@@ -8,6 +8,7 @@
 //! Correctness across processes is the books' matter; this only keeps crowds off them.
 
 mod lanes;
+mod line;
 mod section;
 mod worker;
 
@@ -136,7 +137,10 @@ impl WorkerQueue {
         if is_inside() {
             return Turn::without_waiting(seat);
         }
-        Turn::take(seat, &*self.clock, self.settings.section_patience).await
+        let patience = self.settings.section_patience;
+        let mut turn = Turn::in_line(seat, Arc::clone(&self.clock), patience);
+        turn.come().await;
+        turn
     }
 
     /// Takes no more calls, finishes those that wait, and ends the workers: by themselves within this time, at

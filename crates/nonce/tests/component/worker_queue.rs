@@ -318,6 +318,32 @@ async fn a_section_that_hangs_keeps_its_lane_only_for_a_while() {
     hangs.abort();
 }
 
+/// The turn goes to the next `with_nonce` in its order, and that one may be a future that its own task does not poll
+/// while it waits for the one behind it.
+#[tokio::test(start_paused = true)]
+async fn several_sections_in_one_task_do_not_deadlock() {
+    let stage = stage(QueueSettings::default());
+    let (inside, most) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let section = async || {
+        let business = async |_| {
+            most.fetch_max(inside.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+            tokio::task::yield_now().await;
+            inside.fetch_sub(1, Ordering::SeqCst);
+            Ok::<_, ()>(Outcome::Used(hash(1), ()))
+        };
+        stage.component.with_nonce(lane(1), business).await.unwrap();
+    };
+    let sections = stream::iter(0..4).map(|_| section()).buffer_unordered(4);
+    let began = tokio::time::Instant::now();
+    let all = sections.for_each(|()| section());
+    let ended = tokio::time::timeout(WITHIN, all).await;
+    ended.expect("nobody waits for himself");
+    assert_eq!(most.into_inner(), 1, "whoever was passed over waits again");
+    // Those that are not polled are passed over together: once for each section that waits behind them.
+    let patience = QueueSettings::default().section_patience;
+    assert!(began.elapsed() < patience * 4, "{:?}", began.elapsed());
+}
+
 #[tokio::test(start_paused = true)]
 async fn basic_mode_has_no_tasks_and_a_closed_component_leaves_none() {
     let alive = || Handle::current().metrics().num_alive_tasks();
