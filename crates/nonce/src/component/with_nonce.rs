@@ -122,7 +122,10 @@ impl NonceComponent {
         let section = Box::pin(self.section(lane, inside, business));
         match &self.inner.queue {
             None => section.await,
-            Some(queue) => queue.turn(lane).await.during(section).await,
+            Some(queue) => {
+                let turn = queue.turn(lane).await.map_err(WithNonceError::NotLent)?;
+                turn.during(section).await
+            }
         }
     }
 

@@ -115,7 +115,7 @@ mod tests {
         assert!(line.moves(waits, Moment(6)) && line.moves(me, Moment(10)));
         assert_eq!(
             line.stands_still(Moment(1), Moment(10)),
-            PATIENCE - Duration::from_micros(1)
+            Duration::from_micros(9)
         );
         assert_eq!(line.pass_over(me, PATIENCE, Moment(10)), 2);
         assert!(line.has_turn(waits));

@@ -77,6 +77,12 @@ impl Turn {
         }
     }
 
+    /// Whether there is nothing to wait for.
+    pub(super) fn has_come(&self) -> bool {
+        let standing = self.standing.as_ref();
+        standing.is_none_or(|standing| self.seat.turns().lock().has_turn(standing.ticket))
+    }
+
     /// Waits until the section before this one has ended, or does not move.
     pub(super) async fn come(&mut self) {
         let Some(standing) = &mut self.standing else {
@@ -126,7 +132,8 @@ impl Standing {
         if line.has_turn(self.ticket) {
             return None;
         }
-        let left = self.patience - line.stands_still(self.since, now);
+        let stands_still = line.stands_still(self.since, now);
+        let left = self.patience.saturating_sub(stands_still);
         // At least twice in a patience: whoever is polled no more is known by that.
         Some(left.min(self.patience / 2))
     }

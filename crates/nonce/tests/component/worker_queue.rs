@@ -8,7 +8,9 @@ use domain::{LaneKey, Reservation};
 use engine::ports::LendError;
 use futures::future::join_all;
 use futures::{StreamExt, stream};
-use nonce::{Borrowed, Mode, NonceComponent, Outcome, QueueSettings, RejectPolicy, Settings};
+use nonce::{
+    Borrowed, Mode, NonceComponent, Outcome, QueueSettings, RejectPolicy, Settings, WithNonceError,
+};
 use tokio::runtime::Handle;
 
 use super::kit::*;
@@ -251,6 +253,35 @@ async fn sections_of_one_lane_do_not_interleave_and_those_of_others_do() {
     }
     let basic = stage_in(Mode::Basic);
     assert_eq!(most_inside(&basic.component, &[lane(1); 12]).await, 12);
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_would_wait_for_a_turn_is_refused_when_too_many_do() {
+    for (reject, most_ended) in [(RejectPolicy::FailFast, 3), (RejectPolicy::CallerRuns, 8)] {
+        let stage = stage(queue(1, 2, reject));
+        let (inside, most) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let section = async || {
+            let business = async |_| {
+                most.fetch_max(inside.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                tokio::time::sleep(Duration::from_millis(300)).await; // stands for sending
+                inside.fetch_sub(1, Ordering::SeqCst);
+                Ok::<_, ()>(Outcome::Used(hash(1), ()))
+            };
+            stage.component.with_nonce(lane(1), business).await
+        };
+        // One is inside, two wait.
+        let ended = join_all((0..8).map(|_| section())).await;
+        assert_eq!(
+            ended.iter().filter(|ended| ended.is_ok()).count(),
+            most_ended
+        );
+        for refused in ended.into_iter().filter_map(Result::err) {
+            let busy = matches!(&refused, WithNonceError::NotLent(why) if why.is_worth_repeating());
+            assert!(busy, "{refused:?}");
+        }
+        assert_eq!(most.load(Ordering::SeqCst), 1, "{reject:?}");
+        section().await.unwrap(); // nobody waits any more: there is room
+    }
 }
 
 #[tokio::test(start_paused = true)]
