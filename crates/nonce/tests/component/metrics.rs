@@ -153,8 +153,8 @@ async fn those_that_wait_for_a_turn_are_told_too() {
         component.with_nonce(lane(1), business).await
     };
     let look = async {
-        until("two are refused", async || {
-            (rejected() == 2.0).then_some(())
+        until("one is inside and two are refused", async || {
+            (spy.begun() == 1 && rejected() == 2.0).then_some(())
         })
         .await;
         assert_eq!(depth(), 3.0);
