@@ -43,7 +43,7 @@ pub enum Mode {
 pub struct QueueSettings {
     /// How many there are. A lane always has the same one.
     pub workers: usize,
-    /// How many calls may wait for each.
+    /// How many calls may wait for each, and how many `with_nonce`s for a turn in its lanes.
     pub capacity: usize,
     /// What becomes of one more.
     pub reject: RejectPolicy,
@@ -52,12 +52,12 @@ pub struct QueueSettings {
     pub section_patience: Duration,
 }
 
-/// What becomes of a call that finds its worker's queue full.
+/// What becomes of a call that finds its worker's queue full, or of a `with_nonce` when too many wait for a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RejectPolicy {
     /// It is refused at once, to be repeated.
     FailFast,
-    /// It runs on the caller's task, still one call of a lane at a time.
+    /// It runs, or waits, on the caller's task, still one of a lane at a time.
     CallerRuns,
 }
 

@@ -71,7 +71,8 @@ impl Drop for Lending {
                     reason: "its caller went away before it was lent".into(),
                     asked: None,
                 };
-                if let Err(error) = component.mark(lane, nonce, holder, mark).await {
+                let give_back = || component.mark(lane, nonce, holder, mark.clone());
+                if let Err(error) = component.repeat(give_back).await {
                     tracing::warn!(%lane, %nonce, %error, "a nonce without a holder waits for its time-out");
                 }
             }

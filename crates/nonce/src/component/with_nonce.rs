@@ -108,7 +108,15 @@ impl NonceComponent {
     /// panics, or when this future is dropped, the nonce is given back, unless something was submitted
     /// ([`Borrowed::submitted`]) or the chain shows that something was sent.
     ///
-    /// In worker-queue mode, those of one lane run one after the other in this process.
+    /// In worker-queue mode, those of one lane run one after the other in this process, and are refused like
+    /// calls when too many wait (basic mode: nobody waits for anybody). That order is a courtesy that never waits
+    /// for ever; nonces stay unique without it:
+    /// - a section that is not polled for the patience ([`QueueSettings::section_patience`], 2 s), or whose business
+    ///   does not come back from one await for as long (an RPC call that takes 3 s), loses its turn: the next one
+    ///   begins beside it;
+    /// - one that is nested takes no turn of its own, in whatever lane, and runs beside whoever has it there.
+    ///
+    /// [`QueueSettings::section_patience`]: crate::QueueSettings::section_patience
     pub async fn with_nonce<T, E, Fut>(
         &self,
         lane: LaneKey,
@@ -122,7 +130,10 @@ impl NonceComponent {
         let section = Box::pin(self.section(lane, inside, business));
         match &self.inner.queue {
             None => section.await,
-            Some(queue) => queue.turn(lane).await.during(section).await,
+            Some(queue) => {
+                let turn = queue.turn(lane).await.map_err(WithNonceError::NotLent)?;
+                turn.during(section).await
+            }
         }
     }
 
@@ -189,7 +200,11 @@ impl NonceComponent {
             .await
     }
 
-    async fn repeat<Fut>(&self, mut call: impl FnMut() -> Fut) -> Result<Reservation, LendError>
+    /// Says what must be said although nobody may be there to say it again.
+    pub(super) async fn repeat<Fut>(
+        &self,
+        mut call: impl FnMut() -> Fut,
+    ) -> Result<Reservation, LendError>
     where
         Fut: Future<Output = Result<Reservation, LendError>>,
     {

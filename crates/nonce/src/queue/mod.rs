@@ -5,9 +5,14 @@
 //! `with_nonce` runs in place (it is never queued and never refused), and so does what overflows under
 //! [`RejectPolicy::CallerRuns`]; both take the lane's lock like the worker does.
 //!
+//! Whoever waits for a turn in a lane (`with_nonce`) is counted with that lane's worker, and there may be as many of
+//! them as calls.
+//!
 //! Correctness across processes is the books' matter; this only keeps crowds off them.
 
+mod depth;
 mod lanes;
+mod line;
 mod section;
 mod worker;
 
@@ -24,18 +29,19 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 
 use crate::config::{QueueSettings, RejectPolicy};
+use depth::Depth;
 use lanes::Lanes;
 use worker::Job;
 
-/// How many calls wait for a worker.
-const DEPTH: &str = "lanekeeper_nonce_queue_depth";
-/// How many found its queue full.
+/// How many calls, and how many that wait for a turn, found no room.
 const REJECTED: &str = "lanekeeper_nonce_queue_rejected_total";
 
 /// The workers and the locks of the lanes.
 pub(crate) struct WorkerQueue {
     settings: QueueSettings,
     lanes: Arc<Lanes>,
+    /// Of each worker.
+    depths: Vec<Arc<Depth>>,
     clock: Arc<dyn Clock>,
     state: Mutex<State>,
 }
@@ -55,15 +61,17 @@ impl WorkerQueue {
             inboxes: Vec::new(),
             workers: JoinSet::new(),
         };
-        for number in 0..settings.workers {
+        let depths: Vec<_> = (0..settings.workers).map(Depth::of).map(Arc::new).collect();
+        for depth in &depths {
             let (inbox, jobs) = mpsc::channel(settings.capacity);
             state.inboxes.push(inbox);
-            let work = worker::work(number, jobs, Arc::clone(&lanes));
+            let work = worker::work(jobs, Arc::clone(depth), Arc::clone(&lanes));
             state.workers.spawn(work);
         }
         Self {
             settings,
             lanes,
+            depths,
             clock,
             state: Mutex::new(state),
         }
@@ -101,17 +109,20 @@ impl WorkerQueue {
             return Err(closed());
         };
         let sent = inbox.try_send(job);
-        worker::show_depth(number, inbox.max_capacity() - inbox.capacity());
+        self.depths[number].calls(inbox.max_capacity() - inbox.capacity());
         match sent {
             Ok(()) => Ok(None),
             Err(mpsc::error::TrySendError::Closed(_)) => Err(closed()),
-            Err(mpsc::error::TrySendError::Full(job)) => {
-                counter!(REJECTED).increment(1);
-                match self.settings.reject {
-                    RejectPolicy::FailFast => Err(LendError::Busy),
-                    RejectPolicy::CallerRuns => Ok(Some(job)),
-                }
-            }
+            Err(mpsc::error::TrySendError::Full(job)) => self.reject().map(|()| Some(job)),
+        }
+    }
+
+    /// There is no room. Whether the caller goes on by himself.
+    fn reject(&self) -> Result<(), LendError> {
+        counter!(REJECTED).increment(1);
+        match self.settings.reject {
+            RejectPolicy::FailFast => Err(LendError::Busy),
+            RejectPolicy::CallerRuns => Ok(()),
         }
     }
 
@@ -130,13 +141,25 @@ impl WorkerQueue {
     }
 
     /// Waits for a section of one's own in this lane. Nested ones get theirs at once, in any lane: two that
-    /// nest crosswise would wait for each other for ever.
-    pub(crate) async fn turn(&self, lane: LaneKey) -> Turn {
+    /// nest crosswise would wait for each other for ever. Where too many wait, one more is refused, or waits all
+    /// the same on its caller's task: it never goes in before its turn.
+    pub(crate) async fn turn(&self, lane: LaneKey) -> Result<Turn, LendError> {
         let seat = self.lanes.seat(lane);
         if is_inside() {
-            return Turn::without_waiting(seat);
+            return Ok(Turn::without_waiting(seat));
         }
-        Turn::take(seat, &*self.clock, self.settings.section_patience).await
+        let patience = self.settings.section_patience;
+        let mut turn = Turn::in_line(seat, Arc::clone(&self.clock), patience);
+        if turn.has_come() {
+            return Ok(turn);
+        }
+        let depth = &self.depths[worker_of(lane, self.settings.workers)];
+        let waits = depth.wait_for_turn();
+        if waits.are_more_than(self.settings.capacity) {
+            self.reject()?;
+        }
+        turn.come().await;
+        Ok(turn)
     }
 
     /// Takes no more calls, finishes those that wait, and ends the workers: by themselves within this time, at
@@ -155,7 +178,7 @@ impl WorkerQueue {
         };
         // Aborts what is left, and waits until it is gone.
         workers.shutdown().await;
-        (0..self.settings.workers).for_each(|number| worker::show_depth(number, 0));
+        self.depths.iter().for_each(|depth| depth.calls(0));
         in_time
     }
 

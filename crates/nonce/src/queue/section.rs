@@ -4,17 +4,20 @@
 //! - a nested `with_nonce` takes no turn, in whatever lane ([`is_inside`]);
 //! - a task that was spawned inside cannot be told from a stranger, unless it was wrapped by [`nested`]. It waits,
 //!   and if the section before it does not move meanwhile (perhaps because it waits for that very task), the
-//!   turn is passed on. A section of its own that hangs holds nobody up for longer than that either.
+//!   turn is passed on. A section of its own that hangs holds nobody up for longer than that either;
+//! - whoever waits may be a future that its task does not poll any more, because it waits for another one behind
+//!   it. When its turn comes and it does not take it, it is passed over; polled again, it joins at the end.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use domain::Moment;
 use engine::ports::Clock;
 use metrics::counter;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Notify;
 
 use super::lanes::Seat;
+use super::line::{Line, Ticket};
 
 tokio::task_local! {
     /// Set while code of the business runs inside `with_nonce`.
@@ -32,70 +35,65 @@ pub(crate) async fn nested<F: Future>(future: F) -> F::Output {
 }
 
 /// The turns of one lane.
-pub(super) struct Turns {
-    /// One permit: whoever has it is in the section. Waiters get it in their order.
-    permits: Arc<Semaphore>,
-    holder: Mutex<Option<Arc<Held>>>,
-}
+#[derive(Default)]
+pub(super) struct Turns(Mutex<Line>);
 
-impl Default for Turns {
-    fn default() -> Self {
-        Self {
-            permits: Arc::new(Semaphore::new(1)),
-            holder: Mutex::new(None),
-        }
-    }
-}
-
-/// A turn that somebody has, or had until it was passed on.
-struct Held {
-    permit: Mutex<Option<OwnedSemaphorePermit>>,
-    /// How often the section was polled: whether it moves.
-    polls: AtomicU64,
-}
-
-/// A section of one's own, until it is dropped.
+/// A section of one's own, or the wait for it, until it is dropped.
 pub(crate) struct Turn {
     seat: Seat,
-    /// `None` when it did not have to wait for one.
-    held: Option<Arc<Held>>,
+    /// `None` when it does not have to wait for one.
+    standing: Option<Standing>,
+}
+
+/// Where somebody stands in the line.
+struct Standing {
+    ticket: Ticket,
+    /// Since when: others may have stood still before, but nobody waited for them then.
+    since: Moment,
+    bell: Arc<Notify>,
+    clock: Arc<dyn Clock>,
+    patience: Duration,
 }
 
 impl Turn {
     pub(super) fn without_waiting(seat: Seat) -> Self {
-        Self { seat, held: None }
+        let standing = None;
+        Self { seat, standing }
+    }
+
+    /// Joins the line of this lane.
+    pub(super) fn in_line(seat: Seat, clock: Arc<dyn Clock>, patience: Duration) -> Self {
+        let (bell, since) = (Arc::new(Notify::new()), clock.moment());
+        let standing = Standing {
+            ticket: seat.turns().lock().join(Arc::clone(&bell), since),
+            since,
+            bell,
+            clock,
+            patience,
+        };
+        Self {
+            seat,
+            standing: Some(standing),
+        }
+    }
+
+    /// Whether there is nothing to wait for.
+    pub(super) fn has_come(&self) -> bool {
+        let standing = self.standing.as_ref();
+        standing.is_none_or(|standing| self.seat.turns().lock().has_turn(standing.ticket))
     }
 
     /// Waits until the section before this one has ended, or does not move.
-    pub(super) async fn take(seat: Seat, clock: &dyn Clock, patience: Duration) -> Self {
-        let turns = seat.turns();
-        let mut permit = std::pin::pin!(Arc::clone(&turns.permits).acquire_owned());
-        let mut seen = turns.sight();
-        let permit = loop {
+    pub(super) async fn come(&mut self) {
+        let Some(standing) = &mut self.standing else {
+            return;
+        };
+        while let Some(pause) = standing.look(&self.seat) {
             tokio::select! {
                 biased;
-                permit = &mut permit => break permit.expect("nobody closes the semaphore"),
-                () = clock.sleep(patience) => {}
+                () = standing.bell.notified() => {}
+                () = standing.clock.sleep(pause) => {}
             }
-            let now = turns.sight();
-            if let (Some((before, at_first)), Some((holder, polls))) = (&seen, &now)
-                && Arc::ptr_eq(before, holder)
-                && at_first == polls
-            {
-                tracing::warn!(lane = %seat.lane(), "a with_nonce does not move: the next one goes on");
-                counter!("lanekeeper_nonce_turns_passed_total").increment(1);
-                drop(holder.lock().take());
-            }
-            seen = now;
-        };
-        let held = Arc::new(Held {
-            permit: Mutex::new(Some(permit)),
-            polls: AtomicU64::new(0),
-        });
-        *turns.lock() = Some(Arc::clone(&held));
-        Self {
-            seat,
-            held: Some(held),
         }
     }
 
@@ -103,8 +101,9 @@ impl Turn {
     pub(crate) async fn during<F: Future>(&self, section: F) -> F::Output {
         let mut section = std::pin::pin!(section);
         std::future::poll_fn(|context| {
-            if let Some(held) = &self.held {
-                held.polls.fetch_add(1, Ordering::Relaxed);
+            if let Some(Standing { ticket, clock, .. }) = &self.standing {
+                // One that was passed over goes on all the same: what it does cannot be taken back.
+                self.seat.turns().lock().moves(*ticket, clock.moment());
             }
             section.as_mut().poll(context)
         })
@@ -112,35 +111,45 @@ impl Turn {
     }
 }
 
-impl Turns {
-    /// Who has the turn, and how far it has moved.
-    fn sight(&self) -> Option<(Arc<Held>, u64)> {
-        let holder = self.lock().clone()?;
-        let polls = holder.polls.load(Ordering::Relaxed);
-        Some((holder, polls))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Option<Arc<Held>>> {
-        self.holder.lock().unwrap_or_else(PoisonError::into_inner)
+impl Standing {
+    /// How long to wait until the next look; `None` when the turn has come.
+    fn look(&mut self, seat: &Seat) -> Option<Duration> {
+        let now = self.clock.moment();
+        let mut line = seat.turns().lock();
+        if !line.moves(self.ticket, now) {
+            self.ticket = line.join(Arc::clone(&self.bell), now);
+            self.since = now;
+        }
+        if line.has_turn(self.ticket) {
+            return None;
+        }
+        if line.stands_still(self.since, now) >= self.patience {
+            let passed = line.pass_over(self.ticket, self.patience, now);
+            tracing::warn!(lane = %seat.lane(), passed, "a with_nonce does not move: the next one goes on");
+            let count = u64::try_from(passed).expect("a usize has at most 64 bits");
+            counter!("lanekeeper_nonce_turns_passed_total").increment(count);
+        }
+        if line.has_turn(self.ticket) {
+            return None;
+        }
+        let stands_still = line.stands_still(self.since, now);
+        let left = self.patience.saturating_sub(stands_still);
+        // At least twice in a patience: whoever is polled no more is known by that.
+        Some(left.min(self.patience / 2))
     }
 }
 
-impl Held {
-    fn lock(&self) -> MutexGuard<'_, Option<OwnedSemaphorePermit>> {
-        self.permit.lock().unwrap_or_else(PoisonError::into_inner)
+impl Turns {
+    /// A poisoned lock is taken all the same: nothing panics while it is held.
+    fn lock(&self) -> MutexGuard<'_, Line> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        let Some(held) = &self.held else {
-            return;
-        };
-        let mut holder = self.seat.turns().lock();
-        if holder.as_ref().is_some_and(|now| Arc::ptr_eq(now, held)) {
-            *holder = None;
+        if let Some(Standing { ticket, clock, .. }) = &self.standing {
+            self.seat.turns().lock().leave(*ticket, clock.moment());
         }
-        drop(holder);
-        drop(held.lock().take());
     }
 }

@@ -6,10 +6,9 @@ use std::sync::Arc;
 use domain::LaneKey;
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use metrics::gauge;
 use tokio::sync::mpsc;
 
-use super::DEPTH;
+use super::depth::Depth;
 use super::lanes::Lanes;
 
 /// A call that waits. It answers its caller by itself.
@@ -19,9 +18,9 @@ pub(super) struct Job {
 }
 
 /// Works until its queue is closed and empty.
-pub(super) async fn work(number: usize, mut jobs: mpsc::Receiver<Job>, lanes: Arc<Lanes>) {
+pub(super) async fn work(mut jobs: mpsc::Receiver<Job>, depth: Arc<Depth>, lanes: Arc<Lanes>) {
     while let Some(job) = jobs.recv().await {
-        show_depth(number, jobs.len());
+        depth.calls(jobs.len());
         run(job, &lanes).await;
     }
 }
@@ -40,12 +39,4 @@ async fn run(Job { lane, work }: Job, lanes: &Arc<Lanes>) {
         tracing::error!(%lane, "a call of the nonce component panicked");
     }
     drop(alone);
-}
-
-#[expect(
-    clippy::cast_precision_loss,
-    reason = "a queue is far shorter than 2^52"
-)]
-pub(super) fn show_depth(number: usize, depth: usize) {
-    gauge!(DEPTH, "worker" => number.to_string()).set(depth as f64);
 }

@@ -8,7 +8,7 @@ use metrics::{
     Counter, CounterFn, Gauge, GaugeFn, Histogram, Key, KeyName, Metadata, Recorder, SharedString,
     Unit,
 };
-use nonce::{Mode, QueueSettings, RejectPolicy, Settings};
+use nonce::{Mode, NonceComponent, Outcome, QueueSettings, RejectPolicy, Settings};
 
 use super::kit::*;
 
@@ -80,11 +80,8 @@ impl Recorder for Seen {
     }
 }
 
-#[tokio::test(start_paused = true)]
-async fn depth_and_rejections_are_told() {
-    let seen = Seen::default();
-    let _recording = metrics::set_default_local_recorder(&seen);
-    let spy = Spy::on(MemoryBooks::new());
+/// A component with one worker that has room for three.
+fn small(spy: &Arc<Spy>) -> NonceComponent {
     let queue = QueueSettings {
         workers: 1,
         capacity: 3,
@@ -95,7 +92,15 @@ async fn depth_and_rejections_are_told() {
         mode: Mode::WorkerQueue(queue),
         ..Settings::default()
     };
-    let component = component(settings, Arc::clone(&spy) as Arc<_>, &FakeChain::new(CHAIN));
+    component(settings, Arc::clone(spy) as Arc<_>, &FakeChain::new(CHAIN))
+}
+
+#[tokio::test(start_paused = true)]
+async fn depth_and_rejections_are_told() {
+    let seen = Seen::default();
+    let _recording = metrics::set_default_local_recorder(&seen);
+    let spy = Spy::on(MemoryBooks::new());
+    let component = small(&spy);
     component.allocate(lane(1)).await.unwrap();
     spy.gate().shut();
     let (depth, rejected) = (
@@ -126,4 +131,36 @@ async fn depth_and_rejections_are_told() {
         seen.read("lanekeeper_nonce_allocate_total result=busy"),
         2.0
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn those_that_wait_for_a_turn_are_told_too() {
+    let seen = Seen::default();
+    let _recording = metrics::set_default_local_recorder(&seen);
+    let spy = Spy::on(MemoryBooks::new());
+    let component = small(&spy);
+    let (depth, rejected) = (
+        || seen.read("lanekeeper_nonce_queue_depth worker=0"),
+        || seen.read("lanekeeper_nonce_queue_rejected_total "),
+    );
+    let gate = Gate::open();
+    gate.shut();
+    let section = async || {
+        let business = async |_| {
+            gate.pass().await;
+            Ok::<_, ()>(Outcome::Used(hash(1), ()))
+        };
+        component.with_nonce(lane(1), business).await
+    };
+    let look = async {
+        until("one is inside and two are refused", async || {
+            (spy.begun() == 1 && rejected() == 2.0).then_some(())
+        })
+        .await;
+        assert_eq!(depth(), 3.0);
+        gate.reopen();
+    };
+    let (ended, ()) = tokio::join!(join_all((0..6).map(|_| section())), look);
+    assert_eq!(ended.iter().filter(|ended| ended.is_err()).count(), 2);
+    assert_eq!(depth(), 0.0);
 }

@@ -8,7 +8,9 @@ use domain::{LaneKey, Reservation};
 use engine::ports::LendError;
 use futures::future::join_all;
 use futures::{StreamExt, stream};
-use nonce::{Borrowed, Mode, NonceComponent, Outcome, QueueSettings, RejectPolicy, Settings};
+use nonce::{
+    Borrowed, Mode, NonceComponent, Outcome, QueueSettings, RejectPolicy, Settings, WithNonceError,
+};
 use tokio::runtime::Handle;
 
 use super::kit::*;
@@ -254,6 +256,35 @@ async fn sections_of_one_lane_do_not_interleave_and_those_of_others_do() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn one_that_would_wait_for_a_turn_is_refused_when_too_many_do() {
+    for (reject, most_ended) in [(RejectPolicy::FailFast, 3), (RejectPolicy::CallerRuns, 8)] {
+        let stage = stage(queue(1, 2, reject));
+        let (inside, most) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let section = async || {
+            let business = async |_| {
+                most.fetch_max(inside.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                tokio::time::sleep(Duration::from_millis(300)).await; // stands for sending
+                inside.fetch_sub(1, Ordering::SeqCst);
+                Ok::<_, ()>(Outcome::Used(hash(1), ()))
+            };
+            stage.component.with_nonce(lane(1), business).await
+        };
+        // One is inside, two wait.
+        let ended = join_all((0..8).map(|_| section())).await;
+        assert_eq!(
+            ended.iter().filter(|ended| ended.is_ok()).count(),
+            most_ended
+        );
+        for refused in ended.into_iter().filter_map(Result::err) {
+            let busy = matches!(&refused, WithNonceError::NotLent(why) if why.is_worth_repeating());
+            assert!(busy, "{refused:?}");
+        }
+        assert_eq!(most.load(Ordering::SeqCst), 1, "{reject:?}");
+        section().await.unwrap(); // nobody waits any more: there is room
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_spawned_task_that_is_said_to_be_inside_waits_for_nobody() {
     let stage = stage(QueueSettings::default());
     let began = tokio::time::Instant::now();
@@ -316,6 +347,32 @@ async fn a_section_that_hangs_keeps_its_lane_only_for_a_while() {
         "{waited:?}: once, not each time"
     );
     hangs.abort();
+}
+
+/// The turn goes to the next `with_nonce` in its order, and that one may be a future that its own task does not poll
+/// while it waits for the one behind it.
+#[tokio::test(start_paused = true)]
+async fn several_sections_in_one_task_do_not_deadlock() {
+    let stage = stage(QueueSettings::default());
+    let (inside, most) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let section = async || {
+        let business = async |_| {
+            most.fetch_max(inside.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+            tokio::task::yield_now().await;
+            inside.fetch_sub(1, Ordering::SeqCst);
+            Ok::<_, ()>(Outcome::Used(hash(1), ()))
+        };
+        stage.component.with_nonce(lane(1), business).await.unwrap();
+    };
+    let sections = stream::iter(0..4).map(|_| section()).buffer_unordered(4);
+    let began = tokio::time::Instant::now();
+    let all = sections.for_each(|()| section());
+    let ended = tokio::time::timeout(WITHIN, all).await;
+    ended.expect("nobody waits for himself");
+    assert_eq!(most.into_inner(), 1, "whoever was passed over waits again");
+    // Those that are not polled are passed over together: once for each section that waits behind them.
+    let patience = QueueSettings::default().section_patience;
+    assert!(began.elapsed() < patience * 4, "{:?}", began.elapsed());
 }
 
 #[tokio::test(start_paused = true)]
