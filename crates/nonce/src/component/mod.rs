@@ -133,8 +133,8 @@ impl NonceComponent {
         self.inner.scheme.lent(lane).await
     }
 
-    /// What looks after overdue, submitted and closed nonces. Somebody must run it, in one process at least;
-    /// several do no harm.
+    /// What looks after overdue, submitted and closed nonces. Every process that borrows
+    /// should run it; several do no harm.
     #[must_use]
     pub fn sweep(&self) -> Sweep {
         Sweep::new(
