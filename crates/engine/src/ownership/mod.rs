@@ -275,7 +275,7 @@ async fn read_lane(
             core.leases.forget_right(lane, right);
             // Perhaps another node can read it, or reaches its chain.
             let released = core.ports.store.release(&core.ask(), &[right]).await;
-            released.ok(); // it runs out by itself
+            released.ok(); // otherwise this node is shown it again, among the lanes with work
             Err(why)
         }
     }
