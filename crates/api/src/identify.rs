@@ -52,12 +52,12 @@ pub(crate) async fn identify(
         .get::<MatchedPath>()
         .map_or_else(|| "unknown".to_owned(), |path| path.as_str().to_owned());
     let method = request.method().clone();
-    let started = api.config.clock.moment();
+    let started = api.config.clock.monotonic();
     request.extensions_mut().insert(RequestName(name.clone()));
 
     let mut response = next.run(request).await;
 
-    let took = api.config.clock.moment().since(started);
+    let took = api.config.clock.monotonic().since(started);
     let status = response.status();
     if status.is_server_error() {
         tracing::warn!(%method, route, %status, request = ?name, "a request failed");

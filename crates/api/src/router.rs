@@ -8,7 +8,7 @@ use axum::http::HeaderValue;
 use axum::middleware::from_fn_with_state;
 use axum::routing::{MethodRouter, get, post};
 use engine::node::NodeHandle;
-use engine::ports::{Clock, Lender};
+use engine::ports::{Clock, NonceReservations};
 use tokio::sync::{Semaphore, watch};
 use tower_http::catch_panic::CatchPanicLayer;
 
@@ -35,7 +35,7 @@ pub struct ApiConfig {
     /// Gives the body of `/metrics`, so that this room need not know the exporter.
     pub metrics: Arc<dyn Fn() -> String + Send + Sync>,
     /// Lends nonces; `None` where no account does.
-    pub lender: Option<Arc<dyn Lender>>,
+    pub lender: Option<Arc<dyn NonceReservations>>,
     /// The node's source of time and chance.
     pub clock: Arc<dyn Clock>,
     /// Becomes true (or loses its sender) when the node stops: streams end and waiters are answered.
@@ -121,7 +121,7 @@ fn calls() -> [(&'static str, Need, MethodRouter<Arc<Api>>); 24] {
         ("/metrics", METRICS, get(operations::metrics)),
         (peers::FORWARD_PATH, Need::Cluster, post(peers::forward)),
         (peers::MARK_PATH, Need::Cluster, post(peers::mark)),
-        (peers::RING_PATH, Need::Cluster, post(peers::ring)),
+        (peers::RING_PATH, Need::Cluster, post(peers::notify)),
     ]
 }
 

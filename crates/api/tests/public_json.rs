@@ -4,12 +4,12 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use domain::lane::ChainNonces;
+use domain::lane::AccountNonces;
 use domain::lease::Lease;
 use domain::{
     Address, Attempt, AttemptKind, B256, Bytes, ChainId, Event, EventKind, Fees, Header,
-    Incarnation, Inclusion, LaneKey, NodeName, Nonce, Payload, RequestId, SubState, Time, Token,
-    Tx, TxId, TxState, TxType, U256,
+    Incarnation, Inclusion, LaneKey, NodeName, Nonce, Payload, RequestId, SubState, Timestamp,
+    Token, Tx, TxId, TxState, TxType, U256,
 };
 use engine::node::{ChainStatus, LaneStatus, Readiness, WaitingFor};
 use engine::ports::{EventRecord, LaneRecord, Member, TxRecord};
@@ -18,7 +18,7 @@ use expect_test::{Expect, expect, expect_file};
 use serde::Serialize;
 use uuid::Uuid;
 
-const AT: Time = Time(1_767_225_600_000);
+const AT: Timestamp = Timestamp(1_767_225_600_000);
 
 fn check(value: impl Serialize, expected: &Expect) {
     expected.assert_eq(&serde_json::to_string_pretty(&value).unwrap());
@@ -235,7 +235,7 @@ fn what_a_tx_waits_for() {
 }
 
 fn event(kind: EventKind) -> EventRecord {
-    let is_of_tx = kind.word().starts_with("Tx");
+    let is_of_tx = kind.as_str().starts_with("Tx");
     EventRecord {
         lane: lane(),
         node: NodeName("a".into()),
@@ -282,8 +282,8 @@ fn an_event() {
 fn kinds() -> Vec<EventKind> {
     let mut kinds = usual_kinds();
     kinds.extend(troubled_kinds());
-    let words: BTreeSet<&str> = kinds.iter().map(EventKind::word).collect();
-    assert_eq!(words, BTreeSet::from(EventKind::WORDS));
+    let words: BTreeSet<&str> = kinds.iter().map(EventKind::as_str).collect();
+    assert_eq!(words, BTreeSet::from(EventKind::NAMES));
     kinds
 }
 
@@ -453,7 +453,7 @@ fn lane_status() -> LaneStatus {
             in_flight: 2,
             queued: 1,
         },
-        chain_nonces: Some(ChainNonces {
+        chain_nonces: Some(AccountNonces {
             latest: Nonce(5),
             pending: Nonce(6),
         }),
@@ -465,7 +465,7 @@ fn lane_status() -> LaneStatus {
 #[test]
 fn a_lane() {
     check(
-        public::Lane::new(&lane_status(), Time(AT.0 - 1)),
+        public::Lane::new(&lane_status(), Timestamp(AT.0 - 1)),
         &expect![[r#"
             {
               "chainId": 31337,
@@ -497,8 +497,8 @@ fn a_lane_whose_lease_ran_out_or_was_given_back_has_no_keeper() {
     let json = serde_json::to_value(public::Lane::new(&status, AT)).unwrap();
     assert_eq!(json["keeper"], serde_json::Value::Null);
     let lease = status.record.lease.as_mut().unwrap();
-    lease.expires_at = Lease::GIVEN_BACK;
-    let json = serde_json::to_value(public::Lane::new(&status, Time(1))).unwrap();
+    lease.expires_at = Lease::RELEASED;
+    let json = serde_json::to_value(public::Lane::new(&status, Timestamp(1))).unwrap();
     assert_eq!(json["keeper"], serde_json::Value::Null);
 }
 
@@ -510,7 +510,7 @@ fn a_node() {
         advertise: None,
         started_at: AT,
         seen_at: AT,
-        beats: 7,
+        heartbeats: 7,
         draining: false,
     };
     check(

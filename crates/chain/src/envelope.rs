@@ -3,7 +3,7 @@
 use alloy_consensus::{SignableTransaction, TxEip1559, TxLegacy};
 use alloy_eips::eip2718::Encodable2718;
 use alloy_primitives::{Signature, TxKind};
-use domain::{B256, Bytes, ChainId, Fees, Unsigned};
+use domain::{B256, Bytes, ChainId, Fees, UnsignedEnvelope};
 
 /// The highest chain id that a legacy signature can carry (EIP-2294).
 pub const CHAIN_ID_MAX: u64 = u64::MAX / 2 - 36;
@@ -33,7 +33,7 @@ pub struct BadChainId(pub ChainId);
 
 impl Envelope {
     /// The envelope for what the lane decided: its fees decide the type.
-    pub fn new(unsigned: &Unsigned) -> Result<Self, BadChainId> {
+    pub fn new(unsigned: &UnsignedEnvelope) -> Result<Self, BadChainId> {
         let chain_id = unsigned.chain_id.0;
         // Also keeps `2 * chain_id + 36` of a legacy signature inside 64 bits.
         if !(1..=CHAIN_ID_MAX).contains(&chain_id) {
@@ -114,8 +114,8 @@ mod tests {
     const KEY: B256 = b256!("ac0974bec39a17e36ba4a6b4d238ff944bacb478cbed5efcae784d7bf4f2ff80");
     const ACCOUNT: Address = address!("f39Fd6e51aad88F6F4ce6aB8827279cffFb92266");
 
-    fn unsigned(fees: Fees) -> Unsigned {
-        Unsigned {
+    fn unsigned(fees: Fees) -> UnsignedEnvelope {
+        UnsignedEnvelope {
             tx_id: TxId(Default::default()),
             kind: AttemptKind::Original,
             chain_id: ChainId(31_337),
@@ -129,7 +129,7 @@ mod tests {
         }
     }
 
-    fn sealed(unsigned: &Unsigned) -> SignedBytes {
+    fn sealed(unsigned: &UnsignedEnvelope) -> SignedBytes {
         let signer = Secp256k1Signer::from_bytes(&KEY).unwrap();
         let envelope = Envelope::new(unsigned).unwrap();
         let signature = signer.sign_hash_sync(&envelope.signing_hash()).unwrap();
@@ -143,7 +143,7 @@ mod tests {
     }
 
     /// Reads the bytes back with a decoder that knows nothing of how they were made.
-    fn check(unsigned: &Unsigned, signed: &SignedBytes) -> TxEnvelope {
+    fn check(unsigned: &UnsignedEnvelope, signed: &SignedBytes) -> TxEnvelope {
         assert_eq!(keccak256(&signed.raw), signed.hash);
         let decoded = TxEnvelope::decode_2718_exact(&signed.raw).unwrap();
         assert_eq!(*decoded.tx_hash(), signed.hash);
@@ -198,7 +198,7 @@ mod tests {
     #[test]
     fn the_worked_example_of_eip155() {
         // The transaction of the EIP's text: chain 1, nonce 9, key 0x46…46.
-        let unsigned = Unsigned {
+        let unsigned = UnsignedEnvelope {
             chain_id: ChainId(1),
             signer: address!("9d8A62f656a8d1615C1294fd71e9CFb3E4855A4F"),
             nonce: Nonce(9),
@@ -223,7 +223,7 @@ mod tests {
 
     #[test]
     fn a_deployment_has_no_recipient() {
-        let unsigned = Unsigned {
+        let unsigned = UnsignedEnvelope {
             to: None,
             data: Bytes::from_static(&[0x60, 0x00]),
             ..unsigned(Fees::Eip1559 {
@@ -237,13 +237,13 @@ mod tests {
     #[test]
     fn a_chain_id_that_no_signature_can_carry_is_refused() {
         for bad in [0, CHAIN_ID_MAX + 1, u64::MAX] {
-            let unsigned = Unsigned {
+            let unsigned = UnsignedEnvelope {
                 chain_id: ChainId(bad),
                 ..unsigned(Fees::Legacy { gas_price: 1 })
             };
             assert_eq!(Envelope::new(&unsigned), Err(BadChainId(ChainId(bad))));
         }
-        let highest = Unsigned {
+        let highest = UnsignedEnvelope {
             chain_id: ChainId(CHAIN_ID_MAX),
             ..unsigned(Fees::Legacy { gas_price: 1 })
         };

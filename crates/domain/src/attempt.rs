@@ -3,7 +3,7 @@
 use alloy_primitives::{Address, B256, Bytes, U256};
 use serde::{Deserialize, Serialize};
 
-use crate::{ChainId, Fees, Moment, Nonce, Time, TxId};
+use crate::{ChainId, Fees, MonotonicTime, Nonce, Timestamp, TxId};
 
 /// Why an attempt exists. The kind that is mined decides the result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -32,7 +32,7 @@ impl AttemptKind {
 
     /// The word used in SQL, JSON and docs.
     #[must_use]
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Original => "original",
             Self::Bump => "bump",
@@ -45,7 +45,7 @@ impl AttemptKind {
 
 /// An envelope ready for the signer. Complete: signing adds nothing but the signature.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unsigned {
+pub struct UnsignedEnvelope {
     /// The tx it serves. (A filler serves a tx of Lanekeeper's own.)
     pub tx_id: TxId,
     /// Why it is made.
@@ -86,16 +86,16 @@ pub struct Attempt {
     /// The exact bytes that go to nodes.
     pub raw: Bytes,
     /// When it was signed.
-    pub signed_at: Time,
+    pub signed_at: Timestamp,
     /// When a node first said that it has it.
-    pub first_sent_at: Option<Time>,
+    pub first_sent_at: Option<Timestamp>,
 }
 
 impl Attempt {
     /// Attempts of one tx at one nonce, the newest last: each pays more than those before it, and what is
     /// being cancelled is never offered again. Not by their times: several nodes have several clocks.
     #[must_use]
-    pub fn order(&self) -> (bool, u128, Time) {
+    pub fn order(&self) -> (bool, u128, Timestamp) {
         let is_cancel = self.kind == AttemptKind::Cancel;
         (is_cancel, self.fees.max_per_gas(), self.signed_at)
     }
@@ -103,7 +103,7 @@ impl Attempt {
 
 /// Bytes on their way to the nodes, with the time until which they may be sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Outgoing {
+pub struct OutgoingEnvelope {
     /// Its place in the account's order: sends of a lane leave in this order.
     pub nonce: Nonce,
     /// Its hash.
@@ -145,5 +145,5 @@ pub enum SendOutcome {
     /// Nothing is known; it may or may not be out.
     Unknown(String),
     /// Not sent at all: the lease could not be trusted any more at this moment.
-    NotSent(Moment),
+    NotSent(MonotonicTime),
 }

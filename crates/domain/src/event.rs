@@ -2,7 +2,7 @@
 
 use alloy_primitives::B256;
 
-use crate::{AttemptKind, NodeName, Nonce, Time, Token, TxId};
+use crate::{AttemptKind, NodeName, Nonce, Timestamp, Token, TxId};
 
 /// One step of a lane's story.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -10,7 +10,7 @@ pub struct Event {
     /// Its place in the lane's story: gapless, from 1.
     pub seq: u64,
     /// When it was decided.
-    pub at: Time,
+    pub at: Timestamp,
     /// The tx it is about; `None` for the lane itself.
     pub tx_id: Option<TxId>,
     /// What happened.
@@ -145,7 +145,7 @@ pub enum EventKind {
 
 impl EventKind {
     /// The words of all kinds.
-    pub const WORDS: [&'static str; 15] = [
+    pub const NAMES: [&'static str; 15] = [
         "TxAccepted",
         "TxAllocated",
         "TxSubmitted",
@@ -195,7 +195,7 @@ impl EventKind {
 
     /// The word used in SQL, JSON and docs.
     #[must_use]
-    pub fn word(&self) -> &'static str {
+    pub fn as_str(&self) -> &'static str {
         match self {
             Self::TxAccepted { .. } => "TxAccepted",
             Self::TxAllocated { .. } => "TxAllocated",

@@ -44,7 +44,7 @@ pub enum Fees {
 
 /// What came of a wish to pay more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Bumped {
+pub enum BumpOutcome {
     /// The new fees; every field is up by at least the percentage.
     Raised(Fees),
     /// The cap does not allow a raise that nodes would take.
@@ -105,7 +105,7 @@ impl Fees {
     /// Fees that nodes take as a replacement: every field up by `percent` (at least
     /// [`REPLACEMENT_PERCENT_MIN`]) and up to the quote, never down, never above the cap.
     #[must_use]
-    pub fn bump(&self, percent: u128, quote: FeeQuote, cap: u128) -> Bumped {
+    pub fn bump(&self, percent: u128, quote: FeeQuote, cap: u128) -> BumpOutcome {
         let percent = match mutation::is_on(Mutation::BumpTooLittle) {
             true => 1,
             false => percent.max(REPLACEMENT_PERCENT_MIN),
@@ -115,10 +115,10 @@ impl Fees {
             Self::Legacy { gas_price } => {
                 let least = raised(gas_price, percent);
                 if least > cap || least == gas_price {
-                    return Bumped::CapBinds;
+                    return BumpOutcome::CapBinds;
                 }
                 let wanted = least.max(base.saturating_mul(2).saturating_add(quote.tip));
-                Bumped::Raised(Self::Legacy {
+                BumpOutcome::Raised(Self::Legacy {
                     gas_price: wanted.min(cap),
                 })
             }
@@ -131,13 +131,13 @@ impl Fees {
                 // At the end of the numbers there is nothing more to offer.
                 let is_raised = least > max_fee && tip_least > max_priority_fee;
                 if least > cap || tip_least > cap || !is_raised {
-                    return Bumped::CapBinds;
+                    return BumpOutcome::CapBinds;
                 }
                 let tip = tip_least.max(quote.tip).min(cap);
                 let wanted = least
                     .max(base.saturating_mul(2).saturating_add(tip))
                     .min(cap);
-                Bumped::Raised(Self::Eip1559 {
+                BumpOutcome::Raised(Self::Eip1559 {
                     max_fee: wanted.max(tip),
                     max_priority_fee: tip,
                 })
@@ -193,7 +193,7 @@ mod tests {
         fn a_bump_never_falls_and_always_rises_enough(
             fees in any_fees(), quote in any_quote(), percent in 0..200_u128, cap in 0..5_000 * GWEI,
         ) {
-            let Bumped::Raised(new) = fees.bump(percent, quote, cap) else {
+            let BumpOutcome::Raised(new) = fees.bump(percent, quote, cap) else {
                 // The cap may refuse only when the least acceptable raise really is above it.
                 let least = fields(fees).into_iter().map(|wei| raised(wei, percent.max(10))).max();
                 prop_assert!(least > Some(cap));

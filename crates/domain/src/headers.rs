@@ -27,7 +27,7 @@ pub struct Header {
 
 /// Where a block stands in our view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum BlockPosition {
     /// On the chain, with this many headers above it, the newest of which is `newest`.
     On {
         /// How many headers stand on it.
@@ -48,7 +48,7 @@ pub struct HeaderChain {
 
 /// What a branch did to the view.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Adopted {
+pub struct ViewChange {
     /// Headers that fell out, oldest first.
     pub dropped: Vec<Header>,
     /// Headers that came in, oldest first.
@@ -57,7 +57,7 @@ pub struct Adopted {
 
 /// Why a branch was not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NotLinked {
+pub enum LinkError {
     /// The branch is empty or its headers do not link to each other.
     Broken,
     /// Its first header does not stand on any header of the view: older headers are needed.
@@ -107,22 +107,22 @@ impl HeaderChain {
 
     /// Takes a branch (oldest first, each standing on the one before) that stands on a header of
     /// the view, or starts an empty view. What stood above that header falls out.
-    pub fn adopt(&mut self, branch: &[Header]) -> Result<Adopted, NotLinked> {
-        let first = branch.first().ok_or(NotLinked::Broken)?;
+    pub fn adopt(&mut self, branch: &[Header]) -> Result<ViewChange, LinkError> {
+        let first = branch.first().ok_or(LinkError::Broken)?;
         let linked = branch.windows(2).all(|pair| {
             pair[1].parent_hash == pair[0].hash
                 && pair[0].number.checked_add(1) == Some(pair[1].number)
         });
         if !linked {
-            return Err(NotLinked::Broken);
+            return Err(LinkError::Broken);
         }
-        let mut adopted = Adopted::default();
+        let mut adopted = ViewChange::default();
         if !self.headers.is_empty() {
             let stands_on = self.headers.iter().rposition(|held| {
                 held.hash == first.parent_hash && held.number.checked_add(1) == Some(first.number)
             });
             let Some(ancestor) = stands_on else {
-                return Err(NotLinked::MissingParent(first.parent_hash));
+                return Err(LinkError::MissingParent(first.parent_hash));
             };
             // A branch that starts with what we hold already is not a fork: skip the common part.
             let kept = ancestor.saturating_add(1);
@@ -150,22 +150,22 @@ impl HeaderChain {
 
     /// Where a block stands.
     #[must_use]
-    pub fn standing(&self, number: u64, hash: B256) -> Standing {
+    pub fn position_of(&self, number: u64, hash: B256) -> BlockPosition {
         match (self.at(number), self.tip()) {
             (Some(held), Some(tip))
                 if held.hash == hash || mutation::is_on(Mutation::ConfirmUnlinked) =>
             {
-                Standing::On {
+                BlockPosition::On {
                     above: tip.number.saturating_sub(number),
                 }
             }
             (None, Some(tip))
                 if tip.number < number && mutation::is_on(Mutation::TakeLagForFork) =>
             {
-                Standing::Replaced
+                BlockPosition::Replaced
             }
-            (Some(_), _) => Standing::Replaced,
-            (None, _) => Standing::Outside,
+            (Some(_), _) => BlockPosition::Replaced,
+            (None, _) => BlockPosition::Outside,
         }
     }
 }
@@ -238,16 +238,16 @@ mod tests {
     }
 
     /// Follows a head the way the follower does: fetch parents until the branch links.
-    fn follow(chain: &mut HeaderChain, tree: &Tree, head: Header) -> Adopted {
+    fn follow(chain: &mut HeaderChain, tree: &Tree, head: Header) -> ViewChange {
         let mut branch = vec![head];
         loop {
             match chain.adopt(&branch) {
                 Ok(adopted) => return adopted,
-                Err(NotLinked::MissingParent(parent)) => match tree.find(parent) {
+                Err(LinkError::MissingParent(parent)) => match tree.find(parent) {
                     Some(block) => branch.insert(0, block),
                     None => *chain = HeaderChain::new(chain.keep),
                 },
-                Err(NotLinked::Broken) => panic!("the tree gives linked branches"),
+                Err(LinkError::Broken) => panic!("the tree gives linked branches"),
             }
         }
     }
@@ -286,12 +286,12 @@ mod tests {
                 prop_assert_eq!(&told, &naive, "increments fold to the naive chain");
                 for block in &tree.blocks {
                     let expected = match naive.get(&block.number) {
-                        _ if chain.at(block.number).is_none() => Standing::Outside,
+                        _ if chain.at(block.number).is_none() => BlockPosition::Outside,
                         Some(hash) if *hash == block.hash =>
-                            Standing::On { above: head.number - block.number },
-                        _ => Standing::Replaced,
+                            BlockPosition::On { above: head.number - block.number },
+                        _ => BlockPosition::Replaced,
                     };
-                    prop_assert_eq!(chain.standing(block.number, block.hash), expected);
+                    prop_assert_eq!(chain.position_of(block.number, block.hash), expected);
                 }
             }
         }
@@ -308,7 +308,7 @@ mod tests {
         }
         let before = chain.clone();
         let adopted = follow(&mut chain, &tree, tree.blocks[2]);
-        assert_eq!(adopted, Adopted::default());
+        assert_eq!(adopted, ViewChange::default());
         assert_eq!(chain, before);
     }
 
@@ -318,7 +318,7 @@ mod tests {
         let mut chain = HeaderChain::new(10);
         let (a, _b) = (tree.grow(0), tree.grow(1));
         let c = tree.grow(2);
-        assert_eq!(chain.adopt(&[a, c]), Err(NotLinked::Broken));
-        assert_eq!(chain.adopt(&[]), Err(NotLinked::Broken));
+        assert_eq!(chain.adopt(&[a, c]), Err(LinkError::Broken));
+        assert_eq!(chain.adopt(&[]), Err(LinkError::Broken));
     }
 }

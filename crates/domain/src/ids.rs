@@ -97,7 +97,7 @@ uuid_id! {
 
 /// What a keeper must show to write for a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Right {
+pub struct LeaseGrant {
     /// The lane.
     pub lane: LaneId,
     /// The fencing token under which it was granted.

@@ -1,11 +1,11 @@
 //! Lease arithmetic: who may try to take a lane, and how long an owner may trust its lease.
 //!
 //! `expires_at` decides who *may try*, never who may write: writing is decided by the fence. But the
-//! chain cannot check a fence, so every send first asks [`Trust::holds`].
+//! chain cannot check a fence, so every send first asks [`LeaseTrust::holds`].
 
 use std::time::Duration;
 
-use crate::{Incarnation, Moment, NodeName, Time, Token};
+use crate::{Incarnation, MonotonicTime, NodeName, Timestamp, Token};
 
 /// The times that a lease is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,12 +30,12 @@ pub struct Lease {
     /// The token of this holding.
     pub token: Token,
     /// By the store's clock.
-    pub expires_at: Time,
+    pub expires_at: Timestamp,
 }
 
 /// A node that asks for lanes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ask {
+pub struct LeaseRequest {
     /// Its name.
     pub node: NodeName,
     /// This life of it.
@@ -47,7 +47,7 @@ pub struct Ask {
     /// Lives of other nodes that the asker saw at work within the last lease, by its own monotonic
     /// clock. Their leases are left alone, even when the store's clock says that they are over: it may
     /// have jumped.
-    pub lively: Vec<Incarnation>,
+    pub alive: Vec<Incarnation>,
     /// Lives of other nodes of which the asker saw nothing for a whole lease, by its own monotonic
     /// clock. Their leases may be taken, even when the store's clock says that they last.
     pub silent: Vec<Incarnation>,
@@ -55,7 +55,7 @@ pub struct Ask {
 
 /// What a node that asks for a lane gets: the arrows of the seeds' diagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Decision {
+pub enum LeaseDecision {
     /// Nobody ever held it: token 1.
     Insert,
     /// It is ours and runs: extended, same token.
@@ -68,47 +68,55 @@ pub enum Decision {
 
 impl Lease {
     /// What `expires_at` says of a lane that was given back: long over, whatever the skew.
-    pub const GIVEN_BACK: Time = Time(0);
+    pub const RELEASED: Timestamp = Timestamp(0);
 
     /// Decides on a request for the lane at `now` (the store's clock).
     ///
     /// A restarted node takes its own lanes over at once: its earlier life is over by definition,
     /// because a node that sees its membership row replaced exits.
     #[must_use]
-    pub fn decide(held: Option<&Self>, ask: &Ask, now: Time) -> Decision {
+    pub fn decide(
+        held: Option<&Self>,
+        lease_request: &LeaseRequest,
+        now: Timestamp,
+    ) -> LeaseDecision {
         let Some(held) = held else {
-            return Decision::Insert;
+            return LeaseDecision::Insert;
         };
-        let is_over = held.expires_at.plus(ask.skew) <= now;
-        if held.owner != ask.node && held.is_kept(ask, now) {
-            Decision::NotKeeper
-        } else if held.owner == ask.node && held.incarnation == ask.incarnation && !is_over {
-            Decision::Renew
+        let is_over = held.expires_at.plus(lease_request.skew) <= now;
+        if held.owner != lease_request.node && held.is_live_for(lease_request, now) {
+            LeaseDecision::NotKeeper
+        } else if held.owner == lease_request.node
+            && held.incarnation == lease_request.incarnation
+            && !is_over
+        {
+            LeaseDecision::Renew
         } else {
-            Decision::TakeOver
+            LeaseDecision::TakeOver
         }
     }
 
     /// Whether somebody who asks must take the owner for alive.
     #[must_use]
-    pub fn is_kept(&self, ask: &Ask, now: Time) -> bool {
-        if self.expires_at == Self::GIVEN_BACK || ask.silent.contains(&self.incarnation) {
+    pub fn is_live_for(&self, lease_request: &LeaseRequest, now: Timestamp) -> bool {
+        if self.expires_at == Self::RELEASED || lease_request.silent.contains(&self.incarnation) {
             return false;
         }
-        self.expires_at.plus(ask.skew) > now || ask.lively.contains(&self.incarnation)
+        self.expires_at.plus(lease_request.skew) > now
+            || lease_request.alive.contains(&self.incarnation)
     }
 }
 
 /// How long the owner itself relies on a lease: two thirds of it, counted from before it asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Trust {
-    until: Moment,
+pub struct LeaseTrust {
+    until: MonotonicTime,
 }
 
-impl Trust {
+impl LeaseTrust {
     /// A lease of `duration` that was asked for at `asked_at` (read before the question left).
     #[must_use]
-    pub fn from(asked_at: Moment, duration: Duration) -> Self {
+    pub fn from(asked_at: MonotonicTime, duration: Duration) -> Self {
         let two_thirds = duration
             .saturating_mul(2)
             .checked_div(3)
@@ -121,18 +129,20 @@ impl Trust {
     /// No trust at all.
     #[must_use]
     pub fn none() -> Self {
-        Self { until: Moment(0) }
+        Self {
+            until: MonotonicTime(0),
+        }
     }
 
     /// Whether bytes may leave at `now`.
     #[must_use]
-    pub fn holds(&self, now: Moment) -> bool {
+    pub fn holds(&self, now: MonotonicTime) -> bool {
         now < self.until
     }
 
     /// For how long bytes may still leave.
     #[must_use]
-    pub fn left(&self, now: Moment) -> Duration {
+    pub fn left(&self, now: MonotonicTime) -> Duration {
         self.until.since(now)
     }
 }
@@ -185,21 +195,21 @@ mod tests {
             owner: NodeName(owner.into()),
             incarnation: Incarnation(Uuid::from_u128(life)),
             token: Token(7),
-            expires_at: Time(expires_at),
+            expires_at: Timestamp(expires_at),
         }
     }
 
-    fn decide(held: Option<&Lease>, now: u64) -> Decision {
-        Lease::decide(held, &ask(), Time(now))
+    fn decide(held: Option<&Lease>, now: u64) -> LeaseDecision {
+        Lease::decide(held, &lease_request(), Timestamp(now))
     }
 
-    fn ask() -> Ask {
-        Ask {
+    fn lease_request() -> LeaseRequest {
+        LeaseRequest {
             node: NodeName("a".into()),
             incarnation: Incarnation(Uuid::from_u128(1)),
             duration: Duration::from_secs(10),
             skew: SKEW,
-            lively: Vec::new(),
+            alive: Vec::new(),
             silent: Vec::new(),
         }
     }
@@ -208,46 +218,55 @@ mod tests {
     fn what_the_asker_saw_itself_counts_more_than_a_clock_that_may_jump() {
         let of_b = lease("b", 3, 10_000);
         let b = vec![Incarnation(Uuid::from_u128(3))];
-        let lively = Ask {
-            lively: b.clone(),
-            ..ask()
+        let alive = LeaseRequest {
+            alive: b.clone(),
+            ..lease_request()
         };
         assert_eq!(
-            Lease::decide(Some(&of_b), &lively, Time(3_600_000)),
-            Decision::NotKeeper
+            Lease::decide(Some(&of_b), &alive, Timestamp(3_600_000)),
+            LeaseDecision::NotKeeper
         );
-        let silent = Ask { silent: b, ..ask() };
+        let silent = LeaseRequest {
+            silent: b,
+            ..lease_request()
+        };
         assert_eq!(
-            Lease::decide(Some(&of_b), &silent, Time(1)),
-            Decision::TakeOver
+            Lease::decide(Some(&of_b), &silent, Timestamp(1)),
+            LeaseDecision::TakeOver
         );
         let given_back = lease("b", 3, 0);
         assert_eq!(
-            Lease::decide(Some(&given_back), &lively, Time(5)),
-            Decision::TakeOver
+            Lease::decide(Some(&given_back), &alive, Timestamp(5)),
+            LeaseDecision::TakeOver
         );
     }
 
     #[test]
     fn every_arrow_of_the_diagram() {
-        assert_eq!(decide(None, 0), Decision::Insert);
-        assert_eq!(decide(Some(&lease("a", 1, 10_000)), 9_999), Decision::Renew);
+        assert_eq!(decide(None, 0), LeaseDecision::Insert);
+        assert_eq!(
+            decide(Some(&lease("a", 1, 10_000)), 9_999),
+            LeaseDecision::Renew
+        );
         assert_eq!(
             decide(Some(&lease("a", 1, 10_000)), 10_999),
-            Decision::Renew
+            LeaseDecision::Renew
         );
         assert_eq!(
             decide(Some(&lease("a", 1, 10_000)), 11_000),
-            Decision::TakeOver
+            LeaseDecision::TakeOver
         );
-        assert_eq!(decide(Some(&lease("a", 2, 10_000)), 1), Decision::TakeOver);
+        assert_eq!(
+            decide(Some(&lease("a", 2, 10_000)), 1),
+            LeaseDecision::TakeOver
+        );
         assert_eq!(
             decide(Some(&lease("b", 3, 10_000)), 10_999),
-            Decision::NotKeeper
+            LeaseDecision::NotKeeper
         );
         assert_eq!(
             decide(Some(&lease("b", 3, 10_000)), 11_000),
-            Decision::TakeOver
+            LeaseDecision::TakeOver
         );
     }
 
@@ -284,12 +303,12 @@ mod tests {
             asked in 0..1_000_000_u64, travel in 0..5_000_u64, duration_ms in 2_000..60_000_u64,
         ) {
             let duration = Duration::from_millis(duration_ms);
-            let trust = Trust::from(Moment(asked * 1_000), duration);
+            let trust = LeaseTrust::from(MonotonicTime(asked * 1_000), duration);
             let granted = asked + travel;
             let others_from = granted + duration_ms + 1_000;
-            prop_assert!(!trust.holds(Moment(others_from * 1_000)));
-            prop_assert!(!trust.holds(Moment((asked + duration_ms * 2 / 3 + 1) * 1_000)));
-            prop_assert!(trust.holds(Moment(asked * 1_000)));
+            prop_assert!(!trust.holds(MonotonicTime(others_from * 1_000)));
+            prop_assert!(!trust.holds(MonotonicTime((asked + duration_ms * 2 / 3 + 1) * 1_000)));
+            prop_assert!(trust.holds(MonotonicTime(asked * 1_000)));
         }
     }
 }

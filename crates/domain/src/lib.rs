@@ -5,9 +5,9 @@
 #![warn(missing_docs, clippy::arithmetic_side_effects)]
 
 pub mod ids;
-pub mod moments;
 pub mod payload;
 pub mod reservation;
+pub mod time;
 pub mod tx;
 
 pub mod attempt;
@@ -21,15 +21,16 @@ pub mod lane;
 pub mod mutation;
 
 pub use alloy_primitives::{Address, B256, Bytes, U256};
-pub use attempt::{Attempt, AttemptKind, SendOutcome, Unsigned};
+pub use attempt::{Attempt, AttemptKind, SendOutcome, UnsignedEnvelope};
 pub use event::{Event, EventKind};
 pub use fee::{FeeQuote, FeeRules, Fees};
 pub use headers::{ChainView, Header};
 pub use ids::{
-    ChainId, GrantId, Incarnation, LaneId, LaneKey, NodeName, Nonce, RequestId, Right, Token, TxId,
+    ChainId, GrantId, Incarnation, LaneId, LaneKey, LeaseGrant, NodeName, Nonce, RequestId, Token,
+    TxId,
 };
 pub use lane::{Effect, FinalTx, Input, Lane, LaneImage, LaneRules, Step, Writes};
-pub use moments::{Moment, Time};
-pub use payload::{Deed, Fingerprint, Payload, TxType};
-pub use reservation::{Holder, Mark, MarkRefused, Reservation, ReservationState};
+pub use payload::{EffectDigest, Fingerprint, Payload, TxType};
+pub use reservation::{Holder, Mark, MarkRefusal, Reservation, ReservationState};
+pub use time::{MonotonicTime, Timestamp};
 pub use tx::{Inclusion, SubState, Tx, TxState};

@@ -40,9 +40,9 @@ pub struct Fingerprint(pub B256);
 /// What a transaction does when it is mined, whatever it costs: all attempts of a tx share it, but for those
 /// that cancel it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Deed(B256);
+pub struct EffectDigest(B256);
 
-impl Deed {
+impl EffectDigest {
     /// Of a transaction with this recipient, value and call data.
     #[must_use]
     pub fn of(to: Option<Address>, value: U256, data: &[u8]) -> Self {
@@ -114,8 +114,8 @@ impl Payload {
 
     /// What it does when it is mined.
     #[must_use]
-    pub fn deed(&self) -> Deed {
-        Deed::of(self.to, self.value, &self.data)
+    pub fn effect_digest(&self) -> EffectDigest {
+        EffectDigest::of(self.to, self.value, &self.data)
     }
 
     /// The least gas that any node demands for this payload (Prague rules: calldata at 4 and 16

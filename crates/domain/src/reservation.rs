@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use uuid::Uuid;
 
-use crate::{LaneKey, Nonce, Time};
+use crate::{LaneKey, Nonce, Timestamp};
 
 /// Who borrowed a nonce. Whoever knows it may say what became of the nonce.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -28,7 +28,7 @@ pub enum ReservationState {
 impl ReservationState {
     /// As it is written in JSON.
     #[must_use]
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Reserved => "RESERVED",
             Self::Used => "USED",
@@ -54,7 +54,7 @@ pub struct Reservation {
     #[serde(default)] // a node of an older version does not say
     pub was_replaced: bool,
     /// When it is looked at because its holder said nothing for so long. It is not free by that alone.
-    pub expires_at: Time,
+    pub expires_at: Timestamp,
     /// Why it is free.
     pub reason: Option<String>,
 }
@@ -78,7 +78,7 @@ pub enum Mark {
 
 /// Why a mark is refused. It changes nothing.
 #[derive(Clone, Debug, PartialEq, Eq, Error, Serialize, Deserialize)]
-pub enum MarkRefused {
+pub enum MarkRefusal {
     /// The nonce was never lent in this lane.
     #[error("nonce {0} is not lent here")]
     NotLent(Nonce),
@@ -125,10 +125,10 @@ impl Reservation {
     ///
     /// Whether a *submitted* nonce may be given back is not decided here: the chain must be asked first, and about
     /// the transaction that is named when the mark is taken.
-    pub fn mark(&mut self, holder: Holder, mark: &Mark) -> Result<(), MarkRefused> {
+    pub fn mark(&mut self, holder: Holder, mark: &Mark) -> Result<(), MarkRefusal> {
         let nonce = self.nonce;
         if self.holder != holder {
-            return Err(MarkRefused::NotHolder(nonce));
+            return Err(MarkRefusal::NotHolder(nonce));
         }
         match (self.state, mark) {
             // A business may replace its own transaction: the last word counts, and the chain decides.
@@ -138,7 +138,7 @@ impl Reservation {
                 self.name(*hash);
             }
             (ReservationState::Reserved, Mark::Recyclable { .. }) if self.was_replaced => {
-                return Err(MarkRefused::TwoNamed(nonce));
+                return Err(MarkRefusal::TwoNamed(nonce));
             }
             (ReservationState::Reserved, Mark::Recyclable { asked, .. })
                 if self.tx_hash != *asked =>
@@ -146,7 +146,7 @@ impl Reservation {
                 let hash = self
                     .tx_hash
                     .map_or_else(|| "nothing".to_owned(), |hash| hash.to_string());
-                return Err(MarkRefused::NamedSince { nonce, hash });
+                return Err(MarkRefusal::NamedSince { nonce, hash });
             }
             (ReservationState::Reserved, Mark::Recyclable { reason, .. }) => {
                 self.state = ReservationState::Recyclable;
@@ -165,11 +165,11 @@ impl Reservation {
                     || "a transaction that no node shows".to_owned(),
                     |hash| hash.to_string(),
                 );
-                return Err(MarkRefused::IsUsed { nonce, by });
+                return Err(MarkRefusal::IsUsed { nonce, by });
             }
             (ReservationState::Recyclable, Mark::Recyclable { .. }) => {}
             (ReservationState::Recyclable, Mark::Submitted(_) | Mark::Used(_)) => {
-                return Err(MarkRefused::IsFree(nonce));
+                return Err(MarkRefusal::IsFree(nonce));
             }
         }
         Ok(())

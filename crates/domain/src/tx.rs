@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use alloy_primitives::{Address, B256};
 use serde::{Deserialize, Serialize};
 
-use crate::lane::Request;
-use crate::{Fingerprint, Nonce, Payload, RequestId, Time, Token, TxId};
+use crate::lane::AdmittedRequest;
+use crate::{Fingerprint, Nonce, Payload, RequestId, Timestamp, Token, TxId};
 
 /// Where a tx stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -42,7 +42,7 @@ const fn arrow(from: TxState, to: TxState, when: &'static str) -> Transition {
 
 use TxState::{Allocated, Confirmed, Created, FailedFinal, Stuck, Tracking};
 
-/// The one table. `docs/states.md` is printed from it, and [`Tx::go`] refuses everything else.
+/// The one table. `docs/states.md` is printed from it, and [`Tx::transition`] refuses everything else.
 pub const TRANSITIONS: [Transition; 19] = [
     arrow(Created, Allocated, "a nonce is dealt"),
     arrow(Created, FailedFinal, "given up before any nonce"),
@@ -127,7 +127,7 @@ impl TxState {
 
     /// The word used in SQL, JSON and docs.
     #[must_use]
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Created => "CREATED",
             Allocated => "ALLOCATED",
@@ -141,7 +141,7 @@ impl TxState {
     /// The state of a word.
     #[must_use]
     pub fn from_word(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|state| state.word() == word)
+        Self::ALL.into_iter().find(|state| state.as_str() == word)
     }
 
     /// Whether nothing more will happen to it, forks aside.
@@ -167,11 +167,11 @@ impl TxState {
              ALLOCATED\n  [*] --> TRACKING\n",
         );
         for Transition { from, to, .. } in TRANSITIONS {
-            writeln!(page, "  {} --> {}", from.word(), to.word()).expect("writing to a string");
+            writeln!(page, "  {} --> {}", from.as_str(), to.as_str()).expect("writing to a string");
         }
         page.push_str("```\n\n| from | to | when |\n|---|---|---|\n");
         for Transition { from, to, when } in TRANSITIONS {
-            writeln!(page, "| {} | {} | {when} |", from.word(), to.word())
+            writeln!(page, "| {} | {} | {when} |", from.as_str(), to.as_str())
                 .expect("writing to a string");
         }
         page.push_str(
@@ -246,7 +246,7 @@ impl SubState {
 
     /// The word used in JSON and docs.
     #[must_use]
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Queued => "queued",
             Self::Waiting => "waiting",
@@ -304,11 +304,11 @@ pub struct Tx {
     /// Gas limit: the one asked for, or the estimate made at the door.
     pub gas: u64,
     /// When it was accepted.
-    pub created_at: Time,
+    pub created_at: Timestamp,
 
     /// Its place in the account's order; `None` before, and after it gave one up.
     pub nonce: Option<Nonce>,
-    /// Where it stands. Changed by [`Tx::go`] only.
+    /// Where it stands. Changed by [`Tx::transition`] only.
     pub state: TxState,
     /// More about that.
     pub sub_state: Option<SubState>,
@@ -323,9 +323,9 @@ pub struct Tx {
     /// The token under which it was last written.
     pub token: Token,
     /// When it was last written.
-    pub updated_at: Time,
+    pub updated_at: Timestamp,
     /// When it became final.
-    pub confirmed_at: Option<Time>,
+    pub confirmed_at: Option<Timestamp>,
     /// The lane sequence numbers of its events: its history needs no scan.
     pub event_seqs: Vec<u64>,
 }
@@ -333,7 +333,7 @@ pub struct Tx {
 impl Tx {
     /// A request as it is first written: accepted, without a nonce.
     #[must_use]
-    pub fn created(request: Request, token: Token, at: Time) -> Self {
+    pub fn created(request: AdmittedRequest, token: Token, at: Timestamp) -> Self {
         Self {
             id: request.id,
             request_id: request.request_id,
@@ -360,13 +360,13 @@ impl Tx {
     /// # Panics
     /// When the table has no such arrow: that is a bug of the caller, and a lane that goes on
     /// from there would write nonsense.
-    pub fn go(&mut self, to: TxState, sub: SubState, now: Time) {
+    pub fn transition(&mut self, to: TxState, sub: SubState, now: Timestamp) {
         assert!(
             self.state == to || self.state.may_become(to),
             "tx {}: {} may not become {}",
             self.id,
-            self.state.word(),
-            to.word()
+            self.state.as_str(),
+            to.as_str()
         );
         self.state = to;
         self.sub_state = Some(sub);
@@ -394,7 +394,7 @@ mod tests {
     #[test]
     fn every_state_is_reached_and_words_are_unique() {
         for state in TxState::ALL {
-            assert_eq!(TxState::from_word(state.word()), Some(state));
+            assert_eq!(TxState::from_word(state.as_str()), Some(state));
             let is_start = state == Created;
             assert!(is_start || TRANSITIONS.iter().any(|arrow| arrow.to == state));
             assert!(TRANSITIONS.iter().any(|arrow| arrow.from == state));

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use domain::attempt::Outgoing;
+use domain::attempt::OutgoingEnvelope;
 use domain::{Input, LaneKey, Nonce, SendOutcome};
 use metrics::counter;
 
@@ -23,7 +23,7 @@ pub(crate) struct Outbox {
 
 struct LaneOutbox {
     epoch: u64,
-    waiting: BTreeMap<Nonce, Outgoing>,
+    waiting: BTreeMap<Nonce, OutgoingEnvelope>,
 }
 
 impl Outbox {
@@ -34,7 +34,7 @@ impl Outbox {
     }
 
     /// Adds bytes; says whether a task must be started for the lane.
-    fn add(&self, lane: LaneKey, epoch: u64, outgoing: Vec<Outgoing>) -> bool {
+    fn add(&self, lane: LaneKey, epoch: u64, outgoing: Vec<OutgoingEnvelope>) -> bool {
         let mut lanes = self.lock();
         let is_new = !lanes.contains_key(&lane);
         let outbox = lanes.entry(lane).or_insert_with(|| LaneOutbox {
@@ -60,7 +60,7 @@ impl Outbox {
     }
 
     /// The next batch; `None` (and the lane's task ends) when nothing waits.
-    fn take(&self, lane: LaneKey) -> Option<(u64, Vec<Outgoing>)> {
+    fn take(&self, lane: LaneKey) -> Option<(u64, Vec<OutgoingEnvelope>)> {
         let mut lanes = self.lock();
         let outbox = lanes.get_mut(&lane)?;
         let mut batch = Vec::new();
@@ -78,7 +78,12 @@ impl Outbox {
 }
 
 /// Takes bytes of a lane. Never waits: memory is bounded by the lane's mempool depth.
-pub(crate) fn hand_over(core: &Arc<Core>, lane: LaneKey, epoch: u64, outgoing: Vec<Outgoing>) {
+pub(crate) fn hand_over(
+    core: &Arc<Core>,
+    lane: LaneKey,
+    epoch: u64,
+    outgoing: Vec<OutgoingEnvelope>,
+) {
     if core.outbox.add(lane, epoch, outgoing) {
         let core_for_task = Arc::clone(core);
         core.tasks.spawn(
@@ -94,7 +99,8 @@ async fn send_all(core: &Core, lane: LaneKey) {
         let outcomes = send(core, lane, &batch).await;
         part.sent_bell.notify_one();
         let inputs = batch.into_iter().zip(outcomes).map(|(bytes, outcome)| {
-            counter!("lanekeeper_tx_submit_total", "result" => word(&outcome)).increment(1);
+            counter!("lanekeeper_tx_submit_total", "result" => outcome_label(&outcome))
+                .increment(1);
             Input::Sent {
                 hash: bytes.hash,
                 nonce: bytes.nonce,
@@ -106,9 +112,9 @@ async fn send_all(core: &Core, lane: LaneKey) {
 }
 
 /// Sends while the lease can be trusted, and not a byte longer: dropping the send closes its connection.
-async fn send(core: &Core, lane: LaneKey, batch: &[Outgoing]) -> Vec<SendOutcome> {
+async fn send(core: &Core, lane: LaneKey, batch: &[OutgoingEnvelope]) -> Vec<SendOutcome> {
     let clock = &core.ports.clock;
-    let now = clock.moment();
+    let now = clock.monotonic();
     let allowed = core.leases.may_send_for(lane, now);
     if allowed.is_zero() {
         return vec![SendOutcome::NotSent(now); batch.len()];
@@ -126,7 +132,7 @@ async fn send(core: &Core, lane: LaneKey, batch: &[Outgoing]) -> Vec<SendOutcome
     }
 }
 
-fn word(outcome: &SendOutcome) -> &'static str {
+fn outcome_label(outcome: &SendOutcome) -> &'static str {
     match outcome {
         SendOutcome::Accepted => "accepted",
         SendOutcome::NonceTooLow => "nonce_too_low",

@@ -9,7 +9,7 @@ use std::hash::{Hash, Hasher};
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
-use domain::{Incarnation, LaneKey, Moment, NodeName};
+use domain::{Incarnation, LaneKey, MonotonicTime, NodeName};
 
 use crate::ports::Member;
 
@@ -23,7 +23,7 @@ const SUSPECT_MAX: Duration = Duration::from_secs(8);
 pub(crate) struct Cluster {
     seen: Mutex<BTreeMap<NodeName, Seen>>,
     /// When the list was last asked for.
-    looked_at: Mutex<Moment>,
+    looked_at: Mutex<MonotonicTime>,
     /// Earlier lives of nodes that have a later one: they are over, and what they held is nobody's. The
     /// newest last.
     past_lives: Mutex<VecDeque<Incarnation>>,
@@ -38,20 +38,20 @@ const PAST_LIVES_MAX: usize = 64;
 struct InQuestion {
     node: NodeName,
     life: Incarnation,
-    seen_at: Moment,
+    seen_at: MonotonicTime,
 }
 
 struct Seen {
     member: Member,
     /// When its counter was last seen to move, or the node was first seen.
-    moved_at: Moment,
+    moved_at: MonotonicTime,
     /// For how long it was seen to stand still: what was not looked at was not seen. (A node that was
     /// frozen itself, or cut off from the store, must not take everybody else for silent.)
     stood_still: Duration,
     /// Whether it was ever seen to move.
     has_moved: bool,
     /// Until when it counts as not reachable.
-    suspect_until: Moment,
+    suspect_until: MonotonicTime,
     /// How often in a row it was not reached.
     failures: u32,
 }
@@ -66,7 +66,7 @@ pub(crate) struct Peer {
 /// What the lives of other nodes look like from here.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Sightings {
-    pub(crate) lively: Vec<Incarnation>,
+    pub(crate) alive: Vec<Incarnation>,
     pub(crate) silent: Vec<Incarnation>,
 }
 
@@ -82,8 +82,8 @@ impl Cluster {
     pub(crate) fn observe(
         &self,
         members: Vec<Member>,
-        asked_at: Moment,
-        now: Moment,
+        asked_at: MonotonicTime,
+        now: MonotonicTime,
         look_counts: Duration,
     ) {
         let mut looked_at = self
@@ -98,7 +98,7 @@ impl Cluster {
             let node = member.node.clone();
             let entry = match before.remove(&node) {
                 Some(old) if old.member.incarnation == member.incarnation => {
-                    let has_moved = old.member.beats != member.beats;
+                    let has_moved = old.member.heartbeats != member.heartbeats;
                     let moved_at = if has_moved { now } else { old.moved_at };
                     Seen {
                         moved_at,
@@ -122,7 +122,7 @@ impl Cluster {
                         moved_at: now,
                         stood_still: Duration::ZERO,
                         has_moved: false,
-                        suspect_until: Moment(0),
+                        suspect_until: MonotonicTime(0),
                         failures: 0,
                     }
                 }
@@ -142,7 +142,7 @@ impl Cluster {
     }
 
     /// A lease names this life of a node. Where a list that is asked for from now on names another one, it is over.
-    pub(crate) fn saw_lease_of(&self, node: &NodeName, life: Incarnation, now: Moment) {
+    pub(crate) fn saw_lease_of(&self, node: &NodeName, life: Incarnation, now: MonotonicTime) {
         let newest = self.lock().get(node).map(|seen| seen.member.incarnation);
         if newest.is_none_or(|newest| newest == life) || self.past_lives().contains(&life) {
             return;
@@ -183,10 +183,15 @@ impl Cluster {
     }
 
     /// Who was at work within the last lease, and who was not for a whole one.
-    pub(crate) fn sightings(&self, me: &NodeName, lease: Duration, now: Moment) -> Sightings {
+    pub(crate) fn sightings(
+        &self,
+        me: &NodeName,
+        lease: Duration,
+        now: MonotonicTime,
+    ) -> Sightings {
         let mut sightings = Sightings {
             silent: self.past_lives().iter().copied().collect(),
-            lively: Vec::new(),
+            alive: Vec::new(),
         };
         for (node, seen) in &*self.lock() {
             if node == me || seen.member.draining {
@@ -194,7 +199,7 @@ impl Cluster {
             } else if seen.stood_still >= lease {
                 sightings.silent.push(seen.member.incarnation);
             } else if seen.has_moved && now.since(seen.moved_at) < lease {
-                sightings.lively.push(seen.member.incarnation);
+                sightings.alive.push(seen.member.incarnation);
             }
         }
         sightings
@@ -209,7 +214,7 @@ impl Cluster {
     }
 
     /// Where a node is reached, unless it was tried in vain a moment ago.
-    pub(crate) fn peer(&self, node: &NodeName, now: Moment) -> Option<Peer> {
+    pub(crate) fn peer(&self, node: &NodeName, now: MonotonicTime) -> Option<Peer> {
         let seen = self.lock();
         let seen = seen.get(node).filter(|seen| seen.suspect_until <= now)?;
         Some(Peer {
@@ -228,7 +233,7 @@ impl Cluster {
     }
 
     /// A node was not reached, or is on its way out.
-    pub(crate) fn suspect(&self, node: &NodeName, now: Moment) {
+    pub(crate) fn suspect(&self, node: &NodeName, now: MonotonicTime) {
         if let Some(seen) = self.lock().get_mut(node) {
             let factor = 2_u32.saturating_pow(seen.failures);
             let wait = SUSPECT_FIRST.saturating_mul(factor).min(SUSPECT_MAX);
@@ -253,7 +258,7 @@ impl Cluster {
         me: &NodeName,
         may_keep: impl Fn(&NodeName) -> bool,
         lease: Duration,
-        now: Moment,
+        now: MonotonicTime,
     ) -> Option<NodeName> {
         let seen = self.lock();
         let others = seen.iter().filter(|(node, seen)| {
@@ -306,7 +311,7 @@ impl Hasher for Fnv {
 
 #[cfg(test)]
 mod tests {
-    use domain::{Address, ChainId, Time};
+    use domain::{Address, ChainId, Timestamp};
     use uuid::Uuid;
 
     use super::*;
@@ -318,20 +323,20 @@ mod tests {
         NodeName(node.into())
     }
 
-    fn member(node: &str, life: u128, beats: u64) -> Member {
+    fn member(node: &str, life: u128, heartbeats: u64) -> Member {
         Member {
             node: name(node),
             incarnation: Incarnation(Uuid::from_u128(life)),
             advertise: Some(format!("http://{node}")),
-            started_at: Time(0),
-            seen_at: Time(0),
-            beats,
+            started_at: Timestamp(0),
+            seen_at: Timestamp(0),
+            heartbeats,
             draining: false,
         }
     }
 
-    fn at(seconds: u64) -> Moment {
-        Moment(seconds.saturating_mul(1_000_000))
+    fn at(seconds: u64) -> MonotonicTime {
+        MonotonicTime(seconds.saturating_mul(1_000_000))
     }
 
     fn lane(number: u8) -> LaneKey {
@@ -358,7 +363,7 @@ mod tests {
         );
         cluster.observe(vec![member("b", 2, 6)], at(3), at(3), LOOK);
         let b = vec![Incarnation(Uuid::from_u128(2))];
-        assert_eq!(cluster.sightings(&me, LEASE, at(12)).lively, b);
+        assert_eq!(cluster.sightings(&me, LEASE, at(12)).alive, b);
         assert_eq!(
             cluster.sightings(&me, LEASE, at(60)),
             Sightings::default(),
@@ -375,7 +380,7 @@ mod tests {
         cluster.observe(vec![member("b", 3, 1)], at(65), at(65), LOOK);
         let only_the_old_life = Sightings {
             silent: b,
-            lively: Vec::new(),
+            alive: Vec::new(),
         };
         assert_eq!(
             cluster.sightings(&me, LEASE, at(66)),

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use domain::lane::lend::Lending;
-use domain::{ChainId, Incarnation, Input, LaneKey, Moment, Time, Token};
+use domain::lane::reserve::ReservationRules;
+use domain::{ChainId, Incarnation, Input, LaneKey, MonotonicTime, Timestamp, Token};
 use metrics::{counter, gauge};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
@@ -16,7 +16,7 @@ use crate::cluster::{Cluster, Sightings};
 use crate::feed::Feed;
 use crate::node::{ChainRules, NodeConfig, Ports};
 use crate::ownership::{Leases, Remembered};
-use crate::ports::{Ask, Chain, Member};
+use crate::ports::{Chain, LeaseRequest, Member};
 use crate::routing::Routes;
 use crate::shard::Message;
 use crate::tasks::Tasks;
@@ -38,7 +38,7 @@ pub(crate) struct Core {
     pub(crate) config: NodeConfig,
     /// This life of the node.
     pub(crate) incarnation: Incarnation,
-    pub(crate) started_at: Time,
+    pub(crate) started_at: Timestamp,
     pub(crate) tasks: Tasks,
     pub(crate) chains: BTreeMap<ChainId, ChainPart>,
     /// Every configured signer on every chain that it serves.
@@ -53,12 +53,12 @@ pub(crate) struct Core {
     /// What this node knew of lanes that it lost.
     pub(crate) remembered: Mutex<BTreeMap<LaneKey, Remembered>>,
     /// Until when the hash of every mark is looked up first: one was not taken a while ago.
-    pub(crate) marks_looked_up_until: Mutex<Option<Moment>>,
+    pub(crate) marks_looked_up_until: Mutex<Option<MonotonicTime>>,
     /// The highest token of each lane that this node has seen.
     pub(crate) tokens: Mutex<BTreeMap<LaneKey, Token>>,
     pub(crate) outbox: Outbox,
     pub(crate) waiters: Waiters,
-    pub(crate) event_bell: watch::Sender<u64>,
+    pub(crate) event_wakeup: watch::Sender<u64>,
     pub(crate) draining: AtomicBool,
     /// When the store last took a write of this node, by its monotonic clock.
     pub(crate) heartbeat_at: AtomicU64,
@@ -72,7 +72,7 @@ pub(crate) struct Core {
 pub(crate) struct LanePlace {
     pub(crate) shard: usize,
     /// How its nonces are lent, when its key is elsewhere.
-    pub(crate) lent: Option<Lending>,
+    pub(crate) lent: Option<ReservationRules>,
     pub(crate) waiting: AtomicUsize,
 }
 
@@ -87,7 +87,7 @@ pub(crate) struct ChainPart {
     /// Rings when bytes were sent: the next block is likely to be of interest.
     pub(crate) sent_bell: Notify,
     /// Since when it gives no usable answer.
-    unheard_since: Mutex<Option<Moment>>,
+    unheard_since: Mutex<Option<MonotonicTime>>,
 }
 
 impl ChainPart {
@@ -107,25 +107,25 @@ impl ChainPart {
         *lock(&self.unheard_since) = None;
     }
 
-    pub(crate) fn was_not_heard(&self, now: Moment) {
+    pub(crate) fn was_not_heard(&self, now: MonotonicTime) {
         lock(&self.unheard_since).get_or_insert(now);
     }
 }
 
 impl Core {
     /// What this node shows when it asks for lanes, with what it saw of the others.
-    pub(crate) fn ask(&self) -> Ask {
+    pub(crate) fn lease_request(&self) -> LeaseRequest {
         let lease = &self.config.lease;
-        let now = self.ports.clock.moment();
-        let Sightings { lively, silent } =
+        let now = self.ports.clock.monotonic();
+        let Sightings { alive, silent } =
             self.cluster
                 .sightings(&self.config.name, lease.duration, now);
-        Ask {
+        LeaseRequest {
             node: self.config.name.clone(),
             incarnation: self.incarnation,
             duration: lease.duration,
             skew: lease.clock_skew_allowance,
-            lively,
+            alive,
             silent,
         }
     }
@@ -138,7 +138,7 @@ impl Core {
             advertise: self.config.advertise.clone(),
             started_at: self.started_at,
             seen_at: self.ports.clock.now(),
-            beats: 0, // the store counts
+            heartbeats: 0, // the store counts
             draining: self.is_draining(),
         }
     }
@@ -184,19 +184,19 @@ impl Core {
     }
 
     /// Whether this node has not heard of a chain for a whole lease, while others are at work who may have.
-    pub(crate) fn is_deaf(&self, chain: ChainId, now: Moment) -> bool {
+    pub(crate) fn is_deaf(&self, chain: ChainId, now: MonotonicTime) -> bool {
         let lease = self.config.lease.duration;
         let unheard_since = *lock(&self.chain(chain).unheard_since);
         unheard_since.is_some_and(|since| now.since(since) >= lease)
             && !self
                 .cluster
                 .sightings(&self.config.name, lease, now)
-                .lively
+                .alive
                 .is_empty()
     }
 
     /// How a lane's nonces are lent, where they are.
-    pub(crate) fn lending(&self, lane: LaneKey) -> Option<Lending> {
+    pub(crate) fn reservations(&self, lane: LaneKey) -> Option<ReservationRules> {
         self.lanes.get(&lane)?.lent
     }
 
@@ -251,18 +251,18 @@ impl Core {
 
     pub(crate) fn wrote_heartbeat(&self) {
         self.heartbeat_at
-            .store(self.ports.clock.moment().0, Ordering::Relaxed);
+            .store(self.ports.clock.monotonic().0, Ordering::Relaxed);
     }
 
     /// How long ago the store last took a write of this node.
     pub(crate) fn since_heartbeat(&self) -> Duration {
-        let last = Moment(self.heartbeat_at.load(Ordering::Relaxed));
-        self.ports.clock.moment().since(last)
+        let last = MonotonicTime(self.heartbeat_at.load(Ordering::Relaxed));
+        self.ports.clock.monotonic().since(last)
     }
 
     /// Rings the bell of those who read events.
     pub(crate) fn ring_events(&self) {
-        self.event_bell
+        self.event_wakeup
             .send_modify(|count| *count = count.wrapping_add(1));
     }
 

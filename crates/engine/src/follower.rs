@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use domain::headers::{HeaderChain, NotLinked};
+use domain::headers::{HeaderChain, LinkError};
 use domain::lane::{Finality, FinalityTag, Receipt};
 use domain::mutation::{self, Mutation};
 use domain::{B256, ChainId, ChainView, FeeQuote, Header, Input, LaneKey};
@@ -85,7 +85,7 @@ impl Follower {
                     self.rest().await;
                 }
                 Err(error) => {
-                    self.part().was_not_heard(self.core.ports.clock.moment());
+                    self.part().was_not_heard(self.core.ports.clock.monotonic());
                     tracing::warn!(chain = %self.chain_id, %error, "the chain cannot be followed at present");
                     self.core.back_off(&mut tries).await;
                 }
@@ -99,10 +99,10 @@ impl Follower {
         let core = Arc::clone(&self.core);
         let part = core.chain(self.chain_id);
         let clock = &core.ports.clock;
-        let rest = clock.sleep(self.pace.rest(clock.moment()));
+        let rest = clock.sleep(self.pace.rest(clock.monotonic()));
         tokio::select! {
             biased;
-            () = part.chain.head_announced() => self.pace.announced(true),
+            () = part.chain.wait_for_head() => self.pace.announced(true),
             () = part.sent_bell.notified(), if self.pace.is_moved_by_sends() => {
                 clock.sleep(part.rules.poll_interval / 8).await;
             }
@@ -126,7 +126,7 @@ impl Follower {
             self.shorter_seen = 0;
         } else if self.is_to_be_followed(&head) {
             self.move_to(head).await?;
-            self.pace.saw(head, self.core.ports.clock.moment());
+            self.pace.saw(head, self.core.ports.clock.monotonic());
         }
         // Also when an earlier look moved the view and then failed: lanes drop receipts of blocks
         // that their view does not have.
@@ -197,10 +197,10 @@ impl Follower {
         loop {
             match self.adopt(&branch) {
                 Ok(()) => return Ok(()),
-                Err(NotLinked::Broken) => {
+                Err(LinkError::Broken) => {
                     return Err(ChainError::Unusable("a branch does not link".into()));
                 }
-                Err(NotLinked::MissingParent(parent)) => {
+                Err(LinkError::MissingParent(parent)) => {
                     // Also where there is nothing below: a chain that began anew.
                     let is_genesis = branch[0].number == 0;
                     if is_genesis || branch.len() as u64 > self.keep {
@@ -234,7 +234,7 @@ impl Follower {
         })
     }
 
-    fn adopt(&mut self, branch: &[Header]) -> Result<(), NotLinked> {
+    fn adopt(&mut self, branch: &[Header]) -> Result<(), LinkError> {
         let adopted = self.headers.adopt(branch)?;
         if let Some(lowest) = adopted.dropped.first() {
             // The chain's word was about blocks that are not followed any more.

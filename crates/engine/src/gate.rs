@@ -7,17 +7,18 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use domain::lane::Request;
-use domain::lane::lend::Marked;
+use domain::lane::AdmittedRequest;
+use domain::lane::reserve::MarkOutcome;
 use domain::mutation::{self, Mutation};
 use domain::{
-    B256, Effect, Header, Input, Lane, Moment, NodeName, Step, Time, Tx, TxId, Unsigned, Writes,
+    B256, Effect, Header, Input, Lane, MonotonicTime, NodeName, Step, Timestamp, Tx, TxId,
+    UnsignedEnvelope, Writes,
 };
 use tokio::sync::oneshot;
 
-use crate::lending::{MarkCall, PendingMark};
 use crate::node::Accepted;
 use crate::ports::{LaneBatch, SignError, Signer, TxRecord};
+use crate::reservations::{MarkRequest, PendingMark};
 
 /// What came of a request that reached its lane's shard.
 #[derive(Debug)]
@@ -41,7 +42,7 @@ pub(crate) enum Routed {
 /// A caller who waits for the commit of its request.
 #[derive(Debug)]
 pub(crate) struct PendingCreate {
-    pub(crate) request: Request,
+    pub(crate) request: AdmittedRequest,
     pub(crate) answer: oneshot::Sender<Routed>,
     /// How often its lane had to be read again because of a conflict.
     pub(crate) tries: u32,
@@ -56,10 +57,10 @@ pub(crate) struct Staged {
     pub(crate) lane: Lane,
     pub(crate) epoch: u64,
     /// Since when the lane had nothing to do, before this turn.
-    pub(crate) idle_since: Option<Moment>,
+    pub(crate) idle_since: Option<MonotonicTime>,
     pub(crate) effects: Vec<Effect>,
     pub(crate) creates: Vec<PendingCreate>,
-    pub(crate) marks: Vec<(PendingMark, Marked)>,
+    pub(crate) marks: Vec<(PendingMark, MarkOutcome)>,
     writes: Writes,
     headers: BTreeMap<B256, Header>,
     rows: BTreeMap<TxId, Row>,
@@ -75,7 +76,7 @@ enum Row {
 }
 
 impl Staged {
-    pub(crate) fn new(lane: Lane, epoch: u64, idle_since: Option<Moment>) -> Self {
+    pub(crate) fn new(lane: Lane, epoch: u64, idle_since: Option<MonotonicTime>) -> Self {
         Self {
             epoch,
             idle_since,
@@ -92,7 +93,7 @@ impl Staged {
     }
 
     /// Steps the draft and folds what it writes.
-    pub(crate) fn step(&mut self, input: Input, now: Time) {
+    pub(crate) fn step(&mut self, input: Input, now: Timestamp) {
         let step = self.lane.step(input, now);
         self.take(step);
     }
@@ -110,14 +111,14 @@ impl Staged {
     }
 
     /// Takes a request into the draft.
-    pub(crate) fn accept(&mut self, create: PendingCreate, now: Time) {
+    pub(crate) fn accept(&mut self, create: PendingCreate, now: Timestamp) {
         self.step(Input::Accept(create.request.clone()), now);
         self.creates.push(create);
     }
 
     /// Takes what a holder says of a lent nonce; he is answered when it is durable.
-    pub(crate) fn mark(&mut self, pending: PendingMark, now: Time) {
-        let MarkCall {
+    pub(crate) fn mark(&mut self, pending: PendingMark, now: Timestamp) {
+        let MarkRequest {
             nonce,
             holder,
             mark,
@@ -151,27 +152,27 @@ impl Staged {
                 }
             }
         }
-        for id in writes.wakes_done {
+        for id in writes.queued_removed {
             // Added and done in one turn: no row at all.
             match self
                 .writes
-                .wakes_added
+                .queued_added
                 .iter()
                 .position(|added| *added == id)
             {
-                Some(at) => drop(self.writes.wakes_added.swap_remove(at)),
-                None => self.writes.wakes_done.push(id),
+                Some(at) => drop(self.writes.queued_added.swap_remove(at)),
+                None => self.writes.queued_removed.push(id),
             }
         }
         self.writes.attempts.extend(writes.attempts);
         self.writes.first_sent.extend(writes.first_sent);
         self.writes.events.extend(writes.events);
-        self.writes.wakes_added.extend(writes.wakes_added);
+        self.writes.queued_added.extend(writes.queued_added);
         self.writes.paused = writes.paused.or(self.writes.paused);
     }
 
     /// The envelopes that a local key signs inside this turn.
-    fn take_local_signatures(&mut self, signer: &dyn Signer) -> Vec<Unsigned> {
+    fn take_local_signatures(&mut self, signer: &dyn Signer) -> Vec<UnsignedEnvelope> {
         let in_turn = mutation::is_on(Mutation::WaitForSignerInTurn);
         if !signer.is_local(self.lane.key().signer) && !in_turn {
             return Vec::new();
@@ -187,12 +188,12 @@ impl Staged {
             | Effect::Unwatch(_)
             | Effect::LoadBacklog { .. }
             | Effect::LoadQueued { .. }
-            | Effect::AskChain { .. }
+            | Effect::QueryChainNonces { .. }
             | Effect::FindConsumer { .. }
             | Effect::FetchReceipts(_)
             | Effect::FetchHeaders(_)
             | Effect::LoadFinals(_)
-            | Effect::Settle => true,
+            | Effect::MarkReconciled => true,
         });
         wanted
     }
@@ -206,7 +207,7 @@ impl Staged {
     }
 
     /// What goes to the store; `None` when nothing changed.
-    pub(crate) fn batch(&mut self, node: &NodeName, at: Time) -> Option<LaneBatch> {
+    pub(crate) fn batch(&mut self, node: &NodeName, at: Timestamp) -> Option<LaneBatch> {
         let writes_nothing =
             self.writes == Writes::default() && self.lane.next_nonce() == self.cursor_before;
         // What is said of a nonce passes the fence also where it changes nothing: a keeper that is deposed and does
@@ -215,7 +216,7 @@ impl Staged {
             return None;
         }
         Some(LaneBatch {
-            right: self.lane.right(),
+            lease_grant: self.lane.lease_grant(),
             batch_seq_before: self.lane.batch_seq(),
             node: node.clone(),
             at,
@@ -254,7 +255,7 @@ impl Staged {
 }
 
 /// Signs what local keys can sign, for all lanes of the turn at once.
-pub(crate) async fn sign_locally(staged: &mut [Staged], signer: &dyn Signer, now: Time) {
+pub(crate) async fn sign_locally(staged: &mut [Staged], signer: &dyn Signer, now: Timestamp) {
     let mut owners = Vec::new();
     let mut envelopes = Vec::new();
     for (at, lane) in staged.iter_mut().enumerate() {

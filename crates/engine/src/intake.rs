@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use domain::lane::Request;
+use domain::lane::AdmittedRequest;
 use domain::mutation::{self, Mutation};
 use domain::{LaneKey, NodeName, Payload, Tx, TxId, TxType};
 use metrics::counter;
@@ -14,9 +14,9 @@ use tokio::sync::oneshot;
 use crate::cluster::Peer;
 use crate::core::Core;
 use crate::gate::{PendingCreate, Routed};
-use crate::lending;
 use crate::node::{Accepted, NewTx, NonKeeper, Refusal};
-use crate::ports::{Call, CallFailed, NewQueued, PeerError, StoreError, TxRecord};
+use crate::ports::{CallError, CallRequest, PeerError, QueuedRequest, StoreError, TxRecord};
+use crate::reservations;
 use crate::routing::{self, Place};
 use crate::shard::Message;
 
@@ -130,8 +130,8 @@ impl Errand {
         repeat(tx, &self.new, record).map(|accepted| Went::Done(Box::new(accepted)))
     }
 
-    fn request(&self) -> Request {
-        Request {
+    fn request(&self) -> AdmittedRequest {
+        AdmittedRequest {
             id: self.id,
             request_id: self.new.request_id.clone(),
             fingerprint: self.new.payload.fingerprint(),
@@ -170,7 +170,7 @@ async fn not_keeper(
     keeper: NodeName,
     hop: Hop,
 ) -> Result<Went, Refusal> {
-    let now = core.ports.clock.moment();
+    let now = core.ports.clock.monotonic();
     match core.config.non_keeper {
         NonKeeper::Forward | NonKeeper::Queue if hop == Hop::Last => {
             Err(errand.refused(Refusal::NotKeeper(keeper)))
@@ -193,7 +193,8 @@ async fn there(core: &Arc<Core>, errand: &mut Errand, peer: &Peer) -> Result<Wen
     let lane = errand.new.lane;
     let suspect = || {
         core.routes.forget(lane);
-        core.cluster.suspect(&peer.node, core.ports.clock.moment());
+        core.cluster
+            .suspect(&peer.node, core.ports.clock.monotonic());
     };
     let answer = routing::forward(core, peer, errand.new.clone()).await;
     if answer.is_ok() {
@@ -203,7 +204,7 @@ async fn there(core: &Arc<Core>, errand: &mut Errand, peer: &Peer) -> Result<Wen
         Ok(Ok(accepted)) => Ok(Went::Done(Box::new(accepted))),
         // It says who is.
         Ok(Err(Refusal::NotKeeper(keeper))) => {
-            let now = core.ports.clock.moment();
+            let now = core.ports.clock.monotonic();
             let can_be_asked =
                 keeper == core.config.name || core.cluster.peer(&keeper, now).is_some();
             let until = now.plus(core.config.lease.renew_interval);
@@ -224,7 +225,7 @@ async fn there(core: &Arc<Core>, errand: &mut Errand, peer: &Peer) -> Result<Wen
         )) => {
             core.routes.forget(lane);
             core.routes
-                .not_served(lane, &peer.node, core.ports.clock.moment());
+                .not_served(lane, &peer.node, core.ports.clock.monotonic());
             Ok(Went::Elsewhere)
         }
         // It may be stored. Putting it into the store finds it if it is, and is harmless if it is not.
@@ -271,7 +272,7 @@ async fn gas(core: &Core, new: &NewTx) -> Result<Gas, Refusal> {
 
 /// Leaves the request in the store, where the lane's keeper finds it.
 async fn queue(core: &Core, errand: &Errand) -> Result<Accepted, Refusal> {
-    let queued = NewQueued {
+    let queued = QueuedRequest {
         lane: errand.new.lane,
         request: errand.request(),
         at: core.ports.clock.now(),
@@ -290,7 +291,7 @@ async fn queue(core: &Core, errand: &Errand) -> Result<Accepted, Refusal> {
 }
 
 /// Hands the request to its lane's shard and waits for the commit.
-async fn route(core: &Core, lane: LaneKey, request: Request) -> Result<Routed, Refusal> {
+async fn route(core: &Core, lane: LaneKey, request: AdmittedRequest) -> Result<Routed, Refusal> {
     let unknown = Refusal::UnknownSigner(lane.chain_id, lane.signer);
     let place = core.lanes.get(&lane).ok_or(unknown)?;
     let full = || {
@@ -345,7 +346,7 @@ fn check(core: &Core, new: &NewTx) -> Result<(), Refusal> {
     if !core.lanes.contains_key(lane) {
         return Err(Refusal::UnknownSigner(lane.chain_id, lane.signer));
     }
-    lending::check(core.lanes[lane].lent, new)?;
+    reservations::check(core.lanes[lane].lent, new)?;
     let wants_1559 = payload.max_fee_per_gas.is_some()
         || payload.max_priority_fee_per_gas.is_some()
         || payload.tx_type == Some(TxType::Eip1559);
@@ -372,7 +373,7 @@ async fn estimate(core: &Core, new: &NewTx) -> Result<u64, Refusal> {
     let Payload {
         to, value, data, ..
     } = &new.payload;
-    let call = Call {
+    let call = CallRequest {
         from: new.lane.signer,
         to: *to,
         value: *value,
@@ -389,10 +390,10 @@ async fn estimate(core: &Core, new: &NewTx) -> Result<u64, Refusal> {
                 u64::try_from(margin).unwrap_or(u64::MAX).max(gas)
             })
         }
-        Err(CallFailed::Reverted(reason)) => Err(Refusal::Reverted(reason)),
-        Err(CallFailed::Underfunded(why)) => Err(Refusal::Underfunded(why)),
-        Err(CallFailed::Refused(why)) => Err(Refusal::BadPayload(why)),
-        Err(CallFailed::Chain(error)) => Err(Refusal::ChainUnavailable(error.to_string())),
+        Err(CallError::Reverted(reason)) => Err(Refusal::Reverted(reason)),
+        Err(CallError::Underfunded(why)) => Err(Refusal::Underfunded(why)),
+        Err(CallError::Refused(why)) => Err(Refusal::BadPayload(why)),
+        Err(CallError::Chain(error)) => Err(Refusal::ChainUnavailable(error.to_string())),
     }
 }
 

@@ -9,7 +9,7 @@ pub mod node;
 mod core;
 
 mod intake;
-pub mod lending;
+pub mod reservations;
 mod routing;
 
 mod cluster;

@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use domain::{Header, Moment};
+use domain::{Header, MonotonicTime};
 
 /// How many blocks in a row must keep the same distance.
 const REGULAR_AFTER: usize = 4;
@@ -26,7 +26,7 @@ pub(crate) struct Pace {
     /// Seconds between the last blocks, by their own timestamps.
     distances: VecDeque<u64>,
     newest: Option<Header>,
-    seen_at: Moment,
+    seen_at: MonotonicTime,
     /// Whether a node announces new heads by itself.
     is_announced: bool,
 }
@@ -37,13 +37,13 @@ impl Pace {
             poll,
             distances: VecDeque::new(),
             newest: None,
-            seen_at: Moment(0),
+            seen_at: MonotonicTime(0),
             is_announced: false,
         }
     }
 
     /// A new head is there.
-    pub(crate) fn saw(&mut self, head: Header, now: Moment) {
+    pub(crate) fn saw(&mut self, head: Header, now: MonotonicTime) {
         if let Some(before) = self.newest.replace(head) {
             let is_next = before.number.checked_add(1) == Some(head.number);
             // After a pause or a fork the rhythm is learned anew.
@@ -77,7 +77,7 @@ impl Pace {
     }
 
     /// How long to rest until the next look.
-    pub(crate) fn rest(&self, now: Moment) -> Duration {
+    pub(crate) fn rest(&self, now: MonotonicTime) -> Duration {
         let Some(rhythm) = self.rhythm() else {
             return self.poll;
         };
@@ -106,8 +106,8 @@ mod tests {
         }
     }
 
-    fn at(millis: u64) -> Moment {
-        Moment(0).plus(Duration::from_millis(millis))
+    fn at(millis: u64) -> MonotonicTime {
+        MonotonicTime(0).plus(Duration::from_millis(millis))
     }
 
     /// Follows a chain with a block every second; says how many looks a block took, and how late they were.

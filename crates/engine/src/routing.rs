@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use domain::{LaneKey, Moment, NodeName};
+use domain::{LaneKey, MonotonicTime, NodeName};
 use metrics::counter;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
@@ -54,13 +54,13 @@ struct Handed {
 pub(crate) struct Routes {
     keepers: Mutex<BTreeMap<LaneKey, Keeper>>,
     /// Nodes that have no key for a lane, and until when that is believed.
-    without_key: Mutex<BTreeMap<(LaneKey, NodeName), Moment>>,
+    without_key: Mutex<BTreeMap<(LaneKey, NodeName), MonotonicTime>>,
     queues: Mutex<BTreeMap<String, mpsc::Sender<Handed>>>,
 }
 
 struct Keeper {
     node: NodeName,
-    until: Moment,
+    until: MonotonicTime,
 }
 
 impl Routes {
@@ -71,7 +71,7 @@ impl Routes {
     }
 
     /// The store said who keeps a lane, and for how long.
-    pub(crate) fn learn(&self, lane: LaneKey, node: NodeName, until: Moment) {
+    pub(crate) fn learn(&self, lane: LaneKey, node: NodeName, until: MonotonicTime) {
         self.keepers().insert(lane, Keeper { node, until });
     }
 
@@ -81,25 +81,25 @@ impl Routes {
     }
 
     /// A node said that it has no key for this lane, or does not hear its chain.
-    pub(crate) fn not_served(&self, lane: LaneKey, node: &NodeName, now: Moment) {
+    pub(crate) fn not_served(&self, lane: LaneKey, node: &NodeName, now: MonotonicTime) {
         let until = now.plus(WITHOUT_KEY_FOR);
         self.without_key().insert((lane, node.clone()), until);
     }
 
-    fn without_key(&self) -> MutexGuard<'_, BTreeMap<(LaneKey, NodeName), Moment>> {
+    fn without_key(&self) -> MutexGuard<'_, BTreeMap<(LaneKey, NodeName), MonotonicTime>> {
         self.without_key
             .lock()
             .expect("nothing panics while it holds this lock")
     }
 
-    fn may_serve(&self, lane: LaneKey, node: &NodeName, now: Moment) -> bool {
+    fn may_serve(&self, lane: LaneKey, node: &NodeName, now: MonotonicTime) -> bool {
         let without = self.without_key();
         let until = without.get(&(lane, node.clone()));
         until.is_none_or(|until| *until <= now)
     }
 
     /// Who keeps a lane, as far as is known.
-    pub(crate) fn keeper(&self, lane: LaneKey, now: Moment) -> Option<NodeName> {
+    pub(crate) fn keeper(&self, lane: LaneKey, now: MonotonicTime) -> Option<NodeName> {
         let keepers = self.keepers();
         let keeper = keepers.get(&lane).filter(|keeper| keeper.until > now)?;
         Some(keeper.node.clone())
@@ -118,7 +118,7 @@ pub(crate) fn place(core: &Core, lane: LaneKey) -> Place {
 
 /// The same where nothing else is done than going to the keeper.
 pub(crate) fn place_by_keeper(core: &Core, lane: LaneKey) -> Place {
-    let (me, now) = (&core.config.name, core.ports.clock.moment());
+    let (me, now) = (&core.config.name, core.ports.clock.monotonic());
     let is_leaving = core.is_draining();
     if !is_leaving && core.leases.holds(lane) {
         return Place::Here;
@@ -146,12 +146,12 @@ pub(crate) fn place_by_keeper(core: &Core, lane: LaneKey) -> Place {
 
 /// Whether this node neither keeps the lane nor would be of use to it.
 pub(crate) fn is_better_elsewhere(core: &Core, lane: LaneKey) -> bool {
-    let now = core.ports.clock.moment();
+    let now = core.ports.clock.monotonic();
     !core.leases.holds(lane) && core.is_deaf(lane.chain_id, now)
 }
 
 /// Who should keep a lane from now on: this node only while it stays and hears its chain.
-pub(crate) fn successor(core: &Core, lane: LaneKey, now: Moment) -> Option<NodeName> {
+pub(crate) fn successor(core: &Core, lane: LaneKey, now: MonotonicTime) -> Option<NodeName> {
     let me = &core.config.name;
     let is_of_use = !core.is_draining() && !core.is_deaf(lane.chain_id, now);
     let may_keep = |node: &NodeName| {

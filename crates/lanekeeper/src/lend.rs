@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use domain::LaneKey;
 use domain::lane::Finality;
 use engine::node::{NodeConfig, NodeHandle};
-use engine::ports::{Chain, Clock, Lender, Signer};
+use engine::ports::{Chain, Clock, NonceReservations, Signer};
 use nonce::postgres::{Connect, Connection, Db, DbConfig, bind_lanes, check, prepare};
 use nonce::redis::{LaneLock, LockConfig, Redis, RedisConfig};
 use nonce::scheme::{
@@ -26,12 +26,12 @@ const ISSUE_GRACE: Duration = Duration::from_secs(15);
 const CLOSE_WITHIN: Duration = Duration::from_secs(5);
 
 /// Lends nonces in this process.
-pub(crate) struct Lending {
+pub(crate) struct ReservationRules {
     component: NonceComponent,
     sweep: JoinHandle<()>,
 }
 
-impl Lending {
+impl ReservationRules {
     /// The component, where an account lends its nonces.
     pub(crate) async fn start(
         config: &Config,
@@ -56,7 +56,7 @@ impl Lending {
     }
 
     /// For the HTTP door.
-    pub(crate) fn lender(&self) -> Arc<dyn Lender> {
+    pub(crate) fn lender(&self) -> Arc<dyn NonceReservations> {
         Arc::new(self.component.clone())
     }
 

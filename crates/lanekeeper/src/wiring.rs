@@ -6,7 +6,7 @@ use std::sync::Arc;
 use api::ApiConfig;
 use api::peers::HttpPeers;
 use engine::node::{Node, Ports};
-use engine::ports::{Chain, Clock, Lender};
+use engine::ports::{Chain, Clock, NonceReservations};
 use engine::tasks::Tasks;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -14,7 +14,7 @@ use tokio::task::JoinHandle;
 use crate::clock::SystemClock;
 use crate::config::Config;
 use crate::failure::Failure;
-use crate::lend::{self, Lending};
+use crate::lend::{self, ReservationRules};
 use crate::open;
 use crate::signals::Signals;
 use crate::telemetry;
@@ -23,7 +23,7 @@ use crate::telemetry;
 pub(crate) struct Running {
     pub(crate) address: SocketAddr,
     node: Node,
-    lending: Option<Lending>,
+    reservations: Option<ReservationRules>,
     tasks: Tasks,
     closing: watch::Sender<bool>,
     server: JoinHandle<std::io::Result<()>>,
@@ -66,10 +66,10 @@ impl Running {
             .await
             .map_err(|e| Failure::refused("the node does not start", &e))?;
 
-        let lending = Lending::start(config, &node.handle(), &chains, &clock).await?;
+        let reservations = ReservationRules::start(config, &node.handle(), &chains, &clock).await?;
         let (closing, closed) = watch::channel(false);
         let api_config = ApiConfig {
-            lender: lending.as_ref().map(Lending::lender),
+            lender: reservations.as_ref().map(ReservationRules::lender),
             max_body: usize::try_from(config.http.max_body.0).unwrap_or(ApiConfig::MAX_BODY),
             max_waiters: usize::try_from(config.http.max_waiters).unwrap_or(usize::MAX),
             max_streams: ApiConfig::MAX_STREAMS,
@@ -86,7 +86,7 @@ impl Running {
         Ok(Self {
             address,
             node,
-            lending,
+            reservations,
             tasks,
             closing,
             server,
@@ -95,8 +95,8 @@ impl Running {
     }
 
     /// Lends nonces in this process, where an account does.
-    pub(crate) fn lender(&self) -> Option<Arc<dyn Lender>> {
-        self.lending.as_ref().map(Lending::lender)
+    pub(crate) fn lender(&self) -> Option<Arc<dyn NonceReservations>> {
+        self.reservations.as_ref().map(ReservationRules::lender)
     }
 
     /// Serves until it is told to stop, then hands everything over in order.
@@ -127,8 +127,8 @@ impl Running {
         // Not ready any more, lanes given back; readers are still answered, so that a load
         // balancer has time to notice.
         // Loans first: their books may be in the node's lanes.
-        if let Some(lending) = self.lending {
-            lending.close().await;
+        if let Some(reservations) = self.reservations {
+            reservations.close().await;
         }
         self.node.drain().await;
         tokio::time::sleep(self.drain_delay).await;

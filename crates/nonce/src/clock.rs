@@ -4,12 +4,12 @@
 use std::time::{Duration, Instant, SystemTime};
 
 use async_trait::async_trait;
-use domain::{Moment, Time};
+use domain::{MonotonicTime, Timestamp};
 use engine::ports::Clock;
 
 /// The machine's clocks and randomness.
 pub struct SystemClock {
-    /// [`Moment`]s are counted from here.
+    /// [`MonotonicTime`]s are counted from here.
     started: Instant,
 }
 
@@ -31,14 +31,14 @@ impl Default for SystemClock {
 
 #[async_trait]
 impl Clock for SystemClock {
-    fn now(&self) -> Time {
+    fn now(&self) -> Timestamp {
         // A clock before 1970 reads as 1970: it is for people and records, never for leases.
         let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-        Time(0).plus(since_epoch.unwrap_or_default())
+        Timestamp(0).plus(since_epoch.unwrap_or_default())
     }
 
-    fn moment(&self) -> Moment {
-        Moment(0).plus(self.started.elapsed())
+    fn monotonic(&self) -> MonotonicTime {
+        MonotonicTime(0).plus(self.started.elapsed())
     }
 
     async fn sleep(&self, duration: Duration) {
@@ -57,10 +57,10 @@ mod tests {
     #[test]
     fn moments_rise_and_chance_differs() {
         let clock = SystemClock::new();
-        let before = clock.moment();
-        assert!(clock.moment() >= before);
+        let before = clock.monotonic();
+        assert!(clock.monotonic() >= before);
         assert!(
-            clock.now() > Time(1_700_000_000_000),
+            clock.now() > Timestamp(1_700_000_000_000),
             "this was written after November 2023"
         );
         assert_ne!(clock.random(), clock.random());

@@ -30,8 +30,8 @@ pub(crate) fn check(batch: &LaneBatch) -> Result<(), Conflict> {
         "attempt",
         writes.attempts.iter().map(|attempt| attempt.hash),
     )?;
-    once("wake row", writes.wakes_added.iter())?;
-    once("wake row", writes.wakes_done.iter())?;
+    once("wake row", writes.queued_added.iter())?;
+    once("wake row", writes.queued_removed.iter())?;
     let follows = batch.event_seq_before.saturating_add(1)..;
     if !writes
         .events
@@ -69,7 +69,7 @@ fn written(writes: &Writes) -> impl Iterator<Item = &Tx> {
 fn numbers(batch: &LaneBatch) -> impl Iterator<Item = u64> {
     let writes = &batch.writes;
     let of_lane = [
-        batch.right.token.0,
+        batch.lease_grant.token.0,
         batch.batch_seq_before,
         batch.event_seq_before,
         batch.next_nonce.0,

@@ -50,7 +50,7 @@ impl Backend for Cluster {
         ));
     }
 
-    fn moment(&self) -> Duration {
+    fn monotonic(&self) -> Duration {
         Duration::from_secs(2)
     }
 

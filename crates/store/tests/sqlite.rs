@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use domain::Time;
+use domain::Timestamp;
 use engine::ports::Store;
 use sim::store_suite::Backend;
 use store::sqlite::SqliteStore;
@@ -22,7 +22,7 @@ impl Embedded {
     fn fresh() -> Self {
         let clock_ms = Arc::new(AtomicU64::new(1_800_000_000_000));
         let shown = Arc::clone(&clock_ms);
-        let now = Arc::new(move || Time(shown.load(Ordering::SeqCst)));
+        let now = Arc::new(move || Timestamp(shown.load(Ordering::SeqCst)));
         let store = SqliteStore::temporary_with(now).expect("a fresh store");
         Self {
             store: Arc::new(store),

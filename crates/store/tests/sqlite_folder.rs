@@ -5,13 +5,14 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use domain::lane::Request;
+use domain::lane::AdmittedRequest;
 use domain::{
-    Address, ChainId, Event, EventKind, GrantId, Incarnation, LaneKey, NodeName, Nonce, Payload,
-    RequestId, Right, SubState, Time, Token, Tx, TxId, TxState, U256, Writes,
+    Address, ChainId, Event, EventKind, GrantId, Incarnation, LaneKey, LeaseGrant, NodeName, Nonce,
+    Payload, RequestId, SubState, Timestamp, Token, Tx, TxId, TxState, U256, Writes,
 };
 use engine::ports::{
-    Acquired, Ask, CommitOutcome, EventFilter, LaneBatch, NewQueued, Store as _, TxFilter,
+    AcquireOutcome, CommitOutcome, EventFilter, LaneBatch, LeaseRequest, QueuedRequest, Store as _,
+    TxFilter,
 };
 use store::sqlite::{OpenError, SCHEMA_VERSION, SchemaState, SqliteStore};
 use uuid::Uuid;
@@ -26,18 +27,18 @@ const TXS_PER_BATCH: u64 = 7;
 async fn a_store_opened_again_has_everything() {
     let folder = tempfile::tempdir().unwrap();
     SqliteStore::migrate(folder.path()).unwrap();
-    let (right, cursor) = {
+    let (lease_grant, cursor) = {
         let store = SqliteStore::open(folder.path()).unwrap();
-        let right = acquire(&store, 1).await;
-        assert_eq!(commit(&store, right, 0).await, CommitOutcome::Applied);
+        let lease_grant = acquire(&store, 1).await;
+        assert_eq!(commit(&store, lease_grant, 0).await, CommitOutcome::Applied);
         store.queue(vec![new_queued("waits")]).await.unwrap();
         let page = store.events(&all_events()).await.unwrap();
         assert_eq!(page.events.len() as u64, TXS_PER_BATCH);
-        (right, page.next)
+        (lease_grant, page.next)
     };
     let store = SqliteStore::open(folder.path()).unwrap();
     let image = store
-        .load(lane(), right, 64)
+        .load(lane(), lease_grant, 64)
         .await
         .unwrap()
         .expect("the right still holds");
@@ -46,7 +47,7 @@ async fn a_store_opened_again_has_everything() {
         (Nonce(TXS_PER_BATCH), TXS_PER_BATCH)
     );
     assert_eq!((image.backlog_from, image.queued), (Some(Nonce(0)), 1));
-    assert_eq!(commit(&store, right, 1).await, CommitOutcome::Applied);
+    assert_eq!(commit(&store, lease_grant, 1).await, CommitOutcome::Applied);
     let after = EventFilter {
         after: Some(cursor),
         ..all_events()
@@ -171,10 +172,10 @@ async fn a_killed_process_loses_nothing_that_was_answered() {
     victim.wait().unwrap();
 
     let store = SqliteStore::open(folder.path()).unwrap();
-    let right = acquire(&store, 2).await;
-    assert_eq!(right.token, Token(2), "the victim held the lane");
+    let lease_grant = acquire(&store, 2).await;
+    assert_eq!(lease_grant.token, Token(2), "the victim held the lane");
     let image = store
-        .load(lane(), right, 64)
+        .load(lane(), lease_grant, 64)
         .await
         .unwrap()
         .expect("it is ours");
@@ -203,9 +204,12 @@ async fn victim_that_writes_until_it_is_killed() {
         return;
     };
     let store = SqliteStore::open(Path::new(&folder)).unwrap();
-    let right = acquire(&store, 1).await;
+    let lease_grant = acquire(&store, 1).await;
     for batch in 0.. {
-        assert_eq!(commit(&store, right, batch).await, CommitOutcome::Applied);
+        assert_eq!(
+            commit(&store, lease_grant, batch).await,
+            CommitOutcome::Applied
+        );
         writeln!(std::io::stdout(), "answered {batch}").unwrap();
     }
 }
@@ -224,31 +228,33 @@ fn all_events() -> EventFilter {
     }
 }
 
-async fn acquire(store: &SqliteStore, life: u128) -> Right {
-    let ask = Ask {
+async fn acquire(store: &SqliteStore, life: u128) -> LeaseGrant {
+    let lease_request = LeaseRequest {
         node: NodeName("a".into()),
         incarnation: Incarnation(Uuid::from_u128(life)),
         duration: Duration::from_secs(10),
         skew: Duration::from_secs(1),
-        lively: Vec::new(),
+        alive: Vec::new(),
         silent: Vec::new(),
     };
     let grant = GrantId(Uuid::from_u128(0xA0 + life));
     match store
-        .acquire(&ask, &[(lane(), grant)])
+        .acquire(&lease_request, &[(lane(), grant)])
         .await
         .expect("acquire")
         .remove(0)
     {
-        Acquired::Granted { right, .. } => right,
-        other @ (Acquired::NotKeeper { .. } | Acquired::Halted(_) | Acquired::Busy) => {
+        AcquireOutcome::Granted { lease_grant, .. } => lease_grant,
+        other @ (AcquireOutcome::NotKeeper { .. }
+        | AcquireOutcome::Halted(_)
+        | AcquireOutcome::Busy) => {
             panic!("not granted: {other:?}")
         }
     }
 }
 
 /// Accepts [`TXS_PER_BATCH`] txs as the lane's n-th batch.
-async fn commit(store: &SqliteStore, right: Right, n: u64) -> CommitOutcome {
+async fn commit(store: &SqliteStore, lease_grant: LeaseGrant, n: u64) -> CommitOutcome {
     let before = n * TXS_PER_BATCH;
     let after = before + TXS_PER_BATCH;
     let mut writes = Writes::default();
@@ -264,7 +270,7 @@ async fn commit(store: &SqliteStore, right: Right, n: u64) -> CommitOutcome {
         writes.inserts.push(tx);
     }
     let batch = LaneBatch {
-        right,
+        lease_grant,
         batch_seq_before: n,
         node: NodeName("a".into()),
         at: AT,
@@ -276,7 +282,7 @@ async fn commit(store: &SqliteStore, right: Right, n: u64) -> CommitOutcome {
     store.commit(vec![batch]).await.remove(0)
 }
 
-const AT: Time = Time(1_800_000_000_000);
+const AT: Timestamp = Timestamp(1_800_000_000_000);
 
 fn tx(nonce: u64) -> Tx {
     let payload = Payload::transfer(Address::repeat_byte(2), U256::from(nonce));
@@ -303,11 +309,11 @@ fn tx(nonce: u64) -> Tx {
     }
 }
 
-fn new_queued(request: &str) -> NewQueued {
+fn new_queued(request: &str) -> QueuedRequest {
     let payload = Payload::transfer(Address::repeat_byte(3), U256::from(1));
-    NewQueued {
+    QueuedRequest {
         lane: lane(),
-        request: Request {
+        request: AdmittedRequest {
             id: TxId(Uuid::from_u128(7)),
             request_id: request_id(request),
             fingerprint: payload.fingerprint(),

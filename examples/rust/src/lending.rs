@@ -19,12 +19,12 @@ const FINAL_DEPTH: u64 = 2;
 const WATCH_DEPTH: u64 = 64;
 const CLOSE_WITHIN: Duration = Duration::from_secs(10);
 
-pub(crate) struct Lending {
+pub(crate) struct ReservationRules {
     component: NonceComponent,
     sweep: JoinHandle<()>,
 }
 
-impl Lending {
+impl ReservationRules {
     pub(crate) async fn start(
         database: &str,
         rpc: &str,

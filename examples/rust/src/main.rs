@@ -15,8 +15,8 @@ use domain::{ChainId, LaneKey};
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 use nonce::{NonceComponent, Outcome};
 
-use lending::Lending;
-use wallet::{CallFailed, Wallet};
+use lending::ReservationRules;
+use wallet::{CallError, Wallet};
 
 /// How many payments are under way at once.
 const AT_ONCE: usize = 8;
@@ -66,7 +66,7 @@ async fn run(args: Args) -> Result<(), Failure> {
         chain_id: ChainId(wallet.chain_id()),
         signer: wallet.address(),
     };
-    let lending = Lending::start(&args.database, &args.rpc, lane.chain_id).await?;
+    let lending = ReservationRules::start(&args.database, &args.rpc, lane.chain_id).await?;
     let component = lending.component();
     let payments = stream::iter(0..args.count).map(|number| {
         let says_used = number % UNSAID_EVERY != 0;
@@ -104,11 +104,11 @@ async fn pay(
                 })
             }
             // Given back, which is believed only if no node shows anything of the transaction.
-            Err(refused @ CallFailed::Refused(_)) => {
+            Err(refused @ CallError::Refused(_)) => {
                 Ok(Outcome::Release(refused.to_string(), Err(refused.into())))
             }
             // It may have arrived, so the nonce is not free. The bytes that were written down are sent again later.
-            Err(lost @ CallFailed::Lost(_)) => Ok(Outcome::Hold(Err(lost.into()))),
+            Err(lost @ CallError::Lost(_)) => Ok(Outcome::Hold(Err(lost.into()))),
         }
     });
     match paid.await {

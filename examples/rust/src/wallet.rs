@@ -36,14 +36,14 @@ pub(crate) struct Signed {
 
 /// Why a call gave nothing.
 #[derive(Debug)]
-pub(crate) enum CallFailed {
+pub(crate) enum CallError {
     /// The node answered, and its answer is no.
     Refused(String),
     /// No answer came, or none that a node gives: the call may have been heard.
     Lost(String),
 }
 
-impl fmt::Display for CallFailed {
+impl fmt::Display for CallError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Refused(why) => f.write_str(why),
@@ -52,7 +52,7 @@ impl fmt::Display for CallFailed {
     }
 }
 
-impl std::error::Error for CallFailed {}
+impl std::error::Error for CallError {}
 
 impl Wallet {
     pub(crate) async fn open(rpc: &str, key: B256) -> Result<Self, Failure> {
@@ -99,29 +99,29 @@ impl Wallet {
 
     /// Hands the bytes over, the same ones again while answers are lost: they may have arrived, and then the nonce is
     /// used whatever anybody says.
-    pub(crate) async fn send(&self, signed: &Signed) -> Result<(), CallFailed> {
+    pub(crate) async fn send(&self, signed: &Signed) -> Result<(), CallError> {
         let mut lost = None;
         for _ in 0..SENDS_MAX {
             let sent = self.call("eth_sendRawTransaction", json!([signed.raw]));
             match sent.await {
                 Ok(_) => return Ok(()),
-                Err(CallFailed::Lost(why)) => lost = Some(why),
+                Err(CallError::Lost(why)) => lost = Some(why),
                 // A node refuses what it has already.
-                Err(CallFailed::Refused(why)) => {
+                Err(CallError::Refused(why)) => {
                     let has_it = lost.is_some() && self.has(signed.hash).await?;
                     return if has_it {
                         Ok(())
                     } else {
-                        Err(CallFailed::Refused(why))
+                        Err(CallError::Refused(why))
                     };
                 }
             }
             tokio::time::sleep(LOOK_EVERY).await;
         }
-        Err(CallFailed::Lost(lost.unwrap_or_default()))
+        Err(CallError::Lost(lost.unwrap_or_default()))
     }
 
-    async fn has(&self, hash: B256) -> Result<bool, CallFailed> {
+    async fn has(&self, hash: B256) -> Result<bool, CallError> {
         let found = self.call("eth_getTransactionByHash", json!([hash])).await?;
         Ok(!found.is_null())
     }
@@ -149,19 +149,19 @@ impl Wallet {
         Ok(answer.as_str().ok_or("a number was expected")?.parse()?)
     }
 
-    async fn call(&self, method: &str, params: Value) -> Result<Value, CallFailed> {
-        let lost = |error: reqwest::Error| CallFailed::Lost(format!("{method}: {error}"));
+    async fn call(&self, method: &str, params: Value) -> Result<Value, CallError> {
+        let lost = |error: reqwest::Error| CallError::Lost(format!("{method}: {error}"));
         let body = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params});
         let sent = self.http.post(&self.rpc).json(&body).send().await;
         let answer: Value = sent.map_err(lost)?.json().await.map_err(lost)?;
         let error = answer.get("error").filter(|error| !error.is_null());
         match (error, answer.get("result")) {
-            (Some(error), _) => Err(CallFailed::Refused(format!(
+            (Some(error), _) => Err(CallError::Refused(format!(
                 "{method}: {}",
                 error["message"]
             ))),
             (None, Some(result)) => Ok(result.clone()),
-            (None, None) => Err(CallFailed::Lost(format!("{method}: {answer}"))),
+            (None, None) => Err(CallError::Lost(format!("{method}: {answer}"))),
         }
     }
 }

@@ -10,7 +10,7 @@ use proof::{Chain, Outcome};
 use serde_json::json;
 use tokio::sync::watch;
 
-use crate::door::{Door, Loan, Refusal, Word};
+use crate::door::{Door, Refusal, ReservationTerms, Word};
 use crate::journal::{Entry, Journal};
 use crate::orders::Order;
 use crate::settings::Settings;
@@ -84,7 +84,7 @@ impl Business {
         }
     }
 
-    async fn any_fate(&self, loan: &Loan) -> Outcome<()> {
+    async fn any_fate(&self, loan: &ReservationTerms) -> Outcome<()> {
         let thinking = Duration::from_millis(rand::random_range(0..=THINKING_MS_MAX));
         tokio::time::sleep(thinking).await;
         match rand::random_range(0..100) {
@@ -95,7 +95,7 @@ impl Business {
     }
 
     /// A payment to somebody who gets no other one.
-    async fn pay(&self, loan: &Loan) -> Outcome<()> {
+    async fn pay(&self, loan: &ReservationTerms) -> Outcome<()> {
         let to = Address::from(rand::random::<[u8; 20]>());
         let signed = transfer(self.account, loan.nonce.0, to)?;
         let raw = signed.raw.to_string();
@@ -127,7 +127,7 @@ impl Business {
         self.journal.write(&Entry::Used(loan))
     }
 
-    async fn give_back(&self, loan: &Loan) -> Outcome<()> {
+    async fn give_back(&self, loan: &ReservationTerms) -> Outcome<()> {
         self.journal.write(&Entry::Returning(loan))?;
         match self.say(loan, &Word::Recyclable).await {
             Ok(()) => self.journal.write(&Entry::Returned(loan)),
@@ -137,7 +137,7 @@ impl Business {
     }
 
     /// Says it until it is heard, or refused for good.
-    async fn say(&self, loan: &Loan, word: &Word) -> Result<(), String> {
+    async fn say(&self, loan: &ReservationTerms, word: &Word) -> Result<(), String> {
         loop {
             match self.door.say(loan, word).await {
                 Ok(()) => return Ok(()),

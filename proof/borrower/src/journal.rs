@@ -11,7 +11,7 @@ use domain::B256;
 use proof::Outcome;
 use serde_json::{Value, json};
 
-use crate::door::Loan;
+use crate::door::ReservationTerms;
 
 /// The journal of one borrower, over all its lives.
 pub(crate) struct Journal {
@@ -22,27 +22,27 @@ pub(crate) struct Journal {
 #[derive(Clone, Debug)]
 pub(crate) enum Entry<'a> {
     /// A nonce was lent to us.
-    Lent(&'a Loan),
+    Lent(&'a ReservationTerms),
     /// No nonce was lent, for this kind of reason.
     Refused(&'a str),
     /// A transaction is signed; its hash is about to be announced.
-    Signed(&'a Loan, B256, &'a str),
+    Signed(&'a ReservationTerms, B256, &'a str),
     /// The announcement was taken: it may be sent.
-    Announced(&'a Loan),
+    Announced(&'a ReservationTerms),
     /// It is about to be offered to the node.
-    Offered(&'a Loan, B256),
+    Offered(&'a ReservationTerms, B256),
     /// The announcement was refused for good: it is never sent.
-    Dropped(&'a Loan, &'a str),
+    Dropped(&'a ReservationTerms, &'a str),
     /// We said that it is used, and that was taken.
-    Used(&'a Loan),
+    Used(&'a ReservationTerms),
     /// It is sent, and we say nothing more: the chain closes it.
-    Left(&'a Loan),
+    Left(&'a ReservationTerms),
     /// We are about to give it back.
-    Returning(&'a Loan),
+    Returning(&'a ReservationTerms),
     /// It was taken back.
-    Returned(&'a Loan),
+    Returned(&'a ReservationTerms),
     /// We say nothing more about it.
-    Abandoned(&'a Loan),
+    Abandoned(&'a ReservationTerms),
     /// Redis is in use, or left out.
     Redis(bool),
 }
@@ -67,7 +67,7 @@ impl Journal {
 }
 
 fn form(entry: &Entry<'_>) -> Value {
-    let of = |kind: &str, loan: &Loan| json!({"kind": kind, "nonce": loan.nonce.0, "holder": loan.holder.0.to_string()});
+    let of = |kind: &str, loan: &ReservationTerms| json!({"kind": kind, "nonce": loan.nonce.0, "holder": loan.holder.0.to_string()});
     let with = |mut line: Value, key: &str, value: Value| {
         line[key] = value;
         line

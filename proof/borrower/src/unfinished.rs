@@ -4,16 +4,16 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use domain::{B256, Holder, Nonce, Time};
+use domain::{B256, Holder, Nonce, Timestamp};
 use proof::Outcome;
 use serde_json::Value;
 
-use crate::door::Loan;
+use crate::door::ReservationTerms;
 
 /// A signed transaction on its way.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Sale {
-    pub(crate) loan: Loan,
+    pub(crate) loan: ReservationTerms,
     pub(crate) hash: B256,
     /// Its bytes in hex.
     pub(crate) raw: String,
@@ -48,10 +48,10 @@ fn sale(line: &Value) -> Outcome<Sale> {
             .ok_or_else(|| format!("no {key}: {line}"))
     };
     Ok(Sale {
-        loan: Loan {
+        loan: ReservationTerms {
             nonce: Nonce(line["nonce"].as_u64().ok_or("no nonce")?),
             holder: Holder(text("holder")?.parse()?),
-            expires_at: Time(0), // it was announced, or is refused now: its time does not matter any more
+            expires_at: Timestamp(0), // it was announced, or is refused now: its time does not matter any more
         },
         hash: text("hash")?.parse()?,
         raw: text("raw")?.to_owned(),

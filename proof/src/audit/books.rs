@@ -74,8 +74,8 @@ impl Books<'_> {
             };
             // Where others use the account, a nonce may be theirs, and ours moves to another.
             let keeps_nonce = promise.nonce.is_none() || tx["nonce"].as_u64() == promise.nonce;
-            let is_kept = keeps_nonce || !self.expected.foreign.is_empty();
-            if tx["txId"] != promise.tx_id.as_str() || !is_kept {
+            let is_live_for = keeps_nonce || !self.expected.foreign.is_empty();
+            if tx["txId"] != promise.tx_id.as_str() || !is_live_for {
                 found.push(broken(format!("{id}: promised {promise:?}, stored {tx}")));
             }
             if self.expected.rejected.contains(&promise.tx_id) {

@@ -6,14 +6,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use domain::{Moment, Time};
+use domain::{MonotonicTime, Timestamp};
 use engine::ports::Clock;
 use tokio::time::Instant;
 
 use crate::rng::Rng;
 
 /// When every simulated world begins: 2026-01-01T00:00:00Z.
-pub const EPOCH: Time = Time(1_767_225_600_000);
+pub const EPOCH: Timestamp = Timestamp(1_767_225_600_000);
 
 /// A clock over tokio's time. Clones show the same time and share the stream of chance.
 #[derive(Clone, Debug)]
@@ -22,7 +22,7 @@ pub struct SimClock {
     /// How far its wall time is ahead of the world's, in milliseconds.
     ahead_ms: Arc<AtomicI64>,
     /// What its wall time shows while it stands still.
-    stands_at: Arc<Mutex<Option<Time>>>,
+    stands_at: Arc<Mutex<Option<Timestamp>>>,
     /// By how many millionths both of its clocks are fast (or slow, below zero).
     drift_ppm: i64,
     rng: Rng,
@@ -93,7 +93,7 @@ impl SimClock {
         PPM.saturating_add_signed(self.drift_ppm)
     }
 
-    fn stands_at(&self) -> MutexGuard<'_, Option<Time>> {
+    fn stands_at(&self) -> MutexGuard<'_, Option<Timestamp>> {
         self.stands_at
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -102,17 +102,17 @@ impl SimClock {
 
 #[async_trait]
 impl Clock for SimClock {
-    fn now(&self) -> Time {
+    fn now(&self) -> Timestamp {
         if let Some(at) = *self.stands_at() {
             return at;
         }
         let ahead = self.ahead_ms.load(Ordering::SeqCst);
-        Time(EPOCH.plus(self.elapsed()).0.saturating_add_signed(ahead))
+        Timestamp(EPOCH.plus(self.elapsed()).0.saturating_add_signed(ahead))
     }
 
-    fn moment(&self) -> Moment {
+    fn monotonic(&self) -> MonotonicTime {
         // From 1 second on: a moment of zero is nobody's.
-        Moment(1_000_000).plus(self.elapsed())
+        MonotonicTime(1_000_000).plus(self.elapsed())
     }
 
     async fn sleep(&self, duration: Duration) {
@@ -148,12 +148,12 @@ mod tests {
         world.sleep(Duration::from_secs(5)).await;
         assert_eq!(world.now(), EPOCH.plus(Duration::from_secs(5)));
         assert_eq!(node.now(), world.now().plus(Duration::from_millis(250)));
-        assert_eq!(node.moment(), world.moment());
+        assert_eq!(node.monotonic(), world.monotonic());
         assert_ne!(node.random(), world.random());
-        let before = (world.now(), node.moment());
+        let before = (world.now(), node.monotonic());
         node.jump(-3_600_250);
         assert_eq!(node.now().plus(Duration::from_secs(3_600)), world.now());
-        assert_eq!((world.now(), node.moment()), before);
+        assert_eq!((world.now(), node.monotonic()), before);
     }
 
     #[tokio::test(start_paused = true)]
@@ -161,10 +161,10 @@ mod tests {
         let world = SimClock::new(1);
         let node = world.machine(Duration::ZERO, Rng::new(2));
         let fast = node.clone().drifting(10_000);
-        let (began, sent) = (fast.moment(), world.moment());
+        let (began, sent) = (fast.monotonic(), world.monotonic());
         fast.sleep(Duration::from_secs(101)).await;
-        assert_eq!(world.moment().since(sent), Duration::from_secs(100));
-        assert_eq!(fast.moment().since(began), Duration::from_secs(101));
+        assert_eq!(world.monotonic().since(sent), Duration::from_secs(100));
+        assert_eq!(fast.monotonic().since(began), Duration::from_secs(101));
         node.stand_still(true);
         let stood_at = node.now();
         world.sleep(Duration::from_secs(5)).await;

@@ -9,7 +9,7 @@ use domain::{
     RequestId, SendOutcome, Token, TxId,
 };
 use engine::node::{NodeLoad, Refusal};
-use engine::ports::{CommitOutcome, LaneBatch, Regranted};
+use engine::ports::{CommitOutcome, LaneBatch, RegrantOutcome};
 
 use crate::chain::ChainTx;
 
@@ -84,7 +84,7 @@ pub enum WorldEvent {
         /// Under which grant.
         grant: GrantId,
         /// Who had it.
-        taken_from: Option<NodeName>,
+        previous_keeper: Option<NodeName>,
         /// How long the lease of that node would have lasted, by the store's clock.
         left: Duration,
     },
@@ -96,11 +96,11 @@ pub enum WorldEvent {
         node: NodeName,
     },
     /// A keeper had a lane granted anew.
-    Regranted {
+    RegrantOutcome {
         /// Which lane.
         lane: LaneKey,
         /// What came of it.
-        outcome: Regranted,
+        outcome: RegrantOutcome,
     },
     /// A gate batch met the store.
     Committed {
@@ -244,7 +244,7 @@ pub enum WorldEvent {
     },
 
     /// Somebody was told that a nonce is lent to him.
-    Lent {
+    ReservedAccounts {
         /// Of which lane.
         lane: LaneKey,
         /// Which.
@@ -334,12 +334,12 @@ impl fmt::Display for WorldEvent {
                 lane,
                 node,
                 token,
-                taken_from,
+                previous_keeper,
                 left,
                 ..
-            } => granted(lane, node, *token, taken_from.as_ref(), *left),
+            } => granted(lane, node, *token, previous_keeper.as_ref(), *left),
             Self::Released { lane, node } => format!("store  {} released by {node}", short(lane)),
-            Self::Regranted { lane, outcome } => regranted(lane, outcome),
+            Self::RegrantOutcome { lane, outcome } => regranted(lane, outcome),
             Self::Committed {
                 lane,
                 batch,
@@ -385,7 +385,7 @@ impl fmt::Display for WorldEvent {
                 format!("client accepts at {node} what {} has lost", short(lane))
             }
             Self::Sampled { node, load } => format!("node {node} {load:?}"),
-            Self::Lent {
+            Self::ReservedAccounts {
                 lane,
                 nonce,
                 holder,
@@ -457,13 +457,19 @@ fn granted(
     format!("store  granted {lane} to {node}/{token}, was {from}'s{early}")
 }
 
-fn regranted(lane: &LaneKey, outcome: &Regranted) -> String {
+fn regranted(lane: &LaneKey, outcome: &RegrantOutcome) -> String {
     let lane = short(lane);
     match outcome {
-        Regranted::Held { right, batch_seq } => {
-            format!("store  regranted {lane}/{}, batch {batch_seq}", right.token)
+        RegrantOutcome::Held {
+            lease_grant,
+            batch_seq,
+        } => {
+            format!(
+                "store  regranted {lane}/{}, batch {batch_seq}",
+                lease_grant.token
+            )
         }
-        Regranted::Fenced => format!("store  regrant of {lane} FENCED"),
+        RegrantOutcome::Fenced => format!("store  regrant of {lane} FENCED"),
     }
 }
 
@@ -502,7 +508,7 @@ fn forked(dropped: &[Header]) -> String {
 }
 
 fn committed(lane: &LaneKey, batch: &LaneBatch, outcome: &CommitOutcome) -> String {
-    let (node, token) = (&batch.node, batch.right.token);
+    let (node, token) = (&batch.node, batch.lease_grant.token);
     let mut line = format!(
         "store  commit {} after {} by {node}/{token}: ",
         short(lane),
@@ -523,16 +529,16 @@ fn committed(lane: &LaneKey, batch: &LaneBatch, outcome: &CommitOutcome) -> Stri
     );
     for tx in writes.inserts.iter().chain(&writes.updates) {
         let nonce = tx.nonce.map_or("-".to_owned(), |nonce| nonce.to_string());
-        let sub = tx.sub_state.map_or("", domain::SubState::word);
-        line += &format!(" {}@{nonce}={}/{sub}", tx.request_id, tx.state.word());
+        let sub = tx.sub_state.map_or("", domain::SubState::as_str);
+        line += &format!(" {}@{nonce}={}/{sub}", tx.request_id, tx.state.as_str());
     }
     for attempt in &writes.attempts {
-        let (hash, kind) = (brief(&attempt.hash), attempt.kind.word());
+        let (hash, kind) = (brief(&attempt.hash), attempt.kind.as_str());
         line += &format!(" +{hash}@{}:{kind}", attempt.nonce);
     }
     for event in &writes.events {
         line += " ";
-        line += event.kind.word();
+        line += event.kind.as_str();
     }
     line
 }

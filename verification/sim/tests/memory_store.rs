@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use domain::{Moment, Time};
+use domain::{MonotonicTime, Timestamp};
 use engine::ports::{Clock, Store};
 use sim::rng::Rng;
 use sim::store::{MemoryStore, RemoteStore};
@@ -76,12 +76,12 @@ struct HandClock {
 
 #[async_trait]
 impl Clock for HandClock {
-    fn now(&self) -> Time {
-        Time(self.now.load(Ordering::SeqCst))
+    fn now(&self) -> Timestamp {
+        Timestamp(self.now.load(Ordering::SeqCst))
     }
 
-    fn moment(&self) -> Moment {
-        Moment(self.now.load(Ordering::SeqCst).saturating_mul(1_000))
+    fn monotonic(&self) -> MonotonicTime {
+        MonotonicTime(self.now.load(Ordering::SeqCst).saturating_mul(1_000))
     }
 
     async fn sleep(&self, _duration: Duration) {

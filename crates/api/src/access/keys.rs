@@ -180,7 +180,7 @@ impl Scope {
 
     /// The word in the configuration and in problems.
     #[must_use]
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Read => "read",
             Self::Send => "send",
@@ -192,7 +192,7 @@ impl Scope {
 
 impl fmt::Display for Scope {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.word())
+        f.write_str(self.as_str())
     }
 }
 
@@ -200,7 +200,7 @@ impl FromStr for Scope {
     type Err = BadKey;
 
     fn from_str(word: &str) -> Result<Self, BadKey> {
-        let known = Self::ALL.into_iter().find(|scope| scope.word() == word);
+        let known = Self::ALL.into_iter().find(|scope| scope.as_str() == word);
         known.ok_or_else(|| BadKey::Scope(word.chars().take(NAME_LEN_MAX).collect()))
     }
 }
@@ -265,7 +265,7 @@ mod tests {
         }
         assert_eq!(ApiKey::new("a", &good, &[]), Err(BadKey::NoScope));
         for scope in Scope::ALL {
-            assert_eq!(scope.word().parse(), Ok(scope));
+            assert_eq!(scope.as_str().parse(), Ok(scope));
         }
         assert!(matches!("Read".parse::<Scope>(), Err(BadKey::Scope(_))));
     }

@@ -146,6 +146,6 @@ fn refused(reason: &'static str, kind: ProblemKind, detail: impl Into<String>) -
 }
 
 fn words(scopes: &[Scope], between: &str) -> String {
-    let words: Vec<_> = scopes.iter().map(|scope| scope.word()).collect();
+    let words: Vec<_> = scopes.iter().map(|scope| scope.as_str()).collect();
     words.join(between)
 }

@@ -6,7 +6,7 @@ use axum::extract::{Path, Request, State};
 use axum::http::{StatusCode, Uri};
 use axum::response::Response;
 use domain::{Holder, LaneKey, Mark, Nonce};
-use engine::ports::Lender;
+use engine::ports::NonceReservations;
 use engine::public;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -51,8 +51,8 @@ pub(crate) async fn list(
 ) -> Result<Response, Problem> {
     let lane = lane_key(parts)?;
     Query::read(uri.query(), &[])?;
-    let lent = api.lender()?.lent(lane).await?;
-    Ok(answer::ok(&public::LentLane::new(&lent)))
+    let lent = api.lender()?.list_reservations(lane).await?;
+    Ok(answer::ok(&public::ReservationList::new(&lent)))
 }
 
 /// `POST …/nonces/{nonce}/submitted`: a transaction is out.
@@ -182,10 +182,10 @@ fn holder_of(text: &str) -> Result<Holder, Problem> {
 }
 
 impl Api {
-    fn lender(&self) -> Result<&Arc<dyn Lender>, Problem> {
+    fn lender(&self) -> Result<&Arc<dyn NonceReservations>, Problem> {
         self.config.lender.as_ref().ok_or_else(|| {
             Problem::new(
-                ProblemKind::NotLendable,
+                ProblemKind::NotReservable,
                 "no account lends its nonces here: add a [[signer]] with kind = \"external\" and its address",
             )
         })

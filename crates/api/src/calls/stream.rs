@@ -61,7 +61,7 @@ pub(crate) async fn stream(
         ));
     };
     // The bell first, then the read: what is written in between rings.
-    let bell = api.node.event_bell();
+    let bell = api.node.event_wakeup();
     let mut feed = Feed {
         api,
         filter,

@@ -96,7 +96,7 @@ fn limit(query: &Query<'_>) -> Result<usize, Problem> {
 
 fn state(text: &str) -> Result<TxState, Broken> {
     TxState::from_word(text).ok_or_else(|| {
-        let words = TxState::ALL.map(TxState::word).join(", ");
+        let words = TxState::ALL.map(TxState::as_str).join(", ");
         Broken::by(format!("must be one of {words}, not {}", excerpt(text)))
     })
 }
@@ -104,8 +104,8 @@ fn state(text: &str) -> Result<TxState, Broken> {
 fn kinds(text: &str) -> Result<Vec<String>, Broken> {
     let mut kinds: Vec<String> = Vec::new();
     for word in text.split(',') {
-        if !EventKind::WORDS.contains(&word) {
-            let words = EventKind::WORDS.join(", ");
+        if !EventKind::NAMES.contains(&word) {
+            let words = EventKind::NAMES.join(", ");
             return Err(Broken::by(format!(
                 "must name event types, separated by commas, among {words}, not {}",
                 excerpt(word)

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use domain::{LaneKey, Moment, Reservation};
-use engine::lending::{MarkCall, MarkFailed};
+use domain::{LaneKey, MonotonicTime, Reservation};
 use engine::node::{Accepted, NewTx, Refusal};
 use engine::ports::{Clock, PeerError, Peers};
+use engine::reservations::{MarkError, MarkRequest};
 use reqwest::header::CONTENT_TYPE;
 use reqwest::{Client, ClientBuilder, Response, StatusCode, Url, redirect};
 use serde::Deserialize;
@@ -51,7 +51,7 @@ pub struct HttpPeers {
     tls: OnceLock<Result<Client, String>>,
     secret: Option<ClusterSecret>,
     clock: Arc<dyn Clock>,
-    warned_at: Mutex<Option<Moment>>,
+    warned_at: Mutex<Option<MonotonicTime>>,
 }
 
 impl HttpPeers {
@@ -77,14 +77,14 @@ impl HttpPeers {
 
     /// Sends one body, and gives the answer's.
     async fn post(&self, call: Call<'_>, body: Vec<u8>) -> Result<Vec<u8>, PeerError> {
-        let asked_at = self.clock.moment();
+        let asked_at = self.clock.monotonic();
         let answer = self.exchange(&call, Bytes::from(body)).await;
         let result = match &answer {
             Ok(_) => "ok",
             Err(PeerError::NotReached(_)) => "not_reached",
             Err(PeerError::Lost(_)) => "lost",
         };
-        let took = self.clock.moment().since(asked_at);
+        let took = self.clock.monotonic().since(asked_at);
         metrics::counter!(
             "lanekeeper_peer_calls_total", "path" => call.path, "result" => result
         )
@@ -141,7 +141,7 @@ impl HttpPeers {
 
     /// Tells people what to mend.
     fn warn(&self, address: &str, status: StatusCode, said: &str) {
-        let now = self.clock.moment();
+        let now = self.clock.monotonic();
         let mut warned_at = self
             .warned_at
             .lock()
@@ -171,13 +171,13 @@ impl Peers for HttpPeers {
         requests: Vec<NewTx>,
         patience: Duration,
     ) -> Result<Vec<Result<Accepted, Refusal>>, PeerError> {
-        let until = self.clock.moment().plus(patience);
+        let until = self.clock.monotonic().plus(patience);
         let mut answers = Vec::with_capacity(requests.len());
         for (body, count) in bodies(&requests, BODY_BYTES_MAX)? {
             let call = Call {
                 address,
                 path: FORWARD_PATH,
-                patience: until.since(self.clock.moment()),
+                patience: until.since(self.clock.monotonic()),
             };
             let part = match self.post(call, body).await {
                 Ok(answer) => understood(&answer, count),
@@ -193,9 +193,9 @@ impl Peers for HttpPeers {
     async fn mark(
         &self,
         address: &str,
-        mark: &MarkCall,
+        mark: &MarkRequest,
         patience: Duration,
-    ) -> Result<Result<Reservation, MarkFailed>, PeerError> {
+    ) -> Result<Result<Reservation, MarkError>, PeerError> {
         let call = Call {
             address,
             path: MARK_PATH,
@@ -206,7 +206,7 @@ impl Peers for HttpPeers {
             .map_err(|error| PeerError::Lost(format!("its answer cannot be understood: {error}")))
     }
 
-    async fn ring(&self, address: &str, lanes: &[LaneKey]) -> Result<(), PeerError> {
+    async fn notify(&self, address: &str, lanes: &[LaneKey]) -> Result<(), PeerError> {
         // Without lanes it is a greeting: one call all the same.
         let (first, rest) = lanes.split_at(lanes.len().min(RING_LANES_MAX));
         for lanes in std::iter::once(first).chain(rest.chunks(RING_LANES_MAX)) {

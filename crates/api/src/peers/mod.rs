@@ -14,7 +14,7 @@ mod server;
 
 pub use client::HttpPeers;
 pub use secret::{BadSecret, ClusterSecret};
-pub(crate) use server::{forward, mark, ring};
+pub(crate) use server::{forward, mark, notify};
 
 use std::time::Duration;
 

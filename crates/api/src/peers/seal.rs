@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use domain::Time;
+use domain::Timestamp;
 use ring::digest::{SHA256, SHA256_OUTPUT_LEN, digest};
 use ring::hmac;
 
@@ -37,7 +37,7 @@ pub(super) enum BadSeal {
 
 impl ClusterSecret {
     /// Seals a call.
-    pub(super) fn seal(&self, path: &str, at: Time, body: &[u8]) -> String {
+    pub(super) fn seal(&self, path: &str, at: Timestamp, body: &[u8]) -> String {
         let body = BodyHash::of(body);
         let tag = hmac::sign(&self.key, sealed_text(path, at, body).as_bytes());
         let (body, tag) = (hex::encode(body.0), hex::encode(tag));
@@ -45,7 +45,12 @@ impl ClusterSecret {
     }
 
     /// Checks the seal of a call, and tells which body belongs to it.
-    pub(super) fn check(&self, seal: &str, path: &str, now: Time) -> Result<BodyHash, BadSeal> {
+    pub(super) fn check(
+        &self,
+        seal: &str,
+        path: &str,
+        now: Timestamp,
+    ) -> Result<BodyHash, BadSeal> {
         let (at, body, tag) = parts(seal).ok_or(BadSeal::Malformed)?;
         // Compares in constant time.
         if hmac::verify(&self.key, sealed_text(path, at, body).as_bytes(), &tag).is_err() {
@@ -69,7 +74,7 @@ impl BodyHash {
 
 /// What the seal is made over. The method is always POST, and said all the same: a call with another
 /// one must not be able to borrow the seal.
-fn sealed_text(path: &str, at: Time, body: BodyHash) -> String {
+fn sealed_text(path: &str, at: Timestamp, body: BodyHash) -> String {
     let body = hex::encode(body.0);
     format!(
         "lanekeeper-cluster {VERSION}\nPOST\n{path}\n{}\n{body}",
@@ -77,12 +82,12 @@ fn sealed_text(path: &str, at: Time, body: BodyHash) -> String {
     )
 }
 
-fn parts(seal: &str) -> Option<(Time, BodyHash, [u8; SHA256_OUTPUT_LEN])> {
+fn parts(seal: &str) -> Option<(Timestamp, BodyHash, [u8; SHA256_OUTPUT_LEN])> {
     let mut words = seal.split(' ');
     if words.next()? != VERSION {
         return None;
     }
-    let at = Time(words.next()?.parse().ok()?);
+    let at = Timestamp(words.next()?.parse().ok()?);
     let mut hash = || {
         let mut bytes = [0; SHA256_OUTPUT_LEN];
         hex::decode_to_slice(words.next()?, &mut bytes).ok()?;
@@ -97,7 +102,7 @@ mod tests {
     use super::*;
 
     const PATH: &str = "/internal/v1/forward";
-    const NOW: Time = Time(1_767_225_600_000);
+    const NOW: Timestamp = Timestamp(1_767_225_600_000);
 
     fn secret(text: &str) -> ClusterSecret {
         ClusterSecret::parse(&text.repeat(32)).unwrap()

@@ -11,8 +11,8 @@ use axum::http::{HeaderMap, HeaderName, StatusCode};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use domain::LaneKey;
-use engine::lending::MarkCall;
 use engine::node::{Accepted, NewTx, Refusal};
+use engine::reservations::MarkRequest;
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
 use serde::de::DeserializeOwned;
@@ -62,7 +62,7 @@ pub(crate) async fn mark(
     request: Request,
 ) -> Result<Response, Problem> {
     let (parts, body) = request.into_parts();
-    let calls: Vec<MarkCall> = api.read_from_peer(&parts, body, MARK_PATH, 1).await?;
+    let calls: Vec<MarkRequest> = api.read_from_peer(&parts, body, MARK_PATH, 1).await?;
     let [call] = calls.as_slice() else {
         return Err(Broken::rule("must hold one mark").field("$"));
     };
@@ -70,7 +70,7 @@ pub(crate) async fn mark(
 }
 
 /// `POST /internal/v1/ring`: something may be new in these lanes.
-pub(crate) async fn ring(
+pub(crate) async fn notify(
     State(api): State<Arc<Api>>,
     request: Request,
 ) -> Result<Response, Problem> {
@@ -78,7 +78,7 @@ pub(crate) async fn ring(
     let lanes: Vec<LaneKey> = api
         .read_from_peer(&parts, body, RING_PATH, RING_LANES_MAX)
         .await?;
-    api.node.rung(lanes).await;
+    api.node.receive_notification(lanes).await;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 

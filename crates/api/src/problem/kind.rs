@@ -46,7 +46,7 @@ pub enum ProblemKind {
     /// A lent nonce whose transaction may be mined is not free.
     NonceMayBeMined,
     /// The account's nonces are not lent, or not in this way.
-    NotLendable,
+    NotReservable,
     /// The body is larger than allowed.
     BodyTooLarge,
     /// The body is not declared as JSON.
@@ -111,7 +111,7 @@ impl ProblemKind {
         Self::NotKeeper,
         Self::NonceRefused,
         Self::NonceMayBeMined,
-        Self::NotLendable,
+        Self::NotReservable,
         Self::BodyTooLarge,
         Self::UnsupportedMediaType,
         Self::RequestIdReused,
@@ -153,7 +153,7 @@ impl ProblemKind {
             Self::NotKeeper => "not-keeper",
             Self::NonceRefused => "nonce-refused",
             Self::NonceMayBeMined => "nonce-may-be-mined",
-            Self::NotLendable => "not-lendable",
+            Self::NotReservable => "not-lendable",
             Self::BodyTooLarge => "body-too-large",
             Self::UnsupportedMediaType => "unsupported-media-type",
             Self::RequestIdReused => "request-id-reused",
@@ -196,7 +196,7 @@ impl ProblemKind {
             Self::NotKeeper => "Another node keeps the lane",
             Self::NonceRefused => "The nonce is not in that state, or not yours",
             Self::NonceMayBeMined => "The nonce's transaction may still be mined",
-            Self::NotLendable => "The account's nonces are not lent",
+            Self::NotReservable => "The account's nonces are not lent",
             Self::BodyTooLarge => "The body is too large",
             Self::UnsupportedMediaType => "The body must be JSON",
             Self::RequestIdReused => "The requestId was used for another payload",
@@ -235,7 +235,7 @@ impl ProblemKind {
             | Self::UnknownSigner => StatusCode::NOT_FOUND,
             Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
             Self::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
-            Self::NotKeeper | Self::NonceRefused | Self::NonceMayBeMined | Self::NotLendable => {
+            Self::NotKeeper | Self::NonceRefused | Self::NonceMayBeMined | Self::NotReservable => {
                 StatusCode::CONFLICT
             }
             Self::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
@@ -288,7 +288,7 @@ impl ProblemKind {
             | Self::UnknownSigner
             | Self::MethodNotAllowed
             | Self::NonceRefused
-            | Self::NotLendable
+            | Self::NotReservable
             | Self::BodyTooLarge
             | Self::UnsupportedMediaType
             | Self::RequestIdReused
@@ -335,7 +335,7 @@ impl ProblemKind {
             | Self::NotKeeper
             | Self::NonceRefused
             | Self::NonceMayBeMined
-            | Self::NotLendable
+            | Self::NotReservable
             | Self::BodyTooLarge
             | Self::UnsupportedMediaType
             | Self::RequestIdReused
@@ -356,7 +356,7 @@ impl ProblemKind {
 impl Effect {
     /// The word in JSON.
     #[must_use]
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::None => "none",
             Self::Unknown => "unknown",

@@ -8,7 +8,7 @@ use axum::http::HeaderValue;
 use axum::http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::response::{IntoResponse, Response};
 use engine::node::Refusal;
-use engine::ports::{LendError, StoreError};
+use engine::ports::{ReservationError, StoreError};
 use serde::{Serialize, Serializer};
 
 pub use kind::{Effect, ProblemKind};
@@ -59,15 +59,15 @@ impl From<Refusal> for Problem {
     }
 }
 
-impl From<LendError> for Problem {
-    fn from(error: LendError) -> Self {
+impl From<ReservationError> for Problem {
+    fn from(error: ReservationError) -> Self {
         let kind = match &error {
-            LendError::Refused(_) => ProblemKind::NonceRefused,
-            LendError::MayBeMined { .. } => ProblemKind::NonceMayBeMined,
-            LendError::NotLendable(_) => ProblemKind::NotLendable,
-            LendError::Busy => ProblemKind::Busy,
-            LendError::Unavailable(_) => ProblemKind::StoreUnavailable,
-            LendError::Unknown(_) => ProblemKind::OutcomeUnknown,
+            ReservationError::Refused(_) => ProblemKind::NonceRefused,
+            ReservationError::MayBeMined { .. } => ProblemKind::NonceMayBeMined,
+            ReservationError::NotReservable(_) => ProblemKind::NotReservable,
+            ReservationError::Busy => ProblemKind::Busy,
+            ReservationError::Unavailable(_) => ProblemKind::StoreUnavailable,
+            ReservationError::Unknown(_) => ProblemKind::OutcomeUnknown,
         };
         Self::new(kind, error.to_string())
     }
@@ -123,7 +123,7 @@ impl Serialize for Problem {
             status: self.kind.status().as_u16(),
             detail: &self.detail,
             retryable: self.kind.is_retryable(),
-            effect: self.kind.effect().word(),
+            effect: self.kind.effect().as_str(),
         }
         .serialize(serializer)
     }

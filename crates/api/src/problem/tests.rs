@@ -13,7 +13,7 @@ fn the_list() {
     let mut page = String::new();
     for kind in ProblemKind::ALL {
         let repeat = if kind.is_retryable() { "retry" } else { "-" };
-        let effect = kind.effect().word();
+        let effect = kind.effect().as_str();
         let status = kind.status().as_u16();
         writeln!(
             page,

@@ -102,7 +102,7 @@ async fn every_call_opens_to_its_scope_and_to_no_other() {
             assert_eq!(answer.status, 403, "{method} {path} with {scope}");
             if method != "HEAD" {
                 let detail = answer.problem(403, "missing-scope");
-                assert!(detail.contains(opens[0].word()), "{detail}");
+                assert!(detail.contains(opens[0].as_str()), "{detail}");
                 assert!(detail.contains(&format!("the-{scope}-key")), "{detail}");
                 assert!(!detail.contains(key), "{detail}");
             }

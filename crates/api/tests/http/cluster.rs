@@ -10,9 +10,9 @@ use async_trait::async_trait;
 use axum::body::Body;
 use axum::http::Request;
 use domain::{LaneKey, NodeName, Reservation};
-use engine::lending::{MarkCall, MarkFailed};
 use engine::node::{Accepted, NewTx, NonKeeper, Origin, Refusal};
 use engine::ports::{PeerError, Peers};
+use engine::reservations::{MarkError, MarkRequest};
 use serde_json::json;
 use sim::chain::MemoryChain;
 
@@ -42,14 +42,14 @@ impl Peers for Remembering {
     async fn mark(
         &self,
         address: &str,
-        call: &MarkCall,
+        call: &MarkRequest,
         patience: Duration,
-    ) -> Result<Result<Reservation, MarkFailed>, PeerError> {
+    ) -> Result<Result<Reservation, MarkError>, PeerError> {
         self.peers.mark(address, call, patience).await
     }
 
-    async fn ring(&self, address: &str, lanes: &[LaneKey]) -> Result<(), PeerError> {
-        self.peers.ring(address, lanes).await
+    async fn notify(&self, address: &str, lanes: &[LaneKey]) -> Result<(), PeerError> {
+        self.peers.notify(address, lanes).await
     }
 }
 
@@ -85,7 +85,7 @@ async fn pair(non_keeper: NonKeeper) -> Pair {
         plan.api.clock = clock.clone();
         plan.api.auth = Auth::Keys(vec![known.clone()]);
         plan.api.cluster_secret = Some(secret.clone());
-        plan.lending().start().await.serve(listener)
+        plan.reservations().start().await.serve(listener)
     };
     let a = node("a", first).await;
     let mined = ask(&a, &key, "POST", "/api/v1/tx?wait=mined", "first").await;

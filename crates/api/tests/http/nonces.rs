@@ -5,17 +5,17 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use axum::body::Body;
 use axum::http::Request;
-use domain::{Holder, LaneKey, Mark, MarkRefused, Nonce, Reservation};
-use engine::ports::{LendError, Lender, Lent};
+use domain::{Holder, LaneKey, Mark, MarkRefusal, Nonce, Reservation};
+use engine::ports::{LaneReservations, NonceReservations, ReservationError};
 use serde_json::{Value, json};
 use sim::chain::MemoryChain;
 use uuid::Uuid;
 
 use crate::world::{Answer, CHAIN, LENT, Plan, SIGNER, TO, World, transfer};
 
-async fn lending() -> World {
+async fn reservations() -> World {
     let chain = MemoryChain::new(CHAIN).auto_mining();
-    Plan::new(chain).lending().start().await
+    Plan::new(chain).reservations().start().await
 }
 
 fn nonces() -> String {
@@ -40,7 +40,7 @@ async fn say(world: &World, nonce: u64, word: &str, body: Value) -> Answer {
 
 #[tokio::test(start_paused = true)]
 async fn a_nonce_is_borrowed_submitted_and_used() {
-    let world = lending().await;
+    let world = reservations().await;
     let lent = world.post(&nonces(), &json!({})).await;
     assert_eq!(lent.status, 201, "{}", lent.body);
     let body = &lent.body;
@@ -86,7 +86,7 @@ async fn a_nonce_is_borrowed_submitted_and_used() {
 
 #[tokio::test(start_paused = true)]
 async fn what_is_given_back_is_lent_to_the_next_and_listed_without_holders() {
-    let world = lending().await;
+    let world = reservations().await;
     let (nonce, former) = borrow(&world).await;
     let back = json!({"holder": former, "reason": "not needed"});
     for _ in 0..2 {
@@ -122,7 +122,7 @@ async fn what_is_given_back_is_lent_to_the_next_and_listed_without_holders() {
 
 #[tokio::test(start_paused = true)]
 async fn a_transaction_has_one_nonce() {
-    let world = lending().await;
+    let world = reservations().await;
     let lent = [borrow(&world).await, borrow(&world).await];
     let sent = |holder: &str| json!({"holder": holder, "txHash": tx_hash('1')});
     say(&world, 0, "submitted", sent(&lent[0].1)).await;
@@ -196,7 +196,7 @@ fn bad_marks(holder: &str, hash: &str) -> [(&'static str, Value, &'static str); 
 
 #[tokio::test(start_paused = true)]
 async fn bad_input_is_told_and_changes_nothing() {
-    let world = lending().await;
+    let world = reservations().await;
     let (nonce, holder) = borrow(&world).await;
     let cases = bad_marks(&holder, &tx_hash('1'));
     for (path, body, mention) in cases {
@@ -224,7 +224,7 @@ async fn bad_input_is_told_and_changes_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn only_accounts_that_lend_lend_and_they_do_nothing_else() {
-    let world = lending().await;
+    let world = reservations().await;
     for (signer, mention) in [(SIGNER, "sends by itself"), (TO, "not configured")] {
         let path = format!("/api/v1/lanes/31337/{signer:#x}/nonces");
         for answer in [world.post(&path, &json!({})).await, world.get(&path).await] {
@@ -246,11 +246,11 @@ async fn only_accounts_that_lend_lend_and_they_do_nothing_else() {
 }
 
 /// Answers everything with one error.
-struct Refusing(LendError);
+struct Refusing(ReservationError);
 
 #[async_trait]
-impl Lender for Refusing {
-    async fn allocate(&self, _lane: LaneKey) -> Result<Reservation, LendError> {
+impl NonceReservations for Refusing {
+    async fn allocate(&self, _lane: LaneKey) -> Result<Reservation, ReservationError> {
         Err(self.0.clone())
     }
 
@@ -260,11 +260,14 @@ impl Lender for Refusing {
         _nonce: Nonce,
         _holder: Holder,
         _mark: Mark,
-    ) -> Result<Reservation, LendError> {
+    ) -> Result<Reservation, ReservationError> {
         Err(self.0.clone())
     }
 
-    async fn lent(&self, _lane: LaneKey) -> Result<Lent, LendError> {
+    async fn list_reservations(
+        &self,
+        _lane: LaneKey,
+    ) -> Result<LaneReservations, ReservationError> {
         Err(self.0.clone())
     }
 }
@@ -275,43 +278,43 @@ async fn every_refusal_says_whether_to_repeat_and_what_may_have_happened() {
     let nonce = Nonce(0);
     let cases = [
         (
-            MarkRefused::NotLent(nonce).into(),
+            MarkRefusal::NotLent(nonce).into(),
             409,
             "nonce-refused",
             false,
             "none",
         ),
         (
-            MarkRefused::TwoNamed(nonce).into(),
+            MarkRefusal::TwoNamed(nonce).into(),
             409,
             "nonce-refused",
             false,
             "none",
         ),
         (
-            LendError::MayBeMined { nonce, why: why() },
+            ReservationError::MayBeMined { nonce, why: why() },
             409,
             "nonce-may-be-mined",
             true,
             "none",
         ),
         (
-            LendError::NotLendable(why()),
+            ReservationError::NotReservable(why()),
             409,
             "not-lendable",
             false,
             "none",
         ),
-        (LendError::Busy, 429, "busy", true, "none"),
+        (ReservationError::Busy, 429, "busy", true, "none"),
         (
-            LendError::Unavailable(why()),
+            ReservationError::Unavailable(why()),
             503,
             "store-unavailable",
             true,
             "none",
         ),
         (
-            LendError::Unknown(why()),
+            ReservationError::Unknown(why()),
             503,
             "outcome-unknown",
             true,

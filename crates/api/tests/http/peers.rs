@@ -121,8 +121,8 @@ async fn requests_are_carried_out_and_answered_in_order() {
         again[1],
         Err(Refusal::KeyReused(RequestId::parse("r1").unwrap()))
     );
-    peers.ring(&keeper.address, &[lane()]).await.unwrap();
-    peers.ring(&keeper.address, &[]).await.unwrap();
+    peers.notify(&keeper.address, &[lane()]).await.unwrap();
+    peers.notify(&keeper.address, &[]).await.unwrap();
     assert_eq!(
         peers.forward(&keeper.address, vec![], PATIENCE).await,
         Ok(vec![])
@@ -144,7 +144,7 @@ async fn strangers_are_turned_away_before_anything_is_done() {
         let handed = stranger.forward(&keeper.address, vec![wish("r1")], PATIENCE);
         let why = not_reached(handed.await);
         assert!(why.contains("403") && why.contains(mention), "{why}");
-        not_reached(stranger.ring(&keeper.address, &[lane()]).await);
+        not_reached(stranger.notify(&keeper.address, &[lane()]).await);
     }
     assert!(!stored(&keeper.world, "r1").await);
 }
@@ -446,7 +446,7 @@ async fn a_node_that_hangs_up_or_says_nothing_may_have_done_it() {
     );
     assert!(why.contains("in time"), "{why}");
     assert!(started.elapsed() < Duration::from_secs(3));
-    lost(peers.ring(&node.address, &[lane()]).await);
+    lost(peers.notify(&node.address, &[lane()]).await);
 }
 
 #[tokio::test]
@@ -457,7 +457,7 @@ async fn a_dead_node_is_noticed_at_once() {
     let peers = peers(None);
     let started = Instant::now();
     not_reached(peers.forward(&address, vec![wish("r1")], PATIENCE).await);
-    not_reached(peers.ring(&address, &[lane()]).await);
+    not_reached(peers.notify(&address, &[lane()]).await);
     assert!(started.elapsed() < Duration::from_secs(1));
     for nonsense in ["", "node-b:8645", "http://", "ftp://127.0.0.1:1"] {
         not_reached(peers.forward(nonsense, vec![wish("r1")], PATIENCE).await);

@@ -10,19 +10,21 @@ use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::http::{HeaderMap, Request, StatusCode};
 use axum::response::Response;
-use domain::lane::lend::Loan;
+use domain::lane::reserve::ReservationTerms;
 use domain::lane::{ChainQuery, Finality, OnForeignNonce, Resubmit, ResubmitPolicy};
 use domain::lease::LeaseTerms;
 use domain::window::{Depth, Release, Window};
 use domain::{
     Address, ChainId, FeeRules, Holder, LaneKey, LaneRules, Mark, NodeName, Nonce, Reservation,
 };
-use engine::lending::{MarkCall, MarkFailed};
 use engine::node::{
-    Accepted, ChainRules, Lent, NewTx, Node, NodeConfig, NodeHandle, NonKeeper, OnHistoryChange,
-    Ports, Refusal,
+    Accepted, ChainRules, NewTx, Node, NodeConfig, NodeHandle, NonKeeper, OnTimelineChange, Ports,
+    Refusal, ReservedAccounts,
 };
-use engine::ports::{Chain, Clock, LendError, Lender, Lent as LentLane, PeerError, Peers};
+use engine::ports::{
+    Chain, Clock, LaneReservations, NonceReservations, PeerError, Peers, ReservationError,
+};
+use engine::reservations::{MarkError, MarkRequest};
 use engine::tasks::Tasks;
 use hyper::service::Service;
 use hyper_util::service::TowerToHyperService;
@@ -98,7 +100,7 @@ impl Plan {
     }
 
     /// The same, which lends the nonces of one more account.
-    pub(crate) fn lending(mut self) -> Self {
+    pub(crate) fn reservations(mut self) -> Self {
         self.node.lent.accounts = vec![(LENT, Vec::new())];
         self
     }
@@ -130,9 +132,9 @@ struct NodeLender {
 }
 
 #[async_trait]
-impl Lender for NodeLender {
-    async fn allocate(&self, lane: LaneKey) -> Result<Reservation, LendError> {
-        let loan = Loan {
+impl NonceReservations for NodeLender {
+    async fn allocate(&self, lane: LaneKey) -> Result<Reservation, ReservationError> {
+        let loan = ReservationTerms {
             timeout: Duration::from_secs(60),
             at_least: Nonce(0),
         };
@@ -146,8 +148,8 @@ impl Lender for NodeLender {
         nonce: Nonce,
         holder: Holder,
         mark: Mark,
-    ) -> Result<Reservation, LendError> {
-        let call = MarkCall {
+    ) -> Result<Reservation, ReservationError> {
+        let call = MarkRequest {
             lane,
             nonce,
             holder,
@@ -156,8 +158,8 @@ impl Lender for NodeLender {
         self.node.mark(call).await
     }
 
-    async fn lent(&self, lane: LaneKey) -> Result<LentLane, LendError> {
-        self.node.lent(lane).await
+    async fn list_reservations(&self, lane: LaneKey) -> Result<LaneReservations, ReservationError> {
+        self.node.list_reservations(lane).await
     }
 }
 
@@ -208,13 +210,13 @@ impl Peers for NoPeers {
     async fn mark(
         &self,
         _: &str,
-        _: &MarkCall,
+        _: &MarkRequest,
         _: Duration,
-    ) -> Result<Result<Reservation, MarkFailed>, PeerError> {
+    ) -> Result<Result<Reservation, MarkError>, PeerError> {
         Err(PeerError::NotReached("nobody is there".to_owned()))
     }
 
-    async fn ring(&self, _address: &str, _lanes: &[LaneKey]) -> Result<(), PeerError> {
+    async fn notify(&self, _address: &str, _lanes: &[LaneKey]) -> Result<(), PeerError> {
         Err(PeerError::NotReached("there are no peers".into()))
     }
 }
@@ -314,7 +316,7 @@ fn node_config() -> NodeConfig {
         fee: FeeRules::OPEN,
         finality: Finality::Depth(2),
         watch_depth: 64,
-        tell_progress: false,
+        emit_progress: false,
         fetch_receipt_upon_entry: false,
         resubmit: Resubmit {
             interval: None,
@@ -349,7 +351,7 @@ fn node_config() -> NodeConfig {
         waiters: 1_000,
         chains: BTreeMap::from([(CHAIN, rules)]),
         non_keeper: NonKeeper::Forward,
-        on_history_change: OnHistoryChange::Halt,
-        lent: Lent::nothing(),
+        on_timeline_change: OnTimelineChange::Halt,
+        lent: ReservedAccounts::nothing(),
     }
 }

@@ -16,7 +16,7 @@ use std::thread;
 use alloy_signer::SignerSync;
 use alloy_signer_local::Secp256k1Signer;
 use async_trait::async_trait;
-use domain::{Address, Attempt, ChainId, Time, Unsigned};
+use domain::{Address, Attempt, ChainId, Timestamp, UnsignedEnvelope};
 use engine::ports::{SignError, Signer};
 use futures::future::join_all;
 
@@ -56,7 +56,11 @@ impl Signer for LocalSigner {
         self.accounts.contains_key(&account)
     }
 
-    async fn sign(&self, envelopes: Vec<Unsigned>, at: Time) -> Vec<Result<Attempt, SignError>> {
+    async fn sign(
+        &self,
+        envelopes: Vec<UnsignedEnvelope>,
+        at: Timestamp,
+    ) -> Vec<Result<Attempt, SignError>> {
         if envelopes.len() <= INLINE_MAX {
             return envelopes
                 .into_iter()
@@ -73,7 +77,7 @@ impl Signer for LocalSigner {
 }
 
 impl LocalSigner {
-    fn sign_one(&self, unsigned: Unsigned, at: Time) -> Result<Attempt, SignError> {
+    fn sign_one(&self, unsigned: UnsignedEnvelope, at: Timestamp) -> Result<Attempt, SignError> {
         // The map's key is the address that was derived from the private key, so that an envelope
         // can only be signed by the account it names.
         let account = self.accounts.get(&unsigned.signer).ok_or_else(|| {
@@ -107,8 +111,8 @@ impl LocalSigner {
 
     async fn sign_elsewhere(
         &self,
-        part: Vec<Unsigned>,
-        at: Time,
+        part: Vec<UnsignedEnvelope>,
+        at: Timestamp,
     ) -> Vec<Result<Attempt, SignError>> {
         let count = part.len();
         let signer = self.clone();
@@ -128,7 +132,7 @@ impl LocalSigner {
 }
 
 /// Cuts into parts of `share`, keeping the order.
-fn split(mut envelopes: Vec<Unsigned>, share: usize) -> Vec<Vec<Unsigned>> {
+fn split(mut envelopes: Vec<UnsignedEnvelope>, share: usize) -> Vec<Vec<UnsignedEnvelope>> {
     let mut parts = Vec::new();
     while envelopes.len() > share {
         let rest = envelopes.split_off(share);

@@ -21,8 +21,8 @@ fn inline(key: B256) -> KeySource {
     KeySource::Inline(key.to_string())
 }
 
-fn unsigned(signer: Address, chain: u64, nonce: u64) -> Unsigned {
-    Unsigned {
+fn unsigned(signer: Address, chain: u64, nonce: u64) -> UnsignedEnvelope {
+    UnsignedEnvelope {
         tx_id: TxId(Default::default()),
         kind: AttemptKind::Original,
         chain_id: ChainId(chain),
@@ -53,14 +53,17 @@ fn refusal(source: KeySource) -> String {
 async fn signs_many_in_order_and_each_by_its_account() {
     let signer = load(vec![inline(KEY).into(), inline(KEY_2).into()]).unwrap();
     for count in [0, 1, INLINE_MAX, INLINE_MAX + 1, 200] {
-        let asked: Vec<Unsigned> = (0..count as u64)
+        let asked: Vec<UnsignedEnvelope> = (0..count as u64)
             .map(|nonce| unsigned(if nonce % 2 == 0 { ACCOUNT } else { ACCOUNT_2 }, 1, nonce))
             .collect();
-        let attempts = signer.sign(asked.clone(), Time(7)).await;
+        let attempts = signer.sign(asked.clone(), Timestamp(7)).await;
         assert_eq!(attempts.len(), count);
         for (asked, attempt) in asked.iter().zip(attempts) {
             let attempt = attempt.unwrap();
-            assert_eq!((attempt.nonce, attempt.signed_at), (asked.nonce, Time(7)));
+            assert_eq!(
+                (attempt.nonce, attempt.signed_at),
+                (asked.nonce, Timestamp(7))
+            );
             assert_eq!((attempt.gas, attempt.fees), (asked.gas, asked.fees));
             assert_eq!(attempt.first_sent_at, None);
             let envelope = TxEnvelope::decode_2718_exact(&attempt.raw).unwrap();
@@ -89,7 +92,7 @@ async fn refuses_what_it_must_not_sign_and_signs_the_rest() {
         unsigned(Address::ZERO, 1, 3),
         unsigned(ACCOUNT_2, 0, 4),
     ];
-    let answers = signer.sign(asked, Time(0)).await;
+    let answers = signer.sign(asked, Timestamp(0)).await;
     assert!(answers[0].is_ok() && answers[2].is_ok());
     for refused in [1, 3, 4] {
         assert!(

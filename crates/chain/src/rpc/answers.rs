@@ -4,8 +4,8 @@
 //! own, and a receipt of somebody else must not make a whole block unreadable.
 
 use alloy_primitives::{Address, B256, Bytes, U256};
-use domain::lane::Consumer;
-use domain::{Deed, Header, Inclusion};
+use domain::lane::NonceConsumer;
+use domain::{EffectDigest, Header, Inclusion};
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _};
 use serde_json::value::RawValue;
@@ -100,10 +100,10 @@ impl MinedBy {
         self.nonce.0
     }
 
-    pub(super) fn consumer(&self) -> Consumer {
-        Consumer::By {
+    pub(super) fn find_consumer(&self) -> NonceConsumer {
+        NonceConsumer::By {
             hash: self.hash,
-            deed: Deed::of(self.to, self.value, &self.input),
+            effect_digest: EffectDigest::of(self.to, self.value, &self.input),
         }
     }
 }

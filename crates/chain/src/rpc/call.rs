@@ -1,7 +1,7 @@
 //! Trying calls out: estimates, and what made a mined transaction revert.
 
 use domain::Inclusion;
-use engine::ports::{Call, CallFailed};
+use engine::ports::{CallError, CallRequest};
 use serde::de::IgnoredAny;
 use serde_json::json;
 
@@ -16,8 +16,8 @@ use crate::classify::Meaning;
 /// The inner result is final; a failure is one of this endpoint, and another may be asked.
 pub(super) async fn estimate_gas(
     endpoint: &Endpoint,
-    call: &Call,
-) -> Result<Result<u64, CallFailed>, Failure> {
+    call: &CallRequest,
+) -> Result<Result<u64, CallError>, Failure> {
     let mut message = json!({ "from": call.from, "value": call.value, "data": call.data });
     if let Some(to) = call.to {
         message["to"] = json!(to);
@@ -32,14 +32,14 @@ pub(super) async fn estimate_gas(
 }
 
 /// Whether an error lies in the call or in the node.
-fn refused(error: NodeError) -> Result<CallFailed, Failure> {
+fn refused(error: NodeError) -> Result<CallError, Failure> {
     // JSON-RPC's own codes for "internal error", "no such method" and "limit exceeded".
     const CODES_OF_THE_NODE: [i64; 3] = [-32603, -32601, -32005];
     if let Some(reason) = revert::reason(&error) {
-        return Ok(CallFailed::Reverted(reason));
+        return Ok(CallError::Reverted(reason));
     }
     match error.complaint().meaning() {
-        Meaning::Funds => Ok(CallFailed::Underfunded(error.message)),
+        Meaning::Funds => Ok(CallError::Underfunded(error.message)),
         Meaning::NotReady | Meaning::Throttled => Err(Failure::Node(error)),
         Meaning::Known
         | Meaning::NonceUsed
@@ -61,7 +61,7 @@ fn refused(error: NodeError) -> Result<CallFailed, Failure> {
             if CODES_OF_THE_NODE.contains(&error.code) {
                 return Err(Failure::Node(error));
             }
-            Ok(CallFailed::Refused(error.message))
+            Ok(CallError::Refused(error.message))
         }
     }
 }

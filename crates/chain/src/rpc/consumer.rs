@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use domain::lane::Consumer;
+use domain::lane::NonceConsumer;
 use domain::{Address, Header, Nonce};
 use engine::ports::{BlockTag, ChainError};
 use serde_json::{Value, json};
@@ -23,18 +23,19 @@ pub(super) async fn find(
     account: Address,
     nonce: Nonce,
     up_to: Header,
-) -> Result<Consumer, ChainError> {
+) -> Result<NonceConsumer, ChainError> {
     let height = up_to.number;
     let mut failures = Vec::new();
     let mut unseen_by: Option<&str> = None;
     for endpoint in endpoints.in_order() {
         match (ask(endpoint, account, nonce, up_to).await, unseen_by) {
-            (Ok(found @ Consumer::By { .. }), _) | (Ok(found @ Consumer::Nobody), None) => {
+            (Ok(found @ NonceConsumer::By { .. }), _)
+            | (Ok(found @ NonceConsumer::Nobody), None) => {
                 return Ok(found);
             }
-            (Ok(Consumer::Unseen), Some(_)) => return Ok(Consumer::Unseen),
-            (Ok(Consumer::Unseen), None) => unseen_by = Some(endpoint.name()),
-            (Ok(Consumer::Nobody), Some(other)) => {
+            (Ok(NonceConsumer::Unseen), Some(_)) => return Ok(NonceConsumer::Unseen),
+            (Ok(NonceConsumer::Unseen), None) => unseen_by = Some(endpoint.name()),
+            (Ok(NonceConsumer::Nobody), Some(other)) => {
                 let name = endpoint.name();
                 return Err(ChainError::Unusable(format!(
                     "{other} says that nonce {nonce} is consumed at height {height}, {name} says that it is not"
@@ -45,7 +46,7 @@ pub(super) async fn find(
         }
     }
     match unseen_by {
-        Some(_) if failures.is_empty() => Ok(Consumer::Unseen),
+        Some(_) if failures.is_empty() => Ok(NonceConsumer::Unseen),
         Some(_) | None => Err(all_failed(&failures)),
     }
 }
@@ -56,7 +57,7 @@ async fn ask(
     account: Address,
     nonce: Nonce,
     up_to: Header,
-) -> Result<Consumer, Failure> {
+) -> Result<NonceConsumer, Failure> {
     let there = header(endpoint, BlockTag::Number(up_to.number)).await?;
     if there.map(|there| there.hash) != Some(up_to.hash) {
         return Err(Failure::Malformed(
@@ -65,7 +66,7 @@ async fn ask(
     }
     let up_to = up_to.number;
     match count_at(endpoint, account, up_to).await? {
-        Ok(count) if count.0 <= nonce.0 => Ok(Consumer::Nobody),
+        Ok(count) if count.0 <= nonce.0 => Ok(NonceConsumer::Nobody),
         Ok(_) => by_states(endpoint, account, nonce, up_to).await,
         Err(error) => {
             let heights = up_to.saturating_sub(CONSUMER_BLOCKS_MAX)..up_to.saturating_add(1);
@@ -96,7 +97,7 @@ async fn by_states(
     account: Address,
     nonce: Nonce,
     up_to: u64,
-) -> Result<Consumer, Failure> {
+) -> Result<NonceConsumer, Failure> {
     let mut consumed_at = up_to;
     let mut not_before = 0;
     let mut lacks_states = false;
@@ -121,15 +122,15 @@ async fn by_states(
     let block = block.ok_or_else(missing)?;
     let mut all = block.transactions_of(account);
     if let Some(tx) = all.find(|tx| tx.nonce() == nonce.0) {
-        return Ok(tx.consumer());
+        return Ok(tx.find_consumer());
     }
     if lacks_states {
         let heights = consumed_at.saturating_sub(CONSUMER_BLOCKS_MAX)..consumed_at;
         let found = by_blocks(endpoint, account, nonce, heights, true).await?;
-        return Ok(found.unwrap_or(Consumer::Unseen));
+        return Ok(found.unwrap_or(NonceConsumer::Unseen));
     }
     // Consumed by an authorization (EIP-7702), which no transaction of the account carries.
-    Ok(Consumer::Unseen)
+    Ok(NonceConsumer::Unseen)
 }
 
 /// Where a node has no states, the blocks themselves are read, the newest first: an account's nonces
@@ -140,7 +141,7 @@ async fn by_blocks(
     nonce: Nonce,
     heights: Range<u64>,
     mut is_consumed: bool,
-) -> Result<Option<Consumer>, Failure> {
+) -> Result<Option<NonceConsumer>, Failure> {
     let mut above = heights.end;
     while above > heights.start {
         let from = above
@@ -157,21 +158,21 @@ async fn by_blocks(
             for tx in block.ok_or_else(missing)?.transactions_of(account) {
                 let at = tx.nonce();
                 if at == nonce.0 {
-                    return Ok(Some(tx.consumer()));
+                    return Ok(Some(tx.find_consumer()));
                 }
                 is_consumed |= at > nonce.0;
                 is_below |= at < nonce.0;
             }
             if is_below {
-                let unseen = is_consumed.then_some(Consumer::Unseen);
-                return Ok(Some(unseen.unwrap_or(Consumer::Nobody)));
+                let unseen = is_consumed.then_some(NonceConsumer::Unseen);
+                return Ok(Some(unseen.unwrap_or(NonceConsumer::Nobody)));
             }
         }
         above = from;
     }
     Ok(match (is_consumed, heights.start) {
-        (true, _) => Some(Consumer::Unseen),
-        (false, 0) => Some(Consumer::Nobody),
+        (true, _) => Some(NonceConsumer::Unseen),
+        (false, 0) => Some(NonceConsumer::Nobody),
         (false, _) => None,
     })
 }

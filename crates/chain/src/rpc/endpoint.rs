@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::answers::Quantity;
 use super::failure::Failure;
-use super::health::{Health, Standing};
+use super::health::{BlockPosition, Health};
 use super::http::{Http, Repeat, Reply, failure_of};
 use super::limits;
 use super::pace::Pace;
@@ -281,11 +281,13 @@ impl Endpoint {
     /// Refuses an endpoint of another chain: nothing but `eth_chainId` is ever asked of it.
     pub(super) async fn check_chain(&self) -> Result<(), Failure> {
         match self.health.standing() {
-            Standing::Serves | Standing::Stumbled { .. } => return Ok(()),
-            Standing::WrongChain { found, at } if at.elapsed() < limits::WRONG_CHAIN_RECHECK => {
+            BlockPosition::Serves | BlockPosition::Stumbled { .. } => return Ok(()),
+            BlockPosition::WrongChain { found, at }
+                if at.elapsed() < limits::WRONG_CHAIN_RECHECK =>
+            {
                 return Err(Failure::WrongChain(found));
             }
-            Standing::WrongChain { .. } | Standing::Unchecked { .. } => {}
+            BlockPosition::WrongChain { .. } | BlockPosition::Unchecked { .. } => {}
         }
         let answer = self.call_unchecked("eth_chainId", &json!([])).await;
         let Quantity(found) = answer.map_err(|failure| Failure::Unchecked(Box::new(failure)))?;
@@ -355,7 +357,7 @@ impl Endpoint {
 
     fn failed(&self, method: &'static str, calls: usize, failure: &Failure) {
         self.health.failed(failure);
-        self.count(method, failure.word(), calls);
+        self.count(method, failure.as_str(), calls);
         let (chain, endpoint) = (self.chain, self.name());
         tracing::debug!(%chain, endpoint, method, %failure, "a call failed");
     }

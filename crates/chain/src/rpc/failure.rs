@@ -30,13 +30,13 @@ pub(super) enum Failure {
 
 impl Failure {
     /// The label in the metrics.
-    pub(super) fn word(&self) -> &'static str {
+    pub(super) fn as_str(&self) -> &'static str {
         match self {
             Self::NotConnected(_) => "unconnected",
             Self::TurnedAway(_) => "turned_away",
             Self::Resting(_) => "resting",
             Self::WrongChain(_) => "wrong_chain",
-            Self::Unchecked(inner) => inner.word(),
+            Self::Unchecked(inner) => inner.as_str(),
             Self::Lost(_) => "lost",
             Self::Malformed(_) => "malformed",
             Self::Node(_) => "error",

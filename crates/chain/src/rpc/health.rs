@@ -13,7 +13,7 @@ use super::limits;
 pub(super) struct Health(Mutex<Known>);
 
 struct Known {
-    standing: Standing,
+    standing: BlockPosition,
     rests_until: Option<Instant>,
     head: Option<Head>,
     latency: Option<Duration>,
@@ -22,7 +22,7 @@ struct Known {
 
 /// What the last contact showed.
 #[derive(Clone, Copy)]
-pub(super) enum Standing {
+pub(super) enum BlockPosition {
     /// Not asked yet, or not reached the last time: its chain must be checked before it is used.
     Unchecked { failed_at: Option<Instant> },
     /// Serves our chain.
@@ -61,7 +61,7 @@ pub(super) enum Rank {
 impl Health {
     pub(super) fn new() -> Self {
         Self(Mutex::new(Known {
-            standing: Standing::Unchecked { failed_at: None },
+            standing: BlockPosition::Unchecked { failed_at: None },
             rests_until: None,
             head: None,
             latency: None,
@@ -73,13 +73,13 @@ impl Health {
         look(&mut self.0.lock().expect("nothing panics while holding it"))
     }
 
-    pub(super) fn standing(&self) -> Standing {
+    pub(super) fn standing(&self) -> BlockPosition {
         self.with(|known| known.standing)
     }
 
     /// Whether the last contact went well.
     pub(super) fn answers(&self) -> bool {
-        matches!(self.standing(), Standing::Serves)
+        matches!(self.standing(), BlockPosition::Serves)
     }
 
     /// Its place among others, the fastest of which takes so long.
@@ -159,8 +159,8 @@ impl Health {
     /// An answer came. That does not prove its chain: see [`Self::named_chain`].
     pub(super) fn answered(&self) {
         self.with(|known| {
-            if let Standing::Stumbled { .. } = known.standing {
-                known.standing = Standing::Serves;
+            if let BlockPosition::Stumbled { .. } = known.standing {
+                known.standing = BlockPosition::Serves;
             }
         });
     }
@@ -170,9 +170,9 @@ impl Health {
         let at = Instant::now();
         self.with(|known| {
             known.standing = if found == ours {
-                Standing::Serves
+                BlockPosition::Serves
             } else {
-                Standing::WrongChain { found, at }
+                BlockPosition::WrongChain { found, at }
             };
         });
     }
@@ -183,18 +183,19 @@ impl Health {
             known.standing = match (failure, known.standing) {
                 // Behind an address that must be connected to again may stand another node.
                 (Failure::NotConnected(_) | Failure::Lost(_), _)
-                | (Failure::TurnedAway(_) | Failure::Malformed(_), Standing::Unchecked { .. }) => {
-                    Standing::Unchecked {
-                        failed_at: Some(at),
-                    }
-                }
+                | (
+                    Failure::TurnedAway(_) | Failure::Malformed(_),
+                    BlockPosition::Unchecked { .. },
+                ) => BlockPosition::Unchecked {
+                    failed_at: Some(at),
+                },
                 (
                     Failure::TurnedAway(_) | Failure::Malformed(_),
-                    Standing::Serves | Standing::Stumbled { .. },
-                ) => Standing::Stumbled { at },
+                    BlockPosition::Serves | BlockPosition::Stumbled { .. },
+                ) => BlockPosition::Stumbled { at },
                 (
                     Failure::TurnedAway(_) | Failure::Malformed(_),
-                    standing @ Standing::WrongChain { .. },
+                    standing @ BlockPosition::WrongChain { .. },
                 )
                 | (
                     Failure::Resting(_)
@@ -217,10 +218,10 @@ impl Known {
     /// Why it should not be asked first, apart from being slow or behind.
     fn fails_with(&self) -> Option<Rank> {
         let failed_at = match self.standing {
-            Standing::WrongChain { .. } => return Some(Rank::WrongChain),
-            Standing::Unchecked { failed_at } => failed_at,
-            Standing::Stumbled { at } => Some(at),
-            Standing::Serves => None,
+            BlockPosition::WrongChain { .. } => return Some(Rank::WrongChain),
+            BlockPosition::Unchecked { failed_at } => failed_at,
+            BlockPosition::Stumbled { at } => Some(at),
+            BlockPosition::Serves => None,
         };
         if self.rests_for().is_some() {
             return Some(Rank::Resting);

@@ -27,10 +27,10 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use domain::attempt::Outgoing;
-use domain::lane::{ChainQuery, Consumer, Nonces};
+use domain::attempt::OutgoingEnvelope;
+use domain::lane::{ChainQuery, EndpointNonces, NonceConsumer};
 use domain::{Address, B256, ChainId, FeeQuote, Header, Inclusion, Nonce, SendOutcome};
-use engine::ports::{BlockTag, Call, CallFailed, Chain, ChainError, IsOurs, Witnesses};
+use engine::ports::{BlockTag, CallError, CallRequest, Chain, ChainError, HashFilter, Quorum};
 use tokio::task::JoinSet;
 
 use announce::Announcements;
@@ -127,20 +127,20 @@ impl Chain for RpcChain {
     async fn block_receipts(
         &self,
         block: B256,
-        is_ours: IsOurs<'_>,
+        is_ours: HashFilter<'_>,
     ) -> Result<Option<Vec<Inclusion>>, ChainError> {
         self.endpoints
             .find(|endpoint| Box::pin(read::block_receipts(endpoint, block, is_ours)))
             .await
     }
 
-    async fn has(&self, hash: B256, witnesses: Witnesses) -> Result<bool, ChainError> {
-        let is_enough = |has: &bool| *has || witnesses == Witnesses::One;
+    async fn knows_transaction(&self, hash: B256, quorum: Quorum) -> Result<bool, ChainError> {
+        let is_enough = |has: &bool| *has || quorum == Quorum::One;
         self.endpoints
             .read_most(
                 is_enough,
                 |_, _| false,
-                |endpoint| Box::pin(read::has(endpoint, hash)),
+                |endpoint| Box::pin(read::knows_transaction(endpoint, hash)),
             )
             .await
     }
@@ -148,9 +148,9 @@ impl Chain for RpcChain {
     async fn receipts(
         &self,
         hashes: &[B256],
-        witnesses: Witnesses,
+        quorum: Quorum,
     ) -> Result<Vec<Inclusion>, ChainError> {
-        read::receipts_of_all(&self.endpoints, hashes, witnesses).await
+        read::receipts_of_all(&self.endpoints, hashes, quorum).await
     }
 
     async fn revert_reason(&self, inclusion: &Inclusion) -> Result<Option<String>, ChainError> {
@@ -159,21 +159,21 @@ impl Chain for RpcChain {
             .await
     }
 
-    async fn nonces(
+    async fn account_nonces(
         &self,
         account: Address,
         query: ChainQuery,
-        witnesses: Witnesses,
-    ) -> Result<Nonces, ChainError> {
-        read::nonces_of(&self.endpoints, account, query, witnesses).await
+        quorum: Quorum,
+    ) -> Result<EndpointNonces, ChainError> {
+        read::nonces_of(&self.endpoints, account, query, quorum).await
     }
 
-    async fn consumer(
+    async fn find_consumer(
         &self,
         account: Address,
         nonce: Nonce,
         up_to: Header,
-    ) -> Result<Consumer, ChainError> {
+    ) -> Result<NonceConsumer, ChainError> {
         consumer::find(&self.endpoints, account, nonce, up_to).await
     }
 
@@ -181,13 +181,13 @@ impl Chain for RpcChain {
         self.fees.quote(&self.endpoints).await
     }
 
-    async fn estimate_gas(&self, call: &Call) -> Result<u64, CallFailed> {
+    async fn estimate_gas(&self, call: &CallRequest) -> Result<u64, CallError> {
         self.endpoints
             .read(|endpoint| Box::pin(call::estimate_gas(endpoint, call)))
             .await?
     }
 
-    async fn head_announced(&self) {
+    async fn wait_for_head(&self) {
         let Some(ws) = &self.ws else {
             return std::future::pending().await;
         };
@@ -195,7 +195,7 @@ impl Chain for RpcChain {
         self.announcements.get_or_init(start).next().await;
     }
 
-    async fn send(&self, outgoing: &[Outgoing]) -> Vec<SendOutcome> {
+    async fn send(&self, outgoing: &[OutgoingEnvelope]) -> Vec<SendOutcome> {
         let endpoints = self.endpoints.in_order();
         send::send(&endpoints, self.send_to, outgoing, self.request_timeout).await
     }

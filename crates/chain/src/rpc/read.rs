@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use domain::lane::{ChainNonces, ChainQuery, Nonces};
+use domain::lane::{AccountNonces, ChainQuery, EndpointNonces};
 use domain::{Address, B256, Header, Inclusion, Nonce};
-use engine::ports::{BlockTag, ChainError, IsOurs, Witnesses};
+use engine::ports::{BlockTag, ChainError, HashFilter, Quorum};
 use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 
@@ -96,7 +96,7 @@ pub(super) async fn headers(
 pub(super) async fn block_receipts(
     endpoint: &Endpoint,
     block: B256,
-    is_ours: IsOurs<'_>,
+    is_ours: HashFilter<'_>,
 ) -> Result<Option<Vec<Inclusion>>, Failure> {
     if endpoint.has_block_receipts() {
         let answer = endpoint
@@ -135,7 +135,7 @@ pub(super) async fn block_receipts(
 }
 
 /// Whether the node has a transaction, in its pool or in a block.
-pub(super) async fn has(endpoint: &Endpoint, hash: B256) -> Result<bool, Failure> {
+pub(super) async fn knows_transaction(endpoint: &Endpoint, hash: B256) -> Result<bool, Failure> {
     let found: Option<IgnoredAny> = endpoint
         .call("eth_getTransactionByHash", &json!([hash]))
         .await?;
@@ -154,7 +154,7 @@ fn in_block(receipts: Vec<Receipt>, block: B256) -> Result<Vec<Inclusion>, Failu
 pub(super) async fn receipts_of_all(
     endpoints: &Endpoints,
     hashes: &[B256],
-    witnesses: Witnesses,
+    quorum: Quorum,
 ) -> Result<Vec<Inclusion>, ChainError> {
     let mut found = BTreeMap::new();
     let mut missing = hashes.to_vec();
@@ -173,15 +173,15 @@ pub(super) async fn receipts_of_all(
             break;
         }
     }
-    let wanted = match witnesses {
-        Witnesses::Two if !missing.is_empty() => {
+    let wanted = match quorum {
+        Quorum::Two if !missing.is_empty() => {
             let wrong = failures
                 .iter()
                 .filter(|(_, failure)| failure.is_wrong_chain());
             let serving = endpoints.in_order().len().saturating_sub(wrong.count());
             serving.clamp(1, 2)
         }
-        Witnesses::One | Witnesses::Two => 1,
+        Quorum::One | Quorum::Two => 1,
     };
     if answered < wanted {
         return Err(all_failed(&failures));
@@ -212,15 +212,15 @@ pub(super) async fn nonces_of(
     endpoints: &Endpoints,
     account: Address,
     query: ChainQuery,
-    witnesses: Witnesses,
-) -> Result<Nonces, ChainError> {
+    quorum: Quorum,
+) -> Result<EndpointNonces, ChainError> {
     let is_only = endpoints.list().len() == 1;
     let mut first = None;
     let mut failures = Vec::new();
     for endpoint in endpoints.in_order() {
-        match (nonces(endpoint, account, query).await, first) {
-            (Ok(told), None) if witnesses == Witnesses::One || is_only => {
-                return Ok(Nonces {
+        match (account_nonces(endpoint, account, query).await, first) {
+            (Ok(told), None) if quorum == Quorum::One || is_only => {
+                return Ok(EndpointNonces {
                     first: told,
                     second: None,
                     is_complete: is_only,
@@ -228,7 +228,7 @@ pub(super) async fn nonces_of(
             }
             (Ok(told), None) => first = Some(told),
             (Ok(told), Some(first)) => {
-                return Ok(Nonces {
+                return Ok(EndpointNonces {
                     first,
                     second: Some(told),
                     is_complete: true,
@@ -240,7 +240,7 @@ pub(super) async fn nonces_of(
     // Endpoints of other chains are no witnesses, and never will be.
     let is_alone = failures.iter().all(|(_, failure)| failure.is_wrong_chain());
     match first {
-        Some(first) if is_alone => Ok(Nonces {
+        Some(first) if is_alone => Ok(EndpointNonces {
             first,
             second: None,
             is_complete: true,
@@ -249,11 +249,11 @@ pub(super) async fn nonces_of(
     }
 }
 
-pub(super) async fn nonces(
+pub(super) async fn account_nonces(
     endpoint: &Endpoint,
     account: Address,
     query: ChainQuery,
-) -> Result<ChainNonces, Failure> {
+) -> Result<AccountNonces, Failure> {
     let tags: &[&str] = match query {
         ChainQuery::Pending => &["latest", "pending"],
         ChainQuery::Latest | ChainQuery::Off => &["latest"],
@@ -273,5 +273,5 @@ pub(super) async fn nonces(
         .ok_or_else(|| Failure::Malformed("no transaction count in the answer".to_owned()))?;
     // A node whose pool lags behind its blocks must not make a mined nonce look unused.
     let pending = count(1).unwrap_or(latest).max(latest);
-    Ok(ChainNonces { latest, pending })
+    Ok(AccountNonces { latest, pending })
 }

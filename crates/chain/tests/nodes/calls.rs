@@ -3,7 +3,7 @@
 use alloy_primitives::U256;
 use alloy_sol_types::{Panic, Revert, SolError};
 use domain::Bytes;
-use engine::ports::{Call, CallFailed, Chain};
+use engine::ports::{CallError, CallRequest, Chain};
 use rig::evm::account;
 
 use crate::world::{BOB, Make, World};
@@ -36,7 +36,7 @@ fn reasons() -> Vec<(Vec<u8>, &'static str)> {
 pub(crate) async fn everything(make: Make) {
     let world = World::manual(make).await;
     let from = account(0).0;
-    let call = |to, value, data| Call {
+    let call = |to, value, data| CallRequest {
         from,
         to,
         value,
@@ -51,7 +51,7 @@ pub(crate) async fn everything(make: Make) {
         let code = reverting_with(&data);
         let doomed = call(None, U256::ZERO, code.clone());
         let foretold = world.chain.estimate_gas(&doomed).await;
-        let expected = Err(CallFailed::Reverted(words.to_owned()));
+        let expected = Err(CallError::Reverted(words.to_owned()));
         assert_eq!(foretold, expected, "{make:?}");
         let outgoing = world.deploy(0, code).await;
         world.mine();
@@ -63,6 +63,6 @@ pub(crate) async fn everything(make: Make) {
     // No reason, but it fails on every node and for ever.
     let invalid = call(None, U256::ZERO, Bytes::from_static(&[0xfe]));
     let foretold = world.chain.estimate_gas(&invalid).await;
-    let is_reverted = matches!(foretold, Err(CallFailed::Reverted(_)));
+    let is_reverted = matches!(foretold, Err(CallError::Reverted(_)));
     assert!(is_reverted, "{make:?}: {foretold:?}");
 }

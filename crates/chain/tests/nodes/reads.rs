@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use domain::lane::Consumer;
-use domain::{Address, B256, Deed, Inclusion, Nonce, SendOutcome, U256};
-use engine::ports::{BlockTag, Chain, Witnesses};
+use domain::lane::NonceConsumer;
+use domain::{Address, B256, EffectDigest, Inclusion, Nonce, SendOutcome, U256};
+use engine::ports::{BlockTag, Chain, Quorum};
 use rig::evm::account;
 use serde_json::json;
 
@@ -14,10 +14,10 @@ pub(crate) async fn everything(make: Make) {
     let world = World::manual(make).await;
     world.mine();
     let sent = world.transfers(0, 5).await;
-    let before = world.nonces(account(0).0).await;
+    let before = world.account_nonces(account(0).0).await;
     let (first, rest) = sent.split_at(2);
     accepted(&world, first).await;
-    let pending = world.nonces(account(0).0).await.pending.0 - before.latest.0;
+    let pending = world.account_nonces(account(0).0).await.pending.0 - before.latest.0;
     // Ganache never counts its pool.
     assert_eq!(pending, if make == Make::Ganache { 0 } else { 2 });
     assert_eq!(world.receipts(&sent).await, [], "nothing is mined");
@@ -25,7 +25,7 @@ pub(crate) async fn everything(make: Make) {
     accepted(&world, rest).await;
     world.mine();
     world.mine();
-    let after = world.nonces(account(0).0).await;
+    let after = world.account_nonces(account(0).0).await;
     assert_eq!(after.latest.0 - before.latest.0, 5);
     assert_eq!(after.pending, after.latest);
 
@@ -34,7 +34,7 @@ pub(crate) async fn everything(make: Make) {
     quote(&world).await;
 }
 
-async fn accepted(world: &World, outgoing: &[domain::attempt::Outgoing]) {
+async fn accepted(world: &World, outgoing: &[domain::attempt::OutgoingEnvelope]) {
     let outcomes = world.send(outgoing).await;
     assert_eq!(outcomes, vec![SendOutcome::Accepted; outgoing.len()]);
 }
@@ -66,7 +66,7 @@ async fn headers(world: &World) -> u64 {
 }
 
 /// The receipts by hash are those by block.
-async fn receipts(world: &World, head: u64, sent: &[domain::attempt::Outgoing]) {
+async fn receipts(world: &World, head: u64, sent: &[domain::attempt::OutgoingEnvelope]) {
     let by_hash = world.receipts(sent).await;
     assert_eq!(by_hash.len(), sent.len());
     let is_good = |receipt: &Inclusion| receipt.succeeded && receipt.gas_used == 21_000;
@@ -95,11 +95,7 @@ async fn receipts(world: &World, head: u64, sent: &[domain::attempt::Outgoing]) 
         None
     );
     assert_eq!(
-        world
-            .chain
-            .receipts(&[unknown], Witnesses::One)
-            .await
-            .unwrap(),
+        world.chain.receipts(&[unknown], Quorum::One).await.unwrap(),
         []
     );
 }
@@ -123,7 +119,7 @@ async fn quote(world: &World) {
 /// A node tells of a new block by itself, over WebSocket.
 pub(crate) async fn announcements(make: Make) {
     let world = World::manual(make).await;
-    let listening = world.chain.head_announced();
+    let listening = world.chain.wait_for_head();
     // Nobody says when the subscription stands, so blocks are made until one is told of.
     let mining = async {
         let mut pace = tokio::time::interval(Duration::from_millis(100));
@@ -155,27 +151,33 @@ pub(crate) async fn consumers(make: Make) {
     let head = head.unwrap().number;
     let who = async |account: Address, nonce: Nonce, up_to: u64| {
         let up_to = world.chain.header(BlockTag::Number(up_to)).await.unwrap();
-        let found = world.chain.consumer(account, nonce, up_to.unwrap()).await;
+        let found = world
+            .chain
+            .find_consumer(account, nonce, up_to.unwrap())
+            .await;
         found.unwrap()
     };
     for item in &sent {
-        let wei_to_bob = Deed::of(Some(BOB), U256::ONE, &[]);
-        let by = Consumer::By {
+        let wei_to_bob = EffectDigest::of(Some(BOB), U256::ONE, &[]);
+        let by = NonceConsumer::By {
             hash: item.hash,
-            deed: wei_to_bob,
+            effect_digest: wei_to_bob,
         };
         assert_eq!(who(alice, item.nonce, head).await, by);
     }
     let next = Nonce(sent[2].nonce.0 + 1);
-    assert_eq!(who(alice, next, head).await, Consumer::Nobody);
+    assert_eq!(who(alice, next, head).await, NonceConsumer::Nobody);
     // As of a block in which it was not there yet.
-    assert_eq!(who(alice, sent[2].nonce, head - 2).await, Consumer::Nobody);
+    assert_eq!(
+        who(alice, sent[2].nonce, head - 2).await,
+        NonceConsumer::Nobody
+    );
 
-    let nonce = world.nonces(carol).await.latest;
+    let nonce = world.account_nonces(carol).await.latest;
     let jumped = format!("{:#x}", nonce.0 + 2);
     world.set("Nonce", carol, json!(jumped));
     world.mine();
     let head = world.chain.header(BlockTag::Latest).await.unwrap();
     let head = head.unwrap().number;
-    assert_eq!(who(carol, nonce, head).await, Consumer::Unseen);
+    assert_eq!(who(carol, nonce, head).await, NonceConsumer::Unseen);
 }

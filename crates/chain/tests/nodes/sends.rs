@@ -1,15 +1,15 @@
 //! What nodes say of transactions, and what it means.
 
 use alloy_primitives::{U256, keccak256};
-use domain::attempt::Outgoing;
-use domain::{Bytes, ChainId, Fees, Nonce, SendOutcome, Unsigned};
+use domain::attempt::OutgoingEnvelope;
+use domain::{Bytes, ChainId, Fees, Nonce, SendOutcome, UnsignedEnvelope};
 use rig::evm::account;
 use serde_json::json;
 
 use crate::world::{GWEI, Make, World, fees, poor, sign, transfer};
 
 /// The outcome without the node's words.
-fn word(outcome: &SendOutcome) -> &'static str {
+fn outcome_label(outcome: &SendOutcome) -> &'static str {
     match outcome {
         SendOutcome::Accepted => "accepted",
         SendOutcome::NonceTooLow => "nonce too low",
@@ -27,11 +27,11 @@ fn word(outcome: &SendOutcome) -> &'static str {
 }
 
 /// Sends one after the other and compares; says everything that differs at once.
-async fn compare(world: &World, cases: Vec<(&str, Outgoing, &str)>) {
+async fn compare(world: &World, cases: Vec<(&str, OutgoingEnvelope, &str)>) {
     let mut wrong = Vec::new();
     for (case, outgoing, expected) in cases {
         let outcome = world.send(&[outgoing]).await.remove(0);
-        if word(&outcome) != expected {
+        if outcome_label(&outcome) != expected {
             wrong.push(format!("{case}: expected {expected}, got {outcome:?}"));
         }
     }
@@ -47,9 +47,9 @@ pub(crate) async fn complaints(make: Make) {
 
 /// Several transactions at one nonce: ours, another of ours, somebody else's.
 async fn at_one_nonce(world: &World) {
-    let nonce = world.nonces(account(1).0).await.latest.0;
+    let nonce = world.account_nonces(account(1).0).await.latest.0;
     let bid = |wei: u64, max_fee, tip| {
-        sign(&Unsigned {
+        sign(&UnsignedEnvelope {
             value: U256::from(wei),
             fees: fees(max_fee, tip),
             ..transfer(1, nonce)
@@ -58,7 +58,7 @@ async fn at_one_nonce(world: &World) {
     let first = bid(1, 10 * GWEI, GWEI);
     let cheap = bid(2, 10 * GWEI, GWEI);
     let better = bid(2, 12 * GWEI, 2 * GWEI);
-    let beside = |item: &Outgoing, other: &Outgoing| Outgoing {
+    let beside = |item: &OutgoingEnvelope, other: &OutgoingEnvelope| OutgoingEnvelope {
         others: vec![other.hash],
         ..item.clone()
     };
@@ -84,15 +84,15 @@ async fn at_one_nonce(world: &World) {
 }
 
 /// What is wrong with the bytes themselves.
-async fn of_bytes(world: &World) -> Vec<(&'static str, Outgoing, &'static str)> {
-    let nonce = world.nonces(account(2).0).await.latest;
+async fn of_bytes(world: &World) -> Vec<(&'static str, OutgoingEnvelope, &'static str)> {
+    let nonce = world.account_nonces(account(2).0).await.latest;
     let good = transfer(2, nonce.0);
-    let with = |change: fn(&mut Unsigned)| {
+    let with = |change: fn(&mut UnsignedEnvelope)| {
         let mut unsigned = good.clone();
         change(&mut unsigned);
         sign(&unsigned)
     };
-    let bytes = |raw: Vec<u8>| Outgoing {
+    let bytes = |raw: Vec<u8>| OutgoingEnvelope {
         nonce,
         hash: keccak256(&raw),
         raw: raw.into(),
@@ -103,7 +103,7 @@ async fn of_bytes(world: &World) -> Vec<(&'static str, Outgoing, &'static str)> 
     let mut forged = whole.raw.to_vec();
     let end = forged.len();
     forged[end - 32..].fill(0xff); // an s that no signature has
-    let tip_above_cap = |unsigned: &mut Unsigned| unsigned.fees = fees(GWEI, 2 * GWEI);
+    let tip_above_cap = |unsigned: &mut UnsignedEnvelope| unsigned.fees = fees(GWEI, 2 * GWEI);
     let mut cases = vec![
         ("bytes that are none", bytes(vec![1, 2, 3]), "rejected"),
         ("bytes that end too early", bytes(cut), "rejected"),
@@ -142,9 +142,9 @@ async fn of_bytes(world: &World) -> Vec<(&'static str, Outgoing, &'static str)> 
 }
 
 /// What is wrong at present, and what only looks wrong.
-async fn of_state(world: &World) -> Vec<(&'static str, Outgoing, &'static str)> {
+async fn of_state(world: &World) -> Vec<(&'static str, OutgoingEnvelope, &'static str)> {
     let at = async |index: u32, ahead: u64| {
-        let next = world.nonces(account(index).0).await.latest.0;
+        let next = world.account_nonces(account(index).0).await.latest.0;
         transfer(index, next + ahead)
     };
     let legacy = Fees::Legacy {
@@ -160,7 +160,7 @@ async fn of_state(world: &World) -> Vec<(&'static str, Outgoing, &'static str)> 
         Make::Anvil | Make::Hardhat | Make::Ganache => "accepted", // they have no limit
     };
     world.set("Balance", account(8).0, json!("0x1"));
-    let penniless = Unsigned {
+    let penniless = UnsignedEnvelope {
         signer: poor(),
         nonce: Nonce(0),
         ..transfer(0, 0)
@@ -178,7 +178,7 @@ async fn of_state(world: &World) -> Vec<(&'static str, Outgoing, &'static str)> 
         ),
         (
             "more than there is",
-            sign(&Unsigned {
+            sign(&UnsignedEnvelope {
                 value: U256::MAX >> 8,
                 ..at(4, 0).await
             }),
@@ -187,7 +187,7 @@ async fn of_state(world: &World) -> Vec<(&'static str, Outgoing, &'static str)> 
         ("a gap", sign(&at(3, 5).await), "accepted"),
         (
             "an old-fashioned price",
-            sign(&Unsigned {
+            sign(&UnsignedEnvelope {
                 fees: legacy,
                 ..at(5, 0).await
             }),
@@ -195,7 +195,7 @@ async fn of_state(world: &World) -> Vec<(&'static str, Outgoing, &'static str)> 
         ),
         (
             "a cap below the base fee",
-            sign(&Unsigned {
+            sign(&UnsignedEnvelope {
                 fees: fees(7, 1),
                 ..at(6, 0).await
             }),
@@ -203,7 +203,7 @@ async fn of_state(world: &World) -> Vec<(&'static str, Outgoing, &'static str)> 
         ),
         (
             "130 KiB of data",
-            sign(&Unsigned {
+            sign(&UnsignedEnvelope {
                 data: Bytes::from(vec![0; 130 << 10]),
                 gas: 12_000_000,
                 ..at(7, 0).await

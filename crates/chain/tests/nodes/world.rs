@@ -6,12 +6,13 @@ use alloy_signer_local::Secp256k1Signer;
 use chain::devchain::{DevChain, DevChainConfig, Mining, Served};
 use chain::envelope::Envelope;
 use chain::rpc::{EndpointUrl, RpcChain, RpcChainConfig};
-use domain::attempt::Outgoing;
-use domain::lane::{ChainNonces, ChainQuery};
+use domain::attempt::OutgoingEnvelope;
+use domain::lane::{AccountNonces, ChainQuery};
 use domain::{
-    Address, AttemptKind, B256, Bytes, ChainId, Fees, Inclusion, Nonce, SendOutcome, TxId, Unsigned,
+    Address, AttemptKind, B256, Bytes, ChainId, Fees, Inclusion, Nonce, SendOutcome, TxId,
+    UnsignedEnvelope,
 };
-use engine::ports::{Chain, Witnesses};
+use engine::ports::{Chain, Quorum};
 use rig::evm::{CHAIN_ID, EvmNode, Kind, Options, Rpc, account};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
@@ -120,30 +121,30 @@ impl World {
         self.rpc.call(&method, json!([account, value]));
     }
 
-    pub(crate) async fn nonces(&self, account: Address) -> ChainNonces {
+    pub(crate) async fn account_nonces(&self, account: Address) -> AccountNonces {
         let asked = self
             .chain
-            .nonces(account, ChainQuery::Pending, Witnesses::Two);
+            .account_nonces(account, ChainQuery::Pending, Quorum::Two);
         let nonces = asked.await.unwrap();
         assert_eq!((nonces.second, nonces.is_complete), (None, true));
         nonces.first
     }
 
     /// Signed transfers of one wei at the account's next nonces.
-    pub(crate) async fn transfers(&self, index: u32, count: u64) -> Vec<Outgoing> {
-        let next = self.nonces(account(index).0).await.latest.0;
+    pub(crate) async fn transfers(&self, index: u32, count: u64) -> Vec<OutgoingEnvelope> {
+        let next = self.account_nonces(account(index).0).await.latest.0;
         let nonces = next..next + count;
         nonces.map(|nonce| sign(&transfer(index, nonce))).collect()
     }
 
-    pub(crate) async fn send(&self, outgoing: &[Outgoing]) -> Vec<SendOutcome> {
+    pub(crate) async fn send(&self, outgoing: &[OutgoingEnvelope]) -> Vec<SendOutcome> {
         self.chain.send(outgoing).await
     }
 
     /// Sends one at the account's next nonce.
-    pub(crate) async fn deploy(&self, index: u32, data: Bytes) -> Outgoing {
-        let nonce = self.nonces(account(index).0).await.latest.0;
-        let deployment = Unsigned {
+    pub(crate) async fn deploy(&self, index: u32, data: Bytes) -> OutgoingEnvelope {
+        let nonce = self.account_nonces(account(index).0).await.latest.0;
+        let deployment = UnsignedEnvelope {
             to: None,
             value: U256::ZERO,
             data,
@@ -156,15 +157,15 @@ impl World {
         outgoing
     }
 
-    pub(crate) async fn receipts(&self, outgoing: &[Outgoing]) -> Vec<Inclusion> {
+    pub(crate) async fn receipts(&self, outgoing: &[OutgoingEnvelope]) -> Vec<Inclusion> {
         let hashes: Vec<B256> = outgoing.iter().map(|item| item.hash).collect();
-        self.chain.receipts(&hashes, Witnesses::One).await.unwrap()
+        self.chain.receipts(&hashes, Quorum::One).await.unwrap()
     }
 }
 
 /// One wei to Bob, from an account by its place in the mnemonic's.
-pub(crate) fn transfer(index: u32, nonce: u64) -> Unsigned {
-    Unsigned {
+pub(crate) fn transfer(index: u32, nonce: u64) -> UnsignedEnvelope {
+    UnsignedEnvelope {
         tx_id: TxId(Default::default()),
         kind: AttemptKind::Original,
         chain_id: ChainId(CHAIN_ID),
@@ -186,7 +187,7 @@ pub(crate) fn fees(max_fee: u128, max_priority_fee: u128) -> Fees {
 }
 
 /// Signed by the account that it names.
-pub(crate) fn sign(unsigned: &Unsigned) -> Outgoing {
+pub(crate) fn sign(unsigned: &UnsignedEnvelope) -> OutgoingEnvelope {
     let key = (0..ACCOUNTS)
         .map(account)
         .find(|(address, _)| *address == unsigned.signer)
@@ -195,7 +196,7 @@ pub(crate) fn sign(unsigned: &Unsigned) -> Outgoing {
     let envelope = Envelope::new(unsigned).unwrap();
     let signature = signer.sign_hash_sync(&envelope.signing_hash()).unwrap();
     let signed = envelope.seal(signature);
-    Outgoing {
+    OutgoingEnvelope {
         nonce: unsigned.nonce,
         hash: signed.hash,
         raw: signed.raw,

@@ -108,7 +108,7 @@ async fn serve(
 async fn every_head_rings_and_a_lost_connection_is_made_again() {
     let node = Announcer::start(CHAIN.0).await;
     let chain = node.chain().await;
-    let rings = async || timeout(SOON, chain.head_announced()).await.unwrap();
+    let rings = async || timeout(SOON, chain.wait_for_head()).await.unwrap();
     rings().await; // for what was missed before the subscription
     for _ in 0..3 {
         node.announce().await;
@@ -119,7 +119,7 @@ async fn every_head_rings_and_a_lost_connection_is_made_again() {
     assert_eq!(node.connections.load(Ordering::SeqCst), 2);
     node.announce().await;
     rings().await;
-    let quiet = timeout(Duration::from_millis(1), chain.head_announced()).await;
+    let quiet = timeout(Duration::from_millis(1), chain.wait_for_head()).await;
     assert!(quiet.is_err(), "no head, no bell");
 
     assert_eq!(node.ended.load(Ordering::SeqCst), 1);
@@ -134,17 +134,17 @@ async fn every_head_rings_and_a_lost_connection_is_made_again() {
 async fn a_bell_that_rang_before_anybody_listened_is_heard() {
     let node = Announcer::start(CHAIN.0).await;
     let chain = node.chain().await;
-    timeout(SOON, chain.head_announced()).await.unwrap();
+    timeout(SOON, chain.wait_for_head()).await.unwrap();
     node.announce().await;
     eventually("the order", async || node.orders.capacity() == 8).await;
-    timeout(SOON, chain.head_announced()).await.unwrap();
+    timeout(SOON, chain.wait_for_head()).await.unwrap();
 }
 
 #[tokio::test]
 async fn another_chain_does_not_ring() {
     let node = Announcer::start(5).await;
     let chain = node.chain().await;
-    let listen = chain.head_announced();
+    let listen = chain.wait_for_head();
     let tries = eventually("a second try", async || {
         node.connections.load(Ordering::SeqCst) > 1
     });
@@ -182,6 +182,6 @@ async fn addresses_for_other_purposes_are_refused() {
     assert!(matches!(refused(never), RpcSetupError::NoRequests(_)));
     // Nobody announces anything where no address is given.
     let chain = RpcChain::new(usual()).unwrap();
-    let quiet = timeout(Duration::from_millis(1), chain.head_announced()).await;
+    let quiet = timeout(Duration::from_millis(1), chain.wait_for_head()).await;
     assert!(quiet.is_err());
 }

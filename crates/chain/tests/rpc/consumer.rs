@@ -1,7 +1,7 @@
 //! Who consumed a nonce: found in blocks, or not to be found.
 
-use domain::lane::Consumer;
-use domain::{Address, Deed, Header, Nonce, U256};
+use domain::lane::NonceConsumer;
+use domain::{Address, EffectDigest, Header, Nonce, U256};
 use engine::ports::{Chain, ChainError};
 use serde_json::{Value, json};
 
@@ -29,10 +29,10 @@ pub(crate) fn at(number: u64) -> Header {
 }
 
 /// The transaction of this number, and what it did.
-fn by(id: u64) -> Consumer {
-    Consumer::By {
+fn by(id: u64) -> NonceConsumer {
+    NonceConsumer::By {
         hash: hash(id),
-        deed: Deed::of(Some(Address::ZERO), U256::from(id), &[0xab]),
+        effect_digest: EffectDigest::of(Some(Address::ZERO), U256::from(id), &[0xab]),
     }
 }
 
@@ -74,7 +74,10 @@ async fn node(states_from: u64, shows_transactions: bool) -> Fake {
 async fn the_transaction_is_found_by_halves() {
     for up_to in [HEIGHT, HEIGHT + 1, HEIGHT + 100, HEIGHT + 256] {
         let fake = node(0, true).await;
-        let found = fake.chain().consumer(ACCOUNT, Nonce(7), at(up_to)).await;
+        let found = fake
+            .chain()
+            .find_consumer(ACCOUNT, Nonce(7), at(up_to))
+            .await;
         assert_eq!(found, Ok(by(3)), "{up_to}");
         let calls = fake.methods().len();
         assert!(calls <= 14, "{calls} calls");
@@ -82,14 +85,14 @@ async fn the_transaction_is_found_by_halves() {
     let fake = node(0, true).await;
     let ask = async |nonce, up_to| {
         fake.chain()
-            .consumer(ACCOUNT, Nonce(nonce), at(up_to))
+            .find_consumer(ACCOUNT, Nonce(nonce), at(up_to))
             .await
     };
     assert_eq!(ask(6, 1000).await, Ok(by(2)));
-    assert_eq!(ask(7, HEIGHT - 1).await, Ok(Consumer::Nobody));
-    assert_eq!(ask(8, 1000).await, Ok(Consumer::Nobody));
+    assert_eq!(ask(7, HEIGHT - 1).await, Ok(NonceConsumer::Nobody));
+    assert_eq!(ask(8, 1000).await, Ok(NonceConsumer::Nobody));
     let asked = fake.methods().len();
-    assert_eq!(ask(8, 1000).await, Ok(Consumer::Nobody));
+    assert_eq!(ask(8, 1000).await, Ok(NonceConsumer::Nobody));
     assert_eq!(fake.methods().len(), asked + 2, "its block, and the count");
 }
 
@@ -97,7 +100,7 @@ async fn the_transaction_is_found_by_halves() {
 async fn what_is_not_in_a_block_is_unseen() {
     let ask = async |fake: &Fake, nonce, up_to| {
         fake.chain()
-            .consumer(ACCOUNT, Nonce(nonce), at(up_to))
+            .find_consumer(ACCOUNT, Nonce(nonce), at(up_to))
             .await
     };
     let fake = node(0, true).await;
@@ -107,19 +110,19 @@ async fn what_is_not_in_a_block_is_unseen() {
         hash: hash(9),
         ..at(1000)
     };
-    let elsewhere = fake.chain().consumer(ACCOUNT, Nonce(7), another).await;
+    let elsewhere = fake.chain().find_consumer(ACCOUNT, Nonce(7), another).await;
     assert!(elsewhere.is_err(), "it is on another branch");
     // Where there are no states, the blocks below are read.
     assert_eq!(ask(&node(HEIGHT, true).await, 7, 1000).await, Ok(by(3)));
     assert_eq!(ask(&node(990, true).await, 7, 1000).await, Ok(by(3)));
     assert_eq!(
         ask(&node(990, false).await, 7, 1000).await,
-        Ok(Consumer::Unseen)
+        Ok(NonceConsumer::Unseen)
     );
     // Consumed by an authorization: no transaction of the account.
     assert_eq!(
         ask(&node(0, false).await, 7, 1000).await,
-        Ok(Consumer::Unseen)
+        Ok(NonceConsumer::Unseen)
     );
 }
 
@@ -135,16 +138,16 @@ async fn that_it_cannot_be_seen_needs_two_of_them() {
     let wrong = Fake::start_bare(true, |_, _| Say::Result(json!("0x5"))).await;
     let ask = async |endpoints| {
         chain_of(endpoints)
-            .consumer(ACCOUNT, Nonce(7), at(1000))
+            .find_consumer(ACCOUNT, Nonce(7), at(1000))
             .await
     };
     let found = Ok(by(3));
     assert_eq!(ask(vec![blind.url(), sees.url()]).await, found);
     assert_eq!(ask(vec![nobody().await, sees.url()]).await, found);
     let both = vec![blind.url(), other_blind.url()];
-    assert_eq!(ask(both).await, Ok(Consumer::Unseen));
+    assert_eq!(ask(both).await, Ok(NonceConsumer::Unseen));
     let alone = vec![blind.url(), wrong.url()];
-    assert_eq!(ask(alone).await, Ok(Consumer::Unseen));
+    assert_eq!(ask(alone).await, Ok(NonceConsumer::Unseen));
     assert!(ask(vec![blind.url(), nobody().await]).await.is_err());
     let disagreement = ask(vec![blind.url(), disagrees.url()]).await;
     assert!(
@@ -158,24 +161,24 @@ async fn a_node_without_old_states_shows_its_blocks() {
     let fake = node(2000, true).await;
     let ask = async |nonce, up_to| {
         fake.chain()
-            .consumer(ACCOUNT, Nonce(nonce), at(up_to))
+            .find_consumer(ACCOUNT, Nonce(nonce), at(up_to))
             .await
     };
     assert_eq!(ask(7, 1000).await, Ok(by(3)));
     assert_eq!(ask(6, 1000).await, Ok(by(2)));
     assert_eq!(
         ask(8, 1000).await,
-        Ok(Consumer::Nobody),
+        Ok(NonceConsumer::Nobody),
         "the account is at 8"
     );
     assert_eq!(
         ask(5, 1000).await,
-        Ok(Consumer::Unseen),
+        Ok(NonceConsumer::Unseen),
         "before the blocks that are read"
     );
     assert_eq!(
         ask(7, 200).await,
-        Ok(Consumer::Nobody),
+        Ok(NonceConsumer::Nobody),
         "all blocks, and none is of the account"
     );
     let nothing = ask(7, 800).await;
@@ -188,6 +191,9 @@ async fn a_node_without_old_states_shows_its_blocks() {
         _ => Say::Result(Value::Null),
     })
     .await;
-    let behind = behind.chain().consumer(ACCOUNT, Nonce(7), at(1000)).await;
+    let behind = behind
+        .chain()
+        .find_consumer(ACCOUNT, Nonce(7), at(1000))
+        .await;
     assert!(matches!(behind, Err(ChainError::Unusable(_))), "{behind:?}");
 }

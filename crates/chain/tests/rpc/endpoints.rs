@@ -7,7 +7,7 @@ use std::time::Duration;
 use chain::rpc::RpcChain;
 use domain::lane::ChainQuery;
 use domain::{Address, B256};
-use engine::ports::{BlockTag, Chain, ChainError, Witnesses};
+use engine::ports::{BlockTag, Chain, ChainError, Quorum};
 use serde_json::{Value, json};
 
 use crate::fake::{Fake, Say, chain_of, eventually, nobody, pass};
@@ -209,16 +209,16 @@ async fn receipts_come_from_whoever_has_them() {
     let (first, second) = (with(&[1, 3]).await, with(&[2, 3]).await);
     let chain = chain_of(vec![first.url(), nobody().await, second.url()]);
     let found = chain
-        .receipts(&[hash(4), hash(3), hash(2), hash(1)], Witnesses::One)
+        .receipts(&[hash(4), hash(3), hash(2), hash(1)], Quorum::One)
         .await
         .unwrap();
     let hashes: Vec<B256> = found.iter().map(|one| one.tx_hash).collect();
     assert_eq!(hashes, [hash(3), hash(2), hash(1)]);
     assert_eq!(second.methods().len(), 2, "only for what the first lacks");
-    assert_eq!(chain.receipts(&[], Witnesses::One).await.unwrap(), []);
+    assert_eq!(chain.receipts(&[], Quorum::One).await.unwrap(), []);
     let dead = chain_of(vec![nobody().await]);
     assert!(matches!(
-        dead.receipts(&[hash(1)], Witnesses::One).await,
+        dead.receipts(&[hash(1)], Quorum::One).await,
         Err(ChainError::Unreachable(_))
     ));
 }
@@ -231,32 +231,32 @@ async fn with_nonce(count: &'static str) -> Fake {
 async fn a_second_witness_must_answer_where_there_is_one() {
     let (three, five) = (with_nonce("0x3").await, with_nonce("0x5").await);
     let other_chain = Fake::start_bare(true, |_, _| Say::Result(json!("0x5"))).await;
-    let ask = async |endpoints, witnesses| {
+    let ask = async |endpoints, quorum| {
         let chain = chain_of(endpoints);
         let nonces = chain
-            .nonces(Address::ZERO, ChainQuery::Latest, witnesses)
+            .account_nonces(Address::ZERO, ChainQuery::Latest, quorum)
             .await?;
         let second = nonces.second.map(|second| second.latest.0);
         Ok::<_, ChainError>((nonces.first.latest.0, second, nonces.is_complete))
     };
     let both = || vec![three.url(), five.url()];
-    assert_eq!(ask(both(), Witnesses::Two).await, Ok((3, Some(5), true)));
-    assert_eq!(ask(both(), Witnesses::One).await, Ok((3, None, false)));
+    assert_eq!(ask(both(), Quorum::Two).await, Ok((3, Some(5), true)));
+    assert_eq!(ask(both(), Quorum::One).await, Ok((3, None, false)));
     let one = || vec![three.url()];
-    assert_eq!(ask(one(), Witnesses::Two).await, Ok((3, None, true)));
-    assert_eq!(ask(one(), Witnesses::One).await, Ok((3, None, true)));
+    assert_eq!(ask(one(), Quorum::Two).await, Ok((3, None, true)));
+    assert_eq!(ask(one(), Quorum::One).await, Ok((3, None, true)));
 
     let (dead, wrong) = (nobody().await, other_chain.url());
     let with_dead = vec![dead.clone(), three.url()];
     assert_eq!(
-        ask(with_dead.clone(), Witnesses::One).await,
+        ask(with_dead.clone(), Quorum::One).await,
         Ok((3, None, false))
     );
-    assert!(ask(with_dead, Witnesses::Two).await.is_err());
+    assert!(ask(with_dead, Quorum::Two).await.is_err());
     let third = vec![dead.clone(), three.url(), five.url()];
-    assert_eq!(ask(third, Witnesses::Two).await, Ok((3, Some(5), true)));
+    assert_eq!(ask(third, Quorum::Two).await, Ok((3, Some(5), true)));
     let with_wrong = vec![wrong.clone(), three.url()];
-    assert_eq!(ask(with_wrong, Witnesses::Two).await, Ok((3, None, true)));
-    assert!(ask(vec![wrong], Witnesses::Two).await.is_err());
+    assert_eq!(ask(with_wrong, Quorum::Two).await, Ok((3, None, true)));
+    assert!(ask(vec![wrong], Quorum::Two).await.is_err());
     assert_eq!(three.count("eth_getTransactionCount"), 8);
 }

@@ -5,13 +5,13 @@ use std::time::Duration;
 use chain::devchain::{DevChain, DevChainConfig, Mining, Served, dev_accounts};
 use chain::keys::{self, KeySource, LocalSigner};
 use chain::rpc::{EndpointUrl, RpcChain};
-use domain::attempt::Outgoing;
-use domain::lane::{ChainNonces, ChainQuery, Consumer};
+use domain::attempt::OutgoingEnvelope;
+use domain::lane::{AccountNonces, ChainQuery, NonceConsumer};
 use domain::{
-    Address, Attempt, AttemptKind, B256, Bytes, ChainId, Fees, Inclusion, Nonce, SendOutcome, Time,
-    TxId, U256, Unsigned,
+    Address, Attempt, AttemptKind, B256, Bytes, ChainId, Fees, Inclusion, Nonce, SendOutcome,
+    Timestamp, TxId, U256, UnsignedEnvelope,
 };
-use engine::ports::{BlockTag, Call, CallFailed, Chain, Signer, Witnesses};
+use engine::ports::{BlockTag, CallError, CallRequest, Chain, Quorum, Signer};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
@@ -53,8 +53,8 @@ impl World {
         }
     }
 
-    fn transfer(&self, nonce: u64, max_fee: u128) -> Unsigned {
-        Unsigned {
+    fn transfer(&self, nonce: u64, max_fee: u128) -> UnsignedEnvelope {
+        UnsignedEnvelope {
             tx_id: TxId(Default::default()),
             kind: AttemptKind::Original,
             chain_id: CHAIN,
@@ -71,8 +71,8 @@ impl World {
         }
     }
 
-    async fn sign(&self, envelopes: Vec<Unsigned>) -> Vec<Attempt> {
-        let signed = self.signer.sign(envelopes, Time(0)).await;
+    async fn sign(&self, envelopes: Vec<UnsignedEnvelope>) -> Vec<Attempt> {
+        let signed = self.signer.sign(envelopes, Timestamp(0)).await;
         signed.into_iter().collect::<Result<_, _>>().unwrap()
     }
 
@@ -82,9 +82,9 @@ impl World {
 
     /// Sends attempts beside which there are others of ours.
     async fn send_beside(&self, attempts: &[Attempt], others: &[B256]) -> Vec<SendOutcome> {
-        let outgoing: Vec<Outgoing> = attempts
+        let outgoing: Vec<OutgoingEnvelope> = attempts
             .iter()
-            .map(|attempt| Outgoing {
+            .map(|attempt| OutgoingEnvelope {
                 nonce: attempt.nonce,
                 hash: attempt.hash,
                 raw: attempt.raw.clone(),
@@ -94,8 +94,11 @@ impl World {
         self.chain.send(&outgoing).await
     }
 
-    async fn nonces(&self, query: ChainQuery) -> ChainNonces {
-        let nonces = self.chain.nonces(self.account, query, Witnesses::Two).await;
+    async fn account_nonces(&self, query: ChainQuery) -> AccountNonces {
+        let nonces = self
+            .chain
+            .account_nonces(self.account, query, Quorum::Two)
+            .await;
         let nonces = nonces.unwrap();
         assert_eq!((nonces.second, nonces.is_complete), (None, true));
         nonces.first
@@ -117,7 +120,7 @@ impl World {
     async fn mined(&self, hashes: &[B256]) -> Vec<Inclusion> {
         let poll = async {
             loop {
-                let found = self.chain.receipts(hashes, Witnesses::One).await.unwrap();
+                let found = self.chain.receipts(hashes, Quorum::One).await.unwrap();
                 if found.len() == hashes.len() {
                     return found;
                 }
@@ -145,12 +148,12 @@ async fn a_fresh_chain_is_read() {
         0
     );
     assert!(chain.endpoints()[0].1);
-    let nonces = world.nonces(ChainQuery::Pending).await;
+    let nonces = world.account_nonces(ChainQuery::Pending).await;
     assert_eq!((nonces.latest, nonces.pending), (Nonce(0), Nonce(0)));
 
     let quote = chain.fee_quote().await.unwrap();
     assert!(quote.base_fee.unwrap() > 0 && quote.tip > 0, "{quote:?}");
-    let call = Call {
+    let call = CallRequest {
         from: *account,
         to: Some(Address::repeat_byte(7)),
         value: U256::from(1),
@@ -182,7 +185,7 @@ async fn many_transfers_and_the_blocks_they_are_in() {
             .all(|inclusion| inclusion.succeeded && inclusion.gas_used == 21_000)
     );
 
-    let nonces = world.nonces(ChainQuery::Latest).await;
+    let nonces = world.account_nonces(ChainQuery::Latest).await;
     assert_eq!(
         (nonces.latest, nonces.pending),
         (Nonce(count), Nonce(count))
@@ -227,11 +230,11 @@ async fn many_transfers_and_the_blocks_they_are_in() {
     let too_late = world.sign(vec![world.transfer(0, 11 * GWEI)]).await;
     assert_eq!(world.send(&too_late).await, [SendOutcome::NonceTooLow]);
     for (nonce, hash) in [(0, hashes[0]), (77, hashes[77]), (119, hashes[119])] {
-        let found = chain.consumer(*account, Nonce(nonce), head).await;
-        assert_eq!(found.map(Consumer::hash), Ok(Some(hash)));
+        let found = chain.find_consumer(*account, Nonce(nonce), head).await;
+        assert_eq!(found.map(NonceConsumer::hash), Ok(Some(hash)));
     }
-    let nobody = chain.consumer(*account, Nonce(count), head).await;
-    assert_eq!(nobody, Ok(Consumer::Nobody));
+    let nobody = chain.find_consumer(*account, Nonce(count), head).await;
+    assert_eq!(nobody, Ok(NonceConsumer::Nobody));
 }
 
 #[tokio::test]
@@ -246,11 +249,11 @@ async fn the_pool_is_told_apart_from_the_chain() {
         vec![SendOutcome::Accepted; 3],
         "already known"
     );
-    let nonces = world.nonces(ChainQuery::Pending).await;
+    let nonces = world.account_nonces(ChainQuery::Pending).await;
     assert_eq!((nonces.latest, nonces.pending), (Nonce(0), Nonce(3)));
     let hashes: Vec<B256> = attempts.iter().map(|attempt| attempt.hash).collect();
     assert_eq!(
-        world.chain.receipts(&hashes, Witnesses::One).await.unwrap(),
+        world.chain.receipts(&hashes, Quorum::One).await.unwrap(),
         []
     );
 
@@ -263,22 +266,22 @@ async fn the_pool_is_told_apart_from_the_chain() {
         world.send(&cheap).await[0],
         SendOutcome::ForeignPending(_)
     ));
-    let rich = Unsigned {
+    let rich = UnsignedEnvelope {
         value: U256::MAX >> 8,
         ..world.transfer(3, 10 * GWEI)
     };
-    let no_gas = Unsigned {
+    let no_gas = UnsignedEnvelope {
         gas: 20_000,
         ..world.transfer(3, 10 * GWEI)
     };
-    let no_tip = Unsigned {
+    let no_tip = UnsignedEnvelope {
         fees: Fees::Eip1559 {
             max_fee: 10 * GWEI,
             max_priority_fee: 0,
         },
         ..world.transfer(3, 10 * GWEI)
     };
-    let other_chain = Unsigned {
+    let other_chain = UnsignedEnvelope {
         chain_id: ChainId(5),
         ..world.transfer(3, 10 * GWEI)
     };
@@ -313,7 +316,7 @@ async fn the_pool_is_told_apart_from_the_chain() {
 async fn a_revert_is_foretold_and_explained() {
     let world = World::start(Mining::Instant).await;
     let data = Bytes::from_static(&REVERTING);
-    let call = |value| Call {
+    let call = |value| CallRequest {
         from: world.account,
         to: None,
         value,
@@ -321,11 +324,11 @@ async fn a_revert_is_foretold_and_explained() {
     };
     let reason = "custom error 0xdeadbeef".to_owned();
     let foretold = world.chain.estimate_gas(&call(U256::ZERO)).await;
-    assert_eq!(foretold, Err(CallFailed::Reverted(reason.clone())));
+    assert_eq!(foretold, Err(CallError::Reverted(reason.clone())));
     let poor = world.chain.estimate_gas(&call(U256::MAX >> 8)).await;
-    assert!(matches!(poor, Err(CallFailed::Underfunded(_))), "{poor:?}");
+    assert!(matches!(poor, Err(CallError::Underfunded(_))), "{poor:?}");
 
-    let deploy = Unsigned {
+    let deploy = UnsignedEnvelope {
         to: None,
         value: U256::ZERO,
         data: data.clone(),

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::fake::{CHAIN, Fake, Say, chain_of, chain_with_timeout, nobody, pass};
 use domain::lane::ChainQuery;
 use domain::{Address, B256, Bytes, Nonce, U256};
-use engine::ports::{BlockTag, Call, CallFailed, Chain, ChainError, Witnesses};
+use engine::ports::{BlockTag, CallError, CallRequest, Chain, ChainError, Quorum};
 use serde_json::{Value, json};
 
 pub(crate) fn block(number: u64) -> Value {
@@ -28,8 +28,8 @@ pub(crate) fn receipt(tx: B256, block: B256) -> Value {
     })
 }
 
-pub(crate) fn call() -> Call {
-    Call {
+pub(crate) fn call() -> CallRequest {
+    CallRequest {
         from: Address::repeat_byte(1),
         to: Some(Address::repeat_byte(2)),
         value: U256::from(1),
@@ -143,27 +143,27 @@ async fn bad_answers_are_errors_and_never_panics() {
         if let Err(error) = chain.block_receipts(hash(1), &|_| true).await {
             unusable(error)
         }
-        if let Err(error) = chain.receipts(&[hash(1)], Witnesses::One).await {
+        if let Err(error) = chain.receipts(&[hash(1)], Quorum::One).await {
             unusable(error)
         }
         if let Err(error) = chain.revert_reason(&mined).await {
             unusable(error)
         }
         let two = [hash(1), hash(2)];
-        let receipts = chain.receipts(&two, Witnesses::One).await;
+        let receipts = chain.receipts(&two, Quorum::One).await;
         unusable(receipts.unwrap_err());
         unusable(chain.headers(1, 3).await.unwrap_err());
         let nobody = Address::ZERO;
-        let nonces = chain.nonces(nobody, ChainQuery::Pending, Witnesses::Two);
+        let nonces = chain.account_nonces(nobody, ChainQuery::Pending, Quorum::Two);
         unusable(nonces.await.unwrap_err());
-        let consumer = chain.consumer(nobody, Nonce(0), crate::consumer::at(9));
+        let consumer = chain.find_consumer(nobody, Nonce(0), crate::consumer::at(9));
         unusable(consumer.await.unwrap_err());
         unusable(chain.fee_quote().await.unwrap_err());
         let estimate = chain.estimate_gas(&call()).await.unwrap_err();
         assert!(
             matches!(
                 estimate,
-                CallFailed::Chain(ChainError::Unusable(_)) | CallFailed::Refused(_)
+                CallError::Chain(ChainError::Unusable(_)) | CallError::Refused(_)
             ),
             "{body}: {estimate}"
         );
@@ -316,7 +316,7 @@ async fn an_answer_to_another_question_is_refused() {
         Err(ChainError::Unusable(_))
     ));
     assert!(matches!(
-        chain.receipts(&[hash(56)], Witnesses::One).await,
+        chain.receipts(&[hash(56)], Quorum::One).await,
         Err(ChainError::Unusable(_))
     ));
     assert!(matches!(
@@ -432,7 +432,7 @@ async fn receipts_by_hash_leave_out_what_is_not_mined() {
     .await;
     let found = fake
         .chain()
-        .receipts(&[hash(1), hash(2), hash(3), hash(4)], Witnesses::One)
+        .receipts(&[hash(1), hash(2), hash(3), hash(4)], Quorum::One)
         .await
         .unwrap();
     let seen: Vec<(B256, bool)> = found.iter().map(|r| (r.tx_hash, r.succeeded)).collect();
@@ -451,7 +451,7 @@ async fn nonces_without_batches_and_with_a_lagging_pool() {
         let fake = Fake::start_bare(takes_batches, script).await;
         let chain = fake.chain();
         let both = chain
-            .nonces(Address::ZERO, ChainQuery::Pending, Witnesses::One)
+            .account_nonces(Address::ZERO, ChainQuery::Pending, Quorum::One)
             .await
             .unwrap();
         assert_eq!(
@@ -466,7 +466,7 @@ async fn nonces_without_batches_and_with_a_lagging_pool() {
             "pending is never below"
         );
         let latest = chain
-            .nonces(Address::ZERO, ChainQuery::Latest, Witnesses::Two)
+            .account_nonces(Address::ZERO, ChainQuery::Latest, Quorum::Two)
             .await
             .unwrap()
             .first;

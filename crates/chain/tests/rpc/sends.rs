@@ -5,15 +5,15 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::fake::{CHAIN, Fake, Say, chain_of, chain_with_timeout, nobody};
-use domain::attempt::Outgoing;
+use domain::attempt::OutgoingEnvelope;
 use domain::{B256, Bytes, Nonce, SendOutcome};
 use engine::ports::Chain;
 use serde_json::{Value, json};
 
 /// Bytes that name their own hash, so that a fake can answer with it.
-pub(crate) fn outgoing(nonce: u64) -> Outgoing {
+pub(crate) fn outgoing(nonce: u64) -> OutgoingEnvelope {
     let hash = B256::left_padding_from(&nonce.to_be_bytes());
-    Outgoing {
+    OutgoingEnvelope {
         nonce: Nonce(nonce),
         hash,
         raw: Bytes::copy_from_slice(hash.as_slice()),
@@ -21,7 +21,7 @@ pub(crate) fn outgoing(nonce: u64) -> Outgoing {
     }
 }
 
-pub(crate) fn many(count: u64) -> Vec<Outgoing> {
+pub(crate) fn many(count: u64) -> Vec<OutgoingEnvelope> {
     (0..count).map(outgoing).collect()
 }
 
@@ -44,7 +44,7 @@ pub(crate) fn nonce_of(params: &Value) -> u64 {
     u64::from_str_radix(&raw[raw.len() - 16..], 16).unwrap()
 }
 
-fn raws(items: &[Outgoing]) -> Vec<String> {
+fn raws(items: &[OutgoingEnvelope]) -> Vec<String> {
     items.iter().map(|item| item.raw.to_string()).collect()
 }
 
@@ -70,11 +70,11 @@ async fn many_leave_in_order_in_few_requests() {
 #[tokio::test]
 async fn large_bytes_make_small_batches() {
     let fake = Fake::start(on_send(|_| Say::Error(-32000, "nonce too low"))).await;
-    let large = |nonce| Outgoing {
+    let large = |nonce| OutgoingEnvelope {
         raw: Bytes::from(vec![7; 128 << 10]),
         ..outgoing(nonce)
     };
-    let items: Vec<Outgoing> = (0..10).map(large).collect();
+    let items: Vec<OutgoingEnvelope> = (0..10).map(large).collect();
     assert_eq!(
         fake.chain().send(&items).await,
         vec![SendOutcome::NonceTooLow; 10]
@@ -151,8 +151,8 @@ async fn a_complaint_is_read_in_the_light_of_what_the_node_has() {
         }
     })
     .await;
-    let items: Vec<Outgoing> = (0..10)
-        .map(|nonce| Outgoing {
+    let items: Vec<OutgoingEnvelope> = (0..10)
+        .map(|nonce| OutgoingEnvelope {
             others: vec![older(nonce)],
             ..outgoing(nonce)
         })

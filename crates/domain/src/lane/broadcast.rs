@@ -4,9 +4,11 @@ use std::time::Duration;
 
 use alloy_primitives::B256;
 
-use crate::attempt::Outgoing;
+use crate::attempt::OutgoingEnvelope;
 use crate::mutation::{self, Mutation};
-use crate::{AttemptKind, EventKind, Nonce, SendOutcome, SubState, Time, Token, TxId, TxState};
+use crate::{
+    AttemptKind, EventKind, Nonce, SendOutcome, SubState, Timestamp, Token, TxId, TxState,
+};
 
 use super::{ChainQuery, Effect, Known, Lane, Slot, Stage, Step};
 
@@ -30,10 +32,10 @@ impl Lane {
         hash: B256,
         nonce: Nonce,
         outcome: SendOutcome,
-        now: Time,
+        now: Timestamp,
         step: &mut Step,
     ) {
-        let token = self.right.token;
+        let token = self.lease_grant.token;
         let Some(slot) = self.slots.get_mut(&nonce) else {
             return;
         };
@@ -104,7 +106,7 @@ impl Lane {
         }
     }
 
-    fn submitted(&mut self, hash: B256, nonce: Nonce, now: Time, step: &mut Step) {
+    fn submitted(&mut self, hash: B256, nonce: Nonce, now: Timestamp, step: &mut Step) {
         let Some(mut slot) = self.slots.remove(&nonce) else {
             return;
         };
@@ -116,7 +118,7 @@ impl Lane {
         slot.left_at = now;
         slot.stage = Stage::Submitted;
         let is_new = self.first_sent(&mut slot, hash, nonce, now, step);
-        slot.at_node(self.right.token, is_new, now, step);
+        slot.at_node(self.lease_grant.token, is_new, now, step);
         self.slots.insert(nonce, slot);
         if was_blocked {
             self.release_blocked(nonce, now);
@@ -125,7 +127,7 @@ impl Lane {
     }
 
     /// The lowest that no node took is taken now, or gone: those behind it need not wait for their own time.
-    fn release_blocked(&mut self, at: Nonce, now: Time) {
+    fn release_blocked(&mut self, at: Nonce, now: Timestamp) {
         for (_, slot) in self.slots.range_mut(at.next()..) {
             if slot.stage == Stage::Out && slot.retry_at.is_some() {
                 slot.retry_at = Some(now);
@@ -141,7 +143,7 @@ impl Lane {
         slot: &mut Slot,
         hash: B256,
         nonce: Nonce,
-        now: Time,
+        now: Timestamp,
         step: &mut Step,
     ) -> bool {
         let attempt = slot
@@ -156,7 +158,7 @@ impl Lane {
             step.writes.attempts.push(attempt.clone());
         }
         step.writes.first_sent.push((hash, now));
-        self.tell(
+        self.emit_event(
             step,
             Some(&mut slot.tx),
             EventKind::TxSubmitted {
@@ -169,7 +171,7 @@ impl Lane {
     }
 
     /// Another attempt of ours holds the place at the node: it goes on waiting there.
-    fn older_is_out(&mut self, nonce: Nonce, now: Time) {
+    fn older_is_out(&mut self, nonce: Nonce, now: Timestamp) {
         let Some(slot) = self.slots.get_mut(&nonce) else {
             return;
         };
@@ -182,12 +184,12 @@ impl Lane {
     }
 
     /// Somebody else's transaction waits at our nonce. It is never outbid: it may be meant.
-    fn foreign_pending(&mut self, nonce: Nonce, text: &str, now: Time, step: &mut Step) {
+    fn foreign_pending(&mut self, nonce: Nonce, text: &str, now: Timestamp, step: &mut Step) {
         let Some(mut slot) = self.slots.remove(&nonce) else {
             return;
         };
         if !std::mem::replace(&mut slot.is_foreign_pending, true) {
-            self.tell(step, None, EventKind::LaneForeignPending { nonce }, now);
+            self.emit_event(step, None, EventKind::LaneForeignPending { nonce }, now);
         }
         let reason = format!(
             "a transaction of somebody else is pending at nonce {nonce}; waiting until it is mined or \
@@ -196,7 +198,7 @@ impl Lane {
         slot.waits(
             SubState::ForeignPending,
             reason,
-            self.right.token,
+            self.lease_grant.token,
             now,
             step,
         );
@@ -212,7 +214,7 @@ impl Lane {
     }
 
     /// A burst of refusals narrows once, however many envelopes it had.
-    fn narrow_depth(&mut self, most: Option<u64>, now: Time) {
+    fn narrow_depth(&mut self, most: Option<u64>, now: Timestamp) {
         if self
             .narrowed_at
             .is_none_or(|at| now.since(at) >= NARROW_PAUSE)
@@ -224,11 +226,11 @@ impl Lane {
 
     /// When more waits than may be out, and half of what may is at the node: does it really hold that? One
     /// question for all of it, while the other half is still on its way, so that the node never idles.
-    pub(super) fn ask_whether_the_node_holds_it(&mut self, now: Time, step: &mut Step) {
+    pub(super) fn ask_whether_the_node_holds_it(&mut self, now: Timestamp, step: &mut Step) {
         let pause = PROBE_PAUSE
             .saturating_mul(2_u32.saturating_pow(self.full_times))
             .min(PROBE_PAUSE_MAX);
-        let is_recent = |at: Time| now.since(at) < pause;
+        let is_recent = |at: Timestamp| now.since(at) < pause;
         let more_waits = self.backlog.is_some() && self.room() == 0;
         let tells_pending = self.rules.chain_query == ChainQuery::Pending;
         if !more_waits || !tells_pending || self.probing.is_some() || !self.depth.wants_to_know() {
@@ -249,7 +251,7 @@ impl Lane {
         }
     }
 
-    pub(super) fn tick(&mut self, fresh: TxId, now: Time, step: &mut Step) {
+    pub(super) fn tick(&mut self, fresh: TxId, now: Timestamp, step: &mut Step) {
         self.survive_clock_jumps(now);
         self.retry(now, step);
         self.read_late_receipts(now, step);
@@ -266,11 +268,11 @@ impl Lane {
     }
 
     /// A wall clock that was set back must not put everything off until it has caught up.
-    fn survive_clock_jumps(&mut self, now: Time) {
+    fn survive_clock_jumps(&mut self, now: Timestamp) {
         for slot in self.slots.values_mut() {
             slot.claimed_at = slot.claimed_at.min(now);
             slot.left_at = slot.left_at.min(now);
-            let soon = |at: Time| at.min(now.plus(RETRY_MAX));
+            let soon = |at: Timestamp| at.min(now.plus(RETRY_MAX));
             slot.retry_at = slot.retry_at.map(soon);
             slot.sign_at = slot.sign_at.map(soon);
         }
@@ -288,7 +290,7 @@ impl Lane {
 
     /// Tries again what is due, in nonce order. Behind one that nodes do not take nothing is tried: they
     /// could not be mined before it, and whoever is in trouble is not helped by more of them.
-    fn retry(&mut self, now: Time, step: &mut Step) {
+    fn retry(&mut self, now: Timestamp, step: &mut Step) {
         let is_due = |slot: &Slot| {
             let at = [slot.retry_at, slot.sign_at].into_iter().flatten().min();
             at.is_some_and(|at| at <= now)
@@ -307,7 +309,7 @@ impl Lane {
         }
     }
 
-    fn try_again(&mut self, nonce: Nonce, now: Time, step: &mut Step) {
+    fn try_again(&mut self, nonce: Nonce, now: Timestamp, step: &mut Step) {
         let Some(slot) = self.slots.get_mut(&nonce) else {
             return;
         };
@@ -324,7 +326,7 @@ impl Lane {
     }
 
     /// Fills the smallest gap when others wait behind it and no new request has taken it.
-    fn fill_a_gap(&mut self, fresh: TxId, now: Time, step: &mut Step) {
+    fn fill_a_gap(&mut self, fresh: TxId, now: Timestamp, step: &mut Step) {
         let Some((nonce, since)) = self.gaps.first_key_value().map(|(n, at)| (*n, *at)) else {
             return;
         };
@@ -372,7 +374,7 @@ fn wrongly_frees(outcome: &SendOutcome) -> bool {
 
 impl Slot {
     /// The newest attempt, ready to leave.
-    pub(super) fn newest(&self) -> Option<Outgoing> {
+    pub(super) fn newest(&self) -> Option<OutgoingEnvelope> {
         if mutation::is_on(Mutation::StopRebroadcastingStuck) && self.tx.state == TxState::Stuck {
             return None;
         }
@@ -380,7 +382,7 @@ impl Slot {
         if newest.raw.is_empty() {
             return None; // made and sent elsewhere
         }
-        Some(Outgoing {
+        Some(OutgoingEnvelope {
             nonce: newest.nonce,
             hash: newest.hash,
             raw: newest.raw.clone(),
@@ -407,7 +409,7 @@ impl Slot {
     }
 
     /// A node has it: whatever was in the way is over. One that needs more than a node stays what it is.
-    fn at_node(&mut self, token: Token, is_new: bool, now: Time, step: &mut Step) {
+    fn at_node(&mut self, token: Token, is_new: bool, now: Timestamp, step: &mut Step) {
         let stays = self.has_a_reason();
         if !stays {
             // A later write must not tell it.
@@ -420,18 +422,18 @@ impl Slot {
                 Some(_) | None => SubState::Submitted,
             };
             let state = self.tx.state;
-            self.tx.go(state, sub, now);
+            self.tx.transition(state, sub, now);
             step.writes.updates.push(self.tx.clone());
         }
     }
 
     /// Its bytes are tried again, each time after twice as long.
-    pub(super) fn try_later(&mut self, now: Time) {
+    pub(super) fn try_later(&mut self, now: Timestamp) {
         self.retry_at = Some(now.plus(self.next_wait()));
     }
 
     /// The signer is asked again, each time after twice as long.
-    pub(super) fn sign_later(&mut self, now: Time) {
+    pub(super) fn sign_later(&mut self, now: Timestamp) {
         self.sign_at = Some(now.plus(self.next_wait()));
     }
 
@@ -444,7 +446,7 @@ impl Slot {
     }
 
     /// Not later than this.
-    fn try_within(&mut self, most: Duration, now: Time) {
+    fn try_within(&mut self, most: Duration, now: Timestamp) {
         self.retry_at = self.retry_at.map(|at| at.min(now.plus(most)));
     }
 
@@ -454,7 +456,7 @@ impl Slot {
         sub: SubState,
         reason: String,
         token: Token,
-        now: Time,
+        now: Timestamp,
         step: &mut Step,
     ) {
         self.try_later(now);
@@ -470,7 +472,7 @@ impl Slot {
         }
         self.tx.reason = Some(reason);
         self.tx.token = token;
-        self.tx.go(TxState::Tracking, sub, now);
+        self.tx.transition(TxState::Tracking, sub, now);
         step.writes.updates.push(self.tx.clone());
     }
 }

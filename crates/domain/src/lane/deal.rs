@@ -5,32 +5,33 @@ use std::collections::BTreeSet;
 use crate::mutation::{self, Mutation};
 use crate::window::Release;
 use crate::{
-    Attempt, AttemptKind, EventKind, Nonce, Payload, RequestId, SubState, Time, Tx, TxId, TxState,
+    Attempt, AttemptKind, EventKind, Nonce, Payload, RequestId, SubState, Timestamp, Tx, TxId,
+    TxState,
 };
 
-use super::lend::LENT_MAX;
-use super::{CameSince, ChainQuery, Effect, LOAD_MAX, Lane, Request, Slot, Stage, Step};
+use super::reserve::RESERVATIONS_MAX;
+use super::{AdmittedRequest, CameSince, ChainQuery, Effect, LOAD_MAX, Lane, Slot, Stage, Step};
 
 impl Lane {
     /// A new request: gets a nonce now, or waits in the store for one.
-    pub(super) fn accept(&mut self, request: Request, now: Time, step: &mut Step) {
-        let mut tx = Tx::created(request, self.right.token, now);
+    pub(super) fn accept(&mut self, request: AdmittedRequest, now: Timestamp, step: &mut Step) {
+        let mut tx = Tx::created(request, self.lease_grant.token, now);
         self.ask_before_lending(&tx, step);
         // Those that wait already come first.
         if self.queued > 0 || !self.may_deal() {
-            self.tell(
+            self.emit_event(
                 step,
                 Some(&mut tx),
                 EventKind::TxAccepted { nonce: None },
                 now,
             );
             self.more_queued(Some(&tx));
-            step.writes.wakes_added.push(tx.id);
+            step.writes.queued_added.push(tx.id);
             step.writes.inserts.push(tx);
             return;
         }
         let nonce = self.deal(&mut tx, now);
-        self.tell(
+        self.emit_event(
             step,
             Some(&mut tx),
             EventKind::TxAccepted { nonce: Some(nonce) },
@@ -41,7 +42,13 @@ impl Lane {
     }
 
     /// Txs that waited in the store for a nonce, oldest first.
-    pub(super) fn adopt_queued(&mut self, txs: Vec<Tx>, more: bool, now: Time, step: &mut Step) {
+    pub(super) fn adopt_queued(
+        &mut self,
+        txs: Vec<Tx>,
+        more: bool,
+        now: Timestamp,
+        step: &mut Step,
+    ) {
         // A page that nobody asked for could deal a second nonce to a tx that has one.
         let Some(came_since) = self.loading_queued.take() else {
             return;
@@ -63,13 +70,13 @@ impl Lane {
     }
 
     /// Deals a nonce to a tx that waited in the store, or leaves it there.
-    fn adopt(&mut self, mut tx: Tx, now: Time, step: &mut Step) {
+    fn adopt(&mut self, mut tx: Tx, now: Timestamp, step: &mut Step) {
         let is_untold = tx.event_seqs.is_empty() || mutation::is_on(Mutation::AcceptQueuedTwice);
         if is_untold {
             // It came through another node, which may not write events for this lane.
             let accepted = EventKind::TxAccepted { nonce: None };
             let at = tx.created_at;
-            self.tell(step, Some(&mut tx), accepted, at);
+            self.emit_event(step, Some(&mut tx), accepted, at);
         }
         if self.is_given_up(&tx, now) {
             self.end_unlent(tx, now, step);
@@ -84,8 +91,8 @@ impl Lane {
             return;
         }
         let nonce = self.deal(&mut tx, now);
-        self.tell(step, Some(&mut tx), EventKind::TxAllocated { nonce }, now);
-        step.writes.wakes_done.push(tx.id);
+        self.emit_event(step, Some(&mut tx), EventKind::TxAllocated { nonce }, now);
+        step.writes.queued_removed.push(tx.id);
         step.writes.updates.push(tx.clone());
         self.sign_or_wait(tx, nonce, AttemptKind::Original, now, step);
     }
@@ -103,7 +110,13 @@ impl Lane {
     }
 
     /// Txs that have a nonce and waited in the store for room in the nodes' pools.
-    pub(super) fn take_backlog(&mut self, txs: Vec<Tx>, more: bool, now: Time, step: &mut Step) {
+    pub(super) fn take_backlog(
+        &mut self,
+        txs: Vec<Tx>,
+        more: bool,
+        now: Timestamp,
+        step: &mut Step,
+    ) {
         let Some(dealt_since) = self.loading_backlog.take() else {
             return;
         };
@@ -137,7 +150,7 @@ impl Lane {
     }
 
     /// The signer's answer: from now on the bytes may be out, so the row says so first.
-    pub(super) fn signed(&mut self, attempt: Attempt, now: Time, step: &mut Step) {
+    pub(super) fn signed(&mut self, attempt: Attempt, now: Timestamp, step: &mut Step) {
         let (nonce, kind) = (attempt.nonce, attempt.kind);
         let is_wanted = |slot: &Slot| {
             slot.signing == Some(kind) && slot.tx.id == attempt.tx_id && slot.stage != Stage::Mined // a remote signer may be slower than the chain
@@ -156,21 +169,21 @@ impl Lane {
         slot.tries = 0;
         slot.is_blocked = false;
         slot.tx.tx_hash = Some(attempt.hash);
-        slot.tx.token = self.right.token;
+        slot.tx.token = self.lease_grant.token;
         if !slot.attempts.is_empty() {
             let told = EventKind::TxReplaced {
                 tx_hash: attempt.hash,
                 nonce,
                 kind,
             };
-            self.tell(step, Some(&mut slot.tx), told, now);
+            self.emit_event(step, Some(&mut slot.tx), told, now);
         }
         if kind == AttemptKind::Cancel {
             // It goes on being what it is, and why.
             slot.tx.updated_at = now;
         } else {
             slot.tx.reason = None;
-            slot.tx.go(TxState::Tracking, SubState::Signed, now);
+            slot.tx.transition(TxState::Tracking, SubState::Signed, now);
         }
         self.by_hash.insert(attempt.hash, nonce);
         if !(mutation::is_on(Mutation::RegisterHashAfterSend) && kind == AttemptKind::Bump) {
@@ -189,7 +202,7 @@ impl Lane {
         nonce: Nonce,
         reason: String,
         retryable: bool,
-        now: Time,
+        now: Timestamp,
         step: &mut Step,
     ) {
         let Some(slot) = self.slots.get_mut(&nonce) else {
@@ -215,11 +228,11 @@ impl Lane {
         self.fresh_gaps.insert(nonce);
         slot.tx.nonce = None;
         slot.tx.reason = Some(reason.clone());
-        slot.tx.token = self.right.token;
+        slot.tx.token = self.lease_grant.token;
         slot.tx
-            .go(TxState::FailedFinal, SubState::SigningFailed, now);
+            .transition(TxState::FailedFinal, SubState::SigningFailed, now);
         slot.tx.confirmed_at = Some(now);
-        self.tell(
+        self.emit_event(
             step,
             Some(&mut slot.tx),
             EventKind::TxFailed { reason },
@@ -229,22 +242,22 @@ impl Lane {
     }
 
     /// A no-op at a nonce that nobody holds, so that those behind it can be mined.
-    pub(super) fn fill(&mut self, nonce: Nonce, fresh: TxId, now: Time, step: &mut Step) {
+    pub(super) fn fill(&mut self, nonce: Nonce, fresh: TxId, now: Timestamp, step: &mut Step) {
         self.gaps.remove(&nonce);
         let payload = Payload::transfer(self.key.signer, alloy_primitives::U256::ZERO);
         let request_id = RequestId::parse(format!("lanekeeper-filler-{fresh}"))
             .expect("a uuid with a short prefix keeps the rule");
-        let request = Request {
+        let request = AdmittedRequest {
             id: fresh,
             request_id,
             fingerprint: payload.fingerprint(),
             gas: payload.intrinsic_gas(),
             payload,
         };
-        let mut tx = Tx::created(request, self.right.token, now);
+        let mut tx = Tx::created(request, self.lease_grant.token, now);
         tx.nonce = Some(nonce);
-        tx.go(TxState::Allocated, SubState::Waiting, now);
-        self.tell(
+        tx.transition(TxState::Allocated, SubState::Waiting, now);
+        self.emit_event(
             step,
             Some(&mut tx),
             EventKind::TxAccepted { nonce: Some(nonce) },
@@ -260,7 +273,8 @@ impl Lane {
     /// Whether a nonce may be dealt now.
     pub(super) fn may_deal(&self) -> bool {
         let chain_known = self.chain.is_some() || self.rules.chain_query == ChainQuery::Off;
-        let lends_more = !self.lends() || (self.backlog.is_none() && self.unresolved() < LENT_MAX);
+        let lends_more =
+            !self.lends() || (self.backlog.is_none() && self.unresolved() < RESERVATIONS_MAX);
         chain_known
             && self.halted.is_none()
             && self.misplaced.is_none()
@@ -286,7 +300,7 @@ impl Lane {
     }
 
     /// Gives the tx the smallest gap, or the next nonce.
-    fn deal(&mut self, tx: &mut Tx, now: Time) -> Nonce {
+    fn deal(&mut self, tx: &mut Tx, now: Timestamp) -> Nonce {
         self.set_used_gaps_aside();
         let nonce = match self.gaps.pop_first() {
             Some((gap, _)) => gap,
@@ -299,8 +313,8 @@ impl Lane {
             }
         };
         tx.nonce = Some(nonce);
-        tx.token = self.right.token;
-        tx.go(TxState::Allocated, SubState::Waiting, now);
+        tx.token = self.lease_grant.token;
+        tx.transition(TxState::Allocated, SubState::Waiting, now);
         nonce
     }
 
@@ -310,7 +324,7 @@ impl Lane {
         tx: Tx,
         nonce: Nonce,
         kind: AttemptKind,
-        now: Time,
+        now: Timestamp,
         step: &mut Step,
     ) {
         if self.lends() {
@@ -328,7 +342,7 @@ impl Lane {
         self.backlog.is_none_or(|from| nonce < from)
     }
 
-    fn sign(&mut self, tx: Tx, nonce: Nonce, kind: AttemptKind, now: Time, step: &mut Step) {
+    fn sign(&mut self, tx: Tx, nonce: Nonce, kind: AttemptKind, now: Timestamp, step: &mut Step) {
         self.unmined = self.unmined.saturating_add(1);
         let slot = Box::new(Slot::new(tx, kind, now));
         let before = self.slots.insert(nonce, slot);

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use alloy_primitives::B256;
 
-use crate::headers::Standing;
+use crate::headers::BlockPosition;
 use crate::mutation::{self, Mutation};
 use crate::{
-    Attempt, AttemptKind, ChainView, EventKind, Header, Inclusion, Nonce, SubState, Time, Tx, TxId,
-    TxState,
+    Attempt, AttemptKind, ChainView, EventKind, Header, Inclusion, Nonce, SubState, Timestamp, Tx,
+    TxId, TxState,
 };
 
 use super::{
@@ -27,7 +27,7 @@ const TAG_PROOF: u64 = 64;
 
 impl Lane {
     /// Receipts of our hashes. Only blocks of the followed chain count, or older ones with proof.
-    pub(super) fn receipts(&mut self, receipts: Vec<Receipt>, now: Time, step: &mut Step) {
+    pub(super) fn receipts(&mut self, receipts: Vec<Receipt>, now: Timestamp, step: &mut Step) {
         let mut found_some = false;
         for Receipt { inclusion, above } in receipts {
             let Some(nonce) = self.by_hash.get(&inclusion.tx_hash).copied() else {
@@ -47,19 +47,19 @@ impl Lane {
             }
             match view
                 .headers
-                .standing(inclusion.block_number, inclusion.block_hash)
+                .position_of(inclusion.block_number, inclusion.block_hash)
             {
-                Standing::On { .. } => {
+                BlockPosition::On { .. } => {
                     let header = view.headers.at(inclusion.block_number).copied();
                     self.mined(nonce, inclusion, header, now, step);
                     self.settle(nonce, &view, now, step);
                 }
-                Standing::Outside if self.proves(&inclusion, &above) => {
+                BlockPosition::Outside if self.proves(&inclusion, &above) => {
                     self.mined(nonce, inclusion, above.first().copied(), now, step);
                     self.finalize(nonce, &above, now, step);
                 }
                 // Not on our chain, or not known to be: whoever asks again will get it right.
-                Standing::Outside | Standing::Replaced => continue,
+                BlockPosition::Outside | BlockPosition::Replaced => continue,
             }
             found_some = true;
         }
@@ -99,7 +99,7 @@ impl Lane {
         nonce: Nonce,
         inclusion: Inclusion,
         header: Option<Header>,
-        now: Time,
+        now: Timestamp,
         step: &mut Step,
     ) {
         let held = self.slots.get(&nonce).and_then(|s| s.tx.inclusion.as_ref());
@@ -124,8 +124,8 @@ impl Lane {
             slot.tx.reason = None;
         }
         slot.tx.counted = header.map(|header| header.hash);
-        slot.tx.token = self.right.token;
-        slot.tx.go(TxState::Tracking, SubState::Mined, now);
+        slot.tx.token = self.lease_grant.token;
+        slot.tx.transition(TxState::Tracking, SubState::Mined, now);
         let kind = EventKind::TxReceiptUpdated {
             tx_hash: inclusion.tx_hash,
             block_number: inclusion.block_number,
@@ -133,7 +133,7 @@ impl Lane {
             succeeded: inclusion.succeeded,
         };
         slot.tx.inclusion = Some(inclusion);
-        self.tell(step, Some(&mut slot.tx), kind, now);
+        self.emit_event(step, Some(&mut slot.tx), kind, now);
         step.headers.extend(header);
         step.writes.updates.push(slot.tx.clone());
         self.slots.insert(nonce, slot);
@@ -149,7 +149,7 @@ impl Lane {
     }
 
     /// The chain moved: forks first, then what became final.
-    pub(super) fn head(&mut self, view: Arc<ChainView>, now: Time, step: &mut Step) {
+    pub(super) fn head(&mut self, view: Arc<ChainView>, now: Timestamp, step: &mut Step) {
         let before = self.view.replace(view.clone());
         if before.is_none() {
             self.check_upon_entry(step);
@@ -182,7 +182,7 @@ impl Lane {
     }
 
     /// Decides on one mined tx by where its block stands.
-    fn settle(&mut self, nonce: Nonce, view: &ChainView, now: Time, step: &mut Step) {
+    fn settle(&mut self, nonce: Nonce, view: &ChainView, now: Timestamp, step: &mut Step) {
         let Some(slot) = self.slots.get(&nonce) else {
             return;
         };
@@ -190,9 +190,9 @@ impl Lane {
             return;
         };
         let number = inclusion.block_number;
-        match view.headers.standing(number, inclusion.block_hash) {
-            Standing::Replaced => self.unmine(nonce, now, step),
-            Standing::On { above } => match self.final_with(view, number, above) {
+        match view.headers.position_of(number, inclusion.block_hash) {
+            BlockPosition::Replaced => self.unmine(nonce, now, step),
+            BlockPosition::On { above } => match self.final_with(view, number, above) {
                 Some(top) => {
                     let counted: Vec<Header> = (number..=top)
                         .filter_map(|n| view.headers.at(n))
@@ -200,12 +200,12 @@ impl Lane {
                         .collect();
                     self.finalize(nonce, &counted, now, step);
                 }
-                None if self.rules.tell_progress && above > 0 => {
+                None if self.rules.emit_progress && above > 0 => {
                     self.progress(nonce, view, above, now, step);
                 }
                 None => {}
             },
-            Standing::Outside => {} // see check_below_the_view
+            BlockPosition::Outside => {} // see check_below_the_view
         }
     }
 
@@ -222,8 +222,8 @@ impl Lane {
     /// Mined txs whose block is older than the view, after a long silence: their receipts, with proof,
     /// end them. A block that is not there any more has no receipts, so what stands at its height is
     /// asked for too. One question for all, now and then.
-    fn check_below_the_view(&mut self, view: &ChainView, now: Time, step: &mut Step) {
-        let is_recent = |at: Time| now.since(at) < CHECK_OLD_PAUSE;
+    fn check_below_the_view(&mut self, view: &ChainView, now: Timestamp, step: &mut Step) {
+        let is_recent = |at: Timestamp| now.since(at) < CHECK_OLD_PAUSE;
         if self.checking_old || self.old_checked_at.is_some_and(is_recent) {
             return;
         }
@@ -256,7 +256,7 @@ impl Lane {
 
     /// What stands at heights below the view. Another block where ours was is a fork that went deeper
     /// than the view: the tx is out again.
-    pub(super) fn old_headers(&mut self, headers: &[Header], now: Time, step: &mut Step) {
+    pub(super) fn old_headers(&mut self, headers: &[Header], now: Timestamp, step: &mut Step) {
         self.checking_old = false;
         let Some(view) = self.view.clone() else {
             return;
@@ -281,7 +281,7 @@ impl Lane {
     }
 
     /// Final: nothing but a fork deeper than the required depth can change it.
-    fn finalize(&mut self, nonce: Nonce, counted: &[Header], now: Time, step: &mut Step) {
+    fn finalize(&mut self, nonce: Nonce, counted: &[Header], now: Timestamp, step: &mut Step) {
         let Some(mut slot) = self.slots.remove(&nonce) else {
             return;
         };
@@ -292,7 +292,7 @@ impl Lane {
         let top = counted
             .last()
             .map_or(inclusion.block_hash, |header| header.hash);
-        let told_before = slot.tx.counted.filter(|_| self.rules.tell_progress);
+        let told_before = slot.tx.counted.filter(|_| self.rules.emit_progress);
         let view = self.view.clone();
         let is_replaced = |told: B256| {
             let is_on_view = view.as_ref().is_some_and(|v| v.headers.contains(told));
@@ -300,10 +300,10 @@ impl Lane {
         };
         slot.tx.counted = Some(top);
         slot.tx.confirmed_at = Some(now);
-        slot.tx.token = self.right.token;
+        slot.tx.token = self.lease_grant.token;
         let is_cancelled = slot.kind_of(inclusion.tx_hash) == AttemptKind::Cancel;
         let kind = if inclusion.succeeded && !is_cancelled {
-            slot.tx.go(TxState::Confirmed, SubState::Mined, now);
+            slot.tx.transition(TxState::Confirmed, SubState::Mined, now);
             EventKind::TxConfirmed {
                 tx_hash: inclusion.tx_hash,
                 block_number: inclusion.block_number,
@@ -327,10 +327,10 @@ impl Lane {
             };
             let reason = why.unwrap_or_else(|| otherwise.to_owned());
             slot.tx.reason = Some(reason.clone());
-            slot.tx.go(TxState::FailedFinal, sub, now);
+            slot.tx.transition(TxState::FailedFinal, sub, now);
             EventKind::TxFailed { reason }
         };
-        self.tell(step, Some(&mut slot.tx), kind, now);
+        self.emit_event(step, Some(&mut slot.tx), kind, now);
         step.headers.extend_from_slice(counted);
         step.writes.updates.push(slot.tx.clone());
         for attempt in &slot.attempts {
@@ -360,7 +360,14 @@ impl Lane {
     }
 
     /// Tells how many headers stand on the tx's block, and whether what was told before is replaced.
-    fn progress(&mut self, nonce: Nonce, view: &ChainView, above: u64, now: Time, step: &mut Step) {
+    fn progress(
+        &mut self,
+        nonce: Nonce,
+        view: &ChainView,
+        above: u64,
+        now: Timestamp,
+        step: &mut Step,
+    ) {
         let Some(mut slot) = self.slots.remove(&nonce) else {
             return;
         };
@@ -382,8 +389,8 @@ impl Lane {
             };
             slot.tx.counted = Some(tip.hash);
             slot.tx.updated_at = now;
-            slot.tx.token = self.right.token;
-            self.tell(step, Some(&mut slot.tx), kind, now);
+            slot.tx.token = self.lease_grant.token;
+            self.emit_event(step, Some(&mut slot.tx), kind, now);
             let counted = view
                 .headers
                 .iter()
@@ -395,7 +402,7 @@ impl Lane {
     }
 
     /// A fork took its block: the tx is out again, and its bytes leave again at once.
-    fn unmine(&mut self, nonce: Nonce, now: Time, step: &mut Step) {
+    fn unmine(&mut self, nonce: Nonce, now: Timestamp, step: &mut Step) {
         let Some(mut slot) = self.slots.remove(&nonce) else {
             return;
         };
@@ -414,21 +421,22 @@ impl Lane {
         slot: &mut Slot,
         gone: &Inclusion,
         after_final: bool,
-        now: Time,
+        now: Timestamp,
         step: &mut Step,
     ) {
         slot.tx.counted = None;
         slot.tx.confirmed_at = None;
         slot.tx.reason = None;
-        slot.tx.token = self.right.token;
+        slot.tx.token = self.lease_grant.token;
         slot.claimed_at = now;
-        slot.tx.go(TxState::Tracking, SubState::Reorged, now);
+        slot.tx
+            .transition(TxState::Tracking, SubState::Reorged, now);
         let kind = EventKind::TxReorged {
             block_number: gone.block_number,
             block_hash: gone.block_hash,
             after_final,
         };
-        self.tell(step, Some(&mut slot.tx), kind, now);
+        self.emit_event(step, Some(&mut slot.tx), kind, now);
         step.writes.updates.push(slot.tx.clone());
         step.effects.extend(slot.newest().map(Effect::Send));
         // The account's nonce went back with the block.
@@ -437,7 +445,7 @@ impl Lane {
 
     /// A fork went deeper than is watched: what it took waits for a decision. Its bytes are still sent and
     /// its hashes still watched, so it may well leave STUCK by itself.
-    fn deep_fork(&mut self, view: &ChainView, now: Time, step: &mut Step) {
+    fn deep_fork(&mut self, view: &ChainView, now: Timestamp, step: &mut Step) {
         let gone: Vec<Nonce> = self
             .slots
             .iter()
@@ -457,19 +465,18 @@ impl Lane {
             self.stuck_by_deep_fork(&mut slot, now, step);
             self.slots.insert(nonce, slot);
         }
-        let finals = self
-            .finals
-            .iter()
-            .filter(|block| view.headers.standing(block.number, block.hash) == Standing::Replaced);
+        let finals = self.finals.iter().filter(|block| {
+            view.headers.position_of(block.number, block.hash) == BlockPosition::Replaced
+        });
         let taken: Vec<TxId> = finals.flat_map(|block| block.txs.iter().copied()).collect();
         self.deeply_reopened.extend(taken);
     }
 
-    fn stuck_by_deep_fork(&mut self, slot: &mut Slot, now: Time, step: &mut Step) {
+    fn stuck_by_deep_fork(&mut self, slot: &mut Slot, now: Timestamp, step: &mut Step) {
         let reason = "a fork deeper than confirmations.watchDepth took its block".to_owned();
         slot.tx.reason = Some(reason.clone());
-        slot.tx.go(TxState::Stuck, SubState::DeepFork, now);
-        self.tell(step, Some(&mut slot.tx), EventKind::TxStuck { reason }, now);
+        slot.tx.transition(TxState::Stuck, SubState::DeepFork, now);
+        self.emit_event(step, Some(&mut slot.tx), EventKind::TxStuck { reason }, now);
         step.writes.updates.push(slot.tx.clone());
     }
 
@@ -484,22 +491,22 @@ impl Lane {
         let mut gone = Vec::new();
         self.finals.retain_mut(|block| {
             let below = old.iter().find(|header| header.number == block.number);
-            let standing = match (view.headers.standing(block.number, block.hash), below) {
-                (Standing::Outside, Some(header)) if header.hash == block.hash => {
-                    Standing::On { above: 0 }
+            let standing = match (view.headers.position_of(block.number, block.hash), below) {
+                (BlockPosition::Outside, Some(header)) if header.hash == block.hash => {
+                    BlockPosition::On { above: 0 }
                 }
-                (Standing::Outside, Some(_)) => Standing::Replaced,
+                (BlockPosition::Outside, Some(_)) => BlockPosition::Replaced,
                 (standing, _) => standing,
             };
             match standing {
-                Standing::Replaced if mutation::is_on(Mutation::ForgetFinals) => return false,
-                Standing::Replaced => {
+                BlockPosition::Replaced if mutation::is_on(Mutation::ForgetFinals) => return false,
+                BlockPosition::Replaced => {
                     gone.extend_from_slice(&block.txs);
                     return false;
                 }
-                Standing::On { .. } => block.is_seen = true,
+                BlockPosition::On { .. } => block.is_seen = true,
                 // So deep nobody looks any more.
-                Standing::Outside => {
+                BlockPosition::Outside => {
                     block.is_seen |= base.saturating_sub(block.number) > OLD_DEPTH_MAX;
                 }
             }
@@ -512,7 +519,7 @@ impl Lane {
     }
 
     /// Finished txs whose block a fork took: open again, and said.
-    pub(super) fn reopen(&mut self, txs: Vec<(Tx, Vec<Attempt>)>, now: Time, step: &mut Step) {
+    pub(super) fn reopen(&mut self, txs: Vec<(Tx, Vec<Attempt>)>, now: Timestamp, step: &mut Step) {
         for (mut tx, mut attempts) in txs {
             if !self.reopening.remove(&tx.id) || !tx.state.is_terminal() {
                 continue;
@@ -554,7 +561,7 @@ impl Slot {
 impl Inclusion {
     /// Whether another block stands at its height.
     fn is_gone(&self, view: &ChainView) -> bool {
-        view.headers.standing(self.block_number, self.block_hash) == Standing::Replaced
+        view.headers.position_of(self.block_number, self.block_hash) == BlockPosition::Replaced
     }
 }
 

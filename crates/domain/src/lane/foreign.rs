@@ -6,10 +6,12 @@
 use alloy_primitives::{B256, U256};
 
 use crate::mutation::{self, Mutation};
-use crate::{Attempt, AttemptKind, ChainView, Deed, EventKind, Nonce, SubState, Time, TxState};
+use crate::{
+    Attempt, AttemptKind, ChainView, EffectDigest, EventKind, Nonce, SubState, Timestamp, TxState,
+};
 
 use super::protocol::FOREIGN_DEPTH_MIN;
-use super::{Consumer, Effect, Finality, Lane, OnForeignNonce, Slot, Stage, Step, Suspicion};
+use super::{Effect, Finality, Lane, NonceConsumer, OnForeignNonce, Slot, Stage, Step, Suspicion};
 
 /// How deep another transaction counts where the chain itself says what is final.
 const FOREIGN_DEPTH_TAGGED: u64 = 64;
@@ -71,9 +73,9 @@ impl Lane {
     pub(super) fn consumed(
         &mut self,
         nonce: Nonce,
-        by: Option<Consumer>,
+        by: Option<NonceConsumer>,
         (hashes, is_named): (&[B256], bool),
-        now: Time,
+        now: Timestamp,
         step: &mut Step,
     ) {
         if let Some(suspicion) = self.suspicion.as_mut().filter(|held| held.nonce == nonce) {
@@ -94,14 +96,17 @@ impl Lane {
         let is_ours = |hash: &B256| slot.attempts.iter().any(|attempt| attempt.hash == *hash);
         let all_asked = slot.attempts.iter().all(|a| hashes.contains(&a.hash));
         let foreign = match by {
-            None | Some(Consumer::Nobody) => return,
-            Some(Consumer::By { hash, .. }) if is_ours(&hash) => {
+            None | Some(NonceConsumer::Nobody) => return,
+            Some(NonceConsumer::By { hash, .. }) if is_ours(&hash) => {
                 step.effects.push(Effect::FetchReceipts(vec![hash]));
                 return;
             }
-            Some(Consumer::By { hash, deed }) => Some((hash, deed)),
-            Some(Consumer::Unseen) if all_asked => None,
-            Some(Consumer::Unseen) => return, // one was signed since: asked again
+            Some(NonceConsumer::By {
+                hash,
+                effect_digest,
+            }) => Some((hash, effect_digest)),
+            Some(NonceConsumer::Unseen) if all_asked => None,
+            Some(NonceConsumer::Unseen) => return, // one was signed since: asked again
         };
         self.suspicion = None;
         if self.lends() {
@@ -114,14 +119,14 @@ impl Lane {
             nonce,
             tx_hash: foreign.map(|(hash, _)| hash),
         };
-        self.tell(step, None, kind, now);
+        self.emit_event(step, None, kind, now);
         self.give_up_nonce(nonce, foreign, now, step);
         self.look_for_foreign_use(step);
     }
 
     /// What two deliberate bugs do: the nonce is for somebody else, although bytes of ours may be out.
-    pub(super) fn let_nonce_go(&mut self, nonce: Nonce, now: Time, step: &mut Step) {
-        let nobody = (B256::ZERO, Deed::of(None, U256::MAX, &[]));
+    pub(super) fn let_nonce_go(&mut self, nonce: Nonce, now: Timestamp, step: &mut Step) {
+        let nobody = (B256::ZERO, EffectDigest::of(None, U256::MAX, &[]));
         self.give_up_nonce(nonce, Some(nobody), now, step);
         self.fresh_gaps.insert(nonce);
     }
@@ -130,8 +135,8 @@ impl Lane {
     fn give_up_nonce(
         &mut self,
         nonce: Nonce,
-        foreign: Option<(B256, Deed)>,
-        now: Time,
+        foreign: Option<(B256, EffectDigest)>,
+        now: Timestamp,
         step: &mut Step,
     ) {
         let Some(mut slot) = self.slots.remove(&nonce) else {
@@ -143,7 +148,8 @@ impl Lane {
             self.by_hash.remove(hash);
             step.effects.push(Effect::Unwatch(*hash));
         }
-        let did_the_same = foreign.is_some_and(|(_, deed)| deed == slot.tx.payload.deed());
+        let did_the_same = foreign
+            .is_some_and(|(_, effect_digest)| effect_digest == slot.tx.payload.effect_digest());
         let reason = match foreign {
             Some((hash, _)) if did_the_same => format!(
                 "nonce {nonce} was consumed by {hash}, which nobody here remembers and which did just what this tx \
@@ -159,13 +165,13 @@ impl Lane {
         };
         slot.tx.nonce = None;
         slot.tx.tx_hash = None;
-        slot.tx.token = self.right.token;
+        slot.tx.token = self.lease_grant.token;
         slot.tx.reason = Some(reason.clone());
         if let Some(sub) = slot.wants_nothing_but_its_nonce() {
             slot.tx.confirmed_at = Some(now);
-            slot.tx.go(TxState::FailedFinal, sub, now);
+            slot.tx.transition(TxState::FailedFinal, sub, now);
             let kind = EventKind::TxFailed { reason };
-            self.tell(step, Some(&mut slot.tx), kind, now);
+            self.emit_event(step, Some(&mut slot.tx), kind, now);
             step.writes.updates.push(slot.tx);
             return;
         }
@@ -181,19 +187,20 @@ impl Lane {
         };
         match decision {
             OnForeignNonce::Requeue => {
-                slot.tx.go(TxState::Created, SubState::Queued, now);
+                slot.tx.transition(TxState::Created, SubState::Queued, now);
                 let kind = EventKind::TxRequeued {
                     nonce,
                     foreign: foreign.map(|(hash, _)| hash),
                 };
-                self.tell(step, Some(&mut slot.tx), kind, now);
+                self.emit_event(step, Some(&mut slot.tx), kind, now);
                 self.more_queued(Some(&slot.tx));
-                step.writes.wakes_added.push(slot.tx.id);
+                step.writes.queued_added.push(slot.tx.id);
             }
             OnForeignNonce::Hold => {
-                slot.tx.go(TxState::Stuck, SubState::ForeignNonce, now);
+                slot.tx
+                    .transition(TxState::Stuck, SubState::ForeignNonce, now);
                 let kind = EventKind::TxStuck { reason };
-                self.tell(step, Some(&mut slot.tx), kind, now);
+                self.emit_event(step, Some(&mut slot.tx), kind, now);
             }
         }
         step.writes.updates.push(slot.tx);

@@ -10,9 +10,9 @@ mod broadcast;
 mod deal;
 mod follow;
 mod foreign;
-pub mod lend;
 mod nonces;
 pub mod protocol;
+pub mod reserve;
 mod resubmit;
 
 #[cfg(test)]
@@ -26,16 +26,16 @@ use std::time::Duration;
 use alloy_primitives::B256;
 
 pub use protocol::{
-    ChainNonces, ChainQuery, Consumer, Effect, FOREIGN_DEPTH_MIN, FinalTx, Finality, FinalityTag,
-    Input, LaneImage, LaneRules, Nonces, OLD_DEPTH_MAX, OnForeignNonce, Receipt, Request, Resubmit,
-    ResubmitPolicy, Step, Writes,
+    AccountNonces, AdmittedRequest, ChainQuery, Effect, EndpointNonces, FOREIGN_DEPTH_MIN, FinalTx,
+    Finality, FinalityTag, Input, LaneImage, LaneRules, NonceConsumer, OLD_DEPTH_MAX,
+    OnForeignNonce, Receipt, Resubmit, ResubmitPolicy, Step, Writes,
 };
 
 use crate::mutation::{self, Mutation};
 use crate::window::Depth;
 use crate::{
-    Attempt, AttemptKind, ChainView, Event, EventKind, LaneKey, NodeName, Nonce, Right, SubState,
-    Time, Token, Tx, TxId,
+    Attempt, AttemptKind, ChainView, Event, EventKind, LaneKey, LeaseGrant, NodeName, Nonce,
+    SubState, Timestamp, Token, Tx, TxId,
 };
 
 /// The most txs that one load brings into memory.
@@ -47,7 +47,7 @@ pub const RECEIPTS_MAX: usize = 500;
 #[derive(Clone, Debug)]
 pub struct Lane {
     key: LaneKey,
-    right: Right,
+    lease_grant: LeaseGrant,
     rules: LaneRules,
     depth: Depth,
 
@@ -79,13 +79,13 @@ pub struct Lane {
     deeply_reopened: BTreeSet<TxId>,
 
     /// Nonces that nobody holds and the chain waits for, and since when.
-    gaps: BTreeMap<Nonce, Time>,
+    gaps: BTreeMap<Nonce, Timestamp>,
     /// Nonces that nobody of ours holds, at which the node says that something is pending: somebody
     /// else's, never to be outbid. A gap when it vanishes.
     doubtful: BTreeSet<Nonce>,
     /// Nonces that the chain seems to wait for, and since when: an endpoint may be behind, so they are gaps
     /// only when a later answer says the same.
-    maybe_gaps: BTreeMap<Nonce, Time>,
+    maybe_gaps: BTreeMap<Nonce, Timestamp>,
     /// Gaps of this turn: usable once it is committed, so that no commit gives one nonce to two rows.
     fresh_gaps: BTreeSet<Nonce>,
     /// Every nonce below this was once consumed at final depth, and by what we know.
@@ -101,11 +101,11 @@ pub struct Lane {
     loading_queued: Option<CameSince>,
 
     /// When blocks below the view were last asked about.
-    old_checked_at: Option<Time>,
+    old_checked_at: Option<Timestamp>,
     /// Whether that question is under way.
     checking_old: bool,
     /// When the depth was last narrowed: a burst of refusals counts once.
-    narrowed_at: Option<Time>,
+    narrowed_at: Option<Timestamp>,
 
     view: Option<Arc<ChainView>>,
     chain: Option<Known>,
@@ -119,12 +119,12 @@ pub struct Lane {
     /// The highest nonce that a node should hold with all below it, when the answer is to tell that.
     probing: Option<Nonce>,
     /// When such an answer last said that no more may be out: it is not asked for again at once.
-    full_at: Option<Time>,
+    full_at: Option<Timestamp>,
     full_times: u32,
     /// Whether more receipts are to be asked for when those that were are in.
     more_receipts: bool,
     /// Since when nonces below this one are consumed while receipts of ours are not known.
-    late: Option<(Nonce, Time)>,
+    late: Option<(Nonce, Timestamp)>,
     /// How many complete answers of the chain came since the lane was read.
     answers: u64,
     /// How many more answers of the chain are needed before a nonce is lent.
@@ -132,13 +132,13 @@ pub struct Lane {
     /// Lent nonces whose named transaction has a receipt, while the chain does not show them as consumed.
     unproven: BTreeSet<Nonce>,
     /// When loans were last looked at.
-    ticked_at: Option<Time>,
+    ticked_at: Option<Timestamp>,
     /// Why what the store holds does not belong in this lane.
     misplaced: Option<String>,
     /// What the store said at load, until the chain's nonce is known.
     unsettled: Option<Unsettled>,
     /// Who held the lane before, until that is told.
-    taken_from: Option<(NodeName, Token)>,
+    previous_keeper: Option<(NodeName, Token)>,
 }
 
 /// A tx in memory.
@@ -152,13 +152,13 @@ struct Slot {
     /// The attempt that is at the signer.
     signing: Option<AttemptKind>,
     /// When it was last claimed for sending.
-    claimed_at: Time,
+    claimed_at: Timestamp,
     /// When a node last got it, as far as that is known.
-    left_at: Time,
+    left_at: Timestamp,
     /// When its bytes are tried again, after something went wrong.
-    retry_at: Option<Time>,
+    retry_at: Option<Timestamp>,
     /// When the signer is asked again, after it failed.
-    sign_at: Option<Time>,
+    sign_at: Option<Timestamp>,
     tries: u32,
     /// Nodes do not take it: nothing behind it is tried before it.
     is_blocked: bool,
@@ -212,11 +212,11 @@ struct FinalBlock {
 
 #[derive(Clone, Copy, Debug)]
 struct Known {
-    nonces: ChainNonces,
+    nonces: AccountNonces,
     is_complete: bool,
     /// Whether pools were asked too: a plain question asks only for what `nonce.chainQuery` says.
     saw_pools: bool,
-    at: Time,
+    at: Timestamp,
 }
 
 /// A nonce of ours that is consumed, and not by what we know.
@@ -242,13 +242,13 @@ struct Unsettled {
 }
 
 impl Lane {
-    /// A lane as it was just read from the store. `taken_from` is told to the world in the first step.
+    /// A lane as it was just read from the store. `previous_keeper` is told to the world in the first step.
     #[must_use]
-    pub fn load(image: LaneImage, rules: LaneRules, taken_from: Option<NodeName>) -> Self {
-        let token_before = Token(image.right.token.0.saturating_sub(1));
+    pub fn load(image: LaneImage, rules: LaneRules, previous_keeper: Option<NodeName>) -> Self {
+        let token_before = Token(image.lease_grant.token.0.saturating_sub(1));
         let mut lane = Self {
             key: image.key,
-            right: image.right,
+            lease_grant: image.lease_grant,
             rules,
             depth: rules.depth,
             next_nonce: image.next_nonce,
@@ -297,7 +297,7 @@ impl Lane {
                 held: image.held,
                 consumed_below: image.consumed_below,
             }),
-            taken_from: taken_from.map(|node| (node, token_before)),
+            previous_keeper: previous_keeper.map(|node| (node, token_before)),
         };
         for final_tx in image.finals {
             lane.watch_final(final_tx);
@@ -310,7 +310,7 @@ impl Lane {
 
     /// The store's history changed since the lane was last written: it may have lost commits.
     #[must_use]
-    pub fn fearing_loss(self) -> Self {
+    pub fn with_suspect_history(self) -> Self {
         Self {
             fears_loss: true,
             lost_below: Some(self.next_nonce),
@@ -369,10 +369,10 @@ impl Lane {
     }
 
     /// Takes one input. Pure: the same lane and input give the same step.
-    pub fn step(&mut self, input: Input, now: Time) -> Step {
+    pub fn step(&mut self, input: Input, now: Timestamp) -> Step {
         let mut step = Step::default();
-        if let Some((from, token)) = self.taken_from.take() {
-            self.tell(&mut step, None, EventKind::LaneFenced { from, token }, now);
+        if let Some((from, token)) = self.previous_keeper.take() {
+            self.emit_event(&mut step, None, EventKind::LaneFenced { from, token }, now);
         }
         match input {
             Input::Accept(request) => self.accept(request, now, &mut step),
@@ -395,7 +395,7 @@ impl Lane {
             }
             Input::Receipts(receipts) => self.receipts(receipts, now, &mut step),
             Input::Head(view) => self.head(view, now, &mut step),
-            Input::ChainNonces {
+            Input::AccountNonces {
                 nonces,
                 counts_pool,
             } => self.learn_nonces(nonces, counts_pool, now, &mut step),
@@ -409,7 +409,7 @@ impl Lane {
             }
             Input::Finals(txs) => self.reopen(txs, now, &mut step),
             Input::OldHeaders(headers) => self.old_headers(&headers, now, &mut step),
-            Input::Wake => self.more_queued(None),
+            Input::QueueChanged => self.more_queued(None),
             Input::Tick { fresh } => self.tick(fresh, now, &mut step),
             Input::Pause(paused) => {
                 self.paused = paused;
@@ -426,21 +426,21 @@ impl Lane {
     }
 
     /// Says that all steps since the last call are durable.
-    pub fn committed(&mut self, now: Time) {
+    pub fn committed(&mut self, now: Timestamp) {
         for nonce in std::mem::take(&mut self.fresh_gaps) {
             self.gaps.insert(nonce, now);
         }
     }
 
     /// Asks for more work where there is room for it.
-    fn pump(&mut self, now: Time, step: &mut Step) {
+    fn pump(&mut self, now: Timestamp, step: &mut Step) {
         if self
             .lost_below
             .is_some_and(|below| self.floor_nonce() >= below)
             && !self.fears_loss
         {
             self.lost_below = None;
-            step.effects.push(Effect::Settle);
+            step.effects.push(Effect::MarkReconciled);
         }
         if self.chain.is_none() && self.rules.chain_query != ChainQuery::Off {
             self.ask_chain(step);
@@ -482,7 +482,13 @@ impl Lane {
     }
 
     /// Writes an event, and its number into the tx's history.
-    fn tell(&mut self, step: &mut Step, tx: Option<&mut Tx>, kind: EventKind, now: Time) {
+    fn emit_event(
+        &mut self,
+        step: &mut Step,
+        tx: Option<&mut Tx>,
+        kind: EventKind,
+        now: Timestamp,
+    ) {
         self.event_seq = self.event_seq.saturating_add(1);
         let tx_id = tx.as_ref().map(|tx| tx.id);
         if let Some(tx) = tx {
@@ -504,8 +510,8 @@ impl Lane {
 
     /// The right under which it is held.
     #[must_use]
-    pub fn right(&self) -> Right {
-        self.right
+    pub fn lease_grant(&self) -> LeaseGrant {
+        self.lease_grant
     }
 
     /// The next nonce that was never dealt.
@@ -546,7 +552,7 @@ impl Lane {
 
     /// What the chain last said of the account.
     #[must_use]
-    pub fn chain_nonces(&self) -> Option<ChainNonces> {
+    pub fn chain_nonces(&self) -> Option<AccountNonces> {
         self.chain.map(|known| known.nonces)
     }
 
@@ -605,7 +611,7 @@ impl Lane {
 
 impl Slot {
     /// A tx that is about to get its first attempt.
-    fn new(tx: Tx, kind: AttemptKind, now: Time) -> Self {
+    fn new(tx: Tx, kind: AttemptKind, now: Timestamp) -> Self {
         Self {
             tx,
             kind,

@@ -7,10 +7,10 @@ use std::time::Duration;
 use alloy_primitives::B256;
 
 use crate::window::gaps;
-use crate::{EventKind, Nonce, Time};
+use crate::{EventKind, Nonce, Timestamp};
 
 use super::{
-    ChainNonces, ChainQuery, Effect, Known, Lane, Nonces, RECEIPTS_MAX, Slot, Stage, Step,
+    AccountNonces, ChainQuery, Effect, EndpointNonces, Known, Lane, RECEIPTS_MAX, Slot, Stage, Step,
 };
 
 /// How long what a node said yes to, and does not hold, waits until it is sent again.
@@ -26,21 +26,21 @@ const GROW_PAUSE: Duration = Duration::from_secs(30);
 /// The most nonces that are watched because something of somebody else is pending there.
 const DOUBTFUL_MAX: usize = 1_024;
 
-impl Nonces {
+impl EndpointNonces {
     /// What any endpoint has seen.
     #[must_use]
-    pub fn highest(&self) -> ChainNonces {
+    pub fn highest(&self) -> AccountNonces {
         self.merged(Nonce::max)
     }
 
     /// What all endpoints have seen.
-    fn lowest(&self) -> ChainNonces {
+    fn lowest(&self) -> AccountNonces {
         self.merged(Nonce::min)
     }
 
-    fn merged(&self, choose: impl Fn(Nonce, Nonce) -> Nonce) -> ChainNonces {
+    fn merged(&self, choose: impl Fn(Nonce, Nonce) -> Nonce) -> AccountNonces {
         let second = self.second.unwrap_or(self.first);
-        ChainNonces {
+        AccountNonces {
             latest: choose(self.first.latest, second.latest),
             pending: choose(self.first.pending, second.pending),
         }
@@ -54,7 +54,7 @@ impl Lane {
             self.asked_twice = self.in_doubt;
             let twice = self.in_doubt;
             let taken = self.lowest_taken();
-            step.effects.push(Effect::AskChain { twice, taken });
+            step.effects.push(Effect::QueryChainNonces { twice, taken });
         }
     }
 
@@ -74,9 +74,9 @@ impl Lane {
 
     pub(super) fn learn_nonces(
         &mut self,
-        nonces: Nonces,
+        nonces: EndpointNonces,
         counts_pool: bool,
-        now: Time,
+        now: Timestamp,
         step: &mut Step,
     ) {
         self.asking_chain = false;
@@ -126,8 +126,14 @@ impl Lane {
     }
 
     /// The chain never lowers the cursor, and raises it only by a credible step.
-    fn raise_cursor(&mut self, nonces: &Nonces, was_used: bool, now: Time, step: &mut Step) {
-        let asked = |said: ChainNonces| match self.rules.chain_query {
+    fn raise_cursor(
+        &mut self,
+        nonces: &EndpointNonces,
+        was_used: bool,
+        now: Timestamp,
+        step: &mut Step,
+    ) {
+        let asked = |said: AccountNonces| match self.rules.chain_query {
             ChainQuery::Pending => said.pending.max(said.latest),
             ChainQuery::Latest | ChainQuery::Off => said.latest,
         };
@@ -153,7 +159,7 @@ impl Lane {
                 nonce: self.next_nonce,
                 tx_hash: None,
             };
-            self.tell(step, None, kind, now);
+            self.emit_event(step, None, kind, now);
         }
         // Something of somebody else may be pending there, and may vanish again.
         let latest = nonces.lowest().latest;
@@ -165,7 +171,7 @@ impl Lane {
     /// Why the cursor is not raised although an endpoint says that the account is further.
     fn why_not_to_raise(
         &self,
-        nonces: &Nonces,
+        nonces: &EndpointNonces,
         agreed: Nonce,
         said: Nonce,
         was_used: bool,
@@ -202,7 +208,7 @@ impl Lane {
     /// The nonces below the cursor that nobody holds and the chain waits for, once after a lane was
     /// read. More of them than a credible jump means that the node is far behind, or that this is
     /// another chain: not one of them is dealt, and the next answer decides anew.
-    fn find_gaps(&mut self, nonces: ChainNonces, now: Time) {
+    fn find_gaps(&mut self, nonces: AccountNonces, now: Timestamp) {
         let Some(unsettled) = self.unsettled.take() else {
             return;
         };
@@ -231,7 +237,7 @@ impl Lane {
     /// cursor that nobody holds and the chain waits for, because somebody else's transaction vanished from
     /// a pool or a fork took it. One answer proves nothing, since an endpoint may be behind: only a later
     /// complete one that says the same makes a gap.
-    fn resolve_doubts(&mut self, nonces: ChainNonces, is_complete: bool, now: Time) {
+    fn resolve_doubts(&mut self, nonces: AccountNonces, is_complete: bool, now: Timestamp) {
         self.gaps.retain(|gap, _| *gap >= nonces.latest);
         self.doubtful.retain(|nonce| *nonce >= nonces.latest);
         let free = self.gaps.split_off(&nonces.pending);
@@ -287,7 +293,7 @@ impl Lane {
 
     /// Something waits for an answer that a second endpoint confirms: whatever is asked next asks for that, and it
     /// is soon. (Where the chain is asked all the time anyway, only this makes those answers count.)
-    pub(super) fn stay_in_doubt(&mut self, now: Time, step: &mut Step) {
+    pub(super) fn stay_in_doubt(&mut self, now: Timestamp, step: &mut Step) {
         self.in_doubt = true;
         if self
             .chain
@@ -298,8 +304,8 @@ impl Lane {
     }
 
     /// Whether the node holds all that it said yes to.
-    fn learn_depth(&mut self, latest: Nonce, held: Nonce, highest_out: Nonce, now: Time) {
-        let refused_lately = |at: Time| now.since(at) < GROW_PAUSE;
+    fn learn_depth(&mut self, latest: Nonce, held: Nonce, highest_out: Nonce, now: Timestamp) {
+        let refused_lately = |at: Timestamp| now.since(at) < GROW_PAUSE;
         let would_grow = held > highest_out;
         let is_full = !would_grow || self.narrowed_at.is_some_and(refused_lately);
         self.full_at = is_full.then_some(now);
@@ -314,7 +320,7 @@ impl Lane {
 
     /// What a node took, and does not hold any more, is sent again: it lost its pool, dropped them, or
     /// never held them. The wait keeps one that says yes and holds nothing from being asked without end.
-    fn send_what_the_node_lost(&mut self, pending: Nonce, now: Time) {
+    fn send_what_the_node_lost(&mut self, pending: Nonce, now: Timestamp) {
         if self.rules.chain_query != ChainQuery::Pending {
             return;
         }
@@ -329,7 +335,7 @@ impl Lane {
 
     /// What is in a block comes from the follower, a block at a time. What did not come in time is asked
     /// for by hash.
-    pub(super) fn read_late_receipts(&mut self, now: Time, step: &mut Step) {
+    pub(super) fn read_late_receipts(&mut self, now: Timestamp, step: &mut Step) {
         let Some((latest, since)) = self.late else {
             return;
         };

@@ -6,16 +6,17 @@ use std::time::Duration;
 
 use alloy_primitives::B256;
 
-use super::lend::Lending;
+use super::reserve::ReservationRules;
 use crate::window::{Depth, Window};
 use crate::{
-    Attempt, ChainView, Deed, Event, FeeRules, Fingerprint, Header, Inclusion, LaneKey, Nonce,
-    Payload, RequestId, Right, SendOutcome, Time, Tx, TxId, Unsigned, attempt::Outgoing,
+    Attempt, ChainView, EffectDigest, Event, FeeRules, Fingerprint, Header, Inclusion, LaneKey,
+    LeaseGrant, Nonce, Payload, RequestId, SendOutcome, Timestamp, Tx, TxId, UnsignedEnvelope,
+    attempt::OutgoingEnvelope,
 };
 
 /// A request that passed the door: new to its lane, gas known.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Request {
+pub struct AdmittedRequest {
     /// The name it will have.
     pub id: TxId,
     /// The key of the business.
@@ -30,7 +31,7 @@ pub struct Request {
 
 /// What the chain says of the account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ChainNonces {
+pub struct AccountNonces {
     /// Nonces below this are in blocks.
     pub latest: Nonce,
     /// Nonces below this are in blocks or in the node's pool.
@@ -39,18 +40,18 @@ pub struct ChainNonces {
 
 /// What endpoints say of the account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Nonces {
+pub struct EndpointNonces {
     /// The endpoint that is asked first.
-    pub first: ChainNonces,
+    pub first: AccountNonces,
     /// Another one, where it was asked.
-    pub second: Option<ChainNonces>,
+    pub second: Option<AccountNonces>,
     /// Whether as many answered as a doubt needs: two, or the only one.
     pub is_complete: bool,
 }
 
 /// Whose transaction consumed a nonce, in blocks that are final.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Consumer {
+pub enum NonceConsumer {
     /// Nobody's: it is not consumed there.
     Nobody,
     /// This one.
@@ -58,13 +59,13 @@ pub enum Consumer {
         /// Its hash.
         hash: B256,
         /// What it did.
-        deed: Deed,
+        effect_digest: EffectDigest,
     },
     /// It is consumed; no node can show by which transaction.
     Unseen,
 }
 
-impl Consumer {
+impl NonceConsumer {
     /// Its hash, when it is known.
     #[must_use]
     pub fn hash(self) -> Option<B256> {
@@ -89,7 +90,7 @@ pub struct Receipt {
 #[derive(Clone, Debug)]
 pub enum Input {
     /// A new request.
-    Accept(Request),
+    Accept(AdmittedRequest),
     /// Txs that wait in the store without a nonce, oldest first; `more` when there are others.
     Queued {
         /// The rows.
@@ -129,19 +130,19 @@ pub enum Input {
     /// The chain moved on (or back).
     Head(Arc<ChainView>),
     /// What the chain says of the account.
-    ChainNonces {
+    AccountNonces {
         /// The nonces.
-        nonces: Nonces,
+        nonces: EndpointNonces,
         /// Whether the first endpoint's pending nonce counts what waits in its pool: some nodes' does not.
         counts_pool: bool,
     },
-    /// Who consumed a nonce of ours at final depth; with [`Consumer::Unseen`], no endpoint has a receipt
+    /// Who consumed a nonce of ours at final depth; with [`NonceConsumer::Unseen`], no endpoint has a receipt
     /// of any attempt that was asked about.
     Consumed {
         /// The nonce.
         nonce: Nonce,
         /// Who; `None` when nobody answered.
-        by: Option<Consumer>,
+        by: Option<NonceConsumer>,
         /// Our attempts that were asked about.
         hashes: Vec<B256>,
         /// Whether a tx of the store has that transaction as its attempt (asked where nonces are lent).
@@ -152,7 +153,7 @@ pub enum Input {
     /// What stands at heights below the view, as the node tells it.
     OldHeaders(Vec<Header>),
     /// Txs were put into the store for this lane.
-    Wake,
+    QueueChanged,
     /// Time has passed.
     Tick {
         /// A fresh name, in case the lane must make a tx of its own (a filler).
@@ -172,13 +173,13 @@ pub struct Writes {
     /// New attempts.
     pub attempts: Vec<Attempt>,
     /// Attempts that a node has taken, and when.
-    pub first_sent: Vec<(B256, Time)>,
+    pub first_sent: Vec<(B256, Timestamp)>,
     /// Events, in order, without a hole.
     pub events: Vec<Event>,
     /// Txs that wait without a nonce from now on.
-    pub wakes_added: Vec<TxId>,
+    pub queued_added: Vec<TxId>,
     /// Txs that wait no longer.
-    pub wakes_done: Vec<TxId>,
+    pub queued_removed: Vec<TxId>,
     /// The lane's paused flag, when it changed.
     pub paused: Option<bool>,
 }
@@ -187,9 +188,9 @@ pub struct Writes {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// Have this signed; the answer comes back as an input.
-    Sign(Unsigned),
+    Sign(UnsignedEnvelope),
     /// Hand these bytes to the nodes, in nonce order.
-    Send(Outgoing),
+    Send(OutgoingEnvelope),
     /// This hash, of a transaction made elsewhere, is to be watched.
     Watch(B256),
     /// This hash needs no watching any more.
@@ -207,7 +208,7 @@ pub enum Effect {
         limit: u64,
     },
     /// Ask the chain for the account's nonces.
-    AskChain {
+    QueryChainNonces {
         /// Whether a second endpoint must say so too.
         twice: bool,
         /// The lowest attempt that a node took: one that has it, and whose pending nonce is not above it,
@@ -230,7 +231,7 @@ pub enum Effect {
     /// Read these finished txs again: a fork took their block back.
     LoadFinals(Vec<TxId>),
     /// Write down that nothing of the lane that the store may have lost is open any more.
-    Settle,
+    MarkReconciled,
 }
 
 /// What one step gives.
@@ -338,7 +339,7 @@ pub struct LaneRules {
     /// How deep finals are still watched for forks.
     pub watch_depth: u64,
     /// Whether confirmations are told on the way, or only at the end.
-    pub tell_progress: bool,
+    pub emit_progress: bool,
     /// Whether receipts of everything that is out are asked for when a lane is read.
     pub fetch_receipt_upon_entry: bool,
     /// When and how the lane's head is sent again.
@@ -346,7 +347,7 @@ pub struct LaneRules {
     /// What becomes of a tx whose nonce somebody else has consumed.
     pub on_foreign_nonce: OnForeignNonce,
     /// How its nonces are lent, when the key is elsewhere; `None`: it sends by itself.
-    pub lent: Option<Lending>,
+    pub lent: Option<ReservationRules>,
     /// After how long a gap that blocks others is filled.
     pub gap_fill_after: Duration,
     /// The farthest jump of the chain's nonce over our cursor that is taken without an operator.
@@ -365,7 +366,7 @@ pub struct LaneImage {
     /// Which lane.
     pub key: LaneKey,
     /// The right under which it is held.
-    pub right: Right,
+    pub lease_grant: LeaseGrant,
     /// The next nonce that was never dealt.
     pub next_nonce: Nonce,
     /// The sequence number of the last event.

@@ -3,9 +3,11 @@
 
 use alloy_primitives::U256;
 
-use crate::fee::Bumped;
+use crate::fee::BumpOutcome;
 use crate::mutation::{self, Mutation};
-use crate::{AttemptKind, EventKind, Fees, Nonce, Payload, SubState, Time, TxState, Unsigned};
+use crate::{
+    AttemptKind, EventKind, Fees, Nonce, Payload, SubState, Timestamp, TxState, UnsignedEnvelope,
+};
 
 use super::protocol::ResubmitPolicy;
 use super::{Effect, Lane, Slot, Stage, Step};
@@ -18,7 +20,7 @@ const BUMP_SANE_TIMES: u128 = 10;
 
 impl Lane {
     /// Only the lowest unmined nonce can unblock a lane, so only it is claimed and sent again.
-    pub(super) fn resubmit_head(&mut self, now: Time, step: &mut Step) {
+    pub(super) fn resubmit_head(&mut self, now: Timestamp, step: &mut Step) {
         // What lies below the account's nonce blocks nothing any more, whoever consumed it.
         let mut unmined = self
             .slots
@@ -46,14 +48,14 @@ impl Lane {
     }
 
     /// The claim is durable before the bytes leave again: the next keeper sees it.
-    fn resubmit(&mut self, nonce: Nonce, now: Time, step: &mut Step) {
+    fn resubmit(&mut self, nonce: Nonce, now: Timestamp, step: &mut Step) {
         let Some(mut slot) = self.slots.remove(&nonce) else {
             return;
         };
         slot.claimed_at = now;
         slot.resubmits = slot.resubmits.saturating_add(1);
         slot.tx.updated_at = now;
-        slot.tx.token = self.right.token;
+        slot.tx.token = self.lease_grant.token;
         let is_used_up = (self.rules.resubmit.max_attempts)
             .is_some_and(|most| slot.resubmits > most)
             || mutation::is_on(Mutation::StickWithoutRule);
@@ -82,7 +84,7 @@ impl Lane {
                 kind: slot.attempts.last().map_or(slot.kind, |newest| newest.kind),
                 count: slot.resubmits,
             };
-            self.tell(step, Some(&mut slot.tx), kind, now);
+            self.emit_event(step, Some(&mut slot.tx), kind, now);
             slot.retry_at = None;
             step.effects.push(Effect::Send(newest));
         }
@@ -98,11 +100,11 @@ impl Lane {
         self.chain.map_or(Nonce(0), |known| known.nonces.latest)
     }
 
-    fn stuck(&mut self, slot: &mut Slot, reason: String, now: Time, step: &mut Step) {
+    fn stuck(&mut self, slot: &mut Slot, reason: String, now: Timestamp, step: &mut Step) {
         let sub = slot.tx.sub_state.unwrap_or(SubState::Submitted);
         slot.tx.reason = Some(reason.clone());
-        slot.tx.go(TxState::Stuck, sub, now);
-        self.tell(step, Some(&mut slot.tx), EventKind::TxStuck { reason }, now);
+        slot.tx.transition(TxState::Stuck, sub, now);
+        self.emit_event(step, Some(&mut slot.tx), EventKind::TxStuck { reason }, now);
     }
 
     /// Whether a new attempt is to be made. Never against somebody else's transaction.
@@ -118,7 +120,7 @@ impl Lane {
     }
 
     /// It offers as much as it may: said, and no dead end, because its bytes go out again.
-    fn cap_binds(&self, slot: &mut Slot, now: Time) {
+    fn cap_binds(&self, slot: &mut Slot, now: Timestamp) {
         if slot.tx.sub_state != Some(SubState::FeeCap) {
             let offered = slot.attempts.last().map_or(0, |a| a.fees.max_per_gas());
             slot.tx.reason = Some(format!(
@@ -127,12 +129,12 @@ impl Lane {
                  chain asks for); its bytes are sent again"
             ));
             let state = slot.tx.state;
-            slot.tx.go(state, SubState::FeeCap, now);
+            slot.tx.transition(state, SubState::FeeCap, now);
         }
     }
 
     /// A node found the fee too low and nobody has it: with the policy to bump there is no need to wait.
-    pub(super) fn reprice(&mut self, nonce: Nonce, now: Time, step: &mut Step) {
+    pub(super) fn reprice(&mut self, nonce: Nonce, now: Timestamp, step: &mut Step) {
         let Some(slot) = self.slots.get(&nonce) else {
             return;
         };
@@ -149,8 +151,8 @@ impl Lane {
 
     /// Every node says that it will never take these bytes, and none may have them. The tx keeps its
     /// nonce, so that nothing else can stand there if they are wrong; a no-op takes it from the payload.
-    pub(super) fn rejected(&mut self, nonce: Nonce, text: &str, now: Time, step: &mut Step) {
-        let token = self.right.token;
+    pub(super) fn rejected(&mut self, nonce: Nonce, text: &str, now: Timestamp, step: &mut Step) {
+        let token = self.lease_grant.token;
         let Some(slot) = self.slots.get_mut(&nonce) else {
             return;
         };
@@ -206,8 +208,8 @@ impl Lane {
             .max_by_key(Fees::max_per_gas)?
             .bump(percent, view.fee, cap)
         {
-            Bumped::Raised(fees) => Some(fees),
-            Bumped::CapBinds => None,
+            BumpOutcome::Raised(fees) => Some(fees),
+            BumpOutcome::CapBinds => None,
         }
     }
 
@@ -216,7 +218,7 @@ impl Lane {
         &mut self,
         nonce: Nonce,
         kind: AttemptKind,
-        now: Time,
+        now: Timestamp,
         step: &mut Step,
     ) {
         let unsigned = self.envelope(nonce, kind);
@@ -232,11 +234,11 @@ impl Lane {
 
     /// The envelope of the tx at a nonce, at today's fees; `None` while the chain's head is not known, or
     /// where a limit forbids the raise.
-    fn envelope(&self, nonce: Nonce, kind: AttemptKind) -> Option<Unsigned> {
+    fn envelope(&self, nonce: Nonce, kind: AttemptKind) -> Option<UnsignedEnvelope> {
         let view = self.view.as_ref()?;
         let slot = self.slots.get(&nonce)?;
         let tx = &slot.tx;
-        let mut unsigned = Unsigned {
+        let mut unsigned = UnsignedEnvelope {
             tx_id: tx.id,
             kind,
             chain_id: self.key.chain_id,

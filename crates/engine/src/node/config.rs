@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use domain::lane::lend::Lending;
+use domain::lane::reserve::ReservationRules;
 use domain::lease::LeaseTerms;
 use domain::{Address, ChainId, LaneKey, LaneRules, NodeName};
 
@@ -45,18 +45,18 @@ pub struct NodeConfig {
     /// What happens to a request whose lane another node keeps.
     pub non_keeper: NonKeeper,
     /// What happens to lanes when the store's history changed.
-    pub on_history_change: OnHistoryChange,
+    pub on_timeline_change: OnTimelineChange,
     /// The accounts whose nonces are lent.
-    pub lent: Lent,
+    pub lent: ReservedAccounts,
 }
 
 impl NodeConfig {
     /// Every account that it signs for, and every one whose nonces it lends (and how), on each of its chains.
     #[must_use]
-    pub fn lanes(&self, signer: &dyn Signer) -> Vec<(LaneKey, Option<Lending>)> {
+    pub fn lanes(&self, signer: &dyn Signer) -> Vec<(LaneKey, Option<ReservationRules>)> {
         let sends = signer.accounts().into_iter().map(|of| (of, None));
         let lends = self.lent.accounts.iter().cloned();
-        let lends = lends.map(|of| (of, Some(self.lent.lending)));
+        let lends = lends.map(|of| (of, Some(self.lent.reservations)));
         let mut lanes = Vec::new();
         for ((signer, only), lent) in sends.chain(lends) {
             let chains = self.chains.keys().copied();
@@ -69,20 +69,20 @@ impl NodeConfig {
 
 /// Accounts whose keys are elsewhere: their nonces are lent.
 #[derive(Clone, Debug)]
-pub struct Lent {
+pub struct ReservedAccounts {
     /// The accounts, each with the chains it is lent on; none means all.
     pub accounts: Vec<(Address, Vec<ChainId>)>,
     /// How.
-    pub lending: Lending,
+    pub reservations: ReservationRules,
 }
 
-impl Lent {
+impl ReservedAccounts {
     /// Nothing is lent.
     #[must_use]
     pub fn nothing() -> Self {
         Self {
             accounts: Vec::new(),
-            lending: Lending {
+            reservations: ReservationRules {
                 timeout: Duration::from_secs(60),
                 grace: Duration::from_secs(5),
             },
@@ -92,7 +92,7 @@ impl Lent {
 
 /// What happens to a lane when a standby was promoted and the lane's last commits may be lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OnHistoryChange {
+pub enum OnTimelineChange {
     /// It goes on only when nothing is missing; otherwise it waits for an operator.
     Halt,
     /// It goes on from what the store and the chain say.

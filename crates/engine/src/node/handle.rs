@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use domain::lane::ChainNonces;
+use domain::lane::AccountNonces;
 use domain::{
     B256, ChainId, LaneKey, NodeName, Nonce, Payload, RequestId, SubState, TxId, TxState,
 };
@@ -81,7 +81,7 @@ pub struct LaneStatus {
     /// What the store knows.
     pub record: LaneRecord,
     /// What the chain last said, when this node keeps the lane and has asked.
-    pub chain_nonces: Option<ChainNonces>,
+    pub chain_nonces: Option<AccountNonces>,
     /// Nonces that the chain waits for and nobody holds, when this node keeps the lane.
     pub gaps: Vec<Nonce>,
     /// Why it does not move.
@@ -146,7 +146,7 @@ impl NodeHandle {
     }
 
     /// Another node rings: these lanes are free, or something was queued for them; without lanes: it came.
-    pub async fn rung(&self, lanes: Vec<LaneKey>) {
+    pub async fn receive_notification(&self, lanes: Vec<LaneKey>) {
         if lanes.is_empty() {
             ownership::beat(&self.core).await.ok(); // the next one sees it too
         }
@@ -181,7 +181,7 @@ impl NodeHandle {
         let waiting = waiters
             .enter(id, self.core.config.waiters)
             .ok_or(Refusal::Busy)?;
-        let deadline = clock.moment().plus(timeout);
+        let deadline = clock.monotonic().plus(timeout);
         loop {
             // Enlisted before the read, so that no change falls between the two.
             let rung = waiting.bell.notified();
@@ -192,7 +192,7 @@ impl NodeHandle {
             let Some(record) = record else {
                 return Ok(None);
             };
-            let left = deadline.since(clock.moment());
+            let left = deadline.since(clock.monotonic());
             if is_reached(&record) || left.is_zero() {
                 return Ok(Some(record));
             }
@@ -240,8 +240,8 @@ impl NodeHandle {
 
     /// A bell that rings when this node has written events. It may ring for nothing and carries no
     /// data: readers re-read, and also do so on a period.
-    pub fn event_bell(&self) -> watch::Receiver<u64> {
-        self.core.event_bell.subscribe()
+    pub fn event_wakeup(&self) -> watch::Receiver<u64> {
+        self.core.event_wakeup.subscribe()
     }
 
     /// Every configured signer on every chain.

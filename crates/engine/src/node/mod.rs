@@ -16,7 +16,7 @@ use futures::future::join_all;
 use thiserror::Error;
 use tokio::sync::{mpsc, oneshot, watch};
 
-pub use config::{ChainRules, Lent, NodeConfig, NonKeeper, OnHistoryChange, Ports};
+pub use config::{ChainRules, NodeConfig, NonKeeper, OnTimelineChange, Ports, ReservedAccounts};
 pub use handle::{
     Accepted, ChainStatus, LaneStatus, NewTx, NodeHandle, Origin, Readiness, WaitFor, WaitingFor,
 };
@@ -135,7 +135,7 @@ async fn greet(core: Arc<Core>) {
         let core = &core;
         async move {
             // Whoever does not hear it sees this node with its own next heartbeat.
-            core.ports.peers.ring(&address, &[]).await.ok();
+            core.ports.peers.notify(&address, &[]).await.ok();
         }
     });
     join_all(calls).await;
@@ -148,7 +148,7 @@ async fn greet(core: Arc<Core>) {
 
 /// Tells each lane's next keeper that it is free. Only a bell: whoever misses it finds the lane itself.
 async fn ring_successors(core: &Core, lanes: Vec<LaneKey>) {
-    let now = core.ports.clock.moment();
+    let now = core.ports.clock.monotonic();
     let mut by_node: BTreeMap<NodeName, Vec<LaneKey>> = BTreeMap::new();
     for lane in lanes {
         if let Some(node) = routing::successor(core, lane, now) {
@@ -158,7 +158,7 @@ async fn ring_successors(core: &Core, lanes: Vec<LaneKey>) {
     let calls = by_node.into_iter().filter_map(|(node, lanes)| {
         let peer = core.cluster.peer(&node, now)?;
         Some(async move {
-            if let Err(error) = core.ports.peers.ring(&peer.address, &lanes).await {
+            if let Err(error) = core.ports.peers.notify(&peer.address, &lanes).await {
                 tracing::warn!(%error, node = %peer.node, "a successor did not hear the bell");
             }
         })
@@ -218,7 +218,7 @@ fn build(
         tokens: Mutex::default(),
         outbox: Outbox::default(),
         waiters: Waiters::default(),
-        event_bell: watch::Sender::new(0),
+        event_wakeup: watch::Sender::new(0),
         draining: AtomicBool::new(false),
         heartbeat_at: AtomicU64::new(0),
         history: Mutex::default(),

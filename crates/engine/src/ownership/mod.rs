@@ -7,15 +7,17 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use domain::lane::{ChainQuery, Nonces};
-use domain::lease::Trust;
+use domain::lane::{ChainQuery, EndpointNonces};
+use domain::lease::LeaseTrust;
 use domain::mutation::{self, Mutation};
-use domain::{GrantId, LaneKey, Moment, NodeName, Right, Token};
+use domain::{GrantId, LaneKey, LeaseGrant, MonotonicTime, NodeName, Token};
 use metrics::counter;
 use tokio::sync::{Semaphore, mpsc};
 
 use crate::core::Core;
-use crate::ports::{Acquired, Beat, Regranted, Renewal, StoreError, Witnesses, Work};
+use crate::ports::{
+    AcquireOutcome, HeartbeatOutcome, Quorum, RegrantOutcome, RenewOutcome, StoreError, Work,
+};
 use crate::routing;
 use crate::shard::{Message, NotOpened, Opened};
 
@@ -42,8 +44,8 @@ pub(crate) struct Leases {
 
 #[derive(Clone, Copy)]
 struct Held {
-    right: Right,
-    trust: Trust,
+    lease_grant: LeaseGrant,
+    trust: LeaseTrust,
 }
 
 impl Leases {
@@ -55,7 +57,7 @@ impl Leases {
 
     /// For how long bytes of this lane may leave from now on; zero when they may not. The chain cannot
     /// check a fence, so this is asked immediately before every send, and the send ends with it.
-    pub(crate) fn may_send_for(&self, lane: LaneKey, now: Moment) -> Duration {
+    pub(crate) fn may_send_for(&self, lane: LaneKey, now: MonotonicTime) -> Duration {
         if mutation::is_on(Mutation::ForgetMargin) {
             return FOR_EVER;
         }
@@ -70,10 +72,10 @@ impl Leases {
     }
 
     /// Whether this very right is held.
-    pub(crate) fn holds_right(&self, lane: LaneKey, right: Right) -> bool {
+    pub(crate) fn holds_grant(&self, lane: LaneKey, lease_grant: LeaseGrant) -> bool {
         self.lock()
             .get(&lane)
-            .is_some_and(|held| held.right == right)
+            .is_some_and(|held| held.lease_grant == lease_grant)
     }
 
     /// The lanes that this node holds.
@@ -86,29 +88,32 @@ impl Leases {
     }
 
     /// Forgets this very holding; a newer one stays.
-    fn forget_right(&self, lane: LaneKey, right: Right) {
+    fn forget_grant(&self, lane: LaneKey, lease_grant: LeaseGrant) {
         let mut held = self.lock();
-        if held.get(&lane).is_some_and(|held| held.right == right) {
+        if held
+            .get(&lane)
+            .is_some_and(|held| held.lease_grant == lease_grant)
+        {
             held.remove(&lane);
         }
     }
 
-    fn hold(&self, lane: LaneKey, right: Right, trust: Trust) {
-        self.lock().insert(lane, Held { right, trust });
+    fn hold(&self, lane: LaneKey, lease_grant: LeaseGrant, trust: LeaseTrust) {
+        self.lock().insert(lane, Held { lease_grant, trust });
     }
 
-    fn renewed(&self, lane: LaneKey, right: Right, trust: Trust) {
+    fn renewed(&self, lane: LaneKey, lease_grant: LeaseGrant, trust: LeaseTrust) {
         if let Some(held) = self.lock().get_mut(&lane)
-            && held.right == right
+            && held.lease_grant == lease_grant
         {
             held.trust = trust;
         }
     }
 
-    fn all(&self) -> Vec<(LaneKey, Right)> {
+    fn all(&self) -> Vec<(LaneKey, LeaseGrant)> {
         self.lock()
             .iter()
-            .map(|(lane, held)| (*lane, held.right))
+            .map(|(lane, held)| (*lane, held.lease_grant))
             .collect()
     }
 }
@@ -138,19 +143,24 @@ pub(crate) async fn open_for_ever(core: Arc<Core>, mut wanted: mpsc::Receiver<La
 
 /// A lane that was granted.
 struct Granted {
-    right: Right,
-    taken_from: Option<NodeName>,
-    is_settled: bool,
+    lease_grant: LeaseGrant,
+    previous_keeper: Option<NodeName>,
+    is_reconciled: bool,
 }
 
 async fn acquire(core: &Core, lanes: Vec<LaneKey>) -> Vec<(LaneKey, Result<Granted, NotOpened>)> {
     let clock = &core.ports.clock;
     look_around(core).await;
     // Read before the question leaves: the lease may have begun any time after this.
-    let asked_at = clock.moment();
+    let asked_at = clock.monotonic();
     let wanted: Vec<(LaneKey, GrantId)> =
         lanes.iter().map(|lane| (*lane, clock.grant_id())).collect();
-    let answers = match core.ports.store.acquire(&core.ask(), &wanted).await {
+    let answers = match core
+        .ports
+        .store
+        .acquire(&core.lease_request(), &wanted)
+        .await
+    {
         Ok(answers) => answers,
         Err(error) => {
             counter!("lanekeeper_lease_acquire_total", "result" => "error")
@@ -182,39 +192,39 @@ async fn look_around(core: &Core) {
 fn judge(
     core: &Core,
     lane: LaneKey,
-    answer: Acquired,
-    asked_at: Moment,
+    answer: AcquireOutcome,
+    asked_at: MonotonicTime,
 ) -> Result<Granted, NotOpened> {
     let count = |result: &'static str| {
         counter!("lanekeeper_lease_acquire_total", "result" => result).increment(1);
     };
     match answer {
-        Acquired::Granted {
-            right,
-            taken_from,
-            is_settled,
+        AcquireOutcome::Granted {
+            lease_grant,
+            previous_keeper,
+            is_reconciled,
         } => {
-            count(match (&taken_from, right.token) {
+            count(match (&previous_keeper, lease_grant.token) {
                 (Some(_), _) => "taken",
                 (None, Token(1)) => "inserted",
                 (None, _) => "renewed",
             });
-            if taken_from.is_some() {
+            if previous_keeper.is_some() {
                 counter!("lanekeeper_lease_token_changes_total").increment(1);
             }
-            tracing::info!(%lane, token = %right.token, from = ?taken_from, "keeps a lane");
-            let trust = Trust::from(asked_at, core.config.lease.duration);
+            tracing::info!(%lane, token = %lease_grant.token, from = ?previous_keeper, "keeps a lane");
+            let trust = LeaseTrust::from(asked_at, core.config.lease.duration);
             core.routes.forget(lane);
-            core.leases.hold(lane, right, trust);
+            core.leases.hold(lane, lease_grant, trust);
             Ok(Granted {
-                right,
-                taken_from,
-                is_settled,
+                lease_grant,
+                previous_keeper,
+                is_reconciled,
             })
         }
-        Acquired::NotKeeper { lease, left } => {
+        AcquireOutcome::NotKeeper { lease, left } => {
             count("not_keeper");
-            let now = core.ports.clock.moment();
+            let now = core.ports.clock.monotonic();
             core.cluster
                 .saw_lease_of(&lease.owner, lease.incarnation, now);
             let known_for = left.max(core.config.lease.renew_interval);
@@ -222,11 +232,11 @@ fn judge(
             core.routes.learn(lane, lease.owner.clone(), until);
             Err(NotOpened::NotKeeper(lease.owner))
         }
-        Acquired::Halted(reason) => {
+        AcquireOutcome::Halted(reason) => {
             count("halted");
             Err(NotOpened::Halted(reason))
         }
-        Acquired::Busy => {
+        AcquireOutcome::Busy => {
             count("busy");
             Err(NotOpened::Busy)
         }
@@ -241,40 +251,44 @@ async fn read_lane(
     readers: &Semaphore,
 ) -> Result<Message, NotOpened> {
     let watch_depth = core.chain(lane.chain_id).rules.lane.watch_depth;
-    let right = granted.right;
+    let lease_grant = granted.lease_grant;
     let read = async {
         // For the store only: a chain that does not answer must not hold up the lanes of others.
         let reader = readers
             .acquire()
             .await
             .expect("this semaphore is never closed");
-        let image = core.ports.store.load(lane, right, watch_depth).await;
+        let image = core.ports.store.load(lane, lease_grant, watch_depth).await;
         drop(reader);
         let image = image.map_err(|error| NotOpened::Store(error.to_string()))?;
         let Some(image) = image else {
             let why = "the lane changed hands while it was read";
             return Err(NotOpened::Store(why.into()));
         };
-        let was_settled = granted.is_settled
-            && !core.moved_backwards(lane, right.token)
+        let was_settled = granted.is_reconciled
+            && !core.moved_backwards(lane, lease_grant.token)
             && !settle::knows_more(core, &image);
-        let is_settled = was_settled || settle::settle(core, &image).await?;
+        let is_reconciled = was_settled || settle::settle(core, &image).await?;
         core.forget_remembered(lane);
-        core.saw_token(lane, right.token);
-        Ok((image, is_settled))
+        core.saw_token(lane, lease_grant.token);
+        Ok((image, is_reconciled))
     };
     match read.await {
-        Ok((image, is_settled)) => Ok(Message::Opened(Box::new(Opened {
+        Ok((image, is_reconciled)) => Ok(Message::Opened(Box::new(Opened {
             lane,
             image,
-            taken_from: granted.taken_from,
+            previous_keeper: granted.previous_keeper,
             nonces: learn_of_chain(core, lane).await,
-            is_settled,
+            is_reconciled,
         }))),
         Err(why) => {
-            core.leases.forget_right(lane, right);
+            core.leases.forget_grant(lane, lease_grant);
             // Perhaps another node can read it, or reaches its chain.
-            let released = core.ports.store.release(&core.ask(), &[right]).await;
+            let released = core
+                .ports
+                .store
+                .release(&core.lease_request(), &[lease_grant])
+                .await;
             released.ok(); // otherwise this node is shown it again, among the lanes with work
             Err(why)
         }
@@ -283,7 +297,7 @@ async fn read_lane(
 
 /// Waits a moment for what a lane needs to deal nonces and sign, so that its first answers carry both.
 /// Without it the lane takes requests all the same, and deals when the chain answers.
-async fn learn_of_chain(core: &Core, lane: LaneKey) -> Option<Nonces> {
+async fn learn_of_chain(core: &Core, lane: LaneKey) -> Option<EndpointNonces> {
     let part = core.chain(lane.chain_id);
     let query = part.rules.lane.chain_query;
     let learn = async {
@@ -291,7 +305,7 @@ async fn learn_of_chain(core: &Core, lane: LaneKey) -> Option<Nonces> {
         if query == ChainQuery::Off {
             return None;
         }
-        let asked = part.chain.nonces(lane.signer, query, Witnesses::One);
+        let asked = part.chain.account_nonces(lane.signer, query, Quorum::One);
         asked.await.ok() // the lane asks again by itself
     };
     tokio::select! {
@@ -303,18 +317,24 @@ async fn learn_of_chain(core: &Core, lane: LaneKey) -> Option<Nonces> {
 
 /// A commit's answer was lost. Granting the lane anew waits for the old batch or kills it; only then
 /// does the last batch tell the truth. A plain read would not: the commit may still land after it.
-pub(crate) async fn resolve(core: &Core, lane: LaneKey, right: Right) {
+pub(crate) async fn resolve(core: &Core, lane: LaneKey, lease_grant: LeaseGrant) {
     let mut tries = 0;
     let grant = core.ports.clock.grant_id();
-    let mut rights = vec![right];
+    let mut lease_grants = vec![lease_grant];
     let outcome = loop {
-        match regrant_any(core, lane, &rights, grant).await {
+        match regrant_any(core, lane, &lease_grants, grant).await {
             Ok(outcome) => break outcome,
             Err(error) => {
                 tracing::warn!(%lane, %error, "the store does not tell what became of a commit");
                 core.back_off(&mut tries).await;
                 // The regrant itself may have landed although its answer was lost too.
-                rights = vec![Right { grant, ..right }, right];
+                lease_grants = vec![
+                    LeaseGrant {
+                        grant,
+                        ..lease_grant
+                    },
+                    lease_grant,
+                ];
             }
         }
     };
@@ -325,39 +345,45 @@ pub(crate) async fn resolve(core: &Core, lane: LaneKey, right: Right) {
 async fn regrant_any(
     core: &Core,
     lane: LaneKey,
-    rights: &[Right],
+    lease_grants: &[LeaseGrant],
     grant: GrantId,
-) -> Result<Regranted, StoreError> {
-    for right in rights {
+) -> Result<RegrantOutcome, StoreError> {
+    for lease_grant in lease_grants {
         let outcome = match mutation::is_on(Mutation::ResolveUnknownByRead) {
-            true => only_read(core, lane, *right).await?,
-            false => core.ports.store.regrant(*right, grant).await?,
+            true => only_read(core, lane, *lease_grant).await?,
+            false => core.ports.store.regrant(*lease_grant, grant).await?,
         };
-        if matches!(outcome, Regranted::Held { .. }) {
+        if matches!(outcome, RegrantOutcome::Held { .. }) {
             return Ok(outcome);
         }
     }
-    Ok(Regranted::Fenced)
+    Ok(RegrantOutcome::Fenced)
 }
 
 /// What a deliberate bug does: the old batch may land after this has looked.
-async fn only_read(core: &Core, lane: LaneKey, right: Right) -> Result<Regranted, StoreError> {
-    let image = core.ports.store.load(lane, right, 0).await?;
-    Ok(image.map_or(Regranted::Fenced, |image| Regranted::Held {
-        right,
-        batch_seq: image.batch_seq,
-    }))
+async fn only_read(
+    core: &Core,
+    lane: LaneKey,
+    lease_grant: LeaseGrant,
+) -> Result<RegrantOutcome, StoreError> {
+    let image = core.ports.store.load(lane, lease_grant, 0).await?;
+    Ok(
+        image.map_or(RegrantOutcome::Fenced, |image| RegrantOutcome::Held {
+            lease_grant,
+            batch_seq: image.batch_seq,
+        }),
+    )
 }
 
 /// Extends all leases and says that this node lives, again and again. The heartbeat follows only
 /// renewals that got through: a node that others see at work does renew its lanes.
 pub(crate) async fn renew_for_ever(core: Arc<Core>) {
     let interval = core.config.lease.renew_interval;
-    let mut began = core.ports.clock.moment();
+    let mut began = core.ports.clock.monotonic();
     loop {
-        let took = core.ports.clock.moment().since(began);
+        let took = core.ports.clock.monotonic().since(began);
         core.ports.clock.sleep(interval.saturating_sub(took)).await;
-        began = core.ports.clock.moment();
+        began = core.ports.clock.monotonic();
         let mut all_renewed = true;
         for chunk in core.leases.all().chunks(RENEW_CHUNK) {
             all_renewed &= renew(&core, chunk).await;
@@ -369,10 +395,15 @@ pub(crate) async fn renew_for_ever(core: Arc<Core>) {
 }
 
 /// Says whether the store took the question.
-async fn renew(core: &Arc<Core>, lanes: &[(LaneKey, Right)]) -> bool {
-    let asked_at = core.ports.clock.moment();
-    let rights: Vec<Right> = lanes.iter().map(|(_, right)| *right).collect();
-    let answers = match core.ports.store.renew(&core.ask(), &rights).await {
+async fn renew(core: &Arc<Core>, lanes: &[(LaneKey, LeaseGrant)]) -> bool {
+    let asked_at = core.ports.clock.monotonic();
+    let lease_grants: Vec<LeaseGrant> = lanes.iter().map(|(_, lease_grant)| *lease_grant).collect();
+    let answers = match core
+        .ports
+        .store
+        .renew(&core.lease_request(), &lease_grants)
+        .await
+    {
         Ok(answers) => answers,
         Err(error) => {
             // Trust runs out by itself: nothing is sent until a renewal gets through.
@@ -381,15 +412,15 @@ async fn renew(core: &Arc<Core>, lanes: &[(LaneKey, Right)]) -> bool {
             return false;
         }
     };
-    let trust = Trust::from(asked_at, core.config.lease.duration);
-    for ((lane, right), answer) in lanes.iter().zip(answers) {
+    let trust = LeaseTrust::from(asked_at, core.config.lease.duration);
+    for ((lane, lease_grant), answer) in lanes.iter().zip(answers) {
         match answer {
-            Renewal::Renewed => core.leases.renewed(*lane, *right, trust),
-            Renewal::Busy => {}
-            Renewal::Lost => {
+            RenewOutcome::Renewed => core.leases.renewed(*lane, *lease_grant, trust),
+            RenewOutcome::Busy => {}
+            RenewOutcome::Lost => {
                 counter!("lanekeeper_lease_fenced_total", "op" => "renew").increment(1);
-                tracing::warn!(%lane, token = %right.token, "the lease was lost");
-                tell_lost(core, *lane, *right);
+                tracing::warn!(%lane, token = %lease_grant.token, "the lease was lost");
+                tell_lost(core, *lane, *lease_grant);
             }
         }
     }
@@ -397,12 +428,12 @@ async fn renew(core: &Arc<Core>, lanes: &[(LaneKey, Right)]) -> bool {
 }
 
 /// Told by a task of its own: a full inbox of one shard must not hold up the renewals of all.
-fn tell_lost(core: &Arc<Core>, lane: LaneKey, right: Right) {
-    core.leases.forget_right(lane, right);
+fn tell_lost(core: &Arc<Core>, lane: LaneKey, lease_grant: LeaseGrant) {
+    core.leases.forget_grant(lane, lease_grant);
     let telling = Arc::clone(core);
     core.tasks.spawn("lost lease", async move {
         telling
-            .tell_shard(lane, Message::Lost { lane, right })
+            .tell_shard(lane, Message::Lost { lane, lease_grant })
             .await;
     });
 }
@@ -435,10 +466,10 @@ pub(crate) enum Life {
 
 /// One heartbeat. A changed history of the store is noted, and acted upon by the next regular one.
 pub(crate) async fn beat(core: &Core) -> Result<Life, StoreError> {
-    let asked_at = core.ports.clock.moment();
+    let asked_at = core.ports.clock.monotonic();
     match core.ports.store.heartbeat(&core.member()).await? {
-        Beat::Taken { members, history } => {
-            let now = core.ports.clock.moment();
+        HeartbeatOutcome::Taken { members, history } => {
+            let now = core.ports.clock.monotonic();
             let look_counts = core.config.lease.renew_interval.saturating_mul(2);
             core.cluster.observe(members, asked_at, now, look_counts);
             core.wrote_heartbeat();
@@ -446,7 +477,7 @@ pub(crate) async fn beat(core: &Core) -> Result<Life, StoreError> {
             core.tell_load();
             Ok(Life::GoesOn)
         }
-        Beat::Replaced => Ok(Life::Replaced),
+        HeartbeatOutcome::Replaced => Ok(Life::Replaced),
     }
 }
 
@@ -458,11 +489,11 @@ fn history_changed(core: &Arc<Core>) {
         "the store's history changed (a standby was promoted): every lane is compared with its chain \
          before it takes work again"
     );
-    for (lane, right) in core.leases.all() {
-        core.leases.forget_right(lane, right);
+    for (lane, lease_grant) in core.leases.all() {
+        core.leases.forget_grant(lane, lease_grant);
         let telling = Arc::clone(core);
         core.tasks.spawn("history changed", async move {
-            let lost = Message::Lost { lane, right };
+            let lost = Message::Lost { lane, lease_grant };
             telling.tell_shard(lane, lost).await;
             let has_queued = false;
             let wake = Message::Wake { lane, has_queued };
@@ -478,9 +509,14 @@ pub(crate) async fn adopt_for_ever(core: Arc<Core>) {
     let mut orphans = Orphans::default();
     loop {
         if !core.is_draining() {
-            match core.ports.store.lanes_with_work(&core.ask()).await {
+            match core
+                .ports
+                .store
+                .lanes_with_work(&core.lease_request())
+                .await
+            {
                 Ok(found) => {
-                    let now = core.ports.clock.moment();
+                    let now = core.ports.clock.monotonic();
                     for Work { lane, has_queued } in orphans.ours(&core, found, now) {
                         let wake = Message::Wake { lane, has_queued };
                         core.tell_shard(lane, wake).await;
@@ -495,12 +531,12 @@ pub(crate) async fn adopt_for_ever(core: Arc<Core>) {
 
 /// Lanes with work that nobody keeps, and since when they are seen.
 #[derive(Default)]
-struct Orphans(BTreeMap<LaneKey, Moment>);
+struct Orphans(BTreeMap<LaneKey, MonotonicTime>);
 
 impl Orphans {
     /// Which of these are for this node: its own, those that it should keep, and those that whoever
     /// should keep them has left alone for a while.
-    fn ours(&mut self, core: &Core, found: Vec<Work>, now: Moment) -> Vec<Work> {
+    fn ours(&mut self, core: &Core, found: Vec<Work>, now: MonotonicTime) -> Vec<Work> {
         let before = std::mem::take(&mut self.0);
         let mut ours = Vec::new();
         for work in found {

@@ -12,8 +12,8 @@ use domain::window::gaps;
 use domain::{Lane, LaneImage, Nonce, RequestId, TxId};
 
 use crate::core::Core;
-use crate::node::OnHistoryChange;
-use crate::ports::Witnesses;
+use crate::node::OnTimelineChange;
+use crate::ports::Quorum;
 use crate::shard::NotOpened;
 
 /// How long the chain may take to answer, before the lane is tried again later.
@@ -59,9 +59,9 @@ pub(super) async fn settle(core: &Core, image: &LaneImage) -> Result<bool, NotOp
     let lane = image.key;
     if let Some(missing) = missing(core, image).await? {
         tracing::error!(%lane, %missing, "the store has lost commits of this lane");
-        if core.config.on_history_change == OnHistoryChange::Halt {
+        if core.config.on_timeline_change == OnTimelineChange::Halt {
             // Durable, so that no other node, which may know less, lets the lane go on.
-            let halted = core.ports.store.halt(image.right, &missing).await;
+            let halted = core.ports.store.halt(image.lease_grant, &missing).await;
             if !halted.map_err(|error| NotOpened::Store(error.to_string()))? {
                 let why = "the lane changed hands while it was compared with its chain";
                 return Err(NotOpened::Store(why.into()));
@@ -70,9 +70,9 @@ pub(super) async fn settle(core: &Core, image: &LaneImage) -> Result<bool, NotOp
             return Err(NotOpened::Halted(missing));
         }
     }
-    let goes_on_anyway = core.config.on_history_change == OnHistoryChange::Continue;
+    let goes_on_anyway = core.config.on_timeline_change == OnTimelineChange::Continue;
     if goes_on_anyway {
-        let settled = core.ports.store.settle(image.right).await;
+        let settled = core.ports.store.mark_reconciled(image.lease_grant).await;
         settled.map_err(|error| NotOpened::Store(error.to_string()))?;
     }
     tracing::info!(%lane, goes_on_anyway, "the lane was compared with its chain under the store's new history");
@@ -100,7 +100,7 @@ async fn missing(core: &Core, image: &LaneImage) -> Result<Option<String>, NotOp
             Nonce(used.0.saturating_sub(1))
         )),
         // Of a lent nonce it proves nothing: a former holder's transaction may be mined after it was free again.
-        Ok(_) if core.lending(image.key).is_some() => {}
+        Ok(_) if core.reservations(image.key).is_some() => {}
         Ok(used) => parts.extend(used_gap(image, used)),
         // What this node remembers is proof enough.
         Err(_) if !parts.is_empty() => {}
@@ -147,7 +147,7 @@ async fn lost_requests(
     let keys: Vec<_> = remembered
         .in_flight
         .iter()
-        .map(|(_, request)| (image.right.lane, request.clone()))
+        .map(|(_, request)| (image.lease_grant.lane, request.clone()))
         .collect();
     let found = core.ports.store.find_requests(&keys).await;
     let found = found.map_err(|error| NotOpened::Store(error.to_string()))?;
@@ -200,7 +200,7 @@ async fn chain_nonce(core: &Core, image: &LaneImage) -> Nonce {
     loop {
         // With what waits in the pool, whatever the lane's own rule is: lost bytes may be there.
         // A second endpoint may have seen what the first has not.
-        let asked = chain.nonces(image.key.signer, ChainQuery::Pending, Witnesses::Two);
+        let asked = chain.account_nonces(image.key.signer, ChainQuery::Pending, Quorum::Two);
         match asked.await {
             Ok(nonces) => return nonces.highest().pending.max(nonces.highest().latest),
             Err(error) => {
@@ -213,7 +213,7 @@ async fn chain_nonce(core: &Core, image: &LaneImage) -> Nonce {
 
 #[cfg(test)]
 mod tests {
-    use domain::{Address, ChainId, GrantId, LaneId, LaneKey, Right, Token};
+    use domain::{Address, ChainId, GrantId, LaneId, LaneKey, LeaseGrant, Token};
     use uuid::Uuid;
 
     use super::*;
@@ -224,7 +224,7 @@ mod tests {
                 chain_id: ChainId(1),
                 signer: Address::ZERO,
             },
-            right: Right {
+            lease_grant: LeaseGrant {
                 lane: LaneId(1),
                 token: Token(1),
                 grant: GrantId(Uuid::nil()),

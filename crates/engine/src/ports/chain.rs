@@ -1,8 +1,8 @@
 //! One EVM chain, as its nodes tell it. Answers may be stale, lost or wrong; the callers know.
 
 use async_trait::async_trait;
-use domain::attempt::Outgoing;
-use domain::lane::{ChainQuery, Consumer, Nonces};
+use domain::attempt::OutgoingEnvelope;
+use domain::lane::{ChainQuery, EndpointNonces, NonceConsumer};
 use domain::{
     Address, B256, Bytes, ChainId, FeeQuote, Header, Inclusion, Nonce, SendOutcome, U256,
 };
@@ -36,7 +36,7 @@ pub enum BlockTag {
 
 /// How many endpoints must answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Witnesses {
+pub enum Quorum {
     /// Any one.
     One,
     /// A second one too, where there is one.
@@ -45,7 +45,7 @@ pub enum Witnesses {
 
 /// A call to try out.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Call {
+pub struct CallRequest {
     /// Who sends it.
     pub from: Address,
     /// Recipient; `None` deploys.
@@ -58,7 +58,7 @@ pub struct Call {
 
 /// Why a call was not estimated.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
-pub enum CallFailed {
+pub enum CallError {
     /// The execution reverts; the reason, decoded where possible.
     #[error("the call reverts: {0}")]
     Reverted(String),
@@ -74,7 +74,7 @@ pub enum CallFailed {
 }
 
 /// Tells transactions of ours from all others.
-pub type IsOurs<'a> = &'a (dyn Fn(B256) -> bool + Send + Sync);
+pub type HashFilter<'a> = &'a (dyn Fn(B256) -> bool + Send + Sync);
 
 /// One chain.
 #[async_trait]
@@ -96,52 +96,49 @@ pub trait Chain: Send + Sync + 'static {
     async fn block_receipts(
         &self,
         block: B256,
-        is_ours: IsOurs<'_>,
+        is_ours: HashFilter<'_>,
     ) -> Result<Option<Vec<Inclusion>>, ChainError>;
 
-    /// Receipts by transaction hash; those that no endpoint has are left out. With [`Witnesses::Two`] an
+    /// Receipts by transaction hash; those that no endpoint has are left out. With [`Quorum::Two`] an
     /// absence counts only when two endpoints (or the only one) have told it.
-    async fn receipts(
-        &self,
-        hashes: &[B256],
-        witnesses: Witnesses,
-    ) -> Result<Vec<Inclusion>, ChainError>;
+    async fn receipts(&self, hashes: &[B256], quorum: Quorum)
+    -> Result<Vec<Inclusion>, ChainError>;
 
     /// Why a mined transaction reverted, as far as the node can tell.
     async fn revert_reason(&self, inclusion: &Inclusion) -> Result<Option<String>, ChainError>;
 
     /// The account's nonces. With [`ChainQuery::Latest`] both are the mined one.
-    async fn nonces(
+    async fn account_nonces(
         &self,
         account: Address,
         query: ChainQuery,
-        witnesses: Witnesses,
-    ) -> Result<Nonces, ChainError>;
+        quorum: Quorum,
+    ) -> Result<EndpointNonces, ChainError>;
 
     /// Whether a transaction is in a pool or in a block: of the node that is asked first, or, with
-    /// [`Witnesses::Two`], of any that is not known to be behind.
-    async fn has(&self, hash: B256, witnesses: Witnesses) -> Result<bool, ChainError>;
+    /// [`Quorum::Two`], of any that is not known to be behind.
+    async fn knows_transaction(&self, hash: B256, quorum: Quorum) -> Result<bool, ChainError>;
 
     /// Whose transaction consumed a nonce of the account, in blocks up to this one; only endpoints on whose
     /// chain that block stands are believed.
-    async fn consumer(
+    async fn find_consumer(
         &self,
         account: Address,
         nonce: Nonce,
         up_to: Header,
-    ) -> Result<Consumer, ChainError>;
+    ) -> Result<NonceConsumer, ChainError>;
 
     /// What the chain asks for at present.
     async fn fee_quote(&self) -> Result<FeeQuote, ChainError>;
 
     /// Gas that a call needs, without margin.
-    async fn estimate_gas(&self, call: &Call) -> Result<u64, CallFailed>;
+    async fn estimate_gas(&self, call: &CallRequest) -> Result<u64, CallError>;
 
     /// Returns when a node tells of a new head by itself. Only a bell: the head is asked for.
-    async fn head_announced(&self) {
+    async fn wait_for_head(&self) {
         std::future::pending().await
     }
 
     /// Hands bytes to the nodes, in order, and says for each what came of it.
-    async fn send(&self, outgoing: &[Outgoing]) -> Vec<SendOutcome>;
+    async fn send(&self, outgoing: &[OutgoingEnvelope]) -> Vec<SendOutcome>;
 }

@@ -3,17 +3,17 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use domain::{GrantId, Incarnation, Moment, Time, TxId};
+use domain::{GrantId, Incarnation, MonotonicTime, Timestamp, TxId};
 use uuid::Uuid;
 
 /// The engine's only source of time and chance.
 #[async_trait]
 pub trait Clock: Send + Sync + 'static {
     /// What people call the time.
-    fn now(&self) -> Time;
+    fn now(&self) -> Timestamp;
 
     /// A reading of this process's monotonic clock.
-    fn moment(&self) -> Moment;
+    fn monotonic(&self) -> MonotonicTime;
 
     /// Waits.
     async fn sleep(&self, duration: Duration);

@@ -5,18 +5,18 @@
 
 mod chain;
 mod clock;
-mod lender;
 mod peers;
+mod reservations;
 mod signer;
 mod store;
 
-pub use chain::{BlockTag, Call, CallFailed, Chain, ChainError, IsOurs, Witnesses};
+pub use chain::{BlockTag, CallError, CallRequest, Chain, ChainError, HashFilter, Quorum};
 pub use clock::Clock;
-pub use lender::{LendError, Lender, Lent};
 pub use peers::{PeerError, Peers};
+pub use reservations::{LaneReservations, NonceReservations, ReservationError};
 pub use signer::{SignError, Signer};
 pub use store::{
-    Acquired, Ask, Beat, CommitOutcome, Conflict, EventFilter, EventPage, EventRecord, LaneBatch,
-    LaneRecord, Member, NewQueued, Regranted, Renewal, Store, StoreError, TxFilter, TxPage,
-    TxRecord, Work,
+    AcquireOutcome, CommitOutcome, Conflict, EventFilter, EventPage, EventRecord, HeartbeatOutcome,
+    LaneBatch, LaneRecord, LeaseRequest, Member, QueuedRequest, RegrantOutcome, RenewOutcome,
+    Store, StoreError, TxFilter, TxPage, TxRecord, Work,
 };

@@ -9,8 +9,8 @@ use async_trait::async_trait;
 use domain::{LaneKey, Reservation};
 use thiserror::Error;
 
-use crate::lending::{MarkCall, MarkFailed};
 use crate::node::{Accepted, NewTx, Refusal};
+use crate::reservations::{MarkError, MarkRequest};
 
 /// Why another node gave no answer.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
@@ -39,11 +39,11 @@ pub trait Peers: Send + Sync + 'static {
     async fn mark(
         &self,
         address: &str,
-        call: &MarkCall,
+        call: &MarkRequest,
         patience: Duration,
-    ) -> Result<Result<Reservation, MarkFailed>, PeerError>;
+    ) -> Result<Result<Reservation, MarkError>, PeerError>;
 
     /// Rings a node: these lanes are free, or something was queued for them; without lanes: somebody came.
     /// Only a bell: whoever misses it finds the same in the store.
-    async fn ring(&self, address: &str, lanes: &[LaneKey]) -> Result<(), PeerError>;
+    async fn notify(&self, address: &str, lanes: &[LaneKey]) -> Result<(), PeerError>;
 }

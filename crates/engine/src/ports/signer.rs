@@ -1,7 +1,7 @@
 //! Signing: local keys sign inside a turn, remote ones between turns.
 
 use async_trait::async_trait;
-use domain::{Address, Attempt, ChainId, Time, Unsigned};
+use domain::{Address, Attempt, ChainId, Timestamp, UnsignedEnvelope};
 use thiserror::Error;
 
 /// Why an envelope was not signed.
@@ -25,5 +25,9 @@ pub trait Signer: Send + Sync + 'static {
     fn is_local(&self, account: Address) -> bool;
 
     /// Signs envelopes, answering in the order given. Each attempt carries `at` as its time.
-    async fn sign(&self, envelopes: Vec<Unsigned>, at: Time) -> Vec<Result<Attempt, SignError>>;
+    async fn sign(
+        &self,
+        envelopes: Vec<UnsignedEnvelope>,
+        at: Timestamp,
+    ) -> Vec<Result<Attempt, SignError>>;
 }

@@ -5,12 +5,12 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use domain::lane::Request;
-pub use domain::lease::Ask;
+use domain::lane::AdmittedRequest;
 use domain::lease::Lease;
+pub use domain::lease::LeaseRequest;
 use domain::{
     Address, Attempt, B256, ChainId, Event, GrantId, Header, Incarnation, LaneId, LaneImage,
-    LaneKey, NodeName, Nonce, RequestId, Right, Time, Token, Tx, TxId, TxState, Writes,
+    LaneKey, LeaseGrant, NodeName, Nonce, RequestId, Timestamp, Token, Tx, TxId, TxState, Writes,
 };
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -39,17 +39,17 @@ pub enum StoreError {
 
 /// What came of asking for a lane.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Acquired {
+pub enum AcquireOutcome {
     /// Granted, with a new grant. What the lane holds must be read *after* this, in another call.
     Granted {
         /// What to show from now on.
-        right: Right,
+        lease_grant: LeaseGrant,
         /// Who held it before, when it changed hands.
-        taken_from: Option<NodeName>,
+        previous_keeper: Option<NodeName>,
         /// Whether the store's history is still the one under which the lane was last settled. If not
         /// (a standby was promoted), its last commits may be gone: compare it with the chain, then
-        /// [`Store::settle`] it.
-        is_settled: bool,
+        /// [`Store::mark_reconciled`] it.
+        is_reconciled: bool,
     },
     /// Another node holds it.
     NotKeeper {
@@ -66,7 +66,7 @@ pub enum Acquired {
 
 /// What came of one renewal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Renewal {
+pub enum RenewOutcome {
     /// Extended from now.
     Renewed,
     /// Its row was locked by somebody: try again soon. Says nothing about ownership.
@@ -79,14 +79,14 @@ pub enum Renewal {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LaneBatch {
     /// The right to write; checked by the fence.
-    pub right: Right,
+    pub lease_grant: LeaseGrant,
     /// How many batches memory knows of. It is part of the fence: a store that lost commits has
     /// another number. This batch is the next one, so a lost answer can be asked for.
     pub batch_seq_before: u64,
     /// Who writes.
     pub node: NodeName,
     /// When.
-    pub at: Time,
+    pub at: Timestamp,
     /// The last event sequence number that memory knows; part of the fence too.
     pub event_seq_before: u64,
     /// The cursor after this batch.
@@ -128,11 +128,11 @@ pub enum CommitOutcome {
 
 /// What came of granting a lane anew to its present keeper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Regranted {
+pub enum RegrantOutcome {
     /// Still ours. No earlier batch can land any more.
     Held {
         /// The right from now on.
-        right: Right,
+        lease_grant: LeaseGrant,
         /// How many batches became durable.
         batch_seq: u64,
     },
@@ -142,16 +142,16 @@ pub enum Regranted {
 
 /// A request that is put into the store by a node that is not keeper.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NewQueued {
+pub struct QueuedRequest {
     /// Which lane.
     pub lane: LaneKey,
     /// What was asked.
-    pub request: Request,
+    pub request: AdmittedRequest,
     /// When it was accepted.
-    pub at: Time,
+    pub at: Timestamp,
 }
 
-impl NewQueued {
+impl QueuedRequest {
     /// The row of it. No keeper has written it yet, so its token is 0.
     #[must_use]
     pub fn into_tx(self) -> Tx {
@@ -291,18 +291,18 @@ pub struct Member {
     /// Where other nodes reach it.
     pub advertise: Option<String>,
     /// When it started.
-    pub started_at: Time,
+    pub started_at: Timestamp,
     /// When it last said that it lives.
-    pub seen_at: Time,
+    pub seen_at: Timestamp,
     /// How often it said so: a number that stands still is a node that does.
-    pub beats: u64,
+    pub heartbeats: u64,
     /// Whether it is on its way out.
     pub draining: bool,
 }
 
 /// What a heartbeat tells the node that gave it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Beat {
+pub enum HeartbeatOutcome {
     /// Written.
     Taken {
         /// The cluster's nodes, each in its newest life, by name.
@@ -321,23 +321,31 @@ pub trait Store: Send + Sync + 'static {
     /// that the store has never seen is made. Answers in the order asked.
     async fn acquire(
         &self,
-        ask: &Ask,
+        lease_request: &LeaseRequest,
         lanes: &[(LaneKey, GrantId)],
-    ) -> Result<Vec<Acquired>, StoreError>;
+    ) -> Result<Vec<AcquireOutcome>, StoreError>;
 
     /// Extends leases, skipping locked ones. Answers in the order asked.
-    async fn renew(&self, ask: &Ask, rights: &[Right]) -> Result<Vec<Renewal>, StoreError>;
+    async fn renew(
+        &self,
+        lease_request: &LeaseRequest,
+        lease_grants: &[LeaseGrant],
+    ) -> Result<Vec<RenewOutcome>, StoreError>;
 
     /// Gives lanes back, so that anyone may take them at once. Those that are not ours any more
     /// are left alone.
-    async fn release(&self, ask: &Ask, rights: &[Right]) -> Result<(), StoreError>;
+    async fn release(
+        &self,
+        lease_request: &LeaseRequest,
+        lease_grants: &[LeaseGrant],
+    ) -> Result<(), StoreError>;
 
     /// Reads a lane that was granted. `None` when the right does not hold any more. Its finals are
     /// those whose block lies at most `watch_depth` below the newest of them.
     async fn load(
         &self,
         key: LaneKey,
-        right: Right,
+        lease_grant: LeaseGrant,
         watch_depth: u64,
     ) -> Result<Option<LaneImage>, StoreError>;
 
@@ -361,7 +369,11 @@ pub trait Store: Send + Sync + 'static {
 
     /// Grants a lane anew to its present keeper: waits for, or kills, any batch under way. The one
     /// way to resolve [`CommitOutcome::Unknown`].
-    async fn regrant(&self, right: Right, grant: GrantId) -> Result<Regranted, StoreError>;
+    async fn regrant(
+        &self,
+        lease_grant: LeaseGrant,
+        grant: GrantId,
+    ) -> Result<RegrantOutcome, StoreError>;
 
     /// Which of these request ids the lanes know already.
     async fn find_requests(
@@ -372,21 +384,21 @@ pub trait Store: Send + Sync + 'static {
     /// The one unfenced write: puts requests into the store without nonce or event, with a wake
     /// row each. A known request id changes nothing. Answers with the tx that has the request id. What is
     /// new is refused where a lane is halted, or may have lost commits and is not settled yet.
-    async fn queue(&self, requests: Vec<NewQueued>) -> Result<Vec<Tx>, StoreError>;
+    async fn queue(&self, requests: Vec<QueuedRequest>) -> Result<Vec<Tx>, StoreError>;
 
     /// Lanes that have open work or wake rows, and no live keeper other than the asker: what a
     /// starting or surviving node must take care of.
-    async fn lanes_with_work(&self, ask: &Ask) -> Result<Vec<Work>, StoreError>;
+    async fn lanes_with_work(&self, lease_request: &LeaseRequest) -> Result<Vec<Work>, StoreError>;
 
     /// Says that this node lives, and counts it. The first heartbeat of a new life replaces the old.
-    async fn heartbeat(&self, member: &Member) -> Result<Beat, StoreError>;
+    async fn heartbeat(&self, member: &Member) -> Result<HeartbeatOutcome, StoreError>;
 
     /// Records that a lane agrees with the chain under the store's present history.
-    async fn settle(&self, right: Right) -> Result<(), StoreError>;
+    async fn mark_reconciled(&self, lease_grant: LeaseGrant) -> Result<(), StoreError>;
 
     /// Records that a lane has lost commits, and gives it back: nobody gets it, and nothing is queued for
     /// it, until an operator accepts the loss. `false`, and nothing changed, when the right is over.
-    async fn halt(&self, right: Right, reason: &str) -> Result<bool, StoreError>;
+    async fn halt(&self, lease_grant: LeaseGrant, reason: &str) -> Result<bool, StoreError>;
 
     /// An operator accepts what a lane has lost: it is settled as it is. Whether it was halted.
     async fn accept_loss(&self, lane: LaneKey) -> Result<bool, StoreError>;

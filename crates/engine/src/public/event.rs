@@ -31,7 +31,7 @@ impl<'a> From<&'a EventRecord> for Event<'a> {
             chain_id: record.lane.chain_id.0,
             signer: Account(record.lane.signer),
             seq: event.seq,
-            r#type: event.kind.word(),
+            r#type: event.kind.as_str(),
             tx_id: event.tx_id.map(Id),
             at: At(event.at),
             node: &record.node.0,
@@ -134,7 +134,7 @@ impl<'a> Detail<'a> {
             } => Self::Resubmitted {
                 tx_hash: Hash(*tx_hash),
                 nonce: nonce.0,
-                kind: kind.word(),
+                kind: kind.as_str(),
                 count: *count,
             },
             EventKind::TxReplaced {
@@ -144,7 +144,7 @@ impl<'a> Detail<'a> {
             } => Self::Replaced {
                 tx_hash: Hash(*tx_hash),
                 nonce: nonce.0,
-                kind: kind.word(),
+                kind: kind.as_str(),
             },
             EventKind::TxRequeued { nonce, foreign } => Self::Requeued {
                 nonce: nonce.0,

@@ -3,7 +3,7 @@
 use std::fmt::{self, Write as _};
 
 use alloy_primitives::{Address, B256, Bytes, U256, hex};
-use domain::{Header, Time, TxId};
+use domain::{Header, Timestamp, TxId};
 use serde::{Serialize, Serializer};
 use time::OffsetDateTime;
 
@@ -68,7 +68,7 @@ impl Serialize for Id {
 }
 
 /// A time as RFC 3339 in UTC with milliseconds.
-pub(super) struct At(pub(super) Time);
+pub(super) struct At(pub(super) Timestamp);
 
 /// The last time that RFC 3339 can say; later ones (a clock gone wild) are shown as this one.
 const AT_MAX_MS: u64 = 253_402_300_799_999;
@@ -156,12 +156,15 @@ mod tests {
 
     #[test]
     fn times_are_rfc_3339_with_milliseconds() {
-        assert_eq!(json(At(Time(0))), r#""1970-01-01T00:00:00.000Z""#);
+        assert_eq!(json(At(Timestamp(0))), r#""1970-01-01T00:00:00.000Z""#);
         assert_eq!(
-            json(At(Time(1_709_210_096_007))),
+            json(At(Timestamp(1_709_210_096_007))),
             r#""2024-02-29T12:34:56.007Z""#
         );
-        assert_eq!(json(At(Time(u64::MAX))), r#""9999-12-31T23:59:59.999Z""#);
+        assert_eq!(
+            json(At(Timestamp(u64::MAX))),
+            r#""9999-12-31T23:59:59.999Z""#
+        );
     }
 
     #[test]

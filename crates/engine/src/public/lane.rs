@@ -1,8 +1,8 @@
 //! A lane: who keeps it, where it stands, and why it does not move.
 
-use domain::lane::ChainNonces;
+use domain::lane::AccountNonces;
 use domain::lease::Lease;
-use domain::{Nonce, Time};
+use domain::{Nonce, Timestamp};
 use serde::{Serialize, Serializer};
 
 use super::form::{Account, At};
@@ -27,7 +27,7 @@ pub struct Lane<'a> {
 impl<'a> Lane<'a> {
     /// The lane at `now`: a lease that has run out by then is nobody's.
     #[must_use]
-    pub fn new(lane: &'a LaneStatus, now: Time) -> Self {
+    pub fn new(lane: &'a LaneStatus, now: Timestamp) -> Self {
         let record = &lane.record;
         let lease = record.lease.as_ref().filter(|lease| lease.expires_at > now);
         Self {
@@ -71,8 +71,8 @@ struct ChainNonce {
     pending: u64,
 }
 
-impl From<ChainNonces> for ChainNonce {
-    fn from(nonces: ChainNonces) -> Self {
+impl From<AccountNonces> for ChainNonce {
+    fn from(nonces: AccountNonces) -> Self {
         Self {
             latest: nonces.latest.0,
             pending: nonces.pending.0,

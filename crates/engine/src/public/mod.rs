@@ -13,5 +13,5 @@ mod tx;
 pub use event::Event;
 pub use lane::Lane;
 pub use node::{Node, Ready};
-pub use reservation::{LentLane, Reservation};
+pub use reservation::{Reservation, ReservationList};
 pub use tx::Tx;

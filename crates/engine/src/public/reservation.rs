@@ -4,7 +4,7 @@ use domain::Reservation as Row;
 use serde::Serialize;
 
 use super::form::{Account, At, Hash};
-use crate::ports::Lent;
+use crate::ports::LaneReservations;
 
 /// A lent nonce as customers see it. `holder` is what its marks must carry: whoever lists a lane does not see
 /// it.
@@ -38,7 +38,7 @@ impl<'a> Reservation<'a> {
             signer: Account(row.lane.signer),
             nonce: row.nonce.0,
             holder: None,
-            state: row.state.word(),
+            state: row.state.as_str(),
             tx_hash: row.tx_hash.map(Hash),
             expires_at: At(row.expires_at),
             reason: row.reason.as_deref(),
@@ -49,16 +49,16 @@ impl<'a> Reservation<'a> {
 /// What is lent of a lane at present.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct LentLane<'a> {
+pub struct ReservationList<'a> {
     next_nonce: u64,
     nonces: Vec<Reservation<'a>>,
     has_more: bool,
 }
 
-impl<'a> LentLane<'a> {
+impl<'a> ReservationList<'a> {
     /// As the books have it.
     #[must_use]
-    pub fn new(lent: &'a Lent) -> Self {
+    pub fn new(lent: &'a LaneReservations) -> Self {
         Self {
             next_nonce: lent.next_nonce.0,
             nonces: lent.open.iter().map(Reservation::of_somebody).collect(),

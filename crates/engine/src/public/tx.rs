@@ -39,8 +39,8 @@ impl<'a> From<&'a TxRecord> for Tx<'a> {
             signer: Account(record.lane.signer),
             request_id: tx.request_id.as_str(),
             nonce: tx.nonce.map(|nonce| nonce.0),
-            state: tx.state.word(),
-            sub_state: tx.sub_state.map(SubState::word),
+            state: tx.state.as_str(),
+            sub_state: tx.sub_state.map(SubState::as_str),
             reason: tx.reason.as_deref(),
             waiting_for: waiting_for(tx.state, tx.sub_state),
             tx_hash: tx.tx_hash.map(Hash),
@@ -157,7 +157,7 @@ impl From<&Attempt> for Envelope {
         };
         Self {
             tx_hash: Hash(attempt.hash),
-            kind: attempt.kind.word(),
+            kind: attempt.kind.as_str(),
             nonce: attempt.nonce.0,
             r#type,
             gas: Amount(attempt.gas),

@@ -3,16 +3,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use domain::lane::Nonces;
+use domain::lane::EndpointNonces;
 use domain::mutation::{self, Mutation};
-use domain::{Input, Lane, LaneKey, LaneRules, Moment, Right};
+use domain::{Input, Lane, LaneKey, LaneRules, LeaseGrant, MonotonicTime};
 use metrics::counter;
 
 use super::{Inspection, NotOpened, Opened, Shard};
 use crate::gate::{PendingCreate, Routed};
 use crate::node::{Accepted, Refusal};
 use crate::ownership::Remembered;
-use crate::ports::Regranted;
+use crate::ports::RegrantOutcome;
 
 /// How long callers are held while the store is asked what became of their commit.
 const RESOLVE_PATIENCE: Duration = Duration::from_secs(2);
@@ -28,16 +28,19 @@ pub(super) enum Cell {
     Ready {
         lane: Box<Lane>,
         epoch: u64,
-        idle_since: Option<Moment>,
+        idle_since: Option<MonotonicTime>,
     },
     /// A commit's answer was lost; the store is being asked. Callers wait here.
     Resolving {
         lost: LostBatch,
         waiting: Vec<PendingCreate>,
-        since: Moment,
+        since: MonotonicTime,
     },
     /// Takes no work until an operator decides.
-    Halted { reason: String, since: Moment },
+    Halted {
+        reason: String,
+        since: MonotonicTime,
+    },
 }
 
 /// A batch whose answer was lost, with the callers whom it would answer.
@@ -51,7 +54,7 @@ impl Shard {
     /// Puts a request for a lane that is not in memory aside, and has the lane opened.
     pub(super) fn wait_for_lane(&mut self, key: LaneKey, create: PendingCreate) {
         let bound = self.core.config.inbox;
-        let now = self.core.ports.clock.moment();
+        let now = self.core.ports.clock.monotonic();
         match self.lanes.get_mut(&key) {
             Some(Cell::Resolving { since, .. }) if now.since(*since) >= RESOLVE_PATIENCE => {
                 refuse(create, not_told());
@@ -79,7 +82,7 @@ impl Shard {
 
     /// Has a lane opened that is not in memory; whether it is there already.
     pub(super) fn wake(&mut self, key: LaneKey) -> bool {
-        let now = self.core.ports.clock.moment();
+        let now = self.core.ports.clock.monotonic();
         match self.lanes.get(&key) {
             Some(Cell::Ready { .. }) => true,
             Some(Cell::Opening { .. } | Cell::Resolving { .. }) => false,
@@ -115,8 +118,8 @@ impl Shard {
         let Opened {
             lane: key,
             image,
-            taken_from,
-            is_settled,
+            previous_keeper,
+            is_reconciled,
             ..
         } = opened;
         let waiting = match self.lanes.remove(&key) {
@@ -130,13 +133,13 @@ impl Shard {
         };
         let part = self.core.chain(key.chain_id);
         let rules = LaneRules {
-            lent: self.core.lending(key),
+            lent: self.core.reservations(key),
             ..part.rules.lane
         };
-        let mut lane = Lane::load(image, rules, taken_from);
-        if !is_settled {
+        let mut lane = Lane::load(image, rules, previous_keeper);
+        if !is_reconciled {
             // It was compared with the chain a moment ago; a node may have been behind all the same.
-            lane = lane.fearing_loss();
+            lane = lane.with_suspect_history();
         }
         part.watched.add(key, lane.hashes());
         let epoch = self.next_epoch;
@@ -180,7 +183,7 @@ impl Shard {
                 waiting
                     .into_iter()
                     .for_each(|create| refuse(create, refusal.clone()));
-                let since = self.core.ports.clock.moment();
+                let since = self.core.ports.clock.monotonic();
                 self.lanes.insert(key, Cell::Halted { reason, since });
             }
         }
@@ -204,9 +207,9 @@ impl Shard {
 
     /// Forgets a lane whose lease was lost. Says whether it was the present one: the lane may have
     /// been opened anew in the meantime.
-    pub(super) fn lost(&mut self, key: LaneKey, right: Right) -> bool {
+    pub(super) fn lost(&mut self, key: LaneKey, lease_grant: LeaseGrant) -> bool {
         let is_present = match self.lanes.get(&key) {
-            Some(Cell::Ready { lane, .. }) => lane.right() == right,
+            Some(Cell::Ready { lane, .. }) => lane.lease_grant() == lease_grant,
             Some(Cell::Opening { .. } | Cell::Resolving { .. } | Cell::Halted { .. }) | None => {
                 false
             }
@@ -225,7 +228,7 @@ impl Shard {
     }
 
     /// The truth about a lost answer: the callers get it, and the lane is read again.
-    pub(super) fn resolved(&mut self, key: LaneKey, outcome: Regranted) {
+    pub(super) fn resolved(&mut self, key: LaneKey, outcome: RegrantOutcome) {
         if !matches!(self.lanes.get(&key), Some(Cell::Resolving { .. })) {
             return;
         }
@@ -238,12 +241,12 @@ impl Shard {
             return;
         };
         match outcome {
-            Regranted::Held { batch_seq, .. } if batch_seq > lost.batch_seq_before => {
+            RegrantOutcome::Held { batch_seq, .. } if batch_seq > lost.batch_seq_before => {
                 for (create, record) in lost.creates.into_iter().zip(lost.records) {
                     create.answer.send(Routed::Accepted(Box::new(record))).ok(); // may have gone
                 }
             }
-            Regranted::Held { .. } if mutation::is_on(Mutation::ResolveUnknownByRead) => {
+            RegrantOutcome::Held { .. } if mutation::is_on(Mutation::ResolveUnknownByRead) => {
                 let creates = lost.creates.into_iter();
                 creates.for_each(|create| refuse(create, not_told()));
                 if waiting.is_empty() {
@@ -251,10 +254,10 @@ impl Shard {
                 }
             }
             // It never landed: the requests are still to be done.
-            Regranted::Held { .. } => drop(waiting.splice(0..0, lost.creates)),
+            RegrantOutcome::Held { .. } => drop(waiting.splice(0..0, lost.creates)),
             // Another keeper is there by now. What did land before it came is found by its request
             // id; until then nobody may say that nothing was stored.
-            Regranted::Fenced => {
+            RegrantOutcome::Fenced => {
                 tracing::warn!(lane = %key, "fenced: another node keeps this lane now");
                 counter!("lanekeeper_lease_fenced_total", "op" => "resolve").increment(1);
                 lost.creates
@@ -268,7 +271,7 @@ impl Shard {
 
     /// Answers the callers of a lane whose store does not tell for a while: quickly is better than surely.
     pub(super) fn stop_waiting(&mut self) {
-        let now = self.core.ports.clock.moment();
+        let now = self.core.ports.clock.monotonic();
         for cell in self.lanes.values_mut() {
             let Cell::Resolving {
                 lost,
@@ -313,11 +316,11 @@ impl Shard {
     }
 
     /// The first inputs of a lane that just came into memory.
-    pub(super) fn first_inputs(&self, key: LaneKey, nonces: Option<Nonces>) -> Vec<Input> {
+    pub(super) fn first_inputs(&self, key: LaneKey, nonces: Option<EndpointNonces>) -> Vec<Input> {
         let fresh = self.core.ports.clock.tx_id();
         let view = self.core.chain(key.chain_id).view.get();
         let head = view.map(Input::Head).into_iter();
-        let told = nonces.map(|nonces| Input::ChainNonces {
+        let told = nonces.map(|nonces| Input::AccountNonces {
             nonces,
             counts_pool: true,
         });

@@ -3,20 +3,21 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use domain::lane::{ChainQuery, Consumer, OLD_DEPTH_MAX, Receipt};
+use domain::lane::{ChainQuery, NonceConsumer, OLD_DEPTH_MAX, Receipt};
 use domain::{
-    B256, Effect, Header, Inclusion, Input, Lane, LaneId, LaneKey, Nonce, Right, TxId, Unsigned,
+    B256, Effect, Header, Inclusion, Input, Lane, LaneId, LaneKey, LeaseGrant, Nonce, TxId,
+    UnsignedEnvelope,
 };
 
 use super::Shard;
 use crate::core::Core;
 use crate::gate::signed_input;
-use crate::ports::{ChainError, StoreError, Witnesses};
+use crate::ports::{ChainError, Quorum, StoreError};
 
 impl Shard {
     pub(super) fn let_out(&self, lane: &Lane, epoch: u64, effects: Vec<Effect>) {
         let key = lane.key();
-        let id = lane.right().lane;
+        let id = lane.lease_grant().lane;
         let part = self.core.chain(key.chain_id);
         let mut outgoing = Vec::new();
         let mut unsigned = Vec::new();
@@ -36,7 +37,7 @@ impl Shard {
                 Effect::LoadFinals(ids) => {
                     self.spawn(move |core| load_finals(core, key, epoch, ids));
                 }
-                Effect::AskChain { twice, taken } => {
+                Effect::QueryChainNonces { twice, taken } => {
                     self.spawn(move |core| ask_chain(core, key, epoch, twice, taken));
                 }
                 Effect::FindConsumer {
@@ -46,9 +47,9 @@ impl Shard {
                 } => {
                     self.spawn(move |core| find_consumer(core, key, epoch, nonce, up_to, hashes));
                 }
-                Effect::Settle => {
-                    let right = lane.right();
-                    self.spawn(move |core| settle(core, key, right));
+                Effect::MarkReconciled => {
+                    let lease_grant = lane.lease_grant();
+                    self.spawn(move |core| settle(core, key, lease_grant));
                 }
                 Effect::FetchHeaders(heights) => {
                     self.spawn(move |core| fetch_headers(core, key, epoch, heights));
@@ -84,7 +85,12 @@ impl Shard {
     }
 }
 
-async fn sign_remotely(core: Arc<Core>, lane: LaneKey, epoch: u64, envelopes: Vec<Unsigned>) {
+async fn sign_remotely(
+    core: Arc<Core>,
+    lane: LaneKey,
+    epoch: u64,
+    envelopes: Vec<UnsignedEnvelope>,
+) {
     let nonces: Vec<Nonce> = envelopes.iter().map(|envelope| envelope.nonce).collect();
     let answers = core
         .ports
@@ -168,19 +174,15 @@ async fn ask_chain(
         true => ChainQuery::Pending,
         false => part.rules.lane.chain_query,
     };
-    let mut witnesses = if twice {
-        Witnesses::Two
-    } else {
-        Witnesses::One
-    };
+    let mut quorum = if twice { Quorum::Two } else { Quorum::One };
     let mut tries = 0;
     let nonces = loop {
-        match part.chain.nonces(lane.signer, query, witnesses).await {
+        match part.chain.account_nonces(lane.signer, query, quorum).await {
             Ok(nonces) => break nonces,
             Err(error) => {
                 tracing::warn!(%lane, %error, "the chain did not tell the account's nonce");
-                if witnesses == Witnesses::Two {
-                    witnesses = Witnesses::One;
+                if quorum == Quorum::Two {
+                    quorum = Quorum::One;
                 } else {
                     core.back_off(&mut tries).await;
                 }
@@ -190,12 +192,12 @@ async fn ask_chain(
     // A node that has what it does not count tells nothing of its pool.
     let counts_pool = match taken.filter(|(nonce, _)| nonces.first.pending <= *nonce) {
         Some((_, hash)) => {
-            let has = part.chain.has(hash, Witnesses::One).await;
+            let has = part.chain.knows_transaction(hash, Quorum::One).await;
             !has.unwrap_or(false)
         }
         None => true,
     };
-    let input = Input::ChainNonces {
+    let input = Input::AccountNonces {
         nonces,
         counts_pool,
     };
@@ -214,12 +216,12 @@ async fn find_consumer(
 ) {
     let chain = &core.chain(lane.chain_id).chain;
     let found = async {
-        let by = chain.consumer(lane.signer, nonce, up_to).await?;
+        let by = chain.find_consumer(lane.signer, nonce, up_to).await?;
         let receipts = match by {
-            Consumer::Nobody => Vec::new(),
+            NonceConsumer::Nobody => Vec::new(),
             // Whoever shows another one must not have ours either.
-            Consumer::Unseen | Consumer::By { .. } => {
-                receipts_with_proof(&core, lane, &hashes, Witnesses::Two).await?
+            NonceConsumer::Unseen | NonceConsumer::By { .. } => {
+                receipts_with_proof(&core, lane, &hashes, Quorum::Two).await?
             }
         };
         Ok::<_, ChainError>((by, receipts))
@@ -236,7 +238,7 @@ async fn find_consumer(
             None
         }
     };
-    let is_named = match by.and_then(Consumer::hash) {
+    let is_named = match by.and_then(NonceConsumer::hash) {
         Some(hash) => is_named(&core, lane, hash).await,
         None => false,
     };
@@ -252,7 +254,7 @@ async fn find_consumer(
 /// Whether a transaction at a lent nonce is an attempt of some tx already: a second row with its hash would be a
 /// conflict, however often it is tried.
 async fn is_named(core: &Core, lane: LaneKey, hash: B256) -> bool {
-    if core.lending(lane).is_none() {
+    if core.reservations(lane).is_none() {
         return false;
     }
     let mut tries = 0;
@@ -266,10 +268,10 @@ async fn is_named(core: &Core, lane: LaneKey, hash: B256) -> bool {
 
 /// Nothing that the store may have lost is open any more. Until the store has it, requests for this lane are not
 /// queued; whoever opens the lane next compares it with its chain again.
-async fn settle(core: Arc<Core>, lane: LaneKey, right: Right) {
+async fn settle(core: Arc<Core>, lane: LaneKey, lease_grant: LeaseGrant) {
     let mut tries = 0;
-    while core.leases.holds_right(lane, right) {
-        match core.ports.store.settle(right).await {
+    while core.leases.holds_grant(lane, lease_grant) {
+        match core.ports.store.mark_reconciled(lease_grant).await {
             Ok(()) => {
                 tracing::info!(%lane, "the lane is settled under the store's new history");
                 return;
@@ -290,7 +292,7 @@ async fn fetch_receipts(core: Arc<Core>, lane: LaneKey, epoch: u64, hashes: Vec<
         .acquire()
         .await
         .expect("this semaphore is never closed");
-    match receipts_with_proof(&core, lane, &hashes, Witnesses::One).await {
+    match receipts_with_proof(&core, lane, &hashes, Quorum::One).await {
         Ok(receipts) if receipts.is_empty() => {
             metrics::counter!("lanekeeper_receipt_check_total", "result" => "miss").increment(1);
         }
@@ -339,7 +341,7 @@ async fn receipts_with_proof(
     core: &Core,
     lane: LaneKey,
     hashes: &[B256],
-    witnesses: Witnesses,
+    quorum: Quorum,
 ) -> Result<Vec<Receipt>, ChainError> {
     let part = core.chain(lane.chain_id);
     let view = part.view.get();
@@ -349,7 +351,7 @@ async fn receipts_with_proof(
         .map(|header| header.number);
     let mut receipts = Vec::new();
     let mut proofs: BTreeMap<u64, Vec<Header>> = BTreeMap::new();
-    for mut inclusion in part.chain.receipts(hashes, witnesses).await? {
+    for mut inclusion in part.chain.receipts(hashes, quorum).await? {
         explain_revert(core, lane, &mut inclusion).await;
         let is_below_view = base.is_some_and(|base| inclusion.block_number < base);
         let number = inclusion.block_number;

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use domain::{ChainId, LaneKey, Moment, Right};
+use domain::{ChainId, LaneKey, LeaseGrant, MonotonicTime};
 use metrics::counter;
 
 use super::Shard;
@@ -19,45 +19,45 @@ pub(super) struct GivenBack(BTreeMap<ChainId, Again>);
 /// Requests bring lanes back here, also where nobody hears the chain: they do not go around for ever.
 struct Again {
     times: u32,
-    not_before: Moment,
+    not_before: MonotonicTime,
 }
 
 /// Lanes that are forgotten here and that the store may still count as ours: nobody else takes them while this node
 /// lives.
 #[derive(Default)]
 pub(super) struct Unreleased {
-    rights: BTreeMap<LaneKey, Right>,
-    not_before: Moment,
+    lease_grants: BTreeMap<LaneKey, LeaseGrant>,
+    not_before: MonotonicTime,
 }
 
 impl Shard {
     /// Tells the store that these lanes are anybody's.
-    pub(super) async fn let_go(&mut self, rights: BTreeMap<LaneKey, Right>) {
-        if rights.is_empty() {
+    pub(super) async fn let_go(&mut self, lease_grants: BTreeMap<LaneKey, LeaseGrant>) {
+        if lease_grants.is_empty() {
             return;
         }
-        let all: Vec<Right> = rights.values().copied().collect();
+        let all: Vec<LeaseGrant> = lease_grants.values().copied().collect();
         let core = &self.core;
-        if let Err(error) = core.ports.store.release(&core.ask(), &all).await {
+        if let Err(error) = core.ports.store.release(&core.lease_request(), &all).await {
             tracing::warn!(%error, lanes = all.len(), "lanes could not be given back; trying again");
-            let now = core.ports.clock.moment();
+            let now = core.ports.clock.monotonic();
             self.unreleased.not_before = now.plus(core.config.lease.renew_interval);
-            self.unreleased.rights.extend(rights);
+            self.unreleased.lease_grants.extend(lease_grants);
         }
     }
 
     /// What the store is to be told once more: but for lanes that are wanted here again.
-    pub(super) fn unreleased(&mut self, now: Moment) -> BTreeMap<LaneKey, Right> {
+    pub(super) fn unreleased(&mut self, now: MonotonicTime) -> BTreeMap<LaneKey, LeaseGrant> {
         if now < self.unreleased.not_before {
             return BTreeMap::new();
         }
-        let mut rights = std::mem::take(&mut self.unreleased.rights);
-        rights.retain(|lane, _| !self.lanes.contains_key(lane));
-        rights
+        let mut lease_grants = std::mem::take(&mut self.unreleased.lease_grants);
+        lease_grants.retain(|lane, _| !self.lanes.contains_key(lane));
+        lease_grants
     }
 
     /// The chains whose lanes are to be given back now.
-    pub(super) fn unheard_chains(&mut self, now: Moment) -> BTreeSet<ChainId> {
+    pub(super) fn unheard_chains(&mut self, now: MonotonicTime) -> BTreeSet<ChainId> {
         let lease = self.core.config.lease.duration;
         let mut unheard = BTreeSet::new();
         for chain in self.core.chains.keys() {
@@ -65,12 +65,12 @@ impl Shard {
                 self.given_back.0.remove(chain);
                 continue;
             }
-            let is_kept = |(lane, cell): (&LaneKey, &Cell)| {
+            let is_live_for = |(lane, cell): (&LaneKey, &Cell)| {
                 lane.chain_id == *chain && matches!(cell, Cell::Ready { .. })
             };
             let again = self.given_back.0.get(chain);
             let is_early = again.is_some_and(|again| now < again.not_before);
-            if is_early || !self.lanes.iter().any(is_kept) {
+            if is_early || !self.lanes.iter().any(is_live_for) {
                 continue;
             }
             let times = again.map_or(0, |again| again.times);

@@ -16,14 +16,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use domain::lane::{ChainNonces, Nonces};
-use domain::{B256, ChainId, Input, LaneImage, LaneKey, Moment, NodeName, Nonce, Right};
+use domain::lane::{AccountNonces, EndpointNonces};
+use domain::{
+    B256, ChainId, Input, LaneImage, LaneKey, LeaseGrant, MonotonicTime, NodeName, Nonce,
+};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::core::Core;
 use crate::gate::PendingCreate;
-use crate::lending::PendingMark;
-use crate::ports::Regranted;
+use crate::ports::RegrantOutcome;
+use crate::reservations::PendingMark;
 use cells::Cell;
 use given_back::{GivenBack, Unreleased};
 
@@ -59,9 +61,15 @@ pub(crate) enum Message {
     /// A lane was not granted, or could not be read.
     NotOpened { lane: LaneKey, why: NotOpened },
     /// The store has told what became of a batch whose answer was lost.
-    Resolved { lane: LaneKey, outcome: Regranted },
+    Resolved {
+        lane: LaneKey,
+        outcome: RegrantOutcome,
+    },
     /// The lease was lost that gave this right.
-    Lost { lane: LaneKey, right: Right },
+    Lost {
+        lane: LaneKey,
+        lease_grant: LeaseGrant,
+    },
     /// An operator accepts what a halted lane has lost.
     Resume { lane: LaneKey },
     /// What a holder says of a lent nonce.
@@ -81,11 +89,11 @@ pub(crate) struct Opened {
     pub(crate) lane: LaneKey,
     pub(crate) image: LaneImage,
     /// Who held it before, when it changed hands.
-    pub(crate) taken_from: Option<NodeName>,
+    pub(crate) previous_keeper: Option<NodeName>,
     /// What its chain says, when it was reached.
-    pub(crate) nonces: Option<Nonces>,
+    pub(crate) nonces: Option<EndpointNonces>,
     /// Whether the store's history is the one in which the lane was written.
-    pub(crate) is_settled: bool,
+    pub(crate) is_reconciled: bool,
 }
 
 /// Why a lane was not opened.
@@ -104,7 +112,7 @@ pub(crate) enum NotOpened {
 /// What the keeper knows of a lane beyond the store.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Inspection {
-    pub(crate) chain_nonces: Option<ChainNonces>,
+    pub(crate) chain_nonces: Option<AccountNonces>,
     pub(crate) gaps: Vec<Nonce>,
     pub(crate) waiting_for: Option<String>,
     /// Txs in memory that no block has yet.
@@ -119,7 +127,7 @@ pub(crate) struct Shard {
     /// How often in a row a lane's batch was not applied.
     failures: BTreeMap<LaneKey, u32>,
     /// Until when request ids are looked up before they are committed.
-    look_up_until: Moment,
+    look_up_until: MonotonicTime,
     next_epoch: u64,
     is_draining: bool,
     given_back: GivenBack,
@@ -134,7 +142,7 @@ impl Shard {
             lanes: BTreeMap::new(),
             stored_headers: BTreeSet::new(),
             failures: BTreeMap::new(),
-            look_up_until: Moment(0),
+            look_up_until: MonotonicTime(0),
             next_epoch: 1,
             is_draining: false,
             given_back: GivenBack::default(),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use domain::mutation::{self, Mutation};
-use domain::{B256, ChainId, Header, Input, Lane, LaneKey, RequestId, Right, TxId};
+use domain::{B256, ChainId, Header, Input, Lane, LaneKey, LeaseGrant, RequestId, TxId};
 use metrics::{counter, histogram};
 use tokio::sync::oneshot;
 
@@ -13,10 +13,10 @@ use super::cells::{Cell, LostBatch, refuse, released};
 use super::told::Told;
 use super::{Message, NotOpened, Opened, STORED_HEADERS_MAX, Shard};
 use crate::gate::{PendingCreate, Routed, Staged, sign_locally};
-use crate::lending::PendingMark;
 use crate::node::{Accepted, Refusal};
 use crate::ownership::{self, Remembered};
 use crate::ports::{CommitOutcome, Conflict, LaneBatch};
+use crate::reservations::PendingMark;
 
 /// How often a request is stepped again after conflicts before its caller is told.
 const CONFLICT_TRIES_MAX: u32 = 3;
@@ -58,7 +58,7 @@ impl Shard {
     pub(super) async fn tick(&mut self) {
         let mut work: BTreeMap<LaneKey, Work> = BTreeMap::new();
         let mut leaving = Vec::new();
-        let now = self.core.ports.clock.moment();
+        let now = self.core.ports.clock.monotonic();
         let idle_release = self.core.config.lease.idle_release;
         let unheard = self.unheard_chains(now);
         for (key, cell) in &mut self.lanes {
@@ -133,17 +133,20 @@ impl Shard {
             }
             Message::Wake { lane, has_queued } => {
                 if self.wake(lane) && has_queued {
-                    work.entry(lane).or_default().inputs.push(Input::Wake);
+                    work.entry(lane)
+                        .or_default()
+                        .inputs
+                        .push(Input::QueueChanged);
                 }
             }
             Message::Opened(opened) => self.take_opened(*opened, work),
             Message::NotOpened { lane, why } => self.not_opened(lane, why),
             Message::Resume { lane } => self.resume(lane),
             Message::Resolved { lane, outcome } => self.resolved(lane, outcome),
-            Message::Lost { lane, right } => {
+            Message::Lost { lane, lease_grant } => {
                 // After a failover the store may lack what it had.
                 self.stored_headers.clear();
-                if self.lost(lane, right)
+                if self.lost(lane, lease_grant)
                     && let Some(lost) = work.remove(&lane)
                 {
                     lost.creates
@@ -167,10 +170,10 @@ impl Shard {
 
     /// Takes a lane into memory that was granted and read, with all that waited for it.
     fn take_opened(&mut self, opened: Opened, work: &mut BTreeMap<LaneKey, Work>) {
-        let (lane, right, nonces) = (opened.lane, opened.image.right, opened.nonces);
+        let (lane, lease_grant, nonces) = (opened.lane, opened.image.lease_grant, opened.nonces);
         if self.is_draining {
-            self.give_back(lane, right);
-        } else if !self.core.leases.holds_right(lane, right) {
+            self.give_back(lane, lease_grant);
+        } else if !self.core.leases.holds_grant(lane, lease_grant) {
             // Lost while it was read: a lane without a lease would never send.
             self.not_opened(lane, NotOpened::Busy);
         } else {
@@ -243,7 +246,7 @@ impl Shard {
     /// a key, and the turn that meets one is stepped again with a look-up. So what is new costs one round
     /// trip, and repeats cost a conflict once in a while instead of every time.
     async fn answer_known(&mut self, work: &mut BTreeMap<LaneKey, Work>) {
-        let now = self.core.ports.clock.moment();
+        let now = self.core.ports.clock.monotonic();
         let creates = || work.values().flat_map(|work| &work.creates);
         let looks = now < self.look_up_until
             || creates().any(|create| create.is_repeat || create.maybe_stored);
@@ -256,7 +259,7 @@ impl Shard {
             let Some(Cell::Ready { lane: draft, .. }) = self.lanes.get(lane) else {
                 continue;
             };
-            let lane_id = draft.right().lane;
+            let lane_id = draft.lease_grant().lane;
             keys.extend(
                 creates
                     .iter()
@@ -309,7 +312,7 @@ impl Shard {
         }
     }
 
-    async fn commit(&mut self, mut staged: Vec<Staged>, now: domain::Time) {
+    async fn commit(&mut self, mut staged: Vec<Staged>, now: domain::Timestamp) {
         let without_headers = self.put_headers(&mut staged).await;
         let mut batches: Vec<LaneBatch> = Vec::with_capacity(staged.len());
         let mut committing = Vec::with_capacity(staged.len());
@@ -336,9 +339,9 @@ impl Shard {
             .iter()
             .map(|lane| lane.records.len())
             .sum::<usize>();
-        let started = self.core.ports.clock.moment();
+        let started = self.core.ports.clock.monotonic();
         let outcomes = self.core.ports.store.commit(batches).await;
-        let took = self.core.ports.clock.moment().since(started);
+        let took = self.core.ports.clock.monotonic().since(started);
         let kind = if accepted > 0 { "accept" } else { "progress" };
         counter!("lanekeeper_gate_commits_total", "kind" => kind).increment(1);
         counter!("lanekeeper_gate_txs_total").increment(accepted as u64);
@@ -372,7 +375,7 @@ impl Shard {
         batches: Vec<LaneBatch>,
         committing: Vec<Committing>,
         without_headers: &BTreeMap<ChainId, String>,
-        now: domain::Time,
+        now: domain::Timestamp,
     ) -> (Vec<LaneBatch>, Vec<Committing>) {
         if without_headers.is_empty() {
             return (batches, committing);
@@ -391,9 +394,9 @@ impl Shard {
     }
 
     /// What the store said of one lane's batch decides what becomes of the draft.
-    fn conclude(&mut self, done: Committing, outcome: CommitOutcome, now: domain::Time) {
+    fn conclude(&mut self, done: Committing, outcome: CommitOutcome, now: domain::Timestamp) {
         let key = done.staged.lane.key();
-        let token = done.staged.lane.right().token;
+        let token = done.staged.lane.lease_grant().token;
         match outcome {
             CommitOutcome::Applied => {
                 let Committing {
@@ -410,7 +413,7 @@ impl Shard {
                 self.core.waiters.ring(changed.into_iter());
                 told.record(key);
                 if told.has_events {
-                    self.core.feed.wrote(staged.lane.right().lane);
+                    self.core.feed.wrote(staged.lane.lease_grant().lane);
                 }
                 self.apply(staged, now);
             }
@@ -429,7 +432,7 @@ impl Shard {
                 if matches!(conflict, Conflict::RequestId(_)) {
                     // Expected now and then: this is how a repeat is found when nobody looked.
                     tracing::debug!(lane = %key, ?conflict, "a repeat; the lane is read again");
-                    let now = self.core.ports.clock.moment();
+                    let now = self.core.ports.clock.monotonic();
                     self.look_up_until = now.plus(LOOK_UP_AFTER_REPEAT);
                 } else {
                     tracing::warn!(lane = %key, ?conflict, "a batch was refused; the lane is read again");
@@ -464,7 +467,7 @@ impl Shard {
     }
 
     /// The draft becomes memory, and its effects are let out.
-    fn apply(&mut self, mut staged: Staged, now: domain::Time) {
+    fn apply(&mut self, mut staged: Staged, now: domain::Timestamp) {
         staged.lane.committed(now);
         let key = staged.lane.key();
         for (mark, marked) in staged.marks.drain(..) {
@@ -525,7 +528,7 @@ impl Shard {
 
     fn resolve(&mut self, done: Committing) {
         let Staged { lane, creates, .. } = done.staged;
-        let (key, right) = (lane.key(), lane.right());
+        let (key, lease_grant) = (lane.key(), lane.lease_grant());
         self.remember(&lane);
         self.forget(key);
         let lost = LostBatch {
@@ -538,12 +541,12 @@ impl Shard {
             Cell::Resolving {
                 lost,
                 waiting: Vec::new(),
-                since: self.core.ports.clock.moment(),
+                since: self.core.ports.clock.monotonic(),
             },
         );
         let core = Arc::clone(&self.core);
         self.core.tasks.spawn("resolve", async move {
-            ownership::resolve(&core, key, right).await
+            ownership::resolve(&core, key, lease_grant).await
         });
     }
 
@@ -583,21 +586,25 @@ impl Shard {
     }
 
     /// Gives back a lane that was granted when the node was on its way out already.
-    fn give_back(&self, key: LaneKey, right: Right) {
+    fn give_back(&self, key: LaneKey, lease_grant: LeaseGrant) {
         self.core.leases.forget(key);
         let core = Arc::clone(&self.core);
         self.core.tasks.spawn("give back", async move {
-            core.ports.store.release(&core.ask(), &[right]).await.ok(); // it runs out by itself
+            core.ports
+                .store
+                .release(&core.lease_request(), &[lease_grant])
+                .await
+                .ok(); // it runs out by itself
         });
     }
 
     /// Gives lanes back, so that anyone may take them at once.
     async fn release(&mut self, keys: Vec<LaneKey>) {
-        let mut rights = BTreeMap::new();
+        let mut lease_grants = BTreeMap::new();
         for key in keys {
             match self.lanes.remove(&key) {
                 Some(Cell::Ready { lane, .. }) => {
-                    rights.insert(key, lane.right());
+                    lease_grants.insert(key, lane.lease_grant());
                     self.forget(key);
                 }
                 Some(Cell::Opening { waiting }) => {
@@ -610,6 +617,6 @@ impl Shard {
                 Some(Cell::Halted { .. }) | None => {}
             }
         }
-        self.let_go(rights).await;
+        self.let_go(lease_grants).await;
     }
 }

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use alloy_primitives::{Address, B256, Bytes, U256};
 use domain::{
-    Attempt, AttemptKind, Event, EventKind, Fees, GrantId, Inclusion, LaneKey, NodeName, Nonce,
-    Payload, RequestId, Right, SubState, Time, Tx, TxState, Writes,
+    Attempt, AttemptKind, Event, EventKind, Fees, GrantId, Inclusion, LaneKey, LeaseGrant,
+    NodeName, Nonce, Payload, RequestId, SubState, Timestamp, Tx, TxState, Writes,
 };
-use engine::ports::{Acquired, Ask, Clock, CommitOutcome, LaneBatch, Store};
+use engine::ports::{AcquireOutcome, Clock, CommitOutcome, LaneBatch, LeaseRequest, Store};
 
 use super::null_chain;
 use crate::clock::SystemClock;
@@ -37,13 +37,13 @@ pub(crate) enum Rows {
 pub(crate) struct Filler {
     store: Arc<dyn Store>,
     clock: Arc<dyn Clock>,
-    ask: Ask,
+    ask: LeaseRequest,
     rows: Rows,
     lanes: Vec<FilledLane>,
 }
 
 struct FilledLane {
-    right: Right,
+    lease_grant: LeaseGrant,
     batches: u64,
     next_nonce: u64,
 }
@@ -56,12 +56,12 @@ impl Filler {
         rows: Rows,
     ) -> Result<Self, Failure> {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
-        let ask = Ask {
+        let ask = LeaseRequest {
             node: NodeName("bench".into()),
             incarnation: clock.incarnation(),
             duration: LEASE,
             skew: Duration::ZERO,
-            lively: Vec::new(),
+            alive: Vec::new(),
             silent: Vec::new(),
         };
         let mut lanes = Vec::with_capacity(keys.len());
@@ -72,7 +72,7 @@ impl Filler {
             let acquired = acquired.map_err(|e| Failure::refused("the bare store", &e))?;
             for answer in acquired {
                 lanes.push(FilledLane {
-                    right: granted(answer)?,
+                    lease_grant: granted(answer)?,
                     batches: 0,
                     next_nonce: 0,
                 });
@@ -115,8 +115,8 @@ impl Filler {
     /// Gives the lanes back.
     pub(crate) async fn close(self) -> Result<(), Failure> {
         for part in self.lanes.chunks(ACQUIRE_MAX) {
-            let rights: Vec<Right> = part.iter().map(|lane| lane.right).collect();
-            let released = self.store.release(&self.ask, &rights).await;
+            let lease_grants: Vec<LeaseGrant> = part.iter().map(|lane| lane.lease_grant).collect();
+            let released = self.store.release(&self.ask, &lease_grants).await;
             released.map_err(|e| Failure::refused("the bare store", &e))?;
         }
         Ok(())
@@ -127,7 +127,7 @@ impl Filler {
         let event_seq_before = lane.next_nonce;
         let mut writes = Writes::default();
         for _ in 0..rows {
-            let mut tx = self.tx(lane.right, lane.next_nonce, at);
+            let mut tx = self.tx(lane.lease_grant, lane.next_nonce, at);
             lane.next_nonce += 1;
             match self.rows {
                 Rows::Allocated => {}
@@ -152,7 +152,7 @@ impl Filler {
         lane.batches += 1;
         let next_nonce = Nonce(lane.next_nonce);
         LaneBatch {
-            right: lane.right,
+            lease_grant: lane.lease_grant,
             batch_seq_before: lane.batches - 1,
             node: NodeName("bench".into()),
             at,
@@ -166,7 +166,7 @@ impl Filler {
         }
     }
 
-    fn tx(&self, right: Right, nonce: u64, at: Time) -> Tx {
+    fn tx(&self, lease_grant: LeaseGrant, nonce: u64, at: Timestamp) -> Tx {
         let mut payload = Payload::transfer(Address::repeat_byte(0x0b), U256::from(1));
         payload.gas = Some(21_000);
         let key = format!("{:032x}", self.clock.random());
@@ -189,14 +189,14 @@ impl Filler {
             tx_hash: None,
             inclusion: None,
             counted: None,
-            token: right.token,
+            token: lease_grant.token,
             event_seqs: vec![nonce + 1],
             updated_at: at,
             confirmed_at: None,
         }
     }
 
-    fn attempt(&self, tx: &Tx, at: Time) -> Attempt {
+    fn attempt(&self, tx: &Tx, at: Timestamp) -> Attempt {
         let mut hash = [0; 32];
         hash[..16].copy_from_slice(&self.clock.random().to_be_bytes());
         Attempt {
@@ -216,17 +216,17 @@ impl Filler {
     }
 }
 
-fn granted(answer: Acquired) -> Result<Right, Failure> {
+fn granted(answer: AcquireOutcome) -> Result<LeaseGrant, Failure> {
     match answer {
-        Acquired::Granted { right, .. } => Ok(right),
-        Acquired::NotKeeper { .. } | Acquired::Halted(_) | Acquired::Busy => {
+        AcquireOutcome::Granted { lease_grant, .. } => Ok(lease_grant),
+        AcquireOutcome::NotKeeper { .. } | AcquireOutcome::Halted(_) | AcquireOutcome::Busy => {
             Err(Failure::Refused("the bare store gave no lane".into()))
         }
     }
 }
 
 /// Mined long ago on the null chain, and final.
-fn finish(tx: &mut Tx, at: Time) {
+fn finish(tx: &mut Tx, at: Timestamp) {
     let block_number = 1 + tx.nonce.unwrap_or_default().0 / PER_BLOCK;
     let block_hash = null_chain::block_hash(block_number);
     tx.inclusion = Some(Inclusion {

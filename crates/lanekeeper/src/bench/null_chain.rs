@@ -41,7 +41,7 @@ pub(crate) enum Sends {
 }
 
 impl Sends {
-    pub(crate) fn word(self) -> &'static str {
+    pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Held => "held",
             Self::Taken => "taken",
@@ -59,24 +59,24 @@ pub(crate) fn block_hash(number: u64) -> B256 {
 }
 
 /// The nonces of accounts that are not at 0, by address in lower case.
-pub(crate) type Nonces = BTreeMap<String, u64>;
+pub(crate) type EndpointNonces = BTreeMap<String, u64>;
 
 struct NullChain {
-    nonces: Nonces,
+    nonces: EndpointNonces,
     sends: Sends,
 }
 
 /// Starts one in a process of its own, and says where it is.
 pub(super) async fn start(
     folder: &Path,
-    nonces: &Nonces,
+    nonces: &EndpointNonces,
     sends: Sends,
 ) -> Result<(Child, String), Failure> {
     let file = folder.join("nonces.json");
     let text = serde_json::to_string(nonces).expect("numbers by address are JSON");
     private_file(&file, &text)?;
     let mut command = this_program()?;
-    command.args(["bench", "null-chain", "--sends", sends.word()]);
+    command.args(["bench", "null-chain", "--sends", sends.as_str()]);
     command.arg("--nonces").arg(&file);
     be_quiet(&mut command);
     let (child, ready) = Child::start(command, "the null chain", None).await?;
@@ -96,7 +96,7 @@ pub(crate) async fn serve(nonces: Option<&Path>, sends: Sends) -> Result<(), Fai
             serde_json::from_str(&text)
                 .map_err(|e| Failure::refused(&path.display().to_string(), &e))?
         }
-        None => Nonces::new(),
+        None => EndpointNonces::new(),
     };
     let listener = open::bind(([127, 0, 0, 1], 0).into(), "nothing").await?;
     let address = listener
@@ -222,7 +222,7 @@ mod tests {
         assert!(is_send(&send) && is_send(&json!([send])));
         assert!(!is_send(&json!([])) && !is_send(&json!({ "method": "eth_chainId" })));
         let chain = NullChain {
-            nonces: Nonces::from([("0xab".to_owned(), 9)]),
+            nonces: EndpointNonces::from([("0xab".to_owned(), 9)]),
             sends: Sends::Taken,
         };
         assert_eq!(chain.answer(&send)["result"], json!(keccak256([1])));

@@ -109,7 +109,7 @@ pub(crate) struct EventView {
 
 impl TxView {
     /// Whether it has come so far that nothing more is to be waited for.
-    pub(crate) fn is_settled(&self) -> bool {
+    pub(crate) fn is_reconciled(&self) -> bool {
         matches!(self.state.as_str(), "CONFIRMED" | "FAILED_FINAL" | "STUCK")
     }
 }

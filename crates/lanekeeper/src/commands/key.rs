@@ -63,7 +63,7 @@ fn new(args: &NewArgs) -> Result<(), Failure> {
     scopes.dedup();
     // What is printed must be what the configuration takes.
     ApiKey::new(&args.name, &hash, &scopes).map_err(unusable)?;
-    let words: Vec<&str> = scopes.iter().map(|scope| scope.word()).collect();
+    let words: Vec<&str> = scopes.iter().map(|scope| scope.as_str()).collect();
     if args.json {
         print_json(&json!({ "name": args.name, "key": key, "hash": hash, "scopes": words }));
         return Ok(());

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use domain::lane::lend::Lending;
+use domain::lane::reserve::ReservationRules;
 use domain::lane::{Finality, Resubmit, ResubmitPolicy};
 use domain::window::Window;
 use domain::{Address, ChainId, FeeRules, LaneRules, NodeName};
-use engine::node::{ChainRules, Lent, NodeConfig};
+use engine::node::{ChainRules, NodeConfig, ReservedAccounts};
 use nonce::{SchemeKind, Settings};
 
 use super::Config;
@@ -36,19 +36,19 @@ impl Config {
             waiters: as_usize(self.http.max_waiters),
             chains: self.chain_rules(),
             non_keeper: self.routing.non_keeper,
-            on_history_change: self.store.on_timeline_change,
-            lent: self.lent(),
+            on_timeline_change: self.store.on_timeline_change,
+            lent: self.list_reservations(),
         }
     }
 
     /// The accounts that lend through their lanes; the other schemes have books of their own.
-    fn lent(&self) -> Lent {
+    fn list_reservations(&self) -> ReservedAccounts {
         let external = self
             .external()
             .filter(|_| self.nonce.scheme == SchemeKind::Lane);
-        Lent {
+        ReservedAccounts {
             accounts: external.collect(),
-            lending: Lending {
+            reservations: ReservationRules {
                 timeout: self.nonce.reservation_timeout,
                 grace: Settings::default().free_grace,
             },
@@ -100,7 +100,7 @@ impl Config {
             },
             finality,
             watch_depth: self.watch_depth(finality),
-            tell_progress: self.confirmations.progress == Progress::EveryBlock,
+            emit_progress: self.confirmations.progress == Progress::EveryBlock,
             fetch_receipt_upon_entry: self.confirmations.fetch_receipt_upon_entry,
             resubmit: self.resubmit_rules(),
             on_foreign_nonce: self.lane.on_foreign_nonce,

@@ -12,7 +12,7 @@ use chain::rpc::EndpointUrl;
 use domain::Address;
 use domain::lane::{ChainQuery, Finality, OnForeignNonce};
 use domain::window::{Depth, Release};
-use engine::node::{NonKeeper, OnHistoryChange};
+use engine::node::{NonKeeper, OnTimelineChange};
 use nonce::{RejectPolicy, SchemeKind};
 
 use super::reader::{Fallback, Section, SectionReader};
@@ -82,7 +82,7 @@ section! {
         /// PostgreSQL: how many connections this node opens at most.
         pool_size: u64 = value("8");
         /// PostgreSQL: what lanes do after a standby was promoted and may have lost commits.
-        on_timeline_change: OnHistoryChange = value("halt");
+        on_timeline_change: OnTimelineChange = value("halt");
     }
 }
 

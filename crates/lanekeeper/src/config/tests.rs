@@ -293,7 +293,7 @@ fn accounts_whose_keys_are_elsewhere_lend_their_nonces() {
     let lent = config.node_config(config.http.listen).lent;
     let chains: Vec<_> = lent.accounts.iter().map(|(_, chains)| chains).collect();
     assert_eq!(chains, [&[domain::ChainId(1)]]);
-    assert_eq!(lent.lending.timeout, Duration::from_secs(90));
+    assert_eq!(lent.reservations.timeout, Duration::from_secs(90));
     // The other schemes have books of their own: the lanes of the node know nothing of them.
     let other = text.replace("sqlite:lk.db", "postgres://db/lk");
     let env = [

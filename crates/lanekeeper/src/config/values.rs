@@ -73,7 +73,7 @@ impl Setting for u64 {
     fn from_raw(raw: &Raw) -> Result<Self, Wrong> {
         match raw {
             Raw::Integer(n) => Self::try_from(*n).ok(),
-            Raw::Word(word) => word.parse().ok(),
+            Raw::Word(text) => text.parse().ok(),
             Raw::Text(_) | Raw::Float(_) | Raw::Bool(_) | Raw::List(_) | Raw::Other(_) => None,
         }
         .ok_or(Wrong::Form)
@@ -88,7 +88,7 @@ impl Setting for bool {
     fn from_raw(raw: &Raw) -> Result<Self, Wrong> {
         match raw {
             Raw::Bool(b) => Some(*b),
-            Raw::Word(word) => word.parse().ok(),
+            Raw::Word(text) => text.parse().ok(),
             Raw::Text(_) | Raw::Integer(_) | Raw::Float(_) | Raw::List(_) | Raw::Other(_) => None,
         }
         .ok_or(Wrong::Form)
@@ -404,8 +404,8 @@ pub(crate) fn show_duration(duration: Duration) -> String {
 mod tests {
     use super::*;
 
-    fn word<T: Setting>(word: &str) -> Result<T, Wrong> {
-        T::from_raw(&Raw::Word(word.into()))
+    fn parse_setting<T: Setting>(text: &str) -> Result<T, Wrong> {
+        T::from_raw(&Raw::Word(text.into()))
     }
 
     #[test]
@@ -428,26 +428,30 @@ mod tests {
             assert_eq!(parse_duration(bad), None, "{bad:?}");
         }
         for text in ["1MiB", "64KiB", "1000B"] {
-            assert_eq!(word::<Size>(text).unwrap().shown(), text);
+            assert_eq!(parse_setting::<Size>(text).unwrap().shown(), text);
         }
-        assert_eq!(word::<Size>("1XB"), Err(Wrong::Form));
-        assert_eq!(word::<Size>("99999999999GiB"), Err(Wrong::Form));
+        assert_eq!(parse_setting::<Size>("1XB"), Err(Wrong::Form));
+        assert_eq!(parse_setting::<Size>("99999999999GiB"), Err(Wrong::Form));
     }
 
     #[test]
     fn factors_are_exact() {
-        assert_eq!(word("1.2"), Ok(Hundredths(120)));
+        assert_eq!(parse_setting("1.2"), Ok(Hundredths(120)));
         assert_eq!(Hundredths::from_raw(&Raw::Float(1.25)), Ok(Hundredths(125)));
         assert_eq!(Hundredths::from_raw(&Raw::Integer(2)), Ok(Hundredths(200)));
         for bad in ["0.9", "1.234", "11", "x", "", "-1", "1e3", "NaN"] {
-            assert_eq!(word::<Hundredths>(bad), Err(Wrong::Form), "{bad:?}");
+            assert_eq!(
+                parse_setting::<Hundredths>(bad),
+                Err(Wrong::Form),
+                "{bad:?}"
+            );
         }
     }
 
     #[test]
     fn depth_is_auto_or_a_number() {
-        assert_eq!(word("auto"), Ok(Depth::auto()));
-        assert_eq!(word("1000000"), Ok(Depth::Fixed(1_000_000)));
+        assert_eq!(parse_setting("auto"), Ok(Depth::auto()));
+        assert_eq!(parse_setting("1000000"), Ok(Depth::Fixed(1_000_000)));
         assert_eq!(Depth::from_raw(&Raw::Integer(0)), Err(Wrong::Form));
     }
 }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use api::keys::Scope;
 use domain::lane::{ChainQuery, Finality, FinalityTag, OnForeignNonce};
 use domain::window::Release;
-use engine::node::{NonKeeper, OnHistoryChange};
+use engine::node::{NonKeeper, OnTimelineChange};
 use nonce::{RejectPolicy, SchemeKind};
 
 use super::raw::Raw;
@@ -208,8 +208,8 @@ words!(StuckAction, "\"wait\"", { "wait" => StuckAction::Wait });
 words!(NonKeeper, "\"forward\", \"queue\" or \"reject\"", {
     "forward" => NonKeeper::Forward, "queue" => NonKeeper::Queue, "reject" => NonKeeper::Reject,
 });
-words!(OnHistoryChange, "\"halt\" or \"continue\"", {
-    "halt" => OnHistoryChange::Halt, "continue" => OnHistoryChange::Continue,
+words!(OnTimelineChange, "\"halt\" or \"continue\"", {
+    "halt" => OnTimelineChange::Halt, "continue" => OnTimelineChange::Continue,
 });
 words!(Scope, "\"read\", \"send\", \"operate\" or \"metrics\"", {
     "read" => Scope::Read, "send" => Scope::Send,

@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use domain::lane::{ChainNonces, ChainQuery, Nonces};
-use domain::{LaneKey, Moment, Nonce};
-use engine::ports::{Chain, ChainError, Clock, LendError, Witnesses};
+use domain::lane::{AccountNonces, ChainQuery, EndpointNonces};
+use domain::{LaneKey, MonotonicTime, Nonce};
+use engine::ports::{Chain, ChainError, Clock, Quorum, ReservationError};
 use futures::FutureExt;
 use futures::future::{BoxFuture, Shared};
 
@@ -38,7 +38,7 @@ struct Asker {
     clock: Arc<dyn Clock>,
 }
 
-type Answer = Result<Nonce, LendError>;
+type Answer = Result<Nonce, ReservationError>;
 
 /// What is known of one lane.
 #[derive(Default)]
@@ -46,7 +46,7 @@ struct Known {
     /// The last credible answer.
     at_least: Option<Nonce>,
     /// What is answered until then.
-    answer: Option<(Answer, Moment)>,
+    answer: Option<(Answer, MonotonicTime)>,
     /// The question under way, for all who wait.
     asking: Option<Shared<BoxFuture<'static, Answer>>>,
 }
@@ -81,7 +81,7 @@ impl Knowledge {
             let mut lanes = self.lock();
             forget_one_if_full(&mut lanes, lane);
             let known = lanes.entry(lane).or_default();
-            let now = self.asker.clock.moment();
+            let now = self.asker.clock.monotonic();
             if let Some((answer, until)) = &known.answer
                 && now < *until
             {
@@ -94,9 +94,9 @@ impl Knowledge {
     }
 
     async fn ask(self: Arc<Self>, lane: LaneKey, before: Option<Nonce>) -> Answer {
-        let asked_at = self.asker.clock.moment();
+        let asked_at = self.asker.clock.monotonic();
         let said = self.asker.ask(lane, before).await;
-        let soon = self.asker.clock.moment().plus(ASK_AGAIN_AFTER);
+        let soon = self.asker.clock.monotonic().plus(ASK_AGAIN_AFTER);
         let (answer, until) = match (said, before) {
             (Ok(said), _) => (Ok(said), asked_at.plus(self.state_timeout)),
             // The chain only guards against use by others: what was known must do while it does not answer.
@@ -126,27 +126,27 @@ enum NotTold {
     /// No endpoint answered.
     Silent(ChainError),
     /// The answer is not credible, or the books cannot be read.
-    Refused(LendError),
+    Refused(ReservationError),
 }
 
 impl Asker {
     async fn ask(&self, lane: LaneKey, before: Option<Nonce>) -> Result<Nonce, NotTold> {
         let lent = chain_of(&self.chains, lane).map_err(NotTold::Refused)?;
         let chain = &*lent.chain;
-        let first = self.count(self.nonces(chain, lane, Witnesses::One).await?.first);
+        let first = self.count(self.account_nonces(chain, lane, Quorum::One).await?.first);
         let next = self.next_nonce(lane).await?;
         let is_new = next == Nonce(0);
         let went_back = before.is_some_and(|before| first < before);
         if is_new || (first <= next && !went_back) {
             return Ok(first);
         }
-        let nonces = self.nonces(chain, lane, Witnesses::Two).await?;
+        let nonces = self.account_nonces(chain, lane, Quorum::Two).await?;
         let next = self.next_nonce(lane).await?;
         self.judge(&nonces, next).map_err(NotTold::Refused)
     }
 
     /// What two endpoints say of a lane that has lent before.
-    fn judge(&self, nonces: &Nonces, next: Nonce) -> Answer {
+    fn judge(&self, nonces: &EndpointNonces, next: Nonce) -> Answer {
         let first = self.count(nonces.first);
         let second = nonces.second.map_or(first, |second| self.count(second));
         let (agreed, said) = (first.min(second), first.max(second));
@@ -155,14 +155,14 @@ impl Asker {
             return Ok(said);
         }
         if jump > self.max_chain_jump {
-            return Err(LendError::Unavailable(format!(
+            return Err(ReservationError::Unavailable(format!(
                 "the chain says that nonce {said} is next, {jump} above what was lent ({next}); that is more \
                  than nonce.maxChainJump ({}): check who else uses this account",
                 self.max_chain_jump
             )));
         }
         if !nonces.is_complete || agreed <= next {
-            return Err(LendError::Unavailable(format!(
+            return Err(ReservationError::Unavailable(format!(
                 "an endpoint says that nonce {said} is next, {next} is the next to lend, and no second endpoint \
                  confirms it: check that all endpoints are in sync"
             )));
@@ -170,23 +170,23 @@ impl Asker {
         Ok(agreed)
     }
 
-    async fn nonces(
+    async fn account_nonces(
         &self,
         chain: &dyn Chain,
         lane: LaneKey,
-        witnesses: Witnesses,
-    ) -> Result<Nonces, NotTold> {
-        let told = chain.nonces(lane.signer, self.query, witnesses).await;
+        quorum: Quorum,
+    ) -> Result<EndpointNonces, NotTold> {
+        let told = chain.account_nonces(lane.signer, self.query, quorum).await;
         told.map_err(NotTold::Silent)
     }
 
     /// Always read after the chain was asked: what was lent and sent meanwhile is no foreign use.
     async fn next_nonce(&self, lane: LaneKey) -> Result<Nonce, NotTold> {
-        let lent = self.scheme.lent(lane).await;
+        let lent = self.scheme.list_reservations(lane).await;
         Ok(lent.map_err(NotTold::Refused)?.next_nonce)
     }
 
-    fn count(&self, said: ChainNonces) -> Nonce {
+    fn count(&self, said: AccountNonces) -> Nonce {
         match self.query {
             ChainQuery::Pending => said.pending.max(said.latest),
             ChainQuery::Latest | ChainQuery::Off => said.latest,
@@ -195,14 +195,15 @@ impl Asker {
 }
 
 /// The chain of a lane.
-pub(super) fn chain_of(chains: &LentChains, lane: LaneKey) -> Result<&LentChain, LendError> {
+pub(super) fn chain_of(chains: &LentChains, lane: LaneKey) -> Result<&LentChain, ReservationError> {
     let id = lane.chain_id;
-    let unknown = || LendError::NotLendable(format!("no nonces are lent on chain {id} here"));
+    let unknown =
+        || ReservationError::NotReservable(format!("no nonces are lent on chain {id} here"));
     chains.get(&id).ok_or_else(unknown)
 }
 
-fn unavailable(error: ChainError) -> LendError {
-    LendError::Unavailable(format!("the chain's nonce is not known: {error}"))
+fn unavailable(error: ChainError) -> ReservationError {
+    ReservationError::Unavailable(format!("the chain's nonce is not known: {error}"))
 }
 
 /// Makes room for one more.

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use engine::ports::LendError;
+use engine::ports::ReservationError;
 use tokio::sync::Notify;
 
 use crate::queue::is_inside;
@@ -36,7 +36,7 @@ pub(super) struct Inside {
 
 impl Life {
     /// To borrow. Whoever is inside a `with_nonce` already may go on until it is closed.
-    pub(super) fn enter(self: &Arc<Self>) -> Result<Inside, LendError> {
+    pub(super) fn enter(self: &Arc<Self>) -> Result<Inside, ReservationError> {
         self.enter_if(|phase| match phase {
             Phase::Open => true,
             Phase::Draining => is_inside(),
@@ -45,18 +45,21 @@ impl Life {
     }
 
     /// To say what became of a nonce.
-    pub(super) fn enter_to_mark(self: &Arc<Self>) -> Result<Inside, LendError> {
+    pub(super) fn enter_to_mark(self: &Arc<Self>) -> Result<Inside, ReservationError> {
         self.enter_if(|phase| match phase {
             Phase::Open | Phase::Draining => true,
             Phase::Closed => false,
         })
     }
 
-    fn enter_if(self: &Arc<Self>, may: impl FnOnce(Phase) -> bool) -> Result<Inside, LendError> {
+    fn enter_if(
+        self: &Arc<Self>,
+        may: impl FnOnce(Phase) -> bool,
+    ) -> Result<Inside, ReservationError> {
         let mut state = self.lock();
         if !may(state.phase) {
             let text = "the nonce component is shutting down";
-            return Err(LendError::Unavailable(text.into()));
+            return Err(ReservationError::Unavailable(text.into()));
         }
         state.inside += 1;
         let life = Arc::clone(self);

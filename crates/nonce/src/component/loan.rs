@@ -6,16 +6,16 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use domain::{LaneKey, Mark, Reservation};
-use engine::ports::{LendError, Lender};
+use engine::ports::{NonceReservations, ReservationError};
 use futures::future::BoxFuture;
 use metrics::counter;
 use tokio::runtime::Handle;
 
 use super::life::Inside;
-use super::{NonceComponent, word};
+use super::{NonceComponent, result_label};
 
 /// The loan under way.
-pub(super) struct Lending {
+pub(super) struct ReservationRules {
     component: NonceComponent,
     lane: LaneKey,
     /// `None` once it has answered.
@@ -23,13 +23,16 @@ pub(super) struct Lending {
 }
 
 struct UnderWay {
-    future: BoxFuture<'static, Result<Reservation, LendError>>,
+    future: BoxFuture<'static, Result<Reservation, ReservationError>>,
     /// A shutdown waits for it.
     inside: Inside,
 }
 
-impl Lending {
-    pub(super) fn start(component: &NonceComponent, lane: LaneKey) -> Result<Self, LendError> {
+impl ReservationRules {
+    pub(super) fn start(
+        component: &NonceComponent,
+        lane: LaneKey,
+    ) -> Result<Self, ReservationError> {
         let lender = component.clone();
         let under_way = UnderWay {
             inside: component.inner.life.enter()?,
@@ -43,19 +46,19 @@ impl Lending {
     }
 }
 
-impl Future for Lending {
-    type Output = Result<Reservation, LendError>;
+impl Future for ReservationRules {
+    type Output = Result<Reservation, ReservationError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let under_way = self.under_way.as_mut().expect("polled after its end");
         let answer = std::task::ready!(under_way.future.as_mut().poll(context));
         self.under_way = None;
-        counter!("lanekeeper_nonce_allocate_total", "result" => word(&answer)).increment(1);
+        counter!("lanekeeper_nonce_allocate_total", "result" => result_label(&answer)).increment(1);
         Poll::Ready(answer)
     }
 }
 
-impl Drop for Lending {
+impl Drop for ReservationRules {
     fn drop(&mut self) {
         let Some(UnderWay { future, inside }) = self.under_way.take() else {
             return;

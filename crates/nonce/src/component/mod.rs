@@ -13,8 +13,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use domain::{B256, Holder, LaneKey, Mark, MarkRefused, Nonce, Reservation, ReservationState};
-use engine::ports::{Clock, LendError, Lender, Lent};
+use domain::{B256, Holder, LaneKey, Mark, MarkRefusal, Nonce, Reservation, ReservationState};
+use engine::ports::{Clock, LaneReservations, NonceReservations, ReservationError};
 use metrics::counter;
 
 use crate::config::{BadSettings, LentChain, LentChains, Mode, Settings};
@@ -23,7 +23,7 @@ use crate::scheme::{Borrow, Scheme};
 use crate::sweep::Sweep;
 use knowledge::Knowledge;
 use life::Life;
-use loan::Lending;
+use loan::ReservationRules;
 
 /// The longest reason that is kept; more is cut off.
 pub const REASON_LEN_MAX: usize = 500;
@@ -84,8 +84,8 @@ impl NonceComponent {
     /// did ([`Self::mark_submitted`]); after that it may be lent to somebody else.
     ///
     /// A caller that goes away before the answer keeps nothing: the nonce is given back.
-    pub async fn allocate(&self, lane: LaneKey) -> Result<Reservation, LendError> {
-        Lending::start(self, lane)?.await
+    pub async fn allocate(&self, lane: LaneKey) -> Result<Reservation, ReservationError> {
+        ReservationRules::start(self, lane)?.await
     }
 
     /// A transaction is about to be sent, or was. To be said before its bytes leave: from then on the nonce is
@@ -96,7 +96,7 @@ impl NonceComponent {
         nonce: Nonce,
         holder: Holder,
         tx_hash: B256,
-    ) -> Result<Reservation, LendError> {
+    ) -> Result<Reservation, ReservationError> {
         let mark = Mark::Submitted(tx_hash);
         self.mark(lane, nonce, holder, mark).await
     }
@@ -108,7 +108,7 @@ impl NonceComponent {
         nonce: Nonce,
         holder: Holder,
         tx_hash: B256,
-    ) -> Result<Reservation, LendError> {
+    ) -> Result<Reservation, ReservationError> {
         self.mark(lane, nonce, holder, Mark::Used(tx_hash)).await
     }
 
@@ -120,7 +120,7 @@ impl NonceComponent {
         nonce: Nonce,
         holder: Holder,
         reason: impl Into<String>,
-    ) -> Result<Reservation, LendError> {
+    ) -> Result<Reservation, ReservationError> {
         let mark = Mark::Recyclable {
             reason: reason.into(),
             asked: None,
@@ -129,8 +129,11 @@ impl NonceComponent {
     }
 
     /// What is lent of a lane at present.
-    pub async fn lent(&self, lane: LaneKey) -> Result<Lent, LendError> {
-        self.inner.scheme.lent(lane).await
+    pub async fn list_reservations(
+        &self,
+        lane: LaneKey,
+    ) -> Result<LaneReservations, ReservationError> {
+        self.inner.scheme.list_reservations(lane).await
     }
 
     /// What looks after overdue, submitted and closed nonces. Every process that borrows
@@ -149,12 +152,12 @@ impl NonceComponent {
     /// books: all within this time, of which the books have the last third for themselves. What is not finished
     /// then is cut off, and its callers are told that the answer was lost. No task of the component is left
     /// afterwards.
-    pub async fn close(&self, within: Duration) -> Result<(), LendError> {
+    pub async fn close(&self, within: Duration) -> Result<(), ReservationError> {
         let Inner {
             life, clock, queue, ..
         } = &*self.inner;
-        let began = clock.moment();
-        let left_of = |time: Duration| began.plus(time).since(clock.moment());
+        let began = clock.monotonic();
+        let left_of = |time: Duration| began.plus(time).since(clock.monotonic());
         let for_calls = within / 3 * 2;
         life.drain();
         tokio::select! {
@@ -174,7 +177,7 @@ impl NonceComponent {
             biased;
             closed = self.inner.scheme.close() => closed,
             () = clock.sleep(left_of(within)) => {
-                Err(LendError::Unknown("the books were not closed in time".into()))
+                Err(ReservationError::Unknown("the books were not closed in time".into()))
             }
         }
     }
@@ -186,7 +189,7 @@ impl NonceComponent {
         nonce: Nonce,
         holder: Holder,
         mark: Mark,
-    ) -> Result<Reservation, LendError> {
+    ) -> Result<Reservation, ReservationError> {
         let _inside = self.inner.life.enter_to_mark()?;
         let mark = match mark {
             Mark::Recyclable { reason, .. } => {
@@ -205,7 +208,7 @@ impl NonceComponent {
         nonce: Nonce,
         holder: Holder,
         mark: Mark,
-    ) -> Result<Reservation, LendError> {
+    ) -> Result<Reservation, ReservationError> {
         let mark = match mark {
             Mark::Recyclable { reason, asked } => Mark::Recyclable {
                 reason: cut(reason),
@@ -217,9 +220,9 @@ impl NonceComponent {
         let call = async move { scheme.mark(lane, nonce, holder, mark).await };
         match self.run(lane, call).await {
             // The chain's answer was for another transaction: whoever asks again has it asked about this one.
-            Err(LendError::Refused(refused @ MarkRefused::NamedSince { .. })) => {
+            Err(ReservationError::Refused(refused @ MarkRefusal::NamedSince { .. })) => {
                 let why = refused.to_string();
-                Err(LendError::MayBeMined { nonce, why })
+                Err(ReservationError::MayBeMined { nonce, why })
             }
             answer => answer,
         }
@@ -231,12 +234,12 @@ impl NonceComponent {
         lane: LaneKey,
         nonce: Nonce,
         holder: Holder,
-    ) -> Result<Option<B256>, LendError> {
+    ) -> Result<Option<B256>, ReservationError> {
         let known = self.inner.scheme.reservation(lane, nonce, holder).await?;
         let submitted = known
             .filter(|known| known.holder == holder && known.state == ReservationState::Reserved);
         if submitted.as_ref().is_some_and(|known| known.was_replaced) {
-            return Err(MarkRefused::TwoNamed(nonce).into()); // the chain knows of one at a time only
+            return Err(MarkRefusal::TwoNamed(nonce).into()); // the chain knows of one at a time only
         }
         let Some(tx_hash) = submitted.and_then(|known| known.tx_hash) else {
             return Ok(None);
@@ -251,13 +254,13 @@ impl NonceComponent {
         lane: LaneKey,
         nonce: Nonce,
         tx_hash: Option<B256>,
-    ) -> Result<(), LendError> {
+    ) -> Result<(), ReservationError> {
         let lent = knowledge::chain_of(&self.inner.chains, lane)?;
         let shown = witness::why_it_may_be_mined(&*lent.chain, lane, nonce, tx_hash).await;
         match shown {
             Ok(None) => Ok(()),
-            Ok(Some(why)) => Err(LendError::MayBeMined { nonce, why }),
-            Err(error) => Err(LendError::MayBeMined {
+            Ok(Some(why)) => Err(ReservationError::MayBeMined { nonce, why }),
+            Err(error) => Err(ReservationError::MayBeMined {
                 nonce,
                 why: format!("whether its transaction may be mined is not known: {error}"),
             }),
@@ -268,8 +271,8 @@ impl NonceComponent {
     async fn run<T: Send + 'static>(
         &self,
         lane: LaneKey,
-        call: impl Future<Output = Result<T, LendError>> + Send + 'static,
-    ) -> Result<T, LendError> {
+        call: impl Future<Output = Result<T, ReservationError>> + Send + 'static,
+    ) -> Result<T, ReservationError> {
         match &self.inner.queue {
             None => call.await,
             Some(queue) => queue.run(lane, call).await,
@@ -277,7 +280,7 @@ impl NonceComponent {
     }
 
     /// Lends, without regard to whether anybody still waits for it.
-    async fn lend(&self, lane: LaneKey) -> Result<Reservation, LendError> {
+    async fn lend(&self, lane: LaneKey) -> Result<Reservation, ReservationError> {
         let at_least = self.inner.knowledge.at_least(lane).await?;
         let random = self.inner.clock.random().to_be_bytes();
         let borrow = Borrow {
@@ -292,8 +295,8 @@ impl NonceComponent {
 }
 
 #[async_trait]
-impl Lender for NonceComponent {
-    async fn allocate(&self, lane: LaneKey) -> Result<Reservation, LendError> {
+impl NonceReservations for NonceComponent {
+    async fn allocate(&self, lane: LaneKey) -> Result<Reservation, ReservationError> {
         Self::allocate(self, lane).await
     }
 
@@ -303,20 +306,20 @@ impl Lender for NonceComponent {
         nonce: Nonce,
         holder: Holder,
         mark: Mark,
-    ) -> Result<Reservation, LendError> {
+    ) -> Result<Reservation, ReservationError> {
         let what = match &mark {
             Mark::Submitted(_) => "submitted",
             Mark::Used(_) => "used",
             Mark::Recyclable { .. } => "recyclable",
         };
         let taken = self.take_mark(lane, nonce, holder, mark).await;
-        let result = word(&taken);
+        let result = result_label(&taken);
         counter!("lanekeeper_nonce_mark_total", "mark" => what, "result" => result).increment(1);
         taken
     }
 
-    async fn lent(&self, lane: LaneKey) -> Result<Lent, LendError> {
-        Self::lent(self, lane).await
+    async fn list_reservations(&self, lane: LaneKey) -> Result<LaneReservations, ReservationError> {
+        Self::list_reservations(self, lane).await
     }
 }
 
@@ -330,15 +333,15 @@ impl fmt::Debug for NonceComponent {
 }
 
 /// How a call ended, for the counters.
-fn word<T>(result: &Result<T, LendError>) -> &'static str {
+fn result_label<T>(result: &Result<T, ReservationError>) -> &'static str {
     match result {
         Ok(_) => "ok",
-        Err(LendError::Refused(_)) => "refused",
-        Err(LendError::MayBeMined { .. }) => "may_be_mined",
-        Err(LendError::NotLendable(_)) => "not_lendable",
-        Err(LendError::Busy) => "busy",
-        Err(LendError::Unavailable(_)) => "unavailable",
-        Err(LendError::Unknown(_)) => "unknown",
+        Err(ReservationError::Refused(_)) => "refused",
+        Err(ReservationError::MayBeMined { .. }) => "may_be_mined",
+        Err(ReservationError::NotReservable(_)) => "not_lendable",
+        Err(ReservationError::Busy) => "busy",
+        Err(ReservationError::Unavailable(_)) => "unavailable",
+        Err(ReservationError::Unknown(_)) => "unknown",
     }
 }
 

@@ -7,15 +7,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use domain::{B256, LaneKey, Mark, Moment, Reservation};
-use engine::ports::{LendError, Lender};
+use domain::{B256, LaneKey, Mark, MonotonicTime, Reservation};
+use engine::ports::{NonceReservations, ReservationError};
 use futures::FutureExt;
 use thiserror::Error;
 use tokio::runtime::Handle;
 
 use super::NonceComponent;
 use super::life::Inside;
-use super::loan::Lending;
+use super::loan::ReservationRules;
 use crate::queue::nested;
 
 /// How often the last word is tried before it is left to the sweep.
@@ -39,7 +39,7 @@ pub enum Outcome<T> {
 pub enum WithNonceError<T, E> {
     /// No nonce was lent; the business did not run.
     #[error("no nonce was lent")]
-    NotLent(#[source] LendError),
+    NotLent(#[source] ReservationError),
     /// The business failed. Its nonce is given back unless it was submitted.
     #[error("the business failed")]
     Business(E),
@@ -51,7 +51,7 @@ pub enum WithNonceError<T, E> {
         value: T,
         /// Why not.
         #[source]
-        cause: LendError,
+        cause: ReservationError,
     },
 }
 
@@ -62,14 +62,14 @@ pub struct Borrowed {
     reservation: Reservation,
     /// Whether something may be out, from the moment before it is written down.
     is_submitted: Arc<AtomicBool>,
-    trusted_until: Moment,
+    trusted_until: MonotonicTime,
 }
 
 impl Borrowed {
     /// Writes down that this transaction is about to be sent. Call it before the bytes leave: whatever happens
     /// then, the nonce is not given to anybody else while the transaction may be mined. What is not announced
     /// counts as not sent.
-    pub async fn submitted(&self, tx_hash: B256) -> Result<Reservation, LendError> {
+    pub async fn submitted(&self, tx_hash: B256) -> Result<Reservation, ReservationError> {
         self.is_submitted.store(true, Ordering::SeqCst);
         let Reservation {
             lane,
@@ -85,7 +85,7 @@ impl Borrowed {
     #[must_use]
     pub fn time_left(&self) -> Duration {
         self.trusted_until
-            .since(self.component.inner.clock.moment())
+            .since(self.component.inner.clock.monotonic())
     }
 
     /// Makes a future that will be spawned count as part of this business: what it calls runs in place. Without
@@ -146,9 +146,9 @@ impl NonceComponent {
     where
         Fut: Future<Output = Result<Outcome<T>, E>>,
     {
-        let asked_at = self.inner.clock.moment();
-        let lending = Lending::start(self, lane).map_err(WithNonceError::NotLent)?;
-        let reservation = lending.await.map_err(WithNonceError::NotLent)?;
+        let asked_at = self.inner.clock.monotonic();
+        let reservations = ReservationRules::start(self, lane).map_err(WithNonceError::NotLent)?;
+        let reservation = reservations.await.map_err(WithNonceError::NotLent)?;
         let borrowed = Borrowed {
             component: self.clone(),
             reservation,
@@ -189,7 +189,7 @@ impl NonceComponent {
     }
 
     /// Says the last word of a business, more than once if need be.
-    async fn say(&self, borrowed: &Borrowed, mark: &Mark) -> Result<Reservation, LendError> {
+    async fn say(&self, borrowed: &Borrowed, mark: &Mark) -> Result<Reservation, ReservationError> {
         let Reservation {
             lane,
             nonce,
@@ -204,19 +204,21 @@ impl NonceComponent {
     pub(super) async fn repeat<Fut>(
         &self,
         mut call: impl FnMut() -> Fut,
-    ) -> Result<Reservation, LendError>
+    ) -> Result<Reservation, ReservationError>
     where
-        Fut: Future<Output = Result<Reservation, LendError>>,
+        Fut: Future<Output = Result<Reservation, ReservationError>>,
     {
         let mut tries = 1;
         loop {
             // In place, past the queue: what was sent must be told, also when the queue is full.
             let said = nested(call()).await;
-            let may_help = |error: &LendError| match error {
-                LendError::Busy | LendError::Unavailable(_) | LendError::Unknown(_) => true,
-                LendError::Refused(_)
-                | LendError::MayBeMined { .. }
-                | LendError::NotLendable(_) => false,
+            let may_help = |error: &ReservationError| match error {
+                ReservationError::Busy
+                | ReservationError::Unavailable(_)
+                | ReservationError::Unknown(_) => true,
+                ReservationError::Refused(_)
+                | ReservationError::MayBeMined { .. }
+                | ReservationError::NotReservable(_) => false,
             };
             match said {
                 Err(error) if tries < LAST_WORD_TRIES && may_help(&error) => {
@@ -273,7 +275,7 @@ enum Word {
 }
 
 impl LastWord {
-    async fn say(&mut self, mark: Mark) -> Result<Reservation, LendError> {
+    async fn say(&mut self, mark: Mark) -> Result<Reservation, ReservationError> {
         // Should this future be dropped meanwhile, a task says it.
         if let Some((word, _)) = &mut self.unsaid {
             *word = Word::Said(mark.clone());

@@ -3,8 +3,8 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use domain::{Holder, LaneKey, Mark, MarkRefused, Nonce, Reservation, ReservationState, Time};
-use engine::ports::LendError;
+use domain::{Holder, LaneKey, Mark, MarkRefusal, Nonce, Reservation, ReservationState, Timestamp};
+use engine::ports::ReservationError;
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
@@ -34,7 +34,7 @@ pub(super) const FROM_THE_START: (i32, i64) = (0, -1);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reserved {
     /// It, or a smaller one that was free, is lent.
-    Lent {
+    LaneReservations {
         /// To whom it was asked for.
         reservation: Reservation,
         /// Whether another one is free.
@@ -65,7 +65,11 @@ impl Books {
     }
 
     /// Lends the smallest free nonce, or the next one: issued and reserved here, under the lane's row lock.
-    pub async fn lend(&self, lane: LaneKey, borrow: Borrow) -> Result<Reservation, LendError> {
+    pub async fn lend(
+        &self,
+        lane: LaneKey,
+        borrow: Borrow,
+    ) -> Result<Reservation, ReservationError> {
         const SQL: &str = "SELECT * FROM nonce_lend_1($1, $2, $3, $4, $5, $6, $7)";
         let key = Lane::of(lane)?;
         let (at_least, timeout) = (signed(borrow.at_least.0)?, millis(borrow.timeout));
@@ -81,11 +85,11 @@ impl Books {
         let row = self.db.call_one(SQL, &params).await;
         let row = row.map_err(Fault::of_write)?;
         self.expect_ours(lane, &row)?;
-        lent(lane, borrow.holder, &row).map_err(Fault::of_write)
+        reservation_from_row(lane, borrow.holder, &row).map_err(Fault::of_write)
     }
 
     /// Where a lane's counter must stand at least.
-    pub async fn next(&self, lane: LaneKey, at_least: Nonce) -> Result<Nonce, LendError> {
+    pub async fn next(&self, lane: LaneKey, at_least: Nonce) -> Result<Nonce, ReservationError> {
         const SQL: &str = "SELECT * FROM nonce_next_1($1, $2, $3, $4)";
         let (key, at_least) = (Lane::of(lane)?, signed(at_least.0)?);
         let params = [
@@ -109,7 +113,7 @@ impl Books {
         borrow: Borrow,
         issued: Option<Nonce>,
         ahead_max: i64,
-    ) -> Result<Reserved, LendError> {
+    ) -> Result<Reserved, ReservationError> {
         const SQL: &str = "SELECT * FROM nonce_reserve_1($1, $2, $3, $4, $5, $6, $7, $8, $9)";
         let key = Lane::of(lane)?;
         let (at_least, timeout) = (signed(borrow.at_least.0)?, millis(borrow.timeout));
@@ -134,8 +138,8 @@ impl Books {
                 Some(next) => Reserved::Refused {
                     next: Nonce(unsigned(next)?),
                 },
-                None => Reserved::Lent {
-                    reservation: lent(lane, borrow.holder, &row)?,
+                None => Reserved::LaneReservations {
+                    reservation: reservation_from_row(lane, borrow.holder, &row)?,
                     has_free: column(&row, "has_free")?,
                 },
             })
@@ -149,7 +153,7 @@ impl Books {
         &self,
         after_lane: i32,
         grace: Duration,
-    ) -> Result<(i32, u64), LendError> {
+    ) -> Result<(i32, u64), ReservationError> {
         const SQL: &str = "SELECT * FROM nonce_holes_1($1, $2, $3, $4, $5, $6)";
         const LANES_MAX: i32 = 100;
         const SCAN_MAX: i64 = 10_000;
@@ -178,10 +182,10 @@ impl Books {
         nonce: Nonce,
         holder: Holder,
         mark: &Mark,
-    ) -> Result<Reservation, LendError> {
+    ) -> Result<Reservation, ReservationError> {
         const SQL: &str = "SELECT * FROM nonce_mark_2($1, $2, $3, $4, $5, $6, $7, $8)";
         let Ok(which) = signed(nonce.0) else {
-            return Err(MarkRefused::NotLent(nonce).into());
+            return Err(MarkRefusal::NotLent(nonce).into());
         };
         let key = Lane::of(lane)?;
         let (what, hash, reason): (i16, Option<&[u8]>, Option<String>) = match mark {
@@ -208,13 +212,13 @@ impl Books {
         let verdict: i16 = column(&row, "verdict").map_err(Fault::of_write)?;
         match verdict {
             0 => rows::reservation(lane, &row).map_err(Fault::of_write),
-            1 => Err(MarkRefused::NotLent(nonce).into()),
+            1 => Err(MarkRefusal::NotLent(nonce).into()),
             // The one table of rules words its own refusals.
             _ => {
                 let mut found = rows::reservation(lane, &row).map_err(Fault::of_write)?;
                 match found.mark(holder, mark) {
                     Err(refused) => Err(refused.into()),
-                    Ok(()) => Err(LendError::Unavailable(format!(
+                    Ok(()) => Err(ReservationError::Unavailable(format!(
                         "nonce {nonce} is refused by the database and not by the rules"
                     ))),
                 }
@@ -222,7 +226,7 @@ impl Books {
         }
     }
 
-    pub(super) fn expect_ours(&self, lane: LaneKey, row: &Row) -> Result<(), LendError> {
+    pub(super) fn expect_ours(&self, lane: LaneKey, row: &Row) -> Result<(), ReservationError> {
         let bound: i16 = column(row, "bound").map_err(Fault::of_read)?;
         match bound == scheme_number(self.kind) {
             true => Ok(()),
@@ -232,7 +236,11 @@ impl Books {
 }
 
 /// From columns `lent` and `expires_ms`.
-pub(super) fn lent(lane: LaneKey, holder: Holder, row: &Row) -> Result<Reservation, Fault> {
+pub(super) fn reservation_from_row(
+    lane: LaneKey,
+    holder: Holder,
+    row: &Row,
+) -> Result<Reservation, Fault> {
     Ok(Reservation {
         lane,
         nonce: Nonce(unsigned(column(row, "lent")?)?),
@@ -240,7 +248,7 @@ pub(super) fn lent(lane: LaneKey, holder: Holder, row: &Row) -> Result<Reservati
         state: ReservationState::Reserved,
         tx_hash: None,
         was_replaced: false,
-        expires_at: Time(unsigned(column(row, "expires_ms")?)?),
+        expires_at: Timestamp(unsigned(column(row, "expires_ms")?)?),
         reason: None,
     })
 }

@@ -1,6 +1,6 @@
 //! What can go wrong with a statement, and what its caller is told.
 
-use engine::ports::LendError;
+use engine::ports::ReservationError;
 use tokio_postgres::error::{DbError, Severity, SqlState};
 
 /// Why a statement or a row failed.
@@ -43,16 +43,16 @@ impl Fault {
     }
 
     /// What a caller is told who wrote: a lost answer is unknown.
-    pub fn of_write(self) -> LendError {
+    pub fn of_write(self) -> ReservationError {
         match self {
-            Self::Lost(text) => LendError::Unknown(text),
+            Self::Lost(text) => ReservationError::Unknown(text),
             Self::Refused(_) | Self::NotReached(_) | Self::Malformed(_) => self.of_read(),
         }
     }
 
     /// What a caller is told who changed nothing.
-    pub fn of_read(self) -> LendError {
-        LendError::Unavailable(match self {
+    pub fn of_read(self) -> ReservationError {
+        ReservationError::Unavailable(match self {
             Self::Refused(refusal) => told(&refusal),
             Self::NotReached(text) | Self::Lost(text) | Self::Malformed(text) => text,
         })

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use domain::{B256, Holder, LaneKey, MarkRefused, Nonce, Reservation, Time};
-use engine::ports::{LendError, Lent};
+use domain::{B256, Holder, LaneKey, MarkRefusal, Nonce, Reservation, Timestamp};
+use engine::ports::{LaneReservations, ReservationError};
 use tokio_postgres::types::Type;
 use uuid::Uuid;
 
-use super::books::{Books, SKIPPED_MAX, kept, lent, millis};
+use super::books::{Books, SKIPPED_MAX, kept, millis, reservation_from_row};
 use super::rows::{self, Lane, column, not_lendable, scheme_number, signed, unsigned};
-use super::watch::{LENT_MAX, optional};
+use super::watch::{RESERVATIONS_MAX, optional};
 use super::{Fault, Param};
 use crate::scheme::Borrow;
 
@@ -46,7 +46,7 @@ pub struct Taken {
     /// Tells this keeping of them from any other.
     pub stint: i64,
     /// The database's time.
-    pub now: Time,
+    pub now: Timestamp,
     /// The longest loan that the token allows.
     pub loan: Duration,
 }
@@ -61,7 +61,7 @@ pub struct Generation {
     /// Whether it begins with this answer.
     pub is_new: bool,
     /// The database's time.
-    pub now: Time,
+    pub now: Timestamp,
     /// The longest loan that it allows.
     pub loan: Duration,
 }
@@ -83,13 +83,13 @@ pub struct Entry {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum What {
     /// It was handed out.
-    Lent {
+    LaneReservations {
         /// Under this token.
         token: Uuid,
         /// In this keeping of it.
         stint: i64,
         /// Until when.
-        expires_at: Time,
+        expires_at: Timestamp,
     },
     /// Its holder's word.
     Submitted(B256),
@@ -114,10 +114,10 @@ pub enum Written {
         /// As it stands now.
         reservation: Reservation,
         /// Whether it is kept, by this line.
-        is_kept: bool,
+        is_live_for: bool,
     },
     /// A mark that the rules refuse; a loan that was handed out too late.
-    Refused(LendError),
+    Refused(ReservationError),
     /// A mark on a nonce that is kept by somebody who may have handed it out and not written it down yet.
     NotYet,
 }
@@ -128,7 +128,7 @@ pub struct Found {
     /// As it stands.
     pub reservation: Reservation,
     /// Whether somebody keeps it, who may have handed it out since.
-    pub is_kept: bool,
+    pub is_live_for: bool,
 }
 
 impl Books {
@@ -140,7 +140,7 @@ impl Books {
         is_new: bool,
         lease: Lease,
         wanted: Wanted<'_>,
-    ) -> Result<Option<Taken>, LendError> {
+    ) -> Result<Option<Taken>, ReservationError> {
         const SQL: &str =
             "SELECT * FROM nonce_take_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)";
         let (key, at_least) = (Lane::of(lane)?, signed(wanted.at_least.0)?);
@@ -172,7 +172,7 @@ impl Books {
             Ok(Some(Taken {
                 nonces: nonces.collect::<Result<_, _>>()?,
                 stint: column(&row, "stint")?,
-                now: Time(unsigned(column(&row, "now_ms")?)?),
+                now: Timestamp(unsigned(column(&row, "now_ms")?)?),
                 loan: Duration::from_millis(unsigned(column(&row, "loan_ms")?)?),
             }))
         };
@@ -184,7 +184,7 @@ impl Books {
         &self,
         lane: LaneKey,
         borrow: Borrow,
-    ) -> Result<Reservation, LendError> {
+    ) -> Result<Reservation, ReservationError> {
         const SQL: &str = "SELECT * FROM nonce_lend_loose_1($1, $2, $3, $4, $5, $6, $7)";
         let (key, at_least) = (Lane::of(lane)?, signed(borrow.at_least.0)?);
         let params: [Param<'_>; 7] = [
@@ -199,7 +199,7 @@ impl Books {
         let row = self.db.call_one(SQL, &params).await;
         let row = row.map_err(Fault::of_write)?;
         self.expect_ours(lane, &row)?;
-        lent(lane, borrow.holder, &row).map_err(Fault::of_write)
+        reservation_from_row(lane, borrow.holder, &row).map_err(Fault::of_write)
     }
 
     /// The generation of a lane for a process that reaches this server; with the proposed token if a new one
@@ -212,7 +212,7 @@ impl Books {
         (proposed, broken): (Uuid, Option<Uuid>),
         lease: Lease,
         patience: Duration,
-    ) -> Result<Generation, LendError> {
+    ) -> Result<Generation, ReservationError> {
         const SQL: &str =
             "SELECT * FROM nonce_generation_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)";
         let (key, at_least) = (Lane::of(lane)?, signed(at_least.0)?);
@@ -236,7 +236,7 @@ impl Books {
                 token: column(&row, "token")?,
                 server: column(&row, "server")?,
                 is_new: column(&row, "is_new")?,
-                now: Time(unsigned(column(&row, "now_ms")?)?),
+                now: Timestamp(unsigned(column(&row, "now_ms")?)?),
                 loan: Duration::from_millis(unsigned(column(&row, "loan_ms")?)?),
             })
         };
@@ -283,9 +283,9 @@ impl Books {
         Ok(match verdict {
             0 => Written::Done {
                 reservation: rows::reservation(entry.lane, row)?,
-                is_kept: column(row, "is_kept")?,
+                is_live_for: column(row, "is_kept")?,
             },
-            1 => Written::Refused(MarkRefused::NotLent(entry.nonce).into()),
+            1 => Written::Refused(MarkRefusal::NotLent(entry.nonce).into()),
             6 => Written::NotYet,
             _ => Written::Refused(refusal(entry, rows::reservation(entry.lane, row)?)),
         })
@@ -293,7 +293,11 @@ impl Books {
 
     /// Frees what a keeper did not hand out, each with its stint, and ends it if that is all it kept. Harmless when it
     /// is done twice or late: what was taken again has another stint.
-    pub async fn put_back(&self, token: Uuid, unused: &[(Nonce, i64)]) -> Result<(), LendError> {
+    pub async fn put_back(
+        &self,
+        token: Uuid,
+        unused: &[(Nonce, i64)],
+    ) -> Result<(), ReservationError> {
         const SQL: &str = "SELECT nonce_put_back_2($1, $2, $3)";
         let nonces: Result<Vec<i64>, _> = unused.iter().map(|(nonce, _)| signed(nonce.0)).collect();
         let stints: Vec<i64> = unused.iter().map(|(_, stint)| *stint).collect();
@@ -313,7 +317,7 @@ impl Books {
         token: Uuid,
         after: Option<Nonce>,
         page_max: usize,
-    ) -> Result<Vec<(Nonce, i64)>, LendError> {
+    ) -> Result<Vec<(Nonce, i64)>, ReservationError> {
         const SQL: &str = "SELECT * FROM nonce_kept_1($1, $2, $3)";
         let after = after.map_or(Ok(-1), |nonce| signed(nonce.0))?;
         let page_max = i32::try_from(page_max).unwrap_or(i32::MAX);
@@ -335,7 +339,7 @@ impl Books {
     }
 
     /// Ends keepers whose lease is over; how many.
-    pub async fn reap(&self) -> Result<u64, LendError> {
+    pub async fn reap(&self) -> Result<u64, ReservationError> {
         const SQL: &str = "SELECT nonce_reap_1($1, NULL, $2) AS ended";
         let scheme = scheme_number(self.kind);
         let params: [Param<'_>; 2] = [(&scheme, Type::INT2), (&REAPED_MAX, Type::INT4)];
@@ -346,7 +350,11 @@ impl Books {
     }
 
     /// A nonce as the books have it, whoever holds it.
-    pub async fn found(&self, lane: LaneKey, nonce: Nonce) -> Result<Option<Found>, LendError> {
+    pub async fn found(
+        &self,
+        lane: LaneKey,
+        nonce: Nonce,
+    ) -> Result<Option<Found>, ReservationError> {
         const SQL: &str = "SELECT l.scheme AS bound, r.state, r.nonce, r.holder, r.tx_hash, \
              r.was_replaced, nonce_ms_1(r.expires_at) AS expires_ms, r.reason, \
              r.state = 2 AND r.keeper IS NOT NULL AS is_kept FROM nonce_lane AS l \
@@ -363,17 +371,20 @@ impl Books {
             let Some(reservation) = optional(lane, row)? else {
                 return Ok(None);
             };
-            let is_kept = column(row, "is_kept")?;
+            let is_live_for = column(row, "is_kept")?;
             Ok(Some(Found {
                 reservation,
-                is_kept,
+                is_live_for,
             }))
         };
         read().map_err(Fault::of_read)
     }
 
     /// What is lent of a lane, as far as it is written down. What is kept and was never lent is not listed.
-    pub async fn lent_by_keepers(&self, lane: LaneKey) -> Result<Lent, LendError> {
+    pub async fn lent_by_keepers(
+        &self,
+        lane: LaneKey,
+    ) -> Result<LaneReservations, ReservationError> {
         const SQL: &str = "SELECT l.scheme AS bound, nonce_top_lent_1(l) AS next, r.state, r.nonce, \
              r.holder, r.tx_hash, r.was_replaced, nonce_ms_1(r.expires_at) AS expires_ms, r.reason \
              FROM nonce_lane AS l LEFT JOIN LATERAL ( \
@@ -382,17 +393,17 @@ impl Books {
                  AND (x.state <> 2 OR x.keeper IS DISTINCT FROM x.holder) \
                ORDER BY x.nonce LIMIT $3 \
              ) AS r ON true WHERE l.chain_id = $1 AND l.signer = $2 ORDER BY r.nonce";
-        let one_more = i64::try_from(LENT_MAX + 1).expect("it is small");
+        let one_more = i64::try_from(RESERVATIONS_MAX + 1).expect("it is small");
         let rows = self.rows_of(lane, SQL, one_more).await?;
         super::watch::listed(lane, &rows)
     }
 }
 
 /// Why a line was refused, in the words of the one table of rules.
-fn refusal(entry: &Entry, mut found: Reservation) -> LendError {
+fn refusal(entry: &Entry, mut found: Reservation) -> ReservationError {
     let nonce = entry.nonce;
     let mark = match &entry.what {
-        What::Lent { .. } => return MarkRefused::NotHolder(nonce).into(),
+        What::LaneReservations { .. } => return MarkRefusal::NotHolder(nonce).into(),
         What::Submitted(hash) => domain::Mark::Submitted(*hash),
         What::Used(hash) => domain::Mark::Used(*hash),
         What::Recyclable { reason, asked, .. } => domain::Mark::Recyclable {
@@ -402,7 +413,7 @@ fn refusal(entry: &Entry, mut found: Reservation) -> LendError {
     };
     match found.mark(entry.holder, &mark) {
         Err(refused) => refused.into(),
-        Ok(()) => LendError::Unavailable(format!(
+        Ok(()) => ReservationError::Unavailable(format!(
             "nonce {nonce} is refused by the database and not by the rules"
         )),
     }
@@ -439,7 +450,7 @@ impl<'a> Lines<'a> {
                 let asked = asked.as_ref().map(B256::as_slice);
                 (2, asked, Some(kept(reason)), token, stint.unwrap_or(0), 0)
             }
-            What::Lent {
+            What::LaneReservations {
                 token,
                 stint,
                 expires_at,

@@ -1,9 +1,10 @@
 //! Values as they stand in rows.
 
 use domain::{
-    Address, B256, ChainId, Header, Holder, LaneKey, Nonce, Reservation, ReservationState, Time,
+    Address, B256, ChainId, Header, Holder, LaneKey, Nonce, Reservation, ReservationState,
+    Timestamp,
 };
-use engine::ports::LendError;
+use engine::ports::ReservationError;
 use tokio_postgres::Row;
 use uuid::Uuid;
 
@@ -21,9 +22,9 @@ pub struct Lane {
 
 impl Lane {
     /// A lane that fits into a row; every real one does.
-    pub fn of(lane: LaneKey) -> Result<Self, LendError> {
+    pub fn of(lane: LaneKey) -> Result<Self, ReservationError> {
         let chain = i64::try_from(lane.chain_id.0).map_err(|error| {
-            LendError::NotLendable(format!("chain {}: {error}", lane.chain_id.0))
+            ReservationError::NotReservable(format!("chain {}: {error}", lane.chain_id.0))
         })?;
         Ok(Self {
             chain,
@@ -33,9 +34,9 @@ impl Lane {
 }
 
 /// A number as `bigint`. A nonce beyond it has never been on any chain.
-pub fn signed(number: u64) -> Result<i64, LendError> {
+pub fn signed(number: u64) -> Result<i64, ReservationError> {
     i64::try_from(number)
-        .map_err(|error| LendError::Unavailable(format!("a nonce of {number}: {error}")))
+        .map_err(|error| ReservationError::Unavailable(format!("a nonce of {number}: {error}")))
 }
 
 /// A `bigint` that is never negative.
@@ -55,21 +56,21 @@ pub(super) fn scheme_number(scheme: SchemeKind) -> i16 {
 }
 
 /// What another scheme than the lane's own is told.
-pub(super) fn not_lendable(lane: LaneKey, bound: i16, asked: SchemeKind) -> LendError {
+pub(super) fn not_lendable(lane: LaneKey, bound: i16, asked: SchemeKind) -> ReservationError {
     let bound = SchemeKind::ALL
         .into_iter()
         .find(|kind| scheme_number(*kind) == bound);
     let whose = match bound {
         Some(SchemeKind::Lane) => "dealt by its lane, to its own txs or by scheme lane".to_owned(),
-        Some(kind) => format!("lent by scheme {}", kind.word()),
+        Some(kind) => format!("lent by scheme {}", kind.as_str()),
         None => "lent by a scheme that this program does not know".to_owned(),
     };
-    LendError::NotLendable(format!(
+    ReservationError::NotReservable(format!(
         "the nonces of {} on chain {} are {whose}, and a lane belongs to one scheme for ever: set nonce.scheme to \
          it, or lend from another account (asked was {})",
         lane.signer,
         lane.chain_id.0,
-        asked.word()
+        asked.as_str()
     ))
 }
 
@@ -104,7 +105,7 @@ pub fn reservation(lane: LaneKey, row: &Row) -> Result<Reservation, Fault> {
         state: state(column(row, "state")?)?,
         tx_hash: hash.map(hash_of).transpose()?,
         was_replaced: column(row, "was_replaced")?,
-        expires_at: Time(unsigned(column(row, "expires_ms")?)?),
+        expires_at: Timestamp(unsigned(column(row, "expires_ms")?)?),
         reason: column(row, "reason")?,
     })
 }

@@ -3,7 +3,7 @@
 use std::sync::PoisonError;
 
 use domain::{Holder, LaneKey, Nonce, Reservation};
-use engine::ports::{LendError, Lent};
+use engine::ports::{LaneReservations, ReservationError};
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 use uuid::Uuid;
@@ -14,7 +14,7 @@ use super::{Fault, Param};
 use crate::scheme::{Settlement, Verdict, Watched};
 
 /// How many open reservations of a lane are listed.
-pub(super) const LENT_MAX: usize = 1_000;
+pub(super) const RESERVATIONS_MAX: usize = 1_000;
 
 /// How many verdicts go into one statement.
 const SETTLE_MAX: usize = 500;
@@ -29,7 +29,7 @@ impl Books {
         lane: LaneKey,
         nonce: Nonce,
         holder: Holder,
-    ) -> Result<Option<Reservation>, LendError> {
+    ) -> Result<Option<Reservation>, ReservationError> {
         const SQL: &str = "SELECT l.scheme AS bound, r.state, r.nonce, r.holder, r.tx_hash, \
              r.was_replaced, nonce_ms_1(r.expires_at) AS expires_ms, r.reason FROM nonce_lane AS l \
              LEFT JOIN nonce_reservation AS r ON r.lane_id = l.lane_id AND r.nonce = $3 \
@@ -44,7 +44,10 @@ impl Books {
     }
 
     /// What is lent of a lane at present, also what its holder calls used while the chain has not shown it.
-    pub async fn lent(&self, lane: LaneKey) -> Result<Lent, LendError> {
+    pub async fn list_reservations(
+        &self,
+        lane: LaneKey,
+    ) -> Result<LaneReservations, ReservationError> {
         const SQL: &str = "SELECT l.scheme AS bound, nonce_top_1(l) AS next, r.state, r.nonce, \
              r.holder, r.tx_hash, r.was_replaced, nonce_ms_1(r.expires_at) AS expires_ms, r.reason \
              FROM nonce_lane AS l LEFT JOIN LATERAL ( \
@@ -52,7 +55,7 @@ impl Books {
                  AND (x.state <> 1 OR (x.closed_number IS NULL AND NOT x.is_buried)) \
                ORDER BY x.nonce LIMIT $3 \
              ) AS r ON true WHERE l.chain_id = $1 AND l.signer = $2 ORDER BY r.nonce";
-        let one_more = i64::try_from(LENT_MAX + 1).expect("it is small");
+        let one_more = i64::try_from(RESERVATIONS_MAX + 1).expect("it is small");
         let rows = self.rows_of(lane, SQL, one_more).await?;
         listed(lane, &rows)
     }
@@ -62,7 +65,7 @@ impl Books {
         lane: LaneKey,
         sql: &str,
         third: i64,
-    ) -> Result<Vec<Row>, LendError> {
+    ) -> Result<Vec<Row>, ReservationError> {
         let key = Lane::of(lane)?;
         let params: [Param<'_>; 3] = [
             (&key.chain, Type::INT8),
@@ -78,7 +81,7 @@ impl Books {
     }
 
     /// What the chain should be asked about: page by page, and from the start again behind the last one.
-    pub async fn to_watch(&self, limit: usize) -> Result<Vec<Watched>, LendError> {
+    pub async fn to_watch(&self, limit: usize) -> Result<Vec<Watched>, ReservationError> {
         const SQL: &str = "SELECT * FROM nonce_watch_2($1, $2, $3, $4)";
         let (lane, nonce) = *self.watched.lock().unwrap_or_else(PoisonError::into_inner);
         let page_max = i32::try_from(limit).unwrap_or(i32::MAX);
@@ -105,14 +108,14 @@ impl Books {
     }
 
     /// Takes verdicts, each only if the reservation is still as it was seen.
-    pub async fn settle(&self, settlements: &[Settlement]) -> Result<(), LendError> {
+    pub async fn settle(&self, settlements: &[Settlement]) -> Result<(), ReservationError> {
         for some in settlements.chunks(SETTLE_MAX) {
             self.settle_some(some).await?;
         }
         Ok(())
     }
 
-    async fn settle_some(&self, settlements: &[Settlement]) -> Result<(), LendError> {
+    async fn settle_some(&self, settlements: &[Settlement]) -> Result<(), ReservationError> {
         const SQL: &str = "SELECT nonce_settle_2($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, \
              $13, $14, $15)";
         let mut columns = Columns::default();
@@ -144,7 +147,7 @@ impl Books {
 }
 
 /// From columns `next` and those of a reservation, one more row than is listed.
-pub(super) fn listed(lane: LaneKey, rows: &[Row]) -> Result<Lent, LendError> {
+pub(super) fn listed(lane: LaneKey, rows: &[Row]) -> Result<LaneReservations, ReservationError> {
     let read = || {
         let next_nonce = match rows.first() {
             Some(row) => Nonce(unsigned(column(row, "next")?)?),
@@ -154,9 +157,9 @@ pub(super) fn listed(lane: LaneKey, rows: &[Row]) -> Result<Lent, LendError> {
         for row in rows {
             open.extend(optional(lane, row)?);
         }
-        let has_more = open.len() > LENT_MAX;
-        open.truncate(LENT_MAX);
-        Ok(Lent {
+        let has_more = open.len() > RESERVATIONS_MAX;
+        open.truncate(RESERVATIONS_MAX);
+        Ok(LaneReservations {
             next_nonce,
             open,
             has_more,
@@ -184,7 +187,7 @@ struct Columns<'a> {
 }
 
 impl<'a> Columns<'a> {
-    fn push(&mut self, settlement: &'a Settlement) -> Result<(), LendError> {
+    fn push(&mut self, settlement: &'a Settlement) -> Result<(), ReservationError> {
         let Watched {
             reservation: seen,
             closed_in,

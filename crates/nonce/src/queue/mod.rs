@@ -23,7 +23,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use domain::LaneKey;
-use engine::ports::{Clock, LendError};
+use engine::ports::{Clock, ReservationError};
 use metrics::counter;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
@@ -81,8 +81,8 @@ impl WorkerQueue {
     pub(crate) async fn run<T: Send + 'static>(
         &self,
         lane: LaneKey,
-        call: impl Future<Output = Result<T, LendError>> + Send + 'static,
-    ) -> Result<T, LendError> {
+        call: impl Future<Output = Result<T, ReservationError>> + Send + 'static,
+    ) -> Result<T, ReservationError> {
         let (tell, told) = oneshot::channel();
         let job = Job {
             lane,
@@ -97,12 +97,12 @@ impl WorkerQueue {
             self.in_place(overflow)?;
         }
         // A worker that was stopped, or panicked, has let go of the other end.
-        let lost = |_| LendError::Unknown("the worker ended before it answered".into());
+        let lost = |_| ReservationError::Unknown("the worker ended before it answered".into());
         told.await.map_err(lost)?
     }
 
     /// Leaves a call to its worker. It comes back when there is no room and its caller is to run it.
-    fn enqueue(&self, job: Job) -> Result<Option<Job>, LendError> {
+    fn enqueue(&self, job: Job) -> Result<Option<Job>, ReservationError> {
         let number = worker_of(job.lane, self.settings.workers);
         let state = self.lock();
         let Some(inbox) = state.inboxes.get(number) else {
@@ -118,17 +118,17 @@ impl WorkerQueue {
     }
 
     /// There is no room. Whether the caller goes on by himself.
-    fn reject(&self) -> Result<(), LendError> {
+    fn reject(&self) -> Result<(), ReservationError> {
         counter!(REJECTED).increment(1);
         match self.settings.reject {
-            RejectPolicy::FailFast => Err(LendError::Busy),
+            RejectPolicy::FailFast => Err(ReservationError::Busy),
             RejectPolicy::CallerRuns => Ok(()),
         }
     }
 
     /// Runs a call beside the worker, at once. In a task of its own: whoever has the lane's lock must go on
     /// even when its caller is not polled, because it does something else first (one of several calls in one task).
-    fn in_place(&self, job: Job) -> Result<(), LendError> {
+    fn in_place(&self, job: Job) -> Result<(), ReservationError> {
         let mut state = self.lock();
         if state.inboxes.is_empty() {
             return Err(closed());
@@ -143,7 +143,7 @@ impl WorkerQueue {
     /// Waits for a section of one's own in this lane. Nested ones get theirs at once, in any lane: two that
     /// nest crosswise would wait for each other for ever. Where too many wait, one more is refused, or waits all
     /// the same on its caller's task: it never goes in before its turn.
-    pub(crate) async fn turn(&self, lane: LaneKey) -> Result<Turn, LendError> {
+    pub(crate) async fn turn(&self, lane: LaneKey) -> Result<Turn, ReservationError> {
         let seat = self.lanes.seat(lane);
         if is_inside() {
             return Ok(Turn::without_waiting(seat));
@@ -196,8 +196,8 @@ fn worker_of(lane: LaneKey, workers: usize) -> usize {
     usize::try_from(hasher.finish() % count).expect("it is below a usize")
 }
 
-fn closed() -> LendError {
-    LendError::Unavailable("the nonce component is shutting down".into())
+fn closed() -> ReservationError {
+    ReservationError::Unavailable("the nonce component is shutting down".into())
 }
 
 #[cfg(test)]

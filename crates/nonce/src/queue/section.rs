@@ -11,7 +11,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use domain::Moment;
+use domain::MonotonicTime;
 use engine::ports::Clock;
 use metrics::counter;
 use tokio::sync::Notify;
@@ -49,7 +49,7 @@ pub(crate) struct Turn {
 struct Standing {
     ticket: Ticket,
     /// Since when: others may have stood still before, but nobody waited for them then.
-    since: Moment,
+    since: MonotonicTime,
     bell: Arc<Notify>,
     clock: Arc<dyn Clock>,
     patience: Duration,
@@ -63,7 +63,7 @@ impl Turn {
 
     /// Joins the line of this lane.
     pub(super) fn in_line(seat: Seat, clock: Arc<dyn Clock>, patience: Duration) -> Self {
-        let (bell, since) = (Arc::new(Notify::new()), clock.moment());
+        let (bell, since) = (Arc::new(Notify::new()), clock.monotonic());
         let standing = Standing {
             ticket: seat.turns().lock().join(Arc::clone(&bell), since),
             since,
@@ -103,7 +103,7 @@ impl Turn {
         std::future::poll_fn(|context| {
             if let Some(Standing { ticket, clock, .. }) = &self.standing {
                 // One that was passed over goes on all the same: what it does cannot be taken back.
-                self.seat.turns().lock().moves(*ticket, clock.moment());
+                self.seat.turns().lock().moves(*ticket, clock.monotonic());
             }
             section.as_mut().poll(context)
         })
@@ -114,7 +114,7 @@ impl Turn {
 impl Standing {
     /// How long to wait until the next look; `None` when the turn has come.
     fn look(&mut self, seat: &Seat) -> Option<Duration> {
-        let now = self.clock.moment();
+        let now = self.clock.monotonic();
         let mut line = seat.turns().lock();
         if !line.moves(self.ticket, now) {
             self.ticket = line.join(Arc::clone(&self.bell), now);
@@ -149,7 +149,7 @@ impl Turns {
 impl Drop for Turn {
     fn drop(&mut self) {
         if let Some(Standing { ticket, clock, .. }) = &self.standing {
-            self.seat.turns().lock().leave(*ticket, clock.moment());
+            self.seat.turns().lock().leave(*ticket, clock.monotonic());
         }
     }
 }

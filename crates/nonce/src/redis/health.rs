@@ -3,7 +3,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use domain::Moment;
+use domain::MonotonicTime;
 
 /// Counts failures. Knows no clock and no wire.
 #[derive(Debug)]
@@ -16,7 +16,7 @@ pub struct Health {
 #[derive(Clone, Copy, Debug)]
 enum State {
     Well { failures_in_a_row: u32 },
-    Away { next_probe: Moment },
+    Away { next_probe: MonotonicTime },
 }
 
 /// What a caller may do.
@@ -55,7 +55,7 @@ impl Health {
     }
 
     /// Whether it may be asked now.
-    pub fn gate(&self, now: Moment) -> Gate {
+    pub fn gate(&self, now: MonotonicTime) -> Gate {
         let mut state = self.state();
         match *state {
             State::Well { .. } => Gate::Open,
@@ -89,7 +89,7 @@ impl Health {
     }
 
     /// A call or a probe failed.
-    pub fn failed(&self, now: Moment) -> Change {
+    pub fn failed(&self, now: MonotonicTime) -> Change {
         let mut state = self.state();
         let State::Well { failures_in_a_row } = *state else {
             return Change::None;
@@ -116,8 +116,8 @@ mod tests {
 
     const SECOND: u64 = 1_000_000;
 
-    fn at(seconds: u64) -> Moment {
-        Moment(seconds * SECOND)
+    fn at(seconds: u64) -> MonotonicTime {
+        MonotonicTime(seconds * SECOND)
     }
 
     #[test]

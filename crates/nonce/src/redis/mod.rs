@@ -121,7 +121,7 @@ impl Redis {
     /// The present connection, or a new one. While Redis is left out this answers at once, and now and then has
     /// somebody look for it, for whom nobody waits.
     pub async fn link(self: &Arc<Self>) -> Result<Link, Away> {
-        match self.health.gate(self.clock.moment()) {
+        match self.health.gate(self.clock.monotonic()) {
             Gate::Open => {}
             Gate::Shut => return Err(left_out()),
             Gate::Probe => {
@@ -196,7 +196,7 @@ impl Redis {
             Ok(_) => self.health.succeeded(),
             Err(_) => {
                 metrics::counter!("lanekeeper_nonce_redis_failures_total").increment(1);
-                self.health.failed(self.clock.moment())
+                self.health.failed(self.clock.monotonic())
             }
         };
         match (change, answer) {

@@ -4,11 +4,11 @@
 //! itself looks after time-outs, receipts and forks, so there is nothing to sweep here.
 
 use async_trait::async_trait;
-use domain::lane::lend::Loan;
+use domain::lane::reserve::ReservationTerms;
 use domain::{Holder, LaneKey, Mark, Nonce, Reservation};
-use engine::lending::MarkCall;
 use engine::node::NodeHandle;
-use engine::ports::{LendError, Lent};
+use engine::ports::{LaneReservations, ReservationError};
+use engine::reservations::MarkRequest;
 
 use super::{Borrow, Scheme, SchemeKind, Settlement, Watched};
 
@@ -31,8 +31,12 @@ impl Scheme for LaneScheme {
         SchemeKind::Lane
     }
 
-    async fn allocate(&self, lane: LaneKey, borrow: Borrow) -> Result<Reservation, LendError> {
-        let loan = Loan {
+    async fn allocate(
+        &self,
+        lane: LaneKey,
+        borrow: Borrow,
+    ) -> Result<Reservation, ReservationError> {
+        let loan = ReservationTerms {
             timeout: borrow.timeout,
             at_least: borrow.at_least,
         };
@@ -45,8 +49,8 @@ impl Scheme for LaneScheme {
         nonce: Nonce,
         holder: Holder,
         mark: Mark,
-    ) -> Result<Reservation, LendError> {
-        let call = MarkCall {
+    ) -> Result<Reservation, ReservationError> {
+        let call = MarkRequest {
             lane,
             nonce,
             holder,
@@ -60,24 +64,24 @@ impl Scheme for LaneScheme {
         lane: LaneKey,
         nonce: Nonce,
         holder: Holder,
-    ) -> Result<Option<Reservation>, LendError> {
-        self.node.lent_to(lane, holder, nonce).await
+    ) -> Result<Option<Reservation>, ReservationError> {
+        self.node.reservation_of(lane, holder, nonce).await
     }
 
-    async fn lent(&self, lane: LaneKey) -> Result<Lent, LendError> {
-        self.node.lent(lane).await
+    async fn list_reservations(&self, lane: LaneKey) -> Result<LaneReservations, ReservationError> {
+        self.node.list_reservations(lane).await
     }
 
-    async fn to_watch(&self, _limit: usize) -> Result<Vec<Watched>, LendError> {
+    async fn to_watch(&self, _limit: usize) -> Result<Vec<Watched>, ReservationError> {
         Ok(Vec::new())
     }
 
-    async fn settle(&self, _settlements: &[Settlement]) -> Result<(), LendError> {
+    async fn settle(&self, _settlements: &[Settlement]) -> Result<(), ReservationError> {
         Ok(())
     }
 
     /// Nothing is in this process that the store does not have.
-    async fn close(&self) -> Result<(), LendError> {
+    async fn close(&self) -> Result<(), ReservationError> {
         Ok(())
     }
 }

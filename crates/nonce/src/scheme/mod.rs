@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use domain::{Header, Holder, LaneKey, Mark, Nonce, Reservation};
-use engine::ports::{LendError, Lent};
+use engine::ports::{LaneReservations, ReservationError};
 
 pub use lane::LaneScheme;
 pub use redis_issue::RedisIssue;
@@ -53,7 +53,7 @@ impl SchemeKind {
 
     /// As it is written in settings and in the store.
     #[must_use]
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::RowLock => "row-lock",
             Self::RedisIssue => "redis-issue",
@@ -121,7 +121,11 @@ pub trait Scheme: Send + Sync + 'static {
     fn kind(&self) -> SchemeKind;
 
     /// Lends the smallest free nonce.
-    async fn allocate(&self, lane: LaneKey, borrow: Borrow) -> Result<Reservation, LendError>;
+    async fn allocate(
+        &self,
+        lane: LaneKey,
+        borrow: Borrow,
+    ) -> Result<Reservation, ReservationError>;
 
     /// Writes down what a holder says, by the rules of [`Reservation::mark`]. Durable when it answers.
     async fn mark(
@@ -130,7 +134,7 @@ pub trait Scheme: Send + Sync + 'static {
         nonce: Nonce,
         holder: Holder,
         mark: Mark,
-    ) -> Result<Reservation, LendError>;
+    ) -> Result<Reservation, ReservationError>;
 
     /// What was lent to this holder; `None` when this nonce never was, or is somebody else's by now.
     async fn reservation(
@@ -138,27 +142,27 @@ pub trait Scheme: Send + Sync + 'static {
         lane: LaneKey,
         nonce: Nonce,
         holder: Holder,
-    ) -> Result<Option<Reservation>, LendError>;
+    ) -> Result<Option<Reservation>, ReservationError>;
 
     /// What is lent of a lane at present: all that the chain has not closed.
-    async fn lent(&self, lane: LaneKey) -> Result<Lent, LendError>;
+    async fn list_reservations(&self, lane: LaneKey) -> Result<LaneReservations, ReservationError>;
 
     /// What the chain should be asked about, at most `limit`, never the same ones for ever: reservations whose
     /// time is over, submitted ones, used ones that the chain has not shown yet, free ones below what an allocation
     /// said of the chain ([`Borrow::at_least`]), and those that the chain closed, until they are
     /// [`Verdict::Buried`].
     /// Also brings back what was issued and never reserved (holes), in the way of the scheme.
-    async fn to_watch(&self, limit: usize) -> Result<Vec<Watched>, LendError>;
+    async fn to_watch(&self, limit: usize) -> Result<Vec<Watched>, ReservationError>;
 
     /// Takes verdicts, each only if the reservation is still as it was seen.
-    async fn settle(&self, settlements: &[Settlement]) -> Result<(), LendError>;
+    async fn settle(&self, settlements: &[Settlement]) -> Result<(), ReservationError>;
 
     /// Writes down everything that is still in memory, and gives back what was not lent. After this it
     /// lends nothing any more.
-    async fn close(&self) -> Result<(), LendError>;
+    async fn close(&self) -> Result<(), ReservationError>;
 }
 
 /// What a scheme says that lends nothing any more.
-fn closed() -> LendError {
-    LendError::Unavailable("this process is closing".into())
+fn closed() -> ReservationError {
+    ReservationError::Unavailable("this process is closing".into())
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use ::redis::Script;
 use async_trait::async_trait;
 use domain::{Holder, LaneKey, Mark, Nonce, Reservation};
-use engine::ports::{LendError, Lent};
+use engine::ports::{LaneReservations, ReservationError};
 
 use super::{Borrow, Scheme, SchemeKind, Settlement, Watched};
 use crate::postgres::{Books, Db, Reserved};
@@ -72,11 +72,11 @@ impl RedisIssue {
         &self,
         lane: LaneKey,
         borrow: Borrow,
-    ) -> Result<Option<Reservation>, LendError> {
+    ) -> Result<Option<Reservation>, ReservationError> {
         let mut known = None;
         if self.note(lane).has_free {
             match self.reserve(lane, borrow, None).await? {
-                Reserved::Lent { reservation, .. } => return Ok(Some(reservation)),
+                Reserved::LaneReservations { reservation, .. } => return Ok(Some(reservation)),
                 Reserved::Refused { next } => known = Some(next),
             }
         }
@@ -98,7 +98,7 @@ impl RedisIssue {
             };
             self.change_note(lane, |note| note.link = link.number());
             match self.reserve(lane, borrow, Some(issued)).await? {
-                Reserved::Lent { reservation, .. } => return Ok(Some(reservation)),
+                Reserved::LaneReservations { reservation, .. } => return Ok(Some(reservation)),
                 Reserved::Refused { next } => known = Some(next),
             }
         }
@@ -106,10 +106,10 @@ impl RedisIssue {
     }
 
     /// Redis is away: PostgreSQL issues alone, if that is allowed.
-    fn without(&self, away: Away) -> Result<Option<Reservation>, LendError> {
+    fn without(&self, away: Away) -> Result<Option<Reservation>, ReservationError> {
         match self.redis.config().degrade {
             true => Ok(None),
-            false => Err(LendError::Unavailable(away.to_string())),
+            false => Err(ReservationError::Unavailable(away.to_string())),
         }
     }
 
@@ -139,10 +139,10 @@ impl RedisIssue {
         lane: LaneKey,
         borrow: Borrow,
         issued: Option<Nonce>,
-    ) -> Result<Reserved, LendError> {
+    ) -> Result<Reserved, ReservationError> {
         let reserved = self.books.reserve(lane, borrow, issued, AHEAD_MAX).await?;
         let has_free = match &reserved {
-            Reserved::Lent { has_free, .. } => *has_free,
+            Reserved::LaneReservations { has_free, .. } => *has_free,
             Reserved::Refused { .. } => false,
         };
         self.change_note(lane, |note| note.has_free = has_free);
@@ -172,7 +172,11 @@ impl Scheme for RedisIssue {
         SchemeKind::RedisIssue
     }
 
-    async fn allocate(&self, lane: LaneKey, borrow: Borrow) -> Result<Reservation, LendError> {
+    async fn allocate(
+        &self,
+        lane: LaneKey,
+        borrow: Borrow,
+    ) -> Result<Reservation, ReservationError> {
         if self.is_closed.load(Ordering::Acquire) {
             return Err(super::closed());
         }
@@ -189,7 +193,7 @@ impl Scheme for RedisIssue {
         nonce: Nonce,
         holder: Holder,
         mark: Mark,
-    ) -> Result<Reservation, LendError> {
+    ) -> Result<Reservation, ReservationError> {
         let marked = self.books.mark(lane, nonce, holder, &mark).await?;
         match mark {
             Mark::Recyclable { .. } => self.change_note(lane, |note| note.has_free = true),
@@ -203,15 +207,15 @@ impl Scheme for RedisIssue {
         lane: LaneKey,
         nonce: Nonce,
         holder: Holder,
-    ) -> Result<Option<Reservation>, LendError> {
+    ) -> Result<Option<Reservation>, ReservationError> {
         self.books.reservation(lane, nonce, holder).await
     }
 
-    async fn lent(&self, lane: LaneKey) -> Result<Lent, LendError> {
-        self.books.lent(lane).await
+    async fn list_reservations(&self, lane: LaneKey) -> Result<LaneReservations, ReservationError> {
+        self.books.list_reservations(lane).await
     }
 
-    async fn to_watch(&self, limit: usize) -> Result<Vec<Watched>, LendError> {
+    async fn to_watch(&self, limit: usize) -> Result<Vec<Watched>, ReservationError> {
         let after = self.holes_after.load(Ordering::Relaxed);
         let (last, closed) = self.books.close_holes(after, self.grace).await?;
         self.holes_after.store(last, Ordering::Relaxed);
@@ -225,11 +229,11 @@ impl Scheme for RedisIssue {
         self.books.to_watch(limit).await
     }
 
-    async fn settle(&self, settlements: &[Settlement]) -> Result<(), LendError> {
+    async fn settle(&self, settlements: &[Settlement]) -> Result<(), ReservationError> {
         self.books.settle(settlements).await
     }
 
-    async fn close(&self) -> Result<(), LendError> {
+    async fn close(&self) -> Result<(), ReservationError> {
         // Everything is in PostgreSQL already.
         self.is_closed.store(true, Ordering::Release);
         Ok(())

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_trait::async_trait;
 use domain::{Holder, LaneKey, Mark, Nonce, Reservation};
-use engine::ports::{LendError, Lent};
+use engine::ports::{LaneReservations, ReservationError};
 
 use super::{Borrow, Scheme, SchemeKind, Settlement, Watched};
 use crate::postgres::{Books, Db};
@@ -35,19 +35,19 @@ impl RowLock {
         lock: &LaneLock,
         lane: LaneKey,
         borrow: Borrow,
-    ) -> Result<Reservation, LendError> {
+    ) -> Result<Reservation, ReservationError> {
         let turn = lock.turn(lane, borrow.holder.0).await;
-        let turn = turn.map_err(|_crowded| LendError::Busy)?;
+        let turn = turn.map_err(|_crowded| ReservationError::Busy)?;
         let must_have = !lock.redis().config().degrade;
         if must_have && !turn.has_lock() {
-            return Err(LendError::Unavailable(
+            return Err(ReservationError::Unavailable(
                 "the lane's lock is not to be had".into(),
             ));
         }
         let lent = self.books.lend(lane, borrow).await;
         match &lent {
             // It may still be under way: the lock opens by its own time-out.
-            Err(LendError::Unknown(_)) => {}
+            Err(ReservationError::Unknown(_)) => {}
             Ok(_) | Err(_) => turn.release().await,
         }
         lent
@@ -60,7 +60,11 @@ impl Scheme for RowLock {
         SchemeKind::RowLock
     }
 
-    async fn allocate(&self, lane: LaneKey, borrow: Borrow) -> Result<Reservation, LendError> {
+    async fn allocate(
+        &self,
+        lane: LaneKey,
+        borrow: Borrow,
+    ) -> Result<Reservation, ReservationError> {
         if self.is_closed.load(Ordering::Acquire) {
             return Err(super::closed());
         }
@@ -76,7 +80,7 @@ impl Scheme for RowLock {
         nonce: Nonce,
         holder: Holder,
         mark: Mark,
-    ) -> Result<Reservation, LendError> {
+    ) -> Result<Reservation, ReservationError> {
         self.books.mark(lane, nonce, holder, &mark).await
     }
 
@@ -85,23 +89,23 @@ impl Scheme for RowLock {
         lane: LaneKey,
         nonce: Nonce,
         holder: Holder,
-    ) -> Result<Option<Reservation>, LendError> {
+    ) -> Result<Option<Reservation>, ReservationError> {
         self.books.reservation(lane, nonce, holder).await
     }
 
-    async fn lent(&self, lane: LaneKey) -> Result<Lent, LendError> {
-        self.books.lent(lane).await
+    async fn list_reservations(&self, lane: LaneKey) -> Result<LaneReservations, ReservationError> {
+        self.books.list_reservations(lane).await
     }
 
-    async fn to_watch(&self, limit: usize) -> Result<Vec<Watched>, LendError> {
+    async fn to_watch(&self, limit: usize) -> Result<Vec<Watched>, ReservationError> {
         self.books.to_watch(limit).await
     }
 
-    async fn settle(&self, settlements: &[Settlement]) -> Result<(), LendError> {
+    async fn settle(&self, settlements: &[Settlement]) -> Result<(), ReservationError> {
         self.books.settle(settlements).await
     }
 
-    async fn close(&self) -> Result<(), LendError> {
+    async fn close(&self) -> Result<(), ReservationError> {
         // Everything is in PostgreSQL already.
         self.is_closed.store(true, Ordering::Release);
         Ok(())

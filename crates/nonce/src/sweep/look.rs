@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use domain::lane::{ChainQuery, Consumer, FOREIGN_DEPTH_MIN, Finality, FinalityTag, Nonces};
+use domain::lane::{
+    ChainQuery, EndpointNonces, FOREIGN_DEPTH_MIN, Finality, FinalityTag, NonceConsumer,
+};
 use domain::{Address, B256, Header, Inclusion, Nonce, Reservation, ReservationState};
-use engine::ports::{BlockTag, Chain, ChainError, Witnesses};
+use engine::ports::{BlockTag, Chain, ChainError, Quorum};
 
 use crate::config::LentChain;
 use crate::scheme::{Verdict, Watched};
@@ -68,7 +70,7 @@ struct Look<'a> {
     foreign_block: Option<Header>,
     receipts: BTreeMap<B256, Inclusion>,
     headers: BTreeMap<u64, Option<Header>>,
-    nonces: BTreeMap<Address, Nonces>,
+    nonces: BTreeMap<Address, EndpointNonces>,
     /// From where on nothing of an account is consumed that deep: nonces go one after the other.
     open_from: BTreeMap<Address, Nonce>,
     searches: usize,
@@ -177,7 +179,7 @@ impl<'a> Look<'a> {
 
     /// Of an overdue one nobody knows whether it was sent: the account's nonce tells.
     async fn at_overdue(&mut self, reservation: &Reservation) -> Result<Sight, ChainError> {
-        let nonces = self.nonces(reservation.lane.signer).await?;
+        let nonces = self.account_nonces(reservation.lane.signer).await?;
         let highest = nonces.highest();
         if highest.latest > reservation.nonce {
             return self.search(reservation).await;
@@ -191,7 +193,7 @@ impl<'a> Look<'a> {
     }
 
     async fn is_consumed(&mut self, reservation: &Reservation) -> Result<bool, ChainError> {
-        let nonces = self.nonces(reservation.lane.signer).await?;
+        let nonces = self.account_nonces(reservation.lane.signer).await?;
         Ok(nonces.highest().latest > reservation.nonce)
     }
 
@@ -212,26 +214,28 @@ impl<'a> Look<'a> {
             return Ok(Sight::Unknown);
         }
         self.searches += 1;
-        let consumer = self.chain.consumer(account, nonce, block).await?;
+        let consumer = self.chain.find_consumer(account, nonce, block).await?;
         Ok(match consumer {
-            Consumer::Nobody => {
+            NonceConsumer::Nobody => {
                 self.open_from.insert(account, nonce);
                 Sight::Waits
             }
-            by @ (Consumer::By { .. } | Consumer::Unseen) => Sight::Verdict(Verdict::Used {
-                tx_hash: by.hash(),
-                block,
-            }),
+            by @ (NonceConsumer::By { .. } | NonceConsumer::Unseen) => {
+                Sight::Verdict(Verdict::Used {
+                    tx_hash: by.hash(),
+                    block,
+                })
+            }
         })
     }
 
-    async fn nonces(&mut self, account: Address) -> Result<Nonces, ChainError> {
+    async fn account_nonces(&mut self, account: Address) -> Result<EndpointNonces, ChainError> {
         if let Some(nonces) = self.nonces.get(&account) {
             return Ok(*nonces);
         }
         let asked = self
             .chain
-            .nonces(account, ChainQuery::Pending, Witnesses::Two);
+            .account_nonces(account, ChainQuery::Pending, Quorum::Two);
         let nonces = asked.await?;
         self.nonces.insert(account, nonces);
         Ok(nonces)
@@ -266,6 +270,6 @@ async fn receipts(
     if hashes.is_empty() {
         return Ok(BTreeMap::new());
     }
-    let found = chain.receipts(&hashes, Witnesses::One).await?;
+    let found = chain.receipts(&hashes, Quorum::One).await?;
     Ok(found.into_iter().map(|one| (one.tx_hash, one)).collect())
 }

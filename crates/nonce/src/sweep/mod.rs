@@ -9,8 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use domain::{B256, ChainId, Holder, LaneKey, Moment, Nonce};
-use engine::ports::{Clock, LendError};
+use domain::{B256, ChainId, Holder, LaneKey, MonotonicTime, Nonce};
+use engine::ports::{Clock, ReservationError};
 use futures::future::join_all;
 use metrics::counter;
 
@@ -32,13 +32,13 @@ pub struct Sweep {
     chains: LentChains,
     clock: Arc<dyn Clock>,
     /// Since when the chain was seen to show nothing of these overdue loans.
-    unused_since: BTreeMap<Loan, Moment>,
+    unused_since: BTreeMap<ReservationTerms, MonotonicTime>,
     /// Of which loans it was told that what was named for them is not theirs: once is enough.
-    not_its: BTreeSet<(Loan, B256)>,
+    not_its: BTreeSet<(ReservationTerms, B256)>,
 }
 
 /// One loan of one nonce: whoever borrows it next is another holder.
-type Loan = (LaneKey, Nonce, Holder);
+type ReservationTerms = (LaneKey, Nonce, Holder);
 
 /// What a pass did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -83,7 +83,7 @@ impl Sweep {
     }
 
     /// One pass.
-    pub async fn pass(&mut self) -> Result<Swept, LendError> {
+    pub async fn pass(&mut self) -> Result<Swept, ReservationError> {
         let watched = self.scheme.to_watch(SWEPT_MAX).await?;
         let count = watched.len();
         let mut by_chain: BTreeMap<ChainId, Vec<Watched>> = BTreeMap::new();
@@ -105,7 +105,8 @@ impl Sweep {
             self.scheme.settle(&settlements).await?;
         }
         for Settlement { verdict, .. } in &settlements {
-            counter!("lanekeeper_nonce_settled_total", "verdict" => word(verdict)).increment(1);
+            counter!("lanekeeper_nonce_settled_total", "verdict" => verdict_label(verdict))
+                .increment(1);
         }
         Ok(Swept {
             watched: count,
@@ -114,7 +115,7 @@ impl Sweep {
     }
 
     fn judge(&mut self, seen: Vec<(Watched, Sight)>) -> Vec<Settlement> {
-        let now = self.clock.moment();
+        let now = self.clock.monotonic();
         let mut settlements = Vec::new();
         for (watched, sight) in seen {
             let reservation = &watched.reservation;
@@ -147,7 +148,7 @@ impl Sweep {
         settlements
     }
 
-    fn warn_once(&mut self, loan: Loan, tx_hash: B256) {
+    fn warn_once(&mut self, loan: ReservationTerms, tx_hash: B256) {
         if self.not_its.len() >= SIGHTS_MAX {
             self.not_its.clear(); // it is told again
         }
@@ -172,7 +173,7 @@ impl Sweep {
 }
 
 /// For the counters.
-fn word(verdict: &Verdict) -> &'static str {
+fn verdict_label(verdict: &Verdict) -> &'static str {
     match verdict {
         Verdict::Free => "free",
         Verdict::Used { .. } => "used",

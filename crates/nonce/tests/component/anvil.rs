@@ -4,13 +4,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use domain::attempt::Outgoing;
-use domain::lane::{ChainNonces, ChainQuery, Consumer, Finality, Nonces};
+use domain::attempt::OutgoingEnvelope;
+use domain::lane::{AccountNonces, ChainQuery, EndpointNonces, Finality, NonceConsumer};
 use domain::{
-    Address, B256, ChainId, Deed, FeeQuote, Header, Inclusion, LaneKey, Nonce, Reservation,
+    Address, B256, ChainId, EffectDigest, FeeQuote, Header, Inclusion, LaneKey, Nonce, Reservation,
     ReservationState, SendOutcome,
 };
-use engine::ports::{BlockTag, Call, CallFailed, Chain, ChainError, IsOurs, LendError, Witnesses};
+use engine::ports::{
+    BlockTag, CallError, CallRequest, Chain, ChainError, HashFilter, Quorum, ReservationError,
+};
 use nonce::sweep::Sweep;
 use nonce::{LentChain, Mode, NonceComponent, Scheme, Settings};
 use rig::evm::{CHAIN_ID, EvmNode, Kind, account};
@@ -73,7 +75,7 @@ impl Chain for Node {
     async fn block_receipts(
         &self,
         _block: B256,
-        _is_ours: IsOurs<'_>,
+        _is_ours: HashFilter<'_>,
     ) -> Result<Option<Vec<Inclusion>>, ChainError> {
         Err(unusable())
     }
@@ -81,7 +83,7 @@ impl Chain for Node {
     async fn receipts(
         &self,
         hashes: &[B256],
-        _witnesses: Witnesses,
+        _witnesses: Quorum,
     ) -> Result<Vec<Inclusion>, ChainError> {
         let found = hashes
             .iter()
@@ -93,40 +95,40 @@ impl Chain for Node {
         Err(unusable())
     }
 
-    async fn nonces(
+    async fn account_nonces(
         &self,
         account: Address,
         _query: ChainQuery,
-        _witnesses: Witnesses,
-    ) -> Result<Nonces, ChainError> {
-        let first = ChainNonces {
+        _witnesses: Quorum,
+    ) -> Result<EndpointNonces, ChainError> {
+        let first = AccountNonces {
             latest: Nonce(self.0.nonce_of(account)),
             pending: Nonce(self.0.pending_nonce_of(account)),
         };
-        Ok(Nonces {
+        Ok(EndpointNonces {
             first,
             second: None,
             is_complete: true,
         })
     }
 
-    async fn has(&self, hash: B256, _witnesses: Witnesses) -> Result<bool, ChainError> {
+    async fn knows_transaction(&self, hash: B256, _witnesses: Quorum) -> Result<bool, ChainError> {
         let found = self.0.rpc().call("eth_getTransactionByHash", json!([hash]));
         Ok(!found.is_null())
     }
 
-    async fn consumer(
+    async fn find_consumer(
         &self,
         account: Address,
         nonce: Nonce,
         up_to: Header,
-    ) -> Result<Consumer, ChainError> {
+    ) -> Result<NonceConsumer, ChainError> {
         let blocks = (0..=up_to.number).filter_map(|number| self.0.block(number));
         let mut all = blocks.flat_map(|block| block.transactions);
         let found = all.find(|tx| (tx.from, tx.nonce) == (account, nonce.0));
-        Ok(found.map_or(Consumer::Nobody, |tx| Consumer::By {
+        Ok(found.map_or(NonceConsumer::Nobody, |tx| NonceConsumer::By {
             hash: tx.hash,
-            deed: Deed::of(tx.to, tx.value, &tx.input),
+            effect_digest: EffectDigest::of(tx.to, tx.value, &tx.input),
         }))
     }
 
@@ -134,11 +136,11 @@ impl Chain for Node {
         Err(unusable())
     }
 
-    async fn estimate_gas(&self, _call: &Call) -> Result<u64, CallFailed> {
-        Err(CallFailed::Chain(unusable()))
+    async fn estimate_gas(&self, _call: &CallRequest) -> Result<u64, CallError> {
+        Err(CallError::Chain(unusable()))
     }
 
-    async fn send(&self, outgoing: &[Outgoing]) -> Vec<SendOutcome> {
+    async fn send(&self, outgoing: &[OutgoingEnvelope]) -> Vec<SendOutcome> {
         let refused = |_| SendOutcome::Rejected("who lends sends nothing".into());
         outgoing.iter().map(refused).collect()
     }
@@ -257,8 +259,12 @@ async fn a_real_node_closes_reopens_and_frees_what_was_lent() {
     let given = component
         .mark_recyclable(lane, first.nonce, first.holder, "regret")
         .await;
-    let refused = domain::MarkRefused::TwoNamed(first.nonce);
-    assert_eq!(given, Err(LendError::Refused(refused)), "it was replaced");
+    let refused = domain::MarkRefusal::TwoNamed(first.nonce);
+    assert_eq!(
+        given,
+        Err(ReservationError::Refused(refused)),
+        "it was replaced"
+    );
     stage.node.0.mine(1 + FINAL_DEPTH);
     assert_eq!(stage.sweep_until(&first, used).await.tx_hash, Some(again));
 

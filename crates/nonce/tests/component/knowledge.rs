@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use domain::Nonce;
 use domain::lane::ChainQuery;
-use engine::ports::LendError;
+use engine::ports::ReservationError;
 use futures::future::join_all;
 use nonce::{NonceComponent, Settings};
 
@@ -17,7 +17,7 @@ fn stage(settings: Settings) -> (Arc<FakeChain>, NonceComponent) {
     (chain, component)
 }
 
-async fn lend(component: &NonceComponent) -> Result<u64, LendError> {
+async fn lend(component: &NonceComponent) -> Result<u64, ReservationError> {
     component.allocate(lane(1)).await.map(|lent| lent.nonce.0)
 }
 
@@ -68,7 +68,10 @@ async fn a_chain_that_was_never_asked_must_answer_first() {
     let (chain, component) = stage(Settings::default());
     chain.be_silent(true);
     let refused = lend(&component).await.unwrap_err();
-    assert!(matches!(refused, LendError::Unavailable(_)), "{refused}");
+    assert!(
+        matches!(refused, ReservationError::Unavailable(_)),
+        "{refused}"
+    );
     assert!(refused.is_worth_repeating());
     chain.be_silent(false);
     tokio::time::advance(Duration::from_secs(1)).await;
@@ -120,7 +123,11 @@ async fn a_jump_beyond_belief_stops_the_lane_with_a_reason() {
         "{refused}"
     );
     assert_eq!(
-        component.lent(lane(1)).await.unwrap().next_nonce,
+        component
+            .list_reservations(lane(1))
+            .await
+            .unwrap()
+            .next_nonce,
         Nonce(1),
         "nothing moved"
     );
@@ -163,6 +170,9 @@ async fn a_chain_that_is_not_configured_lends_nothing() {
         ..lane(1)
     };
     let refused = component.allocate(stranger).await.unwrap_err();
-    assert!(matches!(refused, LendError::NotLendable(_)), "{refused}");
+    assert!(
+        matches!(refused, ReservationError::NotReservable(_)),
+        "{refused}"
+    );
     assert!(!refused.is_worth_repeating());
 }

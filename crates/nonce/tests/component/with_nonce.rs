@@ -4,9 +4,9 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
-use domain::MarkRefused;
+use domain::MarkRefusal;
 use domain::ReservationState::{Recyclable, Reserved, Used};
-use engine::ports::LendError;
+use engine::ports::ReservationError;
 use futures::FutureExt;
 use nonce::{Mode, NonceComponent, Outcome, Settings, WithNonceError};
 use tokio::sync::oneshot;
@@ -117,7 +117,7 @@ async fn what_is_named_while_the_chain_is_asked_is_not_given_back() {
             stage.chain.gate().reopen();
         };
         let (given_back, ()) = tokio::join!(give_back, name_another);
-        let two_named = LendError::Refused(MarkRefused::TwoNamed(nonce));
+        let two_named = ReservationError::Refused(MarkRefusal::TwoNamed(nonce));
         assert_eq!(given_back.unwrap_err(), two_named);
         let row = stage.books.row(lane(1), nonce.0).unwrap();
         assert_eq!((row.state, row.tx_hash), (Reserved, Some(hash(2))));
@@ -312,7 +312,7 @@ async fn what_cannot_be_written_down_brings_the_value_back() {
             panic!("{ended:?}")
         };
         assert_eq!(value, "sent");
-        assert!(matches!(cause, LendError::Refused(_)), "{cause}");
+        assert!(matches!(cause, ReservationError::Refused(_)), "{cause}");
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use domain::{LaneKey, Reservation};
-use engine::ports::LendError;
+use engine::ports::ReservationError;
 use futures::future::join_all;
 use futures::{StreamExt, stream};
 use nonce::{
@@ -112,7 +112,7 @@ async fn a_full_queue_refuses_at_once_and_a_repetition_helps() {
         tokio::join!(join_all(waiting), overflow)
     };
     let (first, (waiting, refused)) = tokio::join!(first, others);
-    assert_eq!(refused, LendError::Busy);
+    assert_eq!(refused, ReservationError::Busy);
     assert!(refused.is_worth_repeating());
     let lent = [first].into_iter().chain(waiting);
     let nonces: Vec<u64> = lent.map(|lent| lent.unwrap().nonce.0).collect();
@@ -209,7 +209,7 @@ async fn nested_calls_run_in_place_also_when_the_queue_is_full() {
         // From outside there is no room any more.
         let component = stage.component.clone();
         let outside = tokio::spawn(async move {
-            while component.allocate(lane(3)).await != Err(LendError::Busy) {}
+            while component.allocate(lane(3)).await != Err(ReservationError::Busy) {}
         });
         outside.await.unwrap();
         let submitted = borrowed.submitted(hash(1));
@@ -308,7 +308,7 @@ async fn several_nested_calls_in_one_task_do_not_deadlock() {
     let stage = stage(QueueSettings::default());
     let business = async |_| {
         let calls = stream::iter(0..4).map(|_| stage.component.allocate(lane(1)));
-        let give_back = async |lent: Result<Reservation, LendError>| {
+        let give_back = async |lent: Result<Reservation, ReservationError>| {
             let Reservation { nonce, holder, .. } = lent.unwrap();
             let given = stage
                 .component
@@ -414,12 +414,18 @@ async fn closing_finishes_what_waits_and_refuses_what_comes() {
     };
     let (lent, refused) = tokio::join!(join_all(calls), close);
     assert!(lent.iter().all(Result::is_ok), "{lent:?}");
-    assert!(matches!(refused, LendError::Unavailable(_)), "{refused}");
+    assert!(
+        matches!(refused, ReservationError::Unavailable(_)),
+        "{refused}"
+    );
     let late = lent[0].as_ref().unwrap();
     let marked = stage
         .component
         .mark_used(lane(1), late.nonce, late.holder, hash(1));
-    assert!(matches!(marked.await, Err(LendError::Unavailable(_))));
+    assert!(matches!(
+        marked.await,
+        Err(ReservationError::Unavailable(_))
+    ));
 }
 
 #[tokio::test(start_paused = true)]
@@ -461,7 +467,10 @@ async fn a_deadline_cuts_off_what_does_not_end() {
         began.elapsed()
     };
     let (cut_off, took) = tokio::join!(call, close);
-    assert!(matches!(cut_off, Err(LendError::Unknown(_))), "{cut_off:?}");
+    assert!(
+        matches!(cut_off, Err(ReservationError::Unknown(_))),
+        "{cut_off:?}"
+    );
     assert!(took < Duration::from_secs(4), "{took:?}");
     assert_eq!(alive(), before);
 }
@@ -471,6 +480,9 @@ async fn a_call_that_panics_takes_nobody_along() {
     let stage = stage(queue(1, 10, RejectPolicy::FailFast));
     stage.spy.break_next();
     let broken = stage.component.allocate(lane(1)).await;
-    assert!(matches!(broken, Err(LendError::Unknown(_))), "{broken:?}");
+    assert!(
+        matches!(broken, Err(ReservationError::Unknown(_))),
+        "{broken:?}"
+    );
     assert_eq!(stage.component.allocate(lane(1)).await.unwrap().nonce.0, 0);
 }

@@ -1,7 +1,7 @@
 //! A lane belongs to one scheme, or to the txs of its keeper.
 
 use domain::Nonce;
-use engine::ports::LendError;
+use engine::ports::ReservationError;
 use nonce::postgres::bind_lanes;
 use nonce::{RowLock, Scheme, Segment, SegmentConfig};
 use rig::postgres::{majors, shared};
@@ -35,7 +35,7 @@ async fn what_a_lane_of_the_store_beside_it_deals_is_not_lent() {
     ];
     for scheme in schemes {
         let refused = scheme.allocate(lane(1), borrow()).await;
-        let Err(LendError::NotLendable(why)) = refused else {
+        let Err(ReservationError::NotReservable(why)) = refused else {
             panic!("{refused:?}");
         };
         assert!(why.contains("its own txs or by scheme lane"), "{why}");
@@ -68,7 +68,7 @@ async fn whoever_opens_a_lane_first_has_it() {
     for own in own {
         let refused = scheme.allocate(own, borrow()).await;
         assert!(
-            matches!(refused, Err(LendError::NotLendable(_))),
+            matches!(refused, Err(ReservationError::NotReservable(_))),
             "{refused:?}"
         );
         assert_eq!(bind_lanes(&nodes[1], &[own, own]).await.unwrap(), None);

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use domain::{LaneKey, Mark, Nonce, ReservationState, Time};
-use engine::ports::LendError;
+use domain::{LaneKey, Mark, Nonce, ReservationState, Timestamp};
+use engine::ports::ReservationError;
 use nonce::postgres::{PrepareError, SCHEMA_VERSION, prepare};
 use nonce::redis::RedisConfig;
 use nonce::{RedisIssue, RowLock, Scheme};
@@ -57,7 +57,7 @@ async fn a_lane_belongs_to_one_scheme_and_says_so() {
     row_lock.allocate(lane, borrow()).await.unwrap();
     let refused = [
         issue.allocate(lane, borrow()).await.unwrap_err(),
-        issue.lent(lane).await.unwrap_err(),
+        issue.list_reservations(lane).await.unwrap_err(),
         issue
             .mark(
                 lane,
@@ -73,7 +73,7 @@ async fn a_lane_belongs_to_one_scheme_and_says_so() {
     ];
     for error in refused {
         assert!(
-            matches!(&error, LendError::NotLendable(why) if why.contains("row-lock")),
+            matches!(&error, ReservationError::NotReservable(why) if why.contains("row-lock")),
             "{error:?}"
         );
     }
@@ -88,7 +88,7 @@ async fn the_smallest_free_one_comes_first_and_nothing_below_the_chain() {
             (first.nonce, first.state),
             (Nonce(7), ReservationState::Reserved)
         );
-        let later = first.expires_at.since(Time(0));
+        let later = first.expires_at.since(Timestamp(0));
         assert!(later > LONG, "by the database's clock");
         let mut held = Vec::new();
         for expected in 8..12 {
@@ -112,10 +112,10 @@ async fn the_smallest_free_one_comes_first_and_nothing_below_the_chain() {
         let lent = scheme.allocate(lane, borrow_at_least(7)).await.unwrap();
         assert_eq!(lent.nonce, Nonce(8));
         // Others used the account: what was skipped is free, and lent when they turn out not to have.
-        let top = scheme.lent(lane).await.unwrap().next_nonce;
+        let top = scheme.list_reservations(lane).await.unwrap().next_nonce;
         let lent = scheme.allocate(lane, borrow_at_least(20)).await.unwrap();
         assert_eq!(lent.nonce, Nonce(20));
-        let open = scheme.lent(lane).await.unwrap();
+        let open = scheme.list_reservations(lane).await.unwrap();
         assert!(open.next_nonce >= Nonce(21) && !open.has_more);
         let free = |nonce: Nonce| {
             let mut open = open.open.iter();
@@ -141,11 +141,17 @@ async fn free_ones_are_used_up_before_redis_issues_more() {
         let marked = scheme.mark(lane, lent.nonce, lent.holder, mark).await;
         assert_eq!(marked.unwrap().state, ReservationState::Recyclable);
     }
-    assert_eq!(scheme.lent(lane).await.unwrap().next_nonce, Nonce(1));
+    assert_eq!(
+        scheme.list_reservations(lane).await.unwrap().next_nonce,
+        Nonce(1)
+    );
     // Another process does not know that one is free: what it issues in vain is free in its place.
     let [_, (other, _)] = both(database.url(), &server);
     assert_eq!(borrowed(other.as_ref(), lane, 4).await, [0, 1, 2, 3]);
-    assert_eq!(scheme.lent(lane).await.unwrap().next_nonce, Nonce(4));
+    assert_eq!(
+        scheme.list_reservations(lane).await.unwrap().next_nonce,
+        Nonce(4)
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -193,7 +199,7 @@ async fn waiting_too_long_is_told_and_changes_nothing() {
     assert_eq!(locked.unwrap(), 1);
     let refused = scheme.allocate(lane(1), borrow()).await.unwrap_err();
     assert!(
-        matches!(&refused, LendError::Unavailable(why) if why.contains("55P03")),
+        matches!(&refused, ReservationError::Unavailable(why) if why.contains("55P03")),
         "{refused}"
     );
     block.rollback().await.unwrap();
@@ -215,7 +221,10 @@ async fn a_lost_answer_is_unknown_and_its_nonce_is_nobody_elses() {
         proxy.lose_answer_to(call, Then::Cut);
         let lost = borrow();
         let unknown = scheme.allocate(*lane, lost).await.unwrap_err();
-        assert!(matches!(unknown, LendError::Unknown(_)), "{unknown:?}");
+        assert!(
+            matches!(unknown, ReservationError::Unknown(_)),
+            "{unknown:?}"
+        );
         let found = scheme
             .reservation(*lane, Nonce(1), lost.holder)
             .await
@@ -224,7 +233,10 @@ async fn a_lost_answer_is_unknown_and_its_nonce_is_nobody_elses() {
         assert_eq!(borrowed(scheme.as_ref(), *lane, 1).await, [2]);
         proxy.lose_request(call);
         let unknown = scheme.allocate(*lane, borrow()).await.unwrap_err();
-        assert!(matches!(unknown, LendError::Unknown(_)), "{unknown:?}");
+        assert!(
+            matches!(unknown, ReservationError::Unknown(_)),
+            "{unknown:?}"
+        );
         let next = borrowed(scheme.as_ref(), *lane, 1).await[0];
         assert!(
             (3..=4).contains(&next),
@@ -247,7 +259,10 @@ async fn nothing_is_lent_without_redis_where_that_is_not_allowed_nor_after_closi
     assert_eq!(borrowed(&scheme, lane(1), 2).await, [0, 1]);
     server.kill();
     let refused = scheme.allocate(lane(1), borrow()).await.unwrap_err();
-    assert!(matches!(refused, LendError::Unavailable(_)), "{refused:?}");
+    assert!(
+        matches!(refused, ReservationError::Unavailable(_)),
+        "{refused:?}"
+    );
 
     let scheme = RowLock::new(db(database.url(), 1), None);
     scheme.close().await.unwrap();

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use domain::{B256, Holder, Mark, Nonce, ReservationState};
-use engine::ports::LendError;
+use engine::ports::ReservationError;
 use nonce::redis::{LaneLock, LockConfig, Redis};
 use nonce::{RedisIssue, RowLock, Scheme};
 use rig::redis::{Keeps, Redis as Server};
@@ -56,7 +56,7 @@ async fn borrow_and_mark(scheme: Arc<dyn Scheme>, ledger: Arc<Ledger>, borrower:
         round += 1;
         let lent = match scheme.allocate(lane(1), borrow()).await {
             Ok(lent) => lent,
-            Err(LendError::Busy) => continue,
+            Err(ReservationError::Busy) => continue,
             Err(error) => panic!("PostgreSQL is well: {error:?}"),
         };
         let before = ledger.held.lock().unwrap().insert(lent.nonce, lent.holder);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use domain::{Nonce, ReservationState};
-use engine::ports::LendError;
+use engine::ports::ReservationError;
 use nonce::postgres::{Books, Reserved};
 use nonce::{RedisIssue, Scheme, SchemeKind};
 use rig::redis::{Keeps, Redis};
@@ -48,7 +48,7 @@ async fn a_counter_that_is_lost_behind_or_far_ahead_is_put_right() {
     assert_eq!(lent.nonce, Nonce(1 << 60));
     let refused = scheme.allocate(lane(2), borrow_at_least(u64::MAX)).await;
     assert!(
-        matches!(refused, Err(LendError::Unavailable(_))),
+        matches!(refused, Err(ReservationError::Unavailable(_))),
         "{refused:?}"
     );
 }
@@ -74,7 +74,7 @@ async fn issued_and_never_reserved_is_free_after_the_grace() {
     let swift = RedisIssue::new(db(url, 2), redis(&server.url()), Duration::ZERO);
     until("the holes are closed", async || {
         assert_eq!(swift.to_watch(10).await.unwrap(), []);
-        let open = swift.lent(lane(1)).await.unwrap().open;
+        let open = swift.list_reservations(lane(1)).await.unwrap().open;
         let free = open
             .iter()
             .filter(|r| r.state == ReservationState::Recyclable);
@@ -90,7 +90,7 @@ async fn issued_and_never_reserved_is_free_after_the_grace() {
         .reserve(lane(1), borrow(), Some(Nonce(2)), 100)
         .await
         .unwrap();
-    let Reserved::Lent { reservation, .. } = slow else {
+    let Reserved::LaneReservations { reservation, .. } = slow else {
         panic!("{slow:?}");
     };
     assert_eq!(reservation.nonce, Nonce(1), "the smallest");

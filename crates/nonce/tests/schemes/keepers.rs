@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use domain::{B256, Holder, Mark, Nonce, ReservationState};
-use engine::ports::LendError;
+use engine::ports::ReservationError;
 use nonce::{
     Borrow, RedisReserve, RedisReserveConfig, Scheme, Segment, SegmentConfig, Settlement, Verdict,
 };
@@ -415,7 +415,7 @@ async fn what_a_dead_process_took_out_of_redis_is_lent_again() {
     assert_eq!(borrowed(&*dying, lane(1), 1).await, [0]);
     assert_eq!(borrowed(other, lane(1), 1).await, [1]);
     for scheme in [&*dying, other] {
-        scheme.lent(lane(1)).await.unwrap(); // it is written down
+        scheme.list_reservations(lane(1)).await.unwrap(); // it is written down
     }
     // What the dying one is about to say.
     let its_word = database.ask(
@@ -471,7 +471,7 @@ async fn what_was_set_aside_without_an_answer_is_lent_next() {
     let (database, server) = (database("unheard").await, Server::start(Keeps::Nothing));
     let scheme = Arc::new(reserve_with(database.url(), &server, 1, LONG));
     assert_eq!(borrowed(&*scheme, lane(1), 1).await, [0]);
-    scheme.lent(lane(1)).await.unwrap(); // it is written down
+    scheme.list_reservations(lane(1)).await.unwrap(); // it is written down
     let mut blocker = client(database.url()).await;
     let held = blocker.transaction().await.unwrap();
     let lock = "SELECT 1 FROM nonce_lane FOR UPDATE";
@@ -534,7 +534,7 @@ async fn what_is_not_written_down_is_bounded() {
     };
     let scheme = Segment::new(db(database.url(), 2), clock(), config);
     borrowed(&scheme, lane(1), 1).await;
-    scheme.lent(lane(1)).await.unwrap();
+    scheme.list_reservations(lane(1)).await.unwrap();
     let blocker = client(database.url()).await;
     blocker
         .batch_execute("BEGIN; LOCK TABLE nonce_reservation IN ACCESS EXCLUSIVE MODE")
@@ -544,16 +544,19 @@ async fn what_is_not_written_down_is_bounded() {
         scheme.allocate(lane(1), borrow()).await.unwrap();
     }
     let refused = scheme.allocate(lane(1), borrow()).await;
-    assert_eq!(refused, Err(LendError::Busy));
+    assert_eq!(refused, Err(ReservationError::Busy));
     let mark = Mark::Used(B256::with_last_byte(1));
     let refused = scheme.mark(lane(1), Nonce(0), holder(), mark).await;
-    assert_eq!(refused, Err(LendError::Busy));
+    assert_eq!(refused, Err(ReservationError::Busy));
     blocker.batch_execute("ROLLBACK").await.unwrap();
     until("it goes on", async || {
         scheme.allocate(lane(1), borrow()).await.is_ok()
     })
     .await;
-    assert_eq!(scheme.lent(lane(1)).await.unwrap().next_nonce, Nonce(7));
+    assert_eq!(
+        scheme.list_reservations(lane(1)).await.unwrap().next_nonce,
+        Nonce(7)
+    );
 }
 
 /// The chain goes past what is handed out and not written down yet: it stays its holder's.
@@ -562,7 +565,7 @@ async fn what_the_chain_went_past_is_not_free_while_it_is_handed_out() {
     let database = database("passed").await;
     let scheme = segment(database.url(), LONG);
     assert_eq!(borrowed(&*scheme, lane(1), 1).await, [0]);
-    scheme.lent(lane(1)).await.unwrap(); // it is written down
+    scheme.list_reservations(lane(1)).await.unwrap(); // it is written down
     let blocker = client(database.url()).await;
     let lock = "BEGIN; SELECT 1 FROM nonce_reservation WHERE nonce = 1 FOR UPDATE";
     blocker.batch_execute(lock).await.unwrap();
@@ -621,7 +624,7 @@ async fn a_quiet_lane_lends_in_order_through_redis() {
     assert_eq!(database.ask(kept).as_deref(), Some("0"));
     let other = reserve(database.url(), &server);
     assert_eq!(borrowed(&*other, lane(1), 1).await, [7]);
-    other.lent(lane(1)).await.unwrap(); // it is written down, and Redis has forgotten the loan
+    other.list_reservations(lane(1)).await.unwrap(); // it is written down, and Redis has forgotten the loan
     for key in server.ask(&["KEYS", "*"]).lines() {
         let seconds = server.ask(&["TTL", key]);
         assert!(seconds.parse::<i64>().unwrap() > 0, "{key}: {seconds}");
@@ -638,7 +641,7 @@ async fn a_lane_that_is_locked_does_not_stop_the_others() {
     let scheme = segment(database.url(), LONG);
     borrowed(&*scheme, lane(1), 1).await;
     let other = scheme.allocate(lane(2), borrow()).await.unwrap();
-    scheme.lent(lane(1)).await.unwrap(); // they are written down
+    scheme.list_reservations(lane(1)).await.unwrap(); // they are written down
     let blocker = client(database.url()).await;
     let lock = "BEGIN; SELECT 1 FROM nonce_reservation JOIN nonce_lane USING (lane_id) \
          WHERE nonce = 1 AND signer = decode(repeat('01', 20), 'hex') FOR UPDATE OF nonce_reservation";
@@ -669,14 +672,14 @@ async fn loans_of_many_lanes_are_forgotten_in_one_call() {
         }
     };
     borrow_on_each().await;
-    scheme.lent(lane(1)).await.unwrap(); // they are written down, and the scripts are known
+    scheme.list_reservations(lane(1)).await.unwrap(); // they are written down, and the scripts are known
     let calls = scripts_called(&server);
     let blocker = client(database.url()).await;
     let lock = "BEGIN; LOCK TABLE nonce_reservation IN EXCLUSIVE MODE";
     blocker.batch_execute(lock).await.unwrap();
     borrow_on_each().await; // the first is being written, the others wait for it
     blocker.batch_execute("ROLLBACK").await.unwrap();
-    scheme.lent(lane(1)).await.unwrap();
+    scheme.list_reservations(lane(1)).await.unwrap();
     let calls = scripts_called(&server) - calls;
     let (reserved, forgotten) = (u64::from(LANES), calls - u64::from(LANES));
     assert!(forgotten <= 2, "{forgotten} calls for {reserved} loans");

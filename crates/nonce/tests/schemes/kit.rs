@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use domain::{Address, ChainId, Holder, LaneKey, Moment, Nonce, Time};
+use domain::{Address, ChainId, Holder, LaneKey, MonotonicTime, Nonce, Timestamp};
 use engine::ports::Clock;
 use nonce::postgres::{Db, DbConfig, Plain, SCHEMA_VERSION, prepare};
 use nonce::redis::{Redis, RedisConfig};
@@ -115,12 +115,12 @@ struct TokioClock(Instant);
 
 #[async_trait]
 impl Clock for TokioClock {
-    fn now(&self) -> Time {
-        Time(1_800_000_000_000).plus(self.0.elapsed())
+    fn now(&self) -> Timestamp {
+        Timestamp(1_800_000_000_000).plus(self.0.elapsed())
     }
 
-    fn moment(&self) -> Moment {
-        Moment(1_000_000).plus(self.0.elapsed())
+    fn monotonic(&self) -> MonotonicTime {
+        MonotonicTime(1_000_000).plus(self.0.elapsed())
     }
 
     async fn sleep(&self, duration: Duration) {

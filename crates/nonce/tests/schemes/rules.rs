@@ -1,7 +1,7 @@
 //! Marks in SQL answer as the one table of rules does.
 
-use domain::{B256, Header, Mark, MarkRefused, Nonce, Reservation, ReservationState};
-use engine::ports::LendError;
+use domain::{B256, Header, Mark, MarkRefusal, Nonce, Reservation, ReservationState};
+use engine::ports::ReservationError;
 use nonce::{RowLock, Scheme, Settlement, Verdict, Watched};
 
 use crate::kit::{borrow, database, db, holder, lane};
@@ -67,7 +67,7 @@ async fn every_mark_in_every_state_is_taken_or_refused_alike() {
             match verdict {
                 Ok(()) => assert_eq!(marked.unwrap(), expected, "{past:?} {mark:?}"),
                 Err(refused) => {
-                    let refused = LendError::Refused(refused);
+                    let refused = ReservationError::Refused(refused);
                     assert_eq!(marked.unwrap_err(), refused, "{past:?} {mark:?}");
                     expected = before.clone();
                 }
@@ -124,14 +124,14 @@ async fn what_was_never_lent_cannot_be_marked() {
     let scheme = RowLock::new(db(database.url(), 2), None);
     for nonce in [Nonce(0), Nonce(u64::MAX)] {
         let refused = scheme.mark(lane(1), nonce, holder(), Mark::Used(A)).await;
-        assert_eq!(refused, Err(MarkRefused::NotLent(nonce).into()));
+        assert_eq!(refused, Err(MarkRefusal::NotLent(nonce).into()));
         assert_eq!(scheme.reservation(lane(1), nonce, holder()).await, Ok(None));
     }
     let lent = scheme.allocate(lane(1), borrow()).await.unwrap();
     let refused = scheme
         .mark(lane(1), Nonce(1), lent.holder, Mark::Used(A))
         .await;
-    assert_eq!(refused, Err(MarkRefused::NotLent(Nonce(1)).into()));
+    assert_eq!(refused, Err(MarkRefusal::NotLent(Nonce(1)).into()));
     // Whatever bytes a reason has, and however many.
     let reason = format!("\0{}", "ä".repeat(2_000));
     let marked = scheme

@@ -4,7 +4,7 @@
 //! time from the row, the tx id, and the fields of its kind ([`super::kinds`]). Numbers of events are
 //! not written: they follow from the row's first.
 
-use domain::{Event, Time, TxId};
+use domain::{Event, Timestamp, TxId};
 use uuid::Uuid;
 
 use super::Malformed;
@@ -15,7 +15,7 @@ const LAYOUT: u8 = 1;
 const ABOUT_TX: u8 = 0x80;
 
 /// The body of a row that was written `at`.
-pub(crate) fn events_to_bytes(events: &[Event], at: Time) -> Vec<u8> {
+pub(crate) fn events_to_bytes(events: &[Event], at: Timestamp) -> Vec<u8> {
     let mut out = Vec::with_capacity(1 + events.len() * 64);
     out.push(LAYOUT);
     for event in events {
@@ -34,7 +34,7 @@ pub(crate) fn events_to_bytes(events: &[Event], at: Time) -> Vec<u8> {
 pub(crate) fn events_from_bytes(
     body: &[u8],
     first_seq: u64,
-    at: Time,
+    at: Timestamp,
 ) -> Result<Vec<Event>, Malformed> {
     let mut take = Take::new(body, "event");
     if take.byte()? != LAYOUT {
@@ -44,7 +44,7 @@ pub(crate) fn events_from_bytes(
     let mut seq = first_seq;
     while !take.is_empty() {
         let kind = take.byte()?;
-        let at = Time(at.0.wrapping_add(take.number()?));
+        let at = Timestamp(at.0.wrapping_add(take.number()?));
         let about_tx = kind & ABOUT_TX != 0;
         let tx_id = about_tx.then(|| take.array()).transpose()?;
         let tx_id = tx_id.map(|bytes| TxId(Uuid::from_bytes(bytes)));
@@ -70,7 +70,7 @@ mod tests {
         let tx_id = (seq % 2 == 1).then(|| TxId(Uuid::from_u128(seq.into())));
         Event {
             seq,
-            at: Time(1_000 + seq),
+            at: Timestamp(1_000 + seq),
             tx_id,
             kind,
         }
@@ -109,7 +109,7 @@ mod tests {
             ),
         ];
         // The row may be younger or older than what it tells of.
-        for at in [Time(0), Time(1_007), Time(u64::MAX)] {
+        for at in [Timestamp(0), Timestamp(1_007), Timestamp(u64::MAX)] {
             let body = events_to_bytes(&events, at);
             assert_eq!(events_from_bytes(&body, 7, at), Ok(events.to_vec()));
         }
@@ -124,19 +124,19 @@ mod tests {
             counted: B256::repeat_byte(3),
             new_fork: true,
         };
-        let body = events_to_bytes(&[event(1, kind)], Time(0));
+        let body = events_to_bytes(&[event(1, kind)], Timestamp(0));
         for len in (0..body.len()).filter(|len| *len != 1) {
             assert!(
-                events_from_bytes(&body[..len], 1, Time(0)).is_err(),
+                events_from_bytes(&body[..len], 1, Timestamp(0)).is_err(),
                 "{len}"
             );
         }
         assert!(
-            events_from_bytes(&[9, 1, 0, 0], 1, Time(0)).is_err(),
+            events_from_bytes(&[9, 1, 0, 0], 1, Timestamp(0)).is_err(),
             "another layout"
         );
         assert!(
-            events_from_bytes(&[LAYOUT, 99], 1, Time(0)).is_err(),
+            events_from_bytes(&[LAYOUT, 99], 1, Timestamp(0)).is_err(),
             "another kind"
         );
     }

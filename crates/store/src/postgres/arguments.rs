@@ -22,8 +22,8 @@ pub struct Arguments<'a> {
     /// Txs that get an attempt and are not written otherwise: they must be there.
     unchanged: Ids<'a>,
     sent: Sent<'a>,
-    wakes_added: Ids<'a>,
-    wakes_done: Ids<'a>,
+    queued_added: Ids<'a>,
+    queued_removed: Ids<'a>,
 }
 
 /// How much a batch is: mostly its txs, since attempts and wake rows come along with them.
@@ -45,7 +45,7 @@ impl<'a> Arguments<'a> {
     }
 
     fn push(&mut self, batch: &'a LaneBatch) {
-        let (lane, writes) = (batch.right.lane.0, &batch.writes);
+        let (lane, writes) = (batch.lease_grant.lane.0, &batch.writes);
         let mut served: BTreeSet<TxId> = writes.attempts.iter().map(|a| a.tx_id).collect();
         self.lanes.push(batch);
         for tx in &writes.inserts {
@@ -72,11 +72,11 @@ impl<'a> Arguments<'a> {
                 self.sent.push(lane, hash.as_slice(), at.0);
             }
         }
-        for id in &writes.wakes_added {
-            self.wakes_added.push(lane, *id);
+        for id in &writes.queued_added {
+            self.queued_added.push(lane, *id);
         }
-        for id in &writes.wakes_done {
-            self.wakes_done.push(lane, *id);
+        for id in &writes.queued_removed {
+            self.queued_removed.push(lane, *id);
         }
     }
 
@@ -92,8 +92,8 @@ impl<'a> Arguments<'a> {
         self.attempts.add_params(&mut params);
         self.unchanged.add_params(&mut params);
         self.sent.add_params(&mut params);
-        self.wakes_added.add_params(&mut params);
-        self.wakes_done.add_params(&mut params);
+        self.queued_added.add_params(&mut params);
+        self.queued_removed.add_params(&mut params);
         params
     }
 }

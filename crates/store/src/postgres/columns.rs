@@ -132,9 +132,9 @@ columns! {
 impl<'a> Lanes<'a> {
     pub(super) fn push(&mut self, batch: &'a LaneBatch) {
         let events = &batch.writes.events;
-        self.lane.push(batch.right.lane.0);
-        self.token.push(bound(batch.right.token.0));
-        self.grant.push(batch.right.grant.0);
+        self.lane.push(batch.lease_grant.lane.0);
+        self.token.push(bound(batch.lease_grant.token.0));
+        self.grant.push(batch.lease_grant.grant.0);
         self.batch.push(bound(batch.batch_seq_before));
         self.seq.push(bound(batch.event_seq_before));
         self.next.push(bound(batch.next_nonce.0));

@@ -2,7 +2,7 @@
 //!
 //! A row of the feed is a range of one lane's events, which stand in one or more turns.
 
-use domain::{Event, LaneKey, NodeName, Time, Token, TxId};
+use domain::{Event, LaneKey, NodeName, Timestamp, Token, TxId};
 use engine::ports::{EventFilter, EventPage, EventRecord};
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
@@ -43,7 +43,7 @@ const OWN: usize = 9;
 struct Turn {
     first_seq: u64,
     count: usize,
-    at: Time,
+    at: Timestamp,
     node: NodeName,
     token: Token,
     lane: LaneKey,
@@ -305,7 +305,7 @@ impl<'a> Page<'a> {
 }
 
 fn is_asked(filter: &EventFilter, event: &Event) -> bool {
-    filter.kinds.is_empty() || filter.kinds.iter().any(|word| word == event.kind.word())
+    filter.kinds.is_empty() || filter.kinds.iter().any(|word| word == event.kind.as_str())
 }
 
 /// An event with what its row adds, still without its headers.

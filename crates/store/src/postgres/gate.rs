@@ -8,8 +8,8 @@
 use std::collections::BTreeSet;
 use std::time::Instant;
 
-use domain::{GrantId, LaneId, Nonce, Right, Tx};
-use engine::ports::{CommitOutcome, Conflict, LaneBatch, Regranted};
+use domain::{GrantId, LaneId, LeaseGrant, Nonce, Tx};
+use engine::ports::{CommitOutcome, Conflict, LaneBatch, RegrantOutcome};
 use futures::StreamExt as _;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Type;
@@ -56,7 +56,7 @@ pub(super) async fn commit(db: &Db, batches: &[LaneBatch]) -> Vec<CommitOutcome>
         }
     }
     // Rows are locked in this order, here and everywhere.
-    waiting.sort_by_key(|(_, batch)| batch.right.lane);
+    waiting.sort_by_key(|(_, batch)| batch.lease_grant.lane);
     while !waiting.is_empty() {
         let (now, later) = one_per_lane(waiting);
         let mut calls = Vec::new();
@@ -82,9 +82,9 @@ pub(super) async fn commit(db: &Db, batches: &[LaneBatch]) -> Vec<CommitOutcome>
 fn one_per_lane(sorted: Vec<Placed<'_>>) -> (Vec<Placed<'_>>, Vec<Placed<'_>>) {
     let (mut first, mut rest): (Vec<Placed<'_>>, Vec<Placed<'_>>) = (Vec::new(), Vec::new());
     for placed in sorted {
-        let lane = placed.1.right.lane;
+        let lane = placed.1.lease_grant.lane;
         match first.last() {
-            Some((_, batch)) if batch.right.lane == lane => rest.push(placed),
+            Some((_, batch)) if batch.lease_grant.lane == lane => rest.push(placed),
             Some(_) | None => first.push(placed),
         }
     }
@@ -115,7 +115,7 @@ async fn commit_together(db: &Db, call: Vec<Placed<'_>>) -> Vec<Outcome> {
         Ok(applied) => {
             let (done, missing): (Vec<_>, Vec<_>) = call
                 .into_iter()
-                .partition(|(_, batch)| applied.contains(&batch.right.lane));
+                .partition(|(_, batch)| applied.contains(&batch.lease_grant.lane));
             let done = done.into_iter().map(|(n, _)| (n, CommitOutcome::Applied));
             let mut outcomes: Vec<Outcome> = done.collect();
             outcomes.extend(fenced_or_locked(db, missing).await);
@@ -151,7 +151,7 @@ async fn fenced_or_locked(db: &Db, missing: Vec<Placed<'_>>) -> Vec<Outcome> {
     let ours = still_ours(db, &missing).await;
     let outcome = |(place, batch): Placed<'_>| {
         let outcome = match &ours {
-            Ok(ours) if ours.contains(&batch.right.lane) => CommitOutcome::Locked,
+            Ok(ours) if ours.contains(&batch.lease_grant.lane) => CommitOutcome::Locked,
             Ok(_) => CommitOutcome::Fenced,
             // Its row was not taken, so this is certain.
             Err(why) => CommitOutcome::NotApplied(why.clone()),
@@ -178,10 +178,10 @@ async fn still_ours(db: &Db, batches: &[Placed<'_>]) -> Result<BTreeSet<LaneId>,
     };
     let lanes: Vec<i64> = batches
         .iter()
-        .map(|(_, batch)| batch.right.lane.0)
+        .map(|(_, batch)| batch.lease_grant.lane.0)
         .collect();
-    let grants: Vec<Uuid> = batches.iter().map(|(_, b)| b.right.grant.0).collect();
-    let tokens = column(|batch| batch.right.token.0);
+    let grants: Vec<Uuid> = batches.iter().map(|(_, b)| b.lease_grant.grant.0).collect();
+    let tokens = column(|batch| batch.lease_grant.token.0);
     let counts = column(|batch| batch.batch_seq_before);
     let events = column(|batch| batch.event_seq_before);
     let params = [
@@ -265,7 +265,7 @@ pub(super) const BY_NONCE: &str = "SELECT tx.nonce FROM \
 /// Which key of a batch another tx has.
 async fn duplicate(db: &Db, batch: &LaneBatch, fault: &Fault) -> Result<Conflict, Fault> {
     let writes = &batch.writes;
-    let lane = (&batch.right.lane.0 as _, Type::INT8);
+    let lane = (&batch.lease_grant.lane.0 as _, Type::INT8);
     let (requests, ids): (Vec<&str>, Vec<_>) = writes
         .inserts
         .iter()
@@ -324,20 +324,27 @@ pub const REGRANT: &str = "UPDATE signer_nonce_cursor SET grant_id = $4 \
      WHERE lane_id = $1 AND fencing_token = $2 AND grant_id IN ($3, $4) RETURNING last_batch";
 
 /// Grants a lane anew. Fails, and is to be repeated, while somebody holds the lane row.
-pub(super) async fn regrant(db: &Db, right: Right, grant: GrantId) -> Result<Regranted, Fault> {
-    let token = stored(right.token.0)?;
+pub(super) async fn regrant(
+    db: &Db,
+    lease_grant: LeaseGrant,
+    grant: GrantId,
+) -> Result<RegrantOutcome, Fault> {
+    let token = stored(lease_grant.token.0)?;
     let params = [
-        (&right.lane.0 as _, Type::INT8),
+        (&lease_grant.lane.0 as _, Type::INT8),
         (&token as _, Type::INT8),
-        (&right.grant.0 as _, Type::UUID),
+        (&lease_grant.grant.0 as _, Type::UUID),
         (&grant.0 as _, Type::UUID),
     ];
     match db.write(REGRANT, &params).await?.first() {
-        Some(row) => Ok(Regranted::Held {
-            right: Right { grant, ..right },
+        Some(row) => Ok(RegrantOutcome::Held {
+            lease_grant: LeaseGrant {
+                grant,
+                ..lease_grant
+            },
             batch_seq: number(row, 0, "count of batches")?,
         }),
-        None => Ok(Regranted::Fenced),
+        None => Ok(RegrantOutcome::Fenced),
     }
 }
 

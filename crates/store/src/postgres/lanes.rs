@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 
-use domain::lease::Ask;
+use domain::lease::LeaseRequest;
 use domain::{
-    Attempt, FinalTx, GrantId, LaneId, LaneImage, LaneKey, Nonce, Right, Token, Tx, TxId,
+    Attempt, FinalTx, GrantId, LaneId, LaneImage, LaneKey, LeaseGrant, Nonce, Token, Tx, TxId,
 };
 use engine::ports::{LaneRecord, Work};
 use tokio_postgres::Row;
@@ -46,25 +46,25 @@ struct Cursor {
 pub(super) async fn load(
     db: &Db,
     key: LaneKey,
-    right: Right,
+    lease_grant: LeaseGrant,
     watch_depth: u64,
 ) -> Result<Option<LaneImage>, Fault> {
-    let Some(before) = cursor(db, right).await? else {
+    let Some(before) = cursor(db, lease_grant).await? else {
         return Ok(None);
     };
     let nonces = match before.floor_nonce < before.next_nonce {
-        true => nonces(db, right.lane, &before).await?,
-        false => Nonces {
+        true => nonces(db, lease_grant.lane, &before).await?,
+        false => EndpointNonces {
             consumed_below: before.consumed_below_floor,
-            ..Nonces::default()
+            ..EndpointNonces::default()
         },
     };
     let in_flight = match nonces.has_signed {
-        true => in_flight(db, right.lane, before.floor_nonce).await?,
+        true => in_flight(db, lease_grant.lane, before.floor_nonce).await?,
         false => Vec::new(),
     };
-    let finals = finals(db, right.lane, nonces.consumed_below, watch_depth).await?;
-    let Some(after) = cursor(db, right).await? else {
+    let finals = finals(db, lease_grant.lane, nonces.consumed_below, watch_depth).await?;
+    let Some(after) = cursor(db, lease_grant).await? else {
         return Ok(None);
     };
     if (after.batch_seq, after.event_seq) != (before.batch_seq, before.event_seq) {
@@ -72,7 +72,7 @@ pub(super) async fn load(
     }
     Ok(Some(LaneImage {
         key,
-        right,
+        lease_grant,
         next_nonce: after.next_nonce,
         event_seq: after.event_seq,
         batch_seq: after.batch_seq,
@@ -95,8 +95,10 @@ pub const CURSOR: &str = "SELECT c.next_nonce, c.floor_nonce, c.event_seq, c.las
      FROM signer_nonce_cursor AS c WHERE c.lane_id = $1";
 
 /// The lane row, when this right still holds.
-async fn cursor(db: &Db, right: Right) -> Result<Option<Cursor>, Fault> {
-    let rows = db.read(CURSOR, &[(&right.lane.0, Type::INT8)]).await?;
+async fn cursor(db: &Db, lease_grant: LeaseGrant) -> Result<Option<Cursor>, Fault> {
+    let rows = db
+        .read(CURSOR, &[(&lease_grant.lane.0, Type::INT8)])
+        .await?;
     let Some(row) = rows.first() else {
         return Ok(None);
     };
@@ -112,7 +114,7 @@ async fn cursor(db: &Db, right: Right) -> Result<Option<Cursor>, Fault> {
         consumed_below_floor: Nonce(below.unwrap_or(0)),
         queued: number(row, 8, "count")?,
     };
-    let holds = (cursor.token, cursor.grant) == (right.token, right.grant);
+    let holds = (cursor.token, cursor.grant) == (lease_grant.token, lease_grant.grant);
     Ok(holds.then_some(cursor))
 }
 
@@ -130,17 +132,17 @@ const UNSIGNED: i32 = 1;
 
 /// Who holds the nonces of a lane.
 #[derive(Default)]
-struct Nonces {
+struct EndpointNonces {
     held: Vec<Range<u64>>,
     backlog_from: Option<Nonce>,
     consumed_below: Nonce,
     has_signed: bool,
 }
 
-async fn nonces(db: &Db, lane: LaneId, cursor: &Cursor) -> Result<Nonces, Fault> {
-    let mut nonces = Nonces {
+async fn nonces(db: &Db, lane: LaneId, cursor: &Cursor) -> Result<EndpointNonces, Fault> {
+    let mut nonces = EndpointNonces {
         consumed_below: cursor.consumed_below_floor,
-        ..Nonces::default()
+        ..EndpointNonces::default()
     };
     let floor = bound(cursor.floor_nonce.0);
     let params = [(&lane.0 as _, Type::INT8), (&floor as _, Type::INT8)];
@@ -294,8 +296,11 @@ JOIN signer_lease AS l ON l.lane_id = lanes.lane_id \
 WHERE l.halted IS NULL AND NOT lk_kept_1(l.owner, l.incarnation, l.expires_at, $1, $2, $3, $4) \
 ORDER BY lane.chain_id, lane.signer";
 
-pub(super) async fn lanes_with_work(db: &Db, ask: &Ask) -> Result<Vec<Work>, Fault> {
-    let asker = Asker::of(ask)?;
+pub(super) async fn lanes_with_work(
+    db: &Db,
+    lease_request: &LeaseRequest,
+) -> Result<Vec<Work>, Fault> {
+    let asker = Asker::of(lease_request)?;
     let rows = db.read(WITH_WORK, &asker.params_to_look()).await?;
     let work = rows.iter().map(|row| {
         Ok(Work {

@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use domain::lease::{Ask, Lease};
-use domain::{GrantId, Incarnation, LaneId, LaneKey, NodeName, Right, Token};
-use engine::ports::{Acquired, Renewal};
+use domain::lease::{Lease, LeaseRequest};
+use domain::{GrantId, Incarnation, LaneId, LaneKey, LeaseGrant, NodeName, Token};
+use engine::ports::{AcquireOutcome, RenewOutcome};
 use futures::StreamExt as _;
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
@@ -68,31 +68,41 @@ type Asked = (LaneKey, GrantId);
 const LANES_MAX: usize = 1_000;
 
 /// Asks for lanes.
-pub(super) async fn acquire(db: &Db, ask: &Ask, lanes: &[Asked]) -> Result<Vec<Acquired>, Fault> {
+pub(super) async fn acquire(
+    db: &Db,
+    lease_request: &LeaseRequest,
+    lanes: &[Asked],
+) -> Result<Vec<AcquireOutcome>, Fault> {
     let mut answers = Vec::with_capacity(lanes.len());
     for some in lanes.chunks(LANES_MAX) {
-        answers.extend(acquire_some(db, ask, some).await?);
+        answers.extend(acquire_some(db, lease_request, some).await?);
     }
     Ok(answers)
 }
 
 /// Those that the database has never seen are made and asked for again.
-async fn acquire_some(db: &Db, ask: &Ask, lanes: &[Asked]) -> Result<Vec<Acquired>, Fault> {
-    let mut answers: BTreeMap<LaneKey, Acquired> = BTreeMap::new();
-    let missing = acquire_known(db, ask, lanes, &mut answers).await?;
+async fn acquire_some(
+    db: &Db,
+    lease_request: &LeaseRequest,
+    lanes: &[Asked],
+) -> Result<Vec<AcquireOutcome>, Fault> {
+    let mut answers: BTreeMap<LaneKey, AcquireOutcome> = BTreeMap::new();
+    let missing = acquire_known(db, lease_request, lanes, &mut answers).await?;
     if !missing.is_empty() {
         let keys = Keys::of(missing.iter().map(|(key, _)| *key));
         db.write(MAKE_LANES, &keys.params()).await?;
-        let gone = acquire_known(db, ask, &missing, &mut answers).await?;
+        let gone = acquire_known(db, lease_request, &missing, &mut answers).await?;
         if !gone.is_empty() {
             return Err(Fault::Lost("lanes that were made are not there".into()));
         }
     }
     let answer = |(key, grant): &Asked| match answers.get(key) {
         // A lane that was asked for twice has one of the two grants.
-        Some(Acquired::Granted { right, .. }) if right.grant != *grant => Acquired::Busy,
+        Some(AcquireOutcome::Granted { lease_grant, .. }) if lease_grant.grant != *grant => {
+            AcquireOutcome::Busy
+        }
         Some(answer) => answer.clone(),
-        None => Acquired::Busy,
+        None => AcquireOutcome::Busy,
     };
     Ok(lanes.iter().map(answer).collect())
 }
@@ -100,13 +110,13 @@ async fn acquire_some(db: &Db, ask: &Ask, lanes: &[Asked]) -> Result<Vec<Acquire
 /// Asks for lanes that may be known; those that are not.
 async fn acquire_known(
     db: &Db,
-    ask: &Ask,
+    lease_request: &LeaseRequest,
     lanes: &[Asked],
-    answers: &mut BTreeMap<LaneKey, Acquired>,
+    answers: &mut BTreeMap<LaneKey, AcquireOutcome>,
 ) -> Result<Vec<Asked>, Fault> {
     let keys = Keys::of(lanes.iter().map(|(key, _)| *key));
     let grants: Vec<Uuid> = lanes.iter().map(|(_, grant)| grant.0).collect();
-    let asker = Asker::of(ask)?;
+    let asker = Asker::of(lease_request)?;
     let mut params = keys.params();
     params.push((&grants, Type::UUID_ARRAY));
     params.extend(asker.params_to_hold());
@@ -123,18 +133,18 @@ async fn acquire_known(
     let mut params = keys.params();
     params.extend(asker.params_to_look());
     for row in db.write(HOLDERS, &params).await? {
-        let is_kept: bool = row.try_get(7)?;
+        let is_live_for: bool = row.try_get(7)?;
         if let Some(reason) = row.try_get(8)? {
-            answers.insert(lane_key(&row, 0)?, Acquired::Halted(reason));
+            answers.insert(lane_key(&row, 0)?, AcquireOutcome::Halted(reason));
             continue;
         }
         let answer = match lease_of(&row, 2)? {
-            Some(lease) if is_kept => Acquired::NotKeeper {
+            Some(lease) if is_live_for => AcquireOutcome::NotKeeper {
                 lease,
                 left: Duration::from_millis(number(&row, 6, "time")?),
             },
             // Free, and not granted: its rows were locked.
-            Some(_) | None => Acquired::Busy,
+            Some(_) | None => AcquireOutcome::Busy,
         };
         answers.insert(lane_key(&row, 0)?, answer);
     }
@@ -144,16 +154,16 @@ async fn acquire_known(
     Ok(missing.collect())
 }
 
-fn granted(row: &Row) -> Result<(LaneKey, Acquired), Fault> {
-    let right = Right {
+fn granted(row: &Row) -> Result<(LaneKey, AcquireOutcome), Fault> {
+    let lease_grant = LeaseGrant {
         lane: LaneId(row.try_get(2)?),
         token: Token(number(row, 3, "token")?),
         grant: GrantId(row.try_get(4)?),
     };
-    let answer = Acquired::Granted {
-        right,
-        taken_from: row.try_get::<_, Option<String>>(5)?.map(NodeName),
-        is_settled: row.try_get(6)?,
+    let answer = AcquireOutcome::Granted {
+        lease_grant,
+        previous_keeper: row.try_get::<_, Option<String>>(5)?.map(NodeName),
+        is_reconciled: row.try_get(6)?,
     };
     Ok((lane_key(row, 0)?, answer))
 }
@@ -180,17 +190,25 @@ SELECT w.lane_id, w.token, renewed.lane_id IS NOT NULL, \
 FROM want AS w LEFT JOIN renewed ON renewed.lane_id = w.lane_id AND renewed.token = w.token \
 LEFT JOIN signer_lease AS l ON l.lane_id = w.lane_id";
 
-pub(super) async fn renew(db: &Db, ask: &Ask, rights: &[Right]) -> Result<Vec<Renewal>, Fault> {
-    let mut answers = Vec::with_capacity(rights.len());
-    for some in rights.chunks(LANES_MAX) {
-        answers.extend(renew_some(db, ask, some).await?);
+pub(super) async fn renew(
+    db: &Db,
+    lease_request: &LeaseRequest,
+    lease_grants: &[LeaseGrant],
+) -> Result<Vec<RenewOutcome>, Fault> {
+    let mut answers = Vec::with_capacity(lease_grants.len());
+    for some in lease_grants.chunks(LANES_MAX) {
+        answers.extend(renew_some(db, lease_request, some).await?);
     }
     Ok(answers)
 }
 
-async fn renew_some(db: &Db, ask: &Ask, rights: &[Right]) -> Result<Vec<Renewal>, Fault> {
-    let (lanes, tokens) = lanes_and_tokens(rights)?;
-    let asker = Asker::of(ask)?;
+async fn renew_some(
+    db: &Db,
+    lease_request: &LeaseRequest,
+    lease_grants: &[LeaseGrant],
+) -> Result<Vec<RenewOutcome>, Fault> {
+    let (lanes, tokens) = lanes_and_tokens(lease_grants)?;
+    let asker = Asker::of(lease_request)?;
     let params = [
         (&lanes as _, Type::INT8_ARRAY),
         (&tokens as _, Type::INT8_ARRAY),
@@ -198,19 +216,19 @@ async fn renew_some(db: &Db, ask: &Ask, rights: &[Right]) -> Result<Vec<Renewal>
         (&asker.incarnation as _, Type::UUID),
         (&asker.duration as _, Type::INT8),
     ];
-    let mut answers: BTreeMap<(i64, i64), Renewal> = BTreeMap::new();
+    let mut answers: BTreeMap<(i64, i64), RenewOutcome> = BTreeMap::new();
     for row in db.beat(RENEW, &params).await? {
         let answer = match (row.try_get(2)?, row.try_get(3)?) {
-            (true, _) => Renewal::Renewed,
-            (false, true) => Renewal::Busy,
-            (false, false) => Renewal::Lost,
+            (true, _) => RenewOutcome::Renewed,
+            (false, true) => RenewOutcome::Busy,
+            (false, false) => RenewOutcome::Lost,
         };
         answers.insert((row.try_get(0)?, row.try_get(1)?), answer);
     }
     let answer = |key: (&i64, &i64)| answers.get(&(*key.0, *key.1)).copied();
     let answers = lanes.iter().zip(&tokens).map(answer);
     Ok(answers
-        .map(|answer| answer.unwrap_or(Renewal::Lost))
+        .map(|answer| answer.unwrap_or(RenewOutcome::Lost))
         .collect())
 }
 
@@ -237,20 +255,24 @@ pub const RELEASE: &str = release!("SKIP LOCKED");
 pub const RELEASE_WAITING: &str = release!("");
 
 /// Gives lanes back. One that is locked makes no other wait.
-pub(super) async fn release(db: &Db, ask: &Ask, rights: &[Right]) -> Result<(), Fault> {
+pub(super) async fn release(
+    db: &Db,
+    lease_request: &LeaseRequest,
+    lease_grants: &[LeaseGrant],
+) -> Result<(), Fault> {
     let mut released: Vec<i64> = Vec::new();
-    for some in rights.chunks(LANES_MAX) {
-        for row in release_with(db, RELEASE, ask, some).await? {
+    for some in lease_grants.chunks(LANES_MAX) {
+        for row in release_with(db, RELEASE, lease_request, some).await? {
             released.push(row.try_get(0)?);
         }
     }
     released.sort_unstable();
     // Not ours any more, or locked.
     let mut others = Vec::new();
-    for right in rights {
-        if released.binary_search(&right.lane.0).is_err() {
-            let alone = std::slice::from_ref(right);
-            others.push(release_with(db, RELEASE_WAITING, ask, alone));
+    for lease_grant in lease_grants {
+        if released.binary_search(&lease_grant.lane.0).is_err() {
+            let alone = std::slice::from_ref(lease_grant);
+            others.push(release_with(db, RELEASE_WAITING, lease_request, alone));
         }
     }
     let answers: Vec<Result<Vec<Row>, Fault>> = futures::stream::iter(others)
@@ -260,13 +282,18 @@ pub(super) async fn release(db: &Db, ask: &Ask, rights: &[Right]) -> Result<(), 
     answers.into_iter().try_for_each(|answer| answer.map(drop))
 }
 
-async fn release_with(db: &Db, sql: &str, ask: &Ask, rights: &[Right]) -> Result<Vec<Row>, Fault> {
-    let (lanes, tokens) = lanes_and_tokens(rights)?;
+async fn release_with(
+    db: &Db,
+    sql: &str,
+    lease_request: &LeaseRequest,
+    lease_grants: &[LeaseGrant],
+) -> Result<Vec<Row>, Fault> {
+    let (lanes, tokens) = lanes_and_tokens(lease_grants)?;
     let params = [
         (&lanes as _, Type::INT8_ARRAY),
         (&tokens as _, Type::INT8_ARRAY),
-        (&ask.node.0 as _, Type::TEXT),
-        (&ask.incarnation.0 as _, Type::UUID),
+        (&lease_request.node.0 as _, Type::TEXT),
+        (&lease_request.incarnation.0 as _, Type::UUID),
     ];
     db.write(sql, &params).await
 }
@@ -292,10 +319,10 @@ macro_rules! as_keeper {
 /// Both rows are locked, so that no new grant comes in between.
 pub const SETTLE: &str = as_keeper!("history = lk_history()");
 
-pub(super) async fn settle(db: &Db, right: Right) -> Result<(), Fault> {
-    let token = stored(right.token.0)?;
+pub(super) async fn mark_reconciled(db: &Db, lease_grant: LeaseGrant) -> Result<(), Fault> {
+    let token = stored(lease_grant.token.0)?;
     // Without a row the right is over, and who has it now settles the lane anew.
-    db.write(SETTLE, &keeper_params(&right, &token))
+    db.write(SETTLE, &keeper_params(&lease_grant, &token))
         .await
         .map(drop)
 }
@@ -304,19 +331,19 @@ pub(super) async fn settle(db: &Db, right: Right) -> Result<(), Fault> {
 /// parameter is the reason.
 pub const HALT: &str = as_keeper!("halted = $4, expires_at = 0");
 
-pub(super) async fn halt(db: &Db, right: Right, reason: &str) -> Result<bool, Fault> {
-    let token = stored(right.token.0)?;
-    let mut params = keeper_params(&right, &token).to_vec();
+pub(super) async fn halt(db: &Db, lease_grant: LeaseGrant, reason: &str) -> Result<bool, Fault> {
+    let token = stored(lease_grant.token.0)?;
+    let mut params = keeper_params(&lease_grant, &token).to_vec();
     params.push((&reason, Type::TEXT));
     // Without a row the right is over, and who has it now compares the lane anew.
     Ok(!db.write(HALT, &params).await?.is_empty())
 }
 
-fn keeper_params<'a>(right: &'a Right, token: &'a i64) -> [Param<'a>; 3] {
+fn keeper_params<'a>(lease_grant: &'a LeaseGrant, token: &'a i64) -> [Param<'a>; 3] {
     [
-        (&right.lane.0 as _, Type::INT8),
+        (&lease_grant.lane.0 as _, Type::INT8),
         (token as _, Type::INT8),
-        (&right.grant.0 as _, Type::UUID),
+        (&lease_grant.grant.0 as _, Type::UUID),
     ]
 }
 
@@ -346,9 +373,14 @@ pub(super) fn lease_of(row: &Row, at: usize) -> Result<Option<Lease>, Fault> {
     }))
 }
 
-fn lanes_and_tokens(rights: &[Right]) -> Result<(Vec<i64>, Vec<i64>), Fault> {
-    let lanes = rights.iter().map(|right| right.lane.0).collect();
-    let tokens = rights.iter().map(|right| stored(right.token.0));
+fn lanes_and_tokens(lease_grants: &[LeaseGrant]) -> Result<(Vec<i64>, Vec<i64>), Fault> {
+    let lanes = lease_grants
+        .iter()
+        .map(|lease_grant| lease_grant.lane.0)
+        .collect();
+    let tokens = lease_grants
+        .iter()
+        .map(|lease_grant| stored(lease_grant.token.0));
     Ok((lanes, tokens.collect::<Result<_, _>>()?))
 }
 
@@ -380,25 +412,25 @@ pub(super) struct Asker<'a> {
     incarnation: Uuid,
     duration: i64,
     skew: i64,
-    lively: Vec<Uuid>,
+    alive: Vec<Uuid>,
     silent: Vec<Uuid>,
 }
 
 impl<'a> Asker<'a> {
-    pub(super) fn of(ask: &'a Ask) -> Result<Self, Fault> {
+    pub(super) fn of(lease_request: &'a LeaseRequest) -> Result<Self, Fault> {
         let ms = |time: Duration| u64::try_from(time.as_millis()).map_or(i64::MAX, bound);
-        let (duration, skew) = (ms(ask.duration), ms(ask.skew));
+        let (duration, skew) = (ms(lease_request.duration), ms(lease_request.skew));
         // The database adds them to its clock.
         if duration.max(skew) > i64::MAX / 4 {
             return Err(Fault::Invalid("a lease lasts not for ever".into()));
         }
         Ok(Self {
-            node: &ask.node.0,
-            incarnation: ask.incarnation.0,
+            node: &lease_request.node.0,
+            incarnation: lease_request.incarnation.0,
             duration,
             skew,
-            lively: ask.lively.iter().map(|life| life.0).collect(),
-            silent: ask.silent.iter().map(|life| life.0).collect(),
+            alive: lease_request.alive.iter().map(|life| life.0).collect(),
+            silent: lease_request.silent.iter().map(|life| life.0).collect(),
         })
     }
 
@@ -408,7 +440,7 @@ impl<'a> Asker<'a> {
             (&self.incarnation as _, Type::UUID),
             (&self.duration as _, Type::INT8),
             (&self.skew as _, Type::INT8),
-            (&self.lively as _, Type::UUID_ARRAY),
+            (&self.alive as _, Type::UUID_ARRAY),
             (&self.silent as _, Type::UUID_ARRAY),
         ]
     }
@@ -417,7 +449,7 @@ impl<'a> Asker<'a> {
         vec![
             (&self.node as _, Type::TEXT),
             (&self.skew as _, Type::INT8),
-            (&self.lively as _, Type::UUID_ARRAY),
+            (&self.alive as _, Type::UUID_ARRAY),
             (&self.silent as _, Type::UUID_ARRAY),
         ]
     }

@@ -1,7 +1,7 @@
 //! The nodes of the cluster.
 
 use domain::{Incarnation, NodeName};
-use engine::ports::{Beat, Member};
+use engine::ports::{HeartbeatOutcome, Member};
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
@@ -66,7 +66,7 @@ pub(super) const HEARTBEAT: &str = concat!(
 );
 
 /// Notes that a node lives, and tells it of the others.
-pub(super) async fn heartbeat(db: &Db, node: &Member) -> Result<Beat, Fault> {
+pub(super) async fn heartbeat(db: &Db, node: &Member) -> Result<HeartbeatOutcome, Fault> {
     let rows = db
         .beat(
             HEARTBEAT,
@@ -85,9 +85,9 @@ pub(super) async fn heartbeat(db: &Db, node: &Member) -> Result<Beat, Fault> {
         .await?;
     // Nothing was written, so there is no history to tell either.
     let Some(first) = rows.first() else {
-        return Ok(Beat::Replaced);
+        return Ok(HeartbeatOutcome::Replaced);
     };
-    Ok(Beat::Taken {
+    Ok(HeartbeatOutcome::Taken {
         history: number(first, 7, "history")?,
         members: rows.iter().map(member).collect::<Result<_, _>>()?,
     })
@@ -113,7 +113,7 @@ fn member(row: &Row) -> Result<Member, Fault> {
         advertise: row.try_get(2)?,
         started_at: time(row, 3)?,
         seen_at: time(row, 4)?,
-        beats: number(row, 5, "count")?,
+        heartbeats: number(row, 5, "count")?,
         draining: row.try_get(6)?,
     })
 }

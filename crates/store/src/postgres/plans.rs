@@ -4,15 +4,15 @@
 
 use std::time::Duration;
 
-use domain::lane::Request;
-use domain::lease::Ask;
+use domain::lane::AdmittedRequest;
+use domain::lease::LeaseRequest;
 use domain::{
     Address, Attempt, AttemptKind, B256, Bytes, ChainId, Event, EventKind, Fees, GrantId, Header,
-    Incarnation, LaneImage, LaneKey, NodeName, Nonce, Payload, RequestId, Right, SubState, Time,
-    Token, Tx, TxId, TxState, U256, Writes,
+    Incarnation, LaneImage, LaneKey, LeaseGrant, NodeName, Nonce, Payload, RequestId, SubState,
+    Timestamp, Token, Tx, TxId, TxState, U256, Writes,
 };
 use engine::ports::{
-    Acquired, CommitOutcome, EventFilter, LaneBatch, Member, NewQueued, Store, TxFilter,
+    AcquireOutcome, CommitOutcome, EventFilter, LaneBatch, Member, QueuedRequest, Store, TxFilter,
 };
 use rig::postgres::{Postgres, majors};
 use uuid::Uuid;
@@ -169,40 +169,52 @@ fn lane(n: u64) -> LaneKey {
     }
 }
 
-fn ask() -> Ask {
-    Ask {
+fn lease_request() -> LeaseRequest {
+    LeaseRequest {
         node: NodeName("a".into()),
         incarnation: Incarnation(Uuid::from_u128(1)),
         duration: LEASE,
         skew: Duration::from_secs(1),
-        lively: vec![Incarnation(Uuid::from_u128(2))],
+        alive: vec![Incarnation(Uuid::from_u128(2))],
         silent: vec![Incarnation(Uuid::from_u128(3))],
     }
 }
 
 async fn run_every_verb(store: &PostgresStore) {
-    let ask = ask();
+    let lease_request = lease_request();
     let lanes: Vec<_> = (1..=100)
         .chain([LANES + 1]) // which the store has never seen
         .map(|n| (lane(n), GrantId(Uuid::from_u128(n.into()))))
         .collect();
-    let answers = store.acquire(&ask, &lanes).await.expect("acquire");
-    let rights: Vec<Right> = answers
+    let answers = store
+        .acquire(&lease_request, &lanes)
+        .await
+        .expect("acquire");
+    let lease_grants: Vec<LeaseGrant> = answers
         .into_iter()
         .map(|answer| match answer {
-            Acquired::Granted { right, .. } => right,
-            Acquired::NotKeeper { .. } | Acquired::Halted(_) | Acquired::Busy => {
+            AcquireOutcome::Granted { lease_grant, .. } => lease_grant,
+            AcquireOutcome::NotKeeper { .. } | AcquireOutcome::Halted(_) | AcquireOutcome::Busy => {
                 panic!("nobody else is there")
             }
         })
         .collect();
-    store.renew(&ask, &rights).await.expect("renew");
-    store.settle(rights[1]).await.expect("settle");
-    let image = store.load(lane(1), rights[0], 64).await.expect("load");
+    store
+        .renew(&lease_request, &lease_grants)
+        .await
+        .expect("renew");
+    store
+        .mark_reconciled(lease_grants[1])
+        .await
+        .expect("settle");
+    let image = store
+        .load(lane(1), lease_grants[0], 64)
+        .await
+        .expect("load");
     let image = image.expect("it is ours");
     assert_eq!(image.in_flight.len() as u64, OPEN);
     assert_eq!(image.finals.len(), 65, "a block each");
-    let (backlog, queued) = (image.right.lane, rights[5].lane);
+    let (backlog, queued) = (image.lease_grant.lane, lease_grants[5].lane);
     store
         .load_backlog(backlog, Nonce(FINISHED), 10)
         .await
@@ -210,28 +222,40 @@ async fn run_every_verb(store: &PostgresStore) {
     let waiting = store.load_queued(queued, 10).await.expect("load_queued");
     assert_eq!(waiting.len(), 1);
     write(store, &image).await;
-    let lane_ids: Vec<_> = rights.iter().map(|right| right.lane).collect();
+    let lane_ids: Vec<_> = lease_grants
+        .iter()
+        .map(|lease_grant| lease_grant.lane)
+        .collect();
     store.extend_feed(&lane_ids).await.expect("extend_feed");
     store.extend_feed(&[]).await.expect("extend_feed");
-    store.lanes_with_work(&ask).await.expect("lanes_with_work");
+    store
+        .lanes_with_work(&lease_request)
+        .await
+        .expect("lanes_with_work");
     let keys: Vec<LaneKey> = lanes.iter().map(|(key, _)| *key).collect();
     store.lanes(&keys).await.expect("lanes");
-    beat(store, &ask).await;
+    beat(store, &lease_request).await;
     read_txs(store, &image).await;
     read_events(store).await;
     let grant = GrantId(Uuid::from_u128(9_999));
-    store.regrant(rights[1], grant).await.expect("regrant");
-    store.release(&ask, &rights).await.expect("release");
+    store
+        .regrant(lease_grants[1], grant)
+        .await
+        .expect("regrant");
+    store
+        .release(&lease_request, &lease_grants)
+        .await
+        .expect("release");
 }
 
 /// Batches with a write of every kind, one of which is refused.
 async fn write(store: &PostgresStore, image: &LaneImage) {
     let given_up = image.in_flight[1].0.id;
     let batch = LaneBatch {
-        right: image.right,
+        lease_grant: image.lease_grant,
         batch_seq_before: image.batch_seq,
         node: NodeName("a".into()),
-        at: Time(1),
+        at: Timestamp(1),
         event_seq_before: image.event_seq,
         next_nonce: image.next_nonce.next(),
         floor_nonce: Nonce(FINISHED),
@@ -257,17 +281,17 @@ async fn write(store: &PostgresStore, image: &LaneImage) {
         "{outcomes:?}"
     );
     let done = Writes {
-        wakes_done: vec![given_up],
+        queued_removed: vec![given_up],
         ..Writes::default()
     };
     let outcomes = store.commit(vec![later(done)]).await;
     assert_eq!(outcomes, [CommitOutcome::Applied]);
-    let requests = ["r9", "nobody's"].map(|id| (image.right.lane, request_id(id)));
+    let requests = ["r9", "nobody's"].map(|id| (image.lease_grant.lane, request_id(id)));
     store.find_requests(&requests).await.expect("find_requests");
-    let queued = [("r10", 3), ("queued", 4)].map(|(id, n)| NewQueued {
+    let queued = [("r10", 3), ("queued", 4)].map(|(id, n)| QueuedRequest {
         lane: lane(1),
         request: request(id, n),
-        at: Time(1),
+        at: Timestamp(1),
     });
     store.queue(queued.into()).await.expect("queue");
 }
@@ -285,21 +309,21 @@ fn writes(image: &LaneImage) -> Writes {
         gas: 21_000,
         fees: Fees::Legacy { gas_price: 1 },
         raw: Bytes::from_static(&[1]),
-        signed_at: Time(1),
+        signed_at: Timestamp(1),
         first_sent_at: None,
     };
     let event = Event {
         seq: image.event_seq + 1,
-        at: Time(1),
+        at: Timestamp(1),
         tx_id: Some(new.id),
         kind: EventKind::TxAccepted { nonce: new.nonce },
     };
     Writes {
         attempts: vec![attempt(&out, 1), attempt(&new, 2), attempt(unchanged, 3)],
         inserts: vec![new],
-        first_sent: vec![(out.tx_hash.expect("it was signed"), Time(2))],
+        first_sent: vec![(out.tx_hash.expect("it was signed"), Timestamp(2))],
         events: vec![event],
-        wakes_added: vec![given_up.id],
+        queued_added: vec![given_up.id],
         updates: vec![
             out,
             Tx {
@@ -313,14 +337,14 @@ fn writes(image: &LaneImage) -> Writes {
     }
 }
 
-async fn beat(store: &PostgresStore, ask: &Ask) {
+async fn beat(store: &PostgresStore, lease_request: &LeaseRequest) {
     let member = Member {
-        node: ask.node.clone(),
-        incarnation: ask.incarnation,
+        node: lease_request.node.clone(),
+        incarnation: lease_request.incarnation,
         advertise: None,
-        started_at: Time(1),
-        seen_at: Time(1),
-        beats: 0,
+        started_at: Timestamp(1),
+        seen_at: Timestamp(1),
+        heartbeats: 0,
         draining: false,
     };
     store.heartbeat(&member).await.expect("heartbeat");
@@ -391,9 +415,9 @@ fn request_id(text: &str) -> RequestId {
     RequestId::parse(text).expect("it keeps the rule")
 }
 
-fn request(id: &str, n: u128) -> Request {
+fn request(id: &str, n: u128) -> AdmittedRequest {
     let payload = Payload::transfer(Address::repeat_byte(9), U256::from(1));
-    Request {
+    AdmittedRequest {
         id: TxId(Uuid::from_u128(n << 64)),
         request_id: request_id(id),
         fingerprint: payload.fingerprint(),
@@ -403,10 +427,10 @@ fn request(id: &str, n: u128) -> Request {
 }
 
 fn tx(id: &str, n: u128, nonce: Option<Nonce>) -> Tx {
-    let mut tx = Tx::created(request(id, n), Token(1), Time(1));
+    let mut tx = Tx::created(request(id, n), Token(1), Timestamp(1));
     if nonce.is_some() {
         tx.nonce = nonce;
-        tx.go(TxState::Allocated, SubState::Waiting, Time(1));
+        tx.transition(TxState::Allocated, SubState::Waiting, Timestamp(1));
     }
     tx
 }

@@ -2,11 +2,13 @@
 
 use async_trait::async_trait;
 use domain::{
-    B256, ChainId, GrantId, Header, LaneId, LaneImage, LaneKey, Nonce, RequestId, Right, Tx, TxId,
+    B256, ChainId, GrantId, Header, LaneId, LaneImage, LaneKey, LeaseGrant, Nonce, RequestId, Tx,
+    TxId,
 };
 use engine::ports::{
-    Acquired, Ask, Beat, CommitOutcome, EventFilter, EventPage, EventRecord, LaneBatch, LaneRecord,
-    Member, NewQueued, Regranted, Renewal, Store, StoreError, TxFilter, TxPage, TxRecord, Work,
+    AcquireOutcome, CommitOutcome, EventFilter, EventPage, EventRecord, HeartbeatOutcome,
+    LaneBatch, LaneRecord, LeaseRequest, Member, QueuedRequest, RegrantOutcome, RenewOutcome,
+    Store, StoreError, TxFilter, TxPage, TxRecord, Work,
 };
 
 use super::{PostgresStore, events, feed, gate, headers, lanes, lease, nodes, queue, txs};
@@ -15,27 +17,35 @@ use super::{PostgresStore, events, feed, gate, headers, lanes, lease, nodes, que
 impl Store for PostgresStore {
     async fn acquire(
         &self,
-        ask: &Ask,
+        lease_request: &LeaseRequest,
         lanes: &[(LaneKey, GrantId)],
-    ) -> Result<Vec<Acquired>, StoreError> {
-        Ok(lease::acquire(&self.db, ask, lanes).await?)
+    ) -> Result<Vec<AcquireOutcome>, StoreError> {
+        Ok(lease::acquire(&self.db, lease_request, lanes).await?)
     }
 
-    async fn renew(&self, ask: &Ask, rights: &[Right]) -> Result<Vec<Renewal>, StoreError> {
-        Ok(lease::renew(&self.db, ask, rights).await?)
+    async fn renew(
+        &self,
+        lease_request: &LeaseRequest,
+        lease_grants: &[LeaseGrant],
+    ) -> Result<Vec<RenewOutcome>, StoreError> {
+        Ok(lease::renew(&self.db, lease_request, lease_grants).await?)
     }
 
-    async fn release(&self, ask: &Ask, rights: &[Right]) -> Result<(), StoreError> {
-        Ok(lease::release(&self.db, ask, rights).await?)
+    async fn release(
+        &self,
+        lease_request: &LeaseRequest,
+        lease_grants: &[LeaseGrant],
+    ) -> Result<(), StoreError> {
+        Ok(lease::release(&self.db, lease_request, lease_grants).await?)
     }
 
     async fn load(
         &self,
         key: LaneKey,
-        right: Right,
+        lease_grant: LeaseGrant,
         watch_depth: u64,
     ) -> Result<Option<LaneImage>, StoreError> {
-        Ok(lanes::load(&self.db, key, right, watch_depth).await?)
+        Ok(lanes::load(&self.db, key, lease_grant, watch_depth).await?)
     }
 
     async fn load_backlog(
@@ -59,8 +69,12 @@ impl Store for PostgresStore {
         gate::commit(&self.db, &batches).await
     }
 
-    async fn regrant(&self, right: Right, grant: GrantId) -> Result<Regranted, StoreError> {
-        Ok(gate::regrant(&self.db, right, grant).await?)
+    async fn regrant(
+        &self,
+        lease_grant: LeaseGrant,
+        grant: GrantId,
+    ) -> Result<RegrantOutcome, StoreError> {
+        Ok(gate::regrant(&self.db, lease_grant, grant).await?)
     }
 
     async fn find_requests(
@@ -70,24 +84,24 @@ impl Store for PostgresStore {
         Ok(queue::find_requests(&self.db, requests).await?)
     }
 
-    async fn queue(&self, requests: Vec<NewQueued>) -> Result<Vec<Tx>, StoreError> {
+    async fn queue(&self, requests: Vec<QueuedRequest>) -> Result<Vec<Tx>, StoreError> {
         Ok(queue::queue(&self.db, requests).await?)
     }
 
-    async fn lanes_with_work(&self, ask: &Ask) -> Result<Vec<Work>, StoreError> {
-        Ok(lanes::lanes_with_work(&self.db, ask).await?)
+    async fn lanes_with_work(&self, lease_request: &LeaseRequest) -> Result<Vec<Work>, StoreError> {
+        Ok(lanes::lanes_with_work(&self.db, lease_request).await?)
     }
 
-    async fn heartbeat(&self, member: &Member) -> Result<Beat, StoreError> {
+    async fn heartbeat(&self, member: &Member) -> Result<HeartbeatOutcome, StoreError> {
         Ok(nodes::heartbeat(&self.db, member).await?)
     }
 
-    async fn settle(&self, right: Right) -> Result<(), StoreError> {
-        Ok(lease::settle(&self.db, right).await?)
+    async fn mark_reconciled(&self, lease_grant: LeaseGrant) -> Result<(), StoreError> {
+        Ok(lease::mark_reconciled(&self.db, lease_grant).await?)
     }
 
-    async fn halt(&self, right: Right, reason: &str) -> Result<bool, StoreError> {
-        Ok(lease::halt(&self.db, right, reason).await?)
+    async fn halt(&self, lease_grant: LeaseGrant, reason: &str) -> Result<bool, StoreError> {
+        Ok(lease::halt(&self.db, lease_grant, reason).await?)
     }
 
     async fn accept_loss(&self, lane: LaneKey) -> Result<bool, StoreError> {

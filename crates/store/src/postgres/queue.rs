@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use domain::{LaneId, RequestId, Tx};
-use engine::ports::NewQueued;
+use engine::ports::QueuedRequest;
 use tokio_postgres::types::Type;
 
 use super::columns::{Changing, Once};
@@ -22,12 +22,12 @@ pub const QUEUE: &str = concat!(
 );
 
 /// Puts requests into the store without nonce or event. What is known stays as it is.
-pub(super) async fn queue(db: &Db, requests: Vec<NewQueued>) -> Result<Vec<Tx>, Fault> {
+pub(super) async fn queue(db: &Db, requests: Vec<QueuedRequest>) -> Result<Vec<Tx>, Fault> {
     if requests.is_empty() {
         return Ok(Vec::new());
     }
     let keys = Keys::of(requests.iter().map(|queued| queued.lane));
-    let txs: Vec<Tx> = requests.into_iter().map(NewQueued::into_tx).collect();
+    let txs: Vec<Tx> = requests.into_iter().map(QueuedRequest::into_tx).collect();
     let (mut once, mut changing) = (Once::default(), Changing::default());
     for tx in &txs {
         stored(tx.created_at.0)?;

@@ -4,8 +4,8 @@
 //! question and not one per tx.
 
 use domain::{
-    Address, Attempt, B256, Bytes, ChainId, Fingerprint, LaneKey, Nonce, Payload, RequestId, Time,
-    Token, Tx, TxId, U256,
+    Address, Attempt, B256, Bytes, ChainId, Fingerprint, LaneKey, Nonce, Payload, RequestId,
+    Timestamp, Token, Tx, TxId, U256,
 };
 use tokio_postgres::Row;
 use tokio_postgres::types::FromSql;
@@ -101,7 +101,7 @@ pub(super) fn tx_from_row(row: &Row) -> Result<Tx, Fault> {
         counted: optional(row, 12, hash)?,
         token: Token(number(row, 5, "token")?),
         updated_at: time(row, 7)?,
-        confirmed_at: optional(row, 8, |at| from_stored(at, "time"))?.map(Time),
+        confirmed_at: optional(row, 8, |at| from_stored(at, "time"))?.map(Timestamp),
         event_seqs: seqs_from_bytes(row.try_get(13)?)?,
     })
 }
@@ -131,8 +131,8 @@ pub(super) fn attempts_of(row: &Row) -> Result<Vec<Attempt>, Fault> {
                 nonce: Nonce(from_stored(nonces[n], "nonce")?),
                 gas: from_bits(gas[n]),
                 fees: fees_from_bytes(fees[n])?,
-                signed_at: Time(from_stored(signed[n], "time")?),
-                first_sent_at: first_sent_at.transpose()?.map(Time),
+                signed_at: Timestamp(from_stored(signed[n], "time")?),
+                first_sent_at: first_sent_at.transpose()?.map(Timestamp),
                 raw: Bytes::copy_from_slice(raw[n]),
             })
         })
@@ -163,8 +163,8 @@ pub(super) fn number(row: &Row, column: usize, what: &'static str) -> Result<u64
 }
 
 /// A time.
-pub(super) fn time(row: &Row, column: usize) -> Result<Time, Fault> {
-    number(row, column, "time").map(Time)
+pub(super) fn time(row: &Row, column: usize) -> Result<Timestamp, Fault> {
+    number(row, column, "time").map(Timestamp)
 }
 
 /// A 32-byte hash.

@@ -197,7 +197,7 @@ async fn every_state_has_its_word() {
         for (m, sub) in (0_u128..).zip(SubState::ALL) {
             let number = sub_state_number(sub).to_string();
             insert_tx(&database, n << 8 | m, state, &[("sub_state", number)]);
-            expected.push(format!("{} {}", state.word(), sub.word()));
+            expected.push(format!("{} {}", state.as_str(), sub.as_str()));
         }
     }
     let sql =

@@ -140,7 +140,7 @@ fn start(conn: &Connection, tag: StoreTag, after: Option<&str>) -> Result<FeedCu
 }
 
 fn is_asked(filter: &EventFilter, event: &Event) -> bool {
-    filter.kinds.is_empty() || filter.kinds.iter().any(|word| word == event.kind.word())
+    filter.kinds.is_empty() || filter.kinds.iter().any(|word| word == event.kind.as_str())
 }
 
 impl Turn {

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use domain::{Event, LaneId, Right, Time, Tx, TxId, Writes};
-use engine::ports::{CommitOutcome, Conflict, LaneBatch, Regranted, StoreError};
+use domain::{Event, LaneId, LeaseGrant, Timestamp, Tx, TxId, Writes};
+use engine::ports::{CommitOutcome, Conflict, LaneBatch, RegrantOutcome, StoreError};
 use rusqlite::{Connection, OptionalExtension as _, params};
 
 use super::fault::Fault;
@@ -43,7 +43,7 @@ fn commit_lane(conn: &Connection, batch: &LaneBatch) -> CommitOutcome {
 
 /// The fence before all writes: what follows is written only while the lane row is ours.
 fn write_lane(conn: &Connection, batch: &LaneBatch) -> Result<(), Refused> {
-    let (lane, writes) = (batch.right.lane, &batch.writes);
+    let (lane, writes) = (batch.lease_grant.lane, &batch.writes);
     folded::check(batch).map_err(Refused::Conflict)?;
     pass_fence(conn, batch)?;
     update_txs(conn, lane, &writes.updates)?;
@@ -64,9 +64,9 @@ fn pass_fence(conn: &Connection, batch: &LaneBatch) -> Result<(), Refused> {
            AND last_batch = ?7 RETURNING next_nonce";
     let next_nonce = stored(batch.next_nonce.0)?;
     let fence = params![
-        batch.right.lane.0,
-        stored(batch.right.token.0)?,
-        batch.right.grant.0.as_bytes().as_slice(),
+        batch.lease_grant.lane.0,
+        stored(batch.lease_grant.token.0)?,
+        batch.lease_grant.grant.0.as_bytes().as_slice(),
         stored(batch.event_seq_before)?,
         next_nonce,
         stored(batch.writes.events.len() as u64)?,
@@ -182,7 +182,7 @@ fn mark_first_sent(conn: &Connection, lane: LaneId, writes: &Writes) -> Result<(
     const SQL: &str = "UPDATE tx_attempt SET first_sent_at = coalesce(first_sent_at, ?3) \
          WHERE hash = ?1 AND lane_id = ?2";
     let mut statement = conn.prepare_cached(SQL)?;
-    for (hash, Time(at)) in &writes.first_sent {
+    for (hash, Timestamp(at)) in &writes.first_sent {
         if statement.execute(params![hash.as_slice(), lane.0, stored(*at)?])? != 1 {
             return Err(rows(format!("attempt {hash} is not in the lane")));
         }
@@ -194,7 +194,7 @@ fn write_wakes(conn: &Connection, lane: LaneId, writes: &Writes) -> Result<(), R
     const DONE: &str = "DELETE FROM tx_wake WHERE lane_id = ?1 AND tx_id = ?2";
     const ADDED: &str = "INSERT INTO tx_wake (lane_id, tx_id) \
          SELECT lane_id, tx_id FROM managed_tx WHERE tx_id = ?2 AND lane_id = ?1";
-    for id in &writes.wakes_done {
+    for id in &writes.queued_removed {
         if conn
             .prepare_cached(DONE)?
             .execute(params![lane.0, id.0.as_bytes().as_slice()])?
@@ -203,7 +203,7 @@ fn write_wakes(conn: &Connection, lane: LaneId, writes: &Writes) -> Result<(), R
             return Err(rows(format!("tx {id} did not wait for a nonce")));
         }
     }
-    for id in &writes.wakes_added {
+    for id in &writes.queued_added {
         let added = conn
             .prepare_cached(ADDED)?
             .execute(params![lane.0, id.0.as_bytes().as_slice()]);
@@ -227,12 +227,12 @@ fn append_events(conn: &Connection, batch: &LaneBatch) -> Result<(), Refused> {
         return Ok(());
     };
     conn.prepare_cached(SQL)?.execute(params![
-        batch.right.lane.0,
+        batch.lease_grant.lane.0,
         stored(first.seq)?,
         stored(events.len() as u64)?,
         stored(batch.at.0)?,
         batch.node.0.as_str(),
-        stored(batch.right.token.0)?,
+        stored(batch.lease_grant.token.0)?,
         events_to_bytes(events, batch.at),
     ])?;
     Ok(())
@@ -241,16 +241,16 @@ fn append_events(conn: &Connection, batch: &LaneBatch) -> Result<(), Refused> {
 /// Grants a lane anew. The writer is one thread: whatever came before has landed or never will.
 pub(super) fn regrant(
     conn: &Connection,
-    right: Right,
+    lease_grant: LeaseGrant,
     grant: domain::GrantId,
-) -> Result<Regranted, Fault> {
+) -> Result<RegrantOutcome, Fault> {
     // The new grant may be there already, when the first answer to this question was lost.
     const SQL: &str = "UPDATE signer_nonce_cursor SET grant_id = ?4 \
          WHERE lane_id = ?1 AND fencing_token = ?2 AND grant_id IN (?3, ?4) RETURNING last_batch";
     let key = params![
-        right.lane.0,
-        stored(right.token.0)?,
-        right.grant.0.as_bytes().as_slice(),
+        lease_grant.lane.0,
+        stored(lease_grant.token.0)?,
+        lease_grant.grant.0.as_bytes().as_slice(),
         grant.0.as_bytes().as_slice(),
     ];
     let last_batch: Option<i64> = conn
@@ -258,10 +258,13 @@ pub(super) fn regrant(
         .query_row(key, |row| row.get(0))
         .optional()?;
     let Some(last_batch) = last_batch else {
-        return Ok(Regranted::Fenced);
+        return Ok(RegrantOutcome::Fenced);
     };
-    Ok(Regranted::Held {
-        right: Right { grant, ..right },
+    Ok(RegrantOutcome::Held {
+        lease_grant: LeaseGrant {
+            grant,
+            ..lease_grant
+        },
         batch_seq: from_stored(last_batch, "number of batches")?,
     })
 }

@@ -4,9 +4,10 @@ use std::ops::Range;
 
 use domain::lease::Lease;
 use domain::{
-    Attempt, FinalTx, GrantId, LaneId, LaneImage, LaneKey, Nonce, Right, Time, Token, Tx, TxId,
+    Attempt, FinalTx, GrantId, LaneId, LaneImage, LaneKey, LeaseGrant, Nonce, Timestamp, Token, Tx,
+    TxId,
 };
-use engine::ports::{Ask, LaneRecord, Work};
+use engine::ports::{LaneRecord, LeaseRequest, Work};
 use rusqlite::{Connection, OptionalExtension as _, params};
 
 use super::fault::Fault;
@@ -33,14 +34,14 @@ struct Cursor {
 pub(super) fn load(
     conn: &Connection,
     key: LaneKey,
-    right: Right,
+    lease_grant: LeaseGrant,
     watch_depth: u64,
 ) -> Result<Option<LaneImage>, Fault> {
-    let lane = right.lane;
+    let lane = lease_grant.lane;
     let Some(cursor) = cursor(conn, lane)? else {
         return Ok(None);
     };
-    if (cursor.token, cursor.grant) != (right.token, right.grant) {
+    if (cursor.token, cursor.grant) != (lease_grant.token, lease_grant.grant) {
         return Ok(None);
     }
     let (out, waiting) = (
@@ -52,7 +53,7 @@ pub(super) fn load(
     let consumed_below = consumed_below(conn, lane, &held)?;
     Ok(Some(LaneImage {
         key,
-        right,
+        lease_grant,
         next_nonce: cursor.next_nonce,
         event_seq: cursor.event_seq,
         batch_seq: cursor.batch_seq,
@@ -219,13 +220,19 @@ pub(super) const WITH_WORK: &str = "SELECT lane_id, \
      FROM lane WHERE has_open OR has_queued";
 
 /// Lanes with txs that hold or wait for a nonce, and that nobody else keeps. Lanes are few: two probes for each.
-pub(super) fn lanes_with_work(conn: &Connection, now: Time, ask: &Ask) -> Result<Vec<Work>, Fault> {
+pub(super) fn lanes_with_work(
+    conn: &Connection,
+    now: Timestamp,
+    lease_request: &LeaseRequest,
+) -> Result<Vec<Work>, Fault> {
     let mut statement = conn.prepare_cached(WITH_WORK)?;
     let mut rows = statement.query([])?;
     let mut work = Vec::new();
     while let Some(row) = rows.next()? {
         let lane = LaneId(row.get(0)?);
-        let kept_by_another = |lease: &Lease| lease.owner != ask.node && lease.is_kept(ask, now);
+        let kept_by_another = |lease: &Lease| {
+            lease.owner != lease_request.node && lease.is_live_for(lease_request, now)
+        };
         if halted(conn, lane)?.is_none()
             && !lease(conn, lane)?.as_ref().is_some_and(kept_by_another)
         {

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use domain::lease::{Decision, Lease};
-use domain::{GrantId, Incarnation, LaneId, LaneKey, NodeName, Right, Time, Token};
-use engine::ports::{Acquired, Ask, Renewal};
+use domain::lease::{Lease, LeaseDecision};
+use domain::{GrantId, Incarnation, LaneId, LaneKey, LeaseGrant, NodeName, Timestamp, Token};
+use engine::ports::{AcquireOutcome, LeaseRequest, RenewOutcome};
 use rusqlite::{Connection, OptionalExtension as _, params};
 
 use super::fault::Fault;
@@ -13,49 +13,54 @@ use crate::encoding::stored;
 
 pub(super) fn acquire(
     conn: &Connection,
-    now: Time,
-    ask: &Ask,
+    now: Timestamp,
+    lease_request: &LeaseRequest,
     lanes: &[(LaneKey, GrantId)],
-) -> Result<Vec<Acquired>, Fault> {
+) -> Result<Vec<AcquireOutcome>, Fault> {
     lanes
         .iter()
-        .map(|(key, grant)| acquire_lane(conn, now, ask, *key, *grant))
+        .map(|(key, grant)| acquire_lane(conn, now, lease_request, *key, *grant))
         .collect()
 }
 
 fn acquire_lane(
     conn: &Connection,
-    now: Time,
-    ask: &Ask,
+    now: Timestamp,
+    lease_request: &LeaseRequest,
     key: LaneKey,
     grant: GrantId,
-) -> Result<Acquired, Fault> {
+) -> Result<AcquireOutcome, Fault> {
     let lane = make_lane(conn, key)?;
     if let Some(reason) = halted(conn, lane)? {
-        return Ok(Acquired::Halted(reason));
+        return Ok(AcquireOutcome::Halted(reason));
     }
     let held = lease(conn, lane)?;
-    let decision = Lease::decide(held.as_ref(), ask, now);
-    let (token, taken_from) = match (decision, held) {
-        (Decision::Insert, _) | (_, None) => (Token(1), None),
-        (Decision::Renew, Some(held)) => (held.token, None),
-        (Decision::TakeOver, Some(held)) => (held.token.next(), Some(held.owner)),
-        (Decision::NotKeeper, Some(lease)) => {
+    let decision = Lease::decide(held.as_ref(), lease_request, now);
+    let (token, previous_keeper) = match (decision, held) {
+        (LeaseDecision::Insert, _) | (_, None) => (Token(1), None),
+        (LeaseDecision::Renew, Some(held)) => (held.token, None),
+        (LeaseDecision::TakeOver, Some(held)) => (held.token.next(), Some(held.owner)),
+        (LeaseDecision::NotKeeper, Some(lease)) => {
             let left = Duration::from_millis(lease.expires_at.0.saturating_sub(now.0));
-            return Ok(Acquired::NotKeeper { lease, left });
+            return Ok(AcquireOutcome::NotKeeper { lease, left });
         }
     };
-    let right = Right { lane, token, grant };
-    grant_lane(conn, now, ask, right)?;
-    Ok(Acquired::Granted {
-        right,
-        taken_from,
-        is_settled: true, // an embedded store has one history
+    let lease_grant = LeaseGrant { lane, token, grant };
+    grant_lane(conn, now, lease_request, lease_grant)?;
+    Ok(AcquireOutcome::Granted {
+        lease_grant,
+        previous_keeper,
+        is_reconciled: true, // an embedded store has one history
     })
 }
 
 /// Writes both rows: the heartbeat, and the lane row that fences everyone before.
-fn grant_lane(conn: &Connection, now: Time, ask: &Ask, right: Right) -> Result<(), Fault> {
+fn grant_lane(
+    conn: &Connection,
+    now: Timestamp,
+    lease_request: &LeaseRequest,
+    lease_grant: LeaseGrant,
+) -> Result<(), Fault> {
     const LEASE: &str = "INSERT INTO signer_lease \
          (lane_id, owner, incarnation, token, renew_seq, expires_at, updated_at) \
          VALUES (?1, ?2, ?3, ?4, 0, ?5, ?6) \
@@ -68,19 +73,19 @@ fn grant_lane(conn: &Connection, now: Time, ask: &Ask, right: Right) -> Result<(
          VALUES (?1, 0, 0, ?2, ?3, 0, ?4) \
          ON CONFLICT (lane_id) DO UPDATE SET fencing_token = excluded.fencing_token, \
            grant_id = excluded.grant_id, updated_at = excluded.updated_at";
-    let token = stored(right.token.0)?;
+    let token = stored(lease_grant.token.0)?;
     conn.prepare_cached(LEASE)?.execute(params![
-        right.lane.0,
-        ask.node.0,
-        ask.incarnation.0.as_bytes().as_slice(),
+        lease_grant.lane.0,
+        lease_request.node.0,
+        lease_request.incarnation.0.as_bytes().as_slice(),
         token,
-        stored(now.plus(ask.duration).0)?,
+        stored(now.plus(lease_request.duration).0)?,
         stored(now.0)?,
     ])?;
     conn.prepare_cached(CURSOR)?.execute(params![
-        right.lane.0,
+        lease_grant.lane.0,
         token,
-        right.grant.0.as_bytes().as_slice(),
+        lease_grant.grant.0.as_bytes().as_slice(),
         stored(now.0)?,
     ])?;
     Ok(())
@@ -90,31 +95,31 @@ fn grant_lane(conn: &Connection, now: Time, ask: &Ask, right: Right) -> Result<(
 /// last one, so nothing of another keeper can be overwritten.
 pub(super) fn renew(
     conn: &Connection,
-    now: Time,
-    ask: &Ask,
-    rights: &[Right],
-) -> Result<Vec<Renewal>, Fault> {
+    now: Timestamp,
+    lease_request: &LeaseRequest,
+    lease_grants: &[LeaseGrant],
+) -> Result<Vec<RenewOutcome>, Fault> {
     const SQL: &str = "UPDATE signer_lease \
          SET expires_at = ?5, renew_seq = renew_seq + 1, updated_at = ?6 \
          WHERE lane_id = ?1 AND owner = ?2 AND incarnation = ?3 AND token = ?4 \
            AND expires_at <> ?7";
     let mut statement = conn.prepare_cached(SQL)?;
-    let expires_at = stored(now.plus(ask.duration).0)?;
-    let mut answers = Vec::with_capacity(rights.len());
-    for right in rights {
+    let expires_at = stored(now.plus(lease_request.duration).0)?;
+    let mut answers = Vec::with_capacity(lease_grants.len());
+    for lease_grant in lease_grants {
         let count = statement.execute(params![
-            right.lane.0,
-            ask.node.0,
-            ask.incarnation.0.as_bytes().as_slice(),
-            stored(right.token.0)?,
+            lease_grant.lane.0,
+            lease_request.node.0,
+            lease_request.incarnation.0.as_bytes().as_slice(),
+            stored(lease_grant.token.0)?,
             expires_at,
             stored(now.0)?,
-            stored(Lease::GIVEN_BACK.0)?,
+            stored(Lease::RELEASED.0)?,
         ])?;
         answers.push(if count == 1 {
-            Renewal::Renewed
+            RenewOutcome::Renewed
         } else {
-            Renewal::Lost
+            RenewOutcome::Lost
         });
     }
     Ok(answers)
@@ -122,20 +127,20 @@ pub(super) fn renew(
 
 pub(super) fn release(
     conn: &Connection,
-    now: Time,
-    ask: &Ask,
-    rights: &[Right],
+    now: Timestamp,
+    lease_request: &LeaseRequest,
+    lease_grants: &[LeaseGrant],
 ) -> Result<(), Fault> {
     const SQL: &str = "UPDATE signer_lease SET expires_at = ?5, updated_at = ?6 \
          WHERE lane_id = ?1 AND owner = ?2 AND incarnation = ?3 AND token = ?4";
     let mut statement = conn.prepare_cached(SQL)?;
-    for right in rights {
+    for lease_grant in lease_grants {
         statement.execute(params![
-            right.lane.0,
-            ask.node.0,
-            ask.incarnation.0.as_bytes().as_slice(),
-            stored(right.token.0)?,
-            stored(Lease::GIVEN_BACK.0)?,
+            lease_grant.lane.0,
+            lease_request.node.0,
+            lease_request.incarnation.0.as_bytes().as_slice(),
+            stored(lease_grant.token.0)?,
+            stored(Lease::RELEASED.0)?,
             stored(now.0)?,
         ])?;
     }
@@ -143,16 +148,20 @@ pub(super) fn release(
 }
 
 /// Gives a lane back in such a way that nobody gets it until an operator decides.
-pub(super) fn halt(conn: &Connection, right: Right, reason: &str) -> Result<bool, Fault> {
+pub(super) fn halt(
+    conn: &Connection,
+    lease_grant: LeaseGrant,
+    reason: &str,
+) -> Result<bool, Fault> {
     const SQL: &str = "UPDATE signer_lease SET halted = ?4, expires_at = ?5 \
          WHERE lane_id = ?1 AND token = ?2 AND EXISTS (SELECT 1 FROM signer_nonce_cursor AS c \
            WHERE c.lane_id = ?1 AND c.fencing_token = ?2 AND c.grant_id = ?3)";
     let count = conn.prepare_cached(SQL)?.execute(params![
-        right.lane.0,
-        stored(right.token.0)?,
-        right.grant.0.as_bytes().as_slice(),
+        lease_grant.lane.0,
+        stored(lease_grant.token.0)?,
+        lease_grant.grant.0.as_bytes().as_slice(),
         reason,
-        stored(Lease::GIVEN_BACK.0)?,
+        stored(Lease::RELEASED.0)?,
     ])?;
     Ok(count == 1)
 }

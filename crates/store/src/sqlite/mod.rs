@@ -28,7 +28,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use domain::Time;
+use domain::Timestamp;
 use thiserror::Error;
 
 pub use migrations::{SCHEMA_VERSION, SchemaState};
@@ -114,7 +114,7 @@ impl SqliteStore {
     /// As [`SqliteStore::open`], with another clock for leases.
     pub fn open_with(
         folder: &Path,
-        now: Arc<dyn Fn() -> Time + Send + Sync>,
+        now: Arc<dyn Fn() -> Timestamp + Send + Sync>,
     ) -> Result<Self, OpenError> {
         if !folder.exists() {
             return Err(OpenError::NotMigrated {
@@ -149,7 +149,9 @@ impl SqliteStore {
     }
 
     /// As [`SqliteStore::temporary`], with another clock for leases.
-    pub fn temporary_with(now: Arc<dyn Fn() -> Time + Send + Sync>) -> Result<Self, OpenError> {
+    pub fn temporary_with(
+        now: Arc<dyn Fn() -> Timestamp + Send + Sync>,
+    ) -> Result<Self, OpenError> {
         let folder = Folder::temporary()?;
         migrate(&folder)?;
         Self::start(folder, now)
@@ -216,9 +218,9 @@ fn migrate(folder: &Folder) -> Result<Vec<i64>, OpenError> {
     migrations::migrate(&mut conn, system_time()).map_err(database)
 }
 
-fn system_time() -> Time {
+fn system_time() -> Timestamp {
     let since_epoch = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default();
-    Time(u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX))
+    Timestamp(u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX))
 }

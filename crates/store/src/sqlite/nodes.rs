@@ -1,7 +1,7 @@
 //! The nodes of the cluster.
 
 use domain::{Incarnation, NodeName};
-use engine::ports::{Beat, Member};
+use engine::ports::{HeartbeatOutcome, Member};
 use rusqlite::{Connection, params};
 
 use super::fault::Fault;
@@ -18,7 +18,7 @@ const HISTORY: u64 = 1;
 ///
 /// No clock decides this: a life that was never seen replaces the one before, and a replaced one
 /// never comes back.
-pub(super) fn heartbeat(conn: &Connection, member: &Member) -> Result<Beat, Fault> {
+pub(super) fn heartbeat(conn: &Connection, member: &Member) -> Result<HeartbeatOutcome, Fault> {
     const SEEN: &str = "UPDATE node SET advertise = ?2, started_at = ?3, seen_at = ?4, \
          draining = ?5, beats = beats + 1 WHERE incarnation = ?1 AND replaced = 0";
     const REPLACED: &str = "SELECT 1 FROM node WHERE incarnation = ?1";
@@ -41,7 +41,7 @@ pub(super) fn heartbeat(conn: &Connection, member: &Member) -> Result<Beat, Faul
         return taken(conn);
     }
     if conn.prepare_cached(REPLACED)?.exists([incarnation])? {
-        return Ok(Beat::Replaced);
+        return Ok(HeartbeatOutcome::Replaced);
     }
     conn.prepare_cached(REPLACE)?.execute([&member.node.0])?;
     conn.prepare_cached(BEGIN)?.execute(params![
@@ -57,8 +57,8 @@ pub(super) fn heartbeat(conn: &Connection, member: &Member) -> Result<Beat, Faul
     taken(conn)
 }
 
-fn taken(conn: &Connection) -> Result<Beat, Fault> {
-    Ok(Beat::Taken {
+fn taken(conn: &Connection) -> Result<HeartbeatOutcome, Fault> {
+    Ok(HeartbeatOutcome::Taken {
         members: members(conn)?,
         history: HISTORY,
     })
@@ -79,7 +79,7 @@ pub(super) fn members(conn: &Connection) -> Result<Vec<Member>, Fault> {
             started_at: time(row, 3)?,
             seen_at: time(row, 4)?,
             draining: row.get(5)?,
-            beats: number(row, 6, "heartbeats")?,
+            heartbeats: number(row, 6, "heartbeats")?,
         });
     }
     Ok(members)

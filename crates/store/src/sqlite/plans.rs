@@ -1,6 +1,6 @@
 //! Hot questions are walks along an index, however large the tables are.
 
-use domain::Time;
+use domain::Timestamp;
 use rusqlite::Connection;
 
 use super::migrations::migrate;
@@ -16,7 +16,7 @@ fn plan(conn: &Connection, sql: &str) -> Vec<String> {
 #[test]
 fn no_hot_question_scans_or_sorts_a_table() {
     let mut conn = Connection::open_in_memory().unwrap();
-    migrate(&mut conn, Time(0)).unwrap();
+    migrate(&mut conn, Timestamp(0)).unwrap();
     let questions = [
         (
             "what is out",

@@ -2,11 +2,13 @@
 
 use async_trait::async_trait;
 use domain::{
-    B256, ChainId, GrantId, Header, LaneId, LaneImage, LaneKey, Nonce, RequestId, Right, Tx, TxId,
+    B256, ChainId, GrantId, Header, LaneId, LaneImage, LaneKey, LeaseGrant, Nonce, RequestId, Tx,
+    TxId,
 };
 use engine::ports::{
-    Acquired, Ask, Beat, CommitOutcome, EventFilter, EventPage, EventRecord, LaneBatch, LaneRecord,
-    Member, NewQueued, Regranted, Renewal, Store, StoreError, TxFilter, TxPage, TxRecord, Work,
+    AcquireOutcome, CommitOutcome, EventFilter, EventPage, EventRecord, HeartbeatOutcome,
+    LaneBatch, LaneRecord, LeaseRequest, Member, QueuedRequest, RegrantOutcome, RenewOutcome,
+    Store, StoreError, TxFilter, TxPage, TxRecord, Work,
 };
 
 use super::writer::Lost;
@@ -16,37 +18,51 @@ use super::{SqliteStore, events, gate, headers, lanes, lease, nodes, queue, txs}
 impl Store for SqliteStore {
     async fn acquire(
         &self,
-        ask: &Ask,
+        lease_request: &LeaseRequest,
         lanes: &[(LaneKey, GrantId)],
-    ) -> Result<Vec<Acquired>, StoreError> {
-        let (ask, lanes) = (ask.clone(), lanes.to_vec());
+    ) -> Result<Vec<AcquireOutcome>, StoreError> {
+        let (lease_request, lanes) = (lease_request.clone(), lanes.to_vec());
         self.writer
-            .write(0, move |conn, now| lease::acquire(conn, now, &ask, &lanes))
+            .write(0, move |conn, now| {
+                lease::acquire(conn, now, &lease_request, &lanes)
+            })
             .await
     }
 
-    async fn renew(&self, ask: &Ask, rights: &[Right]) -> Result<Vec<Renewal>, StoreError> {
-        let (ask, rights) = (ask.clone(), rights.to_vec());
+    async fn renew(
+        &self,
+        lease_request: &LeaseRequest,
+        lease_grants: &[LeaseGrant],
+    ) -> Result<Vec<RenewOutcome>, StoreError> {
+        let (lease_request, lease_grants) = (lease_request.clone(), lease_grants.to_vec());
         self.writer
-            .write(0, move |conn, now| lease::renew(conn, now, &ask, &rights))
+            .write(0, move |conn, now| {
+                lease::renew(conn, now, &lease_request, &lease_grants)
+            })
             .await
     }
 
-    async fn release(&self, ask: &Ask, rights: &[Right]) -> Result<(), StoreError> {
-        let (ask, rights) = (ask.clone(), rights.to_vec());
+    async fn release(
+        &self,
+        lease_request: &LeaseRequest,
+        lease_grants: &[LeaseGrant],
+    ) -> Result<(), StoreError> {
+        let (lease_request, lease_grants) = (lease_request.clone(), lease_grants.to_vec());
         self.writer
-            .write(0, move |conn, now| lease::release(conn, now, &ask, &rights))
+            .write(0, move |conn, now| {
+                lease::release(conn, now, &lease_request, &lease_grants)
+            })
             .await
     }
 
     async fn load(
         &self,
         key: LaneKey,
-        right: Right,
+        lease_grant: LeaseGrant,
         watch_depth: u64,
     ) -> Result<Option<LaneImage>, StoreError> {
         self.readers
-            .read(move |conn| lanes::load(conn, key, right, watch_depth))
+            .read(move |conn| lanes::load(conn, key, lease_grant, watch_depth))
             .await
     }
 
@@ -96,9 +112,13 @@ impl Store for SqliteStore {
         }
     }
 
-    async fn regrant(&self, right: Right, grant: GrantId) -> Result<Regranted, StoreError> {
+    async fn regrant(
+        &self,
+        lease_grant: LeaseGrant,
+        grant: GrantId,
+    ) -> Result<RegrantOutcome, StoreError> {
         self.writer
-            .write(0, move |conn, _now| gate::regrant(conn, right, grant))
+            .write(0, move |conn, _now| gate::regrant(conn, lease_grant, grant))
             .await
     }
 
@@ -112,35 +132,35 @@ impl Store for SqliteStore {
             .await
     }
 
-    async fn queue(&self, requests: Vec<NewQueued>) -> Result<Vec<Tx>, StoreError> {
+    async fn queue(&self, requests: Vec<QueuedRequest>) -> Result<Vec<Tx>, StoreError> {
         let txs = requests.len();
         self.writer
             .write(txs, move |conn, _now| queue::queue(conn, &requests))
             .await
     }
 
-    async fn lanes_with_work(&self, ask: &Ask) -> Result<Vec<Work>, StoreError> {
-        let (ask, now) = (ask.clone(), (self.now)());
+    async fn lanes_with_work(&self, lease_request: &LeaseRequest) -> Result<Vec<Work>, StoreError> {
+        let (lease_request, now) = (lease_request.clone(), (self.now)());
         self.readers
-            .read(move |conn| lanes::lanes_with_work(conn, now, &ask))
+            .read(move |conn| lanes::lanes_with_work(conn, now, &lease_request))
             .await
     }
 
-    async fn heartbeat(&self, member: &Member) -> Result<Beat, StoreError> {
+    async fn heartbeat(&self, member: &Member) -> Result<HeartbeatOutcome, StoreError> {
         let member = member.clone();
         self.writer
             .write(0, move |conn, _now| nodes::heartbeat(conn, &member))
             .await
     }
 
-    async fn settle(&self, _right: Right) -> Result<(), StoreError> {
+    async fn mark_reconciled(&self, _right: LeaseGrant) -> Result<(), StoreError> {
         Ok(()) // one history: every lane is settled
     }
 
-    async fn halt(&self, right: Right, reason: &str) -> Result<bool, StoreError> {
+    async fn halt(&self, lease_grant: LeaseGrant, reason: &str) -> Result<bool, StoreError> {
         let reason = reason.to_owned();
         self.writer
-            .write(0, move |conn, _now| lease::halt(conn, right, &reason))
+            .write(0, move |conn, _now| lease::halt(conn, lease_grant, &reason))
             .await
     }
 

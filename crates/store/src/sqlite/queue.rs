@@ -1,7 +1,7 @@
 //! Requests by their key: looking them up, and the one unfenced write.
 
 use domain::{LaneId, RequestId, Tx};
-use engine::ports::NewQueued;
+use engine::ports::QueuedRequest;
 use rusqlite::{Connection, params};
 
 use super::fault::Fault;
@@ -10,7 +10,7 @@ use super::rows::{InsertTx, make_lane, tx};
 use super::txs;
 
 /// Puts requests into the store without nonce or event. What is known stays as it is.
-pub(super) fn queue(conn: &Connection, requests: &[NewQueued]) -> Result<Vec<Tx>, Fault> {
+pub(super) fn queue(conn: &Connection, requests: &[QueuedRequest]) -> Result<Vec<Tx>, Fault> {
     const WAKE: &str = "INSERT INTO tx_wake (lane_id, tx_id) VALUES (?1, ?2)";
     let mut insert = InsertTx::prepare(conn)?;
     let mut wake = conn.prepare_cached(WAKE)?;

@@ -2,7 +2,7 @@
 
 use domain::{
     Address, Attempt, B256, Bytes, ChainId, Fingerprint, LaneId, LaneKey, Nonce, Payload,
-    RequestId, Time, Token, Tx, TxId, U256,
+    RequestId, Timestamp, Token, Tx, TxId, U256,
 };
 use rusqlite::types::ValueRef;
 use rusqlite::{CachedStatement, Connection, OptionalExtension as _, Row, params};
@@ -80,7 +80,7 @@ pub(super) fn tx(row: &Row<'_>) -> Result<Tx, Fault> {
         confirmed_at: confirmed_at
             .map(|at| from_stored(at, "time"))
             .transpose()?
-            .map(Time),
+            .map(Timestamp),
         event_seqs: seqs_from_bytes(row.get_ref(13)?.as_blob()?)?,
     })
 }
@@ -99,7 +99,7 @@ pub(super) fn attempt(row: &Row<'_>) -> Result<Attempt, Fault> {
         first_sent_at: first_sent_at
             .map(|at| from_stored(at, "time"))
             .transpose()?
-            .map(Time),
+            .map(Timestamp),
         raw: Bytes::copy_from_slice(row.get_ref(8)?.as_blob()?),
     })
 }
@@ -316,8 +316,8 @@ pub(super) fn number(row: &Row<'_>, column: usize, what: &'static str) -> Result
 }
 
 /// A time.
-pub(super) fn time(row: &Row<'_>, column: usize) -> Result<Time, Fault> {
-    number(row, column, "time").map(Time)
+pub(super) fn time(row: &Row<'_>, column: usize) -> Result<Timestamp, Fault> {
+    number(row, column, "time").map(Timestamp)
 }
 
 /// A 16-byte name.

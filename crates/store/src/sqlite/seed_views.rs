@@ -3,14 +3,14 @@
 use rusqlite::Connection;
 use rusqlite::types::Value;
 
-use domain::Time;
+use domain::Timestamp;
 
 use super::migrations::migrate;
 use crate::encoding::{inclusion_to_bytes, state_number, sub_state_number};
 
 fn database() -> Connection {
     let mut conn = Connection::open_in_memory().unwrap();
-    migrate(&mut conn, Time(0)).unwrap();
+    migrate(&mut conn, Timestamp(0)).unwrap();
     conn.execute_batch(
         "INSERT INTO lane VALUES (1, 31337, x'00000000000000000000000000000000000000AA');
          INSERT INTO signer_lease VALUES (1, 'a', x'00', 7, 3, 1800000010000, 1800000000000, NULL);
@@ -178,7 +178,7 @@ fn every_state_has_its_word() {
                  WHERE request_id = 'r-{n}-{m}'"
             );
             let shown: String = conn.query_row(&sql, [], |row| row.get(0)).unwrap();
-            assert_eq!(shown, format!("{} {}", state.word(), sub.word()));
+            assert_eq!(shown, format!("{} {}", state.as_str(), sub.as_str()));
         }
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-use domain::Time;
+use domain::Timestamp;
 use engine::ports::StoreError;
 use rusqlite::Connection;
 use tokio::sync::{mpsc, oneshot};
@@ -14,7 +14,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::fault::Fault;
 
 /// The store's clock.
-pub(super) type Now = Arc<dyn Fn() -> Time + Send + Sync>;
+pub(super) type Now = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 
 /// How many jobs wait at most; more callers wait for a place.
 const QUEUE_MAX: usize = 4_096;
@@ -60,7 +60,7 @@ impl Writer {
     pub(super) async fn write<T: Send + 'static>(
         &self,
         txs: usize,
-        mut work: impl FnMut(&Connection, Time) -> Result<T, Fault> + Send + 'static,
+        mut work: impl FnMut(&Connection, Timestamp) -> Result<T, Fault> + Send + 'static,
     ) -> Result<T, StoreError> {
         let guarded = move |conn: &Connection, now| savepoint(conn, |conn| work(conn, now));
         match self.submit(txs, guarded).await {
@@ -75,7 +75,7 @@ impl Writer {
     pub(super) async fn submit<T: Send + 'static>(
         &self,
         txs: usize,
-        work: impl FnMut(&Connection, Time) -> T + Send + 'static,
+        work: impl FnMut(&Connection, Timestamp) -> T + Send + 'static,
     ) -> Result<T, Lost> {
         let stopped = || StoreError::Unavailable("the store's writer has stopped".into());
         let jobs = self.jobs.as_ref().ok_or_else(|| Lost::NotDone(stopped()))?;
@@ -139,7 +139,7 @@ pub(super) fn savepoint<T, E: From<rusqlite::Error>>(
 /// A piece of work of any type, with its caller.
 trait Job: Send {
     fn txs(&self) -> usize;
-    fn apply(&mut self, conn: &Connection, now: Time);
+    fn apply(&mut self, conn: &Connection, now: Timestamp);
     fn answer(self: Box<Self>, fate: Result<(), Lost>);
 }
 
@@ -158,12 +158,12 @@ struct Pending<T, W> {
     reply: oneshot::Sender<Result<T, Lost>>,
 }
 
-impl<T: Send, W: FnMut(&Connection, Time) -> T + Send> Job for Pending<T, W> {
+impl<T: Send, W: FnMut(&Connection, Timestamp) -> T + Send> Job for Pending<T, W> {
     fn txs(&self) -> usize {
         self.txs
     }
 
-    fn apply(&mut self, conn: &Connection, now: Time) {
+    fn apply(&mut self, conn: &Connection, now: Timestamp) {
         self.result = Some((self.work)(conn, now));
     }
 
@@ -206,7 +206,7 @@ fn run_group(conn: &Connection, now: &Now, mut group: Vec<Box<dyn Job>>) {
     }
 }
 
-fn transact(conn: &Connection, now: Time, group: &mut [Box<dyn Job>]) -> Fate {
+fn transact(conn: &Connection, now: Timestamp, group: &mut [Box<dyn Job>]) -> Fate {
     let began = Instant::now();
     if let Err(error) = execute(conn, "BEGIN IMMEDIATE") {
         return Fate::Lost(Lost::NotDone(Fault::from(error).into()));
@@ -264,7 +264,7 @@ mod tests {
         conn.execute_batch(setup).unwrap();
         let begun = Arc::new(AtomicU64::new(0));
         let count = Arc::clone(&begun);
-        let now = Arc::new(move || Time(count.fetch_add(1, Ordering::SeqCst)));
+        let now = Arc::new(move || Timestamp(count.fetch_add(1, Ordering::SeqCst)));
         (Arc::new(Writer::spawn(conn, now).unwrap()), begun)
     }
 

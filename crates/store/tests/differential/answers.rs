@@ -2,23 +2,23 @@
 
 use domain::{LaneImage, Tx};
 use engine::ports::{
-    Acquired, Beat, CommitOutcome, EventRecord, LaneRecord, Member, Regranted, Renewal, StoreError,
-    TxPage, TxRecord, Work,
+    AcquireOutcome, CommitOutcome, EventRecord, HeartbeatOutcome, LaneRecord, Member,
+    RegrantOutcome, RenewOutcome, StoreError, TxPage, TxRecord, Work,
 };
 
 /// An answer of the port. What cannot be equal is masked.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Answer {
     Done,
-    Acquired(Vec<Acquired>),
-    Renewed(Vec<Renewal>),
+    AcquireOutcome(Vec<AcquireOutcome>),
+    Renewed(Vec<RenewOutcome>),
     Image(Option<Box<LaneImage>>),
     Txs(Vec<Tx>),
     Outcomes(Vec<CommitOutcome>),
-    Regranted(Regranted),
+    RegrantOutcome(RegrantOutcome),
     Found(Vec<Option<Tx>>),
     Work(Vec<Work>),
-    Beat(Beat),
+    HeartbeatOutcome(HeartbeatOutcome),
     Whether(bool),
     Members(Vec<Member>),
     Record(Option<Box<TxRecord>>),

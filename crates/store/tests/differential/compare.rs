@@ -85,7 +85,7 @@ pub(crate) async fn run(
 
 impl Run<'_> {
     async fn take(&mut self, step: usize, operation: &Operation) -> Result<(), Box<Difference>> {
-        let answer = self.ask(step, operation).await?;
+        let answer = self.lease_request(step, operation).await?;
         self.model.follow(operation, &answer);
         let (Operation::Write(Write::Commit(batches)), Answer::Outcomes(outcomes)) =
             (operation, &answer)
@@ -99,7 +99,7 @@ impl Run<'_> {
             }
             self.tally.applied += 1;
             if self.sequence.is_fed_at_once {
-                self.ask(step, &contents::feed_at_once(batch.right.lane))
+                self.lease_request(step, &contents::feed_at_once(batch.lease_grant.lane))
                     .await?;
             }
         }
@@ -107,7 +107,11 @@ impl Run<'_> {
     }
 
     /// Asks every store; the authority's answer, when all agree.
-    async fn ask(&mut self, step: usize, operation: &Operation) -> Result<Answer, Box<Difference>> {
+    async fn lease_request(
+        &mut self,
+        step: usize,
+        operation: &Operation,
+    ) -> Result<Answer, Box<Difference>> {
         self.tally.operations += 1;
         if self.is_told {
             self.asked
@@ -157,7 +161,7 @@ impl Run<'_> {
                     && batches.iter().zip(outcomes).all(|(batch, outcome)| {
                         let is_allowed = rules::outcomes(&model, batch).contains(outcome);
                         if *outcome == CommitOutcome::Applied && is_allowed {
-                            model.lanes[crate::model::place(batch.right)].apply(batch);
+                            model.lanes[crate::model::place(batch.lease_grant)].apply(batch);
                         }
                         is_allowed
                     })
@@ -175,7 +179,7 @@ impl Run<'_> {
 
     async fn compare_contents(&mut self, step: usize) -> Result<(), Box<Difference>> {
         for question in contents::questions(&self.model) {
-            self.ask(step, &question).await?;
+            self.lease_request(step, &question).await?;
         }
         let mut answers = Vec::new();
         for player in &mut self.players {

@@ -28,8 +28,8 @@ pub(crate) fn questions(model: &Model) -> Vec<Operation> {
     ];
     let rng = Rng::new(0);
     for (node, life) in model.lives.iter().enumerate().take(NODES.len()) {
-        let ask = universe::asker(&rng, node, *life);
-        questions.push(Operation::Load(Load::LanesWithWork(ask)));
+        let lease_request = universe::asker(&rng, node, *life);
+        questions.push(Operation::Load(Load::LanesWithWork(lease_request)));
     }
     for (place, lane) in model.lanes.iter().enumerate() {
         let id = universe::lane_id(place);
@@ -39,9 +39,9 @@ pub(crate) fn questions(model: &Model) -> Vec<Operation> {
             lane.floor(),
             PAGE * PAGE,
         )));
-        if let Some(right) = lane.right {
+        if let Some(lease_grant) = lane.lease_grant {
             let key = universe::lanes()[place];
-            questions.push(Operation::Load(Load::Image(key, right, 2)));
+            questions.push(Operation::Load(Load::Image(key, lease_grant, 2)));
         }
         let requests = universe::request_ids().map(|request| (id, request));
         questions.push(Operation::Load(Load::FindRequests(requests.collect())));
@@ -64,7 +64,7 @@ pub(crate) async fn feed(side: &Side, is_ordered: bool) -> Answer {
     let key = universe::lanes()[0];
     let some = EventFilter {
         chain_id: Some(key.chain_id),
-        kinds: vec![EventKind::WORDS[0].to_owned()],
+        kinds: vec![EventKind::NAMES[0].to_owned()],
         limit: 1,
         ..EventFilter::default()
     };

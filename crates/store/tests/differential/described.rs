@@ -28,12 +28,12 @@ pub(crate) fn operation(operation: &Operation) -> String {
 }
 
 fn batch(batch: &LaneBatch) -> String {
-    let right = batch.right;
+    let lease_grant = batch.lease_grant;
     format!(
         "lane {} token {} grant {:x} batch {} event {} next {} floor {}: {}",
-        right.lane.0,
-        right.token,
-        right.grant.0.as_u128() & 0xffff,
+        lease_grant.lane.0,
+        lease_grant.token,
+        lease_grant.grant.0.as_u128() & 0xffff,
         batch.batch_seq_before,
         batch.event_seq_before,
         batch.next_nonce,
@@ -54,17 +54,17 @@ fn writes(writes: &Writes) -> String {
     words.extend(sent.map(|(hash, _)| format!("sent {:x}", number(*hash))));
     words.extend(writes.events.iter().map(|event| {
         let about = event.tx_id.map(short).unwrap_or_default();
-        format!("event {} {} {about}", event.seq, event.kind.word())
+        format!("event {} {} {about}", event.seq, event.kind.as_str())
     }));
     words.extend(
         writes
-            .wakes_done
+            .queued_removed
             .iter()
             .map(|id| format!("done {}", short(*id))),
     );
     words.extend(
         writes
-            .wakes_added
+            .queued_added
             .iter()
             .map(|id| format!("wake {}", short(*id))),
     );
@@ -78,7 +78,7 @@ fn tx(how: &str, tx: &Tx) -> String {
         short(tx.id),
         tx.request_id.as_str(),
         tx.nonce.map(|nonce| nonce.0),
-        tx.state.word(),
+        tx.state.as_str(),
         tx.tx_hash.map(number),
         tx.event_seqs,
     )

@@ -29,10 +29,10 @@
 use std::time::Duration;
 
 use domain::lease::Lease;
-use domain::{LaneId, LaneImage, Right, Time, Tx};
+use domain::{LaneId, LaneImage, LeaseGrant, Timestamp, Tx};
 use engine::ports::{
-    Acquired, Beat, CommitOutcome, Conflict, EventRecord, LaneRecord, Regranted, StoreError,
-    TxRecord,
+    AcquireOutcome, CommitOutcome, Conflict, EventRecord, HeartbeatOutcome, LaneRecord,
+    RegrantOutcome, StoreError, TxRecord,
 };
 
 use crate::universe::BEAT;
@@ -42,34 +42,34 @@ const PRESENT: u64 = 1_000;
 
 /// What a store's masks depend on.
 pub(crate) struct Mask {
-    pub(crate) now: Time,
+    pub(crate) now: Timestamp,
     /// By place.
     pub(crate) lanes: Vec<Option<LaneId>>,
 }
 
 impl Mask {
-    pub(crate) fn acquired(&self, mut acquired: Acquired) -> Acquired {
+    pub(crate) fn acquired(&self, mut acquired: AcquireOutcome) -> AcquireOutcome {
         match &mut acquired {
-            Acquired::Granted { right, .. } => self.right(right),
-            Acquired::NotKeeper { lease, left } => {
+            AcquireOutcome::Granted { lease_grant, .. } => self.lease_grant(lease_grant),
+            AcquireOutcome::NotKeeper { lease, left } => {
                 self.lease(lease);
-                *left = BEAT * u32::try_from(beats(*left)).expect("few beats");
+                *left = BEAT * u32::try_from(heartbeats(*left)).expect("few beats");
             }
-            Acquired::Halted(_) | Acquired::Busy => {}
+            AcquireOutcome::Halted(_) | AcquireOutcome::Busy => {}
         }
         acquired
     }
 
-    pub(crate) fn regranted(&self, mut regranted: Regranted) -> Regranted {
+    pub(crate) fn regranted(&self, mut regranted: RegrantOutcome) -> RegrantOutcome {
         match &mut regranted {
-            Regranted::Held { right, .. } => self.right(right),
-            Regranted::Fenced => {}
+            RegrantOutcome::Held { lease_grant, .. } => self.lease_grant(lease_grant),
+            RegrantOutcome::Fenced => {}
         }
         regranted
     }
 
     pub(crate) fn image(&self, mut image: LaneImage) -> Box<LaneImage> {
-        self.right(&mut image.right);
+        self.lease_grant(&mut image.lease_grant);
         for (tx, _) in &mut image.in_flight {
             mask_tx(tx);
         }
@@ -83,18 +83,25 @@ impl Mask {
         record
     }
 
-    fn right(&self, right: &mut Right) {
-        let place = self.lanes.iter().position(|id| *id == Some(right.lane));
-        right.lane = crate::universe::lane_id(place.expect("it was learned from this answer"));
+    fn lease_grant(&self, lease_grant: &mut LeaseGrant) {
+        let place = self
+            .lanes
+            .iter()
+            .position(|id| *id == Some(lease_grant.lane));
+        lease_grant.lane =
+            crate::universe::lane_id(place.expect("it was learned from this answer"));
     }
 
     fn lease(&self, lease: &mut Lease) {
         let at = lease.expires_at;
-        if at == Lease::GIVEN_BACK {
+        if at == Lease::RELEASED {
             return;
         }
-        let (ahead, past) = (beats(at.since(self.now)), beats(self.now.since(at)));
-        lease.expires_at = Time(PRESENT + ahead - past);
+        let (ahead, past) = (
+            heartbeats(at.since(self.now)),
+            heartbeats(self.now.since(at)),
+        );
+        lease.expires_at = Timestamp(PRESENT + ahead - past);
     }
 }
 
@@ -138,13 +145,13 @@ pub(crate) fn event(record: EventRecord) -> EventRecord {
     }
 }
 
-pub(crate) fn beat(beat: Beat) -> Beat {
+pub(crate) fn beat(beat: HeartbeatOutcome) -> HeartbeatOutcome {
     match beat {
-        Beat::Taken { members, .. } => Beat::Taken {
+        HeartbeatOutcome::Taken { members, .. } => HeartbeatOutcome::Taken {
             members,
             history: 0,
         },
-        Beat::Replaced => Beat::Replaced,
+        HeartbeatOutcome::Replaced => HeartbeatOutcome::Replaced,
     }
 }
 
@@ -160,7 +167,7 @@ pub(crate) fn refusal(error: StoreError) -> StoreError {
 }
 
 /// A time in beats, to the nearest one.
-fn beats(time: Duration) -> u64 {
+fn heartbeats(time: Duration) -> u64 {
     let half = BEAT / 2;
     (time + half).as_secs() / BEAT.as_secs()
 }

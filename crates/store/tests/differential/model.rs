@@ -4,9 +4,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use domain::{
-    Attempt, B256, EventKind, GrantId, LaneKey, NodeName, Nonce, RequestId, Right, Time, Tx, TxId,
+    Attempt, B256, EventKind, GrantId, LaneKey, LeaseGrant, NodeName, Nonce, RequestId, Timestamp,
+    Tx, TxId,
 };
-use engine::ports::{Acquired, CommitOutcome, EventFilter, LaneBatch, NewQueued, Regranted};
+use engine::ports::{
+    AcquireOutcome, CommitOutcome, EventFilter, LaneBatch, QueuedRequest, RegrantOutcome,
+};
 use sim::rng::Rng;
 use uuid::Uuid;
 
@@ -19,9 +22,9 @@ use crate::universe::{self, BEGIN, LANES, NODES};
 pub(crate) struct Lane {
     /// Whether the stores have heard of it.
     pub(crate) is_known: bool,
-    pub(crate) right: Option<Right>,
+    pub(crate) lease_grant: Option<LeaseGrant>,
     /// Rights that are over, oldest first.
-    pub(crate) past: Vec<Right>,
+    pub(crate) past: Vec<LeaseGrant>,
     /// The node and its life that were granted it last.
     pub(crate) keeper: (usize, u64),
     pub(crate) batch_seq: u64,
@@ -32,7 +35,7 @@ pub(crate) struct Lane {
     pub(crate) attempts: BTreeMap<B256, (TxId, Nonce)>,
     pub(crate) wakes: BTreeSet<TxId>,
     pub(crate) is_halted: bool,
-    pub(crate) is_settled: bool,
+    pub(crate) is_reconciled: bool,
 }
 
 /// A cursor that was told.
@@ -89,8 +92,8 @@ impl Model {
     }
 
     /// The time of the next write, by its node's clock: not always later than the last.
-    pub(crate) fn time(&mut self, rng: &Rng) -> Time {
-        Time(BEGIN.0 + self.name() * 1_000 - rng.below(3_000))
+    pub(crate) fn time(&mut self, rng: &Rng) -> Timestamp {
+        Timestamp(BEGIN.0 + self.name() * 1_000 - rng.below(3_000))
     }
 
     pub(crate) fn keeper(&self, lane: usize) -> NodeName {
@@ -116,7 +119,7 @@ impl Model {
             Operation::Happen(Happen::Advance(_)) => {}
             Operation::Happen(Happen::Promote) => {
                 for lane in &mut self.lanes {
-                    lane.is_settled = false;
+                    lane.is_reconciled = false;
                 }
             }
         }
@@ -124,38 +127,43 @@ impl Model {
 
     fn follow_hold(&mut self, hold: &Hold, answer: &Answer) {
         match (hold, answer) {
-            (Hold::Acquire(ask, lanes), Answer::Acquired(answers)) => {
-                let node = NODES.iter().position(|name| *name == ask.node.0);
+            (Hold::Acquire(lease_request, lanes), Answer::AcquireOutcome(answers)) => {
+                let node = NODES.iter().position(|name| *name == lease_request.node.0);
                 let node = node.expect("one of the universe's nodes");
                 let lives = 0..=self.lives[node];
                 let life = lives
                     .rev()
-                    .find(|n| universe::life(node, *n) == ask.incarnation);
+                    .find(|n| universe::life(node, *n) == lease_request.incarnation);
                 for ((key, _), answer) in lanes.iter().zip(answers) {
                     let lane = self.make_lane(*key);
-                    if let Acquired::Granted { right, .. } = answer {
-                        lane.past.extend(lane.right.replace(*right));
+                    if let AcquireOutcome::Granted { lease_grant, .. } = answer {
+                        lane.past.extend(lane.lease_grant.replace(*lease_grant));
                         lane.keeper = (node, life.expect("a life that has begun"));
                     }
                 }
             }
-            (Hold::Regrant(right, _), Answer::Regranted(Regranted::Held { right: new, .. })) => {
-                let lane = &mut self.lanes[place(*right)];
-                lane.past.extend(lane.right.replace(*new));
+            (
+                Hold::Regrant(lease_grant, _),
+                Answer::RegrantOutcome(RegrantOutcome::Held {
+                    lease_grant: new, ..
+                }),
+            ) => {
+                let lane = &mut self.lanes[place(*lease_grant)];
+                lane.past.extend(lane.lease_grant.replace(*new));
             }
-            (Hold::Settle(right), Answer::Done) => {
-                if let Some(lane) = self.lanes.get_mut(place(*right))
-                    && lane.right == Some(*right)
+            (Hold::Settle(lease_grant), Answer::Done) => {
+                if let Some(lane) = self.lanes.get_mut(place(*lease_grant))
+                    && lane.lease_grant == Some(*lease_grant)
                 {
-                    lane.is_settled = true;
+                    lane.is_reconciled = true;
                 }
             }
-            (Hold::Halt(right, _), Answer::Whether(true)) => {
-                self.lanes[place(*right)].is_halted = true;
+            (Hold::Halt(lease_grant, _), Answer::Whether(true)) => {
+                self.lanes[place(*lease_grant)].is_halted = true;
             }
             (Hold::AcceptLoss(key), Answer::Whether(true)) => {
                 let lane = &mut self.lanes[universe::place_of(*key)];
-                (lane.is_halted, lane.is_settled) = (false, true);
+                (lane.is_halted, lane.is_reconciled) = (false, true);
             }
             // Refused, or a question that changes nothing here.
             (_, _) => {}
@@ -167,7 +175,7 @@ impl Model {
             (Write::Commit(batches), Answer::Outcomes(outcomes)) => {
                 for (batch, outcome) in batches.iter().zip(outcomes) {
                     if *outcome == CommitOutcome::Applied {
-                        self.lanes[place(batch.right)].apply(batch);
+                        self.lanes[place(batch.lease_grant)].apply(batch);
                     }
                 }
             }
@@ -181,7 +189,7 @@ impl Model {
         }
     }
 
-    fn queue(&mut self, new: &NewQueued) {
+    fn queue(&mut self, new: &QueuedRequest) {
         let lane = self.make_lane(new.lane);
         if lane.has_request(&new.request.request_id) {
             return;
@@ -209,7 +217,7 @@ impl Model {
     fn make_lane(&mut self, key: LaneKey) -> &mut Lane {
         let lane = &mut self.lanes[universe::place_of(key)];
         if !lane.is_known {
-            (lane.is_known, lane.is_settled) = (true, true);
+            (lane.is_known, lane.is_reconciled) = (true, true);
         }
         lane
     }
@@ -250,10 +258,10 @@ impl Lane {
         {
             self.attempts.insert(*hash, (*tx_id, *nonce));
         }
-        for id in &writes.wakes_done {
+        for id in &writes.queued_removed {
             self.wakes.remove(id);
         }
-        self.wakes.extend(&writes.wakes_added);
+        self.wakes.extend(&writes.queued_added);
         self.next_nonce = batch.next_nonce;
         self.batch_seq += 1;
         self.event_seq += writes.events.len() as u64;
@@ -261,8 +269,8 @@ impl Lane {
 }
 
 /// The place of a right's lane; beyond all of them for the lane of no store.
-pub(crate) fn place(right: Right) -> usize {
-    usize::try_from(right.lane.0).expect("a place")
+pub(crate) fn place(lease_grant: LeaseGrant) -> usize {
+    usize::try_from(lease_grant.lane.0).expect("a place")
 }
 
 /// The kinds of events about a lane itself, which need no tx.

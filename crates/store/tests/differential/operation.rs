@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use domain::{B256, ChainId, GrantId, Header, LaneId, LaneKey, Nonce, RequestId, Right, TxId};
-use engine::ports::{Ask, EventFilter, LaneBatch, Member, NewQueued, TxFilter};
+use domain::{B256, ChainId, GrantId, Header, LaneId, LaneKey, LeaseGrant, Nonce, RequestId, TxId};
+use engine::ports::{EventFilter, LaneBatch, LeaseRequest, Member, QueuedRequest, TxFilter};
 
 /// Lanes' ids in it are places in the universe; each store has its own.
 #[derive(Clone, Debug)]
@@ -18,12 +18,12 @@ pub(crate) enum Operation {
 /// Who may write.
 #[derive(Clone, Debug)]
 pub(crate) enum Hold {
-    Acquire(Ask, Vec<(LaneKey, GrantId)>),
-    Renew(Ask, Vec<Right>),
-    Release(Ask, Vec<Right>),
-    Regrant(Right, GrantId),
-    Settle(Right),
-    Halt(Right, String),
+    Acquire(LeaseRequest, Vec<(LaneKey, GrantId)>),
+    Renew(LeaseRequest, Vec<LeaseGrant>),
+    Release(LeaseRequest, Vec<LeaseGrant>),
+    Regrant(LeaseGrant, GrantId),
+    Settle(LeaseGrant),
+    Halt(LeaseGrant, String),
     AcceptLoss(LaneKey),
 }
 
@@ -31,7 +31,7 @@ pub(crate) enum Hold {
 #[derive(Clone, Debug)]
 pub(crate) enum Write {
     Commit(Vec<LaneBatch>),
-    Queue(Vec<NewQueued>),
+    Queue(Vec<QueuedRequest>),
     PutHeaders(ChainId, Vec<Header>),
     ExtendFeed(Vec<LaneId>),
     Heartbeat(Member),
@@ -40,11 +40,11 @@ pub(crate) enum Write {
 /// What keepers read.
 #[derive(Clone, Debug)]
 pub(crate) enum Load {
-    Image(LaneKey, Right, u64),
+    Image(LaneKey, LeaseGrant, u64),
     Backlog(LaneId, Nonce, usize),
     Queued(LaneId, usize),
     FindRequests(Vec<(LaneId, RequestId)>),
-    LanesWithWork(Ask),
+    LanesWithWork(LeaseRequest),
 }
 
 /// What people read.

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use domain::{Nonce, RequestId, Tx, TxId, Writes};
-use engine::ports::{CommitOutcome, Conflict, LaneBatch, NewQueued, StoreError};
+use engine::ports::{CommitOutcome, Conflict, LaneBatch, QueuedRequest, StoreError};
 
 use crate::masks::rows_conflict;
 use crate::model::{Lane, Model, place};
@@ -12,11 +12,12 @@ use crate::universe;
 
 /// What may come of a batch.
 pub(crate) fn outcomes(model: &Model, batch: &LaneBatch) -> Vec<CommitOutcome> {
-    let Some(lane) = model.lanes.get(place(batch.right)) else {
+    let Some(lane) = model.lanes.get(place(batch.lease_grant)) else {
         return with_folding_faults(batch, vec![CommitOutcome::Fenced]);
     };
     let known = (lane.batch_seq, lane.event_seq);
-    if lane.right != Some(batch.right) || (batch.batch_seq_before, batch.event_seq_before) != known
+    if lane.lease_grant != Some(batch.lease_grant)
+        || (batch.batch_seq_before, batch.event_seq_before) != known
     {
         return with_folding_faults(batch, vec![CommitOutcome::Fenced]);
     }
@@ -112,8 +113,8 @@ fn is_unfolded(batch: &LaneBatch) -> bool {
     let follows = (batch.event_seq_before + 1..).take(writes.events.len());
     has_repeats(txs(writes).map(|tx| tx.id))
         || has_repeats(writes.attempts.iter().map(|attempt| attempt.hash))
-        || has_repeats(writes.wakes_added.iter())
-        || has_repeats(writes.wakes_done.iter())
+        || has_repeats(writes.queued_added.iter())
+        || has_repeats(writes.queued_removed.iter())
         || !seqs.eq(follows)
 }
 
@@ -139,22 +140,22 @@ fn has_missing_rows(model: &Model, lane: &Lane, writes: &Writes) -> bool {
 fn has_wrong_wakes(lane: &Lane, writes: &Writes) -> bool {
     let is_new = |id: &TxId| writes.inserts.iter().any(|tx| tx.id == *id);
     let mut wakes = lane.wakes.clone();
-    let is_done = writes.wakes_done.iter().all(|id| wakes.remove(id));
+    let is_done = writes.queued_removed.iter().all(|id| wakes.remove(id));
     let is_added = writes
-        .wakes_added
+        .queued_added
         .iter()
         .all(|id| (lane.txs.contains_key(id) || is_new(id)) && wakes.insert(*id));
     !(is_done && is_added)
 }
 
 /// For what a queue may be refused; nothing when it may not.
-pub(crate) fn queue_refusals(model: &Model, requests: &[NewQueued]) -> Vec<StoreError> {
+pub(crate) fn queue_refusals(model: &Model, requests: &[QueuedRequest]) -> Vec<StoreError> {
     let mut refusals = Vec::new();
-    let is_known = |new: &NewQueued| {
+    let is_known = |new: &QueuedRequest| {
         let lane = &model.lanes[universe::place_of(new.lane)];
         lane.has_request(&new.request.request_id)
     };
-    let unknown: Vec<&NewQueued> = requests.iter().filter(|new| !is_known(new)).collect();
+    let unknown: Vec<&QueuedRequest> = requests.iter().filter(|new| !is_known(new)).collect();
     let lanes = unknown.iter();
     let lanes = lanes.map(|new| &model.lanes[universe::place_of(new.lane)]);
     let lanes = lanes.filter(|lane| lane.is_known);
@@ -163,7 +164,7 @@ pub(crate) fn queue_refusals(model: &Model, requests: &[NewQueued]) -> Vec<Store
     }
     if lanes
         .clone()
-        .any(|lane| !lane.is_halted && !lane.is_settled)
+        .any(|lane| !lane.is_halted && !lane.is_reconciled)
     {
         refusals.push(StoreError::Unsettled(String::new()));
     }

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use domain::{LaneId, Right};
+use domain::{LaneId, LeaseGrant};
 use engine::ports::{
-    Acquired, EventFilter, EventRecord, LaneBatch, Store, StoreError, TxFilter, TxPage,
+    AcquireOutcome, EventFilter, EventRecord, LaneBatch, Store, StoreError, TxFilter, TxPage,
 };
 
 use crate::answers::Answer;
@@ -68,33 +68,41 @@ impl Side {
     async fn hold(&mut self, hold: &Hold) -> Result<Answer, StoreError> {
         let store = Arc::clone(&self.store);
         Ok(match hold {
-            Hold::Acquire(ask, lanes) => {
-                let answers = store.acquire(ask, lanes).await?;
+            Hold::Acquire(lease_request, lanes) => {
+                let answers = store.acquire(lease_request, lanes).await?;
                 for ((key, _), answer) in lanes.iter().zip(&answers) {
-                    if let Acquired::Granted { right, .. } = answer {
-                        self.lanes[universe::place_of(*key)] = Some(right.lane);
+                    if let AcquireOutcome::Granted { lease_grant, .. } = answer {
+                        self.lanes[universe::place_of(*key)] = Some(lease_grant.lane);
                     }
                 }
                 let mask = self.mask();
-                Answer::Acquired(answers.into_iter().map(|a| mask.acquired(a)).collect())
+                Answer::AcquireOutcome(answers.into_iter().map(|a| mask.acquired(a)).collect())
             }
-            Hold::Renew(ask, rights) => {
-                Answer::Renewed(store.renew(ask, &self.rights(rights)).await?)
-            }
-            Hold::Release(ask, rights) => {
-                store.release(ask, &self.rights(rights)).await?;
+            Hold::Renew(lease_request, lease_grants) => Answer::Renewed(
+                store
+                    .renew(lease_request, &self.lease_grants(lease_grants))
+                    .await?,
+            ),
+            Hold::Release(lease_request, lease_grants) => {
+                store
+                    .release(lease_request, &self.lease_grants(lease_grants))
+                    .await?;
                 Answer::Done
             }
-            Hold::Regrant(right, grant) => {
-                let regranted = store.regrant(self.right(*right), *grant).await?;
-                Answer::Regranted(self.mask().regranted(regranted))
+            Hold::Regrant(lease_grant, grant) => {
+                let regranted = store
+                    .regrant(self.lease_grant(*lease_grant), *grant)
+                    .await?;
+                Answer::RegrantOutcome(self.mask().regranted(regranted))
             }
-            Hold::Settle(right) => {
-                store.settle(self.right(*right)).await?;
+            Hold::Settle(lease_grant) => {
+                store
+                    .mark_reconciled(self.lease_grant(*lease_grant))
+                    .await?;
                 Answer::Done
             }
-            Hold::Halt(right, reason) => {
-                Answer::Whether(store.halt(self.right(*right), reason).await?)
+            Hold::Halt(lease_grant, reason) => {
+                Answer::Whether(store.halt(self.lease_grant(*lease_grant), reason).await?)
             }
             Hold::AcceptLoss(key) => Answer::Whether(store.accept_loss(*key).await?),
         })
@@ -105,7 +113,7 @@ impl Side {
         Ok(match write {
             Write::Commit(batches) => {
                 let batches = batches.iter().map(|batch| LaneBatch {
-                    right: self.right(batch.right),
+                    lease_grant: self.lease_grant(batch.lease_grant),
                     ..batch.clone()
                 });
                 let outcomes = store.commit(batches.collect()).await;
@@ -124,15 +132,19 @@ impl Side {
                 store.extend_feed(&lanes).await?;
                 Answer::Done
             }
-            Write::Heartbeat(member) => Answer::Beat(masks::beat(store.heartbeat(member).await?)),
+            Write::Heartbeat(member) => {
+                Answer::HeartbeatOutcome(masks::beat(store.heartbeat(member).await?))
+            }
         })
     }
 
     async fn load(&mut self, load: &Load) -> Result<Answer, StoreError> {
         let store = Arc::clone(&self.store);
         Ok(match load {
-            Load::Image(key, right, depth) => {
-                let image = store.load(*key, self.right(*right), *depth).await?;
+            Load::Image(key, lease_grant, depth) => {
+                let image = store
+                    .load(*key, self.lease_grant(*lease_grant), *depth)
+                    .await?;
                 Answer::Image(image.map(|image| self.mask().image(image)))
             }
             Load::Backlog(lane, from, limit) => {
@@ -150,7 +162,9 @@ impl Side {
                 let found = store.find_requests(&requests).await?;
                 Answer::Found(found.into_iter().map(|tx| tx.map(masks::tx)).collect())
             }
-            Load::LanesWithWork(ask) => Answer::Work(store.lanes_with_work(ask).await?),
+            Load::LanesWithWork(lease_request) => {
+                Answer::Work(store.lanes_with_work(lease_request).await?)
+            }
         })
     }
 
@@ -227,15 +241,18 @@ impl Side {
         known.copied().flatten().unwrap_or(NOBODYS)
     }
 
-    fn right(&self, right: Right) -> Right {
-        Right {
-            lane: self.lane(right.lane),
-            ..right
+    fn lease_grant(&self, lease_grant: LeaseGrant) -> LeaseGrant {
+        LeaseGrant {
+            lane: self.lane(lease_grant.lane),
+            ..lease_grant
         }
     }
 
-    fn rights(&self, rights: &[Right]) -> Vec<Right> {
-        rights.iter().map(|right| self.right(*right)).collect()
+    fn lease_grants(&self, lease_grants: &[LeaseGrant]) -> Vec<LeaseGrant> {
+        lease_grants
+            .iter()
+            .map(|lease_grant| self.lease_grant(*lease_grant))
+            .collect()
     }
 
     fn mask(&self) -> Mask {

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use async_trait::async_trait;
-use domain::{Moment, Time};
+use domain::{MonotonicTime, Timestamp};
 use engine::ports::{Clock, Store};
 use rig::postgres::{Database, shared};
 use sim::rng::Rng;
@@ -30,7 +30,7 @@ pub(crate) trait Subject: Backend {
     fn name(&self) -> &'static str;
 
     /// What its leases are measured with.
-    fn now(&self) -> Time;
+    fn now(&self) -> Timestamp;
 
     /// Takes everything out of it.
     async fn clear(&mut self);
@@ -62,12 +62,12 @@ impl HandClock {
 
 #[async_trait]
 impl Clock for HandClock {
-    fn now(&self) -> Time {
-        Time(self.0.load(Ordering::SeqCst))
+    fn now(&self) -> Timestamp {
+        Timestamp(self.0.load(Ordering::SeqCst))
     }
 
-    fn moment(&self) -> Moment {
-        Moment(self.0.load(Ordering::SeqCst).saturating_mul(1_000))
+    fn monotonic(&self) -> MonotonicTime {
+        MonotonicTime(self.0.load(Ordering::SeqCst).saturating_mul(1_000))
     }
 
     async fn sleep(&self, _duration: Duration) {
@@ -117,7 +117,7 @@ impl Subject for Twin {
         "the twin"
     }
 
-    fn now(&self) -> Time {
+    fn now(&self) -> Timestamp {
         self.clock.now()
     }
 
@@ -165,7 +165,7 @@ impl Subject for Served {
         "the twin's server"
     }
 
-    fn now(&self) -> Time {
+    fn now(&self) -> Timestamp {
         self.twin.now()
     }
 
@@ -229,7 +229,7 @@ impl Subject for Embedded {
         "the embedded store"
     }
 
-    fn now(&self) -> Time {
+    fn now(&self) -> Timestamp {
         self.clock.now()
     }
 
@@ -326,10 +326,10 @@ impl Subject for Cluster {
     }
 
     /// The server is on this machine.
-    fn now(&self) -> Time {
+    fn now(&self) -> Timestamp {
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let now = now.expect("after 1970").as_millis();
-        Time(u64::try_from(now).expect("before the year 292277026596"))
+        Timestamp(u64::try_from(now).expect("before the year 292277026596"))
     }
 
     async fn clear(&mut self) {

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use domain::{
     Address, B256, Bytes, ChainId, Fees, Header, Incarnation, LaneId, LaneKey, NodeName, Payload,
-    RequestId, Time, TxType, U256,
+    RequestId, Timestamp, TxType, U256,
 };
-use engine::ports::Ask;
+use engine::ports::LeaseRequest;
 use sim::rng::Rng;
 use uuid::Uuid;
 
@@ -23,7 +23,7 @@ pub(crate) const FIRST_BLOCK: u64 = 100;
 /// How many heights there are.
 const HEIGHTS: u64 = 8;
 /// When a sequence begins, by the clocks of its nodes.
-pub(crate) const BEGIN: Time = Time(1_800_000_000_123);
+pub(crate) const BEGIN: Timestamp = Timestamp(1_800_000_000_123);
 
 /// Leases and jumps of the clock are whole [`BEAT`]s, skews lie in the middle of two: so no decision is
 /// nearer than half a beat to a clock that runs on by itself, however slow a store is.
@@ -75,14 +75,14 @@ pub(crate) fn life(node: usize, life: u64) -> Incarnation {
 }
 
 /// A life of a node that asks, with terms of its own.
-pub(crate) fn asker(rng: &Rng, node: usize, of_life: u64) -> Ask {
+pub(crate) fn asker(rng: &Rng, node: usize, of_life: u64) -> LeaseRequest {
     let skews = [HALF_BEAT, BEAT + HALF_BEAT];
-    Ask {
+    LeaseRequest {
         node: NodeName(NODES[node].into()),
         incarnation: life(node, of_life),
         duration: BEAT * if rng.permille(700) { 3 } else { 1 },
         skew: *rng.pick(&skews),
-        lively: Vec::new(),
+        alive: Vec::new(),
         silent: Vec::new(),
     }
 }

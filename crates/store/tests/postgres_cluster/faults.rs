@@ -2,9 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use domain::{Incarnation, NodeName, Time};
+use domain::{Incarnation, NodeName, Timestamp};
 use engine::ports::{
-    Beat, CommitOutcome, EventFilter, Member, Regranted, Renewal, Store as _, StoreError,
+    CommitOutcome, EventFilter, HeartbeatOutcome, Member, RegrantOutcome, RenewOutcome, Store as _,
+    StoreError,
 };
 use rig::pgbouncer::PgBouncer;
 use rig::postgres::{Postgres, majors, shared};
@@ -51,11 +52,18 @@ async fn a_batch_whose_answer_is_lost_is_unknown_until_a_new_grant_tells() {
             "{lose}: {outcome:?}"
         );
         assert_eq!(proxy.lost(), n as u64 + 1);
-        let regranted = store.regrant(keeper.right, grant()).await.expect("regrant");
-        let Regranted::Held { right, batch_seq } = regranted else {
+        let regranted = store
+            .regrant(keeper.lease_grant, grant())
+            .await
+            .expect("regrant");
+        let RegrantOutcome::Held {
+            lease_grant,
+            batch_seq,
+        } = regranted
+        else {
             panic!("{lose}: {regranted:?}")
         };
-        keeper.right = right;
+        keeper.lease_grant = lease_grant;
         let landed = batch_seq == batch.batch_seq_before + 1;
         assert_eq!(landed, lose != "request", "{lose}");
         if landed {
@@ -118,7 +126,7 @@ async fn a_frozen_network_is_not_waited_for() {
     let began = Instant::now();
     let outcome = commit(&*store, &accept(&keeper, 1)).await;
     assert!(matches!(outcome, CommitOutcome::Unknown(_)), "{outcome:?}");
-    let again = store.regrant(keeper.right, grant()).await;
+    let again = store.regrant(keeper.lease_grant, grant()).await;
     assert!(
         matches!(again, Err(StoreError::Unavailable(_))),
         "{again:?}"
@@ -129,8 +137,11 @@ async fn a_frozen_network_is_not_waited_for() {
         began.elapsed()
     );
     proxy.heal();
-    let regranted = store.regrant(keeper.right, grant()).await.expect("regrant");
-    assert!(matches!(regranted, Regranted::Held { .. }));
+    let regranted = store
+        .regrant(keeper.lease_grant, grant())
+        .await
+        .expect("regrant");
+    assert!(matches!(regranted, RegrantOutcome::Held { .. }));
 }
 
 #[tokio::test]
@@ -166,47 +177,70 @@ async fn everything_works_through_a_pooler_in_transaction_mode() {
     migrate(database.url(), None, LEASE).await.expect("migrate");
     let pooler = PgBouncer::in_front_of(database.server(), 3);
     let store = open(&database.url_through(pooler.port()), LEASE).await;
-    let ask = node("a");
-    let mut keeper = keeper(&*store, &ask, lane(1)).await;
+    let lease_request = node("a");
+    let mut keeper = keeper(&*store, &lease_request, lane(1)).await;
     for _ in 0..50 {
         let batch = accept(&keeper, 2);
         assert_eq!(commit(&*store, &batch).await, CommitOutcome::Applied);
         keeper.follow(&batch);
-        store.extend_feed(&[keeper.right.lane]).await.expect("feed");
+        store
+            .extend_feed(&[keeper.lease_grant.lane])
+            .await
+            .expect("feed");
     }
     store
         .queue(vec![queued(lane(1), "one"), queued(lane(9), "two")])
         .await
         .expect("queue");
-    let renewed = store.renew(&ask, &[keeper.right]).await.expect("renew");
-    assert_eq!(renewed, [Renewal::Renewed]);
+    let renewed = store
+        .renew(&lease_request, &[keeper.lease_grant])
+        .await
+        .expect("renew");
+    assert_eq!(renewed, [RenewOutcome::Renewed]);
     let member = Member {
         node: NodeName("a".into()),
         incarnation: Incarnation(Uuid::from_u128(1)),
         advertise: None,
-        started_at: Time(1),
-        seen_at: Time(1),
-        beats: 0,
+        started_at: Timestamp(1),
+        seen_at: Timestamp(1),
+        heartbeats: 0,
         draining: false,
     };
     let beat = store.heartbeat(&member).await.expect("heartbeat");
-    assert!(matches!(beat, Beat::Taken { .. }));
+    assert!(matches!(beat, HeartbeatOutcome::Taken { .. }));
     let filter = EventFilter {
         limit: 500,
         ..EventFilter::default()
     };
     let events = store.events(&filter).await.expect("events");
     assert_eq!(events.events.len(), 100);
-    assert_eq!(store.lanes_with_work(&ask).await.expect("work").len(), 2);
-    let regranted = store.regrant(keeper.right, grant()).await.expect("regrant");
-    let Regranted::Held { right, batch_seq } = regranted else {
+    assert_eq!(
+        store
+            .lanes_with_work(&lease_request)
+            .await
+            .expect("work")
+            .len(),
+        2
+    );
+    let regranted = store
+        .regrant(keeper.lease_grant, grant())
+        .await
+        .expect("regrant");
+    let RegrantOutcome::Held {
+        lease_grant,
+        batch_seq,
+    } = regranted
+    else {
         panic!("{regranted:?}")
     };
     assert_eq!(batch_seq, 50);
-    let image = store.load(keeper.key, right, 64).await.expect("load");
+    let image = store.load(keeper.key, lease_grant, 64).await.expect("load");
     let image = image.expect("the right holds");
     assert_eq!((image.in_flight.len(), image.queued), (100, 1));
-    store.release(&ask, &[right]).await.expect("release");
+    store
+        .release(&lease_request, &[lease_grant])
+        .await
+        .expect("release");
 }
 
 #[tokio::test]

@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use domain::lane::Request;
+use domain::lane::AdmittedRequest;
 use domain::{
     Address, Attempt, AttemptKind, B256, Bytes, ChainId, Event, EventKind, Fees, GrantId,
-    Incarnation, LaneKey, NodeName, Nonce, Payload, RequestId, Right, SubState, Time, Token, Tx,
-    TxId, TxState, U256, Writes,
+    Incarnation, LaneKey, LeaseGrant, NodeName, Nonce, Payload, RequestId, SubState, Timestamp,
+    Token, Tx, TxId, TxState, U256, Writes,
 };
-use engine::ports::{Acquired, Ask, CommitOutcome, LaneBatch, NewQueued, Store};
+use engine::ports::{AcquireOutcome, CommitOutcome, LaneBatch, LeaseRequest, QueuedRequest, Store};
 use rig::postgres::{Database, majors, shared};
 use store::postgres::{PostgresConfig, PostgresStore, migrate};
 use tokio_postgres::{Client, NoTls};
@@ -96,13 +96,13 @@ pub(crate) fn lane(n: u64) -> LaneKey {
     }
 }
 
-pub(crate) fn node(name: &str) -> Ask {
-    Ask {
+pub(crate) fn node(name: &str) -> LeaseRequest {
+    LeaseRequest {
         node: NodeName(name.into()),
         incarnation: Incarnation(Uuid::from_u128(name.bytes().map(u128::from).sum())),
         duration: LEASE,
         skew: Duration::from_secs(5),
-        lively: Vec::new(),
+        alive: Vec::new(),
         silent: Vec::new(),
     }
 }
@@ -115,7 +115,7 @@ pub(crate) fn grant() -> GrantId {
 #[derive(Clone, Debug)]
 pub(crate) struct Keeper {
     pub(crate) key: LaneKey,
-    pub(crate) right: Right,
+    pub(crate) lease_grant: LeaseGrant,
     pub(crate) batch_seq: u64,
     pub(crate) event_seq: u64,
     pub(crate) next_nonce: u64,
@@ -130,26 +130,34 @@ impl Keeper {
 }
 
 /// Makes a node keeper of fresh lanes.
-pub(crate) async fn keepers(store: &dyn Store, ask: &Ask, lanes: &[LaneKey]) -> Vec<Keeper> {
+pub(crate) async fn keepers(
+    store: &dyn Store,
+    lease_request: &LeaseRequest,
+    lanes: &[LaneKey],
+) -> Vec<Keeper> {
     let asked: Vec<(LaneKey, GrantId)> = lanes.iter().map(|key| (*key, grant())).collect();
-    let answers = store.acquire(ask, &asked).await.expect("acquire");
+    let answers = store.acquire(lease_request, &asked).await.expect("acquire");
     let keepers = lanes.iter().zip(answers).map(|(key, answer)| match answer {
-        Acquired::Granted { right, .. } => Keeper {
+        AcquireOutcome::Granted { lease_grant, .. } => Keeper {
             key: *key,
-            right,
+            lease_grant,
             batch_seq: 0,
             event_seq: 0,
             next_nonce: 0,
         },
-        Acquired::NotKeeper { .. } | Acquired::Halted(_) | Acquired::Busy => {
+        AcquireOutcome::NotKeeper { .. } | AcquireOutcome::Halted(_) | AcquireOutcome::Busy => {
             panic!("{key}: {answer:?}")
         }
     });
     keepers.collect()
 }
 
-pub(crate) async fn keeper(store: &dyn Store, ask: &Ask, key: LaneKey) -> Keeper {
-    keepers(store, ask, &[key]).await.remove(0)
+pub(crate) async fn keeper(
+    store: &dyn Store,
+    lease_request: &LeaseRequest,
+    key: LaneKey,
+) -> Keeper {
+    keepers(store, lease_request, &[key]).await.remove(0)
 }
 
 /// A signed tx at a nonce, with its attempt and event.
@@ -180,7 +188,7 @@ pub(crate) fn accept(keeper: &Keeper, count: u64) -> LaneBatch {
             tx_hash: Some(hash),
             inclusion: None,
             counted: None,
-            token: keeper.right.token,
+            token: keeper.lease_grant.token,
             updated_at: AT,
             confirmed_at: None,
             event_seqs: vec![seq],
@@ -204,7 +212,7 @@ pub(crate) fn accept(keeper: &Keeper, count: u64) -> LaneBatch {
         });
     }
     LaneBatch {
-        right: keeper.right,
+        lease_grant: keeper.lease_grant,
         batch_seq_before: keeper.batch_seq,
         node: NodeName("a".into()),
         at: AT,
@@ -215,7 +223,7 @@ pub(crate) fn accept(keeper: &Keeper, count: u64) -> LaneBatch {
     }
 }
 
-const AT: Time = Time(1_800_000_000_000);
+const AT: Timestamp = Timestamp(1_800_000_000_000);
 
 pub(crate) async fn commit(store: &dyn Store, batch: &LaneBatch) -> CommitOutcome {
     let mut outcomes = store.commit(vec![batch.clone()]).await;
@@ -230,11 +238,11 @@ fn key() -> String {
 }
 
 /// A request for the queue; its tx is new, whatever its key.
-pub(crate) fn queued(key: LaneKey, request: &str) -> NewQueued {
+pub(crate) fn queued(key: LaneKey, request: &str) -> QueuedRequest {
     let payload = Payload::transfer(Address::repeat_byte(8), U256::from(1));
-    NewQueued {
+    QueuedRequest {
         lane: key,
-        request: Request {
+        request: AdmittedRequest {
             id: TxId(Uuid::from_u128(u128::from(name()))),
             request_id: RequestId::parse(request).expect("visible ASCII"),
             fingerprint: payload.fingerprint(),

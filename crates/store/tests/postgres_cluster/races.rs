@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use domain::TxId;
 use engine::ports::{
-    Acquired, CommitOutcome, Conflict, EventFilter, Regranted, Renewal, Store as _,
+    AcquireOutcome, CommitOutcome, Conflict, EventFilter, RegrantOutcome, RenewOutcome, Store as _,
 };
 use store::postgres::sql;
 
@@ -32,7 +32,7 @@ async fn of_a_hundred_lanes_only_the_fenced_the_locked_and_the_guilty_are_not_ap
     let taken = accept(&keepers[30], 1);
     assert_eq!(commit(&*world.store, &taken).await, CommitOutcome::Applied);
     keepers[30].follow(&taken);
-    keepers[10].right.token = token(7);
+    keepers[10].lease_grant.token = token(7);
 
     let mut batches: Vec<_> = keepers.iter().map(|keeper| accept(keeper, 2)).collect();
     let key = taken.writes.inserts[0].request_id.clone();
@@ -40,7 +40,7 @@ async fn of_a_hundred_lanes_only_the_fenced_the_locked_and_the_guilty_are_not_ap
     let locker = world.client().await;
     let locked = format!(
         "BEGIN; SELECT FROM signer_nonce_cursor WHERE lane_id = {} FOR UPDATE",
-        keepers[20].right.lane.0
+        keepers[20].lease_grant.lane.0
     );
     locker.batch_execute(&locked).await.expect("lock");
 
@@ -75,20 +75,28 @@ async fn of_a_hundred_lanes_only_the_fenced_the_locked_and_the_guilty_are_not_ap
 #[tokio::test]
 async fn a_locked_lane_delays_neither_renewals_nor_other_lanes() {
     let world = World::new().await;
-    let ask = node("a");
-    let keepers = keepers(&*world.store, &ask, &[lane(1), lane(2)]).await;
+    let lease_request = node("a");
+    let keepers = keepers(&*world.store, &lease_request, &[lane(1), lane(2)]).await;
     let locker = world.client().await;
     let both_rows = "BEGIN; SELECT FROM signer_lease WHERE lane_id = 1 FOR UPDATE; \
                      SELECT FROM signer_nonce_cursor WHERE lane_id = 1 FOR UPDATE";
     locker.batch_execute(both_rows).await.expect("lock");
     let began = Instant::now();
-    let rights: Vec<_> = keepers.iter().map(|keeper| keeper.right).collect();
-    let renewed = world.store.renew(&ask, &rights).await.expect("renew");
-    assert_eq!(renewed, [Renewal::Busy, Renewal::Renewed]);
+    let lease_grants: Vec<_> = keepers.iter().map(|keeper| keeper.lease_grant).collect();
+    let renewed = world
+        .store
+        .renew(&lease_request, &lease_grants)
+        .await
+        .expect("renew");
+    assert_eq!(renewed, [RenewOutcome::Busy, RenewOutcome::Renewed]);
     let asked = [(lane(1), grant()), (lane(2), grant())];
-    let answers = world.store.acquire(&ask, &asked).await.expect("acquire");
-    assert_eq!(answers[0], Acquired::Busy);
-    assert!(matches!(answers[1], Acquired::Granted { .. }));
+    let answers = world
+        .store
+        .acquire(&lease_request, &asked)
+        .await
+        .expect("acquire");
+    assert_eq!(answers[0], AcquireOutcome::Busy);
+    assert!(matches!(answers[1], AcquireOutcome::Granted { .. }));
     assert!(
         began.elapsed() < Duration::from_millis(400),
         "{:?}",
@@ -96,7 +104,7 @@ async fn a_locked_lane_delays_neither_renewals_nor_other_lanes() {
     );
 
     // Giving back waits for the locked one, but not with the others.
-    let released = world.store.release(&ask, &rights).await;
+    let released = world.store.release(&lease_request, &lease_grants).await;
     assert!(released.is_err(), "{released:?}");
     let left = "SELECT expires_at FROM signer_lease WHERE lane_id = 2";
     assert_eq!(world.count(left), 0);
@@ -127,14 +135,14 @@ async fn a_gate_beside_a_takeover_waits_for_nobody_and_the_regrant_tells() {
         let batch = accept(&old, 3);
         let outcome = commit(&*world.store, &batch).await;
         assert_eq!(outcome, CommitOutcome::Locked, "while it is under way");
-        let (store, right) = (world.store.clone(), old.right);
-        let regrant = tokio::spawn(async move { store.regrant(right, grant()).await });
+        let (store, lease_grant) = (world.store.clone(), old.lease_grant);
+        let regrant = tokio::spawn(async move { store.regrant(lease_grant, grant()).await });
         until_somebody_waits(&world).await;
         let end = if commits { "COMMIT" } else { "ROLLBACK" };
         thief.batch_execute(end).await.expect("end");
         match regrant.await.expect("it ran").expect("an answer") {
-            Regranted::Fenced => assert!(commits),
-            Regranted::Held { batch_seq, .. } => assert_eq!((commits, batch_seq), (false, 0)),
+            RegrantOutcome::Fenced => assert!(commits),
+            RegrantOutcome::Held { batch_seq, .. } => assert_eq!((commits, batch_seq), (false, 0)),
         }
         let outcome = commit(&*world.store, &batch).await;
         assert_eq!(outcome, CommitOutcome::Fenced, "with the old grant");
@@ -156,18 +164,25 @@ async fn a_new_grant_waits_for_the_batch_under_way_and_tells_what_became_of_it()
             .expect("gate");
 
         let renewed = grant();
-        let early = world.store.regrant(keeper.right, renewed).await;
+        let early = world.store.regrant(keeper.lease_grant, renewed).await;
         assert!(early.is_err(), "it waits for the lane row: {early:?}");
         let store = world.store.clone();
-        let again = tokio::spawn(async move { store.regrant(keeper.right, renewed).await });
+        let again = tokio::spawn(async move { store.regrant(keeper.lease_grant, renewed).await });
         until_somebody_waits(&world).await;
         let end = if commits { "COMMIT" } else { "ROLLBACK" };
         lost.batch_execute(end).await.expect("end");
         let regranted = again.await.expect("it ran").expect("regrant");
-        let Regranted::Held { right, batch_seq } = regranted else {
+        let RegrantOutcome::Held {
+            lease_grant,
+            batch_seq,
+        } = regranted
+        else {
             panic!("{regranted:?}")
         };
-        assert_eq!((right.grant, batch_seq), (renewed, u64::from(commits)));
+        assert_eq!(
+            (lease_grant.grant, batch_seq),
+            (renewed, u64::from(commits))
+        );
         let old = commit(&*world.store, &batch).await;
         assert_eq!(old, CommitOutcome::Fenced, "under the old grant");
         let txs = world.count("SELECT count(*) FROM managed_tx");
@@ -195,13 +210,13 @@ async fn a_takeover_skips_a_lane_with_a_batch_under_way() {
         .acquire(&node("b"), &asked)
         .await
         .expect("acquire");
-    assert_eq!(answers[0], Acquired::Busy);
-    assert!(matches!(answers[1], Acquired::Granted { .. }));
+    assert_eq!(answers[0], AcquireOutcome::Busy);
+    assert!(matches!(answers[1], AcquireOutcome::Granted { .. }));
     open.batch_execute("COMMIT").await.expect("commit");
     let new = keeper(&*world.store, &node("b"), lane(1)).await;
     let image = world
         .store
-        .load(lane(1), new.right, 64)
+        .load(lane(1), new.lease_grant, 64)
         .await
         .expect("load");
     let image = image.expect("the right holds");
@@ -287,7 +302,7 @@ async fn in_another_history_no_reader_of_the_feed_skips_what_comes() {
         let batch = accept(&keeper, 1);
         assert_eq!(commit(&*world.store, &batch).await, CommitOutcome::Applied);
         keeper.follow(&batch);
-        let fed = world.store.extend_feed(&[keeper.right.lane]).await;
+        let fed = world.store.extend_feed(&[keeper.lease_grant.lane]).await;
         assert_eq!(fed, Ok(()));
     }
     let all = EventFilter {
@@ -324,7 +339,7 @@ async fn the_feed_is_in_order_whoever_extends_it_and_whenever() {
                 assert_eq!(commit(&*store, &batch).await, CommitOutcome::Applied);
                 keeper.follow(&batch);
                 // Two at once for the same lane, and somebody who sweeps.
-                let lane = [keeper.right.lane];
+                let lane = [keeper.lease_grant.lane];
                 let extended = tokio::join!(
                     store.extend_feed(&lane),
                     store.extend_feed(&[]),

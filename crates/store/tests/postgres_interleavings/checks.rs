@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use domain::{LaneId, LaneKey, Right, TxId};
+use domain::{LaneId, LaneKey, LeaseGrant, TxId};
 use engine::ports::{LaneBatch, Store as _};
 use uuid::Uuid;
 
@@ -23,7 +23,12 @@ pub(crate) async fn check(play: &Play, looks: &Looks) -> (Vec<String>, Option<St
     let endings = looks.endings(&play.scene.lanes()).await;
     let facts = play.facts.all();
     for memory in play.scene.memories() {
-        check_rows(memory, &endings[&memory.right.lane], &facts, &mut wrong);
+        check_rows(
+            memory,
+            &endings[&memory.lease_grant.lane],
+            &facts,
+            &mut wrong,
+        );
     }
     let (contested, ending) = (&play.scene.contested, &endings[&play.scene.lane()]);
     check_hands(play, ending, &facts, &mut wrong);
@@ -51,7 +56,9 @@ impl Wrong {
 /// The batches of a lane, with what came of them.
 fn batches(facts: &[Fact], lane: LaneId) -> impl Iterator<Item = (&LaneBatch, Outcome)> {
     facts.iter().filter_map(move |fact| match fact {
-        Fact::Gate { batch, outcome } if batch.right.lane == lane => Some((&**batch, *outcome)),
+        Fact::Gate { batch, outcome } if batch.lease_grant.lane == lane => {
+            Some((&**batch, *outcome))
+        }
         Fact::Gate { .. }
         | Fact::Granted { .. }
         | Fact::Loaded { .. }
@@ -65,7 +72,7 @@ fn batches(facts: &[Fact], lane: LaneId) -> impl Iterator<Item = (&LaneBatch, Ou
 
 /// Applied batches are there whole, the others not at all; counters, nonces and events have no hole.
 fn check_rows(memory: &Memory, ending: &Ending, facts: &[Fact], wrong: &mut Wrong) {
-    let lane = memory.right.lane;
+    let lane = memory.lease_grant.lane;
     let applied: Vec<&LaneBatch> = batches(facts, lane)
         .filter(|(_, outcome)| *outcome == Outcome::Applied)
         .map(|(batch, _)| batch)
@@ -126,9 +133,11 @@ fn check_rows(memory: &Memory, ending: &Ending, facts: &[Fact], wrong: &mut Wron
 }
 
 /// Every right to the contested lane, in the order of granting, and who had it.
-fn rights<'a>(memory: &Memory, facts: &'a [Fact]) -> Vec<(&'a str, Right)> {
+fn lease_grants<'a>(memory: &Memory, facts: &'a [Fact]) -> Vec<(&'a str, LeaseGrant)> {
     let granted = facts.iter().filter_map(|fact| match fact {
-        Fact::Granted { node, right, .. } => Some((&**node, *right)),
+        Fact::Granted {
+            node, lease_grant, ..
+        } => Some((&**node, *lease_grant)),
         Fact::Gate { .. }
         | Fact::Loaded { .. }
         | Fact::Renewed(_)
@@ -137,13 +146,16 @@ fn rights<'a>(memory: &Memory, facts: &'a [Fact]) -> Vec<(&'a str, Right)> {
         | Fact::Read { .. }
         | Fact::Refused { .. } => None,
     });
-    [("a", memory.right)].into_iter().chain(granted).collect()
+    [("a", memory.lease_grant)]
+        .into_iter()
+        .chain(granted)
+        .collect()
 }
 
 /// The token rises by one with every change of hands, and both rows tell the same.
 fn check_hands(play: &Play, ending: &Ending, facts: &[Fact], wrong: &mut Wrong) {
-    let rights = rights(&play.scene.contested, facts);
-    for pair in rights.windows(2) {
+    let lease_grants = lease_grants(&play.scene.contested, facts);
+    for pair in lease_grants.windows(2) {
         let ((before, old), (after, new)) = (pair[0], pair[1]);
         let due = if before == after {
             old.token
@@ -157,7 +169,7 @@ fn check_hands(play: &Play, ending: &Ending, facts: &[Fact], wrong: &mut Wrong) 
             )
         });
     }
-    let (owner, last) = rights.last().expect("a had it");
+    let (owner, last) = lease_grants.last().expect("a had it");
     let token = i64::try_from(last.token.0).expect("a handful");
     let lease = &ending.lease;
     wrong.note((lease.token, ending.cursor.token) == (token, token), || {
@@ -173,7 +185,7 @@ fn check_hands(play: &Play, ending: &Ending, facts: &[Fact], wrong: &mut Wrong) 
     let is_told = |what: &dyn Fn(&Fact) -> bool| facts.iter().any(what);
     let was_released = is_told(&|fact| matches!(fact, Fact::Released(true)));
     let was_renewed = is_told(&|fact| matches!(fact, Fact::Renewed(true)));
-    let is_taken = rights.iter().any(|(node, _)| *node != "a");
+    let is_taken = lease_grants.iter().any(|(node, _)| *node != "a");
     if !is_taken {
         wrong.note((lease.expires_at == 0) == was_released, || {
             "given back and running, or the other way round".into()
@@ -189,20 +201,24 @@ fn check_hands(play: &Play, ending: &Ending, facts: &[Fact], wrong: &mut Wrong) 
 
 /// Nothing of an earlier right is there that a later one did not find when it loaded the lane.
 pub(crate) fn check_views(memory: &Memory, ending: &Ending, facts: &[Fact], wrong: &mut Wrong) {
-    let rights: Vec<Right> = rights(memory, facts)
+    let lease_grants: Vec<LeaseGrant> = lease_grants(memory, facts)
         .into_iter()
-        .map(|(_, right)| right)
+        .map(|(_, lease_grant)| lease_grant)
         .collect();
-    let landed_under = |rights: &[Right]| {
-        let applied = batches(facts, memory.right.lane).filter(|(batch, outcome)| {
-            *outcome == Outcome::Applied && rights.contains(&batch.right)
+    let landed_under = |lease_grants: &[LeaseGrant]| {
+        let applied = batches(facts, memory.lease_grant.lane).filter(|(batch, outcome)| {
+            *outcome == Outcome::Applied && lease_grants.contains(&batch.lease_grant)
         });
         memory.batch_seq + applied.count() as u64
     };
     for fact in facts {
         match fact {
-            Fact::Loaded { right, image, rows } => {
-                let token = i64::try_from(right.token.0).expect("a handful");
+            Fact::Loaded {
+                lease_grant,
+                image,
+                rows,
+            } => {
+                let token = i64::try_from(lease_grant.token.0).expect("a handful");
                 // What was queued meanwhile is nobody's, and has a wake row.
                 let of_keepers = |tx: &&TxRow| tx.token > 0 && tx.token < token;
                 for tx in ending.txs.iter().filter(of_keepers) {
@@ -212,9 +228,9 @@ pub(crate) fn check_views(memory: &Memory, ending: &Ending, facts: &[Fact], wron
                         )
                     });
                 }
-                let rank = rights.iter().position(|other| other == right);
+                let rank = lease_grants.iter().position(|other| other == lease_grant);
                 if let (Some(rank), Some(image)) = (rank, image) {
-                    let landed = landed_under(&rights[..rank]);
+                    let landed = landed_under(&lease_grants[..rank]);
                     wrong.note(image.batch_seq == landed, || {
                         format!(
                             "token {token} found {} batches, {landed} landed",
@@ -224,12 +240,12 @@ pub(crate) fn check_views(memory: &Memory, ending: &Ending, facts: &[Fact], wron
                 }
             }
             Fact::Granted {
-                right,
+                lease_grant,
                 landed: Some(found),
                 ..
             } => {
-                let rank = rights.iter().position(|other| other == right);
-                let landed = landed_under(&rights[..rank.unwrap_or_default()]);
+                let rank = lease_grants.iter().position(|other| other == lease_grant);
+                let landed = landed_under(&lease_grants[..rank.unwrap_or_default()]);
                 wrong.note(*found == landed, || {
                     format!("granted anew after {found} batches, and {landed} landed")
                 });
@@ -281,7 +297,7 @@ async fn check_feed(play: &Play, wrong: &mut Wrong) -> String {
         end = read_on(play, reader, after).await;
         let facts = play.facts.all();
         for memory in play.scene.memories() {
-            let of_lane = batches(&facts, memory.right.lane);
+            let of_lane = batches(&facts, memory.lease_grant.lane);
             let applied = of_lane.filter(|(_, outcome)| *outcome == Outcome::Applied);
             let written: usize = applied.map(|(batch, _)| batch.writes.events.len()).sum();
             let first = memory.event_seq + 1;

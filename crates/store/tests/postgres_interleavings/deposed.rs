@@ -1,7 +1,7 @@
 //! Every kind of critical write of a deposed keeper: refused as fenced, and no row is any different.
 
 use domain::{B256, EventKind, Inclusion, Nonce, SubState, Tx, TxState, Writes};
-use engine::ports::{CommitOutcome, LaneBatch, Regranted, Renewal, Store as _};
+use engine::ports::{CommitOutcome, LaneBatch, RegrantOutcome, RenewOutcome, Store as _};
 use rig::postgres::{Database, shared};
 
 use crate::kit::{
@@ -66,9 +66,9 @@ async fn a_deposed_keeper_writes_nothing(write: Write) {
         let store = open(database.url(), 5).await;
         let (a, b) = (node("a"), node_that_misses("b", &["a"]));
         let key = new_lane();
-        let right = keep(&*store, &a, &[key]).await[0];
-        let mut deposed = Memory::new(key, right, &a);
-        let first = deposed.batch(acceptance("sent", Nonce(0), right.token));
+        let lease_grant = keep(&*store, &a, &[key]).await[0];
+        let mut deposed = Memory::new(key, lease_grant, &a);
+        let first = deposed.batch(acceptance("sent", Nonce(0), lease_grant.token));
         assert_eq!(
             store.commit(vec![first.clone()]).await,
             [CommitOutcome::Applied]
@@ -85,25 +85,28 @@ async fn a_deposed_keeper_writes_nothing(write: Write) {
         };
         let allowed = world.batch(write);
         let taken = keep(&*store, &b, &[key]).await[0];
-        assert_eq!(taken.token, right.token.next());
+        assert_eq!(taken.token, lease_grant.token.next());
 
         let before = dump(&database);
         let outcome = store.commit(vec![allowed]).await;
         assert_eq!(outcome, [CommitOutcome::Fenced], "{write:?} on {major}");
-        let regranted = store.regrant(right, new_grant()).await.expect("regrant");
-        assert_eq!(regranted, Regranted::Fenced);
+        let regranted = store
+            .regrant(lease_grant, new_grant())
+            .await
+            .expect("regrant");
+        assert_eq!(regranted, RegrantOutcome::Fenced);
         assert_eq!(
-            store.renew(&a, &[right]).await.expect("renew"),
-            [Renewal::Lost]
+            store.renew(&a, &[lease_grant]).await.expect("renew"),
+            [RenewOutcome::Lost]
         );
-        store.release(&a, &[right]).await.expect("release");
-        store.settle(right).await.expect("settle");
-        store.halt(right, "it says").await.expect("halt");
+        store.release(&a, &[lease_grant]).await.expect("release");
+        store.mark_reconciled(lease_grant).await.expect("settle");
+        store.halt(lease_grant, "it says").await.expect("halt");
         assert_eq!(dump(&database), before, "{write:?} on {major}");
 
         // The same writes are fine in the hands of the keeper: it was the fence, and nothing else.
         let keeper = Memory {
-            right: taken,
+            lease_grant: taken,
             node: b.node.clone(),
             ..world.deposed.clone()
         };
@@ -129,19 +132,19 @@ impl World {
 
     fn writes(&self, write: Write) -> Writes {
         let (sent, waiting) = (&self.sent, &self.waiting);
-        let (mut writes, right) = (Writes::default(), self.deposed.right);
+        let (mut writes, lease_grant) = (Writes::default(), self.deposed.lease_grant);
         match write {
             Write::Allocate => {
                 let nonce = Some(self.deposed.next_nonce);
                 let mut tx = waiting.clone();
-                tx.go(TxState::Allocated, SubState::Waiting, AT);
-                writes.wakes_done.push(tx.id);
+                tx.transition(TxState::Allocated, SubState::Waiting, AT);
+                writes.queued_removed.push(tx.id);
                 writes.updates.push(Tx { nonce, ..tx });
             }
             Write::Attempt => writes.attempts.push(sign(&mut sent.clone())),
             Write::State => {
                 let mut tx = sent.clone();
-                tx.go(TxState::Stuck, SubState::Rejected, AT);
+                tx.transition(TxState::Stuck, SubState::Rejected, AT);
                 writes.updates.push(tx);
             }
             Write::FirstSent => {
@@ -165,13 +168,13 @@ impl World {
             }
             Write::WakeAdded => {
                 let tx = new_queued(self.deposed.key, "another").into_tx();
-                writes.wakes_added.push(tx.id);
+                writes.queued_added.push(tx.id);
                 writes.inserts.push(tx);
             }
-            Write::WakeDone => writes.wakes_done.push(waiting.id),
+            Write::WakeDone => writes.queued_removed.push(waiting.id),
             Write::Paused => writes.paused = Some(true),
             Write::Insert => {
-                let tx = new_tx("new", self.deposed.next_nonce, right.token);
+                let tx = new_tx("new", self.deposed.next_nonce, lease_grant.token);
                 writes.inserts.push(tx);
             }
         }

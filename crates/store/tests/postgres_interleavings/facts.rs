@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use domain::{LaneId, LaneImage, LaneKey, RequestId, Right, TxId};
+use domain::{LaneId, LaneImage, LaneKey, LeaseGrant, RequestId, TxId};
 use engine::ports::LaneBatch;
 use store::postgres::sql::Param;
 use tokio_postgres::types::Type;
@@ -21,12 +21,12 @@ pub(crate) enum Fact {
     /// batches had landed.
     Granted {
         node: String,
-        right: Right,
+        lease_grant: LeaseGrant,
         landed: Option<u64>,
     },
     /// A contender read the contested lane under its right, and it still held.
     Loaded {
-        right: Right,
+        lease_grant: LeaseGrant,
         image: Option<Box<LaneImage>>,
         rows: Vec<TxRow>,
     },

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use domain::lane::Request;
-use domain::lease::Ask;
+use domain::lane::AdmittedRequest;
+use domain::lease::LeaseRequest;
 use domain::{
     Address, Attempt, AttemptKind, B256, Bytes, ChainId, Event, EventKind, Fees, GrantId,
-    Incarnation, LaneKey, NodeName, Nonce, Payload, RequestId, Right, SubState, Time, Token, Tx,
-    TxId, TxState, U256, Writes,
+    Incarnation, LaneKey, LeaseGrant, NodeName, Nonce, Payload, RequestId, SubState, Timestamp,
+    Token, Tx, TxId, TxState, U256, Writes,
 };
-use engine::ports::{Acquired, LaneBatch, NewQueued, Store};
+use engine::ports::{AcquireOutcome, LaneBatch, QueuedRequest, Store};
 use rig::postgres::{Database, Server};
 use store::postgres::{PostgresConfig, PostgresStore, migrate};
 use uuid::Uuid;
@@ -22,7 +22,7 @@ pub(crate) const LEASE: Duration = Duration::from_secs(10);
 /// How long leases last that must not run out by themselves.
 pub(crate) const LONG: Duration = Duration::from_secs(3_600);
 /// When the rows are written, by the keeper's own clock.
-pub(crate) const AT: Time = Time(1_800_000_000_123);
+pub(crate) const AT: Timestamp = Timestamp(1_800_000_000_123);
 /// How deep finals are watched.
 pub(crate) const WATCH_DEPTH: u64 = 64;
 
@@ -56,23 +56,23 @@ pub(crate) async fn open_with(url: &str, pool_size: usize, lease: Duration) -> A
 }
 
 /// A node of this name.
-pub(crate) fn node(name: &str) -> Ask {
+pub(crate) fn node(name: &str) -> LeaseRequest {
     let life = name
         .bytes()
         .fold(7, |sum, byte| (sum << 8) ^ u128::from(byte));
-    Ask {
+    LeaseRequest {
         node: NodeName(name.into()),
         incarnation: Incarnation(Uuid::from_u128(life)),
         duration: LONG,
         skew: Duration::from_secs(1),
-        lively: Vec::new(),
+        alive: Vec::new(),
         silent: Vec::new(),
     }
 }
 
 /// A node that takes these for dead.
-pub(crate) fn node_that_misses(name: &str, others: &[&str]) -> Ask {
-    Ask {
+pub(crate) fn node_that_misses(name: &str, others: &[&str]) -> LeaseRequest {
+    LeaseRequest {
         silent: others.iter().map(|other| node(other).incarnation).collect(),
         ..node(name)
     }
@@ -103,11 +103,11 @@ pub(crate) fn request_id(text: impl Into<String>) -> RequestId {
 }
 
 /// A request for the queue.
-pub(crate) fn new_queued(lane: LaneKey, request: &str) -> NewQueued {
+pub(crate) fn new_queued(lane: LaneKey, request: &str) -> QueuedRequest {
     let payload = Payload::transfer(Address::repeat_byte(8), U256::from(1));
-    NewQueued {
+    QueuedRequest {
         lane,
-        request: Request {
+        request: AdmittedRequest {
             id: new_tx_id(),
             request_id: request_id(request),
             fingerprint: payload.fingerprint(),
@@ -127,7 +127,7 @@ pub(crate) fn new_tx(request: &str, nonce: Nonce, token: Token) -> Tx {
         token,
         ..queued.into_tx()
     };
-    tx.go(TxState::Allocated, SubState::Waiting, AT);
+    tx.transition(TxState::Allocated, SubState::Waiting, AT);
     tx
 }
 
@@ -135,7 +135,7 @@ pub(crate) fn new_tx(request: &str, nonce: Nonce, token: Token) -> Tx {
 pub(crate) fn sign(tx: &mut Tx) -> Attempt {
     let hash = B256::left_padding_from(&(0xC000_0000 + name()).to_be_bytes());
     tx.tx_hash = Some(hash);
-    tx.go(TxState::Tracking, SubState::Signed, AT);
+    tx.transition(TxState::Tracking, SubState::Signed, AT);
     Attempt {
         hash,
         tx_id: tx.id,
@@ -175,7 +175,7 @@ pub(crate) fn acceptance(request: &str, nonce: Nonce, token: Token) -> Writes {
 #[derive(Clone, Debug)]
 pub(crate) struct Memory {
     pub(crate) key: LaneKey,
-    pub(crate) right: Right,
+    pub(crate) lease_grant: LeaseGrant,
     pub(crate) node: NodeName,
     pub(crate) batch_seq: u64,
     pub(crate) event_seq: u64,
@@ -184,11 +184,11 @@ pub(crate) struct Memory {
 
 impl Memory {
     /// Of a lane that was never written.
-    pub(crate) fn new(key: LaneKey, right: Right, ask: &Ask) -> Self {
+    pub(crate) fn new(key: LaneKey, lease_grant: LeaseGrant, lease_request: &LeaseRequest) -> Self {
         Self {
             key,
-            right,
-            node: ask.node.clone(),
+            lease_grant,
+            node: lease_request.node.clone(),
             batch_seq: 0,
             event_seq: 0,
             next_nonce: Nonce(0),
@@ -207,7 +207,7 @@ impl Memory {
         let rows = writes.inserts.iter().chain(&writes.updates);
         let highest = rows.filter_map(|tx| tx.nonce).max();
         LaneBatch {
-            right: self.right,
+            lease_grant: self.lease_grant,
             batch_seq_before: self.batch_seq,
             node: self.node.clone(),
             at: AT,
@@ -227,14 +227,18 @@ impl Memory {
 }
 
 /// Makes a node keeper of lanes, which must be possible.
-pub(crate) async fn keep(store: &dyn Store, ask: &Ask, lanes: &[LaneKey]) -> Vec<Right> {
+pub(crate) async fn keep(
+    store: &dyn Store,
+    lease_request: &LeaseRequest,
+    lanes: &[LaneKey],
+) -> Vec<LeaseGrant> {
     let asked: Vec<_> = lanes.iter().map(|key| (*key, new_grant())).collect();
-    let answers = store.acquire(ask, &asked).await.expect("acquire");
-    let rights = answers.into_iter().map(|answer| match answer {
-        Acquired::Granted { right, .. } => right,
-        Acquired::NotKeeper { .. } | Acquired::Busy | Acquired::Halted(_) => {
+    let answers = store.acquire(lease_request, &asked).await.expect("acquire");
+    let lease_grants = answers.into_iter().map(|answer| match answer {
+        AcquireOutcome::Granted { lease_grant, .. } => lease_grant,
+        AcquireOutcome::NotKeeper { .. } | AcquireOutcome::Busy | AcquireOutcome::Halted(_) => {
             panic!("not granted: {answer:?}")
         }
     });
-    rights.collect()
+    lease_grants.collect()
 }

@@ -70,7 +70,7 @@ impl Lock {
             Self::LaneRow => of_lane("signer_nonce_cursor"),
             Self::NeighbourLaneRow => row(
                 "signer_nonce_cursor",
-                format!("lane_id = {}", scene.of_a.right.lane.0),
+                format!("lane_id = {}", scene.of_a.lease_grant.lane.0),
             ),
             Self::TxRow => row("managed_tx", format!("tx_id = '{}'", scene.sent.id)),
             Self::WaitingTxRow => row("managed_tx", format!("tx_id = '{}'", scene.waiting.id)),

@@ -75,16 +75,16 @@ impl Looks {
     /// These lanes as they are.
     pub(crate) async fn endings(&self, lanes: &[LaneId]) -> BTreeMap<LaneId, Ending> {
         let ids: Vec<i64> = lanes.iter().map(|lane| lane.0).collect();
-        let ask = async |what: &Statement| {
+        let lease_request = async |what: &Statement| {
             let rows = self.session.client.query(what, &[&ids]).await;
             rows.expect("a look")
         };
         let (lanes, txs, wakes, attempts, events) = futures::join!(
-            ask(&self.lanes),
-            ask(&self.txs),
-            ask(&self.wakes),
-            ask(&self.attempts),
-            ask(&self.events)
+            lease_request(&self.lanes),
+            lease_request(&self.txs),
+            lease_request(&self.wakes),
+            lease_request(&self.attempts),
+            lease_request(&self.events)
         );
         let mut endings: BTreeMap<LaneId, Ending> = lanes
             .iter()

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use domain::{Right, Token};
+use domain::{LeaseGrant, Token};
 use sim::rng::Rng;
 use store::postgres::sql::Param;
 use tokio_postgres::types::Type;
@@ -221,16 +221,16 @@ async fn take_and_load(shared: &Play, hand: &Hand) {
          ) \
          SELECT tx_id, request_id, nonce, token, state, sub_state, updated_at \
          FROM lane JOIN managed_tx AS tx ON tx.lane_id = lane.lane_id";
-    let (lane, ask, grant) = (shared.scene.lane(), node("d"), new_grant());
+    let (lane, lease_request, grant) = (shared.scene.lane(), node("d"), new_grant());
     let params: [Param<'_>; 4] = [
         (&lane.0, Type::INT8),
-        (&ask.node.0, Type::TEXT),
-        (&ask.incarnation.0, Type::UUID),
+        (&lease_request.node.0, Type::TEXT),
+        (&lease_request.incarnation.0, Type::UUID),
         (&grant.0, Type::UUID),
     ];
     match hand.write("takes over and loads", SQL, &params).await {
         Ok(rows) => shared.facts.tell(Fact::Loaded {
-            right: Right {
+            lease_grant: LeaseGrant {
                 lane,
                 token: Token(2),
                 grant,

@@ -56,11 +56,11 @@ pub(crate) const SHARED_REQUEST: &str = "shared";
 
 impl Scene {
     pub(crate) fn lanes(&self) -> [LaneId; 3] {
-        [&self.contested, &self.of_b, &self.of_a].map(|lane| lane.right.lane)
+        [&self.contested, &self.of_b, &self.of_a].map(|lane| lane.lease_grant.lane)
     }
 
     pub(crate) fn lane(&self) -> LaneId {
-        self.contested.right.lane
+        self.contested.lease_grant.lane
     }
 
     pub(crate) fn memories(&self) -> [&Memory; 3] {
@@ -86,23 +86,23 @@ impl Scene {
 
     /// A batch with a write of every sort.
     fn full_batch(contested: &Memory, sent: &Tx, waiting: &Tx) -> LaneBatch {
-        let token = contested.right.token;
+        let token = contested.lease_grant.token;
         let mut new = new_tx(SHARED_REQUEST, contested.next_nonce, token);
         let attempt = sign(&mut new);
         let hash = sent.tx_hash.expect("it is signed");
         let mut submitted = Tx {
             token,
-            updated_at: domain::Time(AT.0 + 1),
+            updated_at: domain::Timestamp(AT.0 + 1),
             ..sent.clone()
         };
-        submitted.go(TxState::Tracking, SubState::Submitted, submitted.updated_at);
+        submitted.transition(TxState::Tracking, SubState::Submitted, submitted.updated_at);
         let nonce = contested.next_nonce.next();
         let mut adopted = Tx {
             nonce: Some(nonce),
             token,
             ..waiting.clone()
         };
-        adopted.go(TxState::Allocated, SubState::Waiting, AT);
+        adopted.transition(TxState::Allocated, SubState::Waiting, AT);
         let tx_hash = hash;
         let submission = EventKind::TxSubmitted {
             tx_hash,
@@ -115,7 +115,7 @@ impl Scene {
                 event(&adopted, EventKind::TxAllocated { nonce }),
             ],
             first_sent: vec![(hash, AT)],
-            wakes_done: vec![adopted.id],
+            queued_removed: vec![adopted.id],
             attempts: vec![attempt],
             inserts: vec![new],
             updates: vec![submitted, adopted],
@@ -174,10 +174,12 @@ impl Stage {
         let (of_a, of_b) = keys.split_at(2 * MADE_AT_ONCE);
         let (a, b) = (node("a"), node("b"));
         let mut lanes = Vec::new();
-        for (ask, keys) in [(&a, of_a), (&b, of_b)] {
-            let rights = keep(&*self.store, ask, keys).await;
-            let kept = keys.iter().zip(rights);
-            lanes.extend(kept.map(|(key, right)| Memory::new(*key, right, ask)));
+        for (lease_request, keys) in [(&a, of_a), (&b, of_b)] {
+            let lease_grants = keep(&*self.store, lease_request, keys).await;
+            let kept = keys.iter().zip(lease_grants);
+            lanes.extend(
+                kept.map(|(key, lease_grant)| Memory::new(*key, lease_grant, lease_request)),
+            );
         }
         let firsts: Vec<LaneBatch> = lanes
             .iter()
@@ -221,7 +223,7 @@ impl Stage {
     }
 
     async fn let_leases_lapse(&self, lanes: &[Memory]) {
-        let ids: Vec<i64> = lanes.iter().map(|lane| lane.right.lane.0).collect();
+        let ids: Vec<i64> = lanes.iter().map(|lane| lane.lease_grant.lane.0).collect();
         let sql = "UPDATE signer_lease SET expires_at = 1 WHERE lane_id = ANY ($1)";
         let client = &self.watcher.client;
         client.execute(sql, &[&ids]).await.expect("leases lapse");

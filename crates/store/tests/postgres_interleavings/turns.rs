@@ -199,7 +199,7 @@ pub(crate) async fn play(
     let began = Instant::now();
     orders.begin();
     loop {
-        settle(watcher, &actors, &story).await;
+        wait_until_settled(watcher, &actors, &story).await;
         let ready: Vec<&Actor> = actors.iter().filter(|a| a.at_turn().is_some()).collect();
         if ready.is_empty() {
             if !actors.iter().any(Actor::is_busy) {
@@ -213,7 +213,7 @@ pub(crate) async fn play(
         let what = actor.place.what().take().expect("it is at its turn");
         story.push(format!("{} {what}", actor.name));
         actor.place.turns.add_permits(1);
-        settle(watcher, &actors, &story).await;
+        wait_until_settled(watcher, &actors, &story).await;
         if actor.is_busy() {
             waits += 1;
             story.push("(waits)".into());
@@ -226,7 +226,7 @@ pub(crate) async fn play(
 }
 
 /// Returns when every actor is at its turn, at its end, or waits inside the database for one of these.
-async fn settle(watcher: &Session, actors: &[Actor], story: &Story) {
+async fn wait_until_settled(watcher: &Session, actors: &[Actor], story: &Story) {
     const FREE: &str = "SELECT count(*) FROM unnest($1::integer[]) AS pid \
          WHERE cardinality(pg_blocking_pids(pid)) = 0";
     let began = Instant::now();

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use domain::{Incarnation, NodeName, Time};
-use engine::ports::{Beat, Member, Store};
+use domain::{Incarnation, NodeName, Timestamp};
+use engine::ports::{HeartbeatOutcome, Member, Store};
 use uuid::Uuid;
 
 use crate::World;
@@ -14,9 +14,9 @@ fn member(name: &str, life: u128) -> Member {
         node: NodeName(name.into()),
         incarnation: Incarnation(Uuid::from_u128(life)),
         advertise: None,
-        started_at: Time(5),
-        seen_at: Time(1_800_000_000_000),
-        beats: 0,
+        started_at: Timestamp(5),
+        seen_at: Timestamp(1_800_000_000_000),
+        heartbeats: 0,
         draining: false,
     }
 }
@@ -25,11 +25,11 @@ impl World {
     /// The other nodes as a beat tells of them; `None` when this life was replaced.
     async fn beat(&self, member: &Member) -> Option<Vec<Member>> {
         match self.store.heartbeat(member).await.expect("heartbeat") {
-            Beat::Taken { members, history } => {
+            HeartbeatOutcome::Taken { members, history } => {
                 assert_eq!(history, 1, "a new server's timeline");
                 Some(members)
             }
-            Beat::Replaced => None,
+            HeartbeatOutcome::Replaced => None,
         }
     }
 }
@@ -38,16 +38,19 @@ impl World {
 async fn beats_are_counted_and_tell_of_all_nodes() {
     let world = World::new("beats").await;
     let (a, b) = (member("a", 1), member("b", 2));
-    for beats in 1..=3 {
+    for heartbeats in 1..=3 {
         let seen = world.beat(&b).await;
         assert_eq!(
             seen.expect("it lives").last(),
-            Some(&Member { beats, ..b.clone() })
+            Some(&Member {
+                heartbeats,
+                ..b.clone()
+            })
         );
     }
     let seen = world.beat(&a).await.expect("it lives");
-    let a_again = Member { beats: 1, ..a };
-    assert_eq!(seen, [a_again, Member { beats: 3, ..b }]);
+    let a_again = Member { heartbeats: 1, ..a };
+    assert_eq!(seen, [a_again, Member { heartbeats: 3, ..b }]);
     assert_eq!(world.store.members().await, Ok(seen));
 }
 
@@ -56,11 +59,11 @@ async fn of_lives_that_begin_at_the_same_moment_one_stays() {
     let world = World::new("lives").await;
     for round in 0..20_u128 {
         let lives: Vec<Member> = (1..=4).map(|n| member("a", round * 10 + n)).collect();
-        let beats = lives.iter().map(|life| {
+        let heartbeats = lives.iter().map(|life| {
             let (store, life) = (Arc::clone(&world.store), life.clone());
             tokio::spawn(async move { store.heartbeat(&life).await })
         });
-        for beat in beats.collect::<Vec<_>>() {
+        for beat in heartbeats.collect::<Vec<_>>() {
             beat.await.expect("no panic").expect("heartbeat");
         }
         // After one more beat of each, the newest has told all others, and after another each knows.
@@ -92,7 +95,7 @@ async fn of_lives_that_begin_at_the_same_moment_one_stays() {
 async fn nodes_that_were_silent_for_long_are_forgotten() {
     let world = World::new("silent").await;
     let old = Member {
-        seen_at: Time(1_700_000_000_000),
+        seen_at: Timestamp(1_700_000_000_000),
         ..member("old", 1)
     };
     world.beat(&old).await.expect("it lives");

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use domain::{B256, ChainId, Header, Nonce, Time, TxState};
+use domain::{B256, ChainId, Header, Nonce, Timestamp, TxState};
 use engine::ports::{Store, TxFilter};
 
 use crate::{World, lane, numbers, tx_id};
@@ -81,7 +81,7 @@ async fn attempts_stay_with_their_tx_when_it_gives_its_nonce_up() {
         .iter()
         .map(|attempt| (attempt.signed_at.0, attempt.first_sent_at, attempt.nonce))
         .collect();
-    let sent = Some(Time(1));
+    let sent = Some(Timestamp(1));
     assert_eq!(
         attempts,
         [(1, sent, Nonce(2)), (3, None, Nonce(2))],

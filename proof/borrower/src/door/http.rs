@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use domain::{Holder, Nonce, Time};
+use domain::{Holder, Nonce, Timestamp};
 use proof::network::signer;
 use proof::{Answer, Api, NoAnswer, Outcome};
 use reqwest::Method;
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-use super::{Door, Loan, Refusal, Word};
+use super::{Door, Refusal, ReservationTerms, Word};
 use crate::settings::Settings;
 
 /// How long a node may take. A loan whose answer comes later is nobody's until its time is over.
@@ -62,12 +62,12 @@ impl Nodes {
     }
 }
 
-fn loan(lent: &Value) -> Option<Loan> {
+fn loan(lent: &Value) -> Option<ReservationTerms> {
     let expires_at = OffsetDateTime::parse(lent["expiresAt"].as_str()?, &Rfc3339).ok()?;
-    Some(Loan {
+    Some(ReservationTerms {
         nonce: Nonce(lent["nonce"].as_u64()?),
         holder: Holder(lent["holder"].as_str()?.parse().ok()?),
-        expires_at: Time(u64::try_from(expires_at.unix_timestamp_nanos() / 1_000_000).ok()?),
+        expires_at: Timestamp(u64::try_from(expires_at.unix_timestamp_nanos() / 1_000_000).ok()?),
     })
 }
 
@@ -84,12 +84,12 @@ fn refusal(answer: &Answer) -> Refusal {
 
 #[async_trait]
 impl Door for Nodes {
-    async fn allocate(&self) -> Result<Loan, Refusal> {
+    async fn allocate(&self) -> Result<ReservationTerms, Refusal> {
         let lent = self.post(&self.path, &json!({})).await?;
         loan(&lent).ok_or_else(|| Refusal::ForGood(format!("not a loan: {lent}")))
     }
 
-    async fn say(&self, loan: &Loan, word: &Word) -> Result<(), Refusal> {
+    async fn say(&self, loan: &ReservationTerms, word: &Word) -> Result<(), Refusal> {
         let holder = loan.holder.0.to_string();
         let (call, body) = match word {
             Word::Submitted(hash) => ("submitted", json!({"holder": holder, "txHash": hash})),

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use chain::rpc::{EndpointUrl, RpcChain, RpcChainConfig};
 use domain::lane::Finality;
 use domain::{ChainId, LaneKey, Reservation};
-use engine::ports::{Clock, LendError};
+use engine::ports::{Clock, ReservationError};
 use nonce::postgres::{Connect as _, Db, DbConfig, Plain, prepare};
 use nonce::redis::{LaneLock, LockConfig, Redis, RedisConfig};
 use nonce::{
@@ -19,7 +19,7 @@ use proof::Outcome;
 use proof::network::signer;
 use tokio::task::JoinHandle;
 
-use super::{Door, Loan, Refusal, Word};
+use super::{Door, Refusal, ReservationTerms, Word};
 use crate::journal::{Entry, Journal};
 use crate::settings::{DoorSettings, Settings, Times};
 
@@ -151,7 +151,7 @@ async fn watch_redis(redis: Arc<Redis>, journal: Arc<Journal>) {
 
 #[async_trait]
 impl Door for Library {
-    async fn allocate(&self) -> Result<Loan, Refusal> {
+    async fn allocate(&self) -> Result<ReservationTerms, Refusal> {
         let lent = self.component.allocate(self.lane).await;
         let Reservation {
             nonce,
@@ -159,14 +159,14 @@ impl Door for Library {
             expires_at,
             ..
         } = lent.map_err(refusal)?;
-        Ok(Loan {
+        Ok(ReservationTerms {
             nonce,
             holder,
             expires_at,
         })
     }
 
-    async fn say(&self, loan: &Loan, word: &Word) -> Result<(), Refusal> {
+    async fn say(&self, loan: &ReservationTerms, word: &Word) -> Result<(), Refusal> {
         let (lane, component) = (self.lane, &self.component);
         let (nonce, holder) = (loan.nonce, loan.holder);
         let said = match word {
@@ -188,12 +188,14 @@ impl Door for Library {
     }
 }
 
-fn refusal(error: LendError) -> Refusal {
+fn refusal(error: ReservationError) -> Refusal {
     match error {
-        LendError::Refused(_) | LendError::NotLendable(_) => Refusal::ForGood(error.to_string()),
-        LendError::MayBeMined { .. } => Refusal::Later("may be mined"),
-        LendError::Busy => Refusal::Later("busy"),
-        LendError::Unavailable(_) => Refusal::Later("unavailable"),
-        LendError::Unknown(_) => Refusal::Later("unknown"),
+        ReservationError::Refused(_) | ReservationError::NotReservable(_) => {
+            Refusal::ForGood(error.to_string())
+        }
+        ReservationError::MayBeMined { .. } => Refusal::Later("may be mined"),
+        ReservationError::Busy => Refusal::Later("busy"),
+        ReservationError::Unavailable(_) => Refusal::Later("unavailable"),
+        ReservationError::Unknown(_) => Refusal::Later("unknown"),
     }
 }

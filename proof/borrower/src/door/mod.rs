@@ -6,7 +6,7 @@ mod library;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use domain::{B256, Holder, Nonce, Time};
+use domain::{B256, Holder, Nonce, Timestamp};
 use proof::Outcome;
 
 use crate::journal::Journal;
@@ -14,10 +14,10 @@ use crate::settings::{DoorSettings, Settings};
 
 /// A nonce that was lent to us.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Loan {
+pub(crate) struct ReservationTerms {
     pub(crate) nonce: Nonce,
     pub(crate) holder: Holder,
-    pub(crate) expires_at: Time,
+    pub(crate) expires_at: Timestamp,
 }
 
 /// What is said of it.
@@ -50,8 +50,8 @@ impl Refusal {
 /// The door.
 #[async_trait]
 pub(crate) trait Door: Send + Sync {
-    async fn allocate(&self) -> Result<Loan, Refusal>;
-    async fn say(&self, loan: &Loan, word: &Word) -> Result<(), Refusal>;
+    async fn allocate(&self) -> Result<ReservationTerms, Refusal>;
+    async fn say(&self, loan: &ReservationTerms, word: &Word) -> Result<(), Refusal>;
     async fn close(&self);
 }
 

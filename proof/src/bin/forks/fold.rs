@@ -128,9 +128,9 @@ impl Told {
             self.list.extend(list);
         } else {
             demand(starts_at(&list, self.block), "the list is not complete")?;
-            let is_kept = list.starts_with(&self.list);
+            let is_live_for = list.starts_with(&self.list);
             demand(
-                new_fork != is_kept,
+                new_fork != is_live_for,
                 format!("newFork is {new_fork}, told before: {:?}", self.list),
             )?;
             self.list = list;
@@ -145,9 +145,9 @@ impl Told {
         demand(!self.is_final, "it was told as final before")?;
         let (list, new_fork) = self.list_of(data, counts)?;
         demand(starts_at(&list, self.block), "the list is not complete")?;
-        let is_kept = list.starts_with(&self.list);
+        let is_live_for = list.starts_with(&self.list);
         demand(
-            new_fork != is_kept,
+            new_fork != is_live_for,
             format!("newFork is {new_fork}, told before: {:?}", self.list),
         )?;
         self.list = list;

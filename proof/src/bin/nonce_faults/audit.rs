@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use proof::{Chain, Outcome};
 use serde_json::{Value, json};
 
-use crate::journal::{Journals, Loan};
+use crate::journal::{Journals, ReservationTerms};
 
 /// How many findings of a kind are told; one is too many.
 const TOLD_MAX: usize = 5;
@@ -28,7 +28,7 @@ pub(crate) async fn audit(
     account: &str,
     top: u64,
 ) -> Outcome<Audited> {
-    let mut by_nonce: BTreeMap<u64, Vec<&Loan>> = BTreeMap::new();
+    let mut by_nonce: BTreeMap<u64, Vec<&ReservationTerms>> = BTreeMap::new();
     for loan in journals.loans() {
         by_nonce.entry(loan.nonce).or_default().push(loan);
     }
@@ -59,7 +59,7 @@ pub(crate) async fn audit(
 
 /// A nonce has one holder at a time: of any two, one had it before the other. (In which order is not clear from the
 /// lines alone: a borrower that was frozen writes its line down late.)
-fn overlaps(loans: &[&Loan]) -> Vec<String> {
+fn overlaps(loans: &[&ReservationTerms]) -> Vec<String> {
     let mut found = Vec::new();
     for (number, one) in loans.iter().enumerate() {
         for other in &loans[number + 1..] {
@@ -76,14 +76,14 @@ fn overlaps(loans: &[&Loan]) -> Vec<String> {
 
 /// The next one may have it only after the one before was about to give it back, or after its time was over and
 /// nothing was announced for it, neither before nor later.
-fn was_before(one: &Loan, next: &Loan) -> bool {
+fn was_before(one: &ReservationTerms, next: &ReservationTerms) -> bool {
     let gave_back = one.returning_at.is_some_and(|at| at <= next.lent_at);
     let was_over = one.expires_at <= next.granted_at() && one.announced_at.is_none();
     gave_back || was_over
 }
 
 /// Two different transactions for one nonce.
-fn offered_twice(loans: &[&Loan]) -> Option<String> {
+fn offered_twice(loans: &[&ReservationTerms]) -> Option<String> {
     let offered = loans.iter().flat_map(|loan| &loan.offered);
     let hashes: BTreeSet<&String> = offered.collect();
     let nonce = loans.first()?.nonce;
@@ -91,7 +91,7 @@ fn offered_twice(loans: &[&Loan]) -> Option<String> {
 }
 
 /// What was acknowledged and refused later.
-fn broken_words(loans: &[&Loan]) -> Vec<String> {
+fn broken_words(loans: &[&ReservationTerms]) -> Vec<String> {
     let broken = loans
         .iter()
         .filter(|loan| loan.announced_at.is_some() && loan.dropped.is_some());
@@ -101,7 +101,10 @@ fn broken_words(loans: &[&Loan]) -> Vec<String> {
 }
 
 /// What was mined without being offered for that nonce.
-fn strangers(mined: &BTreeMap<u64, String>, by_nonce: &BTreeMap<u64, Vec<&Loan>>) -> Vec<String> {
+fn strangers(
+    mined: &BTreeMap<u64, String>,
+    by_nonce: &BTreeMap<u64, Vec<&ReservationTerms>>,
+) -> Vec<String> {
     let is_offered = |nonce: &u64, hash: &String| {
         let loans = by_nonce.get(nonce).map_or(&[][..], Vec::as_slice);
         loans.iter().any(|loan| loan.offered.contains(hash))
@@ -142,13 +145,13 @@ mod tests {
 
     const RESERVATION_US: u64 = 4_000_000;
 
-    fn loan(holder: &str, lent_at: u64) -> Loan {
-        Loan {
+    fn loan(holder: &str, lent_at: u64) -> ReservationTerms {
+        ReservationTerms {
             nonce: 7,
             holder: holder.to_owned(),
             lent_at,
             expires_at: lent_at + RESERVATION_US,
-            ..Loan::default()
+            ..ReservationTerms::default()
         }
     }
 
@@ -159,12 +162,12 @@ mod tests {
         // After its time, unless something was announced: then never.
         let late = loan("b", RESERVATION_US);
         assert!(overlaps(&[&first, &late]).is_empty());
-        let announced = Loan {
+        let announced = ReservationTerms {
             announced_at: Some(2 * RESERVATION_US),
             ..first.clone()
         };
         assert_eq!(overlaps(&[&announced, &late]).len(), 1);
-        let given = Loan {
+        let given = ReservationTerms {
             returning_at: Some(40),
             ..first
         };
@@ -174,7 +177,7 @@ mod tests {
 
     #[test]
     fn two_transactions_are_found() {
-        let offer = |holder: &str, hash: &str| Loan {
+        let offer = |holder: &str, hash: &str| ReservationTerms {
             offered: vec![hash.to_owned(), hash.to_owned()],
             ..loan(holder, 0)
         };

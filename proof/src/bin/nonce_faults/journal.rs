@@ -15,7 +15,7 @@ pub(crate) type At = u64;
 
 /// What one borrower did with one nonce that was lent to it.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Loan {
+pub(crate) struct ReservationTerms {
     pub(crate) nonce: u64,
     pub(crate) holder: String,
     pub(crate) worker: usize,
@@ -38,7 +38,7 @@ pub(crate) struct Loan {
 pub(crate) struct Journals {
     files: Vec<Tail>,
     /// By holder.
-    loans: BTreeMap<String, Loan>,
+    loans: BTreeMap<String, ReservationTerms>,
     /// When an allocation was refused, and why.
     pub(crate) refused: Vec<(At, String)>,
     /// By worker: when Redis was left out (false) and used again (true).
@@ -105,7 +105,7 @@ impl Journals {
     }
 
     /// All loans.
-    pub(crate) fn loans(&self) -> impl Iterator<Item = &Loan> {
+    pub(crate) fn loans(&self) -> impl Iterator<Item = &ReservationTerms> {
         self.loans.values()
     }
 
@@ -124,7 +124,7 @@ impl Journals {
     }
 }
 
-impl Loan {
+impl ReservationTerms {
     fn take(&mut self, kind: &str, at: At, line: &Value) -> Outcome<()> {
         let text = |key: &str| line[key].as_str().unwrap_or_default().to_owned();
         match kind {

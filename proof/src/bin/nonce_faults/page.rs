@@ -56,7 +56,7 @@ pub(crate) fn table(costs: &[(Case, Cost)]) -> Outcome<String> {
                 text,
                 "| {} | `{}` | {} | {} | {} | {} | {} |",
                 fault.about(),
-                case.scheme.word(),
+                case.scheme.as_str(),
                 seconds(cost.pause),
                 cost.refused,
                 cost.delayed,

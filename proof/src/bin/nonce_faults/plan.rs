@@ -22,7 +22,7 @@ impl Scheme {
     ];
 
     /// As it is written in settings.
-    pub(crate) fn word(self) -> &'static str {
+    pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::RowLock => "row-lock",
             Self::RedisIssue => "redis-issue",
@@ -71,7 +71,7 @@ impl Fault {
     ];
 
     /// As it is written after `--fault`.
-    pub(crate) fn word(self) -> &'static str {
+    pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::RedisKilled => "redis-killed",
             Self::RedisFrozen => "redis-frozen",
@@ -140,7 +140,7 @@ pub(crate) struct Case {
 
 impl Case {
     pub(crate) fn name(self) -> String {
-        format!("{}/{}", self.fault.word(), self.scheme.word())
+        format!("{}/{}", self.fault.as_str(), self.scheme.as_str())
     }
 }
 
@@ -178,8 +178,8 @@ pub(crate) fn chosen() -> Outcome<(Vec<Case>, bool)> {
         .map(|(fault, scheme)| Case { fault, scheme });
     let cases: Vec<Case> = all
         .filter(|case| !is_short || SHORT.contains(case))
-        .filter(|case| is_named(&scheme, case.scheme.word()))
-        .filter(|case| is_named(&fault, case.fault.word()))
+        .filter(|case| is_named(&scheme, case.scheme.as_str()))
+        .filter(|case| is_named(&fault, case.fault.as_str()))
         .collect();
     let what = format!("--scheme {scheme} --fault {fault}: nothing to run");
     demand(!cases.is_empty(), what)?;

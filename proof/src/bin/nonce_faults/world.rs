@@ -141,7 +141,7 @@ impl World {
             Scheme::RowLock | Scheme::RedisIssue | Scheme::RedisReserve | Scheme::Segment => {
                 json!({
                     "kind": "library",
-                    "scheme": scheme.word(),
+                    "scheme": scheme.as_str(),
                     "postgres": self.database.url(),
                     "redis": self.redis.as_ref().map(Redis::url),
                     "times": {

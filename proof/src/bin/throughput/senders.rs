@@ -14,7 +14,7 @@ use proof::{Chain, Outcome, demand};
 use rig::postgres::{Database, Postgres};
 use serde_json::{Value, json};
 
-use crate::watch::{Seen, moment, watch};
+use crate::watch::{Seen, wait_for_block_share, watch};
 
 /// The name of this proof.
 pub(crate) const PROOF: &str = "04-1-throughput";
@@ -107,7 +107,7 @@ pub(crate) async fn ours(round: Round, postgres: &Postgres) -> Outcome<Ours> {
         clients: CLIENTS,
     };
     let end = round.make.first_nonce() + round.count as u64;
-    moment(&network.chain, BLOCK_TIME, round.share).await?;
+    wait_for_block_share(&network.chain, BLOCK_TIME, round.share).await?;
     let (posted, seen) = tokio::try_join!(
         payers.post(round.count),
         watch(&network.chain, &solo.lanes[0], end, MINED_WITHIN)
@@ -134,7 +134,7 @@ pub(crate) async fn bare(round: Round) -> Outcome<Seen> {
         .collect();
     let signed = transfers(0, first, &recipients)?;
     let end = first + round.count as u64;
-    moment(&network.chain, BLOCK_TIME, round.share).await?;
+    wait_for_block_share(&network.chain, BLOCK_TIME, round.share).await?;
     let account = signer(0);
     let (_, seen) = tokio::try_join!(
         fire(&network.chain, &signed),

@@ -57,7 +57,11 @@ pub(crate) async fn watch(
 
 /// Waits for a moment between two blocks: this share of the block's time after one has come. Who begins
 /// just before a block waits less for it, so every sender has to begin at the same moments.
-pub(crate) async fn moment(chain: &Chain, block_time: Duration, share: f64) -> Outcome<()> {
+pub(crate) async fn wait_for_block_share(
+    chain: &Chain,
+    block_time: Duration,
+    share: f64,
+) -> Outcome<()> {
     let within = block_time * 20;
     let began = Instant::now();
     let before = chain.height().await?;

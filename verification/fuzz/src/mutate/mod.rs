@@ -81,9 +81,9 @@ impl Mutator {
         let mut changed = input.to_vec();
         for _ in 0..chance.random_range(1..=CHANGES_MAX) {
             match chance.random_range(0..10) {
-                0..5 => bytes::change(&mut changed, self.word(chance), chance),
+                0..5 => bytes::change(&mut changed, self.pick_word(chance), chance),
                 5..7 => lines::change(&mut changed, other, chance),
-                7..9 => tree::change(&mut changed, self.word(chance), chance),
+                7..9 => tree::change(&mut changed, self.pick_word(chance), chance),
                 _ => changed = splice(&changed, other, chance),
             }
         }
@@ -95,7 +95,7 @@ impl Mutator {
         changed
     }
 
-    fn word(&self, chance: &mut SmallRng) -> &str {
+    fn pick_word(&self, chance: &mut SmallRng) -> &str {
         &self.words[chance.random_range(0..self.words.len())]
     }
 }

@@ -53,7 +53,7 @@ impl Target for Heads {
             config.ws = Some(self.url.clone());
             let chain = RpcChain::new(config).expect("a good configuration");
             for _ in 0..HEADS_MAX {
-                if timeout(LISTEN_FOR, chain.head_announced()).await.is_err() {
+                if timeout(LISTEN_FOR, chain.wait_for_head()).await.is_err() {
                     break;
                 }
             }

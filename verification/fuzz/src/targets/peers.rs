@@ -54,7 +54,7 @@ impl Target for Asking {
                     chain_id: CHAIN,
                     signer: SIGNER,
                 };
-                let rung = self.peers.ring(&address, &vec![lane; count]).await;
+                let rung = self.peers.notify(&address, &vec![lane; count]).await;
                 format!("{rung:?}")
             } else {
                 let requests = (0..count).map(request).collect();

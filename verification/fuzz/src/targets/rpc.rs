@@ -9,10 +9,10 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use chain::rpc::{EndpointUrl, RpcChain, RpcChainConfig};
-use domain::attempt::Outgoing;
+use domain::attempt::OutgoingEnvelope;
 use domain::lane::ChainQuery;
 use domain::{Address, B256, Bytes, Header, Inclusion, Nonce, U256};
-use engine::ports::{BlockTag, Call, Chain, Witnesses};
+use engine::ports::{BlockTag, CallRequest, Chain, Quorum};
 use tokio::runtime::Runtime;
 use tokio::time::timeout;
 
@@ -100,12 +100,12 @@ async fn ask(chain: &RpcChain, words: &mut Words<'_>) {
             show(&chain.headers(from, count).await);
         }
         "block_receipts" => show(&chain.block_receipts(words.next(), &|_| true).await),
-        "has" => show(&chain.has(words.next(), Witnesses::Two).await),
-        "receipts" => show(&chain.receipts(&words.hashes(), Witnesses::Two).await),
+        "has" => show(&chain.knows_transaction(words.next(), Quorum::Two).await),
+        "receipts" => show(&chain.receipts(&words.hashes(), Quorum::Two).await),
         "revert_reason" => show(&chain.revert_reason(&inclusion(words)).await),
         "nonces" => show(
             &chain
-                .nonces(words.next(), ChainQuery::Pending, Witnesses::Two)
+                .account_nonces(words.next(), ChainQuery::Pending, Quorum::Two)
                 .await,
         ),
         "consumer" => {
@@ -116,7 +116,7 @@ async fn ask(chain: &RpcChain, words: &mut Words<'_>) {
                 parent_hash: B256::ZERO,
                 timestamp: 0,
             };
-            show(&chain.consumer(account, Nonce(nonce), header).await);
+            show(&chain.find_consumer(account, Nonce(nonce), header).await);
         }
         "fee_quote" => show(&chain.fee_quote().await),
         "estimate_gas" => show(&chain.estimate_gas(&call()).await),
@@ -159,8 +159,8 @@ fn inclusion(words: &mut Words<'_>) -> Inclusion {
     }
 }
 
-fn call() -> Call {
-    Call {
+fn call() -> CallRequest {
+    CallRequest {
         from: Address::ZERO,
         to: None,
         value: U256::ZERO,
@@ -169,12 +169,12 @@ fn call() -> Call {
 }
 
 /// One envelope for each hash; two where there is none, so that a batch is sent.
-fn outgoing(words: &mut Words<'_>) -> Vec<Outgoing> {
+fn outgoing(words: &mut Words<'_>) -> Vec<OutgoingEnvelope> {
     let mut hashes = words.hashes();
     if hashes.is_empty() {
         hashes = vec![B256::repeat_byte(1), B256::repeat_byte(2)];
     }
-    let envelope = |(nonce, hash)| Outgoing {
+    let envelope = |(nonce, hash)| OutgoingEnvelope {
         nonce: Nonce(nonce),
         hash,
         raw: Bytes::from_static(&[2, 0xc0]),

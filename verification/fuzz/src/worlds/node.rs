@@ -17,11 +17,12 @@ use domain::lane::{ChainQuery, Finality, OnForeignNonce, Resubmit, ResubmitPolic
 use domain::lease::LeaseTerms;
 use domain::window::{Depth, Release, Window};
 use domain::{Address, ChainId, FeeRules, LaneKey, LaneRules, NodeName, Reservation};
-use engine::lending::{MarkCall, MarkFailed};
 use engine::node::{
-    Accepted, ChainRules, Lent, NewTx, Node, NodeConfig, NonKeeper, OnHistoryChange, Ports, Refusal,
+    Accepted, ChainRules, NewTx, Node, NodeConfig, NonKeeper, OnTimelineChange, Ports, Refusal,
+    ReservedAccounts,
 };
 use engine::ports::{Clock, PeerError, Peers, Store};
+use engine::reservations::{MarkError, MarkRequest};
 use engine::tasks::Tasks;
 use hyper::service::Service as _;
 use hyper_util::service::TowerToHyperService;
@@ -123,13 +124,13 @@ impl Peers for NoPeers {
     async fn mark(
         &self,
         _: &str,
-        _: &MarkCall,
+        _: &MarkRequest,
         _: Duration,
-    ) -> Result<Result<Reservation, MarkFailed>, PeerError> {
+    ) -> Result<Result<Reservation, MarkError>, PeerError> {
         Err(PeerError::NotReached("nobody is there".to_owned()))
     }
 
-    async fn ring(&self, _address: &str, _lanes: &[LaneKey]) -> Result<(), PeerError> {
+    async fn notify(&self, _address: &str, _lanes: &[LaneKey]) -> Result<(), PeerError> {
         Err(PeerError::NotReached("there are no peers".into()))
     }
 }
@@ -155,8 +156,8 @@ fn node_config() -> NodeConfig {
         waiters: 1_000,
         chains: BTreeMap::from([(CHAIN, rules)]),
         non_keeper: NonKeeper::Forward,
-        on_history_change: OnHistoryChange::Halt,
-        lent: Lent::nothing(),
+        on_timeline_change: OnTimelineChange::Halt,
+        lent: ReservedAccounts::nothing(),
     }
 }
 
@@ -170,7 +171,7 @@ fn lane_rules() -> LaneRules {
         fee: FeeRules::OPEN,
         finality: Finality::Depth(2),
         watch_depth: 64,
-        tell_progress: true,
+        emit_progress: true,
         fetch_receipt_upon_entry: false,
         resubmit: Resubmit {
             interval: None,

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use alloy_primitives::U256;
-use domain::{Address, AttemptKind, B256, Bytes, Fees, Header, Nonce, SendOutcome, TxId, Unsigned};
+use domain::{
+    Address, AttemptKind, B256, Bytes, Fees, Header, Nonce, SendOutcome, TxId, UnsignedEnvelope,
+};
 use uuid::Uuid;
 
 use super::endpoint::Endpoint;
@@ -246,7 +248,7 @@ impl MemoryChain {
     }
 
     fn foreign(&self, account: Address, nonce: Nonce, data: &str, per_gas: u128) -> ChainTx {
-        let raw = envelope::encode(&Unsigned {
+        let raw = envelope::encode(&UnsignedEnvelope {
             tx_id: TxId(Uuid::nil()),
             kind: AttemptKind::Original,
             chain_id: self.id,

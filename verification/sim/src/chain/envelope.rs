@@ -2,13 +2,13 @@
 //! presence byte, so that no two envelopes share bytes. No cryptography: the signer is believed.
 
 use alloy_primitives::{Address, B256, Bytes, U256, keccak256};
-use domain::{AttemptKind, ChainId, Fees, Nonce, TxId, Unsigned};
+use domain::{AttemptKind, ChainId, Fees, Nonce, TxId, UnsignedEnvelope};
 
 const MAGIC: &[u8; 4] = b"twin";
 
 /// The bytes of an envelope.
 #[must_use]
-pub fn encode(envelope: &Unsigned) -> Bytes {
+pub fn encode(envelope: &UnsignedEnvelope) -> Bytes {
     let mut raw = Vec::with_capacity(192 + envelope.data.len());
     raw.extend_from_slice(MAGIC);
     raw.push(kind_number(envelope.kind));
@@ -41,7 +41,7 @@ pub fn encode(envelope: &Unsigned) -> Bytes {
 
 /// The envelope of these bytes; `None` when they are no envelope.
 #[must_use]
-pub fn decode(raw: &[u8]) -> Option<Unsigned> {
+pub fn decode(raw: &[u8]) -> Option<UnsignedEnvelope> {
     let mut reader = Reader { rest: raw };
     if reader.take::<4>()? != *MAGIC {
         return None;
@@ -70,7 +70,7 @@ pub fn decode(raw: &[u8]) -> Option<Unsigned> {
         _ => return None,
     };
     let data = Bytes::copy_from_slice(reader.rest);
-    Some(Unsigned {
+    Some(UnsignedEnvelope {
         tx_id,
         kind,
         chain_id,
@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn bytes_give_the_envelope_back_and_nonsense_gives_nothing() {
-        let mut envelope = Unsigned {
+        let mut envelope = UnsignedEnvelope {
             tx_id: TxId(uuid::Uuid::from_u128(7)),
             kind: AttemptKind::Bump,
             chain_id: ChainId(31_337),

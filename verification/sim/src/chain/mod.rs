@@ -18,10 +18,10 @@ mod tests;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
-use domain::attempt::Outgoing;
-use domain::lane::{ChainQuery, Consumer, Nonces};
+use domain::attempt::OutgoingEnvelope;
+use domain::lane::{ChainQuery, EndpointNonces, NonceConsumer};
 use domain::{Address, B256, ChainId, FeeQuote, Header, Inclusion, LaneKey, Nonce, SendOutcome};
-use engine::ports::{BlockTag, Call, CallFailed, Chain, ChainError, IsOurs, Witnesses};
+use engine::ports::{BlockTag, CallError, CallRequest, Chain, ChainError, HashFilter, Quorum};
 use tokio::sync::Notify;
 
 use crate::event::WorldEvent;
@@ -79,7 +79,7 @@ impl MemoryChain {
     }
 
     /// Bytes arrive at a node.
-    fn receive(&self, endpoint: usize, outgoing: &[Outgoing]) -> Vec<SendOutcome> {
+    fn receive(&self, endpoint: usize, outgoing: &[OutgoingEnvelope]) -> Vec<SendOutcome> {
         let mut ledger = self.lock();
         let outcomes = outgoing
             .iter()
@@ -98,7 +98,7 @@ impl MemoryChain {
         &self,
         ledger: &mut Ledger,
         endpoint: usize,
-        outgoing: &Outgoing,
+        outgoing: &OutgoingEnvelope,
     ) -> SendOutcome {
         let decoded = ChainTx::decode(&outgoing.raw);
         let Some(tx) = decoded.filter(|tx| tx.hash == outgoing.hash) else {
@@ -184,20 +184,20 @@ impl Chain for MemoryChain {
     async fn block_receipts(
         &self,
         block: B256,
-        is_ours: IsOurs<'_>,
+        is_ours: HashFilter<'_>,
     ) -> Result<Option<Vec<Inclusion>>, ChainError> {
         let receipts = Sight::FIRST.block_receipts(&self.lock(), block);
         Ok(receipts.map(|receipts| ours_of(receipts, is_ours)))
     }
 
-    async fn has(&self, hash: B256, _witnesses: Witnesses) -> Result<bool, ChainError> {
-        Ok(Sight::FIRST.has(&self.lock(), hash))
+    async fn knows_transaction(&self, hash: B256, _witnesses: Quorum) -> Result<bool, ChainError> {
+        Ok(Sight::FIRST.knows_transaction(&self.lock(), hash))
     }
 
     async fn receipts(
         &self,
         hashes: &[B256],
-        _witnesses: Witnesses,
+        _witnesses: Quorum,
     ) -> Result<Vec<Inclusion>, ChainError> {
         Ok(Sight::FIRST.receipts(&self.lock(), hashes))
     }
@@ -206,26 +206,26 @@ impl Chain for MemoryChain {
         Ok((!inclusion.succeeded).then(|| "reverted by its call data".to_owned()))
     }
 
-    async fn nonces(
+    async fn account_nonces(
         &self,
         account: Address,
         query: ChainQuery,
-        _witnesses: Witnesses,
-    ) -> Result<Nonces, ChainError> {
-        Ok(Nonces {
-            first: Sight::FIRST.nonces(&self.lock(), account, query),
+        _witnesses: Quorum,
+    ) -> Result<EndpointNonces, ChainError> {
+        Ok(EndpointNonces {
+            first: Sight::FIRST.account_nonces(&self.lock(), account, query),
             second: None,
             is_complete: true,
         })
     }
 
-    async fn consumer(
+    async fn find_consumer(
         &self,
         account: Address,
         nonce: Nonce,
         up_to: Header,
-    ) -> Result<Consumer, ChainError> {
-        let consumer = Sight::FIRST.consumer(&self.lock(), account, nonce, up_to);
+    ) -> Result<NonceConsumer, ChainError> {
+        let consumer = Sight::FIRST.find_consumer(&self.lock(), account, nonce, up_to);
         consumer.ok_or_else(|| ChainError::Unusable(format!("there is no block {}", up_to.number)))
     }
 
@@ -233,11 +233,11 @@ impl Chain for MemoryChain {
         Ok(self.lock().quote())
     }
 
-    async fn estimate_gas(&self, call: &Call) -> Result<u64, CallFailed> {
+    async fn estimate_gas(&self, call: &CallRequest) -> Result<u64, CallError> {
         Sight::FIRST.estimate_gas(&self.lock(), call)
     }
 
-    async fn send(&self, outgoing: &[Outgoing]) -> Vec<SendOutcome> {
+    async fn send(&self, outgoing: &[OutgoingEnvelope]) -> Vec<SendOutcome> {
         self.receive(0, outgoing)
     }
 }

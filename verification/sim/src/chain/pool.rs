@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use alloy_primitives::{Address, B256, Bytes};
 use domain::fee::REPLACEMENT_PERCENT_MIN;
-use domain::lane::Consumer;
-use domain::{Deed, Fees, Nonce, SendOutcome, Unsigned};
+use domain::lane::NonceConsumer;
+use domain::{EffectDigest, Fees, Nonce, SendOutcome, UnsignedEnvelope};
 
 use super::envelope;
 
@@ -22,7 +22,7 @@ pub struct ChainTx {
     /// Its hash.
     pub hash: B256,
     /// What it says.
-    pub envelope: Unsigned,
+    pub envelope: UnsignedEnvelope,
 }
 
 impl ChainTx {
@@ -36,13 +36,13 @@ impl ChainTx {
     }
 
     /// As the one that consumed its nonce.
-    pub(super) fn consumer(&self) -> Consumer {
-        let Unsigned {
+    pub(super) fn find_consumer(&self) -> NonceConsumer {
+        let UnsignedEnvelope {
             to, value, data, ..
         } = &self.envelope;
-        Consumer::By {
+        NonceConsumer::By {
             hash: self.hash,
-            deed: Deed::of(*to, *value, data),
+            effect_digest: EffectDigest::of(*to, *value, data),
         }
     }
 

@@ -4,10 +4,10 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
-use domain::attempt::Outgoing;
-use domain::lane::{ChainQuery, Consumer, Nonces};
+use domain::attempt::OutgoingEnvelope;
+use domain::lane::{ChainQuery, EndpointNonces, NonceConsumer};
 use domain::{Address, B256, ChainId, FeeQuote, Header, Inclusion, NodeName, Nonce, SendOutcome};
-use engine::ports::{BlockTag, Call, CallFailed, Chain, ChainError, IsOurs, Witnesses};
+use engine::ports::{BlockTag, CallError, CallRequest, Chain, ChainError, HashFilter, Quorum};
 
 use super::MemoryChain;
 use super::ledger::Ledger;
@@ -132,7 +132,7 @@ impl RemoteChain {
     }
 
     /// Asks one endpoint.
-    async fn ask<T: Send + 'static>(
+    async fn lease_request<T: Send + 'static>(
         &self,
         at: usize,
         look: impl FnOnce(Sight, &Ledger) -> T + Send + 'static,
@@ -171,7 +171,7 @@ impl RemoteChain {
     ) -> Result<(usize, T), ChainError> {
         let mut last = ChainError::Unreachable("there is no endpoint".to_owned());
         for at in self.order() {
-            match self.ask(at, look.clone()).await {
+            match self.lease_request(at, look.clone()).await {
                 Ok(answer) => return Ok((at, answer)),
                 Err(error) => last = error,
             }
@@ -194,15 +194,15 @@ impl RemoteChain {
         account: Address,
         nonce: Nonce,
         up_to: Header,
-    ) -> Result<Consumer, ChainError> {
+    ) -> Result<NonceConsumer, ChainError> {
         let is_blind = self.is_blind(at);
         let told = self
-            .ask(at, move |sight, ledger| {
-                sight.consumer(ledger, account, nonce, up_to)
+            .lease_request(at, move |sight, ledger| {
+                sight.find_consumer(ledger, account, nonce, up_to)
             })
             .await?;
         match told {
-            Some(Consumer::By { .. }) if is_blind => Ok(Consumer::Unseen),
+            Some(NonceConsumer::By { .. }) if is_blind => Ok(NonceConsumer::Unseen),
             Some(consumer) => Ok(consumer),
             None => {
                 let text = format!("endpoint {at} does not have block {}", up_to.number);
@@ -238,21 +238,21 @@ impl Chain for RemoteChain {
     async fn block_receipts(
         &self,
         block: B256,
-        is_ours: IsOurs<'_>,
+        is_ours: HashFilter<'_>,
     ) -> Result<Option<Vec<Inclusion>>, ChainError> {
         let look = move |sight: Sight, ledger: &Ledger| sight.block_receipts(ledger, block);
         let receipts = self.read(look).await?.1;
         Ok(receipts.map(|receipts| ours_of(receipts, is_ours)))
     }
 
-    async fn has(&self, hash: B256, witnesses: Witnesses) -> Result<bool, ChainError> {
-        let look = move |sight: Sight, ledger: &Ledger| sight.has(ledger, hash);
+    async fn knows_transaction(&self, hash: B256, quorum: Quorum) -> Result<bool, ChainError> {
+        let look = move |sight: Sight, ledger: &Ledger| sight.knows_transaction(ledger, hash);
         let (first, has) = self.read(look).await?;
-        if has || witnesses == Witnesses::One {
+        if has || quorum == Quorum::One {
             return Ok(has);
         }
         for other in self.order().into_iter().filter(|at| *at != first) {
-            if self.ask(other, look).await.unwrap_or(false) {
+            if self.lease_request(other, look).await.unwrap_or(false) {
                 return Ok(true);
             }
         }
@@ -262,7 +262,7 @@ impl Chain for RemoteChain {
     async fn receipts(
         &self,
         hashes: &[B256],
-        witnesses: Witnesses,
+        quorum: Quorum,
     ) -> Result<Vec<Inclusion>, ChainError> {
         let asked = hashes.to_vec();
         let look = move |sight: Sight, ledger: &Ledger| sight.receipts(ledger, &asked);
@@ -274,7 +274,7 @@ impl Chain for RemoteChain {
                 return Ok(found);
             }
             // One that does not answer tells nothing of what it has.
-            let Ok(more) = self.ask(*at, look.clone()).await else {
+            let Ok(more) = self.lease_request(*at, look.clone()).await else {
                 continue;
             };
             told_by += 1;
@@ -284,9 +284,7 @@ impl Chain for RemoteChain {
                 }
             }
         }
-        if witnesses == Witnesses::Two
-            && found.len() < hashes.len()
-            && told_by < 2.min(others.len() + 1)
+        if quorum == Quorum::Two && found.len() < hashes.len() && told_by < 2.min(others.len() + 1)
         {
             return Err(ChainError::Unreachable(
                 "no second node tells that it is absent".into(),
@@ -299,41 +297,42 @@ impl Chain for RemoteChain {
         self.chain.revert_reason(inclusion).await
     }
 
-    async fn nonces(
+    async fn account_nonces(
         &self,
         account: Address,
         query: ChainQuery,
-        witnesses: Witnesses,
-    ) -> Result<Nonces, ChainError> {
-        let look = move |sight: Sight, ledger: &Ledger| sight.nonces(ledger, account, query);
+        quorum: Quorum,
+    ) -> Result<EndpointNonces, ChainError> {
+        let look =
+            move |sight: Sight, ledger: &Ledger| sight.account_nonces(ledger, account, query);
         let (at, first) = self.read(look).await?;
-        let second = match (witnesses, self.second(at)) {
-            (Witnesses::Two, Some(other)) => Some(self.ask(other, look).await?),
-            (Witnesses::Two, None) | (Witnesses::One, _) => None,
+        let second = match (quorum, self.second(at)) {
+            (Quorum::Two, Some(other)) => Some(self.lease_request(other, look).await?),
+            (Quorum::Two, None) | (Quorum::One, _) => None,
         };
-        Ok(Nonces {
+        Ok(EndpointNonces {
             first,
             second,
             is_complete: second.is_some() || self.wires.len() == 1,
         })
     }
 
-    async fn consumer(
+    async fn find_consumer(
         &self,
         account: Address,
         nonce: Nonce,
         up_to: Header,
-    ) -> Result<Consumer, ChainError> {
+    ) -> Result<NonceConsumer, ChainError> {
         let mut unseen = 0;
         for at in self.order() {
             match self.consumer_at(at, account, nonce, up_to).await {
-                Ok(Consumer::Unseen) => unseen += 1,
-                Ok(found @ (Consumer::By { .. } | Consumer::Nobody)) => return Ok(found),
+                Ok(NonceConsumer::Unseen) => unseen += 1,
+                Ok(found @ (NonceConsumer::By { .. } | NonceConsumer::Nobody)) => return Ok(found),
                 Err(_) => {}
             }
         }
         if unseen >= self.wires.len().min(2) {
-            return Ok(Consumer::Unseen);
+            return Ok(NonceConsumer::Unseen);
         }
         Err(ChainError::Unreachable(
             "too few endpoints say who consumed a nonce".to_owned(),
@@ -344,13 +343,13 @@ impl Chain for RemoteChain {
         Ok(self.read(|_, ledger: &Ledger| ledger.quote()).await?.1)
     }
 
-    async fn estimate_gas(&self, call: &Call) -> Result<u64, CallFailed> {
+    async fn estimate_gas(&self, call: &CallRequest) -> Result<u64, CallError> {
         let call = call.clone();
         let look = move |sight: Sight, ledger: &Ledger| sight.estimate_gas(ledger, &call);
         self.read(look).await?.1
     }
 
-    async fn head_announced(&self) {
+    async fn wait_for_head(&self) {
         if !self.announces {
             return std::future::pending().await;
         }
@@ -363,7 +362,7 @@ impl Chain for RemoteChain {
         }
     }
 
-    async fn send(&self, outgoing: &[Outgoing]) -> Vec<SendOutcome> {
+    async fn send(&self, outgoing: &[OutgoingEnvelope]) -> Vec<SendOutcome> {
         self.tell_sending(outgoing);
         self.send_in_order(outgoing).await
     }

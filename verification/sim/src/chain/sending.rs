@@ -2,7 +2,7 @@
 //! what their answers mean together.
 
 use domain::SendOutcome;
-use domain::attempt::Outgoing;
+use domain::attempt::OutgoingEnvelope;
 use futures::future::join_all;
 
 use super::pool::ChainTx;
@@ -11,7 +11,7 @@ use crate::event::WorldEvent;
 use crate::wire::NoAnswer;
 
 impl RemoteChain {
-    pub(super) async fn send_in_order(&self, outgoing: &[Outgoing]) -> Vec<SendOutcome> {
+    pub(super) async fn send_in_order(&self, outgoing: &[OutgoingEnvelope]) -> Vec<SendOutcome> {
         let order = self.order();
         let (at_once, on_doubt) = order.split_at(self.send_to.clamp(1, order.len()));
         let told = join_all(at_once.iter().map(|at| self.send_to_one(*at, outgoing))).await;
@@ -27,7 +27,8 @@ impl RemoteChain {
             if open.is_empty() {
                 break;
             }
-            let items: Vec<Outgoing> = open.iter().map(|index| outgoing[*index].clone()).collect();
+            let items: Vec<OutgoingEnvelope> =
+                open.iter().map(|index| outgoing[*index].clone()).collect();
             let answers = self.send_to_one(*at, &items).await;
             for (index, answer) in open.into_iter().zip(answers) {
                 outcomes[index] = merge((outcomes[index].clone(), answer));
@@ -37,7 +38,7 @@ impl RemoteChain {
     }
 
     /// Says who sends for which lane, before the first byte leaves.
-    pub(super) fn tell_sending(&self, outgoing: &[Outgoing]) {
+    pub(super) fn tell_sending(&self, outgoing: &[OutgoingEnvelope]) {
         let first = outgoing.first();
         let (Some(node), Some(first)) = (&self.owner, first) else {
             return;
@@ -52,7 +53,7 @@ impl RemoteChain {
         });
     }
 
-    async fn send_to_one(&self, at: usize, outgoing: &[Outgoing]) -> Vec<SendOutcome> {
+    async fn send_to_one(&self, at: usize, outgoing: &[OutgoingEnvelope]) -> Vec<SendOutcome> {
         let (wire, moods) = (&self.wires[at], self.staleness());
         if wire.rng().permille(moods.busy) {
             return vec![SendOutcome::Busy("the node is syncing".to_owned()); outgoing.len()];

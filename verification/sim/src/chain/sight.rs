@@ -1,9 +1,9 @@
 //! What one node of the chain knows of it, when it is so many heads behind.
 
 use alloy_primitives::U256;
-use domain::lane::{ChainNonces, ChainQuery, Consumer};
+use domain::lane::{AccountNonces, ChainQuery, NonceConsumer};
 use domain::{Address, B256, Header, Inclusion, Nonce, Payload};
-use engine::ports::{BlockTag, Call, CallFailed, IsOurs};
+use engine::ports::{BlockTag, CallError, CallRequest, HashFilter};
 
 use super::ledger::{Ledger, REVERTS};
 
@@ -67,7 +67,7 @@ impl Sight {
     }
 
     /// Whether the node has a transaction, in its pool or in a block.
-    pub(super) fn has(self, ledger: &Ledger, hash: B256) -> bool {
+    pub(super) fn knows_transaction(self, ledger: &Ledger, hash: B256) -> bool {
         let pool = &ledger.endpoints[self.endpoint].pool;
         pool.iter().any(|tx| tx.hash == hash) || self.receipt(ledger, hash).is_some()
     }
@@ -90,52 +90,56 @@ impl Sight {
             .cloned()
     }
 
-    pub(super) fn nonces(
+    pub(super) fn account_nonces(
         self,
         ledger: &Ledger,
         account: Address,
         query: ChainQuery,
-    ) -> ChainNonces {
+    ) -> AccountNonces {
         let latest = ledger.account(self.head(ledger), account).nonce;
         let pool = &ledger.endpoints[self.endpoint].pool;
         let pending = match query {
             ChainQuery::Pending => pool.pending(account, latest),
             ChainQuery::Latest | ChainQuery::Off => latest,
         };
-        ChainNonces { latest, pending }
+        AccountNonces { latest, pending }
     }
 
     /// Whose transaction took a nonce in blocks up to a height; `None` when the node does not have that
     /// height yet.
-    pub(super) fn consumer(
+    pub(super) fn find_consumer(
         self,
         ledger: &Ledger,
         account: Address,
         nonce: Nonce,
         up_to: Header,
-    ) -> Option<Consumer> {
+    ) -> Option<NonceConsumer> {
         let mut header = at_height(ledger, self.head(ledger), up_to.number)?;
         if header.hash != up_to.hash {
             return None;
         }
         if ledger.account(header.hash, account).nonce <= nonce {
-            return Some(Consumer::Nobody);
+            return Some(NonceConsumer::Nobody);
         }
         while ledger.account(header.parent_hash, account).nonce > nonce {
             header = ledger.blocks[&header.parent_hash].header;
         }
         let mut txs = ledger.blocks[&header.hash].txs.iter();
         let tx = txs.find(|tx| tx.place() == (account, nonce));
-        Some(tx.map_or(Consumer::Unseen, |tx| tx.consumer()))
+        Some(tx.map_or(NonceConsumer::Unseen, |tx| tx.find_consumer()))
     }
 
-    pub(super) fn estimate_gas(self, ledger: &Ledger, call: &Call) -> Result<u64, CallFailed> {
+    pub(super) fn estimate_gas(
+        self,
+        ledger: &Ledger,
+        call: &CallRequest,
+    ) -> Result<u64, CallError> {
         if call.data.starts_with(&REVERTS) {
-            return Err(CallFailed::Reverted("reverted by its call data".to_owned()));
+            return Err(CallError::Reverted("reverted by its call data".to_owned()));
         }
         let balance: U256 = ledger.account(self.head(ledger), call.from).balance;
         if balance < call.value {
-            return Err(CallFailed::Underfunded(
+            return Err(CallError::Underfunded(
                 "insufficient funds for transfer".to_owned(),
             ));
         }
@@ -167,7 +171,7 @@ fn at_height(ledger: &Ledger, head: B256, number: u64) -> Option<Header> {
 }
 
 /// Those receipts of a block that somebody asks for.
-pub(super) fn ours_of(mut receipts: Vec<Inclusion>, is_ours: IsOurs<'_>) -> Vec<Inclusion> {
+pub(super) fn ours_of(mut receipts: Vec<Inclusion>, is_ours: HashFilter<'_>) -> Vec<Inclusion> {
     receipts.retain(|inclusion| is_ours(inclusion.tx_hash));
     receipts
 }

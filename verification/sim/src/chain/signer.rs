@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use alloy_primitives::Address;
 use async_trait::async_trait;
-use domain::{Attempt, ChainId, Time, Unsigned};
+use domain::{Attempt, ChainId, Timestamp, UnsignedEnvelope};
 use engine::ports::{SignError, Signer};
 
 use super::envelope;
@@ -77,7 +77,11 @@ impl Signer for MemorySigner {
         self.travel.is_none()
     }
 
-    async fn sign(&self, envelopes: Vec<Unsigned>, at: Time) -> Vec<Result<Attempt, SignError>> {
+    async fn sign(
+        &self,
+        envelopes: Vec<UnsignedEnvelope>,
+        at: Timestamp,
+    ) -> Vec<Result<Attempt, SignError>> {
         if let Some(travel) = self.travel {
             tokio::time::sleep(travel).await;
         }
@@ -89,7 +93,7 @@ impl Signer for MemorySigner {
 }
 
 impl MemorySigner {
-    fn sign_one(&self, envelope: &Unsigned, at: Time) -> Result<Attempt, SignError> {
+    fn sign_one(&self, envelope: &UnsignedEnvelope, at: Timestamp) -> Result<Attempt, SignError> {
         if !self.accounts.contains(&envelope.signer) {
             return Err(SignError::Refused(format!(
                 "no key for {}",

@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use domain::{B256, Event, EventKind, Header, Time, Token, TxId};
+use domain::{B256, Event, EventKind, Header, Timestamp, Token, TxId};
 use engine::ports::LaneBatch;
 
 use super::books::Books;
@@ -39,12 +39,12 @@ struct Told {
 #[derive(Clone, Copy)]
 struct Teller<'a> {
     batch: &'a LaneBatch,
-    at: Time,
+    at: Timestamp,
 }
 
 impl Teller<'_> {
     fn token(self) -> Token {
-        self.batch.right.token
+        self.batch.lease_grant.token
     }
 
     /// The newest header that he sees, if he tells it of some tx in the same step.

@@ -32,8 +32,8 @@ impl Written {
                 self.with_nonce.insert(tx.id, tx.clone());
             }
         }
-        self.waiting.extend(&writes.wakes_added);
-        for id in &writes.wakes_done {
+        self.waiting.extend(&writes.queued_added);
+        for id in &writes.queued_removed {
             self.waiting.remove(id);
         }
     }
@@ -92,21 +92,21 @@ impl Checker for ImagesAreWhole {
 mod tests {
     use std::sync::Arc;
 
-    use domain::{GrantId, LaneId, Right, Token};
+    use domain::{GrantId, LaneId, LeaseGrant, Token};
     use uuid::Uuid;
 
     use super::super::testing::{applied, lane, tx};
     use super::*;
 
     fn loaded(held: std::ops::Range<u64>, queued: u64) -> WorldEvent {
-        let right = Right {
+        let lease_grant = LeaseGrant {
             lane: LaneId(1),
             token: Token(1),
             grant: GrantId(Uuid::nil()),
         };
         let image = LaneImage {
             key: lane(1),
-            right,
+            lease_grant,
             next_nonce: Nonce(9),
             event_seq: 0,
             batch_seq: 0,
@@ -130,7 +130,7 @@ mod tests {
         let first = applied(lane(1), |w| w.inserts = vec![tx(1, Some(5))]);
         let last = applied(lane(1), |writes| {
             writes.inserts = vec![tx(2, Some(6)), tx(3, None)];
-            writes.wakes_added = vec![tx(3, None).id];
+            writes.queued_added = vec![tx(3, None).id];
         });
         assert_eq!(checker.after(&first), Ok(()));
         assert_eq!(checker.after(&loaded(5..6, 0)), Ok(()));

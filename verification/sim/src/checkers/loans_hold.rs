@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use domain::lane::lend::{LENT_PREFIX, Loan};
+use domain::lane::reserve::{RESERVATION_PREFIX, ReservationTerms};
 use domain::{Attempt, B256, Holder, LaneKey, Mark, Nonce, Tx, TxId};
 use tokio::time::Instant;
 
@@ -95,9 +95,9 @@ impl LoansHold {
     }
 
     fn written(&mut self, tx: &Tx) -> Result<(), String> {
-        let holder = tx.request_id.as_str().strip_prefix(LENT_PREFIX);
+        let holder = tx.request_id.as_str().strip_prefix(RESERVATION_PREFIX);
         let holder = holder.and_then(|uuid| uuid.parse().ok()).map(Holder);
-        let loan = Loan::of(self.lane, &tx.payload);
+        let loan = ReservationTerms::of(self.lane, &tx.payload);
         let (Some(holder), Some(loan)) = (holder, loan) else {
             return Err(format!("{} is no loan", tx.request_id));
         };
@@ -202,7 +202,7 @@ impl Checker for LoansHold {
 mod tests {
     use super::super::testing::{applied, attempt, block, chain_tx, lane, tx};
     use super::*;
-    use domain::lane::lend::lent_request_id;
+    use domain::lane::reserve::reservation_request_id;
     use uuid::Uuid;
 
     const TIMEOUT: Duration = Duration::from_secs(20);
@@ -212,12 +212,12 @@ mod tests {
     }
 
     fn loan(nonce: Option<u64>) -> Tx {
-        let loan = Loan {
+        let loan = ReservationTerms {
             timeout: TIMEOUT,
             at_least: Nonce(0),
         };
         let mut tx = tx(1, nonce);
-        tx.request_id = lent_request_id(holder());
+        tx.request_id = reservation_request_id(holder());
         tx.payload = loan.payload(lane(1));
         tx
     }

@@ -47,7 +47,7 @@ impl Checker for NeverOutbid {
             let place = (lane, attempt.nonce);
             let waits = self.foreign.values().any(|held| *held == place);
             if waits && self.told.contains(&place) {
-                let (kind, nonce) = (attempt.kind.word(), attempt.nonce);
+                let (kind, nonce) = (attempt.kind.as_str(), attempt.nonce);
                 return Err(format!(
                     "a {kind} is made at nonce {nonce} of {lane}, where somebody else's waits"
                 ));

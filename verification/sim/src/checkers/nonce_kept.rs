@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use domain::lane::FOREIGN_DEPTH_MIN;
-use domain::lane::lend::LENT_PREFIX;
+use domain::lane::reserve::RESERVATION_PREFIX;
 use domain::{B256, Header, LaneKey, Nonce, Tx, TxId};
 
 use super::books::Books;
@@ -49,7 +49,7 @@ impl NonceKept {
     }
 
     fn written(&mut self, lane: LaneKey, tx: &Tx) -> Result<(), String> {
-        if tx.request_id.as_str().starts_with(LENT_PREFIX) {
+        if tx.request_id.as_str().starts_with(RESERVATION_PREFIX) {
             return Ok(()); // its holder decides: see LoansHold
         }
         let before = match tx.nonce {

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use domain::{GrantId, LaneKey};
-use engine::ports::Regranted;
+use engine::ports::RegrantOutcome;
 
 use super::books::Books;
 use super::{Checker, applied};
@@ -26,17 +26,17 @@ impl Checker for OldGrantsAreVoid {
         if let WorldEvent::Granted { lane, grant, .. } = event {
             self.newest.insert(*lane, *grant);
         }
-        if let WorldEvent::Regranted {
+        if let WorldEvent::RegrantOutcome {
             lane,
-            outcome: Regranted::Held { right, .. },
+            outcome: RegrantOutcome::Held { lease_grant, .. },
         } = event
         {
-            self.newest.insert(*lane, right.grant);
+            self.newest.insert(*lane, lease_grant.grant);
         }
         let Some((lane, batch)) = applied(event) else {
             return Ok(());
         };
-        let (shown, newest) = (batch.right.grant, self.newest.get(&lane));
+        let (shown, newest) = (batch.lease_grant.grant, self.newest.get(&lane));
         if newest == Some(&shown) {
             return Ok(());
         }
@@ -49,7 +49,7 @@ impl Checker for OldGrantsAreVoid {
 
 #[cfg(test)]
 mod tests {
-    use domain::{LaneId, Right, Token};
+    use domain::{LaneId, LeaseGrant, Token};
     use uuid::Uuid;
 
     use super::super::testing::{applied_under, granted, lane};
@@ -60,15 +60,15 @@ mod tests {
         let mut checker = OldGrantsAreVoid::default();
         assert_eq!(checker.after(&granted(lane(1), "a", 1)), Ok(()));
         assert_eq!(checker.after(&applied_under(lane(1), "a", 1)), Ok(()));
-        let right = Right {
+        let lease_grant = LeaseGrant {
             lane: LaneId(1),
             token: Token(1),
             grant: GrantId(Uuid::from_u128(2)),
         };
-        let regranted = WorldEvent::Regranted {
+        let regranted = WorldEvent::RegrantOutcome {
             lane: lane(1),
-            outcome: Regranted::Held {
-                right,
+            outcome: RegrantOutcome::Held {
+                lease_grant,
                 batch_seq: 1,
             },
         };

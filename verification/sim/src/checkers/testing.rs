@@ -6,8 +6,8 @@ use std::time::Duration;
 use alloy_primitives::{Address, B256, Bytes, U256};
 use domain::{
     Attempt, AttemptKind, ChainId, Event, EventKind, Fees, GrantId, Header, LaneId, LaneKey,
-    NodeName, Nonce, Payload, RequestId, Right, SendOutcome, SubState, Time, Token, Tx, TxId,
-    TxState, Unsigned, Writes,
+    LeaseGrant, NodeName, Nonce, Payload, RequestId, SendOutcome, SubState, Timestamp, Token, Tx,
+    TxId, TxState, UnsignedEnvelope, Writes,
 };
 use engine::ports::{CommitOutcome, LaneBatch};
 use uuid::Uuid;
@@ -32,7 +32,7 @@ pub(super) fn tx(number: u128, nonce: Option<u64>) -> Tx {
         fingerprint: payload.fingerprint(),
         payload,
         gas: 21_000,
-        created_at: Time(0),
+        created_at: Timestamp(0),
         nonce: nonce.map(Nonce),
         state: TxState::Created,
         sub_state: Some(SubState::Queued),
@@ -41,14 +41,14 @@ pub(super) fn tx(number: u128, nonce: Option<u64>) -> Tx {
         inclusion: None,
         counted: None,
         token: Token(1),
-        updated_at: Time(0),
+        updated_at: Timestamp(0),
         confirmed_at: None,
         event_seqs: Vec::new(),
     }
 }
 
-fn unsigned(lane: LaneKey, tx: u128, nonce: u64, data: &'static [u8]) -> Unsigned {
-    Unsigned {
+fn unsigned(lane: LaneKey, tx: u128, nonce: u64, data: &'static [u8]) -> UnsignedEnvelope {
+    UnsignedEnvelope {
         tx_id: TxId(Uuid::from_u128(tx)),
         kind: AttemptKind::Original,
         chain_id: lane.chain_id,
@@ -73,7 +73,7 @@ pub(super) fn attempt(tx: u128, nonce: u64) -> Attempt {
         gas: envelope.gas,
         fees: envelope.fees,
         raw,
-        signed_at: Time(0),
+        signed_at: Timestamp(0),
         first_sent_at: None,
     }
 }
@@ -86,7 +86,7 @@ pub(super) fn chain_tx(lane: LaneKey, nonce: u64, data: &'static [u8]) -> Arc<Ch
 pub(super) fn story(seq: u64, tx: u128, kind: EventKind) -> Event {
     Event {
         seq,
-        at: Time(0),
+        at: Timestamp(0),
         tx_id: Some(TxId(Uuid::from_u128(tx))),
         kind,
     }
@@ -144,14 +144,14 @@ pub(super) fn applied_under(lane: LaneKey, node: &str, token: u64) -> WorldEvent
 fn committed(lane: LaneKey, node: &str, token: u64, writes: Writes) -> WorldEvent {
     let grant = GrantId(Uuid::from_u128(1));
     let batch = LaneBatch {
-        right: Right {
+        lease_grant: LeaseGrant {
             lane: LaneId(1),
             token: Token(token),
             grant,
         },
         batch_seq_before: 0,
         node: NodeName(node.to_owned()),
-        at: Time(0),
+        at: Timestamp(0),
         event_seq_before: 0,
         next_nonce: Nonce(0),
         floor_nonce: Nonce(0),
@@ -171,7 +171,7 @@ pub(super) fn granted(lane: LaneKey, node: &str, token: u64) -> WorldEvent {
         node,
         token: Token(token),
         grant: GrantId(Uuid::from_u128(1)),
-        taken_from: None,
+        previous_keeper: None,
         left: Duration::ZERO,
     }
 }

@@ -51,7 +51,7 @@ impl Checker for TokenOnlyRises {
             self.granted(*lane, *token, node)?;
         }
         if let Some((lane, batch)) = applied(event) {
-            self.written(lane, batch.right.token, &batch.node)?;
+            self.written(lane, batch.lease_grant.token, &batch.node)?;
         }
         Ok(())
     }

@@ -32,7 +32,7 @@ impl Checker for WritesMeetRows {
         self.txs.extend(writes.inserts.iter().map(|tx| tx.id));
         let changed = writes.updates.iter().map(|tx| tx.id);
         let signed = writes.attempts.iter().map(|attempt| attempt.tx_id);
-        let woken = writes.wakes_done.iter().copied();
+        let woken = writes.queued_removed.iter().copied();
         let mut named = changed.chain(signed).chain(woken);
         match named.find(|id| !self.txs.contains(id)) {
             Some(id) => Err(format!(

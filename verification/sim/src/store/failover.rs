@@ -113,22 +113,22 @@ fn loss(before: &Rows, after: &Rows) -> Loss {
 mod tests {
     use std::sync::Arc;
 
-    use domain::lane::Request;
+    use domain::lane::AdmittedRequest;
     use domain::{Address, ChainId, Payload, U256};
-    use engine::ports::{NewQueued, Store as _};
+    use engine::ports::{QueuedRequest, Store as _};
     use uuid::Uuid;
 
     use super::*;
     use crate::clock::{EPOCH, SimClock};
 
-    fn queued(number: u128) -> NewQueued {
+    fn queued(number: u128) -> QueuedRequest {
         let payload = Payload::transfer(Address::ZERO, U256::from(number));
-        NewQueued {
+        QueuedRequest {
             lane: LaneKey {
                 chain_id: ChainId(1),
                 signer: Address::left_padding_from(&number.to_be_bytes()),
             },
-            request: Request {
+            request: AdmittedRequest {
                 id: TxId(Uuid::from_u128(number)),
                 request_id: RequestId::parse(format!("r{number}")).expect("keeps the rule"),
                 fingerprint: payload.fingerprint(),

@@ -45,7 +45,8 @@ impl Rows {
     pub(super) fn deal_places(&mut self, batch: &LaneBatch) -> usize {
         let place = self.feed.len();
         let seqs = batch.writes.events.iter().map(|event| event.seq);
-        self.feed.extend(seqs.map(|seq| (batch.right.lane, seq)));
+        self.feed
+            .extend(seqs.map(|seq| (batch.lease_grant.lane, seq)));
         place
     }
 

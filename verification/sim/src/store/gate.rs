@@ -25,9 +25,10 @@ impl Rows {
     /// The fence. A store that lost commits counts otherwise than its keeper does.
     pub(super) fn passes(&self, batch: &LaneBatch) -> bool {
         let known = (batch.batch_seq_before, batch.event_seq_before);
-        self.lane(batch.right.lane).is_some_and(|lane| {
-            let holds = lane.is_held_by(batch.right)
-                || (mutation::is_on(Mutation::TrustTokenAlone) && lane.token == batch.right.token);
+        self.lane(batch.lease_grant.lane).is_some_and(|lane| {
+            let holds = lane.is_held_by(batch.lease_grant)
+                || (mutation::is_on(Mutation::TrustTokenAlone)
+                    && lane.token == batch.lease_grant.token);
             holds && (lane.batch_seq, lane.event_seq()) == known
         })
     }
@@ -35,7 +36,7 @@ impl Rows {
     /// Whether all rows of a batch can be written as it says. The lane is there: the fence found it.
     pub(super) fn check(&self, batch: &LaneBatch) -> Result<(), Conflict> {
         let lane = self
-            .lane(batch.right.lane)
+            .lane(batch.lease_grant.lane)
             .expect("the fence found its row");
         let writes = &batch.writes;
         check_requests(lane, &writes.inserts)?;
@@ -105,7 +106,7 @@ impl Rows {
         } = self;
         let lane = lanes
             .iter_mut()
-            .find(|lane| lane.id == batch.right.lane)
+            .find(|lane| lane.id == batch.lease_grant.lane)
             .expect("the fence found its row");
         let writes = &batch.writes;
         for tx in &writes.updates {
@@ -137,13 +138,13 @@ impl Rows {
         lane.events
             .extend(writes.events.iter().map(|event| EventRow {
                 node: batch.node.clone(),
-                token: batch.right.token,
+                token: batch.lease_grant.token,
                 event: event.clone(),
             }));
-        for id in &writes.wakes_done {
+        for id in &writes.queued_removed {
             lane.wakes.remove(id);
         }
-        for id in &writes.wakes_added {
+        for id in &writes.queued_added {
             if lane.txs.contains_key(id) {
                 lane.wakes.insert(*id);
             }
@@ -160,7 +161,9 @@ impl Rows {
         let Self {
             lanes, tx_lanes, ..
         } = self;
-        let lane = lanes.iter_mut().find(|lane| lane.id == batch.right.lane);
+        let lane = lanes
+            .iter_mut()
+            .find(|lane| lane.id == batch.lease_grant.lane);
         let Some(lane) = lane else { return };
         for tx in &batch.writes.inserts {
             let is_taken = tx_lanes.contains_key(&tx.id)
@@ -247,14 +250,14 @@ fn check_wakes(
     has_tx: impl Fn(&TxId) -> bool,
 ) -> Result<(), Conflict> {
     let mut done: BTreeSet<TxId> = BTreeSet::new();
-    for id in &writes.wakes_done {
+    for id in &writes.queued_removed {
         expect(done.insert(*id), || format!("wake {id} is done twice"))?;
         expect_rows(lane.wakes.contains(id), || {
             format!("wake {id} is not there")
         })?;
     }
     let mut added: BTreeSet<TxId> = BTreeSet::new();
-    for id in &writes.wakes_added {
+    for id in &writes.queued_added {
         let is_there = lane.wakes.contains(id) && !done.contains(id);
         expect(!is_there && added.insert(*id), || {
             format!("wake {id} is there")

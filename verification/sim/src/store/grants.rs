@@ -3,63 +3,71 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use domain::lease::{Decision, Lease};
+use domain::lease::{Lease, LeaseDecision};
 use domain::mutation::{self, Mutation};
-use domain::{GrantId, LaneId, LaneKey, RequestId, Right, Time, Token, TxId};
-use engine::ports::{Acquired, Ask, Beat, Member, NewQueued, Regranted, Renewal, StoreError, Work};
+use domain::{GrantId, LaneId, LaneKey, LeaseGrant, RequestId, Timestamp, Token, TxId};
+use engine::ports::{
+    AcquireOutcome, HeartbeatOutcome, LeaseRequest, Member, QueuedRequest, RegrantOutcome,
+    RenewOutcome, StoreError, Work,
+};
 
 use super::rows::{LaneRow, Rows};
 
 impl LaneRow {
     /// A repeat whose first answer was lost finds its own grant there already.
-    pub(super) fn may_regrant(&self, right: Right, grant: GrantId) -> bool {
-        self.is_held_by(right) || self.is_held_by(Right { grant, ..right })
+    pub(super) fn may_regrant(&self, lease_grant: LeaseGrant, grant: GrantId) -> bool {
+        self.is_held_by(lease_grant)
+            || self.is_held_by(LeaseGrant {
+                grant,
+                ..lease_grant
+            })
     }
 }
 
 impl Rows {
     pub(super) fn acquire(
         &mut self,
-        ask: &Ask,
+        lease_request: &LeaseRequest,
         key: LaneKey,
         grant: GrantId,
-        now: Time,
-    ) -> Acquired {
+        now: Timestamp,
+    ) -> AcquireOutcome {
         let history = self.history;
         let lane = self.lane_of(key);
         if let Some(reason) = &lane.halted {
-            return Acquired::Halted(reason.clone());
+            return AcquireOutcome::Halted(reason.clone());
         }
-        let taken_from = lane.lease.as_ref().map(|lease| lease.owner.clone());
-        let (token, taken_from) = match Lease::decide(lane.lease.as_ref(), ask, now) {
-            Decision::Insert => (Token(1), None),
-            Decision::Renew => (lane.token, None),
-            Decision::TakeOver if mutation::is_on(Mutation::TakeoverKeepsToken) => {
-                (lane.token, taken_from)
+        let previous_keeper = lane.lease.as_ref().map(|lease| lease.owner.clone());
+        let (token, previous_keeper) = match Lease::decide(lane.lease.as_ref(), lease_request, now)
+        {
+            LeaseDecision::Insert => (Token(1), None),
+            LeaseDecision::Renew => (lane.token, None),
+            LeaseDecision::TakeOver if mutation::is_on(Mutation::TakeoverKeepsToken) => {
+                (lane.token, previous_keeper)
             }
-            Decision::TakeOver => (lane.token.next(), taken_from),
-            Decision::NotKeeper => {
+            LeaseDecision::TakeOver => (lane.token.next(), previous_keeper),
+            LeaseDecision::NotKeeper => {
                 let lease = lane.lease.clone().expect("only a lease can refuse");
                 let left = lease.expires_at.since(now);
-                return Acquired::NotKeeper { lease, left };
+                return AcquireOutcome::NotKeeper { lease, left };
             }
         };
         lane.token = token;
         lane.grant = Some(grant);
         lane.lease = Some(Lease {
-            owner: ask.node.clone(),
-            incarnation: ask.incarnation,
+            owner: lease_request.node.clone(),
+            incarnation: lease_request.incarnation,
             token,
-            expires_at: now.plus(ask.duration),
+            expires_at: now.plus(lease_request.duration),
         });
-        Acquired::Granted {
-            right: Right {
+        AcquireOutcome::Granted {
+            lease_grant: LeaseGrant {
                 lane: lane.id,
                 token,
                 grant,
             },
-            taken_from,
-            is_settled: lane.settled_in == history,
+            previous_keeper,
+            is_reconciled: lane.settled_in == history,
         }
     }
 
@@ -69,62 +77,77 @@ impl Rows {
     }
 
     /// Whether the lease of a lane has run out, or was given back.
-    pub(super) fn is_over(&self, lane: LaneId, now: Time) -> bool {
+    pub(super) fn is_over(&self, lane: LaneId, now: Timestamp) -> bool {
         let lease = self.lane(lane).and_then(|lane| lane.lease.as_ref());
         lease.is_some_and(|lease| lease.expires_at <= now)
     }
 
     /// Whether another node has, or had, the lease of a lane.
-    pub(super) fn is_of_another(&self, ask: &Ask, lane: LaneId) -> bool {
+    pub(super) fn is_of_another(&self, lease_request: &LeaseRequest, lane: LaneId) -> bool {
         let lease = self.lane(lane).and_then(|lane| lane.lease.as_ref());
-        lease.is_some_and(|lease| lease.owner != ask.node)
+        lease.is_some_and(|lease| lease.owner != lease_request.node)
     }
 
     /// Whether a lane that is there may be granted to the asker.
-    pub(super) fn may_take(&self, ask: &Ask, lane: LaneId, now: Time) -> bool {
+    pub(super) fn may_take(
+        &self,
+        lease_request: &LeaseRequest,
+        lane: LaneId,
+        now: Timestamp,
+    ) -> bool {
         let lane = self.lane(lane).filter(|lane| lane.halted.is_none());
-        lane.is_some_and(|lane| is_takeable(lane, ask, now))
+        lane.is_some_and(|lane| is_takeable(lane, lease_request, now))
     }
 
     /// What the asker is told of a lane that it was not granted; `None` when there is no such lane.
-    pub(super) fn holder(&self, ask: &Ask, key: LaneKey, now: Time) -> Option<Acquired> {
+    pub(super) fn holder(
+        &self,
+        lease_request: &LeaseRequest,
+        key: LaneKey,
+        now: Timestamp,
+    ) -> Option<AcquireOutcome> {
         let lane = self.known(key)?;
         if let Some(reason) = &lane.halted {
-            return Some(Acquired::Halted(reason.clone()));
+            return Some(AcquireOutcome::Halted(reason.clone()));
         }
-        if is_takeable(lane, ask, now) {
+        if is_takeable(lane, lease_request, now) {
             // Free, and not granted: its rows were locked.
-            return Some(Acquired::Busy);
+            return Some(AcquireOutcome::Busy);
         }
         let lease = lane.lease.clone().expect("only a lease can refuse");
         let left = lease.expires_at.since(now);
-        Some(Acquired::NotKeeper { lease, left })
+        Some(AcquireOutcome::NotKeeper { lease, left })
     }
 
     /// How long the lease of a lane still lasts that another node than the asker holds.
-    pub(super) fn left_to_another(&self, ask: &Ask, key: LaneKey, now: Time) -> Duration {
+    pub(super) fn left_to_another(
+        &self,
+        lease_request: &LeaseRequest,
+        key: LaneKey,
+        now: Timestamp,
+    ) -> Duration {
         let lease = self.known(key).and_then(|lane| lane.lease.as_ref());
-        let others = lease.filter(|lease| lease.owner != ask.node);
+        let others = lease.filter(|lease| lease.owner != lease_request.node);
         others.map_or(Duration::ZERO, |lease| lease.expires_at.since(now))
     }
 
-    pub(super) fn settle(&mut self, right: Right) {
+    pub(super) fn mark_reconciled(&mut self, lease_grant: LeaseGrant) {
         let history = self.history;
-        if let Some(lane) = self.lane_mut(right.lane)
-            && lane.is_held_by(right)
+        if let Some(lane) = self.lane_mut(lease_grant.lane)
+            && lane.is_held_by(lease_grant)
         {
             lane.settled_in = history;
         }
     }
 
-    pub(super) fn halt(&mut self, right: Right, reason: &str) -> bool {
-        let lane = self.lane_mut(right.lane);
-        let Some(lane) = lane.filter(|lane| lane.is_held_by(right)) else {
+    pub(super) fn halt(&mut self, lease_grant: LeaseGrant, reason: &str) -> bool {
+        let lane = self.lane_mut(lease_grant.lane);
+        let Some(lane) = lane.filter(|lane| lane.is_held_by(lease_grant)) else {
             return false;
         };
         lane.halted = Some(reason.to_owned());
         if let Some(lease) = &mut lane.lease {
-            lease.expires_at = Lease::GIVEN_BACK;
+            lease.expires_at = Lease::RELEASED;
         }
         true
     }
@@ -143,7 +166,7 @@ impl Rows {
     }
 
     /// Why a request may not be queued. What is known is not queued again.
-    pub(super) fn takes_not(&self, new: &NewQueued) -> Option<StoreError> {
+    pub(super) fn takes_not(&self, new: &QueuedRequest) -> Option<StoreError> {
         let lane = self.known(new.lane)?;
         if lane.requests.contains_key(&new.request.request_id) {
             return None;
@@ -155,7 +178,7 @@ impl Rows {
     }
 
     /// An id that one of these requests, which is new, shares with another tx.
-    pub(super) fn taken_id(&self, requests: &[NewQueued]) -> Option<TxId> {
+    pub(super) fn taken_id(&self, requests: &[QueuedRequest]) -> Option<TxId> {
         let mut keys: BTreeSet<(LaneKey, &RequestId)> = BTreeSet::new();
         let mut ids: BTreeSet<TxId> = BTreeSet::new();
         let mut new = requests.iter().filter(|new| {
@@ -169,40 +192,56 @@ impl Rows {
         taken.map(|new| new.request.id)
     }
 
-    pub(super) fn renew(&mut self, ask: &Ask, right: Right, now: Time) -> Renewal {
-        match self.leased(ask, right) {
+    pub(super) fn renew(
+        &mut self,
+        lease_request: &LeaseRequest,
+        lease_grant: LeaseGrant,
+        now: Timestamp,
+    ) -> RenewOutcome {
+        match self.leased(lease_request, lease_grant) {
             Some(lease) => {
-                lease.expires_at = now.plus(ask.duration);
-                Renewal::Renewed
+                lease.expires_at = now.plus(lease_request.duration);
+                RenewOutcome::Renewed
             }
-            None => Renewal::Lost,
+            None => RenewOutcome::Lost,
         }
     }
 
     /// Gives a lane back; its key, when it was still the asker's.
-    pub(super) fn release(&mut self, ask: &Ask, right: Right) -> Option<LaneKey> {
-        self.leased(ask, right)?.expires_at = Lease::GIVEN_BACK;
-        self.lane(right.lane).map(|lane| lane.key)
+    pub(super) fn release(
+        &mut self,
+        lease_request: &LeaseRequest,
+        lease_grant: LeaseGrant,
+    ) -> Option<LaneKey> {
+        self.leased(lease_request, lease_grant)?.expires_at = Lease::RELEASED;
+        self.lane(lease_grant.lane).map(|lane| lane.key)
     }
 
-    pub(super) fn regrant(&mut self, right: Right, grant: GrantId) -> Regranted {
-        let Some(lane) = self.lane_mut(right.lane) else {
-            return Regranted::Fenced;
+    pub(super) fn regrant(&mut self, lease_grant: LeaseGrant, grant: GrantId) -> RegrantOutcome {
+        let Some(lane) = self.lane_mut(lease_grant.lane) else {
+            return RegrantOutcome::Fenced;
         };
-        if !lane.may_regrant(right, grant) {
-            return Regranted::Fenced;
+        if !lane.may_regrant(lease_grant, grant) {
+            return RegrantOutcome::Fenced;
         }
         lane.grant = Some(grant);
-        Regranted::Held {
-            right: Right { grant, ..right },
+        RegrantOutcome::Held {
+            lease_grant: LeaseGrant {
+                grant,
+                ..lease_grant
+            },
             batch_seq: lane.batch_seq,
         }
     }
 
-    pub(super) fn lanes_with_work(&self, ask: &Ask, now: Time) -> Vec<Work> {
+    pub(super) fn lanes_with_work(
+        &self,
+        lease_request: &LeaseRequest,
+        now: Timestamp,
+    ) -> Vec<Work> {
         let lanes = self.lane_ids.values().filter_map(|id| self.lane(*id));
         lanes
-            .filter(|lane| is_takeable(lane, ask, now))
+            .filter(|lane| is_takeable(lane, lease_request, now))
             .filter(|lane| lane.halted.is_none() && (!lane.wakes.is_empty() || lane.is_busy()))
             .map(|lane| Work {
                 lane: lane.key,
@@ -211,24 +250,26 @@ impl Rows {
             .collect()
     }
 
-    pub(super) fn heartbeat(&mut self, member: &Member) -> Beat {
+    pub(super) fn heartbeat(&mut self, member: &Member) -> HeartbeatOutcome {
         let life = (member.node.clone(), member.incarnation);
         if self.past_lives.contains(&life) {
-            return Beat::Replaced;
+            return HeartbeatOutcome::Replaced;
         }
         // Every life counts from one.
         let before = self.members.get(&member.node);
         let before = before.filter(|before| before.incarnation == member.incarnation);
-        let beats = before.map_or(0, |before| before.beats).saturating_add(1);
+        let heartbeats = before
+            .map_or(0, |before| before.heartbeats)
+            .saturating_add(1);
         let beaten = Member {
-            beats,
+            heartbeats,
             ..member.clone()
         };
         let before = self.members.insert(member.node.clone(), beaten);
         if let Some(before) = before.filter(|before| before.incarnation != member.incarnation) {
             self.past_lives.insert((before.node, before.incarnation));
         }
-        Beat::Taken {
+        HeartbeatOutcome::Taken {
             members: self.members.values().cloned().collect(),
             history: self.history,
         }
@@ -236,27 +277,33 @@ impl Rows {
 
     /// Whether the lease of a lane is the asker's under this token, and was not given back. The grant is the
     /// lane row's matter: a renewal or a release does not look at it.
-    pub(super) fn is_leased(&self, ask: &Ask, right: Right) -> bool {
-        let lease = self.lane(right.lane).and_then(|lane| lane.lease.as_ref());
-        lease.is_some_and(|lease| is_of(lease, ask, right))
+    pub(super) fn is_leased(&self, lease_request: &LeaseRequest, lease_grant: LeaseGrant) -> bool {
+        let lease = self
+            .lane(lease_grant.lane)
+            .and_then(|lane| lane.lease.as_ref());
+        lease.is_some_and(|lease| is_of(lease, lease_request, lease_grant))
     }
 
-    fn leased(&mut self, ask: &Ask, right: Right) -> Option<&mut Lease> {
-        let lease = self.lane_mut(right.lane)?.lease.as_mut();
-        lease.filter(|lease| is_of(lease, ask, right))
+    fn leased(
+        &mut self,
+        lease_request: &LeaseRequest,
+        lease_grant: LeaseGrant,
+    ) -> Option<&mut Lease> {
+        let lease = self.lane_mut(lease_grant.lane)?.lease.as_mut();
+        lease.filter(|lease| is_of(lease, lease_request, lease_grant))
     }
 }
 
-fn is_of(lease: &Lease, ask: &Ask, right: Right) -> bool {
-    lease.token == right.token
-        && lease.owner == ask.node
-        && lease.incarnation == ask.incarnation
-        && lease.expires_at != Lease::GIVEN_BACK
+fn is_of(lease: &Lease, lease_request: &LeaseRequest, lease_grant: LeaseGrant) -> bool {
+    lease.token == lease_grant.token
+        && lease.owner == lease_request.node
+        && lease.incarnation == lease_request.incarnation
+        && lease.expires_at != Lease::RELEASED
 }
 
-fn is_takeable(lane: &LaneRow, ask: &Ask, now: Time) -> bool {
-    match Lease::decide(lane.lease.as_ref(), ask, now) {
-        Decision::Insert | Decision::Renew | Decision::TakeOver => true,
-        Decision::NotKeeper => false,
+fn is_takeable(lane: &LaneRow, lease_request: &LeaseRequest, now: Timestamp) -> bool {
+    match Lease::decide(lane.lease.as_ref(), lease_request, now) {
+        LeaseDecision::Insert | LeaseDecision::Renew | LeaseDecision::TakeOver => true,
+        LeaseDecision::NotKeeper => false,
     }
 }

@@ -17,13 +17,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use domain::{
-    B256, ChainId, GrantId, Header, LaneId, LaneImage, LaneKey, Nonce, RequestId, Right, Time, Tx,
-    TxId,
+    B256, ChainId, GrantId, Header, LaneId, LaneImage, LaneKey, LeaseGrant, Nonce, RequestId,
+    Timestamp, Tx, TxId,
 };
 use engine::ports::{
-    Acquired, Ask, Beat, Clock, CommitOutcome, EventFilter, EventPage, EventRecord, LaneBatch,
-    LaneRecord, Member, NewQueued, Regranted, Renewal, Store, StoreError, TxFilter, TxPage,
-    TxRecord, Work,
+    AcquireOutcome, Clock, CommitOutcome, EventFilter, EventPage, EventRecord, HeartbeatOutcome,
+    LaneBatch, LaneRecord, LeaseRequest, Member, QueuedRequest, RegrantOutcome, RenewOutcome,
+    Store, StoreError, TxFilter, TxPage, TxRecord, Work,
 };
 
 use crate::event::WorldEvent;
@@ -95,7 +95,7 @@ impl MemoryStore {
         self.rows.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn now(&self) -> Time {
+    fn now(&self) -> Timestamp {
         self.clock.now()
     }
 
@@ -125,46 +125,53 @@ impl MemoryStore {
     fn acquire_one(
         &self,
         rows: &mut Rows,
-        ask: &Ask,
+        lease_request: &LeaseRequest,
         (key, grant): (LaneKey, GrantId),
-        now: Time,
-    ) -> Acquired {
-        let left = rows.left_to_another(ask, key, now);
-        let acquired = rows.acquire(ask, key, grant, now);
-        if let Acquired::Granted {
-            right, taken_from, ..
+        now: Timestamp,
+    ) -> AcquireOutcome {
+        let left = rows.left_to_another(lease_request, key, now);
+        let acquired = rows.acquire(lease_request, key, grant, now);
+        if let AcquireOutcome::Granted {
+            lease_grant,
+            previous_keeper,
+            ..
         } = &acquired
         {
             self.tell(|| WorldEvent::Granted {
                 lane: key,
-                node: ask.node.clone(),
-                token: right.token,
+                node: lease_request.node.clone(),
+                token: lease_grant.token,
                 grant,
-                taken_from: taken_from.clone(),
+                previous_keeper: previous_keeper.clone(),
                 left,
             });
         }
         acquired
     }
 
-    fn release_one(&self, rows: &mut Rows, ask: &Ask, right: Right) {
-        if let Some(lane) = rows.release(ask, right) {
+    fn release_one(&self, rows: &mut Rows, lease_request: &LeaseRequest, lease_grant: LeaseGrant) {
+        if let Some(lane) = rows.release(lease_request, lease_grant) {
             self.tell(|| WorldEvent::Released {
                 lane,
-                node: ask.node.clone(),
+                node: lease_request.node.clone(),
             });
         }
     }
 
-    fn regrant_one(&self, rows: &mut Rows, right: Right, grant: GrantId) -> Regranted {
-        let outcome = rows.regrant(right, grant);
-        if let Some(lane) = rows.lane(right.lane).map(|lane| lane.key) {
-            self.tell(|| WorldEvent::Regranted { lane, outcome });
+    fn regrant_one(
+        &self,
+        rows: &mut Rows,
+        lease_grant: LeaseGrant,
+        grant: GrantId,
+    ) -> RegrantOutcome {
+        let outcome = rows.regrant(lease_grant, grant);
+        if let Some(lane) = rows.lane(lease_grant.lane).map(|lane| lane.key) {
+            self.tell(|| WorldEvent::RegrantOutcome { lane, outcome });
         }
         outcome
     }
 
-    fn queue_one(&self, rows: &mut Rows, request: NewQueued) -> Tx {
+    fn queue_one(&self, rows: &mut Rows, request: QueuedRequest) -> Tx {
         let lane = request.lane;
         let (tx, is_new) = rows.queue(request);
         if is_new {
@@ -178,7 +185,7 @@ impl MemoryStore {
     }
 
     fn tell_commit(&self, rows: &Rows, batch: Arc<LaneBatch>, outcome: &CommitOutcome) {
-        if let Some(lane) = rows.lane(batch.right.lane).map(|lane| lane.key) {
+        if let Some(lane) = rows.lane(batch.lease_grant.lane).map(|lane| lane.key) {
             self.tell(|| WorldEvent::Committed {
                 lane,
                 batch,
@@ -192,28 +199,36 @@ impl MemoryStore {
 impl Store for MemoryStore {
     async fn acquire(
         &self,
-        ask: &Ask,
+        lease_request: &LeaseRequest,
         lanes: &[(LaneKey, GrantId)],
-    ) -> Result<Vec<Acquired>, StoreError> {
+    ) -> Result<Vec<AcquireOutcome>, StoreError> {
         let (mut rows, now) = (self.rows(), self.now());
         Ok(lanes
             .iter()
-            .map(|asked| self.acquire_one(&mut rows, ask, *asked, now))
+            .map(|asked| self.acquire_one(&mut rows, lease_request, *asked, now))
             .collect())
     }
 
-    async fn renew(&self, ask: &Ask, rights: &[Right]) -> Result<Vec<Renewal>, StoreError> {
+    async fn renew(
+        &self,
+        lease_request: &LeaseRequest,
+        lease_grants: &[LeaseGrant],
+    ) -> Result<Vec<RenewOutcome>, StoreError> {
         let (mut rows, now) = (self.rows(), self.now());
-        Ok(rights
+        Ok(lease_grants
             .iter()
-            .map(|right| rows.renew(ask, *right, now))
+            .map(|lease_grant| rows.renew(lease_request, *lease_grant, now))
             .collect())
     }
 
-    async fn release(&self, ask: &Ask, rights: &[Right]) -> Result<(), StoreError> {
+    async fn release(
+        &self,
+        lease_request: &LeaseRequest,
+        lease_grants: &[LeaseGrant],
+    ) -> Result<(), StoreError> {
         let mut rows = self.rows();
-        for right in rights {
-            self.release_one(&mut rows, ask, *right);
+        for lease_grant in lease_grants {
+            self.release_one(&mut rows, lease_request, *lease_grant);
         }
         Ok(())
     }
@@ -221,10 +236,10 @@ impl Store for MemoryStore {
     async fn load(
         &self,
         key: LaneKey,
-        right: Right,
+        lease_grant: LeaseGrant,
         watch_depth: u64,
     ) -> Result<Option<LaneImage>, StoreError> {
-        Ok(self.rows().load(key, right, watch_depth))
+        Ok(self.rows().load(key, lease_grant, watch_depth))
     }
 
     async fn load_backlog(
@@ -255,8 +270,12 @@ impl Store for MemoryStore {
         batches.into_iter().map(commit).collect()
     }
 
-    async fn regrant(&self, right: Right, grant: GrantId) -> Result<Regranted, StoreError> {
-        Ok(self.regrant_one(&mut self.rows(), right, grant))
+    async fn regrant(
+        &self,
+        lease_grant: LeaseGrant,
+        grant: GrantId,
+    ) -> Result<RegrantOutcome, StoreError> {
+        Ok(self.regrant_one(&mut self.rows(), lease_grant, grant))
     }
 
     async fn find_requests(
@@ -270,7 +289,7 @@ impl Store for MemoryStore {
             .collect())
     }
 
-    async fn queue(&self, requests: Vec<NewQueued>) -> Result<Vec<Tx>, StoreError> {
+    async fn queue(&self, requests: Vec<QueuedRequest>) -> Result<Vec<Tx>, StoreError> {
         let mut rows = self.rows();
         if let Some(why) = requests.iter().find_map(|new| rows.takes_not(new)) {
             return Err(why);
@@ -284,21 +303,21 @@ impl Store for MemoryStore {
             .collect())
     }
 
-    async fn lanes_with_work(&self, ask: &Ask) -> Result<Vec<Work>, StoreError> {
-        Ok(self.rows().lanes_with_work(ask, self.now()))
+    async fn lanes_with_work(&self, lease_request: &LeaseRequest) -> Result<Vec<Work>, StoreError> {
+        Ok(self.rows().lanes_with_work(lease_request, self.now()))
     }
 
-    async fn heartbeat(&self, member: &Member) -> Result<Beat, StoreError> {
+    async fn heartbeat(&self, member: &Member) -> Result<HeartbeatOutcome, StoreError> {
         Ok(self.rows().heartbeat(member))
     }
 
-    async fn settle(&self, right: Right) -> Result<(), StoreError> {
-        self.rows().settle(right);
+    async fn mark_reconciled(&self, lease_grant: LeaseGrant) -> Result<(), StoreError> {
+        self.rows().mark_reconciled(lease_grant);
         Ok(())
     }
 
-    async fn halt(&self, right: Right, reason: &str) -> Result<bool, StoreError> {
-        Ok(self.rows().halt(right, reason))
+    async fn halt(&self, lease_grant: LeaseGrant, reason: &str) -> Result<bool, StoreError> {
+        Ok(self.rows().halt(lease_grant, reason))
     }
 
     async fn accept_loss(&self, lane: LaneKey) -> Result<bool, StoreError> {

@@ -165,7 +165,7 @@ fn is_wanted(record: &EventRecord, filter: &EventFilter) -> bool {
     let EventRecord { lane, event, .. } = record;
     filter.chain_id.is_none_or(|id| id == lane.chain_id)
         && filter.signer.is_none_or(|signer| signer == lane.signer)
-        && (filter.kinds.is_empty() || filter.kinds.iter().any(|kind| kind == event.kind.word()))
+        && (filter.kinds.is_empty() || filter.kinds.iter().any(|kind| kind == event.kind.as_str()))
 }
 
 fn confirmed_span(tx: &Tx) -> Option<(B256, B256)> {

@@ -10,11 +10,13 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use domain::{
-    B256, ChainId, GrantId, Header, LaneId, LaneImage, LaneKey, Nonce, RequestId, Right, Tx, TxId,
+    B256, ChainId, GrantId, Header, LaneId, LaneImage, LaneKey, LeaseGrant, Nonce, RequestId, Tx,
+    TxId,
 };
 use engine::ports::{
-    Acquired, Ask, Beat, CommitOutcome, EventFilter, EventPage, EventRecord, LaneBatch, LaneRecord,
-    Member, NewQueued, Regranted, Renewal, Store, StoreError, TxFilter, TxPage, TxRecord, Work,
+    AcquireOutcome, CommitOutcome, EventFilter, EventPage, EventRecord, HeartbeatOutcome,
+    LaneBatch, LaneRecord, LeaseRequest, Member, QueuedRequest, RegrantOutcome, RenewOutcome,
+    Store, StoreError, TxFilter, TxPage, TxRecord, Work,
 };
 
 use super::MemoryStore;
@@ -39,7 +41,7 @@ impl RemoteStore {
         Self { server, wire }
     }
 
-    async fn ask<T: Send + 'static>(
+    async fn lease_request<T: Send + 'static>(
         &self,
         question: impl Future<Output = Result<T, StoreError>> + Send + 'static,
     ) -> Result<T, StoreError> {
@@ -60,7 +62,7 @@ impl RemoteStore {
 macro_rules! over_the_wire {
     ($self:ident.$verb:ident($($argument:expr),*)) => {{
         let server = $self.server.clone();
-        $self.ask(async move { server.$verb($($argument),*).await }).await
+        $self.lease_request(async move { server.$verb($($argument),*).await }).await
     }};
 }
 
@@ -68,7 +70,7 @@ macro_rules! over_the_wire {
 macro_rules! at_once {
     ($self:ident.$verb:ident($($argument:expr),*)) => {{
         let server = $self.server.clone();
-        $self.ask(async move { server.store().$verb($($argument),*).await }).await
+        $self.lease_request(async move { server.store().$verb($($argument),*).await }).await
     }};
 }
 
@@ -76,32 +78,40 @@ macro_rules! at_once {
 impl Store for RemoteStore {
     async fn acquire(
         &self,
-        ask: &Ask,
+        lease_request: &LeaseRequest,
         lanes: &[(LaneKey, GrantId)],
-    ) -> Result<Vec<Acquired>, StoreError> {
-        let (ask, lanes) = (ask.clone(), lanes.to_vec());
-        over_the_wire!(self.acquire(&ask, &lanes))
+    ) -> Result<Vec<AcquireOutcome>, StoreError> {
+        let (lease_request, lanes) = (lease_request.clone(), lanes.to_vec());
+        over_the_wire!(self.acquire(&lease_request, &lanes))
     }
 
-    async fn renew(&self, ask: &Ask, rights: &[Right]) -> Result<Vec<Renewal>, StoreError> {
-        let (ask, rights) = (ask.clone(), rights.to_vec());
-        over_the_wire!(self.renew(&ask, &rights))
+    async fn renew(
+        &self,
+        lease_request: &LeaseRequest,
+        lease_grants: &[LeaseGrant],
+    ) -> Result<Vec<RenewOutcome>, StoreError> {
+        let (lease_request, lease_grants) = (lease_request.clone(), lease_grants.to_vec());
+        over_the_wire!(self.renew(&lease_request, &lease_grants))
     }
 
-    async fn release(&self, ask: &Ask, rights: &[Right]) -> Result<(), StoreError> {
-        let (ask, rights) = (ask.clone(), rights.to_vec());
-        over_the_wire!(self.release(&ask, &rights))
+    async fn release(
+        &self,
+        lease_request: &LeaseRequest,
+        lease_grants: &[LeaseGrant],
+    ) -> Result<(), StoreError> {
+        let (lease_request, lease_grants) = (lease_request.clone(), lease_grants.to_vec());
+        over_the_wire!(self.release(&lease_request, &lease_grants))
     }
 
     async fn load(
         &self,
         key: LaneKey,
-        right: Right,
+        lease_grant: LeaseGrant,
         watch_depth: u64,
     ) -> Result<Option<LaneImage>, StoreError> {
         let server = self.server.clone();
-        let load = async move { Ok(server.load(key, right, watch_depth).await) };
-        self.ask(load).await
+        let load = async move { Ok(server.load(key, lease_grant, watch_depth).await) };
+        self.lease_request(load).await
     }
 
     async fn load_backlog(
@@ -134,8 +144,12 @@ impl Store for RemoteStore {
         })
     }
 
-    async fn regrant(&self, right: Right, grant: GrantId) -> Result<Regranted, StoreError> {
-        over_the_wire!(self.regrant(right, grant))
+    async fn regrant(
+        &self,
+        lease_grant: LeaseGrant,
+        grant: GrantId,
+    ) -> Result<RegrantOutcome, StoreError> {
+        over_the_wire!(self.regrant(lease_grant, grant))
     }
 
     async fn find_requests(
@@ -146,27 +160,27 @@ impl Store for RemoteStore {
         at_once!(self.find_requests(&requests))
     }
 
-    async fn queue(&self, requests: Vec<NewQueued>) -> Result<Vec<Tx>, StoreError> {
+    async fn queue(&self, requests: Vec<QueuedRequest>) -> Result<Vec<Tx>, StoreError> {
         over_the_wire!(self.queue(requests))
     }
 
-    async fn lanes_with_work(&self, ask: &Ask) -> Result<Vec<Work>, StoreError> {
-        let ask = ask.clone();
-        at_once!(self.lanes_with_work(&ask))
+    async fn lanes_with_work(&self, lease_request: &LeaseRequest) -> Result<Vec<Work>, StoreError> {
+        let lease_request = lease_request.clone();
+        at_once!(self.lanes_with_work(&lease_request))
     }
 
-    async fn heartbeat(&self, member: &Member) -> Result<Beat, StoreError> {
+    async fn heartbeat(&self, member: &Member) -> Result<HeartbeatOutcome, StoreError> {
         let member = member.clone();
         at_once!(self.heartbeat(&member))
     }
 
-    async fn settle(&self, right: Right) -> Result<(), StoreError> {
-        over_the_wire!(self.settle(right))
+    async fn mark_reconciled(&self, lease_grant: LeaseGrant) -> Result<(), StoreError> {
+        over_the_wire!(self.mark_reconciled(lease_grant))
     }
 
-    async fn halt(&self, right: Right, reason: &str) -> Result<bool, StoreError> {
+    async fn halt(&self, lease_grant: LeaseGrant, reason: &str) -> Result<bool, StoreError> {
         let reason = reason.to_owned();
-        over_the_wire!(self.halt(right, &reason))
+        over_the_wire!(self.halt(lease_grant, &reason))
     }
 
     async fn accept_loss(&self, lane: LaneKey) -> Result<bool, StoreError> {

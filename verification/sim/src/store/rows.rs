@@ -7,9 +7,9 @@ use domain::lease::Lease;
 use domain::mutation::{self, Mutation};
 use domain::{
     Attempt, B256, ChainId, Event, FinalTx, GrantId, Header, Incarnation, LaneId, LaneImage,
-    LaneKey, NodeName, Nonce, RequestId, Right, Token, Tx, TxId,
+    LaneKey, LeaseGrant, NodeName, Nonce, RequestId, Token, Tx, TxId,
 };
-use engine::ports::{Member, NewQueued};
+use engine::ports::{Member, QueuedRequest};
 
 /// The tables. A copy of them is a standby.
 #[derive(Clone, Debug, Default)]
@@ -101,8 +101,9 @@ impl Rows {
     }
 
     /// The lane when this right holds: token and grant are still the ones of the lane row.
-    pub(super) fn held_by(&self, right: Right) -> Option<&LaneRow> {
-        self.lane(right.lane).filter(|lane| lane.is_held_by(right))
+    pub(super) fn held_by(&self, lease_grant: LeaseGrant) -> Option<&LaneRow> {
+        self.lane(lease_grant.lane)
+            .filter(|lane| lane.is_held_by(lease_grant))
     }
 
     /// The lane of a key, made when it is new.
@@ -124,7 +125,7 @@ impl Rows {
     }
 
     /// Puts a request into the store; `false` when its request id was there already.
-    pub(super) fn queue(&mut self, queued: NewQueued) -> (Tx, bool) {
+    pub(super) fn queue(&mut self, queued: QueuedRequest) -> (Tx, bool) {
         let lane = self.lane_of(queued.lane);
         if let Some(known) = lane.requests.get(&queued.request.request_id) {
             return (lane.txs[known].tx.clone(), false);
@@ -146,9 +147,14 @@ impl Rows {
         (tx, true)
     }
 
-    pub(super) fn load(&self, key: LaneKey, right: Right, watch_depth: u64) -> Option<LaneImage> {
-        let lane = self.held_by(right).filter(|lane| lane.key == key)?;
-        Some(lane.image(right, watch_depth))
+    pub(super) fn load(
+        &self,
+        key: LaneKey,
+        lease_grant: LeaseGrant,
+        watch_depth: u64,
+    ) -> Option<LaneImage> {
+        let lane = self.held_by(lease_grant).filter(|lane| lane.key == key)?;
+        Some(lane.image(lease_grant, watch_depth))
     }
 
     pub(super) fn load_backlog(&self, lane: LaneId, from: Nonce, limit: usize) -> Vec<Tx> {
@@ -203,12 +209,12 @@ impl LaneRow {
     }
 
     /// What whoever holds this right reads of it.
-    pub(super) fn image(&self, right: Right, watch_depth: u64) -> LaneImage {
+    pub(super) fn image(&self, lease_grant: LeaseGrant, watch_depth: u64) -> LaneImage {
         let signed = self.open().filter(|(_, row)| row.is_signed());
         let finished = self.txs.values().filter(|row| !row.tx.is_open());
         LaneImage {
             key: self.key,
-            right,
+            lease_grant,
             next_nonce: self.next_nonce,
             event_seq: self.event_seq(),
             batch_seq: self.batch_seq,
@@ -232,8 +238,8 @@ impl LaneRow {
         count(self.events.len())
     }
 
-    pub(super) fn is_held_by(&self, right: Right) -> bool {
-        self.token == right.token && self.grant == Some(right.grant)
+    pub(super) fn is_held_by(&self, lease_grant: LeaseGrant) -> bool {
+        self.token == lease_grant.token && self.grant == Some(lease_grant.grant)
     }
 
     /// Whether an open tx has a nonce: what the lane row says, without a look at the txs.

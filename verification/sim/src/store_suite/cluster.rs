@@ -1,7 +1,7 @@
 //! Nodes, and the lanes that somebody must take care of.
 
-use domain::{Incarnation, NodeName, Nonce, SubState, Time, Token, TxState, Writes};
-use engine::ports::{Ask, Beat, Member, Work};
+use domain::{Incarnation, NodeName, Nonce, SubState, Timestamp, Token, TxState, Writes};
+use engine::ports::{HeartbeatOutcome, LeaseRequest, Member, Work};
 
 use super::Backend;
 use super::kit::{AT, Kit, LEASE, SKEW, lane, node, node_in_life, updates};
@@ -13,7 +13,7 @@ pub async fn members_are_what_nodes_last_said_of_themselves(backend: &dyn Backen
     beat(&kit, &b).await;
     beat(&kit, &a).await;
     let later = Member {
-        seen_at: Time(AT.0 + 5),
+        seen_at: Timestamp(AT.0 + 5),
         draining: true,
         advertise: None,
         ..b
@@ -26,19 +26,19 @@ pub async fn members_are_what_nodes_last_said_of_themselves(backend: &dyn Backen
 pub async fn beats_count_up_by_one(backend: &dyn Backend) {
     let kit = Kit::new(backend);
     let (a, b) = (member("a", 1), member("b", 1));
-    let first = beat(&kit, &a).await[0].beats;
+    let first = beat(&kit, &a).await[0].heartbeats;
     beat(&kit, &b).await;
     for count in 1..=3 {
         // What a node says of its own count is nothing to go by.
         let claims = Member {
-            beats: 77,
+            heartbeats: 77,
             ..a.clone()
         };
         let members = beat(&kit, &claims).await;
-        assert_eq!(members[0].beats, first + count);
+        assert_eq!(members[0].heartbeats, first + count);
     }
     let members = beat(&kit, &b).await;
-    assert_eq!(members[0].beats, first + 3, "only its own beats count");
+    assert_eq!(members[0].heartbeats, first + 3, "only its own beats count");
 }
 
 pub async fn every_beat_tells_the_same_history(backend: &dyn Backend) {
@@ -46,7 +46,7 @@ pub async fn every_beat_tells_the_same_history(backend: &dyn Backend) {
     let mut histories = Vec::new();
     for (name, life) in [("a", 1), ("b", 1), ("a", 2), ("b", 1)] {
         match kit.store.heartbeat(&member(name, life)).await {
-            Ok(Beat::Taken { history, .. }) => histories.push(history),
+            Ok(HeartbeatOutcome::Taken { history, .. }) => histories.push(history),
             other => panic!("{other:?}"),
         }
     }
@@ -62,10 +62,13 @@ pub async fn a_node_learns_that_its_next_life_has_begun(backend: &dyn Backend) {
         let late = Member {
             draining: true,
             advertise: None,
-            seen_at: Time(AT.0 + 9),
+            seen_at: Timestamp(AT.0 + 9),
             ..old.clone()
         };
-        assert_eq!(kit.store.heartbeat(&late).await, Ok(Beat::Replaced));
+        assert_eq!(
+            kit.store.heartbeat(&late).await,
+            Ok(HeartbeatOutcome::Replaced)
+        );
         assert_eq!(kit.store.members().await, Ok(members), "nothing changed");
         members = beat(&kit, &new).await;
     }
@@ -78,7 +81,7 @@ pub async fn lanes_with_work_are_those_with_open_or_waiting_txs(backend: &dyn Ba
     kit.keeper(&me, lane(1)).await;
     let mut finished = kit.keeper(&me, lane(2)).await;
     let (mut tx, _) = kit.accept(&mut finished, 1).await.remove(0);
-    tx.go(TxState::Confirmed, SubState::Mined, AT);
+    tx.transition(TxState::Confirmed, SubState::Mined, AT);
     kit.apply(&mut finished, updates([tx.clone()])).await;
     let mut open = kit.keeper(&me, lane(3)).await;
     kit.accept(&mut open, 1).await;
@@ -97,7 +100,7 @@ pub async fn lanes_with_work_are_those_with_open_or_waiting_txs(backend: &dyn Ba
     assert_eq!(work(&kit, &me).await, [busy(lane(3)), waiting], "by lane");
 
     // A fork takes the finished one back: it is work again.
-    tx.go(TxState::Tracking, SubState::Reorged, AT);
+    tx.transition(TxState::Tracking, SubState::Reorged, AT);
     kit.apply(&mut finished, updates([tx])).await;
     let expected = [busy(lane(2)), busy(lane(3)), waiting];
     assert_eq!(work(&kit, &me).await, expected);
@@ -111,9 +114,9 @@ pub async fn a_lane_without_waiting_or_open_txs_is_no_work_any_more(backend: &dy
     let mut tx = queued.expect("queue").remove(0);
     assert_eq!(work(&kit, &me).await.len(), 1, "it waits for a nonce");
     tx.nonce = Some(Nonce(0));
-    tx.go(TxState::Allocated, SubState::Waiting, AT);
+    tx.transition(TxState::Allocated, SubState::Waiting, AT);
     let dealt = Writes {
-        wakes_done: vec![tx.id],
+        queued_removed: vec![tx.id],
         ..updates([tx.clone()])
     };
     kit.apply(&mut keeper, dealt).await;
@@ -121,7 +124,7 @@ pub async fn a_lane_without_waiting_or_open_txs_is_no_work_any_more(backend: &dy
     assert_eq!(found.len(), 1, "it is open");
     assert!(!found[0].has_queued);
     tx.nonce = None;
-    tx.go(TxState::FailedFinal, SubState::SigningFailed, AT);
+    tx.transition(TxState::FailedFinal, SubState::SigningFailed, AT);
     kit.apply(&mut keeper, updates([tx])).await;
     assert_eq!(work(&kit, &me).await, [], "its nonce lies below the cursor");
 }
@@ -144,7 +147,7 @@ pub async fn a_live_keepers_lanes_are_nobody_elses_work(backend: &dyn Backend) {
     let keeper = kit.keeper(&node("c"), lane(1)).await;
     assert_eq!(count("b", 1).await, 0);
     kit.store
-        .release(&node("c"), &[keeper.right])
+        .release(&node("c"), &[keeper.lease_grant])
         .await
         .expect("release");
     assert_eq!(count("b", 1).await, 1, "given back");
@@ -154,29 +157,29 @@ pub async fn who_was_seen_at_work_or_silent_decides_whose_lanes_are_work(backend
     let kit = Kit::new(backend);
     let mut keeper = kit.keeper(&node("a"), lane(1)).await;
     kit.accept(&mut keeper, 1).await;
-    let silent = Ask {
+    let silent = LeaseRequest {
         silent: vec![node("a").incarnation],
         ..node("b")
     };
     assert_eq!(work(&kit, &silent).await.len(), 1, "its lease lasts");
     backend.advance(LEASE + SKEW).await;
-    let lively = Ask {
-        lively: vec![node("a").incarnation],
+    let alive = LeaseRequest {
+        alive: vec![node("a").incarnation],
         ..node("b")
     };
-    assert_eq!(work(&kit, &lively).await, [], "its lease is over");
+    assert_eq!(work(&kit, &alive).await, [], "its lease is over");
     kit.store
-        .release(&node("a"), &[keeper.right])
+        .release(&node("a"), &[keeper.lease_grant])
         .await
         .expect("release");
-    assert_eq!(work(&kit, &lively).await.len(), 1, "given back");
+    assert_eq!(work(&kit, &alive).await.len(), 1, "given back");
 }
 
 pub async fn lanes_are_shown_as_far_as_they_are_known(backend: &dyn Backend) {
     let kit = Kit::new(backend);
     let mut keeper = kit.keeper(&node("a"), lane(1)).await;
     let (mut tx, _) = kit.accept(&mut keeper, 3).await.remove(0);
-    tx.go(TxState::Confirmed, SubState::Mined, AT);
+    tx.transition(TxState::Confirmed, SubState::Mined, AT);
     let paused = Some(true);
     kit.apply(
         &mut keeper,
@@ -210,9 +213,9 @@ pub async fn lanes_are_shown_as_far_as_they_are_known(backend: &dyn Backend) {
     assert_eq!((lease.owner, lease.token), (node("a").node, Token(1)));
 }
 
-async fn work(kit: &Kit, ask: &Ask) -> Vec<Work> {
+async fn work(kit: &Kit, lease_request: &LeaseRequest) -> Vec<Work> {
     kit.store
-        .lanes_with_work(ask)
+        .lanes_with_work(lease_request)
         .await
         .expect("lanes_with_work")
 }
@@ -220,14 +223,14 @@ async fn work(kit: &Kit, ask: &Ask) -> Vec<Work> {
 /// A heartbeat that must be taken; gives the members that it tells of.
 async fn beat(kit: &Kit, member: &Member) -> Vec<Member> {
     match kit.store.heartbeat(member).await {
-        Ok(Beat::Taken { members, .. }) => members,
+        Ok(HeartbeatOutcome::Taken { members, .. }) => members,
         other => panic!("{other:?}"),
     }
 }
 
 fn without_beats(members: &[Member]) -> Vec<Member> {
     let forget = |member: &Member| Member {
-        beats: 0,
+        heartbeats: 0,
         ..member.clone()
     };
     members.iter().map(forget).collect()
@@ -241,7 +244,7 @@ fn member(name: &str, life: u128) -> Member {
         advertise: Some(format!("http://{name}:8645")),
         started_at: AT,
         seen_at: AT,
-        beats: 0,
+        heartbeats: 0,
         draining: false,
     }
 }

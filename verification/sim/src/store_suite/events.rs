@@ -168,7 +168,7 @@ pub async fn filters_choose_by_chain_signer_and_kind(backend: &dyn Backend) {
         )
         .await;
     }
-    let kinds = EventKind::WORDS.len();
+    let kinds = EventKind::NAMES.len();
     let words = ["TxConfirmed", "LaneForeignNonce"].map(String::from);
     let on = |chain_id, signer, kinds: &[String]| EventFilter {
         chain_id,
@@ -190,7 +190,7 @@ pub async fn filters_choose_by_chain_signer_and_kind(backend: &dyn Backend) {
         let (chosen, _) = read_to_end(&kit, filter.clone()).await;
         assert_eq!(chosen.len(), count, "{filter:?}");
         for record in chosen {
-            let word = record.event.kind.word().to_owned();
+            let word = record.event.kind.as_str().to_owned();
             assert!(
                 filter.kinds.is_empty() || filter.kinds.contains(&word),
                 "{word}"
@@ -258,7 +258,7 @@ pub async fn a_tx_has_its_history(backend: &dyn Backend) {
         .expect("it is there");
     let told: Vec<_> = history
         .iter()
-        .map(|r| (r.event.seq, r.event.kind.word()))
+        .map(|r| (r.event.seq, r.event.kind.as_str()))
         .collect();
     assert_eq!(told, [(2, "TxAccepted"), (6, "TxSubmitted")]);
     assert!(
@@ -423,9 +423,9 @@ fn every_kind(tx: TxId) -> Vec<Event> {
     let kinds: Vec<EventKind> = (usual_kinds(hash, other).into_iter())
         .chain(troubled_kinds(hash, other))
         .collect();
-    let words: Vec<&str> = kinds.iter().map(EventKind::word).collect();
-    assert_eq!(words, EventKind::WORDS, "one of each kind");
-    let about = |kind: &EventKind| (!kind.word().starts_with("Lane")).then_some(tx);
+    let words: Vec<&str> = kinds.iter().map(EventKind::as_str).collect();
+    assert_eq!(words, EventKind::NAMES, "one of each kind");
+    let about = |kind: &EventKind| (!kind.as_str().starts_with("Lane")).then_some(tx);
     let event = |kind| Event {
         seq: 0,
         at: AT,

@@ -30,7 +30,7 @@ pub async fn extending_the_feed_again_repeats_nothing(backend: &dyn Backend) {
     let kit = Kit::new(backend);
     let mut reader = Reader::default();
     let mut keepers = keepers(&kit).await;
-    let [first, second] = [&keepers[0], &keepers[1]].map(|keeper| keeper.right.lane);
+    let [first, second] = [&keepers[0], &keepers[1]].map(|keeper| keeper.lease_grant.lane);
     let unknown = LaneId(second.0 + 1_000);
     for lanes in [
         &[first, second, first][..],
@@ -59,11 +59,11 @@ pub async fn a_reader_skips_nothing_that_comes_into_the_feed_late(backend: &dyn 
             accept_unfed(&kit, keeper, 2).await;
         }
         // One lane's events come into the feed although another's were written before them.
-        let lane = keepers[round % 2].right.lane;
+        let lane = keepers[round % 2].lease_grant.lane;
         extend(&kit, &[lane]).await;
         reader.read_to_end(&kit).await;
     }
-    let late = keepers[0].right.lane;
+    let late = keepers[0].lease_grant.lane;
     extend(&kit, &[late]).await;
     reader.read_to_end(&kit).await;
     reader.has_all_of(&keepers);
@@ -73,7 +73,10 @@ pub async fn many_may_extend_the_feed_at_once(backend: &dyn Backend) {
     let kit = Kit::new(backend);
     let mut reader = Reader::default();
     let mut keepers = keepers(&kit).await;
-    let lanes: Vec<LaneId> = keepers.iter().map(|keeper| keeper.right.lane).collect();
+    let lanes: Vec<LaneId> = keepers
+        .iter()
+        .map(|keeper| keeper.lease_grant.lane)
+        .collect();
     let calls = [vec![lanes[0]], vec![lanes[1], lanes[0]], vec![]];
     for _ in 0..8 {
         let tasks: Vec<_> = calls

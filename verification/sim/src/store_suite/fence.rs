@@ -1,6 +1,6 @@
 //! The fence: from the moment a lane changes hands, nothing of its former keeper passes.
 
-use domain::{Nonce, Right, Token, Tx, Writes};
+use domain::{LeaseGrant, Nonce, Token, Tx, Writes};
 use engine::ports::{CommitOutcome, LaneRecord, TxRecord};
 
 use super::Backend;
@@ -13,15 +13,15 @@ pub async fn an_old_token_writes_nothing_of_any_kind(backend: &dyn Backend) {
     let world = World::new(&kit).await;
     backend.advance(LEASE + SKEW).await;
     let present = kit.keeper(&node("b"), lane(1)).await;
-    let forged = Right {
-        grant: present.right.grant,
-        ..world.keeper.right
+    let forged = LeaseGrant {
+        grant: present.lease_grant.grant,
+        ..world.keeper.lease_grant
     };
     world
         .refuses(&kit, &world.keeper, &present, "old token")
         .await;
     let forged = Keeper {
-        right: forged,
+        lease_grant: forged,
         ..world.keeper.clone()
     };
     world
@@ -33,7 +33,7 @@ pub async fn an_old_grant_writes_nothing_of_any_kind(backend: &dyn Backend) {
     let kit = Kit::new(backend);
     let world = World::new(&kit).await;
     let present = kit.keeper(&node("a"), lane(1)).await;
-    assert_eq!(present.right.token, world.keeper.right.token);
+    assert_eq!(present.lease_grant.token, world.keeper.lease_grant.token);
     world
         .refuses(
             &kit,
@@ -81,7 +81,7 @@ pub async fn every_batch_counts_also_one_without_events(backend: &dyn Backend) {
     for batches in 1..=3 {
         let stale = kit.batch(&keeper, Writes::default());
         kit.apply(&mut keeper, Writes::default()).await;
-        let image = kit.image(keeper.key, keeper.right).await;
+        let image = kit.image(keeper.key, keeper.lease_grant).await;
         assert_eq!((image.batch_seq, image.event_seq), (batches, 0));
         assert_eq!(kit.commit(stale).await, CommitOutcome::Fenced, "once only");
     }
@@ -90,7 +90,7 @@ pub async fn every_batch_counts_also_one_without_events(backend: &dyn Backend) {
 pub async fn a_lane_that_does_not_exist_is_fenced(backend: &dyn Backend) {
     let kit = Kit::new(backend);
     let mut keeper = kit.keeper(&node("a"), lane(1)).await;
-    keeper.right.lane.0 += 1_000;
+    keeper.lease_grant.lane.0 += 1_000;
     let batch = kit.batch(&keeper, Writes::default());
     assert_eq!(kit.commit(batch).await, CommitOutcome::Fenced);
 }
@@ -109,7 +109,7 @@ pub async fn of_two_batches_of_one_memory_only_one_lands(backend: &dyn Backend) 
         [CommitOutcome::Fenced, CommitOutcome::Locked].contains(&left),
         "{left:?}"
     );
-    assert_eq!(kit.image(keeper.key, keeper.right).await.event_seq, 1);
+    assert_eq!(kit.image(keeper.key, keeper.lease_grant).await.event_seq, 1);
 }
 
 pub async fn the_new_keeper_goes_on_where_the_old_one_stopped(backend: &dyn Backend) {
@@ -123,7 +123,7 @@ pub async fn the_new_keeper_goes_on_where_the_old_one_stopped(backend: &dyn Back
         (Nonce(3), 3, old.batch_seq)
     );
     kit.accept(&mut new, 2).await;
-    let image = kit.image(new.key, new.right).await;
+    let image = kit.image(new.key, new.lease_grant).await;
     assert_eq!((image.in_flight.len(), image.event_seq), (5, 5));
 }
 
@@ -152,7 +152,7 @@ impl World {
         let waiting = kit.tx_without_nonce();
         let writes = Writes {
             inserts: vec![waiting.clone()],
-            wakes_added: vec![waiting.id],
+            queued_added: vec![waiting.id],
             events: vec![accepted(&waiting)],
             ..Writes::default()
         };
@@ -190,10 +190,10 @@ impl World {
         });
         kind("event", &|writes| writes.events.push(accepted(&self.sent)));
         kind("wake added", &|writes| {
-            writes.wakes_added.push(self.sent.id)
+            writes.queued_added.push(self.sent.id)
         });
         kind("wake done", &|writes| {
-            writes.wakes_done.push(self.waiting.id)
+            writes.queued_removed.push(self.waiting.id)
         });
         kind("paused", &|writes| writes.paused = Some(true));
         kinds
@@ -221,11 +221,11 @@ impl World {
         }
         let all = first_events(1_000);
         Seen {
-            image: kit.image(present.key, present.right).await,
+            image: kit.image(present.key, present.lease_grant).await,
             txs,
             queued: kit
                 .store
-                .load_queued(present.right.lane, 10)
+                .load_queued(present.lease_grant.lane, 10)
                 .await
                 .expect("load_queued"),
             events: kit.store.events(&all).await.expect("events").events.len(),

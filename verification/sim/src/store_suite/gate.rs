@@ -2,7 +2,7 @@
 
 use alloy_primitives::{Address, B256, Bytes, U256};
 use domain::{
-    Attempt, AttemptKind, Fees, Inclusion, Nonce, Payload, SubState, Time, Token, Tx, TxState,
+    Attempt, AttemptKind, Fees, Inclusion, Nonce, Payload, SubState, Timestamp, Token, Tx, TxState,
     TxType, Writes,
 };
 use engine::ports::{CommitOutcome, Conflict};
@@ -143,7 +143,7 @@ pub async fn the_first_yes_of_a_node_is_kept_with_its_attempt(backend: &dyn Back
     let kit = Kit::new(backend);
     let mut keeper = kit.keeper(&node("a"), lane(1)).await;
     let sent = kit.accept(&mut keeper, 2).await;
-    let at = Time(AT.0 + 5);
+    let at = Timestamp(AT.0 + 5);
     let first_sent = vec![(sent[1].1.hash, at)];
     kit.apply(
         &mut keeper,
@@ -153,7 +153,7 @@ pub async fn the_first_yes_of_a_node_is_kept_with_its_attempt(backend: &dyn Back
         },
     )
     .await;
-    let image = kit.image(keeper.key, keeper.right).await;
+    let image = kit.image(keeper.key, keeper.lease_grant).await;
     let seen: Vec<_> = image
         .in_flight
         .iter()
@@ -180,7 +180,7 @@ pub async fn the_cursor_and_the_paused_flag_are_the_batchs(backend: &dyn Backend
             },
         )
         .await;
-        let image = kit.image(keeper.key, keeper.right).await;
+        let image = kit.image(keeper.key, keeper.lease_grant).await;
         assert_eq!(
             (image.next_nonce, image.paused),
             (Nonce(41), shown),
@@ -209,7 +209,7 @@ pub async fn a_finished_tx_keeps_its_nonce_for_ever(backend: &dyn Backend) {
     let kit = Kit::new(backend);
     let mut keeper = kit.keeper(&node("a"), lane(1)).await;
     let (mut tx, _) = kit.accept(&mut keeper, 1).await.remove(0);
-    tx.go(TxState::Confirmed, SubState::Mined, AT);
+    tx.transition(TxState::Confirmed, SubState::Mined, AT);
     kit.apply(&mut keeper, updates([tx])).await;
     let again = inserts([kit.tx(0)]);
     assert_eq!(
@@ -223,9 +223,9 @@ pub async fn attempts_stay_with_a_tx_that_gave_its_nonce_up(backend: &dyn Backen
     let mut keeper = kit.keeper(&node("a"), lane(1)).await;
     let (mut tx, first) = kit.accept(&mut keeper, 1).await.remove(0);
     (tx.nonce, tx.tx_hash) = (None, None);
-    tx.go(TxState::Created, SubState::Queued, AT);
+    tx.transition(TxState::Created, SubState::Queued, AT);
     let requeue = Writes {
-        wakes_added: vec![tx.id],
+        queued_added: vec![tx.id],
         ..updates([tx.clone()])
     };
     kit.apply(&mut keeper, requeue).await;
@@ -241,10 +241,10 @@ pub async fn attempts_stay_with_a_tx_that_gave_its_nonce_up(backend: &dyn Backen
         (other, attempt)
     };
     tx.nonce = Some(Nonce(1));
-    tx.go(TxState::Allocated, SubState::Waiting, AT);
+    tx.transition(TxState::Allocated, SubState::Waiting, AT);
     let second = kit.sign(&mut tx);
     let again = Writes {
-        wakes_done: vec![tx.id],
+        queued_removed: vec![tx.id],
         attempts: vec![second.clone()],
         ..updates([tx.clone()])
     };
@@ -255,7 +255,7 @@ pub async fn attempts_stay_with_a_tx_that_gave_its_nonce_up(backend: &dyn Backen
         let record = record.expect("it is there");
         assert_eq!((record.tx, record.attempts), (tx.clone(), attempts.clone()));
     }
-    let image = kit.image(keeper.key, keeper.right).await;
+    let image = kit.image(keeper.key, keeper.lease_grant).await;
     let loaded: Vec<_> = image
         .in_flight
         .into_iter()
@@ -346,7 +346,7 @@ pub async fn a_row_that_is_not_there_fails_the_batch(backend: &dyn Backend) {
         (
             "end of no waiting",
             Writes {
-                wakes_done: vec![tx.id],
+                queued_removed: vec![tx.id],
                 ..none()
             },
         ),
@@ -408,9 +408,9 @@ pub async fn one_lanes_trouble_never_fails_its_neighbours(backend: &dyn Backend)
     ];
     assert_eq!(kit.store.commit(batches).await, expected);
     for keeper in [first, last] {
-        assert_eq!(kit.image(keeper.key, keeper.right).await.event_seq, 1);
+        assert_eq!(kit.image(keeper.key, keeper.lease_grant).await.event_seq, 1);
     }
-    let untouched = kit.image(conflicting.key, conflicting.right).await;
+    let untouched = kit.image(conflicting.key, conflicting.lease_grant).await;
     assert_eq!((untouched.next_nonce, untouched.event_seq), (Nonce(1), 1));
 }
 
@@ -442,7 +442,7 @@ pub async fn many_commits_at_once_are_all_answered(backend: &dyn Backend) {
 
 /// Commits what must be refused, and sees that the lane is as it was.
 async fn refused(kit: &Kit, keeper: &Keeper, writes: Writes) -> Conflict {
-    let before = kit.image(keeper.key, keeper.right).await;
+    let before = kit.image(keeper.key, keeper.lease_grant).await;
     let mut batch = kit.batch(keeper, writes);
     batch.next_nonce = Nonce(77);
     let outcome = kit.commit(batch).await;
@@ -450,7 +450,7 @@ async fn refused(kit: &Kit, keeper: &Keeper, writes: Writes) -> Conflict {
         panic!("{outcome:?}")
     };
     assert_eq!(
-        kit.image(keeper.key, keeper.right).await,
+        kit.image(keeper.key, keeper.lease_grant).await,
         before,
         "{conflict:?}"
     );
@@ -489,8 +489,8 @@ fn full_tx(kit: &Kit) -> Tx {
         inclusion: Some(inclusion),
         counted: Some(B256::repeat_byte(8)),
         token: Token(1 << 40),
-        updated_at: Time(AT.0 + 1),
-        confirmed_at: Some(Time(AT.0 + 2)),
+        updated_at: Timestamp(AT.0 + 1),
+        confirmed_at: Some(Timestamp(AT.0 + 2)),
         event_seqs: vec![1, 2, 300, 70_000, 1 << 40],
         ..kit.tx_without_nonce()
     }

@@ -6,13 +6,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use alloy_primitives::{Address, B256, Bytes, U256};
-use domain::lane::Request;
+use domain::lane::AdmittedRequest;
 use domain::{
     Attempt, AttemptKind, ChainId, Event, EventKind, Fees, GrantId, Header, Incarnation, LaneId,
-    LaneImage, LaneKey, NodeName, Nonce, Payload, RequestId, Right, SubState, Time, Token, Tx,
-    TxId, TxState, Writes,
+    LaneImage, LaneKey, LeaseGrant, NodeName, Nonce, Payload, RequestId, SubState, Timestamp,
+    Token, Tx, TxId, TxState, Writes,
 };
-use engine::ports::{Acquired, Ask, CommitOutcome, EventFilter, LaneBatch, NewQueued, Store};
+use engine::ports::{
+    AcquireOutcome, CommitOutcome, EventFilter, LaneBatch, LeaseRequest, QueuedRequest, Store,
+};
 use uuid::Uuid;
 
 use super::Backend;
@@ -24,7 +26,7 @@ pub(super) const SKEW: Duration = Duration::from_secs(5);
 /// How deep finals are watched.
 pub(super) const WATCH_DEPTH: u64 = 64;
 /// When the rows of the suite are written, by the keeper's own clock.
-pub(super) const AT: Time = Time(1_800_000_000_123);
+pub(super) const AT: Timestamp = Timestamp(1_800_000_000_123);
 
 /// A store with names for everything that is put into it.
 pub(super) struct Kit {
@@ -41,7 +43,7 @@ type Open = BTreeMap<(LaneId, TxId), Nonce>;
 #[derive(Clone, Debug)]
 pub(super) struct Keeper {
     pub(super) key: LaneKey,
-    pub(super) right: Right,
+    pub(super) lease_grant: LeaseGrant,
     pub(super) node: NodeName,
     pub(super) batch_seq: u64,
     pub(super) event_seq: u64,
@@ -57,21 +59,21 @@ pub(super) fn lane(signer: u8) -> LaneKey {
 }
 
 /// A node of this name, in its first life.
-pub(super) fn node(name: &str) -> Ask {
+pub(super) fn node(name: &str) -> LeaseRequest {
     node_in_life(name, 1)
 }
 
 /// A node of this name, in its n-th life.
-pub(super) fn node_in_life(name: &str, life: u128) -> Ask {
+pub(super) fn node_in_life(name: &str, life: u128) -> LeaseRequest {
     let bytes = name
         .bytes()
         .fold(life << 64, |sum, byte| (sum << 8) ^ u128::from(byte) ^ life);
-    Ask {
+    LeaseRequest {
         node: NodeName(name.into()),
         incarnation: Incarnation(Uuid::from_u128(bytes)),
         duration: LEASE,
         skew: SKEW,
-        lively: Vec::new(),
+        alive: Vec::new(),
         silent: Vec::new(),
     }
 }
@@ -116,15 +118,24 @@ impl Kit {
     }
 
     /// Asks for one lane.
-    pub(super) async fn acquire(&self, ask: &Ask, key: LaneKey) -> Acquired {
-        self.acquire_as(ask, key, self.grant()).await
+    pub(super) async fn acquire(
+        &self,
+        lease_request: &LeaseRequest,
+        key: LaneKey,
+    ) -> AcquireOutcome {
+        self.acquire_as(lease_request, key, self.grant()).await
     }
 
     /// Asks for one lane, with a grant of one's choice.
-    pub(super) async fn acquire_as(&self, ask: &Ask, key: LaneKey, grant: GrantId) -> Acquired {
+    pub(super) async fn acquire_as(
+        &self,
+        lease_request: &LeaseRequest,
+        key: LaneKey,
+        grant: GrantId,
+    ) -> AcquireOutcome {
         let mut answers = self
             .store
-            .acquire(ask, &[(key, grant)])
+            .acquire(lease_request, &[(key, grant)])
             .await
             .expect("acquire");
         assert_eq!(answers.len(), 1, "one lane asked, one answer");
@@ -132,30 +143,30 @@ impl Kit {
     }
 
     /// Makes a node keeper of a lane, which must be possible.
-    pub(super) async fn keeper(&self, ask: &Ask, key: LaneKey) -> Keeper {
-        match self.acquire(ask, key).await {
-            Acquired::Granted { right, .. } => {
-                let image = self.image(key, right).await;
+    pub(super) async fn keeper(&self, lease_request: &LeaseRequest, key: LaneKey) -> Keeper {
+        match self.acquire(lease_request, key).await {
+            AcquireOutcome::Granted { lease_grant, .. } => {
+                let image = self.image(key, lease_grant).await;
                 Keeper {
                     key,
-                    right,
-                    node: ask.node.clone(),
+                    lease_grant,
+                    node: lease_request.node.clone(),
                     batch_seq: image.batch_seq,
                     event_seq: image.event_seq,
                     next_nonce: image.next_nonce,
                 }
             }
-            Acquired::NotKeeper { lease, .. } => panic!("{key} is held: {lease:?}"),
-            Acquired::Halted(reason) => panic!("{key} is halted: {reason}"),
-            Acquired::Busy => panic!("{key} is locked, although nothing else runs"),
+            AcquireOutcome::NotKeeper { lease, .. } => panic!("{key} is held: {lease:?}"),
+            AcquireOutcome::Halted(reason) => panic!("{key} is halted: {reason}"),
+            AcquireOutcome::Busy => panic!("{key} is locked, although nothing else runs"),
         }
     }
 
     /// What the store knows of a lane that is ours.
-    pub(super) async fn image(&self, key: LaneKey, right: Right) -> LaneImage {
+    pub(super) async fn image(&self, key: LaneKey, lease_grant: LeaseGrant) -> LaneImage {
         let image = self
             .store
-            .load(key, right, WATCH_DEPTH)
+            .load(key, lease_grant, WATCH_DEPTH)
             .await
             .expect("load");
         image.expect("the right holds")
@@ -219,11 +230,11 @@ impl Kit {
     }
 
     /// A request for the queue.
-    pub(super) fn new_queued(&self, key: LaneKey, request: &str) -> NewQueued {
+    pub(super) fn new_queued(&self, key: LaneKey, request: &str) -> QueuedRequest {
         let payload = Payload::transfer(Address::repeat_byte(8), U256::from(1));
-        NewQueued {
+        QueuedRequest {
             lane: key,
-            request: Request {
+            request: AdmittedRequest {
                 id: self.tx_id(),
                 request_id: request_id(request),
                 fingerprint: payload.fingerprint(),
@@ -246,12 +257,12 @@ impl Kit {
         let rows = || writes.inserts.iter().chain(&writes.updates);
         let highest = rows().filter_map(|tx| tx.nonce).max();
         let next_nonce = keeper.next_nonce.max(highest.map_or(Nonce(0), Nonce::next));
-        let lane = keeper.right.lane;
+        let lane = keeper.lease_grant.lane;
         let mut open = self.open.borrow().clone();
         rows().for_each(|tx| note_open(&mut open, lane, tx));
         let of_lane = open.iter().filter(|((of, _), _)| *of == lane);
         LaneBatch {
-            right: keeper.right,
+            lease_grant: keeper.lease_grant,
             batch_seq_before: keeper.batch_seq,
             node: keeper.node.clone(),
             at: AT,
@@ -264,7 +275,7 @@ impl Kit {
 
     /// Commits one batch. What it wrote is in the feed when it was applied.
     pub(super) async fn commit(&self, batch: LaneBatch) -> CommitOutcome {
-        let lane = batch.right.lane;
+        let lane = batch.lease_grant.lane;
         let outcome = self.commit_unfed(batch).await;
         if outcome == CommitOutcome::Applied {
             self.store.extend_feed(&[lane]).await.expect("extend_feed");
@@ -274,7 +285,7 @@ impl Kit {
 
     /// Commits one batch, and leaves the feed to somebody else.
     pub(super) async fn commit_unfed(&self, batch: LaneBatch) -> CommitOutcome {
-        let (lane, writes) = (batch.right.lane, batch.writes.clone());
+        let (lane, writes) = (batch.lease_grant.lane, batch.writes.clone());
         let mut outcomes = self.store.commit(vec![batch]).await;
         assert_eq!(outcomes.len(), 1, "one batch, one outcome");
         if outcomes[0] == CommitOutcome::Applied {

@@ -2,50 +2,53 @@
 
 use std::time::Duration;
 
-use domain::{NodeName, Right, Token};
-use engine::ports::{Acquired, Ask, Renewal};
+use domain::{LeaseGrant, NodeName, Token};
+use engine::ports::{AcquireOutcome, LeaseRequest, RenewOutcome};
 
 use super::Backend;
 use super::kit::{Kit, LEASE, SKEW, lane, node, node_in_life};
 
 /// The last moment at which `until` is surely not reached yet.
 fn just_before(backend: &dyn Backend, until: Duration) -> Duration {
-    until.saturating_sub(backend.moment())
+    until.saturating_sub(backend.monotonic())
 }
 
 pub async fn a_lane_nobody_held_is_granted_with_token_1(backend: &dyn Backend) {
     let kit = Kit::new(backend);
     let grant = kit.grant();
-    let (right, taken_from) = granted(kit.acquire_as(&node("a"), lane(1), grant).await);
+    let (lease_grant, previous_keeper) = granted(kit.acquire_as(&node("a"), lane(1), grant).await);
     assert_eq!(
-        (right.token, right.grant, taken_from),
+        (lease_grant.token, lease_grant.grant, previous_keeper),
         (Token(1), grant, None)
     );
 }
 
 pub async fn the_keeper_that_asks_again_gets_a_new_grant_under_its_token(backend: &dyn Backend) {
     let kit = Kit::new(backend);
-    let first = kit.keeper(&node("a"), lane(1)).await.right;
+    let first = kit.keeper(&node("a"), lane(1)).await.lease_grant;
     let grant = kit.grant();
-    let (second, taken_from) = granted(kit.acquire_as(&node("a"), lane(1), grant).await);
-    assert_eq!(second, Right { grant, ..first });
-    assert_eq!(taken_from, None);
+    let (second, previous_keeper) = granted(kit.acquire_as(&node("a"), lane(1), grant).await);
+    assert_eq!(second, LeaseGrant { grant, ..first });
+    assert_eq!(previous_keeper, None);
 }
 
 pub async fn the_keeper_keeps_its_token_until_the_skew_is_over(backend: &dyn Backend) {
     let kit = Kit::new(backend);
     kit.keeper(&node("a"), lane(1)).await;
     backend.advance(just_before(backend, LEASE + SKEW)).await;
-    let (right, taken_from) = granted(kit.acquire(&node("a"), lane(1)).await);
-    assert_eq!((right.token, taken_from), (Token(1), None));
+    let (lease_grant, previous_keeper) = granted(kit.acquire(&node("a"), lane(1)).await);
+    assert_eq!((lease_grant.token, previous_keeper), (Token(1), None));
 }
 
 pub async fn the_keeper_that_comes_too_late_gets_the_next_token(backend: &dyn Backend) {
     let kit = Kit::new(backend);
     kit.keeper(&node("a"), lane(1)).await;
     backend.advance(LEASE + SKEW).await;
-    let (right, taken_from) = granted(kit.acquire(&node("a"), lane(1)).await);
-    assert_eq!((right.token, taken_from), (Token(2), Some(node("a").node)));
+    let (lease_grant, previous_keeper) = granted(kit.acquire(&node("a"), lane(1)).await);
+    assert_eq!(
+        (lease_grant.token, previous_keeper),
+        (Token(2), Some(node("a").node))
+    );
 }
 
 pub async fn another_node_is_refused_until_the_skew_is_over(backend: &dyn Backend) {
@@ -54,7 +57,7 @@ pub async fn another_node_is_refused_until_the_skew_is_over(backend: &dyn Backen
     for wait in [Duration::ZERO, LEASE, just_before(backend, SKEW)] {
         backend.advance(wait).await;
         let answer = kit.acquire(&node("b"), lane(1)).await;
-        let Acquired::NotKeeper { lease, .. } = answer else {
+        let AcquireOutcome::NotKeeper { lease, .. } = answer else {
             panic!("{answer:?}")
         };
         assert_eq!((lease.owner, lease.token), (node("a").node, Token(1)));
@@ -67,12 +70,12 @@ pub async fn who_is_refused_is_told_how_long_the_lease_lasts(backend: &dyn Backe
     kit.keeper(&node("a"), lane(1)).await;
     let left = async || {
         let answer = kit.acquire(&node("b"), lane(1)).await;
-        let Acquired::NotKeeper { left, .. } = answer else {
+        let AcquireOutcome::NotKeeper { left, .. } = answer else {
             panic!("{answer:?}")
         };
         left
     };
-    let about = |expected: Duration| expected.saturating_sub(backend.moment())..=expected;
+    let about = |expected: Duration| expected.saturating_sub(backend.monotonic())..=expected;
     assert!(about(LEASE).contains(&left().await));
     backend.advance(LEASE / 2).await;
     assert!(about(LEASE / 2).contains(&left().await));
@@ -86,79 +89,92 @@ pub async fn who_is_refused_is_told_how_long_the_lease_lasts(backend: &dyn Backe
 
 pub async fn a_lease_of_a_node_that_was_seen_at_work_is_left_alone(backend: &dyn Backend) {
     let kit = Kit::new(backend);
-    let right = kit.keeper(&node("a"), lane(1)).await.right;
+    let lease_grant = kit.keeper(&node("a"), lane(1)).await.lease_grant;
     backend.advance(100 * LEASE).await;
     // The store's clock may have jumped: the node itself was seen a moment ago.
-    let lively = Ask {
-        lively: vec![node("c").incarnation, node("a").incarnation],
+    let alive = LeaseRequest {
+        alive: vec![node("c").incarnation, node("a").incarnation],
         ..node("b")
     };
-    let answer = kit.acquire(&lively, lane(1)).await;
-    let Acquired::NotKeeper { lease, left } = answer else {
+    let answer = kit.acquire(&alive, lane(1)).await;
+    let AcquireOutcome::NotKeeper { lease, left } = answer else {
         panic!("{answer:?}")
     };
     assert_eq!((lease.owner, lease.token), (node("a").node, Token(1)));
     assert_eq!(left, Duration::ZERO, "by the store's clock");
-    assert_eq!(renew(&kit, &node("a"), &[right]).await, [Renewal::Renewed]);
+    assert_eq!(
+        renew(&kit, &node("a"), &[lease_grant]).await,
+        [RenewOutcome::Renewed]
+    );
 }
 
 pub async fn only_the_life_that_was_seen_at_work_is_left_alone(backend: &dyn Backend) {
     let kit = Kit::new(backend);
-    let given_back = kit.keeper(&node("a"), lane(2)).await.right;
+    let given_back = kit.keeper(&node("a"), lane(2)).await.lease_grant;
     kit.keeper(&node("a"), lane(1)).await;
-    let lively = Ask {
-        lively: vec![node("a").incarnation],
+    let alive = LeaseRequest {
+        alive: vec![node("a").incarnation],
         ..node("b")
     };
     kit.store
         .release(&node("a"), &[given_back])
         .await
         .expect("release");
-    let (right, _) = granted(kit.acquire(&lively, lane(2)).await);
-    assert_eq!(right.token, Token(2), "what it gave back is free");
+    let (lease_grant, _) = granted(kit.acquire(&alive, lane(2)).await);
+    assert_eq!(lease_grant.token, Token(2), "what it gave back is free");
 
     backend.advance(LEASE + SKEW).await;
-    let next_life = Ask {
-        lively: vec![node_in_life("a", 2).incarnation],
+    let next_life = LeaseRequest {
+        alive: vec![node_in_life("a", 2).incarnation],
         ..node("b")
     };
-    let (right, _) = granted(kit.acquire(&next_life, lane(1)).await);
-    assert_eq!(right.token, Token(2), "the life that held it was not seen");
+    let (lease_grant, _) = granted(kit.acquire(&next_life, lane(1)).await);
+    assert_eq!(
+        lease_grant.token,
+        Token(2),
+        "the life that held it was not seen"
+    );
 }
 
 pub async fn a_running_lease_of_a_silent_node_is_taken(backend: &dyn Backend) {
     let kit = Kit::new(backend);
-    let old = kit.keeper(&node("a"), lane(1)).await.right;
-    let other_life = Ask {
+    let old = kit.keeper(&node("a"), lane(1)).await.lease_grant;
+    let other_life = LeaseRequest {
         silent: vec![node_in_life("a", 2).incarnation],
         ..node("b")
     };
     let answer = kit.acquire(&other_life, lane(1)).await;
-    assert!(matches!(answer, Acquired::NotKeeper { .. }), "{answer:?}");
+    assert!(
+        matches!(answer, AcquireOutcome::NotKeeper { .. }),
+        "{answer:?}"
+    );
 
-    let silent = Ask {
+    let silent = LeaseRequest {
         silent: vec![node("c").incarnation, node("a").incarnation],
         ..node("b")
     };
-    let (right, taken_from) = granted(kit.acquire(&silent, lane(1)).await);
-    assert_eq!((right.token, taken_from), (Token(2), Some(node("a").node)));
-    assert_eq!(renew(&kit, &node("a"), &[old]).await, [Renewal::Lost]);
+    let (lease_grant, previous_keeper) = granted(kit.acquire(&silent, lane(1)).await);
+    assert_eq!(
+        (lease_grant.token, previous_keeper),
+        (Token(2), Some(node("a").node))
+    );
+    assert_eq!(renew(&kit, &node("a"), &[old]).await, [RenewOutcome::Lost]);
     assert!(matches!(
         kit.acquire(&node("a"), lane(1)).await,
-        Acquired::NotKeeper { .. }
+        AcquireOutcome::NotKeeper { .. }
     ));
 }
 
 pub async fn another_node_takes_over_when_the_skew_is_over(backend: &dyn Backend) {
     let kit = Kit::new(backend);
-    let old = kit.keeper(&node("a"), lane(1)).await.right;
+    let old = kit.keeper(&node("a"), lane(1)).await.lease_grant;
     backend.advance(LEASE + SKEW).await;
-    let (right, taken_from) = granted(kit.acquire(&node("b"), lane(1)).await);
-    assert_eq!((right.lane, right.token), (old.lane, Token(2)));
-    assert_eq!(taken_from, Some(node("a").node));
+    let (lease_grant, previous_keeper) = granted(kit.acquire(&node("b"), lane(1)).await);
+    assert_eq!((lease_grant.lane, lease_grant.token), (old.lane, Token(2)));
+    assert_eq!(previous_keeper, Some(node("a").node));
     assert!(matches!(
         kit.acquire(&node("a"), lane(1)).await,
-        Acquired::NotKeeper { .. }
+        AcquireOutcome::NotKeeper { .. }
     ));
 }
 
@@ -166,24 +182,27 @@ pub async fn a_restarted_node_takes_its_lane_over_at_once(backend: &dyn Backend)
     let kit = Kit::new(backend);
     kit.keeper(&node("a"), lane(1)).await;
     let reborn = node_in_life("a", 2);
-    let (right, taken_from) = granted(kit.acquire(&reborn, lane(1)).await);
-    assert_eq!((right.token, taken_from), (Token(2), Some(reborn.node)));
+    let (lease_grant, previous_keeper) = granted(kit.acquire(&reborn, lane(1)).await);
+    assert_eq!(
+        (lease_grant.token, previous_keeper),
+        (Token(2), Some(reborn.node))
+    );
 }
 
 pub async fn a_lane_given_back_is_taken_at_once_under_the_next_token(backend: &dyn Backend) {
     let kit = Kit::new(backend);
     let keeper = kit.keeper(&node("a"), lane(1)).await;
     kit.store
-        .release(&node("a"), &[keeper.right])
+        .release(&node("a"), &[keeper.lease_grant])
         .await
         .expect("release");
-    let (right, _) = granted(kit.acquire(&node("b"), lane(1)).await);
-    assert_eq!(right.token, Token(2));
+    let (lease_grant, _) = granted(kit.acquire(&node("b"), lane(1)).await);
+    assert_eq!(lease_grant.token, Token(2));
 }
 
 pub async fn a_node_gives_back_only_what_is_its_own(backend: &dyn Backend) {
     let kit = Kit::new(backend);
-    let lost = kit.keeper(&node("a"), lane(1)).await.right;
+    let lost = kit.keeper(&node("a"), lane(1)).await.lease_grant;
     backend.advance(LEASE + SKEW).await;
     kit.keeper(&node("b"), lane(1)).await;
     kit.store
@@ -196,52 +215,65 @@ pub async fn a_node_gives_back_only_what_is_its_own(backend: &dyn Backend) {
         .expect("release");
     assert!(matches!(
         kit.acquire(&node("c"), lane(1)).await,
-        Acquired::NotKeeper { .. }
+        AcquireOutcome::NotKeeper { .. }
     ));
 }
 
 pub async fn a_renewal_extends_from_now(backend: &dyn Backend) {
     let kit = Kit::new(backend);
-    let right = kit.keeper(&node("a"), lane(1)).await.right;
+    let lease_grant = kit.keeper(&node("a"), lane(1)).await.lease_grant;
     backend.advance(just_before(backend, LEASE)).await;
-    assert_eq!(renew(&kit, &node("a"), &[right]).await, [Renewal::Renewed]);
+    assert_eq!(
+        renew(&kit, &node("a"), &[lease_grant]).await,
+        [RenewOutcome::Renewed]
+    );
     backend.advance(just_before(backend, LEASE + SKEW)).await;
     assert!(matches!(
         kit.acquire(&node("b"), lane(1)).await,
-        Acquired::NotKeeper { .. }
+        AcquireOutcome::NotKeeper { .. }
     ));
-    backend.advance(backend.moment()).await;
+    backend.advance(backend.monotonic()).await;
     let (taken, _) = granted(kit.acquire(&node("b"), lane(1)).await);
     assert_eq!(taken.token, Token(2), "a renewal leaves the token alone");
 }
 
 pub async fn a_lease_that_ran_out_and_nobody_took_is_renewed(backend: &dyn Backend) {
     let kit = Kit::new(backend);
-    let right = kit.keeper(&node("a"), lane(1)).await.right;
+    let lease_grant = kit.keeper(&node("a"), lane(1)).await.lease_grant;
     backend.advance(10 * LEASE).await;
-    assert_eq!(renew(&kit, &node("a"), &[right]).await, [Renewal::Renewed]);
+    assert_eq!(
+        renew(&kit, &node("a"), &[lease_grant]).await,
+        [RenewOutcome::Renewed]
+    );
     assert!(matches!(
         kit.acquire(&node("b"), lane(1)).await,
-        Acquired::NotKeeper { .. }
+        AcquireOutcome::NotKeeper { .. }
     ));
 }
 
 pub async fn renewals_are_answered_one_by_one_in_order(backend: &dyn Backend) {
     let kit = Kit::new(backend);
     let (a, b) = (node("a"), node("b"));
-    let kept = kit.keeper(&a, lane(1)).await.right;
-    let taken = kit.keeper(&a, lane(2)).await.right;
-    let given_back = kit.keeper(&a, lane(3)).await.right;
+    let kept = kit.keeper(&a, lane(1)).await.lease_grant;
+    let taken = kit.keeper(&a, lane(2)).await.lease_grant;
+    let given_back = kit.keeper(&a, lane(3)).await.lease_grant;
     kit.store
         .release(&a, &[taken, given_back])
         .await
         .expect("release");
     kit.keeper(&b, lane(2)).await;
     let answers = renew(&kit, &a, &[taken, kept, given_back]).await;
-    assert_eq!(answers, [Renewal::Lost, Renewal::Renewed, Renewal::Lost]);
+    assert_eq!(
+        answers,
+        [
+            RenewOutcome::Lost,
+            RenewOutcome::Renewed,
+            RenewOutcome::Lost
+        ]
+    );
     assert_eq!(
         renew(&kit, &node_in_life("a", 2), &[kept]).await,
-        [Renewal::Lost]
+        [RenewOutcome::Lost]
     );
     assert_eq!(renew(&kit, &a, &[]).await, []);
 }
@@ -256,23 +288,35 @@ pub async fn many_lanes_are_asked_for_at_once_and_answered_in_order(backend: &dy
         .await
         .expect("acquire");
     let [third, second, first] = answers.try_into().expect("three lanes, three answers");
-    assert!(matches!(second, Acquired::NotKeeper { .. }), "{second:?}");
+    assert!(
+        matches!(second, AcquireOutcome::NotKeeper { .. }),
+        "{second:?}"
+    );
     let ((third, _), (first, _)) = (granted(third), granted(first));
     assert_eq!((third.grant, first.grant), (asked[0].1, asked[2].1));
     assert_ne!(third.lane, first.lane);
 }
 
-fn granted(answer: Acquired) -> (Right, Option<NodeName>) {
+fn granted(answer: AcquireOutcome) -> (LeaseGrant, Option<NodeName>) {
     match answer {
-        Acquired::Granted {
-            right, taken_from, ..
-        } => (right, taken_from),
-        Acquired::NotKeeper { lease, .. } => panic!("held by {lease:?}"),
-        Acquired::Halted(reason) => panic!("halted: {reason}"),
-        Acquired::Busy => panic!("locked, although nothing else runs"),
+        AcquireOutcome::Granted {
+            lease_grant,
+            previous_keeper,
+            ..
+        } => (lease_grant, previous_keeper),
+        AcquireOutcome::NotKeeper { lease, .. } => panic!("held by {lease:?}"),
+        AcquireOutcome::Halted(reason) => panic!("halted: {reason}"),
+        AcquireOutcome::Busy => panic!("locked, although nothing else runs"),
     }
 }
 
-async fn renew(kit: &Kit, ask: &Ask, rights: &[Right]) -> Vec<Renewal> {
-    kit.store.renew(ask, rights).await.expect("renew")
+async fn renew(
+    kit: &Kit,
+    lease_request: &LeaseRequest,
+    lease_grants: &[LeaseGrant],
+) -> Vec<RenewOutcome> {
+    kit.store
+        .renew(lease_request, lease_grants)
+        .await
+        .expect("renew")
 }

@@ -12,7 +12,7 @@ pub async fn a_new_lane_is_empty(backend: &dyn Backend) {
     let keeper = kit.keeper(&node("a"), lane(1)).await;
     let expected = LaneImage {
         key: lane(1),
-        right: keeper.right,
+        lease_grant: keeper.lease_grant,
         next_nonce: Nonce(0),
         event_seq: 0,
         batch_seq: 0,
@@ -24,7 +24,7 @@ pub async fn a_new_lane_is_empty(backend: &dyn Backend) {
         queued: 0,
         finals: Vec::new(),
     };
-    assert_eq!(kit.image(lane(1), keeper.right).await, expected);
+    assert_eq!(kit.image(lane(1), keeper.lease_grant).await, expected);
 }
 
 pub async fn only_the_present_right_reads_the_lane(backend: &dyn Backend) {
@@ -32,14 +32,18 @@ pub async fn only_the_present_right_reads_the_lane(backend: &dyn Backend) {
     let first = kit.keeper(&node("a"), lane(1)).await;
     let second = kit.keeper(&node("a"), lane(1)).await;
     assert_eq!(
-        kit.store.load(lane(1), first.right, WATCH_DEPTH).await,
+        kit.store
+            .load(lane(1), first.lease_grant, WATCH_DEPTH)
+            .await,
         Ok(None),
         "old grant"
     );
     backend.advance(LEASE + SKEW).await;
     kit.keeper(&node("b"), lane(1)).await;
     assert_eq!(
-        kit.store.load(lane(1), second.right, WATCH_DEPTH).await,
+        kit.store
+            .load(lane(1), second.lease_grant, WATCH_DEPTH)
+            .await,
         Ok(None),
         "old token"
     );
@@ -70,7 +74,7 @@ pub async fn what_is_out_comes_in_nonce_order_with_its_attempts(backend: &dyn Ba
         expected.push((tx, vec![original, bump]));
     }
     expected.sort_by_key(|(tx, _)| tx.nonce);
-    let image = kit.image(keeper.key, keeper.right).await;
+    let image = kit.image(keeper.key, keeper.lease_grant).await;
     assert_eq!(image.in_flight, expected);
     assert_eq!(image.backlog_from, None);
 }
@@ -82,13 +86,13 @@ pub async fn what_waits_for_its_signature_is_backlog(backend: &dyn Backend) {
     let waiting: Vec<Tx> = (2..30).map(|nonce| kit.tx(nonce)).collect();
     let backwards: Vec<Tx> = waiting.iter().rev().cloned().collect();
     kit.apply(&mut keeper, inserts(backwards)).await;
-    let image = kit.image(keeper.key, keeper.right).await;
+    let image = kit.image(keeper.key, keeper.lease_grant).await;
     assert_eq!(
         (image.backlog_from, image.in_flight.len()),
         (Some(Nonce(2)), 2)
     );
 
-    let lane_id = keeper.right.lane;
+    let lane_id = keeper.lease_grant.lane;
     let backlog = |from, limit| kit.store.load_backlog(lane_id, Nonce(from), limit);
     assert_eq!(backlog(0, 5).await.expect("load"), waiting[..5]);
     assert_eq!(backlog(7, 1_000).await.expect("load"), waiting[5..]);
@@ -103,7 +107,7 @@ pub async fn what_waits_for_its_signature_is_backlog(backend: &dyn Backend) {
         ..Writes::default()
     };
     kit.apply(&mut keeper, signing).await;
-    let image = kit.image(keeper.key, keeper.right).await;
+    let image = kit.image(keeper.key, keeper.lease_grant).await;
     assert_eq!(
         (image.backlog_from, image.in_flight.len()),
         (Some(Nonce(3)), 3)
@@ -123,13 +127,13 @@ pub async fn held_nonces_are_ranges_of_what_is_open(backend: &dyn Backend) {
     let unsigned = [6, 7, 12, 20].map(|nonce| kit.tx(nonce));
     kit.apply(&mut keeper, inserts(unsigned)).await;
     assert_eq!(
-        kit.image(keeper.key, keeper.right).await.held,
+        kit.image(keeper.key, keeper.lease_grant).await.held,
         [0..8, 12..13, 20..21]
     );
 
     finish(&kit, &mut keeper, &mut txs[0]).await;
     finish(&kit, &mut keeper, &mut txs[3]).await;
-    let image = kit.image(keeper.key, keeper.right).await;
+    let image = kit.image(keeper.key, keeper.lease_grant).await;
     assert_eq!(image.held, [1..3, 4..8, 12..13, 20..21]);
     assert_eq!(image.consumed_below, Nonce(4));
 }
@@ -144,12 +148,16 @@ pub async fn consumed_nonces_end_below_the_highest_finished_one(backend: &dyn Ba
         .map(|(tx, _)| tx)
         .collect();
     assert_eq!(
-        kit.image(keeper.key, keeper.right).await.consumed_below,
+        kit.image(keeper.key, keeper.lease_grant)
+            .await
+            .consumed_below,
         Nonce(0)
     );
     finish(&kit, &mut keeper, &mut txs[0]).await;
     assert_eq!(
-        kit.image(keeper.key, keeper.right).await.consumed_below,
+        kit.image(keeper.key, keeper.lease_grant)
+            .await
+            .consumed_below,
         Nonce(1)
     );
 
@@ -157,12 +165,14 @@ pub async fn consumed_nonces_end_below_the_highest_finished_one(backend: &dyn Ba
     txs[2].nonce = None;
     finish(&kit, &mut keeper, &mut txs[2]).await;
     assert_eq!(
-        kit.image(keeper.key, keeper.right).await.consumed_below,
+        kit.image(keeper.key, keeper.lease_grant)
+            .await
+            .consumed_below,
         Nonce(1)
     );
 
     finish(&kit, &mut keeper, &mut txs[1]).await;
-    let image = kit.image(keeper.key, keeper.right).await;
+    let image = kit.image(keeper.key, keeper.lease_grant).await;
     assert_eq!((image.consumed_below, image.held), (Nonce(2), vec![]));
     assert_eq!((image.in_flight, image.next_nonce), (vec![], Nonce(3)));
 }
@@ -183,7 +193,7 @@ pub async fn finals_are_loaded_as_deep_as_they_are_watched(backend: &dyn Backend
         tx.inclusion = Some(mined);
         finish(&kit, &mut keeper, &mut tx).await;
     }
-    let image = kit.image(keeper.key, keeper.right).await;
+    let image = kit.image(keeper.key, keeper.lease_grant).await;
     assert_eq!(
         image.finals,
         expected[1..],
@@ -196,9 +206,9 @@ pub async fn what_a_fork_reopens_is_loaded_again(backend: &dyn Backend) {
     let mut keeper = kit.keeper(&node("a"), lane(1)).await;
     let (mut tx, attempt) = kit.accept(&mut keeper, 1).await.remove(0);
     finish(&kit, &mut keeper, &mut tx).await;
-    tx.go(TxState::Tracking, SubState::Reorged, AT);
+    tx.transition(TxState::Tracking, SubState::Reorged, AT);
     kit.apply(&mut keeper, updates([tx.clone()])).await;
-    let image = kit.image(keeper.key, keeper.right).await;
+    let image = kit.image(keeper.key, keeper.lease_grant).await;
     assert_eq!(image.in_flight, [(tx, vec![attempt])]);
     assert_eq!(image.consumed_below, Nonce(0));
 }
@@ -213,13 +223,16 @@ pub async fn finished_txs_below_the_floor_change_nothing(backend: &dyn Backend) 
     }
     let mut waiting = kit.tx(5);
     kit.apply(&mut keeper, inserts([waiting.clone()])).await;
-    let image = kit.image(keeper.key, keeper.right).await;
+    let image = kit.image(keeper.key, keeper.lease_grant).await;
     assert_eq!(image.in_flight, with_attempts(&txs[3..]));
     assert_eq!(image.held.as_slice(), std::slice::from_ref(&(3..6)));
     assert_eq!(image.consumed_below, Nonce(3));
     assert_eq!(image.backlog_from, Some(Nonce(5)));
     assert_eq!(image.finals.len(), 3, "they are watched all the same");
-    let backlog = kit.store.load_backlog(keeper.right.lane, Nonce(0), 9).await;
+    let backlog = kit
+        .store
+        .load_backlog(keeper.lease_grant.lane, Nonce(0), 9)
+        .await;
     assert_eq!(backlog.expect("load"), std::slice::from_ref(&waiting));
 
     // Everything is finished: the floor is the cursor.
@@ -229,7 +242,7 @@ pub async fn finished_txs_below_the_floor_change_nothing(backend: &dyn Backend) 
     }
     waiting.nonce = None;
     finish(&kit, &mut keeper, &mut waiting).await;
-    let image = kit.image(keeper.key, keeper.right).await;
+    let image = kit.image(keeper.key, keeper.lease_grant).await;
     assert_eq!((image.in_flight, image.held), (vec![], vec![]));
     assert_eq!(
         (image.next_nonce, image.consumed_below),
@@ -239,9 +252,9 @@ pub async fn finished_txs_below_the_floor_change_nothing(backend: &dyn Backend) 
     // A fork takes the oldest back: the floor falls to it.
     let (tx, _) = &mut txs[0];
     tx.inclusion = None;
-    tx.go(TxState::Tracking, SubState::Reorged, AT);
+    tx.transition(TxState::Tracking, SubState::Reorged, AT);
     kit.apply(&mut keeper, updates([tx.clone()])).await;
-    let image = kit.image(keeper.key, keeper.right).await;
+    let image = kit.image(keeper.key, keeper.lease_grant).await;
     assert_eq!(image.in_flight, with_attempts(&txs[..1]));
     assert_eq!(image.held.as_slice(), std::slice::from_ref(&(0..1)));
     assert_eq!(image.consumed_below, Nonce(5));
@@ -258,17 +271,19 @@ pub async fn a_lane_reads_nothing_of_its_neighbours(backend: &dyn Backend) {
         .await
         .expect("queue");
     let keeper = kit.keeper(&node("a"), lane(2)).await;
-    let image = kit.image(lane(2), keeper.right).await;
+    let image = kit.image(lane(2), keeper.lease_grant).await;
     assert_eq!(
         (image.in_flight, image.held, image.queued),
         (vec![], vec![], 0)
     );
     assert_eq!(
-        kit.store.load_queued(keeper.right.lane, 9).await,
+        kit.store.load_queued(keeper.lease_grant.lane, 9).await,
         Ok(vec![])
     );
     assert_eq!(
-        kit.store.load_backlog(keeper.right.lane, Nonce(0), 9).await,
+        kit.store
+            .load_backlog(keeper.lease_grant.lane, Nonce(0), 9)
+            .await,
         Ok(vec![])
     );
 }

@@ -14,7 +14,7 @@
 //! `advance` turns it and nothing else is needed. Where it cannot (a database server's), `advance`
 //! moves what the clock is compared with instead: it shifts `expires_at` of every lease that was not
 //! given back so far into the past. Such a clock also runs on by itself, so the backend says by
-//! [`Backend::moment`] how long a clause may take at most; it must be below the suite's skew of five
+//! [`Backend::monotonic`] how long a clause may take at most; it must be below the suite's skew of five
 //! seconds. No clause waits in real time, and none depends on how fast the store is.
 //!
 //! Clauses with "at once" in their name use several tasks of one runtime; a store with a pool needs
@@ -53,7 +53,7 @@ pub trait Backend: Send + Sync {
     async fn advance(&self, by: Duration);
 
     /// How far the store's clock may run on by itself while a clause runs.
-    fn moment(&self) -> Duration {
+    fn monotonic(&self) -> Duration {
         Duration::from_millis(1)
     }
 

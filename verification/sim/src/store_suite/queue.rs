@@ -39,14 +39,14 @@ pub async fn a_queued_request_waits_without_nonce_or_event(backend: &dyn Backend
     };
     assert_eq!(tx, expected);
     let keeper = kit.keeper(&node("a"), lane(1)).await;
-    let image = kit.image(keeper.key, keeper.right).await;
+    let image = kit.image(keeper.key, keeper.lease_grant).await;
     assert_eq!(
         (image.queued, image.event_seq, image.next_nonce),
         (1, 0, Nonce(0))
     );
     assert_eq!(
         kit.store
-            .load_queued(keeper.right.lane, 9)
+            .load_queued(keeper.lease_grant.lane, 9)
             .await
             .expect("load"),
         [expected]
@@ -70,7 +70,7 @@ pub async fn queueing_again_changes_nothing(backend: &dyn Backend) {
         "the first one has the key"
     );
     let keeper = kit.keeper(&node("a"), lane(1)).await;
-    assert_eq!(kit.image(keeper.key, keeper.right).await.queued, 1);
+    assert_eq!(kit.image(keeper.key, keeper.lease_grant).await.queued, 1);
 }
 
 pub async fn one_key_from_many_tasks_at_once_is_one_tx(backend: &dyn Backend) {
@@ -100,7 +100,7 @@ pub async fn one_key_from_many_tasks_at_once_is_one_tx(backend: &dyn Backend) {
         }
     }
     let keeper = kit.keeper(&node("a"), lane(1)).await;
-    assert_eq!(kit.image(keeper.key, keeper.right).await.queued, 10);
+    assert_eq!(kit.image(keeper.key, keeper.lease_grant).await.queued, 10);
 }
 
 pub async fn of_a_gate_and_a_queue_with_one_key_one_wins(backend: &dyn Backend) {
@@ -150,7 +150,7 @@ pub async fn queueing_what_the_keeper_accepted_gives_that_tx(backend: &dyn Backe
     let new = kit.new_queued(lane(1), tx.request_id.as_str());
     assert_eq!(kit.store.queue(vec![new]).await.expect("queue"), [tx]);
     assert_eq!(
-        kit.image(keeper.key, keeper.right).await.queued,
+        kit.image(keeper.key, keeper.lease_grant).await.queued,
         0,
         "it waits for nothing"
     );
@@ -171,7 +171,7 @@ pub async fn accepting_what_was_queued_is_a_conflict_that_names_the_key(backend:
     let conflict = CommitOutcome::Conflict(Conflict::RequestId(request_id("r1")));
     assert_eq!(kit.commit(batch).await, conflict);
     assert_eq!(
-        kit.image(keeper.key, keeper.right).await.next_nonce,
+        kit.image(keeper.key, keeper.lease_grant).await.next_nonce,
         Nonce(0)
     );
 }
@@ -183,32 +183,32 @@ pub async fn a_keeper_adopts_what_was_queued(backend: &dyn Backend) {
     kit.store.queue(new.into()).await.expect("queue");
     let mut tx = kit
         .store
-        .load_queued(keeper.right.lane, 1)
+        .load_queued(keeper.lease_grant.lane, 1)
         .await
         .expect("load")
         .remove(0);
     assert_eq!(tx.request_id, request_id("r1"), "the oldest first");
     tx.nonce = Some(Nonce(0));
-    tx.go(TxState::Allocated, SubState::Waiting, AT);
+    tx.transition(TxState::Allocated, SubState::Waiting, AT);
     let adoption = Writes {
-        wakes_done: vec![tx.id],
+        queued_removed: vec![tx.id],
         events: vec![accepted(&tx)],
         updates: vec![tx],
         ..Writes::default()
     };
     let tx = kit.apply(&mut keeper, adoption).await.updates.remove(0);
-    let image = kit.image(keeper.key, keeper.right).await;
+    let image = kit.image(keeper.key, keeper.lease_grant).await;
     assert_eq!((image.queued, image.backlog_from), (1, Some(Nonce(0))));
     assert_eq!(
         kit.store
-            .load_backlog(keeper.right.lane, Nonce(0), 9)
+            .load_backlog(keeper.lease_grant.lane, Nonce(0), 9)
             .await
             .expect("load"),
         [tx]
     );
     let left = kit
         .store
-        .load_queued(keeper.right.lane, 9)
+        .load_queued(keeper.lease_grant.lane, 9)
         .await
         .expect("load");
     assert_eq!(
@@ -232,7 +232,7 @@ pub async fn what_waits_is_read_oldest_first_and_no_more_than_asked(backend: &dy
         .expect("queue");
     let read = kit
         .store
-        .load_queued(keeper.right.lane, 7)
+        .load_queued(keeper.lease_grant.lane, 7)
         .await
         .expect("load");
     assert_eq!(read.iter().map(|tx| tx.id).collect::<Vec<_>>(), ids[..7]);
@@ -243,16 +243,16 @@ pub async fn a_tx_that_must_wait_again_is_found_in_the_queue(backend: &dyn Backe
     let mut keeper = kit.keeper(&node("a"), lane(1)).await;
     let (mut tx, _) = kit.accept(&mut keeper, 1).await.remove(0);
     (tx.nonce, tx.tx_hash) = (None, None);
-    tx.go(TxState::Created, SubState::Queued, AT);
+    tx.transition(TxState::Created, SubState::Queued, AT);
     let requeue = Writes {
-        wakes_added: vec![tx.id],
+        queued_added: vec![tx.id],
         updates: vec![tx.clone()],
         ..Writes::default()
     };
     kit.apply(&mut keeper, requeue).await;
     assert_eq!(
         kit.store
-            .load_queued(keeper.right.lane, 9)
+            .load_queued(keeper.lease_grant.lane, 9)
             .await
             .expect("load"),
         [tx]
@@ -271,10 +271,10 @@ pub async fn known_keys_are_found_in_the_order_asked(backend: &dyn Backend) {
         .expect("queue")
         .remove(0);
     let asked = [
-        (keeper.right.lane, request_id("unknown")),
-        (keeper.right.lane, request_id("q")),
-        (other.right.lane, request_id("q")),
-        (keeper.right.lane, accepted.request_id.clone()),
+        (keeper.lease_grant.lane, request_id("unknown")),
+        (keeper.lease_grant.lane, request_id("q")),
+        (other.lease_grant.lane, request_id("q")),
+        (keeper.lease_grant.lane, accepted.request_id.clone()),
     ];
     let found = kit
         .store

@@ -1,7 +1,7 @@
 //! Granting anew: how a keeper learns what became of a batch whose answer was lost.
 
-use domain::{Right, Writes};
-use engine::ports::{CommitOutcome, Regranted};
+use domain::{LeaseGrant, Writes};
+use engine::ports::{CommitOutcome, RegrantOutcome};
 
 use super::Backend;
 use super::kit::{Keeper, Kit, LEASE, SKEW, inserts, lane, node};
@@ -55,17 +55,17 @@ pub async fn a_new_grant_may_be_asked_for_again(backend: &dyn Backend) {
         // The first answer may have been lost too: the same question must get the same answer.
         let answer = kit
             .store
-            .regrant(keeper.right, grant)
+            .regrant(keeper.lease_grant, grant)
             .await
             .expect("regrant");
-        let right = Right {
+        let lease_grant = LeaseGrant {
             grant,
-            ..keeper.right
+            ..keeper.lease_grant
         };
         assert_eq!(
             answer,
-            Regranted::Held {
-                right,
+            RegrantOutcome::Held {
+                lease_grant,
                 batch_seq: 0
             }
         );
@@ -75,22 +75,22 @@ pub async fn a_new_grant_may_be_asked_for_again(backend: &dyn Backend) {
 pub async fn no_new_grant_for_a_lane_that_was_taken(backend: &dyn Backend) {
     let kit = Kit::new(backend);
     let mut keeper = kit.keeper(&node("a"), lane(1)).await;
-    let stale = keeper.right;
+    let stale = keeper.lease_grant;
     regrant(&kit, &mut keeper).await;
     let by_old_grant = kit
         .store
         .regrant(stale, kit.grant())
         .await
         .expect("regrant");
-    assert_eq!(by_old_grant, Regranted::Fenced);
+    assert_eq!(by_old_grant, RegrantOutcome::Fenced);
     backend.advance(LEASE + SKEW).await;
     kit.keeper(&node("b"), lane(1)).await;
     let by_old_token = kit
         .store
-        .regrant(keeper.right, kit.grant())
+        .regrant(keeper.lease_grant, kit.grant())
         .await
         .expect("regrant");
-    assert_eq!(by_old_token, Regranted::Fenced);
+    assert_eq!(by_old_token, RegrantOutcome::Fenced);
 }
 
 /// Grants anew, lets the keeper follow, and gives how many batches landed.
@@ -98,19 +98,23 @@ async fn regrant(kit: &Kit, keeper: &mut Keeper) -> u64 {
     let grant = kit.grant();
     let answer = kit
         .store
-        .regrant(keeper.right, grant)
+        .regrant(keeper.lease_grant, grant)
         .await
         .expect("regrant");
-    let Regranted::Held { right, batch_seq } = answer else {
+    let RegrantOutcome::Held {
+        lease_grant,
+        batch_seq,
+    } = answer
+    else {
         panic!("the lane is ours")
     };
     assert_eq!(
-        right,
-        Right {
+        lease_grant,
+        LeaseGrant {
             grant,
-            ..keeper.right
+            ..keeper.lease_grant
         }
     );
-    keeper.right = right;
+    keeper.lease_grant = lease_grant;
     batch_seq
 }

@@ -17,7 +17,7 @@ pub async fn a_requeued_tx_waits_unsigned_and_without_its_nonce(backend: &dyn Ba
     let (mut tx, attempt) = txs.remove(0);
     requeue(&kit, &mut keeper, &mut tx).await;
 
-    let image = kit.image(keeper.key, keeper.right).await;
+    let image = kit.image(keeper.key, keeper.lease_grant).await;
     assert_eq!(image.in_flight, with_attempts(&txs));
     assert_eq!(image.held.as_slice(), std::slice::from_ref(&(1..4)));
     assert_eq!(image.backlog_from, Some(Nonce(3)));
@@ -42,7 +42,7 @@ pub async fn a_requeued_tx_is_dealt_and_signed_anew(backend: &dyn Backend) {
     requeue(&kit, &mut keeper, &mut tx).await;
 
     deal(&kit, &mut keeper, &mut tx, 2).await;
-    let image = kit.image(keeper.key, keeper.right).await;
+    let image = kit.image(keeper.key, keeper.lease_grant).await;
     assert_eq!((image.backlog_from, image.queued), (Some(Nonce(2)), 0));
     assert_eq!(image.held.as_slice(), std::slice::from_ref(&(1..3)));
     assert_eq!(image.in_flight.len(), 1, "only its neighbour is out");
@@ -52,7 +52,7 @@ pub async fn a_requeued_tx_is_dealt_and_signed_anew(backend: &dyn Backend) {
 
     let new = kit.sign(&mut tx);
     add_attempt(&kit, &mut keeper, &tx, new.clone()).await;
-    let image = kit.image(keeper.key, keeper.right).await;
+    let image = kit.image(keeper.key, keeper.lease_grant).await;
     assert_eq!(image.backlog_from, None);
     assert_eq!(out(&image, tx.nonce), Some((tx.clone(), vec![new.clone()])));
     assert_eq!(backlog(&kit, &keeper).await, []);
@@ -68,11 +68,11 @@ pub async fn a_requeued_tx_may_be_signed_by_the_batch_that_deals_it(backend: &dy
     let new = kit.sign(&mut tx);
     let writes = Writes {
         attempts: vec![new.clone()],
-        wakes_done: vec![tx.id],
+        queued_removed: vec![tx.id],
         ..updates([tx.clone()])
     };
     kit.apply(&mut keeper, writes).await;
-    let image = kit.image(keeper.key, keeper.right).await;
+    let image = kit.image(keeper.key, keeper.lease_grant).await;
     assert_eq!(image.in_flight, [(tx.clone(), vec![new.clone()])]);
     assert_eq!((image.backlog_from, image.queued), (None, 0));
     assert_found(&kit, &tx, &[old, new]).await;
@@ -86,7 +86,7 @@ pub async fn a_tx_may_go_from_nonce_to_nonce_in_one_batch(backend: &dyn Backend)
     tx.nonce = Some(Nonce(1));
     let new = kit.sign(&mut tx);
     add_attempt(&kit, &mut keeper, &tx, new.clone()).await;
-    let image = kit.image(keeper.key, keeper.right).await;
+    let image = kit.image(keeper.key, keeper.lease_grant).await;
     assert_eq!(image.in_flight, [(tx.clone(), vec![new.clone()])]);
     assert_eq!(image.held.as_slice(), std::slice::from_ref(&(1..2)));
     assert_found(&kit, &tx, &[old, new]).await;
@@ -97,9 +97,9 @@ pub async fn a_tx_that_is_held_without_a_nonce_is_nobodys_work(backend: &dyn Bac
     let mut keeper = kit.keeper(&node("a"), lane(1)).await;
     let (mut tx, attempt) = kit.accept(&mut keeper, 1).await.remove(0);
     (tx.nonce, tx.tx_hash) = (None, None);
-    tx.go(TxState::Stuck, SubState::ForeignNonce, AT);
+    tx.transition(TxState::Stuck, SubState::ForeignNonce, AT);
     kit.apply(&mut keeper, updates([tx.clone()])).await;
-    let image = kit.image(keeper.key, keeper.right).await;
+    let image = kit.image(keeper.key, keeper.lease_grant).await;
     assert_eq!((image.in_flight, image.held), (vec![], vec![]));
     assert_eq!((image.backlog_from, image.queued), (None, 0));
     assert_eq!(queued(&kit, &keeper).await, []);
@@ -124,7 +124,7 @@ pub async fn a_tx_may_be_requeued_more_than_once(backend: &dyn Backend) {
         add_attempt(&kit, &mut keeper, &tx, new.clone()).await;
         attempts.push(new.clone());
         assert_found(&kit, &tx, &attempts).await;
-        let image = kit.image(keeper.key, keeper.right).await;
+        let image = kit.image(keeper.key, keeper.lease_grant).await;
         assert_eq!(image.in_flight, [(tx.clone(), vec![new])]);
     }
 }
@@ -142,7 +142,7 @@ pub async fn a_lane_of_requeued_txs_is_work_for_whoever_comes_next(backend: &dyn
     };
     assert_eq!(work, [waiting]);
     let next = kit.keeper(&node("b"), lane(1)).await;
-    let image = kit.image(lane(1), next.right).await;
+    let image = kit.image(lane(1), next.lease_grant).await;
     assert_eq!((image.in_flight, image.held), (vec![], vec![]));
     assert_eq!((image.queued, image.next_nonce), (1, Nonce(1)));
     assert_eq!(queued(&kit, &next).await, [tx]);
@@ -171,7 +171,7 @@ pub async fn two_attempts_at_one_nonce_are_loaded_oldest_first(backend: &dyn Bac
     add_attempt(&kit, &mut keeper, &tx, bump.clone()).await;
 
     let attempts = vec![original, bump];
-    let image = kit.image(keeper.key, keeper.right).await;
+    let image = kit.image(keeper.key, keeper.lease_grant).await;
     assert_eq!(image.in_flight.len(), 2);
     assert_eq!(out(&image, tx.nonce), Some((tx.clone(), attempts.clone())));
     assert_eq!((image.backlog_from, image.queued), (None, 0));
@@ -192,7 +192,7 @@ pub async fn an_attempt_alone_leaves_its_tx_as_it_is(backend: &dyn Backend) {
     };
     kit.apply(&mut keeper, alone).await;
     let attempts = vec![original, bump];
-    let image = kit.image(keeper.key, keeper.right).await;
+    let image = kit.image(keeper.key, keeper.lease_grant).await;
     assert_eq!(image.in_flight, [(tx.clone(), attempts.clone())]);
     assert_found(&kit, &tx, &attempts).await;
 }
@@ -204,7 +204,7 @@ async fn requeue(kit: &Kit, keeper: &mut Keeper, tx: &mut Tx) {
         foreign: None,
     };
     tx.tx_hash = None;
-    tx.go(TxState::Created, SubState::Queued, AT);
+    tx.transition(TxState::Created, SubState::Queued, AT);
     let event = Event {
         seq: 0,
         at: AT,
@@ -213,7 +213,7 @@ async fn requeue(kit: &Kit, keeper: &mut Keeper, tx: &mut Tx) {
     };
     let writes = Writes {
         events: vec![event],
-        wakes_added: vec![tx.id],
+        queued_added: vec![tx.id],
         ..updates([tx.clone()])
     };
     *tx = kit.apply(keeper, writes).await.updates.remove(0);
@@ -222,9 +222,9 @@ async fn requeue(kit: &Kit, keeper: &mut Keeper, tx: &mut Tx) {
 /// It gets a nonce, and waits for its signature.
 async fn deal(kit: &Kit, keeper: &mut Keeper, tx: &mut Tx, nonce: u64) {
     tx.nonce = Some(Nonce(nonce));
-    tx.go(TxState::Allocated, SubState::Waiting, AT);
+    tx.transition(TxState::Allocated, SubState::Waiting, AT);
     let writes = Writes {
-        wakes_done: vec![tx.id],
+        queued_removed: vec![tx.id],
         ..updates([tx.clone()])
     };
     kit.apply(keeper, writes).await;
@@ -240,12 +240,12 @@ async fn add_attempt(kit: &Kit, keeper: &mut Keeper, tx: &Tx, attempt: Attempt) 
 }
 
 async fn queued(kit: &Kit, keeper: &Keeper) -> Vec<Tx> {
-    let loaded = kit.store.load_queued(keeper.right.lane, 9).await;
+    let loaded = kit.store.load_queued(keeper.lease_grant.lane, 9).await;
     loaded.expect("load_queued")
 }
 
 async fn backlog(kit: &Kit, keeper: &Keeper) -> Vec<Tx> {
-    let lane = keeper.right.lane;
+    let lane = keeper.lease_grant.lane;
     let loaded = kit.store.load_backlog(lane, Nonce(0), 9).await;
     loaded.expect("load_backlog")
 }

@@ -246,7 +246,7 @@ fn mined(tx: &Tx, block: &Header, counted: Option<&Header>) -> Tx {
         revert_reason: None,
     };
     let mut tx = tx.clone();
-    tx.go(TxState::Tracking, SubState::Mined, AT);
+    tx.transition(TxState::Tracking, SubState::Mined, AT);
     Tx {
         inclusion: Some(inclusion),
         counted: counted.map(|header| header.hash),

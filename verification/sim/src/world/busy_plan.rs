@@ -132,7 +132,7 @@ impl Plan {
         let numbers = [
             (Part::Foreign, &mut self.chain.foreign_max),
             (Part::Lag, &mut self.chain.lag_for_good),
-            (Part::Unsigned, &mut self.unsigned),
+            (Part::UnsignedEnvelope, &mut self.unsigned),
             (Part::BadRequests, &mut self.workload.reverting),
             (Part::BadRequests, &mut self.workload.unsignable),
             (Part::BadRequests, &mut self.workload.rejected),

@@ -190,7 +190,7 @@ pub(super) fn lane_rules(rng: &Rng) -> LaneRules {
         fee: FeeRules::OPEN,
         finality,
         watch_depth: rng.between(12, 24),
-        tell_progress: rng.permille(500),
+        emit_progress: rng.permille(500),
         fetch_receipt_upon_entry: rng.permille(500),
         resubmit: resubmit(rng),
         lent: None,

@@ -36,7 +36,7 @@ pub(super) enum Fate {
     /// On chain, without the effect.
     Reverts,
     /// Nowhere: nobody signs it.
-    Unsigned,
+    UnsignedEnvelope,
     /// Nowhere: no node takes it.
     Rejected,
     /// On chain, with success, or nowhere: nodes do not know what they want.
@@ -93,7 +93,7 @@ impl Request {
 fn fate(rng: &Rng, workload: Workload) -> (Fate, Option<[u8; 4]>) {
     let fates = [
         (workload.reverting, Fate::Reverts, REVERTS),
-        (workload.unsignable, Fate::Unsigned, UNSIGNABLE),
+        (workload.unsignable, Fate::UnsignedEnvelope, UNSIGNABLE),
         (workload.rejected, Fate::Rejected, REJECTED),
         (workload.disputed, Fate::Succeeds, DISPUTED),
         (workload.wavering, Fate::Wavers, WAVERING),
@@ -119,7 +119,7 @@ impl Client {
         });
         if self.again(150) {
             let asks = self.machines.iter();
-            join_all(asks.map(|machine| self.ask(machine, &request))).await;
+            join_all(asks.map(|machine| self.lease_request(machine, &request))).await;
         }
         let tx = self.insist(&request).await;
         if let Some(twin) = twin {
@@ -144,7 +144,7 @@ impl Client {
     async fn insist(&self, request: &Request) -> Option<TxId> {
         loop {
             let machine = self.rng.pick(&self.machines);
-            match self.ask(machine, request).await {
+            match self.lease_request(machine, request).await {
                 Answer::Accepted { tx_id, .. } => return Some(tx_id),
                 Answer::Refused(Refusal::Halted(_)) if self.is_hurt(request) => return None,
                 Answer::Refused(refusal) if !is_worth_repeating(&refusal) => {
@@ -176,7 +176,7 @@ impl Client {
                 return; // the key may be gone
             }
             let machine = self.rng.pick(&self.machines);
-            match self.ask(machine, &other).await {
+            match self.lease_request(machine, &other).await {
                 Answer::Refused(Refusal::KeyReused(_)) => return,
                 Answer::Accepted { tx_id, .. } => {
                     let id = &request.id;
@@ -194,7 +194,7 @@ impl Client {
         }
     }
 
-    async fn ask(&self, machine: &Machine, request: &Request) -> Answer {
+    async fn lease_request(&self, machine: &Machine, request: &Request) -> Answer {
         if !machine.is_up() {
             // A load balancer would not send it there either; a frozen node it may not know.
             if self.rng.permille(900) {
@@ -210,7 +210,7 @@ impl Client {
         self.trace.tell(asked);
         let new = request.to_new();
         let patience = self.rng.millis(1_000, 40_000);
-        let answer = match tokio::time::timeout(patience, machine.ask(new)).await {
+        let answer = match tokio::time::timeout(patience, machine.lease_request(new)).await {
             Ok(Some(Ok(accepted))) => Answer::Accepted {
                 tx_id: accepted.record.tx.id,
                 is_new: accepted.is_new,

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use alloy_primitives::Address;
 use domain::LaneKey;
-use domain::lane::lend::Lending;
-use engine::node::Lent;
+use domain::lane::reserve::ReservationRules;
+use engine::node::ReservedAccounts;
 
 use super::plan::CHAIN;
 use crate::rng::Rng;
@@ -40,10 +40,10 @@ impl Loans {
     }
 
     /// What a node is told of it.
-    pub(super) fn lent(self) -> Lent {
-        Lent {
+    pub(super) fn lent(self) -> ReservedAccounts {
+        ReservedAccounts {
             accounts: vec![(ACCOUNT, Vec::new())],
-            lending: Lending {
+            reservations: ReservationRules {
                 timeout: self.timeout,
                 grace: GRACE,
             },

@@ -221,7 +221,7 @@ impl Machine {
     }
 
     /// Asks the node. `None` when there is no node, or it died before it answered.
-    pub(super) async fn ask(&self, request: NewTx) -> Option<Result<Accepted, Refusal>> {
+    pub(super) async fn lease_request(&self, request: NewTx) -> Option<Result<Accepted, Refusal>> {
         match self
             .call(|node| async move { node.create(request).await })
             .await

@@ -47,7 +47,7 @@ pub enum Part {
     /// Nodes of the chain answer wrongly.
     Stale,
     /// The signer puts envelopes off.
-    Unsigned,
+    UnsignedEnvelope,
     /// Requests that revert, or that somebody refuses.
     BadRequests,
     /// Requests that are sent twice, to all nodes, or with another payload.
@@ -95,7 +95,7 @@ pub const PARTS: [(Part, &str); 33] = [
     (Part::Endpoints, "endpoints"),
     (Part::Lag, "lag"),
     (Part::Strict, "strict"),
-    (Part::Unsigned, "unsigned"),
+    (Part::UnsignedEnvelope, "unsigned"),
     (Part::BadRequests, "bad-requests"),
     (Part::Repeats, "repeats"),
     (Part::StoreLine, "store-line"),
@@ -116,7 +116,7 @@ pub const PARTS: [(Part, &str); 33] = [
 impl Part {
     /// Its word on the command line.
     #[must_use]
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         let found = PARTS.iter().find(|(part, _)| *part == self);
         found.map_or("unnamed", |(_, word)| word)
     }
@@ -175,7 +175,7 @@ impl FromIterator<Part> for Parts {
 
 impl fmt::Display for Parts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let words: Vec<&str> = self.iter().map(Part::word).collect();
+        let words: Vec<&str> = self.iter().map(Part::as_str).collect();
         f.write_str(&words.join(","))
     }
 }
@@ -193,7 +193,7 @@ mod tests {
         let all: Parts = PARTS.iter().map(|(part, _)| *part).collect();
         assert_eq!(all.iter().count(), PARTS.len());
         for (part, word) in PARTS {
-            assert_eq!((part.word(), Part::parse(word)), (word, Ok(part)));
+            assert_eq!((part.as_str(), Part::parse(word)), (word, Ok(part)));
             assert!(!all.minus(part).has(part));
         }
         assert!(Part::parse("weather").is_err_and(|text| text.contains("foreign")));

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use domain::{LaneKey, NodeName, Reservation};
-use engine::lending::{MarkCall, MarkFailed};
 use engine::node::{Accepted, NewTx, Refusal};
 use engine::ports::{PeerError, Peers};
+use engine::reservations::{MarkError, MarkRequest};
 
 use super::machine::{Heard, Machine, WeakMachine};
 use crate::wire::{NoAnswer, Wire};
@@ -98,9 +98,9 @@ impl Peers for SimPeers {
     async fn mark(
         &self,
         address: &str,
-        call: &MarkCall,
+        call: &MarkRequest,
         patience: Duration,
-    ) -> Result<Result<Reservation, MarkFailed>, PeerError> {
+    ) -> Result<Result<Reservation, MarkError>, PeerError> {
         let (machine, call) = (self.find(address)?, call.clone());
         let question = async move {
             machine
@@ -110,11 +110,11 @@ impl Peers for SimPeers {
         self.call(question, patience).await
     }
 
-    async fn ring(&self, address: &str, lanes: &[LaneKey]) -> Result<(), PeerError> {
+    async fn notify(&self, address: &str, lanes: &[LaneKey]) -> Result<(), PeerError> {
         let (machine, lanes) = (self.find(address)?, lanes.to_vec());
         let question = async move {
             machine
-                .call(|node| async move { node.rung(lanes).await })
+                .call(|node| async move { node.receive_notification(lanes).await })
                 .await
         };
         self.call(question, RING_PATIENCE).await

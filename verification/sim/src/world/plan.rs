@@ -9,7 +9,7 @@ use domain::lane::FOREIGN_DEPTH_MIN;
 use domain::lease::LeaseTerms;
 use domain::window::Depth;
 use domain::{ChainId, LaneKey, LaneRules, NodeName};
-use engine::node::{ChainRules, Lent, NodeConfig, NonKeeper, OnHistoryChange};
+use engine::node::{ChainRules, NodeConfig, NonKeeper, OnTimelineChange, ReservedAccounts};
 
 use super::chain_plan::{ChainPlan, lane_rules};
 use super::loans::Loans;
@@ -268,8 +268,10 @@ impl Plan {
             waiters: WAITERS,
             chains: BTreeMap::from([(CHAIN, rules)]),
             non_keeper: self.non_keeper,
-            on_history_change: OnHistoryChange::Halt,
-            lent: self.loans.map_or_else(Lent::nothing, Loans::lent),
+            on_timeline_change: OnTimelineChange::Halt,
+            lent: self
+                .loans
+                .map_or_else(ReservedAccounts::nothing, Loans::lent),
         }
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use alloy_primitives::Address;
 use async_trait::async_trait;
-use domain::{Attempt, ChainId, LaneKey, Time, Unsigned};
+use domain::{Attempt, ChainId, LaneKey, Timestamp, UnsignedEnvelope};
 use engine::ports::{SignError, Signer};
 
 use super::plan::CHAIN;
@@ -95,8 +95,12 @@ impl Signer for PoisonedSigner {
         !hangs && self.good.is_local(account)
     }
 
-    async fn sign(&self, envelopes: Vec<Unsigned>, at: Time) -> Vec<Result<Attempt, SignError>> {
-        let is_bad = |envelope: &Unsigned| envelope.signer == self.poison.account;
+    async fn sign(
+        &self,
+        envelopes: Vec<UnsignedEnvelope>,
+        at: Timestamp,
+    ) -> Vec<Result<Attempt, SignError>> {
+        let is_bad = |envelope: &UnsignedEnvelope| envelope.signer == self.poison.account;
         if !envelopes.iter().any(is_bad) {
             return self.good.sign(envelopes, at).await;
         }
@@ -124,7 +128,11 @@ impl Signer for PoisonedSigner {
 }
 
 impl PoisonedSigner {
-    async fn sign_one(&self, envelope: Unsigned, at: Time) -> Result<Attempt, SignError> {
+    async fn sign_one(
+        &self,
+        envelope: UnsignedEnvelope,
+        at: Timestamp,
+    ) -> Result<Attempt, SignError> {
         let mut answers = self.good.sign(vec![envelope], at).await;
         answers.pop().expect("a signer answers every envelope")
     }

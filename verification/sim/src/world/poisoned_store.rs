@@ -4,12 +4,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
 use domain::{
-    B256, ChainId, GrantId, Header, LaneId, LaneImage, LaneKey, Nonce, RequestId, Right, Tx, TxId,
+    B256, ChainId, GrantId, Header, LaneId, LaneImage, LaneKey, LeaseGrant, Nonce, RequestId, Tx,
+    TxId,
 };
 use engine::ports::{
-    Acquired, Ask, Beat, CommitOutcome, Conflict, EventFilter, EventPage, EventRecord, LaneBatch,
-    LaneRecord, Member, NewQueued, Regranted, Renewal, Store, StoreError, TxFilter, TxPage,
-    TxRecord, Work,
+    AcquireOutcome, CommitOutcome, Conflict, EventFilter, EventPage, EventRecord, HeartbeatOutcome,
+    LaneBatch, LaneRecord, LeaseRequest, Member, QueuedRequest, RegrantOutcome, RenewOutcome,
+    Store, StoreError, TxFilter, TxPage, TxRecord, Work,
 };
 
 use super::poison::{Poison, PoisonWay};
@@ -47,16 +48,16 @@ macro_rules! passes {
         impl Store for PoisonedStore {
             async fn acquire(
                 &self,
-                ask: &Ask,
+                lease_request: &LeaseRequest,
                 lanes: &[(LaneKey, GrantId)],
-            ) -> Result<Vec<Acquired>, StoreError> {
-                let answers = self.good.acquire(ask, lanes).await?;
+            ) -> Result<Vec<AcquireOutcome>, StoreError> {
+                let answers = self.good.acquire(lease_request, lanes).await?;
                 for ((lane, _), answer) in lanes.iter().zip(&answers) {
-                    if let Acquired::Granted { right, .. } = answer
+                    if let AcquireOutcome::Granted { lease_grant, .. } = answer
                         && *lane == self.poison.lane()
                     {
                         let mut id = self.id.lock().unwrap_or_else(PoisonError::into_inner);
-                        *id = Some(right.lane);
+                        *id = Some(lease_grant.lane);
                     }
                 }
                 Ok(answers)
@@ -65,17 +66,17 @@ macro_rules! passes {
             async fn load(
                 &self,
                 key: LaneKey,
-                right: Right,
+                lease_grant: LeaseGrant,
                 watch_depth: u64,
             ) -> Result<Option<LaneImage>, StoreError> {
                 if self.poison.way == PoisonWay::Unreadable && key == self.poison.lane() {
                     return Err(StoreError::Corrupt("rows of a poisoned lane".to_owned()));
                 }
-                self.good.load(key, right, watch_depth).await
+                self.good.load(key, lease_grant, watch_depth).await
             }
 
             async fn commit(&self, batches: Vec<LaneBatch>) -> Vec<CommitOutcome> {
-                let bad: Vec<bool> = batches.iter().map(|batch| self.is_bad(batch.right.lane)).collect();
+                let bad: Vec<bool> = batches.iter().map(|batch| self.is_bad(batch.lease_grant.lane)).collect();
                 let good = batches.into_iter().zip(&bad).filter(|(_, is_bad)| !**is_bad);
                 let good: Vec<LaneBatch> = good.map(|(batch, _)| batch).collect();
                 let mut outcomes = if good.is_empty() {
@@ -102,18 +103,18 @@ macro_rules! passes {
 }
 
 passes! {
-    renew(ask: &Ask, rights: &[Right]) -> Result<Vec<Renewal>, StoreError>;
-    release(ask: &Ask, rights: &[Right]) -> Result<(), StoreError>;
+    renew(lease_request: &LeaseRequest, lease_grants: &[LeaseGrant]) -> Result<Vec<RenewOutcome>, StoreError>;
+    release(lease_request: &LeaseRequest, lease_grants: &[LeaseGrant]) -> Result<(), StoreError>;
     load_backlog(lane: LaneId, from: Nonce, limit: usize) -> Result<Vec<Tx>, StoreError>;
     load_queued(lane: LaneId, limit: usize) -> Result<Vec<Tx>, StoreError>;
     put_headers(chain: ChainId, headers: &[Header]) -> Result<(), StoreError>;
-    regrant(right: Right, grant: GrantId) -> Result<Regranted, StoreError>;
+    regrant(lease_grant: LeaseGrant, grant: GrantId) -> Result<RegrantOutcome, StoreError>;
     find_requests(requests: &[(LaneId, RequestId)]) -> Result<Vec<Option<Tx>>, StoreError>;
-    queue(requests: Vec<NewQueued>) -> Result<Vec<Tx>, StoreError>;
-    lanes_with_work(ask: &Ask) -> Result<Vec<Work>, StoreError>;
-    heartbeat(member: &Member) -> Result<Beat, StoreError>;
-    settle(right: Right) -> Result<(), StoreError>;
-    halt(right: Right, reason: &str) -> Result<bool, StoreError>;
+    queue(requests: Vec<QueuedRequest>) -> Result<Vec<Tx>, StoreError>;
+    lanes_with_work(lease_request: &LeaseRequest) -> Result<Vec<Work>, StoreError>;
+    heartbeat(member: &Member) -> Result<HeartbeatOutcome, StoreError>;
+    mark_reconciled(lease_grant: LeaseGrant) -> Result<(), StoreError>;
+    halt(lease_grant: LeaseGrant, reason: &str) -> Result<bool, StoreError>;
     accept_loss(lane: LaneKey) -> Result<bool, StoreError>;
     extend_feed(lanes: &[LaneId]) -> Result<(), StoreError>;
     members() -> Result<Vec<Member>, StoreError>;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use domain::lane::OnForeignNonce;
 use domain::{B256, Incarnation, LaneKey, NodeName, SubState, TxId, TxState};
-use engine::ports::{Ask, Clock as _, EventFilter, Store, TxRecord};
+use engine::ports::{Clock as _, EventFilter, LeaseRequest, Store, TxRecord};
 use tokio::time::Instant;
 use uuid::Uuid;
 
@@ -39,10 +39,10 @@ impl World {
     ) -> Option<Instant> {
         self.trace.tell(WorldEvent::Phase("finish"));
         let lost = self.store.loss();
-        let is_kept = |(request, tx): &(Request, TxId)| {
+        let is_live_for = |(request, tx): &(Request, TxId)| {
             !lost.lanes.contains(&request.lane) && !lost.txs.contains(tx)
         };
-        let accepted: Vec<_> = accepted.into_iter().filter(is_kept).collect();
+        let accepted: Vec<_> = accepted.into_iter().filter(is_live_for).collect();
         let txs: Vec<TxId> = accepted.iter().map(|(_, tx)| *tx).collect();
         while !(self.all_ended(&txs).await && self.all_rest().await) {
             if Instant::now() >= deadline {
@@ -87,12 +87,12 @@ impl World {
         }
         let may_end = match request.fate {
             Fate::Succeeds => [TxState::Confirmed].as_slice(),
-            Fate::Reverts | Fate::Unsigned | Fate::Rejected => &[TxState::FailedFinal],
+            Fate::Reverts | Fate::UnsignedEnvelope | Fate::Rejected => &[TxState::FailedFinal],
             Fate::Wavers => &[TxState::Confirmed, TxState::FailedFinal],
         };
         let state = record.tx.state;
         if !may_end.contains(&state) {
-            let (name, state, reason) = (&request.id, state.word(), &record.tx.reason);
+            let (name, state, reason) = (&request.id, state.as_str(), &record.tx.reason);
             self.trace.violation(&format!(
                 "requests end well: {name} as {state} ({reason:?})"
             ));
@@ -169,7 +169,10 @@ impl World {
         let history = history
             .expect("the twin's reads do not fail")
             .unwrap_or_default();
-        let words: Vec<&str> = history.iter().map(|told| told.event.kind.word()).collect();
+        let words: Vec<&str> = history
+            .iter()
+            .map(|told| told.event.kind.as_str())
+            .collect();
         let last = if record.tx.state == TxState::Confirmed {
             "TxConfirmed"
         } else {
@@ -192,12 +195,12 @@ impl World {
             }
         }
         // A lane row that says of itself that it has work would be adopted again and again.
-        let stranger = Ask {
+        let stranger = LeaseRequest {
             node: NodeName("nobody".to_owned()),
             incarnation: Incarnation(Uuid::nil()),
             duration: self.plan.lease.duration,
             skew: Duration::ZERO,
-            lively: Vec::new(),
+            alive: Vec::new(),
             silent: self.lives().await,
         };
         let work = self.store.lanes_with_work(&stranger).await;
@@ -353,7 +356,7 @@ impl World {
             let tx = &record.tx;
             if !tx.state.is_terminal() && !is_held(&record) {
                 let (nonce, sub) = (tx.nonce, tx.sub_state);
-                let (name, state, reason) = (&tx.request_id, tx.state.word(), &tx.reason);
+                let (name, state, reason) = (&tx.request_id, tx.state.as_str(), &tx.reason);
                 self.trace.violation(&format!(
                     "everything ends: {name} is {state} {sub:?} at nonce {nonce:?}, {reason:?}"
                 ));

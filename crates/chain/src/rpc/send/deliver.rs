@@ -1,7 +1,7 @@
 //! Envelopes on their way to one endpoint.
 
 use domain::SendOutcome;
-use domain::attempt::Outgoing;
+use domain::attempt::OutgoingEnvelope;
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use serde_json::value::RawValue;
@@ -34,7 +34,7 @@ pub(super) enum Told {
 /// One endpoint's answers, in order.
 pub(super) async fn deliver(
     endpoint: &Endpoint,
-    items: &[&Outgoing],
+    items: &[&OutgoingEnvelope],
     allowance: Allowance,
 ) -> Vec<Heard> {
     // Asked once here, so that calls side by side do not all ask.

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use alloy_consensus::TxEnvelope;
 use alloy_consensus::transaction::SignerRecoverable;
 use alloy_eips::eip2718::Decodable2718;
-use domain::attempt::Outgoing;
+use domain::attempt::OutgoingEnvelope;
 use domain::lane::ChainQuery;
 use domain::{Address, B256, Nonce, SendOutcome};
 use serde_json::{Value, json};
@@ -23,7 +23,7 @@ use crate::rpc::wire::NodeError;
 /// The outcomes, in order.
 pub(super) async fn judged(
     endpoint: &Endpoint,
-    items: &[&Outgoing],
+    items: &[&OutgoingEnvelope],
     told: Vec<Told>,
 ) -> Vec<Heard> {
     let mut outcomes = Vec::with_capacity(items.len());
@@ -46,7 +46,7 @@ pub(super) async fn judged(
     outcomes.into_iter().map(Heard::Outcome).collect()
 }
 
-fn judge(endpoint: &Endpoint, item: &Outgoing, told: Told) -> SendOutcome {
+fn judge(endpoint: &Endpoint, item: &OutgoingEnvelope, told: Told) -> SendOutcome {
     let (from, hash) = (endpoint.name(), item.hash);
     match told {
         Told::NotStarted => {
@@ -105,7 +105,7 @@ impl Doubt {
         }
     }
 
-    fn resolved(self, outcome: SendOutcome, item: &Outgoing, pool: &Pool) -> SendOutcome {
+    fn resolved(self, outcome: SendOutcome, item: &OutgoingEnvelope, pool: &Pool) -> SendOutcome {
         if pool.ours.contains(&item.hash) {
             return SendOutcome::Accepted;
         }
@@ -141,7 +141,10 @@ struct Pool {
     taken_below: Nonce,
 }
 
-async fn look(endpoint: &Endpoint, doubts: &[(usize, &Outgoing, Doubt)]) -> Result<Pool, Failure> {
+async fn look(
+    endpoint: &Endpoint,
+    doubts: &[(usize, &OutgoingEnvelope, Doubt)],
+) -> Result<Pool, Failure> {
     let hashes: BTreeSet<B256> = doubts
         .iter()
         .flat_map(|(_, item, doubt)| {
@@ -164,7 +167,7 @@ async fn look(endpoint: &Endpoint, doubts: &[(usize, &Outgoing, Doubt)]) -> Resu
         .find_map(|(_, item, _)| sender(item));
     let taken_below = match sender {
         Some(account) => {
-            let nonces = read::nonces(endpoint, account, ChainQuery::Pending).await?;
+            let nonces = read::account_nonces(endpoint, account, ChainQuery::Pending).await?;
             nonces.pending
         }
         None => Nonce(0),
@@ -173,7 +176,7 @@ async fn look(endpoint: &Endpoint, doubts: &[(usize, &Outgoing, Doubt)]) -> Resu
 }
 
 /// The account that signed.
-fn sender(item: &Outgoing) -> Option<Address> {
+fn sender(item: &OutgoingEnvelope) -> Option<Address> {
     let envelope = TxEnvelope::decode_2718(&mut item.raw.as_ref()).ok()?;
     envelope.recover_signer().ok()
 }

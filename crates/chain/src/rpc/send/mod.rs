@@ -12,7 +12,7 @@ use std::iter;
 use std::time::Duration;
 
 use domain::SendOutcome;
-use domain::attempt::Outgoing;
+use domain::attempt::OutgoingEnvelope;
 use futures::future::join_all;
 use tokio::time::Instant;
 
@@ -28,7 +28,7 @@ pub(super) use ways::Ways;
 pub(super) async fn send(
     endpoints: &[&Endpoint],
     send_to: usize,
-    outgoing: &[Outgoing],
+    outgoing: &[OutgoingEnvelope],
     start_within: Duration,
 ) -> Vec<SendOutcome> {
     let allowance = Allowance {
@@ -44,7 +44,7 @@ pub(super) async fn send(
         if open.is_empty() || allowance.is_used_up() {
             break;
         }
-        let items: Vec<&Outgoing> = open.iter().map(|index| &outgoing[*index]).collect();
+        let items: Vec<&OutgoingEnvelope> = open.iter().map(|index| &outgoing[*index]).collect();
         let sending = wave.iter().map(|one| deliver(one, &items, allowance));
         for answers in join_all(sending).await {
             for (index, answer) in open.iter().zip(answers) {

@@ -60,7 +60,7 @@ fn a_narrow_window_reads_no_more_queued_than_it_can_deal() {
     for _ in 0..9 {
         world.queue_elsewhere();
     }
-    world.input(Input::Wake);
+    world.input(Input::QueueChanged);
     world.commit();
     assert!(matches!(world.jobs[..], [Job::Queued { limit: 2, .. }]));
     world.heal();
@@ -117,7 +117,7 @@ fn what_another_node_left_in_the_store_is_told_with_its_own_time() {
     let id = world.queue_elsewhere();
     let left_at = world.now;
     world.tick(5_000);
-    world.input(Input::Wake);
+    world.input(Input::QueueChanged);
     world.settle_all();
     assert_eq!(world.store.story(id)[..2], ["TxAccepted", "TxAllocated"]);
     let told = world
@@ -133,7 +133,7 @@ fn what_another_node_left_in_the_store_is_told_with_its_own_time() {
 fn a_queue_ends_under_a_steady_load() {
     let mut world = World::ready(rules());
     let first = world.queue_elsewhere();
-    world.input(Input::Wake);
+    world.input(Input::QueueChanged);
     world.commit();
     let (txs, more) = world.store.queued_page(10);
     // They come while the page is being read, and are not on it.
@@ -157,7 +157,7 @@ fn a_page_that_nobody_asked_for_deals_nothing() {
     let mut world = World::ready(rules());
     world.queue_elsewhere();
     let (txs, more) = world.store.queued_page(10);
-    world.input(Input::Wake);
+    world.input(Input::QueueChanged);
     world.settle_all();
     world.input(Input::Queued { txs, more });
     assert_eq!(world.lane.next_nonce(), Nonce(1));

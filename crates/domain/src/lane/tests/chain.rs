@@ -6,8 +6,8 @@ use std::sync::Arc;
 use alloy_primitives::{B256, keccak256};
 
 use crate::headers::HeaderChain;
-use crate::lane::{ChainNonces, Consumer, Receipt};
-use crate::{ChainView, Deed, FeeQuote, Header, Inclusion, Nonce, TxId, U256};
+use crate::lane::{AccountNonces, NonceConsumer, Receipt};
+use crate::{ChainView, EffectDigest, FeeQuote, Header, Inclusion, Nonce, TxId, U256};
 
 /// How many headers the follower keeps.
 const KEEP: usize = 20;
@@ -60,13 +60,13 @@ impl Chain {
         Nonce(self.start.0 + mined)
     }
 
-    pub(super) fn nonces(&self) -> ChainNonces {
+    pub(super) fn nonces(&self) -> AccountNonces {
         let latest = self.nonce();
         let mut pending = latest;
         while self.pool.contains_key(&pending) {
             pending = pending.next();
         }
-        ChainNonces { latest, pending }
+        AccountNonces { latest, pending }
     }
 
     pub(super) fn height(&self) -> u64 {
@@ -172,13 +172,13 @@ impl Chain {
     }
 
     /// Who consumed a nonce, in blocks up to a height.
-    pub(super) fn consumer(&self, nonce: Nonce, up_to: u64) -> Consumer {
+    pub(super) fn consumer(&self, nonce: Nonce, up_to: u64) -> NonceConsumer {
         let blocks = self.blocks.iter().filter(|b| b.header.number <= up_to);
         let mut txs = blocks.flat_map(|block| &block.txs);
         let found = txs.find(|(used, _)| *used == nonce);
-        found.map_or(Consumer::Nobody, |(_, hash)| Consumer::By {
+        found.map_or(NonceConsumer::Nobody, |(_, hash)| NonceConsumer::By {
             hash: *hash,
-            deed: Deed::of(None, U256::MAX, &[]),
+            effect_digest: EffectDigest::of(None, U256::MAX, &[]),
         })
     }
 

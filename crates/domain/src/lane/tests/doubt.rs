@@ -2,8 +2,8 @@
 
 use super::rules;
 use super::world::{Job, World, agreed};
-use crate::lane::{ChainNonces, Input};
-use crate::{Nonce, Time};
+use crate::lane::{AccountNonces, Input};
+use crate::{Nonce, Timestamp};
 
 /// The good answer of a signer or a node, a refusal by the signer, and a node that is busy.
 const GOOD: u8 = 0;
@@ -12,7 +12,7 @@ const BUSY: u8 = 13;
 
 fn says(world: &mut World, latest: u64, pending: u64) {
     let (latest, pending) = (Nonce(latest), Nonce(pending));
-    world.input(agreed(ChainNonces { latest, pending }));
+    world.input(agreed(AccountNonces { latest, pending }));
     world.commit();
 }
 
@@ -34,7 +34,7 @@ fn what_is_pending_at_a_nonce_of_nobody_is_not_outbid() {
     assert_eq!(world.lane.gaps(), []);
     says(&mut world, 0, 0); // a node that is behind may say so, once
     assert_eq!(world.lane.gaps(), []);
-    world.now = Time(world.now.0 + 4_000);
+    world.now = Timestamp(world.now.0 + 4_000);
     says(&mut world, 0, 0);
     assert_eq!(world.lane.gaps(), [Nonce(0)]);
     says(&mut world, 0, 1); // and somebody uses it once more
@@ -94,7 +94,7 @@ fn a_clock_that_jumps_back_does_not_stop_retries() {
     world.commit();
     world.answer_all(BUSY, |job| matches!(job, Job::Send(_)));
     world.commit();
-    world.now = Time(world.now.0 - 900_000);
+    world.now = Timestamp(world.now.0 - 900_000);
     for _ in 0..100 {
         world.tick(1_000);
         world.commit();

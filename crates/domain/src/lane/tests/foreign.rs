@@ -3,10 +3,10 @@
 use super::rules;
 use super::world::{Job, World, agreed, answered};
 use crate::lane::{
-    ChainNonces, Consumer, FOREIGN_DEPTH_MIN, Input, LaneRules, Nonces, OnForeignNonce,
-    ResubmitPolicy,
+    AccountNonces, EndpointNonces, FOREIGN_DEPTH_MIN, Input, LaneRules, NonceConsumer,
+    OnForeignNonce, ResubmitPolicy,
 };
-use crate::{B256, Deed, EventKind, Nonce, SendOutcome, SubState, TxId, TxState, U256};
+use crate::{B256, EffectDigest, EventKind, Nonce, SendOutcome, SubState, TxId, TxState, U256};
 
 /// One tx of ours at nonce 0, signed and handed out, while somebody else's stands there in a block.
 fn used_by_somebody_else(rules: LaneRules) -> (World, TxId) {
@@ -21,9 +21,12 @@ fn used_by_somebody_else(rules: LaneRules) -> (World, TxId) {
 }
 
 /// A consumer that did something else than any tx here wants.
-fn by(hash: B256) -> Consumer {
-    let deed = Deed::of(None, U256::MAX, &[]);
-    Consumer::By { hash, deed }
+fn by(hash: B256) -> NonceConsumer {
+    let effect_digest = EffectDigest::of(None, U256::MAX, &[]);
+    NonceConsumer::By {
+        hash,
+        effect_digest,
+    }
 }
 
 fn blocks(world: &mut World, count: u64) {
@@ -101,7 +104,7 @@ fn a_late_receipt_of_ours_is_no_foreign_use() {
     world.input(agreed(world.chain.nonces()));
     world.input(Input::Consumed {
         nonce: Nonce(0),
-        by: Some(Consumer::Nobody),
+        by: Some(NonceConsumer::Nobody),
         hashes: Vec::new(),
         is_named: false,
     });
@@ -115,11 +118,14 @@ fn a_late_receipt_of_ours_is_no_foreign_use() {
 #[test]
 fn what_nobody_remembers_and_did_just_the_same_is_not_paid_again() {
     let (mut world, id) = used_by_somebody_else(rules());
-    let deed = world.store.rows[&id].payload.deed();
+    let effect_digest = world.store.rows[&id].payload.effect_digest();
     let hash = B256::repeat_byte(0xee);
     world.input(Input::Consumed {
         nonce: Nonce(0),
-        by: Some(Consumer::By { hash, deed }),
+        by: Some(NonceConsumer::By {
+            hash,
+            effect_digest,
+        }),
         hashes: Vec::new(),
         is_named: false,
     });
@@ -164,7 +170,7 @@ fn what_nobody_can_show_is_for_a_person_when_none_of_ours_has_a_receipt() {
     for (hashes, state) in [(Vec::new(), TxState::Tracking), (ours, TxState::Stuck)] {
         world.input(Input::Consumed {
             nonce: Nonce(0),
-            by: Some(Consumer::Unseen),
+            by: Some(NonceConsumer::Unseen),
             hashes,
             is_named: false,
         });
@@ -250,7 +256,7 @@ fn who_reads_the_lane_again_does_not_outbid_it_either() {
 
 #[test]
 fn a_jump_that_a_second_endpoint_does_not_confirm_stops_the_lane() {
-    let says = |latest: u64| ChainNonces {
+    let says = |latest: u64| AccountNonces {
         latest: Nonce(latest),
         pending: Nonce(latest),
     };
@@ -258,16 +264,21 @@ fn a_jump_that_a_second_endpoint_does_not_confirm_stops_the_lane() {
     world.accept();
     world.settle_all();
     // One endpoint alone, where there are two: the other is asked.
-    world.input(answered(Nonces {
+    world.input(answered(EndpointNonces {
         first: says(3),
         second: None,
         is_complete: false,
     }));
     world.commit();
     assert_eq!(world.lane.next_nonce(), Nonce(1));
-    assert!(world.jobs.iter().any(|job| matches!(job, Job::Ask(_))));
+    assert!(
+        world
+            .jobs
+            .iter()
+            .any(|job| matches!(job, Job::LeaseRequest(_)))
+    );
     for (second, moved) in [(1, Nonce(1)), (3, Nonce(3))] {
-        world.input(answered(Nonces {
+        world.input(answered(EndpointNonces {
             first: says(3),
             second: Some(says(second)),
             is_complete: true,

@@ -127,9 +127,9 @@ fn a_block_older_than_the_view_counts_with_proof_only() {
 
 #[test]
 fn confirmations_on_the_way_are_told_only_when_asked_for() {
-    for tell_progress in [true, false] {
+    for emit_progress in [true, false] {
         let mut world = World::ready(LaneRules {
-            tell_progress,
+            emit_progress,
             finality: Finality::Depth(3),
             ..rules()
         });
@@ -145,6 +145,6 @@ fn confirmations_on_the_way_are_told_only_when_asked_for() {
             .iter()
             .filter(|word| **word == "TxConfirmations")
             .count();
-        assert_eq!(told, if tell_progress { 2 } else { 0 });
+        assert_eq!(told, if emit_progress { 2 } else { 0 });
     }
 }

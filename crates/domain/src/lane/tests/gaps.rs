@@ -86,7 +86,7 @@ fn what_stands_before_all_that_is_out_does_not_wait_for_room() {
     world.answer_all(0, |_| true);
     world.tick(0);
     world.commit();
-    world.answer_all(0, |job| matches!(job, Job::Ask(_)));
+    world.answer_all(0, |job| matches!(job, Job::LeaseRequest(_)));
     let taker = world.accept();
     assert_eq!(nonce_of(&world, taker), Some(Nonce(0)));
     assert_eq!(
@@ -110,7 +110,7 @@ fn gap_behind_a_page() -> World {
     world.crash();
     world.tick(0);
     world.commit();
-    world.answer_all(0, |job| matches!(job, Job::Ask(_)));
+    world.answer_all(0, |job| matches!(job, Job::LeaseRequest(_)));
     world.follow();
     world.commit();
     assert!(matches!(
@@ -160,7 +160,7 @@ fn a_gap_that_is_made_before_the_chain_answers_is_kept() {
     world.answer_all(0, |job| matches!(job, Job::Backlog { .. }));
     signer_says(&mut world, 0, 7);
     world.commit();
-    world.answer_all(0, |job| matches!(job, Job::Ask(_)));
+    world.answer_all(0, |job| matches!(job, Job::LeaseRequest(_)));
     world.commit();
     assert_eq!(world.lane.gaps(), [Nonce(0)]);
     world.heal();

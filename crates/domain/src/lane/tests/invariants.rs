@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::lane::lend::LENT_PREFIX;
+use crate::lane::reserve::RESERVATION_PREFIX;
 use crate::lane::{Lane, LaneRules, Stage};
 use crate::window::Release;
 use crate::{AttemptKind, Nonce, SubState, TxId, TxState};
@@ -110,7 +110,7 @@ fn states_fit_their_attempts(store: &Store) {
     let with_attempts: BTreeSet<TxId> = store.attempts.values().map(|a| a.tx_id).collect();
     for tx in store.rows.values() {
         let has_attempt = with_attempts.contains(&tx.id);
-        let is_lent = tx.request_id.as_str().starts_with(LENT_PREFIX);
+        let is_lent = tx.request_id.as_str().starts_with(RESERVATION_PREFIX);
         if is_lent && tx.state == TxState::FailedFinal {
             continue; // given back, whatever was named for it, or consumed by what is another loan's
         }

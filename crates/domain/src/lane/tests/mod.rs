@@ -11,9 +11,9 @@ mod foreign;
 mod forks;
 mod gaps;
 mod invariants;
-mod lend;
 mod nonces;
 mod property;
+mod reserve;
 mod resubmit;
 mod sending;
 mod store;
@@ -24,9 +24,11 @@ use std::time::Duration;
 use alloy_primitives::{Address, U256};
 use uuid::Uuid;
 
-use super::{ChainQuery, Finality, LaneRules, OnForeignNonce, Request, Resubmit, ResubmitPolicy};
+use super::{
+    AdmittedRequest, ChainQuery, Finality, LaneRules, OnForeignNonce, Resubmit, ResubmitPolicy,
+};
 use crate::window::{Depth, Release, Window};
-use crate::{ChainId, FeeRules, LaneKey, Payload, RequestId, Time, TxId};
+use crate::{ChainId, FeeRules, LaneKey, Payload, RequestId, Timestamp, TxId};
 
 /// The lane of all tests.
 const KEY: LaneKey = LaneKey {
@@ -34,7 +36,7 @@ const KEY: LaneKey = LaneKey {
     signer: Address::repeat_byte(0x5e),
 };
 /// When all tests begin.
-const START: Time = Time(1_000_000);
+const START: Timestamp = Timestamp(1_000_000);
 
 /// The rules from which tests deviate.
 fn rules() -> LaneRules {
@@ -47,7 +49,7 @@ fn rules() -> LaneRules {
         fee: FeeRules::OPEN,
         finality: Finality::Depth(2),
         watch_depth: 8,
-        tell_progress: true,
+        emit_progress: true,
         fetch_receipt_upon_entry: false,
         resubmit: Resubmit {
             interval: Some(Duration::from_secs(30)),
@@ -69,9 +71,9 @@ fn tx_id(number: u64) -> TxId {
 }
 
 /// The request with this number: another one has another id, key and payload.
-fn request(number: u64) -> Request {
+fn request(number: u64) -> AdmittedRequest {
     let payload = Payload::transfer(Address::repeat_byte(1), U256::from(number));
-    Request {
+    AdmittedRequest {
         id: tx_id(number),
         request_id: RequestId::parse(format!("request-{number}")).expect("keeps the rule"),
         fingerprint: payload.fingerprint(),

@@ -1,13 +1,13 @@
 //! What the chain says of the account's nonce, and who held the lane before.
 
-use crate::lane::ChainNonces;
+use crate::lane::AccountNonces;
 use crate::{EventKind, NodeName, Nonce, Token};
 
 use super::rules;
 use super::world::{World, agreed};
 
 fn says(world: &mut World, latest: u64, pending: u64) {
-    let nonces = ChainNonces {
+    let nonces = AccountNonces {
         latest: Nonce(latest),
         pending: Nonce(pending),
     };

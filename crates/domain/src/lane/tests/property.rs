@@ -21,7 +21,7 @@ struct Move {
 enum What {
     Accept(u8),
     QueueElsewhere,
-    Wake,
+    QueueChanged,
     Answer {
         pick: u16,
         how: u8,
@@ -59,7 +59,7 @@ fn what() -> impl Strategy<Value = What> {
     prop_oneof![
         8 => (1..6_u8).prop_map(What::Accept),
         2 => Just(What::QueueElsewhere),
-        2 => Just(What::Wake),
+        2 => Just(What::QueueChanged),
         24 => (any::<u16>(), any::<u8>()).prop_map(|(pick, how)| What::Answer { pick, how }),
         10 => (1..8_u8).prop_map(What::AnswerWell),
         4 => any::<u16>().prop_map(|pick| What::Freeze { pick }),
@@ -121,7 +121,7 @@ fn any_rules() -> impl Strategy<Value = LaneRules> {
                 window: Window { limit, releases },
                 depth,
                 finality: Finality::Depth(required),
-                tell_progress: progress,
+                emit_progress: progress,
                 fetch_receipt_upon_entry: upon_entry,
                 chain_query,
                 resubmit,
@@ -140,7 +140,7 @@ impl World {
             What::QueueElsewhere => {
                 self.queue_elsewhere();
             }
-            What::Wake => self.input(Input::Wake),
+            What::QueueChanged => self.input(Input::QueueChanged),
             What::Answer { pick, how } if !self.jobs.is_empty() => {
                 self.answer(usize::from(pick) % self.jobs.len(), how);
             }

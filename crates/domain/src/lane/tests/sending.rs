@@ -9,8 +9,10 @@ use super::world::{Job, World};
 fn sends(world: &World) -> Vec<Nonce> {
     let send = |job: &Job| match job {
         Job::Send(out) => Some(out.nonce),
-        Job::Sign(_) | Job::Ask(_) | Job::Fetch(_) | Job::Finals(_) | Job::Headers(_) => None,
-        Job::Backlog { .. } | Job::Queued { .. } | Job::Consumer { .. } => None,
+        Job::Sign(_) | Job::LeaseRequest(_) | Job::Fetch(_) | Job::Finals(_) | Job::Headers(_) => {
+            None
+        }
+        Job::Backlog { .. } | Job::Queued { .. } | Job::NonceConsumer { .. } => None,
     };
     world.jobs.iter().filter_map(send).collect()
 }
@@ -43,7 +45,7 @@ fn what_was_claimed_and_never_sent_leaves_after_a_restart() {
     world.crash();
     world.tick(0);
     world.commit();
-    world.answer_all(0, |job| matches!(job, Job::Ask(_)));
+    world.answer_all(0, |job| matches!(job, Job::LeaseRequest(_)));
     world.commit();
     let mut sent = sends(&world);
     sent.dedup();
@@ -63,7 +65,7 @@ fn what_a_fork_takes_back_before_its_receipt_is_read_leaves_again() {
     world.crash();
     world.tick(0);
     world.commit();
-    world.answer_all(0, |job| matches!(job, Job::Ask(_)));
+    world.answer_all(0, |job| matches!(job, Job::LeaseRequest(_)));
     world.fork(1, 0, 0xff, false);
     world.heal();
 }

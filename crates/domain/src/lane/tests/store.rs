@@ -5,11 +5,11 @@ use std::ops::Range;
 
 use alloy_primitives::B256;
 
-use crate::lane::lend::LENT_PREFIX;
-use crate::lane::{FinalTx, LaneImage, Request, Writes};
+use crate::lane::reserve::RESERVATION_PREFIX;
+use crate::lane::{AdmittedRequest, FinalTx, LaneImage, Writes};
 use crate::{
-    Attempt, Event, EventKind, GrantId, LaneId, Nonce, RequestId, Right, Time, Token, Tx, TxId,
-    TxState,
+    Attempt, Event, EventKind, GrantId, LaneId, LeaseGrant, Nonce, RequestId, Timestamp, Token, Tx,
+    TxId, TxState,
 };
 
 use super::KEY;
@@ -65,10 +65,10 @@ impl Store {
             assert_eq!(event.seq, self.event_seq() + 1, "events have no hole");
             self.events.push(event.clone());
         }
-        for id in &writes.wakes_added {
+        for id in &writes.queued_added {
             assert!(self.wakes.insert(*id), "tx {id} is woken twice");
         }
-        for id in &writes.wakes_done {
+        for id in &writes.queued_removed {
             assert!(self.wakes.remove(id), "tx {id} did not wait");
         }
         self.paused = writes.paused.unwrap_or(self.paused);
@@ -90,7 +90,7 @@ impl Store {
     }
 
     /// The one unfenced write: a node that is not keeper leaves a request here.
-    pub(super) fn queue(&mut self, request: Request, now: Time) {
+    pub(super) fn queue(&mut self, request: AdmittedRequest, now: Timestamp) {
         let tx = Tx::created(request, Token(0), now);
         self.by_request.insert(tx.request_id.clone(), tx.id);
         self.wakes.insert(tx.id);
@@ -120,7 +120,7 @@ impl Store {
         }
         LaneImage {
             key: KEY,
-            right: Right {
+            lease_grant: LeaseGrant {
                 lane: LaneId(1),
                 token,
                 grant: GrantId(uuid::Uuid::nil()),
@@ -191,7 +191,7 @@ impl Store {
     /// The kinds of a tx's events, in order.
     pub(super) fn story(&self, id: TxId) -> Vec<&'static str> {
         let of_tx = self.events.iter().filter(|event| event.tx_id == Some(id));
-        of_tx.map(|event| event.kind.word()).collect()
+        of_tx.map(|event| event.kind.as_str()).collect()
     }
 }
 
@@ -209,8 +209,8 @@ fn check_change(before: &Tx, after: &Tx, writes: &Writes) {
         before.state == after.state || before.state.may_become(after.state),
         "tx {}: {} became {}",
         after.id,
-        before.state.word(),
-        after.state.word()
+        before.state.as_str(),
+        after.state.as_str()
     );
     let is_reopened = before.state.is_terminal() && after.is_open();
     if is_reopened {
@@ -234,7 +234,7 @@ fn check_change(before: &Tx, after: &Tx, writes: &Writes) {
     let is_given_up = after.nonce.is_none() && writes.events.iter().any(foreign);
     let is_given_back = after.nonce.is_none()
         && after.state.is_terminal()
-        && after.request_id.as_str().starts_with(LENT_PREFIX);
+        && after.request_id.as_str().starts_with(RESERVATION_PREFIX);
     assert!(
         !claimed || before.nonce == after.nonce || is_given_up || is_given_back,
         "tx {} changed a claimed nonce",

@@ -5,14 +5,14 @@ use std::collections::VecDeque;
 
 use alloy_primitives::{B256, Bytes, keccak256};
 
-use crate::attempt::Outgoing;
+use crate::attempt::OutgoingEnvelope;
 use crate::lane::{
-    ChainNonces, ChainQuery, Effect, Input, Lane, LaneRules, Nonces, Receipt, Step, Writes,
-    lend::Marked,
+    AccountNonces, ChainQuery, Effect, EndpointNonces, Input, Lane, LaneRules, Receipt, Step,
+    Writes, reserve::MarkOutcome,
 };
 use crate::{
-    Attempt, Header, Holder, Mark, Moment, NodeName, Nonce, SendOutcome, Time, Token, Tx, TxId,
-    Unsigned,
+    Attempt, Header, Holder, Mark, MonotonicTime, NodeName, Nonce, SendOutcome, Timestamp, Token,
+    Tx, TxId, UnsignedEnvelope,
 };
 
 use super::chain::{Chain, FORK_MAX};
@@ -35,7 +35,7 @@ pub(super) struct World {
     /// What will be durable when the present turn is committed.
     pub(super) draft: Store,
     pub(super) chain: Chain,
-    pub(super) now: Time,
+    pub(super) now: Timestamp,
     /// What others work on for the lane.
     pub(super) jobs: Vec<Job>,
     /// What waits for the commit.
@@ -44,7 +44,7 @@ pub(super) struct World {
     is_dirty: bool,
     /// What the follower has seen and the lane has not.
     follower: VecDeque<Input>,
-    history: Vec<ChainNonces>,
+    history: Vec<AccountNonces>,
     token: Token,
     made: u64,
     used_elsewhere: u64,
@@ -52,11 +52,11 @@ pub(super) struct World {
 
 #[derive(Clone, Debug)]
 pub(super) enum Job {
-    Sign(Unsigned),
-    Send(Outgoing),
-    Ask(Option<ChainNonces>),
+    Sign(UnsignedEnvelope),
+    Send(OutgoingEnvelope),
+    LeaseRequest(Option<AccountNonces>),
     Fetch(Vec<B256>),
-    Consumer {
+    NonceConsumer {
         nonce: Nonce,
         up_to: Header,
         hashes: Vec<B256>,
@@ -114,7 +114,7 @@ impl World {
     }
 
     /// What a holder says of a lent nonce, into the present turn.
-    pub(super) fn mark(&mut self, nonce: u64, holder: Holder, mark: &Mark) -> Marked {
+    pub(super) fn mark(&mut self, nonce: u64, holder: Holder, mark: &Mark) -> MarkOutcome {
         let (step, marked) = self.lane.mark(Nonce(nonce), holder, mark, self.now);
         self.take(step);
         marked
@@ -125,7 +125,7 @@ impl World {
         let cursor = self.lane.next_nonce();
         let out = Out::of(&self.lane);
         let forks = matches!(input, Input::Head(_) | Input::Finals(_));
-        let raises = matches!(input, Input::ChainNonces { .. });
+        let raises = matches!(input, Input::AccountNonces { .. });
         let step = self.lane.step(input, self.now);
         self.take(step);
         if self.lane.next_nonce() > cursor && !raises {
@@ -175,19 +175,19 @@ impl World {
                 assert_eq!(first, tx, "two txs left for nonce {}", out.nonce);
                 Job::Send(out)
             }
-            Effect::Watch(_) | Effect::Unwatch(_) | Effect::Settle => return,
+            Effect::Watch(_) | Effect::Unwatch(_) | Effect::MarkReconciled => return,
             Effect::LoadBacklog { from, limit } => Job::Backlog {
                 from,
                 limit,
                 page: None,
             },
             Effect::LoadQueued { limit } => Job::Queued { limit, page: None },
-            Effect::AskChain { .. } => Job::Ask(None),
+            Effect::QueryChainNonces { .. } => Job::LeaseRequest(None),
             Effect::FindConsumer {
                 nonce,
                 up_to,
                 hashes,
-            } => Job::Consumer {
+            } => Job::NonceConsumer {
                 nonce,
                 up_to,
                 hashes,
@@ -217,7 +217,7 @@ impl World {
     }
 
     pub(super) fn tick(&mut self, millis: u64) {
-        self.now = Time(self.now.0 + millis);
+        self.now = Timestamp(self.now.0 + millis);
         let fresh = tx_id(self.fresh());
         self.input(Input::Tick { fresh });
     }
@@ -281,7 +281,7 @@ impl World {
 
     /// A page or an answer of the chain is read now, and delivered later.
     pub(super) fn freeze(&mut self, index: usize) {
-        let nonces = self.ask();
+        let nonces = self.lease_request();
         match &mut self.jobs[index] {
             Job::Backlog { from, limit, page } => {
                 page.get_or_insert_with(|| self.store.backlog_page(*from, *limit));
@@ -289,9 +289,9 @@ impl World {
             Job::Queued { limit, page } => {
                 page.get_or_insert_with(|| self.store.queued_page(*limit));
             }
-            Job::Ask(answer) => *answer = Some(nonces),
+            Job::LeaseRequest(answer) => *answer = Some(nonces),
             Job::Sign(_) | Job::Send(_) | Job::Fetch(_) | Job::Finals(_) | Job::Headers(_) => {}
-            Job::Consumer { .. } => {}
+            Job::NonceConsumer { .. } => {}
         }
     }
 
@@ -300,17 +300,17 @@ impl World {
         let input = match self.jobs.remove(index) {
             Job::Sign(unsigned) => self.sign(&unsigned, how),
             Job::Send(out) => self.send(&out, how),
-            Job::Ask(frozen) => {
+            Job::LeaseRequest(frozen) => {
                 let old = usize::from(how / 4) % self.history.len();
                 let stale = how % 4 == 3;
-                let now = frozen.unwrap_or_else(|| self.ask());
+                let now = frozen.unwrap_or_else(|| self.lease_request());
                 agreed(if stale {
                     self.asked(self.history[old])
                 } else {
                     now
                 })
             }
-            Job::Consumer {
+            Job::NonceConsumer {
                 nonce,
                 up_to,
                 hashes,
@@ -352,21 +352,21 @@ impl World {
         }
     }
 
-    fn ask(&self) -> ChainNonces {
+    fn lease_request(&self) -> AccountNonces {
         self.asked(self.chain.nonces())
     }
 
-    fn asked(&self, nonces: ChainNonces) -> ChainNonces {
+    fn asked(&self, nonces: AccountNonces) -> AccountNonces {
         match self.rules.chain_query {
             ChainQuery::Pending | ChainQuery::Off => nonces,
-            ChainQuery::Latest => ChainNonces {
+            ChainQuery::Latest => AccountNonces {
                 pending: nonces.latest,
                 ..nonces
             },
         }
     }
 
-    fn sign(&mut self, unsigned: &Unsigned, how: u8) -> Input {
+    fn sign(&mut self, unsigned: &UnsignedEnvelope, how: u8) -> Input {
         let (nonce, tx_id) = (unsigned.nonce, unsigned.tx_id);
         if how % 8 >= 5 {
             let retryable = how % 8 < 7;
@@ -390,14 +390,14 @@ impl World {
         })
     }
 
-    fn send(&mut self, out: &Outgoing, how: u8) -> Input {
+    fn send(&mut self, out: &OutgoingEnvelope, how: u8) -> Input {
         let text = || "said the node".to_owned();
         let is_used = out.nonce < self.chain.nonce();
         let (taken, outcome) = match how % 16 {
             6 if self.is_forgetful() => (false, SendOutcome::Accepted), // and does not hold it
             7 | 8 => (true, SendOutcome::Unknown(text())),
             9 => (false, SendOutcome::Unknown(text())),
-            15 => (false, SendOutcome::NotSent(Moment(0))),
+            15 => (false, SendOutcome::NotSent(MonotonicTime(0))),
             _ if is_used => (false, SendOutcome::NonceTooLow),
             _ if self.chain.is_foreign_pending(out.nonce) => {
                 (false, SendOutcome::ForeignPending(text()))
@@ -441,7 +441,7 @@ impl World {
                 return;
             }
             if !self.store.wakes.is_empty() {
-                self.input(Input::Wake);
+                self.input(Input::QueueChanged);
             }
             self.mine(usize::MAX, true);
             self.tick(61_000);
@@ -494,8 +494,8 @@ impl World {
 }
 
 /// What all endpoints say.
-pub(super) fn agreed(first: ChainNonces) -> Input {
-    answered(Nonces {
+pub(super) fn agreed(first: AccountNonces) -> Input {
+    answered(EndpointNonces {
         first,
         second: None,
         is_complete: true,
@@ -503,8 +503,8 @@ pub(super) fn agreed(first: ChainNonces) -> Input {
 }
 
 /// What some endpoints say.
-pub(super) fn answered(nonces: Nonces) -> Input {
-    Input::ChainNonces {
+pub(super) fn answered(nonces: EndpointNonces) -> Input {
+    Input::AccountNonces {
         nonces,
         counts_pool: true,
     }

@@ -8,7 +8,7 @@ use domain::{ChainId, LaneKey};
 use futures::future::try_join_all;
 use serde_json::{Value, json};
 
-use super::super::null_chain::{self, CHAIN_ID, Nonces, Sends};
+use super::super::null_chain::{self, CHAIN_ID, EndpointNonces, Sends};
 use super::super::postgres::database::Database;
 use super::super::server::be_quiet;
 use super::plan::Setup;
@@ -57,7 +57,7 @@ impl Plans {
         };
         let sets: Vec<Vec<Address>> = (0..setup.rounds_max()).map(|_| set()).collect();
         let (chain, chain_url) =
-            null_chain::start(folder.path(), &Nonces::new(), Sends::Held).await?;
+            null_chain::start(folder.path(), &EndpointNonces::new(), Sends::Held).await?;
         let redis_url = Some(redis_url).filter(|_| setup.contender.uses_redis());
         let settings = settings(setup, database, &chain_url, redis_url, &sets);
         let mut files = Vec::new();
@@ -178,7 +178,7 @@ fn settings(
     settings.put("lane", table([("gapFillAfter", "1h".into())]));
     // The chain has nothing to tell, and no loan is overdue while a run lasts.
     let nonce = table([
-        ("scheme", setup.contender.scheme().word().into()),
+        ("scheme", setup.contender.scheme().as_str().into()),
         ("stateTimeout", "1h".into()),
         ("reservationTimeout", "1h".into()),
     ]);

@@ -1,7 +1,7 @@
 //! What is measured: which scheme, on how many lanes, from how many processes, doing what.
 
 use clap::ValueEnum;
-use domain::lane::lend::LENT_MAX;
+use domain::lane::reserve::RESERVATIONS_MAX;
 use nonce::SchemeKind;
 use serde::{Deserialize, Serialize};
 
@@ -37,7 +37,7 @@ impl Contender {
         match self {
             Self::RowLockRedis => "row-lock, Redis lock",
             Self::RowLock | Self::RedisIssue | Self::RedisReserve | Self::Lane | Self::Segment => {
-                self.scheme().word()
+                self.scheme().as_str()
             }
         }
     }
@@ -70,7 +70,7 @@ impl Contender {
     /// loans would be reached, and waiting for it be measured.
     pub(super) fn per_lane_max(self) -> Option<u64> {
         match self {
-            Self::Lane => Some(LENT_MAX - LENT_MAX / 10),
+            Self::Lane => Some(RESERVATIONS_MAX - RESERVATIONS_MAX / 10),
             Self::RowLock
             | Self::RowLockRedis
             | Self::RedisIssue

@@ -182,7 +182,7 @@ impl Report<'_> {
             work,
         } = run.setup;
         json!({
-            "scheme": contender.scheme().word(),
+            "scheme": contender.scheme().as_str(),
             "redisLock": contender == Contender::RowLockRedis,
             "lanes": lanes,
             "processes": processes,

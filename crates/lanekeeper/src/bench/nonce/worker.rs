@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use alloy_primitives::{Address, B256};
 use domain::{ChainId, LaneKey, Mark, Reservation};
-use engine::ports::{LendError, Lender};
+use engine::ports::{NonceReservations, ReservationError};
 use futures::future::try_join_all;
 use hdrhistogram::Histogram;
 use serde_json::json;
@@ -70,7 +70,7 @@ fn orders() -> mpsc::Receiver<String> {
 }
 
 /// Borrows one nonce of each lane.
-async fn open(lender: &dyn Lender, lanes: &[Address]) -> Result<Answer, Failure> {
+async fn open(lender: &dyn NonceReservations, lanes: &[Address]) -> Result<Answer, Failure> {
     let lent = try_join_all(lanes.iter().map(|signer| open_one(lender, *signer))).await;
     let lent = lent.map_err(|e| Failure::refused("a lane lends nothing", &e))?;
     let mut answer = Answer::default();
@@ -83,7 +83,10 @@ async fn open(lender: &dyn Lender, lanes: &[Address]) -> Result<Answer, Failure>
     Ok(answer)
 }
 
-async fn open_one(lender: &dyn Lender, signer: Address) -> Result<Reservation, LendError> {
+async fn open_one(
+    lender: &dyn NonceReservations,
+    signer: Address,
+) -> Result<Reservation, ReservationError> {
     let deadline = Instant::now() + OPEN_WITHIN;
     loop {
         match lender.allocate(lane(signer)).await {
@@ -95,7 +98,7 @@ async fn open_one(lender: &dyn Lender, signer: Address) -> Result<Reservation, L
     }
 }
 
-async fn run(lender: &Arc<dyn Lender>, load: Load) -> Result<Answer, Failure> {
+async fn run(lender: &Arc<dyn NonceReservations>, load: Load) -> Result<Answer, Failure> {
     let load = Arc::new(load);
     let left = Arc::new(AtomicU64::new(load.allocations_max));
     let started = Instant::now();
@@ -118,7 +121,7 @@ async fn run(lender: &Arc<dyn Lender>, load: Load) -> Result<Answer, Failure> {
     if load.until_written {
         // It answers when everything that this process handed out is written down.
         let first = load.lanes.first().copied().unwrap_or_default();
-        let written = lender.lent(lane(first)).await;
+        let written = lender.list_reservations(lane(first)).await;
         written.map_err(|e| Failure::refused("loans are not written down", &e))?;
     }
     Ok(all.answer(started.elapsed(), &load.lanes))
@@ -133,7 +136,7 @@ fn lane(signer: Address) -> LaneKey {
 
 /// One caller, who waits for each answer.
 struct Client {
-    lender: Arc<dyn Lender>,
+    lender: Arc<dyn NonceReservations>,
     load: Arc<Load>,
     /// How many nonces may still be lent in this process.
     left: Arc<AtomicU64>,
@@ -184,11 +187,11 @@ impl Client {
         taken.is_ok()
     }
 
-    async fn once(&mut self, place: usize) -> Result<(), LendError> {
+    async fn once(&mut self, place: usize) -> Result<(), ReservationError> {
         let lane = lane(self.load.lanes.get(place).copied().unwrap_or_default());
         let reservation = loop {
             match self.lender.allocate(lane).await {
-                Err(LendError::Busy) => self.come_back().await,
+                Err(ReservationError::Busy) => self.come_back().await,
                 answer => break answer?,
             }
         };
@@ -203,13 +206,13 @@ impl Client {
         }
     }
 
-    async fn mark(&mut self, lent: &Reservation, mark: Mark) -> Result<(), LendError> {
+    async fn mark(&mut self, lent: &Reservation, mark: Mark) -> Result<(), ReservationError> {
         loop {
             let said = (self.lender)
                 .mark(lent.lane, lent.nonce, lent.holder, mark.clone())
                 .await;
             match said {
-                Err(LendError::Busy) => self.come_back().await,
+                Err(ReservationError::Busy) => self.come_back().await,
                 answer => return answer.map(|_reservation| ()),
             }
         }

@@ -8,7 +8,7 @@ use engine::ports::Store;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::super::filler::{Filler, Rows};
-use super::super::null_chain::{CHAIN_ID, Nonces};
+use super::super::null_chain::{CHAIN_ID, EndpointNonces};
 use crate::failure::Failure;
 
 /// One in so many finished txs is in a measured lane.
@@ -42,7 +42,7 @@ impl Fill {
     }
 
     /// What the chain must say of these accounts.
-    pub(super) fn nonces(&self) -> Nonces {
+    pub(super) fn nonces(&self) -> EndpointNonces {
         let lanes = self.lanes.iter();
         lanes
             .map(|(address, count)| (address.to_string().to_lowercase(), *count))

@@ -117,7 +117,7 @@ impl<'a> Report<'a> {
             args.lanes,
             args.idle_lanes,
             args.depth(),
-            args.sends.word(),
+            args.sends.as_str(),
             args.duration.as_secs_f64()
         );
         let setting = |name: &str| self.server[name].as_str().unwrap_or("?").to_owned();
@@ -222,7 +222,7 @@ impl<'a> Report<'a> {
             "lanes": args.lanes,
             "idleLanes": args.idle_lanes,
             "mempoolDepth": args.depth(),
-            "sends": args.sends.word(),
+            "sends": args.sends.as_str(),
             "secondsPerRun": args.duration.as_secs_f64(),
             "debugBuild": cfg!(debug_assertions),
             "pgbenchClients": SINGLE_CLIENTS,

@@ -42,7 +42,7 @@ impl Follow<'_> {
                 told = self.tell(tx_id, told).await?;
             }
             let seen: TxView = view(&tx)?;
-            if seen.is_settled() || reached(&seen) >= last || Instant::now() >= self.deadline {
+            if seen.is_reconciled() || reached(&seen) >= last || Instant::now() >= self.deadline {
                 return Ok(tx);
             }
             stage = match reached(&seen) {

@@ -145,9 +145,9 @@ pub(crate) struct ListArgs {
 
 fn state(text: &str) -> Result<&'static str, String> {
     let state = domain::TxState::from_word(&text.to_uppercase().replace('-', "_"));
-    let known = || domain::TxState::ALL.map(domain::TxState::word).join(", ");
+    let known = || domain::TxState::ALL.map(domain::TxState::as_str).join(", ");
     state
-        .map(domain::TxState::word)
+        .map(domain::TxState::as_str)
         .ok_or_else(|| format!("the states are {}", known()))
 }
 

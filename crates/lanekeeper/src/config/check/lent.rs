@@ -16,7 +16,7 @@ const FAILURES_MAX: u64 = 1_000;
 
 impl Found<'_> {
     /// Also where nothing is lent yet: whoever sets these means to.
-    pub(super) fn lent(&mut self) {
+    pub(super) fn list_reservations(&mut self) {
         let config = self.config;
         let nonce = &config.nonce;
         if nonce.mode == NonceMode::WorkerQueue {

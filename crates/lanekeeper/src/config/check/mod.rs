@@ -43,7 +43,7 @@ impl Config {
         found.chains();
         found.resubmit();
         found.signers();
-        found.lent();
+        found.list_reservations();
         found.problems.sort();
         found.problems
     }

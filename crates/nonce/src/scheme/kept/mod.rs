@@ -4,8 +4,8 @@ mod writer;
 
 use std::time::Duration;
 
-use domain::{Holder, LaneKey, Mark, Moment, Nonce, Reservation, Time};
-use engine::ports::{Clock, LendError};
+use domain::{Holder, LaneKey, Mark, MonotonicTime, Nonce, Reservation, Timestamp};
+use engine::ports::{Clock, ReservationError};
 use uuid::Uuid;
 
 use super::Borrow;
@@ -24,7 +24,7 @@ const LOOK_MAX: Duration = Duration::from_millis(100);
 const LOAN_MAX: Duration = Duration::from_secs(10 * 365 * 24 * 3_600);
 
 /// What can be lent at all, with a time that can be written down.
-pub(super) fn within_bounds(borrow: Borrow) -> Result<Borrow, LendError> {
+pub(super) fn within_bounds(borrow: Borrow) -> Result<Borrow, ReservationError> {
     signed(borrow.at_least.0)?;
     Ok(Borrow {
         timeout: borrow.timeout.min(LOAN_MAX),
@@ -37,11 +37,11 @@ pub(super) fn within_bounds(borrow: Borrow) -> Result<Borrow, LendError> {
 pub(super) struct Grant {
     pub(super) token: Uuid,
     /// Read before the database was asked.
-    pub(super) asked_at: Moment,
+    pub(super) asked_at: MonotonicTime,
     /// Read after it had answered.
-    pub(super) heard_at: Moment,
+    pub(super) heard_at: MonotonicTime,
     /// The database's time when it answered.
-    pub(super) now: Time,
+    pub(super) now: Timestamp,
     pub(super) lasts: Duration,
     /// No loan under it may be longer.
     pub(super) loan: Duration,
@@ -49,18 +49,18 @@ pub(super) struct Grant {
 
 impl Grant {
     /// Two thirds of what was granted, counted from before the question: clocks need not run equally fast.
-    pub(super) fn is_trusted(&self, now: Moment) -> bool {
+    pub(super) fn is_trusted(&self, now: MonotonicTime) -> bool {
         now.since(self.asked_at) < self.lasts * 2 / 3
     }
 
     /// Whether it is time to ask again.
-    pub(super) fn is_ageing(&self, now: Moment) -> bool {
+    pub(super) fn is_ageing(&self, now: MonotonicTime) -> bool {
         now.since(self.asked_at) >= self.lasts / 3
     }
 
     /// When a loan ends that begins now, by the database's clock; never too late, and too early by no more than the
     /// answer was on its way.
-    pub(super) fn deadline(&self, now: Moment, timeout: Duration) -> Time {
+    pub(super) fn deadline(&self, now: MonotonicTime, timeout: Duration) -> Timestamp {
         self.now.plus(now.since(self.heard_at)).plus(timeout)
     }
 }
@@ -72,8 +72,8 @@ pub(super) async fn mark(
     (lane, nonce, holder): (LaneKey, Nonce, Holder),
     mark: Mark,
     keep: impl Fn() -> Option<(Uuid, i64)>,
-) -> Result<Reservation, LendError> {
-    let began = clock.moment();
+) -> Result<Reservation, ReservationError> {
+    let began = clock.monotonic();
     let mut look = LOOK_FIRST;
     loop {
         let what = match mark.clone() {
@@ -94,13 +94,13 @@ pub(super) async fn mark(
         match writer.write(entry).await? {
             Written::Done { reservation, .. } => return Ok(reservation),
             Written::Refused(why) => return Err(why),
-            Written::NotYet if clock.moment().since(began) < NOT_YET_MAX => {
+            Written::NotYet if clock.monotonic().since(began) < NOT_YET_MAX => {
                 clock.sleep(look).await;
                 look = (look * 2).min(LOOK_MAX);
             }
             // Whoever keeps it may have lent it and not have come to write: nobody can say that it is not lent.
             Written::NotYet => {
-                return Err(LendError::Unavailable(format!(
+                return Err(ReservationError::Unavailable(format!(
                     "nonce {nonce} is not written down as lent yet; repeat it"
                 )));
             }
@@ -114,9 +114,9 @@ pub(super) async fn reservation(
     books: &Books,
     clock: &dyn Clock,
     (lane, nonce, holder): (LaneKey, Nonce, Holder),
-) -> Result<Option<Reservation>, LendError> {
+) -> Result<Option<Reservation>, ReservationError> {
     writer.settled().await?;
-    let began = clock.moment();
+    let began = clock.monotonic();
     let mut look = LOOK_FIRST;
     loop {
         let Some(found) = books.found(lane, nonce).await? else {
@@ -125,7 +125,7 @@ pub(super) async fn reservation(
         if found.reservation.holder == holder {
             return Ok(Some(found.reservation));
         }
-        if !found.is_kept || clock.moment().since(began) >= NOT_YET_MAX {
+        if !found.is_live_for || clock.monotonic().since(began) >= NOT_YET_MAX {
             return Ok(None);
         }
         clock.sleep(look).await;

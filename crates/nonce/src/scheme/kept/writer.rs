@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use domain::LaneKey;
-use engine::ports::{Clock, LendError};
+use engine::ports::{Clock, ReservationError};
 use tokio::sync::oneshot::{self, Sender};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -64,7 +64,7 @@ struct Queue {
 
 struct Item {
     line: Line,
-    answer: Option<Sender<Result<Written, LendError>>>,
+    answer: Option<Sender<Result<Written, ReservationError>>>,
     _room: Option<Room>,
 }
 
@@ -96,10 +96,10 @@ impl Writer {
     }
 
     /// Room for one more line. To be had before anything is handed out.
-    pub(in crate::scheme) fn room(&self) -> Result<Room, LendError> {
+    pub(in crate::scheme) fn room(&self) -> Result<Room, ReservationError> {
         let room = Arc::clone(&self.shared.room).try_acquire_owned();
         room.map(|_permit| Room { _permit })
-            .map_err(|_none| LendError::Busy)
+            .map_err(|_none| ReservationError::Busy)
     }
 
     /// Has a loan written down that is handed out. Nobody waits for it.
@@ -112,27 +112,27 @@ impl Writer {
     }
 
     /// Has a line written down, and waits for its answer.
-    pub(in crate::scheme) async fn write(&self, entry: Entry) -> Result<Written, LendError> {
+    pub(in crate::scheme) async fn write(&self, entry: Entry) -> Result<Written, ReservationError> {
         let room = self.room()?;
         self.ask(Line::Entry(entry), Some(room)).await
     }
 
     /// Waits until everything so far is written down; fails if it cannot be at present.
-    pub(in crate::scheme) async fn settled(&self) -> Result<(), LendError> {
+    pub(in crate::scheme) async fn settled(&self) -> Result<(), ReservationError> {
         if self.shared.queue().is_idle() {
             return Ok(());
         }
         self.ask(Line::Barrier, None).await.map(|_nothing| ())
     }
 
-    async fn ask(&self, line: Line, room: Option<Room>) -> Result<Written, LendError> {
+    async fn ask(&self, line: Line, room: Option<Room>) -> Result<Written, ReservationError> {
         let (answer, answered) = oneshot::channel();
         self.push(Item {
             line,
             answer: Some(answer),
             _room: room,
         });
-        let lost = |_dropped| LendError::Unknown("whoever writes has ended".into());
+        let lost = |_dropped| ReservationError::Unknown("whoever writes has ended".into());
         answered.await.map_err(lost)?
     }
 
@@ -239,14 +239,14 @@ impl Shared {
     async fn write(&self, batch: &mut Vec<Item>) {
         let entries: Vec<Entry> = batch.iter().filter_map(Item::entry).cloned().collect();
         let mut answers = self.answers(&entries).await.into_iter();
-        let mut failed: Option<LendError> = None;
+        let mut failed: Option<ReservationError> = None;
         // Nothing is awaited from here on: whoever is told is out of the batch.
         for item in std::mem::take(batch) {
             let answer = match item.line {
                 Line::Entry(_) => answers.next().expect("one for each line"),
                 Line::Barrier => match &failed {
                     None => Ok(Written::NotYet), // it only waits for the word
-                    Some(why) => Err(LendError::Unavailable(why.to_string())),
+                    Some(why) => Err(ReservationError::Unavailable(why.to_string())),
                 },
             };
             if let Err(why) = &answer {
@@ -262,7 +262,7 @@ impl Shared {
 
     /// One answer for each line. What the database refuses as a whole is tried lane by lane: a row that somebody
     /// has locked must not stop the others.
-    async fn answers(&self, entries: &[Entry]) -> Vec<Result<Written, LendError>> {
+    async fn answers(&self, entries: &[Entry]) -> Vec<Result<Written, ReservationError>> {
         let why = match self.write_down(entries).await {
             Ok(written) => return written.into_iter().map(Ok).collect(),
             Err(Fault::Refused(why)) => Fault::Refused(why),
@@ -331,7 +331,7 @@ impl Item {
     /// Whether somebody was lent a nonce by it.
     fn is_loan(&self) -> bool {
         self.entry()
-            .is_some_and(|entry| matches!(entry.what, What::Lent { .. }))
+            .is_some_and(|entry| matches!(entry.what, What::LaneReservations { .. }))
     }
 
     fn entry(&self) -> Option<&Entry> {
@@ -342,7 +342,10 @@ impl Item {
     }
 }
 
-fn tell(answer: Option<Sender<Result<Written, LendError>>>, said: Result<Written, LendError>) {
+fn tell(
+    answer: Option<Sender<Result<Written, ReservationError>>>,
+    said: Result<Written, ReservationError>,
+) {
     if let Some(answer) = answer {
         // Whoever asked may be gone.
         answer.send(said).ok();
@@ -351,7 +354,7 @@ fn tell(answer: Option<Sender<Result<Written, LendError>>>, said: Result<Written
 
 #[cfg(test)]
 mod tests {
-    use domain::{Address, B256, ChainId, Holder, LaneKey, Moment, Nonce, Time};
+    use domain::{Address, B256, ChainId, Holder, LaneKey, MonotonicTime, Nonce, Timestamp};
     use tokio::runtime::{Builder, Runtime};
     use uuid::Uuid;
 
@@ -381,12 +384,12 @@ mod tests {
 
     #[async_trait]
     impl Clock for StillClock {
-        fn now(&self) -> Time {
-            Time(0)
+        fn now(&self) -> Timestamp {
+            Timestamp(0)
         }
 
-        fn moment(&self) -> Moment {
-            Moment(0)
+        fn monotonic(&self) -> MonotonicTime {
+            MonotonicTime(0)
         }
 
         async fn sleep(&self, _duration: Duration) {
@@ -421,10 +424,10 @@ mod tests {
         let books = Arc::new(Books::new(Arc::new(db), SchemeKind::Segment));
         let (clock, aftermath) = (Arc::new(StillClock), Arc::new(NoAftermath));
         let writer = Writer::new(books, clock, aftermath, 10);
-        let loan = What::Lent {
+        let loan = What::LaneReservations {
             token: Uuid::nil(),
             stint: 1,
-            expires_at: Time(0),
+            expires_at: Timestamp(0),
         };
         let first = runtime();
         first.block_on(async {
@@ -439,7 +442,10 @@ mod tests {
             let said = tokio::time::timeout(Duration::from_secs(30), writer.write(mark));
             said.await.expect("it is answered")
         });
-        assert!(matches!(said, Err(LendError::Unavailable(_))), "{said:?}");
+        assert!(
+            matches!(said, Err(ReservationError::Unavailable(_))),
+            "{said:?}"
+        );
         drop(second);
         let queue = writer.shared.queue();
         assert!(!queue.is_running);

@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use domain::LaneKey;
-use engine::ports::LendError;
+use engine::ports::ReservationError;
 use uuid::Uuid;
 
 use super::super::kept::{Grant, Writer};
-use super::scripts::{Loan, Said, State};
+use super::scripts::{ReservationTerms, Said, State};
 use super::serve::{REPAIRED_MAX, Server, server_of};
 use crate::postgres::{Entry, What};
 use crate::redis::{Away, Link};
@@ -16,7 +16,10 @@ use crate::redis::{Away, Link};
 impl Server {
     /// Looks after the generations that this process knows. One that is in use is renewed; what Redis has of an idle
     /// one goes back, for what is set aside is a gap in front of everything above it once its lease is over.
-    pub(super) async fn look_after_generations(&self, writer: &Writer) -> Result<(), LendError> {
+    pub(super) async fn look_after_generations(
+        &self,
+        writer: &Writer,
+    ) -> Result<(), ReservationError> {
         for (lane, grant, server) in self.notes.grants() {
             let Ok(link) = self.redis.link().await else {
                 return Ok(()); // it is looked for elsewhere
@@ -24,12 +27,12 @@ impl Server {
             if *server != *server_of(&link) {
                 continue;
             }
-            if grant.is_trusted(self.clock.moment()) {
+            if grant.is_trusted(self.clock.monotonic()) {
                 self.repair(&link, writer, lane, grant).await?;
             }
             let idle = self.config.permission / 3;
             let is_in_use = !self.put_back(&link, lane, grant, idle).await?;
-            if is_in_use && grant.is_ageing(self.clock.moment()) {
+            if is_in_use && grant.is_ageing(self.clock.monotonic()) {
                 let _turn = self.notes.turn(lane).await;
                 let at_least = self.notes.with(lane, |note| note.at_least);
                 self.renew(&link, lane, at_least, grant.loan).await?;
@@ -39,7 +42,7 @@ impl Server {
     }
 
     /// Gives everything back that Redis has not handed out. Other processes take it again if they need it.
-    pub(super) async fn put_all_back(&self) -> Result<(), LendError> {
+    pub(super) async fn put_all_back(&self) -> Result<(), ReservationError> {
         for (lane, grant, server) in self.notes.grants() {
             let Ok(link) = self.redis.link().await else {
                 return Ok(()); // it comes back when the leases are over
@@ -60,7 +63,7 @@ impl Server {
         lane: LaneKey,
         grant: Grant,
         idle: Duration,
-    ) -> Result<bool, LendError> {
+    ) -> Result<bool, ReservationError> {
         let token = grant.token;
         // Nothing of ours is between the database and Redis meanwhile.
         let _turn = self.notes.turn(lane).await;
@@ -90,7 +93,7 @@ impl Server {
         writer: &Writer,
         lane: LaneKey,
         grant: Grant,
-    ) -> Result<(), LendError> {
+    ) -> Result<(), ReservationError> {
         let token = grant.token;
         if self.give_and_free(link, lane, token).await?.is_err() {
             return Ok(());
@@ -98,13 +101,13 @@ impl Server {
         let Ok(loans) = State::of(&self.redis, lane, token).loans(link).await else {
             return Ok(());
         };
-        let loans: BTreeSet<Loan> = loans.into_iter().collect();
+        let loans: BTreeSet<ReservationTerms> = loans.into_iter().collect();
         let before = self.notes.with(lane, |note| {
             std::mem::replace(&mut note.unwritten, loans.clone())
         });
         for loan in loans.intersection(&before) {
             let Ok(room) = writer.room() else { break };
-            let what = What::Lent {
+            let what = What::LaneReservations {
                 token,
                 stint: loan.stint,
                 expires_at: loan.expires_at,
@@ -126,7 +129,7 @@ impl Server {
         link: &Link,
         lane: LaneKey,
         token: Uuid,
-    ) -> Result<Result<(), Away>, LendError> {
+    ) -> Result<Result<(), Away>, ReservationError> {
         let _turn = self.notes.turn(lane).await;
         let at_least = self.notes.with(lane, |note| note.at_least);
         let kept = self.books.kept_by(token, None, REPAIRED_MAX).await?;

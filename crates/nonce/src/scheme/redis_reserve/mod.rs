@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use domain::{Holder, LaneKey, Mark, Nonce, Reservation};
-use engine::ports::{Clock, LendError, Lent};
+use engine::ports::{Clock, LaneReservations, ReservationError};
 
 use super::kept::{self, Writer};
 use super::{Borrow, Scheme, SchemeKind, Settlement, Verdict, Watched};
@@ -93,7 +93,11 @@ impl Scheme for RedisReserve {
         SchemeKind::RedisReserve
     }
 
-    async fn allocate(&self, lane: LaneKey, borrow: Borrow) -> Result<Reservation, LendError> {
+    async fn allocate(
+        &self,
+        lane: LaneKey,
+        borrow: Borrow,
+    ) -> Result<Reservation, ReservationError> {
         if self.is_closed.load(Ordering::Acquire) {
             return Err(super::closed());
         }
@@ -110,7 +114,7 @@ impl Scheme for RedisReserve {
         nonce: Nonce,
         holder: Holder,
         mark: Mark,
-    ) -> Result<Reservation, LendError> {
+    ) -> Result<Reservation, ReservationError> {
         let loan = (lane, nonce, holder);
         kept::mark(&self.writer, &*self.server.clock, loan, mark, || None).await
     }
@@ -120,18 +124,18 @@ impl Scheme for RedisReserve {
         lane: LaneKey,
         nonce: Nonce,
         holder: Holder,
-    ) -> Result<Option<Reservation>, LendError> {
+    ) -> Result<Option<Reservation>, ReservationError> {
         let loan = (lane, nonce, holder);
         let server = &self.server;
         kept::reservation(&self.writer, &server.books, &*server.clock, loan).await
     }
 
-    async fn lent(&self, lane: LaneKey) -> Result<Lent, LendError> {
+    async fn list_reservations(&self, lane: LaneKey) -> Result<LaneReservations, ReservationError> {
         self.writer.settled().await?;
         self.server.books.lent_by_keepers(lane).await
     }
 
-    async fn to_watch(&self, limit: usize) -> Result<Vec<Watched>, LendError> {
+    async fn to_watch(&self, limit: usize) -> Result<Vec<Watched>, ReservationError> {
         self.server.look_after_generations(&self.writer).await?;
         let ended = self.server.books.reap().await?;
         if ended > 0 {
@@ -142,7 +146,7 @@ impl Scheme for RedisReserve {
         self.server.books.to_watch(limit).await
     }
 
-    async fn settle(&self, settlements: &[Settlement]) -> Result<(), LendError> {
+    async fn settle(&self, settlements: &[Settlement]) -> Result<(), ReservationError> {
         self.server.books.settle(settlements).await?;
         for settlement in settlements {
             if settlement.verdict == Verdict::Free {
@@ -153,7 +157,7 @@ impl Scheme for RedisReserve {
         Ok(())
     }
 
-    async fn close(&self) -> Result<(), LendError> {
+    async fn close(&self) -> Result<(), ReservationError> {
         self.is_closed.store(true, Ordering::Release);
         self.writer.settled().await?;
         self.server.put_all_back().await?;

@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use domain::{LaneKey, Moment, Nonce};
+use domain::{LaneKey, MonotonicTime, Nonce};
 use tokio::sync::OwnedMutexGuard;
 use uuid::Uuid;
 
 use super::super::kept::Grant;
-use super::scripts::Loan;
+use super::scripts::ReservationTerms;
 
 /// All lanes.
 #[derive(Default)]
@@ -30,7 +30,7 @@ pub(super) struct Note {
     /// What the database was last told of the chain.
     pub(super) at_least: Nonce,
     /// Loans that were not written down when they were last looked for.
-    pub(super) unwritten: BTreeSet<Loan>,
+    pub(super) unwritten: BTreeSet<ReservationTerms>,
     turn: Arc<tokio::sync::Mutex<()>>,
 }
 
@@ -45,7 +45,7 @@ impl Notes {
         lane: LaneKey,
         server: &str,
         loan: std::time::Duration,
-        now: Moment,
+        now: MonotonicTime,
     ) -> Option<Grant> {
         let lanes = self.lanes();
         let (grant, of) = lanes.get(&lane)?.grant.as_ref()?;

@@ -5,7 +5,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use ::redis::{Script, ScriptInvocation};
-use domain::{Holder, LaneKey, Nonce, Time};
+use domain::{Holder, LaneKey, Nonce, Timestamp};
 use uuid::Uuid;
 
 use crate::redis::{Away, Link, Redis};
@@ -50,14 +50,14 @@ pub(super) struct Issued {
 
 /// A loan as Redis has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Loan {
+pub(super) struct ReservationTerms {
     pub(super) nonce: Nonce,
     pub(super) holder: Holder,
     pub(super) stint: i64,
-    pub(super) expires_at: Time,
+    pub(super) expires_at: Timestamp,
 }
 
-impl Loan {
+impl ReservationTerms {
     fn text(&self) -> String {
         format!("{} {} {}", self.holder.0, self.stint, self.expires_at.0)
     }
@@ -68,7 +68,7 @@ impl Loan {
             nonce: Nonce(nonce.parse().ok()?),
             holder: Holder(words.next()?.parse().ok()?),
             stint: words.next()?.parse().ok()?,
-            expires_at: Time(words.next()?.parse().ok()?),
+            expires_at: Timestamp(words.next()?.parse().ok()?),
         })
     }
 }
@@ -117,7 +117,7 @@ impl State {
         link: &Link,
         at_least: Nonce,
         holder: Holder,
-        expires_at: Time,
+        expires_at: Timestamp,
     ) -> Result<Said<Issued>, Away> {
         let mut script = self.on(&RESERVE);
         script.arg(link.replication_id()).arg(at_least.0);
@@ -156,13 +156,13 @@ impl State {
     }
 
     /// Some of the loans that are not written down yet.
-    pub(super) async fn loans(&self, link: &Link) -> Result<Vec<Loan>, Away> {
+    pub(super) async fn loans(&self, link: &Link) -> Result<Vec<ReservationTerms>, Away> {
         let mut scan = ::redis::cmd("HSCAN");
         scan.arg(&self.keys[3]).arg(0).arg("COUNT").arg(LOANS_MAX);
         let (_, fields): (u64, Vec<(String, String)>) = self.redis.command(link, &scan).await?;
         let loans = fields
             .iter()
-            .filter_map(|(nonce, text)| Loan::parse(nonce, text));
+            .filter_map(|(nonce, text)| ReservationTerms::parse(nonce, text));
         Ok(loans.collect())
     }
 
@@ -188,7 +188,7 @@ fn pairs(numbers: &[i64]) -> Vec<(Nonce, i64)> {
 pub(super) async fn forget_written(
     redis: &Arc<Redis>,
     link: &Link,
-    loans: &BTreeMap<(LaneKey, Uuid), Vec<Loan>>,
+    loans: &BTreeMap<(LaneKey, Uuid), Vec<ReservationTerms>>,
 ) -> Result<(), Away> {
     let mut script = WRITTEN.prepare_invoke();
     for ((place, (lane, token)), loans) in (1_u64..).zip(loans.keys()).zip(loans.values()) {
@@ -208,13 +208,13 @@ mod tests {
 
     #[test]
     fn a_loan_reads_as_it_was_written() {
-        let loan = Loan {
+        let loan = ReservationTerms {
             nonce: Nonce(7),
             holder: Holder(Uuid::from_u128(9)),
             stint: 3,
-            expires_at: Time(1_800_000_000_000),
+            expires_at: Timestamp(1_800_000_000_000),
         };
-        assert_eq!(Loan::parse("7", &loan.text()), Some(loan));
-        assert_eq!(Loan::parse("7", "what is this"), None);
+        assert_eq!(ReservationTerms::parse("7", &loan.text()), Some(loan));
+        assert_eq!(ReservationTerms::parse("7", "what is this"), None);
     }
 }

@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use domain::{LaneKey, Nonce, Reservation, ReservationState};
-use engine::ports::{Clock, LendError};
+use engine::ports::{Clock, ReservationError};
 use uuid::Uuid;
 
 use super::super::Borrow;
 use super::super::kept::{Aftermath, Grant, Writer};
 use super::RedisReserveConfig;
 use super::notes::Notes;
-use super::scripts::{self, Issued, Loan, SCRIPT_MAX, Said, State};
+use super::scripts::{self, Issued, ReservationTerms, SCRIPT_MAX, Said, State};
 use crate::postgres::{Books, Entry, Lease, Wanted, What, Written};
 use crate::redis::{Away, Link, Redis};
 
@@ -24,7 +24,7 @@ const TRIES_MAX: usize = 6;
 pub(super) const REPAIRED_MAX: usize = 1_000;
 
 /// What became of a call to Redis, and of the loan that it gave.
-type Issue = Result<Said<Result<Reservation, LendError>>, Away>;
+type Issue = Result<Said<Result<Reservation, ReservationError>>, Away>;
 
 /// The way to Redis, and what is known of it.
 pub(super) struct Server {
@@ -57,7 +57,7 @@ impl Server {
         writer: &Arc<Writer>,
         lane: LaneKey,
         borrow: Borrow,
-    ) -> Result<Option<Reservation>, LendError> {
+    ) -> Result<Option<Reservation>, ReservationError> {
         if borrow.at_least.0 >= SCRIPT_MAX {
             return Ok(None); // a script cannot count so far
         }
@@ -105,7 +105,7 @@ impl Server {
         lane: LaneKey,
         grant: Grant,
         borrow: Borrow,
-    ) -> Result<Issue, LendError> {
+    ) -> Result<Issue, ReservationError> {
         let _turn = self.notes.turn(lane).await;
         let said = self.reserve(link, writer, lane, grant, borrow).await;
         if said != Ok(Said::Empty) {
@@ -119,10 +119,10 @@ impl Server {
         }
     }
 
-    fn without(&self, away: Away) -> Result<Option<Reservation>, LendError> {
+    fn without(&self, away: Away) -> Result<Option<Reservation>, ReservationError> {
         match self.redis.config().degrade {
             true => Ok(None),
-            false => Err(LendError::Unavailable(away.to_string())),
+            false => Err(ReservationError::Unavailable(away.to_string())),
         }
     }
 
@@ -139,7 +139,7 @@ impl Server {
             Err(busy) => return Ok(Said::Ok(Err(busy))),
         };
         let state = State::of(&self.redis, lane, grant.token);
-        let expires_at = grant.deadline(self.clock.moment(), borrow.timeout);
+        let expires_at = grant.deadline(self.clock.monotonic(), borrow.timeout);
         let said = state
             .reserve(link, borrow.at_least, borrow.holder, expires_at)
             .await?;
@@ -150,7 +150,7 @@ impl Server {
             Said::Elsewhere => return Ok(Said::Elsewhere),
         };
         let holder = borrow.holder;
-        let what = What::Lent {
+        let what = What::LaneReservations {
             token: grant.token,
             stint,
             expires_at,
@@ -163,8 +163,8 @@ impl Server {
         };
         writer.hand_out(entry, room);
         // Written down it is in any case; whoever is not told of it lets it become overdue.
-        if !grant.is_trusted(self.clock.moment()) {
-            let late = LendError::Unknown("Redis answered too late".into());
+        if !grant.is_trusted(self.clock.monotonic()) {
+            let late = ReservationError::Unknown("Redis answered too late".into());
             return Ok(Said::Ok(Err(late)));
         }
         if left < self.config.block as u64 / 2 {
@@ -188,10 +188,13 @@ impl Server {
         link: &Link,
         lane: LaneKey,
         borrow: Borrow,
-    ) -> Result<Option<Grant>, LendError> {
+    ) -> Result<Option<Grant>, ReservationError> {
         let server = server_of(link);
         let loan = borrow.timeout;
-        let known = || self.notes.grant(lane, &server, loan, self.clock.moment());
+        let known = || {
+            self.notes
+                .grant(lane, &server, loan, self.clock.monotonic())
+        };
         if let Some(grant) = known() {
             return Ok(Some(grant));
         }
@@ -209,9 +212,9 @@ impl Server {
         lane: LaneKey,
         at_least: Nonce,
         loan: Duration,
-    ) -> Result<Option<Grant>, LendError> {
+    ) -> Result<Option<Grant>, ReservationError> {
         let server = server_of(link);
-        let asked_at = self.clock.moment();
+        let asked_at = self.clock.monotonic();
         let lease = Lease {
             lasts: self.config.permission,
             loan,
@@ -227,7 +230,7 @@ impl Server {
             self.config.patience,
         );
         let generation = generation.await?;
-        let heard_at = self.clock.moment();
+        let heard_at = self.clock.monotonic();
         let token = generation.token;
         if generation.is_new {
             tracing::info!(%lane, "a new generation of nonces in Redis begins");
@@ -267,7 +270,7 @@ impl Server {
         grant: Grant,
         at_least: Nonce,
         fresh: usize,
-    ) -> Result<Result<(), Away>, LendError> {
+    ) -> Result<Result<(), Away>, ReservationError> {
         if self.notes.with(lane, |note| note.has_unpushed) {
             let kept = self.books.kept_by(grant.token, None, REPAIRED_MAX).await?;
             let pushed = self.push(link, lane, grant.token, at_least, &kept).await;
@@ -362,14 +365,14 @@ pub(super) fn server_of(link: &Link) -> String {
 #[async_trait]
 impl Aftermath for Server {
     async fn written(&self, lines: &[(Entry, Written)]) {
-        let mut loans: BTreeMap<(LaneKey, Uuid), Vec<Loan>> = BTreeMap::new();
+        let mut loans: BTreeMap<(LaneKey, Uuid), Vec<ReservationTerms>> = BTreeMap::new();
         for (entry, written) in lines {
             match (&entry.what, written) {
                 (What::Recyclable { .. }, Written::Done { .. }) => {
                     self.notes.with(entry.lane, |note| note.has_free = true);
                 }
                 (
-                    What::Lent {
+                    What::LaneReservations {
                         token,
                         stint,
                         expires_at,
@@ -381,12 +384,15 @@ impl Aftermath for Server {
                         let (lane, nonce) = (entry.lane, entry.nonce);
                         tracing::warn!(%lane, %nonce, %why, "a loan was written down too late");
                     }
-                    loans.entry((entry.lane, *token)).or_default().push(Loan {
-                        nonce: entry.nonce,
-                        holder: entry.holder,
-                        stint: *stint,
-                        expires_at: *expires_at,
-                    });
+                    loans
+                        .entry((entry.lane, *token))
+                        .or_default()
+                        .push(ReservationTerms {
+                            nonce: entry.nonce,
+                            holder: entry.holder,
+                            stint: *stint,
+                            expires_at: *expires_at,
+                        });
                 }
                 (What::Submitted(_) | What::Used(_) | What::Recyclable { .. }, _) => {}
             }

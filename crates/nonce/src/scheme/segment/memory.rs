@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
-use domain::{LaneKey, Moment, Nonce, Time};
+use domain::{LaneKey, MonotonicTime, Nonce, Timestamp};
 use tokio::sync::OwnedMutexGuard;
 use uuid::Uuid;
 
@@ -30,7 +30,7 @@ struct Kept {
     free_elsewhere: Option<Nonce>,
     /// What the chain was last said to have.
     at_least: Nonce,
-    used_at: Moment,
+    used_at: MonotonicTime,
     /// How often something was given back here: what tells one keeping from another, below zero, where the
     /// database counts upwards.
     given_back: i64,
@@ -42,13 +42,18 @@ pub(super) struct HandOut {
     pub(super) nonce: Nonce,
     pub(super) token: Uuid,
     pub(super) stint: i64,
-    pub(super) expires_at: Time,
+    pub(super) expires_at: Timestamp,
 }
 
 impl Memory {
     /// The smallest, while the lease is trusted. Nothing, too, when the database must be asked first: for a longer
     /// loan, for a smaller one that is free there, or because the chain went past something here.
-    pub(super) fn hand_out(&self, lane: LaneKey, borrow: Borrow, now: Moment) -> Option<HandOut> {
+    pub(super) fn hand_out(
+        &self,
+        lane: LaneKey,
+        borrow: Borrow,
+        now: MonotonicTime,
+    ) -> Option<HandOut> {
         let mut lanes = self.lanes();
         let kept = lanes.get_mut(&lane)?;
         let grant = kept.grant?;
@@ -129,7 +134,12 @@ impl Memory {
     }
 
     /// Under what a nonce would be kept that is given back now. What the chain went past is for the sweep.
-    pub(super) fn keep(&self, lane: LaneKey, nonce: Nonce, now: Moment) -> Option<(Uuid, i64)> {
+    pub(super) fn keep(
+        &self,
+        lane: LaneKey,
+        nonce: Nonce,
+        now: MonotonicTime,
+    ) -> Option<(Uuid, i64)> {
         let mut lanes = self.lanes();
         let kept = lanes.get_mut(&lane)?;
         let grant = kept.grant.filter(|grant| grant.is_trusted(now))?;
@@ -170,7 +180,7 @@ impl Memory {
     }
 
     /// A lane's segment, and when it was last asked for.
-    pub(super) fn grant(&self, lane: LaneKey) -> Option<(Grant, Moment)> {
+    pub(super) fn grant(&self, lane: LaneKey) -> Option<(Grant, MonotonicTime)> {
         let lanes = self.lanes();
         let kept = lanes.get(&lane)?;
         Some((kept.grant?, kept.used_at))
@@ -269,7 +279,9 @@ impl Aftermath for Memory {
                         keep: Some((token, stint)),
                         ..
                     },
-                    Written::Done { is_kept: true, .. },
+                    Written::Done {
+                        is_live_for: true, ..
+                    },
                 ) => {
                     // Otherwise it comes back when the lease is over.
                     if kept.grant.is_some_and(|grant| grant.token == *token) {
@@ -281,12 +293,12 @@ impl Aftermath for Memory {
                     let smallest = kept.free_elsewhere.map_or(nonce, |free| free.min(nonce));
                     kept.free_elsewhere = Some(smallest);
                 }
-                (What::Lent { .. }, Written::Refused(why)) => {
+                (What::LaneReservations { .. }, Written::Refused(why)) => {
                     metrics::counter!("lanekeeper_nonce_late_loans_total").increment(1);
                     tracing::warn!(lane = %entry.lane, nonce = %entry.nonce, %why, "a loan was written down too late");
                 }
                 (
-                    What::Lent { .. }
+                    What::LaneReservations { .. }
                     | What::Submitted(_)
                     | What::Used(_)
                     | What::Recyclable { .. },
@@ -328,9 +340,9 @@ mod tests {
     fn grant(token: Uuid) -> Grant {
         Grant {
             token,
-            asked_at: Moment(0),
-            heard_at: Moment(0),
-            now: Time(0),
+            asked_at: MonotonicTime(0),
+            heard_at: MonotonicTime(0),
+            now: Timestamp(0),
             lasts: Duration::from_secs(30),
             loan: Duration::from_secs(60),
         }
@@ -351,7 +363,7 @@ mod tests {
             at_least: Nonce(at_least),
             timeout: Duration::from_secs(60),
         };
-        let out = memory.hand_out(LANE, borrow, Moment(0))?;
+        let out = memory.hand_out(LANE, borrow, MonotonicTime(0))?;
         Some((out.nonce.0, out.token))
     }
 

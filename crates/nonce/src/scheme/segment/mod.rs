@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use domain::{Holder, LaneKey, Mark, Nonce, Reservation, ReservationState};
-use engine::ports::{Clock, LendError, Lent};
+use engine::ports::{Clock, LaneReservations, ReservationError};
 use uuid::Uuid;
 
 use super::kept::{self, Grant, Writer};
@@ -79,9 +79,13 @@ impl Segment {
     }
 
     /// One from memory, if there is one that may be handed out now.
-    fn hand_out(&self, lane: LaneKey, borrow: Borrow) -> Result<Option<Reservation>, LendError> {
+    fn hand_out(
+        &self,
+        lane: LaneKey,
+        borrow: Borrow,
+    ) -> Result<Option<Reservation>, ReservationError> {
         let room = self.writer.room()?;
-        let Some(out) = self.memory.hand_out(lane, borrow, self.clock.moment()) else {
+        let Some(out) = self.memory.hand_out(lane, borrow, self.clock.monotonic()) else {
             return Ok(None);
         };
         let HandOut {
@@ -91,7 +95,7 @@ impl Segment {
             expires_at,
         } = out;
         let holder = borrow.holder;
-        let what = What::Lent {
+        let what = What::LaneReservations {
             token,
             stint,
             expires_at,
@@ -122,8 +126,8 @@ impl Segment {
         at_least: Nonce,
         loan: Duration,
         (take_max, fresh_max): (usize, usize),
-    ) -> Result<(), LendError> {
-        let asked_at = self.clock.moment();
+    ) -> Result<(), ReservationError> {
+        let asked_at = self.clock.monotonic();
         let fresh_token = || Uuid::from_u128(self.clock.random());
         let asking = self.memory.ask(lane, at_least, fresh_token);
         let (token, is_new) = (asking.token, asking.is_new);
@@ -140,7 +144,7 @@ impl Segment {
                 let grant = Grant {
                     token,
                     asked_at,
-                    heard_at: self.clock.moment(),
+                    heard_at: self.clock.monotonic(),
                     now: taken.now,
                     lasts,
                     loan: taken.loan,
@@ -155,7 +159,7 @@ impl Segment {
             }
             Err(error) => {
                 // Otherwise it may have been given something that nobody heard of.
-                if !matches!(error, LendError::Unknown(_)) {
+                if !matches!(error, ReservationError::Unknown(_)) {
                     asking.refused();
                 }
                 Err(error)
@@ -164,7 +168,7 @@ impl Segment {
     }
 
     /// Gives back what is left of a lane's segment.
-    async fn put_back(&self, lane: LaneKey) -> Result<(), LendError> {
+    async fn put_back(&self, lane: LaneKey) -> Result<(), ReservationError> {
         let Some((token, unused)) = self.memory.clear(lane) else {
             return Ok(());
         };
@@ -173,7 +177,7 @@ impl Segment {
 
     /// Renews leases that are in use and gives back what nobody asks for: a tail that is set aside is a gap in
     /// front of everything above it.
-    async fn look_after_leases(&self) -> Result<(), LendError> {
+    async fn look_after_leases(&self) -> Result<(), ReservationError> {
         for lane in self.memory.with_segment() {
             if self.care(lane).is_none() {
                 continue;
@@ -195,7 +199,7 @@ impl Segment {
     /// What a lane's segment needs at this moment.
     fn care(&self, lane: LaneKey) -> Option<Care> {
         let (grant, used_at) = self.memory.grant(lane)?;
-        let now = self.clock.moment();
+        let now = self.clock.monotonic();
         if now.since(used_at) >= self.config.lease / 3 {
             return Some(Care::PutBack);
         }
@@ -216,7 +220,11 @@ impl Scheme for Segment {
         SchemeKind::Segment
     }
 
-    async fn allocate(&self, lane: LaneKey, borrow: Borrow) -> Result<Reservation, LendError> {
+    async fn allocate(
+        &self,
+        lane: LaneKey,
+        borrow: Borrow,
+    ) -> Result<Reservation, ReservationError> {
         let borrow = kept::within_bounds(borrow)?;
         for _ in 0..TRIES_MAX {
             if self.is_closed.load(Ordering::Acquire) {
@@ -241,7 +249,7 @@ impl Scheme for Segment {
                 return Ok(lent);
             }
         }
-        Err(LendError::Busy)
+        Err(ReservationError::Busy)
     }
 
     async fn mark(
@@ -250,10 +258,10 @@ impl Scheme for Segment {
         nonce: Nonce,
         holder: Holder,
         mark: Mark,
-    ) -> Result<Reservation, LendError> {
+    ) -> Result<Reservation, ReservationError> {
         let keep = || {
             let is_closed = self.is_closed.load(Ordering::Acquire);
-            let keep = self.memory.keep(lane, nonce, self.clock.moment());
+            let keep = self.memory.keep(lane, nonce, self.clock.monotonic());
             keep.filter(|_| !is_closed)
         };
         kept::mark(
@@ -271,17 +279,17 @@ impl Scheme for Segment {
         lane: LaneKey,
         nonce: Nonce,
         holder: Holder,
-    ) -> Result<Option<Reservation>, LendError> {
+    ) -> Result<Option<Reservation>, ReservationError> {
         let loan = (lane, nonce, holder);
         kept::reservation(&self.writer, &self.books, &*self.clock, loan).await
     }
 
-    async fn lent(&self, lane: LaneKey) -> Result<Lent, LendError> {
+    async fn list_reservations(&self, lane: LaneKey) -> Result<LaneReservations, ReservationError> {
         self.writer.settled().await?;
         self.books.lent_by_keepers(lane).await
     }
 
-    async fn to_watch(&self, limit: usize) -> Result<Vec<Watched>, LendError> {
+    async fn to_watch(&self, limit: usize) -> Result<Vec<Watched>, ReservationError> {
         self.look_after_leases().await?;
         let ended = self.books.reap().await?;
         if ended > 0 {
@@ -295,7 +303,7 @@ impl Scheme for Segment {
         self.books.to_watch(limit).await
     }
 
-    async fn settle(&self, settlements: &[Settlement]) -> Result<(), LendError> {
+    async fn settle(&self, settlements: &[Settlement]) -> Result<(), ReservationError> {
         self.books.settle(settlements).await?;
         for settlement in settlements {
             if settlement.verdict == Verdict::Free {
@@ -306,7 +314,7 @@ impl Scheme for Segment {
         Ok(())
     }
 
-    async fn close(&self) -> Result<(), LendError> {
+    async fn close(&self) -> Result<(), ReservationError> {
         self.is_closed.store(true, Ordering::Release);
         // Whatever was handed out is written down first.
         self.writer.settled().await?;

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use async_trait::async_trait;
-use domain::{Holder, LaneKey, Mark, MarkRefused, Nonce, Reservation, ReservationState, Time};
-use engine::ports::{Clock, LendError, Lent};
+use domain::{Holder, LaneKey, Mark, MarkRefusal, Nonce, Reservation, ReservationState, Timestamp};
+use engine::ports::{Clock, LaneReservations, ReservationError};
 use nonce::{Borrow, Scheme, SchemeKind, Settlement, Verdict, Watched};
 use uuid::Uuid;
 
@@ -74,7 +74,7 @@ impl MemoryBooks {
 }
 
 impl LaneRows {
-    fn lend(&mut self, lane: LaneKey, borrow: Borrow, now: Time) -> Reservation {
+    fn lend(&mut self, lane: LaneKey, borrow: Borrow, now: Timestamp) -> Reservation {
         let at_least = borrow.at_least.0;
         if self.rows.is_empty() && self.next == 0 {
             self.next = at_least;
@@ -108,7 +108,7 @@ impl LaneRows {
         self.rows.insert(row.reservation.nonce, row);
     }
 
-    fn is_watched(&self, row: &Watched, now: Time) -> bool {
+    fn is_watched(&self, row: &Watched, now: Timestamp) -> bool {
         let reservation = &row.reservation;
         match reservation.state {
             ReservationState::Reserved => {
@@ -120,7 +120,7 @@ impl LaneRows {
     }
 }
 
-fn blank(lane: LaneKey, nonce: u64, holder: Holder, expires_at: Time) -> Reservation {
+fn blank(lane: LaneKey, nonce: u64, holder: Holder, expires_at: Timestamp) -> Reservation {
     Reservation {
         lane,
         nonce: Nonce(nonce),
@@ -161,9 +161,13 @@ impl Scheme for MemoryBooks {
         SchemeKind::RowLock
     }
 
-    async fn allocate(&self, lane: LaneKey, borrow: Borrow) -> Result<Reservation, LendError> {
+    async fn allocate(
+        &self,
+        lane: LaneKey,
+        borrow: Borrow,
+    ) -> Result<Reservation, ReservationError> {
         if *self.is_closed.lock().unwrap() {
-            return Err(LendError::Unavailable("closed".into()));
+            return Err(ReservationError::Unavailable("closed".into()));
         }
         tokio::task::yield_now().await; // as any other books would
         let mut lanes = self.rows.lock();
@@ -177,11 +181,11 @@ impl Scheme for MemoryBooks {
         nonce: Nonce,
         holder: Holder,
         mark: Mark,
-    ) -> Result<Reservation, LendError> {
+    ) -> Result<Reservation, ReservationError> {
         tokio::task::yield_now().await;
         let mut lanes = self.rows.lock();
         let row = lanes.entry(lane).or_default().rows.get_mut(&nonce);
-        let row = row.ok_or(MarkRefused::NotLent(nonce))?;
+        let row = row.ok_or(MarkRefusal::NotLent(nonce))?;
         row.reservation.mark(holder, &mark)?;
         Ok(row.reservation.clone())
     }
@@ -191,12 +195,12 @@ impl Scheme for MemoryBooks {
         lane: LaneKey,
         nonce: Nonce,
         holder: Holder,
-    ) -> Result<Option<Reservation>, LendError> {
+    ) -> Result<Option<Reservation>, ReservationError> {
         let row = self.row(lane, nonce.0);
         Ok(row.filter(|row| row.holder == holder))
     }
 
-    async fn lent(&self, lane: LaneKey) -> Result<Lent, LendError> {
+    async fn list_reservations(&self, lane: LaneKey) -> Result<LaneReservations, ReservationError> {
         let mut lanes = self.rows.lock();
         let rows = lanes.entry(lane).or_default();
         let is_open = |row: &&Watched| match row.reservation.state {
@@ -207,14 +211,14 @@ impl Scheme for MemoryBooks {
         };
         let all = rows.rows.values().filter(is_open);
         let mut open = all.map(|row| row.reservation.clone());
-        Ok(Lent {
+        Ok(LaneReservations {
             next_nonce: Nonce(rows.next),
             open: open.by_ref().take(LISTED_MAX).collect(),
             has_more: open.next().is_some(),
         })
     }
 
-    async fn to_watch(&self, limit: usize) -> Result<Vec<Watched>, LendError> {
+    async fn to_watch(&self, limit: usize) -> Result<Vec<Watched>, ReservationError> {
         let (lanes, now) = (self.rows.lock(), self.rows.clock.now());
         let mut last = self.watched.lock().unwrap();
         let all = lanes.iter().flat_map(|(lane, rows)| {
@@ -233,7 +237,7 @@ impl Scheme for MemoryBooks {
         Ok(page.into_iter().map(|(_, row)| row).collect())
     }
 
-    async fn settle(&self, settlements: &[Settlement]) -> Result<(), LendError> {
+    async fn settle(&self, settlements: &[Settlement]) -> Result<(), ReservationError> {
         let mut lanes = self.rows.lock();
         for Settlement { seen, verdict } in settlements {
             let Reservation { lane, nonce, .. } = seen.reservation;
@@ -248,7 +252,7 @@ impl Scheme for MemoryBooks {
         Ok(())
     }
 
-    async fn close(&self) -> Result<(), LendError> {
+    async fn close(&self) -> Result<(), ReservationError> {
         *self.is_closed.lock().unwrap() = true;
         Ok(())
     }

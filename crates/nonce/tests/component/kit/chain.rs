@@ -4,10 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use async_trait::async_trait;
-use domain::attempt::Outgoing;
-use domain::lane::{ChainNonces, ChainQuery, Consumer, Nonces};
-use domain::{Address, B256, ChainId, Deed, FeeQuote, Header, Inclusion, Nonce, SendOutcome, U256};
-use engine::ports::{BlockTag, Call, CallFailed, Chain, ChainError, IsOurs, Witnesses};
+use domain::attempt::OutgoingEnvelope;
+use domain::lane::{AccountNonces, ChainQuery, EndpointNonces, NonceConsumer};
+use domain::{
+    Address, B256, ChainId, EffectDigest, FeeQuote, Header, Inclusion, Nonce, SendOutcome, U256,
+};
+use engine::ports::{BlockTag, CallError, CallRequest, Chain, ChainError, HashFilter, Quorum};
 
 use super::Gate;
 
@@ -24,7 +26,7 @@ struct State {
     /// Where accounts began.
     began_at: BTreeMap<Address, u64>,
     /// What a second endpoint says, where there is one.
-    second: Option<ChainNonces>,
+    second: Option<AccountNonces>,
     is_silent: bool,
     /// How often it was asked about nonces.
     asked: usize,
@@ -98,7 +100,7 @@ impl FakeChain {
 
     /// From now on there is a second endpoint, and this is what it says of every account.
     pub(crate) fn second_says(&self, latest: u64, pending: u64) {
-        self.lock().second = Some(ChainNonces {
+        self.lock().second = Some(AccountNonces {
             latest: Nonce(latest),
             pending: Nonce(pending),
         });
@@ -171,13 +173,13 @@ impl State {
         mined + self.began_at.get(&account).copied().unwrap_or_default()
     }
 
-    fn nonces(&self, account: Address) -> ChainNonces {
+    fn account_nonces(&self, account: Address) -> AccountNonces {
         let latest = self.latest(account);
         let mut pending = latest;
         while self.pool.contains_key(&(account, pending)) {
             pending += 1;
         }
-        ChainNonces {
+        AccountNonces {
             latest: Nonce(latest),
             pending: Nonce(pending),
         }
@@ -228,7 +230,7 @@ impl Chain for FakeChain {
     async fn block_receipts(
         &self,
         block: B256,
-        is_ours: IsOurs<'_>,
+        is_ours: HashFilter<'_>,
     ) -> Result<Option<Vec<Inclusion>>, ChainError> {
         let state = self.answering()?;
         let known = state.blocks.iter().any(|known| known.header.hash == block);
@@ -240,7 +242,7 @@ impl Chain for FakeChain {
     async fn receipts(
         &self,
         hashes: &[B256],
-        _witnesses: Witnesses,
+        _witnesses: Quorum,
     ) -> Result<Vec<Inclusion>, ChainError> {
         let state = self.answering()?;
         let found = state.all().filter(|(_, (.., hash))| hashes.contains(hash));
@@ -251,50 +253,50 @@ impl Chain for FakeChain {
         Ok(None)
     }
 
-    async fn nonces(
+    async fn account_nonces(
         &self,
         account: Address,
         _query: ChainQuery,
-        witnesses: Witnesses,
-    ) -> Result<Nonces, ChainError> {
+        quorum: Quorum,
+    ) -> Result<EndpointNonces, ChainError> {
         self.lock().asked += 1;
         self.gate.pass().await;
         let state = self.answering()?;
-        Ok(Nonces {
-            first: state.nonces(account),
-            second: state.second.filter(|_| witnesses == Witnesses::Two),
-            is_complete: state.second.is_none() || witnesses == Witnesses::Two,
+        Ok(EndpointNonces {
+            first: state.account_nonces(account),
+            second: state.second.filter(|_| quorum == Quorum::Two),
+            is_complete: state.second.is_none() || quorum == Quorum::Two,
         })
     }
 
-    async fn has(&self, hash: B256, _witnesses: Witnesses) -> Result<bool, ChainError> {
+    async fn knows_transaction(&self, hash: B256, _witnesses: Quorum) -> Result<bool, ChainError> {
         let state = self.answering()?;
         let is_mined = state.all().any(|(_, (.., mined))| *mined == hash);
         Ok(is_mined || state.pool.values().any(|waiting| *waiting == hash))
     }
 
-    async fn consumer(
+    async fn find_consumer(
         &self,
         account: Address,
         nonce: Nonce,
         up_to: Header,
-    ) -> Result<Consumer, ChainError> {
+    ) -> Result<NonceConsumer, ChainError> {
         let state = self.answering()?;
         if state
             .began_at
             .get(&account)
             .is_some_and(|began| nonce.0 < *began)
         {
-            return Ok(Consumer::Unseen);
+            return Ok(NonceConsumer::Unseen);
         }
         let mut below = state
             .all()
             .filter(|(header, _)| header.number <= up_to.number);
         let found = below.find(|(_, (from, used, _))| (*from, *used) == (account, nonce.0));
         Ok(
-            found.map_or(Consumer::Nobody, |(_, (.., hash))| Consumer::By {
+            found.map_or(NonceConsumer::Nobody, |(_, (.., hash))| NonceConsumer::By {
                 hash: *hash,
-                deed: Deed::of(None, U256::ZERO, &[]),
+                effect_digest: EffectDigest::of(None, U256::ZERO, &[]),
             }),
         )
     }
@@ -306,11 +308,11 @@ impl Chain for FakeChain {
         })
     }
 
-    async fn estimate_gas(&self, _call: &Call) -> Result<u64, CallFailed> {
-        Err(CallFailed::Refused("nobody asks for it".into()))
+    async fn estimate_gas(&self, _call: &CallRequest) -> Result<u64, CallError> {
+        Err(CallError::Refused("nobody asks for it".into()))
     }
 
-    async fn send(&self, outgoing: &[Outgoing]) -> Vec<SendOutcome> {
+    async fn send(&self, outgoing: &[OutgoingEnvelope]) -> Vec<SendOutcome> {
         panic!("who lends sends nothing, and this is sent: {outgoing:?}");
     }
 }

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use domain::{Moment, Time};
+use domain::{MonotonicTime, Timestamp};
 use engine::ports::Clock;
 use tokio::time::Instant;
 
@@ -25,12 +25,12 @@ impl TestClock {
 
 #[async_trait]
 impl Clock for TestClock {
-    fn now(&self) -> Time {
-        Time(1_800_000_000_000).plus(self.began.elapsed())
+    fn now(&self) -> Timestamp {
+        Timestamp(1_800_000_000_000).plus(self.began.elapsed())
     }
 
-    fn moment(&self) -> Moment {
-        Moment(1_000_000).plus(self.began.elapsed())
+    fn monotonic(&self) -> MonotonicTime {
+        MonotonicTime(1_000_000).plus(self.began.elapsed())
     }
 
     async fn sleep(&self, duration: Duration) {

@@ -8,17 +8,17 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use domain::lane::lend::Lending;
+use domain::lane::reserve::ReservationRules;
 use domain::lane::{ChainQuery, Finality, OnForeignNonce, Resubmit, ResubmitPolicy};
 use domain::lease::LeaseTerms;
 use domain::window::{Depth, Release, Window};
 use domain::{ChainId, FeeRules, Holder, LaneKey, LaneRules, Mark, NodeName, Nonce, Reservation};
-use engine::lending::{MarkCall, MarkFailed};
 use engine::node::{
-    Accepted, ChainRules, Lent as LentAccounts, NewTx, Node, NodeConfig, NodeHandle, NonKeeper,
-    OnHistoryChange, Ports, Refusal,
+    Accepted, ChainRules, NewTx, Node, NodeConfig, NodeHandle, NonKeeper, OnTimelineChange, Ports,
+    Refusal, ReservedAccounts,
 };
-use engine::ports::{Chain, Clock, LendError, Lent, PeerError, Peers};
+use engine::ports::{Chain, Clock, LaneReservations, PeerError, Peers, ReservationError};
+use engine::reservations::{MarkError, MarkRequest};
 use engine::tasks::Tasks;
 use nonce::scheme::LaneScheme;
 use nonce::{Borrow, Scheme, SchemeKind, Settlement, Watched};
@@ -98,7 +98,11 @@ impl Scheme for NodeScheme {
         self.lane.kind()
     }
 
-    async fn allocate(&self, lane: LaneKey, borrow: Borrow) -> Result<Reservation, LendError> {
+    async fn allocate(
+        &self,
+        lane: LaneKey,
+        borrow: Borrow,
+    ) -> Result<Reservation, ReservationError> {
         self.lane.allocate(lane, borrow).await
     }
 
@@ -108,7 +112,7 @@ impl Scheme for NodeScheme {
         nonce: Nonce,
         holder: Holder,
         mark: Mark,
-    ) -> Result<Reservation, LendError> {
+    ) -> Result<Reservation, ReservationError> {
         self.lane.mark(lane, nonce, holder, mark).await
     }
 
@@ -117,24 +121,24 @@ impl Scheme for NodeScheme {
         lane: LaneKey,
         nonce: Nonce,
         holder: Holder,
-    ) -> Result<Option<Reservation>, LendError> {
+    ) -> Result<Option<Reservation>, ReservationError> {
         self.lane.reservation(lane, nonce, holder).await
     }
 
-    async fn lent(&self, lane: LaneKey) -> Result<Lent, LendError> {
-        self.lane.lent(lane).await
+    async fn list_reservations(&self, lane: LaneKey) -> Result<LaneReservations, ReservationError> {
+        self.lane.list_reservations(lane).await
     }
 
-    async fn to_watch(&self, limit: usize) -> Result<Vec<Watched>, LendError> {
+    async fn to_watch(&self, limit: usize) -> Result<Vec<Watched>, ReservationError> {
         self.lane.to_watch(limit).await
     }
 
-    async fn settle(&self, settlements: &[Settlement]) -> Result<(), LendError> {
+    async fn settle(&self, settlements: &[Settlement]) -> Result<(), ReservationError> {
         self.lane.settle(settlements).await
     }
 
     /// With its component a process ends its node.
-    async fn close(&self) -> Result<(), LendError> {
+    async fn close(&self) -> Result<(), ReservationError> {
         self.lane.close().await?;
         self.node.drain().await;
         Ok(())
@@ -170,14 +174,16 @@ impl Peers for Board {
     async fn mark(
         &self,
         address: &str,
-        call: &MarkCall,
+        call: &MarkRequest,
         _patience: Duration,
-    ) -> Result<Result<Reservation, MarkFailed>, PeerError> {
+    ) -> Result<Result<Reservation, MarkError>, PeerError> {
         Ok(self.find(address)?.mark_forwarded(call).await)
     }
 
-    async fn ring(&self, address: &str, lanes: &[LaneKey]) -> Result<(), PeerError> {
-        self.find(address)?.rung(lanes.to_vec()).await;
+    async fn notify(&self, address: &str, lanes: &[LaneKey]) -> Result<(), PeerError> {
+        self.find(address)?
+            .receive_notification(lanes.to_vec())
+            .await;
         Ok(())
     }
 }
@@ -204,10 +210,10 @@ fn config(name: String, address: &str, chains: Vec<ChainId>) -> NodeConfig {
         waiters: 4_096,
         chains: chains.into_iter().map(|id| (id, rules.clone())).collect(),
         non_keeper: NonKeeper::Forward,
-        on_history_change: OnHistoryChange::Halt,
-        lent: LentAccounts {
+        on_timeline_change: OnTimelineChange::Halt,
+        lent: ReservedAccounts {
             accounts: accounts.into(),
-            lending: Lending {
+            reservations: ReservationRules {
                 timeout: Duration::from_secs(60),
                 grace: Duration::ZERO,
             },
@@ -225,7 +231,7 @@ fn lane_rules() -> LaneRules {
         fee: FeeRules::OPEN,
         finality: Finality::Depth(FINAL_DEPTH),
         watch_depth: WATCH_DEPTH,
-        tell_progress: false,
+        emit_progress: false,
         fetch_receipt_upon_entry: false,
         resubmit: Resubmit {
             interval: Some(Duration::from_secs(5)),

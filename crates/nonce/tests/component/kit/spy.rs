@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use domain::{Holder, LaneKey, Mark, Nonce, Reservation};
-use engine::ports::{LendError, Lent};
+use engine::ports::{LaneReservations, ReservationError};
 use nonce::{Borrow, Scheme, SchemeKind, Settlement, Watched};
 
 use super::Gate;
@@ -110,7 +110,11 @@ impl Scheme for Spy {
         self.books.kind()
     }
 
-    async fn allocate(&self, lane: LaneKey, borrow: Borrow) -> Result<Reservation, LendError> {
+    async fn allocate(
+        &self,
+        lane: LaneKey,
+        borrow: Borrow,
+    ) -> Result<Reservation, ReservationError> {
         self.call(lane, self.books.allocate(lane, borrow)).await
     }
 
@@ -120,7 +124,7 @@ impl Scheme for Spy {
         nonce: Nonce,
         holder: Holder,
         mark: Mark,
-    ) -> Result<Reservation, LendError> {
+    ) -> Result<Reservation, ReservationError> {
         self.call(lane, self.books.mark(lane, nonce, holder, mark))
             .await
     }
@@ -130,23 +134,23 @@ impl Scheme for Spy {
         lane: LaneKey,
         nonce: Nonce,
         holder: Holder,
-    ) -> Result<Option<Reservation>, LendError> {
+    ) -> Result<Option<Reservation>, ReservationError> {
         self.books.reservation(lane, nonce, holder).await
     }
 
-    async fn lent(&self, lane: LaneKey) -> Result<Lent, LendError> {
-        self.books.lent(lane).await
+    async fn list_reservations(&self, lane: LaneKey) -> Result<LaneReservations, ReservationError> {
+        self.books.list_reservations(lane).await
     }
 
-    async fn to_watch(&self, limit: usize) -> Result<Vec<Watched>, LendError> {
+    async fn to_watch(&self, limit: usize) -> Result<Vec<Watched>, ReservationError> {
         self.books.to_watch(limit).await
     }
 
-    async fn settle(&self, settlements: &[Settlement]) -> Result<(), LendError> {
+    async fn settle(&self, settlements: &[Settlement]) -> Result<(), ReservationError> {
         self.books.settle(settlements).await
     }
 
-    async fn close(&self) -> Result<(), LendError> {
+    async fn close(&self) -> Result<(), ReservationError> {
         self.books.close().await
     }
 }

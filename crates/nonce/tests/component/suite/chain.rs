@@ -1,10 +1,10 @@
 //! What the chain has to say before a nonce is free or lent.
 
 use domain::{Nonce, ReservationState};
-use engine::ports::LendError;
+use engine::ports::ReservationError;
 
 use super::super::kit::{FOREIGN_DEPTH, hash, lane, until};
-use super::{World, nonces};
+use super::{World, nonces_of};
 
 pub(crate) async fn a_submitted_nonce_is_given_back_only_if_the_chain_shows_nothing(world: &World) {
     let process = world.process().await;
@@ -26,7 +26,7 @@ pub(crate) async fn a_submitted_nonce_is_given_back_only_if_the_chain_shows_noth
     for index in [0, 2] {
         let refused = give_back(index).await.unwrap_err();
         assert!(
-            matches!(refused, LendError::MayBeMined { .. }),
+            matches!(refused, ReservationError::MayBeMined { .. }),
             "{refused:?}"
         );
         assert!(refused.is_worth_repeating());
@@ -40,7 +40,7 @@ pub(crate) async fn a_submitted_nonce_is_given_back_only_if_the_chain_shows_noth
     world.chain.mine(1);
     let refused = give_back(0).await.unwrap_err();
     assert!(
-        matches!(refused, LendError::MayBeMined { .. }),
+        matches!(refused, ReservationError::MayBeMined { .. }),
         "{refused:?}"
     );
     world.chain.empty_pool();
@@ -48,7 +48,7 @@ pub(crate) async fn a_submitted_nonce_is_given_back_only_if_the_chain_shows_noth
         give_back(2).await.unwrap().state,
         ReservationState::Recyclable
     );
-    assert_eq!(nonces(&process.borrow_many(3).await), [1, 2, 3]);
+    assert_eq!(nonces_of(&process.borrow_many(3).await), [1, 2, 3]);
 }
 
 pub(crate) async fn a_submitted_nonce_is_not_given_back_while_the_chain_is_silent(world: &World) {
@@ -61,7 +61,7 @@ pub(crate) async fn a_submitted_nonce_is_not_given_back_while_the_chain_is_silen
         .mark_recyclable(lane(1), lent.nonce, lent.holder, "perhaps");
     let refused = given.await.unwrap_err();
     assert!(
-        matches!(refused, LendError::MayBeMined { .. }),
+        matches!(refused, ReservationError::MayBeMined { .. }),
         "{refused:?}"
     );
     assert_eq!(process.row(&lent).await.state, ReservationState::Reserved);
@@ -89,7 +89,7 @@ pub(crate) async fn a_free_nonce_that_somebody_used_is_found_out(world: &World) 
     process.sweep_all(&mut sweep).await;
     until("it is not listed as free", async || {
         sweep.pass().await.expect("the books are there");
-        let listed = process.component.lent(lane(1)).await.unwrap();
+        let listed = process.component.list_reservations(lane(1)).await.unwrap();
         let is_listed = listed.open.iter().any(|one| one.nonce == lent[0].nonce);
         (!is_listed).then_some(())
     })
@@ -116,5 +116,5 @@ pub(crate) async fn what_others_had_pending_and_lost_is_lent_after_all(world: &W
     world.chain.send(account, first.nonce.0, hash(1));
     world.chain.mine(1);
     // The account waits for 1 and 2, and nobody will ever send them: they are lent.
-    assert_eq!(nonces(&process.borrow_many(3).await), [1, 2, 4]);
+    assert_eq!(nonces_of(&process.borrow_many(3).await), [1, 2, 4]);
 }

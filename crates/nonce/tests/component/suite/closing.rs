@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use domain::ReservationState;
-use engine::ports::LendError;
+use engine::ports::ReservationError;
 
 use super::super::kit::{hash, lane};
-use super::{World, nonces};
+use super::{World, nonces_of};
 
 const WITHIN: Duration = Duration::from_secs(20);
 
@@ -16,7 +16,10 @@ pub(crate) async fn a_closed_process_lends_nothing_and_leaves_nothing_behind(wor
     process.give_back(&lent[2]).await;
     process.component.close(WITHIN).await.unwrap();
     let refused = process.component.allocate(lane(1)).await.unwrap_err();
-    assert!(matches!(refused, LendError::Unavailable(_)), "{refused:?}");
+    assert!(
+        matches!(refused, ReservationError::Unavailable(_)),
+        "{refused:?}"
+    );
     process
         .component
         .close(WITHIN)
@@ -24,7 +27,7 @@ pub(crate) async fn a_closed_process_lends_nothing_and_leaves_nothing_behind(wor
         .expect("twice is fine");
     // What was lent stays lent, what was free or set aside is there for the next one.
     let next = world.process().await;
-    assert_eq!(nonces(&next.borrow_many(3).await), [2, 5, 6]);
+    assert_eq!(nonces_of(&next.borrow_many(3).await), [2, 5, 6]);
 }
 
 pub(crate) async fn what_was_marked_before_the_end_is_there_after_it(world: &World) {

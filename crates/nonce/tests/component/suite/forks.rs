@@ -1,6 +1,6 @@
 //! The chain closes what was submitted, and forks take that back.
 
-use domain::{MarkRefused, ReservationState};
+use domain::{MarkRefusal, ReservationState};
 
 use super::super::kit::{FINAL_DEPTH, FOREIGN_DEPTH, WATCH_DEPTH, hash, lane, until};
 use super::World;
@@ -43,7 +43,15 @@ pub(crate) async fn a_transaction_that_did_not_consume_the_nonce_closes_nothing(
         process.submit(&lent[0], hash(1)).await,
         process.use_up(&lent[1], hash(2)).await,
     ];
-    let listed = async || process.component.lent(lane(1)).await.unwrap().open.len();
+    let listed = async || {
+        process
+            .component
+            .list_reservations(lane(1))
+            .await
+            .unwrap()
+            .open
+            .len()
+    };
     let (account, other) = (lane(1).signer, lane(2).signer);
     for (nonce, name) in [(0, 1), (1, 2)] {
         world.chain.send(other, nonce, hash(name));
@@ -112,7 +120,7 @@ pub(crate) async fn what_a_fork_reopened_is_not_given_back_when_another_had_clos
     let (nonce, holder) = (lent.nonce, lent.holder);
     let component = &process.component;
     let said = component.mark_recyclable(lane(1), nonce, holder, "gone");
-    assert_eq!(said.await, Err(MarkRefused::TwoNamed(nonce).into()));
+    assert_eq!(said.await, Err(MarkRefusal::TwoNamed(nonce).into()));
 }
 
 pub(crate) async fn what_was_said_to_be_used_is_watched_until_the_chain_closes_it(world: &World) {
@@ -120,7 +128,7 @@ pub(crate) async fn what_was_said_to_be_used_is_watched_until_the_chain_closes_i
     let lent = process.borrow_many(2).await;
     let account = lane(1).signer;
     let is_listed = async |index: usize| {
-        let listed = process.component.lent(lane(1)).await.unwrap();
+        let listed = process.component.list_reservations(lane(1)).await.unwrap();
         listed.open.iter().any(|one| one.nonce == lent[index].nonce)
     };
     world.chain.send(account, 0, hash(1));

@@ -4,28 +4,33 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use domain::{Holder, Nonce, Reservation, ReservationState};
-use engine::ports::LendError;
+use engine::ports::ReservationError;
 use futures::future::join_all;
 use nonce::Borrow;
 use uuid::Uuid;
 
 use super::super::kit::{eager, hash, lane};
-use super::{Process, World, counted, nonces};
+use super::{Process, World, counted, nonces_of};
 
 pub(crate) async fn a_new_lane_begins_where_the_chain_stands(world: &World) {
     world.chain.begin_at(lane(1).signer, 7);
     let process = world.process().await;
-    assert_eq!(nonces(&process.borrow_many(3).await), [7, 8, 9]);
+    assert_eq!(nonces_of(&process.borrow_many(3).await), [7, 8, 9]);
 }
 
 pub(crate) async fn nonces_are_lent_one_after_the_other(world: &World) {
     let process = world.process().await;
     assert_eq!(
-        nonces(&process.borrow_many(20).await),
+        nonces_of(&process.borrow_many(20).await),
         (0..20).collect::<Vec<_>>()
     );
     assert_eq!(
-        process.component.lent(lane(1)).await.unwrap().next_nonce,
+        process
+            .component
+            .list_reservations(lane(1))
+            .await
+            .unwrap()
+            .next_nonce,
         Nonce(20)
     );
 }
@@ -79,14 +84,16 @@ pub(crate) async fn the_smallest_free_nonce_is_lent_first(world: &World) {
     for index in [3, 1, 4] {
         process.give_back(&lent[index]).await;
     }
-    assert_eq!(nonces(&process.borrow_many(4).await), [1, 3, 4, 6]);
+    assert_eq!(nonces_of(&process.borrow_many(4).await), [1, 3, 4, 6]);
 }
 
 /// Borrows many at once.
 async fn crowd(process: &Process, count: usize) -> Vec<Reservation> {
     let one = async || loop {
         match process.component.allocate(lane(1)).await {
-            Err(LendError::Busy | LendError::Unavailable(_)) => tokio::task::yield_now().await,
+            Err(ReservationError::Busy | ReservationError::Unavailable(_)) => {
+                tokio::task::yield_now().await
+            }
             lent => return lent.expect("a nonce is lent"),
         }
     };
@@ -127,7 +134,7 @@ pub(crate) async fn a_thousand_at_once_are_unique_and_without_gap_after_recyclin
     let gaps: Vec<u64> = (0..highest)
         .filter(|nonce| !numbers.contains(nonce))
         .collect();
-    assert_eq!(nonces(&next.borrow_many(gaps.len()).await), gaps);
+    assert_eq!(nonces_of(&next.borrow_many(gaps.len()).await), gaps);
     assert_eq!(next.borrow().await.nonce.0, highest + 1);
 }
 
@@ -182,16 +189,16 @@ pub(crate) async fn a_lane_belongs_to_one_scheme(world: &World) {
         timeout: Duration::from_secs(60),
     };
     let refused = other.allocate(lane(1), borrow).await.unwrap_err();
-    let LendError::NotLendable(why) = &refused else {
+    let ReservationError::NotReservable(why) = &refused else {
         panic!("{refused:?}")
     };
-    for word in [process.scheme.kind().word(), other.kind().word()] {
+    for word in [process.scheme.kind().as_str(), other.kind().as_str()] {
         assert!(why.contains(word), "it explains itself: {why}");
     }
     let mark = domain::Mark::Used(hash(1));
     let refused = other.mark(lane(1), lent.nonce, lent.holder, mark).await;
     assert!(
-        matches!(refused, Err(LendError::NotLendable(_))),
+        matches!(refused, Err(ReservationError::NotReservable(_))),
         "{refused:?}"
     );
     assert_eq!(process.row(&lent).await, lent);
@@ -207,7 +214,7 @@ pub(crate) async fn what_is_open_is_listed_in_order(world: &World) {
     process.use_up(&lent[0], hash(1)).await;
     process.submit(&lent[1], hash(2)).await;
     process.give_back(&lent[3]).await;
-    let listed = process.component.lent(lane(1)).await.unwrap();
+    let listed = process.component.list_reservations(lane(1)).await.unwrap();
     let states: Vec<_> = listed
         .open
         .iter()
@@ -226,6 +233,6 @@ pub(crate) async fn what_is_open_is_listed_in_order(world: &World) {
         ]
     );
     assert_eq!((listed.next_nonce, listed.has_more), (Nonce(5), false));
-    let empty = process.component.lent(lane(9)).await.unwrap();
+    let empty = process.component.list_reservations(lane(9)).await.unwrap();
     assert_eq!((empty.next_nonce, empty.open.len()), (Nonce(0), 0));
 }

@@ -1,7 +1,7 @@
 //! What a holder may say of his nonce.
 
-use domain::{Holder, Mark, MarkRefused, Nonce, Reservation, ReservationState};
-use engine::ports::{Chain as _, LendError, Lender};
+use domain::{Holder, Mark, MarkRefusal, Nonce, Reservation, ReservationState};
+use engine::ports::{Chain as _, NonceReservations, ReservationError};
 use uuid::Uuid;
 
 use super::super::kit::{FOREIGN_DEPTH, hash, lane};
@@ -12,7 +12,7 @@ async fn say(
     nonce: Nonce,
     holder: Holder,
     mark: Mark,
-) -> Result<Reservation, LendError> {
+) -> Result<Reservation, ReservationError> {
     process.component.mark(lane(1), nonce, holder, mark).await
 }
 
@@ -38,7 +38,7 @@ pub(crate) async fn used_by_the_same_transaction_twice_is_fine(world: &World) {
     );
     assert_eq!(process.use_up(&lent, hash(1)).await, used);
     let other = say(&process, lent.nonce, lent.holder, Mark::Used(hash(2))).await;
-    let refused = MarkRefused::IsUsed {
+    let refused = MarkRefusal::IsUsed {
         nonce: lent.nonce,
         by: hash(1).to_string(),
     };
@@ -86,7 +86,7 @@ pub(crate) async fn a_former_holder_is_refused(world: &World) {
     assert_eq!(present.nonce, former.nonce);
     for mark in all_marks() {
         let said = say(&process, former.nonce, former.holder, mark).await;
-        assert_eq!(said, Err(MarkRefused::NotHolder(former.nonce).into()));
+        assert_eq!(said, Err(MarkRefusal::NotHolder(former.nonce).into()));
     }
     assert_eq!(process.row(&present).await, present);
 }
@@ -97,7 +97,7 @@ pub(crate) async fn a_stranger_is_refused(world: &World) {
     let stranger = Holder(Uuid::from_u128(99));
     for mark in all_marks() {
         let said = say(&process, lent.nonce, stranger, mark).await;
-        assert_eq!(said, Err(MarkRefused::NotHolder(lent.nonce).into()));
+        assert_eq!(said, Err(MarkRefusal::NotHolder(lent.nonce).into()));
     }
     assert_eq!(process.row(&lent).await, lent);
 }
@@ -107,7 +107,7 @@ pub(crate) async fn what_was_never_lent_is_refused(world: &World) {
     let not_lent = async |nonce: Nonce, holder: Holder| {
         for mark in all_marks() {
             let said = say(&process, nonce, holder, mark).await;
-            assert_eq!(said, Err(MarkRefused::NotLent(nonce).into()));
+            assert_eq!(said, Err(MarkRefusal::NotLent(nonce).into()));
         }
         assert_eq!(
             process.scheme.reservation(lane(1), nonce, holder).await,
@@ -128,7 +128,7 @@ pub(crate) async fn what_is_free_cannot_be_used(world: &World) {
     process.give_back(&lent).await;
     for mark in [Mark::Submitted(hash(1)), Mark::Used(hash(1))] {
         let said = say(&process, lent.nonce, lent.holder, mark).await;
-        assert_eq!(said, Err(MarkRefused::IsFree(lent.nonce).into()));
+        assert_eq!(said, Err(MarkRefusal::IsFree(lent.nonce).into()));
     }
 }
 
@@ -142,7 +142,10 @@ pub(crate) async fn what_is_used_cannot_be_given_back(world: &World) {
     };
     let said = say(&process, lent.nonce, lent.holder, mark).await;
     assert!(
-        matches!(said, Err(LendError::Refused(MarkRefused::IsUsed { .. }))),
+        matches!(
+            said,
+            Err(ReservationError::Refused(MarkRefusal::IsUsed { .. }))
+        ),
         "{said:?}"
     );
     assert_eq!(process.borrow().await.nonce, lent.nonce.next());
@@ -160,7 +163,7 @@ pub(crate) async fn what_was_named_after_the_chain_was_asked_cannot_be_given_bac
     };
     let submitted = process.submit(&lent, hash(1)).await;
     for asked in [None, Some(hash(2))] {
-        let refused = MarkRefused::NamedSince {
+        let refused = MarkRefusal::NamedSince {
             nonce: lent.nonce,
             hash: hash(1).to_string(),
         };
@@ -181,7 +184,7 @@ pub(crate) async fn a_nonce_with_two_named_transactions_is_not_given_back(world:
     process.submit(&lent, hash(2)).await;
     let replaced = process.submit(&lent, hash(1)).await;
     assert!(replaced.was_replaced);
-    let refused = LendError::Refused(MarkRefused::TwoNamed(lent.nonce));
+    let refused = ReservationError::Refused(MarkRefusal::TwoNamed(lent.nonce));
     assert!(!refused.is_worth_repeating());
     for process in [&process, &world.process().await] {
         for asked in [None, Some(hash(1)), Some(hash(2))] {

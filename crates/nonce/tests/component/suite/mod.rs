@@ -202,7 +202,7 @@ pub(crate) fn counted<'a>(lent: impl IntoIterator<Item = &'a Reservation>) -> BT
 }
 
 /// The nonces, in the order in which they were lent.
-pub(crate) fn nonces(lent: &[Reservation]) -> Vec<u64> {
+pub(crate) fn nonces_of(lent: &[Reservation]) -> Vec<u64> {
     lent.iter().map(|one| one.nonce.0).collect()
 }
 

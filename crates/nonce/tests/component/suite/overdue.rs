@@ -1,7 +1,7 @@
 //! Loans whose time is over: the chain is asked first.
 
-use domain::{Mark, MarkRefused, ReservationState};
-use engine::ports::Lender;
+use domain::{Mark, MarkRefusal, ReservationState};
+use engine::ports::NonceReservations;
 
 use super::super::kit::{FINAL_DEPTH, FOREIGN_DEPTH, hash, lane, until};
 use super::{Process, World};
@@ -34,7 +34,7 @@ pub(crate) async fn an_overdue_nonce_is_free_if_the_chain_shows_nothing(world: &
         .component
         .mark(lane(1), late.nonce, late.holder, mark)
         .await;
-    assert_eq!(said, Err(MarkRefused::IsFree(late.nonce).into()));
+    assert_eq!(said, Err(MarkRefusal::IsFree(late.nonce).into()));
     let next = process.borrow().await;
     assert_eq!(next.nonce, late.nonce);
     let mark = Mark::Used(hash(1));
@@ -42,7 +42,7 @@ pub(crate) async fn an_overdue_nonce_is_free_if_the_chain_shows_nothing(world: &
         .component
         .mark(lane(1), late.nonce, late.holder, mark)
         .await;
-    assert_eq!(said, Err(MarkRefused::NotHolder(late.nonce).into()));
+    assert_eq!(said, Err(MarkRefusal::NotHolder(late.nonce).into()));
 }
 
 pub(crate) async fn an_overdue_nonce_stays_lent_while_a_pool_has_something(world: &World) {

@@ -3,7 +3,7 @@
 
 use rusqlite::{Connection, OptionalExtension as _, TransactionBehavior};
 
-use domain::Time;
+use domain::Timestamp;
 
 /// One step of the schema.
 struct Migration {
@@ -82,7 +82,7 @@ pub(super) fn schema_state(conn: &Connection) -> Result<SchemaState, rusqlite::E
 }
 
 /// Applies what is missing; the versions that were applied. A newer database is left alone.
-pub(super) fn migrate(conn: &mut Connection, now: Time) -> Result<Vec<i64>, rusqlite::Error> {
+pub(super) fn migrate(conn: &mut Connection, now: Timestamp) -> Result<Vec<i64>, rusqlite::Error> {
     conn.execute_batch(
         "CREATE TABLE IF NOT EXISTS schema_version (
            version    INTEGER PRIMARY KEY,
@@ -152,23 +152,23 @@ mod tests {
             SchemaState::Behind { found: 0 }
         );
         assert_eq!(
-            migrate(&mut conn, Time(1)).unwrap(),
+            migrate(&mut conn, Timestamp(1)).unwrap(),
             (1..=SCHEMA_VERSION).collect::<Vec<_>>()
         );
         assert_eq!(schema_state(&conn).unwrap(), SchemaState::Current);
-        assert!(migrate(&mut conn, Time(2)).unwrap().is_empty());
+        assert!(migrate(&mut conn, Timestamp(2)).unwrap().is_empty());
     }
 
     #[test]
     fn a_newer_database_is_seen_and_left_alone() {
         let mut conn = Connection::open_in_memory().unwrap();
-        migrate(&mut conn, Time(1)).unwrap();
+        migrate(&mut conn, Timestamp(1)).unwrap();
         conn.execute("INSERT INTO schema_version VALUES (99, 'future', 0)", [])
             .unwrap();
         assert_eq!(
             schema_state(&conn).unwrap(),
             SchemaState::Newer { found: 99 }
         );
-        assert!(migrate(&mut conn, Time(2)).unwrap().is_empty());
+        assert!(migrate(&mut conn, Timestamp(2)).unwrap().is_empty());
     }
 }

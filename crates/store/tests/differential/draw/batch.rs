@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use domain::{
-    Attempt, AttemptKind, Bytes, Event, EventKind, Nonce, Right, SubState, Time, Token, Tx, TxId,
-    TxState, Writes,
+    Attempt, AttemptKind, Bytes, Event, EventKind, LeaseGrant, Nonce, SubState, Timestamp, Token,
+    Tx, TxId, TxState, Writes,
 };
 use engine::ports::{CommitOutcome, LaneBatch};
 use sim::rng::Rng;
@@ -44,13 +44,13 @@ pub(super) fn commit(rng: &Rng, model: &mut Model) -> Write {
 }
 
 fn batch(rng: &Rng, model: &mut Model, before: &Model, place: usize) -> LaneBatch {
-    let right = holds::right_of(rng, model, place);
+    let lease_grant = holds::right_of(rng, model, place);
     let node = model.keeper(place);
-    let mut draft = Draft::new(rng, model, place, right.token);
+    let mut draft = Draft::new(rng, model, place, lease_grant.token);
     for _ in 0..rng.below(PARTS_MAX + 1) {
         parts::add(&mut draft);
     }
-    let mut batch = draft.finish(right);
+    let mut batch = draft.finish(lease_grant);
     batch.node = node;
     if rng.permille(250) {
         flaws::spoil(rng, model, before, place, &mut batch);
@@ -67,7 +67,7 @@ pub(super) struct Draft<'a> {
     pub(super) model: &'a mut Model,
     pub(super) lane: Lane,
     pub(super) writes: Writes,
-    pub(super) at: Time,
+    pub(super) at: Timestamp,
     token: Token,
     /// At most one write per row.
     touched: BTreeSet<TxId>,
@@ -90,9 +90,9 @@ impl<'a> Draft<'a> {
         }
     }
 
-    fn finish(self, right: Right) -> LaneBatch {
+    fn finish(self, lease_grant: LeaseGrant) -> LaneBatch {
         LaneBatch {
-            right,
+            lease_grant,
             batch_seq_before: self.lane.batch_seq,
             node: domain::NodeName(String::new()),
             at: self.at,
@@ -161,13 +161,13 @@ impl<'a> Draft<'a> {
     /// A tx waits for a nonce from now on.
     pub(super) fn wake(&mut self, id: TxId) {
         self.lane.wakes.insert(id);
-        self.writes.wakes_added.push(id);
+        self.writes.queued_added.push(id);
     }
 
     /// A tx waits no longer, if it did.
     pub(super) fn wake_done(&mut self, id: TxId) {
         if self.lane.wakes.remove(&id) {
-            self.writes.wakes_done.push(id);
+            self.writes.queued_removed.push(id);
         }
     }
 
@@ -204,7 +204,7 @@ impl<'a> Draft<'a> {
         let later = self.rng.below(3);
         self.writes.events.push(Event {
             seq,
-            at: Time(self.at.0 - later),
+            at: Timestamp(self.at.0 - later),
             tx_id,
             kind,
         });

@@ -15,19 +15,19 @@ type Flaw = fn(&Rng, &mut Model, &Model, usize, &mut LaneBatch) -> Option<()>;
 const FLAWS: [Flaw; 32] = [
     // The fence.
     |_, _, _, _, batch| {
-        batch.right.token = batch.right.token.next();
+        batch.lease_grant.token = batch.lease_grant.token.next();
         Some(())
     },
     |_, names, _, _, batch| {
-        batch.right.grant = names.grant();
+        batch.lease_grant.grant = names.grant();
         Some(())
     },
     |rng, _, before, place, batch| {
         let past = &before.lanes[place].past;
-        (!past.is_empty()).then(|| batch.right = *rng.pick(past))
+        (!past.is_empty()).then(|| batch.lease_grant = *rng.pick(past))
     },
     |_, _, _, _, batch| {
-        batch.right.lane = NO_LANE;
+        batch.lease_grant.lane = NO_LANE;
         Some(())
     },
     |_, _, _, _, batch| {
@@ -134,7 +134,7 @@ const FLAWS: [Flaw; 32] = [
     // A second yes of a node, later: the first counts.
     |_, _, _, _, batch| {
         let (hash, at) = *batch.writes.first_sent.first()?;
-        let later = domain::Time(at.0 + 5);
+        let later = domain::Timestamp(at.0 + 5);
         batch.writes.first_sent.push((hash, later));
         Some(())
     },
@@ -155,7 +155,7 @@ const FLAWS: [Flaw; 32] = [
             1 => neighbours_tx(rng, before, place)?,
             _ => names.tx_id(rng),
         };
-        batch.writes.wakes_added.push(id);
+        batch.writes.queued_added.push(id);
         Some(())
     },
     |rng, _, before, place, batch| {
@@ -163,17 +163,17 @@ const FLAWS: [Flaw; 32] = [
             0 => any_tx(rng, &before.lanes[place])?.id,
             _ => neighbours_tx(rng, before, place)?,
         };
-        batch.writes.wakes_done.push(id);
+        batch.writes.queued_removed.push(id);
         Some(())
     },
     // Taken out and put back.
     |_, _, before, place, batch| {
         let id = *before.lanes[place].wakes.first()?;
         let writes = &mut batch.writes;
-        if !writes.wakes_done.contains(&id) {
-            writes.wakes_done.push(id);
+        if !writes.queued_removed.contains(&id) {
+            writes.queued_removed.push(id);
         }
-        writes.wakes_added.push(id);
+        writes.queued_added.push(id);
         Some(())
     },
 ];

@@ -1,7 +1,7 @@
 //! Who may write: mostly the keeper with its present right, sometimes somebody whose time is over.
 
-use domain::{Incarnation, LaneKey, Right, Token};
-use engine::ports::Ask;
+use domain::{Incarnation, LaneKey, LeaseGrant, Token};
+use engine::ports::LeaseRequest;
 use sim::rng::Rng;
 
 use crate::model::Model;
@@ -18,9 +18,9 @@ pub(super) fn acquire(rng: &Rng, model: &mut Model) -> Hold {
         lanes.retain(|key| is_known(model, *key) || !universe::is_huge(*key));
         lanes.sort_unstable();
     }
-    let ask = asker(rng, model);
+    let lease_request = asker(rng, model);
     Hold::Acquire(
-        ask,
+        lease_request,
         lanes.into_iter().map(|key| (key, model.grant())).collect(),
     )
 }
@@ -30,26 +30,30 @@ pub(super) fn is_known(model: &Model, key: LaneKey) -> bool {
 }
 
 pub(super) fn renew(rng: &Rng, model: &mut Model) -> Hold {
-    let rights = rights(rng, model);
-    Hold::Renew(keeper_of(rng, model, &rights), rights)
+    let lease_grants = lease_grants(rng, model);
+    Hold::Renew(keeper_of(rng, model, &lease_grants), lease_grants)
 }
 
 pub(super) fn release(rng: &Rng, model: &mut Model) -> Hold {
-    let rights = rights(rng, model);
-    Hold::Release(keeper_of(rng, model, &rights), rights)
+    let lease_grants = lease_grants(rng, model);
+    Hold::Release(keeper_of(rng, model, &lease_grants), lease_grants)
 }
 
 pub(super) fn regrant(rng: &Rng, model: &mut Model) -> Hold {
-    let right = right(rng, model);
+    let lease_grant = lease_grant(rng, model);
     let again = rng.permille(150);
-    let grant = if again { right.grant } else { model.grant() };
-    Hold::Regrant(right, grant)
+    let grant = if again {
+        lease_grant.grant
+    } else {
+        model.grant()
+    };
+    Hold::Regrant(lease_grant, grant)
 }
 
 pub(super) fn halt(rng: &Rng, model: &mut Model) -> Hold {
     // The operator's words come from us, and have no NUL.
     let reason = universe::words(rng).replace('\0', "");
-    Hold::Halt(right(rng, model), reason)
+    Hold::Halt(lease_grant(rng, model), reason)
 }
 
 pub(super) fn key(rng: &Rng) -> LaneKey {
@@ -57,7 +61,7 @@ pub(super) fn key(rng: &Rng) -> LaneKey {
 }
 
 /// A node: in its present life, mostly; in a new one; or in one that is over.
-pub(super) fn asker(rng: &Rng, model: &mut Model) -> Ask {
+pub(super) fn asker(rng: &Rng, model: &mut Model) -> LeaseRequest {
     let (node, life) = life(rng, model);
     let lives = |rng: &Rng| -> Vec<Incarnation> {
         let nodes = (0..NODES.len()).filter(|_| rng.permille(400));
@@ -65,15 +69,15 @@ pub(super) fn asker(rng: &Rng, model: &mut Model) -> Ask {
             .map(|node| universe::life(node, model.lives[node]))
             .collect()
     };
-    let (mut lively, mut silent) = (Vec::new(), Vec::new());
+    let (mut alive, mut silent) = (Vec::new(), Vec::new());
     if rng.permille(200) {
-        lively = lives(rng);
+        alive = lives(rng);
     }
     if rng.permille(150) {
         silent = lives(rng);
     }
-    Ask {
-        lively,
+    LeaseRequest {
+        alive,
         silent,
         ..universe::asker(rng, node, life)
     }
@@ -94,9 +98,9 @@ pub(super) fn life(rng: &Rng, model: &mut Model) -> (usize, u64) {
 }
 
 /// The keeper of the first of these, mostly.
-fn keeper_of(rng: &Rng, model: &mut Model, rights: &[Right]) -> Ask {
-    let first = rights.first().and_then(|right| {
-        let place = usize::try_from(right.lane.0).ok()?;
+fn keeper_of(rng: &Rng, model: &mut Model, lease_grants: &[LeaseGrant]) -> LeaseRequest {
+    let first = lease_grants.first().and_then(|lease_grant| {
+        let place = usize::try_from(lease_grant.lane.0).ok()?;
         model.lanes.get(place)
     });
     match first {
@@ -108,42 +112,42 @@ fn keeper_of(rng: &Rng, model: &mut Model, rights: &[Right]) -> Ask {
     }
 }
 
-fn rights(rng: &Rng, model: &mut Model) -> Vec<Right> {
+fn lease_grants(rng: &Rng, model: &mut Model) -> Vec<LeaseGrant> {
     let count = rng.between(1, 3);
-    (0..count).map(|_| right(rng, model)).collect()
+    (0..count).map(|_| lease_grant(rng, model)).collect()
 }
 
 /// A right of any lane.
-pub(super) fn right(rng: &Rng, model: &mut Model) -> Right {
+pub(super) fn lease_grant(rng: &Rng, model: &mut Model) -> LeaseGrant {
     let place = usize::try_from(rng.below(LANES as u64)).expect("few lanes");
     right_of(rng, model, place)
 }
 
 /// A right of this lane: the present one, mostly.
-pub(super) fn right_of(rng: &Rng, model: &mut Model, place: usize) -> Right {
-    let unknown = Right {
+pub(super) fn right_of(rng: &Rng, model: &mut Model, place: usize) -> LeaseGrant {
+    let unknown = LeaseGrant {
         lane: universe::lane_id(place),
         token: Token(1),
         grant: model.grant(),
     };
     let lane = &model.lanes[place];
-    let Some(right) = lane.right else {
+    let Some(lease_grant) = lane.lease_grant else {
         return unknown;
     };
     let chance = rng.below(1_000);
     match chance {
-        0..780 => right,
+        0..780 => lease_grant,
         780..900 if !lane.past.is_empty() => *rng.pick(&lane.past),
-        900..940 => Right {
-            token: right.token.next(),
-            ..right
+        900..940 => LeaseGrant {
+            token: lease_grant.token.next(),
+            ..lease_grant
         },
-        940..970 => Right {
+        940..970 => LeaseGrant {
             lane: NO_LANE,
-            ..right
+            ..lease_grant
         },
         970..1_000 => unknown,
-        _ => right,
+        _ => lease_grant,
     }
 }
 

@@ -14,8 +14,12 @@ const NO_CURSORS: [&str; 4] = ["", "m-1", "nonsense", "0000000000000000000000000
 
 pub(super) fn image(rng: &Rng, model: &mut Model) -> Load {
     let place = usize::try_from(rng.below(LANES as u64)).expect("few lanes");
-    let right = holds::right_of(rng, model, place);
-    Load::Image(universe::lanes()[place], right, *rng.pick(&[0, 1, 2, 64]))
+    let lease_grant = holds::right_of(rng, model, place);
+    Load::Image(
+        universe::lanes()[place],
+        lease_grant,
+        *rng.pick(&[0, 1, 2, 64]),
+    )
 }
 
 pub(super) fn backlog(rng: &Rng) -> Load {
@@ -117,7 +121,7 @@ pub(super) fn events(rng: &Rng, model: &Model) -> Look {
 }
 
 fn some_kinds(rng: &Rng) -> Vec<String> {
-    let words = EventKind::WORDS.into_iter().chain(["NoSuchKind"]);
+    let words = EventKind::NAMES.into_iter().chain(["NoSuchKind"]);
     let some = words.filter(|_| rng.permille(300));
     some.map(str::to_owned).collect()
 }

@@ -145,7 +145,7 @@ impl Step {
             Verb::Renew => hold(holds::renew(rng, model)),
             Verb::Release => hold(holds::release(rng, model)),
             Verb::Regrant => hold(holds::regrant(rng, model)),
-            Verb::Settle => hold(Hold::Settle(holds::right(rng, model))),
+            Verb::Settle => hold(Hold::Settle(holds::lease_grant(rng, model))),
             Verb::Halt => hold(holds::halt(rng, model)),
             Verb::AcceptLoss => hold(Hold::AcceptLoss(holds::key(rng))),
             Verb::Commit => write(batch::commit(rng, model)),
@@ -167,8 +167,8 @@ impl Step {
             Verb::Events => look(looks::events(rng, model)),
             Verb::Lanes => look(looks::lanes(rng)),
             Verb::Advance => {
-                let beats = *rng.pick(&[1, 2, 5]);
-                Operation::Happen(Happen::Advance(BEAT * beats))
+                let heartbeats = *rng.pick(&[1, 2, 5]);
+                Operation::Happen(Happen::Advance(BEAT * heartbeats))
             }
             Verb::Promote => Operation::Happen(Happen::Promote),
         }

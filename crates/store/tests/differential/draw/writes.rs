@@ -1,8 +1,8 @@
 //! What is written without a fence: requests, headers, the feed, heartbeats.
 
 use domain::NodeName;
-use domain::lane::Request;
-use engine::ports::{Member, NewQueued};
+use domain::lane::AdmittedRequest;
+use engine::ports::{Member, QueuedRequest};
 use sim::rng::Rng;
 
 use super::{holds, looks};
@@ -13,7 +13,7 @@ use crate::universe::{self, NODES};
 /// Requests for any lanes; some twice, some under an id that is taken.
 pub(super) fn queue(rng: &Rng, model: &mut Model) -> Write {
     let count = rng.between(1, 3);
-    let mut requests: Vec<NewQueued> = Vec::new();
+    let mut requests: Vec<QueuedRequest> = Vec::new();
     for _ in 0..count {
         let repeats = rng
             .permille(100)
@@ -36,15 +36,15 @@ pub(super) fn queue(rng: &Rng, model: &mut Model) -> Write {
     Write::Queue(requests)
 }
 
-fn new_queued(rng: &Rng, model: &mut Model) -> NewQueued {
+fn new_queued(rng: &Rng, model: &mut Model) -> QueuedRequest {
     let payload = universe::payload(rng);
     let id = match rng.permille(60) {
         true => looks::tx_id(rng, model),
         false => model.tx_id(rng),
     };
-    NewQueued {
+    QueuedRequest {
         lane: holds::key(rng),
-        request: Request {
+        request: AdmittedRequest {
             id,
             request_id: universe::any_request_id(rng),
             fingerprint: payload.fingerprint(),
@@ -85,7 +85,7 @@ pub(super) fn heartbeat(rng: &Rng, model: &mut Model) -> Write {
         started_at: model.time(rng),
         seen_at: model.time(rng),
         // Counted by the store.
-        beats: rng.below(3),
+        heartbeats: rng.below(3),
         draining: rng.permille(200),
     })
 }

@@ -24,7 +24,7 @@ pub(super) async fn gate(play: &Play, hand: &Hand, node: &'static str, batches: 
     match applied(hand.write("gate", GATE, &arguments.params()).await) {
         Ok(applied) => {
             for batch in batches {
-                match applied.contains(&batch.right.lane) {
+                match applied.contains(&batch.lease_grant.lane) {
                     true => tell(play, batch, Outcome::Applied),
                     false => resolve(play, hand, node, batch).await,
                 }
@@ -56,13 +56,13 @@ async fn resolve(play: &Play, hand: &Hand, node: &'static str, batch: &LaneBatch
         return tell(play, batch, Outcome::Fenced);
     }
     let grant = new_grant();
-    let landed = regrant(play, hand, node, batch.right, grant, true).await;
+    let landed = regrant(play, hand, node, batch.lease_grant, grant, true).await;
     // More batches than memory knows of: the shard would read the lane again.
     if landed != Some(batch.batch_seq_before) {
         return tell(play, batch, Outcome::Fenced);
     }
     let mut again = batch.clone();
-    again.right.grant = grant;
+    again.lease_grant.grant = grant;
     let arguments = Arguments::of([&again].into_iter());
     match applied(hand.at_once(GATE, &arguments.params()).await) {
         Ok(applied) if applied.is_empty() => tell(play, &again, Outcome::Fenced),
@@ -79,8 +79,11 @@ fn applied(answer: Result<Vec<Row>, Error>) -> Result<Vec<LaneId>, Error> {
 
 /// As far as is committed, within the same turn.
 async fn is_still_ours(hand: &Hand, batch: &LaneBatch) -> bool {
-    let (lanes, grants) = (vec![batch.right.lane.0], vec![batch.right.grant.0]);
-    let tokens = vec![signed(batch.right.token.0)];
+    let (lanes, grants) = (
+        vec![batch.lease_grant.lane.0],
+        vec![batch.lease_grant.grant.0],
+    );
+    let tokens = vec![signed(batch.lease_grant.token.0)];
     let batches = vec![signed(batch.batch_seq_before)];
     let events = vec![signed(batch.event_seq_before)];
     let params: [Param<'_>; 5] = [
@@ -106,7 +109,7 @@ fn tell(play: &Play, batch: &LaneBatch, outcome: Outcome) {
 pub(super) async fn accept(play: &Play, hand: &Hand) {
     let scene = &play.scene;
     let loaded = match take(play, hand, "b", true).await {
-        Some(right) => load(play, hand, right).await,
+        Some(lease_grant) => load(play, hand, lease_grant).await,
         None => None,
     };
     let mut batches = vec![
@@ -125,13 +128,13 @@ pub(super) async fn accept(play: &Play, hand: &Hand) {
 async fn acceptance_after(play: &Play, image: &LaneImage) -> LaneBatch {
     let memory = Memory {
         key: image.key,
-        right: image.right,
+        lease_grant: image.lease_grant,
         node: node("b").node,
         batch_seq: image.batch_seq,
         event_seq: image.event_seq,
         next_nonce: image.next_nonce,
     };
-    let asked = [(image.right.lane, request_id(SHARED_REQUEST))];
+    let asked = [(image.lease_grant.lane, request_id(SHARED_REQUEST))];
     let known = play
         .store
         .find_requests(&asked)
@@ -144,7 +147,7 @@ async fn acceptance_after(play: &Play, image: &LaneImage) -> LaneBatch {
         },
     );
     let writes = match known[0] {
-        None => acceptance(SHARED_REQUEST, image.next_nonce, image.right.token),
+        None => acceptance(SHARED_REQUEST, image.next_nonce, image.lease_grant.token),
         Some(_) => Writes {
             events: vec![told],
             ..Writes::default()

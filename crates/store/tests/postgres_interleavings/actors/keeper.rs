@@ -1,7 +1,7 @@
 //! The contested lane's first keeper, and what it does besides committing.
 
-use domain::lease::Ask;
-use domain::{GrantId, Right};
+use domain::lease::LeaseRequest;
+use domain::{GrantId, LeaseGrant};
 use store::postgres::sql::{Param, REGRANT, RELEASE, RELEASE_WAITING, RENEW};
 use tokio_postgres::types::Type;
 
@@ -12,7 +12,7 @@ use crate::turns::Hand;
 
 pub(super) async fn renew(play: &Play, hand: &Hand) {
     let keeper = Keeper::of(play);
-    let duration = ms(keeper.ask.duration);
+    let duration = ms(keeper.lease_request.duration);
     let mut params = keeper.params();
     params.push((&duration, Type::INT8));
     match hand.write("renew", RENEW, &params).await {
@@ -40,15 +40,15 @@ pub(super) async fn regrant(
     play: &Play,
     hand: &Hand,
     node: &'static str,
-    right: Right,
+    lease_grant: LeaseGrant,
     grant: GrantId,
     is_second_try: bool,
 ) -> Option<u64> {
-    let token = signed(right.token.0);
+    let token = signed(lease_grant.token.0);
     let params: [Param<'_>; 4] = [
-        (&right.lane.0, Type::INT8),
+        (&lease_grant.lane.0, Type::INT8),
         (&token, Type::INT8),
-        (&right.grant.0, Type::UUID),
+        (&lease_grant.grant.0, Type::UUID),
         (&grant.0, Type::UUID),
     ];
     let answer = match is_second_try {
@@ -64,10 +64,13 @@ pub(super) async fn regrant(
     };
     let landed: i64 = rows.first()?.get(0);
     let landed = u64::try_from(landed).expect("it counts");
-    if right.lane == play.scene.lane() {
+    if lease_grant.lane == play.scene.lane() {
         play.facts.tell(Fact::Granted {
             node: node.to_owned(),
-            right: Right { grant, ..right },
+            lease_grant: LeaseGrant {
+                grant,
+                ..lease_grant
+            },
             landed: Some(landed),
         });
     }
@@ -76,18 +79,18 @@ pub(super) async fn regrant(
 
 /// The contested lane's first keeper, as it asks for it.
 struct Keeper {
-    ask: Ask,
+    lease_request: LeaseRequest,
     lanes: Vec<i64>,
     tokens: Vec<i64>,
 }
 
 impl Keeper {
     fn of(play: &Play) -> Self {
-        let right = play.scene.contested.right;
+        let lease_grant = play.scene.contested.lease_grant;
         Self {
-            ask: node("a"),
-            lanes: vec![right.lane.0],
-            tokens: vec![signed(right.token.0)],
+            lease_request: node("a"),
+            lanes: vec![lease_grant.lane.0],
+            tokens: vec![signed(lease_grant.token.0)],
         }
     }
 
@@ -95,8 +98,8 @@ impl Keeper {
         vec![
             (&self.lanes, Type::INT8_ARRAY),
             (&self.tokens, Type::INT8_ARRAY),
-            (&self.ask.node.0, Type::TEXT),
-            (&self.ask.incarnation.0, Type::UUID),
+            (&self.lease_request.node.0, Type::TEXT),
+            (&self.lease_request.incarnation.0, Type::UUID),
         ]
     }
 }

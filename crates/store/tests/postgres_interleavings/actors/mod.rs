@@ -129,16 +129,16 @@ impl Kind {
             Self::Renew => Box::pin(async move { keeper::renew(&play, &hand).await }),
             Self::Release => Box::pin(async move { keeper::release(&play, &hand).await }),
             Self::Regrant => Box::pin(async move {
-                let right = play.scene.contested.right;
-                keeper::regrant(&play, &hand, "a", right, new_grant(), false).await;
+                let lease_grant = play.scene.contested.lease_grant;
+                keeper::regrant(&play, &hand, "a", lease_grant, new_grant(), false).await;
             }),
             Self::Takeover => Box::pin(async move {
                 takeover::take(&play, &hand, "c", false).await;
             }),
             Self::Load => Box::pin(async move {
-                if let Some(right) = takeover::take(&play, &hand, "d", false).await {
+                if let Some(lease_grant) = takeover::take(&play, &hand, "d", false).await {
                     hand.turn("load").await;
-                    takeover::load(&play, &hand, right).await;
+                    takeover::load(&play, &hand, lease_grant).await;
                 }
             }),
             Self::Queue => Box::pin(async move { queue::queue(&play, &hand).await }),

@@ -1,7 +1,7 @@
 //! Whoever puts requests into the store without being keeper.
 
 use domain::TxId;
-use engine::ports::NewQueued;
+use engine::ports::QueuedRequest;
 use store::postgres::sql::{Param, QUEUE};
 use tokio_postgres::types::Type;
 use uuid::Uuid;
@@ -23,7 +23,7 @@ pub(super) async fn queue_shared(play: &Play, hand: &Hand) {
     queue_all(play, hand, &[new_queued(key, SHARED_REQUEST)]).await;
 }
 
-async fn queue_all(play: &Play, hand: &Hand, requests: &[NewQueued]) {
+async fn queue_all(play: &Play, hand: &Hand, requests: &[QueuedRequest]) {
     let columns = QueueColumns::of(requests);
     match hand.write("queue", QUEUE, &columns.params()).await {
         Ok(rows) => {
@@ -57,7 +57,7 @@ struct QueueColumns {
 }
 
 impl QueueColumns {
-    fn of(requests: &[NewQueued]) -> Self {
+    fn of(requests: &[QueuedRequest]) -> Self {
         let (chains, signers) = key_columns(requests.iter().map(|queued| queued.lane));
         let all = || requests.iter().map(|queued| &queued.request);
         Self {

@@ -1,7 +1,7 @@
 //! Whoever takes the contested lane.
 
-use domain::lease::Ask;
-use domain::{GrantId, Incarnation, LaneId, LaneImage, Right, Token};
+use domain::lease::LeaseRequest;
+use domain::{GrantId, Incarnation, LaneId, LaneImage, LeaseGrant, Token};
 use engine::ports::Store as _;
 use store::postgres::sql::{ACQUIRE, Param};
 use tokio_postgres::types::Type;
@@ -14,7 +14,7 @@ use crate::scene::{Base, Scene};
 use crate::turns::Hand;
 
 /// Who asks, in this scene.
-fn contender(scene: &Scene, name: &str) -> Ask {
+fn contender(scene: &Scene, name: &str) -> LeaseRequest {
     match scene.base {
         Base::Live | Base::Lapsed => node(name),
         Base::Silent => {
@@ -32,27 +32,28 @@ pub(super) async fn take(
     hand: &Hand,
     name: &'static str,
     in_one_turn: bool,
-) -> Option<Right> {
-    let (lane, ask) = (&play.scene.contested, contender(&play.scene, name));
+) -> Option<LeaseGrant> {
+    let (lane, lease_request) = (&play.scene.contested, contender(&play.scene, name));
     let (chains, signers) = key_columns([lane.key].into_iter());
     let grants: Vec<Uuid> = vec![new_grant().0];
     let lives = |lives: &[Incarnation]| lives.iter().map(|life| life.0).collect();
-    let (lively, silent): (Vec<Uuid>, Vec<Uuid>) = (lives(&ask.lively), lives(&ask.silent));
-    let (duration, skew) = (ms(ask.duration), ms(ask.skew));
+    let (alive, silent): (Vec<Uuid>, Vec<Uuid>) =
+        (lives(&lease_request.alive), lives(&lease_request.silent));
+    let (duration, skew) = (ms(lease_request.duration), ms(lease_request.skew));
     let params: [Param<'_>; 9] = [
         (&chains, Type::INT8_ARRAY),
         (&signers, Type::BYTEA_ARRAY),
         (&grants, Type::UUID_ARRAY),
-        (&ask.node.0, Type::TEXT),
-        (&ask.incarnation.0, Type::UUID),
+        (&lease_request.node.0, Type::TEXT),
+        (&lease_request.incarnation.0, Type::UUID),
         (&duration, Type::INT8),
         (&skew, Type::INT8),
-        (&lively, Type::UUID_ARRAY),
+        (&alive, Type::UUID_ARRAY),
         (&silent, Type::UUID_ARRAY),
     ];
     const IS_KEPT: &str = "SELECT lk_kept_1(owner, incarnation, expires_at, $2, $3, $4, $5) \
          FROM signer_lease WHERE lane_id = $1";
-    let to_look: Vec<Param<'_>> = [(&lane.right.lane.0 as _, Type::INT8)]
+    let to_look: Vec<Param<'_>> = [(&lane.lease_grant.lane.0 as _, Type::INT8)]
         .into_iter()
         .chain([
             params[3].clone(),
@@ -75,7 +76,7 @@ pub(super) async fn take(
         };
         if let Some(row) = rows.first() {
             let token: i64 = row.get(3);
-            let right = Right {
+            let lease_grant = LeaseGrant {
                 lane: LaneId(row.get(2)),
                 token: Token(u64::try_from(token).expect("tokens are positive")),
                 grant: GrantId(row.get(4)),
@@ -83,10 +84,10 @@ pub(super) async fn take(
             let node = name.to_owned();
             play.facts.tell(Fact::Granted {
                 node,
-                right,
+                lease_grant,
                 landed: None,
             });
-            return Some(right);
+            return Some(lease_grant);
         }
         let look = hand.at_once(IS_KEPT, &to_look).await.expect("a look");
         if look[0].get(0) {
@@ -97,16 +98,16 @@ pub(super) async fn take(
 }
 
 /// Reads the lane as its keeper does, and beside it all its txs as they are.
-pub(super) async fn load(play: &Play, hand: &Hand, right: Right) -> Option<LaneImage> {
+pub(super) async fn load(play: &Play, hand: &Hand, lease_grant: LeaseGrant) -> Option<LaneImage> {
     let key = play.scene.contested.key;
     let image = play
         .store
-        .load(key, right, WATCH_DEPTH)
+        .load(key, lease_grant, WATCH_DEPTH)
         .await
         .expect("load")?;
-    let rows = TxRow::of(&hand.session.client, right.lane).await;
+    let rows = TxRow::of(&hand.session.client, lease_grant.lane).await;
     play.facts.tell(Fact::Loaded {
-        right,
+        lease_grant,
         image: Some(Box::new(image.clone())),
         rows: rows.expect("a look"),
     });

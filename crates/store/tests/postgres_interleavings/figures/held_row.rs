@@ -3,9 +3,11 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use domain::lease::Ask;
-use domain::{LaneKey, Right};
-use engine::ports::{Acquired, CommitOutcome, LaneBatch, Regranted, Renewal, Store as _};
+use domain::lease::LeaseRequest;
+use domain::{LaneKey, LeaseGrant};
+use engine::ports::{
+    AcquireOutcome, CommitOutcome, LaneBatch, RegrantOutcome, RenewOutcome, Store as _,
+};
 use rig::postgres::{Database, shared};
 use store::postgres::PostgresStore;
 
@@ -26,7 +28,7 @@ async fn a_row_that_is_held_for_long_costs_one_lane_only() {
         let database = migrated(&shared(major), "held_row").await;
         let mut world = World::new(&database).await;
         let holder = Session::open(database.url()).await;
-        let lane = world.rights[0].lane.0;
+        let lane = world.lease_grants[0].lane.0;
         let rows = format!(
             "BEGIN; SELECT FROM signer_lease WHERE lane_id = {lane} FOR UPDATE; \
              SELECT FROM signer_nonce_cursor WHERE lane_id = {lane} FOR UPDATE"
@@ -39,10 +41,10 @@ async fn a_row_that_is_held_for_long_costs_one_lane_only() {
 
         // The keeper of the held lane waits for it: apart from all others.
         let of_held = {
-            let (store, right) = (Arc::clone(&world.store), world.rights[0]);
+            let (store, lease_grant) = (Arc::clone(&world.store), world.lease_grants[0]);
             let batch = accept(&world.lanes[0]);
             assert_eq!(store.commit(vec![batch]).await, [CommitOutcome::Locked]);
-            tokio::spawn(async move { until_regranted(&store, right).await })
+            tokio::spawn(async move { until_regranted(&store, lease_grant).await })
         };
         let (rounds, slowest) = world.go_on_for(held_for).await;
         assert!(
@@ -57,11 +59,16 @@ async fn a_row_that_is_held_for_long_costs_one_lane_only() {
             .batch_execute("ROLLBACK")
             .await
             .expect("a rollback");
-        world.lanes[0].right = of_held.await.expect("it ends in order");
-        let renewed = world.store.renew(&world.ask, &world.rights).await;
+        world.lanes[0].lease_grant = of_held.await.expect("it ends in order");
+        let renewed = world
+            .store
+            .renew(&world.lease_request, &world.lease_grants)
+            .await;
         let renewed = renewed.expect("renew");
         assert!(
-            renewed.iter().all(|renewal| *renewal == Renewal::Renewed),
+            renewed
+                .iter()
+                .all(|renewal| *renewal == RenewOutcome::Renewed),
             "{renewed:?}"
         );
         let batch = accept(&world.lanes[0]);
@@ -84,8 +91,8 @@ async fn a_row_that_is_held_for_long_costs_one_lane_only() {
 /// A node that keeps many lanes, the first of which is in somebody's hands.
 struct World {
     store: Arc<PostgresStore>,
-    ask: Ask,
-    rights: Vec<Right>,
+    lease_request: LeaseRequest,
+    lease_grants: Vec<LeaseGrant>,
     lanes: Vec<Memory>,
 }
 
@@ -93,19 +100,19 @@ impl World {
     async fn new(database: &Database) -> Self {
         let store = open(database.url(), 9).await;
         let keys: Vec<LaneKey> = (0..LANES).map(|_| new_lane()).collect();
-        let ask = Ask {
+        let lease_request = LeaseRequest {
             duration: LEASE,
             skew: Duration::from_millis(200),
             ..node("a")
         };
-        let rights = keep(&*store, &ask, &keys).await;
-        let lanes = keys.iter().zip(&rights);
-        let lanes = lanes.map(|(key, right)| Memory::new(*key, *right, &ask));
+        let lease_grants = keep(&*store, &lease_request, &keys).await;
+        let lanes = keys.iter().zip(&lease_grants);
+        let lanes = lanes.map(|(key, lease_grant)| Memory::new(*key, *lease_grant, &lease_request));
         Self {
             lanes: lanes.collect(),
             store,
-            ask,
-            rights,
+            lease_request,
+            lease_grants,
         }
     }
 
@@ -119,13 +126,16 @@ impl World {
                 return (round, slowest);
             }
             let asked = Instant::now();
-            let renewals = self.store.renew(&self.ask, &self.rights).await;
+            let renewals = self
+                .store
+                .renew(&self.lease_request, &self.lease_grants)
+                .await;
             slowest = slowest.max(asked.elapsed());
             let renewals = renewals.expect("renew");
-            assert_eq!(renewals[0], Renewal::Busy);
+            assert_eq!(renewals[0], RenewOutcome::Busy);
             let mut of_others = renewals[1..].iter();
             assert!(
-                of_others.all(|renewal| *renewal == Renewal::Renewed),
+                of_others.all(|renewal| *renewal == RenewOutcome::Renewed),
                 "{renewals:?}"
             );
 
@@ -153,9 +163,9 @@ impl World {
             .expect("acquire");
         for (n, answer) in answers.iter().enumerate() {
             let is_right = match answer {
-                Acquired::NotKeeper { .. } => n > 0,
-                Acquired::Busy => n == 0,
-                Acquired::Granted { .. } | Acquired::Halted(_) => false,
+                AcquireOutcome::NotKeeper { .. } => n > 0,
+                AcquireOutcome::Busy => n == 0,
+                AcquireOutcome::Granted { .. } | AcquireOutcome::Halted(_) => false,
             };
             assert!(is_right, "lane {n}: {answer:?}");
         }
@@ -167,17 +177,17 @@ fn accept(lane: &Memory) -> LaneBatch {
     lane.batch(acceptance(
         &format!("request-{nonce}"),
         nonce,
-        lane.right.token,
+        lane.lease_grant.token,
     ))
 }
 
 /// Asks for the lane anew until nobody holds it.
-async fn until_regranted(store: &PostgresStore, right: Right) -> Right {
+async fn until_regranted(store: &PostgresStore, lease_grant: LeaseGrant) -> LeaseGrant {
     let grant = new_grant();
     loop {
-        match store.regrant(right, grant).await {
-            Ok(Regranted::Held { right, .. }) => return right,
-            Ok(Regranted::Fenced) => panic!("nobody could take it"),
+        match store.regrant(lease_grant, grant).await {
+            Ok(RegrantOutcome::Held { lease_grant, .. }) => return lease_grant,
+            Ok(RegrantOutcome::Fenced) => panic!("nobody could take it"),
             Err(_) => {} // somebody still holds its row
         }
     }

@@ -60,15 +60,15 @@ async fn ninety_seven_of_a_hundred_do_not_wait_for_three() {
         let database = migrated(&shared(major), "ninety_seven").await;
         let store = open(database.url(), 9).await;
         let keys: Vec<LaneKey> = (0..LANES).map(|_| new_lane()).collect();
-        let rights = keep(&*store, &node("a"), &keys).await;
-        let batches = batches(&rights, &keys);
+        let lease_grants = keep(&*store, &node("a"), &keys).await;
+        let batches = batches(&lease_grants, &keys);
         keep(&*store, &node_that_misses("b", &["a"]), &[keys[FENCED]]).await;
         let queued = vec![new_queued(keys[CONFLICTING], "one")];
         store.queue(queued).await.expect("queue");
         let holder = Session::open(database.url()).await;
         let row = format!(
             "BEGIN; SELECT FROM signer_nonce_cursor WHERE lane_id = {} FOR UPDATE",
-            rights[LOCKED].lane.0
+            lease_grants[LOCKED].lane.0
         );
         holder.client.batch_execute(&row).await.expect("it is free");
 
@@ -87,7 +87,7 @@ async fn ninety_seven_of_a_hundred_do_not_wait_for_three() {
         assert_eq!(trouble(CONFLICTING), CommitOutcome::Conflict(conflict));
         assert_eq!(trouble(LOCKED), CommitOutcome::Locked);
         let watcher = Session::open(database.url()).await;
-        let bad = [FENCED, CONFLICTING, LOCKED].map(|n| rights[n].lane);
+        let bad = [FENCED, CONFLICTING, LOCKED].map(|n| lease_grants[n].lane);
         assert_eq!(slipped_in(&watcher, &batches, &bad).await, 0);
         holder
             .client
@@ -105,11 +105,11 @@ async fn ninety_seven_of_a_hundred_do_not_wait_for_three() {
 }
 
 /// One accepted tx for each lane, all with the same request id.
-fn batches(rights: &[domain::Right], keys: &[LaneKey]) -> Vec<LaneBatch> {
-    let ask = node("a");
-    let lanes = keys.iter().zip(rights);
-    let batch = |(key, right): (&LaneKey, &domain::Right)| {
-        let memory = Memory::new(*key, *right, &ask);
+fn batches(lease_grants: &[domain::LeaseGrant], keys: &[LaneKey]) -> Vec<LaneBatch> {
+    let lease_request = node("a");
+    let lanes = keys.iter().zip(lease_grants);
+    let batch = |(key, lease_grant): (&LaneKey, &domain::LeaseGrant)| {
+        let memory = Memory::new(*key, *lease_grant, &lease_request);
         memory.batch(acceptance("one", memory.next_nonce, Token(1)))
     };
     lanes.map(batch).collect()
@@ -120,7 +120,7 @@ async fn slipped_in(watcher: &Session, batches: &[LaneBatch], lanes: &[LaneId]) 
     let ids: Vec<i64> = lanes.iter().map(|lane| lane.0).collect();
     let bad = batches
         .iter()
-        .filter(|batch| lanes.contains(&batch.right.lane));
+        .filter(|batch| lanes.contains(&batch.lease_grant.lane));
     let txs: Vec<uuid::Uuid> = bad.map(|batch| batch.writes.inserts[0].id.0).collect();
     let sql = "SELECT (SELECT count(*) FROM managed_tx WHERE tx_id = ANY ($2)) \
          + (SELECT count(*) FROM tx_attempt WHERE lane_id = ANY ($1)) \

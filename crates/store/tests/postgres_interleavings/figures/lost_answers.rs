@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use domain::{GrantId, Right, Writes};
-use engine::ports::{CommitOutcome, LaneBatch, Regranted, Store as _};
+use domain::{GrantId, LeaseGrant, Writes};
+use engine::ports::{CommitOutcome, LaneBatch, RegrantOutcome, Store as _};
 use rig::postgres::{Database, shared};
 use rig::proxy::{TcpProxy, Then};
 use sim::rng::Rng;
@@ -39,7 +39,7 @@ async fn a_commit_whose_answer_is_lost_lands_once_or_is_sent_again() {
             let writes = acceptance(
                 &format!("request-{request}"),
                 world.memory.next_nonce,
-                world.memory.right.token,
+                world.memory.lease_grant.token,
             );
             world.commit_somehow(writes).await;
             request += 1;
@@ -99,11 +99,11 @@ impl World {
         let proxy = TcpProxy::in_front_of(database.server().port());
         let direct = open(database.url(), 5).await;
         let key = new_lane();
-        let right = keep(&*direct, &node("a"), &[key]).await[0];
+        let lease_grant = keep(&*direct, &node("a"), &[key]).await[0];
         Self {
             // One connection for writes: the one that was just used.
             node: open(&database.url_through(proxy.port()), 3).await,
-            memory: Memory::new(key, right, &node("a")),
+            memory: Memory::new(key, lease_grant, &node("a")),
             rng: Rng::new(seed),
             counts: Counts::default(),
             proxy,
@@ -135,7 +135,10 @@ impl World {
     /// `None`: nobody waited for the answer.
     async fn commit_unluckily(&self, batch: LaneBatch) -> Option<CommitOutcome> {
         // A connection is there, so that bad luck meets the commit and not the way to it.
-        self.node.settle(batch.right).await.expect("settle");
+        self.node
+            .mark_reconciled(batch.lease_grant)
+            .await
+            .expect("settle");
         let commit = self.node.commit(vec![batch]);
         let outcomes = match self.rng.below(5) {
             0 => {
@@ -167,10 +170,10 @@ impl World {
     /// Has the lane granted anew, until the answer is clean. Whether the batch landed.
     async fn resolve(&mut self, batch: &LaneBatch) -> bool {
         let grant = new_grant();
-        let (right, landed) = tokio::time::timeout(WITHIN, self.regranted(grant))
+        let (lease_grant, landed) = tokio::time::timeout(WITHIN, self.regranted(grant))
             .await
             .expect("a batch ends, and the lane can be granted anew");
-        self.memory.right = right;
+        self.memory.lease_grant = lease_grant;
         let before = batch.batch_seq_before;
         assert!(
             (before..=before + 1).contains(&landed),
@@ -184,12 +187,15 @@ impl World {
         landed > before
     }
 
-    async fn regranted(&self, grant: GrantId) -> (Right, u64) {
+    async fn regranted(&self, grant: GrantId) -> (LeaseGrant, u64) {
         loop {
             // Somebody may still hold the row: then it is asked again.
-            match self.direct.regrant(self.memory.right, grant).await {
-                Ok(Regranted::Held { right, batch_seq }) => return (right, batch_seq),
-                Ok(Regranted::Fenced) => panic!("nobody else takes the lane"),
+            match self.direct.regrant(self.memory.lease_grant, grant).await {
+                Ok(RegrantOutcome::Held {
+                    lease_grant,
+                    batch_seq,
+                }) => return (lease_grant, batch_seq),
+                Ok(RegrantOutcome::Fenced) => panic!("nobody else takes the lane"),
                 Err(_) => {}
             }
         }

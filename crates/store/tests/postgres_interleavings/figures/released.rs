@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use domain::{LaneKey, Right, SubState, Tx, TxState, Writes};
+use domain::{LaneKey, LeaseGrant, SubState, Tx, TxState, Writes};
 use engine::ports::{CommitOutcome, LaneBatch, Store as _};
 use rig::postgres::shared;
 use sim::rng::Rng;
@@ -71,7 +71,7 @@ struct Race {
 impl Race {
     async fn run(self, rounds: u64) {
         for round in 0..rounds {
-            let right = keep(&*self.keeper, &node("a"), &[self.key]).await[0];
+            let lease_grant = keep(&*self.keeper, &node("a"), &[self.key]).await[0];
             let request = format!("request-{round}");
             let (first, second) = (self.rng.below(YIELDS_MAX), self.rng.below(YIELDS_MAX));
             let is_queued = AtomicBool::new(false);
@@ -84,7 +84,7 @@ impl Race {
             // What a keeper does with an idle lane: it does not look once more.
             let leave = async {
                 yield_times(second).await;
-                let release = self.keeper.release(&node("a"), &[right]).await;
+                let release = self.keeper.release(&node("a"), &[lease_grant]).await;
                 release.expect("release");
                 is_queued.load(Ordering::Relaxed)
             };
@@ -105,32 +105,35 @@ impl Race {
         let work = work.expect("lanes_with_work");
         let ours = work.iter().find(|work| work.lane == self.key);
         assert!(ours.is_some_and(|work| work.has_queued), "asleep: {work:?}");
-        let right = keep(&*self.other, &survivor, &[self.key]).await[0];
-        let waiting = self.other.load_queued(right.lane, 10).await;
+        let lease_grant = keep(&*self.other, &survivor, &[self.key]).await[0];
+        let waiting = self.other.load_queued(lease_grant.lane, 10).await;
         let waiting = waiting.expect("load_queued");
         assert_eq!(waiting.len(), 1);
-        finish(&self.other, self.key, right, waiting).await;
-        let release = self.other.release(&survivor, &[right]).await;
+        finish(&self.other, self.key, lease_grant, waiting).await;
+        let release = self.other.release(&survivor, &[lease_grant]).await;
         release.expect("release");
     }
 }
 
 /// Ends what waits, so that the lane is idle again.
-async fn finish(store: &PostgresStore, key: LaneKey, right: Right, waiting: Vec<Tx>) {
-    let image = store.load(key, right, WATCH_DEPTH).await.expect("load");
+async fn finish(store: &PostgresStore, key: LaneKey, lease_grant: LeaseGrant, waiting: Vec<Tx>) {
+    let image = store
+        .load(key, lease_grant, WATCH_DEPTH)
+        .await
+        .expect("load");
     let image = image.expect("the right holds");
     let memory = Memory {
         batch_seq: image.batch_seq,
-        ..Memory::new(key, right, &node("a"))
+        ..Memory::new(key, lease_grant, &node("a"))
     };
-    let wakes_done = waiting.iter().map(|tx| tx.id).collect();
+    let queued_removed = waiting.iter().map(|tx| tx.id).collect();
     let end = |mut tx: Tx| {
-        tx.go(TxState::FailedFinal, SubState::Rejected, AT);
+        tx.transition(TxState::FailedFinal, SubState::Rejected, AT);
         tx
     };
     let batch: LaneBatch = memory.batch(Writes {
         updates: waiting.into_iter().map(end).collect(),
-        wakes_done,
+        queued_removed,
         ..Writes::default()
     });
     assert_eq!(store.commit(vec![batch]).await, [CommitOutcome::Applied]);

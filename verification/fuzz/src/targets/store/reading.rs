@@ -4,9 +4,10 @@ use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
-use domain::{GrantId, Incarnation, NodeName, Nonce, RequestId, Right, TxId};
+use domain::{GrantId, Incarnation, LeaseGrant, NodeName, Nonce, RequestId, TxId};
 use engine::ports::{
-    Acquired, Ask, EventFilter, EventPage, Store as _, StoreError, TxFilter, TxRecord,
+    AcquireOutcome, EventFilter, EventPage, LeaseRequest, Store as _, StoreError, TxFilter,
+    TxRecord,
 };
 use engine::public;
 use store::sqlite::SqliteStore;
@@ -22,31 +23,31 @@ const PAGE: usize = 100;
 pub(super) struct Reading {
     store: Arc<SqliteStore>,
     ids: Vec<TxId>,
-    right: Right,
-    ask: Ask,
+    lease_grant: LeaseGrant,
+    ask: LeaseRequest,
 }
 
 impl Reading {
     /// Takes the lane, so that it may be loaded.
     pub(super) async fn new(store: Arc<SqliteStore>, ids: Vec<TxId>) -> Self {
-        let ask = Ask {
+        let ask = LeaseRequest {
             node: NodeName("reader".into()),
             incarnation: Incarnation(Uuid::from_u128(1)),
             duration: Duration::from_hours(24),
             skew: Duration::ZERO,
-            lively: Vec::new(),
+            alive: Vec::new(),
             silent: Vec::new(),
         };
         let grant = GrantId(Uuid::from_u128(2));
         let answers = store.acquire(&ask, &[(LANE, grant)]).await;
         let answers = answers.expect("the store answers");
-        let Some(Acquired::Granted { right, .. }) = answers.into_iter().next() else {
+        let Some(AcquireOutcome::Granted { lease_grant, .. }) = answers.into_iter().next() else {
             panic!("a lane that was given back is free");
         };
         Self {
             store,
             ids,
-            right,
+            lease_grant,
             ask,
         }
     }
@@ -75,12 +76,20 @@ impl Reading {
             Err(error) => show(&error),
         }
         show(&store.lanes(&[LANE]).await);
-        show(&store.load(LANE, self.right, WATCH_DEPTH).await);
-        show(&store.load_backlog(self.right.lane, Nonce(0), PAGE).await);
-        show(&store.load_queued(self.right.lane, PAGE).await);
+        show(&store.load(LANE, self.lease_grant, WATCH_DEPTH).await);
+        show(
+            &store
+                .load_backlog(self.lease_grant.lane, Nonce(0), PAGE)
+                .await,
+        );
+        show(&store.load_queued(self.lease_grant.lane, PAGE).await);
         let request = RequestId::parse("request-1").expect("a good id");
         show_tx(&store.tx_by_request(LANE, &request).await);
-        show(&store.find_requests(&[(self.right.lane, request)]).await);
+        show(
+            &store
+                .find_requests(&[(self.lease_grant.lane, request)])
+                .await,
+        );
         show(&store.lanes_with_work(&self.ask).await);
         show(&store.members().await);
     }

@@ -9,9 +9,9 @@ fn three() -> (MemoryChain, RemoteChain) {
     (chain, view)
 }
 
-async fn marked(mark: [u8; 4]) -> Outgoing {
+async fn marked(mark: [u8; 4]) -> OutgoingEnvelope {
     let data = mark.into();
-    sign(Unsigned {
+    sign(UnsignedEnvelope {
         data,
         gas: 100_000,
         ..envelope(0, 5)
@@ -19,13 +19,13 @@ async fn marked(mark: [u8; 4]) -> Outgoing {
     .await
 }
 
-async fn send_one(chain: &dyn Chain, outgoing: &Outgoing) -> SendOutcome {
+async fn send_one(chain: &dyn Chain, outgoing: &OutgoingEnvelope) -> SendOutcome {
     let mut outcomes = chain.send(std::slice::from_ref(outgoing)).await;
     outcomes.remove(0)
 }
 
-async fn twice(chain: &dyn Chain) -> Nonces {
-    let asked = chain.nonces(account(), ChainQuery::Pending, Witnesses::Two);
+async fn twice(chain: &dyn Chain) -> EndpointNonces {
+    let asked = chain.account_nonces(account(), ChainQuery::Pending, Quorum::Two);
     asked.await.unwrap()
 }
 
@@ -40,7 +40,7 @@ async fn no_node_takes_it_only_when_every_node_says_so() {
     assert!(matches!(told, SendOutcome::Refused(_)), "{told:?}");
     let disputed = marked(DISPUTED).await;
     assert_eq!(send_one(&view, &disputed).await, SendOutcome::Accepted);
-    let wavering = Unsigned {
+    let wavering = UnsignedEnvelope {
         data: WAVERING.into(),
         gas: 100_000,
         ..envelope(1, 5)
@@ -68,11 +68,8 @@ async fn pools_differ_until_nodes_talk() {
     chain.lose_pool(0);
     assert_eq!(chain.pool().len(), 1, "others have it");
     chain.mine();
-    assert_eq!(
-        view.receipts(&[hash], Witnesses::One).await.unwrap().len(),
-        1
-    );
-    let one = view.nonces(account(), ChainQuery::Latest, Witnesses::One);
+    assert_eq!(view.receipts(&[hash], Quorum::One).await.unwrap().len(), 1);
+    let one = view.account_nonces(account(), ChainQuery::Latest, Quorum::One);
     let one = one.await.unwrap();
     assert_eq!((one.second, one.is_complete), (None, false));
 }
@@ -93,9 +90,9 @@ async fn one_that_lags_is_asked_last_and_one_that_is_down_not_at_all() {
     chain.set_down(2, true);
     let head = view.header(BlockTag::Latest).await.unwrap().unwrap();
     assert_eq!(head.number, 0);
-    let asked = view.nonces(account(), ChainQuery::Latest, Witnesses::Two);
+    let asked = view.account_nonces(account(), ChainQuery::Latest, Quorum::Two);
     assert!(asked.await.is_err(), "nobody else answers");
-    assert_eq!(view.receipts(&[hash], Witnesses::One).await, Ok(Vec::new()));
+    assert_eq!(view.receipts(&[hash], Quorum::One).await, Ok(Vec::new()));
 }
 
 #[tokio::test(start_paused = true)]
@@ -124,23 +121,23 @@ async fn who_consumed_a_nonce_is_found_in_its_block() {
     chain.mine();
     let theirs = theirs.expect("past all pools").hash;
     let blocks = view.headers(0, 9).await.unwrap();
-    let who = |nonce| view.consumer(account(), Nonce(nonce), blocks[3]);
-    assert_eq!(who(0).await.map(Consumer::hash), Ok(Some(ours)));
-    assert_eq!(who(1).await.map(Consumer::hash), Ok(Some(theirs)));
-    assert_eq!(who(2).await, Ok(Consumer::Nobody));
-    let early = view.consumer(account(), Nonce(1), blocks[1]).await;
-    assert_eq!(early, Ok(Consumer::Nobody));
+    let who = |nonce| view.find_consumer(account(), Nonce(nonce), blocks[3]);
+    assert_eq!(who(0).await.map(NonceConsumer::hash), Ok(Some(ours)));
+    assert_eq!(who(1).await.map(NonceConsumer::hash), Ok(Some(theirs)));
+    assert_eq!(who(2).await, Ok(NonceConsumer::Nobody));
+    let early = view.find_consumer(account(), Nonce(1), blocks[1]).await;
+    assert_eq!(early, Ok(NonceConsumer::Nobody));
     let elsewhere = domain::Header {
         number: 2,
         ..blocks[1]
     };
-    let elsewhere = view.consumer(account(), Nonce(1), elsewhere).await;
+    let elsewhere = view.find_consumer(account(), Nonce(1), elsewhere).await;
     assert!(elsewhere.is_err(), "on another branch");
     view.set(Staleness {
         blind: 1_000,
         ..Staleness::NONE
     });
-    assert_eq!(who(1).await, Ok(Consumer::Unseen));
+    assert_eq!(who(1).await, Ok(NonceConsumer::Unseen));
     chain.set_down(1, true);
     chain.set_down(2, true);
     assert!(who(1).await.is_err(), "one is not two");

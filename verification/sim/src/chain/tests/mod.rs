@@ -1,7 +1,7 @@
 mod endpoints;
 
 use alloy_primitives::U256;
-use domain::{AttemptKind, Bytes, Fees, Time, TxId, Unsigned};
+use domain::{AttemptKind, Bytes, Fees, Timestamp, TxId, UnsignedEnvelope};
 use engine::ports::Signer;
 use uuid::Uuid;
 
@@ -17,8 +17,8 @@ fn account() -> Address {
 }
 
 /// An envelope at a nonce, offering so many gwei in both fee fields.
-fn envelope(nonce: u64, gwei: u128) -> Unsigned {
-    Unsigned {
+fn envelope(nonce: u64, gwei: u128) -> UnsignedEnvelope {
+    UnsignedEnvelope {
         tx_id: TxId(Uuid::from_u128(u128::from(nonce) + 1)),
         kind: AttemptKind::Original,
         chain_id: CHAIN,
@@ -35,17 +35,17 @@ fn envelope(nonce: u64, gwei: u128) -> Unsigned {
     }
 }
 
-async fn sign(envelope: Unsigned) -> Outgoing {
+async fn sign(envelope: UnsignedEnvelope) -> OutgoingEnvelope {
     let nonce = envelope.nonce;
     let signed = MemorySigner::new(vec![account()])
-        .sign(vec![envelope], Time(1))
+        .sign(vec![envelope], Timestamp(1))
         .await;
     let attempt = signed
         .into_iter()
         .next()
         .expect("one asked")
         .expect("it has the key");
-    Outgoing {
+    OutgoingEnvelope {
         nonce,
         hash: attempt.hash,
         raw: attempt.raw,
@@ -59,8 +59,8 @@ async fn send(chain: &dyn Chain, nonce: u64, gwei: u128) -> (B256, SendOutcome) 
     (outgoing.hash, outcomes.remove(0))
 }
 
-async fn nonces(chain: &dyn Chain) -> (u64, u64) {
-    let asked = chain.nonces(account(), ChainQuery::Pending, Witnesses::One);
+async fn account_nonces(chain: &dyn Chain) -> (u64, u64) {
+    let asked = chain.account_nonces(account(), ChainQuery::Pending, Quorum::One);
     let nonces = asked.await.unwrap().first;
     (nonces.latest.0, nonces.pending.0)
 }
@@ -70,13 +70,13 @@ async fn nonces_are_mined_in_order_and_gaps_wait() {
     let chain = MemoryChain::new(CHAIN);
     let (second, outcome) = send(&chain, 1, 5).await;
     assert_eq!(outcome, SendOutcome::Accepted);
-    assert_eq!(nonces(&chain).await, (0, 0));
+    assert_eq!(account_nonces(&chain).await, (0, 0));
     chain.mine();
     assert_eq!(chain.mined(), [], "nonce 0 is missing");
     let (first, _) = send(&chain, 0, 5).await;
-    assert_eq!(nonces(&chain).await, (0, 2));
+    assert_eq!(account_nonces(&chain).await, (0, 2));
     let header = chain.mine();
-    assert_eq!(nonces(&chain).await, (2, 2));
+    assert_eq!(account_nonces(&chain).await, (2, 2));
     let receipts = chain
         .block_receipts(header.hash, &|_| true)
         .await
@@ -114,10 +114,7 @@ async fn a_replacement_pays_ten_percent_more() {
     let (second, outcome) = send(&chain, 0, 110).await;
     assert_eq!(outcome, SendOutcome::Accepted);
     chain.mine();
-    let mined = chain
-        .receipts(&[first, second], Witnesses::One)
-        .await
-        .unwrap();
+    let mined = chain.receipts(&[first, second], Quorum::One).await.unwrap();
     assert_eq!(
         mined.iter().map(|r| r.tx_hash).collect::<Vec<_>>(),
         [second]
@@ -127,7 +124,7 @@ async fn a_replacement_pays_ten_percent_more() {
 #[tokio::test]
 async fn what_a_node_refuses_is_refused_by_name() {
     let chain = MemoryChain::new(CHAIN);
-    let bare = Outgoing {
+    let bare = OutgoingEnvelope {
         nonce: Nonce(0),
         hash: B256::ZERO,
         raw: Bytes::from_static(b"x"),
@@ -174,8 +171,8 @@ async fn a_fork_gives_its_transactions_back() {
     let dropped = chain.reorg(2, fate);
     assert_eq!(dropped.iter().map(|h| h.number).collect::<Vec<_>>(), [3, 2]);
     assert_eq!(chain.head().number, 4, "the new branch is longer");
-    assert_eq!(nonces(&chain).await, (2, 2));
-    let mined = chain.receipts(&hashes, Witnesses::One).await.unwrap();
+    assert_eq!(account_nonces(&chain).await, (2, 2));
+    let mined = chain.receipts(&hashes, Quorum::One).await.unwrap();
     assert_eq!(
         mined.iter().map(|r| r.tx_hash).collect::<Vec<_>>(),
         hashes[..2]
@@ -199,8 +196,8 @@ async fn a_dropped_one_leaves_a_gap_and_reverts_are_mined_as_such() {
     send(&chain, 1, 5).await;
     assert!(chain.drop_tx(first) && !chain.drop_tx(first));
     chain.mine();
-    assert_eq!(nonces(&chain).await, (0, 0));
-    let failing = Unsigned {
+    assert_eq!(account_nonces(&chain).await, (0, 0));
+    let failing = UnsignedEnvelope {
         data: REVERTS.into(),
         gas: 100_000,
         ..envelope(0, 6)
@@ -211,23 +208,17 @@ async fn a_dropped_one_leaves_a_gap_and_reverts_are_mined_as_such() {
         [SendOutcome::Accepted]
     );
     chain.mine();
-    let inclusion = &chain
-        .receipts(&[outgoing.hash], Witnesses::One)
-        .await
-        .unwrap()[0];
+    let inclusion = &chain.receipts(&[outgoing.hash], Quorum::One).await.unwrap()[0];
     assert!(!inclusion.succeeded);
     assert!(chain.revert_reason(inclusion).await.unwrap().is_some());
-    assert_eq!(nonces(&chain).await, (2, 2));
+    assert_eq!(account_nonces(&chain).await, (2, 2));
 }
 
 #[tokio::test]
 async fn auto_mining_mines_what_was_sent() {
     let chain = MemoryChain::new(CHAIN).auto_mining();
     let (hash, _) = send(&chain, 0, 5).await;
-    assert_eq!(
-        chain.receipts(&[hash], Witnesses::One).await.unwrap().len(),
-        1
-    );
+    assert_eq!(chain.receipts(&[hash], Quorum::One).await.unwrap().len(), 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -243,7 +234,7 @@ async fn a_lagging_node_sees_an_older_chain_and_may_lose_answers() {
     let (hash, _) = send(&chain, 0, 5).await;
     chain.mine();
     let header = chain.head();
-    assert_eq!(view.receipts(&[hash], Witnesses::One).await, Ok(Vec::new()));
+    assert_eq!(view.receipts(&[hash], Quorum::One).await, Ok(Vec::new()));
     assert_eq!(
         view.header(BlockTag::Latest).await.unwrap().unwrap().number,
         0
@@ -254,15 +245,12 @@ async fn a_lagging_node_sees_an_older_chain_and_may_lose_answers() {
         "not seen yet"
     );
     view.set(Staleness::NONE);
-    assert_eq!(
-        view.receipts(&[hash], Witnesses::One).await.unwrap().len(),
-        1
-    );
+    assert_eq!(view.receipts(&[hash], Quorum::One).await.unwrap().len(), 1);
     wire.set(WireFaults {
         answer_lost: 1_000,
         ..WireFaults::NONE
     });
     assert!(matches!(send(&view, 1, 5).await.1, SendOutcome::Unknown(_)));
-    assert_eq!(nonces(&chain).await, (1, 2), "taken all the same");
+    assert_eq!(account_nonces(&chain).await, (1, 2), "taken all the same");
     assert!(view.header(BlockTag::Latest).await.is_err());
 }

@@ -22,11 +22,11 @@ impl Server {
         if batches.iter().any(|batch| self.store.would_miss(batch)) {
             self.store.fail_over();
         }
-        self.let_strangers_in(batches.iter().map(|batch| batch.right.lane));
+        self.let_strangers_in(batches.iter().map(|batch| batch.lease_grant.lane));
         let mut outcomes: Vec<Option<CommitOutcome>> = vec![None; batches.len()];
         let placed = batches.into_iter().map(Arc::new).enumerate();
         let mut waiting: Vec<Placed> = placed.collect();
-        self.put_in_order(&mut waiting, |(_, batch)| batch.right.lane);
+        self.put_in_order(&mut waiting, |(_, batch)| batch.lease_grant.lane);
         while !waiting.is_empty() {
             let (now, later) = one_per_lane(waiting);
             for (place, outcome) in self.commit_together(now).await {
@@ -44,7 +44,7 @@ impl Server {
             Ok(applied) => {
                 let (done, missing): (Vec<_>, Vec<_>) = call
                     .into_iter()
-                    .partition(|(_, batch)| applied.contains(&batch.right.lane));
+                    .partition(|(_, batch)| applied.contains(&batch.lease_grant.lane));
                 let done = done.into_iter().map(|(n, _)| (n, CommitOutcome::Applied));
                 let mut outcomes: Vec<Outcome> = done.collect();
                 outcomes.extend(self.fenced_or_locked(missing).await);
@@ -81,7 +81,7 @@ impl Server {
         let batches = || call.iter().map(|(_, batch)| batch);
         let (passed, others): (Vec<_>, Vec<_>) = batches()
             .cloned()
-            .partition(|batch| ours.contains(&batch.right.lane));
+            .partition(|batch| ours.contains(&batch.lease_grant.lane));
         insert_keys(&mut transaction, &passed).await?;
         let checked = transaction.read(|rows| passed.iter().try_for_each(|it| rows.check(it)));
         checked.map_err(|conflict| transaction.aborted(Abort::Conflict(conflict)))?;
@@ -96,7 +96,7 @@ impl Server {
             for (batch, place) in passed.into_iter().zip(places) {
                 rows.apply(&batch);
                 if let Some(place) = place {
-                    rows.take_places(batch.right.lane, place);
+                    rows.take_places(batch.lease_grant.lane, place);
                 }
                 store.tell_commit(rows, batch, &CommitOutcome::Applied);
             }
@@ -142,13 +142,14 @@ async fn fence(transaction: &mut Transaction, call: &[Placed]) -> Result<BTreeSe
     let batches = call.iter().map(|(_, batch)| batch);
     let picked: Vec<_> = batches.filter(|it| passes(transaction, it)).collect();
     let now = transaction.now();
-    let is_over = |it: &&Arc<LaneBatch>| transaction.read(|rows| rows.is_over(it.right.lane, now));
+    let is_over =
+        |it: &&Arc<LaneBatch>| transaction.read(|rows| rows.is_over(it.lease_grant.lane, now));
     let is_in_trouble = picked.iter().any(is_over);
     transaction.expect_trouble(is_in_trouble);
     let mut ours = BTreeSet::new();
     transaction.step().await?;
     for batch in picked {
-        let lane = batch.right.lane;
+        let lane = batch.lease_grant.lane;
         let is_taken = if mutation::is_on(Mutation::LockInNoOrder) {
             transaction.take(Row::Lane(lane)).await?;
             true
@@ -179,11 +180,11 @@ async fn insert_keys(
             continue;
         }
         inserts.sort_by(|one, other| one.request_id.cmp(&other.request_id));
-        let lane = transaction.read(|rows| rows.lane(batch.right.lane).map(|lane| lane.key));
+        let lane = transaction.read(|rows| rows.lane(batch.lease_grant.lane).map(|lane| lane.key));
         let lane = lane.expect("the fence found its row");
         for tx in inserts {
             transaction.take(Row::Tx(tx.id)).await?;
-            let key = Row::Request(lane, tx.request_id.clone());
+            let key = Row::AdmittedRequest(lane, tx.request_id.clone());
             transaction.take(key).await?;
         }
         transaction.step().await?;
@@ -196,5 +197,5 @@ fn one_per_lane(batches: Vec<Placed>) -> (Vec<Placed>, Vec<Placed>) {
     let mut lanes = BTreeSet::new();
     batches
         .into_iter()
-        .partition(|(_, batch)| lanes.insert(batch.right.lane))
+        .partition(|(_, batch)| lanes.insert(batch.lease_grant.lane))
 }

@@ -3,10 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use domain::lease::Ask;
+use domain::lease::LeaseRequest;
 use domain::mutation::{self, Mutation};
-use domain::{GrantId, LaneId, LaneKey, Right, Time};
-use engine::ports::{Acquired, Regranted, Renewal, StoreError};
+use domain::{GrantId, LaneId, LaneKey, LeaseGrant, Timestamp};
+use engine::ports::{AcquireOutcome, RegrantOutcome, RenewOutcome, StoreError};
 use futures::future::join_all;
 
 use super::{Abort, Row, Server, Transaction};
@@ -19,28 +19,33 @@ impl Server {
     /// Asks for lanes. Those that the database has never seen are made and asked for again.
     pub(in crate::store) async fn acquire(
         &self,
-        ask: &Ask,
+        lease_request: &LeaseRequest,
         lanes: &[Asked],
-    ) -> Result<Vec<Acquired>, StoreError> {
+    ) -> Result<Vec<AcquireOutcome>, StoreError> {
         let known = self.read(|rows| {
             let ids = lanes.iter().filter_map(|(key, _)| rows.known(*key));
             ids.map(|lane| lane.id).collect::<Vec<_>>()
         });
         self.let_strangers_in(known.into_iter());
-        let mut answers: BTreeMap<LaneKey, Acquired> = BTreeMap::new();
-        let missing = self.acquire_known(ask, lanes, &mut answers).await?;
+        let mut answers: BTreeMap<LaneKey, AcquireOutcome> = BTreeMap::new();
+        let missing = self
+            .acquire_known(lease_request, lanes, &mut answers)
+            .await?;
         if !missing.is_empty() {
             let mut making = self.begin("make lanes");
             let keys = missing.iter().map(|(key, _)| *key).collect();
             let new = make_lanes(&mut making, keys).await?;
             making.commit(|_, rows| insert_lanes(rows, &new)).await?;
-            self.acquire_known(ask, &missing, &mut answers).await?;
+            self.acquire_known(lease_request, &missing, &mut answers)
+                .await?;
         }
         let answer = |(key, grant): &Asked| match answers.get(key) {
             // A lane that was asked for twice has one of the two grants.
-            Some(Acquired::Granted { right, .. }) if right.grant != *grant => Acquired::Busy,
+            Some(AcquireOutcome::Granted { lease_grant, .. }) if lease_grant.grant != *grant => {
+                AcquireOutcome::Busy
+            }
             Some(answer) => answer.clone(),
-            None => Acquired::Busy,
+            None => AcquireOutcome::Busy,
         };
         Ok(lanes.iter().map(answer).collect())
     }
@@ -48,11 +53,11 @@ impl Server {
     /// Asks for lanes that may be known; those that are not.
     async fn acquire_known(
         &self,
-        ask: &Ask,
+        lease_request: &LeaseRequest,
         lanes: &[Asked],
-        answers: &mut BTreeMap<LaneKey, Acquired>,
+        answers: &mut BTreeMap<LaneKey, AcquireOutcome>,
     ) -> Result<Vec<Asked>, Abort> {
-        answers.extend(self.take_over(ask, lanes).await?);
+        answers.extend(self.take_over(lease_request, lanes).await?);
         let others = lanes.iter().filter(|(key, _)| !answers.contains_key(key));
         let others: Vec<Asked> = others.copied().collect();
         if others.is_empty() {
@@ -63,7 +68,7 @@ impl Server {
         let (rows, now) = (self.store.rows(), self.store.now());
         let held = others
             .iter()
-            .map(|(key, _)| (*key, rows.holder(ask, *key, now)));
+            .map(|(key, _)| (*key, rows.holder(lease_request, *key, now)));
         answers.extend(held.filter_map(|(key, holder)| Some((key, holder?))));
         let missing = others.into_iter();
         Ok(missing
@@ -74,15 +79,15 @@ impl Server {
     /// Takes what may be taken; locked rows are skipped.
     async fn take_over(
         &self,
-        ask: &Ask,
+        lease_request: &LeaseRequest,
         lanes: &[Asked],
-    ) -> Result<Vec<(LaneKey, Acquired)>, Abort> {
+    ) -> Result<Vec<(LaneKey, AcquireOutcome)>, Abort> {
         let mut transaction = self.begin("acquire");
         let now = transaction.now();
         let mut wanted: Vec<(LaneId, Asked)> = transaction.read(|rows| {
             let found = lanes.iter().filter_map(|asked| {
                 let lane = rows.known(asked.0)?;
-                rows.may_take(ask, lane.id, now)
+                rows.may_take(lease_request, lane.id, now)
                     .then_some((lane.id, *asked))
             });
             found.collect()
@@ -90,21 +95,21 @@ impl Server {
         wanted.sort_by_key(|(lane, _)| *lane);
         wanted.dedup_by_key(|(lane, _)| *lane);
         self.put_in_order(&mut wanted, |(lane, _)| *lane);
-        let is_of_another = |lane| transaction.read(|rows| rows.is_of_another(ask, lane));
+        let is_of_another = |lane| transaction.read(|rows| rows.is_of_another(lease_request, lane));
         let is_in_trouble = wanted.iter().any(|(lane, _)| is_of_another(*lane));
         transaction.expect_trouble(is_in_trouble);
         let early = self.read_with(&wanted);
         transaction.step().await?;
-        let mut leases: Vec<(LaneId, Asked, Time)> = Vec::new();
+        let mut leases: Vec<(LaneId, Asked, Timestamp)> = Vec::new();
         for (lane, asked) in wanted {
             let is_taken = take_in_order(&mut transaction, Row::Lease(lane)).await?;
             let now = transaction.now();
-            if is_taken && transaction.read(|rows| rows.may_take(ask, lane, now)) {
+            if is_taken && transaction.read(|rows| rows.may_take(lease_request, lane, now)) {
                 leases.push((lane, asked, now));
             }
             transaction.step().await?;
         }
-        let mut taken: Vec<(Asked, Time)> = Vec::new();
+        let mut taken: Vec<(Asked, Timestamp)> = Vec::new();
         for (lane, asked, now) in leases {
             if take_in_order(&mut transaction, Row::Lane(lane)).await? {
                 taken.push((asked, now));
@@ -112,8 +117,9 @@ impl Server {
             transaction.step().await?;
         }
         let written = transaction.commit(|store, rows| {
-            let grant =
-                |(asked, now): (Asked, Time)| (asked.0, store.acquire_one(rows, ask, asked, now));
+            let grant = |(asked, now): (Asked, Timestamp)| {
+                (asked.0, store.acquire_one(rows, lease_request, asked, now))
+            };
             let granted: Vec<_> = taken.into_iter().map(grant).collect();
             keep_early(store, rows, early);
             granted
@@ -124,129 +130,149 @@ impl Server {
     /// Extends what is still the asker's; locked rows are skipped.
     pub(in crate::store) async fn renew(
         &self,
-        ask: &Ask,
-        rights: &[Right],
-    ) -> Result<Vec<Renewal>, StoreError> {
-        self.let_strangers_in(rights.iter().map(|right| right.lane));
+        lease_request: &LeaseRequest,
+        lease_grants: &[LeaseGrant],
+    ) -> Result<Vec<RenewOutcome>, StoreError> {
+        self.let_strangers_in(lease_grants.iter().map(|lease_grant| lease_grant.lane));
         let mut transaction = self.begin("renew");
         let seemed = transaction.read(|rows| {
-            let ours = rights.iter().map(|right| rows.is_leased(ask, *right));
+            let ours = lease_grants
+                .iter()
+                .map(|lease_grant| rows.is_leased(lease_request, *lease_grant));
             ours.collect::<Vec<bool>>()
         });
-        let ours = rights.iter().zip(&seemed).filter(|(_, is_ours)| **is_ours);
-        let mut ours: Vec<Right> = ours.map(|(right, _)| *right).collect();
-        self.put_in_order(&mut ours, |right| right.lane);
+        let ours = lease_grants
+            .iter()
+            .zip(&seemed)
+            .filter(|(_, is_ours)| **is_ours);
+        let mut ours: Vec<LeaseGrant> = ours.map(|(lease_grant, _)| *lease_grant).collect();
+        self.put_in_order(&mut ours, |lease_grant| lease_grant.lane);
         transaction.step().await?;
-        let mut renewed: Vec<Right> = Vec::new();
-        for right in ours {
-            let row = Row::Lease(right.lane);
+        let mut renewed: Vec<LeaseGrant> = Vec::new();
+        for lease_grant in ours {
+            let row = Row::Lease(lease_grant.lane);
             let is_taken = if mutation::is_on(Mutation::RenewWaits) {
                 transaction.take(row).await?;
                 true
             } else {
                 take_in_order(&mut transaction, row).await?
             };
-            if is_taken && transaction.read(|rows| rows.is_leased(ask, right)) {
-                renewed.push(right);
+            if is_taken && transaction.read(|rows| rows.is_leased(lease_request, lease_grant)) {
+                renewed.push(lease_grant);
             }
             transaction.step().await?;
         }
         let now = transaction.now();
         let written = transaction.commit(|_, rows| {
-            for right in &renewed {
-                rows.renew(ask, *right, now);
+            for lease_grant in &renewed {
+                rows.renew(lease_request, *lease_grant, now);
             }
         });
         written.await?;
-        let answer = |(right, seemed): (&Right, &bool)| match (renewed.contains(right), seemed) {
-            (true, _) => Renewal::Renewed,
-            (false, true) => Renewal::Busy,
-            (false, false) => Renewal::Lost,
+        let answer = |(lease_grant, seemed): (&LeaseGrant, &bool)| match (
+            renewed.contains(lease_grant),
+            seemed,
+        ) {
+            (true, _) => RenewOutcome::Renewed,
+            (false, true) => RenewOutcome::Busy,
+            (false, false) => RenewOutcome::Lost,
         };
-        Ok(rights.iter().zip(&seemed).map(answer).collect())
+        Ok(lease_grants.iter().zip(&seemed).map(answer).collect())
     }
 
     /// Gives lanes back. One that is locked makes no other wait: it is waited for alone.
     pub(in crate::store) async fn release(
         &self,
-        ask: &Ask,
-        rights: &[Right],
+        lease_request: &LeaseRequest,
+        lease_grants: &[LeaseGrant],
     ) -> Result<(), StoreError> {
         let mut transaction = self.begin("release");
         let mut ours = transaction.read(|rows| {
-            let ours = rights.iter().filter(|right| rows.is_leased(ask, **right));
-            ours.copied().collect::<Vec<Right>>()
+            let ours = lease_grants
+                .iter()
+                .filter(|lease_grant| rows.is_leased(lease_request, **lease_grant));
+            ours.copied().collect::<Vec<LeaseGrant>>()
         });
-        ours.sort_by_key(|right| right.lane);
+        ours.sort_by_key(|lease_grant| lease_grant.lane);
         transaction.step().await?;
-        let (free, locked): (Vec<Right>, Vec<Right>) = ours
+        let (free, locked): (Vec<LeaseGrant>, Vec<LeaseGrant>) = ours
             .into_iter()
-            .partition(|right| transaction.take_free(Row::Lease(right.lane)));
+            .partition(|lease_grant| transaction.take_free(Row::Lease(lease_grant.lane)));
         let written = transaction.commit(|store, rows| {
-            for right in free {
-                store.release_one(rows, ask, right);
+            for lease_grant in free {
+                store.release_one(rows, lease_request, lease_grant);
             }
         });
         written.await?;
         let alone = locked
             .into_iter()
-            .map(|right| self.release_alone(ask, right));
+            .map(|lease_grant| self.release_alone(lease_request, lease_grant));
         let answers = join_all(alone).await;
         answers.into_iter().try_for_each(|answer| answer)?;
         Ok(())
     }
 
-    async fn release_alone(&self, ask: &Ask, right: Right) -> Result<(), Abort> {
+    async fn release_alone(
+        &self,
+        lease_request: &LeaseRequest,
+        lease_grant: LeaseGrant,
+    ) -> Result<(), Abort> {
         let mut transaction = self.begin("release alone");
-        if !transaction.read(|rows| rows.is_leased(ask, right)) {
+        if !transaction.read(|rows| rows.is_leased(lease_request, lease_grant)) {
             return Ok(());
         }
         transaction.step().await?;
-        transaction.take(Row::Lease(right.lane)).await?;
-        let written = transaction.commit(|store, rows| store.release_one(rows, ask, right));
+        transaction.take(Row::Lease(lease_grant.lane)).await?;
+        let written =
+            transaction.commit(|store, rows| store.release_one(rows, lease_request, lease_grant));
         written.await
     }
 
     /// Waits for whoever holds the lane row, so that no earlier batch can land behind the answer.
     pub(in crate::store) async fn regrant(
         &self,
-        right: Right,
+        lease_grant: LeaseGrant,
         grant: GrantId,
-    ) -> Result<Regranted, StoreError> {
+    ) -> Result<RegrantOutcome, StoreError> {
         let mut transaction = self.begin("regrant");
         let is_ours = transaction.read(|rows| {
-            let lane = rows.lane(right.lane);
-            lane.is_some_and(|lane| lane.may_regrant(right, grant))
+            let lane = rows.lane(lease_grant.lane);
+            lane.is_some_and(|lane| lane.may_regrant(lease_grant, grant))
         });
         transaction.step().await?;
         // A fence that does not hold never does again, so nobody waits for it.
         if is_ours {
-            transaction.take(Row::Lane(right.lane)).await?;
+            transaction.take(Row::Lane(lease_grant.lane)).await?;
         }
-        let written = transaction.commit(|store, rows| store.regrant_one(rows, right, grant));
+        let written = transaction.commit(|store, rows| store.regrant_one(rows, lease_grant, grant));
         Ok(written.await?)
     }
 
     /// Notes that a lane agrees with the chain under the present history.
-    pub(in crate::store) async fn settle(&self, right: Right) -> Result<(), StoreError> {
-        let transaction = self.as_keeper("settle", right).await?;
+    pub(in crate::store) async fn mark_reconciled(
+        &self,
+        lease_grant: LeaseGrant,
+    ) -> Result<(), StoreError> {
+        let transaction = self.as_keeper("settle", lease_grant).await?;
         let Some(transaction) = transaction else {
             return Ok(());
         };
-        Ok(transaction.commit(|_, rows| rows.settle(right)).await?)
+        Ok(transaction
+            .commit(|_, rows| rows.mark_reconciled(lease_grant))
+            .await?)
     }
 
     pub(in crate::store) async fn halt(
         &self,
-        right: Right,
+        lease_grant: LeaseGrant,
         reason: &str,
     ) -> Result<bool, StoreError> {
-        let transaction = self.as_keeper("halt", right).await?;
+        let transaction = self.as_keeper("halt", lease_grant).await?;
         let Some(transaction) = transaction else {
             return Ok(false);
         };
         Ok(transaction
-            .commit(|_, rows| rows.halt(right, reason))
+            .commit(|_, rows| rows.halt(lease_grant, reason))
             .await?)
     }
 
@@ -254,17 +280,17 @@ impl Server {
     async fn as_keeper(
         &self,
         verb: &'static str,
-        right: Right,
+        lease_grant: LeaseGrant,
     ) -> Result<Option<Transaction>, Abort> {
         let mut transaction = self.begin(verb);
-        for row in [Row::Lease(right.lane), Row::Lane(right.lane)] {
-            if transaction.read(|rows| rows.held_by(right).is_none()) {
+        for row in [Row::Lease(lease_grant.lane), Row::Lane(lease_grant.lane)] {
+            if transaction.read(|rows| rows.held_by(lease_grant).is_none()) {
                 return Ok(None);
             }
             transaction.step().await?;
             transaction.take(row).await?;
         }
-        let is_held = transaction.read(|rows| rows.held_by(right).is_some());
+        let is_held = transaction.read(|rows| rows.held_by(lease_grant).is_some());
         Ok(is_held.then_some(transaction))
     }
 

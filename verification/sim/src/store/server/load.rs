@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use domain::mutation::{self, Mutation};
-use domain::{LaneImage, LaneKey, Right};
+use domain::{LaneImage, LaneKey, LeaseGrant};
 
 use super::Server;
 use crate::event::WorldEvent;
@@ -13,10 +13,10 @@ impl Server {
     pub(in crate::store) async fn load(
         &self,
         key: LaneKey,
-        right: Right,
+        lease_grant: LeaseGrant,
         watch_depth: u64,
     ) -> Option<LaneImage> {
-        let image = self.read_lane(key, right, watch_depth).await?;
+        let image = self.read_lane(key, lease_grant, watch_depth).await?;
         self.store.tell(|| WorldEvent::Loaded {
             lane: key,
             image: Arc::new(image.clone()),
@@ -24,19 +24,24 @@ impl Server {
         Some(image)
     }
 
-    async fn read_lane(&self, key: LaneKey, right: Right, watch_depth: u64) -> Option<LaneImage> {
-        let lane_row = || self.read(|rows| rows.load(key, right, watch_depth));
+    async fn read_lane(
+        &self,
+        key: LaneKey,
+        lease_grant: LeaseGrant,
+        watch_depth: u64,
+    ) -> Option<LaneImage> {
+        let lane_row = || self.read(|rows| rows.load(key, lease_grant, watch_depth));
         let rows = || {
             self.read(|rows| {
-                let lane = rows.lane(right.lane)?;
-                Some(lane.image(right, watch_depth))
+                let lane = rows.lane(lease_grant.lane)?;
+                Some(lane.image(lease_grant, watch_depth))
             })
         };
         let before = lane_row()?;
         if mutation::is_on(Mutation::LoadInTakeover) {
             let kept = self.store.read_in_takeover();
-            let read = kept.get(&right.grant);
-            return read.map(|lane| lane.image(right, watch_depth));
+            let read = kept.get(&lease_grant.grant);
+            return read.map(|lane| lane.image(lease_grant, watch_depth));
         }
         self.pause().await;
         let nonces = rows()?;

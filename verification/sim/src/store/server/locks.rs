@@ -21,7 +21,7 @@ pub(in crate::store) enum Row {
     /// The id of a tx.
     Tx(TxId),
     /// The key of the business.
-    Request(LaneKey, RequestId),
+    AdmittedRequest(LaneKey, RequestId),
     /// Where the feed ends.
     FeedHead,
 }
@@ -31,7 +31,7 @@ impl Row {
     pub(super) fn lane(&self) -> Option<LaneId> {
         match self {
             Self::Lease(lane) | Self::Lane(lane) => Some(*lane),
-            Self::Key(_) | Self::Tx(_) | Self::Request(..) | Self::FeedHead => None,
+            Self::Key(_) | Self::Tx(_) | Self::AdmittedRequest(..) | Self::FeedHead => None,
         }
     }
 }
@@ -43,7 +43,7 @@ impl fmt::Display for Row {
             Self::Lease(lane) => write!(f, "lease {}", lane.0),
             Self::Lane(lane) => write!(f, "lane {}", lane.0),
             Self::Tx(id) => write!(f, "tx {id}"),
-            Self::Request(_, request) => write!(f, "request {request}"),
+            Self::AdmittedRequest(_, request) => write!(f, "request {request}"),
             Self::FeedHead => f.write_str("the head of the feed"),
         }
     }
@@ -105,7 +105,7 @@ impl Locks {
     }
 
     /// The row, or a place in the queue for it.
-    pub(super) fn ask(&mut self, owner: Owner, row: &Row) -> Asked {
+    pub(super) fn lease_request(&mut self, owner: Owner, row: &Row) -> Asked {
         if self.take_free(owner, row) {
             return Asked::Granted;
         }
@@ -210,9 +210,9 @@ mod tests {
         let [first, second, gone, third] = std::array::from_fn(|_| locks.begin().0);
         assert!(locks.take_free(first, &ONE) && locks.take_free(first, &ONE));
         assert!(!locks.take_free(second, &ONE));
-        let mut second_bell = queued(locks.ask(second, &ONE));
-        drop(queued(locks.ask(gone, &ONE)));
-        let mut third_bell = queued(locks.ask(third, &ONE));
+        let mut second_bell = queued(locks.lease_request(second, &ONE));
+        drop(queued(locks.lease_request(gone, &ONE)));
+        let mut third_bell = queued(locks.lease_request(third, &ONE));
         locks.release(first, &[ONE]);
         assert!(second_bell.try_recv().is_ok() && third_bell.try_recv().is_err());
         locks.release(first, &[ONE]);
@@ -228,9 +228,9 @@ mod tests {
         let mut locks = Locks::default();
         let [first, second, third] = std::array::from_fn(|_| locks.begin().0);
         assert!(locks.take_free(first, &ONE));
-        drop(queued(locks.ask(second, &ONE)));
+        drop(queued(locks.lease_request(second, &ONE)));
         assert!(!locks.stop_waiting(second, &ONE));
-        let bell = queued(locks.ask(third, &ONE));
+        let bell = queued(locks.lease_request(third, &ONE));
         locks.release(first, &[ONE]);
         assert!(locks.stop_waiting(third, &ONE), "granted meanwhile");
         drop(bell);
@@ -243,9 +243,15 @@ mod tests {
         let three = Row::FeedHead;
         assert!(locks.take_free(a, &ONE) && locks.take_free(b, &TWO));
         assert!(locks.take_free(c, &three));
-        let (_ab, _bc) = (queued(locks.ask(a, &TWO)), queued(locks.ask(b, &three)));
-        assert!(matches!(locks.ask(c, &ONE), Asked::Circle));
-        assert!(matches!(locks.ask(c, &three), Asked::Granted), "its own");
+        let (_ab, _bc) = (
+            queued(locks.lease_request(a, &TWO)),
+            queued(locks.lease_request(b, &three)),
+        );
+        assert!(matches!(locks.lease_request(c, &ONE), Asked::Circle));
+        assert!(
+            matches!(locks.lease_request(c, &three), Asked::Granted),
+            "its own"
+        );
     }
 
     #[test]
@@ -253,7 +259,7 @@ mod tests {
         let mut locks = Locks::default();
         let ((a, born), (b, _)) = (locks.begin(), locks.begin());
         assert!(locks.take_free(a, &ONE));
-        let mut bell = queued(locks.ask(b, &ONE));
+        let mut bell = queued(locks.lease_request(b, &ONE));
         locks.end_all();
         assert!(!locks.is_alive(born));
         assert_eq!(bell.try_recv(), Err(oneshot::error::TryRecvError::Closed));

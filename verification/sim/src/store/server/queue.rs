@@ -1,7 +1,7 @@
 //! The one unfenced write (`lk_queue_2`): it meets the gate, and others like itself, at request ids.
 
 use domain::{LaneId, Tx};
-use engine::ports::{NewQueued, StoreError};
+use engine::ports::{QueuedRequest, StoreError};
 
 use super::lease::{insert_lanes, make_lanes};
 use super::{Abort, Row, Server, Transaction};
@@ -10,7 +10,7 @@ impl Server {
     /// Puts requests into the store without nonce or event. What is known stays as it is.
     pub(in crate::store) async fn queue(
         &self,
-        requests: Vec<NewQueued>,
+        requests: Vec<QueuedRequest>,
     ) -> Result<Vec<Tx>, StoreError> {
         let mut transaction = self.begin("queue");
         let missing = transaction.read(|rows| {
@@ -40,9 +40,12 @@ impl Server {
 }
 
 /// Inserts by lane and request id, as the gate does.
-async fn insert_keys(transaction: &mut Transaction, requests: &[NewQueued]) -> Result<(), Abort> {
+async fn insert_keys(
+    transaction: &mut Transaction,
+    requests: &[QueuedRequest],
+) -> Result<(), Abort> {
     // A lane that is made here has a higher number than any that is known.
-    let number = |new: &NewQueued| -> (LaneId, _) {
+    let number = |new: &QueuedRequest| -> (LaneId, _) {
         let known = transaction.read(|rows| rows.known(new.lane).map(|lane| lane.id));
         (known.unwrap_or(LaneId(i64::MAX)), new.lane)
     };
@@ -53,7 +56,7 @@ async fn insert_keys(transaction: &mut Transaction, requests: &[NewQueued]) -> R
     });
     for (_, new) in new {
         transaction.take(Row::Tx(new.request.id)).await?;
-        let key = Row::Request(new.lane, new.request.request_id.clone());
+        let key = Row::AdmittedRequest(new.lane, new.request.request_id.clone());
         transaction.take(key).await?;
         transaction.step().await?;
     }

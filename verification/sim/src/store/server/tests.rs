@@ -3,14 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use domain::lane::Request;
-use domain::lease::Ask;
+use domain::lane::AdmittedRequest;
+use domain::lease::LeaseRequest;
 use domain::{
-    Address, ChainId, GrantId, Incarnation, LaneKey, NodeName, Nonce, Payload, RequestId, Right,
-    TxId, U256, Writes,
+    Address, ChainId, GrantId, Incarnation, LaneKey, LeaseGrant, NodeName, Nonce, Payload,
+    RequestId, TxId, U256, Writes,
 };
 use engine::ports::{
-    Acquired, CommitOutcome, LaneBatch, NewQueued, Regranted, Renewal, Store as _,
+    AcquireOutcome, CommitOutcome, LaneBatch, QueuedRequest, RegrantOutcome, RenewOutcome,
+    Store as _,
 };
 use uuid::Uuid;
 
@@ -33,37 +34,37 @@ fn lane(number: u8) -> LaneKey {
     }
 }
 
-fn node() -> Ask {
-    Ask {
+fn node() -> LeaseRequest {
+    LeaseRequest {
         node: NodeName("a".to_owned()),
         incarnation: Incarnation(Uuid::from_u128(1)),
         duration: Duration::from_secs(10),
         skew: Duration::ZERO,
-        lively: Vec::new(),
+        alive: Vec::new(),
         silent: Vec::new(),
     }
 }
 
 /// Lanes that node `a` keeps.
-async fn kept<const N: usize>(server: &Server) -> [Right; N] {
+async fn kept<const N: usize>(server: &Server) -> [LeaseGrant; N] {
     let asked: [_; N] = std::array::from_fn(|number| {
         let number = u8::try_from(number).expect("few lanes");
         (lane(number), GrantId(Uuid::from_u128(number.into())))
     });
     let answers = server.store().acquire(&node(), &asked).await;
-    let rights = answers.expect("acquire").into_iter().map(|answer| {
-        let Acquired::Granted { right, .. } = answer else {
+    let lease_grants = answers.expect("acquire").into_iter().map(|answer| {
+        let AcquireOutcome::Granted { lease_grant, .. } = answer else {
             panic!("nobody else asks: {answer:?}")
         };
-        right
+        lease_grant
     });
-    let rights: Vec<Right> = rights.collect();
-    rights.try_into().expect("one answer per lane")
+    let lease_grants: Vec<LeaseGrant> = lease_grants.collect();
+    lease_grants.try_into().expect("one answer per lane")
 }
 
-fn batch(right: Right, batch_seq_before: u64) -> LaneBatch {
+fn batch(lease_grant: LeaseGrant, batch_seq_before: u64) -> LaneBatch {
     LaneBatch {
-        right,
+        lease_grant,
         batch_seq_before,
         node: node().node,
         at: EPOCH,
@@ -74,11 +75,11 @@ fn batch(right: Right, batch_seq_before: u64) -> LaneBatch {
     }
 }
 
-fn request(number: u128) -> NewQueued {
+fn request(number: u128) -> QueuedRequest {
     let payload = Payload::transfer(Address::ZERO, U256::from(number));
-    NewQueued {
+    QueuedRequest {
         lane: lane(0),
-        request: Request {
+        request: AdmittedRequest {
             id: TxId(Uuid::from_u128(number)),
             request_id: RequestId::parse("r").expect("keeps the rule"),
             fingerprint: payload.fingerprint(),
@@ -113,7 +114,10 @@ async fn the_gate_and_renewals_skip_a_locked_lane_and_not_its_neighbours() {
     assert_eq!(outcomes, [CommitOutcome::Locked, CommitOutcome::Applied]);
     hold(&server, [Row::Lease(one.lane)], LONG);
     let renewals = server.renew(&node(), &[other, one]).await;
-    assert_eq!(renewals, Ok(vec![Renewal::Renewed, Renewal::Busy]));
+    assert_eq!(
+        renewals,
+        Ok(vec![RenewOutcome::Renewed, RenewOutcome::Busy])
+    );
     tokio::time::sleep(LONG * 2).await;
     let outcomes = server.commit(vec![batch(one, 0)]).await;
     assert_eq!(outcomes, [CommitOutcome::Applied]);
@@ -122,25 +126,28 @@ async fn the_gate_and_renewals_skip_a_locked_lane_and_not_its_neighbours() {
 #[tokio::test(start_paused = true)]
 async fn a_new_grant_waits_for_the_row_and_not_for_ever() {
     let server = server(WireFaults::NONE);
-    let [right] = kept(&server).await;
+    let [lease_grant] = kept(&server).await;
     let grant = GrantId(Uuid::from_u128(77));
-    hold(&server, [Row::Lane(right.lane)], LONG);
-    assert!(server.regrant(right, grant).await.is_err());
+    hold(&server, [Row::Lane(lease_grant.lane)], LONG);
+    assert!(server.regrant(lease_grant, grant).await.is_err());
     tokio::time::sleep(LONG).await;
-    hold(&server, [Row::Lane(right.lane)], MOMENT);
-    let held = Regranted::Held {
-        right: Right { grant, ..right },
+    hold(&server, [Row::Lane(lease_grant.lane)], MOMENT);
+    let held = RegrantOutcome::Held {
+        lease_grant: LeaseGrant {
+            grant,
+            ..lease_grant
+        },
         batch_seq: 0,
     };
-    assert_eq!(server.regrant(right, grant).await, Ok(held));
-    let outcomes = server.commit(vec![batch(right, 0)]).await;
+    assert_eq!(server.regrant(lease_grant, grant).await, Ok(held));
+    let outcomes = server.commit(vec![batch(lease_grant, 0)]).await;
     assert_eq!(outcomes, [CommitOutcome::Fenced], "its grant is over");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_request_that_somebody_is_inserting_is_waited_for() {
     let server = server(WireFaults::NONE);
-    let key = || Row::Request(lane(0), request(1).request.request_id);
+    let key = || Row::AdmittedRequest(lane(0), request(1).request.request_id);
     hold(&server, [key()], LONG);
     assert!(server.queue(vec![request(1)]).await.is_err());
     tokio::time::sleep(LONG).await;
@@ -158,10 +165,14 @@ async fn what_stalls_for_too_long_is_rolled_back_and_lets_go() {
         slow: 1_000,
         ..WireFaults::NONE
     });
-    let [right] = kept(&server).await;
+    let [lease_grant] = kept(&server).await;
     let (mut landed, mut ended) = (0, 0);
     while landed == 0 || ended == 0 {
-        match server.commit(vec![batch(right, landed)]).await.remove(0) {
+        match server
+            .commit(vec![batch(lease_grant, landed)])
+            .await
+            .remove(0)
+        {
             CommitOutcome::Applied => landed += 1,
             CommitOutcome::NotApplied(_) => ended += 1,
             other @ (CommitOutcome::Fenced
@@ -178,10 +189,14 @@ async fn a_connection_that_breaks_holds_its_locks_until_the_server_knows_and_wri
         refused: 1_000,
         ..WireFaults::NONE
     });
-    let [right] = kept(&server).await;
+    let [lease_grant] = kept(&server).await;
     let (mut landed, mut were_locked) = (0, false);
     for _ in 0..100 {
-        match server.commit(vec![batch(right, landed)]).await.remove(0) {
+        match server
+            .commit(vec![batch(lease_grant, landed)])
+            .await
+            .remove(0)
+        {
             CommitOutcome::Applied => landed += 1,
             CommitOutcome::Locked => were_locked = true,
             CommitOutcome::Unknown(_) => {}
@@ -189,7 +204,7 @@ async fn a_connection_that_breaks_holds_its_locks_until_the_server_knows_and_wri
             | CommitOutcome::Conflict(_)
             | CommitOutcome::NotApplied(_)) => panic!("nobody else is there: {other:?}"),
         }
-        let batches = server.read(|rows| rows.lane(right.lane).map(|lane| lane.batch_seq));
+        let batches = server.read(|rows| rows.lane(lease_grant.lane).map(|lane| lane.batch_seq));
         assert_eq!(batches, Some(landed));
     }
     assert!(were_locked && landed > 0);
@@ -198,12 +213,12 @@ async fn a_connection_that_breaks_holds_its_locks_until_the_server_knows_and_wri
 #[tokio::test(start_paused = true)]
 async fn a_failover_ends_every_transaction() {
     let server = server(WireFaults::NONE);
-    let [right] = kept(&server).await;
+    let [lease_grant] = kept(&server).await;
     let mut holder = server.begin("holder");
-    assert!(holder.take_free(Row::Lane(right.lane)));
+    assert!(holder.take_free(Row::Lane(lease_grant.lane)));
     let waiting = async {
         let mut waiting = server.begin("waiting");
-        waiting.take(Row::Lane(right.lane)).await
+        waiting.take(Row::Lane(lease_grant.lane)).await
     };
     let failing = async {
         tokio::time::sleep(MOMENT).await;
@@ -213,7 +228,7 @@ async fn a_failover_ends_every_transaction() {
     let (waited, ()) = tokio::join!(waiting, failing);
     assert_eq!(waited, Err(gone.clone()));
     assert_eq!(holder.commit(|_, _| ()).await, Err(gone));
-    let outcomes = server.commit(vec![batch(right, 0)]).await;
+    let outcomes = server.commit(vec![batch(lease_grant, 0)]).await;
     assert_eq!(outcomes, [CommitOutcome::Applied], "all locks are gone");
 }
 

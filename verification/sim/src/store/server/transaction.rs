@@ -95,7 +95,7 @@ impl Transaction {
     }
 
     /// The database's clock, which does not stand still in a transaction.
-    pub(super) fn now(&self) -> domain::Time {
+    pub(super) fn now(&self) -> domain::Timestamp {
         self.server.store.now()
     }
 
@@ -133,7 +133,7 @@ impl Transaction {
 
     /// FOR UPDATE, or an insert of a unique key: the row, when whoever holds it is done.
     pub(super) async fn take(&mut self, row: Row) -> Result<(), Abort> {
-        let asked = self.server.store.locks().ask(self.owner, &row);
+        let asked = self.server.store.locks().lease_request(self.owner, &row);
         let (store, verb) = (&self.server.store, self.verb);
         match asked {
             Asked::Granted => {

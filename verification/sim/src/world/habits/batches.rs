@@ -36,7 +36,7 @@ async fn send(scene: &Scene) {
             node: machine.name().clone(),
         });
     }
-    let asked = scene.ask(
+    let asked = scene.lease_request(
         &machine,
         |node| async move { node.create_many(batch).await },
     );

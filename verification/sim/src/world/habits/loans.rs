@@ -6,10 +6,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use domain::lane::lend::Loan;
+use domain::lane::reserve::ReservationTerms;
 use domain::{Holder, LaneKey, Mark, Nonce, TxState};
-use engine::lending::MarkCall;
 use engine::ports::{Store as _, TxFilter};
+use engine::reservations::MarkRequest;
 use uuid::Uuid;
 
 use super::Scene;
@@ -114,7 +114,7 @@ async fn borrow(scene: Scene, loans: Loans, number: u64) {
     let speaker = scene.speakers.one_more();
     let (lane, holder) = (loans.lane(), Holder(Uuid::from_u128(scene.rng.bits_128())));
     let seen = scene.chain.account_nonce(lane.signer);
-    let loan = Loan {
+    let loan = ReservationTerms {
         timeout: loans.timeout,
         at_least: if scene.rng.permille(300) {
             seen
@@ -123,14 +123,14 @@ async fn borrow(scene: Scene, loans: Loans, number: u64) {
         },
     };
     let machine = scene.some_node().clone();
-    let asked = scene.ask(&machine, |node| async move {
+    let asked = scene.lease_request(&machine, |node| async move {
         node.lend(lane, holder, loan).await
     });
     // Whoever gets no clear answer has nothing: what was lent to him all the same comes back by itself.
     let Some(Ok(lent)) = asked.await else {
         return;
     };
-    scene.trace.tell(WorldEvent::Lent {
+    scene.trace.tell(WorldEvent::ReservedAccounts {
         lane,
         nonce: lent.nonce,
         holder,
@@ -235,7 +235,7 @@ impl Borrower {
         };
         tell(None);
         loop {
-            let call = MarkCall {
+            let call = MarkRequest {
                 lane: self.lane,
                 nonce: self.nonce,
                 holder: self.holder,
@@ -244,7 +244,7 @@ impl Borrower {
             let machine = self.scene.some_node().clone();
             let asked = self
                 .scene
-                .ask(&machine, |node| async move { node.mark(call).await });
+                .lease_request(&machine, |node| async move { node.mark(call).await });
             match asked.await {
                 Some(Ok(_)) => {
                     tell(Some(true));

@@ -31,12 +31,12 @@ pub(super) async fn look_for_ever(scene: Scene) {
             2 => story(&scene, &machine, promise).await,
             3 => drop(
                 scene
-                    .ask(&machine, |node| async move { node.lanes().await })
+                    .lease_request(&machine, |node| async move { node.lanes().await })
                     .await,
             ),
             4 => drop(
                 scene
-                    .ask(&machine, |node| async move { node.readiness().await })
+                    .lease_request(&machine, |node| async move { node.readiness().await })
                     .await,
             ),
             _ => begin_waiting(&scene, &machine),
@@ -46,13 +46,13 @@ pub(super) async fn look_for_ever(scene: Scene) {
 
 async fn by_id(scene: &Scene, machine: &Machine, promise: Promise) {
     let id = promise.tx_id;
-    let read = scene.ask(machine, |node| async move { node.tx(id).await });
+    let read = scene.lease_request(machine, |node| async move { node.tx(id).await });
     judge(scene, machine, &promise, read.await);
 }
 
 async fn by_request(scene: &Scene, machine: &Machine, promise: Promise) {
     let (lane, request_id) = (promise.lane, promise.request_id.clone());
-    let read = scene.ask(machine, |node| async move {
+    let read = scene.lease_request(machine, |node| async move {
         node.tx_by_request(lane, &request_id).await
     });
     judge(scene, machine, &promise, read.await);
@@ -79,14 +79,14 @@ fn judge(
 
 async fn story(scene: &Scene, machine: &Machine, promise: Promise) {
     let id = promise.tx_id;
-    let read = scene.ask(machine, |node| async move { node.tx_events(id).await });
+    let read = scene.lease_request(machine, |node| async move { node.tx_events(id).await });
     let Some(Ok(story)) = read.await else {
         return;
     };
     let words: Vec<&str> = story
         .iter()
         .flatten()
-        .map(|told| told.event.kind.word())
+        .map(|told| told.event.kind.as_str())
         .collect();
     let begins_well = words.first().is_none_or(|first| *first == "TxAccepted");
     if (story.is_none() || !begins_well) && !is_lost(scene, id) {

@@ -127,7 +127,11 @@ impl Scene {
     }
 
     /// Asks a node; `None` when it gave no answer in time.
-    async fn ask<T, F>(&self, machine: &Machine, work: impl FnOnce(NodeHandle) -> F) -> Option<T>
+    async fn lease_request<T, F>(
+        &self,
+        machine: &Machine,
+        work: impl FnOnce(NodeHandle) -> F,
+    ) -> Option<T>
     where
         T: Send + 'static,
         F: Future<Output = T> + Send + 'static,

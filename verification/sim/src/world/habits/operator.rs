@@ -13,7 +13,7 @@ pub(super) async fn accept_losses_for_ever(scene: Scene) {
     loop {
         scene.rest(LOOK_MS_MAX / 4, LOOK_MS_MAX).await;
         let machine = scene.some_machine().clone();
-        let read = scene.ask(&machine, |node| async move { node.lanes().await });
+        let read = scene.lease_request(&machine, |node| async move { node.lanes().await });
         let Some(Ok(lanes)) = read.await else {
             continue;
         };
@@ -32,7 +32,7 @@ pub(super) async fn accept_losses_for_ever(scene: Scene) {
 async fn accept(scene: &Scene, lane: LaneKey) {
     let machine = scene.some_machine().clone();
     let reason = "the business has looked at it";
-    let asked = scene.ask(&machine, |node| async move {
+    let asked = scene.lease_request(&machine, |node| async move {
         node.accept_loss(lane, reason).await
     });
     if let Some(Ok(())) = asked.await {

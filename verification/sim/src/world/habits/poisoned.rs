@@ -30,7 +30,7 @@ pub(super) async fn ask_for_ever(scene: Scene) {
         // The handle is let go: it ends by itself, or with the world.
         drop(tokio::spawn(async move {
             let machine = scene.some_machine().clone();
-            let asked = scene.ask(&machine, |node| async move { node.create(new).await });
+            let asked = scene.lease_request(&machine, |node| async move { node.create(new).await });
             drop(asked.await); // whatever it is told: nobody expects anything of this lane
             drop(seat);
         }));

@@ -92,7 +92,7 @@ impl Reader {
             };
             let asked = self
                 .scene
-                .ask(&machine, |node| async move { node.events(&filter).await });
+                .lease_request(&machine, |node| async move { node.events(&filter).await });
             let is_end = match asked.await {
                 Some(Ok(page)) => self.take(&machine, &page),
                 Some(Err(StoreError::Invalid(_))) => {

@@ -12,7 +12,7 @@ pub(super) async fn sample_for_ever(scene: Scene) {
     loop {
         tokio::time::sleep(PERIOD).await;
         for machine in scene.machines.iter().filter(|machine| machine.is_up()) {
-            let asked = scene.ask(machine, |node| async move { node.load().await });
+            let asked = scene.lease_request(machine, |node| async move { node.load().await });
             if let Some(load) = asked.await {
                 let node = machine.name().clone();
                 scene.trace.show(&WorldEvent::Sampled { node, load });

@@ -3,15 +3,21 @@
 use alloy_primitives::{B256, Bytes};
 
 use crate::mutation::{self, Mutation};
-use crate::reservation::{Holder, Mark, MarkRefused, Reservation};
-use crate::{Attempt, AttemptKind, EventKind, Fees, Nonce, SubState, Time, TxState};
+use crate::reservation::{Holder, Mark, MarkRefusal, Reservation};
+use crate::{Attempt, AttemptKind, EventKind, Fees, Nonce, SubState, Timestamp, TxState};
 
-use super::{Marked, lent_to};
+use super::{MarkOutcome, lent_to};
 use crate::lane::{Effect, Lane, Slot, Stage, Step};
 
 impl Lane {
     /// Takes what a holder says of his nonce.
-    pub fn mark(&mut self, nonce: Nonce, holder: Holder, mark: &Mark, now: Time) -> (Step, Marked) {
+    pub fn mark(
+        &mut self,
+        nonce: Nonce,
+        holder: Holder,
+        mark: &Mark,
+        now: Timestamp,
+    ) -> (Step, MarkOutcome) {
         let mut step = Step::default();
         let marked = self.take_mark(nonce, holder, mark, now, &mut step);
         self.pump(now, &mut step);
@@ -23,22 +29,22 @@ impl Lane {
         nonce: Nonce,
         holder: Holder,
         mark: &Mark,
-        now: Time,
+        now: Timestamp,
         step: &mut Step,
-    ) -> Marked {
+    ) -> MarkOutcome {
         let Some(mut told) = self.reservation(nonce) else {
             return match nonce < self.next_nonce {
-                true => Marked::NotOpen {
+                true => MarkOutcome::NotOpen {
                     is_free: self.is_free(nonce),
                 },
-                false => Marked::Refused(MarkRefused::NotLent(nonce)),
+                false => MarkOutcome::Refused(MarkRefusal::NotLent(nonce)),
             };
         };
         if mutation::is_on(Mutation::HearFormerHolder) {
             told.holder = holder;
         }
         if let Err(refused) = told.mark(holder, mark) {
-            return Marked::Refused(refused);
+            return MarkOutcome::Refused(refused);
         }
         let taken = match mark {
             Mark::Submitted(hash) => self.sent_elsewhere(nonce, *hash, now, step),
@@ -49,8 +55,8 @@ impl Lane {
         };
         match taken {
             // What the chain shows weighs more than what was said.
-            Ok(()) => Marked::Taken(self.reservation(nonce).unwrap_or(told)),
-            Err(refused) => Marked::Refused(refused),
+            Ok(()) => MarkOutcome::Taken(self.reservation(nonce).unwrap_or(told)),
+            Err(refused) => MarkOutcome::Refused(refused),
         }
     }
 
@@ -80,19 +86,19 @@ impl Lane {
         &mut self,
         nonce: Nonce,
         hash: B256,
-        now: Time,
+        now: Timestamp,
         step: &mut Step,
-    ) -> Result<(), MarkRefused> {
+    ) -> Result<(), MarkRefusal> {
         match self.by_hash.get(&hash) {
             Some(at) if *at == nonce => {
                 self.said_again(nonce, hash, now, step);
                 return Ok(());
             }
-            Some(at) => return Err(MarkRefused::HashElsewhere { hash, nonce: *at }),
+            Some(at) => return Err(MarkRefusal::HashElsewhere { hash, nonce: *at }),
             None => {}
         }
         let Some(mut slot) = self.slots.remove(&nonce) else {
-            return Err(MarkRefused::NotLent(nonce));
+            return Err(MarkRefusal::NotLent(nonce));
         };
         let is_first = slot.attempts.is_empty();
         let attempt = Attempt {
@@ -123,11 +129,12 @@ impl Lane {
         if slot.stage != Stage::Mined {
             slot.stage = Stage::Submitted;
             slot.tx.tx_hash = Some(hash);
-            slot.tx.go(TxState::Tracking, SubState::Submitted, now);
+            slot.tx
+                .transition(TxState::Tracking, SubState::Submitted, now);
         }
         slot.claimed_at = now;
-        slot.tx.token = self.right.token;
-        self.tell(step, Some(&mut slot.tx), told, now);
+        slot.tx.token = self.lease_grant.token;
+        self.emit_event(step, Some(&mut slot.tx), told, now);
         self.by_hash.insert(hash, nonce);
         step.writes.attempts.push(attempt.clone());
         step.writes.updates.push(slot.tx.clone());
@@ -138,8 +145,8 @@ impl Lane {
     }
 
     /// A transaction that was named before is named again, perhaps after another one: the last word counts.
-    fn said_again(&mut self, nonce: Nonce, hash: B256, now: Time, step: &mut Step) {
-        let token = self.right.token;
+    fn said_again(&mut self, nonce: Nonce, hash: B256, now: Timestamp, step: &mut Step) {
+        let token = self.lease_grant.token;
         let slot = self.slots.get_mut(&nonce);
         let Some(slot) = slot.filter(|slot| slot.stage != Stage::Mined) else {
             return;
@@ -153,8 +160,8 @@ impl Lane {
     }
 
     /// Its holder says that it is used: written down, and not given back any more. The chain closes it.
-    fn said_used(&mut self, nonce: Nonce, now: Time, step: &mut Step) {
-        let token = self.right.token;
+    fn said_used(&mut self, nonce: Nonce, now: Timestamp, step: &mut Step) {
+        let token = self.lease_grant.token;
         let Some(slot) = self.slots.get_mut(&nonce) else {
             return;
         };
@@ -171,16 +178,16 @@ impl Lane {
         &mut self,
         nonce: Nonce,
         reason: &str,
-        now: Time,
+        now: Timestamp,
         step: &mut Step,
-    ) -> Result<(), MarkRefused> {
+    ) -> Result<(), MarkRefusal> {
         let Some(mut slot) = self.slots.remove(&nonce) else {
-            return Err(MarkRefused::NotLent(nonce));
+            return Err(MarkRefusal::NotLent(nonce));
         };
         if let Some(mined) = &slot.tx.inclusion {
             let by = mined.tx_hash.to_string();
             self.slots.insert(nonce, slot);
-            return Err(MarkRefused::IsUsed { nonce, by });
+            return Err(MarkRefusal::IsUsed { nonce, by });
         }
         self.unmined = self.unmined.saturating_sub(1);
         self.fresh_gaps.insert(nonce);
@@ -202,15 +209,15 @@ impl Lane {
         &mut self,
         mut slot: Box<Slot>,
         sub: SubState,
-        now: Time,
+        now: Timestamp,
         step: &mut Step,
     ) {
         let reason = slot.tx.reason.clone().unwrap_or_default();
-        slot.tx.token = self.right.token;
+        slot.tx.token = self.lease_grant.token;
         slot.tx.confirmed_at = Some(now);
-        slot.tx.go(TxState::FailedFinal, sub, now);
+        slot.tx.transition(TxState::FailedFinal, sub, now);
         let kind = EventKind::TxFailed { reason };
-        self.tell(step, Some(&mut slot.tx), kind, now);
+        self.emit_event(step, Some(&mut slot.tx), kind, now);
         step.writes.updates.push(slot.tx);
     }
 }

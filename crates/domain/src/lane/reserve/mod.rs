@@ -4,28 +4,28 @@
 //! of it, and the chain closes it. Everything else (the fence, the cursor, receipts, finality, forks) is as for
 //! any other tx. A lane lends, or sends; never both.
 
-mod look;
+mod expiry;
 mod mark;
 
 use std::time::Duration;
 
 use alloy_primitives::U256;
 
-use crate::reservation::{Holder, MarkRefused, Reservation, ReservationState};
-use crate::{Attempt, AttemptKind, LaneKey, Nonce, Payload, RequestId, Time, Tx};
+use crate::reservation::{Holder, MarkRefusal, Reservation, ReservationState};
+use crate::{Attempt, AttemptKind, LaneKey, Nonce, Payload, RequestId, Timestamp, Tx};
 
 use super::{Lane, Slot, Stage};
 
 /// The most nonces of one lane that are lent at once.
-pub const LENT_MAX: u64 = 10_000;
+pub const RESERVATIONS_MAX: u64 = 10_000;
 /// How long somebody who borrows waits for his nonce, where the lane is not ready to lend.
-pub const LEND_PATIENCE: Duration = Duration::from_secs(10);
+pub const RESERVE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How a loan's key begins. Requests of businesses may not.
-pub const LENT_PREFIX: &str = "lanekeeper-lent-";
+pub const RESERVATION_PREFIX: &str = "lanekeeper-lent-";
 
 /// How nonces of a lane are lent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Lending {
+pub struct ReservationRules {
     /// The time-out of loans whose row does not name one.
     pub timeout: Duration,
     /// What was sent at the last moment may need so long to be seen: only after it the chain is asked.
@@ -35,7 +35,7 @@ pub struct Lending {
 /// What somebody borrows. It stands in the row, so that whoever keeps the lane next, with whatever settings, does
 /// what its holder was told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Loan {
+pub struct ReservationTerms {
     /// After how long a nonce whose holder said nothing is looked at. Counted by whoever keeps the lane: a
     /// change of hands starts it anew.
     pub timeout: Duration,
@@ -46,11 +46,11 @@ pub struct Loan {
 
 /// What came of a mark.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Marked {
+pub enum MarkOutcome {
     /// Taken.
     Taken(Reservation),
     /// Refused by the rules.
-    Refused(MarkRefused),
+    Refused(MarkRefusal),
     /// The nonce was lent and nobody holds it in memory: what the row of this holder says decides, see
     /// [`lent_to`].
     NotOpen {
@@ -61,12 +61,12 @@ pub enum Marked {
 
 /// The key of a loan: whoever borrows twice under one name gets one nonce.
 #[must_use]
-pub fn lent_request_id(holder: Holder) -> RequestId {
-    RequestId::parse(format!("{LENT_PREFIX}{}", holder.0))
+pub fn reservation_request_id(holder: Holder) -> RequestId {
+    RequestId::parse(format!("{RESERVATION_PREFIX}{}", holder.0))
         .expect("a uuid with a short prefix keeps the rule")
 }
 
-impl Loan {
+impl ReservationTerms {
     /// What stands in the row of a loan instead of a payload.
     #[must_use]
     pub fn payload(self, lane: LaneKey) -> Payload {
@@ -96,10 +96,10 @@ impl Loan {
     }
 }
 
-impl Lending {
+impl ReservationRules {
     /// After how long a loan is looked at.
     fn timeout_of(self, tx: &Tx) -> Duration {
-        Loan::noted(&tx.payload).map_or(self.timeout, |loan| loan.timeout)
+        ReservationTerms::noted(&tx.payload).map_or(self.timeout, |loan| loan.timeout)
     }
 }
 
@@ -110,9 +110,9 @@ pub fn lent_to(
     lane: LaneKey,
     tx: &Tx,
     dealt: Option<Nonce>,
-    lending: Lending,
+    lending: ReservationRules,
 ) -> Option<Reservation> {
-    let holder = tx.request_id.as_str().strip_prefix(LENT_PREFIX)?;
+    let holder = tx.request_id.as_str().strip_prefix(RESERVATION_PREFIX)?;
     let state = match (tx.nonce, tx.state.is_terminal()) {
         (None, true) => ReservationState::Recyclable,
         (Some(_), true) => ReservationState::Used,
@@ -151,7 +151,7 @@ impl Lane {
 
     /// Why a tx of the store does not belong in this lane.
     pub(in crate::lane) fn is_misplaced(&self, tx: &Tx) -> Option<String> {
-        let is_lent = tx.request_id.as_str().starts_with(LENT_PREFIX);
+        let is_lent = tx.request_id.as_str().starts_with(RESERVATION_PREFIX);
         match (self.lends(), is_lent) {
             (true, true) | (false, false) => None,
             (true, false) => Some(
@@ -168,7 +168,7 @@ impl Lane {
     }
 
     /// A nonce was dealt to a loan: its holder has it from the commit on.
-    pub(in crate::lane) fn lend(&mut self, tx: Tx, nonce: Nonce, now: Time) {
+    pub(in crate::lane) fn lend(&mut self, tx: Tx, nonce: Nonce, now: Timestamp) {
         self.unmined = self.unmined.saturating_add(1);
         let slot = Slot {
             stage: Stage::Lent,
@@ -184,7 +184,7 @@ impl Lane {
     }
 
     /// Loans that nothing was said of yet, as they were read. Nothing is lent or marked before all are here.
-    pub(in crate::lane) fn take_lent(&mut self, txs: Vec<Tx>, more: bool, now: Time) {
+    pub(in crate::lane) fn take_lent(&mut self, txs: Vec<Tx>, more: bool, now: Timestamp) {
         if self.loading_backlog.take().is_none() {
             return;
         }

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use alloy_primitives::B256;
 
-use super::{LEND_PATIENCE, Loan};
+use super::{RESERVE_TIMEOUT, ReservationTerms};
 use crate::lane::{ChainQuery, Effect, Lane, Stage, Step};
 use crate::mutation::{self, Mutation};
-use crate::{EventKind, Nonce, SubState, Time, Tx, TxState};
+use crate::{EventKind, Nonce, SubState, Timestamp, Tx, TxState};
 
 /// What one tick counts at most for the time that a nonce is lent: a clock that is set forward ends none.
 const TICK_COUNTS_MAX: Duration = Duration::from_secs(2);
@@ -21,7 +21,7 @@ impl Lane {
         nonce: Nonce,
         by: Option<B256>,
         is_named: bool,
-        now: Time,
+        now: Timestamp,
         step: &mut Step,
     ) {
         // It belongs to the account, so it is what was borrowed for: watched, and closed by its receipt.
@@ -50,7 +50,7 @@ impl Lane {
 
     /// Somebody wants to borrow who may know more of the chain than the lane does: it asks before it lends.
     pub(in crate::lane) fn ask_before_lending(&mut self, tx: &Tx, step: &mut Step) {
-        let Some(loan) = Loan::noted(&tx.payload).filter(|_| self.lends()) else {
+        let Some(loan) = ReservationTerms::noted(&tx.payload).filter(|_| self.lends()) else {
             return;
         };
         if self.chain.is_none() || self.rules.chain_query == ChainQuery::Off {
@@ -132,29 +132,29 @@ impl Lane {
     }
 
     /// Whether whoever wanted to borrow has given up: his nonce would be lent to nobody until its time is over.
-    pub(in crate::lane) fn is_given_up(&self, tx: &Tx, now: Time) -> bool {
+    pub(in crate::lane) fn is_given_up(&self, tx: &Tx, now: Timestamp) -> bool {
         let waits_for = self
             .rules
             .lent
-            .map(|lending| lending.timeout_of(tx).max(LEND_PATIENCE));
+            .map(|lending| lending.timeout_of(tx).max(RESERVE_TIMEOUT));
         waits_for.is_some_and(|time| now.since(tx.created_at) > time)
     }
 
     /// Ends a loan that was never dealt a nonce.
-    pub(in crate::lane) fn end_unlent(&mut self, mut tx: Tx, now: Time, step: &mut Step) {
+    pub(in crate::lane) fn end_unlent(&mut self, mut tx: Tx, now: Timestamp, step: &mut Step) {
         let reason = "whoever wanted to borrow has given up".to_owned();
         tx.reason = Some(reason.clone());
-        tx.token = self.right.token;
+        tx.token = self.lease_grant.token;
         tx.confirmed_at = Some(now);
-        tx.go(TxState::FailedFinal, SubState::Cancelled, now);
-        self.tell(step, Some(&mut tx), EventKind::TxFailed { reason }, now);
-        step.writes.wakes_done.push(tx.id);
+        tx.transition(TxState::FailedFinal, SubState::Cancelled, now);
+        self.emit_event(step, Some(&mut tx), EventKind::TxFailed { reason }, now);
+        step.writes.queued_removed.push(tx.id);
         step.writes.updates.push(tx);
     }
 
     /// Counts how long nonces are lent, and frees those whose holder said nothing for too long, if the chain
     /// shows nothing of them: asked after their time was over, and of every endpoint that must be asked.
-    pub(in crate::lane) fn look_at_loans(&mut self, now: Time, step: &mut Step) {
+    pub(in crate::lane) fn look_at_loans(&mut self, now: Timestamp, step: &mut Step) {
         let Some(lending) = self.rules.lent else {
             return;
         };

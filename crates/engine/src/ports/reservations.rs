@@ -1,15 +1,15 @@
 //! Lends nonces to those who sign and send by themselves.
 
 use async_trait::async_trait;
-use domain::{Holder, LaneKey, Mark, MarkRefused, Nonce, Reservation};
+use domain::{Holder, LaneKey, Mark, MarkRefusal, Nonce, Reservation};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 /// The nonce component, as the door to customers sees it.
 #[async_trait]
-pub trait Lender: Send + Sync + 'static {
+pub trait NonceReservations: Send + Sync + 'static {
     /// Lends the smallest nonce of a lane that is free.
-    async fn allocate(&self, lane: LaneKey) -> Result<Reservation, LendError>;
+    async fn allocate(&self, lane: LaneKey) -> Result<Reservation, ReservationError>;
 
     /// Takes what a holder says of his nonce.
     async fn mark(
@@ -18,15 +18,15 @@ pub trait Lender: Send + Sync + 'static {
         nonce: Nonce,
         holder: Holder,
         mark: Mark,
-    ) -> Result<Reservation, LendError>;
+    ) -> Result<Reservation, ReservationError>;
 
     /// What is lent of a lane at present.
-    async fn lent(&self, lane: LaneKey) -> Result<Lent, LendError>;
+    async fn list_reservations(&self, lane: LaneKey) -> Result<LaneReservations, ReservationError>;
 }
 
 /// A lane whose nonces are lent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Lent {
+pub struct LaneReservations {
     /// The next nonce that was never lent.
     pub next_nonce: Nonce,
     /// Open ones in nonce order: reserved, free, and said to be used while the chain has not shown it; bounded.
@@ -37,10 +37,10 @@ pub struct Lent {
 
 /// Why nothing was lent or marked.
 #[derive(Clone, Debug, PartialEq, Eq, Error, Serialize, Deserialize)]
-pub enum LendError {
+pub enum ReservationError {
     /// The rules refuse it.
     #[error(transparent)]
-    Refused(#[from] MarkRefused),
+    Refused(#[from] MarkRefusal),
     /// A submitted nonce is not free while its transaction may be mined.
     #[error("nonce {nonce} cannot be given back: {why}")]
     MayBeMined {
@@ -51,7 +51,7 @@ pub enum LendError {
     },
     /// The lane belongs to another scheme, or to managed txs.
     #[error("{0}")]
-    NotLendable(String),
+    NotReservable(String),
     /// A queue is full; nothing has happened. Worth repeating.
     #[error("too much is under way for this lane: try again")]
     Busy,
@@ -63,13 +63,13 @@ pub enum LendError {
     Unknown(String),
 }
 
-impl LendError {
+impl ReservationError {
     /// Whether the same call may succeed later.
     #[must_use]
     pub fn is_worth_repeating(&self) -> bool {
         match self {
             Self::Busy | Self::Unavailable(_) | Self::Unknown(_) | Self::MayBeMined { .. } => true,
-            Self::Refused(_) | Self::NotLendable(_) => false,
+            Self::Refused(_) | Self::NotReservable(_) => false,
         }
     }
 }

@@ -8,13 +8,13 @@ use std::time::Duration;
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
-pub struct Time(pub u64);
+pub struct Timestamp(pub u64);
 
 /// A reading of one process's monotonic clock, in microseconds. Never leaves the process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Moment(pub u64);
+pub struct MonotonicTime(pub u64);
 
-impl Time {
+impl Timestamp {
     /// This much later.
     #[must_use]
     pub fn plus(self, by: Duration) -> Self {
@@ -31,7 +31,7 @@ impl Time {
     }
 }
 
-impl Moment {
+impl MonotonicTime {
     /// This much later.
     #[must_use]
     pub fn plus(self, by: Duration) -> Self {

@@ -7,15 +7,19 @@ use uuid::Uuid;
 
 use super::world::{Job, World};
 use super::{KEY, rules, tx_id};
-use crate::lane::lend::{Lending, Loan, Marked, lent_request_id, lent_to};
-use crate::lane::{Consumer, Input, LaneRules, Request};
+use crate::lane::reserve::{
+    MarkOutcome, ReservationRules, ReservationTerms, lent_to, reservation_request_id,
+};
+use crate::lane::{AdmittedRequest, Input, LaneRules, NonceConsumer};
 use crate::window::{Release, Window};
-use crate::{Deed, Holder, Mark, MarkRefused, Nonce, Reservation, ReservationState, TxState};
+use crate::{
+    EffectDigest, Holder, Mark, MarkRefusal, Nonce, Reservation, ReservationState, TxState,
+};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 const GRACE: Duration = Duration::from_secs(5);
 /// For rows that name none.
-const LENDING: Lending = Lending {
+const LENDING: ReservationRules = ReservationRules {
     timeout: Duration::from_secs(7),
     grace: GRACE,
 };
@@ -43,11 +47,11 @@ fn borrow(world: &mut World, name: u128) -> u64 {
 /// Borrows as somebody who saw the chain so far; gives what was lent at once.
 fn borrow_with(world: &mut World, name: u128, timeout: Duration, at_least: u64) -> Option<u64> {
     let at_least = Nonce(at_least);
-    let payload = Loan { timeout, at_least }.payload(KEY);
+    let payload = ReservationTerms { timeout, at_least }.payload(KEY);
     let id = tx_id(1_000_000 + u64::try_from(name).expect("small"));
-    world.input(Input::Accept(Request {
+    world.input(Input::Accept(AdmittedRequest {
         id,
-        request_id: lent_request_id(holder(name)),
+        request_id: reservation_request_id(holder(name)),
         fingerprint: payload.fingerprint(),
         payload,
         gas: 0,
@@ -57,7 +61,7 @@ fn borrow_with(world: &mut World, name: u128, timeout: Duration, at_least: u64) 
 }
 
 fn of(world: &World, name: u128) -> Reservation {
-    let request = lent_request_id(holder(name));
+    let request = reservation_request_id(holder(name));
     let tx = world
         .store
         .rows
@@ -66,15 +70,15 @@ fn of(world: &World, name: u128) -> Reservation {
     lent_to(KEY, tx.expect("lent"), Some(Nonce(0)), LENDING).expect("a loan")
 }
 
-fn mark(world: &mut World, nonce: u64, name: u128, mark: &Mark) -> Marked {
+fn mark(world: &mut World, nonce: u64, name: u128, mark: &Mark) -> MarkOutcome {
     let marked = world.mark(nonce, holder(name), mark);
     world.commit();
     world.settle_all();
     marked
 }
 
-fn is_taken(marked: &Marked) -> bool {
-    matches!(marked, Marked::Taken(_))
+fn is_taken(marked: &MarkOutcome) -> bool {
+    matches!(marked, MarkOutcome::Taken(_))
 }
 
 fn give_back() -> Mark {
@@ -122,13 +126,17 @@ fn a_former_holder_changes_nothing() {
     mark(&mut world, 0, 0, &give_back());
     assert_eq!(borrow(&mut world, 1), 0);
     let late = mark(&mut world, 0, 0, &Mark::Used(hash(1)));
-    assert_eq!(late, Marked::Refused(MarkRefused::NotHolder(Nonce(0))));
+    assert_eq!(late, MarkOutcome::Refused(MarkRefusal::NotHolder(Nonce(0))));
     assert_eq!(of(&world, 1).tx_hash, None);
     let never = mark(&mut world, 7, 0, &Mark::Used(hash(1)));
-    assert_eq!(never, Marked::Refused(MarkRefused::NotLent(Nonce(7))));
+    assert_eq!(never, MarkOutcome::Refused(MarkRefusal::NotLent(Nonce(7))));
     mark(&mut world, 0, 1, &give_back());
     let free = mark(&mut world, 0, 1, &Mark::Used(hash(1)));
-    assert_eq!(free, Marked::NotOpen { is_free: true }, "his row tells him");
+    assert_eq!(
+        free,
+        MarkOutcome::NotOpen { is_free: true },
+        "his row tells him"
+    );
 }
 
 #[test]
@@ -167,15 +175,21 @@ fn used_is_used_and_another_transaction_is_refused() {
     assert_eq!(of(&world, 0).state, ReservationState::Used);
     assert!(is_taken(&mark(&mut world, 0, 0, &Mark::Used(hash(1)))));
     let other = mark(&mut world, 0, 0, &Mark::Used(hash(2)));
-    assert!(matches!(other, Marked::Refused(MarkRefused::IsUsed { .. })));
+    assert!(matches!(
+        other,
+        MarkOutcome::Refused(MarkRefusal::IsUsed { .. })
+    ));
     let back = mark(&mut world, 0, 0, &give_back());
-    assert!(matches!(back, Marked::Refused(MarkRefused::IsUsed { .. })));
+    assert!(matches!(
+        back,
+        MarkOutcome::Refused(MarkRefusal::IsUsed { .. })
+    ));
     let elsewhere = mark(&mut world, 1, 1, &Mark::Submitted(hash(1)));
-    let refused = MarkRefused::HashElsewhere {
+    let refused = MarkRefusal::HashElsewhere {
         hash: hash(1),
         nonce: Nonce(0),
     };
-    assert_eq!(elsewhere, Marked::Refused(refused));
+    assert_eq!(elsewhere, MarkOutcome::Refused(refused));
 }
 
 #[test]
@@ -202,11 +216,11 @@ fn what_was_named_after_the_chain_was_asked_is_not_given_back() {
     mark(&mut world, 0, 0, &Mark::Submitted(hash(1)));
     for asked in [None, Some(hash(2))] {
         let said = mark(&mut world, 0, 0, &give_back_named(asked));
-        let refused = MarkRefused::NamedSince {
+        let refused = MarkRefusal::NamedSince {
             nonce: Nonce(0),
             hash: hash(1).to_string(),
         };
-        assert_eq!(said, Marked::Refused(refused));
+        assert_eq!(said, MarkOutcome::Refused(refused));
         assert_eq!(of(&world, 0).state, ReservationState::Reserved);
     }
     assert_eq!(borrow(&mut world, 1), 1, "it is not free");
@@ -224,7 +238,7 @@ fn a_nonce_with_two_named_transactions_is_not_given_back() {
         let said = mark(&mut world, 0, 0, &Mark::Submitted(hash(name)));
         assert!(is_taken(&said));
     }
-    let refused = Marked::Refused(MarkRefused::TwoNamed(Nonce(0)));
+    let refused = MarkOutcome::Refused(MarkRefusal::TwoNamed(Nonce(0)));
     for asked in [None, Some(hash(1)), Some(hash(2))] {
         let said = mark(&mut world, 0, 0, &give_back_named(asked));
         assert_eq!(said, refused);
@@ -258,7 +272,7 @@ fn a_lane_that_knows_less_than_its_borrower_asks_before_it_lends() {
     world.use_elsewhere(0); // its holder had sent it all the same
     assert_eq!(borrow_with(&mut world, 2, TIMEOUT, 1), None, "not yet");
     world.settle_all();
-    let request = lent_request_id(holder(2));
+    let request = reservation_request_id(holder(2));
     let rows = world.store.rows.values();
     let lent = rows.filter(|tx| tx.request_id == request);
     let nonces: Vec<_> = lent.map(|tx| tx.nonce).collect();
@@ -273,12 +287,12 @@ fn what_a_former_holder_named_ends_the_loan_that_it_consumed() {
     mark(&mut world, 0, 0, &Mark::Submitted(hash(1)));
     mark(&mut world, 0, 0, &give_back_named(Some(hash(1)))); // no node showed it then
     assert_eq!(borrow(&mut world, 1), 0);
-    let deed = Deed::of(None, alloy_primitives::U256::ZERO, &[]);
+    let effect_digest = EffectDigest::of(None, alloy_primitives::U256::ZERO, &[]);
     world.input(Input::Consumed {
         nonce: Nonce(0),
-        by: Some(Consumer::By {
+        by: Some(NonceConsumer::By {
             hash: hash(1),
-            deed,
+            effect_digest,
         }),
         hashes: Vec::new(),
         is_named: true,
@@ -328,7 +342,7 @@ fn whoever_gave_up_waiting_is_lent_nothing() {
     world.input(Input::Pause(false));
     world.settle_all();
     let state = |name| {
-        let request = lent_request_id(holder(name));
+        let request = reservation_request_id(holder(name));
         let mut rows = world.store.rows.values();
         let row = rows.find(|tx| tx.request_id == request).expect("there");
         (row.state, row.nonce)
