@@ -1,5 +1,5 @@
-"""A small business that pays out: it has the key, signs and sends through a node by itself, and borrows every nonce
-from Lanekeeper over HTTP, so that several processes of it can run at once on one account.
+"""A small payout application: it has the key, signs and sends through a node by itself, and reserves every nonce with
+Lanekeeper over HTTP, so that several of its processes can pay from one account at the same time.
 
     python payouts.py --api http://127.0.0.1:8645 --rpc http://127.0.0.1:8646 --key 0x… --to 0x… --count 20
 """
@@ -13,22 +13,22 @@ import urllib.request
 
 from eth_account import Account
 
-PATIENCE_S = 60  # how long a call is repeated that may be repeated
+RETRY_FOR_S = 60  # how long a retryable call is repeated
 PAUSE_S = 0.2
 TIP_WEI = 10**9
-UNSAID_EVERY = 4  # every so many payments nothing more is said after "submitted": the chain closes their nonces
+UNMARKED_EVERY = 4  # every so many payments there is no mark after "submitted": the chain closes their reservations
 
 
 class Refused(Exception):
-    """The answer is no, and repeating the call does not help."""
+    """The call was refused, and repeating it does not help."""
 
 
 class Lost(Exception):
-    """No answer came, or none that a node gives: the call may have been heard."""
+    """No valid answer came: the call may have been executed."""
 
 
 def post(url, body):
-    """Posts JSON; the status and the answer."""
+    """Posts JSON and returns the status and the answer."""
     request = urllib.request.Request(url, json.dumps(body).encode(), {"content-type": "application/json"})
     try:
         with urllib.request.urlopen(request, timeout=10) as answer:
@@ -37,7 +37,7 @@ def post(url, body):
         return error.code, json.load(error)
 
 
-class Lender:
+class NonceReservations:
     """The nonces of one account."""
 
     def __init__(self, api, chain_id, account):
@@ -46,20 +46,19 @@ class Lender:
     def allocate(self):
         return self._call("", {})
 
-    def submitted(self, lent, tx_hash):
-        """To be said before the bytes leave: from then on nobody else gets this nonce because of the time."""
-        self._call(f"/{lent['nonce']}/submitted", {"holder": lent["holder"], "txHash": tx_hash})
+    def submitted(self, reserved, tx_hash):
+        """Call it before the bytes leave: from then on the reservation does not expire."""
+        self._call(f"/{reserved['nonce']}/submitted", {"holder": reserved["holder"], "txHash": tx_hash})
 
-    def used(self, lent, tx_hash):
-        self._call(f"/{lent['nonce']}/used", {"holder": lent["holder"], "txHash": tx_hash})
+    def used(self, reserved, tx_hash):
+        self._call(f"/{reserved['nonce']}/used", {"holder": reserved["holder"], "txHash": tx_hash})
 
-    def recyclable(self, lent, reason):
-        self._call(f"/{lent['nonce']}/recyclable", {"holder": lent["holder"], "reason": reason})
+    def recyclable(self, reserved, reason):
+        self._call(f"/{reserved['nonce']}/recyclable", {"holder": reserved["holder"], "reason": reason})
 
     def _call(self, path, body):
-        """Repeats what may be repeated: every mark may, and an allocation whose answer was lost comes back by
-        itself."""
-        deadline = time.monotonic() + PATIENCE_S
+        """Repeats retryable calls: marks are idempotent, and an allocation whose answer was lost expires by itself."""
+        deadline = time.monotonic() + RETRY_FOR_S
         while True:
             try:
                 status, answer = post(self.url + path, body)
@@ -90,9 +89,9 @@ class Node:
         return answer["result"]
 
     def send(self, raw, tx_hash):
-        """Hands the bytes over, the same ones again while answers are lost: they may have arrived, and then the nonce
-        is used whatever anybody says."""
-        deadline, was_lost = time.monotonic() + PATIENCE_S, False
+        """Sends the bytes, and the same ones again while answers are lost: they may have arrived, and then the nonce
+        is used in any case."""
+        deadline, was_lost = time.monotonic() + RETRY_FOR_S, False
         while True:
             try:
                 self.call("eth_sendRawTransaction", raw)
@@ -102,61 +101,61 @@ class Node:
                 if time.monotonic() > deadline:
                     raise
             except Refused:
-                # A node refuses what it has already.
+                # A node refuses a transaction that it already has.
                 if not was_lost or self.call("eth_getTransactionByHash", tx_hash) is None:
                     raise
                 return
             time.sleep(PAUSE_S)
 
 
-def pay(lender, node, account, transfer, says_used):
-    """One payment: its nonce is used, free for the next one, or kept for what may have been sent."""
-    lent = lender.allocate()
-    signed = account.sign_transaction({**transfer, "nonce": lent["nonce"]})
+def pay(reservations, node, account, transfer, marks_used):
+    """One payment: its nonce is used, recycled, or kept reserved for what may have been sent."""
+    reserved = reservations.allocate()
+    signed = account.sign_transaction({**transfer, "nonce": reserved["nonce"]})
     tx_hash = "0x" + signed.hash.hex().removeprefix("0x")
     raw = "0x" + signed.raw_transaction.hex().removeprefix("0x")
-    # A real business writes the signed bytes to its own database here, before anything else: a process that dies
-    # after the next line must be able to send them again, because nobody else may ever use this nonce.
-    lender.submitted(lent, tx_hash)
+    # A real application stores the signed bytes in its own database here, before anything else: a process that dies
+    # after the next line must be able to send them again, because a submitted nonce is not reserved again.
+    reservations.submitted(reserved, tx_hash)
     try:
-        # Lost, it may have arrived: the nonce is not free, and the bytes that were written down are sent again later.
+        # If the answer is lost, the nonce stays reserved, and the stored bytes are sent again later.
         node.send(raw, tx_hash)
     except Refused as refused:
-        # Given back, which is believed only if no node shows anything of the transaction.
-        lender.recyclable(lent, str(refused))
+        # Recycled, which is accepted only if no node shows the transaction.
+        reservations.recyclable(reserved, str(refused))
         raise
-    if says_used:
-        lender.used(lent, tx_hash)
-    print(f"nonce {lent['nonce']}: {tx_hash}", flush=True)
+    if marks_used:
+        reservations.used(reserved, tx_hash)
+    print(f"nonce {reserved['nonce']}: {tx_hash}", flush=True)
     return tx_hash
 
 
 def main():
-    parser = argparse.ArgumentParser(description="Pays one wei to an account, so many times.")
+    parser = argparse.ArgumentParser(description="Pays one wei to an account, COUNT times.")
     parser.add_argument("--api", default="http://127.0.0.1:8645", help="a node of Lanekeeper")
     parser.add_argument("--rpc", default="http://127.0.0.1:8646", help="a node of the chain")
     parser.add_argument("--key", required=True, help="the key of the account that pays")
-    parser.add_argument("--to", required=True, help="who is paid")
+    parser.add_argument("--to", required=True, help="the recipient")
     parser.add_argument("--count", type=int, default=20)
     args = parser.parse_args()
 
     node, account = Node(args.rpc), Account.from_key(args.key)
     chain_id = int(node.call("eth_chainId"), 16)
-    lender = Lender(args.api, chain_id, account.address)
+    reservations = NonceReservations(args.api, chain_id, account.address)
     transfer = {
         "type": 2, "chainId": chain_id, "to": args.to, "value": 1, "gas": 21_000,
         "maxFeePerGas": 2 * int(node.call("eth_gasPrice"), 16) + TIP_WEI, "maxPriorityFeePerGas": TIP_WEI,
     }
     try:
-        paid = [pay(lender, node, account, transfer, number % UNSAID_EVERY != 0) for number in range(args.count)]
+        paid = [pay(reservations, node, account, transfer, number % UNMARKED_EVERY != 0) for number in range(args.count)]
     except (Refused, Lost) as failed:
         sys.exit(f"payouts: {failed}")
     print(f"paid {len(paid)} times", flush=True)
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + RETRY_FOR_S
     for tx_hash in paid:
         while node.call("eth_getTransactionReceipt", tx_hash) is None:
             if time.monotonic() > deadline:
-                sys.exit(f"payouts: {tx_hash} is not mined after {PATIENCE_S} s")
+                sys.exit(f"payouts: {tx_hash} is not mined after {RETRY_FOR_S} s")
             time.sleep(PAUSE_S)
     print("all of it is on chain")
 

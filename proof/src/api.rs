@@ -1,4 +1,4 @@
-//! Plain HTTP: what any business or wallet would send.
+//! HTTP clients for the API of a node and for a chain's JSON-RPC.
 
 use std::time::Duration;
 
@@ -16,25 +16,24 @@ pub struct Api {
     key: Option<String>,
 }
 
-/// An answer of a node, whatever it says.
+/// A response of a node, with any status.
 #[derive(Clone, Debug)]
 pub struct Answer {
     /// The status.
     pub status: StatusCode,
-    /// `Retry-After`, when it is told.
     pub retry_after: Option<String>,
-    /// The JSON; null when there is none.
+    /// `null` without a JSON body.
     pub body: Value,
 }
 
-/// Why there is no answer.
+/// Why there is no response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoAnswer {
-    /// No connection came about: certainly nothing was sent.
+    /// No connection: certainly nothing was sent.
     NotReached,
     /// The connection broke after the request may have been sent.
     Broken,
-    /// Not within the caller's patience.
+    /// Not within the timeout.
     TooLate,
 }
 
@@ -45,13 +44,13 @@ pub struct Chain {
     http: Client,
 }
 
-/// An address that nobody has used: its balance tells what arrived.
+/// A new address: its balance shows what arrived.
 pub fn random_address() -> String {
     Address::from(rand::random::<[u8; 20]>()).to_checksum(None)
 }
 
 fn client() -> Outcome<Client> {
-    // A second installation of the provider is refused, and the first one serves.
+    // A second installation of the provider is refused, and the first one is used.
     rustls::crypto::ring::default_provider()
         .install_default()
         .ok();
@@ -62,7 +61,6 @@ fn client() -> Outcome<Client> {
 }
 
 impl Api {
-    /// At this address.
     pub fn new(url: String) -> Outcome<Self> {
         Ok(Self {
             url,
@@ -71,7 +69,7 @@ impl Api {
         })
     }
 
-    /// The same, with an API key.
+    /// With an API key.
     pub fn with_key(&self, key: &str) -> Self {
         Self {
             key: Some(key.to_owned()),
@@ -79,7 +77,7 @@ impl Api {
         }
     }
 
-    fn request(&self, method: Method, path: &str) -> RequestBuilder {
+    fn build_request(&self, method: Method, path: &str) -> RequestBuilder {
         let request = self.http.request(method, format!("{}{path}", self.url));
         match &self.key {
             Some(key) => request.bearer_auth(key),
@@ -87,23 +85,29 @@ impl Api {
         }
     }
 
-    /// Asks and waits no longer than this for the whole answer.
-    pub async fn ask(
+    /// Waits at most `timeout` for the whole response.
+    pub async fn request(
         &self,
         method: Method,
         path: &str,
         body: Option<&Value>,
-        patience: Duration,
+        timeout: Duration,
     ) -> Result<Answer, NoAnswer> {
-        let mut request = self.request(method, path).timeout(patience);
+        let mut request = self.build_request(method, path).timeout(timeout);
         if let Some(body) = body {
             request = request.json(body);
         }
-        let answer = request.send().await.map_err(|error| why(&error))?;
+        let answer = request
+            .send()
+            .await
+            .map_err(|error| classify_error(&error))?;
         let status = answer.status();
         let retry_after = answer.headers().get("retry-after");
         let retry_after = retry_after.and_then(|value| Some(value.to_str().ok()?.to_owned()));
-        let bytes = answer.bytes().await.map_err(|error| why(&error))?;
+        let bytes = answer
+            .bytes()
+            .await
+            .map_err(|error| classify_error(&error))?;
         Ok(Answer {
             status,
             retry_after,
@@ -111,25 +115,24 @@ impl Api {
         })
     }
 
-    /// Reads plain text.
+    /// The body as text.
     pub async fn text(&self, path: &str) -> Outcome<String> {
-        let answer = self.request(Method::GET, path).send().await?;
+        let answer = self.build_request(Method::GET, path).send().await?;
         Ok(answer.error_for_status()?.text().await?)
     }
 
-    /// Its address.
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// Asks and gives status and JSON.
+    /// Status and JSON.
     pub async fn call(
         &self,
         method: Method,
         path: &str,
         body: Option<Value>,
     ) -> Outcome<(StatusCode, Value)> {
-        let mut request = self.request(method, path);
+        let mut request = self.build_request(method, path);
         if let Some(body) = body {
             request = request.json(&body);
         }
@@ -138,12 +141,10 @@ impl Api {
         Ok((status, answer.json().await.unwrap_or(Value::Null)))
     }
 
-    /// Reads.
     pub async fn get(&self, path: &str) -> Outcome<(StatusCode, Value)> {
         self.call(Method::GET, path, None).await
     }
 
-    /// Posts a tx.
     pub async fn create(&self, body: Value, query: &str) -> Outcome<(StatusCode, Value)> {
         self.call(Method::POST, &format!("/api/v1/tx{query}"), Some(body))
             .await
@@ -156,7 +157,7 @@ impl Api {
         headers: &[(&str, &str)],
         body: &Value,
     ) -> Outcome<(StatusCode, Value)> {
-        let mut request = self.request(Method::POST, path).json(body);
+        let mut request = self.build_request(Method::POST, path).json(body);
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
@@ -165,14 +166,14 @@ impl Api {
         Ok((status, answer.json().await.unwrap_or(Value::Null)))
     }
 
-    /// Posts raw bytes, whatever they are.
+    /// Posts raw bytes.
     pub async fn post_raw(
         &self,
         path: &str,
         content_type: &str,
         body: Vec<u8>,
     ) -> Outcome<(StatusCode, String, Value)> {
-        let request = self.request(Method::POST, path);
+        let request = self.build_request(Method::POST, path);
         let answer = request
             .header("content-type", content_type)
             .body(body)
@@ -197,7 +198,7 @@ impl Api {
                 .map(|c| format!("&cursor={c}"))
                 .unwrap_or_default();
             let (status, page) = self.get(&format!("/api/v1/tx?limit=1000{after}")).await?;
-            crate::demand(
+            crate::ensure(
                 status == StatusCode::OK,
                 format!("list answered {status}: {page}"),
             )?;
@@ -211,7 +212,6 @@ impl Api {
 }
 
 impl Chain {
-    /// At this address.
     pub fn new(url: String) -> Outcome<Self> {
         Ok(Self {
             url,
@@ -219,7 +219,6 @@ impl Chain {
         })
     }
 
-    /// Its address.
     pub fn url(&self) -> &str {
         &self.url
     }
@@ -227,44 +226,38 @@ impl Chain {
     /// A JSON-RPC call.
     pub async fn call(&self, method: &str, params: Value) -> Outcome<Value> {
         let body = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params});
-        let answer: Value = self
-            .http
-            .post(&self.url)
-            .json(&body)
-            .send()
-            .await?
-            .json()
-            .await?;
+        let answer = self.post(&body).await?;
         match answer.get("error") {
             Some(error) if !error.is_null() => Err(format!("{method}: {error}").into()),
             _ => Ok(answer["result"].clone()),
         }
     }
 
-    /// Many calls of one method in JSON-RPC batches; answers in order.
+    /// Many calls of one method in JSON-RPC batches; results in order.
     pub async fn call_many(&self, method: &str, params: &[Value]) -> Outcome<Vec<Value>> {
         let mut results = Vec::with_capacity(params.len());
         for chunk in params.chunks(500) {
             let numbered = chunk.iter().enumerate();
-            let body: Vec<Value> = numbered
+            let body: Value = numbered
                 .map(|(id, params)| json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}))
                 .collect();
-            let answers: Vec<Value> = self
-                .http
-                .post(&self.url)
-                .json(&body)
-                .send()
-                .await?
-                .json()
-                .await?;
-            let mut sorted = answers;
-            sorted.sort_by_key(|answer| answer["id"].as_u64());
-            for answer in sorted {
-                crate::demand(answer["error"].is_null(), format!("{method}: {answer}"))?;
+            let answers = self.post(&body).await?;
+            let mut answers = answers
+                .as_array()
+                .cloned()
+                .ok_or("not a batch of answers")?;
+            answers.sort_by_key(|answer| answer["id"].as_u64());
+            for answer in answers {
+                crate::ensure(answer["error"].is_null(), format!("{method}: {answer}"))?;
                 results.push(answer["result"].clone());
             }
         }
         Ok(results)
+    }
+
+    async fn post(&self, body: &Value) -> Outcome<Value> {
+        let response = self.http.post(&self.url).json(body).send().await?;
+        Ok(response.json().await?)
     }
 
     /// Wei of an account.
@@ -298,7 +291,7 @@ impl Chain {
         self.nonce_at(address, "latest").await
     }
 
-    /// The account's next nonce after what waits in the pool.
+    /// The account's next nonce, including the pool.
     pub async fn pending_nonce(&self, address: &str) -> Outcome<u64> {
         self.nonce_at(address, "pending").await
     }
@@ -309,8 +302,8 @@ impl Chain {
     }
 }
 
-fn why(error: &reqwest::Error) -> NoAnswer {
-    // A connection that takes too long to come about is both; nothing was sent then either.
+fn classify_error(error: &reqwest::Error) -> NoAnswer {
+    // A connection timeout is both; nothing was sent in this case either.
     if error.is_connect() {
         NoAnswer::NotReached
     } else if error.is_timeout() {

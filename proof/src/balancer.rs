@@ -1,5 +1,5 @@
-//! An HTTP load balancer as one stands before a cluster: it asks every node again and again whether
-//! it is ready, and gives requests to ready ones in turn. It repeats nothing and knows no keeper.
+//! An HTTP load balancer in front of a cluster: it checks the readiness of every node periodically, and sends
+//! requests to ready nodes in turn. It does not retry and does not know keepers.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -9,21 +9,20 @@ use reqwest::Method;
 
 use crate::Api;
 
-/// How often readiness is asked for.
 pub const CHECK_EVERY: Duration = Duration::from_millis(200);
 
 /// A node that takes longer is not ready.
 const CHECK_PATIENCE: Duration = Duration::from_secs(1);
 
-/// The nodes, and which of them were ready when last asked.
+/// The nodes, and the result of their last readiness check.
 pub struct Balancer {
     nodes: Vec<(Api, AtomicBool)>,
     next: AtomicUsize,
 }
 
 impl Balancer {
-    /// In front of these nodes. Its checks end with it.
-    pub fn before(nodes: Vec<Api>) -> Arc<Self> {
+    /// In front of these nodes. Its checks end with the value.
+    pub fn in_front_of(nodes: Vec<Api>) -> Arc<Self> {
         let balancer = Arc::new(Self {
             nodes: nodes
                 .into_iter()
@@ -37,8 +36,8 @@ impl Balancer {
         balancer
     }
 
-    /// In front of these nodes, asking nothing: every node gets its share, ready or not.
-    pub fn blind(nodes: Vec<Api>) -> Arc<Self> {
+    /// Without checks: every node gets its share, ready or not.
+    pub fn without_checks(nodes: Vec<Api>) -> Arc<Self> {
         let nodes = nodes.into_iter().map(|api| (api, AtomicBool::new(true)));
         Arc::new(Self {
             nodes: nodes.collect(),
@@ -46,7 +45,7 @@ impl Balancer {
         })
     }
 
-    /// The next ready node, by its number.
+    /// The next ready node and its index.
     pub fn pick(&self) -> Option<(usize, &Api)> {
         let first = self.next.fetch_add(1, Ordering::Relaxed);
         (0..self.nodes.len())
@@ -57,7 +56,7 @@ impl Balancer {
             })
     }
 
-    /// Whether a node was ready when last asked.
+    /// The result of the last check.
     pub fn is_ready(&self, number: usize) -> bool {
         self.nodes[number].1.load(Ordering::Relaxed)
     }
@@ -66,7 +65,9 @@ impl Balancer {
 async fn check(balancer: Weak<Balancer>, number: usize) {
     while let Some(balancer) = balancer.upgrade() {
         let (api, is_ready) = &balancer.nodes[number];
-        let answer = api.ask(Method::GET, "/readyz", None, CHECK_PATIENCE).await;
+        let answer = api
+            .request(Method::GET, "/readyz", None, CHECK_PATIENCE)
+            .await;
         let is_ok = answer.is_ok_and(|answer| answer.status.is_success());
         is_ready.store(is_ok, Ordering::Relaxed);
         drop(balancer);

@@ -8,53 +8,52 @@ use rig::evm::{CHAIN_ID, account};
 use crate::Outcome;
 use crate::cluster::Node;
 
-/// What proofs set. Everything else is Lanekeeper's own default, or stands in `more`.
+/// The settings of proofs; other settings have Lanekeeper's defaults or are in `more`.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Where other nodes reach it; its own address when this is `None`.
+    /// The address for other nodes; `None`: the listen address.
     pub advertise: Option<String>,
     /// The file with the cluster's secret.
     pub secret_file: Option<String>,
-    /// How long it goes on answering when it is stopped.
+    /// How long a stopping node keeps serving.
     pub drain_delay: Duration,
     /// The chain's endpoints, the preferred one first.
     pub rpc: Vec<String>,
-    /// Where the chain announces heads.
+    /// The WebSocket endpoint for new heads.
     pub ws: Option<String>,
-    /// How many endpoints get a transaction at once.
+    /// The number of endpoints that get each transaction.
     pub send_to: u64,
-    /// How often the chain makes a block.
+    /// The chain's block time.
     pub block_time: Option<Duration>,
-    /// How many blocks must stand on a result.
+    /// The confirmations of a final result.
     pub confirmations: u64,
-    /// The times of leases.
+    /// The lease settings.
     pub lease: Option<Lease>,
-    /// How many accounts of the test mnemonic it sends from.
+    /// The number of signers, from the test mnemonic.
     pub lanes: u32,
-    /// Further lines, each under its own section.
+    /// Further lines, each with its section.
     pub more: String,
 }
 
-/// The times of leases.
 #[derive(Clone, Copy, Debug)]
 pub struct Lease {
     /// How long a grant or renewal lasts.
     pub duration: Duration,
     /// How often a keeper renews.
     pub renew: Duration,
-    /// How long after its end a lease of another is left alone.
+    /// How long after its end a foreign lease is left alone.
     pub skew: Duration,
 }
 
 impl Lease {
-    /// The shortest leases that are allowed, for proofs that wait for their end.
+    /// The shortest allowed leases, for proofs that wait for their end.
     pub const SHORT: Self = Self {
         duration: Duration::from_secs(2),
         renew: Duration::from_millis(600),
         skew: Duration::from_millis(300),
     };
 
-    /// When another may try to take the lane of a keeper that is gone, counted from its last renewal.
+    /// When another node may take over, counted from the last renewal of a dead keeper.
     pub fn over_after(&self) -> Duration {
         self.duration + self.skew
     }
@@ -79,7 +78,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Writes it where a node looks for it.
+    /// Writes the node's configuration file.
     pub fn write(&self, node: &Node) -> Outcome<()> {
         std::fs::write(node.config(), self.text(node)?)?;
         Ok(())

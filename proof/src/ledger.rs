@@ -1,5 +1,5 @@
-//! What was asked for and what was promised: every payment has a recipient of its own, so that the
-//! chain's balances tell what became of it.
+//! The requested payments and the promises of the API: every payment has its own recipient, so that the chain's
+//! balances show its result.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};
@@ -8,28 +8,27 @@ use serde_json::{Value, json};
 
 use crate::random_address;
 
-/// What a business asked for, and what it was told.
+/// A requested payment, and the API's promise.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Payment {
-    /// From which account.
+    /// The sender.
     pub signer: String,
-    /// To which account that nobody else pays to.
+    /// The recipient, which is used once.
     pub to: String,
-    /// What the first 2xx said; `None` while there was none.
+    /// The first 2xx response; `None` without one.
     pub promise: Option<Promise>,
 }
 
-/// What a 2xx said.
+/// The content of a 2xx response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Promise {
-    /// The tx, for ever.
     pub tx_id: String,
-    /// Its nonce, when it had one already.
+    /// `None` before a nonce is allocated.
     pub nonce: Option<u64>,
 }
 
 impl Promise {
-    /// From the body of a 2xx.
+    /// From the body of a 2xx response.
     pub fn read(tx: &Value) -> Self {
         Self {
             tx_id: tx["txId"].as_str().unwrap_or_default().to_owned(),
@@ -38,7 +37,7 @@ impl Promise {
     }
 }
 
-/// The business's books: payments by request id.
+/// Payments by request id.
 #[derive(Debug, Default)]
 pub struct Ledger(Mutex<BTreeMap<String, Payment>>);
 
@@ -47,8 +46,8 @@ impl Ledger {
         self.0.lock().expect("nothing panics while it holds this")
     }
 
-    /// Writes a payment of 1 wei down and gives the body to post. Every fifth leaves the gas out.
-    pub fn ask(&self, signer: &str, request_id: &str) -> Value {
+    /// Records a payment of 1 wei, and returns the body to post. Every fifth omits the gas.
+    pub fn transfer_body(&self, signer: &str, request_id: &str) -> Value {
         let (number, mut body) = self.write(signer, request_id);
         if !number.is_multiple_of(5) {
             body["payload"]["gas"] = json!("21000");
@@ -56,36 +55,36 @@ impl Ledger {
         body
     }
 
-    /// The same, always with the gas given: then nothing has to be estimated.
-    pub fn ask_with_gas(&self, signer: &str, request_id: &str) -> Value {
+    /// Always with the gas, so that it is not estimated.
+    pub fn transfer_body_with_gas(&self, signer: &str, request_id: &str) -> Value {
         let (_, mut body) = self.write(signer, request_id);
         body["payload"]["gas"] = json!("21000");
         body
     }
 
-    /// Writes a payment down: how many there were before it, and its body without gas.
+    /// Records a payment: the number of earlier ones, and the body without gas.
     fn write(&self, signer: &str, request_id: &str) -> (usize, Value) {
         let to = random_address();
-        let mut books = self.lock();
-        let number = books.len();
+        let mut payments = self.lock();
+        let number = payments.len();
         let payment = Payment {
             signer: signer.to_owned(),
             to: to.clone(),
             promise: None,
         };
-        let before = books.insert(request_id.to_owned(), payment);
-        assert!(before.is_none(), "{request_id} is asked for twice");
+        let before = payments.insert(request_id.to_owned(), payment);
+        assert!(before.is_none(), "{request_id} is requested twice");
         let payload = json!({"to": to, "value": "1"});
         let body = json!({"signer": signer, "requestId": request_id, "payload": payload});
         (number, body)
     }
 
-    /// Writes a promise down, and says what is wrong when it contradicts an earlier one. Answers may come
-    /// in any order, so that one with a nonce and one from before it are both right.
-    pub fn promised(&self, request_id: &str, promise: Promise) -> Result<(), String> {
-        let mut books = self.lock();
-        let Some(payment) = books.get_mut(request_id) else {
-            return Err(format!("{request_id} was never asked for"));
+    /// Records a promise; an error if it contradicts an earlier one. Responses may arrive in any order, so a nonce
+    /// may be missing in a later one.
+    pub fn record_promise(&self, request_id: &str, promise: Promise) -> Result<(), String> {
+        let mut payments = self.lock();
+        let Some(payment) = payments.get_mut(request_id) else {
+            return Err(format!("{request_id} was never requested"));
         };
         match &mut payment.promise {
             None => payment.promise = Some(promise),
@@ -101,14 +100,12 @@ impl Ledger {
         Ok(())
     }
 
-    /// Everything, by request id.
     pub fn payments(&self) -> BTreeMap<String, Payment> {
         self.lock().clone()
     }
 
-    /// How many payments were promised.
     pub fn promised_count(&self) -> usize {
-        let books = self.lock();
-        books.values().filter(|p| p.promise.is_some()).count()
+        let payments = self.lock();
+        payments.values().filter(|p| p.promise.is_some()).count()
     }
 }

@@ -1,24 +1,24 @@
-//! What the proofs share: a real `lanekeeper` process, plain HTTP to it and to its chain, and a report.
+//! The library of the proofs: real `lanekeeper` processes, HTTP clients, a load, an audit and a report.
 //!
-//! Black box on purpose: nothing of the product is linked in, everything goes through the binary.
-#![expect(clippy::print_stdout, reason = "a proof prints what it shows")]
+//! Proofs are black-box tests: no crate of the product is linked, everything goes through the binary.
+#![expect(clippy::print_stdout, reason = "a proof prints its progress")]
 
 pub mod cluster;
 
 pub mod audit;
 pub mod balancer;
 pub mod config;
-pub mod disk;
+pub mod disk_probe;
 pub mod ledger;
 pub mod load;
+pub mod manual_chain;
 pub mod network;
 pub mod payers;
-pub mod solo;
-pub mod stage;
+pub mod single_node;
 pub mod stats;
 pub mod transfer;
 pub mod usage;
-pub mod wire;
+pub mod virtual_address;
 
 mod api;
 mod process;
@@ -26,16 +26,18 @@ mod report;
 mod scratch;
 
 pub use api::{Answer, Api, Chain, NoAnswer, random_address};
-pub use process::{Options, Server, binary, first_lines, free_port, run, run_within};
+pub use process::{
+    COMMAND_WITHIN, Options, Server, binary, first_lines, free_port, run, run_bench, run_within,
+};
 pub use report::Report;
 pub use scratch::Scratch;
 
 use std::time::{Duration, Instant};
 
-/// What a proof gives back: any failure is a reason to exit non-zero.
+/// The result of a proof: any error is a non-zero exit code.
 pub type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
-/// Tries until a condition holds, or says what was waited for.
+/// Polls until there is a value, or fails with what was awaited.
 pub async fn eventually<T, F>(
     what: &str,
     within: Duration,
@@ -50,14 +52,14 @@ where
             return Ok(value);
         }
         if started.elapsed() > within {
-            return Err(format!("after {within:?} still not: {what}").into());
+            return Err(format!("timed out after {within:?} waiting until {what}").into());
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
 
-/// Fails the proof with a message when a condition does not hold.
-pub fn demand(holds: bool, message: impl Into<String>) -> Outcome<()> {
+/// Fails the proof with a message if a condition does not hold.
+pub fn ensure(holds: bool, message: impl Into<String>) -> Outcome<()> {
     if holds {
         Ok(())
     } else {
@@ -65,8 +67,8 @@ pub fn demand(holds: bool, message: impl Into<String>) -> Outcome<()> {
     }
 }
 
-/// Says what is being done.
-pub fn say(text: impl AsRef<str>) {
+/// Prints the current step.
+pub fn print_step(text: impl AsRef<str>) {
     println!("· {}", text.as_ref());
 }
 

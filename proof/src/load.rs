@@ -1,5 +1,5 @@
-//! Businesses that pay, without end: each repeats a payment under its request id until it is accepted,
-//! at whichever node the balancer gives it, and remembers every answer.
+//! A continuous load of payments: each client repeats a payment under its request id until it is accepted, at the
+//! node that the balancer selects, and records every response.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -12,25 +12,25 @@ use tokio::task::JoinSet;
 
 use crate::balancer::Balancer;
 use crate::ledger::{Ledger, Promise};
-use crate::{NoAnswer, Outcome, demand};
+use crate::{NoAnswer, Outcome, ensure};
 
-/// How long a business waits before it repeats, and for a node that is ready.
-const REPEAT_AFTER: Duration = Duration::from_millis(50);
+/// Before a retry, and when no node is ready.
+const RETRY_AFTER: Duration = Duration::from_millis(50);
 
-/// How a load is made.
+/// The shape of a load.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// What its request ids begin with; no other load has it.
+    /// The unique prefix of its request ids.
     pub name: String,
-    /// From which accounts, in turn.
+    /// The sending accounts, in turn.
     pub lanes: Vec<String>,
-    /// How many businesses pay at once, each one payment at a time.
+    /// The number of clients, each with one payment at a time.
     pub clients: usize,
-    /// How long each rests between two payments.
+    /// The pause of a client between two payments.
     pub pause: Duration,
-    /// How long each waits for an answer.
-    pub patience: Duration,
-    /// Whether some leave the gas out, so that the chain is asked before they are accepted.
+    /// The timeout of one request.
+    pub timeout: Duration,
+    /// Whether some payments omit the gas, so that it is estimated on the chain.
     pub estimates: bool,
 }
 
@@ -42,54 +42,50 @@ impl Plan {
             lanes: lanes.to_vec(),
             clients,
             pause: Duration::from_millis(10),
-            patience: Duration::from_secs(10),
+            timeout: Duration::from_secs(10),
             estimates: true,
         }
     }
 }
 
-/// One answer to one POST.
+/// The result of one POST.
 #[derive(Clone, Debug)]
 pub struct Reply {
-    /// When the payment was asked for at first, perhaps of another node.
-    pub first_asked: Instant,
-    /// When this POST was sent.
-    pub asked: Instant,
-    /// When the answer came.
-    pub answered: Instant,
-    /// Which node was asked.
+    /// When the payment was first sent, perhaps to another node.
+    pub first_sent_at: Instant,
+    pub sent_at: Instant,
+    /// When the response arrived.
+    pub answered_at: Instant,
+    /// The index of the node.
     pub node: usize,
-    /// Which of the plan's lanes.
+    /// The index of the lane in the plan.
     pub lane: usize,
-    /// What was said.
-    pub said: Said,
+    pub outcome: ReplyOutcome,
 }
 
-/// What a node said to a POST.
+/// The outcome of a POST.
 #[derive(Clone, Debug)]
-pub enum Said {
+pub enum ReplyOutcome {
     /// 2xx.
     Accepted {
-        /// The tx, for ever.
         tx_id: String,
-        /// Its nonce, when it has one already.
+        /// `None` before a nonce is allocated.
         nonce: Option<u64>,
-        /// The token under which it was last written.
+        /// The token of its last write.
         token: u64,
     },
-    /// Anything else, with the problem document.
+    /// Any other status, with the problem document.
     Refused(u16, Value),
-    /// Nothing.
+    /// No response.
     Nothing(NoAnswer),
 }
 
-impl Said {
-    /// Whether it was accepted.
+impl ReplyOutcome {
     pub fn is_accepted(&self) -> bool {
         matches!(self, Self::Accepted { .. })
     }
 
-    /// Whether it was accepted with a nonce, under at least this token.
+    /// Whether it was accepted with a nonce, with at least this token.
     pub fn has_nonce_under(&self, least: u64) -> bool {
         matches!(self, Self::Accepted { nonce: Some(_), token, .. } if *token >= least)
     }
@@ -112,7 +108,6 @@ struct Shared {
 }
 
 impl Load {
-    /// Starts it.
     pub fn start(plan: Plan, balancer: &Arc<Balancer>, ledger: &Arc<Ledger>) -> Self {
         let clients_count = plan.clients;
         let shared = Arc::new(Shared {
@@ -127,7 +122,7 @@ impl Load {
         let mut clients = JoinSet::new();
         for _ in 0..clients_count {
             let (shared, stopped) = (Arc::clone(&shared), stop.subscribe());
-            clients.spawn(async move { pay_for_ever(&shared, &stopped).await });
+            clients.spawn(async move { pay_until_stopped(&shared, &stopped).await });
         }
         Self {
             shared,
@@ -136,45 +131,42 @@ impl Load {
         }
     }
 
-    /// All answers so far.
     pub fn replies(&self) -> Vec<Reply> {
         lock(&self.shared.replies).clone()
     }
 
-    /// How many answers there are so far.
     pub fn len(&self) -> usize {
         lock(&self.shared.replies).len()
     }
 
-    /// Whether there is none yet.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The first answer from the `from`th on that is as wanted.
+    /// The first matching reply at or after index `from`.
     pub fn find(&self, from: usize, mut is_wanted: impl FnMut(&Reply) -> bool) -> Option<Reply> {
         let replies = lock(&self.shared.replies);
         let mut new = replies.iter().skip(from);
         new.find(|reply| is_wanted(reply)).cloned()
     }
 
-    /// Ends it in order: every business gets an answer to what it has asked last. Fails when two
-    /// answers to the same request contradicted each other.
+    /// Stops it; every client gets the response to its last request. Fails if two responses to one request
+    /// contradict each other.
     pub async fn stop(mut self) -> Outcome<Vec<Reply>> {
         self.stop.send_replace(true);
         while let Some(ended) = self.clients.join_next().await {
             ended?;
         }
         let contradictions = lock(&self.shared.contradictions).clone();
-        demand(
+        ensure(
             contradictions.is_empty(),
-            format!("answers contradict each other: {contradictions:?}"),
+            format!("responses contradict each other: {contradictions:?}"),
         )?;
         Ok(self.replies())
     }
 }
 
-async fn pay_for_ever(shared: &Shared, stopped: &watch::Receiver<bool>) {
+async fn pay_until_stopped(shared: &Shared, stopped: &watch::Receiver<bool>) {
     while !*stopped.borrow() {
         let number = shared.count.fetch_add(1, Ordering::Relaxed);
         pay(shared, number, stopped).await;
@@ -182,36 +174,36 @@ async fn pay_for_ever(shared: &Shared, stopped: &watch::Receiver<bool>) {
     }
 }
 
-/// Until it is accepted, or the load is stopped after an answer that did not accept it.
+/// Retries until it is accepted, or until the load is stopped.
 async fn pay(shared: &Shared, number: u64, stopped: &watch::Receiver<bool>) {
     let plan = &shared.plan;
     let lane = usize::try_from(number).unwrap_or_default() % plan.lanes.len();
     let request_id = format!("{}-{number}", plan.name);
     let signer = &plan.lanes[lane];
     let body = match plan.estimates {
-        true => shared.ledger.ask(signer, &request_id),
-        false => shared.ledger.ask_with_gas(signer, &request_id),
+        true => shared.ledger.transfer_body(signer, &request_id),
+        false => shared.ledger.transfer_body_with_gas(signer, &request_id),
     };
-    let first_asked = Instant::now();
+    let first_sent_at = Instant::now();
     loop {
         if let Some((node, api)) = shared.balancer.pick() {
-            let asked = Instant::now();
-            let answer = api.ask(Method::POST, "/api/v1/tx", Some(&body), plan.patience);
-            let said = match answer.await {
+            let sent_at = Instant::now();
+            let answer = api.request(Method::POST, "/api/v1/tx", Some(&body), plan.timeout);
+            let outcome = match answer.await {
                 Ok(answer) if answer.status.is_success() => {
                     accepted(shared, &request_id, &answer.body)
                 }
-                Ok(answer) => Said::Refused(answer.status.as_u16(), answer.body),
-                Err(why) => Said::Nothing(why),
+                Ok(answer) => ReplyOutcome::Refused(answer.status.as_u16(), answer.body),
+                Err(why) => ReplyOutcome::Nothing(why),
             };
-            let is_accepted = said.is_accepted();
+            let is_accepted = outcome.is_accepted();
             lock(&shared.replies).push(Reply {
-                first_asked,
-                asked,
-                answered: Instant::now(),
+                first_sent_at,
+                sent_at,
+                answered_at: Instant::now(),
                 node,
                 lane,
-                said,
+                outcome,
             });
             if is_accepted {
                 return;
@@ -220,17 +212,17 @@ async fn pay(shared: &Shared, number: u64, stopped: &watch::Receiver<bool>) {
         if *stopped.borrow() {
             return;
         }
-        tokio::time::sleep(REPEAT_AFTER).await;
+        tokio::time::sleep(RETRY_AFTER).await;
     }
 }
 
-fn accepted(shared: &Shared, request_id: &str, tx: &Value) -> Said {
+fn accepted(shared: &Shared, request_id: &str, tx: &Value) -> ReplyOutcome {
     let promise = Promise::read(tx);
     let (tx_id, nonce) = (promise.tx_id.clone(), promise.nonce);
-    if let Err(contradiction) = shared.ledger.promised(request_id, promise) {
+    if let Err(contradiction) = shared.ledger.record_promise(request_id, promise) {
         lock(&shared.contradictions).push(contradiction);
     }
-    Said::Accepted {
+    ReplyOutcome::Accepted {
         tx_id,
         nonce,
         token: tx["fencingToken"].as_u64().unwrap_or_default(),

@@ -1,4 +1,4 @@
-//! A known number of payments, posted as fast as a number of clients can: one POST per tx, or in batches.
+//! A fixed number of payments, posted by several clients as fast as possible: one by one or in batches.
 
 use std::time::{Duration, Instant};
 
@@ -7,40 +7,35 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::ledger::{Ledger, Promise};
-use crate::{Api, Outcome, demand};
+use crate::{Api, Outcome, ensure};
 
-/// How long a client waits for an answer.
-const PATIENCE: Duration = Duration::from_secs(30);
-/// How long a client rests that was told to come later.
-const REPEAT_AFTER: Duration = Duration::from_millis(20);
-/// The most txs of one batch.
+/// The timeout of one request.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
+/// Before a retry.
+const RETRY_AFTER: Duration = Duration::from_millis(20);
 const BATCH_MAX: usize = 500;
 
-/// What is posted.
+/// The clients and their target.
 pub struct Payers<'a> {
-    /// To which node.
     pub api: &'a Api,
-    /// Where payments are written down.
     pub ledger: &'a Ledger,
-    /// From which accounts, in turn.
+    /// The sending accounts, in turn.
     pub lanes: &'a [String],
-    /// How many post at once.
+    /// The number of concurrent clients.
     pub clients: usize,
 }
 
-/// When a number of payments was posted.
+/// The result of posting.
 #[derive(Clone, Copy, Debug)]
 pub struct Posted {
-    /// When the first was sent.
     pub began: Instant,
-    /// When the last was accepted.
     pub ended: Instant,
-    /// How many were accepted with their hash: those that were to be sent at once.
+    /// How many were accepted with a hash, i.e. signed at once.
     pub with_hash: usize,
 }
 
 impl Payers<'_> {
-    /// One POST per payment, with gas given. All are prepared before the first is sent.
+    /// One POST per payment, with gas. All are prepared before the first is sent.
     pub async fn post(&self, count: usize) -> Outcome<Posted> {
         let bodies = self.prepare(count);
         let began = Instant::now();
@@ -53,7 +48,7 @@ impl Payers<'_> {
         })
     }
 
-    /// The same in batches, for proofs in which the accepting is not the point.
+    /// In batches, for proofs that do not measure acceptance.
     pub async fn post_in_batches(&self, count: usize) -> Outcome<Posted> {
         let bodies = self.prepare(count);
         let began = Instant::now();
@@ -71,38 +66,41 @@ impl Payers<'_> {
         let signers = self.lanes.iter().cycle();
         let numbered = (first..first + count).zip(signers);
         let ask = |(number, signer): (usize, &String)| {
-            self.ledger.ask_with_gas(signer, &format!("p{number}"))
+            self.ledger
+                .transfer_body_with_gas(signer, &format!("p{number}"))
         };
         numbered.map(ask).collect()
     }
 
-    /// Until it is accepted; says whether its hash was known already.
+    /// Retries until it is accepted; true if the response has its hash.
     async fn post_one(&self, body: &Value) -> Outcome<bool> {
         loop {
             let answer = self
                 .api
-                .ask(Method::POST, "/api/v1/tx", Some(body), PATIENCE);
+                .request(Method::POST, "/api/v1/tx", Some(body), REQUEST_TIMEOUT);
             let answer = answer.await.map_err(|why| format!("no answer: {why:?}"))?;
             match answer.status.as_u16() {
                 200 | 202 => return self.promised(body, &answer.body),
-                429 => tokio::time::sleep(REPEAT_AFTER).await,
+                429 => tokio::time::sleep(RETRY_AFTER).await,
                 status => return Err(format!("{status}: {}", answer.body).into()),
             }
         }
     }
 
-    /// Until all are accepted; says how many hashes were known already.
+    /// Retries until all are accepted; returns how many responses have a hash.
     async fn post_batch(&self, txs: &[Value]) -> Outcome<usize> {
         let mut left: Vec<&Value> = txs.iter().collect();
         let mut with_hash = 0;
         while !left.is_empty() {
             let body = json!({"txs": left});
             let path = "/api/v1/tx/batch";
-            let answer = self.api.ask(Method::POST, path, Some(&body), PATIENCE);
+            let answer = self
+                .api
+                .request(Method::POST, path, Some(&body), REQUEST_TIMEOUT);
             let answer = answer.await.map_err(|why| format!("no answer: {why:?}"))?;
             let results = answer.body["results"].as_array();
             let results = results.ok_or_else(|| format!("no results: {answer:?}"))?;
-            demand(results.len() == left.len(), "a result is missing")?;
+            ensure(results.len() == left.len(), "a result is missing")?;
             let mut later = Vec::new();
             for (tx, result) in left.iter().zip(results) {
                 match result["status"].as_u64() {
@@ -114,7 +112,7 @@ impl Payers<'_> {
                 }
             }
             if !later.is_empty() {
-                tokio::time::sleep(REPEAT_AFTER).await;
+                tokio::time::sleep(RETRY_AFTER).await;
             }
             left = later;
         }
@@ -123,7 +121,7 @@ impl Payers<'_> {
 
     fn promised(&self, body: &Value, tx: &Value) -> Outcome<bool> {
         let request_id = body["requestId"].as_str().unwrap_or_default();
-        self.ledger.promised(request_id, Promise::read(tx))?;
+        self.ledger.record_promise(request_id, Promise::read(tx))?;
         Ok(tx["txHash"].is_string())
     }
 }

@@ -9,38 +9,32 @@ use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 
-use crate::{Api, Chain, Outcome};
+use crate::{Api, Chain, Outcome, ensure, print_step};
 
-/// How long a process may take until it says that it is ready.
 const READY_WITHIN: Duration = Duration::from_secs(20);
 
-/// How to start `lanekeeper dev`.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// Where its data lie.
+    /// The data directory.
     pub dir: PathBuf,
-    /// Use this chain instead of one in the same process.
+    /// An external chain instead of the built-in one.
     pub chain_url: Option<String>,
-    /// Further arguments.
     pub args: Vec<String>,
-    /// Further environment.
     pub env: Vec<(String, String)>,
 }
 
-/// A running process. Killed when dropped.
+/// A running process; killed on drop.
 pub struct Server {
     child: Child,
-    /// Its API.
     pub api: Api,
-    /// Its chain.
     pub chain: Chain,
-    /// The accounts it signs for.
+    /// The managed accounts.
     pub accounts: Vec<String>,
-    /// The account whose nonces it lends, and its key.
-    pub lender: Option<(String, String)>,
+    /// The external account and its key.
+    pub external_account: Option<(String, String)>,
 }
 
-/// The binary beside this proof, in the same profile: the proof's script has built it.
+/// The binary in the proof's own target directory, built by the proof's script.
 pub fn binary() -> PathBuf {
     let proof = std::env::current_exe().unwrap_or_default();
     proof.with_file_name("lanekeeper")
@@ -51,15 +45,15 @@ pub fn free_port() -> Outcome<u16> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }
 
-/// The longest that a command takes which is no measurement.
-const COMMAND_WITHIN: Duration = Duration::from_secs(180);
+/// For commands that measure nothing.
+pub const COMMAND_WITHIN: Duration = Duration::from_secs(180);
 
-/// Runs a command of the binary to its end.
+/// Runs a command of the binary, and returns its output.
 pub async fn run(args: &[&str], env: &[(&str, &str)]) -> Outcome<Output> {
     run_within(COMMAND_WITHIN, args, env).await
 }
 
-/// The same, for one that may take long.
+/// With a longer timeout.
 pub async fn run_within(within: Duration, args: &[&str], env: &[(&str, &str)]) -> Outcome<Output> {
     let mut command = Command::new(binary());
     command
@@ -70,7 +64,22 @@ pub async fn run_within(within: Duration, args: &[&str], env: &[(&str, &str)]) -
     Ok(tokio::time::timeout(within, command.output()).await??)
 }
 
-/// The first lines of a command that never ends by itself.
+/// Runs a benchmark of the binary, prints its output and returns its JSON report.
+pub async fn run_bench(within: Duration, args: &[&str]) -> Outcome<Value> {
+    let file = tempfile::NamedTempFile::new()?;
+    let path = file.path().to_string_lossy().into_owned();
+    let args = [&["bench"], args, &["--json", &path]].concat();
+    let output = run_within(within, &args, &[]).await?;
+    print_step(String::from_utf8_lossy(&output.stdout));
+    let error = String::from_utf8_lossy(&output.stderr);
+    ensure(
+        output.status.success(),
+        format!("{}: {error}", args.join(" ")),
+    )?;
+    Ok(serde_json::from_str(&std::fs::read_to_string(&path)?)?)
+}
+
+/// The first lines of a command that does not end by itself.
 pub async fn first_lines(
     args: &[&str],
     env: &[(&str, &str)],
@@ -93,8 +102,8 @@ pub async fn first_lines(
     Ok(seen)
 }
 
-fn lender(told: &Value) -> Option<(String, String)> {
-    let text = |key: &str| told[key].as_str().map(str::to_owned);
+fn external_account(reported: &Value) -> Option<(String, String)> {
+    let text = |key: &str| reported[key].as_str().map(str::to_owned);
     text("address").zip(text("key"))
 }
 
@@ -123,7 +132,7 @@ impl Server {
         Self::devchain_on(free_port()?, dir, args).await
     }
 
-    /// The same on this port, so that it can be started there again.
+    /// On a fixed port, so that it can be restarted there.
     pub async fn devchain_on(port: u16, dir: &Path, args: &[&str]) -> Outcome<Self> {
         let mut command = Command::new(binary());
         command.arg("devchain").arg("--json").arg("--dir").arg(dir);
@@ -150,7 +159,7 @@ impl Server {
         let mut lines = BufReader::new(stdout).lines();
         let line = tokio::time::timeout(READY_WITHIN, lines.next_line()).await??;
         let line = line.ok_or("the process ended before it was ready")?;
-        // Whatever it prints later must not block it.
+        // Later output must not block the process.
         tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
         let ready: Value = serde_json::from_str(&line)
             .map_err(|error| format!("the ready line is not JSON ({error}): {line}"))?;
@@ -166,11 +175,10 @@ impl Server {
             api: Api::new(text("api"))?,
             chain: Chain::new(text("chain"))?,
             accounts: accounts.unwrap_or_default(),
-            lender: lender(&ready["lender"]),
+            external_account: external_account(&ready["lender"]),
         })
     }
 
-    /// Its process id.
     pub fn pid(&self) -> Option<u32> {
         self.child.id()
     }
@@ -197,7 +205,6 @@ impl Server {
             .parse()?)
     }
 
-    /// Whether it still runs.
     pub fn is_alive(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }

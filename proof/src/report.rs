@@ -1,4 +1,4 @@
-//! The end of a proof: its figure as the last line, the same as JSON beside it, and an exit code.
+//! The report of a proof: the result as the last line, JSON in proof/out, and an exit code.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -7,16 +7,14 @@ use serde_json::{Map, Value};
 
 use crate::Outcome;
 
-/// What a proof found out.
 pub struct Report {
     name: &'static str,
     facts: Map<String, Value>,
-    /// The object in which facts are put, when there are several parts of one kind.
+    /// The current part of the report, if it has parts.
     part: Option<String>,
 }
 
 impl Report {
-    /// A report with nothing in it yet.
     pub fn new(name: &'static str) -> Self {
         Self {
             name,
@@ -25,14 +23,14 @@ impl Report {
         }
     }
 
-    /// Writes a fact down and says it.
+    /// Records and prints a fact.
     pub fn fact(&mut self, name: &str, value: impl Into<Value>) {
         let value = value.into();
-        crate::say(format!("{name}: {value}"));
+        crate::print_step(format!("{name}: {value}"));
         self.note(name, value);
     }
 
-    /// Writes a fact down that is too long to be said.
+    /// Records a fact that is too long to print.
     pub fn note(&mut self, name: &str, value: impl Into<Value>) {
         let part = self.part.as_ref().map(|part| {
             let empty = || Value::Object(Map::new());
@@ -44,14 +42,14 @@ impl Report {
         };
     }
 
-    /// What follows belongs to this part: it does not replace what the part before told.
+    /// Starts a part: later facts belong to it and do not replace facts of other parts.
     pub fn part(&mut self, name: impl Into<String>) {
         let name = name.into();
-        crate::say(&name);
+        crate::print_step(&name);
         self.part = Some(name);
     }
 
-    /// Prints the figure last, writes JSON, and turns the outcome into an exit code.
+    /// Prints the result last, writes JSON, and returns the exit code.
     #[expect(
         clippy::print_stdout,
         reason = "the figure is the last line of a proof"
@@ -75,8 +73,8 @@ impl Report {
                 file.display()
             );
         }
-        let verdict = if holds { "HOLDS" } else { "FAILS" };
-        println!("{verdict} {}: {figure}", self.name);
+        let evaluation = if holds { "HOLDS" } else { "FAILS" };
+        println!("{evaluation} {}: {figure}", self.name);
         if holds {
             ExitCode::SUCCESS
         } else {

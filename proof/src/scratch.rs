@@ -1,5 +1,5 @@
-//! The folder in which the processes of a proof work. Both are gone with the proof, even when it is
-//! killed: a small shell waits until its input ends, which the kernel sees to, and clears up.
+//! The directory of a proof's processes. Both end with the proof, even if it is killed: a small shell waits for the
+//! end of its input, which the kernel closes, and cleans up.
 
 use std::fs;
 use std::os::unix::process::CommandExt as _;
@@ -8,8 +8,8 @@ use std::process::{Child, Command, Stdio};
 
 use crate::Outcome;
 
-/// `$1`: the folder. Kills whoever works in it or below it, then deletes it.
-const UNDERTAKER: &str = r#"
+/// `$1`: the directory. Kills the processes in it, then deletes it.
+const REAPER: &str = r#"
 cat >/dev/null
 for process in /proc/[0-9]*; do
   case "$(readlink "$process/cwd")" in
@@ -19,20 +19,19 @@ done
 rm -rf -- "$1"
 "#;
 
-/// A folder whose inhabitants do not outlive it.
+/// A directory whose processes end with it.
 pub struct Scratch {
     path: PathBuf,
-    undertaker: Child,
+    reaper: Child,
 }
 
 impl Scratch {
-    /// A new one.
     pub fn new() -> Outcome<Self> {
         let folder = tempfile::Builder::new().prefix("proof-").tempdir()?;
-        // From here on the undertaker deletes it.
+        // From here on the reaper deletes it.
         let path = folder.keep().canonicalize()?;
-        let undertaker = Command::new("sh")
-            .args(["-c", UNDERTAKER, "proof-undertaker"])
+        let reaper = Command::new("sh")
+            .args(["-c", REAPER, "proof-undertaker"])
             .arg(&path)
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
@@ -40,15 +39,14 @@ impl Scratch {
             .current_dir("/")
             .process_group(0) // a Ctrl-C or a kill of the proof's group must not end it too
             .spawn()?;
-        Ok(Self { path, undertaker })
+        Ok(Self { path, reaper })
     }
 
-    /// Where it is.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// A new folder in it.
+    /// A new subdirectory.
     pub fn folder(&self, name: &str) -> Outcome<PathBuf> {
         let path = self.path.join(name);
         fs::create_dir_all(&path)?;
@@ -58,8 +56,8 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        drop(self.undertaker.stdin.take());
-        // It was started, so it can be waited for; a failure would leave a zombie until we end.
-        self.undertaker.wait().ok();
+        drop(self.reaper.stdin.take());
+        // A failure would only leave a zombie until this process ends.
+        self.reaper.wait().ok();
     }
 }

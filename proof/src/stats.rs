@@ -1,38 +1,35 @@
-//! Figures about many measurements.
+//! Statistics of measurements.
 
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
-/// Durations, in order.
+/// Sorted durations.
 #[derive(Clone, Debug)]
 pub struct Spread(Vec<Duration>);
 
 impl Spread {
-    /// Of these.
     pub fn of(mut durations: Vec<Duration>) -> Self {
         durations.sort_unstable();
         Self(durations)
     }
 
-    /// How many there are.
     pub fn count(&self) -> usize {
         self.0.len()
     }
 
-    /// The value below which this share of them lies (nearest rank), zero when there is none.
+    /// The percentile by nearest rank; zero without values.
     pub fn percentile(&self, percent: usize) -> Duration {
         let rank = (self.0.len() * percent).div_ceil(100);
         let at = self.0.get(rank.saturating_sub(1));
         at.copied().unwrap_or_default()
     }
 
-    /// The largest.
     pub fn max(&self) -> Duration {
         self.percentile(100)
     }
 
-    /// For a report, in milliseconds.
+    /// In milliseconds, for a report.
     pub fn to_json(&self) -> Value {
         json!({
             "count": self.count(),
@@ -43,7 +40,7 @@ impl Spread {
     }
 }
 
-/// A duration in whole milliseconds, as JSON has them.
+/// A duration in whole milliseconds for JSON.
 pub fn ms(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

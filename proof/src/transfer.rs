@@ -1,4 +1,4 @@
-//! Transfers that are signed here, with a key of the test mnemonic: what any other program would send.
+//! Transfers that the proof signs itself with a key of the test mnemonic, like any foreign program.
 
 use alloy_consensus::{SignableTransaction as _, TxEip1559, TxEnvelope};
 use alloy_eips::eip2718::Encodable2718 as _;
@@ -11,7 +11,7 @@ use crate::Outcome;
 
 const GWEI: u128 = 1_000_000_000;
 
-/// What is offered per gas.
+/// The fee fields.
 #[derive(Clone, Copy, Debug)]
 pub struct Fee {
     max: u128,
@@ -19,14 +19,13 @@ pub struct Fee {
 }
 
 impl Fee {
-    /// More than any new development chain asks for.
+    /// More than any new development chain requires.
     pub const PLENTY: Self = Self {
         max: 100 * GWEI,
         tip: GWEI,
     };
 
-    /// So much that no node prefers a transaction of ours at the same nonce, and none of ours could
-    /// outbid it by chance.
+    /// So high that no attempt of Lanekeeper at the same nonce can outbid it.
     pub const OUTBIDS: Self = Self {
         max: 900 * GWEI,
         tip: 450 * GWEI,
@@ -36,23 +35,21 @@ impl Fee {
 /// A signed transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Signed {
-    /// Its hash.
     pub hash: B256,
-    /// Its bytes.
     pub raw: Bytes,
 }
 
-/// A wei from an account of the mnemonic.
+/// One wei from an account of the mnemonic.
 pub fn transfer(account_index: u32, nonce: u64, to: Address) -> Outcome<Signed> {
     sign(&key_of(account_index)?, nonce, to, Fee::PLENTY)
 }
 
-/// The same with another fee.
+/// With another fee.
 pub fn transfer_for(account_index: u32, nonce: u64, to: Address, fee: Fee) -> Outcome<Signed> {
     sign(&key_of(account_index)?, nonce, to, fee)
 }
 
-/// The same for many recipients, at nonces in a row.
+/// For many recipients, at consecutive nonces.
 pub fn transfers(
     account_index: u32,
     first_nonce: u64,

@@ -1,10 +1,10 @@
-//! What a process costs, as the kernel counts it.
+//! Memory and CPU time of a process, from the kernel.
 
 use std::time::Duration;
 
 use crate::Outcome;
 
-/// The kernel's unit of CPU time for those who ask in `/proc`; the same on every Linux.
+/// The unit of CPU time in `/proc`; the same on every Linux.
 const TICK: Duration = Duration::from_millis(10);
 
 /// Resident memory in KiB.
@@ -15,10 +15,10 @@ pub fn resident_kib(pid: u32) -> Outcome<u64> {
     Ok(value.ok_or("no VmRSS")?.parse()?)
 }
 
-/// CPU time of all its threads since it was started, in user and in kernel mode.
+/// User and kernel CPU time of all threads since the start.
 pub fn cpu(pid: u32) -> Outcome<Duration> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    // Its name stands in parentheses and may hold anything; the numbers begin behind it.
+    // The name is in parentheses and may contain anything; the numbers follow it.
     let (_, numbers) = stat.rsplit_once(')').ok_or("no name in stat")?;
     let mut times = numbers.split_whitespace().skip(11).take(2);
     let mut ticks = || -> Outcome<u32> { Ok(times.next().ok_or("no CPU time")?.parse()?) };

@@ -1,20 +1,20 @@
-//! The door for customers: HTTP in, JSON out.
+//! The HTTP API for clients, and the calls between the nodes of a cluster.
 //!
-//! Only this room knows HTTP. A request is parsed at the door (`parse`), handed to the node, and
-//! answered in the public form (`engine::public`) or as a problem document ([`Problem`]).
+//! Only this crate knows HTTP. A request is parsed (`parse`), passed to the node, and answered in the public
+//! JSON (`api_types`) or with a problem document ([`Problem`]).
 
 mod router;
 
 mod access;
-mod answer;
 mod calls;
-mod identify;
+mod middleware;
 mod parse;
 pub mod peers;
 mod problem;
+mod response;
 
 mod serve;
-mod stall;
+mod stall_guard;
 
 pub use access::{Auth, keys};
 pub use problem::{Effect, Problem, ProblemKind};

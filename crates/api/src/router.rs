@@ -1,4 +1,4 @@
-//! All calls on one screen.
+//! The table of all calls, and the state that they share.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -13,32 +13,32 @@ use tokio::sync::{Semaphore, watch};
 use tower_http::catch_panic::CatchPanicLayer;
 
 use crate::access::keys::Scope;
-use crate::access::{Auth, Need};
+use crate::access::{AccessRule, Auth};
 use crate::calls::{events, lanes, nonces, operations, stream, tx};
-use crate::identify;
+use crate::middleware;
 use crate::peers::{self, ClusterSecret};
-use crate::serve::closed;
+use crate::serve::wait_closed;
 
-/// What the door needs besides the node.
+/// What the API needs besides the node.
 #[derive(Clone)]
 pub struct ApiConfig {
     /// The largest body, in bytes.
     pub max_body: usize,
-    /// How many callers may wait for a tx at once.
+    /// The most callers that wait for a tx at once.
     pub max_waiters: usize,
-    /// How many event streams may be open at once.
+    /// The most open event streams.
     pub max_streams: usize,
-    /// Whom the node serves.
+    /// How callers authenticate.
     pub auth: Auth,
-    /// What the nodes of the cluster know each other by.
+    /// Authenticates calls between the nodes of the cluster.
     pub cluster_secret: Option<ClusterSecret>,
-    /// Gives the body of `/metrics`, so that this room need not know the exporter.
+    /// Renders the body of `/metrics`, so that this crate does not depend on the exporter.
     pub metrics: Arc<dyn Fn() -> String + Send + Sync>,
-    /// Lends nonces; `None` where no account does.
-    pub lender: Option<Arc<dyn NonceReservations>>,
-    /// The node's source of time and chance.
+    /// The nonce component; `None` without an external signer.
+    pub reservations: Option<Arc<dyn NonceReservations>>,
+    /// The node's source of time and randomness.
     pub clock: Arc<dyn Clock>,
-    /// Becomes true (or loses its sender) when the node stops: streams end and waiters are answered.
+    /// Becomes true (or loses its sender) when the node stops: streams end and waiting calls return.
     pub closing: watch::Receiver<bool>,
 }
 
@@ -49,30 +49,49 @@ impl ApiConfig {
     pub const MAX_WAITERS: usize = 10_000;
     /// The default number of event streams.
     pub const MAX_STREAMS: usize = 256;
+
+    /// An API without authentication, reservations and metrics, with the default limits.
+    #[must_use]
+    pub fn new(clock: Arc<dyn Clock>, closing: watch::Receiver<bool>) -> Self {
+        Self {
+            max_body: Self::MAX_BODY,
+            max_waiters: Self::MAX_WAITERS,
+            max_streams: Self::MAX_STREAMS,
+            auth: Auth::None,
+            cluster_secret: None,
+            metrics: Arc::new(String::new),
+            reservations: None,
+            clock,
+            closing,
+        }
+    }
 }
 
-/// The HTTP face of a node.
+/// Builds the HTTP router of a node.
 pub fn router(node: NodeHandle, config: ApiConfig) -> Router {
     let api = Arc::new(Api::new(node, config));
     let mut router = Router::new();
     for (path, need, call) in calls() {
-        router = router.route(path, need.before(&api, call));
+        router = router.route(path, need.guard(&api, call));
     }
     router
-        .fallback(identify::unknown_path)
-        .method_not_allowed_fallback(identify::wrong_method)
-        .layer(CatchPanicLayer::custom(identify::panicked))
-        .layer(from_fn_with_state(Arc::clone(&api), identify::identify))
+        .fallback(middleware::unknown_path)
+        .method_not_allowed_fallback(middleware::wrong_method)
+        .layer(CatchPanicLayer::custom(middleware::panicked))
+        .layer(from_fn_with_state(
+            Arc::clone(&api),
+            middleware::identify_request,
+        ))
         .with_state(api)
 }
 
-/// Every call, with what it asks of its caller: there is no call without an entry.
-fn calls() -> [(&'static str, Need, MethodRouter<Arc<Api>>); 24] {
-    const SEND: Need = Need::AnyOf(&[Scope::Send]);
-    const READ: Need = Need::AnyOf(&[Scope::Read]);
-    const OPERATE: Need = Need::AnyOf(&[Scope::Operate]);
-    // A scraper's key shows no tx to whoever finds it; who may read everything may read this too.
-    const METRICS: Need = Need::AnyOf(&[Scope::Metrics, Scope::Read]);
+/// Every call with its access rule: a call cannot be added without one.
+fn calls() -> [(&'static str, AccessRule, MethodRouter<Arc<Api>>); 24] {
+    const SEND: AccessRule = AccessRule::AnyOf(&[Scope::Send]);
+    const READ: AccessRule = AccessRule::AnyOf(&[Scope::Read]);
+    const OPERATE: AccessRule = AccessRule::AnyOf(&[Scope::Operate]);
+    // A scraper's key gives no access to txs if it leaks; a key with `read` may read the metrics too.
+    const METRICS: AccessRule = AccessRule::AnyOf(&[Scope::Metrics, Scope::Read]);
     [
         ("/api/v1/tx", SEND, post(tx::create)),
         ("/api/v1/tx", READ, get(tx::list)),
@@ -80,11 +99,15 @@ fn calls() -> [(&'static str, Need, MethodRouter<Arc<Api>>); 24] {
         ("/api/v1/tx/by-request", READ, get(tx::by_request)),
         ("/api/v1/tx/by-hash/{hash}", READ, get(tx::by_hash)),
         ("/api/v1/tx/{txId}", READ, get(tx::by_id)),
-        ("/api/v1/tx/{txId}/events", READ, get(events::of_tx)),
+        ("/api/v1/tx/{txId}/events", READ, get(events::list_of_tx)),
         ("/api/v1/events", READ, get(events::list)),
         ("/api/v1/events/stream", READ, get(stream::stream)),
         ("/api/v1/lanes", READ, get(lanes::list)),
-        ("/api/v1/lanes/{chainId}/{signer}", READ, get(lanes::one)),
+        (
+            "/api/v1/lanes/{chainId}/{signer}",
+            READ,
+            get(lanes::get_lane),
+        ),
         (
             "/api/v1/lanes/{chainId}/{signer}/resume",
             OPERATE,
@@ -116,22 +139,26 @@ fn calls() -> [(&'static str, Need, MethodRouter<Arc<Api>>); 24] {
             post(nonces::recyclable),
         ),
         ("/api/v1/nodes", READ, get(operations::nodes)),
-        ("/healthz", Need::Nothing, get(operations::health)),
-        ("/readyz", Need::Nothing, get(operations::ready)),
+        ("/healthz", AccessRule::Public, get(operations::health)),
+        ("/readyz", AccessRule::Public, get(operations::ready)),
         ("/metrics", METRICS, get(operations::metrics)),
-        (peers::FORWARD_PATH, Need::Cluster, post(peers::forward)),
-        (peers::MARK_PATH, Need::Cluster, post(peers::mark)),
-        (peers::RING_PATH, Need::Cluster, post(peers::notify)),
+        (
+            peers::FORWARD_PATH,
+            AccessRule::Cluster,
+            post(peers::forward),
+        ),
+        (peers::MARK_PATH, AccessRule::Cluster, post(peers::mark)),
+        (peers::NOTIFY_PATH, AccessRule::Cluster, post(peers::notify)),
     ]
 }
 
-/// What every call can reach.
+/// The state that every call shares.
 pub(crate) struct Api {
     pub(crate) node: NodeHandle,
     pub(crate) config: ApiConfig,
-    /// The node's name, ready to be sent.
+    /// The node's name as a header value.
     pub(crate) node_header: HeaderValue,
-    /// Names for requests that bring none: random per process, then counted.
+    /// Request ids for requests without one: a random prefix per process, then a counter.
     pub(crate) request_prefix: u64,
     pub(crate) request_count: AtomicU64,
     pub(crate) waiters: Arc<Semaphore>,
@@ -141,7 +168,7 @@ pub(crate) struct Api {
 impl Api {
     fn new(node: NodeHandle, config: ApiConfig) -> Self {
         let node_header = HeaderValue::from_str(&node.name().0)
-            // The configuration refuses such names; a header is no reason to refuse service.
+            // The configuration refuses such names; this is only a fallback.
             .unwrap_or(HeaderValue::from_static("unprintable"));
         let random = config.clock.random().to_be_bytes();
         let [a, b, c, d, e, f, g, h, ..] = random;
@@ -161,7 +188,7 @@ impl Api {
     }
 
     /// Resolves when the node stops.
-    pub(crate) async fn closing(&self) {
-        closed(&mut self.config.closing.clone()).await;
+    pub(crate) async fn wait_closing(&self) {
+        wait_closed(&mut self.config.closing.clone()).await;
     }
 }

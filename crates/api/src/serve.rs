@@ -1,4 +1,4 @@
-//! Serving: HTTP/1.1 over TCP, tuned for many small requests on kept-alive connections.
+//! The HTTP/1.1 server, tuned for many small requests on kept-alive connections.
 
 use std::io;
 use std::net::SocketAddr;
@@ -18,24 +18,24 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use crate::stall::StallGuard;
+use crate::stall_guard::StallGuard;
 
-/// How many connections are served at once; more wait in the listener's backlog.
+/// The most connections at once; more wait in the listener's backlog.
 const CONNECTIONS_MAX: usize = 8_192;
-/// How long a request's head may take, from the moment the connection is idle. So it also ends idle
-/// connections: later than load balancers do (60 s), because who closes first must be the client,
-/// or a request may race the close.
+/// How long a request's head may take, counted from when the connection becomes idle, so it also closes idle
+/// connections. It is longer than the idle timeout of load balancers (60 s): the client must close first, or a
+/// request may race the close.
 const HEAD_READ_MAX: Duration = Duration::from_secs(75);
 /// The largest request head, and the most that is buffered per connection.
 const BUFFER_BYTES_MAX: usize = 64 * 1024;
-/// A peer that takes no byte of an answer for so long is cut off.
+/// A client that accepts no byte of a response for this long is disconnected.
 const WRITE_STALL_MAX: Duration = Duration::from_secs(30);
-/// How long requests under way may take when the node stops.
+/// How long pending requests may take when the node stops.
 const CLOSE_MAX: Duration = Duration::from_secs(10);
-/// Pause after a failed accept: out of file descriptors, mostly, which passes.
+/// Pause after a failed accept, which is mostly a temporary lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Serves until `closing` becomes true (or loses its sender), then lets requests under way finish.
+/// Serves until `closing` becomes true (or loses its sender), then lets pending requests finish.
 pub async fn serve(
     listener: TcpListener,
     router: Router,
@@ -48,19 +48,19 @@ pub async fn serve(
         .header_read_timeout(HEAD_READ_MAX)
         .max_buf_size(BUFFER_BYTES_MAX);
     loop {
-        let (stream, from, place) = tokio::select! {
+        let (stream, from, permit) = tokio::select! {
             biased;
-            () = closed(&mut closing) => break,
+            () = wait_closed(&mut closing) => break,
             accepted = accept(&listener, &limit) => accepted,
         };
-        // Ended ones are taken out here, so that the set does not grow with the history.
+        // Removes ended connections, so that the set does not grow without bound.
         while connections.try_join_next().is_some() {}
-        connections.spawn(connection(
+        connections.spawn(serve_connection(
             http.clone(),
             (stream, from),
             router.clone(),
             closing.clone(),
-            place,
+            permit,
         ));
     }
     drop(listener);
@@ -68,27 +68,30 @@ pub async fn serve(
     if timeout(CLOSE_MAX, all_ended).await.is_err() {
         tracing::warn!(
             count = connections.len(),
-            "connections are cut off at the end"
+            "connections did not finish in time and are closed"
         );
         connections.shutdown().await;
     }
     Ok(())
 }
 
-/// Resolves when the node stops. A lost sender means the same.
-pub(crate) async fn closed(closing: &mut watch::Receiver<bool>) {
+/// Resolves when the node stops; a dropped sender means the same.
+pub(crate) async fn wait_closed(closing: &mut watch::Receiver<bool>) {
     closing.wait_for(|closing| *closing).await.ok();
 }
 
-/// The next connection, when there is a place for it.
+/// Accepts the next connection once a permit is free.
 async fn accept(
     listener: &TcpListener,
     limit: &Arc<Semaphore>,
 ) -> (TcpStream, SocketAddr, OwnedSemaphorePermit) {
-    let place = match Arc::clone(limit).try_acquire_owned() {
-        Ok(place) => place,
+    let permit = match Arc::clone(limit).try_acquire_owned() {
+        Ok(permit) => permit,
         Err(_) => {
-            tracing::warn!(CONNECTIONS_MAX, "all connections are in use; new ones wait");
+            tracing::warn!(
+                CONNECTIONS_MAX,
+                "the connection limit is reached; new connections wait"
+            );
             Arc::clone(limit)
                 .acquire_owned()
                 .await
@@ -97,9 +100,9 @@ async fn accept(
     };
     loop {
         match listener.accept().await {
-            Ok((stream, from)) => return (stream, from, place),
+            Ok((stream, from)) => return (stream, from, permit),
             Err(error) => {
-                // A connection that was gone before it was taken is no trouble of ours.
+                // A connection that the client aborted before it was accepted is harmless.
                 if error.kind() != io::ErrorKind::ConnectionAborted {
                     tracing::warn!(%error, "a connection could not be accepted");
                     sleep(ACCEPT_PAUSE).await;
@@ -109,16 +112,15 @@ async fn accept(
     }
 }
 
-/// Serves one connection to its end.
-async fn connection(
+async fn serve_connection(
     http: http1::Builder,
     (stream, from): (TcpStream, SocketAddr),
     router: Router,
     mut closing: watch::Receiver<bool>,
-    _place: OwnedSemaphorePermit,
+    _permit: OwnedSemaphorePermit,
 ) {
-    // Answers are small and complete: waiting to fill a packet only adds latency. A socket that
-    // refuses the option still works.
+    // Responses are small and complete: waiting to fill a packet only adds latency. A socket that refuses the
+    // option still works.
     stream.set_nodelay(true).ok();
     let io = TokioIo::new(StallGuard::new(stream, WRITE_STALL_MAX));
     let router = TowerToHyperService::new(router);
@@ -130,12 +132,12 @@ async fn connection(
     tokio::pin!(connection);
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,
-        () = closed(&mut closing) => {
+        () = wait_closed(&mut closing) => {
             connection.as_mut().graceful_shutdown();
             connection.await
         }
     };
     if let Err(error) = ended {
-        tracing::debug!(%error, "a connection broke");
+        tracing::debug!(%error, "a connection ended with an error");
     }
 }

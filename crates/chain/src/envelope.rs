@@ -1,4 +1,4 @@
-//! From an unsigned envelope to the bytes that nodes take: EIP-1559, or legacy with EIP-155.
+//! Encodes an unsigned envelope into the bytes that nodes accept: EIP-1559, or legacy with EIP-155.
 
 use alloy_consensus::{SignableTransaction, TxEip1559, TxLegacy};
 use alloy_eips::eip2718::Encodable2718;
@@ -8,21 +8,19 @@ use domain::{B256, Bytes, ChainId, Fees, UnsignedEnvelope};
 /// The highest chain id that a legacy signature can carry (EIP-2294).
 pub const CHAIN_ID_MAX: u64 = u64::MAX / 2 - 36;
 
-/// An envelope as the chain defines it, complete but for its signature.
+/// A tx in the chain's own format, complete except for its signature.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Envelope {
-    /// Type 2.
     Eip1559(TxEip1559),
-    /// Type 0, bound to its chain.
+    /// Type 0, bound to its chain by EIP-155.
     Legacy(TxLegacy),
 }
 
-/// The exact bytes of a signed envelope, and the hash by which the chain will know it.
+/// The exact bytes of a signed envelope, and its hash on chain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SignedBytes {
-    /// Its hash on chain.
     pub hash: B256,
-    /// What goes to nodes.
+    /// The bytes to send.
     pub raw: Bytes,
 }
 
@@ -32,7 +30,7 @@ pub struct SignedBytes {
 pub struct BadChainId(pub ChainId);
 
 impl Envelope {
-    /// The envelope for what the lane decided: its fees decide the type.
+    /// Builds the envelope that the lane decided on; its fees determine the type.
     pub fn new(unsigned: &UnsignedEnvelope) -> Result<Self, BadChainId> {
         let chain_id = unsigned.chain_id.0;
         // Also keeps `2 * chain_id + 36` of a legacy signature inside 64 bits.
@@ -67,7 +65,7 @@ impl Envelope {
         })
     }
 
-    /// What is signed.
+    /// The hash to sign.
     #[must_use]
     pub fn signing_hash(&self) -> B256 {
         match self {
@@ -76,7 +74,7 @@ impl Envelope {
         }
     }
 
-    /// The bytes with their signature.
+    /// Adds the signature and encodes.
     #[must_use]
     pub fn seal(self, signature: Signature) -> SignedBytes {
         match self {
@@ -133,7 +131,7 @@ mod tests {
         let signer = Secp256k1Signer::from_bytes(&KEY).unwrap();
         let envelope = Envelope::new(unsigned).unwrap();
         let signature = signer.sign_hash_sync(&envelope.signing_hash()).unwrap();
-        // RFC 6979 makes signatures deterministic, so the other library must agree to the bit.
+        // RFC 6979 makes signatures deterministic, so the other library must return the same bits.
         let other = PrivateKeySigner::from_bytes(&KEY).unwrap();
         assert_eq!(
             other.sign_hash_sync(&envelope.signing_hash()).unwrap(),
@@ -142,7 +140,7 @@ mod tests {
         envelope.seal(signature)
     }
 
-    /// Reads the bytes back with a decoder that knows nothing of how they were made.
+    /// Decodes the bytes independently of the encoder.
     fn check(unsigned: &UnsignedEnvelope, signed: &SignedBytes) -> TxEnvelope {
         assert_eq!(keccak256(&signed.raw), signed.hash);
         let decoded = TxEnvelope::decode_2718_exact(&signed.raw).unwrap();
@@ -196,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn the_worked_example_of_eip155() {
+    fn eip155_example_has_its_published_bytes() {
         // The transaction of the EIP's text: chain 1, nonce 9, key 0x46…46.
         let unsigned = UnsignedEnvelope {
             chain_id: ChainId(1),
@@ -222,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_deployment_has_no_recipient() {
+    fn deployment_has_no_recipient() {
         let unsigned = UnsignedEnvelope {
             to: None,
             data: Bytes::from_static(&[0x60, 0x00]),
@@ -235,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chain_id_that_no_signature_can_carry_is_refused() {
+    fn chain_id_beyond_eip2294_is_refused() {
         for bad in [0, CHAIN_ID_MAX + 1, u64::MAX] {
             let unsigned = UnsignedEnvelope {
                 chain_id: ChainId(bad),

@@ -1,8 +1,6 @@
-//! The chain as the outside world knows it: JSON-RPC endpoints, envelopes, the one table of node
-//! errors, keys; and the dev chain.
+//! The adapter to EVM chains: JSON-RPC endpoints, tx envelopes, signing keys and the one table of node-error texts.
 
 pub mod classify;
-pub mod devchain;
 pub mod envelope;
 pub mod keys;
 pub mod rpc;

@@ -1,12 +1,24 @@
-//! One signed envelope for a tx at its nonce, and what nodes said of it.
+//! One signed envelope for a tx at its nonce, and what nodes answered to it.
 
 use alloy_primitives::{Address, B256, Bytes, U256};
-use serde::{Deserialize, Serialize};
+use strum::{EnumCount, IntoStaticStr, VariantArray};
 
 use crate::{ChainId, Fees, MonotonicTime, Nonce, Timestamp, TxId};
 
 /// Why an attempt exists. The kind that is mined decides the result.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    EnumCount,
+    IntoStaticStr,
+    VariantArray,
+)]
+#[strum(serialize_all = "lowercase")]
 pub enum AttemptKind {
     /// The first envelope of the payload.
     Original,
@@ -21,25 +33,13 @@ pub enum AttemptKind {
 }
 
 impl AttemptKind {
-    /// Every kind, in the order of their stored numbers.
-    pub const ALL: [Self; 5] = [
-        Self::Original,
-        Self::Bump,
-        Self::Cancel,
-        Self::Replace,
-        Self::Filler,
-    ];
+    /// Every kind, in the order of their stored numbers: append only.
+    pub const ALL: [Self; Self::COUNT] = *Self::VARIANTS.first_chunk().expect("all of them");
 
-    /// The word used in SQL, JSON and docs.
+    /// Its name in SQL, JSON and docs.
     #[must_use]
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Original => "original",
-            Self::Bump => "bump",
-            Self::Cancel => "cancel",
-            Self::Replace => "replace",
-            Self::Filler => "filler",
-        }
+        self.into()
     }
 }
 
@@ -69,7 +69,7 @@ pub struct UnsignedEnvelope {
 }
 
 /// A signed envelope. Committed before its first byte leaves the process.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attempt {
     /// Its hash on chain, known before it is sent.
     pub hash: B256,
@@ -77,7 +77,7 @@ pub struct Attempt {
     pub tx_id: TxId,
     /// Why it exists.
     pub kind: AttemptKind,
-    /// Its place in the account's order. Stays, even when its tx gives the nonce up.
+    /// Its place in the account's order. It stays, even when its tx gives the nonce up.
     pub nonce: Nonce,
     /// Gas limit.
     pub gas: u64,
@@ -87,7 +87,7 @@ pub struct Attempt {
     pub raw: Bytes,
     /// When it was signed.
     pub signed_at: Timestamp,
-    /// When a node first said that it has it.
+    /// When a node first confirmed that it has it.
     pub first_sent_at: Option<Timestamp>,
 }
 
@@ -114,14 +114,14 @@ pub struct OutgoingEnvelope {
     pub others: Vec<B256>,
 }
 
-/// What came of one send. "Don't know" is an answer of its own and never a guess.
+/// The outcome of one send. "Unknown" is an outcome of its own and never a guess.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SendOutcome {
-    /// A node took it, or had it already.
+    /// A node accepted it, or had it already.
     Accepted,
-    /// The nonce is used: by one of our hashes, or by somebody else. The chain must be asked.
+    /// The nonce is used: by one of our hashes, or by a foreign transaction. The chain must be queried.
     NonceTooLow,
-    /// The fee is below what the pool takes.
+    /// The fee is below what the pool accepts.
     Underpriced(String),
     /// Another attempt of ours at this nonce is in the pool, and this one does not pay enough to replace it.
     ReplacementUnderpriced(String),
@@ -131,18 +131,18 @@ pub enum SendOutcome {
     Underfunded(String),
     /// The node has no room for more of this account.
     Full {
-        /// The node's words.
+        /// The node's error text.
         text: String,
         /// How many it holds of this account, where it is known.
         most: Option<u64>,
     },
     /// The node is busy, syncing or unreachable: try again, here or elsewhere.
     Busy(String),
-    /// Refused for a reason that lies in the node's state or policy: it may be taken later or elsewhere.
+    /// Refused for a reason that lies in the node's state or policy: it may be accepted later or elsewhere.
     Refused(String),
-    /// No node will ever take these bytes, and none may have taken them.
+    /// No node will ever accept these bytes, and none may have accepted them.
     Rejected(String),
-    /// Nothing is known; it may or may not be out.
+    /// The answer was lost or not understood; a node may or may not have it.
     Unknown(String),
     /// Not sent at all: the lease could not be trusted any more at this moment.
     NotSent(MonotonicTime),

@@ -1,13 +1,14 @@
-//! The ordered record of what happened in a lane. Written by the gate with the state it tells of.
+//! The ordered record of what happened in a lane. Written by the gate with the state it describes.
 
 use alloy_primitives::B256;
+use strum::{EnumCount, IntoStaticStr, VariantNames};
 
 use crate::{AttemptKind, NodeName, Nonce, Timestamp, Token, TxId};
 
-/// One step of a lane's story.
+/// One entry of a lane's event log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// Its place in the lane's story: gapless, from 1.
+    /// Its place in the lane's event log: gapless, from 1.
     pub seq: u64,
     /// When it was decided.
     pub at: Timestamp,
@@ -18,7 +19,7 @@ pub struct Event {
 }
 
 /// What happened.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, EnumCount, IntoStaticStr, VariantNames)]
 pub enum EventKind {
     /// The request is durable.
     TxAccepted {
@@ -58,9 +59,9 @@ pub enum EventKind {
         counted: B256,
         /// How many headers stand on its block.
         count: u64,
-        /// What was counted when this was last told: the list goes on above it. `None`: it is complete.
+        /// The header that the last report ended with: this list continues above it. `None`: it is complete.
         since: Option<B256>,
-        /// Whether something told before is replaced by this.
+        /// Whether this replaces something that was reported before.
         new_fork: bool,
     },
     /// Final, with success.
@@ -73,7 +74,7 @@ pub enum EventKind {
         block_hash: B256,
         /// The newest counted header.
         counted: B256,
-        /// Whether something told before is replaced by this.
+        /// Whether this replaces something that was reported before.
         new_fork: bool,
     },
     /// Final, without the effect.
@@ -86,20 +87,20 @@ pub enum EventKind {
         /// Why.
         reason: String,
     },
-    /// Its block was taken back.
+    /// Its block was reorged out.
     TxReorged {
         /// Height of the block that is gone.
         block_number: u64,
         /// The block that is gone.
         block_hash: B256,
-        /// Whether it had been told as final.
+        /// Whether it had been reported as final.
         after_final: bool,
     },
-    /// The lane changed hands.
+    /// Another keeper took the lane over.
     LaneFenced {
-        /// Who had it.
+        /// The previous keeper.
         from: NodeName,
-        /// Under which token.
+        /// The previous keeper's token.
         token: Token,
     },
     /// A nonce was consumed by a transaction that is not ours.
@@ -129,14 +130,14 @@ pub enum EventKind {
         /// Why it exists.
         kind: AttemptKind,
     },
-    /// Somebody else's transaction has consumed its nonce: it waits for another one.
+    /// A foreign transaction has consumed its nonce: it waits for another one.
     TxRequeued {
         /// The nonce that it gave up.
         nonce: Nonce,
         /// The transaction that consumed it, where it was found.
         foreign: Option<B256>,
     },
-    /// Somebody else's transaction waits in a node's pool at a nonce of ours.
+    /// A foreign transaction is pending at a nonce of ours.
     LaneForeignPending {
         /// The nonce.
         nonce: Nonce,
@@ -144,26 +145,11 @@ pub enum EventKind {
 }
 
 impl EventKind {
-    /// The words of all kinds.
-    pub const NAMES: [&'static str; 15] = [
-        "TxAccepted",
-        "TxAllocated",
-        "TxSubmitted",
-        "TxReceiptUpdated",
-        "TxConfirmations",
-        "TxConfirmed",
-        "TxFailed",
-        "TxStuck",
-        "TxReorged",
-        "LaneFenced",
-        "LaneForeignNonce",
-        "TxResubmitted",
-        "TxReplaced",
-        "TxRequeued",
-        "LaneForeignPending",
-    ];
+    /// The names of all kinds.
+    pub const NAMES: [&'static str; Self::COUNT] =
+        *Self::VARIANTS.first_chunk().expect("all of them");
 
-    /// The tx's block and the newest counted header, for kinds that tell of confirmations.
+    /// The tx's block and the newest counted header, for kinds that report confirmations.
     #[must_use]
     pub fn counted(&self) -> Option<(B256, B256)> {
         match self {
@@ -193,25 +179,9 @@ impl EventKind {
         }
     }
 
-    /// The word used in SQL, JSON and docs.
+    /// Its name in SQL, JSON and docs.
     #[must_use]
     pub fn as_str(&self) -> &'static str {
-        match self {
-            Self::TxAccepted { .. } => "TxAccepted",
-            Self::TxAllocated { .. } => "TxAllocated",
-            Self::TxSubmitted { .. } => "TxSubmitted",
-            Self::TxReceiptUpdated { .. } => "TxReceiptUpdated",
-            Self::TxConfirmations { .. } => "TxConfirmations",
-            Self::TxConfirmed { .. } => "TxConfirmed",
-            Self::TxFailed { .. } => "TxFailed",
-            Self::TxStuck { .. } => "TxStuck",
-            Self::TxReorged { .. } => "TxReorged",
-            Self::LaneFenced { .. } => "LaneFenced",
-            Self::LaneForeignNonce { .. } => "LaneForeignNonce",
-            Self::TxResubmitted { .. } => "TxResubmitted",
-            Self::TxReplaced { .. } => "TxReplaced",
-            Self::TxRequeued { .. } => "TxRequeued",
-            Self::LaneForeignPending { .. } => "LaneForeignPending",
-        }
+        self.into()
     }
 }

@@ -1,11 +1,10 @@
 //! What an attempt offers to pay: quotes, limits and bumps. Integer arithmetic, rounded up.
 
-use serde::{Deserialize, Serialize};
 
 use crate::mutation::{self, Mutation};
 use crate::{Payload, TxType};
 
-/// What the chain asks for at the moment, in wei per gas.
+/// The present price of gas, in wei per gas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FeeQuote {
     /// Base fee of the next block; `None` on chains without EIP-1559.
@@ -26,7 +25,7 @@ pub struct FeeRules {
 }
 
 /// The fee fields of an envelope, in wei per gas.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fees {
     /// Type 0.
     Legacy {
@@ -42,12 +41,12 @@ pub enum Fees {
     },
 }
 
-/// What came of a wish to pay more.
+/// The result of raising fees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BumpOutcome {
     /// The new fees; every field is up by at least the percentage.
     Raised(Fees),
-    /// The cap does not allow a raise that nodes would take.
+    /// The cap does not allow a raise that nodes would accept.
     CapBinds,
 }
 
@@ -102,7 +101,7 @@ impl Fees {
         }
     }
 
-    /// Fees that nodes take as a replacement: every field up by `percent` (at least
+    /// Fees that nodes accept as a replacement: every field up by `percent` (at least
     /// [`REPLACEMENT_PERCENT_MIN`]) and up to the quote, never down, never above the cap.
     #[must_use]
     pub fn bump(&self, percent: u128, quote: FeeQuote, cap: u128) -> BumpOutcome {
@@ -190,7 +189,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_bump_never_falls_and_always_rises_enough(
+        fn bump_raises_every_field_enough_and_keeps_the_cap(
             fees in any_fees(), quote in any_quote(), percent in 0..200_u128, cap in 0..5_000 * GWEI,
         ) {
             let BumpOutcome::Raised(new) = fees.bump(percent, quote, cap) else {
@@ -210,7 +209,7 @@ mod tests {
         }
 
         #[test]
-        fn a_quote_keeps_floor_cap_and_the_wish_of_the_business(
+        fn quote_keeps_floor_cap_and_the_payloads_own_fee(
             quote in any_quote(), floor in 0..10 * GWEI, span in 0..1_000 * GWEI,
             wish in proptest::option::of(0..500 * GWEI),
         ) {

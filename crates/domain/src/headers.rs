@@ -1,19 +1,18 @@
 //! The part of the chain that we follow: headers linked by their parents, and what a fork does.
 //!
-//! Confirmations are read off this chain, never off a subtraction of heights: a height says nothing
-//! about which block stands there. Absence is never evidence: only another header at a height that
-//! we hold, reached by parent links, takes a block back.
+//! Confirmations are read off this chain, never off a subtraction of heights: a height does not show
+//! which block stands there. Absence is never evidence: only another header at a height that
+//! we hold, reached by parent links, reorgs a block out.
 
 use std::collections::VecDeque;
 
 use alloy_primitives::B256;
-use serde::{Deserialize, Serialize};
 
 use crate::FeeQuote;
 use crate::mutation::{self, Mutation};
 
 /// A block header, as far as we need it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// Height.
     pub number: u64,
@@ -25,10 +24,24 @@ pub struct Header {
     pub timestamp: u64,
 }
 
+impl Header {
+    /// Whether this block stands directly on `parent`: by hash, and one height above it.
+    #[must_use]
+    pub fn is_child_of(&self, parent: &Self) -> bool {
+        self.parent_hash == parent.hash && parent.number.checked_add(1) == Some(self.number)
+    }
+}
+
+/// Whether each header (oldest first) stands on the one before. Every proof by parent links goes through this check.
+#[must_use]
+pub fn is_linked(branch: &[Header]) -> bool {
+    branch.windows(2).all(|pair| pair[1].is_child_of(&pair[0]))
+}
+
 /// Where a block stands in our view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockPosition {
-    /// On the chain, with this many headers above it, the newest of which is `newest`.
+    /// On the chain.
     On {
         /// How many headers stand on it.
         above: u64,
@@ -55,7 +68,7 @@ pub struct ViewChange {
     pub added: Vec<Header>,
 }
 
-/// Why a branch was not taken.
+/// Why a branch was not adopted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkError {
     /// The branch is empty or its headers do not link to each other.
@@ -105,22 +118,16 @@ impl HeaderChain {
         self.headers.iter()
     }
 
-    /// Takes a branch (oldest first, each standing on the one before) that stands on a header of
+    /// Adopts a branch (oldest first, each standing on the one before) that stands on a header of
     /// the view, or starts an empty view. What stood above that header falls out.
     pub fn adopt(&mut self, branch: &[Header]) -> Result<ViewChange, LinkError> {
         let first = branch.first().ok_or(LinkError::Broken)?;
-        let linked = branch.windows(2).all(|pair| {
-            pair[1].parent_hash == pair[0].hash
-                && pair[0].number.checked_add(1) == Some(pair[1].number)
-        });
-        if !linked {
+        if !is_linked(branch) {
             return Err(LinkError::Broken);
         }
         let mut adopted = ViewChange::default();
         if !self.headers.is_empty() {
-            let stands_on = self.headers.iter().rposition(|held| {
-                held.hash == first.parent_hash && held.number.checked_add(1) == Some(first.number)
-            });
+            let stands_on = (self.headers.iter()).rposition(|held| first.is_child_of(held));
             let Some(ancestor) = stands_on else {
                 return Err(LinkError::MissingParent(first.parent_hash));
             };
@@ -153,14 +160,14 @@ impl HeaderChain {
     pub fn position_of(&self, number: u64, hash: B256) -> BlockPosition {
         match (self.at(number), self.tip()) {
             (Some(held), Some(tip))
-                if held.hash == hash || mutation::is_on(Mutation::ConfirmUnlinked) =>
+                if held.hash == hash || mutation::is_on(Mutation::ConfirmByHeight) =>
             {
                 BlockPosition::On {
                     above: tip.number.saturating_sub(number),
                 }
             }
             (None, Some(tip))
-                if tip.number < number && mutation::is_on(Mutation::TakeLagForFork) =>
+                if tip.number < number && mutation::is_on(Mutation::TreatLagAsFork) =>
             {
                 BlockPosition::Replaced
             }
@@ -175,7 +182,7 @@ impl HeaderChain {
 pub struct ChainView {
     /// The followed headers.
     pub headers: HeaderChain,
-    /// What the chain asks for at this head.
+    /// The price of gas at this head.
     pub fee: FeeQuote,
     /// The height up to which the chain itself calls its blocks safe or final, where that is followed.
     pub final_up_to: Option<u64>,
@@ -192,7 +199,7 @@ mod tests {
 
     use super::*;
 
-    /// A block tree, and the naive model: walk from the head to the root and write down who is there.
+    /// A block tree, and the naive model: walk from the head to the root and note every block.
     #[derive(Clone, Debug)]
     struct Tree {
         blocks: Vec<Header>,
@@ -261,7 +268,7 @@ mod tests {
             let mut tree = Tree::new();
             let mut chain = HeaderChain::new(keep);
             follow(&mut chain, &tree, tree.blocks[0]);
-            let mut told: BTreeMap<u64, B256> = tree.canonical(tree.blocks[0]);
+            let mut reported: BTreeMap<u64, B256> = tree.canonical(tree.blocks[0]);
             for (pick, extend_tip) in moves {
                 let tip = chain.tip().copied().expect("never empty");
                 let parent = if extend_tip {
@@ -277,13 +284,13 @@ mod tests {
                 let head = tree.grow(parent);
                 let adopted = follow(&mut chain, &tree, head);
                 for header in &adopted.dropped {
-                    prop_assert_eq!(told.remove(&header.number), Some(header.hash));
+                    prop_assert_eq!(reported.remove(&header.number), Some(header.hash));
                 }
                 for header in &adopted.added {
-                    prop_assert_eq!(told.insert(header.number, header.hash), None);
+                    prop_assert_eq!(reported.insert(header.number, header.hash), None);
                 }
                 let naive = tree.canonical(head);
-                prop_assert_eq!(&told, &naive, "increments fold to the naive chain");
+                prop_assert_eq!(&reported, &naive, "increments fold to the naive chain");
                 for block in &tree.blocks {
                     let expected = match naive.get(&block.number) {
                         _ if chain.at(block.number).is_none() => BlockPosition::Outside,
@@ -298,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_is_behind_changes_nothing() {
+    fn head_of_a_lagging_node_changes_nothing() {
         let mut tree = Tree::new();
         let mut chain = HeaderChain::new(10);
         follow(&mut chain, &tree, tree.blocks[0]);
@@ -313,7 +320,26 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_branch_is_refused() {
+    fn linked_headers_need_parent_hashes_and_consecutive_heights() {
+        let mut tree = Tree::new();
+        let branch = [tree.grow(0), tree.grow(1), tree.grow(2)];
+        assert!(is_linked(&branch));
+        assert!(is_linked(&branch[..1]) && is_linked(&[]));
+        let skipped = [branch[0], branch[2]];
+        assert!(!is_linked(&skipped), "a header is missing");
+        let mut wrong_height = branch;
+        wrong_height[2].number += 1;
+        assert!(
+            !is_linked(&wrong_height),
+            "the hash links, the height does not"
+        );
+        let mut wrong_parent = branch;
+        wrong_parent[1].parent_hash = B256::ZERO;
+        assert!(!is_linked(&wrong_parent));
+    }
+
+    #[test]
+    fn broken_branch_is_refused() {
         let mut tree = Tree::new();
         let mut chain = HeaderChain::new(10);
         let (a, _b) = (tree.grow(0), tree.grow(1));

@@ -3,15 +3,14 @@
 use std::fmt;
 
 use alloy_primitives::Address;
-use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 /// An EVM chain, by its EIP-155 id.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ChainId(pub u64);
 
 /// One signer on one chain: the unit of order, of ownership and of failure.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LaneKey {
     /// The chain.
     pub chain_id: ChainId,
@@ -19,13 +18,13 @@ pub struct LaneKey {
     pub signer: Address,
 }
 
-/// A lane's short name inside one store: keys lead with it instead of an address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+/// A lane's short id inside one store: keys lead with it instead of an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LaneId(pub i64);
 
 /// A position in the account's order on chain.
 #[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash,
 )]
 pub struct Nonce(pub u64);
 
@@ -47,9 +46,9 @@ impl Nonce {
     }
 }
 
-/// The fencing token: rises by one with every change of hands of a lane.
+/// The fencing token: rises by one with every takeover of a lane.
 #[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash,
 )]
 pub struct Token(pub u64);
 
@@ -60,7 +59,7 @@ impl Token {
         Self(
             self.0
                 .checked_add(1)
-                .expect("a lane never changes hands 2^64 times"),
+                .expect("a lane is never taken over 2^64 times"),
         )
     }
 }
@@ -69,7 +68,7 @@ macro_rules! uuid_id {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
         #[derive(
-            Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+            Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash,
         )]
         pub struct $name(pub Uuid);
 
@@ -82,11 +81,11 @@ macro_rules! uuid_id {
 }
 
 uuid_id! {
-    /// A tx's name for ever. Time-ordered (UUID v7), so that new rows land at the end of an index.
+    /// A tx's id for ever. Time-ordered (UUID v7), so that new rows land at the end of an index.
     TxId
 }
 uuid_id! {
-    /// One life of a node process: a restarted node has its old name and a new incarnation.
+    /// One run of a node process: a restarted node has its old name and a new incarnation.
     Incarnation
 }
 uuid_id! {
@@ -107,12 +106,11 @@ pub struct LeaseGrant {
 }
 
 /// The configured name of a node.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeName(pub String);
 
-/// The business's own key for one effect: 1 to 128 visible ASCII characters.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(try_from = "String")]
+/// The client's idempotency key for one effect: 1 to 128 visible ASCII characters.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId(String);
 
 /// Why a text is not a request id.
@@ -198,7 +196,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn request_id_keeps_its_rule() {
+    fn request_id_is_1_to_128_visible_ascii_characters() {
         assert!(RequestId::parse("payout-7").is_ok());
         assert!(RequestId::parse("x".repeat(128)).is_ok());
         for bad in ["", "has space", "tab\t", "ümlaut", &"x".repeat(129)] {

@@ -1,7 +1,7 @@
 //! Lease arithmetic: who may try to take a lane, and how long an owner may trust its lease.
 //!
 //! `expires_at` decides who *may try*, never who may write: writing is decided by the fence. But the
-//! chain cannot check a fence, so every send first asks [`LeaseTrust::holds`].
+//! chain cannot check a fence, so every send first checks [`LeaseTrust::holds`].
 
 use std::time::Duration;
 
@@ -16,16 +16,16 @@ pub struct LeaseTerms {
     pub renew_interval: Duration,
     /// How long after its end a lease of another is still left alone.
     pub clock_skew_allowance: Duration,
-    /// After how long without work a lane is given back.
+    /// After how long without work a lane is released.
     pub idle_release: Duration,
 }
 
 /// The heartbeat row of a lane.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lease {
-    /// Whose it is.
+    /// The node that holds it.
     pub owner: NodeName,
-    /// Which life of that node.
+    /// The incarnation of that node.
     pub incarnation: Incarnation,
     /// The token of this holding.
     pub token: Token,
@@ -33,46 +33,46 @@ pub struct Lease {
     pub expires_at: Timestamp,
 }
 
-/// A node that asks for lanes.
+/// A node that requests lanes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaseRequest {
     /// Its name.
     pub node: NodeName,
-    /// This life of it.
+    /// Its incarnation.
     pub incarnation: Incarnation,
     /// How long a grant lasts.
     pub duration: Duration,
     /// How long after its end a lease of another is left alone.
     pub skew: Duration,
-    /// Lives of other nodes that the asker saw at work within the last lease, by its own monotonic
-    /// clock. Their leases are left alone, even when the store's clock says that they are over: it may
+    /// Incarnations of other nodes that the requester saw at work within the last lease, by its own monotonic
+    /// clock. Their leases are left alone, even when they have expired by the store's clock: it may
     /// have jumped.
     pub alive: Vec<Incarnation>,
-    /// Lives of other nodes of which the asker saw nothing for a whole lease, by its own monotonic
-    /// clock. Their leases may be taken, even when the store's clock says that they last.
+    /// Incarnations of other nodes of which the requester saw nothing for a whole lease, by its own monotonic
+    /// clock. Their lanes may be taken over, even when they last by the store's clock.
     pub silent: Vec<Incarnation>,
 }
 
-/// What a node that asks for a lane gets: the arrows of the seeds' diagram.
+/// What a node that requests a lane gets: the arrows of the lease diagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeaseDecision {
-    /// Nobody ever held it: token 1.
+    /// No node ever held it: token 1.
     Insert,
     /// It is ours and runs: extended, same token.
     Renew,
-    /// It ran out, was given back, or belongs to an earlier life of this node: token + 1.
+    /// It expired, was released, or belongs to an earlier incarnation of this node: token + 1.
     TakeOver,
     /// Another node holds it.
     NotKeeper,
 }
 
 impl Lease {
-    /// What `expires_at` says of a lane that was given back: long over, whatever the skew.
+    /// The `expires_at` of a released lane: long over, whatever the skew.
     pub const RELEASED: Timestamp = Timestamp(0);
 
     /// Decides on a request for the lane at `now` (the store's clock).
     ///
-    /// A restarted node takes its own lanes over at once: its earlier life is over by definition,
+    /// A restarted node takes its own lanes over at once: its earlier incarnation is over by definition,
     /// because a node that sees its membership row replaced exits.
     #[must_use]
     pub fn decide(
@@ -96,7 +96,7 @@ impl Lease {
         }
     }
 
-    /// Whether somebody who asks must take the owner for alive.
+    /// Whether the requesting node must consider the owner alive.
     #[must_use]
     pub fn is_live_for(&self, lease_request: &LeaseRequest, now: Timestamp) -> bool {
         if self.expires_at == Self::RELEASED || lease_request.silent.contains(&self.incarnation) {
@@ -107,22 +107,22 @@ impl Lease {
     }
 }
 
-/// How long the owner itself relies on a lease: two thirds of it, counted from before it asked.
+/// How long the owner itself relies on a lease: two thirds of it, counted from before the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeaseTrust {
     until: MonotonicTime,
 }
 
 impl LeaseTrust {
-    /// A lease of `duration` that was asked for at `asked_at` (read before the question left).
+    /// A lease of `duration` that was requested at `requested_at` (read before the request left).
     #[must_use]
-    pub fn from(asked_at: MonotonicTime, duration: Duration) -> Self {
+    pub fn from(requested_at: MonotonicTime, duration: Duration) -> Self {
         let two_thirds = duration
             .saturating_mul(2)
             .checked_div(3)
             .unwrap_or(Duration::ZERO);
         Self {
-            until: asked_at.plus(two_thirds),
+            until: requested_at.plus(two_thirds),
         }
     }
 
@@ -190,10 +190,10 @@ mod tests {
 
     const SKEW: Duration = Duration::from_secs(1);
 
-    fn lease(owner: &str, life: u128, expires_at: u64) -> Lease {
+    fn lease(owner: &str, incarnation: u128, expires_at: u64) -> Lease {
         Lease {
             owner: NodeName(owner.into()),
-            incarnation: Incarnation(Uuid::from_u128(life)),
+            incarnation: Incarnation(Uuid::from_u128(incarnation)),
             token: Token(7),
             expires_at: Timestamp(expires_at),
         }
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_asker_saw_itself_counts_more_than_a_clock_that_may_jump() {
+    fn own_observation_outweighs_a_clock_that_may_jump() {
         let of_b = lease("b", 3, 10_000);
         let b = vec![Incarnation(Uuid::from_u128(3))];
         let alive = LeaseRequest {
@@ -234,15 +234,15 @@ mod tests {
             Lease::decide(Some(&of_b), &silent, Timestamp(1)),
             LeaseDecision::TakeOver
         );
-        let given_back = lease("b", 3, 0);
+        let released = lease("b", 3, 0);
         assert_eq!(
-            Lease::decide(Some(&given_back), &alive, Timestamp(5)),
+            Lease::decide(Some(&released), &alive, Timestamp(5)),
             LeaseDecision::TakeOver
         );
     }
 
     #[test]
-    fn every_arrow_of_the_diagram() {
+    fn every_lease_decision_is_reached() {
         assert_eq!(decide(None, 0), LeaseDecision::Insert);
         assert_eq!(
             decide(Some(&lease("a", 1, 10_000)), 9_999),
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn default_terms_hold_and_broken_ones_say_the_fix() {
+    fn default_terms_hold_and_broken_ones_name_the_fix() {
         let terms = LeaseTerms {
             duration: Duration::from_secs(10),
             renew_interval: Duration::from_secs(3),
@@ -297,7 +297,7 @@ mod tests {
 
     proptest! {
         /// The owner stops trusting before anyone else may try, whenever the store granted the
-        /// lease between the asking and the answer, and however far its clock is within the skew.
+        /// lease between the request and the answer, and however far its clock is within the skew.
         #[test]
         fn trust_ends_before_others_may_try(
             asked in 0..1_000_000_u64, travel in 0..5_000_u64, duration_ms in 2_000..60_000_u64,

@@ -10,9 +10,11 @@ pub mod reservation;
 pub mod time;
 pub mod tx;
 
+pub mod admission;
 pub mod attempt;
 pub mod event;
 pub mod fee;
+pub mod fork_choice;
 pub mod headers;
 pub mod lease;
 pub mod window;
@@ -29,7 +31,10 @@ pub use ids::{
     ChainId, GrantId, Incarnation, LaneId, LaneKey, LeaseGrant, NodeName, Nonce, RequestId, Token,
     TxId,
 };
-pub use lane::{Effect, FinalTx, Input, Lane, LaneImage, LaneRules, Step, Writes};
+pub use lane::{
+    CapacityRules, ConfirmationRules, Effect, FinalTx, Input, Lane, LaneImage, LaneRules,
+    NonceRules, Step, Writes,
+};
 pub use payload::{EffectDigest, Fingerprint, Payload, TxType};
 pub use reservation::{Holder, Mark, MarkRefusal, Reservation, ReservationState};
 pub use time::{MonotonicTime, Timestamp};

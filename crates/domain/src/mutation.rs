@@ -43,9 +43,9 @@ mutations! {
     /// Bytes go to the nodes before the commit that stores them is answered. Breaks: durable before sent.
     SendBeforeCommit,
     /// A send does not ask whether the lease is still to be trusted. Breaks: a deposed keeper sends nothing.
-    ForgetMargin,
+    IgnoreLeaseMargin,
     /// A nonce that nothing will use is not filled. Breaks: every gap closes.
-    DropGap,
+    LeaveGapUnfilled,
     /// A lane keeps the draft of a turn whose commit was not acknowledged. Breaks: memory never knows more
     /// than the store.
     AdvanceCursorBeforeAck,
@@ -54,7 +54,7 @@ mutations! {
     ResolveUnknownByRead,
     /// One endpoint's rejection frees the nonce although another may have taken the bytes. Breaks: one
     /// payload per nonce.
-    FreeNonceAfterOneNo,
+    ReleaseNonceAfterOneRejection,
     /// Rows of a lane that was fenced out of a batch are inserted all the same. Breaks: a deposed keeper
     /// cannot write.
     InsertFencedRows,
@@ -62,9 +62,9 @@ mutations! {
     /// count sees: a filler is changed that was never inserted. Breaks: every write meets its row.
     IgnoreRowCount,
     /// A node that is behind is taken for a fork. Breaks: absence is never evidence.
-    TakeLagForFork,
+    TreatLagAsFork,
     /// A queued request is stored without the row that wakes its keeper. Breaks: nothing accepted is lost.
-    MissWakeRow,
+    OmitQueueRow,
     /// An attempt's bytes are sent although the row that holds its hash is written afterwards. Breaks:
     /// durable before sent.
     RegisterHashAfterSend,
@@ -72,17 +72,17 @@ mutations! {
     StopRebroadcastingStuck,
     /// Several lanes are locked by waiting, in the order asked instead of one order for all. Breaks: one bad
     /// lane slows no other.
-    LockInNoOrder,
+    LockWithoutOrder,
     /// A renewal waits for locked rows instead of skipping them. Breaks: one bad lane slows no other.
-    RenewWaits,
+    RenewalWaitsForLocks,
     /// A lane's image is read from the snapshot of the takeover's own statement and misses the last batch.
     /// Breaks: memory never knows less than the store.
     LoadInTakeover,
     /// The fence compares the token and not the grant. Breaks: one effect per request, after an unknown
     /// commit or a failover that took the last commits back.
-    TrustTokenAlone,
+    FenceByTokenOnly,
     /// After a send whose answer was lost the tx is dealt another nonce. Breaks: one effect per request.
-    RedealNonceAfterLostAnswer,
+    ReallocateNonceAfterLostAnswer,
     /// The feed is read by an id given at insert, not in the order of commits. Breaks: no reader skips.
     ReadEventsByGlobalId,
     /// A foreign transaction that is pending at a nonce is outbid. Breaks: a foreign transaction is left
@@ -90,43 +90,43 @@ mutations! {
     OutbidForeign,
     /// A tx whose nonce was consumed by nobody knows whom is sent again at another nonce. Breaks: one effect
     /// per request.
-    RequeueUnseenConsumer,
+    RequeueUnknownConsumer,
     /// After a bump the older hash is no longer recognised when it is mined. Breaks: one effect per request.
-    ForgetConsumedOld,
+    IgnoreReplacedAttempts,
     /// Confirmations are counted by block numbers, not along parent links. Breaks: final means final depth.
-    ConfirmUnlinked,
+    ConfirmByHeight,
     /// Txs that wait for their signature are dealt one nonce, and no unique index forbids it. Breaks: one
     /// payload per nonce.
-    DealNonceTwice,
+    AllocateNonceTwice,
     /// A caller is told "accepted" before the commit is answered. Breaks: nothing accepted is lost.
     AnswerBeforeCommit,
     /// A key that was used for another payload is taken for a repeat. Breaks: one effect per request.
-    ForgetFingerprint,
+    IgnoreFingerprint,
     /// A queued request is told as accepted once more when its keeper adopts it. Breaks: every step once.
     AcceptQueuedTwice,
     /// The lane row's floor lies above txs that wait in the store. Breaks: nothing accepted is lost.
-    ForgetBacklogInFloor,
+    OmitBacklogFromFloor,
     /// A result is told as final one block too early. Breaks: final means final depth.
-    FinalizeOneEarly,
+    FinalizeOneBlockEarly,
     /// A fork that takes a final result back goes unnoticed. Breaks: what a fork takes back is reopened.
-    ForgetFinals,
+    IgnoreReorgedFinals,
     /// Confirmations that replace what was told before do not say so. Breaks: forks are always told.
-    ForgetNewFork,
+    OmitNewForkFlag,
     /// A transaction of somebody else counts before it is final. Breaks: one effect per request.
-    BelieveForeignEarly,
+    TrustForeignBeforeFinal,
     /// A bump offers one percent more, which no node takes. Breaks: a replacement pays more.
     BumpTooLittle,
     /// More attempts are out than the mempool depth allows. Breaks: memory and queues are bounded.
-    IgnoreDepth,
+    IgnoreMempoolDepth,
     /// A turn waits for a remote signer, and so do all lanes of its shard. Breaks: one bad lane slows no other.
     WaitForSignerInTurn,
     /// A tx is STUCK as soon as it is sent again, whatever the rules say. Breaks: STUCK only by a rule.
-    StickWithoutRule,
+    StuckWithoutRule,
     /// A lent nonce whose time is over is free although nobody asked the chain. Breaks: no nonce is lent while a
     /// transaction with it may be mined.
-    FreeOverdueUnasked,
+    ReleaseExpiredWithoutChainCheck,
     /// A former holder's word counts for the nonce that somebody else has now. Breaks: a nonce has one holder.
-    HearFormerHolder,
+    AcceptFormerHolder,
 }
 
 /// Whether this bug is to be made. In a build without the feature it never is.
@@ -186,7 +186,7 @@ mod tests {
     #[cfg(feature = "mutations")]
     #[test]
     fn is_on_only_while_it_runs_and_only_here() {
-        let (one, other) = (Mutation::SkipFenceLock, Mutation::DropGap);
+        let (one, other) = (Mutation::SkipFenceLock, Mutation::LeaveGapUnfilled);
         with(one, || {
             assert!(is_on(one) && !is_on(other));
             let elsewhere = std::thread::spawn(move || is_on(one)).join().unwrap();

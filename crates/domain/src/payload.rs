@@ -1,10 +1,9 @@
-//! What the business asked to send, as it asked for it, and the fingerprint of that.
+//! What a client asked to send, unchanged, and its fingerprint.
 
 use alloy_primitives::{Address, B256, Bytes, U256, keccak256};
-use serde::{Deserialize, Serialize};
 
-/// The envelope that the business insists on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// The envelope type, when the client fixes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TxType {
     /// Type 0, with a gas price.
     Legacy,
@@ -12,8 +11,8 @@ pub enum TxType {
     Eip1559,
 }
 
-/// The wish of the business, normalised but not completed: what it left out stays `None`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// A client's request, normalised but not completed: what it left out stays `None`.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Payload {
     /// The recipient; `None` deploys `data` as a contract.
     pub to: Option<Address>,
@@ -21,20 +20,20 @@ pub struct Payload {
     pub value: U256,
     /// Call data or init code.
     pub data: Bytes,
-    /// Gas limit, when the business sets it.
+    /// Gas limit, when the client sets it.
     pub gas: Option<u64>,
-    /// EIP-1559 fee cap in wei, when the business sets it.
+    /// EIP-1559 fee cap in wei, when the client sets it.
     pub max_fee_per_gas: Option<u128>,
-    /// EIP-1559 tip in wei, when the business sets it.
+    /// EIP-1559 tip in wei, when the client sets it.
     pub max_priority_fee_per_gas: Option<u128>,
-    /// Legacy gas price in wei, when the business sets it.
+    /// Legacy gas price in wei, when the client sets it.
     pub gas_price: Option<u128>,
-    /// The envelope, when the business insists.
+    /// The envelope type, when the client sets it.
     pub tx_type: Option<TxType>,
 }
 
 /// A digest of the normalised payload: the same request sent twice has the same one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fingerprint(pub B256);
 
 /// What a transaction does when it is mined, whatever it costs: all attempts of a tx share it, but for those
@@ -47,13 +46,13 @@ impl EffectDigest {
     #[must_use]
     pub fn of(to: Option<Address>, value: U256, data: &[u8]) -> Self {
         let mut bytes = Vec::with_capacity(data.len().saturating_add(53));
-        write_deed(&mut bytes, to, value);
+        write_effect(&mut bytes, to, value);
         bytes.extend_from_slice(data);
         Self(keccak256(&bytes))
     }
 }
 
-fn write_deed(bytes: &mut Vec<u8>, to: Option<Address>, value: U256) {
+fn write_effect(bytes: &mut Vec<u8>, to: Option<Address>, value: U256) {
     match to {
         Some(to) => {
             bytes.push(1);
@@ -80,14 +79,14 @@ impl Payload {
         }
     }
 
-    /// The digest that tells a repeat from a reuse of the key.
+    /// The digest that distinguishes a repeated request from a reused request id.
     ///
     /// Every field is written with its presence and a fixed width or length, so that no two
     /// payloads share an encoding.
     #[must_use]
     pub fn fingerprint(&self) -> Fingerprint {
         let mut bytes = Vec::with_capacity(self.data.len().saturating_add(160));
-        write_deed(&mut bytes, self.to, self.value);
+        write_effect(&mut bytes, self.to, self.value);
         let amounts = [
             self.gas.map(u128::from),
             self.max_fee_per_gas,

@@ -1,12 +1,11 @@
 //! Two clocks, two types: what people read, and what leases are measured with.
 
-use serde::{Deserialize, Serialize};
 
 use std::time::Duration;
 
 /// Wall-clock time in milliseconds since the Unix epoch. For people and for records.
 #[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash,
 )]
 pub struct Timestamp(pub u64);
 

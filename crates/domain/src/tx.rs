@@ -3,13 +3,26 @@
 use std::fmt::Write as _;
 
 use alloy_primitives::{Address, B256};
-use serde::{Deserialize, Serialize};
+use strum::{EnumCount, EnumString, IntoStaticStr, VariantArray};
 
 use crate::lane::AdmittedRequest;
 use crate::{Fingerprint, Nonce, Payload, RequestId, Timestamp, Token, TxId};
 
-/// Where a tx stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+/// The state of a tx.
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    EnumCount,
+    EnumString,
+    IntoStaticStr,
+    VariantArray,
+)]
+#[strum(serialize_all = "SCREAMING_SNAKE_CASE")]
 pub enum TxState {
     /// Accepted and durable, without a nonce yet.
     Created,
@@ -17,7 +30,7 @@ pub enum TxState {
     Allocated,
     /// Its bytes may have left a process. The commit that stores an attempt makes it so.
     Tracking,
-    /// Mined with success, at final depth.
+    /// Mined with success, at finality depth.
     Confirmed,
     /// Ended without the effect, and nothing can contradict that.
     FailedFinal,
@@ -44,8 +57,8 @@ use TxState::{Allocated, Confirmed, Created, FailedFinal, Stuck, Tracking};
 
 /// The one table. `docs/states.md` is printed from it, and [`Tx::transition`] refuses everything else.
 pub const TRANSITIONS: [Transition; 19] = [
-    arrow(Created, Allocated, "a nonce is dealt"),
-    arrow(Created, FailedFinal, "given up before any nonce"),
+    arrow(Created, Allocated, "a nonce is allocated"),
+    arrow(Created, FailedFinal, "given up before it got a nonce"),
     arrow(
         Allocated,
         Tracking,
@@ -64,17 +77,17 @@ pub const TRANSITIONS: [Transition; 19] = [
     arrow(
         Tracking,
         Confirmed,
-        "an attempt is mined with success, at final depth",
+        "an attempt is mined with success, at finality depth",
     ),
     arrow(
         Tracking,
         FailedFinal,
-        "its nonce is consumed at final depth without its effect, or was lent and is given back",
+        "its nonce is consumed at finality depth without its effect, or was reserved and is released",
     ),
     arrow(
         Tracking,
         Stuck,
-        "attempts are used up, or a fork went too deep",
+        "attempts are used up, or a reorg went too deep",
     ),
     arrow(
         Tracking,
@@ -91,57 +104,44 @@ pub const TRANSITIONS: [Transition; 19] = [
         Created,
         "requeued: its nonce was consumed by another transaction",
     ),
-    arrow(Stuck, Allocated, "decided: go on, nothing was sent yet"),
+    arrow(Stuck, Allocated, "decided: continue, nothing was sent yet"),
     arrow(
         Stuck,
         Tracking,
-        "decided: go on, or one of its attempts was mined",
+        "decided: continue, or one of its attempts was mined",
     ),
     arrow(
         Stuck,
         Confirmed,
-        "an attempt is mined with success, at final depth",
+        "an attempt is mined with success, at finality depth",
     ),
     arrow(
         Stuck,
         FailedFinal,
-        "its nonce is consumed at final depth without its effect",
+        "its nonce is consumed at finality depth without its effect",
     ),
-    arrow(Confirmed, Tracking, "a fork took its block back"),
-    arrow(FailedFinal, Tracking, "a fork took its block back"),
+    arrow(Confirmed, Tracking, "its block was reorged out"),
+    arrow(FailedFinal, Tracking, "its block was reorged out"),
     arrow(
         Confirmed,
         Stuck,
-        "a fork deeper than we watch took its block back",
+        "its block was reorged out deeper than we watch",
     ),
     arrow(
         FailedFinal,
         Stuck,
-        "a fork deeper than we watch took its block back",
+        "its block was reorged out deeper than we watch",
     ),
 ];
 
 impl TxState {
-    /// Every state, in the order of a life.
-    pub const ALL: [Self; 6] = [Created, Allocated, Tracking, Confirmed, FailedFinal, Stuck];
+    /// Every state, in the order of a tx's life.
+    pub const ALL: [Self; Self::COUNT] = *Self::VARIANTS.first_chunk().expect("all of them");
 
-    /// The word used in SQL, JSON and docs.
+    /// Its name in SQL, JSON and docs; `parse` reads it.
     #[must_use]
     pub fn as_str(self) -> &'static str {
-        match self {
-            Created => "CREATED",
-            Allocated => "ALLOCATED",
-            Tracking => "TRACKING",
-            Confirmed => "CONFIRMED",
-            FailedFinal => "FAILED_FINAL",
-            Stuck => "STUCK",
-        }
-    }
-
-    /// The state of a word.
-    #[must_use]
-    pub fn from_word(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|state| state.as_str() == word)
+        self.into()
     }
 
     /// Whether nothing more will happen to it, forks aside.
@@ -184,7 +184,19 @@ impl TxState {
 }
 
 /// More about a state, for people and for queries.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    EnumCount,
+    IntoStaticStr,
+    VariantArray,
+)]
+#[strum(serialize_all = "camelCase")]
 pub enum SubState {
     /// Waits for a nonce.
     Queued,
@@ -196,7 +208,7 @@ pub enum SubState {
     Submitted,
     /// In a block, not deep enough yet.
     Mined,
-    /// Its block was taken back by a fork.
+    /// Its block was reorged out.
     Reorged,
     /// A node refused its bytes for good.
     Rejected,
@@ -208,69 +220,33 @@ pub enum SubState {
     Underpriced,
     /// Its nonce was consumed by a transaction that is not ours.
     ForeignNonce,
-    /// Ended by an operator or the business.
+    /// Ended by an operator or the client.
     Cancelled,
     /// The signer could not sign it.
     SigningFailed,
     /// It pays as much as it may, and that is too little at present.
     FeeCap,
-    /// A fork went deeper than is watched, and took its block.
+    /// Its block was reorged out deeper than is watched.
     DeepFork,
-    /// Somebody else's transaction waits at its nonce in a node's pool.
+    /// A foreign transaction is pending at its nonce.
     ForeignPending,
-    /// Nodes refuse it for a reason that lies in them: it may be taken later.
+    /// Nodes refuse it for a reason that lies in them: it may be accepted later.
     Refused,
 }
 
 impl SubState {
     /// Every one, in the order of their stored numbers: append only.
-    pub const ALL: [Self; 17] = [
-        Self::Queued,
-        Self::Waiting,
-        Self::Signed,
-        Self::Submitted,
-        Self::Mined,
-        Self::Reorged,
-        Self::Rejected,
-        Self::Reverted,
-        Self::Underfunded,
-        Self::Underpriced,
-        Self::ForeignNonce,
-        Self::Cancelled,
-        Self::SigningFailed,
-        Self::FeeCap,
-        Self::DeepFork,
-        Self::ForeignPending,
-        Self::Refused,
-    ];
+    pub const ALL: [Self; Self::COUNT] = *Self::VARIANTS.first_chunk().expect("all of them");
 
-    /// The word used in JSON and docs.
+    /// Its name in JSON and docs.
     #[must_use]
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Queued => "queued",
-            Self::Waiting => "waiting",
-            Self::Signed => "signed",
-            Self::Submitted => "submitted",
-            Self::Mined => "mined",
-            Self::Reorged => "reorged",
-            Self::Rejected => "rejected",
-            Self::Reverted => "reverted",
-            Self::Underfunded => "underfunded",
-            Self::Underpriced => "underpriced",
-            Self::ForeignNonce => "foreignNonce",
-            Self::Cancelled => "cancelled",
-            Self::SigningFailed => "signingFailed",
-            Self::FeeCap => "feeCap",
-            Self::DeepFork => "deepFork",
-            Self::ForeignPending => "foreignPending",
-            Self::Refused => "refused",
-        }
+        self.into()
     }
 }
 
-/// Where and how an attempt was mined: the receipt, as far as anyone asks for it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// Where and how an attempt was mined: the part of the receipt that is kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inclusion {
     /// The attempt that was mined.
     pub tx_hash: B256,
@@ -290,29 +266,29 @@ pub struct Inclusion {
     pub revert_reason: Option<String>,
 }
 
-/// The record of a tx: what was asked, and what has become of it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// The record of a tx: what was requested, and what has become of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tx {
-    /// Its name for ever.
+    /// Its id for ever.
     pub id: TxId,
-    /// The key of the business.
+    /// The client's idempotency key.
     pub request_id: RequestId,
     /// Digest of the payload as sent.
     pub fingerprint: Fingerprint,
-    /// What was asked.
+    /// What is to be sent.
     pub payload: Payload,
-    /// Gas limit: the one asked for, or the estimate made at the door.
+    /// Gas limit: the request's own, or the estimate made at admission.
     pub gas: u64,
     /// When it was accepted.
     pub created_at: Timestamp,
 
     /// Its place in the account's order; `None` before, and after it gave one up.
     pub nonce: Option<Nonce>,
-    /// Where it stands. Changed by [`Tx::transition`] only.
+    /// Its state. Changed by [`Tx::transition`] only.
     pub state: TxState,
-    /// More about that.
+    /// More about its state.
     pub sub_state: Option<SubState>,
-    /// Why, in words.
+    /// Why, for people.
     pub reason: Option<String>,
     /// The newest attempt, or the mined one.
     pub tx_hash: Option<B256>,
@@ -373,7 +349,7 @@ impl Tx {
         self.updated_at = now;
     }
 
-    /// Whether it still needs a lane's care.
+    /// Whether it still needs a lane.
     #[must_use]
     pub fn is_open(&self) -> bool {
         !self.state.is_terminal()
@@ -387,14 +363,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn docs_show_the_table() {
+    fn docs_show_the_transition_table() {
         expect_file!["../../../docs/states.md"].assert_eq(&TxState::diagram());
     }
 
     #[test]
-    fn every_state_is_reached_and_words_are_unique() {
+    fn every_state_is_reached_left_and_parsed() {
         for state in TxState::ALL {
-            assert_eq!(TxState::from_word(state.as_str()), Some(state));
+            assert_eq!(state.as_str().parse(), Ok(state));
             let is_start = state == Created;
             assert!(is_start || TRANSITIONS.iter().any(|arrow| arrow.to == state));
             assert!(TRANSITIONS.iter().any(|arrow| arrow.from == state));
@@ -402,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claimed_tx_never_becomes_unclaimed() {
+    fn claimed_tx_never_becomes_unclaimed() {
         assert!(!Tracking.may_become(Allocated));
         assert!(!Confirmed.may_become(Created));
     }

@@ -1,11 +1,11 @@
-//! How much of a lane may be out at once, and which nonces the chain waits for in vain.
+//! How much of a lane may be in flight at once, and which nonces the chain waits for in vain.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
 
 use crate::Nonce;
 
-/// How many nonces may be dealt and unresolved. 0 in the configuration means no limit.
+/// How many nonces may be allocated and unresolved. 0 in the configuration means no limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
     /// The limit; `None` is unlimited.
@@ -24,45 +24,45 @@ pub enum Release {
 }
 
 impl Window {
-    /// How many more nonces may be dealt.
+    /// How many more nonces may be allocated.
     #[must_use]
     pub fn room(&self, unresolved: u64) -> u64 {
         self.limit
             .map_or(u64::MAX, |limit| limit.saturating_sub(unresolved))
     }
 
-    /// Whether one more nonce may be dealt.
+    /// Whether one more nonce may be allocated.
     #[must_use]
     pub fn has_room(&self, unresolved: u64) -> bool {
         self.room(unresolved) > 0
     }
 }
 
-/// How many attempts of a lane may be out at nodes at once.
+/// How many attempts of a lane may be in nodes' pools at once.
 ///
-/// Nodes differ widely in what they hold for one account, and "ok" is not acceptance. So `Auto`
+/// Nodes differ widely in what they hold for one account, and "ok" does not mean that they keep it. So `Auto`
 /// starts small, doubles while the node's pending count shows that it holds all that was sent, and
 /// narrows when it does not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Depth {
+pub enum MempoolDepth {
     /// A number from the configuration.
     Fixed(u64),
-    /// Found out.
+    /// Found by probing.
     Auto {
         /// The present limit.
         limit: u64,
-        /// What a node said that it holds at most.
+        /// The most that a node reported it holds.
         most: Option<u64>,
     },
 }
 
-impl Depth {
+impl MempoolDepth {
     /// What every node holds for one account.
     pub const AUTO_START: u64 = 16;
     /// More than this in a node's pool gains nothing.
     pub const AUTO_MAX: u64 = 8_192;
 
-    /// The limit that is to be found out.
+    /// The limit that is to be found by probing.
     #[must_use]
     pub fn auto() -> Self {
         Self::Auto {
@@ -79,18 +79,18 @@ impl Depth {
         }
     }
 
-    /// Whether the node's pending count is worth asking for.
+    /// Whether a probe of the node can still raise the limit.
     #[must_use]
-    pub fn wants_to_know(&self) -> bool {
+    pub fn is_growing(&self) -> bool {
         matches!(self, Self::Auto { limit, most } if *limit < most.unwrap_or(Self::AUTO_MAX))
     }
 
-    /// Learns from the node's pending nonce, when `highest_out` was sent and accepted.
-    pub fn learn(&mut self, latest: Nonce, pending: Nonce, highest_out: Nonce) {
+    /// Applies the node's pending nonce, when `highest_sent` was sent and accepted.
+    pub fn learn(&mut self, latest: Nonce, pending: Nonce, highest_sent: Nonce) {
         let Self::Auto { limit, most } = self else {
             return;
         };
-        if pending > highest_out {
+        if pending > highest_sent {
             *limit = limit
                 .saturating_mul(2)
                 .min(most.unwrap_or(Self::AUTO_MAX))
@@ -101,7 +101,7 @@ impl Depth {
         }
     }
 
-    /// Learns that a node takes envelopes again: what every node holds may be out.
+    /// A node accepts envelopes again: what every node holds may be sent.
     pub fn recover(&mut self) {
         if let Self::Auto { limit, most } = self {
             let start = most.map_or(Self::AUTO_START, |most| most.min(Self::AUTO_START));
@@ -109,18 +109,18 @@ impl Depth {
         }
     }
 
-    /// Learns that a node refused for lack of room, and how much it holds where it says so.
-    pub fn narrow(&mut self, told: Option<u64>) {
+    /// A node refused for lack of room; `reported` is how much it holds, where it says so.
+    pub fn narrow(&mut self, reported: Option<u64>) {
         if let Self::Auto { limit, most } = self {
             let half = limit.checked_div(2).unwrap_or(1);
-            *limit = told.unwrap_or(half).min(*limit).max(1);
-            *most = told.map(|told| told.max(1)).or(*most);
+            *limit = reported.unwrap_or(half).min(*limit).max(1);
+            *most = reported.map(|most| most.max(1)).or(*most);
         }
     }
 }
 
-/// The nonces from `floor` to `cursor` that nobody holds: the chain waits for each of them. `None` when
-/// there are more than `max`: then the floor is not to be believed.
+/// The nonces from `floor` to `cursor` that no tx holds: the chain waits for each of them. `None` when
+/// there are more than `max`: then the floor is not credible.
 ///
 /// `held` are the ranges of nonces that txs of ours hold, in order.
 #[must_use]
@@ -146,7 +146,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn gaps_are_what_is_not_held(
+        fn gaps_are_the_nonces_not_held(
             held in proptest::collection::btree_set(0..60_u64, 0..40), floor in 0..60_u64, cursor in 0..60_u64,
         ) {
             let ranges: Vec<Range<u64>> = held.iter().map(|n| *n..*n + 1).collect();
@@ -160,8 +160,8 @@ mod tests {
     }
 
     #[test]
-    fn auto_depth_doubles_while_the_node_holds_everything() {
-        let mut depth = Depth::auto();
+    fn auto_mempool_depth_doubles_while_the_node_holds_everything() {
+        let mut depth = MempoolDepth::auto();
         depth.learn(Nonce(0), Nonce(16), Nonce(15));
         assert_eq!(depth.limit(), 32);
         depth.learn(Nonce(0), Nonce(16), Nonce(31));
@@ -169,10 +169,10 @@ mod tests {
         for _ in 0..20 {
             depth.learn(Nonce(0), Nonce(100_000), Nonce(5));
         }
-        assert_eq!(depth.limit(), Depth::AUTO_MAX);
-        assert!(!depth.wants_to_know());
+        assert_eq!(depth.limit(), MempoolDepth::AUTO_MAX);
+        assert!(!depth.is_growing());
         depth.narrow(None);
-        assert_eq!(depth.limit(), Depth::AUTO_MAX / 2);
+        assert_eq!(depth.limit(), MempoolDepth::AUTO_MAX / 2);
     }
 
     #[test]

@@ -1,7 +1,7 @@
-//! Bytes on their way to the nodes: in nonce order per lane, in batches of what is there.
+//! The broadcaster: sends envelopes to the chain, in nonce order per lane, in batches of what is queued.
 //!
-//! One batch of a lane is under way at a time; other lanes do not wait for it. What was handed over
-//! is durable already, so losing it here costs time, not money: the lane sends it again.
+//! One batch of a lane is in flight at a time; other lanes do not wait for it. Every envelope is durable
+//! before it is queued here, so losing it costs time, not money: the lane sends it again.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -10,12 +10,12 @@ use domain::attempt::OutgoingEnvelope;
 use domain::{Input, LaneKey, Nonce, SendOutcome};
 use metrics::counter;
 
-use crate::core::Core;
+use crate::core::{Core, lock};
 
 /// The most envelopes of one call.
 const SEND_MAX: usize = 100;
 
-/// What waits to be sent, per lane. A lane is here while a task works on it.
+/// Envelopes of one chain that wait to be sent, by lane. A lane has an entry while a task sends for it.
 #[derive(Default)]
 pub(crate) struct Outbox {
     lanes: Mutex<BTreeMap<LaneKey, LaneOutbox>>,
@@ -28,13 +28,11 @@ struct LaneOutbox {
 
 impl Outbox {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<LaneKey, LaneOutbox>> {
-        self.lanes
-            .lock()
-            .expect("nothing panics while it holds this lock")
+        lock(&self.lanes)
     }
 
-    /// Adds bytes; says whether a task must be started for the lane.
-    fn add(&self, lane: LaneKey, epoch: u64, outgoing: Vec<OutgoingEnvelope>) -> bool {
+    /// Adds envelopes. Returns whether a task must be started for the lane.
+    fn add_envelopes(&self, lane: LaneKey, epoch: u64, outgoing: Vec<OutgoingEnvelope>) -> bool {
         let mut lanes = self.lock();
         let is_new = !lanes.contains_key(&lane);
         let outbox = lanes.entry(lane).or_insert_with(|| LaneOutbox {
@@ -42,7 +40,7 @@ impl Outbox {
             waiting: BTreeMap::new(),
         });
         if outbox.epoch != epoch {
-            // The lane was opened anew: what it wants sent is what counts.
+            // The lane was opened anew: only its present envelopes count.
             outbox.waiting.clear();
             outbox.epoch = epoch;
         }
@@ -52,15 +50,15 @@ impl Outbox {
         is_new
     }
 
-    /// How much waits for the lane that has most.
-    pub(crate) fn longest(&self) -> usize {
+    /// The length of the longest queue.
+    pub(crate) fn longest_queue_len(&self) -> usize {
         let lanes = self.lock();
         let lengths = lanes.values().map(|outbox| outbox.waiting.len());
         lengths.max().unwrap_or(0)
     }
 
-    /// The next batch; `None` (and the lane's task ends) when nothing waits.
-    fn take(&self, lane: LaneKey) -> Option<(u64, Vec<OutgoingEnvelope>)> {
+    /// The next batch; `None` (and the lane's task ends) when nothing is queued.
+    fn next_batch(&self, lane: LaneKey) -> Option<(u64, Vec<OutgoingEnvelope>)> {
         let mut lanes = self.lock();
         let outbox = lanes.get_mut(&lane)?;
         let mut batch = Vec::new();
@@ -77,27 +75,27 @@ impl Outbox {
     }
 }
 
-/// Takes bytes of a lane. Never waits: memory is bounded by the lane's mempool depth.
-pub(crate) fn hand_over(
+/// Queues envelopes of a lane. Never waits: memory is bounded by the lane's mempool depth.
+pub(crate) fn enqueue_envelopes(
     core: &Arc<Core>,
     lane: LaneKey,
     epoch: u64,
     outgoing: Vec<OutgoingEnvelope>,
 ) {
-    if core.outbox.add(lane, epoch, outgoing) {
+    let outbox = &core.chain(lane.chain_id).outbox;
+    if outbox.add_envelopes(lane, epoch, outgoing) {
         let core_for_task = Arc::clone(core);
-        core.tasks.spawn(
-            "broadcast",
-            async move { send_all(&core_for_task, lane).await },
-        );
+        core.tasks.spawn("broadcast", async move {
+            run_lane_broadcast(&core_for_task, lane).await
+        });
     }
 }
 
-async fn send_all(core: &Core, lane: LaneKey) {
-    let part = core.chain(lane.chain_id);
-    while let Some((epoch, batch)) = core.outbox.take(lane) {
-        let outcomes = send(core, lane, &batch).await;
-        part.sent_bell.notify_one();
+async fn run_lane_broadcast(core: &Core, lane: LaneKey) {
+    let chain_state = core.chain(lane.chain_id);
+    while let Some((epoch, batch)) = chain_state.outbox.next_batch(lane) {
+        let outcomes = send_within_lease(core, lane, &batch).await;
+        chain_state.sent_wakeup.notify_one();
         let inputs = batch.into_iter().zip(outcomes).map(|(bytes, outcome)| {
             counter!("lanekeeper_tx_submit_total", "result" => outcome_label(&outcome))
                 .increment(1);
@@ -107,15 +105,19 @@ async fn send_all(core: &Core, lane: LaneKey) {
                 outcome,
             }
         });
-        core.give(lane, epoch, inputs.collect()).await;
+        core.send_inputs(lane, epoch, inputs.collect()).await;
     }
 }
 
-/// Sends while the lease can be trusted, and not a byte longer: dropping the send closes its connection.
-async fn send(core: &Core, lane: LaneKey, batch: &[OutgoingEnvelope]) -> Vec<SendOutcome> {
+/// Sends while the lease can be trusted, and no longer: dropping the send closes its connection.
+async fn send_within_lease(
+    core: &Core,
+    lane: LaneKey,
+    batch: &[OutgoingEnvelope],
+) -> Vec<SendOutcome> {
     let clock = &core.ports.clock;
     let now = clock.monotonic();
-    let allowed = core.leases.may_send_for(lane, now);
+    let allowed = core.leases.trusted_for(lane, now);
     if allowed.is_zero() {
         return vec![SendOutcome::NotSent(now); batch.len()];
     }
@@ -126,7 +128,7 @@ async fn send(core: &Core, lane: LaneKey, batch: &[OutgoingEnvelope]) -> Vec<Sen
             outcomes
         }
         () = clock.sleep(allowed) => {
-            let why = "the lease could not be trusted any longer while it was sent";
+            let why = "the lease could not be trusted any longer during the send";
             vec![SendOutcome::Unknown(why.into()); batch.len()]
         }
     }

@@ -1,97 +1,89 @@
-//! The other nodes as this one sees them: who is at work, who is silent, and who should keep a lane.
+//! The other nodes as this one observes them: which are alive, which are silent, and which should keep a lane.
 //!
 //! A node is judged by whether its heartbeat *counter* moves, on our own monotonic clock: the store's
-//! clock may jump, and the clocks of other machines say nothing. All of this decides who may *try*;
-//! the fence decides who may write.
+//! clock may jump, and clocks of other machines prove nothing. All of this decides which node may *try*;
+//! the fence decides which may write.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::hash::{Hash, Hasher};
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use domain::{Incarnation, LaneKey, MonotonicTime, NodeName};
 
+use crate::core::lock;
 use crate::ports::Member;
+use crate::rendezvous::rendezvous_hash;
 
-/// How long a node that was not reached is left alone, the first time; twice as long each time in a row.
+/// For how long a node that was not reached gets no requests, the first time; twice as long each time in a row.
 const SUSPECT_FIRST: Duration = Duration::from_secs(1);
-/// The longest.
 const SUSPECT_MAX: Duration = Duration::from_secs(8);
 
-/// What this node knows of the cluster.
 #[derive(Default)]
 pub(crate) struct Cluster {
-    seen: Mutex<BTreeMap<NodeName, Seen>>,
-    /// When the list was last asked for.
-    looked_at: Mutex<MonotonicTime>,
-    /// Earlier lives of nodes that have a later one: they are over, and what they held is nobody's. The
-    /// newest last.
-    past_lives: Mutex<VecDeque<Incarnation>>,
-    /// Lives that leases named and the list did not: it may be the list that is old.
-    in_question: Mutex<VecDeque<InQuestion>>,
+    nodes: Mutex<BTreeMap<NodeName, ObservedNode>>,
+    /// When the list of members was last read.
+    observed_at: Mutex<MonotonicTime>,
+    /// Incarnations that a newer one of the same node has replaced: their lanes may be taken over. The newest last.
+    past_incarnations: Mutex<VecDeque<Incarnation>>,
+    /// Incarnations that a lease named and the list of members did not: the list may be the older of the two.
+    unlisted: Mutex<VecDeque<UnlistedIncarnation>>,
 }
 
-/// The most past lives that are remembered: leases name one only until somebody asks for the lane.
-const PAST_LIVES_MAX: usize = 64;
+/// The most past incarnations that are kept: leases name one only until the lane is acquired again.
+const PAST_INCARNATIONS_MAX: usize = 64;
 
-/// A life of a node whose lease was seen.
-struct InQuestion {
+struct UnlistedIncarnation {
     node: NodeName,
-    life: Incarnation,
+    incarnation: Incarnation,
     seen_at: MonotonicTime,
 }
 
-struct Seen {
+struct ObservedNode {
     member: Member,
     /// When its counter was last seen to move, or the node was first seen.
     moved_at: MonotonicTime,
-    /// For how long it was seen to stand still: what was not looked at was not seen. (A node that was
-    /// frozen itself, or cut off from the store, must not take everybody else for silent.)
-    stood_still: Duration,
-    /// Whether it was ever seen to move.
+    /// For how long its counter was observed not to move. Time without observations does not count: a node that was
+    /// frozen itself, or cut off from the store, must not take all others for silent.
+    stalled_for: Duration,
+    /// Whether its counter was ever seen to move.
     has_moved: bool,
-    /// Until when it counts as not reachable.
+    /// Until when it counts as unreachable.
     suspect_until: MonotonicTime,
     /// How often in a row it was not reached.
     failures: u32,
 }
 
-/// A node that can be asked.
+/// A node that can be reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Peer {
     pub(crate) node: NodeName,
     pub(crate) address: String,
 }
 
-/// What the lives of other nodes look like from here.
+/// The incarnations of other nodes, as this node observes them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Sightings {
+pub(crate) struct Observations {
     pub(crate) alive: Vec<Incarnation>,
     pub(crate) silent: Vec<Incarnation>,
 }
 
 impl Cluster {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<NodeName, Seen>> {
-        self.seen
-            .lock()
-            .expect("nothing panics while it holds this lock")
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<NodeName, ObservedNode>> {
+        lock(&self.nodes)
     }
 
-    /// Takes the list that came with a heartbeat, which was asked for at `asked_at`. Between two looks at
-    /// most `look_counts` counts as seen.
-    pub(crate) fn observe(
+    /// Applies the list of members that came with a heartbeat sent at `requested_at`. Between two lists at most
+    /// `observation_max` counts as observed.
+    pub(crate) fn observe_members(
         &self,
         members: Vec<Member>,
-        asked_at: MonotonicTime,
+        requested_at: MonotonicTime,
         now: MonotonicTime,
-        look_counts: Duration,
+        observation_max: Duration,
     ) {
-        let mut looked_at = self
-            .looked_at
-            .lock()
-            .expect("nothing panics while it holds this lock");
-        let looked_for = asked_at.since(*looked_at).min(look_counts);
-        *looked_at = now;
+        let mut observed_at = lock(&self.observed_at);
+        let observed_for = requested_at.since(*observed_at).min(observation_max);
+        *observed_at = now;
         let mut seen = self.lock();
         let mut before = std::mem::take(&mut *seen);
         for member in members {
@@ -100,12 +92,12 @@ impl Cluster {
                 Some(old) if old.member.incarnation == member.incarnation => {
                     let has_moved = old.member.heartbeats != member.heartbeats;
                     let moved_at = if has_moved { now } else { old.moved_at };
-                    Seen {
+                    ObservedNode {
                         moved_at,
-                        stood_still: if has_moved {
+                        stalled_for: if has_moved {
                             Duration::ZERO
                         } else {
-                            old.stood_still.saturating_add(looked_for)
+                            old.stalled_for.saturating_add(observed_for)
                         },
                         has_moved: old.has_moved || has_moved,
                         suspect_until: old.suspect_until,
@@ -115,12 +107,12 @@ impl Cluster {
                 }
                 old @ (Some(_) | None) => {
                     if let Some(old) = old {
-                        self.is_over(old.member.incarnation);
+                        self.mark_past(old.member.incarnation);
                     }
-                    Seen {
+                    ObservedNode {
                         member,
                         moved_at: now,
-                        stood_still: Duration::ZERO,
+                        stalled_for: Duration::ZERO,
                         has_moved: false,
                         suspect_until: MonotonicTime(0),
                         failures: 0,
@@ -130,91 +122,96 @@ impl Cluster {
             seen.insert(node, entry);
         }
         let present = |node: &NodeName| seen.get(node).map(|seen| seen.member.incarnation);
-        self.in_question().retain(|question| {
-            if question.seen_at > asked_at {
+        self.unlisted().retain(|unlisted| {
+            if unlisted.seen_at > requested_at {
                 return true; // this list may be older than the lease
             }
-            if present(&question.node).is_some_and(|present| present != question.life) {
-                self.is_over(question.life);
+            if present(&unlisted.node).is_some_and(|present| present != unlisted.incarnation) {
+                self.mark_past(unlisted.incarnation);
             }
             false
         });
     }
 
-    /// A lease names this life of a node. Where a list that is asked for from now on names another one, it is over.
-    pub(crate) fn saw_lease_of(&self, node: &NodeName, life: Incarnation, now: MonotonicTime) {
+    /// A lease names this incarnation. It is past where a list that is requested from now on names another one.
+    pub(crate) fn observe_lease(
+        &self,
+        node: &NodeName,
+        incarnation: Incarnation,
+        now: MonotonicTime,
+    ) {
         let newest = self.lock().get(node).map(|seen| seen.member.incarnation);
-        if newest.is_none_or(|newest| newest == life) || self.past_lives().contains(&life) {
+        if newest.is_none_or(|newest| newest == incarnation)
+            || self.past_incarnations().contains(&incarnation)
+        {
             return;
         }
-        let mut questions = self.in_question();
-        if questions.iter().all(|question| question.life != life) {
-            questions.push_back(InQuestion {
+        let mut unlisted = self.unlisted();
+        if unlisted
+            .iter()
+            .all(|unlisted| unlisted.incarnation != incarnation)
+        {
+            unlisted.push_back(UnlistedIncarnation {
                 node: node.clone(),
-                life,
+                incarnation,
                 seen_at: now,
             });
         }
-        if questions.len() > PAST_LIVES_MAX {
-            questions.pop_front();
+        if unlisted.len() > PAST_INCARNATIONS_MAX {
+            unlisted.pop_front();
         }
     }
 
-    fn in_question(&self) -> MutexGuard<'_, VecDeque<InQuestion>> {
-        self.in_question
-            .lock()
-            .expect("nothing panics while it holds this lock")
+    fn unlisted(&self) -> MutexGuard<'_, VecDeque<UnlistedIncarnation>> {
+        lock(&self.unlisted)
     }
 
-    fn is_over(&self, life: Incarnation) {
-        let mut past = self.past_lives();
-        if !past.contains(&life) {
-            past.push_back(life);
+    fn mark_past(&self, incarnation: Incarnation) {
+        let mut past = self.past_incarnations();
+        if !past.contains(&incarnation) {
+            past.push_back(incarnation);
         }
-        if past.len() > PAST_LIVES_MAX {
+        if past.len() > PAST_INCARNATIONS_MAX {
             past.pop_front();
         }
     }
 
-    fn past_lives(&self) -> MutexGuard<'_, VecDeque<Incarnation>> {
-        self.past_lives
-            .lock()
-            .expect("nothing panics while it holds this lock")
+    fn past_incarnations(&self) -> MutexGuard<'_, VecDeque<Incarnation>> {
+        lock(&self.past_incarnations)
     }
 
-    /// Who was at work within the last lease, and who was not for a whole one.
-    pub(crate) fn sightings(
+    /// Which incarnations were alive within the last lease, and which were silent for a whole one.
+    pub(crate) fn observations(
         &self,
         me: &NodeName,
         lease: Duration,
         now: MonotonicTime,
-    ) -> Sightings {
-        let mut sightings = Sightings {
-            silent: self.past_lives().iter().copied().collect(),
+    ) -> Observations {
+        let mut observations = Observations {
+            silent: self.past_incarnations().iter().copied().collect(),
             alive: Vec::new(),
         };
         for (node, seen) in &*self.lock() {
             if node == me || seen.member.draining {
-                continue; // who is leaving does not look after its lanes any more
-            } else if seen.stood_still >= lease {
-                sightings.silent.push(seen.member.incarnation);
+                continue; // a draining node releases its lanes by itself
+            } else if seen.stalled_for >= lease {
+                observations.silent.push(seen.member.incarnation);
             } else if seen.has_moved && now.since(seen.moved_at) < lease {
-                sightings.alive.push(seen.member.incarnation);
+                observations.alive.push(seen.member.incarnation);
             }
         }
-        sightings
+        observations
     }
 
-    /// Whether some node counts as silent by what was seen last. (A life that has a later one is over without
-    /// a second look.)
-    pub(crate) fn is_anyone_silent(&self, me: &NodeName, lease: Duration) -> bool {
+    /// Whether a node counts as silent by the last observation. (A past incarnation needs no second one.)
+    pub(crate) fn has_silent_node(&self, me: &NodeName, lease: Duration) -> bool {
         self.lock()
             .iter()
-            .any(|(node, seen)| node != me && !seen.member.draining && seen.stood_still >= lease)
+            .any(|(node, seen)| node != me && !seen.member.draining && seen.stalled_for >= lease)
     }
 
-    /// Where a node is reached, unless it was tried in vain a moment ago.
-    pub(crate) fn peer(&self, node: &NodeName, now: MonotonicTime) -> Option<Peer> {
+    /// The address of a node, unless it was unreachable a moment ago.
+    pub(crate) fn reachable_peer(&self, node: &NodeName, now: MonotonicTime) -> Option<Peer> {
         let seen = self.lock();
         let seen = seen.get(node).filter(|seen| seen.suspect_until <= now)?;
         Some(Peer {
@@ -223,8 +220,8 @@ impl Cluster {
         })
     }
 
-    /// Where all the others are reached.
-    pub(crate) fn addresses(&self, me: &NodeName) -> Vec<String> {
+    /// The addresses of all other nodes.
+    pub(crate) fn peer_addresses(&self, me: &NodeName) -> Vec<String> {
         let seen = self.lock();
         let others = seen.iter().filter(|(node, _)| *node != me);
         others
@@ -232,8 +229,8 @@ impl Cluster {
             .collect()
     }
 
-    /// A node was not reached, or is on its way out.
-    pub(crate) fn suspect(&self, node: &NodeName, now: MonotonicTime) {
+    /// A node was not reached, or drains.
+    pub(crate) fn mark_suspect(&self, node: &NodeName, now: MonotonicTime) {
         if let Some(seen) = self.lock().get_mut(node) {
             let factor = 2_u32.saturating_pow(seen.failures);
             let wait = SUSPECT_FIRST.saturating_mul(factor).min(SUSPECT_MAX);
@@ -242,17 +239,16 @@ impl Cluster {
         }
     }
 
-    /// A node answered.
-    pub(crate) fn reached(&self, node: &NodeName) {
+    pub(crate) fn mark_reached(&self, node: &NodeName) {
         if let Some(seen) = self.lock().get_mut(node) {
             seen.failures = 0;
         }
     }
 
-    /// Who should keep a lane that nobody keeps: the highest rendezvous hash among this node and those at
-    /// work, as far as they may keep it. Every node comes to the same answer, lanes spread, and a node
-    /// that comes or goes moves only its own share.
-    pub(crate) fn preferred(
+    /// The preferred keeper of a lane without one: the highest rendezvous hash among this node and the others that
+    /// are alive and may keep it. Every node chooses the same one, lanes spread, and a node that starts or ends
+    /// moves only its own share.
+    pub(crate) fn preferred_keeper(
         &self,
         lane: LaneKey,
         me: &NodeName,
@@ -266,46 +262,13 @@ impl Cluster {
                 && !seen.member.draining
                 && seen.member.advertise.is_some()
                 && seen.suspect_until <= now
-                && seen.stood_still < lease
+                && seen.stalled_for < lease
         });
         let nodes = others.map(|(node, _)| node).chain([me]);
         nodes
             .filter(|node| may_keep(node))
-            .max_by_key(|node| (rendezvous(lane, node), (*node).clone()))
+            .max_by_key(|node| (rendezvous_hash(lane, node), (*node).clone()))
             .cloned()
-    }
-}
-
-/// The same in every process and version.
-fn rendezvous(lane: LaneKey, node: &NodeName) -> u64 {
-    let mut hasher = Fnv::default();
-    lane.hash(&mut hasher);
-    node.0.hash(&mut hasher);
-    // The last bytes of FNV hardly reach its high bits: mix once more.
-    let mut mixed = hasher.finish();
-    mixed = (mixed ^ (mixed >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
-    mixed = (mixed ^ (mixed >> 33)).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
-    mixed ^ (mixed >> 33)
-}
-
-/// FNV-1a: the same in every process and version, unlike the standard library's hasher.
-pub(crate) struct Fnv(u64);
-
-impl Default for Fnv {
-    fn default() -> Self {
-        Self(0xcbf2_9ce4_8422_2325)
-    }
-}
-
-impl Hasher for Fnv {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.0 = (self.0 ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
-        }
     }
 }
 
@@ -317,16 +280,16 @@ mod tests {
     use super::*;
 
     const LEASE: Duration = Duration::from_secs(10);
-    const LOOK: Duration = Duration::from_secs(6);
+    const OBSERVATION_MAX: Duration = Duration::from_secs(6);
 
     fn name(node: &str) -> NodeName {
         NodeName(node.into())
     }
 
-    fn member(node: &str, life: u128, heartbeats: u64) -> Member {
+    fn member(node: &str, incarnation: u128, heartbeats: u64) -> Member {
         Member {
             node: name(node),
-            incarnation: Incarnation(Uuid::from_u128(life)),
+            incarnation: Incarnation(Uuid::from_u128(incarnation)),
             advertise: Some(format!("http://{node}")),
             started_at: Timestamp(0),
             seen_at: Timestamp(0),
@@ -347,113 +310,120 @@ mod tests {
     }
 
     #[test]
-    fn a_counter_that_stands_still_for_a_lease_is_a_silent_node() {
+    fn node_whose_counter_is_stalled_for_a_lease_is_silent() {
         let cluster = Cluster::default();
         let me = name("a");
-        cluster.observe(
+        cluster.observe_members(
             vec![member("a", 1, 1), member("b", 2, 5)],
             at(0),
             at(0),
-            LOOK,
+            OBSERVATION_MAX,
         );
         assert_eq!(
-            cluster.sightings(&me, LEASE, at(1)),
-            Sightings::default(),
+            cluster.observations(&me, LEASE, at(1)),
+            Observations::default(),
             "seen once, it may be the row of a dead node"
         );
-        cluster.observe(vec![member("b", 2, 6)], at(3), at(3), LOOK);
+        cluster.observe_members(vec![member("b", 2, 6)], at(3), at(3), OBSERVATION_MAX);
         let b = vec![Incarnation(Uuid::from_u128(2))];
-        assert_eq!(cluster.sightings(&me, LEASE, at(12)).alive, b);
+        assert_eq!(cluster.observations(&me, LEASE, at(12)).alive, b);
         assert_eq!(
-            cluster.sightings(&me, LEASE, at(60)),
-            Sightings::default(),
-            "nobody looked since: that was our own sleep"
+            cluster.observations(&me, LEASE, at(60)),
+            Observations::default(),
+            "not observed since: this node itself slept"
         );
-        cluster.observe(vec![member("b", 2, 6)], at(60), at(60), LOOK);
+        cluster.observe_members(vec![member("b", 2, 6)], at(60), at(60), OBSERVATION_MAX);
         assert_eq!(
-            cluster.sightings(&me, LEASE, at(60)),
-            Sightings::default(),
-            "one look after a long sleep, or a store that was away for all"
+            cluster.observations(&me, LEASE, at(60)),
+            Observations::default(),
+            "one observation after a long sleep, or an outage of the store for all"
         );
-        cluster.observe(vec![member("b", 2, 6)], at(64), at(64), LOOK);
-        assert_eq!(cluster.sightings(&me, LEASE, at(64)).silent, b);
-        cluster.observe(vec![member("b", 3, 1)], at(65), at(65), LOOK);
-        let only_the_old_life = Sightings {
+        cluster.observe_members(vec![member("b", 2, 6)], at(64), at(64), OBSERVATION_MAX);
+        assert_eq!(cluster.observations(&me, LEASE, at(64)).silent, b);
+        cluster.observe_members(vec![member("b", 3, 1)], at(65), at(65), OBSERVATION_MAX);
+        let only_the_old_incarnation = Observations {
             silent: b,
             alive: Vec::new(),
         };
         assert_eq!(
-            cluster.sightings(&me, LEASE, at(66)),
-            only_the_old_life,
-            "another life starts afresh, and the old one is over"
+            cluster.observations(&me, LEASE, at(66)),
+            only_the_old_incarnation,
+            "a new incarnation starts afresh, and the old one is past"
         );
     }
 
     #[test]
-    fn which_life_of_a_node_is_the_later_one_a_later_list_tells() {
+    fn newer_incarnation_of_a_node_is_decided_by_a_later_list() {
         let cluster = Cluster::default();
-        let silent = || cluster.sightings(&name("a"), LEASE, at(9)).silent;
-        let [older, before, now] = [1, 2, 3].map(|life| Incarnation(Uuid::from_u128(life)));
-        cluster.observe(vec![member("b", 2, 1)], at(0), at(0), LOOK);
-        cluster.saw_lease_of(&name("b"), older, at(2));
-        cluster.saw_lease_of(&name("b"), now, at(2)); // it has started again, which the list did not show
-        assert_eq!(silent(), [], "nobody can tell yet");
-        cluster.observe(vec![member("b", 2, 1)], at(1), at(3), LOOK);
-        assert_eq!(silent(), [], "this list was asked for before");
-        cluster.observe(vec![member("b", 3, 1)], at(4), at(4), LOOK);
+        let silent = || cluster.observations(&name("a"), LEASE, at(9)).silent;
+        let [older, before, now] =
+            [1, 2, 3].map(|incarnation| Incarnation(Uuid::from_u128(incarnation)));
+        cluster.observe_members(vec![member("b", 2, 1)], at(0), at(0), OBSERVATION_MAX);
+        cluster.observe_lease(&name("b"), older, at(2));
+        cluster.observe_lease(&name("b"), now, at(2)); // restarted, which the list did not show
+        assert_eq!(silent(), [], "not decided yet");
+        cluster.observe_members(vec![member("b", 2, 1)], at(1), at(3), OBSERVATION_MAX);
+        assert_eq!(silent(), [], "this list was requested before");
+        cluster.observe_members(vec![member("b", 3, 1)], at(4), at(4), OBSERVATION_MAX);
         assert_eq!(silent(), [before, older]);
     }
 
     #[test]
-    fn lanes_spread_and_only_the_share_of_a_lost_node_moves() {
+    fn lanes_spread_and_only_the_share_of_an_ended_node_moves() {
         let cluster = Cluster::default();
         let (me, members) = (name("a"), |names: &[&str]| {
             names.iter().map(|n| member(n, 1, 1)).collect::<Vec<_>>()
         });
-        let place = |cluster: &Cluster| -> Vec<NodeName> {
+        let keepers = |cluster: &Cluster| -> Vec<NodeName> {
             (0..200)
                 .map(|n| {
-                    let found = cluster.preferred(lane(n), &me, |_| true, LEASE, at(1));
+                    let found = cluster.preferred_keeper(lane(n), &me, |_| true, LEASE, at(1));
                     found.expect("this node stays")
                 })
                 .collect()
         };
-        cluster.observe(members(&["a", "b", "c"]), at(0), at(0), LOOK);
-        let three = place(&cluster);
+        cluster.observe_members(members(&["a", "b", "c"]), at(0), at(0), OBSERVATION_MAX);
+        let three = keepers(&cluster);
         for node in ["a", "b", "c"] {
             let share = three.iter().filter(|n| **n == name(node)).count();
             assert!((45..90).contains(&share), "{node} keeps {share} of 200");
         }
-        cluster.observe(members(&["a", "b"]), at(0), at(0), LOOK);
-        for (before, after) in three.iter().zip(place(&cluster)) {
+        cluster.observe_members(members(&["a", "b"]), at(0), at(0), OBSERVATION_MAX);
+        for (before, after) in three.iter().zip(keepers(&cluster)) {
             assert!(*before == after || *before == name("c"));
         }
     }
 
     #[test]
-    fn a_suspect_is_left_alone_for_a_moment_and_a_leaving_node_for_good() {
+    fn suspect_is_avoided_for_a_while_and_draining_node_for_good() {
         let cluster = Cluster::default();
-        cluster.observe(vec![member("b", 1, 1)], at(0), at(0), LOOK);
+        cluster.observe_members(vec![member("b", 1, 1)], at(0), at(0), OBSERVATION_MAX);
         let not_a = |node: &NodeName| *node != name("a");
         let b = name("b");
-        assert!(cluster.peer(&b, at(0)).is_some());
-        cluster.suspect(&b, at(0));
-        assert!(cluster.peer(&b, at(0)).is_none());
-        assert!(cluster.peer(&b, at(2)).is_some());
-        cluster.suspect(&b, at(2));
-        assert!(cluster.peer(&b, at(3)).is_none(), "twice in a row");
-        cluster.reached(&b);
-        cluster.suspect(&b, at(4));
-        assert!(cluster.peer(&b, at(5)).is_some(), "it answered in between");
-        let leaving = cluster.preferred(lane(1), &name("a"), not_a, LEASE, at(5));
+        assert!(cluster.reachable_peer(&b, at(0)).is_some());
+        cluster.mark_suspect(&b, at(0));
+        assert!(cluster.reachable_peer(&b, at(0)).is_none());
+        assert!(cluster.reachable_peer(&b, at(2)).is_some());
+        cluster.mark_suspect(&b, at(2));
+        assert!(
+            cluster.reachable_peer(&b, at(3)).is_none(),
+            "twice in a row"
+        );
+        cluster.mark_reached(&b);
+        cluster.mark_suspect(&b, at(4));
+        assert!(
+            cluster.reachable_peer(&b, at(5)).is_some(),
+            "it answered in between"
+        );
+        let leaving = cluster.preferred_keeper(lane(1), &name("a"), not_a, LEASE, at(5));
         assert_eq!(leaving, Some(b.clone()));
         let drained = Member {
             draining: true,
             ..member("b", 1, 2)
         };
-        cluster.observe(vec![drained], at(6), at(6), LOOK);
+        cluster.observe_members(vec![drained], at(6), at(6), OBSERVATION_MAX);
         assert_eq!(
-            cluster.preferred(lane(1), &name("a"), not_a, LEASE, at(6)),
+            cluster.preferred_keeper(lane(1), &name("a"), not_a, LEASE, at(6)),
             None
         );
     }

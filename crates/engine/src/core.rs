@@ -5,26 +5,26 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use domain::lane::reserve::ReservationRules;
-use domain::{ChainId, Incarnation, Input, LaneKey, MonotonicTime, Timestamp, Token};
-use metrics::{counter, gauge};
+use domain::lane::reservations::ReservationRules;
+use domain::{ChainId, Incarnation, Input, LaneKey, MonotonicTime, Timestamp};
+use metrics::gauge;
 use tokio::sync::mpsc::error::TrySendError;
-use tokio::sync::{Notify, Semaphore, mpsc, watch};
+use tokio::sync::{Notify, Semaphore, mpsc};
 
 use crate::broadcaster::Outbox;
-use crate::cluster::{Cluster, Sightings};
+use crate::cluster::{Cluster, Observations};
 use crate::feed::Feed;
 use crate::node::{ChainRules, NodeConfig, Ports};
-use crate::ownership::{Leases, Remembered};
+use crate::ownership::Leases;
 use crate::ports::{Chain, LeaseRequest, Member};
 use crate::routing::Routes;
 use crate::shard::Message;
 use crate::tasks::Tasks;
+use crate::timeline::TimelineWatch;
 use crate::watch::{LatestView, Waiters, WatchedHashes};
 
-/// The first wait after something outside failed.
+/// The first wait after a port failed.
 const BACKOFF_FIRST: Duration = Duration::from_millis(100);
-/// The longest.
 const BACKOFF_MAX: Duration = Duration::from_secs(2);
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -36,93 +36,120 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub(crate) struct Core {
     pub(crate) ports: Ports,
     pub(crate) config: NodeConfig,
-    /// This life of the node.
-    pub(crate) incarnation: Incarnation,
-    pub(crate) started_at: Timestamp,
     pub(crate) tasks: Tasks,
-    pub(crate) chains: BTreeMap<ChainId, ChainPart>,
-    /// Every configured signer on every chain that it serves.
-    pub(crate) lanes: BTreeMap<LaneKey, LanePlace>,
-    pub(crate) shards: Vec<mpsc::Sender<Message>>,
+    pub(crate) lifecycle: Lifecycle,
+    pub(crate) chains: BTreeMap<ChainId, ChainState>,
+    pub(crate) lanes: LaneRegistry,
     pub(crate) leases: Leases,
-    /// Lanes that are to be acquired and read; each is here at most once.
-    pub(crate) opener: mpsc::Sender<LaneKey>,
     pub(crate) cluster: Cluster,
     pub(crate) routes: Routes,
+    pub(crate) timeline: TimelineWatch,
     pub(crate) feed: Feed,
-    /// What this node knew of lanes that it lost.
-    pub(crate) remembered: Mutex<BTreeMap<LaneKey, Remembered>>,
-    /// Until when the hash of every mark is looked up first: one was not taken a while ago.
-    pub(crate) marks_looked_up_until: Mutex<Option<MonotonicTime>>,
-    /// The highest token of each lane that this node has seen.
-    pub(crate) tokens: Mutex<BTreeMap<LaneKey, Token>>,
-    pub(crate) outbox: Outbox,
     pub(crate) waiters: Waiters,
-    pub(crate) event_wakeup: watch::Sender<u64>,
-    pub(crate) draining: AtomicBool,
-    /// When the store last took a write of this node, by its monotonic clock.
-    pub(crate) heartbeat_at: AtomicU64,
-    /// The store's history as last seen.
-    pub(crate) history: Mutex<Option<u64>>,
-    /// Whether it changed, and nobody has acted upon that yet.
-    pub(crate) history_moved: AtomicBool,
 }
 
-/// Where a lane's requests go, and how many are on their way.
-pub(crate) struct LanePlace {
+/// This incarnation of the node.
+pub(crate) struct Lifecycle {
+    incarnation: Incarnation,
+    started_at: Timestamp,
+    draining: AtomicBool,
+    /// When the store last took a heartbeat of this node, by its monotonic clock.
+    heartbeat_at: AtomicU64,
+}
+
+impl Lifecycle {
+    pub(crate) fn new(incarnation: Incarnation, started_at: Timestamp) -> Self {
+        Self {
+            incarnation,
+            started_at,
+            draining: AtomicBool::new(false),
+            heartbeat_at: AtomicU64::new(0),
+        }
+    }
+}
+
+/// Every configured account on every chain that it serves, and how its shard is reached.
+pub(crate) struct LaneRegistry {
+    pub(crate) entries: BTreeMap<LaneKey, LaneEntry>,
+    pub(crate) shards: Vec<mpsc::Sender<Message>>,
+    /// Lanes to acquire and read; each is in this channel at most once.
+    pub(crate) opener: mpsc::Sender<LaneKey>,
+    /// Until when the hash of every mark is looked up first: a mark failed a while ago.
+    pub(crate) check_mark_hashes_until: Mutex<Option<MonotonicTime>>,
+}
+
+pub(crate) struct LaneEntry {
+    /// The index of its shard.
     pub(crate) shard: usize,
-    /// How its nonces are lent, when its key is elsewhere.
-    pub(crate) lent: Option<ReservationRules>,
-    pub(crate) waiting: AtomicUsize,
+    /// Set when its nonces are reserved by holders who sign elsewhere.
+    pub(crate) reservations: Option<ReservationRules>,
+    /// How many callers wait for a commit of the lane.
+    pub(crate) callers: AtomicUsize,
 }
 
-/// One chain, with what is known of it.
-pub(crate) struct ChainPart {
+impl LaneRegistry {
+    pub(crate) fn contains(&self, lane: LaneKey) -> bool {
+        self.entries.contains_key(&lane)
+    }
+
+    pub(crate) fn shard_of(&self, lane: LaneKey) -> Option<&mpsc::Sender<Message>> {
+        let entry = self.entries.get(&lane)?;
+        Some(&self.shards[entry.shard])
+    }
+
+    /// How many messages wait in the inbox of each shard.
+    pub(crate) fn inbox_lengths(&self) -> impl Iterator<Item = usize> {
+        let length =
+            |shard: &mpsc::Sender<Message>| shard.max_capacity().saturating_sub(shard.capacity());
+        self.shards.iter().map(length)
+    }
+}
+
+/// One chain, with what this node knows of it.
+pub(crate) struct ChainState {
     pub(crate) chain: Arc<dyn Chain>,
     pub(crate) rules: ChainRules,
+    pub(crate) outbox: Outbox,
     pub(crate) watched: WatchedHashes,
     pub(crate) view: LatestView,
-    /// Bounds how many lanes ask for receipts by hash at once.
+    /// Bounds how many lanes fetch receipts by hash at once.
     pub(crate) receipt_workers: Semaphore,
-    /// Rings when bytes were sent: the next block is likely to be of interest.
-    pub(crate) sent_bell: Notify,
-    /// Since when it gives no usable answer.
-    unheard_since: Mutex<Option<MonotonicTime>>,
+    /// Notified when bytes were sent: the next block is likely to be of interest.
+    pub(crate) sent_wakeup: Notify,
+    unreachable_since: Mutex<Option<MonotonicTime>>,
 }
 
-impl ChainPart {
+impl ChainState {
     pub(crate) fn new(chain: Arc<dyn Chain>, rules: ChainRules) -> Self {
         Self {
             chain,
+            outbox: Outbox::default(),
             receipt_workers: Semaphore::new(rules.receipt_workers.max(1)),
             rules,
             watched: WatchedHashes::default(),
             view: LatestView::default(),
-            sent_bell: Notify::new(),
-            unheard_since: Mutex::default(),
+            sent_wakeup: Notify::new(),
+            unreachable_since: Mutex::default(),
         }
     }
 
-    pub(crate) fn was_heard(&self) {
-        *lock(&self.unheard_since) = None;
+    pub(crate) fn mark_reachable(&self) {
+        *lock(&self.unreachable_since) = None;
     }
 
-    pub(crate) fn was_not_heard(&self, now: MonotonicTime) {
-        lock(&self.unheard_since).get_or_insert(now);
+    pub(crate) fn mark_unreachable(&self, now: MonotonicTime) {
+        lock(&self.unreachable_since).get_or_insert(now);
     }
 }
 
 impl Core {
-    /// What this node shows when it asks for lanes, with what it saw of the others.
+    /// The request with which this node acquires lanes: who it is, and which other incarnations it saw at work.
     pub(crate) fn lease_request(&self) -> LeaseRequest {
         let lease = &self.config.lease;
-        let now = self.ports.clock.monotonic();
-        let Sightings { alive, silent } =
-            self.cluster
-                .sightings(&self.config.name, lease.duration, now);
+        let Observations { alive, silent } = self.observations();
         LeaseRequest {
             node: self.config.name.clone(),
-            incarnation: self.incarnation,
+            incarnation: self.lifecycle.incarnation,
             duration: lease.duration,
             skew: lease.clock_skew_allowance,
             alive,
@@ -130,140 +157,90 @@ impl Core {
         }
     }
 
+    fn observations(&self) -> Observations {
+        let now = self.ports.clock.monotonic();
+        let lease = self.config.lease.duration;
+        self.cluster.observations(&self.config.name, lease, now)
+    }
+
     /// This node as the others see it.
     pub(crate) fn member(&self) -> Member {
         Member {
             node: self.config.name.clone(),
-            incarnation: self.incarnation,
+            incarnation: self.lifecycle.incarnation,
             advertise: self.config.advertise.clone(),
-            started_at: self.started_at,
+            started_at: self.lifecycle.started_at,
             seen_at: self.ports.clock.now(),
             heartbeats: 0, // the store counts
             draining: self.is_draining(),
         }
     }
 
-    /// Takes note of the store's history.
-    pub(crate) fn saw_history(&self, history: u64) {
-        let before = lock(&self.history).replace(history);
-        if before.is_some_and(|before| before != history) {
-            self.history_moved.store(true, Ordering::Release);
-        }
-    }
-
-    /// Keeps what a lane knew that leaves memory against this node's will.
-    pub(crate) fn remember(&self, lane: LaneKey, remembered: Remembered) {
-        lock(&self.remembered).insert(lane, remembered);
-    }
-
-    pub(crate) fn remembered(&self, lane: LaneKey) -> Option<Remembered> {
-        lock(&self.remembered).get(&lane).cloned()
-    }
-
-    pub(crate) fn forget_remembered(&self, lane: LaneKey) {
-        lock(&self.remembered).remove(&lane);
-    }
-
-    pub(crate) fn saw_token(&self, lane: LaneKey, token: Token) {
-        lock(&self.tokens).insert(lane, token);
-    }
-
-    /// Whether a lane's token is below one that was granted before: the store has lost commits.
-    pub(crate) fn moved_backwards(&self, lane: LaneKey, token: Token) -> bool {
-        let highest = lock(&self.tokens).get(&lane).copied();
-        let is_lower = highest.is_some_and(|highest| token < highest);
-        if is_lower {
-            counter!("lanekeeper_lease_token_backwards_total").increment(1);
-            tracing::error!(%lane, %token, ?highest, "a lane's token moved backwards");
-        }
-        is_lower
-    }
-
-    pub(crate) fn chain(&self, id: ChainId) -> &ChainPart {
+    pub(crate) fn chain(&self, id: ChainId) -> &ChainState {
         self.chains.get(&id).expect("a lane's chain is configured")
     }
 
-    /// Whether this node has not heard of a chain for a whole lease, while others are at work who may have.
-    pub(crate) fn is_deaf(&self, chain: ChainId, now: MonotonicTime) -> bool {
+    /// Whether this node could not reach a chain for a whole lease, while other nodes are at work that may reach it.
+    pub(crate) fn is_chain_unreachable(&self, chain: ChainId, now: MonotonicTime) -> bool {
         let lease = self.config.lease.duration;
-        let unheard_since = *lock(&self.chain(chain).unheard_since);
-        unheard_since.is_some_and(|since| now.since(since) >= lease)
-            && !self
-                .cluster
-                .sightings(&self.config.name, lease, now)
-                .alive
-                .is_empty()
+        let unreachable_since = *lock(&self.chain(chain).unreachable_since);
+        unreachable_since.is_some_and(|since| now.since(since) >= lease)
+            && !self.observations().alive.is_empty()
     }
 
-    /// How a lane's nonces are lent, where they are.
+    /// The rules of a lane whose nonces are reserved by holders; `None` for a lane that sends.
     pub(crate) fn reservations(&self, lane: LaneKey) -> Option<ReservationRules> {
-        self.lanes.get(&lane)?.lent
+        self.lanes.entries.get(&lane)?.reservations
     }
 
-    pub(crate) fn shard_of(&self, lane: LaneKey) -> Option<&mpsc::Sender<Message>> {
-        self.lanes.get(&lane).map(|place| &self.shards[place.shard])
-    }
-
-    /// How full this node is, for the metrics.
-    pub(crate) fn tell_load(&self) {
+    /// Records how loaded this node is, for the metrics.
+    pub(crate) fn record_load(&self) {
         gauge!("lanekeeper_lanes_kept").set(self.leases.lanes().len() as f64);
-        let waiting = self.inboxes().max().unwrap_or(0);
+        let waiting = self.lanes.inbox_lengths().max().unwrap_or(0);
         gauge!("lanekeeper_inbox_depth").set(waiting as f64);
     }
 
-    /// How many messages wait in the inbox of each shard.
-    pub(crate) fn inboxes(&self) -> impl Iterator<Item = usize> {
-        let taken =
-            |shard: &mpsc::Sender<Message>| shard.max_capacity().saturating_sub(shard.capacity());
-        self.shards.iter().map(taken)
-    }
-
-    /// Gives inputs to a lane, waiting for room: what the chain showed must not be lost to a full inbox.
-    pub(crate) async fn give(&self, lane: LaneKey, epoch: u64, inputs: Vec<Input>) {
-        self.tell_shard(
+    /// Sends inputs to a lane, waiting for room: an answer of the chain must not be lost to a full inbox.
+    pub(crate) async fn send_inputs(&self, lane: LaneKey, epoch: u64, inputs: Vec<Input>) {
+        let message = Message::Inputs {
             lane,
-            Message::Inputs {
-                lane,
-                epoch,
-                inputs,
-            },
-        )
-        .await;
+            epoch,
+            inputs,
+        };
+        self.send_to_shard(lane, message).await;
     }
 
-    pub(crate) async fn tell_shard(&self, lane: LaneKey, message: Message) {
-        if let Some(shard) = self.shard_of(lane) {
-            shard.send(message).await.ok(); // the shard is gone only when the node is
+    pub(crate) async fn send_to_shard(&self, lane: LaneKey, message: Message) {
+        if let Some(shard) = self.lanes.shard_of(lane) {
+            shard.send(message).await.ok(); // the shard ends only with the node
         }
     }
 
     /// Has a lane acquired and read.
-    pub(crate) fn want(&self, lane: LaneKey) {
-        match self.opener.try_send(lane) {
+    pub(crate) fn request_open(&self, lane: LaneKey) {
+        match self.lanes.opener.try_send(lane) {
             Ok(()) | Err(TrySendError::Closed(_)) => {} // closed only when the node ends
-            Err(TrySendError::Full(_)) => unreachable!("every lane is asked for once at a time"),
+            Err(TrySendError::Full(_)) => unreachable!("a lane is opened once at a time"),
         }
     }
 
     pub(crate) fn is_draining(&self) -> bool {
-        self.draining.load(Ordering::Acquire)
+        self.lifecycle.draining.load(Ordering::Acquire)
     }
 
-    pub(crate) fn wrote_heartbeat(&self) {
-        self.heartbeat_at
-            .store(self.ports.clock.monotonic().0, Ordering::Relaxed);
+    pub(crate) fn start_draining(&self) {
+        self.lifecycle.draining.store(true, Ordering::Release);
     }
 
-    /// How long ago the store last took a write of this node.
-    pub(crate) fn since_heartbeat(&self) -> Duration {
-        let last = MonotonicTime(self.heartbeat_at.load(Ordering::Relaxed));
+    pub(crate) fn record_heartbeat(&self) {
+        let now = self.ports.clock.monotonic().0;
+        self.lifecycle.heartbeat_at.store(now, Ordering::Relaxed);
+    }
+
+    /// How long ago the store last took a heartbeat of this node.
+    pub(crate) fn heartbeat_age(&self) -> Duration {
+        let last = MonotonicTime(self.lifecycle.heartbeat_at.load(Ordering::Relaxed));
         self.ports.clock.monotonic().since(last)
-    }
-
-    /// Rings the bell of those who read events.
-    pub(crate) fn ring_events(&self) {
-        self.event_wakeup
-            .send_modify(|count| *count = count.wrapping_add(1));
     }
 
     /// Waits longer each time, up to a bound.

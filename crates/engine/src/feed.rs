@@ -1,83 +1,87 @@
-//! From lanes to the feed of all lanes: what keepers wrote is put in line for readers.
+//! The feed of all lanes: events that keepers wrote get their place in it.
 //!
 //! A lane's events are durable and in order with its commit. Their place among those of other lanes is
-//! given here, a moment later and for many commits at once, so that no commit waits for it.
+//! assigned here, a moment later and for many commits at once, so that no commit waits for it.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use domain::LaneId;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
-use crate::core::Core;
+use crate::core::{Core, lock};
 
-/// What was written meanwhile goes along.
-const PACE: Duration = Duration::from_millis(20);
-/// How often is looked for what keepers wrote that ended before they said so.
+/// How long commits are collected before the feed is extended.
+const EXTEND_DELAY: Duration = Duration::from_millis(20);
+/// How often the feed is extended by events of keepers that ended before they extended it.
 const SWEEP_PERIOD: Duration = Duration::from_secs(30);
 
-/// The lanes that have written since the last time.
 #[derive(Default)]
 pub(crate) struct Feed {
+    /// The lanes that have written events since the last extension.
     written: Mutex<BTreeSet<LaneId>>,
-    bell: Notify,
+    wakeup: Notify,
+    /// Notified when the feed was extended; carries no data.
+    readers: watch::Sender<u64>,
 }
 
 impl Feed {
-    /// A lane has written events.
-    pub(crate) fn wrote(&self, lane: LaneId) {
-        self.put([lane]);
-        self.bell.notify_one();
+    pub(crate) fn mark_written(&self, lane: LaneId) {
+        self.add_lanes([lane]);
+        self.wakeup.notify_one();
     }
 
-    fn put(&self, lanes: impl IntoIterator<Item = LaneId>) {
-        let mut written = self
-            .written
-            .lock()
-            .expect("nothing panics while it holds this lock");
-        written.extend(lanes);
+    fn add_lanes(&self, lanes: impl IntoIterator<Item = LaneId>) {
+        lock(&self.written).extend(lanes);
     }
 
-    fn take(&self) -> Vec<LaneId> {
-        let mut written = self
-            .written
-            .lock()
-            .expect("nothing panics while it holds this lock");
-        std::mem::take(&mut *written).into_iter().collect()
+    fn take_lanes(&self) -> Vec<LaneId> {
+        std::mem::take(&mut *lock(&self.written))
+            .into_iter()
+            .collect()
+    }
+
+    pub(crate) fn subscribe(&self) -> watch::Receiver<u64> {
+        self.readers.subscribe()
+    }
+
+    fn notify_readers(&self) {
+        self.readers
+            .send_modify(|count| *count = count.wrapping_add(1));
     }
 }
 
-/// Extends the feed whenever something was written, and rings the bell of its readers.
-pub(crate) async fn extend_for_ever(core: Arc<Core>) {
+/// Extends the feed whenever events were written, and notifies its readers.
+pub(crate) async fn run_feed(core: Arc<Core>) {
     let mut tries = 0;
     loop {
-        core.feed.bell.notified().await;
-        core.ports.clock.sleep(PACE).await;
-        let lanes = core.feed.take();
+        core.feed.wakeup.notified().await;
+        core.ports.clock.sleep(EXTEND_DELAY).await;
+        let lanes = core.feed.take_lanes();
         if lanes.is_empty() {
             continue;
         }
         match core.ports.store.extend_feed(&lanes).await {
             Ok(()) => {
                 tries = 0;
-                core.ring_events();
+                core.feed.notify_readers();
             }
             Err(error) => {
-                tracing::warn!(%error, lanes = lanes.len(), "the feed was not extended; trying again");
-                core.feed.put(lanes);
+                tracing::warn!(%error, lanes = lanes.len(), "the feed could not be extended; retrying");
+                core.feed.add_lanes(lanes);
                 core.back_off(&mut tries).await;
-                core.feed.bell.notify_one();
+                core.feed.wakeup.notify_one();
             }
         }
     }
 }
 
-/// Puts into the feed what keepers wrote that ended in the moment between.
-pub(crate) async fn sweep_for_ever(core: Arc<Core>) {
+/// Extends the feed by events of keepers that ended between their commit and its extension.
+pub(crate) async fn run_feed_sweep(core: Arc<Core>) {
     loop {
         if let Err(error) = core.ports.store.extend_feed(&[]).await {
-            tracing::warn!(%error, "the feed was not swept");
+            tracing::warn!(%error, "the feed could not be swept");
         }
         core.ports.clock.sleep(SWEEP_PERIOD).await;
     }

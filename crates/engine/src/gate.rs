@@ -1,299 +1,302 @@
 //! The gate: the one place through which every critical write passes.
 //!
-//! A turn is *stage → commit → apply*. A lane is taken out of its shard and stepped as a draft
-//! ([`Staged`]); all writes of the turn are folded to at most one per row; local signatures are made
-//! inside the turn, so that bytes are durable before they are sent and the answer carries the hash;
-//! one commit carries every lane of the turn; and only what the store calls Applied becomes memory.
+//! The drafts of a turn come in. Each gives at most one batch, all batches go to the store in one commit, and the
+//! store answers for each lane. Only an applied draft becomes memory; its callers are answered and its effects
+//! dispatched after that. Every other outcome drops the draft:
+//!
+//! | outcome | the lane | its callers |
+//! |---|---|---|
+//! | Applied | continues as drafted | get their txs |
+//! | Fenced | leaves memory: another node keeps it | are rerouted |
+//! | Conflict | is read again from the store | are stepped again; refused after a few conflicts |
+//! | Locked, Unknown | waits for a regrant, which alone proves what landed | wait for the regrant |
+//! | NotApplied | is read again, with backoff | are refused: nothing was stored |
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
 
-use domain::lane::AdmittedRequest;
-use domain::lane::reserve::MarkOutcome;
 use domain::mutation::{self, Mutation};
-use domain::{
-    B256, Effect, Header, Input, Lane, MonotonicTime, NodeName, Step, Timestamp, Tx, TxId,
-    UnsignedEnvelope, Writes,
-};
-use tokio::sync::oneshot;
+use domain::{B256, ChainId, Header, Timestamp, TxId};
+use metrics::{counter, histogram};
 
-use crate::node::Accepted;
-use crate::ports::{LaneBatch, SignError, Signer, TxRecord};
-use crate::reservations::{MarkRequest, PendingMark};
+use crate::draft::LaneDraft;
+use crate::node::{AcceptedTx, Refusal};
+use crate::ownership::{self, LastKnownLane};
+use crate::ports::{CommitOutcome, Conflict, LaneBatch};
+use crate::shard::{EventCounts, LaneCell, Shard, ShardOutcome, UnknownBatch, refuse_create};
 
-/// What came of a request that reached its lane's shard.
-#[derive(Debug)]
-pub(crate) enum Routed {
-    /// Durable.
-    Accepted(Box<Accepted>),
-    /// Known before: the caller compares and reads it.
-    Known(Box<Tx>),
-    /// Another node keeps the lane.
-    NotKeeper {
-        keeper: NodeName,
-        /// Whether an earlier commit, whose answer was lost, may have stored the request.
-        maybe_stored: bool,
-    },
-    /// This node has given the lane back and does not take it again.
-    Released,
-    /// Not accepted.
-    Refused(crate::node::Refusal),
+/// How often a request is stepped again after conflicts before its caller is refused.
+const CONFLICT_TRIES_MAX: u32 = 3;
+/// For how long request ids are looked up before the commit, after a repeated one was seen.
+pub(crate) const FIND_REQUESTS_AFTER_REPEAT: Duration = Duration::from_secs(10);
+/// How many stored headers are remembered, so that they are not written again.
+const STORED_HEADERS_MAX: usize = 4_096;
+
+/// A lane's part of the commit in flight.
+struct CommittingLane {
+    draft: LaneDraft,
+    /// The answers for its callers, true once the batch is applied.
+    records: Vec<AcceptedTx>,
+    changed: Vec<TxId>,
+    event_counts: EventCounts,
 }
 
-/// A caller who waits for the commit of its request.
-#[derive(Debug)]
-pub(crate) struct PendingCreate {
-    pub(crate) request: AdmittedRequest,
-    pub(crate) answer: oneshot::Sender<Routed>,
-    /// How often its lane had to be read again because of a conflict.
-    pub(crate) tries: u32,
-    /// Whether its request id may be known already: it is looked up.
-    pub(crate) is_repeat: bool,
-    /// Whether an earlier commit, whose answer was lost, may have stored it.
-    pub(crate) maybe_stored: bool,
-}
-
-/// A lane in a turn: a draft until its batch is applied.
-pub(crate) struct Staged {
-    pub(crate) lane: Lane,
-    pub(crate) epoch: u64,
-    /// Since when the lane had nothing to do, before this turn.
-    pub(crate) idle_since: Option<MonotonicTime>,
-    pub(crate) effects: Vec<Effect>,
-    pub(crate) creates: Vec<PendingCreate>,
-    pub(crate) marks: Vec<(PendingMark, MarkOutcome)>,
-    writes: Writes,
-    headers: BTreeMap<B256, Header>,
-    rows: BTreeMap<TxId, Row>,
-    event_seq_before: u64,
-    cursor_before: domain::Nonce,
-}
-
-/// Where a tx's image lies in the folded writes.
-#[derive(Clone, Copy)]
-enum Row {
-    Insert(usize),
-    Update(usize),
-}
-
-impl Staged {
-    pub(crate) fn new(lane: Lane, epoch: u64, idle_since: Option<MonotonicTime>) -> Self {
-        Self {
-            epoch,
-            idle_since,
-            effects: Vec::new(),
-            creates: Vec::new(),
-            marks: Vec::new(),
-            writes: Writes::default(),
-            headers: BTreeMap::new(),
-            rows: BTreeMap::new(),
-            event_seq_before: lane.event_seq(),
-            cursor_before: lane.next_nonce(),
-            lane,
+impl Shard {
+    /// Commits the drafts of a turn, all at once, and acts upon the outcome of each.
+    pub(crate) async fn commit_drafts(&mut self, mut drafts: Vec<LaneDraft>, now: Timestamp) {
+        let header_failures = self.store_headers(&mut drafts).await;
+        let mut batches = Vec::with_capacity(drafts.len());
+        let mut lanes = Vec::with_capacity(drafts.len());
+        for mut draft in drafts {
+            let Some(batch) = draft.take_batch(&self.core.config.name, now) else {
+                self.apply_draft(draft, now);
+                continue;
+            };
+            let rows = batch.writes.inserts.iter().chain(&batch.writes.updates);
+            lanes.push(CommittingLane {
+                records: draft.accepted_records(&batch),
+                changed: rows.map(|tx| tx.id).collect(),
+                event_counts: EventCounts::from_events(&batch.writes.events),
+                draft,
+            });
+            batches.push(batch);
+        }
+        let (batches, mut lanes) = self.drop_failed_chains(batches, lanes, &header_failures, now);
+        if batches.is_empty() {
+            return;
+        }
+        lanes.iter_mut().for_each(|lane| self.act_too_early(lane));
+        let accepted = lanes.iter().map(|lane| lane.records.len()).sum::<usize>();
+        let started = self.core.ports.clock.monotonic();
+        let outcomes = self.core.ports.store.commit(batches).await;
+        let took = self.core.ports.clock.monotonic().since(started);
+        let kind = if accepted > 0 { "accept" } else { "progress" };
+        counter!("lanekeeper_gate_commits_total", "kind" => kind).increment(1);
+        counter!("lanekeeper_gate_txs_total").increment(accepted as u64);
+        histogram!("lanekeeper_gate_commit_seconds").record(took.as_secs_f64());
+        assert_eq!(outcomes.len(), lanes.len(), "the store answers every batch");
+        for (lane, outcome) in lanes.into_iter().zip(outcomes) {
+            self.on_commit_outcome(lane, outcome, now);
         }
     }
 
-    /// Steps the draft and folds what it writes.
-    pub(crate) fn step(&mut self, input: Input, now: Timestamp) {
-        let step = self.lane.step(input, now);
-        self.take(step);
-    }
-
-    fn take(&mut self, step: Step) {
-        let Step {
-            writes,
-            headers,
-            effects,
-        } = step;
-        self.effects.extend(effects);
-        self.headers
-            .extend(headers.into_iter().map(|header| (header.hash, header)));
-        self.fold(writes);
-    }
-
-    /// Takes a request into the draft.
-    pub(crate) fn accept(&mut self, create: PendingCreate, now: Timestamp) {
-        self.step(Input::Accept(create.request.clone()), now);
-        self.creates.push(create);
-    }
-
-    /// Takes what a holder says of a lent nonce; he is answered when it is durable.
-    pub(crate) fn mark(&mut self, pending: PendingMark, now: Timestamp) {
-        let MarkRequest {
-            nonce,
-            holder,
-            mark,
-            ..
-        } = &pending.call;
-        let (step, marked) = self.lane.mark(*nonce, *holder, mark, now);
-        self.take(step);
-        self.marks.push((pending, marked));
-    }
-
-    /// One write per row: inserting and updating one row in one statement would lose the update.
-    fn fold(&mut self, writes: Writes) {
-        for tx in writes.inserts {
-            let place = Row::Insert(self.writes.inserts.len());
-            let before = self.rows.insert(tx.id, place);
-            assert!(
-                before.is_none(),
-                "tx {} is inserted twice in one turn",
-                tx.id
-            );
-            self.writes.inserts.push(tx);
+    /// Decides what becomes of a draft and of its callers.
+    fn on_commit_outcome(&mut self, lane: CommittingLane, outcome: CommitOutcome, now: Timestamp) {
+        let key = lane.draft.lane.key();
+        match outcome {
+            CommitOutcome::Applied => self.on_applied(lane, now),
+            CommitOutcome::Fenced => self.on_fenced(lane.draft),
+            CommitOutcome::Conflict(conflict) => self.on_conflict(lane.draft, &conflict),
+            CommitOutcome::NotApplied(why) => self.on_not_applied(lane.draft, why, now),
+            CommitOutcome::Locked => {
+                // The regrant waits for the row, apart from this turn's other lanes.
+                tracing::warn!(lane = %key, "another transaction holds a row of this lane; waiting for it");
+                counter!("lanekeeper_lease_locked_total").increment(1);
+                self.await_regrant(lane);
+            }
+            CommitOutcome::Unknown(why) => {
+                tracing::warn!(lane = %key, %why, "the outcome of a commit is unknown; querying the store");
+                self.await_regrant(lane);
+            }
         }
-        for tx in writes.updates {
-            match self.rows.get(&tx.id) {
-                Some(Row::Insert(at)) => self.writes.inserts[*at] = tx,
-                Some(Row::Update(at)) => self.writes.updates[*at] = tx,
+    }
+
+    fn on_applied(&mut self, lane: CommittingLane, now: Timestamp) {
+        let CommittingLane {
+            mut draft,
+            records,
+            changed,
+            event_counts,
+        } = lane;
+        draft.lane.count_batch();
+        for (create, record) in draft.creates.drain(..).zip(records) {
+            create.answer(ShardOutcome::Accepted(Box::new(record)));
+        }
+        self.failures.remove(&draft.lane.key());
+        self.core.waiters.notify_waiters_of(changed.into_iter());
+        event_counts.record(draft.lane.key());
+        if event_counts.has_events {
+            let lane = draft.lane.lease_grant().lane;
+            self.core.feed.mark_written(lane);
+        }
+        self.apply_draft(draft, now);
+    }
+
+    /// The draft becomes memory, and its effects are dispatched.
+    fn apply_draft(&mut self, mut draft: LaneDraft, now: Timestamp) {
+        draft.lane.on_commit(now);
+        for (mark, outcome) in draft.marks.drain(..) {
+            mark.answer.send(outcome).ok(); // the holder may have gone
+        }
+        self.dispatch_effects(&mut draft);
+        let idle_since = draft.idle_since.filter(|_| draft.lane.is_idle());
+        self.lanes.insert(
+            draft.lane.key(),
+            LaneCell::Ready {
+                lane: Box::new(draft.lane),
+                epoch: draft.epoch,
+                idle_since,
+            },
+        );
+    }
+
+    /// Another node keeps the lane: this one forgets it, and its callers find the new keeper.
+    fn on_fenced(&mut self, draft: LaneDraft) {
+        let (key, token) = (draft.lane.key(), draft.lane.lease_grant().token);
+        tracing::warn!(lane = %key, %token, "fenced: another node keeps this lane now");
+        counter!("lanekeeper_lease_fenced_total", "op" => "gate").increment(1);
+        self.drop_lane_memory(&draft);
+        for create in draft.creates {
+            self.resend_create(key, create);
+        }
+    }
+
+    /// Reads the lane again. A request that is itself the cause is found by its id the next time; one whose batch
+    /// conflicts repeatedly is refused.
+    fn on_conflict(&mut self, draft: LaneDraft, conflict: &Conflict) {
+        let key = draft.lane.key();
+        self.drop_lane_memory(&draft);
+        let mut waiting = Vec::new();
+        for mut create in draft.creates {
+            let is_cause = match conflict {
+                Conflict::RequestId(id) => create.request.request_id == *id,
+                Conflict::Nonce(_) | Conflict::Rows(_) => true,
+            };
+            create.tries += u32::from(is_cause);
+            create.is_repeat |= is_cause;
+            if create.tries > CONFLICT_TRIES_MAX {
+                let why = "the lane's batch conflicts repeatedly with rows of the store";
+                refuse_create(create, Refusal::StoreUnavailable(why.into()));
+            } else {
+                waiting.push(create);
+            }
+        }
+        if matches!(conflict, Conflict::RequestId(_)) {
+            // This is how a repeated request id is found that was not looked up: the store is well.
+            tracing::debug!(lane = %key, ?conflict, "a repeated request; the lane is read again");
+            let now = self.core.ports.clock.monotonic();
+            self.find_requests_until = now.plus(FIND_REQUESTS_AFTER_REPEAT);
+            self.open_lane(key, waiting);
+        } else {
+            tracing::warn!(lane = %key, ?conflict, "a batch conflicts with rows of the store; the lane is read again");
+            self.reopen_with_backoff(key, waiting);
+        }
+    }
+
+    fn on_not_applied(&mut self, mut draft: LaneDraft, why: String, now: Timestamp) {
+        let key = draft.lane.key();
+        tracing::warn!(lane = %key, %why, "the store did not apply a batch; the lane is read again");
+        let refusal = Refusal::StoreUnavailable(why);
+        for create in std::mem::take(&mut draft.creates) {
+            refuse_create(create, refusal.clone());
+        }
+        if mutation::is_on(Mutation::AdvanceCursorBeforeAck) {
+            self.core
+                .timeline
+                .remember_lane(key, LastKnownLane::of(&draft.lane));
+            self.apply_draft(draft, now);
+        } else {
+            self.drop_lane_memory(&draft);
+            self.reopen_with_backoff(key, Vec::new());
+        }
+    }
+
+    /// The batch may have landed, or may still land. Nothing is answered before a regrant has proved it
+    /// (`resolve_unknown_commit`).
+    fn await_regrant(&mut self, lane: CommittingLane) {
+        self.drop_lane_memory(&lane.draft);
+        let (key, lease_grant) = (lane.draft.lane.key(), lane.draft.lane.lease_grant());
+        let batch = UnknownBatch {
+            batch_seq_before: lane.draft.lane.batch_seq(),
+            creates: lane.draft.creates,
+            records: lane.records,
+        };
+        self.lanes.insert(
+            key,
+            LaneCell::UnknownCommit {
+                batch,
+                waiting: Vec::new(),
+                since: self.core.ports.clock.monotonic(),
+            },
+        );
+        let core = Arc::clone(&self.core);
+        self.core.tasks.spawn("resolve unknown commit", async move {
+            ownership::resolve_unknown_commit(&core, key, lease_grant).await
+        });
+    }
+
+    /// Drops a lane whose draft is not applied. What it knew is kept apart: it proves a loss where the store has
+    /// lost commits.
+    fn drop_lane_memory(&self, draft: &LaneDraft) {
+        let key = draft.lane.key();
+        self.core
+            .timeline
+            .remember_lane(key, LastKnownLane::of(&draft.lane));
+        self.forget_lane(key);
+    }
+
+    /// Stores the headers that this turn's writes name, and returns the chains where that failed: nothing may be
+    /// written that names a header which is not stored.
+    async fn store_headers(&mut self, drafts: &mut [LaneDraft]) -> BTreeMap<ChainId, String> {
+        let mut named: BTreeMap<ChainId, BTreeMap<B256, Header>> = BTreeMap::new();
+        for draft in drafts {
+            let headers = draft.take_headers(&self.stored_headers).into_iter();
+            let of_chain = named.entry(draft.lane.key().chain_id).or_default();
+            of_chain.extend(headers.map(|header| (header.hash, header)));
+        }
+        let mut failures = BTreeMap::new();
+        for (chain, headers) in named.into_iter().filter(|(_, headers)| !headers.is_empty()) {
+            let headers: Vec<Header> = headers.into_values().collect();
+            match self.core.ports.store.put_headers(chain, &headers).await {
+                Ok(()) => {
+                    if self.stored_headers.len() > STORED_HEADERS_MAX {
+                        self.stored_headers.clear();
+                    }
+                    let hashes = headers.iter().map(|header| header.hash);
+                    self.stored_headers.extend(hashes);
+                }
+                Err(error) => drop(failures.insert(chain, error.to_string())),
+            }
+        }
+        failures
+    }
+
+    /// Takes the lanes out of the commit whose headers could not be stored.
+    fn drop_failed_chains(
+        &mut self,
+        batches: Vec<LaneBatch>,
+        lanes: Vec<CommittingLane>,
+        header_failures: &BTreeMap<ChainId, String>,
+        now: Timestamp,
+    ) -> (Vec<LaneBatch>, Vec<CommittingLane>) {
+        let mut kept = (
+            Vec::with_capacity(batches.len()),
+            Vec::with_capacity(lanes.len()),
+        );
+        for (batch, lane) in batches.into_iter().zip(lanes) {
+            match header_failures.get(&lane.draft.lane.key().chain_id) {
+                Some(why) => {
+                    self.on_commit_outcome(lane, CommitOutcome::NotApplied(why.clone()), now);
+                }
                 None => {
-                    self.rows
-                        .insert(tx.id, Row::Update(self.writes.updates.len()));
-                    self.writes.updates.push(tx);
+                    kept.0.push(batch);
+                    kept.1.push(lane);
                 }
             }
         }
-        for id in writes.queued_removed {
-            // Added and done in one turn: no row at all.
-            match self
-                .writes
-                .queued_added
-                .iter()
-                .position(|added| *added == id)
-            {
-                Some(at) => drop(self.writes.queued_added.swap_remove(at)),
-                None => self.writes.queued_removed.push(id),
+        kept
+    }
+
+    /// What two deliberate bugs do before anything is durable.
+    fn act_too_early(&self, lane: &mut CommittingLane) {
+        if mutation::is_on(Mutation::SendBeforeCommit) {
+            self.dispatch_effects(&mut lane.draft);
+        }
+        if mutation::is_on(Mutation::AnswerBeforeCommit) {
+            for (create, record) in lane.draft.creates.drain(..).zip(lane.records.drain(..)) {
+                create.answer(ShardOutcome::Accepted(Box::new(record)));
             }
         }
-        self.writes.attempts.extend(writes.attempts);
-        self.writes.first_sent.extend(writes.first_sent);
-        self.writes.events.extend(writes.events);
-        self.writes.queued_added.extend(writes.queued_added);
-        self.writes.paused = writes.paused.or(self.writes.paused);
-    }
-
-    /// The envelopes that a local key signs inside this turn.
-    fn take_local_signatures(&mut self, signer: &dyn Signer) -> Vec<UnsignedEnvelope> {
-        let in_turn = mutation::is_on(Mutation::WaitForSignerInTurn);
-        if !signer.is_local(self.lane.key().signer) && !in_turn {
-            return Vec::new();
-        }
-        let mut wanted = Vec::new();
-        self.effects.retain(|effect| match effect {
-            Effect::Sign(unsigned) => {
-                wanted.push(unsigned.clone());
-                false
-            }
-            Effect::Send(_)
-            | Effect::Watch(_)
-            | Effect::Unwatch(_)
-            | Effect::LoadBacklog { .. }
-            | Effect::LoadQueued { .. }
-            | Effect::QueryChainNonces { .. }
-            | Effect::FindConsumer { .. }
-            | Effect::FetchReceipts(_)
-            | Effect::FetchHeaders(_)
-            | Effect::LoadFinals(_)
-            | Effect::MarkReconciled => true,
-        });
-        wanted
-    }
-
-    /// The headers that this turn's writes name and that are not known to be stored.
-    pub(crate) fn take_headers(&mut self, stored: &BTreeSet<B256>) -> Vec<Header> {
-        let headers = std::mem::take(&mut self.headers).into_values();
-        headers
-            .filter(|header| !stored.contains(&header.hash))
-            .collect()
-    }
-
-    /// What goes to the store; `None` when nothing changed.
-    pub(crate) fn batch(&mut self, node: &NodeName, at: Timestamp) -> Option<LaneBatch> {
-        let writes_nothing =
-            self.writes == Writes::default() && self.lane.next_nonce() == self.cursor_before;
-        // What is said of a nonce passes the fence also where it changes nothing: a keeper that is deposed and does
-        // not know it must not refuse anybody by what it remembers.
-        if writes_nothing && self.marks.is_empty() {
-            return None;
-        }
-        Some(LaneBatch {
-            lease_grant: self.lane.lease_grant(),
-            batch_seq_before: self.lane.batch_seq(),
-            node: node.clone(),
-            at,
-            event_seq_before: self.event_seq_before,
-            next_nonce: self.lane.next_nonce(),
-            floor_nonce: self.lane.floor_nonce(),
-            writes: std::mem::take(&mut self.writes),
-        })
-    }
-
-    /// The answers for this turn's callers, ready to be given once the batch is applied.
-    pub(crate) fn records(&self, batch: &LaneBatch) -> Vec<Accepted> {
-        let mut attempts: BTreeMap<TxId, usize> = BTreeMap::new();
-        for (at, attempt) in batch.writes.attempts.iter().enumerate() {
-            attempts.insert(attempt.tx_id, at);
-        }
-        let record = |create: &PendingCreate| {
-            let Some(Row::Insert(at)) = self.rows.get(&create.request.id) else {
-                unreachable!("an accepted request is an insert of its turn");
-            };
-            let attempt = attempts
-                .get(&create.request.id)
-                .map(|at| &batch.writes.attempts[*at]);
-            Accepted {
-                record: TxRecord {
-                    lane: self.lane.key(),
-                    tx: batch.writes.inserts[*at].clone(),
-                    attempts: attempt.cloned().into_iter().collect(),
-                    confirmations: Vec::new(),
-                },
-                is_new: true,
-            }
-        };
-        self.creates.iter().map(record).collect()
-    }
-}
-
-/// Signs what local keys can sign, for all lanes of the turn at once.
-pub(crate) async fn sign_locally(staged: &mut [Staged], signer: &dyn Signer, now: Timestamp) {
-    let mut owners = Vec::new();
-    let mut envelopes = Vec::new();
-    for (at, lane) in staged.iter_mut().enumerate() {
-        let wanted = lane.take_local_signatures(signer);
-        owners.extend(std::iter::repeat_n(at, wanted.len()));
-        envelopes.extend(wanted);
-    }
-    if envelopes.is_empty() {
-        return;
-    }
-    let nonces: Vec<_> = envelopes.iter().map(|unsigned| unsigned.nonce).collect();
-    let answers = signer.sign(envelopes, now).await;
-    assert_eq!(
-        answers.len(),
-        owners.len(),
-        "the signer answers every envelope"
-    );
-    for ((at, nonce), answer) in owners.into_iter().zip(nonces).zip(answers) {
-        staged[at].step(signed_input(nonce, answer), now);
-    }
-}
-
-/// The lane's view of a signer's answer.
-pub(crate) fn signed_input(
-    nonce: domain::Nonce,
-    answer: Result<domain::Attempt, SignError>,
-) -> Input {
-    match answer {
-        Ok(attempt) => Input::Signed(attempt),
-        Err(error @ SignError::Refused(_)) => Input::SigningFailed {
-            nonce,
-            reason: error.to_string(),
-            retryable: false,
-        },
-        Err(error @ SignError::Unavailable(_)) => Input::SigningFailed {
-            nonce,
-            reason: error.to_string(),
-            retryable: true,
-        },
     }
 }

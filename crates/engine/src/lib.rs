@@ -14,17 +14,19 @@ mod routing;
 
 mod cluster;
 mod ownership;
+mod rendezvous;
 mod shard;
 
+mod draft;
 mod gate;
 
 mod feed;
 
 mod broadcaster;
 mod follower;
-mod pace;
+mod poll_schedule;
 mod watch;
 
 pub mod tasks;
+mod timeline;
 
-pub mod public;

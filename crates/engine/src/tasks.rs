@@ -1,6 +1,6 @@
-//! A group of tasks that live, pause and die together. One node is one group.
+//! A group of tasks that run, pause and end together. One node is one group.
 //!
-//! Production uses it for a clean stop, and so that a node with a dead part does not limp on: a
+//! Production uses it for a clean stop, and so that no node runs on without one of its parts: a
 //! panic in one task ends them all. The simulator uses it to kill or freeze a whole node at any
 //! await.
 
@@ -33,11 +33,11 @@ impl Tasks {
     /// # Panics
     /// Outside of a tokio runtime.
     pub fn spawn(&self, name: &'static str, task: impl Future<Output = ()> + Send + 'static) {
-        let Some(id) = self.group.enrol() else {
+        let Some(id) = self.group.add_task() else {
             return;
         };
-        // The handle is let go: the group itself knows when the task ends, and how.
-        drop(tokio::spawn(Member {
+        // The handle is dropped: the group itself knows when the task ends, and how.
+        drop(tokio::spawn(GroupTask {
             group: Arc::clone(&self.group),
             id,
             name,
@@ -61,7 +61,7 @@ impl Tasks {
         }
     }
 
-    /// Goes on after [`Tasks::pause`].
+    /// Continues after [`Tasks::pause`].
     pub fn resume(&self) {
         let mut state = self.group.lock();
         if state.phase != Phase::Paused {
@@ -69,9 +69,9 @@ impl Tasks {
         }
         state.phase = Phase::Running;
         let missed: Vec<Waker> = state
-            .members
+            .tasks
             .values_mut()
-            .filter_map(Seat::take_missed)
+            .filter_map(TaskEntry::take_missed)
             .collect();
         drop(state);
         missed.iter().for_each(Waker::wake_by_ref);
@@ -80,7 +80,7 @@ impl Tasks {
     /// How many tasks run in the group.
     #[must_use]
     pub fn count(&self) -> usize {
-        self.group.lock().members.len()
+        self.group.lock().tasks.len()
     }
 
     /// How many polls the tasks of the group have had so far.
@@ -112,9 +112,9 @@ impl Tasks {
     pub async fn ended(&self) {
         loop {
             let mut left = std::pin::pin!(self.group.left.notified());
-            // Registered before the look, so that a task that leaves in between is not missed.
+            // Registered before the check, so that a task that ends in between is not missed.
             left.as_mut().enable();
-            if self.group.lock().members.is_empty() {
+            if self.group.lock().tasks.is_empty() {
                 return;
             }
             left.await;
@@ -127,7 +127,7 @@ impl fmt::Debug for Tasks {
         let state = self.group.lock();
         f.debug_struct("Tasks")
             .field("phase", &state.phase)
-            .field("tasks", &state.members.len())
+            .field("tasks", &state.tasks.len())
             .field("polls", &state.polls)
             .finish_non_exhaustive()
     }
@@ -136,7 +136,7 @@ impl fmt::Debug for Tasks {
 #[derive(Default)]
 struct Group {
     state: Mutex<State>,
-    /// Rings when the last task leaves.
+    /// Notified when the last task ends.
     left: Notify,
 }
 
@@ -146,8 +146,8 @@ struct State {
     polls: u64,
     kill_at_poll: Option<u64>,
     last_id: u64,
-    /// Ordered by id, so that wakes go out in the order of spawning.
-    members: BTreeMap<u64, Seat>,
+    /// Ordered by id, so that wakeups go out in the order of spawning.
+    tasks: BTreeMap<u64, TaskEntry>,
     panicked: Option<String>,
 }
 
@@ -159,16 +159,16 @@ enum Phase {
     Dead,
 }
 
-/// What the group knows of one of its tasks.
+/// The group's record of one of its tasks.
 #[derive(Default)]
-struct Seat {
-    /// How to reach it; `None` before its first poll, which comes by itself.
+struct TaskEntry {
+    /// `None` before its first poll, which comes by itself.
     waker: Option<Waker>,
     /// It was woken while the group was frozen.
     missed: bool,
 }
 
-impl Seat {
+impl TaskEntry {
     fn take_missed(&mut self) -> Option<Waker> {
         if std::mem::take(&mut self.missed) {
             self.waker.clone()
@@ -179,27 +179,27 @@ impl Seat {
 }
 
 impl Group {
-    /// A poisoned lock is taken all the same: nothing panics while it is held.
+    /// Ignores poison: nothing panics while the lock is held.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state
             .lock()
             .unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// A seat for a new task; `None` when the group is dead.
-    fn enrol(&self) -> Option<u64> {
+    /// Adds a task; `None` when the group is dead.
+    fn add_task(&self) -> Option<u64> {
         let mut state = self.lock();
         if state.phase == Phase::Dead {
             return None;
         }
         state.last_id += 1;
         let id = state.last_id;
-        state.members.insert(id, Seat::default());
+        state.tasks.insert(id, TaskEntry::default());
         Some(id)
     }
 
-    /// Asks to be polled. Anything but `Running` means: not now, or never again.
-    fn enter(&self, id: u64, waker: &Waker) -> Phase {
+    /// Asks for permission to poll. Anything but `Running` means: not now, or never again.
+    fn begin_poll(&self, id: u64, waker: &Waker) -> Phase {
         let mut state = self.lock();
         if state.phase == Phase::Running
             && state
@@ -214,20 +214,20 @@ impl Group {
         if phase == Phase::Running {
             state.polls += 1;
         }
-        if let Some(seat) = state.members.get_mut(&id) {
-            seat.missed = phase == Phase::Paused;
-            match &mut seat.waker {
+        if let Some(entry) = state.tasks.get_mut(&id) {
+            entry.missed = phase == Phase::Paused;
+            match &mut entry.waker {
                 Some(known) => known.clone_from(waker),
-                None => seat.waker = Some(waker.clone()),
+                None => entry.waker = Some(waker.clone()),
             }
         }
         phase
     }
 
-    fn leave(&self, id: u64) {
+    fn remove_task(&self, id: u64) {
         let mut state = self.lock();
-        state.members.remove(&id);
-        let is_last = state.members.is_empty();
+        state.tasks.remove(&id);
+        let is_last = state.tasks.is_empty();
         drop(state);
         if is_last {
             self.left.notify_waiters();
@@ -241,11 +241,11 @@ impl Group {
         }
         state.phase = Phase::Dead;
         let wakers: Vec<Waker> = state
-            .members
+            .tasks
             .values_mut()
-            .filter_map(|seat| seat.waker.take())
+            .filter_map(|entry| entry.waker.take())
             .collect();
-        // Waking may run foreign code (a scheduler): not under the lock.
+        // Waking may run code of a scheduler: not under the lock.
         drop(state);
         wakers.iter().for_each(Waker::wake_by_ref);
     }
@@ -266,8 +266,8 @@ impl Group {
     }
 }
 
-/// One task of the group, wrapped: it asks the group before every poll.
-struct Member {
+/// One task of the group: it asks the group before every poll.
+struct GroupTask {
     group: Arc<Group>,
     id: u64,
     name: &'static str,
@@ -275,11 +275,11 @@ struct Member {
     task: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
 }
 
-impl Future for Member {
+impl Future for GroupTask {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        match self.group.enter(self.id, context.waker()) {
+        match self.group.begin_poll(self.id, context.waker()) {
             Phase::Running => {}
             Phase::Paused => return Poll::Pending,
             Phase::Dead => {
@@ -304,12 +304,12 @@ impl Future for Member {
     }
 }
 
-impl Drop for Member {
-    /// Also on a runtime's shutdown. First the task goes, then the seat: who awaits the end of the
-    /// group finds everything that the tasks held let go.
+impl Drop for GroupTask {
+    /// Also on a runtime's shutdown. First the task is dropped, then its entry: after the end of the group
+    /// everything that the tasks held is dropped.
     fn drop(&mut self) {
         self.task = None;
-        self.group.leave(self.id);
+        self.group.remove_task(self.id);
     }
 }
 
@@ -331,7 +331,7 @@ mod tests {
         }
     }
 
-    /// Spawns a task that counts each of its turns for ever.
+    /// Spawns a task that counts its turns until it is killed.
     fn spawn_counter(tasks: &Tasks, turns: &Arc<AtomicU64>) {
         let turns = Arc::clone(turns);
         tasks.spawn("counter", async move {
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_kill_drops_every_task_where_it_stands() {
+    async fn kill_drops_every_task_at_its_await() {
         let tasks = Tasks::new();
         let (turns, drops) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
         spawn_counter(&tasks, &turns);
@@ -365,7 +365,7 @@ mod tests {
         assert_eq!(
             drops.load(Ordering::SeqCst),
             1,
-            "what a task holds is let go"
+            "what a task holds is dropped"
         );
         after(100).await;
         assert_eq!(turns.load(Ordering::SeqCst), 3);
@@ -380,11 +380,11 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_task_that_kills_its_group_gets_to_its_next_await_only() {
+    async fn task_that_kills_its_group_runs_to_its_next_await_only() {
         let tasks = Tasks::new();
         let (own, turns) = (tasks.clone(), Arc::new(AtomicU64::new(0)));
         let counted = Arc::clone(&turns);
-        tasks.spawn("suicide", async move {
+        tasks.spawn("killer", async move {
             own.kill();
             counted.fetch_add(1, Ordering::SeqCst);
             after(1).await;
@@ -395,30 +395,33 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_frozen_group_remembers_its_wakes() {
+    async fn frozen_group_keeps_its_wakeups() {
         let tasks = Tasks::new();
         let turns = Arc::new(AtomicU64::new(0));
         spawn_counter(&tasks, &turns);
-        let (ring, bell) = oneshot::channel::<()>();
-        let heard = Arc::new(AtomicU64::new(0));
-        let hears = Arc::clone(&heard);
+        let (notify, wakeup) = oneshot::channel::<()>();
+        let received = Arc::new(AtomicU64::new(0));
+        let counter = Arc::clone(&received);
         tasks.spawn("listener", async move {
-            bell.await.expect("rung below");
-            hears.fetch_add(1, Ordering::SeqCst);
+            wakeup.await.expect("notified below");
+            counter.fetch_add(1, Ordering::SeqCst);
         });
         after(5).await;
         tasks.pause();
         let polls = tasks.polls();
-        ring.send(()).expect("the listener waits");
+        notify.send(()).expect("the listener waits");
         after(1_000).await;
         assert_eq!(
-            (turns.load(Ordering::SeqCst), heard.load(Ordering::SeqCst)),
+            (
+                turns.load(Ordering::SeqCst),
+                received.load(Ordering::SeqCst)
+            ),
             (1, 0)
         );
         assert_eq!(tasks.polls(), polls, "no poll while frozen");
         tasks.resume();
         after(5).await;
-        assert_eq!(heard.load(Ordering::SeqCst), 1);
+        assert_eq!(received.load(Ordering::SeqCst), 1);
         assert_eq!(
             turns.load(Ordering::SeqCst),
             2,
@@ -430,7 +433,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_group_dies_right_before_the_named_poll() {
+    async fn group_dies_right_before_the_named_poll() {
         for n in 1..=4 {
             let tasks = Tasks::new();
             let turns = Arc::new(AtomicU64::new(0));
@@ -445,7 +448,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_panic_ends_the_whole_group_and_is_told() {
+    async fn panic_ends_the_whole_group_and_is_reported() {
         let tasks = Tasks::new();
         let turns = Arc::new(AtomicU64::new(0));
         spawn_counter(&tasks, &turns);
@@ -463,7 +466,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_group_without_tasks_has_ended_and_one_with_tasks_ends_with_the_last() {
+    async fn group_ends_with_its_last_task() {
         let tasks = Tasks::new();
         tasks.ended().await;
         for millis in [30, 10, 20] {

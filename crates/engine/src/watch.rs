@@ -1,4 +1,4 @@
-//! Which hashes are looked for in blocks, and who waits for which tx.
+//! What parts of a node wait for: hashes in blocks, the view of a chain, and progress of txs.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -6,7 +6,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use domain::{B256, ChainView, LaneKey, TxId};
 use tokio::sync::Notify;
 
-/// The hashes of one chain that may be mined. A hash is here before its bytes leave.
+use crate::core::lock;
+
+/// The hashes of one chain that may be mined. A hash is added before its bytes are sent.
 #[derive(Default)]
 pub(crate) struct WatchedHashes {
     lanes: Mutex<BTreeMap<B256, LaneKey>>,
@@ -14,9 +16,7 @@ pub(crate) struct WatchedHashes {
 
 impl WatchedHashes {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<B256, LaneKey>> {
-        self.lanes
-            .lock()
-            .expect("nothing panics while it holds this lock")
+        lock(&self.lanes)
     }
 
     pub(crate) fn add(&self, lane: LaneKey, hashes: impl Iterator<Item = B256>) {
@@ -49,109 +49,100 @@ impl WatchedHashes {
 #[derive(Default)]
 pub(crate) struct LatestView {
     view: Mutex<Option<Arc<ChainView>>>,
-    bell: Notify,
+    wakeup: Notify,
 }
 
 impl LatestView {
     pub(crate) fn get(&self) -> Option<Arc<ChainView>> {
-        self.view
-            .lock()
-            .expect("nothing panics while it holds this lock")
-            .clone()
+        lock(&self.view).clone()
     }
 
     pub(crate) fn set(&self, view: Arc<ChainView>) {
-        *self
-            .view
-            .lock()
-            .expect("nothing panics while it holds this lock") = Some(view);
-        self.bell.notify_waiters();
+        *lock(&self.view) = Some(view);
+        self.wakeup.notify_waiters();
     }
 
-    /// Waits until there is one.
-    pub(crate) async fn known(&self) {
+    /// Waits until there is a view.
+    pub(crate) async fn wait_until_set(&self) {
         loop {
-            // Enlisted before the look, so that no view falls between the two.
-            let rung = self.bell.notified();
-            tokio::pin!(rung);
-            rung.as_mut().enable();
+            // Registered before the check, so that no view falls between the two.
+            let notified = self.wakeup.notified();
+            tokio::pin!(notified);
+            notified.as_mut().enable();
             if self.get().is_some() {
                 return;
             }
-            rung.await;
+            notified.await;
         }
     }
 }
 
-/// Callers who wait for a tx to get further. A bell per tx: it carries nothing, the waiter re-reads.
+/// Callers that wait for the progress of a tx. A wakeup carries no data: the waiter reads the tx again.
 #[derive(Default)]
 pub(crate) struct Waiters {
-    room: Mutex<WaitingRoom>,
+    registry: Mutex<WaiterRegistry>,
 }
 
 #[derive(Default)]
-struct WaitingRoom {
-    bells: BTreeMap<TxId, (Arc<Notify>, usize)>,
+struct WaiterRegistry {
+    wakeups: BTreeMap<TxId, (Arc<Notify>, usize)>,
     waiting: usize,
 }
 
-/// A place among the waiters, given back when dropped.
-pub(crate) struct Waiting<'a> {
+/// One waiting caller; it stops waiting when this is dropped.
+pub(crate) struct WaiterGuard<'a> {
     waiters: &'a Waiters,
     id: TxId,
-    pub(crate) bell: Arc<Notify>,
+    pub(crate) wakeup: Arc<Notify>,
 }
 
 impl Waiters {
-    fn lock(&self) -> MutexGuard<'_, WaitingRoom> {
-        self.room
-            .lock()
-            .expect("nothing panics while it holds this lock")
+    fn lock(&self) -> MutexGuard<'_, WaiterRegistry> {
+        lock(&self.registry)
     }
 
-    /// Waits for this tx; `None` when `max` callers wait already.
-    pub(crate) fn enter(&self, id: TxId, max: usize) -> Option<Waiting<'_>> {
-        let mut room = self.lock();
-        if room.waiting >= max {
+    /// Registers a waiter for this tx; `None` when `max` callers wait already.
+    pub(crate) fn register(&self, id: TxId, max: usize) -> Option<WaiterGuard<'_>> {
+        let mut registry = self.lock();
+        if registry.waiting >= max {
             return None;
         }
-        room.waiting += 1;
-        let (bell, count) = room.bells.entry(id).or_default();
+        registry.waiting += 1;
+        let (wakeup, count) = registry.wakeups.entry(id).or_default();
         *count += 1;
-        Some(Waiting {
+        Some(WaiterGuard {
             waiters: self,
             id,
-            bell: Arc::clone(bell),
+            wakeup: Arc::clone(wakeup),
         })
     }
 
-    /// How many wait.
     pub(crate) fn count(&self) -> usize {
         self.lock().waiting
     }
 
-    /// Wakes who waits for one of these txs.
-    pub(crate) fn ring(&self, ids: impl Iterator<Item = TxId>) {
-        let room = self.lock();
-        if room.waiting == 0 {
+    /// Wakes the waiters of these txs.
+    pub(crate) fn notify_waiters_of(&self, ids: impl Iterator<Item = TxId>) {
+        let registry = self.lock();
+        if registry.waiting == 0 {
             return;
         }
         for id in ids {
-            if let Some((bell, _)) = room.bells.get(&id) {
-                bell.notify_waiters();
+            if let Some((wakeup, _)) = registry.wakeups.get(&id) {
+                wakeup.notify_waiters();
             }
         }
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for WaiterGuard<'_> {
     fn drop(&mut self) {
-        let mut room = self.waiters.lock();
-        room.waiting -= 1;
-        if let Some((_, count)) = room.bells.get_mut(&self.id) {
+        let mut registry = self.waiters.lock();
+        registry.waiting -= 1;
+        if let Some((_, count)) = registry.wakeups.get_mut(&self.id) {
             *count -= 1;
             if *count == 0 {
-                room.bells.remove(&self.id);
+                registry.wakeups.remove(&self.id);
             }
         }
     }

@@ -1,14 +1,15 @@
-//! The few JSON-RPC calls by which `dev` looks at its chain from outside.
+//! The JSON-RPC calls of `dev` to its chain.
 
-use alloy_primitives::{Address, B256, U256};
-use serde_json::{Value, json};
 use std::time::Duration;
 
-use crate::failure::{Failure, root_cause};
+use alloy_primitives::{Address, B256, U256};
+use cli::Failure;
+use cli::failure::root_cause;
+use serde_json::{Value, json};
 
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// What the dev chain gives each account at genesis.
-const WEALTH_ETHER: u64 = 10_000;
+/// The balance of a funded account.
+const BALANCE_ETHER: u64 = 10_000;
 
 pub(crate) struct JsonRpc {
     http: reqwest::Client,
@@ -18,7 +19,7 @@ pub(crate) struct JsonRpc {
 impl JsonRpc {
     pub(crate) fn new(url: &str) -> Result<Self, Failure> {
         let http = reqwest::Client::builder().timeout(TIMEOUT).build();
-        let http = http.map_err(|e| Failure::refused("no HTTP client", &e))?;
+        let http = http.map_err(|e| Failure::refused("cannot create an HTTP client", &e))?;
         Ok(Self {
             http,
             url: url.to_owned(),
@@ -26,60 +27,63 @@ impl JsonRpc {
     }
 
     pub(crate) async fn chain_id(&self) -> Result<u64, Failure> {
-        let answers = self.batch(&[("eth_chainId", json!([]))]).await?;
+        let answers = self.send_batch(&[("eth_chainId", json!([]))]).await?;
         let id = answers
             .first()
             .and_then(quantity)
             .and_then(|id| u64::try_from(id).ok());
-        id.ok_or_else(|| self.strange("it does not say its chain id"))
+        id.ok_or_else(|| self.unexpected("eth_chainId returned no number"))
     }
 
-    /// Gives funds to accounts that the chain has never seen: a folder that was made with fewer
-    /// accounts, or a chain that was started by somebody else.
+    /// Funds accounts that the chain has never seen: its folder was created with fewer accounts, or another
+    /// process started it.
     pub(crate) async fn fund_new_accounts(
         &self,
         accounts: &[(Address, B256)],
     ) -> Result<(), Failure> {
-        let ask = |method: &'static str| {
+        let calls_of = |method: &'static str| {
             accounts
                 .iter()
                 .map(move |(address, _)| (method, json!([address.to_string(), "latest"])))
         };
-        let calls: Vec<_> = ask("eth_getBalance")
-            .chain(ask("eth_getTransactionCount"))
+        let calls: Vec<_> = calls_of("eth_getBalance")
+            .chain(calls_of("eth_getTransactionCount"))
             .collect();
-        let answers = self.batch(&calls).await?;
+        let answers = self.send_batch(&calls).await?;
         let (balances, nonces) = answers.split_at(accounts.len().min(answers.len()));
-        let wealth = U256::from(WEALTH_ETHER) * U256::from(10).pow(U256::from(18));
+        let balance = U256::from(BALANCE_ETHER) * U256::from(10).pow(U256::from(18));
         let is_zero = |answer: &Value| quantity(answer) == Some(U256::ZERO);
         let funding: Vec<_> = (accounts.iter().zip(balances).zip(nonces))
             .filter(|((_, balance), nonce)| is_zero(balance) && is_zero(nonce))
             .map(|(((address, _), _), _)| {
                 (
                     "anvil_setBalance",
-                    json!([address.to_string(), format!("{wealth:#x}")]),
+                    json!([address.to_string(), format!("{balance:#x}")]),
                 )
             })
             .collect();
         if !funding.is_empty() {
-            self.batch(&funding).await?;
+            self.send_batch(&funding).await?;
         }
         Ok(())
     }
 
-    /// How many transactions of each account are mined; `None` where the chain does not say.
-    pub(crate) async fn mined(&self, accounts: &[String]) -> Result<Vec<Option<u64>>, Failure> {
+    /// The nonce of each account; `None` where the chain returned an error.
+    pub(crate) async fn fetch_nonces(
+        &self,
+        accounts: &[String],
+    ) -> Result<Vec<Option<u64>>, Failure> {
         let calls: Vec<_> = accounts
             .iter()
             .map(|account| ("eth_getTransactionCount", json!([account, "latest"])))
             .collect();
-        let answers = self.batch(&calls).await?;
+        let answers = self.send_batch(&calls).await?;
         let number = |answer: &Value| quantity(answer).and_then(|n| u64::try_from(n).ok());
         Ok(answers.iter().map(number).collect())
     }
 
-    /// Several calls at once; answers in the order asked, `null` for those that failed.
-    async fn batch(&self, calls: &[(&str, Value)]) -> Result<Vec<Value>, Failure> {
+    /// Sends a batch; answers are in the order of the calls, `null` for those that failed.
+    async fn send_batch(&self, calls: &[(&str, Value)]) -> Result<Vec<Value>, Failure> {
         let body: Vec<Value> = (calls.iter().enumerate())
             .map(|(id, (method, params))| {
                 json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params })
@@ -109,9 +113,9 @@ impl JsonRpc {
         ))
     }
 
-    fn strange(&self, what: &str) -> Failure {
+    fn unexpected(&self, what: &str) -> Failure {
         Failure::Unreachable(format!(
-            "the chain at {} answers strangely: {what}",
+            "the chain at {} gave an unexpected answer: {what}",
             self.url
         ))
     }

@@ -1,23 +1,15 @@
 //! Lanekeeper: exactly-once transactions for EVM chains.
 //!
-//! Read [`wiring`] for what is connected to what, [`config::sections`] for every key.
+//! Read [`wiring`] for how the parts are connected, and [`config`] for every key.
 
-mod cli;
+mod command_line;
 mod commands;
 mod wiring;
 
-mod amount;
-mod bench;
-mod client;
-mod clock;
+mod adapters;
 mod config;
-mod failure;
-mod fleet;
 mod jsonrpc;
-mod lend;
-mod open;
-mod output;
-mod signals;
+mod reservations;
 mod telemetry;
 
 use std::collections::BTreeMap;
@@ -26,18 +18,18 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser as _;
+use cli::Failure;
 
-use cli::{Cli, Command};
+use command_line::{Cli, Command};
 use config::{Config, RawFile, Sources};
-use failure::Failure;
 
 /// How long the last threads may take to end.
 const SHUTDOWN_MAX: Duration = Duration::from_secs(3);
 
-/// The whole program: reads the command line, and ends with the exit code.
+/// The whole program: parses the command line, runs the command and returns the exit code.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
-    // Nodes tell what they do; commands speak up only when something is wrong.
+    // A node logs what it does, the other commands only warnings.
     let level = match cli.command {
         Command::Serve(_) => "info",
         Command::Dev(_)
@@ -53,7 +45,7 @@ pub fn main() -> ExitCode {
         | Command::Bench(_) => "warn",
     };
     telemetry::start_logs(cli.log, level);
-    // An error means that a provider is installed already, which is as good.
+    // Fails only if a provider is already installed.
     rustls::crypto::ring::default_provider()
         .install_default()
         .ok();
@@ -64,16 +56,16 @@ pub fn main() -> ExitCode {
     let ended = match runtime {
         Ok(runtime) => {
             let ended = runtime.block_on(run(&cli.command));
-            // What was not finished in order is not waited for without end.
+            // Blocking tasks that are still running do not delay the exit.
             runtime.shutdown_timeout(SHUTDOWN_MAX);
             ended
         }
-        Err(e) => Err(Failure::refused("no threads", &e)),
+        Err(e) => Err(Failure::refused("cannot start the runtime's threads", &e)),
     };
     match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            output::complain(&failure);
+            cli::output::print_error(&failure);
             failure.code()
         }
     }
@@ -86,19 +78,19 @@ async fn run(command: &Command) -> Result<(), Failure> {
         Command::Migrate(args) => commands::migrate::run(args).await,
         Command::Config(command) => commands::config::run(command),
         Command::Devchain(args) => commands::devchain::run(args).await,
-        Command::Tx(command) => commands::tx::run(command).await,
-        Command::Lane(command) => commands::lane::run(command).await,
-        Command::Nonce(command) => commands::nonce::run(command).await,
-        Command::Node(command) => commands::node::run(command).await,
+        Command::Tx(command) => cli::commands::tx::run(command).await,
+        Command::Lane(command) => cli::commands::lane::run(command).await,
+        Command::Nonce(command) => cli::commands::nonce::run(command).await,
+        Command::Node(command) => cli::commands::node::run(command).await,
         Command::Key(command) => commands::key::run(command),
-        Command::Events(command) => commands::events::run(command).await,
-        Command::Bench(command) => bench::run(command).await,
+        Command::Events(command) => cli::commands::events::run(command).await,
+        Command::Bench(command) => commands::bench::run(command).await,
     }
 }
 
-/// What `config show --json` says of a text and an environment, or every problem of them. Opens no file that
-/// they name: for those who try out texts that nobody wrote.
-pub fn look_at_config(
+/// The output of `config show --json` for a text and an environment, or all their problems. Opens no file that
+/// they name, so that a fuzzer can call it with arbitrary text.
+pub fn inspect_config(
     text: &str,
     environment: BTreeMap<String, String>,
 ) -> Result<serde_json::Value, Vec<String>> {
@@ -108,7 +100,7 @@ pub fn look_at_config(
             env: environment,
             ..Sources::default()
         })?;
-        // What a node would be told follows from it without further checks.
+        // A valid configuration must always convert into the settings of a node.
         config.node_config(config.http.listen);
         Ok(config.to_json())
     };

@@ -1,4 +1,4 @@
-//! The program. Everything is in the library beside it, so that it can be tested and fuzzed without a process.
+//! The program. Its code is in the library of this crate, so that tests and the fuzzer can call it in process.
 
 fn main() -> std::process::ExitCode {
     lanekeeper::main()

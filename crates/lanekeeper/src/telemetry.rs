@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use cli::Failure;
+use cli::output::LogLines;
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder};
 use tracing_subscriber::EnvFilter;
 
-use crate::cli::LogForm;
-use crate::failure::Failure;
-use crate::output::LogLines;
+use crate::command_line::LogFormat;
 
 /// From half a millisecond (a commit) to two minutes (finality).
 const SECONDS_BUCKETS: [f64; 16] = [
@@ -19,25 +19,25 @@ const SECONDS_BUCKETS: [f64; 16] = [
 const BATCH_BUCKETS: [f64; 10] = [
     1.0, 2.0, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1_000.0,
 ];
-/// The exporter folds its raw samples into buckets when it is rendered, and at this pace.
+/// The exporter aggregates raw samples when it renders, and at this interval.
 const UPKEEP: Duration = Duration::from_secs(5);
 
-/// Writes log lines to stderr: those that `RUST_LOG` names, or else those of this level.
-pub(crate) fn start_logs(form: LogForm, level: &str) {
+/// Writes log lines to stderr: those selected by `RUST_LOG`, or else those of this level.
+pub(crate) fn start_logs(format: LogFormat, level: &str) {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
     let lines = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(|| LogLines);
-    match form {
-        LogForm::Text => {
+    match format {
+        LogFormat::Text => {
             let coloured = std::io::IsTerminal::is_terminal(&std::io::stderr());
             lines.with_ansi(coloured).with_target(false).init();
         }
-        LogForm::Json => lines.json().flatten_event(true).init(),
+        LogFormat::Json => lines.json().flatten_event(true).init(),
     }
 }
 
-/// Starts to collect metrics, and gives the function that renders them.
+/// Starts to collect metrics, and returns the function that renders them.
 pub(crate) fn start_metrics() -> Result<Arc<dyn Fn() -> String + Send + Sync>, Failure> {
     let batches = Matcher::Suffix("_batch_size".to_owned());
     let install = || {
@@ -46,12 +46,12 @@ pub(crate) fn start_metrics() -> Result<Arc<dyn Fn() -> String + Send + Sync>, F
             .set_buckets_for_metric(batches, &BATCH_BUCKETS)?
             .install_recorder()
     };
-    let handle = install().map_err(|e| Failure::refused("metrics cannot be collected", &e))?;
+    let handle = install().map_err(|e| Failure::refused("cannot collect metrics", &e))?;
     let upkeep = handle.clone();
     tokio::spawn(async move {
-        let mut pace = tokio::time::interval(UPKEEP);
+        let mut interval = tokio::time::interval(UPKEEP);
         loop {
-            pace.tick().await;
+            interval.tick().await;
             upkeep.run_upkeep();
         }
     });

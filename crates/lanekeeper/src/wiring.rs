@@ -1,59 +1,58 @@
-//! The whole program on one screen: what is connected to what, and how it ends.
+//! How the parts of a node are connected, and how it stops.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use api::ApiConfig;
 use api::peers::HttpPeers;
+use cli::{Failure, Signals, listener};
 use engine::node::{Node, Ports};
 use engine::ports::{Chain, Clock, NonceReservations};
 use engine::tasks::Tasks;
+use nonce::SystemClock;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use crate::clock::SystemClock;
 use crate::config::Config;
-use crate::failure::Failure;
-use crate::lend::{self, ReservationRules};
-use crate::open;
-use crate::signals::Signals;
-use crate::telemetry;
+use crate::reservations::{self, ReservationService};
+use crate::{adapters, telemetry};
 
-/// A node that serves.
-pub(crate) struct Running {
+/// A node that serves requests.
+pub(crate) struct RunningNode {
     pub(crate) address: SocketAddr,
     node: Node,
-    reservations: Option<ReservationRules>,
+    reservations: Option<ReservationService>,
     tasks: Tasks,
     closing: watch::Sender<bool>,
     server: JoinHandle<std::io::Result<()>>,
-    drain_delay: std::time::Duration,
+    drain_delay: Duration,
 }
 
-impl Running {
-    /// store → chains → signer → clock → peers → node → lent nonces → API.
+impl RunningNode {
+    /// store → chains → signers → clock → peers → node → reservations → API.
     pub(crate) async fn start(config: &Config) -> Result<Self, Failure> {
-        // First: a second node on the same port must not even touch the store.
-        let listener = open::bind(config.http.listen, "http.listen or --port").await?;
+        // The port comes first: a second process on the same port must not touch the store.
+        let listener = listener::bind(config.http.listen, "http.listen or --port").await?;
         let address = listener
             .local_addr()
-            .map_err(|e| Failure::refused("the listener", &e))?;
+            .map_err(|e| Failure::refused("cannot read the address of the listener", &e))?;
         let metrics = telemetry::start_metrics()?;
-        let auth = open::auth(config)?;
-        let cluster_secret = open::cluster_secret(config)?;
+        let auth = adapters::load_auth(config)?;
+        let cluster_secret = adapters::load_cluster_secret(config)?;
 
-        let store = open::store(config).await?;
+        let store = adapters::open_store(config).await?;
         let chains: Vec<Arc<dyn Chain>> = config
             .chains
             .iter()
-            .map(open::chain)
+            .map(adapters::open_chain)
             .collect::<Result<_, _>>()?;
-        let signer = open::signer(config).await?;
+        let signer = adapters::load_signers(config).await?;
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
         let peers = HttpPeers::new(cluster_secret.clone(), Arc::clone(&clock));
 
         let node_config = config.node_config(address);
-        lend::bind_own_lanes(config, &node_config, &*signer).await?;
+        reservations::bind_own_lanes(config, &node_config, &*signer).await?;
         let ports = Ports {
             store,
             chains: chains.clone(),
@@ -64,25 +63,23 @@ impl Running {
         let tasks = Tasks::new();
         let node = Node::start(ports, node_config, tasks.clone())
             .await
-            .map_err(|e| Failure::refused("the node does not start", &e))?;
+            .map_err(|e| Failure::refused("cannot start the node", &e))?;
 
-        let reservations = ReservationRules::start(config, &node.handle(), &chains, &clock).await?;
+        let reservations =
+            ReservationService::start(config, &node.handle(), &chains, &clock).await?;
         let (closing, closed) = watch::channel(false);
         let api_config = ApiConfig {
-            lender: reservations.as_ref().map(ReservationRules::lender),
+            reservations: reservations.as_ref().map(ReservationService::port),
             max_body: usize::try_from(config.http.max_body.0).unwrap_or(ApiConfig::MAX_BODY),
             max_waiters: usize::try_from(config.http.max_waiters).unwrap_or(usize::MAX),
-            max_streams: ApiConfig::MAX_STREAMS,
             auth,
             cluster_secret,
             metrics,
-            clock,
-            closing: closed.clone(),
+            ..ApiConfig::new(clock, closed.clone())
         };
         let router = api::router(node.handle(), api_config);
         let server = tokio::spawn(api::serve(listener, router, closed));
         tracing::info!(node = config.node.name, %address, "ready");
-        let drain_delay = config.node.drain_delay;
         Ok(Self {
             address,
             node,
@@ -90,21 +87,21 @@ impl Running {
             tasks,
             closing,
             server,
-            drain_delay,
+            drain_delay: config.node.drain_delay,
         })
     }
 
-    /// Lends nonces in this process, where an account does.
-    pub(crate) fn lender(&self) -> Option<Arc<dyn NonceReservations>> {
-        self.reservations.as_ref().map(ReservationRules::lender)
+    /// The nonce reservations of this process, if the configuration has an external account.
+    pub(crate) fn reservations(&self) -> Option<Arc<dyn NonceReservations>> {
+        self.reservations.as_ref().map(ReservationService::port)
     }
 
-    /// Serves until it is told to stop, then hands everything over in order.
+    /// Serves until a signal arrives, then stops gracefully.
     pub(crate) async fn serve(mut self, signals: &mut Signals) -> Result<(), Failure> {
         tokio::select! {
             biased;
             ended = &mut self.server => {
-                return Err(Failure::Refused(format!("the API ended: {ended:?}")));
+                return Err(Failure::Refused(format!("the API server ended: {ended:?}")));
             }
             () = self.tasks.ended() => {
                 let why = self.tasks.panicked().unwrap_or_else(|| {
@@ -112,29 +109,31 @@ impl Running {
                 });
                 return Err(Failure::Refused(format!("the node ended: {why}")));
             }
-            () = signals.stop() => {}
+            () = signals.wait_for_stop() => {}
         }
-        tracing::info!("stopping: finishing what is under way (once more to stop at once)");
+        tracing::info!("stopping gracefully (a second signal stops immediately)");
         tokio::select! {
             biased;
             () = self.drain_and_stop() => Ok(()),
-            () = signals.stop() => Err(Failure::Refused("stopped at once, without a drain".into())),
+            () = signals.wait_for_stop() => {
+                Err(Failure::Refused("stopped immediately, without releasing the lanes".into()))
+            }
         }
     }
 
-    /// Hands everything over in order, and ends.
+    /// Releases reservations and lanes, and stops.
     pub(crate) async fn drain_and_stop(self) {
-        // Not ready any more, lanes given back; readers are still answered, so that a load
-        // balancer has time to notice.
-        // Loans first: their books may be in the node's lanes.
+        // Reservations first: with scheme "lane" they are written by the node's lanes.
         if let Some(reservations) = self.reservations {
             reservations.close().await;
         }
+        // The node is no longer ready and has released its lanes. It answers reads until the load
+        // balancer has noticed.
         self.node.drain().await;
         tokio::time::sleep(self.drain_delay).await;
         self.closing.send_replace(true);
         if let Err(error) = self.server.await {
-            tracing::error!(%error, "the API ended badly");
+            tracing::error!(%error, "the API server failed while it stopped");
         }
         self.node.stop().await;
         tracing::info!("stopped");

@@ -5,17 +5,17 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
-/// A stranger reads no longer file than this.
+/// The longest file.
 const LINES_MAX: usize = 700;
 
-/// The tables whose rows the fence guards. Who writes them is listed in docs/critical-writes.md.
+/// The tables that the fence guards. docs/critical-writes.md lists every statement that writes them.
 const GUARDED: [&str; 6] = [
     "lane_event",
     "managed_tx",
     "signer_lease",
     "signer_nonce_cursor",
     "tx_attempt",
-    "tx_wake",
+    "queued_tx",
 ];
 
 fn root() -> PathBuf {
@@ -41,12 +41,15 @@ fn files(folders: &[&str], extensions: &[&str]) -> Vec<PathBuf> {
         }
     }
     found.sort();
-    assert!(!found.is_empty(), "this test looks in the wrong place");
+    assert!(
+        !found.is_empty(),
+        "no file found: the test runs in the wrong folder"
+    );
     found
 }
 
-/// How often a text writes to a table: `INTO t`, `UPDATE t`, `DELETE FROM t`, whatever the layout.
-fn writes_to(text: &str, table: &str) -> usize {
+/// Counts `INTO t`, `UPDATE t` and `DELETE FROM t`, in any layout.
+fn count_writes(text: &str, table: &str) -> usize {
     let text = text.to_lowercase();
     let words: Vec<&str> = text
         .split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
@@ -63,45 +66,45 @@ fn writes_to(text: &str, table: &str) -> usize {
 }
 
 #[test]
-fn guarded_rows_are_written_by_the_gate_only() {
+fn guarded_tables_are_written_only_as_documented() {
     let sql_of_rust = "const A: &str = \"INSERT OR IGNORE INTO \\\n   managed_tx (a)\";";
-    let seen = writes_to(&sql_of_rust.repeat(2), "managed_tx");
-    assert_eq!(seen, 2, "this test sees nothing");
+    let seen = count_writes(&sql_of_rust.repeat(2), "managed_tx");
+    assert_eq!(seen, 2, "the scanner finds no statement");
 
     let mut written = BTreeSet::new();
     for path in shipped_sql() {
         let text = fs::read_to_string(&path).unwrap();
         let place = path.strip_prefix(root()).unwrap().display().to_string();
         for table in GUARDED {
-            let count = writes_to(&text, table);
+            let count = count_writes(&text, table);
             if count > 0 {
                 written.insert(format!("| `{place}` | `{table}` | {count} |"));
             }
         }
     }
     let page = fs::read_to_string(root().join("docs/critical-writes.md")).unwrap();
-    let told: BTreeSet<String> = page
+    let documented: BTreeSet<String> = page
         .lines()
         .filter(|line| line.starts_with("| `crates/"))
         .map(|line| line.split(" | ").take(3).collect::<Vec<_>>().join(" | ") + " |")
         .collect();
-    let strays: Vec<_> = written.difference(&told).collect();
-    let gone: Vec<_> = told.difference(&written).collect();
+    let strays: Vec<_> = written.difference(&documented).collect();
+    let missing: Vec<_> = documented.difference(&written).collect();
     assert!(
-        strays.is_empty() && gone.is_empty(),
-        "docs/critical-writes.md lists every critical write.\nNot listed (does it pass the gate?): \
-         {strays:#?}\nListed and not there: {gone:#?}"
+        strays.is_empty() && missing.is_empty(),
+        "docs/critical-writes.md must list every critical write.\nNot listed (does it pass the gate?): \
+         {strays:#?}\nListed, but not in the code: {missing:#?}"
     );
 }
 
-/// What is compiled into the program and may hold SQL. Tests fill tables by hand.
+/// Files that are compiled into the program and may contain SQL. Tests write tables directly.
 fn shipped_sql() -> Vec<PathBuf> {
     let is_shipped = |path: &PathBuf| {
         let in_tests = path
             .components()
             .any(|part| matches!(part.as_os_str().to_str(), Some("tests" | "sim" | "rig")));
         let name = path.file_name().and_then(|name| name.to_str());
-        let is_test = matches!(name, Some("seed_views.rs" | "plans.rs" | "tidy.rs"));
+        let is_test = matches!(name, Some("views.rs" | "plans.rs" | "tidy.rs"));
         !in_tests && !is_test
     };
     let all = files(&["crates"], &["rs", "sql"]).into_iter();
@@ -109,7 +112,7 @@ fn shipped_sql() -> Vec<PathBuf> {
 }
 
 #[test]
-fn files_are_short_enough_to_be_read() {
+fn files_are_not_too_long() {
     let long: Vec<String> = files(&["crates", "examples", "proof"], &["rs"])
         .into_iter()
         .filter_map(|path| {
@@ -121,8 +124,8 @@ fn files_are_short_enough_to_be_read() {
 }
 
 #[test]
-fn nothing_is_unfinished_or_switched_off() {
-    // Spelled apart, so that this file does not find itself.
+fn nothing_is_unfinished_or_ignored() {
+    // Split, so that the test does not find its own source.
     let marks = ["todo", "unimplemented"].map(|word| format!("{word}!("));
     let ignored = ["#[ig", "nore"].concat();
     let mut found = Vec::new();
@@ -138,7 +141,7 @@ fn nothing_is_unfinished_or_switched_off() {
 }
 
 #[test]
-fn proofs_can_be_run_and_are_told_of() {
+fn proofs_are_executable_and_documented() {
     let Ok(entries) = fs::read_dir(root().join("proof")) else {
         return;
     };
@@ -158,7 +161,7 @@ fn proofs_can_be_run_and_are_told_of() {
         if let Some(page) = &page {
             assert!(
                 page.contains(name),
-                "docs/proofs.md does not tell of {name}"
+                "docs/proofs.md does not mention {name}"
             );
         }
     }

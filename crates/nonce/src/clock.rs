@@ -1,5 +1,5 @@
-//! The one real source of time and chance, for whoever uses the component as a library. Tests and the simulator
-//! bring their own.
+//! The system clock and random source, for applications that use the component as a library. Tests and the
+//! simulator bring their own.
 
 use std::time::{Duration, Instant, SystemTime};
 
@@ -9,12 +9,12 @@ use engine::ports::Clock;
 
 /// The machine's clocks and randomness.
 pub struct SystemClock {
-    /// [`MonotonicTime`]s are counted from here.
+    /// Origin of every [`MonotonicTime`].
     started: Instant,
 }
 
 impl SystemClock {
-    /// Counts from now.
+    /// Starts counting monotonic time now.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -32,7 +32,7 @@ impl Default for SystemClock {
 #[async_trait]
 impl Clock for SystemClock {
     fn now(&self) -> Timestamp {
-        // A clock before 1970 reads as 1970: it is for people and records, never for leases.
+        // A clock before 1970 reads as 1970: this time is for display and records, never for leases.
         let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         Timestamp(0).plus(since_epoch.unwrap_or_default())
     }
@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn moments_rise_and_chance_differs() {
+    fn monotonic_time_rises_and_random_values_differ() {
         let clock = SystemClock::new();
         let before = clock.monotonic();
         assert!(clock.monotonic() >= before);

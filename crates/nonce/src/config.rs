@@ -1,4 +1,4 @@
-//! How the component is set up, and which settings cannot work.
+//! Settings of the component and their validation.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,95 +9,94 @@ use domain::lane::{ChainQuery, Finality};
 use engine::ports::Chain;
 use thiserror::Error;
 
-/// What the component is told once.
+/// Settings of a [`NonceComponent`](crate::NonceComponent).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Whether calls go straight to the books, or lane by lane through workers.
+    /// Whether calls go directly to the ledger or lane by lane through workers.
     pub mode: Mode,
-    /// What the chain is asked before a nonce is lent.
+    /// Which account nonce is queried from the chain before a nonce is reserved.
     pub chain_query: ChainQuery,
-    /// How old the knowledge of the chain's nonce may get.
+    /// Maximum age of a cached chain nonce.
     pub state_timeout: Duration,
-    /// The farthest jump of the chain's nonce over ours that is taken without a person.
+    /// The largest distance of the chain's nonce above ours that is accepted without an operator.
     pub max_chain_jump: u64,
-    /// By when a holder must have sent. Later the chain is asked what became of the nonce.
+    /// Time a holder has to send. Afterwards the chain is queried for the nonce.
     pub reservation_timeout: Duration,
-    /// How often overdue, submitted and freshly closed nonces are looked at.
+    /// Interval in which expired, submitted and recently closed reservations are checked.
     pub sweep_interval: Duration,
-    /// How long the chain must show nothing of an overdue nonce before it is free: what was sent in the last
-    /// moment may still be on its way to a pool.
+    /// How long the chain must show nothing of an expired nonce before it is recycled: a transaction sent at the
+    /// last moment may not have reached a mempool yet.
     pub free_grace: Duration,
 }
 
-/// How calls reach the books.
+/// How calls reach the ledger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Straight, on the caller's task. The component has no tasks of its own.
+    /// Directly, on the caller's task. The component has no tasks of its own.
     Basic,
-    /// Through workers: one call of a lane at a time in this process.
+    /// Through workers: one call per lane at a time in this process.
     WorkerQueue(QueueSettings),
 }
 
-/// The workers.
+/// Settings of the worker queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueSettings {
-    /// How many there are. A lane always has the same one.
+    /// Number of workers. A lane is always served by the same one.
     pub workers: usize,
-    /// How many calls may wait for each, and how many `with_nonce`s for a turn in its lanes.
+    /// How many calls may wait per worker, and how many `with_nonce` sections of its lanes.
     pub capacity: usize,
-    /// What becomes of one more.
+    /// Handling of a call beyond the capacity.
     pub reject: RejectPolicy,
-    /// How long a `with_nonce` that does not move keeps the others of its lane waiting. It is what ends the
-    /// wait of a call for its own end: from a task that was spawned inside, nobody can tell that it is nested.
-    pub section_patience: Duration,
+    /// How long a `with_nonce` section that is not polled blocks the next one of its lane. It also resolves the
+    /// deadlock of a nested call in a spawned task, which cannot be recognised as nested.
+    pub section_idle_timeout: Duration,
 }
 
-/// What becomes of a call that finds its worker's queue full, or of a `with_nonce` when too many wait for a turn.
+/// Handling of a call that finds its worker's queue full, or of a section when too many are waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RejectPolicy {
-    /// It is refused at once, to be repeated.
+    /// The call is refused at once and may be retried.
     FailFast,
-    /// It runs, or waits, on the caller's task, still one of a lane at a time.
+    /// The call runs, or waits, on the caller's task, still one per lane at a time.
     CallerRuns,
 }
 
-/// A chain on which nonces are lent.
+/// A chain on which nonces are reserved.
 #[derive(Clone)]
-pub struct LentChain {
-    /// The chain.
+pub struct ReservationChain {
+    /// Adapter of the chain.
     pub chain: Arc<dyn Chain>,
-    /// When a transaction counts for good.
+    /// When a transaction counts as final.
     pub finality: Finality,
-    /// For how many blocks a nonce that the chain closed is watched for forks.
+    /// For how many blocks a reservation that the chain closed is watched for reorgs.
     pub watch_depth: u64,
 }
 
-/// The chains, by their ids.
-pub(crate) type LentChains = Arc<BTreeMap<ChainId, LentChain>>;
+pub(crate) type ReservationChains = Arc<BTreeMap<ChainId, ReservationChain>>;
 
-/// The most workers that anybody needs.
+/// Upper bound for the number of workers.
 const WORKERS_MAX: usize = 1_024;
-/// The longest queue: beyond this a caller is better told than kept.
+/// Upper bound for the queue length: beyond this refusing is better than waiting.
 const CAPACITY_MAX: usize = 1_000_000;
 
-/// Settings that cannot work, with the value, the rule and what to do.
+/// Invalid settings: the value, the rule and what to do.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{0}")]
-pub struct BadSettings(String);
+pub struct SettingsError(String);
 
 impl Settings {
-    /// Whether they can work.
-    pub fn check(&self) -> Result<(), BadSettings> {
-        let refuse = |text: String| Err(BadSettings(text));
+    /// Validates the settings.
+    pub fn validate(&self) -> Result<(), SettingsError> {
+        let refuse = |text: String| Err(SettingsError(text));
         if self.reservation_timeout.is_zero() {
             return refuse(
-                "nonce.reservationTimeout is 0: a holder needs time to sign and send (60s is usual)"
+                "nonce.reservationTimeout is 0: a holder needs time to sign and send (default: 60s)"
                     .into(),
             );
         }
         if self.sweep_interval.is_zero() {
             return refuse(
-                "the interval of the sweep is 0: it would never rest (5s is usual)".into(),
+                "the sweep interval is 0: the sweep would run without pause (default: 5s)".into(),
             );
         }
         let Mode::WorkerQueue(queue) = self.mode else {
@@ -115,9 +114,9 @@ impl Settings {
                 "nonce.workerQueueCapacity is {capacity}: it must be 1 to {CAPACITY_MAX}"
             ));
         }
-        if queue.section_patience.is_zero() {
+        if queue.section_idle_timeout.is_zero() {
             return refuse(
-                "the patience with a section is 0: no section would ever be alone in its lane"
+                "the section idle timeout is 0: sections of one lane would never be serialised"
                     .into(),
             );
         }
@@ -126,7 +125,6 @@ impl Settings {
 }
 
 impl Default for Settings {
-    /// The usual.
     fn default() -> Self {
         Self {
             mode: Mode::Basic,
@@ -141,20 +139,19 @@ impl Default for Settings {
 }
 
 impl Default for QueueSettings {
-    /// The usual.
     fn default() -> Self {
         Self {
             workers: 8,
             capacity: 1_024,
             reject: RejectPolicy::FailFast,
-            section_patience: Duration::from_secs(2),
+            section_idle_timeout: Duration::from_secs(2),
         }
     }
 }
 
-impl std::fmt::Debug for LentChain {
+impl std::fmt::Debug for ReservationChain {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("LentChain")
+        f.debug_struct("ReservationChain")
             .field("id", &self.chain.id())
             .field("finality", &self.finality)
             .field("watch_depth", &self.watch_depth)
@@ -167,18 +164,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_usual_settings_work_in_both_modes() {
+    fn default_settings_are_valid_in_both_modes() {
         for mode in [Mode::Basic, Mode::WorkerQueue(QueueSettings::default())] {
             let settings = Settings {
                 mode,
                 ..Settings::default()
             };
-            assert_eq!(settings.check(), Ok(()));
+            assert_eq!(settings.validate(), Ok(()));
         }
     }
 
     #[test]
-    fn what_cannot_work_is_refused_with_the_value_and_the_rule() {
+    fn invalid_settings_are_refused_with_value_and_rule() {
         let queue = QueueSettings::default();
         let of = |queue| Settings {
             mode: Mode::WorkerQueue(queue),
@@ -208,8 +205,8 @@ mod tests {
             ),
         ];
         for (settings, text) in bad {
-            let said = settings.check().unwrap_err().to_string();
-            assert!(said.starts_with(text), "{said}");
+            let message = settings.validate().unwrap_err().to_string();
+            assert!(message.starts_with(text), "{message}");
         }
     }
 }

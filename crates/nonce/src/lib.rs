@@ -1,8 +1,8 @@
-//! The nonce component: lends nonces to businesses that sign and send by themselves.
+//! The nonce component: reserves nonces for applications that sign and send by themselves.
 //!
-//! [`NonceComponent`] is the one face, whatever the mode (`basic` or `worker-queue`) and whichever of the
-//! five [`Scheme`]s keeps the books. No scheme ever lends a nonce to two holders; what a crash may cost is
-//! time and a delayed reuse.
+//! [`NonceComponent`] is the single entry point for both modes (`basic` and `worker-queue`) and all five
+//! [`Scheme`]s. No scheme ever reserves a nonce for two holders at the same time; a crash costs time and delays
+//! the reuse of a nonce.
 #![warn(missing_docs)]
 
 mod clock;
@@ -17,9 +17,9 @@ pub mod postgres;
 pub mod redis;
 
 pub use clock::SystemClock;
-pub use component::{Borrowed, NonceComponent, Outcome, WithNonceError};
-pub use config::{BadSettings, LentChain, Mode, QueueSettings, RejectPolicy, Settings};
+pub use component::{HeldNonce, NonceComponent, Outcome, WithNonceError};
+pub use config::{SettingsError, ReservationChain, Mode, QueueSettings, RejectPolicy, Settings};
 pub use scheme::{
-    Borrow, RedisIssue, RedisReserve, RedisReserveConfig, RowLock, Scheme, SchemeKind, Segment,
-    SegmentConfig, Settlement, Verdict, Watched,
+    ReserveRequest, RedisIssue, RedisReserve, RedisReserveConfig, RowLock, Scheme, SchemeKind, Segment,
+    SegmentConfig, ConditionalVerdict, Verdict, WatchedReservation,
 };

@@ -1,7 +1,7 @@
-//! What a batch must be before it is sent: one write per row, numbers that fit, events in order.
+//! Checks of a batch before it is sent: one write per row, numbers that fit, events in order.
 //!
-//! PostgreSQL would refuse most of this too, but only after it has rolled back the neighbours; the
-//! embedded store would write some of it twice.
+//! PostgreSQL would refuse most violations too, but only after it has rolled back the neighbours; the
+//! embedded store would write some rows twice.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use engine::ports::{Conflict, LaneBatch};
 
 use crate::encoding::stored;
 
-/// Whether a batch can be sent.
+/// Fails when a batch cannot be sent.
 pub(crate) fn check(batch: &LaneBatch) -> Result<(), Conflict> {
     let writes = &batch.writes;
     let mut requests: BTreeSet<&RequestId> = BTreeSet::new();
@@ -20,18 +20,18 @@ pub(crate) fn check(batch: &LaneBatch) -> Result<(), Conflict> {
         }
     }
     let mut nonces: BTreeSet<Nonce> = BTreeSet::new();
-    for nonce in written(writes).filter_map(|tx| tx.nonce) {
+    for nonce in written_txs(writes).filter_map(|tx| tx.nonce) {
         if !nonces.insert(nonce) {
             return Err(Conflict::Nonce(nonce));
         }
     }
-    once("tx", written(writes).map(|tx| tx.id))?;
-    once(
+    check_unique("tx", written_txs(writes).map(|tx| tx.id))?;
+    check_unique(
         "attempt",
         writes.attempts.iter().map(|attempt| attempt.hash),
     )?;
-    once("wake row", writes.queued_added.iter())?;
-    once("wake row", writes.queued_removed.iter())?;
+    check_unique("queue row", writes.queued_added.iter())?;
+    check_unique("queue row", writes.queued_removed.iter())?;
     let follows = batch.event_seq_before.saturating_add(1)..;
     if !writes
         .events
@@ -41,13 +41,13 @@ pub(crate) fn check(batch: &LaneBatch) -> Result<(), Conflict> {
     {
         return Err(rows("the events do not follow the lane's last one".into()));
     }
-    for number in numbers(batch) {
+    for number in ordered_numbers(batch) {
         stored(number).map_err(|too_large| rows(too_large.to_string()))?;
     }
     Ok(())
 }
 
-fn once<T: Ord + std::fmt::Debug>(
+fn check_unique<T: Ord + std::fmt::Debug>(
     what: &str,
     keys: impl Iterator<Item = T>,
 ) -> Result<(), Conflict> {
@@ -61,12 +61,12 @@ fn once<T: Ord + std::fmt::Debug>(
     Ok(())
 }
 
-fn written(writes: &Writes) -> impl Iterator<Item = &Tx> {
+fn written_txs(writes: &Writes) -> impl Iterator<Item = &Tx> {
     writes.inserts.iter().chain(&writes.updates)
 }
 
 /// Every number whose order matters: the columns have 63 bits.
-fn numbers(batch: &LaneBatch) -> impl Iterator<Item = u64> {
+fn ordered_numbers(batch: &LaneBatch) -> impl Iterator<Item = u64> {
     let writes = &batch.writes;
     let of_lane = [
         batch.lease_grant.token.0,
@@ -76,7 +76,7 @@ fn numbers(batch: &LaneBatch) -> impl Iterator<Item = u64> {
         batch.floor_nonce.0,
         batch.at.0,
     ];
-    let of_txs = written(writes).flat_map(|tx| {
+    let of_txs = written_txs(writes).flat_map(|tx| {
         [
             tx.nonce.map_or(0, |nonce| nonce.0),
             tx.token.0,

@@ -6,11 +6,11 @@ use std::time::Duration;
 use async_trait::async_trait;
 use engine::ports::Store;
 use rig::postgres::{Database, shared};
-use sim::store_suite::Backend;
 use store::postgres::{PostgresConfig, PostgresStore, migrate};
+use store_contract::Backend;
 
-sim::store_suite!(postgres_15 => Cluster::fresh(15).await);
-sim::store_suite!(postgres_18 => Cluster::fresh(18).await);
+store_contract::contract_tests!(postgres_15 => Cluster::fresh(15).await);
+store_contract::contract_tests!(postgres_18 => Cluster::fresh(18).await);
 
 /// A store in a database of its own.
 struct Cluster {
@@ -50,11 +50,11 @@ impl Backend for Cluster {
         ));
     }
 
-    fn monotonic(&self) -> Duration {
+    fn clock_tolerance(&self) -> Duration {
         Duration::from_secs(2)
     }
 
-    async fn forget_history(&self) -> bool {
+    async fn change_timeline(&self) -> bool {
         self.database
             .exec("UPDATE signer_lease SET history = history - 1");
         true

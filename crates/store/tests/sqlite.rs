@@ -7,10 +7,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 use domain::Timestamp;
 use engine::ports::Store;
-use sim::store_suite::Backend;
 use store::sqlite::SqliteStore;
+use store_contract::Backend;
 
-sim::store_suite!(sqlite => Embedded::fresh());
+store_contract::contract_tests!(sqlite => Embedded::fresh());
 
 /// A store in a folder of its own, with a clock that is moved by hand.
 struct Embedded {

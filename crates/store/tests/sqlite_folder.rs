@@ -1,4 +1,4 @@
-//! The embedded store as files: what survives, and who may open them.
+//! The embedded store as files: durability and exclusive access.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
@@ -24,7 +24,7 @@ const ANSWERS_BEFORE_KILL: u64 = 50;
 const TXS_PER_BATCH: u64 = 7;
 
 #[tokio::test]
-async fn a_store_opened_again_has_everything() {
+async fn reopened_store_has_all_commits() {
     let folder = tempfile::tempdir().unwrap();
     SqliteStore::migrate(folder.path()).unwrap();
     let (lease_grant, cursor) = {
@@ -59,7 +59,7 @@ async fn a_store_opened_again_has_everything() {
 }
 
 #[tokio::test]
-async fn a_cursor_of_another_store_is_refused() {
+async fn cursor_of_another_store_is_refused() {
     let (one, other) = (
         SqliteStore::temporary().unwrap(),
         SqliteStore::temporary().unwrap(),
@@ -74,7 +74,7 @@ async fn a_cursor_of_another_store_is_refused() {
 }
 
 #[test]
-fn a_folder_has_one_owner_at_a_time() {
+fn folder_has_one_owner_at_a_time() {
     let folder = tempfile::tempdir().unwrap();
     SqliteStore::migrate(folder.path()).unwrap();
     let owner = SqliteStore::open(folder.path()).unwrap();
@@ -101,7 +101,7 @@ fn a_folder_has_one_owner_at_a_time() {
 }
 
 #[test]
-fn a_schema_that_is_not_ours_is_refused_with_what_to_do() {
+fn foreign_schema_is_refused_with_instructions() {
     let folder = tempfile::tempdir().unwrap();
     let missing = folder.path().join("not/there");
     for path in [missing.as_path(), folder.path()] {
@@ -145,10 +145,10 @@ fn a_schema_that_is_not_ours_is_refused_with_what_to_do() {
     }
 }
 
-/// Kills a process in the middle of its commits: whatever it was told is there, and every batch is
+/// Kills a process in the middle of its commits: every acknowledged batch is there, and every batch is
 /// there whole or not at all.
 #[tokio::test]
-async fn a_killed_process_loses_nothing_that_was_answered() {
+async fn killed_process_loses_no_acknowledged_commit() {
     let folder = tempfile::tempdir().unwrap();
     SqliteStore::migrate(folder.path()).unwrap();
     let mut victim = Command::new(std::env::current_exe().unwrap())
@@ -228,16 +228,16 @@ fn all_events() -> EventFilter {
     }
 }
 
-async fn acquire(store: &SqliteStore, life: u128) -> LeaseGrant {
+async fn acquire(store: &SqliteStore, incarnation: u128) -> LeaseGrant {
     let lease_request = LeaseRequest {
         node: NodeName("a".into()),
-        incarnation: Incarnation(Uuid::from_u128(life)),
+        incarnation: Incarnation(Uuid::from_u128(incarnation)),
         duration: Duration::from_secs(10),
         skew: Duration::from_secs(1),
         alive: Vec::new(),
         silent: Vec::new(),
     };
-    let grant = GrantId(Uuid::from_u128(0xA0 + life));
+    let grant = GrantId(Uuid::from_u128(0xA0 + incarnation));
     match store
         .acquire(&lease_request, &[(lane(), grant)])
         .await

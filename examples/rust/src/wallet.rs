@@ -1,4 +1,4 @@
-//! The key, and plain JSON-RPC to a node: what the business had before it borrowed nonces.
+//! The key, and plain JSON-RPC to a node.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -15,11 +15,11 @@ use crate::Failure;
 
 const TRANSFER_GAS: u64 = 21_000;
 const TIP_WEI: u128 = 1_000_000_000;
-/// How often the same bytes are handed over when no answer comes.
+/// How often the same bytes are sent when no answer comes.
 const SENDS_MAX: usize = 20;
-/// How long payments may take until they are mined, and how often that is looked at.
+/// Deadline for the payments to be mined, and how often that is polled.
 const MINED_WITHIN: Duration = Duration::from_secs(60);
-const LOOK_EVERY: Duration = Duration::from_millis(200);
+const POLL_EVERY: Duration = Duration::from_millis(200);
 
 pub(crate) struct Wallet {
     key: PrivateKeySigner,
@@ -34,12 +34,12 @@ pub(crate) struct Signed {
     raw: Bytes,
 }
 
-/// Why a call gave nothing.
+/// Why a call failed.
 #[derive(Debug)]
 pub(crate) enum CallError {
-    /// The node answered, and its answer is no.
+    /// The node answered with an error.
     Refused(String),
-    /// No answer came, or none that a node gives: the call may have been heard.
+    /// No valid answer came: the call may have been executed.
     Lost(String),
 }
 
@@ -63,8 +63,8 @@ impl Wallet {
             chain_id: 0,
             fee_wei: 0,
         };
-        wallet.chain_id = u64::try_from(wallet.number("eth_chainId").await?)?;
-        let gas_price = u128::try_from(wallet.number("eth_gasPrice").await?)?;
+        wallet.chain_id = u64::try_from(wallet.query_number("eth_chainId").await?)?;
+        let gas_price = u128::try_from(wallet.query_number("eth_gasPrice").await?)?;
         wallet.fee_wei = gas_price.saturating_mul(2).saturating_add(TIP_WEI);
         Ok(wallet)
     }
@@ -97,8 +97,8 @@ impl Wallet {
         })
     }
 
-    /// Hands the bytes over, the same ones again while answers are lost: they may have arrived, and then the nonce is
-    /// used whatever anybody says.
+    /// Sends the bytes, and the same ones again while answers are lost: they may have arrived, and then the nonce is
+    /// used in any case.
     pub(crate) async fn send(&self, signed: &Signed) -> Result<(), CallError> {
         let mut lost = None;
         for _ in 0..SENDS_MAX {
@@ -106,9 +106,9 @@ impl Wallet {
             match sent.await {
                 Ok(_) => return Ok(()),
                 Err(CallError::Lost(why)) => lost = Some(why),
-                // A node refuses what it has already.
+                // A node refuses a transaction that it already has.
                 Err(CallError::Refused(why)) => {
-                    let has_it = lost.is_some() && self.has(signed.hash).await?;
+                    let has_it = lost.is_some() && self.knows_transaction(signed.hash).await?;
                     return if has_it {
                         Ok(())
                     } else {
@@ -116,18 +116,18 @@ impl Wallet {
                     };
                 }
             }
-            tokio::time::sleep(LOOK_EVERY).await;
+            tokio::time::sleep(POLL_EVERY).await;
         }
         Err(CallError::Lost(lost.unwrap_or_default()))
     }
 
-    async fn has(&self, hash: B256) -> Result<bool, CallError> {
+    async fn knows_transaction(&self, hash: B256) -> Result<bool, CallError> {
         let found = self.call("eth_getTransactionByHash", json!([hash])).await?;
         Ok(!found.is_null())
     }
 
     /// Waits until all are mined.
-    pub(crate) async fn mined(&self, hashes: &[B256]) -> Result<(), Failure> {
+    pub(crate) async fn wait_until_mined(&self, hashes: &[B256]) -> Result<(), Failure> {
         let began = Instant::now();
         for hash in hashes {
             while self
@@ -138,13 +138,13 @@ impl Wallet {
                 if began.elapsed() > MINED_WITHIN {
                     return Err(format!("{hash} is not mined after {MINED_WITHIN:?}").into());
                 }
-                tokio::time::sleep(LOOK_EVERY).await;
+                tokio::time::sleep(POLL_EVERY).await;
             }
         }
         Ok(())
     }
 
-    async fn number(&self, method: &str) -> Result<U256, Failure> {
+    async fn query_number(&self, method: &str) -> Result<U256, Failure> {
         let answer = self.call(method, json!([])).await?;
         Ok(answer.as_str().ok_or("a number was expected")?.parse()?)
     }

@@ -1,56 +1,51 @@
-//! What an audit found.
+//! The findings of an audit.
 
 use crate::Outcome;
 
-/// How many findings of a kind are told in full.
-const TOLD_MAX: usize = 3;
+/// Findings of a kind that are reported in full.
+const REPORTED_MAX: usize = 3;
 
-/// What is wrong with a payment or a nonce.
+/// The kind of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Wrong {
-    /// It was accepted and is not in the store, or its money has not arrived.
+pub enum FindingKind {
+    /// Accepted, but not in the store or not paid.
     Lost,
-    /// Its money arrived more than once, or a request has two txs.
+    /// Paid more than once, or a request with two txs.
     Doubled,
-    /// It has not ended.
+    /// Not ended.
     Stuck,
-    /// Anything else that does not fit together.
+    /// Any other contradiction.
     Broken,
 }
 
-impl Wrong {
-    /// All of them.
+impl FindingKind {
     pub const ALL: [Self; 4] = [Self::Lost, Self::Doubled, Self::Stuck, Self::Broken];
 }
 
-/// One thing that is wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// What it is.
-    pub wrong: Wrong,
-    /// About what.
+    pub wrong: FindingKind,
     pub text: String,
 }
 
-/// What an audit counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counted {
-    /// Promised to the business.
+pub struct AuditCounts {
+    /// Promised payments.
     pub promised: usize,
-    /// In the store; those that were not promised had their answer lost on the way.
+    /// Txs in the store; those without a promise had a lost response.
     pub stored: usize,
-    /// Promised payments that arrived, each once.
+    /// Promised payments that arrived exactly once.
     pub paid: usize,
-    /// Rejected for good, with nothing paid.
+    /// Rejected permanently, and not paid.
     pub rejected: usize,
-    /// Nonces that a no-op of the store took.
+    /// Nonces of fillers.
     pub no_ops: usize,
-    /// Nonces that somebody else took.
+    /// Nonces of foreign transactions.
     pub foreign: usize,
 }
 
-impl Counted {
-    /// Of both.
+impl AuditCounts {
+    /// The sum.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         Self {
@@ -64,40 +59,36 @@ impl Counted {
     }
 }
 
-/// The end of an audit.
+/// The result of an audit.
 #[derive(Clone, Debug, Default)]
-pub struct Audited {
-    /// How much there is.
-    pub counted: Counted,
-    /// What is wrong with it.
+pub struct AuditReport {
+    pub counted: AuditCounts,
     pub findings: Vec<Finding>,
 }
 
-impl Audited {
-    /// How many findings there are of a kind.
-    pub fn count(&self, wrong: Wrong) -> usize {
+impl AuditReport {
+    pub fn count(&self, wrong: FindingKind) -> usize {
         let of_kind = self.findings.iter().filter(|found| found.wrong == wrong);
         of_kind.count()
     }
 
-    /// Some findings of each kind.
     pub fn samples(&self) -> Vec<&Finding> {
         let mut samples = Vec::new();
-        for wrong in Wrong::ALL {
+        for wrong in FindingKind::ALL {
             let of_kind = self.findings.iter().filter(|found| found.wrong == wrong);
-            samples.extend(of_kind.take(TOLD_MAX));
+            samples.extend(of_kind.take(REPORTED_MAX));
         }
         samples
     }
 
-    /// The counts, if nothing is wrong.
-    pub fn sound(self) -> Outcome<Counted> {
+    /// The counts; an error if there are findings.
+    pub fn require_no_findings(self) -> Outcome<AuditCounts> {
         if self.findings.is_empty() {
             return Ok(self.counted);
         }
-        let kinds = Wrong::ALL.map(|wrong| format!("{} {wrong:?}", self.count(wrong)));
-        let told = self.samples().into_iter();
-        let told: Vec<&str> = told.map(|found| found.text.as_str()).collect();
-        Err(format!("{}: {}", kinds.join(", "), told.join("; ")).into())
+        let kinds = FindingKind::ALL.map(|wrong| format!("{} {wrong:?}", self.count(wrong)));
+        let reported = self.samples().into_iter();
+        let reported: Vec<&str> = reported.map(|found| found.text.as_str()).collect();
+        Err(format!("{}: {}", kinds.join(", "), reported.join("; ")).into())
     }
 }

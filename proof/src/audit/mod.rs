@@ -1,9 +1,9 @@
-//! Exactly once: what was promised, what the store holds, what the chain has, and nothing else.
+//! The exactly-once audit: promises, store and chain must agree.
 
-mod books;
+mod comparison;
 mod finding;
 
-pub use finding::{Audited, Counted, Finding, Wrong};
+pub use finding::{AuditCounts, AuditReport, Finding, FindingKind};
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,70 +12,64 @@ use alloy_primitives::{B256, U256};
 use serde_json::{Value, json};
 
 use crate::ledger::Ledger;
-use crate::{Api, Chain, Outcome, demand, eventually};
-use books::Books;
+use crate::{Api, Chain, Outcome, ensure, eventually};
+use comparison::AuditData;
 
-/// How many blocks are read in one call.
+/// Blocks per call.
 const BLOCKS_AT_ONCE: u64 = 100;
 
-/// What is looked at.
+/// The subjects of an audit.
 pub struct Audit<'a> {
-    /// A node, to list what the store holds.
+    /// A node, for listing the store's txs.
     pub api: &'a Api,
-    /// The chain.
     pub chain: &'a Chain,
-    /// The accounts that only this store sends from, but for what is expected of others.
+    /// The accounts that only this store sends from, except for expected foreign transactions.
     pub lanes: &'a [String],
-    /// What was asked for and promised.
     pub ledger: &'a Ledger,
-    /// How long the open work may take.
     pub within: Duration,
 }
 
-/// What is not a paid payment.
+/// Exceptions from paid payments.
 #[derive(Clone, Debug, Default)]
 pub struct Expected {
-    /// Transactions of the accounts that somebody else sent, and that must be mined.
+    /// Foreign transactions of the accounts, which must be mined.
     pub foreign: Vec<B256>,
-    /// Tx ids that no node takes: they end rejected, and nothing is paid.
+    /// Tx ids that every node rejects: they end rejected and are not paid.
     pub rejected: Vec<String>,
 }
 
-/// A mined transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mined {
-    /// Its hash.
     pub hash: B256,
-    /// Its nonce.
     pub nonce: u64,
-    /// Its recipient, in lower case.
+    /// In lower case.
     pub to: String,
 }
 
 impl Audit<'_> {
-    /// Waits until nothing is open, then compares everything with everything. Nobody but the store may
-    /// have used the accounts, and it only for what was asked.
-    pub async fn run(&self) -> Outcome<Counted> {
+    /// Waits until nothing is open, then compares everything. Only the store may have used the accounts, and only
+    /// for requested payments.
+    pub async fn run(&self) -> Outcome<AuditCounts> {
         let counted = self.run_with(&Expected::default()).await?;
         let no_ops = counted.no_ops;
-        demand(no_ops == 0, format!("{no_ops} nonces went to no-ops"))?;
+        ensure(no_ops == 0, format!("{no_ops} nonces were used by fillers"))?;
         Ok(counted)
     }
 
-    /// The same where others use the accounts, some payments are refused, or gaps were filled.
-    pub async fn run_with(&self, expected: &Expected) -> Outcome<Counted> {
-        self.quiet().await?;
-        self.settled().await?;
-        self.look(expected).await?.sound()
+    /// With foreign transactions, rejected payments or filled gaps.
+    pub async fn run_with(&self, expected: &Expected) -> Outcome<AuditCounts> {
+        self.wait_until_idle().await?;
+        self.wait_until_all_ended().await?;
+        self.compare_now(expected).await?.require_no_findings()
     }
 
-    /// Compares everything with everything, as it is now.
-    pub async fn look(&self, expected: &Expected) -> Outcome<Audited> {
+    /// Compares the current state.
+    pub async fn compare_now(&self, expected: &Expected) -> Outcome<AuditReport> {
         let txs = self.api.all_txs().await?;
         let payments = self.ledger.payments();
         let recipients: Vec<String> = payments.values().map(|p| p.to.clone()).collect();
         let balances = self.chain.balances(&recipients).await?;
-        let books = Books {
+        let comparison = AuditData {
             lanes: self.lanes,
             balances: payments.keys().cloned().zip(balances).collect(),
             payments: &payments,
@@ -83,11 +77,10 @@ impl Audit<'_> {
             mined: self.mined().await?,
             expected,
         };
-        Ok(books.compare())
+        Ok(comparison.compare())
     }
 
-    /// Until no lane has open work.
-    pub async fn quiet(&self) -> Outcome<()> {
+    pub async fn wait_until_idle(&self) -> Outcome<()> {
         eventually("no lane has open work", self.within, || async {
             let (status, page) = self.api.get("/api/v1/lanes?limit=1000").await?;
             let lanes = page["lanes"].as_array();
@@ -98,8 +91,8 @@ impl Audit<'_> {
         .await
     }
 
-    /// Until every tx has ended: one that failed may still wait for the end of its nonce.
-    async fn settled(&self) -> Outcome<()> {
+    /// A failed tx may still wait for the end of its nonce.
+    async fn wait_until_all_ended(&self) -> Outcome<()> {
         let settled = eventually("every tx has ended", self.within, || async {
             let txs = self.api.all_txs().await?;
             Ok((!txs.iter().any(is_open)).then_some(()))
@@ -114,7 +107,7 @@ impl Audit<'_> {
         Err(format!("{error}: {count} of {all} are open, the lowest: {lowest:?}").into())
     }
 
-    /// Every mined transaction by sender in lower case, in the chain's order.
+    /// Every mined transaction by lower-case sender, in chain order.
     pub async fn mined(&self) -> Outcome<BTreeMap<String, Vec<Mined>>> {
         let height = self.chain.height().await?;
         let mut mined: BTreeMap<String, Vec<Mined>> = BTreeMap::new();

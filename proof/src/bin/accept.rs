@@ -1,12 +1,12 @@
-//! 2.4: `lanekeeper bench accept` on the embedded store: one lane and 100 lanes, signed and with the
-//! depth found out, next to two limits of the same run. A batch that does not grow fails it.
+//! 2.4: `lanekeeper bench accept` on the embedded store: one lane and 100 lanes, signed and with the depth known,
+//! next to two limits of the same run. Batches must grow with the clients.
 
 use std::process::ExitCode;
 
-use proof::{Outcome, Report, demand, flag, run, say};
+use proof::{COMMAND_WITHIN, Outcome, Report, ensure, flag, print_step, run_bench};
 use serde_json::Value;
 
-/// The aim: accepted per second on one lane, signed, with 512 clients.
+/// The target: accepts per second on one lane, signed, with 512 clients.
 const AIM_PER_SECOND: f64 = 5_000.0;
 
 #[tokio::main]
@@ -31,7 +31,7 @@ async fn prove(report: &mut Report) -> Outcome<String> {
         }
     }
     report.fact("aimPerSecond", AIM_PER_SECOND);
-    demand(
+    ensure(
         best >= AIM_PER_SECOND,
         format!("{best:.0} accepted/s on one lane; the aim is {AIM_PER_SECOND:.0}"),
     )?;
@@ -41,11 +41,8 @@ async fn prove(report: &mut Report) -> Outcome<String> {
 }
 
 async fn bench(lanes: &str, depth: &str, duration: &str) -> Outcome<Value> {
-    say(format!("bench accept: {lanes} lanes, mempoolDepth {depth}"));
-    let file = tempfile::NamedTempFile::new()?;
-    let path = file.path().to_string_lossy().into_owned();
+    print_step(format!("bench accept: {lanes} lanes, mempoolDepth {depth}"));
     let args = [
-        "bench",
         "accept",
         "--lanes",
         lanes,
@@ -55,33 +52,24 @@ async fn bench(lanes: &str, depth: &str, duration: &str) -> Outcome<Value> {
         duration,
         "--clients",
         "1,64,512",
-        "--json",
-        &path,
     ];
-    let output = run(&args, &[]).await?;
-    say(String::from_utf8_lossy(&output.stdout));
-    let error = String::from_utf8_lossy(&output.stderr).into_owned();
-    demand(
-        output.status.success(),
-        format!("bench accept failed: {error}"),
-    )?;
-    Ok(serde_json::from_str(&std::fs::read_to_string(&path)?)?)
+    run_bench(COMMAND_WITHIN, &args).await
 }
 
-/// Checks what must hold whatever the machine: rows counted, and batches that grow with the clients.
+/// Checks that hold on every machine: rows counted, and batches that grow with the clients.
 fn judge(name: &str, bench: &Value) -> Outcome<f64> {
     let runs = bench["runs"].as_array().ok_or("the bench has no runs")?;
     let mut batches = Vec::new();
     for run in runs {
         let (accepted, rows) = (run["accepted"].as_u64(), run["rows"].as_u64());
-        demand(
+        ensure(
             accepted == rows && accepted > Some(0),
             format!("{name}: {accepted:?} accepted, {rows:?} rows"),
         )?;
         batches.push(run["meanBatch"].as_f64().ok_or("a run has no meanBatch")?);
     }
     let grows = batches.windows(2).all(|pair| pair[1] > pair[0]);
-    demand(
+    ensure(
         grows,
         format!("{name}: the gate's batch does not grow with the clients: {batches:?}"),
     )?;

@@ -1,13 +1,13 @@
-//! 2.5: 40 kinds of bad input over HTTP and 10 broken configuration files: each a clear error, nothing
-//! stored, process alive.
+//! 2.5: 40 kinds of invalid input over HTTP and 10 invalid configuration files: each gets a clear error, nothing is
+//! stored, the process survives.
 
 use std::process::ExitCode;
 
-use proof::{Options, Outcome, Report, Server, demand, random_address, run};
+use proof::{Options, Outcome, Report, Server, ensure, random_address, run};
 use reqwest::Method;
 use serde_json::{Value, json};
 
-/// One bad request: a name, its body, the status and a word that the explanation must have.
+/// An invalid request: name, body, status, and a word that the detail must contain.
 struct Bad {
     name: &'static str,
     body: Value,
@@ -38,46 +38,46 @@ async fn prove(report: &mut Report) -> Outcome<String> {
     kinds += raw_bodies(&server).await?;
     kinds += paths(&server).await?;
     report.fact("httpKinds", kinds);
-    demand(kinds >= 40, format!("only {kinds} kinds of bad input"))?;
+    ensure(kinds >= 40, format!("only {kinds} kinds of invalid input"))?;
     let stored = server.api.all_txs().await?.len();
-    demand(
+    ensure(
         stored == 0,
-        format!("{stored} txs were stored by bad input"),
+        format!("{stored} txs were stored by invalid input"),
     )?;
     let (status, _) = server.api.get("/healthz").await?;
-    demand(
+    ensure(
         server.is_alive() && status.as_u16() == 200,
         "the process lives",
     )?;
 
     let configs = configs(report).await?;
-    demand(
+    ensure(
         configs >= 10,
-        format!("only {configs} broken configurations"),
+        format!("only {configs} invalid configurations"),
     )?;
     Ok(format!(
-        "{kinds} kinds of bad input and {configs} broken configurations: each a clear error, 0 stored"
+        "{kinds} kinds of invalid input and {configs} invalid configurations: each a clear error, 0 stored"
     ))
 }
 
-/// A clear error: the expected status, a problem document, and words that name the trouble.
+/// A clear error: the expected status, a problem document, and the word.
 fn judge(name: &str, status: u16, problem: &Value, expected: u16, says: &str) -> Outcome<()> {
-    demand(
+    ensure(
         status == expected,
         format!("{name}: {status} instead of {expected}: {problem}"),
     )?;
     for field in ["type", "title", "status", "detail", "retryable", "effect"] {
-        demand(
+        ensure(
             !problem[field].is_null(),
             format!("{name}: the problem has no {field}: {problem}"),
         )?;
     }
-    demand(
+    ensure(
         problem["effect"] == "none",
         format!("{name}: nothing happened: {problem}"),
     )?;
     let detail = problem["detail"].as_str().unwrap_or_default();
-    demand(
+    ensure(
         detail.contains(says),
         format!("{name}: the detail does not name {says:?}: {detail}"),
     )
@@ -292,7 +292,7 @@ async fn raw_bodies(server: &Server) -> Outcome<u32> {
     for (name, kind, body, status, says) in cases {
         let (got, content, problem) = server.api.post_raw("/api/v1/tx", kind, body).await?;
         judge(name, got.as_u16(), &problem, status, says)?;
-        demand(
+        ensure(
             content.starts_with("application/problem+json"),
             format!("{name}: {content}"),
         )?;
@@ -330,7 +330,7 @@ async fn paths(server: &Server) -> Outcome<u32> {
     Ok(count)
 }
 
-/// Broken files: each refused by `config check` with exit code 1 or 2, naming the key.
+/// Invalid files: each refused by `config check` with exit code 1 or 2, naming the key.
 #[expect(clippy::too_many_lines, reason = "a table, one case per entry")]
 async fn configs(report: &mut Report) -> Outcome<u32> {
     let key = "0xac0974bec39a17e36ba4a6b4d238ff944bacb478cbed5efcae784d7bf4f2ff80";
@@ -349,9 +349,9 @@ async fn configs(report: &mut Report) -> Outcome<u32> {
     };
     let output = check("good.toml".into(), good.clone()).await?;
     let shown = String::from_utf8_lossy(&output.stderr).into_owned();
-    demand(
+    ensure(
         output.status.success(),
-        format!("the good one is refused: {shown}"),
+        format!("the valid one is refused: {shown}"),
     )?;
     let broken = [
         (good.replace("name =", "nmae ="), "nmae"),
@@ -387,15 +387,15 @@ async fn configs(report: &mut Report) -> Outcome<u32> {
         let output = check(format!("broken-{number}.toml"), text.clone()).await?;
         let shown = [&output.stdout[..], &output.stderr[..]].concat();
         let shown = String::from_utf8_lossy(&shown).into_owned();
-        demand(
+        ensure(
             !output.status.success(),
             format!("configuration {number} passes: {text}"),
         )?;
-        demand(
+        ensure(
             shown.contains(says),
             format!("configuration {number} does not name {says}: {shown}"),
         )?;
-        demand(
+        ensure(
             !shown.contains("panicked"),
             format!("configuration {number} panics: {shown}"),
         )?;

@@ -1,22 +1,21 @@
-//! 6.4: `lanekeeper bench nonce` on PostgreSQL with `fsync` on and on Redis, beside pgbench and
-//! `redis-benchmark` of the same run: every scheme has its figures, nothing fails, no nonce is lent twice, and a
-//! nonce costs no more round trips than its scheme promises.
+//! 6.4: `lanekeeper bench nonce` on PostgreSQL with `fsync` and on Redis, next to pgbench and `redis-benchmark` of
+//! the same run: every scheme has results, nothing fails, no nonce is reserved twice, and the round trips per nonce
+//! are within the scheme's budget.
 
 use std::process::ExitCode;
 use std::time::Duration;
 
-use proof::{Outcome, Report, demand, flag, run_within, say};
+use proof::{Outcome, Report, ensure, flag, print_step, run_bench};
 use rig::postgres::Postgres;
-use rig::redis::{Keeps, Redis};
+use rig::redis::{Persistence, Redis};
 use serde_json::Value;
 
-/// The longest measurement.
 const BENCH_WITHIN: Duration = Duration::from_secs(3_600);
-/// One and a hundred lanes, one and three processes, allocating alone and whole cycles.
+/// One and 100 lanes, one and three processes, allocation alone and whole cycles.
 const RUNS_OF_A_SCHEME: usize = 8;
 
-/// What one nonce may cost at most (docs/adr/0009-nonce-component.md), in database transactions and calls to
-/// Redis: borrowed alone, and borrowed, submitted and used.
+/// The budget of one nonce (docs/adr/0009-nonce-component.md), in database transactions and Redis calls: for an
+/// allocation alone, and for allocate, submit and use.
 struct Budget {
     scheme: &'static str,
     redis_lock: bool,
@@ -24,7 +23,7 @@ struct Budget {
     cycle: (f64, f64),
 }
 
-/// The start and the end of the processes, and what a node asks while it idles, are counted too.
+/// Start and end of the processes and the idle calls of a node are counted too.
 const SLACK: f64 = 0.05;
 
 const BUDGETS: [Budget; 6] = [
@@ -34,7 +33,7 @@ const BUDGETS: [Budget; 6] = [
         allocate: (1.0, 0.0),
         cycle: (3.0, 0.0),
     },
-    // The lock is taken and given back; another process that wants it tries again and again.
+    // The lock is acquired and released; another process polls for it.
     Budget {
         scheme: "row-lock",
         redis_lock: true,
@@ -47,14 +46,14 @@ const BUDGETS: [Budget; 6] = [
         allocate: (1.0, 1.0),
         cycle: (3.0, 1.0),
     },
-    // In batches; each of them is also told to Redis.
+    // In batches; each is also sent to Redis.
     Budget {
         scheme: "redis-reserve",
         redis_lock: false,
         allocate: (0.2, 1.4),
         cycle: (0.5, 1.4),
     },
-    // In batches, marks too; with several processes most calls come one by one from other nodes.
+    // In batches, including marks; with several processes most calls are single calls from other nodes.
     Budget {
         scheme: "lane",
         redis_lock: false,
@@ -79,7 +78,7 @@ async fn main() -> ExitCode {
 async fn prove(report: &mut Report) -> Outcome<String> {
     let start = || {
         let postgres = Postgres::start_with(15, &[("max_connections", "300")]);
-        (postgres, Redis::start(Keeps::Nothing))
+        (postgres, Redis::start(Persistence::Nothing))
     };
     let (postgres, redis) = tokio::task::spawn_blocking(start).await?;
     let bench = bench(&postgres, &redis).await?;
@@ -89,7 +88,7 @@ async fn prove(report: &mut Report) -> Outcome<String> {
     for budget in &BUDGETS {
         let runs = runs_of(&bench, budget)?;
         let found = runs.len();
-        demand(
+        ensure(
             found == RUNS_OF_A_SCHEME,
             format!(
                 "{}: {found} runs instead of {RUNS_OF_A_SCHEME}",
@@ -109,35 +108,26 @@ async fn prove(report: &mut Report) -> Outcome<String> {
         ));
     }
     report.fact("overBudget", over.clone());
-    demand(over.is_empty(), format!("over budget: {over:?}"))?;
+    ensure(over.is_empty(), format!("over budget: {over:?}"))?;
     let row_lock = number(&bench["pgbenchRowLock"][0], "perSecond")?;
     let incr = number(&bench["redisIncr"], "perSecond")?;
     Ok(format!(
         "nonces/s on one lane, one process, beside {row_lock:.0} row locks of pgbench and {incr:.0} INCR: {}; 0 \
-         failed, 0 lent twice, all within their budgets",
+         failed, 0 reserved twice, all within their budgets",
         figures.join(", ")
     ))
 }
 
 async fn bench(postgres: &Postgres, redis: &Redis) -> Outcome<Value> {
-    say("bench nonce: some minutes");
-    let json = tempfile::NamedTempFile::new()?;
-    let path = json.path().to_string_lossy().into_owned();
+    print_step("bench nonce: some minutes");
     let (store, redis, duration) = (postgres.url(), redis.url(), flag("duration", "5s"));
-    let mut args = vec!["bench", "nonce", "--store", store, "--redis", &redis];
-    args.extend(["--duration", &duration, "--json", &path]);
+    let mut args = vec!["nonce", "--store", store, "--redis", &redis];
+    args.extend(["--duration", &duration]);
     let svg = flag("svg", "");
     if !svg.is_empty() {
         args.extend(["--svg", &svg]);
     }
-    let output = run_within(BENCH_WITHIN, &args, &[]).await?;
-    say(String::from_utf8_lossy(&output.stdout));
-    let error = String::from_utf8_lossy(&output.stderr).into_owned();
-    demand(
-        output.status.success(),
-        format!("bench nonce failed: {error}"),
-    )?;
-    Ok(serde_json::from_str(&std::fs::read_to_string(&path)?)?)
+    run_bench(BENCH_WITHIN, &args).await
 }
 
 impl Budget {
@@ -162,19 +152,19 @@ fn is(run: &Value, lanes: u64, processes: u64, work: &str) -> bool {
     run["lanes"] == lanes && run["processes"] == processes && run["work"] == work
 }
 
-/// What must hold whatever the machine.
+/// Checks that hold on every machine.
 fn judge(budget: &Budget, run: &Value) -> Outcome<()> {
     let name = name_of(budget, run);
     let rate = number(run, "perSecond")?;
-    demand(rate > 0.0, format!("{name}: nothing was lent"))?;
+    ensure(rate > 0.0, format!("{name}: nothing was allocated"))?;
     for bad in ["failed", "lentTwice"] {
         let count = number(run, bad)?;
         let why = run["failure"].as_str().unwrap_or_default();
-        demand(count == 0.0, format!("{name}: {count} {bad} {why}"))?;
+        ensure(count == 0.0, format!("{name}: {count} {bad} {why}"))?;
     }
-    // What comes from memory may take less than the microsecond that is measured.
+    // An allocation from memory may take less than the measured microsecond.
     let (p50, p99) = (number(run, "p50Ms")?, number(run, "p99Ms")?);
-    demand(p99 > 0.0 && p99 >= p50, format!("{name}: no latencies"))
+    ensure(p99 > 0.0 && p99 >= p50, format!("{name}: no latencies"))
 }
 
 fn over_budget(budget: &Budget, run: &Value) -> Outcome<Vec<String>> {
@@ -207,5 +197,5 @@ fn name_of(budget: &Budget, run: &Value) -> String {
 
 fn number(run: &Value, name: &str) -> Outcome<f64> {
     let number = run[name].as_f64();
-    number.ok_or_else(|| format!("the bench tells no {name}").into())
+    number.ok_or_else(|| format!("the bench reports no {name}").into())
 }

@@ -1,4 +1,4 @@
-//! 3.5 and 3.6: `lanekeeper bench accept` on PostgreSQL with `fsync` on, beside pgbench in the same run.
+//! 3.5 and 3.6: `lanekeeper bench accept` on PostgreSQL with `fsync`, next to pgbench in the same run.
 //!
 //! 3.5 measures one, ten and a thousand lanes on one node and on three; 3.6 (`--growth`) measures again
 //! with millions of finished txs in the tables, and with ten thousand lanes of which a hundred are active.
@@ -6,22 +6,22 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use proof::{Outcome, Report, demand, flag, run_within, say};
+use proof::{Outcome, Report, ensure, flag, print_step, run_bench};
 use rig::postgres::Postgres;
 use serde_json::Value;
 
-/// Of the rate at which pgbench inserts one comparable row per transaction, on one lane.
+/// Relative to pgbench's rate of one comparable insert per transaction, on one lane.
 const OF_PGBENCH_MIN: f64 = 0.25;
-/// The aim.
+/// The target.
 const OF_PGBENCH_AIM: f64 = 0.6;
-/// The longest measurement: filling millions of rows takes most of it.
+/// Filling millions of rows takes most of it.
 const BENCH_WITHIN: Duration = Duration::from_secs(3_600);
-/// Of the rate with empty tables, and of the rate with the active lanes alone.
+/// Relative to the rate with empty tables, and with the active lanes alone.
 const OF_EMPTY_MIN: f64 = 0.9;
-/// The lanes of the wide run that get requests, and those that are only there.
+/// The active and the idle lanes of the wide run.
 const ACTIVE_LANES: u32 = 100;
 const IDLE_LANES: u32 = 9_900;
-/// Finished txs of the wide run: every lane has been at work, and yet the lanes are what grows.
+/// Finished txs of the wide run: every lane has had work, but the number of lanes is what grows.
 const FINISHED_IN_ALL_LANES: u32 = 30_000;
 /// The budget of one accepted tx.
 const BUDGET: [(&str, f64); 4] = [
@@ -65,43 +65,43 @@ async fn accept(report: &mut Report) -> Outcome<String> {
         }
     }
     report.fact("overBudget", over.clone());
-    // With one accept per lane and turn the lane's own rows are shared by nobody.
+    // With one accept per lane and turn, no row of a lane is shared.
     let serious: Vec<&String> = over
         .iter()
         .filter(|text| !text.starts_with("1000 "))
         .collect();
-    demand(serious.is_empty(), format!("over budget: {serious:?}"))?;
-    demand(
+    ensure(serious.is_empty(), format!("over budget: {serious:?}"))?;
+    ensure(
         on_one_lane >= OF_PGBENCH_MIN,
-        format!("{on_one_lane:.2} of pgbench on one lane; at least {OF_PGBENCH_MIN} is asked for"),
+        format!("{on_one_lane:.2} of pgbench on one lane; at least {OF_PGBENCH_MIN} is required"),
     )?;
     Ok(format!(
-        "{on_one_lane:.2} of pgbench's single rows on one lane (must {OF_PGBENCH_MIN}, aim {OF_PGBENCH_AIM}); \
+        "{on_one_lane:.2} of pgbench's single rows on one lane (minimum {OF_PGBENCH_MIN}, target {OF_PGBENCH_AIM}); \
          over budget: {over:?}"
     ))
 }
 
 async fn growth(report: &mut Report) -> Outcome<String> {
-    // As docs/running.md asks for: with the 128 MB that PostgreSQL starts with, the pages of one index of this
-    // size push each other out.
+    // As docs/running.md recommends: with PostgreSQL's default of 128 MB, an index of this size does not fit into
+    // the cache.
     let server = server(&[("max_wal_size", "8GB"), ("shared_buffers", "2GB")]).await?;
     let finished = flag("finished", "5000000");
-    // After a checkpoint the first change of a page is logged with the whole page, and random keys touch all
-    // pages of their index. A run that is short against the time between checkpoints would measure just that.
+    // After a checkpoint the first change of a page logs the whole page, and random keys touch all pages of their
+    // index. A run that is short compared with the checkpoint interval would mostly measure that.
     let grown = bench(&server, "60s", &["--lanes", "1", "--finished", &finished]).await?;
     let of_empty = number(newest_run(&grown)?, "ofEmpty")?;
     report.fact("finished", grown);
-    demand(
+    ensure(
         of_empty >= OF_EMPTY_MIN,
         format!("{of_empty:.2} of the empty rate with {finished} finished txs"),
     )?;
     let wide = wide(report, &server).await?;
     Ok(format!(
-        "{of_empty:.2} of the empty rate with {finished} finished txs; {wide} (must {OF_EMPTY_MIN} each)"
+        "{of_empty:.2} of the empty rate with {finished} finished txs; {wide} (minimum {OF_EMPTY_MIN} each)"
     ))
 }
 
-/// Ten thousand lanes of which a hundred are active, against the hundred alone in their tables.
+/// 10,000 lanes of which 100 are active, compared with the 100 alone.
 async fn wide(report: &mut Report, server: &Postgres) -> Outcome<String> {
     let lanes = ACTIVE_LANES + IDLE_LANES;
     let counts = [ACTIVE_LANES, IDLE_LANES, FINISHED_IN_ALL_LANES].map(|count| count.to_string());
@@ -122,18 +122,18 @@ async fn wide(report: &mut Report, server: &Postgres) -> Outcome<String> {
         number(phase, "lanes")?,
         number(first_phase(&bench)?, "lanes")?,
     );
-    demand(
+    ensure(
         found >= f64::from(lanes) && alone <= f64::from(ACTIVE_LANES),
         format!("the tables have {alone} lanes and then {found}, not {active} and {lanes}"),
     )?;
     let of_active = number(run, "ofEmpty")?;
-    demand(
+    ensure(
         of_active >= OF_EMPTY_MIN,
         format!("{of_active:.2} of the rate of {active} lanes when there are {lanes}"),
     )?;
     Ok(format!(
         "{of_active:.2} of the rate of {active} lanes alone when there are {lanes} ({:.0} accepted/s; an idle \
-         node asks {:.1} times a second)",
+         node queries {:.1} times a second)",
         number(run, "perSecond")?,
         number(phase, "idleTransactionsPerSecondAndNode")?
     ))
@@ -146,21 +146,12 @@ async fn server(more: &'static [(&'static str, &'static str)]) -> Outcome<Postgr
 }
 
 async fn bench(server: &Postgres, duration: &str, more: &[&str]) -> Outcome<Value> {
-    say(format!("bench accept {}", more.join(" ")));
-    let file = tempfile::NamedTempFile::new()?;
-    let path = file.path().to_string_lossy().into_owned();
+    print_step(format!("bench accept {}", more.join(" ")));
     let (url, duration) = (server.url().to_owned(), flag("duration", duration));
-    let mut args = vec!["bench", "accept", "--store", &url, "--clients", "512"];
-    args.extend(["--duration", &duration, "--json", &path]);
+    let mut args = vec!["accept", "--store", &url, "--clients", "512"];
+    args.extend(["--duration", &duration]);
     args.extend(more);
-    let output = run_within(BENCH_WITHIN, &args, &[]).await?;
-    say(String::from_utf8_lossy(&output.stdout));
-    let error = String::from_utf8_lossy(&output.stderr).into_owned();
-    demand(
-        output.status.success(),
-        format!("bench accept failed: {error}"),
-    )?;
-    Ok(serde_json::from_str(&std::fs::read_to_string(&path)?)?)
+    run_bench(BENCH_WITHIN, &args).await
 }
 
 fn first_phase(bench: &Value) -> Outcome<&Value> {
@@ -182,7 +173,7 @@ fn newest_run(bench: &Value) -> Outcome<&Value> {
 
 fn number(run: &Value, name: &str) -> Outcome<f64> {
     let number = run[name].as_f64();
-    number.ok_or_else(|| format!("the bench tells no {name}").into())
+    number.ok_or_else(|| format!("the bench reports no {name}").into())
 }
 
 fn over_budget(name: &str, run: &Value) -> Outcome<Vec<String>> {

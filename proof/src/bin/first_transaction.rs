@@ -1,13 +1,13 @@
-//! 2.1: one command, then a tx whose accept answer has nonce and hash, and which is confirmed a
-//! moment later; a reverting call is refused at the estimate with its reason, and with explicit gas
-//! ends FAILED_FINAL with the reason; the transfer's balance is on the chain.
+//! 2.1: one command, then a tx whose accept response has nonce and hash, and which is confirmed a moment later; a
+//! reverting call is refused at the estimate with its reason, and with explicit gas ends FAILED_FINAL with the
+//! reason; the transferred value is on the chain.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use alloy_primitives::{U256, hex};
 use proof::{
-    Options, Outcome, Report, Server, demand, eventually, first_lines, random_address, run,
+    Options, Outcome, Report, Server, ensure, eventually, first_lines, random_address, run,
 };
 use serde_json::{Value, json};
 
@@ -28,7 +28,7 @@ async fn prove(report: &mut Report) -> Outcome<String> {
     .await?;
     let ready_ms = started.elapsed().as_millis();
     report.fact("startMs", u64::try_from(ready_ms)?);
-    demand(
+    ensure(
         ready_ms < 2_000,
         format!("dev took {ready_ms} ms to start; it must be under 2000"),
     )?;
@@ -47,17 +47,17 @@ async fn transfer(report: &mut Report, server: &Server) -> Outcome<u128> {
     let body = json!({"signer": signer, "requestId": "first", "payload": {"to": to, "value": "1000000000000000000"}});
     let accepted_at = Instant::now();
     let (status, tx) = server.api.create(body, "").await?;
-    demand(
+    ensure(
         status.as_u16() == 202,
         format!("a new tx must answer 202, not {status}: {tx}"),
     )?;
-    demand(
+    ensure(
         tx["nonce"] == 0,
-        format!("the accept answer must have a nonce: {tx}"),
+        format!("the accept response must have a nonce: {tx}"),
     )?;
-    demand(
+    ensure(
         tx["txHash"].is_string(),
-        format!("the accept answer must have a txHash: {tx}"),
+        format!("the accept response must have a txHash: {tx}"),
     )?;
     let id = tx["txId"].as_str().unwrap_or_default().to_owned();
     let (_, last) = server
@@ -65,20 +65,20 @@ async fn transfer(report: &mut Report, server: &Server) -> Outcome<u128> {
         .get(&format!("/api/v1/tx/{id}?wait=confirmed&timeout=30s"))
         .await?;
     let confirmed_ms = accepted_at.elapsed().as_millis();
-    demand(
+    ensure(
         last["state"] == "CONFIRMED",
         format!("it must be CONFIRMED: {last}"),
     )?;
-    demand(
+    ensure(
         last["txHash"] == tx["txHash"],
-        "the hash told at the accept is the one that was mined",
+        "the hash in the accept response is the one that was mined",
     )?;
     let required = last["confirmations"].as_array().map_or(0, Vec::len);
-    demand(
+    ensure(
         required == 3,
-        format!("its block and 2 confirmations are told: {last}"),
+        format!("its block and 2 confirmations are reported: {last}"),
     )?;
-    demand(
+    ensure(
         server.chain.balance(&to).await? == U256::from(10).pow(U256::from(18)),
         "1 ETH arrived",
     )?;
@@ -95,15 +95,15 @@ async fn transfer(report: &mut Report, server: &Server) -> Outcome<u128> {
         "TxReceiptUpdated",
         "TxConfirmed",
     ];
-    demand(
+    ensure(
         kinds == expected,
-        format!("every step is told, once and in order: {kinds:?}"),
+        format!("every step is reported, once and in order: {kinds:?}"),
     )?;
     report.fact("confirmedMs", u64::try_from(confirmed_ms)?);
     Ok(confirmed_ms)
 }
 
-/// The README's commands, as a person would type them.
+/// The README's commands, as a user types them.
 async fn cli(report: &mut Report, server: &Server) -> Outcome<()> {
     let env = [("LANEKEEPER_URL", server.api.url())];
     let to = random_address();
@@ -122,23 +122,23 @@ async fn cli(report: &mut Report, server: &Server) -> Outcome<()> {
     ];
     let output = run(&send, &env).await?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    demand(
+    ensure(
         output.status.success(),
         format!(
             "tx send failed: {text}{}",
             String::from_utf8_lossy(&output.stderr)
         ),
     )?;
-    demand(
+    ensure(
         text.contains("confirmed"),
         format!("tx send shows the end: {text}"),
     )?;
-    demand(
+    ensure(
         server.chain.balance(&to).await? == U256::from(10).pow(U256::from(17)),
         "0.1 ETH arrived",
     )?;
     let events = first_lines(&["events", "tail", "--json"], &env, 8).await?;
-    demand(
+    ensure(
         events.iter().all(|line| line.contains("\"seq\"")),
         "events tail shows events",
     )?;
@@ -168,7 +168,7 @@ async fn reverts(report: &mut Report, server: &Server) -> Outcome<()> {
         .api
         .create(deploy, "?wait=confirmed&timeout=30s")
         .await?;
-    demand(
+    ensure(
         deployed["state"] == "CONFIRMED",
         format!("{status}: the deployment: {deployed}"),
     )?;
@@ -189,19 +189,19 @@ async fn reverts(report: &mut Report, server: &Server) -> Outcome<()> {
         .api
         .create(call("tried-out", Value::Null), "")
         .await?;
-    demand(
+    ensure(
         status.as_u16() == 422,
         format!("a reverting call is refused: {status} {problem}"),
     )?;
     let detail = problem["detail"].as_str().unwrap_or_default();
-    demand(
+    ensure(
         detail.contains("closed"),
         format!("with its reason: {problem}"),
     )?;
     report.fact("refusedWith", detail);
     let query = format!("/api/v1/tx/by-request?chainId=31337&signer={signer}&requestId=tried-out");
     let (status, _) = server.api.get(&query).await?;
-    demand(status.as_u16() == 404, "nothing of it was stored")?;
+    ensure(status.as_u16() == 404, "nothing of it was stored")?;
 
     let (_, tx) = server
         .api
@@ -210,15 +210,15 @@ async fn reverts(report: &mut Report, server: &Server) -> Outcome<()> {
             "?wait=confirmed&timeout=30s",
         )
         .await?;
-    demand(
+    ensure(
         tx["state"] == "FAILED_FINAL",
         format!("with explicit gas it is mined and fails: {tx}"),
     )?;
     let reason = tx["reason"].as_str().unwrap_or_default();
-    demand(reason.contains("closed"), format!("with the reason: {tx}"))?;
+    ensure(reason.contains("closed"), format!("with the reason: {tx}"))?;
     report.fact("failedWith", reason);
     let nonce = eventually("nonce 2 on chain", Duration::from_secs(5), || async {
         Ok(Some(server.chain.nonce(signer).await?).filter(|nonce| *nonce == 2))
     });
-    demand(nonce.await? == 2, "the refused call cost no nonce")
+    ensure(nonce.await? == 2, "the refused call cost no nonce")
 }

@@ -1,11 +1,11 @@
-//! 2.3: 100 equal requests at once make one tx; the same key with another payload is a 422; 1,000
-//! creates at once on one lane get the nonces 0…999.
+//! 2.3: 100 concurrent equal requests create one tx; the same key with another payload is a 422; 1,000 concurrent
+//! creates on one lane get the nonces 0…999.
 
 use std::collections::BTreeSet;
 use std::process::ExitCode;
 
 use futures::future::join_all;
-use proof::{Options, Outcome, Report, Server, demand, random_address};
+use proof::{Options, Outcome, Report, Server, ensure, random_address};
 use serde_json::json;
 
 #[tokio::main]
@@ -32,7 +32,7 @@ async fn prove(report: &mut Report) -> Outcome<String> {
     let mut created = 0;
     for answer in answers {
         let (status, tx) = answer?;
-        demand(
+        ensure(
             matches!(status.as_u16(), 200 | 202),
             format!("{status}: {tx}"),
         )?;
@@ -41,14 +41,14 @@ async fn prove(report: &mut Report) -> Outcome<String> {
     }
     report.fact("equalRequests", 100);
     report.fact("txs", ids.len());
-    demand(
+    ensure(
         ids.len() == 1 && created == 1,
         format!("100 equal requests made {} txs, {created} new", ids.len()),
     )?;
 
     let other = json!({"signer": signer, "requestId": "same", "payload": {"to": to, "value": "2"}});
     let (status, problem) = api.create(other, "").await?;
-    demand(
+    ensure(
         status.as_u16() == 422,
         format!("another payload under the key: {status} {problem}"),
     )?;
@@ -64,7 +64,7 @@ async fn prove(report: &mut Report) -> Outcome<String> {
     let mut nonces = BTreeSet::new();
     for answer in join_all(creates).await {
         let (status, tx) = answer?;
-        demand(status.as_u16() == 202, format!("{status}: {tx}"))?;
+        ensure(status.as_u16() == 202, format!("{status}: {tx}"))?;
         nonces.insert(
             tx["nonce"]
                 .as_u64()
@@ -73,7 +73,7 @@ async fn prove(report: &mut Report) -> Outcome<String> {
     }
     let gapless = nonces.iter().copied().eq(0..1_000);
     report.fact("creates", 1_000);
-    demand(
+    ensure(
         gapless,
         format!("1000 creates got {} different nonces", nonces.len()),
     )?;

@@ -1,6 +1,5 @@
-//! 2.2: `kill -9` at random moments under load, restart on the same folder, many rounds in a row, once
-//! with the chain in the same process and once with a chain that lives on: every accepted tx exactly
-//! once on chain, no gap left, nothing stuck.
+//! 2.2: `kill -9` at random times under load, restart on the same data, many rounds, with the chain in the same
+//! process and with a separate chain: every accepted tx exactly once on chain, no gap, nothing stuck.
 
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,7 +7,7 @@ use std::time::Duration;
 
 use proof::audit::Audit;
 use proof::ledger::{Ledger, Promise};
-use proof::{Options, Outcome, Report, Server, flag, say};
+use proof::{Options, Outcome, Report, Server, flag, print_step};
 use rand::Rng;
 
 const CLIENTS: usize = 16;
@@ -31,18 +30,18 @@ async fn prove(report: &mut Report) -> Outcome<String> {
         total += series(report, rounds, seed, outside).await?;
     }
     Ok(format!(
-        "{} kills, {total} accepted txs, each exactly once on chain, 0 lost, 0 doubled, 0 stuck",
+        "{} kills, {total} accepted txs, each exactly once on chain, 0 lost, 0 duplicated, 0 stuck",
         rounds * 2
     ))
 }
 
 async fn series(report: &mut Report, rounds: u32, seed: u64, outside: bool) -> Outcome<usize> {
     let place = if outside {
-        "chain living on"
+        "separate chain"
     } else {
         "chain in the same process"
     };
-    say(format!("{rounds} rounds, {place}"));
+    print_step(format!("{rounds} rounds, {place}"));
     let folder = tempfile::tempdir()?;
     let chain_folder = tempfile::tempdir()?;
     let chain = match outside {
@@ -61,7 +60,7 @@ async fn series(report: &mut Report, rounds: u32, seed: u64, outside: bool) -> O
         let server = Server::dev(&options).await?;
         let load = load(&server, &ledger, round);
         let life = Duration::from_millis(rng.random_range(20..1_200));
-        // The kill ends the load; what ends it before is a contradiction between two answers.
+        // The kill ends the load; an earlier end is a contradiction between two responses.
         if let Ok(ended) = tokio::time::timeout(life, load).await {
             ended?;
         }
@@ -85,7 +84,7 @@ async fn series(report: &mut Report, rounds: u32, seed: u64, outside: bool) -> O
     Ok(accepted)
 }
 
-/// Payments to unique recipients, as fast as a few clients can; some repeated, as clients do.
+/// Payments to unique recipients from several clients; some are repeated, as clients do.
 async fn load(server: &Server, ledger: &Ledger, round: u32) -> Outcome<()> {
     let count = AtomicU64::new(0);
     let clients = (0..CLIENTS).map(|client| {
@@ -95,11 +94,11 @@ async fn load(server: &Server, ledger: &Ledger, round: u32) -> Outcome<()> {
             loop {
                 let number = count.fetch_add(1, Ordering::Relaxed);
                 let id = format!("r{round}-{number}");
-                let body = ledger.ask(signer, &id);
+                let body = ledger.transfer_body(signer, &id);
                 for _repeat in 0..=u32::from(number.is_multiple_of(10)) {
                     match server.api.create(body.clone(), "").await {
                         Ok((status, tx)) if status.is_success() => {
-                            ledger.promised(&id, Promise::read(&tx))?;
+                            ledger.record_promise(&id, Promise::read(&tx))?;
                         }
                         Ok(_) => {}
                         Err(_) => return Outcome::Ok(()), // killed

@@ -1,14 +1,14 @@
-//! 2.6: memory of `dev` at rest, after many txs and after as many again; growth per finished tx must be
-//! near zero. The first half fills the bounded caches, the second tells what a finished tx leaves behind.
+//! 2.6: memory of `dev` when idle, after many txs and after as many again; the growth per finished tx must be near
+//! zero. The first half fills the bounded caches, the second shows what a finished tx leaves behind.
 
 use std::process::ExitCode;
 use std::time::Duration;
 
 use futures::stream::{self, StreamExt, TryStreamExt};
-use proof::{Options, Outcome, Report, Server, demand, eventually, flag, random_address};
+use proof::{Options, Outcome, Report, Server, ensure, eventually, flag, random_address};
 use serde_json::json;
 
-/// What a finished tx may leave in memory, on average. (An attempt alone is larger than this.)
+/// The average growth per finished tx. (One attempt alone is larger.)
 const BYTES_PER_TX_MAX: f64 = 64.0;
 const CLIENTS: usize = 64;
 const LANES: usize = 10;
@@ -43,7 +43,7 @@ async fn prove(report: &mut Report) -> Outcome<String> {
     #[expect(clippy::cast_precision_loss, reason = "a ratio for people")]
     let per_tx = (after as f64 - before as f64) * 1024.0 / count as f64;
     report.fact("bytesPerFinishedTx", per_tx);
-    demand(
+    ensure(
         per_tx < BYTES_PER_TX_MAX,
         format!("{per_tx:.0} bytes per finished tx; at most {BYTES_PER_TX_MAX} are allowed"),
     )?;
@@ -75,7 +75,7 @@ async fn send(server: &Server, from: usize, to: usize) -> Outcome<()> {
     .await
 }
 
-/// Waits until nothing is open, and until finals are old enough to be let go.
+/// Waits until nothing is open, and until final txs are evicted.
 async fn settle(server: &Server) -> Outcome<()> {
     eventually("every lane is quiet", Duration::from_secs(300), || async {
         let (_, lanes) = server.api.get("/api/v1/lanes").await?;

@@ -1,6 +1,6 @@
-//! 6.4: the example businesses, for real: three processes of each pay from one account at once. The one in Rust uses
-//! the library, over PostgreSQL and anvil; the one in Python borrows over HTTP from `lanekeeper dev`. Every payment
-//! arrives, and no nonce is left out or used twice.
+//! 6.4: the example programs: three processes of each pay from one account concurrently. The Rust example uses the
+//! library, over PostgreSQL and anvil; the Python example reserves nonces over HTTP from `lanekeeper dev`. Every
+//! payment arrives, and no nonce is skipped or used twice.
 
 use std::process::{ExitCode, Stdio};
 use std::sync::Arc;
@@ -8,18 +8,17 @@ use std::time::Duration;
 
 use alloy_primitives::U256;
 use futures::future::try_join_all;
-use proof::cluster::{aside, postgres};
-use proof::network::{Make, Network, Terms, signer};
+use proof::cluster::{postgres, run_blocking};
+use proof::network::{Network, NodeKind, Terms, signer};
 use proof::{
-    Chain, Options, Outcome, Report, Scratch, Server, binary, demand, flag, random_address,
+    Chain, Options, Outcome, Report, Scratch, Server, binary, ensure, flag, random_address,
 };
 use rig::evm::account;
 use rig::postgres::majors;
 use tokio::process::Command;
 
-/// How many processes pay at once.
+/// Concurrent processes.
 const PROCESSES: u64 = 3;
-/// How long all of them may take.
 const PAID_WITHIN: Duration = Duration::from_secs(120);
 
 #[tokio::main]
@@ -32,7 +31,7 @@ async fn main() -> ExitCode {
 async fn prove(report: &mut Report) -> Outcome<String> {
     let each: u64 = flag("each", "20").parse()?;
     let python = flag("python", "");
-    demand(
+    ensure(
         !python.is_empty(),
         "--python must name one with eth-account",
     )?;
@@ -52,8 +51,8 @@ async fn rust(each: u64) -> Outcome<()> {
     let major = majors().last().copied().ok_or("no PostgreSQL")?;
     let server = postgres(major).await?;
     let owner = Arc::clone(&server);
-    let database = aside(move || owner.database("payouts")).await?;
-    let net = Network::start(Make::ANVIL, Terms::default()).await?;
+    let database = run_blocking(move || owner.database("payouts")).await?;
+    let net = Network::start(NodeKind::ANVIL, Terms::default()).await?;
     let program = binary().with_file_name("payouts");
     let command = |to: &str| {
         let mut command = Command::new(&program);
@@ -74,7 +73,10 @@ async fn in_python(python: &str, each: u64) -> Outcome<()> {
         ..Options::default()
     })
     .await?;
-    let (address, key) = dev.lender.clone().ok_or("dev lends nothing")?;
+    let (address, key) = dev
+        .external_account
+        .clone()
+        .ok_or("dev has no external account")?;
     let program = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/python/payouts.py");
     let command = |to: &str| {
         let mut command = Command::new(python);
@@ -86,7 +88,7 @@ async fn in_python(python: &str, each: u64) -> Outcome<()> {
     pay(&dev.chain, &address, each, command).await
 }
 
-/// Runs all processes at once, and looks at the chain afterwards.
+/// Runs all processes concurrently, then checks the chain.
 async fn pay(
     chain: &Chain,
     from: &str,
@@ -98,16 +100,16 @@ async fn pay(
     let run = |mut command: Command| async move {
         let running = command.stdin(Stdio::null()).kill_on_drop(true).output();
         let output = tokio::time::timeout(PAID_WITHIN, running).await??;
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        demand(
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        ensure(
             output.status.success(),
-            format!("{}: {said}", output.status),
+            format!("{}: {stderr}", output.status),
         )
     };
     try_join_all((0..PROCESSES).map(|_| run(command(&to)))).await?;
     let (arrived, used) = (chain.balance(&to).await?, chain.nonce(from).await? - first);
     let expected = PROCESSES * each;
-    demand(
+    ensure(
         arrived == U256::from(expected) && used == expected,
         format!("{arrived} wei arrived by {used} nonces, instead of {expected} by as many"),
     )

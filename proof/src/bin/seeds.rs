@@ -1,20 +1,20 @@
-//! 5.1: thousands of simulated worlds with no promise broken, how fast they go, and that the same seed gives
-//! the same trace.
+//! 5.1: thousands of simulated worlds without a violated promise, their speed, and that the same seed produces the
+//! same trace.
 
 use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
 
-use proof::{Outcome, Report, demand};
+use proof::{Outcome, Report, ensure};
 use serde_json::Value;
 
-/// How many seeds must hold, unless asked otherwise.
+/// The number of seeds, unless specified otherwise.
 const SEEDS: &str = "5000";
-/// The first of them.
+/// The first seed.
 const FROM: &str = "1";
-/// Which worlds are not among them: there a request whose row is lost is known to be paid twice when it is sent
-/// again (docs/proofs.md, open points).
+/// Excluded worlds: a request whose row is lost is known to be paid twice when it is repeated (docs/proofs.md, open
+/// points).
 const LEFT_OUT: &str = "without worlds in which an operator accepts a loss (--accept-loss)";
-/// How many seeds are replayed twice.
+/// Seeds that are replayed twice.
 const REPLAYED: u64 = 20;
 
 fn main() -> ExitCode {
@@ -56,13 +56,13 @@ fn prove(report: &mut Report) -> Outcome<String> {
     let failed = found["failed"].as_array().map_or(usize::MAX, Vec::len);
     report.fact("violations", failed);
     let wanted: f64 = seeds.parse()?;
-    demand(
+    ensure(
         search.status.success() && failed == 0,
         format!("{failed} seeds break a promise: {}", found["failed"]),
     )?;
-    demand(
+    ensure(
         number("seeds") >= wanted,
-        "fewer seeds were run than asked for",
+        "fewer seeds were run than requested",
     )?;
     Ok(format!(
         "{} seeds, {:.0} simulated hours, {:.0} per CPU-minute, {:.0} events/s, 0 violations; a healed world had \
@@ -77,17 +77,17 @@ fn prove(report: &mut Report) -> Outcome<String> {
     ))
 }
 
-/// The simulator beside this proof, in the same profile: the proof's script has built it.
+/// The simulator in the proof's own target directory, built by the proof's script.
 fn simulator() -> PathBuf {
     let proof = std::env::current_exe().unwrap_or_default();
     proof.with_file_name("sim")
 }
 
-/// Replays a few seeds in two processes each and compares what they print last: the trace's digest.
+/// Replays a few seeds in two processes each and compares the digests of the traces.
 fn replay_twice(from: u64) -> Outcome<u64> {
     for seed in from..from.saturating_add(REPLAYED) {
         let (first, second) = (digest(seed)?, digest(seed)?);
-        demand(
+        ensure(
             first == second,
             format!("seed {seed} gave {first:?}, and then {second:?}"),
         )?;
@@ -102,7 +102,7 @@ fn digest(seed: u64) -> Outcome<String> {
         .output()?;
     let text = String::from_utf8_lossy(&replay.stderr);
     let line = text.lines().find(|line| line.contains(", trace "));
-    Ok(line.ok_or("a replay told no digest")?.to_owned())
+    Ok(line.ok_or("a replay printed no digest")?.to_owned())
 }
 
 fn option(name: &str, default: &str) -> String {
@@ -111,7 +111,7 @@ fn option(name: &str, default: &str) -> String {
     words.next().unwrap_or_else(|| default.to_owned())
 }
 
-/// As many worlds at once as there are cores.
+/// One world per core.
 fn jobs() -> String {
     let cores = std::thread::available_parallelism();
     cores.map_or(1, std::num::NonZero::get).to_string()

@@ -1,10 +1,10 @@
 //! A real cluster: `lanekeeper serve` processes, one PostgreSQL, `lanekeeper devchain` as the chain.
 
-mod deposed;
+mod fenced_keeper;
 mod node;
 mod settings;
 
-pub use deposed::{Deposed, wires};
+pub use fenced_keeper::{FencedKeeper, database_proxies};
 pub use node::{Node, Signal, send};
 pub use settings::Settings;
 
@@ -17,53 +17,50 @@ use rig::postgres::{Postgres, majors};
 use rig::proxy::TcpProxy;
 use serde_json::Value;
 
-use crate::audit::{Audit, Counted};
+use crate::audit::{Audit, AuditCounts};
 use crate::balancer::Balancer;
-use crate::disk::Disk;
+use crate::disk_probe::DiskProbe;
 use crate::ledger::Ledger;
 use crate::load::{Load, Reply};
-use crate::{Outcome, Scratch, Server, binary, demand, eventually, flag, run};
+use crate::{Outcome, Scratch, Server, binary, ensure, eventually, flag, run};
 
 /// The id of the dev chain.
 pub const CHAIN_ID: u64 = 31_337;
 
-/// How long a lane may go without accepting anything before something must be wrong.
+/// A lane that accepts nothing for longer is broken.
 const ACCEPTED_WITHIN: Duration = Duration::from_secs(30);
 
-/// How long open work may take when everything is well again.
+/// Open work ends within this time when everything is healthy.
 const QUIET_WITHIN: Duration = Duration::from_secs(120);
 
-/// A running cluster. Everything of it ends with the value.
+/// A running cluster. Everything ends with the value.
 pub struct Cluster {
-    /// Its nodes.
     pub nodes: Vec<Node>,
-    /// Its chain.
     pub chain: Server,
-    /// What stands between the nodes and the chain. (Proofs themselves ask the chain directly.)
+    /// The proxy between nodes and chain. (Proofs query the chain directly.)
     pub chain_wire: TcpProxy,
-    /// The accounts it sends from.
+    /// The sending accounts.
     pub lanes: Vec<String>,
     settings: Settings,
     scratch: Scratch,
 }
 
-/// Who keeps a lane.
+/// The keeper of a lane.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Keeper {
-    /// The number of the node.
+    /// The node's index.
     pub node: usize,
-    /// Under this token.
     pub token: u64,
 }
 
-/// A server of one's own: starting one blocks for a second or two.
+/// A private server; starting one blocks for a second or two.
 pub async fn postgres(major: u32) -> Outcome<Arc<Postgres>> {
     let started = tokio::task::spawn_blocking(move || Postgres::start(major));
     Ok(Arc::new(started.await?))
 }
 
-/// The majors of PostgreSQL to prove something on: `--major N`, `--major all` for every installed one, or
-/// the newest and the oldest; the newest alone when one of these flags has made the run a short one.
+/// The majors of PostgreSQL for a proof: `--major N`, `--major all` for every installed one, else the newest and
+/// the oldest; only the newest if one of these flags makes the run short.
 pub fn chosen_majors(shortening: &[&str]) -> Outcome<Vec<u32>> {
     let installed = majors();
     let mut chosen: Vec<u32> = [installed.last(), installed.first()]
@@ -71,7 +68,7 @@ pub fn chosen_majors(shortening: &[&str]) -> Outcome<Vec<u32>> {
         .flatten()
         .copied()
         .collect();
-    chosen.dedup(); // there may be one only
+    chosen.dedup(); // only one may be installed
     match flag("major", "").as_str() {
         "" if shortening.iter().any(|name| !flag(name, "").is_empty()) => chosen.truncate(1),
         "" => {}
@@ -79,21 +76,23 @@ pub fn chosen_majors(shortening: &[&str]) -> Outcome<Vec<u32>> {
         major => {
             let major = major.parse()?;
             let is_there = installed.contains(&major);
-            demand(is_there, format!("PostgreSQL {major} is not installed"))?;
+            ensure(is_there, format!("PostgreSQL {major} is not installed"))?;
             chosen = vec![major];
         }
     }
     Ok(chosen)
 }
 
-/// Does something slow with a server while the load runs on.
-pub async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Outcome<T> {
+/// Runs a blocking call while the load continues.
+pub async fn run_blocking<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Outcome<T> {
     Ok(tokio::task::spawn_blocking(work).await?)
 }
 
 impl Cluster {
-    /// Makes the tables and starts a node per address of the database, which may differ: a proxy of
-    /// its own for each, for example.
+    /// Migrates the store and starts one node per database URL; the URLs may differ, for example by a proxy per
+    /// node.
     pub async fn start(settings: Settings, stores: &[String]) -> Outcome<Self> {
         let scratch = Scratch::new()?;
         let chain = Server::devchain(&scratch.folder("chain")?, &[]).await?;
@@ -104,7 +103,7 @@ impl Cluster {
             .take(settings.lanes)
             .cloned()
             .collect();
-        demand(lanes.len() == settings.lanes, "the chain has few accounts")?;
+        ensure(lanes.len() == settings.lanes, "the chain has few accounts")?;
         let mut nodes = Vec::new();
         for (number, store) in stores.iter().enumerate() {
             let name = char::from(b'a' + u8::try_from(number)?).to_string();
@@ -129,7 +128,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Stops all nodes in order and starts them with other settings.
+    /// Drains all nodes and restarts them with other settings.
     pub async fn reconfigure(&mut self, settings: Settings) -> Outcome<()> {
         self.settings = settings;
         try_join_all(self.nodes.iter_mut().map(Node::terminate)).await?;
@@ -145,7 +144,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Starts a node that ended, without waiting for it.
+    /// Starts a stopped node, without waiting for it.
     pub fn start_node(&mut self, number: usize) -> Outcome<()> {
         self.nodes[number].start(&self.scratch)
     }
@@ -166,49 +165,49 @@ impl Cluster {
 
     /// A load balancer in front of all nodes.
     pub fn balancer(&self) -> Arc<Balancer> {
-        Balancer::before(self.nodes.iter().map(|node| node.api.clone()).collect())
+        Balancer::in_front_of(self.nodes.iter().map(|node| node.api.clone()).collect())
     }
 
-    /// Gives every node its share, ready or not.
-    pub fn blind_balancer(&self) -> Arc<Balancer> {
-        Balancer::blind(self.nodes.iter().map(|node| node.api.clone()).collect())
+    /// A balancer without checks: every node gets its share, ready or not.
+    pub fn unchecked_balancer(&self) -> Arc<Balancer> {
+        Balancer::without_checks(self.nodes.iter().map(|node| node.api.clone()).collect())
     }
 
-    /// Until a load's lane (the `lane`th of its plan) is accepted with a nonce under at least this
-    /// token, by an answer from the `from`th on.
-    pub async fn accepted_under(
+    /// Waits until a lane (by index in the load's plan) accepts with a nonce and at least this token, in a reply at
+    /// or after index `from`.
+    pub async fn wait_accepted_with_token(
         &self,
         load: &Load,
         from: usize,
         lane: usize,
         token: u64,
     ) -> Outcome<Reply> {
-        let what = format!("lane {lane} is accepted with a nonce under token {token}");
+        let what = format!("lane {lane} accepts with a nonce and token {token}");
         eventually(&what, ACCEPTED_WITHIN, || async {
             Ok(load.find(from, |reply| {
-                reply.lane == lane && reply.said.has_nonce_under(token)
+                reply.lane == lane && reply.outcome.has_nonce_under(token)
             }))
         })
         .await
     }
 
-    /// The lane as a node tells it.
+    /// The lane as a node shows it.
     pub async fn lane(&self, asked: usize, lane: usize) -> Outcome<Value> {
         let path = format!("/api/v1/lanes/{CHAIN_ID}/{}", self.lanes[lane]);
         let (status, body) = self.nodes[asked].api.get(&path).await?;
-        demand(status.is_success(), format!("{path}: {status} {body}"))?;
+        ensure(status.is_success(), format!("{path}: {status} {body}"))?;
         Ok(body)
     }
 
-    /// The disk on which they and their database are.
-    pub fn disk(&self) -> Outcome<Disk> {
-        Disk::watch(&self.scratch)
+    /// The disk of the nodes and their database.
+    pub fn disk(&self) -> Outcome<DiskProbe> {
+        DiskProbe::watch(&self.scratch)
     }
 
-    /// Who keeps a lane, by what a node tells.
+    /// The keeper of a lane according to a node.
     pub async fn keeper(&self, asked: usize, lane: usize) -> Outcome<Option<Keeper>> {
-        let told = self.lane(asked, lane).await?;
-        let keeper = &told["keeper"];
+        let reported = self.lane(asked, lane).await?;
+        let keeper = &reported["keeper"];
         let node = self
             .nodes
             .iter()
@@ -219,26 +218,23 @@ impl Cluster {
         }))
     }
 
-    /// Who keeps a lane, once somebody does.
-    pub async fn some_keeper(&self, asked: usize, lane: usize) -> Outcome<Keeper> {
+    /// Waits until the lane has a keeper.
+    pub async fn wait_keeper(&self, asked: usize, lane: usize) -> Outcome<Keeper> {
         let within = Duration::from_secs(20);
-        eventually("somebody keeps the lane", within, || {
-            self.keeper(asked, lane)
-        })
-        .await
+        eventually("the lane has a keeper", within, || self.keeper(asked, lane)).await
     }
 
-    /// The number of another node.
-    pub fn other_than(&self, number: usize) -> usize {
+    /// The index of another node.
+    pub fn another_node(&self, number: usize) -> usize {
         (number + 1) % self.nodes.len()
     }
 
-    /// Every promised payment exactly once in the store and on chain, and nothing else.
-    pub async fn audit(&self, ledger: &Ledger) -> Outcome<Counted> {
+    /// Checks that every promised payment is in the store and on chain exactly once, and nothing else.
+    pub async fn audit(&self, ledger: &Ledger) -> Outcome<AuditCounts> {
         self.auditor(ledger).run().await
     }
 
-    /// The same, to be asked for parts of it.
+    /// The audit, for checking parts of it.
     pub fn auditor<'a>(&'a self, ledger: &'a Ledger) -> Audit<'a> {
         let running = self.nodes.iter().find(|node| node.is_started());
         Audit {
@@ -256,15 +252,15 @@ fn port_of(url: &str) -> Outcome<u16> {
     Ok(port.parse()?)
 }
 
-/// Makes the tables of the store that a configuration names.
+/// Migrates the store of a configuration.
 pub async fn migrate(config: &Path) -> Outcome<()> {
     let config = config.to_string_lossy();
     let output = run(&["migrate", "--config", &config], &[]).await?;
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
-    demand(output.status.success(), format!("migrate: {error}"))
+    ensure(output.status.success(), format!("migrate: {error}"))
 }
 
-/// Where the logs of the nodes go: they are to be read after the proof.
+/// The log directory of the nodes, kept after the proof.
 pub fn logs_of(proof: &str) -> Outcome<PathBuf> {
     let folder = binary().with_file_name("proof-logs").join(proof);
     std::fs::create_dir_all(&folder)?;

@@ -1,4 +1,4 @@
-//! One node: a `lanekeeper serve` process that is killed, frozen, drained and started again.
+//! A `lanekeeper serve` process that can be killed, frozen, drained and restarted.
 
 use std::fs::{self, File};
 use std::net::SocketAddr;
@@ -10,49 +10,45 @@ use reqwest::Method;
 use rig::ports::{Port, free_port};
 use tokio::process::{Child, Command};
 
-use crate::{Api, Outcome, Scratch, binary, demand, eventually};
+use crate::{Api, Outcome, Scratch, binary, ensure, eventually};
 
-/// How long a node may take until it is ready.
 const READY_WITHIN: Duration = Duration::from_secs(30);
 
-/// A drained node has ended well before this, after its delay.
+/// A drained node ends well before this, after its delay.
 const ENDED_WITHIN: Duration = Duration::from_secs(60);
 
-/// What can be sent to a node.
+/// Signals for a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signal {
-    /// Freezes it, wherever it is.
+    /// SIGSTOP.
     Stop,
-    /// Lets it go on.
+    /// SIGCONT.
     Continue,
-    /// Asks it to end in order.
+    /// SIGTERM.
     Terminate,
 }
 
-/// A node, running or not.
 pub struct Node {
-    /// Its name.
     pub name: String,
-    /// Its API.
     pub api: Api,
-    /// Where its store is.
+    /// The store's URL.
     pub store: String,
-    /// Its further environment.
+    /// Additional environment variables.
     pub env: Vec<(String, String)>,
     port: Port,
     config: PathBuf,
     log: PathBuf,
-    /// How long the log was when it was started last.
+    /// The length of the log at the last start.
     log_from: usize,
     child: Option<Child>,
 }
 
 impl Node {
-    /// One that works in this folder and writes its log into that one. It wants a configuration file.
+    /// A node with this working directory and log directory. It needs a configuration file.
     pub fn new(name: String, store: String, home: &Scratch, logs: &Path) -> Outcome<Self> {
         let port = free_port();
         let log = logs.join(format!("{name}.log"));
-        File::create(&log)?; // what a former run left goes
+        File::create(&log)?; // truncates the log of an earlier run
         Ok(Self {
             api: Api::new(format!("http://{}", port.address()))?,
             config: home.path().join(format!("{name}.toml")),
@@ -66,19 +62,17 @@ impl Node {
         })
     }
 
-    /// Where its configuration is to be.
+    /// The path of the configuration file.
     pub fn config(&self) -> &Path {
         &self.config
     }
 
-    /// Where its API is to listen.
     pub fn listen(&self) -> SocketAddr {
         self.port.address()
     }
 
-    /// Starts it, without waiting for it.
     pub fn start(&mut self, home: &Scratch) -> Outcome<()> {
-        demand(self.child.is_none(), format!("node {} runs", self.name))?;
+        ensure(self.child.is_none(), format!("node {} runs", self.name))?;
         let log = File::options().append(true).open(&self.log)?;
         self.log_from = usize::try_from(log.metadata()?.len())?;
         let level = std::env::var("RUST_LOG").unwrap_or_else(|_| "info".into());
@@ -97,7 +91,6 @@ impl Node {
         Ok(())
     }
 
-    /// Waits until it is ready.
     pub async fn ready(&self) -> Outcome<()> {
         let what = format!("node {} is ready ({})", self.name, self.log.display());
         eventually(&what, READY_WITHIN, || async {
@@ -106,25 +99,24 @@ impl Node {
         .await
     }
 
-    /// Whether it says that it is ready.
     pub async fn is_ready(&self) -> bool {
-        let patience = Duration::from_secs(1);
-        let answer = self.api.ask(Method::GET, "/readyz", None, patience).await;
+        let timeout = Duration::from_secs(1);
+        let answer = self
+            .api
+            .request(Method::GET, "/readyz", None, timeout)
+            .await;
         answer.is_ok_and(|answer| answer.status.is_success())
     }
 
-    /// Its process id.
     pub fn pid(&self) -> Outcome<u32> {
         let pid = self.child.as_ref().and_then(Child::id);
         pid.ok_or_else(|| format!("node {} has ended", self.name).into())
     }
 
-    /// Sends a signal.
     pub async fn signal(&self, signal: Signal) -> Outcome<()> {
         send(signal, self.pid()?).await
     }
 
-    /// `kill -9`; waits until it is gone.
     pub async fn kill_nine(&mut self) -> Outcome<()> {
         let mut child = self.child.take().ok_or("the node has ended")?;
         child.start_kill()?;
@@ -132,36 +124,35 @@ impl Node {
         Ok(())
     }
 
-    /// Asks it to end in order, and waits until it has. It must say that it went well.
+    /// Drains it and waits for its end; the exit code must be 0.
     pub async fn terminate(&mut self) -> Outcome<()> {
         self.signal(Signal::Terminate).await?;
         let mut child = self.child.take().ok_or("the node has ended")?;
         let status = tokio::time::timeout(ENDED_WITHIN, child.wait()).await??;
-        demand(
+        ensure(
             status.success(),
             format!("node {} ended with {status}", self.name),
         )
     }
 
-    /// How it ended, if it did so by itself since it was started. Then it can be started again.
+    /// The exit status if it ended by itself since its start. Then it can be started again.
     pub fn ended(&mut self) -> Option<ExitStatus> {
         let status = self.child.as_mut()?.try_wait().ok()??;
         self.child = None;
         Some(status)
     }
 
-    /// Whether it still runs.
     pub fn is_running(&mut self) -> bool {
         let child = self.child.as_mut();
         child.is_some_and(|child| matches!(child.try_wait(), Ok(None)))
     }
 
-    /// Whether it was started and not ended by us.
+    /// Whether it was started and not stopped by the proof.
     pub fn is_started(&self) -> bool {
         self.child.is_some()
     }
 
-    /// A metric of it, summed over its labels that contain this text.
+    /// A metric, summed over the series whose labels contain this text.
     pub async fn metric(&self, name: &str, label: &str) -> Outcome<f64> {
         let text = self.api.text("/metrics").await?;
         let ours = text.lines().filter(|line| {
@@ -172,27 +163,25 @@ impl Node {
         Ok(values.sum())
     }
 
-    /// How often its log has a line with this text.
+    /// The number of log lines with this text.
     pub fn logged(&self, text: &str) -> Outcome<usize> {
         Ok(self.logged_lines(text)?.len())
     }
 
-    /// The lines of its log with this text.
     pub fn logged_lines(&self, text: &str) -> Outcome<Vec<String>> {
         let log = String::from_utf8_lossy(&fs::read(&self.log)?).into_owned();
         let lines = log.lines().filter(|line| line.contains(text));
         Ok(lines.map(str::to_owned).collect())
     }
 
-    /// What it has logged since it was started last.
-    pub fn said(&self) -> Outcome<String> {
+    /// The log since the last start.
+    pub fn outcome(&self) -> Outcome<String> {
         let log = fs::read(&self.log)?;
         let since = log.get(self.log_from..).unwrap_or_default();
         Ok(String::from_utf8_lossy(since).into_owned())
     }
 }
 
-/// Sends a signal to any process.
 pub async fn send(signal: Signal, pid: u32) -> Outcome<()> {
     let word = match signal {
         Signal::Stop => "STOP",
@@ -203,5 +192,5 @@ pub async fn send(signal: Signal, pid: u32) -> Outcome<()> {
         .args(["-c", r#"kill -s "$0" "$1""#, word, &pid.to_string()])
         .status()
         .await?;
-    demand(done.success(), format!("kill -s {word} {pid}: {done}"))
+    ensure(done.success(), format!("kill -s {word} {pid}: {done}"))
 }

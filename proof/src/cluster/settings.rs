@@ -1,31 +1,29 @@
-//! What the nodes of a cluster are told.
+//! The settings of a cluster.
 
 use std::time::Duration;
 
 use super::Node;
 use crate::config::{Config, Lease};
 
-/// The file with the cluster's secret, in the folder where all nodes work.
+/// In the working directory of all nodes.
 pub(super) const SECRET_FILE: &str = "cluster-secret";
 pub(super) const SECRET: &str = "a-secret-of-this-proof-that-only-its-own-nodes-know\n";
 
-/// What the nodes of a cluster have in common.
+/// The common settings of all nodes.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// The proof, for the folder of its logs.
+    /// The proof's name, for the log directory.
     pub proof: String,
-    /// How many accounts it sends from.
+    /// The number of sending accounts.
     pub lanes: usize,
-    /// The times of leases.
     pub lease: Lease,
-    /// How long a stopping node goes on answering.
     pub drain_delay: Duration,
-    /// Further lines of the file, each under its own section.
+    /// Further lines of the configuration, each with its section.
     pub more: String,
 }
 
 impl Settings {
-    /// Short leases and a short drain.
+    /// With short leases and a short drain.
     pub fn new(proof: &str, lanes: usize) -> Self {
         Self {
             proof: proof.to_owned(),

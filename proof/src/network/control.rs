@@ -1,4 +1,4 @@
-//! What can be done to a chain while it runs.
+//! Control of a running chain.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,28 +7,27 @@ use alloy_primitives::B256;
 use rig::evm::Mining;
 use serde_json::{Value, json};
 
-use super::{Make, Network, Process};
-use crate::cluster::aside;
-use crate::{Outcome, demand, eventually};
+use super::{Network, NodeKind, Process};
+use crate::cluster::run_blocking;
+use crate::{Outcome, ensure, eventually};
 
-/// A transaction is in the pool, or out of it, well before this.
+/// The pool changes well before this.
 const POOL_WITHIN: Duration = Duration::from_secs(30);
 
 impl Network {
-    /// Makes no blocks by itself any more.
-    pub async fn hold_blocks(&self) -> Outcome<()> {
+    pub async fn stop_mining(&self) -> Outcome<()> {
         self.set_mining(Mining::Manual, 0).await
     }
 
-    /// Makes blocks at its first pace again.
-    pub async fn make_blocks(&self) -> Outcome<()> {
+    /// With the original block time.
+    pub async fn resume_mining(&self) -> Outcome<()> {
         let pace = self.terms.block_time;
         self.set_mining(Mining::Every(pace), pace.as_secs()).await
     }
 
-    /// The same, and none is being made any more either: one made on demand waits for its turn.
-    pub async fn pause_blocks(&self) -> Outcome<()> {
-        self.hold_blocks().await?;
+    /// Also waits for a block that is being mined.
+    pub async fn stop_mining_and_wait(&self) -> Outcome<()> {
+        self.stop_mining().await?;
         self.mine(1).await
     }
 
@@ -36,7 +35,7 @@ impl Network {
         match &self.process {
             Process::Independent(node) => {
                 let node = Arc::clone(node);
-                aside(move || node.set_mining(mining)).await
+                run_blocking(move || node.set_mining(mining)).await
             }
             Process::Devchain(_) => {
                 let params = json!([seconds]);
@@ -46,7 +45,7 @@ impl Network {
         }
     }
 
-    /// Makes blocks now, so that nobody waits for depth.
+    /// Mines blocks, so that a proof need not wait for depth.
     pub async fn mine(&self, blocks: u64) -> Outcome<()> {
         for _ in 0..blocks {
             self.chain.call("evm_mine", json!([])).await?;
@@ -54,43 +53,43 @@ impl Network {
         Ok(())
     }
 
-    /// Makes blocks again, in which there is no room for anything: a chain that moves while what was sent
-    /// to it waits. (With fees that are too low it would not wait: anvil drops it.)
-    pub async fn blocks_without_room(&self) -> Outcome<()> {
+    /// Mines blocks without room for transactions: the chain advances while the pool waits. (With fees that are too
+    /// low it would not wait: anvil drops transactions.)
+    pub async fn mine_without_room(&self) -> Outcome<()> {
         self.block_gas_limit(1).await?;
-        self.make_blocks().await
+        self.resume_mining().await
     }
 
-    /// Takes as much into a block as at the start.
-    pub async fn blocks_with_room(&self) -> Outcome<()> {
+    /// Restores the original gas limit of blocks.
+    pub async fn mine_with_room(&self) -> Outcome<()> {
         self.block_gas_limit(self.terms.block_gas_limit).await
     }
 
     async fn block_gas_limit(&self, gas: u64) -> Outcome<()> {
         let params = json!([format!("{gas:#x}")]);
         let done = self.chain.call("evm_setBlockGasLimit", params).await?;
-        demand(
+        ensure(
             done == true,
             format!("the gas limit of blocks was not set: {done}"),
         )
     }
 
-    /// Takes one transaction out of the pool.
+    /// Removes one transaction from the pool.
     pub async fn drop_transaction(&self, hash: B256) -> Outcome<()> {
-        let method = match self.make {
-            Make::ANVIL | Make::Devchain => "anvil_dropTransaction",
-            Make::HARDHAT => "hardhat_dropTransaction",
-            Make::GANACHE => return Err("ganache cannot drop one transaction".into()),
+        let method = match self.node_kind {
+            NodeKind::ANVIL | NodeKind::Devchain => "anvil_dropTransaction",
+            NodeKind::HARDHAT => "hardhat_dropTransaction",
+            NodeKind::GANACHE => return Err("ganache cannot drop one transaction".into()),
         };
         self.chain.call(method, json!([hash])).await?;
-        let what = format!("{hash} is out of the pool");
+        let what = format!("{hash} is not in the pool");
         eventually(&what, POOL_WITHIN, || async {
-            Ok((!self.knows(hash).await?).then_some(()))
+            Ok((!self.knows_transaction(hash).await?).then_some(()))
         })
         .await
     }
 
-    /// The hashes in the pool. (Anvil and the dev chain, like all that follows but the last four.)
+    /// The hashes in the pool. (Only anvil and the dev chain, like the following functions except the last four.)
     pub async fn pool(&self) -> Outcome<Vec<B256>> {
         let content = self.chain.call("txpool_content", json!([])).await?;
         let mut hashes = Vec::new();
@@ -104,14 +103,13 @@ impl Network {
         Ok(hashes)
     }
 
-    /// Takes all transactions out of the pool.
-    pub async fn forget_pool(&self) -> Outcome<()> {
+    pub async fn clear_pool(&self) -> Outcome<()> {
         let method = "anvil_dropAllTransactions";
         self.chain.call(method, json!([])).await?;
         Ok(())
     }
 
-    /// What the next block asks for per gas.
+    /// The base fee of the next block.
     pub async fn set_base_fee(&self, wei: u64) -> Outcome<()> {
         let params = json!([format!("{wei:#x}")]);
         let method = "anvil_setNextBlockBaseFeePerGas";
@@ -119,23 +117,21 @@ impl Network {
         Ok(())
     }
 
-    /// Takes the newest blocks back and puts as many empty ones in their place. What was in the old ones
-    /// is lost. No block must come by itself meanwhile.
+    /// Replaces the newest blocks by empty ones; their transactions are lost. Mining must be stopped meanwhile.
     pub async fn fork(&self, depth: u64) -> Outcome<()> {
-        let params = match self.make {
-            Make::Devchain => json!([depth, [], true]),
-            Make::Independent(_) => json!([depth, []]),
+        let params = match self.node_kind {
+            NodeKind::Devchain => json!([depth, [], true]),
+            NodeKind::Independent(_) => json!([depth, []]),
         };
         self.chain.call("anvil_reorg", params).await?;
         Ok(())
     }
 
-    /// Whether the node knows a transaction, in a block or in its pool.
-    pub async fn knows(&self, hash: B256) -> Outcome<bool> {
+    /// Whether a transaction is in the pool or in a block.
+    pub async fn knows_transaction(&self, hash: B256) -> Outcome<bool> {
         Ok(!self.transaction(hash).await?.is_null())
     }
 
-    /// Whether it stands in a block.
     pub async fn has_mined(&self, hash: B256) -> Outcome<bool> {
         Ok(self.transaction(hash).await?["blockNumber"].is_string())
     }
@@ -145,8 +141,7 @@ impl Network {
         call.await
     }
 
-    /// Until the node knows all of these.
-    pub async fn until_known(&self, hashes: &[B256]) -> Outcome<()> {
+    pub async fn wait_until_known(&self, hashes: &[B256]) -> Outcome<()> {
         let params: Vec<Value> = hashes.iter().map(|hash| json!([hash])).collect();
         let what = format!("{} transactions are at the node", hashes.len());
         eventually(&what, POOL_WITHIN, || async {
@@ -157,7 +152,7 @@ impl Network {
         .await
     }
 
-    /// Hands signed bytes over, as somebody else would.
+    /// Sends signed bytes like a foreign program.
     pub async fn send_raw(&self, raw: &[u8]) -> Outcome<()> {
         let params = json!([alloy_primitives::hex::encode_prefixed(raw)]);
         self.chain.call("eth_sendRawTransaction", params).await?;

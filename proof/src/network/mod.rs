@@ -1,10 +1,10 @@
-//! A chain of any make, started anew, that makes blocks as time passes: the three independent nodes of
-//! the rig, or the dev chain. (`stage` has one whose blocks come only when they are asked for.)
+//! A new chain of any kind that mines periodically: one of the rig's nodes, or the dev chain. (`manual_chain` mines
+//! only on command.)
 
 mod control;
-mod make;
+mod node_kind;
 
-pub use make::{Make, makes};
+pub use node_kind::{NodeKind, parse_node_kinds};
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,19 +13,19 @@ use rig::evm::{EvmNode, Mining, Options, account};
 use rig::ports::{Port, free_port};
 use tokio::sync::Mutex;
 
-use crate::cluster::aside;
-use crate::{Chain, Outcome, Scratch, Server, demand, eventually};
+use crate::cluster::run_blocking;
+use crate::{Chain, Outcome, Scratch, Server, ensure, eventually};
 
-/// How a chain starts.
+/// The settings of a chain.
 #[derive(Clone, Copy, Debug)]
 pub struct Terms {
-    /// Time between blocks, in whole seconds.
+    /// The block time, in whole seconds.
     pub block_time: Duration,
     /// The gas limit of a block. (The dev chain has its own.)
     pub block_gas_limit: u64,
-    /// How many accounts of the test mnemonic have funds.
+    /// The number of funded accounts of the test mnemonic.
     pub accounts: u32,
-    /// Anvil: of how many blocks it remembers the state; see the rig's options.
+    /// Anvil: the number of blocks whose state is kept; see the rig's options.
     pub states: Option<u32>,
 }
 
@@ -41,11 +41,9 @@ impl Default for Terms {
     }
 }
 
-/// A running chain. Ends with the value.
 pub struct Network {
-    /// Who made it.
-    pub make: Make,
-    /// Its JSON-RPC, behind the back of every proxy.
+    pub node_kind: NodeKind,
+    /// A direct JSON-RPC client, without a proxy.
     pub chain: Chain,
     terms: Terms,
     process: Process,
@@ -56,23 +54,22 @@ enum Process {
     Devchain(Box<Devchain>),
 }
 
-/// Ours, which is killed and started again on the same port and data.
+/// The dev chain; it is killed and restarted on the same port and data.
 struct Devchain {
     server: Mutex<Option<Server>>,
     port: Port,
     home: Scratch, // after the server that works in it
 }
 
-/// The address of an account of the test mnemonic, as the API writes it.
+/// The checksummed address of an account of the test mnemonic.
 pub fn signer(index: u32) -> String {
     account(index).0.to_checksum(None)
 }
 
 impl Network {
-    /// A new chain with blocks as time passes.
-    pub async fn start(make: Make, terms: Terms) -> Outcome<Self> {
-        let (url, process) = match make {
-            Make::Independent(kind) => {
+    pub async fn start(node_kind: NodeKind, terms: Terms) -> Outcome<Self> {
+        let (url, process) = match node_kind {
+            NodeKind::Independent(kind) => {
                 let options = Options {
                     mining: Mining::Every(terms.block_time),
                     block_gas_limit: terms.block_gas_limit,
@@ -80,10 +77,10 @@ impl Network {
                     states: terms.states,
                     ..Options::default()
                 };
-                let node = aside(move || EvmNode::start(kind, options)).await?;
+                let node = run_blocking(move || EvmNode::start(kind, options)).await?;
                 (node.url().to_owned(), Process::Independent(Arc::new(node)))
             }
-            Make::Devchain => {
+            NodeKind::Devchain => {
                 let devchain = Devchain {
                     server: Mutex::default(),
                     port: free_port(),
@@ -95,34 +92,34 @@ impl Network {
             }
         };
         Ok(Self {
-            make,
+            node_kind,
             chain: Chain::new(url)?,
             terms,
             process,
         })
     }
 
-    /// Where it takes JSON-RPC.
+    /// The JSON-RPC URL.
     pub fn url(&self) -> &str {
         self.chain.url()
     }
 
-    /// Ends it, in order where it writes its blocks to disk only then; its pool is lost.
+    /// Stops it, cleanly where blocks are written to disk only then; the pool is lost.
     pub async fn stop(&self) -> Outcome<()> {
         match &self.process {
             Process::Independent(node) => {
-                demand(
+                ensure(
                     node.kind().keeps_blocks(),
                     "it keeps no blocks over a restart",
                 )?;
-                if self.make == Make::ANVIL {
-                    // It writes accounts and blocks one after the other: a block that comes in
-                    // between would have had its effect and never have been. The pool is lost anyway.
-                    self.forget_pool().await?;
-                    self.pause_blocks().await?;
+                if self.node_kind == NodeKind::ANVIL {
+                    // It writes accounts and blocks one after the other: a block mined in between would have had
+                    // its effect and be missing. The pool is lost anyway.
+                    self.clear_pool().await?;
+                    self.stop_mining_and_wait().await?;
                 }
                 let node = Arc::clone(node);
-                aside(move || node.stop()).await
+                run_blocking(move || node.stop()).await
             }
             Process::Devchain(devchain) => {
                 let server = devchain.server.lock().await.take();
@@ -131,24 +128,24 @@ impl Network {
         }
     }
 
-    /// Starts it again with its blocks, at its first pace.
+    /// Restarts it with its blocks and the original block time.
     pub async fn start_again(&self) -> Outcome<()> {
         match &self.process {
             Process::Independent(node) => {
                 let node = Arc::clone(node);
-                aside(move || node.start_again()).await
+                run_blocking(move || node.start_again()).await
             }
             Process::Devchain(devchain) => devchain.start(&self.terms).await,
         }
     }
 
-    /// Ends and starts it: it has its blocks and no pool.
+    /// Restarts it: the blocks survive, the pool is lost.
     pub async fn restart(&self) -> Outcome<()> {
         self.stop().await?;
         self.start_again().await
     }
 
-    /// What it has printed, where that is not on our own output.
+    /// The log, where it is not on the proof's own output.
     pub fn log(&self) -> Option<String> {
         match &self.process {
             Process::Independent(node) => Some(node.log()),
@@ -156,8 +153,8 @@ impl Network {
         }
     }
 
-    /// Waits until so many more blocks have come; says how many came.
-    pub async fn pass(&self, blocks: u64) -> Outcome<u64> {
+    /// Waits for `blocks` more blocks; returns the actual number.
+    pub async fn wait_for_blocks(&self, blocks: u64) -> Outcome<u64> {
         let from = self.chain.height().await?;
         let within = Duration::from_secs(30 + 3 * blocks);
         let what = format!("{blocks} more blocks");
@@ -172,7 +169,7 @@ impl Network {
 impl Devchain {
     async fn start(&self, terms: &Terms) -> Outcome<()> {
         let mut server = self.server.lock().await;
-        demand(server.is_none(), "the chain runs")?;
+        ensure(server.is_none(), "the chain runs")?;
         let block_time = format!("{}ms", terms.block_time.as_millis());
         let accounts = terms.accounts.to_string();
         let args = ["--block-time", &block_time, "--accounts", &accounts];

@@ -1,23 +1,23 @@
-//! The HTTP client of the rig: to servers on loopback, and to nowhere else.
+//! The HTTP client of the rig, for servers on loopback only.
 
 use std::time::Duration;
 
 use reqwest::{Client, redirect};
 
-/// Longer than any server of ours takes for anything; a test's own deadline comes before it.
-const ANSWER_WITHIN: Duration = Duration::from_secs(120);
+/// Longer than any call to a server of the rig; a test's own deadline is shorter.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// A client with its own connections. They belong to the runtime in which they are first used.
+/// A client with its own connections, which belong to the runtime of their first use.
 pub(crate) fn client() -> Client {
-    // An error means that a provider is installed already, which is as good.
+    // An error means that a provider is already installed, which is fine.
     rustls::crypto::ring::default_provider()
         .install_default()
         .ok();
     Client::builder()
-        .timeout(ANSWER_WITHIN)
+        .timeout(ANSWER_TIMEOUT)
         .no_proxy()
-        .tls_certs_only([]) // nothing here is encrypted
+        .tls_certs_only([]) // TLS is not used here
         .redirect(redirect::Policy::none())
         .build()
-        .expect("nothing of the machine's own settings is used")
+        .expect("the client uses no settings of the machine")
 }

@@ -1,11 +1,9 @@
-//! Real servers for tests and proofs: PostgreSQL of several majors, PgBouncer, Redis, EVM nodes of
-//! several makes, and proxies that fail on purpose, for TCP and for JSON-RPC. Never shipped; knows
-//! no room of the product.
+//! Real servers for tests and proofs: PostgreSQL of several majors, PgBouncer, Redis, EVM nodes of several vendors,
+//! and fault-injecting proxies for TCP and JSON-RPC. Never shipped; depends on no crate of the product.
 //!
-//! Everything listens on loopback, lives in a temporary folder, and is gone with its owner, even
-//! when the owner is killed (`home`). Calls block, because they start processes and wait for them:
-//! a proof that keeps a load running calls the slow ones in `spawn_blocking`. Failures panic with
-//! what to do: there is nothing that a test could decide.
+//! Everything listens on loopback, keeps its data in a temporary directory, and ends with its owner, even when the
+//! owner is killed (`server_dir`). Calls block, because they start processes and wait for them: a proof under load
+//! runs the slow ones in `spawn_blocking`. Failures panic with a hint: a test could not handle them anyway.
 
 pub mod postgres;
 
@@ -19,8 +17,8 @@ pub mod rpc_proxy;
 pub mod ports;
 pub mod tools;
 
-mod home;
 mod http;
+mod server_dir;
 mod wait;
 
-pub use wait::until;
+pub use wait::wait_until;

@@ -1,11 +1,11 @@
 //! `rig COMMAND …`: runs a command with one shared PostgreSQL server per installed major and a shared Redis, and
-//! ends them after it.
+//! stops them afterwards.
 
 use std::process::{Command, ExitCode};
 use std::thread;
 
 use rig::postgres::{self, Postgres};
-use rig::redis::{self, Keeps, Redis};
+use rig::redis::{self, Persistence, Redis};
 
 fn main() -> ExitCode {
     let mut words = std::env::args_os().skip(1);
@@ -20,13 +20,13 @@ fn main() -> ExitCode {
             .collect();
         let servers = starts.into_iter().map(|start| start.join());
         servers
-            .map(|server| server.expect("what failed is said above"))
+            .map(|server| server.expect("the failure was printed above"))
             .collect()
     });
     let addresses = servers
         .iter()
         .map(|server| (postgres::variable(server.major()), server.url()));
-    let redis = Redis::start(Keeps::Nothing);
+    let redis = Redis::start(Persistence::Nothing);
     let status = Command::new(&program)
         .args(words)
         .envs(addresses)

@@ -5,30 +5,29 @@ use std::path::Path;
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
-use crate::home::Home;
 use crate::ports::{Port, free_port};
 use crate::postgres::Server;
+use crate::server_dir::ServerDir;
 use crate::tools;
 
-/// How long it may take until it answers.
-const READY_WITHIN: Duration = Duration::from_secs(30);
+const READY_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A running PgBouncer. Each transaction may run on another connection of the server.
+/// A running PgBouncer. Every transaction may use another connection of the server.
 #[derive(Debug)]
 pub struct PgBouncer {
     port: Port,
-    home: Home,
+    dir: ServerDir,
     process: Child,
 }
 
 impl PgBouncer {
-    /// Starts one with at most `pool_size` connections to the server per database and user. Every
-    /// database and every role of the server can be reached with the role's own password.
+    /// Starts one with at most `pool_size` server connections per database and user. Every database and role of the
+    /// server is reachable with the role's own password.
     pub fn in_front_of(server: &Server, pool_size: u32) -> Self {
-        let home = Home::new("pgbouncer", "TERM");
+        let dir = ServerDir::new("pgbouncer", "TERM");
         let port = free_port();
-        let config = home.path().join("pgbouncer.ini");
-        let users = home.path().join("users.txt");
+        let config = dir.path().join("pgbouncer.ini");
+        let users = dir.path().join("users.txt");
         let (user, password) = server.account();
         let write = |path: &Path, text: String| {
             fs::write(path, text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
@@ -55,49 +54,45 @@ impl PgBouncer {
                 users = users.display(),
             ),
         );
-        home.give_to_servant();
+        dir.chown_to_server_user();
         let program = tools::pgbouncer().unwrap_or_else(|missing| panic!("{missing}"));
-        let log = fs::File::create(home.path().join("log")).expect("the home is ours");
-        let process = home
+        let log =
+            fs::File::create(dir.path().join("log")).expect("the directory was created by the rig");
+        let process = dir
             .command(&program)
             .arg(&config)
             .stdout(Stdio::null())
             .stderr(log)
             .spawn()
             .unwrap_or_else(|error| panic!("{}: {error}", program.display()));
-        let mut bouncer = Self {
-            port,
-            home,
-            process,
-        };
+        let mut bouncer = Self { port, dir, process };
         bouncer.wait_until_ready(server);
         bouncer
     }
 
-    /// Its port on loopback.
+    /// The port on loopback.
     pub fn port(&self) -> u16 {
         self.port.number()
     }
 
-    /// Its log until now.
     pub fn log(&self) -> String {
-        fs::read_to_string(self.home.path().join("log")).unwrap_or_default()
+        fs::read_to_string(self.dir.path().join("log")).unwrap_or_default()
     }
 
     fn wait_until_ready(&mut self, server: &Server) {
         let behind = server.through(self.port());
-        crate::until("PgBouncer answers", READY_WITHIN, || {
-            let ended = self.process.try_wait().expect("it was started by us");
+        crate::wait_until("PgBouncer answers", READY_TIMEOUT, || {
+            let ended = self.process.try_wait().expect("it is a child process");
             assert!(ended.is_none(), "PgBouncer does not start:\n{}", self.log());
-            behind.try_ask("SELECT 1").ok()
+            behind.try_query_value("SELECT 1").ok()
         });
     }
 }
 
 impl Drop for PgBouncer {
     fn drop(&mut self) {
-        self.home.close();
-        // The undertaker has ended it; this only takes its zombie away.
+        self.dir.close();
+        // The reaper has ended the process; this only reaps the zombie.
         self.process.wait().ok();
     }
 }

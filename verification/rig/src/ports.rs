@@ -1,18 +1,17 @@
-//! Loopback ports that stay ours.
+//! Loopback ports that stay reserved for one test.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::ops::Range;
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixDatagram};
 
-/// Below the range from which Linux deals ports to outgoing connections and to those who ask for
-/// "any": a server that is down for a moment must find its port free when it comes back.
+/// Below Linux' ephemeral range: a server that is down for a moment must find its port free when it restarts.
 const RANGE: Range<u16> = 20_000..30_000;
 
-/// How many ports are tried before something must be wrong.
+/// More failed tries mean that something else is wrong.
 const TRIES_MAX: usize = 1_000;
 
-/// A reserved port: no other user of this module gets it while this value lives.
+/// A reserved port: no other user of this module gets it until this value is dropped.
 #[derive(Debug)]
 pub struct Port {
     number: u16,
@@ -22,18 +21,16 @@ pub struct Port {
 }
 
 impl Port {
-    /// Its number.
     pub fn number(&self) -> u16 {
         self.number
     }
 
-    /// The address on loopback.
     pub fn address(&self) -> SocketAddr {
         SocketAddr::from((Ipv4Addr::LOCALHOST, self.number))
     }
 }
 
-/// A port on which nobody listens, reserved until the value is dropped.
+/// A port without a listener, reserved until the value is dropped.
 pub fn free_port() -> Port {
     (0..TRIES_MAX)
         .find_map(|_| reserve(rand::random_range(RANGE)))
@@ -44,7 +41,7 @@ fn reserve(number: u16) -> Option<Port> {
     let name = UnixAddr::from_abstract_name(format!("lanekeeper-rig-port-{number}"))
         .expect("the name is short");
     let reservation = UnixDatagram::bind_addr(&name).ok()?;
-    // Others do not know our reservations, so look whether it is free as well.
+    // Other programs ignore these reservations, so the port itself must be free as well.
     TcpListener::bind((Ipv4Addr::LOCALHOST, number)).ok()?;
     Some(Port {
         number,
@@ -59,14 +56,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ports_are_dealt_once() {
+    fn every_port_is_handed_out_once() {
         let ports: Vec<Port> = (0..200).map(|_| free_port()).collect();
         let numbers: BTreeSet<u16> = ports.iter().map(Port::number).collect();
         assert_eq!(numbers.len(), ports.len());
     }
 
     #[test]
-    fn reserved_or_used_is_not_free() {
+    fn reserved_or_used_port_is_not_free() {
         let port = free_port();
         assert!(reserve(port.number()).is_none());
         let listener = TcpListener::bind(port.address()).unwrap();

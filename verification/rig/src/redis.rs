@@ -1,4 +1,4 @@
-//! Redis: servers of one's own, to kill, freeze, empty, copy and promote.
+//! Redis servers for tests, to kill, freeze, flush, replicate and promote.
 
 use std::fs::{self, File};
 use std::io::{BufReader, Write as _};
@@ -8,56 +8,56 @@ use std::process::{Child, Stdio};
 use std::sync::{Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
-use crate::home::{Home, signal};
 use crate::ports::{Port, free_port};
+use crate::server_dir::{ServerDir, signal};
 use crate::tools;
 
 /// A server answers well before this.
-const READY_WITHIN: Duration = Duration::from_secs(30);
+const READY_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The variable with the address of the shared server. `rig COMMAND` sets it.
+/// The environment variable with the URL of the shared server. `rig COMMAND` sets it.
 pub const VARIABLE: &str = "LANEKEEPER_TEST_REDIS";
 
-/// The server that this process started because nobody else had.
+/// The server that this process started, without the environment variable.
 static OURS: OnceLock<Redis> = OnceLock::new();
 
-/// The address of a server that all tests share: the one that the environment names, else one for this process.
-/// Nobody may empty it: give keys a prefix that no other test has.
+/// The URL of a server that all tests share: the one in the environment variable, else one for this process. It must
+/// not be flushed: use keys with a unique prefix.
 pub fn shared() -> String {
     if let Ok(url) = std::env::var(VARIABLE) {
         return url;
     }
-    // Never dropped: its undertaker ends it with the process.
-    OURS.get_or_init(|| Redis::start(Keeps::Nothing)).url()
+    // Never dropped: its reaper ends it with the process.
+    OURS.get_or_init(|| Redis::start(Persistence::Nothing))
+        .url()
 }
 
-/// No answer to a command of ours takes longer, on a server that lives.
-const ANSWER_WITHIN: Duration = Duration::from_secs(5);
+/// No command of the rig takes longer on a running server.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What survives a restart.
+/// Which data survives a restart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Keeps {
+pub enum Persistence {
     /// Nothing.
     Nothing,
-    /// Everything that was answered: each write is on disk before its answer.
+    /// Every acknowledged write: it is on disk before the response.
     Everything,
 }
 
-/// A running server. Dropping it ends it and deletes its data.
+/// A running server. Dropping it stops it and deletes its data.
 #[derive(Debug)]
 pub struct Redis {
     port: Port,
-    home: Home,
-    keeps: Keeps,
+    dir: ServerDir,
+    keeps: Persistence,
     process: Mutex<Option<Child>>,
 }
 
 impl Redis {
-    /// A new, empty server.
-    pub fn start(keeps: Keeps) -> Self {
+    pub fn start(keeps: Persistence) -> Self {
         let redis = Self {
             port: free_port(),
-            home: Home::new("redis", "KILL"),
+            dir: ServerDir::new("redis", "KILL"),
             keeps,
             process: Mutex::new(None),
         };
@@ -65,12 +65,12 @@ impl Redis {
         redis
     }
 
-    /// A new replica of this server that has everything the server has, when this returns.
+    /// A new replica, in sync with this server when this returns.
     pub fn replica(&self) -> Self {
-        let replica = Self::start(Keeps::Nothing);
-        replica.ask(&["REPLICAOF", "127.0.0.1", &self.port().to_string()]);
-        crate::until("the replica is in step", READY_WITHIN, || {
-            let about = replica.ask(&["INFO", "replication"]);
+        let replica = Self::start(Persistence::Nothing);
+        replica.run_command(&["REPLICAOF", "127.0.0.1", &self.port().to_string()]);
+        crate::wait_until("the replica is in step", READY_TIMEOUT, || {
+            let about = replica.run_command(&["INFO", "replication"]);
             let in_step = about.contains("master_link_status:up")
                 && about.contains("master_sync_in_progress:0");
             in_step.then_some(())
@@ -78,53 +78,51 @@ impl Redis {
         replica
     }
 
-    /// Makes a replica a server of its own. Its former master does not know.
+    /// Promotes a replica. The former master is not informed.
     pub fn promote(&self) {
-        self.ask(&["REPLICAOF", "NO", "ONE"]);
+        self.run_command(&["REPLICAOF", "NO", "ONE"]);
     }
 
-    /// Moves to the address of a server that is killed for it, as a virtual address does in a failover. What a
-    /// replica had not got until it was promoted is lost: promote it earlier, and it lags.
+    /// Kills `from` and takes over its address, like a virtual address in a failover. Writes that the replica had not
+    /// received before its promotion are lost: an earlier promotion loses more.
     pub fn take_over(&mut self, from: &mut Self) {
         from.kill();
-        self.ask(&["CONFIG", "SET", "port", &from.port().to_string()]);
+        self.run_command(&["CONFIG", "SET", "port", &from.port().to_string()]);
         std::mem::swap(&mut self.port, &mut from.port);
     }
 
-    /// Its port on loopback.
+    /// The port on loopback.
     pub fn port(&self) -> u16 {
         self.port.number()
     }
 
-    /// Its address.
     pub fn url(&self) -> String {
         format!("redis://{}/", self.port.address())
     }
 
-    /// Forgets everything.
     pub fn flush(&self) {
-        self.ask(&["FLUSHALL"]);
+        self.run_command(&["FLUSHALL"]);
     }
 
     /// `kill -9`.
     pub fn kill(&self) {
         let mut process = self.process();
         let mut child = process.take().expect("the server is stopped");
-        self.home.kill_all(child.id());
-        child.wait().expect("it was started by us");
+        self.dir.kill_all(child.id());
+        child.wait().expect("it is a child process");
     }
 
-    /// Stops answering, as a server that swaps or a host that hangs: connections stay open.
+    /// Stops responding like a hanging host: connections stay open.
     pub fn freeze(&self) {
         signal("STOP", &[self.pid()]);
     }
 
-    /// Goes on, with everything that was asked meanwhile.
+    /// Resumes, and processes the commands that arrived meanwhile.
     pub fn thaw(&self) {
         signal("CONT", &[self.pid()]);
     }
 
-    /// Starts it on the same port, with what it keeps.
+    /// Starts it on the same port, with its persisted data.
     pub fn start_again(&self) {
         let mut process = self.process();
         assert!(process.is_none(), "the server runs");
@@ -132,16 +130,16 @@ impl Redis {
         let mut log = File::options();
         let log = log.create(true).append(true).open(self.log_path());
         let append_only = match self.keeps {
-            Keeps::Nothing => "no",
-            Keeps::Everything => "yes",
+            Persistence::Nothing => "no",
+            Persistence::Everything => "yes",
         };
         let child = self
-            .home
+            .dir
             .command(&program)
             .args(["--port", &self.port().to_string()])
             .args(["--bind", "127.0.0.1", "--save", "", "--daemonize", "no"])
             .args(["--appendonly", append_only, "--appendfsync", "always"])
-            // A replica gets its first copy at once, and without a file.
+            // A replica gets its first copy at once, without a file.
             .args([
                 "--repl-diskless-sync",
                 "yes",
@@ -149,29 +147,29 @@ impl Redis {
                 "0",
             ])
             .arg("--dir")
-            .arg(self.home.workplace())
-            .stdout(log.expect("the home is ours"))
+            .arg(self.dir.work_dir())
+            .stdout(log.expect("the directory was created by the rig"))
             .stderr(Stdio::null())
             .spawn()
             .unwrap_or_else(|error| panic!("{}: {error}", program.display()));
         let child = process.insert(child);
-        crate::until("Redis answers", READY_WITHIN, || {
-            let ended = child.try_wait().expect("it was started by us");
+        crate::wait_until("Redis answers", READY_TIMEOUT, || {
+            let ended = child.try_wait().expect("it is a child process");
             assert!(ended.is_none(), "Redis does not start:\n{}", self.log());
-            let answer = self.try_ask(&["PING"]).ok()?;
+            let answer = self.try_run_command(&["PING"]).ok()?;
             (answer == "PONG").then_some(())
         });
     }
 
-    /// Runs a command; what it answers, as text.
-    pub fn ask(&self, words: &[&str]) -> String {
-        self.try_ask(words)
-            .unwrap_or_else(|error| panic!("{words:?}: {error}"))
+    /// Runs a command, and returns its response as text.
+    pub fn run_command(&self, arguments: &[&str]) -> String {
+        self.try_run_command(arguments)
+            .unwrap_or_else(|error| panic!("{arguments:?}: {error}"))
     }
 
-    /// The same, when the server may be away.
-    pub fn try_ask(&self, words: &[&str]) -> std::io::Result<String> {
-        ask(self.port.address(), words)
+    /// Like the above, for a server that may be down.
+    pub fn try_run_command(&self, arguments: &[&str]) -> std::io::Result<String> {
+        run_command(self.port.address(), arguments)
     }
 
     fn pid(&self) -> u32 {
@@ -184,11 +182,11 @@ impl Redis {
     }
 
     fn log_path(&self) -> PathBuf {
-        self.home.path().join("log")
+        self.dir.path().join("log")
     }
 
     fn process(&self) -> MutexGuard<'_, Option<Child>> {
-        // A test that panicked while it held the lock is no reason to leave the server running.
+        // After a panic in a test that held the lock, the server must still be stopped.
         self.process
             .lock()
             .unwrap_or_else(|poisoned| poisoned.into_inner())
@@ -197,28 +195,28 @@ impl Redis {
 
 impl Drop for Redis {
     fn drop(&mut self) {
-        self.home.close();
+        self.dir.close();
         if let Some(mut child) = self.process().take() {
-            // The undertaker has ended it; this only takes its zombie away.
+            // The reaper has ended the process; this only reaps the zombie.
             child.wait().ok();
         }
     }
 }
 
-/// One command on a connection of its own.
-fn ask(server: SocketAddr, words: &[&str]) -> std::io::Result<String> {
-    let mut stream = TcpStream::connect_timeout(&server, ANSWER_WITHIN)?;
-    stream.set_read_timeout(Some(ANSWER_WITHIN))?;
-    let mut command = format!("*{}\r\n", words.len());
-    for word in words {
+/// One command on a new connection.
+fn run_command(server: SocketAddr, arguments: &[&str]) -> std::io::Result<String> {
+    let mut stream = TcpStream::connect_timeout(&server, ANSWER_TIMEOUT)?;
+    stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
+    let mut command = format!("*{}\r\n", arguments.len());
+    for word in arguments {
         command.push_str(&format!("${}\r\n{word}\r\n", word.len()));
     }
     stream.write_all(command.as_bytes())?;
-    answer(&mut BufReader::new(stream))
+    read_response(&mut BufReader::new(stream))
 }
 
-/// One answer; an error panics, because our commands are right; a list is its lines.
-fn answer(from: &mut impl std::io::BufRead) -> std::io::Result<String> {
+/// One response; an error panics, because the rig's commands are valid; a list becomes lines.
+fn read_response(from: &mut impl std::io::BufRead) -> std::io::Result<String> {
     let mut line = String::new();
     from.read_line(&mut line)?;
     let line = line.trim_end();
@@ -236,7 +234,8 @@ fn answer(from: &mut impl std::io::BufRead) -> std::io::Result<String> {
         }
         ("$" | "*", Some(-1)) => Ok(String::new()),
         ("*", Some(length)) => {
-            let lines: std::io::Result<Vec<String>> = (0..length).map(|_| answer(from)).collect();
+            let lines: std::io::Result<Vec<String>> =
+                (0..length).map(|_| read_response(from)).collect();
             Ok(lines?.join("\n"))
         }
         ("-", _) => Err(std::io::Error::other(rest)),
@@ -249,13 +248,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn answers_are_read_as_text() {
-        let read = |mut bytes: &[u8]| answer(&mut bytes).unwrap();
+    fn responses_are_decoded_as_text() {
+        let read = |mut bytes: &[u8]| read_response(&mut bytes).unwrap();
         assert_eq!(read(b"+PONG\r\n"), "PONG");
         assert_eq!(read(b":7\r\n"), "7");
         assert_eq!(read(b"$-1\r\n"), "");
         assert_eq!(read(b"*2\r\n$1\r\na\r\n:2\r\n"), "a\n2");
-        assert!(answer(&mut &b"-LOADING soon\r\n"[..]).is_err());
-        assert!(answer(&mut &b""[..]).is_err());
+        assert!(read_response(&mut &b"-LOADING soon\r\n"[..]).is_err());
+        assert!(read_response(&mut &b""[..]).is_err());
     }
 }

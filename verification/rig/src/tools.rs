@@ -1,25 +1,25 @@
-//! Where the programs are. `scripts/tools` installs them.
+//! Paths of the server programs. `scripts/tools` installs them.
 
 use std::path::{Path, PathBuf};
 
-use crate::home;
+use crate::server_dir;
 
 /// The supported majors of PostgreSQL, which `scripts/tools` installs.
 pub const POSTGRES_MAJORS: &[u32] = &[15, 16, 17, 18];
 
-/// Where Debian puts PostgreSQL.
+/// Debian's path of PostgreSQL.
 const DEBIAN: &str = "/usr/lib/postgresql";
 
-/// Another folder for what `scripts/tools` downloads.
+/// Overrides the folder of `scripts/tools`' downloads.
 const FOLDER_VARIABLE: &str = "LANEKEEPER_TOOLS";
 
-/// A program that is not there.
+/// A program that is not installed.
 #[derive(Debug, thiserror::Error)]
 #[error("{0} is missing: run scripts/tools")]
-pub struct Missing(pub String);
+pub struct MissingTool(pub String);
 
 /// A program of one major of PostgreSQL. Every major has `postgres`, `initdb` and `pg_ctl`.
-pub fn postgres(major: u32, program: &str) -> Result<PathBuf, Missing> {
+pub fn postgres(major: u32, program: &str) -> Result<PathBuf, MissingTool> {
     let folders = [
         Path::new(DEBIAN).join(major.to_string()),
         folder().join(format!("postgresql-{major}")),
@@ -28,31 +28,30 @@ pub fn postgres(major: u32, program: &str) -> Result<PathBuf, Missing> {
         .iter()
         .map(|folder| folder.join("bin").join(program))
         .find(|path| path.is_file())
-        .ok_or_else(|| Missing(format!("{program} of PostgreSQL {major}")))
+        .ok_or_else(|| MissingTool(format!("{program} of PostgreSQL {major}")))
 }
 
 /// The newest `psql`, `pgbench`, `pg_waldump`, …: only Debian's PostgreSQL has them.
-pub fn postgres_client(program: &str) -> Result<PathBuf, Missing> {
+pub fn postgres_client(program: &str) -> Result<PathBuf, MissingTool> {
     let newest_first = POSTGRES_MAJORS.iter().rev();
     newest_first
         .filter_map(|major| postgres(*major, program).ok())
         .next()
-        .ok_or_else(|| Missing(program.into()))
+        .ok_or_else(|| MissingTool(program.into()))
 }
 
-/// PgBouncer.
-pub fn pgbouncer() -> Result<PathBuf, Missing> {
-    // Debian's place is not in everybody's path.
+pub fn pgbouncer() -> Result<PathBuf, MissingTool> {
+    // Debian's folder is not in every PATH.
     in_path("pgbouncer", &["/usr/sbin"])
 }
 
 /// `redis-server`, `redis-cli` or `redis-benchmark`.
-pub fn redis(program: &str) -> Result<PathBuf, Missing> {
+pub fn redis(program: &str) -> Result<PathBuf, MissingTool> {
     in_path(program, &["/usr/bin"])
 }
 
-/// Anvil: the package, which there is for one kind of machine, or one that somebody installed.
-pub fn anvil() -> Result<PathBuf, Missing> {
+/// Anvil: from the npm package, which exists for some architectures only, or an installed one.
+pub fn anvil() -> Result<PathBuf, MissingTool> {
     const PACKAGE: &str = "@foundry-rs/anvil-linux-amd64";
     match node_modules(PACKAGE) {
         Ok(modules) => Ok(modules.join(PACKAGE).join("bin/anvil")),
@@ -60,38 +59,37 @@ pub fn anvil() -> Result<PathBuf, Missing> {
     }
 }
 
-/// The folder that holds this package of JavaScript, and what it needs.
-pub fn node_modules(package: &str) -> Result<PathBuf, Missing> {
+/// The folder with this JavaScript package and its dependencies.
+pub fn node_modules(package: &str) -> Result<PathBuf, MissingTool> {
     let modules = folder().join("evm-nodes/node_modules");
     match modules.join(package).is_dir() {
         true => Ok(modules),
-        false => Err(Missing(package.into())),
+        false => Err(MissingTool(package.into())),
     }
 }
 
-/// Node.js.
-pub fn node() -> Result<PathBuf, Missing> {
+pub fn node() -> Result<PathBuf, MissingTool> {
     in_path("node", &[])
 }
 
-fn in_path(program: &str, and_in: &[&str]) -> Result<PathBuf, Missing> {
+fn in_path(program: &str, extra_dirs: &[&str]) -> Result<PathBuf, MissingTool> {
     let folders = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&folders)
-        .chain(and_in.iter().map(PathBuf::from))
+        .chain(extra_dirs.iter().map(PathBuf::from))
         .map(|folder| folder.join(program))
         .find(|path| path.is_file())
-        .ok_or_else(|| Missing(program.into()))
+        .ok_or_else(|| MissingTool(program.into()))
 }
 
-/// Where downloads are; `scripts/tools` has the same rule. Root's home is closed to the user under
-/// which servers run.
+/// The download folder; `scripts/tools` has the same rule. Root's home is not readable for the user that runs the
+/// servers.
 fn folder() -> PathBuf {
     if let Some(folder) = std::env::var_os(FOLDER_VARIABLE) {
         return folder.into();
     }
-    if home::is_root() {
+    if server_dir::is_root() {
         return "/var/tmp/lanekeeper-tools".into();
     }
-    let home = std::env::home_dir().unwrap_or_default();
-    home.join(".cache/lanekeeper-tools")
+    let dir = std::env::home_dir().unwrap_or_default();
+    dir.join(".cache/lanekeeper-tools")
 }

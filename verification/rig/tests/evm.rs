@@ -1,7 +1,7 @@
-//! EVM nodes start, obey and go away as the rig says, each kind alike.
+//! EVM nodes of every kind: start, control, restart and cleanup.
 #![expect(
     clippy::unwrap_used,
-    reason = "helpers of tests are outside of what clippy takes for tests"
+    reason = "clippy does not recognize test helpers as tests"
 )]
 
 mod support;
@@ -14,10 +14,10 @@ use rig::evm::{CHAIN_ID, EvmNode, Kind, Mining, Options, account};
 use serde_json::json;
 use support::{BOB, transfer};
 
-/// Blocks and processes come and go well before this.
+/// Longer than mining a block or stopping a process takes.
 const WITHIN: Duration = Duration::from_secs(20);
 
-/// The kinds are independent, so they need not wait for each other.
+/// In parallel: the kinds are independent.
 fn each(test: fn(Kind)) {
     thread::scope(|scope| {
         for kind in Kind::ALL {
@@ -31,7 +31,7 @@ fn alice() -> Address {
     account(0).0
 }
 
-/// Sends a wei to Bob, at a nonce so far above the next.
+/// Sends a wei to Bob, `ahead` nonces above the next.
 fn send(node: &EvmNode, ahead: u64) -> B256 {
     let (hash, raw) = transfer(node.nonce_of(alice()) + ahead, 1);
     assert_eq!(node.send_raw(&raw), Ok(hash), "{:?}", node.kind());
@@ -63,7 +63,7 @@ fn every_kind_has_the_same_chain_and_accounts() {
 
         let nonce = node.nonce_of(alice());
         let hash = send(&node, 0);
-        rig::until("it is mined", WITHIN, || node.receipt(hash));
+        rig::wait_until("it is mined", WITHIN, || node.receipt(hash));
         let block = node.block(node.height()).unwrap();
         assert_eq!(block.transactions[0].hash, hash);
         assert_eq!(block.transactions[0].from, alice());
@@ -75,7 +75,7 @@ fn every_kind_has_the_same_chain_and_accounts() {
 
         let foreign = json!({ "from": account(1).0, "to": BOB, "value": "0x2" });
         let hash = node.send(foreign).unwrap();
-        rig::until("it is mined", WITHIN, || node.receipt(hash));
+        rig::wait_until("it is mined", WITHIN, || node.receipt(hash));
         assert_eq!(node.balance_of(BOB), U256::from(3), "{kind:?}");
         node.set_nonce(account(1).0, 7);
         assert_eq!(node.nonce_of(account(1).0), 7);
@@ -85,7 +85,7 @@ fn every_kind_has_the_same_chain_and_accounts() {
 }
 
 #[test]
-fn pool_waits_until_it_is_told_to_be_mined() {
+fn manual_mining_keeps_the_pool_until_mine_is_called() {
     each(|kind| {
         let node = EvmNode::manual(kind);
         let (height, nonce) = (node.height(), node.nonce_of(alice()));
@@ -106,23 +106,23 @@ fn pool_waits_until_it_is_told_to_be_mined() {
 
         node.set_mining(Mining::Instant);
         let last = send(&node, 0);
-        rig::until("it is mined", WITHIN, || node.receipt(last));
+        rig::wait_until("it is mined", WITHIN, || node.receipt(last));
     });
 }
 
 #[test]
-fn blocks_come_as_time_passes() {
+fn periodic_mining_produces_blocks() {
     each(|kind| {
         let node = EvmNode::every(kind, Duration::from_secs(1));
         let from = node.height();
-        rig::until("two blocks", WITHIN, || {
+        rig::wait_until("two blocks", WITHIN, || {
             (node.height() >= from + 2).then_some(())
         });
     });
 }
 
 #[test]
-fn restart_loses_the_pool_and_keeps_blocks_where_it_can() {
+fn restart_loses_the_pool_and_keeps_blocks_if_supported() {
     each(|kind| {
         let node = EvmNode::manual(kind);
         let (before, nonce) = (node.height(), node.nonce_of(alice()));
@@ -151,7 +151,7 @@ fn restart_loses_the_pool_and_keeps_blocks_where_it_can() {
 }
 
 #[test]
-fn fork_takes_blocks_back_and_puts_others_in_their_place() {
+fn fork_replaces_blocks() {
     each(|kind| {
         let node = EvmNode::manual(kind);
         node.mine(2);

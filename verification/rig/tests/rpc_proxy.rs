@@ -1,7 +1,7 @@
-//! The proxy in front of a real node: it fails as it is told, and is the node in everything else.
+//! The proxy in front of a real node: injected faults, and transparency otherwise.
 #![expect(
     clippy::unwrap_used,
-    reason = "helpers of tests are outside of what clippy takes for tests"
+    reason = "clippy does not recognize test helpers as tests"
 )]
 
 mod support;
@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use alloy_primitives::B256;
 use rig::evm::{CHAIN_ID, EvmNode, Kind, Rpc, RpcError, account};
-use rig::proxy::Then;
-use rig::rpc_proxy::{Calls, Death, Fault, RpcProxy, Rule, View};
+use rig::proxy::AfterLoss;
+use rig::rpc_proxy::{CallFilter, Fault, OutageKind, RpcProxy, Rule, View};
 use serde_json::{Value, json};
 
 const SEND: &str = "eth_sendRawTransaction";
@@ -31,7 +31,7 @@ impl World {
         Self { node, proxy, rpc }
     }
 
-    fn ask(&self, method: &str, params: Value) -> Result<Value, RpcError> {
+    fn call(&self, method: &str, params: Value) -> Result<Value, RpcError> {
         self.rpc.try_call(method, params)
     }
 
@@ -42,14 +42,14 @@ impl World {
     }
 }
 
-/// One wei, signed: the hash, and the bytes as JSON-RPC has them.
+/// A signed transfer of one wei: the hash, and the bytes in JSON-RPC's notation.
 fn transfer(nonce: u64) -> (B256, String) {
     let (hash, raw) = support::transfer(nonce, 1);
     (hash, raw.to_string())
 }
 
 #[test]
-fn calls_are_counted_one_by_one_also_in_batches() {
+fn every_call_of_a_batch_is_counted() {
     let world = World::start();
     let answers = world.rpc.try_batch(
         "eth_getBlockByNumber",
@@ -64,56 +64,57 @@ fn calls_are_counted_one_by_one_also_in_batches() {
     assert_eq!(world.proxy.requests(), 2);
     world.proxy.reset_counts();
     assert_eq!(world.proxy.requests(), 0);
-    let refused = world.ask("no_suchMethod", json!([])).unwrap_err();
+    let refused = world.call("no_suchMethod", json!([])).unwrap_err();
     assert!(matches!(refused, RpcError::Refused { .. }), "{refused}");
 }
 
 #[test]
-fn lost_answer_hides_a_send_and_a_lost_request_is_none() {
+fn lost_response_hides_a_send_and_lost_request_prevents_it() {
     let world = World::start();
-    let lose = |fault| Rule::new(Calls::sends(), fault).times(1);
-    world.proxy.add(lose(Fault::LoseAnswer(Then::Cut)));
-    world.proxy.add(lose(Fault::LoseRequest(Then::Cut)));
+    let lose = |fault| Rule::new(CallFilter::sends(), fault).times(1);
+    world.proxy.add(lose(Fault::LoseAnswer(AfterLoss::Cut)));
+    world.proxy.add(lose(Fault::LoseRequest(AfterLoss::Cut)));
     let (first, second) = (transfer(0), transfer(1));
     assert!(matches!(
-        world.ask(SEND, json!([first.1])),
+        world.call(SEND, json!([first.1])),
         Err(RpcError::NoAnswer(_))
     ));
     assert_eq!(world.node.pool(), [first.0]);
     assert!(matches!(
-        world.ask(SEND, json!([second.1])),
+        world.call(SEND, json!([second.1])),
         Err(RpcError::NoAnswer(_))
     ));
     assert_eq!(world.node.pool(), [first.0]);
-    assert_eq!(world.ask(SEND, json!([second.1])), Ok(json!(second.0)));
+    assert_eq!(world.call(SEND, json!([second.1])), Ok(json!(second.0)));
     assert_eq!((world.proxy.faults(), world.proxy.calls_of(SEND)), (2, 3));
 }
 
 #[test]
-fn chosen_transactions_meet_their_own_fault_inside_a_batch() {
+fn faults_apply_to_single_transactions_of_a_batch() {
     let world = World::start();
     let txs: Vec<_> = (0..4).map(transfer).collect();
     let error = Fault::error("rejected by rule");
     world
         .proxy
-        .add(Rule::new(Calls::sends().with_nonce(1), error));
-    world
-        .proxy
-        .add(Rule::new(Calls::sends().with_tx(txs[2].0), Fault::Pretend));
+        .add(Rule::new(CallFilter::sends().with_nonce(1), error));
+    world.proxy.add(Rule::new(
+        CallFilter::sends().with_tx(txs[2].0),
+        Fault::Pretend,
+    ));
     let after = Fault::ErrorAfter {
         code: -32_603,
         message: "internal".to_owned(),
     };
     world
         .proxy
-        .add(Rule::new(Calls::sends().with_nonce(3), after));
+        .add(Rule::new(CallFilter::sends().with_nonce(3), after));
     let params: Vec<Value> = txs.iter().map(|(_, raw)| json!([raw])).collect();
     let answers = world.rpc.try_batch(SEND, &params).unwrap();
     assert_eq!(answers[0], Ok(json!(txs[0].0)));
-    let said = |answer: &Result<Value, RpcError>| answer.as_ref().unwrap_err().to_string();
-    assert_eq!(said(&answers[1]), "rejected by rule (-32000)");
+    let message_of = |answer: &Result<Value, RpcError>| answer.as_ref().unwrap_err().to_string();
+    assert_eq!(message_of(&answers[1]), "rejected by rule (-32000)");
     assert_eq!(answers[2], Ok(json!(txs[2].0)), "a lie");
-    assert_eq!(said(&answers[3]), "internal (-32603)");
+    assert_eq!(message_of(&answers[3]), "internal (-32603)");
     let mut pool = world.node.pool();
     pool.sort_unstable();
     let mut expected = [txs[0].0, txs[3].0];
@@ -122,34 +123,36 @@ fn chosen_transactions_meet_their_own_fault_inside_a_batch() {
 }
 
 #[test]
-fn busy_slow_and_dead_endpoints_are_told_apart() {
+fn busy_slow_and_down_endpoints_differ() {
     let world = World::start();
     let client = |path: &str| {
-        let answer = world.ask("eth_chainId", json!([]));
+        let answer = world.call("eth_chainId", json!([]));
         answer.map_err(|error| format!("{path}: {error}"))
     };
     let rule = world
         .proxy
-        .add(Rule::new(Calls::all(), Fault::throttle(Some(3))));
+        .add(Rule::new(CallFilter::all(), Fault::throttle(Some(3))));
     assert!(client("throttled").unwrap_err().contains("429"));
     world.proxy.remove(rule);
     let broken = Fault::Status {
         code: 502,
         retry_after: None,
     };
-    world.proxy.add(Rule::new(Calls::all(), broken).times(1));
+    world
+        .proxy
+        .add(Rule::new(CallFilter::all(), broken).times(1));
     assert!(client("broken").unwrap_err().contains("502"));
 
     let delay = Duration::from_millis(150);
     world
         .proxy
-        .add(Rule::new(Calls::all(), Fault::Delay(delay)).times(1));
+        .add(Rule::new(CallFilter::all(), Fault::Delay(delay)).times(1));
     let started = Instant::now();
     client("slow").unwrap();
     assert!(started.elapsed() >= delay);
 
-    for death in [Death::Refuses, Death::Resets] {
-        world.proxy.die(death);
+    for death in [OutageKind::Refuses, OutageKind::Resets] {
+        world.proxy.take_down(death);
         client("dead").unwrap_err();
         world.proxy.heal();
         client("healed").unwrap();
@@ -161,12 +164,12 @@ fn busy_slow_and_dead_endpoints_are_told_apart() {
 }
 
 #[test]
-fn node_that_is_behind_shows_nothing_newer() {
+fn lagging_view_hides_newer_blocks() {
     let world = World::start();
     let from = account(0).0;
     let (hash, raw) = transfer(0);
     world.node.mine(3);
-    world.ask(SEND, json!([raw])).unwrap();
+    world.call(SEND, json!([raw])).unwrap();
     world.node.mine(3); // it is in block 4
     world.proxy.show(View::Behind(3));
     assert_eq!(world.number("eth_blockNumber", json!([])), 3);
@@ -214,11 +217,11 @@ fn node_that_is_behind_shows_nothing_newer() {
 }
 
 #[test]
-fn receipts_are_hidden_and_come_back() {
+fn receipts_are_hidden_and_shown_again() {
     let world = World::start();
     let (txs, sends): (Vec<B256>, Vec<String>) = (0..2).map(transfer).unzip();
     for raw in sends {
-        world.ask(SEND, json!([raw])).unwrap();
+        world.call(SEND, json!([raw])).unwrap();
     }
     world.node.mine(1);
     let block = world.node.block(1).unwrap().hash;

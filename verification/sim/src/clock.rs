@@ -1,5 +1,5 @@
-//! Time and chance for twins: tokio's clock (which a simulation stops and turns by hand) and a
-//! seeded stream.
+//! Time and randomness for twins: tokio's clock, which the simulation controls, and a seeded random
+//! stream.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,20 +15,20 @@ use crate::rng::Rng;
 /// When every simulated world begins: 2026-01-01T00:00:00Z.
 pub const EPOCH: Timestamp = Timestamp(1_767_225_600_000);
 
-/// A clock over tokio's time. Clones show the same time and share the stream of chance.
+/// A clock over tokio's time. Clones show the same time and share the random stream.
 #[derive(Clone, Debug)]
 pub struct SimClock {
     began: Instant,
     /// How far its wall time is ahead of the world's, in milliseconds.
     ahead_ms: Arc<AtomicI64>,
-    /// What its wall time shows while it stands still.
-    stands_at: Arc<Mutex<Option<Timestamp>>>,
-    /// By how many millionths both of its clocks are fast (or slow, below zero).
+    /// The wall time that it shows while it is frozen.
+    frozen_at: Arc<Mutex<Option<Timestamp>>>,
+    /// By how many millionths both of its clocks are fast (or slow, if negative).
     drift_ppm: i64,
     rng: Rng,
 }
 
-/// A million of them is a whole.
+/// Parts per million in one.
 const PPM: u64 = 1_000_000;
 
 impl SimClock {
@@ -38,31 +38,31 @@ impl SimClock {
         Self {
             began: Instant::now(),
             ahead_ms: Arc::default(),
-            stands_at: Arc::default(),
+            frozen_at: Arc::default(),
             drift_ppm: 0,
             rng: Rng::new(seed),
         }
     }
 
-    /// Another machine's clock in the same world: its wall time is `ahead` of this one's, its
-    /// chance is its own.
+    /// The clock of another machine in the same world: its wall time is `ahead` of this one's, its
+    /// random stream is its own.
     #[must_use]
     pub fn machine(&self, ahead: Duration, rng: Rng) -> Self {
         Self {
             began: self.began,
             ahead_ms: Arc::new(AtomicI64::new(millis(ahead))),
-            stands_at: Arc::default(),
+            frozen_at: Arc::default(),
             drift_ppm: 0,
             rng,
         }
     }
 
-    /// The same clock with a bad quartz: so many millionths fast, or slow when below zero.
+    /// The same clock with a drift: `drift_ppm` millionths fast, or slow if negative.
     ///
     /// # Panics
-    /// When time would stand still or go back.
+    /// When time would not advance.
     #[must_use]
-    pub fn drifting(self, drift_ppm: i64) -> Self {
+    pub fn with_drift(self, drift_ppm: i64) -> Self {
         assert!(
             PPM.checked_add_signed(drift_ppm)
                 .is_some_and(|rate| rate > 0),
@@ -71,30 +71,30 @@ impl SimClock {
         Self { drift_ppm, ..self }
     }
 
-    /// Sets its wall time, forward or back. Its monotonic clock knows nothing of it.
+    /// Sets its wall time, forward or back. Its monotonic clock is not affected.
     pub fn jump(&self, by_ms: i64) {
         self.ahead_ms.fetch_add(by_ms, Ordering::SeqCst);
     }
 
-    /// Stops its wall time, or lets it catch up. Its monotonic clock knows nothing of it.
-    pub fn stand_still(&self, stands: bool) {
-        let at = stands.then(|| self.now());
-        *self.stands_at() = at;
+    /// Freezes its wall time, or lets it catch up. Its monotonic clock is not affected.
+    pub fn freeze_wall_time(&self, is_frozen: bool) {
+        let at = is_frozen.then(|| self.now());
+        *self.frozen_at() = at;
     }
 
-    /// How long the world has lasted, as this clock counts.
+    /// How long the world has run, as this clock measures it.
     #[must_use]
     pub fn elapsed(&self) -> Duration {
         scaled(self.began.elapsed(), self.rate(), PPM)
     }
 
-    /// How far it goes in a million of the world's moments.
+    /// How many millionths of a second it advances in one second of the world.
     fn rate(&self) -> u64 {
         PPM.saturating_add_signed(self.drift_ppm)
     }
 
-    fn stands_at(&self) -> MutexGuard<'_, Option<Timestamp>> {
-        self.stands_at
+    fn frozen_at(&self) -> MutexGuard<'_, Option<Timestamp>> {
+        self.frozen_at
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
@@ -103,7 +103,7 @@ impl SimClock {
 #[async_trait]
 impl Clock for SimClock {
     fn now(&self) -> Timestamp {
-        if let Some(at) = *self.stands_at() {
+        if let Some(at) = *self.frozen_at() {
             return at;
         }
         let ahead = self.ahead_ms.load(Ordering::SeqCst);
@@ -111,7 +111,7 @@ impl Clock for SimClock {
     }
 
     fn monotonic(&self) -> MonotonicTime {
-        // From 1 second on: a moment of zero is nobody's.
+        // Starts at 1 second: zero means "no time" elsewhere.
         MonotonicTime(1_000_000).plus(self.elapsed())
     }
 
@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn machines_share_time_and_differ_in_offset_and_chance() {
+    async fn machines_share_time_but_not_offset_and_randomness() {
         let world = SimClock::new(1);
         let node = world.machine(Duration::from_millis(250), Rng::new(2));
         world.sleep(Duration::from_secs(5)).await;
@@ -157,19 +157,19 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn clocks_drift_and_stand_still() {
+    async fn clocks_drift_and_freeze() {
         let world = SimClock::new(1);
         let node = world.machine(Duration::ZERO, Rng::new(2));
-        let fast = node.clone().drifting(10_000);
+        let fast = node.clone().with_drift(10_000);
         let (began, sent) = (fast.monotonic(), world.monotonic());
         fast.sleep(Duration::from_secs(101)).await;
         assert_eq!(world.monotonic().since(sent), Duration::from_secs(100));
         assert_eq!(fast.monotonic().since(began), Duration::from_secs(101));
-        node.stand_still(true);
+        node.freeze_wall_time(true);
         let stood_at = node.now();
         world.sleep(Duration::from_secs(5)).await;
         assert_eq!(node.now(), stood_at);
-        node.stand_still(false);
+        node.freeze_wall_time(false);
         assert_eq!(node.now(), world.now());
     }
 }

@@ -1,4 +1,4 @@
-//! Everything that happens in a world, as its outside sees it: what traces and checkers are fed.
+//! The events of a world as an outside observer sees them: the input of traces and checkers.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,292 +16,292 @@ use crate::chain::ChainTx;
 /// One thing that happened.
 #[derive(Clone, Debug)]
 pub enum WorldEvent {
-    /// A new part of the run begins.
+    /// A new phase of the run begins.
     Phase(&'static str),
-    /// A node started and can be asked.
+    /// A node started and answers requests.
     Started(NodeName),
-    /// A node was killed, or died by itself.
+    /// A node was killed, or its process ended.
     Crashed {
-        /// Which.
+        /// The node.
         node: NodeName,
-        /// At which of its polls.
+        /// At which of its polls it was killed.
         polls: u64,
     },
-    /// A machine leaves the cluster for good.
+    /// A machine leaves the cluster permanently.
     Left(NodeName),
     /// A node is drained, and then stopped.
     Draining(NodeName),
     /// A node was frozen.
     Frozen(NodeName),
-    /// A frozen node goes on.
+    /// A frozen node continues.
     Thawed(NodeName),
-    /// A node lost its line to the store, or got it back.
-    Cut {
-        /// Which node.
+    /// A node lost its link to the store, or got it back.
+    StoreLinkCut {
+        /// The node.
         node: NodeName,
-        /// Lost or got back.
+        /// Whether the link is cut.
         is_cut: bool,
     },
-    /// A node lost its lines to the other nodes, or got them back.
+    /// A node lost its links to the other nodes, or got them back.
     Isolated {
-        /// Which node.
+        /// The node.
         node: NodeName,
-        /// Lost or got back.
+        /// Whether the links are cut.
         is_cut: bool,
     },
     /// The database's clock was set.
     ClockJumped {
-        /// By so many milliseconds.
+        /// By how many milliseconds.
         by_ms: i64,
     },
-    /// The clock of a node was set, or stands still, or goes on.
+    /// The wall clock of a node was set, frozen or continued.
     NodeClock {
-        /// Which node.
+        /// The node.
         node: NodeName,
-        /// What, in words.
+        /// The change, as text.
         what: String,
     },
-    /// The store's standby does not follow any more: what is written from now on, a failover loses.
+    /// The store's standby stops replicating: a failover loses everything written from now on.
     StandbyStopped,
-    /// The store's standby took over.
+    /// The store's standby was promoted.
     FailedOver {
-        /// Which history begins.
-        history: u64,
-        /// Txs that are gone.
+        /// The timeline that begins.
+        timeline: u64,
+        /// Txs that were lost.
         lost: Vec<TxId>,
         /// Lanes that lost commits.
-        hurt: Vec<LaneKey>,
+        damaged: Vec<LaneKey>,
     },
 
     /// The store granted a lane.
     Granted {
-        /// Which lane.
+        /// The lane.
         lane: LaneKey,
-        /// To whom.
+        /// The new keeper.
         node: NodeName,
-        /// Under which token.
+        /// Its token.
         token: Token,
-        /// Under which grant.
+        /// Its grant.
         grant: GrantId,
-        /// Who had it.
+        /// The previous keeper.
         previous_keeper: Option<NodeName>,
-        /// How long the lease of that node would have lasted, by the store's clock.
+        /// How long the previous keeper's lease would have lasted, by the store's clock.
         left: Duration,
     },
-    /// A keeper gave a lane back.
+    /// A keeper released a lane.
     Released {
-        /// Which lane.
+        /// The lane.
         lane: LaneKey,
-        /// Who had it.
+        /// The node that held it.
         node: NodeName,
     },
-    /// A keeper had a lane granted anew.
-    RegrantOutcome {
-        /// Which lane.
+    /// A keeper requested a new grant of its lane.
+    Regranted {
+        /// The lane.
         lane: LaneKey,
-        /// What came of it.
+        /// The outcome.
         outcome: RegrantOutcome,
     },
-    /// A gate batch met the store.
+    /// A gate batch reached the store.
     Committed {
-        /// Which lane.
+        /// The lane.
         lane: LaneKey,
-        /// What was to be written.
+        /// The batch.
         batch: Arc<LaneBatch>,
-        /// What came of it (in the store; the writer may hear something else).
+        /// The outcome in the store; the writer may get another answer.
         outcome: CommitOutcome,
     },
-    /// A keeper was given what the store holds of its lane.
+    /// A keeper loaded its lane from the store.
     Loaded {
-        /// Which lane.
+        /// The lane.
         lane: LaneKey,
-        /// What it was given.
+        /// The image that it got.
         image: Arc<LaneImage>,
     },
-    /// A transaction of the store waits for a row that another one holds.
-    Waits {
-        /// What it does.
+    /// A transaction of the store waits for a row that another transaction holds.
+    LockWait {
+        /// The verb that it executes.
         verb: &'static str,
-        /// For which row, in words.
+        /// The row, as text.
         row: String,
-        /// Whose lane row or lease row it is.
+        /// The lane of the row, if it is a lane row or a lease row.
         lane: Option<LaneId>,
     },
-    /// A transaction of the store was ended because it waited in a circle.
+    /// A transaction of the store was rolled back because of a deadlock.
     Deadlocked {
-        /// What it did.
+        /// The verb that it executed.
         verb: &'static str,
-        /// For which row, in words.
+        /// The row, as text.
         row: String,
     },
-    /// A request was put into the store without a nonce.
+    /// A request was queued in the store without a nonce.
     Queued {
-        /// Which lane.
+        /// The lane.
         lane: LaneKey,
-        /// The key of the business.
+        /// The idempotency key.
         request_id: RequestId,
         /// The tx.
         tx_id: TxId,
     },
 
-    /// A node begins to send bytes of a lane to its chain.
+    /// A node begins to send attempts of a lane to the chain.
     Sending {
-        /// Which lane.
+        /// The lane.
         lane: LaneKey,
-        /// Who sends.
+        /// The sending node.
         node: NodeName,
-        /// From this nonce on.
+        /// The first nonce.
         nonce: Nonce,
     },
-    /// Bytes arrived at a node of the chain.
+    /// An attempt arrived at an endpoint of the chain.
     Sent {
-        /// Of which lane.
+        /// The lane.
         lane: LaneKey,
-        /// At which of them.
+        /// The endpoint.
         endpoint: usize,
-        /// At which nonce.
+        /// The nonce.
         nonce: Nonce,
-        /// Which.
+        /// The transaction hash.
         hash: B256,
-        /// What the node said (the sender may hear something else).
+        /// The endpoint's answer; the sender may get another one.
         outcome: SendOutcome,
     },
-    /// A block became part of the present chain.
+    /// A block became part of the canonical chain.
     Mined {
-        /// Of which chain.
+        /// The chain.
         chain_id: ChainId,
         /// Its header.
         header: Header,
-        /// What is in it.
+        /// Its transactions.
         txs: Vec<Arc<ChainTx>>,
     },
-    /// Blocks fell out of the present chain.
+    /// Blocks were reorged out of the canonical chain.
     Forked {
-        /// Of which chain.
+        /// The chain.
         chain_id: ChainId,
         /// Their headers, newest first.
         dropped: Vec<Header>,
     },
-    /// All nodes of the chain forgot a transaction.
+    /// All endpoints of the chain dropped a transaction.
     Dropped {
-        /// Of which chain.
+        /// The chain.
         chain_id: ChainId,
-        /// Which.
+        /// The transaction hash.
         hash: B256,
     },
 
-    /// The chain or one of its nodes is different from now on.
+    /// A setting of the chain or of one of its endpoints changed.
     ChainSet {
-        /// Which chain.
+        /// The chain.
         chain_id: ChainId,
-        /// What, in words.
+        /// The change, as text.
         what: String,
     },
-    /// A transaction of somebody else who has the key waits somewhere.
+    /// A foreign transaction, sent by another owner of the key, is pending somewhere.
     Foreign {
-        /// Of which lane.
+        /// The lane.
         lane: LaneKey,
-        /// At which nonce.
+        /// The nonce.
         nonce: Nonce,
-        /// Which.
+        /// The transaction hash.
         hash: B256,
     },
-    /// A transaction of somebody else waits nowhere any more: mined, replaced or forgotten.
+    /// A foreign transaction is not pending anywhere any more: mined, replaced or dropped.
     ForeignGone {
-        /// Of which chain.
+        /// The chain.
         chain_id: ChainId,
-        /// Which.
+        /// The transaction hash.
         hash: B256,
     },
 
-    /// A reader of the feed got a page.
+    /// A feed reader got a page.
     FeedRead {
-        /// Which reader.
+        /// The reader.
         reader: usize,
-        /// From whom.
+        /// The node that answered.
         node: NodeName,
-        /// Whose events, and their numbers, in the order of the page.
+        /// The lanes and numbers of the events, in page order.
         read: Vec<(LaneKey, u64)>,
     },
-    /// A reader's cursor is not known any more: it reads from the beginning.
-    FeedBegun {
-        /// Which reader.
+    /// The cursor of a feed reader is not valid any more: it reads from the beginning.
+    FeedRestarted {
+        /// The reader.
         reader: usize,
     },
-    /// An operator accepted what a lane has lost.
+    /// An operator accepted the loss of a lane.
     LossAccepted {
-        /// Which lane.
+        /// The lane.
         lane: LaneKey,
-        /// Who was told.
+        /// The node that took the command.
         node: NodeName,
     },
-    /// How full a node's queues are. Seen by checkers only: it would fill the trace.
+    /// The load of a node's queues. Shown to checkers only: it would fill the trace.
     Sampled {
-        /// Which node.
+        /// The node.
         node: NodeName,
-        /// What is in them.
+        /// Its load.
         load: NodeLoad,
     },
 
-    /// Somebody was told that a nonce is lent to him.
-    ReservedAccounts {
-        /// Of which lane.
+    /// A client got a nonce reservation.
+    NonceReserved {
+        /// The lane.
         lane: LaneKey,
-        /// Which.
+        /// The nonce.
         nonce: Nonce,
-        /// To whom.
+        /// The holder.
         holder: Holder,
     },
-    /// Somebody says what became of his nonce.
-    Said {
-        /// Of which lane.
+    /// A holder marks its nonce.
+    NonceMarked {
+        /// The lane.
         lane: LaneKey,
-        /// Of which nonce.
+        /// The nonce.
         nonce: Nonce,
-        /// Who.
+        /// The holder.
         holder: Holder,
-        /// What.
+        /// The mark.
         mark: Mark,
-        /// Whether it was taken; `None` as long as he has no answer.
-        taken: Option<bool>,
+        /// Whether it was accepted; `None` before there is an answer.
+        accepted: Option<bool>,
     },
 
-    /// A client asked a node.
-    Asked {
-        /// Which lane.
+    /// A client sent a request to a node.
+    RequestSent {
+        /// The lane.
         lane: LaneKey,
-        /// The key of the business.
+        /// The idempotency key.
         request_id: RequestId,
-        /// Whom.
+        /// The node.
         node: NodeName,
     },
     /// A client got an answer.
-    Answered {
-        /// Which lane.
+    RequestAnswered {
+        /// The lane.
         lane: LaneKey,
-        /// The key of the business.
+        /// The idempotency key.
         request_id: RequestId,
-        /// From whom.
+        /// The node.
         node: NodeName,
-        /// What it was told.
+        /// The answer.
         answer: Answer,
     },
 }
 
-/// What a client was told.
+/// The answer that a client got.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// It is durable.
+    /// The request is durable.
     Accepted {
-        /// Under this name.
+        /// The id of its tx.
         tx_id: TxId,
-        /// Whether this request made it.
+        /// Whether this request created the tx.
         is_new: bool,
     },
     /// It was refused.
     Refused(Refusal),
-    /// Nothing: the node died or the client lost patience.
-    Silence,
+    /// No answer: the node crashed or the client timed out.
+    NoAnswer,
 }
 
 impl fmt::Display for WorldEvent {
@@ -314,22 +314,24 @@ impl fmt::Display for WorldEvent {
             Self::Phase(name) => format!("=== {name}"),
             Self::Started(node) => format!("node {node} started"),
             Self::Crashed { node, polls } => format!("node {node} crashed after {polls} polls"),
-            Self::Left(node) => format!("node {node} leaves for good"),
+            Self::Left(node) => format!("node {node} leaves permanently"),
             Self::Draining(node) => format!("node {node} drains"),
             Self::Frozen(node) => format!("node {node} frozen"),
             Self::Thawed(node) => format!("node {node} thawed"),
-            Self::Cut { node, is_cut: cut } => format!("node {node} cut off from the store: {cut}"),
+            Self::StoreLinkCut { node, is_cut: cut } => {
+                format!("node {node} cut off from the store: {cut}")
+            }
             Self::Isolated { node, is_cut: cut } => {
-                format!("node {node} cut off from the others: {cut}")
+                format!("node {node} isolated from the other nodes: {cut}")
             }
             Self::ClockJumped { by_ms } => format!("store  clock set by {by_ms} ms"),
             Self::NodeClock { node, what } => format!("node {node} clock {what}"),
             Self::StandbyStopped => "store  standby does not follow any more".to_owned(),
             Self::FailedOver {
-                history,
+                timeline,
                 lost,
-                hurt,
-            } => failed_over(*history, lost, hurt),
+                damaged,
+            } => failed_over(*timeline, lost, damaged),
             Self::Granted {
                 lane,
                 node,
@@ -338,25 +340,30 @@ impl fmt::Display for WorldEvent {
                 left,
                 ..
             } => granted(lane, node, *token, previous_keeper.as_ref(), *left),
-            Self::Released { lane, node } => format!("store  {} released by {node}", short(lane)),
-            Self::RegrantOutcome { lane, outcome } => regranted(lane, outcome),
+            Self::Released { lane, node } => {
+                format!("store  {} released by {node}", short_lane(lane))
+            }
+            Self::Regranted { lane, outcome } => regranted(lane, outcome),
             Self::Committed {
                 lane,
                 batch,
                 outcome,
             } => committed(lane, batch, outcome),
             Self::Loaded { lane, image } => loaded(lane, image),
-            Self::Waits { verb, row, .. } => format!("store  {verb} waits for {row}"),
+            Self::LockWait { verb, row, .. } => format!("store  {verb} waits for {row}"),
             Self::Deadlocked { verb, row } => format!("store  {verb} DEADLOCKED at {row}"),
             Self::Queued {
                 lane,
                 request_id,
                 tx_id,
             } => {
-                format!("store  queued {request_id} on {} as {tx_id}", short(lane))
+                format!(
+                    "store  queued {request_id} on {} as {tx_id}",
+                    short_lane(lane)
+                )
             }
             Self::Sending { lane, node, nonce } => {
-                format!("node {node} sends {} from nonce {nonce} on", short(lane))
+                format!("node {node} sends {} from nonce {nonce}", short_lane(lane))
             }
             Self::Sent {
                 lane,
@@ -365,53 +372,58 @@ impl fmt::Display for WorldEvent {
                 hash,
                 outcome,
             } => {
-                let (lane, hash) = (short(lane), brief(hash));
+                let (lane, hash) = (short_lane(lane), short_hash(hash));
                 format!("chain  {lane} nonce {nonce} {hash} at {endpoint}: {outcome:?}")
             }
             Self::Mined { header, txs, .. } => mined(header, txs),
             Self::Forked { dropped, .. } => forked(dropped),
-            Self::Dropped { hash, .. } => format!("chain  forgot {}", brief(hash)),
+            Self::Dropped { hash, .. } => format!("chain  forgot {}", short_hash(hash)),
             Self::ChainSet { what, .. } => format!("chain  {what}"),
             Self::Foreign { lane, nonce, hash } => {
-                let (lane, hash) = (short(lane), brief(hash));
-                format!("chain  {lane} nonce {nonce} {hash} of somebody else waits")
+                let (lane, hash) = (short_lane(lane), short_hash(hash));
+                format!("chain  {lane} nonce {nonce} {hash} foreign, pending")
             }
             Self::ForeignGone { hash, .. } => {
-                format!("chain  {} of somebody else waits no more", brief(hash))
+                format!("chain  {} foreign, not pending any more", short_hash(hash))
             }
             Self::FeedRead { reader, node, read } => feed_read(*reader, node, read),
-            Self::FeedBegun { reader } => format!("reader {reader} begins anew"),
+            Self::FeedRestarted { reader } => format!("reader {reader} restarts"),
             Self::LossAccepted { lane, node } => {
-                format!("client accepts at {node} what {} has lost", short(lane))
+                format!("client accepts the loss of {} at {node}", short_lane(lane))
             }
             Self::Sampled { node, load } => format!("node {node} {load:?}"),
-            Self::ReservedAccounts {
+            Self::NonceReserved {
                 lane,
                 nonce,
                 holder,
             } => format!(
-                "client has nonce {nonce} of {} as {}",
-                short(lane),
+                "client reserved nonce {nonce} of {} as {}",
+                short_lane(lane),
                 holder.0
             ),
-            Self::Said {
+            Self::NonceMarked {
                 lane,
                 nonce,
                 holder,
                 mark,
-                taken,
+                accepted,
             } => {
-                let (lane, who) = (short(lane), holder.0);
-                format!("client {who} says of nonce {nonce} of {lane}: {mark:?}, taken: {taken:?}")
+                let (lane, holder) = (short_lane(lane), holder.0);
+                format!(
+                    "client {holder} marks nonce {nonce} of {lane}: {mark:?}, accepted: {accepted:?}"
+                )
             }
-            Self::Asked {
+            Self::RequestSent {
                 lane,
                 request_id,
                 node,
             } => {
-                format!("client asks {node} for {request_id} on {}", short(lane))
+                format!(
+                    "client sends {request_id} to {node} on {}",
+                    short_lane(lane)
+                )
             }
-            Self::Answered {
+            Self::RequestAnswered {
                 request_id,
                 node,
                 answer,
@@ -436,7 +448,7 @@ impl fmt::Display for Answer {
                 is_new: false,
             } => write!(f, "knows it as {tx_id}"),
             Self::Refused(why) => write!(f, "refused: {why}"),
-            Self::Silence => f.write_str("gave no answer"),
+            Self::NoAnswer => f.write_str("gave no answer"),
         }
     }
 }
@@ -448,17 +460,20 @@ fn granted(
     from: Option<&NodeName>,
     left: Duration,
 ) -> String {
-    let (lane, from) = (short(lane), from.map_or("nobody", |node| node.0.as_str()));
+    let (lane, from) = (
+        short_lane(lane),
+        from.map_or("none", |node| node.0.as_str()),
+    );
     let early = if left.is_zero() {
         String::new()
     } else {
         format!(" for {} ms more", left.as_millis())
     };
-    format!("store  granted {lane} to {node}/{token}, was {from}'s{early}")
+    format!("store  granted {lane} to {node}/{token}, previous keeper {from}{early}")
 }
 
 fn regranted(lane: &LaneKey, outcome: &RegrantOutcome) -> String {
-    let lane = short(lane);
+    let lane = short_lane(lane);
     match outcome {
         RegrantOutcome::Held {
             lease_grant,
@@ -474,27 +489,31 @@ fn regranted(lane: &LaneKey, outcome: &RegrantOutcome) -> String {
 }
 
 fn loaded(lane: &LaneKey, image: &LaneImage) -> String {
-    let (lane, held) = (short(lane), &image.held);
+    let (lane, held) = (short_lane(lane), &image.held);
     let (batches, queued) = (image.batch_seq, image.queued);
-    format!("store  {lane} is read after {batches}: nonces {held:?} are held, {queued} txs wait")
+    format!("store  {lane} loaded after {batches}: nonces {held:?} held, {queued} txs queued")
 }
 
-fn failed_over(history: u64, lost: &[TxId], hurt: &[LaneKey]) -> String {
-    let mut line = format!("store  FAILED OVER to history {history}; lost");
+fn failed_over(timeline: u64, lost: &[TxId], damaged: &[LaneKey]) -> String {
+    let mut line = format!("store  FAILED OVER to timeline {timeline}; lost");
     for tx in lost {
         line += &format!(" {tx}");
     }
-    line += "; hurt";
-    for lane in hurt {
-        line += &format!(" {}", short(lane));
+    line += "; damaged";
+    for lane in damaged {
+        line += &format!(" {}", short_lane(lane));
     }
     line
 }
 
 fn mined(header: &Header, txs: &[Arc<ChainTx>]) -> String {
-    let mut line = format!("chain  block {} {}:", header.number, brief(&header.hash));
+    let mut line = format!(
+        "chain  block {} {}:",
+        header.number,
+        short_hash(&header.hash)
+    );
     for tx in txs {
-        line.push_str(&format!(" {}@{}", brief(&tx.hash), tx.envelope.nonce));
+        line.push_str(&format!(" {}@{}", short_hash(&tx.hash), tx.envelope.nonce));
     }
     line
 }
@@ -502,7 +521,7 @@ fn mined(header: &Header, txs: &[Arc<ChainTx>]) -> String {
 fn forked(dropped: &[Header]) -> String {
     let mut line = "chain  fork drops".to_owned();
     for header in dropped {
-        line.push_str(&format!(" {} {}", header.number, brief(&header.hash)));
+        line.push_str(&format!(" {} {}", header.number, short_hash(&header.hash)));
     }
     line
 }
@@ -511,7 +530,7 @@ fn committed(lane: &LaneKey, batch: &LaneBatch, outcome: &CommitOutcome) -> Stri
     let (node, token) = (&batch.node, batch.lease_grant.token);
     let mut line = format!(
         "store  commit {} after {} by {node}/{token}: ",
-        short(lane),
+        short_lane(lane),
         batch.batch_seq_before
     );
     match outcome {
@@ -533,7 +552,7 @@ fn committed(lane: &LaneKey, batch: &LaneBatch, outcome: &CommitOutcome) -> Stri
         line += &format!(" {}@{nonce}={}/{sub}", tx.request_id, tx.state.as_str());
     }
     for attempt in &writes.attempts {
-        let (hash, kind) = (brief(&attempt.hash), attempt.kind.as_str());
+        let (hash, kind) = (short_hash(&attempt.hash), attempt.kind.as_str());
         line += &format!(" +{hash}@{}:{kind}", attempt.nonce);
     }
     for event in &writes.events {
@@ -546,18 +565,18 @@ fn committed(lane: &LaneKey, batch: &LaneBatch, outcome: &CommitOutcome) -> Stri
 fn feed_read(reader: usize, node: &NodeName, read: &[(LaneKey, u64)]) -> String {
     let mut line = format!("reader {reader} reads at {node}:");
     for (lane, seq) in read {
-        line += &format!(" {}#{seq}", short(lane));
+        line += &format!(" {}#{seq}", short_lane(lane));
     }
     line
 }
 
-/// A lane in few letters: the end of its signer.
-pub(crate) fn short(lane: &LaneKey) -> String {
+/// A lane as a short text: the end of its signer.
+pub(crate) fn short_lane(lane: &LaneKey) -> String {
     let digits = alloy_primitives::hex::encode(lane.signer);
     format!("{}:{}", lane.chain_id, &digits[digits.len() - 4..])
 }
 
-/// A hash in few letters.
-fn brief(hash: &B256) -> String {
+/// A hash as a short text.
+fn short_hash(hash: &B256) -> String {
     alloy_primitives::hex::encode(&hash[..4])
 }

@@ -5,86 +5,86 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::Parser;
 use sim::command::{Amount, Search, Tally, regressions, replay};
-use sim::world::{Changes, Options, Part};
+use sim::world::{Changes, Feature, Options};
 
-/// The seeded simulator: real nodes on in-memory twins, in one thread per world. Without a kind, each
-/// seed's world is of one of them, and busy.
+/// The seeded simulator: real nodes on in-memory twins, in one thread per world. Without a kind, the seed
+/// decides the kind of its world, and every world is busy.
 #[derive(Debug, Parser)]
 struct Arguments {
     /// Replays this seed and prints its trace.
     #[arg(long, conflicts_with_all = ["seeds", "time"])]
     seed: Option<u64>,
-    /// Runs so many seeds, after those of regressions.txt.
+    /// The number of new seeds, after those of regressions.txt.
     #[arg(long, default_value_t = 100)]
     seeds: u64,
-    /// Runs new seeds for so long (30s, 10m, 2h), after those of regressions.txt.
+    /// Runs new seeds for this time (30s, 10m, 2h), after those of regressions.txt.
     #[arg(long = "for", value_name = "TIME", value_parser = duration, conflicts_with = "seeds")]
     time: Option<Duration>,
-    /// The first seed of a search: 1, or a random one with --for.
+    /// The first seed of a search [default: 1, or a random one with --for].
     #[arg(long)]
     from: Option<u64>,
     /// How many worlds run at once.
     #[arg(long, default_value_t = 1)]
     jobs: usize,
-    /// Goes on after a seed that fails.
+    /// Continues after a seed that fails.
     #[arg(long)]
     keep_going: bool,
-    /// Leaves the recorded seeds out of a search.
+    /// Searches new seeds only, without those of regressions.txt.
     #[arg(long)]
     only_new: bool,
-    /// Prints the figures of a search as JSON, too.
+    /// Also prints the figures of a search as JSON.
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    kind: Kind,
+    kind: WorldKind,
     #[command(flatten)]
-    smaller: Smaller,
+    world_size: WorldSize,
 }
 
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Kinds of worlds")]
-struct Kind {
-    /// Everything may go wrong.
+struct WorldKind {
+    /// All faults.
     #[arg(long)]
     stormy: bool,
-    /// Nothing goes wrong.
+    /// No faults.
     #[arg(long)]
     calm: bool,
-    /// Forks go deeper than what is final.
+    /// All faults, and reorgs deeper than finality.
     #[arg(long)]
     deep_forks: bool,
-    /// Once the store's standby takes over and lacks the last commits.
+    /// All faults, and one failover that loses the last commits.
     #[arg(long)]
     lossy: bool,
-    /// And an operator accepts what busy lanes have lost.
+    /// And an operator accepts the losses of halted lanes.
     #[arg(long, requires = "lossy", requires = "busy")]
     accept_loss: bool,
-    /// Also batches, readers, deploys, nodes that come and go, and more.
+    /// Also batches, readers, rolling restarts, nodes that join and leave, nonce reservations, and more.
     #[arg(long)]
     busy: bool,
 }
 
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Smaller worlds")]
-struct Smaller {
-    /// Leaves these parts out, for example forks,foreign.
-    #[arg(long, value_delimiter = ',', value_parser = Part::parse)]
-    without: Vec<Part>,
-    /// Only the first so many requests.
+struct WorldSize {
+    /// Disables these faults and workloads, for example forks,foreign.
+    #[arg(long, value_delimiter = ',', value_parser = Feature::parse)]
+    without: Vec<Feature>,
+    /// Only the first N requests.
     #[arg(long)]
     requests: Option<u64>,
-    /// Only requests of the first so many lanes.
+    /// Only requests of the first N lanes.
     #[arg(long)]
     lanes: Option<usize>,
-    /// So many nodes.
+    /// The number of nodes.
     #[arg(long)]
     nodes: Option<usize>,
-    /// Only so many strikes at nodes, and as many at the chain.
+    /// Only the first N faults of nodes, and the first N of the chain.
     #[arg(long)]
-    strikes: Option<u64>,
+    faults: Option<u64>,
 }
 
-impl Kind {
+impl WorldKind {
     fn options(&self, seed: u64) -> Options {
         let Self {
             stormy,
@@ -108,21 +108,21 @@ impl Kind {
     }
 }
 
-impl Smaller {
+impl WorldSize {
     fn changes(&self) -> Changes {
         Changes {
             without: self.without.iter().copied().collect(),
             requests: self.requests,
             lanes: self.lanes,
             nodes: self.nodes,
-            strikes: self.strikes,
+            faults: self.faults,
         }
     }
 }
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    let changes = arguments.smaller.changes();
+    let changes = arguments.world_size.changes();
     let is_good = match arguments.seed {
         Some(seed) => replay(seed, arguments.kind.options(seed).with(changes)),
         None => search(arguments, changes),
@@ -169,7 +169,7 @@ fn search(arguments: Arguments, changes: Changes) -> bool {
     tally.failed.is_empty()
 }
 
-#[expect(clippy::print_stdout, reason = "asked for, to be read by a program")]
+#[expect(clippy::print_stdout, reason = "output for programs")]
 fn print_json(from: u64, tally: &Tally) {
     println!(
         "{{\"from\":{from},\"seeds\":{},\"failed\":{:?},\"events\":{},\"simulatedHours\":{:.1},\
@@ -188,7 +188,7 @@ fn print_json(from: u64, tally: &Tally) {
     );
 }
 
-/// Not for keys: any number will do, and it is printed.
+/// Not cryptographic: any number is fine, and it is printed.
 fn random_seed() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let nanos = now.map_or(0, |now| now.subsec_nanos());
@@ -203,5 +203,5 @@ fn duration(text: &str) -> Result<Duration, String> {
         number.checked_mul(*seconds)
     });
     let parsed = parsed.map(Duration::from_secs);
-    parsed.ok_or_else(|| format!("{text:?} is no time; write 30s, 10m or 2h"))
+    parsed.ok_or_else(|| format!("{text:?} is not a duration; write 30s, 10m or 2h"))
 }

@@ -1,5 +1,5 @@
-//! Chance from a seed. Every part of a world has its own stream, so that one more draw in one part
-//! does not change what happens in all others.
+//! Randomness from a seed. Every component of a world has its own stream, so that one more draw in one
+//! component does not change all others.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use rand::rngs::SmallRng;
 use rand::{Rng as _, RngCore as _, SeedableRng as _};
 
-/// A stream of chance. Clones share the stream.
+/// A random stream. Clones share the stream.
 #[derive(Clone, Debug)]
 pub struct Rng {
     stream: Arc<Mutex<SmallRng>>,
@@ -52,16 +52,16 @@ impl Rng {
         Duration::from_millis(self.between(low, high))
     }
 
-    /// True so many times in a thousand.
+    /// True with a probability of `chance` per thousand.
     #[must_use]
     pub fn permille(&self, chance: u64) -> bool {
         self.below(1_000) < chance
     }
 
-    /// One of these.
+    /// One of the given values.
     ///
     /// # Panics
-    /// When there is none.
+    /// When the slice is empty.
     #[must_use]
     pub fn pick<'a, T>(&self, from: &'a [T]) -> &'a T {
         let index = self.lock().random_range(0..from.len());
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_seed_one_stream() {
+    fn same_seed_makes_the_same_stream() {
         let draw = |seed: u64| {
             let rng = Rng::new(seed);
             let split = rng.split();
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn draws_stay_in_their_range() {
+    fn draws_stay_in_range() {
         let rng = Rng::new(1);
         for _ in 0..1_000 {
             assert!(rng.below(3) < 3);

@@ -1,5 +1,5 @@
-//! The record of a run: one line per event, a hash over all of them, and the checkers that look at
-//! each event as it happens.
+//! The record of a run: one line per event, a hash over all lines, and the checkers that inspect each
+//! event as it happens.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -12,15 +12,15 @@ use crate::event::WorldEvent;
 /// The trace of one world. Clones are the same trace.
 #[derive(Clone)]
 pub struct Trace {
-    book: Arc<Mutex<Book>>,
+    log: Arc<Mutex<TraceLog>>,
 }
 
-struct Book {
+struct TraceLog {
     began: Instant,
     lines: Vec<String>,
     hash: u64,
     events: u64,
-    /// Prints each line as it comes.
+    /// Prints each line as it is recorded.
     echo: bool,
     /// Writes no lines at all.
     silent: bool,
@@ -28,14 +28,14 @@ struct Book {
     violations: Vec<String>,
 }
 
-/// More than this and a run has lost its way; the rest says nothing new.
+/// A run with more violations is broken anyway; the rest adds no information.
 const VIOLATIONS_MAX: usize = 20;
 
 impl Trace {
     /// An empty trace, whose times count from now.
     #[must_use]
     pub fn new(checkers: Vec<Box<dyn Checker>>) -> Self {
-        let book = Book {
+        let log = TraceLog {
             began: Instant::now(),
             lines: Vec::new(),
             hash: FNV_OFFSET,
@@ -46,53 +46,53 @@ impl Trace {
             violations: Vec::new(),
         };
         Self {
-            book: Arc::new(Mutex::new(book)),
+            log: Arc::new(Mutex::new(log)),
         }
     }
 
-    /// Also prints every line to standard error as it comes.
+    /// Also prints every line to standard error as it is recorded.
     #[must_use]
-    pub fn echoing(self) -> Self {
+    pub fn with_echo(self) -> Self {
         self.lock().echo = true;
         self
     }
 
-    /// Writes nothing down: checkers look at every event all the same.
+    /// Records no lines; checkers still inspect every event.
     #[must_use]
-    pub fn silently(self) -> Self {
+    pub fn without_lines(self) -> Self {
         self.lock().silent = true;
         self
     }
 
-    /// Writes down what happened and lets every checker look at it.
-    pub fn tell(&self, event: WorldEvent) {
-        let mut book = self.lock();
-        book.events += 1;
-        if !book.silent {
-            book.write(&event.to_string());
+    /// Records an event, and passes it to every checker.
+    pub fn record(&self, event: WorldEvent) {
+        let mut log = self.lock();
+        log.events += 1;
+        if !log.silent {
+            log.write(&event.to_string());
         }
-        book.check(&event);
+        log.check(&event);
     }
 
-    /// Lets every checker look at something that nobody needs to read.
-    pub fn show(&self, event: &WorldEvent) {
+    /// Passes an event to every checker without recording it.
+    pub fn check_only(&self, event: &WorldEvent) {
         self.lock().check(event);
     }
 
-    /// Writes a line for whoever reads the trace.
+    /// Records a line of text for the reader of the trace.
     pub fn note(&self, text: &str) {
-        let mut book = self.lock();
-        if !book.silent {
-            book.write(text);
+        let mut log = self.lock();
+        if !log.silent {
+            log.write(text);
         }
     }
 
-    /// Writes down that something is wrong, found by the world itself: "promise: what broke it".
+    /// Records a violation that the world itself found: "promise: what broke it".
     pub fn violation(&self, what: &str) {
-        self.lock().violate(what);
+        self.lock().record_violation(what);
     }
 
-    /// What is wrong so far.
+    /// The violations so far.
     #[must_use]
     pub fn violations(&self) -> Vec<String> {
         self.lock().violations.clone()
@@ -104,30 +104,30 @@ impl Trace {
         self.lock().hash
     }
 
-    /// How much has happened.
+    /// The number of events.
     #[must_use]
     pub fn events(&self) -> u64 {
         self.lock().events
     }
 
-    /// For how long, in simulated time.
+    /// The duration of the run, in simulated time.
     #[must_use]
-    pub fn lasted(&self) -> Duration {
+    pub fn duration(&self) -> Duration {
         self.lock().began.elapsed()
     }
 
-    /// The lines, with their times.
+    /// The lines, with their timestamps.
     #[must_use]
     pub fn lines(&self) -> Vec<String> {
         self.lock().lines.clone()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Book> {
-        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, TraceLog> {
+        self.log.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Book {
+impl TraceLog {
     fn write(&mut self, text: &str) {
         let at = self.began.elapsed();
         let line = format!("{:>5}.{:03} {text}", at.as_secs(), at.subsec_millis());
@@ -142,13 +142,13 @@ impl Book {
         let mut checkers = std::mem::take(&mut self.checkers);
         for checker in &mut checkers {
             if let Err(violation) = checker.after(event) {
-                self.violate(&format!("{}: {violation}", checker.name()));
+                self.record_violation(&format!("{}: {violation}", checker.name()));
             }
         }
         self.checkers = checkers;
     }
 
-    fn violate(&mut self, what: &str) {
+    fn record_violation(&mut self, what: &str) {
         self.write(&format!("VIOLATION {what}"));
         if self.violations.len() < VIOLATIONS_MAX {
             self.violations.push(what.to_owned());
@@ -159,11 +159,11 @@ impl Book {
 const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
 const FNV_PRIME: u64 = 0x0000_0100_0000_01b3;
 
-/// FNV-1a: stable for ever, unlike the hashers of the standard library.
+/// FNV-1a: stable across versions, unlike the hashers of the standard library.
 fn fnv(seed: u64, bytes: &[u8]) -> u64 {
     let mixed = bytes.iter().fold(seed, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(FNV_PRIME)
     });
-    // A line's end, so that two lines are not one longer line.
+    // The end of a line, so that two lines do not hash like one longer line.
     (mixed ^ 0x0a).wrapping_mul(FNV_PRIME)
 }

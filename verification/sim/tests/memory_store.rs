@@ -1,4 +1,4 @@
-//! The in-memory store keeps the contract of the Store port.
+//! The in-memory twins of the Store port pass its contract suite.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,14 +7,14 @@ use std::time::Duration;
 use async_trait::async_trait;
 use domain::{MonotonicTime, Timestamp};
 use engine::ports::{Clock, Store};
+use sim::network::{Link, LinkFaults};
 use sim::rng::Rng;
 use sim::store::{MemoryStore, RemoteStore};
-use sim::store_suite::Backend;
-use sim::wire::{Wire, WireFaults};
+use store_contract::Backend;
 
-sim::store_suite!(memory => InMemory::fresh());
-// A healthy network changes nothing but the time; at its end every verb is a transaction of steps.
-sim::store_suite!(remote => InMemory::remote());
+store_contract::contract_tests!(memory => InMemory::fresh());
+// Over a healthy network only the time differs; at the server every verb is a transaction of steps.
+store_contract::contract_tests!(remote => InMemory::remote());
 
 struct InMemory {
     store: Arc<dyn Store>,
@@ -36,9 +36,9 @@ impl InMemory {
         // No clause waits in real time.
         tokio::time::pause();
         let (database, clock) = parts();
-        let wire = Wire::new(Rng::new(1), WireFaults::healthy(2));
+        let link = Link::new(Rng::new(1), LinkFaults::healthy(2));
         Self {
-            store: Arc::new(RemoteStore::new(database.clone(), wire)),
+            store: Arc::new(RemoteStore::new(database.clone(), link)),
             database,
             clock,
         }
@@ -63,13 +63,13 @@ impl Backend for InMemory {
         self.clock.now.fetch_add(millis, Ordering::SeqCst);
     }
 
-    async fn forget_history(&self) -> bool {
+    async fn change_timeline(&self) -> bool {
         self.database.fail_over();
         true
     }
 }
 
-/// A clock that is turned by hand.
+/// A clock that the test sets.
 struct HandClock {
     now: AtomicU64,
 }

@@ -2,22 +2,30 @@
 //! without it. How soon the first worlds catch them, and with which checkers: `proof/05-2-mutations`.
 #![cfg(feature = "mutations")]
 
-use sim::mutations::{Hunt, hunt_recorded, line};
+use sim::mutations::{MutationSearch, line, search_recorded};
 
-/// The most worlds of a mutation that gets through its recorded one.
+/// The maximum number of worlds for a mutation that is not caught in its recorded one.
 const SEEDS_MAX: u64 = 400;
 
 #[test]
 fn every_mutation_is_caught() {
     let jobs = std::thread::available_parallelism().map_or(1, usize::from);
-    let hunts = hunt_recorded(&(1..1 + SEEDS_MAX), jobs);
-    hunts.iter().for_each(|hunt| eprintln!("{}", line(hunt)));
-    let is_stale = |hunt: &&Hunt| hunt.seeds > 1;
-    for stale in hunts.iter().filter(is_stale) {
+    let searches = search_recorded(&(1..1 + SEEDS_MAX), jobs);
+    searches
+        .iter()
+        .for_each(|search| eprintln!("{}", line(search)));
+    let is_stale = |search: &&MutationSearch| search.seeds > 1;
+    for stale in searches.iter().filter(is_stale) {
         let name = stale.mutation.name();
-        eprintln!("{name}: its recorded world is old, write it anew with mutations --record");
+        eprintln!(
+            "{name}: its recorded world is outdated, record it again with mutations --record"
+        );
     }
-    let through = hunts.iter().filter(|hunt| hunt.caught.is_none());
-    let through: Vec<&str> = through.map(|hunt| hunt.mutation.name()).collect();
-    assert_eq!(through, [] as [&str; 0], "got through {SEEDS_MAX} worlds");
+    let uncaught = searches.iter().filter(|search| search.caught.is_none());
+    let uncaught: Vec<&str> = uncaught.map(|search| search.mutation.name()).collect();
+    assert_eq!(
+        uncaught,
+        [] as [&str; 0],
+        "not caught in {SEEDS_MAX} worlds"
+    );
 }

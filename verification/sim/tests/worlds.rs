@@ -1,7 +1,7 @@
-//! Whole worlds: the same seed gives the same world, and no world breaks a promise.
+//! Whole worlds: the same seed makes the same world, and no world breaks a promise.
 
 use sim::command::regressions;
-use sim::world::{Changes, Options, Outcome, PARTS, Part, Parts, plan, run};
+use sim::world::{Changes, FEATURES, Feature, FeatureSet, Options, WorldOutcome, plan, run};
 
 fn stormy() -> Options {
     Options::default()
@@ -29,12 +29,12 @@ fn calm() -> Options {
 }
 
 fn keeps_every_promise(seed: u64, options: Options) {
-    let Outcome { violations, .. } = run(seed, options);
+    let WorldOutcome { violations, .. } = run(seed, options);
     assert_eq!(violations, [] as [String; 0], "seed {seed} {options}");
 }
 
 #[test]
-fn the_same_seed_gives_the_same_trace() {
+fn same_seed_makes_the_same_trace() {
     let kinds = (1..=20).map(|seed| (seed, stormy()));
     let mixed = (21..=40).map(|seed| (seed, Options::mixed(seed)));
     for (seed, options) in kinds.chain(mixed) {
@@ -50,15 +50,15 @@ fn the_same_seed_gives_the_same_trace() {
             (second.hash, second.lines.len())
         );
         assert!(first.lines.len() > 50, "seed {seed}: something happened");
-        // A search writes nothing down; that must not change what happens.
+        // A search records no lines; that must not change the run.
         let silent = Options {
             silent: true,
             ..options
         };
-        let unwritten = run(seed, silent);
+        let silent = run(seed, silent);
         assert_eq!(
-            (unwritten.events, unwritten.lasted),
-            (first.events, first.lasted),
+            (silent.events, silent.duration),
+            (first.events, first.duration),
             "seed {seed} {options}"
         );
     }
@@ -81,58 +81,58 @@ fn mixed_worlds_keep_every_promise() {
 }
 
 #[test]
-fn finals_that_deep_forks_take_back_are_done_again() {
+fn finals_reorged_out_by_deep_forks_are_executed_again() {
     // The first six once left a tx CONFIRMED without its effect and its lane stalled: a lane that was
-    // read again did not watch its finals any more.
+    // loaded again did not watch its finals any more.
     let seeds = [38, 40, 77, 81, 110, 144].into_iter().chain(2_000..2_010);
     seeds.for_each(|seed| keeps_every_promise(seed, deep()));
 }
 
 #[test]
-fn lanes_that_lost_commits_in_a_failover_do_nothing_twice() {
-    // The first once executed a request twice that was queued before the standby stopped: its keeper
-    // had thrown its memory away when the store did not answer, and a gap hid it on the chain. The others
-    // once took an attempt of their own that the store had lost for somebody else's.
+fn lanes_that_lost_commits_execute_nothing_twice() {
+    // The first once executed a request twice that was queued before the standby stopped replicating: its
+    // keeper had dropped its memory when the store did not answer, and a gap hid it on the chain. The others
+    // once treated a lost attempt of their own as a foreign transaction.
     let seeds = [7_226, 3_045, 3_163, 3_181].into_iter().chain(3_000..3_020);
     seeds.for_each(|seed| keeps_every_promise(seed, lossy()));
 }
 
 #[test]
-fn what_once_failed_does_not_fail_again() {
+fn recorded_regressions_keep_every_promise() {
     for old in regressions() {
         keeps_every_promise(old.seed, old.options);
     }
 }
 
 #[test]
-fn every_habit_happens() {
+fn every_workload_happens() {
     let marks = [
-        (Part::Readers, "reader 0 reads"),
-        (Part::Restarts, "drains"),
-        (Part::Newcomers, "node d started"),
-        (Part::Departures, "leaves for good"),
-        (Part::NodeClocks, "clock set by"),
+        (Feature::Readers, "reader 0 reads"),
+        (Feature::Restarts, "drains"),
+        (Feature::Newcomers, "node d started"),
+        (Feature::Departures, "leaves permanently"),
+        (Feature::NodeClocks, "clock set by"),
     ];
-    for (habit, mark) in marks {
+    for (feature, mark) in marks {
         let busy = (1..).map(|seed| (seed, Options::mixed(seed)));
-        let mut busy = busy.filter(|(seed, options)| plan(*seed, *options).has(habit));
+        let mut busy = busy.filter(|(seed, options)| plan(*seed, *options).has_workload(feature));
         let happened = busy.by_ref().take(5).any(|(seed, options)| {
             let lines = run(seed, options).lines;
             lines.iter().any(|line| line.contains(mark))
         });
-        assert!(happened, "{habit:?}");
+        assert!(happened, "{feature:?}");
     }
 }
 
 #[test]
-fn a_world_without_anything_is_small_and_good() {
-    let without: Parts = PARTS.iter().map(|(part, _)| *part).collect();
+fn world_with_everything_disabled_keeps_every_promise() {
+    let without: FeatureSet = FEATURES.iter().map(|(feature, _)| *feature).collect();
     let changes = Changes {
         without,
         requests: Some(3),
         nodes: Some(1),
         lanes: Some(1),
-        strikes: Some(0),
+        faults: Some(0),
     };
     for seed in 1..=10 {
         let options = Options::mixed(seed).with(changes);

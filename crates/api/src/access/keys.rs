@@ -1,8 +1,7 @@
-//! API keys: what a caller shows, what the configuration keeps, and what a key may do.
+//! API keys: their format, the hashes in the configuration, and their scopes.
 //!
-//! A key carries 256 random bits, so its hash tells nothing that could be guessed: one round of
-//! SHA-256 is enough. A slow hash protects passwords that people think up; here it would only make
-//! every request slow.
+//! A key carries 256 random bits, so it cannot be found from its hash: one round of SHA-256 is enough. A slow
+//! hash protects passwords that people choose; here it would only slow down every request.
 
 use std::fmt;
 use std::str::FromStr;
@@ -15,18 +14,18 @@ use thiserror::Error;
 /// What a caller may do. A flat list: no scope contains another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Scope {
-    /// Look at txs, events, lanes and nodes.
+    /// Read txs, events, lanes and nodes.
     Read,
-    /// Make txs.
+    /// Create txs and reserve nonces.
     Send,
-    /// Change how lanes and nodes work.
+    /// Operate lanes and nodes.
     Operate,
-    /// Scrape the metrics, and see nothing else.
+    /// Scrape the metrics, and read nothing else.
     Metrics,
 }
 
-/// A key as the configuration keeps it: who shows it, its hash, and what it may do. Two keys may
-/// have one name, so that a caller can change over without a pause.
+/// A key in the configuration: the caller's name, the key's hash, and its scopes. Two keys may have the same name,
+/// so that a caller can rotate its key without interruption.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ApiKey {
     name: String,
@@ -34,36 +33,35 @@ pub struct ApiKey {
     scopes: Vec<Scope>,
 }
 
-/// Why something is not a key, or not a part of one.
+/// Why a key, or a part of one, is not valid.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum BadKey {
-    /// The name breaks its rule: it is a part of the key, and shown in logs.
+    /// The name is a part of the key and appears in logs, so its characters are restricted.
     #[error("a key's name must be 1 to {NAME_LEN_MAX} letters, digits, `-` or `.`, not {0:?}")]
     Name(String),
-    /// The hash is none.
+    /// Not a SHA-256 hash in hex.
     #[error("a key's hash must be the 64 hex digits of its SHA-256")]
     Hash,
-    /// No such scope.
+    /// Not the name of a scope.
     #[error("a scope must be read, send, operate or metrics, not {0:?}")]
     Scope(String),
-    /// A key without a scope opens nothing.
+    /// A key without a scope would be useless.
     #[error("a key needs at least one scope: read, send, operate or metrics")]
     NoScope,
 }
 
-/// What every key begins with, so that leaked ones can be searched for.
+/// Every key starts with it, so that secret scanners find leaked keys.
 const PREFIX: &str = "lk_";
 /// The longest name of a key.
 const NAME_LEN_MAX: usize = 64;
 /// Random bytes in a key.
 const SECRET_BYTES: usize = 32;
-/// The characters they make: five bits each.
+/// The characters that encode them, five bits each.
 const SECRET_CHARS: usize = (SECRET_BYTES * 8).div_ceil(5);
-/// Base 32 without characters that people confuse.
+/// Base 32 without easily confused characters.
 const ALPHABET: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
 
-/// Makes a key for a caller of this name: the key itself, to be shown once, and its hash for the
-/// configuration.
+/// Generates a key for a caller: the key itself, to be shown once, and its hash for the configuration.
 pub fn generate(name: &str) -> Result<(String, String), BadKey> {
     check_name(name)?;
     let mut secret = [0; SECRET_BYTES];
@@ -73,14 +71,14 @@ pub fn generate(name: &str) -> Result<(String, String), BadKey> {
     Ok((key, hash))
 }
 
-/// The hash of a key, as the configuration keeps it.
+/// The hash of a key as written in the configuration.
 #[must_use]
 pub fn hash(key: &str) -> String {
     hex::encode(sha256(key))
 }
 
 impl ApiKey {
-    /// A key by its hash.
+    /// A configured key.
     pub fn new(name: &str, hash: &str, scopes: &[Scope]) -> Result<Self, BadKey> {
         check_name(name)?;
         let mut bytes = [0; SHA256_OUTPUT_LEN];
@@ -97,23 +95,22 @@ impl ApiKey {
         })
     }
 
-    /// Who shows it.
+    /// The caller's name.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// What it may do.
+    /// What the key gives access to.
     #[must_use]
     pub fn scopes(&self) -> &[Scope] {
         &self.scopes
     }
 }
 
-/// The key that a caller shows, when it is one of these. Takes the same time whichever it is and how
-/// much of it is right.
-pub(super) fn find<'a>(keys: &'a [ApiKey], shown: &str) -> Option<&'a ApiKey> {
-    let hash = sha256(shown);
+/// Finds the key that a caller presents. Takes the same time for every key and for every wrong prefix of one.
+pub(super) fn find_key<'a>(keys: &'a [ApiKey], presented: &str) -> Option<&'a ApiKey> {
+    let hash = sha256(presented);
     let mut found = None;
     for key in keys {
         let same: Choice = key.hash.as_slice().ct_eq(&hash);
@@ -124,9 +121,9 @@ pub(super) fn find<'a>(keys: &'a [ApiKey], shown: &str) -> Option<&'a ApiKey> {
     found
 }
 
-/// Whether a text has the form of our keys. It keeps short, guessable texts out, whatever hashes
-/// somebody has configured.
-pub(super) fn is_formed(text: &str) -> bool {
+/// Whether a text has the format of an API key. It refuses short, guessable texts, whatever hashes are
+/// configured.
+pub(super) fn has_key_format(text: &str) -> bool {
     let parts = text
         .strip_prefix(PREFIX)
         .and_then(|rest| rest.split_once('_'));
@@ -156,20 +153,20 @@ fn sha256(text: &str) -> [u8; SHA256_OUTPUT_LEN] {
 fn base32(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(SECRET_CHARS);
     let (mut bits, mut count) = (0_u32, 0_u32);
-    let mut put = |five: u32| {
-        let place = usize::try_from(five & 31).expect("five bits");
-        text.push(char::from(ALPHABET[place]));
+    let mut push = |five: u32| {
+        let index = usize::try_from(five & 31).expect("five bits");
+        text.push(char::from(ALPHABET[index]));
     };
     for byte in bytes {
         bits = bits << 8 | u32::from(*byte);
         count += 8;
         while count >= 5 {
             count -= 5;
-            put(bits >> count);
+            push(bits >> count);
         }
     }
     if count > 0 {
-        put(bits << (5 - count));
+        push(bits << (5 - count));
     }
     text
 }
@@ -178,7 +175,7 @@ impl Scope {
     /// Every scope.
     pub const ALL: [Self; 4] = [Self::Read, Self::Send, Self::Operate, Self::Metrics];
 
-    /// The word in the configuration and in problems.
+    /// The name in the configuration and in problem documents.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -210,38 +207,45 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_is_found_by_its_hash_and_nothing_else_is() {
+    fn key_is_found_by_its_hash_only() {
         let (ours, our_hash) = generate("payouts").unwrap();
         let (next, next_hash) = generate("payouts").unwrap();
         let (foreign, _) = generate("payouts").unwrap();
         assert_eq!(hash(&ours), our_hash);
-        assert_ne!(ours, next, "chance is in it");
+        assert_ne!(ours, next, "keys are random");
         let keys = [
             ApiKey::new("payouts", &our_hash, &[Scope::Send]).unwrap(),
             ApiKey::new("payouts", &next_hash, &[Scope::Read]).unwrap(),
         ];
-        assert_eq!(find(&keys, &ours), Some(&keys[0]));
-        assert_eq!(find(&keys, &next), Some(&keys[1]));
-        assert_eq!(find(&keys, &foreign), None);
-        assert_eq!(find(&keys, &our_hash), None, "the hash opens nothing");
-        assert_eq!(find(&[], &ours), None);
+        assert_eq!(find_key(&keys, &ours), Some(&keys[0]));
+        assert_eq!(find_key(&keys, &next), Some(&keys[1]));
+        assert_eq!(find_key(&keys, &foreign), None);
+        assert_eq!(
+            find_key(&keys, &our_hash),
+            None,
+            "the hash is not accepted as a key"
+        );
+        assert_eq!(find_key(&[], &ours), None);
     }
 
     #[test]
-    fn keys_have_a_form_that_guessable_texts_do_not_have() {
+    fn guessable_texts_do_not_have_the_key_format() {
         let (key, _) = generate("a.b-9").unwrap();
-        assert!(key.starts_with("lk_a.b-9_") && is_formed(&key), "{key}");
+        assert!(
+            key.starts_with("lk_a.b-9_") && has_key_format(&key),
+            "{key}"
+        );
         assert_eq!(key.len(), "lk_a.b-9_".len() + 52);
         let short = &key[..key.len() - 1];
         let upper = key.to_uppercase();
         let long = format!("{key}0");
         for bad in ["", "lk_", "lk_a_secret", "password", short, &upper, &long] {
-            assert!(!is_formed(bad), "{bad}");
+            assert!(!has_key_format(bad), "{bad}");
         }
     }
 
     #[test]
-    fn every_bit_of_the_secret_is_in_the_text() {
+    fn base32_encodes_every_bit_of_the_secret() {
         assert_eq!(base32(&[0; SECRET_BYTES]), "0".repeat(SECRET_CHARS));
         assert_eq!(base32(&[0b0000_1000, 0b0100_0000]), "1100");
         let last = base32(&[0xff; SECRET_BYTES]);
@@ -249,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_part_of_a_key_is_told() {
+    fn invalid_names_hashes_and_scopes_are_refused() {
         let good = "0".repeat(64);
         for name in ["", "two words", "under_score", "ü", &"x".repeat(65)] {
             assert!(matches!(generate(name), Err(BadKey::Name(_))), "{name}");

@@ -1,4 +1,4 @@
-//! Who may call what: API keys, their scopes, and the check before every call.
+//! Access control: API keys, their scopes, and the check before every call.
 
 pub mod keys;
 
@@ -16,46 +16,46 @@ use crate::parse::{discard, header_text};
 use crate::problem::{Problem, ProblemKind};
 use crate::router::Api;
 
-/// Whom the node serves.
+/// How callers authenticate.
 #[derive(Clone, Debug)]
 pub enum Auth {
-    /// Everybody who reaches it. The configuration allows that on loopback only.
+    /// No authentication. The configuration allows that on loopback only.
     None,
-    /// Whoever shows one of these keys.
+    /// By one of these API keys.
     Keys(Vec<ApiKey>),
 }
 
-/// What a call asks of its caller.
+/// What a call requires of its caller.
 #[derive(Clone, Copy)]
-pub(crate) enum Need {
+pub(crate) enum AccessRule {
     /// Nothing: load balancers and orchestrators have no key.
-    Nothing,
+    Public,
     /// A key with one of these scopes.
     AnyOf(&'static [Scope]),
-    /// To be a node of this cluster, which the call checks by itself (see `peers`).
+    /// A MAC of this cluster, which the call verifies itself (see `peers`).
     Cluster,
 }
 
-/// The name of the key that was shown, for those who want to know who asked.
+/// The name of the caller's API key.
 #[derive(Clone)]
 pub(crate) struct Caller(pub(crate) Arc<str>);
 
-impl Need {
-    /// Puts the check in front of a call.
-    pub(crate) fn before(
+impl AccessRule {
+    /// Adds the check in front of a call.
+    pub(crate) fn guard(
         self,
         api: &Arc<Api>,
         call: MethodRouter<Arc<Api>>,
     ) -> MethodRouter<Arc<Api>> {
         match (self, &api.config.auth) {
-            (Self::Nothing | Self::Cluster, _) | (Self::AnyOf(_), Auth::None) => call,
+            (Self::Public | Self::Cluster, _) | (Self::AnyOf(_), Auth::None) => call,
             (Self::AnyOf(scopes), Auth::Keys(_)) => {
-                let door = Door {
+                let check = ScopeCheck {
                     api: Arc::clone(api),
                     scopes,
                 };
-                // Only in front of methods that exist: a wrong method is told to everybody.
-                call.route_layer(from_fn_with_state(door, admit))
+                // Only in front of methods that exist: a wrong method gets a 405 without a key.
+                call.route_layer(from_fn_with_state(check, authenticate))
             }
         }
     }
@@ -63,17 +63,17 @@ impl Need {
 
 /// The check in front of one call.
 #[derive(Clone)]
-struct Door {
+struct ScopeCheck {
     api: Arc<Api>,
     scopes: &'static [Scope],
 }
 
-async fn admit(
-    State(door): State<Door>,
+async fn authenticate(
+    State(check): State<ScopeCheck>,
     mut request: Request,
     next: Next,
 ) -> Result<Response, Problem> {
-    match door.check(request.headers()) {
+    match check.identify_caller(request.headers()) {
         Ok(Some(caller)) => request.extensions_mut().insert(caller),
         Ok(None) => None,
         Err(problem) => {
@@ -84,19 +84,19 @@ async fn admit(
     Ok(next.run(request).await)
 }
 
-impl Door {
-    /// Who calls; `None` where nobody is asked.
-    fn check(&self, headers: &HeaderMap) -> Result<Option<Caller>, Problem> {
+impl ScopeCheck {
+    /// The caller, if its key has one of the scopes; `None` without authentication.
+    fn identify_caller(&self, headers: &HeaderMap) -> Result<Option<Caller>, Problem> {
         let keys = match &self.api.config.auth {
             Auth::None => return Ok(None),
             Auth::Keys(keys) => keys,
         };
-        let shown = bearer(headers)?;
-        let Some(key) = keys::find(keys, shown) else {
-            return Err(refused(
+        let presented = bearer_token(headers)?;
+        let Some(key) = keys::find_key(keys, presented) else {
+            return Err(count_refusal(
                 "unknown",
                 ProblemKind::Unauthenticated,
-                "the API key is not known here: check it, or ask the operator of this node",
+                "the API key is not known here: check it, or contact the operator of this node",
             ));
         };
         if self.scopes.iter().any(|scope| key.scopes().contains(scope)) {
@@ -104,23 +104,23 @@ impl Door {
         }
         let detail = format!(
             "this call needs a key with the scope {}, and the key of {} has only {}",
-            words(self.scopes, " or "),
+            join_scopes(self.scopes, " or "),
             key.name(),
-            words(key.scopes(), ", ")
+            join_scopes(key.scopes(), ", ")
         );
-        Err(refused("scope", ProblemKind::MissingScope, detail))
+        Err(count_refusal("scope", ProblemKind::MissingScope, detail))
     }
 }
 
 /// The key in header `Authorization`.
-fn bearer(headers: &HeaderMap) -> Result<&str, Problem> {
+fn bearer_token(headers: &HeaderMap) -> Result<&str, Problem> {
     let malformed = |problem: Problem| {
         let detail = format!("{}; send `Authorization: Bearer <key>`", problem.detail);
-        refused("malformed", ProblemKind::Unauthenticated, detail)
+        count_refusal("malformed", ProblemKind::Unauthenticated, detail)
     };
     let Some(text) = header_text(headers, &AUTHORIZATION, "Authorization").map_err(malformed)?
     else {
-        return Err(refused(
+        return Err(count_refusal(
             "missing",
             ProblemKind::Unauthenticated,
             "this call needs an API key: send header `Authorization: Bearer <key>`",
@@ -130,9 +130,9 @@ fn bearer(headers: &HeaderMap) -> Result<&str, Problem> {
         .split_once(' ')
         .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))
         .map(|(_, key)| key.trim());
-    // What was sent is not repeated: it may be a secret of something else.
-    key.filter(|key| keys::is_formed(key)).ok_or_else(|| {
-        refused(
+    // The value is not repeated in the response: it may be a secret of another system.
+    key.filter(|key| keys::has_key_format(key)).ok_or_else(|| {
+        count_refusal(
             "malformed",
             ProblemKind::Unauthenticated,
             "header `Authorization` must be `Bearer` and an API key, which begins with `lk_`",
@@ -140,12 +140,12 @@ fn bearer(headers: &HeaderMap) -> Result<&str, Problem> {
     })
 }
 
-fn refused(reason: &'static str, kind: ProblemKind, detail: impl Into<String>) -> Problem {
+fn count_refusal(reason: &'static str, kind: ProblemKind, detail: impl Into<String>) -> Problem {
     metrics::counter!("lanekeeper_auth_refused_total", "reason" => reason).increment(1);
     Problem::new(kind, detail)
 }
 
-fn words(scopes: &[Scope], between: &str) -> String {
-    let words: Vec<_> = scopes.iter().map(|scope| scope.as_str()).collect();
-    words.join(between)
+fn join_scopes(scopes: &[Scope], between: &str) -> String {
+    let names: Vec<_> = scopes.iter().map(|scope| scope.as_str()).collect();
+    names.join(between)
 }

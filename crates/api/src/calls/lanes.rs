@@ -1,4 +1,4 @@
-//! Lanes: who keeps them, and why they wait.
+//! Lanes: list and read them, and resume a halted one.
 
 use std::sync::Arc;
 
@@ -6,19 +6,18 @@ use axum::extract::{Path, Request, State};
 use axum::http::{StatusCode, Uri};
 use axum::response::Response;
 use domain::LaneKey;
-use engine::public;
 use serde::{Deserialize, Serialize};
 
-use crate::answer;
-use crate::calls::{PathParts, badly_encoded};
-use crate::identify::origin;
+use crate::calls::{PathParts, invalid_encoding};
+use crate::middleware::origin;
 use crate::parse::{self, Query};
 use crate::problem::{Problem, ProblemKind};
+use crate::response;
 use crate::router::Api;
 
 /// `GET /api/v1/lanes`: every configured signer on every chain, in the order of their keys.
 pub(crate) async fn list(State(api): State<Arc<Api>>, uri: Uri) -> Result<Response, Problem> {
-    let (after, limit) = parse::lane_page(&Query::read(uri.query(), &["limit", "cursor"])?)?;
+    let (after, limit) = parse::lane_page(&Query::parse(uri.query(), &["limit", "cursor"])?)?;
     let mut lanes = api.node.lanes().await?;
     lanes.sort_by_key(|lane| lane.record.key);
     lanes.retain(|lane| after.is_none_or(|after| lane.record.key > after));
@@ -30,27 +29,27 @@ pub(crate) async fn list(State(api): State<Arc<Api>>, uri: Uri) -> Result<Respon
         None
     };
     let now = api.config.clock.now();
-    Ok(answer::ok(&LaneList {
+    Ok(response::ok(&LaneList {
         lanes: lanes
             .iter()
-            .map(|lane| public::Lane::new(lane, now))
+            .map(|lane| api_types::Lane::new(lane, now))
             .collect(),
         next,
     }))
 }
 
 /// `GET /api/v1/lanes/{chainId}/{signer}`.
-pub(crate) async fn one(
+pub(crate) async fn get_lane(
     State(api): State<Arc<Api>>,
     parts: PathParts<(String, String)>,
     uri: Uri,
 ) -> Result<Response, Problem> {
     let key = lane_key(parts)?;
-    Query::read(uri.query(), &[])?;
-    show(&api, key, StatusCode::OK).await
+    Query::parse(uri.query(), &[])?;
+    lane_response(&api, key, StatusCode::OK).await
 }
 
-/// `POST /api/v1/lanes/{chainId}/{signer}/resume`: an operator accepts what a halted lane has lost.
+/// `POST /api/v1/lanes/{chainId}/{signer}/resume`: an operator accepts the possible loss of a halted lane.
 pub(crate) async fn resume(
     State(api): State<Arc<Api>>,
     parts: PathParts<(String, String)>,
@@ -58,8 +57,8 @@ pub(crate) async fn resume(
 ) -> Result<Response, Problem> {
     let key = lane_key(parts)?;
     let (parts, body) = request.into_parts();
-    Query::read(parts.uri.query(), &[])?;
-    let body = parse::json_body(&parts.headers, body, api.config.max_body).await?;
+    Query::parse(parts.uri.query(), &[])?;
+    let body = parse::read_json_body(&parts.headers, body, api.config.max_body).await?;
     let Resume {
         reason,
         accept_loss,
@@ -69,20 +68,18 @@ pub(crate) async fn resume(
         return Err(Problem::new(
             ProblemKind::InvalidField,
             format!(
-                "a halted lane goes on only with `acceptLoss: true` and a `reason` of 1 to \
+                "a halted lane resumes only with `acceptLoss: true` and a `reason` of 1 to \
                  {REASON_MAX} bytes: compare it with the chain first"
             ),
         ));
     }
-    let caller = origin(&parts)
-        .caller
-        .unwrap_or_else(|| "nobody named".into());
-    let told = format!("{reason} ({caller})");
-    api.node.accept_loss(key, &told).await?;
-    show(&api, key, StatusCode::ACCEPTED).await
+    let caller = origin(&parts).caller.unwrap_or_else(|| "no API key".into());
+    let reason = format!("{reason} ({caller})");
+    api.node.accept_loss(key, &reason).await?;
+    lane_response(&api, key, StatusCode::ACCEPTED).await
 }
 
-/// The longest reason.
+/// In bytes.
 const REASON_MAX: usize = 500;
 
 #[derive(Deserialize)]
@@ -94,15 +91,15 @@ struct Resume {
 
 pub(super) fn lane_key(parts: PathParts<(String, String)>) -> Result<LaneKey, Problem> {
     let Ok(Path((chain, signer))) = parts else {
-        return Err(badly_encoded().path("chainId/signer"));
+        return Err(invalid_encoding().in_path("chainId/signer"));
     };
     Ok(LaneKey {
-        chain_id: parse::chain_id(&chain).map_err(|broken| broken.path("chainId"))?,
-        signer: parse::address(&signer).map_err(|broken| broken.path("signer"))?,
+        chain_id: parse::chain_id(&chain).map_err(|violation| violation.in_path("chainId"))?,
+        signer: parse::address(&signer).map_err(|violation| violation.in_path("signer"))?,
     })
 }
 
-async fn show(api: &Api, key: LaneKey, status: StatusCode) -> Result<Response, Problem> {
+async fn lane_response(api: &Api, key: LaneKey, status: StatusCode) -> Result<Response, Problem> {
     let lane = api.node.lane(key).await?.ok_or_else(|| {
         Problem::new(
             ProblemKind::UnknownLane,
@@ -110,11 +107,11 @@ async fn show(api: &Api, key: LaneKey, status: StatusCode) -> Result<Response, P
         )
     })?;
     let now = api.config.clock.now();
-    Ok(answer::json(status, &public::Lane::new(&lane, now)))
+    Ok(response::json(status, &api_types::Lane::new(&lane, now)))
 }
 
 #[derive(Serialize)]
 struct LaneList<'a> {
-    lanes: Vec<public::Lane<'a>>,
+    lanes: Vec<api_types::Lane<'a>>,
     next: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! The calls, one file per noun. Each parses, asks the node, and answers.
+//! The calls, one file per resource. Each parses its input, calls the node and renders the response.
 
 pub(crate) mod events;
 pub(crate) mod lanes;
@@ -10,24 +10,24 @@ pub(crate) mod tx;
 use axum::extract::Path;
 use axum::extract::rejection::PathRejection;
 
-use crate::parse::Broken;
+use crate::parse::RuleViolation;
 use crate::problem::Problem;
 
-/// The parts of a path, which may be badly encoded.
+/// The parts of a path; percent-encoding may be invalid.
 type PathParts<T> = Result<Path<T>, PathRejection>;
 
-/// A part of the path that keeps its rule.
-fn path_part<T>(
+/// Parses one part of the path.
+fn parse_path_part<T>(
     parts: PathParts<String>,
     name: &str,
-    parse: impl FnOnce(&str) -> Result<T, Broken>,
+    parse: impl FnOnce(&str) -> Result<T, RuleViolation>,
 ) -> Result<T, Problem> {
     match parts {
-        Ok(Path(text)) => parse(&text).map_err(|broken| broken.path(name)),
-        Err(_) => Err(badly_encoded().path(name)),
+        Ok(Path(text)) => parse(&text).map_err(|violation| violation.in_path(name)),
+        Err(_) => Err(invalid_encoding().in_path(name)),
     }
 }
 
-fn badly_encoded() -> Broken {
-    Broken::rule("is not percent-encoded UTF-8: check the path")
+fn invalid_encoding() -> RuleViolation {
+    RuleViolation::new("is not percent-encoded UTF-8: check the path")
 }

@@ -1,4 +1,4 @@
-//! Lent nonces: borrowing one, and saying what became of it.
+//! Reserved nonces: allocate one, mark its use, and list them.
 
 use std::sync::Arc;
 
@@ -7,22 +7,21 @@ use axum::http::{StatusCode, Uri};
 use axum::response::Response;
 use domain::{Holder, LaneKey, Mark, Nonce};
 use engine::ports::NonceReservations;
-use engine::public;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use uuid::Uuid;
 
-use crate::answer;
 use crate::calls::lanes::lane_key;
-use crate::calls::{PathParts, badly_encoded};
-use crate::parse::{self, Broken, Query, excerpt};
+use crate::calls::{PathParts, invalid_encoding};
+use crate::parse::{self, Query, RuleViolation, excerpt};
 use crate::problem::{Problem, ProblemKind};
+use crate::response;
 use crate::router::Api;
 
-/// The longest reason for which a nonce is given back.
+/// The longest reason for releasing a nonce, in bytes.
 const REASON_MAX: usize = 500;
 
-/// `POST /api/v1/lanes/{chainId}/{signer}/nonces`: lends the smallest free nonce.
+/// `POST /api/v1/lanes/{chainId}/{signer}/nonces`: reserves the smallest free nonce.
 pub(crate) async fn allocate(
     State(api): State<Arc<Api>>,
     parts: PathParts<(String, String)>,
@@ -30,40 +29,42 @@ pub(crate) async fn allocate(
 ) -> Result<Response, Problem> {
     let lane = lane_key(parts)?;
     let (parts, body) = request.into_parts();
-    Query::read(parts.uri.query(), &[])?;
-    // Nothing is to be said; what is said all the same must be understood.
+    Query::parse(parts.uri.query(), &[])?;
+    // A body is not needed; one that is sent must be an empty object.
     if parts.headers.contains_key(axum::http::header::CONTENT_TYPE) {
-        let body = parse::json_body(&parts.headers, body, api.config.max_body).await?;
-        read::<Nothing>(&body)?;
+        let body = parse::read_json_body(&parts.headers, body, api.config.max_body).await?;
+        parse_body::<EmptyBody>(&body)?;
     } else {
         parse::discard(body).await;
     }
-    let reservation = api.lender()?.allocate(lane).await?;
-    let body = public::Reservation::new(&reservation);
-    Ok(answer::json(StatusCode::CREATED, &body))
+    let reservation = api.nonce_reservations()?.allocate(lane).await?;
+    let body = api_types::Reservation::new(&reservation);
+    Ok(response::json(StatusCode::CREATED, &body))
 }
 
-/// `GET /api/v1/lanes/{chainId}/{signer}/nonces`: what is lent at present.
+/// `GET /api/v1/lanes/{chainId}/{signer}/nonces`: the open reservations.
 pub(crate) async fn list(
     State(api): State<Arc<Api>>,
     parts: PathParts<(String, String)>,
     uri: Uri,
 ) -> Result<Response, Problem> {
     let lane = lane_key(parts)?;
-    Query::read(uri.query(), &[])?;
-    let lent = api.lender()?.list_reservations(lane).await?;
-    Ok(answer::ok(&public::ReservationList::new(&lent)))
+    Query::parse(uri.query(), &[])?;
+    let reservations = api.nonce_reservations()?.list_reservations(lane).await?;
+    Ok(response::ok(&api_types::ReservationList::new(
+        &reservations,
+    )))
 }
 
-/// `POST …/nonces/{nonce}/submitted`: a transaction is out.
+/// `POST …/nonces/{nonce}/submitted`: a transaction with this nonce was sent.
 pub(crate) async fn submitted(
     State(api): State<Arc<Api>>,
     parts: PathParts<(String, String, String)>,
     request: Request,
 ) -> Result<Response, Problem> {
-    let (place, said) = hear::<Sent>(&api, parts, request).await?;
-    let mark = Mark::Submitted(said.tx_hash()?);
-    api.mark(place, &said.holder, mark).await
+    let (lane_nonce, body) = read_mark_request::<TxHashBody>(&api, parts, request).await?;
+    let mark = Mark::Submitted(body.tx_hash()?);
+    api.mark(lane_nonce, &body.holder, mark).await
 }
 
 /// `POST …/nonces/{nonce}/used`: the nonce is used.
@@ -72,29 +73,29 @@ pub(crate) async fn used(
     parts: PathParts<(String, String, String)>,
     request: Request,
 ) -> Result<Response, Problem> {
-    let (place, said) = hear::<Sent>(&api, parts, request).await?;
-    let mark = Mark::Used(said.tx_hash()?);
-    api.mark(place, &said.holder, mark).await
+    let (lane_nonce, body) = read_mark_request::<TxHashBody>(&api, parts, request).await?;
+    let mark = Mark::Used(body.tx_hash()?);
+    api.mark(lane_nonce, &body.holder, mark).await
 }
 
-/// `POST …/nonces/{nonce}/recyclable`: the nonce is given back.
+/// `POST …/nonces/{nonce}/recyclable`: the holder releases the nonce.
 pub(crate) async fn recyclable(
     State(api): State<Arc<Api>>,
     parts: PathParts<(String, String, String)>,
     request: Request,
 ) -> Result<Response, Problem> {
-    let (place, said) = hear::<GivenBack>(&api, parts, request).await?;
-    let GivenBack { holder, reason } = said;
+    let (lane_nonce, body) = read_mark_request::<RecyclableBody>(&api, parts, request).await?;
+    let RecyclableBody { holder, reason } = body;
     if reason.trim().is_empty() || reason.len() > REASON_MAX {
-        let rule = format!("must have 1 to {REASON_MAX} bytes: say why the nonce is not used");
-        return Err(Broken::by(rule).field("reason"));
+        let rule = format!("must have 1 to {REASON_MAX} bytes: explain why the nonce is not used");
+        return Err(RuleViolation::with_value(rule).in_field("reason"));
     }
     api.mark(
-        place,
+        lane_nonce,
         &holder,
         Mark::Recyclable {
             reason,
-            asked: None, // the lender asks
+            asked: None, // the nonce component queries the chain
         },
     )
     .await
@@ -102,48 +103,48 @@ pub(crate) async fn recyclable(
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Nothing {}
+struct EmptyBody {}
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct Sent {
+struct TxHashBody {
     holder: String,
     tx_hash: String,
 }
 
-impl Sent {
+impl TxHashBody {
     fn tx_hash(&self) -> Result<domain::B256, Problem> {
-        parse::hash(&self.tx_hash).map_err(|broken| broken.field("txHash"))
+        parse::hash(&self.tx_hash).map_err(|violation| violation.in_field("txHash"))
     }
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct GivenBack {
+struct RecyclableBody {
     holder: String,
     reason: String,
 }
 
-/// Which nonce a mark is about.
-type Place = (LaneKey, Nonce);
+/// The nonce that a mark is about.
+type LaneNonce = (LaneKey, Nonce);
 
-async fn hear<T: DeserializeOwned>(
+async fn read_mark_request<T: DeserializeOwned>(
     api: &Api,
     parts: PathParts<(String, String, String)>,
     request: Request,
-) -> Result<(Place, T), Problem> {
+) -> Result<(LaneNonce, T), Problem> {
     let Ok(Path((chain, signer, nonce))) = parts else {
-        return Err(badly_encoded().path("chainId/signer/nonce"));
+        return Err(invalid_encoding().in_path("chainId/signer/nonce"));
     };
     let lane = lane_key(Ok(Path((chain, signer))))?;
-    let nonce = nonce_of(&nonce).map_err(|broken| broken.path("nonce"))?;
+    let nonce = parse_nonce(&nonce).map_err(|violation| violation.in_path("nonce"))?;
     let (parts, body) = request.into_parts();
-    Query::read(parts.uri.query(), &[])?;
-    let body = parse::json_body(&parts.headers, body, api.config.max_body).await?;
-    Ok(((lane, nonce), read(&body)?))
+    Query::parse(parts.uri.query(), &[])?;
+    let body = parse::read_json_body(&parts.headers, body, api.config.max_body).await?;
+    Ok(((lane, nonce), parse_body(&body)?))
 }
 
-fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
+fn parse_body<T: DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
     serde_json::from_slice(body).map_err(|error| {
         let kind = match error.is_data() {
             true => ProblemKind::InvalidField,
@@ -153,20 +154,20 @@ fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
     })
 }
 
-fn nonce_of(text: &str) -> Result<Nonce, Broken> {
+fn parse_nonce(text: &str) -> Result<Nonce, RuleViolation> {
     let is_plain = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let nonce = text.parse().ok().filter(|_| is_plain);
-    // The last one is no transaction's: EIP-2681.
+    // EIP-2681: no transaction may use the last nonce.
     let nonce = nonce.filter(|nonce| *nonce < u64::MAX);
     nonce.map(Nonce).ok_or_else(|| {
-        Broken::by(format!(
+        RuleViolation::with_value(format!(
             "must be a nonce in decimal digits, not {}",
             excerpt(text)
         ))
     })
 }
 
-fn holder_of(text: &str) -> Result<Holder, Problem> {
+fn parse_holder(text: &str) -> Result<Holder, Problem> {
     let holder = if text.len() == 36 {
         Uuid::try_parse(text).ok()
     } else {
@@ -174,27 +175,35 @@ fn holder_of(text: &str) -> Result<Holder, Problem> {
     };
     holder.map(Holder).ok_or_else(|| {
         let rule = format!(
-            "must be the holder that came with the nonce, not {}",
+            "must be the holder that was returned with the nonce, not {}",
             excerpt(text)
         );
-        Broken::by(rule).field("holder")
+        RuleViolation::with_value(rule).in_field("holder")
     })
 }
 
 impl Api {
-    fn lender(&self) -> Result<&Arc<dyn NonceReservations>, Problem> {
-        self.config.lender.as_ref().ok_or_else(|| {
+    fn nonce_reservations(&self) -> Result<&Arc<dyn NonceReservations>, Problem> {
+        self.config.reservations.as_ref().ok_or_else(|| {
             Problem::new(
                 ProblemKind::NotReservable,
-                "no account lends its nonces here: add a [[signer]] with kind = \"external\" and its address",
+                "no account of this node has reservable nonces: add a [[signer]] with kind = \"external\" and its address",
             )
         })
     }
 
-    async fn mark(&self, place: Place, holder: &str, mark: Mark) -> Result<Response, Problem> {
-        let (lane, nonce) = place;
-        let holder = holder_of(holder)?;
-        let reservation = self.lender()?.mark(lane, nonce, holder, mark).await?;
-        Ok(answer::ok(&public::Reservation::new(&reservation)))
+    async fn mark(
+        &self,
+        lane_nonce: LaneNonce,
+        holder: &str,
+        mark: Mark,
+    ) -> Result<Response, Problem> {
+        let (lane, nonce) = lane_nonce;
+        let holder = parse_holder(holder)?;
+        let reservation = self
+            .nonce_reservations()?
+            .mark(lane, nonce, holder, mark)
+            .await?;
+        Ok(response::ok(&api_types::Reservation::new(&reservation)))
     }
 }

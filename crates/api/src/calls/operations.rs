@@ -1,4 +1,4 @@
-//! For operators: the nodes, whether this one lives and should get requests, and its metrics.
+//! For operators: the nodes of the cluster, health, readiness and metrics.
 
 use std::sync::Arc;
 
@@ -6,69 +6,68 @@ use axum::extract::State;
 use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
 use axum::http::{HeaderValue, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
-use engine::public;
 use serde::Serialize;
 
-use crate::answer;
 use crate::parse::Query;
 use crate::problem::{Problem, RETRY_AFTER_SECONDS};
+use crate::response;
 use crate::router::Api;
 
 /// `GET /api/v1/nodes`.
 pub(crate) async fn nodes(State(api): State<Arc<Api>>, uri: Uri) -> Result<Response, Problem> {
-    Query::read(uri.query(), &[])?;
+    Query::parse(uri.query(), &[])?;
     let members = api.node.members().await?;
-    Ok(answer::ok(&NodeList {
+    Ok(response::ok(&NodeList {
         nodes: members
             .iter()
-            .map(|member| Listed {
-                is_this: member.node == *api.node.name(),
-                node: public::Node::from(member),
+            .map(|member| ListedNode {
+                is_this_node: member.node == *api.node.name(),
+                node: api_types::Node::from(member),
             })
             .collect(),
     }))
 }
 
-/// `GET /healthz`: the process answers. Says nothing about anything else, so that a dead store does
-/// not make an orchestrator restart every node.
+/// `GET /healthz`: the process responds. It checks nothing else, so that an unavailable store does not make an
+/// orchestrator restart every node.
 pub(crate) async fn health() -> Response {
-    answer::ok(&Health { status: "ok" })
+    response::ok(&Health { status: "ok" })
 }
 
-/// `GET /readyz`: 200 when requests should come here.
+/// `GET /readyz`: 200 when a load balancer should send requests to this node.
 pub(crate) async fn ready(State(api): State<Arc<Api>>) -> Response {
     let readiness = api.node.readiness().await;
-    let ready = public::Ready::from(&readiness);
+    let ready = api_types::NodeReadiness::from(&readiness);
     if ready.is_ready() {
-        return answer::ok(&ready);
+        return response::ok(&ready);
     }
-    let mut response = answer::json(StatusCode::SERVICE_UNAVAILABLE, &ready);
+    let mut response = response::json(StatusCode::SERVICE_UNAVAILABLE, &ready);
     response
         .headers_mut()
         .insert(RETRY_AFTER, HeaderValue::from_static(RETRY_AFTER_SECONDS));
     response
 }
 
-/// `GET /metrics`, in the text form of Prometheus.
+/// `GET /metrics`, in Prometheus' text format.
 pub(crate) async fn metrics(State(api): State<Arc<Api>>) -> Response {
     let mut response = (api.config.metrics)().into_response();
-    let form = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
-    response.headers_mut().insert(CONTENT_TYPE, form);
+    let content_type = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+    response.headers_mut().insert(CONTENT_TYPE, content_type);
     response
 }
 
 #[derive(Serialize)]
 struct NodeList<'a> {
-    nodes: Vec<Listed<'a>>,
+    nodes: Vec<ListedNode<'a>>,
 }
 
-/// A node, and whether it is the one that answers.
+/// A node, and whether it is the one that responds.
 #[derive(Serialize)]
-struct Listed<'a> {
+struct ListedNode<'a> {
     #[serde(flatten)]
-    node: public::Node<'a>,
+    node: api_types::Node<'a>,
     #[serde(rename = "thisNode")]
-    is_this: bool,
+    is_this_node: bool,
 }
 
 #[derive(Serialize)]

@@ -1,45 +1,42 @@
-//! Amounts: decimal or 0x text. Never a JSON number, which loses digits above 2^53.
+//! Amounts: decimal or 0x text, never JSON numbers: many parsers lose digits above 2^53.
 
 use alloy_primitives::U256;
 use domain::ChainId;
 
-use crate::parse::{Broken, excerpt};
+use crate::parse::{RuleViolation, excerpt};
 
-/// The words for a value that is no amount at all.
-pub(super) const WANTED: &str =
+/// For the message about a value of another type.
+pub(super) const EXPECTED_AMOUNT: &str =
     "a string with a whole amount, such as \"1000\" or \"0x3e8\" (JSON numbers lose digits)";
 
-/// The digits of an amount, and how to read them.
+/// The digits of an amount and their base.
 enum Digits<'a> {
     Decimal(&'a str),
     Hex(&'a str),
 }
 
-/// A 256-bit amount.
-pub(super) fn u256(text: &str) -> Result<U256, Broken> {
-    let (digits, radix) = match digits(text)? {
+pub(super) fn u256(text: &str) -> Result<U256, RuleViolation> {
+    let (digits, radix) = match split_digits(text)? {
         Digits::Decimal(digits) => (digits, 10),
         Digits::Hex(digits) => (digits, 16),
     };
-    // Nearly all amounts fit, and this is several times faster.
+    // Nearly all amounts fit into 128 bits, which parse several times faster.
     if let Ok(small) = u128::from_str_radix(digits, radix) {
         return Ok(U256::from(small));
     }
     U256::from_str_radix(digits, u64::from(radix)).or(Err(too_large(text, "2^256 - 1")))
 }
 
-/// A 128-bit amount.
-pub(super) fn u128(text: &str) -> Result<u128, Broken> {
-    match digits(text)? {
+pub(super) fn u128(text: &str) -> Result<u128, RuleViolation> {
+    match split_digits(text)? {
         Digits::Decimal(digits) => digits.parse(),
         Digits::Hex(digits) => u128::from_str_radix(digits, 16),
     }
     .or(Err(too_large(text, "2^128 - 1")))
 }
 
-/// A 64-bit amount.
-pub(super) fn u64(text: &str) -> Result<u64, Broken> {
-    match digits(text)? {
+pub(super) fn u64(text: &str) -> Result<u64, RuleViolation> {
+    match split_digits(text)? {
         Digits::Decimal(digits) => digits.parse(),
         Digits::Hex(digits) => u64::from_str_radix(digits, 16),
     }
@@ -47,22 +44,22 @@ pub(super) fn u64(text: &str) -> Result<u64, Broken> {
 }
 
 /// A chain id in a path or query: decimal.
-pub(crate) fn chain_id(text: &str) -> Result<ChainId, Broken> {
+pub(crate) fn chain_id(text: &str) -> Result<ChainId, RuleViolation> {
     let is_decimal = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     match text.parse() {
         Ok(id) if is_decimal => Ok(ChainId(id)),
-        Ok(_) | Err(_) => Err(Broken::by(format!(
+        Ok(_) | Err(_) => Err(RuleViolation::with_value(format!(
             "must be a chain id, a decimal number such as 31337, not {}",
             excerpt(text)
         ))),
     }
 }
 
-/// Checked before any number parser sees it: those take a sign or underscores.
-fn digits(text: &str) -> Result<Digits<'_>, Broken> {
+/// Checks the characters first: the number parsers also accept a sign or underscores.
+fn split_digits(text: &str) -> Result<Digits<'_>, RuleViolation> {
     if let Some(hex) = text.strip_prefix("0x") {
         if hex.is_empty() {
-            return Err(Broken::rule(
+            return Err(RuleViolation::new(
                 "has no digits after 0x: write \"0x0\" for zero",
             ));
         }
@@ -71,20 +68,20 @@ fn digits(text: &str) -> Result<Digits<'_>, Broken> {
         }
     } else if !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()) {
         if text.len() > 1 && text.starts_with('0') {
-            return Err(Broken::by(format!(
-                "must not start with 0, because {} could be meant in octal: leave the zeros out",
+            return Err(RuleViolation::with_value(format!(
+                "must not start with 0, because {} could be read as octal: remove the leading zeros",
                 excerpt(text)
             )));
         }
         return Ok(Digits::Decimal(text));
     }
-    Err(Broken::by(format!(
+    Err(RuleViolation::with_value(format!(
         "must be a whole, non-negative amount in decimal or 0x digits, such as \"1000\" or \
          \"0x3e8\", not {}",
         excerpt(text)
     )))
 }
 
-fn too_large(text: &str, max: &str) -> Broken {
-    Broken::by(format!("is too large: {} is above {max}", excerpt(text)))
+fn too_large(text: &str, max: &str) -> RuleViolation {
+    RuleViolation::with_value(format!("is too large: {} is above {max}", excerpt(text)))
 }

@@ -1,4 +1,4 @@
-//! The bytes of a body: bounded in size and in time, and declared as JSON.
+//! Reading a body: bounded in size and time, and declared as JSON.
 
 use std::time::Duration;
 
@@ -15,22 +15,22 @@ use crate::problem::{Problem, ProblemKind};
 /// How long a body may take to arrive.
 const BODY_READ_MAX: Duration = Duration::from_secs(15);
 
-/// How much of a body that is too large is read and thrown away.
+/// Bytes of a refused body that are read and discarded.
 const DISCARD_MAX: usize = 8 << 20;
 
-/// Reads a body that must be JSON, of at most `max` bytes.
-pub(crate) async fn json_body(
+/// Reads a body of at most `max` bytes that is declared as JSON.
+pub(crate) async fn read_json_body(
     headers: &HeaderMap,
     body: Body,
     max: usize,
 ) -> Result<Bytes, Problem> {
-    check_type(headers)?;
+    check_content_type(headers)?;
     let declared = body.size_hint().lower();
     if usize::try_from(declared).map_or(true, |declared| declared > max) {
         discard(body).await;
         return Err(too_large(max));
     }
-    match timeout(BODY_READ_MAX, collect(body, max)).await {
+    match timeout(BODY_READ_MAX, collect_parts(body, max)).await {
         Ok(collected) => collected,
         Err(_) => Err(Problem::new(
             ProblemKind::BodyTimeout,
@@ -42,8 +42,8 @@ pub(crate) async fn json_body(
     }
 }
 
-/// Reads a little of a body that nobody wants: a client that writes all before it reads would
-/// otherwise see a broken connection instead of the answer.
+/// Reads a part of a refused body: a client that writes everything before it reads would otherwise see a broken
+/// connection instead of the response.
 pub(crate) async fn discard(body: Body) {
     discard_rest(body.into_data_stream()).await;
 }
@@ -58,18 +58,18 @@ async fn discard_rest(mut parts: BodyDataStream) {
             }
         }
     };
-    timeout(BODY_READ_MAX, some).await.ok(); // whoever is slower than this gets what it gets
+    timeout(BODY_READ_MAX, some).await.ok(); // a slower client may see a broken connection
 }
 
-/// Puts the parts of a body together. Small ones come in one part, which is not copied.
-async fn collect(body: Body, max: usize) -> Result<Bytes, Problem> {
+/// Concatenates the parts of a body. A small body has one part, which is not copied.
+async fn collect_parts(body: Body, max: usize) -> Result<Bytes, Problem> {
     let mut parts = body.into_data_stream();
     let mut whole = Bytes::new();
     while let Some(part) = parts.next().await {
         let part = part.map_err(|error| {
             Problem::new(
                 ProblemKind::InvalidJson,
-                format!("the body broke off before its end ({error}): send it again"),
+                format!("the body ended early ({error}): send it again"),
             )
         })?;
         if whole.len().saturating_add(part.len()) > max {
@@ -79,7 +79,7 @@ async fn collect(body: Body, max: usize) -> Result<Bytes, Problem> {
         whole = if whole.is_empty() {
             part
         } else {
-            // The buffer is ours alone after the first copy, so that later ones only append.
+            // The buffer is not shared after the first copy, so later parts are only appended.
             let mut longer = BytesMut::from(whole);
             longer.extend_from_slice(&part);
             longer.freeze()
@@ -88,9 +88,9 @@ async fn collect(body: Body, max: usize) -> Result<Bytes, Problem> {
     Ok(whole)
 }
 
-/// Browsers send other types across sites without asking. Insisting on JSON makes them ask, so that
-/// a web page cannot post to a node on somebody's own machine.
-fn check_type(headers: &HeaderMap) -> Result<(), Problem> {
+/// Browsers send other content types across sites without a CORS preflight. Requiring JSON prevents a web page
+/// from posting to a node on the user's machine.
+fn check_content_type(headers: &HeaderMap) -> Result<(), Problem> {
     let declared = header_text(headers, &CONTENT_TYPE, "Content-Type")?.unwrap_or_default();
     let essence = declared.split(';').next().unwrap_or_default().trim();
     if !essence.eq_ignore_ascii_case("application/json") {

@@ -1,9 +1,9 @@
-//! The headers that mean something here.
+//! Request headers.
 
 use axum::http::header::HeaderName;
 use axum::http::{HeaderMap, HeaderValue};
 
-use crate::parse::Broken;
+use crate::parse::RuleViolation;
 use crate::parse::page::event_cursor;
 use crate::problem::Problem;
 
@@ -11,24 +11,24 @@ const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 
-/// The longest request name that is taken over from a caller.
-const REQUEST_NAME_LEN_MAX: usize = 128;
+/// The longest `X-Request-Id` that is accepted from a caller.
+const TRACE_ID_LEN_MAX: usize = 128;
 
-/// The key of the business, when it comes as a header.
+/// The client's idempotency key as a header.
 pub(crate) fn idempotency_key(headers: &HeaderMap) -> Result<Option<&str>, Problem> {
     header_text(headers, &IDEMPOTENCY_KEY, "Idempotency-Key")
 }
 
-/// Where a stream that broke off continues.
+/// The cursor at which an interrupted stream continues.
 pub(crate) fn last_event_id(headers: &HeaderMap) -> Result<Option<String>, Problem> {
     header_text(headers, &LAST_EVENT_ID, "Last-Event-ID")?
-        // Browsers may send an empty one when they have seen no event yet.
+        // Browsers may send an empty one before they have received an event.
         .filter(|text| !text.is_empty())
         .map(|text| event_cursor(text, "Last-Event-ID"))
         .transpose()
 }
 
-/// The text of a header that may be there once.
+/// The text of a header that may occur once.
 pub(crate) fn header_text<'a>(
     headers: &'a HeaderMap,
     key: &HeaderName,
@@ -39,23 +39,23 @@ pub(crate) fn header_text<'a>(
         return Ok(None);
     };
     if values.next().is_some() {
-        return Err(Broken::rule("is there twice: send it once").header(name));
+        return Err(RuleViolation::new("is there twice: send it once").in_header(name));
     }
     match first.to_str() {
         Ok(text) => Ok(Some(text)),
-        Err(_) => Err(Broken::rule("must be visible ASCII characters").header(name)),
+        Err(_) => Err(RuleViolation::new("must be visible ASCII characters").in_header(name)),
     }
 }
 
-/// The caller's own name for its request, when it is fit to be logged and repeated.
-pub(crate) fn request_name(value: &HeaderValue) -> Option<&str> {
+/// The caller's `X-Request-Id`, if it can be logged and returned safely.
+pub(crate) fn parse_trace_id(value: &HeaderValue) -> Option<&str> {
     let text = value.to_str().ok()?;
-    let fits = (1..=REQUEST_NAME_LEN_MAX).contains(&text.len());
+    let fits = (1..=TRACE_ID_LEN_MAX).contains(&text.len());
     (fits && text.bytes().all(|b| b.is_ascii_graphic())).then_some(text)
 }
 
-/// The caller's trace, as W3C Trace Context writes it. One that breaks the rule counts as none: so
-/// says the specification, and a request must not fail for its trace.
+/// The caller's trace (W3C Trace Context). The specification says to ignore an invalid one: a request must not
+/// fail because of its trace.
 pub(crate) fn traceparent(headers: &HeaderMap) -> Option<&str> {
     let text = header_text(headers, &TRACEPARENT, "traceparent").ok()??;
     let is_hex = |part: &str, len: usize| {
@@ -64,12 +64,12 @@ pub(crate) fn traceparent(headers: &HeaderMap) -> Option<&str> {
     let mut parts = text.split('-');
     let (version, trace) = (parts.next()?, parts.next()?);
     let (span, flags) = (parts.next()?, parts.next()?);
-    let is_formed = is_hex(version, 2)
+    let is_valid = is_hex(version, 2)
         && version != "ff"
         && is_hex(trace, 32)
         && is_hex(span, 16)
         && is_hex(flags, 2)
         && parts.next().is_none();
     let is_zero = |part: &str| part.bytes().all(|b| b == b'0');
-    (is_formed && !is_zero(trace) && !is_zero(span)).then_some(text)
+    (is_valid && !is_zero(trace) && !is_zero(span)).then_some(text)
 }

@@ -1,8 +1,8 @@
-//! JSON in one pass, borrowed from the body, with errors that know their field.
+//! JSON parsing in one pass, borrowed from the body, with errors that name the field.
 //!
-//! serde's own messages do not say which field was wrong, and one bad item would fail a whole batch.
-//! So a value of a wrong type is read as what it is, and the rules complain later. Only broken
-//! syntax fails here. What has no place is skipped without recursion, so depth costs no stack.
+//! serde's own messages do not name the field, and one invalid item would fail a whole batch. So a value of a wrong
+//! type is read as what it is and refused later, by the rules of its field. Only invalid syntax fails here. Unknown
+//! values are skipped without recursion, so nesting costs no stack.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -10,14 +10,14 @@ use std::marker::PhantomData;
 
 use serde::de::{Deserialize, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-use crate::parse::Broken;
+use crate::parse::RuleViolation;
 
-/// A JSON value, as far as the schema goes.
+/// A JSON value, as deep as the schema needs.
 #[derive(Debug)]
 pub(super) enum Json<'a, Object = Skipped, List = Skipped> {
     Null,
     Bool,
-    /// A whole number that is not negative.
+    /// A non-negative integer.
     Number(u64),
     /// Any other number.
     OtherNumber,
@@ -26,23 +26,21 @@ pub(super) enum Json<'a, Object = Skipped, List = Skipped> {
     Object(Object),
 }
 
-/// A list or an object where none belongs.
+/// A list or an object where the schema has none.
 #[derive(Debug)]
 pub(super) struct Skipped;
 
-/// A type that is read from a JSON object.
 pub(super) trait ReadObject<'de>: Sized {
     fn read_object<M: MapAccess<'de>>(map: M) -> Result<Self, M::Error>;
 }
 
-/// A type that is read from a JSON array.
 pub(super) trait ReadList<'de>: Sized {
     fn read_list<S: SeqAccess<'de>>(seq: S) -> Result<Self, S::Error>;
 }
 
 impl<O, L> Json<'_, O, L> {
-    /// What it is, for a message.
-    fn noun(&self) -> &'static str {
+    /// For messages.
+    fn type_name(&self) -> &'static str {
         match self {
             Self::Null => "null",
             Self::Bool => "a boolean",
@@ -53,13 +51,12 @@ impl<O, L> Json<'_, O, L> {
         }
     }
 
-    /// It is not what it should be.
-    pub(super) fn is_not(&self, wanted: &'static str) -> Broken {
-        Broken::by(format!("must be {wanted}, not {}", self.noun()))
+    /// The violation of a value whose type is not `expected`.
+    pub(super) fn type_mismatch(&self, expected: &'static str) -> RuleViolation {
+        RuleViolation::with_value(format!("must be {expected}, not {}", self.type_name()))
     }
 
-    /// The text of a string.
-    pub(super) fn text(&self, wanted: &'static str) -> Result<&str, Broken> {
+    pub(super) fn text(&self, expected: &'static str) -> Result<&str, RuleViolation> {
         match self {
             Self::Text(text) => Ok(text),
             Self::Null
@@ -67,39 +64,39 @@ impl<O, L> Json<'_, O, L> {
             | Self::Number(_)
             | Self::OtherNumber
             | Self::List(_)
-            | Self::Object(_) => Err(self.is_not(wanted)),
+            | Self::Object(_) => Err(self.type_mismatch(expected)),
         }
     }
 }
 
 /// The fields of an object that are plain values.
 pub(super) trait Fields<'a> {
-    /// The names, for a message.
+    /// The names of the fields, for messages.
     const KNOWN: &'static str;
 
-    /// The place for a field.
-    fn slot(&mut self, name: &str) -> Option<&mut Option<Json<'a>>>;
+    /// Where the value of a field is stored; `None` for an unknown field.
+    fn field_slot(&mut self, name: &str) -> Option<&mut Option<Json<'a>>>;
 }
 
-/// What is wrong with the shape of an object: the field, relative to the object, and the rule.
+/// An unknown or repeated field of an object, and the rule.
 #[derive(Debug)]
-pub(super) struct Fault {
+pub(super) struct FieldFault {
     pub(super) field: String,
-    pub(super) broken: Broken,
+    pub(super) violation: RuleViolation,
 }
 
-/// Reads the value of one field into its place. The first fault is kept.
+/// Reads the value of one field into its slot. The first fault is kept.
 pub(super) fn read_field<'de, M: MapAccess<'de>, F: Fields<'de>>(
     map: &mut M,
     fields: &mut F,
     name: &str,
-    fault: &mut Option<Fault>,
+    fault: &mut Option<FieldFault>,
 ) -> Result<(), M::Error> {
-    let Some(slot) = fields.slot(name) else {
+    let Some(slot) = fields.field_slot(name) else {
         map.next_value::<IgnoredAny>()?;
-        fault.get_or_insert_with(|| Fault {
+        fault.get_or_insert_with(|| FieldFault {
             field: name.chars().take(FIELD_NAME_CHARS).collect(),
-            broken: Broken::by(format!(
+            violation: RuleViolation::with_value(format!(
                 "is not a field here: remove it (known fields are {})",
                 F::KNOWN
             )),
@@ -107,41 +104,41 @@ pub(super) fn read_field<'de, M: MapAccess<'de>, F: Fields<'de>>(
         return Ok(());
     };
     if slot.replace(map.next_value()?).is_some() {
-        fault.get_or_insert_with(|| Fault {
+        fault.get_or_insert_with(|| FieldFault {
             field: name.to_owned(),
-            broken: Broken::rule("is there twice: send it once"),
+            violation: RuleViolation::new("is there twice: send it once"),
         });
     }
     Ok(())
 }
 
-/// How much of an unknown field's name an answer repeats.
+/// Characters of an unknown field's name that a response repeats.
 const FIELD_NAME_CHARS: usize = 64;
 
-/// The name of a field, borrowed where it has no escapes.
-pub(super) struct Name<'a>(pub(super) Cow<'a, str>);
+/// The name of a field, borrowed unless it has escapes.
+pub(super) struct FieldName<'a>(pub(super) Cow<'a, str>);
 
-impl<'de> Deserialize<'de> for Name<'de> {
+impl<'de> Deserialize<'de> for FieldName<'de> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct NameVisitor;
+        struct FieldNameVisitor;
 
-        impl<'de> Visitor<'de> for NameVisitor {
-            type Value = Name<'de>;
+        impl<'de> Visitor<'de> for FieldNameVisitor {
+            type Value = FieldName<'de>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a field name")
             }
 
             fn visit_borrowed_str<E: Error>(self, text: &'de str) -> Result<Self::Value, E> {
-                Ok(Name(Cow::Borrowed(text)))
+                Ok(FieldName(Cow::Borrowed(text)))
             }
 
             fn visit_str<E: Error>(self, text: &str) -> Result<Self::Value, E> {
-                Ok(Name(Cow::Owned(text.to_owned())))
+                Ok(FieldName(Cow::Owned(text.to_owned())))
             }
         }
 
-        deserializer.deserialize_str(NameVisitor)
+        deserializer.deserialize_str(FieldNameVisitor)
     }
 }
 

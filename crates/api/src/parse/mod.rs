@@ -1,12 +1,12 @@
-//! Parsing at the door: what comes through is right by its type, or told to the caller in words.
+//! Parsing of requests: a value is valid by its type, or the caller gets a problem document.
 //!
-//! Every message says which value, which rule, and what to do. Bad input never panics.
+//! Every message names the value, the rule and what to do. Invalid input never panics.
 
-mod account;
 mod amount;
 mod batch;
 mod body;
 mod header;
+mod identifier;
 mod json;
 mod page;
 mod payload;
@@ -14,15 +14,15 @@ mod query;
 mod tx;
 mod wait;
 
-pub(crate) use account::{address, hash, tx_id};
 pub(crate) use amount::chain_id;
-pub(crate) use batch::batch;
-pub(crate) use body::{discard, json_body};
-pub(crate) use header::{header_text, idempotency_key, last_event_id, request_name, traceparent};
+pub(crate) use batch::parse_batch;
+pub(crate) use body::{discard, read_json_body};
+pub(crate) use header::{header_text, idempotency_key, last_event_id, parse_trace_id, traceparent};
+pub(crate) use identifier::{address, hash, tx_id};
 pub(crate) use page::{event_filter, lane_page, tx_filter};
 pub(crate) use query::Query;
-pub(crate) use tx::{Door, new_tx, request_id};
-pub(crate) use wait::{Wait, wait};
+pub(crate) use tx::{RequestContext, parse_new_tx, request_id};
+pub(crate) use wait::{Wait, parse_wait};
 
 #[cfg(test)]
 mod tests;
@@ -31,44 +31,39 @@ use std::borrow::Cow;
 
 use crate::problem::{Problem, ProblemKind};
 
-/// The rule that a value breaks, and what to do: reads on after the value's name.
+/// The rule that a value breaks, and what to do: a clause that follows the value's name in a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Broken(pub(crate) Cow<'static, str>);
+pub(crate) struct RuleViolation(pub(crate) Cow<'static, str>);
 
-impl Broken {
-    /// A rule in fixed words.
-    pub(crate) fn rule(words: &'static str) -> Self {
-        Self(Cow::Borrowed(words))
+impl RuleViolation {
+    pub(crate) fn new(text: &'static str) -> Self {
+        Self(Cow::Borrowed(text))
     }
 
-    /// A rule with the offending value in it.
-    pub(crate) fn by(words: String) -> Self {
-        Self(Cow::Owned(words))
+    /// With the offending value in the text.
+    pub(crate) fn with_value(text: String) -> Self {
+        Self(Cow::Owned(text))
     }
 
-    /// Broken by a field of the body.
-    pub(crate) fn field(self, path: &str) -> Problem {
+    pub(crate) fn in_field(self, path: &str) -> Problem {
         Problem::new(ProblemKind::InvalidField, format!("`{path}` {}", self.0))
     }
 
-    /// Broken by a query parameter.
-    pub(crate) fn query(self, name: &str) -> Problem {
+    pub(crate) fn in_query(self, name: &str) -> Problem {
         Problem::new(
             ProblemKind::InvalidQuery,
             format!("query parameter `{name}` {}", self.0),
         )
     }
 
-    /// Broken by a part of the path.
-    pub(crate) fn path(self, name: &str) -> Problem {
+    pub(crate) fn in_path(self, name: &str) -> Problem {
         Problem::new(
             ProblemKind::InvalidPath,
             format!("`{name}` in the path {}", self.0),
         )
     }
 
-    /// Broken by a header.
-    pub(crate) fn header(self, name: &str) -> Problem {
+    pub(crate) fn in_header(self, name: &str) -> Problem {
         Problem::new(
             ProblemKind::InvalidHeader,
             format!("header `{name}` {}", self.0),
@@ -76,10 +71,10 @@ impl Broken {
     }
 }
 
-/// How much of a caller's text an answer repeats.
+/// Characters of a caller's text that a response repeats.
 const EXCERPT_CHARS: usize = 48;
 
-/// A caller's text for a message: quoted, escaped and short.
+/// A caller's text for a message: quoted, escaped and shortened.
 pub(crate) fn excerpt(text: &str) -> String {
     match text.char_indices().nth(EXCERPT_CHARS) {
         Some((end, _)) => format!("{:?}…", &text[..end]),

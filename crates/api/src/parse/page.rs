@@ -3,16 +3,14 @@
 use domain::{ChainId, EventKind, LaneKey, TxState};
 use engine::ports::{EventFilter, TxFilter};
 
-use crate::parse::account::{address, tx_id};
 use crate::parse::amount::chain_id;
-use crate::parse::{Broken, Query, excerpt};
+use crate::parse::identifier::{address, tx_id};
+use crate::parse::{Query, RuleViolation, excerpt};
 use crate::problem::{Problem, ProblemKind};
 
-/// The largest page.
 const LIMIT_MAX: usize = 1_000;
-/// The page of a caller that does not say.
 const LIMIT_DEFAULT: usize = 100;
-/// Longer cursors are none of ours; what they hold is the store's business.
+/// Cursors of this API are shorter; their content is opaque here.
 const CURSOR_LEN_MAX: usize = 256;
 
 /// The filter of `GET /api/v1/tx`.
@@ -20,12 +18,12 @@ pub(crate) fn tx_filter(query: &Query<'_>) -> Result<TxFilter, Problem> {
     Ok(TxFilter {
         chain_id: query.optional("chainId", chain_id)?,
         signer: query.optional("signer", address)?,
-        state: query.optional("state", state)?,
+        state: query.optional("state", parse_state)?,
         after: query
             .get("cursor")
-            .map(|text| tx_id(text).or(Err(no_cursor("cursor"))))
+            .map(|text| tx_id(text).or(Err(invalid_cursor("cursor"))))
             .transpose()?,
-        limit: limit(query)?,
+        limit: parse_limit(query)?,
     })
 }
 
@@ -38,30 +36,30 @@ pub(crate) fn event_filter(query: &Query<'_>) -> Result<EventFilter, Problem> {
             .transpose()?,
         chain_id: query.optional("chainId", chain_id)?,
         signer: query.optional("signer", address)?,
-        kinds: query.optional("type", kinds)?.unwrap_or_default(),
-        limit: limit(query)?,
+        kinds: query.optional("type", parse_kinds)?.unwrap_or_default(),
+        limit: parse_limit(query)?,
     })
 }
 
-/// The page of `GET /api/v1/lanes`: continue after this lane, at most so many.
+/// The page of `GET /api/v1/lanes`: the lane to continue after, and the limit.
 pub(crate) fn lane_page(query: &Query<'_>) -> Result<(Option<LaneKey>, usize), Problem> {
     let after = match query.get("cursor") {
         None => None,
-        Some(text) => Some(lane_key(text).ok_or_else(|| no_cursor("cursor"))?),
+        Some(text) => Some(parse_lane_cursor(text).ok_or_else(|| invalid_cursor("cursor"))?),
     };
-    Ok((after, limit(query)?))
+    Ok((after, parse_limit(query)?))
 }
 
-/// A cursor of the feed, which only the store can read.
+/// A cursor of the feed; only the store can interpret it.
 pub(super) fn event_cursor(text: &str, name: &str) -> Result<String, Problem> {
     let fits = (1..=CURSOR_LEN_MAX).contains(&text.len());
     if fits && text.bytes().all(|b| b.is_ascii_graphic()) {
         return Ok(text.to_owned());
     }
-    Err(no_cursor(name))
+    Err(invalid_cursor(name))
 }
 
-fn lane_key(text: &str) -> Option<LaneKey> {
+fn parse_lane_cursor(text: &str) -> Option<LaneKey> {
     let (chain, signer) = text.split_once(':')?;
     let chain_id: ChainId = chain_id(chain).ok()?;
     Some(LaneKey {
@@ -70,22 +68,22 @@ fn lane_key(text: &str) -> Option<LaneKey> {
     })
 }
 
-fn no_cursor(name: &str) -> Problem {
+fn invalid_cursor(name: &str) -> Problem {
     Problem::new(
         ProblemKind::InvalidCursor,
         format!(
-            "`{name}` is not a cursor of this list: send `next` of an earlier answer unchanged, or \
-             leave it out to start anew"
+            "`{name}` is not a cursor of this list: send `next` of an earlier response unchanged, or \
+             leave it out to start at the beginning"
         ),
     )
 }
 
-fn limit(query: &Query<'_>) -> Result<usize, Problem> {
+fn parse_limit(query: &Query<'_>) -> Result<usize, Problem> {
     let parsed = query.optional("limit", |text| {
         let is_decimal = text.bytes().all(|b| b.is_ascii_digit());
         match text.parse() {
             Ok(limit) if is_decimal && (1..=LIMIT_MAX).contains(&limit) => Ok(limit),
-            Ok(_) | Err(_) => Err(Broken::by(format!(
+            Ok(_) | Err(_) => Err(RuleViolation::with_value(format!(
                 "must be a number from 1 to {LIMIT_MAX}, not {}",
                 excerpt(text)
             ))),
@@ -94,26 +92,26 @@ fn limit(query: &Query<'_>) -> Result<usize, Problem> {
     Ok(parsed.unwrap_or(LIMIT_DEFAULT))
 }
 
-fn state(text: &str) -> Result<TxState, Broken> {
-    TxState::from_word(text).ok_or_else(|| {
-        let words = TxState::ALL.map(TxState::as_str).join(", ");
-        Broken::by(format!("must be one of {words}, not {}", excerpt(text)))
+fn parse_state(text: &str) -> Result<TxState, RuleViolation> {
+    text.parse().map_err(|_unknown| {
+        let names = TxState::ALL.map(TxState::as_str).join(", ");
+        RuleViolation::with_value(format!("must be one of {names}, not {}", excerpt(text)))
     })
 }
 
-fn kinds(text: &str) -> Result<Vec<String>, Broken> {
+fn parse_kinds(text: &str) -> Result<Vec<String>, RuleViolation> {
     let mut kinds: Vec<String> = Vec::new();
-    for word in text.split(',') {
-        if !EventKind::NAMES.contains(&word) {
-            let words = EventKind::NAMES.join(", ");
-            return Err(Broken::by(format!(
-                "must name event types, separated by commas, among {words}, not {}",
-                excerpt(word)
+    for name in text.split(',') {
+        if !EventKind::NAMES.contains(&name) {
+            let names = EventKind::NAMES.join(", ");
+            return Err(RuleViolation::with_value(format!(
+                "must name event types, separated by commas, among {names}, not {}",
+                excerpt(name)
             )));
         }
-        // Bounds the list by the number of words that there are.
-        if !kinds.iter().any(|seen| seen == word) {
-            kinds.push(word.to_owned());
+        // Bounds the list by the number of event types.
+        if !kinds.iter().any(|seen| seen == name) {
+            kinds.push(name.to_owned());
         }
     }
     Ok(kinds)

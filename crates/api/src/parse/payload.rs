@@ -1,20 +1,20 @@
-//! The payload: what to send, with the rules between its fields.
+//! The payload of a tx, with the rules between its fields.
 
 use alloy_primitives::{Address, Bytes, U256, hex};
 use domain::{Payload, TxType};
 use serde::de::MapAccess;
 
-use crate::parse::account::address;
-use crate::parse::json::{Fault, Fields, Json, Name, ReadObject, read_field};
-use crate::parse::{Broken, amount, excerpt};
+use crate::parse::identifier::address;
+use crate::parse::json::{FieldFault, FieldName, Fields, Json, ReadObject, read_field};
+use crate::parse::{RuleViolation, amount, excerpt};
 
-/// The most call data or init code, in bytes: what nodes take in one transaction.
+/// The most call data or init code, in bytes: the limit of most nodes for one transaction.
 const DATA_BYTES_MAX: usize = 128 * 1024;
 
-/// The most gas. Far above every chain's block, and far from overflowing a fee.
+/// The highest gas limit: far above every chain's block limit, and too small to overflow a fee.
 const GAS_MAX: u64 = 1 << 40;
 
-/// The payload's fields as they came.
+/// The payload's fields before their rules are checked.
 #[derive(Debug, Default)]
 pub(super) struct RawPayload<'a> {
     to: Option<Json<'a>>,
@@ -25,14 +25,14 @@ pub(super) struct RawPayload<'a> {
     max_priority_fee_per_gas: Option<Json<'a>>,
     gas_price: Option<Json<'a>>,
     r#type: Option<Json<'a>>,
-    pub(super) fault: Option<Fault>,
+    pub(super) fault: Option<FieldFault>,
 }
 
 impl<'a> Fields<'a> for RawPayload<'a> {
     const KNOWN: &'static str =
         "to, value, data, gas, maxFeePerGas, maxPriorityFeePerGas, gasPrice, type";
 
-    fn slot(&mut self, name: &str) -> Option<&mut Option<Json<'a>>> {
+    fn field_slot(&mut self, name: &str) -> Option<&mut Option<Json<'a>>> {
         match name {
             "to" => Some(&mut self.to),
             "value" => Some(&mut self.value),
@@ -51,7 +51,7 @@ impl<'de> ReadObject<'de> for RawPayload<'de> {
     fn read_object<M: MapAccess<'de>>(mut map: M) -> Result<Self, M::Error> {
         let mut raw = Self::default();
         let mut fault = None;
-        while let Some(Name(name)) = map.next_key()? {
+        while let Some(FieldName(name)) = map.next_key()? {
             read_field(&mut map, &mut raw, &name, &mut fault)?;
         }
         raw.fault = fault;
@@ -59,30 +59,40 @@ impl<'de> ReadObject<'de> for RawPayload<'de> {
     }
 }
 
-/// A rule that is broken, with the field of the payload that breaks it.
-type Refused = (&'static str, Broken);
+/// The path of a field, and the rule that it breaks.
+type FieldViolation = (&'static str, RuleViolation);
 
 impl RawPayload<'_> {
-    /// The payload, when every rule holds.
-    pub(super) fn check(self) -> Result<Payload, Refused> {
+    /// Checks every rule, and returns the payload.
+    pub(super) fn validate(self) -> Result<Payload, FieldViolation> {
         let payload = Payload {
-            to: field("payload.to", self.to, "an address as a string", address)?,
-            value: field("payload.value", self.value, amount::WANTED, amount::u256)?
-                .unwrap_or(U256::ZERO),
-            data: field(
+            to: optional_field("payload.to", self.to, "an address as a string", address)?,
+            value: optional_field(
+                "payload.value",
+                self.value,
+                amount::EXPECTED_AMOUNT,
+                amount::u256,
+            )?
+            .unwrap_or(U256::ZERO),
+            data: optional_field(
                 "payload.data",
                 self.data,
                 "a string with 0x and hex digits",
-                data,
+                parse_data,
             )?
             .unwrap_or_default(),
-            gas: field("payload.gas", self.gas, amount::WANTED, amount::u64)?,
-            max_fee_per_gas: wei("payload.maxFeePerGas", self.max_fee_per_gas)?,
-            max_priority_fee_per_gas: wei(
+            gas: optional_field(
+                "payload.gas",
+                self.gas,
+                amount::EXPECTED_AMOUNT,
+                amount::u64,
+            )?,
+            max_fee_per_gas: wei_field("payload.maxFeePerGas", self.max_fee_per_gas)?,
+            max_priority_fee_per_gas: wei_field(
                 "payload.maxPriorityFeePerGas",
                 self.max_priority_fee_per_gas,
             )?,
-            gas_price: wei("payload.gasPrice", self.gas_price)?,
+            gas_price: wei_field("payload.gasPrice", self.gas_price)?,
             tx_type: tx_type(self.r#type)?,
         };
         check_target(payload.to, &payload.data)?;
@@ -92,56 +102,56 @@ impl RawPayload<'_> {
     }
 }
 
-/// A field that may be left out; `null` is the same as left out, as in our own answers.
-fn field<T>(
+/// An optional field; `null` means the same as an omitted field, as in responses.
+fn optional_field<T>(
     path: &'static str,
     json: Option<Json<'_>>,
-    wanted: &'static str,
-    parse: impl FnOnce(&str) -> Result<T, Broken>,
-) -> Result<Option<T>, Refused> {
+    expected: &'static str,
+    parse: impl FnOnce(&str) -> Result<T, RuleViolation>,
+) -> Result<Option<T>, FieldViolation> {
     match json {
         None | Some(Json::Null) => Ok(None),
         Some(json) => json
-            .text(wanted)
+            .text(expected)
             .and_then(parse)
             .map(Some)
-            .map_err(|broken| (path, broken)),
+            .map_err(|violation| (path, violation)),
     }
 }
 
-fn wei(path: &'static str, json: Option<Json<'_>>) -> Result<Option<u128>, Refused> {
-    field(path, json, amount::WANTED, amount::u128)
+fn wei_field(path: &'static str, json: Option<Json<'_>>) -> Result<Option<u128>, FieldViolation> {
+    optional_field(path, json, amount::EXPECTED_AMOUNT, amount::u128)
 }
 
-fn data(text: &str) -> Result<Bytes, Broken> {
+fn parse_data(text: &str) -> Result<Bytes, RuleViolation> {
     let Some(digits) = text.strip_prefix("0x") else {
-        return Err(Broken::by(format!(
+        return Err(RuleViolation::with_value(format!(
             "must start with 0x, unlike {}",
             excerpt(text)
         )));
     };
     if !digits.len().is_multiple_of(2) {
-        return Err(Broken::rule(
+        return Err(RuleViolation::new(
             "has an odd number of hex digits, so half a byte is missing: check the encoding",
         ));
     }
     if digits.len() / 2 > DATA_BYTES_MAX {
-        return Err(Broken::by(format!(
+        return Err(RuleViolation::with_value(format!(
             "has {} bytes, but at most {DATA_BYTES_MAX} are allowed",
             digits.len() / 2
         )));
     }
     let mut bytes = vec![0; digits.len() / 2];
     if digits.starts_with("0x") || hex::decode_to_slice(digits, &mut bytes).is_err() {
-        return Err(Broken::rule(
+        return Err(RuleViolation::new(
             "must have hex digits only after 0x: check the encoding",
         ));
     }
     Ok(bytes.into())
 }
 
-/// The envelope: as JSON-RPC writes it ("0x0", "0x2") or as a number.
-fn tx_type(json: Option<Json<'_>>) -> Result<Option<TxType>, Refused> {
+/// The transaction type: as in JSON-RPC ("0x0", "0x2") or as a number.
+fn tx_type(json: Option<Json<'_>>) -> Result<Option<TxType>, FieldViolation> {
     match json {
         None | Some(Json::Null) => Ok(None),
         Some(Json::Number(0)) => Ok(Some(TxType::Legacy)),
@@ -157,7 +167,7 @@ fn tx_type(json: Option<Json<'_>>) -> Result<Option<TxType>, Refused> {
             | Json::Object(_),
         ) => Err((
             "payload.type",
-            Broken::rule(
+            RuleViolation::new(
                 "is not supported: use \"0x2\" (EIP-1559) or \"0x0\" (legacy), or leave it out",
             ),
         )),
@@ -165,24 +175,26 @@ fn tx_type(json: Option<Json<'_>>) -> Result<Option<TxType>, Refused> {
 }
 
 /// Without a recipient the data is deployed as a contract, so there must be some.
-fn check_target(to: Option<Address>, data: &Bytes) -> Result<(), Refused> {
+fn check_target(to: Option<Address>, data: &Bytes) -> Result<(), FieldViolation> {
     if to.is_none() && data.is_empty() {
         return Err((
             "payload.to",
-            Broken::rule("is missing: send a recipient, or `payload.data` to deploy a contract"),
+            RuleViolation::new(
+                "is missing: send a recipient, or `payload.data` to deploy a contract",
+            ),
         ));
     }
     Ok(())
 }
 
-fn check_fees(payload: &Payload) -> Result<(), Refused> {
+fn check_fees(payload: &Payload) -> Result<(), FieldViolation> {
     let (max_fee, tip) = (payload.max_fee_per_gas, payload.max_priority_fee_per_gas);
     let wants_1559 = max_fee.is_some() || tip.is_some();
     if payload.gas_price.is_some() && wants_1559 {
         return Err((
             "payload.gasPrice",
-            Broken::rule(
-                "cannot go with maxFeePerGas or maxPriorityFeePerGas: send either the legacy \
+            RuleViolation::new(
+                "cannot be combined with maxFeePerGas or maxPriorityFeePerGas: send either the legacy \
                  field or the EIP-1559 ones",
             ),
         ));
@@ -191,7 +203,7 @@ fn check_fees(payload: &Payload) -> Result<(), Refused> {
         Some(TxType::Legacy) if wants_1559 => {
             return Err((
                 "payload.type",
-                Broken::rule(
+                RuleViolation::new(
                     "\"0x0\" cannot go with maxFeePerGas or maxPriorityFeePerGas: send gasPrice \
                      or \"0x2\"",
                 ),
@@ -200,7 +212,7 @@ fn check_fees(payload: &Payload) -> Result<(), Refused> {
         Some(TxType::Eip1559) if payload.gas_price.is_some() => {
             return Err((
                 "payload.type",
-                Broken::rule(
+                RuleViolation::new(
                     "\"0x2\" cannot go with gasPrice: send maxFeePerGas and maxPriorityFeePerGas, \
                      or \"0x0\"",
                 ),
@@ -213,7 +225,7 @@ fn check_fees(payload: &Payload) -> Result<(), Refused> {
     {
         return Err((
             "payload.maxPriorityFeePerGas",
-            Broken::by(format!(
+            RuleViolation::with_value(format!(
                 "is {tip}, above maxFeePerGas ({max_fee}), which includes it: lower it, or raise \
                  maxFeePerGas"
             )),
@@ -222,16 +234,16 @@ fn check_fees(payload: &Payload) -> Result<(), Refused> {
     Ok(())
 }
 
-fn check_gas(payload: &Payload) -> Result<(), Refused> {
+fn check_gas(payload: &Payload) -> Result<(), FieldViolation> {
     let Some(gas) = payload.gas else {
         return Ok(());
     };
-    let least = payload.intrinsic_gas();
-    if gas < least {
+    let min = payload.intrinsic_gas();
+    if gas < min {
         return Err((
             "payload.gas",
-            Broken::by(format!(
-                "is {gas}, but this payload costs at least {least} before it does anything: raise \
+            RuleViolation::with_value(format!(
+                "is {gas}, but this payload costs at least {min} before it executes: raise \
                  it, or leave it out to have it estimated"
             )),
         ));
@@ -239,7 +251,7 @@ fn check_gas(payload: &Payload) -> Result<(), Refused> {
     if gas > GAS_MAX {
         return Err((
             "payload.gas",
-            Broken::by(format!(
+            RuleViolation::with_value(format!(
                 "is {gas}, but at most {GAS_MAX} is allowed: lower it"
             )),
         ));

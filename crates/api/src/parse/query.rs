@@ -1,19 +1,19 @@
-//! Query strings, strictly: a misspelt filter must not silently mean "everything".
+//! Query strings. Unknown parameters are refused: a misspelt filter must not silently select everything.
 
 use std::borrow::Cow;
 
-use crate::parse::{Broken, excerpt};
+use crate::parse::{RuleViolation, excerpt};
 use crate::problem::{Problem, ProblemKind};
 
-/// The parameters that a call got, each known and there once.
+/// The parameters of a call, each known and present once.
 #[derive(Debug)]
 pub(crate) struct Query<'a> {
     pairs: Vec<(&'static str, Cow<'a, str>)>,
 }
 
 impl<'a> Query<'a> {
-    /// Reads a query string. `known` are the parameters of the call.
-    pub(crate) fn read(
+    /// Parses a query string; `known` are the parameters of the call.
+    pub(crate) fn parse(
         raw: Option<&'a str>,
         known: &'static [&'static str],
     ) -> Result<Self, Problem> {
@@ -24,19 +24,18 @@ impl<'a> Query<'a> {
             .filter(|pair| !pair.is_empty())
         {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-            let name = decoded(name)?;
+            let name = percent_decode(name)?;
             let Some(known_name) = known.iter().find(|known| **known == name) else {
                 return Err(unknown(&name, known));
             };
             if pairs.iter().any(|(seen, _)| seen == known_name) {
-                return Err(Broken::rule("is there twice: send it once").query(known_name));
+                return Err(RuleViolation::new("is there twice: send it once").in_query(known_name));
             }
-            pairs.push((known_name, decoded(value)?));
+            pairs.push((known_name, percent_decode(value)?));
         }
         Ok(Self { pairs })
     }
 
-    /// The text of a parameter.
     pub(crate) fn get(&self, name: &'static str) -> Option<&str> {
         self.pairs
             .iter()
@@ -44,26 +43,24 @@ impl<'a> Query<'a> {
             .map(|(_, value)| &**value)
     }
 
-    /// A parameter that may be left out.
     pub(crate) fn optional<T>(
         &self,
         name: &'static str,
-        parse: impl FnOnce(&str) -> Result<T, Broken>,
+        parse: impl FnOnce(&str) -> Result<T, RuleViolation>,
     ) -> Result<Option<T>, Problem> {
         self.get(name)
             .map(parse)
             .transpose()
-            .map_err(|broken| broken.query(name))
+            .map_err(|violation| violation.in_query(name))
     }
 
-    /// A parameter that must be there.
     pub(crate) fn required<T>(
         &self,
         name: &'static str,
-        parse: impl FnOnce(&str) -> Result<T, Broken>,
+        parse: impl FnOnce(&str) -> Result<T, RuleViolation>,
     ) -> Result<T, Problem> {
         self.optional(name, parse)?
-            .ok_or_else(|| Broken::rule("is missing: it is needed here").query(name))
+            .ok_or_else(|| RuleViolation::new("is missing: it is required here").in_query(name))
     }
 }
 
@@ -79,12 +76,12 @@ fn unknown(name: &str, known: &[&str]) -> Problem {
     )
 }
 
-/// Undoes percent and plus encoding.
-fn decoded(text: &str) -> Result<Cow<'_, str>, Problem> {
+/// Also decodes `+` as a space.
+fn percent_decode(text: &str) -> Result<Cow<'_, str>, Problem> {
     if !text.bytes().any(|b| b == b'%' || b == b'+') {
         return Ok(Cow::Borrowed(text));
     }
-    let broken = || {
+    let violation = || {
         Problem::new(
             ProblemKind::InvalidQuery,
             format!(
@@ -100,7 +97,7 @@ fn decoded(text: &str) -> Result<Cow<'_, str>, Problem> {
             b'+' => b' ',
             b'%' => {
                 let mut digit = || char::from(rest.next()?).to_digit(16);
-                let (high, low) = digit().zip(digit()).ok_or_else(broken)?;
+                let (high, low) = digit().zip(digit()).ok_or_else(violation)?;
                 u8::try_from(high * 16 + low).expect("two hex digits are one byte")
             }
             plain => plain,
@@ -108,6 +105,6 @@ fn decoded(text: &str) -> Result<Cow<'_, str>, Problem> {
     }
     match String::from_utf8(bytes) {
         Ok(text) => Ok(Cow::Owned(text)),
-        Err(_) => Err(broken()),
+        Err(_) => Err(violation()),
     }
 }

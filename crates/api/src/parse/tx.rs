@@ -1,55 +1,54 @@
-//! A request for a tx: which lane, which key, and the payload.
+//! A request for a tx: lane, idempotency key and payload.
 
 use domain::ids::BadRequestId;
 use domain::{Address, ChainId, LaneKey, RequestId};
 use engine::node::{NewTx, Origin};
 use serde::de::MapAccess;
 
-use crate::parse::account::address;
-use crate::parse::json::{Fault, Fields, Json, Name, ReadObject, read_field};
+use crate::parse::identifier::address;
+use crate::parse::json::{FieldFault, FieldName, Fields, Json, ReadObject, read_field};
 use crate::parse::payload::RawPayload;
-use crate::parse::{Broken, excerpt};
+use crate::parse::{RuleViolation, excerpt};
 use crate::problem::{Problem, ProblemKind};
 
-/// What the door knows besides the body.
+/// What is known of a request besides its body.
 #[derive(Clone, Copy)]
-pub(crate) struct Door<'a> {
-    /// Header `Idempotency-Key`: the same thing as `requestId`.
+pub(crate) struct RequestContext<'a> {
+    /// Header `Idempotency-Key`, which means the same as `requestId`.
     pub(crate) key: Option<&'a str>,
-    /// The only chain, when there is just one: `chainId` may be left out.
+    /// The only configured chain; then `chainId` may be omitted.
     pub(crate) only_chain: Option<ChainId>,
-    /// Who asks.
+    /// The caller.
     pub(crate) origin: &'a Origin,
 }
 
-/// Reads the body of one request.
-pub(crate) fn new_tx(body: &[u8], door: Door<'_>) -> Result<NewTx, Problem> {
-    let raw: Json<'_, RawTx<'_>> = serde_json::from_slice(body).map_err(|e| not_json(&e))?;
-    check(raw, door, None)
+/// Parses the body of one request.
+pub(crate) fn parse_new_tx(body: &[u8], context: RequestContext<'_>) -> Result<NewTx, Problem> {
+    let raw: Json<'_, RawTx<'_>> = serde_json::from_slice(body).map_err(|e| invalid_json(&e))?;
+    check(raw, context, None)
 }
 
-/// The body is not JSON at all.
-pub(super) fn not_json(error: &serde_json::Error) -> Problem {
+pub(super) fn invalid_json(error: &serde_json::Error) -> Problem {
     Problem::new(
         ProblemKind::InvalidJson,
         format!("the body cannot be read as JSON: {error}; send one JSON object"),
     )
 }
 
-/// The fields of a request as they came.
+/// The fields of a request before their rules are checked.
 #[derive(Debug, Default)]
 pub(super) struct RawTx<'a> {
     chain_id: Option<Json<'a>>,
     signer: Option<Json<'a>>,
     request_id: Option<Json<'a>>,
     payload: Option<Json<'a, RawPayload<'a>>>,
-    fault: Option<Fault>,
+    fault: Option<FieldFault>,
 }
 
 impl<'a> Fields<'a> for RawTx<'a> {
     const KNOWN: &'static str = "chainId, signer, requestId, payload";
 
-    fn slot(&mut self, name: &str) -> Option<&mut Option<Json<'a>>> {
+    fn field_slot(&mut self, name: &str) -> Option<&mut Option<Json<'a>>> {
         match name {
             "chainId" => Some(&mut self.chain_id),
             "signer" => Some(&mut self.signer),
@@ -63,13 +62,13 @@ impl<'de> ReadObject<'de> for RawTx<'de> {
     fn read_object<M: MapAccess<'de>>(mut map: M) -> Result<Self, M::Error> {
         let mut raw = Self::default();
         let mut fault = None;
-        while let Some(Name(name)) = map.next_key()? {
+        while let Some(FieldName(name)) = map.next_key()? {
             if name != "payload" {
                 read_field(&mut map, &mut raw, &name, &mut fault)?;
             } else if raw.payload.replace(map.next_value()?).is_some() {
-                fault.get_or_insert_with(|| Fault {
+                fault.get_or_insert_with(|| FieldFault {
                     field: "payload".to_owned(),
-                    broken: Broken::rule("is there twice: send it once"),
+                    violation: RuleViolation::new("is there twice: send it once"),
                 });
             }
         }
@@ -78,95 +77,108 @@ impl<'de> ReadObject<'de> for RawTx<'de> {
     }
 }
 
-/// Checks the rules, in the order in which people write the fields. `item` is the place in a batch.
+/// Checks the rules in the usual order of the fields. `item` is the index in a batch.
 pub(super) fn check(
     raw: Json<'_, RawTx<'_>>,
-    door: Door<'_>,
+    context: RequestContext<'_>,
     item: Option<usize>,
 ) -> Result<NewTx, Problem> {
-    let at = |path: &str, broken: Broken| match item {
-        Some(item) => broken.field(&format!("txs[{item}].{path}")),
-        None => broken.field(path),
+    let violation_at = |path: &str, violation: RuleViolation| match item {
+        Some(item) => violation.in_field(&format!("txs[{item}].{path}")),
+        None => violation.in_field(path),
     };
     let Json::Object(raw) = raw else {
-        let broken = raw.is_not("an object");
+        let violation = raw.type_mismatch("an object");
         return Err(match item {
-            Some(item) => broken.field(&format!("txs[{item}]")),
-            None => Problem::new(ProblemKind::InvalidField, format!("the body {}", broken.0)),
+            Some(item) => violation.in_field(&format!("txs[{item}]")),
+            None => Problem::new(
+                ProblemKind::InvalidField,
+                format!("the body {}", violation.0),
+            ),
         });
     };
-    if let Some(Fault { field, broken }) = raw.fault {
-        return Err(at(&field, broken));
+    if let Some(FieldFault { field, violation }) = raw.fault {
+        return Err(violation_at(&field, violation));
     }
     let lane = LaneKey {
-        chain_id: chain(raw.chain_id, door.only_chain).map_err(|broken| at("chainId", broken))?,
-        signer: signer(raw.signer).map_err(|broken| at("signer", broken))?,
+        chain_id: parse_chain(raw.chain_id, context.only_chain)
+            .map_err(|violation| violation_at("chainId", violation))?,
+        signer: parse_signer(raw.signer).map_err(|violation| violation_at("signer", violation))?,
     };
-    let request_id = match (raw.request_id, door.key) {
+    let request_id = match (raw.request_id, context.key) {
         (None | Some(Json::Null), None) => {
-            let broken = Broken::rule(
-                "is missing: send your own key for this effect, 1 to 128 visible ASCII characters",
+            let violation = RuleViolation::new(
+                "is missing: send your own idempotency key for this tx, 1 to 128 visible ASCII characters",
             );
-            return Err(at("requestId", broken));
+            return Err(violation_at("requestId", violation));
         }
         (None | Some(Json::Null), Some(key)) => {
-            request_id(key).map_err(|broken| broken.header("Idempotency-Key"))?
+            request_id(key).map_err(|violation| violation.in_header("Idempotency-Key"))?
         }
         (Some(json), key) => {
             let id = json
                 .text("a string")
                 .and_then(request_id)
-                .map_err(|broken| at("requestId", broken))?;
+                .map_err(|violation| violation_at("requestId", violation))?;
             check_same_key(&id, key)?;
             id
         }
     };
     let payload = match raw.payload {
         Some(Json::Object(payload)) => payload,
-        None => return Err(at("payload", Broken::rule("is missing: say what to send"))),
-        Some(other) => return Err(at("payload", other.is_not("an object"))),
+        None => {
+            return Err(violation_at(
+                "payload",
+                RuleViolation::new("is missing: send the transaction's fields"),
+            ));
+        }
+        Some(other) => return Err(violation_at("payload", other.type_mismatch("an object"))),
     };
-    if let Some(Fault { field, broken }) = payload.fault {
-        return Err(at(&format!("payload.{field}"), broken));
+    if let Some(FieldFault { field, violation }) = payload.fault {
+        return Err(violation_at(&format!("payload.{field}"), violation));
     }
-    let payload = payload.check().map_err(|(path, broken)| at(path, broken))?;
+    let payload = payload
+        .validate()
+        .map_err(|(path, violation)| violation_at(path, violation))?;
     Ok(NewTx {
         lane,
         request_id,
         payload,
-        origin: door.origin.clone(),
+        origin: context.origin.clone(),
         estimated_gas: None,
     })
 }
 
-fn chain(json: Option<Json<'_>>, only_chain: Option<ChainId>) -> Result<ChainId, Broken> {
+fn parse_chain(
+    json: Option<Json<'_>>,
+    only_chain: Option<ChainId>,
+) -> Result<ChainId, RuleViolation> {
     match json {
         None | Some(Json::Null) => only_chain.ok_or_else(|| {
-            Broken::rule("is missing: this node serves several chains, so say which one")
+            RuleViolation::new("is missing: this node serves several chains, so name one")
         }),
         Some(Json::Number(id)) => Ok(ChainId(id)),
-        Some(Json::OtherNumber) => Err(Broken::rule(
+        Some(Json::OtherNumber) => Err(RuleViolation::new(
             "must be a whole, non-negative number below 2^64, such as 31337",
         )),
         Some(other @ (Json::Bool | Json::Text(_) | Json::List(_) | Json::Object(_))) => {
-            Err(other.is_not("a number, such as 31337"))
+            Err(other.type_mismatch("a number, such as 31337"))
         }
     }
 }
 
-fn signer(json: Option<Json<'_>>) -> Result<Address, Broken> {
+fn parse_signer(json: Option<Json<'_>>) -> Result<Address, RuleViolation> {
     match json {
-        None | Some(Json::Null) => Err(Broken::rule(
+        None | Some(Json::Null) => Err(RuleViolation::new(
             "is missing: send the address of the account that signs",
         )),
         Some(json) => json.text("an address as a string").and_then(address),
     }
 }
 
-/// A request id, from wherever it comes.
-pub(crate) fn request_id(text: &str) -> Result<RequestId, Broken> {
+pub(crate) fn request_id(text: &str) -> Result<RequestId, RuleViolation> {
     RequestId::parse(text).map_err(|BadRequestId| {
-        Broken::by(format!(
+        RuleViolation::with_value(format!(
             "must be 1 to {} visible ASCII characters without spaces, not {}",
             RequestId::LEN_MAX,
             excerpt(text)
@@ -179,8 +191,8 @@ fn check_same_key(id: &RequestId, key: Option<&str>) -> Result<(), Problem> {
         Some(key) if key != id.as_str() => Err(Problem::new(
             ProblemKind::InvalidHeader,
             format!(
-                "header `Idempotency-Key` is {}, but `requestId` is {}: they mean the same thing, \
-                 so send one of them or the same in both",
+                "header `Idempotency-Key` is {}, but `requestId` is {}: they mean the same, so \
+                 send one of them or the same value in both",
                 excerpt(key),
                 excerpt(id.as_str())
             ),

@@ -1,4 +1,4 @@
-//! The asking side: hands requests to other nodes, and rings them.
+//! The client: forwards requests and marks to other nodes, and notifies them.
 
 use std::error::Error as _;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use domain::{LaneKey, MonotonicTime, Reservation};
-use engine::node::{Accepted, NewTx, Refusal};
+use engine::node::{AcceptedTx, NewTx, Refusal};
 use engine::ports::{Clock, PeerError, Peers};
 use engine::reservations::{MarkError, MarkRequest};
 use reqwest::header::CONTENT_TYPE;
@@ -17,37 +17,41 @@ use serde_json::value::RawValue;
 
 use crate::parse::excerpt;
 use crate::peers::secret::ClusterSecret;
+use crate::peers::wire::{
+    AcceptedWire, Convert as _, LaneKeyWire, MarkErrorWire, MarkRequestWire, NewTxWire,
+    RefusalWire, ReservationWire,
+};
 use crate::peers::{
     ANSWER_BYTES_MAX, BODY_BYTES_MAX, CLUSTER, DEADLINE, FORWARD_PATH, FORWARD_REQUESTS_MAX, HOP,
-    HOPS_MAX, MARK_PATH, RING_LANES_MAX, RING_PATH,
+    HOPS_MAX, MARK_PATH, NOTIFY_LANES_MAX, NOTIFY_PATH,
 };
 
-/// Nodes of a cluster are near each other: who takes no connection within this time is dead, and the
-/// caller's time is better spent elsewhere.
+/// Nodes of a cluster are near each other: a node that accepts no connection within this time is considered
+/// dead, and the caller's time is better spent on another one.
 const CONNECT_MAX: Duration = Duration::from_millis(500);
-/// How long sent bytes may stay unacknowledged: a machine that lost its power says nothing at all on
-/// connections that are open already.
+/// How long sent bytes may stay unacknowledged: a machine that lost power does not close its open
+/// connections.
 #[cfg(target_os = "linux")]
 const UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(2);
-/// How long an unused connection is kept: shorter than the other side does (75 s), because a request
-/// may race the close.
+/// How long an idle connection is kept: shorter than the server's limit (75 s), because a request may race the
+/// server's close.
 const IDLE_MAX: Duration = Duration::from_secs(45);
-/// Unused connections to one node.
+/// Idle connections to one node.
 const IDLE_CONNECTIONS_MAX: usize = 16;
-/// How long a bell may take: whoever misses it looks by itself soon.
-const RING_PATIENCE: Duration = Duration::from_secs(1);
-/// How much of a refusal is read.
+/// A notification may be lost: every node also polls periodically.
+const NOTIFY_TIMEOUT: Duration = Duration::from_secs(1);
+/// Bytes of a refusal's body that are read.
 const REFUSAL_BYTES_MAX: usize = 16 << 10;
-/// How much of its words is passed on.
+/// Characters of its detail that are passed on.
 const REFUSAL_CHARS_MAX: usize = 400;
-/// A refusal by another node is a mistake in the configuration, and comes with every request: it is
-/// told this often.
+/// A refusal by another node is a configuration mistake and repeats with every request: it is logged at most
+/// once per period.
 const WARN_PERIOD: Duration = Duration::from_secs(10);
 
 /// The other nodes, over HTTP.
 pub struct HttpPeers {
     plain: Client,
-    /// Made when the first address asks for it: a machine without certificates can do without.
+    /// Created for the first https address: a machine without certificates works as long as none is used.
     tls: OnceLock<Result<Client, String>>,
     secret: Option<ClusterSecret>,
     clock: Arc<dyn Clock>,
@@ -55,15 +59,15 @@ pub struct HttpPeers {
 }
 
 impl HttpPeers {
-    /// A pool of connections to other nodes. Without a secret, only nodes on this machine listen.
+    /// A pool of connections to other nodes. Without a secret, only nodes on this machine accept calls.
     #[must_use]
     pub fn new(secret: Option<ClusterSecret>, clock: Arc<dyn Clock>) -> Self {
-        // An error means that a provider is installed already, which is as good.
+        // An error means that a provider is installed already, which is fine.
         rustls::crypto::ring::default_provider()
             .install_default()
             .ok();
-        let plain = pool()
-            .tls_certs_only([]) // never looked at: https has its own pool
+        let plain = client_builder()
+            .tls_certs_only([]) // never used: https has its own pool
             .build()
             .expect("a client without certificates and proxies needs nothing of the system");
         Self {
@@ -75,55 +79,61 @@ impl HttpPeers {
         }
     }
 
-    /// Sends one body, and gives the answer's.
+    /// Sends one body, and returns the body of the response.
     async fn post(&self, call: Call<'_>, body: Vec<u8>) -> Result<Vec<u8>, PeerError> {
-        let asked_at = self.clock.monotonic();
-        let answer = self.exchange(&call, Bytes::from(body)).await;
-        let result = match &answer {
+        let started_at = self.clock.monotonic();
+        let response = self.exchange(&call, Bytes::from(body)).await;
+        let result = match &response {
             Ok(_) => "ok",
             Err(PeerError::NotReached(_)) => "not_reached",
             Err(PeerError::Lost(_)) => "lost",
         };
-        let took = self.clock.monotonic().since(asked_at);
+        let took = self.clock.monotonic().since(started_at);
         metrics::counter!(
             "lanekeeper_peer_calls_total", "path" => call.path, "result" => result
         )
         .increment(1);
         metrics::histogram!("lanekeeper_peer_call_seconds", "path" => call.path)
             .record(took.as_secs_f64());
-        answer
+        response
     }
 
     async fn exchange(&self, call: &Call<'_>, body: Bytes) -> Result<Vec<u8>, PeerError> {
-        let (client, url) = self.way_to(call).map_err(PeerError::NotReached)?;
-        // It gives up a little earlier than we do, so that its answer still finds us.
-        let deadline = call.patience / 10 * 9;
+        let (client, url) = self.select_client(call).map_err(PeerError::NotReached)?;
+        // The server stops a little earlier than the client, so that its response still arrives in time.
+        let deadline = call.timeout / 10 * 9;
         let mut request = client
             .post(url)
-            .timeout(call.patience)
+            .timeout(call.timeout)
             .header(CONTENT_TYPE, "application/json")
             .header(HOP, HOPS_MAX)
             .header(DEADLINE, deadline.as_millis().to_string());
         if let Some(secret) = &self.secret {
-            request = request.header(CLUSTER, secret.seal(call.path, self.clock.now(), &body));
+            request = request.header(CLUSTER, secret.make_mac(call.path, self.clock.now(), &body));
         }
-        let response = request.body(body).send().await.map_err(unsent_or_lost)?;
+        let response = request
+            .body(body)
+            .send()
+            .await
+            .map_err(classify_send_error)?;
         let status = response.status();
         if status.is_success() {
-            return read(response, ANSWER_BYTES_MAX).await;
+            return read_body(response, ANSWER_BYTES_MAX).await;
         }
-        // Nothing of a refusal's words changes what its status means.
-        let said = read(response, REFUSAL_BYTES_MAX).await.unwrap_or_default();
-        let said = format!("it answers {status}: {}", words_of(&said));
+        // Only the status decides; the body is for people, so failing to read it is harmless.
+        let body = read_body(response, REFUSAL_BYTES_MAX)
+            .await
+            .unwrap_or_default();
+        let refusal = format!("it answers {status}: {}", problem_detail(&body));
         if is_refusal(status) {
-            self.warn(call.address, status, &said);
-            return Err(PeerError::NotReached(said));
+            self.warn_refused(call.address, status, &refusal);
+            return Err(PeerError::NotReached(refusal));
         }
-        Err(PeerError::Lost(said))
+        Err(PeerError::Lost(refusal))
     }
 
-    /// Which pool serves an address.
-    fn way_to(&self, call: &Call<'_>) -> Result<(&Client, Url), String> {
+    /// The connection pool for an address, and the URL of the call.
+    fn select_client(&self, call: &Call<'_>) -> Result<(&Client, Url), String> {
         let text = format!("{}{}", call.address.trim_end_matches('/'), call.path);
         let url = Url::parse(&text)
             .map_err(|error| format!("its node.advertise {:?} is no URL: {error}", call.address))?;
@@ -132,15 +142,14 @@ impl HttpPeers {
         }
         let made = self
             .tls
-            .get_or_init(|| pool().build().map_err(|error| root_cause(&error)));
+            .get_or_init(|| client_builder().build().map_err(|error| root_cause(&error)));
         match made {
             Ok(client) => Ok((client, url)),
             Err(why) => Err(format!("TLS cannot be used on this machine: {why}")),
         }
     }
 
-    /// Tells people what to mend.
-    fn warn(&self, address: &str, status: StatusCode, said: &str) {
+    fn warn_refused(&self, address: &str, status: StatusCode, refusal: &str) {
         let now = self.clock.monotonic();
         let mut warned_at = self
             .warned_at
@@ -150,7 +159,7 @@ impl HttpPeers {
             return;
         }
         *warned_at = Some(now);
-        let mend = match status {
+        let hint = match status {
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
                 "is node.clusterSecret the same on both nodes?"
             }
@@ -159,7 +168,12 @@ impl HttpPeers {
             }
             _ => "do both nodes run the same version?",
         };
-        tracing::warn!(address, said, mend, "another node refuses our calls");
+        tracing::warn!(
+            address,
+            refusal,
+            hint,
+            "another node refuses calls from this node"
+        );
     }
 }
 
@@ -169,19 +183,19 @@ impl Peers for HttpPeers {
         &self,
         address: &str,
         requests: Vec<NewTx>,
-        patience: Duration,
-    ) -> Result<Vec<Result<Accepted, Refusal>>, PeerError> {
-        let until = self.clock.monotonic().plus(patience);
+        timeout: Duration,
+    ) -> Result<Vec<Result<AcceptedTx, Refusal>>, PeerError> {
+        let deadline = self.clock.monotonic().plus(timeout);
         let mut answers = Vec::with_capacity(requests.len());
-        for (body, count) in bodies(&requests, BODY_BYTES_MAX)? {
+        for (body, count) in split_into_bodies(&requests.convert(), BODY_BYTES_MAX)? {
             let call = Call {
                 address,
                 path: FORWARD_PATH,
-                patience: until.since(self.clock.monotonic()),
+                timeout: deadline.since(self.clock.monotonic()),
             };
             let part = match self.post(call, body).await {
-                Ok(answer) => understood(&answer, count),
-                // An earlier part was carried out, so that not all of this is certainly undone.
+                Ok(response) => parse_outcomes(&response, count),
+                // An earlier part was processed, so not all of the requests are certainly without effect.
                 Err(PeerError::NotReached(why)) if !answers.is_empty() => Err(PeerError::Lost(why)),
                 Err(error) => Err(error),
             };
@@ -194,28 +208,31 @@ impl Peers for HttpPeers {
         &self,
         address: &str,
         mark: &MarkRequest,
-        patience: Duration,
+        timeout: Duration,
     ) -> Result<Result<Reservation, MarkError>, PeerError> {
         let call = Call {
             address,
             path: MARK_PATH,
-            patience,
+            timeout,
         };
-        let answer = self.post(call, json(&[mark])).await?;
-        serde_json::from_slice(&answer)
-            .map_err(|error| PeerError::Lost(format!("its answer cannot be understood: {error}")))
+        let mark: MarkRequestWire = mark.clone().convert();
+        let response = self.post(call, to_json(&[mark])).await?;
+        let result: Result<ReservationWire, MarkErrorWire> =
+            serde_json::from_slice(&response).map_err(unreadable_answer)?;
+        Ok(result.convert())
     }
 
     async fn notify(&self, address: &str, lanes: &[LaneKey]) -> Result<(), PeerError> {
-        // Without lanes it is a greeting: one call all the same.
-        let (first, rest) = lanes.split_at(lanes.len().min(RING_LANES_MAX));
-        for lanes in std::iter::once(first).chain(rest.chunks(RING_LANES_MAX)) {
+        // A notification without lanes announces this node: it needs one call as well.
+        let lanes: Vec<LaneKeyWire> = lanes.to_vec().convert();
+        let (first, rest) = lanes.split_at(lanes.len().min(NOTIFY_LANES_MAX));
+        for lanes in std::iter::once(first).chain(rest.chunks(NOTIFY_LANES_MAX)) {
             let call = Call {
                 address,
-                path: RING_PATH,
-                patience: RING_PATIENCE,
+                path: NOTIFY_PATH,
+                timeout: NOTIFY_TIMEOUT,
             };
-            self.post(call, json(&lanes)).await?;
+            self.post(call, to_json(&lanes)).await?;
         }
         Ok(())
     }
@@ -225,68 +242,79 @@ impl Peers for HttpPeers {
 struct Call<'a> {
     address: &'a str,
     path: &'static str,
-    patience: Duration,
+    timeout: Duration,
 }
 
-fn pool() -> ClientBuilder {
-    let pool = Client::builder();
-    #[cfg(target_os = "linux")] // elsewhere the caller's patience has to do
-    let pool = pool.tcp_user_timeout(UNACKNOWLEDGED_MAX);
-    pool.connect_timeout(CONNECT_MAX)
+fn client_builder() -> ClientBuilder {
+    let builder = Client::builder();
+    #[cfg(target_os = "linux")] // elsewhere only the caller's timeout applies
+    let builder = builder.tcp_user_timeout(UNACKNOWLEDGED_MAX);
+    builder
+        .connect_timeout(CONNECT_MAX)
         .pool_idle_timeout(IDLE_MAX)
         .pool_max_idle_per_host(IDLE_CONNECTIONS_MAX)
-        // Both could take requests to a place that no node has named.
+        // Both could send requests to an address that no node has advertised.
         .redirect(redirect::Policy::none())
         .no_proxy()
 }
 
-/// The requests as bodies of at most so many bytes, in order, with how many are in each. Mostly one.
-fn bodies(requests: &[NewTx], bytes_max: usize) -> Result<Vec<(Vec<u8>, usize)>, PeerError> {
+/// The requests as bodies of at most `bytes_max` bytes, in order, each with its number of requests. Usually one.
+fn split_into_bodies(
+    requests: &[NewTxWire],
+    bytes_max: usize,
+) -> Result<Vec<(Vec<u8>, usize)>, PeerError> {
     let mut bodies = Vec::new();
     for part in requests.chunks(FORWARD_REQUESTS_MAX) {
         let mut rest = vec![part];
         while let Some(part) = rest.pop() {
-            let body = json(&part);
+            let body = to_json(&part);
             if body.len() <= bytes_max {
                 bodies.push((body, part.len()));
             } else if part.len() == 1 {
                 let size = body.len();
                 return Err(PeerError::NotReached(format!(
-                    "a request of {size} bytes is too large to be handed over"
+                    "a request of {size} bytes is too large to be forwarded"
                 )));
             } else {
                 let (first, second) = part.split_at(part.len() / 2);
-                rest.extend([second, first]); // the first comes out first
+                rest.extend([second, first]); // the first is popped first
             }
         }
     }
     Ok(bodies)
 }
 
-fn json(value: &impl serde::Serialize) -> Vec<u8> {
+fn to_json(value: &impl serde::Serialize) -> Vec<u8> {
     serde_json::to_vec(value).expect("requests are texts, numbers and lists of them")
 }
 
-/// The answers to so many requests.
-fn understood(answer: &[u8], count: usize) -> Result<Vec<Result<Accepted, Refusal>>, PeerError> {
-    // As text at first: far too many answers would take far more memory than their bytes.
-    let parts: Vec<&RawValue> = serde_json::from_slice(answer).map_err(strange)?;
+/// The outcomes of `count` requests.
+fn parse_outcomes(
+    response: &[u8],
+    count: usize,
+) -> Result<Vec<Result<AcceptedTx, Refusal>>, PeerError> {
+    // Counted as raw text first: parsed outcomes take far more memory than their bytes.
+    let parts: Vec<&RawValue> = serde_json::from_slice(response).map_err(unreadable_answer)?;
     if parts.len() != count {
         let got = parts.len();
         return Err(PeerError::Lost(format!(
             "it gave {got} answers to {count} requests"
         )));
     }
-    let read = |part: &RawValue| serde_json::from_str(part.get()).map_err(strange);
-    parts.into_iter().map(read).collect()
+    let parse = |part: &RawValue| {
+        let outcome: Result<AcceptedWire, RefusalWire> =
+            serde_json::from_str(part.get()).map_err(unreadable_answer)?;
+        Ok(outcome.convert())
+    };
+    parts.into_iter().map(parse).collect()
 }
 
-fn strange(error: serde_json::Error) -> PeerError {
+fn unreadable_answer(error: serde_json::Error) -> PeerError {
     PeerError::Lost(format!("its answer cannot be understood: {error}"))
 }
 
-/// Before the connection stood nothing was sent; afterwards nobody knows.
-fn unsent_or_lost(error: reqwest::Error) -> PeerError {
+/// Without a connection nothing was sent; afterwards the outcome is unknown.
+fn classify_send_error(error: reqwest::Error) -> PeerError {
     let why = root_cause(&error);
     if error.is_connect() || error.is_builder() {
         PeerError::NotReached(why)
@@ -297,8 +325,8 @@ fn unsent_or_lost(error: reqwest::Error) -> PeerError {
     }
 }
 
-/// Whether an answer says that the call as a whole was refused before anything of it was begun. What
-/// is not on the list may come from something in between that does not know what a node did.
+/// Whether a status means that the whole call was refused before any of it was processed. Other statuses may
+/// come from a proxy that does not know what the node did.
 fn is_refusal(status: StatusCode) -> bool {
     status.is_redirection()
         || matches!(
@@ -314,19 +342,19 @@ fn is_refusal(status: StatusCode) -> bool {
         )
 }
 
-/// The words of a problem document, or what there is instead.
-fn words_of(body: &[u8]) -> String {
+/// The detail of a problem document, or an excerpt of any other body.
+fn problem_detail(body: &[u8]) -> String {
     #[derive(Deserialize)]
-    struct Words {
+    struct Document {
         detail: String,
     }
-    match serde_json::from_slice::<Words>(body) {
-        Ok(words) => words.detail.chars().take(REFUSAL_CHARS_MAX).collect(),
+    match serde_json::from_slice::<Document>(body) {
+        Ok(document) => document.detail.chars().take(REFUSAL_CHARS_MAX).collect(),
         Err(_) => excerpt(&String::from_utf8_lossy(body)),
     }
 }
 
-async fn read(mut response: Response, max: usize) -> Result<Vec<u8>, PeerError> {
+async fn read_body(mut response: Response, max: usize) -> Result<Vec<u8>, PeerError> {
     let mut body = Vec::new();
     let lost = |error: reqwest::Error| PeerError::Lost(root_cause(&error));
     while let Some(part) = response.chunk().await.map_err(lost)? {
@@ -340,7 +368,7 @@ async fn read(mut response: Response, max: usize) -> Result<Vec<u8>, PeerError> 
     Ok(body)
 }
 
-/// reqwest's own words only say that something failed.
+/// reqwest's own message only says that something failed; the innermost source says what.
 fn root_cause(error: &reqwest::Error) -> String {
     let mut cause = error.source();
     while let Some(deeper) = cause.and_then(|error| error.source()) {
@@ -356,7 +384,7 @@ mod tests {
 
     use super::*;
 
-    fn wish(number: usize, data_bytes: usize) -> NewTx {
+    fn new_tx(number: usize, data_bytes: usize) -> NewTx {
         let mut payload = Payload::transfer(Address::ZERO, U256::ZERO);
         payload.data = vec![7; data_bytes].into();
         NewTx {
@@ -374,32 +402,33 @@ mod tests {
     const BYTES_MAX: usize = 100_000;
 
     fn check(requests: &[NewTx], counts: &[usize]) {
-        let bodies = bodies(requests, BYTES_MAX).unwrap();
+        let bodies = split_into_bodies(&requests.to_vec().convert(), BYTES_MAX).unwrap();
         let found: Vec<_> = bodies.iter().map(|(_, count)| *count).collect();
         assert_eq!(found, counts);
         let mut read = Vec::new();
         for (body, count) in bodies {
             assert!(body.len() <= BYTES_MAX);
-            let part: Vec<NewTx> = serde_json::from_slice(&body).unwrap();
+            let part: Vec<NewTxWire> = serde_json::from_slice(&body).unwrap();
             assert_eq!(part.len(), count);
+            let part: Vec<NewTx> = part.convert();
             read.extend(part);
         }
         assert!(read == requests, "all of them, in order");
     }
 
     #[test]
-    fn what_is_too_much_for_one_call_goes_in_several_in_order() {
-        let small: Vec<_> = (0..20).map(|number| wish(number, 0)).collect();
+    fn large_batches_are_split_into_several_calls_in_order() {
+        let small: Vec<_> = (0..20).map(|number| new_tx(number, 0)).collect();
         check(&small, &[20]);
         check(&[], &[]);
-        let large: Vec<_> = (0..50).map(|number| wish(number, 1_500)).collect();
+        let large: Vec<_> = (0..50).map(|number| new_tx(number, 1_500)).collect();
         check(&large, &[25, 25]);
-        let uneven = [wish(0, 1), wish(1, 30_000), wish(2, 40_000)];
+        let uneven = [new_tx(0, 1), new_tx(1, 30_000), new_tx(2, 40_000)];
         check(&uneven, &[1, 1, 1]);
-        let error = bodies(&[wish(0, 60_000)], BYTES_MAX).unwrap_err();
+        let error = split_into_bodies(&vec![new_tx(0, 60_000)].convert(), BYTES_MAX).unwrap_err();
         assert!(matches!(error, PeerError::NotReached(_)), "{error}");
-        let many: Vec<_> = (0..1_001).map(|number| wish(number, 0)).collect();
-        let bodies = bodies(&many, usize::MAX).unwrap();
+        let many: Vec<_> = (0..1_001).map(|number| new_tx(number, 0)).collect();
+        let bodies = split_into_bodies(&many.convert(), usize::MAX).unwrap();
         let counts: Vec<_> = bodies.iter().map(|(_, count)| *count).collect();
         assert_eq!(counts, [500, 500, 1]);
     }

@@ -1,16 +1,20 @@
-//! The protocol between the nodes of a cluster, both sides of it: plain JSON over HTTP.
+//! The protocol between the nodes of a cluster, client and server: plain JSON over HTTP.
 //!
-//! `POST /internal/v1/forward` hands requests to the keeper of their lanes, `POST /internal/v1/ring`
-//! rings a bell. Nothing here decides anything: the lease does.
+//! - `POST /internal/v1/forward` forwards client requests to the keeper of their lanes.
+//! - `POST /internal/v1/mark` forwards a mark of a reserved nonce to the keeper of its lane.
+//! - `POST /internal/v1/notify` notifies a node that lanes may have new work: a wakeup without data.
 //!
-//! Every call carries how many nodes it has passed (`Lanekeeper-Hop`, never more than one), how many
-//! milliseconds its sender still waits (`Lanekeeper-Deadline`), and a seal by the cluster's secret
+//! A call never decides who owns a lane: the lease does.
+//!
+//! Every call carries the number of nodes that it has passed (`Lanekeeper-Hop`, at most one), the milliseconds
+//! that its sender still waits (`Lanekeeper-Deadline`), and a MAC made with the cluster's secret
 //! (`Lanekeeper-Cluster`).
 
 mod client;
-mod seal;
+mod mac;
 mod secret;
 mod server;
+mod wire;
 
 pub use client::HttpPeers;
 pub use secret::{BadSecret, ClusterSecret};
@@ -20,31 +24,28 @@ use std::time::Duration;
 
 use axum::http::HeaderName;
 
-/// Where requests are handed over.
 pub(crate) const FORWARD_PATH: &str = "/internal/v1/forward";
-/// Where it is said what became of lent nonces.
 pub(crate) const MARK_PATH: &str = "/internal/v1/mark";
-/// Where the bell is.
-pub(crate) const RING_PATH: &str = "/internal/v1/ring";
+pub(crate) const NOTIFY_PATH: &str = "/internal/v1/notify";
 
 const HOP: HeaderName = HeaderName::from_static("lanekeeper-hop");
 const DEADLINE: HeaderName = HeaderName::from_static("lanekeeper-deadline");
 const CLUSTER: HeaderName = HeaderName::from_static("lanekeeper-cluster");
 
-/// A node that is handed a request never hands it on: two nodes that each take the other for the
-/// keeper would hand it to and fro.
+/// A forwarded request is never forwarded again: two nodes that each consider the other one the keeper would
+/// send it back and forth.
 const HOPS_MAX: u32 = 1;
-/// Requests in one call; more go in several.
+/// Requests in one call; more are split into several calls.
 const FORWARD_REQUESTS_MAX: usize = 500;
-/// Bytes of one call; more go in several. The largest request has 128 KiB of call data, twice that in
-/// hex, so that one alone always fits.
+/// Bytes of one call; more are split into several calls. The largest request has 128 KiB of call data, twice
+/// that in hex, so a single request always fits.
 const BODY_BYTES_MAX: usize = 8 << 20;
-/// Bytes of one answer: every request comes back with its signed bytes and some words.
+/// Bytes of one response: each request is returned with its signed bytes and further fields.
 const ANSWER_BYTES_MAX: usize = 8 * BODY_BYTES_MAX;
-/// Lanes in one ring; more go in several.
-const RING_LANES_MAX: usize = 1_000;
-/// The longest that a handed-over request is worked on, whatever its sender says.
-const PATIENCE_MAX: Duration = Duration::from_secs(120);
+/// Lanes in one notification; more are split into several calls.
+const NOTIFY_LANES_MAX: usize = 1_000;
+/// The longest processing time of a forwarded request, whatever deadline its sender sets.
+const DEADLINE_MAX: Duration = Duration::from_secs(120);
 
 const _: () = assert!(
     BODY_BYTES_MAX > 2 * 2 * 128 * 1024,

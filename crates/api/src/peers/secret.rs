@@ -1,4 +1,4 @@
-//! What the nodes of a cluster know and nobody else.
+//! The secret that the nodes of a cluster share.
 
 use std::fmt;
 
@@ -11,10 +11,10 @@ pub struct ClusterSecret {
     pub(super) key: hmac::Key,
 }
 
-/// Why a text is no cluster secret.
+/// Why a text is not a valid cluster secret.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum BadSecret {
-    /// Whoever sees one call could find it out by trying.
+    /// An observer of one call could find a short secret by brute force.
     #[error(
         "the cluster secret has {0} characters, but needs at least {min}: make one with \
          `openssl rand -hex 32`",
@@ -27,7 +27,7 @@ impl ClusterSecret {
     /// The fewest characters: hex digits of 128 random bits.
     pub const LEN_MIN: usize = 32;
 
-    /// Takes a text as secret. Space around it is not a part of it: files end with a newline.
+    /// Parses a secret. Surrounding whitespace is ignored: files end with a newline.
     pub fn parse(text: &str) -> Result<Self, BadSecret> {
         let text = text.trim();
         if text.len() < Self::LEN_MIN {
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_secret_is_long_and_never_shown() {
+    fn secret_has_a_minimum_length_and_is_never_shown() {
         let text = "0123456789abcdef0123456789abcdef";
         let secret = ClusterSecret::parse(&format!("{text}\n")).unwrap();
         assert_eq!(format!("{secret:?}"), "ClusterSecret(***)");

@@ -1,4 +1,4 @@
-//! The answering side: takes what other nodes hand over, from nodes of this cluster only.
+//! The server: processes calls from the nodes of this cluster, and refuses all others.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -10,109 +10,115 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, StatusCode};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
-use domain::LaneKey;
-use engine::node::{Accepted, NewTx, Refusal};
-use engine::reservations::MarkRequest;
+use engine::node::{AcceptedTx, NewTx, Refusal};
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
 use serde::de::DeserializeOwned;
 use tokio::time::{Instant, timeout_at};
 
 use crate::access::Auth;
-use crate::answer;
-use crate::parse::{self, Broken, excerpt, header_text};
-use crate::peers::seal::{BadSeal, BodyHash, CLOCKS_APART_MAX};
+use crate::parse::{self, RuleViolation, excerpt, header_text};
+use crate::peers::mac::{BodyHash, CLOCK_SKEW_MAX, MacError};
+use crate::peers::wire::{
+    AcceptedWire, Convert as _, LaneKeyWire, MarkErrorWire, MarkRequestWire, NewTxWire,
+    RefusalWire, ReservationWire,
+};
 use crate::peers::{
-    BODY_BYTES_MAX, CLUSTER, DEADLINE, FORWARD_PATH, FORWARD_REQUESTS_MAX, HOP, HOPS_MAX,
-    MARK_PATH, PATIENCE_MAX, RING_LANES_MAX, RING_PATH,
+    BODY_BYTES_MAX, CLUSTER, DEADLINE, DEADLINE_MAX, FORWARD_PATH, FORWARD_REQUESTS_MAX, HOP,
+    HOPS_MAX, MARK_PATH, NOTIFY_LANES_MAX, NOTIFY_PATH,
 };
 use crate::problem::{Problem, ProblemKind};
+use crate::response;
 use crate::router::Api;
 
-/// When at most one in so many requests of a call is not done, the others do not wait for it much longer.
-const STRAGGLERS_OF: usize = 2;
+/// When at most one in this many requests of a call is unfinished, the others do not wait much longer.
+const STRAGGLER_RATIO: usize = 2;
 /// How much longer: more than a commit takes.
-const STRAGGLERS_PATIENCE: Duration = Duration::from_millis(500);
+const STRAGGLER_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// `POST /internal/v1/forward`: requests for lanes that this node keeps. Each gets its own answer, in
-/// the order given.
+/// `POST /internal/v1/forward`: requests for lanes that this node keeps. Each has its own outcome, in the order
+/// given.
 pub(crate) async fn forward(
     State(api): State<Arc<Api>>,
     request: Request,
 ) -> Result<Response, Problem> {
     let (parts, body) = request.into_parts();
-    let patience = number(&parts.headers, &DEADLINE, "Lanekeeper-Deadline")?;
-    let deadline = Instant::now() + Duration::from_millis(patience).min(PATIENCE_MAX);
-    let requests: Vec<NewTx> = api
+    let timeout_ms = header_number(&parts.headers, &DEADLINE, "Lanekeeper-Deadline")?;
+    let deadline = Instant::now() + Duration::from_millis(timeout_ms).min(DEADLINE_MAX);
+    let requests: Vec<NewTxWire> = api
         .read_from_peer(&parts, body, FORWARD_PATH, FORWARD_REQUESTS_MAX)
         .await?;
     if Instant::now() >= deadline {
-        // Not begun: nobody waits for it any more.
+        // The sender no longer waits, so the requests are not processed.
         return Err(Problem::new(
             ProblemKind::OutcomeUnknown,
             "the deadline was over before the requests were read",
         ));
     }
-    Ok(answer::ok(&api.take_all_handed(requests, deadline).await))
+    let outcomes = api.create_all_forwarded(requests.convert(), deadline).await;
+    let outcomes: Vec<Result<AcceptedWire, RefusalWire>> = outcomes.convert();
+    Ok(response::ok(&outcomes))
 }
 
-/// `POST /internal/v1/mark`: what a holder says of a nonce of a lane that this node keeps.
+/// `POST /internal/v1/mark`: a mark of a reserved nonce in a lane that this node keeps.
 pub(crate) async fn mark(
     State(api): State<Arc<Api>>,
     request: Request,
 ) -> Result<Response, Problem> {
     let (parts, body) = request.into_parts();
-    let calls: Vec<MarkRequest> = api.read_from_peer(&parts, body, MARK_PATH, 1).await?;
-    let [call] = calls.as_slice() else {
-        return Err(Broken::rule("must hold one mark").field("$"));
+    let mut marks: Vec<MarkRequestWire> = api.read_from_peer(&parts, body, MARK_PATH, 1).await?;
+    let Some(mark) = marks.pop() else {
+        return Err(RuleViolation::new("must hold one mark").in_field("$"));
     };
-    Ok(answer::ok(&api.node.mark_forwarded(call).await))
+    let result = api.node.mark_forwarded(&mark.convert()).await;
+    let result: Result<ReservationWire, MarkErrorWire> = result.convert();
+    Ok(response::ok(&result))
 }
 
-/// `POST /internal/v1/ring`: something may be new in these lanes.
+/// `POST /internal/v1/notify`: these lanes may have new work.
 pub(crate) async fn notify(
     State(api): State<Arc<Api>>,
     request: Request,
 ) -> Result<Response, Problem> {
     let (parts, body) = request.into_parts();
-    let lanes: Vec<LaneKey> = api
-        .read_from_peer(&parts, body, RING_PATH, RING_LANES_MAX)
+    let lanes: Vec<LaneKeyWire> = api
+        .read_from_peer(&parts, body, NOTIFY_PATH, NOTIFY_LANES_MAX)
         .await?;
-    api.node.receive_notification(lanes).await;
+    api.node.receive_notification(lanes.convert()).await;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
 impl Api {
-    /// Works on each request for itself, until its sender gives up or all the others are done for a while:
-    /// a lane that is being opened must not hold up the lanes whose requests travel with its own. Whoever
-    /// sent what is left behind finds it by its request id.
-    async fn take_all_handed(
+    /// Processes each request independently, until the sender's deadline, or until a straggler has had its extra
+    /// time: a lane that is being opened must not delay the other lanes of the call. An unfinished request is
+    /// reported as unknown; its sender finds it by its request id.
+    async fn create_all_forwarded(
         &self,
         requests: Vec<NewTx>,
         deadline: Instant,
-    ) -> Vec<Result<Accepted, Refusal>> {
+    ) -> Vec<Result<AcceptedTx, Refusal>> {
         let unknown = || Err(Refusal::OutcomeUnknown);
         let mut answers: Vec<_> = requests.iter().map(|_| unknown()).collect();
-        let mut under_way: FuturesUnordered<_> = requests
+        let mut pending: FuturesUnordered<_> = requests
             .into_iter()
             .enumerate()
-            .map(|(place, request)| async move {
+            .map(|(index, request)| async move {
                 let mut answers = self.node.create_forwarded(vec![request]).await;
-                let answer = answers.pop().expect("the node answers every request");
-                (place, answer)
+                let response = answers.pop().expect("the node answers every request");
+                (index, response)
             })
             .collect();
-        let mut patience = deadline;
-        while let Ok(Some((place, answer))) = timeout_at(patience, under_way.next()).await {
-            answers[place] = answer;
-            if under_way.len().saturating_mul(STRAGGLERS_OF) <= answers.len() {
-                patience = deadline.min(Instant::now() + STRAGGLERS_PATIENCE);
+        let mut wait_until = deadline;
+        while let Ok(Some((index, response))) = timeout_at(wait_until, pending.next()).await {
+            answers[index] = response;
+            if pending.len().saturating_mul(STRAGGLER_RATIO) <= answers.len() {
+                wait_until = deadline.min(Instant::now() + STRAGGLER_TIMEOUT);
             }
         }
         answers
     }
 
-    /// Reads a list of at most `max` items that a node of this cluster has sent.
+    /// Reads a list of at most `max` items from a node of this cluster.
     async fn read_from_peer<T: DeserializeOwned>(
         &self,
         parts: &Parts,
@@ -120,97 +126,109 @@ impl Api {
         path: &'static str,
         max: usize,
     ) -> Result<Vec<T>, Problem> {
-        let sealed = match self.admit_peer(parts, path) {
-            Ok(sealed) => sealed,
+        let call = match self.authenticate_peer(parts, path) {
+            Ok(call) => call,
             Err(problem) => {
                 parse::discard(body).await;
                 return Err(problem);
             }
         };
-        let body = parse::json_body(&parts.headers, body, BODY_BYTES_MAX).await?;
-        sealed.read(&body, max)
+        let body = parse::read_json_body(&parts.headers, body, BODY_BYTES_MAX).await?;
+        call.parse_body(&body, max)
     }
 
-    /// Lets nodes of this cluster in, by what the head of their call says.
-    fn admit_peer(&self, parts: &Parts, path: &'static str) -> Result<Sealed, Problem> {
-        let hops = number(&parts.headers, &HOP, "Lanekeeper-Hop")?;
+    /// Authenticates the caller by the headers alone, before the body is read.
+    fn authenticate_peer(
+        &self,
+        parts: &Parts,
+        path: &'static str,
+    ) -> Result<AuthenticatedCall, Problem> {
+        let hops = header_number(&parts.headers, &HOP, "Lanekeeper-Hop")?;
         if hops == 0 || hops > u64::from(HOPS_MAX) {
-            let rule = format!(
-                "is {hops}, but must be {HOPS_MAX}: a request is handed to another node once"
-            );
-            return Err(Broken::by(rule).header("Lanekeeper-Hop"));
+            let rule =
+                format!("is {hops}, but must be {HOPS_MAX}: a request is forwarded only once");
+            return Err(RuleViolation::with_value(rule).in_header("Lanekeeper-Hop"));
         }
-        let seal = header_text(&parts.headers, &CLUSTER, "Lanekeeper-Cluster")?;
+        let mac = header_text(&parts.headers, &CLUSTER, "Lanekeeper-Cluster")?;
         let Some(secret) = &self.config.cluster_secret else {
-            return self.admit_neighbour(parts);
+            return self.authenticate_without_secret(parts);
         };
-        let Some(seal) = seal else {
-            return Err(stranger(
+        let Some(mac) = mac else {
+            return Err(not_a_peer(
                 "missing",
-                "this node has a clusterSecret, and the caller has sent no seal: set the same \
-                 node.clusterSecret on every node",
+                "header `Lanekeeper-Cluster` is missing, and this node has a clusterSecret: set the \
+                 same node.clusterSecret on every node",
             ));
         };
-        match secret.check(seal, path, self.config.clock.now()) {
-            Ok(body) => Ok(Sealed { body: Some(body) }),
-            Err(BadSeal::Malformed) => Err(stranger("malformed", "the seal cannot be read")),
-            Err(BadSeal::Wrong) => Err(stranger(
-                "wrong",
-                "the seal is not of this cluster: set the same node.clusterSecret on every node",
+        match secret.verify_mac(mac, path, self.config.clock.now()) {
+            Ok(body) => Ok(AuthenticatedCall { body: Some(body) }),
+            Err(MacError::Malformed) => Err(not_a_peer(
+                "malformed",
+                "header `Lanekeeper-Cluster` cannot be read",
             )),
-            Err(BadSeal::Stale(apart)) => {
+            Err(MacError::Wrong) => Err(not_a_peer(
+                "wrong",
+                "header `Lanekeeper-Cluster` was made with another secret: set the same \
+                 node.clusterSecret on every node",
+            )),
+            Err(MacError::Stale(skew)) => {
                 let detail = format!(
-                    "the clocks of the two nodes are {} s apart, and at most {} s are allowed: set \
-                     them right",
-                    apart.as_secs(),
-                    CLOCKS_APART_MAX.as_secs()
+                    "the clocks of the two nodes differ by {} s, and at most {} s are allowed: \
+                     synchronize them",
+                    skew.as_secs(),
+                    CLOCK_SKEW_MAX.as_secs()
                 );
-                Err(stranger("stale", detail))
+                Err(not_a_peer("stale", detail))
             }
         }
     }
 
-    /// Without a secret: only from this machine, and only where everybody on it may make txs anyway.
-    /// With API keys, a proxy on this machine would otherwise let the whole world in without one.
-    fn admit_neighbour(&self, parts: &Parts) -> Result<Sealed, Problem> {
+    /// Without a secret, only calls from this machine are accepted, and only where no API key is needed to create
+    /// txs: otherwise a reverse proxy on this machine would let every remote caller in without a key.
+    fn authenticate_without_secret(&self, parts: &Parts) -> Result<AuthenticatedCall, Problem> {
         match &self.config.auth {
             Auth::None => {}
             Auth::Keys(_) => {
-                return Err(stranger(
+                return Err(not_a_peer(
                     "no_secret",
-                    "this node has API keys and no clusterSecret, so that it cannot know its \
+                    "this node has API keys and no clusterSecret, so it cannot authenticate its \
                      peers: set node.clusterSecret on every node",
                 ));
             }
         }
         let address = parts.extensions.get::<ConnectInfo<SocketAddr>>();
         if address.is_some_and(|ConnectInfo(from)| from.ip().to_canonical().is_loopback()) {
-            return Ok(Sealed { body: None });
+            return Ok(AuthenticatedCall { body: None });
         }
-        Err(stranger(
+        Err(not_a_peer(
             "not_loopback",
-            "this node has no clusterSecret and listens to peers on its own machine only: set \
+            "this node has no clusterSecret and accepts peers on its own machine only: set \
              node.clusterSecret on every node",
         ))
     }
 }
 
-/// A call that was let in by its head.
-struct Sealed {
-    /// The body that the seal was made for; any where there is no secret.
+/// A call whose headers show that it comes from a node of this cluster.
+struct AuthenticatedCall {
+    /// The hash of the body that the MAC covers; `None` without a secret.
     body: Option<BodyHash>,
 }
 
-impl Sealed {
-    /// Reads a list out of the body, if it is the one that was sealed.
-    fn read<T: DeserializeOwned>(&self, body: &Bytes, max: usize) -> Result<Vec<T>, Problem> {
-        if self.body.is_some_and(|sealed| sealed != BodyHash::of(body)) {
-            return Err(stranger("body", "the body is not the one that was sealed"));
+impl AuthenticatedCall {
+    /// Parses the list in the body, after checking that the MAC covers this body.
+    fn parse_body<T: DeserializeOwned>(&self, body: &Bytes, max: usize) -> Result<Vec<T>, Problem> {
+        if self
+            .body
+            .is_some_and(|expected| expected != BodyHash::of(body))
+        {
+            return Err(not_a_peer(
+                "body",
+                "the body is not the one that header `Lanekeeper-Cluster` was made for",
+            ));
         }
         let items: Vec<T> = serde_json::from_slice(body).map_err(|error| {
-            let detail = format!(
-                "the body cannot be understood ({error}): do both nodes run the same version?"
-            );
+            let detail =
+                format!("the body cannot be parsed ({error}): do both nodes run the same version?");
             Problem::new(ProblemKind::InvalidField, detail)
         })?;
         if items.len() > max {
@@ -224,18 +242,18 @@ impl Sealed {
     }
 }
 
-fn number(headers: &HeaderMap, key: &HeaderName, name: &str) -> Result<u64, Problem> {
+fn header_number(headers: &HeaderMap, key: &HeaderName, name: &str) -> Result<u64, Problem> {
     let text = header_text(headers, key, name)?.unwrap_or_default();
     match text.parse() {
         Ok(number) => Ok(number),
         Err(_) => {
             let rule = format!("must be a whole number, not {}", excerpt(text));
-            Err(Broken::by(rule).header(name))
+            Err(RuleViolation::with_value(rule).in_header(name))
         }
     }
 }
 
-fn stranger(reason: &'static str, detail: impl Into<String>) -> Problem {
+fn not_a_peer(reason: &'static str, detail: impl Into<String>) -> Problem {
     metrics::counter!("lanekeeper_peer_refused_total", "reason" => reason).increment(1);
     Problem::new(ProblemKind::NotAPeer, detail)
 }

@@ -1,4 +1,4 @@
-//! The closed list, and the questions that every kind answers.
+//! The closed list of problems, with status, title, retry advice and effect of each.
 
 use axum::http::StatusCode;
 
@@ -11,19 +11,19 @@ pub enum ProblemKind {
     InvalidField,
     /// A part of the path breaks its rule.
     InvalidPath,
-    /// A query parameter is unknown, doubled or breaks its rule.
+    /// A query parameter is unknown, repeated or breaks its rule.
     InvalidQuery,
     /// A header breaks its rule or contradicts the body.
     InvalidHeader,
-    /// A cursor that is none of ours.
+    /// Not a cursor that this API returned.
     InvalidCursor,
-    /// The payload breaks a rule that only the node knows.
+    /// The payload breaks a rule of the node or chain.
     InvalidPayload,
     /// No API key, or one that is not known.
     Unauthenticated,
     /// The API key may not do this.
     MissingScope,
-    /// The caller is no node of this cluster.
+    /// The caller is not a node of this cluster.
     NotAPeer,
     /// No such path.
     UnknownPath,
@@ -37,15 +37,15 @@ pub enum ProblemKind {
     UnknownSigner,
     /// The path exists, but not with this method.
     MethodNotAllowed,
-    /// The body came too slowly.
+    /// The body did not arrive in time.
     BodyTimeout,
     /// Another node keeps the lane.
     NotKeeper,
-    /// What is said of a lent nonce does not fit to what is known of it.
+    /// A mark contradicts the state of the reservation.
     NonceRefused,
-    /// A lent nonce whose transaction may be mined is not free.
+    /// A reserved nonce cannot be released while its transaction may be mined.
     NonceMayBeMined,
-    /// The account's nonces are not lent, or not in this way.
+    /// The account's nonces cannot be reserved, or belong to another scheme.
     NotReservable,
     /// The body is larger than allowed.
     BodyTooLarge,
@@ -53,38 +53,38 @@ pub enum ProblemKind {
     UnsupportedMediaType,
     /// The requestId was used for another payload.
     RequestIdReused,
-    /// Trying the call out showed that it reverts.
+    /// The gas estimation showed that the call reverts.
     CallReverts,
     /// The account cannot pay for the call.
     Underfunded,
-    /// Too much is queued.
+    /// A queue is full.
     Busy,
-    /// Too many callers wait.
+    /// Too many callers wait for a tx.
     TooManyWaiters,
     /// Too many event streams are open.
     TooManyStreams,
-    /// A bug of ours.
+    /// A bug in Lanekeeper.
     Internal,
-    /// The store holds what we cannot read.
+    /// Stored data cannot be read.
     StoreCorrupt,
-    /// The chain does not answer, and it is needed.
+    /// The request needs the chain, and no endpoint answers.
     ChainUnavailable,
     /// The store does not answer.
     StoreUnavailable,
-    /// The store's answer was lost.
+    /// The request was sent to the store or the keeper, and the response was lost.
     OutcomeUnknown,
     /// The lane takes no work until an operator decides.
     LaneHalted,
-    /// This node is on its way out.
+    /// This node is shutting down.
     Draining,
 }
 
-/// What a refused request has left behind.
+/// The effect of a request that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// Nothing.
     None,
-    /// It may have been accepted: repeating it with the same requestId tells.
+    /// It may have been accepted: repeating it with the same requestId shows the result.
     Unknown,
 }
 
@@ -172,7 +172,7 @@ impl ProblemKind {
         }
     }
 
-    /// The kind in words.
+    /// A short description of the kind.
     #[must_use]
     pub fn title(self) -> &'static str {
         match self {
@@ -185,25 +185,25 @@ impl ProblemKind {
             Self::InvalidPayload => "The payload is not valid",
             Self::Unauthenticated => "A valid API key is needed",
             Self::MissingScope => "The API key may not do this",
-            Self::NotAPeer => "The caller is no node of this cluster",
+            Self::NotAPeer => "The caller is not a node of this cluster",
             Self::UnknownPath => "No such path",
             Self::UnknownTx => "No such tx",
             Self::UnknownLane => "No such lane",
             Self::UnknownChain => "The chain is not configured",
             Self::UnknownSigner => "The signer is not configured",
             Self::MethodNotAllowed => "The path has no such method",
-            Self::BodyTimeout => "The body came too slowly",
+            Self::BodyTimeout => "The body arrived too slowly",
             Self::NotKeeper => "Another node keeps the lane",
-            Self::NonceRefused => "The nonce is not in that state, or not yours",
+            Self::NonceRefused => "The reservation is in another state, or has another holder",
             Self::NonceMayBeMined => "The nonce's transaction may still be mined",
-            Self::NotReservable => "The account's nonces are not lent",
+            Self::NotReservable => "The account's nonces cannot be reserved",
             Self::BodyTooLarge => "The body is too large",
             Self::UnsupportedMediaType => "The body must be JSON",
             Self::RequestIdReused => "The requestId was used for another payload",
             Self::CallReverts => "The call reverts",
             Self::Underfunded => "The account cannot pay for the call",
             Self::Busy => "Too many requests are queued",
-            Self::TooManyWaiters => "Too many callers wait",
+            Self::TooManyWaiters => "Too many callers are waiting",
             Self::TooManyStreams => "Too many event streams are open",
             Self::Internal => "A bug in Lanekeeper",
             Self::StoreCorrupt => "Stored data cannot be read",
@@ -255,8 +255,7 @@ impl ProblemKind {
         }
     }
 
-    /// Whether the same request, unchanged and without anybody's doing, can succeed later or at
-    /// another node.
+    /// Whether the same request can succeed later or at another node, without an operator's action.
     #[must_use]
     pub fn is_retryable(self) -> bool {
         match self {
@@ -295,25 +294,25 @@ impl ProblemKind {
             | Self::CallReverts
             | Self::Underfunded
             | Self::StoreCorrupt
-            // Waiting does not help: an operator must decide.
+            // Retrying does not help: an operator must decide.
             | Self::LaneHalted => false,
         }
     }
 
-    /// Whether it passes by itself within seconds, so that the answer says when to come back.
-    pub(super) fn is_soon_over(self) -> bool {
+    /// Whether the condition ends by itself within seconds, so that the response has a `Retry-After`.
+    pub(super) fn is_transient(self) -> bool {
         let status = self.status();
-        let is_passing = status == StatusCode::CONFLICT
+        let is_temporary = status == StatusCode::CONFLICT
             || status == StatusCode::TOO_MANY_REQUESTS
             || status == StatusCode::SERVICE_UNAVAILABLE;
-        is_passing && self.is_retryable()
+        is_temporary && self.is_retryable()
     }
 
-    /// What the refused request has left behind.
+    /// The effect of the request that failed.
     #[must_use]
     pub fn effect(self) -> Effect {
         match self {
-            // A panic may have come after the commit.
+            // A panic may have happened after the commit.
             Self::OutcomeUnknown | Self::Internal => Effect::Unknown,
             Self::InvalidJson
             | Self::InvalidField
@@ -354,7 +353,7 @@ impl ProblemKind {
 }
 
 impl Effect {
-    /// The word in JSON.
+    /// The value in JSON.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {

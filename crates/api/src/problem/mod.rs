@@ -1,4 +1,4 @@
-//! Everything that can go wrong for a caller: one closed list, told as problem documents (RFC 9457).
+//! Errors that callers see: one closed list, rendered as problem documents (RFC 9457).
 
 mod kind;
 
@@ -13,17 +13,16 @@ use serde::{Serialize, Serializer};
 
 pub use kind::{Effect, ProblemKind};
 
-/// A kind, with what was wrong this time and what to do.
+/// An error of one kind, with a detail that explains this occurrence and what to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// What went wrong.
+    /// The entry of the closed list.
     pub kind: ProblemKind,
-    /// This time, in words.
+    /// What happened this time, and what to do.
     pub detail: String,
 }
 
 impl Problem {
-    /// A problem of this kind.
     pub(crate) fn new(kind: ProblemKind, detail: impl Into<String>) -> Self {
         Self {
             kind,
@@ -73,17 +72,17 @@ impl From<ReservationError> for Problem {
     }
 }
 
-/// For reads: every write goes through a [`Refusal`].
+/// Only reads return it: every write returns a [`Refusal`].
 impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Self {
         let kind = match &error {
-            StoreError::Unavailable(_) | StoreError::Unsettled(_) => ProblemKind::StoreUnavailable,
+            StoreError::Unavailable(_) | StoreError::Unreconciled(_) => ProblemKind::StoreUnavailable,
             StoreError::Corrupt(_) => ProblemKind::StoreCorrupt,
             StoreError::Halted(_) => ProblemKind::LaneHalted,
-            // The door has checked everything else; only the feed's cursor is the store's own.
+            // `parse` has checked everything else; only the store can check the feed's cursor.
             StoreError::Invalid(_) => {
                 let detail = format!(
-                    "`after` is refused: {error}; send `next` of an earlier answer unchanged, or \
+                    "`after` is refused: {error}; send `next` of an earlier response unchanged, or \
                      leave it out to start with the oldest event"
                 );
                 return Self::new(ProblemKind::InvalidCursor, detail);
@@ -93,10 +92,9 @@ impl From<StoreError> for Problem {
     }
 }
 
-/// When to come back, in seconds: soon, because queues move in milliseconds and leases in seconds.
+/// Short, because queues move in milliseconds and leases in seconds.
 pub(crate) const RETRY_AFTER_SECONDS: &str = "1";
 
-/// The document itself.
 #[derive(Serialize)]
 struct Document<'a> {
     r#type: Uri,
@@ -139,7 +137,7 @@ impl IntoResponse for Problem {
             CONTENT_TYPE,
             HeaderValue::from_static("application/problem+json"),
         );
-        if self.kind.is_soon_over() {
+        if self.kind.is_transient() {
             headers.insert(RETRY_AFTER, HeaderValue::from_static(RETRY_AFTER_SECONDS));
         }
         if self.kind == ProblemKind::Unauthenticated {

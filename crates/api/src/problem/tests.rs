@@ -1,4 +1,4 @@
-//! The closed list as callers see it.
+//! The closed list and the documents that callers get.
 
 use std::fmt::Write as _;
 
@@ -9,7 +9,7 @@ use expect_test::expect;
 use super::*;
 
 #[test]
-fn the_list() {
+fn list_of_problems() {
     let mut page = String::new();
     for kind in ProblemKind::ALL {
         let repeat = if kind.is_retryable() { "retry" } else { "-" };
@@ -33,25 +33,25 @@ fn the_list() {
         400 invalid-payload - none: The payload is not valid
         401 unauthenticated - none: A valid API key is needed
         403 missing-scope - none: The API key may not do this
-        403 not-a-peer - none: The caller is no node of this cluster
+        403 not-a-peer - none: The caller is not a node of this cluster
         404 unknown-path - none: No such path
         404 unknown-tx - none: No such tx
         404 unknown-lane - none: No such lane
         404 unknown-chain - none: The chain is not configured
         404 unknown-signer - none: The signer is not configured
         405 method-not-allowed - none: The path has no such method
-        408 body-timeout retry none: The body came too slowly
+        408 body-timeout retry none: The body arrived too slowly
         409 not-keeper retry none: Another node keeps the lane
-        409 nonce-refused - none: The nonce is not in that state, or not yours
+        409 nonce-refused - none: The reservation is in another state, or has another holder
         409 nonce-may-be-mined retry none: The nonce's transaction may still be mined
-        409 not-lendable - none: The account's nonces are not lent
+        409 not-lendable - none: The account's nonces cannot be reserved
         413 body-too-large - none: The body is too large
         415 unsupported-media-type - none: The body must be JSON
         422 request-id-reused - none: The requestId was used for another payload
         422 call-reverts - none: The call reverts
         422 underfunded - none: The account cannot pay for the call
         429 busy retry none: Too many requests are queued
-        429 too-many-waiters retry none: Too many callers wait
+        429 too-many-waiters retry none: Too many callers are waiting
         429 too-many-streams retry none: Too many event streams are open
         500 internal retry unknown: A bug in Lanekeeper
         500 store-corrupt - none: Stored data cannot be read
@@ -65,7 +65,7 @@ fn the_list() {
 }
 
 #[test]
-fn kinds_are_listed_once_under_their_own_name() {
+fn every_kind_is_listed_once_with_its_own_slug() {
     let mut kinds = ProblemKind::ALL.to_vec();
     kinds.sort_unstable();
     kinds.dedup();
@@ -77,7 +77,7 @@ fn kinds_are_listed_once_under_their_own_name() {
 }
 
 #[tokio::test]
-async fn a_document_and_its_headers() {
+async fn document_has_headers_and_every_member() {
     let response = Problem::from(Refusal::OutcomeUnknown).into_response();
     assert_eq!(response.status(), 503);
     assert_eq!(response.headers()[CONTENT_TYPE], "application/problem+json");
@@ -87,7 +87,7 @@ async fn a_document_and_its_headers() {
 }
 
 #[test]
-fn who_should_come_back_is_told_when() {
+fn transient_problems_have_a_retry_after() {
     for kind in ProblemKind::ALL {
         let response = Problem::new(kind, "").into_response();
         let wants = [409, 429, 503].contains(&kind.status().as_u16());
@@ -105,7 +105,7 @@ fn who_should_come_back_is_told_when() {
 }
 
 #[test]
-fn refusals_of_the_node_have_the_status_of_the_contract() {
+fn refusals_map_to_the_documented_status() {
     let key = RequestId::parse("r1").unwrap();
     let cases = [
         (Refusal::UnknownChain(ChainId(5)), 404, "chain 5"),

@@ -1,4 +1,4 @@
-//! Who may call what: every call with every kind of key.
+//! Access control: every call with every kind of key.
 
 use api::keys::{self, ApiKey, Scope};
 use api::{ApiConfig, Auth};
@@ -7,15 +7,15 @@ use axum::http::Request;
 use metrics_exporter_prometheus::PrometheusBuilder;
 use sim::chain::MemoryChain;
 
-use crate::world::{Answer, CHAIN, SIGNER, World, transfer};
+use crate::world::{ApiResponse, CHAIN, SIGNER, World, transfer};
 
-/// One key per scope, and the node that knows them.
-struct Keyed {
+/// A node with one key per scope.
+struct KeyedNode {
     world: World,
     keys: Vec<(Scope, String)>,
 }
 
-async fn keyed() -> Keyed {
+async fn with_keys() -> KeyedNode {
     let mut keys = Vec::new();
     let mut known = Vec::new();
     for scope in Scope::ALL {
@@ -25,12 +25,12 @@ async fn keyed() -> Keyed {
     }
     let chain = MemoryChain::new(CHAIN).auto_mining();
     let change = |config: &mut ApiConfig| config.auth = Auth::Keys(known);
-    let world = World::with(chain, change).await;
-    Keyed { world, keys }
+    let world = World::with_chain(chain, change).await;
+    KeyedNode { world, keys }
 }
 
-impl Keyed {
-    async fn ask(&self, method: &str, path: &str, authorization: Option<&str>) -> Answer {
+impl KeyedNode {
+    async fn request(&self, method: &str, path: &str, authorization: Option<&str>) -> ApiResponse {
         let mut request = Request::builder().method(method).uri(path);
         if let Some(authorization) = authorization {
             request = request.header("authorization", authorization);
@@ -43,7 +43,7 @@ impl Keyed {
             _ => String::new(),
         };
         self.world
-            .ask(request.body(Body::from(body)).unwrap())
+            .request(request.body(Body::from(body)).unwrap())
             .await
     }
 
@@ -54,9 +54,9 @@ impl Keyed {
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_call_opens_to_its_scope_and_to_no_other() {
+async fn every_call_requires_its_scope() {
     use Scope::{Metrics, Operate, Read, Send};
-    let keyed = keyed().await;
+    let with_keys = with_keys().await;
     let resume = format!("/api/v1/lanes/31337/{SIGNER:#x}/resume");
     let lane = format!("/api/v1/lanes/31337/{SIGNER:#x}");
     let nonces = format!("{lane}/nonces");
@@ -65,7 +65,7 @@ async fn every_call_opens_to_its_scope_and_to_no_other() {
     let by_request = format!("/api/v1/tx/by-request?signer={SIGNER}&requestId=r9");
     let id = "/api/v1/tx/0192b2a4-5f7e-7cc1-8d59-4d5d3f6a1c11";
     let history = format!("{id}/events");
-    // With a key that fits, each answers as it does without keys.
+    // With a key of the right scope, each call responds as it does without authentication.
     let calls: [(&str, &str, &[Scope], u16); 19] = [
         ("POST", "/api/v1/tx", &[Send], 202),
         ("POST", "/api/v1/tx/batch", &[Send], 200),
@@ -88,53 +88,57 @@ async fn every_call_opens_to_its_scope_and_to_no_other() {
         ("GET", "/metrics", &[Metrics, Read], 200),
     ];
     for (method, path, opens, status) in calls {
-        let none = keyed.ask(method, path, None).await;
+        let none = with_keys.request(method, path, None).await;
         assert_eq!(none.status, 401, "{method} {path}");
         assert_eq!(none.headers["www-authenticate"], "Bearer");
-        for (scope, key) in &keyed.keys {
-            let answer = keyed
-                .ask(method, path, Some(&format!("Bearer {key}")))
+        for (scope, key) in &with_keys.keys {
+            let response = with_keys
+                .request(method, path, Some(&format!("Bearer {key}")))
                 .await;
             if opens.contains(scope) {
-                assert_eq!(answer.status, status, "{method} {path} with {scope}");
+                assert_eq!(response.status, status, "{method} {path} with {scope}");
                 continue;
             }
-            assert_eq!(answer.status, 403, "{method} {path} with {scope}");
+            assert_eq!(response.status, 403, "{method} {path} with {scope}");
             if method != "HEAD" {
-                let detail = answer.problem(403, "missing-scope");
+                let detail = response.problem(403, "missing-scope");
                 assert!(detail.contains(opens[0].as_str()), "{detail}");
                 assert!(detail.contains(&format!("the-{scope}-key")), "{detail}");
                 assert!(!detail.contains(key), "{detail}");
             }
         }
     }
-    let key = format!("Bearer {}", keyed.key(Read));
+    let key = format!("Bearer {}", with_keys.key(Read));
     let stream = "/api/v1/events/stream";
-    let refused = keyed.ask("GET", stream, None).await;
+    let refused = with_keys.request("GET", stream, None).await;
     refused.problem(401, "unauthenticated");
     let opened = Request::get(stream).header("authorization", key);
     let opened = opened.body(Body::empty()).unwrap();
-    assert_eq!(keyed.world.send(opened).await.status(), 200);
+    assert_eq!(with_keys.world.send(opened).await.status(), 200);
 }
 
 #[tokio::test(start_paused = true)]
-async fn load_balancers_need_no_key_and_mistakes_are_told_to_everybody() {
-    let keyed = keyed().await;
+async fn health_checks_and_wrong_paths_need_no_key() {
+    let with_keys = with_keys().await;
     for path in ["/healthz", "/readyz"] {
-        assert_eq!(keyed.ask("GET", path, None).await.status, 200, "{path}");
-        let with_nonsense = keyed.ask("GET", path, Some("nonsense")).await;
+        assert_eq!(
+            with_keys.request("GET", path, None).await.status,
+            200,
+            "{path}"
+        );
+        let with_nonsense = with_keys.request("GET", path, Some("nonsense")).await;
         assert_eq!(with_nonsense.status, 200, "{path}");
     }
-    let wrong = keyed.ask("DELETE", "/api/v1/tx", None).await;
+    let wrong = with_keys.request("DELETE", "/api/v1/tx", None).await;
     wrong.problem(405, "method-not-allowed");
-    let nowhere = keyed.ask("GET", "/api/v1/nothing", None).await;
+    let nowhere = with_keys.request("GET", "/api/v1/nothing", None).await;
     nowhere.problem(404, "unknown-path");
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_no_key_of_ours_is_refused_with_words_and_without_repeating_it() {
-    let keyed = keyed().await;
-    let good = keyed.key(Scope::Read).to_owned();
+async fn invalid_keys_are_refused_without_repeating_them() {
+    let with_keys = with_keys().await;
+    let good = with_keys.key(Scope::Read).to_owned();
     let (foreign, _) = keys::generate("the-read-key").unwrap();
     let hash = keys::hash(&good);
     let cases = [
@@ -148,12 +152,14 @@ async fn what_is_no_key_of_ours_is_refused_with_words_and_without_repeating_it()
         (format!("Bearer {good} {good}"), "`Bearer`"),
     ];
     for (authorization, mention) in cases {
-        let answer = keyed.ask("GET", "/api/v1/tx", Some(&authorization)).await;
-        let detail = answer.problem(401, "unauthenticated");
+        let response = with_keys
+            .request("GET", "/api/v1/tx", Some(&authorization))
+            .await;
+        let detail = response.problem(401, "unauthenticated");
         assert!(detail.contains(mention), "{authorization}: {detail}");
         assert!(!detail.contains(&good[10..]), "{detail}");
         assert_eq!(
-            (&answer.body["retryable"], &answer.body["effect"]),
+            (&response.body["retryable"], &response.body["effect"]),
             (&false.into(), &"none".into())
         );
     }
@@ -162,29 +168,35 @@ async fn what_is_no_key_of_ours_is_refused_with_words_and_without_repeating_it()
         .header("authorization", format!("Bearer {good}"))
         .body(Body::empty())
         .unwrap();
-    let answer = keyed.world.ask(twice).await;
-    assert!(answer.problem(401, "unauthenticated").contains("twice"));
-    // The scheme's case and the space after it are nobody's business.
-    let lower = keyed
-        .ask("GET", "/api/v1/tx", Some(&format!("bearer  {good}")))
+    let response = with_keys.world.request(twice).await;
+    assert!(response.problem(401, "unauthenticated").contains("twice"));
+    // The case of the scheme and additional spaces do not matter.
+    let lower = with_keys
+        .request("GET", "/api/v1/tx", Some(&format!("bearer  {good}")))
         .await;
     assert_eq!(lower.status, 200);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refused_request_reaches_nobody_and_is_counted() {
+async fn refused_request_has_no_effect_and_is_counted() {
     let recorder = PrometheusBuilder::new().build_recorder();
     let counted = recorder.handle();
     let _recording = metrics::set_default_local_recorder(&recorder);
-    let keyed = keyed().await;
-    keyed.ask("POST", "/api/v1/tx", None).await;
-    keyed.ask("POST", "/api/v1/tx", Some("Bearer x")).await;
+    let with_keys = with_keys().await;
+    with_keys.request("POST", "/api/v1/tx", None).await;
+    with_keys
+        .request("POST", "/api/v1/tx", Some("Bearer x"))
+        .await;
     let (foreign, _) = keys::generate("a").unwrap();
     let foreign = format!("Bearer {foreign}");
-    keyed.ask("POST", "/api/v1/tx", Some(&foreign)).await;
-    keyed.ask("POST", "/api/v1/tx", Some(&foreign)).await;
-    let reader = format!("Bearer {}", keyed.key(Scope::Read));
-    keyed.ask("POST", "/api/v1/tx", Some(&reader)).await;
+    with_keys
+        .request("POST", "/api/v1/tx", Some(&foreign))
+        .await;
+    with_keys
+        .request("POST", "/api/v1/tx", Some(&foreign))
+        .await;
+    let reader = format!("Bearer {}", with_keys.key(Scope::Read));
+    with_keys.request("POST", "/api/v1/tx", Some(&reader)).await;
     let page = counted.render();
     for (reason, count) in [
         ("missing", 1),
@@ -195,26 +207,32 @@ async fn a_refused_request_reaches_nobody_and_is_counted() {
         let line = format!("lanekeeper_auth_refused_total{{reason=\"{reason}\"}} {count}");
         assert!(page.contains(&line), "{line} in {page}");
     }
-    let listed = keyed.ask("GET", "/api/v1/tx", Some(&reader)).await;
+    let listed = with_keys.request("GET", "/api/v1/tx", Some(&reader)).await;
     assert_eq!(listed.body["txs"], serde_json::json!([]));
 }
 
 #[tokio::test(start_paused = true)]
-async fn two_keys_of_one_name_and_several_scopes_work_side_by_side() {
+async fn two_keys_with_one_name_work_side_by_side() {
     let (old, old_hash) = keys::generate("payouts").unwrap();
     let (new, new_hash) = keys::generate("payouts").unwrap();
     let both = [Scope::Send, Scope::Read];
     let known = [old_hash, new_hash].map(|hash| ApiKey::new("payouts", &hash, &both).unwrap());
     let chain = MemoryChain::new(CHAIN).auto_mining();
-    let world = World::with(chain, |config| config.auth = Auth::Keys(known.to_vec())).await;
-    let keyed = Keyed {
+    let world = World::with_chain(chain, |config| config.auth = Auth::Keys(known.to_vec())).await;
+    let with_keys = KeyedNode {
         world,
         keys: Vec::new(),
     };
     for (key, status) in [(old, 202), (new, 200)] {
         let key = format!("Bearer {key}");
-        let made = keyed.ask("POST", "/api/v1/tx", Some(&key)).await;
+        let made = with_keys.request("POST", "/api/v1/tx", Some(&key)).await;
         assert_eq!(made.status, status, "{}", made.body);
-        assert_eq!(keyed.ask("GET", "/api/v1/tx", Some(&key)).await.status, 200);
+        assert_eq!(
+            with_keys
+                .request("GET", "/api/v1/tx", Some(&key))
+                .await
+                .status,
+            200
+        );
     }
 }

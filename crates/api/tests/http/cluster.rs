@@ -10,17 +10,19 @@ use async_trait::async_trait;
 use axum::body::Body;
 use axum::http::Request;
 use domain::{LaneKey, NodeName, Reservation};
-use engine::node::{Accepted, NewTx, NonKeeper, Origin, Refusal};
+use engine::node::{AcceptedTx, NewTx, NonKeeper, Origin, Refusal};
 use engine::ports::{PeerError, Peers};
 use engine::reservations::{MarkError, MarkRequest};
 use serde_json::json;
 use sim::chain::MemoryChain;
 
-use crate::world::{Answer, CHAIN, LENT, Plan, SIGNER, Served, address_of, socket, transfer};
+use crate::world::{
+    ApiResponse, CHAIN, Plan, RESERVABLE, SIGNER, Served, address_of, socket, transfer,
+};
 
 const TRACE: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
-/// Hands requests on, and remembers who asked for them.
+/// Forwards requests, and records their origins.
 struct Remembering {
     peers: HttpPeers,
     origins: Arc<Mutex<Vec<Origin>>>,
@@ -32,20 +34,20 @@ impl Peers for Remembering {
         &self,
         address: &str,
         requests: Vec<NewTx>,
-        patience: Duration,
-    ) -> Result<Vec<Result<Accepted, Refusal>>, PeerError> {
+        timeout: Duration,
+    ) -> Result<Vec<Result<AcceptedTx, Refusal>>, PeerError> {
         let origins = requests.iter().map(|request| request.origin.clone());
         self.origins.lock().unwrap().extend(origins);
-        self.peers.forward(address, requests, patience).await
+        self.peers.forward(address, requests, timeout).await
     }
 
     async fn mark(
         &self,
         address: &str,
         call: &MarkRequest,
-        patience: Duration,
+        timeout: Duration,
     ) -> Result<Result<Reservation, MarkError>, PeerError> {
-        self.peers.mark(address, call, patience).await
+        self.peers.mark(address, call, timeout).await
     }
 
     async fn notify(&self, address: &str, lanes: &[LaneKey]) -> Result<(), PeerError> {
@@ -57,9 +59,9 @@ impl Peers for Remembering {
 struct Pair {
     a: Served,
     b: Served,
-    /// A key that both know.
+    /// A key that both nodes accept.
     key: String,
-    /// Who asked for what `b` has handed on.
+    /// The origins of the requests that `b` has forwarded.
     origins: Arc<Mutex<Vec<Origin>>>,
 }
 
@@ -88,13 +90,19 @@ async fn pair(non_keeper: NonKeeper) -> Pair {
         plan.reservations().start().await.serve(listener)
     };
     let a = node("a", first).await;
-    let mined = ask(&a, &key, "POST", "/api/v1/tx?wait=mined", "first").await;
+    let mined = request_as(&a, &key, "POST", "/api/v1/tx?wait=mined", "first").await;
     assert_eq!(mined.body["receipt"]["status"], "success", "{}", mined.body);
     let b = node("b", Plan::new(chain)).await;
     Pair { a, b, key, origins }
 }
 
-async fn ask(node: &Served, key: &str, method: &str, path: &str, request_id: &str) -> Answer {
+async fn request_as(
+    node: &Served,
+    key: &str,
+    method: &str,
+    path: &str,
+    request_id: &str,
+) -> ApiResponse {
     let request = Request::builder()
         .method(method)
         .uri(path)
@@ -106,23 +114,26 @@ async fn ask(node: &Served, key: &str, method: &str, path: &str, request_id: &st
         _ => request,
     };
     let body = Body::from(transfer(request_id).to_string());
-    node.world.ask(request.body(body).unwrap()).await
+    node.world.request(request.body(body).unwrap()).await
 }
 
 #[tokio::test]
-async fn any_node_accepts_and_the_keeper_learns_who_asked() {
+async fn any_node_accepts_and_keeper_learns_the_origin() {
     let pair = pair(NonKeeper::Forward).await;
-    let made = ask(&pair.b, &pair.key, "POST", "/api/v1/tx", "r1").await;
+    let made = request_as(&pair.b, &pair.key, "POST", "/api/v1/tx", "r1").await;
     assert_eq!(made.status, 202, "{}", made.body);
     assert_eq!(
         made.headers["lanekeeper-node"], "b",
-        "who answers, not who keeps"
+        "the responding node, not the keeper"
     );
     assert_eq!(made.headers["x-request-id"], "trace-of-r1");
-    assert_eq!(made.body["nonce"], 1, "the keeper gave a nonce at once");
-    let traced = ask(&pair.b, &pair.key, "POST", "/api/v1/tx", "traced").await;
+    assert_eq!(
+        made.body["nonce"], 1,
+        "the keeper allocated a nonce at once"
+    );
+    let traced = request_as(&pair.b, &pair.key, "POST", "/api/v1/tx", "traced").await;
     assert_eq!(traced.body["nonce"], 2);
-    let again = ask(&pair.a, &pair.key, "POST", "/api/v1/tx", "r1").await;
+    let again = request_as(&pair.a, &pair.key, "POST", "/api/v1/tx", "r1").await;
     assert_eq!(
         (again.status.as_u16(), &again.body["txId"]),
         (200, &made.body["txId"])
@@ -138,42 +149,44 @@ async fn any_node_accepts_and_the_keeper_learns_who_asked() {
 }
 
 #[tokio::test]
-async fn any_node_lends_nonces_and_hears_what_became_of_them() {
+async fn any_node_allocates_nonces_and_accepts_marks() {
     let pair = pair(NonKeeper::Forward).await;
-    let nonces = format!("/api/v1/lanes/31337/{LENT:#x}/nonces");
-    let say = async |node: &Served, path: &str, body: serde_json::Value| {
+    let nonces = format!("/api/v1/lanes/31337/{RESERVABLE:#x}/nonces");
+    let mark_nonce = async |node: &Served, path: &str, body: serde_json::Value| {
         let request = Request::post(format!("{nonces}{path}"))
             .header("authorization", format!("Bearer {}", pair.key))
             .header("content-type", "application/json");
         let request = request.body(Body::from(body.to_string())).unwrap();
-        node.world.ask(request).await
+        node.world.request(request).await
     };
     let nothing = || json!({});
     let mut holders = Vec::new();
     for (node, nonce) in [(&pair.a, 0), (&pair.b, 1), (&pair.a, 2)] {
-        let lent = say(node, "", nothing()).await;
-        assert_eq!(lent.status, 201, "{}", lent.body);
-        assert_eq!(lent.body["nonce"], nonce);
-        holders.push(lent.body["holder"].clone());
+        let allocated = mark_nonce(node, "", nothing()).await;
+        assert_eq!(allocated.status, 201, "{}", allocated.body);
+        assert_eq!(allocated.body["nonce"], nonce);
+        holders.push(allocated.body["holder"].clone());
     }
-    // Whoever keeps the lane: both nodes hear it, and refuse it alike.
+    // Both nodes accept and refuse marks alike, whichever is the keeper.
     for (node, nonce) in [(&pair.b, 0), (&pair.a, 1)] {
         let tx_hash = format!("0x{}", (nonce + 1).to_string().repeat(64));
         let body = json!({"holder": holders[nonce], "txHash": tx_hash});
         let path = format!("/{nonce}/submitted");
-        let said = say(node, &path, body.clone()).await;
+        let marked = mark_nonce(node, &path, body.clone()).await;
         assert_eq!(
-            (said.status.as_u16(), &said.body["txHash"]),
+            (marked.status.as_u16(), &marked.body["txHash"]),
             (200, &json!(tx_hash))
         );
         let other = json!({"holder": holders[2], "txHash": tx_hash});
-        say(node, &path, other).await.problem(409, "nonce-refused");
+        mark_nonce(node, &path, other)
+            .await
+            .problem(409, "nonce-refused");
     }
-    let back = json!({"holder": holders[2], "reason": "not needed"});
-    let given = say(&pair.b, "/2/recyclable", back).await;
-    assert_eq!(given.body["state"], "RECYCLABLE", "{}", given.body);
+    let release = json!({"holder": holders[2], "reason": "not needed"});
+    let released = mark_nonce(&pair.b, "/2/recyclable", release).await;
+    assert_eq!(released.body["state"], "RECYCLABLE", "{}", released.body);
     for node in [&pair.a, &pair.b] {
-        let listed = ask(node, &pair.key, "GET", &nonces, "r").await.body;
+        let listed = request_as(node, &pair.key, "GET", &nonces, "r").await.body;
         assert_eq!(listed["nextNonce"], 3, "{listed}");
         let states: Vec<_> = listed["nonces"].as_array().unwrap().iter().collect();
         let states: Vec<_> = states.iter().map(|one| &one["state"]).collect();
@@ -182,15 +195,17 @@ async fn any_node_lends_nonces_and_hears_what_became_of_them() {
 }
 
 #[tokio::test]
-async fn both_nodes_show_the_keeper_and_the_members() {
+async fn both_nodes_show_keeper_and_members() {
     let pair = pair(NonKeeper::Forward).await;
     let lane = format!("/api/v1/lanes/31337/{SIGNER:#x}");
     for (node, other) in [(&pair.a, "b"), (&pair.b, "a")] {
-        let lane = ask(node, &pair.key, "GET", &lane, "r").await.body;
+        let lane = request_as(node, &pair.key, "GET", &lane, "r").await.body;
         assert_eq!(lane["keeper"]["node"], "a", "{lane}");
         assert_eq!(lane["keeper"]["token"], 1);
         assert!(lane["keeper"]["expiresAt"].is_string());
-        let nodes = ask(node, &pair.key, "GET", "/api/v1/nodes", "r").await.body;
+        let nodes = request_as(node, &pair.key, "GET", "/api/v1/nodes", "r")
+            .await
+            .body;
         let nodes = nodes["nodes"].as_array().unwrap();
         assert_eq!(nodes.len(), 2);
         for listed in nodes {
@@ -212,19 +227,19 @@ async fn both_nodes_show_the_keeper_and_the_members() {
 }
 
 #[tokio::test]
-async fn a_node_told_to_reject_names_the_keeper_and_says_when_to_come_back() {
+async fn non_keeper_in_reject_mode_names_keeper_and_retry_time() {
     let pair = pair(NonKeeper::Reject).await;
-    let refused = ask(&pair.b, &pair.key, "POST", "/api/v1/tx", "r1").await;
+    let refused = request_as(&pair.b, &pair.key, "POST", "/api/v1/tx", "r1").await;
     assert!(refused.problem(409, "not-keeper").contains("node a"));
     assert_eq!(refused.headers["retry-after"], "1");
     assert_eq!(
         (&refused.body["retryable"], &refused.body["effect"]),
         (&json!(true), &json!("none"))
     );
-    let known = ask(&pair.b, &pair.key, "POST", "/api/v1/tx", "first").await;
+    let known = request_as(&pair.b, &pair.key, "POST", "/api/v1/tx", "first").await;
     assert_eq!(
         known.status, 200,
-        "what is there already is told: {}",
+        "a known request is answered: {}",
         known.body
     );
     assert!(pair.origins.lock().unwrap().is_empty());

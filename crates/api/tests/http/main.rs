@@ -1,12 +1,12 @@
-//! The door in front of a real node, on in-memory twins of store, chain and signer.
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on falls")]
+//! The HTTP API of a real node, on in-memory twins of store, chain and signer.
+#![expect(clippy::unwrap_used, reason = "a test that cannot continue fails")]
 
 mod access;
-mod asking;
 mod cluster;
-mod making;
+mod creating;
 mod nonces;
 mod peers;
+mod reading;
 mod serving;
 mod streaming;
 mod world;

@@ -1,4 +1,4 @@
-//! Lent nonces over HTTP: every answer and every refusal.
+//! Reserved nonces over HTTP: every response and every refusal.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use sim::chain::MemoryChain;
 use uuid::Uuid;
 
-use crate::world::{Answer, CHAIN, LENT, Plan, SIGNER, TO, World, transfer};
+use crate::world::{ApiResponse, CHAIN, Plan, RESERVABLE, SIGNER, TO, World, transfer};
 
 async fn reservations() -> World {
     let chain = MemoryChain::new(CHAIN).auto_mining();
@@ -19,33 +19,33 @@ async fn reservations() -> World {
 }
 
 fn nonces() -> String {
-    format!("/api/v1/lanes/31337/{LENT:#x}/nonces")
+    format!("/api/v1/lanes/31337/{RESERVABLE:#x}/nonces")
 }
 
 fn tx_hash(digit: char) -> String {
     format!("0x{}", digit.to_string().repeat(64))
 }
 
-async fn borrow(world: &World) -> (u64, String) {
-    let lent = world.post(&nonces(), &json!({})).await;
-    assert_eq!(lent.status, 201, "{}", lent.body);
-    let holder = lent.body["holder"].as_str().unwrap().to_owned();
-    (lent.body["nonce"].as_u64().unwrap(), holder)
+async fn allocate_nonce(world: &World) -> (u64, String) {
+    let allocated = world.post(&nonces(), &json!({})).await;
+    assert_eq!(allocated.status, 201, "{}", allocated.body);
+    let holder = allocated.body["holder"].as_str().unwrap().to_owned();
+    (allocated.body["nonce"].as_u64().unwrap(), holder)
 }
 
-async fn say(world: &World, nonce: u64, word: &str, body: Value) -> Answer {
+async fn mark_nonce(world: &World, nonce: u64, word: &str, body: Value) -> ApiResponse {
     let path = format!("{}/{nonce}/{word}", nonces());
     world.post(&path, &body).await
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_nonce_is_borrowed_submitted_and_used() {
+async fn nonce_is_allocated_submitted_and_used() {
     let world = reservations().await;
-    let lent = world.post(&nonces(), &json!({})).await;
-    assert_eq!(lent.status, 201, "{}", lent.body);
-    let body = &lent.body;
+    let allocated = world.post(&nonces(), &json!({})).await;
+    assert_eq!(allocated.status, 201, "{}", allocated.body);
+    let body = &allocated.body;
     assert_eq!(body["chainId"], CHAIN.0);
-    assert_eq!(body["signer"], LENT.to_string());
+    assert_eq!(body["signer"], RESERVABLE.to_string());
     assert_eq!(
         (&body["nonce"], &body["state"]),
         (&json!(0), &json!("RESERVED"))
@@ -63,19 +63,19 @@ async fn a_nonce_is_borrowed_submitted_and_used() {
     assert!(Uuid::try_parse(holder).is_ok(), "{holder}");
 
     let sent = json!({"holder": holder, "txHash": tx_hash('1')});
-    let said = say(&world, 0, "submitted", sent.clone()).await;
-    assert_eq!(said.status, 200, "{}", said.body);
-    assert_eq!(said.body["state"], "RESERVED");
-    assert_eq!(said.body["txHash"], tx_hash('1'));
+    let marked = mark_nonce(&world, 0, "submitted", sent.clone()).await;
+    assert_eq!(marked.status, 200, "{}", marked.body);
+    assert_eq!(marked.body["state"], "RESERVED");
+    assert_eq!(marked.body["txHash"], tx_hash('1'));
     for _ in 0..2 {
-        let said = say(&world, 0, "used", sent.clone()).await;
+        let marked = mark_nonce(&world, 0, "used", sent.clone()).await;
         assert_eq!(
-            (said.status.as_u16(), &said.body["state"]),
+            (marked.status.as_u16(), &marked.body["state"]),
             (200, &json!("USED"))
         );
     }
-    let back = json!({"holder": holder, "reason": "changed my mind"});
-    let refused = say(&world, 0, "recyclable", back).await;
+    let release = json!({"holder": holder, "reason": "changed my mind"});
+    let refused = mark_nonce(&world, 0, "recyclable", release).await;
     let detail = refused.problem(409, "nonce-refused");
     assert!(detail.contains(&tx_hash('1')), "{detail}");
     assert_eq!(
@@ -85,27 +85,31 @@ async fn a_nonce_is_borrowed_submitted_and_used() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_given_back_is_lent_to_the_next_and_listed_without_holders() {
+async fn released_nonce_is_reissued_and_listed_without_holder() {
     let world = reservations().await;
-    let (nonce, former) = borrow(&world).await;
-    let back = json!({"holder": former, "reason": "not needed"});
+    let (nonce, former) = allocate_nonce(&world).await;
+    let release = json!({"holder": former, "reason": "not needed"});
     for _ in 0..2 {
-        let given = say(&world, nonce, "recyclable", back.clone()).await;
-        assert_eq!(given.body["state"], "RECYCLABLE", "{}", given.body);
-        assert_eq!(given.body["reason"], "not needed");
+        let released = mark_nonce(&world, nonce, "recyclable", release.clone()).await;
+        assert_eq!(released.body["state"], "RECYCLABLE", "{}", released.body);
+        assert_eq!(released.body["reason"], "not needed");
     }
     let sent = json!({"holder": former, "txHash": tx_hash('1')});
-    let free = say(&world, nonce, "used", sent.clone()).await;
+    let free = mark_nonce(&world, nonce, "used", sent.clone()).await;
     assert!(free.problem(409, "nonce-refused").contains("is free"));
     let listed = world.get(&nonces()).await.body;
     assert_eq!(listed["nonces"][0]["state"], "RECYCLABLE", "{listed}");
 
-    assert_eq!(borrow(&world).await.0, nonce, "the smallest free one");
-    assert_eq!(borrow(&world).await.0, nonce + 1);
-    let late = say(&world, nonce, "used", sent).await;
+    assert_eq!(
+        allocate_nonce(&world).await.0,
+        nonce,
+        "the smallest free one"
+    );
+    assert_eq!(allocate_nonce(&world).await.0, nonce + 1);
+    let late = mark_nonce(&world, nonce, "used", sent).await;
     assert!(
         late.problem(409, "nonce-refused")
-            .contains("not lent to this holder")
+            .contains("not reserved for this holder")
     );
     let listed = world.get(&nonces()).await.body;
     assert_eq!(
@@ -116,17 +120,17 @@ async fn what_is_given_back_is_lent_to_the_next_and_listed_without_holders() {
     assert_eq!((&of(0)["nonce"], &of(1)["nonce"]), (&json!(0), &json!(1)));
     assert!(
         of(0).get("holder").is_none(),
-        "whoever knows it may speak: {listed}"
+        "the holder id authorizes marks, so it is not listed: {listed}"
     );
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_transaction_has_one_nonce() {
+async fn transaction_belongs_to_one_nonce() {
     let world = reservations().await;
-    let lent = [borrow(&world).await, borrow(&world).await];
+    let allocated = [allocate_nonce(&world).await, allocate_nonce(&world).await];
     let sent = |holder: &str| json!({"holder": holder, "txHash": tx_hash('1')});
-    say(&world, 0, "submitted", sent(&lent[0].1)).await;
-    let other = say(&world, 1, "submitted", sent(&lent[1].1)).await;
+    mark_nonce(&world, 0, "submitted", sent(&allocated[0].1)).await;
+    let other = mark_nonce(&world, 1, "submitted", sent(&allocated[1].1)).await;
     assert!(
         other
             .problem(409, "nonce-refused")
@@ -134,7 +138,7 @@ async fn a_transaction_has_one_nonce() {
     );
 }
 
-/// Path, body, and what the answer must mention.
+/// Path, body, and what the response must mention.
 fn bad_marks(holder: &str, hash: &str) -> [(&'static str, Value, &'static str); 14] {
     [
         (
@@ -195,57 +199,57 @@ fn bad_marks(holder: &str, hash: &str) -> [(&'static str, Value, &'static str); 
 }
 
 #[tokio::test(start_paused = true)]
-async fn bad_input_is_told_and_changes_nothing() {
+async fn invalid_input_is_refused_without_effect() {
     let world = reservations().await;
-    let (nonce, holder) = borrow(&world).await;
+    let (nonce, holder) = allocate_nonce(&world).await;
     let cases = bad_marks(&holder, &tx_hash('1'));
     for (path, body, mention) in cases {
-        let answer = world.post(&format!("{}/{path}", nonces()), &body).await;
-        assert_eq!(answer.status, 400, "{path} {body}: {}", answer.body);
-        let detail = answer.body["detail"].as_str().unwrap();
+        let response = world.post(&format!("{}/{path}", nonces()), &body).await;
+        assert_eq!(response.status, 400, "{path} {body}: {}", response.body);
+        let detail = response.body["detail"].as_str().unwrap();
         assert!(detail.contains(mention), "{path} {body}: {detail}");
     }
     let unknown = world.post(&nonces(), &json!({"count": 5})).await;
     assert!(unknown.problem(400, "invalid-field").contains("count"));
     let asked = world.get(&format!("{}?limit=5", nonces())).await;
     assert_eq!(asked.status, 400, "{}", asked.body);
-    let broken = Request::post(format!("{}/0/used", nonces()))
+    let violation = Request::post(format!("{}/0/used", nonces()))
         .header("content-type", "application/json")
         .body(Body::from("{"));
-    let broken = world.ask(broken.unwrap()).await;
-    broken.problem(400, "invalid-json");
+    let violation = world.request(violation.unwrap()).await;
+    violation.problem(400, "invalid-json");
     let listed = world.get(&nonces()).await.body;
     assert_eq!(listed["nonces"][0]["nonce"], nonce);
     assert_eq!(listed["nonces"][0]["state"], "RESERVED");
-    // To borrow, nothing need be said at all.
+    // An allocation needs no body.
     let silent = Request::post(nonces()).body(Body::empty()).unwrap();
-    assert_eq!(world.ask(silent).await.status, 201);
+    assert_eq!(world.request(silent).await.status, 201);
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_accounts_that_lend_lend_and_they_do_nothing_else() {
+async fn only_external_signers_have_reservable_nonces() {
     let world = reservations().await;
     for (signer, mention) in [(SIGNER, "sends by itself"), (TO, "not configured")] {
         let path = format!("/api/v1/lanes/31337/{signer:#x}/nonces");
-        for answer in [world.post(&path, &json!({})).await, world.get(&path).await] {
-            let detail = answer.problem(409, "not-lendable");
+        for response in [world.post(&path, &json!({})).await, world.get(&path).await] {
+            let detail = response.problem(409, "not-lendable");
             assert!(detail.contains(mention), "{detail}");
         }
     }
     let mut sends = transfer("r1");
-    sends["signer"] = json!(LENT.to_string());
+    sends["signer"] = json!(RESERVABLE.to_string());
     let refused = world.post("/api/v1/tx", &sends).await;
     let detail = refused.body["detail"].as_str().unwrap();
     assert_eq!(refused.status, 400, "{detail}");
-    assert!(detail.contains("lends its nonces"), "{detail}");
+    assert!(detail.contains("signer of kind external"), "{detail}");
 
-    let nobody = World::new().await;
-    let refused = nobody.post(&nonces(), &json!({})).await;
+    let unknown_signer = World::new().await;
+    let refused = unknown_signer.post(&nonces(), &json!({})).await;
     let detail = refused.problem(409, "not-lendable");
     assert!(detail.contains("kind = \"external\""), "{detail}");
 }
 
-/// Answers everything with one error.
+/// Answers every call with one error.
 struct Refusing(ReservationError);
 
 #[async_trait]
@@ -273,12 +277,12 @@ impl NonceReservations for Refusing {
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_refusal_says_whether_to_repeat_and_what_may_have_happened() {
+async fn every_refusal_states_retryability_and_effect() {
     let why = || "why".to_owned();
     let nonce = Nonce(0);
     let cases = [
         (
-            MarkRefusal::NotLent(nonce).into(),
+            MarkRefusal::NotReserved(nonce).into(),
             409,
             "nonce-refused",
             false,
@@ -324,17 +328,17 @@ async fn every_refusal_says_whether_to_repeat_and_what_may_have_happened() {
     for (error, status, slug, retryable, effect) in cases {
         assert_eq!(error.is_worth_repeating(), retryable, "{error}");
         let mut plan = Plan::new(MemoryChain::new(CHAIN).auto_mining());
-        plan.api.lender = Some(Arc::new(Refusing(error)));
+        plan.api.reservations = Some(Arc::new(Refusing(error)));
         let world = plan.start().await;
-        let said = json!({"holder": Uuid::nil().to_string(), "reason": "no"});
-        for answer in [
+        let marked = json!({"holder": Uuid::nil().to_string(), "reason": "no"});
+        for response in [
             world.post(&nonces(), &json!({})).await,
-            say(&world, 0, "recyclable", said).await,
+            mark_nonce(&world, 0, "recyclable", marked).await,
             world.get(&nonces()).await,
         ] {
-            answer.problem(status, slug);
-            assert_eq!(answer.body["retryable"], retryable, "{slug}");
-            assert_eq!(answer.body["effect"], effect, "{slug}");
+            response.problem(status, slug);
+            assert_eq!(response.body["retryable"], retryable, "{slug}");
+            assert_eq!(response.body["effect"], effect, "{slug}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The protocol between nodes, both sides, over real sockets.
+//! The protocol between nodes, client and server, over real sockets.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -14,16 +14,17 @@ use axum::http::Request;
 use domain::{Bytes, LaneKey, Payload, RequestId, U256};
 use engine::node::{NewTx, Origin, Refusal};
 use engine::ports::{Clock, PeerError, Peers};
+use serde_json::{Value, json};
 use sim::chain::{MemoryChain, RemoteChain, Staleness};
 use sim::clock::SimClock;
+use sim::network::{Link, LinkFaults};
 use sim::rng::Rng;
-use sim::wire::{Wire, WireFaults};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::world::{Answer, CHAIN, Plan, SIGNER, Served, TO, World, address_of, socket};
+use crate::world::{ApiResponse, CHAIN, Plan, SIGNER, Served, TO, World, address_of, socket};
 
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 fn secret(text: &str) -> Option<ClusterSecret> {
     Some(ClusterSecret::parse(&text.repeat(32)).unwrap())
@@ -33,7 +34,7 @@ fn peers(secret: Option<ClusterSecret>) -> HttpPeers {
     HttpPeers::new(secret, Arc::new(SimClock::new(1)))
 }
 
-/// A node with this secret behind a socket.
+/// A node with this secret, listening on a socket.
 async fn served(secret: Option<ClusterSecret>) -> Served {
     let mut plan = Plan::new(MemoryChain::new(CHAIN).auto_mining());
     plan.api.cluster_secret = secret;
@@ -47,7 +48,7 @@ fn lane() -> LaneKey {
     }
 }
 
-fn wish(request_id: &str) -> NewTx {
+fn new_tx(request_id: &str) -> NewTx {
     let mut payload = Payload::transfer(TO, U256::from(1));
     payload.gas = Some(21_000);
     NewTx {
@@ -57,6 +58,20 @@ fn wish(request_id: &str) -> NewTx {
         origin: Origin::default(),
         estimated_gas: None,
     }
+}
+
+/// [`new_tx`] as it is sent between nodes.
+fn wire_tx(request_id: &str) -> Value {
+    json!({
+        "lane": {"chain_id": CHAIN.0, "signer": SIGNER},
+        "request_id": request_id,
+        "payload": {
+            "to": TO, "value": "0x1", "data": "0x", "gas": 21_000, "max_fee_per_gas": null,
+            "max_priority_fee_per_gas": null, "gas_price": null, "tx_type": null,
+        },
+        "estimated_gas": null,
+        "origin": {"caller": null, "trace": null},
+    })
 }
 
 #[track_caller]
@@ -81,38 +96,35 @@ async fn stored(world: &World, request_id: &str) -> bool {
 }
 
 #[tokio::test]
-async fn requests_are_carried_out_and_answered_in_order() {
+async fn requests_are_processed_and_answered_in_order() {
     let keeper = served(secret("a")).await;
     let peers = peers(secret("a"));
-    let mut rich = wish("r1");
+    let mut rich = new_tx("r1");
     rich.payload.data = Bytes::from_static(&[0xde, 0xad]);
     rich.payload.gas = Some(60_000);
     rich.payload.max_fee_per_gas = Some(u128::MAX);
     rich.payload.max_priority_fee_per_gas = Some(1);
     rich.payload.value = U256::from(7);
-    let mut nobody = wish("r2");
-    nobody.lane.signer = TO;
-    let mut none_left = wish("r1");
-    none_left.payload.value = U256::from(8);
-    let requests = vec![rich.clone(), nobody, wish("r3")];
-    let answers = peers.forward(&keeper.address, requests, PATIENCE).await;
+    let mut unknown_signer = new_tx("r2");
+    unknown_signer.lane.signer = TO;
+    let mut reused_key = new_tx("r1");
+    reused_key.payload.value = U256::from(8);
+    let requests = vec![rich.clone(), unknown_signer, new_tx("r3")];
+    let answers = peers.forward(&keeper.address, requests, TIMEOUT).await;
     let answers = answers.unwrap();
     assert_eq!(answers.len(), 3);
     let first = answers[0].as_ref().unwrap();
     assert!(first.is_new);
-    assert_eq!(
-        first.record.tx.payload, rich.payload,
-        "nothing is lost on the way"
-    );
+    assert_eq!(first.record.tx.payload, rich.payload, "no field is lost");
     assert_eq!(answers[1], Err(Refusal::UnknownSigner(CHAIN, TO)));
     assert_eq!(
         answers[2].as_ref().unwrap().record.tx.request_id.as_str(),
         "r3"
     );
 
-    // The same again is the same tx, also with a slash at the end of the address.
+    // A repeat returns the same tx, also with a trailing slash in the address.
     let again = format!("{}/", keeper.address);
-    let again = peers.forward(&again, vec![rich, none_left], PATIENCE).await;
+    let again = peers.forward(&again, vec![rich, reused_key], TIMEOUT).await;
     let again = again.unwrap();
     let repeat = again[0].as_ref().unwrap();
     assert!(!repeat.is_new);
@@ -124,13 +136,13 @@ async fn requests_are_carried_out_and_answered_in_order() {
     peers.notify(&keeper.address, &[lane()]).await.unwrap();
     peers.notify(&keeper.address, &[]).await.unwrap();
     assert_eq!(
-        peers.forward(&keeper.address, vec![], PATIENCE).await,
+        peers.forward(&keeper.address, vec![], TIMEOUT).await,
         Ok(vec![])
     );
 }
 
 #[tokio::test]
-async fn strangers_are_turned_away_before_anything_is_done() {
+async fn calls_from_outside_the_cluster_are_refused_without_effect() {
     let keeper = served(secret("a")).await;
     let clock: Arc<dyn Clock> = Arc::new(SimClock::new(1));
     let fast = SimClock::new(1).machine(Duration::from_secs(400), Rng::new(2));
@@ -138,22 +150,22 @@ async fn strangers_are_turned_away_before_anything_is_done() {
         (peers(secret("b")), "clusterSecret"),
         (peers(None), "clusterSecret"),
         (HttpPeers::new(secret("a"), Arc::new(fast)), "clocks"),
-        (HttpPeers::new(None, clock), "no seal"),
+        (HttpPeers::new(None, clock), "is missing"),
     ];
-    for (stranger, mention) in strangers {
-        let handed = stranger.forward(&keeper.address, vec![wish("r1")], PATIENCE);
-        let why = not_reached(handed.await);
+    for (unknown_node, mention) in strangers {
+        let forwarded = unknown_node.forward(&keeper.address, vec![new_tx("r1")], TIMEOUT);
+        let why = not_reached(forwarded.await);
         assert!(why.contains("403") && why.contains(mention), "{why}");
-        not_reached(stranger.notify(&keeper.address, &[lane()]).await);
+        not_reached(unknown_node.notify(&keeper.address, &[lane()]).await);
     }
     assert!(!stored(&keeper.world, "r1").await);
 }
 
 #[tokio::test]
-async fn without_a_secret_only_this_machine_is_listened_to_and_only_without_keys() {
+async fn without_secret_only_loopback_without_keys_is_accepted() {
     let open = served(None).await;
     let answers = peers(None)
-        .forward(&open.address, vec![wish("r1")], PATIENCE)
+        .forward(&open.address, vec![new_tx("r1")], TIMEOUT)
         .await;
     assert!(answers.unwrap()[0].is_ok());
     for (from, status) in [
@@ -169,16 +181,16 @@ async fn without_a_secret_only_this_machine_is_listened_to_and_only_without_keys
             let from: SocketAddr = from.parse().unwrap();
             request.extensions_mut().insert(ConnectInfo(from));
         }
-        assert_eq!(open.world.ask(request).await.status, status, "{from:?}");
+        assert_eq!(open.world.request(request).await.status, status, "{from:?}");
     }
 
     let (_, hash) = keys::generate("a").unwrap();
     let mut plan = Plan::new(MemoryChain::new(CHAIN));
     plan.api.auth = Auth::Keys(vec![ApiKey::new("a", &hash, &[Scope::Send]).unwrap()]);
-    let keyed = plan.start().await.serve(socket().await);
+    let with_keys = plan.start().await.serve(socket().await);
     let alone = peers(None);
-    let handed = alone.forward(&keyed.address, vec![wish("r1")], PATIENCE);
-    let why = not_reached(handed.await);
+    let forwarded = alone.forward(&with_keys.address, vec![new_tx("r1")], TIMEOUT);
+    let why = not_reached(forwarded.await);
     assert!(why.contains("API keys and no clusterSecret"), "{why}");
 
     let mut plan = Plan::new(MemoryChain::new(CHAIN));
@@ -186,11 +198,11 @@ async fn without_a_secret_only_this_machine_is_listened_to_and_only_without_keys
     plan.api.cluster_secret = secret("a");
     let both = plan.start().await.serve(socket().await);
     let member = peers(secret("a"));
-    let handed = member.forward(&both.address, vec![wish("r1")], PATIENCE);
-    assert!(handed.await.unwrap()[0].is_ok(), "a peer needs no key");
+    let forwarded = member.forward(&both.address, vec![new_tx("r1")], TIMEOUT);
+    assert!(forwarded.await.unwrap()[0].is_ok(), "a peer needs no key");
 }
 
-/// A call to `forward`, as the client makes it, but without a seal.
+/// A call to `forward` as the client makes it, but without a MAC.
 fn internal(body: &str, hop: &str) -> Request<Body> {
     Request::post("/internal/v1/forward")
         .header("content-type", "application/json")
@@ -200,18 +212,18 @@ fn internal(body: &str, hop: &str) -> Request<Body> {
         .unwrap()
 }
 
-async fn from_here(world: &World, mut request: Request<Body>) -> Answer {
+async fn from_loopback(world: &World, mut request: Request<Body>) -> ApiResponse {
     let from: SocketAddr = "127.0.0.1:9".parse().unwrap();
     request.extensions_mut().insert(ConnectInfo(from));
-    world.ask(request).await
+    world.request(request).await
 }
 
 #[tokio::test]
-async fn a_call_that_breaks_the_rules_is_refused_as_a_whole() {
+async fn invalid_call_is_refused_as_a_whole() {
     let world = World::new().await;
     for hop in ["2", "0", "18446744073709551615", "-1", "one", ""] {
-        let answer = from_here(&world, internal("[]", hop)).await;
-        let detail = answer.problem(400, "invalid-header");
+        let response = from_loopback(&world, internal("[]", hop)).await;
+        let detail = response.problem(400, "invalid-header");
         assert!(detail.contains("Lanekeeper-Hop"), "{detail}");
     }
     let without = |name: &str| {
@@ -220,81 +232,78 @@ async fn a_call_that_breaks_the_rules_is_refused_as_a_whole() {
         request
     };
     for name in ["lanekeeper-hop", "lanekeeper-deadline"] {
-        let answer = from_here(&world, without(name)).await;
-        answer.problem(400, "invalid-header");
+        let response = from_loopback(&world, without(name)).await;
+        response.problem(400, "invalid-header");
     }
-    let untyped = from_here(&world, without("content-type")).await;
+    let untyped = from_loopback(&world, without("content-type")).await;
     untyped.problem(415, "unsupported-media-type");
     for body in ["", "{}", "7", "[7]", r#"[{"lane":1}]"#, "[[[[["] {
-        let answer = from_here(&world, internal(body, "1")).await;
-        assert!(answer.problem(400, "invalid-field").contains("version"));
+        let response = from_loopback(&world, internal(body, "1")).await;
+        assert!(response.problem(400, "invalid-field").contains("version"));
     }
-    let one = serde_json::to_string(&wish("r1")).unwrap();
+    let one = wire_tx("r1").to_string();
     let many = format!("[{}]", vec![one; 501].join(","));
-    let answer = from_here(&world, internal(&many, "1")).await;
-    assert!(answer.problem(400, "invalid-field").contains("501 items"));
+    let response = from_loopback(&world, internal(&many, "1")).await;
+    assert!(response.problem(400, "invalid-field").contains("501 items"));
     let large = format!("[{}]", " ".repeat(8 << 20));
-    let answer = from_here(&world, internal(&large, "1")).await;
-    answer.problem(413, "body-too-large");
+    let response = from_loopback(&world, internal(&large, "1")).await;
+    response.problem(413, "body-too-large");
     let read = Request::get("/internal/v1/forward")
         .body(Body::empty())
         .unwrap();
-    from_here(&world, read)
+    from_loopback(&world, read)
         .await
         .problem(405, "method-not-allowed");
     assert!(!stored(&world, "r1").await);
 }
 
 #[tokio::test]
-async fn when_the_deadline_is_over_each_request_says_what_is_known_of_it() {
+async fn expired_deadline_reports_the_outcome_of_each_request() {
     let chain = MemoryChain::new(CHAIN);
-    let wire = Wire::new(Rng::new(3), WireFaults::NONE);
-    let silent = RemoteChain::new(chain.clone(), wire.clone(), Staleness::NONE);
+    let link = Link::new(Rng::new(3), LinkFaults::NONE);
+    let silent = RemoteChain::new(chain.clone(), link.clone(), Staleness::NONE);
     let mut plan = Plan::new(chain);
     plan.ports.chains = vec![Arc::new(silent)];
     let keeper = plan.start().await.serve(socket().await);
     let first = keeper.world.create("first", "/api/v1/tx").await;
     assert_eq!(first.status, 202, "the lane is open: {}", first.body);
     // From now on the chain does not answer for days: gas cannot be estimated.
-    wire.set(WireFaults::healthy(1_000_000_000));
-    let mut estimated = wish("slow");
+    link.set_faults(LinkFaults::healthy(1_000_000_000));
+    let mut estimated = new_tx("slow");
     estimated.payload.gas = None;
     let started = Instant::now();
-    let requests = vec![wish("quick"), estimated];
-    let patience = Duration::from_secs(60);
+    let requests = vec![new_tx("quick"), estimated];
+    let timeout = Duration::from_secs(60);
     let peers = peers(None);
-    let answers = peers.forward(&keeper.address, requests, patience).await;
+    let answers = peers.forward(&keeper.address, requests, timeout).await;
     let answers = answers.unwrap();
-    assert!(
-        answers[0].is_ok(),
-        "its neighbour costs it no more than time"
-    );
+    assert!(answers[0].is_ok(), "the slow request does not fail it");
     assert_eq!(answers[1], Err(Refusal::OutcomeUnknown));
     assert!(
-        started.elapsed() < patience / 2,
+        started.elapsed() < timeout / 2,
         "the quick one does not wait for the slow one's deadline"
     );
-    let mut estimated = wish("alone");
+    let mut estimated = new_tx("alone");
     estimated.payload.gas = None;
-    let patience = Duration::from_secs(3); // a tenth of it is left for the way back
+    let timeout = Duration::from_secs(3); // a tenth of it is reserved for the response
     let started = Instant::now();
     let answers = peers
-        .forward(&keeper.address, vec![estimated], patience)
+        .forward(&keeper.address, vec![estimated], timeout)
         .await;
     assert_eq!(answers.unwrap(), [Err(Refusal::OutcomeUnknown)]);
-    // Less what the way there took, and what whole milliseconds cut off.
+    // Less the time of the request's way, and rounding to milliseconds.
     assert!(started.elapsed() >= Duration::from_millis(2_500));
 
-    let mut late = internal(&serde_json::to_string(&[wish("late")]).unwrap(), "1");
+    let mut late = internal(&json!([wire_tx("late")]).to_string(), "1");
     late.headers_mut()
         .insert("lanekeeper-deadline", "0".parse().unwrap());
-    let answer = from_here(&keeper.world, late).await;
-    answer.problem(503, "outcome-unknown");
-    assert_eq!(answer.body["effect"], "unknown");
-    assert!(!stored(&keeper.world, "late").await, "it was not begun");
+    let response = from_loopback(&keeper.world, late).await;
+    response.problem(503, "outcome-unknown");
+    assert_eq!(response.body["effect"], "unknown");
+    assert!(!stored(&keeper.world, "late").await, "it was not processed");
 }
 
-/// What a fake node does with every request that it has read.
+/// What a fake node does with every request.
 #[derive(Clone)]
 enum Fake {
     Says(&'static str, String),
@@ -302,7 +311,7 @@ enum Fake {
     IsSilent,
 }
 
-/// A fake node: its address, how often somebody connected, and the last request's head.
+/// A fake node: its address, the number of connections, and the last request's head.
 struct FakeNode {
     address: String,
     connections: Arc<AtomicUsize>,
@@ -318,7 +327,7 @@ async fn fake(fake: Fake) -> FakeNode {
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
             count.fetch_add(1, Ordering::Relaxed);
-            tokio::spawn(converse(stream, fake.clone(), seen.clone()));
+            tokio::spawn(serve_fake_connection(stream, fake.clone(), seen.clone()));
         }
     });
     FakeNode {
@@ -328,7 +337,7 @@ async fn fake(fake: Fake) -> FakeNode {
     }
 }
 
-async fn converse(
+async fn serve_fake_connection(
     mut stream: TcpStream,
     fake: Fake,
     seen: tokio::sync::mpsc::Sender<(String, Vec<u8>)>,
@@ -357,8 +366,9 @@ async fn converse(
         match &fake {
             Fake::Says(status, body) => {
                 let length = body.len();
-                let answer = format!("HTTP/1.1 {status}\r\nContent-Length: {length}\r\n\r\n{body}");
-                stream.write_all(answer.as_bytes()).await.unwrap();
+                let response =
+                    format!("HTTP/1.1 {status}\r\nContent-Length: {length}\r\n\r\n{body}");
+                stream.write_all(response.as_bytes()).await.unwrap();
             }
             Fake::HangsUp => return,
             Fake::IsSilent => std::future::pending().await,
@@ -367,7 +377,7 @@ async fn converse(
 }
 
 #[tokio::test]
-async fn a_whole_refusal_did_nothing_and_everything_else_is_unknown() {
+async fn only_a_refusal_of_the_whole_call_is_without_effect() {
     let statuses = [
         ("302 Found", true),
         ("400 Bad Request", true),
@@ -388,20 +398,20 @@ async fn a_whole_refusal_did_nothing_and_everything_else_is_unknown() {
     let peers = peers(None);
     for (status, is_refusal) in statuses {
         let node = fake(Fake::Says(status, "<html>a proxy</html>".into())).await;
-        let answer = peers
-            .forward(&node.address, vec![wish("r1")], PATIENCE)
+        let response = peers
+            .forward(&node.address, vec![new_tx("r1")], TIMEOUT)
             .await;
         let why = if is_refusal {
-            not_reached(answer)
+            not_reached(response)
         } else {
-            lost(answer)
+            lost(response)
         };
         assert!(
             why.contains(&status[..3]) && why.contains("a proxy"),
             "{why}"
         );
     }
-    let unknown = serde_json::to_string(&[Err::<(), _>(Refusal::Busy)]).unwrap();
+    let refusal = r#"{"Err":"Busy"}"#;
     let answers = [
         "".to_owned(),
         "<html>".into(),
@@ -409,39 +419,39 @@ async fn a_whole_refusal_did_nothing_and_everything_else_is_unknown() {
         "[]".into(),
         "[1]".into(),
         r#"[{"Ok":{}}]"#.into(),
-        format!("[{0},{0}]", &unknown[1..unknown.len() - 1]),
+        format!("[{refusal},{refusal}]"),
         "[".repeat(100_000),
     ];
-    for answer in answers {
-        let node = fake(Fake::Says("200 OK", answer.clone())).await;
+    for response in answers {
+        let node = fake(Fake::Says("200 OK", response.clone())).await;
         lost(
             peers
-                .forward(&node.address, vec![wish("r1")], PATIENCE)
+                .forward(&node.address, vec![new_tx("r1")], TIMEOUT)
                 .await,
         );
     }
-    let node = fake(Fake::Says("200 OK", unknown)).await;
+    let node = fake(Fake::Says("200 OK", format!("[{refusal}]"))).await;
     let busy = peers
-        .forward(&node.address, vec![wish("r1")], PATIENCE)
+        .forward(&node.address, vec![new_tx("r1")], TIMEOUT)
         .await;
     assert_eq!(busy, Ok(vec![Err(Refusal::Busy)]));
 }
 
 #[tokio::test]
-async fn a_node_that_hangs_up_or_says_nothing_may_have_done_it() {
+async fn closed_connection_and_silence_leave_the_outcome_unknown() {
     let peers = peers(None);
     let node = fake(Fake::HangsUp).await;
     lost(
         peers
-            .forward(&node.address, vec![wish("r1")], PATIENCE)
+            .forward(&node.address, vec![new_tx("r1")], TIMEOUT)
             .await,
     );
     let node = fake(Fake::IsSilent).await;
     let started = Instant::now();
-    let patience = Duration::from_millis(300);
+    let timeout = Duration::from_millis(300);
     let why = lost(
         peers
-            .forward(&node.address, vec![wish("r1")], patience)
+            .forward(&node.address, vec![new_tx("r1")], timeout)
             .await,
     );
     assert!(why.contains("in time"), "{why}");
@@ -450,27 +460,27 @@ async fn a_node_that_hangs_up_or_says_nothing_may_have_done_it() {
 }
 
 #[tokio::test]
-async fn a_dead_node_is_noticed_at_once() {
+async fn unreachable_node_is_detected_at_once() {
     let listener = socket().await;
     let address = address_of(&listener);
     drop(listener);
     let peers = peers(None);
     let started = Instant::now();
-    not_reached(peers.forward(&address, vec![wish("r1")], PATIENCE).await);
+    not_reached(peers.forward(&address, vec![new_tx("r1")], TIMEOUT).await);
     not_reached(peers.notify(&address, &[lane()]).await);
     assert!(started.elapsed() < Duration::from_secs(1));
     for nonsense in ["", "node-b:8645", "http://", "ftp://127.0.0.1:1"] {
-        not_reached(peers.forward(nonsense, vec![wish("r1")], PATIENCE).await);
+        not_reached(peers.forward(nonsense, vec![new_tx("r1")], TIMEOUT).await);
     }
 }
 
 #[tokio::test]
-async fn connections_are_kept_and_every_call_is_marked() {
+async fn connections_are_reused_and_every_call_has_its_headers() {
     let mut node = fake(Fake::Says("200 OK", r#"[{"Err":"Busy"}]"#.into())).await;
     let peers = peers(secret("a"));
     for _ in 0..10 {
         let answers = peers
-            .forward(&node.address, vec![wish("r1")], PATIENCE)
+            .forward(&node.address, vec![new_tx("r1")], TIMEOUT)
             .await;
         assert_eq!(answers, Ok(vec![Err(Refusal::Busy)]));
     }
@@ -488,52 +498,56 @@ async fn connections_are_kept_and_every_call_is_marked() {
     ] {
         assert!(head.contains(line), "{line} in {head}");
     }
-    assert!(!head.contains(&"a".repeat(32)), "the secret stays at home");
-    assert!(serde_json::from_slice::<Vec<NewTx>>(&body).is_ok());
+    assert!(!head.contains(&"a".repeat(32)), "the secret is not sent");
+    let body: Value = serde_json::from_slice(&body).unwrap();
+    assert_eq!(body[0]["request_id"], wire_tx("r1")["request_id"]);
 }
 
 #[tokio::test]
-async fn a_recorded_call_can_be_neither_changed_nor_repeated_to_any_effect() {
-    // Somebody listens on the wire.
-    let mut wire = fake(Fake::HangsUp).await;
+async fn recorded_call_cannot_be_changed_or_replayed_with_effect() {
+    // An attacker records one call.
+    let mut link = fake(Fake::HangsUp).await;
     let peers = peers(secret("a"));
     lost(
         peers
-            .forward(&wire.address, vec![wish("r1")], PATIENCE)
+            .forward(&link.address, vec![new_tx("r1")], TIMEOUT)
             .await,
     );
-    let (head, body) = wire.heads.recv().await.unwrap();
-    let seal = head
+    let (head, body) = link.heads.recv().await.unwrap();
+    let mac = head
         .lines()
         .find_map(|line| line.strip_prefix("lanekeeper-cluster: "))
         .unwrap();
-    let sealed = |path: &str, body: &[u8]| {
+    let authenticated = |path: &str, body: &[u8]| {
         Request::post(path)
             .header("content-type", "application/json")
             .header("lanekeeper-hop", "1")
             .header("lanekeeper-deadline", "5000")
-            .header("lanekeeper-cluster", seal)
+            .header("lanekeeper-cluster", mac)
             .body(Body::from(body.to_vec()))
             .unwrap()
     };
     let keeper = served(secret("a")).await;
-    let other = serde_json::to_vec(&[wish("r2")]).unwrap();
+    let other = json!([wire_tx("r2")]).to_string().into_bytes();
     let changed = keeper
         .world
-        .ask(sealed("/internal/v1/forward", &other))
+        .request(authenticated("/internal/v1/forward", &other))
         .await;
     assert!(changed.problem(403, "not-a-peer").contains("body"));
-    let elsewhere = keeper.world.ask(sealed("/internal/v1/ring", &body)).await;
+    let elsewhere = keeper
+        .world
+        .request(authenticated("/internal/v1/notify", &body))
+        .await;
     elsewhere.problem(403, "not-a-peer");
     assert!(!stored(&keeper.world, "r1").await && !stored(&keeper.world, "r2").await);
     let (_, foreign) = (
         keeper
             .world
-            .ask(sealed("/internal/v1/forward", &body))
+            .request(authenticated("/internal/v1/forward", &body))
             .await,
         keeper
             .world
-            .ask(sealed("/internal/v1/forward", &body))
+            .request(authenticated("/internal/v1/forward", &body))
             .await,
     );
     assert_eq!(foreign.body[0]["Ok"]["is_new"], false, "{}", foreign.body);

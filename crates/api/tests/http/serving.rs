@@ -1,4 +1,4 @@
-//! Real sockets: keep-alive, slow peers, and the end.
+//! Real sockets: keep-alive, slow clients and shutdown.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ struct Server {
 }
 
 async fn start() -> Server {
-    let world = World::warm().await;
+    let world = World::with_known_nonces().await;
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let (closing, closed) = watch::channel(false);
@@ -31,8 +31,8 @@ async fn start() -> Server {
     }
 }
 
-/// Reads one answer with a declared length: its head and its body.
-async fn answer(stream: &mut TcpStream) -> (String, Value) {
+/// Reads one response with a declared length: its head and its body.
+async fn read_response(stream: &mut TcpStream) -> (String, Value) {
     let mut bytes = Vec::new();
     loop {
         let text = String::from_utf8_lossy(&bytes).into_owned();
@@ -56,7 +56,7 @@ async fn answer(stream: &mut TcpStream) -> (String, Value) {
 }
 
 #[tokio::test]
-async fn many_requests_go_over_one_connection_until_the_node_stops() {
+async fn connection_is_reused_until_the_node_stops() {
     let server = start().await;
     let mut stream = TcpStream::connect(server.address).await.unwrap();
     for n in 0..20 {
@@ -67,13 +67,13 @@ async fn many_requests_go_over_one_connection_until_the_node_stops() {
             body.len()
         );
         stream.write_all(request.as_bytes()).await.unwrap();
-        let (head, tx) = answer(&mut stream).await;
+        let (head, tx) = read_response(&mut stream).await;
         assert!(head.starts_with("HTTP/1.1 202 "), "{head}");
         assert!(head.contains("lanekeeper-node: a"), "{head}");
         assert_eq!(tx["nonce"], n + 1);
     }
     server.closing.send_replace(true);
-    // An idle connection is closed, the listener is gone, and serving ends.
+    // The idle connection and the listener are closed, and the server ends.
     assert_eq!(stream.read(&mut [0; 1]).await.unwrap(), 0);
     server.serving.await.unwrap().unwrap();
     assert!(TcpStream::connect(server.address).await.is_err());
@@ -81,7 +81,7 @@ async fn many_requests_go_over_one_connection_until_the_node_stops() {
 }
 
 #[tokio::test]
-async fn a_request_under_way_is_answered_before_the_end() {
+async fn pending_request_is_answered_before_shutdown() {
     let server = start().await;
     let mut stream = TcpStream::connect(server.address).await.unwrap();
     let body = transfer("r1").to_string();
@@ -91,20 +91,20 @@ async fn a_request_under_way_is_answered_before_the_end() {
         body.len()
     );
     stream.write_all(head.as_bytes()).await.unwrap();
-    // The server asks for the body: the request is under way.
+    // The server requests the body: the request is pending.
     let mut interim = [0; 25];
     stream.read_exact(&mut interim).await.unwrap();
     assert!(interim.starts_with(b"HTTP/1.1 100"));
     server.closing.send_replace(true);
     stream.write_all(body.as_bytes()).await.unwrap();
-    let (head, _) = answer(&mut stream).await;
+    let (head, _) = read_response(&mut stream).await;
     assert!(head.starts_with("HTTP/1.1 202 "), "{head}");
     server.serving.await.unwrap().unwrap();
     drop(server.world);
 }
 
 #[tokio::test]
-async fn what_is_no_http_ends_its_connection_only() {
+async fn invalid_http_closes_only_its_connection() {
     let server = start().await;
     let mut bad = TcpStream::connect(server.address).await.unwrap();
     bad.write_all(b"\x16\x03\x01 hello\r\n\r\n").await.unwrap();
@@ -114,13 +114,18 @@ async fn what_is_no_http_ends_its_connection_only() {
     good.write_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
         .await
         .unwrap();
-    assert!(answer(&mut good).await.0.starts_with("HTTP/1.1 200 "));
+    assert!(
+        read_response(&mut good)
+            .await
+            .0
+            .starts_with("HTTP/1.1 200 ")
+    );
     drop((server.world, server.closing));
 }
 
-/// With time standing still, the clock jumps to the next timer as soon as nothing else can happen.
+/// With paused time, the clock advances to the next timer as soon as no task can run.
 #[tokio::test(start_paused = true)]
-async fn a_head_that_does_not_come_is_not_waited_for() {
+async fn incomplete_head_closes_the_connection() {
     let server = start().await;
     let mut slow = TcpStream::connect(server.address).await.unwrap();
     slow.write_all(b"GET /healthz HT").await.unwrap();

@@ -9,7 +9,7 @@ use tokio::time::{Duration, Instant};
 
 use crate::world::{CHAIN, World};
 
-/// Without what happens at final depth, which comes in between.
+/// Without the events at final depth, whose position varies.
 const STREAM: &str = "/api/v1/events/stream?type=TxAccepted,TxSubmitted,TxReceiptUpdated";
 
 /// A client that reads the stream line by line.
@@ -18,7 +18,7 @@ struct Client {
     text: String,
 }
 
-/// One message: its id, and its data when it has any.
+/// A message: its id, and its data if any.
 type Message = (Option<String>, Option<Value>);
 
 impl Client {
@@ -37,7 +37,7 @@ impl Client {
         assert_eq!(
             client.message().await,
             Some((None, None)),
-            "first how soon to come back"
+            "the retry directive comes first"
         );
         client
     }
@@ -65,7 +65,7 @@ impl Client {
     /// The next message with data: its id and its event's type.
     async fn event(&mut self) -> (String, String) {
         loop {
-            let (id, data) = self.message().await.expect("the stream goes on");
+            let (id, data) = self.message().await.expect("the stream continues");
             if let Some(data) = data {
                 return (id.unwrap(), data["type"].as_str().unwrap().to_owned());
             }
@@ -74,11 +74,11 @@ impl Client {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stream_tells_what_was_and_what_comes_and_resumes_after_any_event() {
-    let world = World::warm().await;
+async fn stream_sends_past_and_new_events_and_resumes_anywhere() {
+    let world = World::with_known_nonces().await;
     world.create("r1", "/api/v1/tx?wait=mined").await;
     let mut client = Client::connect(&world, STREAM, None).await;
-    // The warm-up's own.
+    // The events of the first tx.
     for _ in 0..3 {
         client.event().await;
     }
@@ -96,7 +96,7 @@ async fn a_stream_tells_what_was_and_what_comes_and_resumes_after_any_event() {
     drop(client);
 
     for (at, (id, _)) in seen.iter().enumerate().take(5) {
-        // The header goes before the query, which a browser repeats from its first connect.
+        // The header takes precedence over the query, which a browser repeats from its first request.
         let path = format!("{STREAM}&after={}", seen[0].0);
         let mut client = Client::connect(&world, &path, Some(id)).await;
         assert_eq!(client.event().await, seen[at + 1], "after event {at}");
@@ -104,7 +104,7 @@ async fn a_stream_tells_what_was_and_what_comes_and_resumes_after_any_event() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn silence_is_filled_with_heartbeats_that_move_the_cursor() {
+async fn idle_stream_sends_heartbeats_that_move_the_cursor() {
     let world = World::new().await;
     let path = "/api/v1/events/stream?type=TxStuck";
     let mut client = Client::connect(&world, path, None).await;
@@ -117,11 +117,11 @@ async fn silence_is_filled_with_heartbeats_that_move_the_cursor() {
         .as_str()
         .unwrap()
         .to_owned();
-    assert_eq!(id, Some(after), "what was skipped need not be read again");
+    assert_eq!(id, Some(after), "skipped events are not read again");
 }
 
 #[tokio::test(start_paused = true)]
-async fn streams_are_bounded_and_give_their_place_back() {
+async fn streams_are_bounded_and_release_their_permit() {
     let world = World::new().await;
     let first = Client::connect(&world, "/api/v1/events/stream", None).await;
     let second = Client::connect(&world, "/api/v1/events/stream", None).await;
@@ -135,8 +135,8 @@ async fn streams_are_bounded_and_give_their_place_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_that_stops_ends_its_streams() {
-    let world = World::with(MemoryChain::new(CHAIN), |_| {}).await;
+async fn stopping_node_ends_its_streams() {
+    let world = World::with_chain(MemoryChain::new(CHAIN), |_| {}).await;
     let mut client = Client::connect(&world, "/api/v1/events/stream", None).await;
     world.closing.send_replace(true);
     assert_eq!(client.message().await, None);

@@ -1,24 +1,24 @@
-//! A node with its door, and a caller.
+//! A node with its API, and a client.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::{ApiConfig, Auth};
+use api::ApiConfig;
 use async_trait::async_trait;
 use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::http::{HeaderMap, Request, StatusCode};
 use axum::response::Response;
-use domain::lane::reserve::ReservationTerms;
+use domain::lane::reservations::ReservationTerms;
 use domain::lane::{ChainQuery, Finality, OnForeignNonce, Resubmit, ResubmitPolicy};
 use domain::lease::LeaseTerms;
-use domain::window::{Depth, Release, Window};
+use domain::window::{MempoolDepth, Release, Window};
 use domain::{
-    Address, ChainId, FeeRules, Holder, LaneKey, LaneRules, Mark, NodeName, Nonce, Reservation,
+    Address, CapacityRules, ChainId, ConfirmationRules, FeeRules, Holder, LaneKey, LaneRules, Mark, NodeName, Nonce, NonceRules, Reservation,
 };
 use engine::node::{
-    Accepted, ChainRules, NewTx, Node, NodeConfig, NodeHandle, NonKeeper, OnTimelineChange, Ports,
+    AcceptedTx, ChainRules, NewTx, Node, NodeConfig, NodeHandle, NonKeeper, OnTimelineChange, Ports,
     Refusal, ReservedAccounts,
 };
 use engine::ports::{
@@ -40,8 +40,8 @@ pub(crate) const CHAIN: ChainId = ChainId(31_337);
 pub(crate) const SIGNER: Address = Address::repeat_byte(0x11);
 pub(crate) const OTHER_SIGNER: Address = Address::repeat_byte(0x22);
 pub(crate) const TO: Address = Address::repeat_byte(0x33);
-/// An account whose key is elsewhere, where nonces are lent.
-pub(crate) const LENT: Address = Address::repeat_byte(0x44);
+/// An external signer's account, whose nonces are reserved.
+pub(crate) const RESERVABLE: Address = Address::repeat_byte(0x44);
 
 pub(crate) struct World {
     pub(crate) node: Node,
@@ -50,14 +50,14 @@ pub(crate) struct World {
     pub(crate) closing: watch::Sender<bool>,
 }
 
-/// An answer, read to its end.
-pub(crate) struct Answer {
+/// A response with its whole body.
+pub(crate) struct ApiResponse {
     pub(crate) status: StatusCode,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Value,
 }
 
-/// What a node and its door are made of, before they are started.
+/// The parts of a node and its API, before they are started.
 pub(crate) struct Plan {
     pub(crate) ports: Ports,
     pub(crate) node: NodeConfig,
@@ -80,15 +80,10 @@ impl Plan {
         };
         let (closing, closed) = watch::channel(false);
         let api = ApiConfig {
-            lender: None,
-            max_body: ApiConfig::MAX_BODY,
             max_waiters: 10,
             max_streams: 2,
-            auth: Auth::None,
-            cluster_secret: None,
             metrics: Arc::new(|| "lanekeeper_up 1\n".to_owned()),
-            clock,
-            closing: closed,
+            ..ApiConfig::new(clock, closed)
         };
         Self {
             ports,
@@ -99,21 +94,21 @@ impl Plan {
         }
     }
 
-    /// The same, which lends the nonces of one more account.
+    /// Adds an account whose nonces are reservable.
     pub(crate) fn reservations(mut self) -> Self {
-        self.node.lent.accounts = vec![(LENT, Vec::new())];
+        self.node.reserved_accounts.accounts = vec![(RESERVABLE, Vec::new())];
         self
     }
 
     pub(crate) async fn start(mut self) -> World {
-        let lends = !self.node.lent.accounts.is_empty();
+        let has_reservations = !self.node.reserved_accounts.accounts.is_empty();
         let clock = Arc::clone(&self.ports.clock);
         let node = Node::start(self.ports, self.node, Tasks::new())
             .await
             .unwrap();
-        if lends {
+        if has_reservations {
             let node = node.handle();
-            self.api.lender = Some(Arc::new(NodeLender { node, clock }));
+            self.api.reservations = Some(Arc::new(NodeReservations { node, clock }));
         }
         let router = api::router(node.handle(), self.api);
         World {
@@ -125,21 +120,21 @@ impl Plan {
     }
 }
 
-/// Lends through the node alone.
-struct NodeLender {
+/// Reserves nonces through the lane's keeper (scheme `lane`).
+struct NodeReservations {
     node: NodeHandle,
     clock: Arc<dyn Clock>,
 }
 
 #[async_trait]
-impl NonceReservations for NodeLender {
+impl NonceReservations for NodeReservations {
     async fn allocate(&self, lane: LaneKey) -> Result<Reservation, ReservationError> {
-        let loan = ReservationTerms {
+        let terms = ReservationTerms {
             timeout: Duration::from_secs(60),
             at_least: Nonce(0),
         };
         let holder = Holder(Uuid::from_u128(self.clock.random()));
-        self.node.lend(lane, holder, loan).await
+        self.node.reserve_nonce(lane, holder, terms).await
     }
 
     async fn mark(
@@ -163,7 +158,7 @@ impl NonceReservations for NodeLender {
     }
 }
 
-/// A node that is reached over a socket.
+/// A node that listens on a socket.
 pub(crate) struct Served {
     pub(crate) world: World,
     pub(crate) address: String,
@@ -171,7 +166,6 @@ pub(crate) struct Served {
 }
 
 impl World {
-    /// Opens the door on this socket.
     pub(crate) fn serve(self, listener: TcpListener) -> Served {
         let address = address_of(&listener);
         let (closing, closed) = watch::channel(false);
@@ -193,7 +187,7 @@ pub(crate) fn address_of(listener: &TcpListener) -> String {
     format!("http://{}", listener.local_addr().unwrap())
 }
 
-/// A node that is alone.
+/// The peers of a node without a cluster.
 struct NoPeers;
 
 #[async_trait]
@@ -203,7 +197,7 @@ impl Peers for NoPeers {
         _address: &str,
         _requests: Vec<NewTx>,
         _patience: Duration,
-    ) -> Result<Vec<Result<Accepted, Refusal>>, PeerError> {
+    ) -> Result<Vec<Result<AcceptedTx, Refusal>>, PeerError> {
         Err(PeerError::NotReached("there are no peers".into()))
     }
 
@@ -213,7 +207,7 @@ impl Peers for NoPeers {
         _: &MarkRequest,
         _: Duration,
     ) -> Result<Result<Reservation, MarkError>, PeerError> {
-        Err(PeerError::NotReached("nobody is there".to_owned()))
+        Err(PeerError::NotReached("there are no peers".to_owned()))
     }
 
     async fn notify(&self, _address: &str, _lanes: &[LaneKey]) -> Result<(), PeerError> {
@@ -224,18 +218,21 @@ impl Peers for NoPeers {
 impl World {
     /// A node whose chain mines at once.
     pub(crate) async fn new() -> Self {
-        Self::with(MemoryChain::new(CHAIN).auto_mining(), |_| {}).await
+        Self::with_chain(MemoryChain::new(CHAIN).auto_mining(), |_| {}).await
     }
 
-    /// A node on this chain, with a changed door.
-    pub(crate) async fn with(chain: MemoryChain, change: impl FnOnce(&mut ApiConfig)) -> Self {
+    /// A node on this chain, with a changed API configuration.
+    pub(crate) async fn with_chain(
+        chain: MemoryChain,
+        change: impl FnOnce(&mut ApiConfig),
+    ) -> Self {
         let mut plan = Plan::new(chain);
         change(&mut plan.api);
         plan.start().await
     }
 
-    /// A node that knows its lane's place on chain: from now on a nonce comes with the acceptance.
-    pub(crate) async fn warm() -> Self {
+    /// A node that knows the account's nonce on chain, so that an accepted request has a nonce at once.
+    pub(crate) async fn with_known_nonces() -> Self {
         let world = Self::new().await;
         let first = world.create("first", "/api/v1/tx?wait=mined").await;
         assert_eq!(first.body["receipt"]["status"], "success", "{}", first.body);
@@ -247,30 +244,30 @@ impl World {
         service.call(request).await.unwrap()
     }
 
-    pub(crate) async fn ask(&self, request: Request<Body>) -> Answer {
+    pub(crate) async fn request(&self, request: Request<Body>) -> ApiResponse {
         let response = self.send(request).await;
         let (parts, body) = response.into_parts();
         let bytes = to_bytes(body, 64 << 20).await.unwrap();
         let body = serde_json::from_slice(&bytes)
             .unwrap_or_else(|_| Value::String(String::from_utf8_lossy(&bytes).into_owned()));
-        Answer {
+        ApiResponse {
             status: parts.status,
             headers: parts.headers,
             body,
         }
     }
 
-    pub(crate) async fn get(&self, path: &str) -> Answer {
-        self.ask(Request::get(path).body(Body::empty()).unwrap())
+    pub(crate) async fn get(&self, path: &str) -> ApiResponse {
+        self.request(Request::get(path).body(Body::empty()).unwrap())
             .await
     }
 
-    pub(crate) async fn post(&self, path: &str, body: &Value) -> Answer {
-        self.ask(post(path, body)).await
+    pub(crate) async fn post(&self, path: &str, body: &Value) -> ApiResponse {
+        self.request(post(path, body)).await
     }
 
-    /// Posts one tx with this key.
-    pub(crate) async fn create(&self, request_id: &str, path: &str) -> Answer {
+    /// Posts one tx with this idempotency key.
+    pub(crate) async fn create(&self, request_id: &str, path: &str) -> ApiResponse {
         self.post(path, &transfer(request_id)).await
     }
 }
@@ -289,8 +286,8 @@ pub(crate) fn transfer(request_id: &str) -> Value {
     })
 }
 
-impl Answer {
-    /// Expects a problem document of this kind and status, and gives its detail.
+impl ApiResponse {
+    /// Expects a problem document of this kind and status, and returns its detail.
     #[track_caller]
     pub(crate) fn problem(&self, status: u16, slug: &str) -> &str {
         assert_eq!(
@@ -308,29 +305,20 @@ impl Answer {
 
 fn node_config() -> NodeConfig {
     let lane = LaneRules {
-        window: Window {
+capacity: CapacityRules { window: Window {
             limit: None,
             releases: Release::Mined,
-        },
-        depth: Depth::auto(),
-        fee: FeeRules::OPEN,
-        finality: Finality::Depth(2),
-        watch_depth: 64,
-        emit_progress: false,
-        fetch_receipt_upon_entry: false,
-        resubmit: Resubmit {
+        }, mempool_depth: MempoolDepth::auto() },
+fee: FeeRules::OPEN,
+confirmations: ConfirmationRules { finality: Finality::Depth(2), watch_depth: 64, emit_progress: false, fetch_receipt_upon_entry: false, stale_receipt_timeout: Duration::from_secs(60) },
+resubmit: Resubmit {
             interval: None,
             policy: ResubmitPolicy::Rebroadcast,
             max_attempts: None,
         },
-        on_foreign_nonce: OnForeignNonce::Requeue,
-        lent: None,
-        gap_fill_after: Duration::from_secs(15),
-        max_chain_jump: 64,
-        chain_query: ChainQuery::Pending,
-        chain_nonce_timeout: Duration::from_secs(30),
-        stale_receipt_timeout: Duration::from_secs(60),
-    };
+nonce: NonceRules { chain_query: ChainQuery::Pending, chain_nonce_timeout: Duration::from_secs(30), max_chain_jump: 64, gap_fill_after: Duration::from_secs(15), on_foreign_nonce: OnForeignNonce::Requeue },
+reservations: None,
+};
     let rules = ChainRules {
         lane,
         gas_margin_percent: 120,
@@ -352,6 +340,6 @@ fn node_config() -> NodeConfig {
         chains: BTreeMap::from([(CHAIN, rules)]),
         non_keeper: NonKeeper::Forward,
         on_timeline_change: OnTimelineChange::Halt,
-        lent: ReservedAccounts::nothing(),
+        reserved_accounts: ReservedAccounts::nothing(),
     }
 }

@@ -1,134 +1,176 @@
-//! What nodes mean when they refuse a transaction. The only place that knows their words.
+//! Classification of node errors: what a JSON-RPC error means for the request that caused it.
 //!
-//! Codes are not reliable (most clients answer −32000 for everything), so the text decides. What
-//! the table does not know stays [`Meaning::Unknown`]: never success, never failure.
+//! Error codes are not reliable (most clients return −32000 for everything), so the text decides. A text that
+//! `table.rs` does not contain is [`NodeErrorKind::Unknown`]: neither success nor failure.
 
 mod table;
 
 use domain::SendOutcome;
 
-/// What a complaint means: one variant for each row of the table.
+/// The meaning of a node error: one variant for each group of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Meaning {
+pub enum NodeErrorKind {
     /// The node has these bytes already.
-    Known,
+    AlreadyKnown,
     /// The account's nonce is past this one.
-    NonceUsed,
-    /// Another transaction at this nonce is in the pool, and ours pays too little to replace it.
-    ReplacementTooCheap,
-    /// The fee is below what the pool takes.
-    BelowMinimum,
-    /// The fee cap is below the base fee, and this node does not keep such transactions.
+    NonceTooLow,
+    /// Another tx with this nonce is in the pool, and the new one pays too little to replace it.
+    ReplacementUnderpriced,
+    /// The fee is below the pool's minimum.
+    BelowPoolMinimum,
+    /// The fee cap is below the base fee, and this node does not keep such txs.
     BelowBaseFee,
-    /// The pool has no room.
+    /// The pool is full.
     PoolFull,
-    /// The node holds no more for this account.
+    /// The pool accepts no more txs of this account.
     AccountLimit,
-    /// The node holds nothing so far ahead of the account's nonce. Some hold nothing ahead at all.
-    TooFarAhead,
-    /// The account is delegated (EIP-7702): the node holds very few transactions of it.
+    /// The nonce is too far ahead of the account's. Some nodes accept no gap at all.
+    NonceTooHigh,
+    /// The account is delegated (EIP-7702): the pool accepts very few of its txs.
     Delegated,
-    /// The account has transactions of another type in the pool.
+    /// The account has txs of another type in the pool.
     TypeConflict,
-    /// The account cannot pay.
-    Funds,
+    /// The account's balance does not cover the tx.
+    InsufficientFunds,
     /// The gas limit is too low or too high.
-    Gas,
-    /// The bytes are too large, or not what this chain takes.
-    Shape,
-    /// Wrong signature or wrong chain.
-    Identity,
-    /// The operator of this node does not want it: another endpoint may.
+    GasLimit,
+    /// The bytes are too large or not a tx of this chain.
+    InvalidEncoding,
+    /// Wrong signature or wrong chain id.
+    InvalidSender,
+    /// The operator of this node excludes the tx; another endpoint may accept it.
     NodePolicy,
-    /// The node cannot take transactions now.
+    /// The node cannot accept txs at present.
     NotReady,
-    /// The endpoint wants fewer requests for a while.
-    Throttled,
-    /// The node ran it at once, and it failed: it may well be in a block.
-    Executed,
-    /// The node passed it on and does not know what came of it.
-    Forwarded,
-    /// Not in the table.
+    /// The endpoint limits the request rate.
+    RateLimited,
+    /// The node executed the tx at once and it failed, so it may be in a block.
+    ExecutionFailed,
+    /// The node forwarded the tx and does not know the result.
+    ForwardFailed,
+    /// The text is not in the table.
     Unknown,
 }
 
-/// An error object of JSON-RPC, as far as it tells anything.
+/// The part of a JSON-RPC error object that classification uses.
 #[derive(Clone, Copy, Debug)]
-pub struct Complaint<'a> {
-    /// The code; used only where the text says nothing or two things.
+pub struct RpcError<'a> {
+    /// Used only where the text is unknown or ambiguous.
     pub code: i64,
-    /// The text.
+    /// The text as the node sent it.
     pub message: &'a str,
 }
 
-/// "Limit exceeded" of EIP-1474, and HTTP's own number: what gateways answer when they throttle.
-const CODES_THROTTLED: [i64; 2] = [-32005, 429];
-/// ganache says "transaction underpriced", with this code, and only where another transaction holds
-/// the place. Others say it, with other codes, of fees that are too low for the pool.
-const GANACHE_REPLACEMENT: (i64, &str) = (-32003, "transaction underpriced");
-/// "Method not found": an endpoint that takes no transactions.
+/// "Limit exceeded" of EIP-1474, and the HTTP status that gateways copy into the error.
+const CODES_RATE_LIMITED: [i64; 2] = [-32005, 429];
+/// "Method not found" of JSON-RPC: an endpoint without `eth_sendRawTransaction`.
 const CODE_METHOD_NOT_FOUND: i64 = -32601;
+/// "Invalid params" of JSON-RPC: the method does not accept these parameters.
+const CODE_INVALID_PARAMS: i64 = -32602;
+/// Geth's code for a reverted execution.
+const CODE_REVERTED: i64 = 3;
 
-impl Complaint<'_> {
-    /// Looks it up.
+impl RpcError<'_> {
+    /// Looks the error up in the table.
     #[must_use]
-    pub fn meaning(&self) -> Meaning {
-        if (self.code, self.message) == GANACHE_REPLACEMENT {
-            return Meaning::ReplacementTooCheap;
+    pub fn kind(&self) -> NodeErrorKind {
+        if (self.code, self.message) == table::GANACHE_REPLACEMENT_UNDERPRICED {
+            return NodeErrorKind::ReplacementUnderpriced;
         }
-        let text = self.message.to_lowercase();
-        match table::look_up(&text) {
-            Some(meaning) => meaning,
-            None if CODES_THROTTLED.contains(&self.code) => Meaning::Throttled,
-            None if self.code == CODE_METHOD_NOT_FOUND => Meaning::NotReady,
-            None => Meaning::Unknown,
+        match table::find_kind(&self.message.to_lowercase()) {
+            Some(kind) => kind,
+            None if CODES_RATE_LIMITED.contains(&self.code) => NodeErrorKind::RateLimited,
+            None if self.code == CODE_METHOD_NOT_FOUND => NodeErrorKind::NotReady,
+            None => NodeErrorKind::Unknown,
         }
     }
 
-    /// What it means for the lane whose transaction was sent, as far as this node goes.
+    /// What the error means for the lane whose tx was sent, as far as this node can tell.
     ///
-    /// Only what lies in the bytes themselves is a rejection. A gas limit, a signature or a chain id
-    /// that one node refuses may be right for another, so that these never free a nonce.
+    /// Only a defect of the bytes themselves is a rejection. Another node may accept a gas limit, a signature or
+    /// a chain id that this one refuses, so those errors never free a nonce.
     #[must_use]
     pub fn send_outcome(&self) -> SendOutcome {
         let text = self.message.to_owned();
-        match self.meaning() {
-            Meaning::Known => SendOutcome::Accepted,
-            Meaning::NonceUsed => SendOutcome::NonceTooLow,
-            Meaning::ReplacementTooCheap => SendOutcome::ReplacementUnderpriced(text),
-            Meaning::BelowMinimum | Meaning::BelowBaseFee => SendOutcome::Underpriced(text),
-            Meaning::Funds => SendOutcome::Underfunded(text),
-            Meaning::PoolFull | Meaning::AccountLimit | Meaning::TooFarAhead => {
-                let most = self.most();
+        match self.kind() {
+            NodeErrorKind::AlreadyKnown => SendOutcome::Accepted,
+            NodeErrorKind::NonceTooLow => SendOutcome::NonceTooLow,
+            NodeErrorKind::ReplacementUnderpriced => SendOutcome::ReplacementUnderpriced(text),
+            NodeErrorKind::BelowPoolMinimum | NodeErrorKind::BelowBaseFee => {
+                SendOutcome::Underpriced(text)
+            }
+            NodeErrorKind::InsufficientFunds => SendOutcome::Underfunded(text),
+            NodeErrorKind::PoolFull | NodeErrorKind::AccountLimit | NodeErrorKind::NonceTooHigh => {
+                let most = self.stated_limit();
                 SendOutcome::Full { text, most }
             }
-            Meaning::Delegated => SendOutcome::Full {
+            NodeErrorKind::Delegated => SendOutcome::Full {
                 text,
                 most: Some(1),
             },
-            Meaning::TypeConflict | Meaning::Gas | Meaning::Identity | Meaning::NodePolicy => {
-                SendOutcome::Refused(text)
-            }
-            Meaning::Shape => SendOutcome::Rejected(text),
-            Meaning::NotReady | Meaning::Throttled => SendOutcome::Busy(text),
-            Meaning::Executed | Meaning::Forwarded | Meaning::Unknown => SendOutcome::Unknown(text),
+            NodeErrorKind::TypeConflict
+            | NodeErrorKind::GasLimit
+            | NodeErrorKind::InvalidSender
+            | NodeErrorKind::NodePolicy => SendOutcome::Refused(text),
+            NodeErrorKind::InvalidEncoding => SendOutcome::Rejected(text),
+            NodeErrorKind::NotReady | NodeErrorKind::RateLimited => SendOutcome::Busy(text),
+            NodeErrorKind::ExecutionFailed
+            | NodeErrorKind::ForwardFailed
+            | NodeErrorKind::Unknown => SendOutcome::Unknown(text),
         }
     }
 
-    /// How many transactions of the account the node holds, where its text tells.
-    fn most(&self) -> Option<u64> {
-        const BEFORE_THE_NUMBER: [&str; 2] = [
-            "pooled ",          // geth, blob pool
-            "maximum allowed ", // erigon
-        ];
+    /// How many txs of the account the node accepts, if the text states it.
+    fn stated_limit(&self) -> Option<u64> {
         let text = self.message.to_lowercase();
-        let after = BEFORE_THE_NUMBER
+        let after = table::BEFORE_ACCOUNT_LIMIT
             .iter()
-            .find_map(|words| Some(text.split_once(words)?.1))?;
+            .find_map(|phrase| Some(text.split_once(phrase)?.1))?;
         let end = after.find(|c: char| !c.is_ascii_digit());
         let number = after[..end.unwrap_or(after.len())].parse().ok();
         number.filter(|most| *most > 0) // a lane must be able to send something
     }
+
+    /// Whether the node lacks the method, or does not accept these parameters.
+    pub(crate) fn is_missing_method(&self) -> bool {
+        [CODE_METHOD_NOT_FOUND, CODE_INVALID_PARAMS].contains(&self.code)
+            || self.contains_any(table::MISSING_METHOD)
+    }
+
+    /// Whether the node does not know the requested block.
+    pub(crate) fn is_unknown_block(&self) -> bool {
+        self.contains_any(table::UNKNOWN_BLOCK)
+    }
+
+    /// Whether the error refers to the whole batch and not to one call in it.
+    pub(crate) fn is_batch_refusal(&self) -> bool {
+        self.contains_any(table::BATCH_REFUSED)
+    }
+
+    /// Whether an `eth_call` or `eth_estimateGas` ran and failed.
+    pub(crate) fn is_execution_failure(&self) -> bool {
+        self.code == CODE_REVERTED
+            || self.contains_any(table::EXECUTION_FAILED)
+            || self.message.to_lowercase().starts_with(table::ANVIL_HALTED)
+    }
+
+    /// The message without the words that every reverted execution carries.
+    pub(crate) fn without_revert_prefix(&self) -> &str {
+        table::REVERT_PREFIXES
+            .iter()
+            .find_map(|prefix| self.message.strip_prefix(prefix))
+            .unwrap_or(self.message)
+    }
+
+    fn contains_any(&self, phrases: &[&str]) -> bool {
+        let text = self.message.to_lowercase();
+        phrases.iter().any(|phrase| text.contains(phrase))
+    }
+}
+
+/// Whether the error of the keystore library means that the password is wrong.
+pub(crate) fn is_wrong_keystore_password(message: &str) -> bool {
+    message == table::KEYSTORE_WRONG_PASSWORD
 }
 
 #[cfg(test)]

@@ -1,30 +1,33 @@
-//! The table itself: lower-cased phrases, the most specific first, each with the clients that say
-//! it. A phrase counts from the beginning of a word only: "unknown transaction" is not "known
-//! transaction".
+//! Every text of other software that this crate matches, with its source. No other file compares foreign texts.
+//!
+//! Phrases are lower case, the most specific first. In [`WHOLE`] and [`PHRASES`] a match begins at the start of a
+//! word: "unknown transaction" is not "known transaction".
 
-use super::Meaning;
+use super::NodeErrorKind;
 
-/// Erigon's short words for why its pool dropped something, and hardhat's for bytes that it cannot
-/// decode. Too short to be looked for inside other texts ("mined" is in "undetermined"), so the
-/// whole message must be the word.
-const WHOLE: &[(&str, Meaning)] = &[
-    ("mined", Meaning::NonceUsed),
-    ("spammer", Meaning::PoolFull),
-    ("underpriced", Meaning::BelowMinimum),
-    ("fee too low", Meaning::BelowMinimum),
-    ("intrinsicgas", Meaning::Gas),
-    ("rlptoolong", Meaning::Shape),
-    ("input too short", Meaning::Shape),
-    ("leading zero", Meaning::Shape),
-    ("list length mismatch", Meaning::Shape),
-    ("non-canonical single byte", Meaning::Shape),
-    ("non-canonical size information", Meaning::Shape),
-    ("unexpected length", Meaning::Shape),
-    ("unexpected list", Meaning::Shape),
-    ("unexpected string", Meaning::Shape),
+/// Erigon's short reasons for dropping a tx, and hardhat's for undecodable bytes. The whole message must match,
+/// because other texts contain these words ("mined" is in "undetermined").
+const WHOLE: &[(&str, NodeErrorKind)] = &[
+    ("mined", NodeErrorKind::NonceTooLow),
+    ("spammer", NodeErrorKind::PoolFull),
+    ("underpriced", NodeErrorKind::BelowPoolMinimum),
+    ("fee too low", NodeErrorKind::BelowPoolMinimum),
+    ("intrinsicgas", NodeErrorKind::GasLimit),
+    ("rlptoolong", NodeErrorKind::InvalidEncoding),
+    ("input too short", NodeErrorKind::InvalidEncoding),
+    ("leading zero", NodeErrorKind::InvalidEncoding),
+    ("list length mismatch", NodeErrorKind::InvalidEncoding),
+    ("non-canonical single byte", NodeErrorKind::InvalidEncoding),
+    (
+        "non-canonical size information",
+        NodeErrorKind::InvalidEncoding,
+    ),
+    ("unexpected length", NodeErrorKind::InvalidEncoding),
+    ("unexpected list", NodeErrorKind::InvalidEncoding),
+    ("unexpected string", NodeErrorKind::InvalidEncoding),
 ];
 
-/// Erigon puts one of these in front of its texts.
+/// Prefixes that erigon puts before its texts.
 const ERIGON_PREFIXES: &[&str] = &[
     "already_exists:",
     "fee_too_low:",
@@ -33,11 +36,11 @@ const ERIGON_PREFIXES: &[&str] = &[
     "success:",
 ];
 
-/// Groups and phrases in the order in which they are tried.
-const PHRASES: &[(Meaning, &[&str])] = &[
-    // Run at once, and failed. Before all others: the words of a contract may follow.
+/// Groups and phrases, in matching order.
+const PHRASES: &[(NodeErrorKind, &[&str])] = &[
+    // Executed at once, and failed. First, because the text of a contract may follow.
     (
-        Meaning::Executed,
+        NodeErrorKind::ExecutionFailed,
         &[
             "reverted with",            // hardhat
             "transaction reverted",     // hardhat
@@ -47,9 +50,9 @@ const PHRASES: &[(Meaning, &[&str])] = &[
             "transaction: invalid opc", // ganache, hardhat
         ],
     ),
-    // Known: the same bytes are, or were, in the pool.
+    // The same bytes are, or were, in the pool.
     (
-        Meaning::Known,
+        NodeErrorKind::AlreadyKnown,
         &[
             "already known",                  // geth, reth, nethermind, erigon
             "alreadyknown",                   // nethermind, old
@@ -59,19 +62,19 @@ const PHRASES: &[(Meaning, &[&str])] = &[
             "same hash was already imported", // openethereum
         ],
     ),
-    // The nonce is used: by us or by somebody else.
+    // The nonce is consumed, by this or by another tx.
     (
-        Meaning::NonceUsed,
+        NodeErrorKind::NonceTooLow,
         &[
             "nonce too low",    // geth, reth, nethermind, erigon, besu, anvil, hardhat
             "nonce is too low", // openethereum
             "oldnonce",         // nethermind, old
-            "tx doesn't have the correct nonce", // ganache, which keeps what is ahead
+            "tx doesn't have the correct nonce", // ganache (it keeps higher nonces)
         ],
     ),
-    // Something else of this nonce is in the pool. Before "transaction underpriced".
+    // Another tx with this nonce is in the pool. Before "transaction underpriced".
     (
-        Meaning::ReplacementTooCheap,
+        NodeErrorKind::ReplacementUnderpriced,
         &[
             "replacement transaction underpriced", // geth, reth, nethermind, erigon, anvil, hardhat
             "replacement penalty",                 // geth, blob pool
@@ -79,9 +82,9 @@ const PHRASES: &[(Meaning, &[&str])] = &[
             "could not replace existing tx",       // erigon
         ],
     ),
-    // The cap is below the base fee. geth and reth keep such transactions, sequencers do not.
+    // The fee cap is below the base fee. geth and reth keep such txs, sequencers do not.
     (
-        Meaning::BelowBaseFee,
+        NodeErrorKind::BelowBaseFee,
         &[
             "max fee per gas less than block base fee", // geth, reth, anvil, nitro
             "gas price below current base fee",         // besu
@@ -90,9 +93,9 @@ const PHRASES: &[(Meaning, &[&str])] = &[
             "is too low for the next block",            // hardhat
         ],
     ),
-    // Below what the pool takes.
+    // Below the pool's minimum fee.
     (
-        Meaning::BelowMinimum,
+        NodeErrorKind::BelowPoolMinimum,
         &[
             "transaction underpriced",                         // geth, reth, nethermind
             "transaction gas price below minimum",             // geth
@@ -101,36 +104,36 @@ const PHRASES: &[(Meaning, &[&str])] = &[
             "which is below the minimum of",                   // hardhat
         ],
     ),
-    // No room in the pool. reth says so too when one sender has more than 16.
+    // The pool is full. reth also returns this when one sender has more than 16 txs.
     (
-        Meaning::PoolFull,
+        NodeErrorKind::PoolFull,
         &[
             "txpool is full",                              // geth, reth, erigon
             "sub-pool is full",                            // erigon
             "future transaction tries to replace pending", // geth
         ],
     ),
-    // No room for this account.
+    // The pool's limit per account.
     (
-        Meaning::AccountLimit,
+        NodeErrorKind::AccountLimit,
         &[
             "account limit exceeded", // geth, blob pool
             "queued sender dormant",  // erigon
         ],
     ),
-    // Too far ahead of its nonce.
+    // Too far ahead of the account's nonce.
     (
-        Meaning::TooFarAhead,
+        NodeErrorKind::NonceTooHigh,
         &[
             "nonce too far in future",                        // nethermind
-            "nonce too high", // nethermind, nitro, hardhat while it mines at once
+            "nonce too high", // nethermind, nitro, hardhat with automine
             "nonce is too distant from current sender nonce", // besu
             "nonce gap too large", // erigon
         ],
     ),
     // EIP-7702 delegation.
     (
-        Meaning::Delegated,
+        NodeErrorKind::Delegated,
         &[
             "in-flight transaction limit reached for delegated accounts", // geth, reth
             "gapped-nonce tx from delegated accounts",                    // geth, reth
@@ -139,18 +142,18 @@ const PHRASES: &[(Meaning, &[&str])] = &[
             "delegation authority has pending transaction",               // nethermind
         ],
     ),
-    // Blob and other transactions of one account exclude each other.
+    // Blob txs and other txs of one account exclude each other.
     (
-        Meaning::TypeConflict,
+        NodeErrorKind::TypeConflict,
         &[
             "address already reserved",                   // geth, reth
             "pending transaction type conflict",          // nethermind
             "can't replace blob-txn with a non-blob-txn", // erigon
         ],
     ),
-    // Money.
+    // The balance.
     (
-        Meaning::Funds,
+        NodeErrorKind::InsufficientFunds,
         &[
             "insufficient funds",                   // geth, reth, nitro, anvil, erigon, besu
             "transaction overdraws from account",   // reth
@@ -158,9 +161,9 @@ const PHRASES: &[(Meaning, &[&str])] = &[
             "doesn't have enough funds",            // hardhat, ganache
         ],
     ),
-    // Gas.
+    // The gas limit.
     (
-        Meaning::Gas,
+        NodeErrorKind::GasLimit,
         &[
             "intrinsic gas too low",                    // geth, reth, anvil, nitro
             "intrinsic gas too high",                   // anvil
@@ -176,9 +179,9 @@ const PHRASES: &[(Meaning, &[&str])] = &[
             "transaction requires at least",            // hardhat
         ],
     ),
-    // Size and form. Checked when a request is accepted, so none of these should ever be seen.
+    // Size and encoding. Admission checks both, so none of these is expected.
     (
-        Meaning::Shape,
+        NodeErrorKind::InvalidEncoding,
         &[
             "oversized data",                 // geth, reth, op-geth, nitro
             "transaction too large",          // nethermind
@@ -204,9 +207,9 @@ const PHRASES: &[(Meaning, &[&str])] = &[
             "kzg",                            // geth, reth, nethermind
         ],
     ),
-    // The operator's choice. Before the phrases on senders.
+    // The operator's policy. Before the phrases about senders.
     (
-        Meaning::NodePolicy,
+        NodeErrorKind::NodePolicy,
         &[
             "exceeds the configured cap",     // geth
             "transaction fee cap exceeded",   // besu
@@ -214,9 +217,9 @@ const PHRASES: &[(Meaning, &[&str])] = &[
             "sender is not on the whitelist", // nitro
         ],
     ),
-    // Wrong key, wrong chain: our own misconfiguration.
+    // Wrong key or wrong chain: a misconfiguration of this node.
     (
-        Meaning::Identity,
+        NodeErrorKind::InvalidSender,
         &[
             "invalid sender",                // geth, erigon
             "failed to recover the signer",  // anvil
@@ -232,16 +235,16 @@ const PHRASES: &[(Meaning, &[&str])] = &[
             "sender not an eoa",             // geth, reth
         ],
     ),
-    // Passed on, and the answer was lost: it may be out.
+    // Forwarded without a known result: the tx may be in flight.
     (
-        Meaning::Forwarded,
+        NodeErrorKind::ForwardFailed,
         &[
             "failed to publish transaction to any of the forwarding targets", // nitro
         ],
     ),
-    // Cannot take transactions now, or not here.
+    // The node accepts no txs at present, or never does.
     (
-        Meaning::NotReady,
+        NodeErrorKind::NotReady,
         &[
             "node is syncing",                                        // nethermind
             "mining has already started",                             // ganache
@@ -253,13 +256,13 @@ const PHRASES: &[(Meaning, &[&str])] = &[
             "error getting sender state",                             // erigon
         ],
     ),
-    // Gateways that want fewer requests.
+    // Gateways that limit the request rate.
     (
-        Meaning::Throttled,
+        NodeErrorKind::RateLimited,
         &[
-            "too many requests",
-            "rate limit",
-            "rate exceeded",
+            "too many requests",        // HTTP 429's own phrase, most gateways
+            "rate limit",               // most gateways
+            "rate exceeded",            // infura
             "request count exceeded",   // infura
             "compute units per second", // alchemy
             "exceeded the requests",    // others: "… per second limit"
@@ -268,31 +271,86 @@ const PHRASES: &[(Meaning, &[&str])] = &[
     ),
 ];
 
-/// The meaning of a lower-cased message; `None` when no row fits.
-pub(super) fn look_up(message: &str) -> Option<Meaning> {
+/// ganache returns this text, with this code, only where another tx has the nonce. Other nodes return it, with
+/// other codes, for fees that are too low for the pool.
+pub(super) const GANACHE_REPLACEMENT_UNDERPRICED: (i64, &str) = (-32003, "transaction underpriced");
+
+/// The words before the number of txs per account, where a text states one.
+pub(super) const BEFORE_ACCOUNT_LIMIT: &[&str] = &[
+    "pooled ",          // geth, blob pool
+    "maximum allowed ", // erigon
+];
+
+/// The node lacks the method.
+pub(super) const MISSING_METHOD: &[&str] = &[
+    "method not found",                // JSON-RPC's own phrase: reth, besu, anvil
+    "does not exist/is not available", // geth, erigon
+    "method not supported",            // gateways
+    "unsupported method",              // alchemy
+    "is not supported",                // hardhat, gateways
+    "not implemented",                 // anvil, erigon
+];
+
+/// The node does not know the block.
+pub(super) const UNKNOWN_BLOCK: &[&str] = &[
+    "unknown block",             // geth
+    "block not found",           // reth, erigon
+    "header not found",          // geth
+    "could not be found",        // nethermind
+    "header for hash not found", // erigon, old geth
+];
+
+/// The endpoint does not accept the batch.
+pub(super) const BATCH_REFUSED: &[&str] = &[
+    "batch", // geth: "batch too large"; gateways: "batch requests are not supported"
+];
+
+/// An `eth_call` or `eth_estimateGas` ran and failed.
+pub(super) const EXECUTION_FAILED: &[&str] = &[
+    "revert",             // geth, reth, erigon, besu, anvil, hardhat, ganache
+    "vm execution error", // openethereum
+    "invalid opcode",     // geth, ganache
+    "out of gas",         // geth, reth, ganache
+];
+/// The beginning of anvil's text for an execution that halted without a revert.
+pub(super) const ANVIL_HALTED: &str = "evm error";
+
+/// The words before the contract's own reason, in the node's spelling.
+pub(super) const REVERT_PREFIXES: &[&str] = &[
+    "execution reverted", // geth, reth, erigon, anvil
+    "Execution reverted", // besu
+];
+
+/// eth-keystore: the MAC in the file does not match the password.
+pub(super) const KEYSTORE_WRONG_PASSWORD: &str = "Mac Mismatch";
+
+/// The kind of a lower-cased message; `None` when no row matches.
+pub(super) fn find_kind(message: &str) -> Option<NodeErrorKind> {
     let bare = ERIGON_PREFIXES
         .iter()
         .find_map(|prefix| message.strip_prefix(prefix))
         .unwrap_or(message)
         .trim();
-    let whole = WHOLE.iter().find(|(word, _)| *word == bare);
-    let said =
-        |(_, phrases): &&(Meaning, &[&str])| phrases.iter().any(|phrase| says(message, phrase));
-    let by_phrase = || PHRASES.iter().find(said).map(|(meaning, _)| *meaning);
-    whole.map(|(_, meaning)| *meaning).or_else(by_phrase)
+    let whole = WHOLE.iter().find(|(text, _)| *text == bare);
+    let matches = |(_, phrases): &&(NodeErrorKind, &[&str])| {
+        phrases
+            .iter()
+            .any(|phrase| has_phrase_at_word_start(message, phrase))
+    };
+    let by_phrase = || PHRASES.iter().find(matches).map(|(kind, _)| *kind);
+    whole.map(|(_, kind)| *kind).or_else(by_phrase)
 }
 
-/// Whether the phrase is in the text, from the beginning of a word on.
-fn says(text: &str, phrase: &str) -> bool {
+fn has_phrase_at_word_start(text: &str, phrase: &str) -> bool {
     text.match_indices(phrase)
         .any(|(at, _)| !text[..at].ends_with(|before: char| before.is_alphanumeric()))
 }
 
-/// Every row, for the tests.
+/// Every row of [`WHOLE`] and [`PHRASES`].
 #[cfg(test)]
-pub(super) fn rows() -> impl Iterator<Item = (&'static str, Meaning)> {
+pub(super) fn rows() -> impl Iterator<Item = (&'static str, NodeErrorKind)> {
     let phrases = PHRASES
         .iter()
-        .flat_map(|(meaning, phrases)| phrases.iter().map(|phrase| (*phrase, *meaning)));
+        .flat_map(|(kind, phrases)| phrases.iter().map(|phrase| (*phrase, *kind)));
     WHOLE.iter().copied().chain(phrases)
 }

@@ -1,17 +1,20 @@
 use super::*;
 
-fn meaning(message: &str) -> Meaning {
-    Complaint {
+fn error(message: &str) -> RpcError<'_> {
+    RpcError {
         code: -32000,
         message,
     }
-    .meaning()
 }
 
-/// Full texts as the clients write them, row by row.
-const SAID: &[(Meaning, &[&str])] = &[
+fn kind(message: &str) -> NodeErrorKind {
+    error(message).kind()
+}
+
+/// Complete texts as the clients write them, by kind.
+const NODE_TEXTS: &[(NodeErrorKind, &[&str])] = &[
     (
-        Meaning::Known,
+        NodeErrorKind::AlreadyKnown,
         &[
             "already known",
             "Known transaction",
@@ -24,7 +27,7 @@ const SAID: &[(Meaning, &[&str])] = &[
         ],
     ),
     (
-        Meaning::NonceUsed,
+        NodeErrorKind::NonceTooLow,
         &[
             "nonce too low",
             "nonce too low: next nonce 7, tx nonce 3",
@@ -42,7 +45,7 @@ const SAID: &[(Meaning, &[&str])] = &[
         ],
     ),
     (
-        Meaning::ReplacementTooCheap,
+        NodeErrorKind::ReplacementUnderpriced,
         &[
             "replacement transaction underpriced",
             "replacement transaction underpriced: new tx gas fee cap 5 < 6 queued + 100% replacement penalty",
@@ -54,7 +57,7 @@ const SAID: &[(Meaning, &[&str])] = &[
         ],
     ),
     (
-        Meaning::BelowMinimum,
+        NodeErrorKind::BelowPoolMinimum,
         &[
             "transaction underpriced",
             "transaction underpriced: gas tip cap 0, minimum needed 1",
@@ -67,7 +70,7 @@ const SAID: &[(Meaning, &[&str])] = &[
         ],
     ),
     (
-        Meaning::BelowBaseFee,
+        NodeErrorKind::BelowBaseFee,
         &[
             "max fee per gas less than block base fee",
             "max fee per gas less than block base fee: address 0xab, maxFeePerGas: 1, baseFee: 7",
@@ -79,7 +82,7 @@ const SAID: &[(Meaning, &[&str])] = &[
         ],
     ),
     (
-        Meaning::PoolFull,
+        NodeErrorKind::PoolFull,
         &[
             "txpool is full",
             "pending sub-pool is full",
@@ -91,14 +94,14 @@ const SAID: &[(Meaning, &[&str])] = &[
         ],
     ),
     (
-        Meaning::AccountLimit,
+        NodeErrorKind::AccountLimit,
         &[
             "account limit exceeded: pooled 16 txs",
             "queued sender dormant for too long",
         ],
     ),
     (
-        Meaning::TooFarAhead,
+        NodeErrorKind::NonceTooHigh,
         &[
             "nonce too high",
             "nonce too high: tx nonce 9, gapped nonce 5",
@@ -109,7 +112,7 @@ const SAID: &[(Meaning, &[&str])] = &[
         ],
     ),
     (
-        Meaning::Delegated,
+        NodeErrorKind::Delegated,
         &[
             "in-flight transaction limit reached for delegated accounts",
             "gapped-nonce tx from delegated accounts",
@@ -120,7 +123,7 @@ const SAID: &[(Meaning, &[&str])] = &[
         ],
     ),
     (
-        Meaning::TypeConflict,
+        NodeErrorKind::TypeConflict,
         &[
             "address already reserved",
             "pending transaction type conflict",
@@ -128,7 +131,7 @@ const SAID: &[(Meaning, &[&str])] = &[
         ],
     ),
     (
-        Meaning::Funds,
+        NodeErrorKind::InsufficientFunds,
         &[
             "insufficient funds for gas * price + value",
             "insufficient funds for gas * price + value: balance 1, queued cost 2, tx cost 3, overshot 4",
@@ -141,7 +144,7 @@ const SAID: &[(Meaning, &[&str])] = &[
         ],
     ),
     (
-        Meaning::Gas,
+        NodeErrorKind::GasLimit,
         &[
             "intrinsic gas too low",
             "intrinsic gas too low: gas 20000, minimum needed 21000",
@@ -160,7 +163,7 @@ const SAID: &[(Meaning, &[&str])] = &[
         ],
     ),
     (
-        Meaning::Shape,
+        NodeErrorKind::InvalidEncoding,
         &[
             "oversized data: transaction size 200000, limit 131072",
             "transaction too large",
@@ -186,7 +189,7 @@ const SAID: &[(Meaning, &[&str])] = &[
         ],
     ),
     (
-        Meaning::Identity,
+        NodeErrorKind::InvalidSender,
         &[
             "invalid sender",
             "failed to recover sender",
@@ -206,7 +209,7 @@ const SAID: &[(Meaning, &[&str])] = &[
         ],
     ),
     (
-        Meaning::NodePolicy,
+        NodeErrorKind::NodePolicy,
         &[
             "tx fee (2.00 ether) exceeds the configured cap (1.00 ether)",
             "Transaction fee cap exceeded",
@@ -215,7 +218,7 @@ const SAID: &[(Meaning, &[&str])] = &[
         ],
     ),
     (
-        Meaning::NotReady,
+        NodeErrorKind::NotReady,
         &[
             "node is syncing",
             "Transaction pool not enabled, (Either txpool explicitly disabled, or node not yet in sync)",
@@ -227,7 +230,7 @@ const SAID: &[(Meaning, &[&str])] = &[
         ],
     ),
     (
-        Meaning::Throttled,
+        NodeErrorKind::RateLimited,
         &[
             "Too Many Requests",
             "daily request count exceeded, request rate limited",
@@ -238,9 +241,9 @@ const SAID: &[(Meaning, &[&str])] = &[
         ],
     ),
     (
-        Meaning::Executed,
+        NodeErrorKind::ExecutionFailed,
         &[
-            // Whatever a contract says, it is not what the node says.
+            // The text of a contract is not the text of the node.
             "VM Exception while processing transaction: reverted with reason string 'insufficient funds'",
             "reverted with reason string 'nonce too low'",
             "VM Exception while processing transaction: revert already known",
@@ -253,15 +256,15 @@ const SAID: &[(Meaning, &[&str])] = &[
         ],
     ),
     (
-        Meaning::Forwarded,
+        NodeErrorKind::ForwardFailed,
         &["failed to publish transaction to any of the forwarding targets"],
     ),
     (
-        Meaning::Unknown,
+        NodeErrorKind::Unknown,
         &[
             "",
-            "something nobody has ever said",
-            // None of these may be taken for "known transaction", "mined" or "underpriced".
+            "a text that no node sends",
+            // None of these may match "known transaction", "mined" or "underpriced".
             "unknown transaction",
             "cannot be determined",
             "transaction was mined long ago, and something else",
@@ -271,55 +274,53 @@ const SAID: &[(Meaning, &[&str])] = &[
 ];
 
 #[test]
-fn every_row_is_read_as_the_client_means_it() {
-    for (expected, texts) in SAID {
+fn complete_node_texts_have_their_kind() {
+    for (expected, texts) in NODE_TEXTS {
         for text in *texts {
-            assert_eq!(meaning(text), *expected, "{text:?}");
+            assert_eq!(kind(text), *expected, "{text:?}");
         }
     }
 }
 
 #[test]
-fn every_phrase_of_the_table_is_reached() {
-    // A phrase that another one hides, because it stands before it, would never be found.
+fn no_phrase_is_hidden_by_an_earlier_one() {
     for (phrase, expected) in table::rows() {
-        assert_eq!(meaning(phrase), expected, "{phrase:?}");
+        assert_eq!(kind(phrase), expected, "{phrase:?}");
     }
 }
 
 #[test]
-fn classes_for_the_lane() {
-    let outcome = |message: &str| {
-        Complaint {
-            code: -32000,
-            message,
-        }
-        .send_outcome()
-    };
+fn every_kind_has_its_send_outcome() {
+    let outcome = |message: &str| error(message).send_outcome();
     let text = |message: &str| message.to_owned();
     assert_eq!(outcome("already known"), SendOutcome::Accepted);
     assert_eq!(outcome("nonce too low"), SendOutcome::NonceTooLow);
-    for (meaning, texts) in SAID {
+    for (kind, texts) in NODE_TEXTS {
         let message = texts[0];
-        let expected = match meaning {
-            Meaning::Known => SendOutcome::Accepted,
-            Meaning::NonceUsed => SendOutcome::NonceTooLow,
-            Meaning::ReplacementTooCheap => SendOutcome::ReplacementUnderpriced(text(message)),
-            Meaning::BelowMinimum | Meaning::BelowBaseFee => {
+        let expected = match kind {
+            NodeErrorKind::AlreadyKnown => SendOutcome::Accepted,
+            NodeErrorKind::NonceTooLow => SendOutcome::NonceTooLow,
+            NodeErrorKind::ReplacementUnderpriced => {
+                SendOutcome::ReplacementUnderpriced(text(message))
+            }
+            NodeErrorKind::BelowPoolMinimum | NodeErrorKind::BelowBaseFee => {
                 SendOutcome::Underpriced(text(message))
             }
-            Meaning::Funds => SendOutcome::Underfunded(text(message)),
-            Meaning::Shape => SendOutcome::Rejected(text(message)),
-            Meaning::Gas | Meaning::Identity | Meaning::NodePolicy | Meaning::TypeConflict => {
-                SendOutcome::Refused(text(message))
+            NodeErrorKind::InsufficientFunds => SendOutcome::Underfunded(text(message)),
+            NodeErrorKind::InvalidEncoding => SendOutcome::Rejected(text(message)),
+            NodeErrorKind::GasLimit
+            | NodeErrorKind::InvalidSender
+            | NodeErrorKind::NodePolicy
+            | NodeErrorKind::TypeConflict => SendOutcome::Refused(text(message)),
+            NodeErrorKind::PoolFull | NodeErrorKind::NonceTooHigh => full(message, None),
+            NodeErrorKind::AccountLimit => full(message, Some(16)),
+            NodeErrorKind::Delegated => full(message, Some(1)),
+            NodeErrorKind::NotReady | NodeErrorKind::RateLimited => {
+                SendOutcome::Busy(text(message))
             }
-            Meaning::PoolFull | Meaning::TooFarAhead => full(message, None),
-            Meaning::AccountLimit => full(message, Some(16)),
-            Meaning::Delegated => full(message, Some(1)),
-            Meaning::NotReady | Meaning::Throttled => SendOutcome::Busy(text(message)),
-            Meaning::Executed | Meaning::Forwarded | Meaning::Unknown => {
-                SendOutcome::Unknown(text(message))
-            }
+            NodeErrorKind::ExecutionFailed
+            | NodeErrorKind::ForwardFailed
+            | NodeErrorKind::Unknown => SendOutcome::Unknown(text(message)),
         };
         assert_eq!(outcome(message), expected, "{message:?}");
     }
@@ -345,15 +346,126 @@ fn full(message: &str, most: Option<u64>) -> SendOutcome {
 }
 
 #[test]
-fn the_code_counts_only_where_the_text_says_nothing_or_two_things() {
-    let with_code = |code, message| Complaint { code, message }.meaning();
-    assert_eq!(with_code(-32005, "daily quota used up"), Meaning::Throttled);
-    assert_eq!(with_code(429, "slow down"), Meaning::Throttled);
-    assert_eq!(with_code(-32601, "no such method"), Meaning::NotReady);
+fn code_decides_only_for_unknown_or_ambiguous_text() {
+    let with_code = |code, message| RpcError { code, message }.kind();
+    assert_eq!(
+        with_code(-32005, "daily quota used up"),
+        NodeErrorKind::RateLimited
+    );
+    assert_eq!(with_code(429, "slow down"), NodeErrorKind::RateLimited);
+    assert_eq!(with_code(-32601, "no such method"), NodeErrorKind::NotReady);
     let underpriced = |code| with_code(code, "transaction underpriced");
-    assert_eq!(underpriced(-32003), Meaning::ReplacementTooCheap, "ganache");
-    assert_eq!(underpriced(-32000), Meaning::BelowMinimum);
-    assert_eq!(with_code(-32005, "nonce too low"), Meaning::NonceUsed);
-    assert_eq!(with_code(-32603, "Internal error"), Meaning::Unknown);
-    assert_eq!(with_code(-32003, "transaction rejected"), Meaning::Unknown);
+    assert_eq!(
+        underpriced(-32003),
+        NodeErrorKind::ReplacementUnderpriced,
+        "ganache"
+    );
+    assert_eq!(underpriced(-32000), NodeErrorKind::BelowPoolMinimum);
+    assert_eq!(
+        with_code(-32005, "nonce too low"),
+        NodeErrorKind::NonceTooLow
+    );
+    assert_eq!(with_code(-32603, "Internal error"), NodeErrorKind::Unknown);
+    assert_eq!(
+        with_code(-32003, "transaction rejected"),
+        NodeErrorKind::Unknown
+    );
+}
+
+#[test]
+fn errors_of_reads_and_dry_runs_are_recognized() {
+    for text in [
+        "the method eth_x does not exist/is not available",
+        "Method not found",
+        "Method eth_x is not supported",
+    ] {
+        assert!(error(text).is_missing_method(), "{text}");
+    }
+    for code in [CODE_METHOD_NOT_FOUND, CODE_INVALID_PARAMS] {
+        assert!(RpcError { code, message: "" }.is_missing_method());
+    }
+    for text in [
+        "header not found",
+        "Unknown block",
+        "Block 7 could not be found",
+    ] {
+        assert!(error(text).is_unknown_block(), "{text}");
+    }
+    assert!(error("Batch too large").is_batch_refusal());
+    for text in [
+        "EVM error InvalidFEOpcode",
+        "Out of gas",
+        "VM execution error.",
+    ] {
+        assert!(error(text).is_execution_failure(), "{text}");
+    }
+    assert!(!error("an EVM error").is_execution_failure());
+    assert_eq!(
+        error("Execution reverted: no").without_revert_prefix(),
+        ": no"
+    );
+    for text in ["", "nonce too low", "internal error"] {
+        let error = error(text);
+        assert!(
+            !error.is_missing_method() && !error.is_unknown_block(),
+            "{text}"
+        );
+        assert!(
+            !error.is_batch_refusal() && !error.is_execution_failure(),
+            "{text}"
+        );
+    }
+}
+
+/// The calls that compare a text with a literal.
+const COMPARISONS: &[&str] = &[
+    ".contains(\"",
+    ".starts_with(\"",
+    ".ends_with(\"",
+    ".strip_prefix(\"",
+    ".strip_suffix(\"",
+    ".split_once(\"",
+    ".find(\"",
+    ".matches(\"",
+    "== \"",
+];
+
+/// Literals that are part of a format or a protocol and not a text for people.
+const FORMATS: &[&str] = &["0x", "localhost"];
+
+#[test]
+fn foreign_texts_are_matched_in_the_table_only() {
+    let mut strays = Vec::new();
+    let mut folders = vec![std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src")];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if !path.ends_with("table.rs") && !path.ends_with("tests.rs") {
+                let source = std::fs::read_to_string(&path).unwrap();
+                let (code, _) = source.split_once("#[cfg(test)]").unwrap_or((&source, ""));
+                let found = code.lines().filter(|line| compares_a_foreign_text(line));
+                strays.extend(found.map(|line| format!("{}: {}", path.display(), line.trim())));
+            }
+        }
+    }
+    assert!(
+        strays.is_empty(),
+        "move these texts to classify/table.rs: {strays:#?}"
+    );
+    assert!(compares_a_foreign_text(
+        r#"if text.contains("nonce too low") {"#
+    ));
+    assert!(!compares_a_foreign_text(
+        r#"let digits = text.strip_prefix("0x");"#
+    ));
+}
+
+fn compares_a_foreign_text(line: &str) -> bool {
+    COMPARISONS.iter().any(|comparison| {
+        let literal = |(_, after): (&str, &str)| after.split('"').next().map(str::to_owned);
+        let literal = line.split_once(comparison).and_then(literal);
+        literal.is_some_and(|literal| !FORMATS.contains(&literal.as_str()))
+    })
 }

@@ -1,7 +1,7 @@
 //! Encrypted key files: Web3 Secret Storage, version 3, as geth and others write them.
 //!
-//! The library that decrypts them panics on a file with short fields and ignores some that it
-//! should check, so the file is read and checked here first.
+//! The decrypting library panics on short fields and does not check all of them, so this module parses and checks
+//! the file first.
 
 use std::path::{Path, PathBuf};
 
@@ -12,10 +12,11 @@ use domain::Address;
 use serde::Deserialize;
 
 use super::load::KeyProblem;
+use crate::classify::is_wrong_keystore_password;
 
-/// Memory that opening a file may take: the usual parameters need 256 MiB at most.
+/// Memory that decryption may take: the usual parameters need 256 MiB at most.
 const SCRYPT_BYTES_MAX: u64 = 1 << 30;
-/// Work that opening a file may take: usual is 262,144.
+/// Rounds that decryption may take: 262,144 is usual.
 const PBKDF2_ROUNDS_MAX: u32 = 10_000_000;
 const DERIVED_BYTES: u64 = 32;
 const IV_BYTES: usize = 16;
@@ -55,7 +56,7 @@ struct KdfParams {
     prf: Option<String>,
 }
 
-/// Opens the file at `path`, whose content is `text`.
+/// Decrypts the file at `path`, whose content is `text`.
 pub(super) fn open(
     path: &Path,
     text: &str,
@@ -64,10 +65,10 @@ pub(super) fn open(
 ) -> Result<Secp256k1Signer, KeyProblem> {
     let stored: Stored = serde_json::from_str(text)
         .map_err(|error| KeyProblem::Keystore(format!("not a keystore of version 3: {error}")))?;
-    let said = check(&stored).map_err(|fault| KeyProblem::Keystore(fault.to_owned()))?;
+    let stated = check(&stored).map_err(|fault| KeyProblem::Keystore(fault.to_owned()))?;
     let key = Secp256k1Signer::decrypt_keystore(path, password).map_err(|error| {
-        // The file passed the checks, so that a wrong MAC means a wrong password.
-        if error.to_string() == "Mac Mismatch" {
+        // The file passed the checks, so a wrong MAC means a wrong password.
+        if is_wrong_keystore_password(&error.to_string()) {
             return KeyProblem::WrongPassword {
                 password_file: password_file.to_owned(),
             };
@@ -77,16 +78,16 @@ pub(super) fn open(
         }
         KeyProblem::Keystore(format!("cannot be opened: {error}"))
     })?;
-    if key.address() != said {
+    if key.address() != stated {
         return Err(KeyProblem::OtherAccount {
-            said,
+            stated,
             found: key.address(),
         });
     }
     Ok(key)
 }
 
-/// Everything on which the library would panic, run for ever or decrypt garbage.
+/// Checks everything on which the library would panic, run for ever or decrypt garbage. Returns the stated address.
 fn check(stored: &Stored) -> Result<Address, &'static str> {
     let crypto = &stored.crypto;
     if stored.version != 3 {
@@ -136,7 +137,7 @@ fn check_derivation(kdf: &str, params: &KdfParams) -> Result<(), &'static str> {
                 .saturating_mul(u64::from(*r))
                 .saturating_mul(128);
             if bytes.saturating_mul(u64::from(*p)) > SCRYPT_BYTES_MAX {
-                return Err("its scrypt parameters ask for more than 1 GiB");
+                return Err("its scrypt parameters need more than 1 GiB");
             }
             Ok(())
         }

@@ -1,4 +1,4 @@
-//! From configured sources to usable keys. Errors name the place and the fault, never the key.
+//! Loads keys from their configured sources. Errors name the source and the fault, never the key.
 
 use std::collections::BTreeMap;
 use std::env::VarError;
@@ -15,7 +15,7 @@ use thiserror::Error;
 
 use super::{Account, KeyEntry, KeySource, LocalSigner, keystore};
 
-/// Larger files than this hold something else than a key.
+/// A larger file is not a key file.
 pub(super) const KEY_FILE_BYTES_MAX: u64 = 64 << 10;
 const KEY_DIGITS: usize = 64;
 
@@ -23,7 +23,7 @@ const KEY_DIGITS: usize = 64;
 #[derive(Debug, Error)]
 #[error("key {number} ({place}): {problem}")]
 pub struct KeyError {
-    /// Which of the configured keys, counted from 1.
+    /// The position in the configuration, counted from 1.
     pub number: usize,
     /// Where it comes from.
     pub place: String,
@@ -42,23 +42,25 @@ pub enum KeyProblem {
         /// Why.
         error: std::io::Error,
     },
-    /// A file holds something else.
-    #[error("{} is too large to be what it should be", .path.display())]
+    /// The file is larger than any key or password file.
+    #[error("{} is too large for a key or password file", .path.display())]
     TooLarge {
         /// The file.
         path: PathBuf,
     },
-    /// A file or variable holds no text.
+    /// The file or variable is not UTF-8.
     #[error("it is not text")]
     NotText,
     /// The environment variable does not exist.
     #[error("it is not set")]
     NotSet,
     /// Something else than hexadecimal digits.
-    #[error("a private key is {KEY_DIGITS} hexadecimal digits, with or without 0x; this is not")]
+    #[error(
+        "a private key is {KEY_DIGITS} hexadecimal digits, with or without 0x; this value is not"
+    )]
     NotHex,
     /// Too short or too long.
-    #[error("a private key has {KEY_DIGITS} hexadecimal digits, this has {0}")]
+    #[error("a private key has {KEY_DIGITS} hexadecimal digits, this value has {0}")]
     Length(usize),
     /// Zero, or not below the order of the curve.
     #[error("these digits are not a valid private key")]
@@ -72,34 +74,34 @@ pub enum KeyProblem {
         /// Where the password comes from.
         password_file: PathBuf,
     },
-    /// The keystore says another account than its key has.
-    #[error("it says account {said}, but its key is of account {found}")]
+    /// The keystore states another account than its key has.
+    #[error("it states account {stated}, but its key belongs to account {found}")]
     OtherAccount {
         /// Written in the file.
-        said: Address,
+        stated: Address,
         /// Derived from the key.
         found: Address,
     },
-    /// Two sources give the same account.
-    #[error("it gives account {account}, which {other} gives already; keep one of them")]
+    /// Two sources contain the same account.
+    #[error("it contains account {account}, which {other} contains already; remove one of them")]
     Duplicate {
         /// The account.
         account: Address,
         /// The other source.
         other: String,
     },
-    /// The signing library gave a signature of somebody else.
-    #[error("a trial signature did not lead back to account {0}")]
-    Trial(Address),
+    /// The signing library returned a signature of another account.
+    #[error("a test signature does not recover to account {0}")]
+    SelfTest(Address),
 }
 
-/// Reads all keys. Blocks: files are read, and opening a keystore takes up to a second.
+/// Loads all keys. Blocks: reads files, and decrypting a keystore takes up to a second.
 pub fn load(entries: Vec<KeyEntry>) -> Result<LocalSigner, KeyError> {
-    load_from(entries, |name| std::env::var(name))
+    load_with_env(entries, |name| std::env::var(name))
 }
 
-/// [`load`] with another environment.
-pub(super) fn load_from(
+/// [`load`] with a given environment.
+pub(super) fn load_with_env(
     entries: Vec<KeyEntry>,
     env: impl Fn(&str) -> Result<String, VarError>,
 ) -> Result<LocalSigner, KeyError> {
@@ -111,7 +113,9 @@ pub(super) fn load_from(
             place: place.clone(),
             problem,
         };
-        let key = key_from(&source, &env).and_then(tried).map_err(failed)?;
+        let key = key_from(&source, &env)
+            .and_then(check_signing)
+            .map_err(failed)?;
         let account = key.address();
         if let Some(other) = accounts.get(&account) {
             let other = other.place.clone();
@@ -158,7 +162,7 @@ fn key_from(
     }
 }
 
-/// Written by hand because the errors of hex libraries quote the digit that is wrong.
+/// Not a library's parser, because its errors quote the wrong digit.
 fn key_from_hex(text: &str) -> Result<Secp256k1Signer, KeyProblem> {
     let text = text.trim();
     let digits = text.strip_prefix("0x").unwrap_or(text);
@@ -177,8 +181,8 @@ fn key_from_hex(text: &str) -> Result<Secp256k1Signer, KeyProblem> {
         .ok_or(KeyProblem::OutOfRange)
 }
 
-/// Signs once and recovers who signed, so that no envelope has to be checked that way later.
-fn tried(key: Secp256k1Signer) -> Result<Secp256k1Signer, KeyProblem> {
+/// Signs once and recovers the signer, so that envelopes need no such check later.
+fn check_signing(key: Secp256k1Signer) -> Result<Secp256k1Signer, KeyProblem> {
     let probe = B256::repeat_byte(0x5a);
     let signer = key
         .sign_hash_sync(&probe)
@@ -187,7 +191,7 @@ fn tried(key: Secp256k1Signer) -> Result<Secp256k1Signer, KeyProblem> {
     if signer == Some(key.address()) {
         Ok(key)
     } else {
-        Err(KeyProblem::Trial(key.address()))
+        Err(KeyProblem::SelfTest(key.address()))
     }
 }
 
@@ -209,14 +213,14 @@ pub(super) fn read_text(path: &Path) -> Result<String, KeyProblem> {
     String::from_utf8(bytes).ok().ok_or(KeyProblem::NotText)
 }
 
-/// Said, not refused: mounted secrets of containers often come like this.
+/// A warning and not an error, because containers often mount secrets like this.
 fn warn_if_others_can_read(path: &Path) {
     #[cfg(unix)]
     {
         use std::os::unix::fs::PermissionsExt;
         let mode = std::fs::metadata(path).map_or(0, |metadata| metadata.permissions().mode());
         if mode & 0o004 != 0 {
-            tracing::warn!(file = %path.display(), "every user here can read this secret");
+            tracing::warn!(file = %path.display(), "this secret is readable by every user of the host; restrict its permissions");
         }
     }
 }

@@ -1,8 +1,7 @@
-//! Keys in this process's memory, and signing with them.
+//! Private keys in this process's memory, and signing with them.
 //!
-//! Signing uses the C library behind [`Secp256k1Signer`]: about 30 µs for an envelope. The default
-//! `PrivateKeySigner` of the same crate is pure Rust and takes more than twice as long, also with
-//! the feature `secp256k1` on.
+//! Signing uses the C library behind [`Secp256k1Signer`]: about 30 µs per envelope. The same crate's default
+//! `PrivateKeySigner` is pure Rust and takes more than twice as long, also with the feature `secp256k1`.
 
 mod keystore;
 mod load;
@@ -26,7 +25,7 @@ pub use keystore::write_keystore;
 pub use load::{KeyError, KeyProblem, load};
 pub use source::{KeyEntry, KeySource};
 
-/// Signed on the caller's task: half a millisecond at most. More goes to the blocking pool.
+/// Up to this many envelopes are signed on the caller's task (half a millisecond), more on the blocking pool.
 const INLINE_MAX: usize = 16;
 
 /// The keys of this node. Cheap to clone; shows addresses only.
@@ -37,7 +36,7 @@ pub struct LocalSigner {
 
 struct Account {
     key: Secp256k1Signer,
-    /// Where it came from, for people.
+    /// The source, for error messages.
     place: String,
     /// Empty: every chain.
     chains: Vec<ChainId>,
@@ -69,17 +68,17 @@ impl Signer for LocalSigner {
         }
         let cores = thread::available_parallelism().map_or(1, usize::from);
         let share = envelopes.len().div_ceil(cores).max(INLINE_MAX);
-        let parts = split(envelopes, share)
+        let parts = split_into_parts(envelopes, share)
             .into_iter()
-            .map(|part| self.sign_elsewhere(part, at));
+            .map(|part| self.sign_on_blocking_pool(part, at));
         join_all(parts).await.into_iter().flatten().collect()
     }
 }
 
 impl LocalSigner {
     fn sign_one(&self, unsigned: UnsignedEnvelope, at: Timestamp) -> Result<Attempt, SignError> {
-        // The map's key is the address that was derived from the private key, so that an envelope
-        // can only be signed by the account it names.
+        // The map's key is the address that was derived from the private key, so only the account that an
+        // envelope names can sign it.
         let account = self.accounts.get(&unsigned.signer).ok_or_else(|| {
             SignError::Refused(format!("no key for account {} is loaded", unsigned.signer))
         })?;
@@ -109,7 +108,7 @@ impl LocalSigner {
         })
     }
 
-    async fn sign_elsewhere(
+    async fn sign_on_blocking_pool(
         &self,
         part: Vec<UnsignedEnvelope>,
         at: Timestamp,
@@ -124,15 +123,18 @@ impl LocalSigner {
         tokio::task::spawn_blocking(work)
             .await
             .unwrap_or_else(|error| {
-                // The runtime is going down, or signing panicked: nothing was signed.
+                // The runtime is shutting down, or signing panicked: nothing was signed.
                 let why = SignError::Unavailable(format!("the signing task ended early: {error}"));
                 vec![Err(why); count]
             })
     }
 }
 
-/// Cuts into parts of `share`, keeping the order.
-fn split(mut envelopes: Vec<UnsignedEnvelope>, share: usize) -> Vec<Vec<UnsignedEnvelope>> {
+/// Splits into parts of `share`, in order.
+fn split_into_parts(
+    mut envelopes: Vec<UnsignedEnvelope>,
+    share: usize,
+) -> Vec<Vec<UnsignedEnvelope>> {
     let mut parts = Vec::new();
     while envelopes.len() > share {
         let rest = envelopes.split_off(share);

@@ -42,7 +42,7 @@ impl From<KeySource> for KeyEntry {
     }
 }
 
-/// The place in words, for people: what to look at when it is wrong.
+/// Names the place to correct in an error message.
 impl fmt::Display for KeySource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -8,7 +8,7 @@ use alloy_eips::eip2718::Decodable2718;
 use alloy_primitives::{U256, address, b256};
 use domain::{AttemptKind, B256, Bytes, Fees, Nonce, TxId};
 
-use super::load::load_from;
+use super::load::load_with_env;
 use super::*;
 
 /// The first two accounts that anvil and hardhat fund.
@@ -50,31 +50,37 @@ fn refusal(source: KeySource) -> String {
 }
 
 #[tokio::test]
-async fn signs_many_in_order_and_each_by_its_account() {
+async fn envelopes_are_signed_in_order_by_their_accounts() {
     let signer = load(vec![inline(KEY).into(), inline(KEY_2).into()]).unwrap();
     for count in [0, 1, INLINE_MAX, INLINE_MAX + 1, 200] {
-        let asked: Vec<UnsignedEnvelope> = (0..count as u64)
+        let unsigned_envelopes: Vec<UnsignedEnvelope> = (0..count as u64)
             .map(|nonce| unsigned(if nonce % 2 == 0 { ACCOUNT } else { ACCOUNT_2 }, 1, nonce))
             .collect();
-        let attempts = signer.sign(asked.clone(), Timestamp(7)).await;
+        let attempts = signer.sign(unsigned_envelopes.clone(), Timestamp(7)).await;
         assert_eq!(attempts.len(), count);
-        for (asked, attempt) in asked.iter().zip(attempts) {
+        for (unsigned_envelopes, attempt) in unsigned_envelopes.iter().zip(attempts) {
             let attempt = attempt.unwrap();
             assert_eq!(
                 (attempt.nonce, attempt.signed_at),
-                (asked.nonce, Timestamp(7))
+                (unsigned_envelopes.nonce, Timestamp(7))
             );
-            assert_eq!((attempt.gas, attempt.fees), (asked.gas, asked.fees));
+            assert_eq!(
+                (attempt.gas, attempt.fees),
+                (unsigned_envelopes.gas, unsigned_envelopes.fees)
+            );
             assert_eq!(attempt.first_sent_at, None);
             let envelope = TxEnvelope::decode_2718_exact(&attempt.raw).unwrap();
-            assert_eq!(envelope.recover_signer().unwrap(), asked.signer);
+            assert_eq!(
+                envelope.recover_signer().unwrap(),
+                unsigned_envelopes.signer
+            );
             assert_eq!(*envelope.tx_hash(), attempt.hash);
         }
     }
 }
 
 #[tokio::test]
-async fn refuses_what_it_must_not_sign_and_signs_the_rest() {
+async fn refused_envelope_does_not_block_the_others() {
     let entry = KeyEntry {
         source: inline(KEY),
         chains: vec![ChainId(1), ChainId(5)],
@@ -85,14 +91,14 @@ async fn refuses_what_it_must_not_sign_and_signs_the_rest() {
         vec![(ACCOUNT_2, vec![]), (ACCOUNT, vec![ChainId(1), ChainId(5)])]
     );
     assert!(signer.is_local(ACCOUNT) && !signer.is_local(Address::ZERO));
-    let asked = vec![
+    let unsigned_envelopes = vec![
         unsigned(ACCOUNT, 5, 0),
         unsigned(ACCOUNT, 2, 1),
         unsigned(ACCOUNT_2, 2, 2),
         unsigned(Address::ZERO, 1, 3),
         unsigned(ACCOUNT_2, 0, 4),
     ];
-    let answers = signer.sign(asked, Timestamp(0)).await;
+    let answers = signer.sign(unsigned_envelopes, Timestamp(0)).await;
     assert!(answers[0].is_ok() && answers[2].is_ok());
     for refused in [1, 3, 4] {
         assert!(
@@ -104,7 +110,7 @@ async fn refuses_what_it_must_not_sign_and_signs_the_rest() {
 }
 
 #[test]
-fn every_source_gives_its_key() {
+fn every_source_loads_its_key() {
     let folder = tempfile::tempdir().unwrap();
     let digits = KEY.to_string();
     let bare = digits.strip_prefix("0x").unwrap();
@@ -129,13 +135,13 @@ fn every_source_gives_its_key() {
                 Err(VarError::NotPresent)
             }
         };
-        let signer = load_from(vec![source.into()], env).unwrap();
+        let signer = load_with_env(vec![source.into()], env).unwrap();
         assert!(signer.is_local(ACCOUNT), "{place}");
     }
 }
 
 #[test]
-fn errors_name_the_place_and_the_fault_but_not_the_key() {
+fn errors_name_source_and_fault_but_not_the_key() {
     let folder = tempfile::tempdir().unwrap();
     let digits = KEY.to_string();
     let cut = &digits[..digits.len() - 2];
@@ -147,14 +153,18 @@ fn errors_name_the_place_and_the_fault_but_not_the_key() {
         (
             KeySource::Inline(cut.to_owned()),
             "key 1 (inline key): ",
-            "this has 62",
+            "this value has 62",
         ),
         (
             KeySource::Inline(typo),
             "key 1 (inline key): ",
             "64 hexadecimal digits",
         ),
-        (KeySource::Inline(String::new()), "inline key", "this has 0"),
+        (
+            KeySource::Inline(String::new()),
+            "inline key",
+            "this value has 0",
+        ),
         (
             KeySource::Inline("0".repeat(64)),
             "inline key",
@@ -165,7 +175,7 @@ fn errors_name_the_place_and_the_fault_but_not_the_key() {
             "inline key",
             "not a valid private key",
         ),
-        (KeySource::File(short), "short.key", "this has 62"),
+        (KeySource::File(short), "short.key", "this value has 62"),
         (KeySource::File(large), "large.key", "too large"),
         (KeySource::File(binary), "binary.key", "not text"),
         (
@@ -192,7 +202,7 @@ fn errors_name_the_place_and_the_fault_but_not_the_key() {
 }
 
 #[test]
-fn the_same_account_twice_is_refused() {
+fn duplicate_account_is_refused() {
     let error = load(vec![inline(KEY).into(), inline(KEY).into()])
         .unwrap_err()
         .to_string();
@@ -200,7 +210,7 @@ fn the_same_account_twice_is_refused() {
 }
 
 #[test]
-fn nothing_shows_a_key() {
+fn debug_output_contains_no_key() {
     let signer = load(vec![inline(KEY).into()]).unwrap();
     let entry = KeyEntry {
         source: inline(KEY),
@@ -212,7 +222,7 @@ fn nothing_shows_a_key() {
 }
 
 #[test]
-fn a_keystore_of_geth_opens() {
+fn keystore_test_vector_is_decrypted() {
     // Test vector of the Web3 Secret Storage definition (pbkdf2), with the address added.
     let text = r#"{"address":"008aeeda4d805471df9b2a5b0f38a0c3bcba786b","crypto":{"cipher":"aes-128-ctr","cipherparams":{"iv":"6087dab2f9fdbbfaddc31a909735c1e6"},"ciphertext":"5318b4d5bcd28de64ee5559e671353e16f075ecae9f99c7a79a38af5f869aa46","kdf":"pbkdf2","kdfparams":{"c":262144,"dklen":32,"prf":"hmac-sha256","salt":"ae3cd4e7013836a3df6bd7241b12db061dbe2c6785853cce422d148a624ce0bd"},"mac":"517ead924a9d0dc3124507e3393d175ce3ff7c1e96529c6c555ce9e51205e9b2"},"id":"3198bc9c-6672-5ab3-d995-4942343ae5b6","version":3}"#;
     let folder = tempfile::tempdir().unwrap();
@@ -230,7 +240,7 @@ fn a_keystore_of_geth_opens() {
 }
 
 #[test]
-fn a_bad_keystore_is_refused_with_a_reason() {
+fn damaged_keystore_is_refused_with_a_reason() {
     let folder = tempfile::tempdir().unwrap();
     let good = write_keystore(folder.path(), "good", &KEY, "right").unwrap();
     let good_text = fs::read_to_string(&good).unwrap();
@@ -247,7 +257,7 @@ fn a_bad_keystore_is_refused_with_a_reason() {
         (damaged("/address", serde_json::Value::Null), "no address"),
         (
             damaged("/address", ACCOUNT_2.to_string()[2..].into()),
-            "says account",
+            "states account",
         ),
         (damaged("/crypto/cipher", "aes-256".into()), "aes-128-ctr"),
         (damaged("/crypto/cipherparams/iv", "00".into()), "iv"),
@@ -269,16 +279,16 @@ fn a_bad_keystore_is_refused_with_a_reason() {
             path,
             password_file: password_file.clone(),
         };
-        let said = refusal(source);
+        let error = refusal(source);
         assert!(
-            said.contains("keystore") && said.contains(fault),
-            "{fault}: {said}"
+            error.contains("keystore") && error.contains(fault),
+            "{fault}: {error}"
         );
     }
     let password_file = write(folder.path(), "other-password", "wrong");
-    let said = refusal(KeySource::Keystore {
+    let error = refusal(KeySource::Keystore {
         path: good,
         password_file,
     });
-    assert!(said.contains("other-password does not open it"), "{said}");
+    assert!(error.contains("other-password does not open it"), "{error}");
 }

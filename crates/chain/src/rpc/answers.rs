@@ -1,7 +1,7 @@
 //! Blocks, receipts and transactions as nodes write them, with no more fields than are used.
 //!
-//! Smaller than the types of alloy on purpose: chains add transaction and receipt types of their
-//! own, and a receipt of somebody else must not make a whole block unreadable.
+//! Smaller than the types of alloy on purpose: chains add tx and receipt types of their own, and one unknown
+//! receipt must not make a whole block undecodable.
 
 use alloy_primitives::{Address, B256, Bytes, U256};
 use domain::lane::NonceConsumer;
@@ -12,8 +12,8 @@ use serde_json::value::RawValue;
 
 use super::failure::Failure;
 
-/// A number as JSON-RPC writes it: `0x` and at least one hexadecimal digit. Libraries are more
-/// generous and read `0x` as 0, which would make a nonce out of an empty answer.
+/// A number as JSON-RPC writes it: `0x` and at least one hexadecimal digit. Libraries accept `0x` as 0, which
+/// would turn an empty answer into a nonce.
 macro_rules! quantity {
     ($name:ident, $number:ty) => {
         #[derive(Clone, Copy, Default)]
@@ -46,10 +46,10 @@ pub(super) struct Block {
     timestamp: Quantity,
     /// Missing on chains without EIP-1559.
     pub(super) base_fee_per_gas: Option<Wei>,
-    /// Missing in what light nodes tell.
+    /// Missing in blocks of light nodes.
     pub(super) gas_used: Option<Quantity>,
     pub(super) gas_limit: Option<Quantity>,
-    /// Hashes, or whole transactions where they were asked for.
+    /// Hashes, or complete txs where they were requested.
     #[serde(default)]
     transactions: Vec<Box<RawValue>>,
 }
@@ -75,18 +75,17 @@ impl Block {
         hashes.ok_or_else(|| Failure::Malformed("a block without its hashes".to_owned()))
     }
 
-    /// An account's transactions. Those that cannot be read (chains have types of their own) are of
-    /// nobody.
-    pub(super) fn transactions_of(&self, account: Address) -> impl Iterator<Item = MinedBy> {
-        let read = |raw: &RawValue| serde_json::from_str::<MinedBy>(raw.get()).ok();
+    /// An account's txs. Undecodable ones (chains have types of their own) are skipped.
+    pub(super) fn transactions_of(&self, account: Address) -> impl Iterator<Item = SenderTx> {
+        let read = |raw: &RawValue| serde_json::from_str::<SenderTx>(raw.get()).ok();
         let all = self.texts().filter_map(read);
         all.filter(move |tx| tx.from == account)
     }
 }
 
-/// Whose transaction it is, and what it did.
+/// A mined tx with its sender and effect.
 #[derive(Deserialize)]
-pub(super) struct MinedBy {
+pub(super) struct SenderTx {
     hash: B256,
     from: Address,
     nonce: Quantity,
@@ -95,12 +94,12 @@ pub(super) struct MinedBy {
     input: Bytes,
 }
 
-impl MinedBy {
+impl SenderTx {
     pub(super) fn nonce(&self) -> u64 {
         self.nonce.0
     }
 
-    pub(super) fn find_consumer(&self) -> NonceConsumer {
+    pub(super) fn to_consumer(&self) -> NonceConsumer {
         NonceConsumer::By {
             hash: self.hash,
             effect_digest: EffectDigest::of(self.to, self.value, &self.input),
@@ -118,7 +117,7 @@ pub(super) struct KnownTx {
 #[serde(rename_all = "camelCase")]
 pub(super) struct Receipt {
     transaction_hash: B256,
-    /// Missing, with its number, while a transaction is pending (some nodes answer even then).
+    /// Missing, with its number, while the tx is pending (some nodes return a receipt even then).
     block_hash: Option<B256>,
     block_number: Option<Quantity>,
     status: Option<Quantity>,
@@ -128,7 +127,7 @@ pub(super) struct Receipt {
 }
 
 impl Receipt {
-    /// The receipt of this transaction; `None` while it is in no block.
+    /// The inclusion of this tx; `None` while it is in no block.
     pub(super) fn inclusion_of(self, hash: B256) -> Result<Option<Inclusion>, Failure> {
         if self.transaction_hash != hash {
             return Err(Failure::Malformed(
@@ -138,7 +137,7 @@ impl Receipt {
         self.inclusion()
     }
 
-    /// A receipt of this block.
+    /// The inclusion in this block.
     pub(super) fn inclusion_in(self, block: B256) -> Result<Inclusion, Failure> {
         match self.inclusion()? {
             Some(inclusion) if inclusion.block_hash == block => Ok(inclusion),
@@ -150,7 +149,7 @@ impl Receipt {
         let (Some(block_hash), Some(block_number)) = (self.block_hash, self.block_number) else {
             return Ok(None);
         };
-        // Without a status (before Byzantium, 2017) nobody can say what became of it.
+        // Without a status (before Byzantium, 2017) success is unknown.
         let status = self
             .status
             .ok_or_else(|| Failure::Malformed("a receipt without a status".to_owned()))?;
@@ -160,7 +159,7 @@ impl Receipt {
             block_hash,
             succeeded: status.0 != 0,
             gas_used: self.gas_used.0,
-            // Old nodes of chains without EIP-1559 do not tell it: 0 is "not told" there.
+            // Old nodes of chains without EIP-1559 omit it: 0 means unknown there.
             effective_gas_price: self.effective_gas_price.unwrap_or_default().0,
             contract_address: self.contract_address,
             revert_reason: None,
@@ -168,7 +167,7 @@ impl Receipt {
     }
 }
 
-/// A mined transaction, as far as it takes to try it again.
+/// The parts of a mined tx that executing it again needs.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct MinedTx {
@@ -191,7 +190,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_quantities_are_numbers() {
+    fn only_hex_quantities_are_numbers() {
         let read = |text: &str| {
             serde_json::from_str::<Quantity>(text)
                 .ok()

@@ -1,4 +1,4 @@
-//! Trying calls out: estimates, and what made a mined transaction revert.
+//! Dry runs: gas estimates, and the revert reason of a mined tx.
 
 use domain::Inclusion;
 use engine::ports::{CallError, CallRequest};
@@ -11,9 +11,9 @@ use super::failure::Failure;
 use super::read::quantity;
 use super::revert;
 use super::wire::NodeError;
-use crate::classify::Meaning;
+use crate::classify::NodeErrorKind;
 
-/// The inner result is final; a failure is one of this endpoint, and another may be asked.
+/// The inner result is final; after a failure of this endpoint another one may be queried.
 pub(super) async fn estimate_gas(
     endpoint: &Endpoint,
     call: &CallRequest,
@@ -23,42 +23,42 @@ pub(super) async fn estimate_gas(
         message["to"] = json!(to);
     }
     match endpoint
-        .ask::<Quantity>("eth_estimateGas", &json!([message]))
+        .query::<Quantity>("eth_estimateGas", &json!([message]))
         .await?
     {
         Ok(gas) => Ok(Ok(gas.0)),
-        Err(error) => refused(error).map(Err),
+        Err(error) => classify_error(error).map(Err),
     }
 }
 
-/// Whether an error lies in the call or in the node.
-fn refused(error: NodeError) -> Result<CallError, Failure> {
+/// Distinguishes an error of the call from a failure of the node.
+fn classify_error(error: NodeError) -> Result<CallError, Failure> {
     // JSON-RPC's own codes for "internal error", "no such method" and "limit exceeded".
-    const CODES_OF_THE_NODE: [i64; 3] = [-32603, -32601, -32005];
-    if let Some(reason) = revert::reason(&error) {
+    const NODE_FAILURE_CODES: [i64; 3] = [-32603, -32601, -32005];
+    if let Some(reason) = revert::revert_reason(&error) {
         return Ok(CallError::Reverted(reason));
     }
-    match error.complaint().meaning() {
-        Meaning::Funds => Ok(CallError::Underfunded(error.message)),
-        Meaning::NotReady | Meaning::Throttled => Err(Failure::Node(error)),
-        Meaning::Known
-        | Meaning::NonceUsed
-        | Meaning::ReplacementTooCheap
-        | Meaning::BelowMinimum
-        | Meaning::BelowBaseFee
-        | Meaning::PoolFull
-        | Meaning::AccountLimit
-        | Meaning::TooFarAhead
-        | Meaning::Delegated
-        | Meaning::TypeConflict
-        | Meaning::Gas
-        | Meaning::Shape
-        | Meaning::Identity
-        | Meaning::NodePolicy
-        | Meaning::Executed
-        | Meaning::Forwarded
-        | Meaning::Unknown => {
-            if CODES_OF_THE_NODE.contains(&error.code) {
+    match error.kind() {
+        NodeErrorKind::InsufficientFunds => Ok(CallError::Underfunded(error.message)),
+        NodeErrorKind::NotReady | NodeErrorKind::RateLimited => Err(Failure::Node(error)),
+        NodeErrorKind::AlreadyKnown
+        | NodeErrorKind::NonceTooLow
+        | NodeErrorKind::ReplacementUnderpriced
+        | NodeErrorKind::BelowPoolMinimum
+        | NodeErrorKind::BelowBaseFee
+        | NodeErrorKind::PoolFull
+        | NodeErrorKind::AccountLimit
+        | NodeErrorKind::NonceTooHigh
+        | NodeErrorKind::Delegated
+        | NodeErrorKind::TypeConflict
+        | NodeErrorKind::GasLimit
+        | NodeErrorKind::InvalidEncoding
+        | NodeErrorKind::InvalidSender
+        | NodeErrorKind::NodePolicy
+        | NodeErrorKind::ExecutionFailed
+        | NodeErrorKind::ForwardFailed
+        | NodeErrorKind::Unknown => {
+            if NODE_FAILURE_CODES.contains(&error.code) {
                 return Err(Failure::Node(error));
             }
             Ok(CallError::Refused(error.message))
@@ -66,9 +66,8 @@ fn refused(error: NodeError) -> Result<CallError, Failure> {
     }
 }
 
-/// Runs the mined transaction again. First on the state after its block, which has everything
-/// that ran before it, then on the state before the block. Both are approximations, so that a run
-/// that succeeds proves nothing.
+/// Executes the mined tx again, first on the state after its block, which includes all txs before it, then on the
+/// state before the block. Both are approximations, so a successful run proves nothing.
 pub(super) async fn revert_reason(
     endpoint: &Endpoint,
     inclusion: &Inclusion,
@@ -86,14 +85,14 @@ pub(super) async fn revert_reason(
     let number = inclusion.block_number;
     for block in [number, number.saturating_sub(1)] {
         let answer = endpoint
-            .ask::<IgnoredAny>("eth_call", &json!([message, quantity(block)]))
+            .query::<IgnoredAny>("eth_call", &json!([message, quantity(block)]))
             .await?;
         if let Err(error) = answer
-            && let Some(reason) = revert::reason(&error)
+            && let Some(reason) = revert::revert_reason(&error)
         {
             return Ok(Some(reason));
         }
     }
-    let burnt = inclusion.gas_used >= tx.gas.0;
-    Ok(burnt.then(|| "all gas was used".to_owned()))
+    let is_out_of_gas = inclusion.gas_used >= tx.gas.0;
+    Ok(is_out_of_gas.then(|| "all gas was used".to_owned()))
 }

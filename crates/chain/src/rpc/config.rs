@@ -1,4 +1,4 @@
-//! What a chain must be told, and why it cannot be set up.
+//! The configuration of a chain's endpoints, and its validation.
 
 use std::time::Duration;
 
@@ -9,28 +9,28 @@ use super::endpoint::Endpoint;
 use super::http::{Http, root_cause};
 use super::url::EndpointUrl;
 
-/// How long one request may take, where nobody says.
+/// The default request timeout.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What a chain must be told.
+/// The configuration of a chain.
 #[derive(Clone, Debug)]
 pub struct RpcChainConfig {
-    /// Which chain; an endpoint of another one is never used.
+    /// The chain id; an endpoint of another chain is never used.
     pub id: ChainId,
-    /// Where its nodes are, the preferred one first.
+    /// The endpoints, the preferred one first.
     pub endpoints: Vec<EndpointUrl>,
-    /// How long one request may take.
+    /// The timeout of one request.
     pub request_timeout: Duration,
-    /// To how many endpoints bytes go at once. What is in doubt goes to the others as well.
+    /// To how many endpoints a tx is sent concurrently. An undecided one is sent to the others as well.
     pub send_to: usize,
-    /// Where new heads are announced (`ws://` or `wss://`).
+    /// The endpoint for subscriptions to new heads (`ws://` or `wss://`).
     pub ws: Option<EndpointUrl>,
     /// The most calls per second to each endpoint; those of a batch count one by one.
     pub requests_per_second: Option<u32>,
 }
 
 impl RpcChainConfig {
-    /// The usual: 10 s for a request, bytes to one endpoint, no announcements, no limit.
+    /// The defaults: a timeout of 10 s, sends to one endpoint, no subscription, no rate limit.
     #[must_use]
     pub fn new(id: ChainId, endpoints: Vec<EndpointUrl>) -> Self {
         Self {
@@ -47,52 +47,52 @@ impl RpcChainConfig {
 /// Why a chain cannot be set up.
 #[derive(Debug, Error)]
 pub enum RpcSetupError {
-    /// Nobody to ask.
+    /// The list of endpoints is empty.
     #[error("chain {0} has no endpoint")]
     NoEndpoint(ChainId),
-    /// Every request would fail.
+    /// With a timeout of zero every request would fail.
     #[error("the request timeout of chain {0} is zero")]
-    NoTime(ChainId),
-    /// Nothing would be sent.
-    #[error("bytes of chain {0} are to be sent to no endpoint: at least 1 is needed")]
-    NoSendTo(ChainId),
-    /// Nothing would be asked.
-    #[error("the requests per second of chain {0} are 0: at least 1 is needed")]
-    NoRequests(ChainId),
-    /// An address for calls where announcements are meant, or the other way round.
-    #[error("the address {endpoint} of chain {chain} must begin with {expected}")]
+    ZeroTimeout(ChainId),
+    /// `send_to` is 0: nothing would be sent.
+    #[error("chain {0} sends to 0 endpoints: at least 1 is needed")]
+    ZeroSendTo(ChainId),
+    /// `requests_per_second` is 0: nothing would be queried.
+    #[error("chain {0} allows 0 requests per second: at least 1 is needed")]
+    ZeroRequestRate(ChainId),
+    /// A URL for calls in place of one for subscriptions, or vice versa.
+    #[error("the URL of endpoint {endpoint} of chain {chain} must begin with {expected}")]
     Scheme {
-        /// Which chain.
+        /// The configured chain.
         chain: ChainId,
         /// Host and port.
         endpoint: String,
-        /// What it should be.
+        /// The allowed schemes.
         expected: &'static str,
     },
-    /// The HTTP client cannot be made, for example because no root certificates are installed.
+    /// The HTTP client cannot be built, for example because no root certificates are installed.
     #[error("cannot prepare connections to {endpoint}: {reason}")]
     Client {
         /// Host and port.
         endpoint: String,
-        /// Why.
+        /// The root cause.
         reason: String,
     },
 }
 
-/// Checks the configuration and makes the endpoints.
-pub(super) fn prepare(config: &RpcChainConfig) -> Result<Vec<Endpoint>, RpcSetupError> {
+/// Validates the configuration and builds the endpoints.
+pub(super) fn build_endpoints(config: &RpcChainConfig) -> Result<Vec<Endpoint>, RpcSetupError> {
     let chain = config.id;
     if config.endpoints.is_empty() {
         return Err(RpcSetupError::NoEndpoint(chain));
     }
     if config.request_timeout.is_zero() {
-        return Err(RpcSetupError::NoTime(chain));
+        return Err(RpcSetupError::ZeroTimeout(chain));
     }
     if config.send_to == 0 {
-        return Err(RpcSetupError::NoSendTo(chain));
+        return Err(RpcSetupError::ZeroSendTo(chain));
     }
     if config.requests_per_second == Some(0) {
-        return Err(RpcSetupError::NoRequests(chain));
+        return Err(RpcSetupError::ZeroRequestRate(chain));
     }
     let wrong = |url: &EndpointUrl, expected| RpcSetupError::Scheme {
         chain,
@@ -105,7 +105,7 @@ pub(super) fn prepare(config: &RpcChainConfig) -> Result<Vec<Endpoint>, RpcSetup
     if let Some(url) = config.endpoints.iter().find(|url| url.is_ws()) {
         return Err(wrong(url, "http:// or https://"));
     }
-    // An error means that a provider is installed already, which is as good.
+    // Fails if a provider is installed already, which is as good.
     rustls::crypto::ring::default_provider()
         .install_default()
         .ok();

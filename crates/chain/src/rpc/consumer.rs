@@ -1,4 +1,4 @@
-//! Whose transaction consumed a nonce, in blocks that no fork takes back.
+//! Finds the tx that consumed a nonce, in final blocks.
 
 use std::ops::Range;
 
@@ -10,15 +10,15 @@ use serde_json::{Value, json};
 use super::answers::{Block, Quantity};
 use super::endpoint::Endpoint;
 use super::endpoints::Endpoints;
-use super::failure::{Failure, all_failed};
-use super::limits::{CONSUMER_BLOCKS_MAX, WHOLE_BLOCKS_AT_ONCE};
-use super::read::{header, known, quantity};
+use super::failure::{Failure, endpoints_failed};
+use super::limits::{CONSUMER_BLOCKS_MAX, FULL_BLOCKS_BATCH_MAX};
+use super::read::{block_or_absent, header, quantity};
 use super::wire::Outcome;
-use crate::classify::Meaning;
+use crate::classify::NodeErrorKind;
 
-/// One endpoint that shows the transaction is enough. That it cannot be shown must be said by two
-/// of them, or by the only one: a nonce may be given up for it.
-pub(super) async fn find(
+/// One endpoint that returns the tx is enough. That the tx cannot be found must come from two endpoints, or from
+/// the only one, because a nonce may be abandoned for it.
+pub(super) async fn find_consumer(
     endpoints: &Endpoints,
     account: Address,
     nonce: Nonce,
@@ -28,17 +28,20 @@ pub(super) async fn find(
     let mut failures = Vec::new();
     let mut unseen_by: Option<&str> = None;
     for endpoint in endpoints.in_order() {
-        match (ask(endpoint, account, nonce, up_to).await, unseen_by) {
+        match (
+            query_endpoint(endpoint, account, nonce, up_to).await,
+            unseen_by,
+        ) {
             (Ok(found @ NonceConsumer::By { .. }), _)
-            | (Ok(found @ NonceConsumer::Nobody), None) => {
+            | (Ok(found @ NonceConsumer::NotConsumed), None) => {
                 return Ok(found);
             }
             (Ok(NonceConsumer::Unseen), Some(_)) => return Ok(NonceConsumer::Unseen),
             (Ok(NonceConsumer::Unseen), None) => unseen_by = Some(endpoint.name()),
-            (Ok(NonceConsumer::Nobody), Some(other)) => {
+            (Ok(NonceConsumer::NotConsumed), Some(other)) => {
                 let name = endpoint.name();
                 return Err(ChainError::Unusable(format!(
-                    "{other} says that nonce {nonce} is consumed at height {height}, {name} says that it is not"
+                    "{other} reports nonce {nonce} as consumed at height {height}, {name} as not consumed"
                 )));
             }
             (Err(failure), _) if failure.is_wrong_chain() => {}
@@ -47,52 +50,50 @@ pub(super) async fn find(
     }
     match unseen_by {
         Some(_) if failures.is_empty() => Ok(NonceConsumer::Unseen),
-        Some(_) | None => Err(all_failed(&failures)),
+        Some(_) | None => Err(endpoints_failed(&failures)),
     }
 }
 
-/// What one endpoint can tell, if its chain is the one that is followed.
-async fn ask(
+/// The consumer according to one endpoint, if it is on the followed branch.
+async fn query_endpoint(
     endpoint: &Endpoint,
     account: Address,
     nonce: Nonce,
     up_to: Header,
 ) -> Result<NonceConsumer, Failure> {
-    let there = header(endpoint, BlockTag::Number(up_to.number)).await?;
-    if there.map(|there| there.hash) != Some(up_to.hash) {
+    let found = header(endpoint, BlockTag::Number(up_to.number)).await?;
+    if found.map(|found| found.hash) != Some(up_to.hash) {
         return Err(Failure::Malformed(
             "it is on another branch, or behind".to_owned(),
         ));
     }
     let up_to = up_to.number;
     match count_at(endpoint, account, up_to).await? {
-        Ok(count) if count.0 <= nonce.0 => Ok(NonceConsumer::Nobody),
-        Ok(_) => by_states(endpoint, account, nonce, up_to).await,
+        Ok(count) if count.0 <= nonce.0 => Ok(NonceConsumer::NotConsumed),
+        Ok(_) => search_states(endpoint, account, nonce, up_to).await,
         Err(error) => {
             let heights = up_to.saturating_sub(CONSUMER_BLOCKS_MAX)..up_to.saturating_add(1);
-            let found = by_blocks(endpoint, account, nonce, heights, false).await?;
+            let found = scan_blocks(endpoint, account, nonce, heights, false).await?;
             found.ok_or(Failure::Node(error))
         }
     }
 }
 
-/// How many nonces are consumed at a height; the inner error where the node has no such state.
+/// How many nonces are consumed at a height; an inner error if the node lacks that state.
 async fn count_at(
     endpoint: &Endpoint,
     account: Address,
     height: u64,
 ) -> Result<Outcome<Quantity>, Failure> {
     let params = json!([account, quantity(height)]);
-    match endpoint.ask("eth_getTransactionCount", &params).await? {
-        Err(error) if error.complaint().meaning() == Meaning::Throttled => {
-            Err(Failure::Node(error))
-        }
+    match endpoint.query("eth_getTransactionCount", &params).await? {
+        Err(error) if error.kind() == NodeErrorKind::RateLimited => Err(Failure::Node(error)),
         outcome => Ok(outcome),
     }
 }
 
-/// The first height at which the nonce is consumed is found by halves, and its block is read.
-async fn by_states(
+/// Finds the first height at which the nonce is consumed by binary search, and reads its block.
+async fn search_states(
     endpoint: &Endpoint,
     account: Address,
     nonce: Nonce,
@@ -109,7 +110,7 @@ async fn by_states(
                 not_before = middle + 1;
                 lacks_states = false;
             }
-            // It has none of lower heights either: the search goes on above.
+            // The node lacks the states of lower heights as well: continue above.
             Err(_) => {
                 not_before = middle + 1;
                 lacks_states = true;
@@ -117,25 +118,26 @@ async fn by_states(
         }
     }
     let params = json!([quantity(consumed_at), true]);
-    let block: Option<Block> = known(endpoint.ask("eth_getBlockByNumber", &params).await?)?;
+    let block: Option<Block> =
+        block_or_absent(endpoint.query("eth_getBlockByNumber", &params).await?)?;
     let missing = || Failure::Malformed("a block below its head is missing".to_owned());
     let block = block.ok_or_else(missing)?;
     let mut all = block.transactions_of(account);
     if let Some(tx) = all.find(|tx| tx.nonce() == nonce.0) {
-        return Ok(tx.find_consumer());
+        return Ok(tx.to_consumer());
     }
     if lacks_states {
         let heights = consumed_at.saturating_sub(CONSUMER_BLOCKS_MAX)..consumed_at;
-        let found = by_blocks(endpoint, account, nonce, heights, true).await?;
+        let found = scan_blocks(endpoint, account, nonce, heights, true).await?;
         return Ok(found.unwrap_or(NonceConsumer::Unseen));
     }
-    // Consumed by an authorization (EIP-7702), which no transaction of the account carries.
+    // An authorization (EIP-7702) consumed it, which no tx of the account contains.
     Ok(NonceConsumer::Unseen)
 }
 
-/// Where a node has no states, the blocks themselves are read, the newest first: an account's nonces
-/// fall on the way down. `None` when they say nothing.
-async fn by_blocks(
+/// For nodes without old states: reads the blocks, newest first, in which the account's nonces decrease. `None` if
+/// the blocks contain no tx that decides.
+async fn scan_blocks(
     endpoint: &Endpoint,
     account: Address,
     nonce: Nonce,
@@ -145,7 +147,7 @@ async fn by_blocks(
     let mut above = heights.end;
     while above > heights.start {
         let from = above
-            .saturating_sub(WHOLE_BLOCKS_AT_ONCE)
+            .saturating_sub(FULL_BLOCKS_BATCH_MAX)
             .max(heights.start);
         let calls: Vec<Value> = (from..above)
             .rev()
@@ -158,21 +160,21 @@ async fn by_blocks(
             for tx in block.ok_or_else(missing)?.transactions_of(account) {
                 let at = tx.nonce();
                 if at == nonce.0 {
-                    return Ok(Some(tx.find_consumer()));
+                    return Ok(Some(tx.to_consumer()));
                 }
                 is_consumed |= at > nonce.0;
                 is_below |= at < nonce.0;
             }
             if is_below {
                 let unseen = is_consumed.then_some(NonceConsumer::Unseen);
-                return Ok(Some(unseen.unwrap_or(NonceConsumer::Nobody)));
+                return Ok(Some(unseen.unwrap_or(NonceConsumer::NotConsumed)));
             }
         }
         above = from;
     }
     Ok(match (is_consumed, heights.start) {
         (true, _) => Some(NonceConsumer::Unseen),
-        (false, 0) => Some(NonceConsumer::Nobody),
+        (false, 0) => Some(NonceConsumer::NotConsumed),
         (false, _) => None,
     })
 }

@@ -1,4 +1,4 @@
-//! One endpoint: which chain it serves, what it can do, and calls to it.
+//! One endpoint: its chain, its capabilities, and calls to it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -12,54 +12,54 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::answers::Quantity;
 use super::failure::Failure;
-use super::health::{BlockPosition, Health};
-use super::http::{Http, Repeat, Reply, failure_of};
+use super::health::{EndpointStatus, Health};
+use super::http::{Http, HttpReply, RetryPolicy, failure_from_status};
 use super::limits;
-use super::pace::Pace;
-use super::send::Ways;
+use super::rate_limiter::RateLimiter;
+use super::send::SendStrategy;
 use super::wire::{self, BatchAnswer, NodeError, Outcome};
-use crate::classify::Meaning;
+use crate::classify::NodeErrorKind;
 
 pub(super) struct Endpoint {
     http: Http,
     chain: ChainId,
     health: Health,
-    /// Which way of sending many is faster here.
-    ways: Ways,
-    /// Cleared for good when the endpoint shows that it does not do this.
-    takes_batches: AtomicBool,
+    /// Whether batches or single calls are faster here.
+    strategy: SendStrategy,
+    /// Cleared permanently when the endpoint refuses a batch.
+    can_batch: AtomicBool,
     has_block_receipts: AtomicBool,
-    pace: Option<Pace>,
+    rate_limiter: Option<RateLimiter>,
     batch_max: usize,
     sends: Semaphore,
-    trials: Semaphore,
+    dry_runs: Semaphore,
     reads: Semaphore,
 }
 
-/// What came of a batch.
-pub(super) enum Batch<T> {
-    /// In the order of the calls; `None` where the node left one out.
+/// The outcome of a batch.
+pub(super) enum BatchOutcome<T> {
+    /// In the order of the calls; `None` where the answer lacks one.
     Each(Vec<Option<Outcome<T>>>),
-    /// This endpoint takes no batches, and nothing was done.
-    NotTaken,
+    /// The endpoint accepts no batches; no call was executed.
+    Unsupported,
 }
 
 impl Endpoint {
     pub(super) fn new(http: Http, chain: ChainId, requests_per_second: Option<u32>) -> Self {
-        // A gateway that allows so many per second refuses a batch of more.
+        // A gateway refuses a batch with more calls than it allows per second.
         let allowed = requests_per_second.and_then(|most| usize::try_from(most).ok());
         Self {
             http,
             chain,
             health: Health::new(),
-            ways: Ways::default(),
-            takes_batches: AtomicBool::new(true),
+            strategy: SendStrategy::default(),
+            can_batch: AtomicBool::new(true),
             has_block_receipts: AtomicBool::new(true),
-            pace: requests_per_second.map(Pace::new),
+            rate_limiter: requests_per_second.map(RateLimiter::new),
             batch_max: allowed.map_or(limits::BATCH_MAX, |most| most.min(limits::BATCH_MAX)),
-            sends: Semaphore::new(limits::SENDS_AT_ONCE),
-            trials: Semaphore::new(limits::TRIALS_AT_ONCE),
-            reads: Semaphore::new(limits::READS_AT_ONCE),
+            sends: Semaphore::new(limits::CONCURRENT_SENDS_MAX),
+            dry_runs: Semaphore::new(limits::CONCURRENT_DRY_RUNS_MAX),
+            reads: Semaphore::new(limits::CONCURRENT_READS_MAX),
         }
     }
 
@@ -72,31 +72,31 @@ impl Endpoint {
         &self.health
     }
 
-    pub(super) fn ways(&self) -> &Ways {
-        &self.ways
+    pub(super) fn strategy(&self) -> &SendStrategy {
+        &self.strategy
     }
 
-    /// How many calls fit into one batch.
+    /// The most calls in one batch.
     pub(super) fn batch_max(&self) -> usize {
         self.batch_max
     }
 
-    pub(super) fn takes_batches(&self) -> bool {
-        self.takes_batches.load(Ordering::Relaxed)
+    pub(super) fn can_batch(&self) -> bool {
+        self.can_batch.load(Ordering::Relaxed)
     }
 
     pub(super) fn has_block_receipts(&self) -> bool {
         self.has_block_receipts.load(Ordering::Relaxed)
     }
 
-    /// Remembers that `eth_getBlockReceipts` is of no use here.
-    pub(super) fn lacks_block_receipts(&self) {
+    /// Records that the endpoint lacks `eth_getBlockReceipts`.
+    pub(super) fn mark_block_receipts_unsupported(&self) {
         self.has_block_receipts.store(false, Ordering::Relaxed);
         let (chain, endpoint) = (self.chain, self.name());
-        tracing::info!(%chain, endpoint, "no eth_getBlockReceipts; asking for single receipts");
+        tracing::info!(%chain, endpoint, "the endpoint lacks eth_getBlockReceipts; reading receipts one by one");
     }
 
-    /// One call.
+    /// One call. An error of the node is a failure.
     pub(super) async fn call<T: DeserializeOwned>(
         &self,
         method: &'static str,
@@ -106,8 +106,8 @@ impl Endpoint {
         self.call_unchecked(method, params).await
     }
 
-    /// One call whose error is an answer as well.
-    pub(super) async fn ask<T: DeserializeOwned>(
+    /// One call. An error of the node is an outcome, not a failure.
+    pub(super) async fn query<T: DeserializeOwned>(
         &self,
         method: &'static str,
         params: &Value,
@@ -119,21 +119,21 @@ impl Endpoint {
         }
     }
 
-    /// Many calls of one method; the results in their order. One error fails all.
+    /// Several calls of one method, results in order. One error of the node fails all.
     pub(super) async fn call_many<T: DeserializeOwned>(
         &self,
         method: &'static str,
         calls: &[Value],
     ) -> Result<Vec<T>, Failure> {
-        let outcomes = self.ask_many(method, calls).await?;
+        let outcomes = self.query_many(method, calls).await?;
         outcomes
             .into_iter()
             .map(|outcome| outcome.map_err(Failure::Node))
             .collect()
     }
 
-    /// Many calls of one method, whose errors are answers as well.
-    pub(super) async fn ask_many<T: DeserializeOwned>(
+    /// Several calls of one method, outcomes in order.
+    pub(super) async fn query_many<T: DeserializeOwned>(
         &self,
         method: &'static str,
         calls: &[Value],
@@ -141,14 +141,14 @@ impl Endpoint {
         let mut outcomes = Vec::with_capacity(calls.len());
         for part in calls.chunks(self.batch_max) {
             match self.batch(method, part).await? {
-                Batch::Each(each) => {
+                BatchOutcome::Each(each) => {
                     let complete: Option<Vec<Outcome<T>>> = each.into_iter().collect();
                     let missing = || Failure::Malformed("a batch lacks an answer".to_owned());
                     outcomes.extend(complete.ok_or_else(missing)?);
                 }
-                Batch::NotTaken => {
-                    for few in part.chunks(limits::SINGLE_CALLS_AT_ONCE) {
-                        let singly = few.iter().map(|params| self.ask(method, params));
+                BatchOutcome::Unsupported => {
+                    for few in part.chunks(limits::CONCURRENT_SINGLE_CALLS_MAX) {
+                        let singly = few.iter().map(|params| self.query(method, params));
                         outcomes.extend(try_join_all(singly).await?);
                     }
                 }
@@ -162,37 +162,39 @@ impl Endpoint {
         &self,
         method: &'static str,
         calls: &[Value],
-    ) -> Result<Batch<T>, Failure> {
-        // A batch of one gains nothing, and some endpoints know no batches at all.
+    ) -> Result<BatchOutcome<T>, Failure> {
+        // A batch of one gains nothing, and some endpoints accept no batches.
         if let [params] = calls {
-            return Ok(Batch::Each(vec![Some(self.ask(method, params).await?)]));
+            return Ok(BatchOutcome::Each(vec![Some(
+                self.query(method, params).await?,
+            )]));
         }
         if calls.is_empty() {
-            return Ok(Batch::Each(Vec::new()));
+            return Ok(BatchOutcome::Each(Vec::new()));
         }
         self.check_chain().await?;
-        if !self.takes_batches() {
-            return Ok(Batch::NotTaken);
+        if !self.can_batch() {
+            return Ok(BatchOutcome::Unsupported);
         }
         match self.post_batch(method, calls).await {
             Ok(BatchAnswer::Each(each)) => {
-                self.health.answered();
+                self.health.record_answer();
                 for outcome in &each {
                     let result = match outcome {
                         Some(Ok(_)) => "ok",
                         Some(Err(error)) => {
-                            self.heed(error);
+                            self.honour_backoff_request(error);
                             "error"
                         }
                         None => "lost",
                     };
-                    self.count(method, result, 1);
+                    self.count_calls(method, result, 1);
                 }
-                Ok(Batch::Each(each))
+                Ok(BatchOutcome::Each(each))
             }
             Ok(BatchAnswer::Refused(error)) => self.batch_refused(method, error),
             Err(failure) => {
-                self.failed(method, calls.len(), &failure);
+                self.record_failure(method, calls.len(), &failure);
                 Err(failure)
             }
         }
@@ -207,13 +209,13 @@ impl Endpoint {
         let reply = self.post(method, body, calls.len()).await?;
         match wire::decode_batch(&reply.body, calls.len()) {
             Ok(BatchAnswer::Refused(error)) if reply.status == StatusCode::TOO_MANY_REQUESTS => {
-                Err(Failure::TurnedAway(throttled(&error)))
+                Err(Failure::Refused(throttled_text(&error)))
             }
             Ok(answer) => Ok(answer),
             Err(_) if reply.status == StatusCode::PAYLOAD_TOO_LARGE => {
                 Ok(BatchAnswer::Refused(NodeError::default()))
             }
-            Err(malformed) => Err(failure_of(reply.status, malformed)),
+            Err(malformed) => Err(failure_from_status(reply.status, malformed)),
         }
     }
 
@@ -221,20 +223,20 @@ impl Endpoint {
         &self,
         method: &'static str,
         error: NodeError,
-    ) -> Result<Batch<T>, Failure> {
-        // Throttling is about now; everything else is how this endpoint is.
-        self.heed(&error);
-        let meaning = error.complaint().meaning();
-        if [Meaning::NotReady, Meaning::Throttled].contains(&meaning) {
-            let failure = Failure::TurnedAway(error.message);
-            self.failed(method, 1, &failure);
+    ) -> Result<BatchOutcome<T>, Failure> {
+        // A rate limit is temporary; every other refusal is permanent.
+        self.honour_backoff_request(&error);
+        let kind = error.kind();
+        if [NodeErrorKind::NotReady, NodeErrorKind::RateLimited].contains(&kind) {
+            let failure = Failure::Refused(error.message);
+            self.record_failure(method, 1, &failure);
             return Err(failure);
         }
-        self.count(method, "error", 1);
-        self.takes_batches.store(false, Ordering::Relaxed);
+        self.count_calls(method, "error", 1);
+        self.can_batch.store(false, Ordering::Relaxed);
         let (chain, endpoint) = (self.chain, self.name());
-        tracing::info!(%chain, endpoint, error = error.message, "no batches; asking one by one");
-        Ok(Batch::NotTaken)
+        tracing::info!(%chain, endpoint, error = error.message, "the endpoint accepts no batches; sending single calls");
+        Ok(BatchOutcome::Unsupported)
     }
 
     async fn call_unchecked<T: DeserializeOwned>(
@@ -247,58 +249,58 @@ impl Endpoint {
             .await;
         let outcome = posted.and_then(|reply| match wire::decode_single(&reply.body) {
             Ok(Err(error)) if reply.status == StatusCode::TOO_MANY_REQUESTS => {
-                Err(Failure::TurnedAway(throttled(&error)))
+                Err(Failure::Refused(throttled_text(&error)))
             }
             Ok(outcome) => Ok(outcome),
-            Err(malformed) => Err(failure_of(reply.status, malformed)),
+            Err(malformed) => Err(failure_from_status(reply.status, malformed)),
         });
         match outcome {
             Ok(Ok(result)) => {
-                self.health.answered();
-                self.count(method, "ok", 1);
+                self.health.record_answer();
+                self.count_calls(method, "ok", 1);
                 Ok(result)
             }
             Ok(Err(error)) => {
-                self.health.answered();
-                self.heed(&error);
-                self.count(method, "error", 1);
+                self.health.record_answer();
+                self.honour_backoff_request(&error);
+                self.count_calls(method, "error", 1);
                 Err(Failure::Node(error))
             }
             Err(failure) => {
-                self.failed(method, 1, &failure);
+                self.record_failure(method, 1, &failure);
                 Err(failure)
             }
         }
     }
 
-    /// Leaves the endpoint alone for a while where an error asks for that.
-    fn heed(&self, error: &NodeError) {
-        if error.complaint().meaning() == Meaning::Throttled {
-            self.health.rest(error.back_off());
+    /// Starts a backoff if the error requests one.
+    fn honour_backoff_request(&self, error: &NodeError) {
+        if error.kind() == NodeErrorKind::RateLimited {
+            self.health.back_off(error.requested_backoff());
         }
     }
 
-    /// Refuses an endpoint of another chain: nothing but `eth_chainId` is ever asked of it.
+    /// Fails for an endpoint of another chain: nothing but `eth_chainId` is ever sent to it.
     pub(super) async fn check_chain(&self) -> Result<(), Failure> {
-        match self.health.standing() {
-            BlockPosition::Serves | BlockPosition::Stumbled { .. } => return Ok(()),
-            BlockPosition::WrongChain { found, at }
+        match self.health.status() {
+            EndpointStatus::Serving | EndpointStatus::Degraded { .. } => return Ok(()),
+            EndpointStatus::WrongChain { found, at }
                 if at.elapsed() < limits::WRONG_CHAIN_RECHECK =>
             {
                 return Err(Failure::WrongChain(found));
             }
-            BlockPosition::WrongChain { .. } | BlockPosition::Unchecked { .. } => {}
+            EndpointStatus::WrongChain { .. } | EndpointStatus::Unchecked { .. } => {}
         }
         let answer = self.call_unchecked("eth_chainId", &json!([])).await;
         let Quantity(found) = answer.map_err(|failure| Failure::Unchecked(Box::new(failure)))?;
         let found = ChainId(found);
-        self.health.named_chain(found, self.chain);
+        self.health.record_chain_id(found, self.chain);
         if found == self.chain {
             return Ok(());
         }
         let (endpoint, expected) = (self.name(), self.chain);
-        tracing::error!(endpoint, %expected, %found, "an endpoint serves another chain: not used");
-        self.count("eth_chainId", "wrong_chain", 1);
+        tracing::error!(endpoint, %expected, %found, "an endpoint serves another chain and is not used; correct its URL in the configuration");
+        self.count_calls("eth_chainId", "wrong_chain", 1);
         Err(Failure::WrongChain(found))
     }
 
@@ -307,63 +309,68 @@ impl Endpoint {
         method: &'static str,
         body: Vec<u8>,
         calls: usize,
-    ) -> Result<Reply, Failure> {
-        let (room, repeat) = match method {
-            "eth_sendRawTransaction" => (&self.sends, Repeat::Never),
-            "eth_estimateGas" | "eth_call" => (&self.trials, Repeat::Once),
-            _ => (&self.reads, Repeat::Once),
+    ) -> Result<HttpReply, Failure> {
+        let (permits, retry_policy) = match method {
+            "eth_sendRawTransaction" => (&self.sends, RetryPolicy::Never),
+            "eth_estimateGas" | "eth_call" => (&self.dry_runs, RetryPolicy::Once),
+            _ => (&self.reads, RetryPolicy::Once),
         };
-        let _permit = self.admit(room, calls).await?;
-        let reply = self.http.post(body, repeat).await?;
-        let wants_rest = match reply.status {
+        let _permit = self.admit(permits, calls).await?;
+        let reply = self.http.post(body, retry_policy).await?;
+        let wants_backoff = match reply.status {
             StatusCode::TOO_MANY_REQUESTS => true,
-            // A node that starts says so too, mostly without naming a time.
+            // A starting node also returns 503, usually without a time.
             StatusCode::SERVICE_UNAVAILABLE => reply.retry_after.is_some(),
             _ => false,
         };
-        if wants_rest {
-            self.health.rest(reply.retry_after);
+        if wants_backoff {
+            self.health.back_off(reply.retry_after);
         }
         Ok(reply)
     }
 
-    /// Waits until a request may leave: not too many at once, nor per second, and none while the
-    /// endpoint wants to be left alone.
+    /// Waits until the limits on concurrent requests and on requests per second admit a request. Fails during a
+    /// backoff.
     async fn admit<'a>(
         &self,
-        room: &'a Semaphore,
+        permits: &'a Semaphore,
         calls: usize,
     ) -> Result<SemaphorePermit<'a>, Failure> {
-        self.is_rested()?;
+        self.check_backoff()?;
         let began = Instant::now();
-        let patience = self.http.timeout();
-        let permit = timeout(patience, room.acquire()).await;
-        let permit = permit.ok().and_then(Result::ok).ok_or_else(too_many)?;
-        if let Some(pace) = &self.pace {
-            let left = patience.saturating_sub(began.elapsed());
-            let wait = pace.take(calls, left).ok_or_else(too_many)?;
+        let wait_max = self.http.timeout();
+        let permit = timeout(wait_max, permits.acquire()).await;
+        let permit = permit
+            .ok()
+            .and_then(Result::ok)
+            .ok_or_else(too_many_requests)?;
+        if let Some(rate_limiter) = &self.rate_limiter {
+            let left = wait_max.saturating_sub(began.elapsed());
+            let wait = rate_limiter
+                .claim_slot(calls, left)
+                .ok_or_else(too_many_requests)?;
             sleep(wait).await;
         }
-        self.is_rested()?; // it may have complained meanwhile
+        self.check_backoff()?; // a backoff may have begun meanwhile
         Ok(permit)
     }
 
-    fn is_rested(&self) -> Result<(), Failure> {
-        match self.health.rests_for() {
-            Some(left) => Err(Failure::Resting(left)),
+    fn check_backoff(&self) -> Result<(), Failure> {
+        match self.health.backoff_left() {
+            Some(left) => Err(Failure::BackingOff(left)),
             None => Ok(()),
         }
     }
 
-    fn failed(&self, method: &'static str, calls: usize, failure: &Failure) {
-        self.health.failed(failure);
-        self.count(method, failure.as_str(), calls);
+    fn record_failure(&self, method: &'static str, calls: usize, failure: &Failure) {
+        self.health.record_failure(failure);
+        self.count_calls(method, failure.as_str(), calls);
         let (chain, endpoint) = (self.chain, self.name());
-        tracing::debug!(%chain, endpoint, method, %failure, "a call failed");
+        tracing::debug!(%chain, endpoint, method, %failure, "JSON-RPC call failed");
     }
 
-    /// Tells how far behind the best known head this endpoint is.
-    pub(super) fn show_lag(&self, blocks: u64) {
+    /// Reports how many blocks this endpoint is behind the best known head.
+    pub(super) fn report_lag(&self, blocks: u64) {
         #[expect(clippy::cast_precision_loss, reason = "a gauge for people")]
         metrics::gauge!(
             "lanekeeper_rpc_head_lag_blocks",
@@ -372,7 +379,7 @@ impl Endpoint {
         .set(blocks as f64);
     }
 
-    fn count(&self, method: &'static str, result: &'static str, calls: usize) {
+    fn count_calls(&self, method: &'static str, result: &'static str, calls: usize) {
         metrics::counter!(
             "lanekeeper_rpc_calls_total",
             "chain" => self.chain.to_string(), "endpoint" => self.name().to_owned(),
@@ -382,10 +389,10 @@ impl Endpoint {
     }
 }
 
-fn too_many() -> Failure {
-    Failure::NotConnected("too many requests are under way".to_owned())
+fn too_many_requests() -> Failure {
+    Failure::NotConnected("too many requests to it are in progress".to_owned())
 }
 
-fn throttled(error: &NodeError) -> String {
+fn throttled_text(error: &NodeError) -> String {
     format!("HTTP 429: {}", error.message)
 }

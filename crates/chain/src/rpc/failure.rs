@@ -1,4 +1,4 @@
-//! Why an endpoint gave no result, told apart by whether the node may have acted.
+//! Why an endpoint returned no result, distinguished by whether the node may have acted on the request.
 
 use std::fmt;
 use std::time::Duration;
@@ -10,34 +10,34 @@ use super::wire::NodeError;
 
 #[derive(Clone, Debug)]
 pub(super) enum Failure {
-    /// Nothing left this process.
+    /// No bytes left this process.
     NotConnected(String),
-    /// The endpoint turned the request away unread (HTTP 4xx, 503).
-    TurnedAway(String),
-    /// It asked to be left alone for so long, and was.
-    Resting(Duration),
-    /// It serves another chain, and nothing but that question was asked.
+    /// The endpoint refused the request without processing it (HTTP 4xx, 503).
+    Refused(String),
+    /// The endpoint requested a backoff, which lasts this much longer; nothing was sent.
+    BackingOff(Duration),
+    /// The endpoint serves another chain; only `eth_chainId` was sent.
     WrongChain(ChainId),
-    /// It did not say which chain it serves, and nothing else was asked.
+    /// The endpoint did not return its chain id; nothing else was sent.
     Unchecked(Box<Failure>),
-    /// The request left and its answer did not come: the node may have acted on it.
-    Lost(String),
-    /// An answer came that cannot be understood or cannot be true: the node may have acted.
+    /// The request was sent and no answer arrived: the node may have acted on it.
+    AnswerLost(String),
+    /// The answer is undecodable or inconsistent: the node may have acted on the request.
     Malformed(String),
     /// The node answered with an error.
     Node(NodeError),
 }
 
 impl Failure {
-    /// The label in the metrics.
+    /// The label in metrics.
     pub(super) fn as_str(&self) -> &'static str {
         match self {
             Self::NotConnected(_) => "unconnected",
-            Self::TurnedAway(_) => "turned_away",
-            Self::Resting(_) => "resting",
+            Self::Refused(_) => "turned_away",
+            Self::BackingOff(_) => "resting",
             Self::WrongChain(_) => "wrong_chain",
             Self::Unchecked(inner) => inner.as_str(),
-            Self::Lost(_) => "lost",
+            Self::AnswerLost(_) => "lost",
             Self::Malformed(_) => "malformed",
             Self::Node(_) => "error",
         }
@@ -47,23 +47,23 @@ impl Failure {
     pub(super) fn had_no_effect(&self) -> bool {
         match self {
             Self::NotConnected(_)
-            | Self::TurnedAway(_)
-            | Self::Resting(_)
+            | Self::Refused(_)
+            | Self::BackingOff(_)
             | Self::WrongChain(_)
             | Self::Unchecked(_) => true,
-            Self::Lost(_) | Self::Malformed(_) | Self::Node(_) => false,
+            Self::AnswerLost(_) | Self::Malformed(_) | Self::Node(_) => false,
         }
     }
 
-    /// Whether the endpoint is none of this chain.
+    /// Whether the endpoint serves another chain.
     pub(super) fn is_wrong_chain(&self) -> bool {
         match self {
             Self::WrongChain(_) => true,
             Self::NotConnected(_)
-            | Self::TurnedAway(_)
-            | Self::Resting(_)
+            | Self::Refused(_)
+            | Self::BackingOff(_)
             | Self::Unchecked(_)
-            | Self::Lost(_)
+            | Self::AnswerLost(_)
             | Self::Malformed(_)
             | Self::Node(_) => false,
         }
@@ -72,7 +72,10 @@ impl Failure {
     /// Whether the endpoint answered at all.
     fn is_answer(&self) -> bool {
         match self {
-            Self::NotConnected(_) | Self::Lost(_) | Self::TurnedAway(_) | Self::Resting(_) => false,
+            Self::NotConnected(_)
+            | Self::AnswerLost(_)
+            | Self::Refused(_)
+            | Self::BackingOff(_) => false,
             Self::WrongChain(_) | Self::Malformed(_) | Self::Node(_) => true,
             Self::Unchecked(inner) => inner.is_answer(),
         }
@@ -82,18 +85,24 @@ impl Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NotConnected(why) | Self::TurnedAway(why) | Self::Lost(why) => f.write_str(why),
-            Self::Resting(left) => write!(f, "it wants no requests for another {left:.1?}"),
+            Self::NotConnected(why) | Self::Refused(why) | Self::AnswerLost(why) => {
+                f.write_str(why)
+            }
+            Self::BackingOff(left) => write!(f, "it requested a backoff, {left:.1?} remain"),
             Self::WrongChain(found) => write!(f, "it serves chain {found} and is not used"),
-            Self::Unchecked(inner) => write!(f, "asked for its chain id: {inner}"),
+            Self::Unchecked(inner) => write!(f, "its chain id is unknown: {inner}"),
             Self::Malformed(why) => write!(f, "its answer cannot be used: {why}"),
-            Self::Node(error) => write!(f, "it says: {} ({})", error.message, error.code),
+            Self::Node(error) => write!(
+                f,
+                "it returned the error: {} (code {})",
+                error.message, error.code
+            ),
         }
     }
 }
 
-/// What all endpoints of a chain, by their names, failed with.
-pub(super) fn all_failed(failures: &[(&str, Failure)]) -> ChainError {
+/// Combines the failures of all endpoints, with their names.
+pub(super) fn endpoints_failed(failures: &[(&str, Failure)]) -> ChainError {
     let texts: Vec<String> = failures
         .iter()
         .map(|(name, failure)| format!("{name}: {failure}"))

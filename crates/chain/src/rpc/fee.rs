@@ -1,7 +1,7 @@
-//! What the chain asks for: the next block's base fee, and the tip that others pay.
+//! Fee quotes: the next block's base fee, and the usual tip.
 //!
-//! The base fee follows from the newest header that was read anyway. The tip changes slowly and is
-//! asked for now and then. So a quote per block costs next to no calls.
+//! The base fee follows from the newest header, which is read anyway. The tip changes slowly and is queried
+//! periodically, so a quote per block needs almost no calls.
 
 use std::sync::Mutex;
 
@@ -17,22 +17,22 @@ use super::failure::Failure;
 use super::limits::{FEE_HISTORY_BLOCKS, TIP_AGE_MAX, TIP_BLOCKS_MAX};
 use super::read::quantity;
 
-/// The tip where neither blocks nor node tell one: what wallets have offered since EIP-1559.
+/// The tip if neither blocks nor the node provide one: the default of wallets since EIP-1559.
 const TIP_FALLBACK: u128 = 1_000_000_000;
 /// geth's pool refuses a tip of 0.
 const TIP_MIN: u128 = 1;
-/// The middle of what a block's transactions paid.
+/// The median of the tips in a block.
 const REWARD_PERCENTILE: u64 = 50;
 /// By EIP-1559 a full block, twice the target, raises the base fee by an eighth.
 const ELASTICITY: u128 = 2;
 const CHANGE_DENOMINATOR: u128 = 8;
 
-/// What is known of fees.
+/// Caches the newest base fee and tip.
 #[derive(Default)]
-pub(super) struct Fees(Mutex<Known>);
+pub(super) struct FeeQuoter(Mutex<FeeState>);
 
 #[derive(Clone, Copy, Default)]
-struct Known {
+struct FeeState {
     head: Option<Head>,
     tip: Option<Tip>,
 }
@@ -41,50 +41,50 @@ struct Known {
 #[derive(Clone, Copy)]
 struct Head {
     number: u64,
-    /// What the block after it asks for; `None` on chains without EIP-1559.
+    /// The base fee of the block after it; `None` on chains without EIP-1559.
     next_base_fee: Option<u128>,
 }
 
-/// The usual tip; on chains without EIP-1559, the usual price.
+/// The usual tip; on chains without EIP-1559, the usual gas price.
 #[derive(Clone, Copy)]
 struct Tip {
     wei: u128,
     is_price: bool,
-    asked_at_block: u64,
-    asked_at: Instant,
+    queried_at_block: u64,
+    queried_at: Instant,
 }
 
-impl Fees {
-    fn known(&self) -> Known {
+impl FeeQuoter {
+    fn state(&self) -> FeeState {
         *self.0.lock().expect("nothing panics while holding it")
     }
 
-    /// Takes in the newest block.
-    pub(super) fn saw(&self, block: &Block) {
+    /// Records the newest block.
+    pub(super) fn record_head(&self, block: &Block) {
         let head = Head {
             number: block.header().number,
             next_base_fee: next_base_fee(block),
         };
-        let mut known = self.0.lock().expect("nothing panics while holding it");
-        known.head = Some(head);
+        let mut state = self.0.lock().expect("nothing panics while holding it");
+        state.head = Some(head);
     }
 
-    /// A quote: from what is known where it is new enough.
+    /// A quote, from the cache if it is fresh enough.
     pub(super) async fn quote(&self, endpoints: &Endpoints) -> Result<FeeQuote, ChainError> {
-        if self.known().head.is_none()
-            && let Some(block) = endpoints.latest().await?
+        if self.state().head.is_none()
+            && let Some(block) = endpoints.fetch_latest_block().await?
         {
-            self.saw(&block);
+            self.record_head(&block);
         }
-        let Known { head, tip } = self.known();
+        let FeeState { head, tip } = self.state();
         let head = head.ok_or_else(|| {
-            ChainError::Unusable("the chain has no block to take fees from".to_owned())
+            ChainError::Unusable("the chain has no block to derive fees from".to_owned())
         })?;
         let is_price = head.next_base_fee.is_none();
         let old = tip.filter(|tip| tip.is_price == is_price);
         let tip = match old {
             Some(tip) if tip.is_fresh(head.number) => tip.wei,
-            Some(_) | None => self.ask(endpoints, head, old).await?,
+            Some(_) | None => self.query_tip(endpoints, head, old).await?,
         };
         Ok(FeeQuote {
             base_fee: head.next_base_fee,
@@ -92,33 +92,37 @@ impl Fees {
         })
     }
 
-    /// Asks for the tip. While nobody tells a new one, the old one stands.
-    async fn ask(
+    /// Queries the tip. If no endpoint returns one, the old one stays in use.
+    async fn query_tip(
         &self,
         endpoints: &Endpoints,
         head: Head,
         old: Option<Tip>,
     ) -> Result<u128, ChainError> {
         let is_price = head.next_base_fee.is_none();
-        let told = if is_price {
-            endpoints.read(|endpoint| Box::pin(price(endpoint))).await
+        let quoted = if is_price {
+            endpoints
+                .read_first(|endpoint| Box::pin(price(endpoint)))
+                .await
         } else {
-            endpoints.read(|endpoint| Box::pin(tip(endpoint))).await
+            endpoints
+                .read_first(|endpoint| Box::pin(tip(endpoint)))
+                .await
         };
-        let wei = match (told, old) {
+        let wei = match (quoted, old) {
             (Ok(wei), _) => wei,
             (Err(error), Some(old)) => {
-                tracing::debug!(%error, "no new tip; the old one stands");
+                tracing::debug!(%error, "the tip could not be queried; the old one stays in use");
                 old.wei
             }
             (Err(error), None) => return Err(error),
         };
-        let mut known = self.0.lock().expect("nothing panics while holding it");
-        known.tip = Some(Tip {
+        let mut state = self.0.lock().expect("nothing panics while holding it");
+        state.tip = Some(Tip {
             wei,
             is_price,
-            asked_at_block: head.number,
-            asked_at: Instant::now(),
+            queried_at_block: head.number,
+            queried_at: Instant::now(),
         });
         Ok(wei)
     }
@@ -126,13 +130,13 @@ impl Fees {
 
 impl Tip {
     fn is_fresh(&self, number: u64) -> bool {
-        number.abs_diff(self.asked_at_block) < TIP_BLOCKS_MAX
-            && self.asked_at.elapsed() < TIP_AGE_MAX
+        number.abs_diff(self.queried_at_block) < TIP_BLOCKS_MAX
+            && self.queried_at.elapsed() < TIP_AGE_MAX
     }
 }
 
-/// By the rule of EIP-1559. Chains with other constants move more slowly than this; the fees that
-/// are made of it leave far more room than the difference.
+/// The rule of EIP-1559. Chains with other constants change more slowly; the margin of the resulting fees is far
+/// larger than the difference.
 fn next_base_fee(block: &Block) -> Option<u128> {
     let base = block.base_fee_per_gas?.0;
     let (Some(used), Some(limit)) = (block.gas_used, block.gas_limit) else {
@@ -158,7 +162,7 @@ async fn price(endpoint: &Endpoint) -> Result<u128, Failure> {
 /// One call where blocks have transactions; two on empty chains.
 async fn tip(endpoint: &Endpoint) -> Result<u128, Failure> {
     let params = json!([quantity(FEE_HISTORY_BLOCKS), "latest", [REWARD_PERCENTILE]]);
-    let history: Option<FeeHistory> = match endpoint.ask("eth_feeHistory", &params).await? {
+    let history: Option<FeeHistory> = match endpoint.query("eth_feeHistory", &params).await? {
         Ok(history) => Some(history),
         Err(error) if error.is_missing_method() => None,
         Err(error) => return Err(Failure::Node(error)),
@@ -170,8 +174,8 @@ async fn tip(endpoint: &Endpoint) -> Result<u128, Failure> {
     Ok(tip.max(TIP_MIN))
 }
 
-/// The median of the blocks' own medians, and not less than the newest of them: when fees rise,
-/// the median of ten blocks comes late. Blocks that paid nothing are empty and say nothing.
+/// The median of the blocks' medians, but at least the newest: when fees rise, the median of ten blocks lags.
+/// Blocks without a tip are empty and ignored.
 fn usual_tip(history: &FeeHistory) -> Option<u128> {
     let rewards = history.reward.as_ref()?;
     let of_block = |rewards: &Option<Vec<Wei>>| rewards.as_ref()?.first().map(|tip| tip.0);
@@ -187,7 +191,7 @@ fn usual_tip(history: &FeeHistory) -> Option<u128> {
 
 async fn node_tip(endpoint: &Endpoint) -> Result<u128, Failure> {
     match endpoint
-        .ask::<Wei>("eth_maxPriorityFeePerGas", &json!([]))
+        .query::<Wei>("eth_maxPriorityFeePerGas", &json!([]))
         .await?
     {
         Ok(tip) => Ok(tip.0),
@@ -206,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn tip_is_the_median_but_not_below_the_newest() {
+    fn tip_is_the_median_but_at_least_the_newest() {
         assert_eq!(tip(r#"[["0x1"],["0x9"],["0x5"]]"#), Some(5));
         assert_eq!(tip(r#"[["0x1"],["0x5"],["0x9"]]"#), Some(9));
         assert_eq!(tip(r#"[["0x3"],["0x0"],null,[]]"#), Some(3));
@@ -225,8 +229,8 @@ mod tests {
     }
 
     #[test]
-    fn base_fee_follows_the_rule() {
-        // The examples of the EIP's own test cases, and the edges.
+    fn next_base_fee_follows_eip1559() {
+        // The EIP's own test cases, and edge cases.
         assert_eq!(
             next(1_000_000_000, 10_000_000, 20_000_000),
             Some(1_000_000_000)

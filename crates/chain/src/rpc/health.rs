@@ -1,4 +1,4 @@
-//! How an endpoint fares: whether it answers, how far its chain is, how long it takes.
+//! The health of an endpoint: whether it answers, its newest head, its latency.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -9,229 +9,233 @@ use tokio::time::Instant;
 use super::failure::Failure;
 use super::limits;
 
-/// What is known of an endpoint at present.
-pub(super) struct Health(Mutex<Known>);
+pub(super) struct Health(Mutex<HealthState>);
 
-struct Known {
-    standing: BlockPosition,
-    rests_until: Option<Instant>,
+struct HealthState {
+    status: EndpointStatus,
+    backoff_until: Option<Instant>,
     head: Option<Head>,
     latency: Option<Duration>,
-    looked_at: Option<Instant>,
+    polled_at: Option<Instant>,
 }
 
-/// What the last contact showed.
+/// The result of the last contact.
 #[derive(Clone, Copy)]
-pub(super) enum BlockPosition {
-    /// Not asked yet, or not reached the last time: its chain must be checked before it is used.
+pub(super) enum EndpointStatus {
+    /// Never reached, or unreachable the last time: its chain id must be checked before use.
     Unchecked { failed_at: Option<Instant> },
-    /// Serves our chain.
-    Serves,
-    /// Serves our chain, but the last request was turned away or answered with garbage.
-    Stumbled { at: Instant },
+    /// Serves the configured chain.
+    Serving,
+    /// Serves the configured chain, but the last request was refused or its answer was malformed.
+    Degraded { at: Instant },
     /// Serves another chain.
     WrongChain { found: ChainId, at: Instant },
 }
 
-/// The newest block that it has shown.
+/// The newest block that the endpoint has returned.
 #[derive(Clone, Copy)]
 struct Head {
     number: u64,
     seen_at: Instant,
-    /// How many blocks another endpoint was ahead at that moment.
+    /// How many blocks another endpoint was ahead at that time.
     lag: u64,
 }
 
-/// How good an endpoint is; the best first.
+/// The order of preference, best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Rank {
-    Fine,
-    /// It answers, but others do so much faster.
+    Healthy,
+    /// Others answer much faster.
     Slow,
     /// Others have newer blocks.
     Behind,
-    /// It failed a moment ago.
+    /// The last request failed within [`limits::COOL_DOWN`].
     Failed,
-    /// It wants to be left alone.
-    Resting,
-    /// It is none of this chain.
+    /// The endpoint requested a backoff.
+    BackingOff,
+    /// The endpoint serves another chain.
     WrongChain,
 }
 
 impl Health {
     pub(super) fn new() -> Self {
-        Self(Mutex::new(Known {
-            standing: BlockPosition::Unchecked { failed_at: None },
-            rests_until: None,
+        Self(Mutex::new(HealthState {
+            status: EndpointStatus::Unchecked { failed_at: None },
+            backoff_until: None,
             head: None,
             latency: None,
-            looked_at: None,
+            polled_at: None,
         }))
     }
 
-    fn with<T>(&self, look: impl FnOnce(&mut Known) -> T) -> T {
-        look(&mut self.0.lock().expect("nothing panics while holding it"))
+    fn with_state<T>(&self, update: impl FnOnce(&mut HealthState) -> T) -> T {
+        update(&mut self.0.lock().expect("nothing panics while holding it"))
     }
 
-    pub(super) fn standing(&self) -> BlockPosition {
-        self.with(|known| known.standing)
+    pub(super) fn status(&self) -> EndpointStatus {
+        self.with_state(|state| state.status)
     }
 
-    /// Whether the last contact went well.
-    pub(super) fn answers(&self) -> bool {
-        matches!(self.standing(), BlockPosition::Serves)
+    /// Whether the last contact succeeded.
+    pub(super) fn is_answering(&self) -> bool {
+        matches!(self.status(), EndpointStatus::Serving)
     }
 
-    /// Its place among others, the fastest of which takes so long.
+    /// The rank relative to the latency of the fastest endpoint.
     pub(super) fn rank(&self, fastest: Option<Duration>) -> Rank {
-        self.with(|known| known.rank(fastest))
+        self.with_state(|state| state.rank(fastest))
     }
 
-    /// How long it takes to answer, while it does.
+    /// The average latency, unless the endpoint is failing.
     pub(super) fn latency(&self) -> Option<Duration> {
-        self.with(|known| known.latency.filter(|_| known.fails_with().is_none()))
+        self.with_state(|state| state.latency.filter(|_| state.failure_rank().is_none()))
     }
 
-    /// For how long it is still to be left alone.
-    pub(super) fn rests_for(&self) -> Option<Duration> {
-        self.with(|known| known.rests_for())
+    /// How much longer no request may be sent.
+    pub(super) fn backoff_left(&self) -> Option<Duration> {
+        self.with_state(|state| state.backoff_left())
     }
 
-    /// It throttles: it is left alone for a while, for as long as it wishes within reason.
-    pub(super) fn rest(&self, wish: Option<Duration>) {
-        let until = Instant::now() + wish.unwrap_or(limits::REST).min(limits::REST_MAX);
-        self.with(|known| {
-            known.rests_until = known.rests_until.max(Some(until));
+    /// Stops requests for the requested time, at most [`limits::BACKOFF_MAX`].
+    pub(super) fn back_off(&self, requested: Option<Duration>) {
+        let until = Instant::now()
+            + requested
+                .unwrap_or(limits::BACKOFF_DEFAULT)
+                .min(limits::BACKOFF_MAX);
+        self.with_state(|state| {
+            state.backoff_until = state.backoff_until.max(Some(until));
         });
     }
 
-    /// The newest block that it has shown, while that still says how far others should be.
+    /// The newest block, while it is recent enough to compare other endpoints with.
     pub(super) fn recent_head(&self) -> Option<u64> {
-        self.with(|known| {
-            let head = known.head?;
-            let counts = head.seen_at.elapsed() < limits::HEAD_COUNTS_FOR;
+        self.with_state(|state| {
+            let head = state.head?;
+            let counts = head.seen_at.elapsed() < limits::HEAD_AGE_MAX;
             counts.then_some(head.number)
         })
     }
 
-    /// It has shown a head, after so long, while another was `lag` blocks ahead.
-    pub(super) fn saw_head(&self, number: u64, lag: u64, took: Duration) {
+    /// Records a head, the latency of its request, and how many blocks another endpoint was ahead.
+    pub(super) fn record_head(&self, number: u64, lag: u64, took: Duration) {
         let seen_at = Instant::now();
-        self.with(|known| {
-            known.head = Some(Head {
+        self.with_state(|state| {
+            state.head = Some(Head {
                 number,
                 seen_at,
                 lag,
             });
-            known.latency = Some(average(known.latency, took));
+            state.latency = Some(average(state.latency, took));
         });
     }
 
-    /// Another endpoint has shown a head. Where this one was asked a moment ago, it is behind.
-    pub(super) fn other_saw_head(&self, number: u64) {
-        self.with(|known| {
-            let recent = known
+    /// Records another endpoint's head. If this endpoint's own head was read just before, the difference is its lag.
+    pub(super) fn record_other_head(&self, number: u64) {
+        self.with_state(|state| {
+            let recent = state
                 .head
                 .as_mut()
-                .filter(|head| head.seen_at.elapsed() < limits::HEADS_TOGETHER);
+                .filter(|head| head.seen_at.elapsed() < limits::HEAD_COMPARE_WINDOW);
             if let Some(head) = recent {
                 head.lag = head.lag.max(number.saturating_sub(head.number));
             }
         });
     }
 
-    /// Whether it is time to ask for its head, because nobody does otherwise. Then it counts as
-    /// asked.
-    pub(super) fn is_due(&self, every: Duration) -> bool {
-        self.with(|known| {
-            let seen_at = known.head.map(|head| head.seen_at);
-            let is_due = known
-                .looked_at
+    /// Whether the head is due for a poll because no request has read it for a while. If so, records the poll as
+    /// started.
+    pub(super) fn start_poll_if_due(&self, every: Duration) -> bool {
+        self.with_state(|state| {
+            let seen_at = state.head.map(|head| head.seen_at);
+            let is_due = state
+                .polled_at
                 .max(seen_at)
                 .is_none_or(|at| at.elapsed() >= every);
             if is_due {
-                known.looked_at = Some(Instant::now());
+                state.polled_at = Some(Instant::now());
             }
             is_due
         })
     }
 
-    /// An answer came. That does not prove its chain: see [`Self::named_chain`].
-    pub(super) fn answered(&self) {
-        self.with(|known| {
-            if let BlockPosition::Stumbled { .. } = known.standing {
-                known.standing = BlockPosition::Serves;
+    /// Records an answer. It does not prove the chain: see [`Self::record_chain_id`].
+    pub(super) fn record_answer(&self) {
+        self.with_state(|state| {
+            if let EndpointStatus::Degraded { .. } = state.status {
+                state.status = EndpointStatus::Serving;
             }
         });
     }
 
-    /// It named its chain: ours, or another.
-    pub(super) fn named_chain(&self, found: ChainId, ours: ChainId) {
+    /// Records the chain id that the endpoint returned.
+    pub(super) fn record_chain_id(&self, found: ChainId, expected: ChainId) {
         let at = Instant::now();
-        self.with(|known| {
-            known.standing = if found == ours {
-                BlockPosition::Serves
+        self.with_state(|state| {
+            state.status = if found == expected {
+                EndpointStatus::Serving
             } else {
-                BlockPosition::WrongChain { found, at }
+                EndpointStatus::WrongChain { found, at }
             };
         });
     }
 
-    pub(super) fn failed(&self, failure: &Failure) {
+    pub(super) fn record_failure(&self, failure: &Failure) {
         let at = Instant::now();
-        self.with(|known| {
-            known.standing = match (failure, known.standing) {
-                // Behind an address that must be connected to again may stand another node.
-                (Failure::NotConnected(_) | Failure::Lost(_), _)
+        self.with_state(|state| {
+            state.status = match (failure, state.status) {
+                // After a reconnect another node may be behind the same address.
+                (Failure::NotConnected(_) | Failure::AnswerLost(_), _)
                 | (
-                    Failure::TurnedAway(_) | Failure::Malformed(_),
-                    BlockPosition::Unchecked { .. },
-                ) => BlockPosition::Unchecked {
+                    Failure::Refused(_) | Failure::Malformed(_),
+                    EndpointStatus::Unchecked { .. },
+                ) => EndpointStatus::Unchecked {
                     failed_at: Some(at),
                 },
                 (
-                    Failure::TurnedAway(_) | Failure::Malformed(_),
-                    BlockPosition::Serves | BlockPosition::Stumbled { .. },
-                ) => BlockPosition::Stumbled { at },
+                    Failure::Refused(_) | Failure::Malformed(_),
+                    EndpointStatus::Serving | EndpointStatus::Degraded { .. },
+                ) => EndpointStatus::Degraded { at },
                 (
-                    Failure::TurnedAway(_) | Failure::Malformed(_),
-                    standing @ BlockPosition::WrongChain { .. },
+                    Failure::Refused(_) | Failure::Malformed(_),
+                    status @ EndpointStatus::WrongChain { .. },
                 )
                 | (
-                    Failure::Resting(_)
+                    Failure::BackingOff(_)
                     | Failure::WrongChain(_)
                     | Failure::Unchecked(_)
                     | Failure::Node(_),
-                    standing,
-                ) => standing,
+                    status,
+                ) => status,
             };
         });
     }
 }
 
-impl Known {
-    fn rests_for(&self) -> Option<Duration> {
-        let left = self.rests_until?.saturating_duration_since(Instant::now());
+impl HealthState {
+    fn backoff_left(&self) -> Option<Duration> {
+        let left = self
+            .backoff_until?
+            .saturating_duration_since(Instant::now());
         (!left.is_zero()).then_some(left)
     }
 
-    /// Why it should not be asked first, apart from being slow or behind.
-    fn fails_with(&self) -> Option<Rank> {
-        let failed_at = match self.standing {
-            BlockPosition::WrongChain { .. } => return Some(Rank::WrongChain),
-            BlockPosition::Unchecked { failed_at } => failed_at,
-            BlockPosition::Stumbled { at } => Some(at),
-            BlockPosition::Serves => None,
+    /// The rank that a failure, a backoff or a wrong chain causes.
+    fn failure_rank(&self) -> Option<Rank> {
+        let failed_at = match self.status {
+            EndpointStatus::WrongChain { .. } => return Some(Rank::WrongChain),
+            EndpointStatus::Unchecked { failed_at } => failed_at,
+            EndpointStatus::Degraded { at } => Some(at),
+            EndpointStatus::Serving => None,
         };
-        if self.rests_for().is_some() {
-            return Some(Rank::Resting);
+        if self.backoff_left().is_some() {
+            return Some(Rank::BackingOff);
         }
         let failed = failed_at.is_some_and(|at| at.elapsed() < limits::COOL_DOWN);
         failed.then_some(Rank::Failed)
     }
 
     fn rank(&self, fastest: Option<Duration>) -> Rank {
-        if let Some(rank) = self.fails_with() {
+        if let Some(rank) = self.failure_rank() {
             return rank;
         }
         if self
@@ -244,11 +248,11 @@ impl Known {
             own > fastest.saturating_mul(limits::SLOW_FACTOR)
                 && own > fastest.saturating_add(limits::SLOW_BY)
         });
-        if is_slow { Rank::Slow } else { Rank::Fine }
+        if is_slow { Rank::Slow } else { Rank::Healthy }
     }
 }
 
-/// A moving average, in which the newest counts for a quarter.
+/// A moving average in which the newest value counts for a quarter.
 pub(super) fn average(before: Option<Duration>, newest: Duration) -> Duration {
     before.map_or(newest, |before| (before * 3).saturating_add(newest) / 4)
 }
@@ -261,54 +265,58 @@ mod tests {
 
     fn serving() -> Health {
         let health = Health::new();
-        health.named_chain(ChainId(1), ChainId(1));
+        health.record_chain_id(ChainId(1), ChainId(1));
         health
     }
 
     #[tokio::test(start_paused = true)]
-    async fn trouble_passes() {
+    async fn failures_and_backoffs_expire() {
         let health = serving();
-        assert_eq!(health.rank(None), Rank::Fine);
-        health.failed(&Failure::Malformed(String::new()));
+        assert_eq!(health.rank(None), Rank::Healthy);
+        health.record_failure(&Failure::Malformed(String::new()));
         assert_eq!(health.rank(None), Rank::Failed);
         tokio::time::advance(limits::COOL_DOWN).await;
-        assert_eq!(health.rank(None), Rank::Fine);
-        health.rest(Some(Duration::from_secs(7)));
-        health.rest(None);
-        assert_eq!(health.rank(None), Rank::Resting);
-        assert_eq!(health.rests_for(), Some(Duration::from_secs(7)));
+        assert_eq!(health.rank(None), Rank::Healthy);
+        health.back_off(Some(Duration::from_secs(7)));
+        health.back_off(None);
+        assert_eq!(health.rank(None), Rank::BackingOff);
+        assert_eq!(health.backoff_left(), Some(Duration::from_secs(7)));
         tokio::time::advance(Duration::from_secs(7)).await;
-        assert_eq!(health.rank(None), Rank::Fine);
-        health.rest(Some(Duration::from_secs(86_400)));
-        assert_eq!(health.rests_for(), Some(limits::REST_MAX));
-        health.named_chain(ChainId(5), ChainId(1));
+        assert_eq!(health.rank(None), Rank::Healthy);
+        health.back_off(Some(Duration::from_secs(86_400)));
+        assert_eq!(health.backoff_left(), Some(limits::BACKOFF_MAX));
+        health.record_chain_id(ChainId(5), ChainId(1));
         assert_eq!(health.rank(None), Rank::WrongChain);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn lag_and_time_count() {
+    async fn lag_and_latency_lower_the_rank() {
         let health = serving();
-        health.saw_head(10, 3, MS);
+        health.record_head(10, 3, MS);
         assert_eq!(health.rank(None), Rank::Behind);
-        health.saw_head(11, 2, MS);
-        assert_eq!(health.rank(None), Rank::Fine);
+        health.record_head(11, 2, MS);
+        assert_eq!(health.rank(None), Rank::Healthy);
         assert_eq!(health.recent_head(), Some(11));
-        health.other_saw_head(14);
+        health.record_other_head(14);
         assert_eq!(health.rank(None), Rank::Behind);
-        health.saw_head(14, 0, MS);
-        tokio::time::advance(limits::HEADS_TOGETHER).await;
-        health.other_saw_head(20);
-        assert_eq!(health.rank(None), Rank::Fine, "it may be there by now");
-        tokio::time::advance(limits::HEAD_COUNTS_FOR).await;
+        health.record_head(14, 0, MS);
+        tokio::time::advance(limits::HEAD_COMPARE_WINDOW).await;
+        health.record_other_head(20);
+        assert_eq!(
+            health.rank(None),
+            Rank::Healthy,
+            "its head is too old to compare"
+        );
+        tokio::time::advance(limits::HEAD_AGE_MAX).await;
         assert_eq!(health.recent_head(), None);
         for _ in 0..20 {
-            health.saw_head(12, 0, MS * 500);
+            health.record_head(12, 0, MS * 500);
         }
         assert_eq!(health.rank(Some(MS * 10)), Rank::Slow);
-        assert_eq!(health.rank(Some(MS * 200)), Rank::Fine);
-        assert!(!health.is_due(MS * 10));
+        assert_eq!(health.rank(Some(MS * 200)), Rank::Healthy);
+        assert!(!health.start_poll_if_due(MS * 10));
         tokio::time::advance(MS * 10).await;
-        assert!(health.is_due(MS * 10));
-        assert!(!health.is_due(MS * 10), "it counts as asked");
+        assert!(health.start_poll_if_due(MS * 10));
+        assert!(!health.start_poll_if_due(MS * 10), "the poll is recorded");
     }
 }

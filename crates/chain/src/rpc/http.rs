@@ -1,4 +1,4 @@
-//! One request and its answer over HTTP, within a deadline and a size.
+//! One HTTP request and its answer, with a deadline and a size limit.
 
 use std::error::Error as _;
 use std::time::Duration;
@@ -20,19 +20,19 @@ pub(super) struct Http {
 }
 
 /// The whole answer to a request.
-pub(super) struct Reply {
+pub(super) struct HttpReply {
     pub(super) status: StatusCode,
-    /// For how long the endpoint wants to be left alone, where it says so.
+    /// The `Retry-After` header.
     pub(super) retry_after: Option<Duration>,
     pub(super) body: Vec<u8>,
 }
 
-/// Whether a request may be sent a second time when its connection breaks.
+/// Whether a request is sent again when its connection breaks.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Repeat {
-    /// It only reads.
+pub(super) enum RetryPolicy {
+    /// For reads.
     Once,
-    /// It hands something over: whoever asked must learn that the answer was lost.
+    /// For sends: the caller must learn that the answer was lost.
     Never,
 }
 
@@ -43,13 +43,13 @@ impl Http {
             .connect_timeout(timeout.min(limits::CONNECT_TIMEOUT_MAX))
             .pool_max_idle_per_host(limits::IDLE_CONNECTIONS_MAX)
             .pool_idle_timeout(limits::IDLE_CONNECTION_AGE_MAX)
-            // A redirect could take signed bytes and credentials to a place nobody configured.
+            // A redirect could send signed bytes and credentials to a host that is not configured.
             .redirect(redirect::Policy::none());
         if url.is_loopback() {
             builder = builder.no_proxy();
         }
         if !url.is_tls() {
-            // No certificate is ever checked, so a machine without any must not matter.
+            // No certificate is checked, so a host without root certificates must work.
             builder = builder.tls_certs_only([]);
         }
         let client = builder.build().map_err(reqwest::Error::without_url)?;
@@ -68,76 +68,86 @@ impl Http {
         self.timeout
     }
 
-    /// The whole answer to a body.
-    pub(super) async fn post(&self, body: Vec<u8>, repeat: Repeat) -> Result<Reply, Failure> {
+    pub(super) async fn post(
+        &self,
+        body: Vec<u8>,
+        retry_policy: RetryPolicy,
+    ) -> Result<HttpReply, Failure> {
         let body = Bytes::from(body);
         let mut answer = self.post_once(body.clone()).await;
-        // The other side may close an idle connection in the moment in which it is used again.
-        if repeat == Repeat::Once && matches!(answer, Err(Broken::Dropped(_))) {
+        // The server may close an idle connection while it is being reused.
+        if retry_policy == RetryPolicy::Once && matches!(answer, Err(RequestError::Dropped(_))) {
             answer = self.post_once(body).await;
         }
-        answer.map_err(Broken::into_failure)
+        answer.map_err(RequestError::into_failure)
     }
 
-    async fn post_once(&self, body: Bytes) -> Result<Reply, Broken> {
+    async fn post_once(&self, body: Bytes) -> Result<HttpReply, RequestError> {
         let request = self
             .client
             .post(self.url.secret().clone())
             .header(header::CONTENT_TYPE, "application/json")
             .body(body);
-        let response = request.send().await.map_err(|error| self.broken(error))?;
-        Ok(Reply {
+        let response = request
+            .send()
+            .await
+            .map_err(|error| self.request_error(error))?;
+        Ok(HttpReply {
             status: response.status(),
             retry_after: retry_after(response.headers()),
-            body: self.read(response).await?,
+            body: self.read_body(response).await?,
         })
     }
 
-    async fn read(&self, mut response: Response) -> Result<Vec<u8>, Broken> {
+    async fn read_body(&self, mut response: Response) -> Result<Vec<u8>, RequestError> {
         let mut body = Vec::new();
-        while let Some(chunk) = response.chunk().await.map_err(|error| self.broken(error))? {
+        while let Some(chunk) = response
+            .chunk()
+            .await
+            .map_err(|error| self.request_error(error))?
+        {
             if body.len().saturating_add(chunk.len()) > limits::RESPONSE_BYTES_MAX {
-                return Err(Broken::TooLong);
+                return Err(RequestError::TooLong);
             }
             body.extend_from_slice(&chunk);
         }
         Ok(body)
     }
 
-    fn broken(&self, error: reqwest::Error) -> Broken {
-        let error = error.without_url(); // it may hold a credential
+    fn request_error(&self, error: reqwest::Error) -> RequestError {
+        let error = error.without_url(); // it may contain a credential
         if error.is_connect() {
-            Broken::NotConnected(format!("cannot connect: {}", root_cause(&error)))
+            RequestError::NotConnected(format!("cannot connect: {}", root_cause(&error)))
         } else if error.is_timeout() {
-            Broken::Lost(format!("no answer within {:?}", self.timeout))
+            RequestError::Lost(format!("no answer within {:?}", self.timeout))
         } else {
-            Broken::Dropped(format!("the connection broke: {}", root_cause(&error)))
+            RequestError::Dropped(format!("the connection broke: {}", root_cause(&error)))
         }
     }
 }
 
-/// Seconds only; the other form, a date, needs a clock that agrees with theirs.
+/// Seconds only; the other form, a date, needs synchronized clocks.
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let value = headers.get(header::RETRY_AFTER)?.to_str().ok()?;
     value.trim().parse().ok().map(Duration::from_secs)
 }
 
-/// Why a request has no answer.
-enum Broken {
+/// Why a request has no usable answer.
+enum RequestError {
     NotConnected(String),
     Dropped(String),
     Lost(String),
     TooLong,
 }
 
-impl Broken {
+impl RequestError {
     fn into_failure(self) -> Failure {
         match self {
             Self::NotConnected(why) => Failure::NotConnected(why),
-            Self::Dropped(why) | Self::Lost(why) => Failure::Lost(why),
+            Self::Dropped(why) | Self::Lost(why) => Failure::AnswerLost(why),
             Self::TooLong => {
                 let max = limits::RESPONSE_BYTES_MAX;
-                Failure::Malformed(format!("it is longer than {max} bytes"))
+                Failure::Malformed(format!("the answer is longer than {max} bytes"))
             }
         }
     }
@@ -151,15 +161,15 @@ pub(super) fn root_cause(error: &reqwest::Error) -> String {
     readable(&cause.map_or_else(|| error.to_string(), ToString::to_string))
 }
 
-/// What an answer without JSON-RPC in it means, by its status.
-pub(super) fn failure_of(status: StatusCode, malformed: Malformed) -> Failure {
-    let said = format!("HTTP {status}");
+/// The failure for an answer without JSON-RPC, by its HTTP status.
+pub(super) fn failure_from_status(status: StatusCode, malformed: Malformed) -> Failure {
+    let status_text = format!("HTTP {status}");
     if status.is_client_error() || status == StatusCode::SERVICE_UNAVAILABLE {
-        Failure::TurnedAway(said)
+        Failure::Refused(status_text)
     } else if status.is_success() {
         Failure::Malformed(malformed.0)
     } else {
-        // A gateway that gave up does not know what the node behind it did.
-        Failure::Lost(said)
+        // A gateway that timed out does not know whether the node acted.
+        Failure::AnswerLost(status_text)
     }
 }

@@ -1,9 +1,8 @@
-//! One chain over JSON-RPC: reads fail over, sends are told apart by what may be out.
+//! One chain over JSON-RPC: reads fail over between endpoints, sends report whether a tx may be in flight.
 //!
-//! alloy encodes and decodes; its providers, nonce managers and watchers are not used, because
-//! they decide by themselves what belongs under the fence.
+//! alloy encodes and decodes; its providers, nonce managers and watchers are not used, because they make decisions
+//! that belong behind the fence.
 
-mod announce;
 mod answers;
 mod call;
 mod config;
@@ -12,10 +11,11 @@ mod endpoint;
 mod endpoints;
 mod failure;
 mod fee;
+mod head_subscription;
 mod health;
 mod http;
 mod limits;
-mod pace;
+mod rate_limiter;
 mod read;
 mod revert;
 mod send;
@@ -33,10 +33,10 @@ use domain::{Address, B256, ChainId, FeeQuote, Header, Inclusion, Nonce, SendOut
 use engine::ports::{BlockTag, CallError, CallRequest, Chain, ChainError, HashFilter, Quorum};
 use tokio::task::JoinSet;
 
-use announce::Announcements;
 use endpoint::Endpoint;
 use endpoints::Endpoints;
-use fee::Fees;
+use fee::FeeQuoter;
+use head_subscription::HeadSubscription;
 
 pub use config::{RpcChainConfig, RpcSetupError};
 pub use url::{BadEndpointUrl, EndpointUrl};
@@ -45,49 +45,52 @@ pub use url::{BadEndpointUrl, EndpointUrl};
 pub struct RpcChain {
     id: ChainId,
     endpoints: Arc<Endpoints>,
-    fees: Fees,
+    fees: FeeQuoter,
     request_timeout: Duration,
     send_to: usize,
     ws: Option<EndpointUrl>,
-    /// Started by whoever waits for the first announcement.
-    announcements: OnceLock<Announcements>,
-    /// Questions for the heads of endpoints that are not in use; they end with the chain.
-    looks: Mutex<JoinSet<()>>,
+    /// Started by the first call of `wait_for_head`.
+    head_subscription: OnceLock<HeadSubscription>,
+    /// Polls of the heads of endpoints that are not in use; aborted with the chain.
+    head_polls: Mutex<JoinSet<()>>,
 }
 
 impl RpcChain {
-    /// Prepares the endpoints. Nothing is asked yet: a node may start before its chain does.
+    /// Prepares the endpoints without a request: a node may start before its chain does.
     pub fn new(config: RpcChainConfig) -> Result<Self, RpcSetupError> {
-        let endpoints = config::prepare(&config)?;
+        let endpoints = config::build_endpoints(&config)?;
         Ok(Self {
             id: config.id,
             endpoints: Arc::new(Endpoints::new(endpoints)),
-            fees: Fees::default(),
+            fees: FeeQuoter::default(),
             request_timeout: config.request_timeout,
             send_to: config.send_to,
             ws: config.ws,
-            announcements: OnceLock::new(),
-            looks: Mutex::new(JoinSet::new()),
+            head_subscription: OnceLock::new(),
+            head_polls: Mutex::new(JoinSet::new()),
         })
     }
 
-    /// Asks endpoints that are not in use for their heads, now and then, beside the call that came.
-    fn look_around(&self) {
-        let unseen = self.endpoints.unseen(self.request_timeout);
-        let mut looks = self.looks.lock().expect("nothing panics while holding it");
-        while looks.try_join_next().is_some() {}
-        for index in unseen {
+    /// Polls the heads of endpoints that are not in use, if due, in the background.
+    fn poll_idle_endpoints(&self) {
+        let due = self.endpoints.claim_due_polls(self.request_timeout);
+        let mut head_polls = self
+            .head_polls
+            .lock()
+            .expect("nothing panics while holding it");
+        while head_polls.try_join_next().is_some() {}
+        for index in due {
             let endpoints = Arc::clone(&self.endpoints);
-            looks.spawn(async move { endpoints.look_at(index).await });
+            head_polls.spawn(async move { endpoints.poll_head(index).await });
         }
     }
 
-    async fn latest(&self) -> Result<Option<Header>, ChainError> {
-        self.look_around();
-        let Some(block) = self.endpoints.latest().await? else {
+    async fn fetch_latest_header(&self) -> Result<Option<Header>, ChainError> {
+        self.poll_idle_endpoints();
+        let Some(block) = self.endpoints.fetch_latest_block().await? else {
             return Ok(None);
         };
-        self.fees.saw(&block);
+        self.fees.record_head(&block);
         Ok(Some(block.header()))
     }
 }
@@ -99,16 +102,16 @@ impl Chain for RpcChain {
     }
 
     fn endpoints(&self) -> Vec<(String, bool)> {
-        let seen = |one: &Endpoint| (one.name().to_owned(), one.health().answers());
-        self.endpoints.list().iter().map(seen).collect()
+        let entry = |one: &Endpoint| (one.name().to_owned(), one.health().is_answering());
+        self.endpoints.list().iter().map(entry).collect()
     }
 
     async fn header(&self, block: BlockTag) -> Result<Option<Header>, ChainError> {
         match block {
-            BlockTag::Latest => self.latest().await,
+            BlockTag::Latest => self.fetch_latest_header().await,
             BlockTag::Safe | BlockTag::Finalized | BlockTag::Number(_) | BlockTag::Hash(_) => {
                 self.endpoints
-                    .find(|endpoint| Box::pin(read::header(endpoint, block)))
+                    .find_first(|endpoint| Box::pin(read::header(endpoint, block)))
                     .await
             }
         }
@@ -130,7 +133,7 @@ impl Chain for RpcChain {
         is_ours: HashFilter<'_>,
     ) -> Result<Option<Vec<Inclusion>>, ChainError> {
         self.endpoints
-            .find(|endpoint| Box::pin(read::block_receipts(endpoint, block, is_ours)))
+            .find_first(|endpoint| Box::pin(read::block_receipts(endpoint, block, is_ours)))
             .await
     }
 
@@ -150,12 +153,12 @@ impl Chain for RpcChain {
         hashes: &[B256],
         quorum: Quorum,
     ) -> Result<Vec<Inclusion>, ChainError> {
-        read::receipts_of_all(&self.endpoints, hashes, quorum).await
+        read::receipts_from_endpoints(&self.endpoints, hashes, quorum).await
     }
 
     async fn revert_reason(&self, inclusion: &Inclusion) -> Result<Option<String>, ChainError> {
         self.endpoints
-            .read(|endpoint| Box::pin(call::revert_reason(endpoint, inclusion)))
+            .read_first(|endpoint| Box::pin(call::revert_reason(endpoint, inclusion)))
             .await
     }
 
@@ -165,7 +168,7 @@ impl Chain for RpcChain {
         query: ChainQuery,
         quorum: Quorum,
     ) -> Result<EndpointNonces, ChainError> {
-        read::nonces_of(&self.endpoints, account, query, quorum).await
+        read::nonces_from_endpoints(&self.endpoints, account, query, quorum).await
     }
 
     async fn find_consumer(
@@ -174,7 +177,7 @@ impl Chain for RpcChain {
         nonce: Nonce,
         up_to: Header,
     ) -> Result<NonceConsumer, ChainError> {
-        consumer::find(&self.endpoints, account, nonce, up_to).await
+        consumer::find_consumer(&self.endpoints, account, nonce, up_to).await
     }
 
     async fn fee_quote(&self) -> Result<FeeQuote, ChainError> {
@@ -183,7 +186,7 @@ impl Chain for RpcChain {
 
     async fn estimate_gas(&self, call: &CallRequest) -> Result<u64, CallError> {
         self.endpoints
-            .read(|endpoint| Box::pin(call::estimate_gas(endpoint, call)))
+            .read_first(|endpoint| Box::pin(call::estimate_gas(endpoint, call)))
             .await?
     }
 
@@ -191,8 +194,8 @@ impl Chain for RpcChain {
         let Some(ws) = &self.ws else {
             return std::future::pending().await;
         };
-        let start = || Announcements::start(ws.clone(), self.id);
-        self.announcements.get_or_init(start).next().await;
+        let start = || HeadSubscription::start(ws.clone(), self.id);
+        self.head_subscription.get_or_init(start).next().await;
     }
 
     async fn send(&self, outgoing: &[OutgoingEnvelope]) -> Vec<SendOutcome> {

@@ -1,4 +1,4 @@
-//! Blocks, receipts and nonces. An answer to another question than the asked one is refused.
+//! Reads of blocks, receipts and nonces. An answer that does not match its request is a failure.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::answers::{Block, Quantity, Receipt};
 use super::endpoint::Endpoint;
 use super::endpoints::Endpoints;
-use super::failure::{Failure, all_failed};
+use super::failure::{Failure, endpoints_failed};
 use super::limits::BATCH_MAX;
 use super::wire::Outcome;
 
@@ -21,9 +21,9 @@ pub(super) fn quantity(number: u64) -> String {
 }
 
 /// The newest block.
-pub(super) async fn latest(endpoint: &Endpoint) -> Result<Option<Block>, Failure> {
+pub(super) async fn latest_block(endpoint: &Endpoint) -> Result<Option<Block>, Failure> {
     let params = json!(["latest", false]);
-    known(endpoint.ask("eth_getBlockByNumber", &params).await?)
+    block_or_absent(endpoint.query("eth_getBlockByNumber", &params).await?)
 }
 
 pub(super) async fn header(
@@ -37,23 +37,23 @@ pub(super) async fn header(
         BlockTag::Number(number) => ("eth_getBlockByNumber", quantity(number)),
         BlockTag::Hash(hash) => ("eth_getBlockByHash", hash.to_string()),
     };
-    let answer = known(endpoint.ask(method, &json!([which, false])).await?)?;
+    let answer = block_or_absent(endpoint.query(method, &json!([which, false])).await?)?;
     let header = answer.map(|block| block.header());
-    let asked_for = header.as_ref().is_none_or(|header| match block {
+    let matches_request = header.as_ref().is_none_or(|header| match block {
         BlockTag::Latest | BlockTag::Safe | BlockTag::Finalized => true,
         BlockTag::Number(number) => header.number == number,
         BlockTag::Hash(hash) => header.hash == hash,
     });
-    if !asked_for {
+    if !matches_request {
         return Err(Failure::Malformed(
-            "another block than the asked one".to_owned(),
+            "it returned another block than the requested one".to_owned(),
         ));
     }
     Ok(header)
 }
 
-/// A block, or `None` in whichever way the node says that it has no such one.
-pub(super) fn known(answer: Outcome<Option<Block>>) -> Result<Option<Block>, Failure> {
+/// The block, or `None`: nodes report an unknown block as `null` or as an error.
+pub(super) fn block_or_absent(answer: Outcome<Option<Block>>) -> Result<Option<Block>, Failure> {
     match answer {
         Ok(block) => Ok(block),
         Err(error) if error.is_unknown_block() => Ok(None),
@@ -76,15 +76,15 @@ pub(super) async fn headers(
             .iter()
             .map(|number| json!([quantity(*number), false]))
             .collect();
-        let answers = endpoint.ask_many("eth_getBlockByNumber", &calls).await?;
+        let answers = endpoint.query_many("eth_getBlockByNumber", &calls).await?;
         for (number, answer) in part.iter().zip(answers) {
-            let Some(block) = known(answer)? else {
+            let Some(block) = block_or_absent(answer)? else {
                 return Ok(headers);
             };
             let header = block.header();
             if header.number != *number {
                 return Err(Failure::Malformed(
-                    "another block than the asked one".to_owned(),
+                    "it returned another block than the requested one".to_owned(),
                 ));
             }
             headers.push(header);
@@ -100,7 +100,7 @@ pub(super) async fn block_receipts(
 ) -> Result<Option<Vec<Inclusion>>, Failure> {
     if endpoint.has_block_receipts() {
         let answer = endpoint
-            .ask("eth_getBlockReceipts", &json!([block]))
+            .query("eth_getBlockReceipts", &json!([block]))
             .await?;
         match answer {
             Ok(receipts) => {
@@ -111,15 +111,15 @@ pub(super) async fn block_receipts(
                     inclusions
                 }));
             }
-            Err(error) if error.is_missing_method() => endpoint.lacks_block_receipts(),
+            Err(error) if error.is_missing_method() => endpoint.mark_block_receipts_unsupported(),
             Err(error) if error.is_unknown_block() => return Ok(None),
             Err(error) => return Err(Failure::Node(error)),
         }
     }
     let answer = endpoint
-        .ask("eth_getBlockByHash", &json!([block, false]))
+        .query("eth_getBlockByHash", &json!([block, false]))
         .await?;
-    let Some(found) = known(answer)? else {
+    let Some(found) = block_or_absent(answer)? else {
         return Ok(None);
     };
     let hashes = found.hashes()?;
@@ -128,13 +128,14 @@ pub(super) async fn block_receipts(
     let receipts: Vec<Option<Receipt>> = endpoint
         .call_many("eth_getTransactionReceipt", &calls)
         .await?;
-    // A receipt that is not there yet would be taken for one that is not in the block.
+    // A receipt that is not available yet must not count as absent from the block.
     let all: Option<Vec<Receipt>> = receipts.into_iter().collect();
-    let all = all.ok_or_else(|| Failure::Malformed("a block without all receipts".to_owned()))?;
+    let all =
+        all.ok_or_else(|| Failure::Malformed("receipts of the block are missing".to_owned()))?;
     in_block(all, block).map(Some)
 }
 
-/// Whether the node has a transaction, in its pool or in a block.
+/// Whether the node has a tx, in its pool or in a block.
 pub(super) async fn knows_transaction(endpoint: &Endpoint, hash: B256) -> Result<bool, Failure> {
     let found: Option<IgnoredAny> = endpoint
         .call("eth_getTransactionByHash", &json!([hash]))
@@ -149,9 +150,8 @@ fn in_block(receipts: Vec<Receipt>, block: B256) -> Result<Vec<Inclusion>, Failu
         .collect()
 }
 
-/// Receipts by hash. What the first endpoint that answers lacks is asked of all others that answer
-/// before it counts as absent.
-pub(super) async fn receipts_of_all(
+/// Receipts by hash. A receipt that one endpoint lacks is requested from the others before it counts as absent.
+pub(super) async fn receipts_from_endpoints(
     endpoints: &Endpoints,
     hashes: &[B256],
     quorum: Quorum,
@@ -184,7 +184,7 @@ pub(super) async fn receipts_of_all(
         Quorum::One | Quorum::Two => 1,
     };
     if answered < wanted {
-        return Err(all_failed(&failures));
+        return Err(endpoints_failed(&failures));
     }
     Ok(hashes
         .iter()
@@ -206,9 +206,9 @@ async fn receipts(endpoint: &Endpoint, hashes: &[B256]) -> Result<Vec<Inclusion>
     Ok(inclusions)
 }
 
-/// The account's nonces as one or two endpoints tell them. Where a second one is wanted and there is
-/// one of this chain, it must answer.
-pub(super) async fn nonces_of(
+/// The account's nonces from one or two endpoints. If the quorum is two and a second endpoint of this chain is
+/// configured, it must answer.
+pub(super) async fn nonces_from_endpoints(
     endpoints: &Endpoints,
     account: Address,
     query: ChainQuery,
@@ -219,25 +219,25 @@ pub(super) async fn nonces_of(
     let mut failures = Vec::new();
     for endpoint in endpoints.in_order() {
         match (account_nonces(endpoint, account, query).await, first) {
-            (Ok(told), None) if quorum == Quorum::One || is_only => {
+            (Ok(nonces), None) if quorum == Quorum::One || is_only => {
                 return Ok(EndpointNonces {
-                    first: told,
+                    first: nonces,
                     second: None,
                     is_complete: is_only,
                 });
             }
-            (Ok(told), None) => first = Some(told),
-            (Ok(told), Some(first)) => {
+            (Ok(nonces), None) => first = Some(nonces),
+            (Ok(nonces), Some(first)) => {
                 return Ok(EndpointNonces {
                     first,
-                    second: Some(told),
+                    second: Some(nonces),
                     is_complete: true,
                 });
             }
             (Err(failure), _) => failures.push((endpoint.name(), failure)),
         }
     }
-    // Endpoints of other chains are no witnesses, and never will be.
+    // Endpoints of other chains cannot be part of the quorum.
     let is_alone = failures.iter().all(|(_, failure)| failure.is_wrong_chain());
     match first {
         Some(first) if is_alone => Ok(EndpointNonces {
@@ -245,7 +245,7 @@ pub(super) async fn nonces_of(
             second: None,
             is_complete: true,
         }),
-        Some(_) | None => Err(all_failed(&failures)),
+        Some(_) | None => Err(endpoints_failed(&failures)),
     }
 }
 
@@ -262,7 +262,7 @@ pub(super) async fn account_nonces(
     let counts: Vec<Quantity> = endpoint
         .call_many("eth_getTransactionCount", &calls)
         .await?;
-    // No account gets there; whoever adds to such a number would overflow.
+    // No account reaches such a nonce, and arithmetic on it could overflow.
     if counts.iter().any(|count| i64::try_from(count.0).is_err()) {
         return Err(Failure::Malformed(
             "an impossible transaction count".to_owned(),
@@ -270,8 +270,8 @@ pub(super) async fn account_nonces(
     }
     let count = |index: usize| counts.get(index).map(|count| Nonce(count.0));
     let latest = count(0)
-        .ok_or_else(|| Failure::Malformed("no transaction count in the answer".to_owned()))?;
-    // A node whose pool lags behind its blocks must not make a mined nonce look unused.
+        .ok_or_else(|| Failure::Malformed("the transaction count is missing".to_owned()))?;
+    // A pool that lags behind the node's blocks must not make a mined nonce look unused.
     let pending = count(1).unwrap_or(latest).max(latest);
     Ok(AccountNonces { latest, pending })
 }

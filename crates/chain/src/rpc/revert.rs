@@ -1,34 +1,28 @@
-//! Why an execution reverted: the returned bytes in words, wherever a node puts them.
+//! The reason of a reverted execution, from the returned bytes or from the node's text.
 
 use alloy_sol_types::{Panic, Revert, SolError};
 use serde_json::Value;
 
 use super::wire::{NodeError, readable};
+use crate::classify::RpcError;
 
-/// Geth's code for a reverted execution.
-const CODE_REVERTED: i64 = 3;
 /// Bytes of a custom error's arguments that are shown.
 const ARGUMENT_BYTES_SHOWN: usize = 128;
 
-/// The reason in words, when the error says that the execution failed.
-pub(super) fn reason(error: &NodeError) -> Option<String> {
-    let data = error.data.as_ref().and_then(returned);
-    let text = error.message.to_lowercase();
-    let failed = error.code == CODE_REVERTED
-        || text.contains("revert")
-        || text.contains("vm execution error") // openethereum
-        || text.starts_with("evm error") // anvil, of what halts
-        || text.contains("invalid opcode")
-        || text.contains("out of gas");
-    match data {
-        Some(data) if failed && !data.is_empty() => Some(in_words(&data)),
-        _ if failed => Some(from_message(&error.message)),
-        _ => None,
+/// The readable reason; `None` unless the error means that the execution failed.
+pub(super) fn revert_reason(error: &NodeError) -> Option<String> {
+    if !error.as_rpc_error().is_execution_failure() {
+        return None;
     }
+    let data = error.data.as_ref().and_then(returned_bytes);
+    Some(match data {
+        Some(data) if !data.is_empty() => describe_data(&data),
+        Some(_) | None => reason_from_message(error.as_rpc_error()),
+    })
 }
 
-/// `Error(string)` and `Panic(uint256)` in words, everything else by its selector.
-fn in_words(data: &[u8]) -> String {
+/// `Error(string)` and `Panic(uint256)` decoded, everything else by its selector.
+fn describe_data(data: &[u8]) -> String {
     if let Ok(revert) = Revert::abi_decode(data) {
         return readable(&revert.reason);
     }
@@ -55,9 +49,9 @@ fn in_words(data: &[u8]) -> String {
     )
 }
 
-/// The bytes that the execution returned. Clients put them into `data` as hex, behind a word
+/// The bytes that the execution returned. Clients put them into `data` as hex, after a word
 /// ("Reverted 0x…", openethereum), or one level deeper (hardhat, ganache).
-fn returned(data: &Value) -> Option<Vec<u8>> {
+fn returned_bytes(data: &Value) -> Option<Vec<u8>> {
     let text = data
         .as_str()
         .or_else(|| data.get("data")?.as_str())
@@ -66,13 +60,8 @@ fn returned(data: &Value) -> Option<Vec<u8>> {
     hex::decode(digits.trim()).ok()
 }
 
-fn from_message(message: &str) -> String {
-    let bare = message
-        .strip_prefix("execution reverted")
-        .or_else(|| message.strip_prefix("Execution reverted"))
-        .unwrap_or(message)
-        .trim_start_matches(':')
-        .trim();
+fn reason_from_message(error: RpcError<'_>) -> String {
+    let bare = error.without_revert_prefix().trim_start_matches(':').trim();
     if bare.is_empty() {
         "no reason given".to_owned()
     } else {
@@ -97,13 +86,13 @@ mod tests {
 
     fn with_data(bytes: &[u8]) -> Option<String> {
         let data = Some(json!(format!("0x{}", bytes.encode_hex())));
-        reason(&error(3, "execution reverted", data))
+        revert_reason(&error(3, "execution reverted", data))
     }
 
     #[test]
-    fn returned_bytes_in_words() {
-        let said = Revert::from("not enough").abi_encode();
-        assert_eq!(with_data(&said).unwrap(), "not enough");
+    fn returned_bytes_are_described() {
+        let reason = Revert::from("not enough").abi_encode();
+        assert_eq!(with_data(&reason).unwrap(), "not enough");
         let panic = Panic {
             code: U256::from(0x11),
         }
@@ -122,12 +111,12 @@ mod tests {
             "custom error 0xe450d38c"
         );
         let custom = [&[0xe4, 0x50, 0xd3, 0x8c][..], &[1; 200]].concat();
-        let words = with_data(&custom).unwrap();
-        assert!(words.starts_with("custom error 0xe450d38c with 0x0101") && words.ends_with('…'));
+        let text = with_data(&custom).unwrap();
+        assert!(text.starts_with("custom error 0xe450d38c with 0x0101") && text.ends_with('…'));
         assert_eq!(with_data(&[1, 2]).unwrap(), "returned 0x0102");
         assert_eq!(with_data(&[]).unwrap(), "no reason given");
         // A length that points outside must not be followed.
-        let mut broken = said;
+        let mut broken = reason;
         broken[67] = 0xff;
         assert!(
             with_data(&broken)
@@ -137,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn every_client_is_understood() {
+    fn reason_is_found_in_the_format_of_every_client() {
         let hex = format!("0x{}", Revert::from("not enough").abi_encode().encode_hex());
         let cases = [
             error(3, "execution reverted: not enough", Some(json!(hex))), // geth, reth, anvil
@@ -160,19 +149,23 @@ mod tests {
             ), // ganache
         ];
         for case in cases {
-            assert_eq!(reason(&case).as_deref(), Some("not enough"), "{case:?}");
+            assert_eq!(
+                revert_reason(&case).as_deref(),
+                Some("not enough"),
+                "{case:?}"
+            );
         }
         let halted = error(-32603, "EVM error InvalidFEOpcode", None); // anvil
         assert_eq!(
-            reason(&halted).as_deref(),
+            revert_reason(&halted).as_deref(),
             Some("EVM error InvalidFEOpcode")
         );
         assert_eq!(
-            reason(&error(-32000, "insufficient funds for transfer", None)),
+            revert_reason(&error(-32000, "insufficient funds for transfer", None)),
             None
         );
         assert_eq!(
-            reason(&error(
+            revert_reason(&error(
                 -32000,
                 "header not found",
                 Some(json!("0x08c379a0"))

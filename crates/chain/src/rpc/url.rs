@@ -1,4 +1,4 @@
-//! An endpoint's address. It often carries a credential, so it shows its host and port only.
+//! The URL of an endpoint. It often contains a credential, so only its host and port are shown.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -7,14 +7,14 @@ use std::str::FromStr;
 use reqwest::Url;
 use thiserror::Error;
 
-/// The address of a JSON-RPC endpoint.
+/// The URL of a JSON-RPC endpoint.
 #[derive(Clone, PartialEq, Eq)]
 pub struct EndpointUrl {
     url: Url,
     name: String,
 }
 
-/// Why a text is not the address of an endpoint. Never quotes it.
+/// Why a text is not the URL of an endpoint. Never quotes it.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum BadEndpointUrl {
     /// Not a URL.
@@ -23,21 +23,21 @@ pub enum BadEndpointUrl {
     /// Another protocol.
     #[error("its scheme is not {0}")]
     Scheme(&'static str),
-    /// Nothing would send them.
-    #[error("a WebSocket address takes no user and password; keys go into its path or query")]
+    /// The WebSocket client would not send them.
+    #[error("a WebSocket URL may have no user and password; put keys into its path or query")]
     Credentials,
-    /// Nobody to ask.
+    /// The URL has no host.
     #[error("it has no host")]
     NoHost,
 }
 
 impl EndpointUrl {
-    /// Takes an `http://` or `https://` URL.
+    /// Parses an `http://` or `https://` URL.
     pub fn parse(text: &str) -> Result<Self, BadEndpointUrl> {
         Self::with_scheme(text, ["http", "https"], "http or https")
     }
 
-    /// Takes a `ws://` or `wss://` URL.
+    /// Parses a `ws://` or `wss://` URL.
     pub fn parse_ws(text: &str) -> Result<Self, BadEndpointUrl> {
         let url = Self::with_scheme(text, ["ws", "wss"], "ws or wss")?;
         if !url.url.username().is_empty() || url.url.password().is_some() {
@@ -65,7 +65,7 @@ impl EndpointUrl {
         Ok(Self { url, name })
     }
 
-    /// Host and port: all that may be shown.
+    /// Host and port, the only parts that may be shown.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
@@ -83,7 +83,7 @@ impl EndpointUrl {
         ["ws", "wss"].contains(&self.url.scheme())
     }
 
-    /// On this machine: no proxy stands between.
+    /// Whether the host is this machine, where no proxy is used.
     pub(super) fn is_loopback(&self) -> bool {
         let host = self
             .url
@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shows_host_and_port_only() {
+    fn only_host_and_port_are_shown() {
         let cases = [
             (
                 "https://user:secret@node.example/v3/secret?key=secret",
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_it_cannot_ask_and_does_not_quote_it() {
+    fn invalid_url_is_refused_and_not_quoted() {
         for text in [
             "",
             "secret",
@@ -151,7 +151,7 @@ mod tests {
         }
     }
     #[test]
-    fn addresses_of_subscriptions_are_told_apart() {
+    fn websocket_urls_have_their_own_rules() {
         let url = EndpointUrl::parse_ws("wss://node.example/v3/secret").unwrap();
         assert_eq!(url.to_string(), "node.example:443");
         assert!(url.is_ws() && url.is_tls());

@@ -1,6 +1,6 @@
-//! JSON-RPC 2.0 as nodes really speak it: frames out, answers in. Nothing here trusts an answer.
+//! JSON-RPC 2.0 encoding and decoding, tolerant of what nodes deviate in. No answer is trusted.
 //!
-//! What is not needed of an answer stays text: a tree of it could take a hundred times its memory.
+//! Unused parts of an answer stay unparsed: a tree of them could take a hundred times their memory.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -14,7 +14,7 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use super::limits::TEXT_CHARS_MAX;
-use crate::classify::Complaint;
+use crate::classify::{NodeErrorKind, RpcError};
 
 #[derive(Serialize)]
 struct Frame<'a> {
@@ -35,7 +35,7 @@ struct Answer<T> {
     error: Option<NodeError>,
 }
 
-/// What a node says instead of a result.
+/// The error object of an answer.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
 #[serde(default)]
 pub(super) struct NodeError {
@@ -43,75 +43,54 @@ pub(super) struct NodeError {
     pub(super) code: i64,
     #[serde(deserialize_with = "message")]
     pub(super) message: String,
-    /// Only what somebody looks at: see [`data`].
+    /// Only the parts that this crate reads: see [`data`].
     #[serde(deserialize_with = "data")]
     pub(super) data: Option<Value>,
 }
 
 impl NodeError {
-    /// For the table of node errors.
-    pub(super) fn complaint(&self) -> Complaint<'_> {
-        Complaint {
+    pub(super) fn as_rpc_error(&self) -> RpcError<'_> {
+        RpcError {
             code: self.code,
             message: &self.message,
         }
     }
 
-    /// For how long the endpoint wants to be left alone, where the error tells (infura does).
-    pub(super) fn back_off(&self) -> Option<Duration> {
+    pub(super) fn kind(&self) -> NodeErrorKind {
+        self.as_rpc_error().kind()
+    }
+
+    /// The backoff that the error requests (infura sends one).
+    pub(super) fn requested_backoff(&self) -> Option<Duration> {
         let seconds = self.data.as_ref()?.get("rate")?.get("backoff_seconds")?;
         Duration::try_from_secs_f64(seconds.as_f64()?).ok()
     }
 
-    /// Whether the node does not have the method (or not with these parameters).
     pub(super) fn is_missing_method(&self) -> bool {
-        const TEXTS: [&str; 6] = [
-            "method not found",
-            "does not exist/is not available", // geth
-            "method not supported",
-            "unsupported method",
-            "is not supported",
-            "not implemented",
-        ];
-        let text = self.message.to_lowercase();
-        [-32601, -32602].contains(&self.code) || TEXTS.iter().any(|known| text.contains(known))
+        self.as_rpc_error().is_missing_method()
     }
 
-    /// Whether the node does not know the block that was asked for.
     pub(super) fn is_unknown_block(&self) -> bool {
-        const TEXTS: [&str; 5] = [
-            "unknown block",
-            "block not found",
-            "header not found",
-            "could not be found",        // nethermind
-            "header for hash not found", // erigon, old geth
-        ];
-        let text = self.message.to_lowercase();
-        TEXTS.iter().any(|known| text.contains(known))
-    }
-
-    /// Whether the complaint is about the batch and not about a call in it.
-    pub(super) fn is_about_batches(&self) -> bool {
-        self.message.to_lowercase().contains("batch")
+        self.as_rpc_error().is_unknown_block()
     }
 }
 
-/// What came of one call: its result, or the node's error.
+/// The outcome of one call: its result, or the node's error.
 pub(super) type Outcome<T> = Result<T, NodeError>;
 
 /// The answer to a batch.
 pub(super) enum BatchAnswer<T> {
-    /// In the order of the calls; `None` where the node left one out.
+    /// In the order of the calls; `None` where the answer lacks one.
     Each(Vec<Option<Outcome<T>>>),
-    /// One error for all of them.
+    /// One error for the whole batch.
     Refused(NodeError),
 }
 
-/// An answer that is not one, with the reason.
+/// Why an answer cannot be decoded.
 #[derive(Debug)]
 pub(super) struct Malformed(pub(super) String);
 
-/// One call as the body of a request.
+/// Encodes one call as a request body.
 pub(super) fn encode_single(method: &str, params: &Value) -> Vec<u8> {
     let frame = Frame {
         jsonrpc: "2.0",
@@ -122,7 +101,7 @@ pub(super) fn encode_single(method: &str, params: &Value) -> Vec<u8> {
     serde_json::to_vec(&frame).expect("JSON values always encode")
 }
 
-/// Calls of one method as the body of a request, numbered from 0.
+/// Encodes calls of one method as a request body, with ids from 0.
 pub(super) fn encode_batch(method: &str, calls: &[Value]) -> Vec<u8> {
     let frame = |(id, params)| Frame {
         jsonrpc: "2.0",
@@ -134,13 +113,13 @@ pub(super) fn encode_batch(method: &str, calls: &[Value]) -> Vec<u8> {
     serde_json::to_vec(&frames).expect("JSON values always encode")
 }
 
-/// Reads the answer to one call.
+/// Decodes the answer to one call.
 pub(super) fn decode_single<T: DeserializeOwned>(body: &[u8]) -> Result<Outcome<T>, Malformed> {
     let answer: Answer<T> = parse(body)?;
     answer.outcome()
 }
 
-/// Reads the answer to a batch of `count` calls. Answers may come in any order.
+/// Decodes the answer to a batch of `count` calls. The entries may have any order.
 pub(super) fn decode_batch<T: DeserializeOwned>(
     body: &[u8],
     count: usize,
@@ -159,14 +138,16 @@ pub(super) fn decode_batch<T: DeserializeOwned>(
         match (index.and_then(|index| each.get_mut(index)), outcome) {
             (Some(slot @ None), outcome) => *slot = Some(outcome),
             // geth answers an oversized batch with an array of one error.
-            (_, Err(error)) if error.is_about_batches() => return Ok(BatchAnswer::Refused(error)),
+            (_, Err(error)) if error.as_rpc_error().is_batch_refusal() => {
+                return Ok(BatchAnswer::Refused(error));
+            }
             (Some(Some(_)), _) => return Err(Malformed("two answers with one id".to_owned())),
-            (None, _) => return Err(Malformed("an answer to another question".to_owned())),
+            (None, _) => return Err(Malformed("an answer with an unknown id".to_owned())),
         }
     }
     if let Some(Some(Err(error))) = each.first()
         && each[1..].iter().all(Option::is_none)
-        && error.is_about_batches()
+        && error.as_rpc_error().is_batch_refusal()
     {
         return Ok(BatchAnswer::Refused(error.clone()));
     }
@@ -174,7 +155,7 @@ pub(super) fn decode_batch<T: DeserializeOwned>(
 }
 
 impl<T> Answer<T> {
-    /// Which call of the batch it answers. Some gateways turn numbers into strings.
+    /// The position of the answered call in the batch.
     fn index(&self) -> Option<usize> {
         usize::try_from(self.id?).ok()
     }
@@ -192,7 +173,7 @@ fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Malformed> {
     serde_json::from_slice(body).map_err(|error| Malformed(readable(&error.to_string())))
 }
 
-/// At most so many answers: more than there were questions are none to them, and would only fill memory.
+/// Parses at most `max` answers: more than were requested answer nothing and would only fill memory.
 fn parse_list<T: DeserializeOwned>(body: &[u8], max: usize) -> Result<Vec<Answer<T>>, Malformed> {
     let mut deserializer = serde_json::Deserializer::from_slice(body);
     let list = List {
@@ -229,7 +210,7 @@ impl<'de, T: DeserializeOwned> Visitor<'de> for List<T> {
         let mut answers = Vec::new();
         while let Some(answer) = list.next_element()? {
             if answers.len() == self.max {
-                return Err(A::Error::custom("more answers than questions"));
+                return Err(A::Error::custom("more answers than calls"));
             }
             answers.push(answer);
         }
@@ -237,7 +218,7 @@ impl<'de, T: DeserializeOwned> Visitor<'de> for List<T> {
     }
 }
 
-/// A foreign text as it may be shown: one line, of limited length.
+/// A foreign text made safe to show: one line, of limited length.
 pub(super) fn readable(text: &str) -> String {
     let mut chars = text
         .trim()
@@ -256,12 +237,12 @@ fn present<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
     T::deserialize(deserializer).map(Some)
 }
 
-/// The specification wants a number; what else comes says nothing.
+/// The specification requires a number; anything else becomes 0.
 fn code<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i64, D::Error> {
     number(deserializer).map(Option::unwrap_or_default)
 }
 
-/// A number, also one in quotes.
+/// A number, also in quotes: some gateways turn numbers into strings.
 fn number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<i64>, D::Error> {
     let raw = <&RawValue>::deserialize(deserializer)?.get();
     Ok(raw.trim_matches('"').parse().ok())
@@ -275,8 +256,8 @@ fn message<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Erro
     })
 }
 
-/// What an error carries, as far as it is ever looked at: the bytes that an execution returned, as a text or in
-/// one of two fields, and for how long to stay away.
+/// The parts of an error's data that this crate reads: the bytes that an execution returned, as a text or in one
+/// of two fields, and the requested backoff.
 fn data<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Value>, D::Error> {
     #[derive(Deserialize)]
     struct Parts<'a> {
@@ -320,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn null_is_a_result_and_nothing_is_not() {
+    fn null_is_a_result_and_a_missing_field_is_not() {
         let null: Outcome<Option<u64>> = decode_single(br#"{"id":0,"result":null}"#).unwrap();
         assert_eq!(null, Ok(None));
         for body in [
@@ -342,27 +323,31 @@ mod tests {
     }
 
     #[test]
-    fn of_what_an_error_carries_only_the_known_is_kept() {
-        let of = |data: &str| {
+    fn only_known_parts_of_error_data_are_kept() {
+        let decode = |data: &str| {
             let body = format!(r#"{{"error":{{"data":{data}}}}}"#);
             decode_single::<Value>(body.as_bytes())
                 .unwrap()
                 .unwrap_err()
         };
-        assert_eq!(of(r#""0x08c3""#).data, Some(json!("0x08c3")));
-        let nested =
-            of(r#"{"a":[{"b":0}],"data":"0x1","result":7,"rate":{"backoff_seconds":2.5,"c":1}}"#);
-        assert_eq!(nested.back_off(), Some(Duration::from_millis(2_500)));
+        assert_eq!(decode(r#""0x08c3""#).data, Some(json!("0x08c3")));
+        let nested = decode(
+            r#"{"a":[{"b":0}],"data":"0x1","result":7,"rate":{"backoff_seconds":2.5,"c":1}}"#,
+        );
+        assert_eq!(
+            nested.requested_backoff(),
+            Some(Duration::from_millis(2_500))
+        );
         let kept = json!({"data": "0x1", "result": null, "rate": {"backoff_seconds": 2.5}});
         assert_eq!(nested.data, Some(kept));
         for strange in ["null", "7", "[{}]", r#"{"data":1,"data":2}"#] {
-            assert_eq!(of(strange).data, None, "{strange}");
+            assert_eq!(decode(strange).data, None, "{strange}");
         }
-        assert_eq!(of(r#"{"rate":"x"}"#).back_off(), None);
+        assert_eq!(decode(r#"{"rate":"x"}"#).requested_backoff(), None);
     }
 
     #[test]
-    fn errors_are_read_whatever_their_form() {
+    fn malformed_error_objects_are_decoded() {
         for (body, code, message) in [
             (
                 r#"{"id":0,"error":{"code":-32000,"message":"no"}}"#,
@@ -394,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn batches_are_put_in_order_and_holes_are_seen() {
+    fn batch_answers_are_ordered_and_gaps_are_none() {
         let body = r#" [{"id":2,"result":7},{"id":"0","error":{"message":"no"}}]"#;
         let BatchAnswer::Each(each) = batch(body, 3).unwrap() else {
             panic!("refused")
@@ -405,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_batch_is_told_from_refused_calls() {
+    fn batch_refusal_differs_from_refused_calls() {
         for body in [
             r#"{"id":null,"error":{"code":-32600,"message":"batch requests are not supported"}}"#,
             r#"{"error":{"message":"invalid request"}}"#,

@@ -1,4 +1,4 @@
-//! Estimates, and why a mined transaction reverted.
+//! Gas estimates, and the revert reason of a mined tx.
 
 use alloy_primitives::U256;
 use alloy_sol_types::{Panic, Revert, SolError};
@@ -6,9 +6,9 @@ use domain::Bytes;
 use engine::ports::{CallError, CallRequest, Chain};
 use rig::evm::account;
 
-use crate::world::{BOB, Make, World};
+use crate::fixture::{BOB, NodeFixture, NodeSoftware};
 
-/// Init code that reverts with these bytes: it copies what stands behind it, and returns it.
+/// Init code that reverts with these bytes, which follow it.
 fn reverting_with(data: &[u8]) -> Bytes {
     let length = u8::try_from(data.len()).unwrap();
     let code = [
@@ -18,7 +18,7 @@ fn reverting_with(data: &[u8]) -> Bytes {
     [&code[..], data].concat().into()
 }
 
-/// What is returned, and how it reads.
+/// Returned bytes and their reason.
 fn reasons() -> Vec<(Vec<u8>, &'static str)> {
     let overflow = Panic {
         code: U256::from(0x11),
@@ -33,8 +33,8 @@ fn reasons() -> Vec<(Vec<u8>, &'static str)> {
     ]
 }
 
-pub(crate) async fn everything(make: Make) {
-    let world = World::manual(make).await;
+pub(crate) async fn check_calls(software: NodeSoftware) {
+    let fixture = NodeFixture::manual(software).await;
     let from = account(0).0;
     let call = |to, value, data| CallRequest {
         from,
@@ -43,26 +43,26 @@ pub(crate) async fn everything(make: Make) {
         data,
     };
     let simple = call(Some(BOB), U256::ONE, Bytes::new());
-    let gas = world.chain.estimate_gas(&simple).await.unwrap();
-    // Hardhat looks for the least that works from above, and stops one too high.
+    let gas = fixture.chain.estimate_gas(&simple).await.unwrap();
+    // Hardhat's search ends one above the lowest sufficient value.
     assert!((21_000..=21_001).contains(&gas), "{gas}");
 
-    for (data, words) in reasons() {
+    for (data, reason) in reasons() {
         let code = reverting_with(&data);
-        let doomed = call(None, U256::ZERO, code.clone());
-        let foretold = world.chain.estimate_gas(&doomed).await;
-        let expected = Err(CallError::Reverted(words.to_owned()));
-        assert_eq!(foretold, expected, "{make:?}");
-        let outgoing = world.deploy(0, code).await;
-        world.mine();
-        let mined = world.receipts(&[outgoing]).await;
-        assert!(!mined[0].succeeded, "{make:?}: {words}");
-        let told = world.chain.revert_reason(&mined[0]).await.unwrap();
-        assert_eq!(told.as_deref(), Some(words), "{make:?}");
+        let reverting_call = call(None, U256::ZERO, code.clone());
+        let estimate = fixture.chain.estimate_gas(&reverting_call).await;
+        let expected = Err(CallError::Reverted(reason.to_owned()));
+        assert_eq!(estimate, expected, "{software:?}");
+        let outgoing = fixture.deploy(0, code).await;
+        fixture.mine();
+        let mined = fixture.receipts(&[outgoing]).await;
+        assert!(!mined[0].succeeded, "{software:?}: {reason}");
+        let reason_after_mining = fixture.chain.revert_reason(&mined[0]).await.unwrap();
+        assert_eq!(reason_after_mining.as_deref(), Some(reason), "{software:?}");
     }
-    // No reason, but it fails on every node and for ever.
+    // Without a reason, but it fails on every node.
     let invalid = call(None, U256::ZERO, Bytes::from_static(&[0xfe]));
-    let foretold = world.chain.estimate_gas(&invalid).await;
-    let is_reverted = matches!(foretold, Err(CallError::Reverted(_)));
-    assert!(is_reverted, "{make:?}: {foretold:?}");
+    let estimate = fixture.chain.estimate_gas(&invalid).await;
+    let is_reverted = matches!(estimate, Err(CallError::Reverted(_)));
+    assert!(is_reverted, "{software:?}: {estimate:?}");
 }

@@ -1,59 +1,57 @@
-//! The chain port against real nodes of several makes: what one of them says must mean the same as
-//! what another says in other words.
+//! The chain port against real nodes of several vendors: different texts must lead to the same outcome.
 #![expect(
     clippy::unwrap_used,
-    reason = "helpers of tests are outside of what clippy takes for tests"
+    reason = "clippy does not count test helpers as tests"
 )]
 
 mod calls;
+mod fixture;
 mod reads;
 mod sends;
-mod world;
 
-use world::Make;
+use fixture::NodeSoftware;
 
-/// Tests of one make. Each starts a node of its own: test runners may use a process per test.
-macro_rules! tests_of {
-    ($module:ident, $make:expr, $($test:ident: $run:path),+ $(,)?) => {
+/// Tests of one node software. Each starts its own node, because test runners may use a process per test.
+macro_rules! node_tests {
+    ($module:ident, $software:expr, $($test:ident: $run:path),+ $(,)?) => {
         mod $module {
             use super::*;
             $(
                 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
                 async fn $test() {
-                    $run($make).await;
+                    $run($software).await;
                 }
             )+
         }
     };
 }
 
-/// Those that hold for every make.
-macro_rules! common_tests_of {
-    ($module:ident, $make:expr $(, $test:ident: $run:path)*) => {
-        tests_of! {
-            $module, $make,
-            blocks_receipts_nonces_and_fees_are_read: reads::everything,
-            estimates_and_reverts_are_explained: calls::everything,
-            every_complaint_is_understood: sends::complaints,
-            many_are_sent_in_order: sends::many,
+/// The tests for every node software.
+macro_rules! common_node_tests {
+    ($module:ident, $software:expr $(, $test:ident: $run:path)*) => {
+        node_tests! {
+            $module, $software,
+            blocks_receipts_nonces_and_fees_are_read: reads::check_reads,
+            estimates_and_revert_reasons_are_read: calls::check_calls,
+            send_errors_have_their_outcomes: sends::check_send_errors,
+            many_envelopes_are_sent_in_order: sends::check_many_sends,
             $($test: $run),*
         }
     };
 }
 
-/// And those that hold for all but the dev chain, which knows accounts of its newest block only and
-/// announces nothing.
-macro_rules! all_tests_of {
-    ($module:ident, $make:expr) => {
-        common_tests_of!(
-            $module, $make,
-            consumer_of_a_nonce_is_found: reads::consumers,
-            new_heads_are_announced: reads::announcements
+/// All tests, for every software except the dev chain, which has only the newest state and no subscriptions.
+macro_rules! all_node_tests {
+    ($module:ident, $software:expr) => {
+        common_node_tests!(
+            $module, $software,
+            consumer_of_a_nonce_is_found: reads::check_consumers,
+            new_heads_are_announced: reads::check_head_subscription
         );
     };
 }
 
-all_tests_of!(anvil, Make::Anvil);
-all_tests_of!(hardhat, Make::Hardhat);
-all_tests_of!(ganache, Make::Ganache);
-common_tests_of!(devchain, Make::DevChain);
+all_node_tests!(anvil, NodeSoftware::Anvil);
+all_node_tests!(hardhat, NodeSoftware::Hardhat);
+all_node_tests!(ganache, NodeSoftware::Ganache);
+common_node_tests!(devchain, NodeSoftware::DevChain);

@@ -1,4 +1,4 @@
-//! What nodes say of transactions, and what it means.
+//! The error texts of nodes for sent txs, and their outcomes.
 
 use alloy_primitives::{U256, keccak256};
 use domain::attempt::OutgoingEnvelope;
@@ -6,9 +6,9 @@ use domain::{Bytes, ChainId, Fees, Nonce, SendOutcome, UnsignedEnvelope};
 use rig::evm::account;
 use serde_json::json;
 
-use crate::world::{GWEI, Make, World, fees, poor, sign, transfer};
+use crate::fixture::{GWEI, NodeFixture, NodeSoftware, fees, sign, transfer, unfunded_account};
 
-/// The outcome without the node's words.
+/// The outcome without the node's text.
 fn outcome_label(outcome: &SendOutcome) -> &'static str {
     match outcome {
         SendOutcome::Accepted => "accepted",
@@ -26,28 +26,28 @@ fn outcome_label(outcome: &SendOutcome) -> &'static str {
     }
 }
 
-/// Sends one after the other and compares; says everything that differs at once.
-async fn compare(world: &World, cases: Vec<(&str, OutgoingEnvelope, &str)>) {
+/// Sends one after the other; reports all differences together.
+async fn assert_outcomes(fixture: &NodeFixture, cases: Vec<(&str, OutgoingEnvelope, &str)>) {
     let mut wrong = Vec::new();
     for (case, outgoing, expected) in cases {
-        let outcome = world.send(&[outgoing]).await.remove(0);
+        let outcome = fixture.send(&[outgoing]).await.remove(0);
         if outcome_label(&outcome) != expected {
             wrong.push(format!("{case}: expected {expected}, got {outcome:?}"));
         }
     }
-    assert!(wrong.is_empty(), "{:?}: {wrong:#?}", world.make);
+    assert!(wrong.is_empty(), "{:?}: {wrong:#?}", fixture.software);
 }
 
-pub(crate) async fn complaints(make: Make) {
-    let world = World::manual(make).await;
-    at_one_nonce(&world).await;
-    compare(&world, of_bytes(&world).await).await;
-    compare(&world, of_state(&world).await).await;
+pub(crate) async fn check_send_errors(software: NodeSoftware) {
+    let fixture = NodeFixture::manual(software).await;
+    at_one_nonce(&fixture).await;
+    assert_outcomes(&fixture, invalid_bytes_cases(&fixture).await).await;
+    assert_outcomes(&fixture, account_state_cases(&fixture).await).await;
 }
 
-/// Several transactions at one nonce: ours, another of ours, somebody else's.
-async fn at_one_nonce(world: &World) {
-    let nonce = world.account_nonces(account(1).0).await.latest.0;
+/// Several txs with one nonce: the same tx, another of the lane, a foreign one.
+async fn at_one_nonce(fixture: &NodeFixture) {
+    let nonce = fixture.account_nonces(account(1).0).await.latest.0;
     let bid = |wei: u64, max_fee, tip| {
         sign(&UnsignedEnvelope {
             value: U256::from(wei),
@@ -58,7 +58,7 @@ async fn at_one_nonce(world: &World) {
     let first = bid(1, 10 * GWEI, GWEI);
     let cheap = bid(2, 10 * GWEI, GWEI);
     let better = bid(2, 12 * GWEI, 2 * GWEI);
-    let beside = |item: &OutgoingEnvelope, other: &OutgoingEnvelope| OutgoingEnvelope {
+    let with_other = |item: &OutgoingEnvelope, other: &OutgoingEnvelope| OutgoingEnvelope {
         others: vec![other.hash],
         ..item.clone()
     };
@@ -67,25 +67,31 @@ async fn at_one_nonce(world: &World) {
         ("the same again", first.clone(), "accepted"),
         ("over a foreign one", cheap.clone(), "foreign pending"),
         (
-            "over one of ours",
-            beside(&cheap, &first),
+            "over another of the lane",
+            with_other(&cheap, &first),
             "replacement underpriced",
         ),
-        ("with a better price", beside(&better, &first), "accepted"),
+        (
+            "with a better price",
+            with_other(&better, &first),
+            "accepted",
+        ),
     ];
-    compare(world, cases).await;
-    world.mine();
+    assert_outcomes(fixture, cases).await;
+    fixture.mine();
     let cases = vec![
         ("the mined one", better, "accepted"),
         ("the replaced one", first, "nonce too low"),
-        ("one of somebody else", cheap, "nonce too low"),
+        ("a foreign one", cheap, "nonce too low"),
     ];
-    compare(world, cases).await;
+    assert_outcomes(fixture, cases).await;
 }
 
-/// What is wrong with the bytes themselves.
-async fn of_bytes(world: &World) -> Vec<(&'static str, OutgoingEnvelope, &'static str)> {
-    let nonce = world.account_nonces(account(2).0).await.latest;
+/// Errors of the bytes themselves.
+async fn invalid_bytes_cases(
+    fixture: &NodeFixture,
+) -> Vec<(&'static str, OutgoingEnvelope, &'static str)> {
+    let nonce = fixture.account_nonces(account(2).0).await.latest;
     let good = transfer(2, nonce.0);
     let with = |change: fn(&mut UnsignedEnvelope)| {
         let mut unsigned = good.clone();
@@ -134,41 +140,43 @@ async fn of_bytes(world: &World) -> Vec<(&'static str, OutgoingEnvelope, &'stati
             "rejected",
         ),
     ];
-    // Ganache takes it, and would mine it.
-    if world.make != Make::Ganache {
+    // Ganache accepts and mines it.
+    if fixture.software != NodeSoftware::Ganache {
         cases.push(("a tip above the cap", with(tip_above_cap), "rejected"));
     }
     cases
 }
 
-/// What is wrong at present, and what only looks wrong.
-async fn of_state(world: &World) -> Vec<(&'static str, OutgoingEnvelope, &'static str)> {
+/// Errors that depend on the account's state, and txs that only seem wrong.
+async fn account_state_cases(
+    fixture: &NodeFixture,
+) -> Vec<(&'static str, OutgoingEnvelope, &'static str)> {
     let at = async |index: u32, ahead: u64| {
-        let next = world.account_nonces(account(index).0).await.latest.0;
+        let next = fixture.account_nonces(account(index).0).await.latest.0;
         transfer(index, next + ahead)
     };
     let legacy = Fees::Legacy {
         gas_price: 10 * GWEI,
     };
-    let below_base = match world.make {
-        Make::Anvil => "underpriced",
-        // They keep it until the base fee has come down.
-        Make::Hardhat | Make::Ganache | Make::DevChain => "accepted",
+    let below_base = match fixture.software {
+        NodeSoftware::Anvil => "underpriced",
+        // They keep it until the base fee falls.
+        NodeSoftware::Hardhat | NodeSoftware::Ganache | NodeSoftware::DevChain => "accepted",
     };
-    let oversized = match world.make {
-        Make::DevChain => "rejected",
-        Make::Anvil | Make::Hardhat | Make::Ganache => "accepted", // they have no limit
+    let oversized = match fixture.software {
+        NodeSoftware::DevChain => "rejected",
+        NodeSoftware::Anvil | NodeSoftware::Hardhat | NodeSoftware::Ganache => "accepted", // they have no limit
     };
-    world.set("Balance", account(8).0, json!("0x1"));
-    let penniless = UnsignedEnvelope {
-        signer: poor(),
+    fixture.set("Balance", account(8).0, json!("0x1"));
+    let unfunded = UnsignedEnvelope {
+        signer: unfunded_account(),
         nonce: Nonce(0),
         ..transfer(0, 0)
     };
     vec![
         (
             "an account that never had money",
-            sign(&penniless),
+            sign(&unfunded),
             "underfunded",
         ),
         (
@@ -213,35 +221,38 @@ async fn of_state(world: &World) -> Vec<(&'static str, OutgoingEnvelope, &'stati
     ]
 }
 
-pub(crate) async fn many(make: Make) {
-    let world = World::manual(make).await;
-    let sent = world.transfers(0, 300).await;
-    let outcomes = world.send(&sent).await;
+pub(crate) async fn check_many_sends(software: NodeSoftware) {
+    let fixture = NodeFixture::manual(software).await;
+    let sent = fixture.transfers(0, 300).await;
+    let outcomes = fixture.send(&sent).await;
     let refused: Vec<_> = outcomes
         .iter()
         .filter(|outcome| **outcome != SendOutcome::Accepted)
         .collect();
-    assert!(refused.is_empty(), "{make:?}: {refused:?}");
-    let again = world.send(&sent).await;
-    assert_eq!(again, outcomes, "{make:?}: all are known");
-    world.mine();
-    let mined = world.receipts(&sent).await;
-    assert_eq!(mined.len(), sent.len(), "{make:?}");
+    assert!(refused.is_empty(), "{software:?}: {refused:?}");
+    let again = fixture.send(&sent).await;
+    assert_eq!(again, outcomes, "{software:?}: all are known");
+    fixture.mine();
+    let mined = fixture.receipts(&sent).await;
+    assert_eq!(mined.len(), sent.len(), "{software:?}");
 }
 
-/// Hardhat keeps nothing that it cannot mine at once, and answers with what came of it.
+/// Hardhat with automine accepts no nonce gap, and returns the result of the execution.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn hardhat_that_mines_at_once() {
-    let world = World::instant(Make::Hardhat).await;
-    let gap = world.transfers(1, 2).await.remove(1);
-    compare(&world, vec![("a gap", gap, "full")]).await;
-    let ten = world.transfers(2, 10).await;
-    let outcomes = world.send(&ten).await;
+async fn hardhat_with_automine_accepts_in_order_only() {
+    let fixture = NodeFixture::instant(NodeSoftware::Hardhat).await;
+    let gap = fixture.transfers(1, 2).await.remove(1);
+    assert_outcomes(&fixture, vec![("a gap", gap, "full")]).await;
+    let ten = fixture.transfers(2, 10).await;
+    let outcomes = fixture.send(&ten).await;
     assert_eq!(outcomes, vec![SendOutcome::Accepted; 10], "in order");
-    assert_eq!(world.receipts(&ten).await.len(), 10);
+    assert_eq!(fixture.receipts(&ten).await.len(), 10);
 
     let reverts = vec![0x60, 0x00, 0x60, 0x00, 0xfd]; // REVERT(0, 0)
-    let failed = world.deploy(3, reverts.into()).await;
-    let mined = world.receipts(&[failed]).await;
-    assert!(!mined[0].succeeded, "mined, though it was called an error");
+    let failed = fixture.deploy(3, reverts.into()).await;
+    let mined = fixture.receipts(&[failed]).await;
+    assert!(
+        !mined[0].succeeded,
+        "mined, although the node returned an error"
+    );
 }

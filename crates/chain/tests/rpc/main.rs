@@ -1,17 +1,17 @@
-//! A chain over JSON-RPC, against nodes that misbehave and against the dev chain.
+//! The JSON-RPC adapter against fake nodes that misbehave, and against the dev chain.
 #![expect(
     clippy::unwrap_used,
-    reason = "helpers of tests are outside of what clippy takes for tests"
+    reason = "clippy does not count test helpers as tests"
 )]
 
-mod announce;
 mod consumer;
 mod endpoints;
-mod fake;
+mod fake_node;
+mod fee_quotes;
+mod head_subscription;
 mod metrics;
 mod on_devchain;
-mod quotes;
+mod rate_limits;
 mod reads;
 mod sends;
-mod several;
-mod throttle;
+mod several_endpoints;

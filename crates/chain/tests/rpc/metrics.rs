@@ -1,4 +1,4 @@
-//! The calls are counted, with labels that stay few.
+//! Calls are counted, with a bounded set of labels.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,7 +11,7 @@ use metrics::{
 };
 use serde_json::Value;
 
-use crate::fake::{Fake, Say};
+use crate::fake_node::{FakeNode, FakeReply};
 use crate::reads::block;
 
 #[derive(Default)]
@@ -50,11 +50,11 @@ fn calls_are_counted_by_method_and_result() {
         .unwrap();
     with_local_recorder(&counts, || {
         runtime.block_on(async {
-            let fake = Fake::start(|method, params| match method {
-                "eth_getBlockByNumber" if params[0] == "latest" => Say::Result(block(3)),
-                "eth_getBlockByNumber" => Say::Result(Value::Null),
-                "eth_getBlockByHash" => Say::raw(500, ""),
-                _ => Say::Error(-32000, "nothing"),
+            let fake = FakeNode::start(|method, params| match method {
+                "eth_getBlockByNumber" if params[0] == "latest" => FakeReply::Result(block(3)),
+                "eth_getBlockByNumber" => FakeReply::Result(Value::Null),
+                "eth_getBlockByHash" => FakeReply::raw(500, ""),
+                _ => FakeReply::Error(-32000, "nothing"),
             })
             .await;
             let chain = fake.chain();
@@ -73,7 +73,7 @@ fn calls_are_counted_by_method_and_result() {
         .collect();
     let of = "lanekeeper_rpc_calls_total chain=31337 method=";
     let expected = [
-        // Asked for again after the lost answer.
+        // Queried again after the lost answer.
         (format!("{of}eth_chainId result=ok"), 2),
         (format!("{of}eth_feeHistory result=error"), 1),
         (format!("{of}eth_getBlockByHash result=lost"), 1),

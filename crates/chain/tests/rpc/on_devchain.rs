@@ -1,10 +1,10 @@
-//! The whole port against a real node: the dev chain, over HTTP, with keys that sign.
+//! The complete chain port against a real node: the dev chain, over HTTP, with signing keys.
 
 use std::time::Duration;
 
-use chain::devchain::{DevChain, DevChainConfig, Mining, Served, dev_accounts};
 use chain::keys::{self, KeySource, LocalSigner};
 use chain::rpc::{EndpointUrl, RpcChain};
+use devchain::{DevChain, DevChainConfig, DevChainServer, Mining, dev_accounts};
 use domain::attempt::OutgoingEnvelope;
 use domain::lane::{AccountNonces, ChainQuery, NonceConsumer};
 use domain::{
@@ -15,7 +15,7 @@ use engine::ports::{BlockTag, CallError, CallRequest, Chain, Quorum, Signer};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
-use crate::fake::{CHAIN, chain_of};
+use crate::fake_node::{CHAIN, chain_of};
 
 const GWEI: u128 = 1_000_000_000;
 /// Init code that reverts with the custom error 0xdeadbeef.
@@ -23,16 +23,16 @@ const REVERTING: [u8; 16] = [
     0x63, 0xde, 0xad, 0xbe, 0xef, 0x60, 0xe0, 0x1b, 0x60, 0x00, 0x52, 0x60, 0x04, 0x60, 0x00, 0xfd,
 ];
 
-/// A dev chain, a port to it, and one rich account.
-struct World {
+/// A dev chain, an adapter to it, and one funded account.
+struct DevChainFixture {
     chain: RpcChain,
     signer: LocalSigner,
     account: Address,
     url: String,
-    _served: Served,
+    _server: DevChainServer,
 }
 
-impl World {
+impl DevChainFixture {
     async fn start(mining: Mining) -> Self {
         let config = DevChainConfig {
             mining,
@@ -41,15 +41,15 @@ impl World {
         };
         let devchain = DevChain::open(config).unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let served = devchain.serve(listener).unwrap();
-        let url = format!("http://{}", served.local_addr());
+        let server = devchain.serve(listener).unwrap();
+        let url = format!("http://{}", server.local_addr());
         let (account, key) = dev_accounts(1)[0];
         Self {
             chain: chain_of(vec![EndpointUrl::parse(&url).unwrap()]),
             signer: keys::load(vec![KeySource::Inline(key.to_string()).into()]).unwrap(),
             account,
             url,
-            _served: served,
+            _server: server,
         }
     }
 
@@ -77,11 +77,11 @@ impl World {
     }
 
     async fn send(&self, attempts: &[Attempt]) -> Vec<SendOutcome> {
-        self.send_beside(attempts, &[]).await
+        self.send_with_others(attempts, &[]).await
     }
 
-    /// Sends attempts beside which there are others of ours.
-    async fn send_beside(&self, attempts: &[Attempt], others: &[B256]) -> Vec<SendOutcome> {
+    /// Sends attempts that have other attempts at the same nonce.
+    async fn send_with_others(&self, attempts: &[Attempt], others: &[B256]) -> Vec<SendOutcome> {
         let outgoing: Vec<OutgoingEnvelope> = attempts
             .iter()
             .map(|attempt| OutgoingEnvelope {
@@ -104,7 +104,7 @@ impl World {
         nonces.first
     }
 
-    /// Asks the node for something that the port does not offer.
+    /// Calls a method that the port does not have.
     async fn control(&self, method: &str) -> Value {
         let body = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": [] });
         let answer = reqwest::Client::new()
@@ -117,7 +117,7 @@ impl World {
     }
 
     /// Polls until all of these are mined.
-    async fn mined(&self, hashes: &[B256]) -> Vec<Inclusion> {
+    async fn wait_for_receipts(&self, hashes: &[B256]) -> Vec<Inclusion> {
         let poll = async {
             loop {
                 let found = self.chain.receipts(hashes, Quorum::One).await.unwrap();
@@ -134,10 +134,10 @@ impl World {
 }
 
 #[tokio::test]
-async fn a_fresh_chain_is_read() {
-    let world = World::start(Mining::Instant).await;
-    let World { chain, account, .. } = &world;
-    assert!(!chain.endpoints()[0].1, "not asked yet");
+async fn fresh_chain_is_read() {
+    let fixture = DevChainFixture::start(Mining::Instant).await;
+    let DevChainFixture { chain, account, .. } = &fixture;
+    assert!(!chain.endpoints()[0].1, "not queried yet");
     assert_eq!(
         chain
             .header(BlockTag::Latest)
@@ -148,7 +148,7 @@ async fn a_fresh_chain_is_read() {
         0
     );
     assert!(chain.endpoints()[0].1);
-    let nonces = world.account_nonces(ChainQuery::Pending).await;
+    let nonces = fixture.account_nonces(ChainQuery::Pending).await;
     assert_eq!((nonces.latest, nonces.pending), (Nonce(0), Nonce(0)));
 
     let quote = chain.fee_quote().await.unwrap();
@@ -163,29 +163,29 @@ async fn a_fresh_chain_is_read() {
 }
 
 #[tokio::test]
-async fn many_transfers_and_the_blocks_they_are_in() {
-    let world = World::start(Mining::Instant).await;
-    let World { chain, account, .. } = &world;
+async fn many_transfers_are_read_from_their_blocks() {
+    let fixture = DevChainFixture::start(Mining::Instant).await;
+    let DevChainFixture { chain, account, .. } = &fixture;
     let count = 120;
-    let attempts = world
-        .sign((0..count).map(|n| world.transfer(n, 10 * GWEI)).collect())
+    let attempts = fixture
+        .sign((0..count).map(|n| fixture.transfer(n, 10 * GWEI)).collect())
         .await;
     assert!(
-        world
+        fixture
             .send(&attempts)
             .await
             .iter()
             .all(|outcome| *outcome == SendOutcome::Accepted)
     );
     let hashes: Vec<B256> = attempts.iter().map(|attempt| attempt.hash).collect();
-    let inclusions = world.mined(&hashes).await;
+    let inclusions = fixture.wait_for_receipts(&hashes).await;
     assert!(
         inclusions
             .iter()
             .all(|inclusion| inclusion.succeeded && inclusion.gas_used == 21_000)
     );
 
-    let nonces = world.account_nonces(ChainQuery::Latest).await;
+    let nonces = fixture.account_nonces(ChainQuery::Latest).await;
     assert_eq!(
         (nonces.latest, nonces.pending),
         (Nonce(count), Nonce(count))
@@ -214,79 +214,82 @@ async fn many_transfers_and_the_blocks_they_are_in() {
         None
     );
 
-    let mut of_blocks = Vec::new();
+    let mut from_blocks = Vec::new();
     for header in &headers {
-        let of_block = chain.block_receipts(header.hash, &|_| true).await;
-        of_blocks.extend(of_block.unwrap().unwrap());
+        let receipts = chain.block_receipts(header.hash, &|_| true).await;
+        from_blocks.extend(receipts.unwrap().unwrap());
     }
-    assert_eq!(of_blocks, inclusions);
+    assert_eq!(from_blocks, inclusions);
     let unknown = chain.block_receipts(B256::repeat_byte(9), &|_| true);
     assert_eq!(unknown.await.unwrap(), None);
     assert_eq!(
-        world.send(&attempts[..1]).await,
+        fixture.send(&attempts[..1]).await,
         [SendOutcome::Accepted],
         "mined long ago, but it is this one"
     );
-    let too_late = world.sign(vec![world.transfer(0, 11 * GWEI)]).await;
-    assert_eq!(world.send(&too_late).await, [SendOutcome::NonceTooLow]);
+    let too_late = fixture.sign(vec![fixture.transfer(0, 11 * GWEI)]).await;
+    assert_eq!(fixture.send(&too_late).await, [SendOutcome::NonceTooLow]);
     for (nonce, hash) in [(0, hashes[0]), (77, hashes[77]), (119, hashes[119])] {
         let found = chain.find_consumer(*account, Nonce(nonce), head).await;
         assert_eq!(found.map(NonceConsumer::hash), Ok(Some(hash)));
     }
-    let nobody = chain.find_consumer(*account, Nonce(count), head).await;
-    assert_eq!(nobody, Ok(NonceConsumer::Nobody));
+    let unused = chain.find_consumer(*account, Nonce(count), head).await;
+    assert_eq!(unused, Ok(NonceConsumer::NotConsumed));
 }
 
 #[tokio::test]
-async fn the_pool_is_told_apart_from_the_chain() {
-    let world = World::start(Mining::Manual).await;
-    let attempts = world
-        .sign((0..3).map(|n| world.transfer(n, 10 * GWEI)).collect())
+async fn pending_and_mined_txs_are_distinguished() {
+    let fixture = DevChainFixture::start(Mining::Manual).await;
+    let attempts = fixture
+        .sign((0..3).map(|n| fixture.transfer(n, 10 * GWEI)).collect())
         .await;
-    assert_eq!(world.send(&attempts).await, vec![SendOutcome::Accepted; 3]);
     assert_eq!(
-        world.send(&attempts).await,
+        fixture.send(&attempts).await,
+        vec![SendOutcome::Accepted; 3]
+    );
+    assert_eq!(
+        fixture.send(&attempts).await,
         vec![SendOutcome::Accepted; 3],
         "already known"
     );
-    let nonces = world.account_nonces(ChainQuery::Pending).await;
+    let nonces = fixture.account_nonces(ChainQuery::Pending).await;
     assert_eq!((nonces.latest, nonces.pending), (Nonce(0), Nonce(3)));
     let hashes: Vec<B256> = attempts.iter().map(|attempt| attempt.hash).collect();
     assert_eq!(
-        world.chain.receipts(&hashes, Quorum::One).await.unwrap(),
+        fixture.chain.receipts(&hashes, Quorum::One).await.unwrap(),
         []
     );
 
-    let cheap = world.sign(vec![world.transfer(0, 10 * GWEI + 1)]).await;
+    let cheap = fixture.sign(vec![fixture.transfer(0, 10 * GWEI + 1)]).await;
     assert!(matches!(
-        world.send_beside(&cheap, &hashes[..1]).await[0],
+        fixture.send_with_others(&cheap, &hashes[..1]).await[0],
         SendOutcome::ReplacementUnderpriced(_)
     ));
     assert!(matches!(
-        world.send(&cheap).await[0],
+        fixture.send(&cheap).await[0],
         SendOutcome::ForeignPending(_)
     ));
     let rich = UnsignedEnvelope {
         value: U256::MAX >> 8,
-        ..world.transfer(3, 10 * GWEI)
+        ..fixture.transfer(3, 10 * GWEI)
     };
     let no_gas = UnsignedEnvelope {
         gas: 20_000,
-        ..world.transfer(3, 10 * GWEI)
+        ..fixture.transfer(3, 10 * GWEI)
     };
     let no_tip = UnsignedEnvelope {
         fees: Fees::Eip1559 {
             max_fee: 10 * GWEI,
             max_priority_fee: 0,
         },
-        ..world.transfer(3, 10 * GWEI)
+        ..fixture.transfer(3, 10 * GWEI)
     };
     let other_chain = UnsignedEnvelope {
         chain_id: ChainId(5),
-        ..world.transfer(3, 10 * GWEI)
+        ..fixture.transfer(3, 10 * GWEI)
     };
-    let refused = world.sign(vec![rich, no_gas, no_tip, other_chain]).await;
-    let outcomes = world.send(&refused).await;
+    let refused = fixture.sign(vec![rich, no_gas, no_tip, other_chain]).await;
+    let outcomes = fixture.send(&refused).await;
     assert!(
         matches!(outcomes[0], SendOutcome::Underfunded(_)),
         "{:?}",
@@ -308,44 +311,47 @@ async fn the_pool_is_told_apart_from_the_chain() {
         outcomes[3]
     );
 
-    assert!(world.control("evm_mine").await.get("error").is_none());
-    assert_eq!(world.mined(&hashes).await.len(), 3);
+    assert!(fixture.control("evm_mine").await.get("error").is_none());
+    assert_eq!(fixture.wait_for_receipts(&hashes).await.len(), 3);
 }
 
 #[tokio::test]
-async fn a_revert_is_foretold_and_explained() {
-    let world = World::start(Mining::Instant).await;
+async fn revert_reason_is_read_before_and_after_mining() {
+    let fixture = DevChainFixture::start(Mining::Instant).await;
     let data = Bytes::from_static(&REVERTING);
     let call = |value| CallRequest {
-        from: world.account,
+        from: fixture.account,
         to: None,
         value,
         data: data.clone(),
     };
     let reason = "custom error 0xdeadbeef".to_owned();
-    let foretold = world.chain.estimate_gas(&call(U256::ZERO)).await;
-    assert_eq!(foretold, Err(CallError::Reverted(reason.clone())));
-    let poor = world.chain.estimate_gas(&call(U256::MAX >> 8)).await;
-    assert!(matches!(poor, Err(CallError::Underfunded(_))), "{poor:?}");
+    let estimate = fixture.chain.estimate_gas(&call(U256::ZERO)).await;
+    assert_eq!(estimate, Err(CallError::Reverted(reason.clone())));
+    let underfunded = fixture.chain.estimate_gas(&call(U256::MAX >> 8)).await;
+    assert!(
+        matches!(underfunded, Err(CallError::Underfunded(_))),
+        "{underfunded:?}"
+    );
 
     let deploy = UnsignedEnvelope {
         to: None,
         value: U256::ZERO,
         data: data.clone(),
         gas: 100_000,
-        ..world.transfer(0, 10 * GWEI)
+        ..fixture.transfer(0, 10 * GWEI)
     };
-    let attempts = world.sign(vec![deploy]).await;
-    assert_eq!(world.send(&attempts).await, [SendOutcome::Accepted]);
-    let mined = world.mined(&[attempts[0].hash]).await;
+    let attempts = fixture.sign(vec![deploy]).await;
+    assert_eq!(fixture.send(&attempts).await, [SendOutcome::Accepted]);
+    let mined = fixture.wait_for_receipts(&[attempts[0].hash]).await;
     assert!(!mined[0].succeeded);
     assert_eq!(
-        world.chain.revert_reason(&mined[0]).await.unwrap(),
+        fixture.chain.revert_reason(&mined[0]).await.unwrap(),
         Some(reason)
     );
     let unknown = Inclusion {
         tx_hash: B256::repeat_byte(3),
         ..mined[0].clone()
     };
-    assert_eq!(world.chain.revert_reason(&unknown).await.unwrap(), None);
+    assert_eq!(fixture.chain.revert_reason(&unknown).await.unwrap(), None);
 }

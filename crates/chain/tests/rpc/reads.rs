@@ -1,10 +1,12 @@
-//! Reads over JSON-RPC when nodes are wrong, slow, limited or gone.
+//! Reads over JSON-RPC from nodes that are wrong, slow, limited or unreachable.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::fake::{CHAIN, Fake, Say, chain_of, chain_with_timeout, nobody, pass};
+use crate::fake_node::{
+    CHAIN, FakeNode, FakeReply, advance_time, chain_of, chain_with_timeout, unreachable_url,
+};
 use domain::lane::ChainQuery;
 use domain::{Address, B256, Bytes, Nonce, U256};
 use engine::ports::{BlockTag, CallError, CallRequest, Chain, ChainError, Quorum};
@@ -38,10 +40,10 @@ pub(crate) fn call() -> CallRequest {
 }
 
 #[tokio::test]
-async fn an_endpoint_of_another_chain_is_never_used() {
-    let other = Fake::start_bare(true, |method, _| match method {
-        "eth_chainId" => Say::Result(json!("0x5")),
-        _ => Say::Result(block(1)),
+async fn endpoint_of_another_chain_is_never_used() {
+    let other = FakeNode::start_bare(true, |method, _| match method {
+        "eth_chainId" => FakeReply::Result(json!("0x5")),
+        _ => FakeReply::Result(block(1)),
     })
     .await;
     let chain = other.chain();
@@ -58,8 +60,8 @@ async fn an_endpoint_of_another_chain_is_never_used() {
         vec![(other.url().name().to_owned(), false)]
     );
 
-    let ours = Fake::start(|_, _| Say::Result(block(1))).await;
-    let chain = chain_of(vec![other.url(), ours.url()]);
+    let right = FakeNode::start(|_, _| FakeReply::Result(block(1))).await;
+    let chain = chain_of(vec![other.url(), right.url()]);
     assert_eq!(
         chain
             .header(BlockTag::Latest)
@@ -79,20 +81,20 @@ async fn an_endpoint_of_another_chain_is_never_used() {
 }
 
 #[tokio::test]
-async fn an_endpoint_that_is_put_right_is_used_after_a_while() {
-    let right = Arc::new(AtomicBool::new(false));
-    let switch = right.clone();
-    let fake = Fake::start_bare(true, move |method, _| match method {
-        "eth_chainId" if switch.load(Ordering::SeqCst) => Say::Result(json!("0x7a69")),
-        "eth_chainId" => Say::Result(json!("0x5")),
-        _ => Say::Result(block(1)),
+async fn repaired_endpoint_is_used_after_the_recheck() {
+    let is_repaired = Arc::new(AtomicBool::new(false));
+    let switch = is_repaired.clone();
+    let fake = FakeNode::start_bare(true, move |method, _| match method {
+        "eth_chainId" if switch.load(Ordering::SeqCst) => FakeReply::Result(json!("0x7a69")),
+        "eth_chainId" => FakeReply::Result(json!("0x5")),
+        _ => FakeReply::Result(block(1)),
     })
     .await;
     let chain = fake.chain();
     chain.header(BlockTag::Latest).await.unwrap_err();
-    right.store(true, Ordering::SeqCst);
+    is_repaired.store(true, Ordering::SeqCst);
     chain.header(BlockTag::Latest).await.unwrap_err();
-    pass(Duration::from_secs(31)).await;
+    advance_time(Duration::from_secs(31)).await;
     assert!(chain.header(BlockTag::Latest).await.unwrap().is_some());
 }
 
@@ -121,7 +123,7 @@ async fn bad_answers_are_errors_and_never_panics() {
         r#"{"id":0,"result":{"baseFeePerGas":[],"reward":[]}}"#,
     ];
     for body in bodies {
-        let fake = Fake::start(move |_, _| Say::raw(200, body)).await;
+        let fake = FakeNode::start(move |_, _| FakeReply::raw(200, body)).await;
         let chain = fake.chain();
         let mined = domain::Inclusion {
             tx_hash: hash(1),
@@ -136,7 +138,7 @@ async fn bad_answers_are_errors_and_never_panics() {
         let unusable = |error: ChainError| {
             assert!(matches!(error, ChainError::Unusable(_)), "{body}: {error}")
         };
-        // A null is a fair answer to some of these; everything else is refused.
+        // Some of these methods may return null; every other answer is refused.
         if let Err(error) = chain.header(BlockTag::Latest).await {
             unusable(error)
         }
@@ -153,10 +155,10 @@ async fn bad_answers_are_errors_and_never_panics() {
         let receipts = chain.receipts(&two, Quorum::One).await;
         unusable(receipts.unwrap_err());
         unusable(chain.headers(1, 3).await.unwrap_err());
-        let nobody = Address::ZERO;
-        let nonces = chain.account_nonces(nobody, ChainQuery::Pending, Quorum::Two);
+        let account = Address::ZERO;
+        let nonces = chain.account_nonces(account, ChainQuery::Pending, Quorum::Two);
         unusable(nonces.await.unwrap_err());
-        let consumer = chain.find_consumer(nobody, Nonce(0), crate::consumer::at(9));
+        let consumer = chain.find_consumer(account, Nonce(0), crate::consumer::at(9));
         unusable(consumer.await.unwrap_err());
         unusable(chain.fee_quote().await.unwrap_err());
         let estimate = chain.estimate_gas(&call()).await.unwrap_err();
@@ -171,16 +173,16 @@ async fn bad_answers_are_errors_and_never_panics() {
 }
 
 #[tokio::test]
-async fn http_trouble_is_unreachable() {
+async fn http_errors_are_unreachable() {
     for status in [429, 500, 502, 503, 401, 302] {
-        let fake = Fake::start(move |_, _| Say::raw(status, "no")).await;
+        let fake = FakeNode::start(move |_, _| FakeReply::raw(status, "no")).await;
         let error = fake.chain().header(BlockTag::Latest).await.unwrap_err();
         assert!(
             matches!(&error, ChainError::Unreachable(why) if why.contains(&status.to_string())),
             "{error}"
         );
     }
-    let chain = chain_of(vec![nobody().await]);
+    let chain = chain_of(vec![unreachable_url().await]);
     let error = chain.header(BlockTag::Latest).await.unwrap_err();
     assert!(
         matches!(&error, ChainError::Unreachable(why) if why.contains("cannot connect")),
@@ -189,10 +191,11 @@ async fn http_trouble_is_unreachable() {
 }
 
 #[tokio::test]
-async fn an_error_in_json_counts_whatever_the_status() {
-    let fake =
-        Fake::start(|_, _| Say::raw(400, r#"{"id":0,"error":{"code":-1,"message":"why not"}}"#))
-            .await;
+async fn json_rpc_error_counts_with_any_http_status() {
+    let fake = FakeNode::start(|_, _| {
+        FakeReply::raw(400, r#"{"id":0,"error":{"code":-1,"message":"why not"}}"#)
+    })
+    .await;
     let error = fake.chain().header(BlockTag::Latest).await.unwrap_err();
     assert!(
         matches!(&error, ChainError::Unusable(why) if why.contains("why not")),
@@ -202,7 +205,7 @@ async fn an_error_in_json_counts_whatever_the_status() {
 
 #[tokio::test]
 async fn every_call_has_a_deadline() {
-    let fake = Fake::start(|_, _| Say::Never).await;
+    let fake = FakeNode::start(|_, _| FakeReply::NoAnswer).await;
     let chain = chain_with_timeout(vec![fake.url()], Duration::from_secs(1));
     let error = chain.header(BlockTag::Latest).await.unwrap_err();
     assert!(
@@ -216,8 +219,8 @@ async fn every_call_has_a_deadline() {
 }
 
 #[tokio::test]
-async fn an_answer_without_end_is_cut_off() {
-    let fake = Fake::start(|_, _| Say::Raw(200, vec![b' '; 65 << 20])).await;
+async fn oversized_answer_is_refused() {
+    let fake = FakeNode::start(|_, _| FakeReply::Raw(200, vec![b' '; 65 << 20])).await;
     let error = fake.chain().header(BlockTag::Latest).await.unwrap_err();
     assert!(
         matches!(&error, ChainError::Unusable(why) if why.contains("longer than")),
@@ -226,13 +229,13 @@ async fn an_answer_without_end_is_cut_off() {
 }
 
 #[tokio::test]
-async fn a_broken_connection_is_tried_again_for_reads() {
+async fn read_is_retried_on_a_broken_connection() {
     let broken = AtomicBool::new(true);
-    let fake = Fake::start(move |_, _| {
+    let fake = FakeNode::start(move |_, _| {
         if broken.swap(false, Ordering::SeqCst) {
-            Say::Hangup
+            FakeReply::Hangup
         } else {
-            Say::Result(block(1))
+            FakeReply::Result(block(1))
         }
     })
     .await;
@@ -247,8 +250,8 @@ async fn a_broken_connection_is_tried_again_for_reads() {
 }
 
 #[tokio::test]
-async fn connections_are_used_again_and_credentials_stay_secret() {
-    let fake = Fake::start(|_, _| Say::raw(500, "no")).await;
+async fn connections_are_reused_and_credentials_stay_secret() {
+    let fake = FakeNode::start(|_, _| FakeReply::raw(500, "no")).await;
     let url = fake.url_with("user:hunter2", "/v3/hunter2?key=hunter2");
     let chain = chain_of(vec![url]);
     for _ in 0..20 {
@@ -268,10 +271,10 @@ async fn connections_are_used_again_and_credentials_stay_secret() {
 }
 
 #[tokio::test]
-async fn headers_stop_where_the_node_has_no_more() {
-    let fake = Fake::start(|_, params| {
+async fn headers_end_at_the_nodes_head() {
+    let fake = FakeNode::start(|_, params| {
         let number = u64::from_str_radix(&params[0].as_str().unwrap()[2..], 16).unwrap();
-        Say::Result(if number <= 130 {
+        FakeReply::Result(if number <= 130 {
             block(number)
         } else {
             Value::Null
@@ -290,11 +293,11 @@ async fn headers_stop_where_the_node_has_no_more() {
 }
 
 #[tokio::test]
-async fn an_answer_to_another_question_is_refused() {
-    let fake = Fake::start(|method, _| match method {
-        "eth_getTransactionReceipt" => Say::Result(receipt(hash(55), hash(9))),
-        "eth_getBlockReceipts" => Say::Result(json!([receipt(hash(55), hash(8))])),
-        _ => Say::Result(block(4)),
+async fn answer_to_another_request_is_refused() {
+    let fake = FakeNode::start(|method, _| match method {
+        "eth_getTransactionReceipt" => FakeReply::Result(receipt(hash(55), hash(9))),
+        "eth_getBlockReceipts" => FakeReply::Result(json!([receipt(hash(55), hash(8))])),
+        _ => FakeReply::Result(block(4)),
     })
     .await;
     let chain = fake.chain();
@@ -326,7 +329,7 @@ async fn an_answer_to_another_question_is_refused() {
 }
 
 #[tokio::test]
-async fn receipts_of_a_block_without_the_method() {
+async fn block_receipts_fall_back_to_single_receipts() {
     for missing in [
         (-32601, "x"),
         (
@@ -334,11 +337,11 @@ async fn receipts_of_a_block_without_the_method() {
             "the method eth_getBlockReceipts does not exist/is not available",
         ),
     ] {
-        let fake = Fake::start(move |method, params| match method {
-            "eth_getBlockReceipts" => Say::Error(missing.0, missing.1),
-            "eth_getBlockByHash" if params[0] == json!(hash(9)) => Say::Result(block(9)),
-            "eth_getBlockByHash" => Say::Result(Value::Null),
-            _ => Say::Result(receipt(
+        let fake = FakeNode::start(move |method, params| match method {
+            "eth_getBlockReceipts" => FakeReply::Error(missing.0, missing.1),
+            "eth_getBlockByHash" if params[0] == json!(hash(9)) => FakeReply::Result(block(9)),
+            "eth_getBlockByHash" => FakeReply::Result(Value::Null),
+            _ => FakeReply::Result(receipt(
                 params[0].as_str().unwrap().parse().unwrap(),
                 hash(9),
             )),
@@ -373,12 +376,12 @@ async fn receipts_of_a_block_without_the_method() {
 }
 
 #[tokio::test]
-async fn an_incomplete_block_is_not_taken_for_a_whole_one() {
-    let fake = Fake::start(|method, params| match method {
-        "eth_getBlockReceipts" => Say::Error(-32601, "method not found"),
-        "eth_getBlockByHash" => Say::Result(block(9)),
-        _ if params[0] == json!(hash(101)) => Say::Result(Value::Null),
-        _ => Say::Result(receipt(hash(100), hash(9))),
+async fn block_with_missing_receipts_is_refused() {
+    let fake = FakeNode::start(|method, params| match method {
+        "eth_getBlockReceipts" => FakeReply::Error(-32601, "method not found"),
+        "eth_getBlockByHash" => FakeReply::Result(block(9)),
+        _ if params[0] == json!(hash(101)) => FakeReply::Result(Value::Null),
+        _ => FakeReply::Result(receipt(hash(100), hash(9))),
     })
     .await;
     assert!(matches!(
@@ -388,15 +391,15 @@ async fn an_incomplete_block_is_not_taken_for_a_whole_one() {
 }
 
 #[tokio::test]
-async fn an_unknown_block_has_no_receipts() {
-    for said in [
+async fn unknown_block_has_no_receipts() {
+    for error_text in [
         Some("header not found"),
         Some("Block 0x09 could not be found"),
         None,
     ] {
-        let fake = Fake::start(move |_, _| match said {
-            Some(text) => Say::Error(-32001, text),
-            None => Say::Result(Value::Null),
+        let fake = FakeNode::start(move |_, _| match error_text {
+            Some(text) => FakeReply::Error(-32001, text),
+            None => FakeReply::Result(Value::Null),
         })
         .await;
         assert_eq!(
@@ -414,12 +417,12 @@ async fn an_unknown_block_has_no_receipts() {
 }
 
 #[tokio::test]
-async fn receipts_by_hash_leave_out_what_is_not_mined() {
-    let fake = Fake::start(|_, params| {
+async fn receipts_by_hash_skip_pending_txs() {
+    let fake = FakeNode::start(|_, params| {
         let tx: B256 = params[0].as_str().unwrap().parse().unwrap();
         let mut found = receipt(tx, hash(9));
         if tx == hash(1) {
-            return Say::Result(Value::Null);
+            return FakeReply::Result(Value::Null);
         }
         if tx == hash(2) {
             (found["blockHash"], found["blockNumber"]) = (Value::Null, Value::Null);
@@ -427,7 +430,7 @@ async fn receipts_by_hash_leave_out_what_is_not_mined() {
         if tx == hash(3) {
             found["status"] = json!("0x0");
         }
-        Say::Result(found)
+        FakeReply::Result(found)
     })
     .await;
     let found = fake
@@ -441,14 +444,14 @@ async fn receipts_by_hash_leave_out_what_is_not_mined() {
 }
 
 #[tokio::test]
-async fn nonces_without_batches_and_with_a_lagging_pool() {
+async fn pending_nonce_is_never_below_latest() {
     let script = |method: &str, params: &Value| match method {
-        "eth_chainId" => Say::Result(json!(format!("{:#x}", CHAIN.0))),
-        _ if params[1] == "pending" => Say::Result(json!("0x3")),
-        _ => Say::Result(json!("0x5")),
+        "eth_chainId" => FakeReply::Result(json!(format!("{:#x}", CHAIN.0))),
+        _ if params[1] == "pending" => FakeReply::Result(json!("0x3")),
+        _ => FakeReply::Result(json!("0x5")),
     };
-    for takes_batches in [true, false] {
-        let fake = Fake::start_bare(takes_batches, script).await;
+    for accepts_batches in [true, false] {
+        let fake = FakeNode::start_bare(accepts_batches, script).await;
         let chain = fake.chain();
         let both = chain
             .account_nonces(Address::ZERO, ChainQuery::Pending, Quorum::One)
@@ -471,7 +474,7 @@ async fn nonces_without_batches_and_with_a_lagging_pool() {
             .unwrap()
             .first;
         assert_eq!((latest.latest, latest.pending), (Nonce(5), Nonce(5)));
-        let expected: &[usize] = if takes_batches {
+        let expected: &[usize] = if accepts_batches {
             &[2, 1]
         } else {
             &[2, 1, 1, 1]

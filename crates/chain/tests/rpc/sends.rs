@@ -1,16 +1,16 @@
-//! Sends over JSON-RPC: what is known, what is unknown, and what certainly did not leave.
+//! Sends over JSON-RPC: known outcomes, unknown outcomes, and envelopes that were certainly not sent.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::fake::{CHAIN, Fake, Say, chain_of, chain_with_timeout, nobody};
+use crate::fake_node::{CHAIN, FakeNode, FakeReply, chain_of, chain_with_timeout, unreachable_url};
 use domain::attempt::OutgoingEnvelope;
 use domain::{B256, Bytes, Nonce, SendOutcome};
 use engine::ports::Chain;
 use serde_json::{Value, json};
 
-/// Bytes that name their own hash, so that a fake can answer with it.
+/// Bytes that contain their own hash, so that a fake node can return it.
 pub(crate) fn outgoing(nonce: u64) -> OutgoingEnvelope {
     let hash = B256::left_padding_from(&nonce.to_be_bytes());
     OutgoingEnvelope {
@@ -25,17 +25,17 @@ pub(crate) fn many(count: u64) -> Vec<OutgoingEnvelope> {
     (0..count).map(outgoing).collect()
 }
 
-pub(crate) fn take(params: &Value) -> Say {
-    Say::Result(params[0].clone())
+pub(crate) fn accept(params: &Value) -> FakeReply {
+    FakeReply::Result(params[0].clone())
 }
 
 /// A script for sends; the node has none of the transactions.
 pub(crate) fn on_send(
-    answer: impl Fn(&Value) -> Say + Send + Sync + 'static,
-) -> impl Fn(&str, &Value) -> Say + Send + Sync + 'static {
+    answer: impl Fn(&Value) -> FakeReply + Send + Sync + 'static,
+) -> impl Fn(&str, &Value) -> FakeReply + Send + Sync + 'static {
     move |method, params| match method {
         "eth_sendRawTransaction" => answer(params),
-        _ => Say::Result(Value::Null),
+        _ => FakeReply::Result(Value::Null),
     }
 }
 
@@ -57,8 +57,8 @@ pub(crate) fn busy(outcome: &SendOutcome) -> bool {
 }
 
 #[tokio::test]
-async fn many_leave_in_order_in_few_requests() {
-    let fake = Fake::start(|_, params| take(params)).await;
+async fn many_envelopes_are_sent_in_order_in_few_requests() {
+    let fake = FakeNode::start(|_, params| accept(params)).await;
     let items = many(250);
     let outcomes = fake.chain().send(&items).await;
     assert_eq!(outcomes, vec![SendOutcome::Accepted; 250]);
@@ -68,8 +68,8 @@ async fn many_leave_in_order_in_few_requests() {
 }
 
 #[tokio::test]
-async fn large_bytes_make_small_batches() {
-    let fake = Fake::start(on_send(|_| Say::Error(-32000, "nonce too low"))).await;
+async fn large_envelopes_make_small_batches() {
+    let fake = FakeNode::start(on_send(|_| FakeReply::Error(-32000, "nonce too low"))).await;
     let large = |nonce| OutgoingEnvelope {
         raw: Bytes::from(vec![7; 128 << 10]),
         ..outgoing(nonce)
@@ -87,28 +87,28 @@ async fn large_bytes_make_small_batches() {
 }
 
 #[tokio::test]
-async fn each_gets_its_own_outcome() {
+async fn each_envelope_gets_its_own_outcome() {
     let script = on_send(|params| match nonce_of(params) {
-        0 => take(params),
-        1 => Say::Error(-32000, "already known"),
-        2 => Say::Error(-32000, "nonce too low: next nonce 9, tx nonce 2"),
-        3 => Say::Error(-32000, "replacement transaction underpriced"),
-        4 => Say::Error(-32000, "transaction underpriced"),
-        5 => Say::Error(-32000, "intrinsic gas too low"),
-        6 => Say::Error(
+        0 => accept(params),
+        1 => FakeReply::Error(-32000, "already known"),
+        2 => FakeReply::Error(-32000, "nonce too low: next nonce 9, tx nonce 2"),
+        3 => FakeReply::Error(-32000, "replacement transaction underpriced"),
+        4 => FakeReply::Error(-32000, "transaction underpriced"),
+        5 => FakeReply::Error(-32000, "intrinsic gas too low"),
+        6 => FakeReply::Error(
             -32000,
             "oversized data: transaction size 200000, limit 131072",
         ),
-        7 => Say::Error(-32000, "words that nobody has heard"),
-        8 => Say::Skip,
-        9 => Say::Result(json!(B256::repeat_byte(9))),
-        10 => Say::Result(Value::Null),
-        11 => Say::Error(-32000, "node is syncing"),
-        12 => Say::Error(-32000, "insufficient funds for gas * price + value"),
-        13 => Say::Error(-32000, "account limit exceeded: pooled 16 txs"),
-        _ => Say::Error(-32000, "gapped-nonce tx from delegated accounts"),
+        7 => FakeReply::Error(-32000, "an unknown error text"),
+        8 => FakeReply::Skip,
+        9 => FakeReply::Result(json!(B256::repeat_byte(9))),
+        10 => FakeReply::Result(Value::Null),
+        11 => FakeReply::Error(-32000, "node is syncing"),
+        12 => FakeReply::Error(-32000, "insufficient funds for gas * price + value"),
+        13 => FakeReply::Error(-32000, "account limit exceeded: pooled 16 txs"),
+        _ => FakeReply::Error(-32000, "gapped-nonce tx from delegated accounts"),
     });
-    let fake = Fake::start(script).await;
+    let fake = FakeNode::start(script).await;
     let outcomes = fake.chain().send(&many(15)).await;
     assert_eq!(outcomes[0], SendOutcome::Accepted);
     assert_eq!(outcomes[1], SendOutcome::Accepted);
@@ -122,28 +122,28 @@ async fn each_gets_its_own_outcome() {
     assert!(matches!(outcomes[12], SendOutcome::Underfunded(_)));
     let holds = |index: usize, number: u64| {
         let most = Some(number);
-        matches!(&outcomes[index], SendOutcome::Full { most: told, .. } if *told == most)
+        matches!(&outcomes[index], SendOutcome::Full { most: stated, .. } if *stated == most)
     };
     assert!(holds(13, 16) && holds(14, 1), "{outcomes:?}");
 }
 
 #[tokio::test]
-async fn a_complaint_is_read_in_the_light_of_what_the_node_has() {
-    // The node has nonces 0 to 4 themselves, and another attempt of ours at 5 and 7.
+async fn ambiguous_errors_are_decided_by_the_nodes_txs() {
+    // The node has the envelopes of nonces 0 to 4, and another attempt of the lane at 5 and 7.
     let older = |nonce: u64| B256::repeat_byte(0xb0 + u8::try_from(nonce).unwrap());
-    let fake = Fake::start(move |method, params| match method {
+    let fake = FakeNode::start(move |method, params| match method {
         "eth_sendRawTransaction" => match nonce_of(params) {
-            0 => Say::Error(-32000, "nonce too low"),
-            1 | 5 | 6 => Say::Error(-32000, "replacement transaction underpriced"),
-            2 | 7 | 8 => Say::Error(-32000, "transaction underpriced"),
-            3 => Say::Error(-32000, "VM Exception while processing transaction: revert"),
-            _ => Say::Error(-32000, "words that nobody has heard"),
+            0 => FakeReply::Error(-32000, "nonce too low"),
+            1 | 5 | 6 => FakeReply::Error(-32000, "replacement transaction underpriced"),
+            2 | 7 | 8 => FakeReply::Error(-32000, "transaction underpriced"),
+            3 => FakeReply::Error(-32000, "VM Exception while processing transaction: revert"),
+            _ => FakeReply::Error(-32000, "an unknown error text"),
         },
         _ => {
             let hash: B256 = params[0].as_str().unwrap().parse().unwrap();
             let has =
                 hash == older(5) || hash == older(7) || many(5).iter().any(|one| one.hash == hash);
-            Say::Result(if has {
+            FakeReply::Result(if has {
                 json!({ "hash": hash })
             } else {
                 Value::Null
@@ -170,19 +170,19 @@ async fn a_complaint_is_read_in_the_light_of_what_the_node_has() {
     ));
     assert!(matches!(outcomes[8], SendOutcome::Underpriced(_)));
     assert!(unknown(&outcomes[9]));
-    // Ten for themselves, and six others at the nonces at which something may be.
+    // Ten for the envelopes themselves, and six for other attempts at ambiguous nonces.
     assert_eq!(fake.request_sizes(), [10, 16]);
 }
 
 #[tokio::test]
-async fn what_the_node_has_may_stay_unknown() {
-    let fake = Fake::start(|method, params| match (method, params) {
+async fn ambiguous_errors_without_pool_query_stay_unknown() {
+    let fake = FakeNode::start(|method, params| match (method, params) {
         ("eth_sendRawTransaction", params) => match nonce_of(params) {
-            0 => Say::Error(-32000, "nonce too low"),
-            1 => Say::Error(-32000, "replacement transaction underpriced"),
-            _ => Say::Error(-32000, "transaction underpriced"),
+            0 => FakeReply::Error(-32000, "nonce too low"),
+            1 => FakeReply::Error(-32000, "replacement transaction underpriced"),
+            _ => FakeReply::Error(-32000, "transaction underpriced"),
         },
-        _ => Say::Error(-32603, "not now"),
+        _ => FakeReply::Error(-32603, "not now"),
     })
     .await;
     let outcomes = fake.chain().send(&many(3)).await;
@@ -191,53 +191,53 @@ async fn what_the_node_has_may_stay_unknown() {
 }
 
 #[tokio::test]
-async fn a_lost_answer_is_unknown_and_is_not_sent_twice() {
+async fn lost_answer_is_unknown_and_not_sent_again() {
     for lost in [
-        || Say::Hangup,
-        || Say::raw(500, "oops"),
-        || Say::raw(502, ""),
-        || Say::raw(200, "garbage"),
+        || FakeReply::Hangup,
+        || FakeReply::raw(500, "oops"),
+        || FakeReply::raw(502, ""),
+        || FakeReply::raw(200, "garbage"),
     ] {
         for count in [1, 3] {
-            let fake = Fake::start(move |_, _| lost()).await;
+            let fake = FakeNode::start(move |_, _| lost()).await;
             let outcomes = fake.chain().send(&many(count)).await;
             assert!(outcomes.iter().all(unknown), "{outcomes:?}");
             assert_eq!(fake.raws(), raws(&many(count)));
         }
     }
-    let fake = Fake::start(|_, _| Say::Never).await;
+    let fake = FakeNode::start(|_, _| FakeReply::NoAnswer).await;
     let chain = chain_with_timeout(vec![fake.url()], Duration::from_secs(1));
     let outcomes = chain.send(&many(150)).await;
     assert!(outcomes[..100].iter().all(unknown));
     assert!(
         outcomes[100..].iter().all(busy),
-        "what was not tried is not in doubt"
+        "envelopes that were not tried are not unknown"
     );
     assert_eq!(fake.raws().len(), 100);
 }
 
 #[tokio::test]
-async fn what_did_not_leave_is_busy() {
-    let chain = chain_of(vec![nobody().await]);
+async fn unsent_envelope_is_busy() {
+    let chain = chain_of(vec![unreachable_url().await]);
     assert!(chain.send(&many(2)).await.iter().all(busy));
     for status in [429, 503, 403] {
-        let fake = Fake::start(move |_, _| Say::raw(status, "no")).await;
+        let fake = FakeNode::start(move |_, _| FakeReply::raw(status, "no")).await;
         assert!(fake.chain().send(&many(2)).await.iter().all(busy));
     }
     for silent in [
-        || Say::Hangup,
-        || Say::raw(200, "garbage"),
-        || Say::Error(-32603, "no"),
+        || FakeReply::Hangup,
+        || FakeReply::raw(200, "garbage"),
+        || FakeReply::Error(-32603, "no"),
     ] {
-        let fake = Fake::start_bare(true, move |_, _| silent()).await;
+        let fake = FakeNode::start_bare(true, move |_, _| silent()).await;
         let outcomes = fake.chain().send(&many(2)).await;
         assert!(
             outcomes.iter().all(busy),
-            "only its chain id was asked for: {outcomes:?}"
+            "only its chain id was queried: {outcomes:?}"
         );
         assert_eq!(fake.raws(), Vec::<String>::new());
     }
-    let other = Fake::start_bare(true, |_, _| Say::Result(json!("0x5"))).await;
+    let other = FakeNode::start_bare(true, |_, _| FakeReply::Result(json!("0x5"))).await;
     let outcomes = other.chain().send(&many(1)).await;
     assert!(matches!(&outcomes[0], SendOutcome::Busy(why) if why.contains("serves chain 5")));
     assert_eq!(other.raws(), Vec::<String>::new());
@@ -249,8 +249,8 @@ fn sorted(mut raws: Vec<String>) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_node_without_batches_gets_single_calls() {
-    let fake = Fake::start_single(on_send(take)).await;
+async fn node_without_batches_gets_single_calls() {
+    let fake = FakeNode::start_single(on_send(accept)).await;
     let chain = fake.chain();
     assert_eq!(chain.send(&many(5)).await, vec![SendOutcome::Accepted; 5]);
     assert_eq!(fake.request_sizes(), [5, 1, 1, 1, 1, 1]);
@@ -261,40 +261,40 @@ async fn a_node_without_batches_gets_single_calls() {
 }
 
 #[tokio::test]
-async fn single_calls_stop_where_the_rest_is_pointless() {
+async fn single_calls_stop_after_a_terminal_error() {
     for stop in [
-        || Say::Hangup,
-        || Say::raw(429, "no"),
-        || Say::Error(-32000, "txpool is full"),
-        || Say::Error(-32000, "insufficient funds for gas * price + value"),
+        || FakeReply::Hangup,
+        || FakeReply::raw(429, "no"),
+        || FakeReply::Error(-32000, "txpool is full"),
+        || FakeReply::Error(-32000, "insufficient funds for gas * price + value"),
     ] {
-        let fake = Fake::start_single(on_send(move |params| match nonce_of(params) {
+        let fake = FakeNode::start_single(on_send(move |params| match nonce_of(params) {
             4 => stop(),
-            _ => take(params),
+            _ => accept(params),
         }))
         .await;
         let items = many(200);
         let outcomes = fake.chain().send(&items).await;
         assert_ne!(outcomes[4], SendOutcome::Accepted);
-        let sent = fake.raws()[100..].len(); // after the batch that it did not take
+        let sent = fake.raws()[100..].len(); // after the refused batch
         assert!((5..100).contains(&sent), "{sent}");
         for (item, outcome) in items.iter().zip(&outcomes) {
-            let left = fake.raws()[100..].contains(&item.raw.to_string());
-            assert!(left || busy(outcome), "{outcome:?} did not leave");
+            let was_sent = fake.raws()[100..].contains(&item.raw.to_string());
+            assert!(was_sent || busy(outcome), "{outcome:?} was not sent");
         }
         assert!(busy(&outcomes[199]));
     }
 }
 
 #[tokio::test]
-async fn one_bad_envelope_does_not_hold_up_the_others() {
-    for takes_batches in [true, false] {
+async fn one_bad_envelope_does_not_block_the_others() {
+    for accepts_batches in [true, false] {
         let script = |method: &str, params: &Value| match method {
-            "eth_chainId" => Say::Result(json!(format!("{:#x}", CHAIN.0))),
-            _ if nonce_of(params) == 50 => Say::Error(-32000, "oversized data"),
-            _ => take(params),
+            "eth_chainId" => FakeReply::Result(json!(format!("{:#x}", CHAIN.0))),
+            _ if nonce_of(params) == 50 => FakeReply::Error(-32000, "oversized data"),
+            _ => accept(params),
         };
-        let fake = Fake::start_bare(takes_batches, script).await;
+        let fake = FakeNode::start_bare(accepts_batches, script).await;
         let mut outcomes = fake.chain().send(&many(100)).await;
         assert!(matches!(outcomes.remove(50), SendOutcome::Rejected(_)));
         assert_eq!(outcomes, vec![SendOutcome::Accepted; 99]);
@@ -302,15 +302,15 @@ async fn one_bad_envelope_does_not_hold_up_the_others() {
 }
 
 #[tokio::test]
-async fn a_node_that_keeps_nothing_ahead_gets_them_one_by_one() {
-    // It takes the next nonce only, and says what hardhat says while it mines at once.
+async fn node_without_nonce_gaps_gets_envelopes_one_by_one() {
+    // It accepts the next nonce only, with the error text of hardhat with automine.
     let next = Arc::new(AtomicU64::new(0));
     let at = next.clone();
-    let fake = Fake::start_single(on_send(move |params| {
+    let fake = FakeNode::start_single(on_send(move |params| {
         let nonce = nonce_of(params);
         match at.compare_exchange(nonce, nonce + 1, Ordering::SeqCst, Ordering::SeqCst) {
-            Ok(_) => take(params),
-            Err(_) => Say::Error(
+            Ok(_) => accept(params),
+            Err(_) => FakeReply::Error(
                 -32000,
                 "Nonce too high. Expected nonce to be 0 but got 1. Note that transactions can't be queued when automining.",
             ),
@@ -318,7 +318,7 @@ async fn a_node_that_keeps_nothing_ahead_gets_them_one_by_one() {
     }))
     .await;
     let chain = fake.chain();
-    // Those after the first are ahead of it, whatever order they arrive in.
+    // The envelopes after the first are ahead of it in any order of arrival.
     next.store(1_000, Ordering::SeqCst);
     let outcomes = chain.send(&many(3)).await;
     assert!(
@@ -331,8 +331,8 @@ async fn a_node_that_keeps_nothing_ahead_gets_them_one_by_one() {
 }
 
 #[tokio::test]
-async fn batches_and_single_calls_are_both_tried_on_bursts() {
-    let fake = Fake::start(on_send(take)).await;
+async fn batches_and_single_calls_are_both_measured_on_bursts() {
+    let fake = FakeNode::start(on_send(accept)).await;
     let chain = fake.chain();
     for count in [40, 40] {
         let outcomes = chain.send(&many(count)).await;
@@ -343,13 +343,13 @@ async fn batches_and_single_calls_are_both_tried_on_bursts() {
 }
 
 #[tokio::test]
-async fn a_body_too_large_for_a_batch_is_sent_singly() {
+async fn batch_refused_as_too_large_is_sent_singly() {
     let first = Mutex::new(true);
-    let fake = Fake::start(move |_, params| {
+    let fake = FakeNode::start(move |_, params| {
         if std::mem::take(&mut *first.lock().unwrap()) {
-            return Say::raw(413, "too large");
+            return FakeReply::raw(413, "too large");
         }
-        take(params)
+        accept(params)
     })
     .await;
     assert_eq!(

@@ -1,25 +1,25 @@
-//! What a node must be told. The binary makes it from the configuration file, the simulator from a seed.
+//! The configuration of a node. The binary makes it from the configuration file, the simulator from a seed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use domain::lane::reserve::ReservationRules;
+use domain::lane::reservations::ReservationRules;
 use domain::lease::LeaseTerms;
 use domain::{Address, ChainId, LaneKey, LaneRules, NodeName};
 
 use crate::ports::{Chain, Clock, Peers, Signer, Store};
 
-/// The world as the node sees it.
+/// The ports of a node.
 #[derive(Clone)]
 pub struct Ports {
     /// The authority.
     pub store: Arc<dyn Store>,
-    /// The chains it serves.
+    /// The chains that the node serves.
     pub chains: Vec<Arc<dyn Chain>>,
-    /// The keys it can sign with.
+    /// The keys that the node signs with.
     pub signer: Arc<dyn Signer>,
-    /// Time and chance.
+    /// Time and randomness.
     pub clock: Arc<dyn Clock>,
     /// The other nodes.
     pub peers: Arc<dyn Peers>,
@@ -28,7 +28,7 @@ pub struct Ports {
 /// A node's settings.
 #[derive(Clone, Debug)]
 pub struct NodeConfig {
-    /// Its name; another node must not have it.
+    /// The node's name, unique in the cluster.
     pub name: NodeName,
     /// Where other nodes reach it.
     pub advertise: Option<String>,
@@ -36,48 +36,49 @@ pub struct NodeConfig {
     pub lease: LeaseTerms,
     /// How many lane shards run.
     pub shards: usize,
-    /// How many messages wait for one shard at most; more are refused.
+    /// The capacity of a shard's inbox; further requests are refused.
     pub inbox: usize,
-    /// How many callers wait for a tx to get further at most.
+    /// How many callers may wait for the progress of txs.
     pub waiters: usize,
     /// The chains, each with its rules.
     pub chains: BTreeMap<ChainId, ChainRules>,
     /// What happens to a request whose lane another node keeps.
     pub non_keeper: NonKeeper,
-    /// What happens to lanes when the store's history changed.
+    /// What happens to lanes when the store's timeline changed.
     pub on_timeline_change: OnTimelineChange,
-    /// The accounts whose nonces are lent.
-    pub lent: ReservedAccounts,
+    /// The accounts whose nonces are reserved by holders who sign elsewhere.
+    pub reserved_accounts: ReservedAccounts,
 }
 
 impl NodeConfig {
-    /// Every account that it signs for, and every one whose nonces it lends (and how), on each of its chains.
+    /// Every lane of the node: each account that it signs for, and each reserved account with its rules, on each of its
+    /// chains.
     #[must_use]
     pub fn lanes(&self, signer: &dyn Signer) -> Vec<(LaneKey, Option<ReservationRules>)> {
-        let sends = signer.accounts().into_iter().map(|of| (of, None));
-        let lends = self.lent.accounts.iter().cloned();
-        let lends = lends.map(|of| (of, Some(self.lent.reservations)));
+        let signing = signer.accounts().into_iter().map(|of| (of, None));
+        let reserved = self.reserved_accounts.accounts.iter().cloned();
+        let reserved = reserved.map(|of| (of, Some(self.reserved_accounts.reservations)));
         let mut lanes = Vec::new();
-        for ((signer, only), lent) in sends.chain(lends) {
+        for ((signer, only), reservations) in signing.chain(reserved) {
             let chains = self.chains.keys().copied();
             let chains = chains.filter(|chain| only.is_empty() || only.contains(chain));
-            lanes.extend(chains.map(|chain_id| (LaneKey { chain_id, signer }, lent)));
+            lanes.extend(chains.map(|chain_id| (LaneKey { chain_id, signer }, reservations)));
         }
         lanes
     }
 }
 
-/// Accounts whose keys are elsewhere: their nonces are lent.
+/// Accounts whose keys are elsewhere: holders reserve their nonces.
 #[derive(Clone, Debug)]
 pub struct ReservedAccounts {
-    /// The accounts, each with the chains it is lent on; none means all.
+    /// The accounts, each with its chains; none means all.
     pub accounts: Vec<(Address, Vec<ChainId>)>,
-    /// How.
+    /// The rules of all of them.
     pub reservations: ReservationRules,
 }
 
 impl ReservedAccounts {
-    /// Nothing is lent.
+    /// No reserved accounts.
     #[must_use]
     pub fn nothing() -> Self {
         Self {
@@ -93,18 +94,18 @@ impl ReservedAccounts {
 /// What happens to a lane when a standby was promoted and the lane's last commits may be lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnTimelineChange {
-    /// It goes on only when nothing is missing; otherwise it waits for an operator.
+    /// It continues only when no commit is missing; otherwise it waits for an operator.
     Halt,
-    /// It goes on from what the store and the chain say.
+    /// It continues from what the store and the chain have.
     Continue,
 }
 
 /// What happens to a request whose lane another node keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NonKeeper {
-    /// It is handed to the keeper; if no keeper answers, it is put into the store.
+    /// It is forwarded to the keeper; if no keeper answers, it is queued in the store.
     Forward,
-    /// It is put into the store, and the keeper finds it there.
+    /// It is queued in the store, where the keeper finds it.
     Queue,
     /// It is refused with the keeper's name.
     Reject,
@@ -117,8 +118,8 @@ pub struct ChainRules {
     pub lane: LaneRules,
     /// Estimated gas is multiplied by this many hundredths (120 = 1.2).
     pub gas_margin_percent: u64,
-    /// How often the head is asked for.
+    /// How often the head is polled.
     pub poll_interval: Duration,
-    /// How many lanes ask for receipts by hash at once.
+    /// How many lanes fetch receipts by hash at once.
     pub receipt_workers: usize,
 }

@@ -1,18 +1,15 @@
-//! What the outside can ask of a running node.
+//! The interface of a running node to its adapters.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use domain::lane::AccountNonces;
-use domain::{
-    B256, ChainId, LaneKey, NodeName, Nonce, Payload, RequestId, SubState, TxId, TxState,
-};
+use domain::{B256, ChainId, LaneKey, NodeName, RequestId, TxId};
 use futures::future::join_all;
-use serde::{Deserialize, Serialize};
 use tokio::sync::{oneshot, watch};
 
+use super::types::{AcceptedTx, ChainStatus, LaneStatus, NewTx, Readiness, WaitFor, WaitingFor};
 use crate::core::Core;
-use crate::intake::{self, Hop};
+use crate::intake::{self, RequestSource};
 use crate::node::Refusal;
 use crate::ownership;
 use crate::ports::{
@@ -20,95 +17,8 @@ use crate::ports::{
 };
 use crate::shard::{Inspection, Message};
 
-/// How often a waiter looks by itself: the bell of a tx that another node keeps does not ring here.
+/// How often a waiter reads its tx without a wakeup: a tx that another node keeps notifies no waiter here.
 const WAIT_PERIOD: Duration = Duration::from_secs(1);
-
-/// Who asked, and under which trace; kept when a request is handed to another node.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Origin {
-    /// The name of the caller's key, where keys are used.
-    pub caller: Option<String>,
-    /// The caller's trace or request id.
-    pub trace: Option<String>,
-}
-
-/// A request as it comes through the door.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct NewTx {
-    /// From which account, on which chain.
-    pub lane: LaneKey,
-    /// The key of the business.
-    pub request_id: RequestId,
-    /// What to send.
-    pub payload: Payload,
-    /// The gas limit that the first node found by trying the call out, for the one that it is handed to.
-    #[serde(default)]
-    pub estimated_gas: Option<u64>,
-    /// Who asked.
-    #[serde(default)]
-    pub origin: Origin,
-}
-
-/// A request that is durable.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Accepted {
-    /// The tx: nonce and hash are there when it got them at once.
-    pub record: TxRecord,
-    /// Whether this request made it, or it was there before.
-    pub is_new: bool,
-}
-
-/// How long a caller wants to wait.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum WaitFor {
-    /// Until it is durable.
-    Accepted,
-    /// Until a node has its bytes.
-    Submitted,
-    /// Until it is in a block.
-    Mined,
-    /// Until it is final.
-    Confirmed,
-}
-
-/// Why a lane does not move at present.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct WaitingFor(pub String);
-
-/// A lane as people see it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LaneStatus {
-    /// What the store knows.
-    pub record: LaneRecord,
-    /// What the chain last said, when this node keeps the lane and has asked.
-    pub chain_nonces: Option<AccountNonces>,
-    /// Nonces that the chain waits for and nobody holds, when this node keeps the lane.
-    pub gaps: Vec<Nonce>,
-    /// Why it does not move.
-    pub waiting_for: Option<WaitingFor>,
-}
-
-/// A chain's endpoints as people see them.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ChainStatus {
-    /// Which chain.
-    pub chain_id: ChainId,
-    /// Height of the newest followed block.
-    pub head: Option<u64>,
-    /// The endpoints, and whether each answers.
-    pub endpoints: Vec<(String, bool)>,
-}
-
-/// Whether a load balancer should send requests here.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Readiness {
-    /// The store answers.
-    pub store: Result<(), String>,
-    /// On its way out.
-    pub draining: bool,
-    /// For people; does not decide.
-    pub chains: Vec<ChainStatus>,
-}
 
 /// A running node. Cheap to clone.
 #[derive(Clone)]
@@ -129,36 +39,36 @@ impl NodeHandle {
     }
 
     /// Accepts one request: durable when this returns `Ok`.
-    pub async fn create(&self, request: NewTx) -> Result<Accepted, Refusal> {
-        intake::create(&self.core, request, Hop::First).await
+    pub async fn create(&self, request: NewTx) -> Result<AcceptedTx, Refusal> {
+        intake::create_tx(&self.core, request, RequestSource::Client).await
     }
 
     /// Accepts many, each on its own; answers in the order given.
-    pub async fn create_many(&self, requests: Vec<NewTx>) -> Vec<Result<Accepted, Refusal>> {
+    pub async fn create_many(&self, requests: Vec<NewTx>) -> Vec<Result<AcceptedTx, Refusal>> {
         join_all(requests.into_iter().map(|request| self.create(request))).await
     }
 
-    /// Takes requests that another node handed over, each on its own; answers in the order given. They
-    /// are not handed on: where another node keeps the lane, its name is the answer.
-    pub async fn create_forwarded(&self, requests: Vec<NewTx>) -> Vec<Result<Accepted, Refusal>> {
-        let create = |request| intake::create(&self.core, request, Hop::Last);
+    /// Accepts requests that another node forwarded, each on its own; answers in the order given. They
+    /// are not forwarded again: where another node keeps the lane, its name is the answer.
+    pub async fn create_forwarded(&self, requests: Vec<NewTx>) -> Vec<Result<AcceptedTx, Refusal>> {
+        let create = |request| intake::create_tx(&self.core, request, RequestSource::Peer);
         join_all(requests.into_iter().map(create)).await
     }
 
-    /// Another node rings: these lanes are free, or something was queued for them; without lanes: it came.
+    /// Another node notifies: these lanes were released, or requests were queued for them; without lanes: it started.
     pub async fn receive_notification(&self, lanes: Vec<LaneKey>) {
         if lanes.is_empty() {
-            ownership::beat(&self.core).await.ok(); // the next one sees it too
+            ownership::send_heartbeat(&self.core).await.ok(); // the next heartbeat sees it too
         }
         for lane in lanes {
-            self.core.routes.forget(lane);
-            let has_queued = true; // or not: looking costs one read
+            self.core.routes.forget_keeper(lane);
+            let has_queued = true; // where nothing is queued it costs one read
             let wake = Message::Wake { lane, has_queued };
-            self.core.tell_shard(lane, wake).await;
+            self.core.send_to_shard(lane, wake).await;
         }
     }
 
-    /// Waits until a tx got that far, is terminal or STUCK, or time is up; then the tx as it is.
+    /// Waits until a tx got that far, is terminal or STUCK, or the timeout expires; returns the tx as it is then.
     /// `Refusal::Busy` when too many wait already.
     pub async fn wait(
         &self,
@@ -179,14 +89,14 @@ impl NodeHandle {
         let clock = &self.core.ports.clock;
         let waiters = &self.core.waiters;
         let waiting = waiters
-            .enter(id, self.core.config.waiters)
+            .register(id, self.core.config.waiters)
             .ok_or(Refusal::Busy)?;
         let deadline = clock.monotonic().plus(timeout);
         loop {
-            // Enlisted before the read, so that no change falls between the two.
-            let rung = waiting.bell.notified();
-            tokio::pin!(rung);
-            rung.as_mut().enable();
+            // Registered before the read, so that no change falls between the two.
+            let notified = waiting.wakeup.notified();
+            tokio::pin!(notified);
+            notified.as_mut().enable();
             let found = self.core.ports.store.tx(id).await;
             let record = found.map_err(|error| Refusal::StoreUnavailable(error.to_string()))?;
             let Some(record) = record else {
@@ -198,7 +108,7 @@ impl NodeHandle {
             }
             tokio::select! {
                 biased;
-                () = &mut rung => {}
+                () = &mut notified => {}
                 () = clock.sleep(left.min(WAIT_PERIOD)) => {}
             }
         }
@@ -209,7 +119,7 @@ impl NodeHandle {
         self.core.ports.store.tx(id).await
     }
 
-    /// A tx by the key of the business.
+    /// A tx by its idempotency key.
     pub async fn tx_by_request(
         &self,
         lane: LaneKey,
@@ -238,27 +148,27 @@ impl NodeHandle {
         self.core.ports.store.events(filter).await
     }
 
-    /// A bell that rings when this node has written events. It may ring for nothing and carries no
-    /// data: readers re-read, and also do so on a period.
+    /// A wakeup for readers of the feed. It carries no data and may be spurious: readers read again, and also do
+    /// so periodically.
     pub fn event_wakeup(&self) -> watch::Receiver<u64> {
-        self.core.event_wakeup.subscribe()
+        self.core.feed.subscribe()
     }
 
     /// Every configured signer on every chain.
     pub async fn lanes(&self) -> Result<Vec<LaneStatus>, StoreError> {
-        let keys: Vec<LaneKey> = self.core.lanes.keys().copied().collect();
-        self.statuses(&keys).await
+        let keys: Vec<LaneKey> = self.core.lanes.entries.keys().copied().collect();
+        self.lane_statuses(&keys).await
     }
 
     /// One lane; `None` when it is not configured.
     pub async fn lane(&self, key: LaneKey) -> Result<Option<LaneStatus>, StoreError> {
-        if !self.core.lanes.contains_key(&key) {
+        if !self.core.lanes.contains(key) {
             return Ok(None);
         }
-        Ok(self.statuses(&[key]).await?.pop())
+        Ok(self.lane_statuses(&[key]).await?.pop())
     }
 
-    async fn statuses(&self, keys: &[LaneKey]) -> Result<Vec<LaneStatus>, StoreError> {
+    async fn lane_statuses(&self, keys: &[LaneKey]) -> Result<Vec<LaneStatus>, StoreError> {
         let mut known = self.core.ports.store.lanes(keys).await?;
         let inspections = join_all(keys.iter().map(|key| self.inspect(*key))).await;
         let status = |(key, inspection): (&LaneKey, Inspection)| {
@@ -278,24 +188,26 @@ impl NodeHandle {
     pub(super) async fn inspect(&self, lane: LaneKey) -> Inspection {
         let (answer, answered) = oneshot::channel();
         self.core
-            .tell_shard(lane, Message::Inspect { lane, answer })
+            .send_to_shard(lane, Message::Inspect { lane, answer })
             .await;
         answered.await.unwrap_or_default() // the node is ending: nothing is known
     }
 
-    /// An operator accepts what a lane has lost: it goes on from what store and chain say. Durable when
+    /// An operator accepts the lost commits of a lane: it continues from what store and chain have. Durable when
     /// this returns `Ok`.
     pub async fn accept_loss(&self, lane: LaneKey, reason: &str) -> Result<(), Refusal> {
-        if !self.core.lanes.contains_key(&lane) {
+        if !self.core.lanes.contains(lane) {
             return Err(Refusal::UnknownSigner(lane.chain_id, lane.signer));
         }
-        // First: an opening in between must not halt it again.
-        self.core.forget_remembered(lane);
+        // Before the store: an opening in between must not halt it again.
+        self.core.timeline.forget_last_known_lane(lane);
         let was_halted = self.core.ports.store.accept_loss(lane).await;
         let was_halted =
             was_halted.map_err(|error| Refusal::StoreUnavailable(error.to_string()))?;
-        tracing::warn!(%lane, reason, was_halted, "an operator has accepted what the lane has lost");
-        self.core.tell_shard(lane, Message::Resume { lane }).await;
+        tracing::warn!(%lane, reason, was_halted, "an operator has accepted the lost commits of the lane");
+        self.core
+            .send_to_shard(lane, Message::Resume { lane })
+            .await;
         Ok(())
     }
 
@@ -304,9 +216,9 @@ impl NodeHandle {
         self.core.ports.store.members().await
     }
 
-    /// A store that reads but does not write is of no use.
-    fn takes_writes(&self) -> Result<(), String> {
-        let silence = self.core.since_heartbeat();
+    /// A store that answers reads but takes no writes is of no use.
+    fn check_store_writes(&self) -> Result<(), String> {
+        let silence = self.core.heartbeat_age();
         if silence > self.core.config.lease.duration.saturating_mul(2) {
             return Err(format!(
                 "the store has taken no write for {} s",
@@ -316,41 +228,27 @@ impl NodeHandle {
         Ok(())
     }
 
-    /// Whether requests should come here.
+    /// Whether this node should get requests.
     pub async fn readiness(&self) -> Readiness {
         let store = self.core.ports.store.members().await;
-        let chains = self.core.chains.iter().map(|(chain_id, part)| ChainStatus {
-            chain_id: *chain_id,
-            head: part
-                .view
-                .get()
-                .and_then(|view| Some(view.headers.tip()?.number)),
-            endpoints: part.chain.endpoints(),
-        });
+        let chains = self
+            .core
+            .chains
+            .iter()
+            .map(|(chain_id, chain_state)| ChainStatus {
+                chain_id: *chain_id,
+                head: chain_state
+                    .view
+                    .get()
+                    .and_then(|view| Some(view.headers.tip()?.number)),
+                endpoints: chain_state.chain.endpoints(),
+            });
         Readiness {
             store: self
-                .takes_writes()
+                .check_store_writes()
                 .and(store.map(drop).map_err(|error| error.to_string())),
             draining: self.core.is_draining(),
             chains: chains.collect(),
-        }
-    }
-}
-
-impl WaitFor {
-    /// Whether a tx got this far, or will get no farther.
-    fn is_reached(self, record: &TxRecord) -> bool {
-        let tx = &record.tx;
-        if tx.state.is_terminal() || tx.state == TxState::Stuck {
-            return true;
-        }
-        match self {
-            Self::Accepted => true,
-            Self::Submitted => {
-                tx.inclusion.is_some() || matches!(tx.sub_state, Some(SubState::Submitted))
-            }
-            Self::Mined => tx.inclusion.is_some(),
-            Self::Confirmed => false,
         }
     }
 }

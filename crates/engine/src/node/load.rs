@@ -1,4 +1,4 @@
-//! What waits inside a node. Each of these has a bound, and whoever watches the node sees how near it is.
+//! What waits inside a node. Each number has a bound, and monitoring shows how near it is.
 
 use std::sync::atomic::Ordering;
 
@@ -6,44 +6,46 @@ use futures::future::join_all;
 
 use super::handle::NodeHandle;
 
-/// How full a node is.
+/// How loaded a node is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeLoad {
     /// Messages in the inbox of each shard.
     pub inboxes: Vec<usize>,
-    /// Callers whose requests are on their way through one lane; of the lane that has most.
+    /// Callers that wait for a commit of one lane; of the lane that has most.
     pub callers: usize,
-    /// Callers who wait for a tx to get further.
+    /// Callers that wait for the progress of a tx.
     pub waiters: usize,
     /// Lanes that this node keeps.
     pub lanes: usize,
-    /// Txs in memory that no block has yet; of the lane that has most.
+    /// Txs in memory that are not mined; of the lane that has most.
     pub unmined: usize,
     /// Envelopes that wait to be sent; of the lane that has most.
     pub outgoing: usize,
-    /// Hashes that are looked for in blocks.
+    /// Hashes that are watched for in blocks.
     pub watched: usize,
     /// Tasks of this node.
     pub tasks: usize,
 }
 
 impl NodeHandle {
-    /// How full this node is.
+    /// How loaded this node is.
     pub async fn load(&self) -> NodeLoad {
         let core = &self.core;
-        let inspections = core.lanes.keys().map(|lane| self.inspect(*lane));
+        let inspections = core.lanes.entries.keys().map(|lane| self.inspect(*lane));
         let unmined = join_all(inspections).await.into_iter();
         let unmined = unmined.map(|lane| lane.unmined).max().unwrap_or(0);
-        let callers = core.lanes.values();
-        let callers = callers.map(|place| place.waiting.load(Ordering::Relaxed));
+        let callers = core.lanes.entries.values();
+        let callers = callers.map(|entry| entry.callers.load(Ordering::Relaxed));
+        let chains = || core.chains.values();
+        let queues = chains().map(|state| state.outbox.longest_queue_len());
         NodeLoad {
-            inboxes: core.inboxes().collect(),
+            inboxes: core.lanes.inbox_lengths().collect(),
             callers: callers.max().unwrap_or(0),
             waiters: core.waiters.count(),
             lanes: core.leases.lanes().len(),
             unmined,
-            outgoing: core.outbox.longest(),
-            watched: core.chains.values().map(|part| part.watched.count()).sum(),
+            outgoing: queues.max().unwrap_or(0),
+            watched: chains().map(|state| state.watched.count()).sum(),
             tasks: core.tasks.count(),
         }
     }

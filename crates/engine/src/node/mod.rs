@@ -4,39 +4,42 @@ mod config;
 mod handle;
 mod load;
 mod refusal;
+mod types;
 
 use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use domain::{ChainId, LaneKey, NodeName};
 use futures::future::join_all;
 use thiserror::Error;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, oneshot};
 
 pub use config::{ChainRules, NodeConfig, NonKeeper, OnTimelineChange, Ports, ReservedAccounts};
-pub use handle::{
-    Accepted, ChainStatus, LaneStatus, NewTx, NodeHandle, Origin, Readiness, WaitFor, WaitingFor,
-};
+pub use handle::NodeHandle;
 pub use load::NodeLoad;
 pub use refusal::Refusal;
+pub use types::{
+    AcceptedTx, ChainStatus, LaneStatus, NewTx, Origin, Readiness, WaitFor, WaitingFor,
+};
 
-use crate::broadcaster::Outbox;
-use crate::cluster::{Cluster, Fnv};
-use crate::core::{ChainPart, Core, LanePlace};
+use crate::cluster::Cluster;
+use crate::core::{ChainState, Core, LaneEntry, LaneRegistry, Lifecycle};
 use crate::feed::{self, Feed};
 use crate::follower::Follower;
-use crate::ownership::{self, Leases, Life};
+use crate::ownership::{self, IncarnationStatus, Leases};
 use crate::ports::StoreError;
+use crate::rendezvous::Fnv;
 use crate::routing::{self, Routes};
 use crate::shard::{Message, Shard};
 use crate::tasks::Tasks;
+use crate::timeline::TimelineWatch;
 use crate::watch::Waiters;
 
-/// When a node that has just started looks around for others.
-const LOOK_AROUND_AFTER: [Duration; 3] = [
+/// When a node that has just started sends further heartbeats, to see nodes that start at the same time.
+const EXTRA_HEARTBEATS_AFTER: [Duration; 3] = [
     Duration::from_millis(100),
     Duration::from_millis(200),
     Duration::from_millis(400),
@@ -48,8 +51,8 @@ pub enum StartError {
     /// The settings do not fit together.
     #[error("{0}")]
     Config(String),
-    /// The store did not take the node.
-    #[error("the store did not take this node")]
+    /// The store could not be reached.
+    #[error("the first heartbeat could not be written to the store")]
     Store(#[from] StoreError),
 }
 
@@ -62,8 +65,8 @@ impl Node {
     /// Starts every part of a node as tasks of this group.
     pub async fn start(ports: Ports, config: NodeConfig, tasks: Tasks) -> Result<Self, StartError> {
         config.lease.check().map_err(StartError::Config)?;
-        let (core, Inputs { inboxes, openings }) = build(ports, config, tasks)?;
-        join(&core).await?;
+        let (core, Receivers { inboxes, openings }) = build_core(ports, config, tasks)?;
+        join_cluster(&core).await?;
         for inbox in inboxes {
             core.tasks
                 .spawn("shard", Shard::new(Arc::clone(&core), inbox).run());
@@ -75,114 +78,114 @@ impl Node {
             );
         }
         let tasks = &core.tasks;
-        tasks.spawn("greet", greet(Arc::clone(&core)));
-        let opener = ownership::open_for_ever(Arc::clone(&core), openings);
+        tasks.spawn("announce start", announce_start(Arc::clone(&core)));
+        let opener = ownership::run_opener(Arc::clone(&core), openings);
         tasks.spawn("opener", opener);
-        let renewer = ownership::renew_for_ever(Arc::clone(&core));
+        let renewer = ownership::run_renewals(Arc::clone(&core));
         tasks.spawn("renew", renewer);
-        tasks.spawn("adopt", ownership::adopt_for_ever(Arc::clone(&core)));
-        tasks.spawn("feed", feed::extend_for_ever(Arc::clone(&core)));
-        tasks.spawn("feed sweep", feed::sweep_for_ever(Arc::clone(&core)));
+        tasks.spawn("adopt", ownership::run_adoption(Arc::clone(&core)));
+        tasks.spawn("feed", feed::run_feed(Arc::clone(&core)));
+        tasks.spawn("feed sweep", feed::run_feed_sweep(Arc::clone(&core)));
         Ok(Self {
             handle: NodeHandle { core },
         })
     }
 
-    /// What the outside can ask.
+    /// The interface for adapters.
     pub fn handle(&self) -> NodeHandle {
         self.handle.clone()
     }
 
-    /// Takes no new lanes, finishes what is under way, gives every lane back, and rings those who should
-    /// keep them from now on. Requests are still handed to them until [`Node::stop`].
+    /// Acquires no new lanes, finishes what is in flight, releases every lane, and notifies their next keepers.
+    /// Requests are still forwarded to them until [`Node::stop`].
     pub async fn drain(&self) {
         let core = &self.handle.core;
-        core.draining.store(true, Ordering::Release);
-        // The others learn at once that nothing is to be sent here.
-        ownership::heartbeat(core).await;
+        core.start_draining();
+        // The other nodes learn at once that this one takes no requests.
+        ownership::process_heartbeat(core).await;
         let lanes: Vec<LaneKey> = core.leases.lanes();
-        for shard in &core.shards {
+        for shard in &core.lanes.shards {
             let (done, finished) = oneshot::channel();
             if shard.send(Message::Drain { done }).await.is_ok() {
-                finished.await.ok(); // a shard that is gone has nothing to give back
+                finished.await.ok(); // a shard that has ended holds no lanes
             }
         }
-        ring_successors(core, lanes).await;
+        notify_successors(core, lanes).await;
     }
 
-    /// Ends every task. Without a drain before, this is like pulling the plug.
+    /// Ends every task. Without a drain before, this is like `kill -9`.
     pub async fn stop(self) {
         self.handle.core.tasks.kill();
         self.handle.core.tasks.ended().await;
     }
 }
 
-/// Says for the first time that this node lives, and learns who else does.
-async fn join(core: &Core) -> Result<(), StartError> {
-    match ownership::beat(core).await? {
-        Life::GoesOn => Ok(()),
-        Life::Replaced => Err(StartError::Config(format!(
+/// Sends the first heartbeat, which also observes the other nodes.
+async fn join_cluster(core: &Core) -> Result<(), StartError> {
+    match ownership::send_heartbeat(core).await? {
+        IncarnationStatus::Current => Ok(()),
+        IncarnationStatus::Replaced => Err(StartError::Config(format!(
             "another process runs under the name {}: give every node its own node.name",
             core.config.name
         ))),
     }
 }
 
-/// Tells the others that somebody came, so that they count with this node at once and lanes spread.
-async fn greet(core: Arc<Core>) {
-    let calls = core.cluster.addresses(&core.config.name);
+/// Notifies the other nodes that this one started, so that lanes spread to it at once.
+async fn announce_start(core: Arc<Core>) {
+    let calls = core.cluster.peer_addresses(&core.config.name);
     let calls = calls.into_iter().map(|address| {
         let core = &core;
         async move {
-            // Whoever does not hear it sees this node with its own next heartbeat.
+            // A node that misses it sees this one with its own next heartbeat.
             core.ports.peers.notify(&address, &[]).await.ok();
         }
     });
     join_all(calls).await;
-    // Those who start at the same moment may not have heard it: look around soon.
-    for pause in LOOK_AROUND_AFTER {
+    // Nodes that start at the same time may have missed it.
+    for pause in EXTRA_HEARTBEATS_AFTER {
         core.ports.clock.sleep(pause).await;
-        ownership::beat(&core).await.ok(); // the regular one follows
+        ownership::send_heartbeat(&core).await.ok(); // the regular heartbeat follows
     }
 }
 
-/// Tells each lane's next keeper that it is free. Only a bell: whoever misses it finds the lane itself.
-async fn ring_successors(core: &Core, lanes: Vec<LaneKey>) {
+/// Notifies each lane's next keeper of its release. Only a wakeup: a node that misses it finds the lane in the store.
+async fn notify_successors(core: &Core, lanes: Vec<LaneKey>) {
     let now = core.ports.clock.monotonic();
     let mut by_node: BTreeMap<NodeName, Vec<LaneKey>> = BTreeMap::new();
     for lane in lanes {
-        if let Some(node) = routing::successor(core, lane, now) {
+        if let Some(node) = routing::choose_successor(core, lane, now) {
             by_node.entry(node).or_default().push(lane);
         }
     }
     let calls = by_node.into_iter().filter_map(|(node, lanes)| {
-        let peer = core.cluster.peer(&node, now)?;
+        let peer = core.cluster.reachable_peer(&node, now)?;
         Some(async move {
             if let Err(error) = core.ports.peers.notify(&peer.address, &lanes).await {
-                tracing::warn!(%error, node = %peer.node, "a successor did not hear the bell");
+                tracing::warn!(%error, node = %peer.node, "the next keeper of released lanes could not be notified");
             }
         })
     });
     join_all(calls).await;
 }
 
-/// What the parts of a node read from.
-struct Inputs {
+/// The receiving ends of a node's channels.
+struct Receivers {
     inboxes: Vec<mpsc::Receiver<Message>>,
     openings: mpsc::Receiver<LaneKey>,
 }
 
-fn build(
+fn build_core(
     ports: Ports,
     config: NodeConfig,
     tasks: Tasks,
-) -> Result<(Arc<Core>, Inputs), StartError> {
+) -> Result<(Arc<Core>, Receivers), StartError> {
     if config.shards == 0 || config.inbox == 0 {
         return Err(StartError::Config(
             "worker.count and worker.queueCapacity must be at least 1".into(),
         ));
     }
-    let mut chains: BTreeMap<ChainId, ChainPart> = BTreeMap::new();
+    let mut chains: BTreeMap<ChainId, ChainState> = BTreeMap::new();
     for chain in &ports.chains {
         let Some(rules) = config.chains.get(&chain.id()) else {
             return Err(StartError::Config(format!(
@@ -190,61 +193,58 @@ fn build(
                 chain.id()
             )));
         };
-        let part = ChainPart::new(Arc::clone(chain), rules.clone());
-        chains.insert(chain.id(), part);
+        let chain_state = ChainState::new(Arc::clone(chain), rules.clone());
+        chains.insert(chain.id(), chain_state);
     }
-    let lanes = lanes(&ports, &config)?;
+    let entries = assign_lanes(&ports, &config)?;
     let (shards, inboxes) = (0..config.shards)
         .map(|_| mpsc::channel(config.inbox))
         .unzip();
-    // Every lane is asked for at most once at a time.
-    let (opener, openings) = mpsc::channel(lanes.len().max(1));
+    // A lane is opened once at a time.
+    let (opener, openings) = mpsc::channel(entries.len().max(1));
     let core = Core {
-        incarnation: ports.clock.incarnation(),
-        started_at: ports.clock.now(),
+        lifecycle: Lifecycle::new(ports.clock.incarnation(), ports.clock.now()),
         ports,
         config,
         tasks,
         chains,
-        lanes,
-        shards,
+        lanes: LaneRegistry {
+            entries,
+            shards,
+            opener,
+            check_mark_hashes_until: Mutex::default(),
+        },
         leases: Leases::default(),
-        opener,
         cluster: Cluster::default(),
         routes: Routes::default(),
+        timeline: TimelineWatch::default(),
         feed: Feed::default(),
-        remembered: Mutex::default(),
-        marks_looked_up_until: Mutex::default(),
-        tokens: Mutex::default(),
-        outbox: Outbox::default(),
         waiters: Waiters::default(),
-        event_wakeup: watch::Sender::new(0),
-        draining: AtomicBool::new(false),
-        heartbeat_at: AtomicU64::new(0),
-        history: Mutex::default(),
-        history_moved: AtomicBool::new(false),
     };
-    Ok((Arc::new(core), Inputs { inboxes, openings }))
+    Ok((Arc::new(core), Receivers { inboxes, openings }))
 }
 
 /// The lanes of this node, spread over the shards.
-fn lanes(ports: &Ports, config: &NodeConfig) -> Result<BTreeMap<LaneKey, LanePlace>, StartError> {
-    let mut lanes = BTreeMap::new();
-    for (key, lent) in config.lanes(&*ports.signer) {
-        let place = LanePlace {
+fn assign_lanes(
+    ports: &Ports,
+    config: &NodeConfig,
+) -> Result<BTreeMap<LaneKey, LaneEntry>, StartError> {
+    let mut entries = BTreeMap::new();
+    for (key, reservations) in config.lanes(&*ports.signer) {
+        let entry = LaneEntry {
             shard: shard_of(key, config.shards),
-            lent,
-            waiting: AtomicUsize::new(0),
+            reservations,
+            callers: AtomicUsize::new(0),
         };
-        let before = lanes.insert(key, place);
-        if before.is_some_and(|other: LanePlace| other.lent != lent) {
+        let before = entries.insert(key, entry);
+        if before.is_some_and(|other: LaneEntry| other.reservations != reservations) {
             return Err(StartError::Config(format!(
-                "{} has a key here and is set to lend its nonces too: it can do one of both",
+                "{} has a key here and is also a signer of kind external: configure only one of the two",
                 key.signer
             )));
         }
     }
-    Ok(lanes)
+    Ok(entries)
 }
 
 fn shard_of(lane: LaneKey, shards: usize) -> usize {

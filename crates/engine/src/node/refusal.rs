@@ -1,11 +1,10 @@
 //! Why a request was not accepted: one closed list, which the API turns into problem documents.
 
 use domain::{Address, ChainId, NodeName, RequestId};
-use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 /// Why a request was not accepted.
-#[derive(Clone, Debug, Error, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum Refusal {
     /// The chain is not configured.
     #[error("chain {0} is not configured")]
@@ -13,22 +12,22 @@ pub enum Refusal {
     /// No signer of this node has that account on that chain.
     #[error("no signer is configured for {1} on chain {0}")]
     UnknownSigner(ChainId, Address),
-    /// The key was used for another payload.
+    /// The request id was used for another payload.
     #[error("requestId {0} was used before with another payload")]
     KeyReused(RequestId),
     /// The payload breaks a rule.
     #[error("{0}")]
     BadPayload(String),
-    /// Trying the call out showed that it reverts.
+    /// The simulated call reverts.
     #[error("the call reverts: {0}")]
     Reverted(String),
-    /// The call was tried out and the account cannot pay for it.
+    /// The account cannot pay for the simulated call.
     #[error("the account cannot pay for the call: {0}")]
     Underfunded(String),
     /// Too much is waiting already.
     #[error("too many requests are waiting; try again in a moment")]
     Busy,
-    /// Another node holds the lane and this one is told to refuse.
+    /// Another node keeps the lane, and this one is configured to reject (or got the request from a peer).
     #[error("node {0} is the keeper of this lane")]
     NotKeeper(NodeName),
     /// Gas must be estimated, and no endpoint of the chain answers.
@@ -39,13 +38,13 @@ pub enum Refusal {
     /// The store does not answer, and nothing was stored.
     #[error("the store does not answer: {0}")]
     StoreUnavailable(String),
-    /// The store took the request, and its answer was lost: it may be stored or not.
+    /// The outcome of a commit is unknown: the request may be stored or not.
     #[error("the store's answer was lost; repeat with the same requestId to learn what happened")]
     OutcomeUnknown,
-    /// The lane takes no work until somebody decides.
+    /// The lane takes no work until an operator decides.
     #[error("the lane is halted: {0}")]
     Halted(String),
-    /// This node is on its way out.
+    /// This node drains.
     #[error("this node is shutting down; ask another one")]
     Draining,
 }

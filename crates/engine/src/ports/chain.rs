@@ -1,4 +1,4 @@
-//! One EVM chain, as its nodes tell it. Answers may be stale, lost or wrong; the callers know.
+//! One EVM chain, through its endpoints. Answers may be stale, lost or wrong; callers must expect that.
 
 use async_trait::async_trait;
 use domain::attempt::OutgoingEnvelope;
@@ -8,25 +8,25 @@ use domain::{
 };
 use thiserror::Error;
 
-/// Why a read gave nothing.
+/// Why a call of the chain failed.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum ChainError {
     /// No endpoint answered.
     #[error("no endpoint of the chain answered: {0}")]
     Unreachable(String),
-    /// An endpoint answered what cannot be used.
-    #[error("an endpoint answered what cannot be used: {0}")]
+    /// An endpoint's answer cannot be used.
+    #[error("an endpoint gave an unusable answer: {0}")]
     Unusable(String),
 }
 
-/// Which block.
+/// Names a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockTag {
     /// The newest.
     Latest,
-    /// The newest that the chain itself calls safe.
+    /// The newest block that the chain itself calls safe.
     Safe,
-    /// The newest that the chain itself calls final.
+    /// The newest block that the chain itself calls final.
     Finalized,
     /// By height, on the node's canonical chain.
     Number(u64),
@@ -43,10 +43,10 @@ pub enum Quorum {
     Two,
 }
 
-/// A call to try out.
+/// A call to simulate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CallRequest {
-    /// Who sends it.
+    /// The sender.
     pub from: Address,
     /// Recipient; `None` deploys.
     pub to: Option<Address>,
@@ -73,26 +73,26 @@ pub enum CallError {
     Chain(#[from] ChainError),
 }
 
-/// Tells transactions of ours from all others.
+/// Whether a hash is one of the watched ones.
 pub type HashFilter<'a> = &'a (dyn Fn(B256) -> bool + Send + Sync);
 
 /// One chain.
 #[async_trait]
 pub trait Chain: Send + Sync + 'static {
-    /// Which one.
+    /// Its chain id.
     fn id(&self) -> ChainId;
 
-    /// The names of the endpoints and whether each answers at present, for people.
+    /// The names of the endpoints and whether each answers at present, for operators.
     fn endpoints(&self) -> Vec<(String, bool)>;
 
-    /// A header; `None` when the node has no such block.
+    /// A header; `None` when the endpoint has no such block.
     async fn header(&self, block: BlockTag) -> Result<Option<Header>, ChainError>;
 
-    /// The headers of a range of heights, oldest first; shorter when the node has fewer.
+    /// The headers of a range of heights, oldest first; shorter when the endpoint has fewer.
     async fn headers(&self, from: u64, count: u64) -> Result<Vec<Header>, ChainError>;
 
-    /// The receipts of a block, by its hash, as far as they are ours; `None` when the node does not know
-    /// the block.
+    /// The receipts of a block, by its hash, that pass the filter; `None` when the endpoint does not have the
+    /// block.
     async fn block_receipts(
         &self,
         block: B256,
@@ -100,11 +100,11 @@ pub trait Chain: Send + Sync + 'static {
     ) -> Result<Option<Vec<Inclusion>>, ChainError>;
 
     /// Receipts by transaction hash; those that no endpoint has are left out. With [`Quorum::Two`] an
-    /// absence counts only when two endpoints (or the only one) have told it.
+    /// absence counts only when two endpoints (or the only one) have confirmed it.
     async fn receipts(&self, hashes: &[B256], quorum: Quorum)
     -> Result<Vec<Inclusion>, ChainError>;
 
-    /// Why a mined transaction reverted, as far as the node can tell.
+    /// Why a mined transaction reverted, where an endpoint can say so.
     async fn revert_reason(&self, inclusion: &Inclusion) -> Result<Option<String>, ChainError>;
 
     /// The account's nonces. With [`ChainQuery::Latest`] both are the mined one.
@@ -115,12 +115,12 @@ pub trait Chain: Send + Sync + 'static {
         quorum: Quorum,
     ) -> Result<EndpointNonces, ChainError>;
 
-    /// Whether a transaction is in a pool or in a block: of the node that is asked first, or, with
-    /// [`Quorum::Two`], of any that is not known to be behind.
+    /// Whether a transaction is in a mempool or in a block: at the first endpoint, or, with
+    /// [`Quorum::Two`], at any endpoint that is not known to be behind.
     async fn knows_transaction(&self, hash: B256, quorum: Quorum) -> Result<bool, ChainError>;
 
-    /// Whose transaction consumed a nonce of the account, in blocks up to this one; only endpoints on whose
-    /// chain that block stands are believed.
+    /// The transaction that consumed a nonce of the account, in blocks up to this one; only endpoints that have
+    /// that block on their chain count.
     async fn find_consumer(
         &self,
         account: Address,
@@ -128,17 +128,17 @@ pub trait Chain: Send + Sync + 'static {
         up_to: Header,
     ) -> Result<NonceConsumer, ChainError>;
 
-    /// What the chain asks for at present.
+    /// The fees that get a transaction in soon.
     async fn fee_quote(&self) -> Result<FeeQuote, ChainError>;
 
     /// Gas that a call needs, without margin.
     async fn estimate_gas(&self, call: &CallRequest) -> Result<u64, CallError>;
 
-    /// Returns when a node tells of a new head by itself. Only a bell: the head is asked for.
+    /// Returns when an endpoint announces a new head. Only a wakeup: the head is polled.
     async fn wait_for_head(&self) {
         std::future::pending().await
     }
 
-    /// Hands bytes to the nodes, in order, and says for each what came of it.
+    /// Sends envelopes to the endpoints, in order, and returns the outcome of each.
     async fn send(&self, outgoing: &[OutgoingEnvelope]) -> Vec<SendOutcome>;
 }

@@ -1,4 +1,4 @@
-//! Time and randomness enter the engine here and nowhere else, so that a seed can replay a night.
+//! Time and randomness enter the engine here and nowhere else, so that a seed reproduces a whole run.
 
 use std::time::Duration;
 
@@ -6,16 +6,16 @@ use async_trait::async_trait;
 use domain::{GrantId, Incarnation, MonotonicTime, Timestamp, TxId};
 use uuid::Uuid;
 
-/// The engine's only source of time and chance.
+/// The engine's only source of time and randomness.
 #[async_trait]
 pub trait Clock: Send + Sync + 'static {
-    /// What people call the time.
+    /// The wall-clock time.
     fn now(&self) -> Timestamp;
 
     /// A reading of this process's monotonic clock.
     fn monotonic(&self) -> MonotonicTime;
 
-    /// Waits.
+    /// Returns after this time.
     async fn sleep(&self, duration: Duration);
 
     /// 128 random bits.
@@ -36,7 +36,7 @@ impl dyn Clock {
         GrantId(self.uuid())
     }
 
-    /// A fresh life of a node.
+    /// A fresh incarnation of a node.
     pub fn incarnation(&self) -> Incarnation {
         Incarnation(self.uuid())
     }

@@ -1,4 +1,4 @@
-//! The seams of the application: everything that touches the world stands behind one of these.
+//! The ports: everything outside of the engine is reached through one of these traits.
 //!
 //! No generic parameter crosses a crate border, so ports are used as `Arc<dyn …>`.
 #![warn(missing_docs)]
@@ -6,6 +6,7 @@
 mod chain;
 mod clock;
 mod peers;
+mod records;
 mod reservations;
 mod signer;
 mod store;
@@ -13,10 +14,10 @@ mod store;
 pub use chain::{BlockTag, CallError, CallRequest, Chain, ChainError, HashFilter, Quorum};
 pub use clock::Clock;
 pub use peers::{PeerError, Peers};
+pub use records::{EventFilter, EventPage, EventRecord, LaneRecord, TxFilter, TxPage, TxRecord};
 pub use reservations::{LaneReservations, NonceReservations, ReservationError};
 pub use signer::{SignError, Signer};
 pub use store::{
-    AcquireOutcome, CommitOutcome, Conflict, EventFilter, EventPage, EventRecord, HeartbeatOutcome,
-    LaneBatch, LaneRecord, LeaseRequest, Member, QueuedRequest, RegrantOutcome, RenewOutcome,
-    Store, StoreError, TxFilter, TxPage, TxRecord, Work,
+    AcquireOutcome, CommitOutcome, Conflict, HeartbeatOutcome, LaneBatch, LeaseRequest, Member,
+    QueuedRequest, RegrantOutcome, RenewOutcome, Store, StoreError, Work,
 };

@@ -1,17 +1,16 @@
-//! Lends nonces to those who sign and send by themselves.
+//! Reservations of nonces, for holders that sign and send by themselves.
 
 use async_trait::async_trait;
 use domain::{Holder, LaneKey, Mark, MarkRefusal, Nonce, Reservation};
-use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// The nonce component, as the door to customers sees it.
+/// The nonce component, as the API sees it.
 #[async_trait]
 pub trait NonceReservations: Send + Sync + 'static {
-    /// Lends the smallest nonce of a lane that is free.
+    /// Reserves the smallest free nonce of a lane.
     async fn allocate(&self, lane: LaneKey) -> Result<Reservation, ReservationError>;
 
-    /// Takes what a holder says of his nonce.
+    /// Applies a holder's mark.
     async fn mark(
         &self,
         lane: LaneKey,
@@ -20,46 +19,46 @@ pub trait NonceReservations: Send + Sync + 'static {
         mark: Mark,
     ) -> Result<Reservation, ReservationError>;
 
-    /// What is lent of a lane at present.
+    /// The open reservations of a lane.
     async fn list_reservations(&self, lane: LaneKey) -> Result<LaneReservations, ReservationError>;
 }
 
-/// A lane whose nonces are lent.
+/// A lane whose nonces are reserved.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LaneReservations {
-    /// The next nonce that was never lent.
+    /// The next nonce that was never reserved.
     pub next_nonce: Nonce,
-    /// Open ones in nonce order: reserved, free, and said to be used while the chain has not shown it; bounded.
+    /// Open ones in nonce order: reserved, free, and reported as used while the chain has not shown it; bounded.
     pub open: Vec<Reservation>,
     /// Whether there are more of them than are listed.
     pub has_more: bool,
 }
 
-/// Why nothing was lent or marked.
-#[derive(Clone, Debug, PartialEq, Eq, Error, Serialize, Deserialize)]
+/// Why nothing was reserved or marked.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ReservationError {
     /// The rules refuse it.
     #[error(transparent)]
     Refused(#[from] MarkRefusal),
     /// A submitted nonce is not free while its transaction may be mined.
-    #[error("nonce {nonce} cannot be given back: {why}")]
+    #[error("nonce {nonce} cannot be recycled: {why}")]
     MayBeMined {
-        /// Which.
+        /// The nonce.
         nonce: Nonce,
-        /// What speaks for it.
+        /// The evidence.
         why: String,
     },
     /// The lane belongs to another scheme, or to managed txs.
     #[error("{0}")]
     NotReservable(String),
     /// A queue is full; nothing has happened. Worth repeating.
-    #[error("too much is under way for this lane: try again")]
+    #[error("too many calls are in flight for this lane: try again")]
     Busy,
     /// Nothing has happened. Worth repeating.
     #[error("not available: {0}")]
     Unavailable(String),
-    /// The answer was lost: it may have happened. A nonce that was lent to nobody comes back by itself.
-    #[error("the answer was lost: {0}")]
+    /// It may have happened. A nonce whose reservation reached no holder is recycled by itself.
+    #[error("the outcome is unknown: {0}")]
     Unknown(String),
 }
 

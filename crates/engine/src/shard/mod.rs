@@ -4,106 +4,152 @@
 //! all. A lane that is not in memory is being opened (acquired and read) by another task; what comes
 //! for it meanwhile waits in its cell, bounded.
 
-mod cells;
+mod chain_queries;
 mod effects;
-mod given_back;
-mod told;
+mod event_counts;
+mod lane_cell;
+mod release;
+mod signing;
 mod turn;
+mod unknown_commit;
 
-pub(crate) use effects::explain_revert;
+pub(crate) use chain_queries::explain_revert;
+pub(crate) use event_counts::EventCounts;
+pub(crate) use lane_cell::{LaneCell, refuse_create};
+pub(crate) use unknown_commit::UnknownBatch;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use domain::lane::{AccountNonces, EndpointNonces};
+use domain::lane::{AccountNonces, AdmittedRequest, EndpointNonces};
 use domain::{
-    B256, ChainId, Input, LaneImage, LaneKey, LeaseGrant, MonotonicTime, NodeName, Nonce,
+    B256, ChainId, Input, LaneImage, LaneKey, LeaseGrant, MonotonicTime, NodeName, Nonce, Tx,
 };
 use tokio::sync::{mpsc, oneshot};
 
 use crate::core::Core;
-use crate::gate::PendingCreate;
+use crate::node::{AcceptedTx, Refusal};
 use crate::ports::RegrantOutcome;
 use crate::reservations::PendingMark;
-use cells::Cell;
-use given_back::{GivenBack, Unreleased};
+use release::{PendingReleases, ReleaseBackoff};
 
 /// The most messages of one turn.
 const TURN_MAX: usize = 1_024;
-/// How often lanes with work look at the time.
+/// How often lanes with work are stepped with the time.
 const TICK: Duration = Duration::from_millis(250);
-/// How many stored headers are remembered, so that they are not written again.
-const STORED_HEADERS_MAX: usize = 4_096;
 
-/// What a shard can be told.
+/// The messages of a shard's inbox.
 #[derive(Debug)]
 pub(crate) enum Message {
-    /// A request for a lane.
     Create {
         lane: LaneKey,
         create: PendingCreate,
     },
-    /// What happened to a lane, for the very opening of it that asked.
+    /// Answers to effects of a lane, valid only for the opening (epoch) that dispatched them.
     Inputs {
         lane: LaneKey,
         epoch: u64,
         inputs: Vec<Input>,
     },
-    /// What the chain shows of a lane, whichever opening it is in.
-    Observed { lane: LaneKey, input: Input },
-    /// A chain moved: there is a new view of it.
-    Head { chain: ChainId },
+    /// An observation of the chain, valid for every opening of the lane.
+    Observed {
+        lane: LaneKey,
+        input: Input,
+    },
+    /// There is a new view of a chain.
+    Head {
+        chain: ChainId,
+    },
     /// A lane has work and no keeper, or txs were queued for it.
-    Wake { lane: LaneKey, has_queued: bool },
-    /// A lane was granted and read, and perhaps its chain was asked.
-    Opened(Box<Opened>),
-    /// A lane was not granted, or could not be read.
-    NotOpened { lane: LaneKey, why: NotOpened },
-    /// The store has told what became of a batch whose answer was lost.
-    Resolved {
+    Wake {
+        lane: LaneKey,
+        has_queued: bool,
+    },
+    LaneOpened(Box<OpenedLane>),
+    LaneNotOpened {
+        lane: LaneKey,
+        why: OpenError,
+    },
+    /// A regrant has proved what became of a batch whose outcome was unknown.
+    UnknownCommitResolved {
         lane: LaneKey,
         outcome: RegrantOutcome,
     },
-    /// The lease was lost that gave this right.
-    Lost {
+    LeaseLost {
         lane: LaneKey,
         lease_grant: LeaseGrant,
     },
     /// An operator accepts what a halted lane has lost.
-    Resume { lane: LaneKey },
-    /// What a holder says of a lent nonce.
+    Resume {
+        lane: LaneKey,
+    },
     Mark(PendingMark),
-    /// What is known of a lane.
     Inspect {
         lane: LaneKey,
         answer: oneshot::Sender<Inspection>,
     },
-    /// Finish, give every lane back, and say so.
-    Drain { done: oneshot::Sender<()> },
+    /// Release every lane; `done` is notified after that.
+    Drain {
+        done: oneshot::Sender<()>,
+    },
+}
+
+/// A request that waits for the commit of its turn.
+#[derive(Debug)]
+pub(crate) struct PendingCreate {
+    pub(crate) request: AdmittedRequest,
+    pub(crate) reply: oneshot::Sender<ShardOutcome>,
+    /// How many conflicts its batches have had.
+    pub(crate) tries: u32,
+    /// Whether its request id may be stored already: it is looked up before the commit.
+    pub(crate) is_repeat: bool,
+    /// Whether a commit with an unknown outcome may have stored it.
+    pub(crate) maybe_stored: bool,
+}
+
+impl PendingCreate {
+    pub(crate) fn answer(self, outcome: ShardOutcome) {
+        self.reply.send(outcome).ok(); // the caller may have gone
+    }
+}
+
+/// What came of a request that reached its lane's shard.
+#[derive(Debug)]
+pub(crate) enum ShardOutcome {
+    /// Durable.
+    Accepted(Box<AcceptedTx>),
+    /// A tx with its request id was stored before: the caller compares the two.
+    Existing(Box<Tx>),
+    NotKeeper {
+        keeper: NodeName,
+        /// Whether a commit with an unknown outcome may have stored the request.
+        maybe_stored: bool,
+    },
+    /// This node has released the lane and does not acquire it again.
+    Released,
+    Refused(Refusal),
 }
 
 /// A lane that was granted and read.
 #[derive(Debug)]
-pub(crate) struct Opened {
+pub(crate) struct OpenedLane {
     pub(crate) lane: LaneKey,
     pub(crate) image: LaneImage,
-    /// Who held it before, when it changed hands.
+    /// Set when the lane was taken over.
     pub(crate) previous_keeper: Option<NodeName>,
-    /// What its chain says, when it was reached.
+    /// The account's nonces, when the chain answered in time.
     pub(crate) nonces: Option<EndpointNonces>,
-    /// Whether the store's history is the one in which the lane was written.
+    /// Whether the lane was written under the store's present timeline.
     pub(crate) is_reconciled: bool,
 }
 
 /// Why a lane was not opened.
 #[derive(Clone, Debug)]
-pub(crate) enum NotOpened {
-    /// Another node keeps it.
+pub(crate) enum OpenError {
     NotKeeper(NodeName),
-    /// The store did not answer.
     Store(String),
-    /// Somebody has its rows locked at the moment.
+    /// Another transaction holds its rows at the moment.
     Busy,
     /// It takes no work until an operator decides.
     Halted(String),
@@ -115,23 +161,23 @@ pub(crate) struct Inspection {
     pub(crate) chain_nonces: Option<AccountNonces>,
     pub(crate) gaps: Vec<Nonce>,
     pub(crate) waiting_for: Option<String>,
-    /// Txs in memory that no block has yet.
+    /// Txs in memory that are not mined.
     pub(crate) unmined: usize,
 }
 
 pub(crate) struct Shard {
-    core: Arc<Core>,
+    pub(crate) core: Arc<Core>,
     inbox: mpsc::Receiver<Message>,
-    lanes: BTreeMap<LaneKey, Cell>,
-    stored_headers: BTreeSet<B256>,
+    pub(crate) lanes: BTreeMap<LaneKey, LaneCell>,
+    pub(crate) stored_headers: BTreeSet<B256>,
     /// How often in a row a lane's batch was not applied.
-    failures: BTreeMap<LaneKey, u32>,
+    pub(crate) failures: BTreeMap<LaneKey, u32>,
     /// Until when request ids are looked up before they are committed.
-    look_up_until: MonotonicTime,
+    pub(crate) find_requests_until: MonotonicTime,
     next_epoch: u64,
     is_draining: bool,
-    given_back: GivenBack,
-    unreleased: Unreleased,
+    release_backoff: ReleaseBackoff,
+    pending_releases: PendingReleases,
 }
 
 impl Shard {
@@ -142,11 +188,11 @@ impl Shard {
             lanes: BTreeMap::new(),
             stored_headers: BTreeSet::new(),
             failures: BTreeMap::new(),
-            look_up_until: MonotonicTime(0),
+            find_requests_until: MonotonicTime(0),
             next_epoch: 1,
             is_draining: false,
-            given_back: GivenBack::default(),
-            unreleased: Unreleased::default(),
+            release_backoff: ReleaseBackoff::default(),
+            pending_releases: PendingReleases::default(),
         }
     }
 
@@ -157,7 +203,7 @@ impl Shard {
         loop {
             let ticked = tokio::select! {
                 biased;
-                // First: a full inbox is always ready and would put time off for ever.
+                // First: an inbox that is always ready would delay the tick without bound.
                 () = &mut tick => true,
                 count = self.inbox.recv_many(&mut messages, TURN_MAX) => {
                     if count == 0 {
@@ -168,9 +214,9 @@ impl Shard {
             };
             if ticked {
                 tick = clock.sleep(TICK);
-                self.tick().await;
+                self.run_tick().await;
             } else {
-                self.turn(messages.drain(..)).await;
+                self.run_turn(messages.drain(..)).await;
             }
         }
     }

@@ -1,13 +1,13 @@
 //! `config check` and `config show`.
 
+use cli::Failure;
+use cli::output::{Columns, Tone, paint, print_json, print_line};
 use serde_json::json;
 
-use super::{load, print_json};
-use crate::cli::{ConfigCommand, ConfigLookArgs};
+use super::load;
+use crate::adapters::find_secret_problems;
+use crate::command_line::{ConfigCommand, ConfigOutputArgs};
 use crate::config::{Config, Sources, environment, read_file};
-use crate::failure::Failure;
-use crate::open::secret_problems;
-use crate::output::{Columns, Tone, paint, say};
 
 pub(crate) fn run(command: &ConfigCommand) -> Result<(), Failure> {
     match command {
@@ -16,7 +16,7 @@ pub(crate) fn run(command: &ConfigCommand) -> Result<(), Failure> {
     }
 }
 
-fn check(args: &ConfigLookArgs) -> Result<(), Failure> {
+fn check(args: &ConfigOutputArgs) -> Result<(), Failure> {
     let path = &args.file.config;
     let read = || {
         let file = Some(read_file(path)?);
@@ -27,28 +27,31 @@ fn check(args: &ConfigLookArgs) -> Result<(), Failure> {
         })
     };
     let result = read();
-    let told = |problems: &[crate::config::Problem]| -> Vec<String> {
+    let to_lines = |problems: &[crate::config::Problem]| -> Vec<String> {
         problems.iter().map(ToString::to_string).collect()
     };
     let (problems, warnings) = match &result {
         Ok(config) => {
-            let (wrong, missing) = secret_problems(config);
+            let (errors, missing) = find_secret_problems(config);
             (
-                wrong,
-                told(&config.warnings).into_iter().chain(missing).collect(),
+                errors,
+                to_lines(&config.warnings)
+                    .into_iter()
+                    .chain(missing)
+                    .collect(),
             )
         }
-        Err(problems) => (told(problems), Vec::new()),
+        Err(problems) => (to_lines(problems), Vec::new()),
     };
     if args.json {
         let ok = problems.is_empty();
         print_json(&json!({ "ok": ok, "problems": problems, "warnings": warnings }));
     } else {
         for problem in &problems {
-            say!("{} {problem}", paint(Tone::Bad, "error  "));
+            print_line!("{} {problem}", paint(Tone::Bad, "error  "));
         }
         for warning in &warnings {
-            say!("{} {warning}", paint(Tone::Busy, "warning"));
+            print_line!("{} {warning}", paint(Tone::Busy, "warning"));
         }
     }
     let (Ok(config), true) = (result, problems.is_empty()) else {
@@ -60,8 +63,8 @@ fn check(args: &ConfigLookArgs) -> Result<(), Failure> {
         )));
     };
     if !args.json {
-        say!(
-            "{} is good: node {} on {}, {} chain(s), {} signer(s)",
+        print_line!(
+            "{} is valid: node {} on {}, {} chain(s), {} signer(s)",
             path.display(),
             config.node.name,
             config.http.listen,
@@ -72,27 +75,27 @@ fn check(args: &ConfigLookArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-fn show(args: &ConfigLookArgs) -> Result<(), Failure> {
+fn show(args: &ConfigOutputArgs) -> Result<(), Failure> {
     let config = load(&args.file.config)?;
     if args.json {
         print_json(&config.to_json());
         return Ok(());
     }
-    let mut table = Columns::new(&["key", "value", "from", "what it is"]);
-    for line in &config.shown {
-        let origin = line.origin.words();
+    let mut table = Columns::new(&["key", "value", "origin", "meaning"]);
+    for key in &config.keys {
+        let origin = key.origin.to_string();
         let tone = if origin == "default" {
             Tone::Quiet
         } else {
             Tone::Good
         };
-        table.row(vec![
-            (Tone::Plain, line.path.clone()),
-            (Tone::Strong, line.value.clone()),
+        table.add_row(vec![
+            (Tone::Plain, key.path.clone()),
+            (Tone::Strong, key.value.clone()),
             (tone, origin),
-            (Tone::Quiet, line.about.clone()),
+            (Tone::Quiet, key.about.clone()),
         ]);
     }
-    say!("{table}");
+    print_line!("{table}");
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! `devchain`: the dev chain alone, and the same chain inside `dev`.
+//! `devchain`: the dev chain alone; `dev` runs the same chain.
 
 use std::fs::File;
 use std::net::SocketAddr;
@@ -6,50 +6,47 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use alloy_primitives::{Address, B256, U256};
-use chain::devchain::{DEV_CHAIN_ID, DevChain, DevChainConfig, Mining, Served, dev_accounts};
+use cli::output::{Tone, paint, print_json, print_line};
+use cli::{Failure, Signals, listener};
+use devchain::{DEV_CHAIN_ID, DevChain, DevChainConfig, DevChainServer, Mining, dev_accounts};
 use serde_json::json;
 
-use super::print_json;
-use crate::cli::{DevChainArgs, DevchainArgs};
-use crate::failure::Failure;
-use crate::open;
-use crate::output::{Tone, paint, say};
-use crate::signals::Signals;
+use crate::command_line::{DevChainArgs, DevchainArgs};
 
-/// With instant mining, an empty block comes after this long without one: slow enough to read
-/// along, fast enough that two confirmations do not bore.
+/// With instant mining, an empty block is mined after this time without one: slow enough to follow, fast
+/// enough for two confirmations.
 const HEARTBEAT: Duration = Duration::from_secs(1);
 
-/// A chain that answers.
+/// A dev chain that serves JSON-RPC.
 pub(crate) struct RunningChain {
     pub(crate) address: SocketAddr,
     pub(crate) accounts: Vec<(Address, B256)>,
-    served: Served,
-    /// Held for its miner: it mines for as long as this lives.
+    served: DevChainServer,
+    /// Its miner runs until this is dropped.
     chain: DevChain,
 }
 
 impl RunningChain {
-    /// `flag` is the one that sets the port, for whom it is taken.
+    /// `flag` names the flag that sets the port, for the error message of a port that is in use.
     pub(crate) async fn start(
         dir: PathBuf,
         port: u16,
         flag: &str,
         args: &DevChainArgs,
     ) -> Result<Self, Failure> {
-        let listener = open::bind(SocketAddr::from(([127, 0, 0, 1], port)), flag).await?;
+        let listener = listener::bind(SocketAddr::from(([127, 0, 0, 1], port)), flag).await?;
         let count = args.accounts;
         let mining = args.block_time.map_or(Mining::Instant, Mining::Interval);
         let open = move || {
             let accounts = dev_accounts(count);
             let mut config = DevChainConfig::new(Some(dir));
-            let wealth = config
+            let balance = config
                 .genesis_accounts
                 .first()
                 .map_or(U256::ZERO, |(_, wei)| *wei);
             config.genesis_accounts = accounts
                 .iter()
-                .map(|(address, _)| (*address, wealth))
+                .map(|(address, _)| (*address, balance))
                 .collect();
             config.heartbeat = Some(HEARTBEAT);
             config.mining = mining;
@@ -57,11 +54,11 @@ impl RunningChain {
         };
         let opened = tokio::task::spawn_blocking(open).await;
         let (chain, accounts) = opened
-            .map_err(|e| Failure::refused("the dev chain", &e))?
-            .map_err(|e| Failure::refused("the dev chain does not start", &e))?;
+            .map_err(|e| Failure::refused("the dev chain failed", &e))?
+            .map_err(|e| Failure::refused("cannot start the dev chain", &e))?;
         let served = chain
             .serve(listener)
-            .map_err(|e| Failure::refused("the dev chain", &e))?;
+            .map_err(|e| Failure::refused("cannot serve the dev chain", &e))?;
         Ok(Self {
             address: served.local_addr(),
             accounts,
@@ -76,8 +73,7 @@ impl RunningChain {
 
     pub(crate) async fn stop(self) {
         self.served.shutdown().await;
-        // The miner finishes its block on the way out, on its own thread: wait for it off the
-        // runtime.
+        // Dropping waits until the miner has finished its block, which would block the runtime.
         let chain = self.chain;
         tokio::task::spawn_blocking(move || drop(chain)).await.ok();
     }
@@ -86,7 +82,7 @@ impl RunningChain {
 pub(crate) async fn run(args: &DevchainArgs) -> Result<(), Failure> {
     let mut signals = Signals::listen()?;
     if args.fresh {
-        forget_chain(&args.dir)?;
+        delete_chain(&args.dir)?;
     }
     let chain = RunningChain::start(args.dir.clone(), args.port, "--port", &args.chain).await?;
     let addresses: Vec<String> = chain
@@ -99,29 +95,32 @@ pub(crate) async fn run(args: &DevchainArgs) -> Result<(), Failure> {
             "ready": true, "chain": chain.url(), "chainId": DEV_CHAIN_ID, "accounts": addresses,
         }));
     } else {
-        say!(
+        print_line!(
             "chain {DEV_CHAIN_ID} on {}",
             paint(Tone::Strong, &chain.url())
         );
-        say!(
+        print_line!(
             "{} funded accounts, the first is {}",
             addresses.len(),
             addresses[0]
         );
-        say!("Ctrl-C stops it; its blocks stay in {}", args.dir.display());
+        print_line!(
+            "Ctrl-C stops it; its blocks are kept in {}",
+            args.dir.display()
+        );
     }
-    signals.stop().await;
+    signals.wait_for_stop().await;
     chain.stop().await;
     Ok(())
 }
 
-/// Deletes a chain's own files, and nothing else that a folder may hold.
-pub(crate) fn forget_chain(dir: &Path) -> Result<(), Failure> {
-    forget(dir, "lock", "chain.sqlite")
+/// Deletes the files of a chain, and no other file of the folder.
+pub(crate) fn delete_chain(dir: &Path) -> Result<(), Failure> {
+    delete_database(dir, "lock", "chain.sqlite")
 }
 
 /// Deletes a database in a folder, unless a process holds its lock.
-pub(crate) fn forget(dir: &Path, lock: &str, database: &str) -> Result<(), Failure> {
+pub(crate) fn delete_database(dir: &Path, lock: &str, database: &str) -> Result<(), Failure> {
     let held = File::open(dir.join(lock)).map(|lock| (lock.try_lock().is_err(), lock));
     if let Ok((true, _)) = held {
         let dir = dir.display();

@@ -1,19 +1,20 @@
-//! `migrate`: the store's tables, brought up to date.
+//! `migrate`: migrates the tables of the store.
+
+use cli::Failure;
+use cli::output::print_line;
 
 use super::load;
-use crate::cli::MigrateArgs;
-use crate::failure::Failure;
-use crate::open;
-use crate::output::say;
+use crate::adapters;
+use crate::command_line::MigrateArgs;
 
 pub(crate) async fn run(args: &MigrateArgs) -> Result<(), Failure> {
     let config = load(&args.file.config)?;
-    let applied = open::migrate(&config, args.role.as_deref()).await?;
+    let applied = adapters::migrate_store(&config, args.role.as_deref()).await?;
     if applied.is_empty() {
-        say!("nothing to do: the store is up to date");
+        print_line!("nothing to do: the store is up to date");
     } else {
         let versions: Vec<String> = applied.iter().map(i64::to_string).collect();
-        say!("the store is up to date; applied {}", versions.join(", "));
+        print_line!("the store is up to date; applied {}", versions.join(", "));
     }
     Ok(())
 }

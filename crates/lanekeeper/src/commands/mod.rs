@@ -1,28 +1,19 @@
-//! One file per command.
+//! The commands of the binary itself, one file each. Client commands are in the crate `cli`.
 
+pub(crate) mod bench;
 pub(crate) mod config;
 pub(crate) mod dev;
 pub(crate) mod devchain;
-pub(crate) mod events;
 pub(crate) mod key;
-pub(crate) mod lane;
 pub(crate) mod migrate;
-pub(crate) mod node;
-pub(crate) mod nonce;
 pub(crate) mod serve;
-pub(crate) mod tx;
+
+use cli::Failure;
+use cli::process::NODE_VARIABLES;
 
 use crate::config::{Config, Problem, Sources, environment, read_file};
-use crate::failure::Failure;
-use crate::fleet;
-use crate::output::say;
 
-/// Prints JSON for programs: one value per line.
-fn print_json(value: &serde_json::Value) {
-    say!("{value}");
-}
-
-/// Reads a configuration file with the environment over it, and logs its warnings.
+/// Reads a configuration file and the environment, and logs the warnings.
 fn load(path: &std::path::Path) -> Result<Config, Failure> {
     let read = || {
         let file = Some(read_file(path)?);
@@ -32,35 +23,35 @@ fn load(path: &std::path::Path) -> Result<Config, Failure> {
             ..Sources::default()
         })
     };
-    let config = read().map_err(|problems| wrong_config(&problems))?;
+    let config = read().map_err(|problems| config_failure(&problems))?;
     for warning in &config.warnings {
         tracing::warn!("{warning}");
     }
     Ok(config)
 }
 
-/// Reads a configuration that this program made for a child process, as that process will.
+/// Reads a generated configuration file of a child process in the way that process does.
 pub(crate) fn read_generated(path: &std::path::Path) -> Result<Config, Failure> {
     let read = || {
         let file = Some(read_file(path)?);
         let mut env = environment();
-        env.retain(|key, _| !fleet::OWN_KEYS.contains(&key.as_str()));
+        env.retain(|key, _| !NODE_VARIABLES.contains(&key.as_str()));
         Config::read(Sources {
             file,
             env,
             ..Sources::default()
         })
     };
-    read().map_err(|problems: Vec<_>| wrong_config(&problems))
+    read().map_err(|problems: Vec<_>| config_failure(&problems))
 }
 
-fn wrong_config(problems: &[Problem]) -> Failure {
+fn config_failure(problems: &[Problem]) -> Failure {
     let lines: Vec<String> = problems
         .iter()
         .map(|problem| format!("  {problem}"))
         .collect();
     Failure::Usage(format!(
-        "the configuration cannot be used:\n{}",
+        "the configuration is invalid:\n{}",
         lines.join("\n")
     ))
 }

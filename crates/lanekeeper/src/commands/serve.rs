@@ -1,20 +1,20 @@
-//! `serve`: a node, as configured.
+//! `serve`: runs a node with a configuration file.
 
+use cli::output::print_json;
+use cli::{Failure, Signals};
 use serde_json::json;
 
-use super::{load, print_json};
-use crate::cli::ServeArgs;
-use crate::failure::Failure;
-use crate::signals::Signals;
-use crate::wiring::Running;
+use super::load;
+use crate::command_line::ServeArgs;
+use crate::wiring::RunningNode;
 
 pub(crate) async fn run(args: &ServeArgs) -> Result<(), Failure> {
     let mut signals = Signals::listen()?;
     if args.while_stdin {
-        signals.also_when_stdin_ends();
+        signals.stop_when_stdin_ends();
     }
     let config = load(&args.file.config)?;
-    let running = Running::start(&config).await?;
+    let running = RunningNode::start(&config).await?;
     if args.json {
         print_json(&json!({
             "ready": true, "api": format!("http://{}", running.address), "node": config.node.name,

@@ -1,17 +1,22 @@
-//! The configuration: one TOML file, overridable by the environment, checked as a whole.
+//! The configuration: one TOML file, overridable by the environment, validated as a whole.
 //!
-//! Read [`sections`] for the keys. All problems are told at once, each with its place and its fix.
+//! The keys are declared by area, each with its default, its rule and what the engine gets from it: [`node`],
+//! [`chains`], [`signers`], [`reservations`], [`access`]. All problems are reported at once, each with its
+//! location and its fix.
 
-pub(crate) mod sections;
-
-mod check;
+mod access;
+mod chains;
 mod node;
+mod reservations;
+mod signers;
+
 mod problem;
 mod raw;
 mod reader;
+mod section;
+mod setting;
 mod show;
-mod values;
-mod words;
+mod validation;
 
 #[cfg(test)]
 mod tests;
@@ -19,64 +24,65 @@ mod tests;
 use std::collections::BTreeMap;
 use std::path::Path;
 
+pub(crate) use access::AuthMode;
+pub(crate) use chains::Chain;
+pub(crate) use node::StoreUrl;
 pub(crate) use problem::Problem;
 pub(crate) use raw::RawFile;
-pub(crate) use reader::{Origin, Shown, Sources};
-pub(crate) use values::{parse_duration, show_duration};
-pub(crate) use words::{AuthMode, NonceMode, PostgresUrl, StoreUrl};
-
 use reader::Reader;
+pub(crate) use reader::{EffectiveKey, Origin, Sources};
+pub(crate) use signers::Signer;
 
-/// The whole configuration, checked.
+/// The whole configuration, validated.
 #[derive(Clone, Debug)]
 pub(crate) struct Config {
-    pub(crate) node: sections::Node,
-    pub(crate) http: sections::Http,
-    pub(crate) store: sections::Store,
-    pub(crate) chains: Vec<sections::Chain>,
-    pub(crate) signers: Vec<sections::Signer>,
-    pub(crate) lease: sections::Lease,
-    pub(crate) nonce: sections::NonceRules,
-    pub(crate) redis: sections::Redis,
-    pub(crate) lane: sections::Lane,
-    pub(crate) worker: sections::Worker,
-    pub(crate) resubmit: sections::Resubmit,
-    pub(crate) stuck: sections::Stuck,
-    pub(crate) confirmations: sections::Confirmations,
-    pub(crate) routing: sections::Routing,
-    pub(crate) auth: sections::Auth,
-    pub(crate) auth_keys: Vec<sections::AuthKey>,
-    /// Every key with its value and origin, in the order of [`sections`].
-    pub(crate) shown: Vec<Shown>,
+    pub(crate) node: node::Node,
+    pub(crate) http: node::Http,
+    pub(crate) store: node::Store,
+    pub(crate) chains: Vec<chains::Chain>,
+    pub(crate) signers: Vec<signers::Signer>,
+    pub(crate) lease: node::Lease,
+    pub(crate) nonce: reservations::NonceRules,
+    pub(crate) redis: reservations::Redis,
+    pub(crate) lane: chains::Lane,
+    pub(crate) worker: node::Worker,
+    pub(crate) resubmit: chains::Resubmission,
+    pub(crate) stuck: chains::Stuck,
+    pub(crate) confirmations: chains::Confirmations,
+    pub(crate) routing: node::Routing,
+    pub(crate) auth: access::Auth,
+    pub(crate) auth_keys: Vec<access::AuthKey>,
+    /// Every key with its value and origin, in the order of declaration.
+    pub(crate) keys: Vec<EffectiveKey>,
     /// The same origins by path: a file may have thousands of keys.
     origins: BTreeMap<String, Origin>,
-    /// What works but should not stay so.
+    /// What works but should be changed.
     pub(crate) warnings: Vec<Problem>,
 }
 
 impl Config {
-    /// Reads and checks everything, and tells all problems at once.
+    /// Reads and validates all sources, and reports all problems at once.
     pub(crate) fn read(sources: Sources) -> Result<Self, Vec<Problem>> {
         let mut reader = Reader::new(sources);
-        let node = reader.one();
-        let http = reader.one();
-        let store = reader.one();
-        let chains = reader.some("add a [[chain]] with id and rpc");
-        let signers = reader.some("add a [[signer]] with kind = \"key\" and keyFile");
-        let lease = reader.one();
-        let nonce = reader.one();
-        let redis = reader.one();
-        let lane = reader.one();
-        let worker = reader.one();
-        let resubmit = reader.one();
-        let stuck = reader.one();
-        let confirmations = reader.one();
-        let routing = reader.one();
-        let auth = reader.one();
-        let auth_keys = reader.many();
-        let (shown, mut problems) = reader.finish();
+        let node = reader.read_section();
+        let http = reader.read_section();
+        let store = reader.read_section();
+        let chains = reader.read_required_list("add a [[chain]] with id and rpc");
+        let signers = reader.read_required_list("add a [[signer]] with kind = \"key\" and keyFile");
+        let lease = reader.read_section();
+        let nonce = reader.read_section();
+        let redis = reader.read_section();
+        let lane = reader.read_section();
+        let worker = reader.read_section();
+        let resubmit = reader.read_section();
+        let stuck = reader.read_section();
+        let confirmations = reader.read_section();
+        let routing = reader.read_section();
+        let auth = reader.read_section();
+        let auth_keys = reader.read_list();
+        let (keys, mut problems) = reader.finish();
 
-        let read = || {
+        let complete = || {
             Some(Self {
                 node: node?,
                 http: http?,
@@ -94,29 +100,27 @@ impl Config {
                 routing: routing?,
                 auth: auth?,
                 auth_keys: auth_keys?,
-                origins: shown
+                origins: keys
                     .iter()
-                    .map(|line| (line.path.clone(), line.origin.clone()))
+                    .map(|key| (key.path.clone(), key.origin.clone()))
                     .collect(),
-                shown,
+                keys,
                 warnings: Vec::new(),
             })
         };
-        match read() {
-            Some(mut config) => {
-                problems.extend(config.check());
-                config.warnings = config.warn();
-                if problems.is_empty() {
-                    Ok(config)
-                } else {
-                    Err(problems)
-                }
+        let config = complete();
+        problems.extend(config.iter().flat_map(Self::validate));
+        problems.sort();
+        match config {
+            Some(mut config) if problems.is_empty() => {
+                config.warnings = config.find_warnings();
+                Ok(config)
             }
-            None => Err(problems),
+            Some(_) | None => Err(problems),
         }
     }
 
-    /// Where a key's value came from.
+    /// Where the value of a key came from.
     pub(crate) fn origin(&self, path: &str) -> Origin {
         self.origins.get(path).cloned().unwrap_or(Origin::Default)
     }
@@ -125,19 +129,17 @@ impl Config {
 /// Reads a configuration file.
 pub(crate) fn read_file(path: &Path) -> Result<RawFile, Vec<Problem>> {
     let text = std::fs::read_to_string(path).map_err(|e| {
-        vec![Problem::nowhere(format!(
-            "{} cannot be read: {e}",
-            path.display()
-        ))]
+        let message = format!("{} cannot be read: {e}", path.display());
+        vec![Problem::without_location(message)]
     })?;
     RawFile::parse(path, &text)
 }
 
-/// The variables of the environment that mean a key.
+/// The environment variables that set a key.
 pub(crate) fn environment() -> BTreeMap<String, String> {
-    let ours = |name: &str| name.starts_with("LANEKEEPER_") && name.contains("__");
+    let is_key = |name: &str| name.starts_with("LANEKEEPER_") && name.contains("__");
     std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
-        .filter(|(name, _)| ours(name))
+        .filter(|(name, _)| is_key(name))
         .collect()
 }

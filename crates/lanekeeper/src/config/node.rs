@@ -1,35 +1,158 @@
-//! From the configuration to what a node must be told.
+//! `[node]`, `[http]`, `[store]`, `[lease]`, `[worker]` and `[routing]`: the node itself.
 
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
-use domain::lane::reserve::ReservationRules;
-use domain::lane::{Finality, Resubmit, ResubmitPolicy};
-use domain::window::Window;
-use domain::{Address, ChainId, FeeRules, LaneRules, NodeName};
-use engine::node::{ChainRules, NodeConfig, ReservedAccounts};
-use nonce::{SchemeKind, Settings};
+use cli::PostgresUrl;
+use domain::NodeName;
+use domain::lease::LeaseTerms;
+use engine::node::{NodeConfig, NonKeeper, OnTimelineChange};
 
-use super::Config;
-use super::sections::Chain;
-use super::words::{Policy, Progress, StuckAction};
+use super::raw::Raw;
+use super::reader::Fallback;
+use super::section::{default, in_range, required, rule, section, unset};
+use super::setting::{Secret, Setting, Size, Url, ValueError, as_usize, choices, text};
+use super::validation::Validation;
+use super::{Config, Problem};
 
-/// Finals are watched for forks at least this deep.
-const WATCH_DEPTH_MIN: u64 = 64;
-/// How often a head is asked for where the block time is not known.
-const POLL_DEFAULT: Duration = Duration::from_secs(1);
-/// However fast a chain is, its node is not asked more often than this.
-const POLL_MIN: Duration = Duration::from_millis(100);
-/// However slow a chain is, a new head is seen within this.
-const POLL_MAX: Duration = Duration::from_secs(4);
+/// More shards than this share cores without gain.
+const WORKERS_MAX: u64 = 1_024;
+/// Bounds the memory of queued requests.
+const QUEUE_MAX: u64 = 1_000_000;
+/// Bounds the memory of waiting callers.
+const WAITERS_MAX: u64 = 1_000_000;
+const BODY_BYTES_MIN: u64 = 1 << 10;
+const BODY_BYTES_MAX: u64 = 64 << 20;
+const NODE_NAME_LEN_MAX: usize = 64;
+/// One connection each for leases, readers and writers.
+const POOL_MIN: u64 = 3;
+/// PostgreSQL runs one process per connection.
+const POOL_MAX: u64 = 500;
+
+section! {
+    /// This node.
+    Node = "node" {
+        /// The node's name, which must be unique in the cluster.
+        name: String = Fallback::Value(host_name());
+        /// The URL under which other nodes reach this one.
+        advertise: Option<Url> = unset("http:// and the address of http.listen");
+        /// How long a stopping node answers reads after it has released its lanes.
+        drain_delay: Duration = default("5s"),
+            rule(|delay: &Duration| delay.as_secs() <= 600, "but a node must stop within 10m");
+        /// The secret by which nodes authenticate each other, the same on all nodes. Prefer clusterSecretFile.
+        cluster_secret: Option<Secret> = unset("not set");
+        /// The file that contains the cluster secret.
+        cluster_secret_file: Option<PathBuf> = unset("not set");
+    }
+}
+
+section! {
+    /// The HTTP API.
+    Http = "http" {
+        /// The address that the API listens on.
+        listen: SocketAddr = default("127.0.0.1:8645");
+        /// The largest request body.
+        max_body: Size = default("1MiB"),
+            rule(|size: &Size| (BODY_BYTES_MIN..=BODY_BYTES_MAX).contains(&size.0), "but must be from 1KiB to 64MiB");
+        /// How many callers may wait for a tx at once (`?wait=`).
+        max_waiters: u64 = default("10000"), in_range(1, WAITERS_MAX);
+    }
+}
+
+section! {
+    /// The store.
+    Store = "store" {
+        /// The URL of the store.
+        url: StoreUrl = required();
+        /// PostgreSQL: the maximum number of connections of this node.
+        pool_size: u64 = default("8");
+        /// PostgreSQL: what a lane does when a promoted standby may lack its last commits.
+        on_timeline_change: OnTimelineChange = default("halt");
+    }
+}
+
+section! {
+    /// The timing of leases.
+    Lease = "lease" {
+        /// How long a grant or a renewal lasts.
+        duration: Duration = default("10s");
+        /// How often a keeper renews its leases.
+        renew_interval: Duration = default("3s");
+        /// How long after its expiry a lease of another node is not taken over.
+        clock_skew_allowance: Duration = default("1s");
+        /// A lane without work is released after this time.
+        idle_release: Duration = default("60s");
+    }
+}
+
+section! {
+    /// The lane shards.
+    Worker = "worker" {
+        /// The number of shards.
+        count: u64 = Fallback::Value(cpu_count().to_string()), in_range(1, WORKERS_MAX);
+        /// How many requests may wait for one shard; further ones are refused with 429.
+        queue_capacity: u64 = default("8192"), in_range(1, QUEUE_MAX);
+    }
+}
+
+section! {
+    /// Requests that reach a node which does not keep their lane.
+    Routing = "routing" {
+        /// What happens to a request whose lane another node keeps.
+        non_keeper: NonKeeper = default("forward");
+    }
+}
+
+choices!(NonKeeper, "\"forward\", \"queue\" or \"reject\"", {
+    "forward" => NonKeeper::Forward, "queue" => NonKeeper::Queue, "reject" => NonKeeper::Reject,
+});
+choices!(OnTimelineChange, "\"halt\" or \"continue\"", {
+    "halt" => OnTimelineChange::Halt, "continue" => OnTimelineChange::Continue,
+});
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum StoreUrl {
+    /// The embedded store in this folder.
+    Sqlite(PathBuf),
+    /// The store of a cluster.
+    Postgres(PostgresUrl),
+}
+
+impl Setting for StoreUrl {
+    const IS_SECRET: bool = true;
+    const FORM: &'static str = "\"postgres://user:password@host/database\", or \"sqlite:\" and a \
+                                folder, such as \"sqlite:/var/lib/lanekeeper\"";
+    fn from_raw(raw: &Raw) -> Result<Self, ValueError> {
+        let url = text(raw)?;
+        if let Some(url) = PostgresUrl::parse(url) {
+            return Ok(Self::Postgres(url));
+        }
+        match url
+            .strip_prefix("sqlite:")
+            .map(|path| path.trim_start_matches("//"))
+        {
+            None | Some("") => Err(ValueError::Malformed),
+            Some(_) if url.starts_with("sqlite:///") => {
+                Ok(Self::Sqlite(PathBuf::from(&url["sqlite://".len()..])))
+            }
+            Some(path) => Ok(Self::Sqlite(PathBuf::from(path))),
+        }
+    }
+    fn to_text(&self) -> String {
+        match self {
+            Self::Sqlite(path) => format!("sqlite:{}", path.display()),
+            Self::Postgres(url) => url.redacted(),
+        }
+    }
+}
 
 impl Config {
-    /// What a node that listens at this address must be told.
+    /// The settings of a node that listens on this address.
     pub(crate) fn node_config(&self, address: SocketAddr) -> NodeConfig {
         NodeConfig {
             name: NodeName(self.node.name.clone()),
-            advertise: self.advertise(address),
+            advertise: self.advertised_url(address),
             lease: self.lease_terms(),
             shards: as_usize(self.worker.count),
             inbox: as_usize(self.worker.queue_capacity),
@@ -37,34 +160,12 @@ impl Config {
             chains: self.chain_rules(),
             non_keeper: self.routing.non_keeper,
             on_timeline_change: self.store.on_timeline_change,
-            lent: self.list_reservations(),
+            reserved_accounts: self.reserved_accounts(),
         }
     }
 
-    /// The accounts that lend through their lanes; the other schemes have books of their own.
-    fn list_reservations(&self) -> ReservedAccounts {
-        let external = self
-            .external()
-            .filter(|_| self.nonce.scheme == SchemeKind::Lane);
-        ReservedAccounts {
-            accounts: external.collect(),
-            reservations: ReservationRules {
-                timeout: self.nonce.reservation_timeout,
-                grace: Settings::default().free_grace,
-            },
-        }
-    }
-
-    /// The accounts whose nonces are lent, each with its chains; none means all.
-    pub(crate) fn external(&self) -> impl Iterator<Item = (Address, Vec<ChainId>)> {
-        self.signers.iter().filter_map(|signer| {
-            let chains = signer.chains.iter().flatten().map(|id| ChainId(*id));
-            Some((signer.address?, chains.collect()))
-        })
-    }
-
-    /// Where other nodes reach it. Nobody can be told "every address".
-    fn advertise(&self, address: SocketAddr) -> Option<String> {
+    /// The URL under which other nodes reach this one; an unspecified address is not reachable.
+    fn advertised_url(&self, address: SocketAddr) -> Option<String> {
         match &self.node.advertise {
             Some(url) => Some(url.0.clone()),
             None if address.ip().is_unspecified() => None,
@@ -72,86 +173,69 @@ impl Config {
         }
     }
 
-    fn chain_rules(&self) -> BTreeMap<ChainId, ChainRules> {
-        let rules = |chain: &Chain| ChainRules {
-            lane: self.lane_rules(chain),
-            gas_margin_percent: chain.gas_margin.0,
-            poll_interval: poll_interval(chain.block_time),
-            receipt_workers: as_usize(self.confirmations.receipt_workers),
-        };
-        self.chains
-            .iter()
-            .map(|chain| (ChainId(chain.id), rules(chain)))
-            .collect()
-    }
-
-    fn lane_rules(&self, chain: &Chain) -> LaneRules {
-        let finality = self.finality(chain);
-        LaneRules {
-            window: Window {
-                limit: Some(self.lane.window).filter(|limit| *limit > 0),
-                releases: self.lane.window_releases,
-            },
-            depth: self.lane.mempool_depth,
-            fee: FeeRules {
-                legacy: chain.legacy,
-                floor: chain.fee_floor.0,
-                cap: chain.fee_cap.map_or(u128::MAX, |cap| cap.0),
-            },
-            finality,
-            watch_depth: self.watch_depth(finality),
-            emit_progress: self.confirmations.progress == Progress::EveryBlock,
-            fetch_receipt_upon_entry: self.confirmations.fetch_receipt_upon_entry,
-            resubmit: self.resubmit_rules(),
-            on_foreign_nonce: self.lane.on_foreign_nonce,
-            lent: None, // by lane: see NodeConfig::lent
-            gap_fill_after: self.lane.gap_fill_after,
-            max_chain_jump: self.nonce.max_chain_jump,
-            chain_query: self.nonce.chain_query,
-            chain_nonce_timeout: self.nonce.state_timeout,
-            stale_receipt_timeout: self.confirmations.stale_receipt_timeout,
-        }
-    }
-
-    /// How deep results that are final in this way are watched for forks.
-    pub(crate) fn watch_depth(&self, finality: Finality) -> u64 {
-        let usual = (2 * finality.depth()).max(WATCH_DEPTH_MIN);
-        self.confirmations.watch_depth.unwrap_or(usual)
-    }
-
-    /// When a chain's results are final.
-    pub(crate) fn finality(&self, chain: &Chain) -> Finality {
-        let required = Finality::Depth(self.confirmations.required);
-        chain.confirmations.unwrap_or(required)
-    }
-
-    fn resubmit_rules(&self) -> Resubmit {
-        let resubmit = &self.resubmit;
-        // Lanes do this by themselves. A second action would have to be told to them here.
-        let StuckAction::Wait = self.stuck.action;
-        Resubmit {
-            interval: resubmit.enabled.then_some(resubmit.interval),
-            policy: match resubmit.policy {
-                Policy::Rebroadcast => ResubmitPolicy::Rebroadcast,
-                Policy::Bump => ResubmitPolicy::Bump {
-                    percent: resubmit.bump_percent.into(),
-                    max_fee: resubmit.max_fee_per_gas.map_or(u128::MAX, |wei| wei.0),
-                },
-            },
-            max_attempts: match resubmit.max_attempts {
-                0 => None,
-                most => Some(u32::try_from(most).unwrap_or(u32::MAX)),
-            },
+    fn lease_terms(&self) -> LeaseTerms {
+        LeaseTerms {
+            duration: self.lease.duration,
+            renew_interval: self.lease.renew_interval,
+            clock_skew_allowance: self.lease.clock_skew_allowance,
+            idle_release: self.lease.idle_release,
         }
     }
 }
 
-/// Twice per block, so that a head is seen half a block late on average at worst.
-fn poll_interval(block_time: Option<Duration>) -> Duration {
-    block_time.map_or(POLL_DEFAULT, |time| (time / 2).clamp(POLL_MIN, POLL_MAX))
+impl Validation<'_> {
+    pub(super) fn check_node(&mut self) {
+        let config = self.config;
+        let name = &config.node.name;
+        let fits = (1..=NODE_NAME_LEN_MAX).contains(&name.len());
+        if !fits || !name.bytes().all(|b| b.is_ascii_graphic()) {
+            let rule = format!("but must be 1 to {NODE_NAME_LEN_MAX} visible ASCII characters");
+            self.reject("node.name", &format!("{name:?}"), &rule);
+        }
+        match config.store.url {
+            StoreUrl::Postgres(_) => {
+                self.require_range("store.poolSize", config.store.pool_size, POOL_MIN, POOL_MAX);
+            }
+            StoreUrl::Sqlite(_) => {}
+        }
+        if let Err(message) = config.lease_terms().check() {
+            // The message begins with the key that must be changed.
+            let path = message.split(' ').next().unwrap_or_default();
+            self.problems
+                .push(Problem::at_origin(&config.origin(path), message.clone()));
+        }
+    }
 }
 
-/// Every number that is used so was checked to be small.
-fn as_usize(n: u64) -> usize {
-    usize::try_from(n).unwrap_or(usize::MAX)
+fn host_name() -> String {
+    // Absent outside of Linux; then any name will do, and a second node must set one.
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let name = name.trim();
+    if name.is_empty() {
+        "lanekeeper".to_owned()
+    } else {
+        name.to_owned()
+    }
+}
+
+fn cpu_count() -> usize {
+    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn store_url_is_a_folder_or_a_postgres_database() {
+        let read = |url: &str| StoreUrl::from_raw(&Raw::Bare(url.into()));
+        let folder = |path: &str| Ok(StoreUrl::Sqlite(PathBuf::from(path)));
+        assert_eq!(read("sqlite:a/b.db"), folder("a/b.db"));
+        assert_eq!(read("sqlite:/a/b.db"), folder("/a/b.db"));
+        assert_eq!(read("sqlite:///a/b.db"), folder("/a/b.db"));
+        assert_eq!(read("sqlite://b.db"), folder("b.db"));
+        for bad in ["sqlite:", "postgres:", "postgres://", "mysql://h/db"] {
+            assert_eq!(read(bad), Err(ValueError::Malformed), "{bad}");
+        }
+    }
 }

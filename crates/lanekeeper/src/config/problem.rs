@@ -1,28 +1,26 @@
-//! What is wrong with a configuration, and where: a person must be able to mend it from the message.
+//! A problem with the configuration, with its location. The message must be enough to fix it.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 
 use super::reader::Origin;
 
-/// One thing that is wrong.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Problem {
-    place: Option<Place>,
+    location: Option<Location>,
     message: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Place {
+enum Location {
     File { path: PathBuf, line: usize },
     Env(String),
 }
 
 impl Problem {
-    /// A problem at a line of a file.
     pub(crate) fn in_file(path: &Path, line: usize, message: String) -> Self {
         Self {
-            place: Some(Place::File {
+            location: Some(Location::File {
                 path: path.to_owned(),
                 line,
             }),
@@ -30,52 +28,51 @@ impl Problem {
         }
     }
 
-    /// A problem with an environment variable.
     pub(crate) fn in_env(variable: &str, message: String) -> Self {
         Self {
-            place: Some(Place::Env(variable.to_owned())),
+            location: Some(Location::Env(variable.to_owned())),
             message,
         }
     }
 
-    /// A problem that stands nowhere: something is missing.
-    pub(crate) fn nowhere(message: impl Into<String>) -> Self {
+    /// A problem without a location: something is missing.
+    pub(crate) fn without_location(message: impl Into<String>) -> Self {
         Self {
-            place: None,
+            location: None,
             message: message.into(),
         }
     }
 
-    /// A problem with a value, wherever that came from.
-    pub(crate) fn of(origin: &Origin, message: String) -> Self {
+    /// A problem with a value of this origin.
+    pub(crate) fn at_origin(origin: &Origin, message: String) -> Self {
         match origin {
             Origin::File { path, line } => Self::in_file(path, *line, message),
             Origin::Env(variable) => Self::in_env(variable, message),
-            Origin::Default | Origin::Dev | Origin::Flag => Self::nowhere(message),
+            Origin::Default | Origin::Dev | Origin::Flag => Self::without_location(message),
         }
     }
 }
 
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.place {
-            Some(Place::File { path, line }) => write!(f, "{}:{line}: ", path.display())?,
-            Some(Place::Env(variable)) => write!(f, "${variable}: ")?,
+        match &self.location {
+            Some(Location::File { path, line }) => write!(f, "{}:{line}: ", path.display())?,
+            Some(Location::Env(variable)) => write!(f, "${variable}: ")?,
             None => {}
         }
         f.write_str(&self.message)
     }
 }
 
-/// No slip makes a key longer than this, and comparing takes time for every letter.
-const SLIP_BYTES_MAX: usize = 64;
+/// Longer keys are no typo of a known key, and the comparison takes quadratic time.
+const TYPO_BYTES_MAX: usize = 64;
 
-/// The candidate that was probably meant.
+/// The known name that was probably intended.
 pub(crate) fn nearest<'a>(
     wrong: &str,
     known: impl IntoIterator<Item = &'a str>,
 ) -> Option<&'a str> {
-    if wrong.len() > SLIP_BYTES_MAX {
+    if wrong.len() > TYPO_BYTES_MAX {
         return None;
     }
     let folded = wrong.to_lowercase();
@@ -87,7 +84,7 @@ pub(crate) fn nearest<'a>(
         .map(|(_, candidate)| candidate)
 }
 
-/// Levenshtein's distance, row by row.
+/// The Levenshtein distance, row by row.
 fn distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();
@@ -108,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nearest_finds_slips_and_no_strangers() {
+    fn nearest_finds_typos_and_nothing_unrelated() {
         let known = ["duration", "renewInterval", "idleRelease"];
         assert_eq!(nearest("durtion", known), Some("duration"));
         assert_eq!(nearest("renew_interval", known), Some("renewInterval"));

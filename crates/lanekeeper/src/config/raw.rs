@@ -1,4 +1,4 @@
-//! A configuration text as found: values with their lines, before anyone says what they mean.
+//! A parsed TOML file: values with their lines, before they are interpreted.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -7,18 +7,18 @@ use toml::de::{DeTable, DeValue};
 
 use super::Problem;
 
-/// A value before it has a meaning.
+/// A value before its kind is known.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Raw {
-    /// A quoted text of the file.
+    /// A quoted string of the file.
     Text(String),
-    /// A bare word: from the environment, a flag or a default. Takes any scalar's form.
-    Word(String),
+    /// Unquoted text from the environment, a flag or a default. It may be any scalar.
+    Bare(String),
     Integer(i128),
     Float(f64),
     Bool(bool),
     List(Vec<Raw>),
-    /// What no key takes: a date, a table.
+    /// What no key accepts: a date, a table.
     Other(String),
 }
 
@@ -26,7 +26,7 @@ impl std::fmt::Display for Raw {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Text(text) => write!(f, "{text:?}"),
-            Self::Word(word) => f.write_str(word),
+            Self::Bare(text) => f.write_str(text),
             Self::Integer(n) => n.fmt(f),
             Self::Float(n) => n.fmt(f),
             Self::Bool(b) => b.fmt(f),
@@ -42,9 +42,9 @@ impl std::fmt::Display for Raw {
     }
 }
 
-/// A value and where it stands.
+/// A value and its line.
 #[derive(Clone, Debug)]
-pub(crate) struct Placed {
+pub(crate) struct LocatedValue {
     pub(crate) raw: Raw,
     pub(crate) line: usize,
 }
@@ -52,11 +52,11 @@ pub(crate) struct Placed {
 /// The keys of one `[section]`, or of one entry of a `[[section]]`.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RawSection {
-    pub(crate) keys: BTreeMap<String, Placed>,
+    pub(crate) keys: BTreeMap<String, LocatedValue>,
     pub(crate) line: usize,
 }
 
-/// A whole text.
+/// A whole file.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RawFile {
     pub(crate) path: PathBuf,
@@ -67,12 +67,11 @@ pub(crate) struct RawFile {
 }
 
 impl RawFile {
-    /// Whether it says anything under this section.
-    pub(crate) fn has(&self, section: &str) -> bool {
+    pub(crate) fn has_section(&self, section: &str) -> bool {
         self.single.contains_key(section) || self.many.contains_key(section)
     }
 
-    /// Reads TOML. What is not TOML, or stands outside any section, is a problem.
+    /// Parses TOML. Keys outside of a section are a problem.
     pub(crate) fn parse(path: &Path, text: &str) -> Result<Self, Vec<Problem>> {
         let ends: Vec<usize> = text.match_indices('\n').map(|(at, _)| at).collect();
         let line_of = |offset: usize| ends.partition_point(|end| *end < offset) + 1;
@@ -96,7 +95,7 @@ impl RawFile {
             match value.get_ref() {
                 DeValue::Table(section) => {
                     let mut keys = raw_section(section, line, &line_of);
-                    // `[[auth.key]]` is a list of its own beside `[auth]`.
+                    // `[[auth.key]]` is a separate list beside `[auth]`.
                     for (key, value) in section {
                         if let Some(entries) = raw_entries(value.get_ref(), &line_of) {
                             keys.keys.remove(key.get_ref().as_ref());
@@ -120,7 +119,7 @@ impl RawFile {
                 | DeValue::Array(_) => problems.push(Problem::in_file(
                     path,
                     line,
-                    format!("{name} stands outside any section: put it under its [section]"),
+                    format!("{name} is outside of any section: put it under its [section]"),
                 )),
             }
         }
@@ -132,7 +131,7 @@ impl RawFile {
     }
 }
 
-/// The entries of a `[[section]]`; `None` for whatever else.
+/// The entries of a `[[section]]`; `None` for any other value.
 fn raw_entries(value: &DeValue<'_>, line_of: &impl Fn(usize) -> usize) -> Option<Vec<RawSection>> {
     let DeValue::Array(entries) = value else {
         return None;
@@ -149,11 +148,11 @@ fn raw_entries(value: &DeValue<'_>, line_of: &impl Fn(usize) -> usize) -> Option
 
 fn raw_section(table: &DeTable<'_>, line: usize, line_of: &impl Fn(usize) -> usize) -> RawSection {
     let keys = table.iter().map(|(key, value)| {
-        let placed = Placed {
-            raw: raw(value.get_ref()),
+        let located = LocatedValue {
+            raw: raw_value(value.get_ref()),
             line: line_of(key.span().start),
         };
-        (key.get_ref().to_string(), placed)
+        (key.get_ref().to_string(), located)
     });
     RawSection {
         keys: keys.collect(),
@@ -161,7 +160,7 @@ fn raw_section(table: &DeTable<'_>, line: usize, line_of: &impl Fn(usize) -> usi
     }
 }
 
-fn raw(value: &DeValue<'_>) -> Raw {
+fn raw_value(value: &DeValue<'_>) -> Raw {
     match value {
         DeValue::String(text) => Raw::Text(text.to_string()),
         DeValue::Integer(n) => i128::from_str_radix(n.as_str(), n.radix())
@@ -171,7 +170,9 @@ fn raw(value: &DeValue<'_>) -> Raw {
             .parse()
             .map_or_else(|_| Raw::Other(n.as_str().to_owned()), Raw::Float),
         DeValue::Boolean(b) => Raw::Bool(*b),
-        DeValue::Array(items) => Raw::List(items.iter().map(|item| raw(item.get_ref())).collect()),
+        DeValue::Array(items) => {
+            Raw::List(items.iter().map(|item| raw_value(item.get_ref())).collect())
+        }
         DeValue::Datetime(_) => Raw::Other("a date".to_owned()),
         DeValue::Table(_) => Raw::Other("a table".to_owned()),
     }

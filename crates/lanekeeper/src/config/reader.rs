@@ -1,21 +1,22 @@
-//! Finds each key's value where it stands: flag over environment over file over `dev` over default.
+//! Finds the value of each key: flag over environment over file over `dev` over default.
 //!
-//! Reading is how keys become known: what no section asked for is an unknown key. So there is no
-//! second list of keys that could differ from the first.
+//! A key is known because a section reads it; all others are reported as unknown. There is no second list of
+//! keys that could differ from the declarations.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use super::Problem;
 use super::problem::nearest;
-use super::raw::{Placed, Raw, RawFile, RawSection};
-use super::values::{Setting, Wrong};
+use super::raw::{LocatedValue, Raw, RawFile, RawSection};
+use super::section::{Rule, Section};
+use super::setting::{Setting, ValueError};
 
 /// Where a value came from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
     Default,
-    /// The settings that `lanekeeper dev` brings.
+    /// The settings of `lanekeeper dev`.
     Dev,
     File {
         path: PathBuf,
@@ -25,10 +26,10 @@ pub(crate) enum Origin {
     Flag,
 }
 
-/// Everything that may say something, strongest last.
+/// All sources of values, the strongest last.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Sources {
-    /// What `lanekeeper dev` brings.
+    /// The settings of `lanekeeper dev`.
     pub(crate) dev: Option<RawFile>,
     pub(crate) file: Option<RawFile>,
     /// `LANEKEEPER_SECTION__KEY` and values.
@@ -37,36 +38,32 @@ pub(crate) struct Sources {
     pub(crate) flags: BTreeMap<&'static str, String>,
 }
 
-/// What a key is when nobody sets it.
+/// The value of a key that is not set.
 pub(crate) enum Fallback {
     /// This value, in the form it would have in the environment.
     Value(String),
-    /// Nothing; what that means.
+    /// Nothing, and what that means.
     Unset(&'static str),
-    /// It must be set.
+    /// The key must be set.
     Required,
 }
 
 /// One line of `config show`.
 #[derive(Clone, Debug)]
-pub(crate) struct Shown {
+pub(crate) struct EffectiveKey {
     pub(crate) path: String,
     pub(crate) value: String,
     pub(crate) origin: Origin,
     pub(crate) about: String,
-}
-
-/// A `[section]` or an entry of a `[[section]]`.
-pub(crate) trait Section: Sized {
-    const NAME: &'static str;
-    /// Reads all keys, so that all problems are found; `None` when there is any.
-    fn read(reader: &mut SectionReader<'_>) -> Option<Self>;
+    /// The accepted values, for docs/configuration.md.
+    #[cfg(test)]
+    pub(super) form: &'static str,
 }
 
 pub(crate) struct Reader {
     sources: Sources,
     problems: Vec<Problem>,
-    shown: Vec<Shown>,
+    keys: Vec<EffectiveKey>,
     /// Known keys by section, in camelCase.
     known: BTreeMap<&'static str, BTreeSet<String>>,
     /// Sections that are written `[[section]]`.
@@ -85,14 +82,14 @@ impl Reader {
         Self {
             sources,
             problems: Vec::new(),
-            shown: Vec::new(),
+            keys: Vec::new(),
             known: BTreeMap::new(),
             lists: BTreeSet::new(),
         }
     }
 
-    /// Reads `[section]`.
-    pub(crate) fn one<S: Section>(&mut self) -> Option<S> {
+    /// Reads a `[section]`.
+    pub(crate) fn read_section<S: Section>(&mut self) -> Option<S> {
         self.known.entry(S::NAME).or_default();
         S::read(&mut SectionReader {
             reader: self,
@@ -101,23 +98,23 @@ impl Reader {
         })
     }
 
-    /// Reads all `[[section]]`, of which there must be one: `when_none` says what to add.
-    pub(crate) fn some<S: Section>(&mut self, when_none: &str) -> Option<Vec<S>> {
-        let found = self.many::<S>();
+    /// Reads all `[[section]]`, of which there must be at least one: `fix` is what to add.
+    pub(crate) fn read_required_list<S: Section>(&mut self, fix: &str) -> Option<Vec<S>> {
+        let found = self.read_list::<S>();
         let is_single = |file: &RawFile| file.single.contains_key(S::NAME);
         if found.as_ref().is_none_or(|found| !found.is_empty()) {
             return found;
         }
-        // `[section]` with single brackets is told by itself.
+        // `[section]` with single brackets is reported elsewhere.
         if !self.sources.file.as_ref().is_some_and(is_single) {
-            let message = format!("no {} is configured: {when_none}", S::NAME);
-            self.problems.push(Problem::nowhere(message));
+            let message = format!("no {} is configured: {fix}", S::NAME);
+            self.problems.push(Problem::without_location(message));
         }
         None
     }
 
-    /// Reads all `[[section]]`: those of the file, or else those that `dev` brings.
-    pub(crate) fn many<S: Section>(&mut self) -> Option<Vec<S>> {
+    /// Reads all `[[section]]`: those of the file, or else those of `dev`.
+    pub(crate) fn read_list<S: Section>(&mut self) -> Option<Vec<S>> {
         self.known.entry(S::NAME).or_default();
         self.lists.insert(S::NAME);
         let entries = |file: &RawFile, origin: fn(&RawFile, usize) -> Origin| {
@@ -142,7 +139,7 @@ impl Reader {
                     .and_then(|dev| entries(dev, |_, _| Origin::Dev))
             })
             .unwrap_or_default();
-        // Every entry is read before any failure counts, so that all problems are found.
+        // All entries are read before the first failure counts, so that all problems are found.
         let read: Vec<Option<S>> = found
             .into_iter()
             .enumerate()
@@ -158,8 +155,8 @@ impl Reader {
         read.into_iter().collect()
     }
 
-    /// Says what nobody asked for, and gives back all lines and problems.
-    pub(crate) fn finish(mut self) -> (Vec<Shown>, Vec<Problem>) {
+    /// Reports unknown sections, keys and variables; returns all keys and problems.
+    pub(crate) fn finish(mut self) -> (Vec<EffectiveKey>, Vec<Problem>) {
         if let Some(file) = self.sources.file.take() {
             self.refuse_unknown_sections(&file);
             for (name, section) in &file.single {
@@ -173,7 +170,7 @@ impl Reader {
         }
         self.refuse_unknown_variables();
         self.problems.sort();
-        (self.shown, self.problems)
+        (self.keys, self.problems)
     }
 
     fn refuse_unknown_sections(&mut self, file: &RawFile) {
@@ -205,8 +202,8 @@ impl Reader {
         let Some(known) = self.known.get(name) else {
             return;
         };
-        for (key, Placed { line, .. }) in &section.keys {
-            // A list without entries was never read, so its keys are unknown to us: no complaint.
+        for (key, LocatedValue { line, .. }) in &section.keys {
+            // The keys of a list without entries were never read, so that none can be called unknown.
             if known.is_empty() || known.contains(key) {
                 continue;
             }
@@ -236,7 +233,7 @@ impl Reader {
     fn refuse_unknown_variables(&mut self) {
         let known: BTreeSet<String> = (self.known.iter())
             .filter(|(section, _)| !self.lists.contains(*section))
-            .flat_map(|(section, keys)| keys.iter().map(|key| variable(section, key)))
+            .flat_map(|(section, keys)| keys.iter().map(|key| variable_name(section, key)))
             .collect();
         for name in self
             .sources
@@ -252,19 +249,21 @@ impl Reader {
 }
 
 impl SectionReader<'_> {
-    /// Reads one key, given by its field's name.
-    pub(crate) fn key<T: Setting>(
+    /// Reads one key, given by its field's name. A value that violates a rule is reported and returned, so that
+    /// the relations between keys are checked too.
+    pub(crate) fn read_key<T: Setting>(
         &mut self,
         field: &str,
         about: &str,
         fallback: Fallback,
+        rules: impl IntoIterator<Item = Rule<T>>,
     ) -> Option<T> {
-        let key = camel(field);
+        let key = camel_case(field);
         let path = match &self.entry {
             None => format!("{}.{key}", self.section),
             Some((index, ..)) => format!("{}[{index}].{key}", self.section),
         };
-        let found = self.find(&key, &path);
+        let found = self.find_value(&key, &path);
         self.reader
             .known
             .entry(self.section)
@@ -273,9 +272,9 @@ impl SectionReader<'_> {
 
         let (raw, origin) = match (found, fallback) {
             (Some(found), _) => found,
-            (None, Fallback::Value(word)) => (Raw::Word(word), Origin::Default),
+            (None, Fallback::Value(text)) => (Raw::Bare(text), Origin::Default),
             (None, Fallback::Unset(meaning)) => {
-                self.show(path, format!("({meaning})"), Origin::Default, about);
+                self.record::<T>(path, format!("({meaning})"), Origin::Default, about);
                 return T::unset();
             }
             (None, Fallback::Required) => {
@@ -284,32 +283,44 @@ impl SectionReader<'_> {
                     .entry
                     .as_ref()
                     .map_or(Origin::Default, |(.., o)| o.clone());
-                self.reader.problems.push(Problem::of(&origin, message));
+                self.reader
+                    .problems
+                    .push(Problem::at_origin(&origin, message));
                 return None;
             }
         };
         match T::from_raw(&raw) {
             Ok(value) => {
-                self.show(path, value.shown(), origin, about);
+                for rule in rules {
+                    if let Some(violation) = rule.violation(&value) {
+                        let message = format!("{path} is {}, {violation}", value.to_text());
+                        self.reader
+                            .problems
+                            .push(Problem::at_origin(&origin, message));
+                    }
+                }
+                self.record::<T>(path, value.to_text(), origin, about);
                 Some(value)
             }
-            Err(wrong) => {
-                let message = match wrong {
-                    Wrong::Form if T::IS_SECRET => format!("{path} must be {}", T::FORM),
-                    Wrong::Form => format!("{path} is {raw}, but must be {}", T::FORM),
-                    Wrong::Because(why) if T::IS_SECRET => format!("{path}: {why}"),
-                    Wrong::Because(why) => format!("{path} is {raw}: {why}"),
+            Err(error) => {
+                let message = match error {
+                    ValueError::Malformed if T::IS_SECRET => format!("{path} must be {}", T::FORM),
+                    ValueError::Malformed => format!("{path} is {raw}, but must be {}", T::FORM),
+                    ValueError::Rejected(why) if T::IS_SECRET => format!("{path}: {why}"),
+                    ValueError::Rejected(why) => format!("{path} is {raw}: {why}"),
                 };
-                self.reader.problems.push(Problem::of(&origin, message));
+                self.reader
+                    .problems
+                    .push(Problem::at_origin(&origin, message));
                 None
             }
         }
     }
 
-    fn find(&self, key: &str, path: &str) -> Option<(Raw, Origin)> {
+    fn find_value(&self, key: &str, path: &str) -> Option<(Raw, Origin)> {
         let sources = &self.reader.sources;
-        let placed = |file: &RawFile, section: &RawSection| {
-            let Placed { raw, line } = section.keys.get(key)?.clone();
+        let located = |file: &RawFile, section: &RawSection| {
+            let LocatedValue { raw, line } = section.keys.get(key)?.clone();
             Some((
                 raw,
                 Origin::File {
@@ -319,39 +330,41 @@ impl SectionReader<'_> {
             ))
         };
         if let Some((_, section, origin)) = &self.entry {
-            let Placed { raw, line } = section.keys.get(key)?.clone();
-            return Some((raw, origin.at(line)));
+            let LocatedValue { raw, line } = section.keys.get(key)?.clone();
+            return Some((raw, origin.at_line(line)));
         }
         if let Some(flag) = sources.flags.get(path) {
-            return Some((Raw::Word(flag.clone()), Origin::Flag));
+            return Some((Raw::Bare(flag.clone()), Origin::Flag));
         }
-        let variable = variable(self.section, key);
-        if let Some(word) = sources.env.get(&variable) {
-            return Some((Raw::Word(word.clone()), Origin::Env(variable)));
+        let variable = variable_name(self.section, key);
+        if let Some(text) = sources.env.get(&variable) {
+            return Some((Raw::Bare(text.clone()), Origin::Env(variable)));
         }
         let in_file = sources
             .file
             .as_ref()
-            .and_then(|f| placed(f, f.single.get(self.section)?));
+            .and_then(|f| located(f, f.single.get(self.section)?));
         in_file.or_else(|| {
             let dev = sources.dev.as_ref()?.single.get(self.section)?;
             Some((dev.keys.get(key)?.raw.clone(), Origin::Dev))
         })
     }
 
-    fn show(&mut self, path: String, value: String, origin: Origin, about: &str) {
+    fn record<T: Setting>(&mut self, path: String, value: String, origin: Origin, about: &str) {
         let about = about.trim().to_owned();
-        self.reader.shown.push(Shown {
+        self.reader.keys.push(EffectiveKey {
             path,
             value,
             origin,
             about,
+            #[cfg(test)]
+            form: T::FORM,
         });
     }
 }
 
 impl Origin {
-    fn at(&self, line: usize) -> Self {
+    fn at_line(&self, line: usize) -> Self {
         match self {
             Self::File { path, .. } => Self::File {
                 path: path.clone(),
@@ -363,7 +376,7 @@ impl Origin {
 }
 
 /// `renew_interval` → `renewInterval`
-fn camel(field: &str) -> String {
+fn camel_case(field: &str) -> String {
     let mut key = String::with_capacity(field.len());
     let mut words = field.split('_');
     key.push_str(words.next().unwrap_or_default());
@@ -376,7 +389,7 @@ fn camel(field: &str) -> String {
 }
 
 /// `lease`, `renewInterval` → `LANEKEEPER_LEASE__RENEW_INTERVAL`
-pub(crate) fn variable(section: &str, key: &str) -> String {
+fn variable_name(section: &str, key: &str) -> String {
     let mut name = format!("LANEKEEPER_{}__", section.to_uppercase());
     for c in key.chars() {
         if c.is_ascii_uppercase() {
@@ -396,13 +409,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_keys_and_variables() {
-        assert_eq!(camel("renew_interval"), "renewInterval");
-        assert_eq!(camel("id"), "id");
+    fn field_names_become_keys_and_variables() {
+        assert_eq!(camel_case("renew_interval"), "renewInterval");
+        assert_eq!(camel_case("id"), "id");
         assert_eq!(
-            variable("lease", "renewInterval"),
+            variable_name("lease", "renewInterval"),
             "LANEKEEPER_LEASE__RENEW_INTERVAL"
         );
-        assert_eq!(variable("http", "listen"), "LANEKEEPER_HTTP__LISTEN");
+        assert_eq!(variable_name("http", "listen"), "LANEKEEPER_HTTP__LISTEN");
     }
 }

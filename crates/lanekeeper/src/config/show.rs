@@ -1,29 +1,28 @@
-//! `config show`: every key with its value, and where that came from.
+//! `config show`: every key with its value and origin.
 
 use super::{Config, Origin};
 
-impl Origin {
-    /// In words.
-    pub(crate) fn words(&self) -> String {
+impl std::fmt::Display for Origin {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Default => "default".to_owned(),
-            Self::Dev => "dev".to_owned(),
-            Self::File { path, line } => format!("{}:{line}", path.display()),
-            Self::Env(variable) => format!("${variable}"),
-            Self::Flag => "flag".to_owned(),
+            Self::Default => f.write_str("default"),
+            Self::Dev => f.write_str("dev"),
+            Self::File { path, line } => write!(f, "{}:{line}", path.display()),
+            Self::Env(variable) => write!(f, "${variable}"),
+            Self::Flag => f.write_str("flag"),
         }
     }
 }
 
 impl Config {
-    /// For programs: `{path: {value, origin, about}}`.
+    /// `{path: {value, origin, about}}`.
     pub(crate) fn to_json(&self) -> serde_json::Value {
-        let lines = self.shown.iter().map(|line| {
+        let keys = self.keys.iter().map(|key| {
             let detail = serde_json::json!({
-                "value": line.value, "origin": line.origin.words(), "about": line.about,
+                "value": key.value, "origin": key.origin.to_string(), "about": key.about,
             });
-            (line.path.clone(), detail)
+            (key.path.clone(), detail)
         });
-        lines.collect::<serde_json::Map<_, _>>().into()
+        keys.collect::<serde_json::Map<_, _>>().into()
     }
 }

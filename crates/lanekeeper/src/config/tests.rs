@@ -1,4 +1,4 @@
-//! Broken files, each with what a person is told about it.
+//! Invalid files with the reported problems, and valid files with the resulting rules.
 
 use std::path::Path;
 use std::time::Duration;
@@ -40,16 +40,16 @@ fn read(text: &str, env: &[(&str, &str)]) -> Result<Config, Vec<Problem>> {
     })
 }
 
-fn told(problems: &[Problem]) -> String {
+fn to_lines(problems: &[Problem]) -> String {
     problems
         .iter()
         .map(|problem| format!("{problem}\n"))
         .collect()
 }
 
-/// Every `tests/config/NAME.toml` is refused with what `NAME.txt` beside it says.
+/// Every `tests/config/NAME.toml` is refused with the text of `NAME.txt`.
 #[test]
-fn broken_files_say_what_to_do() {
+fn invalid_files_are_refused_with_the_fix() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/config");
     let mut seen = 0;
     for entry in std::fs::read_dir(&folder).unwrap() {
@@ -59,14 +59,14 @@ fn broken_files_say_what_to_do() {
         }
         let text = std::fs::read_to_string(&path).unwrap();
         let problems = read(&text, &[]).expect_err(&path.display().to_string());
-        expect_file![path.with_extension("txt")].assert_eq(&told(&problems));
+        expect_file![path.with_extension("txt")].assert_eq(&to_lines(&problems));
         seen += 1;
     }
-    assert!(seen >= 10, "only {seen} broken files");
+    assert!(seen >= 10, "only {seen} invalid files");
 }
 
 #[test]
-fn a_small_file_is_enough_and_defaults_hold() {
+fn minimal_file_gets_the_default_rules() {
     let config = read(GOOD, &[]).unwrap();
     assert!(config.warnings.is_empty());
     let listen = config.http.listen;
@@ -75,10 +75,10 @@ fn a_small_file_is_enough_and_defaults_hold() {
     assert_eq!(node.non_keeper, engine::node::NonKeeper::Forward);
     assert_eq!(node.lease.check(), Ok(()));
     let rules = &node.chains[&domain::ChainId(1)];
-    assert_eq!(rules.lane.finality, Finality::Depth(20));
-    assert_eq!(rules.lane.watch_depth, 64);
-    assert_eq!(rules.lane.on_foreign_nonce, OnForeignNonce::Requeue);
-    assert!(!rules.lane.fetch_receipt_upon_entry);
+    assert_eq!(rules.lane.confirmations.finality, Finality::Depth(20));
+    assert_eq!(rules.lane.confirmations.watch_depth, 64);
+    assert_eq!(rules.lane.nonce.on_foreign_nonce, OnForeignNonce::Requeue);
+    assert!(!rules.lane.confirmations.fetch_receipt_upon_entry);
     let resubmit = Resubmit {
         interval: Some(Duration::from_secs(60)),
         policy: ResubmitPolicy::Rebroadcast,
@@ -86,21 +86,21 @@ fn a_small_file_is_enough_and_defaults_hold() {
     };
     assert_eq!(rules.lane.resubmit, resubmit);
     assert_eq!(config.chains[0].send_to, 1);
-    assert_eq!(rules.lane.window.limit, None);
+    assert_eq!(rules.lane.capacity.window.limit, None);
     assert_eq!(rules.gas_margin_percent, 120);
-    assert_eq!(config.origin("store.url").words(), "lanekeeper.toml:3");
+    assert_eq!(config.origin("store.url").to_string(), "lanekeeper.toml:3");
     assert_eq!(config.origin("lease.duration"), Origin::Default);
 }
 
 #[test]
-fn the_chain_loops_settings_become_rules() {
+fn chain_keys_become_lane_rules() {
     let text = r#"
 [store]
 url = "sqlite:lk.db"
 [[chain]]
 id = 1
 rpc = ["http://127.0.0.1:8545", "http://127.0.0.1:8547"]
-ws = "wss://127.0.0.1:8546/v3/secret"
+ws = "wss://127.0.0.1:8546/v3/hunter2"
 sendTo = 2
 requestsPerSecond = 50
 confirmations = "finalized"
@@ -129,9 +129,9 @@ fetchReceiptUponEntry = true
     assert!(config.warnings.is_empty());
     let node = config.node_config(config.http.listen);
     let [first, second] = [1, 10].map(|id| node.chains[&domain::ChainId(id)].lane);
-    assert_eq!(first.finality, Finality::Tag(FinalityTag::Finalized));
-    assert_eq!((first.watch_depth, second.watch_depth), (64, 200));
-    assert_eq!(second.finality, Finality::Depth(100));
+    assert_eq!(first.confirmations.finality, Finality::Tag(FinalityTag::Finalized));
+    assert_eq!((first.confirmations.watch_depth, second.confirmations.watch_depth), (64, 200));
+    assert_eq!(second.confirmations.finality, Finality::Depth(100));
     let resubmit = Resubmit {
         interval: Some(Duration::from_secs(30)),
         policy: ResubmitPolicy::Bump {
@@ -141,27 +141,27 @@ fetchReceiptUponEntry = true
         max_attempts: Some(5),
     };
     assert_eq!((first.resubmit, second.resubmit), (resubmit, resubmit));
-    assert_eq!(first.on_foreign_nonce, OnForeignNonce::Hold);
-    assert!(first.fetch_receipt_upon_entry);
+    assert_eq!(first.nonce.on_foreign_nonce, OnForeignNonce::Hold);
+    assert!(first.confirmations.fetch_receipt_upon_entry);
     let shown = config.to_json();
     assert_eq!(shown["chain[0].ws"]["value"], "127.0.0.1:8546");
     assert_eq!(shown["chain[0].confirmations"]["value"], "finalized");
     assert_eq!(shown["chain[0].sendTo"]["value"], "2");
-    assert!(!shown.to_string().contains("secret"), "{shown}");
+    assert!(!shown.to_string().contains("hunter2"), "{shown}");
 }
 
-/// The longer example of the manual is a file that works, and says the defaults where it says so.
+/// The longer example of docs/running.md is valid, and shows the defaults except for optional keys.
 #[test]
-fn the_manual_is_right() {
+fn running_md_example_shows_the_defaults() {
     let manual = include_str!("../../../../docs/running.md");
     let mut blocks = manual.split("```");
     let block = blocks.find(|block| block.starts_with("toml") && block.contains("[resubmit]"));
-    let text = block.expect("the manual tells of it")["toml".len()..]
+    let text = block.expect("docs/running.md has an example with [resubmit]")["toml".len()..]
         .replace("https://…", "http://127.0.0.1:8545")
         .replace("wss://…", "wss://127.0.0.1:8546");
-    let told = read(&format!("{GOOD_WITHOUT_CHAIN}\n{text}"), &[]).expect("it works");
+    let example = read(&format!("{GOOD_WITHOUT_CHAIN}\n{text}"), &[]).expect("it is valid");
     let defaults = read(GOOD, &[]).unwrap();
-    let left_out = [
+    let optional = [
         "chain[0].ws",
         "chain[0].rpc",
         "chain[0].requestsPerSecond",
@@ -171,26 +171,55 @@ fn the_manual_is_right() {
         "resubmit.maxFeePerGas",
         "confirmations.watchDepth",
     ];
-    for (told, default) in told.shown.iter().zip(&defaults.shown) {
-        assert_eq!(told.path, default.path);
-        if !left_out.contains(&told.path.as_str()) {
-            assert_eq!(told.value, default.value, "{}", told.path);
+    for (shown, default) in example.keys.iter().zip(&defaults.keys) {
+        assert_eq!(shown.path, default.path);
+        if !optional.contains(&shown.path.as_str()) {
+            assert_eq!(shown.value, default.value, "{}", shown.path);
         }
     }
 }
 
+/// docs/configuration.md is generated: `UPDATE_EXPECT=1` writes it.
 #[test]
-fn settings_of_a_policy_that_is_not_chosen_are_told() {
+fn configuration_md_lists_every_key() {
+    let auth_key = format!(
+        "[auth]\nmode = \"keys\"\n[[auth.key]]\nname = \"a\"\nhash = \"{}\"\nscopes = [\"read\"]\n",
+        "ab".repeat(32)
+    );
+    let with_key = read(&format!("{GOOD}{auth_key}"), &[]).unwrap();
+    let defaults = read(GOOD, &[]).unwrap();
+    let auth_keys = (with_key.keys.iter()).filter(|key| key.path.starts_with("auth.key"));
+    let mut page = "# Configuration keys\n\nGenerated from the declarations in `crates/lanekeeper/src/config`; \
+        `lanekeeper config show` prints the same keys with the values of a file.\n\n\
+        | key | default | values | meaning |\n|---|---|---|---|\n"
+        .to_owned();
+    for key in defaults.keys.iter().chain(auth_keys) {
+        let path = key.path.replace("[0]", "");
+        let default = match (path.as_str(), &key.origin) {
+            ("node.name", _) => "(the host name)".to_owned(),
+            ("worker.count", _) => "(the number of CPUs)".to_owned(),
+            ("signer.keyEnv", _) => "(not set)".to_owned(),
+            (_, Origin::Default) if key.value.starts_with('(') => key.value.clone(),
+            (_, Origin::Default) => format!("`{}`", key.value),
+            (_, _) => "(required)".to_owned(),
+        };
+        page += &format!("| `{path}` | {default} | {} | {} |\n", key.form, key.about);
+    }
+    expect_file!["../../../../docs/configuration.md"].assert_eq(&page);
+}
+
+#[test]
+fn keys_of_an_unused_policy_are_warned_about() {
     let text = format!("{GOOD}\n[resubmit]\nbumpPercent = 20\n");
     let config = read(&text, &[("LANEKEEPER_RESUBMIT__MAX_FEE_PER_GAS", "9gwei")]).unwrap();
     expect_test::expect![[r#"
         lanekeeper.toml:12: resubmit.bumpPercent has no effect, because resubmit.policy is "rebroadcast": set that to "bump", or leave resubmit.bumpPercent out
         $LANEKEEPER_RESUBMIT__MAX_FEE_PER_GAS: resubmit.maxFeePerGas has no effect, because resubmit.policy is "rebroadcast": set that to "bump", or leave resubmit.maxFeePerGas out
-    "#]].assert_eq(&told(&config.warnings));
+    "#]].assert_eq(&to_lines(&config.warnings));
 }
 
 #[test]
-fn the_environment_wins_over_the_file() {
+fn environment_wins_over_file() {
     let text = format!("{GOOD}\n[lease]\nrenewInterval = \"3s\"\n");
     let env = [
         ("LANEKEEPER_LEASE__RENEW_INTERVAL", "2s"),
@@ -202,16 +231,16 @@ fn the_environment_wins_over_the_file() {
     assert_eq!(config.lease.renew_interval.as_secs(), 2);
     assert_eq!(
         config.lane.mempool_depth,
-        domain::window::Depth::Fixed(1_000_000)
+        domain::window::MempoolDepth::Fixed(1_000_000)
     );
     assert!(!config.resubmit.enabled);
     assert_eq!(config.http.listen.port(), 9000);
-    let origin = config.origin("lease.renewInterval").words();
+    let origin = config.origin("lease.renewInterval").to_string();
     assert_eq!(origin, "$LANEKEEPER_LEASE__RENEW_INTERVAL");
 }
 
 #[test]
-fn a_bad_variable_is_named() {
+fn invalid_variables_are_reported_by_name() {
     let problems = read(
         GOOD,
         &[
@@ -225,16 +254,16 @@ fn a_bad_variable_is_named() {
         $LANEKEEPER_CHAIN__ID: no key can be set by this variable; did you mean LANEKEEPER_REDIS__URL?
         $LANEKEEPER_LEASE__DURATION: lease.duration is soon, but must be a duration such as "10s", "500ms", "2m" or "1h"
         $LANEKEEPER_LEASE__DURATON: no key can be set by this variable; did you mean LANEKEEPER_LEASE__DURATION?
-    "#]].assert_eq(&told(&problems));
+    "#]].assert_eq(&to_lines(&problems));
 }
 
 #[test]
-fn an_inline_key_works_with_a_warning_and_is_never_shown() {
+fn inline_key_is_accepted_with_a_warning_and_never_shown() {
     let key = "ac0974bec39a17e36ba4a6b4d238ff944bacb478cbed5efcae784d7bf4f2ff80";
     let text = GOOD.replace("keyEnv = \"HOT_WALLET\"", &format!("key = \"{key}\""));
     let config = read(&text, &[]).unwrap();
     assert_eq!(
-        told(&config.warnings),
+        to_lines(&config.warnings),
         "lanekeeper.toml:9: signer[0].key holds a private key in the file: move it to keyFile or \
          keyEnv\n"
     );
@@ -243,7 +272,7 @@ fn an_inline_key_works_with_a_warning_and_is_never_shown() {
 }
 
 #[test]
-fn a_password_in_a_store_url_is_not_repeated() {
+fn password_of_the_store_url_is_never_shown() {
     let text = GOOD.replace(
         "sqlite:lk.db",
         "postgres://lk:hunter2@db/lk?sslmode=require",
@@ -257,12 +286,12 @@ fn a_password_in_a_store_url_is_not_repeated() {
     assert!(!shown.to_string().contains("hunter2"), "{shown}");
     assert!(!format!("{config:?}").contains("hunter2"));
     let broken = text.replace("postgres:", "progres:");
-    let problems = told(&read(&broken, &[]).unwrap_err());
+    let problems = to_lines(&read(&broken, &[]).unwrap_err());
     assert!(!problems.contains("hunter2"), "{problems}");
 }
 
 #[test]
-fn a_cluster_secret_comes_from_the_environment_and_is_never_shown() {
+fn cluster_secret_from_the_environment_is_never_shown() {
     let secret = "0123456789abcdef0123456789abcdef";
     let text = format!(
         "{}\n[node]\nadvertise = \"http://10.0.0.7:8645\"\n",
@@ -275,26 +304,26 @@ fn a_cluster_secret_comes_from_the_environment_and_is_never_shown() {
     let inline = format!("{text}clusterSecret = \"{secret}\"\n");
     let config = read(&inline, &[]).unwrap();
     assert_eq!(
-        told(&config.warnings),
+        to_lines(&config.warnings),
         "lanekeeper.toml:13: node.clusterSecret holds the secret in the file: move it to \
          clusterSecretFile, or to the environment\n"
     );
 }
 
 #[test]
-fn accounts_whose_keys_are_elsewhere_lend_their_nonces() {
-    let lends = "[[signer]]\nkind = \"external\"\n\
+fn external_accounts_are_reserved_by_scheme() {
+    let external = "[[signer]]\nkind = \"external\"\n\
                  address = \"0x5FbDB2315678afecb367f032d93F642f64180aa3\"\nchains = [1]\n";
-    let text = format!("{GOOD}\n{lends}[nonce]\nreservationTimeout = \"90s\"\n");
+    let text = format!("{GOOD}\n{external}[nonce]\nreservationTimeout = \"90s\"\n");
     let config = read(&text, &[]).unwrap();
-    assert!(config.warnings.is_empty(), "{}", told(&config.warnings));
+    assert!(config.warnings.is_empty(), "{}", to_lines(&config.warnings));
     assert_eq!(config.nonce.scheme, nonce::SchemeKind::Lane);
-    assert_eq!(config.nonce.mode, NonceMode::Basic);
-    let lent = config.node_config(config.http.listen).lent;
-    let chains: Vec<_> = lent.accounts.iter().map(|(_, chains)| chains).collect();
+    assert_eq!(config.nonce.mode, reservations::NonceMode::Basic);
+    let reserved = config.node_config(config.http.listen).reserved_accounts;
+    let chains: Vec<_> = reserved.accounts.iter().map(|(_, chains)| chains).collect();
     assert_eq!(chains, [&[domain::ChainId(1)]]);
-    assert_eq!(lent.reservations.timeout, Duration::from_secs(90));
-    // The other schemes have books of their own: the lanes of the node know nothing of them.
+    assert_eq!(reserved.reservations.timeout, Duration::from_secs(90));
+    // The other schemes have tables of their own, which the lanes of the node do not use.
     let other = text.replace("sqlite:lk.db", "postgres://db/lk");
     let env = [
         ("LANEKEEPER_NONCE__SCHEME", "redis-reserve"),
@@ -310,14 +339,14 @@ fn accounts_whose_keys_are_elsewhere_lend_their_nonces() {
     let policy = config.nonce.worker_queue_reject_policy;
     assert_eq!(policy, nonce::RejectPolicy::CallerRuns);
     let node = config.node_config(config.http.listen);
-    assert!(node.lent.accounts.is_empty());
-    assert_eq!(config.external().count(), 1);
+    assert!(node.reserved_accounts.accounts.is_empty());
+    assert_eq!(config.external_accounts().count(), 1);
     assert!(!config.to_json().to_string().contains("hunter2"));
     assert!(!format!("{config:?}").contains("hunter2"));
 }
 
 #[test]
-fn keys_are_read_beside_their_section() {
+fn auth_keys_are_a_list_beside_their_section() {
     let hash = "ab".repeat(32);
     let text = format!(
         "{GOOD}\n[auth]\nmode = \"keys\"\n[[auth.key]]\nname = \"shop\"\nhash = \"{hash}\"\n\
@@ -333,15 +362,18 @@ fn keys_are_read_beside_their_section() {
         .collect();
     assert_eq!(names, ["shop", "scraper"]);
     assert_eq!(
-        config.origin("auth.key[1].name").words(),
+        config.origin("auth.key[1].name").to_string(),
         "lanekeeper.toml:18"
     );
     let node = config.node_config("0.0.0.0:8645".parse().unwrap());
-    assert_eq!(node.advertise, None, "nobody can be told every address");
+    assert_eq!(
+        node.advertise, None,
+        "an unspecified address is not reachable"
+    );
 }
 
 #[test]
-fn flags_win_over_the_environment_and_dev_is_weaker_than_the_file() {
+fn flags_win_over_environment_over_file_over_dev() {
     let dev = "[confirmations]\nrequired = 2\n[store]\nurl = \"sqlite:dev.db\"\n";
     let sources = Sources {
         dev: Some(RawFile::parse(Path::new("dev"), dev).unwrap()),

@@ -1,21 +1,21 @@
-//! `bench nonce` on real servers: short, for what it tells and what it leaves behind.
+//! `bench nonce` on real servers: short runs that check the report and the cleanup.
 
 use rig::postgres::{Postgres, majors};
-use rig::redis::{Keeps, Redis};
+use rig::redis::{Persistence, Redis};
 use serde_json::Value;
 
 use crate::support::{err, out, run};
 
 #[test]
-fn schemes_stand_beside_the_limits_and_nothing_is_left_behind() {
-    // A server of its own: databases of another bench would be counted.
+fn bench_nonce_reports_all_schemes_and_cleans_up() {
+    // A separate server: databases of another benchmark would be counted.
     let major = majors().into_iter().max().expect("a major is installed");
     let (server, redis) = (
         Postgres::start_with(major, &[("max_connections", "200")]),
-        Redis::start(Keeps::Nothing),
+        Redis::start(Persistence::Nothing),
     );
-    redis.ask(&["SET", "lanekeeper:nonce:{1:0xaa}:next", "7"]);
-    let program = |found: Result<std::path::PathBuf, rig::tools::Missing>| {
+    redis.run_command(&["SET", "lanekeeper:nonce:{1:0xaa}:next", "7"]);
+    let program = |found: Result<std::path::PathBuf, rig::tools::MissingTool>| {
         let path = found.unwrap_or_else(|e| panic!("{e}"));
         path.display().to_string()
     };
@@ -58,7 +58,7 @@ fn schemes_stand_beside_the_limits_and_nothing_is_left_behind() {
     assert!(report["pgbenchRowLock"][0]["perSecond"].as_f64() > Some(0.0));
     assert!(report["redisIncr"]["perSecond"].as_f64() > Some(0.0));
     let runs = report["runs"].as_array().unwrap();
-    assert_eq!(runs.len(), 6, "three schemes, alone and as a cycle");
+    assert_eq!(runs.len(), 6, "three schemes, allocate and cycle");
     for run in runs {
         assert!(run["measured"].as_u64() > Some(0), "{run}");
         assert_eq!(run["failed"], 0, "{run}");
@@ -72,24 +72,27 @@ fn schemes_stand_beside_the_limits_and_nothing_is_left_behind() {
     assert!(picture.starts_with("<svg") && picture.contains("redis-reserve"));
 
     let sql = "SELECT count(*) FROM pg_database WHERE datname LIKE 'lanekeeper_bench_%'";
-    assert_eq!(server.ask(sql).as_deref(), Some("0"));
-    // Somebody else's stays.
-    assert_eq!(redis.ask(&["KEYS", "*"]), "lanekeeper:nonce:{1:0xaa}:next");
+    assert_eq!(server.query_value(sql).as_deref(), Some("0"));
+    // The key of another program is kept.
+    assert_eq!(
+        redis.run_command(&["KEYS", "*"]),
+        "lanekeeper:nonce:{1:0xaa}:next"
+    );
 }
 
 #[test]
-fn what_cannot_be_measured_is_refused_before_anything_is_made() {
-    let at = |store, redis| {
+fn invalid_servers_are_refused_before_any_change() {
+    let refuse = |store, redis| {
         let bench = run(&["bench", "nonce", "--store", store, "--redis", redis]);
         assert_eq!(bench.status.code(), Some(2), "{}", err(&bench));
         err(&bench)
     };
     let nowhere = "postgres://nobody@127.0.0.1:1/none";
-    assert!(at("sqlite:here", "redis://127.0.0.1:1/").contains("--store takes postgres://"));
-    let said = at(nowhere, "redis://:secret-word@127.0.0.1:1/");
+    assert!(refuse("sqlite:here", "redis://127.0.0.1:1/").contains("--store takes postgres://"));
+    let message = refuse(nowhere, "redis://:secret-word@127.0.0.1:1/");
     assert!(
-        said.contains("password") && !said.contains("secret-word"),
-        "{said}"
+        message.contains("password") && !message.contains("secret-word"),
+        "{message}"
     );
-    assert!(at(nowhere, "no address").contains("--redis takes redis://"));
+    assert!(refuse(nowhere, "no address").contains("--redis takes redis://"));
 }

@@ -9,8 +9,8 @@ use serde_json::Value;
 
 use crate::support::{ALICE, BOB, Running, err, json, lanekeeper, out, run};
 
-/// Longer than any lease here, many times over.
-const SOON: Duration = Duration::from_secs(60);
+/// Many times longer than any lease of these tests.
+const DEADLINE: Duration = Duration::from_secs(60);
 
 fn database(hint: &str) -> Database {
     let newest = *majors().last().expect("a major is installed");
@@ -22,26 +22,28 @@ fn cluster(database: &Database, folder: &Path, nodes: &str) -> Running {
 }
 
 fn node<'r>(dev: &'r Running, name: &str) -> &'r Value {
-    let nodes = dev.ready["nodes"].as_array().expect("it lists its nodes");
+    let nodes = dev.ready["nodes"]
+        .as_array()
+        .expect("the ready line lists the nodes");
     let node = nodes.iter().find(|node| node["node"] == name);
     node.expect("nodes are numbered")
 }
 
-fn at(node: &Value, args: &[&str]) -> std::process::Output {
+fn run_at(node: &Value, args: &[&str]) -> std::process::Output {
     let url = node["api"].as_str().expect("a node has an address");
     let mut command = lanekeeper();
     command.args(args).env("LANEKEEPER_URL", url);
     command.output().expect("the binary runs")
 }
 
-/// A process that is not there, or that nobody has taken away yet.
-fn is_gone(pid: u64) -> bool {
+/// Whether a process has ended (or is a zombie).
+fn has_ended(pid: u64) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     status.is_empty() || status.contains(") Z ")
 }
 
 #[test]
-fn a_killed_keeper_is_followed_by_the_other_node() {
+fn lanes_of_a_killed_keeper_are_taken_over() {
     let database = database("dev_nodes");
     let folder = tempfile::tempdir().unwrap();
     let dev = cluster(&database, folder.path(), "2");
@@ -57,11 +59,11 @@ fn a_killed_keeper_is_followed_by_the_other_node() {
         "--wait",
         "confirmed",
     ];
-    let first = at(node(&dev, "node-1"), &send);
+    let first = run_at(node(&dev, "node-1"), &send);
     assert!(first.status.success(), "{}", err(&first));
 
     let show = ["lane", "show", ALICE, "--json"];
-    let lane = json(&at(node(&dev, "node-1"), &show));
+    let lane = json(&run_at(node(&dev, "node-1"), &show));
     let keeper = lane["keeper"]["node"].as_str().unwrap().to_owned();
     let other = if keeper == "node-1" {
         "node-2"
@@ -70,20 +72,20 @@ fn a_killed_keeper_is_followed_by_the_other_node() {
     };
     let (keeper, other) = (node(&dev, &keeper), node(&dev, other));
 
-    // A node that does not keep the lane takes the request all the same, and the keeper stays.
-    let through = at(other, &[&send[..], &["--json"]].concat());
+    // A node that does not keep the lane accepts the request too, and the keeper stays the same.
+    let through = run_at(other, &[&send[..], &["--json"]].concat());
     assert_eq!(json(&through)["nonce"], 1);
-    let after = json(&at(other, &show));
+    let after = json(&run_at(other, &show));
     assert_eq!(after["keeper"]["node"], lane["keeper"]["node"]);
     assert_eq!(after["keeper"]["token"], lane["keeper"]["token"]);
-    assert!(out(&at(other, &["lane", "show", ALICE])).contains("token"));
+    assert!(out(&run_at(other, &["lane", "show", ALICE])).contains("token"));
 
     let pid = keeper["pid"].as_u64().unwrap();
     let killed = Command::new("kill").args(["-9", &pid.to_string()]).status();
     assert!(killed.unwrap().success());
-    let next = at(other, &[&send[..], &["--json"]].concat());
+    let next = run_at(other, &[&send[..], &["--json"]].concat());
     assert_eq!(json(&next)["nonce"], 2);
-    let lane = json(&at(other, &show));
+    let lane = json(&run_at(other, &show));
     assert_eq!(lane["keeper"]["node"], other["node"]);
     assert!(
         lane["keeper"]["token"].as_u64() > after["keeper"]["token"].as_u64(),
@@ -98,17 +100,20 @@ fn a_killed_keeper_is_followed_by_the_other_node() {
         "--reason",
         "INC-7",
     ];
-    let resumed = at(other, &resume);
+    let resumed = run_at(other, &resume);
     assert!(resumed.status.success(), "{}", err(&resumed));
     assert!(out(&resumed).contains(ALICE), "{}", out(&resumed));
 
     let rest = other["pid"].as_u64().unwrap();
     assert_eq!(dev.terminate().code(), Some(0));
-    assert!(is_gone(rest), "a node outlives its cluster");
+    assert!(
+        has_ended(rest),
+        "a node is still running after its cluster has stopped"
+    );
 }
 
 #[test]
-fn nodes_do_not_outlive_a_killed_parent() {
+fn nodes_end_with_a_killed_parent() {
     let database = database("dev_orphans");
     let folder = tempfile::tempdir().unwrap();
     let mut dev = cluster(&database, folder.path(), "2");
@@ -117,12 +122,12 @@ fn nodes_do_not_outlive_a_killed_parent() {
     dev.child.wait().unwrap();
     for node in nodes {
         let pid = node["pid"].as_u64().unwrap();
-        rig::until("the node ends", SOON, || is_gone(pid).then_some(()));
+        rig::wait_until("the node ends", DEADLINE, || has_ended(pid).then_some(()));
     }
 }
 
 #[test]
-fn several_nodes_without_a_shared_store_are_refused_with_an_example() {
+fn several_nodes_need_a_shared_store() {
     let refused = run(&["dev", "--nodes", "3"]);
     assert_eq!(refused.status.code(), Some(2));
     assert!(
@@ -135,8 +140,8 @@ fn several_nodes_without_a_shared_store_are_refused_with_an_example() {
     assert!(!err(&strange).contains("hunter2"), "{}", err(&strange));
 }
 
-/// A file for `serve` on this database.
-fn configure(folder: &Path, url: &str) -> String {
+/// Writes a configuration file for `serve` on this database.
+fn write_config(folder: &Path, url: &str) -> String {
     let path = folder.join("lanekeeper.toml");
     let key = folder.join("key");
     std::fs::write(&key, "ab".repeat(32)).expect("a temporary folder is writable");
@@ -150,10 +155,10 @@ fn configure(folder: &Path, url: &str) -> String {
 }
 
 #[test]
-fn serve_says_what_the_database_lacks_and_never_its_password() {
+fn serve_reports_missing_migrations_without_the_password() {
     let database = database("serve_says");
     let folder = tempfile::tempdir().unwrap();
-    let config = configure(folder.path(), database.url());
+    let config = write_config(folder.path(), database.url());
     let (_, password) = database.server().account();
     let serve = || run(&["serve", "--config", &config]);
 
@@ -168,7 +173,7 @@ fn serve_says_what_the_database_lacks_and_never_its_password() {
     assert!(out(&migrated).contains("applied"), "{}", err(&migrated));
     assert!(out(&run(&["migrate", "--config", &config])).contains("nothing to do"));
 
-    // A longer lease than the role's timeouts were made for is fine, a shorter one is not.
+    // The timeouts of the role were set for a longer lease, so that a shorter one is refused.
     let mut command = lanekeeper();
     command.args(["serve", "--config", &config]);
     command.env("LANEKEEPER_LEASE__DURATION", "2s");
@@ -179,8 +184,8 @@ fn serve_says_what_the_database_lacks_and_never_its_password() {
 
     let shown = run(&["config", "show", "--config", &config]);
     assert!(out(&shown).contains(":***@127.0.0.1"), "{}", out(&shown));
-    let nobody = configure(folder.path(), "postgres://u:hunter2@127.0.0.1:1/db");
-    let unreachable = run(&["serve", "--config", &nobody]);
+    let closed_port = write_config(folder.path(), "postgres://u:hunter2@127.0.0.1:1/db");
+    let unreachable = run(&["serve", "--config", &closed_port]);
     assert_eq!(unreachable.status.code(), Some(3), "{}", err(&unreachable));
     for output in [&early, &migrated, &strict, &shown, &unreachable] {
         for text in [out(output), err(output)] {
@@ -194,7 +199,7 @@ fn serve_says_what_the_database_lacks_and_never_its_password() {
 }
 
 #[test]
-fn bench_measures_beside_pgbench_and_leaves_nothing_behind() {
+fn bench_accept_on_postgres_reports_costs_and_cleans_up() {
     let major = majors().into_iter().max().expect("a major is installed");
     let server = shared(major);
     let pgbench = rig::tools::postgres_client("pgbench").unwrap_or_else(|e| panic!("{e}"));
@@ -254,5 +259,5 @@ fn bench_measures_beside_pgbench_and_leaves_nothing_behind() {
         }
     }
     let sql = "SELECT count(*) FROM pg_database WHERE datname LIKE 'lanekeeper_bench_%'";
-    assert_eq!(server.ask(sql).as_deref(), Some("0"));
+    assert_eq!(server.query_value(sql).as_deref(), Some("0"));
 }

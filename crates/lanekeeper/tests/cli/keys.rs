@@ -1,4 +1,4 @@
-//! API keys: made, hashed, and asked for.
+//! API keys: creation, hashing, authentication.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Command, Stdio};
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::support::{err, json, lanekeeper, out, run};
 
-fn hash_of(text: &str) -> std::process::Output {
+fn run_key_hash(text: &str) -> std::process::Output {
     let mut command = lanekeeper();
     command.args(["key", "hash"]).stdin(Stdio::piped());
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -19,7 +19,7 @@ fn hash_of(text: &str) -> std::process::Output {
 }
 
 #[test]
-fn a_key_is_shown_once_and_hashed_the_same_again() {
+fn new_key_is_printed_with_its_hash() {
     let made = json(&run(&["key", "new", "--name", "shop", "--json"]));
     let (key, hash) = (
         made["key"].as_str().unwrap(),
@@ -27,9 +27,9 @@ fn a_key_is_shown_once_and_hashed_the_same_again() {
     );
     assert!(key.starts_with("lk_shop_"), "{key}");
     assert_eq!(made["scopes"], serde_json::json!(["read", "send"]));
-    assert_eq!(out(&hash_of(&format!("{key}\n"))).trim(), hash);
+    assert_eq!(out(&run_key_hash(&format!("{key}\n"))).trim(), hash);
 
-    let told = out(&run(&[
+    let printed = out(&run(&[
         "key",
         "new",
         "--name",
@@ -42,10 +42,10 @@ fn a_key_is_shown_once_and_hashed_the_same_again() {
         "name = \"prometheus\"",
         "scopes = [\"metrics\"]",
     ] {
-        assert!(told.contains(line), "{line} is missing: {told}");
+        assert!(printed.contains(line), "{line} is missing: {printed}");
     }
 
-    let wrong = hash_of("hunter2");
+    let wrong = run_key_hash("hunter2");
     assert_eq!(wrong.status.code(), Some(2));
     assert!(!err(&wrong).contains("hunter2"));
     for usage in [
@@ -66,7 +66,7 @@ fn a_key_is_shown_once_and_hashed_the_same_again() {
 }
 
 #[test]
-fn a_node_with_keys_serves_only_those_who_show_one() {
+fn node_with_keys_refuses_callers_without_one() {
     let folder = tempfile::tempdir().unwrap();
     let made = json(&run(&[
         "key", "new", "--name", "shop", "--scopes", "read", "--json",
@@ -99,25 +99,25 @@ fn a_node_with_keys_serves_only_those_who_show_one() {
     let ready: Value = serde_json::from_str(&line).unwrap();
     let url = ready["api"].as_str().unwrap();
 
-    let ask = |key: Option<&str>, args: &[&str]| {
+    let run_with = |key: Option<&str>, args: &[&str]| {
         let mut command: Command = lanekeeper();
         command.args(args).env("LANEKEEPER_URL", url);
         command.envs(key.map(|key| ("LANEKEEPER_KEY", key)));
         command.output().unwrap()
     };
     let key = made["key"].as_str();
-    assert!(ask(key, &["lane", "list"]).status.success());
-    let nodes = json(&ask(key, &["node", "list", "--json"]));
+    assert!(run_with(key, &["lane", "list"]).status.success());
+    let nodes = json(&run_with(key, &["node", "list", "--json"]));
     assert_eq!(nodes["nodes"][0]["advertise"], *url);
-    assert!(out(&ask(key, &["node", "list"])).contains(url));
-    let stranger = ask(None, &["lane", "list"]);
-    assert_eq!(stranger.status.code(), Some(1));
-    assert!(err(&stranger).contains("API key"), "{}", err(&stranger));
+    assert!(out(&run_with(key, &["node", "list"])).contains(url));
+    let anonymous = run_with(None, &["lane", "list"]);
+    assert_eq!(anonymous.status.code(), Some(1));
+    assert!(err(&anonymous).contains("API key"), "{}", err(&anonymous));
     let address = "0x70997970C51812dc3A010C7d01b50e0d17dc79C8";
-    let send = ask(key, &["tx", "send", "--from", address, "--to", address]);
+    let send = run_with(key, &["tx", "send", "--from", address, "--to", address]);
     assert!(err(&send).contains("[403]"), "{}", err(&send));
 
-    // Its parent is gone: so is it, in order.
+    // It stops gracefully when its parent has ended.
     drop(serve.stdin.take());
     assert_eq!(serve.wait().unwrap().code(), Some(0));
 }

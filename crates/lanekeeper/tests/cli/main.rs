@@ -1,4 +1,4 @@
-//! The real binary, from outside.
+//! The real binary as a process.
 
 mod support;
 

@@ -1,4 +1,4 @@
-//! One node: what people and scripts rely on.
+//! One node: output and exit codes that scripts rely on.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
@@ -33,7 +33,7 @@ fn dev_sends_shows_restarts_and_stops() {
     for step in ["accepted", "submitted", "mined", "confirmed"] {
         assert!(
             out(&sent).contains(step),
-            "{step} is not told: {}",
+            "{step} is not printed: {}",
             out(&sent)
         );
     }
@@ -72,11 +72,11 @@ fn dev_sends_shows_restarts_and_stops() {
     assert_eq!(
         fresh.run(&by_key).status.code(),
         Some(1),
-        "--fresh remembers"
+        "--fresh keeps data"
     );
 }
 
-/// `events tail --json`, as a stream of events.
+/// A running `events tail --json`.
 struct Tail {
     child: Child,
     lines: std::io::Lines<BufReader<std::process::ChildStdout>>,
@@ -103,14 +103,14 @@ impl Tail {
         }
     }
 
-    /// The events up to the first of this type.
-    fn until(&mut self, last: &str) -> Vec<Value> {
+    /// Reads events up to the first of this type.
+    fn read_until(&mut self, last: &str) -> Vec<Value> {
         let mut events: Vec<Value> = Vec::new();
         while events.last().is_none_or(|event| event["type"] != last) {
             let line = self
                 .lines
                 .next()
-                .expect("it follows for ever")
+                .expect("the stream does not end")
                 .expect("it is text");
             events.push(serde_json::from_str(&line).expect("every line is JSON"));
         }
@@ -127,7 +127,7 @@ impl Drop for Tail {
 }
 
 #[test]
-fn events_are_followed_by_cursor_and_across_a_restart() {
+fn events_tail_resumes_by_cursor_and_across_a_restart() {
     let folder = tempfile::tempdir().unwrap();
     let dev = Running::dev(folder.path(), &[]);
     let url = dev.url("api");
@@ -137,16 +137,16 @@ fn events_are_followed_by_cursor_and_across_a_restart() {
     };
     send(&dev);
     let mut tail = Tail::start(&url, None);
-    let all = tail.until("TxConfirmed");
+    let all = tail.read_until("TxConfirmed");
     assert_eq!(all[0]["type"], "TxAccepted");
-    let rest = Tail::start(&url, all[0]["cursor"].as_str()).until("TxConfirmed");
+    let rest = Tail::start(&url, all[0]["cursor"].as_str()).read_until("TxConfirmed");
     assert_eq!(rest[..], all[1..]);
 
     assert_eq!(dev.terminate().code(), Some(0));
     let port = url.rsplit(':').next().unwrap();
     let again = Running::dev(folder.path(), &["--port", port]);
     send(&again);
-    let more = tail.until("TxConfirmed");
+    let more = tail.read_until("TxConfirmed");
     let seqs = all.iter().chain(&more).map(|event| event["seq"].as_u64());
     let expected = (1..).map(Some);
     assert!(
@@ -156,16 +156,16 @@ fn events_are_followed_by_cursor_and_across_a_restart() {
 }
 
 #[test]
-fn exit_codes_tell_what_went_wrong() {
-    let nobody = ["--url", "http://127.0.0.1:1"];
-    let unreachable = run(&[&["tx", "list"][..], &nobody].concat());
+fn exit_codes_distinguish_usage_and_unreachable() {
+    let unused = ["--url", "http://127.0.0.1:1"];
+    let unreachable = run(&[&["tx", "list"][..], &unused].concat());
     assert_eq!(unreachable.status.code(), Some(3));
     assert!(
         err(&unreachable).contains("Is the node running"),
         "{}",
         err(&unreachable)
     );
-    let tail = run(&[&["events", "tail"][..], &nobody].concat());
+    let tail = run(&[&["events", "tail"][..], &unused].concat());
     assert_eq!(tail.status.code(), Some(3));
     for usage in [
         &["tx", "send"][..],
@@ -181,7 +181,7 @@ fn exit_codes_tell_what_went_wrong() {
 }
 
 #[test]
-fn a_taken_port_and_a_taken_folder_are_said() {
+fn port_or_folder_in_use_is_reported() {
     let folder = tempfile::tempdir().unwrap();
     let dev = Running::dev(folder.path(), &[]);
     let other = tempfile::tempdir().unwrap();
@@ -227,12 +227,12 @@ fn a_taken_port_and_a_taken_folder_are_said() {
     }
     assert!(
         dev.run(&["lane", "list"]).status.success(),
-        "the first one is untouched"
+        "the first node is still running"
     );
 }
 
-/// A file for `serve`: one chain, one signer, a store that was never opened.
-fn configure(folder: &Path, chain_url: &str) -> String {
+/// Writes a configuration file for `serve`: one chain, one signer, a new store.
+fn write_config(folder: &Path, chain_url: &str) -> String {
     let path = folder.join("lanekeeper.toml");
     let key = folder.join("key");
     let digits = "ac0974bec39a17e36ba4a6b4d238ff944bacb478cbed5efcae784d7bf4f2ff80";
@@ -250,13 +250,13 @@ fn configure(folder: &Path, chain_url: &str) -> String {
 }
 
 #[test]
-fn serve_wants_a_migrated_store_and_outlives_its_log_reader() {
+fn serve_needs_a_migrated_store_and_survives_a_closed_stderr() {
     let folder = tempfile::tempdir().unwrap();
     let mut command = lanekeeper();
     command.args(["devchain", "--json", "--port", "0", "--dir"]);
     command.arg(folder.path().join("chain"));
     let chain = Running::start(command);
-    let config = configure(folder.path(), &chain.url("chain"));
+    let config = write_config(folder.path(), &chain.url("chain"));
 
     let early = run(&["serve", "--config", &config]);
     assert_eq!(early.status.code(), Some(1));
@@ -273,7 +273,7 @@ fn serve_wants_a_migrated_store_and_outlives_its_log_reader() {
         .map_while(|line| serde_json::from_str(&line.ok()?).ok())
         .find(|line: &Value| line["message"] == "ready")
         .unwrap();
-    // Its log has no reader from here on: what it logs must not harm it.
+    // Its stderr is closed from here on: logging must not end the node.
     let url = format!("http://{}", ready["address"].as_str().unwrap());
     let wait = ["--wait", "confirmed", "--url", &url];
     let sent = run(&[&["tx", "send", "--from", ALICE, "--to", BOB][..], &wait].concat());
@@ -295,8 +295,8 @@ fn config_commands_check_and_show() {
         out(&check)
     );
     let machine = run(&["config", "check", "--json", "--config", &broken]);
-    let told: Value = serde_json::from_slice(&machine.stdout).unwrap();
-    assert_eq!(told["ok"], false);
+    let report: Value = serde_json::from_slice(&machine.stdout).unwrap();
+    assert_eq!(report["ok"], false);
 
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("good.toml");
@@ -327,7 +327,7 @@ fn config_commands_check_and_show() {
 }
 
 #[test]
-fn dev_takes_settings_but_no_other_chain() {
+fn dev_accepts_settings_but_no_store_of_the_file() {
     let folder = tempfile::tempdir().unwrap();
     let config = folder.path().join("extra.toml");
     std::fs::write(&config, "[confirmations]\nrequired = 0\n").unwrap();
@@ -366,14 +366,14 @@ fn dev_takes_settings_but_no_other_chain() {
     ]);
     assert_eq!(refused.status.code(), Some(2));
     assert!(
-        err(&refused).contains("brings its own"),
+        err(&refused).contains("sets store, chain and signers itself"),
         "{}",
         err(&refused)
     );
 }
 
 #[test]
-fn bench_counts_what_is_stored() {
+fn bench_accept_counts_stored_txs() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("accept.json");
     let path = file.display().to_string();

@@ -1,4 +1,4 @@
-//! The binary as a process, and what it said.
+//! The binary as a process, and its output.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
@@ -11,7 +11,7 @@ pub(crate) const BOB: &str = "0x70997970C51812dc3A010C7d01b50e0d17dc79C8";
 
 pub(crate) fn lanekeeper() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_lanekeeper"));
-    // What the machine is set to must not decide a test.
+    // The developer's environment must not affect tests.
     for name in [
         "LANEKEEPER_URL",
         "LANEKEEPER_KEY",
@@ -42,7 +42,7 @@ pub(crate) fn json(output: &Output) -> Value {
     serde_json::from_slice(&output.stdout).expect("--json prints JSON")
 }
 
-/// A process that has said that it is ready. Killed when dropped.
+/// A process that has printed its ready line. Killed when dropped.
 pub(crate) struct Running {
     pub(crate) child: Child,
     pub(crate) ready: Value,

@@ -1,12 +1,12 @@
-//! The one face of the component, whatever the mode and whichever scheme keeps the books.
+//! The component: one interface over both modes and all schemes.
 
-mod knowledge;
-mod life;
-mod loan;
+mod active_calls;
+mod chain_check;
+mod chain_nonce_cache;
+mod pending_allocation;
 mod with_nonce;
-mod witness;
 
-pub use with_nonce::{Borrowed, Outcome, WithNonceError};
+pub use with_nonce::{HeldNonce, Outcome, WithNonceError};
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,18 +17,18 @@ use domain::{B256, Holder, LaneKey, Mark, MarkRefusal, Nonce, Reservation, Reser
 use engine::ports::{Clock, LaneReservations, NonceReservations, ReservationError};
 use metrics::counter;
 
-use crate::config::{BadSettings, LentChain, LentChains, Mode, Settings};
+use crate::config::{Mode, ReservationChain, ReservationChains, Settings, SettingsError};
 use crate::queue::WorkerQueue;
-use crate::scheme::{Borrow, Scheme};
+use crate::scheme::{ReserveRequest, Scheme};
 use crate::sweep::Sweep;
-use knowledge::Knowledge;
-use life::Life;
-use loan::ReservationRules;
+use active_calls::ActiveCalls;
+use chain_nonce_cache::ChainNonceCache;
+use pending_allocation::PendingAllocation;
 
-/// The longest reason that is kept; more is cut off.
+/// Maximum length of a recycle reason in characters; longer ones are truncated.
 pub const REASON_LEN_MAX: usize = 500;
 
-/// Lends nonces. Cheap to clone: all clones are the same component.
+/// Reserves nonces. Cheap to clone: all clones share one component.
 #[derive(Clone)]
 pub struct NonceComponent {
     inner: Arc<Inner>,
@@ -37,31 +37,31 @@ pub struct NonceComponent {
 struct Inner {
     settings: Settings,
     scheme: Arc<dyn Scheme>,
-    chains: LentChains,
+    chains: ReservationChains,
     clock: Arc<dyn Clock>,
-    knowledge: Arc<Knowledge>,
+    chain_nonces: Arc<ChainNonceCache>,
     /// `None` in basic mode: no worker, no lock, no task.
     queue: Option<WorkerQueue>,
-    life: Arc<Life>,
+    active_calls: Arc<ActiveCalls>,
 }
 
 impl NonceComponent {
-    /// A component over these books. In worker-queue mode this starts the workers, so it must be called inside
-    /// a tokio runtime. The sweep is not started: see [`NonceComponent::sweep`].
+    /// Starts a component over a scheme. Worker-queue mode spawns the workers, so this must be called inside a
+    /// tokio runtime. The sweep is not started: see [`NonceComponent::sweep`].
     pub fn start(
         settings: Settings,
         scheme: Arc<dyn Scheme>,
-        chains: Vec<LentChain>,
+        chains: Vec<ReservationChain>,
         clock: Arc<dyn Clock>,
-    ) -> Result<Self, BadSettings> {
-        settings.check()?;
-        let by_id = chains.into_iter().map(|lent| (lent.chain.id(), lent));
-        let chains: LentChains = Arc::new(by_id.collect());
+    ) -> Result<Self, SettingsError> {
+        settings.validate()?;
+        let by_id = chains.into_iter().map(|chain| (chain.chain.id(), chain));
+        let chains: ReservationChains = Arc::new(by_id.collect());
         let queue = match settings.mode {
             Mode::Basic => None,
             Mode::WorkerQueue(queue) => Some(WorkerQueue::start(queue, Arc::clone(&clock))),
         };
-        let knowledge = Knowledge::new(
+        let chain_nonces = ChainNonceCache::new(
             &settings,
             Arc::clone(&scheme),
             Arc::clone(&chains),
@@ -73,23 +73,23 @@ impl NonceComponent {
                 scheme,
                 chains,
                 clock,
-                knowledge: Arc::new(knowledge),
+                chain_nonces: Arc::new(chain_nonces),
                 queue,
-                life: Arc::new(Life::default()),
+                active_calls: Arc::new(ActiveCalls::default()),
             }),
         })
     }
 
-    /// Lends the smallest free nonce of a lane. Its holder must have sent by `expires_at`, or have said that he
-    /// did ([`Self::mark_submitted`]); after that it may be lent to somebody else.
+    /// Reserves the smallest free nonce of a lane. The holder must send by `expires_at` or call
+    /// [`Self::mark_submitted`] before; afterwards the nonce may be reserved for another holder.
     ///
-    /// A caller that goes away before the answer keeps nothing: the nonce is given back.
+    /// If the caller is cancelled before the answer, the nonce is recycled.
     pub async fn allocate(&self, lane: LaneKey) -> Result<Reservation, ReservationError> {
-        ReservationRules::start(self, lane)?.await
+        PendingAllocation::start(self, lane)?.await
     }
 
-    /// A transaction is about to be sent, or was. To be said before its bytes leave: from then on the nonce is
-    /// never free by time alone.
+    /// Records that a transaction is about to be sent, or was. Call it before the bytes leave: from then on the
+    /// nonce never expires.
     pub async fn mark_submitted(
         &self,
         lane: LaneKey,
@@ -101,7 +101,7 @@ impl NonceComponent {
         self.mark(lane, nonce, holder, mark).await
     }
 
-    /// The nonce is used, by this transaction. The same one twice is fine.
+    /// Records that this transaction uses the nonce. Idempotent for the same hash.
     pub async fn mark_used(
         &self,
         lane: LaneKey,
@@ -112,8 +112,8 @@ impl NonceComponent {
         self.mark(lane, nonce, holder, Mark::Used(tx_hash)).await
     }
 
-    /// Nothing was sent, or nothing of it can be mined any more. Of a submitted nonce this is believed only if
-    /// the chain shows nothing of it, and only if no more than one transaction was ever named.
+    /// Recycles a nonce: nothing was sent, or nothing of it can be mined any more. A submitted nonce is recycled
+    /// only if the chain shows nothing of it, and only if no more than one hash was ever submitted.
     pub async fn mark_recyclable(
         &self,
         lane: LaneKey,
@@ -128,7 +128,7 @@ impl NonceComponent {
         self.mark(lane, nonce, holder, mark).await
     }
 
-    /// What is lent of a lane at present.
+    /// Lists the open reservations of a lane.
     pub async fn list_reservations(
         &self,
         lane: LaneKey,
@@ -136,8 +136,8 @@ impl NonceComponent {
         self.inner.scheme.list_reservations(lane).await
     }
 
-    /// What looks after overdue, submitted and closed nonces. Every process that borrows
-    /// should run it; several do no harm.
+    /// The sweep over expired, submitted and closed reservations. Every process that reserves nonces should run
+    /// one; several are harmless.
     #[must_use]
     pub fn sweep(&self) -> Sweep {
         Sweep::new(
@@ -148,61 +148,65 @@ impl NonceComponent {
         )
     }
 
-    /// Lends nothing any more, lets those inside `with_nonce` finish, then what waits in the queues, then the
-    /// books: all within this time, of which the books have the last third for themselves. What is not finished
-    /// then is cut off, and its callers are told that the answer was lost. No task of the component is left
-    /// afterwards.
+    /// Stops reserving, waits for running `with_nonce` sections and queued calls, then closes the scheme. The
+    /// calls get two thirds of the time, the scheme the rest. Unfinished calls are aborted and return
+    /// [`ReservationError::Unknown`]. No task of the component is left afterwards.
     pub async fn close(&self, within: Duration) -> Result<(), ReservationError> {
         let Inner {
-            life, clock, queue, ..
+            active_calls,
+            clock,
+            queue,
+            ..
         } = &*self.inner;
         let began = clock.monotonic();
         let left_of = |time: Duration| began.plus(time).since(clock.monotonic());
         let for_calls = within / 3 * 2;
-        life.drain();
+        active_calls.drain();
         tokio::select! {
             biased;
-            () = life.nobody_is_inside() => {}
+            () = active_calls.wait_until_idle() => {}
             () = clock.sleep(left_of(for_calls)) => {
-                tracing::warn!("the nonce component closes while somebody is inside");
+                tracing::warn!("the nonce component closes with sections in progress");
             }
         }
-        life.end();
+        active_calls.close();
         if let Some(queue) = queue
             && !queue.close(left_of(for_calls)).await
         {
-            tracing::warn!("the nonce component closes with calls that were not finished");
+            tracing::warn!("the nonce component closes with unfinished calls");
         }
         tokio::select! {
             biased;
             closed = self.inner.scheme.close() => closed,
             () = clock.sleep(left_of(within)) => {
-                Err(ReservationError::Unknown("the books were not closed in time".into()))
+                Err(ReservationError::Unknown("the ledger was not closed in time".into()))
             }
         }
     }
 
-    /// Takes what a holder says. Worth repeating as often as one likes: the same word twice is fine.
-    async fn take_mark(
+    /// Records a holder's mark; a recycling mark needs a chain check first. Idempotent.
+    async fn check_and_record_mark(
         &self,
         lane: LaneKey,
         nonce: Nonce,
         holder: Holder,
         mark: Mark,
     ) -> Result<Reservation, ReservationError> {
-        let _inside = self.inner.life.enter_to_mark()?;
+        let _inside = self.inner.active_calls.begin_mark()?;
         let mark = match mark {
             Mark::Recyclable { reason, .. } => {
-                let asked = self.ask_before_it_is_free(lane, nonce, holder).await?;
+                let asked = self
+                    .check_chain_before_recycling(lane, nonce, holder)
+                    .await?;
                 Mark::Recyclable { reason, asked }
             }
-            said @ (Mark::Submitted(_) | Mark::Used(_)) => said,
+            mark @ (Mark::Submitted(_) | Mark::Used(_)) => mark,
         };
-        self.write_mark(lane, nonce, holder, mark).await
+        self.record_mark(lane, nonce, holder, mark).await
     }
 
-    /// Writes a mark down; of one that frees, the chain was asked.
-    async fn write_mark(
+    /// Records a mark whose chain check, if it needs one, is done.
+    async fn record_mark(
         &self,
         lane: LaneKey,
         nonce: Nonce,
@@ -211,15 +215,15 @@ impl NonceComponent {
     ) -> Result<Reservation, ReservationError> {
         let mark = match mark {
             Mark::Recyclable { reason, asked } => Mark::Recyclable {
-                reason: cut(reason),
+                reason: truncate_reason(reason),
                 asked,
             },
-            said @ (Mark::Submitted(_) | Mark::Used(_)) => said,
+            mark @ (Mark::Submitted(_) | Mark::Used(_)) => mark,
         };
         let scheme = Arc::clone(&self.inner.scheme);
         let call = async move { scheme.mark(lane, nonce, holder, mark).await };
-        match self.run(lane, call).await {
-            // The chain's answer was for another transaction: whoever asks again has it asked about this one.
+        match self.run_call(lane, call).await {
+            // The chain was checked for another hash; a retry checks it for the present one.
             Err(ReservationError::Refused(refused @ MarkRefusal::NamedSince { .. })) => {
                 let why = refused.to_string();
                 Err(ReservationError::MayBeMined { nonce, why })
@@ -228,47 +232,52 @@ impl NonceComponent {
         }
     }
 
-    /// What was submitted is free only if no node shows anything of it. Gives the transaction that was asked about.
-    async fn ask_before_it_is_free(
+    /// A submitted nonce is recycled only if no node shows its transaction. Returns the hash that was checked.
+    async fn check_chain_before_recycling(
         &self,
         lane: LaneKey,
         nonce: Nonce,
         holder: Holder,
     ) -> Result<Option<B256>, ReservationError> {
-        let known = self.inner.scheme.reservation(lane, nonce, holder).await?;
+        let known = self
+            .inner
+            .scheme
+            .find_reservation(lane, nonce, holder)
+            .await?;
         let submitted = known
             .filter(|known| known.holder == holder && known.state == ReservationState::Reserved);
         if submitted.as_ref().is_some_and(|known| known.was_replaced) {
-            return Err(MarkRefusal::TwoNamed(nonce).into()); // the chain knows of one at a time only
+            return Err(MarkRefusal::TwoNamed(nonce).into()); // the chain check covers one hash only
         }
         let Some(tx_hash) = submitted.and_then(|known| known.tx_hash) else {
             return Ok(None);
         };
-        self.ask_whether_unused(lane, nonce, Some(tx_hash)).await?;
+        self.require_no_chain_evidence(lane, nonce, Some(tx_hash))
+            .await?;
         Ok(Some(tx_hash))
     }
 
-    /// Fails when the chain shows something of a nonce, or cannot be asked.
-    async fn ask_whether_unused(
+    /// Fails when the chain shows a transaction with this nonce, or cannot be queried.
+    async fn require_no_chain_evidence(
         &self,
         lane: LaneKey,
         nonce: Nonce,
         tx_hash: Option<B256>,
     ) -> Result<(), ReservationError> {
-        let lent = knowledge::chain_of(&self.inner.chains, lane)?;
-        let shown = witness::why_it_may_be_mined(&*lent.chain, lane, nonce, tx_hash).await;
+        let chain = chain_nonce_cache::chain_of(&self.inner.chains, lane)?;
+        let shown = chain_check::find_chain_evidence(&*chain.chain, lane, nonce, tx_hash).await;
         match shown {
             Ok(None) => Ok(()),
             Ok(Some(why)) => Err(ReservationError::MayBeMined { nonce, why }),
             Err(error) => Err(ReservationError::MayBeMined {
                 nonce,
-                why: format!("whether its transaction may be mined is not known: {error}"),
+                why: format!("the chain check failed: {error}"),
             }),
         }
     }
 
-    /// One call to the books, in the way of the mode.
-    async fn run<T: Send + 'static>(
+    /// Runs a call to the scheme according to the mode.
+    async fn run_call<T: Send + 'static>(
         &self,
         lane: LaneKey,
         call: impl Future<Output = Result<T, ReservationError>> + Send + 'static,
@@ -279,18 +288,18 @@ impl NonceComponent {
         }
     }
 
-    /// Lends, without regard to whether anybody still waits for it.
-    async fn lend(&self, lane: LaneKey) -> Result<Reservation, ReservationError> {
-        let at_least = self.inner.knowledge.at_least(lane).await?;
+    /// Reserves a nonce whether or not a caller still waits for it.
+    async fn reserve(&self, lane: LaneKey) -> Result<Reservation, ReservationError> {
+        let at_least = self.inner.chain_nonces.lowest_reservable(lane).await?;
         let random = self.inner.clock.random().to_be_bytes();
-        let borrow = Borrow {
+        let request = ReserveRequest {
             holder: Holder(uuid::Builder::from_random_bytes(random).into_uuid()),
             at_least,
             timeout: self.inner.settings.reservation_timeout,
         };
         let scheme = Arc::clone(&self.inner.scheme);
-        let call = async move { scheme.allocate(lane, borrow).await };
-        self.run(lane, call).await
+        let call = async move { scheme.allocate(lane, request).await };
+        self.run_call(lane, call).await
     }
 }
 
@@ -312,7 +321,7 @@ impl NonceReservations for NonceComponent {
             Mark::Used(_) => "used",
             Mark::Recyclable { .. } => "recyclable",
         };
-        let taken = self.take_mark(lane, nonce, holder, mark).await;
+        let taken = self.check_and_record_mark(lane, nonce, holder, mark).await;
         let result = result_label(&taken);
         counter!("lanekeeper_nonce_mark_total", "mark" => what, "result" => result).increment(1);
         taken
@@ -332,7 +341,7 @@ impl fmt::Debug for NonceComponent {
     }
 }
 
-/// How a call ended, for the counters.
+/// The `result` label of the call counters.
 fn result_label<T>(result: &Result<T, ReservationError>) -> &'static str {
     match result {
         Ok(_) => "ok",
@@ -345,12 +354,12 @@ fn result_label<T>(result: &Result<T, ReservationError>) -> &'static str {
     }
 }
 
-/// A reason is for people; nobody reads more than this.
-fn cut(mut reason: String) -> String {
+/// Truncates a reason, which is for display only.
+fn truncate_reason(mut reason: String) -> String {
     if let Some((end, _)) = reason.char_indices().nth(REASON_LEN_MAX) {
         reason.truncate(end);
     }
-    reason.retain(|c| c != '\0'); // PostgreSQL's text cannot hold it
+    reason.retain(|c| c != '\0'); // PostgreSQL's text type cannot store it
     reason
 }
 
@@ -359,12 +368,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reason_is_cut_between_characters_and_fits_into_a_text() {
+    fn reason_is_truncated_at_a_character_boundary_without_nul() {
         assert_eq!(
-            cut("ü".repeat(REASON_LEN_MAX + 7)),
+            truncate_reason("ü".repeat(REASON_LEN_MAX + 7)),
             "ü".repeat(REASON_LEN_MAX)
         );
-        assert_eq!(cut("short".into()), "short");
-        assert_eq!(cut("a\0b".into()), "ab");
+        assert_eq!(truncate_reason("short".into()), "short");
+        assert_eq!(truncate_reason("a\0b".into()), "ab");
     }
 }

@@ -1,4 +1,4 @@
-//! A nonce for as long as a piece of business code runs, given back however that ends.
+//! `with_nonce`: a nonce for the duration of a closure, with a mark recorded however the closure ends.
 
 use std::any::Any;
 use std::ops::Deref;
@@ -14,60 +14,59 @@ use thiserror::Error;
 use tokio::runtime::Handle;
 
 use super::NonceComponent;
-use super::life::Inside;
-use super::loan::ReservationRules;
-use crate::queue::nested;
+use super::active_calls::ActiveCall;
+use super::pending_allocation::PendingAllocation;
+use crate::queue::run_nested;
 
-/// How often the last word is tried before it is left to the sweep.
-const LAST_WORD_TRIES: u32 = 3;
-/// The pause between two tries.
-const LAST_WORD_PAUSE: Duration = Duration::from_millis(100);
+/// How often the final mark is tried before it is left to the sweep.
+const FINAL_MARK_TRIES: u32 = 3;
+/// Pause between two tries.
+const FINAL_MARK_PAUSE: Duration = Duration::from_millis(100);
 
-/// What became of a borrowed nonce, and what its business brings back.
+/// What the closure did with its nonce, and its return value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome<T> {
-    /// It is used, by this transaction.
+    /// This transaction uses the nonce.
     Used(B256, T),
-    /// Nothing was sent: it is free, for this reason.
+    /// Nothing was sent: the nonce is recycled with this reason.
     Release(String, T),
-    /// Not decided yet: the holder keeps it, and says so later by itself.
+    /// Undecided: the holder keeps the nonce and marks it later.
     Hold(T),
 }
 
-/// Why `with_nonce` brings nothing back.
+/// Why `with_nonce` failed.
 #[derive(Debug, Error)]
 pub enum WithNonceError<T, E> {
-    /// No nonce was lent; the business did not run.
-    #[error("no nonce was lent")]
-    NotLent(#[source] ReservationError),
-    /// The business failed. Its nonce is given back unless it was submitted.
-    #[error("the business failed")]
-    Business(E),
-    /// The business came to its end, but what became of its nonce could not be written down. The sweep will ask
-    /// the chain.
-    #[error("what became of the nonce was not written down")]
+    /// No nonce was reserved; the closure did not run.
+    #[error("no nonce was reserved")]
+    NotReserved(#[source] ReservationError),
+    /// The closure failed. Its nonce is recycled unless a transaction was submitted.
+    #[error("the closure failed")]
+    Closure(E),
+    /// The closure ended, but the mark on its nonce was not recorded. The sweep decides by the chain.
+    #[error("the mark on the nonce was not recorded")]
     NotMarked {
-        /// What the business brought back.
+        /// The closure's return value.
         value: T,
-        /// Why not.
+        /// Why the mark was not recorded.
         #[source]
         cause: ReservationError,
     },
 }
 
-/// A borrowed nonce, in the hands of the business.
+/// A reserved nonce, passed to the closure of [`NonceComponent::with_nonce`].
 #[derive(Clone)]
-pub struct Borrowed {
+pub struct HeldNonce {
     component: NonceComponent,
     reservation: Reservation,
-    /// Whether something may be out, from the moment before it is written down.
+    /// Whether a transaction may have been sent; set before the mark is recorded.
     is_submitted: Arc<AtomicBool>,
     trusted_until: MonotonicTime,
 }
 
-impl Borrowed {
-    /// Writes down that this transaction is about to be sent. Call it before the bytes leave: whatever happens
-    /// then, the nonce is not given to anybody else while the transaction may be mined. What is not announced
+impl HeldNonce {
+    /// Records that this transaction is about to be sent. Call it before the bytes leave: from then on the nonce
+    /// is not reserved for another holder while the transaction may be mined. A transaction that is not announced
     /// counts as not sent.
     pub async fn submitted(&self, tx_hash: B256) -> Result<Reservation, ReservationError> {
         self.is_submitted.store(true, Ordering::SeqCst);
@@ -81,21 +80,21 @@ impl Borrowed {
         self.component.mark(lane, nonce, holder, mark).await
     }
 
-    /// How much time is left to send without having announced it. Nothing may be sent when it is zero.
+    /// Time left to send without having announced it. When it is zero, nothing may be sent.
     #[must_use]
     pub fn time_left(&self) -> Duration {
         self.trusted_until
             .since(self.component.inner.clock.monotonic())
     }
 
-    /// Makes a future that will be spawned count as part of this business: what it calls runs in place. Without
-    /// it, a nested `with_nonce` of the same lane waits for as long as a section may stand still.
-    pub fn inside<F: Future>(&self, future: F) -> impl Future<Output = F::Output> + use<F> {
-        nested(future)
+    /// Marks a future that will be spawned as nested in this section: its calls run in place. Without it, a nested
+    /// `with_nonce` of the same lane waits for the section idle timeout.
+    pub fn nest<F: Future>(&self, future: F) -> impl Future<Output = F::Output> + use<F> {
+        run_nested(future)
     }
 }
 
-impl Deref for Borrowed {
+impl Deref for HeldNonce {
     type Target = Reservation;
 
     fn deref(&self) -> &Reservation {
@@ -104,35 +103,41 @@ impl Deref for Borrowed {
 }
 
 impl NonceComponent {
-    /// Borrows a nonce, runs the business with it, and writes down what became of it. When the business fails or
-    /// panics, or when this future is dropped, the nonce is given back, unless something was submitted
-    /// ([`Borrowed::submitted`]) or the chain shows that something was sent.
+    /// Reserves a nonce, runs the closure with it and records the closure's outcome. When the closure fails or
+    /// panics, or when this future is dropped, the nonce is recycled, unless a transaction was submitted
+    /// ([`HeldNonce::submitted`]) or the chain shows one.
     ///
-    /// In worker-queue mode, those of one lane run one after the other in this process, and are refused like
-    /// calls when too many wait (basic mode: nobody waits for anybody). That order is a courtesy that never waits
-    /// for ever; nonces stay unique without it:
-    /// - a section that is not polled for the patience ([`QueueSettings::section_patience`], 2 s), or whose business
-    ///   does not come back from one await for as long (an RPC call that takes 3 s), loses its turn: the next one
-    ///   begins beside it;
-    /// - one that is nested takes no turn of its own, in whatever lane, and runs beside whoever has it there.
+    /// In worker-queue mode the sections of one lane run one after the other in this process, and are refused like
+    /// calls when too many wait (in basic mode sections never wait). The order is best effort and never blocks
+    /// forever; nonces stay unique without it:
+    /// - a section that is not polled for the idle timeout ([`QueueSettings::section_idle_timeout`], 2 s), for example
+    ///   because one RPC call takes 3 s, loses its exclusivity: the next one starts beside it;
+    /// - a nested section does not queue, in whichever lane, and runs beside the section that is active there.
     ///
-    /// [`QueueSettings::section_patience`]: crate::QueueSettings::section_patience
+    /// [`QueueSettings::section_idle_timeout`]: crate::QueueSettings::section_idle_timeout
     pub async fn with_nonce<T, E, Fut>(
         &self,
         lane: LaneKey,
-        business: impl FnOnce(Borrowed) -> Fut,
+        closure: impl FnOnce(HeldNonce) -> Fut,
     ) -> Result<T, WithNonceError<T, E>>
     where
         Fut: Future<Output = Result<Outcome<T>, E>>,
     {
-        let inside = self.inner.life.enter().map_err(WithNonceError::NotLent)?;
-        // Boxed, so that whoever nests these does not carry them all in one future.
-        let section = Box::pin(self.section(lane, inside, business));
+        let active_call = self
+            .inner
+            .active_calls
+            .begin_allocation()
+            .map_err(WithNonceError::NotReserved)?;
+        // Boxed, so that nested sections do not add up to one large future.
+        let section = Box::pin(self.section(lane, active_call, closure));
         match &self.inner.queue {
             None => section.await,
             Some(queue) => {
-                let turn = queue.turn(lane).await.map_err(WithNonceError::NotLent)?;
-                turn.during(section).await
+                let permit = queue
+                    .enter_section(lane)
+                    .await
+                    .map_err(WithNonceError::NotReserved)?;
+                permit.run_section(section).await
             }
         }
     }
@@ -140,68 +145,69 @@ impl NonceComponent {
     async fn section<T, E, Fut>(
         &self,
         lane: LaneKey,
-        inside: Inside,
-        business: impl FnOnce(Borrowed) -> Fut,
+        active_call: ActiveCall,
+        closure: impl FnOnce(HeldNonce) -> Fut,
     ) -> Result<T, WithNonceError<T, E>>
     where
         Fut: Future<Output = Result<Outcome<T>, E>>,
     {
-        let asked_at = self.inner.clock.monotonic();
-        let reservations = ReservationRules::start(self, lane).map_err(WithNonceError::NotLent)?;
-        let reservation = reservations.await.map_err(WithNonceError::NotLent)?;
-        let borrowed = Borrowed {
+        let requested_at = self.inner.clock.monotonic();
+        let allocation =
+            PendingAllocation::start(self, lane).map_err(WithNonceError::NotReserved)?;
+        let reservation = allocation.await.map_err(WithNonceError::NotReserved)?;
+        let held = HeldNonce {
             component: self.clone(),
             reservation,
             is_submitted: Arc::default(),
-            trusted_until: asked_at.plus(self.inner.settings.reservation_timeout),
+            trusted_until: requested_at.plus(self.inner.settings.reservation_timeout),
         };
-        let mut last_word = LastWord {
-            borrowed: borrowed.clone(),
-            unsaid: Some((Word::Nothing("its business was cancelled"), inside)),
+        let mut final_mark = FinalMarkGuard {
+            held: held.clone(),
+            pending: Some((PendingMark::Release("the call was cancelled"), active_call)),
         };
         // In an async block, so that a panic of the closure itself is caught like one of its future.
-        let business = async { business(borrowed).await };
-        let ended = nested(AssertUnwindSafe(business).catch_unwind()).await;
+        let closure = async { closure(held).await };
+        let ended = run_nested(AssertUnwindSafe(closure).catch_unwind()).await;
         let (mark, value) = match ended {
             Ok(Ok(Outcome::Used(tx_hash, value))) => (Mark::Used(tx_hash), value),
             Ok(Ok(Outcome::Release(reason, value))) => {
-                // What the chain must be asked about is found when it is said.
+                // The hash to check on the chain is read when the mark is recorded.
                 let asked = None;
                 (Mark::Recyclable { reason, asked }, value)
             }
             Ok(Ok(Outcome::Hold(value))) => {
-                last_word.unsaid = None;
+                final_mark.pending = None;
                 return Ok(value);
             }
             Ok(Err(error)) => {
-                last_word.say_nothing("its business failed").await;
-                return Err(WithNonceError::Business(error));
+                final_mark.release("the closure failed").await;
+                return Err(WithNonceError::Closure(error));
             }
             Err(panic) => {
-                last_word.say_nothing(&why_it_panicked(&*panic)).await;
+                final_mark.release(&panic_reason(&*panic)).await;
                 resume_unwind(panic);
             }
         };
-        match last_word.say(mark).await {
+        match final_mark.record(mark).await {
             Ok(_) => Ok(value),
             Err(cause) => Err(WithNonceError::NotMarked { value, cause }),
         }
     }
 
-    /// Says the last word of a business, more than once if need be.
-    async fn say(&self, borrowed: &Borrowed, mark: &Mark) -> Result<Reservation, ReservationError> {
+    /// Records the final mark of a section, with retries.
+    async fn record(&self, held: &HeldNonce, mark: &Mark) -> Result<Reservation, ReservationError> {
         let Reservation {
             lane,
             nonce,
             holder,
             ..
-        } = borrowed.reservation;
-        self.repeat(|| self.mark(lane, nonce, holder, mark.clone()))
+        } = held.reservation;
+        self.retry_mark(|| self.mark(lane, nonce, holder, mark.clone()))
             .await
     }
 
-    /// Says what must be said although nobody may be there to say it again.
-    pub(super) async fn repeat<Fut>(
+    /// Retries a mark that may have no caller left to repeat it.
+    pub(super) async fn retry_mark<Fut>(
         &self,
         mut call: impl FnMut() -> Fut,
     ) -> Result<Reservation, ReservationError>
@@ -210,8 +216,8 @@ impl NonceComponent {
     {
         let mut tries = 1;
         loop {
-            // In place, past the queue: what was sent must be told, also when the queue is full.
-            let said = nested(call()).await;
+            // In place, past the queue: a submission must be recorded even when the queue is full.
+            let outcome = run_nested(call()).await;
             let may_help = |error: &ReservationError| match error {
                 ReservationError::Busy
                 | ReservationError::Unavailable(_)
@@ -220,20 +226,20 @@ impl NonceComponent {
                 | ReservationError::MayBeMined { .. }
                 | ReservationError::NotReservable(_) => false,
             };
-            match said {
-                Err(error) if tries < LAST_WORD_TRIES && may_help(&error) => {
+            match outcome {
+                Err(error) if tries < FINAL_MARK_TRIES && may_help(&error) => {
                     tries += 1;
-                    self.inner.clock.sleep(LAST_WORD_PAUSE).await;
+                    self.inner.clock.sleep(FINAL_MARK_PAUSE).await;
                 }
-                said => return said,
+                outcome => return outcome,
             }
         }
     }
 
-    /// A business ended without a word. Unless it announced a transaction, its nonce is free if the chain shows
-    /// nothing of it; else its time-out decides.
-    async fn give_back_unsaid(&self, borrowed: &Borrowed, why: &str) {
-        if borrowed.is_submitted.load(Ordering::SeqCst) {
+    /// Recycles the nonce of a closure that ended without an outcome. If it announced a transaction, or the chain
+    /// shows one, the nonce stays reserved until its expiry.
+    async fn release_unmarked(&self, held: &HeldNonce, why: &str) {
+        if held.is_submitted.load(Ordering::SeqCst) {
             return;
         }
         let Reservation {
@@ -241,85 +247,85 @@ impl NonceComponent {
             nonce,
             holder,
             ..
-        } = borrowed.reservation;
-        // Written as it was asked: whatever is announced from here on keeps the nonce.
+        } = held.reservation;
+        // Recorded with the hash that was checked (none): a hash that is announced from here on keeps the nonce.
         let free = Mark::Recyclable {
             reason: why.to_owned(),
             asked: None,
         };
-        let freed = match self.ask_whether_unused(lane, nonce, None).await {
+        let outcome = match self.require_no_chain_evidence(lane, nonce, None).await {
             Ok(()) => {
-                self.repeat(|| self.write_mark(lane, nonce, holder, free.clone()))
+                self.retry_mark(|| self.record_mark(lane, nonce, holder, free.clone()))
                     .await
             }
             Err(error) => Err(error),
         };
-        if let Err(error) = freed {
-            tracing::warn!(%lane, %nonce, %error, why, "a nonce was not given back: its time-out decides");
+        if let Err(error) = outcome {
+            tracing::warn!(%lane, %nonce, %error, why, "the nonce of a failed section is not recycled before its expiry");
         }
     }
 }
 
-/// What is said of a nonce in the end: also when nobody is there any more to say it.
-struct LastWord {
-    borrowed: Borrowed,
-    /// `None` once it is said. A shutdown waits for it.
-    unsaid: Option<(Word, Inside)>,
+/// Records the final mark of a section, also when its future is dropped.
+struct FinalMarkGuard {
+    held: HeldNonce,
+    /// `None` once the mark is recorded. A shutdown waits for it.
+    pending: Option<(PendingMark, ActiveCall)>,
 }
 
-enum Word {
-    /// The business said nothing; why.
-    Nothing(&'static str),
-    /// What it said.
-    Said(Mark),
+enum PendingMark {
+    /// The closure returned no outcome; why.
+    Release(&'static str),
+    /// The mark of the closure's outcome.
+    Mark(Mark),
 }
 
-impl LastWord {
-    async fn say(&mut self, mark: Mark) -> Result<Reservation, ReservationError> {
-        // Should this future be dropped meanwhile, a task says it.
-        if let Some((word, _)) = &mut self.unsaid {
-            *word = Word::Said(mark.clone());
+impl FinalMarkGuard {
+    async fn record(&mut self, mark: Mark) -> Result<Reservation, ReservationError> {
+        // If this future is dropped from here on, a task records the mark.
+        if let Some((pending_mark, _)) = &mut self.pending {
+            *pending_mark = PendingMark::Mark(mark.clone());
         }
-        let said = self.borrowed.component.say(&self.borrowed, &mark).await;
-        self.unsaid = None;
-        said
+        let outcome = self.held.component.record(&self.held, &mark).await;
+        self.pending = None;
+        outcome
     }
 
-    async fn say_nothing(&mut self, why: &str) {
-        let component = &self.borrowed.component;
-        component.give_back_unsaid(&self.borrowed, why).await;
-        self.unsaid = None;
+    async fn release(&mut self, why: &str) {
+        let component = &self.held.component;
+        component.release_unmarked(&self.held, why).await;
+        self.pending = None;
     }
 }
 
-impl Drop for LastWord {
+impl Drop for FinalMarkGuard {
     fn drop(&mut self) {
-        let Some((word, inside)) = self.unsaid.take() else {
+        let Some((pending_mark, active_call)) = self.pending.take() else {
             return;
         };
-        // Without a runtime nothing can be said: the nonce comes back when its time is over.
+        // Without a runtime nothing can be recorded: the nonce is recycled after its expiry.
         let Ok(runtime) = Handle::try_current() else {
             return;
         };
-        let borrowed = self.borrowed.clone();
+        let held = self.held.clone();
         runtime.spawn(async move {
-            let component = &borrowed.component;
-            match word {
-                Word::Nothing(why) => component.give_back_unsaid(&borrowed, why).await,
-                Word::Said(mark) => {
-                    if let Err(error) = component.say(&borrowed, &mark).await {
-                        let Reservation { lane, nonce, .. } = borrowed.reservation;
-                        tracing::warn!(%lane, %nonce, %error, "the last word on a nonce was lost");
+            let component = &held.component;
+            match pending_mark {
+                PendingMark::Release(why) => component.release_unmarked(&held, why).await,
+                PendingMark::Mark(mark) => {
+                    if let Err(error) = component.record(&held, &mark).await {
+                        let Reservation { lane, nonce, .. } = held.reservation;
+                        tracing::warn!(%lane, %nonce, %error, "the final mark of a section was not recorded");
                     }
                 }
             }
-            drop(inside);
+            drop(active_call);
         });
     }
 }
 
-fn why_it_panicked(panic: &(dyn Any + Send)) -> String {
+fn panic_reason(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&'static str>().copied();
     let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    format!("its business panicked: {}", text.unwrap_or("(no message)"))
+    format!("the closure panicked: {}", text.unwrap_or("(no message)"))
 }

@@ -1,4 +1,4 @@
-//! Values as they stand in rows.
+//! Conversions between values and columns.
 
 use domain::{
     Address, B256, ChainId, Header, Holder, LaneKey, Nonce, Reservation, ReservationState,
@@ -8,8 +8,8 @@ use engine::ports::ReservationError;
 use tokio_postgres::Row;
 use uuid::Uuid;
 
-use super::Fault;
-use crate::scheme::{SchemeKind, Watched};
+use super::QueryError;
+use crate::scheme::{SchemeKind, WatchedReservation};
 
 /// The lane's key as columns.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub struct Lane {
 }
 
 impl Lane {
-    /// A lane that fits into a row; every real one does.
+    /// Fails for a chain id that exceeds a bigint; no real one does.
     pub fn of(lane: LaneKey) -> Result<Self, ReservationError> {
         let chain = i64::try_from(lane.chain_id.0).map_err(|error| {
             ReservationError::NotReservable(format!("chain {}: {error}", lane.chain_id.0))
@@ -40,11 +40,11 @@ pub fn signed(number: u64) -> Result<i64, ReservationError> {
 }
 
 /// A `bigint` that is never negative.
-pub fn unsigned(number: i64) -> Result<u64, Fault> {
+pub fn unsigned(number: i64) -> Result<u64, QueryError> {
     u64::try_from(number).map_err(|error| malformed(&error))
 }
 
-/// How a scheme is written in `nonce_lane.scheme`: for ever.
+/// The stored number of a scheme, in `nonce_lane.scheme`: it never changes.
 pub(super) fn scheme_number(scheme: SchemeKind) -> i16 {
     match scheme {
         SchemeKind::RowLock => 1,
@@ -55,26 +55,28 @@ pub(super) fn scheme_number(scheme: SchemeKind) -> i16 {
     }
 }
 
-/// What another scheme than the lane's own is told.
-pub(super) fn not_lendable(lane: LaneKey, bound: i16, asked: SchemeKind) -> ReservationError {
+/// The error for a scheme that does not own the lane.
+pub(super) fn not_reservable(lane: LaneKey, bound: i16, asked: SchemeKind) -> ReservationError {
     let bound = SchemeKind::ALL
         .into_iter()
         .find(|kind| scheme_number(*kind) == bound);
     let whose = match bound {
-        Some(SchemeKind::Lane) => "dealt by its lane, to its own txs or by scheme lane".to_owned(),
-        Some(kind) => format!("lent by scheme {}", kind.as_str()),
-        None => "lent by a scheme that this program does not know".to_owned(),
+        Some(SchemeKind::Lane) => {
+            "allocated by its lane, to its own txs or by scheme lane".to_owned()
+        }
+        Some(kind) => format!("reserved by scheme {}", kind.as_str()),
+        None => "reserved by a scheme that this program does not know".to_owned(),
     };
     ReservationError::NotReservable(format!(
         "the nonces of {} on chain {} are {whose}, and a lane belongs to one scheme for ever: set nonce.scheme to \
-         it, or lend from another account (asked was {})",
+         it, or reserve from another account (this process uses {})",
         lane.signer,
         lane.chain_id.0,
         asked.as_str()
     ))
 }
 
-/// How a state is written in `nonce_reservation.state`: for ever.
+/// The stored number of a state, in `nonce_reservation.state`: it never changes.
 pub(super) fn state_number(state: ReservationState) -> i16 {
     match state {
         ReservationState::Reserved => 0,
@@ -83,7 +85,7 @@ pub(super) fn state_number(state: ReservationState) -> i16 {
     }
 }
 
-fn state(number: i16) -> Result<ReservationState, Fault> {
+fn state(number: i16) -> Result<ReservationState, QueryError> {
     [
         ReservationState::Reserved,
         ReservationState::Used,
@@ -91,11 +93,11 @@ fn state(number: i16) -> Result<ReservationState, Fault> {
     ]
     .into_iter()
     .find(|state| state_number(*state) == number)
-    .ok_or_else(|| Fault::Malformed(format!("no state {number}")))
+    .ok_or_else(|| QueryError::Malformed(format!("no state {number}")))
 }
 
 /// From columns `state, nonce, holder, tx_hash, was_replaced, expires_ms, reason`.
-pub fn reservation(lane: LaneKey, row: &Row) -> Result<Reservation, Fault> {
+pub fn reservation(lane: LaneKey, row: &Row) -> Result<Reservation, QueryError> {
     let hash: Option<&[u8]> = column(row, "tx_hash")?;
     let holder: Uuid = column(row, "holder")?;
     Ok(Reservation {
@@ -110,8 +112,8 @@ pub fn reservation(lane: LaneKey, row: &Row) -> Result<Reservation, Fault> {
     })
 }
 
-/// From what `nonce_watch_2` gives.
-pub(super) fn watched(row: &Row) -> Result<Watched, Fault> {
+/// From a row of `nonce_list_watched`.
+pub(super) fn watched(row: &Row) -> Result<WatchedReservation, QueryError> {
     let signer: &[u8] = column(row, "signer")?;
     let lane = LaneKey {
         chain_id: ChainId(unsigned(column(row, "chain_id")?)?),
@@ -127,24 +129,24 @@ pub(super) fn watched(row: &Row) -> Result<Watched, Fault> {
             timestamp: unsigned(column(row, "closed_time")?)?,
         }),
     };
-    Ok(Watched {
+    Ok(WatchedReservation {
         reservation: reservation(lane, row)?,
         closed_in,
     })
 }
 
-/// A column of a type that the schema says.
+/// Reads a column.
 pub(super) fn column<'a, T: tokio_postgres::types::FromSql<'a>>(
     row: &'a Row,
     name: &str,
-) -> Result<T, Fault> {
+) -> Result<T, QueryError> {
     row.try_get(name).map_err(|error| malformed(&error))
 }
 
-fn hash_of(bytes: &[u8]) -> Result<B256, Fault> {
+fn hash_of(bytes: &[u8]) -> Result<B256, QueryError> {
     B256::try_from(bytes).map_err(|error| malformed(&error))
 }
 
-fn malformed(error: &(dyn std::error::Error + 'static)) -> Fault {
-    Fault::Malformed(super::fault::text(error))
+fn malformed(error: &(dyn std::error::Error + 'static)) -> QueryError {
+    QueryError::Malformed(postgres_client::error_text(error))
 }

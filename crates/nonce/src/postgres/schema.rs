@@ -1,6 +1,7 @@
-//! The schema of the books: forward-only steps, all that are missing in one transaction.
+//! The schema of the ledger.
 
 use domain::LaneKey;
+use postgres_client::{MigrateError, Migration, Schema};
 use thiserror::Error;
 use tokio_postgres::types::Type;
 use tokio_postgres::{Client, Error};
@@ -9,206 +10,123 @@ use super::Param;
 use super::rows::scheme_number;
 use crate::scheme::SchemeKind;
 
-/// All steps, in order. Append only: a step that was ever shipped is never edited.
-const STEPS: [&str; 5] = [
-    include_str!("schema.sql"),
-    include_str!("keepers.sql"),
-    include_str!("inlined.sql"),
-    include_str!("words.sql"),
-    include_str!("stints.sql"),
-];
+const SCHEMA: Schema = Schema {
+    version_table: "nonce_schema_version",
+    lock: 0x6c6b_2d6e_6f6e_6365, // "lk-nonce" in ASCII
+    migrations: &[Migration {
+        name: "initial",
+        sql: concat!(
+            include_str!("schema/tables.sql"),
+            include_str!("schema/reservations.sql"),
+            include_str!("schema/block_holders.sql"),
+            include_str!("schema/marks.sql"),
+            include_str!("schema/verdicts.sql"),
+            include_str!("schema/views.sql"),
+        ),
+    }],
+    tables: &["nonce_block_holder", "nonce_lane", "nonce_reservation"],
+    sequences: &["nonce_allocation"],
+};
 
-/// What the serving role needs. It makes no tables and owns none.
-const TABLES: [&str; 4] = [
-    "nonce_keeper",
-    "nonce_lane",
-    "nonce_reservation",
-    "nonce_schema",
-];
+/// The schema version that this program needs.
+pub const SCHEMA_VERSION: i64 = SCHEMA.version();
 
-/// And the counters.
-const SEQUENCES: [&str; 1] = ["nonce_stint"];
-
-/// The schema that this program writes.
-pub const SCHEMA_VERSION: i64 = 5;
-
-/// Two who prepare at once wait for each other here. (Any fixed number: "lk-nonce" in ASCII.)
-const LOCK: i64 = 0x6c6b_2d6e_6f6e_6365;
-
-/// The first major with a limit for whole transactions.
-const TRANSACTION_TIMEOUT_SINCE: i32 = 170_000;
-
-/// Why the books were not prepared. Nothing has changed.
+/// Why the ledger cannot be used. Nothing has changed.
 #[derive(Debug, Error)]
-pub enum PrepareError {
+pub enum SchemaError {
     /// A statement failed.
-    #[error("the database refused the books of the nonce component")]
+    #[error("the database refused a statement about the schema of the nonce component")]
     Refused(#[from] Error),
-    /// A newer program wrote them.
+    /// It is not migrated.
     #[error(
-        "the books of the nonce component have version {found}, and this program knows only \
-         {SCHEMA_VERSION}: run the newer program that wrote them"
+        "the nonce component's schema has version {found}, and this program needs {SCHEMA_VERSION}: run \
+         `lanekeeper migrate`"
+    )]
+    Behind {
+        /// Its version; 0 when there is none.
+        found: i64,
+    },
+    /// A newer program has migrated it.
+    #[error(
+        "the nonce component's schema has version {found}, and this program knows only {SCHEMA_VERSION}: run the \
+         newer program that migrated it"
     )]
     Newer {
-        /// Their version.
+        /// Its version.
         found: i64,
     },
 }
 
-/// Brings the books up to date in the client's default schema, in one transaction, and gives `role` its rights.
-/// Without a role, whoever is logged in owns them and serves. Gives the versions that were applied.
-pub async fn prepare(client: &mut Client, role: Option<&str>) -> Result<Vec<i64>, PrepareError> {
-    let step = client.transaction().await?;
-    // Long waits and long index builds are right here, and wrong everywhere else.
-    step.batch_execute(
-        "SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0; \
-         SET LOCAL idle_in_transaction_session_timeout = 0",
-    )
-    .await?;
-    const VERSION: &str = "SELECT current_setting('server_version_num')::integer";
-    let server: i32 = step.query_typed_one(VERSION, &[]).await?.try_get(0)?;
-    if server >= TRANSACTION_TIMEOUT_SINCE {
-        step.batch_execute("SET LOCAL transaction_timeout = 0")
-            .await?;
-    }
-    step.query_typed("SELECT pg_advisory_xact_lock($1)", &[(&LOCK, Type::INT8)])
-        .await?;
-    // Functions remember this path, so that nobody's own tables come before ours.
-    step.batch_execute(
-        "SELECT set_config('search_path', quote_ident(current_schema()), true); \
-         SET LOCAL client_min_messages = warning; \
-         CREATE TABLE IF NOT EXISTS nonce_schema ( \
-           version bigint PRIMARY KEY, applied_at timestamptz NOT NULL)",
-    )
-    .await?;
-    const FOUND: &str = "SELECT coalesce(max(version), 0) FROM nonce_schema";
-    let found: i64 = step.query_typed_one(FOUND, &[]).await?.try_get(0)?;
-    if found > SCHEMA_VERSION {
-        return Err(PrepareError::Newer { found });
-    }
-    let mut applied = Vec::new();
-    for (version, sql) in (1..).zip(STEPS) {
-        if version <= found {
-            continue;
-        }
-        step.batch_execute(sql).await?;
-        step.query_typed(
-            "INSERT INTO nonce_schema (version, applied_at) VALUES ($1, now())",
-            &[(&version, Type::INT8)],
-        )
-        .await?;
-        applied.push(version);
-    }
-    if let Some(role) = role {
-        serve_as(step.client(), role).await?;
-    }
-    step.commit().await?;
+/// Migrates the ledger in the client's default schema, in one transaction, and grants `role` what serving needs.
+/// Without a role the current user owns the tables and serves. Returns the applied versions.
+pub async fn prepare(client: &mut Client, role: Option<&str>) -> Result<Vec<i64>, SchemaError> {
+    let transaction = client.transaction().await?;
+    let applied = SCHEMA.apply(&transaction, role).await;
+    let applied = applied.map_err(|error| match error {
+        MigrateError::Refused(error) => SchemaError::Refused(error),
+        MigrateError::Newer { found } => SchemaError::Newer { found },
+    })?;
+    transaction.commit().await?;
     Ok(applied)
 }
 
-/// Whether the books are there and of the version that this program knows; what to do otherwise, in words.
-pub async fn check(client: &Client) -> Result<(), CheckError> {
-    const FOUND: &str = "SELECT to_regclass('nonce_schema') IS NOT NULL";
-    let is_there: bool = client.query_typed_one(FOUND, &[]).await?.try_get(0)?;
-    let found: i64 = match is_there {
-        true => {
-            const VERSION: &str = "SELECT coalesce(max(version), 0) FROM nonce_schema";
-            client.query_typed_one(VERSION, &[]).await?.try_get(0)?
-        }
-        false => 0,
-    };
+/// Fails unless the ledger has the version that this program needs.
+pub async fn check(client: &Client) -> Result<(), SchemaError> {
+    let found = SCHEMA.installed_version(client).await?;
     match found.cmp(&SCHEMA_VERSION) {
-        std::cmp::Ordering::Less => Err(CheckError::Behind { found }),
+        std::cmp::Ordering::Less => Err(SchemaError::Behind { found }),
         std::cmp::Ordering::Equal => Ok(()),
-        std::cmp::Ordering::Greater => Err(PrepareError::Newer { found }.into()),
+        std::cmp::Ordering::Greater => Err(SchemaError::Newer { found }),
     }
 }
 
-/// Binds these lanes to their keeper (scheme `lane`), whether they are lent or send: from here on no other scheme lends
-/// from them. Whoever comes first has a lane for ever, by its unique key. Gives the first that was another scheme's
-/// before, in words; `None` when all are the keeper's.
+/// Binds these lanes to scheme `lane`, that is, to their keeper: from here on no other scheme reserves their nonces. The
+/// first scheme has a lane for ever, by its unique key. Returns a description of the first lane that already belongs to
+/// another scheme; `None` when all belong to their keeper.
 ///
-/// Where there are no books nobody can lend, and nothing is written: a node needs none.
+/// Without a ledger no scheme can reserve, and nothing is written: a node needs none.
 pub async fn bind_lanes(client: &Client, lanes: &[LaneKey]) -> Result<Option<String>, Error> {
-    const THERE: &str = "SELECT to_regclass('nonce_lane') IS NOT NULL";
-    let is_there: bool = client.query_typed_one(THERE, &[]).await?.try_get(0)?;
-    if !is_there {
+    if SCHEMA.installed_version(client).await? == 0 {
         return Ok(None);
     }
-    // A chain whose id no bigint holds is none of the books'.
+    // The ledger holds no chain whose id exceeds a bigint.
     let numbers =
         |lane: &LaneKey| Some((i64::try_from(lane.chain_id.0).ok()?, lane.signer.to_vec()));
     let (chains, signers): (Vec<i64>, Vec<Vec<u8>>) = lanes.iter().filter_map(numbers).unzip();
-    let of_lane = scheme_number(SchemeKind::Lane);
+    let lane_scheme = scheme_number(SchemeKind::Lane);
     let params: [Param<'_>; 3] = [
         (&chains, Type::INT8_ARRAY),
         (&signers, Type::BYTEA_ARRAY),
-        (&of_lane, Type::INT2),
+        (&lane_scheme, Type::INT2),
     ];
     // A node that must not start binds nothing.
-    if let Some(lent) = lent_elsewhere(client, &params).await? {
-        return Ok(Some(lent));
+    if let Some(lane) = find_lane_of_other_scheme(client, &params).await? {
+        return Ok(Some(lane));
     }
-    // In order, so that two nodes that start at once never wait crosswise. Those that are there take no number.
+    // In order, so that two nodes that start at once never deadlock. Existing lanes consume no lane_id.
     const BIND: &str = "INSERT INTO nonce_lane \
-          (chain_id, signer, scheme, next_nonce, chain_nonce, holes_from, holes_to, holes_at) \
+          (chain_id, signer, scheme, next_nonce, chain_nonce, gaps_from, gaps_to, gaps_at) \
         SELECT w.chain_id, w.signer, $3::smallint, 0, 0, 0, 0, clock_timestamp() \
         FROM unnest($1, $2) AS w(chain_id, signer) \
         WHERE NOT EXISTS (SELECT FROM nonce_lane AS l \
           WHERE l.chain_id = w.chain_id AND l.signer = w.signer) \
         ORDER BY 1, 2 ON CONFLICT (chain_id, signer) DO NOTHING";
     client.query_typed(BIND, &params).await?;
-    // Again, because it waited for whoever made the same lane at that moment.
-    lent_elsewhere(client, &params).await
+    // Again, because the insert waits for a concurrent insert of the same lane.
+    find_lane_of_other_scheme(client, &params).await
 }
 
-/// The first of these lanes that another scheme lends from, in words.
-async fn lent_elsewhere(client: &Client, lanes: &[Param<'_>; 3]) -> Result<Option<String>, Error> {
-    const LENT: &str = "SELECT '0x' || encode(l.signer, 'hex') || ' on chain ' || l.chain_id \
+/// The first of these lanes that belongs to another scheme, for people.
+async fn find_lane_of_other_scheme(
+    client: &Client,
+    lanes: &[Param<'_>; 3],
+) -> Result<Option<String>, Error> {
+    const SQL: &str = "SELECT '0x' || encode(l.signer, 'hex') || ' on chain ' || l.chain_id \
         FROM unnest($1, $2) AS w(chain_id, signer) \
         JOIN nonce_lane AS l ON l.chain_id = w.chain_id AND l.signer = w.signer \
         WHERE l.scheme <> $3 ORDER BY l.lane_id LIMIT 1";
-    let found = client.query_typed(LENT, lanes).await?;
+    let found = client.query_typed(SQL, lanes).await?;
     found.first().map(|row| row.try_get(0)).transpose()
-}
-
-/// Why the books cannot be used.
-#[derive(Debug, Error)]
-pub enum CheckError {
-    /// They are older, or not there.
-    #[error(
-        "the books of the nonce component have version {found}, and this program needs {SCHEMA_VERSION}: run \
-         `lanekeeper migrate`"
-    )]
-    Behind {
-        /// Their version; 0 when they are not there.
-        found: i64,
-    },
-    /// They are newer, or do not answer.
-    #[error(transparent)]
-    Unusable(#[from] PrepareError),
-}
-
-impl From<tokio_postgres::Error> for CheckError {
-    fn from(error: tokio_postgres::Error) -> Self {
-        Self::Unusable(error.into())
-    }
-}
-
-async fn serve_as(client: &Client, role: &str) -> Result<(), Error> {
-    const NAMES: &str = "SELECT quote_ident($1), quote_ident(current_schema())";
-    let names = client
-        .query_typed_one(NAMES, &[(&role, Type::TEXT)])
-        .await?;
-    let (to, schema): (String, String) = (names.try_get(0)?, names.try_get(1)?);
-    let (tables, sequences) = (TABLES.join(", "), SEQUENCES.join(", "));
-    client
-        .batch_execute(&format!(
-            "GRANT USAGE ON SCHEMA {schema} TO {to}; \
-             GRANT SELECT, INSERT, UPDATE, DELETE ON {tables} TO {to}; \
-             GRANT USAGE ON SEQUENCE {sequences} TO {to}"
-        ))
-        .await
 }
 
 #[cfg(test)]
@@ -216,12 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_follow_each_other_and_every_table_is_granted() {
-        assert_eq!(i64::try_from(STEPS.len()), Ok(SCHEMA_VERSION));
-        let lines = STEPS.iter().flat_map(|step| step.lines());
-        let made = lines.filter_map(|line| line.strip_prefix("CREATE TABLE "));
-        for table in made.filter_map(|line| line.split_whitespace().next()) {
-            assert!(TABLES.contains(&table), "{table} is not granted");
-        }
+    fn every_table_and_sequence_is_granted_to_the_serving_role() {
+        assert_eq!(SCHEMA.ungranted(), [""; 0]);
     }
 }

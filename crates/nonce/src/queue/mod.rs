@@ -1,22 +1,21 @@
-//! Worker-queue mode: in this process, one call of a lane at a time.
+//! Worker-queue mode: one call per lane at a time in this process.
 //!
-//! A lane always has the same worker, and a worker does one call after the other. Code of the business never
-//! runs on a worker, nor while a lane's lock is held, so no call can wait for itself: what is called from inside
-//! `with_nonce` runs in place (it is never queued and never refused), and so does what overflows under
-//! [`RejectPolicy::CallerRuns`]; both take the lane's lock like the worker does.
+//! A lane is always served by the same worker, and a worker runs one call after the other. Application code never runs on
+//! a worker, nor while a lane's lock is held, so a call cannot wait for itself: a call nested in `with_nonce` runs in
+//! place (it is never queued and never refused), and so does an overflow under [`RejectPolicy::CallerRuns`]; both take the
+//! lane's lock like the worker does.
 //!
-//! Whoever waits for a turn in a lane (`with_nonce`) is counted with that lane's worker, and there may be as many of
-//! them as calls.
+//! A waiting `with_nonce` section counts for its lane's worker; as many sections as calls may wait.
 //!
-//! Correctness across processes is the books' matter; this only keeps crowds off them.
+//! Uniqueness across processes is guaranteed by the scheme; this mode only limits the load on it.
 
-mod depth;
-mod lanes;
-mod line;
+mod lane_table;
+mod queue_depth;
 mod section;
+mod section_queue;
 mod worker;
 
-pub(crate) use section::{Turn, is_inside, nested};
+pub(crate) use section::{SectionPermit, is_nested, run_nested};
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -29,19 +28,19 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 
 use crate::config::{QueueSettings, RejectPolicy};
-use depth::Depth;
-use lanes::Lanes;
+use lane_table::LaneTable;
+use queue_depth::QueueDepth;
 use worker::Job;
 
-/// How many calls, and how many that wait for a turn, found no room.
+/// Counts calls and sections beyond the capacity.
 const REJECTED: &str = "lanekeeper_nonce_queue_rejected_total";
 
-/// The workers and the locks of the lanes.
+/// The workers and the lanes in use.
 pub(crate) struct WorkerQueue {
     settings: QueueSettings,
-    lanes: Arc<Lanes>,
-    /// Of each worker.
-    depths: Vec<Arc<Depth>>,
+    lanes: Arc<LaneTable>,
+    /// One per worker.
+    depths: Vec<Arc<QueueDepth>>,
     clock: Arc<dyn Clock>,
     state: Mutex<State>,
 }
@@ -49,23 +48,26 @@ pub(crate) struct WorkerQueue {
 /// Empty once it is closed.
 struct State {
     inboxes: Vec<mpsc::Sender<Job>>,
-    /// And what runs beside them.
+    /// Also has the tasks that run beside the workers.
     workers: JoinSet<()>,
 }
 
 impl WorkerQueue {
     /// Starts the workers.
     pub(crate) fn start(settings: QueueSettings, clock: Arc<dyn Clock>) -> Self {
-        let lanes = Arc::new(Lanes::default());
+        let lanes = Arc::new(LaneTable::default());
         let mut state = State {
             inboxes: Vec::new(),
             workers: JoinSet::new(),
         };
-        let depths: Vec<_> = (0..settings.workers).map(Depth::of).map(Arc::new).collect();
+        let depths: Vec<_> = (0..settings.workers)
+            .map(QueueDepth::new)
+            .map(Arc::new)
+            .collect();
         for depth in &depths {
             let (inbox, jobs) = mpsc::channel(settings.capacity);
             state.inboxes.push(inbox);
-            let work = worker::work(jobs, Arc::clone(depth), Arc::clone(&lanes));
+            let work = worker::run_worker(jobs, Arc::clone(depth), Arc::clone(&lanes));
             state.workers.spawn(work);
         }
         Self {
@@ -83,42 +85,44 @@ impl WorkerQueue {
         lane: LaneKey,
         call: impl Future<Output = Result<T, ReservationError>> + Send + 'static,
     ) -> Result<T, ReservationError> {
-        let (tell, told) = oneshot::channel();
+        let (answer, answered) = oneshot::channel();
         let job = Job {
             lane,
             work: Box::pin(async move {
-                // Whoever waited may be gone with its runtime; nobody else wants the answer.
-                tell.send(call.await).ok();
+                // The caller may be gone with its runtime.
+                answer.send(call.await).ok();
             }),
         };
-        if is_inside() {
-            self.in_place(job)?;
+        if is_nested() {
+            self.spawn_beside_worker(job)?;
         } else if let Some(overflow) = self.enqueue(job)? {
-            self.in_place(overflow)?;
+            self.spawn_beside_worker(overflow)?;
         }
-        // A worker that was stopped, or panicked, has let go of the other end.
+        // A worker that was stopped or panicked has dropped the sender.
         let lost = |_| ReservationError::Unknown("the worker ended before it answered".into());
-        told.await.map_err(lost)?
+        answered.await.map_err(lost)?
     }
 
-    /// Leaves a call to its worker. It comes back when there is no room and its caller is to run it.
+    /// Queues a call for its worker. Returns the call when the queue is full and its caller should run it.
     fn enqueue(&self, job: Job) -> Result<Option<Job>, ReservationError> {
-        let number = worker_of(job.lane, self.settings.workers);
+        let number = worker_index(job.lane, self.settings.workers);
         let state = self.lock();
         let Some(inbox) = state.inboxes.get(number) else {
             return Err(closed());
         };
         let sent = inbox.try_send(job);
-        self.depths[number].calls(inbox.max_capacity() - inbox.capacity());
+        self.depths[number].set_calls(inbox.max_capacity() - inbox.capacity());
         match sent {
             Ok(()) => Ok(None),
             Err(mpsc::error::TrySendError::Closed(_)) => Err(closed()),
-            Err(mpsc::error::TrySendError::Full(job)) => self.reject().map(|()| Some(job)),
+            Err(mpsc::error::TrySendError::Full(job)) => {
+                self.handle_full_queue().map(|()| Some(job))
+            }
         }
     }
 
-    /// There is no room. Whether the caller goes on by himself.
-    fn reject(&self) -> Result<(), ReservationError> {
+    /// Applies the reject policy; `Ok` when the caller should go on.
+    fn handle_full_queue(&self) -> Result<(), ReservationError> {
         counter!(REJECTED).increment(1);
         match self.settings.reject {
             RejectPolicy::FailFast => Err(ReservationError::Busy),
@@ -126,44 +130,47 @@ impl WorkerQueue {
         }
     }
 
-    /// Runs a call beside the worker, at once. In a task of its own: whoever has the lane's lock must go on
-    /// even when its caller is not polled, because it does something else first (one of several calls in one task).
-    fn in_place(&self, job: Job) -> Result<(), ReservationError> {
+    /// Runs a call beside the worker, in a task of its own: the owner of the lane's lock must make progress even when
+    /// its caller is not polled (one of several calls in one task).
+    fn spawn_beside_worker(&self, job: Job) -> Result<(), ReservationError> {
         let mut state = self.lock();
         if state.inboxes.is_empty() {
             return Err(closed());
         }
-        while state.workers.try_join_next().is_some() {} // those that have ended
+        while state.workers.try_join_next().is_some() {} // removes finished tasks
         state
             .workers
-            .spawn(worker::run_beside(job, Arc::clone(&self.lanes)));
+            .spawn(worker::run_beside_worker(job, Arc::clone(&self.lanes)));
         Ok(())
     }
 
-    /// Waits for a section of one's own in this lane. Nested ones get theirs at once, in any lane: two that
-    /// nest crosswise would wait for each other for ever. Where too many wait, one more is refused, or waits all
-    /// the same on its caller's task: it never goes in before its turn.
-    pub(crate) async fn turn(&self, lane: LaneKey) -> Result<Turn, ReservationError> {
-        let seat = self.lanes.seat(lane);
-        if is_inside() {
-            return Ok(Turn::without_waiting(seat));
+    /// Waits for an exclusive section in this lane. A nested section gets it at once, in any lane, because crosswise
+    /// nesting would deadlock. Beyond the capacity a section is refused, or waits on its caller's task; it never
+    /// overtakes.
+    pub(crate) async fn enter_section(
+        &self,
+        lane: LaneKey,
+    ) -> Result<SectionPermit, ReservationError> {
+        let lane_ref = self.lanes.lane_ref(lane);
+        if is_nested() {
+            return Ok(SectionPermit::immediate(lane_ref));
         }
-        let patience = self.settings.section_patience;
-        let mut turn = Turn::in_line(seat, Arc::clone(&self.clock), patience);
-        if turn.has_come() {
-            return Ok(turn);
+        let idle_timeout = self.settings.section_idle_timeout;
+        let mut permit = SectionPermit::enqueue(lane_ref, Arc::clone(&self.clock), idle_timeout);
+        if permit.is_granted() {
+            return Ok(permit);
         }
-        let depth = &self.depths[worker_of(lane, self.settings.workers)];
-        let waits = depth.wait_for_turn();
-        if waits.are_more_than(self.settings.capacity) {
-            self.reject()?;
+        let depth = &self.depths[worker_index(lane, self.settings.workers)];
+        let wait = depth.begin_section_wait();
+        if wait.exceeds(self.settings.capacity) {
+            self.handle_full_queue()?;
         }
-        turn.come().await;
-        Ok(turn)
+        permit.wait_until_granted().await;
+        Ok(permit)
     }
 
-    /// Takes no more calls, finishes those that wait, and ends the workers: by themselves within this time, at
-    /// the await where they stand after it. Whether all was finished.
+    /// Accepts no more calls, finishes the queued ones and ends the workers; after this time it aborts them. Returns
+    /// whether everything was finished.
     pub(crate) async fn close(&self, within: Duration) -> bool {
         let mut workers = {
             let mut state = self.lock();
@@ -176,24 +183,24 @@ impl WorkerQueue {
             () = all_ended => true,
             () = self.clock.sleep(within) => false,
         };
-        // Aborts what is left, and waits until it is gone.
+        // Aborts the remaining tasks and waits for their end.
         workers.shutdown().await;
-        self.depths.iter().for_each(|depth| depth.calls(0));
+        self.depths.iter().for_each(|depth| depth.set_calls(0));
         in_time
     }
 
-    /// A poisoned lock is taken all the same: nothing panics while it is held.
+    // A poisoned lock is used anyway: no code panics while it is held.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Which worker a lane has: the same one for ever, in every process.
-fn worker_of(lane: LaneKey, workers: usize) -> usize {
+/// The worker of a lane: the same in every process.
+fn worker_index(lane: LaneKey, workers: usize) -> usize {
     let mut hasher = DefaultHasher::new();
     lane.hash(&mut hasher);
     let count = u64::try_from(workers).expect("a usize has at most 64 bits");
-    usize::try_from(hasher.finish() % count).expect("it is below a usize")
+    usize::try_from(hasher.finish() % count).expect("below the number of workers")
 }
 
 fn closed() -> ReservationError {
@@ -207,15 +214,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lanes_spread_over_all_workers_and_stay_where_they_are() {
+    fn lanes_are_spread_over_all_workers_and_stay_assigned() {
         let lane = |signer| LaneKey {
             chain_id: ChainId(1),
             signer: Address::repeat_byte(signer),
         };
         let mut counts = [0; 8];
         for signer in 0..=255 {
-            let worker = worker_of(lane(signer), counts.len());
-            assert_eq!(worker, worker_of(lane(signer), counts.len()));
+            let worker = worker_index(lane(signer), counts.len());
+            assert_eq!(worker, worker_index(lane(signer), counts.len()));
             counts[worker] += 1;
         }
         assert!(counts.iter().all(|count| *count > 8), "{counts:?}");

@@ -1,14 +1,14 @@
-//! Whose turn it is: in one lane, one `with_nonce` of this process after the other.
+//! Exclusive sections: in one lane, the `with_nonce` calls of this process run one after the other.
 //!
-//! A turn is a courtesy, never a right: nonces stay unique without it. So what would wait for ever gives way:
-//! - a nested `with_nonce` takes no turn, in whatever lane ([`is_inside`]);
-//! - a task that was spawned inside cannot be told from a stranger, unless it was wrapped by [`nested`]. It waits,
-//!   and if the section before it does not move meanwhile (perhaps because it waits for that very task), the
-//!   turn is passed on. A section of its own that hangs holds nobody up for longer than that either;
-//! - whoever waits may be a future that its task does not poll any more, because it waits for another one behind
-//!   it. When its turn comes and it does not take it, it is passed over; polled again, it joins at the end.
+//! Exclusivity is best effort: nonces stay unique without it. So whatever would wait forever gives way:
+//! - a nested `with_nonce` does not queue, in whichever lane ([`is_nested`]);
+//! - a task that was spawned inside a section is recognised as nested only if it was wrapped by [`run_nested`].
+//!   Otherwise it waits, and if the active section is not polled meanwhile (perhaps because it waits for that task), it
+//!   loses its place. The same limits a section that hangs;
+//! - a waiter may be a future that its task no longer polls, because it waits for another one behind it. If it becomes
+//!   first and is not polled, it is removed; when polled again, it joins at the end.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use domain::MonotonicTime;
@@ -16,94 +16,96 @@ use engine::ports::Clock;
 use metrics::counter;
 use tokio::sync::Notify;
 
-use super::lanes::Seat;
-use super::line::{Line, Ticket};
+use super::lane_table::LaneRef;
+use super::section_queue::Ticket;
 
 tokio::task_local! {
-    /// Set while code of the business runs inside `with_nonce`.
-    static INSIDE: ();
+    /// Set while application code runs inside `with_nonce`.
+    static NESTED: ();
 }
 
-/// Whether the caller stands inside a `with_nonce`.
-pub(crate) fn is_inside() -> bool {
-    INSIDE.try_with(|()| ()).is_ok()
+/// Whether the caller runs inside a `with_nonce` section.
+pub(crate) fn is_nested() -> bool {
+    NESTED.try_with(|()| ()).is_ok()
 }
 
-/// Makes what runs in this future count as inside.
-pub(crate) async fn nested<F: Future>(future: F) -> F::Output {
-    INSIDE.scope((), future).await
+/// Runs a future as nested in a section.
+pub(crate) async fn run_nested<F: Future>(future: F) -> F::Output {
+    NESTED.scope((), future).await
 }
 
-/// The turns of one lane.
-#[derive(Default)]
-pub(super) struct Turns(Mutex<Line>);
-
-/// A section of one's own, or the wait for it, until it is dropped.
-pub(crate) struct Turn {
-    seat: Seat,
-    /// `None` when it does not have to wait for one.
-    standing: Option<Standing>,
+/// An exclusive section, or the wait for it, until it is dropped.
+pub(crate) struct SectionPermit {
+    lane_ref: LaneRef,
+    /// `None` when it does not queue.
+    position: Option<QueuePosition>,
 }
 
-/// Where somebody stands in the line.
-struct Standing {
+/// A place in the section queue.
+struct QueuePosition {
     ticket: Ticket,
-    /// Since when: others may have stood still before, but nobody waited for them then.
+    /// When it joined: an earlier idle time of the first section did not block this one.
     since: MonotonicTime,
-    bell: Arc<Notify>,
+    wakeup: Arc<Notify>,
     clock: Arc<dyn Clock>,
-    patience: Duration,
+    idle_timeout: Duration,
 }
 
-impl Turn {
-    pub(super) fn without_waiting(seat: Seat) -> Self {
-        let standing = None;
-        Self { seat, standing }
+impl SectionPermit {
+    pub(super) fn immediate(lane_ref: LaneRef) -> Self {
+        let position = None;
+        Self { lane_ref, position }
     }
 
-    /// Joins the line of this lane.
-    pub(super) fn in_line(seat: Seat, clock: Arc<dyn Clock>, patience: Duration) -> Self {
-        let (bell, since) = (Arc::new(Notify::new()), clock.monotonic());
-        let standing = Standing {
-            ticket: seat.turns().lock().join(Arc::clone(&bell), since),
+    /// Joins the queue of this lane.
+    pub(super) fn enqueue(
+        lane_ref: LaneRef,
+        clock: Arc<dyn Clock>,
+        idle_timeout: Duration,
+    ) -> Self {
+        let (wakeup, since) = (Arc::new(Notify::new()), clock.monotonic());
+        let position = QueuePosition {
+            ticket: lane_ref.lock_sections().enqueue(Arc::clone(&wakeup), since),
             since,
-            bell,
+            wakeup,
             clock,
-            patience,
+            idle_timeout,
         };
         Self {
-            seat,
-            standing: Some(standing),
+            lane_ref,
+            position: Some(position),
         }
     }
 
-    /// Whether there is nothing to wait for.
-    pub(super) fn has_come(&self) -> bool {
-        let standing = self.standing.as_ref();
-        standing.is_none_or(|standing| self.seat.turns().lock().has_turn(standing.ticket))
+    /// Whether the section may start.
+    pub(super) fn is_granted(&self) -> bool {
+        let position = self.position.as_ref();
+        position.is_none_or(|position| self.lane_ref.lock_sections().is_first(position.ticket))
     }
 
-    /// Waits until the section before this one has ended, or does not move.
-    pub(super) async fn come(&mut self) {
-        let Some(standing) = &mut self.standing else {
+    /// Waits until the section before this one has ended or is idle.
+    pub(super) async fn wait_until_granted(&mut self) {
+        let Some(position) = &mut self.position else {
             return;
         };
-        while let Some(pause) = standing.look(&self.seat) {
+        while let Some(pause) = position.check_position(&self.lane_ref) {
             tokio::select! {
                 biased;
-                () = standing.bell.notified() => {}
-                () = standing.clock.sleep(pause) => {}
+                () = position.wakeup.notified() => {}
+                () = position.clock.sleep(pause) => {}
             }
         }
     }
 
-    /// Runs the section, and sees whether it moves.
-    pub(crate) async fn during<F: Future>(&self, section: F) -> F::Output {
+    /// Runs the section and records its polls.
+    pub(crate) async fn run_section<F: Future>(&self, section: F) -> F::Output {
         let mut section = std::pin::pin!(section);
         std::future::poll_fn(|context| {
-            if let Some(Standing { ticket, clock, .. }) = &self.standing {
-                // One that was passed over goes on all the same: what it does cannot be taken back.
-                self.seat.turns().lock().moves(*ticket, clock.monotonic());
+            if let Some(QueuePosition { ticket, clock, .. }) = &self.position {
+                // A section that was removed continues: what it did cannot be undone.
+                self.lane_ref
+                    .lock_sections()
+                    .record_poll(*ticket, clock.monotonic());
             }
             section.as_mut().poll(context)
         })
@@ -111,45 +113,40 @@ impl Turn {
     }
 }
 
-impl Standing {
-    /// How long to wait until the next look; `None` when the turn has come.
-    fn look(&mut self, seat: &Seat) -> Option<Duration> {
+impl QueuePosition {
+    /// How long to wait until the next check; `None` when this place is first.
+    fn check_position(&mut self, lane_ref: &LaneRef) -> Option<Duration> {
         let now = self.clock.monotonic();
-        let mut line = seat.turns().lock();
-        if !line.moves(self.ticket, now) {
-            self.ticket = line.join(Arc::clone(&self.bell), now);
+        let mut queue = lane_ref.lock_sections();
+        if !queue.record_poll(self.ticket, now) {
+            self.ticket = queue.enqueue(Arc::clone(&self.wakeup), now);
             self.since = now;
         }
-        if line.has_turn(self.ticket) {
+        if queue.is_first(self.ticket) {
             return None;
         }
-        if line.stands_still(self.since, now) >= self.patience {
-            let passed = line.pass_over(self.ticket, self.patience, now);
-            tracing::warn!(lane = %seat.lane(), passed, "a with_nonce does not move: the next one goes on");
+        if queue.head_idle_time(self.since, now) >= self.idle_timeout {
+            let passed = queue.remove_idle_before(self.ticket, self.idle_timeout, now);
+            tracing::warn!(lane = %lane_ref.lane(), passed, "idle with_nonce sections lose their exclusivity: the next one starts");
             let count = u64::try_from(passed).expect("a usize has at most 64 bits");
             counter!("lanekeeper_nonce_turns_passed_total").increment(count);
         }
-        if line.has_turn(self.ticket) {
+        if queue.is_first(self.ticket) {
             return None;
         }
-        let stands_still = line.stands_still(self.since, now);
-        let left = self.patience.saturating_sub(stands_still);
-        // At least twice in a patience: whoever is polled no more is known by that.
-        Some(left.min(self.patience / 2))
+        let head_idle_time = queue.head_idle_time(self.since, now);
+        let left = self.idle_timeout.saturating_sub(head_idle_time);
+        // At least twice per idle timeout, because a waiter that is not polled is removed.
+        Some(left.min(self.idle_timeout / 2))
     }
 }
 
-impl Turns {
-    /// A poisoned lock is taken all the same: nothing panics while it is held.
-    fn lock(&self) -> MutexGuard<'_, Line> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Drop for Turn {
+impl Drop for SectionPermit {
     fn drop(&mut self) {
-        if let Some(Standing { ticket, clock, .. }) = &self.standing {
-            self.seat.turns().lock().leave(*ticket, clock.monotonic());
+        if let Some(QueuePosition { ticket, clock, .. }) = &self.position {
+            self.lane_ref
+                .lock_sections()
+                .remove(*ticket, clock.monotonic());
         }
     }
 }

@@ -1,4 +1,4 @@
-//! One worker: takes what waits, one call after the other.
+//! One worker: runs its queued calls one after the other.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -8,33 +8,37 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use tokio::sync::mpsc;
 
-use super::depth::Depth;
-use super::lanes::Lanes;
+use super::lane_table::LaneTable;
+use super::queue_depth::QueueDepth;
 
-/// A call that waits. It answers its caller by itself.
+/// A queued call. It answers its caller by itself.
 pub(super) struct Job {
     pub(super) lane: LaneKey,
     pub(super) work: BoxFuture<'static, ()>,
 }
 
-/// Works until its queue is closed and empty.
-pub(super) async fn work(mut jobs: mpsc::Receiver<Job>, depth: Arc<Depth>, lanes: Arc<Lanes>) {
+/// Runs until the queue is closed and empty.
+pub(super) async fn run_worker(
+    mut jobs: mpsc::Receiver<Job>,
+    depth: Arc<QueueDepth>,
+    lanes: Arc<LaneTable>,
+) {
     while let Some(job) = jobs.recv().await {
-        depth.calls(jobs.len());
+        depth.set_calls(jobs.len());
         run(job, &lanes).await;
     }
 }
 
-/// One call that does not wait for the worker.
-pub(super) async fn run_beside(job: Job, lanes: Arc<Lanes>) {
+/// Runs one call beside the worker.
+pub(super) async fn run_beside_worker(job: Job, lanes: Arc<LaneTable>) {
     run(job, &lanes).await;
 }
 
-/// One call, alone in its lane.
-async fn run(Job { lane, work }: Job, lanes: &Arc<Lanes>) {
-    let seat = lanes.seat(lane);
-    let alone = seat.calls().lock().await;
-    // A broken call must not take the lanes behind it along; its caller learns that it has no answer.
+/// Runs one call, alone in its lane.
+async fn run(Job { lane, work }: Job, lanes: &Arc<LaneTable>) {
+    let lane_ref = lanes.lane_ref(lane);
+    let alone = lane_ref.call_lock().lock().await;
+    // A panic must not stop the worker; the caller gets the error for a lost answer.
     if AssertUnwindSafe(work).catch_unwind().await.is_err() {
         tracing::error!(%lane, "a call of the nonce component panicked");
     }

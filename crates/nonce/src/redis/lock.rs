@@ -1,5 +1,5 @@
-//! A lock per lane that keeps crowds off the lane's row in PostgreSQL. It is a courtesy: the row lock decides, and
-//! whoever cannot have this one in time goes without.
+//! A Redis lock per lane that keeps waiting processes off the lane's row in PostgreSQL. It is an optimisation: the row
+//! lock decides, and a call that cannot acquire this lock in time proceeds without it.
 
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -10,25 +10,25 @@ use tokio::sync::{Mutex, MutexGuard};
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::{Away, Link, Redis};
+use super::{Redis, RedisConnection, RedisUnavailable};
 
 static RELEASE: LazyLock<Script> =
-    LazyLock::new(|| Script::new(include_str!("scripts/release.lua")));
+    LazyLock::new(|| Script::new(include_str!("scripts/release_lock.lua")));
 
-/// How many crowds are told apart inside a process. Two lanes that share a place wait for each other.
-const PLACES: usize = 1_024;
+/// Number of in-process queues. Lanes that share a stripe wait for each other.
+const STRIPES: usize = 1_024;
 
-/// How soon a taken lock is tried again: at first, and at most.
+/// Delay before a taken lock is tried again: initial and maximum.
 const RETRY_FIRST: Duration = Duration::from_millis(2);
 const RETRY_MAX: Duration = Duration::from_millis(30);
 
-/// How long a lock is held and waited for.
+/// Timeouts of the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LockConfig {
-    /// It opens by itself after this long: its owner may be dead.
+    /// The lock expires after this time: its owner may be dead.
     pub hold: Duration,
-    /// Who has waited this long in his own process is told to come back; who has waited this long for another
-    /// process goes without.
+    /// Maximum wait. A call that waited this long inside its own process is refused with `Busy`; one that waited for
+    /// another process proceeds without the lock.
     pub wait: Duration,
 }
 
@@ -45,23 +45,23 @@ impl Default for LockConfig {
 pub struct LaneLock {
     redis: Arc<Redis>,
     config: LockConfig,
-    /// One of each process asks for the lock at a time, in turn; the others do not trouble Redis.
-    places: Vec<Mutex<()>>,
+    /// One call per process and stripe tries to acquire the Redis lock; the others wait here.
+    stripes: Vec<Mutex<()>>,
 }
 
-/// A turn, with the lock or without.
-pub struct Held<'a> {
+/// Exclusivity in this process, with or without the Redis lock.
+pub struct LaneLockGuard<'a> {
     lock: &'a LaneLock,
     key: String,
     owner: String,
-    /// The connection on which the lock was taken; none: without the lock.
-    link: Option<Link>,
-    _turn: MutexGuard<'a, ()>,
+    /// The connection on which the lock was acquired; `None`: without the lock.
+    connection: Option<RedisConnection>,
+    _stripe_guard: MutexGuard<'a, ()>,
 }
 
-/// Too many wait in this process already.
+/// The wait inside this process took too long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Crowded;
+pub struct LockQueueTimeout;
 
 impl LaneLock {
     /// Locks in this Redis.
@@ -70,29 +70,33 @@ impl LaneLock {
         Self {
             redis,
             config,
-            places: (0..PLACES).map(|_| Mutex::new(())).collect(),
+            stripes: (0..STRIPES).map(|_| Mutex::new(())).collect(),
         }
     }
 
-    /// Waits for a turn. `owner` must be fresh. Without the lock when Redis is away, or when another process has
-    /// it for too long.
-    pub async fn turn(&self, lane: LaneKey, owner: Uuid) -> Result<Held<'_>, Crowded> {
+    /// Waits for the lock. `owner` must be fresh. Returns without the lock when Redis is unavailable or another process
+    /// holds it for too long.
+    pub async fn acquire(
+        &self,
+        lane: LaneKey,
+        owner: Uuid,
+    ) -> Result<LaneLockGuard<'_>, LockQueueTimeout> {
         let until = Instant::now() + self.config.wait;
-        let place = self.places[place(lane)].lock();
-        let turn = tokio::time::timeout_at(until, place).await;
-        let turn = turn.map_err(|_elapsed| Crowded)?;
-        let mut held = Held {
+        let stripe = self.stripes[stripe(lane)].lock();
+        let guard = tokio::time::timeout_at(until, stripe).await;
+        let guard = guard.map_err(|_elapsed| LockQueueTimeout)?;
+        let mut held = LaneLockGuard {
             lock: self,
             key: self.redis.key(lane, "lock"),
             owner: owner.to_string(),
-            link: None,
-            _turn: turn,
+            connection: None,
+            _stripe_guard: guard,
         };
         let mut retry = RETRY_FIRST;
         loop {
-            match self.try_take(&held.key, &held.owner).await {
-                Ok(Some(link)) => {
-                    held.link = Some(link);
+            match self.try_acquire(&held.key, &held.owner).await {
+                Ok(Some(connection)) => {
+                    held.connection = Some(connection);
                     return Ok(held);
                 }
                 Ok(None) if Instant::now() + retry < until => {
@@ -107,45 +111,55 @@ impl LaneLock {
         }
     }
 
-    /// Where the locks are.
+    /// The Redis server of the locks.
     #[must_use]
     pub fn redis(&self) -> &Arc<Redis> {
         &self.redis
     }
 
-    async fn try_take(&self, key: &str, owner: &str) -> Result<Option<Link>, Away> {
-        let link = self.redis.link().await?;
+    async fn try_acquire(
+        &self,
+        key: &str,
+        owner: &str,
+    ) -> Result<Option<RedisConnection>, RedisUnavailable> {
+        let connection = self.redis.connection().await?;
         let mut set = ::redis::cmd("SET");
         let hold = u64::try_from(self.config.hold.as_millis()).unwrap_or(u64::MAX);
         set.arg(key).arg(owner).arg("NX").arg("PX").arg(hold);
-        let taken: Option<String> = self.redis.command(&link, &set).await?;
-        Ok(taken.map(|_ok| link))
+        let taken: Option<String> = self.redis.command(&connection, &set).await?;
+        Ok(taken.map(|_ok| connection))
     }
 }
 
-impl Held<'_> {
-    /// Whether the lock itself was had.
+impl LaneLockGuard<'_> {
+    /// Whether the Redis lock was acquired.
     #[must_use]
     pub fn has_lock(&self) -> bool {
-        self.link.is_some()
+        self.connection.is_some()
     }
 
-    /// Opens the lock if it is still ours. To be called when the work is committed; a turn that is dropped
-    /// instead leaves the lock to its time-out, because its work may still be under way.
+    /// Releases the lock if it is still ours. Call it when the work is committed; a guard that is dropped instead leaves
+    /// the lock to its expiry, because the work may still be in progress.
     pub async fn release(self) {
-        let Some(link) = &self.link else { return };
+        let Some(connection) = &self.connection else {
+            return;
+        };
         let mut release = RELEASE.key(&self.key);
         release.arg(&self.owner);
-        let released: Result<u64, Away> = self.lock.redis.run(link, &release).await;
-        if let Err(away) = released {
-            tracing::debug!(why = away.0, "a lock is left to its time-out");
+        let released: Result<u64, RedisUnavailable> =
+            self.lock.redis.run(connection, &release).await;
+        if let Err(unavailable) = released {
+            tracing::debug!(
+                why = unavailable.0,
+                "the lock was not released and expires by itself"
+            );
         }
     }
 }
 
-fn place(lane: LaneKey) -> usize {
+fn stripe(lane: LaneKey) -> usize {
     let signer = lane.signer.as_slice();
     let word = u16::from_be_bytes([signer[18], signer[19]]);
-    let chain = usize::try_from(lane.chain_id.0 % 1_021).expect("it is small");
-    (usize::from(word) ^ chain) % PLACES
+    let chain = usize::try_from(lane.chain_id.0 % 1_021).expect("below 1,021");
+    (usize::from(word) ^ chain) % STRIPES
 }

@@ -1,8 +1,8 @@
-//! Redis: quicker than the database, and never trusted. Whatever it loses, repeats or makes up may cost time and
-//! nothing else.
+//! Redis: faster than the database, and never trusted. Whatever it loses, repeats or invents costs time, never
+//! uniqueness.
 
+mod circuit_breaker;
 mod connection;
-mod health;
 mod lock;
 
 use std::fmt;
@@ -15,33 +15,33 @@ use domain::LaneKey;
 use engine::ports::Clock;
 use thiserror::Error;
 
-pub use connection::Link;
-pub use health::{Change, Gate, Health};
-pub use lock::{Held, LaneLock, LockConfig};
+pub use circuit_breaker::{BreakerChange, BreakerDecision, CircuitBreaker};
+pub use connection::RedisConnection;
+pub use lock::{LaneLock, LaneLockGuard, LockConfig};
 
-/// How Redis is reached, and when it is left out.
+/// Connection settings and circuit breaker of Redis.
 #[derive(Clone)]
 pub struct RedisConfig {
     /// `redis://user:password@host:6379/0`
     pub url: String,
-    /// What every key begins with.
+    /// Prefix of all keys.
     pub prefix: String,
-    /// How long a new connection may take.
+    /// Timeout of a new connection.
     pub connect_within: Duration,
-    /// How long an answer may take.
+    /// Timeout of an answer.
     pub answer_within: Duration,
-    /// Whether the database serves alone while Redis is away. If not, nothing is lent meanwhile.
+    /// Whether the database serves alone while Redis is unavailable. Otherwise nothing is reserved meanwhile.
     pub degrade: bool,
-    /// After how many failures in a row it is not asked any more.
+    /// Consecutive failures that open the circuit breaker.
     pub failures_to_degrade: u32,
-    /// How often it is then looked for.
+    /// Interval of the probes while it is open.
     pub probe_every: Duration,
 }
 
 impl RedisConfig {
-    /// With the defaults.
+    /// The defaults with this address.
     #[must_use]
-    pub fn at(url: &str) -> Self {
+    pub fn new(url: &str) -> Self {
         Self {
             url: url.to_owned(),
             prefix: "lanekeeper".to_owned(),
@@ -54,7 +54,7 @@ impl RedisConfig {
     }
 }
 
-/// Without the address: it may hold a password.
+/// Leaves out the address: it may contain a password.
 impl fmt::Debug for RedisConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedisConfig")
@@ -66,50 +66,50 @@ impl fmt::Debug for RedisConfig {
     }
 }
 
-/// Redis did not answer, or not as it should, or is left out at present. What was asked may have happened.
+/// Redis did not answer, answered unexpectedly, or the circuit breaker is open. The command may have been executed.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("Redis is away: {0}")]
-pub struct Away(pub String);
+#[error("Redis is unavailable: {0}")]
+pub struct RedisUnavailable(pub String);
 
-/// One Redis, through one connection at a time.
+/// One Redis server, through one connection at a time.
 pub struct Redis {
     client: Client,
     config: RedisConfig,
     clock: Arc<dyn Clock>,
-    health: Health,
-    link: Mutex<Option<Link>>,
-    /// Held by the one who connects; the others wait for his connection.
+    breaker: CircuitBreaker,
+    connection: Mutex<Option<RedisConnection>>,
+    /// Held by the call that connects; the others wait for its connection.
     connecting: tokio::sync::Mutex<()>,
-    links_made: AtomicU64,
+    connections_opened: AtomicU64,
 }
 
 impl Redis {
-    /// Connects to nothing yet. Fails if the address is none.
-    pub fn new(config: RedisConfig, clock: Arc<dyn Clock>) -> Result<Arc<Self>, Away> {
+    /// Does not connect yet. Fails if the address is invalid.
+    pub fn new(config: RedisConfig, clock: Arc<dyn Clock>) -> Result<Arc<Self>, RedisUnavailable> {
         let client = Client::open(config.url.as_str());
         // Its text may repeat the address.
-        let client = client.map_err(|error| Away(error.category().to_owned()))?;
+        let client = client.map_err(|error| RedisUnavailable(error.category().to_owned()))?;
         Ok(Arc::new(Self {
             client,
-            health: Health::new(config.failures_to_degrade, config.probe_every),
+            breaker: CircuitBreaker::new(config.failures_to_degrade, config.probe_every),
             config,
             clock,
-            link: Mutex::new(None),
+            connection: Mutex::new(None),
             connecting: tokio::sync::Mutex::new(()),
-            links_made: AtomicU64::new(0),
+            connections_opened: AtomicU64::new(0),
         }))
     }
 
-    /// How it was set up.
+    /// The settings.
     #[must_use]
     pub fn config(&self) -> &RedisConfig {
         &self.config
     }
 
-    /// Whether it is in use at present, and not left out.
+    /// Whether the circuit breaker is closed.
     #[must_use]
-    pub fn is_well(&self) -> bool {
-        self.health.is_well()
+    pub fn is_available(&self) -> bool {
+        self.breaker.is_available()
     }
 
     /// The key of a lane for one purpose.
@@ -118,26 +118,27 @@ impl Redis {
         format!("{}:nonce:{{{lane}}}:{purpose}", self.config.prefix)
     }
 
-    /// The present connection, or a new one. While Redis is left out this answers at once, and now and then has
-    /// somebody look for it, for whom nobody waits.
-    pub async fn link(self: &Arc<Self>) -> Result<Link, Away> {
-        match self.health.gate(self.clock.monotonic()) {
-            Gate::Open => {}
-            Gate::Shut => return Err(left_out()),
-            Gate::Probe => {
-                // It ends by itself, within the time for a connection.
+    /// The current connection, or a new one. While the circuit breaker is open this fails at once; one call per
+    /// interval starts a probe in the background.
+    pub async fn connection(self: &Arc<Self>) -> Result<RedisConnection, RedisUnavailable> {
+        match self.breaker.check(self.clock.monotonic()) {
+            BreakerDecision::Open => {}
+            BreakerDecision::Reject => return Err(breaker_open()),
+            BreakerDecision::Probe => {
+                // It ends within the connection timeout.
                 tokio::spawn(Arc::clone(self).probe());
-                return Err(left_out());
+                return Err(breaker_open());
             }
         }
-        if let Some(link) = self.present().as_ref() {
-            return Ok(link.clone());
+        if let Some(connection) = self.current().as_ref() {
+            return Ok(connection.clone());
         }
         let opened = tokio::time::timeout(self.config.connect_within, self.connect()).await;
-        let opened = opened.unwrap_or_else(|_elapsed| Err(Away("no connection in time".into())));
-        // That it lets us in is no success: a server that answers nothing else must be left out too.
+        let opened =
+            opened.unwrap_or_else(|_elapsed| Err(RedisUnavailable("connection timed out".into())));
+        // A connection alone is no success: a server that answers nothing else must open the breaker too.
         if opened.is_err() {
-            self.heard(&opened);
+            self.record_outcome(&opened);
         }
         opened
     }
@@ -145,85 +146,103 @@ impl Redis {
     /// Runs a script on a connection.
     pub async fn run<T: FromRedisValue>(
         &self,
-        link: &Link,
+        connection: &RedisConnection,
         script: &ScriptInvocation<'_>,
-    ) -> Result<T, Away> {
-        let answer = link.run(script).await;
-        self.judge(link, answer)
+    ) -> Result<T, RedisUnavailable> {
+        let answer = connection.run(script).await;
+        self.check_answer(connection, answer)
     }
 
     /// Runs a command on a connection.
-    pub async fn command<T: FromRedisValue>(&self, link: &Link, command: &Cmd) -> Result<T, Away> {
-        let answer = link.command(command).await;
-        self.judge(link, answer)
+    pub async fn command<T: FromRedisValue>(
+        &self,
+        connection: &RedisConnection,
+        command: &Cmd,
+    ) -> Result<T, RedisUnavailable> {
+        let answer = connection.command(command).await;
+        self.check_answer(connection, answer)
     }
 
-    /// Does not use a connection any more: its server is not what it was.
-    pub fn leave(&self, link: &Link) {
-        self.drop_link(link.number());
+    /// Stops using a connection whose server is no longer the same.
+    pub fn discard(&self, connection: &RedisConnection) {
+        self.drop_connection(connection.number());
     }
 
     /// A connection on which anything failed is not used again: its next answers may be late ones, and the next
-    /// connection may find another server.
-    fn judge<T>(&self, link: &Link, answer: Result<T, Away>) -> Result<T, Away> {
+    /// connection may reach another server.
+    fn check_answer<T>(
+        &self,
+        connection: &RedisConnection,
+        answer: Result<T, RedisUnavailable>,
+    ) -> Result<T, RedisUnavailable> {
         if answer.is_err() {
-            self.drop_link(link.number());
+            self.drop_connection(connection.number());
         }
-        self.heard(&answer);
+        self.record_outcome(&answer);
         answer
     }
 
-    async fn connect(&self) -> Result<Link, Away> {
+    async fn connect(&self) -> Result<RedisConnection, RedisUnavailable> {
         let _turn = self.connecting.lock().await;
-        if let Some(link) = self.present().as_ref() {
-            return Ok(link.clone());
+        if let Some(connection) = self.current().as_ref() {
+            return Ok(connection.clone());
         }
-        let number = self.links_made.fetch_add(1, Ordering::Relaxed) + 1;
-        let link = Link::open(&self.client, &self.config, number).await?;
-        *self.present() = Some(link.clone());
-        Ok(link)
+        let number = self.connections_opened.fetch_add(1, Ordering::Relaxed) + 1;
+        let connection = RedisConnection::open(&self.client, &self.config, number).await?;
+        *self.current() = Some(connection.clone());
+        Ok(connection)
     }
 
     async fn probe(self: Arc<Self>) {
-        // Whatever was there before it went away is not trusted to be the same.
-        *self.present() = None;
+        // The server may have been replaced while it was unavailable.
+        *self.current() = None;
         let opened = tokio::time::timeout(self.config.connect_within, self.connect()).await;
-        self.heard(&opened.unwrap_or_else(|_elapsed| Err(Away("no connection in time".into()))));
+        self.record_outcome(
+            &opened.unwrap_or_else(|_elapsed| Err(RedisUnavailable("connection timed out".into()))),
+        );
     }
 
-    fn heard<T>(&self, answer: &Result<T, Away>) {
+    fn record_outcome<T>(&self, answer: &Result<T, RedisUnavailable>) {
         let change = match answer {
-            Ok(_) => self.health.succeeded(),
+            Ok(_) => self.breaker.record_success(),
             Err(_) => {
                 metrics::counter!("lanekeeper_nonce_redis_failures_total").increment(1);
-                self.health.failed(self.clock.monotonic())
+                self.breaker.record_failure(self.clock.monotonic())
             }
         };
         match (change, answer) {
-            (Change::None, _) => {}
-            (Change::Degraded, Err(away)) => {
+            (BreakerChange::None, _) => {}
+            (BreakerChange::Opened, Err(unavailable)) => {
                 metrics::gauge!("lanekeeper_nonce_redis_away").set(1.0);
-                tracing::warn!(why = away.0, "Redis is left out until it answers again");
+                tracing::warn!(
+                    why = unavailable.0,
+                    "Redis is unavailable: not used until a probe succeeds"
+                );
             }
-            (Change::Degraded | Change::Returned, _) => {
+            (BreakerChange::Opened | BreakerChange::Closed, _) => {
                 metrics::gauge!("lanekeeper_nonce_redis_away").set(0.0);
-                tracing::info!("Redis is back in use");
+                tracing::info!("Redis is available again");
             }
         }
     }
 
-    fn drop_link(&self, number: u64) {
-        let mut link = self.present();
-        if link.as_ref().is_some_and(|link| link.number() == number) {
-            *link = None;
+    fn drop_connection(&self, number: u64) {
+        let mut connection = self.current();
+        if connection
+            .as_ref()
+            .is_some_and(|connection| connection.number() == number)
+        {
+            *connection = None;
         }
     }
 
-    fn present(&self) -> MutexGuard<'_, Option<Link>> {
-        self.link.lock().unwrap_or_else(PoisonError::into_inner)
+    fn current(&self) -> MutexGuard<'_, Option<RedisConnection>> {
+        self.connection
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn left_out() -> Away {
-    Away("it failed too often and is looked for now and then".into())
+fn breaker_open() -> RedisUnavailable {
+    RedisUnavailable("the circuit breaker is open after repeated failures".into())
 }

@@ -1,24 +1,26 @@
-//! Scheme 4: the lane's keeper issues and reserves, under its lease and fence.
+//! Scheme `lane`: the lane's keeper allocates and reserves nonces under its lease and fencing token.
 //!
-//! A lent nonce is a tx of its lane whose bytes somebody else makes: what protects a tx protects it. The lane
-//! itself looks after time-outs, receipts and forks, so there is nothing to sweep here.
+//! A reservation is a tx of its lane whose bytes are made outside of Lanekeeper, so the lane's commit gate protects it
+//! like any other tx. Every node accepts calls and forwards them to the keeper. The keeper itself handles expiry, receipts and
+//! reorgs, so this scheme leaves nothing to the sweep. A takeover starts the expiry of open reservations again. It works
+//! on every store and needs neither Redis nor the nonce tables.
 
 use async_trait::async_trait;
-use domain::lane::reserve::ReservationTerms;
+use domain::lane::reservations::ReservationTerms;
 use domain::{Holder, LaneKey, Mark, Nonce, Reservation};
 use engine::node::NodeHandle;
 use engine::ports::{LaneReservations, ReservationError};
 use engine::reservations::MarkRequest;
 
-use super::{Borrow, Scheme, SchemeKind, Settlement, Watched};
+use super::{ConditionalVerdict, ReserveRequest, Scheme, SchemeKind, WatchedReservation};
 
-/// Lends through the nodes of a cluster; any of them will do.
+/// Reserves nonces through a node of the cluster; any node works.
 pub struct LaneScheme {
     node: NodeHandle,
 }
 
 impl LaneScheme {
-    /// Through this node, or whichever keeps the lane.
+    /// Uses this node, which forwards to the lane's keeper.
     #[must_use]
     pub fn new(node: NodeHandle) -> Self {
         Self { node }
@@ -34,13 +36,13 @@ impl Scheme for LaneScheme {
     async fn allocate(
         &self,
         lane: LaneKey,
-        borrow: Borrow,
+        request: ReserveRequest,
     ) -> Result<Reservation, ReservationError> {
-        let loan = ReservationTerms {
-            timeout: borrow.timeout,
-            at_least: borrow.at_least,
+        let terms = ReservationTerms {
+            timeout: request.timeout,
+            at_least: request.at_least,
         };
-        self.node.lend(lane, borrow.holder, loan).await
+        self.node.reserve_nonce(lane, request.holder, terms).await
     }
 
     async fn mark(
@@ -59,7 +61,7 @@ impl Scheme for LaneScheme {
         self.node.mark(call).await
     }
 
-    async fn reservation(
+    async fn find_reservation(
         &self,
         lane: LaneKey,
         nonce: Nonce,
@@ -72,15 +74,21 @@ impl Scheme for LaneScheme {
         self.node.list_reservations(lane).await
     }
 
-    async fn to_watch(&self, _limit: usize) -> Result<Vec<Watched>, ReservationError> {
+    async fn list_watched(
+        &self,
+        _limit: usize,
+    ) -> Result<Vec<WatchedReservation>, ReservationError> {
         Ok(Vec::new())
     }
 
-    async fn settle(&self, _settlements: &[Settlement]) -> Result<(), ReservationError> {
+    async fn apply_verdicts(
+        &self,
+        _settlements: &[ConditionalVerdict],
+    ) -> Result<(), ReservationError> {
         Ok(())
     }
 
-    /// Nothing is in this process that the store does not have.
+    /// The store has everything already.
     async fn close(&self) -> Result<(), ReservationError> {
         Ok(())
     }

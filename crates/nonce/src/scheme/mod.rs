@@ -1,18 +1,18 @@
-//! Who keeps the books: five schemes behind one trait, held to the same contract by one suite.
+//! The schemes: five ways to allocate nonces behind one trait, with one contract suite.
 //!
-//! The rules that every scheme keeps, whatever crashes:
-//! - a nonce has at most one holder: it is lent again only after its holder gave it back, or after its time is
-//!   over *and* the chain shows that nothing was sent ([`Verdict::Free`]);
-//! - the smallest free nonce is lent first;
-//! - what was acknowledged is durable (a mark), or cannot be lent to anybody else (a nonce);
-//! - a lane belongs to one scheme for ever, and says so when another one asks.
+//! Rules that hold in every scheme, whatever crashes:
+//! - a nonce has at most one holder: it is reserved again only after its holder recycled it, or after its expiry
+//!   *and* a chain check that shows nothing ([`Verdict::Free`]);
+//! - the smallest free nonce is reserved first;
+//! - an acknowledged mark is durable, and an acknowledged nonce is reserved for no other holder;
+//! - a lane is bound to one scheme for ever, and a call by another scheme is refused with the reason.
 
-mod kept;
 mod lane;
 mod redis_issue;
 mod redis_reserve;
 mod row_lock;
 mod segment;
+mod write_behind;
 
 use std::time::Duration;
 
@@ -26,23 +26,23 @@ pub use redis_reserve::{RedisReserve, RedisReserveConfig};
 pub use row_lock::RowLock;
 pub use segment::{Segment, SegmentConfig};
 
-/// The five of them.
+/// Which scheme.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SchemeKind {
-    /// PostgreSQL issues and reserves under a row lock; a Redis lock in front of it, if there is one.
+    /// PostgreSQL allocates and reserves under a row lock, optionally with a Redis lock in front of it.
     RowLock,
-    /// Redis issues, PostgreSQL reserves under a unique index.
+    /// Redis allocates, PostgreSQL reserves under a unique index.
     RedisIssue,
-    /// Redis issues and reserves, PostgreSQL is told in batches.
+    /// Redis allocates and reserves, PostgreSQL records it in batches.
     RedisReserve,
-    /// The lane's keeper issues and reserves, under its lease and fence.
+    /// The lane's keeper allocates and reserves, under its lease and fencing token.
     Lane,
-    /// Segments are reserved in PostgreSQL and handed out from memory.
+    /// Segments are taken from PostgreSQL and issued from memory.
     Segment,
 }
 
 impl SchemeKind {
-    /// All of them, in the order of the design.
+    /// All schemes, in the order of their numbers.
     pub const ALL: [Self; 5] = [
         Self::RowLock,
         Self::RedisIssue,
@@ -51,7 +51,7 @@ impl SchemeKind {
         Self::Segment,
     ];
 
-    /// As it is written in settings and in the store.
+    /// The name in the configuration and in the store.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -64,70 +64,69 @@ impl SchemeKind {
     }
 }
 
-/// What somebody wants to borrow.
+/// Request for one reservation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Borrow {
-    /// In whose name: fresh for every borrowing.
+pub struct ReserveRequest {
+    /// The new holder: fresh for every reservation.
     pub holder: Holder,
-    /// The chain consumed everything below, or has it in a pool: nothing below is lent, neither as new nor
-    /// as free. A lane that never lent starts here. In any other one, what is skipped for it is written down
-    /// as free: the sweep finds out who used it, and what turns out to be unused is lent after all.
+    /// The chain consumed everything below this nonce, or has it pending: nothing below is reserved, neither new nor
+    /// recyclable. A new lane starts here. In any other lane the skipped nonces are recorded as recyclable: the sweep
+    /// finds their consumer, and an unused one is reserved later.
     pub at_least: Nonce,
-    /// After how long it is looked at, if its holder says nothing.
+    /// When the reservation expires.
     pub timeout: Duration,
 }
 
-/// A reservation that the sweep looks at: overdue, submitted, used by its holder's word, or closed by the chain a
-/// short while ago.
+/// A reservation for the sweep: expired, submitted, marked used by its holder, or recently closed by the chain.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Watched {
-    /// As it stands.
+pub struct WatchedReservation {
+    /// Its present state.
     pub reservation: Reservation,
-    /// The block that closed it, when the chain did.
+    /// The block that closed it, if the chain did.
     pub closed_in: Option<Header>,
 }
 
 /// What the chain shows of a reservation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Its time is over and the chain shows nothing of it, neither mined nor pending: it is free.
+    /// It is expired and the chain shows no transaction with it, neither mined nor pending: it is free.
     Free,
-    /// It is consumed at final depth, by this transaction (`None`: no node can show by which).
+    /// It is consumed at final depth by this transaction (`None`: no node can show which).
     Used {
-        /// The transaction.
+        /// Hash of the consumer.
         tx_hash: Option<domain::B256>,
-        /// The final block in which it was found.
+        /// The final block in which the consumer was found.
         block: Header,
     },
-    /// A fork took the block back that closed it: it is reserved and submitted again.
+    /// The block that closed it was reorged out: it is reserved and submitted again.
     Reopened,
-    /// It is closed so deep that no fork is looked for any more: it need not be watched again.
+    /// It is closed so deep that reorgs are no longer checked: it is not watched any more.
     Buried,
 }
 
-/// A verdict on what was seen. It counts only while the reservation is still just that.
+/// A verdict with its precondition: it is applied only if the reservation still equals `seen`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settlement {
-    /// As it was when the chain was asked.
-    pub seen: Watched,
+pub struct ConditionalVerdict {
+    /// The reservation when the chain was queried.
+    pub seen: WatchedReservation,
     /// What the chain shows.
     pub verdict: Verdict,
 }
 
-/// Keeps the books of lent nonces.
+/// Allocates nonces and keeps the ledger of reservations.
 #[async_trait]
 pub trait Scheme: Send + Sync + 'static {
-    /// Which of the five it is.
+    /// Which scheme this is.
     fn kind(&self) -> SchemeKind;
 
-    /// Lends the smallest free nonce.
+    /// Reserves the smallest free nonce.
     async fn allocate(
         &self,
         lane: LaneKey,
-        borrow: Borrow,
+        request: ReserveRequest,
     ) -> Result<Reservation, ReservationError>;
 
-    /// Writes down what a holder says, by the rules of [`Reservation::mark`]. Durable when it answers.
+    /// Records a holder's mark by the rules of [`Reservation::mark`]. Durable when it returns.
     async fn mark(
         &self,
         lane: LaneKey,
@@ -136,33 +135,33 @@ pub trait Scheme: Send + Sync + 'static {
         mark: Mark,
     ) -> Result<Reservation, ReservationError>;
 
-    /// What was lent to this holder; `None` when this nonce never was, or is somebody else's by now.
-    async fn reservation(
+    /// The reservation of this nonce; `None` when the nonce was never reserved or has another holder.
+    async fn find_reservation(
         &self,
         lane: LaneKey,
         nonce: Nonce,
         holder: Holder,
     ) -> Result<Option<Reservation>, ReservationError>;
 
-    /// What is lent of a lane at present: all that the chain has not closed.
+    /// Lists a lane's reservations that the chain has not closed.
     async fn list_reservations(&self, lane: LaneKey) -> Result<LaneReservations, ReservationError>;
 
-    /// What the chain should be asked about, at most `limit`, never the same ones for ever: reservations whose
-    /// time is over, submitted ones, used ones that the chain has not shown yet, free ones below what an allocation
-    /// said of the chain ([`Borrow::at_least`]), and those that the chain closed, until they are
-    /// [`Verdict::Buried`].
-    /// Also brings back what was issued and never reserved (holes), in the way of the scheme.
-    async fn to_watch(&self, limit: usize) -> Result<Vec<Watched>, ReservationError>;
+    /// Lists at most `limit` reservations to check on the chain; repeated calls page through all of them: expired and
+    /// submitted ones, used ones that the chain has not shown yet, recyclable ones below the chain's nonce
+    /// ([`ReserveRequest::at_least`]), and closed ones until they are [`Verdict::Buried`]. Also frees nonces that were
+    /// allocated and never reserved (holes), where a scheme can have them.
+    async fn list_watched(&self, limit: usize)
+    -> Result<Vec<WatchedReservation>, ReservationError>;
 
-    /// Takes verdicts, each only if the reservation is still as it was seen.
-    async fn settle(&self, settlements: &[Settlement]) -> Result<(), ReservationError>;
+    /// Applies verdicts, each only if its reservation is unchanged.
+    async fn apply_verdicts(&self, verdicts: &[ConditionalVerdict])
+    -> Result<(), ReservationError>;
 
-    /// Writes down everything that is still in memory, and gives back what was not lent. After this it
-    /// lends nothing any more.
+    /// Records everything that is still in memory, returns unused nonces and stops reserving.
     async fn close(&self) -> Result<(), ReservationError>;
 }
 
-/// What a scheme says that lends nothing any more.
-fn closed() -> ReservationError {
-    ReservationError::Unavailable("this process is closing".into())
+/// The error of a closed scheme.
+fn closed_error() -> ReservationError {
+    ReservationError::Unavailable("the scheme is closed: this process is shutting down".into())
 }

@@ -1,8 +1,10 @@
-//! Scheme 2: Redis issues, PostgreSQL reserves under the unique key, without the lane's row lock.
+//! Scheme `redis-issue`: a counter in Redis allocates the nonce, PostgreSQL reserves it.
 //!
-//! Redis is never believed. A counter that is lost, behind or far ahead meets the key, or what is there already, and
-//! is put where PostgreSQL says; so a nonce that was lent is not lent again, whatever Redis forgot. What was issued
-//! and not reserved, because somebody died in between, is found by the sweep and is free after the grace.
+//! The reservation is an insert under the unique key (lane, nonce), without the lane's row lock, so processes do not
+//! wait for each other. Redis is never trusted: a counter that is lost, behind or far ahead collides with the key or is
+//! refused, and is then set to the value that PostgreSQL gives. So a nonce is not reserved twice, whatever Redis lost.
+//! A nonce that was allocated and not reserved, because its process died in between, is a hole: the sweep finds it and
+//! frees it after a grace. While Redis is unavailable PostgreSQL allocates alone.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
@@ -14,55 +16,55 @@ use async_trait::async_trait;
 use domain::{Holder, LaneKey, Mark, Nonce, Reservation};
 use engine::ports::{LaneReservations, ReservationError};
 
-use super::{Borrow, Scheme, SchemeKind, Settlement, Watched};
-use crate::postgres::{Books, Db, Reserved};
-use crate::redis::{Away, Link, Redis};
+use super::{ConditionalVerdict, ReserveRequest, Scheme, SchemeKind, WatchedReservation};
+use crate::postgres::{Ledger, Pool, ReserveOutcome};
+use crate::redis::{Redis, RedisConnection, RedisUnavailable};
 
 static ISSUE: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("../redis/scripts/issue.lua")));
 
-/// After so many issued nonces that could not be reserved PostgreSQL issues by itself.
+/// After so many refused nonces PostgreSQL allocates alone.
 const TRIES_MAX: usize = 6;
 
-/// How far above all lent nonces an issued one may be: more than can be issued and not yet reserved at any moment.
+/// How far above all reserved nonces an allocated one may be: more than can be in progress at any time.
 const AHEAD_MAX: i64 = 4_096;
 
-/// Scripts count in doubles, which are exact up to here.
-const SCRIPT_MAX: u64 = 1 << 52;
+/// Lua scripts count in doubles, which are exact up to here.
+const SCRIPT_INTEGER_MAX: u64 = 1 << 52;
 
-/// Of how many lanes it is known that their counter is in order; then all are asked for again.
-const NOTES_MAX: usize = 10_000;
+/// Number of lanes with a hint; beyond it, all hints are dropped.
+const HINTS_MAX: usize = 10_000;
 
-/// Redis issues, PostgreSQL reserves.
+/// The scheme `redis-issue`.
 pub struct RedisIssue {
-    books: Books,
+    ledger: Ledger,
     redis: Arc<Redis>,
     grace: Duration,
-    notes: Mutex<BTreeMap<LaneKey, Note>>,
-    /// The last lane whose holes were looked for.
+    hints: Mutex<BTreeMap<LaneKey, LaneHint>>,
+    /// The last lane that was searched for holes.
     holes_after: AtomicI32,
     is_closed: AtomicBool,
 }
 
-/// What is known of a lane.
+/// What this process remembers of a lane.
 #[derive(Clone, Copy, Debug, Default)]
-struct Note {
-    /// On which connection its counter was put in order: another one may lead to another counter.
-    link: u64,
-    /// Whether one is free, so that none need be issued. Only a hint.
+struct LaneHint {
+    /// The connection on which the counter was checked: another connection may lead to another server.
+    connection: u64,
+    /// Whether a nonce is recyclable, so that none needs to be allocated. Only a hint.
     has_free: bool,
 }
 
 impl RedisIssue {
-    /// With books in this database. A nonce that was issued and is not reserved after the grace is free: it must
-    /// be longer than any allocation takes, or that one has to try again.
+    /// Uses the ledger in this database. A nonce that was allocated and is not reserved after the grace is freed; the
+    /// grace must exceed the duration of an allocation, which otherwise has to retry.
     #[must_use]
-    pub fn new(db: Arc<Db>, redis: Arc<Redis>, grace: Duration) -> Self {
+    pub fn new(db: Arc<Pool>, redis: Arc<Redis>, grace: Duration) -> Self {
         Self {
-            books: Books::new(db, SchemeKind::RedisIssue),
+            ledger: Ledger::new(db, SchemeKind::RedisIssue),
             redis,
             grace,
-            notes: Mutex::new(BTreeMap::new()),
+            hints: Mutex::new(BTreeMap::new()),
             holes_after: AtomicI32::new(0),
             is_closed: AtomicBool::new(false),
         }
@@ -71,57 +73,62 @@ impl RedisIssue {
     async fn try_allocate(
         &self,
         lane: LaneKey,
-        borrow: Borrow,
+        request: ReserveRequest,
     ) -> Result<Option<Reservation>, ReservationError> {
         let mut known = None;
-        if self.note(lane).has_free {
-            match self.reserve(lane, borrow, None).await? {
-                Reserved::LaneReservations { reservation, .. } => return Ok(Some(reservation)),
-                Reserved::Refused { next } => known = Some(next),
+        if self.hint(lane).has_free {
+            match self.reserve(lane, request, None).await? {
+                ReserveOutcome::Reserved { reservation, .. } => return Ok(Some(reservation)),
+                ReserveOutcome::Refused { next } => known = Some(next),
             }
         }
         for _ in 0..TRIES_MAX {
-            let link = match self.redis.link().await {
-                Ok(link) => link,
-                Err(away) => return self.without(away),
+            let connection = match self.redis.connection().await {
+                Ok(connection) => connection,
+                Err(unavailable) => return self.fall_back(unavailable),
             };
-            if known.is_none() && self.note(lane).link != link.number() {
-                known = Some(self.books.next(lane, borrow.at_least).await?);
+            if known.is_none() && self.hint(lane).connection != connection.number() {
+                known = Some(self.ledger.query_next_nonce(lane, request.at_least).await?);
             }
-            let issued = match self.issue(&link, lane, borrow.at_least, known).await {
+            let issued = match self.issue(&connection, lane, request.at_least, known).await {
                 Ok(issued) => issued,
-                Err(away) => return self.without(away),
+                Err(unavailable) => return self.fall_back(unavailable),
             };
             let Some(issued) = issued else {
-                known = Some(self.books.next(lane, borrow.at_least).await?);
+                known = Some(self.ledger.query_next_nonce(lane, request.at_least).await?);
                 continue;
             };
-            self.change_note(lane, |note| note.link = link.number());
-            match self.reserve(lane, borrow, Some(issued)).await? {
-                Reserved::LaneReservations { reservation, .. } => return Ok(Some(reservation)),
-                Reserved::Refused { next } => known = Some(next),
+            self.update_hint(lane, |hint| hint.connection = connection.number());
+            match self.reserve(lane, request, Some(issued)).await? {
+                ReserveOutcome::Reserved { reservation, .. } => return Ok(Some(reservation)),
+                ReserveOutcome::Refused { next } => known = Some(next),
             }
         }
         Ok(None)
     }
 
-    /// Redis is away: PostgreSQL issues alone, if that is allowed.
-    fn without(&self, away: Away) -> Result<Option<Reservation>, ReservationError> {
+    /// Redis is unavailable: PostgreSQL allocates alone, if the configuration allows it.
+    fn fall_back(
+        &self,
+        unavailable: RedisUnavailable,
+    ) -> Result<Option<Reservation>, ReservationError> {
         match self.redis.config().degrade {
             true => Ok(None),
-            false => Err(ReservationError::Unavailable(away.to_string())),
+            false => Err(ReservationError::Unavailable(unavailable.to_string())),
         }
     }
 
     async fn issue(
         &self,
-        link: &Link,
+        connection: &RedisConnection,
         lane: LaneKey,
         at_least: Nonce,
         known: Option<Nonce>,
-    ) -> Result<Option<Nonce>, Away> {
-        if at_least.max(known.unwrap_or_default()).0 >= SCRIPT_MAX {
-            return Err(Away("a script cannot count so far".into()));
+    ) -> Result<Option<Nonce>, RedisUnavailable> {
+        if at_least.max(known.unwrap_or_default()).0 >= SCRIPT_INTEGER_MAX {
+            return Err(RedisUnavailable(
+                "the nonce exceeds the integer range of Lua scripts".into(),
+            ));
         }
         let mut script = ISSUE.key(self.redis.key(lane, "next"));
         script.arg(at_least.0);
@@ -130,39 +137,42 @@ impl RedisIssue {
             None => script.arg(""),
         };
         script.arg(AHEAD_MAX);
-        let issued: Option<u64> = self.redis.run(link, &script).await?;
+        let issued: Option<u64> = self.redis.run(connection, &script).await?;
         Ok(issued.map(Nonce))
     }
 
     async fn reserve(
         &self,
         lane: LaneKey,
-        borrow: Borrow,
+        request: ReserveRequest,
         issued: Option<Nonce>,
-    ) -> Result<Reserved, ReservationError> {
-        let reserved = self.books.reserve(lane, borrow, issued, AHEAD_MAX).await?;
+    ) -> Result<ReserveOutcome, ReservationError> {
+        let reserved = self
+            .ledger
+            .reserve_issued(lane, request, issued, AHEAD_MAX)
+            .await?;
         let has_free = match &reserved {
-            Reserved::LaneReservations { has_free, .. } => *has_free,
-            Reserved::Refused { .. } => false,
+            ReserveOutcome::Reserved { has_free, .. } => *has_free,
+            ReserveOutcome::Refused { .. } => false,
         };
-        self.change_note(lane, |note| note.has_free = has_free);
+        self.update_hint(lane, |hint| hint.has_free = has_free);
         Ok(reserved)
     }
 
-    fn note(&self, lane: LaneKey) -> Note {
-        self.notes().get(&lane).copied().unwrap_or_default()
+    fn hint(&self, lane: LaneKey) -> LaneHint {
+        self.hints().get(&lane).copied().unwrap_or_default()
     }
 
-    fn change_note(&self, lane: LaneKey, change: impl FnOnce(&mut Note)) {
-        let mut notes = self.notes();
-        if notes.len() >= NOTES_MAX && !notes.contains_key(&lane) {
-            notes.clear();
+    fn update_hint(&self, lane: LaneKey, change: impl FnOnce(&mut LaneHint)) {
+        let mut hints = self.hints();
+        if hints.len() >= HINTS_MAX && !hints.contains_key(&lane) {
+            hints.clear();
         }
-        change(notes.entry(lane).or_default());
+        change(hints.entry(lane).or_default());
     }
 
-    fn notes(&self) -> MutexGuard<'_, BTreeMap<LaneKey, Note>> {
-        self.notes.lock().unwrap_or_else(PoisonError::into_inner)
+    fn hints(&self) -> MutexGuard<'_, BTreeMap<LaneKey, LaneHint>> {
+        self.hints.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -175,15 +185,15 @@ impl Scheme for RedisIssue {
     async fn allocate(
         &self,
         lane: LaneKey,
-        borrow: Borrow,
+        request: ReserveRequest,
     ) -> Result<Reservation, ReservationError> {
         if self.is_closed.load(Ordering::Acquire) {
-            return Err(super::closed());
+            return Err(super::closed_error());
         }
-        match self.try_allocate(lane, borrow).await? {
+        match self.try_allocate(lane, request).await? {
             Some(reservation) => Ok(reservation),
-            // The key is the same whoever issues, so both may at once.
-            None => self.books.lend(lane, borrow).await,
+            // The unique key decides, so both ways may run at the same time.
+            None => self.ledger.reserve_next(lane, request).await,
         }
     }
 
@@ -194,47 +204,53 @@ impl Scheme for RedisIssue {
         holder: Holder,
         mark: Mark,
     ) -> Result<Reservation, ReservationError> {
-        let marked = self.books.mark(lane, nonce, holder, &mark).await?;
+        let marked = self.ledger.mark(lane, nonce, holder, &mark).await?;
         match mark {
-            Mark::Recyclable { .. } => self.change_note(lane, |note| note.has_free = true),
+            Mark::Recyclable { .. } => self.update_hint(lane, |hint| hint.has_free = true),
             Mark::Submitted(_) | Mark::Used(_) => {}
         }
         Ok(marked)
     }
 
-    async fn reservation(
+    async fn find_reservation(
         &self,
         lane: LaneKey,
         nonce: Nonce,
         holder: Holder,
     ) -> Result<Option<Reservation>, ReservationError> {
-        self.books.reservation(lane, nonce, holder).await
+        self.ledger.find_reservation(lane, nonce, holder).await
     }
 
     async fn list_reservations(&self, lane: LaneKey) -> Result<LaneReservations, ReservationError> {
-        self.books.list_reservations(lane).await
+        self.ledger.list_reservations(lane).await
     }
 
-    async fn to_watch(&self, limit: usize) -> Result<Vec<Watched>, ReservationError> {
+    async fn list_watched(
+        &self,
+        limit: usize,
+    ) -> Result<Vec<WatchedReservation>, ReservationError> {
         let after = self.holes_after.load(Ordering::Relaxed);
-        let (last, closed) = self.books.close_holes(after, self.grace).await?;
+        let (last, closed) = self.ledger.close_gaps(after, self.grace).await?;
         self.holes_after.store(last, Ordering::Relaxed);
         if closed > 0 {
             metrics::counter!("lanekeeper_nonce_holes_closed_total").increment(closed);
             tracing::info!(
                 closed,
-                "nonces were issued and never reserved: they are free"
+                "freed nonces that were allocated and never reserved"
             );
         }
-        self.books.to_watch(limit).await
+        self.ledger.list_watched(limit).await
     }
 
-    async fn settle(&self, settlements: &[Settlement]) -> Result<(), ReservationError> {
-        self.books.settle(settlements).await
+    async fn apply_verdicts(
+        &self,
+        verdicts: &[ConditionalVerdict],
+    ) -> Result<(), ReservationError> {
+        self.ledger.apply_verdicts(verdicts).await
     }
 
     async fn close(&self) -> Result<(), ReservationError> {
-        // Everything is in PostgreSQL already.
+        // PostgreSQL has everything already.
         self.is_closed.store(true, Ordering::Release);
         Ok(())
     }

@@ -1,5 +1,10 @@
-//! Scheme 1: PostgreSQL issues and reserves under the lane's row lock, in one call. A Redis lock in front keeps
-//! crowds off that row; it is left out when Redis is away, and nothing depends on it.
+//! Scheme `row-lock`: PostgreSQL allocates and reserves in one statement under the lane's row lock.
+//!
+//! The row lock serialises all processes, so the smallest recyclable nonce or the next new one is reserved exactly once.
+//! Every call is durable when it returns, and the process keeps no state. An optional Redis lock per lane keeps waiting
+//! processes off the row and its connections; it is skipped when Redis is unavailable, and correctness does not depend on
+//! it. The cost is one database transaction per call and a throughput per lane that is bound by the row. The expiry sweep
+//! frees what holders forget.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,49 +13,49 @@ use async_trait::async_trait;
 use domain::{Holder, LaneKey, Mark, Nonce, Reservation};
 use engine::ports::{LaneReservations, ReservationError};
 
-use super::{Borrow, Scheme, SchemeKind, Settlement, Watched};
-use crate::postgres::{Books, Db};
+use super::{ConditionalVerdict, ReserveRequest, Scheme, SchemeKind, WatchedReservation};
+use crate::postgres::{Ledger, Pool};
 use crate::redis::LaneLock;
 
-/// The scheme with the fewest parts.
+/// The scheme `row-lock`.
 pub struct RowLock {
-    books: Books,
+    ledger: Ledger,
     lock: Option<LaneLock>,
     is_closed: AtomicBool,
 }
 
 impl RowLock {
-    /// With books in this database, and perhaps a lock in front of them.
+    /// Uses the ledger in this database, optionally behind a lock in Redis.
     #[must_use]
-    pub fn new(db: Arc<Db>, lock: Option<LaneLock>) -> Self {
+    pub fn new(db: Arc<Pool>, lock: Option<LaneLock>) -> Self {
         Self {
-            books: Books::new(db, SchemeKind::RowLock),
+            ledger: Ledger::new(db, SchemeKind::RowLock),
             lock,
             is_closed: AtomicBool::new(false),
         }
     }
 
-    async fn allocate_in_turn(
+    async fn allocate_under_lock(
         &self,
         lock: &LaneLock,
         lane: LaneKey,
-        borrow: Borrow,
+        request: ReserveRequest,
     ) -> Result<Reservation, ReservationError> {
-        let turn = lock.turn(lane, borrow.holder.0).await;
-        let turn = turn.map_err(|_crowded| ReservationError::Busy)?;
-        let must_have = !lock.redis().config().degrade;
-        if must_have && !turn.has_lock() {
+        let guard = lock.acquire(lane, request.holder.0).await;
+        let guard = guard.map_err(|_crowded| ReservationError::Busy)?;
+        let is_required = !lock.redis().config().degrade;
+        if is_required && !guard.has_lock() {
             return Err(ReservationError::Unavailable(
-                "the lane's lock is not to be had".into(),
+                "cannot acquire the lane's Redis lock; retry".into(),
             ));
         }
-        let lent = self.books.lend(lane, borrow).await;
-        match &lent {
-            // It may still be under way: the lock opens by its own time-out.
+        let reservation = self.ledger.reserve_next(lane, request).await;
+        match &reservation {
+            // The statement may still be running: the lock is left to its own timeout.
             Err(ReservationError::Unknown(_)) => {}
-            Ok(_) | Err(_) => turn.release().await,
+            Ok(_) | Err(_) => guard.release().await,
         }
-        lent
+        reservation
     }
 }
 
@@ -63,14 +68,14 @@ impl Scheme for RowLock {
     async fn allocate(
         &self,
         lane: LaneKey,
-        borrow: Borrow,
+        request: ReserveRequest,
     ) -> Result<Reservation, ReservationError> {
         if self.is_closed.load(Ordering::Acquire) {
-            return Err(super::closed());
+            return Err(super::closed_error());
         }
         match &self.lock {
-            Some(lock) => self.allocate_in_turn(lock, lane, borrow).await,
-            None => self.books.lend(lane, borrow).await,
+            Some(lock) => self.allocate_under_lock(lock, lane, request).await,
+            None => self.ledger.reserve_next(lane, request).await,
         }
     }
 
@@ -81,32 +86,38 @@ impl Scheme for RowLock {
         holder: Holder,
         mark: Mark,
     ) -> Result<Reservation, ReservationError> {
-        self.books.mark(lane, nonce, holder, &mark).await
+        self.ledger.mark(lane, nonce, holder, &mark).await
     }
 
-    async fn reservation(
+    async fn find_reservation(
         &self,
         lane: LaneKey,
         nonce: Nonce,
         holder: Holder,
     ) -> Result<Option<Reservation>, ReservationError> {
-        self.books.reservation(lane, nonce, holder).await
+        self.ledger.find_reservation(lane, nonce, holder).await
     }
 
     async fn list_reservations(&self, lane: LaneKey) -> Result<LaneReservations, ReservationError> {
-        self.books.list_reservations(lane).await
+        self.ledger.list_reservations(lane).await
     }
 
-    async fn to_watch(&self, limit: usize) -> Result<Vec<Watched>, ReservationError> {
-        self.books.to_watch(limit).await
+    async fn list_watched(
+        &self,
+        limit: usize,
+    ) -> Result<Vec<WatchedReservation>, ReservationError> {
+        self.ledger.list_watched(limit).await
     }
 
-    async fn settle(&self, settlements: &[Settlement]) -> Result<(), ReservationError> {
-        self.books.settle(settlements).await
+    async fn apply_verdicts(
+        &self,
+        verdicts: &[ConditionalVerdict],
+    ) -> Result<(), ReservationError> {
+        self.ledger.apply_verdicts(verdicts).await
     }
 
     async fn close(&self) -> Result<(), ReservationError> {
-        // Everything is in PostgreSQL already.
+        // PostgreSQL has everything already.
         self.is_closed.store(true, Ordering::Release);
         Ok(())
     }

@@ -1,9 +1,9 @@
-//! Looks after lent nonces: whose time is over, whose transaction is mined, whose block a fork took back.
+//! The expiry sweep: checks expired, submitted and closed reservations against the chain.
 //!
-//! The books say what to look at, the chain says what became of it, the books take the verdict if nothing has
-//! changed meanwhile. So any number of processes may sweep at once.
+//! The scheme lists what to check, the chain shows what happened, and the scheme applies each verdict only if the
+//! reservation is unchanged. So any number of processes may sweep at the same time.
 
-mod look;
+mod chain_observation;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,46 +14,45 @@ use engine::ports::{Clock, ReservationError};
 use futures::future::join_all;
 use metrics::counter;
 
-use crate::config::{LentChains, Settings};
-use crate::scheme::{Scheme, Settlement, Verdict, Watched};
-use look::Sight;
+use crate::config::{ReservationChains, Settings};
+use crate::scheme::{ConditionalVerdict, Scheme, Verdict, WatchedReservation};
+use chain_observation::Observation;
 
-/// How many nonces are looked at in one pass; the next pass takes the next ones.
-pub const SWEPT_MAX: usize = 500;
-/// How many sights are remembered of each kind. Beyond, the oldest overdue nonces that were seen unused are forgotten and
-/// wait anew.
-const SIGHTS_MAX: usize = 10_000;
+/// Reservations per pass; the next pass continues behind them.
+pub const SWEEP_BATCH_MAX: usize = 500;
+/// Bound of each remembered set. Beyond it, the oldest entries are evicted and their grace starts again.
+const OBSERVATIONS_MAX: usize = 10_000;
 
-/// The sweep. One at a time per process is enough.
+/// The sweep. One per process is enough.
 pub struct Sweep {
     interval: Duration,
     free_grace: Duration,
     scheme: Arc<dyn Scheme>,
-    chains: LentChains,
+    chains: ReservationChains,
     clock: Arc<dyn Clock>,
-    /// Since when the chain was seen to show nothing of these overdue loans.
-    unused_since: BTreeMap<ReservationTerms, MonotonicTime>,
-    /// Of which loans it was told that what was named for them is not theirs: once is enough.
-    not_its: BTreeSet<(ReservationTerms, B256)>,
+    /// Since when the chain shows nothing of these expired reservations.
+    unused_since: BTreeMap<ReservationKey, MonotonicTime>,
+    /// Mismatches that were already logged.
+    mismatches_warned: BTreeSet<(ReservationKey, B256)>,
 }
 
-/// One loan of one nonce: whoever borrows it next is another holder.
-type ReservationTerms = (LaneKey, Nonce, Holder);
+/// Identifies one reservation: the next one of the same nonce has another holder.
+type ReservationKey = (LaneKey, Nonce, Holder);
 
-/// What a pass did.
+/// Result of one pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Swept {
-    /// How many nonces were looked at.
+pub struct SweepReport {
+    /// Number of reservations that were checked.
     pub watched: usize,
-    /// How many verdicts the books were given.
-    pub settled: usize,
+    /// Number of verdicts that were passed to the scheme.
+    pub decided: usize,
 }
 
 impl Sweep {
     pub(crate) fn new(
         settings: &Settings,
         scheme: Arc<dyn Scheme>,
-        chains: LentChains,
+        chains: ReservationChains,
         clock: Arc<dyn Clock>,
     ) -> Self {
         Self {
@@ -63,116 +62,120 @@ impl Sweep {
             chains,
             clock,
             unused_since: BTreeMap::new(),
-            not_its: BTreeSet::new(),
+            mismatches_warned: BTreeSet::new(),
         }
     }
 
-    /// Sweeps for ever. What fails is tried again at the next pass.
+    /// Sweeps until it is dropped. A failure is retried in the next pass.
     pub async fn run(mut self) {
         loop {
-            match self.pass().await {
-                // There may be more, but never faster than the chain can be asked.
-                Ok(swept) if swept.settled > 0 && swept.watched >= SWEPT_MAX => {}
+            match self.run_pass().await {
+                // More may be waiting; the chain queries limit the speed.
+                Ok(swept) if swept.decided > 0 && swept.watched >= SWEEP_BATCH_MAX => {}
                 Ok(_) => self.clock.sleep(self.interval).await,
                 Err(error) => {
-                    tracing::warn!(%error, "lent nonces could not be looked after");
+                    tracing::warn!(%error, "the expiry sweep failed and is retried");
                     self.clock.sleep(self.interval).await;
                 }
             }
         }
     }
 
-    /// One pass.
-    pub async fn pass(&mut self) -> Result<Swept, ReservationError> {
-        let watched = self.scheme.to_watch(SWEPT_MAX).await?;
+    /// Runs one pass.
+    pub async fn run_pass(&mut self) -> Result<SweepReport, ReservationError> {
+        let watched = self.scheme.list_watched(SWEEP_BATCH_MAX).await?;
         let count = watched.len();
-        let mut by_chain: BTreeMap<ChainId, Vec<Watched>> = BTreeMap::new();
+        let mut by_chain: BTreeMap<ChainId, Vec<WatchedReservation>> = BTreeMap::new();
         for one in watched {
             let chain = one.reservation.lane.chain_id;
             by_chain.entry(chain).or_default().push(one);
         }
-        // All chains at once: one that does not answer keeps no other waiting.
-        let looks = by_chain.into_iter().filter_map(|(id, watched)| {
-            let Some(lent) = self.chains.get(&id) else {
-                tracing::warn!(chain = %id, "nonces are lent on a chain that is not configured here");
+        // All chains concurrently: an unreachable one does not block the others.
+        let observations = by_chain.into_iter().filter_map(|(id, watched)| {
+            let Some(chain) = self.chains.get(&id) else {
+                tracing::warn!(chain = %id, "reservations exist on a chain that is not configured here: they are not swept");
                 return None;
             };
-            Some(look::look(lent, watched))
+            Some(chain_observation::observe_reservations(chain, watched))
         });
-        let seen: Vec<(Watched, Sight)> = join_all(looks).await.into_iter().flatten().collect();
-        let settlements = self.judge(seen);
-        if !settlements.is_empty() {
-            self.scheme.settle(&settlements).await?;
+        let seen: Vec<(WatchedReservation, Observation)> =
+            join_all(observations).await.into_iter().flatten().collect();
+        let verdicts = self.decide_verdicts(seen);
+        if !verdicts.is_empty() {
+            self.scheme.apply_verdicts(&verdicts).await?;
         }
-        for Settlement { verdict, .. } in &settlements {
+        for ConditionalVerdict { verdict, .. } in &verdicts {
             counter!("lanekeeper_nonce_settled_total", "verdict" => verdict_label(verdict))
                 .increment(1);
         }
-        Ok(Swept {
+        Ok(SweepReport {
             watched: count,
-            settled: settlements.len(),
+            decided: verdicts.len(),
         })
     }
 
-    fn judge(&mut self, seen: Vec<(Watched, Sight)>) -> Vec<Settlement> {
+    fn decide_verdicts(
+        &mut self,
+        seen: Vec<(WatchedReservation, Observation)>,
+    ) -> Vec<ConditionalVerdict> {
         let now = self.clock.monotonic();
-        let mut settlements = Vec::new();
-        for (watched, sight) in seen {
+        let mut verdicts = Vec::new();
+        for (watched, observation) in seen {
             let reservation = &watched.reservation;
-            let loan = (reservation.lane, reservation.nonce, reservation.holder);
-            let verdict = match sight {
-                Sight::Verdict(verdict) => verdict,
-                Sight::Unused => {
-                    let since = *self.unused_since.entry(loan).or_insert(now);
+            let key = (reservation.lane, reservation.nonce, reservation.holder);
+            let verdict = match observation {
+                Observation::Verdict(verdict) => verdict,
+                Observation::Unused => {
+                    let since = *self.unused_since.entry(key).or_insert(now);
                     if now.since(since) < self.free_grace {
                         continue;
                     }
                     Verdict::Free
                 }
-                Sight::Waits => {
-                    self.unused_since.remove(&loan);
+                Observation::Undecided => {
+                    self.unused_since.remove(&key);
                     continue;
                 }
-                Sight::NotIts(tx_hash) => {
-                    self.warn_once(loan, tx_hash);
+                Observation::ConsumedByOther(tx_hash) => {
+                    self.warn_mismatch_once(key, tx_hash);
                     continue;
                 }
-                // A chain that does not answer proves nothing, neither way.
-                Sight::Unknown => continue,
+                // A chain that does not answer proves nothing either way.
+                Observation::Unknown => continue,
             };
-            self.unused_since.remove(&loan);
+            self.unused_since.remove(&key);
             let seen = watched;
-            settlements.push(Settlement { seen, verdict });
+            verdicts.push(ConditionalVerdict { seen, verdict });
         }
-        self.forget_the_oldest();
-        settlements
+        self.evict_oldest();
+        verdicts
     }
 
-    fn warn_once(&mut self, loan: ReservationTerms, tx_hash: B256) {
-        if self.not_its.len() >= SIGHTS_MAX {
-            self.not_its.clear(); // it is told again
+    fn warn_mismatch_once(&mut self, key: ReservationKey, tx_hash: B256) {
+        if self.mismatches_warned.len() >= OBSERVATIONS_MAX {
+            self.mismatches_warned.clear(); // they are logged again
         }
-        if self.not_its.insert((loan, tx_hash)) {
-            let (lane, nonce, _) = loan;
+        if self.mismatches_warned.insert((key, tx_hash)) {
+            let (lane, nonce, _) = key;
             tracing::warn!(
                 %lane, %nonce, %tx_hash,
-                "what was named for a lent nonce is mined and did not consume it: it stays open"
+                "the transaction submitted for this nonce is final and did not consume it: the reservation stays open"
             );
         }
     }
 
-    fn forget_the_oldest(&mut self) {
-        while self.unused_since.len() > SIGHTS_MAX {
+    fn evict_oldest(&mut self) {
+        while self.unused_since.len() > OBSERVATIONS_MAX {
             let oldest = self.unused_since.iter().min_by_key(|(_, since)| **since);
-            let Some(loan) = oldest.map(|(loan, _)| *loan) else {
+            let Some(key) = oldest.map(|(key, _)| *key) else {
                 return;
             };
-            self.unused_since.remove(&loan);
+            self.unused_since.remove(&key);
         }
     }
 }
 
-/// For the counters.
+/// The `verdict` label of the counter.
 fn verdict_label(verdict: &Verdict) -> &'static str {
     match verdict {
         Verdict::Free => "free",

@@ -1,4 +1,4 @@
-//! The component on a real node: receipts, a fork, somebody else's transaction.
+//! The component on a real node: receipts, a reorg, a foreign transaction.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,23 +14,25 @@ use engine::ports::{
     BlockTag, CallError, CallRequest, Chain, ChainError, HashFilter, Quorum, ReservationError,
 };
 use nonce::sweep::Sweep;
-use nonce::{LentChain, Mode, NonceComponent, Scheme, Settings};
+use nonce::{Mode, NonceComponent, ReservationChain, Scheme, Settings};
 use rig::evm::{CHAIN_ID, EvmNode, Kind, account};
 use serde_json::{Value, json};
 
-use super::contract::Server;
-use super::kit::{FINAL_DEPTH, FOREIGN_DEPTH, TestClock, WATCH_DEPTH, eager, until};
-use super::suite::Books;
+use super::contract::ServerBackend;
+use super::kit::{
+    FINAL_DEPTH, FOREIGN_DEPTH, TestClock, WATCH_DEPTH, immediate_settings, wait_for,
+};
+use super::suite::Backend;
 
-/// What the component asks, put to a node without any care: the careful form is another room's.
+/// The chain port on a node, with the plainest calls: the real adapter has its own tests.
 struct Node(EvmNode);
 
 fn unusable() -> ChainError {
-    ChainError::Unusable("nobody asks for it".into())
+    ChainError::Unusable("not used in this test".into())
 }
 
 fn read(receipt: &Value, hash: B256) -> Inclusion {
-    let text = |name: &str| receipt[name].as_str().expect("a receipt has it");
+    let text = |name: &str| receipt[name].as_str().expect("a field of a receipt");
     let number = text("blockNumber").trim_start_matches("0x");
     Inclusion {
         tx_hash: hash,
@@ -83,7 +85,7 @@ impl Chain for Node {
     async fn receipts(
         &self,
         hashes: &[B256],
-        _witnesses: Quorum,
+        _quorum: Quorum,
     ) -> Result<Vec<Inclusion>, ChainError> {
         let found = hashes
             .iter()
@@ -99,7 +101,7 @@ impl Chain for Node {
         &self,
         account: Address,
         _query: ChainQuery,
-        _witnesses: Quorum,
+        _quorum: Quorum,
     ) -> Result<EndpointNonces, ChainError> {
         let first = AccountNonces {
             latest: Nonce(self.0.nonce_of(account)),
@@ -112,7 +114,7 @@ impl Chain for Node {
         })
     }
 
-    async fn knows_transaction(&self, hash: B256, _witnesses: Quorum) -> Result<bool, ChainError> {
+    async fn knows_transaction(&self, hash: B256, _quorum: Quorum) -> Result<bool, ChainError> {
         let found = self.0.rpc().call("eth_getTransactionByHash", json!([hash]));
         Ok(!found.is_null())
     }
@@ -126,7 +128,7 @@ impl Chain for Node {
         let blocks = (0..=up_to.number).filter_map(|number| self.0.block(number));
         let mut all = blocks.flat_map(|block| block.transactions);
         let found = all.find(|tx| (tx.from, tx.nonce) == (account, nonce.0));
-        Ok(found.map_or(NonceConsumer::Nobody, |tx| NonceConsumer::By {
+        Ok(found.map_or(NonceConsumer::NotConsumed, |tx| NonceConsumer::By {
             hash: tx.hash,
             effect_digest: EffectDigest::of(tx.to, tx.value, &tx.input),
         }))
@@ -141,12 +143,12 @@ impl Chain for Node {
     }
 
     async fn send(&self, outgoing: &[OutgoingEnvelope]) -> Vec<SendOutcome> {
-        let refused = |_| SendOutcome::Rejected("who lends sends nothing".into());
+        let refused = |_| SendOutcome::Rejected("the component sends nothing".into());
         outgoing.iter().map(refused).collect()
     }
 }
 
-struct Stage {
+struct Fixture {
     node: Arc<Node>,
     scheme: Arc<dyn Scheme>,
     component: NonceComponent,
@@ -154,23 +156,23 @@ struct Stage {
     lane: LaneKey,
 }
 
-impl Stage {
-    /// A component whose loans are overdue at once, over real books and a real node.
-    async fn new(server: &Server) -> Self {
+impl Fixture {
+    /// A component whose reservations expire at once, on a real ledger and a real node.
+    async fn new(server: &ServerBackend) -> Self {
         let node = Arc::new(Node(EvmNode::manual(Kind::Anvil)));
-        let scheme = server.open(&[]).await;
-        let lent = LentChain {
+        let scheme = server.open_process(&[]).await;
+        let reserved = ReservationChain {
             chain: Arc::clone(&node) as Arc<_>,
             finality: Finality::Depth(FINAL_DEPTH),
             watch_depth: WATCH_DEPTH,
         };
         let settings = Settings {
             reservation_timeout: Duration::from_millis(1),
-            ..eager(Mode::Basic)
+            ..immediate_settings(Mode::Basic)
         };
         let clock = Arc::new(TestClock::new());
-        let component = NonceComponent::start(settings, Arc::clone(&scheme), vec![lent], clock);
-        let component = component.expect("the settings work");
+        let component = NonceComponent::start(settings, Arc::clone(&scheme), vec![reserved], clock);
+        let component = component.expect("valid settings");
         let lane = LaneKey {
             chain_id: ChainId(CHAIN_ID),
             signer: account(0).0,
@@ -189,23 +191,30 @@ impl Stage {
         let (from, to) = (self.lane.signer, account(1).0);
         let (nonce, value) = (format!("{:#x}", nonce.0), format!("{wei:#x}"));
         let transfer = json!({ "from": from, "to": to, "value": value, "nonce": nonce });
-        self.node.0.send(transfer).expect("the node takes it")
+        self.node.0.send(transfer).expect("the node accepts it")
     }
 
-    async fn row(&self, lent: &Reservation) -> Reservation {
+    async fn row(&self, reserved: &Reservation) -> Reservation {
         let row = self
             .scheme
-            .reservation(self.lane, lent.nonce, lent.holder)
+            .find_reservation(self.lane, reserved.nonce, reserved.holder)
             .await;
-        row.expect("the books are there").expect("it was lent")
+        row.expect("the ledger is readable")
+            .expect("the nonce is reserved")
     }
 
-    async fn sweep_until(&mut self, lent: &Reservation, state: ReservationState) -> Reservation {
+    async fn sweep_until(
+        &mut self,
+        reserved: &Reservation,
+        state: ReservationState,
+    ) -> Reservation {
         let (scheme, lane, sweep) = (&self.scheme, self.lane, &mut self.sweep);
-        until(&format!("it is {state:?}"), async || {
-            sweep.pass().await.expect("books and node are there");
-            let row = scheme.reservation(lane, lent.nonce, lent.holder).await;
-            row.expect("the books are there")
+        wait_for(&format!("the reservation is {state:?}"), async || {
+            sweep.run_pass().await.expect("ledger and node answer");
+            let row = scheme
+                .find_reservation(lane, reserved.nonce, reserved.holder)
+                .await;
+            row.expect("the ledger is readable")
                 .filter(|row| row.state == state)
         })
         .await
@@ -213,74 +222,84 @@ impl Stage {
 
     async fn sweep_all(&mut self) {
         for _ in 0..5 {
-            self.sweep.pass().await.expect("books and node are there");
+            self.sweep.run_pass().await.expect("ledger and node answer");
         }
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_real_node_closes_reopens_and_frees_what_was_lent() {
-    let server = Server::fresh(Server::row_lock).await;
-    let mut stage = Stage::new(&server).await;
-    let (lane, component) = (stage.lane, stage.component.clone());
+async fn real_node_closes_reopens_and_frees_reservations() {
+    let server = ServerBackend::new(ServerBackend::row_lock).await;
+    let mut fixture = Fixture::new(&server).await;
+    let (lane, component) = (fixture.lane, fixture.component.clone());
     let (used, open, free) = (
         ReservationState::Used,
         ReservationState::Reserved,
         ReservationState::Recyclable,
     );
 
-    // A receipt closes it, when it is final.
+    // A final receipt closes the reservation.
     let first = component.allocate(lane).await.unwrap();
-    let tx_hash = stage.send(first.nonce, 1);
+    let tx_hash = fixture.send(first.nonce, 1);
     component
         .mark_submitted(lane, first.nonce, first.holder, tx_hash)
         .await
         .unwrap();
-    stage.node.0.mine(FINAL_DEPTH);
-    stage.sweep_all().await;
-    assert_eq!(stage.row(&first).await.state, open);
-    stage.node.0.mine(1);
-    assert_eq!(stage.sweep_until(&first, used).await.tx_hash, Some(tx_hash));
-
-    // A fork takes the block back; the transaction is gone from the node.
-    stage.node.0.reorg(1 + FINAL_DEPTH);
-    assert_eq!(stage.sweep_until(&first, open).await.tx_hash, Some(tx_hash));
-    stage.sweep_all().await;
+    fixture.node.0.mine(FINAL_DEPTH);
+    fixture.sweep_all().await;
+    assert_eq!(fixture.row(&first).await.state, open);
+    fixture.node.0.mine(1);
     assert_eq!(
-        stage.row(&first).await.state,
-        open,
-        "its holder may send it again"
+        fixture.sweep_until(&first, used).await.tx_hash,
+        Some(tx_hash)
     );
-    let again = stage.send(first.nonce, 2);
+
+    // The block is reorged out; the node no longer knows the transaction.
+    fixture.node.0.reorg(1 + FINAL_DEPTH);
+    assert_eq!(
+        fixture.sweep_until(&first, open).await.tx_hash,
+        Some(tx_hash)
+    );
+    fixture.sweep_all().await;
+    assert_eq!(
+        fixture.row(&first).await.state,
+        open,
+        "the holder may send again"
+    );
+    let again = fixture.send(first.nonce, 2);
     component
         .mark_submitted(lane, first.nonce, first.holder, again)
         .await
         .unwrap();
-    let given = component
+    let recycled = component
         .mark_recyclable(lane, first.nonce, first.holder, "regret")
         .await;
     let refused = domain::MarkRefusal::TwoNamed(first.nonce);
     assert_eq!(
-        given,
+        recycled,
         Err(ReservationError::Refused(refused)),
         "it was replaced"
     );
-    stage.node.0.mine(1 + FINAL_DEPTH);
-    assert_eq!(stage.sweep_until(&first, used).await.tx_hash, Some(again));
+    fixture.node.0.mine(1 + FINAL_DEPTH);
+    assert_eq!(fixture.sweep_until(&first, used).await.tx_hash, Some(again));
 
-    // Somebody else uses the account while nobody says a word.
+    // A foreign transaction uses the nonce, and the holder does not mark it.
     let second = component.allocate(lane).await.unwrap();
-    let foreign = stage.send(second.nonce, 3);
-    stage.sweep_all().await;
-    assert_eq!(stage.row(&second).await.state, open, "it waits in the pool");
-    stage.node.0.mine(1 + FOREIGN_DEPTH);
+    let foreign = fixture.send(second.nonce, 3);
+    fixture.sweep_all().await;
     assert_eq!(
-        stage.sweep_until(&second, used).await.tx_hash,
+        fixture.row(&second).await.state,
+        open,
+        "the transaction is pending"
+    );
+    fixture.node.0.mine(1 + FOREIGN_DEPTH);
+    assert_eq!(
+        fixture.sweep_until(&second, used).await.tx_hash,
         Some(foreign)
     );
 
-    // One that nobody used is lent again.
+    // An unused nonce is reserved again.
     let third = component.allocate(lane).await.unwrap();
-    stage.sweep_until(&third, free).await;
+    fixture.sweep_until(&third, free).await;
     assert_eq!(component.allocate(lane).await.unwrap().nonce, third.nonce);
 }

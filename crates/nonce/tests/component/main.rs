@@ -1,9 +1,9 @@
-//! The component as its callers see it, the contract of its schemes, and both on a real node.
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on falls")]
+//! Tests of the component, the contract of its schemes, and both on a real node.
+#![expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 mod kit;
 
-mod knowledge;
+mod chain_nonce_cache;
 mod metrics;
 mod sweep;
 mod with_nonce;

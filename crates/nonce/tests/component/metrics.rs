@@ -1,4 +1,4 @@
-//! What the worker queue tells of itself.
+//! The metrics of the worker queue.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -12,14 +12,14 @@ use nonce::{Mode, NonceComponent, Outcome, QueueSettings, RejectPolicy, Settings
 
 use super::kit::*;
 
-/// Remembers the values of counters and gauges by their names and labels.
+/// Records counters and gauges by name and labels.
 #[derive(Default)]
-struct Seen(Mutex<BTreeMap<String, Arc<Value>>>);
+struct MetricsRecorder(Mutex<BTreeMap<String, Arc<Value>>>);
 
 #[derive(Default)]
 struct Value(Mutex<f64>);
 
-impl Seen {
+impl MetricsRecorder {
     fn value(&self, key: &Key) -> Arc<Value> {
         let labels = key
             .labels()
@@ -60,7 +60,7 @@ impl GaugeFn for Value {
     }
 }
 
-impl Recorder for Seen {
+impl Recorder for MetricsRecorder {
     fn describe_counter(&self, _key: KeyName, _unit: Option<Unit>, _text: SharedString) {}
 
     fn describe_gauge(&self, _key: KeyName, _unit: Option<Unit>, _text: SharedString) {}
@@ -80,8 +80,8 @@ impl Recorder for Seen {
     }
 }
 
-/// A component with one worker that has room for three.
-fn small(spy: &Arc<Spy>) -> NonceComponent {
+/// A component with one worker and a capacity of three.
+fn small_queue(spy: &Arc<Spy>) -> NonceComponent {
     let queue = QueueSettings {
         workers: 1,
         capacity: 3,
@@ -96,35 +96,41 @@ fn small(spy: &Arc<Spy>) -> NonceComponent {
 }
 
 #[tokio::test(start_paused = true)]
-async fn depth_and_rejections_are_told() {
-    let seen = Seen::default();
+async fn queue_depth_and_rejections_are_counted() {
+    let seen = MetricsRecorder::default();
     let _recording = metrics::set_default_local_recorder(&seen);
-    let spy = Spy::on(MemoryBooks::new());
-    let component = small(&spy);
+    let spy = Spy::on(MemoryLedger::new());
+    let component = small_queue(&spy);
     component.allocate(lane(1)).await.unwrap();
-    spy.gate().shut();
+    spy.latch().close();
     let (depth, rejected) = (
         || seen.read("lanekeeper_nonce_queue_depth worker=0"),
         || seen.read("lanekeeper_nonce_queue_rejected_total "),
     );
     let first = component.allocate(lane(1));
     let others = async {
-        until("it is busy", async || (spy.begun() == 2).then_some(())).await;
+        wait_for("the worker is busy", async || {
+            (spy.calls_begun() == 2).then_some(())
+        })
+        .await;
         assert_eq!((depth(), rejected()), (0.0, 0.0));
-        let crowd = join_all((0..5).map(|_| component.allocate(lane(1))));
-        let look = async {
-            until("two are refused", async || {
+        let burst = join_all((0..5).map(|_| component.allocate(lane(1))));
+        let check = async {
+            wait_for("two calls are refused", async || {
                 (rejected() == 2.0).then_some(())
             })
             .await;
             assert_eq!(depth(), 3.0);
-            spy.gate().reopen();
+            spy.latch().reopen();
         };
-        tokio::join!(crowd, look).0
+        tokio::join!(burst, check).0
     };
     let (first, others) = tokio::join!(first, others);
     first.unwrap();
-    assert_eq!(others.iter().filter(|lent| lent.is_err()).count(), 2);
+    assert_eq!(
+        others.iter().filter(|reserved| reserved.is_err()).count(),
+        2
+    );
     assert_eq!(depth(), 0.0);
     assert_eq!(seen.read("lanekeeper_nonce_allocate_total result=ok"), 5.0);
     assert_eq!(
@@ -134,33 +140,33 @@ async fn depth_and_rejections_are_told() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn those_that_wait_for_a_turn_are_told_too() {
-    let seen = Seen::default();
+async fn waiting_sections_count_towards_queue_depth() {
+    let seen = MetricsRecorder::default();
     let _recording = metrics::set_default_local_recorder(&seen);
-    let spy = Spy::on(MemoryBooks::new());
-    let component = small(&spy);
+    let spy = Spy::on(MemoryLedger::new());
+    let component = small_queue(&spy);
     let (depth, rejected) = (
         || seen.read("lanekeeper_nonce_queue_depth worker=0"),
         || seen.read("lanekeeper_nonce_queue_rejected_total "),
     );
-    let gate = Gate::open();
-    gate.shut();
+    let latch = Latch::open();
+    latch.close();
     let section = async || {
-        let business = async |_| {
-            gate.pass().await;
+        let closure = async |_| {
+            latch.wait_until_open().await;
             Ok::<_, ()>(Outcome::Used(hash(1), ()))
         };
-        component.with_nonce(lane(1), business).await
+        component.with_nonce(lane(1), closure).await
     };
-    let look = async {
-        until("one is inside and two are refused", async || {
-            (spy.begun() == 1 && rejected() == 2.0).then_some(())
+    let check = async {
+        wait_for("one section is active and two are refused", async || {
+            (spy.calls_begun() == 1 && rejected() == 2.0).then_some(())
         })
         .await;
         assert_eq!(depth(), 3.0);
-        gate.reopen();
+        latch.reopen();
     };
-    let (ended, ()) = tokio::join!(join_all((0..6).map(|_| section())), look);
+    let (ended, ()) = tokio::join!(join_all((0..6).map(|_| section())), check);
     assert_eq!(ended.iter().filter(|ended| ended.is_err()).count(), 2);
     assert_eq!(depth(), 0.0);
 }

@@ -1,75 +1,79 @@
-//! The sweep's own rules, beside those of the contract.
+//! Rules of the sweep beyond the contract.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use domain::{ChainId, LaneKey, ReservationState};
-use nonce::sweep::SWEPT_MAX;
+use nonce::sweep::SWEEP_BATCH_MAX;
 use nonce::{Mode, NonceComponent, Settings};
 
 use super::kit::*;
 
-fn stage(free_grace: Duration) -> (Arc<MemoryBooks>, Arc<FakeChain>, NonceComponent) {
-    let (books, chain) = (MemoryBooks::new(), FakeChain::new(CHAIN));
+fn fixture(free_grace: Duration) -> (Arc<MemoryLedger>, Arc<FakeChain>, NonceComponent) {
+    let (ledger, chain) = (MemoryLedger::new(), FakeChain::new(CHAIN));
     let settings = Settings {
         reservation_timeout: Duration::from_secs(10),
         free_grace,
         ..Settings::default()
     };
-    let component = component(settings, Arc::clone(&books) as Arc<_>, &chain);
-    (books, chain, component)
+    let component = component(settings, Arc::clone(&ledger) as Arc<_>, &chain);
+    (ledger, chain, component)
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_overdue_is_free_only_after_a_grace() {
-    let (books, chain, component) = stage(Duration::from_secs(5));
+async fn expired_nonce_is_recyclable_only_after_the_grace() {
+    let (ledger, chain, component) = fixture(Duration::from_secs(5));
     component.allocate(lane(1)).await.unwrap();
     let mut sweep = component.sweep();
-    let state = || books.row(lane(1), 0).unwrap().state;
+    let state = || ledger.row(lane(1), 0).unwrap().state;
     tokio::time::advance(Duration::from_secs(11)).await;
-    assert_eq!(sweep.pass().await.unwrap().settled, 0);
+    assert_eq!(sweep.run_pass().await.unwrap().decided, 0);
     tokio::time::advance(Duration::from_secs(4)).await;
-    // It was under way: a pool has it after all.
+    // A transaction arrives in the mempool after all.
     chain.send(lane(1).signer, 0, hash(1));
-    assert_eq!(sweep.pass().await.unwrap().settled, 0);
+    assert_eq!(sweep.run_pass().await.unwrap().decided, 0);
     chain.empty_pool();
     for _ in 0..2 {
         tokio::time::advance(Duration::from_secs(4)).await;
         assert_eq!(
-            sweep.pass().await.unwrap().settled,
+            sweep.run_pass().await.unwrap().decided,
             0,
-            "the grace begins anew"
+            "the grace starts again"
         );
     }
     assert_eq!(state(), ReservationState::Reserved);
     tokio::time::advance(Duration::from_secs(2)).await;
-    assert_eq!(sweep.pass().await.unwrap().settled, 1);
+    assert_eq!(sweep.run_pass().await.unwrap().decided, 1);
     assert_eq!(state(), ReservationState::Recyclable);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_silent_chain_neither_ends_nor_starts_a_grace() {
-    let (books, chain, component) = stage(Duration::from_secs(5));
+async fn unreachable_chain_does_not_restart_the_grace() {
+    let (ledger, chain, component) = fixture(Duration::from_secs(5));
     component.allocate(lane(1)).await.unwrap();
     let mut sweep = component.sweep();
     tokio::time::advance(Duration::from_secs(11)).await;
-    sweep.pass().await.unwrap();
-    chain.be_silent(true);
+    sweep.run_pass().await.unwrap();
+    chain.set_unreachable(true);
     tokio::time::advance(Duration::from_secs(60)).await;
-    assert_eq!(sweep.pass().await.unwrap().settled, 0);
+    assert_eq!(sweep.run_pass().await.unwrap().decided, 0);
     assert_eq!(
-        books.row(lane(1), 0).unwrap().state,
+        ledger.row(lane(1), 0).unwrap().state,
         ReservationState::Reserved
     );
-    chain.be_silent(false);
-    assert_eq!(sweep.pass().await.unwrap().settled, 1);
+    chain.set_unreachable(false);
+    assert_eq!(sweep.run_pass().await.unwrap().decided, 1);
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_silent_chain_keeps_no_other_waiting() {
+async fn unreachable_chain_does_not_block_other_chains() {
     let chains = [FakeChain::new(CHAIN), FakeChain::new(ChainId(5))];
-    let books = MemoryBooks::new();
-    let component = component_on(eager(Mode::Basic), Arc::clone(&books) as Arc<_>, &chains);
+    let ledger = MemoryLedger::new();
+    let component = component_on(
+        immediate_settings(Mode::Basic),
+        Arc::clone(&ledger) as Arc<_>,
+        &chains,
+    );
     let lanes = [CHAIN, ChainId(5)].map(|chain_id| LaneKey {
         chain_id,
         ..lane(1)
@@ -78,42 +82,42 @@ async fn one_silent_chain_keeps_no_other_waiting() {
         component.allocate(lane).await.unwrap();
     }
     tokio::time::advance(Duration::from_secs(61)).await;
-    chains[0].be_silent(true);
-    let swept = component.sweep().pass().await.unwrap();
-    assert_eq!((swept.watched, swept.settled), (2, 1));
+    chains[0].set_unreachable(true);
+    let swept = component.sweep().run_pass().await.unwrap();
+    assert_eq!((swept.watched, swept.decided), (2, 1));
     assert_eq!(
-        books.row(lanes[1], 0).unwrap().state,
+        ledger.row(lanes[1], 0).unwrap().state,
         ReservationState::Recyclable
     );
 }
 
 #[tokio::test(start_paused = true)]
-async fn more_than_fits_into_a_pass_is_swept_in_several() {
-    let (books, _chain, component) = stage(Duration::ZERO);
-    let count = SWEPT_MAX + 20;
+async fn sweep_takes_several_passes_beyond_the_batch_limit() {
+    let (ledger, _chain, component) = fixture(Duration::ZERO);
+    let count = SWEEP_BATCH_MAX + 20;
     for _ in 0..count {
         component.allocate(lane(1)).await.unwrap();
     }
     tokio::time::advance(Duration::from_secs(11)).await;
     let mut sweep = component.sweep();
-    assert_eq!(sweep.pass().await.unwrap().settled, SWEPT_MAX);
-    assert_eq!(sweep.pass().await.unwrap().settled, 20);
+    assert_eq!(sweep.run_pass().await.unwrap().decided, SWEEP_BATCH_MAX);
+    assert_eq!(sweep.run_pass().await.unwrap().decided, 20);
     for nonce in 0..count as u64 {
-        let state = books.row(lane(1), nonce).unwrap().state;
+        let state = ledger.row(lane(1), nonce).unwrap().state;
         assert_eq!(state, ReservationState::Recyclable);
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn it_runs_by_itself_until_it_is_dropped() {
-    let (books, _chain, component) = stage(Duration::ZERO);
+async fn sweep_task_runs_until_aborted() {
+    let (ledger, _chain, component) = fixture(Duration::ZERO);
     component.allocate(lane(1)).await.unwrap();
     let runs = tokio::spawn(component.sweep().run());
     let free = async || {
-        let state = books.row(lane(1), 0).unwrap().state;
+        let state = ledger.row(lane(1), 0).unwrap().state;
         (state == ReservationState::Recyclable).then_some(())
     };
-    until("it is free", free).await;
+    wait_for("the nonce is recyclable", free).await;
     runs.abort();
     assert!(runs.await.unwrap_err().is_cancelled());
 }

@@ -1,4 +1,4 @@
-//! A nonce for as long as business code runs: what becomes of it however that ends.
+//! `with_nonce`: the state of the nonce however the closure ends.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -13,28 +13,28 @@ use tokio::sync::oneshot;
 
 use super::kit::*;
 
-/// What a test's business says when it fails.
+/// The error of a failing closure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Failed;
 
-struct Stage {
-    books: Arc<MemoryBooks>,
+struct Fixture {
+    ledger: Arc<MemoryLedger>,
     spy: Arc<Spy>,
     chain: Arc<FakeChain>,
     component: NonceComponent,
 }
 
-impl Stage {
+impl Fixture {
     fn new(mode: Mode) -> Self {
-        let (books, chain) = (MemoryBooks::new(), FakeChain::new(CHAIN));
-        let spy = Spy::on(Arc::clone(&books) as Arc<_>);
+        let (ledger, chain) = (MemoryLedger::new(), FakeChain::new(CHAIN));
+        let spy = Spy::on(Arc::clone(&ledger) as Arc<_>);
         let settings = Settings {
             mode,
             ..Settings::default()
         };
         let component = component(settings, Arc::clone(&spy) as Arc<_>, &chain);
         Self {
-            books,
+            ledger,
             spy,
             chain,
             component,
@@ -42,272 +42,294 @@ impl Stage {
     }
 
     fn state(&self, nonce: u64) -> domain::ReservationState {
-        self.books.row(lane(1), nonce).expect("it was lent").state
+        self.ledger
+            .row(lane(1), nonce)
+            .expect("the nonce is reserved")
+            .state
     }
 
-    async fn comes_back(&self, nonce: u64) {
-        until("it is given back", async || {
+    async fn wait_until_recyclable(&self, nonce: u64) {
+        wait_for("the nonce is recyclable", async || {
             (self.state(nonce) == Recyclable).then_some(())
         })
         .await;
     }
 }
 
-fn both() -> [Stage; 2] {
-    [Stage::new(Mode::Basic), Stage::new(queued())]
+fn both_modes() -> [Fixture; 2] {
+    [Fixture::new(Mode::Basic), Fixture::new(worker_queue_mode())]
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_result_says_what_becomes_of_the_nonce() {
-    for stage in both() {
+async fn outcome_decides_the_state_of_the_nonce() {
+    for fixture in both_modes() {
         let with_nonce = async |outcome: Outcome<u8>| {
-            let business = async |_| Ok::<_, Failed>(outcome);
-            stage.component.with_nonce(lane(1), business).await.unwrap()
+            let closure = async |_| Ok::<_, Failed>(outcome);
+            fixture
+                .component
+                .with_nonce(lane(1), closure)
+                .await
+                .unwrap()
         };
         assert_eq!(with_nonce(Outcome::Used(hash(7), 1)).await, 1);
-        assert_eq!(stage.state(0), Used);
-        assert_eq!(stage.books.row(lane(1), 0).unwrap().tx_hash, Some(hash(7)));
+        assert_eq!(fixture.state(0), Used);
+        assert_eq!(
+            fixture.ledger.row(lane(1), 0).unwrap().tx_hash,
+            Some(hash(7))
+        );
         assert_eq!(with_nonce(Outcome::Release("no funds".into(), 2)).await, 2);
-        let freed = stage.books.row(lane(1), 1).unwrap();
+        let freed = fixture.ledger.row(lane(1), 1).unwrap();
         assert_eq!(
             (freed.state, freed.reason),
             (Recyclable, Some("no funds".into()))
         );
         assert_eq!(with_nonce(Outcome::Hold(3)).await, 3);
         assert_eq!(
-            stage.state(1),
+            fixture.state(1),
             Reserved,
-            "the free one was lent again, and is held"
+            "the recycled nonce was reserved again, and is held"
         );
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failure_gives_the_nonce_back() {
-    for stage in both() {
-        let business = async |_| Err::<Outcome<()>, _>(Failed);
-        let ended = stage.component.with_nonce(lane(1), business).await;
-        assert!(matches!(ended, Err(WithNonceError::Business(Failed))));
-        assert_eq!(stage.state(0), Recyclable);
+async fn failed_closure_releases_the_nonce() {
+    for fixture in both_modes() {
+        let closure = async |_| Err::<Outcome<()>, _>(Failed);
+        let ended = fixture.component.with_nonce(lane(1), closure).await;
+        assert!(matches!(ended, Err(WithNonceError::Closure(Failed))));
+        assert_eq!(fixture.state(0), Recyclable);
     }
 }
 
-/// The chain shows nothing when it is asked; then a transaction is named, and then the answer comes.
+/// The chain shows nothing at the query; another hash is submitted before its answer arrives.
 #[tokio::test(start_paused = true)]
-async fn what_is_named_while_the_chain_is_asked_is_not_given_back() {
-    for stage in both() {
-        let component = &stage.component;
-        let lent = component.allocate(lane(1)).await.unwrap();
-        let (nonce, holder) = (lent.nonce, lent.holder);
+async fn hash_submitted_during_the_chain_check_blocks_recycling() {
+    for fixture in both_modes() {
+        let component = &fixture.component;
+        let reserved = component.allocate(lane(1)).await.unwrap();
+        let (nonce, holder) = (reserved.nonce, reserved.holder);
         let submit = async |name| {
             component
                 .mark_submitted(lane(1), nonce, holder, hash(name))
                 .await
         };
         submit(1).await.unwrap();
-        let asked = stage.chain.asked();
-        stage.chain.gate().shut();
-        let give_back = component.mark_recyclable(lane(1), nonce, holder, "not sent");
+        let queries_before = fixture.chain.nonce_queries();
+        fixture.chain.latch().close();
+        let recycle = component.mark_recyclable(lane(1), nonce, holder, "not sent");
         let name_another = async {
-            until("the chain is asked", async || {
-                (stage.chain.asked() > asked).then_some(())
+            wait_for("the chain is queried", async || {
+                (fixture.chain.nonce_queries() > queries_before).then_some(())
             })
             .await;
             submit(2).await.unwrap();
-            stage.chain.gate().reopen();
+            fixture.chain.latch().reopen();
         };
-        let (given_back, ()) = tokio::join!(give_back, name_another);
+        let (recycled, ()) = tokio::join!(recycle, name_another);
         let two_named = ReservationError::Refused(MarkRefusal::TwoNamed(nonce));
-        assert_eq!(given_back.unwrap_err(), two_named);
-        let row = stage.books.row(lane(1), nonce.0).unwrap();
+        assert_eq!(recycled.unwrap_err(), two_named);
+        let row = fixture.ledger.row(lane(1), nonce.0).unwrap();
         assert_eq!((row.state, row.tx_hash), (Reserved, Some(hash(2))));
-        // Asked again, nobody knows of both that they are nowhere.
+        // A retry cannot check both hashes.
         let again = component.mark_recyclable(lane(1), nonce, holder, "not sent");
         assert_eq!(again.await.unwrap_err(), two_named);
     }
 }
 
-/// A business fails while a clone of its nonce is still in somebody's hands, who announces a transaction.
+/// A closure fails while a clone of its nonce exists, whose owner submits a hash.
 #[tokio::test(start_paused = true)]
-async fn what_is_announced_while_a_failure_is_told_is_not_given_back() {
-    for stage in both() {
-        let (give, given) = oneshot::channel();
-        let business = async |borrowed: nonce::Borrowed| {
-            stage.chain.gate().shut();
-            let asked = stage.chain.asked();
-            give.send((borrowed, asked)).ok().expect("somebody waits");
+async fn hash_submitted_while_a_failure_is_recorded_keeps_the_nonce() {
+    for fixture in both_modes() {
+        let (sender, receiver) = oneshot::channel();
+        let closure = async |held: nonce::HeldNonce| {
+            fixture.chain.latch().close();
+            let queries_before = fixture.chain.nonce_queries();
+            sender
+                .send((held, queries_before))
+                .ok()
+                .expect("the receiver waits");
             Err::<Outcome<()>, _>(Failed)
         };
         let announce = async {
-            let (borrowed, asked): (nonce::Borrowed, usize) = given.await.unwrap();
-            until("the chain is asked", async || {
-                (stage.chain.asked() > asked).then_some(())
+            let (held, queries_before): (nonce::HeldNonce, usize) = receiver.await.unwrap();
+            wait_for("the chain is queried", async || {
+                (fixture.chain.nonce_queries() > queries_before).then_some(())
             })
             .await;
-            borrowed.submitted(hash(7)).await.unwrap();
-            stage.chain.gate().reopen();
+            held.submitted(hash(7)).await.unwrap();
+            fixture.chain.latch().reopen();
         };
-        let with_nonce = stage.component.with_nonce(lane(1), business);
+        let with_nonce = fixture.component.with_nonce(lane(1), closure);
         let (ended, ()) = tokio::join!(with_nonce, announce);
-        assert!(matches!(ended, Err(WithNonceError::Business(Failed))));
-        let row = stage.books.row(lane(1), 0).unwrap();
+        assert!(matches!(ended, Err(WithNonceError::Closure(Failed))));
+        let row = fixture.ledger.row(lane(1), 0).unwrap();
         assert_eq!((row.state, row.tx_hash), (Reserved, Some(hash(7))));
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failure_after_a_submission_gives_nothing_back() {
-    for stage in both() {
-        let business = async |borrowed: nonce::Borrowed| {
-            borrowed.submitted(hash(7)).await.unwrap();
+async fn failed_closure_keeps_a_submitted_nonce() {
+    for fixture in both_modes() {
+        let closure = async |held: nonce::HeldNonce| {
+            held.submitted(hash(7)).await.unwrap();
             Err::<Outcome<()>, _>(Failed)
         };
-        let ended = stage.component.with_nonce(lane(1), business).await;
-        assert!(matches!(ended, Err(WithNonceError::Business(Failed))));
-        assert_eq!(stage.state(0), Reserved);
+        let ended = fixture.component.with_nonce(lane(1), closure).await;
+        assert!(matches!(ended, Err(WithNonceError::Closure(Failed))));
+        assert_eq!(fixture.state(0), Reserved);
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failure_gives_nothing_back_that_the_chain_shows_or_that_it_cannot_deny() {
-    for stage in both() {
-        let business = async |borrowed: nonce::Borrowed| {
-            stage.chain.send(lane(1).signer, borrowed.nonce.0, hash(9)); // and told nobody
+async fn failed_closure_keeps_nonce_with_chain_evidence_or_no_answer() {
+    for fixture in both_modes() {
+        let closure = async |held: nonce::HeldNonce| {
+            fixture.chain.send(lane(1).signer, held.nonce.0, hash(9)); // without mark_submitted
             Err::<Outcome<()>, _>(Failed)
         };
-        let ended = stage.component.with_nonce(lane(1), business).await;
-        assert!(matches!(ended, Err(WithNonceError::Business(Failed))));
-        assert_eq!(stage.state(0), Reserved);
-        stage.chain.empty_pool();
-        let business = async |_| {
-            stage.chain.be_silent(true);
+        let ended = fixture.component.with_nonce(lane(1), closure).await;
+        assert!(matches!(ended, Err(WithNonceError::Closure(Failed))));
+        assert_eq!(fixture.state(0), Reserved);
+        fixture.chain.empty_pool();
+        let closure = async |_| {
+            fixture.chain.set_unreachable(true);
             Err::<Outcome<()>, _>(Failed)
         };
-        let ended = stage.component.with_nonce(lane(1), business).await;
-        assert!(matches!(ended, Err(WithNonceError::Business(Failed))));
-        assert_eq!(stage.state(1), Reserved);
+        let ended = fixture.component.with_nonce(lane(1), closure).await;
+        assert!(matches!(ended, Err(WithNonceError::Closure(Failed))));
+        assert_eq!(fixture.state(1), Reserved);
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_panic_gives_the_nonce_back_and_goes_on() {
-    for stage in both() {
-        let business = async |_| -> Result<Outcome<()>, Failed> { panic!("what a business") };
-        let section = stage.component.with_nonce(lane(1), business);
+async fn panicking_closure_releases_the_nonce_and_propagates() {
+    for fixture in both_modes() {
+        let closure = async |_| -> Result<Outcome<()>, Failed> { panic!("out of coffee") };
+        let section = fixture.component.with_nonce(lane(1), closure);
         let panic = AssertUnwindSafe(section).catch_unwind().await;
         let panic = panic.map(|_| ()).unwrap_err();
-        assert_eq!(panic.downcast_ref::<&str>(), Some(&"what a business"));
-        let freed = stage.books.row(lane(1), 0).unwrap();
-        let reason = Some("its business panicked: what a business".into());
+        assert_eq!(panic.downcast_ref::<&str>(), Some(&"out of coffee"));
+        let freed = fixture.ledger.row(lane(1), 0).unwrap();
+        let reason = Some("the closure panicked: out of coffee".into());
         assert_eq!((freed.state, freed.reason), (Recyclable, reason));
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_panic_before_the_first_await_gives_the_nonce_back() {
-    for stage in both() {
-        let business = |_| -> std::future::Ready<Result<Outcome<()>, Failed>> { panic!("at once") };
-        let section = stage.component.with_nonce(lane(1), business);
+async fn panic_before_the_first_await_releases_the_nonce() {
+    for fixture in both_modes() {
+        let closure = |_| -> std::future::Ready<Result<Outcome<()>, Failed>> { panic!("at once") };
+        let section = fixture.component.with_nonce(lane(1), closure);
         assert!(AssertUnwindSafe(section).catch_unwind().await.is_err());
-        assert_eq!(stage.state(0), Recyclable);
+        assert_eq!(fixture.state(0), Recyclable);
     }
 }
 
-/// Runs `with_nonce` in a task whose business tells that it runs and then waits for ever.
-fn hanging(stage: &Stage, submits: bool) -> (tokio::task::JoinHandle<()>, oneshot::Receiver<()>) {
-    let (component, (tell, told)) = (stage.component.clone(), oneshot::channel());
+/// Runs `with_nonce` in a task whose closure signals that it runs and then never ends.
+fn spawn_hanging(
+    fixture: &Fixture,
+    submits: bool,
+) -> (tokio::task::JoinHandle<()>, oneshot::Receiver<()>) {
+    let (component, (sender, receiver)) = (fixture.component.clone(), oneshot::channel());
     let task = tokio::spawn(async move {
-        let business = async |borrowed: nonce::Borrowed| {
+        let closure = async |held: nonce::HeldNonce| {
             if submits {
-                borrowed.submitted(hash(7)).await.unwrap();
+                held.submitted(hash(7)).await.unwrap();
             }
-            tell.send(()).unwrap();
+            sender.send(()).unwrap();
             std::future::pending::<Result<Outcome<()>, Failed>>().await
         };
-        component.with_nonce(lane(1), business).await.unwrap();
+        component.with_nonce(lane(1), closure).await.unwrap();
     });
-    (task, told)
+    (task, receiver)
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cancelled_business_gives_the_nonce_back() {
-    for stage in both() {
-        let (task, runs) = hanging(&stage, false);
+async fn cancelled_closure_releases_the_nonce() {
+    for fixture in both_modes() {
+        let (task, runs) = spawn_hanging(&fixture, false);
         runs.await.unwrap();
         task.abort();
-        stage.comes_back(0).await;
-        assert_eq!(stage.component.allocate(lane(1)).await.unwrap().nonce.0, 0);
+        fixture.wait_until_recyclable(0).await;
+        assert_eq!(
+            fixture.component.allocate(lane(1)).await.unwrap().nonce.0,
+            0
+        );
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cancelled_business_gives_nothing_back_that_was_submitted() {
-    for stage in both() {
-        let (task, runs) = hanging(&stage, true);
+async fn cancelled_closure_keeps_a_submitted_nonce() {
+    for fixture in both_modes() {
+        let (task, runs) = spawn_hanging(&fixture, true);
         runs.await.unwrap();
         task.abort();
         assert!(task.await.unwrap_err().is_cancelled());
-        // All that it left behind is over when the component is closed.
-        stage.component.close(WITHIN).await.unwrap();
-        assert_eq!(stage.state(0), Reserved);
+        // The close waits for everything that the task left unfinished.
+        fixture.component.close(WITHIN).await.unwrap();
+        assert_eq!(fixture.state(0), Reserved);
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cancelled_loan_is_given_back() {
-    for stage in both() {
-        stage.spy.gate().shut();
-        let component = stage.component.clone();
+async fn cancelled_allocation_is_recycled() {
+    for fixture in both_modes() {
+        fixture.spy.latch().close();
+        let component = fixture.component.clone();
         let task = tokio::spawn(async move { component.allocate(lane(1)).await });
-        until("it is under way", async || {
-            (stage.spy.begun() > 0).then_some(())
+        wait_for("the allocation is in progress", async || {
+            (fixture.spy.calls_begun() > 0).then_some(())
         })
         .await;
         task.abort();
         assert!(task.await.unwrap_err().is_cancelled());
-        stage.spy.gate().reopen();
-        until("it is lent", async || stage.books.row(lane(1), 0)).await;
-        stage.comes_back(0).await;
+        fixture.spy.latch().reopen();
+        wait_for("the nonce is reserved", async || {
+            fixture.ledger.row(lane(1), 0)
+        })
+        .await;
+        fixture.wait_until_recyclable(0).await;
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_last_word_is_said_even_if_its_caller_goes_away_meanwhile() {
-    for stage in both() {
-        let (component, gate) = (stage.component.clone(), Arc::clone(&stage.spy));
+async fn final_mark_is_recorded_although_the_caller_is_cancelled() {
+    for fixture in both_modes() {
+        let (component, latch) = (fixture.component.clone(), Arc::clone(&fixture.spy));
         let task = tokio::spawn(async move {
-            let business = async |_| {
-                gate.gate().shut();
+            let closure = async |_| {
+                latch.latch().close();
                 Ok::<_, Failed>(Outcome::Used(hash(7), ()))
             };
-            component.with_nonce(lane(1), business).await.unwrap();
+            component.with_nonce(lane(1), closure).await.unwrap();
         });
-        until("it is said", async || {
-            (stage.spy.begun() == 2).then_some(())
+        wait_for("the mark is in progress", async || {
+            (fixture.spy.calls_begun() == 2).then_some(())
         })
         .await;
         task.abort();
         assert!(task.await.unwrap_err().is_cancelled());
-        stage.spy.gate().reopen();
-        until("it is used", async || {
-            (stage.state(0) == Used).then_some(())
+        fixture.spy.latch().reopen();
+        wait_for("the nonce is used", async || {
+            (fixture.state(0) == Used).then_some(())
         })
         .await;
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_cannot_be_written_down_brings_the_value_back() {
-    for stage in both() {
-        let business = async |borrowed: nonce::Borrowed| {
-            let (nonce, holder) = (borrowed.nonce, borrowed.holder);
-            let given = stage
+async fn refused_final_mark_returns_the_closures_value() {
+    for fixture in both_modes() {
+        let closure = async |held: nonce::HeldNonce| {
+            let (nonce, holder) = (held.nonce, held.holder);
+            let receiver = fixture
                 .component
                 .mark_recyclable(lane(1), nonce, holder, "no");
-            given.await.unwrap();
+            receiver.await.unwrap();
             Ok::<_, Failed>(Outcome::Used(hash(7), "sent"))
         };
-        let ended = stage.component.with_nonce(lane(1), business).await;
+        let ended = fixture.component.with_nonce(lane(1), closure).await;
         let Err(WithNonceError::NotMarked { value, cause }) = ended else {
             panic!("{ended:?}")
         };
@@ -317,17 +339,21 @@ async fn what_cannot_be_written_down_brings_the_value_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_holder_sees_how_much_time_he_has() {
-    for stage in both() {
-        let business = async |borrowed: nonce::Borrowed| {
-            let before = borrowed.time_left();
+async fn time_left_counts_down_to_the_expiry() {
+    for fixture in both_modes() {
+        let closure = async |held: nonce::HeldNonce| {
+            let before = held.time_left();
             tokio::time::advance(Duration::from_secs(59)).await;
-            let after = borrowed.time_left();
+            let after = held.time_left();
             tokio::time::advance(Duration::from_secs(2)).await;
-            let left = (before, after, borrowed.time_left());
+            let left = (before, after, held.time_left());
             Ok::<_, Failed>(Outcome::Hold(left))
         };
-        let (before, after, late) = stage.component.with_nonce(lane(1), business).await.unwrap();
+        let (before, after, late) = fixture
+            .component
+            .with_nonce(lane(1), closure)
+            .await
+            .unwrap();
         assert!(before <= Duration::from_secs(60) && after <= Duration::from_secs(1));
         assert!(before > Duration::from_secs(59));
         assert_eq!(late, Duration::ZERO);

@@ -1,4 +1,4 @@
-//! Redis breaks in every way while three processes borrow: nothing is lent twice, and it comes back by itself.
+//! Redis fails in every way while three processes reserve: no nonce is reserved twice, and Redis is used again by itself.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -9,16 +9,16 @@ use domain::{B256, Holder, Mark, Nonce, ReservationState};
 use engine::ports::ReservationError;
 use nonce::redis::{LaneLock, LockConfig, Redis};
 use nonce::{RedisIssue, RowLock, Scheme};
-use rig::redis::{Keeps, Redis as Server};
+use rig::redis::{Persistence, Redis as Server};
 
-use crate::kit::{borrow, database, db, lane, redis, until};
+use crate::kit::{database, db, lane, redis, request, wait_until};
 
-/// Three processes; each has connections of its own.
+/// Three processes, each with its own connections.
 const PROCESSES: usize = 3;
-const BORROWERS_EACH: usize = 2;
+const WORKERS_EACH: usize = 2;
 
-/// How many more must be lent before and after each step of a fault.
-const ENOUGH: u64 = 40;
+/// How many more reservations are awaited before and after each step of a fault.
+const PROGRESS_STEP: u64 = 40;
 
 #[derive(Clone, Copy, Debug)]
 enum Fault {
@@ -37,11 +37,11 @@ const FAULTS: [Fault; 5] = [
     Fault::LaggingReplicaPromoted,
 ];
 
-/// Who holds what at this moment, as the borrowers know it.
+/// The present holders, as the workers know them.
 #[derive(Default)]
 struct Ledger {
     held: Mutex<BTreeMap<Nonce, Holder>>,
-    lent: AtomicU64,
+    reserved: AtomicU64,
     stop: AtomicBool,
 }
 
@@ -50,23 +50,27 @@ struct Process {
     redis: Arc<Redis>,
 }
 
-async fn borrow_and_mark(scheme: Arc<dyn Scheme>, ledger: Arc<Ledger>, borrower: usize) {
-    let mut round = borrower;
+async fn reserve_and_mark(scheme: Arc<dyn Scheme>, ledger: Arc<Ledger>, worker: usize) {
+    let mut round = worker;
     while !ledger.stop.load(Ordering::Relaxed) {
         round += 1;
-        let lent = match scheme.allocate(lane(1), borrow()).await {
-            Ok(lent) => lent,
+        let reserved = match scheme.allocate(lane(1), request()).await {
+            Ok(reserved) => reserved,
             Err(ReservationError::Busy) => continue,
-            Err(error) => panic!("PostgreSQL is well: {error:?}"),
+            Err(error) => panic!("PostgreSQL is available: {error:?}"),
         };
-        let before = ledger.held.lock().unwrap().insert(lent.nonce, lent.holder);
-        assert_eq!(before, None, "nonce {} was lent twice", lent.nonce);
-        ledger.lent.fetch_add(1, Ordering::Relaxed);
+        let before = ledger
+            .held
+            .lock()
+            .unwrap()
+            .insert(reserved.nonce, reserved.holder);
+        assert_eq!(before, None, "nonce {} was reserved twice", reserved.nonce);
+        ledger.reserved.fetch_add(1, Ordering::Relaxed);
         let mark = match round % 3 {
             0 => Mark::Used(B256::with_last_byte(1)),
             1 => {
-                // Whoever gets it next may have it before our answer comes.
-                ledger.held.lock().unwrap().remove(&lent.nonce);
+                // The next holder may have it before this answer comes.
+                ledger.held.lock().unwrap().remove(&reserved.nonce);
                 Mark::Recyclable {
                     reason: "not needed".into(),
                     asked: None,
@@ -75,43 +79,48 @@ async fn borrow_and_mark(scheme: Arc<dyn Scheme>, ledger: Arc<Ledger>, borrower:
             _ => continue,
         };
         scheme
-            .mark(lane(1), lent.nonce, lent.holder, mark)
+            .mark(lane(1), reserved.nonce, reserved.holder, mark)
             .await
             .unwrap();
     }
 }
 
-async fn more_are_lent(ledger: &Ledger) {
-    let goal = ledger.lent.load(Ordering::Relaxed) + ENOUGH;
-    until("borrowing goes on", async || {
-        ledger.lent.load(Ordering::Relaxed) >= goal
+async fn wait_for_progress(ledger: &Ledger) {
+    let goal = ledger.reserved.load(Ordering::Relaxed) + PROGRESS_STEP;
+    wait_until("reserving continues", async || {
+        ledger.reserved.load(Ordering::Relaxed) >= goal
     })
     .await;
 }
 
-/// The server that stands at the address afterwards.
-async fn strike(mut server: Server, fault: Fault, ledger: &Ledger, all: &[Process]) -> Server {
+/// Returns the server at the address afterwards.
+async fn inject_fault(
+    mut server: Server,
+    fault: Fault,
+    ledger: &Ledger,
+    all: &[Process],
+) -> Server {
     match fault {
         Fault::KilledAndEmpty | Fault::KilledAndKept => {
             server.kill();
-            is_left_out(ledger, all).await;
+            wait_until_degraded(ledger, all).await;
             tokio::task::block_in_place(|| server.start_again());
         }
         Fault::Frozen => {
             server.freeze();
-            is_left_out(ledger, all).await;
+            wait_until_degraded(ledger, all).await;
             server.thaw();
         }
         Fault::Flushed => {
             for _ in 0..5 {
                 tokio::task::block_in_place(|| server.flush());
-                more_are_lent(ledger).await;
+                wait_for_progress(ledger).await;
             }
         }
         Fault::LaggingReplicaPromoted => {
             let mut replica = tokio::task::block_in_place(|| server.replica());
             replica.promote();
-            more_are_lent(ledger).await; // which the replica never hears of
+            wait_for_progress(ledger).await; // which the replica never receives
             tokio::task::block_in_place(|| replica.take_over(&mut server));
             server = replica;
         }
@@ -119,21 +128,24 @@ async fn strike(mut server: Server, fault: Fault, ledger: &Ledger, all: &[Proces
     server
 }
 
-async fn is_left_out(ledger: &Ledger, all: &[Process]) {
-    more_are_lent(ledger).await;
-    until("Redis is left out", async || {
-        all.iter().all(|p| !p.redis.is_well())
+async fn wait_until_degraded(ledger: &Ledger, all: &[Process]) {
+    wait_for_progress(ledger).await;
+    wait_until("Redis is bypassed", async || {
+        all.iter().all(|p| !p.redis.is_available())
     })
     .await;
-    more_are_lent(ledger).await;
+    wait_for_progress(ledger).await;
 }
 
-async fn survives(fault: Fault, make: impl Fn(&str, Arc<Redis>) -> Arc<dyn Scheme>) {
+async fn run_with_fault(
+    fault: Fault,
+    build_reservation: impl Fn(&str, Arc<Redis>) -> Arc<dyn Scheme>,
+) {
     let database = database("faults").await;
     let keeps = match fault {
-        Fault::KilledAndKept => Keeps::Everything,
+        Fault::KilledAndKept => Persistence::Everything,
         Fault::KilledAndEmpty | Fault::Frozen | Fault::Flushed | Fault::LaggingReplicaPromoted => {
-            Keeps::Nothing
+            Persistence::Nothing
         }
     };
     let server = Server::start(keeps);
@@ -141,57 +153,64 @@ async fn survives(fault: Fault, make: impl Fn(&str, Arc<Redis>) -> Arc<dyn Schem
     let all: Vec<Process> = (0..PROCESSES)
         .map(|_| {
             let redis = redis(&server.url());
-            let scheme = make(database.url(), Arc::clone(&redis));
+            let scheme = build_reservation(database.url(), Arc::clone(&redis));
             Process { scheme, redis }
         })
         .collect();
-    let borrowers: Vec<_> = (0..PROCESSES * BORROWERS_EACH)
+    let workers: Vec<_> = (0..PROCESSES * WORKERS_EACH)
         .map(|number| {
             let scheme = Arc::clone(&all[number % PROCESSES].scheme);
-            tokio::spawn(borrow_and_mark(scheme, Arc::clone(&ledger), number))
+            tokio::spawn(reserve_and_mark(scheme, Arc::clone(&ledger), number))
         })
         .collect();
-    more_are_lent(&ledger).await;
-    let server = strike(server, fault, &ledger, &all).await;
-    more_are_lent(&ledger).await;
-    until("Redis is used again", async || {
-        all.iter().all(|p| p.redis.is_well())
+    wait_for_progress(&ledger).await;
+    let server = inject_fault(server, fault, &ledger, &all).await;
+    wait_for_progress(&ledger).await;
+    wait_until("Redis is used again", async || {
+        all.iter().all(|p| p.redis.is_available())
     })
     .await;
-    let asked = || server.ask(&["INFO", "commandstats"]);
+    let asked = || server.run_command(&["INFO", "commandstats"]);
     let before = asked();
-    more_are_lent(&ledger).await;
-    assert_ne!(asked(), before, "Redis is asked again");
+    wait_for_progress(&ledger).await;
+    assert_ne!(asked(), before, "Redis is called again");
     ledger.stop.store(true, Ordering::Relaxed);
-    for borrower in borrowers {
-        borrower.await.unwrap();
+    for worker in workers {
+        worker.await.unwrap();
     }
-    agrees(&ledger, all[0].scheme.as_ref(), &database).await;
+    assert_ledger_matches(&ledger, all[0].scheme.as_ref(), &database).await;
     drop(server);
 }
 
-/// The books say the same as the borrowers, and nothing is missing in between.
-async fn agrees(ledger: &Ledger, scheme: &dyn Scheme, database: &rig::postgres::Database) {
+/// The ledger agrees with the workers, and no nonce is missing in between.
+async fn assert_ledger_matches(
+    ledger: &Ledger,
+    scheme: &dyn Scheme,
+    database: &rig::postgres::Database,
+) {
     let held = ledger.held.lock().unwrap().clone();
     for (nonce, holder) in &held {
-        let found = scheme.reservation(lane(1), *nonce, *holder).await.unwrap();
+        let found = scheme
+            .find_reservation(lane(1), *nonce, *holder)
+            .await
+            .unwrap();
         let found = found.unwrap_or_else(|| panic!("nonce {nonce} is not its holder's"));
         assert_ne!(found.state, ReservationState::Recyclable);
     }
-    until("no nonce is missing", async || {
-        scheme.to_watch(10).await.unwrap();
+    wait_until("no nonce is missing", async || {
+        scheme.list_watched(10).await.unwrap();
         let missing = "SELECT max(nonce) + 1 - count(*) FROM nonce_reservation";
-        database.ask(missing).as_deref() == Some("0")
+        database.query_value(missing).as_deref() == Some("0")
     })
     .await;
     let open = "SELECT count(*) FROM nonce_reservation WHERE state <> 2";
-    assert_eq!(database.ask(open), Some(held.len().to_string()));
+    assert_eq!(database.query_value(open), Some(held.len().to_string()));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn row_lock_with_a_lock_in_front() {
+async fn row_lock_with_redis_survives_every_fault() {
     for fault in FAULTS {
-        survives(fault, |url, redis| {
+        run_with_fault(fault, |url, redis| {
             let lock = LaneLock::new(redis, LockConfig::default());
             Arc::new(RowLock::new(db(url, 2), Some(lock)))
         })
@@ -200,9 +219,9 @@ async fn row_lock_with_a_lock_in_front() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn redis_issue_under_the_unique_key() {
+async fn redis_issue_survives_every_fault() {
     for fault in FAULTS {
-        survives(fault, |url, redis| {
+        run_with_fault(fault, |url, redis| {
             Arc::new(RedisIssue::new(db(url, 2), redis, Duration::ZERO))
         })
         .await;

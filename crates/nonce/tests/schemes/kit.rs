@@ -1,4 +1,4 @@
-//! A database and schemes on it, each with connections of its own, as in a process of its own.
+//! A database and schemes on it, each with its own connections, as in its own process.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,20 +7,20 @@ use std::time::Duration;
 use async_trait::async_trait;
 use domain::{Address, ChainId, Holder, LaneKey, MonotonicTime, Nonce, Timestamp};
 use engine::ports::Clock;
-use nonce::postgres::{Db, DbConfig, Plain, SCHEMA_VERSION, prepare};
+use nonce::postgres::{Connector, Pool, PoolConfig, SCHEMA_VERSION, Timeouts, prepare};
 use nonce::redis::{Redis, RedisConfig};
-use nonce::{Borrow, Scheme};
+use nonce::{ReserveRequest, Scheme};
 use rig::postgres::{Database, majors, shared};
 use tokio::time::Instant;
 use tokio_postgres::{Client, NoTls};
 use uuid::Uuid;
 
-/// Everything that should happen happens well before this.
+/// Every awaited condition is met well before this.
 pub(crate) const WITHIN: Duration = Duration::from_secs(30);
 
 pub(crate) const LONG: Duration = Duration::from_secs(600);
 
-/// A database with books.
+/// A database with a ledger.
 pub(crate) async fn database(hint: &str) -> Database {
     let database = shared(majors()[0]).database(hint);
     let applied = prepare(&mut client(database.url()).await, None).await;
@@ -30,23 +30,24 @@ pub(crate) async fn database(hint: &str) -> Database {
 
 pub(crate) async fn client(url: &str) -> Client {
     let (client, wire) = tokio_postgres::connect(url, NoTls).await.unwrap();
-    // A broken connection is seen by the client's next call.
+    // A broken connection fails the client's next call.
     tokio::spawn(async move { wire.await.ok() });
     client
 }
 
-pub(crate) fn db(url: &str, connections: usize) -> Arc<Db> {
-    let config = DbConfig {
+pub(crate) fn db(url: &str, connections: usize) -> Arc<Pool> {
+    let config = PoolConfig {
         connections,
         connection_within: WITHIN,
-        ..DbConfig::default()
+        ..PoolConfig::default()
     };
-    Arc::new(Db::new(Arc::new(Plain::parse(url).unwrap()), config))
+    let connector = Connector::parse(url, &Timeouts::default()).unwrap();
+    Arc::new(Pool::new(connector, config))
 }
 
-/// A Redis that is left out after three failures and looked for often.
+/// A Redis that is bypassed after three failures and probed often.
 pub(crate) fn redis(url: &str) -> Arc<Redis> {
-    redis_with(RedisConfig::at(url))
+    redis_with(RedisConfig::new(url))
 }
 
 pub(crate) fn redis_with(config: RedisConfig) -> Arc<Redis> {
@@ -74,30 +75,30 @@ pub(crate) fn holder() -> Holder {
     Holder(Uuid::from_u128(u128::from(number)))
 }
 
-pub(crate) fn borrow() -> Borrow {
-    borrow_at_least(0)
+pub(crate) fn request() -> ReserveRequest {
+    request_at_least(0)
 }
 
-pub(crate) fn borrow_at_least(nonce: u64) -> Borrow {
-    Borrow {
+pub(crate) fn request_at_least(nonce: u64) -> ReserveRequest {
+    ReserveRequest {
         holder: holder(),
         at_least: Nonce(nonce),
         timeout: LONG,
     }
 }
 
-/// The numbers of so many nonces, borrowed one after the other.
-pub(crate) async fn borrowed(scheme: &dyn Scheme, lane: LaneKey, count: usize) -> Vec<u64> {
+/// Reserves this many nonces one after the other.
+pub(crate) async fn reserve_nonces(scheme: &dyn Scheme, lane: LaneKey, count: usize) -> Vec<u64> {
     let mut nonces = Vec::new();
     for _ in 0..count {
-        let lent = scheme.allocate(lane, borrow()).await.unwrap();
-        nonces.push(lent.nonce.0);
+        let reserved = scheme.allocate(lane, request()).await.unwrap();
+        nonces.push(reserved.nonce.0);
     }
     nonces
 }
 
-/// Looks until it is so.
-pub(crate) async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
+/// Polls until the condition is met.
+pub(crate) async fn wait_until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
     let looked = async {
         while !is_so().await {
             tokio::time::sleep(Duration::from_millis(10)).await;

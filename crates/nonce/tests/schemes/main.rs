@@ -1,12 +1,12 @@
-//! Schemes 1, 2, 3 and 5 on real servers: what is written in SQL and in scripts, and what happens when Redis breaks.
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on falls")]
+//! Schemes 1, 2, 3 and 5 on real servers: the SQL functions, the Redis scripts, and failures of Redis.
+#![expect(clippy::unwrap_used, reason = "a test that cannot continue fails")]
 
+mod allocation_blocks;
 mod binding;
-mod books;
 mod faults;
-mod holes;
-mod keepers;
+mod gaps;
 mod kit;
+mod ledger;
 mod lock;
 mod rules;
-mod settle;
+mod verdicts;

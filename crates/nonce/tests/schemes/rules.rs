@@ -1,32 +1,36 @@
-//! Marks in SQL answer as the one table of rules does.
+//! Marks in SQL follow the rules of `domain`.
 
 use domain::{B256, Header, Mark, MarkRefusal, Nonce, Reservation, ReservationState};
 use engine::ports::ReservationError;
-use nonce::{RowLock, Scheme, Settlement, Verdict, Watched};
+use nonce::{ConditionalVerdict, RowLock, Scheme, Verdict, WatchedReservation};
 
-use crate::kit::{borrow, database, db, holder, lane};
+use crate::kit::{database, db, holder, lane, request};
 
 const A: B256 = B256::repeat_byte(0xaa);
 const B: B256 = B256::repeat_byte(0xbb);
 
-/// What a nonce may have gone through before.
-const PASTS: [&[Past]; 9] = [
+/// Histories of a nonce before the mark.
+const HISTORIES: [&[PastStep]; 9] = [
     &[],
-    &[Past::Said(0)],
-    &[Past::Said(0), Past::Said(1)],
-    &[Past::Said(0), Past::Said(1), Past::Said(0)],
-    &[Past::Said(2)],
-    &[Past::Said(0), Past::Said(3)],
-    &[Past::Said(4)],
-    &[Past::Said(0), Past::Said(5)],
-    &[Past::ConsumedByNobodyKnown],
+    &[PastStep::Marked(0)],
+    &[PastStep::Marked(0), PastStep::Marked(1)],
+    &[
+        PastStep::Marked(0),
+        PastStep::Marked(1),
+        PastStep::Marked(0),
+    ],
+    &[PastStep::Marked(2)],
+    &[PastStep::Marked(0), PastStep::Marked(3)],
+    &[PastStep::Marked(4)],
+    &[PastStep::Marked(0), PastStep::Marked(5)],
+    &[PastStep::ConsumedByUnknownTx],
 ];
 
 #[derive(Clone, Copy, Debug)]
-enum Past {
+enum PastStep {
     /// One of the marks below.
-    Said(usize),
-    ConsumedByNobodyKnown,
+    Marked(usize),
+    ConsumedByUnknownTx,
 }
 
 fn marks() -> [Mark; 6] {
@@ -36,33 +40,33 @@ fn marks() -> [Mark; 6] {
         Mark::Used(A),
         Mark::Used(B),
         Mark::Recyclable {
-            reason: "given back".into(),
+            reason: "not needed".into(),
             asked: None,
         },
         Mark::Recyclable {
-            reason: "given back".into(),
+            reason: "not needed".into(),
             asked: Some(A),
         },
     ]
 }
 
 #[tokio::test]
-async fn every_mark_in_every_state_is_taken_or_refused_alike() {
+async fn every_mark_in_every_state_agrees_with_the_rules() {
     let database = database("rules").await;
     let scheme = RowLock::new(db(database.url(), 2), None);
     let (mut compared, mut number) = (0, 0);
-    for past in PASTS {
+    for past in HISTORIES {
         for (mark, by_holder) in marks()
             .into_iter()
             .flat_map(|m| [(m.clone(), true), (m, false)])
         {
-            number += 1; // a lane each, so that nothing free is in the way
-            let before = make(&scheme, number, past).await;
-            let who = if by_holder { before.holder } else { holder() };
+            number += 1; // a lane each, without other recyclable nonces
+            let before = build_reservation(&scheme, number, past).await;
+            let marker = if by_holder { before.holder } else { holder() };
             let mut expected = before.clone();
-            let verdict = expected.mark(who, &mark);
+            let verdict = expected.mark(marker, &mark);
             let marked = scheme
-                .mark(before.lane, before.nonce, who, mark.clone())
+                .mark(before.lane, before.nonce, marker, mark.clone())
                 .await;
             match verdict {
                 Ok(()) => assert_eq!(marked.unwrap(), expected, "{past:?} {mark:?}"),
@@ -73,35 +77,35 @@ async fn every_mark_in_every_state_is_taken_or_refused_alike() {
                 }
             }
             let found = scheme
-                .reservation(before.lane, before.nonce, before.holder)
+                .find_reservation(before.lane, before.nonce, before.holder)
                 .await;
             assert_eq!(found.unwrap().unwrap(), expected, "{past:?} {mark:?}");
             compared += 1;
         }
     }
-    assert_eq!(compared, PASTS.len() * 12);
+    assert_eq!(compared, HISTORIES.len() * 12);
 }
 
-async fn make(scheme: &RowLock, number: u8, past: &[Past]) -> Reservation {
-    let mut made = scheme.allocate(lane(number), borrow()).await.unwrap();
+async fn build_reservation(scheme: &RowLock, number: u8, past: &[PastStep]) -> Reservation {
+    let mut made = scheme.allocate(lane(number), request()).await.unwrap();
     for step in past {
         match step {
-            Past::Said(mark) => {
+            PastStep::Marked(mark) => {
                 let mark = marks()[*mark].clone();
                 made = scheme
                     .mark(made.lane, made.nonce, made.holder, mark)
                     .await
                     .unwrap();
             }
-            Past::ConsumedByNobodyKnown => {
+            PastStep::ConsumedByUnknownTx => {
                 let block = Header {
                     number: 1,
                     hash: A,
                     parent_hash: B,
                     timestamp: 1,
                 };
-                let settlement = Settlement {
-                    seen: Watched {
+                let conditional = ConditionalVerdict {
+                    seen: WatchedReservation {
                         reservation: made.clone(),
                         closed_in: None,
                     },
@@ -110,7 +114,7 @@ async fn make(scheme: &RowLock, number: u8, past: &[Past]) -> Reservation {
                         block,
                     },
                 };
-                scheme.settle(&[settlement]).await.unwrap();
+                scheme.apply_verdicts(&[conditional]).await.unwrap();
                 made.state = ReservationState::Used;
             }
         }
@@ -119,32 +123,35 @@ async fn make(scheme: &RowLock, number: u8, past: &[Past]) -> Reservation {
 }
 
 #[tokio::test]
-async fn what_was_never_lent_cannot_be_marked() {
+async fn unreserved_nonce_cannot_be_marked() {
     let database = database("never").await;
     let scheme = RowLock::new(db(database.url(), 2), None);
     for nonce in [Nonce(0), Nonce(u64::MAX)] {
         let refused = scheme.mark(lane(1), nonce, holder(), Mark::Used(A)).await;
-        assert_eq!(refused, Err(MarkRefusal::NotLent(nonce).into()));
-        assert_eq!(scheme.reservation(lane(1), nonce, holder()).await, Ok(None));
+        assert_eq!(refused, Err(MarkRefusal::NotReserved(nonce).into()));
+        assert_eq!(
+            scheme.find_reservation(lane(1), nonce, holder()).await,
+            Ok(None)
+        );
     }
-    let lent = scheme.allocate(lane(1), borrow()).await.unwrap();
+    let reserved = scheme.allocate(lane(1), request()).await.unwrap();
     let refused = scheme
-        .mark(lane(1), Nonce(1), lent.holder, Mark::Used(A))
+        .mark(lane(1), Nonce(1), reserved.holder, Mark::Used(A))
         .await;
-    assert_eq!(refused, Err(MarkRefusal::NotLent(Nonce(1)).into()));
-    // Whatever bytes a reason has, and however many.
+    assert_eq!(refused, Err(MarkRefusal::NotReserved(Nonce(1)).into()));
+    // A reason may contain any bytes, and any number of them.
     let reason = format!("\0{}", "ä".repeat(2_000));
     let marked = scheme
         .mark(
             lane(1),
             Nonce(0),
-            lent.holder,
+            reserved.holder,
             Mark::Recyclable {
                 reason,
                 asked: None,
             },
         )
         .await;
-    let kept = marked.unwrap().reason.unwrap();
-    assert!(kept.len() <= 1_000 && kept.ends_with('ä'), "{kept}");
+    let rest = marked.unwrap().reason.unwrap();
+    assert!(rest.len() <= 1_000 && rest.ends_with('ä'), "{rest}");
 }

@@ -3,18 +3,18 @@
 use domain::Fees;
 
 use super::Malformed;
-use super::bytes::Take;
+use super::bytes::ByteReader;
 
 const LEGACY: u8 = 0;
 const EIP_1559: u8 = 2;
 
-/// The bytes that count. Zero is no byte at all.
+/// Without leading zero bytes. Zero has no bytes.
 pub(crate) fn short(big_endian: &[u8]) -> &[u8] {
     let zeros = big_endian.iter().take_while(|byte| **byte == 0).count();
     &big_endian[zeros..]
 }
 
-/// The full width again.
+/// Restores the full width.
 pub(crate) fn widen<const N: usize>(
     bytes: &[u8],
     what: &'static str,
@@ -49,21 +49,21 @@ pub(crate) fn fees_to_bytes(fees: &Fees) -> Vec<u8> {
 }
 
 pub(crate) fn fees_from_bytes(bytes: &[u8]) -> Result<Fees, Malformed> {
-    let mut take = Take::new(bytes, "fees");
+    let mut reader = ByteReader::new(bytes, "fees");
     let wei = |bytes| widen(bytes, "fees").map(u128::from_be_bytes);
-    match take.byte()? {
+    match reader.byte()? {
         LEGACY => Ok(Fees::Legacy {
-            gas_price: wei(take.rest())?,
+            gas_price: wei(reader.rest())?,
         }),
         EIP_1559 => {
-            let len = take.byte()?;
-            let max_fee = wei(take.bytes(len.into())?)?;
+            let len = reader.byte()?;
+            let max_fee = wei(reader.bytes(len.into())?)?;
             Ok(Fees::Eip1559 {
                 max_fee,
-                max_priority_fee: wei(take.rest())?,
+                max_priority_fee: wei(reader.rest())?,
             })
         }
-        1 | 3.. => Err(take.malformed()),
+        1 | 3.. => Err(reader.malformed()),
     }
 }
 
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fees_come_back() {
+    fn fees_round_trip() {
         for wei in [0, 1, 255, 256, 2_000_000_000, u128::MAX] {
             for fees in [
                 Fees::Legacy { gas_price: wei },
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn the_stored_form_is_this_one() {
+    fn stored_form_is_stable() {
         let fees = Fees::Eip1559 {
             max_fee: 0x0102,
             max_priority_fee: 3,
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_fee_is_refused() {
+    fn malformed_fees_are_refused() {
         for bad in [&[][..], &[1], &[2], &[2, 9, 1], &[0; 18]] {
             assert_eq!(fees_from_bytes(bad), Err(Malformed("fees")), "{bad:?}");
         }

@@ -7,7 +7,7 @@ use thiserror::Error;
 #[error("stored {0} cannot be read")]
 pub(crate) struct Malformed(pub(crate) &'static str);
 
-/// Seven bits per byte, the lowest first; the top bit says that more follow.
+/// Seven bits per byte, the lowest first; the top bit is set when more follow.
 pub(super) fn put_number(out: &mut Vec<u8>, mut number: u64) {
     loop {
         let low = number.to_le_bytes()[0] & 0x7f;
@@ -26,13 +26,13 @@ pub(super) fn put_text(out: &mut Vec<u8>, text: &str) {
     out.extend_from_slice(text.as_bytes());
 }
 
-/// What is left to read, and what it is part of (for the error).
-pub(super) struct Take<'a> {
+/// The rest of the bytes, and what they are part of (for the error).
+pub(super) struct ByteReader<'a> {
     left: &'a [u8],
     of: &'static str,
 }
 
-impl<'a> Take<'a> {
+impl<'a> ByteReader<'a> {
     pub(super) fn new(bytes: &'a [u8], of: &'static str) -> Self {
         Self { left: bytes, of }
     }
@@ -103,28 +103,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_of_every_length_come_back() {
+    fn numbers_of_every_length_round_trip() {
         for number in (0..64)
             .flat_map(|bit| [1_u64 << bit, (1 << bit) - 1])
             .chain([u64::MAX])
         {
             let mut out = Vec::new();
             put_number(&mut out, number);
-            let mut take = Take::new(&out, "number");
-            assert_eq!(take.number(), Ok(number));
-            assert!(take.is_empty());
+            let mut reader = ByteReader::new(&out, "number");
+            assert_eq!(reader.number(), Ok(number));
+            assert!(reader.is_empty());
         }
     }
 
     #[test]
-    fn what_is_cut_off_or_too_long_is_refused() {
-        let mut take = Take::new(&[0x80], "number");
-        assert_eq!(take.number(), Err(Malformed("number")));
-        let mut take = Take::new(&[0xff; 11], "number");
-        assert_eq!(take.number(), Err(Malformed("number")));
-        let mut take = Take::new(&[0x05, b'a'], "text");
-        assert_eq!(take.text(), Err(Malformed("text")));
-        let mut take = Take::new(&[0x01, 0xff], "text");
-        assert_eq!(take.text(), Err(Malformed("text")));
+    fn truncated_or_overlong_number_is_refused() {
+        let mut reader = ByteReader::new(&[0x80], "number");
+        assert_eq!(reader.number(), Err(Malformed("number")));
+        let mut reader = ByteReader::new(&[0xff; 11], "number");
+        assert_eq!(reader.number(), Err(Malformed("number")));
+        let mut reader = ByteReader::new(&[0x05, b'a'], "text");
+        assert_eq!(reader.text(), Err(Malformed("text")));
+        let mut reader = ByteReader::new(&[0x01, 0xff], "text");
+        assert_eq!(reader.text(), Err(Malformed("text")));
     }
 }

@@ -8,7 +8,7 @@ use domain::{Event, Timestamp, TxId};
 use uuid::Uuid;
 
 use super::Malformed;
-use super::bytes::{Take, put_number};
+use super::bytes::{ByteReader, put_number};
 use super::kinds::{kind_number, put_fields, take_fields};
 
 const LAYOUT: u8 = 1;
@@ -36,26 +36,26 @@ pub(crate) fn events_from_bytes(
     first_seq: u64,
     at: Timestamp,
 ) -> Result<Vec<Event>, Malformed> {
-    let mut take = Take::new(body, "event");
-    if take.byte()? != LAYOUT {
-        return Err(take.malformed());
+    let mut reader = ByteReader::new(body, "event");
+    if reader.byte()? != LAYOUT {
+        return Err(reader.malformed());
     }
     let mut events = Vec::new();
     let mut seq = first_seq;
-    while !take.is_empty() {
-        let kind = take.byte()?;
-        let at = Timestamp(at.0.wrapping_add(take.number()?));
+    while !reader.is_empty() {
+        let kind = reader.byte()?;
+        let at = Timestamp(at.0.wrapping_add(reader.number()?));
         let about_tx = kind & ABOUT_TX != 0;
-        let tx_id = about_tx.then(|| take.array()).transpose()?;
+        let tx_id = about_tx.then(|| reader.array()).transpose()?;
         let tx_id = tx_id.map(|bytes| TxId(Uuid::from_bytes(bytes)));
-        let kind = take_fields(&mut take, kind & !ABOUT_TX)?;
+        let kind = take_fields(&mut reader, kind & !ABOUT_TX)?;
         events.push(Event {
             seq,
             at,
             tx_id,
             kind,
         });
-        seq = seq.checked_add(1).ok_or(take.malformed())?;
+        seq = seq.checked_add(1).ok_or(reader.malformed())?;
     }
     Ok(events)
 }
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_comes_back_with_its_numbers_and_times() {
+    fn events_round_trip_with_numbers_and_times() {
         let hash = B256::repeat_byte(9);
         let events = [
             event(7, EventKind::TxAccepted { nonce: None }),
@@ -108,7 +108,7 @@ mod tests {
                 },
             ),
         ];
-        // The row may be younger or older than what it tells of.
+        // The row may be younger or older than its events.
         for at in [Timestamp(0), Timestamp(1_007), Timestamp(u64::MAX)] {
             let body = events_to_bytes(&events, at);
             assert_eq!(events_from_bytes(&body, 7, at), Ok(events.to_vec()));
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_or_foreign_body_is_refused_wherever_it_is_cut() {
+    fn truncated_or_unknown_body_is_refused() {
         let kind = EventKind::TxConfirmed {
             tx_hash: B256::repeat_byte(1),
             block_number: 300,

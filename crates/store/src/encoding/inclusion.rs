@@ -1,10 +1,10 @@
-//! Receipts. The front has fixed places, so that the `seed_*` views can cut it apart in SQL:
+//! Receipts. The front has fixed offsets, so that the view `tx_view` can read it in SQL:
 //! flags 1 · tx hash 32 · block hash 32 · height 8 · gas used 8 · gas price 16 · contract 20? · reason?
 
 use domain::{Address, B256, Inclusion};
 
 use super::Malformed;
-use super::bytes::Take;
+use super::bytes::ByteReader;
 
 const SUCCEEDED: u8 = 1;
 const HAS_CONTRACT: u8 = 2;
@@ -37,25 +37,25 @@ pub(crate) fn inclusion_to_bytes(inclusion: &Inclusion) -> Vec<u8> {
 }
 
 pub(crate) fn inclusion_from_bytes(bytes: &[u8]) -> Result<Inclusion, Malformed> {
-    let mut take = Take::new(bytes, "receipt");
-    let flags = take.byte()?;
+    let mut reader = ByteReader::new(bytes, "receipt");
+    let flags = reader.byte()?;
     if flags & !(SUCCEEDED | HAS_CONTRACT | HAS_REASON) != 0 {
-        return Err(take.malformed());
+        return Err(reader.malformed());
     }
-    let tx_hash = B256::from(take.array()?);
-    let block_hash = B256::from(take.array()?);
-    let block_number = u64::from_be_bytes(take.array()?);
-    let gas_used = u64::from_be_bytes(take.array()?);
-    let effective_gas_price = u128::from_be_bytes(take.array()?);
+    let tx_hash = B256::from(reader.array()?);
+    let block_hash = B256::from(reader.array()?);
+    let block_number = u64::from_be_bytes(reader.array()?);
+    let gas_used = u64::from_be_bytes(reader.array()?);
+    let effective_gas_price = u128::from_be_bytes(reader.array()?);
     let has_contract = flags & HAS_CONTRACT != 0;
     let contract_address = has_contract
-        .then(|| take.array())
+        .then(|| reader.array())
         .transpose()?
         .map(Address::new);
-    let reason = String::from_utf8(take.rest().into()).map_err(|_not_utf8| take.malformed())?;
+    let reason = String::from_utf8(reader.rest().into()).map_err(|_not_utf8| reader.malformed())?;
     let has_reason = flags & HAS_REASON != 0;
     if !has_reason && !reason.is_empty() {
-        return Err(take.malformed());
+        return Err(reader.malformed());
     }
     Ok(Inclusion {
         tx_hash,
@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn receipts_come_back() {
+    fn receipts_round_trip() {
         let plain = Inclusion {
             tx_hash: B256::repeat_byte(1),
             block_number: u64::MAX,

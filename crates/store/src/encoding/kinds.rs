@@ -1,13 +1,13 @@
 //! The kinds of events: the number under which each is stored, and its fields in their order.
 //!
-//! A field that a kind got later made a second number for it: events without the field are written
-//! as they always were, and every row that was ever written can be read.
+//! A field that was added to a kind later has a second number for it: events without the field are
+//! written as before, and every row that was ever written can be read.
 
 use domain::{AttemptKind, B256, EventKind, NodeName, Nonce, Token};
 
 use super::Malformed;
-use super::bytes::{Take, put_number, put_text};
-use super::words::{attempt_kind, attempt_kind_number};
+use super::bytes::{ByteReader, put_number, put_text};
+use super::enum_numbers::{attempt_kind, attempt_kind_number};
 
 const TX_ACCEPTED: u8 = 1;
 const TX_ALLOCATED: u8 = 2;
@@ -24,7 +24,7 @@ const TX_RESUBMITTED: u8 = 12;
 const TX_REPLACED: u8 = 13;
 const TX_REQUEUED: u8 = 14;
 const LANE_FOREIGN_PENDING: u8 = 15;
-/// [`TX_CONFIRMATIONS`] that go on above a header: that one follows.
+/// [`TX_CONFIRMATIONS`] that continue above a header: that one follows.
 const TX_CONFIRMATIONS_SINCE: u8 = 16;
 /// [`LANE_FOREIGN_NONCE`] of a transaction that was found: its hash follows.
 const LANE_FOREIGN_NONCE_BY: u8 = 17;
@@ -161,89 +161,89 @@ fn put_fields_of_block(out: &mut Vec<u8>, kind: &EventKind) {
     }
 }
 
-pub(super) fn take_fields(take: &mut Take<'_>, number: u8) -> Result<EventKind, Malformed> {
+pub(super) fn take_fields(reader: &mut ByteReader<'_>, number: u8) -> Result<EventKind, Malformed> {
     Ok(match number {
         TX_ACCEPTED => EventKind::TxAccepted {
-            nonce: take.number()?.checked_sub(1).map(Nonce),
+            nonce: reader.number()?.checked_sub(1).map(Nonce),
         },
         TX_ALLOCATED => EventKind::TxAllocated {
-            nonce: take_nonce(take)?,
+            nonce: take_nonce(reader)?,
         },
         TX_SUBMITTED => EventKind::TxSubmitted {
-            tx_hash: take_hash(take)?,
-            nonce: take_nonce(take)?,
+            tx_hash: take_hash(reader)?,
+            nonce: take_nonce(reader)?,
         },
         TX_FAILED => EventKind::TxFailed {
-            reason: take.text()?,
+            reason: reader.text()?,
         },
         TX_STUCK => EventKind::TxStuck {
-            reason: take.text()?,
+            reason: reader.text()?,
         },
         LANE_FENCED => EventKind::LaneFenced {
-            from: NodeName(take.text()?),
-            token: Token(take.number()?),
+            from: NodeName(reader.text()?),
+            token: Token(reader.number()?),
         },
         LANE_FOREIGN_NONCE | LANE_FOREIGN_NONCE_BY => EventKind::LaneForeignNonce {
-            nonce: take_nonce(take)?,
-            tx_hash: take_hash_if(take, number == LANE_FOREIGN_NONCE_BY)?,
+            nonce: take_nonce(reader)?,
+            tx_hash: take_hash_if(reader, number == LANE_FOREIGN_NONCE_BY)?,
         },
         TX_RESUBMITTED => EventKind::TxResubmitted {
-            tx_hash: take_hash(take)?,
-            nonce: take_nonce(take)?,
-            kind: take_kind(take)?,
-            count: u32::try_from(take.number()?).map_err(|_too_large| take.malformed())?,
+            tx_hash: take_hash(reader)?,
+            nonce: take_nonce(reader)?,
+            kind: take_kind(reader)?,
+            count: u32::try_from(reader.number()?).map_err(|_too_large| reader.malformed())?,
         },
         TX_REPLACED => EventKind::TxReplaced {
-            tx_hash: take_hash(take)?,
-            nonce: take_nonce(take)?,
-            kind: take_kind(take)?,
+            tx_hash: take_hash(reader)?,
+            nonce: take_nonce(reader)?,
+            kind: take_kind(reader)?,
         },
         TX_REQUEUED => {
-            let (nonce, is_found) = (take_nonce(take)?, take.flag()?);
-            let foreign = take_hash_if(take, is_found)?;
+            let (nonce, is_found) = (take_nonce(reader)?, reader.flag()?);
+            let foreign = take_hash_if(reader, is_found)?;
             EventKind::TxRequeued { nonce, foreign }
         }
         LANE_FOREIGN_PENDING => EventKind::LaneForeignPending {
-            nonce: take_nonce(take)?,
+            nonce: take_nonce(reader)?,
         },
         TX_RECEIPT_UPDATED
         | TX_CONFIRMATIONS
         | TX_CONFIRMATIONS_SINCE
         | TX_CONFIRMED
-        | TX_REORGED => take_fields_of_block(take, number)?,
-        0 | 18.. => return Err(take.malformed()),
+        | TX_REORGED => take_fields_of_block(reader, number)?,
+        0 | 18.. => return Err(reader.malformed()),
     })
 }
 
-fn take_fields_of_block(take: &mut Take<'_>, number: u8) -> Result<EventKind, Malformed> {
+fn take_fields_of_block(reader: &mut ByteReader<'_>, number: u8) -> Result<EventKind, Malformed> {
     Ok(match number {
         TX_RECEIPT_UPDATED => EventKind::TxReceiptUpdated {
-            tx_hash: take_hash(take)?,
-            block_number: take.number()?,
-            block_hash: take_hash(take)?,
-            succeeded: take.flag()?,
+            tx_hash: take_hash(reader)?,
+            block_number: reader.number()?,
+            block_hash: take_hash(reader)?,
+            succeeded: reader.flag()?,
         },
         TX_CONFIRMATIONS | TX_CONFIRMATIONS_SINCE => EventKind::TxConfirmations {
-            block_number: take.number()?,
-            block_hash: take_hash(take)?,
-            counted: take_hash(take)?,
-            count: take.number()?,
-            new_fork: take.flag()?,
-            since: take_hash_if(take, number == TX_CONFIRMATIONS_SINCE)?,
+            block_number: reader.number()?,
+            block_hash: take_hash(reader)?,
+            counted: take_hash(reader)?,
+            count: reader.number()?,
+            new_fork: reader.flag()?,
+            since: take_hash_if(reader, number == TX_CONFIRMATIONS_SINCE)?,
         },
         TX_CONFIRMED => EventKind::TxConfirmed {
-            tx_hash: take_hash(take)?,
-            block_number: take.number()?,
-            block_hash: take_hash(take)?,
-            counted: take_hash(take)?,
-            new_fork: take.flag()?,
+            tx_hash: take_hash(reader)?,
+            block_number: reader.number()?,
+            block_hash: take_hash(reader)?,
+            counted: take_hash(reader)?,
+            new_fork: reader.flag()?,
         },
         TX_REORGED => EventKind::TxReorged {
-            block_number: take.number()?,
-            block_hash: take_hash(take)?,
-            after_final: take.flag()?,
+            block_number: reader.number()?,
+            block_hash: take_hash(reader)?,
+            after_final: reader.flag()?,
         },
-        _ => return Err(take.malformed()),
+        _ => return Err(reader.malformed()),
     })
 }
 
@@ -254,12 +254,12 @@ fn put_attempt(out: &mut Vec<u8>, hash: &B256, nonce: Nonce, kind: AttemptKind) 
     out.push(u8::try_from(kind).expect("the kinds of attempts are few"));
 }
 
-fn take_kind(take: &mut Take<'_>) -> Result<AttemptKind, Malformed> {
-    attempt_kind(take.byte()?.into())
+fn take_kind(reader: &mut ByteReader<'_>) -> Result<AttemptKind, Malformed> {
+    attempt_kind(reader.byte()?.into())
 }
 
-fn take_nonce(take: &mut Take<'_>) -> Result<Nonce, Malformed> {
-    take.number().map(Nonce)
+fn take_nonce(reader: &mut ByteReader<'_>) -> Result<Nonce, Malformed> {
+    reader.number().map(Nonce)
 }
 
 fn put_block(out: &mut Vec<u8>, number: u64, hash: &B256) {
@@ -277,12 +277,12 @@ fn put_hash_if(out: &mut Vec<u8>, hash: Option<&B256>) {
     }
 }
 
-fn take_hash(take: &mut Take<'_>) -> Result<B256, Malformed> {
-    take.array().map(B256::from)
+fn take_hash(reader: &mut ByteReader<'_>) -> Result<B256, Malformed> {
+    reader.array().map(B256::from)
 }
 
-fn take_hash_if(take: &mut Take<'_>, is_there: bool) -> Result<Option<B256>, Malformed> {
-    is_there.then(|| take_hash(take)).transpose()
+fn take_hash_if(reader: &mut ByteReader<'_>, is_there: bool) -> Result<Option<B256>, Malformed> {
+    is_there.then(|| take_hash(reader)).transpose()
 }
 
 #[cfg(test)]
@@ -296,19 +296,19 @@ mod tests {
     }
 
     fn read(bytes: &[u8]) -> Result<EventKind, Malformed> {
-        let mut take = Take::new(&bytes[1..], "event");
-        let kind = take_fields(&mut take, bytes[0])?;
-        assert!(take.is_empty(), "{kind:?}");
+        let mut reader = ByteReader::new(&bytes[1..], "event");
+        let kind = take_fields(&mut reader, bytes[0])?;
+        assert!(reader.is_empty(), "{kind:?}");
         Ok(kind)
     }
 
-    /// What stands in a row, from its parts.
+    /// A row from its parts.
     fn bytes(parts: &[&[u8]]) -> Vec<u8> {
         parts.concat()
     }
 
     #[test]
-    fn what_was_stored_before_a_field_came_is_read_without_it() {
+    fn rows_from_before_a_field_was_added_are_read_without_it() {
         let (two, three) = ([2; 32], [3; 32]);
         let foreign = EventKind::LaneForeignNonce {
             nonce: Nonce(7),
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn the_stored_form_is_this_one() {
+    fn stored_form_is_stable() {
         let (one, two, three) = ([1; 32], [2; 32], [3; 32]);
         let (tx_hash, nonce) = (B256::from(one), Nonce(7));
         let rows = [
@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_kind_is_stored_as_is_refused() {
+    fn unknown_kind_number_is_refused() {
         for number in [0, 18, 127] {
             assert_eq!(read(&[number; 200]), Err(Malformed("event")));
         }

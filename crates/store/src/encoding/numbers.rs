@@ -4,13 +4,13 @@ use thiserror::Error;
 
 use super::Malformed;
 
-/// A number that no column has room for. Nonces, times, tokens and event numbers are ordered, so
+/// A number that is too large for a column. Nonces, times, tokens and event numbers are ordered, so
 /// they may not wrap around.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 #[error("{0} is too large to be stored")]
 pub(crate) struct TooLarge(u64);
 
-/// A number whose order matters.
+/// The stored form of a number whose order matters.
 pub(crate) fn stored(number: u64) -> Result<i64, TooLarge> {
     i64::try_from(number).map_err(|_above| TooLarge(number))
 }
@@ -20,13 +20,13 @@ pub(crate) fn from_stored(column: i64, what: &'static str) -> Result<u64, Malfor
     u64::try_from(column).map_err(|_negative| Malformed(what))
 }
 
-/// A bound of a search: what is beyond every stored number finds what the largest one finds.
+/// A bound of a search: a number beyond the stored range finds what the largest one finds.
 pub(crate) fn bound(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
 /// A number whose order does not matter (chain ids, heights and times of headers, gas): all 64 bits
-/// are kept, and what a node on the other side made up cannot fail a write.
+/// are kept, and a value that an endpoint made up cannot fail a write.
 pub(crate) fn bits(number: u64) -> i64 {
     number.cast_signed()
 }

@@ -1,7 +1,7 @@
 //! The numbers of a tx's events: each as its distance from the one before, which is mostly one byte.
 
 use super::Malformed;
-use super::bytes::{Take, put_number};
+use super::bytes::{ByteReader, put_number};
 
 pub(crate) fn seqs_to_bytes(seqs: &[u64]) -> Vec<u8> {
     let mut out = Vec::with_capacity(seqs.len() + 4);
@@ -14,11 +14,11 @@ pub(crate) fn seqs_to_bytes(seqs: &[u64]) -> Vec<u8> {
 }
 
 pub(crate) fn seqs_from_bytes(bytes: &[u8]) -> Result<Vec<u64>, Malformed> {
-    let mut take = Take::new(bytes, "event numbers");
+    let mut reader = ByteReader::new(bytes, "event numbers");
     let mut seqs = Vec::new();
     let mut before = 0_u64;
-    while !take.is_empty() {
-        before = before.wrapping_add(take.number()?);
+    while !reader.is_empty() {
+        before = before.wrapping_add(reader.number()?);
         seqs.push(before);
     }
     Ok(seqs)
@@ -29,7 +29,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_come_back_in_any_order() {
+    fn numbers_round_trip_in_any_order() {
         for seqs in [&[][..], &[1], &[1, 2, 3], &[5, 900, 901], &[u64::MAX, 0, 7]] {
             assert_eq!(seqs_from_bytes(&seqs_to_bytes(seqs)), Ok(seqs.to_vec()));
         }

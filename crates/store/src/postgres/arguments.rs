@@ -1,4 +1,4 @@
-//! What the gate is called with: the batches of many lanes as columns.
+//! The gate's arguments: the batches of many lanes as columns.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use domain::TxId;
 use engine::ports::LaneBatch;
 use tokio_postgres::types::Type;
 
-use super::columns::{Attempts, Changing, Ids, Lanes, Once, Sent};
+use super::columns::{Attempts, Ids, Lanes, Sent, TxChanges, TxConstants};
 use super::pool::Param;
 
 /// The parameters of [`super::gate::GATE`].
@@ -14,19 +14,19 @@ use super::pool::Param;
 pub struct Arguments<'a> {
     lanes: Lanes<'a>,
     new_lanes: Vec<i64>,
-    new: Once<'a>,
-    new_states: Changing<'a>,
+    new: TxConstants<'a>,
+    new_states: TxChanges<'a>,
     changed: Ids<'a>,
-    changed_states: Changing<'a>,
+    changed_states: TxChanges<'a>,
     attempts: Attempts<'a>,
-    /// Txs that get an attempt and are not written otherwise: they must be there.
+    /// Txs that get an attempt and do not change otherwise: they must exist.
     unchanged: Ids<'a>,
     sent: Sent<'a>,
     queued_added: Ids<'a>,
     queued_removed: Ids<'a>,
 }
 
-/// How much a batch is: mostly its txs, since attempts and wake rows come along with them.
+/// The size of a batch: mostly its txs, since attempts and queue rows come along with them.
 pub(super) fn items(batch: &LaneBatch) -> usize {
     let writes = &batch.writes;
     let txs = writes.inserts.len() + writes.updates.len();
@@ -35,7 +35,7 @@ pub(super) fn items(batch: &LaneBatch) -> usize {
 }
 
 impl<'a> Arguments<'a> {
-    /// Of batches that are folded, at most one per lane.
+    /// At most one folded batch per lane.
     pub fn of(batches: impl Iterator<Item = &'a LaneBatch>) -> Self {
         let mut arguments = Self::default();
         for batch in batches {
@@ -65,10 +65,10 @@ impl<'a> Arguments<'a> {
         for id in served {
             self.unchanged.push(lane, id);
         }
-        let mut told = BTreeSet::new();
+        let mut sent_hashes = BTreeSet::new();
         for (hash, at) in &writes.first_sent {
-            // The first yes counts.
-            if told.insert(hash) {
+            // The first acceptance counts.
+            if sent_hashes.insert(hash) {
                 self.sent.push(lane, hash.as_slice(), at.0);
             }
         }
@@ -104,11 +104,11 @@ mod tests {
     use crate::postgres::gate::GATE;
 
     #[test]
-    fn the_call_has_a_place_for_every_parameter() {
+    fn gate_call_has_a_placeholder_for_every_parameter() {
         let count = Arguments::default().params().len();
         assert!(GATE.contains(&format!("${count})")), "{count} parameters");
-        let function = include_str!("migrations/0006_requeue.sql");
-        let (_, function) = function.split_once("FUNCTION lk_gate_2(").unwrap();
+        let function = include_str!("migrations/0001_initial/gate.sql");
+        let (_, function) = function.split_once("FUNCTION lanekeeper_gate(").unwrap();
         let (declared, _) = function.split_once(") RETURNS").unwrap();
         assert_eq!(declared.split(',').count(), count);
     }

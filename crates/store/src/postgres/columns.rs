@@ -34,8 +34,7 @@ macro_rules! columns {
 /// A column that is never NULL.
 type Values<T> = Vec<T>;
 
-/// A column that may be NULL. What is NULL at its end is not sent: a column that nobody uses is an
-/// empty array.
+/// A column that may be NULL. NULLs at its end are not sent: an unused column is an empty array.
 struct Nullable<T> {
     values: Vec<Option<T>>,
     rows: usize,
@@ -60,8 +59,8 @@ columns! {
 }
 
 columns! {
-    /// What is written once per tx.
-    Once {
+    /// Columns that are written once per tx.
+    TxConstants {
         created: Values<i64> => INT8_ARRAY,
         gas: Values<i64> => INT8_ARRAY,
         tx: Values<Uuid> => UUID_ARRAY,
@@ -70,7 +69,7 @@ columns! {
         fingerprint: Values<&'a [u8]> => BYTEA_ARRAY,
         to: Nullable<&'a [u8]> => BYTEA_ARRAY,
         value: Values<Vec<u8>> => BYTEA_ARRAY,
-        gas_asked: Nullable<Vec<u8>> => BYTEA_ARRAY,
+        requested_gas: Nullable<Vec<u8>> => BYTEA_ARRAY,
         max_fee: Nullable<Vec<u8>> => BYTEA_ARRAY,
         max_priority_fee: Nullable<Vec<u8>> => BYTEA_ARRAY,
         gas_price: Nullable<Vec<u8>> => BYTEA_ARRAY,
@@ -79,8 +78,8 @@ columns! {
 }
 
 columns! {
-    /// What a tx goes through.
-    Changing {
+    /// Columns that change with the state of a tx.
+    TxChanges {
         state: Values<i16> => INT2_ARRAY,
         sub_state: Nullable<i16> => INT2_ARRAY,
         signed: Values<bool> => BOOL_ARRAY,
@@ -113,7 +112,7 @@ columns! {
 }
 
 columns! {
-    /// Attempts that a node has taken.
+    /// Attempts that an endpoint has accepted.
     Sent {
         lane: Values<i64> => INT8_ARRAY,
         hash: Values<&'a [u8]> => BYTEA_ARRAY,
@@ -149,7 +148,7 @@ impl<'a> Lanes<'a> {
     }
 }
 
-impl<'a> Once<'a> {
+impl<'a> TxConstants<'a> {
     pub(super) fn push(&mut self, tx: &'a Tx) {
         let payload = &tx.payload;
         let wei = |amount: u128| short(&amount.to_be_bytes()).to_vec();
@@ -163,7 +162,7 @@ impl<'a> Once<'a> {
         self.to.push(payload.to.as_ref().map(|to| to.as_slice()));
         self.value
             .push(short(&payload.value.to_be_bytes::<32>()).to_vec());
-        self.gas_asked
+        self.requested_gas
             .push(payload.gas.map(|gas| short(&gas.to_be_bytes()).to_vec()));
         self.max_fee.push(payload.max_fee_per_gas.map(wei));
         self.max_priority_fee
@@ -173,12 +172,12 @@ impl<'a> Once<'a> {
     }
 }
 
-impl<'a> Changing<'a> {
+impl<'a> TxChanges<'a> {
     pub(super) fn push(&mut self, tx: &'a Tx) {
         self.state.push(small(state_number(tx.state)));
         self.sub_state
             .push(tx.sub_state.map(|sub| small(sub_state_number(sub))));
-        // A tx that gave its nonce up waits unsigned, whatever attempts it had.
+        // A tx that lost its nonce waits unsigned, whatever attempts it had.
         self.signed.push(tx.tx_hash.is_some());
         self.nonce.push(tx.nonce.map(|nonce| bound(nonce.0)));
         self.token.push(bound(tx.token.0));
@@ -194,7 +193,7 @@ impl<'a> Changing<'a> {
         self.reason.push(tx.reason.as_deref().map(without_nul));
     }
 
-    /// Those that a tx without nonce has: state, sub-state and its events.
+    /// Those of a tx without nonce: state, sub-state and its events.
     pub(super) fn add_params_of_queued<'p>(&'p self, params: &mut Vec<Param<'p>>) {
         params.push((self.state.array(), Type::INT2_ARRAY));
         params.push((self.sub_state.array(), Type::INT2_ARRAY));
@@ -232,7 +231,7 @@ impl Ids<'_> {
     }
 }
 
-/// What nodes answer ends up in reasons, and the database refuses texts with a NUL in them.
+/// Reasons contain texts of endpoints, and the database refuses texts with a NUL.
 fn without_nul(text: &str) -> Cow<'_, str> {
     match text.contains('\0') {
         true => Cow::Owned(text.replace('\0', "\u{fffd}")),
@@ -240,12 +239,12 @@ fn without_nul(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// The number of a word.
+/// The stored number of an enum.
 fn small(number: i64) -> i16 {
     i16::try_from(number).expect("the closed lists are short")
 }
 
-/// Something that is sent as an array.
+/// A column that is sent as an array.
 trait Array {
     fn array(&self) -> &(dyn ToSql + Sync);
 }
@@ -286,7 +285,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nulls_at_the_end_are_not_sent() {
+    fn trailing_nulls_are_not_sent() {
         let mut column = Nullable::default();
         column.push(None);
         assert!(column.values.is_empty());
@@ -298,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reason_may_hold_anything() {
+    fn reason_may_contain_nul() {
         assert_eq!(without_nul("a\0b"), "a\u{fffd}b");
         assert_eq!(without_nul("fine"), "fine");
     }

@@ -1,4 +1,4 @@
-//! Readers of the event log: the feed across lanes, and the history of one tx.
+//! Readers of the event log: the feed across lanes, and the events of one tx.
 //!
 //! A row of the feed is a range of one lane's events, which stand in one or more turns.
 
@@ -18,17 +18,17 @@ use crate::encoding::{
 
 /// The most events of one page.
 const PAGE_MAX: usize = 1_000;
-/// The most ranges that one page looks at when it asks for some lanes only. A filter that matches
-/// little gives short or empty pages, and `next` goes on behind what was looked at.
+/// The most ranges that one page reads with a filter by lane. A filter that matches little gives short
+/// or empty pages, and `next` continues after the ranges that were read.
 const RANGES_MAX: usize = 10_000;
-/// The most turns that one page looks into when it asks for some kinds only.
+/// The most turns that one page reads with a filter by kind.
 const TURNS_MAX: usize = 2_000;
-/// A page ends behind the turn with which the stored events reach this.
+/// A page ends after the turn with which the stored events reach this.
 const PAGE_BYTES_MAX: u64 = 4 << 20;
-/// The most events of a history that are read at once: their headers always fit.
+/// The most events of a tx that are read at once: their headers always fit.
 const HISTORY_MAX: usize = WALKS_MIN;
 
-/// What stands in the log for one lane and turn, as [`Turn::read`] reads it.
+/// The columns of the log for one lane and turn, as [`Turn::read`] reads them.
 macro_rules! turn_columns {
     () => {
         "turn.first_seq, turn.count, turn.at, turn.node, turn.token, turn.chain_id, turn.signer, \
@@ -36,10 +36,10 @@ macro_rules! turn_columns {
     };
 }
 
-/// Where a statement's own columns begin, behind those of [`turn_columns`].
+/// The first column of a statement after those of [`turn_columns`].
 const OWN: usize = 9;
 
-/// One row of the log: what one lane told in one turn.
+/// One row of the log: the events of one lane in one turn.
 struct Turn {
     first_seq: u64,
     count: usize,
@@ -51,12 +51,11 @@ struct Turn {
     fed: Option<(u64, u64)>,
 }
 
-// Ranges in their order, of each its lane (when it is asked for), of each lane its turns. The first
-// range may have been told in part: its turns begin with the one in which the next event stands. The
-// sub-selects with a limit are look-ups by the key, whatever the planner thinks of the numbers of
-// rows. A turn beyond the bytes comes without its body, to say that there is more; a row without a
-// turn is an empty page.
-// $1 position, $2 told there, $3 ranges, $4 turns, $5 chain, $6 signer, $7 bytes.
+// Ranges in their order, each with its lane (where the filter matches) and its turns. The first range may
+// have been delivered in part: its turns begin with the one that contains the next event. The sub-selects
+// with a limit are look-ups by the key, whatever the planner estimates. A turn beyond the bytes comes
+// without its body, to show that there is more; a row without a turn is an empty page.
+// $1 position, $2 delivered there, $3 ranges, $4 turns, $5 chain, $6 signer, $7 bytes.
 pub(super) const PAGE: &str = concat!(
     "SELECT ",
     turn_columns!(),
@@ -70,8 +69,8 @@ pub(super) const PAGE: &str = concat!(
        ORDER BY feed.position DESC LIMIT 1 \
      ) AS edge ON true \
      LEFT JOIN ( \
-       SELECT told.*, sum(octet_length(told.body)) OVER (ORDER BY told.position, told.first_seq) \
-                      - octet_length(told.body) AS bytes_before \
+       SELECT turn.*, sum(octet_length(turn.body)) OVER (ORDER BY turn.position, turn.first_seq) \
+                      - octet_length(turn.body) AS bytes_before \
        FROM ( \
          SELECT feed.position, feed.first_seq AS range_first, lane.chain_id, lane.signer, event.* \
          FROM ( \
@@ -96,7 +95,7 @@ pub(super) const PAGE: &str = concat!(
          ) AS event \
          WHERE feed.from_seq <= feed.last_seq \
          ORDER BY feed.position, event.first_seq LIMIT $4 \
-       ) AS told \
+       ) AS turn \
      ) AS turn ON true \
      ORDER BY turn.position, turn.first_seq"
 );
@@ -107,10 +106,10 @@ pub(super) async fn events(
     filter: &EventFilter,
 ) -> Result<EventPage, Fault> {
     let limit = filter.limit.clamp(1, PAGE_MAX);
-    let asked = start(tag, filter)?;
+    let requested = start(tag, filter)?;
     let asks_lanes = filter.chain_id.is_some() || filter.signer.is_some();
-    // Every range has a turn and every turn an event, so more than the limit is only looked at for
-    // a filter; one more says whether anything follows.
+    // Every range has a turn and every turn an event, so more than the limit is only read for a filter;
+    // one more shows whether anything follows.
     let turns = if filter.kinds.is_empty() {
         limit
     } else {
@@ -122,8 +121,11 @@ pub(super) async fn events(
         .read(
             PAGE,
             &[
-                (&bound(asked.position), Type::INT8),
-                (&bound(asked.told_of(asked.position) as u64), Type::INT8),
+                (&bound(requested.position), Type::INT8),
+                (
+                    &bound(requested.delivered_of(requested.position) as u64),
+                    Type::INT8,
+                ),
                 (&bound(ranges as u64), Type::INT8),
                 (&bound(turns as u64 + 1), Type::INT8),
                 (&filter.chain_id.map(|id| bits(id.0)), Type::INT8),
@@ -133,14 +135,14 @@ pub(super) async fn events(
         )
         .await?;
     let first = rows.first().ok_or(Malformed("head of the feed"))?;
-    if asked.position > number(first, OWN + 1, "position")? {
+    if requested.position > number(first, OWN + 1, "position")? {
         return Err(not_ours(filter));
     }
-    let mut page = Page::new(filter, asked, limit);
-    let is_whole = page.take(&rows[..rows.len().min(turns)])? && rows.len() <= turns;
+    let mut page = Page::new(filter, requested, limit);
+    let is_whole = page.add_turns(&rows[..rows.len().min(turns)])? && rows.len() <= turns;
     if is_whole && let Some(position) = optional(first, OWN + 2, read_position)? {
         let count = number(first, OWN + 3, "count")?;
-        page.cursor = behind(position, count.saturating_sub(1));
+        page.cursor = after(position, count.saturating_sub(1));
     }
     page.finish(db, tag).await
 }
@@ -151,22 +153,22 @@ pub(super) const FIND: &str = "SELECT lane_id, event_seqs FROM managed_tx WHERE 
 pub(super) const HISTORY: &str = concat!(
     "SELECT ",
     turn_columns!(),
-    ", turn.body, asked.seq, head.position \
-     FROM unnest($2) WITH ORDINALITY AS asked (seq, n) \
+    ", turn.body, requested.seq, head.position \
+     FROM unnest($2) WITH ORDINALITY AS requested (seq, n) \
      CROSS JOIN feed_head AS head \
      CROSS JOIN LATERAL ( \
        SELECT event.*, lane.chain_id, lane.signer, feed.position, feed.first_seq AS range_first \
        FROM ( \
          SELECT first_seq, count, at, node, token, body FROM lane_event \
-         WHERE lane_id = $1 AND first_seq <= asked.seq ORDER BY first_seq DESC LIMIT 1 \
+         WHERE lane_id = $1 AND first_seq <= requested.seq ORDER BY first_seq DESC LIMIT 1 \
        ) AS event \
        JOIN lane ON lane.lane_id = $1 \
        LEFT JOIN ( \
          SELECT position, first_seq, last_seq FROM event_feed \
-         WHERE lane_id = $1 AND first_seq <= asked.seq ORDER BY first_seq DESC LIMIT 1 \
-       ) AS feed ON feed.last_seq >= asked.seq \
+         WHERE lane_id = $1 AND first_seq <= requested.seq ORDER BY first_seq DESC LIMIT 1 \
+       ) AS feed ON feed.last_seq >= requested.seq \
      ) AS turn \
-     ORDER BY asked.n"
+     ORDER BY requested.n"
 );
 
 pub(super) async fn tx_events(
@@ -181,23 +183,27 @@ pub(super) async fn tx_events(
     let lane: i64 = row.try_get(0)?;
     let seqs = seqs_from_bytes(row.try_get(1)?)?;
     let seqs: Vec<i64> = seqs.into_iter().map(stored).collect::<Result<_, _>>()?;
-    let mut history = Vec::with_capacity(seqs.len());
+    let mut tx_events = Vec::with_capacity(seqs.len());
     for chunk in seqs.chunks(HISTORY_MAX) {
         let rows = db
             .read(HISTORY, &[(&lane, Type::INT8), (&chunk, Type::INT8_ARRAY)])
             .await?;
-        let told: Vec<Told> = rows.iter().map(told).collect::<Result<_, _>>()?;
-        if told.len() != chunk.len() {
-            return Err(Malformed("history of a tx").into());
+        let pending: Vec<PendingRecord> = rows.iter().map(pending).collect::<Result<_, _>>()?;
+        if pending.len() != chunk.len() {
+            return Err(Malformed("events of a tx").into());
         }
-        let walks = Walks::read(db, &wanted(&told)).await?;
-        history.extend(told.into_iter().map(|told| told.record(tag, &walks)));
+        let walks = Walks::read(db, &wanted(&pending)).await?;
+        tx_events.extend(
+            pending
+                .into_iter()
+                .map(|pending| pending.record(tag, &walks)),
+        );
     }
-    Ok(Some(history))
+    Ok(Some(tx_events))
 }
 
-/// An event of a tx's history, from a row of [`HISTORY`].
-fn told(row: &Row) -> Result<Told, Fault> {
+/// An event of a tx, from a row of [`HISTORY`].
+fn pending(row: &Row) -> Result<PendingRecord, Fault> {
     let turn = Turn::read(row)?;
     let seq = number(row, OWN + 1, "event number")?;
     let found = turn
@@ -205,15 +211,15 @@ fn told(row: &Row) -> Result<Told, Fault> {
         .into_iter()
         .find(|event| event.seq == seq);
     let cursor = match turn.fed {
-        Some((position, range_first)) => behind(position, seq.saturating_sub(range_first)),
-        // Not in the feed yet: it will come behind everything that is.
-        None => FeedCursor::behind_all(number(row, OWN + 2, "position")?),
+        Some((position, range_first)) => after(position, seq.saturating_sub(range_first)),
+        // Not in the feed yet: it will come after all events that are.
+        None => FeedCursor::after_all(number(row, OWN + 2, "position")?),
     };
-    let event = found.ok_or(Malformed("history of a tx"))?;
-    Ok(turn.told(event, cursor))
+    let event = found.ok_or(Malformed("events of a tx"))?;
+    Ok(turn.pending(event, cursor))
 }
 
-/// Where to begin.
+/// Where the page begins.
 fn start(tag: StoreTag, filter: &EventFilter) -> Result<FeedCursor, Fault> {
     match &filter.after {
         None => Ok(FeedCursor::START),
@@ -221,7 +227,7 @@ fn start(tag: StoreTag, filter: &EventFilter) -> Result<FeedCursor, Fault> {
     }
 }
 
-/// A cursor of another store, or one that lies ahead of everything ever written.
+/// A cursor of another store, or one ahead of the last position.
 fn not_ours(filter: &EventFilter) -> Fault {
     let text = filter.after.as_deref().unwrap_or_default();
     Fault::Invalid(format!("{text:?} is not a cursor of this store"))
@@ -231,18 +237,18 @@ fn read_position(column: i64) -> Result<u64, Malformed> {
     from_stored(column, "position")
 }
 
-/// Behind the n-th event (from 0) of the range at a position.
-fn behind(position: u64, n: u64) -> FeedCursor {
-    FeedCursor::behind(position, usize::try_from(n).unwrap_or(usize::MAX))
+/// After the n-th event (from 0) of the range at a position.
+fn after(position: u64, n: u64) -> FeedCursor {
+    FeedCursor::after(position, usize::try_from(n).unwrap_or(usize::MAX))
 }
 
 /// A page that is being filled.
 struct Page<'a> {
     filter: &'a EventFilter,
     limit: usize,
-    /// Behind the last event that was looked at.
+    /// After the last event that was read.
     cursor: FeedCursor,
-    told: Vec<Told>,
+    pending: Vec<PendingRecord>,
 }
 
 impl<'a> Page<'a> {
@@ -251,12 +257,12 @@ impl<'a> Page<'a> {
             filter,
             limit,
             cursor,
-            told: Vec::new(),
+            pending: Vec::new(),
         }
     }
 
-    /// Takes turns in order, as far as the page has room; whether it had room for all.
-    fn take(&mut self, rows: &[Row]) -> Result<bool, Fault> {
+    /// Adds turns in order, as far as the page has room; returns whether it had room for all.
+    fn add_turns(&mut self, rows: &[Row]) -> Result<bool, Fault> {
         let from = self.cursor;
         for row in rows {
             if row.try_get::<_, Option<i64>>(0)?.is_none() {
@@ -267,17 +273,17 @@ impl<'a> Page<'a> {
             let Some(body) = row.try_get::<_, Option<&[u8]>>(OWN)? else {
                 return Ok(false);
             };
-            let next_seq = range_first.saturating_add(from.told_of(position) as u64);
+            let next_seq = range_first.saturating_add(from.delivered_of(position) as u64);
             for event in turn.events(body)? {
                 if event.seq < next_seq {
                     continue;
                 }
-                if self.told.len() == self.limit {
+                if self.pending.len() == self.limit {
                     return Ok(false);
                 }
-                self.cursor = behind(position, event.seq.saturating_sub(range_first));
-                if is_asked(self.filter, &event) {
-                    self.told.push(turn.told(event, self.cursor));
+                self.cursor = after(position, event.seq.saturating_sub(range_first));
+                if matches_filter(self.filter, &event) {
+                    self.pending.push(turn.pending(event, self.cursor));
                 }
             }
         }
@@ -287,29 +293,29 @@ impl<'a> Page<'a> {
     /// Adds the headers. Ends the page earlier when they are more than one answer may hold.
     async fn finish(mut self, db: &Db, tag: StoreTag) -> Result<EventPage, Fault> {
         let walks = loop {
-            let walks = Walks::read(db, &wanted(&self.told)).await?;
-            if !walks.is_cut() || self.told.len() <= 1 {
+            let walks = Walks::read(db, &wanted(&self.pending)).await?;
+            if !walks.is_cut() || self.pending.len() <= 1 {
                 break walks;
             }
-            self.told.truncate(self.told.len() / 2);
-            if let Some(last) = self.told.last() {
+            self.pending.truncate(self.pending.len() / 2);
+            if let Some(last) = self.pending.last() {
                 self.cursor = last.cursor;
             }
         };
-        let told = self.told.into_iter();
+        let pending = self.pending.into_iter();
         Ok(EventPage {
-            events: told.map(|told| told.record(tag, &walks)).collect(),
+            events: pending.map(|pending| pending.record(tag, &walks)).collect(),
             next: self.cursor.to_text(tag),
         })
     }
 }
 
-fn is_asked(filter: &EventFilter, event: &Event) -> bool {
+fn matches_filter(filter: &EventFilter, event: &Event) -> bool {
     filter.kinds.is_empty() || filter.kinds.iter().any(|word| word == event.kind.as_str())
 }
 
-/// An event with what its row adds, still without its headers.
-struct Told {
+/// An event with the values of its row, still without its headers.
+struct PendingRecord {
     lane: LaneKey,
     node: NodeName,
     token: Token,
@@ -317,7 +323,7 @@ struct Told {
     cursor: FeedCursor,
 }
 
-impl Told {
+impl PendingRecord {
     fn wanted(&self) -> Option<Wanted> {
         let (block, counted) = self.event.kind.counted()?;
         Some(Wanted {
@@ -340,8 +346,8 @@ impl Told {
     }
 }
 
-fn wanted(told: &[Told]) -> Vec<Wanted> {
-    told.iter().filter_map(Told::wanted).collect()
+fn wanted(pending: &[PendingRecord]) -> Vec<Wanted> {
+    pending.iter().filter_map(PendingRecord::wanted).collect()
 }
 
 impl Turn {
@@ -371,8 +377,8 @@ impl Turn {
         }
     }
 
-    fn told(&self, event: Event, cursor: FeedCursor) -> Told {
-        Told {
+    fn pending(&self, event: Event, cursor: FeedCursor) -> PendingRecord {
+        PendingRecord {
             lane: self.lane,
             node: self.node.clone(),
             token: self.token,

@@ -1,4 +1,4 @@
-//! The feed of all lanes, appended behind the gate: any node may do it, at any time.
+//! The feed of all lanes, appended after the gate: any node may do it, at any time.
 
 use domain::LaneId;
 use tokio_postgres::types::Type;
@@ -6,12 +6,11 @@ use tokio_postgres::types::Type;
 use super::fault::Fault;
 use super::pool::Db;
 
-/// Appends what these lanes wrote; without lanes: of all that are behind. Parameters: lanes.
-pub const FEED: &str = "SELECT lk_feed_1($1)";
+/// Appends the new events of these lanes; without lanes: of all lanes that are behind. Parameters: lanes.
+pub const FEED: &str = "SELECT lanekeeper_feed($1)";
 
 pub(super) async fn extend_feed(db: &Db, lanes: &[LaneId]) -> Result<(), Fault> {
     let lanes: Vec<i64> = lanes.iter().map(|lane| lane.0).collect();
-    db.write(FEED, &[(&lanes, Type::INT8_ARRAY)])
-        .await
-        .map(drop)
+    db.write(FEED, &[(&lanes, Type::INT8_ARRAY)]).await?;
+    Ok(())
 }

@@ -1,9 +1,9 @@
 //! The gate: everything that a turn writes, in one call of one function inside the database.
 //!
-//! A call takes the batches of many lanes and applies those whose lane row is still ours and free. It
-//! waits for nobody: a lane that is missing from its answer is fenced when its row says so, and locked
-//! otherwise; the engine waits for that one apart from the others. A call that was rolled back because
-//! of one item is run again lane by lane, so that only the guilty one sees it.
+//! A call takes the batches of many lanes and applies those whose lane row is unlocked and matches the fence. It
+//! never waits: a lane that is missing from its answer is fenced when its row does not match, and locked otherwise; the
+//! engine waits for that one apart from the others. A call that was rolled back because of one row is repeated lane by
+//! lane, so that only the batch with that row fails.
 
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -11,6 +11,7 @@ use std::time::Instant;
 use domain::{GrantId, LaneId, LeaseGrant, Nonce, Tx};
 use engine::ports::{CommitOutcome, Conflict, LaneBatch, RegrantOutcome};
 use futures::StreamExt as _;
+use postgres_client::QueryError;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Type;
 use uuid::Uuid;
@@ -26,29 +27,29 @@ use crate::folded;
 /// more efficient.
 const CALL_ITEMS_MAX: usize = 200;
 
-/// The index that keeps nonces apart. A nonce that one row of a batch leaves to another looks taken too,
-/// when the batch was rolled back for something else.
+/// The unique index of nonces. A nonce that one row of a batch leaves to another looks taken too, when the
+/// batch was rolled back for another reason.
 const NONCE_INDEX: &str = "managed_tx_nonce";
 
-/// A count was off (see the function).
+/// A row count was off (see the function).
 const COUNT_OFF: &str = "LK001";
 
 /// Calls the gate. Its parameters are those of [`Arguments`].
-pub const GATE: &str = "SELECT lk_gate_2(\
+pub const GATE: &str = "SELECT lanekeeper_gate(\
     $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, \
     $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33, $34, $35, $36, $37, $38, $39, $40, \
     $41, $42, $43, $44, $45, $46, $47, $48, $49, $50, $51, $52, $53, $54, $55, $56, $57, $58, $59, \
     $60, $61, $62, $63, $64, $65, $66, $67, $68, $69, $70, $71)";
 
 /// A batch with its place in the caller's list.
-type Placed<'a> = (usize, &'a LaneBatch);
+type PlacedBatch<'a> = (usize, &'a LaneBatch);
 type Outcome = (usize, CommitOutcome);
 
 /// Applies every batch whole or not at all, each on its own.
 pub(super) async fn commit(db: &Db, batches: &[LaneBatch]) -> Vec<CommitOutcome> {
     let began = Instant::now();
     let mut outcomes: Vec<Option<CommitOutcome>> = vec![None; batches.len()];
-    let mut waiting: Vec<Placed<'_>> = Vec::with_capacity(batches.len());
+    let mut waiting: Vec<PlacedBatch<'_>> = Vec::with_capacity(batches.len());
     for (place, batch) in batches.iter().enumerate() {
         match folded::check(batch) {
             Ok(()) => waiting.push((place, batch)),
@@ -79,8 +80,9 @@ pub(super) async fn commit(db: &Db, batches: &[LaneBatch]) -> Vec<CommitOutcome>
 }
 
 /// The first batch of each lane, and the rest: a lane has one lane row, so one batch per call.
-fn one_per_lane(sorted: Vec<Placed<'_>>) -> (Vec<Placed<'_>>, Vec<Placed<'_>>) {
-    let (mut first, mut rest): (Vec<Placed<'_>>, Vec<Placed<'_>>) = (Vec::new(), Vec::new());
+fn one_per_lane(sorted: Vec<PlacedBatch<'_>>) -> (Vec<PlacedBatch<'_>>, Vec<PlacedBatch<'_>>) {
+    let (mut first, mut rest): (Vec<PlacedBatch<'_>>, Vec<PlacedBatch<'_>>) =
+        (Vec::new(), Vec::new());
     for placed in sorted {
         let lane = placed.1.lease_grant.lane;
         match first.last() {
@@ -92,8 +94,8 @@ fn one_per_lane(sorted: Vec<Placed<'_>>) -> (Vec<Placed<'_>>, Vec<Placed<'_>>) {
 }
 
 /// Calls of bounded size. One lane's batch is never split: it is applied whole.
-fn chunks(batches: Vec<Placed<'_>>) -> Vec<Vec<Placed<'_>>> {
-    let mut calls: Vec<Vec<Placed<'_>>> = Vec::new();
+fn chunks(batches: Vec<PlacedBatch<'_>>) -> Vec<Vec<PlacedBatch<'_>>> {
+    let mut calls: Vec<Vec<PlacedBatch<'_>>> = Vec::new();
     let mut room: usize = 0;
     for placed in batches {
         let size = items(placed.1);
@@ -109,9 +111,9 @@ fn chunks(batches: Vec<Placed<'_>>) -> Vec<Vec<Placed<'_>>> {
     calls
 }
 
-async fn commit_together(db: &Db, call: Vec<Placed<'_>>) -> Vec<Outcome> {
+async fn commit_together(db: &Db, call: Vec<PlacedBatch<'_>>) -> Vec<Outcome> {
     let batches = call.iter().map(|(_, batch)| *batch);
-    match pass(db, batches).await {
+    match call_gate(db, batches).await {
         Ok(applied) => {
             let (done, missing): (Vec<_>, Vec<_>) = call
                 .into_iter()
@@ -121,20 +123,20 @@ async fn commit_together(db: &Db, call: Vec<Placed<'_>>) -> Vec<Outcome> {
             outcomes.extend(fenced_or_locked(db, missing).await);
             outcomes
         }
-        Err(fault) if is_about_rows(&fault) => match call[..] {
-            [(place, batch)] => vec![(place, guilty(db, batch, fault).await)],
-            [..] => each_alone(db, call).await,
+        Err(error) if is_about_rows(&error) => match call[..] {
+            [(place, batch)] => vec![(place, rolled_back_outcome(db, batch, error).await)],
+            [..] => commit_separately(db, call).await,
         },
-        Err(fault) => {
-            let outcome = not_done(fault);
+        Err(error) => {
+            let outcome = failed_outcome(error);
             let same = |(place, _)| (place, outcome.clone());
             call.into_iter().map(same).collect()
         }
     }
 }
 
-/// The batches of a call that was rolled back, one by one: only the guilty sees it.
-async fn each_alone(db: &Db, batches: Vec<Placed<'_>>) -> Vec<Outcome> {
+/// Repeats the batches of a call that was rolled back one by one: only the one at fault fails.
+async fn commit_separately(db: &Db, batches: Vec<PlacedBatch<'_>>) -> Vec<Outcome> {
     let mut calls = Vec::new();
     for (place, batch) in batches {
         calls.push(Box::pin(commit_together(db, vec![(place, batch)])));
@@ -143,17 +145,17 @@ async fn each_alone(db: &Db, batches: Vec<Placed<'_>>) -> Vec<Outcome> {
     answers.flat_map(futures::stream::iter).collect().await
 }
 
-/// Lanes whose row was not taken are not the caller's any more, or somebody holds their row.
-async fn fenced_or_locked(db: &Db, missing: Vec<Placed<'_>>) -> Vec<Outcome> {
+/// Lanes that were not applied: fenced, or their row is locked.
+async fn fenced_or_locked(db: &Db, missing: Vec<PlacedBatch<'_>>) -> Vec<Outcome> {
     if missing.is_empty() {
         return Vec::new();
     }
-    let ours = still_ours(db, &missing).await;
-    let outcome = |(place, batch): Placed<'_>| {
+    let ours = lanes_with_held_fence(db, &missing).await;
+    let outcome = |(place, batch): PlacedBatch<'_>| {
         let outcome = match &ours {
             Ok(ours) if ours.contains(&batch.lease_grant.lane) => CommitOutcome::Locked,
             Ok(_) => CommitOutcome::Fenced,
-            // Its row was not taken, so this is certain.
+            // The gate did not apply it, so this is certain.
             Err(why) => CommitOutcome::NotApplied(why.clone()),
         };
         (place, outcome)
@@ -162,16 +164,19 @@ async fn fenced_or_locked(db: &Db, missing: Vec<Placed<'_>>) -> Vec<Outcome> {
 }
 
 /// Which lanes' fences hold. Parameters: lanes, tokens, grants, numbers of batches and of events.
-pub const STILL_OURS: &str = "SELECT c.lane_id FROM \
+pub const FENCE_HOLDS: &str = "SELECT c.lane_id FROM \
      unnest($1::bigint[], $2::bigint[], $3::uuid[], $4::bigint[], $5::bigint[]) \
        AS w(lane_id, token, grant_id, batch, seq) \
      JOIN signer_nonce_cursor AS c ON c.lane_id = w.lane_id \
      WHERE c.fencing_token = w.token AND c.grant_id = w.grant_id \
-       AND c.last_batch = w.batch AND c.event_seq = w.seq";
+       AND c.batch_seq = w.batch AND c.event_seq = w.seq";
 
-/// Whose fence still holds, as far as is committed. (A fence that does not hold never does again, so
-/// *not* being here is certain; being here is not.)
-async fn still_ours(db: &Db, batches: &[Placed<'_>]) -> Result<BTreeSet<LaneId>, String> {
+/// The lanes whose fence still holds, as far as is committed. (A fence that does not hold never does
+/// again, so *not* being here is certain; being here is not.)
+async fn lanes_with_held_fence(
+    db: &Db,
+    batches: &[PlacedBatch<'_>],
+) -> Result<BTreeSet<LaneId>, String> {
     let column = |value: fn(&LaneBatch) -> u64| -> Vec<i64> {
         let values = batches.iter().map(|(_, batch)| bound(value(batch)));
         values.collect()
@@ -191,65 +196,64 @@ async fn still_ours(db: &Db, batches: &[Placed<'_>]) -> Result<BTreeSet<LaneId>,
         (&counts as _, Type::INT8_ARRAY),
         (&events as _, Type::INT8_ARRAY),
     ];
-    let rows = db.write(STILL_OURS, &params).await.map_err(Fault::text)?;
+    let rows = db.write(FENCE_HOLDS, &params).await;
+    let rows = rows.map_err(QueryError::into_text)?;
     let lane = |row: &tokio_postgres::Row| row.try_get(0).map(LaneId);
     let ours: Result<BTreeSet<LaneId>, _> = rows.iter().map(lane).collect();
     ours.map_err(|error| error.to_string())
 }
 
-/// What a lane's own call was rolled back for.
-async fn guilty(db: &Db, batch: &LaneBatch, fault: Fault) -> CommitOutcome {
-    if fault.is_wait() {
+/// Why the call of one lane alone was rolled back.
+async fn rolled_back_outcome(db: &Db, batch: &LaneBatch, error: QueryError) -> CommitOutcome {
+    if error.is_lock_conflict() {
         return CommitOutcome::Locked;
     }
-    if !fault.is_duplicate() {
-        return CommitOutcome::Conflict(Conflict::Rows(fault.text()));
+    if !error.is_duplicate() {
+        return CommitOutcome::Conflict(Conflict::Rows(error.into_text()));
     }
-    match duplicate(db, batch, &fault).await {
+    match find_duplicate(db, batch, &error).await {
         Ok(conflict) => CommitOutcome::Conflict(conflict),
         // The batch itself was rolled back, so this is certain.
-        Err(fault) => CommitOutcome::NotApplied(fault.text()),
+        Err(fault) => CommitOutcome::NotApplied(fault.into_text()),
     }
 }
 
-/// Calls the function; the lanes that it applied. They are told at the very end of the answer: the
-/// first row of it comes before the commit.
-async fn pass<'a>(
+/// Calls the function and returns the lanes that it applied. The driver returns at the very end of the answer: its
+/// first row comes before the commit.
+async fn call_gate<'a>(
     db: &Db,
     batches: impl Iterator<Item = &'a LaneBatch>,
-) -> Result<BTreeSet<LaneId>, Fault> {
+) -> Result<BTreeSet<LaneId>, QueryError> {
     let arguments = Arguments::of(batches);
     let rows = db.write(GATE, &arguments.params()).await?;
     let row = rows
         .first()
-        .ok_or_else(|| Fault::Lost("the gate gave no answer".into()))?;
-    // It was committed: what cannot be read is not known, but not undone either.
+        .ok_or_else(|| QueryError::Unknown("the gate returned no row".into()))?;
+    // It was committed: an answer that cannot be read does not undo that.
     let applied: Vec<i64> = row
         .try_get(0)
-        .map_err(|error| Fault::Lost(error.to_string()))?;
+        .map_err(|error| QueryError::Unknown(error.to_string()))?;
     Ok(applied.into_iter().map(LaneId).collect())
 }
 
-fn not_done(fault: Fault) -> CommitOutcome {
-    match fault {
-        Fault::Lost(text) => CommitOutcome::Unknown(text),
-        Fault::Refused(_)
-        | Fault::NotReached(_)
-        | Fault::Malformed(_)
-        | Fault::Unreadable(_)
-        | Fault::Invalid(_) => CommitOutcome::NotApplied(fault.text()),
+fn failed_outcome(error: QueryError) -> CommitOutcome {
+    match error {
+        QueryError::Unknown(text) => CommitOutcome::Unknown(text),
+        QueryError::Refused(_) | QueryError::NotSent(_) | QueryError::Malformed(_) => {
+            CommitOutcome::NotApplied(error.into_text())
+        }
     }
 }
 
-/// Whether a call was rolled back because of something that one of its rows is or meets.
-fn is_about_rows(fault: &Fault) -> bool {
+/// Whether a call was rolled back because of one of its rows.
+fn is_about_rows(error: &QueryError) -> bool {
     const DATA: &str = "22";
     const CONSTRAINT: &str = "23";
     let about = |code: &SqlState| {
         let code = code.code();
         code == COUNT_OFF || code.starts_with(DATA) || code.starts_with(CONSTRAINT)
     };
-    fault.code().is_some_and(about) || fault.is_wait()
+    error.code().is_some_and(about) || error.is_lock_conflict()
 }
 
 pub(super) const BY_REQUEST: &str = "SELECT tx.request_id FROM \
@@ -263,7 +267,7 @@ pub(super) const BY_NONCE: &str = "SELECT tx.nonce FROM \
      WHERE tx.tx_id <> new.tx_id AND tx.tx_id <> ALL ($4::uuid[]) LIMIT 1";
 
 /// Which key of a batch another tx has.
-async fn duplicate(db: &Db, batch: &LaneBatch, fault: &Fault) -> Result<Conflict, Fault> {
+async fn find_duplicate(db: &Db, batch: &LaneBatch, error: &QueryError) -> Result<Conflict, Fault> {
     let writes = &batch.writes;
     let lane = (&batch.lease_grant.lane.0 as _, Type::INT8);
     let (requests, ids): (Vec<&str>, Vec<_>) = writes
@@ -282,48 +286,36 @@ async fn duplicate(db: &Db, batch: &LaneBatch, fault: &Fault) -> Result<Conflict
             .inserts
             .iter()
             .find(|tx| tx.request_id.as_str() == taken);
-        let tx = named.expect("it was asked for by this text");
+        let tx = named.expect("the statement compares with these texts");
         return Ok(Conflict::RequestId(tx.request_id.clone()));
     }
-    let key = constraint(fault).unwrap_or("a key");
+    let key = error.constraint().unwrap_or("a key");
     if key != NONCE_INDEX {
-        return Ok(Conflict::Rows(format!("{key}: there already")));
+        return Ok(Conflict::Rows(format!("{key}: duplicate")));
     }
     let written = || writes.inserts.iter().chain(&writes.updates);
     let with_nonce = |tx: &Tx| tx.nonce.map(|nonce| (bound(nonce.0), tx.id.0));
     let (nonces, ids): (Vec<i64>, Vec<_>) = written().filter_map(with_nonce).unzip();
-    let given_up: Vec<_> = written().filter(|tx| tx.nonce.is_none()).collect();
-    let given_up: Vec<_> = given_up.into_iter().map(|tx| tx.id.0).collect();
+    let without_nonce = written().filter(|tx| tx.nonce.is_none());
+    let without_nonce: Vec<_> = without_nonce.map(|tx| tx.id.0).collect();
     let by_nonce = [
         lane,
         (&nonces as _, Type::INT8_ARRAY),
         (&ids as _, Type::UUID_ARRAY),
-        (&given_up as _, Type::UUID_ARRAY),
+        (&without_nonce as _, Type::UUID_ARRAY),
     ];
     if let Some(row) = db.write(BY_NONCE, &by_nonce).await?.first() {
         return Ok(Conflict::Nonce(Nonce(number(row, 0, "nonce")?)));
     }
-    Ok(Conflict::Rows(format!("{key}: there already")))
+    Ok(Conflict::Rows(format!("{key}: duplicate")))
 }
 
-/// The index that refused a row.
-fn constraint(fault: &Fault) -> Option<&str> {
-    match fault {
-        Fault::Refused(refusal) => refusal.constraint(),
-        Fault::NotReached(_)
-        | Fault::Lost(_)
-        | Fault::Malformed(_)
-        | Fault::Unreadable(_)
-        | Fault::Invalid(_) => None,
-    }
-}
-
-/// Waits for whatever holds the lane row, so that no earlier batch can land behind the answer. The new
-/// grant may be there already, when the first answer to this question was lost.
+/// Waits for the transaction that has the lane row locked, so that no earlier batch can commit after the
+/// answer. The new grant may be there already, when the answer to the first call was lost.
 pub const REGRANT: &str = "UPDATE signer_nonce_cursor SET grant_id = $4 \
-     WHERE lane_id = $1 AND fencing_token = $2 AND grant_id IN ($3, $4) RETURNING last_batch";
+     WHERE lane_id = $1 AND fencing_token = $2 AND grant_id IN ($3, $4) RETURNING batch_seq";
 
-/// Grants a lane anew. Fails, and is to be repeated, while somebody holds the lane row.
+/// Grants a lane anew. Fails, and must be repeated, while the lane row is locked.
 pub(super) async fn regrant(
     db: &Db,
     lease_grant: LeaseGrant,

@@ -1,4 +1,4 @@
-//! Headers: writing them down, and the walk along parents from the newest counted one to a tx's block.
+//! Headers: storing them, and walking along parents from the newest counted one to a tx's block.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use super::pool::Db;
 use super::rows::hash;
 use crate::encoding::{bits, bound, from_bits};
 
-/// The longest walk. Nobody counts more confirmations than this.
+/// The longest walk. No configuration counts more confirmations than this.
 const WALK_MAX: usize = 1_024;
 /// So many walks always fit into one answer, however long they are.
 pub(super) const WALKS_MIN: usize = 64;
@@ -27,10 +27,11 @@ pub(super) const PUT: &str = "INSERT INTO chain_header \
      ORDER BY header.hash \
      ON CONFLICT DO NOTHING";
 
-/// How often headers are tried that another node is storing. Each waits for the database's `lock_timeout`.
+/// How often a write is retried while another node stores the same headers. Each try waits for the
+/// database's `lock_timeout`.
 const PUT_TRIES_MAX: usize = 5;
 
-/// Remembers headers; known ones change nothing.
+/// Stores headers; known ones change nothing.
 pub(super) async fn put_headers(
     db: &Db,
     chain_id: ChainId,
@@ -51,11 +52,11 @@ pub(super) async fn put_headers(
             (&parents as _, Type::BYTEA_ARRAY),
         ];
         let mut tries = 0;
-        // Another node that stores the same header is waited for, however slow its disk is.
-        while let Err(fault) = db.write(PUT, &params).await {
+        // A node that stores the same header is waited for, however slow its disk is.
+        while let Err(error) = db.write(PUT, &params).await {
             tries += 1;
-            if !fault.is_wait() || tries >= PUT_TRIES_MAX {
-                return Err(fault);
+            if !error.is_lock_conflict() || tries >= PUT_TRIES_MAX {
+                return Err(error.into());
             }
         }
     }
@@ -78,19 +79,19 @@ pub(super) struct Walks {
     is_cut: bool,
 }
 
-// The sub-selects with a limit are look-ups by the key, whatever the planner thinks of the numbers
-// of rows. Heights that no signed number can hold are nobody's, and would overflow the arithmetic.
+// The sub-selects with a limit are look-ups by the key, whatever the planner estimates. Heights
+// beyond a signed number are excluded: they would overflow the arithmetic.
 pub(super) const WALKS: &str = "WITH RECURSIVE wanted AS MATERIALIZED ( \
-       SELECT DISTINCT asked.chain_id, greatest(block.number, top.number - $4) AS floor, \
+       SELECT DISTINCT pair.chain_id, greatest(block.number, top.number - $4) AS floor, \
               top.number, top.timestamp, top.hash, top.parent_hash \
-       FROM unnest($1, $2, $3) AS asked (chain_id, block, counted) \
+       FROM unnest($1, $2, $3) AS pair (chain_id, block, counted) \
        CROSS JOIN LATERAL ( \
          SELECT number FROM chain_header \
-         WHERE chain_id = asked.chain_id AND hash = asked.block LIMIT 1 \
+         WHERE chain_id = pair.chain_id AND hash = pair.block LIMIT 1 \
        ) AS block \
        CROSS JOIN LATERAL ( \
          SELECT number, timestamp, hash, parent_hash FROM chain_header \
-         WHERE chain_id = asked.chain_id AND hash = asked.counted LIMIT 1 \
+         WHERE chain_id = pair.chain_id AND hash = pair.counted LIMIT 1 \
        ) AS top \
        WHERE block.number BETWEEN 0 AND top.number AND top.number < 9223372036854775807 \
      ), stretch AS MATERIALIZED ( \
@@ -113,7 +114,7 @@ pub(super) const WALKS: &str = "WITH RECURSIVE wanted AS MATERIALIZED ( \
      SELECT chain_id, number, timestamp, hash, parent_hash FROM walk LIMIT $5";
 
 impl Walks {
-    /// Reads what these walks need, in one question; in none when there are no walks.
+    /// Reads the headers of these walks in one statement; in none when there are no walks.
     pub(super) async fn read(db: &Db, wanted: &[Wanted]) -> Result<Self, Fault> {
         if wanted.is_empty() {
             return Ok(Self::default());
@@ -147,13 +148,13 @@ impl Walks {
         Ok(Self { read, is_cut })
     }
 
-    /// Whether there are more headers than one answer may hold: ask again for fewer walks.
+    /// Whether there are more headers than one answer may contain: read again with fewer walks.
     pub(super) fn is_cut(&self) -> bool {
         self.is_cut
     }
 
     /// The headers from the block up to the counted one, oldest first: all of them, or none when
-    /// the way is longer than the bound or does not lead there. A list with a hole would be a lie.
+    /// the walk is longer than the bound or does not lead there. A list with a gap would be wrong.
     pub(super) fn walk(&self, wanted: Wanted) -> Vec<Header> {
         let Wanted {
             chain_id,
@@ -173,7 +174,7 @@ impl Walks {
             }
             next = header.parent_hash;
         }
-        tracing::warn!(%chain_id, %block, %counted, "no way from the counted header to the block");
+        tracing::warn!(%chain_id, %block, %counted, "no chain of headers from the counted header to the block");
         Vec::new()
     }
 }

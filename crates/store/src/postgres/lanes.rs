@@ -1,4 +1,4 @@
-//! Lanes as their keepers load them, as survivors look for them, and as people see them.
+//! Lanes: loading them for their keepers, finding lanes with work, and listing them for people.
 
 use std::ops::Range;
 
@@ -11,7 +11,7 @@ use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
 use super::fault::Fault;
-use super::lease::{Asker, Keys, lease_of};
+use super::lease::{LaneColumns, RequesterParams, lease_of};
 use super::pool::Db;
 use super::rows::{
     attempts_columns, attempts_join, attempts_of, lane_key, number, optional, tx_columns,
@@ -19,15 +19,15 @@ use super::rows::{
 };
 use crate::encoding::{bound, from_stored, inclusion_from_bytes};
 
-/// The most rows that one load of waiting txs brings.
+/// How many waiting txs one load returns at most.
 const LOAD_MAX: usize = 10_000;
 
-/// The most finished txs of a lane that are watched for forks after it was read.
+/// How many final txs of a loaded lane are watched for reorgs at most.
 const FINALS_MAX: usize = 100_000;
-/// How many of them one question brings.
+/// How many of them one statement returns.
 const FINALS_PAGE: i64 = 1_000;
 
-/// The lane row, and what can be told beside it.
+/// The lane row and values that are read with it.
 struct Cursor {
     next_nonce: Nonce,
     floor_nonce: Nonce,
@@ -41,7 +41,7 @@ struct Cursor {
     queued: u64,
 }
 
-/// Reads a lane with several questions, and only if nobody wrote it in between: every write of it
+/// Reads a lane with several statements, and only if it was not written in between: every write of it
 /// changes the lane row.
 pub(super) async fn load(
     db: &Db,
@@ -87,14 +87,14 @@ pub(super) async fn load(
 }
 
 /// Parameters: lane.
-pub const CURSOR: &str = "SELECT c.next_nonce, c.floor_nonce, c.event_seq, c.last_batch, \
+pub const CURSOR: &str = "SELECT c.next_nonce, c.floor_nonce, c.event_seq, c.batch_seq, \
        c.fencing_token, c.grant_id, c.paused, \
        (SELECT max(tx.nonce) + 1 FROM managed_tx AS tx \
         WHERE tx.lane_id = c.lane_id AND tx.nonce < c.floor_nonce), \
-       (SELECT count(*) FROM tx_wake AS wake WHERE wake.lane_id = c.lane_id) \
+       (SELECT count(*) FROM queued_tx AS queued WHERE queued.lane_id = c.lane_id) \
      FROM signer_nonce_cursor AS c WHERE c.lane_id = $1";
 
-/// The lane row, when this right still holds.
+/// The lane row, while this grant is valid.
 async fn cursor(db: &Db, lease_grant: LeaseGrant) -> Result<Option<Cursor>, Fault> {
     let rows = db
         .read(CURSOR, &[(&lease_grant.lane.0, Type::INT8)])
@@ -118,19 +118,19 @@ async fn cursor(db: &Db, lease_grant: LeaseGrant) -> Result<Option<Cursor>, Faul
     Ok(holds.then_some(cursor))
 }
 
-/// From the floor on, runs of neighbouring nonces of one kind: finished, waiting for a signature, out.
+/// From the floor on, runs of neighbouring nonces of one kind: final, waiting for a signature, in flight.
 /// Parameters: lane, floor.
 pub const NONCES: &str = "SELECT kind, min(nonce), max(nonce) + 1 FROM ( \
        SELECT nonce, kind, nonce - row_number() OVER (PARTITION BY kind ORDER BY nonce) AS run FROM ( \
          SELECT tx.nonce, \
-           CASE WHEN NOT lk_open(tx.state) THEN 0 WHEN tx.signed THEN 2 ELSE 1 END AS kind \
+           CASE WHEN NOT lanekeeper_is_open(tx.state) THEN 0 WHEN tx.signed THEN 2 ELSE 1 END AS kind \
          FROM managed_tx AS tx WHERE tx.lane_id = $1 AND tx.nonce >= $2 \
        ) AS one \
      ) AS numbered GROUP BY kind, run ORDER BY 2";
 const FINISHED: i32 = 0;
 const UNSIGNED: i32 = 1;
 
-/// Who holds the nonces of a lane.
+/// The nonces of a lane by kind.
 #[derive(Default)]
 struct EndpointNonces {
     held: Vec<Range<u64>>,
@@ -166,8 +166,8 @@ async fn nonces(db: &Db, lane: LaneId, cursor: &Cursor) -> Result<EndpointNonces
     Ok(nonces)
 }
 
-/// What is out, with the attempts at the nonces that are held now. (Those at a nonce that a tx gave up
-/// are its past: somebody else has consumed it.) Parameters: lane, floor.
+/// Txs in flight, with the attempts at their present nonces. (Attempts at a nonce that a tx lost are
+/// history: another transaction has consumed it.) Parameters: lane, floor.
 pub const IN_FLIGHT: &str = concat!(
     "SELECT ",
     tx_columns!(),
@@ -175,7 +175,7 @@ pub const IN_FLIGHT: &str = concat!(
     attempts_columns!(),
     " FROM managed_tx AS tx ",
     attempts_join!(of the present nonce),
-    " WHERE tx.lane_id = $1 AND tx.nonce >= $2 AND tx.signed AND lk_open(tx.state) ORDER BY tx.nonce"
+    " WHERE tx.lane_id = $1 AND tx.nonce >= $2 AND tx.signed AND lanekeeper_is_open(tx.state) ORDER BY tx.nonce"
 );
 
 async fn in_flight(db: &Db, lane: LaneId, floor: Nonce) -> Result<Vec<(Tx, Vec<Attempt>)>, Fault> {
@@ -187,13 +187,13 @@ async fn in_flight(db: &Db, lane: LaneId, floor: Nonce) -> Result<Vec<(Tx, Vec<A
         .collect()
 }
 
-// Keepers ask from the lowest nonce that is open, so the index leads there. (Compared with the lane
+// Keepers read from the lowest open nonce, so the index leads there. (Compared with the lane
 // row's floor instead of a number, the planner reads the whole table.)
 pub(super) const BACKLOG: &str = concat!(
     "SELECT ",
     tx_columns!(),
     " FROM managed_tx AS tx WHERE tx.lane_id = $1 AND tx.nonce >= $2 AND NOT tx.signed \
-       AND lk_open(tx.state) ORDER BY tx.nonce LIMIT $3"
+       AND lanekeeper_is_open(tx.state) ORDER BY tx.nonce LIMIT $3"
 );
 
 pub(super) async fn load_backlog(
@@ -211,12 +211,12 @@ pub(super) async fn load_backlog(
     txs(db.read(BACKLOG, &params).await?)
 }
 
-// Tx ids are time-ordered, so the key of the wake rows is the order of waiting.
+// Tx ids are time-ordered, so the key of the queue rows is the order of waiting.
 pub(super) const QUEUED: &str = concat!(
     "SELECT ",
     tx_columns!(),
-    " FROM tx_wake AS wake JOIN managed_tx AS tx ON tx.tx_id = wake.tx_id \
-     WHERE wake.lane_id = $1 ORDER BY wake.tx_id LIMIT $2"
+    " FROM queued_tx AS queued JOIN managed_tx AS tx ON tx.tx_id = queued.tx_id \
+     WHERE queued.lane_id = $1 ORDER BY queued.tx_id LIMIT $2"
 );
 
 pub(super) async fn load_queued(db: &Db, lane: LaneId, limit: usize) -> Result<Vec<Tx>, Fault> {
@@ -230,10 +230,10 @@ fn txs(rows: Vec<Row>) -> Result<Vec<Tx>, Fault> {
 }
 
 pub(super) const FINALS: &str = "SELECT tx.nonce, tx.tx_id, tx.inclusion FROM managed_tx AS tx \
-     WHERE tx.lane_id = $1 AND tx.nonce < $2 AND NOT lk_open(tx.state) AND tx.inclusion IS NOT NULL \
+     WHERE tx.lane_id = $1 AND tx.nonce < $2 AND NOT lanekeeper_is_open(tx.state) AND tx.inclusion IS NOT NULL \
      ORDER BY tx.nonce DESC LIMIT $3";
 
-/// Finished txs that a fork may still take back: from the newest downwards, which is by nonce too.
+/// Final txs that a reorg may still revert: from the newest downwards, which is by nonce too.
 async fn finals(
     db: &Db,
     lane: LaneId,
@@ -275,13 +275,13 @@ async fn finals(
 }
 
 /// Lanes with open txs that hold nonces (a small partial index), and lanes with waiting txs (one step
-/// of the key per lane, however many wait). Parameters: asker, skew, lively, silent.
+/// of the key per lane, however many wait). Parameters: requester, skew, alive, silent.
 pub const WITH_WORK: &str = "\
 WITH RECURSIVE waiting AS ( \
-  (SELECT wake.lane_id FROM tx_wake AS wake ORDER BY wake.lane_id LIMIT 1) \
+  (SELECT queued.lane_id FROM queued_tx AS queued ORDER BY queued.lane_id LIMIT 1) \
   UNION ALL \
-  SELECT (SELECT wake.lane_id FROM tx_wake AS wake WHERE wake.lane_id > waiting.lane_id \
-          ORDER BY wake.lane_id LIMIT 1) \
+  SELECT (SELECT queued.lane_id FROM queued_tx AS queued WHERE queued.lane_id > waiting.lane_id \
+          ORDER BY queued.lane_id LIMIT 1) \
   FROM waiting WHERE waiting.lane_id IS NOT NULL \
 ), work AS ( \
   SELECT c.lane_id, false AS has_queued FROM signer_nonce_cursor AS c WHERE c.busy \
@@ -293,15 +293,15 @@ WITH RECURSIVE waiting AS ( \
 SELECT lane.chain_id, lane.signer, lanes.has_queued \
 FROM lanes JOIN lane ON lane.lane_id = lanes.lane_id \
 JOIN signer_lease AS l ON l.lane_id = lanes.lane_id \
-WHERE l.halted IS NULL AND NOT lk_kept_1(l.owner, l.incarnation, l.expires_at, $1, $2, $3, $4) \
+WHERE l.halted IS NULL AND NOT lanekeeper_is_held(l.owner, l.incarnation, l.expires_at, $1, $2, $3, $4) \
 ORDER BY lane.chain_id, lane.signer";
 
 pub(super) async fn lanes_with_work(
     db: &Db,
     lease_request: &LeaseRequest,
 ) -> Result<Vec<Work>, Fault> {
-    let asker = Asker::of(lease_request)?;
-    let rows = db.read(WITH_WORK, &asker.params_to_look()).await?;
+    let requester = RequesterParams::of(lease_request)?;
+    let rows = db.read(WITH_WORK, &requester.holder_params()).await?;
     let work = rows.iter().map(|row| {
         Ok(Work {
             lane: lane_key(row, 0)?,
@@ -317,8 +317,8 @@ pub(super) async fn lanes_with_work(
 pub(super) const LANES: &str = "\
 SELECT lane.chain_id, lane.signer, l.owner, l.incarnation, l.token, l.expires_at, c.next_nonce, c.paused, \
   (SELECT count(*) FROM managed_tx AS tx \
-   WHERE tx.lane_id = c.lane_id AND tx.nonce >= c.floor_nonce AND lk_open(tx.state)), \
-  (SELECT count(*) FROM tx_wake AS wake WHERE wake.lane_id = c.lane_id), l.halted \
+   WHERE tx.lane_id = c.lane_id AND tx.nonce >= c.floor_nonce AND lanekeeper_is_open(tx.state)), \
+  (SELECT count(*) FROM queued_tx AS queued WHERE queued.lane_id = c.lane_id), l.halted \
 FROM unnest($1::bigint[], $2::bytea[]) WITH ORDINALITY AS k(chain_id, signer, n) \
 JOIN lane ON lane.chain_id = k.chain_id AND lane.signer = k.signer \
 JOIN signer_lease AS l ON l.lane_id = lane.lane_id \
@@ -326,7 +326,7 @@ JOIN signer_nonce_cursor AS c ON c.lane_id = lane.lane_id \
 ORDER BY k.n";
 
 pub(super) async fn lanes(db: &Db, keys: &[LaneKey]) -> Result<Vec<LaneRecord>, Fault> {
-    let keys = Keys::of(keys.iter().copied());
+    let keys = LaneColumns::of(keys.iter().copied());
     let rows = db.read(LANES, &keys.params()).await?;
     let records = rows.iter().map(|row| {
         Ok(LaneRecord {
@@ -348,9 +348,9 @@ mod tests {
 
     use crate::encoding::state_number;
 
-    /// `lk_open` in the migrations names the finished states by their numbers.
+    /// The SQL function `lanekeeper_is_open` names the final states by their numbers.
     #[test]
-    fn finished_states_have_the_numbers_that_the_database_knows() {
+    fn final_states_have_the_numbers_of_the_sql_function() {
         let finished = TxState::ALL.into_iter().filter(|state| state.is_terminal());
         let finished: Vec<i64> = finished.map(state_number).collect();
         assert_eq!(finished, [3, 4]);

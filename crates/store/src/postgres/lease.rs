@@ -1,5 +1,5 @@
-//! Leases: the seeds' algorithm by the database's clock, for many lanes in one statement. Both rows of
-//! a lane change hands together; lease rows are locked before lane rows, each in lane order.
+//! Leases, by the database's clock, for many lanes in one statement. Both rows of a lane change owner
+//! together; lease rows are locked before lane rows, each in lane order.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,6 +8,7 @@ use domain::lease::{Lease, LeaseRequest};
 use domain::{GrantId, Incarnation, LaneId, LaneKey, LeaseGrant, NodeName, Token};
 use engine::ports::{AcquireOutcome, RenewOutcome};
 use futures::StreamExt as _;
+use postgres_client::QueryError;
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 use uuid::Uuid;
@@ -17,10 +18,10 @@ use super::pool::{Db, Param};
 use super::rows::{lane_key, number, time};
 use crate::encoding::{bits, bound, stored};
 
-/// Takes what may be taken; locked rows are skipped. Parameters: chains, signers, grants, asker, its
-/// incarnation, duration and skew in ms, lively, silent.
+/// Takes the lanes that may be taken; locked rows are skipped. Parameters: chains, signers, grants,
+/// requester, its incarnation, duration and skew in ms, alive, silent.
 ///
-/// What the lane holds must be read by a later statement: this one's snapshot is older than the locks
+/// The lane's content must be read by a later statement: this one's snapshot is older than the locks
 /// that it waited for.
 pub const ACQUIRE: &str = "\
 WITH want AS MATERIALIZED ( \
@@ -29,9 +30,9 @@ WITH want AS MATERIALIZED ( \
   JOIN lane ON lane.chain_id = w.chain_id AND lane.signer = w.signer \
 ), lease AS MATERIALIZED ( \
   SELECT l.lane_id, w.chain_id, w.signer, w.grant_id, l.owner AS held_by, \
-    (l.owner = $4 AND l.incarnation = $5 AND l.expires_at + $7 > lk_now()) IS TRUE AS mine \
+    (l.owner = $4 AND l.incarnation = $5 AND l.expires_at + $7 > lanekeeper_now()) IS TRUE AS mine \
   FROM signer_lease AS l JOIN want AS w ON w.lane_id = l.lane_id \
-  WHERE l.halted IS NULL AND NOT lk_kept_1(l.owner, l.incarnation, l.expires_at, $4, $7, $8, $9) \
+  WHERE l.halted IS NULL AND NOT lanekeeper_is_held(l.owner, l.incarnation, l.expires_at, $4, $7, $8, $9) \
   ORDER BY l.lane_id FOR NO KEY UPDATE OF l SKIP LOCKED \
 ), cursor AS MATERIALIZED ( \
   SELECT c.lane_id, p.chain_id, p.signer, p.grant_id, p.held_by, p.mine \
@@ -40,64 +41,64 @@ WITH want AS MATERIALIZED ( \
 ), taken AS ( \
   UPDATE signer_lease AS l \
   SET token = l.token + CASE WHEN p.mine THEN 0 ELSE 1 END, renew_seq = l.renew_seq + 1, \
-      owner = $4, incarnation = $5, expires_at = lk_now() + $6, updated_at = lk_now() \
+      owner = $4, incarnation = $5, expires_at = lanekeeper_now() + $6, updated_at = lanekeeper_now() \
   FROM cursor AS p WHERE l.lane_id = p.lane_id \
-  RETURNING l.lane_id, l.token, l.history, p.chain_id, p.signer, p.grant_id, p.held_by, p.mine \
+  RETURNING l.lane_id, l.token, l.timeline, p.chain_id, p.signer, p.grant_id, p.held_by, p.mine \
 ) \
 UPDATE signer_nonce_cursor AS c \
-SET fencing_token = t.token, grant_id = t.grant_id, updated_at = lk_now() \
+SET fencing_token = t.token, grant_id = t.grant_id, updated_at = lanekeeper_now() \
 FROM taken AS t WHERE c.lane_id = t.lane_id \
 RETURNING t.chain_id, t.signer, c.lane_id, t.token, t.grant_id, \
-  CASE WHEN t.mine THEN NULL ELSE t.held_by END, t.history = lk_history()";
+  CASE WHEN t.mine THEN NULL ELSE t.held_by END, t.timeline = lanekeeper_timeline()";
 
-/// Who holds what was not granted, and whether the asker must respect it.
+/// The holders of lanes that were not granted, and whether the requester must respect them.
 pub(super) const HOLDERS: &str = "\
 SELECT lane.chain_id, lane.signer, l.owner, l.incarnation, l.token, l.expires_at, \
-  greatest(l.expires_at - lk_now(), 0), \
-  lk_kept_1(l.owner, l.incarnation, l.expires_at, $3, $4, $5, $6), l.halted \
+  greatest(l.expires_at - lanekeeper_now(), 0), \
+  lanekeeper_is_held(l.owner, l.incarnation, l.expires_at, $3, $4, $5, $6), l.halted \
 FROM unnest($1::bigint[], $2::bytea[]) AS w(chain_id, signer) \
 JOIN lane ON lane.chain_id = w.chain_id AND lane.signer = w.signer \
 JOIN signer_lease AS l ON l.lane_id = lane.lane_id";
 
-/// Makes the rows of new lanes. Parameters: chains, signers.
-pub const MAKE_LANES: &str = "SELECT lk_make_lanes_1($1, $2)";
+/// Creates the rows of new lanes. Parameters: chains, signers.
+pub const CREATE_LANES: &str = "SELECT lanekeeper_create_lanes($1, $2)";
 
-type Asked = (LaneKey, GrantId);
+type LaneRequest = (LaneKey, GrantId);
 
 /// How many lanes one statement takes or renews: few enough to be done in some milliseconds.
 const LANES_MAX: usize = 1_000;
 
-/// Asks for lanes.
 pub(super) async fn acquire(
     db: &Db,
     lease_request: &LeaseRequest,
-    lanes: &[Asked],
+    lanes: &[LaneRequest],
 ) -> Result<Vec<AcquireOutcome>, Fault> {
     let mut answers = Vec::with_capacity(lanes.len());
     for some in lanes.chunks(LANES_MAX) {
-        answers.extend(acquire_some(db, lease_request, some).await?);
+        answers.extend(acquire_chunk(db, lease_request, some).await?);
     }
     Ok(answers)
 }
 
-/// Those that the database has never seen are made and asked for again.
-async fn acquire_some(
+/// Lanes that are new to the database are created and requested again.
+async fn acquire_chunk(
     db: &Db,
     lease_request: &LeaseRequest,
-    lanes: &[Asked],
+    lanes: &[LaneRequest],
 ) -> Result<Vec<AcquireOutcome>, Fault> {
     let mut answers: BTreeMap<LaneKey, AcquireOutcome> = BTreeMap::new();
-    let missing = acquire_known(db, lease_request, lanes, &mut answers).await?;
+    let missing = acquire_existing(db, lease_request, lanes, &mut answers).await?;
     if !missing.is_empty() {
-        let keys = Keys::of(missing.iter().map(|(key, _)| *key));
-        db.write(MAKE_LANES, &keys.params()).await?;
-        let gone = acquire_known(db, lease_request, &missing, &mut answers).await?;
+        let keys = LaneColumns::of(missing.iter().map(|(key, _)| *key));
+        db.write(CREATE_LANES, &keys.params()).await?;
+        let gone = acquire_existing(db, lease_request, &missing, &mut answers).await?;
         if !gone.is_empty() {
-            return Err(Fault::Lost("lanes that were made are not there".into()));
+            let text = "lanes that were created are not there".into();
+            return Err(QueryError::Unknown(text).into());
         }
     }
-    let answer = |(key, grant): &Asked| match answers.get(key) {
-        // A lane that was asked for twice has one of the two grants.
+    let answer = |(key, grant): &LaneRequest| match answers.get(key) {
+        // A lane that was requested twice has one of the two grants.
         Some(AcquireOutcome::Granted { lease_grant, .. }) if lease_grant.grant != *grant => {
             AcquireOutcome::Busy
         }
@@ -107,31 +108,31 @@ async fn acquire_some(
     Ok(lanes.iter().map(answer).collect())
 }
 
-/// Asks for lanes that may be known; those that are not.
-async fn acquire_known(
+/// Requests lanes that may exist; returns those that do not.
+async fn acquire_existing(
     db: &Db,
     lease_request: &LeaseRequest,
-    lanes: &[Asked],
+    lanes: &[LaneRequest],
     answers: &mut BTreeMap<LaneKey, AcquireOutcome>,
-) -> Result<Vec<Asked>, Fault> {
-    let keys = Keys::of(lanes.iter().map(|(key, _)| *key));
+) -> Result<Vec<LaneRequest>, Fault> {
+    let keys = LaneColumns::of(lanes.iter().map(|(key, _)| *key));
     let grants: Vec<Uuid> = lanes.iter().map(|(_, grant)| grant.0).collect();
-    let asker = Asker::of(lease_request)?;
+    let requester = RequesterParams::of(lease_request)?;
     let mut params = keys.params();
     params.push((&grants, Type::UUID_ARRAY));
-    params.extend(asker.params_to_hold());
+    params.extend(requester.acquire_params());
     for row in db.write(ACQUIRE, &params).await? {
         let (key, answer) = granted(&row)?;
         answers.insert(key, answer);
     }
     let others = lanes.iter().filter(|(key, _)| !answers.contains_key(key));
-    let others: Vec<Asked> = others.copied().collect();
+    let others: Vec<LaneRequest> = others.copied().collect();
     if others.is_empty() {
         return Ok(others);
     }
-    let keys = Keys::of(others.iter().map(|(key, _)| *key));
+    let keys = LaneColumns::of(others.iter().map(|(key, _)| *key));
     let mut params = keys.params();
-    params.extend(asker.params_to_look());
+    params.extend(requester.holder_params());
     for row in db.write(HOLDERS, &params).await? {
         let is_live_for: bool = row.try_get(7)?;
         if let Some(reason) = row.try_get(8)? {
@@ -143,7 +144,7 @@ async fn acquire_known(
                 lease,
                 left: Duration::from_millis(number(&row, 6, "time")?),
             },
-            // Free, and not granted: its rows were locked.
+            // Free and not granted: its rows were locked.
             Some(_) | None => AcquireOutcome::Busy,
         };
         answers.insert(lane_key(&row, 0)?, answer);
@@ -168,10 +169,10 @@ fn granted(row: &Row) -> Result<(LaneKey, AcquireOutcome), Fault> {
     Ok((lane_key(row, 0)?, answer))
 }
 
-/// Extends what is still ours, also what ran out and nobody took: its token is the last one, so
-/// nothing of another keeper can be overwritten. Locked rows are skipped. Parameters: lanes, tokens,
-/// owner, incarnation, duration in ms. The last column says whether a lane that was not renewed
-/// seemed to be ours.
+/// Extends the requester's leases, also expired ones that no other node took: the token is the last one,
+/// so nothing of another keeper can be overwritten. Locked rows are skipped. Parameters: lanes, tokens,
+/// owner, incarnation, duration in ms. The last column is whether a lane that was not renewed seemed to
+/// be the requester's.
 pub const RENEW: &str = "\
 WITH want AS MATERIALIZED ( \
   SELECT * FROM unnest($1::bigint[], $2::bigint[]) AS w(lane_id, token) \
@@ -181,7 +182,7 @@ WITH want AS MATERIALIZED ( \
   ORDER BY l.lane_id FOR NO KEY UPDATE OF l SKIP LOCKED \
 ), renewed AS ( \
   UPDATE signer_lease AS l \
-  SET expires_at = lk_now() + $5, renew_seq = l.renew_seq + 1, updated_at = lk_now() \
+  SET expires_at = lanekeeper_now() + $5, renew_seq = l.renew_seq + 1, updated_at = lanekeeper_now() \
   FROM ours WHERE l.lane_id = ours.lane_id \
   RETURNING l.lane_id, l.token \
 ) \
@@ -197,27 +198,27 @@ pub(super) async fn renew(
 ) -> Result<Vec<RenewOutcome>, Fault> {
     let mut answers = Vec::with_capacity(lease_grants.len());
     for some in lease_grants.chunks(LANES_MAX) {
-        answers.extend(renew_some(db, lease_request, some).await?);
+        answers.extend(renew_chunk(db, lease_request, some).await?);
     }
     Ok(answers)
 }
 
-async fn renew_some(
+async fn renew_chunk(
     db: &Db,
     lease_request: &LeaseRequest,
     lease_grants: &[LeaseGrant],
 ) -> Result<Vec<RenewOutcome>, Fault> {
     let (lanes, tokens) = lanes_and_tokens(lease_grants)?;
-    let asker = Asker::of(lease_request)?;
+    let requester = RequesterParams::of(lease_request)?;
     let params = [
         (&lanes as _, Type::INT8_ARRAY),
         (&tokens as _, Type::INT8_ARRAY),
-        (&asker.node as _, Type::TEXT),
-        (&asker.incarnation as _, Type::UUID),
-        (&asker.duration as _, Type::INT8),
+        (&requester.node as _, Type::TEXT),
+        (&requester.incarnation as _, Type::UUID),
+        (&requester.duration as _, Type::INT8),
     ];
     let mut answers: BTreeMap<(i64, i64), RenewOutcome> = BTreeMap::new();
-    for row in db.beat(RENEW, &params).await? {
+    for row in db.renew(RENEW, &params).await? {
         let answer = match (row.try_get(2)?, row.try_get(3)?) {
             (true, _) => RenewOutcome::Renewed,
             (false, true) => RenewOutcome::Busy,
@@ -243,18 +244,18 @@ macro_rules! release {
                ORDER BY l.lane_id FOR NO KEY UPDATE OF l ",
             $wait,
             ") \
-             UPDATE signer_lease AS l SET expires_at = 0, updated_at = lk_now() \
+             UPDATE signer_lease AS l SET expires_at = 0, updated_at = lanekeeper_now() \
              FROM ours WHERE l.lane_id = ours.lane_id RETURNING l.lane_id"
         )
     };
 }
 
-/// Gives lanes back; locked rows are skipped. Parameters: lanes, tokens, owner, incarnation.
+/// Releases lanes; locked rows are skipped. Parameters: lanes, tokens, owner, incarnation.
 pub const RELEASE: &str = release!("SKIP LOCKED");
 /// As [`RELEASE`], waiting for locked rows.
 pub const RELEASE_WAITING: &str = release!("");
 
-/// Gives lanes back. One that is locked makes no other wait.
+/// Releases lanes. A locked one does not delay the others.
 pub(super) async fn release(
     db: &Db,
     lease_request: &LeaseRequest,
@@ -267,7 +268,7 @@ pub(super) async fn release(
         }
     }
     released.sort_unstable();
-    // Not ours any more, or locked.
+    // Another node's, or locked.
     let mut others = Vec::new();
     for lease_grant in lease_grants {
         if released.binary_search(&lease_grant.lane.0).is_err() {
@@ -295,10 +296,10 @@ async fn release_with(
         (&lease_request.node.0 as _, Type::TEXT),
         (&lease_request.incarnation.0 as _, Type::UUID),
     ];
-    db.write(sql, &params).await
+    Ok(db.write(sql, &params).await?)
 }
 
-macro_rules! as_keeper {
+macro_rules! update_lease_as_keeper {
     ($set:literal) => {
         concat!(
             "WITH lease AS MATERIALIZED ( \
@@ -308,34 +309,34 @@ macro_rules! as_keeper {
                SELECT c.lane_id FROM signer_nonce_cursor AS c JOIN lease ON lease.lane_id = c.lane_id \
                WHERE c.fencing_token = $2 AND c.grant_id = $3 FOR NO KEY UPDATE OF c \
              ) \
-             UPDATE signer_lease AS l SET updated_at = lk_now(), ",
+             UPDATE signer_lease AS l SET updated_at = lanekeeper_now(), ",
             $set,
             " FROM ours WHERE l.lane_id = ours.lane_id RETURNING l.lane_id"
         )
     };
 }
 
-/// Notes that a lane agrees with the chain under the present history. Parameters: lane, token, grant.
+/// Records that a lane agrees with the chain on the present timeline. Parameters: lane, token, grant.
 /// Both rows are locked, so that no new grant comes in between.
-pub const SETTLE: &str = as_keeper!("history = lk_history()");
+pub const MARK_RECONCILED: &str = update_lease_as_keeper!("timeline = lanekeeper_timeline()");
 
 pub(super) async fn mark_reconciled(db: &Db, lease_grant: LeaseGrant) -> Result<(), Fault> {
     let token = stored(lease_grant.token.0)?;
-    // Without a row the right is over, and who has it now settles the lane anew.
-    db.write(SETTLE, &keeper_params(&lease_grant, &token))
-        .await
-        .map(drop)
+    // Without a row the grant is over, and the present keeper reconciles the lane anew.
+    db.write(MARK_RECONCILED, &keeper_params(&lease_grant, &token))
+        .await?;
+    Ok(())
 }
 
-/// As [`SETTLE`], for a lane that has lost commits: it is given back, and nobody gets it. The last
+/// As [`MARK_RECONCILED`], for a lane that has lost commits: it is released, and no node gets it. The last
 /// parameter is the reason.
-pub const HALT: &str = as_keeper!("halted = $4, expires_at = 0");
+pub const HALT: &str = update_lease_as_keeper!("halted = $4, expires_at = 0");
 
 pub(super) async fn halt(db: &Db, lease_grant: LeaseGrant, reason: &str) -> Result<bool, Fault> {
     let token = stored(lease_grant.token.0)?;
     let mut params = keeper_params(&lease_grant, &token).to_vec();
     params.push((&reason, Type::TEXT));
-    // Without a row the right is over, and who has it now compares the lane anew.
+    // Without a row the grant is over, and the present keeper reconciles the lane anew.
     Ok(!db.write(HALT, &params).await?.is_empty())
 }
 
@@ -347,9 +348,9 @@ fn keeper_params<'a>(lease_grant: &'a LeaseGrant, token: &'a i64) -> [Param<'a>;
     ]
 }
 
-/// An operator lets a lane go on as it is. Parameters: chain, signer.
+/// An operator accepts the loss, and the lane continues. Parameters: chain, signer.
 pub(super) const ACCEPT_LOSS: &str = "\
-UPDATE signer_lease AS l SET halted = NULL, history = lk_history(), updated_at = lk_now() \
+UPDATE signer_lease AS l SET halted = NULL, timeline = lanekeeper_timeline(), updated_at = lanekeeper_now() \
 FROM lane WHERE lane.chain_id = $1 AND lane.signer = $2 AND l.lane_id = lane.lane_id \
   AND l.halted IS NOT NULL RETURNING l.lane_id";
 
@@ -360,7 +361,7 @@ pub(super) async fn accept_loss(db: &Db, lane: LaneKey) -> Result<bool, Fault> {
     Ok(!db.write(ACCEPT_LOSS, &params).await?.is_empty())
 }
 
-/// A lease from four columns: owner, incarnation, token, expiry. `None` when nobody ever held it.
+/// A lease from four columns: owner, incarnation, token, expiry. `None` when it was never held.
 pub(super) fn lease_of(row: &Row, at: usize) -> Result<Option<Lease>, Fault> {
     let Some(owner) = row.try_get::<_, Option<String>>(at)? else {
         return Ok(None);
@@ -385,12 +386,12 @@ fn lanes_and_tokens(lease_grants: &[LeaseGrant]) -> Result<(Vec<i64>, Vec<i64>),
 }
 
 /// Lanes as two columns.
-pub(super) struct Keys {
+pub(super) struct LaneColumns {
     chains: Vec<i64>,
     signers: Vec<Vec<u8>>,
 }
 
-impl Keys {
+impl LaneColumns {
     pub(super) fn of(keys: impl Iterator<Item = LaneKey>) -> Self {
         let (chains, signers) = keys
             .map(|key| (bits(key.chain_id.0), key.signer.to_vec()))
@@ -406,8 +407,8 @@ impl Keys {
     }
 }
 
-/// Who asks, as parameters.
-pub(super) struct Asker<'a> {
+/// The requesting node, as parameters.
+pub(super) struct RequesterParams<'a> {
     node: &'a str,
     incarnation: Uuid,
     duration: i64,
@@ -416,25 +417,35 @@ pub(super) struct Asker<'a> {
     silent: Vec<Uuid>,
 }
 
-impl<'a> Asker<'a> {
+impl<'a> RequesterParams<'a> {
     pub(super) fn of(lease_request: &'a LeaseRequest) -> Result<Self, Fault> {
         let ms = |time: Duration| u64::try_from(time.as_millis()).map_or(i64::MAX, bound);
         let (duration, skew) = (ms(lease_request.duration), ms(lease_request.skew));
         // The database adds them to its clock.
         if duration.max(skew) > i64::MAX / 4 {
-            return Err(Fault::Invalid("a lease lasts not for ever".into()));
+            return Err(Fault::Invalid(
+                "the lease duration or skew is too long".into(),
+            ));
         }
         Ok(Self {
             node: &lease_request.node.0,
             incarnation: lease_request.incarnation.0,
             duration,
             skew,
-            alive: lease_request.alive.iter().map(|life| life.0).collect(),
-            silent: lease_request.silent.iter().map(|life| life.0).collect(),
+            alive: lease_request
+                .alive
+                .iter()
+                .map(|incarnation| incarnation.0)
+                .collect(),
+            silent: lease_request
+                .silent
+                .iter()
+                .map(|incarnation| incarnation.0)
+                .collect(),
         })
     }
 
-    fn params_to_hold(&self) -> Vec<Param<'_>> {
+    fn acquire_params(&self) -> Vec<Param<'_>> {
         vec![
             (&self.node as _, Type::TEXT),
             (&self.incarnation as _, Type::UUID),
@@ -445,7 +456,7 @@ impl<'a> Asker<'a> {
         ]
     }
 
-    pub(super) fn params_to_look(&self) -> Vec<Param<'_>> {
+    pub(super) fn holder_params(&self) -> Vec<Param<'_>> {
         vec![
             (&self.node as _, Type::TEXT),
             (&self.skew as _, Type::INT8),

@@ -1,13 +1,11 @@
 //! The cluster's store: PostgreSQL, shared by nodes that are equal and may die at any moment.
 //!
-//! Every write is one statement in autocommit. What must happen together is a function inside the
-//! database (`migrations/0005_gate.sql`; the gate's present version is in `0006_requeue.sql`); [`gate`]
-//! calls it. Nothing here relies on a clock, a session or a lock that outlives its statement, except
-//! that `expires_at` says who may try to take a lane.
+//! Every write is one statement in autocommit. Writes that must happen together are a function inside the database
+//! (`migrations/0001_initial/gate.sql`), which [`gate`] calls. Nothing here relies on a clock, a session or a lock that
+//! outlives its statement, except that `expires_at` decides which node may try to take a lane.
 
 mod arguments;
 mod columns;
-mod connect;
 mod events;
 mod fault;
 mod feed;
@@ -23,116 +21,100 @@ mod pool;
 mod port;
 mod queue;
 mod rows;
-#[cfg(test)]
-mod seed_views;
 mod settings;
 pub mod sql;
-mod timeouts;
-mod tls;
 mod txs;
+#[cfg(test)]
+mod views;
 
 use std::fmt;
 use std::time::Duration;
 
+use postgres_client::{AddressError, ConnectError, Connector, MigrateError, Timeouts, error_text};
 use thiserror::Error;
 use tokio_postgres::Client;
 
-pub use connect::{Beside, ServerWords};
 pub use migrations::{SCHEMA_VERSION, SchemaState};
 
 use crate::cursor::StoreTag;
-use connect::{Connection, Connector};
-use fault::text;
 use pool::Db;
-use timeouts::Timeouts;
 
-/// How long opening or asking for the schema may take. Migrations may take as long as they need.
+/// How long opening or reading the schema version may take. Migrations may take as long as they need.
 const OPEN_WITHIN: Duration = Duration::from_secs(15);
 
-/// Why a store was not opened. Every text says what to do, and none holds the password.
+/// Why a store was not opened. Every text states what to do, and none contains the password.
 #[derive(Debug, Error)]
 pub enum OpenError {
-    /// The address is none.
-    #[error(
-        "store.url cannot be used: {reason} (it looks like \
-         postgres://user:password@host:5432/database?sslmode=verify-full)"
-    )]
-    Address {
-        /// Why.
-        reason: String,
-    },
-    /// Nobody answers there, or not to us.
-    #[error("the database at {database} cannot be reached: {reason}")]
-    NotReached {
-        /// Which database.
-        database: String,
-        /// Why.
-        reason: String,
-    },
-    /// Its schema is missing or old.
+    /// The address cannot be used.
+    #[error("store.url cannot be used: {0}")]
+    Address(#[from] AddressError),
+    /// No connection was made.
+    #[error(transparent)]
+    NotReached(#[from] ConnectError),
+    /// Its schema is missing or too old.
     #[error(
         "the database at {database} has schema version {found}, and this program needs \
          {SCHEMA_VERSION}: run `lanekeeper migrate`"
     )]
     NotMigrated {
-        /// Which database.
+        /// The database.
         database: String,
         /// Its version; 0 is none.
         found: i64,
     },
-    /// A newer program wrote it.
+    /// A newer program has migrated it.
     #[error(
         "the database at {database} has schema version {found}, and this program knows only \
          {SCHEMA_VERSION}: run the newer program that wrote it"
     )]
     Newer {
-        /// Which database.
+        /// The database.
         database: String,
         /// Its version.
         found: i64,
     },
-    /// The role that serves has not the timeouts that the lease needs.
+    /// The serving role has not the timeouts that the lease needs.
     #[error(
         "role {role} at {database} has {setting} = {found}, and the lease needs 1 to {needed}: run \
          `lanekeeper migrate --role {role}` (behind a pooler let it reconnect afterwards)"
     )]
     Timeout {
-        /// Which database.
+        /// The database.
         database: String,
-        /// Which role.
+        /// The role.
         role: String,
-        /// Which setting.
+        /// The setting.
         setting: &'static str,
-        /// What it is; 0 is no limit.
+        /// Its value; 0 is no limit.
         found: i64,
-        /// What it may be at most.
+        /// The largest allowed value.
         needed: i64,
     },
-    /// An accepted tx could be lost in a crash.
+    /// A crash could lose an accepted tx.
     #[error(
-        "role {role} at {database} has synchronous_commit = {found}: a crash would lose what was accepted. Run \
+        "role {role} at {database} has synchronous_commit = {found}: a crash would lose accepted transactions. Run \
          `lanekeeper migrate --role {role}` (behind a pooler let it reconnect afterwards)"
     )]
     NotDurable {
-        /// Which database.
+        /// The database.
         database: String,
-        /// Which role.
+        /// The role.
         role: String,
-        /// What it is.
+        /// Its value.
         found: String,
     },
-    /// It takes no writes.
+    /// It accepts no writes.
     #[error("the database at {database} is a read-only standby: name the primary in store.url")]
     ReadOnly {
-        /// Which database.
+        /// The database.
         database: String,
     },
     /// A statement failed.
     #[error("the database at {database} refused: {reason}")]
     Refused {
-        /// Which database.
+        /// The database.
         database: String,
-        /// Why.
+        /// The reason.
         reason: String,
     },
 }
@@ -168,11 +150,11 @@ pub struct PostgresStore {
 impl PostgresStore {
     /// Opens the store. Its schema and the role's timeouts must be as [`migrate`] leaves them.
     pub async fn open(config: PostgresConfig) -> Result<Self, OpenError> {
-        let timeouts = Timeouts::of_lease(config.lease);
+        let timeouts = Timeouts::from_lease(config.lease);
         let connector = Connector::parse(&config.url, &timeouts)?;
-        let database = connector.shown();
+        let database = connector.database_name();
         let tag = within(&database, async {
-            let connection = connect(&connector).await?;
+            let connection = connector.connect().await?;
             let client = connection.client();
             expect_current(&database, schema_state(&database, client).await?)?;
             settings::verify(&database, client, &timeouts).await?;
@@ -180,50 +162,39 @@ impl PostgresStore {
         })
         .await?;
         Ok(Self {
-            db: Db::new(connector, &timeouts, config.pool_size),
+            db: Db::new(&connector, &timeouts, config.pool_size),
             tag,
         })
     }
 }
 
 /// Brings the schema up to date and gives the serving role its rights and timeouts, in one
-/// transaction. `role` is who will serve; without it, whoever the address names. Gives the versions
-/// that were applied.
+/// transaction. `role` is the serving role; without it, the one of the address. Returns the applied
+/// versions.
 pub async fn migrate(
     url: &str,
     role: Option<&str>,
     lease: Duration,
 ) -> Result<Vec<i64>, OpenError> {
-    let connector = Connector::parse(url, &Timeouts::of_lease(lease))?;
-    let database = connector.shown();
-    let mut connection = within(&database, connect(&connector)).await?;
-    match schema_state(&database, connection.client()).await? {
-        SchemaState::Current | SchemaState::Behind { .. } => {}
-        SchemaState::Newer { found } => return Err(OpenError::Newer { database, found }),
-    }
+    let connector = Connector::parse(url, &Timeouts::from_lease(lease))?;
+    let database = connector.database_name();
+    let mut connection = within(&database, async { Ok(connector.connect().await?) }).await?;
     let applied = migrations::migrate(connection.client_mut(), role, lease).await;
-    applied.map_err(|error| refused(&database, &error))
+    applied.map_err(|error| match error {
+        MigrateError::Newer { found } => OpenError::Newer { database, found },
+        MigrateError::Refused(error) => refused(&database, &error),
+    })
 }
 
-/// Says where the schema stands, without changing anything.
+/// Compares the schema with this program's, without changing anything.
 pub async fn check(url: &str) -> Result<SchemaState, OpenError> {
-    let connector = Connector::parse(url, &Timeouts::of_lease(OPEN_WITHIN))?;
-    let database = connector.shown();
+    let connector = Connector::parse(url, &Timeouts::from_lease(OPEN_WITHIN))?;
+    let database = connector.database_name();
     within(&database, async {
-        let connection = connect(&connector).await?;
+        let connection = connector.connect().await?;
         schema_state(&database, connection.client()).await
     })
     .await
-}
-
-async fn connect(connector: &Connector) -> Result<Connection, OpenError> {
-    connector
-        .connect()
-        .await
-        .map_err(|error| OpenError::NotReached {
-            database: connector.shown(),
-            reason: text(&error),
-        })
 }
 
 async fn schema_state(database: &str, client: &Client) -> Result<SchemaState, OpenError> {
@@ -249,7 +220,7 @@ async fn store_tag(database: &str, client: &Client) -> Result<StoreTag, OpenErro
     let id: &[u8] = row.try_get(0).map_err(|error| refused(database, &error))?;
     StoreTag::try_from(id).map_err(|_wrong_length| OpenError::Refused {
         database: database.to_owned(),
-        reason: "store_identity holds what nobody wrote".into(),
+        reason: "store_identity is malformed".into(),
     })
 }
 
@@ -259,16 +230,16 @@ async fn within<T>(
 ) -> Result<T, OpenError> {
     match tokio::time::timeout(OPEN_WITHIN, work).await {
         Ok(result) => result,
-        Err(_elapsed) => Err(OpenError::NotReached {
+        Err(_elapsed) => Err(OpenError::NotReached(ConnectError {
             database: database.to_owned(),
             reason: format!("no answer within {OPEN_WITHIN:?}"),
-        }),
+        })),
     }
 }
 
 fn refused(database: &str, error: &tokio_postgres::Error) -> OpenError {
     OpenError::Refused {
         database: database.to_owned(),
-        reason: text(error),
+        reason: error_text(error),
     }
 }

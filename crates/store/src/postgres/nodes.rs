@@ -10,34 +10,34 @@ use super::pool::Db;
 use super::rows::{number, time};
 use crate::encoding::stored;
 
-/// How many replaced lives of a node are remembered, so that each learns of its end.
+/// How many replaced incarnations of a node are kept, so that each learns that it was replaced.
 const REPLACED_KEPT: i64 = 64;
-/// How long a node that says nothing is remembered, by the clock of the node that begins a life.
-/// (Names may be as short-lived as containers are.) One that was only silent is written anew.
+/// How long a silent node is kept, by the clock of a node that starts. (Names may be as short-lived as
+/// containers are.) One that was only silent is inserted anew.
 const SILENT_KEPT_MS: i64 = 30 * 24 * 60 * 60 * 1_000;
-/// The most nodes that anybody is told of.
+/// The most nodes that are returned.
 const MEMBERS_MAX: i64 = 10_000;
 
 /// The columns that [`member`] reads.
 macro_rules! member_columns {
     () => {
-        "name, incarnation, advertise, started_at, seen_at, beats, draining"
+        "name, incarnation, advertise, started_at, seen_at, heartbeats, draining"
     };
 }
 
-// One statement, so that a frozen node holds no lock. No clock decides: a life that was never seen
-// replaces those before it, and a replaced one never comes back. Two lives that begin at the same
-// moment do not see each other yet: the one with the higher row wins, at its next beat, and until
-// then only that one is shown. Rows of a name are only ever locked downwards, so nobody deadlocks.
+// One statement, so that a frozen node holds no lock. No clock decides: a new incarnation replaces those
+// before it, and a replaced one never comes back. Two incarnations that start at the same moment do not
+// see each other yet: the one with the higher row wins, at its next heartbeat, and until then only that
+// one is returned. Rows of a name are only ever locked downwards, so there is no deadlock.
 // $1 incarnation, $2 name, $3 advertise, $4 started_at, $5 seen_at, $6 draining.
 pub(super) const HEARTBEAT: &str = concat!(
     "WITH beat AS ( \
        INSERT INTO node \
-         (incarnation, name, advertise, started_at, seen_at, draining, beats, replaced) \
+         (incarnation, name, advertise, started_at, seen_at, draining, heartbeats, replaced) \
        VALUES ($1, $2, $3, $4, $5, $6, 1, false) \
        ON CONFLICT (incarnation) DO UPDATE \
          SET advertise = excluded.advertise, started_at = excluded.started_at, \
-             seen_at = excluded.seen_at, draining = excluded.draining, beats = node.beats + 1 \
+             seen_at = excluded.seen_at, draining = excluded.draining, heartbeats = node.heartbeats + 1 \
          WHERE NOT node.replaced \
        RETURNING row_id, ",
     member_columns!(),
@@ -46,7 +46,7 @@ pub(super) const HEARTBEAT: &str = concat!(
        FROM beat WHERE node.name = $2 AND node.row_id < beat.row_id AND NOT node.replaced \
      ), forgotten AS ( \
        DELETE FROM node USING beat \
-       WHERE beat.beats = 1 AND ( \
+       WHERE beat.heartbeats = 1 AND ( \
          (node.name = $2 AND node.replaced AND node.row_id < coalesce(( \
             SELECT kept.row_id FROM node AS kept WHERE kept.name = $2 AND kept.replaced \
             ORDER BY kept.row_id DESC OFFSET $7 - 1 LIMIT 1), 0)) \
@@ -61,14 +61,14 @@ pub(super) const HEARTBEAT: &str = concat!(
        (SELECT DISTINCT ON (name) ",
     member_columns!(),
     " FROM node WHERE name <> $2 AND NOT replaced ORDER BY name, row_id DESC) \
-     ) AS member, (SELECT lk_history() AS history FROM beat) AS store \
+     ) AS member, (SELECT lanekeeper_timeline() AS timeline FROM beat) AS store \
      ORDER BY name LIMIT $9"
 );
 
-/// Notes that a node lives, and tells it of the others.
+/// Records a heartbeat, and returns the other nodes.
 pub(super) async fn heartbeat(db: &Db, node: &Member) -> Result<HeartbeatOutcome, Fault> {
     let rows = db
-        .beat(
+        .renew(
             HEARTBEAT,
             &[
                 (&node.incarnation.0, Type::UUID),
@@ -83,12 +83,12 @@ pub(super) async fn heartbeat(db: &Db, node: &Member) -> Result<HeartbeatOutcome
             ],
         )
         .await?;
-    // Nothing was written, so there is no history to tell either.
+    // Nothing was written: the incarnation was replaced.
     let Some(first) = rows.first() else {
         return Ok(HeartbeatOutcome::Replaced);
     };
     Ok(HeartbeatOutcome::Taken {
-        history: number(first, 7, "history")?,
+        timeline: number(first, 7, "timeline")?,
         members: rows.iter().map(member).collect::<Result<_, _>>()?,
     })
 }
@@ -99,7 +99,7 @@ pub(super) const MEMBERS: &str = concat!(
     " FROM node WHERE NOT replaced ORDER BY name, row_id DESC LIMIT $1"
 );
 
-/// The living and the dead, but of each only its last life; by name.
+/// All nodes, alive or not, each with its last incarnation only; by name.
 pub(super) async fn members(db: &Db) -> Result<Vec<Member>, Fault> {
     let rows = db.read(MEMBERS, &[(&MEMBERS_MAX, Type::INT8)]).await?;
     rows.iter().map(member).collect()

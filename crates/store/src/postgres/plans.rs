@@ -1,6 +1,5 @@
-//! Nothing that the store does reads a table that grows, with txs or with lanes: every verb of the port runs on a large
-//! database, and the server itself tells, by `auto_explain`, how it carried out every statement, also
-//! those inside of its functions.
+//! No statement of the store reads a growing table as a whole: every method of the port runs on a large database, and the
+//! server logs, by `auto_explain`, how it executed every statement, also those inside its functions.
 
 use std::time::Duration;
 
@@ -19,8 +18,8 @@ use uuid::Uuid;
 
 use super::{PostgresConfig, PostgresStore, migrate};
 
-/// Lanes, of which the first has most of the txs: so many that reading them all never looks cheaper than
-/// looking a hundred of them up.
+/// Lanes, of which the first has most of the txs: so many that reading them all never seems cheaper than
+/// a hundred look-ups.
 const LANES: u64 = 50_000;
 /// Lanes with a tx that waits.
 const WAITING: u64 = 2_000;
@@ -29,8 +28,8 @@ const FINISHED: u64 = 30_000;
 /// Its open txs.
 const OPEN: u64 = 20;
 
-/// What grows with every tx or lane, and may only be looked into by a key. (`node` is not among them: a
-/// heartbeat answers with all of it on purpose, and it has a row per life of a node, of which few are kept.
+/// Tables that grow with every tx or lane, and may only be read by a key. (`node` is not among them: a
+/// heartbeat returns all of it on purpose, and it has a row per incarnation of a node, of which few are kept.
 /// `feed_head` has one row.)
 const GROWING: [&str; 10] = [
     "lane",
@@ -39,25 +38,25 @@ const GROWING: [&str; 10] = [
     "lane_feed",
     "managed_tx",
     "tx_attempt",
-    "tx_wake",
+    "queued_tx",
     "lane_event",
     "event_feed",
     "chain_header",
 ];
-/// What reads all lanes on purpose: the sweep of the feed looks for lanes that fell behind without anybody
-/// telling. It walks their keys, twice a minute for each node.
+/// Reads all lanes on purpose: the sweep of the feed finds lanes that are behind without a notification. It
+/// walks their keys, twice a minute for each node.
 const SWEEP: &str = "SELECT array_agg(c.lane_id)";
-/// The most rows of them that one step of a plan may touch: as many as a filtered page looks at. A
+/// The most rows of them that one step of a plan may touch: as many as a filtered page reads. A
 /// statement that reads the first lane whole touches more.
 const TOUCHED_MAX: f64 = 10_001.0;
 
-/// Statements inside of the database's functions that must have been told of, too.
+/// Statements inside the database's functions that must be in the log, too.
 const WRITES: [&str; 7] = [
     "INSERT INTO managed_tx",
     "UPDATE managed_tx",
     "INSERT INTO tx_attempt",
     "UPDATE tx_attempt",
-    "DELETE FROM tx_wake",
+    "DELETE FROM queued_tx",
     "INSERT INTO lane_event",
     "INSERT INTO event_feed",
 ];
@@ -77,7 +76,7 @@ async fn every_statement_finds_its_rows_by_a_key() {
         ];
         let server = Postgres::start_with(major, &settings);
         // Only a whole installation has it.
-        if server.try_ask("LOAD 'auto_explain'").is_err() {
+        if server.try_query_value("LOAD 'auto_explain'").is_err() {
             continue;
         }
         explained += 1;
@@ -104,25 +103,25 @@ async fn every_statement_finds_its_rows_by_a_key() {
     assert!(explained > 0, "no installed PostgreSQL has auto_explain");
 }
 
-/// What the server has logged up to now. (Its log is written by a process of its own.)
+/// The server's log up to now. (Its log is written by a process of its own.)
 fn log(server: &Postgres) -> String {
-    server.exec("DO $$ BEGIN RAISE LOG 'all is told'; END $$");
-    rig::until("the log is written", LEASE, || {
-        let log = server.ask("SELECT pg_read_file('plans/log')")?;
-        log.contains("all is told").then_some(log)
+    server.exec("DO $$ BEGIN RAISE LOG 'end of log'; END $$");
+    rig::wait_until("the log is written", LEASE, || {
+        let log = server.query_value("SELECT pg_read_file('plans/log')")?;
+        log.contains("end of log").then_some(log)
     })
 }
 
-/// A database that was at work for long.
+/// The content of a database that has been used for long.
 fn fill() -> String {
     let all = FINISHED + OPEN;
     format!(
         "INSERT INTO lane (chain_id, signer)
          SELECT 1 + n % 3, decode(lpad(to_hex(n), 40, '0'), 'hex') FROM generate_series(1, {LANES}) n;
-         INSERT INTO signer_lease (lane_id, token, renew_seq, expires_at, updated_at, history)
+         INSERT INTO signer_lease (lane_id, token, renew_seq, expires_at, updated_at, timeline)
          SELECT lane_id, 0, 0, 0, 0, 1 FROM lane;
          INSERT INTO signer_nonce_cursor
-           (lane_id, next_nonce, floor_nonce, event_seq, last_batch, fencing_token, updated_at,
+           (lane_id, next_nonce, floor_nonce, event_seq, batch_seq, fencing_token, updated_at,
             grant_id, paused, busy)
          SELECT lane_id, {all}, {FINISHED}, {FINISHED}, {FINISHED}, 0, 0, gen_random_uuid(), false,
                 lane_id = 1
@@ -144,7 +143,7 @@ fn fill() -> String {
          SELECT lane_id, 0, 21000, lpad(to_hex({all} + lane_id), 32, '0')::uuid, 'w', sha256('x'), '', '',
                 0, false, 0, 0, ''
          FROM lane WHERE lane_id <= {WAITING};
-         INSERT INTO tx_wake SELECT lane_id, tx_id FROM managed_tx WHERE state = 0;
+         INSERT INTO queued_tx SELECT lane_id, tx_id FROM managed_tx WHERE state = 0;
          INSERT INTO tx_attempt (lane_id, nonce, gas, signed_at, tx_id, kind, hash, fees, raw)
          SELECT lane_id, nonce, 21000, 0, tx_id, 0, tx_hash, '\\x0001', '\\xab'
          FROM managed_tx WHERE signed;
@@ -183,7 +182,7 @@ fn lease_request() -> LeaseRequest {
 async fn run_every_verb(store: &PostgresStore) {
     let lease_request = lease_request();
     let lanes: Vec<_> = (1..=100)
-        .chain([LANES + 1]) // which the store has never seen
+        .chain([LANES + 1]) // a new lane
         .map(|n| (lane(n), GrantId(Uuid::from_u128(n.into()))))
         .collect();
     let answers = store
@@ -195,7 +194,7 @@ async fn run_every_verb(store: &PostgresStore) {
         .map(|answer| match answer {
             AcquireOutcome::Granted { lease_grant, .. } => lease_grant,
             AcquireOutcome::NotKeeper { .. } | AcquireOutcome::Halted(_) | AcquireOutcome::Busy => {
-                panic!("nobody else is there")
+                panic!("no other node exists")
             }
         })
         .collect();
@@ -234,7 +233,7 @@ async fn run_every_verb(store: &PostgresStore) {
         .expect("lanes_with_work");
     let keys: Vec<LaneKey> = lanes.iter().map(|(key, _)| *key).collect();
     store.lanes(&keys).await.expect("lanes");
-    beat(store, &lease_request).await;
+    heartbeat(store, &lease_request).await;
     read_txs(store, &image).await;
     read_events(store).await;
     let grant = GrantId(Uuid::from_u128(9_999));
@@ -286,7 +285,7 @@ async fn write(store: &PostgresStore, image: &LaneImage) {
     };
     let outcomes = store.commit(vec![later(done)]).await;
     assert_eq!(outcomes, [CommitOutcome::Applied]);
-    let requests = ["r9", "nobody's"].map(|id| (image.lease_grant.lane, request_id(id)));
+    let requests = ["r9", "unknown"].map(|id| (image.lease_grant.lane, request_id(id)));
     store.find_requests(&requests).await.expect("find_requests");
     let queued = [("r10", 3), ("queued", 4)].map(|(id, n)| QueuedRequest {
         lane: lane(1),
@@ -296,7 +295,7 @@ async fn write(store: &PostgresStore, image: &LaneImage) {
     store.queue(queued.into()).await.expect("queue");
 }
 
-/// A tx comes in, two are signed again (one of them with its new image) and one gives its nonce up.
+/// A tx is inserted, two are signed again (one of them with its new image) and one loses its nonce.
 fn writes(image: &LaneImage) -> Writes {
     let (out, given_up) = (image.in_flight[0].0.clone(), &image.in_flight[1].0);
     let unchanged = &image.in_flight[2].0;
@@ -337,7 +336,7 @@ fn writes(image: &LaneImage) -> Writes {
     }
 }
 
-async fn beat(store: &PostgresStore, lease_request: &LeaseRequest) {
+async fn heartbeat(store: &PostgresStore, lease_request: &LeaseRequest) {
     let member = Member {
         node: lease_request.node.clone(),
         incarnation: lease_request.incarnation,
@@ -369,7 +368,7 @@ async fn read_txs(store: &PostgresStore, image: &LaneImage) {
         .put_headers(ChainId(1), &headers)
         .await
         .expect("put_headers");
-    // From the middle, as somebody who has paged for long.
+    // From the middle, as a client that has read many pages.
     let middle = Some(TxId(Uuid::from_u128((FINISHED / 2).into())));
     for (state, signer) in [
         (None, None),
@@ -435,7 +434,7 @@ fn tx(id: &str, n: u128, nonce: Option<Nonce>) -> Tx {
     tx
 }
 
-/// Looks at every step of every plan in the log.
+/// Checks every step of every plan in the log.
 fn check(log: &str) {
     let mut seen = Vec::new();
     let mut faults = Vec::new();
@@ -462,7 +461,7 @@ fn check(log: &str) {
     }
 }
 
-/// What kind of scan this line is, and of which growing table.
+/// The kind of scan of this line, and its growing table.
 fn scan(line: &str) -> Option<(&str, &'static str)> {
     let (step, rest) = line.split_once(" on ")?;
     let name = rest.split_whitespace().next()?;

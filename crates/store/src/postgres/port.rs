@@ -1,4 +1,4 @@
-//! The port: which file answers which question.
+//! The implementation of the port: each method is in the file of its topic.
 
 use async_trait::async_trait;
 use domain::{

@@ -1,34 +1,35 @@
-//! Requests by their key: looking them up, and the one unfenced write.
+//! Requests by their idempotency key: finding them, and the unfenced insert.
 
 use std::collections::BTreeMap;
 
 use domain::{LaneId, RequestId, Tx};
 use engine::ports::QueuedRequest;
+use postgres_client::QueryError;
 use tokio_postgres::types::Type;
 
-use super::columns::{Changing, Once};
+use super::columns::{TxChanges, TxConstants};
 use super::fault::Fault;
-use super::lease::Keys;
+use super::lease::LaneColumns;
 use super::pool::Db;
 use super::rows::{tx_columns, tx_from_row};
 use crate::encoding::stored;
 
-/// Puts requests into the store. Parameters: chains, signers, and the columns of new txs.
+/// Inserts requests. Parameters: chains, signers, and the columns of new txs.
 pub const QUEUE: &str = concat!(
     "SELECT ",
     tx_columns!(),
-    " FROM lk_queue_2($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18) \
+    " FROM lanekeeper_queue($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18) \
      AS tx"
 );
 
-/// Puts requests into the store without nonce or event. What is known stays as it is.
+/// Inserts requests without nonce or event. Known requests stay as they are.
 pub(super) async fn queue(db: &Db, requests: Vec<QueuedRequest>) -> Result<Vec<Tx>, Fault> {
     if requests.is_empty() {
         return Ok(Vec::new());
     }
-    let keys = Keys::of(requests.iter().map(|queued| queued.lane));
+    let keys = LaneColumns::of(requests.iter().map(|queued| queued.lane));
     let txs: Vec<Tx> = requests.into_iter().map(QueuedRequest::into_tx).collect();
-    let (mut once, mut changing) = (Once::default(), Changing::default());
+    let (mut once, mut changing) = (TxConstants::default(), TxChanges::default());
     for tx in &txs {
         stored(tx.created_at.0)?;
         once.push(tx);
@@ -39,14 +40,13 @@ pub(super) async fn queue(db: &Db, requests: Vec<QueuedRequest>) -> Result<Vec<T
     changing.add_params_of_queued(&mut params);
     let rows = match db.write(QUEUE, &params).await {
         Err(fault) if fault.is_duplicate() => {
-            return Err(Fault::Invalid("a tx id is taken".into()));
+            return Err(Fault::Invalid("a tx id exists already".into()));
         }
         rows @ (Ok(_) | Err(_)) => rows?,
     };
     if rows.len() != txs.len() {
-        return Err(Fault::Lost(
-            "the queue did not answer for every request".into(),
-        ));
+        let text = "the queue did not answer for every request".into();
+        return Err(QueryError::Unknown(text).into());
     }
     rows.iter().map(tx_from_row).collect()
 }

@@ -1,7 +1,7 @@
-//! Rows to what the engine knows: txs, attempts and lanes.
+//! Conversion of rows into txs, attempts and lanes.
 //!
 //! A tx comes with its attempts in one row, as one array per column, so that a page of txs is one
-//! question and not one per tx.
+//! statement and not one per tx.
 
 use domain::{
     Address, Attempt, B256, Bytes, ChainId, Fingerprint, LaneKey, Nonce, Payload, RequestId,
@@ -21,7 +21,7 @@ macro_rules! tx_columns {
     () => {
         "tx.lane_id, tx.state, tx.tx_id, tx.nonce, tx.sub_state, tx.token, tx.created_at, \
          tx.updated_at, tx.confirmed_at, tx.request_id, tx.fingerprint, tx.tx_hash, tx.counted, \
-         tx.event_seqs, tx.reason, tx.inclusion, tx.gas, tx.to_address, tx.value, tx.gas_asked, \
+         tx.event_seqs, tx.reason, tx.inclusion, tx.gas, tx.to_address, tx.value, tx.requested_gas, \
          tx.max_fee, tx.max_priority_fee, tx.gas_price, tx.tx_type, tx.data"
     };
 }
@@ -36,9 +36,8 @@ macro_rules! attempts_columns {
 }
 pub(super) use attempts_columns;
 
-/// Joins a tx's attempts to it, oldest first: all of them, or those at the nonce that it holds now. They
-/// are found by the nonces that it holds or gave up; at a nonce that it gave up there may be attempts of
-/// its next holder too. (Aggregates take their input as it comes, so one sort serves all of them.)
+/// Joins a tx's attempts to it, oldest first: all of them, or those at its present nonce. They are found
+/// by its present and past nonces; at a past nonce there may be attempts of another tx too. (Aggregates take their input as it comes, so one sort serves all of them.)
 macro_rules! attempts_join {
     (all) => {
         attempts_join!("tx_attempt.nonce = ANY (array_append(tx.past_nonces, tx.nonce))")

@@ -1,17 +1,16 @@
-//! What the server says of itself when the store is opened: writable, durable, and with the timeouts that
-//! the lease needs.
+//! Checks of the server when the store is opened: writable, durable, and with the timeouts that the lease
+//! needs.
 
 use tokio_postgres::Client;
 use tokio_postgres::types::Type;
 
-use super::migrations::server_version;
-use super::timeouts::Timeouts;
 use super::{OpenError, refused};
+use postgres_client::{Timeouts, server_version};
 
-/// The values of `synchronous_commit` with which nothing that was answered is lost in a crash or a failover.
+/// The values of `synchronous_commit` with which no acknowledged commit is lost in a crash or a failover.
 pub(super) const WAITS_FOR_ALL: [&str; 2] = ["on", "remote_apply"];
 
-/// Fails with what to do when something is missing.
+/// Fails with instructions when something is missing.
 pub(super) async fn verify(
     database: &str,
     client: &Client,
@@ -34,7 +33,7 @@ pub(super) async fn verify(
     let role: String = server.try_get(2).map_err(failed)?;
     for setting in timeouts.settings(version) {
         let found = setting_of(client, setting.name).await.map_err(failed)?;
-        if (is_tcp || !setting.of_tcp) && !setting.is_kept_by(found) {
+        if (is_tcp || !setting.is_tcp_only) && !setting.is_satisfied_by(found) {
             return Err(OpenError::Timeout {
                 database: database.to_owned(),
                 role,
@@ -47,7 +46,7 @@ pub(super) async fn verify(
     verify_durable(database, role, client).await
 }
 
-/// What is answered as accepted must be on disk, and at the synchronous standbys where there are any.
+/// An acknowledged commit must be on disk, and at the synchronous standbys where there are any.
 async fn verify_durable(database: &str, role: String, client: &Client) -> Result<(), OpenError> {
     const SQL: &str = "SELECT current_setting('synchronous_commit'), \
          current_setting('fsync')::boolean AND current_setting('full_page_writes')::boolean";
@@ -64,7 +63,7 @@ async fn verify_durable(database: &str, role: String, client: &Client) -> Result
     if !row.try_get::<_, bool>(1).map_err(failed)? {
         tracing::warn!(
             database,
-            "the server runs without fsync or full_page_writes: a power cut may lose what was accepted"
+            "the server runs without fsync or full_page_writes: a power cut may lose accepted transactions"
         );
     }
     Ok(())

@@ -17,16 +17,16 @@ use crate::encoding::{bits, bound, state_number};
 
 /// The most txs of one page.
 const PAGE_MAX: usize = 1_000;
-/// The most rows that one page looks at. A filter that matches little gives short pages, and
-/// `next` says where to go on: no question can hold a reader for long.
+/// The most rows that one page reads. A filter that matches little gives short pages, and `next`
+/// continues after them: no query occupies a reader for long.
 const EXAMINED_MAX: usize = 10_000;
-/// A page ends behind the tx with which its calldata and attempts reach this.
+/// A page ends after the tx with which its calldata and attempts reach this.
 const PAGE_BYTES_MAX: u64 = 8 << 20;
 
-/// Where a statement's own columns begin, behind those of [`record_columns`].
+/// The first column of a statement after those of [`record_columns`].
 const OWN: usize = RECORD_COLUMNS + 2;
 
-/// What a [`TxRecord`] is made of, headers aside.
+/// The columns of a [`TxRecord`], without headers.
 macro_rules! record_columns {
     () => {
         concat!(
@@ -83,10 +83,10 @@ pub(super) async fn tx_by_hash(db: &Db, hash: B256) -> Result<Option<TxRecord>, 
     one(db, BY_HASH, &[(&hash.as_slice(), Type::BYTEA)]).await
 }
 
-// A walk along the index of tx ids, which are time-ordered. `page` is one longer than asked, to know
-// whether anything follows; `edge` says how many it found, and when that is all of what was looked
-// at, where the next page goes on. A row of `edge` alone is an empty page.
-// $1 below, $2 rows to look at, $3 limit, $4 state, $5 chain, $6 signer, $7 bytes.
+// A walk along the index of tx ids, which are time-ordered. `page` is one longer than requested, to know
+// whether anything follows; `edge` is the number of rows that were read, and when that is the limit,
+// where the next page continues. A row of `edge` alone is an empty page.
+// $1 below, $2 rows to read, $3 limit, $4 state, $5 chain, $6 signer, $7 bytes.
 pub(super) const PAGE: &str = concat!(
     "WITH page AS MATERIALIZED ( \
        SELECT seen.tx_id, sum(seen.bytes) OVER (ORDER BY seen.tx_id DESC) - seen.bytes AS bytes_before \
@@ -103,7 +103,7 @@ pub(super) const PAGE: &str = concat!(
          CROSS JOIN LATERAL ( \
            SELECT FROM lane WHERE lane.lane_id = examined.lane_id \
              AND ($5 IS NULL OR lane.chain_id = $5) AND ($6 IS NULL OR lane.signer = $6) LIMIT 1 \
-         ) AS asked \
+         ) AS wanted \
          WHERE $4 IS NULL OR examined.state = $4 \
          ORDER BY examined.tx_id DESC LIMIT $3 + 1 \
        ) AS seen \
@@ -157,7 +157,7 @@ pub(super) async fn txs(db: &Db, filter: &TxFilter) -> Result<TxPage, Fault> {
         }
     }
     add_confirmations(db, &mut records).await?;
-    // Found and not told: the page is full, in count or in bytes.
+    // Found and not returned: the page is full, in count or in bytes.
     let next = match records.last() {
         Some(last) if (records.len() as u64) < found => Some(last.tx.id),
         Some(_) | None => edge.map(TxId),
@@ -209,7 +209,7 @@ fn wanted(record: &TxRecord) -> Option<Wanted> {
     })
 }
 
-/// A stored word's number in its column.
+/// The stored number of an enum in its column.
 fn narrow(word: i64) -> i16 {
     i16::try_from(word).expect("the stored numbers of words are small")
 }

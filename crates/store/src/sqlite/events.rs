@@ -1,4 +1,4 @@
-//! Readers of the event log: the feed across lanes, and the history of one tx.
+//! Readers of the event log: the feed across lanes, and the events of one tx.
 
 use std::collections::BTreeMap;
 
@@ -15,8 +15,8 @@ use crate::encoding::{Malformed, bound, events_from_bytes, stored};
 
 /// The most events of one page.
 const PAGE_MAX: usize = 1_000;
-/// The most events (or turns of lanes that are not asked for) that one page looks at. A filter that
-/// matches little gives short or empty pages, and `next` goes on behind what was looked at.
+/// The most events (or turns of lanes that the filter excludes) that one page reads. A filter that
+/// matches little gives short or empty pages, and `next` continues after the events that were read.
 const EXAMINED_MAX: usize = 20_000;
 
 macro_rules! event_columns {
@@ -25,7 +25,7 @@ macro_rules! event_columns {
     };
 }
 
-/// One row of the log: what one lane told in one turn.
+/// One row of the log: the events of one lane in one turn.
 struct Turn {
     position: u64,
     lane: LaneId,
@@ -34,7 +34,7 @@ struct Turn {
     token: Token,
 }
 
-/// What records are put together with.
+/// Lookups that the records of one page share.
 struct Records<'conn> {
     conn: &'conn Connection,
     tag: StoreTag,
@@ -68,18 +68,18 @@ pub(super) fn events(
             .is_some_and(|chain_id| chain_id != lane.chain_id)
             || filter.signer.is_some_and(|signer| signer != lane.signer)
         {
-            cursor = FeedCursor::behind(turn.position, turn.count.saturating_sub(1));
+            cursor = FeedCursor::after(turn.position, turn.count.saturating_sub(1));
             examined += 1;
             continue;
         }
-        let skip = cursor.told_of(turn.position);
+        let skip = cursor.delivered_of(turn.position);
         for (n, event) in turn.events(row)?.into_iter().enumerate().skip(skip) {
             if events.len() == limit || examined >= EXAMINED_MAX {
                 break 'page;
             }
             examined += 1;
-            cursor = FeedCursor::behind(turn.position, n);
-            if is_asked(filter, &event) {
+            cursor = FeedCursor::after(turn.position, n);
+            if matches_filter(filter, &event) {
                 events.push(records.record(&turn, n, event)?);
             }
         }
@@ -109,20 +109,20 @@ pub(super) fn tx_events(
     for seq in tx.event_seqs {
         let mut statement = conn.prepare_cached(TURN_OF_EVENT)?;
         let mut rows = statement.query(params![lane.0, stored(seq)?])?;
-        let row = rows.next()?.ok_or(Malformed("history of a tx"))?;
+        let row = rows.next()?.ok_or(Malformed("events of a tx"))?;
         let turn = Turn::read(row)?;
-        let told = turn
+        let found = turn
             .events(row)?
             .into_iter()
             .enumerate()
             .find(|(_, event)| event.seq == seq);
-        let (n, event) = told.ok_or(Malformed("history of a tx"))?;
+        let (n, event) = found.ok_or(Malformed("events of a tx"))?;
         history.push(records.record(&turn, n, event)?);
     }
     Ok(Some(history))
 }
 
-/// Where to begin. A cursor that lies ahead of everything ever written is not one of ours.
+/// Where the page begins. A cursor ahead of the last position is not of this store.
 fn start(conn: &Connection, tag: StoreTag, after: Option<&str>) -> Result<FeedCursor, Fault> {
     const LAST: &str =
         "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'lane_event'";
@@ -139,7 +139,7 @@ fn start(conn: &Connection, tag: StoreTag, after: Option<&str>) -> Result<FeedCu
     }
 }
 
-fn is_asked(filter: &EventFilter, event: &Event) -> bool {
+fn matches_filter(filter: &EventFilter, event: &Event) -> bool {
     filter.kinds.is_empty() || filter.kinds.iter().any(|word| word == event.kind.as_str())
 }
 
@@ -187,7 +187,7 @@ impl<'conn> Records<'conn> {
         Ok(key)
     }
 
-    /// The n-th event of a turn, with all that belongs to it.
+    /// The record of the n-th event of a turn.
     fn record(&mut self, turn: &Turn, n: usize, event: Event) -> Result<EventRecord, Fault> {
         let lane = self.lane(turn.lane)?;
         let confirmations = match event.kind.counted() {
@@ -200,7 +200,7 @@ impl<'conn> Records<'conn> {
             token: turn.token,
             event,
             confirmations,
-            cursor: FeedCursor::behind(turn.position, n).to_text(self.tag),
+            cursor: FeedCursor::after(turn.position, n).to_text(self.tag),
         })
     }
 }

@@ -1,4 +1,4 @@
-//! What can go wrong below the port, and what the port calls it.
+//! Failures below the port, and the port's errors for them.
 
 use engine::ports::StoreError;
 use rusqlite::ErrorCode;
@@ -9,13 +9,13 @@ use crate::encoding::{Malformed, TooLarge};
 /// Why a statement or a row failed.
 #[derive(Debug)]
 pub(super) enum Fault {
-    /// SQLite said no.
+    /// SQLite refused.
     Sqlite(rusqlite::Error),
-    /// A row holds what nobody wrote.
+    /// A row is malformed.
     Malformed(Malformed),
-    /// The question is wrong.
+    /// The caller's argument.
     Invalid(String),
-    /// The lane takes no work until an operator decides.
+    /// The lane accepts no requests until an operator decides.
     Halted(String),
 }
 
@@ -62,7 +62,7 @@ impl From<rusqlite::Error> for Fault {
 
 impl From<FromSqlError> for Fault {
     fn from(error: FromSqlError) -> Self {
-        // A column of another type than the schema's: nobody of ours wrote it.
+        // A column of another type than the schema says.
         Self::Sqlite(rusqlite::Error::FromSqlConversionFailure(
             0,
             rusqlite::types::Type::Null,

@@ -1,4 +1,4 @@
-//! The folder that a store lives in: its files, its lock, its connections.
+//! The folder of a store: its files, its lock, its connections.
 
 use std::fs::{File, TryLockError};
 use std::hash::{BuildHasher as _, RandomState};
@@ -14,13 +14,13 @@ const LOCK: &str = "lanekeeper.lock";
 
 /// How many prepared statements a connection keeps: more than there are.
 const STATEMENTS_MAX: usize = 128;
-/// How long a statement waits for somebody who looks at the database with a tool.
+/// How long a statement waits for another program that reads the database.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A folder that no other process has open.
+/// A folder that is locked for this process.
 pub(super) struct Folder {
     path: PathBuf,
-    /// Held for as long as the file is open; the system frees it when the process dies.
+    /// Locked while the file is open; the system unlocks it when the process dies.
     _lock: File,
     is_temporary: bool,
 }
@@ -48,8 +48,8 @@ impl Folder {
         }
     }
 
-    /// Makes the folder where it is missing, and locks it.
-    pub(super) fn make(path: &Path) -> Result<Self, OpenError> {
+    /// Creates the folder where it is missing, and locks it.
+    pub(super) fn create(path: &Path) -> Result<Self, OpenError> {
         std::fs::create_dir_all(path).map_err(|source| OpenError::Folder {
             folder: path.into(),
             source,
@@ -57,12 +57,12 @@ impl Folder {
         Self::lock(path)
     }
 
-    /// A new folder that vanishes with its store.
+    /// A new folder that is removed with its store.
     pub(super) fn temporary() -> Result<Self, OpenError> {
         // Seeded anew by the system for every state, so no two folders share a name.
         let name = RandomState::new().hash_one(std::process::id());
         let path = std::env::temp_dir().join(format!("lanekeeper-{name:016x}"));
-        let mut folder = Self::make(&path)?;
+        let mut folder = Self::create(&path)?;
         folder.is_temporary = true;
         Ok(folder)
     }
@@ -75,7 +75,7 @@ impl Folder {
 impl Drop for Folder {
     fn drop(&mut self) {
         if self.is_temporary {
-            // What cannot be removed is left to the system's own tidying of temporary files.
+            // A folder that cannot be removed is left to the system's cleanup of temporary files.
             std::fs::remove_dir_all(&self.path).ok();
         }
     }
@@ -96,8 +96,8 @@ pub(super) fn writer(folder: &Path) -> Result<Connection, OpenError> {
         // In KiB. The hot ends of all indexes of a busy store fit.
         conn.pragma_update(None, "cache_size", -65_536)?;
         // In pages of 4 KiB. Between two checkpoints a page of a random index (the hashes) is changed
-        // many times and copied back once, so a longer log is less work; but the copying is done
-        // inside somebody's commit, so it must not grow too long either.
+        // many times and copied back once, so a longer log is less work; but the copying is part of a
+        // commit, so it must not grow too long either.
         conn.pragma_update(None, "wal_autocheckpoint", 8_000)
     })
 }

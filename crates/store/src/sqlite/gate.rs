@@ -19,7 +19,7 @@ enum Refused {
     Fault(Fault),
 }
 
-/// Applies every batch on its own: one lane's trouble never fails its neighbours.
+/// Applies every batch on its own: a failed lane never fails its neighbours.
 pub(super) fn commit(conn: &Connection, batches: &[LaneBatch]) -> Vec<CommitOutcome> {
     batches
         .iter()
@@ -32,16 +32,16 @@ fn commit_lane(conn: &Connection, batch: &LaneBatch) -> CommitOutcome {
         Ok(()) => CommitOutcome::Applied,
         Err(Refused::Fenced) => CommitOutcome::Fenced,
         Err(Refused::Conflict(conflict)) => CommitOutcome::Conflict(conflict),
-        // A number that no column holds will not fit the next time either.
+        // A number that is too large for its column will not fit the next time either.
         Err(Refused::Fault(Fault::Invalid(text))) => CommitOutcome::Conflict(Conflict::Rows(text)),
-        // The savepoint took it back, so this is certain.
+        // The savepoint was rolled back, so this is certain.
         Err(Refused::Fault(fault)) => {
             CommitOutcome::NotApplied(StoreError::from(fault).to_string())
         }
     }
 }
 
-/// The fence before all writes: what follows is written only while the lane row is ours.
+/// The fence before all writes: the rest is written only if the lane row matches it.
 fn write_lane(conn: &Connection, batch: &LaneBatch) -> Result<(), Refused> {
     let (lane, writes) = (batch.lease_grant.lane, &batch.writes);
     folded::check(batch).map_err(Refused::Conflict)?;
@@ -50,18 +50,18 @@ fn write_lane(conn: &Connection, batch: &LaneBatch) -> Result<(), Refused> {
     insert_txs(conn, lane, &writes.inserts)?;
     insert_attempts(conn, lane, writes)?;
     mark_first_sent(conn, lane, writes)?;
-    write_wakes(conn, lane, writes)?;
+    write_queue_rows(conn, lane, writes)?;
     append_events(conn, batch)
 }
 
-/// Bumps the lane row where token, grant and the numbers of batches and events are the ones that memory
-/// knows. The cursor never falls.
+/// Updates the lane row where token, grant and the numbers of batches and events are those in memory. The
+/// cursor never decreases.
 fn pass_fence(conn: &Connection, batch: &LaneBatch) -> Result<(), Refused> {
     const SQL: &str = "UPDATE signer_nonce_cursor \
-         SET next_nonce = max(next_nonce, ?5), event_seq = event_seq + ?6, last_batch = last_batch + 1, \
+         SET next_nonce = max(next_nonce, ?5), event_seq = event_seq + ?6, batch_seq = batch_seq + 1, \
              paused = coalesce(?8, paused), updated_at = ?9 \
          WHERE lane_id = ?1 AND fencing_token = ?2 AND grant_id = ?3 AND event_seq = ?4 \
-           AND last_batch = ?7 RETURNING next_nonce";
+           AND batch_seq = ?7 RETURNING next_nonce";
     let next_nonce = stored(batch.next_nonce.0)?;
     let fence = params![
         batch.lease_grant.lane.0,
@@ -92,14 +92,14 @@ fn update_txs(conn: &Connection, lane: LaneId, updates: &[Tx]) -> Result<(), Ref
         return Ok(());
     }
     let mut statement = UpdateTx::prepare(conn)?;
-    // Nonces that are given up are free for the others of this batch.
+    // Txs that lose their nonce come first: it is free for the others of this batch.
     let (keeping, giving_up): (Vec<&Tx>, Vec<&Tx>) =
         updates.iter().partition(|tx| tx.nonce.is_some());
     for tx in giving_up.into_iter().chain(keeping) {
         match statement.execute(lane, tx) {
             Ok(true) => {}
             Ok(false) => return Err(rows(format!("tx {} is not in the lane", tx.id))),
-            Err(fault) if fault.is_duplicate() => return Err(duplicate(conn, lane, tx)?),
+            Err(fault) if fault.is_duplicate() => return Err(find_duplicate(conn, lane, tx)?),
             Err(fault) => return Err(fault.into()),
         }
     }
@@ -114,7 +114,7 @@ fn insert_txs(conn: &Connection, lane: LaneId, inserts: &[Tx]) -> Result<(), Ref
     for tx in inserts {
         match statement.execute(lane, tx) {
             Ok(()) => {}
-            Err(fault) if fault.is_duplicate() => return Err(duplicate(conn, lane, tx)?),
+            Err(fault) if fault.is_duplicate() => return Err(find_duplicate(conn, lane, tx)?),
             Err(fault) => return Err(fault.into()),
         }
     }
@@ -122,7 +122,7 @@ fn insert_txs(conn: &Connection, lane: LaneId, inserts: &[Tx]) -> Result<(), Ref
 }
 
 /// Which of a tx's keys another tx has.
-fn duplicate(conn: &Connection, lane: LaneId, tx: &Tx) -> Result<Refused, Fault> {
+fn find_duplicate(conn: &Connection, lane: LaneId, tx: &Tx) -> Result<Refused, Fault> {
     const BY_REQUEST: &str =
         "SELECT 1 FROM managed_tx WHERE lane_id = ?1 AND request_id = ?2 AND tx_id <> ?3";
     const BY_NONCE: &str =
@@ -141,7 +141,7 @@ fn duplicate(conn: &Connection, lane: LaneId, tx: &Tx) -> Result<Refused, Fault>
     {
         return Ok(Refused::Conflict(Conflict::Nonce(nonce)));
     }
-    Ok(rows(format!("tx {} is there already", tx.id)))
+    Ok(rows(format!("tx {} exists already", tx.id)))
 }
 
 fn insert_attempts(conn: &Connection, lane: LaneId, writes: &Writes) -> Result<(), Refused> {
@@ -154,13 +154,13 @@ fn insert_attempts(conn: &Connection, lane: LaneId, writes: &Writes) -> Result<(
         match statement.execute(lane, attempt) {
             Ok(()) => {}
             Err(fault) if fault.is_duplicate() => {
-                return Err(rows(format!("attempt {} is there already", attempt.hash)));
+                return Err(rows(format!("attempt {} exists already", attempt.hash)));
             }
             Err(fault) => return Err(fault.into()),
         }
     }
     let mut has_tx = conn.prepare_cached(HAS_TX)?;
-    for id in served_and_not_written(writes) {
+    for id in txs_with_attempt_only(writes) {
         if !has_tx.exists(params![id.0.as_bytes().as_slice(), lane.0])? {
             return Err(rows(format!("an attempt's tx {id} is not in the lane")));
         }
@@ -168,8 +168,8 @@ fn insert_attempts(conn: &Connection, lane: LaneId, writes: &Writes) -> Result<(
     Ok(())
 }
 
-/// The txs that get an attempt and are not written otherwise. (The others are known to be in the lane.)
-fn served_and_not_written(writes: &Writes) -> BTreeSet<TxId> {
+/// The txs that get an attempt and do not change otherwise. (The others are known to be in the lane.)
+fn txs_with_attempt_only(writes: &Writes) -> BTreeSet<TxId> {
     let served = writes.attempts.iter().map(|attempt| attempt.tx_id);
     let mut served: BTreeSet<TxId> = served.collect();
     for tx in writes.inserts.iter().chain(&writes.updates) {
@@ -190,9 +190,9 @@ fn mark_first_sent(conn: &Connection, lane: LaneId, writes: &Writes) -> Result<(
     Ok(())
 }
 
-fn write_wakes(conn: &Connection, lane: LaneId, writes: &Writes) -> Result<(), Refused> {
-    const DONE: &str = "DELETE FROM tx_wake WHERE lane_id = ?1 AND tx_id = ?2";
-    const ADDED: &str = "INSERT INTO tx_wake (lane_id, tx_id) \
+fn write_queue_rows(conn: &Connection, lane: LaneId, writes: &Writes) -> Result<(), Refused> {
+    const DONE: &str = "DELETE FROM queued_tx WHERE lane_id = ?1 AND tx_id = ?2";
+    const ADDED: &str = "INSERT INTO queued_tx (lane_id, tx_id) \
          SELECT lane_id, tx_id FROM managed_tx WHERE tx_id = ?2 AND lane_id = ?1";
     for id in &writes.queued_removed {
         if conn
@@ -200,7 +200,7 @@ fn write_wakes(conn: &Connection, lane: LaneId, writes: &Writes) -> Result<(), R
             .execute(params![lane.0, id.0.as_bytes().as_slice()])?
             != 1
         {
-            return Err(rows(format!("tx {id} did not wait for a nonce")));
+            return Err(rows(format!("tx {id} is not queued")));
         }
     }
     for id in &writes.queued_added {
@@ -211,7 +211,7 @@ fn write_wakes(conn: &Connection, lane: LaneId, writes: &Writes) -> Result<(), R
             Ok(1) => {}
             Ok(_none) => return Err(rows(format!("tx {id} is not in the lane"))),
             Err(fault) if fault.is_duplicate() => {
-                return Err(rows(format!("tx {id} waits for a nonce already")));
+                return Err(rows(format!("tx {id} is queued already")));
             }
             Err(fault) => return Err(fault.into()),
         }
@@ -238,26 +238,26 @@ fn append_events(conn: &Connection, batch: &LaneBatch) -> Result<(), Refused> {
     Ok(())
 }
 
-/// Grants a lane anew. The writer is one thread: whatever came before has landed or never will.
+/// Grants a lane anew. There is one writer: every earlier batch is committed or never will be.
 pub(super) fn regrant(
     conn: &Connection,
     lease_grant: LeaseGrant,
     grant: domain::GrantId,
 ) -> Result<RegrantOutcome, Fault> {
-    // The new grant may be there already, when the first answer to this question was lost.
+    // The new grant may be there already, when the answer to the first call was lost.
     const SQL: &str = "UPDATE signer_nonce_cursor SET grant_id = ?4 \
-         WHERE lane_id = ?1 AND fencing_token = ?2 AND grant_id IN (?3, ?4) RETURNING last_batch";
+         WHERE lane_id = ?1 AND fencing_token = ?2 AND grant_id IN (?3, ?4) RETURNING batch_seq";
     let key = params![
         lease_grant.lane.0,
         stored(lease_grant.token.0)?,
         lease_grant.grant.0.as_bytes().as_slice(),
         grant.0.as_bytes().as_slice(),
     ];
-    let last_batch: Option<i64> = conn
+    let batch_seq: Option<i64> = conn
         .prepare_cached(SQL)?
         .query_row(key, |row| row.get(0))
         .optional()?;
-    let Some(last_batch) = last_batch else {
+    let Some(batch_seq) = batch_seq else {
         return Ok(RegrantOutcome::Fenced);
     };
     Ok(RegrantOutcome::Held {
@@ -265,7 +265,7 @@ pub(super) fn regrant(
             grant,
             ..lease_grant
         },
-        batch_seq: from_stored(last_batch, "number of batches")?,
+        batch_seq: from_stored(batch_seq, "number of batches")?,
     })
 }
 

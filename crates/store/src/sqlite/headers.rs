@@ -9,7 +9,7 @@ use super::fault::Fault;
 use super::rows::hash;
 use crate::encoding::{bits, from_bits};
 
-/// The longest walk. Nobody counts more confirmations than this.
+/// The longest walk. No configuration counts more confirmations than this.
 const WALK_MAX: usize = 1_024;
 
 /// Walks for one answer. Txs of one block share most of their headers, so each is read once.
@@ -27,7 +27,7 @@ impl<'conn> Walks<'conn> {
     }
 
     /// The headers from `block` up to `counted`, oldest first: all of them, or none when the way
-    /// is longer than the bound or does not lead there. A list with a hole would be a lie.
+    /// is longer than the bound or does not lead there. A list with a gap would be wrong.
     pub(super) fn walk(
         &mut self,
         chain_id: ChainId,
@@ -47,7 +47,7 @@ impl<'conn> Walks<'conn> {
             }
             next = header.parent_hash;
         }
-        tracing::warn!(%chain_id, %block, %counted, "no way from the counted header to the block");
+        tracing::warn!(%chain_id, %block, %counted, "no chain of headers from the counted header to the block");
         Ok(Vec::new())
     }
 
@@ -73,7 +73,7 @@ impl<'conn> Walks<'conn> {
     }
 }
 
-/// Remembers headers; known ones stay as they are.
+/// Stores headers; known ones stay as they are.
 pub(super) fn put_headers(
     conn: &Connection,
     chain_id: ChainId,

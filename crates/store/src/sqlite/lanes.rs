@@ -1,4 +1,4 @@
-//! Lanes as their keepers load them, as survivors look for them, and as people see them.
+//! Lanes: loading them for their keepers, finding lanes with work, and listing them for people.
 
 use std::ops::Range;
 
@@ -15,10 +15,10 @@ use super::lease::{halted, lease};
 use super::rows::{attempts, find_lane, lane_key, number, tx, tx_columns, uuid};
 use crate::encoding::{bound, from_stored, inclusion_from_bytes, stored};
 
-/// The most rows that one load of waiting txs brings.
+/// How many waiting txs one load returns at most.
 const LOAD_MAX: usize = 10_000;
 
-/// The most finished txs of a lane that are watched for forks after it was read.
+/// How many final txs of a loaded lane are watched for reorgs at most.
 const FINALS_MAX: u64 = 100_000;
 
 /// The lane row.
@@ -74,8 +74,8 @@ pub(super) const IN_FLIGHT: &str = concat!(
      WHERE open = 1 AND signed = 1 AND lane_id = ?1 AND nonce IS NOT NULL ORDER BY nonce"
 );
 
-/// What is out, with the attempts at the nonces that are held now. (Those at a nonce that a tx gave up
-/// are its past: somebody else has consumed it.)
+/// Txs in flight, with the attempts at their present nonces. (Attempts at a nonce that a tx lost are
+/// history: another transaction has consumed it.)
 fn in_flight(conn: &Connection, lane: LaneId) -> Result<Vec<(Tx, Vec<Attempt>)>, Fault> {
     let txs = select_txs(conn, IN_FLIGHT, params![lane.0])?.into_iter();
     let with_attempts = txs.map(|tx| {
@@ -106,12 +106,12 @@ pub(super) fn load_backlog(
     )
 }
 
-// Tx ids are time-ordered, so the key of the wake rows is the order of waiting.
+// Tx ids are time-ordered, so the key of the queue rows is the order of waiting.
 pub(super) const QUEUED: &str = concat!(
     "SELECT ",
     tx_columns!(),
-    " FROM tx_wake AS wake CROSS JOIN managed_tx AS tx ON tx.tx_id = wake.tx_id \
-     WHERE wake.lane_id = ?1 ORDER BY wake.tx_id LIMIT ?2"
+    " FROM queued_tx AS queued CROSS JOIN managed_tx AS tx ON tx.tx_id = queued.tx_id \
+     WHERE queued.lane_id = ?1 ORDER BY queued.tx_id LIMIT ?2"
 );
 
 pub(super) fn load_queued(conn: &Connection, lane: LaneId, limit: usize) -> Result<Vec<Tx>, Fault> {
@@ -125,8 +125,8 @@ pub(super) fn load_queued(conn: &Connection, lane: LaneId, limit: usize) -> Resu
 pub(super) const OPEN_NONCES: &str = "SELECT nonce FROM managed_tx INDEXED BY managed_tx_open \
      WHERE open = 1 AND lane_id = ?1 AND signed = ?2 AND nonce IS NOT NULL ORDER BY nonce";
 
-/// The nonces of open txs with or without an attempt, as ranges in order: one walk over the index,
-/// which no finished tx is in.
+/// The nonces of open txs with or without an attempt, as ranges in order: one walk over the index, which
+/// contains no final tx.
 fn open_nonces(conn: &Connection, lane: LaneId, signed: bool) -> Result<Vec<Range<u64>>, Fault> {
     let mut statement = conn.prepare_cached(OPEN_NONCES)?;
     let mut rows = statement.query(params![lane.0, signed])?;
@@ -160,8 +160,8 @@ fn merge(some: Vec<Range<u64>>, others: Vec<Range<u64>>) -> Vec<Range<u64>> {
 pub(super) const HIGHEST_NONCE: &str =
     "SELECT max(nonce) FROM managed_tx WHERE lane_id = ?1 AND nonce < ?2";
 
-/// One above the highest nonce of a finished tx: the highest in the index that no open tx holds.
-/// Steps over whole ranges, so a long backlog costs nothing.
+/// One above the highest nonce of a final tx: the highest in the index that no open tx has. Steps over
+/// whole ranges, so a long backlog costs nothing.
 fn consumed_below(conn: &Connection, lane: LaneId, held: &[Range<u64>]) -> Result<Nonce, Fault> {
     let mut statement = conn.prepare_cached(HIGHEST_NONCE)?;
     let mut below = i64::MAX;
@@ -184,7 +184,7 @@ pub(super) const FINALS: &str = "SELECT tx_id, inclusion FROM managed_tx INDEXED
      WHERE lane_id = ?1 AND nonce < ?2 AND open = 0 AND inclusion IS NOT NULL \
      ORDER BY nonce DESC LIMIT ?3";
 
-/// Finished txs that a fork may still take back: from the newest downwards, which is by nonce too.
+/// Final txs that a reorg may still revert: from the newest downwards, which is by nonce too.
 fn finals(
     conn: &Connection,
     lane: LaneId,
@@ -216,10 +216,10 @@ pub(super) const WITH_WORK: &str = "SELECT lane_id, \
        EXISTS (SELECT 1 FROM managed_tx AS tx INDEXED BY managed_tx_open \
                WHERE tx.open = 1 AND tx.lane_id = lane.lane_id AND tx.signed IN (0, 1) \
                  AND tx.nonce IS NOT NULL) AS has_open, \
-       EXISTS (SELECT 1 FROM tx_wake AS wake WHERE wake.lane_id = lane.lane_id) AS has_queued \
+       EXISTS (SELECT 1 FROM queued_tx AS queued WHERE queued.lane_id = lane.lane_id) AS has_queued \
      FROM lane WHERE has_open OR has_queued";
 
-/// Lanes with txs that hold or wait for a nonce, and that nobody else keeps. Lanes are few: two probes for each.
+/// Lanes with txs that hold or wait for a nonce, and that no other node keeps. Lanes are few: two probes for each.
 pub(super) fn lanes_with_work(
     conn: &Connection,
     now: Timestamp,
@@ -273,7 +273,7 @@ pub(super) fn lanes(conn: &Connection, keys: &[LaneKey]) -> Result<Vec<LaneRecor
 }
 
 fn cursor(conn: &Connection, lane: LaneId) -> Result<Option<Cursor>, Fault> {
-    const SQL: &str = "SELECT next_nonce, event_seq, fencing_token, grant_id, paused, last_batch \
+    const SQL: &str = "SELECT next_nonce, event_seq, fencing_token, grant_id, paused, batch_seq \
          FROM signer_nonce_cursor WHERE lane_id = ?1";
     let mut statement = conn.prepare_cached(SQL)?;
     let mut rows = statement.query([lane.0])?;
@@ -291,7 +291,7 @@ fn cursor(conn: &Connection, lane: LaneId) -> Result<Option<Cursor>, Fault> {
 }
 
 fn count_queued(conn: &Connection, lane: LaneId) -> Result<u64, Fault> {
-    let mut statement = conn.prepare_cached("SELECT count(*) FROM tx_wake WHERE lane_id = ?1")?;
+    let mut statement = conn.prepare_cached("SELECT count(*) FROM queued_tx WHERE lane_id = ?1")?;
     let count: Option<i64> = statement.query_row([lane.0], |row| row.get(0)).optional()?;
     Ok(from_stored(count.unwrap_or(0), "count")?)
 }
@@ -315,7 +315,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges_that_touch_become_one() {
+    fn adjacent_ranges_are_merged() {
         assert_eq!(merge(vec![0..2, 5..6], vec![2..5, 9..10]), [0..6, 9..10]);
         assert_eq!(merge(vec![], vec![3..4, 7..9]), [3..4, 7..9]);
         assert_eq!(merge(vec![], vec![]), []);

@@ -1,4 +1,4 @@
-//! Leases: the seeds' algorithm by the store's clock. Both rows of a lane change hands together.
+//! Leases, by the store's clock. Both rows of a lane change owner together.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use engine::ports::{AcquireOutcome, LeaseRequest, RenewOutcome};
 use rusqlite::{Connection, OptionalExtension as _, params};
 
 use super::fault::Fault;
-use super::rows::{find_lane, make_lane, number, time, uuid};
+use super::rows::{create_lane, find_lane, number, time, uuid};
 use crate::encoding::stored;
 
 pub(super) fn acquire(
@@ -30,7 +30,7 @@ fn acquire_lane(
     key: LaneKey,
     grant: GrantId,
 ) -> Result<AcquireOutcome, Fault> {
-    let lane = make_lane(conn, key)?;
+    let lane = create_lane(conn, key)?;
     if let Some(reason) = halted(conn, lane)? {
         return Ok(AcquireOutcome::Halted(reason));
     }
@@ -50,11 +50,11 @@ fn acquire_lane(
     Ok(AcquireOutcome::Granted {
         lease_grant,
         previous_keeper,
-        is_reconciled: true, // an embedded store has one history
+        is_reconciled: true, // an embedded store has one timeline
     })
 }
 
-/// Writes both rows: the heartbeat, and the lane row that fences everyone before.
+/// Writes both rows: the lease, and the lane row that fences all earlier keepers.
 fn grant_lane(
     conn: &Connection,
     now: Timestamp,
@@ -91,8 +91,8 @@ fn grant_lane(
     Ok(())
 }
 
-/// Extends leases that are still ours, also those that ran out and nobody took: their token is the
-/// last one, so nothing of another keeper can be overwritten.
+/// Extends the requester's leases, also expired ones that no other node took: their token is the last
+/// one, so nothing of another keeper can be overwritten.
 pub(super) fn renew(
     conn: &Connection,
     now: Timestamp,
@@ -147,7 +147,7 @@ pub(super) fn release(
     Ok(())
 }
 
-/// Gives a lane back in such a way that nobody gets it until an operator decides.
+/// Releases a lane so that no node gets it until an operator decides.
 pub(super) fn halt(
     conn: &Connection,
     lease_grant: LeaseGrant,
@@ -166,7 +166,7 @@ pub(super) fn halt(
     Ok(count == 1)
 }
 
-/// An operator lets a lane go on as it is. Whether it was halted.
+/// An operator accepts the loss, and the lane continues. Returns whether it was halted.
 pub(super) fn accept_loss(conn: &Connection, key: LaneKey) -> Result<bool, Fault> {
     const SQL: &str =
         "UPDATE signer_lease SET halted = NULL WHERE lane_id = ?1 AND halted IS NOT NULL";
@@ -176,7 +176,7 @@ pub(super) fn accept_loss(conn: &Connection, key: LaneKey) -> Result<bool, Fault
     Ok(conn.prepare_cached(SQL)?.execute([lane.0])? == 1)
 }
 
-/// Why a lane takes no work until an operator decides.
+/// Why a lane accepts no requests until an operator decides.
 pub(super) fn halted(conn: &Connection, lane: LaneId) -> Result<Option<String>, Fault> {
     const SQL: &str = "SELECT halted FROM signer_lease WHERE lane_id = ?1";
     let reason: Option<Option<String>> = conn
@@ -186,7 +186,7 @@ pub(super) fn halted(conn: &Connection, lane: LaneId) -> Result<Option<String>, 
     Ok(reason.flatten())
 }
 
-/// The lease of a lane, when anyone ever held it.
+/// The lease of a lane; `None` when it was never held.
 pub(super) fn lease(conn: &Connection, lane: LaneId) -> Result<Option<Lease>, Fault> {
     const SQL: &str =
         "SELECT owner, incarnation, token, expires_at FROM signer_lease WHERE lane_id = ?1";

@@ -1,8 +1,8 @@
 //! The embedded store: one process, one folder, no other software. SQLite with one writer.
 //!
 //! One thread writes ([`writer`]), a few read ([`readers`]). The gate's rules are the same as
-//! PostgreSQL's; what is simpler here is that nothing ever waits for a lock, because there is one
-//! writer, and that the feed's positions are dealt inside the gate, because it is the only appender.
+//! PostgreSQL's. Two things are simpler: nothing waits for a lock, because there is one writer, and the
+//! feed's positions are assigned inside the gate, because it is the only appender.
 
 mod events;
 mod fault;
@@ -19,9 +19,9 @@ mod port;
 mod queue;
 mod readers;
 mod rows;
-#[cfg(test)]
-mod seed_views;
 mod txs;
+#[cfg(test)]
+mod views;
 mod writer;
 
 use std::path::{Path, PathBuf};
@@ -38,15 +38,15 @@ use folder::Folder;
 use readers::{READERS, Readers};
 use writer::{Now, Writer};
 
-/// Why a store was not opened. Every text says which folder, and what to do.
+/// Why a store was not opened. Every text names the folder and what to do.
 #[derive(Debug, Error)]
 pub enum OpenError {
-    /// The folder cannot be made, read or locked.
+    /// The folder cannot be created, read or locked.
     #[error("the store's folder {} cannot be used: check that it exists and is writable", folder.display())]
     Folder {
-        /// Which folder.
+        /// The folder.
         folder: PathBuf,
-        /// Why.
+        /// The reason.
         source: std::io::Error,
     },
     /// Another process has it.
@@ -56,29 +56,29 @@ pub enum OpenError {
         folder.display()
     )]
     InUse {
-        /// Which folder.
+        /// The folder.
         folder: PathBuf,
     },
-    /// Its schema is missing or old.
+    /// Its schema is missing or too old.
     #[error(
         "the store in {} has schema version {found}, and this program needs {SCHEMA_VERSION}: run \
          `lanekeeper migrate`",
         folder.display()
     )]
     NotMigrated {
-        /// Which folder.
+        /// The folder.
         folder: PathBuf,
         /// Its version; 0 is none.
         found: i64,
     },
-    /// A newer program wrote it.
+    /// A newer program has migrated it.
     #[error(
         "the store in {} has schema version {found}, and this program knows only \
          {SCHEMA_VERSION}: run the newer program that wrote it",
         folder.display()
     )]
     Newer {
-        /// Which folder.
+        /// The folder.
         folder: PathBuf,
         /// Its version.
         found: i64,
@@ -86,22 +86,22 @@ pub enum OpenError {
     /// SQLite refused.
     #[error("the database in {} cannot be opened", folder.display())]
     Database {
-        /// Which folder.
+        /// The folder.
         folder: PathBuf,
-        /// Why.
+        /// The reason.
         source: rusqlite::Error,
     },
 }
 
 /// The embedded store.
 ///
-/// Dropping it finishes what waits, closes the database and frees the folder, in this order.
+/// Dropping it finishes waiting jobs, closes the database and unlocks the folder, in this order.
 pub struct SqliteStore {
     writer: Writer,
     readers: Readers,
     now: Now,
     tag: StoreTag,
-    /// Last, so that nobody else opens the folder while this store still writes.
+    /// Last, so that no other process opens the folder while this store still writes.
     _folder: Folder,
 }
 
@@ -125,14 +125,14 @@ impl SqliteStore {
         Self::start(Folder::lock(folder)?, now)
     }
 
-    /// Makes the folder and the database where they are missing, and brings the schema up to date.
-    /// Gives the versions that were applied.
+    /// Creates the folder and the database where they are missing, and migrates the schema. Returns the
+    /// applied versions.
     pub fn migrate(folder: &Path) -> Result<Vec<i64>, OpenError> {
-        migrate(&Folder::make(folder)?)
+        migrate(&Folder::create(folder)?)
     }
 
-    /// Says where the schema of a folder stands, without changing anything. Works beside a running
-    /// store.
+    /// Compares the schema of a folder with this program's, without changing anything. Works beside a
+    /// running store.
     pub fn check(folder: &Path) -> Result<SchemaState, OpenError> {
         if !folder::has_database(folder) {
             return Ok(SchemaState::Behind { found: 0 });
@@ -143,7 +143,7 @@ impl SqliteStore {
         })
     }
 
-    /// A store in a new folder that vanishes with it. For tests and trials.
+    /// A store in a new folder that is removed with it. For tests and trials.
     pub fn temporary() -> Result<Self, OpenError> {
         Self::temporary_with(Arc::new(system_time))
     }

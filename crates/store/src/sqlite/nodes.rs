@@ -8,23 +8,22 @@ use super::fault::Fault;
 use super::rows::{number, time, uuid};
 use crate::encoding::stored;
 
-/// How many replaced lives of a node are remembered, so that each learns of its end.
+/// How many replaced incarnations of a node are kept, so that each learns that it was replaced.
 const REPLACED_KEPT: i64 = 64;
 
-/// An embedded store has one history: nobody can promote another copy of it.
-const HISTORY: u64 = 1;
+/// An embedded store has one timeline: no other copy of it can be promoted.
+const TIMELINE: u64 = 1;
 
-/// Notes that a node lives, unless a later life of it has begun.
+/// Records a heartbeat, unless a later incarnation of the node exists.
 ///
-/// No clock decides this: a life that was never seen replaces the one before, and a replaced one
-/// never comes back.
+/// No clock decides this: a new incarnation replaces the one before, and a replaced one never comes back.
 pub(super) fn heartbeat(conn: &Connection, member: &Member) -> Result<HeartbeatOutcome, Fault> {
     const SEEN: &str = "UPDATE node SET advertise = ?2, started_at = ?3, seen_at = ?4, \
-         draining = ?5, beats = beats + 1 WHERE incarnation = ?1 AND replaced = 0";
+         draining = ?5, heartbeats = heartbeats + 1 WHERE incarnation = ?1 AND replaced = 0";
     const REPLACED: &str = "SELECT 1 FROM node WHERE incarnation = ?1";
     const REPLACE: &str = "UPDATE node SET replaced = 1 WHERE name = ?1 AND replaced = 0";
     const BEGIN: &str = "INSERT INTO node \
-         (name, incarnation, advertise, started_at, seen_at, draining, replaced, beats) \
+         (name, incarnation, advertise, started_at, seen_at, draining, replaced, heartbeats) \
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, 0, 1)";
     const FORGET: &str = "DELETE FROM node WHERE name = ?1 AND replaced = 1 AND row_id NOT IN \
          (SELECT row_id FROM node WHERE name = ?1 ORDER BY row_id DESC LIMIT ?2)";
@@ -38,7 +37,7 @@ pub(super) fn heartbeat(conn: &Connection, member: &Member) -> Result<HeartbeatO
         member.draining
     ];
     if conn.prepare_cached(SEEN)?.execute(seen)? == 1 {
-        return taken(conn);
+        return heartbeat_outcome(conn);
     }
     if conn.prepare_cached(REPLACED)?.exists([incarnation])? {
         return Ok(HeartbeatOutcome::Replaced);
@@ -54,19 +53,19 @@ pub(super) fn heartbeat(conn: &Connection, member: &Member) -> Result<HeartbeatO
     ])?;
     conn.prepare_cached(FORGET)?
         .execute(params![member.node.0, REPLACED_KEPT])?;
-    taken(conn)
+    heartbeat_outcome(conn)
 }
 
-fn taken(conn: &Connection) -> Result<HeartbeatOutcome, Fault> {
+fn heartbeat_outcome(conn: &Connection) -> Result<HeartbeatOutcome, Fault> {
     Ok(HeartbeatOutcome::Taken {
         members: members(conn)?,
-        history: HISTORY,
+        timeline: TIMELINE,
     })
 }
 
-/// The living and the dead, but of each only its last life; by name.
+/// All nodes, alive or not, each with its last incarnation only; by name.
 pub(super) fn members(conn: &Connection) -> Result<Vec<Member>, Fault> {
-    const SQL: &str = "SELECT name, incarnation, advertise, started_at, seen_at, draining, beats \
+    const SQL: &str = "SELECT name, incarnation, advertise, started_at, seen_at, draining, heartbeats \
          FROM node WHERE replaced = 0 ORDER BY name";
     let mut statement = conn.prepare_cached(SQL)?;
     let mut rows = statement.query([])?;

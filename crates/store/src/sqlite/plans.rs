@@ -1,4 +1,4 @@
-//! Hot questions are walks along an index, however large the tables are.
+//! Frequent queries are walks along an index, however large the tables are.
 
 use domain::Timestamp;
 use rusqlite::Connection;
@@ -6,7 +6,7 @@ use rusqlite::Connection;
 use super::migrations::migrate;
 use super::{events, lanes, rows, txs};
 
-/// How SQLite would answer, line by line.
+/// SQLite's query plan, line by line.
 fn plan(conn: &Connection, sql: &str) -> Vec<String> {
     let mut statement = conn.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();
     let lines = statement.raw_query().mapped(|row| row.get(3));
@@ -14,7 +14,7 @@ fn plan(conn: &Connection, sql: &str) -> Vec<String> {
 }
 
 #[test]
-fn no_hot_question_scans_or_sorts_a_table() {
+fn no_frequent_query_scans_or_sorts_a_table() {
     let mut conn = Connection::open_in_memory().unwrap();
     migrate(&mut conn, Timestamp(0)).unwrap();
     let questions = [

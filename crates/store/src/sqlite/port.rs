@@ -1,4 +1,4 @@
-//! The port: which thread answers which question.
+//! The implementation of the port: which thread runs each method.
 
 use async_trait::async_trait;
 use domain::{
@@ -11,7 +11,7 @@ use engine::ports::{
     Store, StoreError, TxFilter, TxPage, TxRecord, Work,
 };
 
-use super::writer::Lost;
+use super::writer::JobFailure;
 use super::{SqliteStore, events, gate, headers, lanes, lease, nodes, queue, txs};
 
 #[async_trait]
@@ -107,8 +107,10 @@ impl Store for SqliteStore {
             .await
         {
             Ok(outcomes) => outcomes,
-            Err(Lost::NotDone(error)) => vec![CommitOutcome::NotApplied(error.to_string()); lanes],
-            Err(Lost::Unknown(text)) => vec![CommitOutcome::Unknown(text); lanes],
+            Err(JobFailure::NotDone(error)) => {
+                vec![CommitOutcome::NotApplied(error.to_string()); lanes]
+            }
+            Err(JobFailure::Unknown(text)) => vec![CommitOutcome::Unknown(text); lanes],
         }
     }
 
@@ -153,8 +155,8 @@ impl Store for SqliteStore {
             .await
     }
 
-    async fn mark_reconciled(&self, _right: LeaseGrant) -> Result<(), StoreError> {
-        Ok(()) // one history: every lane is settled
+    async fn mark_reconciled(&self, _lease_grant: LeaseGrant) -> Result<(), StoreError> {
+        Ok(()) // one timeline: every lane is reconciled
     }
 
     async fn halt(&self, lease_grant: LeaseGrant, reason: &str) -> Result<bool, StoreError> {

@@ -1,4 +1,4 @@
-//! Requests by their key: looking them up, and the one unfenced write.
+//! Requests by their idempotency key: finding them, and the unfenced insert.
 
 use domain::{LaneId, RequestId, Tx};
 use engine::ports::QueuedRequest;
@@ -6,18 +6,18 @@ use rusqlite::{Connection, params};
 
 use super::fault::Fault;
 use super::lease::halted;
-use super::rows::{InsertTx, make_lane, tx};
+use super::rows::{InsertTx, create_lane, tx};
 use super::txs;
 
-/// Puts requests into the store without nonce or event. What is known stays as it is.
+/// Inserts requests without nonce or event. Known requests stay as they are.
 pub(super) fn queue(conn: &Connection, requests: &[QueuedRequest]) -> Result<Vec<Tx>, Fault> {
-    const WAKE: &str = "INSERT INTO tx_wake (lane_id, tx_id) VALUES (?1, ?2)";
+    const QUEUED: &str = "INSERT INTO queued_tx (lane_id, tx_id) VALUES (?1, ?2)";
     let mut insert = InsertTx::prepare(conn)?;
-    let mut wake = conn.prepare_cached(WAKE)?;
+    let mut queued_row = conn.prepare_cached(QUEUED)?;
     let mut txs = Vec::with_capacity(requests.len());
     for queued in requests {
-        let lane = make_lane(conn, queued.lane)?;
-        // One writer: nobody can come in between the question and the insert.
+        let lane = create_lane(conn, queued.lane)?;
+        // There is one writer, so nothing is inserted between the lookup and the insert.
         if let Some(known) = find(conn, lane, &queued.request.request_id)? {
             txs.push(known);
             continue;
@@ -32,7 +32,7 @@ pub(super) fn queue(conn: &Connection, requests: &[QueuedRequest]) -> Result<Vec
                 true => Fault::Invalid(format!("tx id {} is taken", tx.id)),
                 false => fault,
             })?;
-        wake.execute(params![lane.0, tx.id.0.as_bytes().as_slice()])?;
+        queued_row.execute(params![lane.0, tx.id.0.as_bytes().as_slice()])?;
         txs.push(tx);
     }
     Ok(txs)

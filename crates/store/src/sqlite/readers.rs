@@ -1,4 +1,4 @@
-//! Threads that read, each with its own connection, beside the writer and never waiting for it.
+//! Threads that read, each with its own connection, without waiting for the writer.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -9,14 +9,14 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::fault::Fault;
 
-/// How many questions are answered at once.
+/// How many reads run at once.
 pub(super) const READERS: usize = 4;
-/// How many questions wait at most; more callers wait for a place.
+/// How many reads wait at most; further callers wait for a place.
 const QUEUE_MAX: usize = 1_024;
 
 type Job = Box<dyn FnOnce(&Connection) + Send>;
 
-/// The readers' handle. Dropping it lets the threads finish what waits, and waits for that.
+/// The readers' handle. Dropping it waits until the threads have finished the waiting reads.
 pub(super) struct Readers {
     jobs: Option<mpsc::Sender<Job>>,
     threads: Vec<JoinHandle<()>>,
@@ -33,7 +33,7 @@ impl Readers {
         for conn in connections {
             let inbox = Arc::clone(&inbox);
             let work = move || {
-                while let Some(job) = next(&inbox) {
+                while let Some(job) = next_job(&inbox) {
                     job(&conn);
                 }
             };
@@ -45,7 +45,7 @@ impl Readers {
         Ok(readers)
     }
 
-    /// Answers a question from one snapshot, which has everything that was answered before.
+    /// Reads from one snapshot, which contains every acknowledged write.
     pub(super) async fn read<T: Send + 'static>(
         &self,
         question: impl FnOnce(&Connection) -> Result<T, Fault> + Send + 'static,
@@ -54,7 +54,7 @@ impl Readers {
         let jobs = self.jobs.as_ref().ok_or_else(stopped)?;
         let (reply, answer) = oneshot::channel();
         let job: Job = Box::new(move |conn| {
-            // Nobody waits any more: the caller gave up.
+            // The caller may have been cancelled.
             reply.send(snapshot(conn, question)).ok();
         });
         if jobs.send(job).await.is_err() {
@@ -77,8 +77,8 @@ impl Drop for Readers {
     }
 }
 
-/// Waits for the next job. Whoever holds the inbox waits for all; the others wait for the inbox.
-fn next(inbox: &Mutex<mpsc::Receiver<Job>>) -> Option<Job> {
+/// Waits for the next job. One thread holds the inbox and waits; the others wait for the inbox.
+fn next_job(inbox: &Mutex<mpsc::Receiver<Job>>) -> Option<Job> {
     inbox
         .lock()
         .unwrap_or_else(PoisonError::into_inner)

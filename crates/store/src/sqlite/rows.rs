@@ -1,4 +1,4 @@
-//! Rows to what the engine knows and back: txs, attempts and lanes.
+//! Conversion between rows and txs, attempts and lanes.
 
 use domain::{
     Address, Attempt, B256, Bytes, ChainId, Fingerprint, LaneId, LaneKey, Nonce, Payload,
@@ -20,7 +20,7 @@ macro_rules! tx_columns {
     () => {
         "tx.lane_id, tx.state, tx.tx_id, tx.nonce, tx.sub_state, tx.token, tx.created_at, \
          tx.updated_at, tx.confirmed_at, tx.request_id, tx.fingerprint, tx.tx_hash, tx.counted, \
-         tx.event_seqs, tx.reason, tx.inclusion, tx.gas, tx.to_address, tx.value, tx.gas_asked, \
+         tx.event_seqs, tx.reason, tx.inclusion, tx.gas, tx.to_address, tx.value, tx.requested_gas, \
          tx.max_fee, tx.max_priority_fee, tx.gas_price, tx.tx_type, tx.data"
     };
 }
@@ -129,7 +129,7 @@ impl<'conn> InsertTx<'conn> {
         const SQL: &str = "INSERT INTO managed_tx \
              (tx_id, lane_id, nonce, state, sub_state, open, signed, token, created_at, \
               updated_at, confirmed_at, request_id, fingerprint, tx_hash, counted, event_seqs, \
-              reason, inclusion, gas, to_address, value, gas_asked, max_fee, max_priority_fee, \
+              reason, inclusion, gas, to_address, value, requested_gas, max_fee, max_priority_fee, \
               gas_price, tx_type, data) \
              VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, \
                      ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24, ?25, ?26, ?27)";
@@ -139,7 +139,7 @@ impl<'conn> InsertTx<'conn> {
     pub(super) fn execute(&mut self, lane: LaneId, tx: &Tx) -> Result<(), Fault> {
         let payload = &tx.payload;
         let value = payload.value.to_be_bytes::<32>();
-        let gas_asked = payload.gas.map(u64::to_be_bytes);
+        let requested_gas = payload.gas.map(u64::to_be_bytes);
         let max_fee = payload.max_fee_per_gas.map(u128::to_be_bytes);
         let max_priority_fee = payload.max_priority_fee_per_gas.map(u128::to_be_bytes);
         let gas_price = payload.gas_price.map(u128::to_be_bytes);
@@ -165,7 +165,7 @@ impl<'conn> InsertTx<'conn> {
             bits(tx.gas),
             payload.to.as_ref().map(|to| to.as_slice()),
             short(&value),
-            gas_asked.as_ref().map(|gas| short(gas)),
+            requested_gas.as_ref().map(|gas| short(gas)),
             max_fee.as_ref().map(|wei| short(wei)),
             max_priority_fee.as_ref().map(|wei| short(wei)),
             gas_price.as_ref().map(|wei| short(wei)),
@@ -231,7 +231,7 @@ impl<'conn> UpdateTx<'conn> {
     }
 }
 
-/// Whether a tx has an attempt at the nonce that it holds: one that gave its nonce up waits unsigned.
+/// Whether a tx has an attempt at its present nonce: one that lost its nonce waits unsigned.
 fn is_signed(tx: &Tx) -> bool {
     tx.tx_hash.is_some()
 }
@@ -290,8 +290,8 @@ pub(super) fn find_lane(conn: &Connection, key: LaneKey) -> Result<Option<LaneId
     Ok(id.map(LaneId))
 }
 
-/// The id of a lane; one that the store has never seen is made.
-pub(super) fn make_lane(conn: &Connection, key: LaneKey) -> Result<LaneId, Fault> {
+/// The id of a lane; a new lane is created.
+pub(super) fn create_lane(conn: &Connection, key: LaneKey) -> Result<LaneId, Fault> {
     if let Some(lane) = find_lane(conn, key)? {
         return Ok(lane);
     }
@@ -320,7 +320,7 @@ pub(super) fn time(row: &Row<'_>, column: usize) -> Result<Timestamp, Fault> {
     number(row, column, "time").map(Timestamp)
 }
 
-/// A 16-byte name.
+/// A 16-byte id.
 pub(super) fn uuid(row: &Row<'_>, column: usize) -> Result<Uuid, Fault> {
     let bytes = row.get_ref(column)?.as_blob()?;
     Uuid::from_slice(bytes).map_err(|_wrong_length| Malformed("id").into())

@@ -13,11 +13,11 @@ use crate::encoding::{bound, state_number};
 
 /// The most txs of one page.
 const PAGE_MAX: usize = 1_000;
-/// The most rows that one page looks at. A filter that matches little gives short pages, and
-/// `next` says where to go on: no question can hold a reader for long.
+/// The most rows that one page reads. A filter that matches little gives short pages, and `next`
+/// continues after them: no query occupies a reader for long.
 const EXAMINED_MAX: usize = 10_000;
 
-/// What a page of records is put together with.
+/// Lookups that the records of one page share.
 struct Records<'conn> {
     conn: &'conn Connection,
     lanes: BTreeMap<LaneId, LaneKey>,
@@ -82,7 +82,7 @@ pub(super) fn txs(conn: &Connection, filter: &TxFilter) -> Result<TxPage, Fault>
         next: None,
     };
     let mut statement = conn.prepare_cached(PAGE)?;
-    // One more than may be looked at: only its presence counts.
+    // One more than may be read: only its presence counts.
     let mut rows = statement.query(params![after, bound(EXAMINED_MAX as u64 + 1)])?;
     let mut examined = 0;
     let mut last = None;
@@ -121,7 +121,7 @@ impl<'conn> Records<'conn> {
         }
     }
 
-    /// Whether a row is asked for, judged by its first columns: the rest is not even decoded.
+    /// Whether a row matches the filter, by its first columns: the rest is not even decoded.
     fn matches(&mut self, row: &Row<'_>, filter: &TxFilter) -> Result<bool, Fault> {
         if let Some(state) = filter.state
             && row.get::<_, i64>(1)? != state_number(state)
@@ -166,7 +166,7 @@ impl<'conn> Records<'conn> {
     }
 }
 
-/// A tx's lane and row, for what follows its history.
+/// A tx and its lane.
 pub(super) fn find(conn: &Connection, id: TxId) -> Result<Option<(LaneId, Tx)>, Fault> {
     let mut statement = conn.prepare_cached(BY_ID)?;
     let mut rows = statement.query(params![id.0.as_bytes().as_slice()])?;

@@ -1,6 +1,6 @@
-//! The one thread that writes. It takes every job that waits into one transaction and answers all
-//! of them after its COMMIT; it never waits for more. So under load the price of an fsync is shared
-//! by everyone, and without load nobody waits for anybody.
+//! The thread that writes. It runs all waiting jobs in one transaction and answers them after its COMMIT;
+//! it never waits for more. So under load all jobs share the cost of an fsync, and without load no job
+//! waits for another.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -16,26 +16,26 @@ use super::fault::Fault;
 /// The store's clock.
 pub(super) type Now = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 
-/// How many jobs wait at most; more callers wait for a place.
+/// How many jobs wait at most; further callers wait for a place.
 const QUEUE_MAX: usize = 4_096;
-/// How many txs one transaction takes before it commits, so that nobody's answer waits for long.
+/// How many txs one transaction writes before it commits, so that no answer waits for long.
 const GROUP_TXS_MAX: usize = 5_000;
 /// How many jobs one transaction takes.
 const GROUP_JOBS_MAX: usize = 1_024;
 
-/// What a job is told whose transaction was ended by SQLite itself.
+/// The error of a job whose transaction was rolled back by SQLite itself.
 const ROLLED_BACK: &str = "the transaction was rolled back (is the disk full?)";
 
 /// Why a job has no result.
 #[derive(Clone, Debug)]
-pub(super) enum Lost {
-    /// Certainly nothing of it was written.
+pub(super) enum JobFailure {
+    /// Nothing of it was written.
     NotDone(StoreError),
     /// It failed while it was becoming durable.
     Unknown(String),
 }
 
-/// The writer's handle. Dropping it lets the thread finish what waits, and waits for that.
+/// The writer's handle. Dropping it waits until the thread has finished the waiting jobs.
 pub(super) struct Writer {
     jobs: Option<mpsc::Sender<Box<dyn Job>>>,
     thread: Option<JoinHandle<()>>,
@@ -55,8 +55,8 @@ impl Writer {
 
     /// Runs work inside the next transaction, whole or not at all, and answers once that is durable.
     ///
-    /// The work may run twice (a transaction that fails as a whole is tried again one by one), so it
-    /// must not remember anything. `txs` is how many txs it writes.
+    /// The work may run twice (a transaction that fails as a whole is repeated job by job), so it must not
+    /// have side effects elsewhere. `txs` is how many txs it writes.
     pub(super) async fn write<T: Send + 'static>(
         &self,
         txs: usize,
@@ -65,8 +65,8 @@ impl Writer {
         let guarded = move |conn: &Connection, now| savepoint(conn, |conn| work(conn, now));
         match self.submit(txs, guarded).await {
             Ok(result) => result.map_err(StoreError::from),
-            Err(Lost::NotDone(error)) => Err(error),
-            Err(Lost::Unknown(text)) => Err(StoreError::Unavailable(text)),
+            Err(JobFailure::NotDone(error)) => Err(error),
+            Err(JobFailure::Unknown(text)) => Err(StoreError::Unavailable(text)),
         }
     }
 
@@ -76,9 +76,12 @@ impl Writer {
         &self,
         txs: usize,
         work: impl FnMut(&Connection, Timestamp) -> T + Send + 'static,
-    ) -> Result<T, Lost> {
+    ) -> Result<T, JobFailure> {
         let stopped = || StoreError::Unavailable("the store's writer has stopped".into());
-        let jobs = self.jobs.as_ref().ok_or_else(|| Lost::NotDone(stopped()))?;
+        let jobs = self
+            .jobs
+            .as_ref()
+            .ok_or_else(|| JobFailure::NotDone(stopped()))?;
         let (reply, answer) = oneshot::channel();
         let job = Box::new(Pending {
             txs,
@@ -87,12 +90,12 @@ impl Writer {
             reply,
         });
         if jobs.send(job).await.is_err() {
-            return Err(Lost::NotDone(stopped()));
+            return Err(JobFailure::NotDone(stopped()));
         }
-        // The thread is gone without an answer: it may have died before or after the COMMIT.
+        // The thread ended without an answer: before or after the COMMIT.
         answer
             .await
-            .unwrap_or_else(|_gone| Err(Lost::Unknown(stopped().to_string())))
+            .unwrap_or_else(|_gone| Err(JobFailure::Unknown(stopped().to_string())))
     }
 }
 
@@ -106,13 +109,13 @@ impl Drop for Writer {
     }
 }
 
-/// Runs one part of a transaction so that its failure takes back nothing but itself.
+/// Runs one part of a transaction so that its failure rolls back only itself.
 pub(super) fn savepoint<T, E: From<rusqlite::Error>>(
     conn: &Connection,
     part: impl FnOnce(&Connection) -> Result<T, E>,
 ) -> Result<T, E> {
     // Some failures (a full disk, for example) end the whole transaction. Then a savepoint would
-    // begin one of its own, and its release would commit it behind everyone's back.
+    // begin one of its own, and its release would commit that one.
     if conn.is_autocommit() {
         let aborted = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_ABORT);
         return Err(rusqlite::Error::SqliteFailure(aborted, Some(ROLLED_BACK.into())).into());
@@ -126,7 +129,7 @@ pub(super) fn savepoint<T, E: From<rusqlite::Error>>(
         .as_ref()
         .map_or_else(|_| execute(conn, "ROLLBACK TO part"), |_| Ok(()));
     if undone.and_then(|()| execute(conn, "RELEASE part")).is_err() {
-        // The caller of everything sees that the transaction is gone.
+        // The outer caller sees that the transaction is gone.
         execute(conn, "ROLLBACK").ok();
         assert!(
             conn.is_autocommit(),
@@ -140,22 +143,22 @@ pub(super) fn savepoint<T, E: From<rusqlite::Error>>(
 trait Job: Send {
     fn txs(&self) -> usize;
     fn apply(&mut self, conn: &Connection, now: Timestamp);
-    fn answer(self: Box<Self>, fate: Result<(), Lost>);
+    fn answer(self: Box<Self>, outcome: Result<(), JobFailure>);
 }
 
-/// What became of one transaction.
-enum Fate {
+/// The outcome of one transaction.
+enum TransactionOutcome {
     Committed,
-    /// Some job ended it as a whole, and nothing of it was written.
+    /// A job ended it as a whole, and nothing of it was written.
     Broken,
-    Lost(Lost),
+    JobFailure(JobFailure),
 }
 
 struct Pending<T, W> {
     txs: usize,
     work: W,
     result: Option<T>,
-    reply: oneshot::Sender<Result<T, Lost>>,
+    reply: oneshot::Sender<Result<T, JobFailure>>,
 }
 
 impl<T: Send, W: FnMut(&Connection, Timestamp) -> T + Send> Job for Pending<T, W> {
@@ -167,10 +170,10 @@ impl<T: Send, W: FnMut(&Connection, Timestamp) -> T + Send> Job for Pending<T, W
         self.result = Some((self.work)(conn, now));
     }
 
-    fn answer(self: Box<Self>, fate: Result<(), Lost>) {
+    fn answer(self: Box<Self>, outcome: Result<(), JobFailure>) {
         let Self { result, reply, .. } = *self;
-        let answer = fate.map(|()| result.expect("a committed job was applied"));
-        // Nobody waits any more: the caller gave up, and what is durable stays so.
+        let answer = outcome.map(|()| result.expect("a committed job was applied"));
+        // The caller may have been cancelled; a durable write stays durable.
         reply.send(answer).ok();
     }
 }
@@ -189,46 +192,48 @@ fn run(conn: &Connection, now: &Now, mut inbox: mpsc::Receiver<Box<dyn Job>>) {
 }
 
 fn run_group(conn: &Connection, now: &Now, mut group: Vec<Box<dyn Job>>) {
-    let fate = match transact(conn, now(), &mut group) {
-        Fate::Committed => Ok(()),
-        Fate::Lost(lost) => Err(lost),
-        // Alone, only the guilty one breaks its transaction again.
-        Fate::Broken if group.len() > 1 => {
+    let outcome = match transact(conn, now(), &mut group) {
+        TransactionOutcome::Committed => Ok(()),
+        TransactionOutcome::JobFailure(lost) => Err(lost),
+        // Alone, only the job at fault breaks its transaction again.
+        TransactionOutcome::Broken if group.len() > 1 => {
             for job in group {
                 run_group(conn, now, vec![job]);
             }
             return;
         }
-        Fate::Broken => Err(Lost::NotDone(StoreError::Unavailable(ROLLED_BACK.into()))),
+        TransactionOutcome::Broken => Err(JobFailure::NotDone(StoreError::Unavailable(
+            ROLLED_BACK.into(),
+        ))),
     };
     for job in group {
-        job.answer(fate.clone());
+        job.answer(outcome.clone());
     }
 }
 
-fn transact(conn: &Connection, now: Timestamp, group: &mut [Box<dyn Job>]) -> Fate {
+fn transact(conn: &Connection, now: Timestamp, group: &mut [Box<dyn Job>]) -> TransactionOutcome {
     let began = Instant::now();
     if let Err(error) = execute(conn, "BEGIN IMMEDIATE") {
-        return Fate::Lost(Lost::NotDone(Fault::from(error).into()));
+        return TransactionOutcome::JobFailure(JobFailure::NotDone(Fault::from(error).into()));
     }
     for job in &mut *group {
         job.apply(conn, now);
         if conn.is_autocommit() {
-            return Fate::Broken;
+            return TransactionOutcome::Broken;
         }
     }
     let committed = execute(conn, "COMMIT");
     record(group, began);
     let Err(error) = committed else {
-        return Fate::Committed;
+        return TransactionOutcome::Committed;
     };
     tracing::error!(%error, "the store could not commit");
     if !conn.is_autocommit() {
-        // Where even that fails, the next BEGIN fails too and says so to its callers.
+        // If even that fails, the next BEGIN fails too and reports that to its callers.
         execute(conn, "ROLLBACK").ok();
     }
     // Frames with a commit mark may be on disk although their fsync failed.
-    Fate::Lost(Lost::Unknown(format!("the commit failed: {error}")))
+    TransactionOutcome::JobFailure(JobFailure::Unknown(format!("the commit failed: {error}")))
 }
 
 fn record(group: &[Box<dyn Job>], began: Instant) {
@@ -284,7 +289,7 @@ mod tests {
         writer.write(0, count).await.unwrap()
     }
 
-    /// Lets jobs pile up behind one that waits, so that they are taken together.
+    /// Queues jobs behind one that waits, so that they run in one transaction.
     async fn pile_up<T: Send + 'static>(
         writer: &Arc<Writer>,
         jobs: Vec<impl Future<Output = T> + Send + 'static>,
@@ -304,7 +309,7 @@ mod tests {
         for job in jobs {
             tasks.spawn(async move { Some(job.await) });
         }
-        // One turn of this single-threaded runtime: every task has handed its job over.
+        // One turn of this single-threaded runtime: every task has submitted its job.
         tokio::task::yield_now().await;
         drop(open);
         tasks.join_all().await.into_iter().flatten().collect()
@@ -322,18 +327,18 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_waits_shares_one_transaction() {
+    async fn waiting_jobs_share_one_transaction() {
         let (writer, begun) = writer("");
         let jobs = inserts(&writer, (0..50).map(|n| (n, 0)));
         let answers = pile_up(&writer, jobs).await;
         assert!(answers.iter().all(Result::is_ok), "{answers:?}");
-        // The one that waited, perhaps already with others, and then all the rest.
+        // The first one, perhaps already with others, and then the rest.
         assert!(begun.load(Ordering::SeqCst) <= 2);
         assert_eq!(items(&writer).await, 50);
     }
 
     #[tokio::test]
-    async fn a_failing_job_takes_back_itself_only() {
+    async fn failing_job_rolls_back_only_itself() {
         let (writer, _) = writer("INSERT INTO item VALUES (7, NULL)");
         let answers = pile_up(&writer, inserts(&writer, (5..10).map(|n| (n, 0)))).await;
         assert_eq!(answers.iter().filter(|answer| answer.is_err()).count(), 1);
@@ -341,7 +346,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_full_disk_fails_what_does_not_fit_and_nothing_else() {
+    async fn full_disk_fails_only_jobs_that_do_not_fit() {
         let (writer, _) = writer("PRAGMA max_page_count = 20");
         let jobs = inserts(
             &writer,
@@ -357,7 +362,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_job_that_ends_the_transaction_loses_only_itself() {
+    async fn job_that_ends_the_transaction_fails_alone() {
         let (writer, _) = writer("");
         let breaks = Arc::clone(&writer);
         let broken = tokio::spawn(async move {
@@ -373,7 +378,7 @@ mod tests {
         let answers = pile_up(&writer, inserts(&writer, (0..5).map(|n| (n, 0)))).await;
         assert!(answers.iter().all(Result::is_ok), "{answers:?}");
         let broken = broken.await.unwrap();
-        assert!(matches!(broken, Err(Lost::NotDone(_))), "{broken:?}");
+        assert!(matches!(broken, Err(JobFailure::NotDone(_))), "{broken:?}");
         assert_eq!(
             items(&writer).await,
             5,
@@ -382,23 +387,23 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_failed_commit_is_unknown_to_all_and_the_next_one_works() {
+    async fn failed_commit_is_unknown_and_the_next_one_works() {
         let (writer, _) = writer(
             "PRAGMA foreign_keys = ON;
              CREATE TABLE child (n INTEGER REFERENCES item (n) DEFERRABLE INITIALLY DEFERRED);",
         );
         let orphan = "INSERT INTO child VALUES (99)";
-        // The orphan is found at COMMIT only: there is no other way to make one fail on purpose.
+        // A deferred foreign key is checked at COMMIT only: there is no other way to make one fail.
         let bad = writer
             .submit(1, move |conn, _now| conn.execute(orphan, []).is_ok())
             .await;
-        assert!(matches!(bad, Err(Lost::Unknown(_))), "{bad:?}");
+        assert!(matches!(bad, Err(JobFailure::Unknown(_))), "{bad:?}");
         insert(&writer, 1, 0).await.unwrap();
         assert_eq!(items(&writer).await, 1);
     }
 
     #[tokio::test]
-    async fn a_caller_that_gives_up_changes_nothing() {
+    async fn cancelled_caller_does_not_stop_its_job() {
         let (writer, _) = writer("");
         let given_up = tokio::time::timeout(std::time::Duration::ZERO, insert(&writer, 1, 0)).await;
         assert_eq!(items(&writer).await, 1, "{given_up:?}");

@@ -1,4 +1,4 @@
-//! What a store answers, in one type, so that answers can be compared.
+//! The answers of a store in one type, so that they can be compared.
 
 use domain::{LaneImage, Tx};
 use engine::ports::{
@@ -6,7 +6,7 @@ use engine::ports::{
     RegrantOutcome, RenewOutcome, StoreError, TxPage, TxRecord, Work,
 };
 
-/// An answer of the port. What cannot be equal is masked.
+/// An answer of the port. Values that cannot be equal are masked.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Answer {
     Done,

@@ -7,7 +7,7 @@ use crate::contents;
 use crate::described;
 use crate::draw::Sequence;
 use crate::model::Model;
-use crate::operation::{Happen, Look, Operation, Write};
+use crate::operation::{Incident, Operation, ReadCall, Write};
 use crate::player::Player;
 use crate::rules;
 
@@ -18,11 +18,11 @@ pub(crate) struct Difference {
     pub(crate) step: usize,
     /// Of each store.
     pub(crate) answers: Vec<(&'static str, String)>,
-    /// Everything that was asked up to there.
-    pub(crate) asked: Vec<String>,
+    /// All operations up to there.
+    pub(crate) operations: Vec<String>,
 }
 
-/// What was done in all.
+/// Totals.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) sequences: u64,
@@ -47,19 +47,19 @@ struct Run<'a> {
     players: Vec<&'a mut Player>,
     model: Model,
     tally: Tally,
-    asked: Vec<String>,
-    /// Whether `asked` is written down: it costs more than asking.
-    is_told: bool,
+    operations: Vec<String>,
+    /// Whether `operations` is recorded: that costs more than the operations.
+    is_recorded: bool,
 }
 
-/// Runs a sequence on stores that it empties first. `is_told` keeps what was asked.
+/// Runs a sequence on stores that it empties first. `is_recorded`: keeps the operations.
 pub(crate) async fn run(
     sequence: &Sequence,
     players: &mut [Player],
-    is_told: bool,
+    is_recorded: bool,
 ) -> Result<Tally, Box<Difference>> {
-    // One history only: left out where another one begins.
-    let takes_part = |player: &&mut Player| !sequence.has_promotions || player.has_histories;
+    // One timeline only: skipped where another one begins.
+    let takes_part = |player: &&mut Player| !sequence.has_promotions || player.has_timelines;
     let players: Vec<&mut Player> = players.iter_mut().filter(takes_part).collect();
     let mut run = Run {
         sequence,
@@ -69,8 +69,8 @@ pub(crate) async fn run(
             sequences: 1,
             ..Tally::default()
         },
-        asked: Vec::new(),
-        is_told,
+        operations: Vec::new(),
+        is_recorded,
     };
     for player in &mut run.players {
         player.clear().await;
@@ -113,8 +113,8 @@ impl Run<'_> {
         operation: &Operation,
     ) -> Result<Answer, Box<Difference>> {
         self.tally.operations += 1;
-        if self.is_told {
-            self.asked
+        if self.is_recorded {
+            self.operations
                 .push(format!("{step}: {}", described::operation(operation)));
         }
         let is_behind = !self.sequence.is_fed_at_once;
@@ -136,10 +136,10 @@ impl Run<'_> {
                         .all(|pair| is_same_effect(&pair[0].1, &pair[1].1))
             }
             Operation::Write(_)
-            | Operation::Hold(_)
+            | Operation::LeaseCall(_)
             | Operation::Load(_)
-            | Operation::Look(_)
-            | Operation::Happen(Happen::Advance(_) | Happen::Promote) => {
+            | Operation::ReadCall(_)
+            | Operation::Incident(Incident::Advance(_) | Incident::Promote) => {
                 let is_available = |(_, answer): &(_, Answer)| !is_unavailable(answer);
                 answers.iter().all(is_available)
                     && answers.windows(2).all(|pair| pair[0].1 == pair[1].1)
@@ -152,7 +152,7 @@ impl Run<'_> {
         Ok(authoritys)
     }
 
-    /// Whether a write was answered as the rules say.
+    /// Whether a write was answered according to the rules.
     fn is_right(&self, operation: &Operation, answer: &Answer) -> bool {
         match (operation, answer) {
             (Operation::Write(Write::Commit(batches)), Answer::Outcomes(outcomes)) => {
@@ -186,12 +186,12 @@ impl Run<'_> {
             let feed = player.feed(self.sequence.is_fed_at_once).await;
             answers.push((player.name, feed));
         }
-        let is_whole = |(_, feed): &(_, Answer)| !contents::has_holes(&self.model, feed);
+        let is_whole = |(_, feed): &(_, Answer)| !contents::has_gaps(&self.model, feed);
         if answers.iter().all(is_whole) && answers.windows(2).all(|pair| pair[0].1 == pair[1].1) {
             return Ok(());
         }
-        if self.is_told {
-            self.asked.push("the feed, all of it".to_owned());
+        if self.is_recorded {
+            self.operations.push("the feed, all of it".to_owned());
         }
         Err(self.differ(step, answers))
     }
@@ -201,13 +201,13 @@ impl Run<'_> {
         Box::new(Difference {
             step,
             answers: answers.into_iter().map(text).collect(),
-            asked: self.asked.clone(),
+            operations: self.operations.clone(),
         })
     }
 }
 
 fn reads_feed(operation: &Operation) -> bool {
-    matches!(operation, Operation::Look(Look::Events(..)))
+    matches!(operation, Operation::ReadCall(ReadCall::Events(..)))
 }
 
 /// Nothing is unavailable here: such an answer would hide what it should have been.
@@ -218,7 +218,7 @@ fn is_unavailable(answer: &Answer) -> bool {
     matches!(answer, Answer::Refused(error) if unavailable(error))
 }
 
-/// Whether two answers to a write say that the same was written. (For which of several faults the rest was
+/// Whether two answers to a write mean that the same was written. (For which of several faults the rest was
 /// refused is everybody's own choice.)
 fn is_same_effect(some: &Answer, other: &Answer) -> bool {
     match (some, other) {

@@ -7,7 +7,7 @@ use sim::rng::Rng;
 use crate::answers::Answer;
 use crate::masks;
 use crate::model::Model;
-use crate::operation::{Load, Look, Operation, Write};
+use crate::operation::{Load, Operation, ReadCall, Write};
 use crate::side::Side;
 use crate::universe::{self, LANES, NODES};
 
@@ -16,19 +16,19 @@ const PAGE: usize = 7;
 /// The feed of a sequence ends before so many pages.
 const PAGES_MAX: usize = 1_000;
 
-/// What everybody is asked at the end.
+/// The reads that are compared at the end.
 pub(crate) fn questions(model: &Model) -> Vec<Operation> {
     let mut questions = vec![
-        Operation::Look(Look::Members),
-        Operation::Look(Look::Lanes(universe::lanes().to_vec())),
-        Operation::Look(Look::Txs(TxFilter {
+        Operation::ReadCall(ReadCall::Members),
+        Operation::ReadCall(ReadCall::Lanes(universe::lanes().to_vec())),
+        Operation::ReadCall(ReadCall::Txs(TxFilter {
             limit: 1_000,
             ..TxFilter::default()
         })),
     ];
     let rng = Rng::new(0);
-    for (node, life) in model.lives.iter().enumerate().take(NODES.len()) {
-        let lease_request = universe::asker(&rng, node, *life);
+    for (node, incarnation) in model.incarnations.iter().enumerate().take(NODES.len()) {
+        let lease_request = universe::requester(&rng, node, *incarnation);
         questions.push(Operation::Load(Load::LanesWithWork(lease_request)));
     }
     for (place, lane) in model.lanes.iter().enumerate() {
@@ -46,7 +46,7 @@ pub(crate) fn questions(model: &Model) -> Vec<Operation> {
         let requests = universe::request_ids().map(|request| (id, request));
         questions.push(Operation::Load(Load::FindRequests(requests.collect())));
         for id in lane.txs.keys() {
-            questions.push(Operation::Look(Look::TxEvents(*id)));
+            questions.push(Operation::ReadCall(ReadCall::TxEvents(*id)));
         }
     }
     // From now on the feed has everything.
@@ -98,9 +98,9 @@ async fn read_on(side: &Side, mut filter: EventFilter) -> Result<Vec<EventRecord
     Err(StoreError::Corrupt("the feed has no end".into()))
 }
 
-/// Whether every lane's events are told from 1 on without a hole.
-pub(crate) fn has_holes(model: &Model, told: &Answer) -> bool {
-    let Answer::Events(events) = told else {
+/// Whether every lane's events are returned from 1 on without a gap.
+pub(crate) fn has_gaps(model: &Model, returned: &Answer) -> bool {
+    let Answer::Events(events) = returned else {
         return true;
     };
     let lanes: [LaneKey; LANES] = universe::lanes();

@@ -1,4 +1,4 @@
-//! Operations in few words, for whoever looks at a difference.
+//! Short descriptions of operations, for the report of a difference.
 
 use domain::{B256, Tx, TxId, Writes};
 use engine::ports::LaneBatch;
@@ -20,10 +20,10 @@ pub(crate) fn operation(operation: &Operation) -> String {
             format!("Queue {:?}", requests.collect::<Vec<_>>())
         }
         Operation::Write(Write::PutHeaders(..) | Write::ExtendFeed(_) | Write::Heartbeat(_))
-        | Operation::Hold(_)
+        | Operation::LeaseCall(_)
         | Operation::Load(_)
-        | Operation::Look(_)
-        | Operation::Happen(_) => format!("{operation:?}"),
+        | Operation::ReadCall(_)
+        | Operation::Incident(_) => format!("{operation:?}"),
     }
 }
 
@@ -43,33 +43,33 @@ fn batch(batch: &LaneBatch) -> String {
 }
 
 fn writes(writes: &Writes) -> String {
-    let mut words: Vec<String> = Vec::new();
-    words.extend(writes.updates.iter().map(|row| tx("update", row)));
-    words.extend(writes.inserts.iter().map(|row| tx("insert", row)));
-    words.extend(writes.attempts.iter().map(|attempt| {
+    let mut text: Vec<String> = Vec::new();
+    text.extend(writes.updates.iter().map(|row| tx("update", row)));
+    text.extend(writes.inserts.iter().map(|row| tx("insert", row)));
+    text.extend(writes.attempts.iter().map(|attempt| {
         let (hash, id) = (number(attempt.hash), short(attempt.tx_id));
         format!("attempt {hash:x} of {id} at {}", attempt.nonce)
     }));
     let sent = writes.first_sent.iter();
-    words.extend(sent.map(|(hash, _)| format!("sent {:x}", number(*hash))));
-    words.extend(writes.events.iter().map(|event| {
+    text.extend(sent.map(|(hash, _)| format!("sent {:x}", number(*hash))));
+    text.extend(writes.events.iter().map(|event| {
         let about = event.tx_id.map(short).unwrap_or_default();
         format!("event {} {} {about}", event.seq, event.kind.as_str())
     }));
-    words.extend(
+    text.extend(
         writes
             .queued_removed
             .iter()
             .map(|id| format!("done {}", short(*id))),
     );
-    words.extend(
+    text.extend(
         writes
             .queued_added
             .iter()
             .map(|id| format!("wake {}", short(*id))),
     );
-    words.extend(writes.paused.map(|paused| format!("paused {paused}")));
-    words.join(", ")
+    text.extend(writes.paused.map(|paused| format!("paused {paused}")));
+    text.join(", ")
 }
 
 fn tx(how: &str, tx: &Tx) -> String {
@@ -88,7 +88,7 @@ fn short(id: TxId) -> String {
     format!("t{}", id.0.as_u128() & 0xffff)
 }
 
-/// The end of a hash, which tells it apart in a sequence.
+/// The end of a hash, which is unique in a sequence.
 fn number(hash: B256) -> u16 {
     u16::from_be_bytes([hash[30], hash[31]])
 }

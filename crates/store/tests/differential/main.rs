@@ -2,9 +2,9 @@
 //! server in front of them that its nodes talk to), the embedded one and PostgreSQL, one after another.
 //! Every answer and all that the stores hold at the end must be equal, but for what [`masks`] names.
 //!
-//! Without more words a run takes half a minute of fresh seeds, and says which. `LANEKEEPER_SEQUENCES=100000`
+//! By default a run takes half a minute of new seeds, and prints them. `LANEKEEPER_SEQUENCES=100000`
 //! takes so many (`proof/05-6-differential`), `LANEKEEPER_SEED` begins with this one. Stores that differ
-//! are told with the shortest sequence on which they do.
+//! are reported with the shortest sequence on which they do.
 
 mod answers;
 mod compare;
@@ -34,16 +34,16 @@ use crate::player::Player;
 use crate::report::{Size, figure};
 use crate::subjects::{Cluster, Embedded, Served, Twin};
 
-/// In the order in which they are asked. PostgreSQL is the authority, and the last.
+/// In the order in which they are called. PostgreSQL is the reference, and the last.
 const STORES: [&str; 4] = ["the twin", "its server", "the embedded store", "PostgreSQL"];
 /// Each has stores of its own: while one waits for PostgreSQL, the other works.
 const WORKERS: usize = 3;
 /// After so many differences a run is over.
 const DIFFERENCES_MAX: usize = 6;
-/// After so many sequences a long run says how far it is.
+/// After this many sequences a long run prints its progress.
 const PROGRESS: u64 = 5_000;
 
-/// What all workers share.
+/// State that all workers share.
 struct Search {
     size: Size,
     began: Instant,
@@ -58,7 +58,7 @@ struct Totals {
     tally: Tally,
     /// Of each store, as in [`STORES`].
     spent: [Duration; STORES.len()],
-    /// The seeds of those that were told.
+    /// The seeds of reported differences.
     differences: Vec<u64>,
 }
 
@@ -114,10 +114,10 @@ impl Search {
         runtime.block_on(async {
             let cluster = Cluster::new(major).await;
             let mut players = [
-                Player::here(Box::new(Twin::new())),
-                Player::apart(Box::new(Served::new())),
-                Player::here(Box::new(Embedded::new())),
-                Player::here(Box::new(cluster)),
+                Player::in_this_thread(Box::new(Twin::new())),
+                Player::in_own_thread(Box::new(Served::new())),
+                Player::in_this_thread(Box::new(Embedded::new())),
+                Player::in_this_thread(Box::new(cluster)),
             ];
             while let Some(seed) = self.next_seed() {
                 self.compare(seed, &mut players).await;

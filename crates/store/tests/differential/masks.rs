@@ -1,22 +1,22 @@
-//! What is not compared, all in one place, each with its reason.
+//! Values that are not compared, all in one place, each with its reason.
 //!
 //! Masked in answers:
 //! - **lane ids**: every store numbers its lanes itself. They become places in the universe.
 //! - **instants of leases**: the database's clock is its own, and runs on. They become whole beats from
 //!   the store's present; the universe keeps all decisions half a beat away.
 //! - **cursors**: opaque texts of their store. Their meaning is compared by reading on from them.
-//! - **words of refusals**, and which rows a [`Conflict::Rows`] means: for people.
-//! - **the number of a history**: opaque. Whether a lane is settled in it is compared.
+//! - **texts of refusals**, and which rows a [`Conflict::Rows`] means: for people.
+//! - **the number of a timeline**: opaque. Whether a lane is reconciled in it is compared.
 //! - **NUL in a tx's reason**: PostgreSQL has no such text, and stores U+FFFD in its place.
 //! - **`next` of filtered pages of txs**: may be there although nothing follows. The pages are followed to
 //!   their end, and what they hold together is compared.
 //!
-//! Not asked, because the port promises nothing there or no caller can do it:
+//! Not tested, because the port promises nothing there or no caller can do it:
 //! - the order in which lanes get numbers that are made together, and with it their order in the feed;
 //! - one lane twice in one `acquire`, a right with another lane's key, a page of zero;
 //! - a floor that is not the lowest open nonce (the embedded store has none), a number above 63 bits;
 //! - a tx that takes a nonce from which another one moves on in the same batch: which row is first is
-//!   PostgreSQL's choice, and its unique index looks at each;
+//!   PostgreSQL's choice, and its unique index checks each;
 //! - batches of one commit that fight for a hash or tx id across lanes (PostgreSQL runs them at once);
 //! - attempts at a nonce that their tx held in no committed row (PostgreSQL finds attempts by these);
 //! - more rows than one page, batch or walk takes, nodes that were silent for a month, headers that lie
@@ -37,10 +37,10 @@ use engine::ports::{
 
 use crate::universe::BEAT;
 
-/// Beats before and after a store's present, shifted so that none is negative. (0 is given back.)
+/// Heartbeats before and after a store's present, shifted so that none is negative. (0 is released.)
 const PRESENT: u64 = 1_000;
 
-/// What a store's masks depend on.
+/// The values that a store's masks depend on.
 pub(crate) struct Mask {
     pub(crate) now: Timestamp,
     /// By place.
@@ -117,7 +117,7 @@ pub(crate) fn outcome(outcome: CommitOutcome) -> CommitOutcome {
     }
 }
 
-/// A conflict about rows, without its words.
+/// A conflict about rows, without its text.
 pub(crate) fn rows_conflict() -> CommitOutcome {
     CommitOutcome::Conflict(Conflict::Rows(String::new()))
 }
@@ -149,20 +149,20 @@ pub(crate) fn beat(beat: HeartbeatOutcome) -> HeartbeatOutcome {
     match beat {
         HeartbeatOutcome::Taken { members, .. } => HeartbeatOutcome::Taken {
             members,
-            history: 0,
+            timeline: 0,
         },
         HeartbeatOutcome::Replaced => HeartbeatOutcome::Replaced,
     }
 }
 
-/// Without its words. Nothing is ever unavailable here: where it is, they belong into the report.
+/// Without its text. No store is ever unavailable here: if one is, the text belongs into the report.
 pub(crate) fn refusal(error: StoreError) -> StoreError {
     match error {
         StoreError::Unavailable(_) => error,
         StoreError::Corrupt(_) => StoreError::Corrupt(String::new()),
         StoreError::Invalid(_) => StoreError::Invalid(String::new()),
         StoreError::Halted(_) => StoreError::Halted(String::new()),
-        StoreError::Unsettled(_) => StoreError::Unsettled(String::new()),
+        StoreError::Unreconciled(_) => StoreError::Unreconciled(String::new()),
     }
 }
 

@@ -1,4 +1,4 @@
-//! What is current in the stores, as far as it is needed to ask sensible questions, and names for what is
+//! The present state of the stores, as far as it is needed for meaningful operations, and ids for
 //! new. Follows the answers of one store, the authority.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,18 +14,18 @@ use sim::rng::Rng;
 use uuid::Uuid;
 
 use crate::answers::Answer;
-use crate::operation::{Happen, Hold, Look, Operation, Write};
+use crate::operation::{Incident, LeaseCall, Operation, ReadCall, Write};
 use crate::universe::{self, BEGIN, LANES, NODES};
 
 /// A lane as the stores have it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Lane {
-    /// Whether the stores have heard of it.
+    /// Whether the stores know it.
     pub(crate) is_known: bool,
     pub(crate) lease_grant: Option<LeaseGrant>,
     /// Rights that are over, oldest first.
     pub(crate) past: Vec<LeaseGrant>,
-    /// The node and its life that were granted it last.
+    /// The incarnation of the last grant.
     pub(crate) keeper: (usize, u64),
     pub(crate) batch_seq: u64,
     pub(crate) event_seq: u64,
@@ -33,12 +33,12 @@ pub(crate) struct Lane {
     pub(crate) txs: BTreeMap<TxId, Tx>,
     /// Which tx and nonce each hash belongs to.
     pub(crate) attempts: BTreeMap<B256, (TxId, Nonce)>,
-    pub(crate) wakes: BTreeSet<TxId>,
+    pub(crate) queue_rows: BTreeSet<TxId>,
     pub(crate) is_halted: bool,
     pub(crate) is_reconciled: bool,
 }
 
-/// A cursor that was told.
+/// A cursor that was returned.
 #[derive(Clone, Debug)]
 pub(crate) struct Mark {
     /// A page's own cursor may lie behind what its filter left out: it goes on with this filter only.
@@ -49,8 +49,8 @@ pub(crate) struct Mark {
 #[derive(Clone, Debug)]
 pub(crate) struct Model {
     pub(crate) lanes: [Lane; LANES],
-    /// The present life of each node.
-    pub(crate) lives: [u64; NODES.len()],
+    /// The present incarnation of each node.
+    pub(crate) incarnations: [u64; NODES.len()],
     pub(crate) marks: Vec<Mark>,
     names: u64,
 }
@@ -59,13 +59,13 @@ impl Model {
     pub(crate) fn new() -> Self {
         Self {
             lanes: std::array::from_fn(|_| Lane::default()),
-            lives: [0; NODES.len()],
+            incarnations: [0; NODES.len()],
             marks: Vec::new(),
             names: 0,
         }
     }
 
-    /// Names that were given in a copy of this stay given.
+    /// Ids that were assigned in a copy of this are not reused.
     pub(crate) fn take_names(&mut self, copy: &Self) {
         self.names = copy.names;
     }
@@ -112,12 +112,12 @@ impl Model {
     /// Learns from what the authority answered.
     pub(crate) fn follow(&mut self, operation: &Operation, answer: &Answer) {
         match operation {
-            Operation::Hold(hold) => self.follow_hold(hold, answer),
+            Operation::LeaseCall(lease_call) => self.follow_lease_call(lease_call, answer),
             Operation::Write(write) => self.follow_write(write, answer),
             Operation::Load(_) => {}
-            Operation::Look(look) => self.follow_look(look, answer),
-            Operation::Happen(Happen::Advance(_)) => {}
-            Operation::Happen(Happen::Promote) => {
+            Operation::ReadCall(read_call) => self.follow_read_call(read_call, answer),
+            Operation::Incident(Incident::Advance(_)) => {}
+            Operation::Incident(Incident::Promote) => {
                 for lane in &mut self.lanes {
                     lane.is_reconciled = false;
                 }
@@ -125,25 +125,25 @@ impl Model {
         }
     }
 
-    fn follow_hold(&mut self, hold: &Hold, answer: &Answer) {
-        match (hold, answer) {
-            (Hold::Acquire(lease_request, lanes), Answer::AcquireOutcome(answers)) => {
+    fn follow_lease_call(&mut self, lease_call: &LeaseCall, answer: &Answer) {
+        match (lease_call, answer) {
+            (LeaseCall::Acquire(lease_request, lanes), Answer::AcquireOutcome(answers)) => {
                 let node = NODES.iter().position(|name| *name == lease_request.node.0);
                 let node = node.expect("one of the universe's nodes");
-                let lives = 0..=self.lives[node];
-                let life = lives
+                let incarnations = 0..=self.incarnations[node];
+                let incarnation = incarnations
                     .rev()
-                    .find(|n| universe::life(node, *n) == lease_request.incarnation);
+                    .find(|n| universe::incarnation(node, *n) == lease_request.incarnation);
                 for ((key, _), answer) in lanes.iter().zip(answers) {
                     let lane = self.make_lane(*key);
                     if let AcquireOutcome::Granted { lease_grant, .. } = answer {
                         lane.past.extend(lane.lease_grant.replace(*lease_grant));
-                        lane.keeper = (node, life.expect("a life that has begun"));
+                        lane.keeper = (node, incarnation.expect("a life that has begun"));
                     }
                 }
             }
             (
-                Hold::Regrant(lease_grant, _),
+                LeaseCall::Regrant(lease_grant, _),
                 Answer::RegrantOutcome(RegrantOutcome::Held {
                     lease_grant: new, ..
                 }),
@@ -151,17 +151,17 @@ impl Model {
                 let lane = &mut self.lanes[place(*lease_grant)];
                 lane.past.extend(lane.lease_grant.replace(*new));
             }
-            (Hold::Settle(lease_grant), Answer::Done) => {
+            (LeaseCall::MarkReconciled(lease_grant), Answer::Done) => {
                 if let Some(lane) = self.lanes.get_mut(place(*lease_grant))
                     && lane.lease_grant == Some(*lease_grant)
                 {
                     lane.is_reconciled = true;
                 }
             }
-            (Hold::Halt(lease_grant, _), Answer::Whether(true)) => {
+            (LeaseCall::Halt(lease_grant, _), Answer::Whether(true)) => {
                 self.lanes[place(*lease_grant)].is_halted = true;
             }
-            (Hold::AcceptLoss(key), Answer::Whether(true)) => {
+            (LeaseCall::AcceptLoss(key), Answer::Whether(true)) => {
                 let lane = &mut self.lanes[universe::place_of(*key)];
                 (lane.is_halted, lane.is_reconciled) = (false, true);
             }
@@ -195,17 +195,17 @@ impl Model {
             return;
         }
         let tx = new.clone().into_tx();
-        lane.wakes.insert(tx.id);
+        lane.queue_rows.insert(tx.id);
         lane.txs.insert(tx.id, tx);
     }
 
-    fn follow_look(&mut self, look: &Look, answer: &Answer) {
+    fn follow_read_call(&mut self, read_call: &ReadCall, answer: &Answer) {
         let mark = |filter| Mark { filter };
-        match (look, answer) {
-            (Look::TxEvents(_), Answer::History(Some(events))) => {
+        match (read_call, answer) {
+            (ReadCall::TxEvents(_), Answer::History(Some(events))) => {
                 self.marks.extend(events.iter().map(|_| mark(None)));
             }
-            (Look::Events(_, filter), Answer::Events(events)) => {
+            (ReadCall::Events(_, filter), Answer::Events(events)) => {
                 self.marks.extend(events.iter().map(|_| mark(None)));
                 self.marks.push(mark(Some(filter.clone())));
             }
@@ -228,13 +228,13 @@ impl Lane {
         self.txs.values().any(|tx| tx.request_id == *request)
     }
 
-    /// Who has which nonce.
+    /// The txs by their nonces.
     pub(crate) fn nonces(&self) -> BTreeMap<Nonce, TxId> {
         let txs = self.txs.values();
         txs.filter_map(|tx| Some((tx.nonce?, tx.id))).collect()
     }
 
-    /// Who has a nonce.
+    /// The tx with a nonce.
     pub(crate) fn holder(&self, nonce: Nonce) -> Option<TxId> {
         self.nonces().get(&nonce).copied()
     }
@@ -259,9 +259,9 @@ impl Lane {
             self.attempts.insert(*hash, (*tx_id, *nonce));
         }
         for id in &writes.queued_removed {
-            self.wakes.remove(id);
+            self.queue_rows.remove(id);
         }
-        self.wakes.extend(&writes.queued_added);
+        self.queue_rows.extend(&writes.queued_added);
         self.next_nonce = batch.next_nonce;
         self.batch_seq += 1;
         self.event_seq += writes.events.len() as u64;

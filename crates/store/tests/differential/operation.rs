@@ -8,26 +8,26 @@ use engine::ports::{EventFilter, LaneBatch, LeaseRequest, Member, QueuedRequest,
 /// Lanes' ids in it are places in the universe; each store has its own.
 #[derive(Clone, Debug)]
 pub(crate) enum Operation {
-    Hold(Hold),
+    LeaseCall(LeaseCall),
     Write(Write),
     Load(Load),
-    Look(Look),
-    Happen(Happen),
+    ReadCall(ReadCall),
+    Incident(Incident),
 }
 
-/// Who may write.
+/// Leases and grants.
 #[derive(Clone, Debug)]
-pub(crate) enum Hold {
+pub(crate) enum LeaseCall {
     Acquire(LeaseRequest, Vec<(LaneKey, GrantId)>),
     Renew(LeaseRequest, Vec<LeaseGrant>),
     Release(LeaseRequest, Vec<LeaseGrant>),
     Regrant(LeaseGrant, GrantId),
-    Settle(LeaseGrant),
+    MarkReconciled(LeaseGrant),
     Halt(LeaseGrant, String),
     AcceptLoss(LaneKey),
 }
 
-/// What is written.
+/// Writes.
 #[derive(Clone, Debug)]
 pub(crate) enum Write {
     Commit(Vec<LaneBatch>),
@@ -37,7 +37,7 @@ pub(crate) enum Write {
     Heartbeat(Member),
 }
 
-/// What keepers read.
+/// Reads of keepers.
 #[derive(Clone, Debug)]
 pub(crate) enum Load {
     Image(LaneKey, LeaseGrant, u64),
@@ -47,9 +47,9 @@ pub(crate) enum Load {
     LanesWithWork(LeaseRequest),
 }
 
-/// What people read.
+/// Reads of the API.
 #[derive(Clone, Debug)]
-pub(crate) enum Look {
+pub(crate) enum ReadCall {
     Members,
     Tx(TxId),
     TxByRequest(LaneKey, RequestId),
@@ -61,12 +61,12 @@ pub(crate) enum Look {
     Lanes(Vec<LaneKey>),
 }
 
-/// What happens around a store.
+/// Events around a store.
 #[derive(Clone, Debug)]
-pub(crate) enum Happen {
+pub(crate) enum Incident {
     /// Its clock moves on.
     Advance(Duration),
-    /// A standby that has everything takes over: the history is another one.
+    /// A standby with all commits is promoted: the timeline changes.
     Promote,
 }
 
@@ -74,7 +74,7 @@ pub(crate) enum Happen {
 #[derive(Clone, Debug)]
 pub(crate) enum After {
     Start,
-    /// The n-th cursor that this sequence was told.
+    /// The n-th cursor that was returned in this sequence.
     Mark(usize),
     /// A text that is no cursor.
     Nonsense(&'static str),

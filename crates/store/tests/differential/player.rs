@@ -1,4 +1,4 @@
-//! Where a store is asked: in the worker's own thread, or, when it lives in simulated time, in a thread in
+//! Where a store runs: in the worker's own thread, or, when it uses simulated time, in a thread in
 //! which time stands still. (The worker's cannot: PostgreSQL answers in real time.)
 
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -14,7 +14,7 @@ use crate::subjects::Subject;
 pub(crate) struct Player {
     pub(crate) name: &'static str,
     pub(crate) feeds_in_gate: bool,
-    pub(crate) has_histories: bool,
+    pub(crate) has_timelines: bool,
     place: Place,
 }
 
@@ -36,26 +36,26 @@ enum Command {
 }
 
 impl Player {
-    pub(crate) fn here(subject: Box<dyn Subject>) -> Self {
+    pub(crate) fn in_this_thread(subject: Box<dyn Subject>) -> Self {
         Self {
             name: subject.name(),
             feeds_in_gate: subject.feeds_in_gate(),
-            has_histories: subject.has_histories(),
+            has_timelines: subject.has_timelines(),
             place: Place::Here(Box::new(Side::new(subject))),
         }
     }
 
-    /// A subject that is asked where time stands still.
-    pub(crate) fn apart(subject: Box<dyn Subject>) -> Self {
+    /// A subject in a runtime with paused time.
+    pub(crate) fn in_own_thread(subject: Box<dyn Subject>) -> Self {
         let (commands, inbox) = channel();
         let (outbox, answers) = channel();
         let (name, feeds_in_gate) = (subject.name(), subject.feeds_in_gate());
-        let has_histories = subject.has_histories();
+        let has_timelines = subject.has_timelines();
         std::thread::spawn(move || run(Side::new(subject), &inbox, &outbox));
         Self {
             name,
             feeds_in_gate,
-            has_histories,
+            has_timelines,
             place: Place::Apart {
                 commands,
                 answers,
@@ -64,7 +64,7 @@ impl Player {
         }
     }
 
-    /// How long it took to answer all that it was asked.
+    /// How long all its answers took.
     pub(crate) fn spent(&self) -> Duration {
         match &self.place {
             Place::Here(side) => side.spent,
@@ -104,7 +104,7 @@ impl Player {
                     Ok(()) => answers.recv().ok(),
                     Err(_its_thread_is_gone) => None,
                 };
-                // It has said why.
+                // The panic message was printed.
                 let (answer, all) = answer.expect("its thread panicked");
                 *spent = all;
                 answer

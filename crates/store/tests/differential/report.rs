@@ -13,11 +13,11 @@ use crate::draw::Sequence;
 
 /// So many sequences instead of a time box.
 const SEQUENCES_VARIABLE: &str = "LANEKEEPER_SEQUENCES";
-/// The first seed; without it one that nobody has chosen.
+/// The first seed; by default a random one.
 const SEED_VARIABLE: &str = "LANEKEEPER_SEED";
 /// A file to which figures are appended, one `name=value` per line.
 const FIGURES_VARIABLE: &str = "LANEKEEPER_FIGURES";
-/// How long a run takes that is told nothing else.
+/// The default duration of a run.
 const TIME_BOX: Duration = Duration::from_secs(30);
 
 /// How much of what answers have in common is shown around that in which they differ.
@@ -48,7 +48,7 @@ fn variable<T: FromStr<Err: Display>>(name: &str) -> Option<T> {
     Some(value.unwrap_or_else(|error| panic!("{name}={text}: {error}")))
 }
 
-/// Says a figure, and writes it down when somebody wants it.
+/// Prints a figure, and writes it to the report file if one is configured.
 pub(crate) fn figure(name: &str, value: u64) {
     eprintln!("{name}: {value}");
     let Some(path) = std::env::var_os(FIGURES_VARIABLE) else {
@@ -62,15 +62,15 @@ pub(crate) fn figure(name: &str, value: u64) {
     writeln!(file, "{name}={value}").expect("the file for the figures");
 }
 
-/// What somebody needs to understand a difference.
+/// The report of a difference.
 pub(crate) fn text(sequence: &Sequence, difference: &Difference) -> String {
     let seed = sequence.seed;
     let mut text = format!(
         "seed {seed}: the stores differ ({SEED_VARIABLE}={seed} {SEQUENCES_VARIABLE}=1 draws it again). \
          Shrunk to:\n"
     );
-    for asked in &difference.asked {
-        text.push_str(&format!("  {asked}\n"));
+    for operations in &difference.operations {
+        text.push_str(&format!("  {operations}\n"));
     }
     let answers: Vec<Vec<&str>> = difference
         .answers

@@ -10,7 +10,7 @@ use crate::masks::rows_conflict;
 use crate::model::{Lane, Model, place};
 use crate::universe;
 
-/// What may come of a batch.
+/// The allowed outcomes of a batch.
 pub(crate) fn outcomes(model: &Model, batch: &LaneBatch) -> Vec<CommitOutcome> {
     let Some(lane) = model.lanes.get(place(batch.lease_grant)) else {
         return with_folding_faults(batch, vec![CommitOutcome::Fenced]);
@@ -28,7 +28,7 @@ pub(crate) fn outcomes(model: &Model, batch: &LaneBatch) -> Vec<CommitOutcome> {
     faults
 }
 
-/// A batch that is no good by itself may be refused before anybody looks at the fence.
+/// A batch that is invalid by itself may be refused before the fence is checked.
 fn with_folding_faults(batch: &LaneBatch, mut faults: Vec<CommitOutcome>) -> Vec<CommitOutcome> {
     let nothing = Lane {
         next_nonce: Nonce(0),
@@ -46,7 +46,7 @@ fn conflicts(model: &Model, lane: &Lane, batch: &LaneBatch) -> Vec<CommitOutcome
     let mut faults = keys_twice(lane, writes);
     let is_off = is_unfolded(batch)
         || has_missing_rows(model, lane, writes)
-        || has_wrong_wakes(lane, writes)
+        || has_wrong_queue_rows(lane, writes)
         || batch.next_nonce < lane.next_nonce;
     if is_off {
         faults.push(rows_conflict());
@@ -54,7 +54,7 @@ fn conflicts(model: &Model, lane: &Lane, batch: &LaneBatch) -> Vec<CommitOutcome
     faults
 }
 
-/// Keys of the business and nonces that somebody has already.
+/// Idempotency keys and nonces that another tx has already.
 fn keys_twice(lane: &Lane, writes: &Writes) -> Vec<CommitOutcome> {
     let mut requests: BTreeSet<&RequestId> = BTreeSet::new();
     let mut faults = Vec::new();
@@ -89,8 +89,8 @@ fn nonces_twice(lane: &Lane, writes: &Writes) -> Vec<Nonce> {
     faults
 }
 
-/// The unique index on nonces, row by row: first what is given up, then what changes in the order of the
-/// batch, then what is new. Whether a row comes to a nonce that is still held.
+/// The unique index on nonces, row by row: first nonces that are lost, then changes in the order of the
+/// batch, then new txs. Whether a row gets a nonce that is still held.
 fn nonces_meet(lane: &Lane, writes: &Writes) -> bool {
     let mut held = lane.nonces();
     for tx in writes.updates.iter().filter(|tx| tx.nonce.is_none()) {
@@ -137,14 +137,14 @@ fn has_missing_rows(model: &Model, lane: &Lane, writes: &Writes) -> bool {
         || !writes.first_sent.iter().all(|(hash, _)| has_attempt(hash))
 }
 
-fn has_wrong_wakes(lane: &Lane, writes: &Writes) -> bool {
+fn has_wrong_queue_rows(lane: &Lane, writes: &Writes) -> bool {
     let is_new = |id: &TxId| writes.inserts.iter().any(|tx| tx.id == *id);
-    let mut wakes = lane.wakes.clone();
-    let is_done = writes.queued_removed.iter().all(|id| wakes.remove(id));
+    let mut queue_rows = lane.queue_rows.clone();
+    let is_done = writes.queued_removed.iter().all(|id| queue_rows.remove(id));
     let is_added = writes
         .queued_added
         .iter()
-        .all(|id| (lane.txs.contains_key(id) || is_new(id)) && wakes.insert(*id));
+        .all(|id| (lane.txs.contains_key(id) || is_new(id)) && queue_rows.insert(*id));
     !(is_done && is_added)
 }
 
@@ -166,7 +166,7 @@ pub(crate) fn queue_refusals(model: &Model, requests: &[QueuedRequest]) -> Vec<S
         .clone()
         .any(|lane| !lane.is_halted && !lane.is_reconciled)
     {
-        refusals.push(StoreError::Unsettled(String::new()));
+        refusals.push(StoreError::Unreconciled(String::new()));
     }
     let mut keys = BTreeSet::new();
     let firsts = unknown.iter();

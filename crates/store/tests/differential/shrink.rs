@@ -6,7 +6,7 @@ use crate::compare::{Difference, run};
 use crate::draw::Sequence;
 use crate::player::Player;
 
-/// How long is tried at most: whoever runs tests ends those that take too long.
+/// How long shrinking takes at most: the test runner ends tests that take too long.
 const WITHIN: Duration = Duration::from_secs(20);
 
 /// The shortest sequence found, and its difference.
@@ -16,10 +16,10 @@ pub(crate) async fn shrink(
     players: &mut [Player],
 ) -> (Sequence, Box<Difference>) {
     let (mut shortest, mut found) = (sequence, difference);
-    // What comes behind the difference cannot have made it.
+    // Steps after the difference cannot have caused it.
     shortest.steps.truncate(found.step + 1);
     let began = Instant::now();
-    // Once more, to write down what is asked. One that does not come again is told as it was.
+    // Once more, to record the operations. A difference that does not recur is reported as it was.
     match run(&shortest, players, true).await {
         Err(again) => found = again,
         Ok(_) => return (shortest, found),

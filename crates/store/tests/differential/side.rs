@@ -10,7 +10,7 @@ use engine::ports::{
 
 use crate::answers::Answer;
 use crate::masks::{self, Mask};
-use crate::operation::{After, Happen, Hold, Load, Look, Operation, Write};
+use crate::operation::{After, Incident, LeaseCall, Load, Operation, ReadCall, Write};
 use crate::subjects::Subject;
 use crate::universe::{self, LANES};
 
@@ -23,9 +23,9 @@ pub(crate) struct Side {
     store: Arc<dyn Store>,
     /// By place; learned when a lane is granted.
     lanes: Vec<Option<LaneId>>,
-    /// Every cursor that it told, in order.
+    /// Every cursor that it returned, in order.
     marks: Vec<String>,
-    /// How long it took to answer all that it was asked.
+    /// How long all its answers took.
     pub(crate) spent: Duration,
 }
 
@@ -55,20 +55,20 @@ impl Side {
     pub(crate) async fn answer(&mut self, operation: &Operation) -> Answer {
         let began = Instant::now();
         let answer = match operation {
-            Operation::Hold(hold) => self.hold(hold).await,
+            Operation::LeaseCall(lease_call) => self.lease_call(lease_call).await,
             Operation::Write(write) => self.write(write).await,
             Operation::Load(load) => self.load(load).await,
-            Operation::Look(look) => self.look(look).await,
-            Operation::Happen(happen) => self.happen(happen).await,
+            Operation::ReadCall(read_call) => self.read_call(read_call).await,
+            Operation::Incident(incident) => self.incident(incident).await,
         };
         self.spent += began.elapsed();
         answer.unwrap_or_else(|error| Answer::Refused(masks::refusal(error)))
     }
 
-    async fn hold(&mut self, hold: &Hold) -> Result<Answer, StoreError> {
+    async fn lease_call(&mut self, lease_call: &LeaseCall) -> Result<Answer, StoreError> {
         let store = Arc::clone(&self.store);
-        Ok(match hold {
-            Hold::Acquire(lease_request, lanes) => {
+        Ok(match lease_call {
+            LeaseCall::Acquire(lease_request, lanes) => {
                 let answers = store.acquire(lease_request, lanes).await?;
                 for ((key, _), answer) in lanes.iter().zip(&answers) {
                     if let AcquireOutcome::Granted { lease_grant, .. } = answer {
@@ -78,33 +78,33 @@ impl Side {
                 let mask = self.mask();
                 Answer::AcquireOutcome(answers.into_iter().map(|a| mask.acquired(a)).collect())
             }
-            Hold::Renew(lease_request, lease_grants) => Answer::Renewed(
+            LeaseCall::Renew(lease_request, lease_grants) => Answer::Renewed(
                 store
                     .renew(lease_request, &self.lease_grants(lease_grants))
                     .await?,
             ),
-            Hold::Release(lease_request, lease_grants) => {
+            LeaseCall::Release(lease_request, lease_grants) => {
                 store
                     .release(lease_request, &self.lease_grants(lease_grants))
                     .await?;
                 Answer::Done
             }
-            Hold::Regrant(lease_grant, grant) => {
+            LeaseCall::Regrant(lease_grant, grant) => {
                 let regranted = store
                     .regrant(self.lease_grant(*lease_grant), *grant)
                     .await?;
                 Answer::RegrantOutcome(self.mask().regranted(regranted))
             }
-            Hold::Settle(lease_grant) => {
+            LeaseCall::MarkReconciled(lease_grant) => {
                 store
                     .mark_reconciled(self.lease_grant(*lease_grant))
                     .await?;
                 Answer::Done
             }
-            Hold::Halt(lease_grant, reason) => {
+            LeaseCall::Halt(lease_grant, reason) => {
                 Answer::Whether(store.halt(self.lease_grant(*lease_grant), reason).await?)
             }
-            Hold::AcceptLoss(key) => Answer::Whether(store.accept_loss(*key).await?),
+            LeaseCall::AcceptLoss(key) => Answer::Whether(store.accept_loss(*key).await?),
         })
     }
 
@@ -168,16 +168,16 @@ impl Side {
         })
     }
 
-    async fn look(&mut self, look: &Look) -> Result<Answer, StoreError> {
+    async fn read_call(&mut self, read_call: &ReadCall) -> Result<Answer, StoreError> {
         let store = Arc::clone(&self.store);
         let one = |found: Option<_>| Answer::Record(found.map(masks::record).map(Box::new));
-        Ok(match look {
-            Look::Members => Answer::Members(store.members().await?),
-            Look::Tx(id) => one(store.tx(*id).await?),
-            Look::TxByRequest(key, request) => one(store.tx_by_request(*key, request).await?),
-            Look::TxByHash(hash) => one(store.tx_by_hash(*hash).await?),
-            Look::Txs(filter) => Answer::Page(self.txs(filter).await?),
-            Look::TxEvents(id) => {
+        Ok(match read_call {
+            ReadCall::Members => Answer::Members(store.members().await?),
+            ReadCall::Tx(id) => one(store.tx(*id).await?),
+            ReadCall::TxByRequest(key, request) => one(store.tx_by_request(*key, request).await?),
+            ReadCall::TxByHash(hash) => one(store.tx_by_hash(*hash).await?),
+            ReadCall::Txs(filter) => Answer::Page(self.txs(filter).await?),
+            ReadCall::TxEvents(id) => {
                 let history = store.tx_events(*id).await?;
                 if let Some(events) = &history {
                     self.mark(events);
@@ -186,7 +186,7 @@ impl Side {
                     history.map(|events| events.into_iter().map(masks::event).collect()),
                 )
             }
-            Look::Events(after, filter) => {
+            ReadCall::Events(after, filter) => {
                 let filter = EventFilter {
                     after: self.after(after),
                     ..filter.clone()
@@ -196,18 +196,18 @@ impl Side {
                 self.marks.push(page.next);
                 Answer::Events(page.events.into_iter().map(masks::event).collect())
             }
-            Look::Lanes(keys) => {
+            ReadCall::Lanes(keys) => {
                 let (records, mask) = (store.lanes(keys).await?, self.mask());
                 Answer::Lanes(records.into_iter().map(|lane| mask.lane(lane)).collect())
             }
         })
     }
 
-    async fn happen(&mut self, happen: &Happen) -> Result<Answer, StoreError> {
-        match happen {
-            Happen::Advance(by) => self.subject.advance(*by).await,
-            Happen::Promote => {
-                let is_another = self.subject.forget_history().await;
+    async fn incident(&mut self, incident: &Incident) -> Result<Answer, StoreError> {
+        match incident {
+            Incident::Advance(by) => self.subject.advance(*by).await,
+            Incident::Promote => {
+                let is_another = self.subject.change_timeline().await;
                 assert!(is_another, "only stores that have histories are asked");
             }
         }

@@ -9,12 +9,12 @@ use async_trait::async_trait;
 use domain::{MonotonicTime, Timestamp};
 use engine::ports::{Clock, Store};
 use rig::postgres::{Database, shared};
+use sim::network::{Link, LinkFaults};
 use sim::rng::Rng;
 use sim::store::{MemoryStore, RemoteStore};
-use sim::store_suite::Backend;
-use sim::wire::{Wire, WireFaults};
 use store::postgres::{PostgresConfig, PostgresStore, migrate};
 use store::sqlite::SqliteStore;
+use store_contract::Backend;
 use tempfile::TempDir;
 use tokio_postgres::{Client, NoTls};
 
@@ -29,10 +29,10 @@ pub(crate) trait Subject: Backend {
     /// How it is called in a report.
     fn name(&self) -> &'static str;
 
-    /// What its leases are measured with.
+    /// The clock of its leases.
     fn now(&self) -> Timestamp;
 
-    /// Takes everything out of it.
+    /// Empties it.
     async fn clear(&mut self);
 
     /// Whether the gate itself puts events into the feed.
@@ -40,8 +40,8 @@ pub(crate) trait Subject: Backend {
         false
     }
 
-    /// Whether it can tell histories apart.
-    fn has_histories(&self) -> bool {
+    /// Whether it distinguishes timelines.
+    fn has_timelines(&self) -> bool {
         true
     }
 }
@@ -105,7 +105,7 @@ impl Backend for Twin {
         self.clock.advance(by);
     }
 
-    async fn forget_history(&self) -> bool {
+    async fn change_timeline(&self) -> bool {
         self.store.fail_over();
         true
     }
@@ -136,9 +136,9 @@ pub(crate) struct Served {
 impl Served {
     pub(crate) fn new() -> Self {
         let twin = Twin::new();
-        let wire = Wire::new(Rng::new(1), WireFaults::healthy(2));
+        let link = Link::new(Rng::new(1), LinkFaults::healthy(2));
         Self {
-            store: RemoteStore::new(twin.store.clone(), wire),
+            store: RemoteStore::new(twin.store.clone(), link),
             twin,
         }
     }
@@ -154,8 +154,8 @@ impl Backend for Served {
         self.twin.advance(by).await;
     }
 
-    async fn forget_history(&self) -> bool {
-        self.twin.forget_history().await
+    async fn change_timeline(&self) -> bool {
+        self.twin.change_timeline().await
     }
 }
 
@@ -186,7 +186,7 @@ pub(crate) struct Embedded {
 
 impl Embedded {
     pub(crate) fn new() -> Self {
-        // Nobody kills this process to see what is left: a folder in memory shows as much.
+        // This process is never killed to test durability: a folder in memory suffices.
         let memory = Path::new("/dev/shm");
         let folder = match memory.is_dir() {
             true => tempfile::tempdir_in(memory),
@@ -236,7 +236,7 @@ impl Subject for Embedded {
     async fn clear(&mut self) {
         let erase = "BEGIN IMMEDIATE;
              DELETE FROM signer_lease; DELETE FROM signer_nonce_cursor; DELETE FROM lane;
-             DELETE FROM managed_tx; DELETE FROM tx_attempt; DELETE FROM tx_wake;
+             DELETE FROM managed_tx; DELETE FROM tx_attempt; DELETE FROM queued_tx;
              DELETE FROM lane_event; DELETE FROM chain_header; DELETE FROM node;
              COMMIT;";
         let eraser = self.eraser.get_mut().expect("nobody else has it");
@@ -248,7 +248,7 @@ impl Subject for Embedded {
         true
     }
 
-    fn has_histories(&self) -> bool {
+    fn has_timelines(&self) -> bool {
         false
     }
 }
@@ -312,7 +312,7 @@ impl Backend for Cluster {
         .await;
     }
 
-    async fn forget_history(&self) -> bool {
+    async fn change_timeline(&self) -> bool {
         self.exec("UPDATE signer_lease SET history = history - 1")
             .await;
         true
@@ -334,10 +334,10 @@ impl Subject for Cluster {
 
     async fn clear(&mut self) {
         const TRUNCATE: &str = "TRUNCATE lane, signer_lease, signer_nonce_cursor, managed_tx, tx_attempt, \
-             tx_wake, lane_event, event_feed, lane_feed, chain_header, node RESTART IDENTITY; \
+             queued_tx, lane_event, event_feed, lane_feed, chain_header, node RESTART IDENTITY; \
              UPDATE feed_head SET position = 0, history = 0";
         const DELETE: &str = "DELETE FROM lane; DELETE FROM signer_lease; DELETE FROM signer_nonce_cursor; \
-             DELETE FROM managed_tx; DELETE FROM tx_attempt; DELETE FROM tx_wake; DELETE FROM lane_event; \
+             DELETE FROM managed_tx; DELETE FROM tx_attempt; DELETE FROM queued_tx; DELETE FROM lane_event; \
              DELETE FROM event_feed; DELETE FROM lane_feed; DELETE FROM chain_header; DELETE FROM node; \
              UPDATE feed_head SET position = 0, history = 0";
         let is_due = self.deletes >= DELETES_MAX;

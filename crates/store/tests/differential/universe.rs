@@ -66,20 +66,20 @@ pub(crate) fn is_huge(key: LaneKey) -> bool {
     key.chain_id == HUGE_CHAIN
 }
 
-/// A life of a node.
-pub(crate) fn life(node: usize, life: u64) -> Incarnation {
+/// An incarnation of a node.
+pub(crate) fn incarnation(node: usize, incarnation: u64) -> Incarnation {
     let node = u128::try_from(node).expect("few nodes");
     Incarnation(Uuid::from_u128(
-        (0xB0 + node) << 64 | (u128::from(life) + 1),
+        (0xB0 + node) << 64 | (u128::from(incarnation) + 1),
     ))
 }
 
-/// A life of a node that asks, with terms of its own.
-pub(crate) fn asker(rng: &Rng, node: usize, of_life: u64) -> LeaseRequest {
+/// The lease request of an incarnation, with its own terms.
+pub(crate) fn requester(rng: &Rng, node: usize, of_life: u64) -> LeaseRequest {
     let skews = [HALF_BEAT, BEAT + HALF_BEAT];
     LeaseRequest {
         node: NodeName(NODES[node].into()),
-        incarnation: life(node, of_life),
+        incarnation: incarnation(node, of_life),
         duration: BEAT * if rng.permille(700) { 3 } else { 1 },
         skew: *rng.pick(&skews),
         alive: Vec::new(),
@@ -107,7 +107,7 @@ pub(crate) fn any_request_id(rng: &Rng) -> RequestId {
     request_id(rng.below(REQUESTS))
 }
 
-/// What the business asks for: every field is there and not, small and as large as can be.
+/// A client's payload: every field is present or absent, small or as large as possible.
 pub(crate) fn payload(rng: &Rng) -> Payload {
     let wei = [0, 1, 255, 2_000_000_000, u128::MAX];
     let some_wei = |rng: &Rng| rng.permille(400).then(|| *rng.pick(&wei));
@@ -124,7 +124,7 @@ pub(crate) fn payload(rng: &Rng) -> Payload {
     }
 }
 
-/// What an attempt offers.
+/// The fees of an attempt.
 pub(crate) fn fees(rng: &Rng) -> Fees {
     match rng.below(3) {
         0 => Fees::Legacy {
@@ -138,15 +138,15 @@ pub(crate) fn fees(rng: &Rng) -> Fees {
 }
 
 /// Words for people, as nodes and operators may write them.
-pub(crate) fn words(rng: &Rng) -> String {
-    let words = [
+pub(crate) fn random_text(rng: &Rng) -> String {
+    let random_text = [
         "",
         "no funds",
         "zu wenig ✗",
         "a NUL \0 inside",
         "it's \\ \"quoted\"",
     ];
-    (*rng.pick(&words)).to_owned()
+    (*rng.pick(&random_text)).to_owned()
 }
 
 /// A header of one of two branches, each of which stands on its own.

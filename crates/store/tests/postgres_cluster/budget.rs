@@ -1,15 +1,15 @@
-//! What an accepted tx costs: rows, index entries and bytes of WAL.
+//! The cost of an accepted tx: rows, index entries and bytes of WAL.
 
 use engine::ports::{CommitOutcome, Store as _};
 use rig::postgres::{Postgres, majors};
 
-use crate::kit::{World, accept, keepers, lane, node, until};
+use crate::kit::{World, accept, keepers, lane, node, wait_until};
 
 /// Turns that are measured.
 const TURNS: u64 = 4;
 
 #[tokio::test]
-async fn an_accepted_tx_keeps_the_budget() {
+async fn accepted_tx_stays_within_its_budget() {
     // Images of whole pages come with checkpoints, and the background writes into the WAL, too.
     let settings = [
         ("full_page_writes", "off"),
@@ -54,7 +54,7 @@ async fn an_accepted_tx_keeps_the_budget() {
         let rows = "SELECT sum(n_tup_ins) FROM pg_stat_user_tables \
                     WHERE relname IN ('managed_tx', 'tx_attempt', 'lane_event')";
         let turns = (TURNS + 1) * lanes;
-        until("the statistics are told", || {
+        wait_until("the statistics are told", || {
             world.count(rows) >= 2 * txs + turns
         })
         .await;

@@ -9,16 +9,18 @@ use engine::ports::{
 };
 use rig::pgbouncer::PgBouncer;
 use rig::postgres::{Postgres, majors, shared};
-use rig::proxy::{TcpProxy, Then};
+use rig::proxy::{AfterLoss, TcpProxy};
 use store::postgres::migrate;
 use uuid::Uuid;
 
-use crate::kit::{LEASE, World, accept, commit, grant, keeper, lane, node, open, queued, until};
+use crate::kit::{
+    LEASE, World, accept, commit, grant, keeper, lane, node, open, queued, wait_until,
+};
 
-const CALL: &str = "SELECT lk_gate_2";
+const CALL: &str = "SELECT lanekeeper_gate";
 
 #[tokio::test]
-async fn a_batch_whose_answer_is_lost_is_unknown_until_a_new_grant_tells() {
+async fn lost_answer_is_unknown_until_the_regrant() {
     let short = Duration::from_secs(2);
     let database = shared(majors()[0]).database("lost");
     migrate(database.url(), None, short).await.expect("migrate");
@@ -30,8 +32,8 @@ async fn a_batch_whose_answer_is_lost_is_unknown_until_a_new_grant_tells() {
         .enumerate()
     {
         match lose {
-            "cut" => proxy.lose_answer_to(CALL, Then::Cut),
-            "silence" => proxy.lose_answer_to(CALL, Then::Silence),
+            "cut" => proxy.lose_answer_to(CALL, AfterLoss::Cut),
+            "silence" => proxy.lose_answer_to(CALL, AfterLoss::Silence),
             "request" => proxy.lose_request(CALL),
             _ => {}
         }
@@ -70,12 +72,12 @@ async fn a_batch_whose_answer_is_lost_is_unknown_until_a_new_grant_tells() {
             keeper.follow(&batch);
         }
     }
-    let txs = database.ask("SELECT count(*) FROM managed_tx");
+    let txs = database.query_value("SELECT count(*) FROM managed_tx");
     assert_eq!(txs.as_deref(), Some("3"), "none doubled, none lost");
 }
 
 #[tokio::test]
-async fn while_the_database_is_away_answers_come_quickly_and_afterwards_all_is_well() {
+async fn unavailable_database_fails_fast_and_recovers() {
     let postgres = Postgres::start(majors()[0]);
     let database = postgres.database("away");
     migrate(database.url(), None, LEASE).await.expect("migrate");
@@ -90,11 +92,11 @@ async fn while_the_database_is_away_answers_come_quickly_and_afterwards_all_is_w
     let began = Instant::now();
     let outcome = commit(&*store, &batch).await;
     // The pool's connection broke under the call, or before it.
-    let is_told = matches!(
+    let is_reported = matches!(
         outcome,
         CommitOutcome::NotApplied(_) | CommitOutcome::Unknown(_)
     );
-    assert!(is_told, "{outcome:?}");
+    assert!(is_reported, "{outcome:?}");
     let outcome = commit(&*store, &batch).await;
     assert!(
         matches!(outcome, CommitOutcome::NotApplied(_)),
@@ -115,7 +117,7 @@ async fn while_the_database_is_away_answers_come_quickly_and_afterwards_all_is_w
 }
 
 #[tokio::test]
-async fn a_frozen_network_is_not_waited_for() {
+async fn frozen_network_does_not_block_callers() {
     let database = shared(majors()[0]).database("frozen");
     let short = Duration::from_secs(2);
     migrate(database.url(), None, short).await.expect("migrate");
@@ -145,7 +147,7 @@ async fn a_frozen_network_is_not_waited_for() {
 }
 
 #[tokio::test]
-async fn a_commit_that_no_standby_has_is_unknown() {
+async fn commit_without_standby_confirmation_is_unknown() {
     let postgres = Postgres::start(majors()[0]);
     let world = World::on(postgres.database("sync")).await;
     let keeper = keeper(&*world.store, &node("a"), lane(1)).await;
@@ -154,11 +156,11 @@ async fn a_commit_that_no_standby_has_is_unknown() {
     let (store, batch) = (world.store.clone(), accept(&keeper, 1));
     let gate = tokio::spawn(async move { commit(&*store, &batch).await });
     let waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'";
-    until("a commit waits for the standby", || {
+    wait_until("a commit waits for the standby", || {
         world.count(waiting) == 1
     })
     .await;
-    // Somebody's well-meant cancel: the server commits, and only warns.
+    // The wait for the standby is cancelled: the server commits, and only warns.
     world
         .database
         .exec("SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'");
@@ -172,7 +174,7 @@ async fn a_commit_that_no_standby_has_is_unknown() {
 }
 
 #[tokio::test]
-async fn everything_works_through_a_pooler_in_transaction_mode() {
+async fn store_works_through_a_pooler_in_transaction_mode() {
     let database = shared(majors()[0]).database("pooler");
     migrate(database.url(), None, LEASE).await.expect("migrate");
     let pooler = PgBouncer::in_front_of(database.server(), 3);
@@ -244,7 +246,7 @@ async fn everything_works_through_a_pooler_in_transaction_mode() {
 }
 
 #[tokio::test]
-async fn what_the_server_says_at_login_is_no_word_on_a_commit() {
+async fn warning_at_login_does_not_affect_the_first_commit() {
     let with_login_triggers = majors().into_iter().find(|major| *major >= 17);
     let Some(major) = with_login_triggers else {
         return; // only newer servers can be made to warn at login

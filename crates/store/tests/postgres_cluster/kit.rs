@@ -21,7 +21,7 @@ pub(crate) const LEASE: Duration = Duration::from_secs(10);
 
 static NAMES: AtomicU64 = AtomicU64::new(1);
 
-/// A number that nobody else in this process has.
+/// A number that is unique in this process.
 pub(crate) fn name() -> u64 {
     NAMES.fetch_add(1, Ordering::Relaxed)
 }
@@ -62,7 +62,7 @@ impl World {
             .expect("connect");
         // A broken connection is seen by the next call.
         tokio::spawn(async move { connection.await.ok() });
-        // The role's timeouts are for the store, not for who holds locks on purpose.
+        // The role's timeouts are for the store, not for connections that hold locks on purpose.
         client
             .batch_execute("SET idle_in_transaction_session_timeout = 0; SET statement_timeout = 0")
             .await
@@ -75,7 +75,7 @@ impl World {
     }
 
     pub(crate) fn count(&self, sql: &str) -> u64 {
-        let count = self.database.ask(sql).expect("a count");
+        let count = self.database.query_value(sql).expect("a count");
         count.parse().expect("a number")
     }
 }
@@ -111,7 +111,7 @@ pub(crate) fn grant() -> GrantId {
     GrantId(Uuid::from_u128(u128::from(name())))
 }
 
-/// What a keeper's memory knows of its lane.
+/// The state of a lane in its keeper's memory.
 #[derive(Clone, Debug)]
 pub(crate) struct Keeper {
     pub(crate) key: LaneKey,
@@ -135,8 +135,11 @@ pub(crate) async fn keepers(
     lease_request: &LeaseRequest,
     lanes: &[LaneKey],
 ) -> Vec<Keeper> {
-    let asked: Vec<(LaneKey, GrantId)> = lanes.iter().map(|key| (*key, grant())).collect();
-    let answers = store.acquire(lease_request, &asked).await.expect("acquire");
+    let requested: Vec<(LaneKey, GrantId)> = lanes.iter().map(|key| (*key, grant())).collect();
+    let answers = store
+        .acquire(lease_request, &requested)
+        .await
+        .expect("acquire");
     let keepers = lanes.iter().zip(answers).map(|(key, answer)| match answer {
         AcquireOutcome::Granted { lease_grant, .. } => Keeper {
             key: *key,
@@ -254,14 +257,14 @@ pub(crate) fn queued(key: LaneKey, request: &str) -> QueuedRequest {
 }
 
 /// Waits until a session of this database waits for a lock.
-pub(crate) async fn until_somebody_waits(world: &World) {
+pub(crate) async fn wait_until_blocked(world: &World) {
     let waits = "SELECT count(*) FROM pg_stat_activity \
                  WHERE datname = current_database() AND wait_event_type = 'Lock'";
-    until("a session waits for a lock", || world.count(waits) > 0).await;
+    wait_until("a session waits for a lock", || world.count(waits) > 0).await;
 }
 
 /// Looks again and again, without standing in the way of other tasks.
-pub(crate) async fn until(what: &str, mut holds: impl FnMut() -> bool) {
+pub(crate) async fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
     while !holds() {
         assert!(tokio::time::Instant::now() < deadline, "never: {what}");

@@ -1,4 +1,4 @@
-//! What only a real server can show: two connections at once, answers that are lost, a database that is
+//! Behaviour that only a real server shows: concurrent connections, lost answers, a database that is
 //! away, and how the store is opened.
 
 mod budget;

@@ -29,7 +29,7 @@ async fn refusal(url: &str) -> OpenError {
 }
 
 #[tokio::test]
-async fn every_major_is_migrated_once_however_many_do_it_at_once() {
+async fn concurrent_migrations_apply_once_on_every_major() {
     for major in majors() {
         let database = shared(major).database("migrate");
         let url = database.url();
@@ -56,7 +56,7 @@ async fn every_major_is_migrated_once_however_many_do_it_at_once() {
 }
 
 #[tokio::test]
-async fn a_role_without_timeouts_is_told_what_to_do_and_served_afterwards() {
+async fn role_without_timeouts_is_refused_with_instructions() {
     let database = shared(majors()[0]).database("role");
     migrate(database.url(), None, LEASE).await.expect("migrate");
     let role = format!("server_{}_{}", std::process::id(), name());
@@ -84,7 +84,7 @@ async fn a_role_without_timeouts_is_told_what_to_do_and_served_afterwards() {
     let outcome = commit(&*store, &accept(&keeper, 1)).await;
     assert_eq!(outcome, CommitOutcome::Applied);
     drop(store);
-    let compiles_nothing = database.ask(&format!(
+    let compiles_nothing = database.query_value(&format!(
         "SELECT 'jit=off' = ANY (setconfig) FROM pg_db_role_setting \
          WHERE setrole = '{role}'::regrole"
     ));
@@ -116,9 +116,9 @@ async fn a_role_without_timeouts_is_told_what_to_do_and_served_afterwards() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_reached_is_named_without_its_password() {
+async fn unreachable_database_is_named_without_its_password() {
     let bad_address = refusal("mysql://me:hidden@h/d").await;
-    assert!(matches!(bad_address, OpenError::Address { .. }));
+    assert!(matches!(bad_address, OpenError::Address(_)));
     for url in [
         "postgres://me:hidden@127.0.0.1:1/d",
         "postgres://me:hidden@127.0.0.1:notaport/d",
@@ -132,7 +132,7 @@ async fn what_cannot_be_reached_is_named_without_its_password() {
 }
 
 #[tokio::test]
-async fn a_standby_is_refused() {
+async fn standby_is_refused() {
     let postgres = Postgres::start(majors()[0]);
     let database = postgres.database("standby");
     migrate(database.url(), None, LEASE).await.expect("migrate");
@@ -163,7 +163,7 @@ async fn tls_is_verified_as_the_address_says() {
         let store = open(&url("localhost", options.clone()), LEASE).await;
         keeper(&*store, &node("a"), lane(1)).await;
         assert_eq!(
-            postgres.ask(encrypted).as_deref(),
+            postgres.query_value(encrypted).as_deref(),
             Some("true"),
             "{options}"
         );
@@ -186,7 +186,7 @@ async fn tls_is_verified_as_the_address_says() {
         let options = format!("sslmode={mode}&sslrootcert={root}");
         let error = refusal(&url(host, options)).await;
         assert!(
-            matches!(error, OpenError::NotReached { .. }),
+            matches!(error, OpenError::NotReached(_)),
             "{host} {mode}: {error}"
         );
     }

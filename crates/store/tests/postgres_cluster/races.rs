@@ -1,4 +1,4 @@
-//! Two connections at once: a third one holds a row or an open transaction, and lets go when told.
+//! Concurrent connections: a third one holds a row lock or an open transaction, and releases it on command.
 
 use std::time::{Duration, Instant};
 
@@ -9,11 +9,11 @@ use engine::ports::{
 use store::postgres::sql;
 
 use crate::kit::{
-    World, accept, commit, grant, keeper, keepers, lane, node, queued, token, until_somebody_waits,
+    World, accept, commit, grant, keeper, keepers, lane, node, queued, token, wait_until_blocked,
 };
 
 #[tokio::test]
-async fn a_hundred_lanes_with_one_tx_each_are_one_transaction() {
+async fn hundred_lanes_with_one_tx_each_are_one_transaction() {
     let world = World::new().await;
     let lanes: Vec<_> = (1..=100).map(lane).collect();
     let keepers = keepers(&*world.store, &node("a"), &lanes).await;
@@ -25,7 +25,7 @@ async fn a_hundred_lanes_with_one_tx_each_are_one_transaction() {
 }
 
 #[tokio::test]
-async fn of_a_hundred_lanes_only_the_fenced_the_locked_and_the_guilty_are_not_applied() {
+async fn only_fenced_locked_and_conflicting_lanes_are_not_applied() {
     let world = World::new().await;
     let lanes: Vec<_> = (1..=100).map(lane).collect();
     let mut keepers = keepers(&*world.store, &node("a"), &lanes).await;
@@ -73,7 +73,7 @@ async fn of_a_hundred_lanes_only_the_fenced_the_locked_and_the_guilty_are_not_ap
 }
 
 #[tokio::test]
-async fn a_locked_lane_delays_neither_renewals_nor_other_lanes() {
+async fn locked_lane_delays_neither_renewals_nor_other_lanes() {
     let world = World::new().await;
     let lease_request = node("a");
     let keepers = keepers(&*world.store, &lease_request, &[lane(1), lane(2)]).await;
@@ -89,10 +89,10 @@ async fn a_locked_lane_delays_neither_renewals_nor_other_lanes() {
         .await
         .expect("renew");
     assert_eq!(renewed, [RenewOutcome::Busy, RenewOutcome::Renewed]);
-    let asked = [(lane(1), grant()), (lane(2), grant())];
+    let requested = [(lane(1), grant()), (lane(2), grant())];
     let answers = world
         .store
-        .acquire(&lease_request, &asked)
+        .acquire(&lease_request, &requested)
         .await
         .expect("acquire");
     assert_eq!(answers[0], AcquireOutcome::Busy);
@@ -113,7 +113,7 @@ async fn a_locked_lane_delays_neither_renewals_nor_other_lanes() {
 /// A takeover of the first lane, up to its commit.
 async fn take(thief: &tokio_postgres::Client, by: &str) {
     let both_rows = format!(
-        "BEGIN; UPDATE signer_lease SET token = token + 1, owner = '{by}', expires_at = lk_now() + 10000 \
+        "BEGIN; UPDATE signer_lease SET token = token + 1, owner = '{by}', expires_at = lanekeeper_now() + 10000 \
            WHERE lane_id = 1; \
          UPDATE signer_nonce_cursor SET fencing_token = fencing_token + 1, \
            grant_id = gen_random_uuid() WHERE lane_id = 1"
@@ -122,7 +122,7 @@ async fn take(thief: &tokio_postgres::Client, by: &str) {
 }
 
 #[tokio::test]
-async fn a_gate_beside_a_takeover_waits_for_nobody_and_the_regrant_tells() {
+async fn gate_does_not_wait_for_a_takeover_and_regrant_decides() {
     for commits in [true, false] {
         let world = World::new().await;
         let old = keeper(&*world.store, &node("a"), lane(1)).await;
@@ -137,7 +137,7 @@ async fn a_gate_beside_a_takeover_waits_for_nobody_and_the_regrant_tells() {
         assert_eq!(outcome, CommitOutcome::Locked, "while it is under way");
         let (store, lease_grant) = (world.store.clone(), old.lease_grant);
         let regrant = tokio::spawn(async move { store.regrant(lease_grant, grant()).await });
-        until_somebody_waits(&world).await;
+        wait_until_blocked(&world).await;
         let end = if commits { "COMMIT" } else { "ROLLBACK" };
         thief.batch_execute(end).await.expect("end");
         match regrant.await.expect("it ran").expect("an answer") {
@@ -151,7 +151,7 @@ async fn a_gate_beside_a_takeover_waits_for_nobody_and_the_regrant_tells() {
 }
 
 #[tokio::test]
-async fn a_new_grant_waits_for_the_batch_under_way_and_tells_what_became_of_it() {
+async fn regrant_waits_for_the_open_batch_and_returns_its_outcome() {
     for commits in [true, false] {
         let world = World::new().await;
         let keeper = keeper(&*world.store, &node("a"), lane(1)).await;
@@ -168,7 +168,7 @@ async fn a_new_grant_waits_for_the_batch_under_way_and_tells_what_became_of_it()
         assert!(early.is_err(), "it waits for the lane row: {early:?}");
         let store = world.store.clone();
         let again = tokio::spawn(async move { store.regrant(keeper.lease_grant, renewed).await });
-        until_somebody_waits(&world).await;
+        wait_until_blocked(&world).await;
         let end = if commits { "COMMIT" } else { "ROLLBACK" };
         lost.batch_execute(end).await.expect("end");
         let regranted = again.await.expect("it ran").expect("regrant");
@@ -191,7 +191,7 @@ async fn a_new_grant_waits_for_the_batch_under_way_and_tells_what_became_of_it()
 }
 
 #[tokio::test]
-async fn a_takeover_skips_a_lane_with_a_batch_under_way() {
+async fn takeover_skips_a_lane_with_an_open_batch() {
     let world = World::new().await;
     let old = keepers(&*world.store, &node("a"), &[lane(1), lane(2)]).await;
     world
@@ -204,10 +204,10 @@ async fn a_takeover_skips_a_lane_with_a_batch_under_way() {
     open.query_typed(sql::GATE, &arguments.params())
         .await
         .expect("gate");
-    let asked = [(lane(1), grant()), (lane(2), grant())];
+    let requested = [(lane(1), grant()), (lane(2), grant())];
     let answers = world
         .store
-        .acquire(&node("b"), &asked)
+        .acquire(&node("b"), &requested)
         .await
         .expect("acquire");
     assert_eq!(answers[0], AcquireOutcome::Busy);
@@ -228,7 +228,7 @@ async fn a_takeover_skips_a_lane_with_a_batch_under_way() {
 }
 
 #[tokio::test]
-async fn queueing_a_key_that_another_node_is_inserting_gives_the_tx_that_stays() {
+async fn queueing_a_concurrently_inserted_key_returns_the_stored_tx() {
     for commits in [true, false] {
         let world = World::new().await;
         // The lane is there already, so that the two meet at the key.
@@ -244,7 +244,7 @@ async fn queueing_a_key_that_another_node_is_inserting_gives_the_tx_that_stays()
         let (store, ours) = (world.store.clone(), queued(lane(1), "same"));
         let id = ours.request.id;
         let queue = tokio::spawn(async move { store.queue(vec![ours]).await });
-        until_somebody_waits(&world).await;
+        wait_until_blocked(&world).await;
         let end = if commits { "COMMIT" } else { "ROLLBACK" };
         other.batch_execute(end).await.expect("end");
         let answer = queue.await.expect("it ran").expect("queue");
@@ -257,7 +257,7 @@ async fn queueing_a_key_that_another_node_is_inserting_gives_the_tx_that_stays()
             false => id,
         };
         assert_eq!(answer[0].id, stays);
-        let wakes = world.count("SELECT count(*) FROM tx_wake");
+        let wakes = world.count("SELECT count(*) FROM queued_tx");
         assert_eq!(
             wakes,
             if commits { 1 } else { 2 },
@@ -267,7 +267,7 @@ async fn queueing_a_key_that_another_node_is_inserting_gives_the_tx_that_stays()
 }
 
 #[tokio::test]
-async fn many_nodes_queue_the_same_keys_in_other_orders_without_deadlock() {
+async fn concurrent_queueing_in_different_orders_does_not_deadlock() {
     let world = World::new().await;
     let mut tasks = tokio::task::JoinSet::new();
     for n in 0..8_usize {
@@ -290,12 +290,12 @@ async fn many_nodes_queue_the_same_keys_in_other_orders_without_deadlock() {
     let answers = tasks.join_all().await;
     assert!(answers.iter().all(|answer| *answer == answers[0]));
     assert_eq!(world.count("SELECT count(*) FROM managed_tx"), 40);
-    assert_eq!(world.count("SELECT count(*) FROM tx_wake"), 40);
+    assert_eq!(world.count("SELECT count(*) FROM queued_tx"), 40);
     assert_eq!(world.count("SELECT count(*) FROM lane"), 4);
 }
 
 #[tokio::test]
-async fn in_another_history_no_reader_of_the_feed_skips_what_comes() {
+async fn no_feed_reader_skips_events_after_a_timeline_change() {
     let world = World::new().await;
     let mut keeper = keeper(&*world.store, &node("a"), lane(1)).await;
     for _ in 0..2 {
@@ -314,7 +314,7 @@ async fn in_another_history_no_reader_of_the_feed_skips_what_comes() {
     // A standby that lacks the second event takes over, and another event takes its place.
     world.database.exec(
         "DELETE FROM event_feed WHERE position = 2; UPDATE lane_feed SET fed_seq = 1; \
-         UPDATE feed_head SET position = 1, history = history + 1",
+         UPDATE feed_head SET position = 1, timeline = timeline + 1",
     );
     world.store.extend_feed(&[]).await.expect("sweep");
     let ahead = EventFilter {
@@ -326,7 +326,7 @@ async fn in_another_history_no_reader_of_the_feed_skips_what_comes() {
 }
 
 #[tokio::test]
-async fn the_feed_is_in_order_whoever_extends_it_and_whenever() {
+async fn feed_is_in_order_with_concurrent_appenders() {
     let world = World::new().await;
     let lanes: Vec<_> = (1..=4).map(lane).collect();
     let keepers = keepers(&*world.store, &node("a"), &lanes).await;
@@ -338,7 +338,7 @@ async fn the_feed_is_in_order_whoever_extends_it_and_whenever() {
                 let batch = accept(&keeper, 1);
                 assert_eq!(commit(&*store, &batch).await, CommitOutcome::Applied);
                 keeper.follow(&batch);
-                // Two at once for the same lane, and somebody who sweeps.
+                // Two at once for the same lane, and a sweep.
                 let lane = [keeper.lease_grant.lane];
                 let extended = tokio::join!(
                     store.extend_feed(&lane),
@@ -360,7 +360,7 @@ async fn the_feed_is_in_order_whoever_extends_it_and_whenever() {
 }
 
 #[tokio::test]
-async fn a_lanes_updates_stay_in_their_page() {
+async fn lane_updates_stay_in_their_page() {
     let world = World::new().await;
     let mut keeper = keeper(&*world.store, &node("a"), lane(1)).await;
     for _ in 0..20 {
@@ -386,7 +386,7 @@ async fn a_lanes_updates_stay_in_their_page() {
     };
     let updated = "SELECT min(n_tup_upd) FROM pg_stat_user_tables \
                    WHERE relname IN ('managed_tx', 'tx_attempt')";
-    crate::kit::until("the statistics are told", || world.count(updated) == 200).await;
+    crate::kit::wait_until("the statistics are told", || world.count(updated) == 200).await;
     assert_eq!(world.count(&moved("managed_tx")), 0);
     assert_eq!(world.count(&moved("tx_attempt")), 0);
     // The first batch makes the lane busy, which is in an index; and taking it writes it once.

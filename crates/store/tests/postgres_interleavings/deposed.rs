@@ -10,7 +10,7 @@ use crate::kit::{
 };
 use crate::report::majors;
 
-/// What a deposed keeper tries.
+/// The writes that a deposed keeper tries.
 #[derive(Clone, Copy, Debug)]
 enum Write {
     Allocate,
@@ -203,7 +203,7 @@ fn dump(database: &Database) -> Vec<String> {
         "signer_nonce_cursor",
         "managed_tx",
         "tx_attempt",
-        "tx_wake",
+        "queued_tx",
         "lane_event",
         "event_feed",
         "lane_feed",
@@ -213,7 +213,10 @@ fn dump(database: &Database) -> Vec<String> {
         let sql = format!(
             "SELECT string_agg(t.xmin || ' ' || t::text, E'\\n' ORDER BY t::text) FROM {table} AS t"
         );
-        format!("{table}: {}", database.ask(&sql).unwrap_or_default())
+        format!(
+            "{table}: {}",
+            database.query_value(&sql).unwrap_or_default()
+        )
     });
     rows.collect()
 }

@@ -1,4 +1,4 @@
-//! What the actors were told, and what they saw: the checks compare it with what is there at the end.
+//! Results that the actors observed: the checks compare them with the final content of the database.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -9,15 +9,15 @@ use tokio_postgres::types::Type;
 use tokio_postgres::{Client, Error, Row};
 use uuid::Uuid;
 
-/// Something that an actor was told.
+/// A result that an actor observed.
 #[derive(Debug)]
 pub(crate) enum Fact {
-    /// What came of a batch.
+    /// The outcome of a batch.
     Gate {
         batch: Box<LaneBatch>,
         outcome: Outcome,
     },
-    /// The contested lane was granted to a contender, or anew to its keeper, who was told how many
+    /// The contested lane was granted to a contender, or anew to its keeper, with the number of
     /// batches had landed.
     Granted {
         node: String,
@@ -32,11 +32,11 @@ pub(crate) enum Fact {
     },
     /// The keeper's lease was extended, or not.
     Renewed(bool),
-    /// The keeper gave the lane back, or it was not its any more.
+    /// The keeper released the lane, or had lost it.
     Released(bool),
     /// A request was queued, and this tx has it.
     Queued { request: RequestId, tx: TxId },
-    /// Events that a reader was told, in its order, and where it goes on.
+    /// Events that a reader received, in its order, and its next cursor.
     Read {
         reader: Uuid,
         events: Vec<(LaneKey, u64)>,
@@ -46,7 +46,7 @@ pub(crate) enum Fact {
     Refused { what: &'static str, why: String },
 }
 
-/// What came of one lane's batch.
+/// The outcome of one lane's batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Applied,
@@ -56,7 +56,7 @@ pub(crate) enum Outcome {
     Conflict,
 }
 
-/// What a keeper writes of a tx.
+/// The content that a keeper writes of a tx.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TxRow {
     pub(crate) id: TxId,
@@ -93,12 +93,12 @@ impl TxRow {
     }
 }
 
-/// Everything that was told, in the order of telling.
+/// All results, in the order of observation.
 #[derive(Default)]
 pub(crate) struct Facts(Mutex<Vec<Fact>>);
 
 impl Facts {
-    pub(crate) fn tell(&self, fact: Fact) {
+    pub(crate) fn record_fact(&self, fact: Fact) {
         self.all().push(fact);
     }
 
@@ -107,7 +107,7 @@ impl Facts {
             Some(refusal) => format!("{} ({})", refusal.message(), refusal.code().code()),
             None => error.to_string(),
         };
-        self.tell(Fact::Refused { what, why });
+        self.record_fact(Fact::Refused { what, why });
     }
 
     pub(crate) fn all(&self) -> MutexGuard<'_, Vec<Fact>> {

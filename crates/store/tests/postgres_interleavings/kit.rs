@@ -1,4 +1,4 @@
-//! What everything here is written with: rows with names that never repeat, a keeper's memory, and a
+//! Helpers of all files: rows with names that never repeat, a keeper's memory, and a
 //! migrated database.
 
 use std::sync::Arc;
@@ -57,12 +57,12 @@ pub(crate) async fn open_with(url: &str, pool_size: usize, lease: Duration) -> A
 
 /// A node of this name.
 pub(crate) fn node(name: &str) -> LeaseRequest {
-    let life = name
+    let incarnation = name
         .bytes()
         .fold(7, |sum, byte| (sum << 8) ^ u128::from(byte));
     LeaseRequest {
         node: NodeName(name.into()),
-        incarnation: Incarnation(Uuid::from_u128(life)),
+        incarnation: Incarnation(Uuid::from_u128(incarnation)),
         duration: LONG,
         skew: Duration::from_secs(1),
         alive: Vec::new(),
@@ -78,7 +78,7 @@ pub(crate) fn node_that_misses(name: &str, others: &[&str]) -> LeaseRequest {
     }
 }
 
-/// A lane that nobody has used.
+/// An unused lane.
 pub(crate) fn new_lane() -> LaneKey {
     let mut signer = [0; 20];
     signer[12..].copy_from_slice(&name().to_be_bytes());
@@ -171,7 +171,7 @@ pub(crate) fn acceptance(request: &str, nonce: Nonce, token: Token) -> Writes {
     }
 }
 
-/// What a keeper's memory knows of its lane. Its txs stay open from nonce 0 on.
+/// The state of a lane in its keeper's memory. Its txs stay open from nonce 0 on.
 #[derive(Clone, Debug)]
 pub(crate) struct Memory {
     pub(crate) key: LaneKey,
@@ -195,7 +195,7 @@ impl Memory {
         }
     }
 
-    /// What this keeper would commit. Events get their numbers here, and their txs hear of them.
+    /// The batch that this keeper would commit. Events get their numbers here, and their txs record them.
     pub(crate) fn batch(&self, mut writes: Writes) -> LaneBatch {
         for (seq, event) in (self.event_seq + 1..).zip(&mut writes.events) {
             event.seq = seq;
@@ -218,7 +218,7 @@ impl Memory {
         }
     }
 
-    /// What it knows once this batch is durable.
+    /// The state once this batch is durable.
     pub(crate) fn follow(&mut self, batch: &LaneBatch) {
         self.batch_seq += 1;
         self.event_seq += batch.writes.events.len() as u64;
@@ -232,8 +232,11 @@ pub(crate) async fn keep(
     lease_request: &LeaseRequest,
     lanes: &[LaneKey],
 ) -> Vec<LeaseGrant> {
-    let asked: Vec<_> = lanes.iter().map(|key| (*key, new_grant())).collect();
-    let answers = store.acquire(lease_request, &asked).await.expect("acquire");
+    let requested: Vec<_> = lanes.iter().map(|key| (*key, new_grant())).collect();
+    let answers = store
+        .acquire(lease_request, &requested)
+        .await
+        .expect("acquire");
     let lease_grants = answers.into_iter().map(|answer| match answer {
         AcquireOutcome::Granted { lease_grant, .. } => lease_grant,
         AcquireOutcome::NotKeeper { .. } | AcquireOutcome::Busy | AcquireOutcome::Halted(_) => {

@@ -1,4 +1,4 @@
-//! Rows that somebody else holds, so that a statement stops in its middle.
+//! Rows that another session holds, so that a statement stops in its middle.
 
 use crate::scene::Scene;
 use crate::turns::Session;
@@ -15,7 +15,7 @@ pub(crate) enum Lock {
     NonceKey,
     AttemptKey,
     AttemptRow,
-    WakeRow,
+    QueueRow,
     EventKey,
     FeedHead,
     FeedKey,
@@ -33,14 +33,14 @@ impl Lock {
         Self::NonceKey,
         Self::AttemptKey,
         Self::AttemptRow,
-        Self::WakeRow,
+        Self::QueueRow,
         Self::EventKey,
         Self::FeedHead,
         Self::FeedKey,
         Self::LaneFeedRow,
     ];
 
-    /// Takes it, in a transaction that stays open. Nobody else is at work yet, so nothing waits.
+    /// Locks it, in a transaction that stays open. No other session is active yet, so nothing waits.
     pub(crate) async fn take(self, session: &Session, scene: &Scene) {
         let sql = format!("BEGIN; {}", self.sql(scene));
         session
@@ -82,7 +82,7 @@ impl Lock {
                 hex(new.hash.as_slice())
             ),
             Self::AttemptRow => of_lane("tx_attempt"),
-            Self::WakeRow => of_lane("tx_wake"),
+            Self::QueueRow => of_lane("queued_tx"),
             Self::EventKey => format!(
                 "INSERT INTO lane_event (lane_id, first_seq, at, token, count, node, body) \
                  VALUES ({lane}, {}, 0, 0, 1, '', '')",

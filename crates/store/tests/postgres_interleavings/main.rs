@@ -1,11 +1,11 @@
 //! Every order in which the store's statements can meet on a real PostgreSQL.
 //!
 //! The statements are the shipped ones (`store::postgres::sql`), on connections of their own, so that
-//! this harness decides when each of them runs, and stops them in their middle by rows that somebody
-//! else holds. After each order the checks look at what is there. Then the naive forms, which must fail
+//! this harness decides when each of them runs, and stops them in their middle by rows that another session
+//! holds. After each order the invariants are checked. Then the naive forms, which must fail
 //! at the same place; what a deposed keeper tries; and figures through the port.
 //!
-//! Without more words a run takes a share of the orders. `LANEKEEPER_INTERLEAVINGS=full` takes all of
+//! By default a run takes a share of the orders. `LANEKEEPER_INTERLEAVINGS=full` takes all of
 //! them (`proof/03-2-interleavings`).
 
 mod actors;
@@ -15,7 +15,6 @@ mod facts;
 mod figures;
 mod kit;
 mod locks;
-mod looks;
 mod meetings;
 mod naive;
 mod naive_numbers;
@@ -23,6 +22,7 @@ mod orders;
 mod plan;
 mod report;
 mod scene;
+mod snapshots;
 mod turns;
 
 use std::time::Duration;
@@ -88,7 +88,7 @@ fn shipped_statements_are_safe_in_every_order() {
                 tally.unsafe_orders,
                 0,
                 "seed {seed}: {}",
-                tally.told.join("\n")
+                tally.received.join("\n")
             );
         }
     }

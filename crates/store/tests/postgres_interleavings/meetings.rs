@@ -1,4 +1,4 @@
-//! Meetings: some actors in a scene, perhaps with somebody who holds a row, in one order after another.
+//! Meetings: some actors in a scene, perhaps with a session that holds a row, in one order after another.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::orders::Orders;
 use crate::scene::{Base, Stage};
 use crate::turns::{Actor, Hand, play};
 
-/// A stage is cleared after so many orders: whoever sweeps the feed looks at every lane.
+/// A stage is cleared after this many orders: a sweep of the feed reads every lane.
 const ORDERS_PER_STAGE: u64 = 1_500;
 
 /// The most orders of three actors that are played one after the other: some triples have millions, most
@@ -24,10 +24,10 @@ const ORDERS_WITH_LOCK_MAX: u64 = 300;
 /// The same for three actors with a held row.
 const ORDERS_OF_THREE_WITH_LOCK_MAX: u64 = 50;
 
-/// The most unsafe orders that are told in full.
+/// The most unsafe orders that are reported in full.
 const TOLD_MAX: usize = 5;
 
-/// Who meets, and how.
+/// The actors of a meeting, and their scene.
 #[derive(Clone, Debug)]
 pub(crate) struct Meeting {
     pub(crate) kinds: Vec<Kind>,
@@ -49,7 +49,7 @@ impl Meeting {
     }
 }
 
-/// What came of many orders.
+/// The results of many orders.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) orders: u64,
@@ -57,12 +57,12 @@ pub(crate) struct Tally {
     /// How often an actor waited for another inside the database.
     pub(crate) waits: u64,
     pub(crate) deadlocks: u64,
-    /// Orders in which the database decided who was first, and decided otherwise than before.
+    /// Orders in which the database decided which actor was first, and decided otherwise than before.
     pub(crate) strayed: u64,
     /// Meetings that have more orders than were played.
     pub(crate) cut_short: u64,
     /// The first unsafe orders.
-    pub(crate) told: Vec<String>,
+    pub(crate) received: Vec<String>,
 }
 
 impl Tally {
@@ -73,20 +73,20 @@ impl Tally {
         self.deadlocks += other.deadlocks;
         self.strayed += other.strayed;
         self.cut_short += other.cut_short;
-        self.told.extend(other.told);
-        self.told.truncate(TOLD_MAX);
+        self.received.extend(other.received);
+        self.received.truncate(TOLD_MAX);
     }
 
-    pub(crate) fn note(&mut self, wrong: &[String], story: impl FnOnce() -> String) {
+    pub(crate) fn note(&mut self, violations: &[String], story: impl FnOnce() -> String) {
         self.orders += 1;
-        if wrong.is_empty() {
+        if violations.is_empty() {
             return;
         }
         self.unsafe_orders += 1;
-        self.deadlocks += u64::from(wrong.iter().any(|text| text.contains("40P01")));
-        if self.told.len() < TOLD_MAX {
-            self.told
-                .push(format!("{}\n  {}", story(), wrong.join("\n  ")));
+        self.deadlocks += u64::from(violations.iter().any(|text| text.contains("40P01")));
+        if self.received.len() < TOLD_MAX {
+            self.received
+                .push(format!("{}\n  {}", story(), violations.join("\n  ")));
         }
     }
 }
@@ -161,13 +161,13 @@ impl Theatre {
         let (story, waits) = play(&stage.watcher, actors, orders).await;
         tally.waits += waits;
         tally.strayed += u64::from(orders.has_strayed());
-        let (wrong, end) = check(&shared, &stage.looks).await;
+        let (violations, end) = check(&shared, &stage.snapshots).await;
         stage.set_feed_end(end);
-        tally.note(&wrong, || format!("{meeting:?}: {}", story.join(", ")));
+        tally.note(&violations, || format!("{meeting:?}: {}", story.join(", ")));
     }
 }
 
-/// Somebody who has taken a row, and gives it free when it is its turn.
+/// A session that holds a row lock, and releases it when it is its turn.
 pub(crate) fn holder(hand: Hand) -> Actor {
     Actor::start("holder", hand, |hand| {
         Box::pin(async move {

@@ -1,4 +1,4 @@
-//! The forms that look right and are not. They meet the shipped statements at the same place: a place
+//! Forms that seem right and are not. They take the place of the shipped statements: a place
 //! where nothing goes wrong with these would prove nothing.
 
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use store::postgres::sql::Param;
 use tokio_postgres::types::Type;
 
 use crate::actors::{Kind, Play};
-use crate::checks::{Wrong, check_views};
+use crate::checks::{Violations, check_views};
 use crate::facts::{Fact, Facts, TxRow};
 use crate::kit::{AT, new_grant, node};
 use crate::locks::Lock;
@@ -22,7 +22,7 @@ use crate::turns::{Actor, Hand, Session, play};
 /// A form of a statement that people write first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Naive {
-    /// The seeds' fence: the lease is looked at in a sub-select.
+    /// The fence of the original design: the lease is read in a sub-select.
     ExistsNow,
     /// The same with a clock that does not stand still.
     ExistsClock,
@@ -34,7 +34,7 @@ pub(crate) enum Naive {
     KeyShare,
     /// The fence is never locked, because nothing refers to it.
     UnreferencedCte,
-    /// The lease is looked at in a transaction that sees one snapshot.
+    /// The lease is read in a transaction with one snapshot.
     RepeatableRead,
     /// A takeover that loads the lane in the same statement.
     TakeoverAndLoad,
@@ -76,7 +76,7 @@ impl Naive {
     /// The old keeper's write to its sent tx. Parameters: tx, lane, time.
     fn write(self) -> Option<String> {
         let set = "SET sub_state = 3, token = 1, updated_at = $3";
-        let lives = "token = 1 AND owner = 'a' AND to_timestamp(expires_at / 1000.0) >";
+        let incarnations = "token = 1 AND owner = 'a' AND to_timestamp(expires_at / 1000.0) >";
         match self {
             Self::ExistsNow | Self::ExistsClock | Self::RepeatableRead => {
                 let clock = match self == Self::ExistsNow {
@@ -85,12 +85,12 @@ impl Naive {
                 };
                 Some(format!(
                     "UPDATE managed_tx {set} WHERE tx_id = $1 AND EXISTS ( \
-                       SELECT FROM signer_lease WHERE lane_id = $2 AND {lives} {clock}) RETURNING 1"
+                       SELECT FROM signer_lease WHERE lane_id = $2 AND {incarnations} {clock}) RETURNING 1"
                 ))
             }
             Self::UpdateFrom => Some(format!(
                 "UPDATE managed_tx AS tx {set} FROM ( \
-                   SELECT lane_id FROM signer_lease WHERE {lives} clock_timestamp()) AS lease \
+                   SELECT lane_id FROM signer_lease WHERE {incarnations} clock_timestamp()) AS lease \
                  WHERE tx.tx_id = $1 AND lease.lane_id = $2 RETURNING 1"
             )),
             Self::RowToken => Some(format!(
@@ -182,21 +182,21 @@ impl Naive {
         ));
         let (story, waits) = play(&stage.watcher, actors, orders).await;
         tally.waits += waits;
-        let endings = stage.looks.endings(&[scene.lane()]).await;
-        let mut wrong = Wrong::default();
+        let endings = stage.snapshots.endings(&[scene.lane()]).await;
+        let mut violations = Violations::default();
         check_views(
             &scene.contested,
             &endings[&scene.lane()],
             &shared.facts.all(),
-            &mut wrong,
+            &mut violations,
         );
-        tally.note(&wrong.0, || {
+        tally.note(&violations.0, || {
             format!("{}: {}", self.name(), story.join(", "))
         });
     }
 }
 
-/// How the transactions of a session that does not say it see those of others.
+/// The default isolation level of a session.
 async fn isolate(session: &Session, level: &str) {
     let sql = format!("SET default_transaction_isolation = '{level}'");
     session.client.batch_execute(&sql).await.expect("a setting");
@@ -229,7 +229,7 @@ async fn take_and_load(shared: &Play, hand: &Hand) {
         (&grant.0, Type::UUID),
     ];
     match hand.write("takes over and loads", SQL, &params).await {
-        Ok(rows) => shared.facts.tell(Fact::Loaded {
+        Ok(rows) => shared.facts.record_fact(Fact::Loaded {
             lease_grant: LeaseGrant {
                 lane,
                 token: Token(2),

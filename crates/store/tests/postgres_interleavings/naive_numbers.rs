@@ -13,7 +13,7 @@ use crate::scene::Stage;
 use crate::turns::{Actor, Hand, play};
 
 pub(crate) enum Numbers {
-    /// Who reads behind the highest number misses one that is committed later.
+    /// A reader after the highest number misses a smaller one that is committed later.
     Read,
     /// The lock is fresh, the snapshot of the same statement is not: both take the same number.
     Dealt,
@@ -57,7 +57,7 @@ impl Numbers {
     }
 }
 
-/// Two writers who each do this once.
+/// Two writers that each do this once.
 fn writers(stage: &Stage, sql: &'static str) -> Vec<Actor> {
     let names = ["one writer", "other writer"].into_iter();
     let both = names.zip(&stage.sessions);
@@ -83,13 +83,13 @@ async fn deal_once(stage: &Stage, orders: &mut Orders, tally: &mut Tally) {
     tally.waits += waits;
     let count = "SELECT count(DISTINCT nonce) FROM naive_nonce";
     let row = client.query_typed_one(count, &[]).await.expect("a look");
-    let wrong: Vec<String> = match row.get::<_, i64>(0) {
+    let violations: Vec<String> = match row.get::<_, i64>(0) {
         2 => Vec::new(),
         different => vec![format!(
             "two numbers were taken, {different} of them different"
         )],
     };
-    tally.note(&wrong, || story.join(", "));
+    tally.note(&violations, || story.join(", "));
 }
 
 /// Two writers and a reader of one log.
@@ -97,7 +97,7 @@ async fn read_once(stage: &Stage, orders: &mut Orders, tally: &mut Tally) {
     let client = &stage.watcher.client;
     let first: i64 = last_id(client).await;
     let mut actors = writers(stage, "INSERT INTO naive_log DEFAULT VALUES");
-    let (told, seen) = tokio::sync::oneshot::channel();
+    let (received, seen) = tokio::sync::oneshot::channel();
     actors.push(Actor::start(
         "reader",
         Hand::new(&stage.sessions[2], false),
@@ -108,7 +108,7 @@ async fn read_once(stage: &Stage, orders: &mut Orders, tally: &mut Tally) {
                     hand.turn("reads").await;
                     read_behind(&hand.session.client, &mut ids).await;
                 }
-                told.send(ids).ok(); // whoever asked waits for it
+                received.send(ids).ok(); // the requester waits for it
             })
         },
     ));
@@ -116,14 +116,14 @@ async fn read_once(stage: &Stage, orders: &mut Orders, tally: &mut Tally) {
     tally.waits += waits;
     let mut ids = seen.await.expect("the reader tells");
     read_behind(client, &mut ids).await;
-    let wrong: Vec<String> = match ids.len() {
+    let violations: Vec<String> = match ids.len() {
         3 => Vec::new(),
         _ => vec![format!(
             "two rows were written, and the reader has seen {:?}",
             &ids[1..]
         )],
     };
-    tally.note(&wrong, || story.join(", "));
+    tally.note(&violations, || story.join(", "));
 }
 
 async fn last_id(client: &Client) -> i64 {

@@ -3,7 +3,7 @@
 use sim::rng::Rng;
 
 /// How often an order is tried again that went another way than before. Only where several statements
-/// wait for the same row does the database decide who is first, and then it does not take many tries.
+/// wait for the same row does the database decide which is first, and then few tries suffice.
 const TRIES_MAX: u32 = 50;
 
 /// The orders of one set of actors. At each point the actors that can go on are counted anew, so an
@@ -138,7 +138,7 @@ mod tests {
 
     use super::*;
 
-    /// Plays actors with so many turns each; `is_shy` says when the last one cannot go on.
+    /// Plays actors with so many turns each; `is_shy` decides when the last one cannot continue.
     fn order(orders: &mut Orders, turns: &[usize], mut is_shy: impl FnMut() -> bool) -> String {
         orders.begin();
         let mut left = turns.to_vec();
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn every_order_comes_once() {
+    fn every_order_is_played_once() {
         let mut orders = Orders::all(Rng::new(1));
         let mut seen = BTreeSet::new();
         loop {
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn every_order_comes_although_some_stray() {
+    fn every_order_is_played_although_some_stray() {
         let (mut orders, chance) = (Orders::all(Rng::new(1)), Rng::new(2));
         let mut seen = BTreeSet::new();
         loop {

@@ -17,10 +17,10 @@ use crate::scene::Base;
 /// How many stages are played on at once.
 const STAGES: usize = 3;
 
-/// After how many meetings somebody who watches is told.
+/// After how many meetings the progress is printed.
 const TOLD_EVERY: u64 = 200;
 
-/// Triples with two of a kind: readers who append to the feed at once, keepers who take a lane from each
+/// Triples with two of a kind: readers that append to the feed at once, keepers that take a lane from each
 /// other, and batches of one memory.
 const DOUBLES: [[Kind; 3]; 8] = [
     [Kind::Gate, Kind::Read, Kind::Read],
@@ -34,7 +34,7 @@ const DOUBLES: [[Kind; 3]; 8] = [
 ];
 
 /// Every pair and triple, with open transactions and with each row that one of them touches in
-/// somebody else's hands.
+/// a row that another session holds.
 pub(crate) fn all() -> Vec<Meeting> {
     let mut meetings = Vec::new();
     let mut all = sets(2);
@@ -96,7 +96,7 @@ fn touched(kinds: &[Kind]) -> impl Iterator<Item = Lock> {
             Lock::NonceKey,
             Lock::AttemptKey,
             Lock::AttemptRow,
-            Lock::WakeRow,
+            Lock::QueueRow,
         ];
         kinds.len() > 2 && again.contains(lock)
     };
@@ -114,7 +114,7 @@ pub(crate) enum Share {
     Within(Duration),
 }
 
-/// What came of it.
+/// The results.
 #[derive(Debug, Default)]
 pub(crate) struct Played {
     /// How many there are.
@@ -170,8 +170,8 @@ fn play_until_none_is_left(
                 Share::Within(_) => Orders::some(ORDERS_OF_EACH, rng.split()),
             };
             let tally = theatre.play(&meeting, orders).await;
-            for told in &tally.told {
-                eprintln!("unsafe: {told}"); // at once: the rest may take an hour
+            for received in &tally.received {
+                eprintln!("unsafe: {received}"); // at once: the rest may take an hour
             }
             let mut played = played.lock().unwrap_or_else(PoisonError::into_inner);
             played.meetings += 1;

@@ -40,7 +40,7 @@ pub(crate) fn size(full: u64, share: u64) -> u64 {
     if is_full() { full } else { share }
 }
 
-/// Says a figure, and writes it down when somebody wants it.
+/// Prints a figure, and writes it to the report file if one is configured.
 pub(crate) fn figure(name: &str, value: u64) {
     eprintln!("{name}: {value}");
     let Some(path) = std::env::var_os(FIGURES_VARIABLE) else {

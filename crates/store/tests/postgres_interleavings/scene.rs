@@ -12,18 +12,18 @@ use crate::kit::{
     AT, Memory, acceptance, event, keep, migrated, new_lane, new_queued, new_tx, node, open,
     request_id, sign,
 };
-use crate::looks::Looks;
+use crate::snapshots::Snapshots;
 use crate::turns::Session;
 
 /// How many scenes are made at once.
 const MADE_AT_ONCE: usize = 100;
-/// As many actors as ever meet, and one who holds a row.
+/// As many actors as ever meet, and one that holds a row.
 const SESSIONS: usize = 4;
 
 /// How the lease of the contested lane stands when the actors begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Base {
-    /// It runs: only a lane that was given back may be taken.
+    /// It is valid: only a released lane may be taken.
     Live,
     /// It has run out by the database's clock, unless it is renewed.
     Lapsed,
@@ -38,7 +38,7 @@ impl Base {
 /// Three lanes as the actors find them.
 ///
 /// The contested one is kept by `a` under token 1 and may be taken over. It has a sent tx at nonce 0
-/// and a tx that waits for a nonce. The other two are kept by `b` and by `a`, and nobody wants them.
+/// and a tx that waits for a nonce. The other two are kept by `b` and by `a`, and are not contested.
 /// All their events are in the feed.
 pub(crate) struct Scene {
     pub(crate) base: Base,
@@ -47,7 +47,7 @@ pub(crate) struct Scene {
     pub(crate) of_a: Memory,
     pub(crate) sent: Tx,
     pub(crate) waiting: Tx,
-    /// What `a` commits for the contested lane and for its own: one batch each.
+    /// The batches of `a` for the contested lane and for its own: one each.
     pub(crate) batches: [LaneBatch; 2],
 }
 
@@ -67,7 +67,7 @@ impl Scene {
         [&self.contested, &self.of_b, &self.of_a]
     }
 
-    /// What `a` would commit from the same memory instead. No key stands in the way of these: only the
+    /// The batches that `a` would commit from the same memory instead. No key conflicts with these: only the
     /// count of batches does.
     pub(crate) fn other_batches(&self) -> [LaneBatch; 2] {
         let touched = Tx {
@@ -128,7 +128,7 @@ impl Scene {
 pub(crate) struct Stage {
     pub(crate) store: Arc<PostgresStore>,
     pub(crate) watcher: Session,
-    pub(crate) looks: Looks,
+    pub(crate) snapshots: Snapshots,
     pub(crate) sessions: Vec<Arc<Session>>,
     /// Behind everything in the feed, when all that was written is in it.
     feed_end: Option<String>,
@@ -150,7 +150,7 @@ impl Stage {
         Self {
             store: open(database.url(), 9).await,
             watcher: Session::open(database.url()).await,
-            looks: Looks::open(database.url()).await,
+            snapshots: Snapshots::open(database.url()).await,
             sessions,
             feed_end: None,
             is_fed: true,
@@ -159,7 +159,7 @@ impl Stage {
         }
     }
 
-    /// A scene in which nobody has played.
+    /// A new scene.
     pub(crate) async fn scene(&mut self, base: Base) -> Arc<Scene> {
         if self.scenes[base as usize].is_empty() {
             let scenes = self.make(base).await;
@@ -229,7 +229,7 @@ impl Stage {
         client.execute(sql, &[&ids]).await.expect("leases lapse");
     }
 
-    /// Sees to it that everything is in the feed; where a reader begins who wants none of it.
+    /// Appends all events to the feed; returns the cursor after them.
     pub(crate) async fn feed_end(&mut self) -> Option<String> {
         if !self.is_fed {
             self.store.extend_feed(&[]).await.expect("extend_feed");
@@ -251,7 +251,7 @@ impl Stage {
         page.events.is_empty()
     }
 
-    /// What was just played is in the feed up to here, or not.
+    /// The end of the feed after the last order, if it is known.
     pub(crate) fn set_feed_end(&mut self, end: Option<String>) {
         self.is_fed = end.is_some();
         self.feed_end = end.or_else(|| self.feed_end.take());

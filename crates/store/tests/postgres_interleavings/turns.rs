@@ -1,7 +1,7 @@
-//! Turns: a session does its next statement when it is told to, and nothing in between.
+//! Turns: a session runs its next statement on command, and nothing in between.
 //!
 //! Several actors run at once, each on a connection of its own. Before every statement an actor waits
-//! for its turn, so whoever deals the turns decides in which order the statements meet. A statement
+//! for its turn, so the scheduler decides in which order the statements run. A statement
 //! that waits inside the database is left there, and the turns go on (as PostgreSQL's own isolation
 //! tests do it).
 
@@ -20,7 +20,7 @@ use crate::orders::Orders;
 /// Nothing here waits this long, unless it waits for ever.
 const WITHIN: Duration = Duration::from_secs(30);
 
-/// How long a statement has before the database is asked whether it waits.
+/// How long a statement may run before the database is queried whether it waits.
 const SOON: Duration = Duration::from_millis(1);
 
 /// A connection, and its name inside the server.
@@ -30,7 +30,7 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    /// A session that waits for locks as long as it takes, and tells of deadlocks soon.
+    /// A session that waits for locks as long as it takes, and reports deadlocks soon.
     pub(crate) async fn open(url: &str) -> Self {
         let (client, connection) = tokio_postgres::connect(url, NoTls).await.expect("connect");
         // A broken connection is seen by the client's next call.
@@ -121,7 +121,7 @@ impl Hand {
 /// Where an actor stands.
 #[derive(Debug)]
 struct Place {
-    /// What it waits to do. `None`: it is at it.
+    /// The statement that it waits to run. `None`: it is running.
     what: Mutex<Option<&'static str>>,
     turns: Semaphore,
     /// It came to a turn, or to its end.
@@ -184,10 +184,10 @@ impl Actor {
     }
 }
 
-/// What was done in which order: who, what, and whether it had to wait inside the database.
+/// The statements in their order: actor, statement, and whether it had to wait inside the database.
 pub(crate) type Story = Vec<String>;
 
-/// Lets actors run to their ends in the order that is chosen, and tells the story. The last number is
+/// Runs the actors to their ends in the chosen order, and records the story. The last number is
 /// how often one had to wait for another inside the database.
 pub(crate) async fn play(
     watcher: &Session,
@@ -235,7 +235,7 @@ async fn wait_until_settled(watcher: &Session, actors: &[Actor], story: &Story) 
         let Some(actor) = busy().next() else {
             return;
         };
-        // Most statements are done soon; who is not may be waiting.
+        // Most statements are done soon; one that is not may be waiting.
         let moved = actor.place.moved.notified();
         if tokio::time::timeout(SOON, moved).await.is_ok() {
             continue;

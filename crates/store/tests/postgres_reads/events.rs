@@ -6,7 +6,7 @@ use engine::ports::{EventFilter, Store, StoreError};
 use crate::{World, lane, places, tx_id};
 
 #[tokio::test]
-async fn a_range_of_the_feed_may_hold_several_turns() {
+async fn feed_range_may_contain_several_turns() {
     let world = World::new("ranges").await;
     // Lane 1: turns 1-3, 4-4, 5-9, fed as one range; lane 2 in between; lane 1 again.
     for (first_seq, count) in [(1, 3), (4, 1), (5, 5), (10, 2)] {
@@ -62,7 +62,7 @@ async fn a_range_of_the_feed_may_hold_several_turns() {
 }
 
 #[tokio::test]
-async fn a_filtered_feed_looks_at_so_much_and_goes_on() {
+async fn filtered_feed_reads_a_bounded_range_and_continues() {
     let world = World::new("filtered_feed").await;
     world.exec(
         "INSERT INTO lane_event (lane_id, first_seq, at, token, count, node, body)
@@ -91,7 +91,7 @@ async fn a_filtered_feed_looks_at_so_much_and_goes_on() {
 }
 
 #[tokio::test]
-async fn pages_of_the_feed_end_early_when_turns_are_large() {
+async fn feed_pages_end_early_when_turns_are_large() {
     let world = World::new("large_feed").await;
     // Two events each, the second of which has a reason of 3 MiB.
     world.exec(
@@ -117,7 +117,7 @@ async fn pages_of_the_feed_end_early_when_turns_are_large() {
 }
 
 #[tokio::test]
-async fn an_event_that_is_not_in_the_feed_yet_has_the_cursor_of_its_end() {
+async fn event_not_yet_in_the_feed_has_the_cursor_of_its_end() {
     let world = World::new("unfed").await;
     world.insert_txs(1, TxState::Tracking, 1..2, 0);
     world.exec("UPDATE managed_tx SET event_seqs = '\\x0203'"); // 2 and 5
@@ -127,13 +127,13 @@ async fn an_event_that_is_not_in_the_feed_yet_has_the_cursor_of_its_end() {
         let history = world.store.tx_events(tx_id(1)).await.expect("tx_events");
         history.expect("it is there")
     };
-    let told = history().await;
-    assert_eq!(places(&told), [(1, 2), (1, 5)]);
+    let returned = history().await;
+    assert_eq!(places(&returned), [(1, 2), (1, 5)]);
     world.feed(1, 1, 3);
     let early = history().await;
-    // Going on from there tells what is fed later, and what was fed before is not told again.
+    // Continuing from there returns events that are fed later, and not those that were returned before.
     world.feed(1, 4, 5);
-    for (record, rest) in told.iter().chain(&early).zip([5, 5, 3, 2]) {
+    for (record, rest) in returned.iter().chain(&early).zip([5, 5, 3, 2]) {
         let after = Some(record.cursor.clone());
         let limit = 100;
         let page = world
@@ -155,7 +155,7 @@ async fn an_event_that_is_not_in_the_feed_yet_has_the_cursor_of_its_end() {
 }
 
 #[tokio::test]
-async fn a_long_history_is_read_whole() {
+async fn tx_with_many_events_is_read_completely() {
     let world = World::new("long_history").await;
     world.insert_txs(1, TxState::Tracking, 1..2, 0);
     world.exec("UPDATE managed_tx SET event_seqs = decode(repeat('01', 1000), 'hex')");
@@ -171,7 +171,7 @@ async fn a_long_history_is_read_whole() {
 }
 
 #[tokio::test]
-async fn a_cursor_of_another_store_or_of_the_future_is_refused() {
+async fn cursor_of_another_store_or_ahead_of_the_feed_is_refused() {
     let world = World::new("cursor").await;
     let other = World::new("cursor").await;
     for world in [&world, &other] {

@@ -87,7 +87,7 @@ impl World {
         ));
     }
 
-    /// A turn of a lane that tells of `count` foreign nonces, or, when `kind` is 2, of own ones.
+    /// A turn of a lane with `count` events about foreign nonces, or, when `kind` is 2, about own ones.
     pub(crate) fn insert_turn(&self, lane: u64, first_seq: u64, count: u64, kind: u8) {
         self.exec(&format!(
             "INSERT INTO lane_event (lane_id, first_seq, at, token, count, node, body)

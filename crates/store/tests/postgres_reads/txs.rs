@@ -8,7 +8,7 @@ use engine::ports::{Store, TxFilter};
 use crate::{World, lane, numbers, tx_id};
 
 #[tokio::test]
-async fn a_filter_that_matches_little_gives_short_pages_and_goes_on() {
+async fn selective_filter_gives_short_pages_and_continues() {
     let world = World::new("short_pages").await;
     world.insert_txs(1, TxState::Confirmed, 1..25_000, 0);
     world.insert_txs(2, TxState::Stuck, 25_000..25_001, 0);
@@ -45,7 +45,7 @@ async fn pages_end_early_when_their_calldata_is_large() {
     let (txs, pages) = world.list(all.clone()).await;
     assert_eq!(numbers(&txs), [7, 6, 5, 4, 3, 2, 1]);
     assert_eq!(pages, 3, "three of 3 MiB each are over the bound");
-    // What was signed counts too.
+    // Signed bytes count too.
     world.exec(
         "INSERT INTO tx_attempt (lane_id, nonce, gas, signed_at, tx_id, kind, hash, fees, raw)
          SELECT lane_id, nonce, 0, 0, tx_id, 0, sha256(tx_id::text::bytea || n::text::bytea), '\\x0001', data
@@ -58,10 +58,10 @@ async fn pages_end_early_when_their_calldata_is_large() {
 }
 
 #[tokio::test]
-async fn attempts_stay_with_their_tx_when_it_gives_its_nonce_up() {
+async fn attempts_stay_with_their_tx_when_it_loses_its_nonce() {
     let world = World::new("given_up").await;
     world.insert_txs(1, TxState::Tracking, 1..3, 0);
-    // The first tx was signed twice at nonce 2, gave it up, and waits again.
+    // The first tx was signed twice at nonce 2, lost it, and waits again.
     world.exec(
         "UPDATE managed_tx SET nonce = NULL, past_nonces = '{2}' WHERE nonce = 1;
          INSERT INTO tx_attempt
@@ -106,7 +106,7 @@ async fn attempts_stay_with_their_tx_when_it_gives_its_nonce_up() {
 }
 
 #[tokio::test]
-async fn a_page_walks_many_stretches_and_forks_at_once() {
+async fn page_reads_headers_of_many_stretches_and_forks_at_once() {
     let world = World::new("walks").await;
     world.insert_txs(1, TxState::Tracking, 1..9, 0);
     world.insert_headers(1, "a", 1..3_000);
@@ -123,7 +123,7 @@ async fn a_page_walks_many_stretches_and_forks_at_once() {
         (3, "a99", "b102", 4),
         (4, "a2000", "a2020", 21),
         (5, "a500", "a500", 1),
-        (6, "a1000", "a2900", 0), // longer than anybody counts
+        (6, "a1000", "a2900", 0), // longer than the longest walk
         (7, "b101", "a110", 0),   // the way does not lead there
         (8, "nobody", "a110", 0), // no such header
     ];
@@ -154,7 +154,7 @@ async fn a_page_walks_many_stretches_and_forks_at_once() {
 }
 
 #[tokio::test]
-async fn a_page_with_more_headers_than_one_answer_holds_is_cut_not_emptied() {
+async fn page_with_too_many_headers_is_shortened_not_emptied() {
     let world = World::new("many_headers").await;
     world.insert_txs(1, TxState::Tracking, 1..101, 0);
     world.insert_headers(1, "a", 1..100_001);
@@ -173,7 +173,7 @@ async fn a_page_with_more_headers_than_one_answer_holds_is_cut_not_emptied() {
 }
 
 #[tokio::test]
-async fn headers_that_many_nodes_find_at_once_are_written_once() {
+async fn concurrent_header_writes_insert_each_header_once() {
     let world = World::new("headers").await;
     let headers: Vec<Header> = (0..1_500_u64)
         .map(|n| Header {
@@ -200,6 +200,6 @@ async fn headers_that_many_nodes_find_at_once_are_written_once() {
         .expect("nothing to do");
     let count = world
         .database
-        .ask("SELECT count(*) || ' ' || count(DISTINCT number) FROM chain_header");
+        .query_value("SELECT count(*) || ' ' || count(DISTINCT number) FROM chain_header");
     assert_eq!(count.as_deref(), Some("1500 1500"));
 }

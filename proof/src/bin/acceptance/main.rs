@@ -1,9 +1,9 @@
-//! 3.1: the seeds' acceptance on three real nodes and two majors of PostgreSQL: 100 equal requests are
-//! one tx, 1,000 creates at once on one lane get nonces without gap or repeat, and a keeper that was
-//! frozen past its lease writes nothing any more while the next one drives everything to the end. Nor does
-//! one that does not notice that its lease is over: what it writes on reaches the gate and is refused.
+//! 3.1: acceptance on three real nodes and two majors of PostgreSQL. 100 equal requests are one tx, and 1,000
+//! concurrent creates on one lane get nonces without gap or repeat. A keeper that was frozen past its lease writes
+//! nothing more, while the next keeper finishes everything. The gate also refuses a keeper that does not notice the
+//! end of its lease.
 
-mod doors;
+mod ingress;
 
 use std::collections::BTreeSet;
 use std::process::ExitCode;
@@ -12,12 +12,13 @@ use std::time::{Duration, Instant};
 
 use futures::future::join_all;
 use proof::cluster::{
-    Cluster, Deposed, Keeper, Settings, Signal, aside, chosen_majors, postgres, wires,
+    Cluster, FencedKeeper, Keeper, Settings, Signal, chosen_majors, database_proxies, postgres,
+    run_blocking,
 };
 use proof::ledger::{Ledger, Promise};
 use proof::load::{Load, Plan};
 use proof::stats::ms;
-use proof::{Outcome, Report, demand, eventually, random_address, say};
+use proof::{Outcome, Report, ensure, eventually, print_step, random_address};
 use rig::postgres::Database;
 use rig::proxy::TcpProxy;
 use serde_json::{Value, json};
@@ -49,21 +50,21 @@ async fn prove(report: &mut Report) -> Outcome<String> {
 }
 
 async fn series(report: &mut Report, major: u32) -> Outcome<String> {
-    say(format!("PostgreSQL {major}"));
+    print_step(format!("PostgreSQL {major}"));
     let started = Instant::now();
     let server = postgres(major).await?;
     let of_database = Arc::clone(&server);
-    let database = aside(move || of_database.database("acceptance")).await?;
+    let database = run_blocking(move || of_database.database("acceptance")).await?;
     let settings = Settings::new("03-1-acceptance", 5);
-    let (wires, stores) = wires(&server, &database, 3);
+    let (database_proxies, stores) = database_proxies(&server, &database, 3);
     let mut cluster = Cluster::start(settings.clone(), &stores).await?;
     let ledger = Arc::new(Ledger::default());
     equal(&cluster, &ledger, &database).await?;
     at_once(&cluster, &ledger, &database).await?;
     let refused = frozen_keeper(&cluster, &ledger).await?;
-    let deposed = unaware_keeper(&cluster, &wires, &ledger).await?;
-    doors::reject(&mut cluster, &settings, &ledger).await?;
-    doors::keys(&mut cluster, &settings, &ledger).await?;
+    let fenced_keeper = unaware_keeper(&cluster, &database_proxies, &ledger).await?;
+    ingress::reject(&mut cluster, &settings, &ledger).await?;
+    ingress::keys(&mut cluster, &settings, &ledger).await?;
     let counted = cluster.audit(&ledger).await?;
     report.fact(
         &format!("postgres{major}"),
@@ -73,40 +74,40 @@ async fn series(report: &mut Report, major: u32) -> Outcome<String> {
             "fencedByRenewal": refused.by_renewal,
             "acceptedByTheNextKeeper": refused.by_next,
             "takenOverAfterMs": ms(refused.after),
-            "refusedByGateWhenUnaware": deposed.by_gate,
-            "takenOverWhenUnawareAfterMs": ms(deposed.after),
+            "refusedByGateWhenUnaware": fenced_keeper.by_gate,
+            "takenOverWhenUnawareAfterMs": ms(fenced_keeper.after),
             "seconds": started.elapsed().as_secs(),
         }),
     );
     Ok(format!(
         "{} writes refused and {} of an unaware one by the gate, {} accepted by the next, {} txs exactly once",
         refused.by_gate + refused.by_renewal,
-        deposed.by_gate,
+        fenced_keeper.by_gate,
         refused.by_next,
         counted.promised
     ))
 }
 
-/// The same request, a hundred times at once, over all nodes.
+/// The same request, 100 times concurrently, over all nodes.
 async fn equal(cluster: &Cluster, ledger: &Ledger, database: &Database) -> Outcome<()> {
-    let body = ledger.ask(&cluster.lanes[0], "same");
-    let asked = (0..EQUAL).map(|number| {
+    let body = ledger.transfer_body(&cluster.lanes[0], "same");
+    let requests = (0..EQUAL).map(|number| {
         let node = &cluster.nodes[number % cluster.nodes.len()];
         node.api.create(body.clone(), "")
     });
     let (mut ids, mut new) = (BTreeSet::new(), 0);
-    for answer in join_all(asked).await {
+    for answer in join_all(requests).await {
         let (status, tx) = answer?;
-        demand(
+        ensure(
             matches!(status.as_u16(), 200 | 202),
             format!("an equal request: {status} {tx}"),
         )?;
         new += usize::from(status.as_u16() == 202);
         ids.insert(tx["txId"].to_string());
-        ledger.promised("same", Promise::read(&tx))?;
+        ledger.record_promise("same", Promise::read(&tx))?;
     }
-    let rows = database.ask("SELECT count(*) FROM managed_tx");
-    demand(
+    let rows = database.query_value("SELECT count(*) FROM managed_tx");
+    ensure(
         ids.len() == 1 && new == 1 && rows.as_deref() == Some("1"),
         format!(
             "{EQUAL} equal requests: {} txs, {new} new, {rows:?} rows",
@@ -117,7 +118,7 @@ async fn equal(cluster: &Cluster, ledger: &Ledger, database: &Database) -> Outco
         let mut other = body.clone();
         other["payload"] = json!({"to": random_address(), "value": "2", "gas": "21000"});
         let (status, problem) = node.api.create(other, "").await?;
-        demand(
+        ensure(
             status.as_u16() == 422,
             format!("another payload under the key: {status} {problem}"),
         )?;
@@ -125,40 +126,40 @@ async fn equal(cluster: &Cluster, ledger: &Ledger, database: &Database) -> Outco
     Ok(())
 }
 
-/// A thousand different requests for one lane at the same time, over all nodes.
+/// 1,000 different concurrent requests for one lane, over all nodes.
 async fn at_once(cluster: &Cluster, ledger: &Ledger, database: &Database) -> Outcome<()> {
     let lane = &cluster.lanes[1];
-    let asked = (0..AT_ONCE).map(|number| {
+    let requests = (0..AT_ONCE).map(|number| {
         let id = format!("n{number}");
-        let body = ledger.ask(lane, &id);
+        let body = ledger.transfer_body(lane, &id);
         let node = &cluster.nodes[number % cluster.nodes.len()];
         async move { (id, node.api.create(body, "").await) }
     });
     let mut without_nonce = 0;
-    for (id, answer) in join_all(asked).await {
+    for (id, answer) in join_all(requests).await {
         let (status, tx) = answer?;
-        demand(status.as_u16() == 202, format!("{id}: {status} {tx}"))?;
+        ensure(status.as_u16() == 202, format!("{id}: {status} {tx}"))?;
         without_nonce += usize::from(tx["nonce"].is_null());
-        ledger.promised(&id, Promise::read(&tx))?;
+        ledger.record_promise(&id, Promise::read(&tx))?;
     }
-    demand(
+    ensure(
         without_nonce == 0,
         format!("{without_nonce} of {AT_ONCE} answers had no nonce, although a keeper was at work"),
     )?;
     let signer = lane.trim_start_matches("0x").to_lowercase();
-    let dealt = database.ask(&format!(
+    let allocated = database.query_value(&format!(
         "SELECT concat_ws(' ', count(*), count(DISTINCT nonce), min(nonce), max(nonce)) \
          FROM managed_tx JOIN lane USING (lane_id) WHERE signer = '\\x{signer}'"
     ));
     let expected = format!("{AT_ONCE} {AT_ONCE} 0 {}", AT_ONCE - 1);
-    demand(
-        dealt.as_deref() == Some(&expected),
-        format!("rows, nonces, lowest, highest: {dealt:?} instead of {expected}"),
+    ensure(
+        allocated.as_deref() == Some(&expected),
+        format!("rows, nonces, lowest, highest: {allocated:?} instead of {expected}"),
     )?;
     in_order(cluster, lane).await
 }
 
-/// In the lane's log each accepted tx has the nonce after the one before it.
+/// In the lane's event log each accepted tx has the next nonce.
 async fn in_order(cluster: &Cluster, lane: &str) -> Outcome<()> {
     let api = &cluster.nodes[2].api;
     let mut nonces = Vec::new();
@@ -166,7 +167,7 @@ async fn in_order(cluster: &Cluster, lane: &str) -> Outcome<()> {
     loop {
         let path = format!("/api/v1/events?signer={lane}&type=TxAccepted&limit=1000{after}");
         let (status, page) = api.get(&path).await?;
-        demand(status.is_success(), format!("{path}: {status} {page}"))?;
+        ensure(status.is_success(), format!("{path}: {status} {page}"))?;
         let events = page["events"].as_array().cloned().unwrap_or_default();
         nonces.extend(
             events
@@ -179,17 +180,17 @@ async fn in_order(cluster: &Cluster, lane: &str) -> Outcome<()> {
         }
         after = next;
     }
-    demand(
+    ensure(
         nonces.iter().copied().eq(0..AT_ONCE as u64),
         format!(
-            "the log deals {} nonces, not 0…{} in order",
+            "the log allocates {} nonces, not 0…{} in order",
             nonces.len(),
             AT_ONCE - 1
         ),
     )
 }
 
-/// What became of a frozen keeper's lane.
+/// The result of freezing a keeper.
 struct Refused {
     by_gate: u64,
     by_renewal: u64,
@@ -197,13 +198,13 @@ struct Refused {
     after: Duration,
 }
 
-/// A keeps a lane under load, is frozen past its lease, and wakes up when B has taken over.
+/// A keeps a lane under load, is frozen past its lease, and resumes after B's takeover.
 async fn frozen_keeper(cluster: &Cluster, ledger: &Arc<Ledger>) -> Outcome<Refused> {
     let plan = Plan::new("frozen", &cluster.lanes[2..4], 24);
     let load = Load::start(plan, &cluster.balancer(), ledger);
-    cluster.accepted_under(&load, 200, 0, 1).await?;
-    let a = cluster.some_keeper(0, 2).await?;
-    let asked = cluster.other_than(a.node);
+    cluster.wait_accepted_with_token(&load, 200, 0, 1).await?;
+    let a = cluster.wait_keeper(0, 2).await?;
+    let queried_node = cluster.another_node(a.node);
     let woken = &cluster.nodes[a.node];
     let (fenced, acquired) = (
         "lanekeeper_lease_fenced_total",
@@ -212,38 +213,40 @@ async fn frozen_keeper(cluster: &Cluster, ledger: &Arc<Ledger>) -> Outcome<Refus
     let not_keeper_before = woken.metric(acquired, "not_keeper").await?;
     let (frozen_at, from) = (Instant::now(), load.len());
     woken.signal(Signal::Stop).await?;
-    // By B.
-    cluster.accepted_under(&load, from, 0, a.token + 1).await?;
+    // Accepted by B.
+    cluster
+        .wait_accepted_with_token(&load, from, 0, a.token + 1)
+        .await?;
     let after = frozen_at.elapsed();
-    let Keeper { node: b, token } = cluster.some_keeper(asked, 2).await?;
-    demand(
+    let Keeper { node: b, token } = cluster.wait_keeper(queried_node, 2).await?;
+    ensure(
         b != a.node && token > a.token,
         format!("node {b} keeps the lane under {token}, before {a:?}"),
     )?;
     woken.signal(Signal::Continue).await?;
-    // By the fence; or, where its last commit never left, when it asks for the lane to read it again.
+    // By the fence; or, if its last commit was never sent, when it acquires the lane again to read it.
     eventually("A is refused", Duration::from_secs(20), || async {
         let not_keeper = woken.metric(acquired, "not_keeper").await? - not_keeper_before;
         let is_refused = woken.metric(fenced, "").await? > 0.0 || not_keeper > 0.0;
         Ok(is_refused.then_some(()))
     })
     .await?;
-    tokio::time::sleep(Duration::from_secs(1)).await; // the load goes on with A awake
+    tokio::time::sleep(Duration::from_secs(1)).await; // the load continues with A awake
     let replies = load.stop().await?;
     let by_next = replies.iter().skip(from);
     let by_next = by_next
-        .filter(|reply| reply.lane == 0 && reply.said.has_nonce_under(token))
+        .filter(|reply| reply.lane == 0 && reply.outcome.has_nonce_under(token))
         .count();
-    cluster.auditor(ledger).quiet().await?;
-    let keeper = cluster.some_keeper(asked, 2).await?;
-    demand(
+    cluster.auditor(ledger).wait_until_idle().await?;
+    let keeper = cluster.wait_keeper(queried_node, 2).await?;
+    ensure(
         keeper == Keeper { node: b, token },
         format!("node {b} under {token} was at work, and still {keeper:?} took the lane from it"),
     )?;
-    demand(
+    ensure(
         woken.logged("lost")? + woken.logged("fenced")? + woken.logged("the lane is read again")?
             > 0,
-        "A's log does not tell that it was deposed",
+        "A's log does not show that it was fenced",
     )?;
     Ok(Refused {
         by_gate: count(woken.metric(fenced, "gate").await?),
@@ -253,20 +256,20 @@ async fn frozen_keeper(cluster: &Cluster, ledger: &Arc<Ledger>) -> Outcome<Refus
     })
 }
 
-/// A goes on writing for its lane when its lease is over and B has taken it: the gate refuses.
+/// A keeps writing after the end of its lease and B's takeover: the gate refuses.
 async fn unaware_keeper(
     cluster: &Cluster,
-    wires: &[TcpProxy],
+    database_proxies: &[TcpProxy],
     ledger: &Arc<Ledger>,
-) -> Outcome<Deposed> {
+) -> Outcome<FencedKeeper> {
     let plan = Plan::new("unaware", &cluster.lanes[2..4], 24);
-    // Who renews nothing is not ready, and is to be asked all the same.
-    let load = Load::start(plan, &cluster.blind_balancer(), ledger);
-    cluster.accepted_under(&load, 50, 0, 1).await?;
-    let deposed = cluster.depose(wires, &load, 0, 2).await?;
+    // A node without renewals is not ready, but must get requests here.
+    let load = Load::start(plan, &cluster.unchecked_balancer(), ledger);
+    cluster.wait_accepted_with_token(&load, 50, 0, 1).await?;
+    let fenced_keeper = cluster.fence_keeper(database_proxies, &load, 0, 2).await?;
     load.stop().await?;
-    cluster.auditor(ledger).quiet().await?;
-    Ok(deposed)
+    cluster.auditor(ledger).wait_until_idle().await?;
+    Ok(fenced_keeper)
 }
 
 #[expect(
@@ -278,7 +281,7 @@ fn count(metric: f64) -> u64 {
     metric as u64
 }
 
-/// The body of a plain payment that no ledger follows.
+/// The body of a payment that the ledger does not contain.
 fn stray(lane: &str, id: &str) -> Value {
     json!({"signer": lane, "requestId": id, "payload": {"to": random_address(), "value": "1", "gas": "21000"}})
 }

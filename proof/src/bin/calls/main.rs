@@ -1,5 +1,5 @@
-//! 4.2: how often Lanekeeper calls a node, counted by a proxy in front of it: per tx while it works, and per
-//! block while everything it sent waits and nothing happens. One endpoint, gas given, blocks of 1 s on anvil.
+//! 4.2: Lanekeeper's calls to a node, counted by a proxy: per tx under load, and per block while all txs wait and
+//! nothing happens. One endpoint, gas given, anvil with a block time of 1 s.
 
 mod busy;
 mod waiting;
@@ -10,19 +10,17 @@ use std::time::Duration;
 
 use proof::cluster::postgres;
 use proof::config::Config;
-use proof::network::{Make, Network, Terms};
-use proof::solo::{self, Solo};
-use proof::{Outcome, Report, flag, say};
+use proof::network::{Network, NodeKind, Terms};
+use proof::single_node::{self, SingleNode};
+use proof::{Outcome, Report, flag, print_step};
 use rig::postgres::{Database, Postgres, majors};
 use rig::rpc_proxy::RpcProxy;
 
-/// The name of this proof.
 const PROOF: &str = "04-2-calls";
-/// Room for 2,000 transfers: more in one block keep anvil busy for minutes, in which it answers nobody.
+/// Room for 2,000 transfers: with more in one block anvil is unresponsive for minutes.
 const BLOCK_GAS_LIMIT: u64 = 42_000_000;
-/// Clients, one POST per tx.
+/// Each with one POST per tx.
 const CLIENTS: usize = 64;
-/// How long anything may take until it is mined and confirmed.
 const DONE_WITHIN: Duration = Duration::from_secs(180);
 
 #[tokio::main]
@@ -35,13 +33,13 @@ async fn main() -> ExitCode {
 async fn prove(report: &mut Report) -> Outcome<String> {
     let count: usize = flag("txs", "2000").parse()?;
     let pending: usize = flag("pending", "10000").parse()?;
-    // Longer than every period of a lane, so that all that is done from time to time is counted.
+    // Longer than every period of a lane, so that all periodic work is counted.
     let blocks: u64 = flag("blocks", "75").parse()?;
     let major = majors().last().copied().ok_or("no PostgreSQL")?;
     let server = postgres(major).await?;
     let busy = busy::count(report, &server, count).await;
     let waiting = waiting::count(report, &server, pending, blocks).await;
-    // One that falls short must not hide what the other has found.
+    // A failed part must not hide the result of the other.
     match (busy, waiting) {
         (Ok(busy), Ok(waiting)) => Ok(format!("{busy}; {waiting}")),
         (Err(short), Ok(fine)) | (Ok(fine), Err(short)) => {
@@ -51,9 +49,9 @@ async fn prove(report: &mut Report) -> Outcome<String> {
     }
 }
 
-/// A chain, a proxy that counts, and a node of Lanekeeper that sees only the proxy.
+/// A chain, a counting proxy, and a Lanekeeper node behind the proxy.
 struct Counted {
-    solo: Solo,
+    single_node: SingleNode,
     proxy: RpcProxy,
     network: Network,
     _database: Database,
@@ -66,10 +64,10 @@ impl Counted {
             accounts: 1,
             ..Terms::default()
         };
-        let network = Network::start(Make::ANVIL, terms).await?;
+        let network = Network::start(NodeKind::ANVIL, terms).await?;
         let proxy = RpcProxy::in_front_of(network.chain.url(), 1);
         let database = server.database("calls");
-        let solo = Solo::start(&solo::Terms {
+        let single_node = SingleNode::start(&single_node::Terms {
             proof: PROOF,
             name: name.to_owned(),
             store: Some(database.url().to_owned()),
@@ -82,7 +80,7 @@ impl Counted {
         })
         .await?;
         Ok(Self {
-            solo,
+            single_node,
             proxy,
             network,
             _database: database,
@@ -90,7 +88,7 @@ impl Counted {
     }
 }
 
-/// Says calls by method, and what each comes to in units of something; gives the sum.
+/// Prints calls by method and per unit; returns the sum.
 fn table(calls: &BTreeMap<String, u64>, units: f64, unit: &str) -> f64 {
     let per = |count: u64| {
         #[expect(clippy::cast_precision_loss, reason = "a ratio for people")]
@@ -98,13 +96,13 @@ fn table(calls: &BTreeMap<String, u64>, units: f64, unit: &str) -> f64 {
         count / units
     };
     for (method, count) in calls {
-        say(format!(
+        print_step(format!(
             "{method:<28} {count:>7} {:>8.3} per {unit}",
             per(*count)
         ));
     }
     let all = calls.values().sum();
-    say(format!(
+    print_step(format!(
         "{:<28} {all:>7} {:>8.3} per {unit}",
         "all",
         per(all)

@@ -1,17 +1,17 @@
-//! Calls per block while thousands of txs wait at the node and nothing happens but empty blocks.
+//! Calls per block while thousands of txs wait at the node and only empty blocks arrive.
 
 use std::collections::BTreeMap;
 
 use proof::payers::Payers;
-use proof::{Outcome, Report, demand, eventually, say};
+use proof::{Outcome, Report, ensure, eventually, print_step};
 use rig::postgres::Postgres;
 use serde_json::json;
 
 use crate::{CLIENTS, Counted, DONE_WITHIN, table};
 
-/// What one block may cost.
+/// The budget of one block.
 const PER_BLOCK_MAX: f64 = 3.0;
-/// After the last send the node is left alone for so many blocks before counting begins.
+/// Blocks between the last send and the start of counting.
 const SETTLE_BLOCKS: u64 = 5;
 
 pub(crate) async fn count(
@@ -20,32 +20,32 @@ pub(crate) async fn count(
     pending: usize,
     blocks: u64,
 ) -> Outcome<String> {
-    say(format!(
+    print_step(format!(
         "{pending} txs wait at the node for {blocks} blocks"
     ));
     let more = format!("[lane]\nmempoolDepth = {pending}\n");
     let counted = Counted::start("waiting", server, more).await?;
     let network = &counted.network;
-    let lane = &counted.solo.lanes[0];
+    let lane = &counted.single_node.lanes[0];
     let payers = Payers {
-        api: &counted.solo.node.api,
-        ledger: &counted.solo.ledger,
-        lanes: &counted.solo.lanes,
+        api: &counted.single_node.node.api,
+        ledger: &counted.single_node.ledger,
+        lanes: &counted.single_node.lanes,
         clients: CLIENTS,
     };
-    network.hold_blocks().await?;
+    network.stop_mining().await?;
     payers.post(pending).await?;
     eventually("all are at the node", DONE_WITHIN, || async {
         let held = network.chain.pending_nonce(lane).await?;
         Ok((held == pending as u64).then_some(()))
     })
     .await?;
-    network.blocks_without_room().await?;
-    network.pass(SETTLE_BLOCKS).await?;
+    network.mine_without_room().await?;
+    network.wait_for_blocks(SETTLE_BLOCKS).await?;
     let before = counted.proxy.calls();
-    let passed = network.pass(blocks).await?;
+    let passed = network.wait_for_blocks(blocks).await?;
     let calls = since(&before, &counted.proxy.calls());
-    demand(
+    ensure(
         network.chain.nonce(lane).await? == 0,
         "something was mined, which was not to happen yet",
     )?;
@@ -55,14 +55,16 @@ pub(crate) async fn count(
         "waiting",
         json!({"pending": pending, "blocks": passed, "calls": calls, "callsPerBlock": per_block}),
     );
-    network.blocks_with_room().await?;
-    let audit = counted.solo.audit(&counted.network.chain, DONE_WITHIN);
+    network.mine_with_room().await?;
+    let audit = counted
+        .single_node
+        .audit(&counted.network.chain, DONE_WITHIN);
     let promised = audit.run().await?.promised;
-    demand(promised == pending, "a promise is missing")?;
+    ensure(promised == pending, "a promise is missing")?;
     let figure = format!(
-        "{per_block:.2} calls per block with {pending} txs waiting, over {passed} blocks (must {PER_BLOCK_MAX})"
+        "{per_block:.2} calls per block with {pending} txs waiting, over {passed} blocks (limit {PER_BLOCK_MAX})"
     );
-    demand(per_block <= PER_BLOCK_MAX, figure.clone())?;
+    ensure(per_block <= PER_BLOCK_MAX, figure.clone())?;
     Ok(figure)
 }
 

@@ -1,6 +1,6 @@
-//! 3.4: the database fails under load. Killed and started again: 503 quickly, recovery by itself, nothing
-//! lost or doubled. A standby promoted after synchronous replication: nothing accepted is lost. After
-//! asynchronous replication: what was lost halts its lanes and is named, the others go on.
+//! 3.4: database failures under load. After a kill and restart: 503 quickly, automatic recovery, nothing lost or
+//! duplicated. After the promotion of a synchronous standby: no accepted request is lost. After the promotion of an
+//! asynchronous standby: lanes with lost commits halt and name the loss, the others continue.
 
 mod loss;
 mod promotion;

@@ -1,6 +1,5 @@
-//! 3.3: `kill -9` of a lane's keeper under load, again and again: how long until the next keeper accepts,
-//! and what is answered meanwhile. Then a rolling restart of all nodes by drain: no failed request, no
-//! pause that anybody would notice.
+//! 3.3: `kill -9` of a lane's keeper under load, repeatedly: the time until the next keeper accepts, and the
+//! responses meanwhile. Then a rolling restart of all nodes by drain: no failed request and no noticeable pause.
 
 mod rolling;
 
@@ -8,26 +7,26 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use proof::cluster::{Cluster, Settings, aside, chosen_majors, postgres};
+use proof::cluster::{Cluster, Settings, chosen_majors, postgres, run_blocking};
 use proof::config::Lease;
 use proof::ledger::Ledger;
-use proof::load::{Load, Plan, Reply, Said};
+use proof::load::{Load, Plan, Reply, ReplyOutcome};
 use proof::stats::{Spread, ms};
-use proof::{Outcome, Report, demand, eventually, flag, say};
+use proof::{Outcome, Report, ensure, eventually, flag, print_step};
 use serde_json::json;
 
-/// Default terms would take a minute per round or two; every time scales with them.
+/// The default lease would take a minute or two per round; all times scale with it.
 const LEASE: Lease = Lease {
     duration: Duration::from_secs(3),
     renew: Duration::from_millis(900),
     skew: Duration::from_millis(500),
 };
 
-/// The lane that is measured; others are loaded beside it.
+/// The measured lane; other lanes have load too.
 const LANE: usize = 0;
 
-/// The slowest failover in multiples of `duration + skew`: the store's clock, the counters that others
-/// watch (a renewal late) and the look for orphans (a renewal apart) all have had their time then.
+/// The slowest failover in multiples of `duration + skew`: it includes the store's clock, the heartbeats that
+/// others watch (one renewal late) and the search for orphans (one renewal apart).
 const P99_MULTIPLE_MAX: f64 = 1.5;
 
 #[tokio::main]
@@ -56,7 +55,7 @@ async fn prove_on(
 ) -> Outcome<String> {
     let server = postgres(major).await?;
     let of_database = Arc::clone(&server);
-    let database = aside(move || of_database.database("failover")).await?;
+    let database = run_blocking(move || of_database.database("failover")).await?;
     let settings = Settings {
         lease: LEASE,
         drain_delay: Duration::from_secs(2),
@@ -70,7 +69,7 @@ async fn prove_on(
     Ok(format!("PostgreSQL {major}: {killed}; {rolled}"))
 }
 
-/// When a node was not there.
+/// The time without a node.
 struct Outage {
     node: usize,
     from: Instant,
@@ -85,23 +84,25 @@ async fn kills(
 ) -> Outcome<String> {
     let balancer = cluster.balancer();
     let load = Load::start(Plan::new("kill", &cluster.lanes, 12), &balancer, ledger);
-    cluster.accepted_under(&load, 100, LANE, 1).await?;
+    cluster
+        .wait_accepted_with_token(&load, 100, LANE, 1)
+        .await?;
     let (mut times, mut outages) = (Vec::new(), Vec::new());
     for round in 0..rounds {
-        let asked = rand::random_range(0..cluster.nodes.len());
-        // Every moment between two renewals has its turn.
+        let queried_node = rand::random_range(0..cluster.nodes.len());
+        // Kills are spread over the time between two renewals.
         let pause = LEASE.renew.mul_f64(rand::random_range(0.0..1.0));
         tokio::time::sleep(LEASE.renew + pause).await;
-        let keeper = cluster.some_keeper(asked, LANE).await?;
+        let keeper = cluster.wait_keeper(queried_node, LANE).await?;
         let (from, answers) = (Instant::now(), load.len());
         cluster.nodes[keeper.node].kill_nine().await?;
         let first = cluster
-            .accepted_under(&load, answers, LANE, keeper.token + 1)
+            .wait_accepted_with_token(&load, answers, LANE, keeper.token + 1)
             .await?;
-        times.push(first.answered.duration_since(from));
-        say(format!(
+        times.push(first.answered_at.duration_since(from));
+        print_step(format!(
             "round {round}: accepted again after {} ms",
-            ms(first.answered.duration_since(from))
+            ms(first.answered_at.duration_since(from))
         ));
         cluster.start_node(keeper.node)?;
         cluster.nodes[keeper.node].ready().await?;
@@ -136,15 +137,18 @@ fn judge(
     let over_after = LEASE.over_after();
     let multiple = |time: Duration| time.as_secs_f64() / over_after.as_secs_f64();
     let (p50, p99) = (times.percentile(50), times.percentile(99));
-    let failed: Vec<&Reply> = replies.iter().filter(|r| !r.said.is_accepted()).collect();
+    let failed: Vec<&Reply> = replies
+        .iter()
+        .filter(|r| !r.outcome.is_accepted())
+        .collect();
     let (died_with_it, failed): (Vec<&Reply>, Vec<&Reply>) = failed
         .into_iter()
         .partition(|reply| outages.iter().any(|outage| outage.explains(reply)));
     let queued = replies
         .iter()
-        .filter(|r| matches!(r.said, Said::Accepted { nonce: None, .. }));
-    let at_the_living = replies.iter().filter(|reply| reply.said.is_accepted());
-    let answers = at_the_living.map(|reply| reply.answered.duration_since(reply.asked));
+        .filter(|r| matches!(r.outcome, ReplyOutcome::Accepted { nonce: None, .. }));
+    let at_running_nodes = replies.iter().filter(|reply| reply.outcome.is_accepted());
+    let answers = at_running_nodes.map(|reply| reply.answered_at.duration_since(reply.sent_at));
     let answers = Spread::of(answers.collect());
     report.fact(
         "kills",
@@ -163,15 +167,15 @@ fn judge(
             "firstFailure": failed.first().map(|reply| format!("{reply:?}")),
         }),
     );
-    demand(
+    ensure(
         failed.is_empty(),
         format!(
-            "{} requests failed at living nodes, the first: {:?}",
+            "{} requests failed at running nodes, the first: {:?}",
             failed.len(),
             failed.first()
         ),
     )?;
-    demand(
+    ensure(
         multiple(p99) <= P99_MULTIPLE_MAX,
         format!(
             "p99 {p99:?} is {:.2} of duration + skew, more than {P99_MULTIPLE_MAX}",
@@ -190,9 +194,9 @@ fn judge(
 }
 
 impl Outage {
-    /// Whether a request failed because its node was dead: the connection broke or was refused.
+    /// Whether a request failed because its node was dead: the connection was closed or refused.
     fn explains(&self, reply: &Reply) -> bool {
-        let is_in_time = reply.answered >= self.from && reply.asked <= self.until;
-        reply.node == self.node && is_in_time && matches!(reply.said, Said::Nothing(_))
+        let is_in_time = reply.answered_at >= self.from && reply.sent_at <= self.until;
+        reply.node == self.node && is_in_time && matches!(reply.outcome, ReplyOutcome::Nothing(_))
     }
 }

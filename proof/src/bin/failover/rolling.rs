@@ -1,10 +1,9 @@
-//! A rolling restart, as a deploy does it: each node in turn is asked to end (SIGTERM), drains, ends, is
-//! started again, and the next one follows when the load balancer has it back.
+//! A rolling restart like a deployment: each node in turn gets SIGTERM, drains, ends and restarts; the next one
+//! follows when the load balancer considers it ready.
 //!
-//! A pause of the lane counts without the time for which the disk itself stood still meanwhile: no accept is
-//! durable then, whoever keeps the lane.
+//! Stalls of the disk are subtracted from a pause of the lane: no accept can be durable meanwhile.
 //!
-//! The balancer asks `/readyz` every 200 ms and repeats nothing: any answer but 2xx, any broken or
+//! The balancer polls `/readyz` every 200 ms and does not retry: every response except 2xx and every broken or
 //! refused connection is a failed request.
 
 use std::sync::Arc;
@@ -12,22 +11,22 @@ use std::time::{Duration, Instant};
 
 use proof::balancer::Balancer;
 use proof::cluster::Cluster;
-use proof::disk::Disk;
+use proof::disk_probe::DiskProbe;
 use proof::ledger::Ledger;
 use proof::load::{Load, Plan, Reply};
 use proof::stats::{Spread, ms};
-use proof::{Outcome, Report, demand, eventually, say};
+use proof::{Outcome, Report, ensure, eventually, print_step};
 use serde_json::json;
 
 use crate::LANE;
 
-/// The longest that the lane may accept nothing.
+/// The longest pause of the lane.
 const PAUSE_MAX: Duration = Duration::from_millis(300);
 
-/// What the load does before the first restart, to compare with.
+/// The baseline before the first restart.
 const STEADY: Duration = Duration::from_secs(5);
 
-/// How long a deploy watches a node that came back before it takes the next.
+/// How long a restarted node is watched before the next restart.
 const WATCHED: Duration = Duration::from_secs(2);
 
 pub(crate) async fn restart(
@@ -43,25 +42,29 @@ pub(crate) async fn restart(
     };
     let disk = cluster.disk()?;
     let load = Load::start(plan, &balancer, ledger);
-    cluster.accepted_under(&load, 100, LANE, 1).await?;
+    cluster
+        .wait_accepted_with_token(&load, 100, LANE, 1)
+        .await?;
     let steady_from = Instant::now();
     tokio::time::sleep(STEADY).await;
     let from = Instant::now();
     let (mut drains, mut moved) = (Vec::new(), 0);
     for pass in 0..passes {
         for number in 0..cluster.nodes.len() {
-            let asked = cluster.other_than(number);
-            let keeper = cluster.some_keeper(asked, LANE).await?;
+            let queried_node = cluster.another_node(number);
+            let keeper = cluster.wait_keeper(queried_node, LANE).await?;
             moved += usize::from(keeper.node == number);
             let began = Instant::now();
-            drains.push(one(cluster, &balancer, number).await?);
+            drains.push(restart_node(cluster, &balancer, number).await?);
             let pauses = pauses(&load.replies(), began, Instant::now(), &disk);
-            let worst = pauses.iter().max_by_key(|pause| pause.ours());
+            let worst = pauses
+                .iter()
+                .max_by_key(|pause| pause.without_disk_stalls());
             let worst = worst.ok_or("there are always two ends")?;
-            say(format!(
+            print_step(format!(
                 "pass {pass}: node {number} is back; longest pause {} ms, and {} ms more of the disk, {} ms after \
-                 it was asked to end",
-                ms(worst.ours()),
+                 its SIGTERM",
+                ms(worst.without_disk_stalls()),
                 ms(worst.of_disk),
                 ms(worst.from.duration_since(began)),
             ));
@@ -71,7 +74,7 @@ pub(crate) async fn restart(
     let replies = load.stop().await?;
     let counted = cluster.audit(ledger).await?;
     let rolling = pauses(&replies, from, until, &disk);
-    let rolled = Rolled {
+    let rolled = RollingRestart {
         steady: spread(&pauses(&replies, steady_from, from, &disk)),
         rolling: spread(&rolling),
         with_disk: rolling
@@ -83,12 +86,16 @@ pub(crate) async fn restart(
         moved,
         accepted: counted.promised,
     };
-    demand(moved >= passes, "the lane's keeper was hardly restarted")?;
+    ensure(moved >= passes, "the lane's keeper was hardly restarted")?;
     rolled.judge(report, &replies)
 }
 
-/// One node: how long its drain took.
-async fn one(cluster: &mut Cluster, balancer: &Arc<Balancer>, number: usize) -> Outcome<Duration> {
+/// Restarts one node, and returns the duration of its drain.
+async fn restart_node(
+    cluster: &mut Cluster,
+    balancer: &Arc<Balancer>,
+    number: usize,
+) -> Outcome<Duration> {
     let began = Instant::now();
     cluster.nodes[number].terminate().await?;
     let drained = began.elapsed();
@@ -102,23 +109,25 @@ async fn one(cluster: &mut Cluster, balancer: &Arc<Balancer>, number: usize) -> 
     Ok(drained)
 }
 
-/// What was measured.
-struct Rolled {
-    /// Pauses of the lane before the first restart.
+struct RollingRestart {
+    /// Pauses before the first restart.
     steady: Spread,
-    /// And from then on.
+    /// Pauses afterwards.
     rolling: Spread,
-    /// The longest of them, what the disk added included.
+    /// The longest of them, including disk stalls.
     with_disk: Duration,
     drains: Spread,
-    /// How often the lane's keeper was the one restarted.
+    /// Restarts of the lane's keeper.
     moved: usize,
     accepted: usize,
 }
 
-impl Rolled {
+impl RollingRestart {
     fn judge(&self, report: &mut Report, replies: &[Reply]) -> Outcome<String> {
-        let failed: Vec<&Reply> = replies.iter().filter(|r| !r.said.is_accepted()).collect();
+        let failed: Vec<&Reply> = replies
+            .iter()
+            .filter(|r| !r.outcome.is_accepted())
+            .collect();
         let (pause, before) = (ms(self.rolling.max()), ms(self.steady.max()));
         report.fact(
             "rollingRestart",
@@ -135,7 +144,7 @@ impl Rolled {
                 "accepted": self.accepted,
             }),
         );
-        demand(
+        ensure(
             failed.is_empty(),
             format!(
                 "{} of {} requests failed in a rolling restart, the first: {:?}",
@@ -144,13 +153,13 @@ impl Rolled {
                 failed.first()
             ),
         )?;
-        demand(
+        ensure(
             self.rolling.max() < PAUSE_MAX,
             format!("the lane accepted nothing for {pause} ms in a rolling restart"),
         )?;
         Ok(format!(
             "{} restarts by drain: {} requests, 0 failed, longest pause of the lane {pause} ms \
-             ({before} ms without restarts; {} ms with what the disk stood still)",
+             ({before} ms without restarts; {} ms including disk stalls)",
             self.drains.count(),
             replies.len(),
             ms(self.with_disk),
@@ -158,28 +167,28 @@ impl Rolled {
     }
 }
 
-/// The time between one accept with a nonce and the next.
+/// The time between two accepts with a nonce.
 struct Pause {
     from: Instant,
     whole: Duration,
-    /// For so long of it the disk stood still.
+    /// The stalled time of the disk.
     of_disk: Duration,
 }
 
 impl Pause {
-    /// What we have to answer for.
-    fn ours(&self) -> Duration {
+    /// Without the disk's share.
+    fn without_disk_stalls(&self) -> Duration {
         self.whole.saturating_sub(self.of_disk)
     }
 }
 
 /// The pauses of the measured lane.
-fn pauses(replies: &[Reply], from: Instant, until: Instant, disk: &Disk) -> Vec<Pause> {
-    let dealt = replies
+fn pauses(replies: &[Reply], from: Instant, until: Instant, disk: &DiskProbe) -> Vec<Pause> {
+    let allocated = replies
         .iter()
-        .filter(|reply| reply.lane == LANE && reply.said.has_nonce_under(0));
-    let mut at: Vec<Instant> = dealt
-        .map(|reply| reply.answered)
+        .filter(|reply| reply.lane == LANE && reply.outcome.has_nonce_under(0));
+    let mut at: Vec<Instant> = allocated
+        .map(|reply| reply.answered_at)
         .filter(|at| (from..=until).contains(at))
         .collect();
     at.push(from);
@@ -190,11 +199,11 @@ fn pauses(replies: &[Reply], from: Instant, until: Instant, disk: &Disk) -> Vec<
         .map(|(from, until)| Pause {
             from,
             whole: until.duration_since(from),
-            of_disk: disk.stalled(from, until),
+            of_disk: disk.stalled_time(from, until),
         })
         .collect()
 }
 
 fn spread(pauses: &[Pause]) -> Spread {
-    Spread::of(pauses.iter().map(Pause::ours).collect())
+    Spread::of(pauses.iter().map(Pause::without_disk_stalls).collect())
 }

@@ -1,5 +1,5 @@
-//! 4.3: nodes that lose, lie, lag and die, and strangers that use our accounts, one fault at a time under
-//! a load of payments, each to a recipient of its own. Whatever happens: every accepted payment exactly
+//! 4.3: endpoints that lose, misreport, lag and fail, and foreign programs that use the accounts; one fault at a
+//! time under a load of payments, each to its own recipient. After every fault: every accepted payment exactly
 //! once, and nothing stuck.
 
 mod scenarios;
@@ -11,18 +11,18 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use proof::audit::Counted;
-use proof::network::{Make, makes};
+use proof::audit::AuditCounts;
+use proof::network::{NodeKind, parse_node_kinds};
 use proof::stats::ms;
-use proof::{Outcome, Report, demand, flag, say};
+use proof::{Outcome, Report, ensure, flag, print_step};
 use serde_json::json;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use scenarios::{Fault, Run, Shown};
+use scenarios::{Fault, Run, ScenarioResult};
 
-/// Which faults also meet the other makes, whose pools and words differ: those about sends and nonces.
-const EVERYWHERE: [Fault; 6] = [
+/// Faults that also run on the other kinds of nodes, whose pools and messages differ: those about sends and nonces.
+const ALL_KINDS: [Fault; 6] = [
     Fault::LostAnswers,
     Fault::Dropped,
     Fault::ForeignBefore,
@@ -31,10 +31,9 @@ const EVERYWHERE: [Fault; 6] = [
     Fault::Rejection,
 ];
 
-/// The longest that one scenario may take.
 const SCENARIO_WITHIN: Duration = Duration::from_secs(240);
 
-// Servers are started and stopped by calls that block; the others go on meanwhile.
+// Servers are started and stopped by blocking calls; other tasks continue meanwhile.
 #[tokio::main(flavor = "multi_thread", worker_threads = 8)]
 async fn main() -> ExitCode {
     let mut report = Report::new("04-3-faults");
@@ -58,18 +57,18 @@ async fn prove(report: &mut Report) -> Outcome<String> {
         });
     }
     let mut failures = Vec::new();
-    let mut totals = Counted::default();
-    let mut per_make: BTreeMap<Make, usize> = BTreeMap::new();
+    let mut totals = AuditCounts::default();
+    let mut per_kind: BTreeMap<NodeKind, usize> = BTreeMap::new();
     while let Some(ended) = running.join_next().await {
         let (run, shown, took) = ended?;
         match shown {
             Ok(shown) => {
                 totals = totals.plus(shown.counted);
-                *per_make.entry(run.make).or_default() += 1;
-                tell(report, &run, &shown, took);
+                *per_kind.entry(run.node_kind).or_default() += 1;
+                print_result(report, &run, &shown, took);
             }
             Err(error) => {
-                say(format!("{} FAILS: {error}", run.name()));
+                print_step(format!("{} FAILS: {error}", run.name()));
                 failures.push(format!("{} ({}): {error}", run.name(), run.fault.about()));
             }
         }
@@ -77,7 +76,7 @@ async fn prove(report: &mut Report) -> Outcome<String> {
     failures.sort_unstable();
     report.fact("failures", json!(failures));
     report.fact("tookMs", ms(began.elapsed()));
-    demand(
+    ensure(
         failures.is_empty(),
         format!(
             "{} of {count} fail: {}",
@@ -85,14 +84,14 @@ async fn prove(report: &mut Report) -> Outcome<String> {
             failures.join("; ")
         ),
     )?;
-    let makes: Vec<String> = per_make
+    let node_kinds: Vec<String> = per_kind
         .iter()
-        .map(|(make, count)| format!("{count} on {}", make.name()))
+        .map(|(node_kind, count)| format!("{count} on {}", node_kind.name()))
         .collect();
     Ok(format!(
-        "{count} faults ({}): {} payments exactly once, 0 lost, 0 doubled, 0 stuck; {} nonces taken by \
-         strangers, {} rejected for good, {} no-ops",
-        makes.join(", "),
+        "{count} faults ({}): {} payments exactly once, 0 lost, 0 duplicated, 0 stuck; {} nonces taken by \
+         foreign, {} rejected permanently, {} fillers",
+        node_kinds.join(", "),
         totals.paid,
         totals.foreign,
         totals.rejected,
@@ -100,13 +99,13 @@ async fn prove(report: &mut Report) -> Outcome<String> {
     ))
 }
 
-fn tell(report: &mut Report, run: &Run, shown: &Shown, took: Duration) {
+fn print_result(report: &mut Report, run: &Run, shown: &ScenarioResult, took: Duration) {
     let counted = shown.counted;
     report.fact(
         &run.name(),
         json!({
             "fault": run.fault.about(),
-            "node": run.make.name(),
+            "node": run.node_kind.name(),
             "paidExactlyOnce": counted.paid,
             "rejected": counted.rejected,
             "noOps": counted.no_ops,
@@ -117,7 +116,7 @@ fn tell(report: &mut Report, run: &Run, shown: &Shown, took: Duration) {
     );
 }
 
-/// What is to run: by default each fault on anvil and some of them on hardhat and ganache too.
+/// The selected runs: by default each fault on anvil, and some of them on hardhat and ganache too.
 fn chosen(report: &mut Report) -> Outcome<Vec<Run>> {
     let only = flag("only", "");
     let letters: Vec<&str> = only
@@ -125,39 +124,39 @@ fn chosen(report: &mut Report) -> Outcome<Vec<Run>> {
         .filter(|letter| !letter.is_empty())
         .collect();
     let named = flag("node", "");
-    let makes = if named.is_empty() {
+    let node_kinds = if named.is_empty() {
         Vec::new()
     } else {
-        makes(&named)?
+        parse_node_kinds(&named)?
     };
     let is_short = std::env::args().any(|arg| arg == "--short");
     let (mut runs, mut impossible) = (Vec::new(), Vec::new());
-    for make in Make::ALL {
+    for node_kind in NodeKind::ALL {
         for fault in Fault::ALL {
-            let by_default = match make {
-                Make::ANVIL => true,
-                Make::HARDHAT | Make::GANACHE => !is_short && EVERYWHERE.contains(&fault),
-                Make::Devchain => false,
+            let by_default = match node_kind {
+                NodeKind::ANVIL => true,
+                NodeKind::HARDHAT | NodeKind::GANACHE => !is_short && ALL_KINDS.contains(&fault),
+                NodeKind::Devchain => false,
             };
-            let is_wanted = if makes.is_empty() {
+            let is_wanted = if node_kinds.is_empty() {
                 by_default
             } else {
-                makes.contains(&make)
+                node_kinds.contains(&node_kind)
             };
             if !is_wanted || !(letters.is_empty() || letters.contains(&fault.letter())) {
                 continue;
             }
-            match fault.impossible_on(make) {
+            match fault.impossible_on(node_kind) {
                 Some(why) => impossible.push(format!("{}: {why}", fault.letter())),
                 None => runs.push(Run {
                     fault,
-                    make,
+                    node_kind,
                     is_short,
                 }),
             }
         }
     }
-    demand(!runs.is_empty(), format!("--only {only}: nothing to run"))?;
+    ensure(!runs.is_empty(), format!("--only {only}: nothing to run"))?;
     report.fact("impossible", json!(impossible));
     Ok(runs)
 }

@@ -1,18 +1,17 @@
-//! The configuration of a scenario's nodes: short times, so that what takes minutes in production takes
-//! seconds here.
+//! The configuration of a scenario's nodes: short times, so that a scenario takes seconds instead of minutes.
 
 use std::time::Duration;
 
 use proof::config::{Config, Lease};
 
-/// What scenarios set differently.
+/// Settings that scenarios change.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tuning {
-    /// How many accounts are sent from.
+    /// The number of sending accounts.
     pub(crate) lanes: u32,
-    /// How many endpoints each node has.
+    /// Endpoints per node.
     pub(crate) endpoints: usize,
-    /// How many of them get a transaction at once.
+    /// Endpoints that get each transaction.
     pub(crate) send_to: u64,
     pub(crate) confirmations: u64,
     pub(crate) state_timeout: &'static str,
@@ -35,8 +34,15 @@ impl Default for Tuning {
 }
 
 impl Tuning {
-    /// The configuration of a node with these endpoints. Everything that waits for the end of a lease
-    /// waits for the shortest that is allowed.
+    /// With a large fixed mempool depth, so that a whole burst is at the node when the fault is injected.
+    pub(crate) fn deep() -> Self {
+        Self {
+            mempool_depth: "200",
+            ..Self::default()
+        }
+    }
+
+    /// The configuration of a node with these endpoints, with the shortest allowed lease.
     pub(crate) fn config(&self, rpc: Vec<String>) -> Config {
         let Self {
             state_timeout,

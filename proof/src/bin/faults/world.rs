@@ -1,58 +1,58 @@
-//! One scenario's world: a chain, proxies that fail on command, and nodes behind them.
+//! The world of a scenario: a chain, fault-injecting proxies, and nodes behind them.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use alloy_primitives::B256;
-use proof::audit::{Audit, Counted, Expected};
+use proof::audit::{Audit, AuditCounts, Expected};
 use proof::balancer::Balancer;
 use proof::cluster::{Node, logs_of, migrate};
 use proof::ledger::{Ledger, Promise};
 use proof::load::{Load, Plan};
-use proof::network::{Make, Network, Terms, signer};
-use proof::{Api, Outcome, Scratch, demand, eventually};
+use proof::network::{Network, NodeKind, Terms, signer};
+use proof::{Api, Outcome, Scratch, ensure, eventually};
 use rig::evm::CHAIN_ID;
 use rig::rpc_proxy::RpcProxy;
 use serde_json::Value;
 
 use crate::settings::Tuning;
 
-/// What a healthy node does in seconds; more means that it waits for something that never comes.
+/// A healthy node is done within seconds; longer means that it waits forever.
 pub(crate) const SOON: Duration = Duration::from_secs(60);
 
-/// How long open work may take when everything is well again.
+/// Open work ends within this time when everything is healthy.
 const QUIET_WITHIN: Duration = Duration::from_secs(90);
 
-/// Everything that a scenario works with. Ends with the value.
+/// The parts of a scenario. They end with the value.
 pub(crate) struct World {
     pub(crate) net: Network,
     pub(crate) nodes: Vec<Node>,
-    /// Of each node, in the order of its endpoints.
+    /// Per node, in the order of its endpoints.
     pub(crate) proxies: Vec<Vec<RpcProxy>>,
     pub(crate) ledger: Arc<Ledger>,
-    /// The accounts that are sent from.
+    /// The sending accounts.
     pub(crate) lanes: Vec<String>,
-    /// What their nonces were at first.
+    /// Their first nonces.
     pub(crate) first_nonces: Vec<u64>,
     tuning: Tuning,
     scratch: Scratch,
 }
 
 impl World {
-    /// One node with a store of its own.
-    pub(crate) async fn single(name: &str, make: Make, tuning: Tuning) -> Outcome<Self> {
-        Self::start(name, make, tuning, &[]).await
+    /// One node with a private store.
+    pub(crate) async fn single(name: &str, node_kind: NodeKind, tuning: Tuning) -> Outcome<Self> {
+        Self::start(name, node_kind, tuning, &[]).await
     }
 
-    /// A node per store, or one with an embedded store.
+    /// One node per store, or one with an embedded store.
     pub(crate) async fn start(
         name: &str,
-        make: Make,
+        node_kind: NodeKind,
         tuning: Tuning,
         stores: &[String],
     ) -> Outcome<Self> {
         let scratch = Scratch::new()?;
-        let net = Network::start(make, Terms::default()).await?;
+        let net = Network::start(node_kind, Terms::default()).await?;
         let lanes: Vec<String> = (0..tuning.lanes).map(signer).collect();
         let mut first_nonces = Vec::new();
         for lane in &lanes {
@@ -85,7 +85,7 @@ impl World {
         Ok(world)
     }
 
-    /// Makes the tables and starts the nodes; what is wrong with the proxies already is met at once.
+    /// Migrates the store and starts the nodes; faults that are already active apply at once.
     pub(crate) async fn serve(mut self) -> Outcome<Self> {
         migrate(self.nodes[0].config()).await?;
         for node in &mut self.nodes {
@@ -97,12 +97,12 @@ impl World {
         Ok(self)
     }
 
-    /// Another chain of the same make, with the same accounts.
-    pub(crate) async fn another_net(&self, make: Make) -> Outcome<Network> {
-        Network::start(make, Terms::default()).await
+    /// Another chain of the same kind, with the same accounts.
+    pub(crate) async fn another_net(&self, node_kind: NodeKind) -> Outcome<Network> {
+        Network::start(node_kind, Terms::default()).await
     }
 
-    /// Gives the first node another endpoint in the place of one of its own, before it is started.
+    /// Replaces an endpoint of the first node before it is started.
     pub(crate) fn replace_endpoint(&mut self, number: usize, proxy: RpcProxy) -> Outcome<()> {
         self.proxies[0][number] = proxy;
         self.configure()
@@ -116,28 +116,28 @@ impl World {
         Ok(())
     }
 
-    /// The `number`th endpoint of the first node.
+    /// An endpoint of the first node.
     pub(crate) fn proxy(&self, number: usize) -> &RpcProxy {
         &self.proxies[0][number]
     }
 
-    /// Any node: all of them tell the same.
+    /// Any node: all show the same.
     pub(crate) fn api(&self) -> &Api {
         &self.nodes[0].api
     }
 
-    /// Businesses that pay without end, each after a rest.
+    /// A load of payments, with a pause after each.
     pub(crate) fn load(&self, name: &str, clients: usize, rest: Duration) -> Load {
         let plan = Plan {
             pause: rest,
-            patience: Duration::from_secs(2),
+            timeout: Duration::from_secs(2),
             ..Plan::new(name, &self.lanes, clients)
         };
         let apis = self.nodes.iter().map(|node| node.api.clone()).collect();
-        Load::start(plan, &Balancer::blind(apis), &self.ledger)
+        Load::start(plan, &Balancer::without_checks(apis), &self.ledger)
     }
 
-    /// Until so many more payments are promised than there are now.
+    /// Waits for this many further promises.
     pub(crate) async fn promised_more(&self, count: usize) -> Outcome<()> {
         let goal = self.ledger.promised_count() + count;
         let what = format!("{goal} payments are accepted");
@@ -147,29 +147,30 @@ impl World {
         .await
     }
 
-    /// So many payments from the first lane, one after the other, with the answers.
+    /// Pays sequentially from the first lane, and returns the responses.
     pub(crate) async fn pay(&self, name: &str, count: usize) -> Outcome<Vec<Value>> {
         let mut txs = Vec::new();
         for number in 0..count {
             let request_id = format!("{name}-{number}");
-            let body = self.ledger.ask(&self.lanes[0], &request_id);
+            let body = self.ledger.transfer_body(&self.lanes[0], &request_id);
             let (status, tx) = self.api().create(body, "").await?;
-            demand(status.is_success(), format!("{request_id}: {status} {tx}"))?;
-            self.ledger.promised(&request_id, Promise::read(&tx))?;
+            ensure(status.is_success(), format!("{request_id}: {status} {tx}"))?;
+            self.ledger
+                .record_promise(&request_id, Promise::read(&tx))?;
             txs.push(tx);
         }
         Ok(txs)
     }
 
-    /// A tx as it is now.
+    /// The current tx.
     pub(crate) async fn tx(&self, id: &Value) -> Outcome<Value> {
         let id = id.as_str().unwrap_or_default();
         let (status, tx) = self.api().get(&format!("/api/v1/tx/{id}")).await?;
-        demand(status.is_success(), format!("{id}: {status} {tx}"))?;
+        ensure(status.is_success(), format!("{id}: {status} {tx}"))?;
         Ok(tx)
     }
 
-    /// The hashes of txs as they are now: one that is signed later has none in its first answer.
+    /// The current hashes of txs: a tx that is signed later has none in its first response.
     pub(crate) async fn hashes(&self, txs: &[Value]) -> Outcome<Vec<B256>> {
         let mut hashes = Vec::new();
         for tx in txs {
@@ -178,13 +179,12 @@ impl World {
         Ok(hashes)
     }
 
-    /// Until all lanes have nothing open.
     pub(crate) async fn quiet(&self) -> Outcome<()> {
-        self.auditor(SOON).quiet().await
+        self.auditor(SOON).wait_until_idle().await
     }
 
-    /// Waits until nothing is open, then compares everything with everything.
-    pub(crate) async fn audit(&self, expected: &Expected) -> Outcome<Counted> {
+    /// Waits until nothing is open, then runs the audit.
+    pub(crate) async fn audit(&self, expected: &Expected) -> Outcome<AuditCounts> {
         let audited = self.auditor(QUIET_WITHIN).run_with(expected).await;
         match audited {
             Ok(counted) => Ok(counted),
@@ -202,11 +202,11 @@ impl World {
         }
     }
 
-    /// The first lane as a node tells it.
-    pub(crate) async fn lane(&self, asked: usize) -> Outcome<Value> {
+    /// The first lane as a node shows it.
+    pub(crate) async fn lane(&self, node: usize) -> Outcome<Value> {
         let path = format!("/api/v1/lanes/{CHAIN_ID}/{}", self.lanes[0]);
-        let (status, lane) = self.nodes[asked].api.get(&path).await?;
-        demand(status.is_success(), format!("{path}: {status} {lane}"))?;
+        let (status, lane) = self.nodes[node].api.get(&path).await?;
+        ensure(status.is_success(), format!("{path}: {status} {lane}"))?;
         Ok(lane)
     }
 
@@ -217,7 +217,7 @@ impl World {
         loop {
             let path = format!("/api/v1/events?limit=1000&type={kind}{after}");
             let (status, page) = self.api().get(&path).await?;
-            demand(status.is_success(), format!("{path}: {status} {page}"))?;
+            ensure(status.is_success(), format!("{path}: {status} {page}"))?;
             events.extend(page["events"].as_array().cloned().unwrap_or_default());
             let next = page["next"].as_str().unwrap_or_default();
             let then = format!("&after={next}");
@@ -228,7 +228,7 @@ impl World {
         }
     }
 
-    /// Until there are so many events of a type.
+    /// Waits for this many events of a type.
     pub(crate) async fn until_events(&self, kind: &str, count: usize) -> Outcome<()> {
         let what = format!("{count} events {kind}");
         eventually(&what, SOON, || async {
@@ -238,13 +238,11 @@ impl World {
     }
 }
 
-/// The hash in a tx's JSON, which must be there.
 pub(crate) fn hash_of(tx: &Value) -> Outcome<B256> {
     let hash = tx["txHash"].as_str().and_then(|text| text.parse().ok());
     hash.ok_or_else(|| format!("it has no hash yet: {tx}").into())
 }
 
-/// The nonce in a tx's JSON, which must be there.
 pub(crate) fn nonce_of(tx: &Value) -> Outcome<u64> {
     let nonce = tx["nonce"].as_u64();
     nonce.ok_or_else(|| format!("it has no nonce yet: {tx}").into())

@@ -1,34 +1,31 @@
-//! 4.4: forks from one block deep to beyond what is final, and beyond what is watched, on every make of
-//! node: a checker reads the event feed and compares what it tells with the chain after every block.
+//! 4.4: forks from one block deep to below finality and below the watched depth, on every kind of node: a checker
+//! reads the event feed and compares it with the chain after every block.
 
 mod deep;
 mod fold;
 mod rounds;
-mod theatre;
+mod scenario;
 
 use std::process::ExitCode;
 use std::time::Duration;
 
 use futures::future::join_all;
 use proof::config::Config;
-use proof::network::{Make, makes};
-use proof::solo::Terms;
-use proof::stage::Stage;
-use proof::{Outcome, Report, flag, say};
+use proof::manual_chain::ManualChain;
+use proof::network::{NodeKind, parse_node_kinds};
+use proof::single_node::Terms;
+use proof::{Outcome, Report, flag, print_step};
 use serde_json::{Value, json};
 
 use fold::Counts;
-use rounds::Manner;
-use theatre::Theatre;
+use rounds::ForkVisibility;
+use scenario::ForkScenario;
 
 const NAME: &str = "04-4-forks";
 
-/// How often the node is told to look for a head.
 const BLOCK_TIME: Duration = Duration::from_millis(200);
 
-/// Blocks that make a result final.
 const REQUIRED: u64 = 4;
-/// How deep finals are watched for forks.
 const WATCH_DEPTH: u64 = 16;
 
 #[tokio::main]
@@ -39,17 +36,22 @@ async fn main() -> ExitCode {
 }
 
 async fn prove(report: &mut Report) -> Outcome<String> {
-    let makes = makes(&flag("node", "anvil,hardhat,ganache,devchain"))?;
+    let node_kinds = parse_node_kinds(&flag("node", "anvil,hardhat,ganache,devchain"))?;
     let depths: Vec<u64> = flag("depths", "1,2,3,4,6,9")
         .split(',')
         .map(str::parse)
         .collect::<Result<_, _>>()?;
-    let watched = join_all(makes.iter().map(|make| watched(*make, &depths))).await;
-    let deep = join_all(makes.iter().map(|make| beyond(*make))).await;
+    let watched = join_all(
+        node_kinds
+            .iter()
+            .map(|node_kind| watched(*node_kind, &depths)),
+    )
+    .await;
+    let deep = join_all(node_kinds.iter().map(|node_kind| beyond(*node_kind))).await;
     let (mut total, mut failures) = (Found::default(), Vec::new());
     for (part, results) in [("watched", watched), ("beyond", deep)] {
-        for (make, result) in makes.iter().zip(results) {
-            let name = format!("{} {part}", make.name());
+        for (node_kind, result) in node_kinds.iter().zip(results) {
+            let name = format!("{} {part}", node_kind.name());
             match result {
                 Ok(found) => {
                     total.add(&found);
@@ -65,37 +67,39 @@ async fn prove(report: &mut Report) -> Outcome<String> {
     if !failures.is_empty() {
         return Err(failures.join("\n  ").into());
     }
-    let names: Vec<&str> = makes.iter().map(|make| make.name()).collect();
+    let names: Vec<&str> = node_kinds
+        .iter()
+        .map(|node_kind| node_kind.name())
+        .collect();
     Ok(format!(
         "{} forks of depths {depths:?} (final at {REQUIRED}) and beyond the watched depth on {}: {} lists of \
          confirmations linked and equal to the chain after each of {} moves, newFork exactly where something \
-         told was replaced ({} times), {} finals taken back and raised as incidents, {} payments exactly once",
+         told was replaced ({} times), {} final results reorged out and raised as incidents, {} payments exactly once",
         total.forks,
         names.join(", "),
-        total.told.lists,
+        total.reported.lists,
         total.compared,
-        total.told.new_forks,
-        total.told.after_final,
+        total.reported.new_forks,
+        total.reported.after_final,
         total.payments,
     ))
 }
 
-/// What was found.
 #[derive(Clone, Copy, Debug, Default)]
 struct Found {
     forks: usize,
     payments: usize,
     compared: u64,
-    told: Counts,
+    reported: Counts,
 }
 
 impl Found {
-    fn of(theatre: &Theatre, forks: usize, payments: usize) -> Self {
+    fn from_scenario(scenario: &ForkScenario, forks: usize, payments: usize) -> Self {
         Self {
             forks,
             payments,
-            compared: theatre.compared,
-            told: theatre.fold.counts,
+            compared: scenario.compared,
+            reported: scenario.fold.counts,
         }
     }
 
@@ -103,9 +107,9 @@ impl Found {
         self.forks += other.forks;
         self.payments += other.payments;
         self.compared += other.compared;
-        self.told.lists += other.told.lists;
-        self.told.new_forks += other.told.new_forks;
-        self.told.after_final += other.told.after_final;
+        self.reported.lists += other.reported.lists;
+        self.reported.new_forks += other.reported.new_forks;
+        self.reported.after_final += other.reported.after_final;
     }
 
     fn to_json(self) -> Value {
@@ -113,65 +117,67 @@ impl Found {
             "forks": self.forks,
             "payments": self.payments,
             "comparedWithTheChain": self.compared,
-            "events": self.told.events,
-            "lists": self.told.lists,
-            "newFork": self.told.new_forks,
-            "reorged": self.told.reorged,
-            "afterFinal": self.told.after_final,
-            "requeued": self.told.requeued,
-            "stuck": self.told.stuck,
+            "events": self.reported.events,
+            "lists": self.reported.lists,
+            "newFork": self.reported.new_forks,
+            "reorged": self.reported.reorged,
+            "afterFinal": self.reported.after_final,
+            "requeued": self.reported.requeued,
+            "stuck": self.reported.stuck,
         })
     }
 }
 
-/// The forks that are watched for, on one make.
-async fn watched(make: Make, depths: &[u64]) -> Outcome<Found> {
-    let stage = Stage::start(make).await?;
-    let terms = terms(&stage, WATCH_DEPTH);
-    let mut theatre = Theatre::open(stage, &terms).await?;
-    let manners = match make {
-        Make::Independent(_) => vec![Manner::AtOnce, Manner::Growing],
-        Make::Devchain => vec![Manner::AtOnce], // its forks are one step
+/// The forks within the watched depth, on one kind of node.
+async fn watched(node_kind: NodeKind, depths: &[u64]) -> Outcome<Found> {
+    let manual_chain = ManualChain::start(node_kind).await?;
+    let terms = terms(&manual_chain, WATCH_DEPTH);
+    let mut scenario = ForkScenario::open(manual_chain, &terms).await?;
+    let manners = match node_kind {
+        NodeKind::Independent(_) => vec![ForkVisibility::AtOnce, ForkVisibility::Growing],
+        NodeKind::Devchain => vec![ForkVisibility::AtOnce], // its forks are atomic
     };
     let mut forks = 0;
-    for (depth, manner) in depths
+    for (depth, visibility) in depths
         .iter()
         .flat_map(|d| manners.iter().map(move |m| (*d, *m)))
     {
-        let named = |error| format!("a fork of depth {depth}, seen {manner:?}: {error}");
-        rounds::round(&mut theatre, depth, manner)
+        let named = |error| format!("a fork of depth {depth}, seen {visibility:?}: {error}");
+        rounds::round(&mut scenario, depth, visibility)
             .await
             .map_err(named)?;
         forks += 1;
-        say(format!("{}: depth {depth}, seen {manner:?}", make.name()));
+        print_step(format!(
+            "{}: depth {depth}, seen {visibility:?}",
+            node_kind.name()
+        ));
     }
-    rounds::leap(&mut theatre)
+    rounds::fork_with_final_block(&mut scenario)
         .await
-        .map_err(|error| format!("a fork seen with the block that makes final: {error}"))?;
-    let payments = theatre.audit().await?;
-    Ok(Found::of(&theatre, forks + 1, payments))
+        .map_err(|error| format!("a fork together with the final block: {error}"))?;
+    let payments = scenario.audit().await?;
+    Ok(Found::from_scenario(&scenario, forks + 1, payments))
 }
 
-/// A fork deeper than is watched for, on one make.
-async fn beyond(make: Make) -> Outcome<Found> {
-    let stage = Stage::start(make).await?;
-    let terms = deep::terms(&stage);
-    let mut theatre = Theatre::open(stage, &terms).await?;
-    deep::fork(&mut theatre).await?;
-    let payments = theatre.audit().await?;
-    say(format!("{}: deeper than is watched", make.name()));
-    Ok(Found::of(&theatre, 1, payments))
+/// A fork below the watched depth, on one kind of node.
+async fn beyond(node_kind: NodeKind) -> Outcome<Found> {
+    let manual_chain = ManualChain::start(node_kind).await?;
+    let terms = deep::terms(&manual_chain);
+    let mut scenario = ForkScenario::open(manual_chain, &terms).await?;
+    deep::fork(&mut scenario).await?;
+    let payments = scenario.audit().await?;
+    print_step(format!("{}: deeper than is watched", node_kind.name()));
+    Ok(Found::from_scenario(&scenario, 1, payments))
 }
 
-/// The settings of a node that follows a chain.
-fn terms(stage: &Stage, watch_depth: u64) -> Terms {
+fn terms(manual_chain: &ManualChain, watch_depth: u64) -> Terms {
     Terms {
         proof: NAME,
-        name: stage.make().name().to_owned(),
+        name: manual_chain.node_kind().name().to_owned(),
         store: None,
         config: Config {
-            rpc: vec![stage.url().to_owned()],
-            ws: stage.ws_url(),
+            rpc: vec![manual_chain.url().to_owned()],
+            ws: manual_chain.ws_url(),
             block_time: Some(BLOCK_TIME),
             confirmations: REQUIRED,
             lanes: rounds::LANES,

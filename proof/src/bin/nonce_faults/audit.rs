@@ -1,68 +1,76 @@
-//! Whether a nonce was ever in two hands, or used twice, by what the borrowers wrote and what the chain shows.
+//! Whether a nonce ever had two holders or was used twice, according to the holders' journals and the chain.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use proof::{Chain, Outcome};
 use serde_json::{Value, json};
 
-use crate::journal::{Journals, ReservationTerms};
+use crate::journal::{HeldNonce, Journals};
 
-/// How many findings of a kind are told; one is too many.
-const TOLD_MAX: usize = 5;
+/// Findings of a kind that are reported; one is too many.
+const REPORTED_MAX: usize = 5;
 
-/// What was compared.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Audited {
-    pub(crate) loans: usize,
+    pub(crate) reservations: usize,
     pub(crate) mined: usize,
-    /// Nonces that were lent more than once, one holder after the other.
-    pub(crate) lent_again: usize,
-    /// Loans that only the chain closed.
+    /// Nonces with several holders in succession.
+    pub(crate) reissued: usize,
+    /// Reservations that only the chain closed.
     pub(crate) left: usize,
 }
 
-/// Everything with everything; an error tells what was found.
+/// Compares everything; an error contains the findings.
 pub(crate) async fn audit(
     journals: &Journals,
     chain: &Chain,
     account: &str,
     top: u64,
 ) -> Outcome<Audited> {
-    let mut by_nonce: BTreeMap<u64, Vec<&ReservationTerms>> = BTreeMap::new();
-    for loan in journals.loans() {
-        by_nonce.entry(loan.nonce).or_default().push(loan);
+    let mut by_nonce: BTreeMap<u64, Vec<&HeldNonce>> = BTreeMap::new();
+    for reservation in journals.reservations() {
+        by_nonce
+            .entry(reservation.nonce)
+            .or_default()
+            .push(reservation);
     }
     let mut findings = Vec::new();
-    for loans in by_nonce.values() {
-        findings.extend(overlaps(loans));
-        findings.extend(offered_twice(loans));
-        findings.extend(broken_words(loans));
+    for reservations in by_nonce.values() {
+        findings.extend(overlaps(reservations));
+        findings.extend(offered_twice(reservations));
+        findings.extend(inconsistent_records(reservations));
     }
     let mined = mined_from(chain, account).await?;
-    findings.extend(strangers(&mined, &by_nonce));
+    findings.extend(foreign_transactions(&mined, &by_nonce));
     let missing: Vec<u64> = (0..=top).filter(|n| !mined.contains_key(n)).collect();
     if !missing.is_empty() {
         findings.push(format!("not on chain: {missing:?}"));
     }
     if findings.is_empty() {
         return Ok(Audited {
-            loans: journals.loans().count(),
+            reservations: journals.reservations().count(),
             mined: mined.len(),
-            lent_again: by_nonce.values().filter(|loans| loans.len() > 1).count(),
-            left: journals.loans().filter(|loan| loan.is_left).count(),
+            reissued: by_nonce
+                .values()
+                .filter(|reservations| reservations.len() > 1)
+                .count(),
+            left: journals
+                .reservations()
+                .filter(|reservation| reservation.is_left)
+                .count(),
         });
     }
     let count = findings.len();
-    findings.truncate(TOLD_MAX);
+    findings.truncate(REPORTED_MAX);
     Err(format!("{count} findings: {}", findings.join("; ")).into())
 }
 
-/// A nonce has one holder at a time: of any two, one had it before the other. (In which order is not clear from the
-/// lines alone: a borrower that was frozen writes its line down late.)
-fn overlaps(loans: &[&ReservationTerms]) -> Vec<String> {
+/// A nonce has one holder at a time: of any two, one had it before the other. (The order is not clear from the
+/// lines alone: a frozen holder writes its line late.)
+fn overlaps(reservations: &[&HeldNonce]) -> Vec<String> {
     let mut found = Vec::new();
-    for (number, one) in loans.iter().enumerate() {
-        for other in &loans[number + 1..] {
+    for (number, one) in reservations.iter().enumerate() {
+        for other in &reservations[number + 1..] {
             if !was_before(one, other) && !was_before(other, one) {
                 found.push(format!(
                     "nonce {} has two holders: {one:?} and {other:?}",
@@ -74,46 +82,50 @@ fn overlaps(loans: &[&ReservationTerms]) -> Vec<String> {
     found
 }
 
-/// The next one may have it only after the one before was about to give it back, or after its time was over and
-/// nothing was announced for it, neither before nor later.
-fn was_before(one: &ReservationTerms, next: &ReservationTerms) -> bool {
-    let gave_back = one.returning_at.is_some_and(|at| at <= next.lent_at);
+/// The next holder may have it only after the previous one was about to release it, or after its expiry without any
+/// announced transaction.
+fn was_before(one: &HeldNonce, next: &HeldNonce) -> bool {
+    let gave_back = one.returning_at.is_some_and(|at| at <= next.allocated_at);
     let was_over = one.expires_at <= next.granted_at() && one.announced_at.is_none();
     gave_back || was_over
 }
 
 /// Two different transactions for one nonce.
-fn offered_twice(loans: &[&ReservationTerms]) -> Option<String> {
-    let offered = loans.iter().flat_map(|loan| &loan.offered);
+fn offered_twice(reservations: &[&HeldNonce]) -> Option<String> {
+    let offered = reservations
+        .iter()
+        .flat_map(|reservation| &reservation.offered);
     let hashes: BTreeSet<&String> = offered.collect();
-    let nonce = loans.first()?.nonce;
+    let nonce = reservations.first()?.nonce;
     (hashes.len() > 1).then(|| format!("nonce {nonce} was offered {} times", hashes.len()))
 }
 
-/// What was acknowledged and refused later.
-fn broken_words(loans: &[&ReservationTerms]) -> Vec<String> {
-    let broken = loans
+/// Marks that were acknowledged and refused later.
+fn inconsistent_records(reservations: &[&HeldNonce]) -> Vec<String> {
+    let broken = reservations
         .iter()
-        .filter(|loan| loan.announced_at.is_some() && loan.dropped.is_some());
+        .filter(|reservation| reservation.announced_at.is_some() && reservation.dropped.is_some());
     broken
-        .map(|loan| format!("announced, and refused later: {loan:?}"))
+        .map(|reservation| format!("announced, and refused later: {reservation:?}"))
         .collect()
 }
 
-/// What was mined without being offered for that nonce.
-fn strangers(
+/// Mined transactions that no holder offered for that nonce.
+fn foreign_transactions(
     mined: &BTreeMap<u64, String>,
-    by_nonce: &BTreeMap<u64, Vec<&ReservationTerms>>,
+    by_nonce: &BTreeMap<u64, Vec<&HeldNonce>>,
 ) -> Vec<String> {
     let is_offered = |nonce: &u64, hash: &String| {
-        let loans = by_nonce.get(nonce).map_or(&[][..], Vec::as_slice);
-        loans.iter().any(|loan| loan.offered.contains(hash))
+        let reservations = by_nonce.get(nonce).map_or(&[][..], Vec::as_slice);
+        reservations
+            .iter()
+            .any(|reservation| reservation.offered.contains(hash))
     };
     let strange = mined
         .iter()
         .filter(|(nonce, hash)| !is_offered(nonce, hash));
     strange
-        .map(|(nonce, hash)| format!("{hash} was mined at nonce {nonce} and offered by nobody"))
+        .map(|(nonce, hash)| format!("{hash} was mined at nonce {nonce} and offered by no holder"))
         .collect()
 }
 
@@ -145,29 +157,29 @@ mod tests {
 
     const RESERVATION_US: u64 = 4_000_000;
 
-    fn loan(holder: &str, lent_at: u64) -> ReservationTerms {
-        ReservationTerms {
+    fn reservation(holder: &str, allocated_at: u64) -> HeldNonce {
+        HeldNonce {
             nonce: 7,
             holder: holder.to_owned(),
-            lent_at,
-            expires_at: lent_at + RESERVATION_US,
-            ..ReservationTerms::default()
+            allocated_at,
+            expires_at: allocated_at + RESERVATION_US,
+            ..HeldNonce::default()
         }
     }
 
     #[test]
-    fn two_hands_are_found() {
-        let (first, next) = (loan("a", 0), loan("b", RESERVATION_US / 2));
+    fn overlapping_reservations_are_found() {
+        let (first, next) = (reservation("a", 0), reservation("b", RESERVATION_US / 2));
         assert_eq!(overlaps(&[&first, &next]).len(), 1);
-        // After its time, unless something was announced: then never.
-        let late = loan("b", RESERVATION_US);
+        // After its expiry, unless a transaction was announced: then never.
+        let late = reservation("b", RESERVATION_US);
         assert!(overlaps(&[&first, &late]).is_empty());
-        let announced = ReservationTerms {
+        let announced = HeldNonce {
             announced_at: Some(2 * RESERVATION_US),
             ..first.clone()
         };
         assert_eq!(overlaps(&[&announced, &late]).len(), 1);
-        let given = ReservationTerms {
+        let given = HeldNonce {
             returning_at: Some(40),
             ..first
         };
@@ -177,9 +189,9 @@ mod tests {
 
     #[test]
     fn two_transactions_are_found() {
-        let offer = |holder: &str, hash: &str| ReservationTerms {
+        let offer = |holder: &str, hash: &str| HeldNonce {
             offered: vec![hash.to_owned(), hash.to_owned()],
-            ..loan(holder, 0)
+            ..reservation(holder, 0)
         };
         assert!(offered_twice(&[&offer("a", "x")]).is_none());
         assert!(offered_twice(&[&offer("a", "x"), &offer("b", "y")]).is_some());

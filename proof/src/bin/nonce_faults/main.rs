@@ -1,14 +1,14 @@
-//! 6.3: Redis, PostgreSQL, borrowers and keepers are killed, frozen, emptied and replaced while three processes
-//! borrow nonces, for every scheme. Whatever happens: no nonce in two hands, no two transactions for one nonce,
-//! every hole closed in the end, and everything as before by itself.
+//! 6.3: Redis, PostgreSQL, holders and keepers are killed, frozen, flushed and replaced while three processes
+//! reserve nonces, for every scheme. After every fault: no nonce with two holders, no two transactions for one
+//! nonce, every gap closed, and automatic recovery.
 
 mod audit;
-mod borrower;
-mod figures;
+mod docs_table;
+mod holder;
+mod injection;
 mod journal;
-mod page;
+mod measurements;
 mod plan;
-mod strike;
 mod times;
 mod world;
 
@@ -16,31 +16,29 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use proof::{Outcome, Report, demand, flag, say};
+use proof::{Outcome, Report, ensure, flag, print_step};
 use serde_json::json;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use audit::Audited;
-use figures::{Cost, Pace};
+use measurements::{Cost, Pace};
 use plan::{Case, Scheme};
 use world::World;
 
-/// The longest that one case may take.
 const CASE_WITHIN: Duration = Duration::from_secs(180);
-/// How long the load goes on after everything is as before.
+/// How long the load continues after the recovery.
 const AFTERWARDS: Duration = Duration::from_secs(2);
-/// How many cases run side by side, where nobody says: each has servers of its own.
+/// Concurrent cases by default: each has its own servers.
 const AT_ONCE: &str = "2";
 
-/// What a case showed.
-struct Shown {
+struct CaseResult {
     audited: Audited,
     cost: Cost,
     returned_by_itself: bool,
 }
 
-// Servers are started and stopped by calls that block; the others go on meanwhile.
+// Servers are started and stopped by blocking calls; other tasks continue meanwhile.
 #[tokio::main(flavor = "multi_thread", worker_threads = 8)]
 async fn main() -> ExitCode {
     let mut report = Report::new("06-3-faults");
@@ -51,7 +49,7 @@ async fn main() -> ExitCode {
 async fn prove(report: &mut Report) -> Outcome<String> {
     let (cases, is_all) = plan::chosen()?;
     let writes_docs = std::env::args().any(|arg| arg == "--write-docs");
-    demand(is_all || !writes_docs, "--write-docs wants all cases")?;
+    ensure(is_all || !writes_docs, "--write-docs wants all cases")?;
     let room = Arc::new(Semaphore::new(flag("at-once", AT_ONCE).parse()?));
     let (count, began) = (cases.len(), Instant::now());
     let mut running = JoinSet::new();
@@ -72,12 +70,12 @@ async fn prove(report: &mut Report) -> Outcome<String> {
         let done = failures.len() + all.len() + 1;
         match shown {
             Ok(shown) => {
-                say(format!("{done} of {count}: {} holds", case.name()));
+                print_step(format!("{done} of {count}: {} holds", case.name()));
                 report.fact(&case.name(), facts(&shown));
                 all.push((case, shown));
             }
             Err(error) => {
-                say(format!("{done} of {count}: {} FAILS: {error}", case.name()));
+                print_step(format!("{done} of {count}: {} FAILS: {error}", case.name()));
                 failures.push(format!("{}: {error}", case.name()));
             }
         }
@@ -90,66 +88,70 @@ async fn prove(report: &mut Report) -> Outcome<String> {
         failures.len(),
         failures.join("; ")
     );
-    demand(failures.is_empty(), text)?;
+    ensure(failures.is_empty(), text)?;
     all.sort_by_key(|(case, _)| *case);
-    conclude(report, &all, writes_docs)
+    finish_case(report, &all, writes_docs)
 }
 
-async fn run(case: Case) -> Outcome<Shown> {
+async fn run(case: Case) -> Outcome<CaseResult> {
     let mut world = World::start(case).await?;
     let pace = Pace::measure(&mut world).await?;
-    say(format!("{}: {pace:?}, now it breaks", case.name()));
-    let struck = strike::strike(&mut world, case).await?;
-    let normal_after = pace.returns(&mut world, struck).await?;
-    strike::mend(&mut world, case).await?;
+    print_step(format!("{}: {pace:?}, now it breaks", case.name()));
+    let injected = injection::inject_fault(&mut world, case).await?;
+    let normal_after = pace.returns(&mut world, injected).await?;
+    injection::repair(&mut world, case).await?;
     tokio::time::sleep(AFTERWARDS).await;
 
     let drained_at = world::now()?;
-    let top = world.journals()?.top().ok_or("nothing was lent")?;
+    let top = world.journals()?.top().ok_or("nothing was allocated")?;
     let closed_after = world.drain(top).await?;
     world.all_closed(case.scheme, top).await?;
-    for borrower in &mut world.borrowers {
-        borrower.stop().await?;
+    for holder in &mut world.holders {
+        holder.stop().await?;
     }
     world.journals()?;
     let journals = world.read_journals();
     let audited = audit::audit(journals, world.chain(), &world.account, top).await?;
-    Ok(Shown {
+    Ok(CaseResult {
         audited,
-        cost: Cost::of(journals, struck, drained_at, (normal_after, closed_after)),
-        returned_by_itself: figures::returned_by_itself(case, journals)?,
+        cost: Cost::of(journals, injected, drained_at, (normal_after, closed_after)),
+        returned_by_itself: measurements::returned_by_itself(case, journals)?,
     })
 }
 
-fn facts(shown: &Shown) -> serde_json::Value {
+fn facts(shown: &CaseResult) -> serde_json::Value {
     let mut facts = shown.cost.json();
-    facts["loans"] = shown.audited.loans.into();
+    facts["loans"] = shown.audited.reservations.into();
     facts["mined"] = shown.audited.mined.into();
-    facts["lentAgain"] = shown.audited.lent_again.into();
+    facts["lentAgain"] = shown.audited.reissued.into();
     facts["closedByTheChainAlone"] = shown.audited.left.into();
     facts["redisLeftOutAndBack"] = shown.returned_by_itself.into();
     facts
 }
 
-fn conclude(report: &mut Report, all: &[(Case, Shown)], writes_docs: bool) -> Outcome<String> {
+fn finish_case(
+    report: &mut Report,
+    all: &[(Case, CaseResult)],
+    writes_docs: bool,
+) -> Outcome<String> {
     let costs: Vec<(Case, Cost)> = all
         .iter()
         .map(|(case, shown)| (*case, shown.cost.clone()))
         .collect();
-    report.note("table", page::table(&costs)?);
+    report.note("table", docs_table::table(&costs)?);
     if writes_docs {
-        say(format!("wrote {}", page::write(&costs)?.display()));
+        print_step(format!("wrote {}", docs_table::write(&costs)?.display()));
     }
-    let sum = |of: fn(&Shown) -> usize| all.iter().map(|(_, shown)| of(shown)).sum::<usize>();
+    let sum = |of: fn(&CaseResult) -> usize| all.iter().map(|(_, shown)| of(shown)).sum::<usize>();
     let is_used = |scheme: &&Scheme| all.iter().any(|(case, _)| case.scheme == **scheme);
     let slowest = all.iter().map(|(_, shown)| shown.cost.closed_after).max();
     Ok(format!(
-        "{} faults on {} schemes: {} nonces lent, {} of them lent again, {} mined, {} of them closed by the chain \
+        "{} faults on {} schemes: {} nonces reserved, {} of them reissued, {} mined, {} of them closed by the chain \
          alone; 0 in two hands, 0 with two transactions, every hole closed after {:.1} s at most (time-out {} s), everything back by itself",
         all.len(),
         Scheme::ALL.iter().filter(is_used).count(),
-        sum(|shown| shown.audited.loans),
-        sum(|shown| shown.audited.lent_again),
+        sum(|shown| shown.audited.reservations),
+        sum(|shown| shown.audited.reissued),
         sum(|shown| shown.audited.mined),
         sum(|shown| shown.audited.left),
         slowest.unwrap_or_default().as_secs_f64(),

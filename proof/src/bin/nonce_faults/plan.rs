@@ -1,8 +1,8 @@
-//! Which scheme meets which fault.
+//! The combinations of schemes and faults.
 
-use proof::{Outcome, demand, flag};
+use proof::{Outcome, ensure, flag};
 
-/// Who keeps the books.
+/// The scheme of the nonce component.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Scheme {
     RowLock,
@@ -21,7 +21,7 @@ impl Scheme {
         Self::Segment,
     ];
 
-    /// As it is written in settings.
+    /// The name in the settings.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::RowLock => "row-lock",
@@ -32,7 +32,7 @@ impl Scheme {
         }
     }
 
-    /// Whether Redis has a part in it. (That of `row-lock` is a lock in front, which may be left out.)
+    /// Whether it uses Redis. (For `row-lock` as an optional lock.)
     pub(crate) fn has_redis(self) -> bool {
         match self {
             Self::RowLock | Self::RedisIssue | Self::RedisReserve => true,
@@ -41,7 +41,6 @@ impl Scheme {
     }
 }
 
-/// What breaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Fault {
     RedisKilled,
@@ -70,7 +69,7 @@ impl Fault {
         Self::KeeperFrozen,
     ];
 
-    /// As it is written after `--fault`.
+    /// The name after `--fault`.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::RedisKilled => "redis-killed",
@@ -86,7 +85,7 @@ impl Fault {
         }
     }
 
-    /// For people.
+    /// For messages.
     pub(crate) fn about(self) -> &'static str {
         match self {
             Self::RedisKilled => "Redis killed, back after 3 s with its data",
@@ -95,14 +94,14 @@ impl Fault {
             Self::RedisEmptied => "Redis restarted empty",
             Self::RedisFailedOver => "Redis failed over to a replica that lags",
             Self::PostgresKilled => "PostgreSQL killed, back after 3 s",
-            Self::HolderKilled => "a borrowing process killed between issue and mark",
-            Self::HolderFrozen => "a borrowing process frozen past its time-outs",
+            Self::HolderKilled => "a holder killed between reservation and mark",
+            Self::HolderFrozen => "a holder frozen past its timeouts",
             Self::KeeperKilled => "the lane's keeper killed",
             Self::KeeperFrozen => "the lane's keeper frozen",
         }
     }
 
-    /// Whether Redis fails so that it is left out and has to come back.
+    /// Whether Redis is bypassed and must be used again later.
     pub(crate) fn takes_redis_away(self) -> bool {
         match self {
             Self::RedisKilled | Self::RedisFrozen => true,
@@ -117,7 +116,7 @@ impl Fault {
         }
     }
 
-    /// Whether a scheme has what breaks.
+    /// Whether a scheme uses the failing part.
     fn can_meet(self, scheme: Scheme) -> bool {
         match self {
             Self::RedisKilled
@@ -131,7 +130,6 @@ impl Fault {
     }
 }
 
-/// A scheme that meets a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Case {
     pub(crate) fault: Fault,
@@ -144,7 +142,7 @@ impl Case {
     }
 }
 
-/// What `--short` runs: the scheme that trusts Redis most, and the default one.
+/// `--short`: the scheme that depends most on Redis, and the default one.
 const SHORT: [Case; 4] = [
     Case {
         fault: Fault::RedisEmptied,
@@ -164,7 +162,7 @@ const SHORT: [Case; 4] = [
     },
 ];
 
-/// What is to run, and whether that is all there is.
+/// The selected cases, and whether they are all.
 pub(crate) fn chosen() -> Outcome<(Vec<Case>, bool)> {
     let is_short = std::env::args().any(|arg| arg == "--short");
     let (scheme, fault) = (flag("scheme", ""), flag("fault", ""));
@@ -182,6 +180,6 @@ pub(crate) fn chosen() -> Outcome<(Vec<Case>, bool)> {
         .filter(|case| is_named(&fault, case.fault.as_str()))
         .collect();
     let what = format!("--scheme {scheme} --fault {fault}: nothing to run");
-    demand(!cases.is_empty(), what)?;
+    ensure(!cases.is_empty(), what)?;
     Ok((cases, !is_short && scheme.is_empty() && fault.is_empty()))
 }

@@ -1,41 +1,40 @@
-//! One case's world: PostgreSQL, Redis, a chain, three borrowing processes, and for scheme `lane` three nodes.
+//! The world of a case: PostgreSQL, Redis, a chain, three holder processes, and three nodes for scheme `lane`.
 
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use proof::cluster::{Node, aside, logs_of, migrate, postgres};
+use proof::cluster::{Node, logs_of, migrate, postgres, run_blocking};
 use proof::config::{Config, Lease};
-use proof::network::{Make, Network, Terms, signer};
-use proof::{Chain, Outcome, Scratch, demand};
+use proof::network::{Network, NodeKind, Terms, signer};
+use proof::{Chain, Outcome, Scratch, ensure};
 use rig::evm::CHAIN_ID;
 use rig::postgres::{Database, Postgres, majors};
-use rig::redis::{Keeps, Redis};
+use rig::redis::{Persistence, Redis};
 use serde_json::{Value, json};
 
-use crate::borrower::Borrower;
-use crate::journal::{At, Journals};
+use crate::holder::HolderProcess;
+use crate::journal::{Journals, MicrosTime};
 use crate::plan::{Case, Fault, Scheme};
 use crate::times;
 
-/// How many processes borrow.
-const BORROWERS: usize = 3;
-/// How many borrow at once in each.
-pub(crate) const DESKS: usize = 3;
-/// How long a desk rests after each nonce.
+/// Holder processes.
+const HOLDERS: usize = 3;
+/// Concurrent workers per process.
+pub(crate) const WORKERS: usize = 3;
+/// The pause of a worker after each nonce.
 const PACE_MS: u64 = 100;
-/// How many nonces are taken at once, where a scheme does so.
+/// The allocation block, where a scheme has one.
 const BLOCK_OF_NONCES: usize = 20;
-/// How often the journals are looked at.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// The account that lends, of the test mnemonic.
+const POLL_PERIOD: Duration = Duration::from_millis(50);
+/// The account with reserved nonces, of the test mnemonic.
 const ACCOUNT: u32 = 0;
 
-/// Everything of a case. Ends with the value.
+/// The parts of a case. They end with the value.
 pub(crate) struct World {
-    pub(crate) borrowers: Vec<Borrower>,
+    pub(crate) holders: Vec<HolderProcess>,
     pub(crate) nodes: Vec<Node>,
-    database: Database, // before its server
+    database: Database, // dropped before its server
     pub(crate) postgres: Arc<Postgres>,
     pub(crate) redis: Option<Redis>,
     pub(crate) account: String,
@@ -44,32 +43,32 @@ pub(crate) struct World {
     pub(crate) scratch: Scratch,
 }
 
-/// This moment, as the journals count.
-pub(crate) fn now() -> Outcome<At> {
+/// The current time of the journals' clock.
+pub(crate) fn now() -> Outcome<MicrosTime> {
     let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?;
     Ok(u64::try_from(since_epoch.as_micros())?)
 }
 
 impl World {
-    /// Starts everything and waits until all borrow.
+    /// Starts everything and waits until all holders allocate.
     pub(crate) async fn start(case: Case) -> Outcome<Self> {
         let scratch = Scratch::new()?;
         let major = majors().last().copied().ok_or("no PostgreSQL")?;
         let postgres = postgres(major).await?;
         let server = Arc::clone(&postgres);
-        let database = aside(move || server.database("lent")).await?;
+        let database = run_blocking(move || server.database("nonces")).await?;
         let redis = match case.scheme.has_redis() {
-            true => Some(aside(move || Redis::start(keeps(case.fault))).await?),
+            true => Some(run_blocking(move || Redis::start(persistence_for(case.fault))).await?),
             false => None,
         };
         let terms = Terms {
             block_time: times::BLOCK,
             ..Terms::default()
         };
-        let net = Network::start(Make::ANVIL, terms).await?;
+        let net = Network::start(NodeKind::ANVIL, terms).await?;
         let logs = logs_of(&format!("06-3-faults/{}", case.name()))?;
         let mut world = Self {
-            borrowers: Vec::new(),
+            holders: Vec::new(),
             nodes: Vec::new(),
             account: signer(ACCOUNT),
             database,
@@ -83,20 +82,22 @@ impl World {
             world.start_nodes(&logs).await?;
         }
         let mut journals = Vec::new();
-        for number in 0..BORROWERS {
-            let name = format!("borrower-{number}");
+        for number in 0..HOLDERS {
+            let name = format!("holder-{number}");
             let journal = world.scratch.path().join(format!("{name}.jsonl"));
             let settings = world.settings(case.scheme, &journal);
-            let borrower = Borrower::new(&name, &settings, &world.scratch, &logs)?;
+            let holder = HolderProcess::new(&name, &settings, &world.scratch, &logs)?;
             journals.push(journal);
-            world.borrowers.push(borrower);
+            world.holders.push(holder);
         }
         world.journals = Journals::of(journals);
-        for borrower in &mut world.borrowers {
-            borrower.start()?;
+        for holder in &mut world.holders {
+            holder.start()?;
         }
         let began = now()?;
-        world.all_borrow(began, times::STARTED_WITHIN).await?;
+        world
+            .wait_all_allocate(began, times::STARTED_WITHIN)
+            .await?;
         Ok(world)
     }
 
@@ -161,45 +162,55 @@ impl World {
             "chainId": CHAIN_ID,
             "rpc": self.net.url(),
             "account": ACCOUNT,
-            "desks": DESKS,
+            "workers": WORKERS,
             "paceMs": PACE_MS,
-            "door": door,
+            "source": door,
         })
     }
 
-    /// The chain, for those who only look.
+    /// A client of the chain.
     pub(crate) fn chain(&self) -> &Chain {
         &self.net.chain
     }
 
-    /// What was written down until now.
+    /// Reads the journals up to now.
     pub(crate) fn journals(&mut self) -> Outcome<&Journals> {
         self.journals.read_on()?;
         Ok(&self.journals)
     }
 
-    /// What of it was read already.
+    /// The journals read so far.
     pub(crate) fn read_journals(&self) -> &Journals {
         &self.journals
     }
 
-    /// Until every borrower got something since then.
-    pub(crate) async fn all_borrow(&mut self, since: At, within: Duration) -> Outcome<()> {
-        self.until("everybody borrows", within, |journals| {
-            journals.lent_since(since).len() == BORROWERS
+    /// Waits until every holder has allocated since then.
+    pub(crate) async fn wait_all_allocate(
+        &mut self,
+        since: MicrosTime,
+        within: Duration,
+    ) -> Outcome<()> {
+        self.until("every holder allocates", within, |journals| {
+            journals.allocated_since(since).len() == HOLDERS
         })
         .await
     }
 
-    /// Until so many more were lent than at that moment.
-    pub(crate) async fn lent_more(&mut self, since: At, count: usize) -> Outcome<()> {
-        self.until("more is lent", times::NORMAL_WITHIN, |journals| {
-            journals.lent_since(since).values().sum::<usize>() >= count
-        })
+    /// Waits for further allocations.
+    pub(crate) async fn wait_for_more_allocations(
+        &mut self,
+        since: MicrosTime,
+        count: usize,
+    ) -> Outcome<()> {
+        self.until(
+            "more nonces are allocated",
+            times::NORMAL_WITHIN,
+            |journals| journals.allocated_since(since).values().sum::<usize>() >= count,
+        )
         .await
     }
 
-    /// Until the journals say so.
+    /// Waits for a condition on the journals.
     pub(crate) async fn until(
         &mut self,
         what: &str,
@@ -208,49 +219,49 @@ impl World {
     ) -> Outcome<()> {
         let began = Instant::now();
         loop {
-            for borrower in &mut self.borrowers {
-                borrower.must_run()?;
+            for holder in &mut self.holders {
+                holder.must_run()?;
             }
             if is_so(self.journals()?) {
                 return Ok(());
             }
-            let patience = began.elapsed() < within;
-            demand(patience, format!("after {within:?} still not: {what}"))?;
-            tokio::time::sleep(LOOK_EVERY).await;
+            let timeout = began.elapsed() < within;
+            ensure(timeout, format!("after {within:?} still not: {what}"))?;
+            tokio::time::sleep(POLL_PERIOD).await;
         }
     }
 
-    /// Which node keeps the lane, by what the first one says.
+    /// The index of the lane's keeper, according to the first node.
     pub(crate) async fn keeper(&self) -> Outcome<Option<usize>> {
         let path = format!("/api/v1/lanes/{CHAIN_ID}/{}", self.account);
         let (status, lane) = self.nodes[0].api.get(&path).await?;
-        demand(status.is_success(), format!("{path}: {status} {lane}"))?;
+        ensure(status.is_success(), format!("{path}: {status} {lane}"))?;
         let keeper = &lane["keeper"]["node"];
         Ok(self.nodes.iter().position(|node| *keeper == *node.name))
     }
 
-    /// All use what is left up to this nonce, until the chain has everything.
+    /// All holders use their nonces up to this one, until the chain has everything.
     pub(crate) async fn drain(&mut self, top: u64) -> Outcome<Duration> {
         let began = Instant::now();
-        for borrower in &mut self.borrowers {
-            borrower.order(&format!("drain {top}")).await?;
+        for holder in &mut self.holders {
+            holder.order(&format!("drain {top}")).await?;
         }
         loop {
             let mined = self.chain().nonce(&self.account).await?;
             if mined > top {
                 return Ok(began.elapsed());
             }
-            for borrower in &mut self.borrowers {
-                borrower.must_run()?;
+            for holder in &mut self.holders {
+                holder.must_run()?;
             }
             if began.elapsed() > times::CLOSED_WITHIN {
-                return Err(self.about_hole(mined, top).into());
+                return Err(self.describe_gap(mined, top).into());
             }
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     }
 
-    /// Waits until the chain has closed every nonce up to this one, also those of which nobody said that they are used.
+    /// Waits until the chain has closed every nonce up to this one, including unmarked ones.
     pub(crate) async fn all_closed(&mut self, scheme: Scheme, top: u64) -> Outcome<()> {
         let began = Instant::now();
         loop {
@@ -258,26 +269,26 @@ impl World {
             if open.is_empty() {
                 return Ok(());
             }
-            for borrower in &mut self.borrowers {
-                borrower.must_run()?;
+            for holder in &mut self.holders {
+                holder.must_run()?;
             }
             let within = times::CLOSED_WITHIN;
             let is_early = began.elapsed() < within;
-            demand(
+            ensure(
                 is_early,
-                format!("after {within:?} still open in the books: {open}"),
+                format!("after {within:?} still open in the ledger: {open}"),
             )?;
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     }
 
-    /// What the chain has not closed, in words.
+    /// Describes what the chain has not closed.
     async fn open_up_to(&self, scheme: Scheme, top: u64) -> Outcome<String> {
         if scheme == Scheme::Lane {
             let path = format!("/api/v1/lanes/{CHAIN_ID}/{}/nonces", self.account);
-            let (status, lent) = self.nodes[0].api.get(&path).await?;
-            demand(status.is_success(), format!("{path}: {status} {lent}"))?;
-            let listed = lent["nonces"].as_array().ok_or("no list of nonces")?;
+            let (status, allocated) = self.nodes[0].api.get(&path).await?;
+            ensure(status.is_success(), format!("{path}: {status} {allocated}"))?;
+            let listed = allocated["nonces"].as_array().ok_or("no list of nonces")?;
             let open = listed.iter().map(|one| one["nonce"].as_u64());
             let open: Vec<u64> = open.flatten().filter(|nonce| *nonce <= top).collect();
             return Ok(if open.is_empty() {
@@ -288,37 +299,37 @@ impl World {
         }
         let open = format!(
             "SELECT coalesce(string_agg(nonce::text, ' ' ORDER BY nonce), '') FROM nonce_reservation \
-             WHERE nonce <= {top} AND (state <> 1 OR (closed_number IS NULL AND NOT is_buried))"
+             WHERE nonce <= {top} AND (state <> 1 OR (closed_number IS NULL AND NOT is_final))"
         );
-        let open = tokio::task::block_in_place(|| self.database.ask(&open));
+        let open = tokio::task::block_in_place(|| self.database.query_value(&open));
         Ok(open.unwrap_or_default())
     }
 
-    /// What is known of a nonce that nobody used in time.
-    fn about_hole(&mut self, nonce: u64, top: u64) -> String {
+    /// Describes a nonce that was not used in time.
+    fn describe_gap(&mut self, nonce: u64, top: u64) -> String {
         let within = times::CLOSED_WITHIN;
-        let loans: Vec<String> = match self.journals() {
+        let reservations: Vec<String> = match self.journals() {
             Ok(journals) => journals
-                .loans()
-                .filter(|loan| loan.nonce == nonce)
-                .map(|loan| format!("{loan:?}"))
+                .reservations()
+                .filter(|reservation| reservation.nonce == nonce)
+                .map(|reservation| format!("{reservation:?}"))
                 .collect(),
             Err(error) => vec![error.to_string()],
         };
         let row = format!(
             "SELECT row_to_json(r)::text FROM nonce_reservation AS r WHERE nonce = {nonce}"
         );
-        let row = tokio::task::block_in_place(|| self.database.ask(&row));
+        let row = tokio::task::block_in_place(|| self.database.query_value(&row));
         format!(
-            "after {within:?} nonce {nonce} (of {top}) is still a hole; lent as {loans:?}; in the books {row:?}"
+            "after {within:?} nonce {nonce} (of {top}) is still a gap; reservations {reservations:?}; in the ledger {row:?}"
         )
     }
 }
 
-/// Only a Redis that is killed and comes back as it was keeps anything.
-fn keeps(fault: Fault) -> Keeps {
+/// Only a Redis that restarts with its data persists anything.
+fn persistence_for(fault: Fault) -> Persistence {
     match fault {
-        Fault::RedisKilled => Keeps::Everything,
+        Fault::RedisKilled => Persistence::Everything,
         Fault::RedisFrozen
         | Fault::RedisFlushed
         | Fault::RedisEmptied
@@ -327,6 +338,6 @@ fn keeps(fault: Fault) -> Keeps {
         | Fault::HolderKilled
         | Fault::HolderFrozen
         | Fault::KeeperKilled
-        | Fault::KeeperFrozen => Keeps::Nothing,
+        | Fault::KeeperFrozen => Persistence::Nothing,
     }
 }

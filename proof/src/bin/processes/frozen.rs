@@ -1,28 +1,28 @@
-//! A keeper that stands still inside its transaction: its statement has locked the lane's row, and then
-//! neither the database's process nor the node's moves until the lease is over.
+//! A keeper that freezes inside its transaction: its statement has locked the lane's row, and then both the backend
+//! and the node are frozen until the lease ends.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use proof::cluster::{Keeper, Signal, aside, send};
+use proof::cluster::{Keeper, Signal, run_blocking, send};
 use proof::load::Load;
-use proof::{Outcome, demand, eventually};
+use proof::{Outcome, ensure, eventually};
 use rig::postgres::Database;
 
 use crate::{LANE, World, long_enough};
 
-/// Holds the gate up after it has locked the lane's row: it cannot insert its attempts. Not for long: the
-/// role's own limits hold for us too.
+/// Blocks the gate after it has locked the lane's row: it cannot insert its attempts. Only briefly: the role's own
+/// timeouts apply here too.
 const HOLD: &str = "SET lock_timeout = 0; BEGIN; LOCK TABLE tx_attempt IN SHARE MODE; \
                     DO $$ BEGIN PERFORM pg_sleep(0.6); END $$; COMMIT";
 
-/// A process of the database that waits inside a gate.
+/// A backend that waits inside the gate.
 const HELD_UP: &str = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() \
-                       AND wait_event_type = 'Lock' AND query LIKE '%lk_gate%' LIMIT 1";
+                       AND wait_event_type = 'Lock' AND query LIKE '%lanekeeper_gate%' LIMIT 1";
 
 pub(crate) async fn in_transaction(world: &World, load: &Load) -> Outcome<Duration> {
     let cluster = &world.cluster;
-    let keeper = cluster.some_keeper(0, LANE).await?;
+    let keeper = cluster.wait_keeper(0, LANE).await?;
     let node = &cluster.nodes[keeper.node];
     let backend = freeze_backend(&world.database).await?;
     node.signal(Signal::Stop).await?;
@@ -31,23 +31,23 @@ pub(crate) async fn in_transaction(world: &World, load: &Load) -> Outcome<Durati
     let held = still_held(world, &keeper).await;
     send(Signal::Continue, backend).await?;
     let taken = cluster
-        .accepted_under(load, from, LANE, keeper.token + 1)
+        .wait_accepted_with_token(load, from, LANE, keeper.token + 1)
         .await;
-    // Whatever happened, it must not stay frozen.
+    // It must be resumed in any case.
     node.signal(Signal::Continue).await?;
     held?;
-    Ok(taken?.answered.duration_since(began))
+    Ok(taken?.answered_at.duration_since(began))
 }
 
-/// Stops the process of the database in which a gate waits for its last rows.
+/// Freezes the backend in which a gate waits.
 async fn freeze_backend(database: &Arc<Database>) -> Outcome<u32> {
-    let what = "a gate stands still in its transaction";
+    let what = "a gate is blocked in its transaction";
     eventually(what, Duration::from_secs(60), || async {
         let holding = Arc::clone(database);
         let hold = tokio::task::spawn_blocking(move || holding.exec(HOLD));
         let looking = Arc::clone(database);
-        let found = aside(move || {
-            (0..50).find_map(|_| looking.ask(HELD_UP)) // each look takes some milliseconds
+        let found = run_blocking(move || {
+            (0..50).find_map(|_| looking.query_value(HELD_UP)) // each query takes some milliseconds
         })
         .await?;
         let pid = match found {
@@ -64,21 +64,21 @@ async fn freeze_backend(database: &Arc<Database>) -> Outcome<u32> {
     .await
 }
 
-/// As long as the transaction stands, nobody can take the lane over: its row is locked.
+/// While the transaction is open, no node can take over the lane: its row is locked.
 async fn still_held(world: &World, keeper: &Keeper) -> Outcome<()> {
     let database = Arc::clone(&world.database);
     let signer = world.cluster.lanes[LANE]
         .trim_start_matches("0x")
         .to_lowercase();
-    let token = aside(move || {
-        database.ask(&format!(
+    let token = run_blocking(move || {
+        database.query_value(&format!(
             "SELECT fencing_token FROM signer_nonce_cursor JOIN lane USING (lane_id) \
              WHERE signer = '\\x{signer}'"
         ))
     })
     .await?;
-    demand(
+    ensure(
         token == Some(keeper.token.to_string()),
-        format!("the lane went from {keeper:?} to token {token:?} while its row was locked"),
+        format!("the lane moved from {keeper:?} to token {token:?} while its row was locked"),
     )
 }

@@ -1,6 +1,6 @@
-//! 3.2, by processes: a keeper that is cut off, put to sleep, or frozen in the middle of a transaction
-//! while another takes its lane over and its lease runs out; under load, again and again. Whatever it
-//! does when it comes back: every accepted tx exactly once.
+//! 3.2, with processes: a keeper is disconnected, frozen, or frozen in the middle of a transaction, while another
+//! node takes over its lane and its lease ends; repeatedly under load. After every recovery: every accepted tx
+//! exactly once.
 
 mod frozen;
 
@@ -8,19 +8,21 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use proof::cluster::{Cluster, Settings, Signal, aside, chosen_majors, postgres, wires};
+use proof::cluster::{
+    Cluster, Settings, Signal, chosen_majors, database_proxies, postgres, run_blocking,
+};
 use proof::ledger::Ledger;
 use proof::load::{Load, Plan};
 use proof::stats::{Spread, ms};
-use proof::{Outcome, Report, demand, eventually, flag, say};
+use proof::{Outcome, Report, ensure, eventually, flag, print_step};
 use rig::postgres::{Database, Postgres};
-use rig::proxy::{TcpProxy, Then};
+use rig::proxy::{AfterLoss, TcpProxy};
 use serde_json::json;
 
-/// The lane whose keeper is troubled.
+/// The lane whose keeper fails.
 const LANE: usize = 0;
 
-/// How many answers of the gate are lost per round.
+/// Lost responses of the gate per round.
 const LOST_PER_ROUND: u64 = 4;
 
 #[tokio::main]
@@ -30,32 +32,32 @@ async fn main() -> ExitCode {
     report.close(outcome)
 }
 
-/// Three nodes, each with a wire of its own to the database.
+/// Three nodes, each with its own database proxy.
 pub(crate) struct World {
     pub(crate) cluster: Cluster,
-    pub(crate) wires: Vec<TcpProxy>,
+    pub(crate) database_proxies: Vec<TcpProxy>,
     pub(crate) ledger: Arc<Ledger>,
     pub(crate) settings: Settings,
     pub(crate) database: Arc<Database>,
     server: Arc<Postgres>,
 }
 
-/// A trouble of a lane's keeper.
+/// A fault of a lane's keeper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Trouble {
-    /// SIGSTOP until its lease is over and taken.
+enum FenceFault {
+    /// SIGSTOP until its lease has ended and another node has taken over.
     Asleep,
-    /// Its wire to the database stands still, in whatever statement it was.
+    /// Its database connection freezes, in any statement.
     CutOff,
-    /// Its transaction stands still inside the database, holding its locks, and so does the process.
+    /// Its transaction freezes inside the database, holding its locks, and so does the process.
     InTransaction,
-    /// Only its renewals stand still: it writes on until the gate refuses it.
+    /// Only its renewals are held: it writes until the gate refuses it.
     Unaware,
-    /// Commits whose answers are lost.
+    /// Commits whose responses are lost.
     Unanswered,
 }
 
-impl Trouble {
+impl FenceFault {
     const ALL: [Self; 5] = [
         Self::Asleep,
         Self::CutOff,
@@ -90,7 +92,7 @@ async fn prove_on(report: &mut Report, major: u32, rounds: usize) -> Outcome<Str
     let world = world(major).await?;
     let mut figures = Vec::new();
     let mut accepted = 0;
-    for trouble in Trouble::ALL {
+    for trouble in FenceFault::ALL {
         let name = trouble.name();
         if !only.is_empty() && only != name {
             continue;
@@ -109,10 +111,10 @@ async fn prove_on(report: &mut Report, major: u32, rounds: usize) -> Outcome<Str
         figures.push(format!("{name} ×{rounds}"));
     }
     let server = Arc::clone(&world.server);
-    let version = aside(move || server.ask("SHOW server_version")).await?;
+    let version = run_blocking(move || server.query_value("SHOW server_version")).await?;
     report.fact("postgres", version);
     Ok(format!(
-        "PostgreSQL {major}: {}: {accepted} txs exactly once, 0 lost, 0 doubled",
+        "PostgreSQL {major}: {}: {accepted} txs exactly once, 0 lost, 0 duplicated",
         figures.join(", ")
     ))
 }
@@ -120,12 +122,12 @@ async fn prove_on(report: &mut Report, major: u32, rounds: usize) -> Outcome<Str
 async fn world(major: u32) -> Outcome<World> {
     let server = postgres(major).await?;
     let of_database = Arc::clone(&server);
-    let database = Arc::new(aside(move || of_database.database("processes")).await?);
-    let (wires, stores) = wires(&server, &database, 3);
+    let database = Arc::new(run_blocking(move || of_database.database("processes")).await?);
+    let (database_proxies, stores) = database_proxies(&server, &database, 3);
     let settings = Settings::new("03-2-processes", 3);
     Ok(World {
         cluster: Cluster::start(settings.clone(), &stores).await?,
-        wires,
+        database_proxies,
         ledger: Arc::default(),
         settings,
         database,
@@ -133,39 +135,40 @@ async fn world(major: u32) -> Outcome<World> {
     })
 }
 
-/// The same trouble again and again under one load.
-async fn series(world: &World, trouble: Trouble, rounds: usize) -> Outcome<(Spread, f64)> {
-    say(format!("{trouble:?}, {rounds} times"));
+/// The same fault repeatedly under one load.
+async fn series(world: &World, trouble: FenceFault, rounds: usize) -> Outcome<(Spread, f64)> {
+    print_step(format!("{trouble:?}, {rounds} times"));
     let cluster = &world.cluster;
-    // Nothing else runs in the gate while a backend of this lane is looked for.
+    // No other load runs in the gate while a backend of this lane is searched.
     let lanes = match trouble {
-        Trouble::InTransaction => &cluster.lanes[..1],
-        Trouble::Asleep | Trouble::CutOff | Trouble::Unaware | Trouble::Unanswered => {
+        FenceFault::InTransaction => &cluster.lanes[..1],
+        FenceFault::Asleep | FenceFault::CutOff | FenceFault::Unaware | FenceFault::Unanswered => {
             &cluster.lanes[..]
         }
     };
-    // Whoever asks a frozen node soon asks another one.
+    // A client of a frozen node soon tries another one.
     let plan = Plan {
-        patience: Duration::from_millis(1_500),
+        timeout: Duration::from_millis(1_500),
         ..Plan::new(trouble.name(), lanes, 16)
     };
-    let load = Load::start(plan, &cluster.blind_balancer(), &world.ledger);
-    cluster.accepted_under(&load, 50, LANE, 1).await?;
+    let load = Load::start(plan, &cluster.unchecked_balancer(), &world.ledger);
+    cluster.wait_accepted_with_token(&load, 50, LANE, 1).await?;
     let fenced_before = fenced(world).await?;
     let mut times = Vec::new();
     for _ in 0..rounds {
         tokio::time::sleep(Duration::from_millis(rand::random_range(300..1_000))).await;
         let time = match trouble {
-            Trouble::Asleep => asleep(world, &load).await?,
-            Trouble::CutOff => cut_off(world, &load).await?,
-            Trouble::InTransaction => frozen::in_transaction(world, &load).await?,
-            Trouble::Unaware => {
-                let deposed = cluster.depose(&world.wires, &load, LANE, LANE);
-                deposed.await?.after
+            FenceFault::Asleep => frozen_process(world, &load).await?,
+            FenceFault::CutOff => cut_off(world, &load).await?,
+            FenceFault::InTransaction => frozen::in_transaction(world, &load).await?,
+            FenceFault::Unaware => {
+                let fenced_keeper =
+                    cluster.fence_keeper(&world.database_proxies, &load, LANE, LANE);
+                fenced_keeper.await?.after
             }
-            Trouble::Unanswered => unanswered(world, &load).await?,
+            FenceFault::Unanswered => unanswered(world, &load).await?,
         };
-        say(format!("the lane accepts after {} ms", ms(time)));
+        print_step(format!("the lane accepts after {} ms", ms(time)));
         times.push(time);
         for node in &cluster.nodes {
             node.ready().await?;
@@ -183,52 +186,52 @@ async fn fenced(world: &World) -> Outcome<f64> {
     Ok(sum)
 }
 
-/// How long trouble lasts: past the lease, and the one who takes over has begun.
+/// How long a fault lasts: longer than the lease, until the new keeper has started.
 pub(crate) fn long_enough(world: &World) -> Duration {
     world.settings.lease.over_after() + Duration::from_millis(rand::random_range(0..1_000))
 }
 
-/// A node that sleeps past its lease and wakes up.
-async fn asleep(world: &World, load: &Load) -> Outcome<Duration> {
+/// A node that is frozen past its lease and resumes.
+async fn frozen_process(world: &World, load: &Load) -> Outcome<Duration> {
     let cluster = &world.cluster;
-    let keeper = cluster.some_keeper(0, LANE).await?;
+    let keeper = cluster.wait_keeper(0, LANE).await?;
     let (from, began) = (load.len(), Instant::now());
     let node = &cluster.nodes[keeper.node];
     node.signal(Signal::Stop).await?;
-    let taken = cluster.accepted_under(load, from, LANE, keeper.token + 1);
+    let taken = cluster.wait_accepted_with_token(load, from, LANE, keeper.token + 1);
     let taken = taken.await;
-    // Whatever happened, it must not stay frozen.
+    // It must be resumed in any case.
     node.signal(Signal::Continue).await?;
-    Ok(taken?.answered.duration_since(began))
+    Ok(taken?.answered_at.duration_since(began))
 }
 
-/// A node that cannot reach the database, while it reaches everything else and is reached itself.
+/// A node without its database, while everything else is reachable.
 async fn cut_off(world: &World, load: &Load) -> Outcome<Duration> {
     let cluster = &world.cluster;
-    let keeper = cluster.some_keeper(0, LANE).await?;
+    let keeper = cluster.wait_keeper(0, LANE).await?;
     let (from, began) = (load.len(), Instant::now());
-    let wire = &world.wires[keeper.node];
+    let wire = &world.database_proxies[keeper.node];
     wire.freeze();
-    let taken = cluster.accepted_under(load, from, LANE, keeper.token + 1);
+    let taken = cluster.wait_accepted_with_token(load, from, LANE, keeper.token + 1);
     let taken = taken.await;
     wire.heal();
-    Ok(taken?.answered.duration_since(began))
+    Ok(taken?.answered_at.duration_since(began))
 }
 
-/// Commits that are carried out and whose answers never come, by a closed connection or by silence.
+/// Commits whose responses are lost, by a closed connection or by silence.
 async fn unanswered(world: &World, load: &Load) -> Outcome<Duration> {
     let cluster = &world.cluster;
-    let keeper = cluster.some_keeper(0, LANE).await?;
-    let wire = &world.wires[keeper.node];
+    let keeper = cluster.wait_keeper(0, LANE).await?;
+    let wire = &world.database_proxies[keeper.node];
     let began = Instant::now();
     for number in 0..LOST_PER_ROUND {
         let then = if number.is_multiple_of(2) {
-            Then::Cut
+            AfterLoss::Cut
         } else {
-            Then::Silence
+            AfterLoss::Silence
         };
         let lost = wire.lost();
-        wire.lose_answer_to("lk_gate", then);
+        wire.lose_answer_to("lanekeeper_gate", then);
         eventually("an answer is lost", Duration::from_secs(20), || async {
             Ok((wire.lost() > lost).then_some(()))
         })
@@ -236,10 +239,10 @@ async fn unanswered(world: &World, load: &Load) -> Outcome<Duration> {
     }
     let from = load.len();
     cluster
-        .accepted_under(load, from, LANE, keeper.token)
+        .wait_accepted_with_token(load, from, LANE, keeper.token)
         .await?;
     let time = began.elapsed();
-    demand(wire.lost() >= LOST_PER_ROUND, "answers were not lost")?;
+    ensure(wire.lost() >= LOST_PER_ROUND, "answers were not lost")?;
     wire.heal();
     Ok(time)
 }

@@ -1,38 +1,43 @@
-//! Limits that bind: the most that a bump may offer, and the most attempts. Both are said, and neither is
-//! a dead end.
+//! Limits: the highest fee of a bump, and the number of attempts. Both are reported, and neither is a dead end.
 
-use proof::solo::Solo;
-use proof::stage::Stage;
-use proof::{Outcome, demand};
+use proof::manual_chain::ManualChain;
+use proof::single_node::SingleNode;
+use proof::{Outcome, ensure};
 use serde_json::{Value, json};
 
 use crate::{LANE, WITHIN, bumping, fees_of};
 
 const GWEI: u64 = 1_000_000_000;
 
-/// More than the first offer on a new chain, less than two raises of it.
+/// More than the first offer on a new chain, less than two raises.
 const FEE_LIMIT: u64 = 4 * GWEI;
 
-/// What a busy chain asks for: far above the limit, also after some empty blocks.
+/// The base fee of a busy chain: far above the limit, even after some empty blocks.
 const BUSY: u64 = 100 * GWEI;
 
 /// Fees rise above `resubmit.maxFeePerGas` while three txs wait, and fall again.
-pub(crate) async fn fee(stage: &Stage) -> Outcome<(Solo, Value)> {
+pub(crate) async fn fee(manual_chain: &ManualChain) -> Outcome<(SingleNode, Value)> {
     let more = format!("maxFeePerGas = \"{FEE_LIMIT}\"\n");
-    let solo = bumping(stage, "fee-limit", stage.url(), &more).await?;
+    let single_node = bumping(manual_chain, "fee-limit", manual_chain.url(), &more).await?;
     let mut ids = Vec::new();
     for number in 0..3 {
-        ids.push(solo.pay(LANE, &format!("limited-{number}"), &[]).await?);
+        ids.push(
+            single_node
+                .pay(LANE, &format!("limited-{number}"), &[])
+                .await?,
+        );
     }
     for id in &ids {
         let is_out = |tx: &Value| tx["subState"] == "submitted";
-        solo.until(id, "the node has it", WITHIN, is_out).await?;
+        single_node
+            .until(id, "the node has it", WITHIN, is_out)
+            .await?;
     }
-    if stage.sets_base_fee() {
-        stage.set_base_fee(BUSY)?;
-        stage.mine(1)?;
+    if manual_chain.sets_base_fee() {
+        manual_chain.set_base_fee(BUSY)?;
+        manual_chain.mine(1)?;
     }
-    let head = solo.until(&ids[0], "its limit is said", WITHIN, |tx| {
+    let head = single_node.until(&ids[0], "its limit is reported", WITHIN, |tx| {
         tx["subState"] == "feeCap" && tx["reason"].is_string() && tx["waitingFor"] == "fee"
     });
     let head = head.await?;
@@ -44,36 +49,44 @@ pub(crate) async fn fee(stage: &Stage) -> Outcome<(Solo, Value)> {
             .parse::<u64>()
     });
     let offers: Vec<u64> = offers.collect::<Result<_, _>>()?;
-    demand(
+    ensure(
         offers.iter().all(|offer| *offer <= FEE_LIMIT),
         format!("{offers:?} go beyond {FEE_LIMIT}"),
     )?;
-    let lane = solo.lane(LANE).await?;
-    demand(
+    let lane = single_node.lane(LANE).await?;
+    ensure(
         lane["waitingFor"].is_string(),
         format!("the lane does not say why it waits: {lane}"),
     )?;
-    if stage.sets_base_fee() {
-        stage.set_base_fee(GWEI)?;
+    if manual_chain.sets_base_fee() {
+        manual_chain.set_base_fee(GWEI)?;
     }
-    stage.mine(2)?;
+    manual_chain.mine(2)?;
     for id in &ids {
         let is_over = |tx: &Value| tx["state"] == "CONFIRMED";
-        solo.until(id, "it is confirmed", WITHIN, is_over).await?;
+        single_node
+            .until(id, "it is confirmed", WITHIN, is_over)
+            .await?;
     }
     let facts = json!({
         "attempts": fees_of(&head),
         "reason": head["reason"],
         "laneWaitingFor": lane["waitingFor"],
     });
-    Ok((solo, facts))
+    Ok((single_node, facts))
 }
 
-/// After two raises no third one: STUCK until it is mined after all.
-pub(crate) async fn attempts(stage: &Stage) -> Outcome<(Solo, Value)> {
-    let solo = bumping(stage, "attempt-limit", stage.url(), "maxAttempts = 2\n").await?;
-    let id = solo.pay(LANE, "stuck", &[]).await?;
-    let stuck = solo.until(&id, "it is STUCK", WITHIN, |tx| {
+/// After two raises no third one: STUCK until it is mined.
+pub(crate) async fn attempts(manual_chain: &ManualChain) -> Outcome<(SingleNode, Value)> {
+    let single_node = bumping(
+        manual_chain,
+        "attempt-limit",
+        manual_chain.url(),
+        "maxAttempts = 2\n",
+    )
+    .await?;
+    let id = single_node.pay(LANE, "stuck", &[]).await?;
+    let stuck = single_node.until(&id, "it is STUCK", WITHIN, |tx| {
         tx["state"] == "STUCK" && tx["reason"].is_string() && tx["waitingFor"] == "decision"
     });
     let stuck = stuck.await?;
@@ -82,20 +95,21 @@ pub(crate) async fn attempts(stage: &Stage) -> Outcome<(Solo, Value)> {
         let since = stuck.map(|at| &history[at..]).unwrap_or_default();
         since.iter().any(|event| event["type"] == "TxResubmitted")
     };
-    let again = proof::eventually("its bytes go on", WITHIN, || async {
-        Ok(sent_again(&solo.history(&id).await?).then_some(()))
+    let again = proof::eventually("it is sent again", WITHIN, || async {
+        Ok(sent_again(&single_node.tx_events(&id).await?).then_some(()))
     });
     again.await?;
     let count = |tx: &Value| tx["attempts"].as_array().map_or(0, Vec::len);
-    let later = solo.tx(&id).await?;
-    demand(
+    let later = single_node.tx(&id).await?;
+    ensure(
         count(&later) == 3 && count(&stuck) == 3,
         format!("an original and two bumps, and no more: {later}"),
     )?;
-    stage.mine(2)?;
+    manual_chain.mine(2)?;
     let is_over = |tx: &Value| tx["state"] == "CONFIRMED";
-    solo.until(&id, "it left STUCK by itself", WITHIN, is_over)
+    single_node
+        .until(&id, "it left STUCK by itself", WITHIN, is_over)
         .await?;
     let facts = json!({ "attempts": fees_of(&stuck), "reason": stuck["reason"] });
-    Ok((solo, facts))
+    Ok((single_node, facts))
 }

@@ -1,5 +1,5 @@
-//! 4.5: replacement on nodes with real rules: a tx that waits is bumped, the node takes the bump, and
-//! whichever attempt is mined in the end is recognised; limits and empty accounts stop nothing for good.
+//! 4.5: replacement on nodes with real rules: a waiting tx is bumped, the node accepts the bump, and the mined
+//! attempt is recognized; limits and missing funds stop nothing permanently.
 
 mod bump;
 mod funds;
@@ -10,21 +10,20 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use proof::config::Config;
-use proof::network::{Make, makes};
-use proof::solo::{Solo, Terms};
-use proof::stage::Stage;
-use proof::{Outcome, Report, flag, say};
+use proof::manual_chain::ManualChain;
+use proof::network::{NodeKind, parse_node_kinds};
+use proof::single_node::{SingleNode, Terms};
+use proof::{Outcome, Report, flag, print_step};
 use serde_json::{Map, Value, json};
 
 const NAME: &str = "04-5-replacement";
 
-/// Everything that is waited for comes well before this.
+/// Every awaited condition holds well before this.
 const WITHIN: Duration = Duration::from_secs(60);
 
-/// How often the node is told to look for a head.
+/// The configured block time.
 const BLOCK_TIME: Duration = Duration::from_millis(200);
 
-/// The lane of all but the last scenario.
 const LANE: usize = 0;
 
 #[tokio::main]
@@ -35,19 +34,22 @@ async fn main() -> ExitCode {
 }
 
 async fn prove(report: &mut Report) -> Outcome<String> {
-    // Not anvil: it takes a replacement that pays a single wei more.
-    let makes = makes(&flag("node", "hardhat,ganache,devchain"))?;
-    let results = join_all(makes.iter().map(|make| on(*make))).await;
+    // Not anvil: it accepts a replacement that pays a single wei more.
+    let node_kinds = parse_node_kinds(&flag("node", "hardhat,ganache,devchain"))?;
+    let results = join_all(node_kinds.iter().map(|node_kind| prove_on(*node_kind))).await;
     let (mut payments, mut failures) = (0, Vec::new());
-    for (make, (found, failed)) in makes.iter().zip(results) {
+    for (node_kind, (found, failed)) in node_kinds.iter().zip(results) {
         payments += found["payments"].as_u64().unwrap_or(0);
-        report.fact(make.name(), found);
+        report.fact(node_kind.name(), found);
         failures.extend(failed);
     }
     if !failures.is_empty() {
         return Err(failures.join("\n  ").into());
     }
-    let names: Vec<&str> = makes.iter().map(|make| make.name()).collect();
+    let names: Vec<&str> = node_kinds
+        .iter()
+        .map(|node_kind| node_kind.name())
+        .collect();
     Ok(format!(
         "on {}: bumps taken by the node, the new one mined, the old one mined after the new one was sent, the \
          limit of the fee and of the attempts visible and passed, an account that ran dry went on when \
@@ -56,24 +58,24 @@ async fn prove(report: &mut Report) -> Outcome<String> {
     ))
 }
 
-/// All scenarios on one make: what they found, and what failed.
-async fn on(make: Make) -> (Value, Vec<String>) {
+/// All scenarios on one kind of node: results and failures.
+async fn prove_on(node_kind: NodeKind) -> (Value, Vec<String>) {
     let (mut found, mut failed) = (Map::new(), Vec::new());
     let mut payments = 0;
     for scenario in Scenario::ALL {
         let name = scenario.name();
-        match scenario.run(make).await {
+        match scenario.run(node_kind).await {
             Ok(Some((facts, count))) => {
                 payments += count;
-                say(format!("{}: {name}", make.name()));
+                print_step(format!("{}: {name}", node_kind.name()));
                 found.insert(name.into(), facts);
             }
             Ok(None) => {
-                found.insert(name.into(), "not on this make".into());
+                found.insert(name.into(), "not on this kind of node".into());
             }
             Err(error) => {
-                say(format!("{}: {name} FAILS", make.name()));
-                failed.push(format!("{}, {name}: {error}", make.name()));
+                print_step(format!("{}: {name} FAILS", node_kind.name()));
+                failed.push(format!("{}, {name}: {error}", node_kind.name()));
                 found.insert(name.into(), format!("FAILS: {error}").into());
             }
         }
@@ -113,33 +115,41 @@ impl Scenario {
         }
     }
 
-    /// What it found and how many payments it made, each exactly once; `None` where the make cannot.
-    async fn run(self, make: Make) -> Outcome<Option<(Value, usize)>> {
-        let stage = Stage::start(make).await?;
-        // On a new chain base fees are still those of its beginning; a few blocks tell of them.
-        stage.mine(3)?;
-        if self == Self::NewIsDropped && !stage.drops_transactions() {
+    /// The result and the number of payments, each exactly once; `None` where the kind is not capable of it.
+    async fn run(self, node_kind: NodeKind) -> Outcome<Option<(Value, usize)>> {
+        let manual_chain = ManualChain::start(node_kind).await?;
+        // A few blocks lower the initial base fee of a new chain.
+        manual_chain.mine(3)?;
+        if self == Self::NewIsDropped && !manual_chain.drops_transactions() {
             return Ok(None);
         }
         let started = match self {
-            Self::NewIsMined => bump::new_is_mined(&stage).await,
-            Self::NewIsHeldBack => bump::new_is_held_back(&stage).await,
-            Self::NewIsDropped => bump::new_is_dropped(&stage).await,
-            Self::FeeLimit => limits::fee(&stage).await,
-            Self::AttemptLimit => limits::attempts(&stage).await,
-            Self::RunsDry => funds::runs_dry(&stage).await,
+            Self::NewIsMined => bump::new_is_mined(&manual_chain).await,
+            Self::NewIsHeldBack => bump::new_is_held_back(&manual_chain).await,
+            Self::NewIsDropped => bump::new_is_dropped(&manual_chain).await,
+            Self::FeeLimit => limits::fee(&manual_chain).await,
+            Self::AttemptLimit => limits::attempts(&manual_chain).await,
+            Self::RunsDry => funds::runs_dry(&manual_chain).await,
         };
-        let (solo, facts) = started?;
-        let counted = solo.audit(&stage.chain()?, WITHIN).run().await?;
+        let (single_node, facts) = started?;
+        let counted = single_node
+            .audit(&manual_chain.chain()?, WITHIN)
+            .run()
+            .await?;
         Ok(Some((facts, counted.promised)))
     }
 }
 
-/// A node with the policy to bump every two seconds, and these further lines of that section.
-async fn bumping(stage: &Stage, name: &str, rpc: &str, more: &str) -> Outcome<Solo> {
-    Solo::start(&Terms {
+/// A node that bumps every two seconds, with further lines of that section.
+async fn bumping(
+    manual_chain: &ManualChain,
+    name: &str,
+    rpc: &str,
+    more: &str,
+) -> Outcome<SingleNode> {
+    SingleNode::start(&Terms {
         proof: NAME,
-        name: format!("{name}-{}", stage.make().name()),
+        name: format!("{name}-{}", manual_chain.node_kind().name()),
         store: None,
         config: Config {
             rpc: vec![rpc.to_owned()],
@@ -155,7 +165,6 @@ async fn bumping(stage: &Stage, name: &str, rpc: &str, more: &str) -> Outcome<So
     .await
 }
 
-/// The attempts of a tx, for a report.
 fn fees_of(tx: &Value) -> Value {
     let attempts = tx["attempts"].as_array().into_iter().flatten();
     let fees = attempts.map(|a| json!([a["kind"], a["maxFeePerGas"], a["maxPriorityFeePerGas"]]));

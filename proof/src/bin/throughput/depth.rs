@@ -1,9 +1,9 @@
-//! How soon the depth of a node's pool is found when the txs come slowly at first: so many as every node
-//! holds are out and taken before the others are posted, and no block comes that could make room.
+//! How soon the mempool depth is found when txs arrive slowly at first: the number that every node holds is in
+//! flight before the rest is posted, and no block makes room.
 
 use std::time::{Duration, Instant};
 
-use proof::network::{Make, Network};
+use proof::network::{Network, NodeKind};
 use proof::payers::Payers;
 use proof::stats::ms;
 use proof::{Outcome, Report, eventually};
@@ -12,34 +12,34 @@ use serde_json::json;
 
 use crate::senders::{CLIENTS, network, start};
 
-/// What every node holds for one account, and Lanekeeper begins with.
+/// The depth that every node has for one account, and Lanekeeper's first assumption.
 const FIRST: usize = 16;
-/// How long is waited for the rest: with a block every few seconds nobody may have to wait for one.
+/// Shorter than a block time of a few seconds: a block must not be needed.
 const GIVE_UP_AFTER: Duration = Duration::from_secs(10);
 
-/// From the last accept until the node holds everything; `None` when it does not get it without a block.
+/// Time from the last accept until the node holds everything; `None` if it does not without a block.
 pub(crate) async fn found_within(
     report: &mut Report,
     server: &Postgres,
     count: usize,
 ) -> Outcome<Option<Duration>> {
-    let network = network(Make::ANVIL).await?;
+    let network = network(NodeKind::ANVIL).await?;
     let database = server.database("depth");
-    let solo = start(&network, &database, "depth".to_owned()).await?;
+    let single_node = start(&network, &database, "depth".to_owned()).await?;
     let payers = Payers {
-        api: &solo.node.api,
-        ledger: &solo.ledger,
-        lanes: &solo.lanes,
+        api: &single_node.node.api,
+        ledger: &single_node.ledger,
+        lanes: &single_node.lanes,
         clients: CLIENTS,
     };
-    network.hold_blocks().await?;
+    network.stop_mining().await?;
     payers.post(FIRST).await?;
-    holds(&network, &solo.lanes[0], FIRST).await?;
+    holds(&network, &single_node.lanes[0], FIRST).await?;
     payers.post(count).await?;
     let accepted = Instant::now();
-    let found = holds(&network, &solo.lanes[0], FIRST + count).await;
+    let found = holds(&network, &single_node.lanes[0], FIRST + count).await;
     let took = found.is_ok().then(|| accepted.elapsed());
-    let held = network.chain.pending_nonce(&solo.lanes[0]).await?;
+    let held = network.chain.pending_nonce(&single_node.lanes[0]).await?;
     report.fact(
         "depth",
         json!({"first": FIRST, "then": count, "heldAtLast": held, "foundMs": took.map(ms)}),

@@ -1,9 +1,10 @@
-//! 4.1: transfers on one lane and a chain with blocks of 1 s, posted one by one: how long until all are
-//! mined and confirmed, beside a bare sender that signs ahead and fires as many at the same kind of node.
+//! 4.1: transfers on one lane and a chain with a block time of 1 s, posted one by one: the time until all are mined
+//! and confirmed, compared with a plain sender that signs in advance and sends the same number to the same kind of
+//! node.
 //!
-//! The two take turns, each on a chain of its own, and begin at the same moments between two blocks. These
-//! moments are spread evenly over a block's time and the means are compared: a single round waits for a
-//! whole block more or less by a few milliseconds, so its figure (and a median) says little.
+//! Both take turns, each on its own chain, and start at the same offsets between two blocks. The offsets are spread
+//! evenly over the block time and the means are compared: a single round can wait one block more or less because of
+//! a few milliseconds, so its value (and a median) says little.
 
 mod depth;
 mod senders;
@@ -13,18 +14,18 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use proof::cluster::postgres;
-use proof::network::Make;
+use proof::network::NodeKind;
 use proof::stats::{Spread, ms};
-use proof::{Outcome, Report, demand, flag, say};
+use proof::{Outcome, Report, ensure, flag, print_step};
 use rig::postgres::{Postgres, majors};
 use serde_json::json;
 
-use senders::{Ours, PROOF, Round};
+use senders::{LanekeeperResult, PROOF, Round};
 use watch::Seen;
 
-/// Of the bare sender's time until all are mined.
-const OF_BARE_MAX: f64 = 1.5;
-/// How much later than it could the node may have the last bytes: by then the depth must be found.
+/// Relative to the plain sender's time until all are mined.
+const OF_PLAIN_MAX: f64 = 1.5;
+/// How much later than possible the node may receive the last bytes: the depth must be found by then.
 const LAG_MAX: Duration = Duration::from_secs(1);
 
 #[tokio::main]
@@ -40,21 +41,22 @@ async fn prove(report: &mut Report) -> Outcome<String> {
     let others = flag("others", "hardhat,ganache,devchain");
     let major = majors().last().copied().ok_or("no PostgreSQL")?;
     let server = postgres(major).await?;
-    say("anvil without blocks: a few first, then many");
+    print_step("anvil without blocks: a few first, then many");
     let found = depth::found_within(report, &server, count).await?;
-    let anvil = Make::ANVIL;
+    let anvil = NodeKind::ANVIL;
     let anvil = compare(report, anvil, count, rounds, &server).await?;
     let mut compared = vec![anvil.clone()];
-    for make in Make::ALL.into_iter().skip(1) {
-        if others.split(',').any(|other| other == make.name()) {
-            compared.push(compare(report, make, count.min(most(make)), 1, &server).await?);
+    for node_kind in NodeKind::ALL.into_iter().skip(1) {
+        if others.split(',').any(|other| other == node_kind.name()) {
+            compared
+                .push(compare(report, node_kind, count.min(most(node_kind)), 1, &server).await?);
         }
     }
-    demand(
-        anvil.of_bare() <= OF_BARE_MAX,
+    ensure(
+        anvil.of_plain() <= OF_PLAIN_MAX,
         format!(
-            "on anvil {} of the bare sender's time, more than {OF_BARE_MAX}: {}",
-            ratio(anvil.of_bare()),
+            "on anvil {} of the plain sender's time, more than {OF_PLAIN_MAX}: {}",
+            ratio(anvil.of_plain()),
             anvil.text()
         ),
     )?;
@@ -66,59 +68,59 @@ async fn prove(report: &mut Report) -> Outcome<String> {
         return Err(format!("{problem}: {}", late.text()).into());
     }
     let found = found.ok_or("what came after the first few was not sent before a block came")?;
-    demand(
+    ensure(
         found <= LAG_MAX,
         format!("the depth was found after {found:?}"),
     )?;
     let texts: Vec<String> = compared.iter().map(Compared::text).collect();
     Ok(format!(
-        "transfers on one lane, blocks of 1 s, means of {rounds}: {} (must {OF_BARE_MAX} on anvil); a few \
+        "transfers on one lane, blocks of 1 s, means of {rounds}: {} (limit {OF_PLAIN_MAX} on anvil); a few \
          first and then {count}: all at the node {} ms after the last accept",
         texts.join("; "),
         ms(found)
     ))
 }
 
-/// The most transfers that a make bears: ganache takes a second for the first 100 and many minutes for 2,000,
-/// whoever sends them.
-fn most(make: Make) -> usize {
-    match make {
-        Make::GANACHE => 500,
-        Make::ANVIL | Make::HARDHAT | Make::Devchain => usize::MAX,
+/// The most transfers that a kind handles: ganache takes a second for the first 100 and many minutes for 2,000,
+/// with any sender.
+fn most(node_kind: NodeKind) -> usize {
+    match node_kind {
+        NodeKind::GANACHE => 500,
+        NodeKind::ANVIL | NodeKind::HARDHAT | NodeKind::Devchain => usize::MAX,
     }
 }
 
-/// Means of both senders on one make.
+/// The means of both senders on one kind of node.
 #[derive(Clone, Debug)]
 struct Compared {
-    make: Make,
+    node_kind: NodeKind,
     count: usize,
-    bare_mined: Duration,
-    ours_mined: Duration,
-    ours_confirmed: Duration,
-    /// How much later than it could the node held everything: it could when the last was accepted and the
-    /// bare sender was through, for some nodes take seconds for so many.
+    plain_mined: Duration,
+    lanekeeper_mined: Duration,
+    lanekeeper_confirmed: Duration,
+    /// The delay until the node held everything, counted from the last accept and the plain sender's end: some
+    /// nodes take seconds for that many.
     lag: Option<Duration>,
 }
 
 impl Compared {
-    fn of_bare(&self) -> f64 {
-        self.ours_mined.as_secs_f64() / self.bare_mined.as_secs_f64()
+    fn of_plain(&self) -> f64 {
+        self.lanekeeper_mined.as_secs_f64() / self.plain_mined.as_secs_f64()
     }
 
     fn text(&self) -> String {
         let lag = match self.lag {
             Some(lag) => format!("all at the node {} ms later than it could", ms(lag)),
-            None => "what it holds it does not tell".to_owned(),
+            None => "its pool is not visible".to_owned(),
         };
         format!(
-            "{} ({}): mined after {} ms, {} of the bare sender's {} ms, confirmed after {} ms, {lag}",
-            self.make.name(),
+            "{} ({}): mined after {} ms, {} of the plain sender's {} ms, confirmed after {} ms, {lag}",
+            self.node_kind.name(),
             self.count,
-            ms(self.ours_mined),
-            ratio(self.of_bare()),
-            ms(self.bare_mined),
-            ms(self.ours_confirmed),
+            ms(self.lanekeeper_mined),
+            ratio(self.of_plain()),
+            ms(self.plain_mined),
+            ms(self.lanekeeper_confirmed),
         )
     }
 }
@@ -129,44 +131,49 @@ fn ratio(value: f64) -> String {
 
 async fn compare(
     report: &mut Report,
-    make: Make,
+    node_kind: NodeKind,
     count: usize,
     rounds: usize,
     server: &Postgres,
 ) -> Outcome<Compared> {
-    let (mut bare, mut ours): (Vec<Seen>, Vec<Ours>) = (Vec::new(), Vec::new());
+    let (mut plain, mut lanekeeper): (Vec<Seen>, Vec<LanekeeperResult>) = (Vec::new(), Vec::new());
     for number in 0..rounds {
         #[expect(clippy::cast_precision_loss, reason = "a share of a block's time")]
         let share = number as f64 / rounds as f64;
         let round = Round {
-            make,
+            node_kind,
             number,
             count,
             share,
         };
-        say(format!("{}, round {number}: the bare sender", make.name()));
-        bare.push(senders::bare(round).await?);
-        say(format!("{}, round {number}: Lanekeeper", make.name()));
-        ours.push(senders::ours(round, server).await?);
+        print_step(format!(
+            "{}, round {number}: the plain sender",
+            node_kind.name()
+        ));
+        plain.push(senders::run_plain_sender(round).await?);
+        print_step(format!("{}, round {number}: Lanekeeper", node_kind.name()));
+        lanekeeper.push(senders::run_lanekeeper(round, server).await?);
     }
     report.fact(
-        make.name(),
+        node_kind.name(),
         json!({
-            "bareMinedMs": bare.iter().map(|seen| ms(seen.mined)).collect::<Vec<_>>(),
-            "bareAtNodeMs": bare.iter().map(|seen| seen.at_node.map(ms)).collect::<Vec<_>>(),
-            "ours": ours.iter().map(Ours::to_json).collect::<Vec<_>>(),
+            "bareMinedMs": plain.iter().map(|seen| ms(seen.mined)).collect::<Vec<_>>(),
+            "bareAtNodeMs": plain.iter().map(|seen| seen.at_node.map(ms)).collect::<Vec<_>>(),
+            "ours": lanekeeper.iter().map(LanekeeperResult::to_json).collect::<Vec<_>>(),
         }),
     );
-    let pairs = ours.iter().zip(&bare);
-    let lags: Option<Vec<Duration>> = pairs.map(|(ours, bare)| ours.lag(bare)).collect();
+    let pairs = lanekeeper.iter().zip(&plain);
+    let lags: Option<Vec<Duration>> = pairs
+        .map(|(lanekeeper, plain)| lanekeeper.lag(plain))
+        .collect();
     Ok(Compared {
-        make,
+        node_kind,
         count,
-        bare_mined: mean(bare.iter().map(|seen| seen.mined)),
-        ours_mined: mean(ours.iter().map(|ours| ours.seen.mined)),
-        ours_confirmed: mean(ours.iter().map(|ours| ours.confirmed)),
+        plain_mined: mean(plain.iter().map(|seen| seen.mined)),
+        lanekeeper_mined: mean(lanekeeper.iter().map(|lanekeeper| lanekeeper.seen.mined)),
+        lanekeeper_confirmed: mean(lanekeeper.iter().map(|lanekeeper| lanekeeper.confirmed)),
         lag: lags
-            .filter(|_| make.counts_pending())
+            .filter(|_| node_kind.counts_pending())
             .map(|lags| Spread::of(lags).max()),
     })
 }

@@ -1,56 +1,55 @@
-//! The two senders: Lanekeeper, and a bare one that signs ahead and remembers nothing.
+//! The two senders: Lanekeeper, and a plain one that signs in advance and keeps no state.
 
 use std::time::{Duration, Instant};
 
 use alloy_primitives::Address;
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 use proof::config::Config;
-use proof::network::{Make, Network, Terms, signer};
+use proof::network::{Network, NodeKind, Terms, signer};
 use proof::payers::Payers;
-use proof::solo::{self, Solo};
+use proof::single_node::{self, SingleNode};
 use proof::stats::ms;
 use proof::transfer::{Signed, transfers};
-use proof::{Chain, Outcome, demand};
+use proof::{Chain, Outcome, ensure};
 use rig::postgres::{Database, Postgres};
 use serde_json::{Value, json};
 
 use crate::watch::{Seen, wait_for_block_share, watch};
 
-/// The name of this proof.
 pub(crate) const PROOF: &str = "04-1-throughput";
 const BLOCK_TIME: Duration = Duration::from_secs(1);
-/// Far more than all transfers together need, on every node that can be told.
+/// More than all transfers need, on every node with a configurable limit.
 const BLOCK_GAS_LIMIT: u64 = 1_000_000_000;
 /// Clients of Lanekeeper, one POST per tx.
 pub(crate) const CLIENTS: usize = 64;
-/// Calls of the bare sender under way at once.
-const BARE_CALLS: usize = 32;
+/// Concurrent calls of the plain sender.
+const PLAIN_CALLS: usize = 32;
 const CONFIRMATIONS: u64 = 2;
-/// Even one that has only sixteen out at a time is done by then.
+/// Enough even for a depth of sixteen.
 const MINED_WITHIN: Duration = Duration::from_secs(240);
 
-/// One measurement on a chain of its own.
+/// One measurement on its own chain.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Round {
-    pub(crate) make: Make,
+    pub(crate) node_kind: NodeKind,
     pub(crate) number: usize,
     pub(crate) count: usize,
-    /// Where between two blocks it begins.
+    /// The offset between two blocks.
     pub(crate) share: f64,
 }
 
-/// What Lanekeeper did.
-pub(crate) struct Ours {
+/// Lanekeeper's result.
+pub(crate) struct LanekeeperResult {
     pub(crate) seen: Seen,
     pub(crate) accepted: Duration,
     pub(crate) confirmed: Duration,
     pub(crate) with_hash: usize,
 }
 
-impl Ours {
-    /// How long after the last accept, and after a bare sender was through, the node held everything.
-    pub(crate) fn lag(&self, bare: &Seen) -> Option<Duration> {
-        let could = self.accepted.max(bare.at_node?);
+impl LanekeeperResult {
+    /// The delay until the node held everything, after the last accept and the plain sender's end.
+    pub(crate) fn lag(&self, plain: &Seen) -> Option<Duration> {
+        let could = self.accepted.max(plain.at_node?);
         Some(self.seen.at_node?.saturating_sub(could))
     }
 
@@ -69,19 +68,22 @@ impl Ours {
     }
 }
 
-/// A new chain, the same for every sender.
-pub(crate) async fn network(make: Make) -> Outcome<Network> {
+pub(crate) async fn network(node_kind: NodeKind) -> Outcome<Network> {
     let terms = Terms {
         block_time: BLOCK_TIME,
         block_gas_limit: BLOCK_GAS_LIMIT,
         ..Terms::default()
     };
-    Network::start(make, terms).await
+    Network::start(node_kind, terms).await
 }
 
-/// A new node of Lanekeeper with one lane.
-pub(crate) async fn start(network: &Network, database: &Database, name: String) -> Outcome<Solo> {
-    Solo::start(&solo::Terms {
+/// A new Lanekeeper node with one lane.
+pub(crate) async fn start(
+    network: &Network,
+    database: &Database,
+    name: String,
+) -> Outcome<SingleNode> {
+    SingleNode::start(&single_node::Terms {
         proof: PROOF,
         name,
         store: Some(database.url().to_owned()),
@@ -94,30 +96,30 @@ pub(crate) async fn start(network: &Network, database: &Database, name: String) 
     .await
 }
 
-/// Posts everything to a new node of Lanekeeper on a new chain and a new database.
-pub(crate) async fn ours(round: Round, postgres: &Postgres) -> Outcome<Ours> {
-    let network = network(round.make).await?;
-    let name = format!("{}-{}", round.make.name(), round.number);
+/// Posts everything to a new Lanekeeper node on a new chain and database.
+pub(crate) async fn run_lanekeeper(round: Round, postgres: &Postgres) -> Outcome<LanekeeperResult> {
+    let network = network(round.node_kind).await?;
+    let name = format!("{}-{}", round.node_kind.name(), round.number);
     let database = postgres.database("throughput");
-    let solo = start(&network, &database, name).await?;
+    let single_node = start(&network, &database, name).await?;
     let payers = Payers {
-        api: &solo.node.api,
-        ledger: &solo.ledger,
-        lanes: &solo.lanes,
+        api: &single_node.node.api,
+        ledger: &single_node.ledger,
+        lanes: &single_node.lanes,
         clients: CLIENTS,
     };
-    let end = round.make.first_nonce() + round.count as u64;
+    let end = round.node_kind.first_nonce() + round.count as u64;
     wait_for_block_share(&network.chain, BLOCK_TIME, round.share).await?;
     let (posted, seen) = tokio::try_join!(
         payers.post(round.count),
-        watch(&network.chain, &solo.lanes[0], end, MINED_WITHIN)
+        watch(&network.chain, &single_node.lanes[0], end, MINED_WITHIN)
     )?;
-    let audit = solo.audit(&network.chain, MINED_WITHIN);
-    audit.quiet().await?;
+    let audit = single_node.audit(&network.chain, MINED_WITHIN);
+    audit.wait_until_idle().await?;
     let confirmed = posted.began.elapsed();
     let counted = audit.run().await?;
-    demand(counted.promised == round.count, "a promise is missing")?;
-    Ok(Ours {
+    ensure(counted.promised == round.count, "a promise is missing")?;
+    Ok(LanekeeperResult {
         seen,
         accepted: posted.ended.duration_since(posted.began),
         confirmed,
@@ -125,10 +127,10 @@ pub(crate) async fn ours(round: Round, postgres: &Postgres) -> Outcome<Ours> {
     })
 }
 
-/// Fires as many signed transfers at a node that was started in the same way.
-pub(crate) async fn bare(round: Round) -> Outcome<Seen> {
-    let network = network(round.make).await?;
-    let first = round.make.first_nonce();
+/// Sends the same number of signed transfers to a node with the same settings.
+pub(crate) async fn run_plain_sender(round: Round) -> Outcome<Seen> {
+    let network = network(round.node_kind).await?;
+    let first = round.node_kind.first_nonce();
     let recipients: Vec<Address> = (0..round.count)
         .map(|_| Address::from(rand::random::<[u8; 20]>()))
         .collect();
@@ -137,17 +139,17 @@ pub(crate) async fn bare(round: Round) -> Outcome<Seen> {
     wait_for_block_share(&network.chain, BLOCK_TIME, round.share).await?;
     let account = signer(0);
     let (_, seen) = tokio::try_join!(
-        fire(&network.chain, &signed),
+        send_all(&network.chain, &signed),
         watch(&network.chain, &account, end, MINED_WITHIN)
     )?;
     Ok(seen)
 }
 
-async fn fire(chain: &Chain, signed: &[Signed]) -> Outcome<Duration> {
+async fn send_all(chain: &Chain, signed: &[Signed]) -> Outcome<Duration> {
     let began = Instant::now();
     stream::iter(signed)
         .map(|tx| chain.call("eth_sendRawTransaction", json!([tx.raw])))
-        .buffer_unordered(BARE_CALLS)
+        .buffer_unordered(PLAIN_CALLS)
         .try_for_each(|_hash| std::future::ready(Ok(())))
         .await?;
     Ok(began.elapsed())

@@ -1,26 +1,25 @@
-//! What a node shows of an account while it works: the same eyes for every sender.
+//! Observation of an account on a node, the same for both senders.
 
 use std::time::{Duration, Instant};
 
 use proof::{Chain, Outcome};
 
-/// How often the node is asked. Rarely enough to cost it nothing, often enough for seconds.
-const LOOK_EVERY: Duration = Duration::from_millis(25);
+/// Rarely enough to cost nothing, often enough for seconds.
+const POLL_PERIOD: Duration = Duration::from_millis(25);
 
-/// When things were seen, counted from the first send.
+/// Times of observations, counted from the first send.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Seen {
-    /// When the pool and the blocks held everything; `None` where the node does not tell.
+    /// When pool and blocks held everything; `None` where the node does not show it.
     pub(crate) at_node: Option<Duration>,
-    /// When everything was in blocks.
     pub(crate) mined: Duration,
-    /// The most that was seen in the pool at once.
+    /// The largest pool.
     pub(crate) pending_max: u64,
-    /// When so many were first seen in the pool: 16, 32, 64, …
+    /// When the pool first held 16, 32, 64, … transactions.
     pub(crate) reached: Vec<(u64, Duration)>,
 }
 
-/// Looks until all nonces below `end` are in blocks.
+/// Polls until all nonces below `end` are mined.
 pub(crate) async fn watch(
     chain: &Chain,
     account: &str,
@@ -40,7 +39,7 @@ pub(crate) async fn watch(
             seen.reached.push((step, at_pending));
             step *= 2;
         }
-        // A node that mined the last ones between two looks has held them all at that time.
+        // A node that mined the last ones between two polls has held them all by then.
         if pending >= end && seen.at_node.is_none() {
             seen.at_node = Some(at_pending);
         }
@@ -51,12 +50,12 @@ pub(crate) async fn watch(
         if began.elapsed() > within {
             return Err(format!("after {within:?} {latest} of {end} are mined").into());
         }
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(POLL_PERIOD).await;
     }
 }
 
-/// Waits for a moment between two blocks: this share of the block's time after one has come. Who begins
-/// just before a block waits less for it, so every sender has to begin at the same moments.
+/// Waits for an offset between two blocks, as a share of the block time. A sender that starts just before a block
+/// waits less for it, so both senders must start at the same offsets.
 pub(crate) async fn wait_for_block_share(
     chain: &Chain,
     block_time: Duration,

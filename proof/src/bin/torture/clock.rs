@@ -1,20 +1,17 @@
-//! Wall clocks that can be set, one per node: a small library that is loaded into the process adds what a
-//! file says.
+//! Adjustable wall clocks, one per node: a small preloaded library adds an offset from a file.
 
 use std::path::{Path, PathBuf};
 
-use proof::{Outcome, Scratch, demand};
+use proof::{Outcome, Scratch, ensure};
 use tokio::process::Command;
 
 const SOURCE: &str = include_str!("clock.c");
 
-/// The library, built once.
 pub(crate) struct Clocks {
     library: PathBuf,
     folder: PathBuf,
 }
 
-/// The wall clock of one node.
 pub(crate) struct Clock {
     file: PathBuf,
 }
@@ -31,12 +28,12 @@ impl Clocks {
             .arg("-ldl")
             .output()
             .await?;
-        let said = String::from_utf8_lossy(&built.stderr).into_owned();
-        demand(built.status.success(), format!("cc: {said}"))?;
+        let stderr = String::from_utf8_lossy(&built.stderr).into_owned();
+        ensure(built.status.success(), format!("cc: {stderr}"))?;
         Ok(Self { library, folder })
     }
 
-    /// A clock that is right, and the environment of the process that goes by it.
+    /// A correct clock, and the environment of a process that uses it.
     pub(crate) fn add(&self, name: &str) -> Outcome<(Clock, Vec<(String, String)>)> {
         let clock = Clock {
             file: self.folder.join(name),
@@ -52,7 +49,7 @@ impl Clocks {
 }
 
 impl Clock {
-    /// Is wrong by so many seconds from now on.
+    /// Sets the offset in seconds.
     pub(crate) fn set(&self, seconds: i64) -> Outcome<()> {
         use std::os::unix::fs::FileExt as _;
         // In place: the process has the file mapped.

@@ -1,27 +1,25 @@
-//! PostgreSQL: a primary, a synchronous standby, and one address for whichever is the primary now. A
-//! promotion loses nothing, because every commit waited for the standby.
+//! PostgreSQL: a primary, a synchronous standby, and one virtual address for the current primary. A promotion loses
+//! nothing, because every commit waits for the standby.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use proof::cluster::{aside, postgres};
-use proof::wire::Wire;
-use proof::{Outcome, demand};
+use proof::cluster::{postgres, run_blocking};
+use proof::virtual_address::VirtualAddress;
+use proof::{Outcome, ensure};
 use rig::postgres::{Postgres, Server};
 use tokio::sync::Mutex;
 
-/// What the nodes' database is called.
 const NAME: &str = "torture";
 
-/// No limit of the serving role holds for a session of ours.
+/// Sessions of the proof have no timeouts of the serving role.
 const WITHOUT_LIMITS: &str = "options=-c%20statement_timeout%3D0%20-c%20lock_timeout%3D0%20\
                               -c%20idle_in_transaction_session_timeout%3D0";
 
-/// The servers. They end with the value.
 pub(crate) struct Database {
     pair: Mutex<Pair>,
-    wire: Wire,
+    wire: VirtualAddress,
     major: u32,
     logs: PathBuf,
 }
@@ -29,19 +27,19 @@ pub(crate) struct Database {
 struct Pair {
     primary: Arc<Postgres>,
     standby: Arc<Postgres>,
-    /// How many standbys were promoted before.
+    /// The number of earlier promotions.
     promotions: usize,
 }
 
 impl Database {
-    /// Their logs are kept in this folder.
+    /// Logs are kept in this directory.
     pub(crate) async fn start(major: u32, logs: PathBuf) -> Outcome<Self> {
         let primary = postgres(major).await?;
         let of_database = Arc::clone(&primary);
-        aside(move || of_database.exec(&format!("CREATE DATABASE {NAME}"))).await?;
+        run_blocking(move || of_database.exec(&format!("CREATE DATABASE {NAME}"))).await?;
         let standby = standby_of(&primary).await?;
         Ok(Self {
-            wire: Wire::to(primary.port()).await?,
+            wire: VirtualAddress::to(primary.port()).await?,
             pair: Mutex::new(Pair {
                 primary,
                 standby,
@@ -52,55 +50,55 @@ impl Database {
         })
     }
 
-    /// The port that leads to the primary.
+    /// The port of the virtual address.
     pub(crate) fn port(&self) -> u16 {
         self.wire.port()
     }
 
-    /// The address of the nodes' database through a port that leads there.
+    /// The URL of the nodes' database through a port.
     pub(crate) async fn url_through(&self, port: u16) -> String {
         let pair = self.pair.lock().await;
         pair.primary.through(port).url_of(NAME)
     }
 
-    /// `kill -9` for all processes of the primary; it starts again after a while.
+    /// `kill -9` for all processes of the primary, and a restart after a while.
     pub(crate) async fn crash(&self, down: Duration) -> Outcome<()> {
         let pair = self.pair.lock().await;
         let primary = Arc::clone(&pair.primary);
-        aside(move || primary.kill()).await?;
+        run_blocking(move || primary.kill()).await?;
         tokio::time::sleep(down).await;
         start(&pair.primary).await
     }
 
-    /// The primary ends in order and starts again after a while.
+    /// Stops the primary cleanly, and restarts it after a while.
     pub(crate) async fn restart(&self, down: Duration) -> Outcome<()> {
         let pair = self.pair.lock().await;
         let primary = Arc::clone(&pair.primary);
-        aside(move || primary.stop()).await?;
+        run_blocking(move || primary.stop()).await?;
         tokio::time::sleep(down).await;
         start(&pair.primary).await
     }
 
-    /// The standby dies, so that commits wait, and comes back after a while.
+    /// Kills the standby, so that commits wait, and restarts it after a while.
     pub(crate) async fn without_standby(&self, away: Duration) -> Outcome<()> {
         let pair = self.pair.lock().await;
         let standby = Arc::clone(&pair.standby);
-        aside(move || standby.kill()).await?;
+        run_blocking(move || standby.kill()).await?;
         tokio::time::sleep(away).await;
         start(&pair.standby).await
     }
 
-    /// The primary dies, the standby takes its place, and a new standby is built behind it. Says when the
-    /// address led to the new primary.
+    /// Kills the primary, promotes the standby and builds a new standby. Returns when the virtual address pointed
+    /// to the new primary.
     pub(crate) async fn promote(&self) -> Outcome<Instant> {
         let mut pair = self.pair.lock().await;
         let (dying, rising) = (Arc::clone(&pair.primary), Arc::clone(&pair.standby));
-        aside(move || {
+        run_blocking(move || {
             dying.kill();
             rising.promote();
         })
         .await?;
-        self.wire.lead_to(pair.standby.port());
+        self.wire.point_to(pair.standby.port());
         let promoted = Instant::now();
         self.keep_log(&pair.primary, pair.promotions)?;
         let primary = Arc::clone(&pair.standby);
@@ -110,29 +108,29 @@ impl Database {
             promotions: pair.promotions + 1,
         };
         let dead = std::mem::replace(&mut *pair, next);
-        // Clearing a killed server away takes a moment.
-        aside(move || drop(dead)).await?;
+        // Cleaning up a killed server takes a moment.
+        run_blocking(move || drop(dead)).await?;
         Ok(promoted)
     }
 
-    /// Keeps what the servers have logged.
+    /// Keeps the logs of the servers.
     pub(crate) async fn keep_logs(&self) -> Outcome<()> {
         let pair = self.pair.lock().await;
         self.keep_log(&pair.primary, pair.promotions)?;
         self.keep_log(&pair.standby, pair.promotions + 1)
     }
 
-    /// Of the server that is, was or would be the primary after so many promotions.
+    /// The log of the primary after this many promotions.
     fn keep_log(&self, server: &Postgres, promotions: usize) -> Outcome<()> {
         let file = self.logs.join(format!("postgres-{promotions}.log"));
         std::fs::write(file, server.log())?;
         Ok(())
     }
 
-    /// Ends all sessions of the nodes, as an administrator does.
+    /// Terminates all sessions of the nodes, like an administrator.
     pub(crate) async fn end_sessions(&self) -> Outcome<u64> {
         let ended = self
-            .ask(
+            .query_value(
                 "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity \
                  WHERE datname = current_database() AND pid <> pg_backend_pid()",
             )
@@ -140,10 +138,10 @@ impl Database {
         Ok(ended.ok_or("no count")?.parse()?)
     }
 
-    /// Another session locks rows of some lanes and keeps them.
+    /// Another session locks rows of some lanes for a while.
     pub(crate) async fn lock_rows(&self, table: &str, lanes: usize, time: Duration) -> Outcome<()> {
         let seconds = time.as_secs_f64();
-        self.ask(&format!(
+        self.query_value(&format!(
             "BEGIN; SELECT lane_id FROM {table} ORDER BY lane_id LIMIT {lanes} FOR UPDATE; \
              SELECT pg_sleep({seconds:.3}); COMMIT"
         ))
@@ -151,8 +149,7 @@ impl Database {
         Ok(())
     }
 
-    /// Asks in the nodes' database.
-    async fn ask(&self, sql: &str) -> Outcome<Option<String>> {
+    async fn query_value(&self, sql: &str) -> Outcome<Option<String>> {
         let pair = self.pair.lock().await;
         let url = pair.primary.url_of(NAME);
         let mut url = format!("{url}?{WITHOUT_LIMITS}");
@@ -160,15 +157,15 @@ impl Database {
             url.push_str("%20-c%20transaction_timeout%3D0");
         }
         let (server, sql) = (Server::at(self.major, &url), sql.to_owned());
-        Ok(aside(move || server.try_ask(&sql)).await??)
+        Ok(run_blocking(move || server.try_query_value(&sql)).await??)
     }
 
-    /// Whether the standby streams, so that a promotion would lose nothing.
+    /// Whether the standby is streaming, so that a promotion would lose nothing.
     pub(crate) async fn is_sound(&self) -> Outcome<()> {
         let sync = self
-            .ask("SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'")
+            .query_value("SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'")
             .await?;
-        demand(
+        ensure(
             sync.as_deref() == Some("1"),
             format!("{sync:?} synchronous standbys"),
         )
@@ -177,10 +174,10 @@ impl Database {
 
 async fn start(server: &Arc<Postgres>) -> Outcome<()> {
     let server = Arc::clone(server);
-    aside(move || server.start_again()).await
+    run_blocking(move || server.start_again()).await
 }
 
 async fn standby_of(primary: &Arc<Postgres>) -> Outcome<Arc<Postgres>> {
     let primary = Arc::clone(primary);
-    Ok(Arc::new(aside(move || primary.standby(true)).await?))
+    Ok(Arc::new(run_blocking(move || primary.standby(true)).await?))
 }

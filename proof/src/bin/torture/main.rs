@@ -1,24 +1,24 @@
-//! 5.3: real processes through half an hour of bad luck. Three nodes, PostgreSQL with a synchronous standby
-//! and an EVM node, under a load of payments with a recipient each; kills, freezes, partitions, lost answers,
-//! crashes, promotions, restarts, forks and more, by a plan that is drawn from a seed. Then everything is
-//! healed, and chain, store and promises must agree: every request exactly once.
+//! 5.3: real processes under half an hour of faults. Three nodes, PostgreSQL with a synchronous standby and an EVM
+//! node, under a load of payments with one recipient each; kills, freezes, partitions, lost responses, crashes,
+//! promotions, restarts, forks and more, from a seeded plan. Then everything is healed, and chain, store and
+//! promises must agree: every request exactly once.
 //!
-//! Bounded: `--for` at most 4 h, at most 26 payments per second (`world`), loopback only. Whatever was
-//! started ends with the proof, also when it is killed.
+//! Bounded: `--for` at most 4 h, at most 26 payments per second (`world`), loopback only. All processes end with
+//! the proof, even if it is killed.
 
 mod clock;
 mod database;
-mod director;
-mod ends;
+mod evaluation;
+mod exits;
+mod fault_kind;
 mod feed;
-mod kind;
+mod injection;
 mod nodes;
 mod options;
 mod pauses;
 mod plan;
+mod scheduler;
 mod status;
-mod strikes;
-mod verdict;
 mod world;
 
 use std::process::ExitCode;
@@ -29,21 +29,21 @@ use proof::audit::{Audit, Expected};
 use proof::balancer::Balancer;
 use proof::load::{Load, Reply};
 use proof::stats::ms;
-use proof::{Outcome, Report, say};
+use proof::{Outcome, Report, print_step};
 
-use director::History;
+use evaluation::Seen;
+use fault_kind::NODES;
 use feed::Feed;
-use kind::NODES;
 use options::Options;
-use plan::Strike;
+use plan::PlannedFault;
+use scheduler::History;
 use status::Status;
-use verdict::Seen;
 use world::{CONFIRMATIONS, LANES, LEASE, PROOF, World};
 
-/// The load goes on for so long after the last fault is undone.
+/// The load continues for this long after the last fault.
 const CALM: Duration = Duration::from_secs(5);
 
-/// When all is well again and nobody pays any more, nothing is open after this.
+/// Nothing is open after this time without load and faults.
 const QUIET_WITHIN: Duration = Duration::from_secs(120);
 
 #[tokio::main(flavor = "multi_thread", worker_threads = 4)]
@@ -58,18 +58,18 @@ async fn prove(report: &mut Report) -> Outcome<String> {
     let wanted = &options.wanted;
     report.fact("seed", wanted.seed);
     report.fact("seconds", wanted.time.as_secs());
-    report.fact("node", options.make.name());
+    report.fact("node", options.node_kind.name());
     report.fact("lanes", LANES);
     report.fact("confirmations", CONFIRMATIONS);
     report.fact("leaseOverAfterMs", ms(LEASE.over_after()));
     let plan = plan::draw(wanted);
-    say(format!(
+    print_step(format!(
         "{} faults are planned, at least {} are wanted",
         plan.len(),
         wanted.faults_min
     ));
-    let world = Arc::new(World::start(options.make, wanted.seed).await?);
-    report.fact("beganAtUnixMs", unix_ms()?); // the logs of the nodes tell the time
+    let world = Arc::new(World::start(options.node_kind, wanted.seed).await?);
+    report.fact("beganAtUnixMs", unix_ms()?); // the nodes' logs have times
     let seen = torture(&world, &options, &plan).await;
     world.keep_logs().await?;
     seen?.judge(report)
@@ -80,13 +80,12 @@ fn unix_ms() -> Outcome<u64> {
     Ok(ms(now))
 }
 
-/// The whole run, up to the audit.
-async fn torture(world: &Arc<World>, options: &Options, plan: &[Strike]) -> Outcome<Seen> {
+async fn torture(world: &Arc<World>, options: &Options, plan: &[PlannedFault]) -> Outcome<Seen> {
     let (feed, history) = (Feed::default(), History::default());
     let apis = world.nodes.apis();
     let began = Instant::now();
     let loads = world.loads();
-    let balancer = Balancer::before(apis.clone());
+    let balancer = Balancer::in_front_of(apis.clone());
     let status = Status {
         loads: &loads,
         history: &history,
@@ -97,10 +96,10 @@ async fn torture(world: &Arc<World>, options: &Options, plan: &[Strike]) -> Outc
         time: options.wanted.time,
     };
     tokio::select! {
-        done = endure(world, options, plan, &history) => done?,
+        done = run_faults(world, options, plan, &history) => done?,
         failed = world.nodes.keep_running() => failed?,
         () = feed.follow(&apis) => {}
-        () = status.tell() => {}
+        () = status.print_status() => {}
     }
     let ended = Instant::now();
     let (replies, quiet) = tokio::select! {
@@ -111,7 +110,9 @@ async fn torture(world: &Arc<World>, options: &Options, plan: &[Strike]) -> Outc
     let promised = world.ledger.payments().into_values();
     let promised: Vec<String> = promised.filter_map(|p| Some(p.promise?.tx_id)).collect();
     feed.finish(&apis[0], &promised).await?;
-    let audited = audit(world, &apis[0]).look(&Expected::default()).await?;
+    let audited = audit(world, &apis[0])
+        .compare_now(&Expected::default())
+        .await?;
     Ok(Seen {
         replies,
         history,
@@ -121,27 +122,27 @@ async fn torture(world: &Arc<World>, options: &Options, plan: &[Strike]) -> Outc
         ended,
         quiet,
         faults_min: options.wanted.faults_min,
-        ends: world.nodes.ends().await?,
+        exits: world.nodes.exits().await?,
         panics: world.nodes.panics().await?,
     })
 }
 
-/// All faults, the rest of the time, and a moment of calm.
-async fn endure(
+/// All faults, the rest of the time, and a calm phase.
+async fn run_faults(
     world: &Arc<World>,
     options: &Options,
-    plan: &[Strike],
+    plan: &[PlannedFault],
     history: &History,
 ) -> Outcome<()> {
     let over = Instant::now() + options.wanted.time;
-    director::direct(world, plan, history).await?;
+    scheduler::run_schedule(world, plan, history).await?;
     tokio::time::sleep_until(over.into()).await;
     world.heal().await?;
     tokio::time::sleep(CALM).await;
     Ok(())
 }
 
-/// The answers of every lane, and how long it took until nothing was open.
+/// The replies of every lane, and the time until nothing was open.
 async fn settle(world: &World, loads: Vec<Load>) -> Outcome<(Vec<Vec<Reply>>, Outcome<Duration>)> {
     let per_lane = loads.len() / world.lanes.len();
     let mut replies: Vec<Vec<Reply>> = vec![Vec::new(); world.lanes.len()];
@@ -150,7 +151,7 @@ async fn settle(world: &World, loads: Vec<Load>) -> Outcome<(Vec<Vec<Reply>>, Ou
     }
     let began = Instant::now();
     let apis = world.nodes.apis();
-    let quiet = audit(world, &apis[0]).quiet().await;
+    let quiet = audit(world, &apis[0]).wait_until_idle().await;
     Ok((replies, quiet.map(|()| began.elapsed())))
 }
 

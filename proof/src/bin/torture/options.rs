@@ -1,32 +1,32 @@
-//! What is asked for on the command line.
+//! The command line options.
 
 use std::time::Duration;
 
-use proof::network::{Make, makes};
-use proof::{Outcome, demand, flag};
+use proof::network::{NodeKind, parse_node_kinds};
+use proof::{Outcome, ensure, flag};
 
-use crate::kind::Kind;
-use crate::plan::Wanted;
+use crate::fault_kind::FaultKind;
+use crate::plan::PlanRequest;
 
-/// Without a flag it goes on so long, with so many faults.
+/// The defaults.
 const FULL: Duration = Duration::from_secs(30 * 60);
 const FULL_FAULTS: u32 = 200;
 
-/// Bounded in time whatever is asked for.
+/// The bounds of `--for`.
 const LONGEST: Duration = Duration::from_secs(4 * 3_600);
 const SHORTEST: Duration = Duration::from_secs(30);
 
 /// `--for`, `--faults-min`, `--seed`, `--only` and `--node`.
 #[derive(Clone, Debug)]
 pub(crate) struct Options {
-    pub(crate) wanted: Wanted,
-    pub(crate) make: Make,
+    pub(crate) wanted: PlanRequest,
+    pub(crate) node_kind: NodeKind,
 }
 
 impl Options {
     pub(crate) fn read() -> Outcome<Self> {
         let time = time(&flag("for", "30m"))?;
-        demand(
+        ensure(
             (SHORTEST..=LONGEST).contains(&time),
             format!("--for is from {SHORTEST:?} to {LONGEST:?}"),
         )?;
@@ -38,25 +38,25 @@ impl Options {
             "" => rand::random_range(0..1_000_000_000),
             given => given.parse()?,
         };
-        let make = makes(&flag("node", "anvil"))?[0];
-        demand(
-            [Make::ANVIL, Make::Devchain].contains(&make),
+        let node_kind = parse_node_kinds(&flag("node", "anvil"))?[0];
+        ensure(
+            [NodeKind::ANVIL, NodeKind::Devchain].contains(&node_kind),
             "--node is anvil or devchain: the others keep no blocks, or no pace",
         )?;
-        let kinds = Kind::list(&flag("only", ""))?;
+        let kinds = FaultKind::list(&flag("only", ""))?;
         Ok(Self {
-            wanted: Wanted {
+            wanted: PlanRequest {
                 seed,
                 time,
                 faults_min,
                 kinds,
             },
-            make,
+            node_kind,
         })
     }
 }
 
-/// As many faults per minute as in a full run.
+/// The fault rate of a full run.
 fn scaled(time: Duration) -> usize {
     let share = time.as_secs_f64() / FULL.as_secs_f64();
     let faults = Duration::from_secs(1) * FULL_FAULTS;

@@ -1,4 +1,4 @@
-//! How long nobody was accepted, and what was wrong meanwhile.
+//! Times without an accepted payment, and the faults meanwhile.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -6,18 +6,17 @@ use std::time::{Duration, Instant};
 use proof::stats::ms;
 use serde_json::{Value, json};
 
-use crate::director::Struck;
-use crate::kind::Kind;
+use crate::fault_kind::FaultKind;
+use crate::scheduler::FaultRecord;
 
-/// A time without an accepted payment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Pause {
     pub(crate) from: Instant,
     pub(crate) until: Instant,
-    /// What happened in it or shortly before.
+    /// Faults in it or shortly before.
     pub(crate) faults: Vec<String>,
-    pub(crate) kinds: Vec<Kind>,
-    /// How much of it is left without the times in which nobody can be accepted.
+    pub(crate) kinds: Vec<FaultKind>,
+    /// The pause without the times in which nothing can be accepted.
     pub(crate) own: Duration,
 }
 
@@ -36,41 +35,41 @@ impl Pause {
     }
 }
 
-/// The pauses between these moments, the longest first. Faults count for so long after their end.
+/// The pauses between these times, the longest first. A fault counts for some time after its end.
 pub(crate) fn pauses(
     mut accepted: Vec<Instant>,
     (began, ended): (Instant, Instant),
-    struck: &[Struck],
+    faults: &[FaultRecord],
     aftermath: Duration,
 ) -> Vec<Pause> {
     accepted.extend([began, ended]);
     accepted.sort_unstable();
     let pairs = accepted.windows(2).filter(|pair| pair[1] > pair[0]);
     let mut pauses: Vec<Pause> = pairs
-        .map(|pair| pause(pair[0], pair[1], struck, aftermath))
+        .map(|pair| pause(pair[0], pair[1], faults, aftermath))
         .collect();
     pauses.sort_by_key(|pause| std::cmp::Reverse(pause.length()));
     pauses
 }
 
-fn pause(from: Instant, until: Instant, struck: &[Struck], aftermath: Duration) -> Pause {
-    let meets = |struck: &&Struck| {
-        let end = struck.until.map_or(until, |end| end + aftermath);
-        struck.did.is_ok() && struck.from < until && end > from
+fn pause(from: Instant, until: Instant, faults: &[FaultRecord], aftermath: Duration) -> Pause {
+    let meets = |record: &&FaultRecord| {
+        let end = record.until.map_or(until, |end| end + aftermath);
+        record.did.is_ok() && record.from < until && end > from
     };
-    let met: Vec<&Struck> = struck.iter().filter(meets).collect();
+    let met: Vec<&FaultRecord> = faults.iter().filter(meets).collect();
     Pause {
         from,
         until,
-        faults: met.iter().map(|struck| struck.strike.text()).collect(),
-        kinds: met.iter().map(|struck| struck.strike.kind).collect(),
+        faults: met.iter().map(|record| record.fault.text()).collect(),
+        kinds: met.iter().map(|record| record.fault.kind).collect(),
         own: own(from, until, &met),
     }
 }
 
-/// What is left of a pause without the times in which nothing could be accepted.
-fn own(from: Instant, until: Instant, met: &[&Struck]) -> Duration {
-    let stopped = met.iter().filter(|s| s.strike.kind.stops_everything());
+/// The pause without the times in which nothing can be accepted.
+fn own(from: Instant, until: Instant, met: &[&FaultRecord]) -> Duration {
+    let stopped = met.iter().filter(|s| s.fault.kind.stops_everything());
     let mut spans: Vec<(Instant, Instant)> = stopped
         .map(|s| {
             (
@@ -92,9 +91,9 @@ fn own(from: Instant, until: Instant, met: &[&Struck]) -> Duration {
     left
 }
 
-/// The longest pause in which each kind had a part.
-pub(crate) fn by_kind(pauses: &[Pause]) -> BTreeMap<Kind, Duration> {
-    let mut longest: BTreeMap<Kind, Duration> = BTreeMap::new();
+/// The longest pause per kind of fault.
+pub(crate) fn by_kind(pauses: &[Pause]) -> BTreeMap<FaultKind, Duration> {
+    let mut longest: BTreeMap<FaultKind, Duration> = BTreeMap::new();
     for pause in pauses {
         for kind in &pause.kinds {
             let known = longest.entry(*kind).or_default();
@@ -107,12 +106,12 @@ pub(crate) fn by_kind(pauses: &[Pause]) -> BTreeMap<Kind, Duration> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::Strike;
-    use crate::strikes::Done;
+    use crate::injection::Done;
+    use crate::plan::PlannedFault;
 
-    fn struck(kind: Kind, from: Instant, seconds: u64) -> Struck {
-        Struck {
-            strike: Strike {
+    fn record(kind: FaultKind, from: Instant, seconds: u64) -> FaultRecord {
+        FaultRecord {
+            fault: PlannedFault {
                 number: 0,
                 at: Duration::ZERO,
                 kind,
@@ -127,22 +126,22 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_knows_its_faults_and_what_is_its_own() {
+    fn pause_has_its_faults_and_its_own_share() {
         let zero = Instant::now();
         let at = |seconds: u64| zero + Duration::from_secs(seconds);
-        let struck = [
-            struck(Kind::DatabaseCrash, at(11), 4),
-            struck(Kind::Promotion, at(13), 3),
-            struck(Kind::Freeze, at(50), 5),
+        let faults = [
+            record(FaultKind::DatabaseCrash, at(11), 4),
+            record(FaultKind::Promotion, at(13), 3),
+            record(FaultKind::Freeze, at(50), 5),
         ];
         let accepted = vec![at(1), at(10), at(20), at(30), at(59)];
-        let found = pauses(accepted, (zero, at(60)), &struck, Duration::from_secs(2));
+        let found = pauses(accepted, (zero, at(60)), &faults, Duration::from_secs(2));
         assert_eq!(found[0].faults, ["freeze"]);
         assert_eq!(found[0].own, Duration::from_secs(29));
         let stopped = found.iter().find(|pause| pause.from == at(10)).unwrap();
         assert_eq!(stopped.faults, ["databaseCrash", "promotion"]);
-        assert_eq!(stopped.own, Duration::from_secs(5)); // of 10, from 11 to 16 nothing was possible
+        assert_eq!(stopped.own, Duration::from_secs(5)); // of 10 s, nothing was possible from 11 to 16
         let longest = by_kind(&found);
-        assert_eq!(longest[&Kind::Freeze], Duration::from_secs(29));
+        assert_eq!(longest[&FaultKind::Freeze], Duration::from_secs(29));
     }
 }

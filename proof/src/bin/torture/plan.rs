@@ -1,5 +1,5 @@
-//! What will happen when: drawn from a seed before anything starts, so that the same seed brings the same
-//! faults at the same times. (What the processes make of them is up to the machine.)
+//! The plan: drawn from a seed in advance, so that the same seed has the same faults at the same times. (The effect
+//! on the processes depends on the machine.)
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,53 +8,52 @@ use rand::rngs::StdRng;
 use rand::seq::SliceRandom as _;
 use rand::{Rng as _, SeedableRng as _};
 
-use crate::kind::{Kind, NODES, Target};
+use crate::fault_kind::{FaultKind, NODES, Target};
 
-/// The load runs so long before the first fault.
+/// Load without faults at the beginning.
 const LEAD: Duration = Duration::from_secs(3);
 
-/// Nothing new happens in the last seconds.
+/// No new fault in the last seconds.
 const TAIL: Duration = Duration::from_secs(5);
 
-/// How long a target is left alone after a fault, at least.
+/// The minimum pause of a target after a fault.
 const REST: Duration = Duration::from_millis(1_500);
 
-/// More are planned than are asked for: some may find nothing to do.
+/// More faults than required: some may have nothing to do.
 const SPARE_PERCENT: usize = 15;
 
-/// How many percent of the faults come on the heels of another one.
+/// Percentage of faults that follow another one closely.
 const AT_ONCE_PERCENT: u32 = 30;
 
-/// They come so soon after it.
-const HEELS: Duration = Duration::from_millis(1_200);
+/// Their distance from it.
+const FOLLOW_UP: Duration = Duration::from_millis(1_200);
 
-/// How often a fault is drawn whose targets are free.
+/// Draws until the targets are free.
 const TRIES_MAX: usize = 60;
 
-/// How often of them one of the kind that is due.
+/// Of these, draws of the kind that is due.
 const DUE_TRIES: usize = 12;
 
-/// One fault.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Strike {
-    /// Its place in the plan.
+pub(crate) struct PlannedFault {
+    /// The index in the plan.
     pub(crate) number: usize,
-    /// When, from the start of the load.
+    /// Time since the start of the load.
     pub(crate) at: Duration,
-    pub(crate) kind: Kind,
-    /// The nodes that it is about.
+    pub(crate) kind: FaultKind,
+    /// The affected nodes.
     pub(crate) nodes: Vec<usize>,
     pub(crate) lasts: Duration,
-    /// Whatever else is left to chance.
+    /// The seed of its random decisions.
     pub(crate) seed: u64,
 }
 
-impl Strike {
+impl PlannedFault {
     pub(crate) fn targets(&self) -> Vec<Target> {
         self.kind.targets(&self.nodes)
     }
 
-    /// For people.
+    /// For messages.
     pub(crate) fn text(&self) -> String {
         let nodes: String = self.nodes.iter().map(|node| letter(*node)).collect();
         let of = if nodes.is_empty() { "" } else { " " };
@@ -62,70 +61,70 @@ impl Strike {
     }
 }
 
-/// What a node is called.
+/// The node's name.
 pub(crate) fn letter(node: usize) -> char {
     (b'a'..=b'z').map(char::from).nth(node).unwrap_or('?')
 }
 
-/// How long it goes on and how much is wanted.
+/// Duration and number of faults.
 #[derive(Clone, Debug)]
-pub(crate) struct Wanted {
+pub(crate) struct PlanRequest {
     pub(crate) seed: u64,
     pub(crate) time: Duration,
     pub(crate) faults_min: usize,
-    pub(crate) kinds: Vec<Kind>,
+    pub(crate) kinds: Vec<FaultKind>,
 }
 
-/// Draws the plan, in the order of time.
-pub(crate) fn draw(wanted: &Wanted) -> Vec<Strike> {
+/// Draws the plan, in chronological order.
+pub(crate) fn draw(wanted: &PlanRequest) -> Vec<PlannedFault> {
     let mut dice = StdRng::seed_from_u64(wanted.seed);
     let count = wanted.faults_min * (100 + SPARE_PERCENT) / 100 + 1;
     let span = wanted.time.saturating_sub(LEAD + TAIL);
     let slot = span / u32::try_from(count).unwrap_or(u32::MAX);
     let mut free: BTreeMap<Target, Duration> = BTreeMap::new();
-    let mut strikes: Vec<Strike> = Vec::new();
+    let mut faults: Vec<PlannedFault> = Vec::new();
     let mut before = LEAD;
-    // Each kind once, spread over the time; the others by their weights.
+    // Each kind once, spread over the time; the others by weight.
     let mut deck = wanted.kinds.clone();
     deck.shuffle(&mut dice);
     for number in 0..count {
         let own = LEAD + slot * u32::try_from(number).unwrap_or(u32::MAX);
         let at = if dice.random_ratio(AT_ONCE_PERCENT, 100) {
-            before + HEELS.mul_f64(dice.random())
+            before + FOLLOW_UP.mul_f64(dice.random())
         } else {
             own + slot.mul_f64(dice.random_range(0.0..0.9))
         };
-        let dealt = wanted.kinds.len() - deck.len();
-        let is_due = dealt * count < (number + 1) * wanted.kinds.len();
+        let allocated = wanted.kinds.len() - deck.len();
+        let is_due = allocated * count < (number + 1) * wanted.kinds.len();
         let due = deck.last().filter(|_| is_due).copied();
-        let strike = draw_one(&mut dice, number, at, due, &wanted.kinds, &free);
-        if strike.at > LEAD + span {
-            continue; // its targets were never free again
+        let fault = draw_one(&mut dice, number, at, due, &wanted.kinds, &free);
+        if fault.at > LEAD + span {
+            continue; // its targets were never free
         }
-        if due == Some(strike.kind) {
+        if due == Some(fault.kind) {
             deck.pop();
         }
-        for target in strike.targets() {
-            free.insert(target, strike.at + strike.lasts + REST);
+        for target in fault.targets() {
+            free.insert(target, fault.at + fault.lasts + REST);
         }
-        before = strike.at;
-        strikes.push(strike);
+        before = fault.at;
+        faults.push(fault);
     }
-    strikes.sort_by_key(|strike| strike.at);
-    strikes
+    faults.sort_by_key(|fault| fault.at);
+    faults
 }
 
-/// A fault at this time, of the kind that is due if possible; later when what it needs is not free before.
+/// A fault at this time, of the due kind if possible; later if its targets are not free.
 fn draw_one(
     dice: &mut StdRng,
     number: usize,
     at: Duration,
-    due: Option<Kind>,
-    kinds: &[Kind],
+    due: Option<FaultKind>,
+    kinds: &[FaultKind],
     free: &BTreeMap<Target, Duration>,
-) -> Strike {
-    let is_free_at = |strike: &Strike| {
-        let targets = strike.targets();
+) -> PlannedFault {
+    let is_free_at = |fault: &PlannedFault| {
+        let targets = fault.targets();
         let times = targets.iter().filter_map(|target| free.get(target));
         times.max().copied().unwrap_or_default()
     };
@@ -138,7 +137,7 @@ fn draw_one(
         nodes.truncate(kind.picks());
         nodes.sort_unstable();
         let (least, most) = kind.lasts();
-        let strike = Strike {
+        let fault = PlannedFault {
             number,
             at,
             kind,
@@ -146,18 +145,18 @@ fn draw_one(
             lasts: dice.random_range(least..=most),
             seed: dice.random(),
         };
-        let is_free = is_free_at(&strike) <= at;
-        drawn = Some(strike);
+        let is_free = is_free_at(&fault) <= at;
+        drawn = Some(fault);
         if is_free {
             break;
         }
     }
-    let strike = drawn.expect("something was drawn");
-    let at = at.max(is_free_at(&strike));
-    Strike { at, ..strike }
+    let fault = drawn.expect("something was drawn");
+    let at = at.max(is_free_at(&fault));
+    PlannedFault { at, ..fault }
 }
 
-fn weighted(dice: &mut StdRng, kinds: &[Kind]) -> Kind {
+fn weighted(dice: &mut StdRng, kinds: &[FaultKind]) -> FaultKind {
     let all: u32 = kinds.iter().map(|kind| kind.weight()).sum();
     let mut left = dice.random_range(0..all);
     for kind in kinds {
@@ -173,43 +172,43 @@ fn weighted(dice: &mut StdRng, kinds: &[Kind]) -> Kind {
 mod tests {
     use super::*;
 
-    fn wanted(seed: u64) -> Wanted {
-        Wanted {
+    fn wanted(seed: u64) -> PlanRequest {
+        PlanRequest {
             seed,
             time: Duration::from_secs(1_800),
             faults_min: 200,
-            kinds: Kind::ALL.to_vec(),
+            kinds: FaultKind::ALL.to_vec(),
         }
     }
 
     #[test]
-    fn the_same_seed_plans_the_same() {
+    fn same_seed_gives_the_same_plan() {
         assert_eq!(draw(&wanted(7)), draw(&wanted(7)));
         assert_ne!(draw(&wanted(7)), draw(&wanted(8)));
     }
 
     #[test]
-    fn enough_is_planned_of_every_kind_in_time() {
+    fn every_kind_is_planned_often_enough() {
         for seed in 0..50 {
-            let strikes = draw(&wanted(seed));
-            assert!(strikes.len() >= 210, "{} of seed {seed}", strikes.len());
-            assert!(strikes.iter().all(|s| s.at < Duration::from_secs(1_800)));
-            for kind in Kind::ALL {
-                let of_kind = strikes.iter().filter(|strike| strike.kind == kind);
+            let faults = draw(&wanted(seed));
+            assert!(faults.len() >= 210, "{} of seed {seed}", faults.len());
+            assert!(faults.iter().all(|s| s.at < Duration::from_secs(1_800)));
+            for kind in FaultKind::ALL {
+                let of_kind = faults.iter().filter(|fault| fault.kind == kind);
                 assert!(of_kind.count() > 0, "no {} of seed {seed}", kind.name());
             }
         }
     }
 
     #[test]
-    fn a_short_plan_repeats_little() {
+    fn short_plan_repeats_little() {
         for seed in 0..50 {
-            let strikes = draw(&Wanted {
+            let faults = draw(&PlanRequest {
                 time: Duration::from_secs(120),
                 faults_min: 13,
                 ..wanted(seed)
             });
-            let mut kinds: Vec<Kind> = strikes.iter().map(|strike| strike.kind).collect();
+            let mut kinds: Vec<FaultKind> = faults.iter().map(|fault| fault.kind).collect();
             kinds.sort_unstable();
             kinds.dedup();
             assert!(kinds.len() >= 11, "{} kinds of seed {seed}", kinds.len());
@@ -217,18 +216,18 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_aimed_at_twice_at_once_and_some_overlap() {
+    fn faults_overlap_but_never_on_one_target() {
         for seed in 0..50 {
-            let strikes = draw(&wanted(seed));
+            let faults = draw(&wanted(seed));
             let mut overlaps = 0;
-            for (at, strike) in strikes.iter().enumerate() {
-                let later = &strikes[at + 1..];
-                let end = strike.at + strike.lasts;
+            for (at, fault) in faults.iter().enumerate() {
+                let later = &faults[at + 1..];
+                let end = fault.at + fault.lasts;
                 for other in later.iter().filter(|other| other.at < end) {
                     overlaps += 1;
-                    let taken = strike.targets();
+                    let taken = fault.targets();
                     let is_apart = other.targets().iter().all(|t| !taken.contains(t));
-                    assert!(is_apart, "{strike:?} and {other:?} of seed {seed}");
+                    assert!(is_apart, "{fault:?} and {other:?} of seed {seed}");
                 }
             }
             assert!(overlaps >= 20, "{overlaps} of seed {seed}");
@@ -236,11 +235,11 @@ mod tests {
     }
 
     #[test]
-    fn one_kind_alone_keeps_its_distance() {
-        let kinds = vec![Kind::Promotion];
-        let strikes = draw(&Wanted { kinds, ..wanted(3) });
-        assert!(strikes.len() > 100);
-        let are_apart = |pair: &[Strike]| pair[1].at >= pair[0].at + pair[0].lasts;
-        assert!(strikes.windows(2).all(are_apart));
+    fn single_kind_keeps_its_pause() {
+        let kinds = vec![FaultKind::Promotion];
+        let faults = draw(&PlanRequest { kinds, ..wanted(3) });
+        assert!(faults.len() > 100);
+        let are_apart = |pair: &[PlannedFault]| pair[1].at >= pair[0].at + pair[0].lasts;
+        assert!(faults.windows(2).all(are_apart));
     }
 }

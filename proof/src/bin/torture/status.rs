@@ -1,4 +1,4 @@
-//! One line about how it goes: rewritten in place on a terminal, otherwise a new one every ten seconds.
+//! A status line: rewritten in place on a terminal, otherwise printed every ten seconds.
 
 use std::io::{IsTerminal as _, Write as _};
 use std::time::{Duration, Instant};
@@ -6,22 +6,21 @@ use std::time::{Duration, Instant};
 use proof::balancer::Balancer;
 use proof::load::Load;
 
-use crate::director::History;
 use crate::feed::Feed;
 use crate::plan::letter;
+use crate::scheduler::History;
 
-/// How often the line is rewritten.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// How many of those make a line where it cannot be rewritten.
+/// Updates per line where it cannot be rewritten.
 const LINE_EVERY: u32 = 10;
 
-/// What is told of.
+/// The sources of the status.
 pub(crate) struct Status<'a> {
     pub(crate) loads: &'a [Load],
     pub(crate) history: &'a History,
     pub(crate) feed: &'a Feed,
-    /// Knows who is ready.
+    /// For readiness.
     pub(crate) balancer: &'a Balancer,
     pub(crate) nodes: usize,
     pub(crate) promised: &'a (dyn Fn() -> usize + Sync),
@@ -29,9 +28,9 @@ pub(crate) struct Status<'a> {
 }
 
 impl Status<'_> {
-    /// Tells, for ever.
+    /// Prints the status without end.
     #[expect(clippy::print_stdout, reason = "it is there to be seen")]
-    pub(crate) async fn tell(&self) {
+    pub(crate) async fn print_status(&self) {
         let began = Instant::now();
         let in_place = std::io::stdout().is_terminal();
         let mut before = 0;
@@ -41,7 +40,7 @@ impl Status<'_> {
             let pace = promised - before;
             if in_place {
                 print!("\r\x1b[2K{}", self.line(began.elapsed(), promised, pace));
-                // A status that is not seen at once is seen a second later.
+                // A failed write is repeated a second later.
                 std::io::stdout().flush().ok();
                 before = promised;
             } else if tick.is_multiple_of(LINE_EVERY) {

@@ -1,5 +1,5 @@
-//! Everything that is real here: three nodes, each with lines of its own to the database, to the chain and
-//! from its peers, which fail on command.
+//! The world: three nodes, each with its own fault-injecting links to the database, to the chain and from its
+//! peers.
 
 use std::path::PathBuf;
 use std::slice::from_ref;
@@ -12,99 +12,96 @@ use proof::cluster::{Node, logs_of, migrate};
 use proof::config::{Config, Lease};
 use proof::ledger::Ledger;
 use proof::load::{Load, Plan};
-use proof::network::{Make, Network, Terms, signer};
-use proof::{Outcome, Scratch, say};
+use proof::network::{Network, NodeKind, Terms, signer};
+use proof::{Outcome, Scratch, print_step};
 use rig::postgres::majors;
 use rig::proxy::TcpProxy;
 use rig::rpc_proxy::RpcProxy;
 
 use crate::clock::{Clock, Clocks};
 use crate::database::Database;
-use crate::kind::NODES;
+use crate::fault_kind::NODES;
 use crate::nodes::Nodes;
 use crate::plan::letter;
 
-/// The name of this proof.
 pub(crate) const PROOF: &str = "05-3-torture";
 
-/// The times of leases: every freeze and every cut of the plan may outlast them.
+/// Freezes and cuts of the plan may last longer than these leases.
 pub(crate) const LEASE: Lease = Lease {
     duration: Duration::from_secs(3),
     renew: Duration::from_millis(900),
     skew: Duration::from_millis(500),
 };
 
-/// How many accounts are paid from.
 pub(crate) const LANES: u32 = 6;
 
-/// Endpoints per node: with one of them in trouble there is another.
+/// With one failing endpoint there is another.
 pub(crate) const ENDPOINTS: usize = 2;
 
-/// Blocks that make a result final.
 pub(crate) const CONFIRMATIONS: u64 = 6;
 
-/// Clients per lane behind a load balancer that asks for readiness, and behind one that asks nothing. Only
-/// the latter leave gas out at times: without a chain nobody can estimate it, and all would wait for that.
+/// Clients per lane with and without a readiness check. Only the latter omit gas at times: without a chain it
+/// cannot be estimated, and all clients would wait.
 const CLIENTS: [usize; 2] = [2, 1];
 const BLIND: usize = 1;
 
-/// How long each rests between two payments. So there are at most 26 payments per second, and 47,000 in
-/// half an hour: each is an account on chain, and anvil copies all accounts for every block.
-const CLIENT_RESTS: Duration = Duration::from_millis(700);
+/// The pause of a client. So there are at most 26 payments per second, and 47,000 in half an hour: each is an
+/// account on chain, and anvil copies all accounts for every block.
+const CLIENT_PAUSE: Duration = Duration::from_millis(700);
 
-/// How long a client waits for an answer before it repeats at another node.
-const PATIENCE: Duration = Duration::from_secs(3);
+/// Then it retries at another node.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Of so many blocks anvil remembers the state: more than final depth, and no more than it can hold.
+/// Anvil keeps this many states: more than the final depth, and no more than fits in memory.
 const STATES: u32 = 64;
 
-/// What the nodes are told besides: short times, so that what takes minutes in production takes seconds.
-/// Bumps make new attempts, of which any may be mined.
+/// Further settings: short times, so that the run takes less time. Bumps create attempts, of which any may be
+/// mined.
 const MORE: &str = "[nonce]\nstateTimeout = \"5s\"\n\
                     [lane]\ngapFillAfter = \"5s\"\n\
                     [resubmit]\ninterval = \"5s\"\npolicy = \"bump\"\n\
                     [confirmations]\nstaleReceiptTimeout = \"5s\"\n";
 
-/// The whole. Ends with the value: the nodes first, what they need after them.
+/// The parts. They end with the value: the nodes first.
 pub(crate) struct World {
     pub(crate) nodes: Nodes,
-    pub(crate) lines: Vec<Lines>,
+    pub(crate) links: Vec<Links>,
     pub(crate) database: Database,
     pub(crate) network: Network,
-    /// The height at which anvil was started last: it knows no state below.
+    /// The height of anvil's last start: it has no state below.
     pub(crate) chain_since: AtomicU64,
     pub(crate) lanes: Vec<String>,
     pub(crate) ledger: Arc<Ledger>,
     logs: PathBuf,
 }
 
-/// What leads to and from one node.
-pub(crate) struct Lines {
+/// The links of one node.
+pub(crate) struct Links {
     pub(crate) database: TcpProxy,
-    /// On which its peers reach it.
+    /// The link from its peers.
     pub(crate) peers: TcpProxy,
     pub(crate) chain: Vec<Arc<RpcProxy>>,
     pub(crate) clock: Clock,
 }
 
 impl World {
-    pub(crate) async fn start(make: Make, seed: u64) -> Outcome<Self> {
+    pub(crate) async fn start(node_kind: NodeKind, seed: u64) -> Outcome<Self> {
         let major = majors().last().copied().ok_or("no PostgreSQL")?;
-        say(format!(
+        print_step(format!(
             "PostgreSQL {major} twice, {}, three nodes",
-            make.name()
+            node_kind.name()
         ));
         let home = Arc::new(Scratch::new()?);
-        std::fs::remove_dir_all(logs_of(PROOF)?)?; // what a former run left
+        std::fs::remove_dir_all(logs_of(PROOF)?)?; // logs of an earlier run
         let logs = logs_of(PROOF)?;
         let database = Database::start(major, logs.clone()).await?;
         let terms = Terms {
             states: Some(STATES),
             ..Terms::default()
         };
-        let network = Network::start(make, terms).await?;
+        let network = Network::start(node_kind, terms).await?;
         let clocks = Clocks::build(&home).await?;
-        let (mut nodes, mut lines) = (Vec::new(), Vec::new());
+        let (mut nodes, mut links) = (Vec::new(), Vec::new());
         for number in 0..NODES {
             let to_database = TcpProxy::in_front_of(database.port());
             let store = database.url_through(to_database.port()).await;
@@ -120,7 +117,7 @@ impl World {
                 .collect();
             config(&peers, &chain).write(&node)?;
             nodes.push(node);
-            lines.push(Lines {
+            links.push(Links {
                 database: to_database,
                 peers,
                 chain,
@@ -130,7 +127,7 @@ impl World {
         migrate(nodes[0].config()).await?;
         Ok(Self {
             nodes: Nodes::start(nodes, home).await?,
-            lines,
+            links,
             database,
             network,
             chain_since: AtomicU64::new(0),
@@ -140,17 +137,19 @@ impl World {
         })
     }
 
-    /// Businesses that pay, some of them on each lane alone, so that a lane that stands still holds up
-    /// nobody who pays from another.
+    /// The load, with separate clients per lane, so that a stalled lane does not delay the clients of another.
     pub(crate) fn loads(&self) -> Vec<Load> {
         let apis = self.nodes.apis();
-        let balancers = [Balancer::before(apis.clone()), Balancer::blind(apis)];
+        let balancers = [
+            Balancer::in_front_of(apis.clone()),
+            Balancer::without_checks(apis),
+        ];
         let mut loads = Vec::new();
         for (number, lane) in self.lanes.iter().enumerate() {
             for (way, (balancer, clients)) in balancers.iter().zip(CLIENTS).enumerate() {
                 let plan = Plan {
-                    pause: CLIENT_RESTS,
-                    patience: PATIENCE,
+                    pause: CLIENT_PAUSE,
+                    timeout: REQUEST_TIMEOUT,
                     estimates: way == BLIND,
                     ..Plan::new(&format!("l{number}w{way}"), from_ref(lane), clients)
                 };
@@ -160,25 +159,25 @@ impl World {
         loads
     }
 
-    /// Takes back everything that a fault may have left, and waits until all nodes are ready.
+    /// Repairs everything that a fault may have left, and waits until all nodes are ready.
     pub(crate) async fn heal(&self) -> Outcome<()> {
-        for (number, lines) in self.lines.iter().enumerate() {
-            lines.database.heal();
-            lines.peers.heal();
-            lines.clock.set(0)?;
-            for proxy in &lines.chain {
+        for (number, links) in self.links.iter().enumerate() {
+            links.database.heal();
+            links.peers.heal();
+            links.clock.set(0)?;
+            for proxy in &links.chain {
                 proxy.heal();
             }
             self.nodes.start_again(number).await?;
         }
-        self.network.make_blocks().await?;
+        self.network.resume_mining().await?;
         self.nodes.ready().await?;
         self.database.is_sound().await
     }
 }
 
 impl World {
-    /// Keeps the logs of the servers too: their folders go with them.
+    /// Keeps the logs of the servers too: their directories are deleted.
     pub(crate) async fn keep_logs(&self) -> Outcome<()> {
         self.database.keep_logs().await?;
         if let Some(log) = self.network.log() {

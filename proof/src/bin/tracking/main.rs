@@ -1,5 +1,5 @@
-//! 4.6: what a node of Lanekeeper needs for txs that wait to be mined: memory per tx, and CPU per block
-//! while empty blocks come. All are sent and held by anvil, on several lanes.
+//! 4.6: the resources of a Lanekeeper node for txs that wait to be mined: memory per tx, and CPU per empty block.
+//! All are sent to and held by anvil, on several lanes.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -7,32 +7,30 @@ use std::time::Duration;
 use proof::audit::Audit;
 use proof::cluster::postgres;
 use proof::config::Config;
-use proof::network::{Make, Network, Terms};
+use proof::network::{Network, NodeKind, Terms};
 use proof::payers::Payers;
-use proof::solo::{self, Solo};
+use proof::single_node::{self, SingleNode};
 use proof::stats::ms;
 use proof::usage::{cpu, resident_kib};
-use proof::{Outcome, Report, demand, eventually, flag, say};
+use proof::{Outcome, Report, ensure, eventually, flag, print_step};
 use rig::postgres::majors;
 use serde_json::json;
 
-/// The name of this proof.
 const PROOF: &str = "04-6-tracking";
-/// What one tracked tx may take: its payload, its signed bytes, its hash in two indexes, and room to spare.
+/// The budget of a tracked tx: payload, signed bytes, hash in two indexes, and a margin.
 const BYTES_PER_TX_MAX: f64 = 2_048.0;
-/// What one block may take.
+/// The budget of one block.
 const CPU_PER_BLOCK_MAX: Duration = Duration::from_millis(300);
-/// Room for 2,000 transfers: more in one block keep anvil busy for minutes, in which it answers nobody.
+/// Room for 2,000 transfers: with more in one block anvil is unresponsive for minutes.
 const BLOCK_GAS_LIMIT: u64 = 42_000_000;
-/// Batches under way at once: together less than a shard's queue.
+/// Concurrent batches: together less than a shard's queue.
 const CLIENTS: usize = 8;
-/// What comes first, so that pools, connections and caches are there before memory is measured.
+/// Warm-up, so that pools, connections and caches exist before memory is measured.
 const WARM_UP_TXS: usize = 2_000;
-/// Blocks without work, to compare with.
+/// Idle blocks for comparison.
 const IDLE_BLOCKS: u64 = 15;
-/// After the last send the node is left alone for so many blocks before CPU is measured.
+/// Blocks between the last send and the CPU measurement.
 const SETTLE_BLOCKS: u64 = 5;
-/// How long it may take until all are sent, and until all are mined and confirmed.
 const DONE_WITHIN: Duration = Duration::from_secs(600);
 
 #[tokio::main]
@@ -51,11 +49,11 @@ async fn prove(report: &mut Report) -> Outcome<String> {
         accounts: lanes,
         ..Terms::default()
     };
-    let network = Network::start(Make::ANVIL, terms).await?;
+    let network = Network::start(NodeKind::ANVIL, terms).await?;
     let major = majors().last().copied().ok_or("no PostgreSQL")?;
     let server = postgres(major).await?;
     let database = server.database("tracking");
-    let solo = Solo::start(&solo::Terms {
+    let single_node = SingleNode::start(&single_node::Terms {
         proof: PROOF,
         name: "node".to_owned(),
         store: Some(database.url().to_owned()),
@@ -70,46 +68,46 @@ async fn prove(report: &mut Report) -> Outcome<String> {
     .await?;
     let trial = Trial {
         network,
-        solo,
+        single_node,
         count,
     };
     let (figure, is_small) = trial.run(report, blocks).await?;
     trial.finish().await?;
-    demand(is_small, format!("too much: {figure}"))?;
+    ensure(is_small, format!("too much: {figure}"))?;
     Ok(figure)
 }
 
-/// One node, one chain, and what was asked for.
+/// One node, one chain, and the requests.
 struct Trial {
     network: Network,
-    solo: Solo,
+    single_node: SingleNode,
     count: usize,
 }
 
 impl Trial {
-    /// The figure, and whether it is within its bounds.
+    /// The result, and whether it is within its bounds.
     async fn run(&self, report: &mut Report, blocks: u64) -> Outcome<(String, bool)> {
-        let (network, pid) = (&self.network, self.solo.node.pid()?);
+        let (network, pid) = (&self.network, self.single_node.node.pid()?);
         self.post(WARM_UP_TXS).await?;
         self.quiet().await?;
         let idle = cpu_per_block(network, pid, IDLE_BLOCKS).await?;
         let before = resident_kib(pid)?;
-        network.hold_blocks().await?;
+        network.stop_mining().await?;
         self.post(self.count).await?;
         self.all_at_the_node().await?;
-        network.blocks_without_room().await?;
-        network.pass(SETTLE_BLOCKS).await?;
+        network.mine_without_room().await?;
+        network.wait_for_blocks(SETTLE_BLOCKS).await?;
         let waiting = cpu_per_block(network, pid, blocks).await?;
         let after = resident_kib(pid)?;
         let held = self.held().await?;
-        demand(held == self.count, format!("the node holds only {held}"))?;
+        ensure(held == self.count, format!("the node holds only {held}"))?;
         #[expect(clippy::cast_precision_loss, reason = "a ratio for people")]
         let per_tx = (after as f64 - before as f64) * 1024.0 / self.count as f64;
         report.fact(
             "tracking",
             json!({
                 "txs": self.count,
-                "lanes": self.solo.lanes.len(),
+                "lanes": self.single_node.lanes.len(),
                 "beforeKib": before,
                 "afterKib": after,
                 "bytesPerTx": per_tx,
@@ -122,7 +120,7 @@ impl Trial {
             "{} tracked txs on {} lanes: {per_tx:.0} bytes each ({} MiB, before {} MiB), {} ms of CPU per block \
              over {blocks} blocks (without them {} ms)",
             self.count,
-            self.solo.lanes.len(),
+            self.single_node.lanes.len(),
             after / 1024,
             before / 1024,
             ms(waiting),
@@ -132,25 +130,25 @@ impl Trial {
         Ok((figure, is_small))
     }
 
-    /// Lets everything be mined, and compares the store with the chain.
+    /// Mines everything, and compares store and chain.
     async fn finish(&self) -> Outcome<()> {
-        say("letting all of it be mined");
-        self.network.blocks_with_room().await?;
+        print_step("mining everything");
+        self.network.mine_with_room().await?;
         let counted = self.audit().run().await?;
         let expected = WARM_UP_TXS + self.count;
-        demand(counted.promised == expected, "a promise is missing")
+        ensure(counted.promised == expected, "a promise is missing")
     }
 
     async fn post(&self, count: usize) -> Outcome<()> {
         let payers = Payers {
-            api: &self.solo.node.api,
-            ledger: &self.solo.ledger,
-            lanes: &self.solo.lanes,
+            api: &self.single_node.node.api,
+            ledger: &self.single_node.ledger,
+            lanes: &self.single_node.lanes,
             clients: CLIENTS,
         };
         let posted = payers.post_in_batches(count).await?;
         let took = posted.ended.duration_since(posted.began);
-        say(format!("{count} txs accepted within {} ms", ms(took)));
+        print_step(format!("{count} txs accepted within {} ms", ms(took)));
         Ok(())
     }
 
@@ -161,7 +159,7 @@ impl Trial {
         .await
     }
 
-    /// How many wait in the node's pool and could be mined.
+    /// The executable transactions in the pool.
     async fn held(&self) -> Outcome<usize> {
         let status = self.network.chain.call("txpool_status", json!([])).await?;
         let pending = status["pending"]
@@ -172,18 +170,18 @@ impl Trial {
     }
 
     async fn quiet(&self) -> Outcome<()> {
-        self.audit().quiet().await
+        self.audit().wait_until_idle().await
     }
 
     fn audit(&self) -> Audit<'_> {
-        self.solo.audit(&self.network.chain, DONE_WITHIN)
+        self.single_node.audit(&self.network.chain, DONE_WITHIN)
     }
 }
 
-/// What a process spends while so many blocks come, divided by them.
+/// CPU time per block over a number of blocks.
 async fn cpu_per_block(network: &Network, pid: u32, blocks: u64) -> Outcome<Duration> {
     let before = cpu(pid)?;
-    let passed = network.pass(blocks).await?;
+    let passed = network.wait_for_blocks(blocks).await?;
     let spent = cpu(pid)?.saturating_sub(before);
     Ok(spent / u32::try_from(passed)?)
 }

@@ -24,7 +24,7 @@ impl Target for Config {
             .filter(|(name, _)| name.starts_with("LANEKEEPER_") && name.contains("__"))
             .map(|(name, value)| (name.to_owned(), value.to_owned()))
             .collect();
-        match lanekeeper::look_at_config(&file, environment) {
+        match lanekeeper::inspect_config(&file, environment) {
             Ok(shown) => {
                 std::hint::black_box(shown.to_string());
                 Ok(())

@@ -4,7 +4,7 @@
 
 use api::keys::{self, ApiKey, Scope};
 use api::peers::ClusterSecret;
-use chain::classify::Complaint;
+use chain::classify::RpcError;
 use chain::keys::{KeySource, load};
 use chain::rpc::EndpointUrl;
 use domain::RequestId;
@@ -44,11 +44,11 @@ impl Target for Texts {
             "requestId" => format!("{:?}", RequestId::parse(text.as_ref())),
             _ => {
                 let code = words.next().and_then(|code| code.parse().ok());
-                let complaint = Complaint {
+                let error = RpcError {
                     code: code.unwrap_or_default(),
                     message: &text,
                 };
-                format!("{:?}", complaint.meaning())
+                format!("{:?}", error.kind())
             }
         };
         std::hint::black_box(told);

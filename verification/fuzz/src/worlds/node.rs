@@ -15,10 +15,13 @@ use axum::http::Request;
 use axum::response::Response;
 use domain::lane::{ChainQuery, Finality, OnForeignNonce, Resubmit, ResubmitPolicy};
 use domain::lease::LeaseTerms;
-use domain::window::{Depth, Release, Window};
-use domain::{Address, ChainId, FeeRules, LaneKey, LaneRules, NodeName, Reservation};
+use domain::window::{MempoolDepth, Release, Window};
+use domain::{
+    Address, CapacityRules, ChainId, ConfirmationRules, FeeRules, LaneKey, LaneRules, NodeName,
+    NonceRules, Reservation,
+};
 use engine::node::{
-    Accepted, ChainRules, NewTx, Node, NodeConfig, NonKeeper, OnTimelineChange, Ports, Refusal,
+    AcceptedTx, ChainRules, NewTx, Node, NodeConfig, NonKeeper, OnTimelineChange, Ports, Refusal,
     ReservedAccounts,
 };
 use engine::ports::{Clock, PeerError, Peers, Store};
@@ -66,15 +69,12 @@ impl NodeWorld {
         };
         let (closing, closed) = watch::channel(false);
         let api = ApiConfig {
-            lender: None,
-            max_body: ApiConfig::MAX_BODY,
             max_waiters: 10,
             max_streams: 2,
             auth,
             cluster_secret,
             metrics: Arc::new(|| "lanekeeper_up 1\n".to_owned()),
-            clock: Arc::clone(&clock),
-            closing: closed,
+            ..ApiConfig::new(Arc::clone(&clock), closed)
         };
         let tasks = Tasks::new();
         let node = Node::start(ports, node_config(), tasks.clone())
@@ -117,7 +117,7 @@ impl Peers for NoPeers {
         _address: &str,
         _requests: Vec<NewTx>,
         _patience: Duration,
-    ) -> Result<Vec<Result<Accepted, Refusal>>, PeerError> {
+    ) -> Result<Vec<Result<AcceptedTx, Refusal>>, PeerError> {
         Err(PeerError::NotReached("there are no peers".into()))
     }
 
@@ -157,33 +157,39 @@ fn node_config() -> NodeConfig {
         chains: BTreeMap::from([(CHAIN, rules)]),
         non_keeper: NonKeeper::Forward,
         on_timeline_change: OnTimelineChange::Halt,
-        lent: ReservedAccounts::nothing(),
+        reserved_accounts: ReservedAccounts::nothing(),
     }
 }
 
 fn lane_rules() -> LaneRules {
     LaneRules {
-        window: Window {
-            limit: None,
-            releases: Release::Mined,
+        capacity: CapacityRules {
+            window: Window {
+                limit: None,
+                releases: Release::Mined,
+            },
+            mempool_depth: MempoolDepth::auto(),
         },
-        depth: Depth::auto(),
         fee: FeeRules::OPEN,
-        finality: Finality::Depth(2),
-        watch_depth: 64,
-        emit_progress: true,
-        fetch_receipt_upon_entry: false,
+        confirmations: ConfirmationRules {
+            finality: Finality::Depth(2),
+            watch_depth: 64,
+            emit_progress: true,
+            fetch_receipt_upon_entry: false,
+            stale_receipt_timeout: Duration::from_secs(60),
+        },
         resubmit: Resubmit {
             interval: None,
             policy: ResubmitPolicy::Rebroadcast,
             max_attempts: None,
         },
-        on_foreign_nonce: OnForeignNonce::Requeue,
-        lent: None,
-        gap_fill_after: Duration::from_secs(15),
-        max_chain_jump: 64,
-        chain_query: ChainQuery::Pending,
-        chain_nonce_timeout: Duration::from_secs(30),
-        stale_receipt_timeout: Duration::from_secs(60),
+        nonce: NonceRules {
+            on_foreign_nonce: OnForeignNonce::Requeue,
+            gap_fill_after: Duration::from_secs(15),
+            max_chain_jump: 64,
+            chain_query: ChainQuery::Pending,
+            chain_nonce_timeout: Duration::from_secs(30),
+        },
+        reservations: None,
     }
 }

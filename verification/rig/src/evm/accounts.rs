@@ -1,12 +1,12 @@
-//! The accounts that have money on every node.
+//! The funded accounts of every node.
 
 use alloy_primitives::{Address, B256};
 use alloy_signer_local::MnemonicBuilder;
 
-/// The words from which all development nodes derive their accounts.
+/// The mnemonic from which all development nodes derive their accounts.
 pub const MNEMONIC: &str = "test test test test test test test test test test test junk";
 
-/// An account of the mnemonic, with its key.
+/// Address and key of an account of the mnemonic.
 pub fn account(index: u32) -> (Address, B256) {
     let signer = MnemonicBuilder::english()
         .phrase(MNEMONIC)

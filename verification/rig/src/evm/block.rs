@@ -1,40 +1,33 @@
-//! Blocks as a test wants to see them.
+//! Blocks and their transactions, decoded.
 
 use alloy_primitives::{Address, B256, Bytes, U256};
 use serde_json::Value;
 
-/// A block with its transactions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Block {
-    /// Its height.
     pub number: u64,
-    /// Its hash.
     pub hash: B256,
-    /// The block below it.
+    /// The parent's hash.
     pub parent_hash: B256,
-    /// In order.
+    /// In block order.
     pub transactions: Vec<BlockTx>,
 }
 
-/// A transaction in a block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BlockTx {
-    /// Its hash.
     pub hash: B256,
-    /// Who sent it.
     pub from: Address,
     /// Recipient; `None` deploys.
     pub to: Option<Address>,
-    /// Its place in the account's order.
     pub nonce: u64,
-    /// Wei that it moves.
+    /// In wei.
     pub value: U256,
     /// Call data or init code.
     pub input: Bytes,
 }
 
 impl Block {
-    pub(super) fn of(block: &Value) -> Self {
+    pub(super) fn from_json(block: &Value) -> Self {
         let transactions = block["transactions"].as_array();
         Self {
             number: quantity(&block["number"]),
@@ -43,14 +36,14 @@ impl Block {
             transactions: transactions
                 .unwrap_or_else(|| panic!("not a block: {block}"))
                 .iter()
-                .map(BlockTx::of)
+                .map(BlockTx::from_json)
                 .collect(),
         }
     }
 }
 
 impl BlockTx {
-    fn of(tx: &Value) -> Self {
+    fn from_json(tx: &Value) -> Self {
         Self {
             hash: field(tx, "hash"),
             from: field(tx, "from"),
@@ -62,14 +55,14 @@ impl BlockTx {
     }
 }
 
-/// A number of a node's answer.
+/// A 64-bit quantity in a node's response.
 pub(super) fn quantity(value: &Value) -> u64 {
     wei(value)
         .try_into()
         .unwrap_or_else(|_| panic!("not a number of 64 bits: {value}"))
 }
 
-/// An amount of a node's answer.
+/// An amount in a node's response.
 pub(super) fn wei(value: &Value) -> U256 {
     let number = value.as_str().and_then(|text| text.parse().ok());
     number.unwrap_or_else(|| panic!("not a number: {value}"))

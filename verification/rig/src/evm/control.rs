@@ -1,4 +1,4 @@
-//! What can be asked of a node and done to it, under one name each.
+//! Queries and commands for a node, with one name for all kinds.
 
 use alloy_primitives::{Address, B256, U256, hex};
 use serde_json::{Value, json};
@@ -14,27 +14,26 @@ impl EvmNode {
 
     /// A block with its transactions; `None` above the newest.
     pub fn block(&self, number: u64) -> Option<Block> {
-        let params = json!([hex_of(number), true]);
+        let params = json!([to_hex(number), true]);
         let block = match self.rpc.try_call("eth_getBlockByNumber", params) {
             Ok(block) => block,
-            // Ganache's way to say that there is none.
+            // Ganache's response for a missing block.
             Err(RpcError::Refused { message, .. }) if message == "header not found" => Value::Null,
             Err(error) => panic!("eth_getBlockByNumber: {error}"),
         };
-        (!block.is_null()).then(|| Block::of(&block))
+        (!block.is_null()).then(|| Block::from_json(&block))
     }
 
-    /// What an account has.
     pub fn balance_of(&self, account: Address) -> U256 {
         wei(&self.rpc.call("eth_getBalance", json!([account, "latest"])))
     }
 
-    /// How many transactions of an account are in blocks.
+    /// The nonce in the latest block.
     pub fn nonce_of(&self, account: Address) -> u64 {
         self.count_of(account, "latest")
     }
 
-    /// The same, with those that wait in the pool and could be mined now.
+    /// Including executable transactions in the pool.
     pub fn pending_nonce_of(&self, account: Address) -> u64 {
         self.count_of(account, "pending")
     }
@@ -50,14 +49,13 @@ impl EvmNode {
         (!receipt.is_null()).then_some(receipt)
     }
 
-    /// Hands signed bytes over.
     pub fn send_raw(&self, raw: &[u8]) -> Result<B256, RpcError> {
         let params = json!([hex::encode_prefixed(raw)]);
         self.hash_from("eth_sendRawTransaction", params)
     }
 
-    /// A transaction of one of its own accounts, which it signs itself: a foreign one. Fields as
-    /// JSON-RPC has them; it fills in what is missing.
+    /// Sends a transaction that the node signs with one of its own accounts: a foreign one. The fields are those of
+    /// JSON-RPC; the node fills in missing ones.
     pub fn send(&self, transaction: Value) -> Result<B256, RpcError> {
         self.hash_from("eth_sendTransaction", json!([transaction]))
     }
@@ -68,25 +66,25 @@ impl EvmNode {
         hash.ok_or_else(|| RpcError::NoAnswer(format!("not a hash: {answer}")))
     }
 
-    /// Makes blocks now, the first with what is pending.
+    /// Mines blocks now, the first with the pending transactions.
     pub fn mine(&self, blocks: u64) {
         for _ in 0..blocks {
             self.rpc.call("evm_mine", json!([]));
         }
     }
 
-    /// When blocks are made from now on.
+    /// Changes the mining mode.
     pub fn set_mining(&self, mining: Mining) {
         match self.kind {
-            Kind::Anvil => self.set_mining_of_anvil(mining),
-            Kind::Hardhat => self.set_mining_of_hardhat(mining),
-            Kind::Ganache => self.set_mining_of_ganache(mining),
+            Kind::Anvil => self.set_anvil_mining(mining),
+            Kind::Hardhat => self.set_hardhat_mining(mining),
+            Kind::Ganache => self.set_ganache_mining(mining),
         }
         *lock(&self.mining) = mining;
     }
 
-    /// It has one mode at a time: an interval of 0 is manual, and ends automatic mining too.
-    fn set_mining_of_anvil(&self, mining: Mining) {
+    /// One mode at a time: an interval of 0 is manual, and also ends automatic mining.
+    fn set_anvil_mining(&self, mining: Mining) {
         let (method, parameter) = match mining {
             Mining::Instant => ("evm_setAutomine", json!(true)),
             Mining::Manual => ("evm_setIntervalMining", json!(0)),
@@ -102,7 +100,7 @@ impl EvmNode {
         self.rpc.call(method, json!([parameter]));
     }
 
-    fn set_mining_of_hardhat(&self, mining: Mining) {
+    fn set_hardhat_mining(&self, mining: Mining) {
         let interval = match mining {
             Mining::Instant | Mining::Manual => 0,
             Mining::Every(time) => time.as_millis(),
@@ -112,8 +110,8 @@ impl EvmNode {
         self.rpc.call("evm_setIntervalMining", json!([interval]));
     }
 
-    /// Its pace is fixed when it starts; it can only be stopped and let go on.
-    fn set_mining_of_ganache(&self, mining: Mining) {
+    /// The block time is fixed at the start; mining can only be paused and resumed.
+    fn set_ganache_mining(&self, mining: Mining) {
         let started_with = match self.options.mining {
             Mining::Manual => Mining::Instant,
             mining @ (Mining::Instant | Mining::Every(_)) => mining,
@@ -127,7 +125,7 @@ impl EvmNode {
         };
     }
 
-    /// Takes a transaction out of the pool. Only where [`Kind::drops_transactions`].
+    /// Removes a transaction from the pool. Only where [`Kind::drops_transactions`].
     pub fn drop_transaction(&self, hash: B256) {
         let method = match self.kind {
             Kind::Anvil => "anvil_dropTransaction",
@@ -137,7 +135,6 @@ impl EvmNode {
         self.rpc.call(method, json!([hash]));
     }
 
-    /// Gives or takes money.
     pub fn set_balance(&self, account: Address, balance: U256) {
         let method = match self.kind {
             Kind::Anvil => "anvil_setBalance",
@@ -147,23 +144,23 @@ impl EvmNode {
         self.rpc.call(method, json!([account, balance]));
     }
 
-    /// Consumes nonces without a transaction: nobody can show who did.
+    /// Consumes nonces without a transaction, so no block shows a consumer.
     pub fn set_nonce(&self, account: Address, nonce: u64) {
         let method = match self.kind {
             Kind::Anvil => "anvil_setNonce",
             Kind::Hardhat => "hardhat_setNonce",
             Kind::Ganache => "evm_setAccountNonce",
         };
-        self.rpc.call(method, json!([account, hex_of(nonce)]));
+        self.rpc.call(method, json!([account, to_hex(nonce)]));
     }
 
-    /// The hashes in its pool, of those that can be mined and of those that wait for others.
+    /// The hashes in the pool, executable and queued.
     pub fn pool(&self) -> Vec<B256> {
         let waiting = match self.kind {
             Kind::Anvil | Kind::Ganache => {
                 let content = self.rpc.call("txpool_content", json!([]));
                 let parts = ["pending", "queued"].map(|part| content[part].clone());
-                parts.iter().flat_map(of_senders).collect()
+                parts.iter().flat_map(transactions_by_sender).collect()
             }
             Kind::Hardhat => {
                 let all = self.rpc.call("eth_pendingTransactions", json!([]));
@@ -177,7 +174,7 @@ impl EvmNode {
 }
 
 /// The transactions in `{sender: {nonce: transaction}}`.
-fn of_senders(part: &Value) -> Vec<Value> {
+fn transactions_by_sender(part: &Value) -> Vec<Value> {
     let senders = part.as_object().into_iter().flatten();
     senders
         .filter_map(|(_, of_sender)| of_sender.as_object())
@@ -185,7 +182,7 @@ fn of_senders(part: &Value) -> Vec<Value> {
         .collect()
 }
 
-/// A number as JSON-RPC writes it.
-pub(super) fn hex_of(number: u64) -> String {
+/// A number in JSON-RPC's notation.
+pub(super) fn to_hex(number: u64) -> String {
     format!("{number:#x}")
 }

@@ -1,11 +1,11 @@
-//! Forks: blocks are taken back and others come in their place.
+//! Forks: blocks are reorged out and replaced.
 
 use alloy_primitives::{Bytes, hex};
 use serde_json::{Value, json};
 
 use super::{EvmNode, Kind, Mining, lock};
 
-/// A point to which a node can go back, once.
+/// A state to which a node can revert once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Snapshot {
     id: Value,
@@ -13,14 +13,14 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// Its newest block's height.
+    /// The height of its newest block.
     pub fn height(&self) -> u64 {
         self.height
     }
 }
 
 impl EvmNode {
-    /// Remembers blocks and pool as they are.
+    /// Saves the current blocks and pool.
     pub fn snapshot(&self) -> Snapshot {
         let snapshot = Snapshot {
             height: self.height(),
@@ -30,7 +30,7 @@ impl EvmNode {
         snapshot
     }
 
-    /// Goes back. What was remembered later, and this itself, is gone then.
+    /// Reverts. This snapshot and all later ones are invalid afterwards.
     pub fn revert(&self, to: &Snapshot) {
         let is_done = self.rpc.call("evm_revert", json!([to.id]));
         assert_eq!(is_done, json!(true), "{to:?} is not known any more");
@@ -39,17 +39,14 @@ impl EvmNode {
         snapshots.truncate(known.unwrap_or_default());
     }
 
-    /// Takes the newest `depth` blocks back and puts as many empty ones in their place. Their
-    /// transactions do not return to the pool.
+    /// Replaces the newest `depth` blocks by empty ones. Their transactions do not return to the pool.
     ///
-    /// Only anvil goes back to where it was not told to remember; the others need a
-    /// [`Self::snapshot`] at exactly that height.
+    /// Only anvil can revert to any height; the others need a [`Self::snapshot`] at exactly that height.
     pub fn reorg(&self, depth: u64) {
         self.reorg_with(depth, &[]);
     }
 
-    /// The same with transactions in the new blocks, each with the number of its block among them
-    /// (0 is the lowest).
+    /// With transactions in the new blocks, each with the index of its block (0 is the lowest).
     pub fn reorg_with(&self, depth: u64, transactions: &[(Bytes, u64)]) {
         assert!(
             transactions.iter().all(|(_, block)| *block < depth),
@@ -67,7 +64,9 @@ impl EvmNode {
 
     fn rebuild(&self, depth: u64, transactions: &[(Bytes, u64)]) {
         let height = self.height();
-        let ancestor = height.checked_sub(depth).expect("so many blocks there are");
+        let ancestor = height
+            .checked_sub(depth)
+            .expect("the chain has that many blocks");
         let found = lock(&self.snapshots)
             .iter()
             .rfind(|snapshot| snapshot.height == ancestor)
@@ -76,7 +75,7 @@ impl EvmNode {
         let mining = self.mining();
         self.set_mining(Mining::Manual);
         self.revert(&snapshot);
-        // Otherwise an empty block in the place of an empty block could be the very same.
+        // Otherwise an empty block that replaces an empty block could be identical to it.
         self.rpc.call("evm_increaseTime", json!([1]));
         for block in 0..depth {
             for (raw, _) in transactions

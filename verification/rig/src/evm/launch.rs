@@ -1,4 +1,4 @@
-//! The command line of each kind.
+//! The command line of each kind of node.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -8,30 +8,30 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::{CHAIN_ID, Kind, MNEMONIC, Mining, Options};
-use crate::home::Home;
+use crate::server_dir::ServerDir;
 use crate::tools;
 
-/// What each account has, in coins.
+/// The balance of each account, in coins.
 const BALANCE: u32 = 10_000;
 
-/// A command that serves on this port of loopback.
-pub(super) fn command(kind: Kind, options: &Options, home: &Home, port: u16) -> Command {
+/// The command that serves on this loopback port.
+pub(super) fn command(kind: Kind, options: &Options, dir: &ServerDir, port: u16) -> Command {
     let mut command = match kind {
-        Kind::Anvil => anvil(options, home, port),
-        Kind::Hardhat => hardhat(options, home, port),
-        Kind::Ganache => ganache(options, home, port),
+        Kind::Anvil => anvil(options, dir, port),
+        Kind::Hardhat => hardhat(options, dir, port),
+        Kind::Ganache => ganache(options, dir, port),
     };
     command
         .args(&options.arguments)
-        // They keep caches and settings in places of their user, who has none.
-        .env("HOME", home.workplace())
-        .env("TMPDIR", home.workplace());
+        // They keep caches and settings in the user's home, which the server user does not have.
+        .env("HOME", dir.work_dir())
+        .env("TMPDIR", dir.work_dir());
     command
 }
 
-fn anvil(options: &Options, home: &Home, port: u16) -> Command {
+fn anvil(options: &Options, dir: &ServerDir, port: u16) -> Command {
     let program = tools::anvil().unwrap_or_else(|missing| panic!("{missing}"));
-    let mut command = home.command(&program);
+    let mut command = dir.command(&program);
     command
         .args(["--host", "127.0.0.1", "--port", &port.to_string()])
         .args(["--chain-id", &CHAIN_ID.to_string()])
@@ -39,13 +39,13 @@ fn anvil(options: &Options, home: &Home, port: u16) -> Command {
         .args(["--accounts", &options.accounts.to_string()])
         .args(["--balance", &BALANCE.to_string()])
         .args(["--gas-limit", &options.block_gas_limit.to_string()])
-        // Read at start and written at the end.
+        // Read at the start and written at the stop.
         .arg("--state")
-        .arg(home.workplace().join("state.json"))
+        .arg(dir.work_dir().join("state.json"))
         .arg("--quiet");
     match options.states {
         Some(count) => command.args(["--prune-history", &count.to_string()]),
-        // Nonces are asked for at heights of the past.
+        // Nonces are queried at past heights.
         None => command.arg("--preserve-historical-states"),
     };
     match options.mining {
@@ -60,8 +60,8 @@ fn anvil(options: &Options, home: &Home, port: u16) -> Command {
     command
 }
 
-/// Hardhat wants a project: a folder with its configuration and itself.
-fn hardhat(options: &Options, home: &Home, port: u16) -> Command {
+/// Hardhat needs a project: a folder with its configuration and itself.
+fn hardhat(options: &Options, dir: &ServerDir, port: u16) -> Command {
     let modules = tools::node_modules("hardhat").unwrap_or_else(|missing| panic!("{missing}"));
     let interval = match options.mining {
         Mining::Instant | Mining::Manual => 0,
@@ -74,18 +74,18 @@ fn hardhat(options: &Options, home: &Home, port: u16) -> Command {
         "mining": { "auto": options.mining == Mining::Instant, "interval": interval },
     });
     let config = json!({ "networks": { "hardhat": network } });
-    let project = home.workplace();
+    let project = dir.work_dir();
     fs::write(
         project.join("hardhat.config.js"),
         format!("module.exports = {config};\n"),
     )
-    .expect("the home is ours");
+    .expect("the directory was created by the rig");
     let link = project.join("node_modules");
     if !link.exists() {
-        symlink(&modules, &link).expect("the home is ours");
+        symlink(&modules, &link).expect("the directory was created by the rig");
     }
-    home.give_to_servant();
-    let mut command = node(home);
+    dir.chown_to_server_user();
+    let mut command = node(dir);
     command
         .arg(link.join("hardhat/internal/cli/bootstrap.js"))
         .args(["node", "--hostname", "127.0.0.1"])
@@ -94,13 +94,13 @@ fn hardhat(options: &Options, home: &Home, port: u16) -> Command {
     command
 }
 
-fn ganache(options: &Options, home: &Home, port: u16) -> Command {
+fn ganache(options: &Options, dir: &ServerDir, port: u16) -> Command {
     let modules = tools::node_modules("ganache").unwrap_or_else(|missing| panic!("{missing}"));
     let block_time = match options.mining {
         Mining::Instant | Mining::Manual => "0".to_owned(),
         Mining::Every(time) => seconds(time),
     };
-    let mut command = node(home);
+    let mut command = node(dir);
     command
         .arg(modules.join("ganache/dist/node/cli.js"))
         .args(["--server.host", "127.0.0.1"])
@@ -115,16 +115,16 @@ fn ganache(options: &Options, home: &Home, port: u16) -> Command {
             &options.block_gas_limit.to_string(),
         ])
         .args(["--miner.blockTime", &block_time])
-        // Otherwise it answers a send only when it is mined, and one behind a gap never.
+        // Otherwise it answers a send only when it is mined, and never one behind a gap.
         .args(["--miner.instamine", "strict"])
         .arg("--database.dbPath")
-        .arg(home.workplace().join("chain"))
+        .arg(dir.work_dir().join("chain"))
         .arg("--logging.quiet");
     command
 }
 
-fn node(home: &Home) -> Command {
-    home.command(&tools::node().unwrap_or_else(|missing| panic!("{missing}")))
+fn node(dir: &ServerDir) -> Command {
+    dir.command(&tools::node().unwrap_or_else(|missing| panic!("{missing}")))
 }
 
 fn seconds(time: Duration) -> String {

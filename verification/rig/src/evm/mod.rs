@@ -1,8 +1,7 @@
-//! Real EVM nodes of three independent makes: anvil, hardhat's EDR, and ganache.
+//! Real EVM nodes of three independent implementations: anvil, hardhat's EDR and ganache.
 //!
-//! They differ where it matters: in what their pools take and refuse, in which words they refuse,
-//! in which methods they lack. What they have in common is here under one name for each thing;
-//! `control` knows what each calls it.
+//! They differ where it matters: in what their pools accept, in their error messages, and in missing methods. Here
+//! each operation has one name; `control` translates it for each kind.
 
 mod accounts;
 mod block;
@@ -23,34 +22,32 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use crate::home::{Home, signal};
 use crate::ports::{Port, free_port};
+use crate::server_dir::{ServerDir, signal};
 
-/// The chain of every node.
+/// The chain id of every node.
 pub const CHAIN_ID: u64 = 31_337;
 
-/// They answer well before this, also on a busy machine: two of them are JavaScript.
-const READY_WITHIN: Duration = Duration::from_secs(60);
+/// They answer well before this, even on a busy machine: two of them are JavaScript.
+const READY_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How much of the log a panic shows.
+/// Bytes of the log that a panic shows.
 const LOG_TAIL_LINES: usize = 30;
 
-/// Which make.
+/// The implementation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     /// Foundry's.
     Anvil,
     /// Hardhat 2 with its EDR.
     Hardhat,
-    /// Truffle's, no longer developed: a node of yesterday's manners.
+    /// Truffle's, no longer developed: stands for old nodes.
     Ganache,
 }
 
 impl Kind {
-    /// All of them.
     pub const ALL: [Self; 3] = [Self::Anvil, Self::Hardhat, Self::Ganache];
 
-    /// Its name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Anvil => "anvil",
@@ -59,7 +56,7 @@ impl Kind {
         }
     }
 
-    /// Whether blocks are still there after [`EvmNode::restart`]; its pool is empty on every kind.
+    /// Whether blocks survive [`EvmNode::restart`]; the pool never does.
     pub fn keeps_blocks(self) -> bool {
         match self {
             Self::Anvil | Self::Ganache => true,
@@ -67,7 +64,7 @@ impl Kind {
         }
     }
 
-    /// Whether its `pending` nonce counts what is in the pool. Ganache's is its `latest`.
+    /// Whether the `pending` nonce counts the pool. Ganache's equals `latest`.
     pub fn counts_pending(self) -> bool {
         match self {
             Self::Anvil | Self::Hardhat => true,
@@ -75,7 +72,7 @@ impl Kind {
         }
     }
 
-    /// Whether one transaction can be taken out of its pool.
+    /// Whether a single transaction can be removed from the pool.
     pub fn drops_transactions(self) -> bool {
         match self {
             Self::Anvil | Self::Hardhat => true,
@@ -84,31 +81,29 @@ impl Kind {
     }
 }
 
-/// When blocks are made.
+/// When blocks are mined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mining {
-    /// For every transaction, at once.
+    /// One block per transaction, at once.
     Instant,
-    /// As time passes.
+    /// Periodically.
     Every(Duration),
     /// Only by [`EvmNode::mine`].
     Manual,
 }
 
-/// How a node starts.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// When blocks are made.
+    /// When blocks are mined.
     pub mining: Mining,
     /// The gas limit of a block.
     pub block_gas_limit: u64,
-    /// How many accounts of [`MNEMONIC`] have 10,000 coins.
+    /// The number of accounts of [`MNEMONIC`] with 10,000 coins each.
     pub accounts: u32,
-    /// Anvil: remembers the states of only so many blocks, and after a restart only the newest, as
-    /// a pruned node does. Each state holds all accounts, so with tens of thousands of them it
-    /// cannot keep more. Without a number it keeps all.
+    /// Anvil: keeps the states of this many blocks, and only the newest after a restart, like a pruned node. Each state
+    /// holds all accounts, so tens of thousands of accounts allow only a few. `None` keeps all.
     pub states: Option<u32>,
-    /// Further words of its command line.
+    /// Further command line arguments.
     pub arguments: Vec<String>,
 }
 
@@ -124,24 +119,24 @@ impl Default for Options {
     }
 }
 
-/// A node of one's own. Dropping it ends it and deletes its data.
+/// A private node. Dropping it stops it and deletes its data.
 #[derive(Debug)]
 pub struct EvmNode {
     kind: Kind,
     options: Options,
     port: Port,
     rpc: Rpc,
-    home: Home,
+    dir: ServerDir,
     process: Mutex<Option<Child>>,
     mining: Mutex<Mining>,
     snapshots: Mutex<Vec<Snapshot>>,
 }
 
 impl EvmNode {
-    /// A new chain. The accounts' nonces begin at 0; ganache's at 1, and with some empty blocks.
+    /// A new chain. The accounts' nonces start at 0; ganache's at 1, after some empty blocks.
     pub fn start(kind: Kind, options: Options) -> Self {
-        // Nothing of it is wanted afterwards, so it need not leave in order.
-        let home = Home::new(kind.name(), "KILL");
+        // Its data is deleted afterwards, so a clean stop is not needed.
+        let dir = ServerDir::new(kind.name(), "KILL");
         let port = free_port();
         let node = Self {
             rpc: Rpc::at(format!("http://{}", port.address())),
@@ -151,12 +146,12 @@ impl EvmNode {
             kind,
             options,
             port,
-            home,
+            dir,
         };
         node.start_again();
         if kind == Kind::Ganache {
-            // It takes signed bytes with nonce 0 for bytes without a nonce: sent twice, they run
-            // twice. No chain does that, so nobody here meets it.
+            // Ganache treats signed bytes with nonce 0 as bytes without a nonce: sent twice, they run twice. No real
+            // chain does that, so nonce 0 is consumed here.
             for index in 0..node.options.accounts {
                 node.set_nonce(account(index).0, 1);
             }
@@ -164,12 +159,12 @@ impl EvmNode {
         node
     }
 
-    /// One that makes a block for every transaction.
+    /// Mines a block for every transaction.
     pub fn instant(kind: Kind) -> Self {
         Self::start(kind, Options::default())
     }
 
-    /// One that makes a block only when it is told to.
+    /// Mines only on command.
     pub fn manual(kind: Kind) -> Self {
         let mining = Mining::Manual;
         Self::start(
@@ -181,7 +176,7 @@ impl EvmNode {
         )
     }
 
-    /// One that makes blocks as time passes.
+    /// Mines periodically.
     pub fn every(kind: Kind, block_time: Duration) -> Self {
         let mining = Mining::Every(block_time);
         Self::start(
@@ -193,96 +188,94 @@ impl EvmNode {
         )
     }
 
-    /// Which make.
+    /// The implementation.
     pub fn kind(&self) -> Kind {
         self.kind
     }
 
-    /// Its port on loopback.
+    /// The port on loopback.
     pub fn port(&self) -> u16 {
         self.port.number()
     }
 
-    /// Where it takes JSON-RPC over HTTP.
+    /// JSON-RPC over HTTP.
     pub fn url(&self) -> &str {
         self.rpc.url()
     }
 
-    /// Where it takes JSON-RPC over WebSocket.
+    /// JSON-RPC over WebSocket.
     pub fn ws_url(&self) -> String {
         format!("ws://{}", self.port.address())
     }
 
-    /// When it makes blocks at present.
     pub fn mining(&self) -> Mining {
         *lock(&self.mining)
     }
 
-    /// Any call to it.
+    /// For calls that have no method here.
     pub fn rpc(&self) -> &Rpc {
         &self.rpc
     }
 
-    /// What it printed.
     pub fn log(&self) -> String {
-        let log = fs::read(self.home.path().join("log")).unwrap_or_default();
+        let log = fs::read(self.dir.path().join("log")).unwrap_or_default();
         String::from_utf8_lossy(&log).into_owned()
     }
 
-    /// The end of it.
+    /// The end of the log.
     pub fn log_tail(&self) -> String {
         let log = self.log();
         let lines: Vec<&str> = log.lines().collect();
         lines[lines.len().saturating_sub(LOG_TAIL_LINES)..].join("\n")
     }
 
-    /// `kill -9`. What it had not written to disk is lost; see [`Self::restart`].
+    /// `kill -9`. State that is not on disk is lost; see [`Self::restart`].
     pub fn kill(&self) {
         let mut child = lock(&self.process).take().expect("the node is stopped");
-        self.home.kill_all(child.id());
-        child.wait().expect("it was started by us");
+        self.dir.kill_all(child.id());
+        child.wait().expect("it is a child process");
     }
 
-    /// Ends it in order, so that it writes its blocks to disk where it can.
+    /// Stops it cleanly, so that it writes its blocks to disk where it can.
     pub fn stop(&self) {
         let mut child = lock(&self.process).take().expect("the node is stopped");
         signal("INT", &[child.id()]);
-        crate::until("the node has ended", READY_WITHIN, || {
-            child.try_wait().expect("it was started by us")
+        crate::wait_until("the node has ended", READY_TIMEOUT, || {
+            child.try_wait().expect("it is a child process")
         });
     }
 
-    /// Starts it on the same port, with the blocks that are on disk, as it was started first.
+    /// Starts it with the original options, on the same port and with the blocks on disk.
     pub fn start_again(&self) {
         let mut process = lock(&self.process);
         assert!(process.is_none(), "the node runs");
         let log = File::options()
             .create(true)
             .append(true)
-            .open(self.home.path().join("log"))
-            .expect("the home is ours");
+            .open(self.dir.path().join("log"))
+            .expect("the directory was created by the rig");
         let errors = log.try_clone().expect("a file handle");
-        let child = launch::command(self.kind, &self.options, &self.home, self.port.number())
+        let child = launch::command(self.kind, &self.options, &self.dir, self.port.number())
             .stdout(Stdio::from(log))
             .stderr(Stdio::from(errors))
             .spawn()
             .unwrap_or_else(|error| panic!("{}: {error}", self.kind.name()));
         let child = process.insert(child);
-        crate::until("the node answers", READY_WITHIN, || {
-            let ended = child.try_wait().expect("it was started by us");
+        crate::wait_until("the node answers", READY_TIMEOUT, || {
+            let ended = child.try_wait().expect("it is a child process");
             let tail = || self.log_tail();
             assert!(ended.is_none(), "the node does not start:\n{}", tail());
             self.rpc.try_call("eth_chainId", json!([])).ok()
         });
         drop(process);
-        lock(&self.snapshots).clear(); // no node remembers its own
+        lock(&self.snapshots).clear(); // no node keeps snapshots across a restart
         *lock(&self.mining) = self.options.mining;
         if (self.kind, self.options.mining) == (Kind::Ganache, Mining::Manual) {
-            self.set_mining(Mining::Manual); // no word of its command line says so
+            self.set_mining(Mining::Manual); // there is no command line option for it
         }
     }
 
-    /// Stops and starts it: the pool is lost, and the blocks stay where [`Kind::keeps_blocks`].
+    /// Stops and starts it: the pool is lost, blocks survive where [`Kind::keeps_blocks`].
     pub fn restart(&self) {
         self.stop();
         self.start_again();
@@ -291,15 +284,15 @@ impl EvmNode {
 
 impl Drop for EvmNode {
     fn drop(&mut self) {
-        self.home.close();
+        self.dir.close();
         if let Some(mut child) = lock(&self.process).take() {
-            // The undertaker has ended it; this only takes its zombie away.
+            // The reaper has ended the process; this only reaps the zombie.
             child.wait().ok();
         }
     }
 }
 
-/// A test that panicked while it held the lock is no reason to leave the node running.
+/// After a panic in a test that held the lock, the node must still be stopped.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex
         .lock()

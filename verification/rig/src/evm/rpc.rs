@@ -1,4 +1,4 @@
-//! A small JSON-RPC client that blocks, inside and outside of a runtime.
+//! A small blocking JSON-RPC client for use inside and outside of a runtime.
 
 use std::sync::{LazyLock, mpsc};
 
@@ -6,7 +6,7 @@ use reqwest::Client;
 use serde_json::{Value, json};
 use tokio::runtime::{Builder, Runtime};
 
-/// Connections live in one runtime for all calls of this process, so that they are used again.
+/// One runtime for all calls of this process, so that connections are reused.
 static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
     Builder::new_multi_thread()
         .worker_threads(1)
@@ -17,55 +17,49 @@ static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
 });
 static CLIENT: LazyLock<Client> = LazyLock::new(crate::http::client);
 
-/// A JSON-RPC address.
+/// A JSON-RPC endpoint.
 #[derive(Clone, Debug)]
 pub struct Rpc {
     url: String,
 }
 
-/// Why a call gave no result.
+/// Why a call has no result.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum RpcError {
-    /// No answer came, or none that is JSON-RPC.
+    /// No response, or none that is JSON-RPC.
     #[error("no answer: {0}")]
     NoAnswer(String),
-    /// The node refused.
+    /// The node returned an error.
     #[error("{message} ({code})")]
     Refused {
-        /// JSON-RPC's code.
         code: i64,
-        /// The node's words.
         message: String,
-        /// What it added.
         data: Option<Value>,
     },
 }
 
 impl Rpc {
-    /// For this address.
     pub fn at(url: impl Into<String>) -> Self {
         Self { url: url.into() }
     }
 
-    /// The address.
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// The result of a call that cannot fail.
+    /// Panics on an error.
     pub fn call(&self, method: &str, params: Value) -> Value {
         self.try_call(method, params)
             .unwrap_or_else(|error| panic!("{method}: {error}"))
     }
 
-    /// The result of a call.
     pub fn try_call(&self, method: &str, params: Value) -> Result<Value, RpcError> {
         let request = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
         let answer = wait_for(post(self.url.clone(), request))?;
-        result_of(answer)
+        parse_result(answer)
     }
 
-    /// The answers to a batch of calls of one method, in their order.
+    /// The results of a batch of calls of one method, in order.
     pub fn try_batch(
         &self,
         method: &str,
@@ -77,28 +71,30 @@ impl Rpc {
             .collect();
         let answer = wait_for(post(self.url.clone(), Value::Array(request)))?;
         let Some(answers) = answer.as_array() else {
-            return result_of(answer).map(|_| Vec::new());
+            return parse_result(answer).map(|_| Vec::new());
         };
         let of = |id: usize| {
             let found = answers.iter().find(|answer| answer["id"] == json!(id));
             let missing = || RpcError::NoAnswer(format!("number {id} of the batch is missing"));
-            found.cloned().ok_or_else(missing).and_then(result_of)
+            found.cloned().ok_or_else(missing).and_then(parse_result)
         };
         Ok((0..params.len()).map(of).collect())
     }
 }
 
-/// Runs a future in the common runtime and blocks until it is done.
+/// Runs a future in the shared runtime and blocks until it ends.
 fn wait_for<T: Send + 'static>(
     future: impl Future<Output = Result<T, RpcError>> + Send + 'static,
 ) -> Result<T, RpcError> {
-    let (tell, told) = mpsc::sync_channel(1);
+    let (sender, receiver) = mpsc::sync_channel(1);
     RUNTIME.spawn(async move {
-        tell.send(future.await)
-            .expect("its caller waits for as long as it takes");
+        sender
+            .send(future.await)
+            .expect("the caller waits until the end");
     });
-    told.recv()
-        .unwrap_or_else(|_| panic!("the call panicked: its message stands above"))
+    receiver
+        .recv()
+        .unwrap_or_else(|_| panic!("the call panicked: its message is above"))
 }
 
 async fn post(url: String, request: Value) -> Result<Value, RpcError> {
@@ -113,7 +109,7 @@ async fn post(url: String, request: Value) -> Result<Value, RpcError> {
     })
 }
 
-fn result_of(answer: Value) -> Result<Value, RpcError> {
+fn parse_result(answer: Value) -> Result<Value, RpcError> {
     if let Some(error) = answer.get("error").filter(|error| !error.is_null()) {
         return Err(RpcError::Refused {
             code: error["code"].as_i64().unwrap_or_default(),

@@ -1,5 +1,5 @@
-//! PostgreSQL: a server of one's own to break (`Postgres::start`), or a database of one's own in a
-//! server that all tests share (`shared`).
+//! PostgreSQL: a private server for fault tests (`Postgres::start`), or a private database in a server that all tests
+//! share (`shared`).
 
 mod schema;
 mod server;
@@ -19,17 +19,17 @@ use std::sync::atomic::AtomicU32;
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
-use crate::home::{Home, signal};
 use crate::ports::{Port, free_port};
+use crate::server_dir::{ServerDir, signal};
 use crate::tools;
 
-/// A server takes connections well before this, also after a crash.
-const READY_WITHIN: Duration = Duration::from_secs(60);
+/// A server accepts connections well before this, also after a crash.
+const READY_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How much of the log a panic shows.
+/// Bytes of the log that a panic shows.
 const LOG_TAIL_LINES: usize = 30;
 
-/// Which installed majors there are to test with, oldest first.
+/// The installed majors, oldest first.
 pub fn majors() -> Vec<u32> {
     let installed: Vec<u32> = tools::POSTGRES_MAJORS
         .iter()
@@ -39,18 +39,18 @@ pub fn majors() -> Vec<u32> {
     assert!(
         !installed.is_empty(),
         "{}",
-        tools::Missing("PostgreSQL".into())
+        tools::MissingTool("PostgreSQL".into())
     );
     installed
 }
 
-/// A server of one's own, with `fsync` on: it may be killed, restarted and replicated. Talk to it
-/// through [`Server`]. Dropping it ends it and deletes its data.
+/// A private server with `fsync` on: it may be killed, restarted and replicated. Query it through [`Server`].
+/// Dropping it stops it and deletes its data.
 #[derive(Debug)]
 pub struct Postgres {
     server: Server,
     port: Port,
-    home: Home,
+    dir: ServerDir,
     postmaster: Mutex<Option<Child>>,
     standbys: AtomicU32,
 }
@@ -64,45 +64,43 @@ impl Deref for Postgres {
 }
 
 impl Postgres {
-    /// A new, empty server.
     pub fn start(major: u32) -> Self {
         Self::start_with(major, &[])
     }
 
-    /// The same, with settings that hold from its first start on.
+    /// With settings that apply from the first start on.
     pub fn start_with(major: u32, settings: &[(&str, &str)]) -> Self {
-        let home = Home::new(&format!("postgres-{major}"), "QUIT");
-        initdb(&home, major);
-        let postgres = Self::at(home, major);
+        let dir = ServerDir::new(&format!("postgres-{major}"), "QUIT");
+        initdb(&dir, major);
+        let postgres = Self::at(dir, major);
         postgres.append("postgresql.conf", settings);
         postgres.start_again();
         postgres
     }
 
     /// A server on existing data, not started.
-    fn at(home: Home, major: u32) -> Self {
+    fn at(dir: ServerDir, major: u32) -> Self {
         let port = free_port();
         Self {
             server: Server::on(major, port.number()),
             port,
-            home,
+            dir,
             postmaster: Mutex::new(None),
             standbys: AtomicU32::new(0),
         }
     }
 
-    /// Where its data lie.
+    /// The data directory.
     pub fn data(&self) -> PathBuf {
-        self.home.workplace().to_owned()
+        self.dir.work_dir().to_owned()
     }
 
-    /// Its log.
     pub fn log(&self) -> String {
         let log = fs::read(self.log_path()).unwrap_or_default();
         String::from_utf8_lossy(&log).into_owned()
     }
 
-    /// The end of it.
+    /// The end of the log.
     pub fn log_tail(&self) -> String {
         let log = self.log();
         let lines: Vec<&str> = log.lines().collect();
@@ -119,21 +117,21 @@ impl Postgres {
     pub fn kill(&self) {
         let mut postmaster = self.postmaster();
         let mut child = postmaster.take().expect("the server is stopped");
-        self.home.kill_all(child.id());
-        child.wait().expect("it was started by us");
+        self.dir.kill_all(child.id());
+        child.wait().expect("it is a child process");
     }
 
-    /// Ends it in order: open transactions are rolled back, connections closed.
+    /// Stops it cleanly: open transactions are rolled back, connections closed.
     pub fn stop(&self) {
         let mut postmaster = self.postmaster();
         let mut child = postmaster.take().expect("the server is stopped");
         signal("INT", &[child.id()]);
-        crate::until("the server stopped", READY_WITHIN, || {
-            child.try_wait().expect("it was started by us")
+        crate::wait_until("the server stopped", READY_TIMEOUT, || {
+            child.try_wait().expect("it is a child process")
         });
     }
 
-    /// Starts it on the same data and port, and waits until it takes connections.
+    /// Starts it on the same data and port, and waits until it accepts connections.
     pub fn start_again(&self) {
         self.run(&[]);
     }
@@ -145,47 +143,47 @@ impl Postgres {
         let mut log = File::options();
         let log = log.create(true).append(true).open(self.log_path());
         let child = self
-            .home
+            .dir
             .command(&program)
             .arg("-D")
-            .arg(self.home.workplace())
+            .arg(self.dir.work_dir())
             .args(["-c", &format!("port={}", self.port.number())])
             .args(["-c", "listen_addresses=127.0.0.1"])
             .args(["-c", "unix_socket_directories="])
             .args(arguments)
             .stdout(Stdio::null())
-            .stderr(log.expect("the home is ours"))
+            .stderr(log.expect("the directory was created by the rig"))
             .spawn()
             .unwrap_or_else(|error| panic!("{}: {error}", program.display()));
         let child = postmaster.insert(child);
-        crate::until("the server takes connections", READY_WITHIN, || {
-            let ended = child.try_wait().expect("it was started by us");
+        crate::wait_until("the server takes connections", READY_TIMEOUT, || {
+            let ended = child.try_wait().expect("it is a child process");
             assert!(
                 ended.is_none(),
                 "the server does not start:\n{}",
                 self.log_tail()
             );
-            self.server.try_ask("SELECT 1").ok()
+            self.server.try_query_value("SELECT 1").ok()
         });
     }
 
-    /// Changes settings for all sessions, now. One that needs a restart comes with the next start.
+    /// Changes settings for all sessions, now. A setting that needs a restart applies at the next start.
     pub fn config(&self, settings: &[(&str, &str)]) {
         for (key, value) in settings {
             let value = value.replace('\'', "''");
             self.exec(&format!("ALTER SYSTEM SET {key} = '{value}'"));
         }
-        let loaded_at = || self.ask("SELECT pg_conf_load_time()::text");
+        let loaded_at = || self.query_value("SELECT pg_conf_load_time()::text");
         let before = loaded_at();
         self.exec("SELECT pg_reload_conf()");
-        crate::until("the settings are read", READY_WITHIN, || {
+        crate::wait_until("the settings are read", READY_TIMEOUT, || {
             (loaded_at() != before).then_some(())
         });
     }
 
-    /// Adds settings to a configuration file of a server that does not run.
+    /// Appends settings to a configuration file of a stopped server.
     fn append(&self, file: &str, settings: &[(&str, &str)]) {
-        let path = self.home.workplace().join(file);
+        let path = self.dir.work_dir().join(file);
         let mut text = fs::read_to_string(&path).unwrap_or_default();
         for (key, value) in settings {
             text.push_str(&format!("\n{key} = '{}'", value.replace('\'', "''")));
@@ -195,11 +193,11 @@ impl Postgres {
     }
 
     fn log_path(&self) -> PathBuf {
-        self.home.path().join("log")
+        self.dir.path().join("log")
     }
 
     fn postmaster(&self) -> MutexGuard<'_, Option<Child>> {
-        // A test that panicked while it held the lock is no reason to leave the server running.
+        // After a panic in a test that held the lock, the server must still be stopped.
         self.postmaster
             .lock()
             .unwrap_or_else(|poisoned| poisoned.into_inner())
@@ -208,14 +206,14 @@ impl Postgres {
 
 impl Drop for Postgres {
     fn drop(&mut self) {
-        if self.postmaster().is_none() && self.home.workplace().join("postmaster.pid").exists() {
-            // It was killed and left shared memory behind, which only its next start takes away.
-            // Should it not start, the test has said why or did not care.
+        if self.postmaster().is_none() && self.dir.work_dir().join("postmaster.pid").exists() {
+            // A killed server leaves shared memory behind, which only its next start removes. If it does not start,
+            // the test has reported why or does not depend on it.
             catch_unwind(AssertUnwindSafe(|| self.run(&["-c", "fsync=off"]))).ok();
         }
-        self.home.close();
+        self.dir.close();
         if let Some(mut child) = self.postmaster().take() {
-            // The undertaker has ended it; this only takes its zombie away.
+            // The reaper has ended the process; this only reaps the zombie.
             child.wait().ok();
         }
     }
@@ -225,18 +223,18 @@ fn tool(major: u32, program: &str) -> PathBuf {
     tools::postgres(major, program).unwrap_or_else(|missing| panic!("{missing}"))
 }
 
-fn initdb(home: &Home, major: u32) {
-    let password = home.path().join("password");
-    fs::write(&password, server::PASSWORD).expect("the home is ours");
+fn initdb(dir: &ServerDir, major: u32) {
+    let password = dir.path().join("password");
+    fs::write(&password, server::PASSWORD).expect("the directory was created by the rig");
     let program = tool(major, "initdb");
-    let output = home
+    let output = dir
         .command(&program)
         .arg("-D")
-        .arg(home.workplace())
+        .arg(dir.work_dir())
         .args(["-U", server::USER, "-A", "scram-sha-256"])
         .arg("--pwfile")
         .arg(&password)
-        .args(["-E", "UTF8", "--locale=C", "--no-sync"]) // syncing empty data proves nothing
+        .args(["-E", "UTF8", "--locale=C", "--no-sync"]) // syncing empty data would prove nothing
         .output()
         .unwrap_or_else(|error| panic!("{}: {error}", program.display()));
     assert!(

@@ -1,12 +1,12 @@
-//! Schemas of one's own: as empty as a new database, and made in a few milliseconds. For tests of programs that
-//! keep to their default schema; others need a [`super::Database`].
+//! Schemas: as empty as a new database, and created in a few milliseconds. For tests of programs that use only
+//! their default schema; others need a [`super::Database`].
 
-use super::server::{Server, ask, plain, unique};
+use super::server::{Server, error_with_cause, query_value, unique_name};
 
-/// The database that they are in.
+/// The database of all schemas.
 const DATABASE: &str = "rig_schemas";
 
-/// A schema of one's own. Dropping it drops it.
+/// A schema for one test. Dropping the value drops it.
 #[derive(Debug)]
 pub struct Schema {
     server: Server,
@@ -15,14 +15,15 @@ pub struct Schema {
 }
 
 impl Server {
-    /// A new, empty schema that goes away with the value. The name is only a hint for people who look.
+    /// A new, empty schema that is dropped with the value. The name is only a hint for people.
     pub fn schema(&self, hint: &str) -> Schema {
         let database = self.url_of(DATABASE);
-        let name = unique(hint);
+        let name = unique_name(hint);
         let make = format!("CREATE SCHEMA \"{name}\"");
-        if ask(&database, &make).is_err() {
-            self.make_database_of_schemas();
-            ask(&database, &make).unwrap_or_else(|error| panic!("{make}: {}", plain(&error)));
+        if query_value(&database, &make).is_err() {
+            self.create_database_of_schemas();
+            query_value(&database, &make)
+                .unwrap_or_else(|error| panic!("{make}: {}", error_with_cause(&error)));
         }
         let joint = if database.contains('?') { '&' } else { '?' };
         Schema {
@@ -32,23 +33,26 @@ impl Server {
         }
     }
 
-    /// Several may try at once, in as many processes: all but one fail, and it is there for all.
-    fn make_database_of_schemas(&self) {
-        let made = self.try_ask(&format!("CREATE DATABASE {DATABASE} TEMPLATE template0"));
+    /// Several processes may try at once: all but one fail, and the database exists for all of them.
+    fn create_database_of_schemas(&self) {
+        let made = self.try_query_value(&format!("CREATE DATABASE {DATABASE} TEMPLATE template0"));
         if let Err(error) = made {
             let is_there = format!("SELECT 1 FROM pg_database WHERE datname = '{DATABASE}'");
-            assert!(self.ask(&is_there).is_some(), "{}", plain(&error));
+            assert!(
+                self.query_value(&is_there).is_some(),
+                "{}",
+                error_with_cause(&error)
+            );
         }
     }
 }
 
 impl Schema {
-    /// Its name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The address of its database, with it as the default schema, as superuser.
+    /// The URL of its database, with it as the default schema, as superuser.
     pub fn url(&self) -> &str {
         &self.url
     }
@@ -57,7 +61,7 @@ impl Schema {
 impl Drop for Schema {
     fn drop(&mut self) {
         let sql = format!("DROP SCHEMA IF EXISTS \"{}\" CASCADE", self.name);
-        // A test may have ended the server already, and the schema with it.
-        ask(&self.server.url_of(DATABASE), &sql).ok();
+        // The test may have stopped the server already, and the schema with it.
+        query_value(&self.server.url_of(DATABASE), &sql).ok();
     }
 }

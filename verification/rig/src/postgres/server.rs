@@ -1,4 +1,4 @@
-//! Talking to a server, and databases in it.
+//! Queries to a server, and databases in it.
 
 use std::error::Error as _;
 use std::time::Duration;
@@ -7,17 +7,17 @@ use tokio_postgres::{Client, Config, Error, NoTls, SimpleQueryMessage};
 
 use crate::wait::block_on;
 
-/// The superuser of every server of ours.
+/// The superuser of every server that the rig starts.
 pub(super) const USER: &str = "postgres";
 pub(super) const PASSWORD: &str = "rig";
 
-/// No statement of ours takes longer, on a server that lives.
-const ANSWER_WITHIN: Duration = Duration::from_secs(60);
+/// No statement of the rig takes longer on a running server.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// PostgreSQL cuts longer names.
+/// PostgreSQL truncates longer names.
 const NAME_MAX: usize = 40;
 
-/// A running server that one can talk to as its superuser.
+/// A running server, accessed as its superuser.
 #[derive(Clone, Debug)]
 pub struct Server {
     major: u32,
@@ -26,7 +26,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// One of ours on this port.
+    /// A server that the rig started.
     pub(super) fn on(major: u32, port: u16) -> Self {
         Self {
             major,
@@ -35,10 +35,10 @@ impl Server {
         }
     }
 
-    /// One that somebody else started.
+    /// A server that was started elsewhere.
     pub fn at(major: u32, url: &str) -> Self {
         let config: Result<Config, Error> = url.parse();
-        let config = config.unwrap_or_else(|error| panic!("{url}: {}", plain(&error)));
+        let config = config.unwrap_or_else(|error| panic!("{url}: {}", error_with_cause(&error)));
         let port = config.get_ports().first();
         Self {
             major,
@@ -55,7 +55,7 @@ impl Server {
         Self { major, port, url }
     }
 
-    /// Its superuser's name and password.
+    /// Name and password of the superuser.
     pub fn account(&self) -> (String, String) {
         let config: Config = self.url.parse().expect("it was parsed before");
         let password = config.get_password().unwrap_or_default();
@@ -65,12 +65,11 @@ impl Server {
         )
     }
 
-    /// Its major version.
     pub fn major(&self) -> u32 {
         self.major
     }
 
-    /// Its port on loopback.
+    /// The port on loopback.
     pub fn port(&self) -> u16 {
         self.port
     }
@@ -85,11 +84,11 @@ impl Server {
         url_with(&self.url, database)
     }
 
-    /// A new, empty database that goes away with the value. The name is only a hint for people who
+    /// A new, empty database that is dropped with the value. The name is only a hint for people who
     /// look: many tests may use the same.
     pub fn database(&self, hint: &str) -> Database {
-        let name = unique(hint);
-        // Nobody can be connected to template0, so nobody can be in the way.
+        let name = unique_name(hint);
+        // No session can be connected to template0, so none can block the copy.
         self.exec(&format!("CREATE DATABASE \"{name}\" TEMPLATE template0"));
         Database {
             url: self.url_of(&name),
@@ -100,23 +99,23 @@ impl Server {
 
     /// Runs statements in the database `postgres`.
     pub fn exec(&self, sql: &str) {
-        self.try_ask(sql)
-            .unwrap_or_else(|error| panic!("{sql}: {}", plain(&error)));
+        self.try_query_value(sql)
+            .unwrap_or_else(|error| panic!("{sql}: {}", error_with_cause(&error)));
     }
 
-    /// Runs a query in the database `postgres`: the first column of its first row, as text.
-    pub fn ask(&self, sql: &str) -> Option<String> {
-        self.try_ask(sql)
-            .unwrap_or_else(|error| panic!("{sql}: {}", plain(&error)))
+    /// The first column of the first row of a query in the database `postgres`, as text.
+    pub fn query_value(&self, sql: &str) -> Option<String> {
+        self.try_query_value(sql)
+            .unwrap_or_else(|error| panic!("{sql}: {}", error_with_cause(&error)))
     }
 
-    /// The same, when the server may be away.
-    pub fn try_ask(&self, sql: &str) -> Result<Option<String>, Error> {
-        ask(&self.url, sql)
+    /// Like the above, for a server that may be down.
+    pub fn try_query_value(&self, sql: &str) -> Result<Option<String>, Error> {
+        query_value(&self.url, sql)
     }
 }
 
-/// A database of one's own. Dropping it drops it, whoever is still connected.
+/// A database for one test. Dropping the value drops it, even with open sessions.
 #[derive(Debug)]
 pub struct Database {
     server: Server,
@@ -125,47 +124,45 @@ pub struct Database {
 }
 
 impl Database {
-    /// Its name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its address, as superuser.
+    /// As superuser.
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// Its address through another port on loopback: a proxy or a pooler.
+    /// The URL through another port on loopback: a proxy or a pooler.
     pub fn url_through(&self, port: u16) -> String {
         self.server.through(port).url_of(&self.name)
     }
 
-    /// The server that it is in.
     pub fn server(&self) -> &Server {
         &self.server
     }
 
-    /// Runs statements in it.
     pub fn exec(&self, sql: &str) {
-        self.ask(sql);
+        self.query_value(sql);
     }
 
-    /// Runs a query in it: the first column of its first row, as text.
-    pub fn ask(&self, sql: &str) -> Option<String> {
-        ask(&self.url, sql).unwrap_or_else(|error| panic!("{sql}: {}", plain(&error)))
+    /// The first column of the first row, as text.
+    pub fn query_value(&self, sql: &str) -> Option<String> {
+        query_value(&self.url, sql)
+            .unwrap_or_else(|error| panic!("{sql}: {}", error_with_cause(&error)))
     }
 }
 
 impl Drop for Database {
     fn drop(&mut self) {
         let sql = format!("DROP DATABASE IF EXISTS \"{}\" WITH (FORCE)", self.name);
-        // A test may have ended the server already, and the database with it.
-        self.server.try_ask(&sql).ok();
+        // The test may have stopped the server already, and the database with it.
+        self.server.try_query_value(&sql).ok();
     }
 }
 
-/// A name that nobody else has.
-pub(super) fn unique(hint: &str) -> String {
+/// Unique across processes.
+pub(super) fn unique_name(hint: &str) -> String {
     let hint: String = hint
         .chars()
         .map(|c| match c.is_ascii_alphanumeric() {
@@ -177,8 +174,8 @@ pub(super) fn unique(hint: &str) -> String {
     format!("{hint}_{:016x}", rand::random::<u64>())
 }
 
-/// Connects, runs, and closes: sessions of ours keep nothing.
-pub(super) fn ask(url: &str, sql: &str) -> Result<Option<String>, Error> {
+/// Connects, runs the SQL and disconnects.
+pub(super) fn query_value(url: &str, sql: &str) -> Result<Option<String>, Error> {
     let task = async {
         let mut config: Config = url.parse()?;
         config.connect_timeout(Duration::from_secs(5));
@@ -187,12 +184,12 @@ pub(super) fn ask(url: &str, sql: &str) -> Result<Option<String>, Error> {
         let driver = tokio::spawn(connection);
         let answer = first_value(&client, sql).await;
         drop(client);
-        // The session must be over when we return: it would be in the way of a later DROP.
+        // The session must have ended before this returns: it would block a later DROP.
         driver.await.ok();
         answer
     };
-    let limited = async { tokio::time::timeout(ANSWER_WITHIN, task).await };
-    block_on(limited).unwrap_or_else(|_| panic!("no answer within {ANSWER_WITHIN:?}: {sql}"))
+    let limited = async { tokio::time::timeout(ANSWER_TIMEOUT, task).await };
+    block_on(limited).unwrap_or_else(|_| panic!("no answer within {ANSWER_TIMEOUT:?}: {sql}"))
 }
 
 pub(super) async fn first_value(client: &Client, sql: &str) -> Result<Option<String>, Error> {
@@ -206,15 +203,15 @@ pub(super) async fn first_value(client: &Client, sql: &str) -> Result<Option<Str
     Ok(rows.next().and_then(|row| row.get(0)).map(str::to_owned))
 }
 
-/// The error with its cause: PostgreSQL's own words are in the latter.
-pub(super) fn plain(error: &Error) -> String {
+/// The error with its cause, which contains PostgreSQL's own message.
+pub(super) fn error_with_cause(error: &Error) -> String {
     match error.source() {
         Some(source) => format!("{error}: {source}"),
         None => error.to_string(),
     }
 }
 
-/// The same address with another database.
+/// The same URL with another database.
 fn url_with(url: &str, database: &str) -> String {
     let (address, parameters) = url.split_once('?').unwrap_or((url, ""));
     let (server, _) = address.rsplit_once('/').expect("a url ends in a database");
@@ -229,7 +226,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn another_database_keeps_the_rest_of_the_address() {
+    fn url_with_another_database_keeps_the_rest() {
         let url = "postgres://me:secret@127.0.0.1:5432/postgres?sslmode=disable";
         assert_eq!(
             url_with(url, "other"),

@@ -1,7 +1,7 @@
 //! Standbys: a copy of the running server that streams from it.
 //!
-//! By the server's own backup calls and a copy of the folder: not every installed major has
-//! `pg_basebackup`, and one of another major refuses.
+//! Made with the backup functions and a copy of the data directory: not every installed major has `pg_basebackup`,
+//! and one of another major refuses.
 
 use std::fs;
 use std::io::{Error, ErrorKind};
@@ -11,15 +11,15 @@ use std::time::Duration;
 
 use tokio_postgres::NoTls;
 
-use super::server::{self, first_value, plain};
-use super::{Postgres, READY_WITHIN};
-use crate::home::Home;
+use super::server::{self, error_with_cause, first_value};
+use super::{Postgres, READY_TIMEOUT};
+use crate::server_dir::ServerDir;
 use crate::wait::block_on;
 
 /// How long a promotion may take.
 const PROMOTED_WITHIN: Duration = Duration::from_secs(60);
 
-/// What a copy must not have: the running server's own state. WAL comes over the stream.
+/// Not copied: the running server's own state. WAL is streamed.
 const NOT_COPIED: &[&str] = &["postmaster.pid", "postmaster.opts", "pg_wal", "pg_replslot"];
 
 impl Postgres {
@@ -31,10 +31,10 @@ impl Postgres {
         self.exec(&format!(
             "SELECT pg_create_physical_replication_slot('{name}', true)"
         ));
-        let home = Home::new(&format!("postgres-{}-{name}", self.major()), "QUIT");
-        block_on(self.copy_to(home.workplace()))
+        let dir = ServerDir::new(&format!("postgres-{}-{name}", self.major()), "QUIT");
+        block_on(self.copy_to(dir.work_dir()))
             .unwrap_or_else(|error| panic!("a copy for a standby: {error}"));
-        let standby = Self::at(home, self.major());
+        let standby = Self::at(dir, self.major());
         let primary = format!(
             "host=127.0.0.1 port={} user={} password={} application_name={name}",
             self.port(),
@@ -46,14 +46,14 @@ impl Postgres {
             &[
                 ("primary_conninfo", &primary),
                 ("primary_slot_name", &name),
-                // When its primary comes back, commits there wait for it: not for 5 s.
+                // When its primary restarts, commits there wait for it: shorter than the default of 5 s.
                 ("wal_retrieve_retry_interval", "200ms"),
-                // Copied from a primary that waits; a promoted standby has nobody to wait for.
+                // Copied from a primary with a synchronous standby; a promoted standby has none.
                 ("synchronous_standby_names", ""),
             ],
         );
         standby.append("standby.signal", &[]);
-        standby.home.give_to_servant();
+        standby.dir.chown_to_server_user();
         standby.start_again();
         if sync {
             self.config(&[("synchronous_standby_names", &name)]);
@@ -63,44 +63,46 @@ impl Postgres {
             "SELECT 1 FROM pg_stat_replication WHERE application_name = '{name}' \
              AND state = 'streaming' AND sync_state = '{state}'"
         );
-        crate::until("the standby streams", READY_WITHIN, || self.ask(&streams));
+        crate::wait_until("the standby streams", READY_TIMEOUT, || {
+            self.query_value(&streams)
+        });
         standby
     }
 
-    /// Makes a standby the primary, on a new timeline. Its former primary does not know.
+    /// Promotes a standby to primary, on a new timeline. The former primary is not informed.
     pub fn promote(&self) {
         let seconds = PROMOTED_WITHIN.as_secs();
-        let promoted = self.ask(&format!("SELECT pg_promote(true, {seconds})"));
+        let promoted = self.query_value(&format!("SELECT pg_promote(true, {seconds})"));
         assert_eq!(promoted.as_deref(), Some("t"), "{}", self.log_tail());
     }
 
-    /// Both backup calls must come from one session.
+    /// Both backup functions must be called in one session.
     async fn copy_to(&self, to: &Path) -> Result<(), String> {
-        let told = |error| plain(&error);
+        let to_text = |error| error_with_cause(&error);
         let (client, connection) = tokio_postgres::connect(self.url(), NoTls)
             .await
-            .map_err(told)?;
+            .map_err(to_text)?;
         let driver = tokio::spawn(connection);
         first_value(&client, "SELECT pg_backup_start('rig', true)")
             .await
-            .map_err(told)?;
-        copy(self.home.workplace(), to).map_err(|error| error.to_string())?;
+            .map_err(to_text)?;
+        copy(self.dir.work_dir(), to).map_err(|error| error.to_string())?;
         fs::create_dir_all(to.join("pg_wal/archive_status")).map_err(|error| error.to_string())?;
         fs::create_dir_all(to.join("pg_replslot")).map_err(|error| error.to_string())?;
         let label = first_value(&client, "SELECT labelfile FROM pg_backup_stop(false)")
             .await
-            .map_err(told)?
+            .map_err(to_text)?
             .ok_or("no backup label")?;
         fs::write(to.join("backup_label"), label).map_err(|error| error.to_string())?;
         drop(client);
         driver
             .await
             .map_err(|error| error.to_string())?
-            .map_err(told)
+            .map_err(to_text)
     }
 }
 
-/// Copies a folder in which files come and go: one that vanished is not part of the backup.
+/// Copies a directory that is in use: a file that vanishes meanwhile is not part of the backup.
 fn copy(from: &Path, to: &Path) -> Result<(), Error> {
     for entry in fs::read_dir(from)? {
         let entry = entry?;

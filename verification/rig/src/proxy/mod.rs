@@ -1,6 +1,6 @@
-//! A TCP proxy that fails on command: cut, frozen, slow, or losing one request or answer.
+//! A TCP proxy with faults on command: cut, frozen, slow, or losing one request or response.
 //!
-//! It runs on a thread of its own, so a test that blocks does not block the network.
+//! It runs on its own thread, so a blocking test does not block the network.
 
 mod relay;
 
@@ -16,30 +16,29 @@ use tokio::sync::{oneshot, watch};
 #[derive(Debug)]
 pub struct TcpProxy {
     port: u16,
-    wire: Arc<Wire>,
+    proxy: Arc<ProxyState>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// What the client sees after its answer was lost.
+/// What the client sees after its response was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Then {
+pub enum AfterLoss {
     /// The connection closes.
     Cut,
-    /// Nothing, for ever: only the client's own deadline ends it.
+    /// Nothing: only the client's own deadline ends it.
     Silence,
 }
 
 impl TcpProxy {
-    /// A proxy in front of a loopback port.
     pub fn in_front_of(port: u16) -> Self {
         let target = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
-        listener.set_nonblocking(true).expect("a socket of ours");
+        listener.set_nonblocking(true).expect("a new socket");
         let port = listener.local_addr().expect("it is bound").port();
-        let wire = Arc::new(Wire::new(target));
+        let proxy = Arc::new(ProxyState::new(target));
         let (stop, stopped) = oneshot::channel();
-        let relayed = Arc::clone(&wire);
+        let relayed = Arc::clone(&proxy);
         let thread = thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .enable_all()
@@ -48,79 +47,77 @@ impl TcpProxy {
             runtime.block_on(async {
                 tokio::select! {
                     () = relay::accept(listener, relayed) => {}
-                    _ = stopped => {} // also when the proxy was dropped without a word
+                    _ = stopped => {} // also when the sender was dropped
                 }
             });
         });
         Self {
             port,
-            wire,
+            proxy,
             stop: Some(stop),
             thread: Some(thread),
         }
     }
 
-    /// Its port.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// Closes all connections, and every new one at once.
+    /// Closes all connections, and every new one immediately.
     pub fn cut(&self) {
-        self.wire.link.send_replace(Link::Cut);
+        self.proxy.link.send_replace(Link::Cut);
     }
 
-    /// Relays nothing any more, in neither direction, while all connections stay open and new ones
-    /// are taken: what a network partition or a frozen peer looks like.
+    /// Relays nothing in either direction, while connections stay open and new ones are accepted: a network partition
+    /// or a frozen peer.
     pub fn freeze(&self) {
-        self.wire.link.send_replace(Link::Frozen);
+        self.proxy.link.send_replace(Link::Frozen);
     }
 
-    /// Everything takes this much longer, in each direction, from now on.
+    /// Adds a delay in each direction.
     pub fn delay(&self, by: Duration) {
-        self.wire.rules().delay = by;
+        self.proxy.rules().delay = by;
     }
 
-    /// The next request with these bytes reaches the server, is carried out there, and its answer
-    /// is lost.
-    pub fn lose_answer_to(&self, bytes: impl AsRef<[u8]>, then: Then) {
-        self.wire.lose(bytes.as_ref(), Loss::Answer(then));
+    /// The next request with these bytes is processed by the server, and its response is lost.
+    pub fn lose_answer_to(&self, bytes: impl AsRef<[u8]>, then: AfterLoss) {
+        self.proxy.lose(bytes.as_ref(), Loss::Answer(then));
     }
 
-    /// The next request with these bytes never reaches the server, and its connection closes.
+    /// The next request with these bytes does not reach the server, and its connection closes.
     pub fn lose_request(&self, bytes: impl AsRef<[u8]>) {
-        self.wire.lose(bytes.as_ref(), Loss::Request);
+        self.proxy.lose(bytes.as_ref(), Loss::Request);
     }
 
-    /// No request with these bytes reaches the server, nor anything that follows it on its connection, until
-    /// all faults are taken back. Everything else goes on.
+    /// Holds requests with these bytes, and everything after them on their connection, until [`Self::heal`]. Other
+    /// connections are not affected.
     pub fn hold(&self, bytes: impl AsRef<[u8]>) {
         assert!(
             !bytes.as_ref().is_empty(),
-            "every request has no bytes in it"
+            "an empty pattern would match every request"
         );
-        self.wire.rules().held = Some(bytes.as_ref().to_owned());
+        self.proxy.rules().held = Some(bytes.as_ref().to_owned());
     }
 
-    /// How many requests were held on command.
+    /// The number of held requests.
     pub fn held(&self) -> u64 {
-        self.wire.held.load(Ordering::SeqCst)
+        self.proxy.held.load(Ordering::SeqCst)
     }
 
-    /// Cuts after this many further bytes of answers, in the middle of one.
+    /// Cuts after this many further response bytes.
     pub fn cut_after(&self, answer_bytes: usize) {
-        self.wire.rules().answer_bytes_left = Some(answer_bytes);
+        self.proxy.rules().answer_bytes_left = Some(answer_bytes);
     }
 
-    /// How many requests and answers were lost on command.
+    /// The number of lost requests and responses.
     pub fn lost(&self) -> u64 {
-        self.wire.lost.load(Ordering::SeqCst)
+        self.proxy.lost.load(Ordering::SeqCst)
     }
 
-    /// Takes all faults back. What was frozen goes on.
+    /// Removes all faults. Frozen and held bytes continue.
     pub fn heal(&self) {
-        *self.wire.rules() = Rules::default();
-        self.wire.link.send_replace(Link::Up);
+        *self.proxy.rules() = Rules::default();
+        self.proxy.link.send_replace(Link::Up);
     }
 }
 
@@ -128,15 +125,15 @@ impl Drop for TcpProxy {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // Its panic was printed, and the test sees broken connections.
+            // Its panic was printed, and the test sees closed connections.
             thread.join().ok();
         }
     }
 }
 
-/// What all connections of a proxy share.
+/// The state that all connections of a proxy share.
 #[derive(Debug)]
-struct Wire {
+struct ProxyState {
     target: SocketAddr,
     link: watch::Sender<Link>,
     rules: Mutex<Rules>,
@@ -154,9 +151,9 @@ enum Link {
 #[derive(Debug, Default)]
 struct Rules {
     delay: Duration,
-    /// What happens to the next request with these bytes.
+    /// The loss of the next request with these bytes.
     loss: Option<(Vec<u8>, Loss)>,
-    /// Requests with these bytes wait.
+    /// Requests with these bytes are held.
     held: Option<Vec<u8>>,
     answer_bytes_left: Option<usize>,
 }
@@ -164,10 +161,10 @@ struct Rules {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Loss {
     Request,
-    Answer(Then),
+    Answer(AfterLoss),
 }
 
-impl Wire {
+impl ProxyState {
     fn new(target: SocketAddr) -> Self {
         Self {
             target,
@@ -185,7 +182,10 @@ impl Wire {
     }
 
     fn lose(&self, bytes: &[u8], loss: Loss) {
-        assert!(!bytes.is_empty(), "every request has no bytes in it");
+        assert!(
+            !bytes.is_empty(),
+            "an empty pattern would match every request"
+        );
         self.rules().loss = Some((bytes.to_owned(), loss));
     }
 
@@ -197,18 +197,16 @@ impl Wire {
         self.held.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Until nothing is held any more.
-    async fn until_nothing_is_held(&self) {
+    async fn wait_until_released(&self) {
         let mut healed = self.link.subscribe();
         while self.rules().held.is_some() {
             healed.changed().await.expect("the wire keeps its sender");
         }
     }
 
-    /// Until the link is in one of the states that `is_so` says.
-    async fn until(&self, is_so: impl FnMut(&Link) -> bool) -> Link {
+    async fn wait_for_link(&self, condition: impl FnMut(&Link) -> bool) -> Link {
         let mut link = self.link.subscribe();
-        let link = link.wait_for(is_so).await;
+        let link = link.wait_for(condition).await;
         *link.expect("the wire keeps its sender")
     }
 }

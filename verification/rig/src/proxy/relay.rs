@@ -1,4 +1,4 @@
-//! One connection: two streams of chunks, each with its delay and its faults.
+//! One connection: two streams of chunks, each with delays and faults.
 
 use std::io::{Error, ErrorKind};
 use std::sync::Arc;
@@ -9,41 +9,39 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
-use super::{Link, Loss, Then, Wire};
+use super::{AfterLoss, Link, Loss, ProxyState};
 
-/// The most that is read at once.
 const CHUNK_BYTES_MAX: usize = 64 * 1024;
 
-/// How many chunks wait for their time; more wait in the sockets.
+/// Chunks that wait for their due time; more wait in the sockets.
 const CHUNKS_MAX: usize = 64;
 
-/// A piece of a stream on its way.
 struct Chunk {
     due: Instant,
     bytes: Vec<u8>,
-    /// The answer to this request is lost.
-    loses: Option<Then>,
+    /// The response to this request will be lost.
+    loses: Option<AfterLoss>,
 }
 
-/// Takes connections until the proxy is dropped.
-pub(super) async fn accept(listener: std::net::TcpListener, wire: Arc<Wire>) {
+/// Accepts connections until the proxy is dropped.
+pub(super) async fn accept(listener: std::net::TcpListener, proxy: Arc<ProxyState>) {
     let listener = TcpListener::from_std(listener).expect("we are in a runtime");
     loop {
-        // A client that is gone before it was taken is nobody's trouble.
+        // A client that disconnected before it was accepted is harmless.
         if let Ok((client, _)) = listener.accept().await {
-            tokio::spawn(connection(client, Arc::clone(&wire)));
+            tokio::spawn(relay_connection(client, Arc::clone(&proxy)));
         }
     }
 }
 
-async fn connection(client: TcpStream, wire: Arc<Wire>) {
-    if wire.until(|link| *link != Link::Frozen).await == Link::Cut {
+async fn relay_connection(client: TcpStream, proxy: Arc<ProxyState>) {
+    if proxy.wait_for_link(|link| *link != Link::Frozen).await == Link::Cut {
         return;
     }
-    let Ok(server) = TcpStream::connect(wire.target).await else {
-        return; // the client sees its connection close, as without us it would be refused
+    let Ok(server) = TcpStream::connect(proxy.target).await else {
+        return; // the client sees a closed connection; without the proxy it would be refused
     };
-    // Small messages must not wait for each other: delays are ours to make.
+    // Nagle's algorithm would add delays that no rule asked for.
     client.set_nodelay(true).ok();
     server.set_nodelay(true).ok();
     let (from_client, to_client) = client.into_split();
@@ -52,74 +50,74 @@ async fn connection(client: TcpStream, wire: Arc<Wire>) {
     let requests = async {
         let (send, receive) = mpsc::channel(CHUNKS_MAX);
         tokio::try_join!(
-            read_requests(from_client, send, &wire, loses.subscribe()),
-            write(to_server, receive, &wire, &loses)
+            read_requests(from_client, send, &proxy, loses.subscribe()),
+            write(to_server, receive, &proxy, &loses)
         )
     };
     let answers = async {
         let (send, receive) = mpsc::channel(CHUNKS_MAX);
         tokio::try_join!(
-            read_answers(from_server, send, &wire, loses.subscribe()),
-            write(to_client, receive, &wire, &loses)
+            read_answers(from_server, send, &proxy, loses.subscribe()),
+            write(to_client, receive, &proxy, &loses)
         )
     };
     tokio::select! {
-        // Either way the connection is over: whoever is left sees it close.
+        // Either way the connection ends: the other side sees it close.
         _ = async { tokio::try_join!(requests, answers) } => {}
-        _ = wire.until(|link| *link == Link::Cut) => {}
+        _ = proxy.wait_for_link(|link| *link == Link::Cut) => {}
     }
 }
 
-/// Reads what the client sends and looks out for the request that is to be lost.
+/// Reads the client's bytes and applies request faults.
 async fn read_requests(
     mut from: OwnedReadHalf,
     to: mpsc::Sender<Chunk>,
-    wire: &Wire,
-    loses: watch::Receiver<Option<Then>>,
+    proxy: &ProxyState,
+    loses: watch::Receiver<Option<AfterLoss>>,
 ) -> Result<(), Error> {
     let mut before = Vec::new();
-    while let Some(bytes) = read(&mut from, wire).await? {
-        let fate = fate(wire, &mut before, &bytes);
-        if fate.is_held {
-            wire.count_held();
-            wire.until_nothing_is_held().await;
+    while let Some(bytes) = read(&mut from, proxy).await? {
+        let match_faults = match_faults(proxy, &mut before, &bytes);
+        if match_faults.is_held {
+            proxy.count_held();
+            proxy.wait_until_released().await;
         }
-        let loses = match fate.loss {
+        let loses = match match_faults.loss {
             Some(Loss::Request) => {
-                wire.count_loss();
-                return Err(gone());
+                proxy.count_loss();
+                return Err(connection_ended());
             }
             Some(Loss::Answer(then)) => Some(then),
             None => None,
         };
-        let due = Instant::now() + wire.rules().delay;
+        let due = Instant::now() + proxy.rules().delay;
         let chunk = Chunk { due, bytes, loses };
         to.send(chunk).await.map_err(lost)?;
     }
     match *loses.borrow() {
-        Some(Then::Silence) => Err(gone()), // nothing else would end it
-        Some(Then::Cut) | None => Ok(()),
+        Some(AfterLoss::Silence) => Err(connection_ended()), // otherwise the connection would stay open
+        Some(AfterLoss::Cut) | None => Ok(()),
     }
 }
 
-/// What the rules say of these bytes, after those before them.
+/// The faults that match these bytes, together with earlier ones.
 #[derive(Default)]
-struct Fate {
-    /// Each loss happens once.
+struct RequestFaults {
+    /// Each loss applies once.
     loss: Option<Loss>,
     is_held: bool,
 }
 
-fn fate(wire: &Wire, before: &mut Vec<u8>, bytes: &[u8]) -> Fate {
-    let mut rules = wire.rules();
+fn match_faults(proxy: &ProxyState, before: &mut Vec<u8>, bytes: &[u8]) -> RequestFaults {
+    let mut rules = proxy.rules();
     let lost = rules.loss.as_ref().map(|(pattern, _)| pattern);
     let longest = lost.into_iter().chain(&rules.held).map(Vec::len).max();
     let Some(longest) = longest else {
         before.clear();
         before.extend_from_slice(bytes);
-        return Fate::default();
+        return RequestFaults::default();
     };
-    // A request may come in pieces, but what ended in an earlier piece was before our time.
+    // A request may arrive in pieces, but a match that ended in an earlier piece was handled then.
     let tail = before.len().saturating_sub(longest - 1);
     before.drain(..tail);
     let known = before.len();
@@ -131,50 +129,50 @@ fn fate(wire: &Wire, before: &mut Vec<u8>, bytes: &[u8]) -> Fate {
     };
     let is_held = rules.held.as_ref().is_some_and(has);
     let loss = rules.loss.take_if(|(pattern, _)| has(pattern));
-    Fate {
+    RequestFaults {
         loss: loss.map(|(_, loss)| loss),
         is_held,
     }
 }
 
-/// Reads what the server answers; a lost answer ends here.
+/// Reads the server's bytes and discards lost responses.
 async fn read_answers(
     mut from: OwnedReadHalf,
     to: mpsc::Sender<Chunk>,
-    wire: &Arc<Wire>,
-    loses: watch::Receiver<Option<Then>>,
+    proxy: &Arc<ProxyState>,
+    loses: watch::Receiver<Option<AfterLoss>>,
 ) -> Result<(), Error> {
-    while let Some(mut bytes) = read(&mut from, wire).await? {
+    while let Some(mut bytes) = read(&mut from, proxy).await? {
         let then = *loses.borrow();
         match then {
             None => {}
-            Some(Then::Cut) => {
-                wire.count_loss();
-                // The server must come to its end undisturbed, or the request might be undone.
+            Some(AfterLoss::Cut) => {
+                proxy.count_loss();
+                // The server must finish undisturbed, or it might roll the request back.
                 tokio::spawn(drain(from));
-                return Err(gone());
+                return Err(connection_ended());
             }
-            Some(Then::Silence) => {
-                wire.count_loss();
+            Some(AfterLoss::Silence) => {
+                proxy.count_loss();
                 drain(from).await;
-                return std::future::pending().await; // until the client hangs up
+                return std::future::pending().await; // until the client disconnects
             }
         }
-        let is_cut = shorten(&mut bytes, wire);
-        let due = Instant::now() + wire.rules().delay;
+        let is_cut = truncate_to_limit(&mut bytes, proxy);
+        let due = Instant::now() + proxy.rules().delay;
         let loses = None;
         let chunk = Chunk { due, bytes, loses };
         to.send(chunk).await.map_err(lost)?;
         if is_cut {
-            return cut_when_written(to, wire).await;
+            return cut_when_written(to, proxy).await;
         }
     }
     Ok(())
 }
 
-/// Takes away what is beyond the last byte that may pass, and says whether there was any.
-fn shorten(bytes: &mut Vec<u8>, wire: &Wire) -> bool {
-    let mut rules = wire.rules();
+/// Removes the bytes beyond the limit of [`TcpProxy::cut_after`]; true if there were any.
+fn truncate_to_limit(bytes: &mut Vec<u8>, proxy: &ProxyState) -> bool {
+    let mut rules = proxy.rules();
     let Some(left) = &mut rules.answer_bytes_left else {
         return false;
     };
@@ -184,11 +182,11 @@ fn shorten(bytes: &mut Vec<u8>, wire: &Wire) -> bool {
     is_cut
 }
 
-/// Cuts the whole proxy once the writer has taken what was sent to it.
-async fn cut_when_written(to: mpsc::Sender<Chunk>, wire: &Wire) -> Result<(), Error> {
+/// Cuts the whole proxy once the writer has written its queue.
+async fn cut_when_written(to: mpsc::Sender<Chunk>, proxy: &ProxyState) -> Result<(), Error> {
     drop(to.reserve_many(CHUNKS_MAX).await.map_err(lost)?);
-    wire.link.send_replace(Link::Cut);
-    Err(gone())
+    proxy.link.send_replace(Link::Cut);
+    Err(connection_ended())
 }
 
 async fn drain(mut from: OwnedReadHalf) {
@@ -196,27 +194,27 @@ async fn drain(mut from: OwnedReadHalf) {
     while from.read(&mut rest).await.is_ok_and(|length| length > 0) {}
 }
 
-/// The next bytes, or `None` at the end. Reads nothing while the link is frozen.
-async fn read(from: &mut OwnedReadHalf, wire: &Wire) -> Result<Option<Vec<u8>>, Error> {
-    wire.until(|link| *link != Link::Frozen).await;
+/// The next bytes, or `None` at the end. Waits while the link is frozen.
+async fn read(from: &mut OwnedReadHalf, proxy: &ProxyState) -> Result<Option<Vec<u8>>, Error> {
+    proxy.wait_for_link(|link| *link != Link::Frozen).await;
     let mut bytes = vec![0; CHUNK_BYTES_MAX];
     let length = from.read(&mut bytes).await?;
     bytes.truncate(length);
     Ok((length > 0).then_some(bytes))
 }
 
-/// Writes each chunk when it is due and the link is not frozen; the end is passed on too.
+/// Writes each chunk when it is due and the link is not frozen; forwards the end of the stream too.
 async fn write(
     mut to: OwnedWriteHalf,
     mut chunks: mpsc::Receiver<Chunk>,
-    wire: &Wire,
-    loses: &watch::Sender<Option<Then>>,
+    proxy: &ProxyState,
+    loses: &watch::Sender<Option<AfterLoss>>,
 ) -> Result<(), Error> {
     while let Some(chunk) = chunks.recv().await {
         tokio::time::sleep_until(chunk.due).await;
-        wire.until(|link| *link != Link::Frozen).await;
+        proxy.wait_for_link(|link| *link != Link::Frozen).await;
         if chunk.loses.is_some() {
-            // Before the request leaves, so that its answer cannot be faster.
+            // Before the request is sent, so that its response cannot overtake it.
             loses.send_replace(chunk.loses);
         }
         to.write_all(&chunk.bytes).await?;
@@ -224,11 +222,10 @@ async fn write(
     to.shutdown().await
 }
 
-/// The other half of this direction has ended.
 fn lost<E>(_: E) -> Error {
-    gone()
+    connection_ended()
 }
 
-fn gone() -> Error {
+fn connection_ended() -> Error {
     Error::from(ErrorKind::ConnectionAborted)
 }

@@ -1,30 +1,29 @@
-//! What is in a request's body.
+//! The calls in a request's body.
 
 use alloy_consensus::{Transaction as _, TxEnvelope};
 use alloy_eips::eip2718::Decodable2718 as _;
 use alloy_primitives::{B256, Bytes, keccak256};
 use serde_json::Value;
 
-/// The method that hands a transaction over.
+/// The method that sends a transaction.
 pub(super) const SEND: &str = "eth_sendRawTransaction";
 /// Methods whose first parameter is a transaction's hash.
 const BY_HASH: &[&str] = &["eth_getTransactionReceipt", "eth_getTransactionByHash"];
 
-/// One call, or a batch, or something that is not JSON-RPC and goes to the node as it is.
+/// One call, a batch, or a body that is not JSON-RPC and is passed to the node unchanged.
 #[derive(Debug)]
 pub(super) struct Message {
     calls: Vec<Call>,
     pub(super) is_batch: bool,
 }
 
-/// One call.
 #[derive(Clone, Debug)]
 pub(super) struct Call {
-    /// As it came.
+    /// Unchanged.
     pub(super) body: Value,
     pub(super) id: Value,
     pub(super) method: String,
-    /// The transaction that it is about.
+    /// The transaction that it sends or queries.
     pub(super) hash: Option<B256>,
     /// The nonce that it sends.
     pub(super) nonce: Option<u64>,
@@ -33,10 +32,10 @@ pub(super) struct Call {
 impl Message {
     pub(super) fn parse(body: &[u8]) -> Self {
         let parsed: Value = serde_json::from_slice(body).unwrap_or_default();
-        // One that is no call, in a batch of calls, makes the node's own answer the only true one.
+        // If a batch contains anything else, only the node itself can answer it correctly.
         let calls: Option<Vec<Call>> = match parsed.as_array() {
-            Some(batch) => batch.iter().map(Call::of).collect(),
-            None => Call::of(&parsed).map(|call| vec![call]),
+            Some(batch) => batch.iter().map(Call::from_json).collect(),
+            None => Call::from_json(&parsed).map(|call| vec![call]),
         };
         Self {
             calls: calls.unwrap_or_default(),
@@ -50,14 +49,14 @@ impl Message {
 }
 
 impl Call {
-    pub(super) fn of(body: &Value) -> Option<Self> {
+    pub(super) fn from_json(body: &Value) -> Option<Self> {
         let method = body.get("method")?.as_str()?.to_owned();
         let first = body.get("params").and_then(|params| params.get(0));
         let raw = match method == SEND {
             true => first.and_then(|raw| raw.as_str()?.parse::<Bytes>().ok()),
             false => None,
         };
-        let asked = match BY_HASH.contains(&method.as_str()) {
+        let queried = match BY_HASH.contains(&method.as_str()) {
             true => first.and_then(|hash| hash.as_str()?.parse().ok()),
             false => None,
         };
@@ -68,12 +67,12 @@ impl Call {
             body: body.clone(),
             id: body.get("id").cloned().unwrap_or_default(),
             method,
-            hash: raw.map(keccak256).or(asked),
+            hash: raw.map(keccak256).or(queried),
             nonce: envelope.map(|envelope| envelope.nonce()),
         })
     }
 
-    /// One of its parameters, or `null`.
+    /// `null` when it is missing.
     pub(super) fn param(&self, index: usize) -> &Value {
         &self.body["params"][index]
     }
@@ -87,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn transactions_are_recognised_in_sends_and_in_questions() {
+    fn transactions_are_recognized_in_sends_and_queries() {
         // The worked example of EIP-155: nonce 9.
         let raw = "0xf86c098504a817c800825208943535353535353535353535353535353535353535880de0b6b3a76400008025a028ef61340bd939bc2195fe537567866003e1a15d3c71ff63e1590620aa636276a067cbe9d8997f761aecb703304b3800ccf555c9f3dc64214b297fb1966a3b6d83";
         let hash = keccak256(hex::decode(raw).unwrap());
@@ -114,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_call_is_left_to_the_node() {
+    fn other_bodies_are_left_to_the_node() {
         for body in ["", "{", "7", "{}", "[7]", r#"[{"method":"a"},{}]"#] {
             assert!(Message::parse(body.as_bytes()).calls().is_empty(), "{body}");
         }

@@ -1,7 +1,7 @@
-//! A JSON-RPC proxy in front of a node that counts, loses, lies and dies on command. What no rule
-//! speaks of is the node's own.
+//! A JSON-RPC proxy in front of a node that counts calls and injects faults. Calls without a matching rule are the
+//! node's own.
 //!
-//! It runs on a thread of its own, so a test that blocks does not block the network.
+//! It runs on its own thread, so a blocking test does not block the network.
 
 mod message;
 mod node;
@@ -9,7 +9,7 @@ mod rule;
 mod serve;
 mod view;
 
-pub use rule::{Calls, Fault, Rule, RuleId};
+pub use rule::{CallFilter, Fault, Rule, RuleId};
 pub use view::View;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,23 +33,23 @@ pub struct RpcProxy {
     thread: Option<JoinHandle<()>>,
 }
 
-/// How a dead endpoint looks from outside.
+/// How an endpoint that is down appears to clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Death {
-    /// Nobody listens: connections are refused.
+pub enum OutageKind {
+    /// No listener: connections are refused.
     Refuses,
-    /// Somebody listens, and resets every connection.
+    /// Every connection is accepted and reset.
     Resets,
 }
 
 impl RpcProxy {
-    /// A proxy in front of a node's address. The seed decides what chance decides.
+    /// A proxy in front of a node. The seed determines random faults.
     pub fn in_front_of(url: &str, seed: u64) -> Self {
         let port = free_port();
         let shared = Arc::new(Shared::new(url, seed));
         let (stop, stopped) = oneshot::channel();
         let (served, address) = (Arc::clone(&shared), port.address());
-        // Bound here, so that nobody is refused who is faster than the thread.
+        // Bound before the thread starts, so that no early client is refused.
         let listener = serve::listen(address);
         let thread = thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread()
@@ -59,7 +59,7 @@ impl RpcProxy {
             runtime.block_on(async {
                 tokio::select! {
                     () = serve::accept(address, listener, served) => {}
-                    _ = stopped => {} // also when the proxy was dropped without a word
+                    _ = stopped => {} // also when the sender was dropped
                 }
             });
         });
@@ -71,58 +71,57 @@ impl RpcProxy {
         }
     }
 
-    /// Where it takes requests.
     pub fn url(&self) -> String {
         format!("http://{}", self.port.address())
     }
 
-    /// Adds a rule, behind those that are there: the first that fits a call decides.
+    /// Appends a rule: the first one that matches a call applies.
     pub fn add(&self, rule: Rule) -> RuleId {
         self.shared.state().rules.add(rule)
     }
 
-    /// Takes a rule back.
     pub fn remove(&self, rule: RuleId) {
         self.shared.state().rules.remove(rule);
     }
 
-    /// What of the chain it shows.
+    /// Limits the visible part of the chain.
     pub fn show(&self, view: View) {
         self.shared.state().view = view;
     }
 
-    /// Claims to serve another chain.
+    /// Reports another chain id.
     pub fn claim_chain_id(&self, id: u64) {
         self.shared.state().chain_id = Some(id);
     }
 
-    /// Has no receipts any more, of anything: `null` when asked for one, an empty list for a block.
+    /// Hides all receipts: `null` for a transaction, an empty list for a block.
     pub fn hide_all_receipts(&self) {
         self.shared.state().hidden = Hidden::All;
     }
 
-    /// Has no receipts of these any more.
+    /// Hides the receipts of these transactions.
     pub fn hide_receipts(&self, hashes: impl IntoIterator<Item = B256>) {
         self.shared.state().hidden = Hidden::Txs(hashes.into_iter().collect());
     }
 
-    /// Has all receipts again.
     pub fn show_receipts(&self) {
         self.shared.state().hidden = Hidden::Nothing;
     }
 
-    /// Dies: every connection ends, in the middle of what it does.
-    pub fn die(&self, death: Death) {
+    /// Goes down: every connection ends immediately.
+    pub fn take_down(&self, death: OutageKind) {
         self.shared.link.send_replace(Link::Dead(death));
-        if death == Death::Refuses {
-            let is_deaf = || std::net::TcpStream::connect(self.port.address()).is_err();
-            crate::until("nobody listens", serve::DEAF_WITHIN, || {
-                is_deaf().then_some(())
-            });
+        if death == OutageKind::Refuses {
+            let is_closed = || std::net::TcpStream::connect(self.port.address()).is_err();
+            crate::wait_until(
+                "the listener is closed",
+                serve::LISTENER_CHANGE_WITHIN,
+                || is_closed().then_some(()),
+            );
         }
     }
 
-    /// Takes all faults back. What was counted stays.
+    /// Removes all faults. The counters stay.
     pub fn heal(&self) {
         let mut state = self.shared.state();
         state.rules.clear();
@@ -131,36 +130,35 @@ impl RpcProxy {
         state.hidden = Hidden::Nothing;
         drop(state);
         let was = self.shared.link.send_replace(Link::Up);
-        if was == Link::Dead(Death::Refuses) {
-            crate::until("somebody listens", serve::DEAF_WITHIN, || {
-                std::net::TcpStream::connect(self.port.address()).ok()
-            });
+        if was == Link::Dead(OutageKind::Refuses) {
+            crate::wait_until(
+                "the listener is open",
+                serve::LISTENER_CHANGE_WITHIN,
+                || std::net::TcpStream::connect(self.port.address()).ok(),
+            );
         }
     }
 
-    /// How often each method was called. Every call of a batch counts, and so does a call that was
-    /// lost or answered by a rule.
+    /// Calls per method. Every call of a batch counts, also one that was lost or answered by a rule.
     pub fn calls(&self) -> BTreeMap<String, u64> {
         self.shared.state().counts.calls.clone()
     }
 
-    /// How often one method was called.
     pub fn calls_of(&self, method: &str) -> u64 {
         let state = self.shared.state();
         state.counts.calls.get(method).copied().unwrap_or_default()
     }
 
-    /// How many HTTP requests came.
+    /// The number of HTTP requests.
     pub fn requests(&self) -> u64 {
         self.shared.state().counts.requests
     }
 
-    /// How often a rule took effect.
+    /// How often a rule applied.
     pub fn faults(&self) -> u64 {
         self.shared.state().counts.faults
     }
 
-    /// Counts from zero again.
     pub fn reset_counts(&self) {
         self.shared.state().counts = Counts::default();
     }
@@ -170,13 +168,13 @@ impl Drop for RpcProxy {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // Its panic was printed, and the test sees broken connections.
+            // Its panic was printed, and the test sees closed connections.
             thread.join().ok();
         }
     }
 }
 
-/// What all connections of a proxy share.
+/// The state that all connections of a proxy share.
 #[derive(Debug)]
 struct Shared {
     node: node::Node,
@@ -187,7 +185,7 @@ struct Shared {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Link {
     Up,
-    Dead(Death),
+    Dead(OutageKind),
 }
 
 #[derive(Debug)]
@@ -206,7 +204,7 @@ struct Counts {
     faults: u64,
 }
 
-/// Which receipts are not there.
+/// Which receipts are hidden.
 #[derive(Clone, Debug)]
 enum Hidden {
     Nothing,
@@ -237,7 +235,7 @@ impl Shared {
 }
 
 impl State {
-    /// Counts a request and lets the rules decide on it.
+    /// Counts a request and applies the rules.
     fn plan(&mut self, message: &Message) -> rule::Plan {
         self.counts.requests += 1;
         for call in message.calls() {

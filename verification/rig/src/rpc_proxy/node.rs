@@ -6,21 +6,18 @@ use hyper::body::Bytes;
 use reqwest::{Client, header};
 use serde_json::{Value, json};
 
-/// A node, with connections of its own.
 #[derive(Debug)]
 pub(super) struct Node {
-    /// Made where it is used first: its connections belong to that runtime.
+    /// Created at the first use: its connections belong to that runtime.
     client: LazyLock<Client>,
     url: String,
 }
 
-/// What the node answered.
-pub(super) struct Answered {
+pub(super) struct NodeResponse {
     pub(super) status: u16,
     pub(super) body: Bytes,
 }
 
-/// The node did not answer.
 pub(super) struct Unreachable;
 
 impl Node {
@@ -31,30 +28,30 @@ impl Node {
         }
     }
 
-    /// Passes a body on.
-    pub(super) async fn pass(
+    /// Forwards a body unchanged.
+    pub(super) async fn forward(
         &self,
         body: impl Into<reqwest::Body>,
-    ) -> Result<Answered, Unreachable> {
+    ) -> Result<NodeResponse, Unreachable> {
         let request = self
             .client
             .post(&self.url)
             .header(header::CONTENT_TYPE, "application/json")
             .body(body);
-        // Why is the node's own affair; what counts here is that there is no answer.
+        // The reason does not matter here: there is no response.
         let unreachable = |_: reqwest::Error| Unreachable;
         let response = request.send().await.map_err(unreachable)?;
-        Ok(Answered {
+        Ok(NodeResponse {
             status: response.status().as_u16(),
             body: response.bytes().await.map_err(unreachable)?,
         })
     }
 
-    /// A question of the proxy's own: the answer with its `result` or `error`.
-    pub(super) async fn ask(&self, method: &str, params: Value) -> Result<Value, Unreachable> {
+    /// A call by the proxy itself: the response with its `result` or `error`.
+    pub(super) async fn call(&self, method: &str, params: Value) -> Result<Value, Unreachable> {
         let body = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
-        let answered = self.pass(body.to_string()).await?;
-        // A node that answers no JSON is as good as none.
+        let answered = self.forward(body.to_string()).await?;
+        // A response that is not JSON counts as none.
         serde_json::from_slice(&answered.body).map_err(|_malformed| Unreachable)
     }
 }

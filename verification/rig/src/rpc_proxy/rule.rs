@@ -1,4 +1,4 @@
-//! Which calls meet which fault.
+//! Rules: which fault applies to which calls.
 
 use std::time::Duration;
 
@@ -8,20 +8,20 @@ use rand::rngs::StdRng;
 use serde_json::{Value, json};
 
 use super::message::Call;
-use crate::proxy::Then;
+use crate::proxy::AfterLoss;
 
 /// A fault for some calls.
 #[derive(Clone, Debug)]
 pub struct Rule {
-    calls: Calls,
+    calls: CallFilter,
     fault: Fault,
     chance: f64,
     times_left: Option<u64>,
 }
 
 impl Rule {
-    /// Every such call, until the rule is taken back.
-    pub fn new(calls: Calls, fault: Fault) -> Self {
+    /// Applies to every matching call until the rule is removed.
+    pub fn new(calls: CallFilter, fault: Fault) -> Self {
         Self {
             calls,
             fault,
@@ -30,8 +30,7 @@ impl Rule {
         }
     }
 
-    /// Only with this probability. A fault of a whole request is drawn once for it, however many
-    /// calls it carries.
+    /// Only with this probability. A fault of a whole request is drawn once per request, not per call.
     #[must_use]
     pub fn chance(mut self, chance: f64) -> Self {
         assert!((0.0..=1.0).contains(&chance), "not a probability: {chance}");
@@ -39,7 +38,7 @@ impl Rule {
         self
     }
 
-    /// Only so many times.
+    /// At most this many times.
     #[must_use]
     pub fn times(mut self, times: u64) -> Self {
         self.times_left = Some(times);
@@ -47,53 +46,50 @@ impl Rule {
     }
 }
 
-/// Which calls.
+/// Selects calls.
 #[derive(Clone, Debug, Default)]
-pub struct Calls {
+pub struct CallFilter {
     methods: Vec<String>,
     hashes: Vec<B256>,
     nonces: Vec<u64>,
 }
 
-impl Calls {
-    /// All.
+impl CallFilter {
     pub fn all() -> Self {
         Self::default()
     }
 
-    /// Those of a method.
     pub fn of(method: &str) -> Self {
         Self::default().or_of(method)
     }
 
-    /// Those that hand a transaction over.
+    /// Calls that send a transaction.
     pub fn sends() -> Self {
         Self::of(super::message::SEND)
     }
 
-    /// Those of another method too.
+    /// Also calls of another method.
     #[must_use]
     pub fn or_of(mut self, method: &str) -> Self {
         self.methods.push(method.to_owned());
         self
     }
 
-    /// Of them only those that are about this transaction: that send it, or ask for it by hash.
-    /// Given several, about any of them.
+    /// Only calls that send this transaction or query it by hash. With several, any of them.
     #[must_use]
     pub fn with_tx(mut self, hash: B256) -> Self {
         self.hashes.push(hash);
         self
     }
 
-    /// Of them only those that send this nonce, of whichever account.
+    /// Only calls that send this nonce, of any account.
     #[must_use]
     pub fn with_nonce(mut self, nonce: u64) -> Self {
         self.nonces.push(nonce);
         self
     }
 
-    fn fit(&self, call: &Call) -> bool {
+    fn matches_call(&self, call: &Call) -> bool {
         let has_method = self.methods.is_empty() || self.methods.contains(&call.method);
         let is_any_tx = self.hashes.is_empty() && self.nonces.is_empty();
         let has_hash = call.hash.is_some_and(|hash| self.hashes.contains(&hash));
@@ -102,37 +98,36 @@ impl Calls {
     }
 }
 
-/// What goes wrong.
 #[derive(Clone, Debug)]
 pub enum Fault {
-    /// The request with this call never reaches the node.
-    LoseRequest(Then),
-    /// The node does what is asked, and the answer is lost.
-    LoseAnswer(Then),
-    /// The request waits before it goes to the node.
+    /// The request does not reach the node.
+    LoseRequest(AfterLoss),
+    /// The node processes the request, and the response is lost.
+    LoseAnswer(AfterLoss),
+    /// The request is delayed before it reaches the node.
     Delay(Duration),
-    /// The request is turned away with an HTTP status.
+    /// The request is refused with an HTTP status.
     Status {
         /// 429, 503, …
         code: u16,
         /// The seconds of a `Retry-After`.
         retry_after: Option<u64>,
     },
-    /// This call gets an error, and the node never sees it.
+    /// The call gets an error, and does not reach the node.
     Error {
         /// JSON-RPC's code.
         code: i64,
         /// The text.
         message: String,
     },
-    /// This call gets an error, after the node has done it.
+    /// The call gets an error after the node has processed it.
     ErrorAfter {
         /// JSON-RPC's code.
         code: i64,
         /// The text.
         message: String,
     },
-    /// This send is answered with its hash, and the node never sees it.
+    /// The send is answered with its hash, and does not reach the node.
     Pretend,
 }
 
@@ -153,8 +148,8 @@ impl Fault {
         }
     }
 
-    /// Whether it strikes a request as a whole, with all its calls.
-    fn is_of_request(&self) -> bool {
+    /// Whether it affects the whole request with all its calls.
+    fn affects_request(&self) -> bool {
         match self {
             Self::LoseRequest(_) | Self::LoseAnswer(_) | Self::Delay(_) | Self::Status { .. } => {
                 true
@@ -164,54 +159,52 @@ impl Fault {
     }
 }
 
-/// Names a rule that was added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RuleId(u64);
 
-/// The rules of a proxy, and its dice.
+/// The rules of a proxy and its random generator.
 #[derive(Debug)]
 pub(super) struct Rules {
     list: Vec<(RuleId, Rule)>,
     next: u64,
-    dice: StdRng,
+    rng: StdRng,
 }
 
-/// What becomes of a request.
+/// How a request is handled.
 #[derive(Debug)]
 pub(super) struct Plan {
     pub(super) delay: Duration,
-    pub(super) fate: Fate,
+    pub(super) outcome: RequestOutcome,
     /// For each call, in order.
-    pub(super) answers: Vec<Answer>,
+    pub(super) answers: Vec<CallAnswer>,
     pub(super) faults: u64,
 }
 
-/// What becomes of a request as a whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Fate {
+pub(super) enum RequestOutcome {
     Answered,
-    TurnedAway { code: u16, retry_after: Option<u64> },
-    RequestLost(Then),
-    AnswerLost(Then),
+    Refused { code: u16, retry_after: Option<u64> },
+    RequestLost(AfterLoss),
+    AnswerLost(AfterLoss),
 }
 
-/// Who answers a call.
+/// Where the answer to a call comes from.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Answer {
+pub(super) enum CallAnswer {
     /// The node.
     Node,
     /// The proxy, with this `result` or `error`.
     Proxy(Value),
-    /// The proxy with this, after the node has done it.
+    /// The proxy, after the node has processed the call.
     ProxyAfterNode(Value),
 }
 
 impl Rules {
-    pub(super) fn new(dice: StdRng) -> Self {
+    pub(super) fn new(rng: StdRng) -> Self {
         Self {
             list: Vec::new(),
             next: 0,
-            dice,
+            rng,
         }
     }
 
@@ -233,22 +226,22 @@ impl Rules {
     pub(super) fn plan(&mut self, calls: &[Call]) -> Plan {
         let mut plan = Plan {
             delay: Duration::ZERO,
-            fate: Fate::Answered,
-            answers: vec![Answer::Node; calls.len()],
+            outcome: RequestOutcome::Answered,
+            answers: vec![CallAnswer::Node; calls.len()],
             faults: 0,
         };
         for (_, rule) in &mut self.list {
-            if rule.fault.is_of_request() {
-                let fits = calls.iter().any(|call| rule.calls.fit(call));
-                if fits && plan.is_open_to(&rule.fault) && strikes(rule, &mut self.dice) {
-                    plan.strike_request(&rule.fault);
+            if rule.fault.affects_request() {
+                let fits = calls.iter().any(|call| rule.calls.matches_call(call));
+                if fits && plan.accepts_fault(&rule.fault) && applies_now(rule, &mut self.rng) {
+                    plan.apply_to_request(&rule.fault);
                 }
                 continue;
             }
             for (call, answer) in calls.iter().zip(&mut plan.answers) {
-                let is_open = *answer == Answer::Node && rule.calls.fit(call);
-                if is_open && strikes(rule, &mut self.dice) {
-                    *answer = struck(&rule.fault, call);
+                let is_open = *answer == CallAnswer::Node && rule.calls.matches_call(call);
+                if is_open && applies_now(rule, &mut self.rng) {
+                    *answer = faulted_answer(&rule.fault, call);
                     plan.faults += 1;
                 }
             }
@@ -257,9 +250,9 @@ impl Rules {
     }
 }
 
-/// Draws, and counts.
-fn strikes(rule: &mut Rule, dice: &mut StdRng) -> bool {
-    if rule.times_left == Some(0) || !dice.random_bool(rule.chance) {
+/// Draws the probability and counts the uses.
+fn applies_now(rule: &mut Rule, rng: &mut StdRng) -> bool {
+    if rule.times_left == Some(0) || !rng.random_bool(rule.chance) {
         return false;
     }
     rule.times_left = rule.times_left.map(|left| left.saturating_sub(1));
@@ -267,42 +260,42 @@ fn strikes(rule: &mut Rule, dice: &mut StdRng) -> bool {
 }
 
 impl Plan {
-    /// Delays add up; of everything else the first counts.
-    fn is_open_to(&self, fault: &Fault) -> bool {
-        matches!(fault, Fault::Delay(_)) || self.fate == Fate::Answered
+    /// Delays add up; of the other faults the first applies.
+    fn accepts_fault(&self, fault: &Fault) -> bool {
+        matches!(fault, Fault::Delay(_)) || self.outcome == RequestOutcome::Answered
     }
 
-    fn strike_request(&mut self, fault: &Fault) {
+    fn apply_to_request(&mut self, fault: &Fault) {
         self.faults += 1;
         match fault {
             Fault::Delay(by) => self.delay = self.delay.saturating_add(*by),
-            Fault::LoseRequest(then) => self.fate = Fate::RequestLost(*then),
-            Fault::LoseAnswer(then) => self.fate = Fate::AnswerLost(*then),
+            Fault::LoseRequest(then) => self.outcome = RequestOutcome::RequestLost(*then),
+            Fault::LoseAnswer(then) => self.outcome = RequestOutcome::AnswerLost(*then),
             Fault::Status { code, retry_after } => {
-                self.fate = Fate::TurnedAway {
+                self.outcome = RequestOutcome::Refused {
                     code: *code,
                     retry_after: *retry_after,
                 };
             }
             Fault::Error { .. } | Fault::ErrorAfter { .. } | Fault::Pretend => {
-                unreachable!("these strike single calls")
+                unreachable!("these affect single calls")
             }
         }
     }
 }
 
-fn struck(fault: &Fault, call: &Call) -> Answer {
+fn faulted_answer(fault: &Fault, call: &Call) -> CallAnswer {
     let error =
         |code: &i64, message: &str| json!({ "error": { "code": code, "message": message } });
     match fault {
-        Fault::Error { code, message } => Answer::Proxy(error(code, message)),
-        Fault::ErrorAfter { code, message } => Answer::ProxyAfterNode(error(code, message)),
+        Fault::Error { code, message } => CallAnswer::Proxy(error(code, message)),
+        Fault::ErrorAfter { code, message } => CallAnswer::ProxyAfterNode(error(code, message)),
         Fault::Pretend => {
-            let hash = call.hash.expect("a rule to pretend is one for sends");
-            Answer::Proxy(json!({ "result": hash }))
+            let hash = call.hash.expect("the rule applies to sends only");
+            CallAnswer::Proxy(json!({ "result": hash }))
         }
         Fault::LoseRequest(_) | Fault::LoseAnswer(_) | Fault::Delay(_) | Fault::Status { .. } => {
-            unreachable!("these strike whole requests")
+            unreachable!("these affect whole requests")
         }
     }
 }
@@ -318,17 +311,18 @@ mod tests {
     }
 
     fn call(method: &str) -> Call {
-        Call::of(&json!({ "id": 1, "method": method, "params": [] })).unwrap()
+        Call::from_json(&json!({ "id": 1, "method": method, "params": [] })).unwrap()
     }
 
     #[test]
-    fn chance_is_drawn_once_for_a_request_and_repeats_with_its_seed() {
+    fn chance_is_drawn_once_per_request_and_follows_the_seed() {
         let batch = vec![call("a"); 50];
         let fates = |seed| {
             let mut rules = rules(seed);
-            rules.add(Rule::new(Calls::of("a"), Fault::LoseAnswer(Then::Cut)).chance(0.3));
+            rules
+                .add(Rule::new(CallFilter::of("a"), Fault::LoseAnswer(AfterLoss::Cut)).chance(0.3));
             let plans: Vec<bool> = (0..1_000)
-                .map(|_| rules.plan(&batch).fate == Fate::AnswerLost(Then::Cut))
+                .map(|_| rules.plan(&batch).outcome == RequestOutcome::AnswerLost(AfterLoss::Cut))
                 .collect();
             plans
         };
@@ -339,37 +333,40 @@ mod tests {
     }
 
     #[test]
-    fn first_fitting_rule_decides_and_a_used_up_one_does_not_fit() {
+    fn first_matching_rule_applies_until_used_up() {
         let mut rules = rules(0);
-        let first = rules.add(Rule::new(Calls::of("a"), Fault::error("first")).times(1));
-        rules.add(Rule::new(Calls::all(), Fault::error("second")));
+        let first = rules.add(Rule::new(CallFilter::of("a"), Fault::error("first")).times(1));
+        rules.add(Rule::new(CallFilter::all(), Fault::error("second")));
         let plan = rules.plan(&[call("a"), call("a"), call("b")]);
-        let said = |answer: &Answer| match answer {
-            Answer::Proxy(body) => body["error"]["message"].as_str().unwrap().to_owned(),
-            Answer::Node | Answer::ProxyAfterNode(_) => panic!("{answer:?}"),
+        let answer_text = |answer: &CallAnswer| match answer {
+            CallAnswer::Proxy(body) => body["error"]["message"].as_str().unwrap().to_owned(),
+            CallAnswer::Node | CallAnswer::ProxyAfterNode(_) => panic!("{answer:?}"),
         };
-        let texts: Vec<String> = plan.answers.iter().map(said).collect();
+        let texts: Vec<String> = plan.answers.iter().map(answer_text).collect();
         assert_eq!(texts, ["first", "second", "second"]);
         assert_eq!(plan.faults, 3);
         rules.remove(first);
         rules.clear();
-        assert_eq!(rules.plan(&[call("a")]).answers, [Answer::Node]);
+        assert_eq!(rules.plan(&[call("a")]).answers, [CallAnswer::Node]);
     }
 
     #[test]
-    fn delays_add_up_and_one_fate_is_enough() {
+    fn delays_add_up_and_the_first_other_fault_applies() {
         let mut rules = rules(0);
         let delay = Duration::from_millis(5);
-        rules.add(Rule::new(Calls::all(), Fault::Delay(delay)));
-        rules.add(Rule::new(Calls::all(), Fault::throttle(Some(2))));
-        rules.add(Rule::new(Calls::all(), Fault::LoseRequest(Then::Cut)));
-        rules.add(Rule::new(Calls::all(), Fault::Delay(delay)));
+        rules.add(Rule::new(CallFilter::all(), Fault::Delay(delay)));
+        rules.add(Rule::new(CallFilter::all(), Fault::throttle(Some(2))));
+        rules.add(Rule::new(
+            CallFilter::all(),
+            Fault::LoseRequest(AfterLoss::Cut),
+        ));
+        rules.add(Rule::new(CallFilter::all(), Fault::Delay(delay)));
         let plan = rules.plan(&[call("a")]);
         assert_eq!(plan.delay, 2 * delay);
-        let throttled = Fate::TurnedAway {
+        let throttled = RequestOutcome::Refused {
             code: 429,
             retry_after: Some(2),
         };
-        assert_eq!(plan.fate, throttled);
+        assert_eq!(plan.outcome, throttled);
     }
 }

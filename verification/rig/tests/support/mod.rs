@@ -9,7 +9,7 @@ use rig::evm::{CHAIN_ID, account};
 
 pub(crate) const BOB: Address = Address::repeat_byte(0xb0);
 
-/// Wei to Bob from the first account: the hash and the bytes.
+/// A signed transfer to Bob from the first account: hash and bytes.
 pub(crate) fn transfer(nonce: u64, wei: u64) -> (B256, Bytes) {
     let tx = TxEip1559 {
         chain_id: CHAIN_ID,

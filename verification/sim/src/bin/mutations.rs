@@ -1,8 +1,8 @@
 //! `cargo run --release -p sim --features mutations --bin mutations`: are deliberate bugs caught?
 //!
-//! Every mutation of `domain::mutation` gets worlds of all kinds until a promise is broken; then the same
-//! worlds run without it and must be clean. Ends with 1 where a bug gets through, or where a checker caught
-//! nothing at all. `--record` keeps a world per mutation for the test that shows all of them.
+//! Every mutation of `domain::mutation` runs in worlds of all kinds until a promise is broken; then the same
+//! worlds run without it and must be clean. Exits with 1 if a mutation is not caught, or if a checker caught
+//! nothing at all. `--record` records a world per mutation for the test that shows all of them.
 
 use std::ops::Range;
 use std::path::PathBuf;
@@ -10,7 +10,9 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use domain::mutation::{self, Mutation};
-use sim::mutations::{Caught, Findings, hunt_all, line, options, record, unclean};
+use sim::mutations::{
+    CatchingWorld, Findings, failing_without_mutation, line, options, record, search_all,
+};
 use sim::world::{Options, run};
 
 /// The seeded simulator with deliberate bugs.
@@ -19,7 +21,7 @@ struct Arguments {
     /// Only this mutation (may be given several times).
     #[arg(long)]
     only: Vec<String>,
-    /// The most worlds of one mutation.
+    /// The maximum number of worlds per mutation.
     #[arg(long, default_value_t = 1_000)]
     seeds_max: u64,
     /// The first seed.
@@ -28,19 +30,19 @@ struct Arguments {
     /// Replays this world with the mutation, and prints its trace.
     #[arg(long)]
     seed: Option<u64>,
-    /// So many threads.
+    /// The number of threads.
     #[arg(long, default_value_t = 2)]
     jobs: usize,
-    /// Does not run the worlds once more without bugs.
+    /// Does not run the worlds again without mutations.
     #[arg(long)]
     skip_clean: bool,
-    /// Writes mutations.txt anew: a small world in which each is caught.
+    /// Writes mutations.txt: a small world in which each mutation is caught.
     #[arg(long, conflicts_with = "seed")]
     record: bool,
-    /// Lists the mutations and ends.
+    /// Lists the mutations and exits.
     #[arg(long)]
     list: bool,
-    /// Writes the report here.
+    /// Writes the report to this file.
     #[arg(long)]
     json: Option<PathBuf>,
 }
@@ -103,16 +105,16 @@ fn wanted(only: &[String]) -> Result<Vec<Mutation>, String> {
     only.iter().map(named).collect()
 }
 
-/// Writes the table of recorded worlds anew, or the lines of those that are wanted.
+/// Writes the table of recorded worlds, or the lines of the wanted mutations.
 fn write_record(arguments: &Arguments, wanted: &[Mutation]) -> ExitCode {
-    let told = |mutation: Mutation, caught: Option<&Caught>| {
+    let recorded = |mutation: Mutation, caught: Option<&CatchingWorld>| {
         let world = caught.map(|caught| (caught.seed, caught.events, caught.promises()));
         eprintln!("{:<27}{world:?}", mutation.name());
     };
-    match record(wanted, &arguments.seeds(), arguments.jobs, told) {
+    match record(wanted, &arguments.seeds(), arguments.jobs, recorded) {
         Ok(missed) if missed.is_empty() => ExitCode::SUCCESS,
         Ok(missed) => {
-            eprintln!("caught nowhere: {missed:?}");
+            eprintln!("not caught in any world: {missed:?}");
             ExitCode::FAILURE
         }
         Err(error) => {
@@ -128,25 +130,25 @@ fn write_record(arguments: &Arguments, wanted: &[Mutation]) -> ExitCode {
 )]
 fn prove(arguments: &Arguments, wanted: &[Mutation]) -> ExitCode {
     let (seeds, jobs) = (arguments.seeds(), arguments.jobs);
-    let hunts = hunt_all(wanted, &seeds, jobs, |hunt| eprintln!("{}", line(hunt)));
+    let searches = search_all(wanted, &seeds, jobs, |search| eprintln!("{}", line(search)));
     let mut findings = Findings {
-        hunts,
+        searches,
         seeds: seeds.clone(),
-        unclean: Vec::new(),
+        failing_without_mutation: Vec::new(),
         are_all: wanted == Mutation::ALL,
     };
     if !arguments.skip_clean {
-        // All began at the same seed, so the longest hunt has seen every world of the others.
+        // All searches began at the same seed, so the longest one has run every world of the others.
         let tried = seeds.start..seeds.start.saturating_add(findings.most());
-        findings.unclean = unclean(tried, jobs);
+        findings.failing_without_mutation = failing_without_mutation(tried, jobs);
     }
-    for world in &findings.unclean {
+    for world in &findings.failing_without_mutation {
         eprintln!(
             "seed {} without a mutation: {:?}",
             world.seed, world.violations
         );
     }
-    for promise in findings.blind() {
+    for promise in findings.idle_checkers() {
         eprintln!("caught nothing here: {promise}");
     }
     if let Some(path) = &arguments.json {

@@ -1,4 +1,4 @@
-//! What a test or a world does to the chain: blocks, forks, prices, pools, and other users of an account.
+//! How a test or a world controls the chain: blocks, reorgs, prices, mempools, and foreign transactions.
 
 use std::sync::Arc;
 
@@ -13,31 +13,31 @@ use super::ledger::Ledger;
 use super::{ChainTx, MemoryChain, envelope};
 use crate::event::WorldEvent;
 
-/// What becomes of a transaction whose block a fork takes back.
+/// What happens to a transaction whose block is reorged out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
-    /// In a block of the new branch.
+pub enum ReorgPlacement {
+    /// It is mined in the new branch.
     Mined,
-    /// Back in the pools.
+    /// It is pending again.
     Pooled,
-    /// Forgotten by every node.
+    /// Every endpoint drops it.
     Dropped,
 }
 
-/// How somebody else uses an account of ours.
+/// How a foreign transaction reaches the chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ForeignWay {
-    /// Through this node's pool, at the first nonce that is free there.
+pub enum ForeignRoute {
+    /// Through the mempool of this endpoint, at the first nonce that is free there.
     Pool(usize),
-    /// Past all pools, at the account's next nonce, whatever waits there.
+    /// Privately, at the account's next nonce, whether or not a transaction is pending there.
     Private,
 }
 
-/// The gas limit of somebody else's transaction.
+/// The gas limit of a foreign transaction.
 const FOREIGN_GAS: u64 = 100_000;
 
 impl MemoryChain {
-    /// With so many nodes that can be asked, at least one.
+    /// The chain with `count` endpoints, at least one.
     #[must_use]
     pub fn with_endpoints(self, count: usize) -> Self {
         self.lock()
@@ -46,15 +46,15 @@ impl MemoryChain {
         self
     }
 
-    /// How many blocks below its head a node calls safe, and final.
+    /// How many blocks below its head an endpoint calls safe, and finalized.
     pub fn set_tags(&self, safe_depth: u64, final_depth: u64) {
         let mut ledger = self.lock();
         ledger.safe_depth = safe_depth;
         ledger.final_depth = final_depth;
     }
 
-    /// How many transactions fit into a block, and how many of one account into a pool.
-    pub fn set_room(&self, block: usize, slots: u64) {
+    /// How many transactions fit into a block, and how many of one account into a mempool.
+    pub fn set_capacity(&self, block: usize, slots: u64) {
         let mut ledger = self.lock();
         ledger.block_room = block;
         for endpoint in &mut ledger.endpoints {
@@ -62,95 +62,99 @@ impl MemoryChain {
         }
     }
 
-    /// Whether nodes say how much they hold when they have no room.
-    pub fn tell_room(&self, tells: bool) {
+    /// Whether endpoints report their mempool depth when they are full.
+    pub fn set_reports_depth(&self, reports: bool) {
         for endpoint in &mut self.lock().endpoints {
-            endpoint.pool.tells_slots = tells;
+            endpoint.pool.reports_depth = reports;
         }
     }
 
-    /// What the chain asks for from now on, in wei per gas.
+    /// The price from now on, in wei per gas.
     pub fn set_fees(&self, base_fee: u128, tip: u128) {
         let mut ledger = self.lock();
         ledger.base_fee = base_fee;
         ledger.tip = tip;
         drop(ledger);
-        self.tell_set(|| format!("asks for {base_fee} and a tip of {tip} wei per gas"));
+        self.record_setting(|| format!("base fee is {base_fee}, tip {tip} wei per gas"));
     }
 
-    /// Sets what an account owns.
+    /// Sets the balance of an account.
     pub fn fund(&self, account: Address, balance: U256) {
         self.lock().fund(account, balance);
-        self.tell_set(|| format!("{account} has {balance} wei"));
+        self.record_setting(|| format!("{account} has {balance} wei"));
     }
 
-    /// So many heads behind is this node from now on.
+    /// Sets by how many heads an endpoint is behind.
     pub fn set_lag(&self, endpoint: usize, heads: u64) {
         self.lock().endpoints[endpoint].lag = heads;
-        self.tell_set(|| format!("endpoint {endpoint} is {heads} heads behind"));
+        self.record_setting(|| format!("endpoint {endpoint} is {heads} heads behind"));
     }
 
-    /// Nobody reaches this node any more, or everybody does again.
+    /// Makes an endpoint unreachable, or reachable again.
     pub fn set_down(&self, endpoint: usize, is_down: bool) {
         self.lock().endpoints[endpoint].is_down = is_down;
-        self.tell_set(|| format!("endpoint {endpoint} is down: {is_down}"));
+        self.record_setting(|| format!("endpoint {endpoint} is down: {is_down}"));
     }
 
-    /// Whether all nodes refuse [`super::WAVERING`] call data from now on.
+    /// Whether all endpoints reject [`super::SOMETIMES_REJECTED`] call data from now on.
     pub fn set_strict(&self, is_strict: bool) {
         for endpoint in &mut self.lock().endpoints {
             endpoint.is_strict = is_strict;
         }
-        self.tell_set(|| format!("endpoints are strict: {is_strict}"));
+        self.record_setting(|| format!("endpoints are strict: {is_strict}"));
     }
 
-    /// Whose pool the next blocks are made from first.
+    /// The endpoint whose mempool the next blocks are built from first.
     pub fn set_producer(&self, endpoint: usize) {
         let mut ledger = self.lock();
-        assert!(endpoint < ledger.endpoints.len(), "no node {endpoint}");
+        assert!(endpoint < ledger.endpoints.len(), "no endpoint {endpoint}");
         ledger.producer = endpoint;
     }
 
-    /// Nodes tell each other what waits with them; `is_heard` says whether one telling arrives.
-    pub fn gossip(&self, is_heard: impl FnMut() -> bool) {
-        self.lock().gossip(is_heard);
-        self.tell_foreign();
+    /// Endpoints gossip their pending transactions; `arrives` decides whether one message arrives.
+    pub fn gossip(&self, arrives: impl FnMut() -> bool) {
+        self.lock().gossip(arrives);
+        self.record_foreign();
     }
 
-    /// Mines a block with all that is there.
+    /// Mines a block with all pending transactions that can be mined.
     pub fn mine(&self) -> Header {
         self.mine_if(|_| true)
     }
 
-    /// Mines a block with what is there and `wanted`. (What follows an unwanted one waits too.)
+    /// Mines a block with those of them that are `wanted`. (Later nonces of an unwanted one wait as well.)
     pub fn mine_if(&self, wanted: impl FnMut(&ChainTx) -> bool) -> Header {
         let mut ledger = self.lock();
         let header = ledger.mine(wanted);
         self.announce(&mut ledger, Vec::new(), &[header]);
         drop(ledger);
-        self.tell_foreign();
+        self.record_foreign();
         header
     }
 
-    /// A fork: the newest `depth` blocks are replaced by one more than that. Answers with the
-    /// headers that fell out, newest first (fewer at the genesis block).
-    pub fn reorg(&self, depth: u64, mut fate: impl FnMut(&ChainTx) -> Fate) -> Vec<Header> {
+    /// A reorg: the newest `depth` blocks are replaced by one more than that. Returns the headers that were
+    /// reorged out, newest first (fewer at the genesis block).
+    pub fn reorg(
+        &self,
+        depth: u64,
+        mut placement: impl FnMut(&ChainTx) -> ReorgPlacement,
+    ) -> Vec<Header> {
         let mut ledger = self.lock();
         let mut dropped = Vec::new();
         let mut mined_again = Vec::new();
         for _ in 0..depth {
-            let Some((header, txs)) = ledger.unwind() else {
+            let Some((header, txs)) = ledger.remove_head() else {
                 break;
             };
             dropped.push(header);
             for tx in txs {
-                match fate(&tx) {
-                    Fate::Mined => {
+                match placement(&tx) {
+                    ReorgPlacement::Mined => {
                         mined_again.push(tx.hash);
                         put_back(&mut ledger, &tx);
                     }
-                    Fate::Pooled => put_back(&mut ledger, &tx),
-                    Fate::Dropped => {}
+                    ReorgPlacement::Pooled => put_back(&mut ledger, &tx),
+                    ReorgPlacement::Dropped => {}
                 }
             }
         }
@@ -159,68 +163,68 @@ impl MemoryChain {
             .collect();
         self.announce(&mut ledger, dropped.clone(), &added);
         drop(ledger);
-        self.tell_foreign();
+        self.record_foreign();
         dropped
     }
 
-    /// Every node forgets a transaction that waits; whether there was one.
+    /// Every endpoint drops a pending transaction; returns whether there was one.
     pub fn drop_tx(&self, hash: B256) -> bool {
         let mut was_there = false;
         for endpoint in &mut self.lock().endpoints {
             was_there |= endpoint.pool.drop_tx(hash);
         }
         if was_there {
-            self.tell(|| WorldEvent::Dropped {
+            self.record(|| WorldEvent::Dropped {
                 chain_id: self.id,
                 hash,
             });
-            self.tell_foreign();
+            self.record_foreign();
         }
         was_there
     }
 
-    /// A node forgets everything that waits with it.
+    /// An endpoint loses its whole mempool.
     pub fn lose_pool(&self, endpoint: usize) {
         self.lock().endpoints[endpoint].pool.lose_all();
-        self.tell_set(|| format!("endpoint {endpoint} lost its pool"));
-        self.tell_foreign();
+        self.record_setting(|| format!("endpoint {endpoint} lost its pool"));
+        self.record_foreign();
     }
 
-    /// Somebody else who has the key sends a transaction, told apart by its call data. `None` when the
-    /// node does not take it.
-    pub fn use_account(
+    /// Another owner of the key sends a transaction, identified by its call data. `None` when the endpoint
+    /// refuses it.
+    pub fn submit_foreign_tx(
         &self,
         account: Address,
         data: &str,
         per_gas: u128,
-        way: ForeignWay,
+        way: ForeignRoute,
     ) -> Option<Arc<ChainTx>> {
         let mut ledger = self.lock();
         let next = ledger.account(ledger.head(), account).nonce;
         let nonce = match way {
-            ForeignWay::Pool(at) => ledger.endpoints[at].pool.pending(account, next),
-            ForeignWay::Private => next,
+            ForeignRoute::Pool(at) => ledger.endpoints[at].pool.pending(account, next),
+            ForeignRoute::Private => next,
         };
         let tx = Arc::new(self.foreign(account, nonce, data, per_gas));
         match way {
-            ForeignWay::Pool(at) => {
+            ForeignRoute::Pool(at) => {
                 if ledger.receive(at, Arc::clone(&tx)) != SendOutcome::Accepted {
                     return None;
                 }
             }
-            ForeignWay::Private => {
+            ForeignRoute::Private => {
                 ledger.private.insert(tx.place(), Arc::clone(&tx));
             }
         }
         ledger.foreign.insert(tx.hash, false);
         drop(ledger);
-        self.tell_foreign();
+        self.record_foreign();
         Some(tx)
     }
 
-    /// What somebody who has the key would send at a nonce of his, told apart by its call data.
+    /// The transaction that another owner of the key makes at a nonce, identified by its call data.
     #[must_use]
-    pub fn made_elsewhere(
+    pub fn foreign_tx(
         &self,
         account: Address,
         nonce: Nonce,
@@ -230,17 +234,17 @@ impl MemoryChain {
         Arc::new(self.foreign(account, nonce, data, per_gas))
     }
 
-    /// Somebody who has the key gives a transaction to a node, which may take it or not.
-    pub fn send_elsewhere(&self, tx: &Arc<ChainTx>, endpoint: usize) {
+    /// Another owner of the key sends a transaction to an endpoint, which may refuse it.
+    pub fn send_foreign(&self, tx: &Arc<ChainTx>, endpoint: usize) {
         let mut ledger = self.lock();
         if ledger.receive(endpoint, Arc::clone(tx)) == SendOutcome::Accepted {
             ledger.foreign.entry(tx.hash).or_insert(false);
         }
         drop(ledger);
-        self.tell_foreign();
+        self.record_foreign();
     }
 
-    /// The account's nonce on the present chain.
+    /// The account's nonce on the canonical chain.
     #[must_use]
     pub fn account_nonce(&self, account: Address) -> Nonce {
         let ledger = self.lock();
@@ -266,7 +270,7 @@ impl MemoryChain {
         ChainTx::decode(&raw).expect("just encoded")
     }
 
-    /// Every node forgets what somebody else sent and the chain is too dear for.
+    /// Every endpoint drops foreign transactions that are too cheap for the chain.
     pub fn drop_cheap_foreign(&self) {
         let base_fee = self.lock().base_fee;
         for tx in self.foreign_pending() {
@@ -276,13 +280,13 @@ impl MemoryChain {
         }
     }
 
-    /// What waits, by account, in nonce order.
+    /// The pending transactions, by account, in nonce order.
     #[must_use]
     pub fn pool(&self) -> Vec<Arc<ChainTx>> {
         self.lock().waiting()
     }
 
-    /// Somebody else's transactions that wait.
+    /// The pending foreign transactions.
     #[must_use]
     pub fn foreign_pending(&self) -> Vec<Arc<ChainTx>> {
         let ledger = self.lock();
@@ -291,7 +295,7 @@ impl MemoryChain {
         waiting
     }
 
-    /// Everything that is mined on the present chain, in order.
+    /// All transactions of the canonical chain, in order.
     #[must_use]
     pub fn mined(&self) -> Vec<Arc<ChainTx>> {
         let ledger = self.lock();
@@ -306,15 +310,15 @@ impl MemoryChain {
         ledger.blocks[&ledger.head()].header
     }
 
-    fn tell_set(&self, what: impl FnOnce() -> String) {
-        self.tell(|| WorldEvent::ChainSet {
+    fn record_setting(&self, what: impl FnOnce() -> String) {
+        self.record(|| WorldEvent::ChainSet {
             chain_id: self.id,
             what: what(),
         });
     }
 
-    /// Tells which of somebody else's transactions began to wait, and which wait nowhere any more.
-    pub(super) fn tell_foreign(&self) {
+    /// Records which foreign transactions became pending, and which are not pending any more.
+    pub(super) fn record_foreign(&self) {
         let mut ledger = self.lock();
         if ledger.foreign.is_empty() {
             return;
@@ -338,11 +342,11 @@ impl MemoryChain {
             }
         }
         drop(ledger);
-        events.into_iter().for_each(|event| self.tell(|| event));
+        events.into_iter().for_each(|event| self.record(|| event));
     }
 }
 
-/// All nodes have it again.
+/// Makes it pending at all endpoints again.
 fn put_back(ledger: &mut Ledger, tx: &Arc<ChainTx>) {
     for endpoint in &mut ledger.endpoints {
         endpoint.pool.put_back(Arc::clone(tx));

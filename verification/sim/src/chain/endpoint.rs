@@ -1,5 +1,5 @@
-//! The nodes of the chain that can be asked: each has a pool of its own, may lag behind, may be down,
-//! and may think of some bytes what others do not.
+//! The endpoints of the chain: each has its own mempool, may lag behind, may be down, and may reject
+//! transactions that others accept.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,39 +10,39 @@ use domain::SendOutcome;
 use super::ledger::{Ledger, cost, intrinsic_gas};
 use super::pool::{ChainTx, Place, Pool};
 
-/// Call data that begins like this is refused by every node, for ever.
+/// Call data with this prefix is rejected by every endpoint, always.
 pub const REJECTED: [u8; 4] = [0xde, 0xad, 0xf0, 0x0d];
-/// Call data that begins like this is refused for good by the first node, where there are several; the
-/// others take it.
+/// Call data with this prefix is rejected by the first endpoint, if there are several; the others accept
+/// it.
 pub const DISPUTED: [u8; 4] = [0xd1, 0x5b, 0x07, 0xed];
-/// Call data that begins like this is refused for good by every node that is strict at present, and
-/// taken by all that are not.
-pub const WAVERING: [u8; 4] = [0x3a, 0x7e, 0x12, 0x1e];
+/// Call data with this prefix is rejected by every endpoint that is strict at present, and accepted by
+/// all others.
+pub const SOMETIMES_REJECTED: [u8; 4] = [0x3a, 0x7e, 0x12, 0x1e];
 
 #[derive(Debug, Default)]
 pub(super) struct Endpoint {
     pub(super) pool: Pool,
-    /// So many heads behind the newest one.
+    /// By how many heads it is behind.
     pub(super) lag: u64,
-    /// Nobody reaches it.
+    /// It is unreachable.
     pub(super) is_down: bool,
-    /// It refuses [`WAVERING`] call data.
+    /// It rejects [`SOMETIMES_REJECTED`] call data.
     pub(super) is_strict: bool,
 }
 
 impl Endpoint {
-    /// Whether it says of these bytes that no node will ever take them. `disputes` is the first node's,
-    /// where there are others.
+    /// Whether it rejects this transaction permanently. `disputes` is true for the first endpoint, if there
+    /// are others.
     fn rejects(&self, tx: &ChainTx, disputes: bool) -> bool {
         let data = &tx.envelope.data;
         data.starts_with(&REJECTED)
             || (disputes && data.starts_with(&DISPUTED))
-            || (self.is_strict && data.starts_with(&WAVERING))
+            || (self.is_strict && data.starts_with(&SOMETIMES_REJECTED))
     }
 }
 
 impl Ledger {
-    /// What a node says of these bytes. It judges by the newest head that it knows.
+    /// The answer of an endpoint to a transaction, by the newest head that it knows.
     pub(super) fn receive(&mut self, at: usize, tx: Arc<ChainTx>) -> SendOutcome {
         let envelope = &tx.envelope;
         if envelope.chain_id != self.id {
@@ -71,7 +71,7 @@ impl Ledger {
         self.endpoints[at].pool.add(tx, account.nonce)
     }
 
-    /// The head that a node knows, when its answer is `behind` heads old on top of its lag.
+    /// The head that an endpoint knows, if its answer is `behind` heads old on top of its lag.
     pub(super) fn head_of(&self, at: usize, behind: u64) -> B256 {
         let behind = self.endpoints[at].lag.saturating_add(behind);
         let behind = usize::try_from(behind).unwrap_or(usize::MAX);
@@ -79,15 +79,15 @@ impl Ledger {
         self.heads[place]
     }
 
-    /// Nodes tell each other what waits with them; `is_heard` says whether one telling arrives.
-    pub(super) fn gossip(&mut self, mut is_heard: impl FnMut() -> bool) {
+    /// Endpoints gossip their pending transactions; `arrives` decides whether one message arrives.
+    pub(super) fn gossip(&mut self, mut arrives: impl FnMut() -> bool) {
         for from in 0..self.endpoints.len() {
-            let told: Vec<Arc<ChainTx>> = self.endpoints[from].pool.iter().cloned().collect();
+            let recorded: Vec<Arc<ChainTx>> = self.endpoints[from].pool.iter().cloned().collect();
             for to in (0..self.endpoints.len()).filter(|to| *to != from) {
-                for tx in &told {
+                for tx in &recorded {
                     let is_news = !self.endpoints[to].pool.contains(tx);
-                    if is_news && is_heard() {
-                        // What a node thinks of another one's transaction is nobody's business.
+                    if is_news && arrives() {
+                        // Whether an endpoint accepts a gossiped transaction is not reported.
                         drop(self.receive(to, Arc::clone(tx)));
                     }
                 }
@@ -95,9 +95,9 @@ impl Ledger {
         }
     }
 
-    /// What the producer of the next block can choose from at each place: first what came to it alone,
-    /// then what waits with it, then what waits with others.
-    pub(super) fn choices(&self) -> BTreeMap<Place, Vec<Arc<ChainTx>>> {
+    /// The candidates for the next block at each place: first private transactions, then those of the producer's
+    /// mempool, then those of other mempools.
+    pub(super) fn block_candidates(&self) -> BTreeMap<Place, Vec<Arc<ChainTx>>> {
         let mut choices: BTreeMap<Place, Vec<Arc<ChainTx>>> = BTreeMap::new();
         let (before, from) = self.endpoints.split_at(self.producer);
         let pools = from
@@ -113,12 +113,12 @@ impl Ledger {
         choices
     }
 
-    /// Everything that waits anywhere, by account, in nonce order.
+    /// All pending transactions, by account, in nonce order.
     pub(super) fn waiting(&self) -> Vec<Arc<ChainTx>> {
-        self.choices().into_values().flatten().collect()
+        self.block_candidates().into_values().flatten().collect()
     }
 
-    /// Every node forgets what, as far as it knows the chain, can never be mined any more.
+    /// Every endpoint drops transactions that, as far as it knows the chain, can never be mined any more.
     pub(super) fn prune(&mut self) {
         for at in 0..self.endpoints.len() {
             let head = self.head_of(at, 0);

@@ -1,5 +1,5 @@
-//! The twin's transaction bytes: every field of an envelope, written with a fixed width or a
-//! presence byte, so that no two envelopes share bytes. No cryptography: the signer is believed.
+//! The twin's transaction bytes: every field of an envelope, with a fixed width or a presence byte, so that
+//! no two envelopes share bytes. No cryptography: the signer field is trusted.
 
 use alloy_primitives::{Address, B256, Bytes, U256, keccak256};
 use domain::{AttemptKind, ChainId, Fees, Nonce, TxId, UnsignedEnvelope};
@@ -39,28 +39,28 @@ pub fn encode(envelope: &UnsignedEnvelope) -> Bytes {
     raw.into()
 }
 
-/// The envelope of these bytes; `None` when they are no envelope.
+/// The envelope of these bytes; `None` when they are not an envelope.
 #[must_use]
 pub fn decode(raw: &[u8]) -> Option<UnsignedEnvelope> {
     let mut reader = Reader { rest: raw };
-    if reader.take::<4>()? != *MAGIC {
+    if reader.read_array::<4>()? != *MAGIC {
         return None;
     }
     let kind = *AttemptKind::ALL.get(usize::from(reader.byte()?))?;
-    let tx_id = TxId(uuid::Uuid::from_bytes(reader.take()?));
-    let chain_id = ChainId(u64::from_be_bytes(reader.take()?));
-    let signer = Address::from(reader.take::<20>()?);
-    let nonce = Nonce(u64::from_be_bytes(reader.take()?));
+    let tx_id = TxId(uuid::Uuid::from_bytes(reader.read_array()?));
+    let chain_id = ChainId(u64::from_be_bytes(reader.read_array()?));
+    let signer = Address::from(reader.read_array::<20>()?);
+    let nonce = Nonce(u64::from_be_bytes(reader.read_array()?));
     let to = match reader.byte()? {
         0 => None,
-        1 => Some(Address::from(reader.take::<20>()?)),
+        1 => Some(Address::from(reader.read_array::<20>()?)),
         _ => return None,
     };
-    let value = U256::from_be_bytes(reader.take::<32>()?);
-    let gas = u64::from_be_bytes(reader.take()?);
+    let value = U256::from_be_bytes(reader.read_array::<32>()?);
+    let gas = u64::from_be_bytes(reader.read_array()?);
     let tag = reader.byte()?;
-    let first = u128::from_be_bytes(reader.take()?);
-    let second = u128::from_be_bytes(reader.take()?);
+    let first = u128::from_be_bytes(reader.read_array()?);
+    let second = u128::from_be_bytes(reader.read_array()?);
     let fees = match (tag, second) {
         (0, 0) => Fees::Legacy { gas_price: first },
         (2, tip) => Fees::Eip1559 {
@@ -84,7 +84,7 @@ pub fn decode(raw: &[u8]) -> Option<UnsignedEnvelope> {
     })
 }
 
-/// The hash that the chain knows these bytes by.
+/// The hash of these bytes on chain.
 #[must_use]
 pub fn hash(raw: &[u8]) -> B256 {
     keccak256(raw)
@@ -102,14 +102,14 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
-        let (taken, rest) = self.rest.split_first_chunk::<N>()?;
+    fn read_array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (bytes, rest) = self.rest.split_first_chunk::<N>()?;
         self.rest = rest;
-        Some(*taken)
+        Some(*bytes)
     }
 
     fn byte(&mut self) -> Option<u8> {
-        self.take::<1>().map(|[byte]| byte)
+        self.read_array::<1>().map(|[byte]| byte)
     }
 }
 
@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_give_the_envelope_back_and_nonsense_gives_nothing() {
+    fn envelope_round_trips_and_garbage_is_refused() {
         let mut envelope = UnsignedEnvelope {
             tx_id: TxId(uuid::Uuid::from_u128(7)),
             kind: AttemptKind::Bump,

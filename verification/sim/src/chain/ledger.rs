@@ -1,4 +1,4 @@
-//! Blocks and accounts: what the chain is. All branches are kept; `canonical` is the present one.
+//! Blocks and accounts. All branches are kept; `canonical` is the present one.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,11 +9,11 @@ use domain::{ChainId, FeeQuote, Header, Inclusion, Nonce, Payload};
 use super::endpoint::Endpoint;
 use super::pool::{ChainTx, Place};
 
-/// What an account owns unless told otherwise: a million ether.
+/// The default balance of an account: a million ether.
 pub(super) const BALANCE_DEFAULT: U256 =
     U256::from_limbs([2_003_764_205_206_896_640, 54_210, 0, 0]);
 
-/// Call data that begins like this reverts.
+/// Call data with this prefix reverts.
 pub const REVERTS: [u8; 4] = [0xde, 0xad, 0xbe, 0xef];
 
 const SAFE_DEPTH_DEFAULT: u64 = 2;
@@ -26,21 +26,21 @@ const BLOCK_SECONDS: u64 = 2;
 pub(super) struct Ledger {
     pub(super) id: ChainId,
     pub(super) blocks: BTreeMap<B256, Block>,
-    /// The present chain, by height.
+    /// The canonical chain, by height.
     pub(super) canonical: Vec<B256>,
-    /// Every head there ever was, in order: what a lagging node still believes in.
+    /// Every head there ever was, in order: what a lagging endpoint still shows.
     pub(super) heads: Vec<B256>,
-    /// In which blocks, of whatever branch, a transaction is.
+    /// The blocks, of any branch, that contain a transaction.
     pub(super) mined_in: BTreeMap<B256, Vec<B256>>,
     /// Never empty.
     pub(super) endpoints: Vec<Endpoint>,
-    /// Whose pool the next block is made from first.
+    /// The endpoint whose mempool the next block is built from first.
     pub(super) producer: usize,
-    /// What goes to producers of blocks alone: no node shows it.
+    /// Private transactions: no endpoint shows them.
     pub(super) private: BTreeMap<Place, Arc<ChainTx>>,
-    /// Transactions that somebody else made, and whether each waits somewhere.
+    /// Foreign transactions, and whether each is pending somewhere.
     pub(super) foreign: BTreeMap<B256, bool>,
-    /// So many blocks below a node's head is what it calls safe, and final.
+    /// How many blocks below its head an endpoint calls safe, and finalized.
     pub(super) safe_depth: u64,
     pub(super) final_depth: u64,
     pub(super) base_fee: u128,
@@ -53,7 +53,7 @@ pub(super) struct Ledger {
 #[derive(Debug)]
 pub(super) struct Block {
     pub(super) header: Header,
-    /// How many blocks there were before it was made: older nodes do not know it.
+    /// How many blocks existed before it: an endpoint that shows an older head does not know it.
     pub(super) made: usize,
     pub(super) txs: Vec<Arc<ChainTx>>,
     pub(super) receipts: Vec<Inclusion>,
@@ -77,7 +77,7 @@ impl Default for Account {
 }
 
 impl Block {
-    /// An account as it stands after it.
+    /// An account as of this block.
     pub(super) fn account(&self, address: Address) -> Account {
         self.accounts.get(&address).copied().unwrap_or_default()
     }
@@ -122,13 +122,13 @@ impl Ledger {
         *self.canonical.last().expect("the genesis block stays")
     }
 
-    /// An account as it stands after a block.
+    /// An account as of a block.
     pub(super) fn account(&self, at: B256, address: Address) -> Account {
         let block = self.blocks.get(&at);
         block.map_or_else(Account::default, |block| block.account(address))
     }
 
-    /// Sets what an account owns, from the head on.
+    /// Sets the balance of an account, from the head on.
     pub(super) fn fund(&mut self, address: Address, balance: U256) {
         let head = self.head();
         let block = self.blocks.get_mut(&head).expect("the head is a block");
@@ -138,7 +138,7 @@ impl Ledger {
             .balance = balance;
     }
 
-    /// What the chain asks for.
+    /// The present price.
     pub(super) fn quote(&self) -> FeeQuote {
         FeeQuote {
             base_fee: Some(self.base_fee),
@@ -146,17 +146,17 @@ impl Ledger {
         }
     }
 
-    /// Puts a block on the head with all that waits, can pay and is `wanted`, in nonce order.
+    /// Mines a block on the head with all pending transactions that can pay and are `wanted`, in nonce order.
     pub(super) fn mine(&mut self, mut wanted: impl FnMut(&ChainTx) -> bool) -> Header {
         let parent = &self.blocks[&self.head()];
         let mut accounts = Arc::clone(&parent.accounts);
         let mut txs: Vec<Arc<ChainTx>> = Vec::new();
-        for choice in self.choices().into_values() {
+        for choice in self.block_candidates().into_values() {
             let fits = |tx: &Arc<ChainTx>| self.fits(tx, &accounts);
             let Some(tx) = choice.into_iter().find(fits) else {
                 continue;
             };
-            // Asked last, so that chance is drawn for what could be mined only.
+            // Checked last, so that randomness is drawn only for transactions that could be mined.
             if txs.len() < self.block_room && wanted(&tx) {
                 execute(Arc::make_mut(&mut accounts), &tx, self.base_fee);
                 txs.push(tx);
@@ -194,8 +194,8 @@ impl Ledger {
             && account.balance >= cost(tx, envelope.gas, max_fee)
     }
 
-    /// Takes the newest block back; its transactions are the caller's.
-    pub(super) fn unwind(&mut self) -> Option<(Header, Vec<Arc<ChainTx>>)> {
+    /// Removes the newest block; returns its transactions to the caller.
+    pub(super) fn remove_head(&mut self) -> Option<(Header, Vec<Arc<ChainTx>>)> {
         if self.canonical.len() < 2 {
             return None;
         }
@@ -204,7 +204,7 @@ impl Ledger {
         Some((block.header, block.txs.clone()))
     }
 
-    /// Tells the world of the present head.
+    /// Appends the present head to the list of heads.
     pub(super) fn announce(&mut self) {
         let head = self.head();
         if self.heads.last() != Some(&head) {
@@ -265,7 +265,7 @@ fn receipt(header: &Header, tx: &ChainTx, base_fee: u128) -> Inclusion {
     }
 }
 
-/// The least gas of a call.
+/// The minimum gas of a call.
 pub(super) fn intrinsic_gas(tx: &ChainTx) -> u64 {
     let envelope = &tx.envelope;
     let mut payload = Payload::transfer(Address::ZERO, envelope.value);
@@ -287,7 +287,7 @@ fn effective_price(tx: &ChainTx, base_fee: u128) -> u128 {
     max_fee.min(base_fee.saturating_add(tip))
 }
 
-/// The most that a transaction can take from its account.
+/// The maximum cost of a transaction for its account.
 pub(super) fn cost(tx: &ChainTx, gas: u64, per_gas: u128) -> U256 {
     let gas_cost = U256::from(gas).saturating_mul(U256::from(per_gas));
     tx.envelope.value.saturating_add(gas_cost)

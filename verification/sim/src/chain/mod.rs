@@ -1,16 +1,16 @@
-//! A chain with its nodes, in memory.
+//! A chain with its endpoints, in memory.
 //!
-//! [`MemoryChain`] answers at once, through its first node. [`RemoteChain`] is what a node of the cluster
-//! has of it: several endpoints over a network, some of which lag behind, lie or are down.
+//! [`MemoryChain`] answers at once, through its first endpoint. [`RemoteChain`] is the chain as one node of the
+//! cluster reaches it: several endpoints over a network, some of which lag behind, give stale answers or are down.
 
 mod control;
 mod endpoint;
+mod endpoint_view;
 mod envelope;
 mod ledger;
 mod pool;
 mod remote;
 mod sending;
-mod sight;
 mod signer;
 #[cfg(test)]
 mod tests;
@@ -27,31 +27,31 @@ use tokio::sync::Notify;
 use crate::event::WorldEvent;
 use crate::trace::Trace;
 
-pub use control::{Fate, ForeignWay};
-pub use endpoint::{DISPUTED, REJECTED, WAVERING};
+pub use control::{ForeignRoute, ReorgPlacement};
+pub use endpoint::{DISPUTED, REJECTED, SOMETIMES_REJECTED};
 pub use envelope::{decode, encode, hash};
 pub use ledger::REVERTS;
 pub use pool::ChainTx;
 pub use remote::{RemoteChain, Staleness};
 pub use signer::{MemorySigner, UNSIGNABLE};
 
+use endpoint_view::{EndpointView, matching_receipts};
 use ledger::Ledger;
-use sight::{Sight, ours_of};
 
 /// The in-memory twin of the Chain port. Clones are the same chain.
 ///
-/// Every account is rich until told otherwise; call data that begins with [`REVERTS`] reverts.
+/// Every account has a large balance by default; call data with the prefix [`REVERTS`] reverts.
 #[derive(Clone)]
 pub struct MemoryChain {
     id: ChainId,
     ledger: Arc<Mutex<Ledger>>,
-    /// Rung with every new head.
+    /// Notified with every new head.
     announced: Arc<Notify>,
     trace: Option<Trace>,
 }
 
 impl MemoryChain {
-    /// A chain with its genesis block and one node, on which blocks come by [`MemoryChain::mine`] only.
+    /// A chain with its genesis block and one endpoint, on which blocks are mined by [`MemoryChain::mine`] only.
     #[must_use]
     pub fn new(id: ChainId) -> Self {
         Self {
@@ -62,14 +62,14 @@ impl MemoryChain {
         }
     }
 
-    /// Mines a block with all that is there, after every send.
+    /// Mines a block with all pending transactions after every send.
     #[must_use]
     pub fn auto_mining(self) -> Self {
         self.lock().auto_mine = true;
         self
     }
 
-    /// Tells every send, block and fork to a trace.
+    /// Records every send, block and reorg in a trace.
     #[must_use]
     pub fn traced(self, trace: Trace) -> Self {
         Self {
@@ -78,7 +78,7 @@ impl MemoryChain {
         }
     }
 
-    /// Bytes arrive at a node.
+    /// Transactions arrive at an endpoint.
     fn receive(&self, endpoint: usize, outgoing: &[OutgoingEnvelope]) -> Vec<SendOutcome> {
         let mut ledger = self.lock();
         let outcomes = outgoing
@@ -87,7 +87,7 @@ impl MemoryChain {
             .collect();
         let auto_mine = ledger.auto_mine;
         drop(ledger);
-        self.tell_foreign();
+        self.record_foreign();
         if auto_mine {
             self.mine();
         }
@@ -107,7 +107,7 @@ impl MemoryChain {
         let (lane, place) = (self.lane(tx.envelope.signer), tx.place());
         let mut outcome = ledger.receive(endpoint, Arc::new(tx));
         if let SendOutcome::ReplacementUnderpriced(text) = outcome {
-            let held = ledger.endpoints[endpoint].pool.at(place);
+            let held = ledger.endpoints[endpoint].pool.get(place);
             let is_ours = held.is_some_and(|held| outgoing.others.contains(&held.hash));
             outcome = if is_ours {
                 SendOutcome::ReplacementUnderpriced(text)
@@ -115,7 +115,7 @@ impl MemoryChain {
                 SendOutcome::ForeignPending(text)
             };
         }
-        self.tell(|| WorldEvent::Sent {
+        self.record(|| WorldEvent::Sent {
             lane,
             endpoint,
             nonce: outgoing.nonce,
@@ -125,18 +125,18 @@ impl MemoryChain {
         outcome
     }
 
-    /// Shows the present head to everyone, with what fell out and what came in.
+    /// Announces the present head, with the blocks that were reorged out and those that were added.
     fn announce(&self, ledger: &mut Ledger, dropped: Vec<Header>, added: &[Header]) {
         ledger.announce();
         if !dropped.is_empty() {
-            self.tell(|| WorldEvent::Forked {
+            self.record(|| WorldEvent::Forked {
                 chain_id: self.id,
                 dropped,
             });
         }
         for header in added {
             let txs = ledger.blocks[&header.hash].txs.clone();
-            self.tell(|| WorldEvent::Mined {
+            self.record(|| WorldEvent::Mined {
                 chain_id: self.id,
                 header: *header,
                 txs,
@@ -152,9 +152,9 @@ impl MemoryChain {
         }
     }
 
-    fn tell(&self, event: impl FnOnce() -> WorldEvent) {
+    fn record(&self, event: impl FnOnce() -> WorldEvent) {
         if let Some(trace) = &self.trace {
-            trace.tell(event());
+            trace.record(event());
         }
     }
 
@@ -174,11 +174,11 @@ impl Chain for MemoryChain {
     }
 
     async fn header(&self, block: BlockTag) -> Result<Option<Header>, ChainError> {
-        Ok(Sight::FIRST.header(&self.lock(), block))
+        Ok(EndpointView::FIRST.header(&self.lock(), block))
     }
 
     async fn headers(&self, from: u64, count: u64) -> Result<Vec<Header>, ChainError> {
-        Ok(Sight::FIRST.headers(&self.lock(), from, count))
+        Ok(EndpointView::FIRST.headers(&self.lock(), from, count))
     }
 
     async fn block_receipts(
@@ -186,12 +186,12 @@ impl Chain for MemoryChain {
         block: B256,
         is_ours: HashFilter<'_>,
     ) -> Result<Option<Vec<Inclusion>>, ChainError> {
-        let receipts = Sight::FIRST.block_receipts(&self.lock(), block);
-        Ok(receipts.map(|receipts| ours_of(receipts, is_ours)))
+        let receipts = EndpointView::FIRST.block_receipts(&self.lock(), block);
+        Ok(receipts.map(|receipts| matching_receipts(receipts, is_ours)))
     }
 
     async fn knows_transaction(&self, hash: B256, _witnesses: Quorum) -> Result<bool, ChainError> {
-        Ok(Sight::FIRST.knows_transaction(&self.lock(), hash))
+        Ok(EndpointView::FIRST.knows_transaction(&self.lock(), hash))
     }
 
     async fn receipts(
@@ -199,7 +199,7 @@ impl Chain for MemoryChain {
         hashes: &[B256],
         _witnesses: Quorum,
     ) -> Result<Vec<Inclusion>, ChainError> {
-        Ok(Sight::FIRST.receipts(&self.lock(), hashes))
+        Ok(EndpointView::FIRST.receipts(&self.lock(), hashes))
     }
 
     async fn revert_reason(&self, inclusion: &Inclusion) -> Result<Option<String>, ChainError> {
@@ -213,7 +213,7 @@ impl Chain for MemoryChain {
         _witnesses: Quorum,
     ) -> Result<EndpointNonces, ChainError> {
         Ok(EndpointNonces {
-            first: Sight::FIRST.account_nonces(&self.lock(), account, query),
+            first: EndpointView::FIRST.account_nonces(&self.lock(), account, query),
             second: None,
             is_complete: true,
         })
@@ -225,7 +225,7 @@ impl Chain for MemoryChain {
         nonce: Nonce,
         up_to: Header,
     ) -> Result<NonceConsumer, ChainError> {
-        let consumer = Sight::FIRST.find_consumer(&self.lock(), account, nonce, up_to);
+        let consumer = EndpointView::FIRST.find_consumer(&self.lock(), account, nonce, up_to);
         consumer.ok_or_else(|| ChainError::Unusable(format!("there is no block {}", up_to.number)))
     }
 
@@ -234,7 +234,7 @@ impl Chain for MemoryChain {
     }
 
     async fn estimate_gas(&self, call: &CallRequest) -> Result<u64, CallError> {
-        Sight::FIRST.estimate_gas(&self.lock(), call)
+        EndpointView::FIRST.estimate_gas(&self.lock(), call)
     }
 
     async fn send(&self, outgoing: &[OutgoingEnvelope]) -> Vec<SendOutcome> {

@@ -1,4 +1,4 @@
-//! A node's pool: by account in nonce order, gaps queued, replaced only for 10 % more.
+//! The mempool of an endpoint: by account in nonce order, with gaps, replaced only for 10 % more.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,23 +10,21 @@ use domain::{EffectDigest, Fees, Nonce, SendOutcome, UnsignedEnvelope};
 
 use super::envelope;
 
-/// How many transactions of one account a pool holds unless told otherwise.
+/// The default number of transactions of one account in a mempool.
 const SLOTS_DEFAULT: u64 = 4_096;
 
-/// Whose transaction, and where in the account's order.
+/// The account and the nonce of a transaction.
 pub(super) type Place = (Address, Nonce);
 
-/// A transaction that a node has.
+/// A decoded transaction.
 #[derive(Debug, PartialEq, Eq)]
 pub struct ChainTx {
-    /// Its hash.
     pub hash: B256,
-    /// What it says.
     pub envelope: UnsignedEnvelope,
 }
 
 impl ChainTx {
-    /// The transaction of these bytes; `None` when they are none.
+    /// The transaction of these bytes; `None` when they are not one.
     #[must_use]
     pub fn decode(raw: &Bytes) -> Option<Self> {
         Some(Self {
@@ -35,7 +33,7 @@ impl ChainTx {
         })
     }
 
-    /// As the one that consumed its nonce.
+    /// This transaction as the consumer of its nonce.
     pub(super) fn find_consumer(&self) -> NonceConsumer {
         let UnsignedEnvelope {
             to, value, data, ..
@@ -50,7 +48,7 @@ impl ChainTx {
         (self.envelope.signer, self.envelope.nonce)
     }
 
-    /// The most that one unit of gas can cost, and the tip in it.
+    /// The maximum price of one unit of gas, and the tip in it.
     pub(super) fn offer(&self) -> (u128, u128) {
         match self.envelope.fees {
             Fees::Legacy { gas_price } => (gas_price, gas_price),
@@ -65,10 +63,10 @@ impl ChainTx {
 #[derive(Debug)]
 pub(super) struct Pool {
     waiting: BTreeMap<Place, Arc<ChainTx>>,
-    /// How many of one account it holds.
+    /// How many transactions of one account it holds.
     pub(super) slots: u64,
-    /// Whether it says so when it has no room.
-    pub(super) tells_slots: bool,
+    /// Whether it reports its depth when it is full.
+    pub(super) reports_depth: bool,
 }
 
 impl Default for Pool {
@@ -76,13 +74,13 @@ impl Default for Pool {
         Self {
             waiting: BTreeMap::new(),
             slots: SLOTS_DEFAULT,
-            tells_slots: false,
+            reports_depth: false,
         }
     }
 }
 
 impl Pool {
-    /// Takes a transaction whose nonce is not used up and whose account can pay.
+    /// Adds a transaction whose nonce is not consumed and whose account can pay.
     pub(super) fn add(&mut self, tx: Arc<ChainTx>, next: Nonce) -> SendOutcome {
         match self.waiting.get(&tx.place()) {
             Some(held) if held.hash == tx.hash => return SendOutcome::Accepted,
@@ -95,7 +93,7 @@ impl Pool {
             None if next.until(tx.envelope.nonce) >= self.slots => {
                 return SendOutcome::Full {
                     text: "txpool is full".to_owned(),
-                    most: self.tells_slots.then_some(self.slots),
+                    most: self.reports_depth.then_some(self.slots),
                 };
             }
             None => {}
@@ -104,45 +102,45 @@ impl Pool {
         SendOutcome::Accepted
     }
 
-    /// Puts back what a fork took out of its block, unless something else took its place.
+    /// Puts back a transaction that was reorged out, unless its nonce is taken.
     pub(super) fn put_back(&mut self, tx: Arc<ChainTx>) {
         self.waiting.entry(tx.place()).or_insert(tx);
     }
 
-    /// Everything that waits, by account, in nonce order.
+    /// All transactions, by account, in nonce order.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Arc<ChainTx>> {
         self.waiting.values()
     }
 
-    /// What waits at a place.
-    pub(super) fn at(&self, place: Place) -> Option<&ChainTx> {
+    /// The transaction at a place.
+    pub(super) fn get(&self, place: Place) -> Option<&ChainTx> {
         self.waiting.get(&place).map(Arc::as_ref)
     }
 
     pub(super) fn contains(&self, tx: &ChainTx) -> bool {
-        let held = self.at(tx.place());
+        let held = self.get(tx.place());
         held.is_some_and(|held| held.hash == tx.hash)
     }
 
-    /// Forgets a transaction; whether it was there.
+    /// Drops a transaction; returns whether it was there.
     pub(super) fn drop_tx(&mut self, hash: B256) -> bool {
         let before = self.waiting.len();
         self.waiting.retain(|_, tx| tx.hash != hash);
         self.waiting.len() < before
     }
 
-    /// Forgets everything, as a node that is started again.
+    /// Drops everything, as an endpoint does that restarts.
     pub(super) fn lose_all(&mut self) {
         self.waiting.clear();
     }
 
-    /// Forgets what can never be mined any more: `next` is the account's nonce.
+    /// Drops transactions that can never be mined any more: `next` is the account's nonce.
     pub(super) fn prune(&mut self, next: impl Fn(Address) -> Nonce) {
         self.waiting
             .retain(|(account, nonce), _| *nonce >= next(*account));
     }
 
-    /// The nonce after the unbroken run that starts at `from`.
+    /// The nonce after the consecutive run that starts at `from`.
     pub(super) fn pending(&self, account: Address, from: Nonce) -> Nonce {
         let mut nonce = from;
         while self.waiting.contains_key(&(account, nonce)) {

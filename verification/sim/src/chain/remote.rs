@@ -1,5 +1,5 @@
-//! The chain as one node of the cluster has it: several endpoints, each over its own line. What the
-//! adapter for real nodes does with them is done here too: reads fail over, doubts ask a second one.
+//! The chain as one node of the cluster reaches it: several endpoints, each over its own link. It behaves like the
+//! adapter for real endpoints: reads fail over, doubtful answers are checked at a second endpoint.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -10,24 +10,24 @@ use domain::{Address, B256, ChainId, FeeQuote, Header, Inclusion, NodeName, Nonc
 use engine::ports::{BlockTag, CallError, CallRequest, Chain, ChainError, HashFilter, Quorum};
 
 use super::MemoryChain;
+use super::endpoint_view::{EndpointView, matching_receipts};
 use super::ledger::Ledger;
-use super::sight::{Sight, ours_of};
-use crate::wire::{NoAnswer, Wire, WireFaults};
+use crate::network::{Link, LinkFaults, NoAnswer};
 
-/// How the answers of nodes fail: as behind a load balancer, each read may hit another machine. Chances
-/// are per thousand.
+/// Stale and refused answers: as behind a load balancer, each read may reach another server. Rates are per
+/// thousand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Staleness {
-    /// So many reads are stale.
+    /// Reads that are stale.
     pub permille: u64,
-    /// A stale one is behind by up to so many heads.
+    /// By how many heads a stale read is behind, at most.
     pub heads_max: u64,
-    /// So many sends are refused because the node is busy.
+    /// Sends that are refused because the endpoint is busy.
     pub busy: u64,
-    /// So many sends are refused by a policy of the node.
+    /// Sends that are refused by a policy of the endpoint.
     pub refused: u64,
-    /// So many questions who consumed a nonce find a node that does not keep old blocks.
-    pub blind: u64,
+    /// Consumer lookups that reach a server without old blocks.
+    pub without_old_blocks: u64,
 }
 
 impl Staleness {
@@ -37,40 +37,40 @@ impl Staleness {
         heads_max: 1,
         busy: 0,
         refused: 0,
-        blind: 0,
+        without_old_blocks: 0,
     };
 }
 
-/// A [`MemoryChain`] at the other end of [`Wire`]s. Clones are the same view.
+/// A [`MemoryChain`] over [`Link`]s. Clones are the same view.
 #[derive(Clone)]
 pub struct RemoteChain {
     pub(super) chain: MemoryChain,
     /// One per endpoint.
-    pub(super) wires: Arc<Vec<Wire>>,
-    /// How many endpoints get the bytes at once.
+    pub(super) links: Arc<Vec<Link>>,
+    /// How many endpoints get each transaction at once.
     pub(super) send_to: usize,
     /// Whether new heads are announced.
     announces: bool,
-    /// Whose view it is, for the trace.
+    /// The node that uses this view, for the trace.
     pub(super) owner: Option<NodeName>,
     staleness: Arc<Mutex<Staleness>>,
 }
 
 impl RemoteChain {
-    /// The first endpoint of `chain`, seen through `wire`.
+    /// The first endpoint of `chain`, reached over `link`.
     #[must_use]
-    pub fn new(chain: MemoryChain, wire: Wire, staleness: Staleness) -> Self {
-        Self::over(chain, vec![wire], staleness)
+    pub fn new(chain: MemoryChain, link: Link, staleness: Staleness) -> Self {
+        Self::with_links(chain, vec![link], staleness)
     }
 
-    /// As many endpoints of `chain` as there are wires.
+    /// As many endpoints of `chain` as there are links.
     #[must_use]
-    pub fn over(chain: MemoryChain, wires: Vec<Wire>, staleness: Staleness) -> Self {
+    pub fn with_links(chain: MemoryChain, links: Vec<Link>, staleness: Staleness) -> Self {
         let known = chain.lock().endpoints.len();
-        assert!((1..=known).contains(&wires.len()), "one wire per endpoint");
+        assert!((1..=known).contains(&links.len()), "one link per endpoint");
         Self {
             chain,
-            wires: Arc::new(wires),
+            links: Arc::new(links),
             send_to: 1,
             announces: false,
             owner: None,
@@ -78,38 +78,38 @@ impl RemoteChain {
         }
     }
 
-    /// Sends go to so many endpoints at once.
+    /// Sends go to `send_to` endpoints at once.
     #[must_use]
-    pub fn sending_to(self, send_to: usize) -> Self {
+    pub fn with_send_count(self, send_to: usize) -> Self {
         Self { send_to, ..self }
     }
 
-    /// New heads are announced, if the line to the first endpoint is good enough.
+    /// New heads are announced, if the link to the first endpoint is good enough.
     #[must_use]
-    pub fn announcing(self, announces: bool) -> Self {
+    pub fn with_announcements(self, announces: bool) -> Self {
         Self { announces, ..self }
     }
 
-    /// Tells the trace that this node sends.
+    /// Records in the trace that this node sends.
     #[must_use]
-    pub fn of(self, owner: &NodeName) -> Self {
+    pub fn owned_by(self, owner: &NodeName) -> Self {
         Self {
             owner: Some(owner.clone()),
             ..self
         }
     }
 
-    /// Makes the endpoints lag more or less.
-    pub fn set(&self, staleness: Staleness) {
+    /// Changes the staleness of the endpoints.
+    pub fn set_staleness(&self, staleness: Staleness) {
         *self
             .staleness
             .lock()
             .unwrap_or_else(PoisonError::into_inner) = staleness;
     }
 
-    /// Makes all lines better or worse.
-    pub fn set_wires(&self, faults: WireFaults) {
-        self.wires.iter().for_each(|wire| wire.set(faults));
+    /// Changes the faults of all links.
+    pub fn set_links(&self, faults: LinkFaults) {
+        self.links.iter().for_each(|link| link.set_faults(faults));
     }
 
     pub(super) fn staleness(&self) -> Staleness {
@@ -119,11 +119,11 @@ impl RemoteChain {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The endpoints in the order in which they are asked: those that are down come last, those that lag
-    /// behind after those that do not.
-    pub(super) fn order(&self) -> Vec<usize> {
+    /// The endpoints in the order in which they are called: first the healthy ones, then those that lag, then
+    /// those that are down.
+    pub(super) fn endpoint_order(&self) -> Vec<usize> {
         let ledger = self.chain.lock();
-        let mut order: Vec<usize> = (0..self.wires.len()).collect();
+        let mut order: Vec<usize> = (0..self.links.len()).collect();
         order.sort_by_key(|at| {
             let endpoint = &ledger.endpoints[*at];
             (endpoint.is_down, endpoint.lag)
@@ -131,47 +131,47 @@ impl RemoteChain {
         order
     }
 
-    /// Asks one endpoint.
-    async fn lease_request<T: Send + 'static>(
+    /// Calls one endpoint.
+    async fn call_endpoint<T: Send + 'static>(
         &self,
         at: usize,
-        look: impl FnOnce(Sight, &Ledger) -> T + Send + 'static,
+        query: impl FnOnce(EndpointView, &Ledger) -> T + Send + 'static,
     ) -> Result<T, ChainError> {
-        let (chain, sight) = (self.chain.clone(), self.sight(at));
-        let question = async move {
+        let (chain, endpoint_view) = (self.chain.clone(), self.endpoint_view(at));
+        let query = async move {
             let ledger = chain.lock();
             let is_up = !ledger.endpoints[at].is_down;
-            is_up.then(|| look(sight, &ledger))
+            is_up.then(|| query(endpoint_view, &ledger))
         };
-        match self.wires[at].call(question).await {
+        match self.links[at].call(query).await {
             Ok(Some(answer)) => Ok(answer),
             Ok(None) => Err(unreachable(at, NoAnswer::Refused)),
             Err(why) => Err(unreachable(at, why)),
         }
     }
 
-    fn sight(&self, endpoint: usize) -> Sight {
+    fn endpoint_view(&self, endpoint: usize) -> EndpointView {
         let Staleness {
             permille,
             heads_max,
             ..
         } = self.staleness();
-        let rng = self.wires[endpoint].rng();
+        let rng = self.links[endpoint].rng();
         let (is_stale, behind) = (rng.permille(permille), rng.between(1, heads_max.max(1)));
-        Sight {
+        EndpointView {
             endpoint,
             behind: if is_stale { behind } else { 0 },
         }
     }
 
-    /// Asks one endpoint after the other until one answers; says which one.
+    /// Calls one endpoint after the other until one answers; returns which one.
     async fn read<T: Send + 'static>(
         &self,
-        look: impl FnOnce(Sight, &Ledger) -> T + Clone + Send + 'static,
+        query: impl FnOnce(EndpointView, &Ledger) -> T + Clone + Send + 'static,
     ) -> Result<(usize, T), ChainError> {
         let mut last = ChainError::Unreachable("there is no endpoint".to_owned());
-        for at in self.order() {
-            match self.lease_request(at, look.clone()).await {
+        for at in self.endpoint_order() {
+            match self.call_endpoint(at, query.clone()).await {
                 Ok(answer) => return Ok((at, answer)),
                 Err(error) => last = error,
             }
@@ -180,12 +180,14 @@ impl RemoteChain {
     }
 
     /// The best endpoint besides this one.
-    fn second(&self, first: usize) -> Option<usize> {
-        self.order().into_iter().find(|at| *at != first)
+    fn second_endpoint(&self, first: usize) -> Option<usize> {
+        self.endpoint_order().into_iter().find(|at| *at != first)
     }
 
-    fn is_blind(&self, at: usize) -> bool {
-        self.wires[at].rng().permille(self.staleness().blind)
+    fn lacks_old_blocks(&self, at: usize) -> bool {
+        self.links[at]
+            .rng()
+            .permille(self.staleness().without_old_blocks)
     }
 
     async fn consumer_at(
@@ -195,13 +197,13 @@ impl RemoteChain {
         nonce: Nonce,
         up_to: Header,
     ) -> Result<NonceConsumer, ChainError> {
-        let is_blind = self.is_blind(at);
-        let told = self
-            .lease_request(at, move |sight, ledger| {
-                sight.find_consumer(ledger, account, nonce, up_to)
+        let is_blind = self.lacks_old_blocks(at);
+        let recorded = self
+            .call_endpoint(at, move |endpoint_view, ledger| {
+                endpoint_view.find_consumer(ledger, account, nonce, up_to)
             })
             .await?;
-        match told {
+        match recorded {
             Some(NonceConsumer::By { .. }) if is_blind => Ok(NonceConsumer::Unseen),
             Some(consumer) => Ok(consumer),
             None => {
@@ -219,20 +221,23 @@ impl Chain for RemoteChain {
     }
 
     fn endpoints(&self) -> Vec<(String, bool)> {
-        let wires = self.wires.iter().enumerate();
-        wires
-            .map(|(at, wire)| (format!("memory {at}"), !wire.faults().cut))
+        let links = self.links.iter().enumerate();
+        links
+            .map(|(at, link)| (format!("memory {at}"), !link.faults().cut))
             .collect()
     }
 
     async fn header(&self, block: BlockTag) -> Result<Option<Header>, ChainError> {
-        let look = move |sight: Sight, ledger: &Ledger| sight.header(ledger, block);
-        Ok(self.read(look).await?.1)
+        let query =
+            move |endpoint_view: EndpointView, ledger: &Ledger| endpoint_view.header(ledger, block);
+        Ok(self.read(query).await?.1)
     }
 
     async fn headers(&self, from: u64, count: u64) -> Result<Vec<Header>, ChainError> {
-        let look = move |sight: Sight, ledger: &Ledger| sight.headers(ledger, from, count);
-        Ok(self.read(look).await?.1)
+        let query = move |endpoint_view: EndpointView, ledger: &Ledger| {
+            endpoint_view.headers(ledger, from, count)
+        };
+        Ok(self.read(query).await?.1)
     }
 
     async fn block_receipts(
@@ -240,19 +245,23 @@ impl Chain for RemoteChain {
         block: B256,
         is_ours: HashFilter<'_>,
     ) -> Result<Option<Vec<Inclusion>>, ChainError> {
-        let look = move |sight: Sight, ledger: &Ledger| sight.block_receipts(ledger, block);
-        let receipts = self.read(look).await?.1;
-        Ok(receipts.map(|receipts| ours_of(receipts, is_ours)))
+        let query = move |endpoint_view: EndpointView, ledger: &Ledger| {
+            endpoint_view.block_receipts(ledger, block)
+        };
+        let receipts = self.read(query).await?.1;
+        Ok(receipts.map(|receipts| matching_receipts(receipts, is_ours)))
     }
 
     async fn knows_transaction(&self, hash: B256, quorum: Quorum) -> Result<bool, ChainError> {
-        let look = move |sight: Sight, ledger: &Ledger| sight.knows_transaction(ledger, hash);
-        let (first, has) = self.read(look).await?;
+        let query = move |endpoint_view: EndpointView, ledger: &Ledger| {
+            endpoint_view.knows_transaction(ledger, hash)
+        };
+        let (first, has) = self.read(query).await?;
         if has || quorum == Quorum::One {
             return Ok(has);
         }
-        for other in self.order().into_iter().filter(|at| *at != first) {
-            if self.lease_request(other, look).await.unwrap_or(false) {
+        for other in self.endpoint_order().into_iter().filter(|at| *at != first) {
+            if self.call_endpoint(other, query).await.unwrap_or(false) {
                 return Ok(true);
             }
         }
@@ -264,30 +273,38 @@ impl Chain for RemoteChain {
         hashes: &[B256],
         quorum: Quorum,
     ) -> Result<Vec<Inclusion>, ChainError> {
-        let asked = hashes.to_vec();
-        let look = move |sight: Sight, ledger: &Ledger| sight.receipts(ledger, &asked);
-        let (first, mut found) = self.read(look.clone()).await?;
-        let others: Vec<usize> = self.order().into_iter().filter(|at| *at != first).collect();
-        let mut told_by = 1;
+        let requested = hashes.to_vec();
+        let query = move |endpoint_view: EndpointView, ledger: &Ledger| {
+            endpoint_view.receipts(ledger, &requested)
+        };
+        let (first, mut found) = self.read(query.clone()).await?;
+        let others: Vec<usize> = self
+            .endpoint_order()
+            .into_iter()
+            .filter(|at| *at != first)
+            .collect();
+        let mut answer_count = 1;
         for at in &others {
             if found.len() == hashes.len() {
                 return Ok(found);
             }
-            // One that does not answer tells nothing of what it has.
-            let Ok(more) = self.lease_request(*at, look.clone()).await else {
+            // An endpoint that does not answer proves nothing.
+            let Ok(more) = self.call_endpoint(*at, query.clone()).await else {
                 continue;
             };
-            told_by += 1;
+            answer_count += 1;
             for inclusion in more {
                 if !found.iter().any(|held| held.tx_hash == inclusion.tx_hash) {
                     found.push(inclusion);
                 }
             }
         }
-        if quorum == Quorum::Two && found.len() < hashes.len() && told_by < 2.min(others.len() + 1)
+        if quorum == Quorum::Two
+            && found.len() < hashes.len()
+            && answer_count < 2.min(others.len() + 1)
         {
             return Err(ChainError::Unreachable(
-                "no second node tells that it is absent".into(),
+                "no second endpoint confirms that it is absent".into(),
             ));
         }
         Ok(found)
@@ -303,17 +320,18 @@ impl Chain for RemoteChain {
         query: ChainQuery,
         quorum: Quorum,
     ) -> Result<EndpointNonces, ChainError> {
-        let look =
-            move |sight: Sight, ledger: &Ledger| sight.account_nonces(ledger, account, query);
-        let (at, first) = self.read(look).await?;
-        let second = match (quorum, self.second(at)) {
-            (Quorum::Two, Some(other)) => Some(self.lease_request(other, look).await?),
+        let query = move |endpoint_view: EndpointView, ledger: &Ledger| {
+            endpoint_view.account_nonces(ledger, account, query)
+        };
+        let (at, first) = self.read(query).await?;
+        let second = match (quorum, self.second_endpoint(at)) {
+            (Quorum::Two, Some(other)) => Some(self.call_endpoint(other, query).await?),
             (Quorum::Two, None) | (Quorum::One, _) => None,
         };
         Ok(EndpointNonces {
             first,
             second,
-            is_complete: second.is_some() || self.wires.len() == 1,
+            is_complete: second.is_some() || self.links.len() == 1,
         })
     }
 
@@ -324,18 +342,18 @@ impl Chain for RemoteChain {
         up_to: Header,
     ) -> Result<NonceConsumer, ChainError> {
         let mut unseen = 0;
-        for at in self.order() {
+        for at in self.endpoint_order() {
             match self.consumer_at(at, account, nonce, up_to).await {
                 Ok(NonceConsumer::Unseen) => unseen += 1,
-                Ok(found @ (NonceConsumer::By { .. } | NonceConsumer::Nobody)) => return Ok(found),
+                Ok(found @ (NonceConsumer::By { .. } | NonceConsumer::NotConsumed)) => return Ok(found),
                 Err(_) => {}
             }
         }
-        if unseen >= self.wires.len().min(2) {
+        if unseen >= self.links.len().min(2) {
             return Ok(NonceConsumer::Unseen);
         }
         Err(ChainError::Unreachable(
-            "too few endpoints say who consumed a nonce".to_owned(),
+            "too few endpoints show the consumer of the nonce".to_owned(),
         ))
     }
 
@@ -345,8 +363,10 @@ impl Chain for RemoteChain {
 
     async fn estimate_gas(&self, call: &CallRequest) -> Result<u64, CallError> {
         let call = call.clone();
-        let look = move |sight: Sight, ledger: &Ledger| sight.estimate_gas(ledger, &call);
-        self.read(look).await?.1
+        let query = move |endpoint_view: EndpointView, ledger: &Ledger| {
+            endpoint_view.estimate_gas(ledger, &call)
+        };
+        self.read(query).await?.1
     }
 
     async fn wait_for_head(&self) {
@@ -355,15 +375,15 @@ impl Chain for RemoteChain {
         }
         loop {
             self.chain.announced.notified().await;
-            // An announcement that is lost on its way rings no bell.
-            if self.wires[0].call(std::future::ready(())).await.is_ok() {
+            // An announcement that is lost wakes nothing.
+            if self.links[0].call(std::future::ready(())).await.is_ok() {
                 return;
             }
         }
     }
 
     async fn send(&self, outgoing: &[OutgoingEnvelope]) -> Vec<SendOutcome> {
-        self.tell_sending(outgoing);
+        self.record_sending(outgoing);
         self.send_in_order(outgoing).await
     }
 }

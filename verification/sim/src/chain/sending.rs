@@ -1,5 +1,5 @@
-//! Bytes to several endpoints: first to as many as are asked for, then to more while there is doubt; and
-//! what their answers mean together.
+//! Sends transactions to several endpoints: first to the configured number, then to more while the outcome is
+//! doubtful; and merges their answers.
 
 use domain::SendOutcome;
 use domain::attempt::OutgoingEnvelope;
@@ -8,21 +8,21 @@ use futures::future::join_all;
 use super::pool::ChainTx;
 use super::remote::RemoteChain;
 use crate::event::WorldEvent;
-use crate::wire::NoAnswer;
+use crate::network::NoAnswer;
 
 impl RemoteChain {
     pub(super) async fn send_in_order(&self, outgoing: &[OutgoingEnvelope]) -> Vec<SendOutcome> {
-        let order = self.order();
+        let order = self.endpoint_order();
         let (at_once, on_doubt) = order.split_at(self.send_to.clamp(1, order.len()));
-        let told = join_all(at_once.iter().map(|at| self.send_to_one(*at, outgoing))).await;
-        let mut told = told.into_iter();
-        let mut outcomes = told.next().expect("at least one endpoint is asked");
-        for answers in told {
+        let outcome = join_all(at_once.iter().map(|at| self.send_to_one(*at, outgoing))).await;
+        let mut outcome = outcome.into_iter();
+        let mut outcomes = outcome.next().expect("at least one endpoint is called");
+        for answers in outcome {
             outcomes = outcomes.into_iter().zip(answers).map(merge).collect();
         }
         for at in on_doubt {
             let open: Vec<usize> = (0..outgoing.len())
-                .filter(|index| is_doubtful(&outcomes[*index]))
+                .filter(|index| needs_more_endpoints(&outcomes[*index]))
                 .collect();
             if open.is_empty() {
                 break;
@@ -37,8 +37,8 @@ impl RemoteChain {
         outcomes
     }
 
-    /// Says who sends for which lane, before the first byte leaves.
-    pub(super) fn tell_sending(&self, outgoing: &[OutgoingEnvelope]) {
+    /// Records which node sends for which lane, before the first transaction leaves.
+    pub(super) fn record_sending(&self, outgoing: &[OutgoingEnvelope]) {
         let first = outgoing.first();
         let (Some(node), Some(first)) = (&self.owner, first) else {
             return;
@@ -46,7 +46,7 @@ impl RemoteChain {
         let Some(tx) = ChainTx::decode(&first.raw) else {
             return;
         };
-        self.chain.tell(|| WorldEvent::Sending {
+        self.chain.record(|| WorldEvent::Sending {
             lane: self.chain.lane(tx.envelope.signer),
             node: node.clone(),
             nonce: first.nonce,
@@ -54,20 +54,20 @@ impl RemoteChain {
     }
 
     async fn send_to_one(&self, at: usize, outgoing: &[OutgoingEnvelope]) -> Vec<SendOutcome> {
-        let (wire, moods) = (&self.wires[at], self.staleness());
-        if wire.rng().permille(moods.busy) {
+        let (link, moods) = (&self.links[at], self.staleness());
+        if link.rng().permille(moods.busy) {
             return vec![SendOutcome::Busy("the node is syncing".to_owned()); outgoing.len()];
         }
-        if wire.rng().permille(moods.refused) {
+        if link.rng().permille(moods.refused) {
             let text = "the fee exceeds the configured cap".to_owned();
             return vec![SendOutcome::Refused(text); outgoing.len()];
         }
         let (chain, bytes) = (self.chain.clone(), outgoing.to_vec());
-        let question = async move {
+        let query = async move {
             let is_up = !chain.lock().endpoints[at].is_down;
             is_up.then(|| chain.receive(at, &bytes))
         };
-        let outcome = match wire.call(question).await {
+        let outcome = match link.call(query).await {
             Ok(Some(outcomes)) => return outcomes,
             Ok(None) | Err(NoAnswer::Refused) => SendOutcome::Busy("connection refused".to_owned()),
             Err(NoAnswer::Lost) => SendOutcome::Unknown("the answer was lost".to_owned()),
@@ -76,8 +76,8 @@ impl RemoteChain {
     }
 }
 
-/// Whether another endpoint should get the bytes too.
-fn is_doubtful(outcome: &SendOutcome) -> bool {
+/// Whether another endpoint should get the transaction too.
+fn needs_more_endpoints(outcome: &SendOutcome) -> bool {
     match outcome {
         SendOutcome::Unknown(_)
         | SendOutcome::Rejected(_)
@@ -94,8 +94,8 @@ fn is_doubtful(outcome: &SendOutcome) -> bool {
     }
 }
 
-/// What two endpoints' answers mean together: one that may have taken the bytes wins over all that
-/// refused them, and no node can ever take them only when both say so.
+/// Merges the answers of two endpoints: a possible acceptance wins over all refusals, and the transaction
+/// is rejected for good only when both reject it.
 fn merge((one, other): (SendOutcome, SendOutcome)) -> SendOutcome {
     use SendOutcome::{
         Accepted, Busy, ForeignPending, Full, NonceTooLow, NotSent, Refused, Rejected,
@@ -109,17 +109,16 @@ fn merge((one, other): (SendOutcome, SendOutcome)) -> SendOutcome {
         (Rejected(text), Busy(_) | NotSent(_)) | (Busy(_) | NotSent(_), Rejected(text)) => {
             Refused(text)
         }
-        (Rejected(_) | Busy(_) | NotSent(_), told) | (told, Rejected(_) | Busy(_) | NotSent(_)) => {
-            told
-        }
+        (Rejected(_) | Busy(_) | NotSent(_), outcome)
+        | (outcome, Rejected(_) | Busy(_) | NotSent(_)) => outcome,
         (
-            told @ (Underpriced(_)
+            outcome @ (Underpriced(_)
             | ReplacementUnderpriced(_)
             | ForeignPending(_)
             | Underfunded(_)
             | Full { .. }
             | Refused(_)),
             _,
-        ) => told,
+        ) => outcome,
     }
 }

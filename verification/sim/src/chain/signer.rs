@@ -11,22 +11,22 @@ use engine::ports::{SignError, Signer};
 use super::envelope;
 use crate::rng::Rng;
 
-/// Call data that begins like this is never signed.
+/// Call data with this prefix is never signed.
 pub const UNSIGNABLE: [u8; 4] = [0x0b, 0xad, 0xbe, 0xef];
 
 /// Signs for a list of accounts, on every chain. Clones are the same signer.
 #[derive(Clone, Debug)]
 pub struct MemorySigner {
     accounts: Vec<Address>,
-    /// How long a remote signer takes; `None` is a local key.
+    /// The delay of a remote signer; `None` is a local key.
     travel: Option<Duration>,
-    trouble: Arc<Mutex<Option<Trouble>>>,
+    trouble: Arc<Mutex<Option<SignerFaults>>>,
 }
 
 #[derive(Clone, Debug)]
-struct Trouble {
+struct SignerFaults {
     rng: Rng,
-    /// So many envelopes in a thousand are put off.
+    /// How many of a thousand envelopes fail with "unavailable".
     permille: u64,
 }
 
@@ -41,7 +41,7 @@ impl MemorySigner {
         }
     }
 
-    /// The same keys behind a network: never to be used inside a turn.
+    /// The same keys over a network: never to be used inside a turn.
     #[must_use]
     pub fn remote(self, travel: Duration) -> Self {
         Self {
@@ -50,13 +50,13 @@ impl MemorySigner {
         }
     }
 
-    /// From now on so many envelopes in a thousand are put off; 0 is none.
-    pub fn put_off(&self, rng: Rng, permille: u64) {
-        let trouble = (permille > 0).then_some(Trouble { rng, permille });
+    /// From now on `permille` envelopes in a thousand fail with "unavailable"; 0 is none.
+    pub fn set_unavailable_permille(&self, rng: Rng, permille: u64) {
+        let trouble = (permille > 0).then_some(SignerFaults { rng, permille });
         *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = trouble;
     }
 
-    fn is_put_off(&self) -> bool {
+    fn is_unavailable(&self) -> bool {
         let trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
         trouble
             .as_ref()
@@ -105,7 +105,7 @@ impl MemorySigner {
                 "the policy forbids this call".to_owned(),
             ));
         }
-        if self.is_put_off() {
+        if self.is_unavailable() {
             return Err(SignError::Unavailable("the signer is busy".to_owned()));
         }
         let raw = envelope::encode(envelope);

@@ -1,53 +1,52 @@
-//! Confirmations are a chain of headers linked by their parents, from the tx's block upwards; `newFork` is
-//! true exactly when what was told before is replaced, and then the list is complete, otherwise it goes
-//! on where it ended.
+//! Confirmations are a chain of parent-linked headers from the tx's block upwards; `newFork` is true exactly
+//! when the reported headers are replaced. Then the list is complete; otherwise it continues where the last
+//! one ended.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use domain::{B256, Event, EventKind, Header, Timestamp, Token, TxId};
 use engine::ports::LaneBatch;
 
-use super::books::Books;
+use super::store_model::StoreModel;
 use super::{Checker, applied};
 use crate::event::WorldEvent;
 
 /// How many blocks an endpoint may be behind.
 const BEHIND_MAX: usize = 64;
 
-/// See the module.
 #[derive(Default)]
 pub struct ConfirmationsLinked {
-    /// Every header there ever was, of whatever branch.
+    /// Every header of any branch.
     headers: BTreeMap<B256, Header>,
-    /// Headers on which blocks stood that a fork took out: from there on some node shows, or showed, another
+    /// Headers below blocks that were reorged out: above them some endpoint shows, or showed, another
     /// branch.
     forked_above: BTreeSet<B256>,
-    /// What was told of each tx last, as long as no fork of its block was told.
-    told: Books<BTreeMap<TxId, Told>>,
+    /// The last report of each tx, unless a reorg of its block was reported since.
+    reported: StoreModel<BTreeMap<TxId, ReportedHead>>,
 }
 
-/// What a keeper told of a tx.
+/// A keeper's report of a tx.
 #[derive(Clone, Copy, Debug)]
-struct Told {
-    /// The newest header on its block.
+struct ReportedHead {
+    /// The newest counted header.
     top: B256,
-    /// Who said it.
+    /// The reporting keeper's token.
     token: Token,
 }
 
-/// Who tells something, and when.
+/// The commit that contains an event.
 #[derive(Clone, Copy)]
-struct Teller<'a> {
+struct EventSource<'a> {
     batch: &'a LaneBatch,
     at: Timestamp,
 }
 
-impl Teller<'_> {
+impl EventSource<'_> {
     fn token(self) -> Token {
         self.batch.lease_grant.token
     }
 
-    /// The newest header that he sees, if he tells it of some tx in the same step.
+    /// The newest header that the keeper sees, if it reports it for some tx in the same batch.
     fn tip(self) -> Option<B256> {
         let events = self.batch.writes.events.iter();
         let same_step = events.filter(|event| event.at == self.at);
@@ -64,7 +63,7 @@ fn tip(kind: &EventKind) -> Option<B256> {
 }
 
 impl ConfirmationsLinked {
-    /// The headers from `top` down to `bottom`, if it stands on it.
+    /// The headers from `top` down to `bottom`, if `top` descends from it.
     fn walk(&self, bottom: B256, top: B256) -> Option<Vec<B256>> {
         let floor = self.headers.get(&bottom)?.number;
         let mut header = self.headers.get(&top)?;
@@ -78,26 +77,26 @@ impl ConfirmationsLinked {
 
     fn linked(&self, block: B256, counted: B256) -> Result<Vec<B256>, String> {
         let walk = self.walk(block, counted);
-        walk.ok_or_else(|| format!("header {counted} does not stand on block {block}"))
+        walk.ok_or_else(|| format!("header {counted} does not descend from block {block}"))
     }
 
-    /// Whether this keeper, who sees the chain up to `seen` at least, may say that what was told is replaced.
+    /// Whether a keeper that sees the chain up to `seen` at least may report that the earlier report is replaced.
     ///
-    /// It may where he can see another branch, or could a moment ago: an endpoint that is behind shows old ones, and
-    /// who has followed it comes back step by step. What was told may also just lie above what he sees: then
-    /// nothing is replaced, but a new keeper who is behind his predecessor cannot know that and says it
-    /// once (docs/proofs.md, open points).
-    fn may_be_replaced(&self, told: Told, seen: B256, by: Token) -> bool {
-        if self.walk(seen, told.top).is_none() {
-            return true; // it lies on another branch than what he sees
+    /// It may if it can see another branch, or could recently: a lagging endpoint shows old branches, and a keeper
+    /// that followed it returns step by step. The reported header may also just be above what it sees: then nothing is
+    /// replaced, but a new keeper that is behind its predecessor cannot know that, and reports it once
+    /// (docs/proofs.md, open points).
+    fn may_be_replaced(&self, reported: ReportedHead, seen: B256, by: Token) -> bool {
+        if self.walk(seen, reported.top).is_none() {
+            return true; // it is on another branch than the keeper sees
         }
         let parent = |hash: &B256| self.headers.get(hash).map(|header| header.parent_hash);
-        let below_told = std::iter::successors(parent(&told.top), parent);
-        let mut near = below_told.take(BEHIND_MAX);
-        near.any(|header| self.forked_above.contains(&header)) || told.token != by
+        let below_reported = std::iter::successors(parent(&reported.top), parent);
+        let mut near = below_reported.take(BEHIND_MAX);
+        near.any(|header| self.forked_above.contains(&header)) || reported.token != by
     }
 
-    fn progress(&mut self, tx: TxId, kind: &EventKind, by: Teller<'_>) -> Result<(), String> {
+    fn progress(&mut self, tx: TxId, kind: &EventKind, by: EventSource<'_>) -> Result<(), String> {
         let EventKind::TxConfirmations {
             block_hash,
             counted,
@@ -112,25 +111,30 @@ impl ConfirmationsLinked {
         let walk = self.linked(*block_hash, *counted)?;
         if walk.len() as u64 != count.saturating_add(1) {
             let above = walk.len() - 1;
-            return Err(format!("tx {tx}: {count} are told, {above} stand on it"));
+            return Err(format!(
+                "tx {tx}: {count} confirmations are reported, {above} blocks are above it"
+            ));
         }
-        let now = Told {
+        let now = ReportedHead {
             top: *counted,
             token: by.token(),
         };
-        let told = self.told.insert(tx, now);
-        let goes_on_at = told.map(|told| told.top).filter(|top| walk.contains(top));
-        let replaced = told.filter(|_| goes_on_at.is_none());
-        let may_be = replaced.is_none_or(|told| self.may_be_replaced(told, *counted, by.token()));
+        let reported = self.reported.insert(tx, now);
+        let goes_on_at = reported
+            .map(|reported| reported.top)
+            .filter(|top| walk.contains(top));
+        let replaced = reported.filter(|_| goes_on_at.is_none());
+        let may_be =
+            replaced.is_none_or(|reported| self.may_be_replaced(reported, *counted, by.token()));
         if !may_be || (*since, *new_fork) != (goes_on_at, replaced.is_some()) {
             return Err(format!(
-                "tx {tx}: told {told:?} before, {now:?} now, with since {since:?} and newFork {new_fork}"
+                "tx {tx}: {reported:?} was reported, {now:?} now, with since {since:?} and newFork {new_fork}"
             ));
         }
         Ok(())
     }
 
-    fn confirmed(&mut self, tx: TxId, kind: &EventKind, by: Teller<'_>) -> Result<(), String> {
+    fn confirmed(&mut self, tx: TxId, kind: &EventKind, by: EventSource<'_>) -> Result<(), String> {
         let EventKind::TxConfirmed {
             block_hash,
             counted,
@@ -141,40 +145,46 @@ impl ConfirmationsLinked {
             return Ok(());
         };
         let walk = self.linked(*block_hash, *counted)?;
-        let told = self.told.remove(&tx);
-        let is_right = match told.filter(|told| !walk.contains(&told.top)) {
+        let reported = self.reported.remove(&tx);
+        let is_right = match reported.filter(|reported| !walk.contains(&reported.top)) {
             None => !*new_fork,
-            Some(told) => self.is_said_of(told, *counted, *new_fork, by),
+            Some(reported) => self.is_new_fork_right(reported, *counted, *new_fork, by),
         };
         if !is_right {
             return Err(format!(
-                "tx {tx}: told {told:?} before, final with {counted}, newFork is {new_fork}"
+                "tx {tx}: {reported:?} was reported, final with {counted}, newFork is {new_fork}"
             ));
         }
         Ok(())
     }
 
-    /// Whether `newFork` is right of a final result, where what was told is not among what makes it final: it
-    /// is replaced, or it only lies above that.
-    fn is_said_of(&self, told: Told, counted: B256, new_fork: bool, by: Teller<'_>) -> bool {
-        if self.walk(counted, told.top).is_none() {
+    /// Whether `newFork` is right for a final result where the reported header is not among the counted ones: it
+    /// is replaced, or it is only above them.
+    fn is_new_fork_right(
+        &self,
+        reported: ReportedHead,
+        counted: B256,
+        new_fork: bool,
+        by: EventSource<'_>,
+    ) -> bool {
+        if self.walk(counted, reported.top).is_none() {
             return new_fork;
         }
-        // Whoever sees less than what was told, or has not heard of a fork yet, says nothing of it.
-        let is_before = |tip: B256| self.walk(tip, told.top).is_some();
-        let sees_it = |tip: B256| self.walk(told.top, tip).is_some();
+        // A keeper that sees less than was reported, or does not know of a reorg yet, does not set it.
+        let is_before = |tip: B256| self.walk(tip, reported.top).is_some();
+        let sees_it = |tip: B256| self.walk(reported.top, tip).is_some();
         match (by.tip(), new_fork) {
             (None, false) => true,
             (Some(tip), false) => sees_it(tip) || is_before(tip),
-            (None, true) => self.may_be_replaced(told, counted, by.token()),
-            (Some(tip), true) => !sees_it(tip) && self.may_be_replaced(told, tip, by.token()),
+            (None, true) => self.may_be_replaced(reported, counted, by.token()),
+            (Some(tip), true) => !sees_it(tip) && self.may_be_replaced(reported, tip, by.token()),
         }
     }
 
-    fn read(&mut self, event: &Event, by: Teller<'_>) -> Result<(), String> {
+    fn read(&mut self, event: &Event, by: EventSource<'_>) -> Result<(), String> {
         let Some(tx) = event.tx_id else { return Ok(()) };
         if let EventKind::TxReorged { .. } = event.kind {
-            self.told.remove(&tx);
+            self.reported.remove(&tx);
         }
         self.progress(tx, &event.kind, by)?;
         self.confirmed(tx, &event.kind, by)
@@ -187,7 +197,7 @@ impl Checker for ConfirmationsLinked {
     }
 
     fn after(&mut self, event: &WorldEvent) -> Result<(), String> {
-        self.told.follow(event);
+        self.reported.follow(event);
         if let WorldEvent::Mined { header, .. } = event {
             self.headers.insert(header.hash, *header);
         }
@@ -198,12 +208,12 @@ impl Checker for ConfirmationsLinked {
         let Some((_, batch)) = applied(event) else {
             return Ok(());
         };
-        // All are read, also after one that is wrong: what follows builds on them.
+        // All events are processed, also after a wrong one: later events build on them.
         let events = batch.writes.events.iter();
         let read = events.map(|event| {
             self.read(
                 event,
-                Teller {
+                EventSource {
                     batch,
                     at: event.at,
                 },
@@ -216,7 +226,7 @@ impl Checker for ConfirmationsLinked {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{applied_by, block, forked, lane, story};
+    use super::super::test_events::{applied_by, block, forked, lane, lane_event};
     use super::*;
 
     /// The block of every tx here.
@@ -226,7 +236,7 @@ mod tests {
         B256::with_last_byte(number)
     }
 
-    /// A tx in block 1, with so many headers on it.
+    /// A tx in block 1, with `top` as the newest header.
     fn progress(tx: u128, top: u8, since: Option<u8>, new_fork: bool) -> Event {
         let on_other_branch = if top > 10 { 10 } else { 0 };
         let kind = EventKind::TxConfirmations {
@@ -237,10 +247,10 @@ mod tests {
             since: since.map(hash),
             new_fork,
         };
-        story(1, tx, kind)
+        lane_event(1, tx, kind)
     }
 
-    fn told(count: u8, since: Option<u8>, new_fork: bool) -> WorldEvent {
+    fn reported(count: u8, since: Option<u8>, new_fork: bool) -> WorldEvent {
         by(1, vec![progress(1, BLOCK + count, since, new_fork)])
     }
 
@@ -253,7 +263,7 @@ mod tests {
             counted: hash(2),
             new_fork,
         };
-        story(2, 1, kind)
+        lane_event(2, 1, kind)
     }
 
     fn by(token: u64, events: Vec<Event>) -> WorldEvent {
@@ -295,65 +305,65 @@ mod tests {
     }
 
     fn after_fork(events: &[WorldEvent]) -> Result<(), String> {
-        let before = [told(3, None, false)];
+        let before = [reported(3, None, false)];
         let all = before.into_iter().chain(other_branch());
         run(&all.chain(events.iter().cloned()).collect::<Vec<_>>())
     }
 
     #[test]
-    fn lists_go_on_where_they_ended() {
+    fn confirmation_lists_continue_where_they_ended() {
         assert_eq!(
-            run(&[told(1, None, false), told(3, Some(2), false)]),
+            run(&[reported(1, None, false), reported(3, Some(2), false)]),
             Ok(())
         );
-        assert!(run(&[told(1, None, false), told(3, None, false)]).is_err());
-        assert!(run(&[told(1, None, false), told(3, Some(2), true)]).is_err());
+        assert!(run(&[reported(1, None, false), reported(3, None, false)]).is_err());
+        assert!(run(&[reported(1, None, false), reported(3, Some(2), true)]).is_err());
         assert!(
-            run(&[told(1, None, true)]).is_err(),
-            "nothing was told before"
+            run(&[reported(1, None, true)]).is_err(),
+            "nothing was reported before"
         );
-        assert!(run(&[told(1, None, false), told(3, Some(3), false)]).is_err());
+        assert!(run(&[reported(1, None, false), reported(3, Some(3), false)]).is_err());
         assert!(
-            run(&[told(9, None, false)]).is_err(),
+            run(&[reported(9, None, false)]).is_err(),
             "there is no such header"
         );
     }
 
     #[test]
-    fn a_fork_is_told() {
+    fn reorg_must_set_new_fork() {
         assert_eq!(
             after_fork(&[by(1, vec![progress(1, 14, None, true)])]),
             Ok(())
         );
         assert!(after_fork(&[by(1, vec![progress(1, 14, None, false)])]).is_err());
-        // Final below the fork, by somebody who may not have heard of it yet.
+        // Final below the reorg, by a keeper that may not know of it yet.
         assert_eq!(after_fork(&[by(1, vec![confirmed(true)])]), Ok(()));
         assert_eq!(after_fork(&[by(1, vec![confirmed(false)])]), Ok(()));
-        // But not by one who tells the other branch of another tx in the same step.
+        // But not by a keeper that reports the other branch of another tx in the same batch.
         let in_step =
             |new_fork, tip| by(1, vec![confirmed(new_fork), progress(2, tip, None, false)]);
         assert_eq!(after_fork(&[in_step(true, 14)]), Ok(()));
-        assert!(after_fork(&[in_step(false, 14)]).is_err(), "a missed fork");
+        assert!(after_fork(&[in_step(false, 14)]).is_err(), "a missed reorg");
         assert_eq!(after_fork(&[in_step(false, 5)]), Ok(()));
         assert!(
             after_fork(&[in_step(true, 5)]).is_err(),
-            "he sees what was told"
+            "the keeper sees the reported header"
         );
     }
 
     #[test]
-    fn only_a_new_keeper_who_is_behind_takes_what_was_told_for_replaced() {
-        let before = told(3, None, false);
+    fn only_a_lagging_new_keeper_may_report_a_false_fork() {
+        let before = reported(3, None, false);
         let after = |event: WorldEvent| run(&[before.clone(), event]);
         assert_eq!(after(by(2, vec![confirmed(true)])), Ok(()));
         assert_eq!(after(by(2, vec![confirmed(false)])), Ok(()));
         assert_eq!(after(by(2, vec![progress(1, 2, None, true)])), Ok(()));
         assert!(after(by(1, vec![confirmed(true)])).is_err());
         assert!(after(by(1, vec![progress(1, 2, None, true)])).is_err());
-        // Once: after that it is what he told himself.
+        // Once: afterwards it is the keeper's own report.
         let again = [progress(1, 3, None, true), progress(1, 2, None, true)];
         assert!(after(by(2, again.to_vec())).is_err());
-        // And not one who sees more than what was told.
+        // And not by a keeper that sees more than was reported.
         let sees_more = [progress(2, 5, None, false), confirmed(true)];
         assert!(after(by(2, sees_more.to_vec())).is_err());
     }

@@ -1,4 +1,4 @@
-//! Durable before sent: every hash that arrives at a node of the chain was committed before.
+//! Durable before sent: every hash that arrives at an endpoint was committed before.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,6 @@ use domain::B256;
 use super::{Checker, applied};
 use crate::event::WorldEvent;
 
-/// See the module.
 #[derive(Default)]
 pub struct DurableBeforeSent {
     durable: BTreeSet<B256>,
@@ -29,7 +28,7 @@ impl Checker for DurableBeforeSent {
             && !self.durable.contains(hash)
         {
             return Err(format!(
-                "{hash} of {lane} at nonce {nonce} was sent, and no store has it"
+                "{hash} of {lane} at nonce {nonce} was sent, and is not in the store"
             ));
         }
         Ok(())
@@ -38,11 +37,11 @@ impl Checker for DurableBeforeSent {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{applied, attempt, lane, sent};
+    use super::super::test_events::{applied, attempt, lane, sent};
     use super::*;
 
     #[test]
-    fn bytes_may_leave_only_after_their_commit() {
+    fn sending_requires_an_earlier_commit() {
         let mut checker = DurableBeforeSent::default();
         let bytes = attempt(1, 0);
         let event = sent(lane(1), &bytes);

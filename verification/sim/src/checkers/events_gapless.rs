@@ -1,27 +1,26 @@
-//! Events: every step once, in lane order, without a hole, and the story of a tx begins with its
+//! Events: every transition once, in lane order, gapless, and the history of a tx begins with its
 //! acceptance.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use domain::{Event, EventKind, LaneKey, TxId};
 
-use super::books::Books;
+use super::store_model::StoreModel;
 use super::{Checker, applied};
 use crate::event::WorldEvent;
 
-/// See the module.
 #[derive(Default)]
 pub struct EventsGapless {
-    books: Books<Stories>,
+    store_model: StoreModel<EventLogs>,
 }
 
 #[derive(Clone, Default)]
-struct Stories {
+struct EventLogs {
     last: BTreeMap<LaneKey, u64>,
     begun: BTreeSet<TxId>,
 }
 
-impl Stories {
+impl EventLogs {
     fn read(&mut self, lane: LaneKey, event: &Event) -> Result<(), String> {
         let last = self.last.entry(lane).or_default();
         let due = *last + 1;
@@ -34,18 +33,21 @@ impl Stories {
         match (is_acceptance, self.begun.insert(tx)) {
             (true, true) | (false, false) => Ok(()),
             (true, false) => Err(format!("tx {tx} is accepted a second time")),
-            (false, true) => Err(format!("the story of tx {tx} begins with {:?}", event.kind)),
+            (false, true) => Err(format!(
+                "the history of tx {tx} begins with {:?}",
+                event.kind
+            )),
         }
     }
 }
 
 impl Checker for EventsGapless {
     fn name(&self) -> &'static str {
-        "events without a hole"
+        "events are gapless"
     }
 
     fn after(&mut self, event: &WorldEvent) -> Result<(), String> {
-        self.books.follow(event);
+        self.store_model.follow(event);
         let Some((lane, batch)) = applied(event) else {
             return Ok(());
         };
@@ -53,20 +55,20 @@ impl Checker for EventsGapless {
             .writes
             .events
             .iter()
-            .try_for_each(|event| self.books.read(lane, event))
+            .try_for_each(|event| self.store_model.read(lane, event))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{applied, lane, story};
+    use super::super::test_events::{applied, lane, lane_event};
     use super::*;
 
     #[test]
-    fn holes_and_headless_stories_are_seen() {
-        let accept = |seq, tx| story(seq, tx, EventKind::TxAccepted { nonce: None });
+    fn gaps_and_missing_acceptance_are_reported() {
+        let accept = |seq, tx| lane_event(seq, tx, EventKind::TxAccepted { nonce: None });
         let fail = |seq, tx| {
-            story(
+            lane_event(
                 seq,
                 tx,
                 EventKind::TxFailed {

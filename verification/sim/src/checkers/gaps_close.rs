@@ -1,7 +1,7 @@
-//! Every gap closes: in a healed world no lane waits longer than a bound on a nonce that nothing will use.
+//! Every gap closes: in a healed world no lane waits longer than a bound for a nonce without a transaction.
 //!
 //! A gap is the next nonce of an account, below the cursor, that no open tx holds, while an open tx of the same lane
-//! waits behind it. (What is missing further up may wait in a pool, and nothing waits for it yet.)
+//! waits behind it. (A nonce that is missing further up may be pending, and blocks nothing yet.)
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -10,25 +10,24 @@ use domain::{B256, Header, LaneKey, Nonce, TxId};
 use engine::ports::LaneBatch;
 use tokio::time::Instant;
 
-use super::books::Books;
+use super::store_model::StoreModel;
 use super::{Checker, applied};
 use crate::event::WorldEvent;
 
-/// See the module.
 pub struct GapsClose {
     bound: Duration,
     healed: bool,
-    books: Books<BTreeMap<LaneKey, Lane>>,
-    /// Which nonces each block of the present chain used.
+    store_model: StoreModel<BTreeMap<LaneKey, LaneState>>,
+    /// The nonces that each canonical block consumed.
     used: BTreeMap<B256, Vec<(LaneKey, Nonce)>>,
-    /// Since when the gaps of the present are there; those that were told are not told again.
+    /// Since when the present gaps exist; those that were reported are not reported again.
     since: BTreeMap<(LaneKey, Nonce), Option<Instant>>,
-    /// Lanes that a failover has hurt: they may stand still.
-    hurt: BTreeSet<LaneKey>,
+    /// Lanes that lost commits in a failover: they may halt.
+    damaged: BTreeSet<LaneKey>,
 }
 
 #[derive(Clone, Default)]
-struct Lane {
+struct LaneState {
     open: BTreeMap<TxId, Nonce>,
 }
 
@@ -37,34 +36,34 @@ impl GapsClose {
 
     /// Gaps must be closed within `bound`.
     #[must_use]
-    pub fn within(bound: Duration) -> Self {
+    pub fn with_bound(bound: Duration) -> Self {
         Self {
             bound,
             healed: false,
-            books: Books::default(),
+            store_model: StoreModel::default(),
             used: BTreeMap::new(),
             since: BTreeMap::new(),
-            hurt: BTreeSet::new(),
+            damaged: BTreeSet::new(),
         }
     }
 
     fn written(&mut self, lane: LaneKey, batch: &LaneBatch) {
-        let book = self.books.entry(lane).or_default();
+        let lane_state = self.store_model.entry(lane).or_default();
         for tx in batch.writes.inserts.iter().chain(&batch.writes.updates) {
             match tx.nonce.filter(|_| tx.is_open()) {
-                Some(nonce) => book.open.insert(tx.id, nonce),
-                None => book.open.remove(&tx.id),
+                Some(nonce) => lane_state.open.insert(tx.id, nonce),
+                None => lane_state.open.remove(&tx.id),
             };
         }
     }
 
-    /// The gaps of the present.
+    /// The present gaps.
     fn gaps(&self) -> BTreeSet<(LaneKey, Nonce)> {
         let used: BTreeSet<(LaneKey, Nonce)> = self.used.values().flatten().copied().collect();
         let mut gaps = BTreeSet::new();
-        for (lane, book) in self.books.iter() {
-            let held: BTreeSet<Nonce> = book.open.values().copied().collect();
-            let Some(last) = held.last().filter(|_| !self.hurt.contains(lane)) else {
+        for (lane, lane_state) in self.store_model.iter() {
+            let held: BTreeSet<Nonce> = lane_state.open.values().copied().collect();
+            let Some(last) = held.last().filter(|_| !self.damaged.contains(lane)) else {
                 continue;
             };
             let mut below = (0..last.0).map(|nonce| (*lane, Nonce(nonce)));
@@ -74,7 +73,7 @@ impl GapsClose {
         gaps
     }
 
-    fn look(&mut self) -> Result<(), String> {
+    fn check_deadlines(&mut self) -> Result<(), String> {
         let (now, gaps) = (Instant::now(), self.gaps());
         self.since.retain(|gap, _| gaps.contains(gap));
         for gap in gaps {
@@ -83,7 +82,7 @@ impl GapsClose {
                 *since = None;
                 let (lane, nonce) = gap;
                 return Err(format!(
-                    "{lane} has waited on nonce {nonce} for {} s, which nothing uses",
+                    "{lane} has waited for nonce {nonce} for {} s, which has no transaction",
                     self.bound.as_secs()
                 ));
             }
@@ -91,7 +90,7 @@ impl GapsClose {
         Ok(())
     }
 
-    fn taken_back(&mut self, dropped: &[Header]) {
+    fn reorged_out(&mut self, dropped: &[Header]) {
         for header in dropped {
             self.used.remove(&header.hash);
         }
@@ -104,18 +103,18 @@ impl Checker for GapsClose {
     }
 
     fn after(&mut self, event: &WorldEvent) -> Result<(), String> {
-        self.books.follow(event);
+        self.store_model.follow(event);
         if let WorldEvent::Phase(name) = event {
             self.healed |= *name == "heal";
         }
-        if let WorldEvent::FailedOver { hurt, .. } = event {
-            self.hurt.extend(hurt);
+        if let WorldEvent::FailedOver { damaged, .. } = event {
+            self.damaged.extend(damaged);
         }
         if let Some((lane, batch)) = applied(event) {
             self.written(lane, batch);
         }
         if let WorldEvent::Forked { dropped, .. } = event {
-            self.taken_back(dropped);
+            self.reorged_out(dropped);
         }
         let WorldEvent::Mined {
             chain_id,
@@ -133,14 +132,18 @@ impl Checker for GapsClose {
             (lane, tx.envelope.nonce)
         });
         self.used.insert(header.hash, used.collect());
-        // With every block: that is often enough, and gaps are dear to find.
-        if self.healed { self.look() } else { Ok(()) }
+        // With every block: that is often enough, and finding gaps is expensive.
+        if self.healed {
+            self.check_deadlines()
+        } else {
+            Ok(())
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{applied, block, chain_tx, forked, lane, tx};
+    use super::super::test_events::{applied, block, chain_tx, forked, lane, tx};
     use super::*;
 
     const BOUND: Duration = Duration::from_secs(60);
@@ -154,13 +157,13 @@ mod tests {
     }
 
     fn healed() -> GapsClose {
-        let mut checker = GapsClose::within(BOUND);
+        let mut checker = GapsClose::with_bound(BOUND);
         assert_eq!(checker.after(&WorldEvent::Phase("heal")), Ok(()));
         checker
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_nonce_that_nothing_uses_is_told_once_after_the_bound() {
+    async fn gap_is_reported_once_after_the_bound() {
         let mut checker = healed();
         let behind = applied(lane(1), |w| w.inserts = vec![tx(1, Some(1))]);
         assert_eq!(checker.after(&behind), Ok(()));
@@ -170,7 +173,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_held_or_used_or_has_nobody_behind_it_is_no_gap() {
+    async fn held_used_or_last_nonces_are_not_gaps() {
         let mut checker = healed();
         let both = applied(lane(1), |w| {
             w.inserts = vec![tx(1, Some(0)), tx(2, Some(1))]
@@ -184,9 +187,9 @@ mod tests {
         assert_eq!(after_blocks(&mut checker, 21, 9).await, Ok(()));
         assert_eq!(checker.after(&forked(20)), Ok(()));
         assert!(after_blocks(&mut checker, 31, 8).await.is_err());
-        let mut alone = healed();
+        let mut lone_gap = healed();
         let gone = applied(lane(1), |w| w.inserts = vec![tx(3, None)]);
-        assert_eq!(alone.after(&gone), Ok(()));
-        assert_eq!(after_blocks(&mut alone, 1, 9).await, Ok(()));
+        assert_eq!(lone_gap.after(&gone), Ok(()));
+        assert_eq!(after_blocks(&mut lone_gap, 1, 9).await, Ok(()));
     }
 }

@@ -1,78 +1,78 @@
-//! The promises, one per file. A checker sees every event of a world as it happens and says when
-//! its promise is broken. It believes nobody: it keeps its own books.
+//! The promises, one per file. A checker inspects every event of a world as it happens and reports when its
+//! promise is broken. It trusts no component: it keeps its own model.
 
-mod books;
-mod bounded;
-mod bumps_rise;
+mod accepted_not_lost;
+mod bounded_memory;
 mod confirmations_linked;
+mod consumer_named;
 mod durable_before_sent;
 mod events_gapless;
-mod final_is_final;
-mod floor_holds;
-mod forks_are_real;
+mod final_depth;
+mod floor_below_open_txs;
+mod foreign_not_outbid;
 mod gaps_close;
-mod images_are_whole;
-mod keeper_sends;
-mod loans_hold;
-mod never_outbid;
-mod no_means_no;
-mod nonce_kept;
-mod nonce_once;
-mod nothing_lost;
-mod old_grants_are_void;
-mod one_effect;
-mod others_not_delayed;
+mod loads_complete;
+mod lock_isolation;
+mod nonce_released_when_lost;
+mod one_effect_per_request;
+mod one_payload_per_nonce;
+mod only_keeper_sends;
+mod other_lanes_not_delayed;
 mod readers_skip_nothing;
-mod requeue_names_who;
+mod refused_not_stored;
+mod reorgs_have_evidence;
+mod replacement_pays_more;
+mod reservation_has_one_holder;
+mod stale_grants_fenced;
+mod stale_tokens_fenced;
+mod store_model;
 mod stuck_by_policy;
 #[cfg(test)]
-mod testing;
-mod token_only_rises;
-mod wait_alone;
-mod writes_meet_rows;
+mod test_events;
+mod writes_find_rows;
 
 use domain::LaneKey;
 use engine::ports::{CommitOutcome, LaneBatch};
 
 use crate::event::WorldEvent;
 
-pub use bounded::{Bounded, Limits};
-pub use bumps_rise::BumpsRise;
+pub use accepted_not_lost::AcceptedNotLost;
+pub use bounded_memory::{BoundedMemory, Limits};
 pub use confirmations_linked::ConfirmationsLinked;
+pub use consumer_named::ConsumerNamed;
 pub use durable_before_sent::DurableBeforeSent;
 pub use events_gapless::EventsGapless;
-pub use final_is_final::FinalIsFinal;
-pub use floor_holds::FloorHolds;
-pub use forks_are_real::ForksAreReal;
+pub use final_depth::FinalDepth;
+pub use floor_below_open_txs::FloorBelowOpenTxs;
+pub use foreign_not_outbid::ForeignNotOutbid;
 pub use gaps_close::GapsClose;
-pub use images_are_whole::ImagesAreWhole;
-pub use keeper_sends::KeeperSends;
-pub use loans_hold::LoansHold;
-pub use never_outbid::NeverOutbid;
-pub use no_means_no::NoMeansNo;
-pub use nonce_kept::NonceKept;
-pub use nonce_once::NonceOnce;
-pub use nothing_lost::NothingLost;
-pub use old_grants_are_void::OldGrantsAreVoid;
-pub use one_effect::OneEffect;
-pub use others_not_delayed::OthersNotDelayed;
+pub use loads_complete::LoadsComplete;
+pub use lock_isolation::LockIsolation;
+pub use nonce_released_when_lost::NonceReleasedWhenLost;
+pub use one_effect_per_request::OneEffectPerRequest;
+pub use one_payload_per_nonce::OnePayloadPerNonce;
+pub use only_keeper_sends::OnlyKeeperSends;
+pub use other_lanes_not_delayed::OtherLanesNotDelayed;
 pub use readers_skip_nothing::ReadersSkipNothing;
-pub use requeue_names_who::RequeueNamesWho;
+pub use refused_not_stored::RefusedNotStored;
+pub use reorgs_have_evidence::ReorgsHaveEvidence;
+pub use replacement_pays_more::ReplacementPaysMore;
+pub use reservation_has_one_holder::ReservationHasOneHolder;
+pub use stale_grants_fenced::StaleGrantsFenced;
+pub use stale_tokens_fenced::StaleTokensFenced;
 pub use stuck_by_policy::StuckByPolicy;
-pub use token_only_rises::TokenOnlyRises;
-pub use wait_alone::WaitAlone;
-pub use writes_meet_rows::WritesMeetRows;
+pub use writes_find_rows::WritesFindRows;
 
-/// Watches one promise.
+/// Checks one promise.
 pub trait Checker: Send {
     /// The promise, in a few words.
     fn name(&self) -> &'static str;
 
-    /// Looks at what just happened; says what is wrong with it.
+    /// Inspects an event; reports how it breaks the promise.
     fn after(&mut self, event: &WorldEvent) -> Result<(), String>;
 }
 
-/// The batch, when the event is one that became durable.
+/// The batch, if the event made one durable.
 fn applied(event: &WorldEvent) -> Option<(LaneKey, &LaneBatch)> {
     if let WorldEvent::Committed {
         lane,
@@ -85,45 +85,45 @@ fn applied(event: &WorldEvent) -> Option<(LaneKey, &LaneBatch)> {
     None
 }
 
-/// What all checkers watch, in few words each: also those that only some worlds have.
+/// The names of all promises, also of those that only some worlds have.
 #[must_use]
 pub fn promises() -> Vec<&'static str> {
     let everywhere = all();
     let names = everywhere.iter().map(|checker| checker.name());
     let somewhere = [
         StuckByPolicy::PROMISE,
-        FinalIsFinal::PROMISE,
+        FinalDepth::PROMISE,
         ReadersSkipNothing::PROMISE,
         GapsClose::PROMISE,
-        Bounded::PROMISE,
-        LoansHold::PROMISE,
-        OthersNotDelayed::PROMISE,
+        BoundedMemory::PROMISE,
+        ReservationHasOneHolder::PROMISE,
+        OtherLanesNotDelayed::PROMISE,
     ];
     names.chain(somewhere).collect()
 }
 
-/// Every promise that holds in every world, watched event by event.
+/// The checkers of promises that hold in every world.
 #[must_use]
 pub fn all() -> Vec<Box<dyn Checker>> {
     vec![
-        Box::new(NonceOnce::default()),
-        Box::new(NonceKept::default()),
-        Box::new(OneEffect::default()),
-        Box::new(NothingLost::default()),
-        Box::new(NoMeansNo::default()),
+        Box::new(OnePayloadPerNonce::default()),
+        Box::new(NonceReleasedWhenLost::default()),
+        Box::new(OneEffectPerRequest::default()),
+        Box::new(AcceptedNotLost::default()),
+        Box::new(RefusedNotStored::default()),
         Box::new(DurableBeforeSent::default()),
-        Box::new(KeeperSends::default()),
-        Box::new(NeverOutbid::default()),
-        Box::new(RequeueNamesWho::default()),
-        Box::new(ForksAreReal::default()),
-        Box::new(BumpsRise::default()),
+        Box::new(OnlyKeeperSends::default()),
+        Box::new(ForeignNotOutbid::default()),
+        Box::new(ConsumerNamed::default()),
+        Box::new(ReorgsHaveEvidence::default()),
+        Box::new(ReplacementPaysMore::default()),
         Box::new(ConfirmationsLinked::default()),
         Box::new(EventsGapless::default()),
-        Box::new(FloorHolds::default()),
-        Box::new(TokenOnlyRises::default()),
-        Box::new(OldGrantsAreVoid::default()),
-        Box::new(WritesMeetRows::default()),
-        Box::new(ImagesAreWhole::default()),
-        Box::new(WaitAlone),
+        Box::new(FloorBelowOpenTxs::default()),
+        Box::new(StaleTokensFenced::default()),
+        Box::new(StaleGrantsFenced::default()),
+        Box::new(WritesFindRows::default()),
+        Box::new(LoadsComplete::default()),
+        Box::new(LockIsolation),
     ]
 }

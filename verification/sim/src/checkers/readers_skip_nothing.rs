@@ -1,9 +1,9 @@
-//! A reader of the feed never skips, and sees no event twice: page after page, from whichever node, through
-//! lost answers and failovers, each lane's numbers come one after another.
+//! A feed reader never skips and never repeats an event: page after page, from any node, through lost answers
+//! and failovers, the numbers of each lane are consecutive.
 //!
-//! A standby that takes over without the last commits has lost a part of the feed too, and gives its places
-//! away again. What a reader sees after that is no promise (and is told: promises are given with synchronous
-//! replication).
+//! A standby that is promoted without the last commits has lost a part of the feed too, and assigns its
+//! positions again. Readers have no promise after that, as documented: the promise requires synchronous
+//! replication.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,6 @@ use domain::LaneKey;
 use super::Checker;
 use crate::event::WorldEvent;
 
-/// See the module.
 #[derive(Default)]
 pub struct ReadersSkipNothing {
     last: BTreeMap<(usize, LaneKey), u64>,
@@ -53,9 +52,9 @@ impl Checker for ReadersSkipNothing {
         if self.has_lost {
             return Ok(());
         }
-        if let WorldEvent::FeedBegun { reader } = event {
+        if let WorldEvent::FeedRestarted { reader } = event {
             return Err(format!(
-                "the cursor of reader {reader} is not known any more"
+                "the cursor of reader {reader} is not valid any more"
             ));
         }
         if let WorldEvent::FeedRead { reader, read, .. } = event {
@@ -67,11 +66,11 @@ impl Checker for ReadersSkipNothing {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{failed_over, feed_read, lane};
+    use super::super::test_events::{failed_over, feed_read, lane};
     use super::*;
 
     #[test]
-    fn each_reader_and_lane_counts_by_itself() {
+    fn each_reader_and_lane_is_tracked_separately() {
         let mut checker = ReadersSkipNothing::default();
         let (one, two) = (lane(1), lane(2));
         assert_eq!(
@@ -86,11 +85,15 @@ mod tests {
             "skipped"
         );
         assert!(checker.after(&feed_read(0, &[(one, 3)])).is_err(), "twice");
-        assert!(checker.after(&WorldEvent::FeedBegun { reader: 0 }).is_err());
+        assert!(
+            checker
+                .after(&WorldEvent::FeedRestarted { reader: 0 })
+                .is_err()
+        );
     }
 
     #[test]
-    fn what_a_failover_lost_is_not_expected() {
+    fn lost_feed_is_not_expected() {
         let mut checker = ReadersSkipNothing::default();
         assert_eq!(checker.after(&feed_read(0, &[(lane(1), 1)])), Ok(()));
         assert_eq!(checker.after(&WorldEvent::StandbyStopped), Ok(()));

@@ -1,5 +1,5 @@
-//! STUCK only where a rule asks for it: attempts are limited, a foreign nonce is to be held, or a fork
-//! went deeper than is watched (which no simulated fork does).
+//! STUCK only where a rule requires it: attempts are limited, a foreign nonce is to be held, or a reorg was
+//! deeper than is watched (which no simulated reorg is).
 
 use domain::lane::OnForeignNonce;
 use domain::{LaneRules, SubState, Tx, TxState};
@@ -7,26 +7,25 @@ use domain::{LaneRules, SubState, Tx, TxState};
 use super::{Checker, applied};
 use crate::event::WorldEvent;
 
-/// See the module.
 pub struct StuckByPolicy {
     rules: LaneRules,
-    /// Whether what consumed a nonce may have been ours: the store may have lost commits, or nodes cannot
-    /// show who it was.
+    /// Whether the consumer of a nonce may be the tx's own attempt: the store may have lost commits, or endpoints
+    /// cannot show the consumer.
     may_be_ours: bool,
 }
 
 impl StuckByPolicy {
     pub(super) const PROMISE: &'static str = "STUCK only by a rule";
 
-    /// For lanes with these rules, where a foreign transaction may or may not be one of ours.
+    /// For lanes with these rules, where a foreign transaction may or may not be the lane's own.
     #[must_use]
     pub fn new(rules: LaneRules, may_be_ours: bool) -> Self {
         Self { rules, may_be_ours }
     }
 
-    fn is_asked_for(&self, tx: &Tx) -> bool {
+    fn is_required_by_policy(&self, tx: &Tx) -> bool {
         if tx.sub_state == Some(SubState::ForeignNonce) {
-            return self.may_be_ours || self.rules.on_foreign_nonce == OnForeignNonce::Hold;
+            return self.may_be_ours || self.rules.nonce.on_foreign_nonce == OnForeignNonce::Hold;
         }
         let is_deep_fork = tx.sub_state == Some(SubState::DeepFork);
         !is_deep_fork && self.rules.resubmit.max_attempts.is_some()
@@ -44,7 +43,7 @@ impl Checker for StuckByPolicy {
         };
         let rows = batch.writes.inserts.iter().chain(&batch.writes.updates);
         for tx in rows.filter(|tx| tx.state == TxState::Stuck) {
-            if !self.is_asked_for(tx) {
+            if !self.is_required_by_policy(tx) {
                 let (id, sub, reason) = (tx.id, tx.sub_state, &tx.reason);
                 return Err(format!("tx {id} of {lane} is STUCK/{sub:?}: {reason:?}"));
             }

@@ -1,22 +1,21 @@
-//! What the command does: replays one seed for a reader, or searches many for one that fails, and makes
-//! what it finds as small as it can.
+//! The commands: replay one seed with its trace, or search many seeds for one that fails and shrink it.
 
-mod pace;
+mod excerpt;
+mod progress;
 mod regressions;
 mod report;
 mod search;
 mod shrink;
-mod story;
 
+pub use excerpt::excerpt;
 #[cfg(feature = "mutations")]
 pub(crate) use regressions::kind_of;
 pub use regressions::{Regression, regressions};
-pub use report::{failure, replay};
+pub use report::{explain_failure, replay};
 pub use search::{Amount, Search, Tally};
-pub use shrink::{Shrunk, shrink};
-pub use story::story;
+pub use shrink::{ShrunkWorld, shrink};
 
-/// The promise that a violation names: what stands before its first colon.
+/// The promise that a violation names: the text before its first colon.
 #[must_use]
 pub fn promise(violation: &str) -> &str {
     violation

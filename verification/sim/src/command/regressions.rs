@@ -1,8 +1,8 @@
-//! Seeds that once failed, with the options of their worlds and why: one per line.
+//! Seeds that once failed, with the options of their worlds and the reason: one per line.
 
 use crate::world::Options;
 
-/// Run before any new seed.
+/// The recorded seeds, which run before any new seed.
 const REGRESSIONS: &str = include_str!("../../regressions.txt");
 
 /// A seed that once failed.
@@ -10,7 +10,7 @@ const REGRESSIONS: &str = include_str!("../../regressions.txt");
 pub struct Regression {
     /// The seed.
     pub seed: u64,
-    /// The kind of its world: a stormy one unless its line says otherwise.
+    /// The kind of its world: stormy unless its line has other options.
     pub options: Options,
 }
 
@@ -28,7 +28,7 @@ fn parse(line: &str) -> Option<Regression> {
     Some(Regression { seed, options })
 }
 
-/// The kind of a world in words of the command line, up to the first other word.
+/// The kind of a world from command-line options, up to the first other word.
 pub(crate) fn kind_of<'a>(words: impl Iterator<Item = &'a str>) -> Options {
     let mut options = Options::default();
     for word in words.take_while(|word| word.starts_with("--")) {
@@ -49,17 +49,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_is_a_seed_its_options_and_why() {
+    fn regression_line_is_parsed() {
         assert_eq!(parse("# about this file"), None);
         assert_eq!(parse(""), None);
-        let plain = parse("1018 a history change").expect("a seed");
+        let plain = parse("1018 a timeline change").expect("a seed");
         assert_eq!((plain.seed, plain.options), (1_018, Options::default()));
         let lossy = parse("7 --lossy --busy why").expect("a seed");
         assert!(lossy.options.lossy && lossy.options.busy && !lossy.options.calm);
     }
 
     #[test]
-    fn every_line_of_the_file_is_understood() {
+    fn every_regression_line_is_parsed() {
         let lines = REGRESSIONS.lines();
         let seeds = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
         assert_eq!(seeds.count(), regressions().len());

@@ -1,20 +1,20 @@
-//! What a person is told: one world line by line, or what is wrong with one, and how to see it again.
+//! Output for people: one world line by line, or a failure and how to reproduce it.
 
 use super::shrink::{RERUNS_MAX, shrink};
-use super::{promise, story};
-use crate::world::{Options, Outcome, run};
+use super::{excerpt, promise};
+use crate::world::{Options, WorldOutcome, run};
 
 /// How to read a trace.
 const LEGEND: &str = "\
-seconds.millis  who  what
-  node    what happens to a node            client  what a client asks, and what it is told
-  store   what the database does            chain   what the nodes of the chain do
+seconds.millis  component  event
+  node    start, crash, freeze, isolation   client  requests, and their answers
+  store   grants, commits, failovers        chain   sends, blocks, reorgs
   a lane is CHAIN:LAST-DIGITS-OF-ITS-SIGNER; a keeper is NODE/TOKEN; a hash is its first digits
   commit LANE after BATCH by NODE/TOKEN: applied, nonces FLOOR..CURSOR, seq LAST-EVENT
          then each row as REQUEST@NONCE=STATE/subState, each new attempt as +HASH@NONCE:kind, each event
 ";
 
-/// Prints the world of a seed as it goes; whether it kept every promise.
+/// Prints the world of a seed as it runs; returns whether it kept every promise.
 #[must_use]
 pub fn replay(seed: u64, options: Options) -> bool {
     eprintln!("seed {seed} {options}\n{LEGEND}");
@@ -25,17 +25,17 @@ pub fn replay(seed: u64, options: Options) -> bool {
             ..options
         },
     );
-    let Outcome {
+    let WorldOutcome {
         hash,
         lines,
         violations,
         events,
-        lasted,
+        duration,
         ..
     } = &outcome;
     eprintln!(
         "seed {seed}: {events} events in {} simulated seconds, {} lines, trace {hash:016x}",
-        lasted.as_secs(),
+        duration.as_secs(),
         lines.len()
     );
     for violation in violations {
@@ -44,8 +44,8 @@ pub fn replay(seed: u64, options: Options) -> bool {
     violations.is_empty()
 }
 
-/// Explains a seed that fails: what it breaks, how little is needed for it, and what happened.
-pub fn failure(seed: u64, options: Options) {
+/// Explains a failing seed: the broken promise, the smallest world that breaks it, and an excerpt of its trace.
+pub fn explain_failure(seed: u64, options: Options) {
     let outcome = run(seed, options);
     let Some(first) = outcome.violations.first() else {
         eprintln!(
@@ -61,8 +61,8 @@ pub fn failure(seed: u64, options: Options) {
     }
     let small = shrink(seed, options, broken);
     let outcome = run(seed, small.options);
-    eprintln!("\nthe last of what has to do with it, in the smallest world that was found:");
-    for line in story(&outcome.lines, broken) {
+    eprintln!("\nthe last related events, in the smallest world that was found:");
+    for line in excerpt(&outcome.lines, broken) {
         eprintln!("{line}");
     }
     eprintln!(

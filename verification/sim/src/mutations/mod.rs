@@ -1,4 +1,4 @@
-//! The proof that the checkers see: worlds with one deliberate bug each, until a promise is broken, and the
+//! The proof that the checkers work: worlds with one deliberate bug each, until a promise is broken, and the
 //! same worlds without it, in which none is.
 
 mod recorded;
@@ -14,40 +14,40 @@ use domain::mutation::{self, Mutation};
 
 use crate::checkers;
 use crate::command::promise;
-use crate::world::{Options, Outcome, run};
+use crate::world::{Options, WorldOutcome, run};
 
-pub use recorded::{Recorded, hunt_recorded, record, recorded};
+pub use recorded::{RecordedWorld, record, recorded, search_recorded};
 pub use report::{Findings, line};
 
 /// The search for the first world in which a mutation is caught.
 #[derive(Clone, Debug)]
-pub struct Hunt {
+pub struct MutationSearch {
     /// The bug.
     pub mutation: Mutation,
-    /// How many worlds it took, or how many were tried in vain.
+    /// How many worlds it took, or how many were tried without success.
     pub seeds: u64,
     /// How long it took.
-    pub took: Duration,
+    pub duration: Duration,
     /// The world in which it was caught.
-    pub caught: Option<Caught>,
+    pub caught: Option<CatchingWorld>,
 }
 
 /// A world in which a mutation broke a promise.
 #[derive(Clone, Debug)]
-pub struct Caught {
+pub struct CatchingWorld {
     /// Its seed.
     pub seed: u64,
     /// Its kind.
     pub options: Options,
-    /// What is wrong there, the first first.
+    /// The broken promises, in order.
     pub violations: Vec<String>,
-    /// How much happens there.
+    /// The number of events.
     pub events: u64,
 }
 
-impl Caught {
+impl CatchingWorld {
     /// The world, if it breaks a promise.
-    fn of(outcome: Outcome, options: Options) -> Option<Self> {
+    fn from_outcome(outcome: WorldOutcome, options: Options) -> Option<Self> {
         (!outcome.violations.is_empty()).then_some(Self {
             seed: outcome.seed,
             options,
@@ -56,7 +56,7 @@ impl Caught {
         })
     }
 
-    /// The promises that were broken, the first first.
+    /// The promises that were broken, in order.
     #[must_use]
     pub fn promises(&self) -> Vec<&str> {
         let mut seen = BTreeSet::new();
@@ -65,7 +65,7 @@ impl Caught {
     }
 }
 
-/// The world of a seed in this proof: of all kinds, in the mix of every search.
+/// The world of a seed in this proof: of all kinds, mixed as in every search.
 #[must_use]
 pub fn options(seed: u64) -> Options {
     Options {
@@ -74,14 +74,17 @@ pub fn options(seed: u64) -> Options {
     }
 }
 
-/// Looks for the first of these worlds in which the bug breaks a promise.
+/// Searches for the first of these worlds in which the bug breaks a promise.
 #[must_use]
-pub fn hunt(mutation: Mutation, seeds: Range<u64>) -> Hunt {
-    hunt_in(mutation, seeds.map(|seed| (seed, options(seed))))
+pub fn search_mutation(mutation: Mutation, seeds: Range<u64>) -> MutationSearch {
+    search_worlds(mutation, seeds.map(|seed| (seed, options(seed))))
 }
 
-/// The same, in worlds of any kind.
-fn hunt_in(mutation: Mutation, worlds: impl Iterator<Item = (u64, Options)>) -> Hunt {
+/// The same, in the given worlds.
+fn search_worlds(
+    mutation: Mutation,
+    worlds: impl Iterator<Item = (u64, Options)>,
+) -> MutationSearch {
     let began = Instant::now();
     let mut tried = 0;
     let mut caught = None;
@@ -92,62 +95,62 @@ fn hunt_in(mutation: Mutation, worlds: impl Iterator<Item = (u64, Options)>) -> 
             break;
         }
     }
-    Hunt {
+    MutationSearch {
         mutation,
         seeds: tried,
-        took: began.elapsed(),
+        duration: began.elapsed(),
         caught,
     }
 }
 
-/// Whether the bug breaks a promise there. A world that is broken without the bug says nothing about it.
-fn try_world(mutation: Mutation, seed: u64, options: Options) -> Option<Caught> {
+/// Whether the bug breaks a promise there. A world that is broken without the bug proves nothing.
+fn try_world(mutation: Mutation, seed: u64, options: Options) -> Option<CatchingWorld> {
     let outcome = mutation::with(mutation, || run(seed, options));
-    let caught = Caught::of(outcome, options)?;
+    let caught = CatchingWorld::from_outcome(outcome, options)?;
     let without = run(seed, options);
     without.violations.is_empty().then_some(caught)
 }
 
-/// Hunts for several mutations, `jobs` at a time; `done` hears of each as it ends. In the order asked.
+/// Searches for several mutations, `jobs` at a time; `done` is called with each as it ends. In the given order.
 ///
 /// # Panics
-/// When a hunt does, which is a bug of the simulator.
-pub fn hunt_all(
+/// When a search does, which is a bug of the simulator.
+pub fn search_all(
     mutations: &[Mutation],
     seeds: &Range<u64>,
     jobs: usize,
-    done: impl Fn(&Hunt) + Sync,
-) -> Vec<Hunt> {
-    each(mutations, jobs, |mutation| {
-        let hunt = hunt(*mutation, seeds.clone());
-        done(&hunt);
-        hunt
+    done: impl Fn(&MutationSearch) + Sync,
+) -> Vec<MutationSearch> {
+    run_parallel(mutations, jobs, |mutation| {
+        let search = search_mutation(*mutation, seeds.clone());
+        done(&search);
+        search
     })
 }
 
-/// Which of these worlds break a promise without any bug made on purpose, and which promise.
-pub fn unclean(seeds: Range<u64>, jobs: usize) -> Vec<Caught> {
+/// The worlds among these that break a promise without any mutation.
+pub fn failing_without_mutation(seeds: Range<u64>, jobs: usize) -> Vec<CatchingWorld> {
     let seeds: Vec<u64> = seeds.collect();
-    let ran = each(&seeds, jobs, |seed| {
+    let ran = run_parallel(&seeds, jobs, |seed| {
         let options = options(*seed);
-        Caught::of(run(*seed, options), options)
+        CatchingWorld::from_outcome(run(*seed, options), options)
     });
     ran.into_iter().flatten().collect()
 }
 
-/// Checkers that need not catch a mutation, by the promise that they watch, and why. A checker that catches
-/// nothing and is not named here is removed or fixed.
+/// Checkers that need not catch a mutation, by their promise, and why. A checker that catches nothing and is
+/// not listed here must be removed or fixed.
 const MAY_CATCH_NOTHING: &[(&str, &str)] = &[(
-    "no means no",
+    "a refused request is not stored",
     "only ResolveUnknownByRead breaks it, and the first world that shows that one breaks another promise; its \
      recorded world breaks this one",
 )];
 
-/// The checkers that caught none of these mutations though they should, by the promise that they watch.
+/// The checkers that caught none of these mutations although they should, by their promise.
 #[must_use]
-pub fn blind(hunts: &[Hunt]) -> Vec<&'static str> {
-    let caught = hunts.iter().filter_map(|hunt| hunt.caught.as_ref());
-    let seen: BTreeSet<&str> = caught.flat_map(Caught::promises).collect();
+pub fn idle_checkers(searches: &[MutationSearch]) -> Vec<&'static str> {
+    let caught = searches.iter().filter_map(|search| search.caught.as_ref());
+    let seen: BTreeSet<&str> = caught.flat_map(CatchingWorld::promises).collect();
     let watched = checkers::promises();
     watched
         .into_iter()
@@ -160,8 +163,12 @@ fn may_catch_nothing(promise: &str) -> bool {
     named.any(|(excused, _why)| *excused == promise)
 }
 
-/// Does something with each item on a few threads, a world on one thread from its beginning to its end.
-fn each<T: Sync, R: Send>(items: &[T], jobs: usize, work: impl Fn(&T) -> R + Sync) -> Vec<R> {
+/// Processes each item on a few threads, a world on one thread from its beginning to its end.
+fn run_parallel<T: Sync, R: Send>(
+    items: &[T],
+    jobs: usize,
+    work: impl Fn(&T) -> R + Sync,
+) -> Vec<R> {
     let next = AtomicUsize::new(0);
     let results: Mutex<BTreeMap<usize, R>> = Mutex::default();
     std::thread::scope(|scope| {

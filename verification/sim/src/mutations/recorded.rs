@@ -1,17 +1,17 @@
-//! Where each deliberate bug is known to be caught: one world per mutation, kept in mutations.txt, so that a test
-//! can show all of them in seconds.
+//! The recorded world of each deliberate bug: one per mutation, in mutations.txt, so that a test can show all of
+//! them in seconds.
 
 use std::ops::Range;
 
 use domain::mutation::Mutation;
 
-use super::{Caught, Hunt, each, hunt_in, options, try_world};
+use super::{CatchingWorld, MutationSearch, options, run_parallel, search_worlds, try_world};
 use crate::command::kind_of;
 use crate::world::Options;
 
-/// Where the table is written.
+/// The path of the table.
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/mutations.txt");
-/// The table as it was when this was built.
+/// The table at build time.
 const TABLE: &str = include_str!("../../mutations.txt");
 
 const HEAD: &str = "\
@@ -19,12 +19,12 @@ const HEAD: &str = "\
 # Written by: cargo run -p sim --features mutations --bin mutations -- --record
 ";
 
-/// After the first world that catches a mutation so many more are tried: the one in which least happens is kept.
-const LOOK_ON: u64 = 10;
+/// How many more worlds are tried after the first one that catches a mutation: the one with the fewest events is kept.
+const EXTRA_WORLDS: u64 = 10;
 
 /// A line of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Recorded {
+pub struct RecordedWorld {
     /// The bug.
     pub mutation: Mutation,
     /// The world in which it is caught.
@@ -35,12 +35,12 @@ pub struct Recorded {
 
 /// The table.
 #[must_use]
-pub fn recorded() -> Vec<Recorded> {
+pub fn recorded() -> Vec<RecordedWorld> {
     TABLE.lines().filter_map(parse).collect()
 }
 
 /// `NAME SEED [--calm] … promise`. A comment begins with `#`.
-fn parse(line: &str) -> Option<Recorded> {
+fn parse(line: &str) -> Option<RecordedWorld> {
     let mut words = line.split_whitespace();
     let name = words.next()?;
     let mutation = Mutation::ALL.iter().find(|one| one.name() == name)?;
@@ -49,26 +49,26 @@ fn parse(line: &str) -> Option<Recorded> {
         silent: true,
         ..kind_of(words)
     };
-    Some(Recorded {
+    Some(RecordedWorld {
         mutation: *mutation,
         seed,
         options,
     })
 }
 
-/// Hunts for every mutation, in its recorded world first. Where the code has changed so much that it gets
-/// through there, the first worlds of all kinds are tried like in the proof.
-pub fn hunt_recorded(seeds: &Range<u64>, jobs: usize) -> Vec<Hunt> {
+/// Searches for every mutation, in its recorded world first. If the code has changed so much that it is not
+/// caught there, the first worlds of all kinds are tried as in the proof.
+pub fn search_recorded(seeds: &Range<u64>, jobs: usize) -> Vec<MutationSearch> {
     let table = recorded();
-    each(Mutation::ALL, jobs, |mutation| {
+    run_parallel(Mutation::ALL, jobs, |mutation| {
         let known = table.iter().filter(|line| line.mutation == *mutation);
         let known = known.map(|line| (line.seed, line.options));
         let others = seeds.clone().map(|seed| (seed, options(seed)));
-        hunt_in(*mutation, known.chain(others))
+        search_worlds(*mutation, known.chain(others))
     })
 }
 
-/// Writes the table anew; says which mutations no world caught.
+/// Writes the table; returns the mutations that no world caught.
 ///
 /// # Errors
 /// When the file cannot be written.
@@ -76,14 +76,14 @@ pub fn record(
     mutations: &[Mutation],
     seeds: &Range<u64>,
     jobs: usize,
-    done: impl Fn(Mutation, Option<&Caught>) + Sync,
+    done: impl Fn(Mutation, Option<&CatchingWorld>) + Sync,
 ) -> std::io::Result<Vec<Mutation>> {
-    let found = each(mutations, jobs, |mutation| {
+    let found = run_parallel(mutations, jobs, |mutation| {
         let caught = smallest(*mutation, seeds.clone());
         done(*mutation, caught.as_ref());
         (*mutation, caught)
     });
-    let before = std::fs::read_to_string(FILE).unwrap_or_default(); // there may be none yet
+    let before = std::fs::read_to_string(FILE).unwrap_or_default(); // the file may not exist yet
     let mut table = HEAD.to_owned();
     for mutation in Mutation::ALL {
         let new = found.iter().find(|(found, _)| found == mutation);
@@ -98,21 +98,21 @@ pub fn record(
     Ok(missed.map(|(mutation, _)| mutation).collect())
 }
 
-/// The line of a mutation that is not recorded anew.
+/// The line of a mutation that is not recorded again.
 fn kept(before: &str, mutation: Mutation) -> Option<String> {
     let is_its = |line: &&str| parse(line).is_some_and(|line| line.mutation == mutation);
     before.lines().find(is_its).map(str::to_owned)
 }
 
-fn line(mutation: Mutation, caught: &Caught) -> String {
+fn line(mutation: Mutation, caught: &CatchingWorld) -> String {
     let (name, seed, kind) = (mutation.name(), caught.seed, caught.options.kind());
     let promise = caught.promises().first().copied().unwrap_or_default();
-    format!("{name:<27}{seed:>5} {kind}  {promise}")
+    format!("{name:<32}{seed:>5} {kind}  {promise}")
 }
 
-/// Among the first worlds that catch it, the one in which least happens.
-fn smallest(mutation: Mutation, seeds: Range<u64>) -> Option<Caught> {
-    let mut smallest: Option<Caught> = None;
+/// Among the first worlds that catch it, the one with the fewest events.
+fn smallest(mutation: Mutation, seeds: Range<u64>) -> Option<CatchingWorld> {
+    let mut smallest: Option<CatchingWorld> = None;
     let mut left = None;
     for seed in seeds {
         if left == Some(0) {
@@ -122,7 +122,7 @@ fn smallest(mutation: Mutation, seeds: Range<u64>) -> Option<Caught> {
         let Some(caught) = try_world(mutation, seed, options(seed)) else {
             continue;
         };
-        left = left.or(Some(LOOK_ON));
+        left = left.or(Some(EXTRA_WORLDS));
         if smallest
             .as_ref()
             .is_none_or(|before| caught.events < before.events)
@@ -138,11 +138,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_is_a_mutation_its_world_and_what_it_breaks() {
+    fn recorded_line_is_parsed() {
         assert_eq!(parse("# about this file"), None);
         assert_eq!(parse("NoSuchBug 7 --stormy"), None);
         let line = parse("DropGap   26 --lossy --busy  every gap closes").expect("a line");
-        assert_eq!((line.mutation, line.seed), (Mutation::DropGap, 26));
+        assert_eq!((line.mutation, line.seed), (Mutation::LeaveGapUnfilled, 26));
         assert_eq!(line.options.kind(), "--lossy --busy");
     }
 

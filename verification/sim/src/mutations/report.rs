@@ -1,114 +1,119 @@
-//! What a whole proof found, as lines for people and as JSON.
+//! The findings of a whole proof, as lines for people and as JSON.
 
 use std::ops::Range;
 
 use serde_json::{Value, json};
 
-use super::{Caught, Hunt, blind};
+use super::{CatchingWorld, MutationSearch, idle_checkers};
 
-/// All hunts of a proof, and the same worlds without a bug.
+/// All searches of a proof, and the same worlds without a bug.
 pub struct Findings {
     /// One per mutation.
-    pub hunts: Vec<Hunt>,
-    /// The worlds that were there to be tried.
+    pub searches: Vec<MutationSearch>,
+    /// The number of available worlds.
     pub seeds: Range<u64>,
-    /// Those of the tried ones that break a promise without a mutation.
-    pub unclean: Vec<Caught>,
-    /// Whether every mutation was hunted: only then a checker that caught nothing is blind.
+    /// The tried worlds that break a promise without a mutation.
+    pub failing_without_mutation: Vec<CatchingWorld>,
+    /// Whether every mutation was searched: only then a checker that caught nothing is reported.
     pub are_all: bool,
 }
 
 impl Findings {
-    /// Whether every mutation was caught, by checkers of which each caught something, in worlds that are clean
-    /// without it.
+    /// Whether every mutation was caught, every checker caught something, and all worlds are clean without a
+    /// mutation.
     #[must_use]
-    pub fn hold(&self) -> bool {
-        self.caught() == self.hunts.len() && self.unclean.is_empty() && self.blind().is_empty()
+    pub fn holds(&self) -> bool {
+        self.caught() == self.searches.len()
+            && self.failing_without_mutation.is_empty()
+            && self.idle_checkers().is_empty()
     }
 
-    /// The promises whose checkers caught nothing, though they should.
+    /// The promises whose checkers caught nothing, although they should.
     #[must_use]
-    pub fn blind(&self) -> Vec<&'static str> {
+    pub fn idle_checkers(&self) -> Vec<&'static str> {
         if self.are_all {
-            blind(&self.hunts)
+            idle_checkers(&self.searches)
         } else {
             Vec::new()
         }
     }
 
-    /// The most worlds that a hunt took.
+    /// The most worlds that a search took.
     #[must_use]
-    pub fn most(&self) -> u64 {
-        let counts = self.hunts.iter().map(|hunt| hunt.seeds);
+    pub fn seeds_max(&self) -> u64 {
+        let counts = self.searches.iter().map(|search| search.seeds);
         counts.max().unwrap_or(0)
     }
 
     fn caught(&self) -> usize {
-        let caught = self.hunts.iter().filter(|hunt| hunt.caught.is_some());
+        let caught = self
+            .searches
+            .iter()
+            .filter(|search| search.caught.is_some());
         caught.count()
     }
 
-    /// All of it in one line.
+    /// The summary in one line.
     #[must_use]
     pub fn figure(&self) -> String {
-        let mut counts: Vec<u64> = self.hunts.iter().map(|hunt| hunt.seeds).collect();
+        let mut counts: Vec<u64> = self.searches.iter().map(|search| search.seeds).collect();
         counts.sort_unstable();
         let median = counts.get(counts.len() / 2).copied().unwrap_or(0);
-        let blind = match self.are_all {
-            true => format!("{} checkers caught nothing; ", self.blind().len()),
+        let idle_checkers = match self.are_all {
+            true => format!("{} checkers caught nothing; ", self.idle_checkers().len()),
             false => String::new(),
         };
         format!(
-            "{} of {} mutations caught, after {median} worlds in the median and {} at most; {blind}\
+            "{} of {} mutations caught, after {median} worlds in the median and {} at most; {idle_checkers}\
              {} of these worlds break a promise without one",
             self.caught(),
-            self.hunts.len(),
-            self.most(),
-            self.unclean.len()
+            self.searches.len(),
+            self.seeds_max(),
+            self.failing_without_mutation.len()
         )
     }
 
-    /// All of it for a program.
+    /// The summary for programs.
     #[must_use]
     pub fn json(&self) -> Value {
         json!({
             "proof": "05-2-mutations",
-            "holds": self.hold(),
+            "holds": self.holds(),
             "figure": self.figure(),
-            "mutations": self.hunts.len(),
+            "mutations": self.searches.len(),
             "caught": self.caught(),
             "firstSeed": self.seeds.start,
             "seedsMax": self.seeds.end.saturating_sub(self.seeds.start),
-            "hunts": self.hunts.iter().map(of_hunt).collect::<Vec<_>>(),
-            "uncleanWithoutMutation": self.unclean.iter().map(of_world).collect::<Vec<_>>(),
-            "checkersThatCaughtNothing": self.blind(),
+            "hunts": self.searches.iter().map(search_json).collect::<Vec<_>>(),
+            "uncleanWithoutMutation": self.failing_without_mutation.iter().map(world_json).collect::<Vec<_>>(),
+            "checkersThatCaughtNothing": self.idle_checkers(),
         })
     }
 }
 
 /// One line of the table.
 #[must_use]
-pub fn line(hunt: &Hunt) -> String {
-    let name = hunt.mutation.name();
-    let (by, seed) = match &hunt.caught {
+pub fn line(search: &MutationSearch) -> String {
+    let name = search.mutation.name();
+    let (by, seed) = match &search.caught {
         Some(caught) => (caught.promises().join("; "), caught.seed.to_string()),
         None => ("NOT CAUGHT".to_owned(), "-".to_owned()),
     };
-    let (seeds, took) = (hunt.seeds, hunt.took.as_secs_f64());
-    format!("{name:<27}{seeds:>5} seeds {took:>7.1} s  seed {seed:>8}  {by}")
+    let (seeds, duration) = (search.seeds, search.duration.as_secs_f64());
+    format!("{name:<32}{seeds:>5} seeds {duration:>7.1} s  seed {seed:>8}  {by}")
 }
 
-fn of_hunt(hunt: &Hunt) -> Value {
+fn search_json(search: &MutationSearch) -> Value {
     json!({
-        "mutation": hunt.mutation.name(),
-        "what": hunt.mutation.what(),
-        "seeds": hunt.seeds,
-        "seconds": hunt.took.as_secs_f64(),
-        "caught": hunt.caught.as_ref().map(of_world),
+        "mutation": search.mutation.name(),
+        "what": search.mutation.what(),
+        "seeds": search.seeds,
+        "seconds": search.duration.as_secs_f64(),
+        "caught": search.caught.as_ref().map(world_json),
     })
 }
 
-fn of_world(world: &Caught) -> Value {
+fn world_json(world: &CatchingWorld) -> Value {
     json!({
         "seed": world.seed,
         "kind": world.options.to_string(),
@@ -127,14 +132,14 @@ mod tests {
     use super::*;
     use crate::checkers;
 
-    /// A hunt that caught its mutation in its first world, by these promises.
-    fn caught_by(promises: &[&str]) -> Hunt {
+    /// A search that caught its mutation in its first world, by these promises.
+    fn caught_by(promises: &[&str]) -> MutationSearch {
         let violations = promises.iter().map(|promise| format!("{promise}: broken"));
-        Hunt {
-            mutation: Mutation::DropGap,
+        MutationSearch {
+            mutation: Mutation::LeaveGapUnfilled,
             seeds: 1,
-            took: Duration::ZERO,
-            caught: Some(Caught {
+            duration: Duration::ZERO,
+            caught: Some(CatchingWorld {
                 seed: 1,
                 options: options(1),
                 violations: violations.collect(),
@@ -143,24 +148,27 @@ mod tests {
         }
     }
 
-    fn findings(hunts: Vec<Hunt>, are_all: bool) -> Findings {
+    fn findings(searches: Vec<MutationSearch>, are_all: bool) -> Findings {
         Findings {
-            hunts,
+            searches,
             seeds: 1..2,
-            unclean: Vec::new(),
+            failing_without_mutation: Vec::new(),
             are_all,
         }
     }
 
     #[test]
-    fn a_checker_that_caught_nothing_fails_the_proof() {
+    fn idle_checker_fails_the_proof() {
         let promises = checkers::promises();
-        assert!(findings(vec![caught_by(&promises)], true).hold());
+        assert!(findings(vec![caught_by(&promises)], true).holds());
         let but_one = &promises[1..];
-        let blind = findings(vec![caught_by(but_one)], true);
-        assert_eq!(blind.blind(), [promises[0]]);
-        assert!(!blind.hold());
+        let idle_checkers = findings(vec![caught_by(but_one)], true);
+        assert_eq!(idle_checkers.idle_checkers(), [promises[0]]);
+        assert!(!idle_checkers.holds());
         let some = findings(vec![caught_by(but_one)], false);
-        assert!(some.hold(), "a few mutations say nothing of the others");
+        assert!(
+            some.holds(),
+            "a few mutations prove nothing about the others"
+        );
     }
 }

@@ -1,8 +1,8 @@
-//! The store's standby: it follows, or stopped to, and takes over.
+//! The store's standby: it replicates, or stopped replicating, and is promoted.
 //!
-//! With synchronous replication the standby has everything that anybody was told; then only the
-//! history changes. With asynchronous replication the last commits are gone as if they had never
-//! been, while nodes remember them and the chain keeps what was sent.
+//! With synchronous replication the standby has every acknowledged commit; then only the timeline changes. With
+//! asynchronous replication the last commits are lost, while nodes remember them and the chain keeps what was
+//! sent.
 
 use std::collections::BTreeSet;
 use std::sync::PoisonError;
@@ -14,26 +14,26 @@ use super::MemoryStore;
 use super::rows::Rows;
 use crate::event::WorldEvent;
 
-/// What failovers took away.
+/// What failovers lost.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Loss {
-    /// Txs that are gone.
+    /// Txs that are lost.
     pub txs: BTreeSet<TxId>,
-    /// Their keys. (A key may have come back since.)
+    /// Their keys. (A key may have been stored again since.)
     pub requests: BTreeSet<(LaneKey, RequestId)>,
     /// Lanes that lost commits.
     pub lanes: BTreeSet<LaneKey>,
 }
 
 impl MemoryStore {
-    /// The standby does not follow any more: a failover loses what is written from now on.
+    /// The standby stops replicating: a failover loses everything written from now on.
     pub fn stop_standby(&self) {
         let rows = self.rows();
         *self.standby.lock().unwrap_or_else(PoisonError::into_inner) = Some(rows.clone());
-        self.tell(|| WorldEvent::StandbyStopped);
+        self.record(|| WorldEvent::StandbyStopped);
     }
 
-    /// What failovers took away so far.
+    /// What failovers lost so far.
     #[must_use]
     pub fn loss(&self) -> Loss {
         self.loss
@@ -42,7 +42,7 @@ impl MemoryStore {
             .clone()
     }
 
-    /// Whether a failover at this moment would lose commits.
+    /// Whether a failover now would lose commits.
     #[must_use]
     pub fn would_lose(&self) -> bool {
         let rows = self.rows();
@@ -54,8 +54,8 @@ impl MemoryStore {
         standby.as_ref().is_some_and(is_behind)
     }
 
-    /// Whether the standby would let this batch pass and lacks rows that it changes: what was queued, and read
-    /// by the keeper, since it stopped to follow. No count of batches tells; only counts of rows do.
+    /// Whether the standby would accept this batch and lacks rows that it changes: requests that were queued, and
+    /// loaded by the keeper, since it stopped replicating. The batch count does not show that; only row counts do.
     pub(super) fn would_miss(&self, batch: &LaneBatch) -> bool {
         let standby = self.standby.lock().unwrap_or_else(PoisonError::into_inner);
         standby.as_ref().is_some_and(|standby| {
@@ -64,25 +64,28 @@ impl MemoryStore {
         })
     }
 
-    /// The standby takes over, with what it has.
+    /// The standby is promoted, with its present state.
     pub fn fail_over(&self) {
         let mut rows = self.rows();
         let mut standby = self.standby.lock().unwrap_or_else(PoisonError::into_inner);
-        let history = rows.history + 1;
+        let timeline = rows.timeline + 1;
         let stopped = standby.take().unwrap_or_else(|| rows.clone());
-        let promoted = Rows { history, ..stopped };
+        let promoted = Rows {
+            timeline,
+            ..stopped
+        };
         let Loss {
             txs,
             requests,
             lanes,
         } = loss(&rows, &promoted);
         *rows = promoted;
-        // Every session ends with its server, whatever it was about to do.
+        // Every session ends with its server, at any step.
         self.locks().end_all();
-        self.tell(|| WorldEvent::FailedOver {
-            history,
+        self.record(|| WorldEvent::FailedOver {
+            timeline,
             lost: txs.iter().copied().collect(),
-            hurt: lanes.iter().copied().collect(),
+            damaged: lanes.iter().copied().collect(),
         });
         let mut all = self.loss.lock().unwrap_or_else(PoisonError::into_inner);
         all.txs.extend(txs);
@@ -99,12 +102,17 @@ fn loss(before: &Rows, after: &Rows) -> Loss {
         let lane = rows.lane_ids.get(key).and_then(|id| rows.lane(*id));
         lane.map_or(0, |lane| lane.batch_seq)
     };
-    let is_hurt = |key: &&LaneKey| batches(before, key) != batches(after, key);
+    let has_lost_commits = |key: &&LaneKey| batches(before, key) != batches(after, key);
     Loss {
         requests: rows
             .map(|(lane, row)| (lane.key, row.tx.request_id.clone()))
             .collect(),
-        lanes: before.lane_ids.keys().filter(is_hurt).copied().collect(),
+        lanes: before
+            .lane_ids
+            .keys()
+            .filter(has_lost_commits)
+            .copied()
+            .collect(),
         txs,
     }
 }
@@ -130,7 +138,7 @@ mod tests {
             },
             request: AdmittedRequest {
                 id: TxId(Uuid::from_u128(number)),
-                request_id: RequestId::parse(format!("r{number}")).expect("keeps the rule"),
+                request_id: RequestId::parse(format!("r{number}")).expect("a valid request id"),
                 fingerprint: payload.fingerprint(),
                 payload,
                 gas: 21_000,
@@ -140,7 +148,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_standby_that_follows_loses_nothing_and_one_that_stopped_does() {
+    async fn only_a_standby_that_stopped_replicating_loses_commits() {
         let store = MemoryStore::new(Arc::new(SimClock::new(1)));
         let has = async |number| {
             let tx = store.tx(TxId(Uuid::from_u128(number))).await;

@@ -1,4 +1,4 @@
-//! The gate's transaction: checked whole, then applied whole.
+//! The gate's transaction: checked completely, then applied completely.
 
 use std::collections::BTreeSet;
 
@@ -22,18 +22,18 @@ impl Rows {
         }
     }
 
-    /// The fence. A store that lost commits counts otherwise than its keeper does.
+    /// The fence. A store that lost commits has other sequence numbers than its keeper.
     pub(super) fn passes(&self, batch: &LaneBatch) -> bool {
         let known = (batch.batch_seq_before, batch.event_seq_before);
         self.lane(batch.lease_grant.lane).is_some_and(|lane| {
             let holds = lane.is_held_by(batch.lease_grant)
-                || (mutation::is_on(Mutation::TrustTokenAlone)
+                || (mutation::is_on(Mutation::FenceByTokenOnly)
                     && lane.token == batch.lease_grant.token);
             holds && (lane.batch_seq, lane.event_seq()) == known
         })
     }
 
-    /// Whether all rows of a batch can be written as it says. The lane is there: the fence found it.
+    /// Whether all rows of a batch can be written. The lane exists: the fence found it.
     pub(super) fn check(&self, batch: &LaneBatch) -> Result<(), Conflict> {
         let lane = self
             .lane(batch.lease_grant.lane)
@@ -48,24 +48,24 @@ impl Rows {
         })?;
         for id in &updated {
             expect_rows(lane.txs.contains_key(id), || {
-                format!("tx {id} is not there")
+                format!("tx {id} does not exist")
             })?;
         }
         check_nonces(lane, writes)?;
         for id in &inserted {
             expect(!self.tx_lanes.contains_key(id), || {
-                format!("tx {id} is there already")
+                format!("tx {id} exists already")
             })?;
         }
         let has_tx = |id: &TxId| lane.txs.contains_key(id) || inserted.contains(id);
         self.check_attempts(lane, writes, has_tx)?;
         check_events(lane, batch)?;
-        check_wakes(lane, writes, has_tx)?;
+        check_queue_rows(lane, writes, has_tx)?;
         expect_rows(batch.next_nonce >= lane.next_nonce, || {
-            "the cursor falls".to_owned()
+            "the cursor decreases".to_owned()
         })?;
         expect(batch.floor_nonce <= batch.next_nonce, || {
-            "the floor lies above the cursor".to_owned()
+            "the floor is above the cursor".to_owned()
         })
     }
 
@@ -79,7 +79,7 @@ impl Rows {
         for attempt in &writes.attempts {
             let hash = attempt.hash;
             let is_new = !self.hashes.contains_key(&hash) && new.insert(hash);
-            expect(is_new, || format!("attempt {hash} is there already"))?;
+            expect(is_new, || format!("attempt {hash} exists already"))?;
             expect_rows(has_tx(&attempt.tx_id), || {
                 format!("attempt {hash} has no tx")
             })?;
@@ -90,13 +90,13 @@ impl Rows {
                 .get(hash)
                 .is_some_and(|id| lane.txs.contains_key(id));
             expect_rows(is_ours || new.contains(hash), || {
-                format!("attempt {hash} is not there")
+                format!("attempt {hash} does not exist")
             })?;
         }
         Ok(())
     }
 
-    /// Writes what was checked. A row that is not there, where nobody looked, is left out.
+    /// Writes a checked batch. A missing row, where it was not checked, is skipped.
     pub(super) fn apply(&mut self, batch: &LaneBatch) {
         let Self {
             lanes,
@@ -110,13 +110,13 @@ impl Rows {
             .expect("the fence found its row");
         let writes = &batch.writes;
         for tx in &writes.updates {
-            lane.set_down(tx);
+            lane.replace_row(tx);
         }
         for tx in &writes.inserts {
             tx_lanes.insert(tx.id, lane.id);
             lane.insert(tx);
         }
-        // Nonces last: one tx may give up what another takes in the same batch.
+        // Nonces last: one tx may release a nonce that another takes in the same batch.
         for tx in writes.updates.iter().chain(&writes.inserts) {
             if let Some(nonce) = tx.nonce.filter(|_| lane.txs.contains_key(&tx.id)) {
                 lane.nonces.insert(nonce, tx.id);
@@ -155,8 +155,8 @@ impl Rows {
         lane.batch_seq = lane.batch_seq.saturating_add(1);
     }
 
-    /// Writes the new txs of a batch and nothing else of it: what a gate does that joins its inserts with
-    /// nothing that passed the fence (`Mutation::InsertFencedRows`).
+    /// Inserts the new txs of a batch and nothing else: what a gate does whose inserts are not joined with the
+    /// rows that passed the fence (`Mutation::InsertFencedRows`).
     pub(super) fn insert_only(&mut self, batch: &LaneBatch) {
         let Self {
             lanes, tx_lanes, ..
@@ -193,8 +193,8 @@ impl LaneRow {
         );
     }
 
-    /// Overwrites a row and lets go of the nonce that it held.
-    fn set_down(&mut self, tx: &Tx) {
+    /// Overwrites a row and releases the nonce that it held.
+    fn replace_row(&mut self, tx: &Tx) {
         let Some(row) = self.txs.get_mut(&tx.id) else {
             return;
         };
@@ -217,11 +217,11 @@ fn check_requests(lane: &LaneRow, inserts: &[Tx]) -> Result<(), Conflict> {
     Ok(())
 }
 
-/// The unique index on (lane, nonce), row by row as PostgreSQL does it: first the nonces that are given up,
-/// then the changed rows (in the order of the batch here, in any order there: nobody lets it matter), then the
-/// new ones. Whoever moves to a nonce before its holder has moved on meets it.
+/// The unique index on (lane, nonce), row by row as PostgreSQL checks it: first the released nonces, then the
+/// updated rows (in batch order here, in any order there: callers must not depend on it), then the new ones. A tx
+/// that moves to a nonce before its holder has moved on conflicts.
 fn check_nonces(lane: &LaneRow, writes: &Writes) -> Result<(), Conflict> {
-    if mutation::is_on(Mutation::DealNonceTwice) {
+    if mutation::is_on(Mutation::AllocateNonceTwice) {
         return Ok(());
     }
     let mut new: BTreeSet<Nonce> = BTreeSet::new();
@@ -230,8 +230,8 @@ fn check_nonces(lane: &LaneRow, writes: &Writes) -> Result<(), Conflict> {
         is_twice.map_or(Ok(()), |nonce| Err(Conflict::Nonce(nonce)))?;
     }
     let before = |tx: &Tx| lane.txs.get(&tx.id).and_then(|row| row.tx.nonce);
-    let given_up = writes.updates.iter().filter(|tx| tx.nonce.is_none());
-    let mut left: BTreeSet<Nonce> = given_up.filter_map(before).collect();
+    let released = writes.updates.iter().filter(|tx| tx.nonce.is_none());
+    let mut left: BTreeSet<Nonce> = released.filter_map(before).collect();
     for tx in writes.updates.iter().chain(&writes.inserts) {
         let Some(nonce) = tx.nonce else { continue };
         let holder = lane.nonces.get(&nonce).filter(|id| **id != tx.id);
@@ -243,31 +243,33 @@ fn check_nonces(lane: &LaneRow, writes: &Writes) -> Result<(), Conflict> {
     Ok(())
 }
 
-/// Wake rows that are done go first, so that a tx may be taken out and put back.
-fn check_wakes(
+/// Queue rows are removed first, so that a tx may be removed and added again.
+fn check_queue_rows(
     lane: &LaneRow,
     writes: &Writes,
     has_tx: impl Fn(&TxId) -> bool,
 ) -> Result<(), Conflict> {
     let mut done: BTreeSet<TxId> = BTreeSet::new();
     for id in &writes.queued_removed {
-        expect(done.insert(*id), || format!("wake {id} is done twice"))?;
+        expect(done.insert(*id), || {
+            format!("queue row {id} is removed twice")
+        })?;
         expect_rows(lane.wakes.contains(id), || {
-            format!("wake {id} is not there")
+            format!("queue row {id} does not exist")
         })?;
     }
     let mut added: BTreeSet<TxId> = BTreeSet::new();
     for id in &writes.queued_added {
         let is_there = lane.wakes.contains(id) && !done.contains(id);
         expect(!is_there && added.insert(*id), || {
-            format!("wake {id} is there")
+            format!("queue row {id} exists")
         })?;
-        expect_rows(has_tx(id), || format!("wake {id} has no tx"))?;
+        expect_rows(has_tx(id), || format!("queue row {id} has no tx"))?;
     }
     Ok(())
 }
 
-/// Events follow the lane's last one; no two have one number.
+/// Events continue after the lane's last one; their numbers are unique.
 fn check_events(lane: &LaneRow, batch: &LaneBatch) -> Result<(), Conflict> {
     let events = &batch.writes.events;
     for (seq, event) in (batch.event_seq_before..).skip(1).zip(events) {
@@ -277,7 +279,7 @@ fn check_events(lane: &LaneRow, batch: &LaneBatch) -> Result<(), Conflict> {
     }
     let follows = events.is_empty() || lane.event_seq() == batch.event_seq_before;
     expect(follows, || {
-        format!("an event after {} is there", batch.event_seq_before)
+        format!("an event after {} exists", batch.event_seq_before)
     })
 }
 

@@ -1,4 +1,4 @@
-//! Who may write: acquiring, renewing, giving back, granting anew; and who is there at all.
+//! Leases and members: acquisition, renewal, release, regrants, heartbeats.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use engine::ports::{
 use super::rows::{LaneRow, Rows};
 
 impl LaneRow {
-    /// A repeat whose first answer was lost finds its own grant there already.
+    /// A repeat whose first answer was lost finds its own grant already stored.
     pub(super) fn may_regrant(&self, lease_grant: LeaseGrant, grant: GrantId) -> bool {
         self.is_held_by(lease_grant)
             || self.is_held_by(LeaseGrant {
@@ -32,7 +32,7 @@ impl Rows {
         grant: GrantId,
         now: Timestamp,
     ) -> AcquireOutcome {
-        let history = self.history;
+        let timeline = self.timeline;
         let lane = self.lane_of(key);
         if let Some(reason) = &lane.halted {
             return AcquireOutcome::Halted(reason.clone());
@@ -67,29 +67,29 @@ impl Rows {
                 grant,
             },
             previous_keeper,
-            is_reconciled: lane.settled_in == history,
+            is_reconciled: lane.reconciled_on == timeline,
         }
     }
 
     /// A lane by its key.
-    pub(super) fn known(&self, key: LaneKey) -> Option<&LaneRow> {
+    pub(super) fn lane_by_key(&self, key: LaneKey) -> Option<&LaneRow> {
         self.lane(*self.lane_ids.get(&key)?)
     }
 
-    /// Whether the lease of a lane has run out, or was given back.
-    pub(super) fn is_over(&self, lane: LaneId, now: Timestamp) -> bool {
+    /// Whether the lease of a lane has expired, or was released.
+    pub(super) fn is_lease_over(&self, lane: LaneId, now: Timestamp) -> bool {
         let lease = self.lane(lane).and_then(|lane| lane.lease.as_ref());
         lease.is_some_and(|lease| lease.expires_at <= now)
     }
 
     /// Whether another node has, or had, the lease of a lane.
-    pub(super) fn is_of_another(&self, lease_request: &LeaseRequest, lane: LaneId) -> bool {
+    pub(super) fn is_leased_by_another(&self, lease_request: &LeaseRequest, lane: LaneId) -> bool {
         let lease = self.lane(lane).and_then(|lane| lane.lease.as_ref());
         lease.is_some_and(|lease| lease.owner != lease_request.node)
     }
 
-    /// Whether a lane that is there may be granted to the asker.
-    pub(super) fn may_take(
+    /// Whether an existing lane may be granted to the requester.
+    pub(super) fn can_acquire(
         &self,
         lease_request: &LeaseRequest,
         lane: LaneId,
@@ -99,14 +99,14 @@ impl Rows {
         lane.is_some_and(|lane| is_takeable(lane, lease_request, now))
     }
 
-    /// What the asker is told of a lane that it was not granted; `None` when there is no such lane.
+    /// The answer about a lane that was not granted; `None` when there is no such lane.
     pub(super) fn holder(
         &self,
         lease_request: &LeaseRequest,
         key: LaneKey,
         now: Timestamp,
     ) -> Option<AcquireOutcome> {
-        let lane = self.known(key)?;
+        let lane = self.lane_by_key(key)?;
         if let Some(reason) = &lane.halted {
             return Some(AcquireOutcome::Halted(reason.clone()));
         }
@@ -119,24 +119,24 @@ impl Rows {
         Some(AcquireOutcome::NotKeeper { lease, left })
     }
 
-    /// How long the lease of a lane still lasts that another node than the asker holds.
+    /// How long the lease of a lane still lasts that another node holds.
     pub(super) fn left_to_another(
         &self,
         lease_request: &LeaseRequest,
         key: LaneKey,
         now: Timestamp,
     ) -> Duration {
-        let lease = self.known(key).and_then(|lane| lane.lease.as_ref());
+        let lease = self.lane_by_key(key).and_then(|lane| lane.lease.as_ref());
         let others = lease.filter(|lease| lease.owner != lease_request.node);
         others.map_or(Duration::ZERO, |lease| lease.expires_at.since(now))
     }
 
     pub(super) fn mark_reconciled(&mut self, lease_grant: LeaseGrant) {
-        let history = self.history;
+        let timeline = self.timeline;
         if let Some(lane) = self.lane_mut(lease_grant.lane)
             && lane.is_held_by(lease_grant)
         {
-            lane.settled_in = history;
+            lane.reconciled_on = timeline;
         }
     }
 
@@ -153,37 +153,37 @@ impl Rows {
     }
 
     pub(super) fn accept_loss(&mut self, key: LaneKey) -> bool {
-        let history = self.history;
+        let timeline = self.timeline;
         let id = self.lane_ids.get(&key).copied();
         let Some(lane) = id.and_then(|id| self.lane_mut(id)) else {
             return false;
         };
         let was_halted = lane.halted.take().is_some();
         if was_halted {
-            lane.settled_in = history;
+            lane.reconciled_on = timeline;
         }
         was_halted
     }
 
-    /// Why a request may not be queued. What is known is not queued again.
-    pub(super) fn takes_not(&self, new: &QueuedRequest) -> Option<StoreError> {
-        let lane = self.known(new.lane)?;
+    /// Why a request may not be queued. A known request is not queued again.
+    pub(super) fn queue_refusal(&self, new: &QueuedRequest) -> Option<StoreError> {
+        let lane = self.lane_by_key(new.lane)?;
         if lane.requests.contains_key(&new.request.request_id) {
             return None;
         }
-        let is_unsettled = lane.settled_in != self.history;
-        let unsettled = || StoreError::Unsettled("another history than before".into());
+        let is_unreconciled = lane.reconciled_on != self.timeline;
+        let unreconciled = || StoreError::Unreconciled("the timeline has changed".into());
         let halted = lane.halted.clone().map(StoreError::Halted);
-        halted.or_else(|| is_unsettled.then(unsettled))
+        halted.or_else(|| is_unreconciled.then(unreconciled))
     }
 
     /// An id that one of these requests, which is new, shares with another tx.
-    pub(super) fn taken_id(&self, requests: &[QueuedRequest]) -> Option<TxId> {
+    pub(super) fn conflicting_tx_id(&self, requests: &[QueuedRequest]) -> Option<TxId> {
         let mut keys: BTreeSet<(LaneKey, &RequestId)> = BTreeSet::new();
         let mut ids: BTreeSet<TxId> = BTreeSet::new();
         let mut new = requests.iter().filter(|new| {
             let request = &new.request.request_id;
-            let lane = self.known(new.lane);
+            let lane = self.lane_by_key(new.lane);
             !lane.is_some_and(|lane| lane.requests.contains_key(request))
                 && keys.insert((new.lane, request))
         });
@@ -207,7 +207,7 @@ impl Rows {
         }
     }
 
-    /// Gives a lane back; its key, when it was still the asker's.
+    /// Releases a lane; returns its key if the requester still held it.
     pub(super) fn release(
         &mut self,
         lease_request: &LeaseRequest,
@@ -251,11 +251,11 @@ impl Rows {
     }
 
     pub(super) fn heartbeat(&mut self, member: &Member) -> HeartbeatOutcome {
-        let life = (member.node.clone(), member.incarnation);
-        if self.past_lives.contains(&life) {
+        let incarnation = (member.node.clone(), member.incarnation);
+        if self.replaced_incarnations.contains(&incarnation) {
             return HeartbeatOutcome::Replaced;
         }
-        // Every life counts from one.
+        // Every incarnation counts from one.
         let before = self.members.get(&member.node);
         let before = before.filter(|before| before.incarnation == member.incarnation);
         let heartbeats = before
@@ -267,21 +267,22 @@ impl Rows {
         };
         let before = self.members.insert(member.node.clone(), beaten);
         if let Some(before) = before.filter(|before| before.incarnation != member.incarnation) {
-            self.past_lives.insert((before.node, before.incarnation));
+            self.replaced_incarnations
+                .insert((before.node, before.incarnation));
         }
         HeartbeatOutcome::Taken {
             members: self.members.values().cloned().collect(),
-            history: self.history,
+            timeline: self.timeline,
         }
     }
 
-    /// Whether the lease of a lane is the asker's under this token, and was not given back. The grant is the
-    /// lane row's matter: a renewal or a release does not look at it.
+    /// Whether the requester holds the lease of a lane under this token, unreleased. The grant belongs to the lane
+    /// row: a renewal or a release does not check it.
     pub(super) fn is_leased(&self, lease_request: &LeaseRequest, lease_grant: LeaseGrant) -> bool {
         let lease = self
             .lane(lease_grant.lane)
             .and_then(|lane| lane.lease.as_ref());
-        lease.is_some_and(|lease| is_of(lease, lease_request, lease_grant))
+        lease.is_some_and(|lease| is_same_lease(lease, lease_request, lease_grant))
     }
 
     fn leased(
@@ -290,11 +291,11 @@ impl Rows {
         lease_grant: LeaseGrant,
     ) -> Option<&mut Lease> {
         let lease = self.lane_mut(lease_grant.lane)?.lease.as_mut();
-        lease.filter(|lease| is_of(lease, lease_request, lease_grant))
+        lease.filter(|lease| is_same_lease(lease, lease_request, lease_grant))
     }
 }
 
-fn is_of(lease: &Lease, lease_request: &LeaseRequest, lease_grant: LeaseGrant) -> bool {
+fn is_same_lease(lease: &Lease, lease_request: &LeaseRequest, lease_grant: LeaseGrant) -> bool {
     lease.token == lease_grant.token
         && lease.owner == lease_request.node
         && lease.incarnation == lease_request.incarnation

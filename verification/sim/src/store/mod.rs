@@ -1,6 +1,6 @@
-//! The authority in memory: answers as PostgreSQL would, and forgets everything with the process.
+//! The store in memory: answers as PostgreSQL does, and loses everything with the process.
 //!
-//! [`MemoryStore`] answers at once, each verb as a whole. [`RemoteStore`] is what nodes use: a network, and
+//! [`MemoryStore`] answers at once, each verb atomically. [`RemoteStore`] is what nodes use: a network, and
 //! behind it a server in which a verb is a transaction of steps with time between them, on row locks.
 
 mod failover;
@@ -38,23 +38,23 @@ use server::Locks;
 #[derive(Clone)]
 pub struct MemoryStore {
     rows: Arc<Mutex<Rows>>,
-    /// What a standby has that stopped to follow; see [`MemoryStore::stop_standby`].
+    /// The state of a standby that stopped replicating; see [`MemoryStore::stop_standby`].
     standby: Arc<Mutex<Option<Rows>>>,
     loss: Arc<Mutex<Loss>>,
-    /// Who holds which row: nobody, as long as all verbs are asked here.
+    /// The holders of row locks: none, as long as all verbs are called here.
     locks: Arc<Mutex<Locks>>,
-    /// What takeovers read of their lanes (`Mutation::LoadInTakeover`).
+    /// The images that takeovers read early (`Mutation::LoadInTakeover`).
     read_in_takeover: Arc<Mutex<BTreeMap<GrantId, LaneRow>>>,
     clock: Arc<dyn Clock>,
     trace: Option<Trace>,
 }
 
 impl MemoryStore {
-    /// An empty store; `clock` is the database's.
+    /// An empty store; `clock` is the database's clock.
     #[must_use]
     pub fn new(clock: Arc<dyn Clock>) -> Self {
         let rows = Rows {
-            history: 1,
+            timeline: 1,
             ..Rows::default()
         };
         Self {
@@ -68,7 +68,7 @@ impl MemoryStore {
         }
     }
 
-    /// Tells every write to a trace.
+    /// Records every write in a trace.
     #[must_use]
     pub fn traced(self, trace: Trace) -> Self {
         Self {
@@ -77,7 +77,7 @@ impl MemoryStore {
         }
     }
 
-    /// How many events each lane has written, and how many of them the feed lacks.
+    /// How many events each lane has written, and how many of them are not in the feed.
     #[must_use]
     pub fn events_written(&self) -> Vec<(LaneKey, u64, u64)> {
         let rows = self.rows();
@@ -90,7 +90,7 @@ impl MemoryStore {
             .collect()
     }
 
-    /// One transaction: nothing else happens while the lock is held, and no await can be inside.
+    /// One transaction: the lock makes it atomic, and there is no await inside.
     fn rows(&self) -> MutexGuard<'_, Rows> {
         self.rows.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -99,9 +99,9 @@ impl MemoryStore {
         self.clock.now()
     }
 
-    fn tell(&self, event: impl FnOnce() -> WorldEvent) {
+    fn record(&self, event: impl FnOnce() -> WorldEvent) {
         if let Some(trace) = &self.trace {
-            trace.tell(event());
+            trace.record(event());
         }
     }
 
@@ -115,7 +115,7 @@ impl MemoryStore {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A line for whoever reads the trace.
+    /// A line of text for the trace.
     fn note(&self, text: impl FnOnce() -> String) {
         if let Some(trace) = &self.trace {
             trace.note(&text());
@@ -137,7 +137,7 @@ impl MemoryStore {
             ..
         } = &acquired
         {
-            self.tell(|| WorldEvent::Granted {
+            self.record(|| WorldEvent::Granted {
                 lane: key,
                 node: lease_request.node.clone(),
                 token: lease_grant.token,
@@ -151,7 +151,7 @@ impl MemoryStore {
 
     fn release_one(&self, rows: &mut Rows, lease_request: &LeaseRequest, lease_grant: LeaseGrant) {
         if let Some(lane) = rows.release(lease_request, lease_grant) {
-            self.tell(|| WorldEvent::Released {
+            self.record(|| WorldEvent::Released {
                 lane,
                 node: lease_request.node.clone(),
             });
@@ -166,7 +166,7 @@ impl MemoryStore {
     ) -> RegrantOutcome {
         let outcome = rows.regrant(lease_grant, grant);
         if let Some(lane) = rows.lane(lease_grant.lane).map(|lane| lane.key) {
-            self.tell(|| WorldEvent::RegrantOutcome { lane, outcome });
+            self.record(|| WorldEvent::Regranted { lane, outcome });
         }
         outcome
     }
@@ -175,7 +175,7 @@ impl MemoryStore {
         let lane = request.lane;
         let (tx, is_new) = rows.queue(request);
         if is_new {
-            self.tell(|| WorldEvent::Queued {
+            self.record(|| WorldEvent::Queued {
                 lane,
                 request_id: tx.request_id.clone(),
                 tx_id: tx.id,
@@ -184,9 +184,9 @@ impl MemoryStore {
         tx
     }
 
-    fn tell_commit(&self, rows: &Rows, batch: Arc<LaneBatch>, outcome: &CommitOutcome) {
+    fn record_commit(&self, rows: &Rows, batch: Arc<LaneBatch>, outcome: &CommitOutcome) {
         if let Some(lane) = rows.lane(batch.lease_grant.lane).map(|lane| lane.key) {
-            self.tell(|| WorldEvent::Committed {
+            self.record(|| WorldEvent::Committed {
                 lane,
                 batch,
                 outcome: outcome.clone(),
@@ -205,7 +205,7 @@ impl Store for MemoryStore {
         let (mut rows, now) = (self.rows(), self.now());
         Ok(lanes
             .iter()
-            .map(|asked| self.acquire_one(&mut rows, lease_request, *asked, now))
+            .map(|requested| self.acquire_one(&mut rows, lease_request, *requested, now))
             .collect())
     }
 
@@ -264,7 +264,7 @@ impl Store for MemoryStore {
         let mut rows = self.rows();
         let commit = |batch: LaneBatch| {
             let outcome = rows.commit(&batch);
-            self.tell_commit(&rows, Arc::new(batch), &outcome);
+            self.record_commit(&rows, Arc::new(batch), &outcome);
             outcome
         };
         batches.into_iter().map(commit).collect()
@@ -291,10 +291,10 @@ impl Store for MemoryStore {
 
     async fn queue(&self, requests: Vec<QueuedRequest>) -> Result<Vec<Tx>, StoreError> {
         let mut rows = self.rows();
-        if let Some(why) = requests.iter().find_map(|new| rows.takes_not(new)) {
+        if let Some(why) = requests.iter().find_map(|new| rows.queue_refusal(new)) {
             return Err(why);
         }
-        if let Some(taken) = rows.taken_id(&requests) {
+        if let Some(taken) = rows.conflicting_tx_id(&requests) {
             return Err(StoreError::Invalid(format!("tx id {taken} is taken")));
         }
         let queued = requests.into_iter();

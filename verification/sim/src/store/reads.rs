@@ -1,4 +1,4 @@
-//! What readers ask: txs, events and lanes, as they stand.
+//! Reads: txs, events and lanes, at present.
 
 use domain::{B256, ChainId, Header, LaneKey, RequestId, Tx, TxId};
 use engine::ports::{
@@ -49,7 +49,7 @@ impl Rows {
         let history = row.tx.event_seqs.iter().map(|seq| {
             let event = self.event(lane, *seq);
             event.ok_or_else(|| {
-                StoreError::Corrupt(format!("tx {id} names event {seq}, which is not there"))
+                StoreError::Corrupt(format!("tx {id} names event {seq}, which does not exist"))
             })
         });
         history.collect::<Result<Vec<_>, _>>().map(Some)
@@ -67,7 +67,7 @@ impl Rows {
                 break;
             }
             let lane = self.lane(*lane).expect("the feed names lanes");
-            // A place that was dealt to an event that is not written yet, or never was.
+            // A position that was reserved for an event that is not written yet, or never was.
             if !lane.is_at(*seq, position) {
                 continue;
             }
@@ -96,7 +96,7 @@ impl Rows {
         })
     }
 
-    /// The place in the feed that a cursor names.
+    /// The position in the feed that a cursor names.
     fn position(&self, text: &str) -> Result<usize, StoreError> {
         let position = text
             .strip_prefix('m')
@@ -106,8 +106,8 @@ impl Rows {
             .ok_or_else(|| StoreError::Invalid(format!("{text:?} is not a cursor of this feed")))
     }
 
-    /// An event of a lane. One that the feed lacks gets the feed's end as its cursor: reading on
-    /// from there brings it (again), and skips nothing.
+    /// An event of a lane. One that is not in the feed gets the feed's end as its cursor: reading from there
+    /// returns it (again), and skips nothing.
     fn event(&self, lane: &LaneRow, seq: u64) -> Option<EventRecord> {
         let place = usize::try_from(seq.checked_sub(1)?).ok()?;
         let row = lane.events.get(place)?;
@@ -136,7 +136,7 @@ impl Rows {
         }
     }
 
-    /// The headers from `block` up to `counted`, oldest first: the walk along parents, turned.
+    /// The headers from `block` up to `counted`, oldest first: the walk along parents, reversed.
     /// `None` when a header on the way is missing.
     fn walk(&self, chain: ChainId, block: B256, counted: B256) -> Option<Vec<Header>> {
         let mut walked = Vec::new();
@@ -154,7 +154,7 @@ impl Rows {
 }
 
 impl LaneRow {
-    /// Whether an event stands at this place of the feed.
+    /// Whether an event is at this position of the feed.
     fn is_at(&self, seq: u64, position: usize) -> bool {
         let place = usize::try_from(seq.saturating_sub(1)).ok();
         place.and_then(|place| self.fed.get(place)) == Some(&position)

@@ -1,10 +1,10 @@
-//! The store behind a network, as one node sees it.
+//! The store over a network, as one node reaches it.
 //!
-//! A lost answer means two different things: a reader simply asks again, a writer does not know.
+//! A lost answer means two different things: a reader retries, a writer has an unknown outcome.
 //! [`StoreError`] promises that nothing has happened, but no client of a database can keep that
 //! promise for a statement whose answer was lost; the twin does not either.
 //!
-//! Nobody waits for an answer for ever; what was asked goes on all the same.
+//! A client's wait for an answer is bounded; the request continues anyway.
 
 use std::time::Duration;
 
@@ -21,48 +21,48 @@ use engine::ports::{
 
 use super::MemoryStore;
 use super::server::Server;
-use crate::wire::{NoAnswer, Wire};
+use crate::network::{Link, NoAnswer};
 
-/// The server of a [`MemoryStore`] at the other end of a [`Wire`].
+/// The server of a [`MemoryStore`] over a [`Link`].
 #[derive(Clone)]
 pub struct RemoteStore {
     server: Server,
-    wire: Wire,
+    link: Link,
 }
 
-/// How long a client waits for an answer: longer than any statement may take.
+/// The timeout of a client: longer than any statement may take.
 const ANSWER_WITHIN: Duration = Duration::from_millis(2_500);
 
 impl RemoteStore {
-    /// `store`, seen through `wire`.
+    /// `store`, reached over `link`.
     #[must_use]
-    pub fn new(store: MemoryStore, wire: Wire) -> Self {
-        let server = Server::new(store, wire.clone());
-        Self { server, wire }
+    pub fn new(store: MemoryStore, link: Link) -> Self {
+        let server = Server::new(store, link.clone());
+        Self { server, link }
     }
 
-    async fn lease_request<T: Send + 'static>(
+    async fn request<T: Send + 'static>(
         &self,
-        question: impl Future<Output = Result<T, StoreError>> + Send + 'static,
+        query: impl Future<Output = Result<T, StoreError>> + Send + 'static,
     ) -> Result<T, StoreError> {
         let lost = |why| Err(StoreError::Unavailable(format!("no answer: {why:?}")));
-        self.call(question).await.unwrap_or_else(lost)
+        self.call(query).await.unwrap_or_else(lost)
     }
 
     async fn call<T: Send + 'static>(
         &self,
-        question: impl Future<Output = T> + Send + 'static,
+        query: impl Future<Output = T> + Send + 'static,
     ) -> Result<T, NoAnswer> {
-        let answer = tokio::time::timeout(ANSWER_WITHIN, self.wire.call(question));
+        let answer = tokio::time::timeout(ANSWER_WITHIN, self.link.call(query));
         answer.await.unwrap_or(Err(NoAnswer::Lost))
     }
 }
 
-/// One verb: its arguments are copied onto the wire, and the verb runs at the other end.
-macro_rules! over_the_wire {
+/// One verb: its arguments are copied into the network, and the verb runs at the server.
+macro_rules! over_link {
     ($self:ident.$verb:ident($($argument:expr),*)) => {{
         let server = $self.server.clone();
-        $self.lease_request(async move { server.$verb($($argument),*).await }).await
+        $self.request(async move { server.$verb($($argument),*).await }).await
     }};
 }
 
@@ -70,7 +70,7 @@ macro_rules! over_the_wire {
 macro_rules! at_once {
     ($self:ident.$verb:ident($($argument:expr),*)) => {{
         let server = $self.server.clone();
-        $self.lease_request(async move { server.store().$verb($($argument),*).await }).await
+        $self.request(async move { server.store().$verb($($argument),*).await }).await
     }};
 }
 
@@ -82,7 +82,7 @@ impl Store for RemoteStore {
         lanes: &[(LaneKey, GrantId)],
     ) -> Result<Vec<AcquireOutcome>, StoreError> {
         let (lease_request, lanes) = (lease_request.clone(), lanes.to_vec());
-        over_the_wire!(self.acquire(&lease_request, &lanes))
+        over_link!(self.acquire(&lease_request, &lanes))
     }
 
     async fn renew(
@@ -91,7 +91,7 @@ impl Store for RemoteStore {
         lease_grants: &[LeaseGrant],
     ) -> Result<Vec<RenewOutcome>, StoreError> {
         let (lease_request, lease_grants) = (lease_request.clone(), lease_grants.to_vec());
-        over_the_wire!(self.renew(&lease_request, &lease_grants))
+        over_link!(self.renew(&lease_request, &lease_grants))
     }
 
     async fn release(
@@ -100,7 +100,7 @@ impl Store for RemoteStore {
         lease_grants: &[LeaseGrant],
     ) -> Result<(), StoreError> {
         let (lease_request, lease_grants) = (lease_request.clone(), lease_grants.to_vec());
-        over_the_wire!(self.release(&lease_request, &lease_grants))
+        over_link!(self.release(&lease_request, &lease_grants))
     }
 
     async fn load(
@@ -111,7 +111,7 @@ impl Store for RemoteStore {
     ) -> Result<Option<LaneImage>, StoreError> {
         let server = self.server.clone();
         let load = async move { Ok(server.load(key, lease_grant, watch_depth).await) };
-        self.lease_request(load).await
+        self.request(load).await
     }
 
     async fn load_backlog(
@@ -134,8 +134,8 @@ impl Store for RemoteStore {
 
     async fn commit(&self, batches: Vec<LaneBatch>) -> Vec<CommitOutcome> {
         let (server, lanes) = (self.server.clone(), batches.len());
-        let told = self.call(async move { server.commit(batches).await }).await;
-        told.unwrap_or_else(|why| {
+        let recorded = self.call(async move { server.commit(batches).await }).await;
+        recorded.unwrap_or_else(|why| {
             let outcome = match why {
                 NoAnswer::Refused => CommitOutcome::NotApplied("connection refused".to_owned()),
                 NoAnswer::Lost => CommitOutcome::Unknown("the answer was lost".to_owned()),
@@ -149,7 +149,7 @@ impl Store for RemoteStore {
         lease_grant: LeaseGrant,
         grant: GrantId,
     ) -> Result<RegrantOutcome, StoreError> {
-        over_the_wire!(self.regrant(lease_grant, grant))
+        over_link!(self.regrant(lease_grant, grant))
     }
 
     async fn find_requests(
@@ -161,7 +161,7 @@ impl Store for RemoteStore {
     }
 
     async fn queue(&self, requests: Vec<QueuedRequest>) -> Result<Vec<Tx>, StoreError> {
-        over_the_wire!(self.queue(requests))
+        over_link!(self.queue(requests))
     }
 
     async fn lanes_with_work(&self, lease_request: &LeaseRequest) -> Result<Vec<Work>, StoreError> {
@@ -175,21 +175,21 @@ impl Store for RemoteStore {
     }
 
     async fn mark_reconciled(&self, lease_grant: LeaseGrant) -> Result<(), StoreError> {
-        over_the_wire!(self.mark_reconciled(lease_grant))
+        over_link!(self.mark_reconciled(lease_grant))
     }
 
     async fn halt(&self, lease_grant: LeaseGrant, reason: &str) -> Result<bool, StoreError> {
         let reason = reason.to_owned();
-        over_the_wire!(self.halt(lease_grant, &reason))
+        over_link!(self.halt(lease_grant, &reason))
     }
 
     async fn accept_loss(&self, lane: LaneKey) -> Result<bool, StoreError> {
-        over_the_wire!(self.accept_loss(lane))
+        over_link!(self.accept_loss(lane))
     }
 
     async fn extend_feed(&self, lanes: &[LaneId]) -> Result<(), StoreError> {
         let lanes = lanes.to_vec();
-        over_the_wire!(self.extend_feed(&lanes))
+        over_link!(self.extend_feed(&lanes))
     }
 
     async fn members(&self) -> Result<Vec<Member>, StoreError> {

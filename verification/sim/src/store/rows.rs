@@ -1,4 +1,4 @@
-//! What the store holds. One `Rows` is one database; the lock around it is its transaction.
+//! The rows of the store. One `Rows` is one database; the lock around it is its transaction.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -14,51 +14,51 @@ use engine::ports::{Member, QueuedRequest};
 /// The tables. A copy of them is a standby.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Rows {
-    /// Which history this is: one more with every standby that was promoted.
-    pub(super) history: u64,
+    /// The timeline: incremented with every promotion of a standby.
+    pub(super) timeline: u64,
     /// By `LaneId - 1`.
     pub(super) lanes: Vec<LaneRow>,
     pub(super) lane_ids: BTreeMap<LaneKey, LaneId>,
     /// Where each tx is.
     pub(super) tx_lanes: BTreeMap<TxId, LaneId>,
-    /// Which tx each attempt serves.
+    /// The tx of each attempt.
     pub(super) hashes: BTreeMap<B256, TxId>,
     pub(super) headers: BTreeMap<(ChainId, B256), Header>,
     /// The feed of all lanes: position → lane and event. The gate does not write it.
     pub(super) feed: Vec<(LaneId, u64)>,
     pub(super) members: BTreeMap<NodeName, Member>,
-    /// Lives of nodes that a later one has replaced.
-    pub(super) past_lives: BTreeSet<(NodeName, Incarnation)>,
+    /// Incarnations of nodes that a later one has replaced.
+    pub(super) replaced_incarnations: BTreeSet<(NodeName, Incarnation)>,
 }
 
-/// A lane with all that leads with its id.
+/// A lane with all rows that belong to it.
 #[derive(Clone, Debug)]
 pub(super) struct LaneRow {
     pub(super) id: LaneId,
     pub(super) key: LaneKey,
-    /// The heartbeat row; `None` while nobody ever held it.
+    /// The lease row; `None` before the first grant.
     pub(super) lease: Option<Lease>,
     pub(super) token: Token,
     pub(super) grant: Option<GrantId>,
     pub(super) next_nonce: Nonce,
-    /// Whoever reads the lane starts here: below it no open tx has a nonce.
+    /// The lane is loaded from here on: no open tx has a nonce below it.
     pub(super) floor_nonce: Nonce,
-    /// How many batches became durable.
+    /// How many batches were applied.
     pub(super) batch_seq: u64,
-    /// The history under which the lane last agreed with the chain.
-    pub(super) settled_in: u64,
-    /// Why nobody may have it until an operator decides.
+    /// The timeline on which the lane was last reconciled.
+    pub(super) reconciled_on: u64,
+    /// Why the lane is halted until an operator decides.
     pub(super) halted: Option<String>,
     pub(super) paused: bool,
     pub(super) txs: BTreeMap<TxId, TxRow>,
     pub(super) requests: BTreeMap<RequestId, TxId>,
-    /// Who holds which nonce, finished txs included: unique without predicate.
+    /// The holder of each nonce, finished txs included: a unique index without predicate.
     pub(super) nonces: BTreeMap<Nonce, TxId>,
     /// Txs that wait for a nonce.
     pub(super) wakes: BTreeSet<TxId>,
     /// By `seq - 1`.
     pub(super) events: Vec<EventRow>,
-    /// Where in the feed each event is, by `seq - 1`; shorter while the feed lacks some.
+    /// The position of each event in the feed, by `seq - 1`; shorter while the feed lacks some.
     pub(super) fed: Vec<usize>,
 }
 
@@ -77,8 +77,7 @@ pub(super) struct EventRow {
 }
 
 impl TxRow {
-    /// Whether it has an attempt at its present nonce: as the row says it, for the attempts of a nonce
-    /// that it gave up stay.
+    /// Whether it has an attempt at its present nonce: by its row, since attempts at released nonces stay.
     fn is_signed(&self) -> bool {
         self.tx.tx_hash.is_some()
     }
@@ -100,13 +99,13 @@ impl Rows {
         self.lanes.get_mut(index_of(id)?)
     }
 
-    /// The lane when this right holds: token and grant are still the ones of the lane row.
+    /// The lane, if this grant is current: token and grant equal those of the lane row.
     pub(super) fn held_by(&self, lease_grant: LeaseGrant) -> Option<&LaneRow> {
         self.lane(lease_grant.lane)
             .filter(|lane| lane.is_held_by(lease_grant))
     }
 
-    /// The lane of a key, made when it is new.
+    /// The lane of a key, created if it is new.
     pub(super) fn lane_of(&mut self, key: LaneKey) -> &mut LaneRow {
         let next = i64::try_from(self.lanes.len()).expect("far fewer than 2^63 lanes");
         let id = *self
@@ -114,9 +113,9 @@ impl Rows {
             .entry(key)
             .or_insert(LaneId(next.saturating_add(1)));
         if id.0 > next {
-            self.lanes.push(LaneRow::new(id, key, self.history));
+            self.lanes.push(LaneRow::new(id, key, self.timeline));
         }
-        self.lane_mut(id).expect("every lane id has its row")
+        self.lane_mut(id).expect("every lane id has a row")
     }
 
     pub(super) fn tx_row(&self, id: TxId) -> Option<(&LaneRow, &TxRow)> {
@@ -124,7 +123,7 @@ impl Rows {
         Some((lane, lane.txs.get(&id)?))
     }
 
-    /// Puts a request into the store; `false` when its request id was there already.
+    /// Queues a request; `false` when its request id exists already.
     pub(super) fn queue(&mut self, queued: QueuedRequest) -> (Tx, bool) {
         let lane = self.lane_of(queued.lane);
         if let Some(known) = lane.requests.get(&queued.request.request_id) {
@@ -132,7 +131,7 @@ impl Rows {
         }
         let tx = queued.into_tx();
         lane.requests.insert(tx.request_id.clone(), tx.id);
-        if !mutation::is_on(Mutation::MissWakeRow) {
+        if !mutation::is_on(Mutation::OmitQueueRow) {
             lane.wakes.insert(tx.id);
         }
         lane.txs.insert(
@@ -184,9 +183,9 @@ impl Rows {
 }
 
 impl LaneRow {
-    /// A lane nobody held yet. Its history is that of its making, whoever makes it: a request that
-    /// was queued before a failover may have been sent by a grant that the failover took back.
-    fn new(id: LaneId, key: LaneKey, history: u64) -> Self {
+    /// A lane before its first grant. Its timeline is the present one: a request that was queued before a
+    /// failover may have been sent by a grant that the failover lost.
+    fn new(id: LaneId, key: LaneKey, timeline: u64) -> Self {
         Self {
             id,
             key,
@@ -196,7 +195,7 @@ impl LaneRow {
             next_nonce: Nonce(0),
             floor_nonce: Nonce(0),
             batch_seq: 0,
-            settled_in: history,
+            reconciled_on: timeline,
             halted: None,
             paused: false,
             txs: BTreeMap::new(),
@@ -208,7 +207,7 @@ impl LaneRow {
         }
     }
 
-    /// What whoever holds this right reads of it.
+    /// The image that the holder of this grant loads.
     pub(super) fn image(&self, lease_grant: LeaseGrant, watch_depth: u64) -> LaneImage {
         let signed = self.open().filter(|(_, row)| row.is_signed());
         let finished = self.txs.values().filter(|row| !row.tx.is_open());
@@ -224,7 +223,7 @@ impl LaneRow {
                 .collect(),
             backlog_from: self.backlog().next().map(|(nonce, _)| nonce),
             held: self.held(),
-            // The chain takes nonces in order: what lies below a finished one is consumed too.
+            // The chain consumes nonces in order: nonces below a finished one are consumed too.
             consumed_below: finished
                 .filter_map(|row| row.tx.nonce)
                 .max()
@@ -242,13 +241,13 @@ impl LaneRow {
         self.token == lease_grant.token && self.grant == Some(lease_grant.grant)
     }
 
-    /// Whether an open tx has a nonce: what the lane row says, without a look at the txs.
+    /// Whether an open tx has a nonce: by the lane row, without reading the txs.
     pub(super) fn is_busy(&self) -> bool {
         self.floor_nonce < self.next_nonce
     }
 
-    /// Open txs that have a nonce, in nonce order: read from the floor on, as PostgreSQL does, so
-    /// that a floor that is too high loses them here too.
+    /// Open txs that have a nonce, in nonce order: read from the floor on, as PostgreSQL does, so that a floor
+    /// that is too high loses them here too.
     pub(super) fn open(&self) -> impl Iterator<Item = (Nonce, &TxRow)> {
         let rows = self.nonces.range(self.floor_nonce..);
         let rows = rows.map(|(nonce, id)| (*nonce, &self.txs[id]));
@@ -260,7 +259,7 @@ impl LaneRow {
         self.open().filter(|(_, row)| !row.is_signed())
     }
 
-    /// Finished txs whose block lies at most this deep below the newest of them, in nonce order.
+    /// Finished txs whose block is at most this deep below the newest of them, in nonce order.
     fn finals(&self, watch_depth: u64) -> Vec<FinalTx> {
         let finished = self.nonces.values().map(|id| &self.txs[id].tx);
         let finals = finished.filter(|tx| !tx.is_open()).filter_map(|tx| {
@@ -277,7 +276,7 @@ impl LaneRow {
         finals.into_iter().filter(is_watched).collect()
     }
 
-    /// The nonces of open txs as ranges, neighbours joined.
+    /// The nonces of open txs as ranges, merged.
     fn held(&self) -> Vec<Range<u64>> {
         let mut ranges: Vec<Range<u64>> = Vec::new();
         for (nonce, _) in self.open() {

@@ -1,68 +1,68 @@
-//! What a seed decides about the chain of its world, and about the rules by which lanes follow it.
+//! The settings of a world's chain that a seed decides, and the rules by which lanes follow it.
 
 use std::time::Duration;
 
 use domain::lane::{ChainQuery, Finality, FinalityTag, OnForeignNonce, Resubmit, ResubmitPolicy};
-use domain::window::{Depth, Release, Window};
-use domain::{FeeRules, LaneRules};
+use domain::window::{MempoolDepth, Release, Window};
+use domain::{CapacityRules, ConfirmationRules, FeeRules, LaneRules, NonceRules};
 
 use crate::chain::Staleness;
+use crate::network::LinkFaults;
 use crate::rng::Rng;
-use crate::wire::WireFaults;
 
-/// What the chain asks for as a rule, in wei per gas.
+/// The usual base price, in wei per gas.
 pub(super) const FEE: u128 = 1_000_000_000;
-/// And when it is dear.
-pub(super) const FEE_DEAR: u128 = 50 * FEE;
+/// The high price.
+pub(super) const FEE_HIGH: u128 = 50 * FEE;
 
 /// The most heads that an endpoint is ever behind.
 pub(super) const LAG_MAX: u64 = 20;
 
-/// A chain on paper.
+/// The settings of a chain.
 #[derive(Clone, Debug)]
 pub struct ChainPlan {
-    /// How many nodes can be asked.
+    /// The number of endpoints.
     pub endpoints: usize,
-    /// How many of them get bytes at once.
+    /// How many of them get each attempt at once.
     pub send_to: usize,
     /// Whether new heads are announced.
     pub announces: bool,
-    /// How many transactions of one account a node holds.
+    /// How many transactions of one account a mempool holds.
     pub pool_slots: u64,
-    /// Whether it says so when it has no room.
-    pub tells_slots: bool,
+    /// Whether a full mempool reports its depth.
+    pub reports_depth: bool,
     /// How many transactions fit into a block.
     pub block_room: usize,
-    /// How often a block comes.
+    /// The block interval.
     pub block_interval: Duration,
-    /// So many transactions in a thousand that could be in a block are.
+    /// How many of a thousand minable transactions are in the next block.
     pub inclusion: u64,
-    /// So many tellings between nodes in a thousand arrive, each block.
+    /// How many of a thousand gossip messages between endpoints arrive, per block.
     pub gossip: u64,
-    /// How many blocks below its head a node calls safe.
+    /// How many blocks below its head an endpoint calls safe.
     pub safe_depth: u64,
-    /// And final.
+    /// And finalized.
     pub final_depth: u64,
-    /// The deepest fork. As a rule not deeper than what is final, so that finals stay.
+    /// The deepest reorg. Usually not deeper than finality, so that final results stay.
     pub fork_max: u64,
-    /// How bad the lines to it are.
-    pub line: WireFaults,
-    /// How wrong the answers of its nodes are.
+    /// The faults of the links to it.
+    pub link: LinkFaults,
+    /// How stale the answers of its endpoints are.
     pub staleness: Staleness,
-    /// The last endpoint is so many heads behind, for good.
+    /// The last endpoint is permanently this many heads behind.
     pub lag_for_good: u64,
-    /// How often something happens to it: forks, drops, prices, other users. `None` is never.
-    pub strike_interval: Option<Duration>,
-    /// How often somebody else uses an account of ours, at most.
+    /// How often a chain fault happens: reorgs, drops, prices, foreign transactions. `None` is never.
+    pub fault_interval: Option<Duration>,
+    /// How often another owner of the key uses an account, at most.
     pub foreign_max: u64,
-    /// Whether it stays dear when all else is well again.
-    pub stays_dear: bool,
-    /// Whether all its nodes lose their pools when all else is well again: whatever waits must be sent again.
+    /// Whether the price stays high after the world is healed.
+    pub stays_expensive: bool,
+    /// Whether all mempools are lost when the world is healed: everything pending must be sent again.
     pub forgets: bool,
 }
 
 impl ChainPlan {
-    /// A chain on which nothing goes wrong.
+    /// A chain without faults.
     #[must_use]
     pub fn calm(rng: &Rng) -> Self {
         let endpoints = usize::try_from(rng.between(1, 3)).unwrap_or(1);
@@ -75,7 +75,7 @@ impl ChainPlan {
                 .min(endpoints),
             announces: rng.permille(300),
             pool_slots: if few { rng.between(1, 16) } else { 4_096 },
-            tells_slots: rng.permille(500),
+            reports_depth: rng.permille(500),
             block_room: usize::try_from(rng.between(1, 50)).unwrap_or(1),
             block_interval: rng.millis(500, 3_000),
             inclusion: rng.between(500, 1_000),
@@ -83,24 +83,24 @@ impl ChainPlan {
             safe_depth,
             final_depth: safe_depth + rng.between(0, 3),
             fork_max: 1,
-            line: WireFaults::healthy(rng.between(0, 40)),
+            link: LinkFaults::healthy(rng.between(0, 40)),
             staleness: Staleness::NONE,
             lag_for_good: 0,
-            strike_interval: None,
+            fault_interval: None,
             foreign_max: 0,
-            stays_dear: false,
+            stays_expensive: false,
             forgets: false,
         }
     }
 
-    /// The same chain when everything may go wrong.
+    /// The same chain with all faults.
     #[must_use]
     pub fn stormy(self, rng: &Rng, resubmit: &Resubmit) -> Self {
-        let line = WireFaults {
+        let link = LinkFaults {
             travel_ms_max: rng.between(1, 80),
             refused: rng.between(0, 20),
-            question_lost: rng.between(0, 20),
-            answer_lost: rng.between(0, 50),
+            request_lost: rng.between(0, 20),
+            response_lost: rng.between(0, 50),
             late: rng.between(0, 20),
             slow: rng.between(0, 10),
             locked: 0,
@@ -111,26 +111,26 @@ impl ChainPlan {
             heads_max: rng.between(1, 4),
             busy: rng.between(0, 50),
             refused: if rng.permille(200) { 50 } else { 0 },
-            blind: *rng.pick(&[0, 0, 500, 1_000]),
+            without_old_blocks: *rng.pick(&[0, 0, 500, 1_000]),
         };
         let lags = self.endpoints > 1 && rng.permille(200);
         Self {
-            line,
+            link,
             staleness,
             lag_for_good: if lags { rng.between(1, LAG_MAX) } else { 0 },
-            strike_interval: Some(rng.millis(2_000, 15_000)),
+            fault_interval: Some(rng.millis(2_000, 15_000)),
             foreign_max: if rng.permille(500) {
                 rng.between(1, 6)
             } else {
                 0
             },
-            stays_dear: can_pay_any_price(resubmit) && rng.permille(500),
+            stays_expensive: can_pay_any_price(resubmit) && rng.permille(500),
             ..self
         }
     }
 
-    /// Sets how deep forks go, in a world with these rules. `deeper` forks take finals back, except what
-    /// the chain itself calls final: nobody can be right about a chain that breaks its own word.
+    /// Sets how deep reorgs go, in a world with these rules. `deeper` reorgs revert final results, except
+    /// blocks that the chain itself calls finalized: no client can be right about a chain that reverts those.
     pub fn set_forks(&mut self, finality: Finality, deeper: u64) {
         let depth = self.depth_of(finality);
         self.fork_max = match finality {
@@ -151,7 +151,7 @@ impl ChainPlan {
     }
 }
 
-/// Whether a lane gets through by itself when the price rises for good.
+/// Whether a lane succeeds without help when the price rises permanently.
 fn can_pay_any_price(resubmit: &Resubmit) -> bool {
     let pays = match resubmit.policy {
         ResubmitPolicy::Bump { max_fee, .. } => max_fee == u128::MAX,
@@ -169,9 +169,9 @@ pub(super) fn lane_rules(rng: &Rng) -> LaneRules {
     };
     let limit = rng.permille(300).then(|| rng.between(1, 5));
     let depth = if rng.permille(500) {
-        Depth::auto()
+        MempoolDepth::auto()
     } else {
-        Depth::Fixed(rng.between(1, 20))
+        MempoolDepth::Fixed(rng.between(1, 20))
     };
     let chain_query = if rng.permille(700) {
         ChainQuery::Pending
@@ -184,26 +184,41 @@ pub(super) fn lane_rules(rng: &Rng) -> LaneRules {
         7..=8 => Finality::Tag(FinalityTag::Finalized),
         _ => Finality::Tag(FinalityTag::Safe),
     };
+    // Drawn in this order: recorded seeds depend on it.
+    let watch_depth = rng.between(12, 24);
+    let emit_progress = rng.permille(500);
+    let fetch_receipt_upon_entry = rng.permille(500);
+    let resubmit = resubmit(rng);
+    let on_foreign_nonce = if rng.permille(700) {
+        OnForeignNonce::Requeue
+    } else {
+        OnForeignNonce::Hold
+    };
+    let gap_fill_after = rng.millis(3_000, 15_000);
+    let chain_nonce_timeout = rng.millis(5_000, 30_000);
+    let stale_receipt_timeout = rng.millis(5_000, 30_000);
     LaneRules {
-        window: Window { limit, releases },
-        depth,
-        fee: FeeRules::OPEN,
-        finality,
-        watch_depth: rng.between(12, 24),
-        emit_progress: rng.permille(500),
-        fetch_receipt_upon_entry: rng.permille(500),
-        resubmit: resubmit(rng),
-        lent: None,
-        on_foreign_nonce: if rng.permille(700) {
-            OnForeignNonce::Requeue
-        } else {
-            OnForeignNonce::Hold
+        capacity: CapacityRules {
+            window: Window { limit, releases },
+            mempool_depth: depth,
         },
-        gap_fill_after: rng.millis(3_000, 15_000),
-        max_chain_jump: 64,
-        chain_query,
-        chain_nonce_timeout: rng.millis(5_000, 30_000),
-        stale_receipt_timeout: rng.millis(5_000, 30_000),
+        fee: FeeRules::OPEN,
+        confirmations: ConfirmationRules {
+            finality,
+            watch_depth,
+            emit_progress,
+            fetch_receipt_upon_entry,
+            stale_receipt_timeout,
+        },
+        resubmit,
+        nonce: NonceRules {
+            chain_query,
+            chain_nonce_timeout,
+            max_chain_jump: 64,
+            gap_fill_after,
+            on_foreign_nonce,
+        },
+        reservations: None,
     }
 }
 

@@ -1,6 +1,6 @@
-//! The business: sends each request to some node until one says "accepted", as its library would.
-//! Some requests are sent by two threads at once, some to all nodes at once, some again later, some
-//! again with another payload.
+//! A client: sends each request to some node until one accepts it, as a client library does. Some
+//! requests are sent by two threads at once, some to all nodes at once, some again later, some again
+//! with another payload.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,74 +10,74 @@ use domain::{LaneKey, Payload, RequestId, TxId};
 use engine::node::{NewTx, Origin, Refusal};
 use futures::future::join_all;
 
-use super::habits::Promised;
 use super::machine::Machine;
-use super::plan::{Plan, Workload};
-use crate::chain::{DISPUTED, REJECTED, REVERTS, UNSIGNABLE, WAVERING};
+use super::plan::{Plan, RequestPlan};
+use super::workloads::AcceptedTxs;
+use crate::chain::{DISPUTED, REJECTED, REVERTS, SOMETIMES_REJECTED, UNSIGNABLE};
 use crate::event::{Answer, WorldEvent};
 use crate::rng::Rng;
 use crate::store::MemoryStore;
 use crate::trace::Trace;
 
-/// One request of the workload.
+/// One request of the plan.
 #[derive(Clone, Debug)]
 pub(super) struct Request {
     pub(super) lane: LaneKey,
     pub(super) id: RequestId,
     pub(super) payload: Payload,
-    pub(super) fate: Fate,
+    pub(super) expected_end: ExpectedEnd,
 }
 
 /// How a request must end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fate {
+pub(super) enum ExpectedEnd {
     /// On chain, with success.
     Succeeds,
     /// On chain, without the effect.
     Reverts,
-    /// Nowhere: nobody signs it.
-    UnsignedEnvelope,
-    /// Nowhere: no node takes it.
+    /// Failed: no signer signs it.
+    NeverSigned,
+    /// Failed: every endpoint rejects it.
     Rejected,
-    /// On chain, with success, or nowhere: nodes do not know what they want.
-    Wavers,
+    /// On chain with success, or failed: endpoints change their policy.
+    MayBeRejected,
 }
 
-/// Everything that a client needs.
+/// The context of a client.
 #[derive(Clone)]
 pub(super) struct Client {
     pub(super) machines: Arc<Vec<Machine>>,
-    /// To know which lanes a failover has hurt.
+    /// Shows which lanes lost commits in a failover.
     pub(super) store: MemoryStore,
     pub(super) trace: Trace,
-    /// Where it writes down what it was promised.
-    pub(super) promised: Promised,
-    /// Whether it sends more than it must.
+    /// Where it records the accepted txs.
+    pub(super) accepted_txs: AcceptedTxs,
+    /// Whether it sends duplicates.
     pub(super) repeats: bool,
     pub(super) rng: Rng,
 }
 
 impl Request {
-    /// The n-th request. Its call data carries its key, so that effects on chain can be told apart.
+    /// The n-th request. Its call data contains its key, so that effects on chain can be identified.
     pub(super) fn new(rng: &Rng, plan: &Plan, number: u64) -> Self {
-        let id = RequestId::parse(format!("r{number}")).expect("keeps the rule");
-        let (fate, mark) = fate(rng, plan.workload);
+        let id = RequestId::parse(format!("r{number}")).expect("a valid request id");
+        let (expected_end, mark) = expected_end(rng, plan.request_plan);
         let mut data = mark.map_or_else(Vec::new, |mark| mark.to_vec());
         data.extend_from_slice(id.as_str().as_bytes());
         let mut payload = Payload::transfer(Address::repeat_byte(0xee), U256::from(number));
         payload.data = Bytes::from(data);
-        // Without a gas limit the call is tried out first, and one that reverts is refused.
-        let has_limit = fate == Fate::Reverts || rng.permille(500);
+        // Without a gas limit the call is estimated first, and one that reverts is refused.
+        let has_limit = expected_end == ExpectedEnd::Reverts || rng.permille(500);
         payload.gas = has_limit.then_some(100_000);
         Self {
             lane: *rng.pick(&plan.lanes()),
             id,
             payload,
-            fate,
+            expected_end,
         }
     }
 
-    /// As it comes through the door.
+    /// As the ingress passes it to the engine.
     pub(super) fn to_new(&self) -> NewTx {
         NewTx {
             lane: self.lane,
@@ -89,80 +89,90 @@ impl Request {
     }
 }
 
-/// How a request ends, and the mark of its call data that makes it so.
-fn fate(rng: &Rng, workload: Workload) -> (Fate, Option<[u8; 4]>) {
-    let fates = [
-        (workload.reverting, Fate::Reverts, REVERTS),
-        (workload.unsignable, Fate::UnsignedEnvelope, UNSIGNABLE),
-        (workload.rejected, Fate::Rejected, REJECTED),
-        (workload.disputed, Fate::Succeeds, DISPUTED),
-        (workload.wavering, Fate::Wavers, WAVERING),
+/// How a request ends, and the prefix of its call data that causes it.
+fn expected_end(rng: &Rng, request_plan: RequestPlan) -> (ExpectedEnd, Option<[u8; 4]>) {
+    let ends = [
+        (request_plan.reverting, ExpectedEnd::Reverts, REVERTS),
+        (
+            request_plan.unsignable,
+            ExpectedEnd::NeverSigned,
+            UNSIGNABLE,
+        ),
+        (request_plan.rejected, ExpectedEnd::Rejected, REJECTED),
+        (request_plan.disputed, ExpectedEnd::Succeeds, DISPUTED),
+        (
+            request_plan.sometimes_rejected,
+            ExpectedEnd::MayBeRejected,
+            SOMETIMES_REJECTED,
+        ),
     ];
     let mut draw = rng.below(1_000);
-    for (chance, fate, mark) in fates {
+    for (chance, expected_end, mark) in ends {
         if draw < chance {
-            return (fate, Some(mark));
+            return (expected_end, Some(mark));
         }
         draw -= chance;
     }
-    (Fate::Succeeds, None)
+    (ExpectedEnd::Succeeds, None)
 }
 
 impl Client {
-    /// Sends a request until it is accepted, and perhaps again. Gives the tx; `None` when its lane was
-    /// hurt by a failover and takes nothing any more.
+    /// Sends a request until it is accepted, and possibly again. Returns the tx; `None` when its lane lost
+    /// commits in a failover and accepts nothing any more.
     pub(super) async fn send(self, request: Request, first_at: Duration) -> Option<TxId> {
         tokio::time::sleep(first_at).await;
-        let twin = self.again(200).then(|| {
+        let twin = self.repeats(200).then(|| {
             let (client, request) = (self.clone(), request.clone());
-            tokio::spawn(async move { client.insist(&request).await })
+            tokio::spawn(async move { client.send_until_accepted(&request).await })
         });
-        if self.again(150) {
-            let asks = self.machines.iter();
-            join_all(asks.map(|machine| self.lease_request(machine, &request))).await;
+        if self.repeats(150) {
+            let calls = self.machines.iter();
+            join_all(calls.map(|machine| self.submit(machine, &request))).await;
         }
-        let tx = self.insist(&request).await;
+        let tx = self.send_until_accepted(&request).await;
         if let Some(twin) = twin {
             twin.await.expect("clients do not panic");
         }
-        if self.again(200) {
+        if self.repeats(200) {
             tokio::time::sleep(self.rng.millis(0, 30_000)).await;
-            self.insist(&request).await;
+            self.send_until_accepted(&request).await;
         }
-        // What was never accepted, or was lost again, has no key that could be taken.
-        if tx.is_some() && !self.is_hurt(&request) && self.again(100) {
+        // A key that was never accepted, or was lost again, is not taken.
+        if tx.is_some() && !self.has_lost_commits(&request) && self.repeats(100) {
             self.reuse_key(&request).await;
         }
         tx
     }
 
-    /// Whether it does this too, so many times in a thousand.
-    fn again(&self, chance: u64) -> bool {
+    /// Whether it also does this, with a probability per thousand.
+    fn repeats(&self, chance: u64) -> bool {
         self.rng.permille(chance) && self.repeats
     }
 
-    async fn insist(&self, request: &Request) -> Option<TxId> {
+    async fn send_until_accepted(&self, request: &Request) -> Option<TxId> {
         loop {
             let machine = self.rng.pick(&self.machines);
-            match self.lease_request(machine, request).await {
+            match self.submit(machine, request).await {
                 Answer::Accepted { tx_id, .. } => return Some(tx_id),
-                Answer::Refused(Refusal::Halted(_)) if self.is_hurt(request) => return None,
+                Answer::Refused(Refusal::Halted(_)) if self.has_lost_commits(request) => {
+                    return None;
+                }
                 Answer::Refused(refusal) if !is_worth_repeating(&refusal) => {
                     let id = &request.id;
                     self.trace
-                        .violation(&format!("good requests are accepted: {id}: {refusal}"));
-                    // Nothing to hope for: the run has failed, and waits for its end.
+                        .violation(&format!("valid requests are accepted: {id}: {refusal}"));
+                    // The run has failed: wait for its end.
                     std::future::pending::<()>().await;
                 }
-                Answer::Refused(_) | Answer::Silence => {
+                Answer::Refused(_) | Answer::NoAnswer => {
                     tokio::time::sleep(self.rng.millis(100, 3_000)).await;
                 }
             }
         }
     }
 
-    /// Whether a failover took commits of its lane, or the request itself.
-    fn is_hurt(&self, request: &Request) -> bool {
+    /// Whether a failover lost commits of its lane, or the request itself.
+    fn has_lost_commits(&self, request: &Request) -> bool {
         self.store.loss().lanes.contains(&request.lane)
     }
 
@@ -172,56 +182,57 @@ impl Client {
         other.payload.value += U256::from(1);
         other.payload.gas = Some(100_000);
         loop {
-            if self.is_hurt(request) {
-                return; // the key may be gone
+            if self.has_lost_commits(request) {
+                return; // the key may be lost
             }
             let machine = self.rng.pick(&self.machines);
-            match self.lease_request(machine, &other).await {
+            match self.submit(machine, &other).await {
                 Answer::Refused(Refusal::KeyReused(_)) => return,
                 Answer::Accepted { tx_id, .. } => {
                     let id = &request.id;
                     let key = (request.lane, id.clone());
                     if !self.store.loss().requests.contains(&key) {
-                        self.trace
-                            .violation(&format!("a key is used once: {id} became {tx_id} too"));
+                        self.trace.violation(&format!(
+                            "an idempotency key is used once: {id} also became {tx_id}"
+                        ));
                     }
                     return;
                 }
-                Answer::Refused(_) | Answer::Silence => {
+                Answer::Refused(_) | Answer::NoAnswer => {
                     tokio::time::sleep(self.rng.millis(100, 3_000)).await;
                 }
             }
         }
     }
 
-    async fn lease_request(&self, machine: &Machine, request: &Request) -> Answer {
+    async fn submit(&self, machine: &Machine, request: &Request) -> Answer {
         if !machine.is_up() {
-            // A load balancer would not send it there either; a frozen node it may not know.
+            // A load balancer does not select it either; it may select a frozen node.
             if self.rng.permille(900) {
-                return Answer::Silence;
+                return Answer::NoAnswer;
             }
         }
         let (lane, request_id, node) = (request.lane, request.id.clone(), machine.name().clone());
-        let asked = WorldEvent::Asked {
+        let sent = WorldEvent::RequestSent {
             lane,
             request_id: request_id.clone(),
             node: node.clone(),
         };
-        self.trace.tell(asked);
+        self.trace.record(sent);
         let new = request.to_new();
-        let patience = self.rng.millis(1_000, 40_000);
-        let answer = match tokio::time::timeout(patience, machine.lease_request(new)).await {
+        let finish_bound = self.rng.millis(1_000, 40_000);
+        let answer = match tokio::time::timeout(finish_bound, machine.submit(new)).await {
             Ok(Some(Ok(accepted))) => Answer::Accepted {
                 tx_id: accepted.record.tx.id,
                 is_new: accepted.is_new,
             },
             Ok(Some(Err(refusal))) => Answer::Refused(refusal),
-            Ok(None) | Err(_) => Answer::Silence,
+            Ok(None) | Err(_) => Answer::NoAnswer,
         };
         if let Answer::Accepted { tx_id, .. } = answer {
-            self.promised.add(lane, &request_id, tx_id);
+            self.accepted_txs.add(lane, &request_id, tx_id);
         }
-        self.trace.tell(WorldEvent::Answered {
+        self.trace.record(WorldEvent::RequestAnswered {
             lane,
             request_id,
             node,
@@ -231,7 +242,7 @@ impl Client {
     }
 }
 
-/// Whether the same request may be accepted later, or elsewhere.
+/// Whether the same request may be accepted later, or by another node.
 fn is_worth_repeating(refusal: &Refusal) -> bool {
     match refusal {
         Refusal::Busy

@@ -1,30 +1,30 @@
-//! One machine of the world: its node is started, dies, and is started again in a new life.
+//! One machine of the world: its node is started, crashes, and is started again as a new incarnation.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use domain::NodeName;
-use engine::node::{Accepted, NewTx, Node, NodeConfig, NodeHandle, Ports, Refusal};
+use engine::node::{AcceptedTx, NewTx, Node, NodeConfig, NodeHandle, Ports, Refusal};
 use engine::tasks::Tasks;
 use tokio::sync::{Notify, oneshot};
 
 use crate::chain::{MemorySigner, RemoteChain};
 use crate::clock::SimClock;
 use crate::event::WorldEvent;
+use crate::network::Link;
 use crate::rng::Rng;
 use crate::trace::Trace;
-use crate::wire::Wire;
 
-/// A machine. Clones are the same one.
+/// A machine. Clones are the same machine.
 #[derive(Clone)]
 pub(super) struct Machine {
-    inner: Arc<Inner>,
+    inner: Arc<MachineInner>,
 }
 
-/// A machine, as long as somebody else holds it.
+/// A machine, as long as there is a strong reference elsewhere.
 #[derive(Clone)]
 pub(super) struct WeakMachine {
-    inner: Weak<Inner>,
+    inner: Weak<MachineInner>,
 }
 
 impl WeakMachine {
@@ -34,41 +34,41 @@ impl WeakMachine {
     }
 }
 
-/// What came of a call to a machine.
-pub(super) enum Heard<T> {
+/// The outcome of a call to a machine.
+pub(super) enum CallOutcome<T> {
     /// Its node answered.
     Answer(T),
-    /// No node runs there.
-    Nobody,
-    /// Its node died before it answered.
-    Death,
+    /// No node is running there.
+    NotRunning,
+    /// Its node crashed before it answered.
+    Crashed,
 }
 
-struct Inner {
+struct MachineInner {
     name: NodeName,
     ports: Ports,
     config: NodeConfig,
-    /// Its lines, so that the world can make them worse.
-    lines: Lines,
+    /// Its links, so that the world can change their faults.
+    links: Links,
     trace: Trace,
     rng: Rng,
-    state: Mutex<State>,
+    state: Mutex<MachineState>,
     /// Ends the wait of a machine that is down.
     hurry: Notify,
 }
 
-/// How a machine is connected.
+/// The links of a machine.
 #[derive(Clone)]
-pub(super) struct Lines {
-    pub(super) store: Wire,
-    pub(super) peers: Wire,
-    pub(super) sight: RemoteChain,
+pub(super) struct Links {
+    pub(super) store: Link,
+    pub(super) peers: Link,
+    pub(super) remote_chain: RemoteChain,
     pub(super) signer: MemorySigner,
     pub(super) clock: SimClock,
 }
 
 #[derive(Default)]
-struct State {
+struct MachineState {
     tasks: Tasks,
     /// The node, once it has started.
     node: Option<Arc<Node>>,
@@ -76,7 +76,7 @@ struct State {
     calm: bool,
     presence: Presence,
     /// How often the node was started.
-    lives: u64,
+    starts: u64,
 }
 
 /// Whether a machine is part of the cluster.
@@ -85,13 +85,13 @@ enum Presence {
     /// Not yet.
     #[default]
     Expected,
-    /// It is, also while its node is down.
-    Here,
+    /// Yes, also while its node is down.
+    Present,
     /// Not any more.
-    Gone,
+    Left,
 }
 
-/// The longest time that a drained node still hands requests on.
+/// The longest time that a drained node still forwards requests.
 const DRAIN_MS_MAX: u64 = 5_000;
 /// The longest time that a crashed node stays down.
 const DOWN_MS_MAX: u64 = 20_000;
@@ -102,17 +102,17 @@ impl Machine {
     pub(super) fn new(
         ports: Ports,
         config: NodeConfig,
-        lines: Lines,
+        links: Links,
         trace: Trace,
         rng: Rng,
     ) -> Self {
         let name = config.name.clone();
         let (state, hurry) = (Mutex::default(), Notify::new());
-        let inner = Inner {
+        let inner = MachineInner {
             name,
             ports,
             config,
-            lines,
+            links,
             trace,
             rng,
             state,
@@ -133,13 +133,13 @@ impl Machine {
         }
     }
 
-    pub(super) fn lines(&self) -> &Lines {
-        &self.inner.lines
+    pub(super) fn links(&self) -> &Links {
+        &self.inner.links
     }
 
-    /// Starts the node again and again, until it leaves for good.
+    /// Restarts the node whenever it ends, until the machine leaves permanently.
     pub(super) async fn run(self) {
-        self.lock().presence = Presence::Here;
+        self.lock().presence = Presence::Present;
         while self.is_present() {
             let tasks = Tasks::new();
             {
@@ -147,12 +147,12 @@ impl Machine {
                 state.tasks = tasks.clone();
                 state.node = None;
                 state.frozen = false;
-                state.lives += 1;
+                state.starts += 1;
             }
             let machine = self.clone();
             tasks.spawn("start", async move { machine.start().await });
             tasks.ended().await;
-            self.bury(&tasks);
+            self.on_exit(&tasks);
             let down = self.inner.rng.millis(0, DOWN_MS_MAX);
             if !self.is_present() {
                 return;
@@ -171,35 +171,35 @@ impl Machine {
 
     async fn start(self) {
         let tasks = self.lock().tasks.clone();
-        let Inner { ports, config, .. } = &*self.inner;
+        let MachineInner { ports, config, .. } = &*self.inner;
         match Node::start(ports.clone(), config.clone(), tasks.clone()).await {
             Ok(node) => {
                 self.lock().node = Some(Arc::new(node));
-                self.tell(WorldEvent::Started(self.inner.name.clone()));
+                self.record(WorldEvent::Started(self.inner.name.clone()));
             }
-            // The store did not answer: as a supervisor would, try again with a new life.
+            // The store did not answer: as a supervisor does, start the node again.
             Err(_unreachable) => tasks.kill(),
         }
     }
 
-    fn bury(&self, tasks: &Tasks) {
+    fn on_exit(&self, tasks: &Tasks) {
         let node = self.inner.name.clone();
-        // Dropped here and not later: the dead hold nothing.
+        // Dropped here and not later: a crashed node holds no resources.
         drop(self.lock().node.take());
         if let Some(panic) = tasks.panicked() {
             self.inner
                 .trace
                 .violation(&format!("no panic: node {node} in {panic}"));
         }
-        self.tell(WorldEvent::Crashed {
+        self.record(WorldEvent::Crashed {
             node,
             polls: tasks.polls(),
         });
     }
 
-    /// Has work done by the node, as its HTTP door would: inside the process, so that it dies with it
-    /// and stands still with it.
-    pub(super) async fn call<T, F>(&self, work: impl FnOnce(NodeHandle) -> F) -> Heard<T>
+    /// Runs work in the node, as its HTTP server does: inside the process, so that it crashes and
+    /// freezes with it.
+    pub(super) async fn call<T, F>(&self, work: impl FnOnce(NodeHandle) -> F) -> CallOutcome<T>
     where
         T: Send + 'static,
         F: Future<Output = T> + Send + 'static,
@@ -207,27 +207,29 @@ impl Machine {
         let (tasks, handle) = {
             let state = self.lock();
             let Some(node) = &state.node else {
-                return Heard::Nobody;
+                return CallOutcome::NotRunning;
             };
             (state.tasks.clone(), node.handle())
         };
         let (answers, answer) = oneshot::channel();
         let working = work(handle);
         tasks.spawn("request", async move {
-            // Whoever asked may have lost patience.
+            // The caller may have timed out.
             answers.send(working.await).ok();
         });
-        answer.await.map_or(Heard::Death, Heard::Answer)
+        answer
+            .await
+            .map_or(CallOutcome::Crashed, CallOutcome::Answer)
     }
 
-    /// Asks the node. `None` when there is no node, or it died before it answered.
-    pub(super) async fn lease_request(&self, request: NewTx) -> Option<Result<Accepted, Refusal>> {
+    /// Sends a request to the node. `None` when no node is running, or it crashed before it answered.
+    pub(super) async fn submit(&self, request: NewTx) -> Option<Result<AcceptedTx, Refusal>> {
         match self
             .call(|node| async move { node.create(request).await })
             .await
         {
-            Heard::Answer(answer) => Some(answer),
-            Heard::Nobody | Heard::Death => None,
+            CallOutcome::Answer(answer) => Some(answer),
+            CallOutcome::NotRunning | CallOutcome::Crashed => None,
         }
     }
 
@@ -240,24 +242,24 @@ impl Machine {
         state.node.is_some() && !state.frozen
     }
 
-    /// Whether it is part of the cluster: it has come, and has not left for good.
+    /// Whether it is part of the cluster: it has joined, and has not left.
     pub(super) fn is_present(&self) -> bool {
-        self.lock().presence == Presence::Here
+        self.lock().presence == Presence::Present
     }
 
     /// How often its node was started so far.
-    pub(super) fn lives(&self) -> u64 {
-        self.lock().lives
+    pub(super) fn start_count(&self) -> u64 {
+        self.lock().starts
     }
 
-    /// Leaves for good: drained as a careful operator does, or switched off.
+    /// Leaves the cluster permanently: drained first, or switched off.
     pub(super) fn leave(&self, is_drained: bool) {
         let tasks = {
             let mut state = self.lock();
-            state.presence = Presence::Gone;
+            state.presence = Presence::Left;
             state.tasks.clone()
         };
-        self.tell(WorldEvent::Left(self.inner.name.clone()));
+        self.record(WorldEvent::Left(self.inner.name.clone()));
         self.inner.hurry.notify_one();
         let can_drain = is_drained && self.handle().is_some();
         if can_drain {
@@ -267,7 +269,7 @@ impl Machine {
         }
     }
 
-    /// Kills the node right before a poll that is so far ahead.
+    /// Kills the node right before the given poll from now.
     pub(super) fn crash_in(&self, polls: u64) {
         let tasks = self.lock().tasks.clone();
         tasks.kill_at_poll(tasks.polls().saturating_add(polls).saturating_add(1));
@@ -278,7 +280,7 @@ impl Machine {
         state.frozen = true;
         state.tasks.pause();
         drop(state);
-        self.tell(WorldEvent::Frozen(self.inner.name.clone()));
+        self.record(WorldEvent::Frozen(self.inner.name.clone()));
     }
 
     pub(super) fn thaw(&self) {
@@ -286,36 +288,36 @@ impl Machine {
         if std::mem::take(&mut state.frozen) {
             let tasks = state.tasks.clone();
             drop(state);
-            self.tell(WorldEvent::Thawed(self.inner.name.clone()));
+            self.record(WorldEvent::Thawed(self.inner.name.clone()));
             tasks.resume();
         }
     }
 
     pub(super) fn cut(&self, is_cut: bool) {
-        self.inner.lines.store.cut(is_cut);
-        self.tell(WorldEvent::Cut {
+        self.inner.links.store.cut(is_cut);
+        self.record(WorldEvent::StoreLinkCut {
             node: self.inner.name.clone(),
             is_cut,
         });
     }
 
-    /// Cuts its lines to the other nodes, or mends them.
+    /// Cuts its links to the other nodes, or restores them.
     pub(super) fn isolate(&self, is_cut: bool) {
-        self.inner.lines.peers.cut(is_cut);
-        self.tell(WorldEvent::Isolated {
+        self.inner.links.peers.cut(is_cut);
+        self.record(WorldEvent::Isolated {
             node: self.inner.name.clone(),
             is_cut,
         });
     }
 
-    /// A rolling deploy: drains the node, lets it hand requests on for a while, and ends it.
+    /// A rolling deployment: drains the node, lets it forward requests for a while, and stops it.
     pub(super) fn drain(&self) {
         let (tasks, node) = {
             let state = self.lock();
             (state.tasks.clone(), state.node.clone())
         };
         let Some(node) = node else { return };
-        self.tell(WorldEvent::Draining(self.inner.name.clone()));
+        self.record(WorldEvent::Draining(self.inner.name.clone()));
         let (group, delay) = (tasks.clone(), self.inner.rng.millis(0, DRAIN_MS_MAX));
         tasks.spawn("drain", async move {
             node.drain().await;
@@ -325,7 +327,7 @@ impl Machine {
         });
     }
 
-    /// No more harm: the node runs from now on.
+    /// Ends all faults: the node runs from now on.
     pub(super) fn heal(&self) {
         let tasks = {
             let mut state = self.lock();
@@ -337,11 +339,11 @@ impl Machine {
         self.inner.hurry.notify_one();
     }
 
-    fn tell(&self, event: WorldEvent) {
-        self.inner.trace.tell(event);
+    fn record(&self, event: WorldEvent) {
+        self.inner.trace.record(event);
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, MachineState> {
         self.inner
             .state
             .lock()

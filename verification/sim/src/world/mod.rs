@@ -1,22 +1,22 @@
 //! A whole cluster in one thread from one seed: real nodes on twins of the ports, a workload, and
 //! everything that can go wrong. First safety under faults, then the world heals and must finish.
 
-mod busy_plan;
+mod chain_faults;
 mod chain_plan;
-mod chain_strikes;
 mod client;
-mod described;
-mod habits;
-mod loans;
+mod features;
+mod final_checks;
 mod machine;
+mod node_faults;
 mod options;
-mod parts;
 mod peers;
 mod plan;
+mod plan_summary;
 mod poison;
 mod poisoned_store;
-mod strikes;
-mod verdict;
+mod reservation_plan;
+mod workload_plan;
+mod workloads;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,101 +29,101 @@ use tokio::task::JoinHandle;
 
 use crate::chain::{MemoryChain, MemorySigner, RemoteChain, Staleness};
 use crate::checkers::{
-    self, Bounded, Checker, FinalIsFinal, GapsClose, LoansHold, OthersNotDelayed,
-    ReadersSkipNothing, StuckByPolicy,
+    self, BoundedMemory, Checker, FinalDepth, GapsClose, OtherLanesNotDelayed, ReadersSkipNothing,
+    ReservationHasOneHolder, StuckByPolicy,
 };
 use crate::clock::SimClock;
 use crate::event::WorldEvent;
+use crate::network::{Link, LinkFaults};
 use crate::rng::Rng;
 use crate::store::{MemoryStore, RemoteStore};
 use crate::trace::Trace;
-use crate::wire::{Wire, WireFaults};
 
 pub use chain_plan::ChainPlan;
-pub use loans::Loans;
+pub use features::{FEATURES, Feature, FeatureSet};
 pub use options::{Changes, Options};
-pub use parts::{PARTS, Part, Parts};
-pub use plan::{CHAIN, Plan, Workload};
-pub use poison::{Poison, PoisonWay};
+pub use plan::{CHAIN, Plan, RequestPlan};
+pub use poison::{Poison, PoisonKind};
+pub use reservation_plan::ReservationPlan;
 
-use busy_plan::DRIFT_PPM_MAX;
+use chain_faults::ChainFaultInjector;
 use chain_plan::LAG_MAX;
-use chain_strikes::ChainStriker;
 use client::{Client, Request};
-use habits::{Progress, Promised, Scene, Speakers};
-use machine::{Lines, Machine};
-use peers::{SimPeers, Switchboard};
+use machine::{Links, Machine};
+use node_faults::NodeFaultInjector;
+use peers::{PeerDirectory, SimPeers};
 use poison::PoisonedSigner;
 use poisoned_store::PoisonedStore;
-use strikes::Striker;
+use workload_plan::DRIFT_PPM_MAX;
+use workloads::{AcceptedTxs, ActiveHolders, ReaderProgress, WorkloadContext};
 
-/// What came of a run.
+/// The result of a run.
 #[derive(Clone, Debug)]
-pub struct Outcome {
-    /// From which seed.
+pub struct WorldOutcome {
+    /// The seed of the world.
     pub seed: u64,
     /// The digest of the trace.
     pub hash: u64,
     /// The trace.
     pub lines: Vec<String>,
-    /// What is wrong; empty is good.
+    /// The broken promises; empty means success.
     pub violations: Vec<String>,
-    /// How much happened.
+    /// The number of events.
     pub events: u64,
-    /// For how long, in simulated time.
-    pub lasted: Duration,
-    /// How long it took until everything had ended after the world was healed.
+    /// The duration in simulated time.
+    pub duration: Duration,
+    /// How long everything took to end after the world was healed.
     pub healing: Healing,
 }
 
-/// How a healed world came to its end, in simulated time.
+/// How a healed world finished, in simulated time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Healing {
-    /// What it took; `None` if it did not come to its end.
-    pub took: Option<Duration>,
-    /// What it might take.
+    /// The time it took; `None` if it did not finish.
+    pub duration: Option<Duration>,
+    /// The time it may take.
     pub bound: Duration,
 }
 
-/// How much deeper than final the forks of such a world go.
-const FORK_DEEPER: u64 = 4;
+/// How much deeper than finality the reorgs of a `--deep-forks` world go.
+const DEEP_REORG_EXTRA: u64 = 4;
 
-/// What is so many blocks deep is known to every node, also to one that lags and whose answers are late.
-const DEEP: u64 = 2 * LAG_MAX;
-/// And where nothing goes wrong: to an answer that has just been given.
-const DEEP_WHEN_CALM: u64 = 3;
+/// A block this deep is known to every endpoint, also to one that lags and whose answers are late.
+const KNOWN_DEPTH: u64 = 2 * LAG_MAX;
+/// The same without faults: the delay of an answer only.
+const KNOWN_DEPTH_CALM: u64 = 3;
 
-/// Keeps what busy worlds draw apart from what all worlds draw: a seed's faults are the same in both.
+/// Separates the draws of busy worlds from those of all worlds: the faults of a seed are the same in both.
 const BUSY_STREAM: u64 = 0x6275_7379;
 
 /// Runs the world of a seed, from its beginning to its end, in simulated time.
 ///
 /// # Panics
-/// When no runtime can be made.
+/// When no runtime can be built.
 #[must_use]
-pub fn run(seed: u64, options: Options) -> Outcome {
+pub fn run(seed: u64, options: Options) -> WorldOutcome {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .start_paused(true)
         .build()
-        .expect("a runtime without IO can always be made");
+        .expect("a runtime without IO can always be built");
     runtime.block_on(async {
         let world = World::build(seed, options);
         let trace = world.trace.clone();
-        let healing = world.live().await;
-        Outcome {
+        let healing = world.run().await;
+        WorldOutcome {
             seed,
             hash: trace.hash(),
             lines: trace.lines(),
             violations: trace.violations(),
             events: trace.events(),
-            lasted: trace.lasted(),
+            duration: trace.duration(),
             healing,
         }
     })
 }
 
-/// What a seed decides, with these options.
+/// The plan of a seed, with these options.
 #[must_use]
 pub fn plan(seed: u64, options: Options) -> Plan {
     draw(&Rng::new(seed), &Rng::new(seed ^ BUSY_STREAM), &options)
@@ -136,12 +136,13 @@ fn draw(rng: &Rng, busy: &Rng, options: &Options) -> Plan {
         Plan::stormy(&rng.split())
     };
     if options.deep_forks {
-        plan.chain.set_forks(plan.lane.finality, FORK_DEEPER);
+        plan.chain.set_forks(plan.lane.confirmations.finality, DEEP_REORG_EXTRA);
     }
     if options.lossy {
-        let half = u64::try_from(plan.unrest.as_millis() / 2).expect("unrest is short");
+        let half =
+            u64::try_from(plan.fault_phase.as_millis() / 2).expect("the fault phase is short");
         plan.lossy_failover = Some(rng.millis(half / 4, half));
-        // What was lost and what somebody else did cannot be told apart.
+        // Lost commits and foreign transactions cannot be distinguished.
         plan.chain.foreign_max = 0;
     }
     if options.busy {
@@ -151,29 +152,34 @@ fn draw(rng: &Rng, busy: &Rng, options: &Options) -> Plan {
     plan
 }
 
-/// The promises that a world is held to: those of all worlds, and those that depend on its rules.
-fn watchers(plan: &Plan) -> Vec<Box<dyn Checker>> {
+/// The checkers of a world: those of all worlds, and those that depend on its rules.
+fn build_checkers(plan: &Plan) -> Vec<Box<dyn Checker>> {
     let mut checkers = checkers::all();
     checkers.push(Box::new(StuckByPolicy::new(
         plan.lane,
-        plan.lossy_failover.is_some() || plan.chain.staleness.blind > 0,
+        plan.lossy_failover.is_some() || plan.chain.staleness.without_old_blocks > 0,
     )));
     let required = plan.final_depth();
     if plan.chain.fork_max <= required {
-        checkers.push(Box::new(FinalIsFinal::new(move |_| required)));
+        checkers.push(Box::new(FinalDepth::new(move |_| required)));
     }
     checkers.push(Box::new(ReadersSkipNothing::default()));
-    checkers.push(Box::new(GapsClose::within(plan.gaps_within())));
-    checkers.push(Box::new(Bounded::by(plan.limits())));
-    if let Some(loans) = plan.loans {
-        let deep = match plan.chain.strike_interval {
-            None => DEEP_WHEN_CALM,
-            Some(_) => DEEP,
+    checkers.push(Box::new(GapsClose::with_bound(plan.gaps_within())));
+    checkers.push(Box::new(BoundedMemory::with_limits(plan.limits())));
+    if let Some(reservations) = plan.reservations {
+        let deep = match plan.chain.fault_interval {
+            None => KNOWN_DEPTH_CALM,
+            Some(_) => KNOWN_DEPTH,
         };
-        checkers.push(Box::new(LoansHold::of(loans.lane(), deep)));
+        checkers.push(Box::new(ReservationHasOneHolder::for_lane(
+            reservations.lane(),
+            deep,
+        )));
     }
     if let Some(poison) = plan.poison {
-        checkers.push(Box::new(OthersNotDelayed::by(poison.lane())));
+        checkers.push(Box::new(OtherLanesNotDelayed::for_poisoned_lane(
+            poison.lane(),
+        )));
     }
     checkers
 }
@@ -183,16 +189,16 @@ struct World {
     rng: Rng,
     trace: Trace,
     store: MemoryStore,
-    /// The database's.
+    /// The database's clock.
     clock: SimClock,
     chain: MemoryChain,
-    board: Switchboard,
+    directory: PeerDirectory,
     machines: Arc<Vec<Machine>>,
-    /// Chance of what only busy worlds have.
+    /// The random stream of busy worlds.
     busy: Rng,
-    promised: Promised,
-    progress: Progress,
-    speakers: Speakers,
+    accepted_txs: AcceptedTxs,
+    progress: ReaderProgress,
+    active_holders: ActiveHolders,
     healed: Arc<AtomicBool>,
 }
 
@@ -200,12 +206,12 @@ impl World {
     fn build(seed: u64, options: Options) -> Self {
         let (rng, busy) = (Rng::new(seed), Rng::new(seed ^ BUSY_STREAM));
         let plan = draw(&rng, &busy, &options);
-        let mut trace = Trace::new(watchers(&plan));
+        let mut trace = Trace::new(build_checkers(&plan));
         if options.echo {
-            trace = trace.echoing();
+            trace = trace.with_echo();
         }
         if options.silent {
-            trace = trace.silently();
+            trace = trace.without_lines();
         }
         plan.lines().iter().for_each(|line| trace.note(line));
         let clock = SimClock::new(rng.bits());
@@ -213,8 +219,8 @@ impl World {
         let store = MemoryStore::new(Arc::new(database.clone())).traced(trace.clone());
         let chain = MemoryChain::new(CHAIN).traced(trace.clone());
         let chain = chain.with_endpoints(plan.chain.endpoints);
-        chain_strikes::set_up(&chain, &plan);
-        chain_strikes::poison(&chain, &plan);
+        chain_faults::set_up(&chain, &plan);
+        chain_faults::poison(&chain, &plan);
         let world = Self {
             plan: Arc::new(plan),
             rng,
@@ -222,19 +228,19 @@ impl World {
             store,
             clock: database,
             chain,
-            board: Switchboard::default(),
+            directory: PeerDirectory::default(),
             machines: Arc::default(),
             busy,
-            promised: Promised::default(),
-            progress: Progress::default(),
-            speakers: Speakers::default(),
+            accepted_txs: AcceptedTxs::default(),
+            progress: ReaderProgress::default(),
+            active_holders: ActiveHolders::default(),
             healed: Arc::default(),
         };
         let nodes = world.plan.nodes.iter().chain(&world.plan.newcomers);
         let machines: Vec<Machine> = nodes.map(|name| world.machine(name, &clock)).collect();
         machines
             .iter()
-            .for_each(|machine| world.board.connect(machine));
+            .for_each(|machine| world.directory.connect(machine));
         Self {
             machines: Arc::new(machines),
             ..world
@@ -243,14 +249,15 @@ impl World {
 
     fn machine(&self, name: &domain::NodeName, clock: &SimClock) -> Machine {
         let plan = &self.plan;
-        let store = Wire::new(self.rng.split(), plan.store_line);
+        let store = Link::new(self.rng.split(), plan.store_link);
         let endpoints = 0..plan.chain.endpoints;
-        let wires = endpoints.map(|_| Wire::new(self.rng.split(), plan.chain.line));
-        let peers = Wire::new(self.rng.split(), plan.peer_line);
-        let sight = RemoteChain::over(self.chain.clone(), wires.collect(), plan.chain.staleness)
-            .sending_to(plan.chain.send_to)
-            .announcing(plan.chain.announces)
-            .of(name);
+        let links = endpoints.map(|_| Link::new(self.rng.split(), plan.chain.link));
+        let peers = Link::new(self.rng.split(), plan.peer_link);
+        let remote_chain =
+            RemoteChain::with_links(self.chain.clone(), links.collect(), plan.chain.staleness)
+                .with_send_count(plan.chain.send_to)
+                .with_announcements(plan.chain.announces)
+                .owned_by(name);
         let signer = MemorySigner::new(plan.accounts());
         let signer = match plan.signer_travel {
             Some(travel) => signer.remote(travel),
@@ -258,38 +265,38 @@ impl World {
         };
         let ahead = self.rng.millis(0, 2_000);
         let clock = clock.machine(ahead, self.rng.split());
-        let clock = clock.drifting(self.some_drift());
-        signer.put_off(self.rng.split(), plan.unsigned);
+        let clock = clock.with_drift(self.pick_drift());
+        signer.set_unavailable_permille(self.rng.split(), plan.unsigned);
         let remote = Arc::new(RemoteStore::new(self.store.clone(), store.clone()));
         let ports = Ports {
-            store: PoisonedStore::around(remote, plan.poison),
-            chains: vec![Arc::new(sight.clone())],
-            signer: PoisonedSigner::around(signer.clone(), plan.poison),
+            store: PoisonedStore::wrap(remote, plan.poison),
+            chains: vec![Arc::new(remote_chain.clone())],
+            signer: PoisonedSigner::wrap(signer.clone(), plan.poison),
             clock: Arc::new(clock.clone()),
-            peers: Arc::new(SimPeers::new(self.board.clone(), peers.clone())),
+            peers: Arc::new(SimPeers::new(self.directory.clone(), peers.clone())),
         };
         let config = plan.node_config(name);
-        let lines = Lines {
+        let links = Links {
             store,
             peers,
-            sight,
+            remote_chain,
             signer,
             clock,
         };
-        Machine::new(ports, config, lines, self.trace.clone(), self.rng.split())
+        Machine::new(ports, config, links, self.trace.clone(), self.rng.split())
     }
 
-    /// By how much a machine's clock is fast or slow.
-    fn some_drift(&self) -> i64 {
-        if !self.plan.has(Part::NodeClocks) {
+    /// The clock drift of a machine.
+    fn pick_drift(&self) -> i64 {
+        if !self.plan.has_workload(Feature::NodeClocks) {
             return 0;
         }
         let by = i64::try_from(self.busy.between(0, DRIFT_PPM_MAX)).expect("few millionths");
         if self.busy.permille(500) { by } else { -by }
     }
 
-    async fn live(self) -> Healing {
-        self.trace.tell(WorldEvent::Phase("unrest"));
+    async fn run(self) -> Healing {
+        self.trace.record(WorldEvent::Phase("faults"));
         let mut background: Vec<JoinHandle<()>> = Vec::new();
         for machine in self.machines.iter() {
             if self.plan.nodes.contains(machine.name()) {
@@ -297,32 +304,32 @@ impl World {
             }
         }
         let (chain, plan) = (self.chain.clone(), Arc::clone(&self.plan));
-        background.push(tokio::spawn(chain_strikes::mine_for_ever(
+        background.push(tokio::spawn(chain_faults::mine_blocks(
             chain,
             plan,
             self.rng.split(),
         )));
-        let striking = tokio::spawn(self.striker().strike_for_ever());
-        let shaking = tokio::spawn(self.chain_striker().strike_for_ever());
-        let losing = tokio::spawn(self.striker().lose_commits());
+        let striking = tokio::spawn(self.fault_injector().inject_faults());
+        let shaking = tokio::spawn(self.chain_fault_injector().inject_faults());
+        let losing = tokio::spawn(self.fault_injector().lose_commits());
         let (requests, clients) = self.spawn_clients();
-        let habits = self.take_up_habits(&requests);
-        tokio::time::sleep(self.plan.unrest).await;
+        let workloads = self.start_workloads(&requests);
+        tokio::time::sleep(self.plan.fault_phase).await;
 
-        self.trace.tell(WorldEvent::Phase("heal"));
+        self.trace.record(WorldEvent::Phase("heal"));
         striking.abort();
         shaking.abort();
         losing.abort();
-        habits.iter().for_each(JoinHandle::abort);
+        workloads.iter().for_each(JoinHandle::abort);
         self.heal();
-        let (healed_at, bound) = (tokio::time::Instant::now(), self.plan.patience());
+        let (healed_at, bound) = (tokio::time::Instant::now(), self.plan.finish_bound());
         let deadline = healed_at + bound;
         let ended_at = match tokio::time::timeout_at(deadline, join_all(clients)).await {
             Ok(txs) => {
                 let txs = txs.into_iter().map(|tx| tx.expect("clients do not panic"));
                 let accepted = requests.into_iter().zip(txs);
                 let accepted = accepted.filter_map(|(request, tx)| Some((request, tx?)));
-                self.judge(accepted.collect(), deadline).await
+                self.run_final_checks(accepted.collect(), deadline).await
             }
             Err(_) => {
                 let what = "everything ends: clients still wait for an acceptance";
@@ -331,12 +338,12 @@ impl World {
             }
         };
         background.iter().for_each(JoinHandle::abort);
-        let took = ended_at.map(|ended_at| ended_at.duration_since(healed_at));
-        Healing { took, bound }
+        let duration = ended_at.map(|ended_at| ended_at.duration_since(healed_at));
+        Healing { duration, bound }
     }
 
-    fn striker(&self) -> Striker {
-        Striker {
+    fn fault_injector(&self) -> NodeFaultInjector {
+        NodeFaultInjector {
             machines: Arc::clone(&self.machines),
             store: self.store.clone(),
             clock: self.clock.clone(),
@@ -346,28 +353,28 @@ impl World {
         }
     }
 
-    fn chain_striker(&self) -> ChainStriker {
-        ChainStriker {
+    fn chain_fault_injector(&self) -> ChainFaultInjector {
+        ChainFaultInjector {
             chain: self.chain.clone(),
             plan: Arc::clone(&self.plan),
             rng: self.rng.split(),
         }
     }
 
-    fn take_up_habits(&self, requests: &[Request]) -> Vec<JoinHandle<()>> {
-        if self.plan.habits == Parts::default() {
+    fn start_workloads(&self, requests: &[Request]) -> Vec<JoinHandle<()>> {
+        if self.plan.workloads == FeatureSet::default() {
             return Vec::new();
         }
-        habits::take_up(&Scene {
+        workloads::start(&WorkloadContext {
             machines: Arc::clone(&self.machines),
             store: self.store.clone(),
             chain: self.chain.clone(),
             trace: self.trace.clone(),
             plan: Arc::clone(&self.plan),
             requests: Arc::new(requests.to_vec()),
-            promised: self.promised.clone(),
+            accepted_txs: self.accepted_txs.clone(),
             progress: self.progress.clone(),
-            speakers: self.speakers.clone(),
+            active_holders: self.active_holders.clone(),
             healed: Arc::clone(&self.healed),
             rng: self.busy.split(),
         })
@@ -377,20 +384,20 @@ impl World {
         let rng = self.rng.split();
         let (plan, lanes) = (&self.plan, self.plan.used_lanes());
         let most = plan.requests_max.unwrap_or(u64::MAX);
-        let requests: Vec<Request> = (0..plan.workload.requests.min(most))
+        let requests: Vec<Request> = (0..plan.request_plan.requests.min(most))
             .map(|number| Request::new(&rng, plan, number))
             .filter(|request| lanes.contains(&request.lane))
             .collect();
-        let bursts: Vec<Duration> = (0..self.plan.workload.bursts)
-            .map(|_| self.some_time(&rng))
+        let bursts: Vec<Duration> = (0..self.plan.request_plan.bursts)
+            .map(|_| self.pick_time(&rng))
             .collect();
         let spawn = |request: &Request| {
             let client = Client {
                 machines: Arc::clone(&self.machines),
                 store: self.store.clone(),
                 trace: self.trace.clone(),
-                promised: self.promised.clone(),
-                repeats: self.plan.lets(Part::Repeats),
+                accepted_txs: self.accepted_txs.clone(),
+                repeats: self.plan.allows(Feature::Repeats),
                 rng: rng.split(),
             };
             tokio::spawn(client.send(request.clone(), self.first_at(&rng, &bursts)))
@@ -399,48 +406,49 @@ impl World {
         (requests, clients)
     }
 
-    /// Half of all requests come in bursts, the others by themselves.
+    /// Half of all requests come in bursts, the others at times of their own.
     fn first_at(&self, rng: &Rng, bursts: &[Duration]) -> Duration {
         if rng.permille(500) {
             *rng.pick(bursts)
         } else {
-            self.some_time(rng)
+            self.pick_time(rng)
         }
     }
 
-    fn some_time(&self, rng: &Rng) -> Duration {
-        let unrest = u64::try_from(self.plan.unrest.as_millis()).expect("unrest is short");
-        rng.millis(0, unrest)
+    fn pick_time(&self, rng: &Rng) -> Duration {
+        let fault_phase =
+            u64::try_from(self.plan.fault_phase.as_millis()).expect("the fault phase is short");
+        rng.millis(0, fault_phase)
     }
 
-    /// No more harm: lines are good, answers are right, and every node runs.
+    /// Ends all faults: links are healthy, answers are right, and every node runs.
     fn heal(&self) {
         self.healed.store(true, Ordering::Relaxed);
-        chain_strikes::heal(&self.chain, &self.plan);
+        chain_faults::heal(&self.chain, &self.plan);
         for machine in self.machines.iter() {
-            let Lines {
+            let Links {
                 store,
                 peers,
-                sight,
+                remote_chain,
                 signer,
                 clock,
-            } = machine.lines();
-            store.set(WireFaults::healthy(2));
-            peers.set(WireFaults::healthy(5));
-            sight.set_wires(WireFaults::healthy(10));
-            sight.set(Staleness {
-                // Nodes that keep no old blocks are not ill.
-                blind: self.plan.chain.staleness.blind,
+            } = machine.links();
+            store.set_faults(LinkFaults::healthy(2));
+            peers.set_faults(LinkFaults::healthy(5));
+            remote_chain.set_links(LinkFaults::healthy(10));
+            remote_chain.set_staleness(Staleness {
+                // Endpoints without old blocks are healthy.
+                without_old_blocks: self.plan.chain.staleness.without_old_blocks,
                 ..Staleness::NONE
             });
-            signer.put_off(self.rng.split(), 0);
-            clock.stand_still(false);
+            signer.set_unavailable_permille(self.rng.split(), 0);
+            clock.freeze_wall_time(false);
             machine.heal();
         }
     }
 
-    /// How long the world is watched after its last tx was final: nothing may happen any more.
-    fn silence(&self) -> Duration {
+    /// How long the world is observed after its last tx is final: no event may happen any more.
+    fn quiet_period(&self) -> Duration {
         self.plan.lease.duration * 2 + self.plan.chain.block_interval * 4
     }
 }

@@ -1,53 +1,53 @@
-//! How a world is made beside its seed: which kind it is, and what is left out of it.
+//! The options of a world beside its seed: its kind, and the features that are disabled.
 
 use std::fmt;
 
-use super::parts::Parts;
+use super::features::FeatureSet;
 use crate::rng::Rng;
 
-/// How a run is made. The same seed with the same options gives the same world.
+/// The options of a run. The same seed with the same options makes the same world.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// Nothing goes wrong.
+    /// No faults.
     pub calm: bool,
-    /// Forks go deeper than what is final, so that finals are taken back.
+    /// Reorgs go deeper than finality, so that final results are reorged out.
     pub deep_forks: bool,
-    /// Once the store's standby takes over and lacks the last commits.
+    /// The store's standby is promoted once, and lacks the last commits.
     pub lossy: bool,
-    /// And an operator accepts what busy lanes have lost. Not among mixed worlds: what was queued before, and
-    /// sent by a commit that was lost, is sent again then.
+    /// And an operator accepts the losses of busy lanes. Not among mixed worlds: a request that was queued
+    /// before, and sent by a lost commit, is sent again then.
     pub accept_loss: bool,
-    /// Beside single requests, everything else that is done to a cluster: batches, readers, deploys, nodes
-    /// that come and go.
+    /// Beside single requests all other workloads: batches, readers, deployments, nodes that join and
+    /// leave.
     pub busy: bool,
-    /// What differs from what the seed decided.
+    /// Overrides of the values that the seed decided.
     pub changes: Changes,
-    /// Every line is printed as it comes.
+    /// Every line is printed as it is recorded.
     pub echo: bool,
-    /// No lines are written and no digest is made: several times as fast, for searches.
+    /// No lines are recorded and no digest is computed: several times as fast, for searches.
     pub silent: bool,
 }
 
-/// What differs from what a seed decided. `None` leaves it.
+/// Overrides of the values that a seed decided. `None` keeps the value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
-    /// Does not happen.
-    pub without: Parts,
-    /// Only the first so many requests.
+    /// The disabled features.
+    pub without: FeatureSet,
+    /// Only the first N requests.
     pub requests: Option<u64>,
-    /// Only requests of the first so many lanes.
+    /// Only requests of the first N lanes.
     pub lanes: Option<usize>,
-    /// So many nodes.
+    /// The number of nodes.
     pub nodes: Option<usize>,
-    /// Only so many strikes at nodes, and as many at the chain.
-    pub strikes: Option<u64>,
+    /// The number of faults of nodes, and of faults of the chain.
+    pub faults: Option<u64>,
 }
 
-/// Keeps the kind of a world apart from everything else that its seed decides.
+/// Separates the kind of a world from all other draws of its seed.
 const KIND_STREAM: u64 = 0x6b69_6e64;
 
 impl Options {
-    /// The kind that a seed has where worlds are mixed: most are stormy, and all are busy.
+    /// The kind of a seed where worlds are mixed: most are stormy, and all are busy.
     #[must_use]
     pub fn mixed(seed: u64) -> Self {
         let draw = Rng::new(seed ^ KIND_STREAM).below(100);
@@ -66,11 +66,11 @@ impl Options {
         Self { changes, ..self }
     }
 
-    /// The kind in words of the command line, without changes.
+    /// The kind as command-line options, without changes.
     #[must_use]
     pub fn kind(&self) -> String {
         let is_stormy = !(self.calm || self.deep_forks || self.lossy);
-        let words = [
+        let flags = [
             (is_stormy, "--stormy"),
             (self.calm, "--calm"),
             (self.deep_forks, "--deep-forks"),
@@ -78,13 +78,13 @@ impl Options {
             (self.accept_loss, "--accept-loss"),
             (self.busy, "--busy"),
         ];
-        let words = words.iter().filter(|(is_so, _)| *is_so);
-        words.map(|(_, word)| *word).collect::<Vec<_>>().join(" ")
+        let flags = flags.iter().filter(|(is_set, _)| *is_set);
+        flags.map(|(_, flag)| *flag).collect::<Vec<_>>().join(" ")
     }
 }
 
 impl fmt::Display for Options {
-    /// What to give to the command to make such a world again.
+    /// The command-line options that make this world again.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.kind())?;
         self.changes.fmt(f)
@@ -98,9 +98,9 @@ impl fmt::Display for Changes {
             requests,
             lanes,
             nodes,
-            strikes,
+            faults,
         } = self;
-        if *without != Parts::default() {
+        if *without != FeatureSet::default() {
             write!(f, " --without {without}")?;
         }
         if let Some(requests) = requests {
@@ -112,8 +112,8 @@ impl fmt::Display for Changes {
         if let Some(nodes) = nodes {
             write!(f, " --nodes {nodes}")?;
         }
-        if let Some(strikes) = strikes {
-            write!(f, " --strikes {strikes}")?;
+        if let Some(faults) = faults {
+            write!(f, " --faults {faults}")?;
         }
         Ok(())
     }
@@ -121,16 +121,16 @@ impl fmt::Display for Changes {
 
 #[cfg(test)]
 mod tests {
-    use super::super::parts::Part;
+    use super::super::features::Feature;
     use super::*;
 
     #[test]
-    fn options_say_how_to_be_given_again() {
+    fn options_display_as_command_line() {
         let options = Options {
             lossy: true,
             busy: true,
             changes: Changes {
-                without: Parts::default().with(Part::Forks),
+                without: FeatureSet::default().with(Feature::Forks),
                 requests: Some(5),
                 ..Changes::default()
             },
@@ -144,9 +144,9 @@ mod tests {
     }
 
     #[test]
-    fn mixed_worlds_are_of_all_kinds() {
+    fn mixed_worlds_have_all_kinds() {
         let kinds: Vec<Options> = (0..1_000).map(Options::mixed).collect();
-        let share = |is_so: fn(&Options) -> bool| kinds.iter().filter(|kind| is_so(kind)).count();
+        let share = |is_set: fn(&Options) -> bool| kinds.iter().filter(|kind| is_set(kind)).count();
         assert!((80..160).contains(&share(|kind| kind.calm)));
         assert!((110..200).contains(&share(|kind| kind.deep_forks)));
         assert!((90..180).contains(&share(|kind| kind.lossy)));

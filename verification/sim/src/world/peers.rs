@@ -1,6 +1,6 @@
-//! How the nodes of a world reach each other: by address, over lines as bad as all others. A node
-//! that is down refuses, one that is frozen says nothing, one that dies in mid-answer says nothing
-//! either; and what was handed over may be carried out long after its sender lost patience.
+//! How the nodes of a world reach each other: by address, over links with faults. A node that is down
+//! refuses; one that is frozen, or crashes before it answers, sends no answer; and a forwarded request may
+//! be executed long after its sender timed out.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,25 +8,25 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use domain::{LaneKey, NodeName, Reservation};
-use engine::node::{Accepted, NewTx, Refusal};
+use engine::node::{AcceptedTx, NewTx, Refusal};
 use engine::ports::{PeerError, Peers};
 use engine::reservations::{MarkError, MarkRequest};
 
-use super::machine::{Heard, Machine, WeakMachine};
-use crate::wire::{NoAnswer, Wire};
+use super::machine::{CallOutcome, Machine, WeakMachine};
+use crate::network::{Link, NoAnswer};
 
-/// How long a bell may take.
-const RING_PATIENCE: Duration = Duration::from_secs(2);
+/// The timeout of a notification.
+const NOTIFY_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Which machine has which address. Clones are the same one.
+/// The machine at each address. Clones are the same directory.
 #[derive(Clone, Default)]
-pub(super) struct Switchboard {
-    /// Weak: a machine has its peers, and through them this.
+pub(super) struct PeerDirectory {
+    /// Weak: a machine owns its peers, which own this directory.
     machines: Arc<Mutex<BTreeMap<String, WeakMachine>>>,
 }
 
-impl Switchboard {
-    /// Where other nodes reach this one.
+impl PeerDirectory {
+    /// The address of a node.
     pub(super) fn address(node: &NodeName) -> String {
         format!("sim://{node}")
     }
@@ -45,25 +45,27 @@ impl Switchboard {
 
 /// The other nodes, as one node reaches them.
 pub(super) struct SimPeers {
-    board: Switchboard,
-    wire: Wire,
+    directory: PeerDirectory,
+    link: Link,
 }
 
 impl SimPeers {
-    pub(super) fn new(board: Switchboard, wire: Wire) -> Self {
-        Self { board, wire }
+    pub(super) fn new(directory: PeerDirectory, link: Link) -> Self {
+        Self { directory, link }
     }
 
     async fn call<T: Send + 'static>(
         &self,
-        question: impl Future<Output = Heard<T>> + Send + 'static,
-        patience: Duration,
+        query: impl Future<Output = CallOutcome<T>> + Send + 'static,
+        timeout: Duration,
     ) -> Result<T, PeerError> {
-        let told = tokio::time::timeout(patience, self.wire.call(question)).await;
-        match told {
-            Ok(Ok(Heard::Answer(answer))) => Ok(answer),
-            Ok(Ok(Heard::Nobody)) => Err(PeerError::NotReached("no node runs there".to_owned())),
-            Ok(Ok(Heard::Death)) => Err(PeerError::Lost("the connection broke".to_owned())),
+        let answer = tokio::time::timeout(timeout, self.link.call(query)).await;
+        match answer {
+            Ok(Ok(CallOutcome::Answer(answer))) => Ok(answer),
+            Ok(Ok(CallOutcome::NotRunning)) => {
+                Err(PeerError::NotReached("no node runs there".to_owned()))
+            }
+            Ok(Ok(CallOutcome::Crashed)) => Err(PeerError::Lost("the connection broke".to_owned())),
             Ok(Err(NoAnswer::Refused)) => {
                 Err(PeerError::NotReached("connection refused".to_owned()))
             }
@@ -74,7 +76,7 @@ impl SimPeers {
 
     fn find(&self, address: &str) -> Result<Machine, PeerError> {
         let unknown = || PeerError::NotReached(format!("{address} is not known"));
-        self.board.find(address).ok_or_else(unknown)
+        self.directory.find(address).ok_or_else(unknown)
     }
 }
 
@@ -84,39 +86,39 @@ impl Peers for SimPeers {
         &self,
         address: &str,
         requests: Vec<NewTx>,
-        patience: Duration,
-    ) -> Result<Vec<Result<Accepted, Refusal>>, PeerError> {
+        timeout: Duration,
+    ) -> Result<Vec<Result<AcceptedTx, Refusal>>, PeerError> {
         let machine = self.find(address)?;
-        let question = async move {
+        let query = async move {
             machine
                 .call(|node| async move { node.create_forwarded(requests).await })
                 .await
         };
-        self.call(question, patience).await
+        self.call(query, timeout).await
     }
 
     async fn mark(
         &self,
         address: &str,
         call: &MarkRequest,
-        patience: Duration,
+        timeout: Duration,
     ) -> Result<Result<Reservation, MarkError>, PeerError> {
         let (machine, call) = (self.find(address)?, call.clone());
-        let question = async move {
+        let query = async move {
             machine
                 .call(|node| async move { node.mark_forwarded(&call).await })
                 .await
         };
-        self.call(question, patience).await
+        self.call(query, timeout).await
     }
 
     async fn notify(&self, address: &str, lanes: &[LaneKey]) -> Result<(), PeerError> {
         let (machine, lanes) = (self.find(address)?, lanes.to_vec());
-        let question = async move {
+        let query = async move {
             machine
                 .call(|node| async move { node.receive_notification(lanes).await })
                 .await
         };
-        self.call(question, RING_PATIENCE).await
+        self.call(query, NOTIFY_TIMEOUT).await
     }
 }

@@ -1,40 +1,39 @@
-//! What a seed decides before anything runs: how large the world is, how its parts are set, and how
-//! much goes wrong in it.
+//! The plan of a world: the size, the settings and the faults that its seed decides before anything runs.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use alloy_primitives::Address;
-use domain::lane::FOREIGN_DEPTH_MIN;
+use domain::lane::FOREIGN_FINALITY_DEPTH_MIN;
 use domain::lease::LeaseTerms;
-use domain::window::Depth;
+use domain::window::MempoolDepth;
 use domain::{ChainId, LaneKey, LaneRules, NodeName};
 use engine::node::{ChainRules, NodeConfig, NonKeeper, OnTimelineChange, ReservedAccounts};
 
 use super::chain_plan::{ChainPlan, lane_rules};
-use super::loans::Loans;
-use super::parts::Parts;
-use super::peers::Switchboard;
+use super::features::FeatureSet;
+use super::peers::PeerDirectory;
 use super::poison::Poison;
+use super::reservation_plan::ReservationPlan;
 use crate::checkers::Limits;
+use crate::network::LinkFaults;
 use crate::rng::Rng;
-use crate::wire::WireFaults;
 
 /// The chain of every world.
 pub const CHAIN: ChainId = ChainId(31_337);
 
-/// How many messages wait for a shard at most.
+/// The inbox size of a shard.
 const INBOX: usize = 256;
 /// How many callers wait for txs at a node at most.
 const WAITERS: usize = 64;
 
-/// How many gaps a lane of these worlds has at once, with plenty to spare.
+/// A generous bound of the gaps that a lane has at once.
 const GAPS_AT_ONCE: usize = 16;
 
-/// Within how many blocks all loans are used, once nothing goes wrong: a few at a time, some one after the other.
-const LOANS_BLOCKS: u32 = 400;
+/// Within how many blocks all reservations are used after the faults have ended: a few at a time, some in sequence.
+const RESERVATION_BLOCKS: u32 = 400;
 
-/// A world on paper.
+/// The settings of a world.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The names of the nodes.
@@ -43,74 +42,74 @@ pub struct Plan {
     pub signers: Vec<Address>,
     /// How long a remote signer takes; `None` when the keys are local.
     pub signer_travel: Option<Duration>,
-    /// What is asked of it.
-    pub workload: Workload,
-    /// So many envelopes in a thousand are put off by the signer.
+    /// The requests.
+    pub request_plan: RequestPlan,
+    /// How many of a thousand envelopes find the signer unavailable.
     pub unsigned: u64,
-    /// How long things go wrong.
-    pub unrest: Duration,
-    /// The times of leases.
+    /// The duration of the fault phase.
+    pub fault_phase: Duration,
+    /// The lease times.
     pub lease: LeaseTerms,
     /// The rules of all lanes.
     pub lane: LaneRules,
     /// The chain.
     pub chain: ChainPlan,
-    /// What a node does with requests for lanes of others.
+    /// How a node handles requests for lanes that it does not keep.
     pub non_keeper: NonKeeper,
     /// How many shards a node runs.
     pub shards: usize,
-    /// How often nodes ask for the head.
+    /// How often nodes poll the head.
     pub poll_interval: Duration,
-    /// How bad the lines to the store are.
-    pub store_line: WireFaults,
-    /// How bad the lines between nodes are.
-    pub peer_line: WireFaults,
-    /// How often the world strikes nodes: crashes, freezes, cuts. `None` is never.
-    pub strike_interval: Option<Duration>,
-    /// Whether the database's clock is set now and then.
+    /// The faults of the links to the store.
+    pub store_link: LinkFaults,
+    /// The faults of the links between nodes.
+    pub peer_link: LinkFaults,
+    /// How often a fault hits nodes: crashes, freezes, cuts. `None` is never.
+    pub fault_interval: Option<Duration>,
+    /// Whether the database's clock jumps.
     pub clock_jumps: bool,
-    /// Whether the store's standby takes over now and then, with everything.
+    /// Whether the store's standby is promoted, without data loss.
     pub failovers: bool,
-    /// When it takes over and lacks the last commits; `None` is never.
+    /// When the standby is promoted and lacks the last commits; `None` is never.
     pub lossy_failover: Option<Duration>,
-    /// What those who use the cluster do beside single requests.
-    pub habits: Parts,
-    /// Nodes that join in the middle.
+    /// The workloads beside single requests.
+    pub workloads: FeatureSet,
+    /// Nodes that join during the run.
     pub newcomers: Vec<NodeName>,
-    /// A lane that never works.
+    /// The poisoned lane.
     pub poison: Option<Poison>,
-    /// A lane whose nonces are lent.
-    pub loans: Option<Loans>,
-    /// What does not happen, by hand.
-    pub without: Parts,
-    /// Only the first so many requests are made.
+    /// The lane whose nonces are reserved by clients.
+    pub reservations: Option<ReservationPlan>,
+    /// The features that the command line disabled.
+    pub without: FeatureSet,
+    /// Only the first N requests are sent.
     pub requests_max: Option<u64>,
-    /// Only requests of the first so many lanes are made.
+    /// Only requests of the first N lanes are sent.
     pub lanes_max: Option<usize>,
-    /// Only so many strikes happen to nodes, and as many to the chain.
-    pub strikes_max: Option<u64>,
+    /// The number of faults of nodes, and of faults of the chain.
+    pub faults_max: Option<u64>,
 }
 
-/// The requests of a world. Chances are per thousand requests.
+/// The requests of a world. Rates are per thousand requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Workload {
-    /// How many different ones are made.
+pub struct RequestPlan {
+    /// The number of different requests.
     pub requests: u64,
-    /// At how many moments many of them come at once.
+    /// The number of bursts.
     pub bursts: u64,
     /// They revert.
     pub reverting: u64,
     /// They are never signed.
     pub unsignable: u64,
-    /// Every node refuses them for good.
+    /// Every endpoint rejects them.
     pub rejected: u64,
-    /// One node refuses them for good, others take them.
+    /// One endpoint rejects them, others accept them.
     pub disputed: u64,
-    /// Nodes refuse them for good, and take them later.
-    pub wavering: u64,
+    /// Endpoints reject them, and accept them later.
+    pub sometimes_rejected: u64,
 }
 
-impl Workload {
+impl RequestPlan {
     fn new(rng: &Rng) -> Self {
         let sometimes = |permille: u64| if rng.permille(300) { permille } else { 0 };
         Self {
@@ -124,31 +123,31 @@ impl Workload {
             unsignable: sometimes(100),
             rejected: sometimes(50),
             disputed: sometimes(100),
-            wavering: sometimes(100),
+            sometimes_rejected: sometimes(100),
         }
     }
 }
 
 impl Plan {
-    /// A world in which everything may go wrong.
+    /// A world with all faults.
     #[must_use]
     pub fn stormy(rng: &Rng) -> Self {
         let calm = Self::calm(rng);
-        let store_line = WireFaults {
+        let store_link = LinkFaults {
             travel_ms_max: rng.between(1, 20),
             refused: rng.between(0, 10),
-            question_lost: rng.between(0, 15),
-            answer_lost: rng.between(0, 15),
+            request_lost: rng.between(0, 15),
+            response_lost: rng.between(0, 15),
             late: rng.between(0, 15),
             slow: rng.between(0, 5),
             locked: rng.between(0, 20),
             cut: false,
         };
-        let peer_line = WireFaults {
+        let peer_link = LinkFaults {
             travel_ms_max: rng.between(1, 50),
             refused: rng.between(0, 30),
-            question_lost: rng.between(0, 30),
-            answer_lost: rng.between(0, 50),
+            request_lost: rng.between(0, 30),
+            response_lost: rng.between(0, 50),
             late: rng.between(0, 30),
             slow: rng.between(0, 20),
             locked: 0,
@@ -156,21 +155,21 @@ impl Plan {
         };
         let chain = calm.chain.clone().stormy(rng, &calm.lane.resubmit);
         let is_shared = chain.foreign_max > 0;
-        let strike_interval = Some(rng.millis(2_000, 15_000));
+        let fault_interval = Some(rng.millis(2_000, 15_000));
         Self {
-            store_line,
-            peer_line,
+            store_link,
+            peer_link,
             chain,
             unsigned: if rng.permille(200) { 100 } else { 0 },
-            strike_interval,
+            fault_interval,
             clock_jumps: rng.permille(500),
-            // After a failover, what somebody else did looks like what the store has lost: lanes halt.
+            // After a failover, foreign transactions look like lost commits: lanes would halt.
             failovers: !is_shared && rng.permille(300),
             ..calm
         }
     }
 
-    /// A world in which all answers arrive and nobody dies.
+    /// A world without faults.
     #[must_use]
     pub fn calm(rng: &Rng) -> Self {
         let names = ["a", "b", "c"];
@@ -178,7 +177,7 @@ impl Plan {
         let signers = u8::try_from(rng.between(1, 4)).unwrap_or(1);
         let lane = lane_rules(rng);
         let mut chain = ChainPlan::calm(rng);
-        chain.set_forks(lane.finality, 0);
+        chain.set_forks(lane.confirmations.finality, 0);
         Self {
             nodes: names[..nodes]
                 .iter()
@@ -186,9 +185,9 @@ impl Plan {
                 .collect(),
             signers: (1..=signers).map(Address::repeat_byte).collect(),
             signer_travel: rng.permille(250).then(|| rng.millis(20, 200)),
-            workload: Workload::new(rng),
+            request_plan: RequestPlan::new(rng),
             unsigned: 0,
-            unrest: rng.millis(30_000, 120_000),
+            fault_phase: rng.millis(30_000, 120_000),
             lease: lease_terms(rng),
             lane,
             non_keeper: match rng.below(10) {
@@ -199,20 +198,20 @@ impl Plan {
             shards: usize::try_from(rng.between(1, 3)).unwrap_or(1),
             poll_interval: chain.block_interval / 2,
             chain,
-            store_line: WireFaults::healthy(rng.between(0, 10)),
-            peer_line: WireFaults::healthy(rng.between(0, 20)),
-            strike_interval: None,
+            store_link: LinkFaults::healthy(rng.between(0, 10)),
+            peer_link: LinkFaults::healthy(rng.between(0, 20)),
+            fault_interval: None,
             clock_jumps: false,
             failovers: false,
             lossy_failover: None,
-            habits: Parts::default(),
+            workloads: FeatureSet::default(),
             newcomers: Vec::new(),
             poison: None,
-            loans: None,
-            without: Parts::default(),
+            reservations: None,
+            without: FeatureSet::default(),
             requests_max: None,
             lanes_max: None,
-            strikes_max: None,
+            faults_max: None,
         }
     }
 
@@ -228,21 +227,21 @@ impl Plan {
             .collect()
     }
 
-    /// The lanes that must be at rest in the end: not one that never works.
+    /// The lanes that must be idle in the end: all except the poisoned one.
     #[must_use]
-    pub fn judged_lanes(&self) -> Vec<LaneKey> {
-        let lent = self.loans.map(Loans::lane);
+    pub fn checked_lanes(&self) -> Vec<LaneKey> {
+        let lent = self.reservations.map(ReservationPlan::lane);
         self.lanes().into_iter().chain(lent).collect()
     }
 
-    /// The accounts that nodes have keys of.
+    /// The accounts whose keys nodes have.
     #[must_use]
     pub fn accounts(&self) -> Vec<Address> {
         let poisoned = self.poison.map(|poison| poison.account);
         self.signers.iter().copied().chain(poisoned).collect()
     }
 
-    /// The lanes that requests are made for.
+    /// The lanes that requests are sent for.
     #[must_use]
     pub fn used_lanes(&self) -> Vec<LaneKey> {
         let mut lanes = self.lanes();
@@ -250,7 +249,7 @@ impl Plan {
         lanes
     }
 
-    /// What a node of this world is told.
+    /// The configuration of a node of this world.
     #[must_use]
     pub fn node_config(&self, name: &NodeName) -> NodeConfig {
         let rules = ChainRules {
@@ -261,7 +260,7 @@ impl Plan {
         };
         NodeConfig {
             name: name.clone(),
-            advertise: Some(Switchboard::address(name)),
+            advertise: Some(PeerDirectory::address(name)),
             lease: self.lease,
             shards: self.shards,
             inbox: INBOX,
@@ -269,68 +268,69 @@ impl Plan {
             chains: BTreeMap::from([(CHAIN, rules)]),
             non_keeper: self.non_keeper,
             on_timeline_change: OnTimelineChange::Halt,
-            lent: self
-                .loans
-                .map_or_else(ReservedAccounts::nothing, Loans::lent),
+            reserved_accounts: self.reservations.map_or_else(
+                ReservedAccounts::nothing,
+                ReservationPlan::reserved_accounts,
+            ),
         }
     }
 
     /// How many blocks stand on a final one.
     #[must_use]
     pub fn final_depth(&self) -> u64 {
-        self.chain.depth_of(self.lane.finality)
+        self.chain.depth_of(self.lane.confirmations.finality)
     }
 
-    /// How soon a gap is closed in a healed world: it is told from a node that is behind, waited out, and
-    /// filled by whoever keeps the lane by then.
+    /// How soon a gap is closed in a healed world: it is distinguished from a lagging endpoint, waited out, and
+    /// filled by the lane's keeper.
     #[must_use]
     pub fn gaps_within(&self) -> Duration {
         let rules = &self.lane;
         let lag = u32::try_from(self.chain.lag_for_good).unwrap_or(u32::MAX);
-        rules.gap_fill_after
-            + rules.chain_nonce_timeout * 2
+        rules.nonce.gap_fill_after
+            + rules.nonce.chain_nonce_timeout * 2
             + rules.resubmit.interval.unwrap_or_default()
             + self.lease.duration * 4
             + self.chain.block_interval * (lag + 20)
             + Duration::from_secs(30)
     }
 
-    /// How full a node may be.
+    /// The limits of a node.
     #[must_use]
     pub fn limits(&self) -> Limits {
         let in_a_block = self.chain.block_room;
-        let taken_back = usize::try_from(self.chain.fork_max).unwrap_or(usize::MAX);
-        let depth = match self.lane.depth {
-            Depth::Fixed(depth) => depth,
-            Depth::Auto { .. } => Depth::AUTO_MAX,
+        let reorg_depth = usize::try_from(self.chain.fork_max).unwrap_or(usize::MAX);
+        let depth = match self.lane.capacity.mempool_depth {
+            MempoolDepth::Fixed(depth) => depth,
+            MempoolDepth::Auto { .. } => MempoolDepth::AUTO_MAX,
         };
         Limits {
             inbox: INBOX,
             // A lane takes at most half of its shard's inbox.
             callers: INBOX / 2,
             waiters: WAITERS,
-            lanes: self.accounts().len() + usize::from(self.loans.is_some()),
-            // What a fork takes back is out again, beyond the depth, and gaps are filled beyond it.
+            lanes: self.accounts().len() + usize::from(self.reservations.is_some()),
+            // Txs that are reorged out are in flight again beyond the mempool depth, and so are gap fillers.
             unmined: usize::try_from(depth)
                 .unwrap_or(usize::MAX)
                 .saturating_mul(2)
-                .saturating_add(in_a_block.saturating_mul(taken_back))
+                .saturating_add(in_a_block.saturating_mul(reorg_depth))
                 .saturating_add(GAPS_AT_ONCE),
         }
     }
 
-    /// How long a healed world may take to finish everything: enough for one request at a time, each of
-    /// which loses its nonce to somebody else and then waits for its turn to be sent again.
+    /// How long a healed world may take to finish everything: enough for one request at a time, each of which
+    /// loses its nonce to a foreign transaction and then waits until it is sent again.
     #[must_use]
-    pub fn patience(&self) -> Duration {
-        let requests = u32::try_from(self.workload.requests).unwrap_or(u32::MAX);
-        let depth = self.final_depth() + FOREIGN_DEPTH_MIN + self.chain.lag_for_good + 6;
+    pub fn finish_bound(&self) -> Duration {
+        let requests = u32::try_from(self.request_plan.requests).unwrap_or(u32::MAX);
+        let depth = self.final_depth() + FOREIGN_FINALITY_DEPTH_MIN + self.chain.lag_for_good + 6;
         let blocks = requests.saturating_mul(u32::try_from(depth).unwrap_or(u32::MAX));
         let resubmits = self.lane.resubmit.interval.unwrap_or_default() * (requests + 10);
-        let loans = self.loans.map_or(Duration::ZERO, |loans| {
-            loans.timeout * 4 + self.chain.block_interval * LOANS_BLOCKS
+        let reservations = self.reservations.map_or(Duration::ZERO, |reservations| {
+            reservations.timeout * 4 + self.chain.block_interval * RESERVATION_BLOCKS
         });
-        Duration::from_secs(300) + self.chain.block_interval * blocks * 2 + resubmits + loans
+        Duration::from_secs(300) + self.chain.block_interval * blocks * 2 + resubmits + reservations
     }
 }
 

@@ -1,5 +1,5 @@
-//! A lane that never works: its signer, its rows, its requests or its purse are bad for good. The other
-//! lanes of the same nodes must not notice.
+//! A poisoned lane: its signer, its rows, its requests or its balance are permanently faulty. The other
+//! lanes of the same nodes must not be affected.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,35 +12,35 @@ use engine::ports::{SignError, Signer};
 use super::plan::CHAIN;
 use crate::chain::MemorySigner;
 
-/// Which lane, and what is wrong with it.
+/// The lane, and its fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Poison {
     /// Its account.
     pub account: Address,
-    /// What is wrong.
-    pub way: PoisonWay,
+    /// Its fault.
+    pub kind: PoisonKind,
 }
 
-/// What is wrong with a lane.
+/// The fault of a poisoned lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PoisonWay {
+pub enum PoisonKind {
     /// Its signer never answers in time.
     SignerHangs,
     /// Its signer is always unavailable.
     SignerDown,
-    /// Its signer refuses everything for good.
+    /// Its signer refuses everything permanently.
     Unsignable,
-    /// Every node refuses its transactions for good.
+    /// Every endpoint rejects its transactions.
     Rejected,
-    /// It owns nothing.
+    /// Its account is empty.
     Broke,
     /// The store cannot read its rows.
     Unreadable,
-    /// The store never takes its batches.
+    /// The store never accepts its batches.
     Unwritable,
 }
 
-impl PoisonWay {
+impl PoisonKind {
     /// All of them.
     pub const ALL: [Self; 7] = [
         Self::SignerHangs,
@@ -64,18 +64,18 @@ impl Poison {
     }
 }
 
-/// How long a signer takes that hangs.
-const HANGS_FOR: Duration = Duration::from_secs(600);
+/// How long a hanging signer takes.
+const HANG_DURATION: Duration = Duration::from_secs(600);
 
-/// The keys of a node, of which one may be bad.
+/// The keys of a node, one of which may be faulty.
 pub(super) struct PoisonedSigner {
     pub(super) good: MemorySigner,
     pub(super) poison: Poison,
 }
 
 impl PoisonedSigner {
-    /// The signer of a node; bad where the plan says so.
-    pub(super) fn around(good: MemorySigner, poison: Option<Poison>) -> Arc<dyn Signer> {
+    /// The signer of a node; faulty where the plan says so.
+    pub(super) fn wrap(good: MemorySigner, poison: Option<Poison>) -> Arc<dyn Signer> {
         match poison {
             Some(poison) => Arc::new(Self { good, poison }),
             None => Arc::new(good),
@@ -89,9 +89,9 @@ impl Signer for PoisonedSigner {
         self.good.accounts()
     }
 
-    /// A key that takes long is never a local one: that is a promise to the engine.
+    /// A slow key is never reported as local: the engine relies on that.
     fn is_local(&self, account: Address) -> bool {
-        let hangs = self.poison.way == PoisonWay::SignerHangs && account == self.poison.account;
+        let hangs = self.poison.kind == PoisonKind::SignerHangs && account == self.poison.account;
         !hangs && self.good.is_local(account)
     }
 
@@ -104,9 +104,9 @@ impl Signer for PoisonedSigner {
         if !envelopes.iter().any(is_bad) {
             return self.good.sign(envelopes, at).await;
         }
-        match self.poison.way {
-            PoisonWay::SignerHangs => tokio::time::sleep(HANGS_FOR).await,
-            PoisonWay::SignerDown => {
+        match self.poison.kind {
+            PoisonKind::SignerHangs => tokio::time::sleep(HANG_DURATION).await,
+            PoisonKind::SignerDown => {
                 let mut answers = Vec::with_capacity(envelopes.len());
                 for envelope in envelopes {
                     answers.push(if is_bad(&envelope) {
@@ -117,11 +117,11 @@ impl Signer for PoisonedSigner {
                 }
                 return answers;
             }
-            PoisonWay::Unsignable
-            | PoisonWay::Rejected
-            | PoisonWay::Broke
-            | PoisonWay::Unreadable
-            | PoisonWay::Unwritable => {}
+            PoisonKind::Unsignable
+            | PoisonKind::Rejected
+            | PoisonKind::Broke
+            | PoisonKind::Unreadable
+            | PoisonKind::Unwritable => {}
         }
         self.good.sign(envelopes, at).await
     }

@@ -1,4 +1,4 @@
-//! A store that can not read, or never takes, the rows of one lane. Everything else passes through.
+//! A store that cannot read, or never accepts, the rows of one lane. All other calls pass through.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -13,18 +13,18 @@ use engine::ports::{
     Store, StoreError, TxFilter, TxPage, TxRecord, Work,
 };
 
-use super::poison::{Poison, PoisonWay};
+use super::poison::{Poison, PoisonKind};
 
 pub(super) struct PoisonedStore {
     good: Arc<dyn Store>,
     poison: Poison,
-    /// What the store calls the lane, once it was granted.
+    /// The id of the lane, once it was granted.
     id: Mutex<Option<LaneId>>,
 }
 
 impl PoisonedStore {
-    /// The store of a node; bad where the plan says so.
-    pub(super) fn around(good: Arc<dyn Store>, poison: Option<Poison>) -> Arc<dyn Store> {
+    /// The store of a node; faulty where the plan says so.
+    pub(super) fn wrap(good: Arc<dyn Store>, poison: Option<Poison>) -> Arc<dyn Store> {
         match poison {
             Some(poison) => Arc::new(Self {
                 good,
@@ -37,11 +37,11 @@ impl PoisonedStore {
 
     fn is_bad(&self, lane: LaneId) -> bool {
         let id = self.id.lock().unwrap_or_else(PoisonError::into_inner);
-        self.poison.way == PoisonWay::Unwritable && *id == Some(lane)
+        self.poison.kind == PoisonKind::Unwritable && *id == Some(lane)
     }
 }
 
-/// Passes a verb on as it is.
+/// Passes a verb through unchanged.
 macro_rules! passes {
     ($($verb:ident($($name:ident: $kind:ty),*) -> $answer:ty;)*) => {
         #[async_trait]
@@ -69,7 +69,7 @@ macro_rules! passes {
                 lease_grant: LeaseGrant,
                 watch_depth: u64,
             ) -> Result<Option<LaneImage>, StoreError> {
-                if self.poison.way == PoisonWay::Unreadable && key == self.poison.lane() {
+                if self.poison.kind == PoisonKind::Unreadable && key == self.poison.lane() {
                     return Err(StoreError::Corrupt("rows of a poisoned lane".to_owned()));
                 }
                 self.good.load(key, lease_grant, watch_depth).await

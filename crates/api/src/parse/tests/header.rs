@@ -1,4 +1,4 @@
-//! The caller's trace.
+//! The trace header.
 
 use axum::http::{HeaderMap, HeaderValue};
 
@@ -7,7 +7,7 @@ use crate::parse::traceparent;
 const GOOD: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
 #[test]
-fn a_trace_is_taken_over_and_what_is_none_is_ignored() {
+fn valid_traceparent_is_kept_and_invalid_is_ignored() {
     let read = |text: &str| {
         let value = HeaderValue::from_bytes(text.as_bytes()).unwrap();
         let headers = HeaderMap::from_iter([("traceparent".parse().unwrap(), value)]);

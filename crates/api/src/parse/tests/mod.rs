@@ -1,34 +1,34 @@
-//! What the door refuses, and with which words; and that nothing makes it fall.
+//! Which requests the parser assert_refused, and with which message.
 
-mod any;
 mod header;
+mod properties;
 mod query;
 mod tx;
 
 use domain::{ChainId, Payload};
 use engine::node::{NewTx, Origin};
 
-use super::{Door, new_tx};
+use super::{RequestContext, parse_new_tx};
 use crate::problem::{Problem, ProblemKind};
 
 const SIGNER: &str = "0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266";
 const TO: &str = "0x70997970c51812dc3a010c7d01b50e0d17dc79c8";
-const DOOR: Door<'static> = Door {
+const CONTEXT: RequestContext<'static> = RequestContext {
     key: None,
     only_chain: Some(ChainId(31_337)),
-    origin: &NOBODY,
+    origin: &NO_ORIGIN,
 };
-static NOBODY: Origin = Origin {
+static NO_ORIGIN: Origin = Origin {
     caller: None,
     trace: None,
 };
 
 /// A body with these payload fields.
-fn paying(fields: &str) -> String {
+fn body_with_payload(fields: &str) -> String {
     format!(r#"{{"signer":"{SIGNER}","requestId":"r1","payload":{{{fields}}}}}"#)
 }
 
-/// A good body, but for this field.
+/// A valid body except for this field.
 fn with(field: &str) -> String {
     let (name, _) = field.split_once(':').unwrap();
     let good = [
@@ -44,15 +44,15 @@ fn with(field: &str) -> String {
 }
 
 fn parsed(body: &str) -> NewTx {
-    new_tx(body.as_bytes(), DOOR).unwrap_or_else(|problem| panic!("{body}: {problem}"))
+    parse_new_tx(body.as_bytes(), CONTEXT).unwrap_or_else(|problem| panic!("{body}: {problem}"))
 }
 
 fn payload(fields: &str) -> Payload {
-    parsed(&paying(fields)).payload
+    parsed(&body_with_payload(fields)).payload
 }
 
 #[track_caller]
-fn refuses<T>(result: Result<T, Problem>, kind: ProblemKind, mention: &str, input: &str) {
+fn assert_refused<T>(result: Result<T, Problem>, kind: ProblemKind, mention: &str, input: &str) {
     let Err(problem) = result else {
         panic!("{input} was accepted")
     };
@@ -63,7 +63,7 @@ fn refuses<T>(result: Result<T, Problem>, kind: ProblemKind, mention: &str, inpu
     );
 }
 
-/// The cases of a table: on each line an input, ` => `, and what the refusal says.
+/// The cases of a table: on each line an input, ` => `, and a part of the message.
 fn table(text: &str) -> impl Iterator<Item = (&str, &str)> {
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     lines.map(|line| {

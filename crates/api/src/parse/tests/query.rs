@@ -3,20 +3,20 @@
 use domain::ChainId;
 use engine::node::WaitFor;
 
-use super::{refuses, table};
-use crate::parse::{Query, event_filter, tx_filter, wait};
+use super::{assert_refused, table};
+use crate::parse::{Query, event_filter, parse_wait, tx_filter};
 use crate::problem::ProblemKind::{InvalidCursor, InvalidQuery};
 
 #[test]
-fn queries_are_strict() {
+fn invalid_queries_are_refused() {
     const KNOWN: &[&str] = &[
         "chainId", "signer", "state", "type", "limit", "cursor", "after", "wait", "timeout",
     ];
     let read = |raw: &str| {
-        let query = Query::read(Some(raw), KNOWN)?;
+        let query = Query::parse(Some(raw), KNOWN)?;
         tx_filter(&query)?;
         event_filter(&query)?;
-        wait(&query)?;
+        parse_wait(&query)?;
         Ok(())
     };
     let bad = r"
@@ -48,7 +48,7 @@ fn queries_are_strict() {
         timeout=99999999999999999999s => `timeout` is too long
     ";
     for (raw, mention) in table(bad) {
-        refuses(read(raw), InvalidQuery, mention, raw);
+        assert_refused(read(raw), InvalidQuery, mention, raw);
     }
     for (raw, mention) in table(
         "cursor=5 => `cursor`
@@ -56,17 +56,17 @@ fn queries_are_strict() {
         after= => `after`
         after=a%0Ab => `after`",
     ) {
-        refuses(read(raw), InvalidCursor, mention, raw);
+        assert_refused(read(raw), InvalidCursor, mention, raw);
     }
     let long = format!("after={}", "x".repeat(257));
-    refuses(read(&long), InvalidCursor, "`after`", &long);
+    assert_refused(read(&long), InvalidCursor, "`after`", &long);
 }
 
 #[test]
-fn good_queries_are_read() {
+fn valid_queries_are_parsed() {
     const KNOWN: &[&str] = &["type", "limit", "after", "wait", "timeout", "chainId"];
     let raw = "&type=TxConfirmed%2CTxFailed,TxFailed&limit=1000&after=a%3Ab&chainId=1&";
-    let filter = event_filter(&Query::read(Some(raw), KNOWN).unwrap()).unwrap();
+    let filter = event_filter(&Query::parse(Some(raw), KNOWN).unwrap()).unwrap();
     assert_eq!(filter.kinds, ["TxConfirmed", "TxFailed"]);
     assert_eq!(
         (filter.limit, filter.after.as_deref()),
@@ -74,7 +74,7 @@ fn good_queries_are_read() {
     );
     assert_eq!(filter.chain_id, Some(ChainId(1)));
 
-    let waits = |raw| wait(&Query::read(raw, KNOWN).unwrap()).unwrap();
+    let waits = |raw| parse_wait(&Query::parse(raw, KNOWN).unwrap()).unwrap();
     let none = waits(None);
     assert_eq!(
         (none.until, none.timeout.as_secs()),

@@ -3,11 +3,11 @@
 use domain::{Address, ChainId, TxType, U256};
 
 use super::*;
-use crate::parse::batch;
+use crate::parse::parse_batch;
 use crate::problem::ProblemKind::{InvalidField, InvalidHeader, InvalidJson};
 
 #[test]
-fn a_full_request_is_read_as_it_is_meant() {
+fn full_request_is_parsed() {
     let body = format!(
         r#"{{"chainId":1,"signer":"{SIGNER}","requestId":"payout-7","payload":{{"to":"{TO}",
         "value":"0xde0b6b3a7640000","data":"0x00ff","gas":"50000","maxFeePerGas":"3000000000",
@@ -34,8 +34,8 @@ fn a_full_request_is_read_as_it_is_meant() {
 }
 
 #[test]
-fn bodies_that_are_no_request() {
-    let not_json = r#"
+fn bodies_that_are_not_a_request_are_refused() {
+    let invalid_json = r#"
         { => line 1
         hello => JSON
         {} {} => trailing
@@ -45,12 +45,17 @@ fn bodies_that_are_no_request() {
         {"a":NaN} => JSON
         {"txs":[} => JSON
     "#;
-    for (body, mention) in table(not_json) {
-        refuses(new_tx(body.as_bytes(), DOOR), InvalidJson, mention, body);
+    for (body, mention) in table(invalid_json) {
+        assert_refused(
+            parse_new_tx(body.as_bytes(), CONTEXT),
+            InvalidJson,
+            mention,
+            body,
+        );
     }
-    refuses(new_tx(b"", DOOR), InvalidJson, "JSON", "nothing");
-    refuses(
-        new_tx(b"{\"signer\":\"\xff\"}", DOOR),
+    assert_refused(parse_new_tx(b"", CONTEXT), InvalidJson, "JSON", "nothing");
+    assert_refused(
+        parse_new_tx(b"{\"signer\":\"\xff\"}", CONTEXT),
         InvalidJson,
         "JSON",
         "no UTF-8",
@@ -68,15 +73,20 @@ fn bodies_that_are_no_request() {
         {"payload":{},"payload":{}} => `payload` is there twice
     "#;
     for (body, mention) in table(no_request) {
-        refuses(new_tx(body.as_bytes(), DOOR), InvalidField, mention, body);
+        assert_refused(
+            parse_new_tx(body.as_bytes(), CONTEXT),
+            InvalidField,
+            mention,
+            body,
+        );
     }
     let deep = format!(
         r#"{{"signer":{}{}}}"#,
         "[".repeat(100_000),
         "]".repeat(100_000)
     );
-    refuses(
-        new_tx(deep.as_bytes(), DOOR),
+    assert_refused(
+        parse_new_tx(deep.as_bytes(), CONTEXT),
         InvalidField,
         "`signer` must be an address",
         "deep",
@@ -84,7 +94,7 @@ fn bodies_that_are_no_request() {
 }
 
 #[test]
-fn lanes_and_keys_that_break_a_rule() {
+fn invalid_lanes_and_request_ids_are_refused() {
     let cases = r#"
         "chainId":"31337" => `chainId` must be a number, such as 31337, not a string
         "chainId":-1 => `chainId` must be a whole
@@ -113,35 +123,35 @@ fn lanes_and_keys_that_break_a_rule() {
         "payload":"0x" => `payload` must be an object, not a string
     "#;
     for (field, mention) in table(cases) {
-        refuses(
-            new_tx(with(field).as_bytes(), DOOR),
+        assert_refused(
+            parse_new_tx(with(field).as_bytes(), CONTEXT),
             InvalidField,
             mention,
             field,
         );
     }
     let long = with(&format!(r#""requestId":"{}""#, "x".repeat(129)));
-    refuses(
-        new_tx(long.as_bytes(), DOOR),
+    assert_refused(
+        parse_new_tx(long.as_bytes(), CONTEXT),
         InvalidField,
         "`requestId` must be 1 to 128",
         &long,
     );
-    let body = paying(&format!(r#""to":"{TO}""#));
-    let several = Door {
+    let body = body_with_payload(&format!(r#""to":"{TO}""#));
+    let several = RequestContext {
         key: None,
         only_chain: None,
-        ..DOOR
+        ..CONTEXT
     };
-    refuses(
-        new_tx(body.as_bytes(), several),
+    assert_refused(
+        parse_new_tx(body.as_bytes(), several),
         InvalidField,
         "`chainId` is missing",
         &body,
     );
     let body = format!(r#"{{"signer":"{SIGNER}","requestId":"r1"}}"#);
-    refuses(
-        new_tx(body.as_bytes(), DOOR),
+    assert_refused(
+        parse_new_tx(body.as_bytes(), CONTEXT),
         InvalidField,
         "`payload` is missing",
         &body,
@@ -149,7 +159,7 @@ fn lanes_and_keys_that_break_a_rule() {
 }
 
 #[test]
-fn payloads_that_break_a_rule() {
+fn invalid_payloads_are_refused() {
     let without_to = r#"
         "data":"0x" => `payload.to` is missing
         "to":null,"value":"1" => `payload.to` is missing
@@ -159,22 +169,27 @@ fn payloads_that_break_a_rule() {
         "value":"1","value":"1" => `payload.value` is there twice
     "#;
     for (fields, mention) in table(without_to) {
-        refuses(
-            new_tx(paying(fields).as_bytes(), DOOR),
+        assert_refused(
+            parse_new_tx(body_with_payload(fields).as_bytes(), CONTEXT),
             InvalidField,
             mention,
             fields,
         );
     }
-    refuses(
-        new_tx(paying("").as_bytes(), DOOR),
+    assert_refused(
+        parse_new_tx(body_with_payload("").as_bytes(), CONTEXT),
         InvalidField,
         "`payload.to` is missing",
         "{}",
     );
     for (fields, mention) in table(BAD_PAYLOADS) {
-        let body = paying(&format!(r#""to":"{TO}",{fields}"#));
-        refuses(new_tx(body.as_bytes(), DOOR), InvalidField, mention, fields);
+        let body = body_with_payload(&format!(r#""to":"{TO}",{fields}"#));
+        assert_refused(
+            parse_new_tx(body.as_bytes(), CONTEXT),
+            InvalidField,
+            mention,
+            fields,
+        );
     }
     for (name, value, mention) in [
         (
@@ -194,8 +209,13 @@ fn payloads_that_break_a_rule() {
             "`payload.maxFeePerGas` is too large",
         ),
     ] {
-        let body = paying(&format!(r#""to":"{TO}","{name}":"{value}""#));
-        refuses(new_tx(body.as_bytes(), DOOR), InvalidField, mention, name);
+        let body = body_with_payload(&format!(r#""to":"{TO}","{name}":"{value}""#));
+        assert_refused(
+            parse_new_tx(body.as_bytes(), CONTEXT),
+            InvalidField,
+            mention,
+            name,
+        );
     }
 }
 
@@ -242,7 +262,7 @@ const BAD_PAYLOADS: &str = r#"
 "#;
 
 #[test]
-fn the_same_wish_in_other_words_has_the_same_fingerprint() {
+fn equal_payloads_have_equal_fingerprints() {
     let upper = format!("0x{}", TO[2..].to_uppercase());
     let checked = TO.parse::<Address>().unwrap().to_string();
     let base = payload(&format!(
@@ -268,7 +288,7 @@ fn the_same_wish_in_other_words_has_the_same_fingerprint() {
 }
 
 #[test]
-fn bounds_are_inside() {
+fn bounds_are_inclusive() {
     let all = format!(
         r#""to":"{TO}","value":"{}","gas":"{}""#,
         U256::MAX,
@@ -286,35 +306,35 @@ fn bounds_are_inside() {
 }
 
 #[test]
-fn the_key_may_come_as_a_header() {
+fn idempotency_key_is_read_from_the_header() {
     let without = format!(r#"{{"signer":"{SIGNER}","payload":{{"to":"{TO}"}}}}"#);
-    let with = |key| Door {
+    let with = |key| RequestContext {
         key: Some(key),
-        ..DOOR
+        ..CONTEXT
     };
     assert_eq!(
-        new_tx(without.as_bytes(), with("k"))
+        parse_new_tx(without.as_bytes(), with("k"))
             .unwrap()
             .request_id
             .as_str(),
         "k"
     );
-    let body = paying(&format!(r#""to":"{TO}""#));
+    let body = body_with_payload(&format!(r#""to":"{TO}""#));
     assert_eq!(
-        new_tx(body.as_bytes(), with("r1"))
+        parse_new_tx(body.as_bytes(), with("r1"))
             .unwrap()
             .request_id
             .as_str(),
         "r1"
     );
-    refuses(
-        new_tx(body.as_bytes(), with("r2")),
+    assert_refused(
+        parse_new_tx(body.as_bytes(), with("r2")),
         InvalidHeader,
         "Idempotency-Key",
         "differ",
     );
-    refuses(
-        new_tx(without.as_bytes(), with("a b")),
+    assert_refused(
+        parse_new_tx(without.as_bytes(), with("a b")),
         InvalidHeader,
         "Idempotency-Key",
         "space",
@@ -322,13 +342,13 @@ fn the_key_may_come_as_a_header() {
 }
 
 #[test]
-fn one_bad_item_fails_no_other() {
-    let good = paying(&format!(r#""to":"{TO}""#));
+fn invalid_item_does_not_fail_the_others() {
+    let good = body_with_payload(&format!(r#""to":"{TO}""#));
     let body = format!(
         r#"{{"txs":[{good},7,{{"what":1}},{},{good}]}}"#,
-        paying(r#""to":"x""#)
+        body_with_payload(r#""to":"x""#)
     );
-    let items = batch(body.as_bytes(), DOOR).unwrap();
+    let items = parse_batch(body.as_bytes(), CONTEXT).unwrap();
     let details: Vec<_> = items
         .iter()
         .map(|item| item.as_ref().err().map(|problem| &*problem.detail))
@@ -351,9 +371,9 @@ fn one_bad_item_fails_no_other() {
             .starts_with("`txs[3].payload.to` must be an address")
     );
 
-    assert_eq!(batch(br#"{"txs":[]}"#, DOOR).unwrap().len(), 0);
+    assert_eq!(parse_batch(br#"{"txs":[]}"#, CONTEXT).unwrap().len(), 0);
     let full = format!(r#"{{"txs":[{}]}}"#, vec![good.as_str(); 500].join(","));
-    assert_eq!(batch(full.as_bytes(), DOOR).unwrap().len(), 500);
+    assert_eq!(parse_batch(full.as_bytes(), CONTEXT).unwrap().len(), 500);
     let over = format!(r#"{{"txs":[{}]}}"#, vec!["1"; 501].join(","));
     for (body, kind, mention) in [
         (over.as_str(), InvalidField, "`txs` has 501 items"),
@@ -376,14 +396,26 @@ fn one_bad_item_fails_no_other() {
         ("[]", InvalidField, "the body must be an object"),
         (r#"{"txs":[}"#, InvalidJson, "JSON"),
     ] {
-        refuses(batch(body.as_bytes(), DOOR), kind, mention, body);
+        assert_refused(parse_batch(body.as_bytes(), CONTEXT), kind, mention, body);
     }
 }
 
 #[test]
-fn long_texts_of_callers_are_not_repeated() {
-    let body = paying(&format!(r#""{}":1"#, "ä".repeat(10_000)));
-    assert!(new_tx(body.as_bytes(), DOOR).unwrap_err().detail.len() < 500);
-    let body = paying(&format!(r#""to":"{}""#, "ö".repeat(10_000)));
-    assert!(new_tx(body.as_bytes(), DOOR).unwrap_err().detail.len() < 500);
+fn long_texts_are_not_repeated_in_messages() {
+    let body = body_with_payload(&format!(r#""{}":1"#, "ä".repeat(10_000)));
+    assert!(
+        parse_new_tx(body.as_bytes(), CONTEXT)
+            .unwrap_err()
+            .detail
+            .len()
+            < 500
+    );
+    let body = body_with_payload(&format!(r#""to":"{}""#, "ö".repeat(10_000)));
+    assert!(
+        parse_new_tx(body.as_bytes(), CONTEXT)
+            .unwrap_err()
+            .detail
+            .len()
+            < 500
+    );
 }

@@ -1,4 +1,4 @@
-//! Envelopes on their way to one endpoint.
+//! Delivery of envelopes to one endpoint.
 
 use domain::SendOutcome;
 use domain::attempt::OutgoingEnvelope;
@@ -8,84 +8,100 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::Allowance;
-use super::judge::{failed, judged, named};
-use super::tally::Heard;
-use super::ways::Way;
-use crate::classify::Meaning;
-use crate::rpc::endpoint::{Batch, Endpoint};
+use super::SendDeadline;
+use super::report::{build_reports, failure_outcome, with_endpoint_name};
+use super::strategy::SendMode;
+use super::tally::SendReport;
+use crate::classify::NodeErrorKind;
+use crate::rpc::endpoint::{BatchOutcome, Endpoint};
 use crate::rpc::failure::Failure;
 use crate::rpc::limits::BATCH_BYTES_MAX;
 use crate::rpc::wire::Outcome;
 
 const METHOD: &str = "eth_sendRawTransaction";
 
-/// What came back for one envelope.
+/// The result of sending one envelope.
 #[derive(Clone)]
-pub(super) enum Told {
-    /// It did not leave: what goes before it got no further, or time was up.
+pub(super) enum Delivery {
+    /// Not sent, because an earlier envelope failed or the deadline passed.
     NotStarted,
     Answer(Outcome<Box<RawValue>>),
-    /// The batch was answered, this one was not.
-    LeftOut,
+    /// The answer to the batch lacks this envelope.
+    Unanswered,
     Failed(Failure),
 }
 
-/// One endpoint's answers, in order.
+/// Sends to one endpoint; reports in order.
 pub(super) async fn deliver(
     endpoint: &Endpoint,
     items: &[&OutgoingEnvelope],
-    allowance: Allowance,
-) -> Vec<Heard> {
-    // Asked once here, so that calls side by side do not all ask.
+    deadline: SendDeadline,
+) -> Vec<SendReport> {
+    // Checked once here, so that concurrent calls do not all check.
     if let Err(failure) = endpoint.check_chain().await {
-        return vec![undelivered(endpoint, &failure); items.len()];
+        return vec![undelivered_report(endpoint, &failure); items.len()];
     }
     let calls: Vec<Value> = items.iter().map(|item| json!([item.raw])).collect();
-    let way = if endpoint.takes_batches() {
-        endpoint.ways().choose(calls.len())
+    let mode = if endpoint.can_batch() {
+        endpoint.strategy().choose(calls.len())
     } else {
-        Way::Singles
+        SendMode::Singles
     };
     let began = Instant::now();
-    let mut told = match way {
-        Way::Batches => in_batches(endpoint, &calls, allowance).await,
-        Way::Singles => singly(endpoint, &calls, endpoint.ways().width(), allowance).await,
+    let mut deliveries = match mode {
+        SendMode::Batches => send_in_batches(endpoint, &calls, deadline).await,
+        SendMode::Singles => {
+            send_singly(
+                endpoint,
+                &calls,
+                endpoint.strategy().concurrency_max(),
+                deadline,
+            )
+            .await
+        }
     };
-    let all_answered = told.iter().all(|told| matches!(told, Told::Answer(_)));
-    if all_answered && (way == Way::Singles || endpoint.takes_batches()) {
-        endpoint.ways().note(way, calls.len(), began.elapsed());
+    let all_answered = deliveries
+        .iter()
+        .all(|delivery| matches!(delivery, Delivery::Answer(_)));
+    if all_answered && (mode == SendMode::Singles || endpoint.can_batch()) {
+        endpoint
+            .strategy()
+            .record_timing(mode, calls.len(), began.elapsed());
     }
-    one_by_one(endpoint, &calls, &mut told, allowance).await;
-    judged(endpoint, items, told).await
+    resend_in_order(endpoint, &calls, &mut deliveries, deadline).await;
+    build_reports(endpoint, items, deliveries).await
 }
 
-async fn in_batches(endpoint: &Endpoint, calls: &[Value], allowance: Allowance) -> Vec<Told> {
-    let mut told = Vec::with_capacity(calls.len());
-    while told.len() < calls.len() && !allowance.is_used_up() {
-        let rest = &calls[told.len()..];
-        let part = &rest[..fitting(rest, endpoint.batch_max())];
+async fn send_in_batches(
+    endpoint: &Endpoint,
+    calls: &[Value],
+    deadline: SendDeadline,
+) -> Vec<Delivery> {
+    let mut deliveries = Vec::with_capacity(calls.len());
+    while deliveries.len() < calls.len() && !deadline.is_over() {
+        let rest = &calls[deliveries.len()..];
+        let part = &rest[..batch_len(rest, endpoint.batch_max())];
         match endpoint.batch::<Box<RawValue>>(METHOD, part).await {
-            Ok(Batch::Each(each)) => told.extend(
+            Ok(BatchOutcome::Each(each)) => deliveries.extend(
                 each.into_iter()
-                    .map(|outcome| outcome.map_or(Told::LeftOut, Told::Answer)),
+                    .map(|outcome| outcome.map_or(Delivery::Unanswered, Delivery::Answer)),
             ),
-            Ok(Batch::NotTaken) => {
-                let width = endpoint.ways().width();
-                told.extend(singly(endpoint, rest, width, allowance).await);
+            Ok(BatchOutcome::Unsupported) => {
+                let concurrency_max = endpoint.strategy().concurrency_max();
+                deliveries.extend(send_singly(endpoint, rest, concurrency_max, deadline).await);
             }
-            Err(failure) => told.extend(vec![Told::Failed(failure); part.len()]),
+            Err(failure) => deliveries.extend(vec![Delivery::Failed(failure); part.len()]),
         }
-        if told.last().is_some_and(is_pointless_after) {
+        if deliveries.last().is_some_and(stops_sending) {
             break;
         }
     }
-    told.resize(calls.len(), Told::NotStarted);
-    told
+    deliveries.resize(calls.len(), Delivery::NotStarted);
+    deliveries
 }
 
-/// How many of these fit into one batch, in number and in bytes: at least one.
-fn fitting(calls: &[Value], batch_max: usize) -> usize {
+/// How many calls fit into one batch, by number and by bytes: at least one.
+fn batch_len(calls: &[Value], batch_max: usize) -> usize {
     let mut bytes = 0_usize;
     let fits = |call: &&Value| {
         let fits = bytes < BATCH_BYTES_MAX;
@@ -96,74 +112,84 @@ fn fitting(calls: &[Value], batch_max: usize) -> usize {
     calls.iter().take(batch_max).take_while(fits).count()
 }
 
-/// Side by side, started in order, at most `width` under way. No more are started where an answer
-/// makes the rest pointless: those did certainly not leave.
-async fn singly(
+/// Sends concurrently, started in order, at most `concurrency_max` at a time. Stops after an answer that makes the
+/// rest pointless: the rest was certainly not sent.
+async fn send_singly(
     endpoint: &Endpoint,
     calls: &[Value],
-    width: usize,
-    allowance: Allowance,
-) -> Vec<Told> {
-    let mut told = vec![Told::NotStarted; calls.len()];
-    let mut under_way = FuturesUnordered::new();
+    concurrency_max: usize,
+    deadline: SendDeadline,
+) -> Vec<Delivery> {
+    let mut deliveries = vec![Delivery::NotStarted; calls.len()];
+    let mut in_flight = FuturesUnordered::new();
     let mut waiting = calls.iter().enumerate();
     let mut is_over = false;
     loop {
-        while !is_over && under_way.len() < width && !allowance.is_used_up() {
+        while !is_over && in_flight.len() < concurrency_max && !deadline.is_over() {
             let Some((index, params)) = waiting.next() else {
                 break;
             };
-            under_way.push(async move {
-                match endpoint.ask::<Box<RawValue>>(METHOD, params).await {
-                    Ok(outcome) => (index, Told::Answer(outcome)),
-                    Err(failure) => (index, Told::Failed(failure)),
+            in_flight.push(async move {
+                match endpoint.query::<Box<RawValue>>(METHOD, params).await {
+                    Ok(outcome) => (index, Delivery::Answer(outcome)),
+                    Err(failure) => (index, Delivery::Failed(failure)),
                 }
             });
         }
-        let Some((index, answer)) = under_way.next().await else {
-            return told;
+        let Some((index, answer)) = in_flight.next().await else {
+            return deliveries;
         };
-        is_over |= is_pointless_after(&answer);
-        told[index] = answer;
+        is_over |= stops_sending(&answer);
+        deliveries[index] = answer;
     }
 }
 
-/// Some nodes keep nothing whose predecessor they do not have, and side by side one may overtake
-/// the other. What was refused for that is sent again in order, once.
-async fn one_by_one(endpoint: &Endpoint, calls: &[Value], told: &mut [Told], allowance: Allowance) {
-    let is_ahead = |told: &Told| meaning(told) == Some(Meaning::TooFarAhead);
-    if calls.len() < 2 || !told.iter().any(is_ahead) {
+/// Some nodes accept no tx before its predecessor, and concurrent sends may overtake each other. Envelopes that
+/// were refused for that are sent again in order, once.
+async fn resend_in_order(
+    endpoint: &Endpoint,
+    calls: &[Value],
+    deliveries: &mut [Delivery],
+    deadline: SendDeadline,
+) {
+    let is_ahead = |delivery: &Delivery| error_kind(delivery) == Some(NodeErrorKind::NonceTooHigh);
+    if calls.len() < 2 || !deliveries.iter().any(is_ahead) {
         return;
     }
-    let again: Vec<usize> = (0..calls.len())
-        .filter(|index| is_ahead(&told[*index]) || matches!(told[*index], Told::NotStarted))
+    let indices: Vec<usize> = (0..calls.len())
+        .filter(|index| {
+            is_ahead(&deliveries[*index]) || matches!(deliveries[*index], Delivery::NotStarted)
+        })
         .collect();
-    let in_order: Vec<Value> = again.iter().map(|index| calls[*index].clone()).collect();
-    let answers = singly(endpoint, &in_order, 1, allowance).await;
-    if matches!(answers.first(), Some(Told::Answer(Ok(_)))) {
-        endpoint.ways().keeps_nothing_ahead();
+    let in_order: Vec<Value> = indices.iter().map(|index| calls[*index].clone()).collect();
+    let answers = send_singly(endpoint, &in_order, 1, deadline).await;
+    if matches!(answers.first(), Some(Delivery::Answer(Ok(_)))) {
+        endpoint.strategy().require_nonce_order();
     }
-    for (index, answer) in again.into_iter().zip(answers) {
-        // A refusal stands where nothing new was learnt.
-        if !matches!(answer, Told::NotStarted) {
-            told[index] = answer;
+    for (index, answer) in indices.into_iter().zip(answers) {
+        // Without a new answer the earlier refusal remains.
+        if !matches!(answer, Delivery::NotStarted) {
+            deliveries[index] = answer;
         }
     }
 }
 
-pub(super) fn meaning(told: &Told) -> Option<Meaning> {
-    match told {
-        Told::Answer(Err(error)) => Some(error.complaint().meaning()),
-        Told::Answer(Ok(_)) | Told::NotStarted | Told::LeftOut | Told::Failed(_) => None,
+pub(super) fn error_kind(delivery: &Delivery) -> Option<NodeErrorKind> {
+    match delivery {
+        Delivery::Answer(Err(error)) => Some(error.kind()),
+        Delivery::Answer(Ok(_))
+        | Delivery::NotStarted
+        | Delivery::Unanswered
+        | Delivery::Failed(_) => None,
     }
 }
 
-/// Whether what comes after this one would fare no better.
-fn is_pointless_after(told: &Told) -> bool {
-    match told {
-        Told::NotStarted | Told::Failed(_) => true,
-        Told::Answer(Ok(_)) | Told::LeftOut => false,
-        Told::Answer(Err(error)) => match error.complaint().send_outcome() {
+/// Whether the envelopes after this one would fail as well.
+fn stops_sending(delivery: &Delivery) -> bool {
+    match delivery {
+        Delivery::NotStarted | Delivery::Failed(_) => true,
+        Delivery::Answer(Ok(_)) | Delivery::Unanswered => false,
+        Delivery::Answer(Err(error)) => match error.as_rpc_error().send_outcome() {
             SendOutcome::Full { .. } | SendOutcome::Underfunded(_) | SendOutcome::Busy(_) => true,
             SendOutcome::Accepted
             | SendOutcome::NonceTooLow
@@ -178,9 +204,9 @@ fn is_pointless_after(told: &Told) -> bool {
     }
 }
 
-fn undelivered(endpoint: &Endpoint, failure: &Failure) -> Heard {
+fn undelivered_report(endpoint: &Endpoint, failure: &Failure) -> SendReport {
     if failure.is_wrong_chain() {
-        return Heard::Stranger(named(endpoint, &failure.to_string()));
+        return SendReport::WrongChain(with_endpoint_name(endpoint, &failure.to_string()));
     }
-    Heard::Outcome(failed(endpoint, failure))
+    SendReport::Outcome(failure_outcome(endpoint, failure))
 }

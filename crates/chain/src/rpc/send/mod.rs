@@ -1,12 +1,12 @@
-//! Handing signed bytes to nodes, in order, and saying of each what came of it.
+//! Sends signed bytes to nodes, in order, and returns an outcome for each.
 //!
-//! What may have left this process and was not answered is [`SendOutcome::Unknown`]; what
-//! certainly did not leave is [`SendOutcome::Busy`].
+//! Bytes that may have left this process and were not answered are [`SendOutcome::Unknown`]; bytes that certainly
+//! did not leave are [`SendOutcome::Busy`].
 
 mod deliver;
-mod judge;
+mod report;
+mod strategy;
 mod tally;
-mod ways;
 
 use std::iter;
 use std::time::Duration;
@@ -20,35 +20,36 @@ use super::endpoint::Endpoint;
 use deliver::deliver;
 use tally::Tally;
 
-pub(super) use ways::Ways;
+pub(super) use strategy::SendStrategy;
 
-/// Sends everything: to `send_to` endpoints at once, and what is in doubt then to one more after
-/// the other. No request starts later than `start_within` after the call: the right to send was
-/// checked just before it and must not be stretched by slow endpoints.
+/// Sends to `send_to` endpoints concurrently, then the undecided envelopes to the other endpoints one by one. No
+/// request starts later than `start_within` after the call: the lease was checked just before it, and slow
+/// endpoints must not extend that check.
 pub(super) async fn send(
     endpoints: &[&Endpoint],
     send_to: usize,
     outgoing: &[OutgoingEnvelope],
     start_within: Duration,
 ) -> Vec<SendOutcome> {
-    let allowance = Allowance {
+    let deadline = SendDeadline {
         began: Instant::now(),
         start_within,
     };
     let mut tallies = vec![Tally::default(); outgoing.len()];
     let (first, others) = endpoints.split_at(send_to.min(endpoints.len()));
     for wave in iter::once(first).chain(others.chunks(1)) {
-        let open: Vec<usize> = (0..outgoing.len())
-            .filter(|index| tallies[*index].is_open())
+        let undecided: Vec<usize> = (0..outgoing.len())
+            .filter(|index| tallies[*index].is_undecided())
             .collect();
-        if open.is_empty() || allowance.is_used_up() {
+        if undecided.is_empty() || deadline.is_over() {
             break;
         }
-        let items: Vec<&OutgoingEnvelope> = open.iter().map(|index| &outgoing[*index]).collect();
-        let sending = wave.iter().map(|one| deliver(one, &items, allowance));
-        for answers in join_all(sending).await {
-            for (index, answer) in open.iter().zip(answers) {
-                tallies[*index].hear(answer);
+        let items: Vec<&OutgoingEnvelope> =
+            undecided.iter().map(|index| &outgoing[*index]).collect();
+        let sending = wave.iter().map(|one| deliver(one, &items, deadline));
+        for reports in join_all(sending).await {
+            for (index, report) in undecided.iter().zip(reports) {
+                tallies[*index].add_report(report);
             }
         }
     }
@@ -57,15 +58,15 @@ pub(super) async fn send(
     result.collect()
 }
 
-/// The time in which requests may start.
+/// Until when requests may start.
 #[derive(Clone, Copy)]
-struct Allowance {
+struct SendDeadline {
     began: Instant,
     start_within: Duration,
 }
 
-impl Allowance {
-    fn is_used_up(self) -> bool {
+impl SendDeadline {
+    fn is_over(self) -> bool {
         self.began.elapsed() > self.start_within
     }
 }

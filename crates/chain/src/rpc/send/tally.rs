@@ -1,86 +1,86 @@
-//! What the answers of several endpoints to one envelope mean together.
+//! Combines the reports of several endpoints on one envelope.
 
 use domain::SendOutcome;
 
-/// What one endpoint made of an envelope.
+/// The result of one endpoint for an envelope.
 #[derive(Clone, Debug)]
-pub(super) enum Heard {
-    /// Its answer, or what is known without one.
+pub(super) enum SendReport {
+    /// From its answer, or from the failure.
     Outcome(SendOutcome),
-    /// Nothing was sent: it is none of this chain. Its name and why.
-    Stranger(String),
+    /// Nothing was sent, because the endpoint serves another chain. Its name and the reason.
+    WrongChain(String),
 }
 
-/// The answers so far.
+/// The reports so far.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tally {
-    /// The one that counts most.
-    told: Option<SendOutcome>,
+    /// The outcome with the highest [`weight`].
+    strongest: Option<SendOutcome>,
     rejections: usize,
-    strangers: usize,
-    stranger: Option<String>,
+    wrong_chain_count: usize,
+    wrong_chain_reason: Option<String>,
 }
 
 impl Tally {
-    /// Takes one more answer in. Where one endpoint may have taken the bytes, a refusal of another
-    /// does not take them back.
-    pub(super) fn hear(&mut self, heard: Heard) {
-        match heard {
-            Heard::Stranger(why) => {
-                self.strangers += 1;
-                self.stranger.get_or_insert(why);
+    /// Adds a report. If one endpoint may have accepted the bytes, a refusal of another does not undo that.
+    pub(super) fn add_report(&mut self, report: SendReport) {
+        match report {
+            SendReport::WrongChain(why) => {
+                self.wrong_chain_count += 1;
+                self.wrong_chain_reason.get_or_insert(why);
             }
-            Heard::Outcome(outcome) => {
+            SendReport::Outcome(outcome) => {
                 if let SendOutcome::Rejected(_) = outcome {
                     self.rejections += 1;
                 }
                 let counts_more = self
-                    .told
+                    .strongest
                     .as_ref()
-                    .is_none_or(|told| weight(&outcome) > weight(told));
+                    .is_none_or(|strongest| weight(&outcome) > weight(strongest));
                 if counts_more {
-                    self.told = Some(outcome);
+                    self.strongest = Some(outcome);
                 }
             }
         }
     }
 
-    /// Whether another endpoint should be asked. Not where a transaction of somebody else waits at
-    /// the nonce: other nodes would be made to prefer ours.
-    pub(super) fn is_open(&self) -> bool {
-        self.told.as_ref().is_none_or(|told| match told {
-            SendOutcome::Accepted
-            | SendOutcome::NonceTooLow
-            | SendOutcome::ReplacementUnderpriced(_)
-            | SendOutcome::ForeignPending(_) => false,
-            SendOutcome::Underpriced(_)
-            | SendOutcome::Underfunded(_)
-            | SendOutcome::Full { .. }
-            | SendOutcome::Busy(_)
-            | SendOutcome::Refused(_)
-            | SendOutcome::Rejected(_)
-            | SendOutcome::Unknown(_)
-            | SendOutcome::NotSent(_) => true,
-        })
+    /// Whether to send to another endpoint. Not if a foreign tx is pending at the nonce: the other nodes might
+    /// then prefer the lane's tx.
+    pub(super) fn is_undecided(&self) -> bool {
+        self.strongest
+            .as_ref()
+            .is_none_or(|strongest| match strongest {
+                SendOutcome::Accepted
+                | SendOutcome::NonceTooLow
+                | SendOutcome::ReplacementUnderpriced(_)
+                | SendOutcome::ForeignPending(_) => false,
+                SendOutcome::Underpriced(_)
+                | SendOutcome::Underfunded(_)
+                | SendOutcome::Full { .. }
+                | SendOutcome::Busy(_)
+                | SendOutcome::Refused(_)
+                | SendOutcome::Rejected(_)
+                | SendOutcome::Unknown(_)
+                | SendOutcome::NotSent(_) => true,
+            })
     }
 
-    /// The result, of a chain with so many endpoints. A rejection frees a nonce in the end, so all
-    /// of them must have said so: one that could not be asked may know better.
+    /// The combined outcome for a chain with `endpoints` endpoints. A rejection frees a nonce in the end, so all of
+    /// them must reject: an unreachable one may have the tx.
     pub(super) fn outcome(self, endpoints: usize) -> SendOutcome {
-        let heard_all = self.rejections + self.strangers >= endpoints;
-        match self.told {
-            Some(SendOutcome::Rejected(why)) if !heard_all => SendOutcome::Refused(why),
-            Some(told) => told,
+        let is_rejected_by_all = self.rejections + self.wrong_chain_count >= endpoints;
+        match self.strongest {
+            Some(SendOutcome::Rejected(why)) if !is_rejected_by_all => SendOutcome::Refused(why),
+            Some(strongest) => strongest,
             None => SendOutcome::Busy(
-                self.stranger
-                    .unwrap_or_else(|| "not sent: time was up before its turn".to_owned()),
+                self.wrong_chain_reason
+                    .unwrap_or_else(|| "not sent: the send deadline passed first".to_owned()),
             ),
         }
     }
 }
 
-/// What counts more: first that it is out, then that it may be out, then what says most about what
-/// to do.
+/// Precedence: first "in flight", then "possibly in flight", then the outcome that best determines the next step.
 fn weight(outcome: &SendOutcome) -> u8 {
     match outcome {
         SendOutcome::Accepted => 10,
@@ -101,19 +101,19 @@ fn weight(outcome: &SendOutcome) -> u8 {
 mod tests {
     use super::*;
 
-    fn together(answers: &[SendOutcome], strangers: usize, endpoints: usize) -> SendOutcome {
+    fn combine(answers: &[SendOutcome], wrong_chain_count: usize, endpoints: usize) -> SendOutcome {
         let mut tally = Tally::default();
         for answer in answers {
-            tally.hear(Heard::Outcome(answer.clone()));
+            tally.add_report(SendReport::Outcome(answer.clone()));
         }
-        for _ in 0..strangers {
-            tally.hear(Heard::Stranger("another chain".to_owned()));
+        for _ in 0..wrong_chain_count {
+            tally.add_report(SendReport::WrongChain("another chain".to_owned()));
         }
         tally.outcome(endpoints)
     }
 
     #[test]
-    fn what_may_be_out_wins_over_refusals() {
+    fn possible_acceptance_outweighs_refusals() {
         let text = String::new;
         let refusals = [
             SendOutcome::Underpriced(text()),
@@ -135,29 +135,29 @@ mod tests {
                 SendOutcome::Unknown(text()),
             ] {
                 let (one, other) = (out.clone(), refusal.clone());
-                assert_eq!(together(&[one.clone(), other.clone()], 0, 2), out);
-                assert_eq!(together(&[other, one], 0, 2), out);
+                assert_eq!(combine(&[one.clone(), other.clone()], 0, 2), out);
+                assert_eq!(combine(&[other, one], 0, 2), out);
             }
         }
     }
 
     #[test]
-    fn a_rejection_needs_all_of_them() {
+    fn rejection_needs_all_endpoints() {
         let rejected = SendOutcome::Rejected("why".to_owned());
         let refused = SendOutcome::Refused("why".to_owned());
         let busy = SendOutcome::Busy("dead".to_owned());
-        assert_eq!(together(std::slice::from_ref(&rejected), 0, 1), rejected);
-        assert_eq!(together(std::slice::from_ref(&rejected), 0, 2), refused);
-        assert_eq!(together(&[rejected.clone(), busy.clone()], 0, 2), refused);
-        assert_eq!(together(&[busy, rejected.clone()], 0, 2), refused);
+        assert_eq!(combine(std::slice::from_ref(&rejected), 0, 1), rejected);
+        assert_eq!(combine(std::slice::from_ref(&rejected), 0, 2), refused);
+        assert_eq!(combine(&[rejected.clone(), busy.clone()], 0, 2), refused);
+        assert_eq!(combine(&[busy, rejected.clone()], 0, 2), refused);
         assert_eq!(
-            together(&[rejected.clone(), rejected.clone()], 0, 2),
+            combine(&[rejected.clone(), rejected.clone()], 0, 2),
             rejected
         );
-        // What serves another chain never gets the bytes.
-        assert_eq!(together(std::slice::from_ref(&rejected), 1, 2), rejected);
+        // An endpoint of another chain never gets the bytes.
+        assert_eq!(combine(std::slice::from_ref(&rejected), 1, 2), rejected);
         assert_eq!(
-            together(&[], 1, 1),
+            combine(&[], 1, 1),
             SendOutcome::Busy("another chain".to_owned())
         );
     }

@@ -23,7 +23,7 @@ pub(super) struct Chain {
     pub(super) pool: BTreeMap<Nonce, B256>,
     /// The tx whose bytes left us, by nonce: there must be one per nonce.
     pub(super) seen: BTreeMap<Nonce, TxId>,
-    /// Transactions of somebody else.
+    /// Foreign transactions.
     foreign: BTreeMap<B256, Nonce>,
     pub(super) final_up_to: Option<u64>,
     pub(super) deep_forks: u64,
@@ -141,13 +141,13 @@ impl Chain {
     }
 
     /// A node takes bytes, or has them already. A later attempt replaces an earlier one.
-    pub(super) fn take(&mut self, nonce: Nonce, hash: B256) {
+    pub(super) fn add_to_pool(&mut self, nonce: Nonce, hash: B256) {
         if nonce >= self.nonce() {
             self.pool.insert(nonce, hash);
         }
     }
 
-    /// Somebody else uses the account, so many nonces above the next one; whether there was room.
+    /// A foreign transaction uses the account, so many nonces above the next one; whether there was room.
     pub(super) fn use_elsewhere(&mut self, ahead: u64) -> bool {
         let nonce = Nonce(self.nonce().0 + ahead);
         if self.pool.contains_key(&nonce) {
@@ -160,13 +160,13 @@ impl Chain {
         true
     }
 
-    /// Whether somebody else's transaction waits at a nonce.
+    /// Whether a foreign transaction is pending at a nonce.
     pub(super) fn is_foreign_pending(&self, nonce: Nonce) -> bool {
         let held = self.pool.get(&nonce);
         held.is_some_and(|hash| self.foreign.contains_key(hash))
     }
 
-    /// Whether somebody else ever used a nonce.
+    /// Whether a foreign transaction ever used a nonce.
     pub(super) fn was_used_elsewhere(&self, nonce: Nonce) -> bool {
         self.foreign.values().any(|used| *used == nonce)
     }
@@ -176,7 +176,7 @@ impl Chain {
         let blocks = self.blocks.iter().filter(|b| b.header.number <= up_to);
         let mut txs = blocks.flat_map(|block| &block.txs);
         let found = txs.find(|(used, _)| *used == nonce);
-        found.map_or(NonceConsumer::Nobody, |(_, hash)| NonceConsumer::By {
+        found.map_or(NonceConsumer::NotConsumed, |(_, hash)| NonceConsumer::By {
             hash: *hash,
             effect_digest: EffectDigest::of(None, U256::MAX, &[]),
         })

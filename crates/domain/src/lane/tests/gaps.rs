@@ -1,15 +1,15 @@
 //! Nonces that were given up: taken by the next, or filled, and never forgotten.
 
-use crate::lane::{ChainQuery, LaneRules};
-use crate::window::Depth;
+use crate::lane::{CapacityRules, ChainQuery, LaneRules, NonceRules};
+use crate::window::MempoolDepth;
 use crate::{AttemptKind, Nonce, TxId, TxState};
 
 use super::rules;
 use super::world::{Job, World, agreed};
 
-/// What the signer says to this nonce: 0 signs, 5 fails for now, 7 refuses.
+/// What the signer answers for this nonce: 0 signs, 5 fails for now, 7 refuses.
 fn signer_says(world: &mut World, nonce: u64, how: u8) {
-    let is_meant = |job: &Job| matches!(job, Job::Sign(wish) if wish.nonce == Nonce(nonce));
+    let is_meant = |job: &Job| matches!(job, Job::Sign(envelope) if envelope.nonce == Nonce(nonce));
     let index = world.jobs.iter().position(is_meant).expect("at the signer");
     world.answer(index, how);
 }
@@ -19,14 +19,14 @@ fn nonce_of(world: &World, id: TxId) -> Option<Nonce> {
 }
 
 #[test]
-fn the_next_request_takes_the_gap() {
+fn next_request_gets_the_gap() {
     let mut world = World::ready(rules());
     let (refused, _) = (world.accept(), world.accept());
     signer_says(&mut world, 0, 7);
     let tx = &world.draft.rows[&refused];
     assert_eq!((tx.state, tx.nonce), (TxState::FailedFinal, None));
 
-    // Two rows of one commit may not hold one nonce, so a gap is dealt from the next commit on.
+    // Two rows of one commit may not hold one nonce, so a gap is allocated from the next commit on.
     let same_turn = world.accept();
     world.commit();
     let next_turn = world.accept();
@@ -36,18 +36,18 @@ fn the_next_request_takes_the_gap() {
 }
 
 #[test]
-fn a_filler_closes_a_gap_that_nobody_takes() {
+fn filler_closes_a_gap_that_no_request_takes() {
     let mut world = World::ready(rules());
     let (_, behind) = (world.accept(), world.accept());
     signer_says(&mut world, 0, 7);
-    world.settle_all();
+    world.deliver_all();
     world.tick(4_000);
-    world.settle_all();
+    world.deliver_all();
     assert_eq!(world.lane.gaps(), [Nonce(0)], "somebody may still come");
     for _ in 0..2 {
-        // The chain is asked first whether somebody else's transaction is pending there.
+        // The chain is queried first whether a foreign transaction is pending there.
         world.tick(2_000);
-        world.settle_all();
+        world.deliver_all();
     }
     let filler = world.store.holder(Nonce(0)).expect("filled").id;
     assert_eq!(world.store.attempts_of(filler)[0].kind, AttemptKind::Filler);
@@ -56,45 +56,48 @@ fn a_filler_closes_a_gap_that_nobody_takes() {
 }
 
 #[test]
-fn a_gap_that_nobody_waits_behind_is_no_work() {
+fn gap_without_txs_behind_it_is_no_work() {
     let mut world = World::ready(rules());
     world.accept();
     signer_says(&mut world, 0, 7);
-    world.settle_all();
+    world.deliver_all();
     assert_eq!(world.lane.gaps(), [Nonce(0)]);
     assert!(world.lane.is_idle());
 }
 
-/// Depth 2, both places out, and the nonce before them waits for its signature.
+/// Mempool depth 2, both places taken, and the nonce before them waits for its signature.
 fn signed_out_of_order() -> World {
     let mut world = World::ready(LaneRules {
-        depth: Depth::Fixed(2),
+        capacity: CapacityRules {
+            mempool_depth: MempoolDepth::Fixed(2),
+            ..rules().capacity
+        },
         ..rules()
     });
     let _given_up = (world.accept(), world.accept());
     signer_says(&mut world, 0, 7);
     world.accept();
     world.commit();
-    world.settle_all();
+    world.deliver_all();
     world
 }
 
 #[test]
-fn what_stands_before_all_that_is_out_does_not_wait_for_room() {
+fn tx_below_all_slots_does_not_wait_for_room() {
     let mut world = signed_out_of_order();
     world.crash();
     world.answer_all(0, |_| true);
     world.tick(0);
     world.commit();
-    world.answer_all(0, |job| matches!(job, Job::LeaseRequest(_)));
+    world.answer_all(0, |job| matches!(job, Job::QueryNonces(_)));
     let taker = world.accept();
     assert_eq!(nonce_of(&world, taker), Some(Nonce(0)));
     assert_eq!(
-        world.lane.backlog,
+        world.lane.paging.backlog_from(),
         Some(Nonce(0)),
         "the head is not known: no fees, no envelope"
     );
-    world.settle_all();
+    world.deliver_all();
     assert!(world.chain.pool.contains_key(&Nonce(0)));
     world.heal();
 }
@@ -110,7 +113,7 @@ fn gap_behind_a_page() -> World {
     world.crash();
     world.tick(0);
     world.commit();
-    world.answer_all(0, |job| matches!(job, Job::LeaseRequest(_)));
+    world.answer_all(0, |job| matches!(job, Job::QueryNonces(_)));
     world.follow();
     world.commit();
     assert!(matches!(
@@ -122,20 +125,20 @@ fn gap_behind_a_page() -> World {
 }
 
 #[test]
-fn a_gap_that_is_taken_while_a_page_is_read_is_not_forgotten() {
+fn gap_allocated_while_a_page_is_read_is_not_forgotten() {
     let mut world = gap_behind_a_page();
     let taker = world.accept();
     world.commit();
     assert_eq!(nonce_of(&world, taker), Some(Nonce(1)));
     world.answer(0, 0);
     world.commit();
-    assert_eq!(world.lane.backlog, Some(Nonce(1)));
+    assert_eq!(world.lane.paging.backlog_from(), Some(Nonce(1)));
     world.heal();
     assert!(world.store.rows[&taker].state.is_terminal());
 }
 
 #[test]
-fn a_gap_is_not_filled_before_its_turn() {
+fn gap_is_not_filled_before_its_turn() {
     let mut world = gap_behind_a_page();
     world.tick(6_000);
     world.commit();
@@ -147,7 +150,7 @@ fn a_gap_is_not_filled_before_its_turn() {
 }
 
 #[test]
-fn a_gap_that_is_made_before_the_chain_answers_is_kept() {
+fn gap_made_before_the_first_chain_answer_is_kept() {
     let mut world = World::ready(rules());
     world.accept();
     world.accept();
@@ -160,16 +163,19 @@ fn a_gap_that_is_made_before_the_chain_answers_is_kept() {
     world.answer_all(0, |job| matches!(job, Job::Backlog { .. }));
     signer_says(&mut world, 0, 7);
     world.commit();
-    world.answer_all(0, |job| matches!(job, Job::LeaseRequest(_)));
+    world.answer_all(0, |job| matches!(job, Job::QueryNonces(_)));
     world.commit();
     assert_eq!(world.lane.gaps(), [Nonce(0)]);
     world.heal();
 }
 
 #[test]
-fn what_was_dealt_before_the_chain_was_asked_is_no_gap() {
+fn nonce_allocated_before_the_first_chain_answer_is_no_gap() {
     let mut world = World::ready(LaneRules {
-        chain_query: ChainQuery::Off,
+        nonce: NonceRules {
+            chain_query: ChainQuery::Off,
+            ..rules().nonce
+        },
         ..rules()
     });
     world.accept();

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::lane::reserve::RESERVATION_PREFIX;
-use crate::lane::{Lane, LaneRules, Stage};
+use crate::lane::reservations::RESERVATION_PREFIX;
+use crate::lane::{Lane, LaneRules};
 use crate::window::Release;
 use crate::{AttemptKind, Nonce, SubState, TxId, TxState};
 
@@ -24,7 +24,7 @@ pub(super) fn of_memory(lane: &Lane, store: &Store, chain: &Chain) {
     nothing_is_open_below_the_floor(lane, store);
 }
 
-/// Whoever reads the lane next starts at the floor.
+/// The next load starts at the floor.
 fn nothing_is_open_below_the_floor(lane: &Lane, store: &Store) {
     let floor = lane.floor_nonce();
     for tx in store.rows.values().filter(|tx| tx.is_open()) {
@@ -43,7 +43,7 @@ pub(super) fn at_the_end(world: &World) {
     for tx in store.rows.values() {
         let attempts = store.attempts_of(tx.id);
         if tx.sub_state == Some(SubState::SigningFailed) {
-            // Attempts at a nonce that somebody else consumed may be there.
+            // Attempts at a nonce that a foreign transaction consumed may be there.
             let has_effect = attempts.iter().any(|a| chain.count(a.hash) > 0);
             assert!(
                 !has_effect && tx.nonce.is_none(),
@@ -57,7 +57,7 @@ pub(super) fn at_the_end(world: &World) {
             .map(|attempt| chain.count(attempt.hash))
             .sum();
         if times == 0 && tx.nonce.is_none() {
-            // A filler, or one that was to be cancelled: somebody else consumed its nonce.
+            // A filler, or one that was to be cancelled: a foreign transaction consumed its nonce.
             let is_over = matches!(
                 tx.sub_state,
                 Some(SubState::ForeignNonce | SubState::Rejected)
@@ -71,7 +71,7 @@ pub(super) fn at_the_end(world: &World) {
         let is_cancel = mined.is_some_and(|mined| mined.kind == AttemptKind::Cancel);
         assert!(
             chain.has(inclusion),
-            "tx {} tells of a block that is gone",
+            "tx {} shows a block that is gone",
             tx.id
         );
         let expected = if inclusion.succeeded && !is_cancel {
@@ -86,17 +86,20 @@ pub(super) fn at_the_end(world: &World) {
 /// Nonces below the cursor: held, used, or a gap that the lane knows of.
 fn nonces_have_no_hole(lane: &Lane, store: &Store, chain: &Chain) {
     let mut gaps: BTreeSet<Nonce> = lane.gaps().into_iter().collect();
-    gaps.extend(&lane.doubtful);
+    gaps.extend(lane.ledger.contested());
     for nonce in (chain.start.0..store.next_nonce.0).map(Nonce) {
         let is_held = store.holder(nonce).is_some();
         let is_gap = gaps.contains(&nonce);
         assert!(
             !(is_held && is_gap),
-            "nonce {nonce} is held and could be dealt again"
+            "nonce {nonce} is held and could be allocated again"
         );
         // A lane that was just read learns of its gaps together with the chain's nonce.
         assert!(
-            is_held || is_gap || lane.unsettled.is_some() || chain.was_used_elsewhere(nonce),
+            is_held
+                || is_gap
+                || lane.reconciliation.is_unreconciled()
+                || chain.was_used_elsewhere(nonce),
             "nonce {nonce} is forgotten"
         );
     }
@@ -112,14 +115,14 @@ fn states_fit_their_attempts(store: &Store) {
         let has_attempt = with_attempts.contains(&tx.id);
         let is_lent = tx.request_id.as_str().starts_with(RESERVATION_PREFIX);
         if is_lent && tx.state == TxState::FailedFinal {
-            continue; // given back, whatever was named for it, or consumed by what is another loan's
+            continue; // released, whatever was named for it, or consumed by another reservation's transaction
         }
         // One that was given another nonce keeps its old attempts.
         let (has_nonce, is_signed) = match tx.state {
             TxState::Created => (false, false),
             TxState::Allocated => (true, false),
             TxState::Tracking | TxState::Confirmed => (true, true),
-            // Somebody else may have consumed its nonce.
+            // A foreign transaction may have consumed its nonce.
             TxState::Stuck | TxState::FailedFinal => (tx.nonce.is_some(), tx.nonce.is_some()),
         };
         assert_eq!(
@@ -129,7 +132,7 @@ fn states_fit_their_attempts(store: &Store) {
         );
         assert!(has_attempt || !is_signed, "{tx:?}");
         assert_eq!(
-            store.wakes.contains(&tx.id),
+            store.queued.contains(&tx.id),
             tx.state == TxState::Created,
             "{tx:?}"
         );
@@ -144,8 +147,8 @@ fn events_are_in_their_txs(store: &Store) {
         }
     }
     for tx in store.rows.values() {
-        let told = seqs.remove(&tx.id).unwrap_or_default();
-        assert_eq!(tx.event_seqs, told, "the history of tx {}", tx.id);
+        let reported = seqs.remove(&tx.id).unwrap_or_default();
+        assert_eq!(tx.event_seqs, reported, "the history of tx {}", tx.id);
         let story = store.story(tx.id);
         assert!(
             story.first().is_none_or(|word| *word == "TxAccepted"),
@@ -157,35 +160,27 @@ fn events_are_in_their_txs(store: &Store) {
 
 /// Every open tx with a nonce is in memory, or will be read from the store.
 fn memory_fits_the_store(lane: &Lane, store: &Store) {
-    let unmined = lane
-        .slots
-        .values()
-        .filter(|slot| slot.stage != Stage::Mined)
-        .count();
-    assert_eq!(lane.unmined, unmined as u64, "the count of unmined slots");
-    let hashes: usize = lane.slots.values().map(|slot| slot.attempts.len()).sum();
-    assert_eq!(
-        lane.by_hash.len(),
-        hashes,
-        "one entry per attempt in memory"
-    );
+    let unmined = lane.slots.unmined().count() as u64;
+    assert_eq!(lane.slots.unmined_len(), unmined);
+    let attempts = lane.slots.iter().map(|(_, slot)| slot.attempts().len());
+    assert_eq!(lane.slots.hashes().count(), attempts.sum(), "the index");
     for tx in store.rows.values().filter(|tx| tx.is_open()) {
         let Some(nonce) = tx.nonce else { continue };
-        let will_be_read = lane.backlog.is_some_and(|from| from <= nonce);
-        match lane.slots.get(&nonce) {
+        let will_be_read = lane.paging.backlog_from().is_some_and(|from| from <= nonce);
+        match lane.slots.get(nonce) {
             Some(slot) => {
                 assert_eq!(slot.tx.id, tx.id, "nonce {nonce} has another tx in memory");
                 // A page that is on its way must not bring what is at the signer already.
                 assert!(
-                    !will_be_read || slot.stage != Stage::Signing,
+                    !will_be_read || !slot.is_first_signing(),
                     "nonce {nonce} twice"
                 );
             }
             None => assert!(will_be_read, "tx {} at nonce {nonce} is forgotten", tx.id),
         }
     }
-    for (nonce, slot) in &lane.slots {
-        let row = store.holder(*nonce).expect("a slot has a row");
+    for (nonce, slot) in lane.slots.iter() {
+        let row = store.holder(nonce).expect("a slot has a row");
         assert!(
             row.id == slot.tx.id && row.is_open(),
             "a slot without an open row: {row:?}"
@@ -193,16 +188,16 @@ fn memory_fits_the_store(lane: &Lane, store: &Store) {
     }
 }
 
-/// After a deal: not more nonces are unresolved than the window allows.
+/// After an allocation: not more nonces are unresolved than the window allows.
 pub(super) fn window_is_kept(rules: &LaneRules, store: &Store) {
-    let Some(limit) = rules.window.limit else {
+    let Some(limit) = rules.capacity.window.limit else {
         return;
     };
     let open = store
         .rows
         .values()
         .filter(|tx| tx.is_open() && tx.nonce.is_some());
-    let unresolved = open.filter(|tx| match rules.window.releases {
+    let unresolved = open.filter(|tx| match rules.capacity.window.releases {
         Release::Mined => tx.inclusion.is_none(),
         Release::Final => true,
     });
@@ -212,32 +207,32 @@ pub(super) fn window_is_kept(rules: &LaneRules, store: &Store) {
     );
 }
 
-/// What was out before a step.
-pub(super) struct Out {
+/// What was in flight before a step.
+pub(super) struct InFlight {
     nonces: Vec<Nonce>,
     depth: u64,
 }
 
-impl Out {
-    pub(super) fn of(lane: &Lane) -> Self {
+impl InFlight {
+    pub(super) fn before(lane: &Lane) -> Self {
         Self {
-            nonces: lane.slots.keys().copied().collect(),
-            depth: lane.depth.limit(),
+            nonces: lane.slots.nonces_from(Nonce(0)).collect(),
+            depth: lane.mempool.limit(),
         }
     }
 }
 
-/// What came out in this step had room, or stands before what was out already.
-pub(super) fn depth_is_kept(before: &Out, after: &Lane) {
-    let highest = after.slots.last_key_value().map(|(nonce, _)| *nonce);
+/// What came into flight in this step had room, or stands below what was in flight already.
+pub(super) fn mempool_depth_is_kept(before: &InFlight, after: &Lane) {
+    let highest = after.slots.highest();
     let new = after
         .slots
-        .keys()
+        .nonces_from(Nonce(0))
         .filter(|nonce| before.nonces.binary_search(nonce).is_err());
     for nonce in new {
-        let takes_a_gap = highest.is_some_and(|highest| *nonce < highest);
+        let takes_a_gap = highest.is_some_and(|highest| nonce < highest);
         assert!(
-            takes_a_gap || after.unmined <= before.depth,
+            takes_a_gap || after.slots.unmined_len() <= before.depth,
             "nonce {nonce} came out without room"
         );
     }

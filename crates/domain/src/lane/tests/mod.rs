@@ -4,17 +4,17 @@
     reason = "the numbers of a test world are small, and an overflow fails the test"
 )]
 
-mod accepting;
+mod allocation;
 mod chain;
-mod doubt;
-mod foreign;
-mod forks;
+mod credibility;
+mod cursor;
+mod foreign_use;
 mod gaps;
 mod invariants;
-mod nonces;
 mod property;
-mod reserve;
-mod resubmit;
+mod reorgs;
+mod reservations;
+mod resubmission;
 mod sending;
 mod store;
 mod world;
@@ -25,53 +25,60 @@ use alloy_primitives::{Address, U256};
 use uuid::Uuid;
 
 use super::{
-    AdmittedRequest, ChainQuery, Finality, LaneRules, OnForeignNonce, Resubmit, ResubmitPolicy,
+    AdmittedRequest, CapacityRules, ChainQuery, ConfirmationRules, Finality, LaneRules, NonceRules,
+    OnForeignNonce, Resubmit, ResubmitPolicy,
 };
-use crate::window::{Depth, Release, Window};
+use crate::window::{MempoolDepth, Release, Window};
 use crate::{ChainId, FeeRules, LaneKey, Payload, RequestId, Timestamp, TxId};
 
 /// The lane of all tests.
-const KEY: LaneKey = LaneKey {
+pub(super) const KEY: LaneKey = LaneKey {
     chain_id: ChainId(31_337),
     signer: Address::repeat_byte(0x5e),
 };
 /// When all tests begin.
-const START: Timestamp = Timestamp(1_000_000);
+pub(super) const START: Timestamp = Timestamp(1_000_000);
 
 /// The rules from which tests deviate.
 fn rules() -> LaneRules {
     LaneRules {
-        window: Window {
-            limit: None,
-            releases: Release::Mined,
+        capacity: CapacityRules {
+            window: Window {
+                limit: None,
+                releases: Release::Mined,
+            },
+            mempool_depth: MempoolDepth::Fixed(16),
         },
-        depth: Depth::Fixed(16),
         fee: FeeRules::OPEN,
-        finality: Finality::Depth(2),
-        watch_depth: 8,
-        emit_progress: true,
-        fetch_receipt_upon_entry: false,
+        confirmations: ConfirmationRules {
+            finality: Finality::Depth(2),
+            watch_depth: 8,
+            emit_progress: true,
+            fetch_receipt_upon_entry: false,
+            stale_receipt_timeout: Duration::from_secs(20),
+        },
         resubmit: Resubmit {
             interval: Some(Duration::from_secs(30)),
             policy: ResubmitPolicy::Rebroadcast,
             max_attempts: None,
         },
-        on_foreign_nonce: OnForeignNonce::Requeue,
-        lent: None,
-        gap_fill_after: Duration::from_secs(5),
-        max_chain_jump: 10,
-        chain_query: ChainQuery::Pending,
-        chain_nonce_timeout: Duration::from_secs(60),
-        stale_receipt_timeout: Duration::from_secs(20),
+        nonce: NonceRules {
+            on_foreign_nonce: OnForeignNonce::Requeue,
+            gap_fill_after: Duration::from_secs(5),
+            max_chain_jump: 10,
+            chain_query: ChainQuery::Pending,
+            chain_nonce_timeout: Duration::from_secs(60),
+        },
+        reservations: None,
     }
 }
 
-fn tx_id(number: u64) -> TxId {
+pub(super) fn tx_id(number: u64) -> TxId {
     TxId(Uuid::from_u128(u128::from(number)))
 }
 
 /// The request with this number: another one has another id, key and payload.
-fn request(number: u64) -> AdmittedRequest {
+pub(super) fn request(number: u64) -> AdmittedRequest {
     let payload = Payload::transfer(Address::repeat_byte(1), U256::from(number));
     AdmittedRequest {
         id: tx_id(number),

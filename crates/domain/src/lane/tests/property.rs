@@ -4,8 +4,11 @@ use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 
 use crate::Nonce;
-use crate::lane::{ChainQuery, Finality, Input, LaneRules, Resubmit, ResubmitPolicy};
-use crate::window::{Depth, Release, Window};
+use crate::lane::{
+    CapacityRules, ChainQuery, ConfirmationRules, Finality, Input, LaneRules, NonceRules, Resubmit,
+    ResubmitPolicy,
+};
+use crate::window::{MempoolDepth, Release, Window};
 
 use super::world::World;
 use super::{invariants, rules};
@@ -91,13 +94,13 @@ fn any_rules() -> impl Strategy<Value = LaneRules> {
         prop_oneof![Just(Release::Mined), Just(Release::Final)],
     );
     let depth = prop_oneof![
-        (1..6_u64).prop_map(Depth::Fixed),
-        Just(Depth::Fixed(10_000)),
-        Just(Depth::Auto {
+        (1..6_u64).prop_map(MempoolDepth::Fixed),
+        Just(MempoolDepth::Fixed(10_000)),
+        Just(MempoolDepth::Auto {
             limit: 2,
             most: None
         }),
-        Just(Depth::auto()),
+        Just(MempoolDepth::auto()),
     ];
     let query = prop_oneof![
         3 => Just(ChainQuery::Pending), 1 => Just(ChainQuery::Latest), 1 => Just(ChainQuery::Off),
@@ -114,16 +117,24 @@ fn any_rules() -> impl Strategy<Value = LaneRules> {
             max_attempts,
         },
     );
-    let told = (any::<bool>(), any::<bool>());
-    (window, depth, query, 0..5_u64, told, resubmit).prop_map(
+    let reported = (any::<bool>(), any::<bool>());
+    (window, depth, query, 0..5_u64, reported, resubmit).prop_map(
         |((limit, releases), depth, chain_query, required, (progress, upon_entry), resubmit)| {
             LaneRules {
-                window: Window { limit, releases },
-                depth,
-                finality: Finality::Depth(required),
-                emit_progress: progress,
-                fetch_receipt_upon_entry: upon_entry,
-                chain_query,
+                capacity: CapacityRules {
+                    window: Window { limit, releases },
+                    mempool_depth: depth,
+                },
+                confirmations: ConfirmationRules {
+                    finality: Finality::Depth(required),
+                    emit_progress: progress,
+                    fetch_receipt_upon_entry: upon_entry,
+                    ..rules().confirmations
+                },
+                nonce: NonceRules {
+                    chain_query,
+                    ..rules().nonce
+                },
                 resubmit,
                 ..rules()
             }
@@ -192,10 +203,10 @@ impl World {
     }
 }
 
-/// How many worlds are played out in every run.
+/// How many worlds every run plays.
 const CASES: u32 = 128;
 
-/// The same cases in every run; `PROPTEST_RNG_SEED` and `PROPTEST_CASES` ask for others.
+/// The same cases in every run; `PROPTEST_RNG_SEED` and `PROPTEST_CASES` select others.
 fn config() -> ProptestConfig {
     let mut config = ProptestConfig {
         failure_persistence: None,
@@ -214,11 +225,11 @@ proptest! {
     #![proptest_config(config())]
 
     #[test]
-    fn whatever_happens_every_request_ends_once(
+    fn every_request_ends_once_whatever_happens(
         rules in any_rules(), moves in moves(), start in 0..3_u64,
     ) {
-        // Without the chain's word, the cursor is all there is: it starts at 0.
-        let start = if rules.chain_query == ChainQuery::Off { 0 } else { start };
+        // Without chain queries the cursor is all there is: it starts at 0.
+        let start = if rules.nonce.chain_query == ChainQuery::Off { 0 } else { start };
         let mut world = World::new(rules, Nonce(start));
         for Move { what, commits } in moves {
             world.happens(what);

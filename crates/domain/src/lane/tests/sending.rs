@@ -1,6 +1,6 @@
 //! Sending again: what, when, and after a restart.
 
-use crate::lane::{LaneRules, Resubmit};
+use crate::lane::{CapacityRules, LaneRules, Resubmit};
 use crate::{Nonce, SubState};
 
 use super::rules;
@@ -9,10 +9,10 @@ use super::world::{Job, World};
 fn sends(world: &World) -> Vec<Nonce> {
     let send = |job: &Job| match job {
         Job::Send(out) => Some(out.nonce),
-        Job::Sign(_) | Job::LeaseRequest(_) | Job::Fetch(_) | Job::Finals(_) | Job::Headers(_) => {
+        Job::Sign(_) | Job::QueryNonces(_) | Job::Fetch(_) | Job::Finals(_) | Job::Headers(_) => {
             None
         }
-        Job::Backlog { .. } | Job::Queued { .. } | Job::NonceConsumer { .. } => None,
+        Job::Backlog { .. } | Job::Queued { .. } | Job::FindConsumer { .. } => None,
     };
     world.jobs.iter().filter_map(send).collect()
 }
@@ -21,7 +21,7 @@ fn sends(world: &World) -> Vec<Nonce> {
 fn only_the_head_is_claimed_and_sent_again() {
     let mut world = World::ready(rules());
     let ids = [world.accept(), world.accept(), world.accept()];
-    world.settle_all();
+    world.deliver_all();
     world.tick(29_000);
     world.commit();
     assert_eq!(sends(&world), [], "the interval is not over");
@@ -37,7 +37,7 @@ fn only_the_head_is_claimed_and_sent_again() {
 }
 
 #[test]
-fn what_was_claimed_and_never_sent_leaves_after_a_restart() {
+fn claimed_tx_that_was_never_sent_is_sent_after_a_restart() {
     let mut world = World::ready(rules());
     let _both = (world.accept(), world.accept());
     world.answer_all(0, |job| matches!(job, Job::Sign(_)));
@@ -45,7 +45,7 @@ fn what_was_claimed_and_never_sent_leaves_after_a_restart() {
     world.crash();
     world.tick(0);
     world.commit();
-    world.answer_all(0, |job| matches!(job, Job::LeaseRequest(_)));
+    world.answer_all(0, |job| matches!(job, Job::QueryNonces(_)));
     world.commit();
     let mut sent = sends(&world);
     sent.dedup();
@@ -53,9 +53,9 @@ fn what_was_claimed_and_never_sent_leaves_after_a_restart() {
     world.heal();
 }
 
-/// Its nonce looks used when the lane is read, so nothing is sent; then a fork takes that back.
+/// Its nonce looks used when the lane is loaded, so nothing is sent; then a reorg takes that back.
 #[test]
-fn what_a_fork_takes_back_before_its_receipt_is_read_leaves_again() {
+fn tx_reorged_before_its_receipt_was_read_is_sent_again() {
     let mut world = World::ready(rules());
     world.accept();
     world.answer_all(0, |job| matches!(job, Job::Sign(_)));
@@ -65,13 +65,13 @@ fn what_a_fork_takes_back_before_its_receipt_is_read_leaves_again() {
     world.crash();
     world.tick(0);
     world.commit();
-    world.answer_all(0, |job| matches!(job, Job::LeaseRequest(_)));
+    world.answer_all(0, |job| matches!(job, Job::QueryNonces(_)));
     world.fork(1, 0, 0xff, false);
     world.heal();
 }
 
 #[test]
-fn a_lost_receipt_is_found_although_nothing_is_ever_sent_again() {
+fn lost_receipt_is_found_without_resubmission() {
     let mut world = World::ready(LaneRules {
         resubmit: Resubmit {
             interval: None,
@@ -80,29 +80,29 @@ fn a_lost_receipt_is_found_although_nothing_is_ever_sent_again() {
         ..rules()
     });
     let id = world.accept();
-    world.settle_all();
+    world.deliver_all();
     world.mine(1, false);
-    world.settle_all();
+    world.deliver_all();
     assert_eq!(world.store.rows[&id].inclusion, None);
     world.tick(20_000);
-    world.settle_all();
+    world.deliver_all();
     world.tick(4_000); // it is used; the follower had its time
-    world.settle_all();
+    world.deliver_all();
     assert!(world.store.rows[&id].inclusion.is_some());
 }
 
 #[test]
-fn one_that_was_refused_and_then_taken_waits_no_longer() {
+fn refused_tx_that_is_accepted_later_waits_no_longer() {
     let mut world = World::ready(rules());
     let id = world.accept();
-    world.settle_all();
+    world.deliver_all();
     world.chain.pool.clear();
     world.tick(30_000);
     world.commit();
     world.answer_all(12, |job| matches!(job, Job::Send(_)));
     assert_eq!(world.draft.rows[&id].sub_state, Some(SubState::Underfunded));
     world.tick(1_000);
-    world.settle_all();
+    world.deliver_all();
     let tx = &world.store.rows[&id];
     assert_eq!(
         (tx.sub_state, tx.reason.clone()),
@@ -112,17 +112,17 @@ fn one_that_was_refused_and_then_taken_waits_no_longer() {
 }
 
 #[test]
-fn a_hindrance_that_is_over_is_not_told_by_a_later_write() {
+fn reason_that_is_over_is_not_stored_by_a_later_write() {
     let mut world = World::ready(rules());
     let id = world.accept();
-    world.settle_all();
+    world.deliver_all();
     world.tick(30_000); // claimed again, and the node is busy …
     world.commit();
     world.answer_all(13, |job| matches!(job, Job::Send(_)));
     world.commit();
     assert!(world.lane.waiting_for().is_some());
     world.tick(1_000); // … and takes it a moment later
-    world.settle_all();
+    world.deliver_all();
     assert_eq!(world.lane.waiting_for(), None);
     world.tick(30_000); // the next claim writes the row
     world.commit();
@@ -130,19 +130,22 @@ fn a_hindrance_that_is_over_is_not_told_by_a_later_write() {
 }
 
 #[test]
-fn what_may_be_out_grows_although_nothing_is_mined() {
+fn mempool_depth_grows_although_nothing_is_mined() {
     let mut world = World::ready(LaneRules {
-        depth: crate::window::Depth::auto(),
+        capacity: CapacityRules {
+            mempool_depth: crate::window::MempoolDepth::auto(),
+            ..rules().capacity
+        },
         ..rules()
     });
     for _ in 0..16 {
         world.accept();
     }
-    world.settle_all();
+    world.deliver_all();
     assert_eq!(world.chain.pool.len(), 16);
     for _ in 0..200 {
         world.accept(); // they find no room, and no block makes any
     }
-    world.settle_all();
+    world.deliver_all();
     assert_eq!(world.chain.pool.len(), 216);
 }

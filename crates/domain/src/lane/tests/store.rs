@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use alloy_primitives::B256;
 
-use crate::lane::reserve::RESERVATION_PREFIX;
+use crate::lane::reservations::RESERVATION_PREFIX;
 use crate::lane::{AdmittedRequest, FinalTx, LaneImage, Writes};
 use crate::{
     Attempt, Event, EventKind, GrantId, LaneId, LeaseGrant, Nonce, RequestId, Timestamp, Token, Tx,
@@ -19,7 +19,7 @@ pub(super) struct Store {
     pub(super) rows: BTreeMap<TxId, Tx>,
     pub(super) attempts: BTreeMap<B256, Attempt>,
     pub(super) events: Vec<Event>,
-    pub(super) wakes: BTreeSet<TxId>,
+    pub(super) queued: BTreeSet<TxId>,
     pub(super) next_nonce: Nonce,
     pub(super) paused: bool,
     by_nonce: BTreeMap<Nonce, TxId>,
@@ -66,10 +66,10 @@ impl Store {
             self.events.push(event.clone());
         }
         for id in &writes.queued_added {
-            assert!(self.wakes.insert(*id), "tx {id} is woken twice");
+            assert!(self.queued.insert(*id), "tx {id} is woken twice");
         }
         for id in &writes.queued_removed {
-            assert!(self.wakes.remove(id), "tx {id} did not wait");
+            assert!(self.queued.remove(id), "tx {id} did not wait");
         }
         self.paused = writes.paused.unwrap_or(self.paused);
     }
@@ -93,7 +93,7 @@ impl Store {
     pub(super) fn queue(&mut self, request: AdmittedRequest, now: Timestamp) {
         let tx = Tx::created(request, Token(0), now);
         self.by_request.insert(tx.request_id.clone(), tx.id);
-        self.wakes.insert(tx.id);
+        self.queued.insert(tx.id);
         self.rows.insert(tx.id, tx);
     }
 
@@ -133,7 +133,7 @@ impl Store {
             backlog_from: self.backlog(Nonce(0)).next().and_then(|tx| tx.nonce),
             held,
             consumed_below: finished.map_or(Nonce(0), |(nonce, _)| nonce.next()),
-            queued: self.wakes.len() as u64,
+            queued: self.queued.len() as u64,
             finals: self.finals(),
         }
     }
@@ -179,7 +179,7 @@ impl Store {
 
     /// A page of the txs that wait for a nonce, oldest first, and whether there is more.
     pub(super) fn queued_page(&self, limit: u64) -> (Vec<Tx>, bool) {
-        let mut waiting: Vec<&Tx> = self.wakes.iter().map(|id| &self.rows[id]).collect();
+        let mut waiting: Vec<&Tx> = self.queued.iter().map(|id| &self.rows[id]).collect();
         waiting.sort_by_key(|tx| (tx.created_at, tx.id));
         page(waiting.into_iter(), limit)
     }
@@ -214,7 +214,7 @@ fn check_change(before: &Tx, after: &Tx, writes: &Writes) {
     );
     let is_reopened = before.state.is_terminal() && after.is_open();
     if is_reopened {
-        let told = writes.events.iter().any(|event| {
+        let reported = writes.events.iter().any(|event| {
             event.tx_id == Some(after.id)
                 && matches!(
                     event.kind,
@@ -224,7 +224,11 @@ fn check_change(before: &Tx, after: &Tx, writes: &Writes) {
                     }
                 )
         });
-        assert!(told, "tx {} is open again and nobody was told", after.id);
+        assert!(
+            reported,
+            "tx {} is open again and nobody was reported",
+            after.id
+        );
     }
     let claimed = before.state == TxState::Tracking || before.state == TxState::Confirmed;
     let foreign = |event: &Event| {

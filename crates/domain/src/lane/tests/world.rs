@@ -1,5 +1,5 @@
 //! One lane between a store and a chain, with everything under way in the open: each answer comes
-//! when the test says so, in the order and with the outcome that the test says.
+//! when the test wants it, in the order and with the outcome that the test chooses.
 
 use std::collections::VecDeque;
 
@@ -8,7 +8,7 @@ use alloy_primitives::{B256, Bytes, keccak256};
 use crate::attempt::OutgoingEnvelope;
 use crate::lane::{
     AccountNonces, ChainQuery, Effect, EndpointNonces, Input, Lane, LaneRules, Receipt, Step,
-    Writes, reserve::MarkOutcome,
+    Writes, reservations::MarkOutcome,
 };
 use crate::{
     Attempt, Header, Holder, Mark, MonotonicTime, NodeName, Nonce, SendOutcome, Timestamp, Token,
@@ -16,11 +16,11 @@ use crate::{
 };
 
 use super::chain::{Chain, FORK_MAX};
-use super::invariants::Out;
+use super::invariants::InFlight;
 use super::store::Store;
 use super::{START, invariants, request, tx_id};
 
-/// How often somebody else uses the account: fewer than a jump that is not believed.
+/// How often a foreign transaction uses the account: fewer than a jump that is not credible.
 const USED_ELSEWHERE_MAX: u64 = 4;
 
 /// A page as it was read, and whether there was more.
@@ -54,9 +54,9 @@ pub(super) struct World {
 pub(super) enum Job {
     Sign(UnsignedEnvelope),
     Send(OutgoingEnvelope),
-    LeaseRequest(Option<AccountNonces>),
+    QueryNonces(Option<AccountNonces>),
     Fetch(Vec<B256>),
-    NonceConsumer {
+    FindConsumer {
         nonce: Nonce,
         up_to: Header,
         hashes: Vec<B256>,
@@ -107,55 +107,51 @@ impl World {
     /// A lane that knows its chain: its head and the account's nonce.
     pub(super) fn ready(rules: LaneRules) -> Self {
         let mut world = Self::new(rules, Nonce(0));
-        world.settle_all();
+        world.deliver_all();
         world.tick(0);
-        world.settle_all();
+        world.deliver_all();
         world
     }
 
-    /// What a holder says of a lent nonce, into the present turn.
+    /// What a holder reports of a reserved nonce, into the present turn.
     pub(super) fn mark(&mut self, nonce: u64, holder: Holder, mark: &Mark) -> MarkOutcome {
         let (step, marked) = self.lane.mark(Nonce(nonce), holder, mark, self.now);
-        self.take(step);
+        self.apply_step(step);
         marked
     }
 
     /// One step of the lane, into the present turn.
     pub(super) fn input(&mut self, input: Input) {
         let cursor = self.lane.next_nonce();
-        let out = Out::of(&self.lane);
+        let out = InFlight::before(&self.lane);
         let forks = matches!(input, Input::Head(_) | Input::Finals(_));
         let raises = matches!(input, Input::AccountNonces { .. });
         let step = self.lane.step(input, self.now);
-        self.take(step);
+        self.apply_step(step);
         if self.lane.next_nonce() > cursor && !raises {
             invariants::window_is_kept(&self.rules, &self.draft);
         }
         if !forks {
-            invariants::depth_is_kept(&out, &self.lane);
+            invariants::mempool_depth_is_kept(&out, &self.lane);
         }
     }
 
-    fn take(&mut self, step: Step) {
+    fn apply_step(&mut self, step: Step) {
         self.draft.apply(&step.writes, self.lane.next_nonce());
         self.is_dirty |= step.writes != Writes::default();
         assert_eq!(self.draft.event_seq(), self.lane.event_seq());
         // Signing does not wait for the commit; everything else does.
-        let is_sign = |effect: &Effect| matches!(effect, Effect::Sign(_));
-        let (signs, others): (Vec<_>, Vec<_>) = step.effects.into_iter().partition(is_sign);
-        self.held.extend(others);
-        for effect in signs {
-            self.start(effect);
-        }
+        self.held.extend(step.effects);
+        self.jobs.extend(step.to_sign.into_iter().map(Job::Sign));
     }
 
-    /// Makes the turn durable, and lets its effects out.
+    /// Makes the turn durable, and dispatches its effects.
     pub(super) fn commit(&mut self) {
         if std::mem::take(&mut self.is_dirty) {
             self.store = self.draft.clone();
             invariants::of_the_store(&self.store);
         }
-        self.lane.committed(self.now);
+        self.lane.on_commit(self.now);
         for effect in std::mem::take(&mut self.held) {
             self.start(effect);
         }
@@ -164,7 +160,6 @@ impl World {
 
     fn start(&mut self, effect: Effect) {
         let job = match effect {
-            Effect::Sign(unsigned) => Job::Sign(unsigned),
             Effect::Send(out) => {
                 assert!(
                     self.store.attempts.contains_key(&out.hash),
@@ -182,12 +177,12 @@ impl World {
                 page: None,
             },
             Effect::LoadQueued { limit } => Job::Queued { limit, page: None },
-            Effect::QueryChainNonces { .. } => Job::LeaseRequest(None),
+            Effect::QueryChainNonces { .. } => Job::QueryNonces(None),
             Effect::FindConsumer {
                 nonce,
                 up_to,
                 hashes,
-            } => Job::NonceConsumer {
+            } => Job::FindConsumer {
                 nonce,
                 up_to,
                 hashes,
@@ -199,7 +194,7 @@ impl World {
         self.jobs.push(job);
     }
 
-    /// A customer's request reaches the keeper.
+    /// A client's request reaches the keeper.
     pub(super) fn accept(&mut self) -> TxId {
         let request = request(self.fresh());
         let id = request.id;
@@ -207,7 +202,7 @@ impl World {
         id
     }
 
-    /// A customer's request reaches another node, which puts it into the store.
+    /// A client's request reaches another node, which puts it into the store.
     pub(super) fn queue_elsewhere(&mut self) -> TxId {
         let request = request(self.fresh());
         let id = request.id;
@@ -249,9 +244,9 @@ impl World {
         self.seen(receipts, receipts_arrive);
     }
 
-    /// Somebody else uses the account; not often, and only where the chain is asked and pools forget.
+    /// A foreign transaction uses the account; not often, and only where the chain is queried and pools forget.
     pub(super) fn use_elsewhere(&mut self, ahead: u64) {
-        let is_seen = self.rules.chain_query == ChainQuery::Pending && self.is_forgetful();
+        let is_seen = self.rules.nonce.chain_query == ChainQuery::Pending && self.is_forgetful();
         if is_seen && self.used_elsewhere < USED_ELSEWHERE_MAX && self.chain.use_elsewhere(ahead) {
             self.used_elsewhere += 1;
         }
@@ -281,7 +276,7 @@ impl World {
 
     /// A page or an answer of the chain is read now, and delivered later.
     pub(super) fn freeze(&mut self, index: usize) {
-        let nonces = self.lease_request();
+        let nonces = self.query_nonces();
         match &mut self.jobs[index] {
             Job::Backlog { from, limit, page } => {
                 page.get_or_insert_with(|| self.store.backlog_page(*from, *limit));
@@ -289,9 +284,9 @@ impl World {
             Job::Queued { limit, page } => {
                 page.get_or_insert_with(|| self.store.queued_page(*limit));
             }
-            Job::LeaseRequest(answer) => *answer = Some(nonces),
+            Job::QueryNonces(answer) => *answer = Some(nonces),
             Job::Sign(_) | Job::Send(_) | Job::Fetch(_) | Job::Finals(_) | Job::Headers(_) => {}
-            Job::NonceConsumer { .. } => {}
+            Job::FindConsumer { .. } => {}
         }
     }
 
@@ -300,17 +295,17 @@ impl World {
         let input = match self.jobs.remove(index) {
             Job::Sign(unsigned) => self.sign(&unsigned, how),
             Job::Send(out) => self.send(&out, how),
-            Job::LeaseRequest(frozen) => {
+            Job::QueryNonces(frozen) => {
                 let old = usize::from(how / 4) % self.history.len();
                 let stale = how % 4 == 3;
-                let now = frozen.unwrap_or_else(|| self.lease_request());
+                let now = frozen.unwrap_or_else(|| self.query_nonces());
                 agreed(if stale {
-                    self.asked(self.history[old])
+                    self.as_queried(self.history[old])
                 } else {
                     now
                 })
             }
-            Job::NonceConsumer {
+            Job::FindConsumer {
                 nonce,
                 up_to,
                 hashes,
@@ -320,9 +315,10 @@ impl World {
                 hashes,
                 is_named: false,
             },
-            Job::Fetch(hashes) => {
-                Input::Receipts(self.chain.receipts(&hashes, self.rules.finality.depth()))
-            }
+            Job::Fetch(hashes) => Input::Receipts(
+                self.chain
+                    .receipts(&hashes, self.rules.confirmations.finality.depth()),
+            ),
             Job::Backlog { from, limit, page } => {
                 let (txs, more) = page.unwrap_or_else(|| self.store.backlog_page(from, limit));
                 Input::Backlog { txs, more }
@@ -352,12 +348,12 @@ impl World {
         }
     }
 
-    fn lease_request(&self) -> AccountNonces {
-        self.asked(self.chain.nonces())
+    fn query_nonces(&self) -> AccountNonces {
+        self.as_queried(self.chain.nonces())
     }
 
-    fn asked(&self, nonces: AccountNonces) -> AccountNonces {
-        match self.rules.chain_query {
+    fn as_queried(&self, nonces: AccountNonces) -> AccountNonces {
+        match self.rules.nonce.chain_query {
             ChainQuery::Pending | ChainQuery::Off => nonces,
             ChainQuery::Latest => AccountNonces {
                 pending: nonces.latest,
@@ -391,7 +387,7 @@ impl World {
     }
 
     fn send(&mut self, out: &OutgoingEnvelope, how: u8) -> Input {
-        let text = || "said the node".to_owned();
+        let text = || "the node's text".to_owned();
         let is_used = out.nonce < self.chain.nonce();
         let (taken, outcome) = match how % 16 {
             6 if self.is_forgetful() => (false, SendOutcome::Accepted), // and does not hold it
@@ -418,7 +414,7 @@ impl World {
             _ => (true, SendOutcome::Accepted),
         };
         if taken {
-            self.chain.take(out.nonce, out.hash);
+            self.chain.add_to_pool(out.nonce, out.hash);
         }
         Input::Sent {
             hash: out.hash,
@@ -429,18 +425,18 @@ impl World {
 
     /// Everything works from now on: all that was accepted must end, within a bound.
     pub(super) fn heal(&mut self) {
-        let blocks_per_tx = self.rules.finality.depth() + 4;
-        // Somebody else's transaction counts when it is deep enough.
+        let blocks_per_tx = self.rules.confirmations.finality.depth() + 4;
+        // A foreign transaction counts at finality depth.
         let rounds = 120 + blocks_per_tx * self.draft.rows.len() as u64;
         for _ in 0..rounds {
             if self.draft.paused {
                 self.input(Input::Pause(false));
             }
-            self.settle_all();
+            self.deliver_all();
             if self.is_quiet() {
                 return;
             }
-            if !self.store.wakes.is_empty() {
+            if !self.store.queued.is_empty() {
                 self.input(Input::QueueChanged);
             }
             self.mine(usize::MAX, true);
@@ -450,7 +446,7 @@ impl World {
     }
 
     /// Delivers all news and good answers until nothing is under way.
-    pub(super) fn settle_all(&mut self) {
+    pub(super) fn deliver_all(&mut self) {
         self.commit();
         for _ in 0..5_000 {
             if !self.jobs.is_empty() {
@@ -466,34 +462,28 @@ impl World {
     /// What a person needs to see why a lane does not move.
     fn describe(&self) -> String {
         let lane = &self.lane;
-        let slots = lane
-            .slots
-            .iter()
-            .map(|(nonce, slot)| format!("{nonce}: {:?}, retry {:?}", slot.stage, slot.retry_at));
-        let slots: Vec<String> = slots.collect();
+        let slots = lane.slots.iter();
+        let slots: Vec<_> = slots
+            .map(|(nonce, slot)| (nonce, slot.progress()))
+            .collect();
         format!(
-            "slots {slots:?}, gaps {:?}, backlog {:?} loading {:?}, queued {} loading {:?}, chain {:?}, \
-             asking {}, unsettled {:?}, jobs {:?}",
+            "slots {slots:?}, gaps {:?}, {:?}, {:?}, {:?}, jobs {:?}",
             lane.gaps(),
-            lane.backlog,
-            lane.loading_backlog,
-            lane.queued,
-            lane.loading_queued,
+            lane.paging,
             lane.chain,
-            lane.asking_chain,
-            lane.unsettled,
+            lane.reconciliation,
             self.jobs,
         )
     }
 
     fn is_quiet(&self) -> bool {
         self.lane.is_idle()
-            && self.store.wakes.is_empty()
+            && self.store.queued.is_empty()
             && self.store.rows.values().all(|tx| tx.state.is_terminal())
     }
 }
 
-/// What all endpoints say.
+/// All endpoints report this.
 pub(super) fn agreed(first: AccountNonces) -> Input {
     answered(EndpointNonces {
         first,
@@ -502,7 +492,7 @@ pub(super) fn agreed(first: AccountNonces) -> Input {
     })
 }
 
-/// What some endpoints say.
+/// Some endpoints report this.
 pub(super) fn answered(nonces: EndpointNonces) -> Input {
     Input::AccountNonces {
         nonces,

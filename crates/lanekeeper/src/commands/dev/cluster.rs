@@ -1,101 +1,99 @@
-//! `dev --nodes 3 --store postgres://…`: a cluster to play with. The chain is in this process, every
-//! node in one of its own, so that they can be killed one by one.
+//! `dev --nodes 3 --store postgres://…`: a local cluster. The chain runs in this process and every node in its
+//! own process, so that nodes can be killed one by one.
 
 use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
+use cli::client::LaneView;
+use cli::output::{Columns, Tone, paint, print_json, print_line};
+use cli::process::{NodeFile, NodeProcess, node_name, start_node, table, write_private_file};
+use cli::{Failure, PostgresUrl, Signals};
 use futures::future::try_join_all;
 use serde_json::{Value, json};
 
-use super::keepers::Keepers;
-use super::{ACCOUNTS_SHOWN_MAX, World, refuse_own};
-use crate::cli::DevArgs;
-use crate::client::LaneView;
-use crate::commands::{print_json, read_generated};
-use crate::config::PostgresUrl;
-use crate::failure::Failure;
-use crate::fleet::{NodeProcess, Settings, node_name, private_file, start_node, table};
+use super::keepers::KeeperWatch;
+use super::{ACCOUNTS_SHOWN_MAX, DevNetwork, refuse_own_sections};
+use crate::adapters;
+use crate::command_line::DevArgs;
+use crate::commands::read_generated;
 use crate::jsonrpc::JsonRpc;
-use crate::open;
-use crate::output::{Columns, Tone, paint, say};
-use crate::signals::Signals;
 
-/// Where the second node listens; 8646 is the chain's.
+/// The port of the second node; 8646 is the chain's.
 const SECOND_PORT: u16 = 8647;
-/// Short enough to be watched, long enough for a busy laptop.
+/// Short enough to watch a takeover, long enough for a busy laptop.
 const LEASE: Duration = Duration::from_secs(5);
 const RENEW: Duration = Duration::from_millis(1_500);
-/// How often keepers and processes are looked at.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// How often keepers and processes are polled.
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 pub(super) async fn run(args: &DevArgs, store: &str, mut signals: Signals) -> Result<(), Failure> {
     let store = PostgresUrl::parse(store).ok_or_else(|| {
         Failure::Usage("--store takes postgres://user:password@host:5432/database".into())
     })?;
     let base = match &args.config {
-        Some(path) => Settings::read(path)?,
-        None => Settings::default(),
+        Some(path) => NodeFile::read(path)?,
+        None => NodeFile::default(),
     };
-    refuse_own(|section| base.has(section))?;
+    refuse_own_sections(|section| base.has_section(section))?;
     std::fs::create_dir_all(args.dir.join("keys"))
-        .map_err(|e| Failure::refused(&format!("{} cannot be made", args.dir.display()), &e))?;
-    let world = World::open(args).await?;
-    let cluster = Cluster::start(args, &world, base, &store).await;
+        .map_err(|e| Failure::refused(&format!("cannot create {}", args.dir.display()), &e))?;
+    let chain = DevNetwork::open(args).await?;
+    let cluster = Cluster::start(args, &chain, base, &store).await;
     let mut cluster = match cluster {
         Ok(cluster) => cluster,
         Err(failure) => {
-            world.close().await;
+            chain.close().await;
             return Err(failure);
         }
     };
     if args.json {
-        print_json(&cluster.ready_line(&world));
+        print_json(&cluster.ready_line(&chain));
     } else {
-        cluster.welcome(&world, &store).await;
+        cluster.print_welcome(&chain, &store).await;
     }
-    let mut pace = tokio::time::interval(LOOK_EVERY);
+    let mut pace = tokio::time::interval(POLL_INTERVAL);
     loop {
         tokio::select! {
             biased;
-            () = signals.stop() => break,
-            _ = pace.tick() => cluster.look(args.json).await,
+            () = signals.wait_for_stop() => break,
+            _ = pace.tick() => cluster.report_changes(args.json).await,
         }
     }
     cluster.stop().await;
-    world.close().await;
+    chain.close().await;
     Ok(())
 }
 
 struct Cluster {
     nodes: Vec<NodeProcess>,
-    keepers: Keepers,
+    keepers: KeeperWatch,
 }
 
 impl Cluster {
     async fn start(
         args: &DevArgs,
-        world: &World,
-        base: Settings,
+        chain: &DevNetwork,
+        base: NodeFile,
         store: &PostgresUrl,
     ) -> Result<Self, Failure> {
         let dir = args
             .dir
             .canonicalize()
             .map_err(|e| Failure::refused(&args.dir.display().to_string(), &e))?;
-        let settings = common(&dir, world, base, store)?;
+        let common = common_file(&dir, chain, base, store)?;
         let mut files = Vec::new();
         for number in 1..=usize::from(args.nodes) {
-            let mut settings = settings.clone();
-            let listen = SocketAddr::from(([127, 0, 0, 1], port(args, number)));
-            settings.set("node", "name", node_name(number).into());
-            settings.set("http", "listen", listen.to_string().into());
+            let mut file = common.clone();
+            let listen = SocketAddr::from(([127, 0, 0, 1], node_port(args, number)));
+            file.set_key("node", "name", node_name(number).into());
+            file.set_key("http", "listen", listen.to_string().into());
             let path = dir.join(format!("{}.toml", node_name(number)));
-            settings.write(&path)?;
+            file.write(&path)?;
             files.push((node_name(number), path));
         }
         let (_, first) = files.first().expect("there is at least one node");
-        open::migrate(&read_generated(first)?, None).await?;
+        adapters::migrate_store(&read_generated(first)?, None).await?;
         let starts = files.iter().map(|(name, path)| async move {
             let log = path.with_extension("log");
             start_node(name, path, Some(&log)).await
@@ -104,11 +102,11 @@ impl Cluster {
         let urls = nodes.iter().map(|node| node.url.clone()).collect();
         Ok(Self {
             nodes,
-            keepers: Keepers::new(urls),
+            keepers: KeeperWatch::new(urls),
         })
     }
 
-    fn ready_line(&self, world: &World) -> Value {
+    fn ready_line(&self, chain: &DevNetwork) -> Value {
         let nodes: Vec<Value> = self
             .nodes
             .iter()
@@ -120,53 +118,53 @@ impl Cluster {
             })
             .collect();
         json!({
-            "ready": true, "api": self.nodes[0].url, "nodes": nodes, "chain": world.chain_url,
-            "chainId": world.chain_id, "accounts": world.addresses(),
-            "lender": world.lender_json(),
+            "ready": true, "api": self.nodes[0].url, "nodes": nodes, "chain": chain.url,
+            "chainId": chain.id, "accounts": chain.addresses(),
+            "lender": chain.reserved_json(),
         })
     }
 
-    /// Tells who ended and which lane has another keeper.
-    async fn look(&mut self, silent: bool) {
+    /// Prints which nodes have ended and which lanes have a new keeper.
+    async fn report_changes(&mut self, silent: bool) {
         let mut rest = Vec::new();
         for mut node in std::mem::take(&mut self.nodes) {
-            let Some(how) = node.child.ended() else {
+            let Some(status) = node.child.exit_status() else {
                 rest.push(node);
                 continue;
             };
             if !silent {
-                let who = format!("{} (pid {}) ended: {how}.", node.name, node.child.pid);
-                say!(
+                let ended = format!("{} (pid {}) ended: {status}.", node.name, node.child.pid);
+                print_line!(
                     "{} Start it again in another terminal:",
-                    paint(Tone::Bad, &who)
+                    paint(Tone::Bad, &ended)
                 );
-                say!("  lanekeeper serve --config {}", node.config.display());
+                print_line!("  lanekeeper serve --config {}", node.config.display());
             }
         }
         self.nodes = rest;
         if !silent {
-            for line in self.keepers.changes().await {
-                say!("{line}");
+            for line in self.keepers.poll_changes().await {
+                print_line!("{line}");
             }
         }
     }
 
     async fn stop(mut self) {
         for node in &mut self.nodes {
-            node.child.ask_to_stop();
+            node.child.request_stop();
         }
         for node in self.nodes {
-            node.child.gone().await;
+            node.child.wait_until_stopped().await;
         }
     }
 
-    async fn welcome(&mut self, world: &World, store: &PostgresUrl) {
+    async fn print_welcome(&mut self, chain: &DevNetwork, store: &PostgresUrl) {
         let strong = |text: &str| paint(Tone::Strong, text);
-        say!("{}", strong("The cluster is ready."));
-        say!("");
+        print_line!("{}", strong("The cluster is ready."));
+        print_line!("");
         let mut table = Columns::new(&["node", "API", "pid#", "log"]);
         for node in &self.nodes {
-            table.row(vec![
+            table.add_row(vec![
                 (Tone::Strong, node.name.clone()),
                 (Tone::Plain, node.url.clone()),
                 (Tone::Plain, node.child.pid.to_string()),
@@ -176,120 +174,115 @@ impl Cluster {
                 ),
             ]);
         }
-        say!("{table}");
-        say!("");
-        say!(
-            "  chain  {} (id {})",
-            strong(&world.chain_url),
-            world.chain_id
-        );
-        say!("  store  {}", store.shown());
-        say!("");
-        let lanes = self.keepers.ask().await;
-        say!("{}", self.keepers.table(&lanes, ACCOUNTS_SHOWN_MAX));
-        if is_of_another_chain(world, &lanes).await {
-            let warning = "The database holds txs that this chain does not know: take an empty \
-                           database, or the --dir of the run that filled it.";
-            say!("{}", paint(Tone::Bad, warning));
+        print_line!("{table}");
+        print_line!("");
+        print_line!("  chain  {} (id {})", strong(&chain.url), chain.id);
+        print_line!("  store  {}", store.redacted());
+        print_line!("");
+        let lanes = self.keepers.fetch_lanes().await;
+        print_line!("{}", self.keepers.table(&lanes, ACCOUNTS_SHOWN_MAX));
+        if belongs_to_another_chain(chain, &lanes).await {
+            let warning = "The database contains txs that this chain does not know: use an empty \
+                           database, or the --dir of the run that wrote them.";
+            print_line!("{}", paint(Tone::Bad, warning));
         }
-        say!("");
-        self.suggest(world);
+        print_line!("");
+        self.print_suggestions(chain);
     }
 
-    /// What to try next.
-    fn suggest(&self, world: &World) {
+    fn print_suggestions(&self, chain: &DevNetwork) {
         let [first, .., last] = self.nodes.as_slice() else {
             let [only] = self.nodes.as_slice() else {
                 return;
             };
-            say!("Try: lanekeeper tx send --url {} --help", only.url);
+            print_line!("Try: lanekeeper tx send --url {} --help", only.url);
             return;
         };
-        let addresses = world.addresses();
+        let addresses = chain.addresses();
         let from: Vec<&str> = addresses.iter().take(4).map(String::as_str).collect();
         let to = addresses.last().map_or("", String::as_str);
-        say!("Try, in another terminal (any node takes any request):");
-        say!("  for from in {}; do", from.join(" "));
-        say!(
+        print_line!("Try, in another terminal (every node accepts every request):");
+        print_line!("  for from in {}; do", from.join(" "));
+        print_line!(
             "    lanekeeper tx send --url {} --from $from --to {to} --value 1 --wait confirmed",
             last.url
         );
-        say!("  done");
-        say!("  lanekeeper node list --url {}", first.url);
+        print_line!("  done");
+        print_line!("  lanekeeper node list --url {}", first.url);
         for node in &self.nodes {
-            say!("  curl -s {}/api/v1/lanes", node.url);
+            print_line!("  curl -s {}/api/v1/lanes", node.url);
         }
-        say!("");
+        print_line!("");
         let seconds = LEASE.as_secs() + 1;
-        say!(
-            "Then kill a keeper and send again through another node: within about {seconds} s its \
-             lanes have another one."
+        print_line!(
+            "Then kill a keeper and send again through another node: its lanes are taken over within \
+             about {seconds} s."
         );
         for node in &self.nodes {
-            say!("  kill -9 {:<7} # {}", node.child.pid, node.name);
+            print_line!("  kill -9 {:<7} # {}", node.child.pid, node.name);
         }
-        let quiet = "Ctrl-C stops all of them; what they hold stays in the database.";
-        say!("{}", paint(Tone::Quiet, quiet));
-        say!("");
+        let quiet = "Ctrl-C stops all nodes and keeps the data in the database.";
+        print_line!("{}", paint(Tone::Quiet, quiet));
+        print_line!("");
     }
 }
 
-/// Whether nonces were used up that the chain has never seen, and nothing is on its way there.
-async fn is_of_another_chain(world: &World, lanes: &[LaneView]) -> bool {
+/// Whether a lane without in-flight txs has used nonces that the chain has never seen.
+async fn belongs_to_another_chain(chain: &DevNetwork, lanes: &[LaneView]) -> bool {
     let quiet: Vec<&LaneView> = lanes.iter().filter(|lane| lane.in_flight == 0).collect();
     let accounts: Vec<String> = quiet.iter().map(|lane| lane.signer.clone()).collect();
-    let mined = match JsonRpc::new(&world.chain_url) {
-        Ok(chain) => chain.mined(&accounts).await.unwrap_or_default(),
-        Err(_) => Vec::new(), // only a hint is lost
+    let mined = match JsonRpc::new(&chain.url) {
+        Ok(rpc) => rpc.fetch_nonces(&accounts).await.unwrap_or_default(),
+        Err(_) => Vec::new(), // this only omits a warning
     };
     let mut both = quiet.iter().zip(mined);
     both.any(|(lane, mined)| mined.is_some_and(|mined| mined < lane.next_nonce))
 }
 
-/// What all nodes have in common. Keys and secret are in files of their own.
-fn common(
+/// The configuration that all nodes share. Keys and the cluster secret are in separate files.
+fn common_file(
     dir: &Path,
-    world: &World,
-    base: Settings,
+    chain: &DevNetwork,
+    base: NodeFile,
     store: &PostgresUrl,
-) -> Result<Settings, Failure> {
+) -> Result<NodeFile, Failure> {
     let secret_file = dir.join("cluster.secret");
     let random: [u8; 32] = rand::random();
-    private_file(&secret_file, &format!("{}\n", hex::encode(random)))?;
+    write_private_file(&secret_file, &format!("{}\n", hex::encode(random)))?;
     let mut signers = Vec::new();
-    for (number, (_, key)) in world.accounts.iter().enumerate() {
+    for (number, (_, key)) in chain.accounts.iter().enumerate() {
         let file = dir.join("keys").join(format!("{number}.key"));
-        private_file(&file, &format!("{key}\n"))?;
+        write_private_file(&file, &format!("{key}\n"))?;
         signers.push(table([
             ("kind", "key".into()),
             ("keyFile", path_value(&file)),
         ]));
     }
-    signers.push(world.lender_setting());
-    let mut settings = world.settings(base);
-    settings.put("signer", signers.into());
+    signers.push(chain.reserved_signer());
+    let mut file = chain.add_settings(base);
+    file.add_section("signer", signers.into());
     let node = table([
         ("drainDelay", "1s".into()),
         ("clusterSecretFile", path_value(&secret_file)),
     ]);
-    settings.put("node", node);
-    settings.put("store", table([("url", store.secret().into())]));
+    file.add_section("node", node);
+    file.add_section("store", table([("url", store.secret().into())]));
     let lease = table([
-        ("duration", crate::config::show_duration(LEASE).into()),
-        ("renewInterval", crate::config::show_duration(RENEW).into()),
-        // A lane that is looked at keeps its keeper, also when nothing is sent for a while.
+        ("duration", cli::duration::format(LEASE).into()),
+        ("renewInterval", cli::duration::format(RENEW).into()),
+        // A demonstrated lane keeps its keeper while nothing is sent.
         ("idleRelease", "10m".into()),
     ]);
-    settings.put("lease", lease);
-    Ok(settings)
+    file.add_section("lease", lease);
+    Ok(file)
 }
 
 fn path_value(path: &Path) -> toml::Value {
     path.display().to_string().into()
 }
 
-/// The first node has the usual port, the others those after the chain's. 0 is any free one.
-fn port(args: &DevArgs, number: usize) -> u16 {
+/// The first node uses the default port, the others the ports after the chain's. 0 is any free port.
+fn node_port(args: &DevArgs, number: usize) -> u16 {
     let after = u16::try_from(number).unwrap_or(u16::MAX).saturating_sub(2);
     match (args.port, number) {
         (Some(0), _) => 0,

@@ -1,46 +1,44 @@
-//! Which node keeps which lane, as the nodes themselves tell, and what has changed since last time.
+//! Polls the keepers of all lanes and reports changes.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use cli::client::{Client, LaneView, NodeArgs};
+use cli::commands::lane;
+use cli::output::{Columns, Tone, paint, safe};
 use tokio::time::timeout;
 
-use crate::client::{Client, LaneView, NodeArgs};
-use crate::commands::lane;
-use crate::output::{Columns, Tone, paint, safe};
-
-/// A node that takes longer than this is passed over: it may have been stopped in its tracks.
-const ANSWER_WITHIN: Duration = Duration::from_secs(2);
-/// Lines that are printed at once.
+/// A node that takes longer is skipped: its process may be suspended.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
+/// The most lines per poll.
 const LINES_MAX: usize = 20;
 
-/// The keeper and token of a lane; `None` when nobody keeps it.
+/// The keeper and token of a lane; `None` without a keeper.
 type Keeper = Option<(String, u64)>;
 
-pub(super) struct Keepers {
-    /// Every node can be asked about all lanes.
+pub(super) struct KeeperWatch {
     urls: Vec<String>,
-    seen: BTreeMap<(u64, String), Keeper>,
+    known: BTreeMap<(u64, String), Keeper>,
 }
 
-impl Keepers {
+impl KeeperWatch {
     pub(super) fn new(urls: Vec<String>) -> Self {
         Self {
             urls,
-            seen: BTreeMap::new(),
+            known: BTreeMap::new(),
         }
     }
 
-    /// All lanes and their keepers at this moment.
+    /// A table of the lanes and their keepers.
     pub(super) fn table(&mut self, lanes: &[LaneView], rows_max: usize) -> String {
         self.compare(lanes);
         let mut table = Columns::new(&["lane", "keeper", "token#"]);
         for lane in lanes.iter().take(rows_max) {
             let (keeper, token) = match keeper_of(lane) {
                 Some((node, token)) => (node, token.to_string()),
-                None => ("nobody until its first request".to_owned(), "-".to_owned()),
+                None => ("none until its first request".to_owned(), "-".to_owned()),
             };
-            table.row(vec![
+            table.add_row(vec![
                 (Tone::Plain, lane.signer.clone()),
                 (Tone::Strong, keeper),
                 (Tone::Plain, token),
@@ -52,14 +50,14 @@ impl Keepers {
         }
     }
 
-    /// One line for each lane whose keeper changed.
-    pub(super) async fn changes(&mut self) -> Vec<String> {
-        let lanes = self.ask().await;
+    /// Returns one line for each lane whose keeper has changed.
+    pub(super) async fn poll_changes(&mut self) -> Vec<String> {
+        let lanes = self.fetch_lanes().await;
         let mut lines = self.compare(&lanes);
         let more = lines.len().saturating_sub(LINES_MAX);
         lines.truncate(LINES_MAX);
         if more > 0 {
-            lines.push(format!("… and {more} lanes more"));
+            lines.push(format!("… and {more} more lanes"));
         }
         lines
     }
@@ -69,7 +67,7 @@ impl Keepers {
         for lane in lanes {
             let now = keeper_of(lane);
             let key = (lane.chain_id, lane.signer.clone());
-            let before = self.seen.insert(key, now.clone()).flatten();
+            let before = self.known.insert(key, now.clone()).flatten();
             if before != now {
                 let time = time::OffsetDateTime::now_utc().time();
                 let clock = format!(
@@ -79,15 +77,15 @@ impl Keepers {
                     time.second()
                 );
                 let lane = safe(&lane.signer);
-                let told = told(before.as_ref(), now.as_ref());
-                lines.push(format!("{} {lane} {told}", paint(Tone::Quiet, &clock)));
+                let change = describe_change(before.as_ref(), now.as_ref());
+                lines.push(format!("{} {lane} {change}", paint(Tone::Quiet, &clock)));
             }
         }
         lines
     }
 
-    /// The lanes as the first node tells them that answers; none when nobody does.
-    pub(super) async fn ask(&self) -> Vec<LaneView> {
+    /// Fetches all lanes from the first node that answers; none if no node answers.
+    pub(super) async fn fetch_lanes(&self) -> Vec<LaneView> {
         for url in &self.urls {
             let client = Client::new(&NodeArgs {
                 url: url.clone(),
@@ -95,7 +93,8 @@ impl Keepers {
                 json: true,
             });
             let Ok(client) = client else { continue };
-            let Ok(Ok(lanes)) = timeout(ANSWER_WITHIN, lane::views(&client)).await else {
+            let Ok(Ok(lanes)) = timeout(ANSWER_TIMEOUT, lane::fetch_lane_views(&client)).await
+            else {
                 continue;
             };
             return lanes;
@@ -109,11 +108,11 @@ fn keeper_of(lane: &LaneView) -> Keeper {
     Some((keeper.node.clone(), keeper.token))
 }
 
-fn told(before: Option<&(String, u64)>, now: Option<&(String, u64)>) -> String {
+fn describe_change(before: Option<&(String, u64)>, now: Option<&(String, u64)>) -> String {
     match (before, now) {
-        (_, None) => "is kept by nobody: the lease ran out or was given back".to_owned(),
+        (_, None) => "has no keeper: the lease expired or was released".to_owned(),
         (Some((old, _)), Some((node, token))) if old != node => {
-            format!("went from {} to {} (token {token})", safe(old), safe(node))
+            format!("moved from {} to {} (token {token})", safe(old), safe(node))
         }
         (_, Some((node, token))) => format!("is kept by {} (token {token})", safe(node)),
     }
@@ -134,23 +133,23 @@ mod tests {
     }
 
     #[test]
-    fn a_change_is_told_once() {
-        let mut keepers = Keepers::new(Vec::new());
+    fn keeper_change_is_reported_once() {
+        let mut keepers = KeeperWatch::new(Vec::new());
         let kept = |node: &str, token: u64| {
             lane(json!({ "node": node, "token": token, "expiresAt": "2026-01-01T00:00:00.000Z" }))
         };
-        let mut told = |lane: LaneView| -> Option<String> {
+        let mut change = |lane: LaneView| -> Option<String> {
             let line = keepers.compare(&[lane]).pop()?;
-            line.split_once("0xa ").map(|(_, told)| told.to_owned())
+            line.split_once("0xa ").map(|(_, change)| change.to_owned())
         };
-        assert_eq!(told(lane(json!(null))), None);
+        assert_eq!(change(lane(json!(null))), None);
         assert_eq!(
-            told(kept("a", 1)).as_deref(),
+            change(kept("a", 1)).as_deref(),
             Some("is kept by a (token 1)")
         );
-        assert_eq!(told(kept("a", 1)), None);
-        let moved = told(kept("b", 2));
-        assert_eq!(moved.as_deref(), Some("went from a to b (token 2)"));
-        assert!(told(lane(json!(null))).is_some_and(|line| line.contains("nobody")));
+        assert_eq!(change(kept("a", 1)), None);
+        let moved = change(kept("b", 2));
+        assert_eq!(moved.as_deref(), Some("moved from a to b (token 2)"));
+        assert!(change(lane(json!(null))).is_some_and(|line| line.contains("no keeper")));
     }
 }

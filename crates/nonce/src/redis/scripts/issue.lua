@@ -1,6 +1,6 @@
--- Issues the next nonce of a lane. KEYS[1]: the counter, the next one to issue. ARGV[1]: nothing below this is
--- issued. ARGV[2]: where PostgreSQL says that the counter belongs, or nothing. ARGV[3]: how far ahead of that the
--- counter may be and still be right. Answers with nothing when the counter is lost and PostgreSQL must be asked.
+-- Allocates the next nonce of a lane. KEYS[1]: the counter, the next nonce to allocate. ARGV[1]: the lowest nonce that may
+-- be allocated. ARGV[2]: the counter's value according to PostgreSQL, or empty. ARGV[3]: how far ahead of that value the
+-- counter may be and still be accepted. Answers false when the counter is lost and PostgreSQL must be queried.
 local counter = tonumber(redis.call('GET', KEYS[1]) or '')
 local known = tonumber(ARGV[2])
 if known and (not counter or counter < known or counter - known >= tonumber(ARGV[3])) then

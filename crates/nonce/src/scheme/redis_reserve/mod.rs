@@ -1,16 +1,16 @@
-//! Scheme 3: Redis issues and reserves in one script; PostgreSQL is told in batches.
+//! Scheme `redis-reserve`: one Redis script allocates and reserves; PostgreSQL records it in batches.
 //!
-//! Redis hands out only what PostgreSQL set aside for one *generation*: one life of one server, under a token and a
-//! lease. Every script checks that the server is still that one and that nothing of its state is missing. After a
-//! restart, a failover or a flush the next generation begins, with other nonces; what the last one may have handed
-//! out is reserved by its token until the last such loan is overdue, and free only if the chain shows nothing of it.
-//! A process hands out under a generation only while it trusts the lease, so an old master that is still reachable
-//! serves nobody for longer than that. While Redis is away PostgreSQL lends by itself what no generation keeps.
+//! Redis issues only nonces that PostgreSQL set aside for one *generation*: one incarnation of one server, identified by a
+//! token with a lease. Every script checks that the server is still that one and that none of its state is missing. After
+//! a restart, a failover or a flush the next generation starts with other nonces; what the previous one may have issued
+//! stays reserved for its token until the last such reservation is expired, and is freed only if the chain shows nothing.
+//! A process uses a generation only while it trusts the lease, so a former master that is still reachable stops issuing
+//! after that. While Redis is unavailable PostgreSQL reserves nonces that belong to no generation.
 
-mod care;
-mod notes;
+mod issuer;
+mod lane_states;
+mod maintenance;
 mod scripts;
-mod serve;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,68 +20,68 @@ use async_trait::async_trait;
 use domain::{Holder, LaneKey, Mark, Nonce, Reservation};
 use engine::ports::{Clock, LaneReservations, ReservationError};
 
-use super::kept::{self, Writer};
-use super::{Borrow, Scheme, SchemeKind, Settlement, Verdict, Watched};
-use crate::postgres::{Books, Db};
+use super::write_behind::{self, Writer};
+use super::{ConditionalVerdict, ReserveRequest, Scheme, SchemeKind, Verdict, WatchedReservation};
+use crate::postgres::{Ledger, Pool};
 use crate::redis::Redis;
-use serve::Server;
+use issuer::RedisIssuer;
 
-/// How generations are made and used.
+/// Settings of the generations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RedisReserveConfig {
-    /// How many nonces are set aside for Redis at once.
-    pub block: usize,
-    /// How long a generation lasts that no process confirms. Each trusts it for two thirds.
-    pub permission: Duration,
-    /// How old a generation must be before the next one may take its place.
-    pub patience: Duration,
-    /// How many loans and marks may wait to be written down.
+    /// Number of nonces that are set aside for Redis at once.
+    pub block_size: usize,
+    /// Lease of a generation. Every process trusts two thirds of it.
+    pub lease: Duration,
+    /// Minimum age of a generation before the next one may replace it.
+    pub generation_age_min: Duration,
+    /// How many reservations and marks may wait to be recorded.
     pub unwritten_max: usize,
 }
 
 impl Default for RedisReserveConfig {
     fn default() -> Self {
         Self {
-            block: 100,
-            permission: Duration::from_secs(15),
-            patience: Duration::from_secs(1),
+            block_size: 100,
+            lease: Duration::from_secs(15),
+            generation_age_min: Duration::from_secs(1),
             unwritten_max: 10_000,
         }
     }
 }
 
-/// Redis issues and reserves.
+/// The scheme `redis-reserve`.
 pub struct RedisReserve {
-    server: Arc<Server>,
+    issuer: Arc<RedisIssuer>,
     writer: Arc<Writer>,
     is_closed: AtomicBool,
 }
 
 impl RedisReserve {
-    /// With books in this database.
+    /// Uses the ledger in this database.
     #[must_use]
     pub fn new(
-        db: Arc<Db>,
+        db: Arc<Pool>,
         redis: Arc<Redis>,
         clock: Arc<dyn Clock>,
         config: RedisReserveConfig,
     ) -> Self {
         let config = RedisReserveConfig {
-            block: config.block.max(1),
+            block_size: config.block_size.max(1),
             ..config
         };
-        let books = Arc::new(Books::new(db, SchemeKind::RedisReserve));
+        let ledger = Arc::new(Ledger::new(db, SchemeKind::RedisReserve));
         let max = config.unwritten_max;
-        let server = Arc::new(Server::new(
-            Arc::clone(&books),
+        let issuer = Arc::new(RedisIssuer::new(
+            Arc::clone(&ledger),
             redis,
             Arc::clone(&clock),
             config,
         ));
-        let aftermath = Arc::clone(&server) as _;
+        let observer = Arc::clone(&issuer) as _;
         Self {
-            writer: Arc::new(Writer::new(books, clock, aftermath, max)),
-            server,
+            writer: Arc::new(Writer::new(ledger, clock, observer, max)),
+            issuer,
             is_closed: AtomicBool::new(false),
         }
     }
@@ -96,15 +96,20 @@ impl Scheme for RedisReserve {
     async fn allocate(
         &self,
         lane: LaneKey,
-        borrow: Borrow,
+        request: ReserveRequest,
     ) -> Result<Reservation, ReservationError> {
         if self.is_closed.load(Ordering::Acquire) {
-            return Err(super::closed());
+            return Err(super::closed_error());
         }
-        let borrow = kept::within_bounds(borrow)?;
-        match self.server.lend(&self.writer, lane, borrow).await? {
-            Some(lent) => Ok(lent),
-            None => self.server.books.lend_loose(lane, borrow).await,
+        let request = write_behind::clamp_request(request)?;
+        match self.issuer.try_reserve(&self.writer, lane, request).await? {
+            Some(reservation) => Ok(reservation),
+            None => {
+                self.issuer
+                    .ledger
+                    .reserve_outside_blocks(lane, request)
+                    .await
+            }
         }
     }
 
@@ -115,43 +120,54 @@ impl Scheme for RedisReserve {
         holder: Holder,
         mark: Mark,
     ) -> Result<Reservation, ReservationError> {
-        let loan = (lane, nonce, holder);
-        kept::mark(&self.writer, &*self.server.clock, loan, mark, || None).await
+        let key = (lane, nonce, holder);
+        write_behind::record_mark(&self.writer, &*self.issuer.clock, key, mark, || None).await
     }
 
-    async fn reservation(
+    async fn find_reservation(
         &self,
         lane: LaneKey,
         nonce: Nonce,
         holder: Holder,
     ) -> Result<Option<Reservation>, ReservationError> {
-        let loan = (lane, nonce, holder);
-        let server = &self.server;
-        kept::reservation(&self.writer, &server.books, &*server.clock, loan).await
+        let key = (lane, nonce, holder);
+        let issuer = &self.issuer;
+        write_behind::find_reservation(&self.writer, &issuer.ledger, &*issuer.clock, key).await
     }
 
     async fn list_reservations(&self, lane: LaneKey) -> Result<LaneReservations, ReservationError> {
-        self.writer.settled().await?;
-        self.server.books.lent_by_keepers(lane).await
+        self.writer.flush().await?;
+        self.issuer.ledger.list_reservations_with_blocks(lane).await
     }
 
-    async fn to_watch(&self, limit: usize) -> Result<Vec<Watched>, ReservationError> {
-        self.server.look_after_generations(&self.writer).await?;
-        let ended = self.server.books.reap().await?;
+    async fn list_watched(
+        &self,
+        limit: usize,
+    ) -> Result<Vec<WatchedReservation>, ReservationError> {
+        self.issuer.maintain_generations(&self.writer).await?;
+        let ended = self.issuer.ledger.end_expired_blocks().await?;
         if ended > 0 {
             metrics::counter!("lanekeeper_nonce_keepers_ended_total").increment(ended);
-            tracing::info!(ended, "generations without Redis are for the sweep");
+            tracing::info!(
+                ended,
+                "generations expired: their nonces are left to the sweep"
+            );
         }
-        self.writer.settled().await?;
-        self.server.books.to_watch(limit).await
+        self.writer.flush().await?;
+        self.issuer.ledger.list_watched(limit).await
     }
 
-    async fn settle(&self, settlements: &[Settlement]) -> Result<(), ReservationError> {
-        self.server.books.settle(settlements).await?;
-        for settlement in settlements {
-            if settlement.verdict == Verdict::Free {
-                let lane = settlement.seen.reservation.lane;
-                self.server.notes.with(lane, |note| note.has_free = true);
+    async fn apply_verdicts(
+        &self,
+        verdicts: &[ConditionalVerdict],
+    ) -> Result<(), ReservationError> {
+        self.issuer.ledger.apply_verdicts(verdicts).await?;
+        for conditional in verdicts {
+            if conditional.verdict == Verdict::Free {
+                let lane = conditional.seen.reservation.lane;
+                self.issuer
+                    .lane_states
+                    .with(lane, |state| state.has_free = true);
             }
         }
         Ok(())
@@ -159,8 +175,8 @@ impl Scheme for RedisReserve {
 
     async fn close(&self) -> Result<(), ReservationError> {
         self.is_closed.store(true, Ordering::Release);
-        self.writer.settled().await?;
-        self.server.put_all_back().await?;
-        self.writer.settled().await
+        self.writer.flush().await?;
+        self.issuer.return_all_unused().await?;
+        self.writer.flush().await
     }
 }

@@ -8,7 +8,7 @@ use ::redis::{Script, ScriptInvocation};
 use domain::{Holder, LaneKey, Nonce, Timestamp};
 use uuid::Uuid;
 
-use crate::redis::{Away, Link, Redis};
+use crate::redis::{Redis, RedisConnection, RedisUnavailable};
 
 static PUSH: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("../../redis/scripts/push.lua")));
@@ -16,50 +16,53 @@ static RESERVE: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("../../redis/scripts/reserve.lua")));
 static DRAIN: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("../../redis/scripts/drain.lua")));
-static WRITTEN: LazyLock<Script> =
-    LazyLock::new(|| Script::new(include_str!("../../redis/scripts/written.lua")));
+static FORGET_RECORDED: LazyLock<Script> =
+    LazyLock::new(|| Script::new(include_str!("../../redis/scripts/forget_recorded.lua")));
 
-/// Scripts count in doubles, which are exact up to here.
-pub(super) const SCRIPT_MAX: u64 = 1 << 52;
+/// Lua scripts count in doubles, which are exact up to here.
+pub(super) const SCRIPT_INTEGER_MAX: u64 = 1 << 52;
 
-/// So far below the chain's nonce nothing is ever lent again.
+/// So far below the chain's nonce nothing is ever reserved again.
 const FAR_BELOW: u64 = 1_024;
 
-/// How many loans are read in one call.
-const LOANS_MAX: usize = 500;
+/// Reservations that are read per call.
+const UNRECORDED_PAGE_MAX: usize = 500;
 
-/// What Redis says of a generation.
+/// A script's answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Said<T> {
+pub(super) enum ScriptAnswer<T> {
     Ok(T),
-    /// It has nothing (more) to hand out; nothing to give back, because it is in use.
+    /// Nothing to issue; for a drain: the generation is in use.
     Empty,
-    /// Some of its state is lost, so all of it is.
-    Lost,
-    /// The server became another one.
-    Elsewhere,
+    /// A part of the generation's state is lost, so all of it is.
+    StateLost,
+    /// The connection leads to another server or data set by now.
+    ServerChanged,
 }
 
-/// A nonce that Redis issued and reserved.
+/// A nonce that Redis allocated and reserved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Issued {
+pub(super) struct IssuedNonce {
     pub(super) nonce: Nonce,
-    pub(super) stint: i64,
+    pub(super) allocation_id: i64,
     pub(super) left: u64,
 }
 
-/// A loan as Redis has it.
+/// A reservation in Redis that may not be recorded in the ledger yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct ReservationTerms {
+pub(super) struct UnrecordedReservation {
     pub(super) nonce: Nonce,
     pub(super) holder: Holder,
-    pub(super) stint: i64,
+    pub(super) allocation_id: i64,
     pub(super) expires_at: Timestamp,
 }
 
-impl ReservationTerms {
-    fn text(&self) -> String {
-        format!("{} {} {}", self.holder.0, self.stint, self.expires_at.0)
+impl UnrecordedReservation {
+    fn encode(&self) -> String {
+        format!(
+            "{} {} {}",
+            self.holder.0, self.allocation_id, self.expires_at.0
+        )
     }
 
     fn parse(nonce: &str, text: &str) -> Option<Self> {
@@ -67,103 +70,117 @@ impl ReservationTerms {
         Some(Self {
             nonce: Nonce(nonce.parse().ok()?),
             holder: Holder(words.next()?.parse().ok()?),
-            stint: words.next()?.parse().ok()?,
+            allocation_id: words.next()?.parse().ok()?,
             expires_at: Timestamp(words.next()?.parse().ok()?),
         })
     }
 }
 
-/// The keys of one generation.
-pub(super) struct State {
+/// The Redis keys of one generation.
+pub(super) struct GenerationKeys {
     redis: Arc<Redis>,
     keys: [String; 4],
 }
 
-impl State {
+impl GenerationKeys {
     pub(super) fn of(redis: &Arc<Redis>, lane: LaneKey, token: Uuid) -> Self {
         let key = |purpose: &str| redis.key(lane, &format!("{token}:{purpose}"));
         Self {
             redis: Arc::clone(redis),
-            keys: [key("state"), key("free"), key("stints"), key("lent")],
+            keys: [
+                key("state"),
+                key("free"),
+                key("allocations"),
+                key("reserved"),
+            ],
         }
     }
 
-    /// Gives Redis nonces to hand out; each counts once per stint, however often it is given. Answers with those that
-    /// it had before and has no more: what the database still keeps of them, under the same stint, was drained.
+    /// Pushes nonces to Redis; each counts once per allocation id, however often it is pushed. Returns those that Redis
+    /// had before and no longer has: the ones that the ledger still has in this block, under the same id, were drained.
     pub(super) async fn push(
         &self,
-        link: &Link,
+        connection: &RedisConnection,
         is_new: bool,
         at_least: Nonce,
         nonces: &[(Nonce, i64)],
-    ) -> Result<Said<Vec<(Nonce, i64)>>, Away> {
+    ) -> Result<ScriptAnswer<Vec<(Nonce, i64)>>, RedisUnavailable> {
         let mut script = self.on(&PUSH);
-        script.arg(link.replication_id()).arg(u8::from(is_new));
+        script
+            .arg(connection.replication_id())
+            .arg(u8::from(is_new));
         script.arg(at_least.0.saturating_sub(FAR_BELOW));
-        for (nonce, stint) in nonces {
-            script.arg(nonce.0).arg(*stint);
+        for (nonce, allocation_id) in nonces {
+            script.arg(nonce.0).arg(*allocation_id);
         }
-        let said: Vec<i64> = self.redis.run(link, &script).await?;
-        Ok(match said.as_slice() {
-            [1, gone @ ..] => Said::Ok(pairs(gone)),
-            [-1] => Said::Elsewhere,
-            _ => Said::Lost,
+        let answer: Vec<i64> = self.redis.run(connection, &script).await?;
+        Ok(match answer.as_slice() {
+            [1, gone @ ..] => ScriptAnswer::Ok(pairs(gone)),
+            [-1] => ScriptAnswer::ServerChanged,
+            _ => ScriptAnswer::StateLost,
         })
     }
 
-    /// Issues and reserves the smallest nonce.
+    /// Allocates and reserves the smallest nonce.
     pub(super) async fn reserve(
         &self,
-        link: &Link,
+        connection: &RedisConnection,
         at_least: Nonce,
         holder: Holder,
         expires_at: Timestamp,
-    ) -> Result<Said<Issued>, Away> {
+    ) -> Result<ScriptAnswer<IssuedNonce>, RedisUnavailable> {
         let mut script = self.on(&RESERVE);
-        script.arg(link.replication_id()).arg(at_least.0);
+        script.arg(connection.replication_id()).arg(at_least.0);
         script.arg(holder.0.to_string()).arg(expires_at.0);
-        let said: Vec<i64> = self.redis.run(link, &script).await?;
+        let answer: Vec<i64> = self.redis.run(connection, &script).await?;
         let number = |n: i64| u64::try_from(n).unwrap_or(0);
-        Ok(match said.as_slice() {
-            [1, nonce, stint, left] => Said::Ok(Issued {
+        Ok(match answer.as_slice() {
+            [1, nonce, allocation_id, left] => ScriptAnswer::Ok(IssuedNonce {
                 nonce: Nonce(number(*nonce)),
-                stint: *stint,
+                allocation_id: *allocation_id,
                 left: number(*left),
             }),
-            [2] => Said::Empty,
-            [-1] => Said::Elsewhere,
-            _ => Said::Lost,
+            [2] => ScriptAnswer::Empty,
+            [-1] => ScriptAnswer::ServerChanged,
+            _ => ScriptAnswer::StateLost,
         })
     }
 
-    /// Takes out what is not handed out, if nobody has borrowed for so long; with zero, whoever has. Each with its
-    /// stint.
+    /// Removes the unissued nonces if the generation was idle for so long (zero: in any case), with their allocation
+    /// ids.
     pub(super) async fn drain(
         &self,
-        link: &Link,
+        connection: &RedisConnection,
         idle: Duration,
-    ) -> Result<Said<Vec<(Nonce, i64)>>, Away> {
+    ) -> Result<ScriptAnswer<Vec<(Nonce, i64)>>, RedisUnavailable> {
         let mut script = self.on(&DRAIN);
-        let idle = u64::try_from(idle.as_millis()).unwrap_or(SCRIPT_MAX);
-        script.arg(link.replication_id()).arg(idle);
-        let said: Vec<i64> = self.redis.run(link, &script).await?;
-        Ok(match said.as_slice() {
-            [1, unused @ ..] => Said::Ok(pairs(unused)),
-            [2] => Said::Empty,
-            [-1] => Said::Elsewhere,
-            _ => Said::Lost,
+        let idle = u64::try_from(idle.as_millis()).unwrap_or(SCRIPT_INTEGER_MAX);
+        script.arg(connection.replication_id()).arg(idle);
+        let answer: Vec<i64> = self.redis.run(connection, &script).await?;
+        Ok(match answer.as_slice() {
+            [1, unused @ ..] => ScriptAnswer::Ok(pairs(unused)),
+            [2] => ScriptAnswer::Empty,
+            [-1] => ScriptAnswer::ServerChanged,
+            _ => ScriptAnswer::StateLost,
         })
     }
 
-    /// Some of the loans that are not written down yet.
-    pub(super) async fn loans(&self, link: &Link) -> Result<Vec<ReservationTerms>, Away> {
+    /// One page of the reservations that are not recorded yet.
+    pub(super) async fn list_unrecorded(
+        &self,
+        connection: &RedisConnection,
+    ) -> Result<Vec<UnrecordedReservation>, RedisUnavailable> {
         let mut scan = ::redis::cmd("HSCAN");
-        scan.arg(&self.keys[3]).arg(0).arg("COUNT").arg(LOANS_MAX);
-        let (_, fields): (u64, Vec<(String, String)>) = self.redis.command(link, &scan).await?;
-        let loans = fields
+        scan.arg(&self.keys[3])
+            .arg(0)
+            .arg("COUNT")
+            .arg(UNRECORDED_PAGE_MAX);
+        let (_, fields): (u64, Vec<(String, String)>) =
+            self.redis.command(connection, &scan).await?;
+        let reservations = fields
             .iter()
-            .filter_map(|(nonce, text)| ReservationTerms::parse(nonce, text));
-        Ok(loans.collect())
+            .filter_map(|(nonce, text)| UnrecordedReservation::parse(nonce, text));
+        Ok(reservations.collect())
     }
 
     fn on<'a>(&self, script: &'a Script) -> ScriptInvocation<'a> {
@@ -175,30 +192,36 @@ impl State {
     }
 }
 
-/// Nonces as a script lists them, each with its stint.
+/// Pairs of nonce and allocation id from a script's answer.
 fn pairs(numbers: &[i64]) -> Vec<(Nonce, i64)> {
     let (pairs, _) = numbers.as_chunks::<2>();
-    let pairs = pairs
-        .iter()
-        .filter_map(|[nonce, stint]| Some((Nonce(u64::try_from(*nonce).ok()?), *stint)));
+    let pairs = pairs.iter().filter_map(|[nonce, allocation_id]| {
+        Some((Nonce(u64::try_from(*nonce).ok()?), *allocation_id))
+    });
     pairs.collect()
 }
 
-/// Forgets loans that are written down: all of a batch in one call, whatever the number of lanes in it.
-pub(super) async fn forget_written(
+/// Removes recorded reservations: those of a whole batch in one call, for any number of lanes.
+pub(super) async fn forget_recorded(
     redis: &Arc<Redis>,
-    link: &Link,
-    loans: &BTreeMap<(LaneKey, Uuid), Vec<ReservationTerms>>,
-) -> Result<(), Away> {
-    let mut script = WRITTEN.prepare_invoke();
-    for ((place, (lane, token)), loans) in (1_u64..).zip(loans.keys()).zip(loans.values()) {
-        let [state, _, _, lent] = State::of(redis, *lane, *token).keys;
-        script.key(state).key(lent);
-        for loan in loans {
-            script.arg(place).arg(loan.nonce.0).arg(loan.text());
+    connection: &RedisConnection,
+    reservations: &BTreeMap<(LaneKey, Uuid), Vec<UnrecordedReservation>>,
+) -> Result<(), RedisUnavailable> {
+    let mut script = FORGET_RECORDED.prepare_invoke();
+    for ((place, (lane, token)), reservations) in (1_u64..)
+        .zip(reservations.keys())
+        .zip(reservations.values())
+    {
+        let [state, _, _, reservation] = GenerationKeys::of(redis, *lane, *token).keys;
+        script.key(state).key(reservation);
+        for reservation in reservations {
+            script
+                .arg(place)
+                .arg(reservation.nonce.0)
+                .arg(reservation.encode());
         }
     }
-    let _gone: i64 = redis.run(link, &script).await?;
+    let _gone: i64 = redis.run(connection, &script).await?;
     Ok(())
 }
 
@@ -207,14 +230,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_loan_reads_as_it_was_written() {
-        let loan = ReservationTerms {
+    fn unrecorded_reservation_round_trips() {
+        let reservation = UnrecordedReservation {
             nonce: Nonce(7),
             holder: Holder(Uuid::from_u128(9)),
-            stint: 3,
+            allocation_id: 3,
             expires_at: Timestamp(1_800_000_000_000),
         };
-        assert_eq!(ReservationTerms::parse("7", &loan.text()), Some(loan));
-        assert_eq!(ReservationTerms::parse("7", "what is this"), None);
+        assert_eq!(
+            UnrecordedReservation::parse("7", &reservation.encode()),
+            Some(reservation)
+        );
+        assert_eq!(UnrecordedReservation::parse("7", "not a reservation"), None);
     }
 }

@@ -1,12 +1,13 @@
-//! Scheme 5: a process takes a segment of nonces from PostgreSQL under a token and a lease, and hands them out from
-//! its memory. What it handed out, and what holders say, is written down in batches.
+//! Scheme `segment`: a process takes a block of nonces from PostgreSQL and issues them from its memory.
 //!
-//! A nonce is in the memory of at most one process, because PostgreSQL gave it to one token; and it is handed out
-//! only while the lease is trusted. When the lease of a dead process is over, what it kept may be lent to somebody
-//! who was not written down: it is reserved by the token until the last such loan is overdue, and free only if the
-//! chain shows nothing of it then.
+//! A block (segment) belongs to one token with a lease, so a nonce is in the memory of at most one process, and a process
+//! issues nonces only while it trusts the lease. Reservations and marks are recorded in batches behind the callers; a mark
+//! returns when it is durable. When the lease of a dead process ends, its nonces may have been issued without a record:
+//! they stay reserved for the token until the last such reservation is expired, and are freed only if the chain shows
+//! nothing of them. An idle process returns its unissued nonces after a third of the lease, because they are a gap for all
+//! nonces above them. This scheme has the lowest latency and needs no Redis.
 
-mod memory;
+mod lane_segments;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,19 +18,19 @@ use domain::{Holder, LaneKey, Mark, Nonce, Reservation, ReservationState};
 use engine::ports::{Clock, LaneReservations, ReservationError};
 use uuid::Uuid;
 
-use super::kept::{self, Grant, Writer};
-use super::{Borrow, Scheme, SchemeKind, Settlement, Verdict, Watched};
-use crate::postgres::{Books, Db, Entry, Lease, Wanted, What};
-use memory::{HandOut, Memory};
+use super::write_behind::{self, BlockLease, Writer};
+use super::{ConditionalVerdict, ReserveRequest, Scheme, SchemeKind, Verdict, WatchedReservation};
+use crate::postgres::{BlockLeaseTerms, BlockRequest, EntryKind, Ledger, LedgerEntry, Pool};
+use lane_segments::{IssuedNonce, LaneSegments};
 
-/// How segments are taken and held.
+/// Settings of the segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SegmentConfig {
-    /// How many nonces are taken at once.
+    /// Number of nonces per refill.
     pub size: usize,
-    /// How long a process may be silent before its segment is not its own any more. It is trusted for two thirds.
+    /// Lease of a segment. The process trusts two thirds of it.
     pub lease: Duration,
-    /// How many loans and marks may wait to be written down.
+    /// How many reservations and marks may wait to be recorded.
     pub unwritten_max: usize,
 }
 
@@ -43,70 +44,70 @@ impl Default for SegmentConfig {
     }
 }
 
-/// After so many segments that were gone before one of their nonces was handed out, the caller comes back.
+/// After so many refills that gave the caller no nonce, the call is refused with `Busy`.
 const TRIES_MAX: usize = 8;
 
-/// Segments from PostgreSQL, handed out from memory.
+/// The scheme `segment`.
 pub struct Segment {
-    books: Arc<Books>,
+    ledger: Arc<Ledger>,
     clock: Arc<dyn Clock>,
     config: SegmentConfig,
-    memory: Arc<Memory>,
+    segments: Arc<LaneSegments>,
     writer: Writer,
     is_closed: AtomicBool,
 }
 
 impl Segment {
-    /// With books in this database.
+    /// Uses the ledger in this database.
     #[must_use]
-    pub fn new(db: Arc<Db>, clock: Arc<dyn Clock>, config: SegmentConfig) -> Self {
+    pub fn new(db: Arc<Pool>, clock: Arc<dyn Clock>, config: SegmentConfig) -> Self {
         let config = SegmentConfig {
             size: config.size.max(1),
             ..config
         };
-        let books = Arc::new(Books::new(db, SchemeKind::Segment));
-        let memory = Arc::new(Memory::default());
-        let aftermath = Arc::clone(&memory) as _;
+        let ledger = Arc::new(Ledger::new(db, SchemeKind::Segment));
+        let segments = Arc::new(LaneSegments::default());
+        let observer = Arc::clone(&segments) as _;
         let max = config.unwritten_max;
         Self {
-            writer: Writer::new(Arc::clone(&books), Arc::clone(&clock), aftermath, max),
-            books,
+            writer: Writer::new(Arc::clone(&ledger), Arc::clone(&clock), observer, max),
+            ledger,
             clock,
             config,
-            memory,
+            segments,
             is_closed: AtomicBool::new(false),
         }
     }
 
-    /// One from memory, if there is one that may be handed out now.
-    fn hand_out(
+    /// Issues a nonce from memory, if there is an issuable one.
+    fn issue_from_memory(
         &self,
         lane: LaneKey,
-        borrow: Borrow,
+        request: ReserveRequest,
     ) -> Result<Option<Reservation>, ReservationError> {
-        let room = self.writer.room()?;
-        let Some(out) = self.memory.hand_out(lane, borrow, self.clock.monotonic()) else {
+        let slot = self.writer.acquire_slot()?;
+        let Some(out) = self.segments.issue(lane, request, self.clock.monotonic()) else {
             return Ok(None);
         };
-        let HandOut {
+        let IssuedNonce {
             nonce,
             token,
-            stint,
+            allocation_id,
             expires_at,
         } = out;
-        let holder = borrow.holder;
-        let what = What::LaneReservations {
+        let holder = request.holder;
+        let kind = EntryKind::Reserved {
             token,
-            stint,
+            allocation_id,
             expires_at,
         };
-        let entry = Entry {
+        let entry = LedgerEntry {
             lane,
             nonce,
             holder,
-            what,
+            kind,
         };
-        self.writer.hand_out(entry, room);
+        self.writer.enqueue(entry, slot);
         Ok(Some(Reservation {
             lane,
             nonce,
@@ -119,76 +120,85 @@ impl Segment {
         }))
     }
 
-    /// Takes more for a lane, or renews its lease with nothing more (`take_max` 0).
-    async fn take(
+    /// Takes more nonces for a lane, or only renews its lease (`take_max` 0).
+    async fn refill(
         &self,
         lane: LaneKey,
         at_least: Nonce,
-        loan: Duration,
+        reservation_max: Duration,
         (take_max, fresh_max): (usize, usize),
     ) -> Result<(), ReservationError> {
-        let asked_at = self.clock.monotonic();
+        let requested_at = self.clock.monotonic();
         let fresh_token = || Uuid::from_u128(self.clock.random());
-        let asking = self.memory.ask(lane, at_least, fresh_token);
-        let (token, is_new) = (asking.token, asking.is_new);
-        let lasts = self.config.lease;
-        let wanted = Wanted {
+        let refill = self.segments.begin_refill(lane, at_least, fresh_token);
+        let (token, is_new) = (refill.token, refill.is_new);
+        let duration = self.config.lease;
+        let wanted = BlockRequest {
             at_least,
             take_max,
             fresh_max,
-            passed: &asking.passed(),
+            skipped: &refill.skipped(),
         };
-        let lease = Lease { lasts, loan };
-        match self.books.take(lane, token, is_new, lease, wanted).await {
+        let lease = BlockLeaseTerms {
+            duration,
+            reservation_max,
+        };
+        match self
+            .ledger
+            .take_block(lane, token, is_new, lease, wanted)
+            .await
+        {
             Ok(Some(taken)) => {
-                let grant = Grant {
+                let lease = BlockLease {
                     token,
-                    asked_at,
-                    heard_at: self.clock.monotonic(),
+                    requested_at,
+                    answered_at: self.clock.monotonic(),
                     now: taken.now,
-                    lasts,
-                    loan: taken.loan,
+                    duration,
+                    reservation_max: taken.reservation_max,
                 };
-                let nonces = taken.nonces.into_iter().map(|nonce| (nonce, taken.stint));
-                asking.given(grant, nonces.collect());
+                let nonces = taken
+                    .nonces
+                    .into_iter()
+                    .map(|nonce| (nonce, taken.allocation_id));
+                refill.complete(lease, nonces.collect());
                 Ok(())
             }
             Ok(None) => {
-                drop(asking); // the token is void
+                drop(refill); // abandons the token, which is void
                 Ok(())
             }
             Err(error) => {
-                // Otherwise it may have been given something that nobody heard of.
+                // If the outcome is unknown, the token may have nonces that this process does not know.
                 if !matches!(error, ReservationError::Unknown(_)) {
-                    asking.refused();
+                    refill.revert();
                 }
                 Err(error)
             }
         }
     }
 
-    /// Gives back what is left of a lane's segment.
-    async fn put_back(&self, lane: LaneKey) -> Result<(), ReservationError> {
-        let Some((token, unused)) = self.memory.clear(lane) else {
+    /// Returns the unissued nonces of a lane.
+    async fn return_unused(&self, lane: LaneKey) -> Result<(), ReservationError> {
+        let Some((token, unused)) = self.segments.take_unused(lane) else {
             return Ok(());
         };
-        self.books.put_back(token, &unused).await
+        self.ledger.return_unused(token, &unused).await
     }
 
-    /// Renews leases that are in use and gives back what nobody asks for: a tail that is set aside is a gap in
-    /// front of everything above it.
-    async fn look_after_leases(&self) -> Result<(), ReservationError> {
-        for lane in self.memory.with_segment() {
-            if self.care(lane).is_none() {
+    /// Renews the leases of segments in use and returns idle ones: unissued nonces are a gap for all nonces above them.
+    async fn maintain_leases(&self) -> Result<(), ReservationError> {
+        for lane in self.segments.lanes_with_segment() {
+            if self.maintenance_due(lane).is_none() {
                 continue;
             }
-            // Somebody may have borrowed while we waited for our turn.
-            let _turn = self.memory.turn(lane).await;
-            match self.care(lane) {
-                Some(Care::PutBack) => self.put_back(lane).await?,
-                Some(Care::Renew(loan)) => {
-                    let at_least = self.memory.floor(lane);
-                    self.take(lane, at_least, loan, (0, 0)).await?;
+            // Another call may have used the segment while this one waited.
+            let _refill_lock = self.segments.lock_refill(lane).await;
+            match self.maintenance_due(lane) {
+                Some(Maintenance::ReturnUnused) => self.return_unused(lane).await?,
+                Some(Maintenance::Renew(reservation_max)) => {
+                    let at_least = self.segments.chain_nonce(lane);
+                    self.refill(lane, at_least, reservation_max, (0, 0)).await?;
                 }
                 None => {}
             }
@@ -196,21 +206,23 @@ impl Segment {
         Ok(())
     }
 
-    /// What a lane's segment needs at this moment.
-    fn care(&self, lane: LaneKey) -> Option<Care> {
-        let (grant, used_at) = self.memory.grant(lane)?;
+    /// What a lane's segment needs now.
+    fn maintenance_due(&self, lane: LaneKey) -> Option<Maintenance> {
+        let (lease, last_used_at) = self.segments.lease_of(lane)?;
         let now = self.clock.monotonic();
-        if now.since(used_at) >= self.config.lease / 3 {
-            return Some(Care::PutBack);
+        if now.since(last_used_at) >= self.config.lease / 3 {
+            return Some(Maintenance::ReturnUnused);
         }
-        grant.is_ageing(now).then_some(Care::Renew(grant.loan))
+        lease
+            .needs_renewal(now)
+            .then_some(Maintenance::Renew(lease.reservation_max))
     }
 }
 
-/// What a segment needs when nobody borrows.
-enum Care {
-    PutBack,
-    /// With loans of this length.
+/// Maintenance of a segment.
+enum Maintenance {
+    ReturnUnused,
+    /// With this maximum duration of a reservation.
     Renew(Duration),
 }
 
@@ -223,30 +235,31 @@ impl Scheme for Segment {
     async fn allocate(
         &self,
         lane: LaneKey,
-        borrow: Borrow,
+        request: ReserveRequest,
     ) -> Result<Reservation, ReservationError> {
-        let borrow = kept::within_bounds(borrow)?;
+        let request = write_behind::clamp_request(request)?;
         for _ in 0..TRIES_MAX {
             if self.is_closed.load(Ordering::Acquire) {
-                return Err(super::closed());
+                return Err(super::closed_error());
             }
-            if let Some(lent) = self.hand_out(lane, borrow)? {
-                return Ok(lent);
+            if let Some(reservation) = self.issue_from_memory(lane, request)? {
+                return Ok(reservation);
             }
-            // One of this process asks; the others find what he was given.
-            let _turn = self.memory.turn(lane).await;
-            if let Some(lent) = self.hand_out(lane, borrow)? {
-                return Ok(lent);
+            // One call of this process refills; the others find its nonces.
+            let _refill_lock = self.segments.lock_refill(lane).await;
+            if let Some(reservation) = self.issue_from_memory(lane, request)? {
+                return Ok(reservation);
             }
             let size = self.config.size;
-            let counts = match self.memory.has_any(lane, borrow.at_least) {
-                true => (size, 0), // only what is free, or a longer loan
+            let counts = match self.segments.has_free(lane, request.at_least) {
+                true => (size, 0), // only recyclable ones, or a longer reservation
                 false => (size, size),
             };
-            let loan = borrow.timeout;
-            self.take(lane, borrow.at_least, loan, counts).await?;
-            if let Some(lent) = self.hand_out(lane, borrow)? {
-                return Ok(lent);
+            let reservation_max = request.timeout;
+            self.refill(lane, request.at_least, reservation_max, counts)
+                .await?;
+            if let Some(reservation) = self.issue_from_memory(lane, request)? {
+                return Ok(reservation);
             }
         }
         Err(ReservationError::Busy)
@@ -259,56 +272,65 @@ impl Scheme for Segment {
         holder: Holder,
         mark: Mark,
     ) -> Result<Reservation, ReservationError> {
-        let keep = || {
+        let recycle_target = || {
             let is_closed = self.is_closed.load(Ordering::Acquire);
-            let keep = self.memory.keep(lane, nonce, self.clock.monotonic());
-            keep.filter(|_| !is_closed)
+            let recycle_target = self
+                .segments
+                .recycle_target(lane, nonce, self.clock.monotonic());
+            recycle_target.filter(|_| !is_closed)
         };
-        kept::mark(
+        write_behind::record_mark(
             &self.writer,
             &*self.clock,
             (lane, nonce, holder),
             mark,
-            keep,
+            recycle_target,
         )
         .await
     }
 
-    async fn reservation(
+    async fn find_reservation(
         &self,
         lane: LaneKey,
         nonce: Nonce,
         holder: Holder,
     ) -> Result<Option<Reservation>, ReservationError> {
-        let loan = (lane, nonce, holder);
-        kept::reservation(&self.writer, &self.books, &*self.clock, loan).await
+        let reservation_max = (lane, nonce, holder);
+        write_behind::find_reservation(&self.writer, &self.ledger, &*self.clock, reservation_max)
+            .await
     }
 
     async fn list_reservations(&self, lane: LaneKey) -> Result<LaneReservations, ReservationError> {
-        self.writer.settled().await?;
-        self.books.lent_by_keepers(lane).await
+        self.writer.flush().await?;
+        self.ledger.list_reservations_with_blocks(lane).await
     }
 
-    async fn to_watch(&self, limit: usize) -> Result<Vec<Watched>, ReservationError> {
-        self.look_after_leases().await?;
-        let ended = self.books.reap().await?;
+    async fn list_watched(
+        &self,
+        limit: usize,
+    ) -> Result<Vec<WatchedReservation>, ReservationError> {
+        self.maintain_leases().await?;
+        let ended = self.ledger.end_expired_blocks().await?;
         if ended > 0 {
             metrics::counter!("lanekeeper_nonce_keepers_ended_total").increment(ended);
             tracing::info!(
                 ended,
-                "segments of processes that are gone are for the sweep"
+                "segments of dead processes expired: their nonces are left to the sweep"
             );
         }
-        self.writer.settled().await?;
-        self.books.to_watch(limit).await
+        self.writer.flush().await?;
+        self.ledger.list_watched(limit).await
     }
 
-    async fn settle(&self, settlements: &[Settlement]) -> Result<(), ReservationError> {
-        self.books.settle(settlements).await?;
-        for settlement in settlements {
-            if settlement.verdict == Verdict::Free {
-                let freed = &settlement.seen.reservation;
-                self.memory.note_free(freed.lane, freed.nonce);
+    async fn apply_verdicts(
+        &self,
+        verdicts: &[ConditionalVerdict],
+    ) -> Result<(), ReservationError> {
+        self.ledger.apply_verdicts(verdicts).await?;
+        for conditional in verdicts {
+            if conditional.verdict == Verdict::Free {
+                let freed = &conditional.seen.reservation;
+                self.segments.note_recyclable(freed.lane, freed.nonce);
             }
         }
         Ok(())
@@ -316,13 +338,13 @@ impl Scheme for Segment {
 
     async fn close(&self) -> Result<(), ReservationError> {
         self.is_closed.store(true, Ordering::Release);
-        // Whatever was handed out is written down first.
-        self.writer.settled().await?;
-        for lane in self.memory.with_segment() {
-            let _turn = self.memory.turn(lane).await;
-            self.put_back(lane).await?;
+        // Issued nonces are recorded first.
+        self.writer.flush().await?;
+        for lane in self.segments.lanes_with_segment() {
+            let _refill_lock = self.segments.lock_refill(lane).await;
+            self.return_unused(lane).await?;
         }
-        // Those who were in between found nothing any more.
-        self.writer.settled().await
+        // Calls that raced with the close found no nonce any more.
+        self.writer.flush().await
     }
 }

@@ -1,4 +1,4 @@
-//! Tokio's clock, which a test may stop, and chance that never repeats.
+//! Tokio's clock, which a test may pause or set forward, and unique random values.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -6,35 +6,56 @@ use std::time::Duration;
 use async_trait::async_trait;
 use domain::{MonotonicTime, Timestamp};
 use engine::ports::Clock;
+use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// So that holders of several components, and of several runs on one database, differ.
+/// Makes the holders of several components, and of several runs on one database, differ.
 static DRAWN: AtomicU64 = AtomicU64::new(1);
 
 pub(crate) struct TestClock {
     began: Instant,
+    /// Time that was skipped by hand.
+    skipped: watch::Sender<Duration>,
 }
 
 impl TestClock {
     pub(crate) fn new() -> Self {
         Self {
             began: Instant::now(),
+            skipped: watch::Sender::new(Duration::ZERO),
         }
+    }
+
+    /// Sets the clock forward and wakes the sleepers whose time has come.
+    pub(crate) fn skip(&self, by: Duration) {
+        self.skipped.send_modify(|skipped| *skipped += by);
+    }
+
+    fn elapsed(&self) -> Duration {
+        self.began.elapsed() + *self.skipped.borrow()
     }
 }
 
 #[async_trait]
 impl Clock for TestClock {
     fn now(&self) -> Timestamp {
-        Timestamp(1_800_000_000_000).plus(self.began.elapsed())
+        Timestamp(1_800_000_000_000).plus(self.elapsed())
     }
 
     fn monotonic(&self) -> MonotonicTime {
-        MonotonicTime(1_000_000).plus(self.began.elapsed())
+        MonotonicTime(1_000_000).plus(self.elapsed())
     }
 
     async fn sleep(&self, duration: Duration) {
-        tokio::time::sleep(duration).await;
+        let until = self.elapsed().saturating_add(duration);
+        let mut skipped = self.skipped.subscribe();
+        loop {
+            tokio::select! {
+                biased;
+                () = tokio::time::sleep(until.saturating_sub(self.elapsed())) => return,
+                changed = skipped.changed() => changed.expect("the sender lives as long as the clock"),
+            }
+        }
     }
 
     fn random(&self) -> u128 {

@@ -1,15 +1,15 @@
-//! What the tests are written with: a clock, a chain that does what it is told, books in memory, and a spy.
+//! Test doubles: a clock, a scripted chain, a ledger in memory, and a spy.
 
-mod books;
-mod chain;
 mod clock;
-mod nodes;
+mod fake_chain;
+mod lane_cluster;
+mod memory_ledger;
 mod spy;
 
-pub(crate) use books::{MemoryBooks, Rows};
-pub(crate) use chain::FakeChain;
 pub(crate) use clock::TestClock;
-pub(crate) use nodes::Nodes;
+pub(crate) use fake_chain::FakeChain;
+pub(crate) use lane_cluster::LaneCluster;
+pub(crate) use memory_ledger::{LedgerRows, MemoryLedger};
 pub(crate) use spy::Spy;
 
 use std::sync::Arc;
@@ -17,21 +17,20 @@ use std::time::Duration;
 
 use domain::lane::Finality;
 use domain::{Address, B256, ChainId, LaneKey};
-use nonce::{LentChain, Mode, NonceComponent, QueueSettings, Scheme, Settings};
+use nonce::{Mode, NonceComponent, QueueSettings, ReservationChain, Scheme, Settings};
 
-/// When a transaction counts for good on the tests' chain.
+/// Finality depth of the test chain.
 pub(crate) const FINAL_DEPTH: u64 = 2;
-/// When one counts whose hash nobody named.
-pub(crate) const FOREIGN_DEPTH: u64 = domain::lane::FOREIGN_DEPTH_MIN;
-/// For how long closed nonces are watched.
+/// Finality depth of a transaction whose hash was not submitted.
+pub(crate) const FOREIGN_DEPTH: u64 = domain::lane::FOREIGN_FINALITY_DEPTH_MIN;
+/// For how many blocks closed reservations are watched.
 pub(crate) const WATCH_DEPTH: u64 = 20;
-/// Nothing in these tests takes longer, on a machine that lives.
+/// Upper bound for every wait in these tests.
 pub(crate) const WITHIN: Duration = Duration::from_secs(30);
 
-/// The chain of the tests.
 pub(crate) const CHAIN: ChainId = ChainId(31_337);
 
-/// The lane of one of the tests' signers.
+/// The lane of a test signer.
 pub(crate) fn lane(signer: u8) -> LaneKey {
     LaneKey {
         chain_id: CHAIN,
@@ -39,21 +38,20 @@ pub(crate) fn lane(signer: u8) -> LaneKey {
     }
 }
 
-/// A transaction's hash.
 pub(crate) fn hash(name: u8) -> B256 {
     B256::repeat_byte(name)
 }
 
-/// Worker-queue mode as most tests want it.
-pub(crate) fn queued() -> Mode {
+/// Worker-queue mode with a few workers.
+pub(crate) fn worker_queue_mode() -> Mode {
     Mode::WorkerQueue(QueueSettings {
         workers: 4,
         ..QueueSettings::default()
     })
 }
 
-/// Settings under which knowledge of the chain is always fresh and nothing waits.
-pub(crate) fn eager(mode: Mode) -> Settings {
+/// Settings without a cache of chain nonces and without a grace.
+pub(crate) fn immediate_settings(mode: Mode) -> Settings {
     Settings {
         mode,
         state_timeout: Duration::ZERO,
@@ -62,7 +60,7 @@ pub(crate) fn eager(mode: Mode) -> Settings {
     }
 }
 
-/// A component over these books and this chain.
+/// A component on this scheme and chain.
 pub(crate) fn component(
     settings: Settings,
     scheme: Arc<dyn Scheme>,
@@ -71,30 +69,30 @@ pub(crate) fn component(
     component_on(settings, scheme, &[Arc::clone(chain)])
 }
 
-/// The same over several chains.
+/// The same on several chains.
 pub(crate) fn component_on(
     settings: Settings,
     scheme: Arc<dyn Scheme>,
     chains: &[Arc<FakeChain>],
 ) -> NonceComponent {
-    let lent = chains.iter().map(|chain| LentChain {
+    let reserved = chains.iter().map(|chain| ReservationChain {
         chain: Arc::clone(chain) as Arc<_>,
         finality: Finality::Depth(FINAL_DEPTH),
         watch_depth: WATCH_DEPTH,
     });
     let clock = Arc::new(TestClock::new());
-    NonceComponent::start(settings, scheme, lent.collect(), clock).expect("the settings work")
+    NonceComponent::start(settings, scheme, reserved.collect(), clock).expect("valid settings")
 }
 
-/// Lets through while it is open.
-pub(crate) struct Gate(tokio::sync::watch::Sender<bool>);
+/// Blocks callers while it is closed.
+pub(crate) struct Latch(tokio::sync::watch::Sender<bool>);
 
-impl Gate {
+impl Latch {
     pub(crate) fn open() -> Self {
         Self(tokio::sync::watch::Sender::new(true))
     }
 
-    pub(crate) fn shut(&self) {
+    pub(crate) fn close(&self) {
         self.0.send_replace(false);
     }
 
@@ -102,24 +100,21 @@ impl Gate {
         self.0.send_replace(true);
     }
 
-    pub(crate) async fn pass(&self) {
+    pub(crate) async fn wait_until_open(&self) {
         let mut is_open = self.0.subscribe();
         let passed = is_open.wait_for(|is_open| *is_open).await;
-        drop(passed.expect("the gate stands as long as it is passed"));
+        drop(passed.expect("the sender lives as long as the latch"));
     }
 }
 
-/// Looks until the condition gives a value; panics with `what` when it has not in time.
-pub(crate) async fn until<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
+/// Polls until the condition returns a value; panics with `what` after [`WITHIN`].
+pub(crate) async fn wait_for<T>(what: &str, mut condition: impl AsyncFnMut() -> Option<T>) -> T {
     let started = tokio::time::Instant::now();
     loop {
-        if let Some(value) = look().await {
+        if let Some(value) = condition().await {
             return value;
         }
-        assert!(
-            started.elapsed() < WITHIN,
-            "after {WITHIN:?} still not: {what}"
-        );
+        assert!(started.elapsed() < WITHIN, "not within {WITHIN:?}: {what}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }

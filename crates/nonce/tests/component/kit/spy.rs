@@ -1,4 +1,4 @@
-//! Sits in front of books and sees which calls of a lane are under way at once. It can keep calls back, too.
+//! Wraps a scheme, counts concurrent calls per lane, and can block calls.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -6,67 +6,67 @@ use std::sync::{Arc, Mutex};
 use async_trait::async_trait;
 use domain::{Holder, LaneKey, Mark, Nonce, Reservation};
 use engine::ports::{LaneReservations, ReservationError};
-use nonce::{Borrow, Scheme, SchemeKind, Settlement, Watched};
+use nonce::{ConditionalVerdict, ReserveRequest, Scheme, SchemeKind, WatchedReservation};
 
-use super::Gate;
+use super::Latch;
 
 pub(crate) struct Spy {
-    books: Arc<dyn Scheme>,
+    ledger: Arc<dyn Scheme>,
     seen: Mutex<Seen>,
-    /// Every call goes through it.
-    gate: Gate,
+    /// Blocks every call while closed.
+    latch: Latch,
 }
 
 #[derive(Default)]
 struct Seen {
     under_way: BTreeMap<LaneKey, usize>,
-    /// The most calls of one lane that were under way at once.
-    of_one_lane: usize,
-    /// The most lanes that had calls under way at once.
+    /// Largest number of concurrent calls of one lane.
+    calls_per_lane_max: usize,
+    /// Largest number of lanes with calls in progress.
     lanes: usize,
     begun: usize,
-    breaks_next: bool,
+    panics_next: bool,
 }
 
 impl Spy {
-    pub(crate) fn on(books: Arc<dyn Scheme>) -> Arc<Self> {
+    pub(crate) fn on(ledger: Arc<dyn Scheme>) -> Arc<Self> {
         Arc::new(Self {
-            books,
+            ledger,
             seen: Mutex::default(),
-            gate: Gate::open(),
+            latch: Latch::open(),
         })
     }
 
-    /// The most calls of one lane that were under way at once.
-    pub(crate) fn of_one_lane(&self) -> usize {
-        self.seen.lock().unwrap().of_one_lane
+    /// Largest number of concurrent calls of one lane.
+    pub(crate) fn calls_per_lane_max(&self) -> usize {
+        self.seen.lock().unwrap().calls_per_lane_max
     }
 
-    /// The most lanes that had calls under way at once.
-    pub(crate) fn lanes(&self) -> usize {
+    /// Largest number of lanes with calls in progress.
+    pub(crate) fn lanes_max(&self) -> usize {
         self.seen.lock().unwrap().lanes
     }
 
-    /// How many calls have begun.
-    pub(crate) fn begun(&self) -> usize {
+    /// Number of calls that have begun.
+    pub(crate) fn calls_begun(&self) -> usize {
         self.seen.lock().unwrap().begun
     }
 
-    /// What calls go through.
-    pub(crate) fn gate(&self) -> &Gate {
-        &self.gate
+    /// Blocks every call while closed.
+    pub(crate) fn latch(&self) -> &Latch {
+        &self.latch
     }
 
-    /// The next call panics.
-    pub(crate) fn break_next(&self) {
-        self.seen.lock().unwrap().breaks_next = true;
+    /// Makes the next call panic.
+    pub(crate) fn panic_next(&self) {
+        self.seen.lock().unwrap().panics_next = true;
     }
 
     async fn call<T>(&self, lane: LaneKey, call: impl Future<Output = T>) -> T {
         let _under_way = UnderWay::begin(self, lane);
-        self.gate.pass().await;
-        let breaks = std::mem::take(&mut self.seen.lock().unwrap().breaks_next);
-        assert!(!breaks, "broken on purpose");
+        self.latch.wait_until_open().await;
+        let breaks = std::mem::take(&mut self.seen.lock().unwrap().panics_next);
+        assert!(!breaks, "panics on purpose");
         call.await
     }
 }
@@ -82,7 +82,7 @@ impl<'a> UnderWay<'a> {
         let count = seen.under_way.entry(lane).or_default();
         *count += 1;
         let count = *count;
-        seen.of_one_lane = seen.of_one_lane.max(count);
+        seen.calls_per_lane_max = seen.calls_per_lane_max.max(count);
         seen.lanes = seen.lanes.max(seen.under_way.len());
         seen.begun += 1;
         Self { spy, lane }
@@ -96,7 +96,10 @@ impl Drop for UnderWay<'_> {
             .seen
             .lock()
             .unwrap_or_else(|poisoned| poisoned.into_inner());
-        let count = seen.under_way.get_mut(&self.lane).expect("it began");
+        let count = seen
+            .under_way
+            .get_mut(&self.lane)
+            .expect("the call is counted");
         *count -= 1;
         if *count == 0 {
             seen.under_way.remove(&self.lane);
@@ -107,15 +110,15 @@ impl Drop for UnderWay<'_> {
 #[async_trait]
 impl Scheme for Spy {
     fn kind(&self) -> SchemeKind {
-        self.books.kind()
+        self.ledger.kind()
     }
 
     async fn allocate(
         &self,
         lane: LaneKey,
-        borrow: Borrow,
+        request: ReserveRequest,
     ) -> Result<Reservation, ReservationError> {
-        self.call(lane, self.books.allocate(lane, borrow)).await
+        self.call(lane, self.ledger.allocate(lane, request)).await
     }
 
     async fn mark(
@@ -125,32 +128,38 @@ impl Scheme for Spy {
         holder: Holder,
         mark: Mark,
     ) -> Result<Reservation, ReservationError> {
-        self.call(lane, self.books.mark(lane, nonce, holder, mark))
+        self.call(lane, self.ledger.mark(lane, nonce, holder, mark))
             .await
     }
 
-    async fn reservation(
+    async fn find_reservation(
         &self,
         lane: LaneKey,
         nonce: Nonce,
         holder: Holder,
     ) -> Result<Option<Reservation>, ReservationError> {
-        self.books.reservation(lane, nonce, holder).await
+        self.ledger.find_reservation(lane, nonce, holder).await
     }
 
     async fn list_reservations(&self, lane: LaneKey) -> Result<LaneReservations, ReservationError> {
-        self.books.list_reservations(lane).await
+        self.ledger.list_reservations(lane).await
     }
 
-    async fn to_watch(&self, limit: usize) -> Result<Vec<Watched>, ReservationError> {
-        self.books.to_watch(limit).await
+    async fn list_watched(
+        &self,
+        limit: usize,
+    ) -> Result<Vec<WatchedReservation>, ReservationError> {
+        self.ledger.list_watched(limit).await
     }
 
-    async fn settle(&self, settlements: &[Settlement]) -> Result<(), ReservationError> {
-        self.books.settle(settlements).await
+    async fn apply_verdicts(
+        &self,
+        verdicts: &[ConditionalVerdict],
+    ) -> Result<(), ReservationError> {
+        self.ledger.apply_verdicts(verdicts).await
     }
 
     async fn close(&self) -> Result<(), ReservationError> {
-        self.books.close().await
+        self.ledger.close().await
     }
 }

@@ -1,21 +1,20 @@
-//! The contract of a scheme, as one suite that each runs in one line, in both modes:
+//! The contract of a scheme as one suite, which each scheme runs with one line, in both modes:
 //!
 //! ```text
-//! contract!(row_lock => RowLockBooks::fresh());
+//! contract!(row_lock => RowLockBackend::new());
 //! ```
 //!
-//! makes modules `row_lock::basic` and `row_lock::worker_queue` with one test per clause. The expression is
-//! evaluated anew for every clause, inside an async function (so it may await), and gives [`Books`] in which
-//! nothing was ever lent. A clause talks to the component, and to the scheme where the component hides
-//! something; its name says what must hold.
+//! makes modules `row_lock::basic` and `row_lock::worker_queue` with one test per clause. The expression is evaluated for
+//! every clause inside an async function (so it may await) and returns a [`Backend`] without reservations. A clause uses
+//! the component, and the scheme where the component hides something; its name states what must hold.
 
-pub(crate) mod chain;
-pub(crate) mod closing;
-pub(crate) mod forks;
-pub(crate) mod lend;
+pub(crate) mod allocate;
+pub(crate) mod chain_checks;
+pub(crate) mod expiry;
 pub(crate) mod marks;
-pub(crate) mod overdue;
-pub(crate) mod settle;
+pub(crate) mod reorgs;
+pub(crate) mod shutdown;
+pub(crate) mod verdicts;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,86 +25,92 @@ use domain::{Reservation, ReservationState};
 use nonce::sweep::Sweep;
 use nonce::{Mode, NonceComponent, Scheme, Settings};
 
-use super::kit::{CHAIN, FOREIGN_DEPTH, FakeChain, component_on, eager, lane, until};
+use super::kit::{
+    CHAIN, FOREIGN_DEPTH, FakeChain, component_on, immediate_settings, lane, wait_for,
+};
 
-/// Within which time, which stands still otherwise, a scheme that looks after itself has looked at everything more
-/// than once.
-const LOOKED_WITHIN: Duration = Duration::from_secs(15);
+/// Time in which a scheme that sweeps itself has checked everything more than once, and the step of a wait for it.
+const SELF_SWEEP_WITHIN: Duration = Duration::from_secs(15);
+const SELF_SWEEP_STEP: Duration = Duration::from_millis(250);
 
-/// What a scheme gives to the suite: books in which nothing was ever lent.
+/// A scheme's backend without reservations.
 #[async_trait]
-pub(crate) trait Books: Send + Sync {
-    /// One more process at these books. A scheme that follows the chain by itself follows this one.
-    async fn open(&self, chains: &[Arc<FakeChain>]) -> Arc<dyn Scheme>;
+pub(crate) trait Backend: Send + Sync {
+    /// Opens the scheme for one more process. A scheme that follows the chain by itself follows these chains.
+    async fn open_process(&self, chains: &[Arc<FakeChain>]) -> Arc<dyn Scheme>;
 
-    /// Whether it looks after overdue, submitted and closed nonces by itself, so that there is nothing for the
-    /// sweep to do.
-    fn looks_after_itself(&self) -> bool {
+    /// Whether the scheme itself checks expired, submitted and closed reservations, so that the sweep has nothing to do.
+    fn sweeps_itself(&self) -> bool {
         false
     }
 
-    /// A process at the same books that follows another scheme, where there is one.
-    async fn open_other(&self) -> Option<Arc<dyn Scheme>> {
+    /// Lets time pass for a scheme that sweeps itself.
+    async fn pass_time(&self, by: Duration) {
+        tokio::time::sleep(by).await;
+    }
+
+    /// Opens another scheme on the same backend, where there is one.
+    async fn open_other_scheme(&self) -> Option<Arc<dyn Scheme>> {
         None
     }
 }
 
-/// Where a clause takes place.
-pub(crate) struct World {
-    books: Box<dyn Books>,
+/// The environment of a clause.
+pub(crate) struct Scenario {
+    backend: Arc<dyn Backend>,
     pub(crate) mode: Mode,
     pub(crate) chain: Arc<FakeChain>,
     pub(crate) other_chain: Arc<FakeChain>,
 }
 
-impl World {
-    pub(crate) fn new(books: impl Books + 'static, mode: Mode) -> Self {
+impl Scenario {
+    pub(crate) fn new(backend: impl Backend + 'static, mode: Mode) -> Self {
         Self {
-            books: Box::new(books),
+            backend: Arc::new(backend),
             mode,
             chain: FakeChain::new(CHAIN),
             other_chain: FakeChain::new(domain::ChainId(CHAIN.0 + 1)),
         }
     }
 
-    /// One more process. Its loans last as long as usual, its knowledge of the chain is always fresh.
+    /// Starts a process with the default timeouts and without a cache of chain nonces.
     pub(crate) async fn process(&self) -> Process {
-        self.process_with(eager(self.mode)).await
+        self.process_with(immediate_settings(self.mode)).await
     }
 
-    /// One whose loans are overdue at once.
-    pub(crate) async fn hasty_process(&self) -> Process {
+    /// Starts a process whose reservations expire at once.
+    pub(crate) async fn process_with_instant_expiry(&self) -> Process {
         let settings = Settings {
             reservation_timeout: Duration::from_millis(1),
-            ..eager(self.mode)
+            ..immediate_settings(self.mode)
         };
         self.process_with(settings).await
     }
 
     pub(crate) async fn process_with(&self, settings: Settings) -> Process {
         let chains = [Arc::clone(&self.chain), Arc::clone(&self.other_chain)];
-        let scheme = self.books.open(&chains).await;
+        let scheme = self.backend.open_process(&chains).await;
         let component = component_on(settings, Arc::clone(&scheme), &chains);
         Process {
             scheme,
             component,
-            looks_after_itself: self.has_no_sweep(),
+            backend: Arc::clone(&self.backend),
         }
     }
 
     pub(crate) async fn other_scheme(&self) -> Option<Arc<dyn Scheme>> {
-        self.books.open_other().await
+        self.backend.open_other_scheme().await
     }
 
     /// Whether the sweep has nothing to do.
-    pub(crate) fn has_no_sweep(&self) -> bool {
-        self.books.looks_after_itself()
+    pub(crate) fn sweeps_itself(&self) -> bool {
+        self.backend.sweeps_itself()
     }
 
-    /// A transaction that nobody named has just become deep enough. A lane, which saw earlier that its nonce is
-    /// consumed, asks for it again only when the block of that moment is as deep.
-    pub(crate) fn let_it_show(&self) {
-        if self.has_no_sweep() {
+    /// Makes a foreign transaction that has just become final visible to every scheme. A lane that saw the nonce consumed
+    /// earlier queries again only when the block of that query is final too.
+    pub(crate) fn bury_foreign_transaction(&self) {
+        if self.sweeps_itself() {
             self.chain.mine(FOREIGN_DEPTH);
         }
     }
@@ -115,219 +120,240 @@ impl World {
 pub(crate) struct Process {
     pub(crate) scheme: Arc<dyn Scheme>,
     pub(crate) component: NonceComponent,
-    looks_after_itself: bool,
+    backend: Arc<dyn Backend>,
 }
 
 impl Process {
-    /// Borrows from the first lane.
-    pub(crate) async fn borrow(&self) -> Reservation {
+    /// Reserves in the first lane.
+    pub(crate) async fn reserve(&self) -> Reservation {
         self.component
             .allocate(lane(1))
             .await
-            .expect("a nonce is lent")
+            .expect("a nonce is reserved")
     }
 
-    /// Borrows several, one after the other.
-    pub(crate) async fn borrow_many(&self, count: usize) -> Vec<Reservation> {
-        let mut lent = Vec::with_capacity(count);
+    /// Reserves several, one after the other.
+    pub(crate) async fn reserve_many(&self, count: usize) -> Vec<Reservation> {
+        let mut reserved = Vec::with_capacity(count);
         for _ in 0..count {
-            lent.push(self.borrow().await);
+            reserved.push(self.reserve().await);
         }
-        lent
+        reserved
     }
 
-    pub(crate) async fn give_back(&self, lent: &Reservation) -> Reservation {
-        let (lane, nonce, holder) = (lent.lane, lent.nonce, lent.holder);
-        let given = self
+    pub(crate) async fn recycle(&self, reserved: &Reservation) -> Reservation {
+        let (lane, nonce, holder) = (reserved.lane, reserved.nonce, reserved.holder);
+        let recycled = self
             .component
             .mark_recyclable(lane, nonce, holder, "not needed");
-        given.await.expect("it is taken back")
+        recycled.await.expect("the mark is accepted")
     }
 
-    pub(crate) async fn submit(&self, lent: &Reservation, tx_hash: domain::B256) -> Reservation {
-        let (lane, nonce, holder) = (lent.lane, lent.nonce, lent.holder);
-        let said = self.component.mark_submitted(lane, nonce, holder, tx_hash);
-        said.await.expect("it is heard")
+    pub(crate) async fn mark_submitted(
+        &self,
+        reserved: &Reservation,
+        tx_hash: domain::B256,
+    ) -> Reservation {
+        let (lane, nonce, holder) = (reserved.lane, reserved.nonce, reserved.holder);
+        let marked = self.component.mark_submitted(lane, nonce, holder, tx_hash);
+        marked.await.expect("the mark is accepted")
     }
 
-    pub(crate) async fn use_up(&self, lent: &Reservation, tx_hash: domain::B256) -> Reservation {
-        let (lane, nonce, holder) = (lent.lane, lent.nonce, lent.holder);
-        let said = self.component.mark_used(lane, nonce, holder, tx_hash);
-        said.await.expect("it is heard")
+    pub(crate) async fn mark_used(
+        &self,
+        reserved: &Reservation,
+        tx_hash: domain::B256,
+    ) -> Reservation {
+        let (lane, nonce, holder) = (reserved.lane, reserved.nonce, reserved.holder);
+        let marked = self.component.mark_used(lane, nonce, holder, tx_hash);
+        marked.await.expect("the mark is accepted")
     }
 
-    /// What stands in the books of this loan.
-    pub(crate) async fn row(&self, lent: &Reservation) -> Reservation {
+    /// The recorded state of this reservation.
+    pub(crate) async fn row(&self, reserved: &Reservation) -> Reservation {
         let row = self
             .scheme
-            .reservation(lent.lane, lent.nonce, lent.holder)
+            .find_reservation(reserved.lane, reserved.nonce, reserved.holder)
             .await;
-        let row = row.expect("the books are there");
-        row.expect("it was lent, and not to anybody else since")
+        let row = row.expect("the ledger is readable");
+        row.expect("the nonce still has this holder")
     }
 
-    /// Sweeps until this loan stands so.
+    /// Sweeps until this reservation has the state.
     pub(crate) async fn sweep_until(
         &self,
         sweep: &mut Sweep,
-        lent: &Reservation,
+        reserved: &Reservation,
         state: ReservationState,
     ) -> Reservation {
-        until(&format!("nonce {} is {state:?}", lent.nonce), async || {
-            sweep.pass().await.expect("the books are there");
-            let row = self.row(lent).await;
-            (row.state == state).then_some(row)
-        })
+        wait_for(
+            &format!("nonce {} is {state:?}", reserved.nonce),
+            async || {
+                self.sweep_once(sweep).await;
+                let row = self.row(reserved).await;
+                (row.state == state).then_some(row)
+            },
+        )
         .await
     }
 
-    /// Sweeps so often that everything was looked at more than once.
+    /// Sweeps once; a scheme that sweeps itself gets time for it.
+    pub(crate) async fn sweep_once(&self, sweep: &mut Sweep) {
+        sweep.run_pass().await.expect("the ledger is readable");
+        if self.backend.sweeps_itself() {
+            self.backend.pass_time(SELF_SWEEP_STEP).await;
+        }
+    }
+
+    /// Sweeps until everything was checked more than once.
     pub(crate) async fn sweep_all(&self, sweep: &mut Sweep) {
         for _ in 0..5 {
-            sweep.pass().await.expect("the books are there");
+            sweep.run_pass().await.expect("the ledger is readable");
         }
-        if self.looks_after_itself {
-            tokio::time::sleep(LOOKED_WITHIN).await;
+        if self.backend.sweeps_itself() {
+            self.backend.pass_time(SELF_SWEEP_WITHIN).await;
         }
     }
 }
 
-/// How often each nonce is held.
-pub(crate) fn counted<'a>(lent: impl IntoIterator<Item = &'a Reservation>) -> BTreeMap<u64, usize> {
+/// Number of holders per nonce.
+pub(crate) fn count_by_nonce<'a>(
+    reserved: impl IntoIterator<Item = &'a Reservation>,
+) -> BTreeMap<u64, usize> {
     let mut counts = BTreeMap::new();
-    for one in lent {
+    for one in reserved {
         *counts.entry(one.nonce.0).or_default() += 1;
     }
     counts
 }
 
-/// The nonces, in the order in which they were lent.
-pub(crate) fn nonces_of(lent: &[Reservation]) -> Vec<u64> {
-    lent.iter().map(|one| one.nonce.0).collect()
+/// The nonces in the order of their reservation.
+pub(crate) fn nonces_of(reserved: &[Reservation]) -> Vec<u64> {
+    reserved.iter().map(|one| one.nonce.0).collect()
 }
 
-/// Runs the contract against books: `contract!(name => books)`. `contract!(name, while time stands still => books)`
-/// is for books that take time to look after themselves.
+/// Runs the contract on a backend: `contract!(name => backend)`. `contract!(name, paused => backend)` pauses tokio's clock,
+/// for a scheme that needs time for its own checks.
 macro_rules! contract {
-    ($name:ident => $books:expr) => {
-        contract! { @clauses $name goes_by $books }
+    ($name:ident => $ledger:expr) => {
+        contract! { @clauses $name real_time $ledger }
     };
-    ($name:ident, while time stands still => $books:expr) => {
-        contract! { @clauses $name stands_still $books }
+    ($name:ident, paused => $ledger:expr) => {
+        contract! { @clauses $name paused_time $ledger }
     };
-    (@clauses $name:ident $time:ident $books:expr) => {
-        contract! { @modes $name $time $books;
-            lend: [
-                a_new_lane_begins_where_the_chain_stands
-                nonces_are_lent_one_after_the_other
-                a_loan_is_fresh_whoever_had_the_nonce_before
-                the_time_of_a_loan_is_as_long_as_asked
-                the_smallest_free_nonce_is_lent_first
-                a_thousand_at_once_are_unique_and_without_gap_after_recycling
-                processes_never_lend_the_same_nonce
-                lanes_know_nothing_of_each_other
-                a_lane_belongs_to_one_scheme
-                what_is_open_is_listed_in_order
+    (@clauses $name:ident $time:ident $ledger:expr) => {
+        contract! { @modes $name $time $ledger;
+            allocate: [
+                new_lane_starts_at_chain_nonce
+                nonces_are_reserved_in_ascending_order
+                recycled_nonce_gets_a_fresh_reservation
+                reservation_expires_after_the_requested_timeout
+                smallest_free_nonce_is_reserved_first
+                thousand_concurrent_reservations_are_unique_and_gapless
+                processes_never_reserve_the_same_nonce
+                lanes_are_independent
+                lane_is_bound_to_one_scheme
+                open_reservations_are_listed_in_order
             ]
             marks: [
-                used_by_the_same_transaction_twice_is_fine
-                submitted_twice_is_fine_and_the_last_word_counts
-                given_back_twice_is_fine
-                a_former_holder_is_refused
-                a_stranger_is_refused
-                what_was_never_lent_is_refused
-                what_is_free_cannot_be_used
-                what_is_used_cannot_be_given_back
-                what_was_named_after_the_chain_was_asked_cannot_be_given_back
-                a_nonce_with_two_named_transactions_is_not_given_back
-                any_words_in_any_order_do_what_the_one_table_says
-                marks_are_durable_when_they_are_answered
-                any_process_hears_any_holder
-                any_reason_is_taken
+                mark_used_is_idempotent_for_the_same_hash
+                last_submitted_hash_replaces_earlier_ones
+                mark_recyclable_is_idempotent
+                marks_of_a_former_holder_are_refused
+                marks_of_an_unknown_holder_are_refused
+                marks_on_a_never_reserved_nonce_are_refused
+                recyclable_nonce_cannot_be_submitted_or_used
+                used_nonce_cannot_be_recycled
+                hash_submitted_after_the_chain_check_blocks_recycling
+                nonce_with_two_submitted_hashes_cannot_be_recycled
+                random_marks_follow_the_domain_rules
+                acknowledged_marks_are_durable
+                any_process_accepts_marks_of_any_holder
+                any_recycle_reason_is_accepted
             ]
-            chain: [
-                a_submitted_nonce_is_given_back_only_if_the_chain_shows_nothing
-                a_submitted_nonce_is_not_given_back_while_the_chain_is_silent
-                a_free_nonce_that_somebody_used_is_not_lent
-                a_free_nonce_that_somebody_used_is_found_out
-                what_others_had_pending_and_lost_is_lent_after_all
+            chain_checks: [
+                submitted_nonce_is_recycled_only_if_the_chain_shows_nothing
+                submitted_nonce_is_not_recycled_while_chain_unreachable
+                consumed_recyclable_nonce_is_not_reserved
+                consumed_recyclable_nonce_becomes_used
+                skipped_nonces_are_reserved_after_foreign_txs_are_dropped
             ]
-            overdue: [
-                an_overdue_nonce_is_free_if_the_chain_shows_nothing
-                an_overdue_nonce_stays_lent_while_a_pool_has_something
-                an_overdue_nonce_is_used_when_the_chain_shows_by_whom
-                an_overdue_nonce_stays_lent_while_one_of_two_endpoints_shows_something
-                an_overdue_nonce_stays_lent_while_the_chain_is_silent
-                a_submitted_nonce_is_never_free_by_time
-                a_loan_within_its_time_is_left_alone
-                a_dead_process_keeps_nothing_for_ever
+            expiry: [
+                expired_nonce_is_recyclable_if_the_chain_shows_nothing
+                expired_nonce_stays_reserved_while_a_tx_is_pending
+                expired_nonce_is_used_when_its_consumer_is_final
+                expired_nonce_stays_reserved_while_one_endpoint_shows_a_tx
+                expired_nonce_stays_reserved_while_chain_unreachable
+                submitted_nonce_never_expires
+                unexpired_reservation_is_not_swept
+                reservations_of_a_killed_process_are_recycled
             ]
-            forks: [
-                a_receipt_closes_a_submitted_nonce_when_it_is_final
-                another_transaction_closes_a_submitted_nonce_too
-                a_transaction_that_did_not_consume_the_nonce_closes_nothing
-                a_fork_reopens_what_the_chain_closed
-                what_a_fork_reopened_is_not_given_back_when_another_had_closed_it
-                what_was_said_to_be_used_is_watched_until_the_chain_closes_it
-                what_is_closed_deep_enough_is_not_watched_any_more
+            reorgs: [
+                final_receipt_closes_a_submitted_nonce
+                final_foreign_tx_closes_a_submitted_nonce
+                receipt_of_another_accounts_tx_closes_nothing
+                reorg_reopens_a_closed_reservation
+                reopened_nonce_with_foreign_consumer_cannot_be_recycled
+                nonce_marked_used_is_watched_until_the_chain_closes_it
+                deeply_closed_reservation_is_not_watched
             ]
-            settle: [
-                a_verdict_on_what_has_changed_counts_nothing
-                a_verdict_twice_counts_once
-                the_sweep_is_given_everything_in_pages
+            verdicts: [
+                verdict_on_a_changed_reservation_is_ignored
+                repeated_verdict_is_applied_once
+                watched_reservations_are_listed_in_pages
             ]
-            closing: [
-                a_closed_process_lends_nothing_and_leaves_nothing_behind
-                what_was_marked_before_the_end_is_there_after_it
+            shutdown: [
+                closed_process_reserves_nothing_and_returns_unused_nonces
+                marks_survive_the_shutdown_of_their_process
             ]
         }
     };
-    (@modes $name:ident $time:ident $books:expr; $($clauses:tt)*) => {
+    (@modes $name:ident $time:ident $ledger:expr; $($clauses:tt)*) => {
         mod $name {
             use super::*;
 
             mod basic {
                 use super::*;
-                contract! { @tests $time $books, nonce::Mode::Basic; $($clauses)* }
+                contract! { @tests $time $ledger, nonce::Mode::Basic; $($clauses)* }
             }
             mod worker_queue {
                 use super::*;
-                contract! { @tests $time $books, $crate::kit::queued(); $($clauses)* }
+                contract! { @tests $time $ledger, $crate::kit::worker_queue_mode(); $($clauses)* }
             }
         }
     };
-    (@tests $time:ident $books:expr, $mode:expr; $($group:ident: [$($clause:ident)*])*) => {
-        $($(contract! { @test $time $books, $mode, $group, $clause })*)*
+    (@tests $time:ident $ledger:expr, $mode:expr; $($group:ident: [$($clause:ident)*])*) => {
+        $($(contract! { @test $time $ledger, $mode, $group, $clause })*)*
     };
-    (@test goes_by $books:expr, $mode:expr, $group:ident, $clause:ident) => {
+    (@test real_time $ledger:expr, $mode:expr, $group:ident, $clause:ident) => {
         #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
         async fn $clause() {
-            let world = $crate::suite::World::new($books, $mode);
-            $crate::suite::$group::$clause(&world).await;
+            let scenario = $crate::suite::Scenario::new($ledger, $mode);
+            $crate::suite::$group::$clause(&scenario).await;
         }
     };
-    (@test stands_still $books:expr, $mode:expr, $group:ident, $clause:ident) => {
+    (@test paused_time $ledger:expr, $mode:expr, $group:ident, $clause:ident) => {
         #[tokio::test(start_paused = true)]
         async fn $clause() {
-            let world = $crate::suite::World::new($books, $mode);
-            $crate::suite::$group::$clause(&world).await;
+            let scenario = $crate::suite::Scenario::new($ledger, $mode);
+            $crate::suite::$group::$clause(&scenario).await;
         }
     };
 }
 pub(crate) use contract;
 
-/// A clause that is written and never run would be a promise that nobody checks.
+/// A clause that is not listed would never run.
 #[test]
-fn every_clause_is_in_the_suite() {
+fn every_clause_is_listed_in_contract_macro() {
     let suite = include_str!("mod.rs");
     let files = [
-        include_str!("chain.rs"),
-        include_str!("closing.rs"),
-        include_str!("forks.rs"),
-        include_str!("lend.rs"),
+        include_str!("chain_checks.rs"),
+        include_str!("shutdown.rs"),
+        include_str!("reorgs.rs"),
+        include_str!("allocate.rs"),
         include_str!("marks.rs"),
-        include_str!("overdue.rs"),
-        include_str!("settle.rs"),
+        include_str!("expiry.rs"),
+        include_str!("verdicts.rs"),
     ];
     let heads = files
         .iter()

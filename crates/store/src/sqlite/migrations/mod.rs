@@ -12,49 +12,22 @@ struct Migration {
     sql: &'static str,
 }
 
-/// All steps, in order. Append only: a step that was ever shipped is never edited.
-const MIGRATIONS: [Migration; 7] = [
-    Migration {
-        version: 1,
-        name: "lanes",
-        sql: include_str!("0001_lanes.sql"),
-    },
-    Migration {
-        version: 2,
-        name: "txs",
-        sql: include_str!("0002_txs.sql"),
-    },
-    Migration {
-        version: 3,
-        name: "events",
-        sql: include_str!("0003_events.sql"),
-    },
-    Migration {
-        version: 4,
-        name: "seed_views",
-        sql: include_str!("0004_seed_views.sql"),
-    },
-    Migration {
-        version: 5,
-        name: "cluster",
-        sql: include_str!("0005_cluster.sql"),
-    },
-    Migration {
-        version: 6,
-        name: "requeue",
-        sql: include_str!("0006_requeue.sql"),
-    },
-    Migration {
-        version: 7,
-        name: "unsettled",
-        sql: include_str!("0007_unsettled.sql"),
-    },
-];
+/// All steps, in order. Append only: a released step is never edited.
+const MIGRATIONS: [Migration; 1] = [Migration {
+    version: 1,
+    name: "initial",
+    sql: concat!(
+        include_str!("0001_initial/lanes.sql"),
+        include_str!("0001_initial/txs.sql"),
+        include_str!("0001_initial/events.sql"),
+        include_str!("0001_initial/views.sql"),
+    ),
+}];
 
-/// The schema that this program writes.
+/// The schema version that this program writes.
 pub const SCHEMA_VERSION: i64 = MIGRATIONS[MIGRATIONS.len() - 1].version;
 
-/// Where a database stands in relation to this program.
+/// A database's schema, compared with this program's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SchemaState {
     /// As this program writes it.
@@ -71,17 +44,21 @@ pub enum SchemaState {
     },
 }
 
-/// Where this database stands.
-pub(super) fn schema_state(conn: &Connection) -> Result<SchemaState, rusqlite::Error> {
-    let found = version(conn)?;
-    Ok(match found.cmp(&SCHEMA_VERSION) {
-        std::cmp::Ordering::Less => SchemaState::Behind { found },
-        std::cmp::Ordering::Equal => SchemaState::Current,
-        std::cmp::Ordering::Greater => SchemaState::Newer { found },
-    })
+impl SchemaState {
+    pub(crate) fn compare(found: i64, needed: i64) -> Self {
+        match found.cmp(&needed) {
+            std::cmp::Ordering::Less => Self::Behind { found },
+            std::cmp::Ordering::Equal => Self::Current,
+            std::cmp::Ordering::Greater => Self::Newer { found },
+        }
+    }
 }
 
-/// Applies what is missing; the versions that were applied. A newer database is left alone.
+pub(super) fn schema_state(conn: &Connection) -> Result<SchemaState, rusqlite::Error> {
+    Ok(SchemaState::compare(version(conn)?, SCHEMA_VERSION))
+}
+
+/// Applies the missing migrations and returns their versions. A newer database is left alone.
 pub(super) fn migrate(conn: &mut Connection, now: Timestamp) -> Result<Vec<i64>, rusqlite::Error> {
     conn.execute_batch(
         "CREATE TABLE IF NOT EXISTS schema_version (
@@ -136,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_follow_each_other() {
+    fn versions_are_consecutive() {
         let numbers: Vec<i64> = MIGRATIONS
             .iter()
             .map(|migration| migration.version)
@@ -145,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_database_is_brought_up_to_date_once() {
+    fn database_is_migrated_once() {
         let mut conn = Connection::open_in_memory().unwrap();
         assert_eq!(
             schema_state(&conn).unwrap(),
@@ -160,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_newer_database_is_seen_and_left_alone() {
+    fn newer_database_is_detected_and_left_alone() {
         let mut conn = Connection::open_in_memory().unwrap();
         migrate(&mut conn, Timestamp(1)).unwrap();
         conn.execute("INSERT INTO schema_version VALUES (99, 'future', 0)", [])

@@ -9,7 +9,7 @@ use domain::{
 use engine::ports::{CommitOutcome, LaneBatch};
 use sim::rng::Rng;
 
-use super::{flaws, holds, parts};
+use super::{flaws, lease_calls, parts};
 use crate::model::{Lane, Model};
 use crate::operation::Write;
 use crate::rules;
@@ -21,7 +21,7 @@ const PARTS_MAX: u64 = 4;
 /// One lane, mostly; several at once; or one lane twice.
 pub(super) fn commit(rng: &Rng, model: &mut Model) -> Write {
     let places: Vec<usize> = (0..LANES).collect();
-    let mut places = holds::shuffled(rng, &places);
+    let mut places = lease_calls::shuffled(rng, &places);
     let chance = rng.below(1_000);
     match chance {
         0..650 => places.truncate(1),
@@ -38,13 +38,13 @@ pub(super) fn commit(rng: &Rng, model: &mut Model) -> Write {
         }
         batches.push(batch);
     }
-    // The names that were given stay given.
+    // Ids that were assigned are not reused.
     model.take_names(&then);
     Write::Commit(batches)
 }
 
 fn batch(rng: &Rng, model: &mut Model, before: &Model, place: usize) -> LaneBatch {
-    let lease_grant = holds::right_of(rng, model, place);
+    let lease_grant = lease_calls::grant_of(rng, model, place);
     let node = model.keeper(place);
     let mut draft = Draft::new(rng, model, place, lease_grant.token);
     for _ in 0..rng.below(PARTS_MAX + 1) {
@@ -71,7 +71,7 @@ pub(super) struct Draft<'a> {
     token: Token,
     /// At most one write per row.
     touched: BTreeSet<TxId>,
-    /// Nonces of txs that moved to another one in this batch: nobody takes them in the same batch, because
+    /// Nonces of txs that moved to another one in this batch: no tx takes them in the same batch, because
     /// PostgreSQL checks the unique index row by row.
     pub(super) vacated: BTreeSet<Nonce>,
 }
@@ -113,10 +113,10 @@ impl<'a> Draft<'a> {
 
     /// Whether a tx waits in the queue.
     pub(super) fn waits(&self, tx: &Tx) -> bool {
-        self.lane.wakes.contains(&tx.id)
+        self.lane.queue_rows.contains(&tx.id)
     }
 
-    /// A tx that nobody has seen, under a key that the lane has not had yet.
+    /// A new tx, under an idempotency key that is new to the lane.
     pub(super) fn new_tx(&mut self) -> Option<Tx> {
         let free = universe::request_ids().filter(|id| !self.lane.has_request(id));
         let free: Vec<_> = free.collect();
@@ -159,14 +159,14 @@ impl<'a> Draft<'a> {
     }
 
     /// A tx waits for a nonce from now on.
-    pub(super) fn wake(&mut self, id: TxId) {
-        self.lane.wakes.insert(id);
+    pub(super) fn add_queue_row(&mut self, id: TxId) {
+        self.lane.queue_rows.insert(id);
         self.writes.queued_added.push(id);
     }
 
     /// A tx waits no longer, if it did.
-    pub(super) fn wake_done(&mut self, id: TxId) {
-        if self.lane.wakes.remove(&id) {
+    pub(super) fn remove_queue_row(&mut self, id: TxId) {
+        if self.lane.queue_rows.remove(&id) {
             self.writes.queued_removed.push(id);
         }
     }
@@ -193,7 +193,7 @@ impl<'a> Draft<'a> {
     }
 
     /// Tells of a tx, which notes the number of the event.
-    pub(super) fn tell(&mut self, tx: &mut Tx, kind: EventKind) {
+    pub(super) fn emit_event(&mut self, tx: &mut Tx, kind: EventKind) {
         let seq = self.event(Some(tx.id), kind);
         tx.event_seqs.push(seq);
     }

@@ -8,8 +8,8 @@ use sim::rng::Rng;
 use crate::model::{Lane, Model};
 use crate::universe::{LANES, NO_LANE};
 
-/// Given new names, the lanes as they are before the commit, and the place of the batch's own. (What the
-/// commit itself writes in another lane is nobody's to fight for: see [`crate::masks`].)
+/// Given new ids, the lanes as they are before the commit, and the place of the batch's own. (What the
+/// commit itself writes in another lane is not contested: see [`crate::masks`].)
 type Flaw = fn(&Rng, &mut Model, &Model, usize, &mut LaneBatch) -> Option<()>;
 
 const FLAWS: [Flaw; 32] = [
@@ -55,11 +55,11 @@ const FLAWS: [Flaw; 32] = [
     },
     |rng, _, before, place, batch| {
         let taken = any_nonce(rng, &before.lanes[place], batch)?;
-        deal(rng, batch, taken)
+        allocate_nonce(rng, batch, taken)
     },
     |rng, _, _, _, batch| {
         let nonce = batch.writes.inserts.iter().find_map(|tx| tx.nonce)?;
-        deal(rng, batch, nonce)
+        allocate_nonce(rng, batch, nonce)
     },
     // Two txs change places, as the lane is when this batch comes.
     |rng, now, _, place, batch| swap(rng, &now.lanes[place], batch),
@@ -90,7 +90,7 @@ const FLAWS: [Flaw; 32] = [
         batch.writes.updates.first_mut()?.id = id;
         Some(())
     },
-    // An event that nobody wrote.
+    // An event that does not exist.
     |rng, _, _, _, batch| {
         let seq = batch.event_seq_before + 50;
         written(rng, batch)?.event_seqs.push(seq);
@@ -168,7 +168,7 @@ const FLAWS: [Flaw; 32] = [
     },
     // Taken out and put back.
     |_, _, before, place, batch| {
-        let id = *before.lanes[place].wakes.first()?;
+        let id = *before.lanes[place].queue_rows.first()?;
         let writes = &mut batch.writes;
         if !writes.queued_removed.contains(&id) {
             writes.queued_removed.push(id);
@@ -230,7 +230,7 @@ fn two_with_nonces(rng: &Rng, lane: &Lane, batch: &LaneBatch) -> Option<(Tx, Tx)
 }
 
 /// Gives one of the rows that the batch writes a nonce, and its new attempts with it.
-fn deal(rng: &Rng, batch: &mut LaneBatch, nonce: Nonce) -> Option<()> {
+fn allocate_nonce(rng: &Rng, batch: &mut LaneBatch, nonce: Nonce) -> Option<()> {
     let tx = written(rng, batch)?;
     tx.nonce = Some(nonce);
     let id = tx.id;

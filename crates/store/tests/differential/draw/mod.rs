@@ -1,33 +1,33 @@
-//! Operations by chance: a sequence is a list of steps, each a verb and a seed. What a step asks for in
+//! Random operations: a sequence is a list of steps, each a verb and a seed. What a step does in
 //! detail is decided when its turn comes, by what is current then: so steps can be left out, and the
 //! others still make sense.
 
 mod batch;
 mod flaws;
-mod holds;
-mod looks;
+mod lease_calls;
 mod parts;
+mod read_calls;
 mod writes;
 
 use sim::rng::Rng;
 
 use crate::model::Model;
-use crate::operation::{Happen, Hold, Load, Look, Operation, Write};
+use crate::operation::{Incident, LeaseCall, Load, Operation, ReadCall, Write};
 use crate::universe::BEAT;
 
 /// The shortest and the longest sequence.
 const STEPS: (u64, u64) = (20, 40);
-/// Every sequence begins with so many lanes asked for: without a keeper most else is refused.
+/// Every sequence begins with this many lane acquisitions: without a keeper most operations are refused.
 const ACQUIRES_FIRST: usize = 2;
 
-/// What a step does.
+/// The kind of a step.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Verb {
     Acquire,
     Renew,
     Release,
     Regrant,
-    Settle,
+    MarkReconciled,
     Halt,
     AcceptLoss,
     Commit,
@@ -58,7 +58,7 @@ const WEIGHTS: [(Verb, u64); 27] = [
     (Verb::Renew, 3),
     (Verb::Release, 2),
     (Verb::Regrant, 3),
-    (Verb::Settle, 1),
+    (Verb::MarkReconciled, 1),
     (Verb::Halt, 1),
     (Verb::AcceptLoss, 2),
     (Verb::Commit, 34),
@@ -94,7 +94,7 @@ pub(crate) struct Step {
 #[derive(Clone, Debug)]
 pub(crate) struct Sequence {
     pub(crate) seed: u64,
-    /// Whether every commit is put into the feed at once, or whenever somebody thinks of it.
+    /// Whether every commit is appended to the feed at once, or by separate steps.
     pub(crate) is_fed_at_once: bool,
     /// Whether a standby may take over.
     pub(crate) has_promotions: bool,
@@ -137,46 +137,48 @@ fn verb(rng: &Rng, has_promotions: bool) -> Verb {
 }
 
 impl Step {
-    /// What is asked, with what is current.
+    /// The operation of this step, given the present state.
     pub(crate) fn operation(&self, model: &mut Model) -> Operation {
         let rng = &Rng::new(self.seed);
         match self.verb {
-            Verb::Acquire => hold(holds::acquire(rng, model)),
-            Verb::Renew => hold(holds::renew(rng, model)),
-            Verb::Release => hold(holds::release(rng, model)),
-            Verb::Regrant => hold(holds::regrant(rng, model)),
-            Verb::Settle => hold(Hold::Settle(holds::lease_grant(rng, model))),
-            Verb::Halt => hold(holds::halt(rng, model)),
-            Verb::AcceptLoss => hold(Hold::AcceptLoss(holds::key(rng))),
+            Verb::Acquire => lease_call(lease_calls::acquire(rng, model)),
+            Verb::Renew => lease_call(lease_calls::renew(rng, model)),
+            Verb::Release => lease_call(lease_calls::release(rng, model)),
+            Verb::Regrant => lease_call(lease_calls::regrant(rng, model)),
+            Verb::MarkReconciled => lease_call(LeaseCall::MarkReconciled(
+                lease_calls::lease_grant(rng, model),
+            )),
+            Verb::Halt => lease_call(lease_calls::halt(rng, model)),
+            Verb::AcceptLoss => lease_call(LeaseCall::AcceptLoss(lease_calls::key(rng))),
             Verb::Commit => write(batch::commit(rng, model)),
             Verb::Queue => write(writes::queue(rng, model)),
             Verb::PutHeaders => write(writes::put_headers(rng)),
             Verb::ExtendFeed => write(writes::extend_feed(rng)),
             Verb::Heartbeat => write(writes::heartbeat(rng, model)),
-            Verb::Image => load(looks::image(rng, model)),
-            Verb::Backlog => load(looks::backlog(rng)),
-            Verb::Queued => load(Load::Queued(looks::lane(rng), looks::limit(rng))),
-            Verb::FindRequests => load(looks::find_requests(rng)),
-            Verb::LanesWithWork => load(Load::LanesWithWork(holds::asker(rng, model))),
-            Verb::Members => look(Look::Members),
-            Verb::Tx => look(Look::Tx(looks::tx_id(rng, model))),
-            Verb::TxByRequest => look(looks::tx_by_request(rng)),
-            Verb::TxByHash => look(Look::TxByHash(looks::hash(rng, model))),
-            Verb::Txs => look(looks::txs(rng, model)),
-            Verb::TxEvents => look(Look::TxEvents(looks::tx_id(rng, model))),
-            Verb::Events => look(looks::events(rng, model)),
-            Verb::Lanes => look(looks::lanes(rng)),
+            Verb::Image => load(read_calls::image(rng, model)),
+            Verb::Backlog => load(read_calls::backlog(rng)),
+            Verb::Queued => load(Load::Queued(read_calls::lane(rng), read_calls::limit(rng))),
+            Verb::FindRequests => load(read_calls::find_requests(rng)),
+            Verb::LanesWithWork => load(Load::LanesWithWork(lease_calls::requester(rng, model))),
+            Verb::Members => read_call(ReadCall::Members),
+            Verb::Tx => read_call(ReadCall::Tx(read_calls::tx_id(rng, model))),
+            Verb::TxByRequest => read_call(read_calls::tx_by_request(rng)),
+            Verb::TxByHash => read_call(ReadCall::TxByHash(read_calls::hash(rng, model))),
+            Verb::Txs => read_call(read_calls::txs(rng, model)),
+            Verb::TxEvents => read_call(ReadCall::TxEvents(read_calls::tx_id(rng, model))),
+            Verb::Events => read_call(read_calls::events(rng, model)),
+            Verb::Lanes => read_call(read_calls::lanes(rng)),
             Verb::Advance => {
                 let heartbeats = *rng.pick(&[1, 2, 5]);
-                Operation::Happen(Happen::Advance(BEAT * heartbeats))
+                Operation::Incident(Incident::Advance(BEAT * heartbeats))
             }
-            Verb::Promote => Operation::Happen(Happen::Promote),
+            Verb::Promote => Operation::Incident(Incident::Promote),
         }
     }
 }
 
-fn hold(hold: Hold) -> Operation {
-    Operation::Hold(hold)
+fn lease_call(lease_call: LeaseCall) -> Operation {
+    Operation::LeaseCall(lease_call)
 }
 
 fn write(write: Write) -> Operation {
@@ -187,6 +189,6 @@ fn load(load: Load) -> Operation {
     Operation::Load(load)
 }
 
-fn look(look: Look) -> Operation {
-    Operation::Look(look)
+fn read_call(read_call: ReadCall) -> Operation {
+    Operation::ReadCall(read_call)
 }

@@ -29,14 +29,14 @@ pub(super) fn add(draft: &mut Draft<'_>) {
 /// A new tx with a nonce, signed or not.
 fn accept(draft: &mut Draft<'_>) {
     let Some(mut tx) = draft.new_tx() else { return };
-    deal(draft, &mut tx);
+    allocate_nonce(draft, &mut tx);
     let nonce = tx.nonce;
-    draft.tell(&mut tx, EventKind::TxAccepted { nonce });
+    draft.emit_event(&mut tx, EventKind::TxAccepted { nonce });
     draft.insert(tx);
 }
 
-/// Gives a tx the next nonce, or one that somebody gave up; signs it, mostly.
-fn deal(draft: &mut Draft<'_>, tx: &mut Tx) {
+/// Gives a tx the next nonce, or one that another tx lost; signs it, mostly.
+fn allocate_nonce(draft: &mut Draft<'_>, tx: &mut Tx) {
     let next = draft.lane.next_nonce;
     let free = (0..next.0).map(Nonce);
     let free = free.filter(|nonce| draft.lane.holder(*nonce).is_none());
@@ -44,7 +44,7 @@ fn deal(draft: &mut Draft<'_>, tx: &mut Tx) {
     let free: Vec<Nonce> = free.collect();
     let nonce = match draft.rng.below(10) {
         0..4 if !free.is_empty() => *draft.rng.pick(&free),
-        // Somebody else consumed some.
+        // Another wallet consumed some.
         9 => Nonce(next.0 + draft.rng.below(3)),
         _ => next,
     };
@@ -58,24 +58,24 @@ fn deal(draft: &mut Draft<'_>, tx: &mut Tx) {
 
 fn accept_without_nonce(draft: &mut Draft<'_>) {
     let Some(mut tx) = draft.new_tx() else { return };
-    draft.tell(&mut tx, EventKind::TxAccepted { nonce: None });
-    draft.wake(tx.id);
+    draft.emit_event(&mut tx, EventKind::TxAccepted { nonce: None });
+    draft.add_queue_row(tx.id);
     draft.insert(tx);
 }
 
-/// A tx that waits gets its nonce, or is given up.
+/// A waiting tx gets its nonce, or fails.
 fn adopt(draft: &mut Draft<'_>) {
     let Some(mut tx) = draft.pick(|tx| draft.waits(tx)) else {
         return;
     };
-    draft.wake_done(tx.id);
+    draft.remove_queue_row(tx.id);
     if draft.rng.permille(100) {
         (tx.state, tx.sub_state) = (TxState::FailedFinal, Some(SubState::Cancelled));
-        tx.reason = Some(universe::words(draft.rng));
+        tx.reason = Some(universe::random_text(draft.rng));
     } else {
-        deal(draft, &mut tx);
+        allocate_nonce(draft, &mut tx);
         let nonce = tx.nonce.expect("it was dealt");
-        draft.tell(&mut tx, EventKind::TxAllocated { nonce });
+        draft.emit_event(&mut tx, EventKind::TxAllocated { nonce });
     }
     draft.update(tx);
 }
@@ -98,7 +98,7 @@ fn bump(draft: &mut Draft<'_>) {
     draft.sign(&mut tx, kind);
     if draft.rng.permille(700) {
         let (tx_hash, nonce) = (tx.tx_hash.expect("signed"), tx.nonce.expect("signed"));
-        draft.tell(
+        draft.emit_event(
             &mut tx,
             EventKind::TxReplaced {
                 tx_hash,
@@ -133,7 +133,7 @@ fn mine(draft: &mut Draft<'_>) {
     include(draft, &mut tx);
     tx.sub_state = Some(SubState::Mined);
     let mined = tx.inclusion.clone().expect("it is included");
-    draft.tell(
+    draft.emit_event(
         &mut tx,
         EventKind::TxReceiptUpdated {
             tx_hash: mined.tx_hash,
@@ -143,7 +143,7 @@ fn mine(draft: &mut Draft<'_>) {
         },
     );
     if let Some(counted) = tx.counted {
-        draft.tell(
+        draft.emit_event(
             &mut tx,
             EventKind::TxConfirmations {
                 block_number: mined.block_number,
@@ -161,7 +161,7 @@ fn mine(draft: &mut Draft<'_>) {
 fn include(draft: &mut Draft<'_>, tx: &mut Tx) {
     let nonce = tx.nonce.expect("only a tx with a nonce is mined");
     let (block, counted) = universe::block_of(draft.rng, nonce.0);
-    let reason = universe::words(draft.rng);
+    let reason = universe::random_text(draft.rng);
     tx.inclusion = Some(Inclusion {
         tx_hash: tx.tx_hash.unwrap_or_default(),
         block_number: block.number,
@@ -186,7 +186,7 @@ fn finish(draft: &mut Draft<'_>) {
         tx.confirmed_at = Some(draft.at);
         let mined = tx.inclusion.clone().expect("it is included");
         let counted = tx.counted.unwrap_or(mined.block_hash);
-        draft.tell(
+        draft.emit_event(
             &mut tx,
             EventKind::TxConfirmed {
                 tx_hash: mined.tx_hash,
@@ -198,9 +198,9 @@ fn finish(draft: &mut Draft<'_>) {
         );
     } else {
         (tx.state, tx.sub_state) = (TxState::FailedFinal, Some(SubState::Cancelled));
-        let reason = universe::words(draft.rng);
+        let reason = universe::random_text(draft.rng);
         tx.reason = Some(reason.clone());
-        draft.tell(&mut tx, EventKind::TxFailed { reason });
+        draft.emit_event(&mut tx, EventKind::TxFailed { reason });
     }
     draft.update(tx);
 }
@@ -216,19 +216,19 @@ fn reopen(draft: &mut Draft<'_>) {
     draft.update(tx);
 }
 
-/// It needs a decision; with its nonce, or held without one, which is nobody's work.
+/// It needs an operator's decision; with its nonce, or held without one and without a queue row.
 fn stick(draft: &mut Draft<'_>) {
     let Some(mut tx) = draft.pick(|tx| tx.is_open()) else {
         return;
     };
-    let reason = universe::words(draft.rng);
+    let reason = universe::random_text(draft.rng);
     (tx.state, tx.sub_state) = (TxState::Stuck, Some(SubState::ForeignNonce));
     tx.reason = Some(reason.clone());
     if draft.rng.permille(300) {
-        draft.wake_done(tx.id);
+        draft.remove_queue_row(tx.id);
         (tx.nonce, tx.tx_hash) = (None, None);
     }
-    draft.tell(&mut tx, EventKind::TxStuck { reason });
+    draft.emit_event(&mut tx, EventKind::TxStuck { reason });
     draft.update(tx);
 }
 
@@ -237,21 +237,21 @@ fn requeue(draft: &mut Draft<'_>) {
     let Some(tx) = draft.pick(|tx| tx.is_open() && tx.nonce.is_some()) else {
         return;
     };
-    give_up(draft, tx);
+    lose_nonce(draft, tx);
 }
 
-fn give_up(draft: &mut Draft<'_>, mut tx: Tx) {
+fn lose_nonce(draft: &mut Draft<'_>, mut tx: Tx) {
     let nonce = tx.nonce.take().expect("it was picked with one");
     (tx.tx_hash, tx.inclusion, tx.counted) = (None, None, None);
     (tx.state, tx.sub_state) = (TxState::Created, Some(SubState::Queued));
-    draft.tell(
+    draft.emit_event(
         &mut tx,
         EventKind::TxRequeued {
             nonce,
             foreign: None,
         },
     );
-    draft.wake(tx.id);
+    draft.add_queue_row(tx.id);
     draft.update(tx);
 }
 
@@ -261,11 +261,11 @@ fn pass_on(draft: &mut Draft<'_>) {
         return;
     };
     let nonce = giver.nonce;
-    give_up(draft, giver);
+    lose_nonce(draft, giver);
     let Some(mut tx) = draft.pick(|tx| draft.waits(tx)) else {
         return;
     };
-    draft.wake_done(tx.id);
+    draft.remove_queue_row(tx.id);
     tx.nonce = nonce;
     (tx.state, tx.sub_state) = (TxState::Allocated, Some(SubState::Waiting));
     draft.update(tx);
@@ -278,7 +278,7 @@ fn move_on(draft: &mut Draft<'_>) {
     };
     draft.vacated.extend(tx.nonce);
     (tx.tx_hash, tx.inclusion, tx.counted) = (None, None, None);
-    deal(draft, &mut tx);
+    allocate_nonce(draft, &mut tx);
     draft.update(tx);
 }
 

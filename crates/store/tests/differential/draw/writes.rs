@@ -1,11 +1,11 @@
-//! What is written without a fence: requests, headers, the feed, heartbeats.
+//! Writes without a fence: requests, headers, the feed, heartbeats.
 
 use domain::NodeName;
 use domain::lane::AdmittedRequest;
 use engine::ports::{Member, QueuedRequest};
 use sim::rng::Rng;
 
-use super::{holds, looks};
+use super::{lease_calls, read_calls};
 use crate::model::Model;
 use crate::operation::Write;
 use crate::universe::{self, NODES};
@@ -26,11 +26,12 @@ pub(super) fn queue(rng: &Rng, model: &mut Model) -> Write {
         requests.push(new);
     }
     let mut new: Vec<_> = requests.iter().map(|new| new.lane).collect();
-    new.retain(|key| !holds::is_known(model, *key));
+    new.retain(|key| !lease_calls::is_known(model, *key));
     new.dedup();
     if new.len() > 1 {
         // Every store numbers them in its own order, and the feed goes by these numbers.
-        requests.retain(|new| holds::is_known(model, new.lane) || !universe::is_huge(new.lane));
+        requests
+            .retain(|new| lease_calls::is_known(model, new.lane) || !universe::is_huge(new.lane));
         requests.sort_by_key(|new| new.lane);
     }
     Write::Queue(requests)
@@ -39,11 +40,11 @@ pub(super) fn queue(rng: &Rng, model: &mut Model) -> Write {
 fn new_queued(rng: &Rng, model: &mut Model) -> QueuedRequest {
     let payload = universe::payload(rng);
     let id = match rng.permille(60) {
-        true => looks::tx_id(rng, model),
+        true => read_calls::tx_id(rng, model),
         false => model.tx_id(rng),
     };
     QueuedRequest {
-        lane: holds::key(rng),
+        lane: lease_calls::key(rng),
         request: AdmittedRequest {
             id,
             request_id: universe::any_request_id(rng),
@@ -66,21 +67,21 @@ pub(super) fn put_headers(rng: &Rng) -> Write {
     {
         last.timestamp += 1;
     }
-    Write::PutHeaders(holds::key(rng).chain_id, headers)
+    Write::PutHeaders(lease_calls::key(rng).chain_id, headers)
 }
 
 /// Some lanes, or whatever is behind.
 pub(super) fn extend_feed(rng: &Rng) -> Write {
     let count = rng.below(3);
-    Write::ExtendFeed((0..count).map(|_| looks::lane(rng)).collect())
+    Write::ExtendFeed((0..count).map(|_| read_calls::lane(rng)).collect())
 }
 
 pub(super) fn heartbeat(rng: &Rng, model: &mut Model) -> Write {
-    let (node, life) = holds::life(rng, model);
+    let (node, incarnation) = lease_calls::incarnation(rng, model);
     let advertise = rng.permille(700).then(|| "http://10.0.0.1:8645".to_owned());
     Write::Heartbeat(Member {
         node: NodeName(NODES[node].into()),
-        incarnation: universe::life(node, life),
+        incarnation: universe::incarnation(node, incarnation),
         advertise,
         started_at: model.time(rng),
         seen_at: model.time(rng),

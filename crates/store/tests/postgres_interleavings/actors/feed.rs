@@ -1,4 +1,4 @@
-//! Whoever appends to the feed and reads it.
+//! The actor that appends to the feed and reads it.
 
 use engine::ports::{EventFilter, Store as _};
 use store::postgres::sql::FEED;
@@ -19,7 +19,7 @@ pub(super) async fn read(play: &Play, hand: &Hand) {
     if let Err(error) = answer {
         return play.facts.refused("feed", &error);
     }
-    let reader = new_grant().0; // any name that nobody else has
+    let reader = new_grant().0; // any unique id
     let next = read_on(play, reader, play.feed_from.clone()).await;
     hand.turn("sweep").await;
     let nothing: Vec<i64> = Vec::new();
@@ -39,8 +39,11 @@ pub(crate) async fn read_on(play: &Play, reader: Uuid, mut after: Option<String>
             ..EventFilter::default()
         };
         let page = play.store.events(&filter).await.expect("events");
-        let events = page.events.iter().map(|told| (told.lane, told.event.seq));
-        play.facts.tell(Fact::Read {
+        let events = page
+            .events
+            .iter()
+            .map(|received| (received.lane, received.event.seq));
+        play.facts.record_fact(Fact::Read {
             reader,
             events: events.collect(),
             next: page.next.clone(),

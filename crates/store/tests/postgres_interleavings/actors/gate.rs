@@ -1,8 +1,8 @@
-//! Whoever commits: the keeper, and a node that becomes one to accept a request.
+//! Actors that commit: the keeper, and a node that becomes keeper to accept a request.
 
 use domain::{EventKind, LaneId, LaneImage, Token, Writes};
 use engine::ports::{LaneBatch, Store as _};
-use store::postgres::sql::{Arguments, GATE, Param, STILL_OURS};
+use store::postgres::sql::{Arguments, FENCE_HOLDS, GATE, Param};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Type;
 use tokio_postgres::{Error, Row};
@@ -17,7 +17,7 @@ use crate::scene::SHARED_REQUEST;
 use crate::turns::Hand;
 
 /// As the adapter and the shard do it: all in one call, which skips locked lanes. One by one when the
-/// call was rolled back because of one row. Whoever was skipped has its lane granted anew, which waits,
+/// call was rolled back because of one row. A keeper whose lane was skipped has it granted anew, which waits,
 /// and tries once more.
 pub(super) async fn gate(play: &Play, hand: &Hand, node: &'static str, batches: &[LaneBatch]) {
     let arguments = Arguments::of(batches.iter());
@@ -25,7 +25,7 @@ pub(super) async fn gate(play: &Play, hand: &Hand, node: &'static str, batches: 
         Ok(applied) => {
             for batch in batches {
                 match applied.contains(&batch.lease_grant.lane) {
-                    true => tell(play, batch, Outcome::Applied),
+                    true => record_fact(play, batch, Outcome::Applied),
                     false => resolve(play, hand, node, batch).await,
                 }
             }
@@ -44,8 +44,8 @@ async fn gate_alone(play: &Play, hand: &Hand, node: &'static str, batch: &LaneBa
     let params = arguments.params();
     match applied(hand.write_in_one_turn("gate alone", GATE, &params).await) {
         Ok(applied) if applied.is_empty() => resolve(play, hand, node, batch).await,
-        Ok(_) => tell(play, batch, Outcome::Applied),
-        Err(error) if is_duplicate(&error) => tell(play, batch, Outcome::Conflict),
+        Ok(_) => record_fact(play, batch, Outcome::Applied),
+        Err(error) if is_duplicate(&error) => record_fact(play, batch, Outcome::Conflict),
         Err(error) => play.facts.refused("gate alone", &error),
     }
 }
@@ -53,21 +53,21 @@ async fn gate_alone(play: &Play, hand: &Hand, node: &'static str, batch: &LaneBa
 /// A batch that was not taken: the lane is another's by now, or its row was locked.
 async fn resolve(play: &Play, hand: &Hand, node: &'static str, batch: &LaneBatch) {
     if !is_still_ours(hand, batch).await {
-        return tell(play, batch, Outcome::Fenced);
+        return record_fact(play, batch, Outcome::Fenced);
     }
     let grant = new_grant();
     let landed = regrant(play, hand, node, batch.lease_grant, grant, true).await;
     // More batches than memory knows of: the shard would read the lane again.
     if landed != Some(batch.batch_seq_before) {
-        return tell(play, batch, Outcome::Fenced);
+        return record_fact(play, batch, Outcome::Fenced);
     }
     let mut again = batch.clone();
     again.lease_grant.grant = grant;
     let arguments = Arguments::of([&again].into_iter());
     match applied(hand.at_once(GATE, &arguments.params()).await) {
-        Ok(applied) if applied.is_empty() => tell(play, &again, Outcome::Fenced),
-        Ok(_) => tell(play, &again, Outcome::Applied),
-        Err(error) if is_duplicate(&error) => tell(play, &again, Outcome::Conflict),
+        Ok(applied) if applied.is_empty() => record_fact(play, &again, Outcome::Fenced),
+        Ok(_) => record_fact(play, &again, Outcome::Applied),
+        Err(error) if is_duplicate(&error) => record_fact(play, &again, Outcome::Conflict),
         Err(error) => play.facts.refused("gate again", &error),
     }
 }
@@ -93,7 +93,7 @@ async fn is_still_ours(hand: &Hand, batch: &LaneBatch) -> bool {
         (&batches, Type::INT8_ARRAY),
         (&events, Type::INT8_ARRAY),
     ];
-    let rows = hand.at_once(STILL_OURS, &params).await;
+    let rows = hand.at_once(FENCE_HOLDS, &params).await;
     !rows.expect("a look").is_empty()
 }
 
@@ -101,9 +101,9 @@ fn is_duplicate(error: &Error) -> bool {
     error.code() == Some(&SqlState::UNIQUE_VIOLATION)
 }
 
-fn tell(play: &Play, batch: &LaneBatch, outcome: Outcome) {
+fn record_fact(play: &Play, batch: &LaneBatch, outcome: Outcome) {
     let batch = Box::new(batch.clone());
-    play.facts.tell(Fact::Gate { batch, outcome });
+    play.facts.record_fact(Fact::Gate { batch, outcome });
 }
 
 pub(super) async fn accept(play: &Play, hand: &Hand) {
@@ -124,7 +124,7 @@ pub(super) async fn accept(play: &Play, hand: &Hand) {
     gate(play, hand, "b", &batches).await;
 }
 
-/// What a new keeper writes for the shared request: a tx, unless somebody has stored it already.
+/// The new keeper's batch for the shared request: a tx, unless another node has stored it already.
 async fn acceptance_after(play: &Play, image: &LaneImage) -> LaneBatch {
     let memory = Memory {
         key: image.key,
@@ -134,13 +134,13 @@ async fn acceptance_after(play: &Play, image: &LaneImage) -> LaneBatch {
         event_seq: image.event_seq,
         next_nonce: image.next_nonce,
     };
-    let asked = [(image.lease_grant.lane, request_id(SHARED_REQUEST))];
+    let requested = [(image.lease_grant.lane, request_id(SHARED_REQUEST))];
     let known = play
         .store
-        .find_requests(&asked)
+        .find_requests(&requested)
         .await
         .expect("find_requests");
-    let told = event(
+    let received = event(
         &play.scene.sent,
         EventKind::TxFailed {
             reason: "b was here".into(),
@@ -149,7 +149,7 @@ async fn acceptance_after(play: &Play, image: &LaneImage) -> LaneBatch {
     let writes = match known[0] {
         None => acceptance(SHARED_REQUEST, image.next_nonce, image.lease_grant.token),
         Some(_) => Writes {
-            events: vec![told],
+            events: vec![received],
             ..Writes::default()
         },
     };

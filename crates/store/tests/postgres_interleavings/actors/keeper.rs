@@ -16,7 +16,7 @@ pub(super) async fn renew(play: &Play, hand: &Hand) {
     let mut params = keeper.params();
     params.push((&duration, Type::INT8));
     match hand.write("renew", RENEW, &params).await {
-        Ok(rows) => play.facts.tell(Fact::Renewed(rows[0].get(2))),
+        Ok(rows) => play.facts.record_fact(Fact::Renewed(rows[0].get(2))),
         Err(error) => play.facts.refused("renew", &error),
     }
 }
@@ -30,7 +30,7 @@ pub(super) async fn release(play: &Play, hand: &Hand) {
         answer = again.await;
     }
     match answer {
-        Ok(rows) => play.facts.tell(Fact::Released(!rows.is_empty())),
+        Ok(rows) => play.facts.record_fact(Fact::Released(!rows.is_empty())),
         Err(error) => play.facts.refused("release", &error),
     }
 }
@@ -65,7 +65,7 @@ pub(super) async fn regrant(
     let landed: i64 = rows.first()?.get(0);
     let landed = u64::try_from(landed).expect("it counts");
     if lease_grant.lane == play.scene.lane() {
-        play.facts.tell(Fact::Granted {
+        play.facts.record_fact(Fact::Granted {
             node: node.to_owned(),
             lease_grant: LeaseGrant {
                 grant,
@@ -77,7 +77,7 @@ pub(super) async fn regrant(
     Some(landed)
 }
 
-/// The contested lane's first keeper, as it asks for it.
+/// The lease request of the contested lane's first keeper.
 struct Keeper {
     lease_request: LeaseRequest,
     lanes: Vec<i64>,

@@ -20,7 +20,7 @@ use crate::scene::Scene;
 use crate::turns::Hand;
 pub(crate) use feed::read_on;
 
-/// What the actors of one scene share.
+/// State that the actors of one scene share.
 pub(crate) struct Play {
     pub(crate) scene: Arc<Scene>,
     pub(crate) store: Arc<PostgresStore>,
@@ -29,7 +29,7 @@ pub(crate) struct Play {
     pub(crate) feed_from: Option<String>,
 }
 
-/// What an actor does.
+/// The action of an actor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Kind {
     /// `a` commits a batch of every sort of write for the contested lane, and one for a lane of its own.
@@ -49,7 +49,7 @@ pub(crate) enum Kind {
     Load,
     /// `e` queues the request that others get too, and one of its own.
     Queue,
-    /// Somebody appends to the feed and reads it, twice.
+    /// Appends to the feed and reads it, twice.
     Read,
 }
 
@@ -80,7 +80,7 @@ impl Kind {
         }
     }
 
-    /// The rows and keys that it locks or writes, and that somebody else could hold.
+    /// The rows and keys that it locks or writes, and that another session could hold.
     pub(crate) fn touches(self) -> &'static [Lock] {
         match self {
             Self::Gate => &[
@@ -92,7 +92,7 @@ impl Kind {
                 Lock::NonceKey,
                 Lock::AttemptKey,
                 Lock::AttemptRow,
-                Lock::WakeRow,
+                Lock::QueueRow,
                 Lock::EventKey,
             ],
             Self::Accept => &[
@@ -110,7 +110,7 @@ impl Kind {
         }
     }
 
-    /// What it does. The second one of a kind has the same memory and another batch.
+    /// Runs the action. The second actor of a kind has the same memory and another batch.
     pub(crate) fn program(
         self,
         play: Arc<Play>,

@@ -1,4 +1,4 @@
-//! Whoever puts requests into the store without being keeper.
+//! Actors that queue requests without being keeper.
 
 use domain::TxId;
 use engine::ports::QueuedRequest;
@@ -30,7 +30,7 @@ async fn queue_all(play: &Play, hand: &Hand, requests: &[QueuedRequest]) {
             for row in rows {
                 let request = request_id(row.get::<_, String>(9));
                 let tx = TxId(row.get(2));
-                play.facts.tell(Fact::Queued { request, tx });
+                play.facts.record_fact(Fact::Queued { request, tx });
             }
         }
         Err(error) => play.facts.refused("queue", &error),

@@ -1,4 +1,4 @@
-//! Whoever takes the contested lane.
+//! Actors that take the contested lane.
 
 use domain::lease::LeaseRequest;
 use domain::{GrantId, Incarnation, LaneId, LaneImage, LeaseGrant, Token};
@@ -13,7 +13,7 @@ use crate::kit::{WATCH_DEPTH, new_grant, node, node_that_misses};
 use crate::scene::{Base, Scene};
 use crate::turns::Hand;
 
-/// Who asks, in this scene.
+/// The requesting node in this scene.
 fn contender(scene: &Scene, name: &str) -> LeaseRequest {
     match scene.base {
         Base::Live | Base::Lapsed => node(name),
@@ -26,7 +26,7 @@ fn contender(scene: &Scene, name: &str) -> LeaseRequest {
 }
 
 /// Asks for the contested lane; once more when its rows were locked. With `in_one_turn` the asking is
-/// never held open: whoever goes on to commit would otherwise have more turns than can be tried.
+/// never held open: an actor that continues with a commit would otherwise have more turns than can be tried.
 pub(super) async fn take(
     play: &Play,
     hand: &Hand,
@@ -36,9 +36,16 @@ pub(super) async fn take(
     let (lane, lease_request) = (&play.scene.contested, contender(&play.scene, name));
     let (chains, signers) = key_columns([lane.key].into_iter());
     let grants: Vec<Uuid> = vec![new_grant().0];
-    let lives = |lives: &[Incarnation]| lives.iter().map(|life| life.0).collect();
-    let (alive, silent): (Vec<Uuid>, Vec<Uuid>) =
-        (lives(&lease_request.alive), lives(&lease_request.silent));
+    let incarnations = |incarnations: &[Incarnation]| {
+        incarnations
+            .iter()
+            .map(|incarnation| incarnation.0)
+            .collect()
+    };
+    let (alive, silent): (Vec<Uuid>, Vec<Uuid>) = (
+        incarnations(&lease_request.alive),
+        incarnations(&lease_request.silent),
+    );
     let (duration, skew) = (ms(lease_request.duration), ms(lease_request.skew));
     let params: [Param<'_>; 9] = [
         (&chains, Type::INT8_ARRAY),
@@ -51,7 +58,7 @@ pub(super) async fn take(
         (&alive, Type::UUID_ARRAY),
         (&silent, Type::UUID_ARRAY),
     ];
-    const IS_KEPT: &str = "SELECT lk_kept_1(owner, incarnation, expires_at, $2, $3, $4, $5) \
+    const IS_KEPT: &str = "SELECT lanekeeper_is_held(owner, incarnation, expires_at, $2, $3, $4, $5) \
          FROM signer_lease WHERE lane_id = $1";
     let to_look: Vec<Param<'_>> = [(&lane.lease_grant.lane.0 as _, Type::INT8)]
         .into_iter()
@@ -82,15 +89,15 @@ pub(super) async fn take(
                 grant: GrantId(row.get(4)),
             };
             let node = name.to_owned();
-            play.facts.tell(Fact::Granted {
+            play.facts.record_fact(Fact::Granted {
                 node,
                 lease_grant,
                 landed: None,
             });
             return Some(lease_grant);
         }
-        let look = hand.at_once(IS_KEPT, &to_look).await.expect("a look");
-        if look[0].get(0) {
+        let read_state = hand.at_once(IS_KEPT, &to_look).await.expect("a look");
+        if read_state[0].get(0) {
             return None;
         }
     }
@@ -106,7 +113,7 @@ pub(super) async fn load(play: &Play, hand: &Hand, lease_grant: LeaseGrant) -> O
         .await
         .expect("load")?;
     let rows = TxRow::of(&hand.session.client, lease_grant.lane).await;
-    play.facts.tell(Fact::Loaded {
+    play.facts.record_fact(Fact::Loaded {
         lease_grant,
         image: Some(Box::new(image.clone())),
         rows: rows.expect("a look"),

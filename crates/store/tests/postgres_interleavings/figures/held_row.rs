@@ -16,13 +16,13 @@ use crate::report::{figure, majors, size};
 use crate::turns::Session;
 
 const LANES: usize = 100;
-/// Shorter than the row is held: whoever is not renewed meanwhile loses its lane.
+/// Shorter than the row is held: a lease that is not renewed meanwhile expires.
 const LEASE: Duration = Duration::from_secs(2);
 /// A statement that waits for the row takes as long as its lock timeout, and nothing else does.
 const AT_ONCE: Duration = Duration::from_millis(450);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_row_that_is_held_for_long_costs_one_lane_only() {
+async fn row_locked_for_long_delays_one_lane_only() {
     let held_for = Duration::from_millis(size(5_000, 3_200));
     for major in majors() {
         let database = migrated(&shared(major), "held_row").await;
@@ -44,9 +44,9 @@ async fn a_row_that_is_held_for_long_costs_one_lane_only() {
             let (store, lease_grant) = (Arc::clone(&world.store), world.lease_grants[0]);
             let batch = accept(&world.lanes[0]);
             assert_eq!(store.commit(vec![batch]).await, [CommitOutcome::Locked]);
-            tokio::spawn(async move { until_regranted(&store, lease_grant).await })
+            tokio::spawn(async move { wait_until_regranted(&store, lease_grant).await })
         };
-        let (rounds, slowest) = world.go_on_for(held_for).await;
+        let (rounds, slowest) = world.commit_for(held_for).await;
         assert!(
             slowest < AT_ONCE,
             "others waited for {slowest:?} on {major}"
@@ -88,7 +88,7 @@ async fn a_row_that_is_held_for_long_costs_one_lane_only() {
     }
 }
 
-/// A node that keeps many lanes, the first of which is in somebody's hands.
+/// A node that keeps many lanes, the first of which has a locked row.
 struct World {
     store: Arc<PostgresStore>,
     lease_request: LeaseRequest,
@@ -118,19 +118,19 @@ impl World {
 
     /// Renews all and commits for one of the others, again and again: how often, and how long the
     /// slowest took.
-    async fn go_on_for(&mut self, time: Duration) -> (u64, Duration) {
+    async fn commit_for(&mut self, time: Duration) -> (u64, Duration) {
         let (mut slowest, began) = (Duration::ZERO, Instant::now());
         let others = (1..LANES).cycle();
         for (round, n) in (0..).zip(others) {
             if began.elapsed() >= time {
                 return (round, slowest);
             }
-            let asked = Instant::now();
+            let requested = Instant::now();
             let renewals = self
                 .store
                 .renew(&self.lease_request, &self.lease_grants)
                 .await;
-            slowest = slowest.max(asked.elapsed());
+            slowest = slowest.max(requested.elapsed());
             let renewals = renewals.expect("renew");
             assert_eq!(renewals[0], RenewOutcome::Busy);
             let mut of_others = renewals[1..].iter();
@@ -140,25 +140,25 @@ impl World {
             );
 
             let batch = accept(&self.lanes[n]);
-            let asked = Instant::now();
+            let requested = Instant::now();
             let outcome = self.store.commit(vec![batch.clone()]).await;
-            slowest = slowest.max(asked.elapsed());
+            slowest = slowest.max(requested.elapsed());
             assert_eq!(outcome, [CommitOutcome::Applied]);
             self.lanes[n].follow(&batch);
         }
         unreachable!("it goes on until the time is over")
     }
 
-    /// Another node asks for all of them: the others are kept, and the held one is nobody's to take.
+    /// Another node requests all of them: the others are kept, and the locked one cannot be taken.
     async fn contend(&self) {
-        let asked: Vec<_> = self
+        let requested: Vec<_> = self
             .lanes
             .iter()
             .map(|lane| (lane.key, new_grant()))
             .collect();
         let answers = self
             .store
-            .acquire(&node("b"), &asked)
+            .acquire(&node("b"), &requested)
             .await
             .expect("acquire");
         for (n, answer) in answers.iter().enumerate() {
@@ -181,14 +181,14 @@ fn accept(lane: &Memory) -> LaneBatch {
     ))
 }
 
-/// Asks for the lane anew until nobody holds it.
-async fn until_regranted(store: &PostgresStore, lease_grant: LeaseGrant) -> LeaseGrant {
+/// Requests a new grant until the row is unlocked.
+async fn wait_until_regranted(store: &PostgresStore, lease_grant: LeaseGrant) -> LeaseGrant {
     let grant = new_grant();
     loop {
         match store.regrant(lease_grant, grant).await {
             Ok(RegrantOutcome::Held { lease_grant, .. }) => return lease_grant,
             Ok(RegrantOutcome::Fenced) => panic!("nobody could take it"),
-            Err(_) => {} // somebody still holds its row
+            Err(_) => {} // its row is still locked
         }
     }
 }

@@ -19,7 +19,7 @@ const LANES: usize = 100;
 const AT_ONCE: Duration = Duration::from_millis(450);
 
 #[tokio::test]
-async fn a_hundred_lanes_are_one_commit() {
+async fn hundred_lanes_are_one_commit() {
     for major in majors() {
         let database = migrated(&shared(major), "one_commit").await;
         let store = open(database.url(), 9).await;
@@ -32,7 +32,7 @@ async fn a_hundred_lanes_are_one_commit() {
                 .all(|outcome| *outcome == CommitOutcome::Applied)
         );
         let count = |sql: &str| {
-            let count = database.ask(sql).expect("a count");
+            let count = database.query_value(sql).expect("a count");
             count.parse::<u64>().expect("a number")
         };
         assert_eq!(count("SELECT count(*) FROM managed_tx"), LANES as u64);
@@ -52,7 +52,7 @@ async fn a_hundred_lanes_are_one_commit() {
 }
 
 #[tokio::test]
-async fn ninety_seven_of_a_hundred_do_not_wait_for_three() {
+async fn free_lanes_do_not_wait_for_locked_lanes() {
     const FENCED: usize = 10;
     const CONFLICTING: usize = 20;
     const LOCKED: usize = 30;
@@ -72,10 +72,10 @@ async fn ninety_seven_of_a_hundred_do_not_wait_for_three() {
         );
         holder.client.batch_execute(&row).await.expect("it is free");
 
-        // Answered while the row is held: whoever waits for it waits until its patience is over.
-        let asked = Instant::now();
+        // Answered while the row is held: a caller that waits for it runs into its timeout.
+        let requested = Instant::now();
         let outcomes = store.commit(batches.clone()).await;
-        let took = asked.elapsed();
+        let took = requested.elapsed();
         assert!(took < AT_ONCE, "somebody waited: {took:?} on {major}");
         let trouble = |n: usize| outcomes[n].clone();
         let of_good = outcomes
@@ -125,7 +125,7 @@ async fn slipped_in(watcher: &Session, batches: &[LaneBatch], lanes: &[LaneId]) 
     let sql = "SELECT (SELECT count(*) FROM managed_tx WHERE tx_id = ANY ($2)) \
          + (SELECT count(*) FROM tx_attempt WHERE lane_id = ANY ($1)) \
          + (SELECT count(*) FROM lane_event WHERE lane_id = ANY ($1)) \
-         + (SELECT sum(last_batch + next_nonce + event_seq)::bigint FROM signer_nonce_cursor \
+         + (SELECT sum(batch_seq + next_nonce + event_seq)::bigint FROM signer_nonce_cursor \
             WHERE lane_id = ANY ($1))";
     let params = [(&ids as _, Type::INT8_ARRAY), (&txs as _, Type::UUID_ARRAY)];
     let row = watcher.client.query_typed_one(sql, &params).await;

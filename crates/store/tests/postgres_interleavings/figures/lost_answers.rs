@@ -5,15 +5,15 @@ use std::time::{Duration, Instant};
 use domain::{GrantId, LeaseGrant, Writes};
 use engine::ports::{CommitOutcome, LaneBatch, RegrantOutcome, Store as _};
 use rig::postgres::{Database, shared};
-use rig::proxy::{TcpProxy, Then};
+use rig::proxy::{AfterLoss, TcpProxy};
 use sim::rng::Rng;
 use store::postgres::PostgresStore;
 
 use crate::kit::{Memory, acceptance, keep, migrated, new_grant, new_lane, node, open};
 use crate::report::{figure, majors, size};
 
-/// What every call of the gate has in it.
-const GATE: &str = "lk_gate_2";
+/// The text that every call of the gate contains.
+const GATE: &str = "lanekeeper_gate";
 /// Anything that does not hang takes less.
 const WITHIN: Duration = Duration::from_secs(30);
 
@@ -45,11 +45,11 @@ async fn a_commit_whose_answer_is_lost_lands_once_or_is_sent_again() {
             request += 1;
         }
         assert_eq!(
-            database.ask(EXACTLY_ONCE).as_deref(),
+            database.query_value(EXACTLY_ONCE).as_deref(),
             Some("t"),
             "on {major}"
         );
-        let txs = database.ask("SELECT count(*) FROM managed_tx");
+        let txs = database.query_value("SELECT count(*) FROM managed_tx");
         assert_eq!(txs, Some(request.to_string()), "on {major}");
         let Counts {
             lost,
@@ -80,7 +80,7 @@ const EXACTLY_ONCE: &str = "SELECT \
                AND max(nonce) + 1 = count(*) AND min(nonce) = 0 FROM managed_tx) \
        AND (SELECT count(*) FROM tx_attempt) = (SELECT count(*) FROM managed_tx) \
        AND (SELECT count(*) FROM lane_event) = (SELECT count(*) FROM managed_tx) \
-       AND (SELECT event_seq = last_batch AND last_batch = next_nonce FROM signer_nonce_cursor) \
+       AND (SELECT event_seq = batch_seq AND batch_seq = next_nonce FROM signer_nonce_cursor) \
        AND (SELECT next_nonce FROM signer_nonce_cursor) = (SELECT count(*) FROM managed_tx)";
 
 struct World {
@@ -132,7 +132,7 @@ impl World {
         }
     }
 
-    /// `None`: nobody waited for the answer.
+    /// `None`: the caller was cancelled.
     async fn commit_unluckily(&self, batch: LaneBatch) -> Option<CommitOutcome> {
         // A connection is there, so that bad luck meets the commit and not the way to it.
         self.node
@@ -142,7 +142,7 @@ impl World {
         let commit = self.node.commit(vec![batch]);
         let outcomes = match self.rng.below(5) {
             0 => {
-                self.proxy.lose_answer_to(GATE, Then::Cut);
+                self.proxy.lose_answer_to(GATE, AfterLoss::Cut);
                 commit.await
             }
             1 => {
@@ -189,7 +189,7 @@ impl World {
 
     async fn regranted(&self, grant: GrantId) -> (LeaseGrant, u64) {
         loop {
-            // Somebody may still hold the row: then it is asked again.
+            // The row may still be locked: then it is requested again.
             match self.direct.regrant(self.memory.lease_grant, grant).await {
                 Ok(RegrantOutcome::Held {
                     lease_grant,

@@ -1,4 +1,4 @@
-//! A request is queued in the very moment in which the lane is given back: nobody keeps the lane, and
+//! A request is queued at the moment in which the lane is released: no node keeps the lane, and
 //! yet the request does not sleep.
 
 use std::sync::Arc;
@@ -15,10 +15,10 @@ use crate::report::{figure, majors, size};
 
 /// How many lanes do it at the same time.
 const LANES: u64 = 8;
-/// How often at most one of the two lets the other go first.
+/// How often at most one of the two yields to the other.
 const YIELDS_MAX: u64 = 60;
 
-/// How often each of the two came first. Whoever looks for orphans finds the request either way.
+/// How often each of the two came first. The search for lanes with work finds the request either way.
 #[derive(Default)]
 struct Counts {
     queued_first: AtomicU64,
@@ -55,8 +55,8 @@ async fn a_request_queued_while_the_lane_is_released_never_sleeps() {
             let name = format!("{major}: queued while released, answered {which} the release");
             figure(&name, count);
         }
-        let asleep = "SELECT count(*) FROM managed_tx WHERE lk_open(state)";
-        assert_eq!(database.ask(asleep).as_deref(), Some("0"));
+        let asleep = "SELECT count(*) FROM managed_tx WHERE lanekeeper_is_open(state)";
+        assert_eq!(database.query_value(asleep).as_deref(), Some("0"));
     }
 }
 
@@ -81,7 +81,7 @@ impl Race {
                 self.other.queue(queued).await.expect("queue");
                 is_queued.store(true, Ordering::Relaxed);
             };
-            // What a keeper does with an idle lane: it does not look once more.
+            // As a keeper releases an idle lane: without another check.
             let leave = async {
                 yield_times(second).await;
                 let release = self.keeper.release(&node("a"), &[lease_grant]).await;
@@ -98,7 +98,7 @@ impl Race {
         }
     }
 
-    /// Another node looks for work, finds the lane and takes care of what waits there.
+    /// Another node searches for work, takes the lane and processes its waiting txs.
     async fn find(&self) {
         let survivor = node("b");
         let work = self.other.lanes_with_work(&survivor).await;

@@ -1,28 +1,27 @@
-//! What must be seen of lanes that lost promises: halted everywhere, named, and not one wei twice.
+//! Checks of lanes that lost promises: halted on every node, with the loss named, and nothing paid twice.
 
 use std::time::Instant;
 
 use alloy_primitives::U256;
 use proof::cluster::Cluster;
 use proof::ledger::Ledger;
-use proof::{Outcome, Report, demand, eventually, random_address, run, say};
+use proof::{Outcome, Report, ensure, eventually, print_step, random_address, run};
 use serde_json::{Value, json};
 
-use super::{Fates, LOST, Lost, WATCHED, living, pay};
+use super::{LOST, LossCases, Lost, WATCHED, pay, running_nodes};
 use crate::restart::kind_of;
 
-/// Every lane that lost something refuses every request at every node, for as long as it is watched, and
-/// says why.
+/// Every lane with a loss refuses every request on every node while it is watched, and names the reason.
 pub(super) async fn halted(
     report: &mut Report,
     cluster: &Cluster,
-    fates: &Fates,
+    fates: &LossCases,
     lost: &Lost,
 ) -> Outcome<String> {
     let losers = [fates.named, fates.orphaned, fates.unsent];
     for lane in losers {
         let what = format!("lane {lane} is halted");
-        // What was promised and lost must not be taken for new either, not even before it is noticed.
+        // A lost request must not be accepted as new either, even before the loss is noticed.
         let repeat = repeated(cluster, lost, lane)?;
         eventually(&what, WATCHED, || async {
             let refused = refusals(cluster, fates, lane, &repeat).await?;
@@ -33,29 +32,29 @@ pub(super) async fn halted(
         })
         .await?;
     }
-    // The keeper that lives names every request.
+    // The surviving keeper names every request.
     let reason = reason(cluster, fates, fates.named).await?;
     let ids = lost.requests(&cluster.lanes[fates.named]);
     let unnamed: Vec<&String> = ids.iter().filter(|id| !reason.contains(*id)).collect();
     report.fact("reason", reason.as_str());
-    demand(
+    ensure(
         unnamed.is_empty(),
         format!("{unnamed:?} are lost and not named: {reason}"),
     )?;
     let orphaned = self::reason(cluster, fates, fates.orphaned).await?;
     report.fact("reasonWithoutItsKeeper", orphaned.as_str());
-    demand(
+    ensure(
         orphaned.contains("nonces 3 to 7"),
         format!("the nonces that only the chain knows are not named: {orphaned}"),
     )?;
-    say(format!("watched for {WATCHED:?}"));
+    print_step(format!("watched for {WATCHED:?}"));
     let watched = Instant::now();
     while watched.elapsed() < WATCHED {
         for lane in losers {
             let repeat = repeated(cluster, lost, lane)?;
             for body in [repeat, new_body(cluster, lane)] {
                 let refused = refusals(cluster, fates, lane, &body).await?;
-                demand(
+                ensure(
                     refused.iter().all(|kind| kind == "lane-halted"),
                     format!("a node did not refuse lane {lane}: {refused:?}"),
                 )?;
@@ -66,23 +65,23 @@ pub(super) async fn halted(
     report.fact("haltedLanes", losers.len());
     Ok(format!(
         "an asynchronous promotion that lost {} promises: noticed, {} lanes halted and named, the others \
-         went on, 0 doubled",
-        lost.books.promised_count(),
+         went on, 0 duplicated",
+        lost.comparison.promised_count(),
         losers.len()
     ))
 }
 
-/// What each node says to a request for a lane.
+/// Each node's response to a request for a lane.
 async fn refusals(
     cluster: &Cluster,
-    fates: &Fates,
+    fates: &LossCases,
     lane: usize,
     body: &Value,
 ) -> Outcome<Vec<String>> {
     let mut kinds = Vec::new();
-    for node in living(cluster, fates) {
+    for node in running_nodes(cluster, fates) {
         let (status, problem) = node.api.create(body.clone(), "").await?;
-        demand(
+        ensure(
             !status.is_success(),
             format!("lane {lane} accepted {problem} at node {}", node.name),
         )?;
@@ -91,10 +90,10 @@ async fn refusals(
     Ok(kinds)
 }
 
-/// A request that was promised and lost, once more.
+/// Repeats a request that was promised and lost.
 fn repeated(cluster: &Cluster, lost: &Lost, lane: usize) -> Outcome<Value> {
     let signer = &cluster.lanes[lane];
-    let payments = lost.books.payments();
+    let payments = lost.comparison.payments();
     let first = payments
         .iter()
         .find(|(_, payment)| payment.signer == *signer);
@@ -111,22 +110,21 @@ fn body(signer: &str, id: &str, to: &str) -> Value {
     json!({"signer": signer, "requestId": id, "payload": {"to": to, "value": "1", "gas": "21000"}})
 }
 
-/// Why a lane is halted, by `lane show`: the longest that any node tells.
-async fn reason(cluster: &Cluster, fates: &Fates, lane: usize) -> Outcome<String> {
-    // A lane whose keeper died is refused at once, and compared with its chain by whoever is asked for it
-    // when its lease is over.
+/// Why a lane is halted, from `lane show`: the longest text of any node.
+async fn reason(cluster: &Cluster, fates: &LossCases, lane: usize) -> Outcome<String> {
+    // A lane whose keeper died is refused at once; the next keeper compares it with its chain after the lease.
     let what = format!("lane {lane} says why it is halted");
     eventually(&what, WATCHED, || async {
         refusals(cluster, fates, lane, &new_body(cluster, lane)).await?;
-        let told = told_reason(cluster, fates, lane).await?;
-        Ok((!told.is_empty()).then_some(told))
+        let reported = reported_reason(cluster, fates, lane).await?;
+        Ok((!reported.is_empty()).then_some(reported))
     })
     .await
 }
 
-async fn told_reason(cluster: &Cluster, fates: &Fates, lane: usize) -> Outcome<String> {
+async fn reported_reason(cluster: &Cluster, fates: &LossCases, lane: usize) -> Outcome<String> {
     let mut reason = String::new();
-    for node in living(cluster, fates) {
+    for node in running_nodes(cluster, fates) {
         let args = [
             "lane",
             "show",
@@ -136,20 +134,20 @@ async fn told_reason(cluster: &Cluster, fates: &Fates, lane: usize) -> Outcome<S
             node.api.url(),
         ];
         let output = run(&args, &[]).await?;
-        let told: Value = serde_json::from_slice(&output.stdout)?;
-        let told = told["waitingFor"].as_str().unwrap_or_default();
-        if told.len() > reason.len() {
-            told.clone_into(&mut reason);
+        let reported: Value = serde_json::from_slice(&output.stdout)?;
+        let reported = reported["waitingFor"].as_str().unwrap_or_default();
+        if reported.len() > reason.len() {
+            reported.clone_into(&mut reason);
         }
     }
     Ok(reason)
 }
 
-/// An operator accepts the loss: the lanes go on, and what had been sent stays on chain exactly once.
+/// An operator accepts the loss: the lanes continue, and sent transactions stay on chain exactly once.
 pub(super) async fn resumed(
     report: &mut Report,
     cluster: &Cluster,
-    fates: &Fates,
+    fates: &LossCases,
     lost: &Lost,
     ledger: &Ledger,
 ) -> Outcome<()> {
@@ -157,7 +155,7 @@ pub(super) async fn resumed(
     chain.call("evm_setAutomine", json!([true])).await?;
     for lane in [fates.named, fates.orphaned, fates.unsent] {
         let signer = &cluster.lanes[lane];
-        for node in living(cluster, fates) {
+        for node in running_nodes(cluster, fates) {
             let args = [
                 "lane",
                 "resume",
@@ -169,7 +167,7 @@ pub(super) async fn resumed(
                 node.api.url(),
             ];
             let output = run(&args, &[]).await?;
-            say(format!(
+            print_step(format!(
                 "lane resume at {}: {} {}",
                 node.name,
                 output.status,
@@ -178,18 +176,18 @@ pub(super) async fn resumed(
         }
         pay(cluster, ledger, lane, "resumed", 3).await?;
     }
-    cluster.auditor(ledger).quiet().await?;
+    cluster.auditor(ledger).wait_until_idle().await?;
     let mut on_chain = [0, 0];
-    for (books, expected) in [(ledger, &[1][..]), (&lost.books, &[0, 1][..])] {
-        for (id, payment) in books.payments() {
+    for (comparison, expected) in [(ledger, &[1][..]), (&lost.comparison, &[0, 1][..])] {
+        for (id, payment) in comparison.payments() {
             let wei = chain.balance(&payment.to).await?;
             let is_expected = expected.iter().any(|n| wei == U256::from(*n));
-            demand(is_expected, format!("{id}: {wei} wei arrived"))?;
+            ensure(is_expected, format!("{id}: {wei} wei arrived"))?;
             on_chain[usize::from(expected.len() > 1)] += usize::from(!wei.is_zero());
         }
     }
     report.fact("lostButSentBefore", on_chain[1]);
-    demand(
+    ensure(
         on_chain[1] == 2 * LOST,
         format!("{} of the lost were sent, not {}", on_chain[1], 2 * LOST),
     )

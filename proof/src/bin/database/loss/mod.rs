@@ -1,51 +1,48 @@
-//! Asynchronous replication is cut, the primary goes on acknowledging, then dies: the standby that is
-//! promoted lacks commits that were promised.
+//! Asynchronous replication is cut, the primary continues to acknowledge, then dies: the promoted standby lacks
+//! commits that were promised.
 //!
-//! Three lanes lose something. Of the first, the bytes wait in the chain's pool and its keeper lives: it
-//! names the requests. Of the second, the keeper dies with the primary: the chain names the nonces. Of
-//! the third, no byte ever reached a chain: only its keeper's memory knows. A fourth lost nothing.
+//! Three lanes lose commits. First lane: the bytes are in the chain's pool and its keeper survives, so it names the
+//! requests. Second lane: the keeper dies with the primary, so the chain names the nonces. Third lane: no byte
+//! reached a chain, so only the keeper's memory knows. A fourth lane loses nothing.
 
 mod checks;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use proof::cluster::{Cluster, Node, aside, postgres};
+use proof::cluster::{Cluster, Node, postgres, run_blocking};
 use proof::ledger::{Ledger, Promise};
-use proof::wire::Wire;
-use proof::{Outcome, Report, eventually, say};
+use proof::virtual_address::VirtualAddress;
+use proof::{Outcome, Report, eventually, print_step};
 use rig::postgres::Postgres;
 use serde_json::{Value, json};
 
 use crate::promotion::{noticed, standby_of};
 
-/// How many requests of a lane are lost: few enough to be named one by one.
+/// Lost requests per lane: few enough to be named one by one.
 const LOST: usize = 5;
 
-/// How long a halted lane is watched: leases end, other nodes try, and it must stay halted.
+/// How long a halted lane is watched: leases end and other nodes take over, and it must stay halted.
 const WATCHED: Duration = Duration::from_secs(10);
 
-/// The lanes of the cluster by their fate.
-pub(crate) struct Fates {
-    /// Its keeper lives, its bytes are in the pool.
+/// The lanes by their kind of loss.
+pub(crate) struct LossCases {
+    /// The keeper survives, the bytes are in the pool.
     pub(crate) named: usize,
-    /// Its keeper dies with the primary.
     pub(crate) orphaned: usize,
-    /// Its bytes never reached the chain.
+    /// The bytes never reached the chain.
     pub(crate) unsent: usize,
-    /// Nothing of it is lost.
     pub(crate) whole: usize,
-    /// The node that dies.
     pub(crate) dies: usize,
 }
 
 pub(crate) async fn prove(report: &mut Report, major: u32) -> Outcome<String> {
-    say("an asynchronous standby without the last commits is promoted");
+    print_step("an asynchronous standby without the last commits is promoted");
     let primary = postgres(major).await?;
     let of_database = Arc::clone(&primary);
-    let database = aside(move || of_database.database("loss")).await?;
+    let database = run_blocking(move || of_database.database("loss")).await?;
     let standby = standby_of(&primary, false).await?;
-    let wire = Wire::to(primary.port()).await?;
+    let wire = VirtualAddress::to(primary.port()).await?;
     let stores = vec![database.url_through(wire.port()); 3];
     let mut cluster = Cluster::start(crate::settings(6), &stores).await?;
     let ledger = Ledger::default();
@@ -56,19 +53,19 @@ pub(crate) async fn prove(report: &mut Report, major: u32) -> Outcome<String> {
     let fates = choose(&cluster).await?;
     caught_up(&primary, &standby).await?;
     let cut = Arc::clone(&standby);
-    aside(move || cut.stop()).await?;
+    run_blocking(move || cut.stop()).await?;
 
     let lost = lose(&mut cluster, &fates).await?;
     let (dying, rising) = (Arc::clone(&primary), Arc::clone(&standby));
-    aside(move || {
+    run_blocking(move || {
         dying.kill();
         rising.start_again();
         rising.promote();
     })
     .await?;
-    wire.lead_to(standby.port());
+    wire.point_to(standby.port());
 
-    noticed_by_the_living(&cluster, &fates).await?;
+    wait_noticed(&cluster, &fates).await?;
     cluster.chain_wire.heal();
     let figure = checks::halted(report, &cluster, &fates, &lost).await?;
     pay(&cluster, &ledger, fates.whole, "meanwhile", 3).await?;
@@ -76,18 +73,18 @@ pub(crate) async fn prove(report: &mut Report, major: u32) -> Outcome<String> {
     Ok(figure)
 }
 
-/// Lanes whose keepers differ, so that one can die and the other live.
-async fn choose(cluster: &Cluster) -> Outcome<Fates> {
+/// Lanes with different keepers, so that one can die and the other survive.
+async fn choose(cluster: &Cluster) -> Outcome<LossCases> {
     let mut keepers = Vec::new();
     for lane in 0..cluster.lanes.len() {
-        keepers.push(cluster.some_keeper(0, lane).await?);
+        keepers.push(cluster.wait_keeper(0, lane).await?);
     }
-    say(format!("lane by lane, the keepers are {keepers:?}"));
+    print_step(format!("lane by lane, the keepers are {keepers:?}"));
     for dies in 0..cluster.nodes.len() {
-        let (orphaned, living): (Vec<usize>, Vec<usize>) =
+        let (orphaned, running_nodes): (Vec<usize>, Vec<usize>) =
             (0..keepers.len()).partition(|lane| keepers[*lane].node == dies);
-        if let ([orphaned, ..], [named, unsent, whole, ..]) = (&orphaned[..], &living[..]) {
-            return Ok(Fates {
+        if let ([orphaned, ..], [named, unsent, whole, ..]) = (&orphaned[..], &running_nodes[..]) {
+            return Ok(LossCases {
                 named: *named,
                 unsent: *unsent,
                 whole: *whole,
@@ -99,30 +96,29 @@ async fn choose(cluster: &Cluster) -> Outcome<Fates> {
     Err("the lanes do not spread over the nodes".into())
 }
 
-/// Until the standby has everything.
+/// Waits until the standby has replayed everything.
 async fn caught_up(primary: &Arc<Postgres>, standby: &Arc<Postgres>) -> Outcome<()> {
     let (primary, standby) = (Arc::clone(primary), Arc::clone(standby));
-    aside(move || {
+    run_blocking(move || {
         let at = primary
-            .ask("SELECT pg_current_wal_lsn()")
+            .query_value("SELECT pg_current_wal_lsn()")
             .unwrap_or_default();
         let has_all = format!("SELECT pg_last_wal_replay_lsn() >= '{at}'::pg_lsn");
-        rig::until("the standby has caught up", Duration::from_secs(20), || {
-            (standby.ask(&has_all).as_deref() == Some("t")).then_some(())
+        rig::wait_until("the standby has caught up", Duration::from_secs(20), || {
+            (standby.query_value(&has_all).as_deref() == Some("t")).then_some(())
         });
     })
     .await
 }
 
-/// What was promised and then lost, by lane.
+/// The lost requests, by lane.
 pub(crate) struct Lost {
-    pub(crate) books: Ledger,
+    pub(crate) comparison: Ledger,
 }
 
 impl Lost {
-    /// The request ids of a lane.
     pub(crate) fn requests(&self, lane: &str) -> Vec<String> {
-        let payments = self.books.payments();
+        let payments = self.comparison.payments();
         let of_lane = payments
             .iter()
             .filter(|(_, payment)| payment.signer == lane);
@@ -130,24 +126,24 @@ impl Lost {
     }
 }
 
-/// Promises that only the old primary will ever know of.
-async fn lose(cluster: &mut Cluster, fates: &Fates) -> Outcome<Lost> {
+/// Makes promises that only the old primary contains.
+async fn lose(cluster: &mut Cluster, fates: &LossCases) -> Outcome<Lost> {
     let chain = &cluster.chain.chain;
     chain.call("evm_setAutomine", json!([false])).await?;
     let lost = Lost {
-        books: Ledger::default(),
+        comparison: Ledger::default(),
     };
-    pay(cluster, &lost.books, fates.named, "named", LOST).await?;
-    pay(cluster, &lost.books, fates.orphaned, "orphaned", LOST).await?;
+    pay(cluster, &lost.comparison, fates.named, "named", LOST).await?;
+    pay(cluster, &lost.comparison, fates.orphaned, "orphaned", LOST).await?;
     in_pool(cluster, fates.named).await?;
     in_pool(cluster, fates.orphaned).await?;
     cluster.chain_wire.cut();
-    pay(cluster, &lost.books, fates.unsent, "unsent", LOST).await?;
+    pay(cluster, &lost.comparison, fates.unsent, "unsent", LOST).await?;
     cluster.nodes[fates.dies].kill_nine().await?;
     Ok(lost)
 }
 
-/// Until the chain's pool has all that was lost of a lane.
+/// Waits until the pool contains the lost transactions of a lane.
 async fn in_pool(cluster: &Cluster, lane: usize) -> Outcome<()> {
     let (chain, signer) = (&cluster.chain.chain, &cluster.lanes[lane]);
     let mined = chain.nonce(signer).await?;
@@ -162,7 +158,7 @@ async fn in_pool(cluster: &Cluster, lane: usize) -> Outcome<()> {
     .await
 }
 
-/// Pays from a lane, at any node that answers, and is promised a nonce each time.
+/// Pays from a lane, at any responding node; each promise has a nonce.
 pub(crate) async fn pay(
     cluster: &Cluster,
     ledger: &Ledger,
@@ -172,10 +168,10 @@ pub(crate) async fn pay(
 ) -> Outcome<()> {
     for number in 0..count {
         let id = format!("{name}-{lane}-{number}");
-        let mut body = ledger.ask(&cluster.lanes[lane], &id);
-        body["payload"]["gas"] = json!("21000"); // nobody need ask the chain for it
+        let mut body = ledger.transfer_body(&cluster.lanes[lane], &id);
+        body["payload"]["gas"] = json!("21000"); // the chain is not needed for an estimate
         let tx = accepted(cluster, &body).await?;
-        ledger.promised(&id, Promise::read(&tx))?;
+        ledger.record_promise(&id, Promise::read(&tx))?;
     }
     Ok(())
 }
@@ -199,15 +195,18 @@ async fn accepted(cluster: &Cluster, body: &Value) -> Outcome<Value> {
     .await
 }
 
-async fn noticed_by_the_living(cluster: &Cluster, fates: &Fates) -> Outcome<()> {
-    for node in living(cluster, fates) {
+async fn wait_noticed(cluster: &Cluster, fates: &LossCases) -> Outcome<()> {
+    for node in running_nodes(cluster, fates) {
         noticed(node, 1).await?;
     }
     Ok(())
 }
 
-/// All nodes but the one that died.
-pub(crate) fn living<'a>(cluster: &'a Cluster, fates: &Fates) -> impl Iterator<Item = &'a Node> {
+/// All nodes except the dead one.
+pub(crate) fn running_nodes<'a>(
+    cluster: &'a Cluster,
+    fates: &LossCases,
+) -> impl Iterator<Item = &'a Node> {
     let dead = fates.dies;
     let nodes = cluster.nodes.iter().enumerate();
     nodes.filter_map(move |(number, node)| (number != dead).then_some(node))

@@ -1,44 +1,43 @@
-//! The faults, one by one. Each scenario makes sure that its fault has struck, and ends with the audit.
+//! The scenarios, one per fault. Each verifies that its fault was effective, and ends with the audit.
 
-mod deaf;
 mod endpoints;
 mod foreign;
 mod frozen;
 mod pool;
 mod rejections;
 mod sends;
+mod unreachable;
 mod views;
 
 use std::time::Duration;
 
 use proof::Outcome;
-use proof::audit::Counted;
-use proof::network::Make;
+use proof::audit::AuditCounts;
+use proof::network::NodeKind;
 use serde_json::Value;
 
-/// What a scenario is started with.
+/// The parameters of a scenario.
 #[derive(Clone, Debug)]
 pub(crate) struct Run {
     pub(crate) fault: Fault,
-    pub(crate) make: Make,
-    /// Fewer payments, for a quick look.
+    pub(crate) node_kind: NodeKind,
+    /// Fewer payments, for a quick run.
     pub(crate) is_short: bool,
 }
 
-/// What a scenario has shown.
-pub(crate) struct Shown {
-    pub(crate) counted: Counted,
-    /// That the fault was there, and what it did.
+pub(crate) struct ScenarioResult {
+    pub(crate) counted: AuditCounts,
+    /// The evidence that the fault was effective.
     pub(crate) facts: Value,
 }
 
 impl Run {
     /// For logs and reports.
     pub(crate) fn name(&self) -> String {
-        format!("{}-{}", self.fault.letter(), self.make.name())
+        format!("{}-{}", self.fault.letter(), self.node_kind.name())
     }
 
-    /// So many payments, or a share of them in a short run and on a slow node.
+    /// The number of payments, reduced in a short run and on a slow node.
     pub(crate) fn size(&self, full: usize) -> usize {
         if self.is_short || self.is_slow() {
             full / 3
@@ -47,26 +46,25 @@ impl Run {
         }
     }
 
-    /// How long each business rests between two payments.
+    /// The pause of a client between two payments.
     pub(crate) fn rest(&self, millis: u64) -> Duration {
         Duration::from_millis(if self.is_slow() { 8 * millis } else { millis })
     }
 
-    /// Ganache forgets transactions that come while it makes a block: they and all behind them stay queued
-    /// for ever (a sender that trusts it hangs), and each must be sent again when it is next. That is one
-    /// per block, so it gets fewer.
+    /// Ganache forgets transactions that arrive while it mines: they and all later ones stay queued forever, and
+    /// each must be sent again when it is next. That is one per block, so it gets fewer payments.
     fn is_slow(&self) -> bool {
-        self.make == Make::GANACHE
+        self.node_kind == NodeKind::GANACHE
     }
 
-    pub(crate) async fn run(&self) -> Outcome<Shown> {
-        // Boxed, because each of them is a large future and only one of them runs.
+    pub(crate) async fn run(&self) -> Outcome<ScenarioResult> {
+        // Boxed, because each future is large and only one runs.
         match self.fault {
             Fault::LostAnswers => Box::pin(sends::lost_answers(self)).await,
             Fault::PoolForgotten => Box::pin(pool::forgotten(self)).await,
             Fault::Dropped => Box::pin(pool::dropped(self)).await,
-            Fault::ForeignBefore => Box::pin(foreign::before(self)).await,
-            Fault::ForeignAfter => Box::pin(foreign::after(self)).await,
+            Fault::ForeignBefore => Box::pin(foreign::consumed_before_send(self)).await,
+            Fault::ForeignAfter => Box::pin(foreign::outbid_after_send(self)).await,
             Fault::OldNonce => Box::pin(views::old_nonce(self)).await,
             Fault::ReceiptGone => Box::pin(views::receipt_gone(self)).await,
             Fault::Storms => Box::pin(sends::storms(self)).await,
@@ -74,14 +72,13 @@ impl Run {
             Fault::Rejection => Box::pin(rejections::in_the_middle(self)).await,
             Fault::RejectedAndTaken => Box::pin(rejections::and_taken(self)).await,
             Fault::OtherChain => Box::pin(endpoints::other_chain(self)).await,
-            Fault::ForeignPending => Box::pin(foreign::pending(self)).await,
+            Fault::ForeignPending => Box::pin(foreign::pending_at_next_nonce(self)).await,
             Fault::FrozenKeeper => Box::pin(frozen::keeper(self)).await,
-            Fault::DeafKeeper => Box::pin(deaf::keeper(self)).await,
+            Fault::UnreachableEndpoints => Box::pin(unreachable::keeper(self)).await,
         }
     }
 }
 
-/// What goes wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     LostAnswers,
@@ -98,7 +95,7 @@ pub(crate) enum Fault {
     OtherChain,
     ForeignPending,
     FrozenKeeper,
-    DeafKeeper,
+    UnreachableEndpoints,
 }
 
 impl Fault {
@@ -117,7 +114,7 @@ impl Fault {
         Self::OtherChain,
         Self::ForeignPending,
         Self::FrozenKeeper,
-        Self::DeafKeeper,
+        Self::UnreachableEndpoints,
     ];
 
     pub(crate) fn letter(self) -> &'static str {
@@ -136,7 +133,7 @@ impl Fault {
             Self::OtherChain => "l",
             Self::ForeignPending => "m",
             Self::FrozenKeeper => "n",
-            Self::DeafKeeper => "o",
+            Self::UnreachableEndpoints => "o",
         }
     }
 
@@ -156,18 +153,22 @@ impl Fault {
             Self::OtherChain => "an endpoint of another chain",
             Self::ForeignPending => "a foreign transaction is pending at our next nonce",
             Self::FrozenKeeper => "the keeper is frozen between claim and send",
-            Self::DeafKeeper => "the keeper hears none of its endpoints, the other node does",
+            Self::UnreachableEndpoints => {
+                "the keeper reaches none of its endpoints, the other node does"
+            }
         }
     }
 
-    /// Why a make cannot have this fault; `None` where it can.
-    pub(crate) fn impossible_on(self, make: Make) -> Option<&'static str> {
-        match (self, make) {
-            (Self::PoolForgotten, Make::HARDHAT) => Some("hardhat keeps no blocks over a restart"),
-            (Self::PoolForgotten, Make::Devchain) => {
+    /// Why a kind of node is not capable of this fault; `None` if it is.
+    pub(crate) fn impossible_on(self, node_kind: NodeKind) -> Option<&'static str> {
+        match (self, node_kind) {
+            (Self::PoolForgotten, NodeKind::HARDHAT) => {
+                Some("hardhat keeps no blocks over a restart")
+            }
+            (Self::PoolForgotten, NodeKind::Devchain) => {
                 Some("the dev chain's restarts are in 02-2-kill-nine")
             }
-            (Self::Dropped, Make::GANACHE) => Some("ganache cannot drop one transaction"),
+            (Self::Dropped, NodeKind::GANACHE) => Some("ganache cannot drop one transaction"),
             _ => None,
         }
     }

@@ -1,53 +1,51 @@
-//! A node that tells of an older chain, or has lost what it told.
+//! A node that reports an older chain, or loses receipts.
 
 use proof::audit::Expected;
-use proof::{Outcome, demand, eventually};
-use rig::rpc_proxy::{Calls, Fault, Rule, View};
+use proof::{Outcome, ensure, eventually};
+use rig::rpc_proxy::{CallFilter, Fault, Rule, View};
 use serde_json::{Value, json};
 
-use super::{Run, Shown};
+use super::{Run, ScenarioResult};
 use crate::settings::Tuning;
 use crate::world::{SOON, World};
 
-/// How far back.
 const BLOCKS: u64 = 10;
 
-/// First the endpoint's whole view goes back by ten blocks and returns, as behind a careless balancer.
-/// Then its heads are right, and its answers about nonces can only be had from an endpoint that is ten
-/// blocks behind.
-pub(super) async fn old_nonce(run: &Run) -> Outcome<Shown> {
+/// First the endpoint's view goes back by ten blocks and returns, as behind a bad load balancer. Then its heads are
+/// current, but nonce queries are answered by an endpoint that is ten blocks behind.
+pub(super) async fn old_nonce(run: &Run) -> Outcome<ScenarioResult> {
     let tuning = Tuning {
         endpoints: 2,
         ..Tuning::default()
     };
-    let world = World::single(&run.name(), run.make, tuning).await?;
-    world.net.mine(BLOCKS + 2).await?; // there must be ten blocks to be behind
+    let world = World::single(&run.name(), run.node_kind, tuning).await?;
+    world.net.mine(BLOCKS + 2).await?; // the view needs ten blocks to hide
     let world = world.serve().await?;
     let load = world.load("old", 4, run.rest(60));
     world.promised_more(run.size(60)).await?;
     for proxy in &world.proxies[0] {
         proxy.show(View::Behind(BLOCKS));
     }
-    let asked = answered(&world, &[0, 1], 3).await;
+    let nonce_queries = wait_for_nonce_queries(&world, &[0, 1], 3).await;
     world.proxy(0).show(View::Live);
-    asked?;
+    nonce_queries?;
     world.promised_more(run.size(40)).await?;
     let silent = Rule::new(
-        Calls::of("eth_getTransactionCount"),
+        CallFilter::of("eth_getTransactionCount"),
         Fault::error("header not found"),
     );
     world.proxy(0).add(silent);
-    answered(&world, &[1], 3).await?;
+    wait_for_nonce_queries(&world, &[1], 3).await?;
     world.promised_more(run.size(40)).await?;
     load.stop().await?;
     world.proxy(0).heal();
     let counted = world.audit(&Expected::default()).await?;
     let lane = world.lane(0).await?;
-    demand(
+    ensure(
         lane["gaps"].as_array().is_some_and(Vec::is_empty) && counted.no_ops == 0,
         format!("old nonces made gaps: {lane}"),
     )?;
-    Ok(Shown {
+    Ok(ScenarioResult {
         counted,
         facts: json!({ "oldNonces": nonce_calls(&world, &[1]) }),
     })
@@ -58,30 +56,30 @@ fn nonce_calls(world: &World, endpoints: &[usize]) -> u64 {
     endpoints.iter().map(calls).sum()
 }
 
-/// Until these endpoints were asked for nonces so many times.
-async fn answered(world: &World, endpoints: &[usize], times: u64) -> Outcome<()> {
+/// Waits for this many nonce queries.
+async fn wait_for_nonce_queries(world: &World, endpoints: &[usize], times: u64) -> Outcome<()> {
     let goal = nonce_calls(world, endpoints) + times;
-    eventually("old nonces are told", SOON, || async {
+    eventually("old nonces are served", SOON, || async {
         Ok((nonce_calls(world, endpoints) >= goal).then_some(()))
     })
     .await
 }
 
-/// Receipts that were told vanish before they are final, and return; others are late by several blocks.
-/// Nothing is taken back for that, and nothing is sent again with another nonce.
-pub(super) async fn receipt_gone(run: &Run) -> Outcome<Shown> {
+/// Reported receipts vanish before they are final, and return; others are late by several blocks. Nothing is
+/// reorged out for that, and nothing is sent with another nonce.
+pub(super) async fn receipt_gone(run: &Run) -> Outcome<ScenarioResult> {
     let tuning = Tuning {
         confirmations: 6,
         ..Tuning::default()
     };
-    let world = World::single(&run.name(), run.make, tuning).await?;
+    let world = World::single(&run.name(), run.node_kind, tuning).await?;
     let world = world.serve().await?;
     let load = world.load("gone", 4, run.rest(60));
     world.until_events("TxReceiptUpdated", run.size(60)).await?;
     let seen = world.events("TxReceiptUpdated").await?;
     let hashes: Vec<_> = seen.iter().filter_map(hash_in_event).collect();
     world.proxy(0).hide_receipts(hashes.iter().copied());
-    // Some blocks later all receipts are gone, also of what is mined meanwhile.
+    // Some blocks later all receipts are hidden, also of later blocks.
     blocks_pass(&world, 3).await?;
     world.proxy(0).hide_all_receipts();
     blocks_pass(&world, 4).await?;
@@ -89,16 +87,16 @@ pub(super) async fn receipt_gone(run: &Run) -> Outcome<Shown> {
     load.stop().await?;
     let counted = world.audit(&Expected::default()).await?;
     let reorged = world.events("TxReorged").await?.len();
-    demand(
+    ensure(
         reorged == 0,
-        format!("{reorged} txs were taken back because a receipt was missing"),
+        format!("{reorged} txs were reorged out because a receipt was missing"),
     )?;
-    let told = world.events("TxReceiptUpdated").await?.len();
-    demand(
-        told == counted.paid,
-        format!("{told} receipts were told of {} txs", counted.paid),
+    let reported = world.events("TxReceiptUpdated").await?.len();
+    ensure(
+        reported == counted.paid,
+        format!("{reported} receipts were reported for {} txs", counted.paid),
     )?;
-    Ok(Shown {
+    Ok(ScenarioResult {
         counted,
         facts: json!({ "vanishedReceipts": hashes.len() }),
     })

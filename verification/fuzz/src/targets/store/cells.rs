@@ -46,7 +46,7 @@ const COLUMNS: [(&str, &str, Holds); 44] = [
     ("managed_tx", "gas", Number),
     ("managed_tx", "to_address", Bytes),
     ("managed_tx", "value", Bytes),
-    ("managed_tx", "gas_asked", Bytes),
+    ("managed_tx", "requested_gas", Bytes),
     ("managed_tx", "max_fee", Bytes),
     ("managed_tx", "gas_price", Bytes),
     ("managed_tx", "tx_type", Number),

@@ -9,7 +9,6 @@ use engine::ports::{
     AcquireOutcome, EventFilter, EventPage, LeaseRequest, Store as _, StoreError, TxFilter,
     TxRecord,
 };
-use engine::public;
 use store::sqlite::SqliteStore;
 use uuid::Uuid;
 
@@ -61,7 +60,7 @@ impl Reading {
             match store.tx_events(*id).await {
                 Ok(Some(events)) => events
                     .iter()
-                    .for_each(|event| json(&public::Event::from(event))),
+                    .for_each(|event| json(&api_types::Event::from(event))),
                 other => show(&other),
             }
         }
@@ -72,7 +71,7 @@ impl Reading {
             })
             .await
         {
-            Ok(page) => page.txs.iter().for_each(|tx| json(&public::Tx::from(tx))),
+            Ok(page) => page.txs.iter().for_each(|tx| json(&api_types::Tx::from(tx))),
             Err(error) => show(&error),
         }
         show(&store.lanes(&[LANE]).await);
@@ -105,7 +104,7 @@ impl Reading {
             Ok(page) => page
                 .events
                 .iter()
-                .for_each(|event| json(&public::Event::from(event))),
+                .for_each(|event| json(&api_types::Event::from(event))),
             Err(error) => show(&error),
         }
     }
@@ -113,7 +112,7 @@ impl Reading {
 
 fn show_tx(found: &Result<Option<TxRecord>, StoreError>) {
     match found {
-        Ok(Some(record)) => json(&public::Tx::from(record)),
+        Ok(Some(record)) => json(&api_types::Tx::from(record)),
         other => show(other),
     }
 }

@@ -6,8 +6,8 @@ use engine::ports::Signer;
 use uuid::Uuid;
 
 use super::*;
+use crate::network::{Link, LinkFaults};
 use crate::rng::Rng;
-use crate::wire::{Wire, WireFaults};
 
 const CHAIN: ChainId = ChainId(31_337);
 const GWEI: u128 = 1_000_000_000;
@@ -16,7 +16,7 @@ fn account() -> Address {
     Address::repeat_byte(0xaa)
 }
 
-/// An envelope at a nonce, offering so many gwei in both fee fields.
+/// An envelope at a nonce, offering `gwei` in both fee fields.
 fn envelope(nonce: u64, gwei: u128) -> UnsignedEnvelope {
     UnsignedEnvelope {
         tx_id: TxId(Uuid::from_u128(u128::from(nonce) + 1)),
@@ -43,7 +43,7 @@ async fn sign(envelope: UnsignedEnvelope) -> OutgoingEnvelope {
     let attempt = signed
         .into_iter()
         .next()
-        .expect("one asked")
+        .expect("one envelope")
         .expect("it has the key");
     OutgoingEnvelope {
         nonce,
@@ -60,13 +60,13 @@ async fn send(chain: &dyn Chain, nonce: u64, gwei: u128) -> (B256, SendOutcome) 
 }
 
 async fn account_nonces(chain: &dyn Chain) -> (u64, u64) {
-    let asked = chain.account_nonces(account(), ChainQuery::Pending, Quorum::One);
-    let nonces = asked.await.unwrap().first;
+    let nonces = chain.account_nonces(account(), ChainQuery::Pending, Quorum::One);
+    let nonces = nonces.await.unwrap().first;
     (nonces.latest.0, nonces.pending.0)
 }
 
 #[tokio::test]
-async fn nonces_are_mined_in_order_and_gaps_wait() {
+async fn nonces_are_mined_in_order_and_gaps_block() {
     let chain = MemoryChain::new(CHAIN);
     let (second, outcome) = send(&chain, 1, 5).await;
     assert_eq!(outcome, SendOutcome::Accepted);
@@ -91,7 +91,7 @@ async fn nonces_are_mined_in_order_and_gaps_wait() {
 }
 
 #[tokio::test]
-async fn a_replacement_pays_ten_percent_more() {
+async fn replacement_pays_ten_percent_more() {
     let chain = MemoryChain::new(CHAIN);
     let (first, _) = send(&chain, 0, 100).await;
     assert_eq!(
@@ -100,16 +100,16 @@ async fn a_replacement_pays_ten_percent_more() {
         "known already"
     );
     let mut cheap = sign(envelope(0, 109)).await;
-    let told = chain.send(std::slice::from_ref(&cheap)).await;
+    let recorded = chain.send(std::slice::from_ref(&cheap)).await;
     assert!(
-        matches!(told[..], [SendOutcome::ForeignPending(_)]),
-        "{told:?}"
+        matches!(recorded[..], [SendOutcome::ForeignPending(_)]),
+        "{recorded:?}"
     );
     cheap.others = vec![first];
-    let told = chain.send(&[cheap]).await;
+    let recorded = chain.send(&[cheap]).await;
     assert!(
-        matches!(told[..], [SendOutcome::ReplacementUnderpriced(_)]),
-        "{told:?}"
+        matches!(recorded[..], [SendOutcome::ReplacementUnderpriced(_)]),
+        "{recorded:?}"
     );
     let (second, outcome) = send(&chain, 0, 110).await;
     assert_eq!(outcome, SendOutcome::Accepted);
@@ -122,7 +122,7 @@ async fn a_replacement_pays_ten_percent_more() {
 }
 
 #[tokio::test]
-async fn what_a_node_refuses_is_refused_by_name() {
+async fn refusals_have_specific_outcomes() {
     let chain = MemoryChain::new(CHAIN);
     let bare = OutgoingEnvelope {
         nonce: Nonce(0),
@@ -140,14 +140,14 @@ async fn what_a_node_refuses_is_refused_by_name() {
         SendOutcome::Underfunded(_)
     ));
     chain.fund(account(), U256::from(GWEI) * U256::from(10_000_000));
-    chain.set_room(10, 2);
+    chain.set_capacity(10, 2);
     assert_eq!(send(&chain, 1, 5).await.1, SendOutcome::Accepted);
     let full = |most| SendOutcome::Full {
         text: "txpool is full".to_owned(),
         most,
     };
     assert_eq!(send(&chain, 2, 5).await.1, full(None));
-    chain.tell_room(true);
+    chain.set_reports_depth(true);
     assert_eq!(send(&chain, 2, 5).await.1, full(Some(2)));
     chain.set_fees(50 * GWEI, GWEI);
     send(&chain, 0, 5).await;
@@ -156,7 +156,7 @@ async fn what_a_node_refuses_is_refused_by_name() {
 }
 
 #[tokio::test]
-async fn a_fork_gives_its_transactions_back() {
+async fn reorged_out_transactions_are_pending_again() {
     let chain = MemoryChain::new(CHAIN);
     let mut hashes = Vec::new();
     for nonce in 0..3 {
@@ -164,11 +164,11 @@ async fn a_fork_gives_its_transactions_back() {
         chain.mine();
     }
     let old = chain.head();
-    let fate = |tx: &ChainTx| match tx.envelope.nonce.0 {
-        1 => Fate::Mined,
-        _ => Fate::Dropped,
+    let placement = |tx: &ChainTx| match tx.envelope.nonce.0 {
+        1 => ReorgPlacement::Mined,
+        _ => ReorgPlacement::Dropped,
     };
-    let dropped = chain.reorg(2, fate);
+    let dropped = chain.reorg(2, placement);
     assert_eq!(dropped.iter().map(|h| h.number).collect::<Vec<_>>(), [3, 2]);
     assert_eq!(chain.head().number, 4, "the new branch is longer");
     assert_eq!(account_nonces(&chain).await, (2, 2));
@@ -186,11 +186,11 @@ async fn a_fork_gives_its_transactions_back() {
             .all(|pair| pair[1].parent_hash == pair[0].hash)
     );
     let orphan = chain.header(BlockTag::Hash(old.hash)).await.unwrap();
-    assert_eq!(orphan, Some(old), "by hash also what fell out");
+    assert_eq!(orphan, Some(old), "a reorged-out header is found by hash");
 }
 
 #[tokio::test]
-async fn a_dropped_one_leaves_a_gap_and_reverts_are_mined_as_such() {
+async fn dropped_tx_leaves_a_gap_and_reverts_are_mined() {
     let chain = MemoryChain::new(CHAIN);
     let (first, _) = send(&chain, 0, 5).await;
     send(&chain, 1, 5).await;
@@ -215,22 +215,22 @@ async fn a_dropped_one_leaves_a_gap_and_reverts_are_mined_as_such() {
 }
 
 #[tokio::test]
-async fn auto_mining_mines_what_was_sent() {
+async fn auto_mining_mines_every_send() {
     let chain = MemoryChain::new(CHAIN).auto_mining();
     let (hash, _) = send(&chain, 0, 5).await;
     assert_eq!(chain.receipts(&[hash], Quorum::One).await.unwrap().len(), 1);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lagging_node_sees_an_older_chain_and_may_lose_answers() {
+async fn lagging_endpoint_shows_an_older_chain() {
     let chain = MemoryChain::new(CHAIN);
-    let wire = Wire::new(Rng::new(1), WireFaults::healthy(3));
+    let link = Link::new(Rng::new(1), LinkFaults::healthy(3));
     let late = Staleness {
         permille: 1_000,
         heads_max: 1,
         ..Staleness::NONE
     };
-    let view = RemoteChain::new(chain.clone(), wire.clone(), late);
+    let view = RemoteChain::new(chain.clone(), link.clone(), late);
     let (hash, _) = send(&chain, 0, 5).await;
     chain.mine();
     let header = chain.head();
@@ -244,13 +244,17 @@ async fn a_lagging_node_sees_an_older_chain_and_may_lose_answers() {
         Ok(None),
         "not seen yet"
     );
-    view.set(Staleness::NONE);
+    view.set_staleness(Staleness::NONE);
     assert_eq!(view.receipts(&[hash], Quorum::One).await.unwrap().len(), 1);
-    wire.set(WireFaults {
-        answer_lost: 1_000,
-        ..WireFaults::NONE
+    link.set_faults(LinkFaults {
+        response_lost: 1_000,
+        ..LinkFaults::NONE
     });
     assert!(matches!(send(&view, 1, 5).await.1, SendOutcome::Unknown(_)));
-    assert_eq!(account_nonces(&chain).await, (1, 2), "taken all the same");
+    assert_eq!(
+        account_nonces(&chain).await,
+        (1, 2),
+        "accepted although the answer was lost"
+    );
     assert!(view.header(BlockTag::Latest).await.is_err());
 }

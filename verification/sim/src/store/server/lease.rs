@@ -1,5 +1,5 @@
-//! Leases: acquiring, renewing, giving back, granting anew, settling. Lease rows are locked before lane
-//! rows, each in lane order.
+//! Leases: acquisition, renewal, release, regrants, reconciliation. Lease rows are locked before lane rows,
+//! each in lane order.
 
 use std::collections::BTreeMap;
 
@@ -13,20 +13,20 @@ use super::{Abort, Row, Server, Transaction};
 use crate::store::MemoryStore;
 use crate::store::rows::{LaneRow, Rows};
 
-type Asked = (LaneKey, GrantId);
+type LaneRequest = (LaneKey, GrantId);
 
 impl Server {
-    /// Asks for lanes. Those that the database has never seen are made and asked for again.
+    /// Acquires lanes. Unknown lanes are created, and acquired afterwards.
     pub(in crate::store) async fn acquire(
         &self,
         lease_request: &LeaseRequest,
-        lanes: &[Asked],
+        lanes: &[LaneRequest],
     ) -> Result<Vec<AcquireOutcome>, StoreError> {
         let known = self.read(|rows| {
-            let ids = lanes.iter().filter_map(|(key, _)| rows.known(*key));
+            let ids = lanes.iter().filter_map(|(key, _)| rows.lane_by_key(*key));
             ids.map(|lane| lane.id).collect::<Vec<_>>()
         });
-        self.let_strangers_in(known.into_iter());
+        self.lock_rows_externally(known.into_iter());
         let mut answers: BTreeMap<LaneKey, AcquireOutcome> = BTreeMap::new();
         let missing = self
             .acquire_known(lease_request, lanes, &mut answers)
@@ -39,8 +39,8 @@ impl Server {
             self.acquire_known(lease_request, &missing, &mut answers)
                 .await?;
         }
-        let answer = |(key, grant): &Asked| match answers.get(key) {
-            // A lane that was asked for twice has one of the two grants.
+        let answer = |(key, grant): &LaneRequest| match answers.get(key) {
+            // A lane that was requested twice has one of the two grants.
             Some(AcquireOutcome::Granted { lease_grant, .. }) if lease_grant.grant != *grant => {
                 AcquireOutcome::Busy
             }
@@ -50,20 +50,20 @@ impl Server {
         Ok(lanes.iter().map(answer).collect())
     }
 
-    /// Asks for lanes that may be known; those that are not.
+    /// Acquires known lanes; returns the unknown ones.
     async fn acquire_known(
         &self,
         lease_request: &LeaseRequest,
-        lanes: &[Asked],
+        lanes: &[LaneRequest],
         answers: &mut BTreeMap<LaneKey, AcquireOutcome>,
-    ) -> Result<Vec<Asked>, Abort> {
+    ) -> Result<Vec<LaneRequest>, Abort> {
         answers.extend(self.take_over(lease_request, lanes).await?);
         let others = lanes.iter().filter(|(key, _)| !answers.contains_key(key));
-        let others: Vec<Asked> = others.copied().collect();
+        let others: Vec<LaneRequest> = others.copied().collect();
         if others.is_empty() {
             return Ok(others);
         }
-        // A later statement says who holds what was not granted.
+        // A later statement shows the keepers of lanes that were not granted.
         self.pause().await;
         let (rows, now) = (self.store.rows(), self.store.now());
         let held = others
@@ -76,64 +76,68 @@ impl Server {
             .collect())
     }
 
-    /// Takes what may be taken; locked rows are skipped.
+    /// Acquires the lanes that are free; locked rows are skipped.
     async fn take_over(
         &self,
         lease_request: &LeaseRequest,
-        lanes: &[Asked],
+        lanes: &[LaneRequest],
     ) -> Result<Vec<(LaneKey, AcquireOutcome)>, Abort> {
         let mut transaction = self.begin("acquire");
         let now = transaction.now();
-        let mut wanted: Vec<(LaneId, Asked)> = transaction.read(|rows| {
-            let found = lanes.iter().filter_map(|asked| {
-                let lane = rows.known(asked.0)?;
-                rows.may_take(lease_request, lane.id, now)
-                    .then_some((lane.id, *asked))
+        let mut wanted: Vec<(LaneId, LaneRequest)> = transaction.read(|rows| {
+            let found = lanes.iter().filter_map(|requested| {
+                let lane = rows.lane_by_key(requested.0)?;
+                rows.can_acquire(lease_request, lane.id, now)
+                    .then_some((lane.id, *requested))
             });
             found.collect()
         });
         wanted.sort_by_key(|(lane, _)| *lane);
         wanted.dedup_by_key(|(lane, _)| *lane);
-        self.put_in_order(&mut wanted, |(lane, _)| *lane);
-        let is_of_another = |lane| transaction.read(|rows| rows.is_of_another(lease_request, lane));
-        let is_in_trouble = wanted.iter().any(|(lane, _)| is_of_another(*lane));
-        transaction.expect_trouble(is_in_trouble);
+        self.sort_by_lane(&mut wanted, |(lane, _)| *lane);
+        let is_of_another =
+            |lane| transaction.read(|rows| rows.is_leased_by_another(lease_request, lane));
+        let is_takeover = wanted.iter().any(|(lane, _)| is_of_another(*lane));
+        transaction.set_takeover(is_takeover);
         let early = self.read_with(&wanted);
         transaction.step().await?;
-        let mut leases: Vec<(LaneId, Asked, Timestamp)> = Vec::new();
-        for (lane, asked) in wanted {
-            let is_taken = take_in_order(&mut transaction, Row::Lease(lane)).await?;
+        let mut leases: Vec<(LaneId, LaneRequest, Timestamp)> = Vec::new();
+        for (lane, requested) in wanted {
+            let is_locked = lock_in_order(&mut transaction, Row::Lease(lane)).await?;
             let now = transaction.now();
-            if is_taken && transaction.read(|rows| rows.may_take(lease_request, lane, now)) {
-                leases.push((lane, asked, now));
+            if is_locked && transaction.read(|rows| rows.can_acquire(lease_request, lane, now)) {
+                leases.push((lane, requested, now));
             }
             transaction.step().await?;
         }
-        let mut taken: Vec<(Asked, Timestamp)> = Vec::new();
-        for (lane, asked, now) in leases {
-            if take_in_order(&mut transaction, Row::Lane(lane)).await? {
-                taken.push((asked, now));
+        let mut locked: Vec<(LaneRequest, Timestamp)> = Vec::new();
+        for (lane, requested, now) in leases {
+            if lock_in_order(&mut transaction, Row::Lane(lane)).await? {
+                locked.push((requested, now));
             }
             transaction.step().await?;
         }
         let written = transaction.commit(|store, rows| {
-            let grant = |(asked, now): (Asked, Timestamp)| {
-                (asked.0, store.acquire_one(rows, lease_request, asked, now))
+            let grant = |(requested, now): (LaneRequest, Timestamp)| {
+                (
+                    requested.0,
+                    store.acquire_one(rows, lease_request, requested, now),
+                )
             };
-            let granted: Vec<_> = taken.into_iter().map(grant).collect();
-            keep_early(store, rows, early);
+            let granted: Vec<_> = locked.into_iter().map(grant).collect();
+            keep_early_images(store, rows, early);
             granted
         });
         written.await
     }
 
-    /// Extends what is still the asker's; locked rows are skipped.
+    /// Renews the leases that the requester still holds; locked rows are skipped.
     pub(in crate::store) async fn renew(
         &self,
         lease_request: &LeaseRequest,
         lease_grants: &[LeaseGrant],
     ) -> Result<Vec<RenewOutcome>, StoreError> {
-        self.let_strangers_in(lease_grants.iter().map(|lease_grant| lease_grant.lane));
+        self.lock_rows_externally(lease_grants.iter().map(|lease_grant| lease_grant.lane));
         let mut transaction = self.begin("renew");
         let seemed = transaction.read(|rows| {
             let ours = lease_grants
@@ -146,18 +150,18 @@ impl Server {
             .zip(&seemed)
             .filter(|(_, is_ours)| **is_ours);
         let mut ours: Vec<LeaseGrant> = ours.map(|(lease_grant, _)| *lease_grant).collect();
-        self.put_in_order(&mut ours, |lease_grant| lease_grant.lane);
+        self.sort_by_lane(&mut ours, |lease_grant| lease_grant.lane);
         transaction.step().await?;
         let mut renewed: Vec<LeaseGrant> = Vec::new();
         for lease_grant in ours {
             let row = Row::Lease(lease_grant.lane);
-            let is_taken = if mutation::is_on(Mutation::RenewWaits) {
-                transaction.take(row).await?;
+            let is_locked = if mutation::is_on(Mutation::RenewalWaitsForLocks) {
+                transaction.lock(row).await?;
                 true
             } else {
-                take_in_order(&mut transaction, row).await?
+                lock_in_order(&mut transaction, row).await?
             };
-            if is_taken && transaction.read(|rows| rows.is_leased(lease_request, lease_grant)) {
+            if is_locked && transaction.read(|rows| rows.is_leased(lease_request, lease_grant)) {
                 renewed.push(lease_grant);
             }
             transaction.step().await?;
@@ -180,7 +184,7 @@ impl Server {
         Ok(lease_grants.iter().zip(&seemed).map(answer).collect())
     }
 
-    /// Gives lanes back. One that is locked makes no other wait: it is waited for alone.
+    /// Releases lanes. A locked lane blocks no other one: it is waited for separately.
     pub(in crate::store) async fn release(
         &self,
         lease_request: &LeaseRequest,
@@ -197,38 +201,38 @@ impl Server {
         transaction.step().await?;
         let (free, locked): (Vec<LeaseGrant>, Vec<LeaseGrant>) = ours
             .into_iter()
-            .partition(|lease_grant| transaction.take_free(Row::Lease(lease_grant.lane)));
+            .partition(|lease_grant| transaction.try_lock(Row::Lease(lease_grant.lane)));
         let written = transaction.commit(|store, rows| {
             for lease_grant in free {
                 store.release_one(rows, lease_request, lease_grant);
             }
         });
         written.await?;
-        let alone = locked
+        let separate = locked
             .into_iter()
-            .map(|lease_grant| self.release_alone(lease_request, lease_grant));
-        let answers = join_all(alone).await;
+            .map(|lease_grant| self.release_one(lease_request, lease_grant));
+        let answers = join_all(separate).await;
         answers.into_iter().try_for_each(|answer| answer)?;
         Ok(())
     }
 
-    async fn release_alone(
+    async fn release_one(
         &self,
         lease_request: &LeaseRequest,
         lease_grant: LeaseGrant,
     ) -> Result<(), Abort> {
-        let mut transaction = self.begin("release alone");
+        let mut transaction = self.begin("release one");
         if !transaction.read(|rows| rows.is_leased(lease_request, lease_grant)) {
             return Ok(());
         }
         transaction.step().await?;
-        transaction.take(Row::Lease(lease_grant.lane)).await?;
+        transaction.lock(Row::Lease(lease_grant.lane)).await?;
         let written =
             transaction.commit(|store, rows| store.release_one(rows, lease_request, lease_grant));
         written.await
     }
 
-    /// Waits for whoever holds the lane row, so that no earlier batch can land behind the answer.
+    /// Waits for the holder of the lane row, so that no earlier batch can be applied after the answer.
     pub(in crate::store) async fn regrant(
         &self,
         lease_grant: LeaseGrant,
@@ -240,20 +244,20 @@ impl Server {
             lane.is_some_and(|lane| lane.may_regrant(lease_grant, grant))
         });
         transaction.step().await?;
-        // A fence that does not hold never does again, so nobody waits for it.
+        // A fence that failed never passes again, so there is nothing to wait for.
         if is_ours {
-            transaction.take(Row::Lane(lease_grant.lane)).await?;
+            transaction.lock(Row::Lane(lease_grant.lane)).await?;
         }
         let written = transaction.commit(|store, rows| store.regrant_one(rows, lease_grant, grant));
         Ok(written.await?)
     }
 
-    /// Notes that a lane agrees with the chain under the present history.
+    /// Records that a lane is reconciled on the present timeline.
     pub(in crate::store) async fn mark_reconciled(
         &self,
         lease_grant: LeaseGrant,
     ) -> Result<(), StoreError> {
-        let transaction = self.as_keeper("settle", lease_grant).await?;
+        let transaction = self.as_keeper("mark reconciled", lease_grant).await?;
         let Some(transaction) = transaction else {
             return Ok(());
         };
@@ -276,7 +280,7 @@ impl Server {
             .await?)
     }
 
-    /// A transaction that holds both rows of a lane; `None` when the right is over.
+    /// A transaction that holds both rows of a lane; `None` when the grant is stale.
     async fn as_keeper(
         &self,
         verb: &'static str,
@@ -288,26 +292,26 @@ impl Server {
                 return Ok(None);
             }
             transaction.step().await?;
-            transaction.take(row).await?;
+            transaction.lock(row).await?;
         }
         let is_held = transaction.read(|rows| rows.held_by(lease_grant).is_some());
         Ok(is_held.then_some(transaction))
     }
 
-    /// An operator lets a lane go on as it is; whether it was halted.
+    /// An operator lets a lane continue as it is; returns whether it was halted.
     pub(in crate::store) async fn accept_loss(&self, key: LaneKey) -> Result<bool, StoreError> {
         let mut transaction = self.begin("accept loss");
-        let lane = transaction.read(|rows| rows.known(key).map(|lane| lane.id));
+        let lane = transaction.read(|rows| rows.lane_by_key(key).map(|lane| lane.id));
         let Some(lane) = lane else {
             return Ok(false);
         };
         transaction.step().await?;
-        transaction.take(Row::Lease(lane)).await?;
+        transaction.lock(Row::Lease(lane)).await?;
         Ok(transaction.commit(|_, rows| rows.accept_loss(key)).await?)
     }
 
-    /// What a takeover that loads in its own statement reads: what was there when the statement began.
-    fn read_with(&self, wanted: &[(LaneId, Asked)]) -> Vec<(GrantId, LaneRow)> {
+    /// What a takeover that loads in its own statement reads: the state when the statement began.
+    fn read_with(&self, wanted: &[(LaneId, LaneRequest)]) -> Vec<(GrantId, LaneRow)> {
         if !mutation::is_on(Mutation::LoadInTakeover) {
             return Vec::new();
         }
@@ -320,9 +324,9 @@ impl Server {
     }
 }
 
-/// Keeps what takeovers have read for whoever loads their lanes. The lane row's own columns are those of the
-/// row that was locked, so they are new.
-fn keep_early(store: &MemoryStore, rows: &Rows, early: Vec<(GrantId, LaneRow)>) {
+/// Keeps what takeovers have read for the later load of their lanes. The lane row's own columns are those of
+/// the locked row, so they are current.
+fn keep_early_images(store: &MemoryStore, rows: &Rows, early: Vec<(GrantId, LaneRow)>) {
     let mut kept = store.read_in_takeover();
     for (grant, read) in early {
         let Some(lane) = rows.lane(read.id) else {
@@ -339,16 +343,16 @@ fn keep_early(store: &MemoryStore, rows: &Rows, early: Vec<(GrantId, LaneRow)>) 
     }
 }
 
-/// SKIP LOCKED; `Mutation::LockInNoOrder` waits instead.
-async fn take_in_order(transaction: &mut Transaction, row: Row) -> Result<bool, Abort> {
-    if mutation::is_on(Mutation::LockInNoOrder) {
-        transaction.take(row).await?;
+/// SKIP LOCKED; `Mutation::LockWithoutOrder` waits instead.
+async fn lock_in_order(transaction: &mut Transaction, row: Row) -> Result<bool, Abort> {
+    if mutation::is_on(Mutation::LockWithoutOrder) {
+        transaction.lock(row).await?;
         return Ok(true);
     }
-    Ok(transaction.take_free(row))
+    Ok(transaction.try_lock(row))
 }
 
-/// Locks the keys of lanes that are not there, for [`insert_lanes`]. Whoever makes one of them at the same
+/// Locks the keys of unknown lanes, for [`insert_lanes`]. A transaction that creates one of them at the same
 /// time is waited for.
 pub(super) async fn make_lanes(
     transaction: &mut Transaction,
@@ -357,7 +361,7 @@ pub(super) async fn make_lanes(
     keys.sort_unstable();
     keys.dedup();
     for key in &keys {
-        transaction.take(Row::Key(*key)).await?;
+        transaction.lock(Row::Key(*key)).await?;
     }
     if !keys.is_empty() {
         transaction.step().await?;

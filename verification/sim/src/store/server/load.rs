@@ -1,4 +1,4 @@
-//! Reading a lane: several statements, and the answer counts only if nobody wrote the lane in between.
+//! Loading a lane: several statements; the answer is valid only if the lane was not written in between.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use super::Server;
 use crate::event::WorldEvent;
 
 impl Server {
-    /// Reads a lane that was granted; `None` when the right does not hold any more, or a batch came between.
+    /// Loads a lane that was granted; `None` when the grant is stale, or a batch was applied in between.
     pub(in crate::store) async fn load(
         &self,
         key: LaneKey,
@@ -17,7 +17,7 @@ impl Server {
         watch_depth: u64,
     ) -> Option<LaneImage> {
         let image = self.read_lane(key, lease_grant, watch_depth).await?;
-        self.store.tell(|| WorldEvent::Loaded {
+        self.store.record(|| WorldEvent::Loaded {
             lane: key,
             image: Arc::new(image.clone()),
         });

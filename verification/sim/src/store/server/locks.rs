@@ -1,7 +1,7 @@
-//! Row locks: who holds which row, and who waits for it in which order.
+//! Row locks: the holder of each row, and the transactions that wait for it, in order.
 //!
-//! All are exclusive, as every lock of the shipped statements is against every other. A row that is about
-//! to be inserted is locked by its unique keys: whoever inserts the same key waits, as an index makes him.
+//! All locks are exclusive, as every lock of the shipped statements is against every other. A row that is about
+//! to be inserted is locked by its unique keys: an insert of the same key waits, as an index makes it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -9,29 +9,29 @@ use std::fmt;
 use domain::{LaneId, LaneKey, RequestId, TxId};
 use tokio::sync::oneshot;
 
-/// A row, or a unique key, that two transactions can meet at.
+/// A row, or a unique key, that two transactions may contend for.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::store) enum Row {
-    /// The key under which a lane is made.
+    /// The key under which a lane is created.
     Key(LaneKey),
-    /// The heartbeat row.
+    /// The lease row.
     Lease(LaneId),
     /// The lane row: the fence.
     Lane(LaneId),
     /// The id of a tx.
     Tx(TxId),
-    /// The key of the business.
-    AdmittedRequest(LaneKey, RequestId),
-    /// Where the feed ends.
+    /// The idempotency key of a request.
+    RequestKey(LaneKey, RequestId),
+    /// The end of the feed.
     FeedHead,
 }
 
 impl Row {
-    /// Whose lane row or lease row it is.
+    /// The lane of a lane row or lease row.
     pub(super) fn lane(&self) -> Option<LaneId> {
         match self {
             Self::Lease(lane) | Self::Lane(lane) => Some(*lane),
-            Self::Key(_) | Self::Tx(_) | Self::AdmittedRequest(..) | Self::FeedHead => None,
+            Self::Key(_) | Self::Tx(_) | Self::RequestKey(..) | Self::FeedHead => None,
         }
     }
 }
@@ -43,7 +43,7 @@ impl fmt::Display for Row {
             Self::Lease(lane) => write!(f, "lease {}", lane.0),
             Self::Lane(lane) => write!(f, "lane {}", lane.0),
             Self::Tx(id) => write!(f, "tx {id}"),
-            Self::AdmittedRequest(_, request) => write!(f, "request {request}"),
+            Self::RequestKey(_, request) => write!(f, "request {request}"),
             Self::FeedHead => f.write_str("the head of the feed"),
         }
     }
@@ -57,7 +57,7 @@ pub(in crate::store) struct Owner(u64);
 #[derive(Debug, Default)]
 pub(in crate::store) struct Locks {
     rows: BTreeMap<Row, Lock>,
-    /// What each transaction that waits waits for: one row at most.
+    /// The row that each waiting transaction waits for: one at most.
     waits: BTreeMap<Owner, Row>,
     owners: u64,
     /// How often all sessions were ended.
@@ -71,58 +71,58 @@ struct Lock {
     waiting: VecDeque<(Owner, oneshot::Sender<()>)>,
 }
 
-/// What came of asking for a row.
-pub(super) enum Asked {
-    /// It is the asker's until its transaction ends.
+/// The outcome of a lock request.
+pub(super) enum LockOutcome {
+    /// The row is locked until the transaction ends.
     Granted,
-    /// Another one holds it; this rings when it is the asker's, and breaks when all sessions ended.
+    /// Another transaction holds the row; the receiver resolves when it is granted, and fails when all sessions end.
     Queued(oneshot::Receiver<()>),
-    /// Its holder waits for the asker, directly or not.
-    Circle,
+    /// The holder waits for the requester, directly or indirectly.
+    Deadlock,
 }
 
 impl Locks {
-    /// A new transaction, and the count of [`Locks::end_all`] in which it was born.
+    /// A new transaction, and the count of [`Locks::end_all`] at its start.
     pub(super) fn begin(&mut self) -> (Owner, u64) {
         self.owners += 1;
         (Owner(self.owners), self.ended)
     }
 
-    /// Whether a transaction that was born then still has its session.
+    /// Whether a transaction that started then still has its session.
     pub(super) fn is_alive(&self, born: u64) -> bool {
         self.ended == born
     }
 
-    /// SKIP LOCKED: the row, if nobody else has it.
-    pub(super) fn take_free(&mut self, owner: Owner, row: &Row) -> bool {
+    /// SKIP LOCKED: locks the row if it is free.
+    pub(super) fn try_lock(&mut self, owner: Owner, row: &Row) -> bool {
         match self.rows.get(row) {
             Some(lock) => lock.holder == owner,
             None => {
-                self.rows.insert(row.clone(), Lock::of(owner));
+                self.rows.insert(row.clone(), Lock::held_by(owner));
                 true
             }
         }
     }
 
-    /// The row, or a place in the queue for it.
-    pub(super) fn lease_request(&mut self, owner: Owner, row: &Row) -> Asked {
-        if self.take_free(owner, row) {
-            return Asked::Granted;
+    /// Locks the row, or queues for it.
+    pub(super) fn lock_or_queue(&mut self, owner: Owner, row: &Row) -> LockOutcome {
+        if self.try_lock(owner, row) {
+            return LockOutcome::Granted;
         }
-        if self.leads_to(row, owner) {
-            return Asked::Circle;
+        if self.is_blocked_by(row, owner) {
+            return LockOutcome::Deadlock;
         }
         let lock = self.rows.get_mut(row).expect("it was not free");
-        let (granted, bell) = oneshot::channel();
+        let (granted, wakeup) = oneshot::channel();
         lock.waiting.push_back((owner, granted));
         self.waits.insert(owner, row.clone());
-        Asked::Queued(bell)
+        LockOutcome::Queued(wakeup)
     }
 
-    /// Whether whoever holds the row waits for something of `owner`, directly or not.
-    fn leads_to(&self, row: &Row, owner: Owner) -> bool {
+    /// Whether the holder of the row waits for a row of `owner`, directly or indirectly.
+    fn is_blocked_by(&self, row: &Row, owner: Owner) -> bool {
         let mut row = row;
-        // Each waits for one row, so this is one path; without a circle it is no longer than they are many.
+        // Each transaction waits for one row, so this is one path; without a deadlock it is finite.
         for _ in 0..=self.waits.len() {
             let Some(lock) = self.rows.get(row) else {
                 return false;
@@ -138,7 +138,7 @@ impl Locks {
         false
     }
 
-    /// Leaves the queue for a row; `true` when the row came just now, and is the asker's.
+    /// Leaves the queue for a row; `true` when the row was granted just now.
     pub(super) fn stop_waiting(&mut self, owner: Owner, row: &Row) -> bool {
         self.waits.remove(&owner);
         let Some(lock) = self.rows.get_mut(row) else {
@@ -148,22 +148,22 @@ impl Locks {
         lock.holder == owner
     }
 
-    /// The transaction is over: who waits for its rows gets them.
+    /// The transaction has ended: its rows are granted to those that wait.
     pub(super) fn release(&mut self, owner: Owner, rows: &[Row]) {
         for row in rows {
             if self.rows.get(row).is_some_and(|lock| lock.holder == owner) {
-                self.pass_on(row);
+                self.grant_next(row);
             }
         }
     }
 
-    fn pass_on(&mut self, row: &Row) {
+    fn grant_next(&mut self, row: &Row) {
         let Some(lock) = self.rows.get_mut(row) else {
             return;
         };
         while let Some((next, granted)) = lock.waiting.pop_front() {
             self.waits.remove(&next);
-            // One that is gone is passed over.
+            // Transactions that are gone are skipped.
             if granted.send(()).is_ok() {
                 lock.holder = next;
                 return;
@@ -172,7 +172,7 @@ impl Locks {
         self.rows.remove(row);
     }
 
-    /// The server is gone, and with it every session.
+    /// The server crashed, and with it every session.
     pub(in crate::store) fn end_all(&mut self) {
         self.rows.clear();
         self.waits.clear();
@@ -181,7 +181,7 @@ impl Locks {
 }
 
 impl Lock {
-    fn of(holder: Owner) -> Self {
+    fn held_by(holder: Owner) -> Self {
         Self {
             holder,
             waiting: VecDeque::new(),
@@ -196,76 +196,85 @@ mod tests {
     const ONE: Row = Row::Lane(LaneId(1));
     const TWO: Row = Row::Lane(LaneId(2));
 
-    fn queued(asked: Asked) -> oneshot::Receiver<()> {
-        match asked {
-            Asked::Queued(bell) => bell,
-            Asked::Granted => panic!("somebody holds it"),
-            Asked::Circle => panic!("nobody waits for the asker"),
+    fn queued(requested: LockOutcome) -> oneshot::Receiver<()> {
+        match requested {
+            LockOutcome::Queued(wakeup) => wakeup,
+            LockOutcome::Granted => panic!("another transaction holds it"),
+            LockOutcome::Deadlock => panic!("no transaction waits for the requester"),
         }
     }
 
     #[test]
-    fn a_row_goes_to_those_who_wait_in_the_order_they_came() {
+    fn row_is_granted_in_queue_order() {
         let mut locks = Locks::default();
         let [first, second, gone, third] = std::array::from_fn(|_| locks.begin().0);
-        assert!(locks.take_free(first, &ONE) && locks.take_free(first, &ONE));
-        assert!(!locks.take_free(second, &ONE));
-        let mut second_bell = queued(locks.lease_request(second, &ONE));
-        drop(queued(locks.lease_request(gone, &ONE)));
-        let mut third_bell = queued(locks.lease_request(third, &ONE));
+        assert!(locks.try_lock(first, &ONE) && locks.try_lock(first, &ONE));
+        assert!(!locks.try_lock(second, &ONE));
+        let mut second_wakeup = queued(locks.lock_or_queue(second, &ONE));
+        drop(queued(locks.lock_or_queue(gone, &ONE)));
+        let mut third_wakeup = queued(locks.lock_or_queue(third, &ONE));
         locks.release(first, &[ONE]);
-        assert!(second_bell.try_recv().is_ok() && third_bell.try_recv().is_err());
+        assert!(second_wakeup.try_recv().is_ok() && third_wakeup.try_recv().is_err());
         locks.release(first, &[ONE]);
-        assert!(third_bell.try_recv().is_err(), "only its holder lets it go");
+        assert!(
+            third_wakeup.try_recv().is_err(),
+            "only its holder releases it"
+        );
         locks.release(second, &[ONE]);
-        assert!(third_bell.try_recv().is_ok());
+        assert!(third_wakeup.try_recv().is_ok());
         locks.release(third, &[ONE]);
         assert!(locks.rows.is_empty() && locks.waits.is_empty());
     }
 
     #[test]
-    fn who_stops_to_wait_leaves_the_queue_unless_the_row_is_his() {
+    fn cancelled_wait_leaves_the_queue_unless_granted() {
         let mut locks = Locks::default();
         let [first, second, third] = std::array::from_fn(|_| locks.begin().0);
-        assert!(locks.take_free(first, &ONE));
-        drop(queued(locks.lease_request(second, &ONE)));
+        assert!(locks.try_lock(first, &ONE));
+        drop(queued(locks.lock_or_queue(second, &ONE)));
         assert!(!locks.stop_waiting(second, &ONE));
-        let bell = queued(locks.lease_request(third, &ONE));
+        let wakeup = queued(locks.lock_or_queue(third, &ONE));
         locks.release(first, &[ONE]);
         assert!(locks.stop_waiting(third, &ONE), "granted meanwhile");
-        drop(bell);
+        drop(wakeup);
     }
 
     #[test]
-    fn a_circle_is_seen_by_whoever_would_close_it() {
+    fn deadlock_is_detected_by_its_last_waiter() {
         let mut locks = Locks::default();
         let [a, b, c] = std::array::from_fn(|_| locks.begin().0);
         let three = Row::FeedHead;
-        assert!(locks.take_free(a, &ONE) && locks.take_free(b, &TWO));
-        assert!(locks.take_free(c, &three));
+        assert!(locks.try_lock(a, &ONE) && locks.try_lock(b, &TWO));
+        assert!(locks.try_lock(c, &three));
         let (_ab, _bc) = (
-            queued(locks.lease_request(a, &TWO)),
-            queued(locks.lease_request(b, &three)),
+            queued(locks.lock_or_queue(a, &TWO)),
+            queued(locks.lock_or_queue(b, &three)),
         );
-        assert!(matches!(locks.lease_request(c, &ONE), Asked::Circle));
+        assert!(matches!(
+            locks.lock_or_queue(c, &ONE),
+            LockOutcome::Deadlock
+        ));
         assert!(
-            matches!(locks.lease_request(c, &three), Asked::Granted),
+            matches!(locks.lock_or_queue(c, &three), LockOutcome::Granted),
             "its own"
         );
     }
 
     #[test]
-    fn the_end_of_all_sessions_frees_everything_and_wakes_everybody() {
+    fn ending_all_sessions_frees_locks_and_wakes_waiters() {
         let mut locks = Locks::default();
         let ((a, born), (b, _)) = (locks.begin(), locks.begin());
-        assert!(locks.take_free(a, &ONE));
-        let mut bell = queued(locks.lease_request(b, &ONE));
+        assert!(locks.try_lock(a, &ONE));
+        let mut wakeup = queued(locks.lock_or_queue(b, &ONE));
         locks.end_all();
         assert!(!locks.is_alive(born));
-        assert_eq!(bell.try_recv(), Err(oneshot::error::TryRecvError::Closed));
+        assert_eq!(wakeup.try_recv(), Err(oneshot::error::TryRecvError::Closed));
         let (c, born) = locks.begin();
-        assert!(locks.take_free(c, &ONE) && locks.is_alive(born));
+        assert!(locks.try_lock(c, &ONE) && locks.is_alive(born));
         locks.release(a, &[ONE]);
-        assert!(!locks.take_free(b, &ONE), "the dead let nothing go");
+        assert!(
+            !locks.try_lock(b, &ONE),
+            "an ended session releases nothing"
+        );
     }
 }

@@ -1,14 +1,14 @@
 //! The database server: every verb that writes is a transaction of steps, with time between them, on row
-//! locks. That is how two of them really meet.
+//! locks. That is how transactions really interleave.
 //!
 //! It follows the shipped statements (crates/store/src/postgres), which all run in READ COMMITTED:
-//! - what a statement reads without a lock is what was committed when the statement began;
-//! - what it reads of a row that it locks is the newest committed one at the moment the lock is granted;
-//! - what it writes is there for others at one moment, its commit, or never;
-//! - locks are held until then; a session that ends, however it does, lets them go.
+//! - a statement reads, without a lock, what was committed when it began;
+//! - of a row that it locks it reads the newest committed version at the time the lock is granted;
+//! - its writes become visible at once, with its commit, or never;
+//! - locks are held until then; a session that ends in any way releases them.
 //!
-//! So each verb reads first, lets time pass, locks, looks again, and writes in its commit. Heartbeats and
-//! headers are one atomic statement each: nobody waits for them, and they wait for nobody.
+//! So each verb reads first, lets time pass, locks, reads again, and writes in its commit. Heartbeats and headers
+//! are one atomic statement each, without lock waits.
 
 mod feed;
 mod gate;
@@ -27,37 +27,37 @@ use domain::mutation::{self, Mutation};
 
 use super::MemoryStore;
 use super::rows::Rows;
-use crate::wire::Wire;
+use crate::network::Link;
 pub(super) use locks::Locks;
 use locks::Row;
 use transaction::{Abort, Transaction};
 
-/// The server as one node reaches it: its chance and its faults are those of the node's line.
+/// The server as one node reaches it: with the randomness and the faults of the node's link.
 #[derive(Clone)]
 pub(super) struct Server {
     store: MemoryStore,
-    line: Wire,
+    link: Link,
 }
 
-/// So many steps in a thousand take time.
+/// How many of a thousand steps take time.
 const STEP_PERMILLE: u64 = 150;
 /// How long such a step takes at most.
 const STEP_MS_MAX: u64 = 5;
-/// How long a step takes that stalls: longer than lock timeouts, and sometimes than a statement may take.
+/// How long a stalled step takes: longer than lock timeouts, and sometimes than a statement may take.
 const STALL_MS: (u64, u64) = (5, 1_500);
-/// So many steps in a thousand take long where hands change, in a world where anything stalls.
-const TROUBLE_PERMILLE: u64 = 250;
+/// How many of a thousand steps stall during takeovers, in a world with stalls.
+const TAKEOVER_STALL_PERMILLE: u64 = 250;
 /// How long such a step takes at most: less than a statement may take.
-const TROUBLE_MS_MAX: u64 = 400;
-/// How long somebody else holds a row at most.
-const STRANGER_MS_MAX: u64 = 400;
+const TAKEOVER_STALL_MS_MAX: u64 = 400;
+/// How long an external client holds a row at most.
+const EXTERNAL_LOCK_MS_MAX: u64 = 400;
 
 impl Server {
-    pub(super) fn new(store: MemoryStore, line: Wire) -> Self {
-        Self { store, line }
+    pub(super) fn new(store: MemoryStore, link: Link) -> Self {
+        Self { store, link }
     }
 
-    /// What can be asked in one statement is asked here.
+    /// For verbs that are a single statement.
     pub(super) fn store(&self) -> &MemoryStore {
         &self.store
     }
@@ -66,27 +66,27 @@ impl Server {
         Transaction::begin(self, verb)
     }
 
-    fn read<T>(&self, question: impl FnOnce(&Rows) -> T) -> T {
-        question(&self.store.rows())
+    fn read<T>(&self, query: impl FnOnce(&Rows) -> T) -> T {
+        query(&self.store.rows())
     }
 
     /// Between two statements of one verb.
     async fn pause(&self) {
-        let span = self.some_time(false);
+        let span = self.pick_time(false);
         if !span.is_zero() {
             tokio::time::sleep(span).await;
         }
     }
 
-    /// How long a step takes: mostly no time, now and then a little, and rarely very long. In trouble, which
-    /// is where a lane may change hands while somebody still writes it, long is not rare.
-    fn some_time(&self, is_in_trouble: bool) -> Duration {
-        let (rng, stalls) = (self.line.rng(), self.line.faults().slow);
+    /// How long a step takes: mostly no time, sometimes a little, and rarely very long. During a takeover, where a
+    /// lane may change its keeper while the previous one still writes, long is not rare.
+    fn pick_time(&self, is_takeover: bool) -> Duration {
+        let (rng, stalls) = (self.link.rng(), self.link.faults().slow);
         let draw = rng.below(1_000);
         if draw < stalls {
             rng.millis(STALL_MS.0, STALL_MS.1)
-        } else if is_in_trouble && stalls > 0 && draw < stalls + TROUBLE_PERMILLE {
-            rng.millis(1, TROUBLE_MS_MAX)
+        } else if is_takeover && stalls > 0 && draw < stalls + TAKEOVER_STALL_PERMILLE {
+            rng.millis(1, TAKEOVER_STALL_MS_MAX)
         } else if draw < stalls + STEP_PERMILLE {
             rng.millis(1, STEP_MS_MAX)
         } else {
@@ -94,22 +94,22 @@ impl Server {
         }
     }
 
-    /// Rows are locked in lane order, here and everywhere; or in none (`Mutation::LockInNoOrder`).
-    fn put_in_order<T>(&self, items: &mut [T], lane: impl Fn(&T) -> LaneId) {
+    /// Rows are locked in lane order, here and everywhere; or in none (`Mutation::LockWithoutOrder`).
+    fn sort_by_lane<T>(&self, items: &mut [T], lane: impl Fn(&T) -> LaneId) {
         items.sort_by_key(lane);
-        if !mutation::is_on(Mutation::LockInNoOrder) {
+        if !mutation::is_on(Mutation::LockWithoutOrder) {
             return;
         }
         for end in (1..items.len()).rev() {
             let below = u64::try_from(end).expect("few items") + 1;
-            let other = usize::try_from(self.line.rng().below(below)).expect("below a length");
+            let other = usize::try_from(self.link.rng().below(below)).expect("below a length");
             items.swap(end, other);
         }
     }
 
-    /// Somebody else, an operator or a backup, locks rows of these lanes for a while.
-    fn let_strangers_in(&self, lanes: impl Iterator<Item = LaneId>) {
-        let (rng, chance) = (self.line.rng(), self.line.faults().locked);
+    /// An external client, an operator or a backup, locks rows of these lanes for a while.
+    fn lock_rows_externally(&self, lanes: impl Iterator<Item = LaneId>) {
+        let (rng, chance) = (self.link.rng(), self.link.faults().locked);
         if chance == 0 {
             return;
         }
@@ -122,13 +122,13 @@ impl Server {
             } else {
                 Row::Lane(lane)
             };
-            let mut stranger = self.begin("stranger");
-            let span = rng.millis(1, STRANGER_MS_MAX);
-            if stranger.take_free(row) {
-                // The handle is let go: it ends by itself, or with the world.
+            let mut external_client = self.begin("external");
+            let span = rng.millis(1, EXTERNAL_LOCK_MS_MAX);
+            if external_client.try_lock(row) {
+                // Detached: the task ends by itself, or with the world.
                 drop(tokio::spawn(async move {
                     tokio::time::sleep(span).await;
-                    drop(stranger);
+                    drop(external_client);
                 }));
             }
         }

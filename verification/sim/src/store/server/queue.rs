@@ -1,4 +1,4 @@
-//! The one unfenced write (`lk_queue_2`): it meets the gate, and others like itself, at request ids.
+//! The queue (`lanekeeper_queue`), which is not fenced: it contends with the gate, and with itself, for request ids.
 
 use domain::{LaneId, Tx};
 use engine::ports::{QueuedRequest, StoreError};
@@ -7,7 +7,7 @@ use super::lease::{insert_lanes, make_lanes};
 use super::{Abort, Row, Server, Transaction};
 
 impl Server {
-    /// Puts requests into the store without nonce or event. What is known stays as it is.
+    /// Queues requests without nonce or event. Known requests stay unchanged.
     pub(in crate::store) async fn queue(
         &self,
         requests: Vec<QueuedRequest>,
@@ -15,17 +15,18 @@ impl Server {
         let mut transaction = self.begin("queue");
         let missing = transaction.read(|rows| {
             let keys = requests.iter().map(|new| new.lane);
-            let missing = keys.filter(|key| rows.known(*key).is_none());
+            let missing = keys.filter(|key| rows.lane_by_key(*key).is_none());
             missing.collect::<Vec<_>>()
         });
         let new_lanes = make_lanes(&mut transaction, missing).await?;
-        let refused = transaction.read(|rows| requests.iter().find_map(|new| rows.takes_not(new)));
+        let refused =
+            transaction.read(|rows| requests.iter().find_map(|new| rows.queue_refusal(new)));
         if let Some(why) = refused {
             return Err(why);
         }
         transaction.step().await?;
         insert_keys(&mut transaction, &requests).await?;
-        if let Some(taken) = transaction.read(|rows| rows.taken_id(&requests)) {
+        if let Some(taken) = transaction.read(|rows| rows.conflicting_tx_id(&requests)) {
             return Err(StoreError::Invalid(format!("tx id {taken} is taken")));
         }
         let written = transaction.commit(|store, rows| {
@@ -44,9 +45,9 @@ async fn insert_keys(
     transaction: &mut Transaction,
     requests: &[QueuedRequest],
 ) -> Result<(), Abort> {
-    // A lane that is made here has a higher number than any that is known.
+    // A lane that is created here has a higher number than any known one.
     let number = |new: &QueuedRequest| -> (LaneId, _) {
-        let known = transaction.read(|rows| rows.known(new.lane).map(|lane| lane.id));
+        let known = transaction.read(|rows| rows.lane_by_key(new.lane).map(|lane| lane.id));
         (known.unwrap_or(LaneId(i64::MAX)), new.lane)
     };
     let mut new: Vec<_> = requests.iter().map(|new| (number(new), new)).collect();
@@ -55,9 +56,9 @@ async fn insert_keys(
         one.cmp(other).then_with(requests)
     });
     for (_, new) in new {
-        transaction.take(Row::Tx(new.request.id)).await?;
-        let key = Row::AdmittedRequest(new.lane, new.request.request_id.clone());
-        transaction.take(key).await?;
+        transaction.lock(Row::Tx(new.request.id)).await?;
+        let key = Row::RequestKey(new.lane, new.request.request_id.clone());
+        transaction.lock(key).await?;
         transaction.step().await?;
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! Transactions that meet.
+//! Transactions that contend for rows.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,13 +18,13 @@ use uuid::Uuid;
 use super::locks::Row;
 use super::{Abort, Server};
 use crate::clock::{EPOCH, SimClock};
+use crate::network::{Link, LinkFaults};
 use crate::rng::Rng;
 use crate::store::MemoryStore;
-use crate::wire::{Wire, WireFaults};
 
-fn server(faults: WireFaults) -> Server {
+fn server(faults: LinkFaults) -> Server {
     let store = MemoryStore::new(Arc::new(SimClock::new(1)));
-    Server::new(store, Wire::new(Rng::new(7), faults))
+    Server::new(store, Link::new(Rng::new(7), faults))
 }
 
 fn lane(number: u8) -> LaneKey {
@@ -47,14 +47,14 @@ fn node() -> LeaseRequest {
 
 /// Lanes that node `a` keeps.
 async fn kept<const N: usize>(server: &Server) -> [LeaseGrant; N] {
-    let asked: [_; N] = std::array::from_fn(|number| {
+    let requested: [_; N] = std::array::from_fn(|number| {
         let number = u8::try_from(number).expect("few lanes");
         (lane(number), GrantId(Uuid::from_u128(number.into())))
     });
-    let answers = server.store().acquire(&node(), &asked).await;
+    let answers = server.store().acquire(&node(), &requested).await;
     let lease_grants = answers.expect("acquire").into_iter().map(|answer| {
         let AcquireOutcome::Granted { lease_grant, .. } = answer else {
-            panic!("nobody else asks: {answer:?}")
+            panic!("there is no other node: {answer:?}")
         };
         lease_grant
     });
@@ -81,7 +81,7 @@ fn request(number: u128) -> QueuedRequest {
         lane: lane(0),
         request: AdmittedRequest {
             id: TxId(Uuid::from_u128(number)),
-            request_id: RequestId::parse("r").expect("keeps the rule"),
+            request_id: RequestId::parse("r").expect("a valid request id"),
             fingerprint: payload.fingerprint(),
             payload,
             gas: 21_000,
@@ -94,7 +94,7 @@ fn request(number: u128) -> QueuedRequest {
 fn hold(server: &Server, rows: impl IntoIterator<Item = Row>, span: Duration) {
     let mut other = server.begin("other");
     for row in rows {
-        assert!(other.take_free(row));
+        assert!(other.try_lock(row));
     }
     drop(tokio::spawn(async move {
         tokio::time::sleep(span).await;
@@ -102,12 +102,12 @@ fn hold(server: &Server, rows: impl IntoIterator<Item = Row>, span: Duration) {
     }));
 }
 
-const MOMENT: Duration = Duration::from_millis(50);
+const SHORT: Duration = Duration::from_millis(50);
 const LONG: Duration = Duration::from_secs(5);
 
 #[tokio::test(start_paused = true)]
-async fn the_gate_and_renewals_skip_a_locked_lane_and_not_its_neighbours() {
-    let server = server(WireFaults::NONE);
+async fn gate_and_renewals_skip_only_locked_lanes() {
+    let server = server(LinkFaults::NONE);
     let [one, other] = kept(&server).await;
     hold(&server, [Row::Lane(one.lane)], LONG);
     let outcomes = server.commit(vec![batch(one, 0), batch(other, 0)]).await;
@@ -124,14 +124,14 @@ async fn the_gate_and_renewals_skip_a_locked_lane_and_not_its_neighbours() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_new_grant_waits_for_the_row_and_not_for_ever() {
-    let server = server(WireFaults::NONE);
+async fn regrant_waits_for_the_row_until_a_timeout() {
+    let server = server(LinkFaults::NONE);
     let [lease_grant] = kept(&server).await;
     let grant = GrantId(Uuid::from_u128(77));
     hold(&server, [Row::Lane(lease_grant.lane)], LONG);
     assert!(server.regrant(lease_grant, grant).await.is_err());
     tokio::time::sleep(LONG).await;
-    hold(&server, [Row::Lane(lease_grant.lane)], MOMENT);
+    hold(&server, [Row::Lane(lease_grant.lane)], SHORT);
     let held = RegrantOutcome::Held {
         lease_grant: LeaseGrant {
             grant,
@@ -141,17 +141,17 @@ async fn a_new_grant_waits_for_the_row_and_not_for_ever() {
     };
     assert_eq!(server.regrant(lease_grant, grant).await, Ok(held));
     let outcomes = server.commit(vec![batch(lease_grant, 0)]).await;
-    assert_eq!(outcomes, [CommitOutcome::Fenced], "its grant is over");
+    assert_eq!(outcomes, [CommitOutcome::Fenced], "its grant is stale");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_that_somebody_is_inserting_is_waited_for() {
-    let server = server(WireFaults::NONE);
-    let key = || Row::AdmittedRequest(lane(0), request(1).request.request_id);
+async fn concurrent_insert_of_one_request_is_waited_for() {
+    let server = server(LinkFaults::NONE);
+    let key = || Row::RequestKey(lane(0), request(1).request.request_id);
     hold(&server, [key()], LONG);
     assert!(server.queue(vec![request(1)]).await.is_err());
     tokio::time::sleep(LONG).await;
-    hold(&server, [key()], MOMENT);
+    hold(&server, [key()], SHORT);
     let (one, other) = tokio::join!(
         server.queue(vec![request(1)]),
         server.queue(vec![request(2)])
@@ -160,10 +160,10 @@ async fn a_request_that_somebody_is_inserting_is_waited_for() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_stalls_for_too_long_is_rolled_back_and_lets_go() {
-    let server = server(WireFaults {
+async fn stalled_transaction_is_rolled_back_and_unlocks() {
+    let server = server(LinkFaults {
         slow: 1_000,
-        ..WireFaults::NONE
+        ..LinkFaults::NONE
     });
     let [lease_grant] = kept(&server).await;
     let (mut landed, mut ended) = (0, 0);
@@ -178,16 +178,16 @@ async fn what_stalls_for_too_long_is_rolled_back_and_lets_go() {
             other @ (CommitOutcome::Fenced
             | CommitOutcome::Conflict(_)
             | CommitOutcome::Locked
-            | CommitOutcome::Unknown(_)) => panic!("nobody else is there: {other:?}"),
+            | CommitOutcome::Unknown(_)) => panic!("there is no other transaction: {other:?}"),
         }
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_connection_that_breaks_holds_its_locks_until_the_server_knows_and_writes_nothing() {
-    let server = server(WireFaults {
+async fn broken_connection_holds_locks_until_noticed() {
+    let server = server(LinkFaults {
         refused: 1_000,
-        ..WireFaults::NONE
+        ..LinkFaults::NONE
     });
     let [lease_grant] = kept(&server).await;
     let (mut landed, mut were_locked) = (0, false);
@@ -202,7 +202,7 @@ async fn a_connection_that_breaks_holds_its_locks_until_the_server_knows_and_wri
             CommitOutcome::Unknown(_) => {}
             other @ (CommitOutcome::Fenced
             | CommitOutcome::Conflict(_)
-            | CommitOutcome::NotApplied(_)) => panic!("nobody else is there: {other:?}"),
+            | CommitOutcome::NotApplied(_)) => panic!("there is no other transaction: {other:?}"),
         }
         let batches = server.read(|rows| rows.lane(lease_grant.lane).map(|lane| lane.batch_seq));
         assert_eq!(batches, Some(landed));
@@ -211,17 +211,17 @@ async fn a_connection_that_breaks_holds_its_locks_until_the_server_knows_and_wri
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failover_ends_every_transaction() {
-    let server = server(WireFaults::NONE);
+async fn failover_ends_every_transaction() {
+    let server = server(LinkFaults::NONE);
     let [lease_grant] = kept(&server).await;
     let mut holder = server.begin("holder");
-    assert!(holder.take_free(Row::Lane(lease_grant.lane)));
+    assert!(holder.try_lock(Row::Lane(lease_grant.lane)));
     let waiting = async {
         let mut waiting = server.begin("waiting");
-        waiting.take(Row::Lane(lease_grant.lane)).await
+        waiting.lock(Row::Lane(lease_grant.lane)).await
     };
     let failing = async {
-        tokio::time::sleep(MOMENT).await;
+        tokio::time::sleep(SHORT).await;
         server.store().fail_over();
     };
     let gone = Abort::Lost("the server is gone");
@@ -233,19 +233,19 @@ async fn a_failover_ends_every_transaction() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_would_wait_in_a_circle_is_rolled_back() {
-    let server = server(WireFaults::NONE);
+async fn deadlocked_transaction_is_rolled_back() {
+    let server = server(LinkFaults::NONE);
     let (one, other) = (Row::Lane(domain::LaneId(1)), Row::Lane(domain::LaneId(2)));
     let meet = |first: Row, second: Row| {
         let mut transaction = server.begin("meet");
         async move {
-            assert!(transaction.take_free(first));
-            tokio::time::sleep(MOMENT).await;
-            transaction.take(second).await
+            assert!(transaction.try_lock(first));
+            tokio::time::sleep(SHORT).await;
+            transaction.lock(second).await
         }
     };
     let (first, second) = tokio::join!(meet(one.clone(), other.clone()), meet(other, one));
-    let ended = [&first, &second].map(|it| matches!(it, Err(Abort::Waited(_))));
+    let ended = [&first, &second].map(|it| matches!(it, Err(Abort::LockTimeout(_))));
     assert_ne!(ended[0], ended[1], "{first:?}, {second:?}");
     assert!([first, second].contains(&Ok(())));
 }

@@ -1,4 +1,4 @@
-//! One transaction: its locks, the time that its steps take, and the many ways in which it ends.
+//! One transaction: its locks, the time that its steps take, and the ways in which it ends.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use engine::ports::{Conflict, StoreError};
 use tokio::time::Instant;
 
 use super::Server;
-use super::locks::{Asked, Owner, Row};
+use super::locks::{LockOutcome, Owner, Row};
 use crate::event::WorldEvent;
 use crate::store::MemoryStore;
 use crate::store::rows::Rows;
@@ -17,30 +17,30 @@ const LOCK_TIMEOUT: Duration = Duration::from_millis(200);
 const STATEMENT_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long a commit may take: no timeout ends one.
 const COMMIT_TIMEOUT: Duration = Duration::from_hours(1);
-/// How late a server notices that the asker of a running statement is gone.
+/// How late a server notices that the client of a running statement is gone.
 /// (`client_connection_check_interval`, a fifth of a lease)
-const GONE_MS_MAX: u64 = 1_000;
+const DISCONNECT_NOTICE_MS_MAX: u64 = 1_000;
 /// Before which of its steps a connection breaks, at the latest.
 const BREAK_STEPS_MAX: u64 = 4;
 
 /// Why a transaction was rolled back.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Abort {
-    /// Somebody held a row for too long, or all waited for each other. The asker is told.
-    Waited(String),
-    /// A statement took too long. The asker is told.
-    TooLong,
-    /// A row is in the way, or a count is off. The asker is told.
+    /// A row was locked for too long, or there was a deadlock. The client is told.
+    LockTimeout(String),
+    /// A statement took too long. The client is told.
+    StatementTimeout,
+    /// A row conflicts, or a row count is wrong. The client is told.
     Conflict(Conflict),
-    /// Its session ended. The asker knows nothing.
+    /// Its session ended. The outcome is unknown to the client.
     Lost(&'static str),
 }
 
 impl Abort {
     pub(super) fn text(&self) -> String {
         match self {
-            Self::Waited(what) => what.clone(),
-            Self::TooLong => "the statement took too long".to_owned(),
+            Self::LockTimeout(what) => what.clone(),
+            Self::StatementTimeout => "the statement took too long".to_owned(),
             Self::Conflict(conflict) => format!("{conflict:?}"),
             Self::Lost(why) => (*why).to_owned(),
         }
@@ -53,8 +53,8 @@ impl From<Abort> for StoreError {
     }
 }
 
-/// A transaction under way. Dropped without a commit, it is rolled back: it has written nothing, since what
-/// it writes is written by its commit.
+/// A running transaction. Dropped without a commit, it is rolled back: it has written nothing, since all
+/// writes happen in the commit.
 pub(super) struct Transaction {
     server: Server,
     verb: &'static str,
@@ -64,17 +64,17 @@ pub(super) struct Transaction {
     held: Vec<Row>,
     waits_for: Option<Row>,
     deadline: Instant,
-    /// After so many steps its connection breaks.
+    /// After this step its connection breaks.
     breaks_in: Option<u64>,
-    /// Whether it meets lanes that may be changing hands.
-    is_in_trouble: bool,
+    /// Whether it meets lanes that may be taken over.
+    is_takeover: bool,
 }
 
 impl Transaction {
     pub(super) fn begin(server: &Server, verb: &'static str) -> Self {
         let (owner, born) = server.store.locks().begin();
-        let rng = server.line.rng();
-        let breaks = rng.permille(server.line.faults().refused);
+        let rng = server.link.rng();
+        let breaks = rng.permille(server.link.faults().refused);
         Self {
             server: server.clone(),
             verb,
@@ -84,97 +84,97 @@ impl Transaction {
             waits_for: None,
             deadline: Instant::now() + STATEMENT_TIMEOUT,
             breaks_in: breaks.then(|| rng.between(0, BREAK_STEPS_MAX)),
-            is_in_trouble: false,
+            is_takeover: false,
         }
     }
 
-    /// What is committed at this moment: what a statement that begins now reads without a lock, and what one
-    /// that just got a lock reads of its row.
-    pub(super) fn read<T>(&self, question: impl FnOnce(&Rows) -> T) -> T {
-        self.server.read(question)
+    /// What is committed at present: what a statement that begins now reads without a lock, and what one that
+    /// just locked a row reads of it.
+    pub(super) fn read<T>(&self, query: impl FnOnce(&Rows) -> T) -> T {
+        self.server.read(query)
     }
 
-    /// The database's clock, which does not stand still in a transaction.
+    /// The database's clock, which advances during a transaction.
     pub(super) fn now(&self) -> domain::Timestamp {
         self.server.store.now()
     }
 
-    /// From now on its steps take long more often, when lanes that it meets may be changing hands.
-    pub(super) fn expect_trouble(&mut self, is_in_trouble: bool) {
-        self.is_in_trouble = is_in_trouble;
+    /// From now on its steps stall more often, if lanes that it meets may be taken over.
+    pub(super) fn set_takeover(&mut self, is_takeover: bool) {
+        self.is_takeover = is_takeover;
     }
 
-    /// Time passes, perhaps too much of it.
+    /// Time passes, possibly too much.
     pub(super) async fn step(&mut self) -> Result<(), Abort> {
         match &mut self.breaks_in {
-            Some(0) => return Err(self.leave_behind()),
+            Some(0) => return Err(self.disconnect()),
             Some(steps) => *steps -= 1,
             None => {}
         }
-        let span = self.server.some_time(self.is_in_trouble);
+        let span = self.server.pick_time(self.is_takeover);
         if !span.is_zero() {
             let ends = Instant::now() + span;
             tokio::time::sleep_until(ends.min(self.deadline)).await;
             if ends >= self.deadline {
-                return Err(self.aborted(Abort::TooLong));
+                return Err(self.aborted(Abort::StatementTimeout));
             }
         }
         self.check_session()
     }
 
-    /// FOR UPDATE SKIP LOCKED: the row, if nobody else has it.
-    pub(super) fn take_free(&mut self, row: Row) -> bool {
-        let is_free = self.server.store.locks().take_free(self.owner, &row);
+    /// FOR UPDATE SKIP LOCKED: locks the row if it is free.
+    pub(super) fn try_lock(&mut self, row: Row) -> bool {
+        let is_free = self.server.store.locks().try_lock(self.owner, &row);
         if is_free {
             self.held.push(row);
         }
         is_free
     }
 
-    /// FOR UPDATE, or an insert of a unique key: the row, when whoever holds it is done.
-    pub(super) async fn take(&mut self, row: Row) -> Result<(), Abort> {
-        let asked = self.server.store.locks().lease_request(self.owner, &row);
+    /// FOR UPDATE, or an insert of a unique key: locks the row, when its holder has ended.
+    pub(super) async fn lock(&mut self, row: Row) -> Result<(), Abort> {
+        let outcome = self.server.store.locks().lock_or_queue(self.owner, &row);
         let (store, verb) = (&self.server.store, self.verb);
-        match asked {
-            Asked::Granted => {
+        match outcome {
+            LockOutcome::Granted => {
                 self.held.push(row);
                 Ok(())
             }
-            // PostgreSQL finds circles after a second, and a lock timeout that is shorter ends one of them
-            // first; that one is told the same.
-            Asked::Circle => {
+            // PostgreSQL detects deadlocks after a second, and a shorter lock timeout ends one of the transactions
+            // first; its client gets the same error.
+            LockOutcome::Deadlock => {
                 let what = row.to_string();
-                store.tell(|| WorldEvent::Deadlocked { verb, row: what });
-                Err(self.aborted(Abort::Waited(format!("a circle at {row}"))))
+                store.record(|| WorldEvent::Deadlocked { verb, row: what });
+                Err(self.aborted(Abort::LockTimeout(format!("a circle at {row}"))))
             }
-            Asked::Queued(bell) => {
+            LockOutcome::Queued(wakeup) => {
                 let what = row.to_string();
                 let lane = row.lane();
-                store.tell(|| WorldEvent::Waits {
+                store.record(|| WorldEvent::LockWait {
                     verb,
                     row: what,
                     lane,
                 });
                 self.waits_for = Some(row.clone());
-                let rung = tokio::time::timeout(LOCK_TIMEOUT, bell).await;
+                let granted = tokio::time::timeout(LOCK_TIMEOUT, wakeup).await;
                 self.waits_for = None;
-                self.waited(row, rung.is_ok_and(|bell| bell.is_ok()))
+                self.on_wait_ended(row, granted.is_ok_and(|wakeup| wakeup.is_ok()))
             }
         }
     }
 
-    fn waited(&mut self, row: Row, is_rung: bool) -> Result<(), Abort> {
+    fn on_wait_ended(&mut self, row: Row, is_granted: bool) -> Result<(), Abort> {
         self.check_session()?;
-        let is_mine = self.server.store.locks().stop_waiting(self.owner, &row) || is_rung;
+        let is_mine = self.server.store.locks().stop_waiting(self.owner, &row) || is_granted;
         if !is_mine {
             let what = format!("{row} was locked for too long");
-            return Err(self.aborted(Abort::Waited(what)));
+            return Err(self.aborted(Abort::LockTimeout(what)));
         }
         self.held.push(row);
         Ok(())
     }
 
-    /// The one moment at which everything that it writes is there.
+    /// The single point in time at which all its writes become visible.
     pub(super) async fn commit<T>(
         mut self,
         write: impl FnOnce(&MemoryStore, &mut Rows) -> T,
@@ -182,11 +182,11 @@ impl Transaction {
         self.deadline += COMMIT_TIMEOUT;
         self.step().await?;
         let store = &self.server.store;
-        let told = write(store, &mut store.rows());
-        Ok(told)
+        let recorded = write(store, &mut store.rows());
+        Ok(recorded)
     }
 
-    /// Rolled back because of an item of it.
+    /// Rolled back because of one of its items.
     pub(super) fn aborted(&self, why: Abort) -> Abort {
         self.server
             .store
@@ -201,10 +201,10 @@ impl Transaction {
         Err(self.aborted(Abort::Lost("the server is gone")))
     }
 
-    /// Its asker knows at once that the connection broke; its server notices later, and holds the locks
-    /// until then.
-    fn leave_behind(&mut self) -> Abort {
-        let late = self.server.line.rng().millis(0, GONE_MS_MAX);
+    /// Its client knows at once that the connection broke; its server notices later, and holds the locks until
+    /// then.
+    fn disconnect(&mut self) -> Abort {
+        let late = self.server.link.rng().millis(0, DISCONNECT_NOTICE_MS_MAX);
         let left = Self {
             server: self.server.clone(),
             verb: self.verb,
@@ -214,9 +214,9 @@ impl Transaction {
             waits_for: None,
             deadline: self.deadline,
             breaks_in: None,
-            is_in_trouble: false,
+            is_takeover: false,
         };
-        // The handle is let go: it ends by itself, or with the world.
+        // Detached: the task ends by itself, or with the world.
         drop(tokio::spawn(async move {
             tokio::time::sleep(late).await;
             drop(left);

@@ -1,0 +1,89 @@
+//! A lane: its keeper, its nonces, and what it waits for.
+
+use domain::lane::AccountNonces;
+use domain::lease::Lease;
+use domain::{Nonce, Timestamp};
+use serde::{Serialize, Serializer};
+
+use crate::encoding::{ChecksumAddress, Rfc3339Time};
+use engine::node::LaneStatus;
+
+/// A lane in the public JSON.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Lane<'a> {
+    chain_id: u64,
+    signer: ChecksumAddress,
+    keeper: Option<KeeperView<'a>>,
+    next_nonce: u64,
+    chain_nonce: Option<ChainNonceView>,
+    in_flight: u64,
+    queued: u64,
+    gaps: GapList<'a>,
+    paused: bool,
+    waiting_for: Option<&'a str>,
+}
+
+impl<'a> Lane<'a> {
+    /// The lane at `now`: a lease that has expired by then is not shown as a keeper.
+    #[must_use]
+    pub fn new(lane: &'a LaneStatus, now: Timestamp) -> Self {
+        let record = &lane.record;
+        let lease = record.lease.as_ref().filter(|lease| lease.expires_at > now);
+        Self {
+            chain_id: record.key.chain_id.0,
+            signer: ChecksumAddress(record.key.signer),
+            keeper: lease.map(KeeperView::from),
+            next_nonce: record.next_nonce.0,
+            chain_nonce: lane.chain_nonces.map(ChainNonceView::from),
+            in_flight: record.in_flight,
+            queued: record.queued,
+            gaps: GapList(&lane.gaps),
+            paused: record.paused,
+            waiting_for: lane.waiting_for.as_ref().map(|waiting| waiting.0.as_str()),
+        }
+    }
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct KeeperView<'a> {
+    node: &'a str,
+    token: u64,
+    expires_at: Rfc3339Time,
+}
+
+impl<'a> From<&'a Lease> for KeeperView<'a> {
+    fn from(lease: &'a Lease) -> Self {
+        Self {
+            node: &lease.owner.0,
+            token: lease.token.0,
+            expires_at: Rfc3339Time(lease.expires_at),
+        }
+    }
+}
+
+/// The account's nonces as the chain last reported them.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ChainNonceView {
+    latest: u64,
+    pending: u64,
+}
+
+impl From<AccountNonces> for ChainNonceView {
+    fn from(nonces: AccountNonces) -> Self {
+        Self {
+            latest: nonces.latest.0,
+            pending: nonces.pending.0,
+        }
+    }
+}
+
+struct GapList<'a>(&'a [Nonce]);
+
+impl Serialize for GapList<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.0.iter().map(|nonce| nonce.0))
+    }
+}

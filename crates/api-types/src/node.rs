@@ -1,0 +1,103 @@
+//! A node of the cluster and its readiness.
+
+use serde::{Serialize, Serializer};
+
+use crate::encoding::Rfc3339Time;
+use engine::node::{ChainStatus, Readiness};
+use engine::ports::Member;
+
+/// A node in the public JSON.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Node<'a> {
+    node: &'a str,
+    incarnation: String,
+    advertise: Option<&'a str>,
+    started_at: Rfc3339Time,
+    seen_at: Rfc3339Time,
+    draining: bool,
+}
+
+impl<'a> From<&'a Member> for Node<'a> {
+    fn from(member: &'a Member) -> Self {
+        Self {
+            node: &member.node.0,
+            incarnation: member.incarnation.to_string(),
+            advertise: member.advertise.as_deref(),
+            started_at: Rfc3339Time(member.started_at),
+            seen_at: Rfc3339Time(member.seen_at),
+            draining: member.draining,
+        }
+    }
+}
+
+/// Whether a load balancer should send requests to this node. Chains are listed but do not decide: a node
+/// whose chain is unreachable still accepts and queues requests.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeReadiness<'a> {
+    ready: bool,
+    store: &'a str,
+    draining: bool,
+    chains: ChainList<'a>,
+}
+
+impl NodeReadiness<'_> {
+    /// Decides the HTTP status of the readiness endpoint.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.ready
+    }
+}
+
+impl<'a> From<&'a Readiness> for NodeReadiness<'a> {
+    fn from(readiness: &'a Readiness) -> Self {
+        Self {
+            ready: readiness.store.is_ok() && !readiness.draining,
+            store: match &readiness.store {
+                Ok(()) => "ok",
+                Err(why) => why,
+            },
+            draining: readiness.draining,
+            chains: ChainList(&readiness.chains),
+        }
+    }
+}
+
+struct ChainList<'a>(&'a [ChainStatus]);
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ChainView<'a> {
+    chain_id: u64,
+    head: Option<u64>,
+    endpoints: EndpointList<'a>,
+}
+
+struct EndpointList<'a>(&'a [(String, bool)]);
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct EndpointView<'a> {
+    name: &'a str,
+    answers: bool,
+}
+
+impl Serialize for ChainList<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.0.iter().map(|chain| ChainView {
+            chain_id: chain.chain_id.0,
+            head: chain.head,
+            endpoints: EndpointList(&chain.endpoints),
+        }))
+    }
+}
+
+impl Serialize for EndpointList<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.0.iter().map(|(name, answers)| EndpointView {
+            name,
+            answers: *answers,
+        }))
+    }
+}

@@ -1,0 +1,151 @@
+//! Fee quotes and gas estimates from nodes with different methods.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use domain::FeeQuote;
+use engine::ports::{BlockTag, Chain};
+use serde_json::{Value, json};
+
+use crate::fake_node::{FakeNode, FakeReply, advance_time, chain_of};
+use crate::reads::{block, call};
+
+/// A node with these fee methods; its newest block has exactly the target gas.
+async fn node(
+    rewards: Option<Value>,
+    base: Option<&'static str>,
+    tip: Option<&'static str>,
+) -> FakeNode {
+    FakeNode::start(move |method, _| match (method, &rewards, tip) {
+        ("eth_feeHistory", Some(rewards), _) => FakeReply::Result(json!({
+            "oldestBlock": "0x1", "gasUsedRatio": [0.5], "baseFeePerGas": ["0x1"], "reward": rewards,
+        })),
+        ("eth_getBlockByNumber", ..) => {
+            let mut latest = block(3);
+            latest["baseFeePerGas"] = json!(base);
+            FakeReply::Result(latest)
+        }
+        ("eth_gasPrice", ..) => FakeReply::Result(json!("0x2a")),
+        ("eth_maxPriorityFeePerGas", _, Some(tip)) => FakeReply::Result(json!(tip)),
+        _ => FakeReply::Error(-32601, "method not found"),
+    })
+    .await
+}
+
+#[tokio::test]
+async fn fee_quotes_use_the_available_methods() {
+    let quote = |base_fee, tip| FeeQuote { base_fee, tip };
+    let (busy, empty) = (|| Some(json!([["0x3"]])), || Some(json!([["0x0"]])));
+    let cases = [
+        (busy(), Some("0x7"), None, quote(Some(7), 3)),
+        (empty(), Some("0x7"), Some("0x9"), quote(Some(7), 9)),
+        (empty(), Some("0x7"), Some("0x0"), quote(Some(7), 1)),
+        (empty(), Some("0x7"), None, quote(Some(7), 1_000_000_000)),
+        (None, Some("0x8"), Some("0x9"), quote(Some(8), 9)),
+        (empty(), Some("0x0"), Some("0x9"), quote(Some(0), 9)),
+        (empty(), None, None, quote(None, 42)),
+        (None, None, None, quote(None, 42)),
+    ];
+    for (rewards, base, tip, expected) in cases {
+        let case = format!("{rewards:?} {base:?} {tip:?}");
+        let fake = node(rewards, base, tip).await;
+        assert_eq!(fake.chain().fee_quote().await.unwrap(), expected, "{case}");
+    }
+}
+
+#[tokio::test]
+async fn quote_per_block_needs_almost_no_calls() {
+    let head = Arc::new(AtomicU64::new(100));
+    let (number, works) = (head.clone(), Arc::new(AtomicBool::new(true)));
+    let switch = works.clone();
+    let fake = FakeNode::start_at(&head, move |method, params| match method {
+        "eth_feeHistory" if switch.load(Ordering::SeqCst) => {
+            Some(FakeReply::Result(json!({ "reward": [["0x3"]] })))
+        }
+        "eth_feeHistory" => Some(FakeReply::Error(-32000, "not now")),
+        "eth_getBlockByNumber" if params[0] == "latest" => {
+            let mut latest = block(number.load(Ordering::SeqCst));
+            latest["baseFeePerGas"] = json!("0x320"); // 800
+            (latest["gasUsed"], latest["gasLimit"]) = (json!("0x14"), json!("0x14"));
+            Some(FakeReply::Result(latest))
+        }
+        _ => None,
+    })
+    .await;
+    let chain = fake.chain();
+    let quote = async || {
+        chain.header(BlockTag::Latest).await.unwrap();
+        chain.fee_quote().await.unwrap()
+    };
+    for _ in 0..10 {
+        let expected = FeeQuote {
+            base_fee: Some(900), // a full block
+            tip: 3,
+        };
+        assert_eq!(quote().await, expected);
+        head.fetch_add(1, Ordering::SeqCst);
+    }
+    assert_eq!(fake.count("eth_feeHistory"), 1);
+    assert_eq!(fake.methods().len(), 11, "and one call per head");
+    quote().await;
+    assert_eq!(fake.count("eth_feeHistory"), 2, "after ten blocks");
+    advance_time(Duration::from_secs(16)).await;
+    works.store(false, Ordering::SeqCst);
+    assert_eq!(quote().await.tip, 3, "the old tip stays in use");
+    assert_eq!(quote().await.tip, 3);
+    assert_eq!(fake.count("eth_feeHistory"), 3, "after a while");
+}
+
+#[tokio::test]
+async fn estimate_errors_of_call_and_node_differ() {
+    let revert_data = format!("0x08c379a0{:064x}{:064x}{:0<64}", 32, 4, "6e6f7065");
+    let cases = [
+        (
+            FakeReply::ErrorData(3, "execution reverted: nope", json!(revert_data)),
+            "the call reverts: nope",
+        ),
+        (
+            FakeReply::Error(-32000, "execution reverted: insufficient funds"),
+            "the call reverts: insufficient funds",
+        ),
+        (
+            FakeReply::Error(
+                -32000,
+                "insufficient funds for gas * price + value: have 0 want 1",
+            ),
+            "the account cannot pay: insufficient",
+        ),
+        (
+            FakeReply::Error(-32000, "gas required exceeds allowance (30000000)"),
+            "the node refused the call: gas required",
+        ),
+        (
+            FakeReply::Error(-32603, "Internal error"),
+            "an endpoint answered what cannot be used",
+        ),
+        (
+            FakeReply::Error(-32005, "slow down"),
+            "an endpoint answered what cannot be used",
+        ),
+    ];
+    for (reply, expected) in cases {
+        let reply = Mutex::new(Some(reply));
+        let fake = FakeNode::start(move |_, _| reply.lock().unwrap().take().unwrap()).await;
+        let error = fake
+            .chain()
+            .estimate_gas(&call())
+            .await
+            .unwrap_err()
+            .to_string();
+        assert!(error.starts_with(expected), "{error}");
+    }
+    let busy = FakeNode::start(|_, _| FakeReply::Error(-32005, "slow down")).await;
+    let fine = FakeNode::start(|_, params| {
+        assert_eq!(params[0]["value"], "0x1");
+        FakeReply::Result(json!("0x5208"))
+    })
+    .await;
+    let chain = chain_of(vec![busy.url(), fine.url()]);
+    assert_eq!(chain.estimate_gas(&call()).await, Ok(21_000));
+}

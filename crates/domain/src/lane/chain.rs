@@ -1,0 +1,304 @@
+//! What the lane knows of its chain: the followed headers, the account's nonces as endpoints last reported them,
+//! and what is being queried.
+//!
+//! Invariants: one nonce query is under way at a time. The account's nonces never fall below what a receipt has
+//! proved since the last answer. A suspicion is about one nonce, and its query repeats one height until an
+//! endpoint answers it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use alloy_primitives::B256;
+
+use super::{AccountNonces, ChainQuery, Effect, EndpointNonces, StepContext};
+use crate::{ChainView, Nonce, Timestamp};
+
+/// A query that needs agreeing endpoints is repeated after this pause.
+const QUORUM_QUERY_PAUSE: Duration = Duration::from_secs(3);
+/// How long the follower may take to deliver the receipts of a block.
+const RECEIPT_PATIENCE: Duration = Duration::from_secs(3);
+
+/// The lane's knowledge of its chain.
+#[derive(Clone, Debug, Default)]
+pub(super) struct ChainKnowledge {
+    view: Option<Arc<ChainView>>,
+    nonces: Option<KnownNonces>,
+    query: NonceQuery,
+    /// Whether the next query needs a second endpoint to agree.
+    needs_quorum: bool,
+    /// How many complete answers came since the lane was loaded.
+    answers: u64,
+    suspicion: Option<Suspicion>,
+    receipts: LateReceipts,
+}
+
+/// The account's nonces, and how far the answer can be trusted.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct KnownNonces {
+    pub(super) nonces: AccountNonces,
+    pub(super) is_complete: bool,
+    /// Whether pools were queried too: a query without quorum asks only for what `nonce.chainQuery` names.
+    pub(super) includes_pools: bool,
+    pub(super) at: Timestamp,
+}
+
+/// The latest nonce query.
+#[derive(Clone, Copy, Debug, Default)]
+struct NonceQuery {
+    is_pending: bool,
+    with_quorum: bool,
+}
+
+/// A nonce of ours that is consumed, and not by a transaction that is known.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Suspicion {
+    pub(super) nonce: Nonce,
+    /// The tip's height when it was first seen.
+    first_seen: u64,
+    /// From which final height on the consumer is queried again.
+    query_from: u64,
+    query: ConsumerQuery,
+}
+
+/// The query for the transaction that consumed a suspected nonce.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ConsumerQuery {
+    Idle,
+    Pending {
+        height: u64,
+    },
+    /// No endpoint could answer: the same height is queried again, so that one that is behind gets there.
+    Unanswered {
+        height: u64,
+    },
+}
+
+/// Receipts that the lane lacks although their nonces are consumed.
+#[derive(Clone, Copy, Debug, Default)]
+struct LateReceipts {
+    /// Nonces below the first are consumed since the second, while receipts of ours are missing.
+    missing: Option<(Nonce, Timestamp)>,
+    /// Whether more are to be fetched when those that were requested are in.
+    has_more: bool,
+}
+
+impl ChainKnowledge {
+    pub(super) fn view(&self) -> Option<&Arc<ChainView>> {
+        self.view.as_ref()
+    }
+
+    /// Takes the followed headers at a new head; returns those before.
+    pub(super) fn replace_view(&mut self, view: Arc<ChainView>) -> Option<Arc<ChainView>> {
+        self.view.replace(view)
+    }
+
+    pub(super) fn nonces(&self) -> Option<KnownNonces> {
+        self.nonces
+    }
+
+    /// The account's nonce in mined blocks, 0 while it is unknown.
+    pub(super) fn latest(&self) -> Nonce {
+        self.nonces.map_or(Nonce(0), |known| known.nonces.latest)
+    }
+
+    /// Below this everything is consumed or pending, as far as is known.
+    pub(super) fn used_below(&self) -> Nonce {
+        self.nonces.map_or(Nonce(0), |known| {
+            known.nonces.latest.max(known.nonces.pending)
+        })
+    }
+
+    /// Whether the nonces are unknown or at least this old.
+    pub(super) fn is_older_than(&self, age: Duration, now: Timestamp) -> bool {
+        self.nonces.is_none_or(|known| now.since(known.at) >= age)
+    }
+
+    /// Whether every endpoint agrees that nothing at or above this nonce is pending.
+    pub(super) fn shows_nothing_pending_at(&self, nonce: Nonce) -> bool {
+        self.nonces
+            .is_some_and(|known| known.is_complete && known.nonces.pending <= nonce)
+    }
+
+    pub(super) fn answers(&self) -> u64 {
+        self.answers
+    }
+
+    pub(super) fn is_querying(&self) -> bool {
+        self.query.is_pending
+    }
+
+    pub(super) fn was_queried_with_quorum(&self) -> bool {
+        self.query.with_quorum
+    }
+
+    /// The next query, whenever it is made, needs a second endpoint to agree.
+    pub(super) fn require_quorum(&mut self) {
+        self.needs_quorum = true;
+    }
+
+    pub(super) fn is_quorum_query_due(&self, now: Timestamp) -> bool {
+        self.is_older_than(QUORUM_QUERY_PAUSE, now)
+    }
+
+    /// Queries the account's nonces, unless an answer is awaited already.
+    pub(super) fn query_nonces(&mut self, taken: Option<(Nonce, B256)>, cx: &mut StepContext) {
+        if !self.query.is_pending {
+            let twice = self.needs_quorum;
+            self.query = NonceQuery {
+                is_pending: true,
+                with_quorum: twice,
+            };
+            cx.effects.push(Effect::QueryChainNonces { twice, taken });
+        }
+    }
+
+    /// Counts an answer, whatever it says.
+    pub(super) fn finish_query(&mut self, is_complete: bool) {
+        self.query.is_pending = false;
+        if is_complete {
+            self.needs_quorum = false;
+            self.answers = self.answers.saturating_add(1);
+        }
+    }
+
+    /// Takes the highest nonces that any endpoint has seen.
+    pub(super) fn set_nonces(&mut self, answer: &EndpointNonces, rule: ChainQuery, now: Timestamp) {
+        let asked_pools = self.query.with_quorum || rule == ChainQuery::Pending;
+        self.nonces = Some(KnownNonces {
+            nonces: answer.highest(),
+            is_complete: answer.is_complete,
+            includes_pools: answer.is_complete && asked_pools,
+            at: now,
+        });
+    }
+
+    /// A mined nonce proves what the account's nonce is at least.
+    pub(super) fn raise_to_mined(&mut self, nonce: Nonce) {
+        if let Some(known) = &mut self.nonces {
+            known.nonces.latest = known.nonces.latest.max(nonce.next());
+            known.nonces.pending = known.nonces.pending.max(nonce.next());
+        }
+    }
+
+    /// Receipts below the chain's nonce that the follower does not deliver in time are fetched by hash.
+    pub(super) fn await_receipts(&mut self, latest: Nonce, now: Timestamp) {
+        self.receipts.missing.get_or_insert((latest, now));
+    }
+
+    /// The nonce below which receipts are overdue, once.
+    pub(super) fn take_overdue_receipts(&mut self, now: Timestamp) -> Option<Nonce> {
+        let is_overdue =
+            |(_, since): &mut (Nonce, Timestamp)| now.since(*since) >= RECEIPT_PATIENCE;
+        let missing = self.receipts.missing.take_if(is_overdue);
+        missing.map(|(latest, _)| latest)
+    }
+
+    pub(super) fn set_more_receipts(&mut self, has_more: bool) {
+        self.receipts.has_more = has_more;
+    }
+
+    pub(super) fn has_more_receipts(&self) -> bool {
+        self.receipts.has_more
+    }
+
+    /// Suspects foreign use of a nonce, which is first seen at this height unless it is suspected already.
+    pub(super) fn suspect(&mut self, nonce: Nonce, tip: u64) -> &mut Suspicion {
+        let before = self.suspicion.filter(|held| held.nonce == nonce);
+        self.suspicion.insert(before.unwrap_or(Suspicion {
+            nonce,
+            first_seen: tip,
+            query_from: 0,
+            query: ConsumerQuery::Idle,
+        }))
+    }
+
+    pub(super) fn suspicion_of(&mut self, nonce: Nonce) -> Option<&mut Suspicion> {
+        self.suspicion.as_mut().filter(|held| held.nonce == nonce)
+    }
+
+    pub(super) fn drop_suspicion(&mut self) {
+        self.suspicion = None;
+    }
+
+    /// Recorded times never lie ahead of a wall clock that was set back.
+    pub(super) fn clamp_times(&mut self, now: Timestamp) {
+        if let Some(known) = &mut self.nonces {
+            known.at = known.at.min(now);
+        }
+        if let Some((_, since)) = &mut self.receipts.missing {
+            *since = (*since).min(now);
+        }
+    }
+}
+
+impl Suspicion {
+    /// The height up to which the consumer is to be queried now, given the newest height that counts; `None` while
+    /// an answer is awaited or nothing new is final.
+    pub(super) fn next_query(&mut self, newest: u64) -> Option<u64> {
+        if newest < self.query_from {
+            return None;
+        }
+        let height = match self.query {
+            ConsumerQuery::Pending { .. } => return None,
+            ConsumerQuery::Unanswered { height } => height,
+            ConsumerQuery::Idle => newest,
+        };
+        self.query = ConsumerQuery::Pending { height };
+        Some(height)
+    }
+
+    /// The height to query is not in the view any more: another one is used at the next block.
+    pub(super) fn reset_query(&mut self) {
+        self.query = ConsumerQuery::Idle;
+    }
+
+    /// Counts an answer. The next query follows when the newest block of first sight is final, and then at every
+    /// block.
+    pub(super) fn finish_query(&mut self, is_answered: bool) {
+        let height = match self.query {
+            ConsumerQuery::Idle => None,
+            ConsumerQuery::Pending { height } | ConsumerQuery::Unanswered { height } => {
+                Some(height)
+            }
+        };
+        if is_answered {
+            let next = height.map_or(0, |height| height.saturating_add(1));
+            self.query_from = self.first_seen.max(next);
+            self.query = ConsumerQuery::Idle;
+        } else if let Some(height) = height {
+            self.query = ConsumerQuery::Unanswered { height };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_nonce_query_is_under_way_at_a_time() {
+        let mut chain = ChainKnowledge::default();
+        let mut cx = StepContext::new(Timestamp(0));
+        chain.query_nonces(None, &mut cx);
+        chain.require_quorum();
+        chain.query_nonces(None, &mut cx);
+        assert_eq!(cx.effects.len(), 1);
+        chain.finish_query(false);
+        chain.query_nonces(None, &mut cx);
+        assert_eq!(cx.effects.len(), 2);
+        assert!(chain.was_queried_with_quorum());
+    }
+
+    #[test]
+    fn consumer_query_repeats_its_height_until_it_is_answered() {
+        let mut chain = ChainKnowledge::default();
+        let suspicion = chain.suspect(Nonce(3), 20);
+        assert_eq!(suspicion.next_query(8), Some(8));
+        assert_eq!(suspicion.next_query(9), None, "an answer is awaited");
+        suspicion.finish_query(false);
+        assert_eq!(suspicion.next_query(9), Some(8));
+        suspicion.finish_query(true);
+        assert_eq!(suspicion.next_query(19), None);
+        assert_eq!(suspicion.next_query(20), Some(20));
+    }
+}

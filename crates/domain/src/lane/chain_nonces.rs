@@ -1,0 +1,268 @@
+//! The account's nonces as the chain reports them: they reconcile a lane that was just loaded, and raise suspicions
+//! afterwards. They never lower the cursor.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use alloy_primitives::B256;
+
+use crate::window::gaps;
+use crate::{EventKind, Nonce, Timestamp};
+
+use super::{AccountNonces, ChainQuery, Effect, EndpointNonces, Lane, StepContext};
+
+/// How long an accepted attempt that the node does not hold waits until it is sent again.
+const LOST_ATTEMPT_WAIT: Duration = Duration::from_secs(2);
+
+impl EndpointNonces {
+    /// What any endpoint has seen.
+    #[must_use]
+    pub fn highest(&self) -> AccountNonces {
+        self.merged(Nonce::max)
+    }
+
+    /// What all endpoints have seen.
+    fn lowest(&self) -> AccountNonces {
+        self.merged(Nonce::min)
+    }
+
+    fn merged(&self, choose: impl Fn(Nonce, Nonce) -> Nonce) -> AccountNonces {
+        let second = self.second.unwrap_or(self.first);
+        AccountNonces {
+            latest: choose(self.first.latest, second.latest),
+            pending: choose(self.first.pending, second.pending),
+        }
+    }
+}
+
+impl Lane {
+    /// Queries the account's nonces, unless an answer is awaited already.
+    pub(super) fn query_chain_nonces(&mut self, cx: &mut StepContext) {
+        self.chain.query_nonces(self.lowest_submitted(), cx);
+    }
+
+    /// Queries the account's nonces so that a second endpoint, where there is one, must agree.
+    pub(super) fn query_with_quorum(&mut self, cx: &mut StepContext) {
+        self.chain.require_quorum();
+        self.query_chain_nonces(cx);
+    }
+
+    /// Something waits for an answer that a second endpoint confirms: the next query needs that, and is soon.
+    /// (Where the chain is queried all the time anyway, only this makes those answers count.)
+    pub(super) fn keep_querying_with_quorum(&mut self, cx: &mut StepContext) {
+        self.chain.require_quorum();
+        if self.chain.is_quorum_query_due(cx.now) {
+            self.query_chain_nonces(cx);
+        }
+    }
+
+    /// The lowest unmined attempt, if a node confirmed that it has it.
+    pub(super) fn lowest_submitted(&self) -> Option<(Nonce, B256)> {
+        let (nonce, slot) = self.slots.unmined().next()?;
+        let mut newest_first = slot.attempts().iter().rev();
+        let sent = newest_first.find(|a| a.first_sent_at.is_some())?;
+        slot.is_submitted().then_some((nonce, sent.hash))
+    }
+
+    pub(super) fn on_account_nonces(
+        &mut self,
+        nonces: EndpointNonces,
+        counts_pool: bool,
+        cx: &mut StepContext,
+    ) {
+        self.chain.finish_query(nonces.is_complete);
+        self.count_awaited_answer(cx);
+        let is_loading = self.reconciliation.is_unreconciled();
+        let was_used = !is_loading || self.ledger.cursor() > Nonce(0);
+        let highest = nonces.highest();
+        self.chain
+            .set_nonces(&nonces, self.rules.nonce.chain_query, cx.now);
+        self.raise_cursor(&nonces, was_used, cx);
+        if self.holds.is_halted() {
+            return; // nothing else of an answer that is not credible is used either
+        }
+        self.reconcile(highest, cx.now);
+        if self.holds.is_halted() {
+            return;
+        }
+        self.update_gaps(highest, nonces.is_complete, cx.now);
+        // Where no answer shows what the node's pool holds, what it accepted counts as held.
+        let held = match counts_pool {
+            true => nonces.first.pending,
+            false => self.ledger.cursor(),
+        };
+        self.mempool.finish_probe(nonces.first.latest, held, cx.now);
+        self.resend_lost_attempts(held, cx.now);
+        if is_loading {
+            self.fetch_missing_receipts(highest.latest, cx);
+        } else {
+            self.chain.await_receipts(highest.latest, cx.now);
+        }
+        self.read_proven_receipts(highest.latest, cx);
+        self.check_foreign_use(cx);
+        if is_loading {
+            self.resend_all(highest.latest, cx);
+        }
+    }
+
+    /// The chain never lowers the cursor, and raises it only by a credible step.
+    fn raise_cursor(&mut self, nonces: &EndpointNonces, was_used: bool, cx: &mut StepContext) {
+        let rule = self.rules.nonce.chain_query;
+        let queried = |reported: AccountNonces| match rule {
+            ChainQuery::Pending => reported.pending.max(reported.latest),
+            ChainQuery::Latest | ChainQuery::Off => reported.latest,
+        };
+        let (agreed, reported) = (queried(nonces.lowest()), queried(nonces.highest()));
+        let cursor = self.ledger.cursor();
+        self.holds.set_halted(None);
+        if cursor.until(reported) == 0 {
+            if nonces.is_complete {
+                self.reconciliation.trust_cursor();
+            }
+            let is_suspect = self.reconciliation.is_history_suspect();
+            if is_suspect && !self.chain.was_queried_with_quorum() {
+                self.query_with_quorum(cx);
+            }
+            return;
+        }
+        let refusal = self.why_not_raise(nonces, agreed, reported, was_used);
+        if refusal.is_some() {
+            self.holds.set_halted(refusal);
+            if !nonces.is_complete {
+                self.chain.require_quorum();
+                if !self.chain.was_queried_with_quorum() {
+                    self.query_chain_nonces(cx);
+                }
+            }
+            return;
+        }
+        if was_used {
+            let kind = EventKind::LaneForeignNonce {
+                nonce: cursor,
+                tx_hash: None,
+            };
+            self.journal.emit_event(None, kind, cx);
+        }
+        self.ledger.raise_cursor(agreed, nonces.lowest().latest);
+    }
+
+    /// Why the cursor is not raised although an endpoint reports a higher nonce.
+    fn why_not_raise(
+        &self,
+        nonces: &EndpointNonces,
+        agreed: Nonce,
+        reported: Nonce,
+        was_used: bool,
+    ) -> Option<String> {
+        let cursor = self.ledger.cursor();
+        if !was_used {
+            return None; // a lane without any tx takes the chain's nonce as it is
+        }
+        if self.reconciliation.is_history_suspect() {
+            return Some(format!(
+                "the database's timeline changed and commits were lost: the chain has transactions at nonces {cursor} \
+                 to {} that the store does not know. Compare with the chain, then resume the lane",
+                reported.0.saturating_sub(1)
+            ));
+        }
+        let jump = cursor.until(reported);
+        let max = self.rules.nonce.max_chain_jump;
+        if jump > max {
+            return Some(format!(
+                "the chain reports {reported} as the next nonce, {jump} above the lane's cursor {cursor}; that is more \
+                 than nonce.maxChainJump ({max}): check what else uses this account"
+            ));
+        }
+        if !nonces.is_complete || agreed <= cursor {
+            return Some(format!(
+                "an endpoint reports {reported} as the next nonce, the lane's cursor is {cursor}, and no second \
+                 endpoint confirms it: check that all endpoints are in sync"
+            ));
+        }
+        None
+    }
+
+    /// Finds the nonces below the cursor that no tx holds and the chain waits for, once after the load. More of
+    /// them than a credible jump means that the node is far behind, or serves another chain: not one of them is
+    /// allocated, and the next answer decides anew.
+    fn reconcile(&mut self, nonces: AccountNonces, now: Timestamp) {
+        let Some(stored) = self.reconciliation.take_stored() else {
+            return;
+        };
+        let floor = nonces.latest.max(stored.consumed_below);
+        let (cursor, max) = (stored.cursor, self.rules.nonce.max_chain_jump);
+        match gaps(floor, cursor, &stored.held, max) {
+            // A nonce that was freed since the load is a gap already.
+            Some(found) => self.ledger.add_found(found, nonces.pending, now),
+            None => {
+                self.holds.set_halted(Some(format!(
+                    "the chain reports {} as the next nonce, but the lane's cursor is {cursor} and more than \
+                     nonce.maxChainJump ({max}) of those between are held by no tx: check that the node is in sync \
+                     and serves the right chain",
+                    nonces.latest
+                )));
+                self.reconciliation.postpone(stored);
+            }
+        }
+    }
+
+    /// Updates the gaps: a foreign transaction may have vanished from a pool, or a reorg may have taken it.
+    fn update_gaps(&mut self, nonces: AccountNonces, is_complete: bool, now: Timestamp) {
+        self.ledger.drop_used(nonces);
+        // Txs that are being reopened hold their nonces again in a moment.
+        let holes = match self.finals.is_reopening() {
+            true => BTreeSet::new(),
+            false => {
+                let cursor = self.ledger.cursor();
+                let until = self.paging.backlog_from().unwrap_or(cursor);
+                let held = self.slots.nonces_from(nonces.latest);
+                let max = self.rules.nonce.max_chain_jump;
+                self.ledger.holes(nonces.latest, until, held, max)
+            }
+        };
+        // A reservation ends by one complete answer, so that is enough for a contested nonce too.
+        let certainty = (is_complete, self.is_reserving());
+        self.ledger
+            .apply_chain_nonces(nonces, holes, certainty, now);
+    }
+
+    /// Sends again what a node accepted and does not hold any more: it lost its pool, dropped them, or never held
+    /// them. The wait keeps a node that accepts everything and holds nothing from being sent to without end.
+    fn resend_lost_attempts(&mut self, pending: Nonce, now: Timestamp) {
+        if self.rules.nonce.chain_query != ChainQuery::Pending {
+            return;
+        }
+        for (_, slot) in self.slots.range_mut(pending) {
+            let is_long_ago = now.since(slot.history.last_sent_at) >= LOST_ATTEMPT_WAIT;
+            let is_lost = slot.is_submitted() && is_long_ago;
+            let Some(delivery) = slot.delivery_mut().filter(|_| is_lost) else {
+                continue;
+            };
+            if delivery.retry_at.is_none() {
+                delivery.retry_at = Some(now);
+                slot.history.last_sent_at = now;
+            }
+        }
+    }
+
+    /// Receipts come from the follower, a block at a time. Those that did not come in time are fetched by hash.
+    pub(super) fn fetch_overdue_receipts(&mut self, cx: &mut StepContext) {
+        if let Some(latest) = self.chain.take_overdue_receipts(cx.now) {
+            self.fetch_missing_receipts(latest, cx);
+        }
+    }
+
+    /// After a takeover or a restart: what was claimed may never have been sent, so it is sent now.
+    fn resend_all(&mut self, latest: Nonce, cx: &mut StepContext) {
+        for (_, slot) in self.slots.range_mut(latest) {
+            // A slot whose first attempt is being signed has nothing to send; its retry stays.
+            let Some(newest) = slot.newest().filter(|_| !slot.is_mined()) else {
+                continue;
+            };
+            if let Some(delivery) = slot.delivery_mut() {
+                delivery.retry_at = None;
+            }
+            cx.effects.push(Effect::Send(newest));
+        }
+    }
+}

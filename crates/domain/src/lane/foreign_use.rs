@@ -1,0 +1,212 @@
+//! Foreign use of the account: a nonce of ours that another transaction has consumed.
+//!
+//! The account's nonce alone proves nothing: our receipt may be late, or lost at one node. Proof is what stands at
+//! finality depth, and only that gives a tx another nonce.
+
+use alloy_primitives::{B256, U256};
+
+use crate::mutation::{self, Mutation};
+use crate::{AttemptKind, ChainView, EffectDigest, EventKind, Nonce, SubState, TxState};
+
+use super::slots::Slot;
+use super::{
+    Effect, FOREIGN_FINALITY_DEPTH_MIN, Finality, Lane, NonceConsumer, OnForeignNonce, StepContext,
+};
+
+/// The finality depth of a foreign transaction where the chain itself says what is final.
+const FOREIGN_FINALITY_DEPTH_TAGGED: u64 = 64;
+
+impl Lane {
+    /// Queries which transaction consumed the lowest unmined nonce that seems used: once at first sight, and again
+    /// when what was seen then has become final.
+    pub(super) fn check_foreign_use(&mut self, cx: &mut StepContext) {
+        let Some((nonce, hashes)) = self.lowest_nonce_used() else {
+            self.chain.drop_suspicion();
+            return;
+        };
+        let Some(view) = self.chain.view().cloned() else {
+            return;
+        };
+        let Some(tip) = view.headers.tip() else {
+            return;
+        };
+        let suspicion = self.chain.suspect(nonce, tip.number);
+        let newest = foreign_final_height(self.rules.confirmations.finality, &view);
+        let Some(height) = newest.and_then(|newest| suspicion.next_query(newest)) else {
+            return;
+        };
+        let Some(up_to) = view.headers.at(height).copied() else {
+            suspicion.reset_query();
+            return;
+        };
+        cx.effects.push(Effect::FindConsumer {
+            nonce,
+            up_to,
+            hashes,
+        });
+    }
+
+    /// The lowest unmined nonce below the account's, with the hashes of its attempts.
+    fn lowest_nonce_used(&self) -> Option<(Nonce, Vec<B256>)> {
+        let latest = self.chain.nonces()?.nonces.latest;
+        let (nonce, slot) = self.slots.unmined_below(latest).next()?;
+        Some((nonce, slot.hashes().collect()))
+    }
+
+    /// The answer to the query for the transaction that consumed a nonce of ours.
+    pub(super) fn on_consumed(
+        &mut self,
+        nonce: Nonce,
+        by: Option<NonceConsumer>,
+        (queried, is_named): (&[B256], bool),
+        cx: &mut StepContext,
+    ) {
+        if let Some(suspicion) = self.chain.suspicion_of(nonce) {
+            suspicion.finish_query(by.is_some());
+        }
+        let slot = self.slots.get(nonce);
+        let Some(slot) = slot.filter(|slot| !slot.is_mined()) else {
+            return;
+        };
+        let all_queried = slot.hashes().all(|hash| queried.contains(&hash));
+        let foreign = match by {
+            None | Some(NonceConsumer::NotConsumed) => return,
+            Some(NonceConsumer::By { hash, .. }) if slot.has_attempt(hash) => {
+                cx.effects.push(Effect::FetchReceipts(vec![hash]));
+                return;
+            }
+            Some(NonceConsumer::By {
+                hash,
+                effect_digest,
+            }) => Some((hash, effect_digest)),
+            Some(NonceConsumer::Unseen) if all_queried => None,
+            Some(NonceConsumer::Unseen) => return, // an attempt was signed since: queried again
+        };
+        self.chain.drop_suspicion();
+        if self.is_reserving() {
+            let by = foreign.map(|(hash, _)| hash);
+            self.on_reserved_consumed(nonce, by, is_named, cx);
+        } else {
+            let kind = EventKind::LaneForeignNonce {
+                nonce,
+                tx_hash: foreign.map(|(hash, _)| hash),
+            };
+            self.journal.emit_event(None, kind, cx);
+            self.give_up_nonce(nonce, foreign, cx);
+        }
+        self.check_foreign_use(cx);
+    }
+
+    /// What two deliberate bugs do: the nonce is released, although an attempt at it may be in a pool.
+    pub(super) fn release_nonce_wrongly(&mut self, nonce: Nonce, cx: &mut StepContext) {
+        let unknown = (B256::ZERO, EffectDigest::of(None, U256::MAX, &[]));
+        self.give_up_nonce(nonce, Some(unknown), cx);
+        self.ledger.free(nonce);
+    }
+
+    /// The tx's nonce is consumed for good, so none of its attempts can be mined any more: it may have another one.
+    fn give_up_nonce(
+        &mut self,
+        nonce: Nonce,
+        foreign: Option<(B256, EffectDigest)>,
+        cx: &mut StepContext,
+    ) {
+        let Some(mut slot) = self.slots.remove(nonce) else {
+            return;
+        };
+        self.ledger.mark_consumed(nonce);
+        cx.effects.extend(slot.hashes().map(Effect::Unwatch));
+        let wanted = slot.tx.payload.effect_digest();
+        let has_same_effect = foreign.is_some_and(|(_, effect_digest)| effect_digest == wanted);
+        let foreign = foreign.map(|(hash, _)| hash);
+        let reason = consumed_reason(nonce, foreign, has_same_effect);
+        slot.tx.nonce = None;
+        slot.tx.tx_hash = None;
+        slot.tx.token = self.journal.token();
+        slot.tx.reason = Some(reason.clone());
+        if let Some(sub) = slot.sub_state_once_consumed() {
+            slot.tx.confirmed_at = Some(cx.now);
+            slot.tx.transition(TxState::FailedFinal, sub, cx.now);
+            let kind = EventKind::TxFailed { reason };
+            self.journal.emit_event(Some(&mut slot.tx), kind, cx);
+            cx.writes.updates.push(slot.tx);
+            return;
+        }
+        match self.decide_on_consumed(nonce, foreign, has_same_effect) {
+            OnForeignNonce::Requeue => {
+                slot.tx
+                    .transition(TxState::Created, SubState::Queued, cx.now);
+                let kind = EventKind::TxRequeued { nonce, foreign };
+                self.journal.emit_event(Some(&mut slot.tx), kind, cx);
+                self.paging.enqueue(Some(&slot.tx));
+                cx.writes.queued_added.push(slot.tx.id);
+            }
+            OnForeignNonce::Hold => {
+                slot.tx
+                    .transition(TxState::Stuck, SubState::ForeignNonce, cx.now);
+                let kind = EventKind::TxStuck { reason };
+                self.journal.emit_event(Some(&mut slot.tx), kind, cx);
+            }
+        }
+        cx.writes.updates.push(slot.tx);
+    }
+
+    /// A transaction that the store has lost, that no node can show, or that had just this effect may be ours: then
+    /// an operator decides, whatever the rule says.
+    fn decide_on_consumed(
+        &self,
+        nonce: Nonce,
+        foreign: Option<B256>,
+        has_same_effect: bool,
+    ) -> OnForeignNonce {
+        let max_jump = self.rules.nonce.max_chain_jump;
+        let is_lost = self.reconciliation.may_be_lost(nonce, max_jump);
+        let is_unseen = foreign.is_none() && !mutation::is_on(Mutation::RequeueUnknownConsumer);
+        match is_unseen || has_same_effect || is_lost {
+            true => OnForeignNonce::Hold,
+            false => self.rules.nonce.on_foreign_nonce,
+        }
+    }
+}
+
+fn consumed_reason(nonce: Nonce, foreign: Option<B256>, has_same_effect: bool) -> String {
+    match foreign {
+        Some(hash) if has_same_effect => format!(
+            "nonce {nonce} was consumed by {hash}, which is not in the store and did exactly what this tx asks for: \
+             compare with the chain"
+        ),
+        Some(hash) => format!("nonce {nonce} was consumed by the foreign transaction {hash}"),
+        None => format!(
+            "nonce {nonce} is consumed, and no endpoint shows by which transaction or has a receipt of ours: compare \
+             with the chain"
+        ),
+    }
+}
+
+/// Up to which height a foreign transaction counts.
+fn foreign_final_height(finality: Finality, view: &ChainView) -> Option<u64> {
+    let tip = view.headers.tip()?.number;
+    if mutation::is_on(Mutation::TrustForeignBeforeFinal) {
+        return Some(tip);
+    }
+    let finality_depth = match finality {
+        Finality::Depth(finality_depth) => finality_depth.max(FOREIGN_FINALITY_DEPTH_MIN),
+        // The chain's own final block may lie far below the view.
+        Finality::Tag(_) => FOREIGN_FINALITY_DEPTH_TAGGED,
+    };
+    tip.checked_sub(finality_depth)
+}
+
+impl Slot {
+    /// The final sub-state of a tx that ends when its nonce is consumed, whatever consumed it: a filler, and a tx
+    /// that no node will ever accept.
+    fn sub_state_once_consumed(&self) -> Option<SubState> {
+        match self.kind {
+            AttemptKind::Filler => Some(SubState::ForeignNonce),
+            AttemptKind::Original
+            | AttemptKind::Bump
+            | AttemptKind::Cancel
+            | AttemptKind::Replace => self.is_cancelled().then_some(SubState::Rejected),
+        }
+    }
+}

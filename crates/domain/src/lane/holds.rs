@@ -1,0 +1,74 @@
+//! Why a lane does no work: an operator's pause, a chain answer that is not credible, or rows of the wrong kind.
+//!
+//! Each hold has its own way out: an operator resumes a paused lane, the next credible answer ends a halt, and
+//! misplaced rows need another configuration, so that hold lasts until the lane is loaded again.
+
+/// The holds of a lane; it works while none is set.
+#[derive(Clone, Debug)]
+pub(super) struct Holds {
+    is_paused: bool,
+    halted: Option<String>,
+    misplaced: Option<String>,
+}
+
+impl Holds {
+    pub(super) fn new(is_paused: bool) -> Self {
+        Self {
+            is_paused,
+            halted: None,
+            misplaced: None,
+        }
+    }
+
+    pub(super) fn is_free(&self) -> bool {
+        !self.is_paused && self.halted.is_none() && self.misplaced.is_none()
+    }
+
+    pub(super) fn is_halted(&self) -> bool {
+        self.halted.is_some()
+    }
+
+    pub(super) fn set_paused(&mut self, is_paused: bool) {
+        self.is_paused = is_paused;
+    }
+
+    /// Replaces the verdict on the chain's last answer: `None` when it was credible.
+    pub(super) fn set_halted(&mut self, reason: Option<String>) {
+        self.halted = reason;
+    }
+
+    /// Records that a row of the store does not belong in this lane, if there is such a reason.
+    pub(super) fn note_misplaced(&mut self, reason: Option<String>) {
+        if reason.is_some() {
+            self.misplaced = reason;
+        }
+    }
+
+    /// The reason for people; the one that needs the most work first.
+    pub(super) fn reason(&self) -> Option<String> {
+        let reason = self.misplaced.as_ref().or(self.halted.as_ref());
+        reason.cloned().or_else(|| {
+            self.is_paused
+                .then(|| "an operator paused the lane".to_owned())
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_hold_stops_work_and_misplaced_rows_are_named_first() {
+        let mut holds = Holds::new(true);
+        assert!(!holds.is_free());
+        holds.set_halted(Some("halted".into()));
+        assert_eq!(holds.reason().as_deref(), Some("halted"));
+        holds.note_misplaced(Some("misplaced".into()));
+        holds.note_misplaced(None);
+        assert_eq!(holds.reason().as_deref(), Some("misplaced"));
+        holds.set_paused(false);
+        holds.set_halted(None);
+        assert!(!holds.is_free() && !holds.is_halted());
+    }
+}

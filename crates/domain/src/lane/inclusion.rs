@@ -1,0 +1,275 @@
+//! Receipts, confirmations and finality: what blocks of the followed chain do to the lane's txs.
+
+use alloy_primitives::B256;
+
+use crate::headers::{BlockPosition, is_linked};
+use crate::mutation::{self, Mutation};
+use crate::{
+    AttemptKind, ChainView, EventKind, Header, Inclusion, Nonce, SubState, Timestamp, TxState,
+};
+
+use super::sending::record_first_sent;
+use super::slots::Slot;
+use super::{Effect, FinalTx, Finality, Lane, RECEIPTS_MAX, Receipt, StepContext};
+
+impl Lane {
+    /// Receipts of our hashes. Only blocks of the followed chain count, or older ones with proof.
+    pub(super) fn on_receipts(&mut self, receipts: Vec<Receipt>, cx: &mut StepContext) {
+        let mut found_some = false;
+        for Receipt { inclusion, above } in receipts {
+            let Some(nonce) = self.slots.nonce_of(inclusion.tx_hash) else {
+                continue;
+            };
+            let slot = self.slots.get(nonce);
+            if mutation::is_on(Mutation::IgnoreReplacedAttempts)
+                && slot.is_some_and(|slot| slot.tx.tx_hash != Some(inclusion.tx_hash))
+            {
+                continue;
+            }
+            let Some(view) = self.chain.view().cloned() else {
+                return;
+            };
+            if self.is_unproven(nonce, cx) {
+                continue;
+            }
+            match view
+                .headers
+                .position_of(inclusion.block_number, inclusion.block_hash)
+            {
+                BlockPosition::On { .. } => {
+                    let header = view.headers.at(inclusion.block_number).copied();
+                    self.record_inclusion(nonce, inclusion, header, cx);
+                    self.update_confirmations(nonce, &view, cx);
+                }
+                BlockPosition::Outside if self.is_proof_of_finality(&inclusion, &above) => {
+                    self.record_inclusion(nonce, inclusion, above.first().copied(), cx);
+                    self.finalize(nonce, &above, cx);
+                }
+                // Not on our chain, or not known to be: a later fetch will get it right.
+                BlockPosition::Outside | BlockPosition::Replaced => continue,
+            }
+            found_some = true;
+        }
+        if found_some
+            && self.chain.has_more_receipts()
+            && let Some(known) = self.chain.nonces()
+        {
+            self.fetch_missing_receipts(known.nonces.latest, cx);
+        }
+    }
+
+    /// Below the chain's nonce everything is in a block: fetches the receipts that the lane lacks.
+    pub(super) fn fetch_missing_receipts(&mut self, latest: Nonce, cx: &mut StepContext) {
+        let unmined = self.slots.unmined_below(latest);
+        let hashes = unmined.flat_map(|(_, slot)| slot.hashes());
+        let hashes: Vec<B256> = hashes.take(RECEIPTS_MAX).collect();
+        self.chain.set_more_receipts(hashes.len() >= RECEIPTS_MAX);
+        if !hashes.is_empty() {
+            cx.effects.push(Effect::FetchReceipts(hashes));
+        }
+    }
+
+    /// Whether these headers show, by parent links, that the block is final.
+    fn is_proof_of_finality(&self, inclusion: &Inclusion, above: &[Header]) -> bool {
+        let starts = above.first().is_some_and(|first| {
+            first.hash == inclusion.block_hash && first.number == inclusion.block_number
+        });
+        let linked = is_linked(above);
+        let needed = self.rules.confirmations.finality.proof_headers();
+        let is_deep = u64::try_from(above.len()).unwrap_or(0) >= needed;
+        starts && linked && is_deep && self.can_be_final(inclusion.block_number)
+    }
+
+    /// Whether a block below the view can be final at this height.
+    pub(super) fn can_be_final(&self, number: u64) -> bool {
+        let tagged = self.chain.view().and_then(|view| view.final_up_to);
+        match self.rules.confirmations.finality {
+            Finality::Depth(_) => true,
+            Finality::Tag(_) => tagged.is_some_and(|up_to| up_to >= number),
+        }
+    }
+
+    fn record_inclusion(
+        &mut self,
+        nonce: Nonce,
+        inclusion: Inclusion,
+        header: Option<Header>,
+        cx: &mut StepContext,
+    ) {
+        let recorded = self.slots.get(nonce).and_then(|s| s.tx.inclusion.as_ref());
+        match recorded.map(|recorded| recorded.block_hash) {
+            Some(block) if block == inclusion.block_hash => return,
+            // What was reported before is withdrawn first.
+            Some(_) => self.return_to_tracking_after_reorg(nonce, cx),
+            None => {}
+        }
+        let Some(slot) = self.slots.mark_mined(nonce) else {
+            return;
+        };
+        // The block may be seen before the node's answer to the send: both steps are recorded.
+        record_first_sent(&mut self.journal, slot, inclusion.tx_hash, cx);
+        slot.tx.tx_hash = Some(inclusion.tx_hash);
+        if slot.attempt_kind(inclusion.tx_hash) != AttemptKind::Cancel {
+            slot.tx.reason = None;
+        }
+        slot.tx.counted = header.map(|header| header.hash);
+        slot.tx.token = self.journal.token();
+        slot.tx
+            .transition(TxState::Tracking, SubState::Mined, cx.now);
+        let kind = EventKind::TxReceiptUpdated {
+            tx_hash: inclusion.tx_hash,
+            block_number: inclusion.block_number,
+            block_hash: inclusion.block_hash,
+            succeeded: inclusion.succeeded,
+        };
+        slot.tx.inclusion = Some(inclusion);
+        self.journal.emit_event(Some(&mut slot.tx), kind, cx);
+        cx.headers.extend(header);
+        cx.writes.updates.push(slot.tx.clone());
+        self.chain.raise_to_mined(nonce);
+    }
+
+    /// Decides on one mined tx by where its block stands.
+    pub(super) fn update_confirmations(
+        &mut self,
+        nonce: Nonce,
+        view: &ChainView,
+        cx: &mut StepContext,
+    ) {
+        let Some(inclusion) = self.slots.get(nonce).and_then(|s| s.tx.inclusion.as_ref()) else {
+            return;
+        };
+        let number = inclusion.block_number;
+        match view.headers.position_of(number, inclusion.block_hash) {
+            BlockPosition::Replaced => self.return_to_tracking_after_reorg(nonce, cx),
+            BlockPosition::On { above } => match self.final_height(view, number, above) {
+                Some(top) => {
+                    let heights = number..=top;
+                    let counted = heights.filter_map(|n| view.headers.at(n)).copied();
+                    self.finalize(nonce, &counted.collect::<Vec<_>>(), cx);
+                }
+                None if self.rules.confirmations.emit_progress && above > 0 => {
+                    self.emit_progress(nonce, view, above, cx);
+                }
+                None => {}
+            },
+            BlockPosition::Outside => {} // see check_below_view
+        }
+    }
+
+    /// The height whose header makes a block of the view final; `None` while it is not.
+    fn final_height(&self, view: &ChainView, number: u64, above: u64) -> Option<u64> {
+        let early = u64::from(mutation::is_on(Mutation::FinalizeOneBlockEarly));
+        match self.rules.confirmations.finality {
+            Finality::Depth(finality_depth) => (above.saturating_add(early) >= finality_depth)
+                .then(|| number.saturating_add(finality_depth.saturating_sub(early))),
+            Finality::Tag(_) => view.final_up_to.filter(|up_to| *up_to >= number),
+        }
+    }
+
+    /// The result is final: nothing but a reorg deeper than finality can change it.
+    fn finalize(&mut self, nonce: Nonce, counted: &[Header], cx: &mut StepContext) {
+        let slot = self.slots.get(nonce);
+        let Some(inclusion) = slot.and_then(|slot| slot.tx.inclusion.clone()) else {
+            return;
+        };
+        let Some(mut slot) = self.slots.remove(nonce) else {
+            return;
+        };
+        let top = counted.last().map_or(inclusion.block_hash, |h| h.hash);
+        let reported = slot.tx.counted.replace(top);
+        let reported = reported.filter(|_| self.rules.confirmations.emit_progress);
+        let view = self.chain.view();
+        let is_replaced = |hash: B256| {
+            let is_on_view = view.is_some_and(|view| view.headers.contains(hash));
+            !is_on_view && counted.iter().all(|header| header.hash != hash)
+        };
+        let new_fork =
+            reported.is_some_and(is_replaced) && !mutation::is_on(Mutation::OmitNewForkFlag);
+        slot.tx.confirmed_at = Some(cx.now);
+        slot.tx.token = self.journal.token();
+        let kind = slot.end_with(&inclusion, top, new_fork, cx.now);
+        self.journal.emit_event(Some(&mut slot.tx), kind, cx);
+        cx.headers.extend_from_slice(counted);
+        cx.effects.extend(slot.hashes().map(Effect::Unwatch));
+        self.ledger.mark_consumed(nonce);
+        self.finals.watch(FinalTx {
+            id: slot.tx.id,
+            block_number: inclusion.block_number,
+            block_hash: inclusion.block_hash,
+        });
+        cx.writes.updates.push(slot.tx);
+    }
+
+    /// Reports how many headers stand on the tx's block, and whether this replaces what was reported before.
+    fn emit_progress(&mut self, nonce: Nonce, view: &ChainView, above: u64, cx: &mut StepContext) {
+        let Some(slot) = self.slots.get_mut(nonce) else {
+            return;
+        };
+        let (Some(inclusion), Some(tip)) = (&slot.tx.inclusion, view.headers.tip()) else {
+            return;
+        };
+        if slot.tx.counted == Some(tip.hash) {
+            return;
+        }
+        let (block_number, block_hash) = (inclusion.block_number, inclusion.block_hash);
+        let reported = slot.tx.counted.filter(|hash| *hash != block_hash);
+        let since = reported.filter(|hash| view.headers.contains(*hash));
+        let kind = EventKind::TxConfirmations {
+            block_number,
+            block_hash,
+            counted: tip.hash,
+            count: above,
+            since,
+            new_fork: reported.is_some()
+                && since.is_none()
+                && !mutation::is_on(Mutation::OmitNewForkFlag),
+        };
+        slot.tx.counted = Some(tip.hash);
+        slot.tx.updated_at = cx.now;
+        slot.tx.token = self.journal.token();
+        self.journal.emit_event(Some(&mut slot.tx), kind, cx);
+        let counted = view.headers.iter().filter(|h| h.number >= block_number);
+        cx.headers.extend(counted.copied());
+        cx.writes.updates.push(slot.tx.clone());
+    }
+}
+
+impl Slot {
+    /// Moves the tx to its final state; returns the event that says so.
+    fn end_with(
+        &mut self,
+        inclusion: &Inclusion,
+        counted: B256,
+        new_fork: bool,
+        now: Timestamp,
+    ) -> EventKind {
+        let is_cancelled = self.attempt_kind(inclusion.tx_hash) == AttemptKind::Cancel;
+        if inclusion.succeeded && !is_cancelled {
+            self.tx.transition(TxState::Confirmed, SubState::Mined, now);
+            return EventKind::TxConfirmed {
+                tx_hash: inclusion.tx_hash,
+                block_number: inclusion.block_number,
+                block_hash: inclusion.block_hash,
+                counted,
+                // A reorg of its block was reported by TxReorged; one above it is reported here.
+                new_fork,
+            };
+        }
+        let (sub, why, otherwise) = match is_cancelled {
+            true => {
+                let why = self.tx.reason.clone();
+                let otherwise = "no node accepted it; a no-op used its nonce";
+                (SubState::Rejected, why, otherwise)
+            }
+            false => {
+                let why = inclusion.revert_reason.clone();
+                (SubState::Reverted, why, "the execution reverted")
+            }
+        };
+        let reason = why.unwrap_or_else(|| otherwise.to_owned());
+        self.tx.reason = Some(reason.clone());
+        self.tx.transition(TxState::FailedFinal, sub, now);
+        EventKind::TxFailed { reason }
+    }
+}

@@ -1,0 +1,118 @@
+//! What the keeper writes as: its grant, the numbering of the lane's events, and the count of its batches.
+//!
+//! Event numbers are gapless: every event of a lane is numbered here, and its number is added to its tx's
+//! history in the same call, so that the two cannot disagree.
+
+use super::{LaneImage, StepContext};
+use crate::{Event, EventKind, LeaseGrant, NodeName, Timestamp, Token, Tx};
+
+/// The numbering of what a keeper writes for its lane.
+#[derive(Clone, Debug)]
+pub(super) struct Journal {
+    lease_grant: LeaseGrant,
+    event_seq: u64,
+    batch_seq: u64,
+    /// The keeper before this one and its token, until the takeover is recorded.
+    previous_keeper: Option<(NodeName, Token)>,
+}
+
+impl Journal {
+    pub(super) fn load(image: &LaneImage, previous_keeper: Option<NodeName>) -> Self {
+        let previous_token = Token(image.lease_grant.token.0.saturating_sub(1));
+        Self {
+            lease_grant: image.lease_grant,
+            event_seq: image.event_seq,
+            batch_seq: image.batch_seq,
+            previous_keeper: previous_keeper.map(|node| (node, previous_token)),
+        }
+    }
+
+    pub(super) fn lease_grant(&self) -> LeaseGrant {
+        self.lease_grant
+    }
+
+    pub(super) fn token(&self) -> Token {
+        self.lease_grant.token
+    }
+
+    pub(super) fn event_seq(&self) -> u64 {
+        self.event_seq
+    }
+
+    pub(super) fn batch_seq(&self) -> u64 {
+        self.batch_seq
+    }
+
+    pub(super) fn count_batch(&mut self) {
+        self.batch_seq = self.batch_seq.saturating_add(1);
+    }
+
+    /// Records the takeover that made this node the keeper, once.
+    pub(super) fn emit_takeover(&mut self, cx: &mut StepContext) {
+        if let Some((from, token)) = self.previous_keeper.take() {
+            self.emit_event(None, EventKind::LaneFenced { from, token }, cx);
+        }
+    }
+
+    /// Writes an event, and its number into the tx's history.
+    pub(super) fn emit_event(
+        &mut self,
+        tx: Option<&mut Tx>,
+        kind: EventKind,
+        cx: &mut StepContext,
+    ) {
+        self.emit_event_at(tx, kind, cx.now, cx);
+    }
+
+    /// Writes an event that happened at another time.
+    pub(super) fn emit_event_at(
+        &mut self,
+        tx: Option<&mut Tx>,
+        kind: EventKind,
+        at: Timestamp,
+        cx: &mut StepContext,
+    ) {
+        self.event_seq = self.event_seq.saturating_add(1);
+        let tx_id = tx.as_ref().map(|tx| tx.id);
+        if let Some(tx) = tx {
+            tx.event_seqs.push(self.event_seq);
+        }
+        let seq = self.event_seq;
+        let event = Event {
+            seq,
+            at,
+            tx_id,
+            kind,
+        };
+        cx.writes.events.push(event);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::{GrantId, LaneId, Nonce};
+
+    #[test]
+    fn events_are_numbered_without_holes_and_a_takeover_is_recorded_once() {
+        let mut journal = Journal {
+            lease_grant: LeaseGrant {
+                lane: LaneId(1),
+                token: Token(4),
+                grant: GrantId(Uuid::nil()),
+            },
+            event_seq: 7,
+            batch_seq: 0,
+            previous_keeper: Some((NodeName("old".into()), Token(3))),
+        };
+        let mut cx = StepContext::new(Timestamp(1));
+        journal.emit_takeover(&mut cx);
+        journal.emit_takeover(&mut cx);
+        let kind = EventKind::LaneForeignPending { nonce: Nonce(0) };
+        journal.emit_event(None, kind, &mut cx);
+        let seqs: Vec<u64> = cx.writes.events.iter().map(|event| event.seq).collect();
+        assert_eq!(seqs, [8, 9]);
+    }
+}

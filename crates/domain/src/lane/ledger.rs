@@ -1,0 +1,275 @@
+//! The lane's nonces that no tx holds: the cursor, the gaps below it, and what is known as consumed.
+//!
+//! Invariants: the cursor never falls. Every gap, suspected gap and contested nonce lies below it. A nonce that can
+//! be allocated (a gap) is never contested; one that is freed in a turn can be allocated only after that turn's
+//! commit, so that no commit gives one nonce to two rows.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use super::AccountNonces;
+use crate::{Nonce, Timestamp};
+
+/// An unheld nonce becomes a gap when answers this far apart show that the chain waits for it.
+const GAP_CONFIRMED_AFTER: Duration = Duration::from_secs(3);
+/// The most nonces that are watched because a foreign transaction is pending there.
+const CONTESTED_MAX: usize = 1_024;
+
+/// The nonces of a lane that no tx holds.
+#[derive(Clone, Debug)]
+pub(super) struct NonceLedger {
+    /// The next nonce that was never allocated.
+    cursor: Nonce,
+    /// Every nonce below this was once consumed at finality depth, by a transaction that is known.
+    consumed_below: Nonce,
+    /// Unheld nonces that the chain waits for, and since when.
+    gaps: BTreeMap<Nonce, Timestamp>,
+    /// Nonces freed in this turn: gaps once it is committed.
+    fresh_gaps: BTreeSet<Nonce>,
+    /// Nonces that the chain seems to wait for, and since when. An endpoint may be behind, so they are gaps only
+    /// when a later answer shows the same.
+    suspected_gaps: BTreeMap<Nonce, Timestamp>,
+    /// Unheld nonces at which a node reports something pending: a foreign transaction, never to be outbid. A gap
+    /// when it vanishes.
+    contested: BTreeSet<Nonce>,
+}
+
+impl NonceLedger {
+    pub(super) fn new(cursor: Nonce, consumed_below: Nonce) -> Self {
+        Self {
+            cursor,
+            consumed_below,
+            gaps: BTreeMap::new(),
+            fresh_gaps: BTreeSet::new(),
+            suspected_gaps: BTreeMap::new(),
+            contested: BTreeSet::new(),
+        }
+    }
+
+    pub(super) fn cursor(&self) -> Nonce {
+        self.cursor
+    }
+
+    pub(super) fn consumed_below(&self) -> Nonce {
+        self.consumed_below
+    }
+
+    /// The gaps, with those of this turn.
+    pub(super) fn gaps(&self) -> impl Iterator<Item = Nonce> {
+        self.gaps.keys().chain(&self.fresh_gaps).copied()
+    }
+
+    #[cfg(test)]
+    pub(super) fn contested(&self) -> impl Iterator<Item = Nonce> {
+        self.contested.iter().copied()
+    }
+
+    pub(super) fn smallest_gap(&self) -> Option<(Nonce, Timestamp)> {
+        self.gaps.first_key_value().map(|(gap, at)| (*gap, *at))
+    }
+
+    pub(super) fn smallest_gap_from(&self, from: Nonce) -> Option<Nonce> {
+        self.gaps.range(from..).next().map(|(gap, _)| *gap)
+    }
+
+    pub(super) fn has_contested_from(&self, from: Nonce) -> bool {
+        self.contested.range(from..).next().is_some()
+    }
+
+    pub(super) fn has_suspected_gaps(&self) -> bool {
+        !self.suspected_gaps.is_empty()
+    }
+
+    /// Whether a nonce below the cursor is known as unheld and not consumed.
+    pub(super) fn is_unheld(&self, nonce: Nonce) -> bool {
+        self.is_gap(nonce)
+            || self.suspected_gaps.contains_key(&nonce)
+            || self.contested.contains(&nonce)
+    }
+
+    fn is_gap(&self, nonce: Nonce) -> bool {
+        self.gaps.contains_key(&nonce) || self.fresh_gaps.contains(&nonce)
+    }
+
+    /// Removes the smallest gap, for a tx that gets its nonce.
+    pub(super) fn take_smallest_gap(&mut self) -> Option<Nonce> {
+        self.gaps.pop_first().map(|(gap, _)| gap)
+    }
+
+    pub(super) fn advance_cursor(&mut self) {
+        self.cursor = self.cursor.next();
+    }
+
+    /// Removes one gap, for a filler.
+    pub(super) fn take_gap(&mut self, gap: Nonce) {
+        self.gaps.remove(&gap);
+    }
+
+    /// A tx gives up its nonce, which no transaction of ours can consume any more.
+    pub(super) fn free(&mut self, nonce: Nonce) {
+        self.fresh_gaps.insert(nonce);
+    }
+
+    /// The turn is durable: what it freed can be allocated.
+    pub(super) fn on_commit(&mut self, now: Timestamp) {
+        for nonce in std::mem::take(&mut self.fresh_gaps) {
+            self.gaps.insert(nonce, now);
+        }
+    }
+
+    pub(super) fn mark_consumed(&mut self, nonce: Nonce) {
+        self.consumed_below = self.consumed_below.max(nonce.next());
+    }
+
+    /// A reorg took a final result: its nonce is open again.
+    pub(super) fn mark_reopened(&mut self, nonce: Nonce) {
+        self.consumed_below = self.consumed_below.min(nonce);
+    }
+
+    /// Raises the cursor to the chain's nonce. What lies between and is not mined may be a foreign transaction
+    /// that is pending, and may vanish again.
+    pub(super) fn raise_cursor(&mut self, to: Nonce, latest: Nonce) {
+        let skipped = self.cursor.max(latest).0..to.0;
+        self.contested
+            .extend(skipped.map(Nonce).take(CONTESTED_MAX));
+        self.cursor = to;
+    }
+
+    /// Adds the unheld nonces that the comparison of the store with the chain found.
+    pub(super) fn add_found(&mut self, found: BTreeSet<Nonce>, pending: Nonce, now: Timestamp) {
+        let (contested, free): (BTreeSet<Nonce>, BTreeSet<Nonce>) =
+            found.into_iter().partition(|gap| *gap < pending);
+        self.contested.extend(contested);
+        self.gaps.extend(free.into_iter().map(|gap| (gap, now)));
+    }
+
+    /// Gaps below this nonce are consumed or pending: they are not allocated.
+    pub(super) fn contest_gaps_below(&mut self, used_below: Nonce) {
+        let free = self.gaps.split_off(&used_below);
+        let used = std::mem::replace(&mut self.gaps, free);
+        self.contested.extend(used.into_keys());
+    }
+
+    /// Applies an answer of the chain: drops gaps that are consumed, contests those at which something is pending,
+    /// and turns `holes` and contested nonces into gaps when the chain waits for them. One answer proves nothing,
+    /// since an endpoint may be behind: only a later complete one that shows the same makes a gap.
+    /// `frees_contested_at_once`: a complete answer is proof enough for contested nonces.
+    pub(super) fn apply_chain_nonces(
+        &mut self,
+        nonces: AccountNonces,
+        holes: BTreeSet<Nonce>,
+        (is_complete, frees_contested_at_once): (bool, bool),
+        now: Timestamp,
+    ) {
+        let mut candidates = holes;
+        candidates.extend(self.contested.range(nonces.pending..));
+        self.suspected_gaps
+            .retain(|nonce, _| candidates.contains(nonce));
+        for nonce in candidates {
+            if nonce < nonces.pending {
+                self.suspected_gaps.remove(&nonce);
+                self.contested.insert(nonce);
+                continue;
+            }
+            let since = *self.suspected_gaps.entry(nonce).or_insert(now);
+            let is_freed = frees_contested_at_once && self.contested.contains(&nonce);
+            if is_complete && (is_freed || now.since(since) >= GAP_CONFIRMED_AFTER) {
+                self.suspected_gaps.remove(&nonce);
+                self.contested.remove(&nonce);
+                self.gaps.insert(nonce, now);
+            }
+        }
+    }
+
+    /// Drops what is consumed, and contests the gaps at which something is pending.
+    pub(super) fn drop_used(&mut self, nonces: AccountNonces) {
+        self.gaps.retain(|gap, _| *gap >= nonces.latest);
+        self.contested.retain(|nonce| *nonce >= nonces.latest);
+        self.contest_gaps_below(nonces.pending);
+    }
+
+    /// The nonces in `latest..until` that neither `held` (ascending) nor a gap accounts for; what is finished lies
+    /// below. Empty when there are more than `max`: such an answer is not credible.
+    pub(super) fn holes(
+        &self,
+        latest: Nonce,
+        until: Nonce,
+        held: impl Iterator<Item = Nonce>,
+        max: u64,
+    ) -> BTreeSet<Nonce> {
+        let mut holes = BTreeSet::new();
+        let mut held = held.peekable();
+        let mut nonce = latest.max(self.consumed_below);
+        while nonce < until.min(self.cursor) {
+            while held.next_if(|held| *held < nonce).is_some() {}
+            if held.peek() != Some(&nonce) && !self.is_gap(nonce) {
+                holes.insert(nonce);
+            }
+            if holes.len() as u64 > max {
+                return BTreeSet::new();
+            }
+            nonce = nonce.next();
+        }
+        holes
+    }
+
+    /// Recorded times never lie ahead of a wall clock that was set back.
+    pub(super) fn clamp_times(&mut self, now: Timestamp) {
+        let times = self
+            .gaps
+            .values_mut()
+            .chain(self.suspected_gaps.values_mut());
+        times.for_each(|since| *since = (*since).min(now));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nonces(latest: u64, pending: u64) -> AccountNonces {
+        AccountNonces {
+            latest: Nonce(latest),
+            pending: Nonce(pending),
+        }
+    }
+
+    fn gaps(ledger: &NonceLedger) -> Vec<u64> {
+        ledger.gaps().map(|nonce| nonce.0).collect()
+    }
+
+    #[test]
+    fn freed_nonce_is_allocated_only_after_its_commit() {
+        let mut ledger = NonceLedger::new(Nonce(5), Nonce(0));
+        ledger.free(Nonce(3));
+        assert_eq!(ledger.take_smallest_gap(), None);
+        ledger.on_commit(Timestamp(1));
+        assert_eq!(ledger.take_smallest_gap(), Some(Nonce(3)));
+    }
+
+    #[test]
+    fn hole_becomes_a_gap_only_when_a_later_complete_answer_agrees() {
+        let mut ledger = NonceLedger::new(Nonce(3), Nonce(0));
+        let holes = || BTreeSet::from([Nonce(1)]);
+        let at = |seconds: u64| Timestamp(seconds.saturating_mul(1_000));
+        ledger.apply_chain_nonces(nonces(1, 1), holes(), (true, false), at(0));
+        assert_eq!(gaps(&ledger), []);
+        ledger.apply_chain_nonces(nonces(1, 1), holes(), (false, false), at(9));
+        assert_eq!(gaps(&ledger), [], "not every endpoint answered");
+        ledger.apply_chain_nonces(nonces(1, 1), holes(), (true, false), at(10));
+        assert_eq!(gaps(&ledger), [1]);
+        ledger.drop_used(nonces(1, 2));
+        assert_eq!(gaps(&ledger), [], "something is pending there again");
+        assert!(ledger.has_contested_from(Nonce(1)));
+    }
+
+    #[test]
+    fn holes_are_neither_held_nor_gaps_nor_too_many() {
+        let mut ledger = NonceLedger::new(Nonce(6), Nonce(1));
+        ledger.free(Nonce(4));
+        let held = || [Nonce(0), Nonce(2)].into_iter();
+        let found = ledger.holes(Nonce(0), Nonce(9), held(), 3);
+        assert_eq!(found, BTreeSet::from([Nonce(1), Nonce(3), Nonce(5)]));
+        assert!(ledger.holes(Nonce(0), Nonce(9), held(), 2).is_empty());
+    }
+}

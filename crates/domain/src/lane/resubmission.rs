@@ -1,0 +1,245 @@
+//! Sending the lane's head again when it is not mined in time, with the same bytes or with higher fees; and taking
+//! the nonce from a payload that no node will ever accept.
+
+use alloy_primitives::U256;
+
+use crate::fee::BumpOutcome;
+use crate::mutation::{self, Mutation};
+use crate::{AttemptKind, EventKind, Fees, Nonce, Payload, SubState, Timestamp, TxState};
+
+use super::slots::Slot;
+use super::{Effect, Lane, ResubmitPolicy, StepContext};
+
+/// How often in a row every node must reject for good what one of them may have accepted before.
+const REJECTIONS_FINAL: u32 = 5;
+/// A bump never offers more than this many times what a new transaction would offer at present: a fee that high is
+/// not what keeps it waiting.
+const BUMP_QUOTE_FACTOR_MAX: u128 = 10;
+
+impl Lane {
+    /// Only the lowest unmined nonce can unblock a lane, so only it is claimed and sent again.
+    pub(super) fn resubmit_head(&mut self, cx: &mut StepContext) {
+        // A slot below the account's nonce blocks nothing any more, whatever consumed it.
+        let Some((nonce, slot)) = self.slots.lowest_unmined_from(self.chain.latest()) else {
+            return;
+        };
+        let Some(delivery) = slot.delivery() else {
+            return;
+        };
+        let waited = cx.now.since(delivery.claimed_at);
+        let interval = self.rules.resubmit.interval;
+        let is_due = interval.is_some_and(|interval| waited >= interval);
+        let is_signed_here = !self.is_reserving() && !slot.attempts().is_empty();
+        if is_signed_here && is_due && slot.signature_request().is_none() {
+            self.resubmit(nonce, cx);
+            self.query_chain_nonces(cx);
+            return;
+        }
+        // Perhaps it is mined and its receipt got lost: the account's nonce shows that.
+        let stale = self.rules.confirmations.stale_receipt_timeout;
+        if waited >= stale && self.chain.is_older_than(stale, cx.now) {
+            self.query_chain_nonces(cx);
+        }
+    }
+
+    /// The claim is durable before the bytes are sent again, so that the next keeper sees it.
+    fn resubmit(&mut self, nonce: Nonce, cx: &mut StepContext) {
+        let token = self.journal.token();
+        let is_used_up = self.claim_head(nonce, cx.now);
+        let Some(slot) = self.slots.get_mut(nonce) else {
+            return;
+        };
+        slot.tx.token = token;
+        if is_used_up && slot.tx.state != TxState::Stuck {
+            let times = slot.history.resubmits.saturating_sub(1);
+            let reason = format!("sent again {times} times (resubmit.maxAttempts) and not mined");
+            let sub = slot.tx.sub_state.unwrap_or(SubState::Submitted);
+            slot.tx.reason = Some(reason.clone());
+            slot.tx.transition(TxState::Stuck, sub, cx.now);
+            let kind = EventKind::TxStuck { reason };
+            self.journal.emit_event(Some(&mut slot.tx), kind, cx);
+        }
+        match self.replacement_kind(nonce) {
+            HeadReplacement::Make(kind) => {
+                let row = self.slots.get(nonce).map(|slot| slot.tx.clone());
+                cx.writes.updates.extend(row);
+                self.request_signature(nonce, kind, cx);
+            }
+            HeadReplacement::None { is_capped } => self.rebroadcast(nonce, is_capped, cx),
+        }
+    }
+
+    /// Claims the head for sending once more; returns whether that exceeds `resubmit.maxAttempts`.
+    fn claim_head(&mut self, nonce: Nonce, now: Timestamp) -> bool {
+        let Some(slot) = self.slots.get_mut(nonce) else {
+            return false;
+        };
+        slot.claim_again(now);
+        slot.tx.updated_at = now;
+        let most = self.rules.resubmit.max_attempts;
+        most.is_some_and(|most| slot.history.resubmits > most)
+            || mutation::is_on(Mutation::StuckWithoutRule)
+    }
+
+    /// Whether the head gets a new attempt. STUCK stops new attempts only: its bytes are still sent.
+    fn replacement_kind(&self, nonce: Nonce) -> HeadReplacement {
+        let none = HeadReplacement::None { is_capped: false };
+        let Some(slot) = self.slots.get(nonce) else {
+            return none;
+        };
+        if slot.tx.state == TxState::Stuck || !self.should_raise_fees(slot) {
+            return none;
+        }
+        if self.raised_fees(slot).is_none() {
+            return HeadReplacement::None { is_capped: true };
+        }
+        // A payload that is being cancelled is never offered again.
+        HeadReplacement::Make(match slot.is_cancelled() {
+            true => AttemptKind::Cancel,
+            false => AttemptKind::Bump,
+        })
+    }
+
+    /// Sends the newest attempt of the head again.
+    fn rebroadcast(&mut self, nonce: Nonce, is_capped: bool, cx: &mut StepContext) {
+        let Some(slot) = self.slots.get_mut(nonce) else {
+            return;
+        };
+        if let Some(newest) = slot.newest() {
+            if is_capped {
+                slot.show_fee_cap(cx.now);
+            }
+            let kind = EventKind::TxResubmitted {
+                tx_hash: newest.hash,
+                nonce,
+                kind: slot.attempt_kind(newest.hash),
+                count: slot.history.resubmits,
+            };
+            self.journal.emit_event(Some(&mut slot.tx), kind, cx);
+            if let Some(delivery) = slot.delivery_mut() {
+                delivery.retry_at = None;
+            }
+            cx.effects.push(Effect::Send(newest));
+        }
+        cx.writes.updates.push(slot.tx.clone());
+    }
+
+    /// Whether the policy wants a new attempt. Never against a foreign transaction.
+    fn should_raise_fees(&self, slot: &Slot) -> bool {
+        let latest = self.chain.latest();
+        let is_used = slot.tx.nonce.is_some_and(|nonce| nonce < latest);
+        let is_foreign = (slot.history.is_foreign_pending
+            && !mutation::is_on(Mutation::OutbidForeign))
+            || slot.history.is_reported_used
+            || is_used;
+        match self.rules.resubmit.policy {
+            ResubmitPolicy::Rebroadcast => false,
+            ResubmitPolicy::Bump { .. } => !is_foreign && self.can_sign(),
+        }
+    }
+
+    /// A node found the fee too low and none has it: with the policy to bump there is no need to wait.
+    pub(super) fn reprice(&mut self, nonce: Nonce, cx: &mut StepContext) {
+        let Some(slot) = self.slots.get(nonce) else {
+            return;
+        };
+        let can_bump = slot.signature_request().is_none() && slot.tx.state != TxState::Stuck;
+        let pays_too_little = slot.history.failures > 1; // once more as it is: base fees fall as well
+        if can_bump
+            && pays_too_little
+            && self.should_raise_fees(slot)
+            && self.raised_fees(slot).is_some()
+        {
+            self.resubmit(nonce, cx);
+        }
+    }
+
+    /// Every node says that it will never accept these bytes. The tx keeps its nonce, so that nothing else can
+    /// stand there if they are wrong; a no-op takes it from the payload.
+    pub(super) fn on_rejected(&mut self, nonce: Nonce, text: &str, cx: &mut StepContext) {
+        let token = self.journal.token();
+        let Some(slot) = self.slots.get_mut(nonce) else {
+            return;
+        };
+        slot.history.rejections = slot.history.rejections.saturating_add(1);
+        // Some node may have it, whatever these say now: it is given up only when they repeat it. So is one that is
+        // STUCK: nothing else would ever use its nonce, and the slots behind it would wait.
+        let may_be_accepted =
+            slot.was_submitted() || slot.history.may_be_in_pool || slot.tx.state == TxState::Stuck;
+        let is_early = may_be_accepted && slot.history.rejections < REJECTIONS_FINAL;
+        if is_early || slot.history.is_foreign_pending {
+            let reason = format!("nodes refuse it at present: {text}");
+            slot.wait_for(SubState::Refused, reason, token, cx);
+            return;
+        }
+        let reason = format!("nodes refuse it for good: {text}");
+        slot.wait_for(SubState::Rejected, reason, token, cx);
+        if slot.is_cancelled() || slot.signature_request().is_some() || !self.can_sign() {
+            return; // tried again later
+        }
+        self.request_signature(nonce, AttemptKind::Cancel, cx);
+    }
+
+    /// Fees for a bump: what nodes accept as a replacement of all attempts so far, within every limit.
+    pub(super) fn raised_fees(&self, slot: &Slot) -> Option<Fees> {
+        let percent = match self.rules.resubmit.policy {
+            ResubmitPolicy::Bump { percent, .. } => percent,
+            ResubmitPolicy::Rebroadcast => return None,
+        };
+        let payload = &slot.tx.payload;
+        let own = payload.max_fee_per_gas.or(payload.gas_price);
+        let own = own.filter(|_| !slot.is_cancelled()); // the limit was meant for the payload, not for a no-op
+        let limit = self.bump_limit()?.min(own.unwrap_or(u128::MAX));
+        self.replacement_fees(slot, percent, limit)
+    }
+
+    /// The most that any replacement may offer per gas.
+    pub(super) fn bump_limit(&self) -> Option<u128> {
+        let view = self.chain.view()?;
+        let no_op = Payload::transfer(self.key.signer, U256::ZERO);
+        let quoted = self.rules.fee.fees(&no_op, view.fee).max_per_gas();
+        let sane = quoted.saturating_mul(BUMP_QUOTE_FACTOR_MAX);
+        let most = match self.rules.resubmit.policy {
+            ResubmitPolicy::Bump { max_fee, .. } => max_fee,
+            ResubmitPolicy::Rebroadcast => u128::MAX,
+        };
+        Some(most.min(self.rules.fee.cap).min(sane))
+    }
+
+    pub(super) fn replacement_fees(&self, slot: &Slot, percent: u128, cap: u128) -> Option<Fees> {
+        let view = self.chain.view()?;
+        let offered = slot.attempts().iter().map(|attempt| attempt.fees);
+        match offered
+            .max_by_key(Fees::max_per_gas)?
+            .bump(percent, view.fee, cap)
+        {
+            BumpOutcome::Raised(fees) => Some(fees),
+            BumpOutcome::CapBinds => None,
+        }
+    }
+}
+
+/// What is sent when the head is due.
+enum HeadReplacement {
+    Make(AttemptKind),
+    /// Its bytes as they are; `is_capped` when a limit forbids the raise.
+    None {
+        is_capped: bool,
+    },
+}
+
+impl Slot {
+    /// It offers as much as it may. That is shown, and no dead end: its bytes are sent again.
+    fn show_fee_cap(&mut self, now: Timestamp) {
+        if self.tx.sub_state != Some(SubState::FeeCap) {
+            let offered = self.attempts().last().map_or(0, |a| a.fees.max_per_gas());
+            self.tx.reason = Some(format!(
+                "it offers {offered} wei per gas, and a raise that nodes accept would exceed its limit \
+                 (resubmit.maxFeePerGas, feeCap, its own maxFeePerGas, or {BUMP_QUOTE_FACTOR_MAX} times the chain's \
+                 present price); its bytes are sent again"
+            ));
+            let state = self.tx.state;
+            self.tx.transition(state, SubState::FeeCap, now);
+        }
+    }
+}

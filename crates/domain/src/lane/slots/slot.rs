@@ -1,0 +1,174 @@
+//! One in-flight tx: its row, its attempts, how far it is, and what nodes answered to its sends.
+//!
+//! [`Progress`] holds what makes sense at one stage only: a mined slot has no retry time and no signature
+//! request, and a reservation has neither. [`SendHistory`] outlives the stages, because a reorg brings a mined slot
+//! back to the pools with all that nodes answered before.
+
+use alloy_primitives::B256;
+
+use super::progress::{Delivery, Progress, ReservedTime};
+use crate::attempt::OutgoingEnvelope;
+use crate::mutation::{self, Mutation};
+use crate::{Attempt, AttemptKind, SubState, Timestamp, Tx, TxState};
+
+/// A tx in memory.
+#[derive(Clone, Debug)]
+pub(in crate::lane) struct Slot {
+    /// Its row, as of the last step.
+    pub(in crate::lane) tx: Tx,
+    /// Why it exists: a request, or a filler of Lanekeeper's own.
+    pub(in crate::lane) kind: AttemptKind,
+    /// The newest last.
+    pub(super) attempts: Vec<Attempt>,
+    pub(super) progress: Progress,
+    pub(in crate::lane) history: SendHistory,
+}
+
+/// What came of a slot's sends so far. Any combination is possible: nodes differ, and answers arrive late.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::lane) struct SendHistory {
+    /// When a node last got it, as far as that is known.
+    pub(in crate::lane) last_sent_at: Timestamp,
+    /// Failures in a row, of sends and of the signer.
+    pub(in crate::lane) failures: u32,
+    /// How often it was sent again because it was not mined in time.
+    pub(in crate::lane) resubmits: u32,
+    /// How often in a row every node rejected it for good.
+    pub(in crate::lane) rejections: u32,
+    /// No node accepts it: no slot behind it is tried before it.
+    pub(in crate::lane) is_blocked: bool,
+    /// A foreign transaction was in a node's pool at its nonce when it was last sent.
+    pub(in crate::lane) is_foreign_pending: bool,
+    /// A node called its nonce used, and none has accepted it since: higher fees would not help.
+    pub(in crate::lane) is_reported_used: bool,
+    /// A send had no clear answer: some node may have it.
+    pub(in crate::lane) may_be_in_pool: bool,
+}
+
+impl Slot {
+    fn new(tx: Tx, kind: AttemptKind, progress: Progress, now: Timestamp) -> Self {
+        Self {
+            tx,
+            kind,
+            attempts: Vec::new(),
+            progress,
+            history: SendHistory::new(now),
+        }
+    }
+
+    /// A tx whose first attempt is about to be signed.
+    pub(in crate::lane) fn signing(tx: Tx, kind: AttemptKind, now: Timestamp) -> Self {
+        Self::new(tx, kind, Progress::Signing { retry_at: None }, now)
+    }
+
+    /// A reservation whose holder has the nonce from the commit on.
+    pub(in crate::lane) fn reserved(tx: Tx, now: Timestamp) -> Self {
+        let progress = Progress::Reserved(ReservedTime::default());
+        Self::new(tx, AttemptKind::Original, progress, now)
+    }
+
+    /// A tx with attempts as it was loaded, at the stage that its row shows. `attempts` are in their order.
+    pub(in crate::lane) fn loaded(tx: Tx, attempts: Vec<Attempt>) -> Self {
+        let claimed_at = tx.updated_at;
+        let was_sent = attempts.iter().any(|a| a.first_sent_at.is_some());
+        let mut delivery = Delivery::new(claimed_at);
+        let progress = match &tx.inclusion {
+            Some(_) => Progress::Mined,
+            None if was_sent => Progress::Submitted(delivery),
+            None => {
+                // Claimed, and perhaps never sent: it is sent at the next tick, if not before.
+                delivery.retry_at = Some(claimed_at);
+                Progress::Sending(delivery)
+            }
+        };
+        let is_foreign_pending = tx.sub_state == Some(SubState::ForeignPending);
+        let replacements = attempts.len().saturating_sub(1);
+        let kind = attempts.first().map_or(AttemptKind::Original, |a| a.kind);
+        let mut slot = Self::new(tx, kind, progress, claimed_at);
+        slot.attempts = attempts;
+        slot.history.is_foreign_pending = is_foreign_pending;
+        slot.history.resubmits = u32::try_from(replacements).unwrap_or(u32::MAX);
+        slot
+    }
+
+    /// A finished tx whose block was reorged out.
+    pub(in crate::lane) fn reopened(tx: Tx, attempts: Vec<Attempt>, now: Timestamp) -> Self {
+        let kind = attempts.first().map_or(AttemptKind::Original, |a| a.kind);
+        let progress = Progress::Submitted(Delivery::new(now));
+        let mut slot = Self::new(tx, kind, progress, now);
+        slot.attempts = attempts;
+        slot
+    }
+
+    pub(in crate::lane) fn attempts(&self) -> &[Attempt] {
+        &self.attempts
+    }
+
+    pub(in crate::lane) fn hashes(&self) -> impl Iterator<Item = B256> {
+        self.attempts.iter().map(|attempt| attempt.hash)
+    }
+
+    pub(in crate::lane) fn has_attempt(&self, hash: B256) -> bool {
+        self.hashes().any(|known| known == hash)
+    }
+
+    /// Whether a node ever confirmed that it has one of its attempts.
+    pub(in crate::lane) fn was_submitted(&self) -> bool {
+        self.attempts.iter().any(|a| a.first_sent_at.is_some())
+    }
+
+    /// Why one of its attempts exists.
+    pub(in crate::lane) fn attempt_kind(&self, hash: B256) -> AttemptKind {
+        let attempt = self.attempts.iter().find(|attempt| attempt.hash == hash);
+        attempt.map_or(self.kind, |attempt| attempt.kind)
+    }
+
+    /// Whether a no-op is to take its nonce.
+    pub(in crate::lane) fn is_cancelled(&self) -> bool {
+        self.attempts.iter().any(|a| a.kind == AttemptKind::Cancel)
+    }
+
+    /// Notes that a node has this attempt; returns it the first time.
+    pub(in crate::lane) fn record_first_sent(
+        &mut self,
+        hash: B256,
+        now: Timestamp,
+    ) -> Option<&Attempt> {
+        let mut attempts = self.attempts.iter_mut();
+        let attempt = attempts.find(|attempt| attempt.hash == hash)?;
+        if attempt.first_sent_at.is_some() {
+            return None;
+        }
+        attempt.first_sent_at = Some(now);
+        Some(attempt)
+    }
+
+    /// The newest attempt, ready to be sent; `None` when there is none, or it was made and sent elsewhere.
+    pub(in crate::lane) fn newest(&self) -> Option<OutgoingEnvelope> {
+        if mutation::is_on(Mutation::StopRebroadcastingStuck) && self.tx.state == TxState::Stuck {
+            return None;
+        }
+        let (newest, older) = self.attempts.split_last()?;
+        (!newest.raw.is_empty()).then(|| OutgoingEnvelope {
+            nonce: newest.nonce,
+            hash: newest.hash,
+            raw: newest.raw.clone(),
+            others: older.iter().map(|attempt| attempt.hash).collect(),
+        })
+    }
+}
+
+impl SendHistory {
+    fn new(now: Timestamp) -> Self {
+        Self {
+            last_sent_at: now,
+            failures: 0,
+            resubmits: 0,
+            rejections: 0,
+            is_blocked: false,
+            is_foreign_pending: false,
+            is_reported_used: false,
+            may_be_in_pool: false,
+        }
+    }
+}

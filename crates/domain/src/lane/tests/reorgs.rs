@@ -1,0 +1,161 @@
+//! Blocks that come, go, and are too old for the view.
+
+use crate::lane::{ConfirmationRules, Finality, Input, LaneRules};
+use crate::{EventKind, Nonce, SubState, TxState};
+
+use super::rules;
+use super::world::{Job, World};
+
+#[test]
+fn reorged_tx_is_sent_again_at_once() {
+    let mut world = World::ready(rules());
+    let id = world.accept();
+    world.deliver_all();
+    world.mine(1, true);
+    world.deliver_all();
+    let gone = world.store.rows[&id].inclusion.clone().expect("mined");
+
+    world.fork(1, 0, 0xff, true);
+    world.follow();
+    world.commit();
+    let tx = &world.store.rows[&id];
+    assert_eq!(
+        (tx.state, tx.sub_state),
+        (TxState::Tracking, Some(SubState::Reorged))
+    );
+    assert_eq!(tx.inclusion, None);
+    let reported = EventKind::TxReorged {
+        block_number: gone.block_number,
+        block_hash: gone.block_hash,
+        after_final: false,
+    };
+    assert!(
+        world
+            .store
+            .events
+            .iter()
+            .any(|event| event.kind == reported)
+    );
+    assert!(
+        world
+            .jobs
+            .iter()
+            .any(|job| matches!(job, Job::Send(out) if out.hash == gone.tx_hash))
+    );
+    world.heal();
+}
+
+#[test]
+fn reorged_final_result_is_reopened_and_reported() {
+    let mut world = World::ready(rules());
+    let id = world.accept();
+    world.deliver_all();
+    for _ in 0..3 {
+        world.mine(1, true);
+    }
+    world.deliver_all();
+    assert!(world.store.rows[&id].state.is_terminal());
+    assert!(world.lane.is_idle() && world.lane.hashes().count() == 0);
+
+    world.fork(3, 0, 0xff, true);
+    world.follow();
+    world.commit();
+    assert!(!world.lane.is_idle(), "a final that is read again is work");
+    world.deliver_all();
+    let after_final = |kind: &EventKind| {
+        matches!(
+            kind,
+            EventKind::TxReorged {
+                after_final: true,
+                ..
+            }
+        )
+    };
+    assert!(
+        world
+            .store
+            .events
+            .iter()
+            .any(|event| after_final(&event.kind))
+    );
+    assert!(
+        world.chain.pool.contains_key(&Nonce(0)),
+        "its bytes left again"
+    );
+    world.heal();
+    assert!(world.store.rows[&id].state.is_terminal());
+}
+
+#[test]
+fn receipt_before_the_send_outcome_reports_both_steps() {
+    let mut world = World::ready(rules());
+    let id = world.accept();
+    world.answer_all(0, |job| matches!(job, Job::Sign(_)));
+    world.commit();
+    world.answer_all(7, |job| matches!(job, Job::Send(_))); // taken, and the answer is lost
+    world.mine(1, true);
+    world.deliver_all();
+    assert_eq!(
+        world.store.story(id),
+        ["TxAccepted", "TxSubmitted", "TxReceiptUpdated"]
+    );
+    world.heal();
+}
+
+#[test]
+fn block_below_the_view_counts_only_with_proof() {
+    let mut world = World::ready(rules());
+    let id = world.accept();
+    world.deliver_all();
+    world.mine(1, false);
+    for _ in 0..20 {
+        world.mine(0, false);
+    }
+    while world.follow() {
+        world.commit();
+    }
+    let hash = world.store.rows[&id].tx_hash.expect("signed");
+    let mut receipts = world
+        .chain
+        .receipts(&[hash], world.rules.confirmations.finality.depth());
+    let proof = std::mem::take(&mut receipts[0].above);
+    world.input(Input::Receipts(receipts.clone()));
+    assert_eq!(world.draft.rows[&id].inclusion, None, "no proof");
+
+    for bad in [&proof[1..], &proof[..2], &[proof[0], proof[2], proof[1]]] {
+        receipts[0].above = bad.to_vec();
+        world.input(Input::Receipts(receipts.clone()));
+        assert_eq!(world.draft.rows[&id].inclusion, None, "{bad:?}");
+    }
+    receipts[0].above = proof;
+    world.input(Input::Receipts(receipts));
+    assert!(world.draft.rows[&id].state.is_terminal());
+    world.heal();
+}
+
+#[test]
+fn progress_is_reported_only_when_configured() {
+    for emit_progress in [true, false] {
+        let mut world = World::ready(LaneRules {
+            confirmations: ConfirmationRules {
+                emit_progress,
+                finality: Finality::Depth(3),
+                ..rules().confirmations
+            },
+            ..rules()
+        });
+        let id = world.accept();
+        world.deliver_all();
+        for _ in 0..4 {
+            world.mine(1, true);
+            world.deliver_all();
+        }
+        let reported = world
+            .store
+            .story(id)
+            .iter()
+            .filter(|word| **word == "TxConfirmations")
+            .count();
+        assert_eq!(reported, if emit_progress { 2 } else { 0 });
+    }
+}

@@ -1,0 +1,290 @@
+//! Txs that are not mined in time: rebroadcast, bump, limit, decision; and txs that no node will ever accept.
+
+use super::rules;
+use super::world::{Job, World};
+use crate::lane::{LaneRules, NonceRules, Resubmit, ResubmitPolicy};
+use crate::{AttemptKind, EventKind, Fees, SubState, TxId, TxState};
+
+const REJECTED: u8 = 14;
+const UNDERPRICED: u8 = 10;
+
+fn bumping(max_fee: u128, max_attempts: Option<u32>) -> LaneRules {
+    LaneRules {
+        resubmit: Resubmit {
+            policy: ResubmitPolicy::Bump {
+                percent: 12,
+                max_fee,
+            },
+            max_attempts,
+            ..rules().resubmit
+        },
+        ..rules()
+    }
+}
+
+/// Waits until the head is due, so many times.
+fn waits(world: &mut World, times: u32) {
+    for _ in 0..times {
+        world.tick(30_000);
+        world.deliver_all();
+    }
+}
+
+fn offers(world: &World, id: TxId) -> Vec<u128> {
+    let mut attempts = world.store.attempts_of(id);
+    attempts.sort_by_key(crate::Attempt::order);
+    attempts.iter().map(|a| a.fees.max_per_gas()).collect()
+}
+
+#[test]
+fn bump_raises_fees_each_time_and_any_attempt_may_be_mined() {
+    let mut world = World::ready(bumping(u128::MAX, None));
+    let id = world.accept();
+    world.deliver_all();
+    let first = world.store.rows[&id].tx_hash.expect("signed");
+    waits(&mut world, 2);
+    let offers = offers(&world, id);
+    assert_eq!(offers.len(), 3);
+    assert!(
+        offers.windows(2).all(|two| two[1] * 100 >= two[0] * 110),
+        "{offers:?}"
+    );
+    assert_ne!(world.store.rows[&id].tx_hash, Some(first));
+    // The old bytes are mined after the new ones were sent.
+    world.chain.add_to_pool(crate::Nonce(0), first);
+    world.mine(1, true);
+    world.deliver_all();
+    assert_eq!(world.store.rows[&id].tx_hash, Some(first));
+    world.heal();
+}
+
+#[test]
+fn fee_limit_is_shown_and_its_bytes_are_still_sent() {
+    let mut world = World::ready(bumping(18, None));
+    let id = world.accept();
+    world.deliver_all();
+    waits(&mut world, 3);
+    let tx = &world.store.rows[&id];
+    assert_eq!(tx.sub_state, Some(SubState::FeeCap));
+    assert!(offers(&world, id).iter().all(|offer| *offer <= 18));
+    let again = world
+        .store
+        .story(id)
+        .iter()
+        .filter(|word| **word == "TxResubmitted")
+        .count();
+    assert!(again >= 2, "its bytes go out again");
+    world.heal();
+}
+
+#[test]
+fn payloads_own_maximum_fee_is_never_exceeded() {
+    let mut world = World::ready(bumping(u128::MAX, None));
+    let mut request = super::request(900);
+    request.payload.max_fee_per_gas = Some(30);
+    let id = request.id;
+    world.input(crate::lane::Input::Accept(request));
+    world.deliver_all();
+    waits(&mut world, 3);
+    assert_eq!(offers(&world, id), [30]);
+}
+
+#[test]
+fn exhausted_attempts_need_a_decision_and_bytes_are_still_sent() {
+    let mut world = World::ready(bumping(u128::MAX, Some(1)));
+    let id = world.accept();
+    world.deliver_all();
+    waits(&mut world, 3);
+    let tx = &world.store.rows[&id];
+    assert_eq!(tx.state, TxState::Stuck);
+    assert!(
+        tx.reason
+            .as_ref()
+            .is_some_and(|why| why.contains("maxAttempts"))
+    );
+    assert_eq!(offers(&world, id).len(), 2, "STUCK stops new attempts");
+    let newest = tx.tx_hash;
+    world.chain.pool.clear();
+    world.tick(30_000);
+    world.commit();
+    assert!(
+        world
+            .jobs
+            .iter()
+            .any(|job| matches!(job, Job::Send(out) if Some(out.hash) == newest))
+    );
+    world.heal();
+    assert!(
+        world.store.rows[&id].state.is_terminal(),
+        "a mined one leaves STUCK by itself"
+    );
+}
+
+#[test]
+fn underpriced_tx_is_bumped_without_waiting() {
+    let mut world = World::ready(bumping(u128::MAX, None));
+    let id = world.accept();
+    world.answer_all(0, |job| matches!(job, Job::Sign(_)));
+    world.commit();
+    for _ in 0..2 {
+        world.answer_all(UNDERPRICED, |job| matches!(job, Job::Send(_)));
+        world.commit();
+        world.tick(1_000);
+        world.commit();
+    }
+    world.deliver_all();
+    assert!(offers(&world, id).len() >= 2);
+    world.heal();
+}
+
+#[test]
+fn rejected_tx_fails_and_the_slots_behind_it_go_on() {
+    let mut world = World::ready(rules());
+    let (bad, behind) = (world.accept(), world.accept());
+    world.answer_all(0, |job| matches!(job, Job::Sign(_)));
+    world.commit();
+    let is_first = |job: &Job| matches!(job, Job::Send(out) if out.nonce == crate::Nonce(0));
+    world.answer_all(REJECTED, is_first);
+    world.commit();
+    let tx = &world.store.rows[&bad];
+    assert_eq!(
+        (tx.state, tx.sub_state),
+        (TxState::Tracking, Some(SubState::Rejected))
+    );
+    world.deliver_all();
+    let kinds: Vec<AttemptKind> = world
+        .store
+        .attempts_of(bad)
+        .iter()
+        .map(|a| a.kind)
+        .collect();
+    assert!(kinds.contains(&AttemptKind::Cancel), "{kinds:?}");
+    world.heal();
+    let tx = &world.store.rows[&bad];
+    assert_eq!(
+        (tx.state, tx.sub_state),
+        (TxState::FailedFinal, Some(SubState::Rejected))
+    );
+    assert!(
+        tx.reason
+            .as_ref()
+            .is_some_and(|why| why.contains("said the node")),
+        "{tx:?}"
+    );
+    assert!(world.store.rows[&behind].inclusion.is_some());
+}
+
+#[test]
+fn rejected_attempt_that_is_mined_after_all_counts() {
+    let mut world = World::ready(rules());
+    let id = world.accept();
+    world.answer_all(0, |job| matches!(job, Job::Sign(_)));
+    world.commit();
+    let original = world.store.rows[&id].tx_hash.expect("signed");
+    world.answer_all(REJECTED, |job| matches!(job, Job::Send(_)));
+    world.deliver_all();
+    world.chain.add_to_pool(crate::Nonce(0), original); // a node had it
+    world.heal();
+    let tx = &world.store.rows[&id];
+    assert_eq!(
+        tx.inclusion.as_ref().map(|mined| mined.tx_hash),
+        Some(original)
+    );
+    assert_ne!(tx.sub_state, Some(SubState::Rejected));
+    super::invariants::at_the_end(&world);
+}
+
+#[test]
+fn cancel_offers_enough_to_replace_the_payload() {
+    let mut world = World::ready(rules());
+    let id = world.accept();
+    world.answer_all(0, |job| matches!(job, Job::Sign(_)));
+    world.commit();
+    world.answer_all(REJECTED, |job| matches!(job, Job::Send(_)));
+    world.deliver_all();
+    let attempts = world.store.attempts_of(id);
+    let fees = |kind: AttemptKind| attempts.iter().find(|a| a.kind == kind).map(|a| a.fees);
+    let (
+        Some(Fees::Eip1559 {
+            max_fee,
+            max_priority_fee,
+        }),
+        Some(Fees::Eip1559 {
+            max_fee: old,
+            max_priority_fee: old_tip,
+        }),
+    ) = (fees(AttemptKind::Cancel), fees(AttemptKind::Original))
+    else {
+        panic!("both are of the new type: {attempts:?}");
+    };
+    assert!(max_fee * 100 >= old * 110 && max_priority_fee > old_tip);
+}
+
+#[test]
+fn nothing_is_sent_behind_a_blocked_slot() {
+    let mut world = World::ready(rules());
+    for _ in 0..5 {
+        world.accept();
+    }
+    world.answer_all(0, |job| matches!(job, Job::Sign(_)));
+    world.commit();
+    world.answer_all(12, |job| matches!(job, Job::Send(_))); // the account cannot pay
+    world.commit();
+    world.tick(5_000);
+    world.commit();
+    let sends = |world: &World| {
+        world
+            .jobs
+            .iter()
+            .filter(|job| matches!(job, Job::Send(_)))
+            .count()
+    };
+    assert_eq!(sends(&world), 1, "only the lowest is tried");
+    world.answer_all(0, |job| matches!(job, Job::Send(_))); // it is funded
+    world.commit();
+    world.tick(0);
+    world.commit();
+    assert_eq!(sends(&world), 4, "the others follow at once");
+    world.heal();
+    let replaced = |kind: &EventKind| matches!(kind, EventKind::TxReplaced { .. });
+    assert!(!world.store.events.iter().any(|event| replaced(&event.kind)));
+}
+
+/// A bump is at the signer, which fails for now; meanwhile a node accepts the old bytes.
+#[test]
+fn late_acceptance_does_not_drop_the_signature_request() {
+    let mut world = World::ready(bumping(u128::MAX, None));
+    let id = world.accept();
+    world.answer_all(0, |job| matches!(job, Job::Sign(_)));
+    world.commit();
+    world.tick(30_000);
+    world.answer_all(5, |job| matches!(job, Job::Sign(_))); // busy
+    world.commit();
+    world.answer_all(0, |job| matches!(job, Job::Send(_)));
+    world.commit();
+    world.tick(1_000);
+    world.deliver_all();
+    assert_eq!(offers(&world, id).len(), 2, "the bump is signed after all");
+    world.heal();
+}
+
+/// Asking a node again for what it does not hold is no claim: the next bump is still due.
+#[test]
+fn attempt_that_a_node_lost_is_sent_again_and_still_bumped() {
+    let mut world = World::ready(LaneRules {
+        nonce: NonceRules {
+            chain_nonce_timeout: std::time::Duration::from_secs(10),
+            ..bumping(u128::MAX, None).nonce
+        },
+        ..bumping(u128::MAX, None)
+    });
+    let id = world.accept();
+    world.deliver_all();
+    for _ in 0..7 {
+        world.chain.pool.clear(); // it accepts every time and holds nothing
+        world.tick(10_000);
+        world.deliver_all();
+    }
+    assert!(offers(&world, id).len() >= 2);
+    world.heal();
+}

@@ -1,0 +1,117 @@
+//! What intake checks and looks up before a request is routed. The rules themselves are in `domain::admission`.
+
+use domain::admission::{self, AdmissionError};
+use domain::mutation::{self, Mutation};
+use domain::{Payload, Tx};
+
+use crate::core::Core;
+use crate::node::{AcceptedTx, NewTx, Refusal};
+use crate::ports::{CallError, CallRequest, StoreError, TxRecord};
+
+/// Checks a request against the configuration and the admission rules.
+pub(super) fn check_admission(core: &Core, new: &NewTx) -> Result<(), Refusal> {
+    let NewTx { lane, payload, .. } = new;
+    let Some(chain_state) = core.chains.get(&lane.chain_id) else {
+        return Err(Refusal::UnknownChain(lane.chain_id));
+    };
+    let Some(entry) = core.lanes.entries.get(lane) else {
+        return Err(Refusal::UnknownSigner(lane.chain_id, lane.signer));
+    };
+    let takes_reservations = entry.reservations.is_some();
+    admission::check_request_kind(*lane, takes_reservations, &new.request_id, payload)
+        .and_then(|()| admission::check_fees(lane.chain_id, &chain_state.rules.lane.fee, payload))
+        .map_err(|error: AdmissionError| Refusal::BadPayload(error.to_string()))
+}
+
+pub(super) enum GasDecision {
+    Limit(u64),
+    /// The request was accepted before: no gas limit is needed.
+    Existing(Box<TxRecord>),
+}
+
+/// The gas limit: named by the caller, or estimated before any nonce is allocated.
+pub(super) async fn determine_gas_limit(core: &Core, new: &NewTx) -> Result<GasDecision, Refusal> {
+    if let Some(gas) = new.payload.gas.or(new.estimated_gas) {
+        return Ok(GasDecision::Limit(gas));
+    }
+    // A repeat must get its original tx, even when the call would revert by now.
+    if let Some(record) = find_by_request_id(core, new).await? {
+        return Ok(GasDecision::Existing(Box::new(record)));
+    }
+    match estimate_gas_limit(core, new).await {
+        Ok(gas) => Ok(GasDecision::Limit(gas)),
+        // The same request, accepted meanwhile, may be what made the call fail.
+        Err(refusal) => match find_by_request_id(core, new).await? {
+            Some(record) => Ok(GasDecision::Existing(Box::new(record))),
+            None => Err(refusal),
+        },
+    }
+}
+
+/// Simulates the call before any nonce is allocated, so that a call that reverts consumes none.
+async fn estimate_gas_limit(core: &Core, new: &NewTx) -> Result<u64, Refusal> {
+    let chain_state = &core.chains[&new.lane.chain_id];
+    let Payload {
+        to, value, data, ..
+    } = &new.payload;
+    let call = CallRequest {
+        from: new.lane.signer,
+        to: *to,
+        value: *value,
+        data: data.clone(),
+    };
+    match chain_state.chain.estimate_gas(&call).await {
+        Ok(gas) => Ok(admission::gas_limit(
+            gas,
+            chain_state.rules.gas_margin_percent,
+        )),
+        Err(CallError::Reverted(reason)) => Err(Refusal::Reverted(reason)),
+        Err(CallError::Underfunded(why)) => Err(Refusal::Underfunded(why)),
+        Err(CallError::Refused(why)) => Err(Refusal::BadPayload(why)),
+        Err(CallError::Chain(error)) => Err(Refusal::ChainUnavailable(error.to_string())),
+    }
+}
+
+pub(super) async fn find_by_request_id(
+    core: &Core,
+    new: &NewTx,
+) -> Result<Option<TxRecord>, Refusal> {
+    let store = &core.ports.store;
+    let found = store.tx_by_request(new.lane, &new.request_id).await;
+    found.map_err(store_unavailable)
+}
+
+/// Reads a tx that is known to be stored.
+pub(super) async fn read_stored_tx(core: &Core, tx: &Tx) -> Result<TxRecord, Refusal> {
+    let record = core.ports.store.tx(tx.id).await.map_err(queue_refusal)?;
+    record.ok_or(Refusal::OutcomeUnknown)
+}
+
+/// The answer to a repeated request id: the original tx when the payload is the same, a refusal otherwise.
+pub(super) fn answer_repeat(tx: Tx, new: &NewTx, record: TxRecord) -> Result<AcceptedTx, Refusal> {
+    let is_same = tx.fingerprint == new.payload.fingerprint();
+    if is_same || mutation::is_on(Mutation::IgnoreFingerprint) {
+        Ok(AcceptedTx {
+            record,
+            is_new: false,
+        })
+    } else {
+        Err(Refusal::KeyReused(new.request_id.clone()))
+    }
+}
+
+/// The refusal for a request that is not in the store's queue, or perhaps is.
+pub(super) fn queue_refusal(error: StoreError) -> Refusal {
+    match error {
+        StoreError::Halted(reason) => Refusal::Halted(reason),
+        StoreError::Unreconciled(_) => store_unavailable(error),
+        StoreError::Unavailable(_) | StoreError::Corrupt(_) | StoreError::Invalid(_) => {
+            tracing::warn!(%error, "a request may have been queued: the store gave no certain answer");
+            Refusal::OutcomeUnknown
+        }
+    }
+}
+
+fn store_unavailable(error: StoreError) -> Refusal {
+    Refusal::StoreUnavailable(error.to_string())
+}

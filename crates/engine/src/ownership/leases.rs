@@ -1,0 +1,92 @@
+//! The leases that this node holds, and how long it may trust them.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard};
+use std::time::Duration;
+
+use domain::lease::LeaseTrust;
+use domain::mutation::{self, Mutation};
+use domain::{LaneKey, LeaseGrant, MonotonicTime};
+
+use crate::core::lock;
+
+/// Longer than any send. (Only a deliberate bug trusts a lease like that.)
+const UNBOUNDED: Duration = Duration::from_secs(86_400);
+
+#[derive(Default)]
+pub(crate) struct Leases {
+    held: Mutex<BTreeMap<LaneKey, HeldLease>>,
+}
+
+#[derive(Clone, Copy)]
+struct HeldLease {
+    lease_grant: LeaseGrant,
+    trust: LeaseTrust,
+}
+
+impl Leases {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<LaneKey, HeldLease>> {
+        lock(&self.held)
+    }
+
+    /// For how long bytes of this lane may be sent from now on; zero when they may not. The chain cannot
+    /// check a fence, so this is read immediately before every send, and the send ends with it.
+    pub(crate) fn trusted_for(&self, lane: LaneKey, now: MonotonicTime) -> Duration {
+        if mutation::is_on(Mutation::IgnoreLeaseMargin) {
+            return UNBOUNDED;
+        }
+        self.lock()
+            .get(&lane)
+            .map_or(Duration::ZERO, |held| held.trust.left(now))
+    }
+
+    /// Whether this node holds the lane, as far as it knows.
+    pub(crate) fn holds(&self, lane: LaneKey) -> bool {
+        self.lock().contains_key(&lane)
+    }
+
+    /// Whether exactly this grant is held.
+    pub(crate) fn holds_grant(&self, lane: LaneKey, lease_grant: LeaseGrant) -> bool {
+        self.lock()
+            .get(&lane)
+            .is_some_and(|held| held.lease_grant == lease_grant)
+    }
+
+    pub(crate) fn lanes(&self) -> Vec<LaneKey> {
+        self.lock().keys().copied().collect()
+    }
+
+    pub(crate) fn forget(&self, lane: LaneKey) {
+        self.lock().remove(&lane);
+    }
+
+    /// Forgets exactly this grant; a newer one stays.
+    pub(super) fn forget_grant(&self, lane: LaneKey, lease_grant: LeaseGrant) {
+        let mut held = self.lock();
+        if held
+            .get(&lane)
+            .is_some_and(|held| held.lease_grant == lease_grant)
+        {
+            held.remove(&lane);
+        }
+    }
+
+    pub(super) fn record_grant(&self, lane: LaneKey, lease_grant: LeaseGrant, trust: LeaseTrust) {
+        self.lock().insert(lane, HeldLease { lease_grant, trust });
+    }
+
+    pub(super) fn record_renewal(&self, lane: LaneKey, lease_grant: LeaseGrant, trust: LeaseTrust) {
+        if let Some(held) = self.lock().get_mut(&lane)
+            && held.lease_grant == lease_grant
+        {
+            held.trust = trust;
+        }
+    }
+
+    pub(super) fn grants(&self) -> Vec<(LaneKey, LeaseGrant)> {
+        self.lock()
+            .iter()
+            .map(|(lane, held)| (*lane, held.lease_grant))
+            .collect()
+    }
+}

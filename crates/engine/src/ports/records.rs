@@ -1,0 +1,119 @@
+//! What readers get from the store: txs, lanes and events, with filters and pages.
+
+use domain::lease::Lease;
+use domain::{
+    Address, Attempt, ChainId, Event, Header, LaneKey, NodeName, Nonce, Token, Tx, TxId, TxState,
+};
+
+/// A tx with all that belongs to it, for readers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TxRecord {
+    /// Its lane.
+    pub lane: LaneKey,
+    /// The row.
+    pub tx: Tx,
+    /// Its attempts, oldest first.
+    pub attempts: Vec<Attempt>,
+    /// The headers from its block up to the newest counted one, parent-linked, oldest first.
+    pub confirmations: Vec<Header>,
+}
+
+/// Which txs to list; newest first.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TxFilter {
+    /// Only of this chain.
+    pub chain_id: Option<ChainId>,
+    /// Only of this signer.
+    pub signer: Option<Address>,
+    /// Only in this state.
+    pub state: Option<TxState>,
+    /// Continue after this tx (towards older ones).
+    pub after: Option<TxId>,
+    /// At most so many.
+    pub limit: usize,
+}
+
+/// A page of txs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TxPage {
+    /// The txs, newest first.
+    pub txs: Vec<TxRecord>,
+    /// Where the next page starts; `None` at the end. (A filtered page may be short before it.)
+    pub next: Option<TxId>,
+}
+
+/// A lane as readers see it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LaneRecord {
+    /// Which lane.
+    pub key: LaneKey,
+    /// Its lease, also when it has expired.
+    pub lease: Option<Lease>,
+    /// The next nonce that was never allocated.
+    pub next_nonce: Nonce,
+    /// Stopped by an operator.
+    pub paused: bool,
+    /// Why it takes no work until an operator decides.
+    pub halted: Option<String>,
+    /// Open txs with a nonce.
+    pub in_flight: u64,
+    /// Txs that wait for a nonce.
+    pub queued: u64,
+}
+
+impl LaneRecord {
+    /// A lane that was configured and never used.
+    #[must_use]
+    pub fn unused(key: LaneKey) -> Self {
+        Self {
+            key,
+            lease: None,
+            next_nonce: Nonce(0),
+            paused: false,
+            halted: None,
+            in_flight: 0,
+            queued: 0,
+        }
+    }
+}
+
+/// An event with what its row adds, for readers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EventRecord {
+    /// Its lane.
+    pub lane: LaneKey,
+    /// The node that wrote it.
+    pub node: NodeName,
+    /// Under which token.
+    pub token: Token,
+    /// What happened.
+    pub event: Event,
+    /// For kinds that name a counted header: the headers from the tx's block up to it.
+    pub confirmations: Vec<Header>,
+    /// The feed's cursor after this event: reading on from here neither repeats nor skips.
+    pub cursor: String,
+}
+
+/// Which events to read, in feed order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EventFilter {
+    /// An opaque cursor of this store; `None` starts with the oldest retained event.
+    pub after: Option<String>,
+    /// Only of this chain.
+    pub chain_id: Option<ChainId>,
+    /// Only of this signer.
+    pub signer: Option<Address>,
+    /// Only of these kinds, by name; empty is all.
+    pub kinds: Vec<String>,
+    /// At most so many.
+    pub limit: usize,
+}
+
+/// A page of events.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EventPage {
+    /// In feed order: per lane without a hole (before filtering).
+    pub events: Vec<EventRecord>,
+    /// The cursor after this page; at the end of the feed the one that was passed in.
+    pub next: String,
+}

@@ -1,0 +1,215 @@
+//! Queries of the chain on behalf of a lane. Answers come back as inputs with its epoch.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use domain::headers::is_linked;
+use domain::lane::{ChainQuery, NonceConsumer, BELOW_VIEW_MAX, Receipt};
+use domain::{B256, Header, Inclusion, Input, LaneKey, Nonce};
+
+use super::effects::back_off_after;
+use crate::core::Core;
+use crate::ports::{ChainError, Quorum};
+
+/// Queries the account's nonces until the chain answers: without them a lane allocates no nonce. Where no second
+/// endpoint answers, the answer of one is used, and the lane knows that it is weaker.
+pub(super) async fn query_chain_nonces(
+    core: Arc<Core>,
+    lane: LaneKey,
+    epoch: u64,
+    twice: bool,
+    taken: Option<(Nonce, B256)>,
+) {
+    let chain_state = core.chain(lane.chain_id);
+    // A query of two endpoints is about their mempools, whatever the lane's own setting is.
+    let query = match twice {
+        true => ChainQuery::Pending,
+        false => chain_state.rules.lane.nonce.chain_query,
+    };
+    let mut quorum = if twice { Quorum::Two } else { Quorum::One };
+    let mut tries = 0;
+    let nonces = loop {
+        match chain_state
+            .chain
+            .account_nonces(lane.signer, query, quorum)
+            .await
+        {
+            Ok(nonces) => break nonces,
+            Err(error) => {
+                tracing::warn!(%lane, %error, "the account's nonce could not be read from the chain; retrying");
+                if quorum == Quorum::Two {
+                    quorum = Quorum::One;
+                } else {
+                    core.back_off(&mut tries).await;
+                }
+            }
+        }
+    };
+    // An endpoint that has the transaction and does not count it says nothing about its mempool.
+    let counts_pool = match taken.filter(|(nonce, _)| nonces.first.pending <= *nonce) {
+        Some((_, hash)) => {
+            let has = chain_state.chain.knows_transaction(hash, Quorum::One).await;
+            !has.unwrap_or(false)
+        }
+        None => true,
+    };
+    let input = Input::AccountNonces {
+        nonces,
+        counts_pool,
+    };
+    core.send_inputs(lane, epoch, vec![input]).await;
+}
+
+/// Finds the transaction that consumed a nonce of the lane. Where no endpoint shows it, the absence of all our
+/// receipts at two endpoints (or the only one) decides.
+pub(super) async fn find_consumer(
+    core: Arc<Core>,
+    lane: LaneKey,
+    epoch: u64,
+    nonce: Nonce,
+    up_to: Header,
+    hashes: Vec<B256>,
+) {
+    let chain = &core.chain(lane.chain_id).chain;
+    let found = async {
+        let by = chain.find_consumer(lane.signer, nonce, up_to).await?;
+        let receipts = match by {
+            NonceConsumer::NotConsumed => Vec::new(),
+            // An endpoint that shows another transaction must not have ours either.
+            NonceConsumer::Unseen | NonceConsumer::By { .. } => {
+                receipts_with_proof(&core, lane, &hashes, Quorum::Two).await?
+            }
+        };
+        Ok::<_, ChainError>((by, receipts))
+    };
+    let mut inputs = Vec::new();
+    let by = match found.await {
+        Ok((by, receipts)) if receipts.is_empty() => Some(by),
+        Ok((_, receipts)) => {
+            inputs.push(Input::Receipts(receipts));
+            None
+        }
+        Err(error) => {
+            tracing::warn!(%lane, %nonce, %error, "a nonce is consumed, and its transaction could not be found");
+            None
+        }
+    };
+    let is_named = match by.and_then(NonceConsumer::hash) {
+        Some(hash) => is_named(&core, lane, hash).await,
+        None => false,
+    };
+    inputs.push(Input::Consumed {
+        nonce,
+        by,
+        hashes,
+        is_named,
+    });
+    core.send_inputs(lane, epoch, inputs).await;
+}
+
+/// Whether a transaction at a reserved nonce is an attempt of a stored tx already: a second row with its hash would
+/// conflict at every retry.
+async fn is_named(core: &Core, lane: LaneKey, hash: B256) -> bool {
+    if core.reservations(lane).is_none() {
+        return false;
+    }
+    let mut tries = 0;
+    loop {
+        match core.ports.store.tx_by_hash(hash).await {
+            Ok(found) => return found.is_some(),
+            Err(error) => back_off_after(core, &mut tries, lane, &error).await,
+        }
+    }
+}
+
+/// Fetches receipts by hash, with proof for blocks that are older than the view. Failures are not retried here: the
+/// lane fetches again while it lacks them.
+pub(super) async fn fetch_receipts(core: Arc<Core>, lane: LaneKey, epoch: u64, hashes: Vec<B256>) {
+    let workers = &core.chain(lane.chain_id).receipt_workers;
+    let _worker = workers
+        .acquire()
+        .await
+        .expect("this semaphore is never closed");
+    match receipts_with_proof(&core, lane, &hashes, Quorum::One).await {
+        Ok(receipts) if receipts.is_empty() => {
+            metrics::counter!("lanekeeper_receipt_check_total", "result" => "miss").increment(1);
+        }
+        Ok(receipts) => {
+            metrics::counter!("lanekeeper_receipt_check_total", "result" => "hit").increment(1);
+            core.send_inputs(lane, epoch, vec![Input::Receipts(receipts)])
+                .await;
+        }
+        Err(error) => {
+            metrics::counter!("lanekeeper_receipt_check_total", "result" => "error").increment(1);
+            tracing::warn!(%lane, %error, "receipts could not be read from the chain");
+        }
+    }
+}
+
+/// Fetches the headers at these heights below the view, proved by parent links to its oldest header: an endpoint on
+/// another branch proves nothing. The lane fetches again what is missing.
+pub(super) async fn fetch_headers(core: Arc<Core>, lane: LaneKey, epoch: u64, heights: Vec<u64>) {
+    let chain_state = core.chain(lane.chain_id);
+    let base = chain_state
+        .view
+        .get()
+        .and_then(|v| v.headers.base().copied());
+    let lowest = heights.iter().min().copied();
+    let mut headers = Vec::new();
+    if let (Some(base), Some(lowest)) = (base, lowest) {
+        let lowest = lowest.max(base.number.saturating_sub(BELOW_VIEW_MAX));
+        let count = base.number.saturating_sub(lowest).saturating_add(1);
+        match chain_state.chain.headers(lowest, count).await {
+            Ok(branch) if is_linked(&branch) && branch.last() == Some(&base) => headers = branch,
+            Ok(_) => tracing::warn!(%lane, "headers below the view do not link to it"),
+            Err(error) => tracing::warn!(%lane, %error, "headers below the view could not be read"),
+        }
+    }
+    headers.retain(|header| heights.contains(&header.number));
+    core.send_inputs(lane, epoch, vec![Input::OldHeaders(headers)])
+        .await;
+}
+
+async fn receipts_with_proof(
+    core: &Core,
+    lane: LaneKey,
+    hashes: &[B256],
+    quorum: Quorum,
+) -> Result<Vec<Receipt>, ChainError> {
+    let chain_state = core.chain(lane.chain_id);
+    let view = chain_state.view.get();
+    let base = view
+        .as_ref()
+        .and_then(|view| view.headers.base())
+        .map(|header| header.number);
+    let mut receipts = Vec::new();
+    let mut proofs: BTreeMap<u64, Vec<Header>> = BTreeMap::new();
+    for mut inclusion in chain_state.chain.receipts(hashes, quorum).await? {
+        explain_revert(core, lane, &mut inclusion).await;
+        let is_below_view = base.is_some_and(|base| inclusion.block_number < base);
+        let number = inclusion.block_number;
+        if is_below_view && !proofs.contains_key(&number) {
+            let count = chain_state.rules.lane.confirmations.finality.proof_headers();
+            proofs.insert(number, chain_state.chain.headers(number, count).await?);
+        }
+        let above = proofs.get(&number).cloned().unwrap_or_default();
+        receipts.push(Receipt { inclusion, above });
+    }
+    Ok(receipts)
+}
+
+/// Adds the revert reason of a mined attempt, where the chain has it. Nothing waits for it.
+pub(crate) async fn explain_revert(core: &Core, lane: LaneKey, inclusion: &mut Inclusion) {
+    if inclusion.succeeded || inclusion.revert_reason.is_some() {
+        return;
+    }
+    match core
+        .chain(lane.chain_id)
+        .chain
+        .revert_reason(inclusion)
+        .await
+    {
+        Ok(reason) => inclusion.revert_reason = reason,
+        Err(error) => tracing::debug!(%lane, %error, "the revert reason could not be read"),
+    }
+}

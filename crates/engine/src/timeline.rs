@@ -1,0 +1,97 @@
+//! What reveals that the store has lost commits: its timeline, the tokens that this node has seen, and what it knew
+//! of lanes that left its memory.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use domain::{LaneKey, Token};
+use metrics::counter;
+
+use crate::core::lock;
+use crate::ownership::LastKnownLane;
+
+#[derive(Default)]
+pub(crate) struct TimelineWatch {
+    /// The store's timeline as last seen.
+    timeline: Mutex<Option<u64>>,
+    /// Whether it changed and no heartbeat has acted upon that.
+    changed: AtomicBool,
+    /// The highest token of each lane that this node has seen.
+    tokens: Mutex<BTreeMap<LaneKey, Token>>,
+    last_known_lanes: Mutex<BTreeMap<LaneKey, LastKnownLane>>,
+}
+
+impl TimelineWatch {
+    pub(crate) fn observe_timeline(&self, timeline: u64) {
+        let before = lock(&self.timeline).replace(timeline);
+        if before.is_some_and(|before| before != timeline) {
+            self.changed.store(true, Ordering::Release);
+        }
+    }
+
+    /// Whether the timeline changed since the last call.
+    pub(crate) fn take_changed(&self) -> bool {
+        self.changed.swap(false, Ordering::AcqRel)
+    }
+
+    /// Keeps what a lane knew that leaves memory without having been released.
+    pub(crate) fn remember_lane(&self, lane: LaneKey, last_known: LastKnownLane) {
+        lock(&self.last_known_lanes).insert(lane, last_known);
+    }
+
+    pub(crate) fn last_known_lane(&self, lane: LaneKey) -> Option<LastKnownLane> {
+        lock(&self.last_known_lanes).get(&lane).cloned()
+    }
+
+    pub(crate) fn forget_last_known_lane(&self, lane: LaneKey) {
+        lock(&self.last_known_lanes).remove(&lane);
+    }
+
+    pub(crate) fn record_token(&self, lane: LaneKey, token: Token) {
+        lock(&self.tokens).insert(lane, token);
+    }
+
+    /// Whether a lane's token is below one that was granted before: the store has lost commits.
+    pub(crate) fn is_token_backwards(&self, lane: LaneKey, token: Token) -> bool {
+        let highest = lock(&self.tokens).get(&lane).copied();
+        let is_lower = highest.is_some_and(|highest| token < highest);
+        if is_lower {
+            counter!("lanekeeper_lease_token_backwards_total").increment(1);
+            tracing::error!(%lane, %token, ?highest, "a lane's token moved backwards: the store has lost commits");
+        }
+        is_lower
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use domain::{Address, ChainId};
+
+    use super::*;
+
+    const LANE: LaneKey = LaneKey {
+        chain_id: ChainId(1),
+        signer: Address::ZERO,
+    };
+
+    #[test]
+    fn timeline_change_is_reported_once_and_never_for_the_first_one() {
+        let watch = TimelineWatch::default();
+        watch.observe_timeline(7);
+        assert!(!watch.take_changed(), "the first timeline is no change");
+        watch.observe_timeline(8);
+        watch.observe_timeline(8);
+        assert!(watch.take_changed());
+        assert!(!watch.take_changed());
+    }
+
+    #[test]
+    fn token_below_a_seen_one_proves_lost_commits() {
+        let watch = TimelineWatch::default();
+        assert!(!watch.is_token_backwards(LANE, Token(1)));
+        watch.record_token(LANE, Token(5));
+        assert!(!watch.is_token_backwards(LANE, Token(5)));
+        assert!(watch.is_token_backwards(LANE, Token(4)));
+    }
+}

@@ -1,0 +1,111 @@
+//! What is refused before it reaches a lane, and what a full lane does.
+
+use std::sync::Arc;
+
+use domain::{Bytes, ChainId, Nonce, TxType};
+use engine::node::Refusal;
+use sim::chain::MemoryChain;
+use tokio::sync::Notify;
+
+use crate::support::{CHAIN, Cluster, CommitScript, account, transfer};
+
+#[tokio::test(start_paused = true)]
+async fn unknown_chain_and_signer_are_refused() {
+    let test_node = Cluster::new().start("a").await;
+    let handle = test_node.node.handle();
+    let mut other_chain = transfer(1, "r1");
+    other_chain.lane.chain_id = ChainId(1);
+    let refused = handle.create(other_chain).await;
+    assert_eq!(refused, Err(Refusal::UnknownChain(ChainId(1))));
+    let refused = handle.create(transfer(99, "r2")).await;
+    assert_eq!(refused, Err(Refusal::UnknownSigner(CHAIN, account(99))));
+    assert_eq!(
+        test_node.script.take_calls(),
+        [""; 0],
+        "no lane was acquired"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn admission_rules_of_the_chain_are_applied() {
+    let cluster = Cluster::new();
+    let test_node = cluster
+        .start_with("a", |config| {
+            let rules = config.chains.get_mut(&CHAIN).unwrap();
+            rules.lane.fee.legacy = true;
+            rules.lane.fee.cap = 100;
+        })
+        .await;
+    let handle = test_node.node.handle();
+    let mut typed = transfer(1, "typed");
+    typed.payload.tx_type = Some(TxType::Eip1559);
+    let mut expensive = transfer(1, "expensive");
+    expensive.payload.gas_price = Some(101);
+    for (request, word) in [(typed, "legacy"), (expensive, "cap of chain 31337")] {
+        let refused = handle.create(request).await;
+        assert!(
+            matches!(&refused, Err(Refusal::BadPayload(why)) if why.contains(word)),
+            "{refused:?}"
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn call_that_reverts_is_refused_before_a_nonce_is_allocated() {
+    let cluster = Cluster::new();
+    let test_node = cluster.start_warm("a").await;
+    let mut reverting = transfer(1, "reverting");
+    reverting.payload.gas = None;
+    reverting.payload.value = domain::U256::ZERO;
+    reverting.payload.data = Bytes::copy_from_slice(&sim::chain::REVERTS);
+    let refused = test_node.node.handle().create(reverting).await;
+    assert!(matches!(refused, Err(Refusal::Reverted(_))), "{refused:?}");
+    let next = test_node.node.handle().create(transfer(1, "next")).await;
+    assert_eq!(next.unwrap().record.tx.nonce, Some(Nonce(1)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn estimated_gas_carries_the_configured_margin() {
+    let cluster = Cluster::with_chain(MemoryChain::new(CHAIN));
+    let test_node = cluster.start_warm("a").await;
+    let mut call = transfer(1, "call");
+    call.payload.gas = None;
+    call.payload.value = domain::U256::ZERO;
+    call.payload.data = Bytes::from(vec![1; 100]);
+    let estimate = call.payload.intrinsic_gas();
+    let accepted = test_node.node.handle().create(call).await.unwrap();
+    assert_eq!(accepted.record.tx.gas, estimate * 120 / 100);
+}
+
+#[tokio::test(start_paused = true)]
+async fn full_lane_refuses_and_other_lanes_still_get_in() {
+    let cluster = Cluster::new();
+    // Half of an inbox of two is one caller per lane.
+    let test_node = cluster.start_with("a", |config| config.inbox = 2).await;
+    let handle = test_node.node.handle();
+    let wakeup = Arc::new(Notify::new());
+    test_node
+        .script
+        .script(CommitScript::Hold(Arc::clone(&wakeup)));
+    let first = tokio::spawn({
+        let handle = handle.clone();
+        async move { handle.create(transfer(1, "first")).await }
+    });
+    crate::support::sleep(std::time::Duration::from_millis(500)).await;
+    let refused = handle.create(transfer(1, "second")).await;
+    assert_eq!(refused, Err(Refusal::Busy));
+    wakeup.notify_one();
+    assert!(first.await.unwrap().is_ok());
+    assert!(handle.create(transfer(1, "second")).await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn draining_node_refuses_forwarded_requests() {
+    let test_node = Cluster::new().start("a").await;
+    test_node.node.drain().await;
+    let handle = test_node.node.handle();
+    let answers = handle.create_forwarded(vec![transfer(1, "late")]).await;
+    assert_eq!(answers, [Err(Refusal::Draining)]);
+    let refused = handle.create(transfer(1, "late")).await;
+    assert_eq!(refused, Err(Refusal::Draining), "no other node is there");
+}

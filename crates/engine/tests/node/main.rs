@@ -1,0 +1,13 @@
+//! A whole node on the simulator's twins: what each part does when the store, the chain or a peer misbehaves.
+#![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
+
+mod broadcaster;
+mod follower;
+mod gate;
+mod intake;
+mod ownership;
+mod peers;
+mod routing;
+mod scripted_store;
+mod support;
+mod turn;

@@ -1,0 +1,235 @@
+//! Nodes on the twins of one store and one chain, with a store and peers that a test can make fail.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use domain::lane::{ChainQuery, Finality, OnForeignNonce, Resubmit, ResubmitPolicy};
+use domain::lease::LeaseTerms;
+use domain::window::{MempoolDepth, Release, Window};
+use domain::{
+    Address, CapacityRules, ChainId, ConfirmationRules, FeeRules, LaneKey, LaneRules, NodeName, NonceRules, Payload,
+    RequestId, U256,
+};
+use engine::node::{
+    ChainRules, NewTx, Node, NodeConfig, NonKeeper, OnTimelineChange, Origin, Ports,
+    ReservedAccounts,
+};
+use engine::ports::{Clock, CommitOutcome};
+use engine::tasks::Tasks;
+use sim::chain::{MemoryChain, MemorySigner};
+use sim::clock::SimClock;
+use sim::rng::Rng;
+use sim::store::MemoryStore;
+use tokio::sync::Notify;
+
+use crate::peers::Network;
+use crate::scripted_store::ScriptedStore;
+
+pub(crate) const CHAIN: ChainId = ChainId(31_337);
+pub(crate) const LEASE: Duration = Duration::from_secs(10);
+pub(crate) const RENEW: Duration = Duration::from_secs(3);
+/// After this long without a renewal, another node may have taken the lane over.
+pub(crate) const TAKEOVER: Duration = Duration::from_secs(25);
+
+/// What the scripted store does with the next commit that inserts a tx.
+pub(crate) enum CommitScript {
+    /// Returns this outcome without applying anything.
+    Return(CommitOutcome),
+    /// Applies the batch and returns `Unknown`.
+    ApplyThenUnknown,
+    /// Waits for the wakeup, then applies the batch.
+    Hold(Arc<Notify>),
+}
+
+/// What a test makes of a store.
+#[derive(Default)]
+pub(crate) struct StoreScript {
+    pub(crate) commits: Mutex<VecDeque<CommitScript>>,
+    /// Regrants wait while this is set.
+    pub(crate) hold_regrants: AtomicBool,
+    pub(crate) fail_renewals: AtomicBool,
+    /// Every call fails.
+    pub(crate) is_cut: AtomicBool,
+    calls: Mutex<Vec<&'static str>>,
+}
+
+impl StoreScript {
+    pub(crate) fn script(&self, script: CommitScript) {
+        self.commits.lock().unwrap().push_back(script);
+    }
+
+    pub(crate) fn record(&self, call: &'static str) {
+        self.calls.lock().unwrap().push(call);
+    }
+
+    /// The recorded calls since the last time: `acquire`, `create` (a commit that inserts), `regrant`, `find`.
+    pub(crate) fn take_calls(&self) -> Vec<&'static str> {
+        std::mem::take(&mut *self.calls.lock().unwrap())
+    }
+
+    pub(crate) fn cut(&self, is_cut: bool) {
+        self.is_cut.store(is_cut, Ordering::SeqCst);
+    }
+}
+
+/// One store, one chain and the network between nodes.
+pub(crate) struct Cluster {
+    pub(crate) store: MemoryStore,
+    pub(crate) chain: MemoryChain,
+    pub(crate) network: Arc<Network>,
+    clock: SimClock,
+    /// How many nodes were started; each has its own randomness.
+    started: AtomicU64,
+}
+
+pub(crate) struct TestNode {
+    pub(crate) node: Node,
+    pub(crate) script: Arc<StoreScript>,
+    pub(crate) tasks: Tasks,
+}
+
+impl Cluster {
+    /// A chain that mines only when a test says so.
+    pub(crate) fn new() -> Self {
+        Self::with_chain(MemoryChain::new(CHAIN))
+    }
+
+    pub(crate) fn with_chain(chain: MemoryChain) -> Self {
+        let clock = SimClock::new(7);
+        let store_clock: Arc<dyn Clock> = Arc::new(clock.clone());
+        Self {
+            store: MemoryStore::new(store_clock),
+            chain,
+            network: Arc::default(),
+            clock,
+            started: AtomicU64::new(100),
+        }
+    }
+
+    pub(crate) async fn start(&self, name: &str) -> TestNode {
+        self.start_with(name, |_| {}).await
+    }
+
+    pub(crate) async fn start_with(
+        &self,
+        name: &str,
+        change: impl FnOnce(&mut NodeConfig),
+    ) -> TestNode {
+        let script = Arc::new(StoreScript::default());
+        let seed = self.started.fetch_add(1, Ordering::SeqCst);
+        let clock = self.clock.machine(Duration::ZERO, Rng::new(seed));
+        let ports = Ports {
+            store: Arc::new(ScriptedStore::new(self.store.clone(), Arc::clone(&script))),
+            chains: vec![Arc::new(self.chain.clone())],
+            signer: Arc::new(MemorySigner::new((1..=8).map(account).collect())),
+            clock: Arc::new(clock),
+            peers: Arc::new(self.network.peers_of(name)),
+        };
+        let mut config = node_config(name);
+        change(&mut config);
+        let tasks = Tasks::new();
+        let node = Node::start(ports, config, tasks.clone()).await.unwrap();
+        self.network.add(name, node.handle());
+        TestNode {
+            node,
+            script,
+            tasks,
+        }
+    }
+
+    /// A node with one tx accepted in lane 1: the lane is in memory, and nonce 1 is next.
+    pub(crate) async fn start_warm(&self, name: &str) -> TestNode {
+        let test_node = self.start(name).await;
+        let first = test_node.node.handle().create(transfer(1, "first")).await;
+        assert_eq!(first.unwrap().record.tx.nonce, Some(domain::Nonce(0)));
+        test_node.script.take_calls();
+        test_node
+    }
+}
+
+pub(crate) fn account(number: u8) -> Address {
+    Address::repeat_byte(number)
+}
+
+pub(crate) fn lane(number: u8) -> LaneKey {
+    LaneKey {
+        chain_id: CHAIN,
+        signer: account(number),
+    }
+}
+
+/// A transfer from an account; its gas is named, so that nothing is looked up or estimated.
+pub(crate) fn transfer(from: u8, request_id: &str) -> NewTx {
+    NewTx {
+        lane: lane(from),
+        request_id: RequestId::parse(request_id).unwrap(),
+        payload: Payload {
+            gas: Some(21_000),
+            ..Payload::transfer(Address::repeat_byte(0x33), U256::from(1))
+        },
+        estimated_gas: None,
+        origin: Origin::default(),
+    }
+}
+
+pub(crate) async fn sleep(duration: Duration) {
+    tokio::time::sleep(duration).await;
+}
+
+fn node_config(name: &str) -> NodeConfig {
+    let lane = LaneRules {
+        capacity: CapacityRules {
+            window: Window {
+                limit: None,
+                releases: Release::Mined,
+            },
+            mempool_depth: MempoolDepth::auto(),
+        },
+        fee: FeeRules::OPEN,
+        confirmations: ConfirmationRules {
+            finality: Finality::Depth(3),
+            watch_depth: 64,
+            emit_progress: false,
+            fetch_receipt_upon_entry: false,
+            stale_receipt_timeout: Duration::from_secs(60),
+        },
+        resubmit: Resubmit {
+            interval: Some(Duration::from_secs(5)),
+            policy: ResubmitPolicy::Rebroadcast,
+            max_attempts: None,
+        },
+        nonce: NonceRules {
+            chain_query: ChainQuery::Pending,
+            chain_nonce_timeout: Duration::from_secs(30),
+            max_chain_jump: 64,
+            gap_fill_after: Duration::from_secs(15),
+            on_foreign_nonce: OnForeignNonce::Requeue,
+        },
+        reservations: None,
+    };
+    let rules = ChainRules {
+        lane,
+        gas_margin_percent: 120,
+        poll_interval: Duration::from_millis(100),
+        receipt_workers: 4,
+    };
+    NodeConfig {
+        name: NodeName(name.to_owned()),
+        advertise: Some(name.to_owned()),
+        lease: LeaseTerms {
+            duration: LEASE,
+            renew_interval: RENEW,
+            clock_skew_allowance: Duration::from_secs(1),
+            idle_release: Duration::from_secs(600),
+        },
+        shards: 2,
+        inbox: 1_000,
+        waiters: 1_000,
+        chains: BTreeMap::from([(CHAIN, rules)]),
+        non_keeper: NonKeeper::Forward,
+        on_timeline_change: OnTimelineChange::Halt,
+        reserved_accounts: ReservedAccounts::nothing(),
+    }
+}

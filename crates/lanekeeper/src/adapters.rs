@@ -1,0 +1,191 @@
+//! Opens the adapters that the configuration names: store, chains, signers, access.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::Auth;
+use api::keys::ApiKey;
+use api::peers::ClusterSecret;
+use chain::keys::{self, KeyEntry, KeySource};
+use chain::rpc::{RpcChain, RpcChainConfig};
+use cli::Failure;
+use cli::failure::with_sources;
+use domain::ChainId;
+use engine::ports::{Chain, Signer, Store};
+use store::postgres::{self, PostgresConfig, PostgresStore};
+use store::sqlite::SqliteStore;
+
+use crate::config::{self, AuthMode, Config, StoreUrl};
+use crate::reservations;
+
+/// How long one request to a chain's node may take.
+const RPC_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Migrates the tables of the store, and grants `role` (by default the role of the URL) its privileges and
+/// timeouts. Returns the applied versions.
+pub(crate) async fn migrate_store(
+    config: &Config,
+    role: Option<&str>,
+) -> Result<Vec<i64>, Failure> {
+    match config.store.url.clone() {
+        StoreUrl::Sqlite(folder) => {
+            if role.is_some() {
+                let message =
+                    "--role requires a PostgreSQL store, and store.url names the embedded store";
+                return Err(Failure::Usage(message.into()));
+            }
+            tokio::task::spawn_blocking(move || SqliteStore::migrate(&folder))
+                .await
+                .map_err(|e| Failure::refused("the store failed", &e))?
+                .map_err(|e| Failure::refused("cannot migrate the store", &e))
+        }
+        StoreUrl::Postgres(url) => {
+            let applied = postgres::migrate(url.secret(), role, config.lease.duration).await;
+            let applied = applied.map_err(|e| open_failure("cannot migrate the store", &e))?;
+            reservations::migrate_tables(config, role).await?;
+            Ok(applied)
+        }
+    }
+}
+
+/// Opens the store, whose tables must be migrated.
+pub(crate) async fn open_store(config: &Config) -> Result<Arc<dyn Store>, Failure> {
+    match config.store.url.clone() {
+        StoreUrl::Sqlite(folder) => {
+            let opening = tokio::task::spawn_blocking(move || SqliteStore::open(&folder)).await;
+            let store = opening
+                .map_err(|e| Failure::refused("the store failed", &e))?
+                .map_err(|e| Failure::refused("cannot open the store", &e))?;
+            Ok(Arc::new(store))
+        }
+        StoreUrl::Postgres(url) => {
+            let opening = PostgresStore::open(PostgresConfig {
+                url: url.secret().to_owned(),
+                pool_size: usize::try_from(config.store.pool_size).unwrap_or(usize::MAX),
+                lease: config.lease.duration,
+            });
+            let store = opening
+                .await
+                .map_err(|e| open_failure("cannot open the store", &e))?;
+            Ok(Arc::new(store))
+        }
+    }
+}
+
+/// An unreachable database has its own exit code: a script may wait for it, but not after a refusal.
+fn open_failure(what: &str, error: &postgres::OpenError) -> Failure {
+    let message = format!("{what}: {}", with_sources(error));
+    match error {
+        postgres::OpenError::NotReached { .. } => Failure::Unreachable(message),
+        postgres::OpenError::Address { .. } => Failure::Usage(message),
+        postgres::OpenError::NotMigrated { .. }
+        | postgres::OpenError::Newer { .. }
+        | postgres::OpenError::Timeout { .. }
+        | postgres::OpenError::NotDurable { .. }
+        | postgres::OpenError::ReadOnly { .. }
+        | postgres::OpenError::Refused { .. } => Failure::Refused(message),
+    }
+}
+
+/// The authentication of API callers.
+pub(crate) fn load_auth(config: &Config) -> Result<Auth, Failure> {
+    match config.auth.mode {
+        AuthMode::None => Ok(Auth::None),
+        AuthMode::Keys => {
+            let keys = config.auth_keys.iter();
+            let keys = keys.map(|key| ApiKey::new(&key.name, &key.hash, &key.scopes));
+            let keys: Result<Vec<ApiKey>, _> = keys.collect();
+            keys.map(Auth::Keys)
+                .map_err(|e| Failure::refused("an API key is invalid", &e))
+        }
+    }
+}
+
+/// The secret by which the nodes of the cluster authenticate each other.
+pub(crate) fn load_cluster_secret(config: &Config) -> Result<Option<ClusterSecret>, Failure> {
+    let node = &config.node;
+    let text = match (&node.cluster_secret, &node.cluster_secret_file) {
+        (Some(secret), _) => secret.0.clone(),
+        (None, Some(path)) => std::fs::read_to_string(path).map_err(|e| {
+            let what = format!("node.clusterSecretFile {} cannot be read", path.display());
+            Failure::refused(&what, &e)
+        })?,
+        (None, None) => return Ok(None),
+    };
+    let secret = ClusterSecret::parse(&text);
+    secret
+        .map(Some)
+        .map_err(|e| Failure::refused("node.clusterSecret", &e))
+}
+
+/// A chain behind its endpoints. No request is sent yet: a node may start before its chain.
+pub(crate) fn open_chain(config: &config::Chain) -> Result<Arc<dyn Chain>, Failure> {
+    let id = ChainId(config.id);
+    let endpoints = config.rpc.clone();
+    let ws = config.ws.as_ref().map(|ws| ws.0.clone());
+    tracing::info!(chain = %id, name = config.name, ?endpoints, ?ws, "chain configured");
+    // Configured numbers have small upper bounds.
+    let per_second = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
+    let chain = RpcChain::new(RpcChainConfig {
+        id,
+        endpoints,
+        ws,
+        send_to: usize::try_from(config.send_to).unwrap_or(usize::MAX),
+        requests_per_second: config.requests_per_second.map(per_second),
+        request_timeout: RPC_TIMEOUT,
+    })
+    .map_err(|e| Failure::refused("cannot open the chain", &e))?;
+    Ok(Arc::new(chain))
+}
+
+/// Loads all signing keys.
+pub(crate) async fn load_signers(config: &Config) -> Result<Arc<dyn Signer>, Failure> {
+    let entries: Vec<KeyEntry> = config.signers.iter().filter_map(key_entry).collect();
+    let loading = tokio::task::spawn_blocking(move || keys::load(entries)).await;
+    let signer = loading
+        .map_err(|e| Failure::refused("cannot load the signing keys", &e))?
+        .map_err(|e| Failure::refused("cannot load a signing key", &e))?;
+    Ok(Arc::new(signer))
+}
+
+/// Problems with keys and secrets: errors in the file itself, and files that may only be missing on the
+/// machine that runs the check.
+pub(crate) fn find_secret_problems(config: &Config) -> (Vec<String>, Vec<String>) {
+    let (mut errors, mut missing) = (Vec::new(), Vec::new());
+    missing.extend(load_cluster_secret(config).err().map(|e| e.to_string()));
+    for (index, signer) in config.signers.iter().enumerate() {
+        let entry = key_entry(signer).into_iter().collect();
+        if let Err(error) = keys::load(entry) {
+            let list = if signer.key.is_some() {
+                &mut errors
+            } else {
+                &mut missing
+            };
+            list.push(format!("signer {}: {}", index + 1, with_sources(&error)));
+        }
+    }
+    (errors, missing)
+}
+
+/// The source of a key. The validation guarantees exactly one for each signer with a key.
+fn key_entry(signer: &config::Signer) -> Option<KeyEntry> {
+    let keystore = || {
+        let (path, password_file) = (signer.path.clone()?, signer.password_file.clone()?);
+        Some(KeySource::Keystore {
+            path,
+            password_file,
+        })
+    };
+    let source = None
+        .or_else(|| signer.key.clone().map(|key| KeySource::Inline(key.0)))
+        .or_else(|| signer.key_file.clone().map(KeySource::File))
+        .or_else(|| signer.key_env.clone().map(KeySource::Env))
+        .or_else(keystore)?;
+    let chains = signer
+        .chains
+        .iter()
+        .flatten()
+        .map(|id| ChainId(*id))
+        .collect();
+    Some(KeyEntry { source, chains })
+}

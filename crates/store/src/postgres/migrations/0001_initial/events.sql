@@ -1,0 +1,58 @@
+-- The event log: one row per lane and turn, expanded on read. The gate orders events per lane only, since a counter that
+-- all lanes share would make them wait for each other.
+
+CREATE TABLE lane_event (
+  lane_id   bigint  NOT NULL,
+  first_seq bigint  NOT NULL,
+  at        bigint  NOT NULL,
+  token     bigint  NOT NULL,
+  count     integer NOT NULL,
+  node      text    NOT NULL,
+  body      bytea   NOT NULL,
+  PRIMARY KEY (lane_id, first_seq)
+);
+
+-- The feed across lanes, appended after the gate: positions are assigned under the lock of one row, so a later position
+-- never becomes visible before an earlier one.
+CREATE TABLE event_feed (
+  position  bigint PRIMARY KEY,
+  lane_id   bigint NOT NULL,
+  first_seq bigint NOT NULL,          -- the events first_seq..=last_seq of the lane, in one or more rows
+  last_seq  bigint NOT NULL
+);
+
+-- The feed position of an event, for the events of one tx; and no event is in the feed twice.
+CREATE UNIQUE INDEX event_feed_lane ON event_feed (lane_id, first_seq);
+
+-- How far each lane is in the feed.
+CREATE TABLE lane_feed (
+  lane_id bigint PRIMARY KEY,
+  fed_seq bigint NOT NULL
+) WITH (fillfactor = 50);
+
+-- The last assigned position, and the server's timeline in which it was assigned (0: none yet). One row.
+CREATE TABLE feed_head (
+  one      boolean PRIMARY KEY CHECK (one),
+  position bigint NOT NULL,
+  timeline bigint NOT NULL
+) WITH (fillfactor = 50);
+INSERT INTO feed_head (one, position, timeline) VALUES (true, 0, 0);
+
+-- Headers, once per chain, insert-only: a tx or event names its newest counted header, and its confirmations are found by
+-- following the parents.
+CREATE TABLE chain_header (
+  chain_id    bigint NOT NULL,
+  number      bigint NOT NULL,
+  timestamp   bigint NOT NULL,
+  hash        bytea  NOT NULL,
+  parent_hash bytea  NOT NULL,
+  PRIMARY KEY (chain_id, hash)
+);
+
+-- Identifies this store, so that a cursor of another store is refused instead of skipping events.
+CREATE TABLE store_identity (
+  id bytea NOT NULL
+);
+-- The first four bytes of a version 4 uuid are random.
+INSERT INTO store_identity (id) VALUES (substr(uuid_send(gen_random_uuid()), 1, 4));
+

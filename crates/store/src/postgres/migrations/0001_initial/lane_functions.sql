@@ -1,0 +1,54 @@
+-- Functions that statements and other functions share.
+--
+-- Plans of functions are pinned, here and in the gate, the queue and the feed. They are cached per session, and a plan
+-- that was made while a table was empty would read all of it for ever after. Rows are found by one key; the lane is
+-- compared by IS NOT DISTINCT FROM, which no index can serve, so that no plan reads all rows of a lane.
+
+-- The clock of all leases, in ms since 1970. Not the transaction's time, which does not advance.
+CREATE FUNCTION lanekeeper_now() RETURNS bigint LANGUAGE sql VOLATILE AS $$
+  SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint
+$$;
+
+-- The server's timeline: another one after a standby was promoted. Fails on a standby. (The timeline in the control file
+-- is stale right after a promotion.)
+CREATE FUNCTION lanekeeper_timeline() RETURNS bigint LANGUAGE sql VOLATILE AS $$
+  SELECT ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::bigint
+$$;
+
+-- Whether a tx in this state is unfinished.
+CREATE FUNCTION lanekeeper_is_open(state smallint) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
+  SELECT state NOT IN (3, 4)
+$$;
+
+-- Whether the requester must assume that another holder of the lease is alive.
+CREATE FUNCTION lanekeeper_is_held(
+  owner text, incarnation uuid, expires_at bigint, requester text, skew bigint, alive uuid[], silent uuid[]
+) RETURNS boolean LANGUAGE sql VOLATILE AS $$
+  SELECT owner IS NOT NULL AND owner <> requester AND expires_at <> 0 AND incarnation <> ALL (silent)
+    AND (expires_at + skew > lanekeeper_now() OR incarnation = ANY (alive))
+$$;
+
+-- Creates the rows of new lanes. Each inner statement sees what others have committed meanwhile.
+CREATE FUNCTION lanekeeper_create_lanes(chains bigint[], signers bytea[]) RETURNS void LANGUAGE plpgsql VOLATILE
+  SET search_path FROM CURRENT AS $$
+#variable_conflict use_column
+BEGIN
+  INSERT INTO lane (chain_id, signer)
+  SELECT DISTINCT w.chain_id, w.signer FROM unnest(chains, signers) AS w(chain_id, signer)
+  ORDER BY w.chain_id, w.signer
+  ON CONFLICT (chain_id, signer) DO NOTHING;
+
+  INSERT INTO signer_lease (lane_id, token, renew_seq, expires_at, updated_at, timeline)
+  SELECT lane.lane_id, 0, 0, 0, lanekeeper_now(), lanekeeper_timeline()
+  FROM lane JOIN unnest(chains, signers) AS w(chain_id, signer) USING (chain_id, signer)
+  ORDER BY lane.lane_id
+  ON CONFLICT (lane_id) DO NOTHING;
+
+  INSERT INTO signer_nonce_cursor
+    (lane_id, next_nonce, floor_nonce, event_seq, batch_seq, fencing_token, updated_at, grant_id, paused, busy)
+  SELECT lane.lane_id, 0, 0, 0, 0, 0, lanekeeper_now(), '00000000-0000-0000-0000-000000000000', false, false
+  FROM lane JOIN unnest(chains, signers) AS w(chain_id, signer) USING (chain_id, signer)
+  ORDER BY lane.lane_id
+  ON CONFLICT (lane_id) DO NOTHING;
+END $$;
+

@@ -1,0 +1,53 @@
+-- Lanes, their keepers, and the nodes. Times are ms since 1970.
+
+CREATE TABLE lane (
+  lane_id  bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, -- every key leads with this instead of an address
+  chain_id bigint NOT NULL,
+  signer   bytea  NOT NULL,
+  UNIQUE (chain_id, signer)
+);
+
+-- The lease. Renewals write this row and never wait for the gate. It is created together with its lane, under token 0
+-- and without an owner, so that acquiring is always an update.
+CREATE TABLE signer_lease (
+  lane_id     bigint PRIMARY KEY,
+  token       bigint NOT NULL,
+  renew_seq   bigint NOT NULL,
+  expires_at  bigint NOT NULL,        -- by the database's clock; 0: released
+  updated_at  bigint NOT NULL,
+  timeline    bigint NOT NULL,        -- the server's timeline in which the lane was last reconciled with its chain
+  incarnation uuid,
+  owner       text COLLATE "C",       -- NULL: never held
+  halted      text                    -- why no node may keep the lane until an operator decides
+) WITH (fillfactor = 50);
+
+-- The lane row. Every gate batch and every takeover writes it: that is the fence.
+CREATE TABLE signer_nonce_cursor (
+  lane_id       bigint  PRIMARY KEY,
+  next_nonce    bigint  NOT NULL,
+  floor_nonce   bigint  NOT NULL,     -- no open tx has a nonce below it
+  event_seq     bigint  NOT NULL,
+  batch_seq     bigint  NOT NULL,     -- counts the lane's commits
+  fencing_token bigint  NOT NULL,
+  updated_at    bigint  NOT NULL,
+  grant_id      uuid    NOT NULL,
+  paused        boolean NOT NULL,
+  busy          boolean NOT NULL      -- floor_nonce < next_nonce: open txs hold nonces
+) WITH (fillfactor = 50);
+-- Lanes with work, for nodes that take over. `busy` changes rarely, so the gate's updates stay inside their page.
+CREATE INDEX signer_nonce_cursor_busy ON signer_nonce_cursor (lane_id) WHERE busy;
+
+-- One row per incarnation of a node. A replaced incarnation stays, so that it learns that it was replaced.
+CREATE TABLE node (
+  row_id      bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  started_at  bigint  NOT NULL,
+  seen_at     bigint  NOT NULL,
+  heartbeats  bigint  NOT NULL,       -- a number that does not rise is a node that has stopped
+  incarnation uuid    NOT NULL UNIQUE,
+  draining    boolean NOT NULL,
+  replaced    boolean NOT NULL,
+  name        text COLLATE "C" NOT NULL,
+  advertise   text
+) WITH (fillfactor = 50);
+CREATE INDEX node_name ON node (name);
+

@@ -1,0 +1,33 @@
+-- The event log: one row per lane and turn, expanded on read. `position` is the feed across lanes:
+-- one writer appends it inside the gate, so a later position never commits before an earlier one.
+-- AUTOINCREMENT: a cursor stays valid even when everything before it was retired.
+
+CREATE TABLE lane_event (
+  position  INTEGER PRIMARY KEY AUTOINCREMENT,
+  lane_id   INTEGER NOT NULL,
+  first_seq INTEGER NOT NULL,
+  count     INTEGER NOT NULL,
+  at        INTEGER NOT NULL,
+  node      TEXT    NOT NULL,
+  token     INTEGER NOT NULL,
+  body      BLOB    NOT NULL
+) STRICT;
+CREATE UNIQUE INDEX lane_event_seq ON lane_event (lane_id, first_seq);
+
+-- Headers, once per chain, insert-only: a tx or event names its newest counted header, and its confirmations are found by
+-- following the parents.
+CREATE TABLE chain_header (
+  chain_id    INTEGER NOT NULL,
+  hash        BLOB    NOT NULL,
+  parent_hash BLOB    NOT NULL,
+  number      INTEGER NOT NULL,
+  timestamp   INTEGER NOT NULL,
+  PRIMARY KEY (chain_id, hash)
+) STRICT, WITHOUT ROWID;
+
+-- Identifies this store, so that a cursor of another store is refused instead of skipping events.
+CREATE TABLE store_identity (
+  id BLOB NOT NULL
+) STRICT;
+INSERT INTO store_identity (id) VALUES (randomblob(4));
+

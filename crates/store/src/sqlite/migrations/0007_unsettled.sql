@@ -1,1 +1,0 @@
--- Nothing to change here: no standby of an embedded store is promoted, so a lane is never unsettled.

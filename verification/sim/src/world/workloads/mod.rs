@@ -1,0 +1,206 @@
+//! The workloads beside single requests: what clients and operators of a cluster do. One file per workload;
+//! a world has those that its plan names. A new kind of call is one more line in [`WORKLOADS`].
+
+mod batches;
+mod feed_readers;
+mod membership;
+mod node_clocks;
+mod operator;
+mod poisoned_lane;
+mod queries;
+mod reservations;
+mod rolling_restarts;
+mod sampler;
+
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use domain::{LaneKey, RequestId, TxId};
+use engine::node::NodeHandle;
+use tokio::task::JoinHandle;
+
+use super::client::Request;
+use super::features::Feature;
+use super::machine::{CallOutcome, Machine};
+use super::plan::Plan;
+use crate::chain::MemoryChain;
+use crate::rng::Rng;
+use crate::store::MemoryStore;
+use crate::trace::Trace;
+
+pub(super) use feed_readers::ReaderProgress;
+pub(super) use reservations::ActiveHolders;
+
+/// The timeout of a call; after it the caller tries another node.
+const CALL_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long a workload runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum StopAt {
+    /// Until the faults end.
+    Healed,
+    /// Until the world ends.
+    WorldEnd,
+}
+
+type WorkloadFn = fn(WorkloadContext) -> Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// Every workload.
+const WORKLOADS: [(Feature, StopAt, WorkloadFn); 10] = [
+    (Feature::Batches, StopAt::Healed, |context| {
+        Box::pin(batches::send_batches(context))
+    }),
+    (Feature::Readers, StopAt::WorldEnd, |context| {
+        Box::pin(feed_readers::read_feed(context))
+    }),
+    (Feature::Queries, StopAt::Healed, |context| {
+        Box::pin(queries::run_queries(context))
+    }),
+    (Feature::Restarts, StopAt::Healed, |context| {
+        Box::pin(rolling_restarts::restart_nodes(context))
+    }),
+    (Feature::Newcomers, StopAt::Healed, |context| {
+        Box::pin(membership::join_nodes(context))
+    }),
+    (Feature::Departures, StopAt::Healed, |context| {
+        Box::pin(membership::remove_nodes(context))
+    }),
+    (Feature::Operator, StopAt::WorldEnd, |context| {
+        Box::pin(operator::accept_losses(context))
+    }),
+    (Feature::NodeClocks, StopAt::Healed, |context| {
+        Box::pin(node_clocks::disturb_clocks(context))
+    }),
+    (Feature::Poison, StopAt::Healed, |context| {
+        Box::pin(poisoned_lane::send_requests(context))
+    }),
+    (Feature::Reservations, StopAt::WorldEnd, |context| {
+        Box::pin(reservations::reserve_nonces(context))
+    }),
+];
+
+/// What workloads have access to.
+#[derive(Clone)]
+pub(super) struct WorkloadContext {
+    pub(super) machines: Arc<Vec<Machine>>,
+    pub(super) store: MemoryStore,
+    pub(super) chain: MemoryChain,
+    pub(super) trace: Trace,
+    pub(super) plan: Arc<Plan>,
+    pub(super) requests: Arc<Vec<Request>>,
+    pub(super) accepted_txs: AcceptedTxs,
+    pub(super) progress: ReaderProgress,
+    pub(super) active_holders: ActiveHolders,
+    /// Whether the faults have ended.
+    pub(super) healed: Arc<AtomicBool>,
+    pub(super) rng: Rng,
+}
+
+/// Starts the workloads of a world. The returned tasks must be aborted when it heals; the others end with it.
+pub(super) fn start(context: &WorkloadContext) -> Vec<JoinHandle<()>> {
+    // Detached: the task ends with the world.
+    drop(tokio::spawn(sampler::sample_load(context.split())));
+    let mut ending = Vec::new();
+    for (feature, stop_at, start_workload) in WORKLOADS {
+        if !context.plan.has_workload(feature) {
+            continue;
+        }
+        let handle = tokio::spawn(start_workload(context.split()));
+        match stop_at {
+            StopAt::Healed => ending.push(handle),
+            StopAt::WorldEnd => drop(handle), // detached: it ends with the world
+        }
+    }
+    ending
+}
+
+impl WorkloadContext {
+    /// The same with its own random stream.
+    fn split(&self) -> Self {
+        Self {
+            rng: self.rng.split(),
+            ..self.clone()
+        }
+    }
+
+    /// Calls a node; `None` when it did not answer in time.
+    async fn call_node<T, F>(
+        &self,
+        machine: &Machine,
+        work: impl FnOnce(NodeHandle) -> F,
+    ) -> Option<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = T> + Send + 'static,
+    {
+        match tokio::time::timeout(CALL_TIMEOUT, machine.call(work)).await {
+            Ok(CallOutcome::Answer(answer)) => Some(answer),
+            Ok(CallOutcome::NotRunning | CallOutcome::Crashed) | Err(_) => None,
+        }
+    }
+
+    /// A random machine of the cluster.
+    fn pick_machine(&self) -> &Machine {
+        self.rng.pick(&self.machines)
+    }
+
+    /// A random machine whose node is running, as far as a load balancer knows.
+    fn pick_running_node(&self) -> &Machine {
+        let mut up = self.machines.iter().filter(|one| one.is_up());
+        let count = u64::try_from(up.clone().count()).unwrap_or(0);
+        if count == 0 {
+            return self.pick_machine();
+        }
+        let index = usize::try_from(self.rng.below(count)).unwrap_or(0);
+        up.nth(index).unwrap_or_else(|| self.pick_machine())
+    }
+
+    /// Whether faults still happen.
+    fn has_faults(&self) -> bool {
+        !self.healed.load(Ordering::Relaxed)
+    }
+
+    /// A random time of the fault phase.
+    fn pick_time(&self) -> Duration {
+        let fault_phase =
+            u64::try_from(self.plan.fault_phase.as_millis()).expect("the fault phase is short");
+        self.rng.millis(0, fault_phase)
+    }
+
+    async fn pause(&self, least_ms: u64, most_ms: u64) {
+        tokio::time::sleep(self.rng.millis(least_ms, most_ms)).await;
+    }
+}
+
+/// The txs that clients were told are durable. Clones are the same list.
+#[derive(Clone, Default)]
+pub(super) struct AcceptedTxs {
+    txs: Arc<Mutex<Vec<AcceptedTx>>>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct AcceptedTx {
+    pub(super) lane: LaneKey,
+    pub(super) request_id: RequestId,
+    pub(super) tx_id: TxId,
+}
+
+impl AcceptedTxs {
+    pub(super) fn add(&self, lane: LaneKey, request_id: &RequestId, tx_id: TxId) {
+        let request_id = request_id.clone();
+        let mut txs = self.txs.lock().unwrap_or_else(PoisonError::into_inner);
+        txs.push(AcceptedTx {
+            lane,
+            request_id,
+            tx_id,
+        });
+    }
+
+    /// One of the txs accepted so far.
+    fn pick(&self, rng: &Rng) -> Option<AcceptedTx> {
+        let txs = self.txs.lock().unwrap_or_else(PoisonError::into_inner);
+        (!txs.is_empty()).then(|| rng.pick(&txs).clone())
+    }
+}

@@ -1,0 +1,162 @@
+//! Reconciliation after a failover: whether a lane was reconciled on the store's present timeline.
+
+use engine::ports::{AcquireOutcome, StoreError};
+
+use crate::Backend;
+use crate::fixture::{Fixture, LEASE, SKEW, lane, node};
+
+pub async fn without_failover_every_lane_is_reconciled(backend: &dyn Backend) {
+    let fixture = Fixture::new(backend);
+    assert!(is_reconciled(&fixture, "a", 1).await, "a new lane");
+    assert!(
+        is_reconciled(&fixture, "a", 1).await,
+        "its keeper reacquires it"
+    );
+    backend.advance(LEASE + SKEW).await;
+    assert!(
+        is_reconciled(&fixture, "b", 1).await,
+        "another node takes it over"
+    );
+    fixture
+        .store
+        .queue(vec![fixture.new_queued(lane(2), "r1")])
+        .await
+        .expect("queue");
+    assert!(
+        is_reconciled(&fixture, "b", 2).await,
+        "made by a queued request"
+    );
+}
+
+pub async fn after_failover_a_lane_is_unreconciled_until_marked(backend: &dyn Backend) {
+    let fixture = Fixture::new(backend);
+    let mut keeper = fixture.keeper(&node("a"), lane(1)).await;
+    fixture.accept(&mut keeper, 1).await;
+    fixture.keeper(&node("a"), lane(2)).await;
+    if !backend.change_timeline().await {
+        return; // this store has one timeline only
+    }
+    let stale = keeper.lease_grant;
+    assert!(!is_reconciled(&fixture, "a", 1).await);
+    fixture
+        .store
+        .mark_reconciled(stale)
+        .await
+        .expect("mark_reconciled");
+    assert!(
+        !is_reconciled(&fixture, "a", 1).await,
+        "that grant is stale"
+    );
+    assert!(!is_reconciled(&fixture, "a", 2).await);
+    let keeper = fixture.keeper(&node("a"), lane(1)).await;
+    for _ in 0..2 {
+        fixture
+            .store
+            .mark_reconciled(keeper.lease_grant)
+            .await
+            .expect("mark_reconciled");
+        assert_eq!(
+            fixture.image(lane(1), keeper.lease_grant).await.batch_seq,
+            1,
+            "the lane itself is as it was"
+        );
+    }
+    assert!(is_reconciled(&fixture, "a", 1).await);
+    assert!(
+        !is_reconciled(&fixture, "a", 2).await,
+        "each lane by itself"
+    );
+    backend.advance(LEASE + SKEW).await;
+    assert!(is_reconciled(&fixture, "b", 1).await, "for the next keeper");
+}
+
+pub async fn lane_made_by_queueing_is_unreconciled_after_failover(backend: &dyn Backend) {
+    let fixture = Fixture::new(backend);
+    fixture
+        .store
+        .queue(vec![fixture.new_queued(lane(1), "r1")])
+        .await
+        .expect("queue");
+    if !backend.change_timeline().await {
+        return; // this store has one timeline only
+    }
+    let refused = fixture
+        .store
+        .queue(vec![fixture.new_queued(lane(1), "r2")])
+        .await;
+    assert!(
+        matches!(refused, Err(StoreError::Unreconciled(_))),
+        "retryable, unlike the refusal of a halted lane: {refused:?}"
+    );
+    // A grant that the failover lost may have sent it already.
+    assert!(!is_reconciled(&fixture, "a", 1).await);
+    let keeper = fixture.keeper(&node("a"), lane(1)).await;
+    fixture
+        .store
+        .mark_reconciled(keeper.lease_grant)
+        .await
+        .expect("mark_reconciled");
+    let repeated = vec![fixture.new_queued(lane(1), "r2")];
+    fixture.store.queue(repeated).await.expect("queue");
+}
+
+pub async fn halted_lane_is_not_granted_until_the_loss_is_accepted(backend: &dyn Backend) {
+    let fixture = Fixture::new(backend);
+    let mut keeper = fixture.keeper(&node("a"), lane(1)).await;
+    fixture.accept(&mut keeper, 1).await;
+    let stale = keeper.lease_grant;
+    fixture.keeper(&node("a"), lane(1)).await;
+    assert!(
+        !fixture
+            .store
+            .halt(stale, "a stale grant")
+            .await
+            .expect("halt")
+    );
+    assert!(is_reconciled(&fixture, "a", 1).await, "that grant is stale");
+    let keeper = fixture.keeper(&node("a"), lane(1)).await;
+    let reason = "three commits are gone";
+    assert!(
+        fixture
+            .store
+            .halt(keeper.lease_grant, reason)
+            .await
+            .expect("halt")
+    );
+    for name in ["a", "b"] {
+        let answer = fixture.acquire(&node(name), lane(1)).await;
+        assert_eq!(
+            answer,
+            AcquireOutcome::Halted("three commits are gone".into())
+        );
+    }
+    let queued = vec![fixture.new_queued(lane(1), "r9")];
+    let refused = fixture.store.queue(queued.clone()).await;
+    assert_eq!(
+        refused,
+        Err(StoreError::Halted("three commits are gone".into()))
+    );
+    let work = fixture
+        .store
+        .lanes_with_work(&node("b"))
+        .await
+        .expect("work");
+    assert_eq!(work, [], "it is not offered to any node");
+    let shown = fixture.store.lanes(&[lane(1)]).await.expect("lanes");
+    assert_eq!(shown[0].halted.as_deref(), Some("three commits are gone"));
+    assert!(fixture.store.accept_loss(lane(1)).await.expect("accept"));
+    assert!(!fixture.store.accept_loss(lane(1)).await.expect("accept"));
+    assert!(is_reconciled(&fixture, "b", 1).await);
+    fixture.store.queue(queued).await.expect("queue");
+}
+
+async fn is_reconciled(fixture: &Fixture, name: &str, signer: u8) -> bool {
+    match fixture.acquire(&node(name), lane(signer)).await {
+        AcquireOutcome::Granted { is_reconciled, .. } => is_reconciled,
+        refused @ (AcquireOutcome::NotKeeper { .. }
+        | AcquireOutcome::Halted(_)
+        | AcquireOutcome::Busy) => {
+            panic!("{refused:?}")
+        }
+    }
+}
