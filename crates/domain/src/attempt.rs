@@ -7,16 +7,7 @@ use crate::{ChainId, Fees, MonotonicTime, Nonce, Timestamp, TxId};
 
 /// Why an attempt exists. The kind that is mined decides the result.
 #[derive(
-    Clone,
-    Copy,
-    Debug,
-    PartialEq,
-    Eq,
-    PartialOrd,
-    Ord,
-    EnumCount,
-    IntoStaticStr,
-    VariantArray,
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, EnumCount, IntoStaticStr, VariantArray,
 )]
 #[strum(serialize_all = "lowercase")]
 pub enum AttemptKind {

@@ -1,6 +1,5 @@
 //! What an attempt offers to pay: quotes, limits and bumps. Integer arithmetic, rounded up.
 
-
 use crate::mutation::{self, Mutation};
 use crate::{Payload, TxType};
 

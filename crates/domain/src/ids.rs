@@ -23,9 +23,7 @@ pub struct LaneKey {
 pub struct LaneId(pub i64);
 
 /// A position in the account's order on chain.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash,
-)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Nonce(pub u64);
 
 impl Nonce {
@@ -47,9 +45,7 @@ impl Nonce {
 }
 
 /// The fencing token: rises by one with every takeover of a lane.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash,
-)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Token(pub u64);
 
 impl Token {

@@ -1,12 +1,9 @@
 //! Two clocks, two types: what people read, and what leases are measured with.
 
-
 use std::time::Duration;
 
 /// Wall-clock time in milliseconds since the Unix epoch. For people and for records.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash,
-)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp(pub u64);
 
 /// A reading of one process's monotonic clock, in microseconds. Never leaves the process.

@@ -185,16 +185,7 @@ impl TxState {
 
 /// More about a state, for people and for queries.
 #[derive(
-    Clone,
-    Copy,
-    Debug,
-    PartialEq,
-    Eq,
-    PartialOrd,
-    Ord,
-    EnumCount,
-    IntoStaticStr,
-    VariantArray,
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, EnumCount, IntoStaticStr, VariantArray,
 )]
 #[strum(serialize_all = "camelCase")]
 pub enum SubState {

@@ -205,8 +205,8 @@ mod tests {
     };
     use domain::window::{MempoolDepth, Release, Window};
     use domain::{
-        Address, CapacityRules, ChainId, ConfirmationRules, FeeRules, GrantId, LaneId, LaneImage, LaneKey, LaneRules, LeaseGrant,
-        NonceRules, Payload, RequestId, Token, Tx, U256,
+        Address, CapacityRules, ChainId, ConfirmationRules, FeeRules, GrantId, LaneId, LaneImage,
+        LaneKey, LaneRules, LeaseGrant, NonceRules, Payload, RequestId, Token, Tx, U256,
     };
     use uuid::Uuid;
 

@@ -29,4 +29,3 @@ mod watch;
 
 pub mod tasks;
 mod timeline;
-

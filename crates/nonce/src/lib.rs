@@ -18,8 +18,8 @@ pub mod redis;
 
 pub use clock::SystemClock;
 pub use component::{HeldNonce, NonceComponent, Outcome, WithNonceError};
-pub use config::{SettingsError, ReservationChain, Mode, QueueSettings, RejectPolicy, Settings};
+pub use config::{Mode, QueueSettings, RejectPolicy, ReservationChain, Settings, SettingsError};
 pub use scheme::{
-    ReserveRequest, RedisIssue, RedisReserve, RedisReserveConfig, RowLock, Scheme, SchemeKind, Segment,
-    SegmentConfig, ConditionalVerdict, Verdict, WatchedReservation,
+    ConditionalVerdict, RedisIssue, RedisReserve, RedisReserveConfig, ReserveRequest, RowLock,
+    Scheme, SchemeKind, Segment, SegmentConfig, Verdict, WatchedReservation,
 };

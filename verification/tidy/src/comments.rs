@@ -53,7 +53,10 @@ fn rust_comments(text: &str) -> Vec<Comment> {
     let line_of = |at: usize| text[..at].matches('\n').count() + 1;
     found
         .into_iter()
-        .map(|(at, text)| Comment { line: line_of(at), text: text.to_owned() })
+        .map(|(at, text)| Comment {
+            line: line_of(at),
+            text: text.to_owned(),
+        })
         .collect()
 }
 
@@ -64,7 +67,9 @@ fn literal_length(rest: &str) -> usize {
         if raw[hashes..].starts_with('"') {
             let end = format!("\"{}", "#".repeat(hashes));
             let body = 1 + hashes + 1;
-            return rest[body..].find(&end).map_or(rest.len(), |at| body + at + end.len());
+            return rest[body..]
+                .find(&end)
+                .map_or(rest.len(), |at| body + at + end.len());
         }
     }
     if rest.starts_with('"') {
@@ -105,7 +110,12 @@ mod tests {
         let texts: Vec<(usize, &str)> = found.iter().map(|c| (c.line, c.text.as_str())).collect();
         assert_eq!(
             texts,
-            [(1, "// yes"), (2, "/* also */"), (3, "// third \"quote"), (4, "// fourth")]
+            [
+                (1, "// yes"),
+                (2, "/* also */"),
+                (3, "// third \"quote"),
+                (4, "// fourth")
+            ]
         );
     }
 }

@@ -46,7 +46,11 @@ fn collect_structs(items: &[syn::Item], visit: &mut impl FnMut(&syn::ItemStruct)
     for item in items {
         if let syn::Item::Struct(item) = item {
             visit(item);
-        } else if let syn::Item::Mod(syn::ItemMod { content: Some((_, items)), .. }) = item {
+        } else if let syn::Item::Mod(syn::ItemMod {
+            content: Some((_, items)),
+            ..
+        }) = item
+        {
             collect_structs(items, visit);
         }
     }
@@ -54,13 +58,22 @@ fn collect_structs(items: &[syn::Item], visit: &mut impl FnMut(&syn::ItemStruct)
 
 /// The lines of the files that ARCHITECTURE.md names in its "Fifteen minutes" sentence.
 pub fn reading_path(tree: &SourceTree) -> Vec<String> {
-    let text_of = |path: &str| tree.files.iter().find(|file| file.path == path).map(|file| &file.text);
+    let text_of = |path: &str| {
+        tree.files
+            .iter()
+            .find(|file| file.path == path)
+            .map(|file| &file.text)
+    };
     let Some(page) = text_of("ARCHITECTURE.md") else {
         return vec!["ARCHITECTURE.md is missing".to_owned()];
     };
-    let sentence = page.split("\n\n").find(|paragraph| paragraph.starts_with("Fifteen minutes"));
+    let sentence = page
+        .split("\n\n")
+        .find(|paragraph| paragraph.starts_with("Fifteen minutes"));
     let Some(sentence) = sentence else {
-        return vec!["ARCHITECTURE.md has no paragraph that starts with \"Fifteen minutes\"".to_owned()];
+        return vec![
+            "ARCHITECTURE.md has no paragraph that starts with \"Fifteen minutes\"".to_owned(),
+        ];
     };
     let named = sentence.split(['`', '(', ')', '[', ']']);
     let named = named.filter(|part| part.ends_with(".rs") || part.ends_with(".md"));
@@ -72,11 +85,15 @@ pub fn reading_path(tree: &SourceTree) -> Vec<String> {
     for path in paths {
         match text_of(path) {
             Some(text) => lines += text.lines().count(),
-            None => found.push(format!("ARCHITECTURE.md names {path}, which does not exist")),
+            None => found.push(format!(
+                "ARCHITECTURE.md names {path}, which does not exist"
+            )),
         }
     }
     if lines > PATH_LINES_MAX {
-        found.push(format!("the fifteen-minute path has {lines} lines (at most {PATH_LINES_MAX})"));
+        found.push(format!(
+            "the fifteen-minute path has {lines} lines (at most {PATH_LINES_MAX})"
+        ));
     }
     found
 }
@@ -89,7 +106,10 @@ mod tests {
     fn a_struct_with_too_many_fields_is_reported() {
         let fields: String = (0..20).map(|n| format!("f{n}: u8,")).collect();
         let text = format!("struct Fine {{ a: u8 }} mod inner {{ struct Large {{ {fields} }} }}");
-        let file = SourceFile { path: "crates/domain/src/lane/mod.rs".into(), text };
+        let file = SourceFile {
+            path: "crates/domain/src/lane/mod.rs".into(),
+            text,
+        };
         let found = large_structs(&SourceTree { files: vec![file] });
         assert_eq!(found.len(), 1, "{found:?}");
         assert!(found[0].contains("struct Large has 20 fields"), "{found:?}");

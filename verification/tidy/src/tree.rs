@@ -43,7 +43,9 @@ impl SourceTree {
         let mut folders = vec![root.to_path_buf()];
         while let Some(folder) = folders.pop() {
             for entry in fs::read_dir(&folder).expect("a folder of the repository can be listed") {
-                let path = entry.expect("a folder of the repository can be listed").path();
+                let path = entry
+                    .expect("a folder of the repository can be listed")
+                    .path();
                 let name = path.file_name().unwrap_or_default().to_string_lossy();
                 if path.is_dir() && !SKIPPED.contains(&name.as_ref()) {
                     folders.push(path);
@@ -81,7 +83,9 @@ impl SourceFile {
     }
 
     pub fn has_extension(&self, extension: &str) -> bool {
-        Path::new(&self.path).extension().is_some_and(|found| found == extension)
+        Path::new(&self.path)
+            .extension()
+            .is_some_and(|found| found == extension)
     }
 
     /// Whether it is test code: compiled into no program, whichever crate it belongs to.

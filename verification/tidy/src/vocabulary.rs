@@ -46,14 +46,27 @@ const BANNED: &[(&str, &str)] = &[
 
 /// Banned as the whole name of a type: no noun that stands alone.
 const BANNED_TYPES: &[&str] = &[
-    "Again", "Ask", "At", "Away", "Beside", "Care", "Fate", "Hop", "Look", "Moment", "Out", "Right",
-    "Said", "Seat", "Sight", "Told", "Went", "What", "Wish", "Word", "Words",
+    "Again", "Ask", "At", "Away", "Beside", "Care", "Fate", "Hop", "Look", "Moment", "Out",
+    "Right", "Said", "Seat", "Sight", "Told", "Went", "What", "Wish", "Word", "Words",
 ];
 
 /// Banned as the whole name of a function: it cannot be searched for, or is no verb with an object.
 const BANNED_FUNCTIONS: &[&str] = &[
-    "ask", "care", "conclude", "deal", "from_word", "go", "here", "hurry", "let_go", "let_out", "look",
-    "say", "tell", "there", "word",
+    "ask",
+    "care",
+    "conclude",
+    "deal",
+    "from_word",
+    "go",
+    "here",
+    "hurry",
+    "let_go",
+    "let_out",
+    "look",
+    "say",
+    "tell",
+    "there",
+    "word",
 ];
 
 /// Banned in comments and documents: they name a person where the thing has a name.
@@ -62,7 +75,11 @@ const BANNED_IN_PROSE: &[&str] = &[
 ];
 
 /// Where the words are quoted on purpose.
-const EXEMPT: &[&str] = &["verification/tidy/src/vocabulary.rs", "docs/adr/", "CHANGELOG.md"];
+const EXEMPT: &[&str] = &[
+    "verification/tidy/src/vocabulary.rs",
+    "docs/adr/",
+    "CHANGELOG.md",
+];
 
 fn is_exempt(file: &SourceFile) -> bool {
     EXEMPT.iter().any(|exempt| file.path.starts_with(exempt))
@@ -88,7 +105,10 @@ fn banned_identifiers(file: &SourceFile) -> Vec<String> {
     let mut names = Names::default();
     names.collect(tokens);
     let words = names.all.iter().flat_map(|name| banned_in(name));
-    let types = names.types.iter().filter(|name| BANNED_TYPES.contains(&name.as_str()));
+    let types = names
+        .types
+        .iter()
+        .filter(|name| BANNED_TYPES.contains(&name.as_str()));
     let types = types.map(|name| format!("type `{name}` is no noun that stands alone"));
     let functions = names.functions.iter();
     let functions = functions.filter(|name| BANNED_FUNCTIONS.contains(&name.as_str()));
@@ -160,10 +180,14 @@ pub fn banned_prose(tree: &SourceTree) -> Vec<String> {
         for comment in prose_of(file) {
             let lower = comment.text.to_lowercase();
             let words = lower.split(|c: char| !c.is_alphanumeric());
-            let banned: BTreeSet<&str> = words.filter(|word| BANNED_IN_PROSE.contains(word)).collect();
+            let banned: BTreeSet<&str> = words
+                .filter(|word| BANNED_IN_PROSE.contains(word))
+                .collect();
             for word in banned {
                 let place = format!("{}:{}", file.path, comment.line);
-                found.push(format!("{place}: \"{word}\" names a person: name the thing"));
+                found.push(format!(
+                    "{place}: \"{word}\" names a person: name the thing"
+                ));
             }
         }
     }
@@ -175,21 +199,31 @@ mod tests {
     use super::*;
 
     fn tree(path: &str, text: &str) -> SourceTree {
-        let file = SourceFile { path: path.to_owned(), text: text.to_owned() };
+        let file = SourceFile {
+            path: path.to_owned(),
+            text: text.to_owned(),
+        };
         SourceTree { files: vec![file] }
     }
 
     #[test]
     fn banned_words_are_found_inside_names_and_file_names() {
-        let found = banned_names(&tree("crates/a/src/told.rs", "fn told_reorg() { let isLent = 1; }"));
+        let found = banned_names(&tree(
+            "crates/a/src/told.rs",
+            "fn told_reorg() { let isLent = 1; }",
+        ));
         assert_eq!(found.len(), 3, "{found:?}");
-        let clean = tree("crates/a/src/reorg.rs", "fn excellent() { let talented = \"told\"; }");
+        let clean = tree(
+            "crates/a/src/reorg.rs",
+            "fn excellent() { let talented = \"told\"; }",
+        );
         assert!(banned_names(&clean).is_empty());
     }
 
     #[test]
     fn verbs_are_no_types_and_functions_can_be_searched_for() {
-        let source = "struct Went; enum Outcome { Went } fn go() {} impl A { fn go_offline(&self) {} }";
+        let source =
+            "struct Went; enum Outcome { Went } fn go() {} impl A { fn go_offline(&self) {} }";
         let found = banned_names(&tree("a.rs", source));
         // The variant `Went` and the type `Went` share the banned word, which is reported once.
         assert_eq!(found.len(), 3, "{found:?}");
@@ -199,6 +233,9 @@ mod tests {
     fn persons_are_found_in_comments_only() {
         let source = "/// Whoever asks.\nfn f() { let s = \"whoever\"; } // the holder\n";
         let found = banned_prose(&tree("a.rs", source));
-        assert_eq!(found, ["a.rs:1: \"whoever\" names a person: name the thing"]);
+        assert_eq!(
+            found,
+            ["a.rs:1: \"whoever\" names a person: name the thing"]
+        );
     }
 }

@@ -5,7 +5,12 @@ use tidy::{SourceTree, placement, repository_root, sizes, vocabulary};
 /// Fails with every violation of a rule, so that one run shows all of them.
 fn check(rule: fn(&SourceTree) -> Vec<String>) {
     let found = rule(&SourceTree::read(&repository_root()));
-    assert!(found.is_empty(), "{} violations:\n{}", found.len(), found.join("\n"));
+    assert!(
+        found.is_empty(),
+        "{} violations:\n{}",
+        found.len(),
+        found.join("\n")
+    );
 }
 
 #[test]

@@ -76,7 +76,9 @@ impl From<ReservationError> for Problem {
 impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Self {
         let kind = match &error {
-            StoreError::Unavailable(_) | StoreError::Unreconciled(_) => ProblemKind::StoreUnavailable,
+            StoreError::Unavailable(_) | StoreError::Unreconciled(_) => {
+                ProblemKind::StoreUnavailable
+            }
             StoreError::Corrupt(_) => ProblemKind::StoreCorrupt,
             StoreError::Halted(_) => ProblemKind::LaneHalted,
             // `parse` has checked everything else; only the store can check the feed's cursor.

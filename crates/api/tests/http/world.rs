@@ -15,11 +15,12 @@ use domain::lane::{ChainQuery, Finality, OnForeignNonce, Resubmit, ResubmitPolic
 use domain::lease::LeaseTerms;
 use domain::window::{MempoolDepth, Release, Window};
 use domain::{
-    Address, CapacityRules, ChainId, ConfirmationRules, FeeRules, Holder, LaneKey, LaneRules, Mark, NodeName, Nonce, NonceRules, Reservation,
+    Address, CapacityRules, ChainId, ConfirmationRules, FeeRules, Holder, LaneKey, LaneRules, Mark,
+    NodeName, Nonce, NonceRules, Reservation,
 };
 use engine::node::{
-    AcceptedTx, ChainRules, NewTx, Node, NodeConfig, NodeHandle, NonKeeper, OnTimelineChange, Ports,
-    Refusal, ReservedAccounts,
+    AcceptedTx, ChainRules, NewTx, Node, NodeConfig, NodeHandle, NonKeeper, OnTimelineChange,
+    Ports, Refusal, ReservedAccounts,
 };
 use engine::ports::{
     Chain, Clock, LaneReservations, NonceReservations, PeerError, Peers, ReservationError,
@@ -305,20 +306,35 @@ impl ApiResponse {
 
 fn node_config() -> NodeConfig {
     let lane = LaneRules {
-capacity: CapacityRules { window: Window {
-            limit: None,
-            releases: Release::Mined,
-        }, mempool_depth: MempoolDepth::auto() },
-fee: FeeRules::OPEN,
-confirmations: ConfirmationRules { finality: Finality::Depth(2), watch_depth: 64, emit_progress: false, fetch_receipt_upon_entry: false, stale_receipt_timeout: Duration::from_secs(60) },
-resubmit: Resubmit {
+        capacity: CapacityRules {
+            window: Window {
+                limit: None,
+                releases: Release::Mined,
+            },
+            mempool_depth: MempoolDepth::auto(),
+        },
+        fee: FeeRules::OPEN,
+        confirmations: ConfirmationRules {
+            finality: Finality::Depth(2),
+            watch_depth: 64,
+            emit_progress: false,
+            fetch_receipt_upon_entry: false,
+            stale_receipt_timeout: Duration::from_secs(60),
+        },
+        resubmit: Resubmit {
             interval: None,
             policy: ResubmitPolicy::Rebroadcast,
             max_attempts: None,
         },
-nonce: NonceRules { chain_query: ChainQuery::Pending, chain_nonce_timeout: Duration::from_secs(30), max_chain_jump: 64, gap_fill_after: Duration::from_secs(15), on_foreign_nonce: OnForeignNonce::Requeue },
-reservations: None,
-};
+        nonce: NonceRules {
+            chain_query: ChainQuery::Pending,
+            chain_nonce_timeout: Duration::from_secs(30),
+            max_chain_jump: 64,
+            gap_fill_after: Duration::from_secs(15),
+            on_foreign_nonce: OnForeignNonce::Requeue,
+        },
+        reservations: None,
+    };
     let rules = ChainRules {
         lane,
         gas_margin_percent: 120,

@@ -177,7 +177,10 @@ pub(crate) async fn check_consumers(software: NodeSoftware) {
         assert_eq!(consumer_of(alice, item.nonce, head).await, expected);
     }
     let next = Nonce(sent[2].nonce.0 + 1);
-    assert_eq!(consumer_of(alice, next, head).await, NonceConsumer::NotConsumed);
+    assert_eq!(
+        consumer_of(alice, next, head).await,
+        NonceConsumer::NotConsumed
+    );
     // As of a block before the tx.
     assert_eq!(
         consumer_of(alice, sent[2].nonce, head - 2).await,

@@ -83,7 +83,9 @@ impl WatchedFinals {
         let mut reorged = Vec::new();
         self.blocks.retain_mut(|block| {
             match block.position(view, old) {
-                BlockPosition::Replaced if mutation::is_on(Mutation::IgnoreReorgedFinals) => return false,
+                BlockPosition::Replaced if mutation::is_on(Mutation::IgnoreReorgedFinals) => {
+                    return false;
+                }
                 BlockPosition::Replaced => {
                     reorged.extend_from_slice(&block.txs);
                     return false;

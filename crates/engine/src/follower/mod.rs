@@ -44,7 +44,10 @@ pub(crate) struct Follower {
 impl Follower {
     pub(crate) fn new(core: Arc<Core>, chain_id: ChainId) -> Self {
         let rules = &core.chain(chain_id).rules;
-        let keep = fork_choice::kept_headers(rules.lane.confirmations.finality, rules.lane.confirmations.watch_depth);
+        let keep = fork_choice::kept_headers(
+            rules.lane.confirmations.finality,
+            rules.lane.confirmations.watch_depth,
+        );
         let poll_schedule = PollSchedule::new(rules.poll_interval);
         Self {
             core,

@@ -156,7 +156,12 @@ async fn read_lane(
     granted: GrantedLane,
     readers: &Semaphore,
 ) -> Result<Message, OpenError> {
-    let watch_depth = core.chain(lane.chain_id).rules.lane.confirmations.watch_depth;
+    let watch_depth = core
+        .chain(lane.chain_id)
+        .rules
+        .lane
+        .confirmations
+        .watch_depth;
     let lease_grant = granted.lease_grant;
     let read = async {
         // For the store only: a chain that does not answer must not hold up lanes of other chains.

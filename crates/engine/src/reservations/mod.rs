@@ -80,7 +80,8 @@ impl NodeHandle {
         let is_decided = |record: &TxRecord| record.tx.nonce.is_some() || !record.tx.is_open();
         let waited = self.wait_until(record.tx.id, RESERVE_TIMEOUT, is_decided);
         let waited = waited.await.map_err(reservation_error)?;
-        let allocated = waited.and_then(|record| reservation_from_row(lane, &record.tx, None, rules));
+        let allocated =
+            waited.and_then(|record| reservation_from_row(lane, &record.tx, None, rules));
         allocated.ok_or_else(|| {
             ReservationError::Unavailable("the lane allocates no nonce at present".to_owned())
         })

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use domain::headers::is_linked;
-use domain::lane::{ChainQuery, NonceConsumer, BELOW_VIEW_MAX, Receipt};
+use domain::lane::{BELOW_VIEW_MAX, ChainQuery, NonceConsumer, Receipt};
 use domain::{B256, Header, Inclusion, Input, LaneKey, Nonce};
 
 use super::effects::back_off_after;
@@ -189,7 +189,12 @@ async fn receipts_with_proof(
         let is_below_view = base.is_some_and(|base| inclusion.block_number < base);
         let number = inclusion.block_number;
         if is_below_view && !proofs.contains_key(&number) {
-            let count = chain_state.rules.lane.confirmations.finality.proof_headers();
+            let count = chain_state
+                .rules
+                .lane
+                .confirmations
+                .finality
+                .proof_headers();
             proofs.insert(number, chain_state.chain.headers(number, count).await?);
         }
         let above = proofs.get(&number).cloned().unwrap_or_default();

@@ -9,8 +9,8 @@ use domain::lane::{ChainQuery, Finality, OnForeignNonce, Resubmit, ResubmitPolic
 use domain::lease::LeaseTerms;
 use domain::window::{MempoolDepth, Release, Window};
 use domain::{
-    Address, CapacityRules, ChainId, ConfirmationRules, FeeRules, LaneKey, LaneRules, NodeName, NonceRules, Payload,
-    RequestId, U256,
+    Address, CapacityRules, ChainId, ConfirmationRules, FeeRules, LaneKey, LaneRules, NodeName,
+    NonceRules, Payload, RequestId, U256,
 };
 use engine::node::{
     ChainRules, NewTx, Node, NodeConfig, NonKeeper, OnTimelineChange, Origin, Ports,

@@ -216,20 +216,35 @@ impl Config {
     fn lane_rules(&self, chain: &Chain) -> LaneRules {
         let finality = self.finality(chain);
         LaneRules {
-capacity: CapacityRules { window: Window {
-                limit: Some(self.lane.window).filter(|limit| *limit > 0),
-                releases: self.lane.window_releases,
-            }, mempool_depth: self.lane.mempool_depth },
-fee: FeeRules {
+            capacity: CapacityRules {
+                window: Window {
+                    limit: Some(self.lane.window).filter(|limit| *limit > 0),
+                    releases: self.lane.window_releases,
+                },
+                mempool_depth: self.lane.mempool_depth,
+            },
+            fee: FeeRules {
                 legacy: chain.legacy,
                 floor: chain.fee_floor.0,
                 cap: chain.fee_cap.map_or(u128::MAX, |cap| cap.0),
             },
-confirmations: ConfirmationRules { finality, watch_depth: self.watch_depth(finality), emit_progress: self.confirmations.progress == Progress::EveryBlock, fetch_receipt_upon_entry: self.confirmations.fetch_receipt_upon_entry, stale_receipt_timeout: self.confirmations.stale_receipt_timeout },
-resubmit: self.resubmit_rules(),
-nonce: NonceRules { chain_query: self.nonce.chain_query, chain_nonce_timeout: self.nonce.state_timeout, max_chain_jump: self.nonce.max_chain_jump, gap_fill_after: self.lane.gap_fill_after, on_foreign_nonce: self.lane.on_foreign_nonce },
-reservations: None,
-}
+            confirmations: ConfirmationRules {
+                finality,
+                watch_depth: self.watch_depth(finality),
+                emit_progress: self.confirmations.progress == Progress::EveryBlock,
+                fetch_receipt_upon_entry: self.confirmations.fetch_receipt_upon_entry,
+                stale_receipt_timeout: self.confirmations.stale_receipt_timeout,
+            },
+            resubmit: self.resubmit_rules(),
+            nonce: NonceRules {
+                chain_query: self.nonce.chain_query,
+                chain_nonce_timeout: self.nonce.state_timeout,
+                max_chain_jump: self.nonce.max_chain_jump,
+                gap_fill_after: self.lane.gap_fill_after,
+                on_foreign_nonce: self.lane.on_foreign_nonce,
+            },
+            reservations: None,
+        }
     }
 
     /// How deep results with this finality are watched for reorgs.

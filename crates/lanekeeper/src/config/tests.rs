@@ -129,8 +129,17 @@ fetchReceiptUponEntry = true
     assert!(config.warnings.is_empty());
     let node = config.node_config(config.http.listen);
     let [first, second] = [1, 10].map(|id| node.chains[&domain::ChainId(id)].lane);
-    assert_eq!(first.confirmations.finality, Finality::Tag(FinalityTag::Finalized));
-    assert_eq!((first.confirmations.watch_depth, second.confirmations.watch_depth), (64, 200));
+    assert_eq!(
+        first.confirmations.finality,
+        Finality::Tag(FinalityTag::Finalized)
+    );
+    assert_eq!(
+        (
+            first.confirmations.watch_depth,
+            second.confirmations.watch_depth
+        ),
+        (64, 200)
+    );
     assert_eq!(second.confirmations.finality, Finality::Depth(100));
     let resubmit = Resubmit {
         interval: Some(Duration::from_secs(30)),

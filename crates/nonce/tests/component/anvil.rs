@@ -128,10 +128,12 @@ impl Chain for Node {
         let blocks = (0..=up_to.number).filter_map(|number| self.0.block(number));
         let mut all = blocks.flat_map(|block| block.transactions);
         let found = all.find(|tx| (tx.from, tx.nonce) == (account, nonce.0));
-        Ok(found.map_or(NonceConsumer::NotConsumed, |tx| NonceConsumer::By {
-            hash: tx.hash,
-            effect_digest: EffectDigest::of(tx.to, tx.value, &tx.input),
-        }))
+        Ok(
+            found.map_or(NonceConsumer::NotConsumed, |tx| NonceConsumer::By {
+                hash: tx.hash,
+                effect_digest: EffectDigest::of(tx.to, tx.value, &tx.input),
+            }),
+        )
     }
 
     async fn fee_quote(&self) -> Result<FeeQuote, ChainError> {

@@ -345,7 +345,9 @@ impl Chain for RemoteChain {
         for at in self.endpoint_order() {
             match self.consumer_at(at, account, nonce, up_to).await {
                 Ok(NonceConsumer::Unseen) => unseen += 1,
-                Ok(found @ (NonceConsumer::By { .. } | NonceConsumer::NotConsumed)) => return Ok(found),
+                Ok(found @ (NonceConsumer::By { .. } | NonceConsumer::NotConsumed)) => {
+                    return Ok(found);
+                }
                 Err(_) => {}
             }
         }

@@ -136,7 +136,8 @@ fn draw(rng: &Rng, busy: &Rng, options: &Options) -> Plan {
         Plan::stormy(&rng.split())
     };
     if options.deep_forks {
-        plan.chain.set_forks(plan.lane.confirmations.finality, DEEP_REORG_EXTRA);
+        plan.chain
+            .set_forks(plan.lane.confirmations.finality, DEEP_REORG_EXTRA);
     }
     if options.lossy {
         let half =

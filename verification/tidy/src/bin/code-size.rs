@@ -41,8 +41,15 @@ fn main() -> ExitCode {
             old.files, old.lines, new.files, new.lines
         );
     }
-    println!("| largest structs | {} | {} |", before.largest(), after.largest());
-    println!("| public items of what ships | {} | {} |", before.public_items, after.public_items);
+    println!(
+        "| largest structs | {} | {} |",
+        before.largest(),
+        after.largest()
+    );
+    println!(
+        "| public items of what ships | {} | {} |",
+        before.public_items, after.public_items
+    );
     let (old, new) = (before.roles["ships"].lines, after.roles["ships"].lines);
     let holds = new <= old;
     let figure = format!("{old} lines of shipped code at {base}, {new} now");
@@ -55,13 +62,20 @@ fn main() -> ExitCode {
     }
     let verdict = if holds { "HOLDS" } else { "FAILS" };
     println!("{verdict} 13-1-size: {figure}");
-    if holds { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if holds {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
 }
 
 /// The source files of a commit.
 fn tree_at(root: &Path, commit: &str) -> SourceTree {
     let git = |arguments: &[&str]| {
-        let output = Command::new("git").args(arguments).current_dir(root).output();
+        let output = Command::new("git")
+            .args(arguments)
+            .current_dir(root)
+            .output();
         let output = output.expect("git runs");
         assert!(output.status.success(), "git {arguments:?} failed");
         String::from_utf8_lossy(&output.stdout).into_owned()
@@ -72,11 +86,15 @@ fn tree_at(root: &Path, commit: &str) -> SourceTree {
         path: path.to_owned(),
         text: git(&["show", &format!("{commit}:{path}")]),
     });
-    SourceTree { files: files.collect() }
+    SourceTree {
+        files: files.collect(),
+    }
 }
 
 fn is_source(path: &str) -> bool {
-    [".rs", ".sql", ".lua"].iter().any(|ending| path.ends_with(ending))
+    [".rs", ".sql", ".lua"]
+        .iter()
+        .any(|ending| path.ends_with(ending))
 }
 
 /// The role of a file, in the layout before and after crates were sorted by audience.
@@ -85,7 +103,11 @@ fn role_of(file: &SourceFile) -> &'static str {
     let tests_only = ["crates/sim", "crates/rig", "crates/fuzz", "crates/probe"];
     if !is_in(&["crates", "tools"]) || file.is_test() || is_in(&tests_only) {
         "verification"
-    } else if is_in(&["tools", "crates/chain/src/devchain", "crates/lanekeeper/src/bench"]) {
+    } else if is_in(&[
+        "tools",
+        "crates/chain/src/devchain",
+        "crates/lanekeeper/src/bench",
+    ]) {
         "tools"
     } else {
         "ships"
@@ -94,7 +116,8 @@ fn role_of(file: &SourceFile) -> &'static str {
 
 /// The source without the unit tests at its end.
 fn without_tests(text: &str) -> &str {
-    text.find("#[cfg(test)]\nmod tests {").map_or(text, |at| &text[..at])
+    text.find("#[cfg(test)]\nmod tests {")
+        .map_or(text, |at| &text[..at])
 }
 
 impl Count {
@@ -105,7 +128,11 @@ impl Count {
         for file in tree.files.iter().filter(|file| is_source(&file.path)) {
             let role = role_of(file);
             let own = without_tests(&file.text);
-            let shipped = if role == "verification" { file.text.as_str() } else { own };
+            let shipped = if role == "verification" {
+                file.text.as_str()
+            } else {
+                own
+            };
             let count = roles.entry(role).or_default();
             count.files += 1;
             count.lines += shipped.lines().count();
@@ -118,19 +145,30 @@ impl Count {
             }
         }
         structs.sort_by(|a, b| b.cmp(a));
-        Self { roles, structs, public_items }
+        Self {
+            roles,
+            structs,
+            public_items,
+        }
     }
 
     fn largest(&self) -> String {
         let largest = self.structs.iter().take(5);
-        let largest: Vec<String> = largest.map(|(fields, name)| format!("{name} {fields}")).collect();
+        let largest: Vec<String> = largest
+            .map(|(fields, name)| format!("{name} {fields}"))
+            .collect();
         largest.join(", ")
     }
 
     fn json(&self) -> serde_json::Value {
         let roles = self.roles.iter();
         let roles: serde_json::Map<String, serde_json::Value> = roles
-            .map(|(name, role)| ((*name).to_owned(), json!({"files": role.files, "lines": role.lines})))
+            .map(|(name, role)| {
+                (
+                    (*name).to_owned(),
+                    json!({"files": role.files, "lines": role.lines}),
+                )
+            })
             .collect();
         json!({"roles": roles, "largestStructs": self.largest(), "publicItems": self.public_items})
     }

@@ -298,12 +298,12 @@ impl Chain for FakeChain {
             .transactions()
             .filter(|(header, _)| header.number <= up_to.number);
         let found = below.find(|(_, (from, used, _))| (*from, *used) == (account, nonce.0));
-        Ok(
-            found.map_or(NonceConsumer::NotConsumed, |(_, (.., hash))| NonceConsumer::By {
+        Ok(found.map_or(NonceConsumer::NotConsumed, |(_, (.., hash))| {
+            NonceConsumer::By {
                 hash: *hash,
                 effect_digest: EffectDigest::of(None, U256::ZERO, &[]),
-            }),
-        )
+            }
+        }))
     }
 
     async fn fee_quote(&self) -> Result<FeeQuote, ChainError> {

@@ -18,8 +18,8 @@ use domain::{
     NodeName, Nonce, NonceRules, Reservation,
 };
 use engine::node::{
-    AcceptedTx, ChainRules, NewTx, Node, NodeConfig, NodeHandle, NonKeeper, OnTimelineChange, Ports,
-    Refusal, ReservedAccounts,
+    AcceptedTx, ChainRules, NewTx, Node, NodeConfig, NodeHandle, NonKeeper, OnTimelineChange,
+    Ports, Refusal, ReservedAccounts,
 };
 use engine::ports::{Chain, Clock, LaneReservations, PeerError, Peers, ReservationError, Store};
 use engine::reservations::{MarkError, MarkRequest};

@@ -71,7 +71,10 @@ impl Reading {
             })
             .await
         {
-            Ok(page) => page.txs.iter().for_each(|tx| json(&api_types::Tx::from(tx))),
+            Ok(page) => page
+                .txs
+                .iter()
+                .for_each(|tx| json(&api_types::Tx::from(tx))),
             Err(error) => show(&error),
         }
         show(&store.lanes(&[LANE]).await);
