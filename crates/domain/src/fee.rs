@@ -210,14 +210,14 @@ mod tests {
         #[test]
         fn quote_keeps_floor_cap_and_the_payloads_own_fee(
             quote in any_quote(), floor in 0..10 * GWEI, span in 0..1_000 * GWEI,
-            wish in proptest::option::of(0..500 * GWEI),
+            requested_max in proptest::option::of(0..500 * GWEI),
         ) {
             let rules = FeeRules { legacy: false, floor, cap: floor + span };
             let mut payload = Payload::transfer(Address::ZERO, U256::ZERO);
-            payload.max_fee_per_gas = wish;
+            payload.max_fee_per_gas = requested_max;
             let fees = rules.fees(&payload, quote);
-            if let (Some(wish), Fees::Eip1559 { max_fee, .. }) = (wish, fees) {
-                prop_assert_eq!(max_fee, wish);
+            if let (Some(requested_max), Fees::Eip1559 { max_fee, .. }) = (requested_max, fees) {
+                prop_assert_eq!(max_fee, requested_max);
             } else {
                 prop_assert!((floor..=floor + span).contains(&fees.max_per_gas()));
             }

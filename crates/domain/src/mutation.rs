@@ -88,7 +88,7 @@ mutations! {
     /// A foreign transaction that is pending at a nonce is outbid. Breaks: a foreign transaction is left
     /// alone.
     OutbidForeign,
-    /// A tx whose nonce was consumed by nobody knows whom is sent again at another nonce. Breaks: one effect
+    /// A tx whose nonce was consumed by an unidentified transaction is sent again at another nonce. Breaks: one effect
     /// per request.
     RequeueUnknownConsumer,
     /// After a bump the older hash is no longer recognised when it is mined. Breaks: one effect per request.
@@ -112,7 +112,7 @@ mutations! {
     IgnoreReorgedFinals,
     /// Confirmations that replace what was told before do not say so. Breaks: forks are always told.
     OmitNewForkFlag,
-    /// A transaction of somebody else counts before it is final. Breaks: one effect per request.
+    /// A foreign transaction counts before it is final. Breaks: one effect per request.
     TrustForeignBeforeFinal,
     /// A bump offers one percent more, which no node takes. Breaks: a replacement pays more.
     BumpTooLittle,
@@ -122,10 +122,10 @@ mutations! {
     WaitForSignerInTurn,
     /// A tx is STUCK as soon as it is sent again, whatever the rules say. Breaks: STUCK only by a rule.
     StuckWithoutRule,
-    /// A lent nonce whose time is over is free although nobody asked the chain. Breaks: no nonce is lent while a
+    /// An expired reservation frees its nonce without a chain check. Breaks: no nonce is reissued while a
     /// transaction with it may be mined.
     ReleaseExpiredWithoutChainCheck,
-    /// A former holder's word counts for the nonce that somebody else has now. Breaks: a nonce has one holder.
+    /// A former holder's mark counts for a nonce that was reissued. Breaks: a nonce has one holder.
     AcceptFormerHolder,
 }
 

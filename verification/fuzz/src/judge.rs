@@ -57,7 +57,7 @@ pub enum Fault {
         allowed: usize,
     },
     /// It took longer than allowed.
-    Timestamp(Duration),
+    Slow(Duration),
 }
 
 impl Judge {
@@ -73,7 +73,7 @@ impl Judge {
     pub fn run(&mut self, input: &[u8]) -> Trial {
         let mut trial = self.run_once(input);
         if trial.fault.is_none() && trial.took > BUSY_MAX && self.is_slow(input) {
-            trial.fault = Some(Fault::Timestamp(trial.took));
+            trial.fault = Some(Fault::Slow(trial.took));
         }
         if trial.fault.is_some() {
             // What is left of it after a failure is not to be trusted.
@@ -123,7 +123,7 @@ impl Fault {
             Self::Panic { place, .. } => place.clone(),
             Self::Promise(words) => words.split(':').next().unwrap_or_default().to_owned(),
             Self::Memory { .. } => "memory".to_owned(),
-            Self::Timestamp(_) => "time".to_owned(),
+            Self::Slow(_) => "time".to_owned(),
         }
     }
 }
@@ -139,7 +139,7 @@ impl fmt::Display for Fault {
                     "{bytes} bytes of memory, and {allowed} are allowed for its size"
                 )
             }
-            Self::Timestamp(took) => write!(f, "{took:.1?}, and {BUSY_MAX:?} are allowed"),
+            Self::Slow(took) => write!(f, "{took:.1?}, and {BUSY_MAX:?} are allowed"),
         }
     }
 }
@@ -159,7 +159,7 @@ fn busy() -> Duration {
     TICK.saturating_mul(ticks)
 }
 
-/// The first panic since the last look, on whichever thread, caught by somebody or not.
+/// The first panic since the last check, on any thread, caught or not.
 static PANIC: Mutex<Option<Fault>> = Mutex::new(None);
 
 fn taken_panic() -> Option<Fault> {

@@ -68,7 +68,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs every target in a process of its own: one that dies takes nobody with it.
+/// Runs every target in a process of its own: one that dies takes no other with it.
 fn run_all(args: &Args) -> Outcome<bool> {
     let kinds = chosen(args)?;
     if probe::edges::count() == 0 {
@@ -93,7 +93,7 @@ fn run_all(args: &Args) -> Outcome<bool> {
         fs::write(file, format!("{:#}\n", report.json(&name)))?;
     }
     let verdict = if report.holds() { "HOLDS" } else { "FAILS" };
-    say(&format!("{verdict} {name}: {}", report.figure()));
+    print_line(&format!("{verdict} {name}: {}", report.figure()));
     Ok(report.holds())
 }
 
@@ -159,7 +159,7 @@ fn work(args: &Args) -> Outcome<bool> {
         out: args.out.clone(),
         keep: args.keep,
     })?;
-    say(&serde_json::to_string(&hunted)?);
+    print_line(&serde_json::to_string(&hunted)?);
     Ok(hunted.faults.is_empty())
 }
 
@@ -173,13 +173,13 @@ fn replay(args: &Args, file: &Path) -> Outcome<bool> {
         _ => chosen(args)?[0],
     };
     let trial = Judge::new(kind).run(&fs::read(file)?);
-    say(&format!(
+    print_line(&format!(
         "{}: {:.1?}, {} bytes of memory",
         kind.name, trial.took, trial.bytes
     ));
     match &trial.fault {
-        Some(fault) => say(&format!("FAILS {fault}")),
-        None => say("HOLDS"),
+        Some(fault) => print_line(&format!("FAILS {fault}")),
+        None => print_line("HOLDS"),
     }
     Ok(trial.fault.is_none())
 }
@@ -214,6 +214,6 @@ fn duration(text: &str) -> Result<Duration, String> {
 }
 
 #[expect(clippy::print_stdout, reason = "the result of a command")]
-fn say(line: &str) {
+fn print_line(line: &str) {
     println!("{line}");
 }

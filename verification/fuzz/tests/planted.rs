@@ -1,4 +1,4 @@
-//! The fuzzer finds what is planted: a panic that somebody catches, a broken promise, and memory without bound.
+//! The fuzzer finds what is planted: a panic that is caught, a broken promise, and memory without bound.
 
 use std::fs;
 use std::time::Duration;

@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counters_are_told_once() {
+    fn counters_are_reported_once() {
         // What an instrumented program does, by hand: nothing here is instrumented.
         let section: &'static mut [u8] = Box::leak(Box::new([0_u8; 19]));
         let range = section.as_mut_ptr_range();

@@ -3,6 +3,7 @@
 
 mod allocation_blocks;
 mod binding;
+mod block_recovery;
 mod faults;
 mod gaps;
 mod kit;

@@ -122,9 +122,9 @@ fn check_rows(memory: &Memory, ending: &Ending, facts: &[Fact], violations: &mut
         format!("events end before {next}, not with {events}")
     });
     let nonces: Vec<i64> = ending.txs.iter().filter_map(|tx| tx.nonce).collect();
-    let dealt: BTreeSet<i64> = nonces.iter().copied().collect();
+    let allocated: BTreeSet<i64> = nonces.iter().copied().collect();
     let all: BTreeSet<i64> = (0..cursor.next_nonce).collect();
-    violations.note(nonces.len() == dealt.len() && dealt == all, || {
+    violations.note(nonces.len() == allocated.len() && allocated == all, || {
         format!("nonces {nonces:?} below {}", cursor.next_nonce)
     });
     violations.note(cursor.is_busy, || {

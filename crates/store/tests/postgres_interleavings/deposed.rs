@@ -46,7 +46,7 @@ each_kind! {
     stores_no_receipt => Receipt,
     counts_no_confirmations => Confirmations,
     moves_no_cursor => Cursor,
-    tells_no_event => Event,
+    emits_no_event => Event,
     puts_nothing_to_sleep => WakeAdded,
     wakes_nothing => WakeDone,
     pauses_nothing => Paused,

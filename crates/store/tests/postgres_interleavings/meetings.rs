@@ -25,7 +25,7 @@ const ORDERS_WITH_LOCK_MAX: u64 = 300;
 const ORDERS_OF_THREE_WITH_LOCK_MAX: u64 = 50;
 
 /// The most unsafe orders that are reported in full.
-const TOLD_MAX: usize = 5;
+const REPORTED_MAX: usize = 5;
 
 /// The actors of a meeting, and their scene.
 #[derive(Clone, Debug)]
@@ -74,7 +74,7 @@ impl Tally {
         self.strayed += other.strayed;
         self.cut_short += other.cut_short;
         self.received.extend(other.received);
-        self.received.truncate(TOLD_MAX);
+        self.received.truncate(REPORTED_MAX);
     }
 
     pub(crate) fn note(&mut self, violations: &[String], story: impl FnOnce() -> String) {
@@ -84,7 +84,7 @@ impl Tally {
         }
         self.unsafe_orders += 1;
         self.deadlocks += u64::from(violations.iter().any(|text| text.contains("40P01")));
-        if self.received.len() < TOLD_MAX {
+        if self.received.len() < REPORTED_MAX {
             self.received
                 .push(format!("{}\n  {}", story(), violations.join("\n  ")));
         }

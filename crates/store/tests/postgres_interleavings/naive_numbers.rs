@@ -16,14 +16,14 @@ pub(crate) enum Numbers {
     /// A reader after the highest number misses a smaller one that is committed later.
     Read,
     /// The lock is fresh, the snapshot of the same statement is not: both take the same number.
-    Dealt,
+    Allocated,
 }
 
 impl Numbers {
     pub(crate) fn of(naive: Naive) -> Option<Self> {
         match naive {
             Naive::IdAboveCursor => Some(Self::Read),
-            Naive::MaxPlusOne => Some(Self::Dealt),
+            Naive::MaxPlusOne => Some(Self::Allocated),
             Naive::ExistsNow
             | Naive::ExistsClock
             | Naive::UpdateFrom
@@ -39,7 +39,7 @@ impl Numbers {
     pub(crate) async fn play(self, stage: &Stage, tally: &mut Tally) {
         stage.exec(match self {
             Self::Read => "CREATE TABLE naive_log (id bigserial PRIMARY KEY)",
-            Self::Dealt => {
+            Self::Allocated => {
                 "CREATE TABLE naive_lane (id bigint); INSERT INTO naive_lane VALUES (1); \
                  CREATE TABLE naive_nonce (nonce bigint)"
             }
@@ -48,7 +48,7 @@ impl Numbers {
         loop {
             match self {
                 Self::Read => read_once(stage, &mut orders, tally).await,
-                Self::Dealt => deal_once(stage, &mut orders, tally).await,
+                Self::Allocated => allocate_once(stage, &mut orders, tally).await,
             }
             if !orders.advance() {
                 return;
@@ -72,7 +72,7 @@ fn writers(stage: &Stage, sql: &'static str) -> Vec<Actor> {
     .collect()
 }
 
-async fn deal_once(stage: &Stage, orders: &mut Orders, tally: &mut Tally) {
+async fn allocate_once(stage: &Stage, orders: &mut Orders, tally: &mut Tally) {
     const SQL: &str = "WITH held AS (SELECT id FROM naive_lane WHERE id = 1 FOR UPDATE) \
          INSERT INTO naive_nonce \
          SELECT (SELECT coalesce(max(nonce), -1) + 1 FROM naive_nonce) FROM held";

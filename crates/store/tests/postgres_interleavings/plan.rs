@@ -18,7 +18,7 @@ use crate::scene::Base;
 const STAGES: usize = 3;
 
 /// After how many meetings the progress is printed.
-const TOLD_EVERY: u64 = 200;
+const REPORT_EVERY: u64 = 200;
 
 /// Triples with two of a kind: readers that append to the feed at once, keepers that take a lane from each
 /// other, and batches of one memory.
@@ -175,7 +175,7 @@ fn play_until_none_is_left(
             }
             let mut played = played.lock().unwrap_or_else(PoisonError::into_inner);
             played.meetings += 1;
-            if played.meetings.is_multiple_of(TOLD_EVERY) {
+            if played.meetings.is_multiple_of(REPORT_EVERY) {
                 let orders = played.of_pairs.orders + played.of_triples.orders;
                 let (meetings, all) = (played.meetings, played.all);
                 eprintln!("{meetings} of {all} meetings, {orders} orders");

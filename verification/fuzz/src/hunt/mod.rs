@@ -26,7 +26,7 @@ use watchdog::Watchdog;
 /// After so many different faults of one target there is enough to mend.
 const FAULTS_MAX: usize = 10;
 /// How often the search says where it stands.
-const SAY_EVERY: Duration = Duration::from_secs(10);
+const REPORT_PERIOD: Duration = Duration::from_secs(10);
 /// Found inputs that are kept in the corpus: how many, and how long they may be.
 const KEEP_MAX: usize = 40;
 const KEEP_BYTES_MAX: usize = 2 << 10;
@@ -91,7 +91,7 @@ pub fn hunt(plan: &Plan) -> io::Result<Hunted> {
     }
     let mut chance = SmallRng::seed_from_u64(plan.seed);
     let mutator = Mutator::new(plan.kind.words);
-    let mut said_at = Instant::now();
+    let mut reported_at = Instant::now();
     while hunter.began.elapsed() < plan.time && hunter.hunted.faults.len() < FAULTS_MAX {
         let input = hunter.queue.pick(&mut chance);
         let other = hunter.queue.pick(&mut chance);
@@ -105,8 +105,8 @@ pub fn hunt(plan: &Plan) -> io::Result<Hunted> {
         if is_live_for {
             hunter.queue.add(input, &mut chance);
         }
-        if said_at.elapsed() >= SAY_EVERY {
-            said_at = Instant::now();
+        if reported_at.elapsed() >= REPORT_PERIOD {
+            reported_at = Instant::now();
             eprintln!("{}", hunter.figures());
         }
     }

@@ -2,7 +2,7 @@
 //! cluster hand over.
 //!
 //! Where a header's value holds the word `KEY`, a true key stands in its place; where it is `SEAL`, a true
-//! seal of the path and body: nobody could guess them, and what is behind them is to be reached.
+//! seal of the path and body: no mutation could guess them, and the code behind them is to be reached.
 
 use api::Auth;
 use api::keys::{ApiKey, Scope, hash};
@@ -14,7 +14,7 @@ use ring::hmac;
 use tokio::runtime::Runtime;
 
 use super::Target;
-use super::http::{ask, request};
+use super::http::{call_router, request};
 use crate::worlds::node::NodeWorld;
 use crate::worlds::still_runtime;
 
@@ -58,7 +58,7 @@ impl Target for Door {
         };
         runtime.block_on(async {
             let request = authentic(world, request).await;
-            ask(world, request).await
+            call_router(world, request).await
         })
     }
 }

@@ -48,8 +48,8 @@ impl Target for Heads {
         let parts = parts(input).into_iter().map(<[u8]>::to_vec).collect();
         *self.script.lock().unwrap_or_else(PoisonError::into_inner) = parts;
         self.runtime.block_on(async {
-            let nobody = EndpointUrl::parse("http://127.0.0.1:9").expect("a good address");
-            let mut config = RpcChainConfig::new(CHAIN, vec![nobody]);
+            let closed_port = EndpointUrl::parse("http://127.0.0.1:9").expect("a good address");
+            let mut config = RpcChainConfig::new(CHAIN, vec![closed_port]);
             config.ws = Some(self.url.clone());
             let chain = RpcChain::new(config).expect("a good configuration");
             for _ in 0..HEADS_MAX {
@@ -77,7 +77,7 @@ async fn serve(script: Arc<Mutex<Vec<Vec<u8>>>>) -> EndpointUrl {
                 .clone();
             tokio::spawn(async move {
                 // A connection that breaks is what the input wanted.
-                tell(stream, parts).await.ok();
+                play_server(stream, parts).await.ok();
             });
         }
     });
@@ -86,7 +86,7 @@ async fn serve(script: Arc<Mutex<Vec<Vec<u8>>>>) -> EndpointUrl {
 
 type Broken = Box<dyn std::error::Error + Send + Sync>;
 
-async fn tell(stream: TcpStream, parts: Vec<Vec<u8>>) -> Result<(), Broken> {
+async fn play_server(stream: TcpStream, parts: Vec<Vec<u8>>) -> Result<(), Broken> {
     let mut socket: WebSocketStream<TcpStream> = accept_async(stream).await?;
     for part in parts {
         let (kind, body) = first_line(&part);

@@ -54,7 +54,7 @@ impl Target for Http {
     fn run(&mut self, input: &[u8]) -> Result<(), String> {
         let (world, runtime) = self.world.as_ref().expect("it was prepared");
         match request(input) {
-            Some(request) => runtime.block_on(ask(world, request)),
+            Some(request) => runtime.block_on(call_router(world, request)),
             None => Ok(()),
         }
     }
@@ -83,7 +83,7 @@ pub(super) fn request(input: &[u8]) -> Option<Request<Body>> {
 }
 
 /// Sends a request and checks what every answer promises.
-pub(super) async fn ask(world: &NodeWorld, request: Request<Body>) -> Result<(), String> {
+pub(super) async fn call_router(world: &NodeWorld, request: Request<Body>) -> Result<(), String> {
     let is_head = request.method() == Method::HEAD;
     let answer = timeout(ANSWER_AFTER_MAX, world.send(request)).await;
     let answer = answer.map_err(|_over| "no answer in time".to_owned())?;

@@ -49,19 +49,19 @@ impl Target for Asking {
         self.responder.answer_with(&parts[1..], true);
         let address = self.responder.url();
         self.runtime.block_on(async {
-            let told = if what == "ring" {
+            let outcome = if what == "ring" {
                 let lane = LaneKey {
                     chain_id: CHAIN,
                     signer: SIGNER,
                 };
-                let rung = self.peers.notify(&address, &vec![lane; count]).await;
-                format!("{rung:?}")
+                let notified = self.peers.notify(&address, &vec![lane; count]).await;
+                format!("{notified:?}")
             } else {
                 let requests = (0..count).map(request).collect();
                 let answers = self.peers.forward(&address, requests, PATIENCE).await;
                 format!("{answers:?}")
             };
-            std::hint::black_box(told);
+            std::hint::black_box(outcome);
             Ok(())
         })
     }

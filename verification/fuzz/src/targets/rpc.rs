@@ -46,7 +46,7 @@ impl Target for Rpc {
     fn run(&mut self, input: &[u8]) -> Result<(), String> {
         let parts = parts(input);
         let question = String::from_utf8_lossy(parts[0]);
-        let mut words = Words::new(&question);
+        let mut words = WordReader::new(&question);
         let lies_about_chain = words.takes("chain");
         let count = if words.takes("two") { 2 } else { 1 };
         self.responder.answer_with(&parts[1..], lies_about_chain);
@@ -57,18 +57,18 @@ impl Target for Rpc {
             config.request_timeout = REQUEST_TIMEOUT;
             config.send_to = count;
             let chain = RpcChain::new(config).expect("a good configuration");
-            let asked = timeout(ANSWER_AFTER_MAX, ask(&chain, &mut words)).await;
+            let asked = timeout(ANSWER_AFTER_MAX, call_chain(&chain, &mut words)).await;
             asked.map_err(|_over| "no result in time".to_owned())
         })
     }
 }
 
 /// The words of a question; a missing or wrong one is zero.
-struct Words<'q> {
+struct WordReader<'q> {
     words: std::iter::Peekable<std::str::SplitWhitespace<'q>>,
 }
 
-impl<'q> Words<'q> {
+impl<'q> WordReader<'q> {
     fn new(question: &'q str) -> Self {
         Self {
             words: question.split_whitespace().peekable(),
@@ -91,7 +91,7 @@ impl<'q> Words<'q> {
 }
 
 /// Asks, and shows what comes: whatever it is, people may see it in a log.
-async fn ask(chain: &RpcChain, words: &mut Words<'_>) {
+async fn call_chain(chain: &RpcChain, words: &mut WordReader<'_>) {
     let question: String = words.next();
     match question.as_str() {
         "header" => show(&chain.header(tag(words)).await),
@@ -136,7 +136,7 @@ fn show(what: &impl Debug) {
     std::hint::black_box(format!("{what:?}"));
 }
 
-fn tag(words: &mut Words<'_>) -> BlockTag {
+fn tag(words: &mut WordReader<'_>) -> BlockTag {
     match words.next::<String>().as_str() {
         "safe" => BlockTag::Safe,
         "finalized" => BlockTag::Finalized,
@@ -146,7 +146,7 @@ fn tag(words: &mut Words<'_>) -> BlockTag {
     }
 }
 
-fn inclusion(words: &mut Words<'_>) -> Inclusion {
+fn inclusion(words: &mut WordReader<'_>) -> Inclusion {
     Inclusion {
         tx_hash: words.next(),
         block_number: words.next(),
@@ -169,7 +169,7 @@ fn call() -> CallRequest {
 }
 
 /// One envelope for each hash; two where there is none, so that a batch is sent.
-fn outgoing(words: &mut Words<'_>) -> Vec<OutgoingEnvelope> {
+fn outgoing(words: &mut WordReader<'_>) -> Vec<OutgoingEnvelope> {
     let mut hashes = words.hashes();
     if hashes.is_empty() {
         hashes = vec![B256::repeat_byte(1), B256::repeat_byte(2)];

@@ -23,7 +23,7 @@ impl Target for Texts {
         let (what, text) = first_line(input);
         let text = String::from_utf8_lossy(text);
         let mut words = what.split(' ');
-        let told = match words.next().unwrap_or_default() {
+        let outcome = match words.next().unwrap_or_default() {
             "url" => return address(EndpointUrl::parse(&text), &text),
             "ws" => return address(EndpointUrl::parse_ws(&text), &text),
             "apiKey" => {
@@ -35,11 +35,11 @@ impl Target for Texts {
             "secret" => format!("{:?}", ClusterSecret::parse(&text)),
             "digits" => {
                 let key = load(vec![KeySource::Inline(text.to_string()).into()]);
-                let told = format!("{key:?}");
-                if key.is_err() && text.trim().len() > 8 && told.contains(text.trim()) {
+                let outcome = format!("{key:?}");
+                if key.is_err() && text.trim().len() > 8 && outcome.contains(text.trim()) {
                     return Err("an error shows the key".to_owned());
                 }
-                told
+                outcome
             }
             "requestId" => format!("{:?}", RequestId::parse(text.as_ref())),
             _ => {
@@ -51,7 +51,7 @@ impl Target for Texts {
                 format!("{:?}", error.kind())
             }
         };
-        std::hint::black_box(told);
+        std::hint::black_box(outcome);
         Ok(())
     }
 }

@@ -230,8 +230,8 @@ impl Plan {
     /// The lanes that must be idle in the end: all except the poisoned one.
     #[must_use]
     pub fn checked_lanes(&self) -> Vec<LaneKey> {
-        let lent = self.reservations.map(ReservationPlan::lane);
-        self.lanes().into_iter().chain(lent).collect()
+        let reserved_lane = self.reservations.map(ReservationPlan::lane);
+        self.lanes().into_iter().chain(reserved_lane).collect()
     }
 
     /// The accounts whose keys nodes have.

@@ -16,12 +16,12 @@ use super::{invariants, rules};
 /// One thing that happens, and whether the turn is committed after it.
 #[derive(Clone, Copy, Debug)]
 struct Move {
-    what: What,
+    what: PropertyEvent,
     commits: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum What {
+enum PropertyEvent {
     Accept(u8),
     QueueElsewhere,
     QueueChanged,
@@ -58,27 +58,27 @@ enum What {
     CommitFails,
 }
 
-fn what() -> impl Strategy<Value = What> {
+fn what() -> impl Strategy<Value = PropertyEvent> {
     prop_oneof![
-        8 => (1..6_u8).prop_map(What::Accept),
-        2 => Just(What::QueueElsewhere),
-        2 => Just(What::QueueChanged),
-        24 => (any::<u16>(), any::<u8>()).prop_map(|(pick, how)| What::Answer { pick, how }),
-        10 => (1..8_u8).prop_map(What::AnswerWell),
-        4 => any::<u16>().prop_map(|pick| What::Freeze { pick }),
-        10 => (1..4_u8).prop_map(What::Follow),
+        8 => (1..6_u8).prop_map(PropertyEvent::Accept),
+        2 => Just(PropertyEvent::QueueElsewhere),
+        2 => Just(PropertyEvent::QueueChanged),
+        24 => (any::<u16>(), any::<u8>()).prop_map(|(pick, how)| PropertyEvent::Answer { pick, how }),
+        10 => (1..8_u8).prop_map(PropertyEvent::AnswerWell),
+        4 => any::<u16>().prop_map(|pick| PropertyEvent::Freeze { pick }),
+        10 => (1..4_u8).prop_map(PropertyEvent::Follow),
         8 => (0..6_u8, prop::bool::weighted(0.8))
-            .prop_map(|(most, receipts_arrive)| What::Mine { most, receipts_arrive }),
+            .prop_map(|(most, receipts_arrive)| PropertyEvent::Mine { most, receipts_arrive }),
         3 => (1..6_u8, 0..4_u8, any::<u8>(), prop::bool::weighted(0.8)).prop_map(
-            |(depth, most, lost, receipts_arrive)| What::Fork { depth, most, lost, receipts_arrive }
+            |(depth, most, lost, receipts_arrive)| PropertyEvent::Fork { depth, most, lost, receipts_arrive }
         ),
-        2 => any::<u8>().prop_map(|pick| What::DropFromPool { pick }),
-        1 => (0..4_u8).prop_map(|ahead| What::UseElsewhere { ahead }),
+        2 => any::<u8>().prop_map(|pick| PropertyEvent::DropFromPool { pick }),
+        1 => (0..4_u8).prop_map(|ahead| PropertyEvent::UseElsewhere { ahead }),
         6 => prop_oneof![Just(10_u64), Just(300), Just(6_000), Just(61_000)]
-            .prop_map(|millis| What::Tick { millis }),
-        1 => any::<bool>().prop_map(What::Pause),
-        1 => Just(What::Crash),
-        1 => Just(What::CommitFails),
+            .prop_map(|millis| PropertyEvent::Tick { millis }),
+        1 => any::<bool>().prop_map(PropertyEvent::Pause),
+        1 => Just(PropertyEvent::Crash),
+        1 => Just(PropertyEvent::CommitFails),
     ]
 }
 
@@ -143,35 +143,35 @@ fn any_rules() -> impl Strategy<Value = LaneRules> {
 }
 
 impl World {
-    fn happens(&mut self, what: What) {
+    fn happens(&mut self, what: PropertyEvent) {
         match what {
-            What::Accept(count) => (0..count).for_each(|_| {
+            PropertyEvent::Accept(count) => (0..count).for_each(|_| {
                 self.accept();
             }),
-            What::QueueElsewhere => {
+            PropertyEvent::QueueElsewhere => {
                 self.queue_elsewhere();
             }
-            What::QueueChanged => self.input(Input::QueueChanged),
-            What::Answer { pick, how } if !self.jobs.is_empty() => {
+            PropertyEvent::QueueChanged => self.input(Input::QueueChanged),
+            PropertyEvent::Answer { pick, how } if !self.jobs.is_empty() => {
                 self.answer(usize::from(pick) % self.jobs.len(), how);
             }
-            What::AnswerWell(count) => {
+            PropertyEvent::AnswerWell(count) => {
                 for _ in 0..count.min(u8::try_from(self.jobs.len()).unwrap_or(u8::MAX)) {
                     self.answer(0, 0);
                 }
             }
-            What::Freeze { pick } if !self.jobs.is_empty() => {
+            PropertyEvent::Freeze { pick } if !self.jobs.is_empty() => {
                 self.freeze(usize::from(pick) % self.jobs.len());
             }
-            What::Answer { .. } | What::Freeze { .. } => {}
-            What::Follow(count) => (0..count).for_each(|_| {
+            PropertyEvent::Answer { .. } | PropertyEvent::Freeze { .. } => {}
+            PropertyEvent::Follow(count) => (0..count).for_each(|_| {
                 self.follow();
             }),
-            What::Mine {
+            PropertyEvent::Mine {
                 most,
                 receipts_arrive,
             } => self.mine(usize::from(most), receipts_arrive),
-            What::Fork {
+            PropertyEvent::Fork {
                 depth,
                 most,
                 lost,
@@ -179,7 +179,9 @@ impl World {
             } => {
                 self.fork(u64::from(depth), usize::from(most), lost, receipts_arrive);
             }
-            What::DropFromPool { pick } if self.is_forgetful() && !self.chain.pool.is_empty() => {
+            PropertyEvent::DropFromPool { pick }
+                if self.is_forgetful() && !self.chain.pool.is_empty() =>
+            {
                 let index = usize::from(pick) % self.chain.pool.len();
                 let nonce = self
                     .chain
@@ -190,15 +192,15 @@ impl World {
                     .expect("in the pool");
                 self.chain.pool.remove(&nonce);
             }
-            What::DropFromPool { .. } => {}
-            What::UseElsewhere { ahead } => self.use_elsewhere(u64::from(ahead)),
-            What::Tick { millis } => self.tick(millis),
-            What::Pause(paused) => self.input(Input::Pause(paused)),
-            What::Crash => {
+            PropertyEvent::DropFromPool { .. } => {}
+            PropertyEvent::UseElsewhere { ahead } => self.use_elsewhere(u64::from(ahead)),
+            PropertyEvent::Tick { millis } => self.tick(millis),
+            PropertyEvent::Pause(paused) => self.input(Input::Pause(paused)),
+            PropertyEvent::Crash => {
                 self.commit();
                 self.crash();
             }
-            What::CommitFails => self.crash(),
+            PropertyEvent::CommitFails => self.crash(),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Rows of the embedded store that somebody changed: decoding of events, txs, attempts and receipts, and
+//! Rows of the embedded store that were changed by hand: decoding of events, txs, attempts and receipts, and
 //! cursors that a caller made up. (PostgreSQL's rows are decoded by the same functions.)
 //!
 //! Each part of an input is one cell: its first line has table, column and the number of the row, the rest
@@ -65,7 +65,7 @@ struct Stored {
     cells: Cells,
     reading: Reading,
     runtime: Runtime,
-    /// Last: it goes when nobody uses it any more.
+    /// Last: it is removed when nothing uses it any more.
     _folder: TempDir,
 }
 

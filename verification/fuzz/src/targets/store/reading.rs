@@ -23,13 +23,13 @@ pub(super) struct Reading {
     store: Arc<SqliteStore>,
     ids: Vec<TxId>,
     lease_grant: LeaseGrant,
-    ask: LeaseRequest,
+    lease_request: LeaseRequest,
 }
 
 impl Reading {
     /// Takes the lane, so that it may be loaded.
     pub(super) async fn new(store: Arc<SqliteStore>, ids: Vec<TxId>) -> Self {
-        let ask = LeaseRequest {
+        let lease_request = LeaseRequest {
             node: NodeName("reader".into()),
             incarnation: Incarnation(Uuid::from_u128(1)),
             duration: Duration::from_hours(24),
@@ -38,7 +38,7 @@ impl Reading {
             silent: Vec::new(),
         };
         let grant = GrantId(Uuid::from_u128(2));
-        let answers = store.acquire(&ask, &[(LANE, grant)]).await;
+        let answers = store.acquire(&lease_request, &[(LANE, grant)]).await;
         let answers = answers.expect("the store answers");
         let Some(AcquireOutcome::Granted { lease_grant, .. }) = answers.into_iter().next() else {
             panic!("a lane that was given back is free");
@@ -47,7 +47,7 @@ impl Reading {
             store,
             ids,
             lease_grant,
-            ask,
+            lease_request,
         }
     }
 
@@ -92,7 +92,7 @@ impl Reading {
                 .find_requests(&[(self.lease_grant.lane, request)])
                 .await,
         );
-        show(&store.lanes_with_work(&self.ask).await);
+        show(&store.lanes_with_work(&self.lease_request).await);
         show(&store.members().await);
     }
 
