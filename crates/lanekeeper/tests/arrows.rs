@@ -41,6 +41,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("rig", &[]),
     // Counts memory and branches for the fuzzer, which calls every parser of untrusted bytes.
     ("probe", &[]),
+    ("tidy", &[]),
     (
         "fuzz",
         &[
@@ -63,13 +64,13 @@ const ARROWS: &[(&str, &[&str])] = &[
 ];
 
 /// The crates whose tests may use the simulator.
-const TESTED_WITH_SIM: &[&str] = &["api", "chain", "nonce", "sinks", "store"];
+const TESTED_WITH_SIM: &[&str] = &["api", "chain", "engine", "nonce", "sinks", "store"];
 
 /// The crates whose tests run the contract suite of the Store port.
 const TESTED_WITH_STORE_CONTRACT: &[&str] = &["sim", "store"];
 
 /// All dependencies of the rules: no runtime, no IO, no clock, no serialization.
-const DOMAIN_DEPENDENCIES: &[&str] = &["alloy-primitives", "thiserror", "uuid"];
+const DOMAIN_DEPENDENCIES: &[&str] = &["alloy-primitives", "strum", "thiserror", "uuid"];
 
 /// The feature that compiles deliberate bugs in, and the crates that may have it: rules, engine, and the simulator
 /// that switches them on. No crate enables it in a dependency by default.

@@ -56,7 +56,7 @@ impl Backend for Cluster {
 
     async fn change_timeline(&self) -> bool {
         self.database
-            .exec("UPDATE signer_lease SET history = history - 1");
+            .exec("UPDATE signer_lease SET timeline = timeline - 1");
         true
     }
 }

@@ -33,11 +33,8 @@ pub fn shipped_mutations(tree: &SourceTree) -> Vec<String> {
 
 /// One client: a second pool or connector would drift from the first in what it does after a fault.
 pub fn second_postgres_clients(tree: &SourceTree) -> Vec<String> {
-    let shipped = tree
-        .files
-        .iter()
-        .filter(|file| SHIPPED.iter().any(|folder| file.is_in(folder)));
-    let others = shipped.filter(|file| !file.is_in(POSTGRES_CLIENT) && !file.is_test());
+    let product = tree.files.iter().filter(|file| file.is_in("crates"));
+    let others = product.filter(|file| !file.is_in(POSTGRES_CLIENT) && !file.is_test());
     let reason = |file: &SourceFile| {
         if file.path.ends_with("Cargo.toml") {
             let second = ["deadpool", "tokio-postgres-rustls", "bb8", "sqlx"];

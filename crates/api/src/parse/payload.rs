@@ -204,7 +204,7 @@ fn check_fees(payload: &Payload) -> Result<(), FieldViolation> {
             return Err((
                 "payload.type",
                 RuleViolation::new(
-                    "\"0x0\" cannot go with maxFeePerGas or maxPriorityFeePerGas: send gasPrice \
+                    "\"0x0\" cannot be combined with maxFeePerGas or maxPriorityFeePerGas: send gasPrice \
                      or \"0x2\"",
                 ),
             ));
@@ -213,7 +213,7 @@ fn check_fees(payload: &Payload) -> Result<(), FieldViolation> {
             return Err((
                 "payload.type",
                 RuleViolation::new(
-                    "\"0x2\" cannot go with gasPrice: send maxFeePerGas and maxPriorityFeePerGas, \
+                    "\"0x2\" cannot be combined with gasPrice: send maxFeePerGas and maxPriorityFeePerGas, \
                      or \"0x0\"",
                 ),
             ));

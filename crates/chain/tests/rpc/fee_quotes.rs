@@ -122,11 +122,11 @@ async fn estimate_errors_of_call_and_node_differ() {
         ),
         (
             FakeReply::Error(-32603, "Internal error"),
-            "an endpoint answered what cannot be used",
+            "an endpoint gave an unusable answer",
         ),
         (
             FakeReply::Error(-32005, "slow down"),
-            "an endpoint answered what cannot be used",
+            "an endpoint gave an unusable answer",
         ),
     ];
     for (reply, expected) in cases {

@@ -313,7 +313,7 @@ impl Backend for Cluster {
     }
 
     async fn change_timeline(&self) -> bool {
-        self.exec("UPDATE signer_lease SET history = history - 1")
+        self.exec("UPDATE signer_lease SET timeline = timeline - 1")
             .await;
         true
     }
@@ -335,11 +335,11 @@ impl Subject for Cluster {
     async fn clear(&mut self) {
         const TRUNCATE: &str = "TRUNCATE lane, signer_lease, signer_nonce_cursor, managed_tx, tx_attempt, \
              queued_tx, lane_event, event_feed, lane_feed, chain_header, node RESTART IDENTITY; \
-             UPDATE feed_head SET position = 0, history = 0";
+             UPDATE feed_head SET position = 0, timeline = 0";
         const DELETE: &str = "DELETE FROM lane; DELETE FROM signer_lease; DELETE FROM signer_nonce_cursor; \
              DELETE FROM managed_tx; DELETE FROM tx_attempt; DELETE FROM queued_tx; DELETE FROM lane_event; \
              DELETE FROM event_feed; DELETE FROM lane_feed; DELETE FROM chain_header; DELETE FROM node; \
-             UPDATE feed_head SET position = 0, history = 0";
+             UPDATE feed_head SET position = 0, timeline = 0";
         let is_due = self.deletes >= DELETES_MAX;
         self.deletes = if is_due { 0 } else { self.deletes + 1 };
         self.exec(if is_due { TRUNCATE } else { DELETE }).await;

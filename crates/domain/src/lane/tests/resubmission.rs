@@ -168,7 +168,7 @@ fn rejected_tx_fails_and_the_slots_behind_it_go_on() {
     assert!(
         tx.reason
             .as_ref()
-            .is_some_and(|why| why.contains("said the node")),
+            .is_some_and(|why| why.contains("the node's text")),
         "{tx:?}"
     );
     assert!(world.store.rows[&behind].inclusion.is_some());
