@@ -55,7 +55,7 @@ impl Pool {
     }
 
     /// How many calls can be under way at once.
-    pub fn size(&self) -> usize {
+    pub fn capacity(&self) -> usize {
         self.connections.status().max_size
     }
 

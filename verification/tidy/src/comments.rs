@@ -76,12 +76,11 @@ fn literal_length(rest: &str) -> usize {
         return closing_quote(rest, '"');
     }
     // A lifetime has no closing quote: only what closes within an escape's length is a character.
-    if rest.starts_with('\'') {
-        let close = closing_quote(rest, '\'');
-        if close <= "'\\u{10ffff}'".len() && !rest[1..].starts_with(|c: char| c.is_alphanumeric())
-            || rest.chars().nth(2) == Some('\'')
-        {
-            return close;
+    if let Some(quoted) = rest.strip_prefix('\'') {
+        let length = closing_quote(rest, '\'');
+        let is_escape = quoted.starts_with('\\') && length <= "'\\u{10ffff}'".len();
+        if is_escape || quoted.chars().nth(1) == Some('\'') {
+            return length;
         }
     }
     1

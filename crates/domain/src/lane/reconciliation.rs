@@ -113,7 +113,7 @@ mod tests {
     fn suspect() -> Reconciliation {
         let mut loaded = Reconciliation::new(StoredNonces {
             cursor: Nonce(9),
-            held: vec![4..6],
+            held: std::iter::once(4..6).collect(),
             consumed_below: Nonce(3),
         });
         loaded.suspect_history(Nonce(9));

@@ -11,7 +11,7 @@ use crate::wiring::RunningNode;
 #[derive(Debug, Subcommand)]
 pub(crate) enum BenchCommand {
     #[command(flatten)]
-    Benchmark(bench::BenchCommand),
+    Benchmark(Box<bench::BenchCommand>),
     /// Run a node that reserves nonces for `bench nonce`
     #[command(hide = true)]
     NonceWorker {

@@ -10,9 +10,7 @@ use domain::{B256, Holder, Mark, Nonce, ReservationState};
 use nonce::{RedisReserve, RedisReserveConfig, Scheme, Segment, SegmentConfig};
 use rig::redis::{Persistence, Redis as Server};
 
-use crate::kit::{
-    LONG, clock, database, db, lane, redis, request, reserve_nonces, wait_until,
-};
+use crate::kit::{LONG, clock, database, db, lane, redis, request, reserve_nonces, wait_until};
 
 /// How many more reservations are awaited before and after each step of a fault.
 const PROGRESS_STEP: u64 = 40;

@@ -44,7 +44,7 @@ impl Db {
 
     /// How many writes can be under way at once.
     pub(super) fn writers(&self) -> usize {
-        self.writes.size()
+        self.writes.capacity()
     }
 
     pub(super) async fn read(

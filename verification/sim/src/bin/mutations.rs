@@ -139,7 +139,7 @@ fn prove(arguments: &Arguments, wanted: &[Mutation]) -> ExitCode {
     };
     if !arguments.skip_clean {
         // All searches began at the same seed, so the longest one has run every world of the others.
-        let tried = seeds.start..seeds.start.saturating_add(findings.most());
+        let tried = seeds.start..seeds.start.saturating_add(findings.seeds_max());
         findings.failing_without_mutation = failing_without_mutation(tried, jobs);
     }
     for world in &findings.failing_without_mutation {
@@ -161,7 +161,7 @@ fn prove(arguments: &Arguments, wanted: &[Mutation]) -> ExitCode {
             return ExitCode::FAILURE;
         }
     }
-    let holds = findings.hold();
+    let holds = findings.holds();
     let verdict = if holds { "HOLDS" } else { "FAILS" };
     println!("{verdict} 05-2-mutations: {}", findings.figure());
     if holds {

@@ -62,12 +62,7 @@ pub(super) async fn take(
          FROM signer_lease WHERE lane_id = $1";
     let to_look: Vec<Param<'_>> = [(&lane.lease_grant.lane.0 as _, Type::INT8)]
         .into_iter()
-        .chain([
-            params[3].clone(),
-            params[6].clone(),
-            params[7].clone(),
-            params[8].clone(),
-        ])
+        .chain([3, 6, 7, 8].map(|at| params[at].clone()))
         .collect();
     for (what, in_one_turn) in [("acquire", in_one_turn), ("acquire again", true)] {
         let answer = match in_one_turn {
