@@ -1,7 +1,7 @@
 //! The JSON between the nodes of a cluster. `domain` and `engine` do not serialize: each type that travels has a
 //! wire type here, declared with the same fields, and conversions in both directions.
 //!
-//! All nodes of a cluster run the same version, except during a rolling upgrade.
+//! Nodes of one cluster run the same version; nothing was released that another version would have to read.
 
 use alloy_primitives::{Address, B256, Bytes, U256};
 use domain::{

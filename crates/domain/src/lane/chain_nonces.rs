@@ -58,6 +58,9 @@ impl Lane {
 
     /// The lowest unmined attempt, if a node confirmed that it has it.
     pub(super) fn lowest_submitted(&self) -> Option<(Nonce, B256)> {
+        if self.chain.is_querying() {
+            return None; // only a new query carries it, and finding it walks over all mined slots
+        }
         let (nonce, slot) = self.slots.unmined().next()?;
         let mut newest_first = slot.attempts().iter().rev();
         let sent = newest_first.find(|a| a.first_sent_at.is_some())?;

@@ -211,6 +211,9 @@ impl Lane {
             self.ledger.mark_reopened(nonce);
             let submitted = self.lowest_submitted();
             let slot = Slot::reopened(tx, attempts, cx.now);
+            // A tx of this very turn may hold the nonce: the store's unique index refuses the batch, and the lane is
+            // loaded again.
+            self.slots.remove(nonce);
             self.slots.insert(self.key, nonce, slot);
             self.emit_reorged(nonce, &gone, true, cx);
             self.chain.query_nonces(submitted, cx);

@@ -134,13 +134,13 @@ async fn acquire_existing(
     let mut params = keys.params();
     params.extend(requester.holder_params());
     for row in db.write(HOLDERS, &params).await? {
-        let is_live_for: bool = row.try_get(7)?;
+        let is_held: bool = row.try_get(7)?;
         if let Some(reason) = row.try_get(8)? {
             answers.insert(lane_key(&row, 0)?, AcquireOutcome::Halted(reason));
             continue;
         }
         let answer = match lease_of(&row, 2)? {
-            Some(lease) if is_live_for => AcquireOutcome::NotKeeper {
+            Some(lease) if is_held => AcquireOutcome::NotKeeper {
                 lease,
                 left: Duration::from_millis(number(&row, 6, "time")?),
             },

@@ -96,13 +96,13 @@ pub fn hunt(plan: &Plan) -> io::Result<Hunted> {
         let input = hunter.queue.pick(&mut chance);
         let other = hunter.queue.pick(&mut chance);
         let input = mutator.mutate(input, other, &mut chance);
-        let is_live_for = match hunter.take(&input)? {
+        let is_new = match hunter.take(&input)? {
             News::Branch => true,
             // A long input does everything oftener: that is nothing to build on.
             News::Oftener => input.len() <= SHORT_BYTES_MAX,
             News::Nothing => false,
         };
-        if is_live_for {
+        if is_new {
             hunter.queue.add(input, &mut chance);
         }
         if reported_at.elapsed() >= REPORT_PERIOD {

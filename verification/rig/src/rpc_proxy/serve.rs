@@ -1,5 +1,6 @@
 //! Connections, and the handling of one request.
 
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -67,10 +68,23 @@ pub(super) async fn accept(
     }
 }
 
-/// A listener on the reserved address.
+/// How often a reserved port is tried, 10 ms apart.
+const LISTEN_TRIES_MAX: u32 = 200;
+
+/// A listener on the reserved address. A child process that another thread has just forked holds a copy of the socket
+/// with which the port was probed, until it executes its program: the port is then in use for a moment.
 pub(super) fn listen(address: SocketAddr) -> std::net::TcpListener {
-    let listener = std::net::TcpListener::bind(address)
-        .unwrap_or_else(|error| panic!("the reserved port {address}: {error}"));
+    let mut tries = 0;
+    let listener = loop {
+        match std::net::TcpListener::bind(address) {
+            Ok(listener) => break listener,
+            Err(error) if error.kind() == ErrorKind::AddrInUse && tries < LISTEN_TRIES_MAX => {
+                tries += 1;
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            Err(error) => panic!("the reserved port {address}: {error}"),
+        }
+    };
     listener.set_nonblocking(true).expect("a new socket");
     listener
 }

@@ -39,10 +39,10 @@ impl World {
     ) -> Option<Instant> {
         self.trace.record(WorldEvent::Phase("finish"));
         let lost = self.store.loss();
-        let is_live_for = |(request, tx): &(Request, TxId)| {
+        let is_kept = |(request, tx): &(Request, TxId)| {
             !lost.lanes.contains(&request.lane) && !lost.txs.contains(tx)
         };
-        let accepted: Vec<_> = accepted.into_iter().filter(is_live_for).collect();
+        let accepted: Vec<_> = accepted.into_iter().filter(is_kept).collect();
         let txs: Vec<TxId> = accepted.iter().map(|(_, tx)| *tx).collect();
         while !(self.have_all_ended(&txs).await && self.are_lanes_idle().await) {
             if Instant::now() >= deadline {
