@@ -179,9 +179,11 @@ fn structs_of(file: &SourceFile) -> Vec<(usize, String)> {
         return Vec::new();
     }
     let parsed = syn::parse_file(&file.text).expect("it compiles");
-    let structs = parsed.items.into_iter().filter_map(|item| match item {
-        syn::Item::Struct(item) => Some((item.fields.len(), item.ident.to_string())),
-        _ => None,
-    });
-    structs.collect()
+    let mut structs = Vec::new();
+    for item in parsed.items {
+        if let syn::Item::Struct(item) = item {
+            structs.push((item.fields.len(), item.ident.to_string()));
+        }
+    }
+    structs
 }
