@@ -1,7 +1,7 @@
 //! The branches of instrumented code that were taken since the last look.
 //!
 //! The compiler puts a counter of eight bits on every branch when it is told to
-//! (`verification/fuzz/instrument` says how, on a stable toolchain), and tells at start where they all are.
+//! (`verification/fuzz/instrument` says how, on a stable toolchain), and passes their range at start.
 //! In a program that was compiled without, there are none, and everything here says so.
 
 #![expect(

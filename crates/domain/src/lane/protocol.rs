@@ -268,7 +268,7 @@ pub struct LaneImage {
     pub consumed_below: Nonce,
     /// How many txs wait for a nonce.
     pub queued: u64,
-    /// Finished txs that a reorg may still take back, in nonce order.
+    /// Finished txs that may still be reorged out, in nonce order.
     pub finals: Vec<FinalTx>,
 }
 

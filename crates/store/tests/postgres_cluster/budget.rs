@@ -54,7 +54,7 @@ async fn accepted_tx_stays_within_its_budget() {
         let rows = "SELECT sum(n_tup_ins) FROM pg_stat_user_tables \
                     WHERE relname IN ('managed_tx', 'tx_attempt', 'lane_event')";
         let turns = (TURNS + 1) * lanes;
-        wait_until("the statistics are told", || {
+        wait_until("the statistics are reported", || {
             world.count(rows) >= 2 * txs + turns
         })
         .await;

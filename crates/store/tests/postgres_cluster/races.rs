@@ -386,7 +386,10 @@ async fn lane_updates_stay_in_their_page() {
     };
     let updated = "SELECT min(n_tup_upd) FROM pg_stat_user_tables \
                    WHERE relname IN ('managed_tx', 'tx_attempt')";
-    crate::kit::wait_until("the statistics are told", || world.count(updated) == 200).await;
+    crate::kit::wait_until("the statistics are reported", || {
+        world.count(updated) == 200
+    })
+    .await;
     assert_eq!(world.count(&moved("managed_tx")), 0);
     assert_eq!(world.count(&moved("tx_attempt")), 0);
     // The first batch makes the lane busy, which is in an index; and taking it writes it once.

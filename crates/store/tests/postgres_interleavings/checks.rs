@@ -312,7 +312,7 @@ async fn check_feed(play: &Play, violations: &mut Violations) -> String {
             let due: Vec<u64> = (first..first + written as u64).collect();
             let received = received(&facts, reader, memory.key);
             violations.note(received == due, || {
-                format!("events {due:?} were written, {received:?} were told")
+                format!("events {due:?} were written, {received:?} were read")
             });
         }
     }

@@ -1,7 +1,10 @@
 //! Blocks that come, go, and are too old for the view.
 
+use uuid::Uuid;
+
+use crate::lane::slots::Slot;
 use crate::lane::{ConfirmationRules, Finality, Input, LaneRules};
-use crate::{EventKind, Nonce, SubState, TxState};
+use crate::{EventKind, Nonce, SubState, Tx, TxId, TxState};
 
 use super::rules;
 use super::world::{Job, World};
@@ -84,6 +87,40 @@ fn reorged_final_result_is_reopened_and_reported() {
     );
     world.heal();
     assert!(world.store.rows[&id].state.is_terminal());
+}
+
+/// A filler may have got the nonce in the same turn, after a reorg below the view. The store's unique index refuses such
+/// a batch and the lane is loaded again; the step itself must not panic, because that ends the node.
+#[test]
+fn reopened_tx_takes_its_nonce_from_a_slot_of_the_same_turn() {
+    let mut world = World::ready(rules());
+    let id = world.accept();
+    world.deliver_all();
+    for _ in 0..3 {
+        world.mine(1, true);
+    }
+    world.deliver_all();
+    world.fork(3, 0, 0xff, true);
+    world.follow();
+    world.commit();
+
+    let mut lane = world.lane.clone();
+    let finished = world.store.rows[&id].clone();
+    let filler = Tx {
+        id: TxId(Uuid::from_u128(99)),
+        state: TxState::Tracking,
+        inclusion: None,
+        ..finished.clone()
+    };
+    let slot = Slot::reopened(filler, Vec::new(), world.now);
+    lane.slots.insert(lane.key(), Nonce(0), slot);
+    let finals = vec![(finished, world.store.attempts_of(id))];
+    let step = lane.step(Input::Finals(finals), world.now);
+    assert!(
+        (step.writes.updates.iter()).any(|tx| tx.id == id && tx.state == TxState::Tracking),
+        "{:?}",
+        step.writes
+    );
 }
 
 #[test]

@@ -226,7 +226,7 @@ fn check_change(before: &Tx, after: &Tx, writes: &Writes) {
         });
         assert!(
             reported,
-            "tx {} is open again and nobody was reported",
+            "tx {} is open again and no event reports it",
             after.id
         );
     }

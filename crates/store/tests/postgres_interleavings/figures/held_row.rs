@@ -187,7 +187,7 @@ async fn wait_until_regranted(store: &PostgresStore, lease_grant: LeaseGrant) ->
     loop {
         match store.regrant(lease_grant, grant).await {
             Ok(RegrantOutcome::Held { lease_grant, .. }) => return lease_grant,
-            Ok(RegrantOutcome::Fenced) => panic!("nobody could take it"),
+            Ok(RegrantOutcome::Fenced) => panic!("no other node could take the lane"),
             Err(_) => {} // its row is still locked
         }
     }

@@ -195,7 +195,7 @@ impl World {
                     lease_grant,
                     batch_seq,
                 }) => return (lease_grant, batch_seq),
-                Ok(RegrantOutcome::Fenced) => panic!("nobody else takes the lane"),
+                Ok(RegrantOutcome::Fenced) => panic!("no other node takes the lane"),
                 Err(_) => {}
             }
         }

@@ -174,7 +174,7 @@ impl WorkloadContext {
     }
 }
 
-/// The txs that clients were told are durable. Clones are the same list.
+/// The txs that were reported to clients as durable. Clones are the same list.
 #[derive(Clone, Default)]
 pub(super) struct AcceptedTxs {
     txs: Arc<Mutex<Vec<AcceptedTx>>>,
