@@ -1,6 +1,5 @@
 //! What an attempt offers to pay: quotes, limits and bumps. Integer arithmetic, rounded up.
 
-use crate::mutation::{self, Mutation};
 use crate::{Payload, TxType};
 
 /// The present price of gas, in wei per gas.
@@ -104,10 +103,7 @@ impl Fees {
     /// [`REPLACEMENT_PERCENT_MIN`]) and up to the quote, never down, never above the cap.
     #[must_use]
     pub fn bump(&self, percent: u128, quote: FeeQuote, cap: u128) -> BumpOutcome {
-        let percent = match mutation::is_on(Mutation::BumpTooLittle) {
-            true => 1,
-            false => percent.max(REPLACEMENT_PERCENT_MIN),
-        };
+        let percent = percent.max(REPLACEMENT_PERCENT_MIN);
         let base = quote.base_fee.unwrap_or(0);
         match *self {
             Self::Legacy { gas_price } => {

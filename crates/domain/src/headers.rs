@@ -9,7 +9,6 @@ use std::collections::VecDeque;
 use alloy_primitives::B256;
 
 use crate::FeeQuote;
-use crate::mutation::{self, Mutation};
 
 /// A block header, as far as we need it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -159,18 +158,9 @@ impl HeaderChain {
     #[must_use]
     pub fn position_of(&self, number: u64, hash: B256) -> BlockPosition {
         match (self.at(number), self.tip()) {
-            (Some(held), Some(tip))
-                if held.hash == hash || mutation::is_on(Mutation::ConfirmByHeight) =>
-            {
-                BlockPosition::On {
-                    above: tip.number.saturating_sub(number),
-                }
-            }
-            (None, Some(tip))
-                if tip.number < number && mutation::is_on(Mutation::TreatLagAsFork) =>
-            {
-                BlockPosition::Replaced
-            }
+            (Some(held), Some(tip)) if held.hash == hash => BlockPosition::On {
+                above: tip.number.saturating_sub(number),
+            },
             (Some(_), _) => BlockPosition::Replaced,
             (None, _) => BlockPosition::Outside,
         }

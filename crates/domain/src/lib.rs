@@ -20,7 +20,6 @@ pub mod lease;
 pub mod window;
 
 pub mod lane;
-pub mod mutation;
 
 pub use alloy_primitives::{Address, B256, Bytes, U256};
 pub use attempt::{Attempt, AttemptKind, SendOutcome, UnsignedEnvelope};

@@ -16,7 +16,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use domain::mutation::{self, Mutation};
 use domain::{B256, ChainId, Header, Timestamp, TxId};
 use metrics::{counter, histogram};
 
@@ -62,11 +61,10 @@ impl Shard {
             });
             batches.push(batch);
         }
-        let (batches, mut lanes) = self.drop_failed_chains(batches, lanes, &header_failures, now);
+        let (batches, lanes) = self.drop_failed_chains(batches, lanes, &header_failures, now);
         if batches.is_empty() {
             return;
         }
-        lanes.iter_mut().for_each(|lane| self.act_too_early(lane));
         let accepted = lanes.iter().map(|lane| lane.records.len()).sum::<usize>();
         let started = self.core.ports.clock.monotonic();
         let outcomes = self.core.ports.store.commit(batches).await;
@@ -88,7 +86,7 @@ impl Shard {
             CommitOutcome::Applied => self.on_applied(lane, now),
             CommitOutcome::Fenced => self.on_fenced(lane.draft),
             CommitOutcome::Conflict(conflict) => self.on_conflict(lane.draft, &conflict),
-            CommitOutcome::NotApplied(why) => self.on_not_applied(lane.draft, why, now),
+            CommitOutcome::NotApplied(why) => self.on_not_applied(lane.draft, why),
             CommitOutcome::Locked => {
                 // The regrant waits for the row, apart from this turn's other lanes.
                 tracing::warn!(lane = %key, "another transaction holds a row of this lane; waiting for it");
@@ -184,22 +182,15 @@ impl Shard {
         }
     }
 
-    fn on_not_applied(&mut self, mut draft: LaneDraft, why: String, now: Timestamp) {
+    fn on_not_applied(&mut self, mut draft: LaneDraft, why: String) {
         let key = draft.lane.key();
         tracing::warn!(lane = %key, %why, "the store did not apply a batch; the lane is read again");
         let refusal = Refusal::StoreUnavailable(why);
         for create in std::mem::take(&mut draft.creates) {
             refuse_create(create, refusal.clone());
         }
-        if mutation::is_on(Mutation::AdvanceCursorBeforeAck) {
-            self.core
-                .timeline
-                .remember_lane(key, LastKnownLane::of(&draft.lane));
-            self.apply_draft(draft, now);
-        } else {
-            self.drop_lane_memory(&draft);
-            self.reopen_with_backoff(key, Vec::new());
-        }
+        self.drop_lane_memory(&draft);
+        self.reopen_with_backoff(key, Vec::new());
     }
 
     /// The batch may have landed, or may still land. Nothing is answered before a regrant has proved it
@@ -286,17 +277,5 @@ impl Shard {
             }
         }
         kept
-    }
-
-    /// What two deliberate bugs do before anything is durable.
-    fn act_too_early(&self, lane: &mut CommittingLane) {
-        if mutation::is_on(Mutation::SendBeforeCommit) {
-            self.dispatch_effects(&mut lane.draft);
-        }
-        if mutation::is_on(Mutation::AnswerBeforeCommit) {
-            for (create, record) in lane.draft.creates.drain(..).zip(lane.records.drain(..)) {
-                create.answer(ShardOutcome::Accepted(Box::new(record)));
-            }
-        }
     }
 }

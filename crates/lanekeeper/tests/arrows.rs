@@ -72,11 +72,6 @@ const TESTED_WITH_STORE_CONTRACT: &[&str] = &["sim", "store"];
 /// All dependencies of the rules: no runtime, no IO, no clock, no serialization.
 const DOMAIN_DEPENDENCIES: &[&str] = &["alloy-primitives", "strum", "thiserror", "uuid"];
 
-/// The feature that compiles deliberate bugs in, and the crates that may have it: rules, engine, and the simulator
-/// that switches them on. No crate enables it in a dependency by default.
-const MUTATIONS: &str = "mutations";
-const WITH_MUTATIONS: &[&str] = &["domain", "engine", "sim"];
-
 /// Banned dependencies: there is one TLS library, with one provider, and no system library.
 const BANNED: &[&str] = &[
     "aws-lc-rs",
@@ -99,7 +94,6 @@ struct Metadata {
 struct Package {
     name: String,
     dependencies: Vec<Dependency>,
-    features: BTreeMap<String, Vec<String>>,
 }
 
 #[derive(serde::Deserialize)]
@@ -109,8 +103,6 @@ struct Dependency {
     kind: Option<String>,
     /// Set for crates of this workspace.
     path: Option<String>,
-    /// The features that are switched on.
-    features: Vec<String>,
 }
 
 /// The packages of the workspace.
@@ -195,30 +187,6 @@ fn domain_depends_on_no_runtime_and_no_io() {
             "domain must not depend on {name}"
         );
     }
-}
-
-#[test]
-fn no_program_can_be_shipped_with_deliberate_bugs() {
-    let mut strays = Vec::new();
-    for package in packages() {
-        let name = &package.name;
-        let mentions = |text: &String| text.split('/').any(|word| word == MUTATIONS);
-        for dependency in &package.dependencies {
-            if dependency.features.iter().any(mentions) {
-                strays.push(format!("{name} switches them on in {}", dependency.name));
-            }
-        }
-        for (feature, switches_on) in &package.features {
-            let is_it = feature == MUTATIONS;
-            if is_it && !WITH_MUTATIONS.contains(&name.as_str()) {
-                strays.push(format!("{name} has the feature"));
-            }
-            if !is_it && switches_on.iter().any(mentions) {
-                strays.push(format!("feature {feature} of {name} switches them on"));
-            }
-        }
-    }
-    assert!(strays.is_empty(), "{strays:#?}");
 }
 
 #[test]

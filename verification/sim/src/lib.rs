@@ -19,7 +19,7 @@
 //! Everything that happens is a [`event::WorldEvent`] in the trace ([`trace`]). A *checker* ([`checkers`], one
 //! promise per file) inspects each event and reports a violation as `promise: what broke it`. Checkers trust
 //! no component: they keep their own model of store and chain. That they catch bugs is proved with deliberate
-//! ones (`mutations`, with the feature of that name).
+//! ones ([`mutation`], [`mutations`]).
 //!
 //! # Reproducing a seed
 //!
@@ -48,5 +48,5 @@ pub mod world;
 
 pub mod command;
 
-#[cfg(feature = "mutations")]
+pub mod mutation;
 pub mod mutations;

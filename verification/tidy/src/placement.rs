@@ -7,7 +7,7 @@ const SHIPPED: [&str; 2] = ["crates", "tools"];
 /// The only crate that opens PostgreSQL connections and pools them.
 const POSTGRES_CLIENT: &str = "crates/postgres";
 
-/// Deliberate bugs are patches in verification/mutations: shipped source has no switch for one.
+/// Deliberate bugs are patches in verification/sim/mutations: shipped source has no switch for one.
 pub fn shipped_mutations(tree: &SourceTree) -> Vec<String> {
     let shipped = tree
         .files
@@ -24,7 +24,7 @@ pub fn shipped_mutations(tree: &SourceTree) -> Vec<String> {
         .filter(|file| mentions(file))
         .map(|file| {
             format!(
-                "{} mentions mutations: deliberate bugs are patches in verification/mutations",
+                "{} mentions mutations: deliberate bugs are patches in verification/sim/mutations",
                 file.path
             )
         })

@@ -1,6 +1,5 @@
 //! Accepting requests and allocating nonces to them, and reading those that wait in the store.
 
-use crate::mutation::{self, Mutation};
 use crate::window::Release;
 use crate::{AttemptKind, EventKind, Nonce, SubState, Timestamp, Tx, TxState};
 
@@ -42,8 +41,7 @@ impl Lane {
 
     /// Allocates a nonce to a tx that waited in the store, or leaves it there.
     fn adopt_queued(&mut self, mut tx: Tx, cx: &mut StepContext) {
-        let is_unreported =
-            tx.event_seqs.is_empty() || mutation::is_on(Mutation::AcceptQueuedTwice);
+        let is_unreported = tx.event_seqs.is_empty();
         if is_unreported {
             // It came through another node, which may not write events for this lane.
             let accepted = EventKind::TxAccepted { nonce: None };
@@ -143,9 +141,7 @@ impl Lane {
     /// Whether an attempt at this nonce may be sent. One below the highest slot does not wait for room, because
     /// that slot waits for it.
     pub(super) fn has_room_for(&self, nonce: Nonce) -> bool {
-        self.mempool_room() > 0
-            || mutation::is_on(Mutation::IgnoreMempoolDepth)
-            || self.slots.highest().is_some_and(|highest| highest > nonce)
+        self.mempool_room() > 0 || self.slots.highest().is_some_and(|highest| highest > nonce)
     }
 
     /// Gives the tx the smallest gap, or the next nonce.
@@ -155,9 +151,7 @@ impl Lane {
             Some(gap) => gap,
             None => {
                 let nonce = self.ledger.cursor();
-                if !(mutation::is_on(Mutation::AllocateNonceTwice) && self.paging.has_backlog()) {
-                    self.ledger.advance_cursor();
-                }
+                self.ledger.advance_cursor();
                 nonce
             }
         };

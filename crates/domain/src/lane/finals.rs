@@ -11,7 +11,6 @@ use alloy_primitives::B256;
 
 use super::{FinalTx, ReorgDepth};
 use crate::headers::BlockPosition;
-use crate::mutation::{self, Mutation};
 use crate::{ChainView, Header, Timestamp, TxId};
 
 /// How often blocks below the view are checked.
@@ -83,9 +82,6 @@ impl WatchedFinals {
         let mut reorged = Vec::new();
         self.blocks.retain_mut(|block| {
             match block.position(view, old) {
-                BlockPosition::Replaced if mutation::is_on(Mutation::IgnoreReorgedFinals) => {
-                    return false;
-                }
                 BlockPosition::Replaced => {
                     reorged.extend_from_slice(&block.txs);
                     return false;

@@ -3,9 +3,8 @@
 //! The account's nonce alone proves nothing: our receipt may be late, or lost at one node. Proof is what stands at
 //! finality depth, and only that gives a tx another nonce.
 
-use alloy_primitives::{B256, U256};
+use alloy_primitives::B256;
 
-use crate::mutation::{self, Mutation};
 use crate::{AttemptKind, ChainView, EffectDigest, EventKind, Nonce, SubState, TxState};
 
 use super::slots::Slot;
@@ -97,13 +96,6 @@ impl Lane {
         self.check_foreign_use(cx);
     }
 
-    /// What two deliberate bugs do: the nonce is released, although an attempt at it may be in a pool.
-    pub(super) fn release_nonce_wrongly(&mut self, nonce: Nonce, cx: &mut StepContext) {
-        let unknown = (B256::ZERO, EffectDigest::of(None, U256::MAX, &[]));
-        self.give_up_nonce(nonce, Some(unknown), cx);
-        self.ledger.free(nonce);
-    }
-
     /// The tx's nonce is consumed for good, so none of its attempts can be mined any more: it may have another one.
     fn give_up_nonce(
         &mut self,
@@ -161,8 +153,7 @@ impl Lane {
     ) -> OnForeignNonce {
         let max_jump = self.rules.nonce.max_chain_jump;
         let is_lost = self.reconciliation.may_be_lost(nonce, max_jump);
-        let is_unseen = foreign.is_none() && !mutation::is_on(Mutation::RequeueUnknownConsumer);
-        match is_unseen || has_same_effect || is_lost {
+        match foreign.is_none() || has_same_effect || is_lost {
             true => OnForeignNonce::Hold,
             false => self.rules.nonce.on_foreign_nonce,
         }
@@ -186,9 +177,6 @@ fn consumed_reason(nonce: Nonce, foreign: Option<B256>, has_same_effect: bool) -
 /// Up to which height a foreign transaction counts.
 fn foreign_final_height(finality: Finality, view: &ChainView) -> Option<u64> {
     let tip = view.headers.tip()?.number;
-    if mutation::is_on(Mutation::TrustForeignBeforeFinal) {
-        return Some(tip);
-    }
     let finality_depth = match finality {
         Finality::Depth(finality_depth) => finality_depth.max(FOREIGN_FINALITY_DEPTH_MIN),
         // The chain's own final block may lie far below the view.

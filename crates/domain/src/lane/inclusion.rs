@@ -3,7 +3,6 @@
 use alloy_primitives::B256;
 
 use crate::headers::{BlockPosition, is_linked};
-use crate::mutation::{self, Mutation};
 use crate::{
     AttemptKind, ChainView, EventKind, Header, Inclusion, Nonce, SubState, Timestamp, TxState,
 };
@@ -20,12 +19,6 @@ impl Lane {
             let Some(nonce) = self.slots.nonce_of(inclusion.tx_hash) else {
                 continue;
             };
-            let slot = self.slots.get(nonce);
-            if mutation::is_on(Mutation::IgnoreReplacedAttempts)
-                && slot.is_some_and(|slot| slot.tx.tx_hash != Some(inclusion.tx_hash))
-            {
-                continue;
-            }
             let Some(view) = self.chain.view().cloned() else {
                 return;
             };
@@ -159,10 +152,8 @@ impl Lane {
 
     /// The height whose header makes a block of the view final; `None` while it is not.
     fn final_height(&self, view: &ChainView, number: u64, above: u64) -> Option<u64> {
-        let early = u64::from(mutation::is_on(Mutation::FinalizeOneBlockEarly));
         match self.rules.confirmations.finality {
-            Finality::Depth(finality_depth) => (above.saturating_add(early) >= finality_depth)
-                .then(|| number.saturating_add(finality_depth.saturating_sub(early))),
+            Finality::Depth(depth) => (above >= depth).then(|| number.saturating_add(depth)),
             Finality::Tag(_) => view.final_up_to.filter(|up_to| *up_to >= number),
         }
     }
@@ -184,8 +175,7 @@ impl Lane {
             let is_on_view = view.is_some_and(|view| view.headers.contains(hash));
             !is_on_view && counted.iter().all(|header| header.hash != hash)
         };
-        let new_fork =
-            reported.is_some_and(is_replaced) && !mutation::is_on(Mutation::OmitNewForkFlag);
+        let new_fork = reported.is_some_and(is_replaced);
         slot.tx.confirmed_at = Some(cx.now);
         slot.tx.token = self.journal.token();
         let kind = slot.end_with(&inclusion, top, new_fork, cx.now);
@@ -221,9 +211,7 @@ impl Lane {
             counted: tip.hash,
             count: above,
             since,
-            new_fork: reported.is_some()
-                && since.is_none()
-                && !mutation::is_on(Mutation::OmitNewForkFlag),
+            new_fork: reported.is_some() && since.is_none(),
         };
         slot.tx.counted = Some(tip.hash);
         slot.tx.updated_at = cx.now;

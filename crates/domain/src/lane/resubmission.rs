@@ -4,7 +4,6 @@
 use alloy_primitives::U256;
 
 use crate::fee::BumpOutcome;
-use crate::mutation::{self, Mutation};
 use crate::{AttemptKind, EventKind, Fees, Nonce, Payload, SubState, Timestamp, TxState};
 
 use super::slots::Slot;
@@ -78,7 +77,6 @@ impl Lane {
         slot.tx.updated_at = now;
         let most = self.rules.resubmit.max_attempts;
         most.is_some_and(|most| slot.history.resubmits > most)
-            || mutation::is_on(Mutation::StuckWithoutRule)
     }
 
     /// Whether the head gets a new attempt. STUCK stops new attempts only: its bytes are still sent.
@@ -128,10 +126,8 @@ impl Lane {
     fn should_raise_fees(&self, slot: &Slot) -> bool {
         let latest = self.chain.latest();
         let is_used = slot.tx.nonce.is_some_and(|nonce| nonce < latest);
-        let is_foreign = (slot.history.is_foreign_pending
-            && !mutation::is_on(Mutation::OutbidForeign))
-            || slot.history.is_reported_used
-            || is_used;
+        let history = &slot.history;
+        let is_foreign = history.is_foreign_pending || history.is_reported_used || is_used;
         match self.rules.resubmit.policy {
             ResubmitPolicy::Rebroadcast => false,
             ResubmitPolicy::Bump { .. } => !is_foreign && self.can_sign(),

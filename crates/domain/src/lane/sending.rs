@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use alloy_primitives::B256;
 
-use crate::mutation::{self, Mutation};
-use crate::{AttemptKind, EventKind, Nonce, SendOutcome, SubState, Timestamp};
+use crate::{EventKind, Nonce, SendOutcome, SubState, Timestamp};
 
 use super::journal::Journal;
 use super::slots::Slot;
@@ -29,10 +28,6 @@ impl Lane {
             return;
         };
         if !slot.has_attempt(hash) || slot.is_mined() {
-            return;
-        }
-        if wrongly_frees(&outcome) {
-            self.release_nonce_wrongly(nonce, cx);
             return;
         }
         if !matches!(outcome, SendOutcome::Rejected(_)) {
@@ -148,9 +143,6 @@ impl Lane {
         slot.history.is_blocked = false; // the slots behind it can be mined
         slot.drop_replacement(); // what a remote signer still works on would outbid it
         self.query_chain_nonces(cx);
-        if mutation::is_on(Mutation::OutbidForeign) {
-            self.reprice(nonce, cx);
-        }
     }
 
     /// Probes the node when more waits than may be in its pool, and half of that is there: does it hold what it
@@ -214,9 +206,6 @@ pub(super) fn record_first_sent(
     let Some(attempt) = slot.record_first_sent(hash, cx.now) else {
         return false;
     };
-    if mutation::is_on(Mutation::RegisterHashAfterSend) && attempt.kind == AttemptKind::Bump {
-        cx.writes.attempts.push(attempt.clone());
-    }
     let kind = EventKind::TxSubmitted {
         tx_hash: hash,
         nonce: attempt.nonce,
@@ -224,23 +213,4 @@ pub(super) fn record_first_sent(
     cx.writes.first_sent.push((hash, cx.now));
     journal.emit_event(Some(&mut slot.tx), kind, cx);
     true
-}
-
-/// Two deliberate bugs: an outcome that proves nothing is taken for one that frees the nonce.
-fn wrongly_frees(outcome: &SendOutcome) -> bool {
-    match outcome {
-        SendOutcome::Refused(_) | SendOutcome::Rejected(_) => {
-            mutation::is_on(Mutation::ReleaseNonceAfterOneRejection)
-        }
-        SendOutcome::Unknown(_) => mutation::is_on(Mutation::ReallocateNonceAfterLostAnswer),
-        SendOutcome::Accepted
-        | SendOutcome::NonceTooLow
-        | SendOutcome::Underpriced(_)
-        | SendOutcome::ReplacementUnderpriced(_)
-        | SendOutcome::Underfunded(_)
-        | SendOutcome::ForeignPending(_)
-        | SendOutcome::Full { .. }
-        | SendOutcome::Busy(_)
-        | SendOutcome::NotSent(_) => false,
-    }
 }

@@ -2,7 +2,6 @@
 
 use alloy_primitives::U256;
 
-use crate::mutation::{self, Mutation};
 use crate::{
     Attempt, AttemptKind, EventKind, Nonce, Payload, RequestId, SubState, Tx, TxId, TxState,
     UnsignedEnvelope,
@@ -83,9 +82,7 @@ impl Lane {
             slot.tx
                 .transition(TxState::Tracking, SubState::Signed, cx.now);
         }
-        if !(mutation::is_on(Mutation::RegisterHashAfterSend) && kind == AttemptKind::Bump) {
-            cx.writes.attempts.push(attempt.clone());
-        }
+        cx.writes.attempts.push(attempt.clone());
         cx.writes.updates.push(slot.tx.clone());
         self.slots.add_attempt(nonce, attempt);
         let newest = self.slots.get(nonce).and_then(Slot::newest);
@@ -148,9 +145,6 @@ impl Lane {
         if !others_wait || !is_due || !is_its_turn || !self.can_sign() {
             return;
         }
-        if mutation::is_on(Mutation::LeaveGapUnfilled) {
-            return;
-        }
         if nothing_pending {
             self.fill_gap(gap, filler, cx);
         } else {
@@ -176,10 +170,7 @@ impl Lane {
         tx.transition(TxState::Allocated, SubState::Waiting, cx.now);
         let kind = EventKind::TxAccepted { nonce: Some(gap) };
         self.journal.emit_event(Some(&mut tx), kind, cx);
-        match mutation::is_on(Mutation::IgnoreRowCount) {
-            true => cx.writes.updates.push(tx.clone()), // a slip that only the count of rows sees
-            false => cx.writes.inserts.push(tx.clone()),
-        }
+        cx.writes.inserts.push(tx.clone());
         self.start_signing(tx, gap, AttemptKind::Filler, cx);
     }
 

@@ -3,7 +3,6 @@
 use alloy_primitives::B256;
 
 use super::{AccountNonces, ChainQuery, Lane};
-use crate::mutation::{self, Mutation};
 use crate::{LaneKey, LeaseGrant, Nonce, Tx};
 
 impl Lane {
@@ -42,7 +41,6 @@ impl Lane {
     #[must_use]
     pub fn floor_nonce(&self) -> Nonce {
         let backlog = self.paging.backlog_from();
-        let backlog = backlog.filter(|_| !mutation::is_on(Mutation::OmitBacklogFromFloor));
         let lowest = self.slots.lowest().into_iter().chain(backlog).min();
         let cursor = self.ledger.cursor();
         lowest.map_or(cursor, |nonce| nonce.min(cursor))

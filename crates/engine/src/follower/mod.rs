@@ -12,7 +12,6 @@ use std::sync::Arc;
 use domain::fork_choice::{self, BranchStep, ForkChoice, HeadChoice};
 use domain::headers::{HeaderChain, LinkError};
 use domain::lane::{Finality, FinalityTag, Receipt};
-use domain::mutation::{self, Mutation};
 use domain::{B256, ChainId, ChainView, FeeQuote, Header, Input, LaneKey};
 
 use crate::core::{ChainState, Core};
@@ -107,11 +106,6 @@ impl Follower {
         let Some(head) = chain.header(BlockTag::Latest).await? else {
             return Err(ChainError::Unusable("the node has no latest block".into()));
         };
-        let tip = self.headers.tip();
-        if mutation::is_on(Mutation::TreatLagAsFork) && tip.is_some_and(|t| t.number > head.number)
-        {
-            self.rebuild_view(head).await?;
-        }
         match self.fork_choice.choose(&self.headers, &head) {
             HeadChoice::InView | HeadChoice::Wait => {}
             HeadChoice::Follow => {

@@ -1,7 +1,6 @@
 //! What intake checks and looks up before a request is routed. The rules themselves are in `domain::admission`.
 
 use domain::admission::{self, AdmissionError};
-use domain::mutation::{self, Mutation};
 use domain::{Payload, Tx};
 
 use crate::core::Core;
@@ -89,8 +88,7 @@ pub(super) async fn read_stored_tx(core: &Core, tx: &Tx) -> Result<TxRecord, Ref
 
 /// The answer to a repeated request id: the original tx when the payload is the same, a refusal otherwise.
 pub(super) fn answer_repeat(tx: Tx, new: &NewTx, record: TxRecord) -> Result<AcceptedTx, Refusal> {
-    let is_same = tx.fingerprint == new.payload.fingerprint();
-    if is_same || mutation::is_on(Mutation::IgnoreFingerprint) {
+    if tx.fingerprint == new.payload.fingerprint() {
         Ok(AcceptedTx {
             record,
             is_new: false,

@@ -5,13 +5,9 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use domain::lease::LeaseTrust;
-use domain::mutation::{self, Mutation};
 use domain::{LaneKey, LeaseGrant, MonotonicTime};
 
 use crate::core::lock;
-
-/// Longer than any send. (Only a deliberate bug trusts a lease like that.)
-const UNBOUNDED: Duration = Duration::from_secs(86_400);
 
 #[derive(Default)]
 pub(crate) struct Leases {
@@ -32,9 +28,6 @@ impl Leases {
     /// For how long bytes of this lane may be sent from now on; zero when they may not. The chain cannot
     /// check a fence, so this is read immediately before every send, and the send ends with it.
     pub(crate) fn trusted_for(&self, lane: LaneKey, now: MonotonicTime) -> Duration {
-        if mutation::is_on(Mutation::IgnoreLeaseMargin) {
-            return UNBOUNDED;
-        }
         self.lock()
             .get(&lane)
             .map_or(Duration::ZERO, |held| held.trust.left(now))

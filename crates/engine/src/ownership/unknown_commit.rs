@@ -1,6 +1,5 @@
 //! What became of a commit whose outcome is unknown: only a regrant can prove it.
 
-use domain::mutation::{self, Mutation};
 use domain::{GrantId, LaneKey, LeaseGrant};
 
 use crate::core::Core;
@@ -14,7 +13,7 @@ pub(crate) async fn resolve_unknown_commit(core: &Core, lane: LaneKey, lease_gra
     let grant = core.ports.clock.grant_id();
     let mut lease_grants = vec![lease_grant];
     let outcome = loop {
-        match regrant_any(core, lane, &lease_grants, grant).await {
+        match regrant_any(core, &lease_grants, grant).await {
             Ok(outcome) => break outcome,
             Err(error) => {
                 tracing::warn!(%lane, %error, "the outcome of a commit is still unknown; retrying");
@@ -36,33 +35,14 @@ pub(crate) async fn resolve_unknown_commit(core: &Core, lane: LaneKey, lease_gra
 
 async fn regrant_any(
     core: &Core,
-    lane: LaneKey,
     lease_grants: &[LeaseGrant],
     grant: GrantId,
 ) -> Result<RegrantOutcome, StoreError> {
     for lease_grant in lease_grants {
-        let outcome = match mutation::is_on(Mutation::ResolveUnknownByRead) {
-            true => read_batch_seq(core, lane, *lease_grant).await?,
-            false => core.ports.store.regrant(*lease_grant, grant).await?,
-        };
+        let outcome = core.ports.store.regrant(*lease_grant, grant).await?;
         if matches!(outcome, RegrantOutcome::Held { .. }) {
             return Ok(outcome);
         }
     }
     Ok(RegrantOutcome::Fenced)
-}
-
-/// What a deliberate bug does instead of a regrant: the old batch may land after this read.
-async fn read_batch_seq(
-    core: &Core,
-    lane: LaneKey,
-    lease_grant: LeaseGrant,
-) -> Result<RegrantOutcome, StoreError> {
-    let image = core.ports.store.load(lane, lease_grant, 0).await?;
-    Ok(
-        image.map_or(RegrantOutcome::Fenced, |image| RegrantOutcome::Held {
-            lease_grant,
-            batch_seq: image.batch_seq,
-        }),
-    )
 }

@@ -3,7 +3,6 @@
 
 use std::sync::Arc;
 
-use domain::mutation::{self, Mutation};
 use domain::{Attempt, Input, LaneKey, Nonce, Timestamp, UnsignedEnvelope};
 
 use crate::core::Core;
@@ -13,11 +12,10 @@ use crate::ports::{SignError, Signer};
 /// Signs what local keys can sign, for all lanes of the turn at once. What is left in the drafts is signed
 /// remotely, after the commit.
 pub(super) async fn sign_locally(drafts: &mut [LaneDraft], signer: &dyn Signer, now: Timestamp) {
-    let signs_all = mutation::is_on(Mutation::WaitForSignerInTurn);
     let mut owners = Vec::new();
     let mut envelopes = Vec::new();
     for (at, draft) in drafts.iter_mut().enumerate() {
-        if signer.is_local(draft.lane.key().signer) || signs_all {
+        if signer.is_local(draft.lane.key().signer) {
             let to_sign = std::mem::take(&mut draft.to_sign);
             owners.extend(std::iter::repeat_n(at, to_sign.len()));
             envelopes.extend(to_sign);

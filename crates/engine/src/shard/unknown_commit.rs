@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use domain::LaneKey;
-use domain::mutation::{self, Mutation};
 use metrics::counter;
 
 use super::{LaneCell, PendingCreate, Shard, ShardOutcome, refuse_create};
@@ -34,13 +33,6 @@ impl Shard {
             RegrantOutcome::Held { batch_seq, .. } if batch_seq > batch.batch_seq_before => {
                 for (create, record) in batch.creates.into_iter().zip(batch.records) {
                     create.answer(ShardOutcome::Accepted(Box::new(record)));
-                }
-            }
-            RegrantOutcome::Held { .. } if mutation::is_on(Mutation::ResolveUnknownByRead) => {
-                let creates = batch.creates.into_iter();
-                creates.for_each(|create| refuse_create(create, outcome_pending()));
-                if waiting.is_empty() {
-                    return;
                 }
             }
             // It never landed: the requests are still to be done.

@@ -1,17 +1,18 @@
-//! `cargo run --release -p sim --features mutations --bin mutations`: are deliberate bugs caught?
+//! `scripts/mutants`: are deliberate bugs caught?
 //!
-//! Every mutation of `domain::mutation` runs in worlds of all kinds until a promise is broken; then the same
-//! worlds run without it and must be clean. Exits with 1 if a mutation is not caught, or if a checker caught
-//! nothing at all. `--record` records a world per mutation for the test that shows all of them.
+//! Every mutation runs in worlds of all kinds until a promise is broken; then the same worlds run without it and
+//! must be clean. Exits with 1 if a mutation is not caught, or if a checker caught nothing at all.
+//! `--recorded` tries the recorded world of each first, which takes seconds; `--record` records them.
 
 use std::ops::Range;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Parser;
-use domain::mutation::{self, Mutation};
+use sim::mutation::{self, IS_PATCHED, Mutation};
 use sim::mutations::{
     CatchingWorld, Findings, failing_without_mutation, line, options, record, search_all,
+    search_recorded,
 };
 use sim::world::{Options, run};
 
@@ -36,9 +37,12 @@ struct Arguments {
     /// Does not run the worlds again without mutations.
     #[arg(long)]
     skip_clean: bool,
-    /// Writes mutations.txt: a small world in which each mutation is caught.
-    #[arg(long, conflicts_with = "seed")]
-    record: bool,
+    /// Tries the world that is recorded for each mutation first, and skips the search for idle checkers.
+    #[arg(long, conflicts_with_all = ["seed", "record", "only"])]
+    recorded: bool,
+    /// Writes this table (verification/sim/mutations/worlds.txt): a small world in which each mutation is caught.
+    #[arg(long, value_name = "FILE", conflicts_with = "seed")]
+    record: Option<PathBuf>,
     /// Lists the mutations and exits.
     #[arg(long)]
     list: bool,
@@ -68,9 +72,18 @@ fn main() -> ExitCode {
         }
         return ExitCode::SUCCESS;
     }
+    if !IS_PATCHED {
+        eprintln!(
+            "this build has no mutations: run scripts/mutants, which applies verification/sim/mutations"
+        );
+        return ExitCode::from(2);
+    }
     match (arguments.seed, wanted.as_slice()) {
-        (None, _) if arguments.record => write_record(&arguments, &wanted),
-        (None, _) => prove(&arguments, &wanted),
+        (None, _) => match &arguments.record {
+            Some(table) => write_record(&arguments, &wanted, table),
+            None if arguments.recorded => catch_recorded(&arguments),
+            None => prove(&arguments, &wanted),
+        },
         (Some(seed), [mutation]) => replay(*mutation, seed),
         (Some(_), _) => {
             eprintln!("--seed replays one mutation: name it with --only");
@@ -106,12 +119,12 @@ fn wanted(only: &[String]) -> Result<Vec<Mutation>, String> {
 }
 
 /// Writes the table of recorded worlds, or the lines of the wanted mutations.
-fn write_record(arguments: &Arguments, wanted: &[Mutation]) -> ExitCode {
+fn write_record(arguments: &Arguments, wanted: &[Mutation], table: &Path) -> ExitCode {
     let recorded = |mutation: Mutation, caught: Option<&CatchingWorld>| {
         let world = caught.map(|caught| (caught.seed, caught.events, caught.promises()));
         eprintln!("{:<27}{world:?}", mutation.name());
     };
-    match record(wanted, &arguments.seeds(), arguments.jobs, recorded) {
+    match record(table, wanted, &arguments.seeds(), arguments.jobs, recorded) {
         Ok(missed) if missed.is_empty() => ExitCode::SUCCESS,
         Ok(missed) => {
             eprintln!("not caught in any world: {missed:?}");
@@ -122,6 +135,28 @@ fn write_record(arguments: &Arguments, wanted: &[Mutation]) -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Whether every mutation is caught, in its recorded world or at least in one of the first.
+fn catch_recorded(arguments: &Arguments) -> ExitCode {
+    let searches = search_recorded(&arguments.seeds(), arguments.jobs);
+    for search in &searches {
+        eprintln!("{}", line(search));
+        if search.seeds > 1 {
+            let name = search.mutation.name();
+            eprintln!(
+                "{name}: its recorded world is outdated, record it again with --record FILE --only {name}"
+            );
+        }
+    }
+    let uncaught = searches.iter().filter(|search| search.caught.is_none());
+    let uncaught = uncaught.count();
+    eprintln!(
+        "{} of {} mutations caught",
+        searches.len() - uncaught,
+        searches.len()
+    );
+    ExitCode::from(u8::from(uncaught > 0))
 }
 
 #[expect(

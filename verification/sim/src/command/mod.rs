@@ -8,7 +8,6 @@ mod search;
 mod shrink;
 
 pub use excerpt::excerpt;
-#[cfg(feature = "mutations")]
 pub(crate) use regressions::kind_of;
 pub use regressions::{Regression, regressions};
 pub use report::{explain_failure, replay};

@@ -10,7 +10,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use domain::mutation::{self, Mutation};
+use crate::mutation::{self, Mutation};
 
 use crate::checkers;
 use crate::command::promise;

@@ -1,22 +1,21 @@
-//! The recorded world of each deliberate bug: one per mutation, in mutations.txt, so that a test can show all of
+//! The recorded world of each deliberate bug: one per mutation, in mutations/worlds.txt, so that a test can show all of
 //! them in seconds.
 
 use std::ops::Range;
+use std::path::Path;
 
-use domain::mutation::Mutation;
+use crate::mutation::Mutation;
 
 use super::{CatchingWorld, MutationSearch, options, run_parallel, search_worlds, try_world};
 use crate::command::kind_of;
 use crate::world::Options;
 
-/// The path of the table.
-const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/mutations.txt");
 /// The table at build time.
-const TABLE: &str = include_str!("../../mutations.txt");
+const TABLE: &str = include_str!("../../mutations/worlds.txt");
 
 const HEAD: &str = "\
-# The world in which each deliberate bug (crates/domain/src/mutation.rs) is caught, and which promise it breaks there.
-# Written by: cargo run -p sim --features mutations --bin mutations -- --record
+# The world in which each deliberate bug (verification/sim/src/mutation.rs) is caught, and which promise it breaks there.
+# Written by: scripts/mutants --record verification/sim/mutations/worlds.txt
 ";
 
 /// How many more worlds are tried after the first one that catches a mutation: the one with the fewest events is kept.
@@ -73,6 +72,7 @@ pub fn search_recorded(seeds: &Range<u64>, jobs: usize) -> Vec<MutationSearch> {
 /// # Errors
 /// When the file cannot be written.
 pub fn record(
+    file: &Path,
     mutations: &[Mutation],
     seeds: &Range<u64>,
     jobs: usize,
@@ -83,7 +83,7 @@ pub fn record(
         done(*mutation, caught.as_ref());
         (*mutation, caught)
     });
-    let before = std::fs::read_to_string(FILE).unwrap_or_default(); // the file may not exist yet
+    let before = std::fs::read_to_string(file).unwrap_or_default(); // the file may not exist yet
     let mut table = HEAD.to_owned();
     for mutation in Mutation::ALL {
         let new = found.iter().find(|(found, _)| found == mutation);
@@ -93,7 +93,7 @@ pub fn record(
         };
         table.extend(line.map(|line| line + "\n"));
     }
-    std::fs::write(FILE, table)?;
+    std::fs::write(file, table)?;
     let missed = found.into_iter().filter(|(_, caught)| caught.is_none());
     Ok(missed.map(|(mutation, _)| mutation).collect())
 }
@@ -141,7 +141,7 @@ mod tests {
     fn recorded_line_is_parsed() {
         assert_eq!(parse("# about this file"), None);
         assert_eq!(parse("NoSuchBug 7 --stormy"), None);
-        let line = parse("DropGap   26 --lossy --busy  every gap closes").expect("a line");
+        let line = parse("LeaveGapUnfilled   26 --lossy --busy  every gap closes").expect("a line");
         assert_eq!((line.mutation, line.seed), (Mutation::LeaveGapUnfilled, 26));
         assert_eq!(line.options.kind(), "--lossy --busy");
     }

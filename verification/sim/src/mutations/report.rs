@@ -126,7 +126,7 @@ fn world_json(world: &CatchingWorld) -> Value {
 mod tests {
     use std::time::Duration;
 
-    use domain::mutation::Mutation;
+    use crate::mutation::Mutation;
 
     use super::super::options;
     use super::*;

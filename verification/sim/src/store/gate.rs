@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use domain::mutation::{self, Mutation};
+use crate::mutation::{self, Mutation};
 use domain::{B256, Nonce, RequestId, Tx, TxId, Writes};
 use engine::ports::{CommitOutcome, Conflict, LaneBatch};
 

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use crate::mutation::{self, Mutation};
 use domain::lease::{Lease, LeaseDecision};
-use domain::mutation::{self, Mutation};
 use domain::{GrantId, LaneId, LaneKey, LeaseGrant, RequestId, Timestamp, Token, TxId};
 use engine::ports::{
     AcquireOutcome, HeartbeatOutcome, LeaseRequest, Member, QueuedRequest, RegrantOutcome,

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
+use crate::mutation::{self, Mutation};
 use domain::lease::Lease;
-use domain::mutation::{self, Mutation};
 use domain::{
     Attempt, B256, ChainId, Event, FinalTx, GrantId, Header, Incarnation, LaneId, LaneImage,
     LaneKey, LeaseGrant, NodeName, Nonce, RequestId, Token, Tx, TxId,

@@ -4,7 +4,6 @@ use alloy_primitives::B256;
 
 use super::{RESERVE_TIMEOUT, ReservationTerms};
 use crate::lane::{AccountNonces, ChainQuery, Effect, Lane, StepContext};
-use crate::mutation::{self, Mutation};
 use crate::{EventKind, Nonce, SubState, Timestamp, Tx, TxState};
 
 impl Lane {
@@ -160,7 +159,7 @@ impl Lane {
                 known.includes_pools && latest <= nonce && pending <= nonce
             }) && consumed_below <= nonce;
             let is_checked = answers > answers_before && shows_nothing;
-            if is_checked || mutation::is_on(Mutation::ReleaseExpiredWithoutChainCheck) {
+            if is_checked {
                 expired.push(nonce);
             }
         }

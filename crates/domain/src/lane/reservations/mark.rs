@@ -2,7 +2,6 @@
 
 use alloy_primitives::{B256, Bytes};
 
-use crate::mutation::{self, Mutation};
 use crate::reservation::{Holder, Mark, MarkRefusal, Reservation};
 use crate::{Attempt, AttemptKind, EventKind, Fees, Nonce, SubState, Timestamp, TxState};
 
@@ -40,9 +39,6 @@ impl Lane {
                 false => MarkOutcome::Refused(MarkRefusal::NotReserved(nonce)),
             };
         };
-        if mutation::is_on(Mutation::AcceptFormerHolder) {
-            marked.holder = holder;
-        }
         if let Err(refusal) = marked.mark(holder, mark) {
             return MarkOutcome::Refused(refusal);
         }

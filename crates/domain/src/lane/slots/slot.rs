@@ -8,8 +8,7 @@ use alloy_primitives::B256;
 
 use super::progress::{Delivery, Progress, ReservedTime};
 use crate::attempt::OutgoingEnvelope;
-use crate::mutation::{self, Mutation};
-use crate::{Attempt, AttemptKind, SubState, Timestamp, Tx, TxState};
+use crate::{Attempt, AttemptKind, SubState, Timestamp, Tx};
 
 /// A tx in memory.
 #[derive(Clone, Debug)]
@@ -145,9 +144,6 @@ impl Slot {
 
     /// The newest attempt, ready to be sent; `None` when there is none, or it was made and sent elsewhere.
     pub(in crate::lane) fn newest(&self) -> Option<OutgoingEnvelope> {
-        if mutation::is_on(Mutation::StopRebroadcastingStuck) && self.tx.state == TxState::Stuck {
-            return None;
-        }
         let (newest, older) = self.attempts.split_last()?;
         (!newest.raw.is_empty()).then(|| OutgoingEnvelope {
             nonce: newest.nonce,

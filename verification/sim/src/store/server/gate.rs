@@ -4,8 +4,8 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use crate::mutation::{self, Mutation};
 use domain::LaneId;
-use domain::mutation::{self, Mutation};
 use engine::ports::{CommitOutcome, LaneBatch};
 use futures::future::join_all;
 

@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
+use crate::mutation::{self, Mutation};
 use domain::lease::LeaseRequest;
-use domain::mutation::{self, Mutation};
 use domain::{GrantId, LaneId, LaneKey, LeaseGrant, Timestamp};
 use engine::ports::{AcquireOutcome, RegrantOutcome, RenewOutcome, StoreError};
 use futures::future::join_all;

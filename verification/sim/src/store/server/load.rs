@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use domain::mutation::{self, Mutation};
+use crate::mutation::{self, Mutation};
 use domain::{LaneImage, LaneKey, LeaseGrant};
 
 use super::Server;

@@ -22,8 +22,8 @@ mod transaction;
 
 use std::time::Duration;
 
+use crate::mutation::{self, Mutation};
 use domain::LaneId;
-use domain::mutation::{self, Mutation};
 
 use super::MemoryStore;
 use super::rows::Rows;

@@ -1,8 +1,10 @@
-//! Deliberate bugs, to show that the simulator's checkers see them.
+//! Mutations: deliberate bugs, to show that the checkers catch them.
 //!
-//! Each is asked for where the right code stands: `if mutation::is_on(Mutation::SendBeforeCommit)`. Only a
-//! build with the feature `mutations`, which no shipped program can switch on (a test reads the manifests),
-//! can answer yes; in every other build the answer is the constant `false` and the compiler removes the bug.
+//! Shipped source contains none. A bug of `domain` or `engine` is a patch of its name in `verification/sim/mutations`;
+//! `scripts/mutants` applies all of them to one copy of the source, in which they can be switched on one at a time.
+//! A bug of the store's twin stands in the twin: `if mutation::is_on(Mutation::SkipFenceLock)`.
+
+use std::cell::Cell;
 
 /// Names every mutation once, with what is wrong in it and which promise that breaks.
 macro_rules! mutations {
@@ -129,45 +131,35 @@ mutations! {
     AcceptFormerHolder,
 }
 
-/// Whether this bug is to be made. In a build without the feature it never is.
-#[cfg(not(feature = "mutations"))]
-#[inline(always)]
-pub const fn is_on(_mutation: Mutation) -> bool {
-    false
+/// Whether this build contains the bugs in `domain` and `engine`: the patches change it in their copy.
+pub const IS_PATCHED: bool = false;
+
+thread_local! {
+    static ON: Cell<Option<Mutation>> = const { Cell::new(None) };
 }
 
-#[cfg(feature = "mutations")]
-pub use switch::{is_on, with};
+/// Whether this bug is on in the world of this thread (a simulated world lives on one).
+pub fn is_on(mutation: Mutation) -> bool {
+    ON.get() == Some(mutation)
+}
 
-/// The switch: one mutation at a time, per thread (a simulated world lives on one).
-#[cfg(feature = "mutations")]
-mod switch {
-    use std::cell::Cell;
+/// Runs something with one bug in it, on this thread.
+pub fn with<R>(mutation: Mutation, run: impl FnOnce() -> R) -> R {
+    let _before = Restore(switch(Some(mutation)));
+    run()
+}
 
-    use super::Mutation;
+/// Returns what was on before.
+fn switch(on: Option<Mutation>) -> Option<Mutation> {
+    ON.replace(on)
+}
 
-    thread_local! {
-        static ON: Cell<Option<Mutation>> = const { Cell::new(None) };
-    }
+/// Puts back what was on before, also when the run panics: a bug may well do that.
+struct Restore(Option<Mutation>);
 
-    /// Whether this bug is to be made on this thread.
-    pub fn is_on(mutation: Mutation) -> bool {
-        ON.get() == Some(mutation)
-    }
-
-    /// Runs something with one bug in it, on this thread.
-    pub fn with<R>(mutation: Mutation, run: impl FnOnce() -> R) -> R {
-        let _before = Restore(ON.replace(Some(mutation)));
-        run()
-    }
-
-    /// Puts back what was on before, also when the run panics: a bug may well do that.
-    struct Restore(Option<Mutation>);
-
-    impl Drop for Restore {
-        fn drop(&mut self) {
-            ON.set(self.0);
-        }
+impl Drop for Restore {
+    fn drop(&mut self) {
+        switch(self.0);
     }
 }
 
@@ -183,7 +175,22 @@ mod tests {
         }
     }
 
-    #[cfg(feature = "mutations")]
+    #[test]
+    fn every_patch_is_a_mutation_of_the_list() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/mutations");
+        let files = std::fs::read_dir(folder).unwrap();
+        let names = files.map(|file| file.unwrap().file_name().into_string().unwrap());
+        let patches = names.filter_map(|name| name.strip_suffix(".patch").map(str::to_owned));
+        for patch in patches.filter(|patch| patch != "switch") {
+            assert!(
+                Mutation::ALL
+                    .iter()
+                    .any(|mutation| mutation.name() == patch),
+                "no mutation has the name of {patch}.patch"
+            );
+        }
+    }
+
     #[test]
     fn is_on_only_while_it_runs_and_only_here() {
         let (one, other) = (Mutation::SkipFenceLock, Mutation::LeaveGapUnfilled);
@@ -195,11 +202,5 @@ mod tests {
             assert!(is_on(one) && !is_on(other), "a panic leaves no bug behind");
         });
         assert!(!is_on(one));
-    }
-
-    #[cfg(not(feature = "mutations"))]
-    #[test]
-    fn nothing_is_ever_on_without_the_feature() {
-        const { assert!(!is_on(Mutation::SendBeforeCommit)) }
     }
 }
