@@ -29,6 +29,21 @@ fn files_are_short_enough_to_be_read() {
 }
 
 #[test]
+fn structs_of_rules_and_engine_have_one_responsibility() {
+    check(sizes::large_structs);
+}
+
+#[test]
+fn fifteen_minute_path_is_true() {
+    check(sizes::reading_path);
+}
+
+#[test]
+fn shipped_source_has_no_deliberate_bug() {
+    check(placement::shipped_mutations);
+}
+
+#[test]
 fn one_crate_connects_to_postgres() {
     check(placement::second_postgres_clients);
 }
