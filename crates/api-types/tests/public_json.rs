@@ -8,8 +8,8 @@ use domain::lane::AccountNonces;
 use domain::lease::Lease;
 use domain::{
     Address, Attempt, AttemptKind, B256, Bytes, ChainId, Event, EventKind, Fees, Header,
-    Incarnation, Inclusion, LaneKey, NodeName, Nonce, Payload, RequestId, SubState, Timestamp,
-    Token, Tx, TxId, TxState, TxType, U256,
+    Incarnation, Inclusion, LaneKey, LastWrite, NodeName, Nonce, Payload, RequestId, SubState,
+    Timestamp, Token, Tx, TxId, TxRequest, TxState, TxType, U256,
 };
 use engine::node::{ChainStatus, LaneStatus, Readiness, WaitingFor};
 use engine::ports::{EventRecord, LaneRecord, Member, TxRecord};
@@ -48,11 +48,13 @@ fn fresh() -> TxRecord {
     let payload = Payload::transfer(Address::repeat_byte(0xab), U256::from(10_u64.pow(18)));
     let tx = Tx {
         id: TxId(Uuid::from_u128(0x0192_b2a4_5f7e_7cc1_8d59_4d5d_3f6a_1c11)),
-        request_id: RequestId::parse("payout-7").unwrap(),
-        fingerprint: payload.fingerprint(),
-        payload,
-        gas: 21_000,
-        created_at: AT,
+        request: TxRequest {
+            request_id: RequestId::parse("payout-7").unwrap(),
+            fingerprint: payload.fingerprint(),
+            payload,
+            gas: 21_000,
+            created_at: AT,
+        },
         nonce: None,
         state: TxState::Created,
         sub_state: Some(SubState::Queued),
@@ -60,8 +62,10 @@ fn fresh() -> TxRecord {
         tx_hash: None,
         inclusion: None,
         counted: None,
-        token: Token(3),
-        updated_at: AT,
+        written: LastWrite {
+            token: Token(3),
+            at: AT,
+        },
         confirmed_at: None,
         event_seqs: Vec::new(),
     };
@@ -106,11 +110,11 @@ fn finished() -> TxRecord {
     ];
     record.confirmations = vec![header(9), header(10)];
     let tx = &mut record.tx;
-    tx.payload.data = Bytes::from_static(&[0xde, 0xad]);
-    tx.payload.gas = Some(60_000);
-    tx.payload.max_fee_per_gas = Some(u128::MAX);
-    tx.payload.max_priority_fee_per_gas = Some(0);
-    tx.payload.tx_type = Some(TxType::Eip1559);
+    tx.request.payload.data = Bytes::from_static(&[0xde, 0xad]);
+    tx.request.payload.gas = Some(60_000);
+    tx.request.payload.max_fee_per_gas = Some(u128::MAX);
+    tx.request.payload.max_priority_fee_per_gas = Some(0);
+    tx.request.payload.tx_type = Some(TxType::Eip1559);
     tx.nonce = Some(Nonce(7));
     tx.state = TxState::FailedFinal;
     tx.sub_state = Some(SubState::Reverted);
@@ -176,7 +180,7 @@ fn final_tx() {
 #[test]
 fn deployment_has_no_recipient() {
     let mut record = finished();
-    record.tx.payload.to = None;
+    record.tx.request.payload.to = None;
     let inclusion = record.tx.inclusion.as_mut().unwrap();
     inclusion.contract_address = Some(Address::repeat_byte(0xcd));
     inclusion.succeeded = true;

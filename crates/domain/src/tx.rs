@@ -257,11 +257,9 @@ pub struct Inclusion {
     pub revert_reason: Option<String>,
 }
 
-/// The record of a tx: what was requested, and what has become of it.
+/// What was requested, as it was accepted. It never changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tx {
-    /// Its id for ever.
-    pub id: TxId,
+pub struct TxRequest {
     /// The client's idempotency key.
     pub request_id: RequestId,
     /// Digest of the payload as sent.
@@ -272,7 +270,24 @@ pub struct Tx {
     pub gas: u64,
     /// When it was accepted.
     pub created_at: Timestamp,
+}
 
+/// Who last wrote a tx, and when.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LastWrite {
+    /// The keeper's token.
+    pub token: Token,
+    /// When.
+    pub at: Timestamp,
+}
+
+/// The record of a tx: what was requested, and what has become of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tx {
+    /// Its id for ever.
+    pub id: TxId,
+    /// What was requested.
+    pub request: TxRequest,
     /// Its place in the account's order; `None` before, and after it gave one up.
     pub nonce: Option<Nonce>,
     /// Its state. Changed by [`Tx::transition`] only.
@@ -287,12 +302,10 @@ pub struct Tx {
     pub inclusion: Option<Inclusion>,
     /// The newest header that was counted as its confirmation.
     pub counted: Option<B256>,
-    /// The token under which it was last written.
-    pub token: Token,
-    /// When it was last written.
-    pub updated_at: Timestamp,
     /// When it became final.
     pub confirmed_at: Option<Timestamp>,
+    /// Its last write.
+    pub written: LastWrite,
     /// The lane sequence numbers of its events: its history needs no scan.
     pub event_seqs: Vec<u64>,
 }
@@ -303,11 +316,13 @@ impl Tx {
     pub fn created(request: AdmittedRequest, token: Token, at: Timestamp) -> Self {
         Self {
             id: request.id,
-            request_id: request.request_id,
-            fingerprint: request.fingerprint,
-            payload: request.payload,
-            gas: request.gas,
-            created_at: at,
+            request: TxRequest {
+                request_id: request.request_id,
+                fingerprint: request.fingerprint,
+                payload: request.payload,
+                gas: request.gas,
+                created_at: at,
+            },
             nonce: None,
             state: Created,
             sub_state: Some(SubState::Queued),
@@ -315,9 +330,8 @@ impl Tx {
             tx_hash: None,
             inclusion: None,
             counted: None,
-            token,
-            updated_at: at,
             confirmed_at: None,
+            written: LastWrite { token, at },
             event_seqs: Vec::new(),
         }
     }
@@ -337,7 +351,7 @@ impl Tx {
         );
         self.state = to;
         self.sub_state = Some(sub);
-        self.updated_at = now;
+        self.written.at = now;
     }
 
     /// Whether it still needs a lane.

@@ -15,8 +15,8 @@ pub(crate) fn check(batch: &LaneBatch) -> Result<(), Conflict> {
     let writes = &batch.writes;
     let mut requests: BTreeSet<&RequestId> = BTreeSet::new();
     for tx in &writes.inserts {
-        if !requests.insert(&tx.request_id) {
-            return Err(Conflict::RequestId(tx.request_id.clone()));
+        if !requests.insert(&tx.request.request_id) {
+            return Err(Conflict::RequestId(tx.request.request_id.clone()));
         }
     }
     let mut nonces: BTreeSet<Nonce> = BTreeSet::new();
@@ -79,9 +79,9 @@ fn ordered_numbers(batch: &LaneBatch) -> impl Iterator<Item = u64> {
     let of_txs = written_txs(writes).flat_map(|tx| {
         [
             tx.nonce.map_or(0, |nonce| nonce.0),
-            tx.token.0,
-            tx.created_at.0,
-            tx.updated_at.0,
+            tx.written.token.0,
+            tx.request.created_at.0,
+            tx.written.at.0,
             tx.confirmed_at.map_or(0, |at| at.0),
         ]
     });

@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use domain::lane::AdmittedRequest;
 use domain::{
-    Address, ChainId, Event, EventKind, GrantId, Incarnation, LaneKey, LeaseGrant, NodeName, Nonce,
-    Payload, RequestId, SubState, Timestamp, Token, Tx, TxId, TxState, U256, Writes,
+    Address, ChainId, Event, EventKind, GrantId, Incarnation, LaneKey, LastWrite, LeaseGrant,
+    NodeName, Nonce, Payload, RequestId, SubState, Timestamp, Token, Tx, TxId, TxRequest, TxState,
+    U256, Writes,
 };
 use engine::ports::{
     AcquireOutcome, CommitOutcome, EventFilter, LaneBatch, LeaseRequest, QueuedRequest, Store as _,
@@ -290,11 +291,13 @@ fn tx(nonce: u64) -> Tx {
         id: TxId(Uuid::from_u128(
             (u128::from(AT.0) << 80) + u128::from(nonce),
         )),
-        request_id: request_id(&format!("request-{nonce}")),
-        fingerprint: payload.fingerprint(),
-        payload,
-        gas: 21_000,
-        created_at: AT,
+        request: TxRequest {
+            request_id: request_id(&format!("request-{nonce}")),
+            fingerprint: payload.fingerprint(),
+            payload,
+            gas: 21_000,
+            created_at: AT,
+        },
         nonce: Some(Nonce(nonce)),
         state: TxState::Allocated,
         sub_state: Some(SubState::Waiting),
@@ -302,8 +305,10 @@ fn tx(nonce: u64) -> Tx {
         tx_hash: None,
         inclusion: None,
         counted: None,
-        token: Token(1),
-        updated_at: AT,
+        written: LastWrite {
+            token: Token(1),
+            at: AT,
+        },
         confirmed_at: None,
         event_seqs: vec![nonce + 1],
     }

@@ -6,8 +6,9 @@ use std::time::Duration;
 use alloy_primitives::{Address, B256, Bytes, U256};
 use cli::Failure;
 use domain::{
-    Attempt, AttemptKind, Event, EventKind, Fees, GrantId, Inclusion, LaneKey, LeaseGrant,
-    NodeName, Nonce, Payload, RequestId, SubState, Timestamp, Tx, TxState, Writes,
+    Attempt, AttemptKind, Event, EventKind, Fees, GrantId, Inclusion, LaneKey, LastWrite,
+    LeaseGrant, NodeName, Nonce, Payload, RequestId, SubState, Timestamp, Tx, TxRequest, TxState,
+    Writes,
 };
 use engine::ports::{AcquireOutcome, Clock, CommitOutcome, LaneBatch, LeaseRequest, Store};
 use nonce::SystemClock;
@@ -175,11 +176,13 @@ impl RowWriter {
         };
         Tx {
             id: self.clock.tx_id(),
-            request_id: RequestId::parse(key).expect("32 hexadecimal digits are a request id"),
-            fingerprint: payload.fingerprint(),
-            payload,
-            gas: 21_000,
-            created_at: at,
+            request: TxRequest {
+                request_id: RequestId::parse(key).expect("32 hexadecimal digits are a request id"),
+                fingerprint: payload.fingerprint(),
+                payload,
+                gas: 21_000,
+                created_at: at,
+            },
             nonce: Some(Nonce(nonce)),
             state,
             sub_state,
@@ -187,9 +190,11 @@ impl RowWriter {
             tx_hash: None,
             inclusion: None,
             counted: None,
-            token: lease_grant.token,
+            written: LastWrite {
+                token: lease_grant.token,
+                at,
+            },
             event_seqs: vec![nonce + 1],
-            updated_at: at,
             confirmed_at: None,
         }
     }
@@ -202,7 +207,7 @@ impl RowWriter {
             tx_id: tx.id,
             kind: AttemptKind::Original,
             nonce: tx.nonce.unwrap_or_default(),
-            gas: tx.gas,
+            gas: tx.request.gas,
             fees: Fees::Eip1559 {
                 max_fee: 3_000_000_000,
                 max_priority_fee: 1_000_000_000,

@@ -549,7 +549,11 @@ fn committed(lane: &LaneKey, batch: &LaneBatch, outcome: &CommitOutcome) -> Stri
     for tx in writes.inserts.iter().chain(&writes.updates) {
         let nonce = tx.nonce.map_or("-".to_owned(), |nonce| nonce.to_string());
         let sub = tx.sub_state.map_or("", domain::SubState::as_str);
-        line += &format!(" {}@{nonce}={}/{sub}", tx.request_id, tx.state.as_str());
+        line += &format!(
+            " {}@{nonce}={}/{sub}",
+            tx.request.request_id,
+            tx.state.as_str()
+        );
     }
     for attempt in &writes.attempts {
         let (hash, kind) = (short_hash(&attempt.hash), attempt.kind.as_str());

@@ -1,6 +1,6 @@
 //! The fence: after an ownership change, no write of the previous keeper is applied.
 
-use domain::{LeaseGrant, Nonce, Token, Tx, Writes};
+use domain::{LastWrite, LeaseGrant, Nonce, Token, Tx, Writes};
 use engine::ports::{CommitOutcome, LaneRecord, TxRecord};
 
 use crate::Backend;
@@ -195,7 +195,10 @@ impl SampleLane {
     fn every_kind(&self, fixture: &Fixture) -> Vec<(&'static str, Writes)> {
         let changed = Tx {
             reason: Some("changed".into()),
-            token: Token(9),
+            written: LastWrite {
+                token: Token(9),
+                ..self.sent.written
+            },
             ..self.sent.clone()
         };
         let mut signed = self.sent.clone();

@@ -9,8 +9,8 @@ use alloy_primitives::{Address, B256, Bytes, U256};
 use domain::lane::AdmittedRequest;
 use domain::{
     Attempt, AttemptKind, ChainId, Event, EventKind, Fees, GrantId, Header, Incarnation, LaneId,
-    LaneImage, LaneKey, LeaseGrant, NodeName, Nonce, Payload, RequestId, SubState, Timestamp,
-    Token, Tx, TxId, TxState, Writes,
+    LaneImage, LaneKey, LastWrite, LeaseGrant, NodeName, Nonce, Payload, RequestId, SubState,
+    Timestamp, Token, Tx, TxId, TxRequest, TxState, Writes,
 };
 use engine::ports::{
     AcquireOutcome, CommitOutcome, EventFilter, LaneBatch, LeaseRequest, QueuedRequest, Store,
@@ -187,11 +187,13 @@ impl Fixture {
         let payload = Payload::transfer(Address::repeat_byte(9), U256::from(self.name()));
         Tx {
             id,
-            request_id: request_id(format!("request-{id}")),
-            fingerprint: payload.fingerprint(),
-            payload,
-            gas: 21_000,
-            created_at: AT,
+            request: TxRequest {
+                request_id: request_id(format!("request-{id}")),
+                fingerprint: payload.fingerprint(),
+                payload,
+                gas: 21_000,
+                created_at: AT,
+            },
             nonce: None,
             state: TxState::Created,
             sub_state: Some(SubState::Queued),
@@ -199,8 +201,10 @@ impl Fixture {
             tx_hash: None,
             inclusion: None,
             counted: None,
-            token: Token(1),
-            updated_at: AT,
+            written: LastWrite {
+                token: Token(1),
+                at: AT,
+            },
             confirmed_at: None,
             event_seqs: Vec::new(),
         }
@@ -217,7 +221,7 @@ impl Fixture {
             tx_id: tx.id,
             kind: AttemptKind::Original,
             nonce: tx.nonce.expect("only a tx with a nonce is signed"),
-            gas: tx.gas,
+            gas: tx.request.gas,
             fees: Fees::Eip1559 {
                 max_fee: 2_000_000_000,
                 max_priority_fee: 1_000_000_000,

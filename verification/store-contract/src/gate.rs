@@ -2,8 +2,8 @@
 
 use alloy_primitives::{Address, B256, Bytes, U256};
 use domain::{
-    Attempt, AttemptKind, Fees, Inclusion, Nonce, Payload, SubState, Timestamp, Token, Tx, TxState,
-    TxType, Writes,
+    Attempt, AttemptKind, Fees, Inclusion, LastWrite, Nonce, Payload, SubState, Timestamp, Token,
+    Tx, TxRequest, TxState, TxType, Writes,
 };
 use engine::ports::{CommitOutcome, Conflict};
 
@@ -37,16 +37,14 @@ pub async fn every_tx_field_round_trips(backend: &dyn Backend) {
         nonce: Some(Nonce(7)),
         ..full_tx(&fixture)
     };
-    let empty_handed = Tx {
-        payload: Payload {
-            to: None,
-            data: Bytes::from(vec![0; 70_000]),
-            ..Payload::transfer(Address::ZERO, U256::ZERO)
-        },
-        gas: u64::MAX,
-        sub_state: None,
-        ..fixture.tx_without_nonce()
+    let mut empty_handed = fixture.tx_without_nonce();
+    empty_handed.request.payload = Payload {
+        to: None,
+        data: Bytes::from(vec![0; 70_000]),
+        ..Payload::transfer(Address::ZERO, U256::ZERO)
     };
+    empty_handed.request.gas = u64::MAX;
+    empty_handed.sub_state = None;
     fixture
         .apply(&mut keeper, inserts([full.clone(), empty_handed.clone()]))
         .await;
@@ -133,11 +131,13 @@ pub async fn update_replaces_the_whole_row(backend: &dyn Backend) {
     let full = full_tx(&fixture);
     let grown = Tx {
         id: tx.id,
-        request_id: tx.request_id.clone(),
-        fingerprint: tx.fingerprint,
-        payload: tx.payload.clone(),
-        gas: tx.gas,
-        created_at: tx.created_at,
+        request: TxRequest {
+            request_id: tx.request.request_id.clone(),
+            fingerprint: tx.request.fingerprint,
+            payload: tx.request.payload.clone(),
+            gas: tx.request.gas,
+            created_at: tx.request.created_at,
+        },
         nonce: tx.nonce,
         ..full
     };
@@ -301,9 +301,10 @@ pub async fn released_nonce_can_be_allocated_again(backend: &dyn Backend) {
 pub async fn duplicate_idempotency_key_in_one_batch_is_a_conflict(backend: &dyn Backend) {
     let fixture = Fixture::new(backend);
     let keeper = fixture.keeper(&node("a"), lane(1)).await;
-    let one = |nonce| Tx {
-        request_id: request_id("same"),
-        ..fixture.tx(nonce)
+    let one = |nonce| {
+        let mut tx = fixture.tx(nonce);
+        tx.request.request_id = request_id("same");
+        tx
     };
     let writes = inserts([one(0), one(1)]);
     assert_eq!(
@@ -507,19 +508,25 @@ fn full_tx(fixture: &Fixture) -> Tx {
         contract_address: Some(Address::repeat_byte(7)),
         revert_reason: Some("nicht genügend ✗".into()),
     };
+    let base = fixture.tx_without_nonce();
     Tx {
-        fingerprint: payload.fingerprint(),
-        payload,
+        request: TxRequest {
+            fingerprint: payload.fingerprint(),
+            payload,
+            ..base.request
+        },
         state: TxState::Stuck,
         sub_state: Some(SubState::SigningFailed),
         reason: Some("reason, with 'quotes' and ümlauts".into()),
         tx_hash: Some(B256::repeat_byte(5)),
         inclusion: Some(inclusion),
         counted: Some(B256::repeat_byte(8)),
-        token: Token(1 << 40),
-        updated_at: Timestamp(AT.0 + 1),
+        written: LastWrite {
+            token: Token(1 << 40),
+            at: Timestamp(AT.0 + 1),
+        },
         confirmed_at: Some(Timestamp(AT.0 + 2)),
         event_seqs: vec![1, 2, 300, 70_000, 1 << 40],
-        ..fixture.tx_without_nonce()
+        ..base
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use domain::{Nonce, RequestId, SubState, Token, Tx, TxId, TxState, Writes};
+use domain::{LastWrite, Nonce, RequestId, SubState, Token, Tx, TxId, TxRequest, TxState, Writes};
 use engine::ports::{CommitOutcome, Conflict};
 
 use crate::Backend;
@@ -22,11 +22,13 @@ pub async fn queued_request_has_no_nonce_and_no_event(backend: &dyn Backend) {
         .remove(0);
     let expected = Tx {
         id: new.request.id,
-        request_id: new.request.request_id,
-        fingerprint: new.request.fingerprint,
-        payload: new.request.payload,
-        gas: new.request.gas,
-        created_at: new.at,
+        request: TxRequest {
+            request_id: new.request.request_id,
+            fingerprint: new.request.fingerprint,
+            payload: new.request.payload,
+            gas: new.request.gas,
+            created_at: new.at,
+        },
         nonce: None,
         state: TxState::Created,
         sub_state: Some(SubState::Queued),
@@ -34,8 +36,10 @@ pub async fn queued_request_has_no_nonce_and_no_event(backend: &dyn Backend) {
         tx_hash: None,
         inclusion: None,
         counted: None,
-        token: Token(0),
-        updated_at: new.at,
+        written: LastWrite {
+            token: Token(0),
+            at: new.at,
+        },
         confirmed_at: None,
         event_seqs: Vec::new(),
     };
@@ -102,8 +106,8 @@ pub async fn concurrent_requests_with_one_key_make_one_tx(backend: &dyn Backend)
         for (task, keys) in tasks.into_iter().zip(orders) {
             let got = task.await.expect("no panic").expect("queue");
             for (tx, key) in got.iter().zip(keys) {
-                assert_eq!(tx.request_id.as_str(), key, "in request order");
-                let first = *named.entry(tx.request_id.clone()).or_insert(tx.id);
+                assert_eq!(tx.request.request_id.as_str(), key, "in request order");
+                let first = *named.entry(tx.request.request_id.clone()).or_insert(tx.id);
                 assert_eq!(tx.id, first, "one key, one tx");
             }
         }
@@ -120,10 +124,8 @@ pub async fn gate_and_queue_racing_with_one_key_make_one_tx(backend: &dyn Backen
     let mut keeper = fixture.keeper(&node("a"), lane(1)).await;
     for round in 0..10_u64 {
         let key = format!("r{round}");
-        let tx = Tx {
-            request_id: request_id(key.clone()),
-            ..fixture.tx(keeper.next_nonce.0)
-        };
+        let mut tx = fixture.tx(keeper.next_nonce.0);
+        tx.request.request_id = request_id(key.clone());
         let batch = fixture.batch(&keeper, acceptance(tx.clone()));
         let (new, store) = (
             fixture.new_queued(lane(1), &key),
@@ -162,7 +164,7 @@ pub async fn queueing_an_accepted_request_returns_its_tx(backend: &dyn Backend) 
     let fixture = Fixture::new(backend);
     let mut keeper = fixture.keeper(&node("a"), lane(1)).await;
     let (tx, _) = fixture.accept(&mut keeper, 1).await.remove(0);
-    let new = fixture.new_queued(lane(1), tx.request_id.as_str());
+    let new = fixture.new_queued(lane(1), tx.request.request_id.as_str());
     assert_eq!(fixture.store.queue(vec![new]).await.expect("queue"), [tx]);
     assert_eq!(
         fixture.image(keeper.key, keeper.lease_grant).await.queued,
@@ -179,10 +181,8 @@ pub async fn accepting_a_queued_request_is_a_conflict_with_its_key(backend: &dyn
         .queue(vec![fixture.new_queued(lane(1), "r1")])
         .await
         .expect("queue");
-    let tx = Tx {
-        request_id: request_id("r1"),
-        ..fixture.tx(0)
-    };
+    let mut tx = fixture.tx(0);
+    tx.request.request_id = request_id("r1");
     let batch = fixture.batch(&keeper, inserts([tx]));
     let conflict = CommitOutcome::Conflict(Conflict::RequestId(request_id("r1")));
     assert_eq!(fixture.commit(batch).await, conflict);
@@ -206,7 +206,7 @@ pub async fn keeper_adopts_queued_txs(backend: &dyn Backend) {
         .await
         .expect("load")
         .remove(0);
-    assert_eq!(tx.request_id, request_id("r1"), "the oldest first");
+    assert_eq!(tx.request.request_id, request_id("r1"), "the oldest first");
     tx.nonce = Some(Nonce(0));
     tx.transition(TxState::Allocated, SubState::Waiting, AT);
     let adoption = Writes {
@@ -233,7 +233,7 @@ pub async fn keeper_adopts_queued_txs(backend: &dyn Backend) {
         .expect("load");
     assert_eq!(
         left.iter()
-            .map(|tx| tx.request_id.as_str())
+            .map(|tx| tx.request.request_id.as_str())
             .collect::<Vec<_>>(),
         ["r2"]
     );
@@ -296,7 +296,7 @@ pub async fn find_requests_answers_in_request_order(backend: &dyn Backend) {
         (keeper.lease_grant.lane, request_id("unknown")),
         (keeper.lease_grant.lane, request_id("q")),
         (other.lease_grant.lane, request_id("q")),
-        (keeper.lease_grant.lane, accepted.request_id.clone()),
+        (keeper.lease_grant.lane, accepted.request.request_id.clone()),
     ];
     let found = fixture
         .store

@@ -275,7 +275,10 @@ async fn assert_found(fixture: &Fixture, tx: &Tx, attempts: &[Attempt]) {
         confirmations: vec![],
     });
     assert_eq!(fixture.store.tx(tx.id).await.expect("tx"), record);
-    let by_key = fixture.store.tx_by_request(lane(1), &tx.request_id).await;
+    let by_key = fixture
+        .store
+        .tx_by_request(lane(1), &tx.request.request_id)
+        .await;
     assert_eq!(by_key.expect("tx"), record);
     for attempt in attempts {
         let by_hash = fixture.store.tx_by_hash(attempt.hash).await;

@@ -35,7 +35,7 @@ pub async fn tx_is_found_by_id_by_key_and_by_any_hash(backend: &dyn Backend) {
     assert_eq!(
         fixture
             .store
-            .tx_by_request(lane(1), &tx.request_id)
+            .tx_by_request(lane(1), &tx.request.request_id)
             .await
             .expect("tx"),
         record
@@ -62,7 +62,10 @@ pub async fn unknown_tx_is_not_found(backend: &dyn Backend) {
         Ok(None)
     );
     assert_eq!(
-        fixture.store.tx_by_request(lane(2), &tx.request_id).await,
+        fixture
+            .store
+            .tx_by_request(lane(2), &tx.request.request_id)
+            .await,
         Ok(None)
     );
 }

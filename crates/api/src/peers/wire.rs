@@ -5,9 +5,9 @@
 
 use alloy_primitives::{Address, B256, Bytes, U256};
 use domain::{
-    Attempt, AttemptKind, ChainId, Fees, Fingerprint, Header, Holder, Inclusion, LaneKey, Mark,
-    MarkRefusal, NodeName, Nonce, Payload, RequestId, Reservation, ReservationState, SubState,
-    Timestamp, Token, Tx, TxId, TxState, TxType,
+    Attempt, AttemptKind, ChainId, Fees, Fingerprint, Header, Holder, Inclusion, LaneKey,
+    LastWrite, Mark, MarkRefusal, NodeName, Nonce, Payload, RequestId, Reservation,
+    ReservationState, SubState, Timestamp, Token, Tx, TxId, TxRequest, TxState, TxType,
 };
 use engine::node::{AcceptedTx, NewTx, Origin, Refusal};
 use engine::ports::{ReservationError, TxRecord};
@@ -162,11 +162,7 @@ wire_structs! {
     }
     TxWire = Tx {
         id: Uuid,
-        request_id: RequestIdWire,
-        fingerprint: B256,
-        payload: PayloadWire,
-        gas: u64,
-        created_at: u64,
+        request: TxRequestWire,
         nonce: Option<u64>,
         state: TxStateWire,
         sub_state: Option<SubStateWire>,
@@ -174,11 +170,18 @@ wire_structs! {
         tx_hash: Option<B256>,
         inclusion: Option<InclusionWire>,
         counted: Option<B256>,
-        token: u64,
-        updated_at: u64,
         confirmed_at: Option<u64>,
+        written: LastWriteWire,
         event_seqs: Vec<u64>,
     }
+    TxRequestWire = TxRequest {
+        request_id: RequestIdWire,
+        fingerprint: B256,
+        payload: PayloadWire,
+        gas: u64,
+        created_at: u64,
+    }
+    LastWriteWire = LastWrite { token: u64, at: u64 }
     InclusionWire = Inclusion {
         tx_hash: B256,
         block_number: u64,

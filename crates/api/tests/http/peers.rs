@@ -115,10 +115,20 @@ async fn requests_are_processed_and_answered_in_order() {
     assert_eq!(answers.len(), 3);
     let first = answers[0].as_ref().unwrap();
     assert!(first.is_new);
-    assert_eq!(first.record.tx.payload, rich.payload, "no field is lost");
+    assert_eq!(
+        first.record.tx.request.payload, rich.payload,
+        "no field is lost"
+    );
     assert_eq!(answers[1], Err(Refusal::UnknownSigner(CHAIN, TO)));
     assert_eq!(
-        answers[2].as_ref().unwrap().record.tx.request_id.as_str(),
+        answers[2]
+            .as_ref()
+            .unwrap()
+            .record
+            .tx
+            .request
+            .request_id
+            .as_str(),
         "r3"
     );
 

@@ -45,7 +45,7 @@ impl Lane {
         if is_unreported {
             // It came through another node, which may not write events for this lane.
             let accepted = EventKind::TxAccepted { nonce: None };
-            let at = tx.created_at;
+            let at = tx.request.created_at;
             self.journal.emit_event_at(Some(&mut tx), accepted, at, cx);
         }
         if self.is_reserve_timed_out(&tx, cx.now) {
@@ -156,7 +156,7 @@ impl Lane {
             }
         };
         tx.nonce = Some(nonce);
-        tx.token = self.journal.token();
+        tx.written.token = self.journal.token();
         tx.transition(TxState::Allocated, SubState::Waiting, now);
         nonce
     }

@@ -108,13 +108,13 @@ impl Lane {
         };
         self.ledger.mark_consumed(nonce);
         cx.effects.extend(slot.hashes().map(Effect::Unwatch));
-        let wanted = slot.tx.payload.effect_digest();
+        let wanted = slot.tx.request.payload.effect_digest();
         let has_same_effect = foreign.is_some_and(|(_, effect_digest)| effect_digest == wanted);
         let foreign = foreign.map(|(hash, _)| hash);
         let reason = consumed_reason(nonce, foreign, has_same_effect);
         slot.tx.nonce = None;
         slot.tx.tx_hash = None;
-        slot.tx.token = self.journal.token();
+        slot.tx.written.token = self.journal.token();
         slot.tx.reason = Some(reason.clone());
         if let Some(sub) = slot.sub_state_once_consumed() {
             slot.tx.confirmed_at = Some(cx.now);

@@ -106,7 +106,7 @@ impl Lane {
             slot.tx.reason = None;
         }
         slot.tx.counted = header.map(|header| header.hash);
-        slot.tx.token = self.journal.token();
+        slot.tx.written.token = self.journal.token();
         slot.tx
             .transition(TxState::Tracking, SubState::Mined, cx.now);
         let kind = EventKind::TxReceiptUpdated {
@@ -177,7 +177,7 @@ impl Lane {
         };
         let new_fork = reported.is_some_and(is_replaced);
         slot.tx.confirmed_at = Some(cx.now);
-        slot.tx.token = self.journal.token();
+        slot.tx.written.token = self.journal.token();
         let kind = slot.end_with(&inclusion, top, new_fork, cx.now);
         self.journal.emit_event(Some(&mut slot.tx), kind, cx);
         cx.headers.extend_from_slice(counted);
@@ -214,8 +214,8 @@ impl Lane {
             new_fork: reported.is_some() && since.is_none(),
         };
         slot.tx.counted = Some(tip.hash);
-        slot.tx.updated_at = cx.now;
-        slot.tx.token = self.journal.token();
+        slot.tx.written.at = cx.now;
+        slot.tx.written.token = self.journal.token();
         self.journal.emit_event(Some(&mut slot.tx), kind, cx);
         let counted = view.headers.iter().filter(|h| h.number >= block_number);
         cx.headers.extend(counted.copied());

@@ -139,7 +139,7 @@ impl Lane {
         slot.tx.counted = None;
         slot.tx.confirmed_at = None;
         slot.tx.reason = None;
-        slot.tx.token = self.journal.token();
+        slot.tx.written.token = self.journal.token();
         slot.tx
             .transition(TxState::Tracking, SubState::Reorged, cx.now);
         let kind = EventKind::TxReorged {

@@ -48,7 +48,7 @@ impl Lane {
         let Some(slot) = self.slots.get_mut(nonce) else {
             return;
         };
-        slot.tx.token = token;
+        slot.tx.written.token = token;
         if is_used_up && slot.tx.state != TxState::Stuck {
             let times = slot.history.resubmits.saturating_sub(1);
             let reason = format!("sent again {times} times (resubmit.maxAttempts) and not mined");
@@ -74,7 +74,7 @@ impl Lane {
             return false;
         };
         slot.claim_again(now);
-        slot.tx.updated_at = now;
+        slot.tx.written.at = now;
         let most = self.rules.resubmit.max_attempts;
         most.is_some_and(|most| slot.history.resubmits > most)
     }
@@ -182,7 +182,7 @@ impl Lane {
             ResubmitPolicy::Bump { percent, .. } => percent,
             ResubmitPolicy::Rebroadcast => return None,
         };
-        let payload = &slot.tx.payload;
+        let payload = &slot.tx.request.payload;
         let own = payload.max_fee_per_gas.or(payload.gas_price);
         let own = own.filter(|_| !slot.is_cancelled()); // the limit was meant for the payload, not for a no-op
         let limit = self.bump_limit()?.min(own.unwrap_or(u128::MAX));

@@ -65,7 +65,7 @@ impl Lane {
         }
         slot.start_sending(cx.now);
         slot.tx.tx_hash = Some(attempt.hash);
-        slot.tx.token = self.journal.token();
+        slot.tx.written.token = self.journal.token();
         if !slot.attempts().is_empty() {
             let replaced = EventKind::TxReplaced {
                 tx_hash: attempt.hash,
@@ -76,7 +76,7 @@ impl Lane {
         }
         if kind == AttemptKind::Cancel {
             // The state, and the reason for the no-op, stay.
-            slot.tx.updated_at = cx.now;
+            slot.tx.written.at = cx.now;
         } else {
             slot.tx.reason = None;
             slot.tx
@@ -119,7 +119,7 @@ impl Lane {
         self.ledger.free(nonce);
         slot.tx.nonce = None;
         slot.tx.reason = Some(reason.clone());
-        slot.tx.token = self.journal.token();
+        slot.tx.written.token = self.journal.token();
         slot.tx
             .transition(TxState::FailedFinal, SubState::SigningFailed, cx.now);
         slot.tx.confirmed_at = Some(cx.now);
@@ -186,11 +186,11 @@ impl Lane {
             chain_id: self.key.chain_id,
             signer: self.key.signer,
             nonce,
-            to: tx.payload.to,
-            value: tx.payload.value,
-            data: tx.payload.data.clone(),
-            gas: tx.gas,
-            fees: self.rules.fee.fees(&tx.payload, view.fee),
+            to: tx.request.payload.to,
+            value: tx.request.payload.value,
+            data: tx.request.payload.data.clone(),
+            gas: tx.request.gas,
+            fees: self.rules.fee.fees(&tx.request.payload, view.fee),
         };
         match kind {
             AttemptKind::Original | AttemptKind::Filler | AttemptKind::Replace => {}

@@ -88,7 +88,7 @@ pub(super) async fn read_stored_tx(core: &Core, tx: &Tx) -> Result<TxRecord, Ref
 
 /// The answer to a repeated request id: the original tx when the payload is the same, a refusal otherwise.
 pub(super) fn answer_repeat(tx: Tx, new: &NewTx, record: TxRecord) -> Result<AcceptedTx, Refusal> {
-    if tx.fingerprint == new.payload.fingerprint() {
+    if tx.request.fingerprint == new.payload.fingerprint() {
         Ok(AcceptedTx {
             record,
             is_new: false,

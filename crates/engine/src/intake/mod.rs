@@ -93,7 +93,7 @@ async fn route_request(
             RouteOutcome::Accepted(accepted) => {
                 let (tx, trace) = (&accepted.record.tx, &request.new.origin.trace);
                 let lane = request.new.lane;
-                tracing::debug!(%lane, tx = %tx.id, token = %tx.token, ?trace, "request accepted");
+                tracing::debug!(%lane, tx = %tx.id, token = %tx.written.token, ?trace, "request accepted");
                 return Ok(*accepted);
             }
             RouteOutcome::Reroute if tries < ROUTE_TRIES_MAX => {}

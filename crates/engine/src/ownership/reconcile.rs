@@ -40,7 +40,7 @@ impl LastKnownLane {
             next_nonce: lane.next_nonce(),
             in_flight: lane
                 .in_flight()
-                .map(|tx| (tx.id, tx.request_id.clone()))
+                .map(|tx| (tx.id, tx.request.request_id.clone()))
                 .collect(),
         }
     }

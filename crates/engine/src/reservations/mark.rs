@@ -121,7 +121,7 @@ async fn refuse_known_hash(core: &Core, call: &MarkRequest) -> Result<(), Reserv
     let attempt = record.attempts.iter().find(|attempt| attempt.hash == hash);
     let nonce = attempt.map(|attempt| attempt.nonce).or(record.tx.nonce);
     let is_here = record.lane == call.lane && nonce == Some(call.nonce);
-    let is_same_holder = record.tx.request_id == reservation_request_id(call.holder);
+    let is_same_holder = record.tx.request.request_id == reservation_request_id(call.holder);
     // The lane itself knows the holder of an open reservation.
     match is_here && (is_same_holder || record.tx.is_open()) {
         true => Ok(()),

@@ -74,7 +74,7 @@ async fn estimated_gas_carries_the_configured_margin() {
     call.payload.data = Bytes::from(vec![1; 100]);
     let estimate = call.payload.intrinsic_gas();
     let accepted = test_node.node.handle().create(call).await.unwrap();
-    assert_eq!(accepted.record.tx.gas, estimate * 120 / 100);
+    assert_eq!(accepted.record.tx.request.gas, estimate * 120 / 100);
 }
 
 #[tokio::test(start_paused = true)]

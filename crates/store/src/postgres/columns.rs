@@ -150,15 +150,15 @@ impl<'a> Lanes<'a> {
 
 impl<'a> TxConstants<'a> {
     pub(super) fn push(&mut self, tx: &'a Tx) {
-        let payload = &tx.payload;
+        let payload = &tx.request.payload;
         let wei = |amount: u128| short(&amount.to_be_bytes()).to_vec();
-        self.created.push(bound(tx.created_at.0));
-        self.gas.push(bits(tx.gas));
+        self.created.push(bound(tx.request.created_at.0));
+        self.gas.push(bits(tx.request.gas));
         self.tx.push(tx.id.0);
         self.kind
             .push(payload.tx_type.map(|kind| small(tx_type_number(kind))));
-        self.request.push(tx.request_id.as_str());
-        self.fingerprint.push(tx.fingerprint.0.as_slice());
+        self.request.push(tx.request.request_id.as_str());
+        self.fingerprint.push(tx.request.fingerprint.0.as_slice());
         self.to.push(payload.to.as_ref().map(|to| to.as_slice()));
         self.value
             .push(short(&payload.value.to_be_bytes::<32>()).to_vec());
@@ -180,8 +180,8 @@ impl<'a> TxChanges<'a> {
         // A tx that lost its nonce waits unsigned, whatever attempts it had.
         self.signed.push(tx.tx_hash.is_some());
         self.nonce.push(tx.nonce.map(|nonce| bound(nonce.0)));
-        self.token.push(bound(tx.token.0));
-        self.updated.push(bound(tx.updated_at.0));
+        self.token.push(bound(tx.written.token.0));
+        self.updated.push(bound(tx.written.at.0));
         self.confirmed.push(tx.confirmed_at.map(|at| bound(at.0)));
         self.hash
             .push(tx.tx_hash.as_ref().map(|hash| hash.as_slice()));

@@ -273,7 +273,7 @@ async fn find_duplicate(db: &Db, batch: &LaneBatch, error: &QueryError) -> Resul
     let (requests, ids): (Vec<&str>, Vec<_>) = writes
         .inserts
         .iter()
-        .map(|tx| (tx.request_id.as_str(), tx.id.0))
+        .map(|tx| (tx.request.request_id.as_str(), tx.id.0))
         .unzip();
     let by_request = [
         lane.clone(),
@@ -285,9 +285,9 @@ async fn find_duplicate(db: &Db, batch: &LaneBatch, error: &QueryError) -> Resul
         let named = writes
             .inserts
             .iter()
-            .find(|tx| tx.request_id.as_str() == taken);
+            .find(|tx| tx.request.request_id.as_str() == taken);
         let tx = named.expect("the statement compares with these texts");
-        return Ok(Conflict::RequestId(tx.request_id.clone()));
+        return Ok(Conflict::RequestId(tx.request.request_id.clone()));
     }
     let key = error.constraint().unwrap_or("a key");
     if key != NONCE_INDEX {

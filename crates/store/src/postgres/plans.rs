@@ -353,7 +353,7 @@ async fn heartbeat(store: &PostgresStore, lease_request: &LeaseRequest) {
 async fn read_txs(store: &PostgresStore, image: &LaneImage) {
     let (out, attempts) = &image.in_flight[0];
     store.tx(out.id).await.expect("tx");
-    let by_request = store.tx_by_request(lane(1), &out.request_id).await;
+    let by_request = store.tx_by_request(lane(1), &out.request.request_id).await;
     assert!(by_request.expect("tx").is_some());
     let by_hash = store.tx_by_hash(attempts[0].hash).await;
     assert!(by_hash.expect("tx").is_some());

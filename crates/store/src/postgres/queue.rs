@@ -31,7 +31,7 @@ pub(super) async fn queue(db: &Db, requests: Vec<QueuedRequest>) -> Result<Vec<T
     let txs: Vec<Tx> = requests.into_iter().map(QueuedRequest::into_tx).collect();
     let (mut once, mut changing) = (TxConstants::default(), TxChanges::default());
     for tx in &txs {
-        stored(tx.created_at.0)?;
+        stored(tx.request.created_at.0)?;
         once.push(tx);
         changing.push(tx);
     }
@@ -74,7 +74,7 @@ pub(super) async fn find_requests(
     let mut known: BTreeMap<(LaneId, RequestId), Tx> = BTreeMap::new();
     for row in db.write(FIND, &params).await? {
         let tx = tx_from_row(&row)?;
-        known.insert((LaneId(row.try_get(0)?), tx.request_id.clone()), tx);
+        known.insert((LaneId(row.try_get(0)?), tx.request.request_id.clone()), tx);
     }
     let found = |key: &(LaneId, RequestId)| known.get(key).cloned();
     Ok(requests.iter().map(found).collect())

@@ -4,8 +4,8 @@
 //! statement and not one per tx.
 
 use domain::{
-    Address, Attempt, B256, Bytes, ChainId, Fingerprint, LaneKey, Nonce, Payload, RequestId,
-    Timestamp, Token, Tx, TxId, U256,
+    Address, Attempt, B256, Bytes, ChainId, Fingerprint, LaneKey, LastWrite, Nonce, Payload,
+    RequestId, Timestamp, Token, Tx, TxId, TxRequest, U256,
 };
 use tokio_postgres::Row;
 use tokio_postgres::types::FromSql;
@@ -86,11 +86,13 @@ pub(super) fn tx_from_row(row: &Row) -> Result<Tx, Fault> {
     let sub: Option<i16> = row.try_get(4)?;
     Ok(Tx {
         id: TxId(row.try_get(2)?),
-        request_id: RequestId::parse(request_id).map_err(|_bad| Malformed("request id"))?,
-        fingerprint: Fingerprint(hash(row.try_get(10)?)?),
-        payload,
-        gas: from_bits(row.try_get(16)?),
-        created_at: time(row, 6)?,
+        request: TxRequest {
+            request_id: RequestId::parse(request_id).map_err(|_bad| Malformed("request id"))?,
+            fingerprint: Fingerprint(hash(row.try_get(10)?)?),
+            payload,
+            gas: from_bits(row.try_get(16)?),
+            created_at: time(row, 6)?,
+        },
         nonce: optional(row, 3, |nonce| from_stored(nonce, "nonce"))?.map(Nonce),
         state: state(row.try_get::<_, i16>(1)?.into())?,
         sub_state: sub.map(|sub| sub_state(sub.into())).transpose()?,
@@ -98,8 +100,10 @@ pub(super) fn tx_from_row(row: &Row) -> Result<Tx, Fault> {
         tx_hash: optional(row, 11, hash)?,
         inclusion: optional(row, 15, inclusion_from_bytes)?,
         counted: optional(row, 12, hash)?,
-        token: Token(number(row, 5, "token")?),
-        updated_at: time(row, 7)?,
+        written: LastWrite {
+            token: Token(number(row, 5, "token")?),
+            at: time(row, 7)?,
+        },
         confirmed_at: optional(row, 8, |at| from_stored(at, "time"))?.map(Timestamp),
         event_seqs: seqs_from_bytes(row.try_get(13)?)?,
     })

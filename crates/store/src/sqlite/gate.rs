@@ -128,10 +128,10 @@ fn find_duplicate(conn: &Connection, lane: LaneId, tx: &Tx) -> Result<Refused, F
     const BY_NONCE: &str =
         "SELECT 1 FROM managed_tx WHERE lane_id = ?1 AND nonce = ?2 AND tx_id <> ?3";
     let id = tx.id.0.as_bytes().as_slice();
-    let request = params![lane.0, tx.request_id.as_str(), id];
+    let request = params![lane.0, tx.request.request_id.as_str(), id];
     if conn.prepare_cached(BY_REQUEST)?.exists(request)? {
         return Ok(Refused::Conflict(Conflict::RequestId(
-            tx.request_id.clone(),
+            tx.request.request_id.clone(),
         )));
     }
     if let Some(nonce) = tx.nonce

@@ -1,8 +1,8 @@
 //! Conversion between rows and txs, attempts and lanes.
 
 use domain::{
-    Address, Attempt, B256, Bytes, ChainId, Fingerprint, LaneId, LaneKey, Nonce, Payload,
-    RequestId, Timestamp, Token, Tx, TxId, U256,
+    Address, Attempt, B256, Bytes, ChainId, Fingerprint, LaneId, LaneKey, LastWrite, Nonce,
+    Payload, RequestId, Timestamp, Token, Tx, TxId, TxRequest, U256,
 };
 use rusqlite::types::ValueRef;
 use rusqlite::{CachedStatement, Connection, OptionalExtension as _, Row, params};
@@ -60,11 +60,13 @@ pub(super) fn tx(row: &Row<'_>) -> Result<Tx, Fault> {
     let confirmed_at: Option<i64> = row.get(8)?;
     Ok(Tx {
         id: TxId(uuid(row, 2)?),
-        request_id: RequestId::parse(request_id).map_err(|_bad| Malformed("request id"))?,
-        fingerprint: Fingerprint(hash(row.get_ref(10)?)?),
-        payload,
-        gas: from_bits(row.get(16)?),
-        created_at: time(row, 6)?,
+        request: TxRequest {
+            request_id: RequestId::parse(request_id).map_err(|_bad| Malformed("request id"))?,
+            fingerprint: Fingerprint(hash(row.get_ref(10)?)?),
+            payload,
+            gas: from_bits(row.get(16)?),
+            created_at: time(row, 6)?,
+        },
         nonce: nonce
             .map(|nonce| from_stored(nonce, "nonce"))
             .transpose()?
@@ -75,8 +77,10 @@ pub(super) fn tx(row: &Row<'_>) -> Result<Tx, Fault> {
         tx_hash: optional(row, 11)?.map(hash).transpose()?,
         inclusion: inclusion.map(inclusion_from_bytes).transpose()?,
         counted: optional(row, 12)?.map(hash).transpose()?,
-        token: Token(number(row, 5, "token")?),
-        updated_at: time(row, 7)?,
+        written: LastWrite {
+            token: Token(number(row, 5, "token")?),
+            at: time(row, 7)?,
+        },
         confirmed_at: confirmed_at
             .map(|at| from_stored(at, "time"))
             .transpose()?
@@ -137,7 +141,7 @@ impl<'conn> InsertTx<'conn> {
     }
 
     pub(super) fn execute(&mut self, lane: LaneId, tx: &Tx) -> Result<(), Fault> {
-        let payload = &tx.payload;
+        let payload = &tx.request.payload;
         let value = payload.value.to_be_bytes::<32>();
         let requested_gas = payload.gas.map(u64::to_be_bytes);
         let max_fee = payload.max_fee_per_gas.map(u128::to_be_bytes);
@@ -151,18 +155,18 @@ impl<'conn> InsertTx<'conn> {
             tx.sub_state.map(sub_state_number),
             tx.is_open(),
             is_signed(tx),
-            stored(tx.token.0)?,
-            stored(tx.created_at.0)?,
-            stored(tx.updated_at.0)?,
+            stored(tx.written.token.0)?,
+            stored(tx.request.created_at.0)?,
+            stored(tx.written.at.0)?,
             tx.confirmed_at.map(|at| stored(at.0)).transpose()?,
-            tx.request_id.as_str(),
-            tx.fingerprint.0.as_slice(),
+            tx.request.request_id.as_str(),
+            tx.request.fingerprint.0.as_slice(),
             tx.tx_hash.as_ref().map(|hash| hash.as_slice()),
             tx.counted.as_ref().map(|hash| hash.as_slice()),
             seqs_to_bytes(&tx.event_seqs),
             tx.reason.as_deref(),
             tx.inclusion.as_ref().map(inclusion_to_bytes),
-            bits(tx.gas),
+            bits(tx.request.gas),
             payload.to.as_ref().map(|to| to.as_slice()),
             short(&value),
             requested_gas.as_ref().map(|gas| short(gas)),
@@ -205,11 +209,11 @@ impl<'conn> UpdateTx<'conn> {
     /// Writes one image; whether there was such a tx in the lane.
     pub(super) fn execute(&mut self, lane: LaneId, tx: &Tx) -> Result<bool, Fault> {
         let (nonce, confirmed_at) = (tx.nonce.map(|nonce| stored(nonce.0)), tx.confirmed_at);
-        let (nonce, token) = (nonce.transpose()?, stored(tx.token.0)?);
+        let (nonce, token) = (nonce.transpose()?, stored(tx.written.token.0)?);
         let confirmed_at = confirmed_at.map(|at| stored(at.0)).transpose()?;
         let (seqs, inclusion) = (seqs_to_bytes(&tx.event_seqs), tx.inclusion.as_ref());
         let inclusion = inclusion.map(inclusion_to_bytes);
-        let updated_at = stored(tx.updated_at.0)?;
+        let updated_at = stored(tx.written.at.0)?;
         let image = params![
             tx.id.0.as_bytes().as_slice(),
             lane.0,

@@ -76,7 +76,7 @@ fn tx(how: &str, tx: &Tx) -> String {
     format!(
         "{how} {} {:.10} nonce {:?} {} hash {:?} seqs {:?}",
         short(tx.id),
-        tx.request_id.as_str(),
+        tx.request.request_id.as_str(),
         tx.nonce.map(|nonce| nonce.0),
         tx.state.as_str(),
         tx.tx_hash.map(number),

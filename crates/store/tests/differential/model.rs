@@ -225,7 +225,9 @@ impl Model {
 
 impl Lane {
     pub(crate) fn has_request(&self, request: &RequestId) -> bool {
-        self.txs.values().any(|tx| tx.request_id == *request)
+        self.txs
+            .values()
+            .any(|tx| tx.request.request_id == *request)
     }
 
     /// The txs by their nonces.

@@ -59,9 +59,9 @@ fn keys_twice(lane: &Lane, writes: &Writes) -> Vec<CommitOutcome> {
     let mut requests: BTreeSet<&RequestId> = BTreeSet::new();
     let mut faults = Vec::new();
     for tx in &writes.inserts {
-        let is_taken = lane.has_request(&tx.request_id);
-        if is_taken || !requests.insert(&tx.request_id) {
-            faults.push(Conflict::RequestId(tx.request_id.clone()));
+        let is_taken = lane.has_request(&tx.request.request_id);
+        if is_taken || !requests.insert(&tx.request.request_id) {
+            faults.push(Conflict::RequestId(tx.request.request_id.clone()));
         }
     }
     faults.extend(nonces_twice(lane, writes).into_iter().map(Conflict::Nonce));

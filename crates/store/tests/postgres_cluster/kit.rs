@@ -7,8 +7,8 @@ use std::time::Duration;
 use domain::lane::AdmittedRequest;
 use domain::{
     Address, Attempt, AttemptKind, B256, Bytes, ChainId, Event, EventKind, Fees, GrantId,
-    Incarnation, LaneKey, LeaseGrant, NodeName, Nonce, Payload, RequestId, SubState, Timestamp,
-    Token, Tx, TxId, TxState, U256, Writes,
+    Incarnation, LaneKey, LastWrite, LeaseGrant, NodeName, Nonce, Payload, RequestId, SubState,
+    Timestamp, Token, Tx, TxId, TxRequest, TxState, U256, Writes,
 };
 use engine::ports::{AcquireOutcome, CommitOutcome, LaneBatch, LeaseRequest, QueuedRequest, Store};
 use rig::postgres::{Database, majors, shared};
@@ -179,11 +179,13 @@ pub(crate) fn accept(keeper: &Keeper, count: u64) -> LaneBatch {
         let seq = keeper.event_seq + 1 + n;
         writes.inserts.push(Tx {
             id,
-            request_id: RequestId::parse(key()).expect("visible ASCII"),
-            fingerprint: payload.fingerprint(),
-            payload,
-            gas: 21_000,
-            created_at: AT,
+            request: TxRequest {
+                request_id: RequestId::parse(key()).expect("visible ASCII"),
+                fingerprint: payload.fingerprint(),
+                payload,
+                gas: 21_000,
+                created_at: AT,
+            },
             nonce: Some(nonce),
             state: TxState::Tracking,
             sub_state: Some(SubState::Signed),
@@ -191,8 +193,10 @@ pub(crate) fn accept(keeper: &Keeper, count: u64) -> LaneBatch {
             tx_hash: Some(hash),
             inclusion: None,
             counted: None,
-            token: keeper.lease_grant.token,
-            updated_at: AT,
+            written: LastWrite {
+                token: keeper.lease_grant.token,
+                at: AT,
+            },
             confirmed_at: None,
             event_seqs: vec![seq],
         });

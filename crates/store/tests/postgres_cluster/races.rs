@@ -35,8 +35,8 @@ async fn only_fenced_locked_and_conflicting_lanes_are_not_applied() {
     keepers[10].lease_grant.token = token(7);
 
     let mut batches: Vec<_> = keepers.iter().map(|keeper| accept(keeper, 2)).collect();
-    let key = taken.writes.inserts[0].request_id.clone();
-    batches[30].writes.inserts[1].request_id = key.clone();
+    let key = taken.writes.inserts[0].request.request_id.clone();
+    batches[30].writes.inserts[1].request.request_id = key.clone();
     let locker = world.client().await;
     let locked = format!(
         "BEGIN; SELECT FROM signer_nonce_cursor WHERE lane_id = {} FOR UPDATE",

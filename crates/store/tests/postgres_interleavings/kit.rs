@@ -9,8 +9,8 @@ use domain::lane::AdmittedRequest;
 use domain::lease::LeaseRequest;
 use domain::{
     Address, Attempt, AttemptKind, B256, Bytes, ChainId, Event, EventKind, Fees, GrantId,
-    Incarnation, LaneKey, LeaseGrant, NodeName, Nonce, Payload, RequestId, SubState, Timestamp,
-    Token, Tx, TxId, TxState, U256, Writes,
+    Incarnation, LaneKey, LastWrite, LeaseGrant, NodeName, Nonce, Payload, RequestId, SubState,
+    Timestamp, Token, Tx, TxId, TxState, U256, Writes,
 };
 use engine::ports::{AcquireOutcome, LaneBatch, QueuedRequest, Store};
 use rig::postgres::{Database, Server};
@@ -121,12 +121,9 @@ pub(crate) fn new_queued(lane: LaneKey, request: &str) -> QueuedRequest {
 /// A tx with a nonce.
 pub(crate) fn new_tx(request: &str, nonce: Nonce, token: Token) -> Tx {
     // The lane of a queued request is not part of its row.
-    let queued = new_queued(new_lane(), request);
-    let mut tx = Tx {
-        nonce: Some(nonce),
-        token,
-        ..queued.into_tx()
-    };
+    let mut tx = new_queued(new_lane(), request).into_tx();
+    tx.nonce = Some(nonce);
+    tx.written.token = token;
     tx.transition(TxState::Allocated, SubState::Waiting, AT);
     tx
 }
@@ -141,7 +138,7 @@ pub(crate) fn sign(tx: &mut Tx) -> Attempt {
         tx_id: tx.id,
         kind: AttemptKind::Original,
         nonce: tx.nonce.expect("only a tx with a nonce is signed"),
-        gas: tx.gas,
+        gas: tx.request.gas,
         fees: Fees::Legacy { gas_price: 7 },
         raw: Bytes::copy_from_slice(hash.as_slice()),
         signed_at: AT,

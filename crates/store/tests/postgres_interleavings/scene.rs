@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use domain::{EventKind, LaneId, LaneKey, Nonce, SubState, Token, Tx, TxState, Writes};
+use domain::{EventKind, LaneId, LaneKey, LastWrite, Nonce, SubState, Token, Tx, TxState, Writes};
 use engine::ports::{CommitOutcome, EventFilter, LaneBatch, Store as _};
 use rig::postgres::{Database, Server};
 use store::postgres::PostgresStore;
@@ -91,15 +91,20 @@ impl Scene {
         let attempt = sign(&mut new);
         let hash = sent.tx_hash.expect("it is signed");
         let mut submitted = Tx {
-            token,
-            updated_at: domain::Timestamp(AT.0 + 1),
+            written: LastWrite {
+                token,
+                at: domain::Timestamp(AT.0 + 1),
+            },
             ..sent.clone()
         };
-        submitted.transition(TxState::Tracking, SubState::Submitted, submitted.updated_at);
+        submitted.transition(TxState::Tracking, SubState::Submitted, submitted.written.at);
         let nonce = contested.next_nonce.next();
         let mut adopted = Tx {
             nonce: Some(nonce),
-            token,
+            written: LastWrite {
+                token,
+                ..waiting.written
+            },
             ..waiting.clone()
         };
         adopted.transition(TxState::Allocated, SubState::Waiting, AT);
@@ -207,7 +212,7 @@ impl Stage {
         let made = contested.zip(others);
         made.map(|(((contested, first), waiting), (of_a, of_b))| {
             let sent = first.writes.inserts[0].clone();
-            assert_eq!(waiting.request_id, request_id("waiting"));
+            assert_eq!(waiting.request.request_id, request_id("waiting"));
             let own = of_a.batch(acceptance("second", of_a.next_nonce, Token(1)));
             Scene {
                 base,

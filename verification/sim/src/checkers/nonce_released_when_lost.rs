@@ -48,7 +48,12 @@ impl NonceReleasedWhenLost {
     }
 
     fn written(&mut self, lane: LaneKey, tx: &Tx) -> Result<(), String> {
-        if tx.request_id.as_str().starts_with(RESERVATION_PREFIX) {
+        if tx
+            .request
+            .request_id
+            .as_str()
+            .starts_with(RESERVATION_PREFIX)
+        {
             return Ok(()); // its holder decides: see ReservationHasOneHolder
         }
         let before = match tx.nonce {

@@ -112,7 +112,7 @@ impl Checker for OneEffectPerRequest {
         }
         if let Some((lane, batch)) = applied(event) {
             for tx in &batch.writes.inserts {
-                self.name_tx(lane, &tx.request_id, tx.id)?;
+                self.name_tx(lane, &tx.request.request_id, tx.id)?;
             }
         }
         if let WorldEvent::Queued {
@@ -198,7 +198,7 @@ mod tests {
         let mut checker = OneEffectPerRequest::default();
         let first = tx(1, None);
         let mut second = tx(2, None);
-        second.request_id = first.request_id.clone();
+        second.request.request_id = first.request.request_id.clone();
         assert_eq!(
             checker.after(&applied(lane(1), |w| w.inserts = vec![first])),
             Ok(())

@@ -79,7 +79,7 @@ impl Checker for RefusedNotStored {
             return Ok(());
         };
         let mut inserts = batch.writes.inserts.iter();
-        inserts.try_for_each(|tx| self.stored(lane, &tx.request_id))
+        inserts.try_for_each(|tx| self.stored(lane, &tx.request.request_id))
     }
 }
 
@@ -101,7 +101,7 @@ mod tests {
 
     fn run(answers: &[Answer]) -> Result<(), String> {
         let mut checker = RefusedNotStored::default();
-        let (request_id, node) = (tx(1, None).request_id, NodeName("a".to_owned()));
+        let (request_id, node) = (tx(1, None).request.request_id, NodeName("a".to_owned()));
         for _ in answers {
             checker.after(&WorldEvent::RequestSent {
                 lane: lane(1),

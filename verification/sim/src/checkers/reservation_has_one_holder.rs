@@ -100,11 +100,15 @@ impl ReservationHasOneHolder {
     }
 
     fn written(&mut self, tx: &Tx) -> Result<(), String> {
-        let holder = tx.request_id.as_str().strip_prefix(RESERVATION_PREFIX);
+        let holder = tx
+            .request
+            .request_id
+            .as_str()
+            .strip_prefix(RESERVATION_PREFIX);
         let holder = holder.and_then(|uuid| uuid.parse().ok()).map(Holder);
-        let terms = ReservationTerms::from_payload(self.lane, &tx.payload);
+        let terms = ReservationTerms::from_payload(self.lane, &tx.request.payload);
         let (Some(holder), Some(terms)) = (holder, terms) else {
-            return Err(format!("{} is not a reservation", tx.request_id));
+            return Err(format!("{} is not a reservation", tx.request.request_id));
         };
         let now = Instant::now();
         let held = self.reservations.entry(tx.id).or_insert(HeldReservation {
@@ -222,8 +226,8 @@ mod tests {
             at_least: Nonce(0),
         };
         let mut tx = tx(1, nonce);
-        tx.request_id = reservation_request_id(holder());
-        tx.payload = terms.payload(lane(1));
+        tx.request.request_id = reservation_request_id(holder());
+        tx.request.payload = terms.payload(lane(1));
         tx
     }
 

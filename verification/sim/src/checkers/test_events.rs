@@ -6,8 +6,8 @@ use std::time::Duration;
 use alloy_primitives::{Address, B256, Bytes, U256};
 use domain::{
     Attempt, AttemptKind, ChainId, Event, EventKind, Fees, GrantId, Header, LaneId, LaneKey,
-    LeaseGrant, NodeName, Nonce, Payload, RequestId, SendOutcome, SubState, Timestamp, Token, Tx,
-    TxId, TxState, UnsignedEnvelope, Writes,
+    LastWrite, LeaseGrant, NodeName, Nonce, Payload, RequestId, SendOutcome, SubState, Timestamp,
+    Token, Tx, TxId, TxRequest, TxState, UnsignedEnvelope, Writes,
 };
 use engine::ports::{CommitOutcome, LaneBatch};
 use uuid::Uuid;
@@ -28,11 +28,13 @@ pub(super) fn tx(number: u128, nonce: Option<u64>) -> Tx {
     let payload = Payload::transfer(Address::ZERO, U256::from(number));
     Tx {
         id: TxId(Uuid::from_u128(number)),
-        request_id: RequestId::parse(format!("request-{number}")).expect("a valid request id"),
-        fingerprint: payload.fingerprint(),
-        payload,
-        gas: 21_000,
-        created_at: Timestamp(0),
+        request: TxRequest {
+            request_id: RequestId::parse(format!("request-{number}")).expect("a valid request id"),
+            fingerprint: payload.fingerprint(),
+            payload,
+            gas: 21_000,
+            created_at: Timestamp(0),
+        },
         nonce: nonce.map(Nonce),
         state: TxState::Created,
         sub_state: Some(SubState::Queued),
@@ -40,8 +42,10 @@ pub(super) fn tx(number: u128, nonce: Option<u64>) -> Tx {
         tx_hash: None,
         inclusion: None,
         counted: None,
-        token: Token(1),
-        updated_at: Timestamp(0),
+        written: LastWrite {
+            token: Token(1),
+            at: Timestamp(0),
+        },
         confirmed_at: None,
         event_seqs: Vec::new(),
     }
@@ -179,7 +183,7 @@ pub(super) fn granted(lane: LaneKey, node: &str, token: u64) -> WorldEvent {
 pub(super) fn request_sent(lane: LaneKey, number: u128) -> WorldEvent {
     WorldEvent::RequestSent {
         lane,
-        request_id: tx(number, None).request_id,
+        request_id: tx(number, None).request.request_id,
         node: NodeName("a".to_owned()),
     }
 }
@@ -197,7 +201,7 @@ pub(super) fn accepted(lane: LaneKey, number: u128) -> WorldEvent {
     let tx = tx(number, None);
     WorldEvent::RequestAnswered {
         lane,
-        request_id: tx.request_id,
+        request_id: tx.request.request_id,
         node: NodeName("a".to_owned()),
         answer: Answer::Accepted {
             tx_id: tx.id,

@@ -105,7 +105,7 @@ fn loss(before: &Rows, after: &Rows) -> Loss {
     let has_lost_commits = |key: &&LaneKey| batches(before, key) != batches(after, key);
     Loss {
         requests: rows
-            .map(|(lane, row)| (lane.key, row.tx.request_id.clone()))
+            .map(|(lane, row)| (lane.key, row.tx.request.request_id.clone()))
             .collect(),
         lanes: before
             .lane_ids

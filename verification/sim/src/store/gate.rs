@@ -167,7 +167,7 @@ impl Rows {
         let Some(lane) = lane else { return };
         for tx in &batch.writes.inserts {
             let is_taken = tx_lanes.contains_key(&tx.id)
-                || lane.requests.contains_key(&tx.request_id)
+                || lane.requests.contains_key(&tx.request.request_id)
                 || tx
                     .nonce
                     .is_some_and(|nonce| lane.nonces.contains_key(&nonce));
@@ -183,7 +183,7 @@ impl Rows {
 
 impl LaneRow {
     fn insert(&mut self, tx: &Tx) {
-        self.requests.insert(tx.request_id.clone(), tx.id);
+        self.requests.insert(tx.request.request_id.clone(), tx.id);
         self.txs.insert(
             tx.id,
             TxRow {
@@ -210,8 +210,9 @@ impl LaneRow {
 fn check_requests(lane: &LaneRow, inserts: &[Tx]) -> Result<(), Conflict> {
     let mut new: BTreeSet<&RequestId> = BTreeSet::new();
     for tx in inserts {
-        if lane.requests.contains_key(&tx.request_id) || !new.insert(&tx.request_id) {
-            return Err(Conflict::RequestId(tx.request_id.clone()));
+        if lane.requests.contains_key(&tx.request.request_id) || !new.insert(&tx.request.request_id)
+        {
+            return Err(Conflict::RequestId(tx.request.request_id.clone()));
         }
     }
     Ok(())

@@ -177,7 +177,7 @@ impl MemoryStore {
         if is_new {
             self.record(|| WorldEvent::Queued {
                 lane,
-                request_id: tx.request_id.clone(),
+                request_id: tx.request.request_id.clone(),
                 tx_id: tx.id,
             });
         }

@@ -130,7 +130,7 @@ impl Rows {
             return (lane.txs[known].tx.clone(), false);
         }
         let tx = queued.into_tx();
-        lane.requests.insert(tx.request_id.clone(), tx.id);
+        lane.requests.insert(tx.request.request_id.clone(), tx.id);
         if !mutation::is_on(Mutation::OmitQueueRow) {
             lane.wakes.insert(tx.id);
         }

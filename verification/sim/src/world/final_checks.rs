@@ -364,7 +364,7 @@ impl World {
             let tx = &record.tx;
             if !tx.state.is_terminal() && !is_held(&record) {
                 let (nonce, sub) = (tx.nonce, tx.sub_state);
-                let (name, state, reason) = (&tx.request_id, tx.state.as_str(), &tx.reason);
+                let (name, state, reason) = (&tx.request.request_id, tx.state.as_str(), &tx.reason);
                 self.trace.violation(&format!(
                     "everything ends: {name} is {state} {sub:?} at nonce {nonce:?}, {reason:?}"
                 ));

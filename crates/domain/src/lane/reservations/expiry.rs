@@ -42,7 +42,7 @@ impl Lane {
     /// A holder that asks for a nonce may know more of the chain than the lane does: then the lane queries the
     /// chain before it reserves.
     pub(in crate::lane) fn check_chain_before_reserving(&mut self, tx: &Tx, cx: &mut StepContext) {
-        let terms = ReservationTerms::decode(&tx.payload).filter(|_| self.is_reserving());
+        let terms = ReservationTerms::decode(&tx.request.payload).filter(|_| self.is_reserving());
         let Some(terms) = terms else {
             return;
         };
@@ -114,14 +114,14 @@ impl Lane {
     pub(in crate::lane) fn is_reserve_timed_out(&self, tx: &Tx, now: Timestamp) -> bool {
         let rules = self.rules.reservations;
         let waits_for = rules.map(|rules| rules.timeout_of(tx).max(RESERVE_TIMEOUT));
-        waits_for.is_some_and(|time| now.since(tx.created_at) > time)
+        waits_for.is_some_and(|time| now.since(tx.request.created_at) > time)
     }
 
     /// Ends a reservation that never got a nonce.
     pub(in crate::lane) fn end_unreserved(&mut self, mut tx: Tx, cx: &mut StepContext) {
         let reason = "the reserve request timed out before a nonce was free".to_owned();
         tx.reason = Some(reason.clone());
-        tx.token = self.journal.token();
+        tx.written.token = self.journal.token();
         tx.confirmed_at = Some(cx.now);
         tx.transition(TxState::FailedFinal, SubState::Cancelled, cx.now);
         let kind = EventKind::TxFailed { reason };

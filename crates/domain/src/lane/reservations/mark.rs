@@ -108,7 +108,7 @@ impl Lane {
                 .transition(TxState::Tracking, SubState::Submitted, cx.now);
         }
         slot.mark_submitted_elsewhere(cx.now);
-        slot.tx.token = self.journal.token();
+        slot.tx.written.token = self.journal.token();
         self.journal.emit_event(Some(&mut slot.tx), event, cx);
         let attempt = named_attempt(slot, nonce, hash, kind, cx.now);
         cx.writes.attempts.push(attempt.clone());
@@ -127,8 +127,8 @@ impl Lane {
         };
         if slot.tx.tx_hash != Some(hash) {
             slot.tx.tx_hash = Some(hash);
-            slot.tx.updated_at = cx.now;
-            slot.tx.token = token;
+            slot.tx.written.at = cx.now;
+            slot.tx.written.token = token;
             cx.writes.updates.push(slot.tx.clone());
         }
     }
@@ -142,8 +142,8 @@ impl Lane {
         };
         if slot.tx.confirmed_at.is_none() {
             slot.tx.confirmed_at = Some(cx.now);
-            slot.tx.updated_at = cx.now;
-            slot.tx.token = token;
+            slot.tx.written.at = cx.now;
+            slot.tx.written.token = token;
             cx.writes.updates.push(slot.tx.clone());
         }
     }
@@ -179,7 +179,7 @@ impl Lane {
     ) {
         cx.effects.extend(slot.hashes().map(Effect::Unwatch));
         let reason = slot.tx.reason.clone().unwrap_or_default();
-        slot.tx.token = self.journal.token();
+        slot.tx.written.token = self.journal.token();
         slot.tx.confirmed_at = Some(cx.now);
         slot.tx.transition(TxState::FailedFinal, sub, cx.now);
         let kind = EventKind::TxFailed { reason };

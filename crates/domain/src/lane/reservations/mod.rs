@@ -102,7 +102,7 @@ impl ReservationTerms {
 
 impl ReservationRules {
     fn timeout_of(self, tx: &Tx) -> Duration {
-        ReservationTerms::decode(&tx.payload).map_or(self.timeout, |terms| terms.timeout)
+        ReservationTerms::decode(&tx.request.payload).map_or(self.timeout, |terms| terms.timeout)
     }
 }
 
@@ -115,7 +115,11 @@ pub fn reservation_from_row(
     allocated: Option<Nonce>,
     rules: ReservationRules,
 ) -> Option<Reservation> {
-    let holder = tx.request_id.as_str().strip_prefix(RESERVATION_PREFIX)?;
+    let holder = tx
+        .request
+        .request_id
+        .as_str()
+        .strip_prefix(RESERVATION_PREFIX)?;
     let state = match (tx.nonce, tx.state.is_terminal()) {
         (None, true) => ReservationState::Recyclable,
         (Some(_), true) => ReservationState::Used,
@@ -130,7 +134,7 @@ pub fn reservation_from_row(
         state,
         tx_hash: tx.tx_hash,
         was_replaced: false, // its attempts show that, see [`Reservation::with_attempts`]
-        expires_at: tx.created_at.plus(rules.timeout_of(tx)),
+        expires_at: tx.request.created_at.plus(rules.timeout_of(tx)),
         reason: tx.reason.clone(),
     })
 }
@@ -154,7 +158,11 @@ impl Lane {
 
     /// Why a tx of the store does not belong in this lane.
     pub(in crate::lane) fn misplaced_reason(&self, tx: &Tx) -> Option<String> {
-        let is_reservation = tx.request_id.as_str().starts_with(RESERVATION_PREFIX);
+        let is_reservation = tx
+            .request
+            .request_id
+            .as_str()
+            .starts_with(RESERVATION_PREFIX);
         match (self.is_reserving(), is_reservation) {
             (true, true) | (false, false) => None,
             (true, false) => Some(

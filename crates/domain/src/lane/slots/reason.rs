@@ -38,7 +38,7 @@ impl Slot {
             self.tx.reason = None;
         }
         if is_new || (!keeps_reason && self.tx.sub_state != Some(SubState::Submitted)) {
-            self.tx.token = token;
+            self.tx.written.token = token;
             let sub = match self.tx.sub_state {
                 Some(sub) if keeps_reason => sub,
                 Some(_) | None => SubState::Submitted,
@@ -69,7 +69,7 @@ impl Slot {
             return;
         }
         self.tx.reason = Some(reason);
-        self.tx.token = token;
+        self.tx.written.token = token;
         self.tx.transition(TxState::Tracking, sub, cx.now);
         cx.writes.updates.push(self.tx.clone());
     }

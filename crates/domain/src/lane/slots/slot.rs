@@ -68,7 +68,7 @@ impl Slot {
 
     /// A tx with attempts as it was loaded, at the stage that its row shows. `attempts` are in their order.
     pub(in crate::lane) fn loaded(tx: Tx, attempts: Vec<Attempt>) -> Self {
-        let claimed_at = tx.updated_at;
+        let claimed_at = tx.written.at;
         let was_sent = attempts.iter().any(|a| a.first_sent_at.is_some());
         let mut delivery = Delivery::new(claimed_at);
         let progress = match &tx.inclusion {

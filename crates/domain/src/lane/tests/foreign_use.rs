@@ -121,7 +121,7 @@ fn late_receipt_of_ours_is_no_foreign_use() {
 #[test]
 fn unknown_transaction_with_the_same_effect_is_not_repeated() {
     let (mut world, id) = used_by_a_foreign_transaction(rules());
-    let effect_digest = world.store.rows[&id].payload.effect_digest();
+    let effect_digest = world.store.rows[&id].request.payload.effect_digest();
     let hash = B256::repeat_byte(0xee);
     world.input(Input::Consumed {
         nonce: Nonce(0),

@@ -113,7 +113,11 @@ fn states_fit_their_attempts(store: &Store) {
     let with_attempts: BTreeSet<TxId> = store.attempts.values().map(|a| a.tx_id).collect();
     for tx in store.rows.values() {
         let has_attempt = with_attempts.contains(&tx.id);
-        let is_reservation = tx.request_id.as_str().starts_with(RESERVATION_PREFIX);
+        let is_reservation = tx
+            .request
+            .request_id
+            .as_str()
+            .starts_with(RESERVATION_PREFIX);
         if is_reservation && tx.state == TxState::FailedFinal {
             continue; // released, whatever was named for it, or consumed by another reservation's transaction
         }

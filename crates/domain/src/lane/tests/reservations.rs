@@ -66,7 +66,7 @@ fn of(world: &World, name: u128) -> Reservation {
         .store
         .rows
         .values()
-        .find(|tx| tx.request_id == request);
+        .find(|tx| tx.request.request_id == request);
     reservation_from_row(KEY, tx.expect("reserved"), Some(Nonce(0)), RESERVATIONS)
         .expect("a reservation")
 }
@@ -282,7 +282,7 @@ fn lane_that_knows_less_than_the_holder_queries_the_chain_first() {
     world.deliver_all();
     let request = reservation_request_id(holder(2));
     let rows = world.store.rows.values();
-    let reserved = rows.filter(|tx| tx.request_id == request);
+    let reserved = rows.filter(|tx| tx.request.request_id == request);
     let nonces: Vec<_> = reserved.map(|tx| tx.nonce).collect();
     assert_eq!(nonces, [Some(Nonce(2))]);
     sends_nothing(&world);
@@ -355,7 +355,9 @@ fn timed_out_reserve_request_gets_no_nonce() {
     let state = |name| {
         let request = reservation_request_id(holder(name));
         let mut rows = world.store.rows.values();
-        let row = rows.find(|tx| tx.request_id == request).expect("there");
+        let row = rows
+            .find(|tx| tx.request.request_id == request)
+            .expect("there");
         (row.state, row.nonce)
     };
     assert_eq!(state(0), (TxState::FailedFinal, None));

@@ -27,10 +27,10 @@ fn only_the_head_is_claimed_and_sent_again() {
     assert_eq!(sends(&world), [], "the interval is not over");
     world.tick(1_000);
     assert_eq!(
-        world.draft.rows[&ids[0]].updated_at, world.now,
+        world.draft.rows[&ids[0]].written.at, world.now,
         "the claim is written"
     );
-    assert!(world.draft.rows[&ids[1]].updated_at < world.now);
+    assert!(world.draft.rows[&ids[1]].written.at < world.now);
     world.commit();
     assert_eq!(sends(&world), [Nonce(0)]);
     world.heal();

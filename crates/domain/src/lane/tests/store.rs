@@ -37,8 +37,12 @@ impl Store {
                 "tx {} is inserted twice",
                 tx.id
             );
-            let before = self.by_request.insert(tx.request_id.clone(), tx.id);
-            assert_eq!(before, None, "request {} has two txs", tx.request_id);
+            let before = self.by_request.insert(tx.request.request_id.clone(), tx.id);
+            assert_eq!(
+                before, None,
+                "request {} has two txs",
+                tx.request.request_id
+            );
             self.put(tx);
         }
         for tx in &writes.updates {
@@ -92,7 +96,7 @@ impl Store {
     /// The one unfenced write: a node that is not keeper leaves a request here.
     pub(super) fn queue(&mut self, request: AdmittedRequest, now: Timestamp) {
         let tx = Tx::created(request, Token(0), now);
-        self.by_request.insert(tx.request_id.clone(), tx.id);
+        self.by_request.insert(tx.request.request_id.clone(), tx.id);
         self.queued.insert(tx.id);
         self.rows.insert(tx.id, tx);
     }
@@ -180,7 +184,7 @@ impl Store {
     /// A page of the txs that wait for a nonce, oldest first, and whether there is more.
     pub(super) fn queued_page(&self, limit: u64) -> (Vec<Tx>, bool) {
         let mut waiting: Vec<&Tx> = self.queued.iter().map(|id| &self.rows[id]).collect();
-        waiting.sort_by_key(|tx| (tx.created_at, tx.id));
+        waiting.sort_by_key(|tx| (tx.request.created_at, tx.id));
         page(waiting.into_iter(), limit)
     }
 
@@ -238,7 +242,11 @@ fn check_change(before: &Tx, after: &Tx, writes: &Writes) {
     let is_given_up = after.nonce.is_none() && writes.events.iter().any(foreign);
     let is_given_back = after.nonce.is_none()
         && after.state.is_terminal()
-        && after.request_id.as_str().starts_with(RESERVATION_PREFIX);
+        && after
+            .request
+            .request_id
+            .as_str()
+            .starts_with(RESERVATION_PREFIX);
     assert!(
         !claimed || before.nonce == after.nonce || is_given_up || is_given_back,
         "tx {} changed a claimed nonce",

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use domain::{
-    Attempt, AttemptKind, Bytes, Event, EventKind, LeaseGrant, Nonce, SubState, Timestamp, Token,
-    Tx, TxId, TxState, Writes,
+    Attempt, AttemptKind, Bytes, Event, EventKind, LastWrite, LeaseGrant, Nonce, SubState,
+    Timestamp, Token, Tx, TxId, TxRequest, TxState, Writes,
 };
 use engine::ports::{CommitOutcome, LaneBatch};
 use sim::rng::Rng;
@@ -126,11 +126,13 @@ impl<'a> Draft<'a> {
         let payload = universe::payload(self.rng);
         Some(Tx {
             id: self.model.tx_id(self.rng),
-            request_id: self.rng.pick(&free).clone(),
-            fingerprint: payload.fingerprint(),
-            payload,
-            gas: self.rng.bits(),
-            created_at: self.at,
+            request: TxRequest {
+                request_id: self.rng.pick(&free).clone(),
+                fingerprint: payload.fingerprint(),
+                payload,
+                gas: self.rng.bits(),
+                created_at: self.at,
+            },
             nonce: None,
             state: TxState::Created,
             sub_state: Some(SubState::Queued),
@@ -138,8 +140,10 @@ impl<'a> Draft<'a> {
             tx_hash: None,
             inclusion: None,
             counted: None,
-            token: self.token,
-            updated_at: self.at,
+            written: LastWrite {
+                token: self.token,
+                at: self.at,
+            },
             confirmed_at: None,
             event_seqs: Vec::new(),
         })
@@ -152,7 +156,7 @@ impl<'a> Draft<'a> {
     }
 
     pub(super) fn update(&mut self, mut tx: Tx) {
-        (tx.token, tx.updated_at) = (self.token, self.at);
+        (tx.written.token, tx.written.at) = (self.token, self.at);
         self.touched.insert(tx.id);
         self.lane.txs.insert(tx.id, tx.clone());
         self.writes.updates.push(tx);

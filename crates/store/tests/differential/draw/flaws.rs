@@ -42,15 +42,18 @@ const FLAWS: [Flaw; 32] = [
     |_, _, _, _, batch| renumber(batch, batch.event_seq_before.checked_sub(1)?),
     // Keys and nonces.
     |rng, _, before, place, batch| {
-        let taken = any_tx(rng, &before.lanes[place])?.request_id.clone();
-        batch.writes.inserts.first_mut()?.request_id = taken;
+        let taken = any_tx(rng, &before.lanes[place])?
+            .request
+            .request_id
+            .clone();
+        batch.writes.inserts.first_mut()?.request.request_id = taken;
         Some(())
     },
     |_, _, _, _, batch| {
         let [first, .., last] = &mut batch.writes.inserts[..] else {
             return None;
         };
-        last.request_id = first.request_id.clone();
+        last.request.request_id = first.request.request_id.clone();
         Some(())
     },
     |rng, _, before, place, batch| {

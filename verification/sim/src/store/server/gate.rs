@@ -184,12 +184,12 @@ async fn insert_keys(
         if inserts.is_empty() {
             continue;
         }
-        inserts.sort_by(|one, other| one.request_id.cmp(&other.request_id));
+        inserts.sort_by(|one, other| one.request.request_id.cmp(&other.request.request_id));
         let lane = transaction.read(|rows| rows.lane(batch.lease_grant.lane).map(|lane| lane.key));
         let lane = lane.expect("the fence found its row");
         for tx in inserts {
             transaction.lock(Row::Tx(tx.id)).await?;
-            let key = Row::RequestKey(lane, tx.request_id.clone());
+            let key = Row::RequestKey(lane, tx.request.request_id.clone());
             transaction.lock(key).await?;
         }
         transaction.step().await?;
