@@ -1,9 +1,9 @@
 //! A lane: its keeper, its nonces, and what it waits for.
 
+use domain::Timestamp;
 use domain::lane::AccountNonces;
 use domain::lease::Lease;
-use domain::{Nonce, Timestamp};
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 
 use crate::encoding::{ChecksumAddress, Rfc3339Time};
 use engine::node::LaneStatus;
@@ -19,7 +19,7 @@ pub struct Lane<'a> {
     chain_nonce: Option<ChainNonceView>,
     in_flight: u64,
     queued: u64,
-    gaps: GapList<'a>,
+    gaps: Vec<u64>,
     paused: bool,
     waiting_for: Option<&'a str>,
 }
@@ -38,7 +38,7 @@ impl<'a> Lane<'a> {
             chain_nonce: lane.chain_nonces.map(ChainNonceView::from),
             in_flight: record.in_flight,
             queued: record.queued,
-            gaps: GapList(&lane.gaps),
+            gaps: lane.gaps.iter().map(|nonce| nonce.0).collect(),
             paused: record.paused,
             waiting_for: lane.waiting_for.as_ref().map(|waiting| waiting.0.as_str()),
         }
@@ -77,13 +77,5 @@ impl From<AccountNonces> for ChainNonceView {
             latest: nonces.latest.0,
             pending: nonces.pending.0,
         }
-    }
-}
-
-struct GapList<'a>(&'a [Nonce]);
-
-impl Serialize for GapList<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_seq(self.0.iter().map(|nonce| nonce.0))
     }
 }

@@ -1,6 +1,6 @@
 //! A node of the cluster and its readiness.
 
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 
 use crate::encoding::Rfc3339Time;
 use engine::node::{ChainStatus, Readiness};
@@ -39,7 +39,7 @@ pub struct NodeReadiness<'a> {
     ready: bool,
     store: &'a str,
     draining: bool,
-    chains: ChainList<'a>,
+    chains: Vec<ChainView<'a>>,
 }
 
 impl NodeReadiness<'_> {
@@ -59,45 +59,37 @@ impl<'a> From<&'a Readiness> for NodeReadiness<'a> {
                 Err(why) => why,
             },
             draining: readiness.draining,
-            chains: ChainList(&readiness.chains),
+            chains: readiness.chains.iter().map(ChainView::from).collect(),
         }
     }
 }
-
-struct ChainList<'a>(&'a [ChainStatus]);
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct ChainView<'a> {
     chain_id: u64,
     head: Option<u64>,
-    endpoints: EndpointList<'a>,
+    endpoints: Vec<EndpointView<'a>>,
 }
 
-struct EndpointList<'a>(&'a [(String, bool)]);
-
 #[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
 struct EndpointView<'a> {
     name: &'a str,
     answers: bool,
 }
 
-impl Serialize for ChainList<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_seq(self.0.iter().map(|chain| ChainView {
+impl<'a> From<&'a ChainStatus> for ChainView<'a> {
+    fn from(chain: &'a ChainStatus) -> Self {
+        let endpoints = chain.endpoints.iter();
+        Self {
             chain_id: chain.chain_id.0,
             head: chain.head,
-            endpoints: EndpointList(&chain.endpoints),
-        }))
-    }
-}
-
-impl Serialize for EndpointList<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_seq(self.0.iter().map(|(name, answers)| EndpointView {
-            name,
-            answers: *answers,
-        }))
+            endpoints: endpoints
+                .map(|(name, answers)| EndpointView {
+                    name,
+                    answers: *answers,
+                })
+                .collect(),
+        }
     }
 }

@@ -17,6 +17,6 @@ mod serve;
 mod stall_guard;
 
 pub use access::{Auth, keys};
-pub use problem::{Effect, Problem, ProblemKind};
+pub use problem::{Problem, ProblemKind};
 pub use router::{ApiConfig, router};
 pub use serve::serve;

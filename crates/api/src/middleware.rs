@@ -1,7 +1,6 @@
 //! Applied to every call: request id, node name, metrics, and the responses to unknown paths and panics.
 
 use std::any::Any;
-use std::fmt::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -89,8 +88,7 @@ fn method_label(method: &Method) -> &'static str {
 
 fn new_trace_id(api: &Api) -> HeaderValue {
     let count = api.request_count.fetch_add(1, Ordering::Relaxed);
-    let mut id = String::with_capacity(33);
-    write!(id, "{:016x}-{count:x}", api.request_prefix).expect("writing to a string");
+    let id = format!("{:016x}-{count:x}", api.request_prefix);
     HeaderValue::try_from(id).expect("hex digits and a hyphen are a header value")
 }
 

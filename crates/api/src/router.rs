@@ -71,8 +71,10 @@ impl ApiConfig {
 pub fn router(node: NodeHandle, config: ApiConfig) -> Router {
     let api = Arc::new(Api::new(node, config));
     let mut router = Router::new();
-    for (path, need, call) in calls() {
-        router = router.route(path, need.guard(&api, call));
+    for (prefix, calls) in call_table() {
+        for (path, need, call) in calls {
+            router = router.route(&format!("{prefix}{path}"), need.guard(&api, call));
+        }
     }
     router
         .fallback(middleware::unknown_path)
@@ -85,70 +87,52 @@ pub fn router(node: NodeHandle, config: ApiConfig) -> Router {
         .with_state(api)
 }
 
-/// Every call with its access rule: a call cannot be added without one.
-fn calls() -> [(&'static str, AccessRule, MethodRouter<Arc<Api>>); 24] {
+/// The path below a prefix, what its caller needs, and the call.
+type Call = (&'static str, AccessRule, MethodRouter<Arc<Api>>);
+
+/// Every call by the prefix of its path, with its access rule: a call cannot be added without one.
+fn call_table() -> [(&'static str, Vec<Call>); 3] {
     const SEND: AccessRule = AccessRule::AnyOf(&[Scope::Send]);
     const READ: AccessRule = AccessRule::AnyOf(&[Scope::Read]);
     const OPERATE: AccessRule = AccessRule::AnyOf(&[Scope::Operate]);
     // A scraper's key gives no access to txs if it leaks; a key with `read` may read the metrics too.
     const METRICS: AccessRule = AccessRule::AnyOf(&[Scope::Metrics, Scope::Read]);
-    [
-        ("/api/v1/tx", SEND, post(tx::create)),
-        ("/api/v1/tx", READ, get(tx::list)),
-        ("/api/v1/tx/batch", SEND, post(tx::create_many)),
-        ("/api/v1/tx/by-request", READ, get(tx::by_request)),
-        ("/api/v1/tx/by-hash/{hash}", READ, get(tx::by_hash)),
-        ("/api/v1/tx/{txId}", READ, get(tx::by_id)),
-        ("/api/v1/tx/{txId}/events", READ, get(events::list_of_tx)),
-        ("/api/v1/events", READ, get(events::list)),
-        ("/api/v1/events/stream", READ, get(stream::stream)),
-        ("/api/v1/lanes", READ, get(lanes::list)),
-        (
-            "/api/v1/lanes/{chainId}/{signer}",
-            READ,
-            get(lanes::get_lane),
-        ),
-        (
-            "/api/v1/lanes/{chainId}/{signer}/resume",
-            OPERATE,
-            post(lanes::resume),
-        ),
-        (
-            "/api/v1/lanes/{chainId}/{signer}/nonces",
-            SEND,
-            post(nonces::allocate),
-        ),
-        (
-            "/api/v1/lanes/{chainId}/{signer}/nonces",
-            READ,
-            get(nonces::list),
-        ),
-        (
-            "/api/v1/lanes/{chainId}/{signer}/nonces/{nonce}/submitted",
-            SEND,
-            post(nonces::submitted),
-        ),
-        (
-            "/api/v1/lanes/{chainId}/{signer}/nonces/{nonce}/used",
-            SEND,
-            post(nonces::used),
-        ),
-        (
-            "/api/v1/lanes/{chainId}/{signer}/nonces/{nonce}/recyclable",
-            SEND,
-            post(nonces::recyclable),
-        ),
-        ("/api/v1/nodes", READ, get(operations::nodes)),
-        ("/healthz", AccessRule::Public, get(operations::health)),
-        ("/readyz", AccessRule::Public, get(operations::ready)),
+    const PUBLIC: AccessRule = AccessRule::Public;
+    const CLUSTER: AccessRule = AccessRule::Cluster;
+    let api = vec![
+        ("/tx", SEND, post(tx::create)),
+        ("/tx", READ, get(tx::list)),
+        ("/tx/batch", SEND, post(tx::create_many)),
+        ("/tx/by-request", READ, get(tx::by_request)),
+        ("/tx/by-hash/{hash}", READ, get(tx::by_hash)),
+        ("/tx/{txId}", READ, get(tx::by_id)),
+        ("/tx/{txId}/events", READ, get(events::list_of_tx)),
+        ("/events", READ, get(events::list)),
+        ("/events/stream", READ, get(stream::stream)),
+        ("/lanes", READ, get(lanes::list)),
+        ("/nodes", READ, get(operations::nodes)),
+    ];
+    let lane = vec![
+        ("", READ, get(lanes::get_lane)),
+        ("/resume", OPERATE, post(lanes::resume)),
+        ("/nonces", SEND, post(nonces::allocate)),
+        ("/nonces", READ, get(nonces::list)),
+        ("/nonces/{nonce}/submitted", SEND, post(nonces::submitted)),
+        ("/nonces/{nonce}/used", SEND, post(nonces::used)),
+        ("/nonces/{nonce}/recyclable", SEND, post(nonces::recyclable)),
+    ];
+    let other = vec![
+        ("/healthz", PUBLIC, get(operations::health)),
+        ("/readyz", PUBLIC, get(operations::ready)),
         ("/metrics", METRICS, get(operations::metrics)),
-        (
-            peers::FORWARD_PATH,
-            AccessRule::Cluster,
-            post(peers::forward),
-        ),
-        (peers::MARK_PATH, AccessRule::Cluster, post(peers::mark)),
-        (peers::NOTIFY_PATH, AccessRule::Cluster, post(peers::notify)),
+        (peers::FORWARD_PATH, CLUSTER, post(peers::forward)),
+        (peers::MARK_PATH, CLUSTER, post(peers::mark)),
+        (peers::NOTIFY_PATH, CLUSTER, post(peers::notify)),
+    ];
+    [
+        ("/api/v1", api),
+        ("/api/v1/lanes/{chainId}/{signer}", lane),
+        ("", other),
     ]
 }
 

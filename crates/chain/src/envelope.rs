@@ -1,6 +1,6 @@
 //! Encodes an unsigned envelope into the bytes that nodes accept: EIP-1559, or legacy with EIP-155.
 
-use alloy_consensus::{SignableTransaction, TxEip1559, TxLegacy};
+use alloy_consensus::{SignableTransaction, TxEip1559, TxLegacy, TypedTransaction};
 use alloy_eips::eip2718::Encodable2718;
 use alloy_primitives::{Signature, TxKind};
 use domain::{B256, Bytes, ChainId, Fees, UnsignedEnvelope};
@@ -10,11 +10,7 @@ pub const CHAIN_ID_MAX: u64 = u64::MAX / 2 - 36;
 
 /// A tx in the chain's own format, complete except for its signature.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Envelope {
-    Eip1559(TxEip1559),
-    /// Type 0, bound to its chain by EIP-155.
-    Legacy(TxLegacy),
-}
+pub struct Envelope(TypedTransaction);
 
 /// The exact bytes of a signed envelope, and its hash on chain.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,11 +34,11 @@ impl Envelope {
             return Err(BadChainId(unsigned.chain_id));
         }
         let to = unsigned.to.map_or(TxKind::Create, TxKind::Call);
-        Ok(match unsigned.fees {
+        Ok(Self(match unsigned.fees {
             Fees::Eip1559 {
                 max_fee,
                 max_priority_fee,
-            } => Self::Eip1559(TxEip1559 {
+            } => TypedTransaction::Eip1559(TxEip1559 {
                 chain_id,
                 nonce: unsigned.nonce.0,
                 gas_limit: unsigned.gas,
@@ -53,7 +49,8 @@ impl Envelope {
                 access_list: Default::default(),
                 input: unsigned.data.clone(),
             }),
-            Fees::Legacy { gas_price } => Self::Legacy(TxLegacy {
+            // Bound to its chain by EIP-155.
+            Fees::Legacy { gas_price } => TypedTransaction::Legacy(TxLegacy {
                 chain_id: Some(chain_id),
                 nonce: unsigned.nonce.0,
                 gas_price,
@@ -62,36 +59,22 @@ impl Envelope {
                 value: unsigned.value,
                 input: unsigned.data.clone(),
             }),
-        })
+        }))
     }
 
     /// The hash to sign.
     #[must_use]
     pub fn signing_hash(&self) -> B256 {
-        match self {
-            Self::Eip1559(tx) => tx.signature_hash(),
-            Self::Legacy(tx) => tx.signature_hash(),
-        }
+        self.0.signature_hash()
     }
 
     /// Adds the signature and encodes.
     #[must_use]
     pub fn seal(self, signature: Signature) -> SignedBytes {
-        match self {
-            Self::Eip1559(tx) => {
-                let signed = tx.into_signed(signature);
-                SignedBytes {
-                    hash: *signed.hash(),
-                    raw: signed.encoded_2718().into(),
-                }
-            }
-            Self::Legacy(tx) => {
-                let signed = tx.into_signed(signature);
-                SignedBytes {
-                    hash: *signed.hash(),
-                    raw: signed.encoded_2718().into(),
-                }
-            }
+        let signed = self.0.into_envelope(signature);
+        SignedBytes {
+            hash: *signed.tx_hash(),
+            raw: signed.encoded_2718().into(),
         }
     }
 }

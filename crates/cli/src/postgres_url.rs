@@ -20,9 +20,7 @@ impl PostgresUrl {
     #[must_use]
     pub fn with_database(&self, name: &str) -> Self {
         let (scheme, rest) = self.0.split_once("://").unwrap_or(("postgres", ""));
-        let (account, place) = rest
-            .rsplit_once('@')
-            .map_or(("", rest), |(account, place)| (account, place));
+        let (account, place) = rest.rsplit_once('@').unwrap_or(("", rest));
         let at = if account.is_empty() { "" } else { "@" };
         let (place, options) = place.split_once('?').unwrap_or((place, ""));
         let (host, _) = place.split_once('/').unwrap_or((place, ""));
@@ -43,13 +41,11 @@ impl PostgresUrl {
     pub fn redacted(&self) -> String {
         let (scheme, rest) = self.0.split_once("://").unwrap_or(("postgres", ""));
         // A password may contain characters that should have been escaped.
-        let rest = match rest.rsplit_once('@') {
-            Some((account, place)) => match account.split_once(':') {
-                Some((user, _)) => format!("{user}:***@{place}"),
-                None => rest.to_owned(),
-            },
-            None => rest.to_owned(),
-        };
+        let account = rest.rsplit_once('@').and_then(|(account, place)| {
+            let (user, _) = account.split_once(':')?;
+            Some(format!("{user}:***@{place}"))
+        });
+        let rest = account.unwrap_or_else(|| rest.to_owned());
         let hide = |option: &str| match option.split_once('=') {
             Some((key, _)) if key.contains("password") => format!("{key}=***"),
             Some(_) | None => option.to_owned(),

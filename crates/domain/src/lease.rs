@@ -20,6 +20,18 @@ pub struct LeaseTerms {
     pub idle_release: Duration,
 }
 
+/// Those of the configuration file; a test of the binary compares them.
+impl Default for LeaseTerms {
+    fn default() -> Self {
+        Self {
+            duration: Duration::from_secs(10),
+            renew_interval: Duration::from_secs(3),
+            clock_skew_allowance: Duration::from_secs(1),
+            idle_release: Duration::from_secs(60),
+        }
+    }
+}
+
 /// The heartbeat row of a lane.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lease {

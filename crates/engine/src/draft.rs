@@ -198,15 +198,10 @@ impl LaneDraft {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
-    use domain::lane::{
-        AdmittedRequest, ChainQuery, Finality, OnForeignNonce, Resubmit, ResubmitPolicy,
-    };
-    use domain::window::{MempoolDepth, Release, Window};
+    use domain::lane::{AdmittedRequest, ChainQuery};
     use domain::{
-        Address, CapacityRules, ChainId, ConfirmationRules, FeeRules, GrantId, LaneId, LaneImage,
-        LaneKey, LaneRules, LeaseGrant, NonceRules, Payload, RequestId, Token, Tx, U256,
+        Address, ChainId, GrantId, LaneId, LaneImage, LaneKey, LaneRules, LeaseGrant, Payload,
+        RequestId, Token, Tx, U256,
     };
     use uuid::Uuid;
 
@@ -237,36 +232,9 @@ mod tests {
             queued: 0,
             finals: Vec::new(),
         };
-        let rules = LaneRules {
-            capacity: CapacityRules {
-                window: Window {
-                    limit: None,
-                    releases: Release::Mined,
-                },
-                mempool_depth: MempoolDepth::auto(),
-            },
-            fee: FeeRules::OPEN,
-            confirmations: ConfirmationRules {
-                finality: Finality::Depth(2),
-                watch_depth: 64,
-                emit_progress: false,
-                fetch_receipt_upon_entry: false,
-                stale_receipt_timeout: Duration::from_secs(60),
-            },
-            resubmit: Resubmit {
-                interval: None,
-                policy: ResubmitPolicy::Rebroadcast,
-                max_attempts: None,
-            },
-            nonce: NonceRules {
-                on_foreign_nonce: OnForeignNonce::Requeue,
-                gap_fill_after: Duration::from_secs(15),
-                max_chain_jump: 64,
-                chain_query: ChainQuery::Off,
-                chain_nonce_timeout: Duration::from_secs(30),
-            },
-            reservations: None,
-        };
+        let mut rules = LaneRules::default();
+        rules.resubmit.interval = None;
+        rules.nonce.chain_query = ChainQuery::Off;
         LaneDraft::new(Lane::load(image, rules, None), 1, None)
     }
 

@@ -67,6 +67,7 @@ impl TimelineWatch {
 #[cfg(test)]
 mod tests {
     use domain::{Address, ChainId};
+    use metrics_exporter_prometheus::PrometheusBuilder;
 
     use super::*;
 
@@ -88,10 +89,16 @@ mod tests {
 
     #[test]
     fn token_below_a_seen_one_proves_lost_commits() {
+        let recorder = PrometheusBuilder::new().build_recorder();
+        let _recording = metrics::set_default_local_recorder(&recorder);
         let watch = TimelineWatch::default();
         assert!(!watch.is_token_backwards(LANE, Token(1)));
         watch.record_token(LANE, Token(5));
         assert!(!watch.is_token_backwards(LANE, Token(5)));
+        assert_eq!(recorder.handle().render(), "");
         assert!(watch.is_token_backwards(LANE, Token(4)));
+        let name = "lanekeeper_lease_token_backwards_total";
+        let page = recorder.handle().render();
+        assert!(page.contains(&format!("{name} 1\n")), "{page}");
     }
 }

@@ -32,7 +32,12 @@ impl JsonRpc {
             .first()
             .and_then(quantity)
             .and_then(|id| u64::try_from(id).ok());
-        id.ok_or_else(|| self.unexpected("eth_chainId returned no number"))
+        id.ok_or_else(|| {
+            Failure::Unreachable(format!(
+                "the chain at {} gave an unexpected answer: eth_chainId returned no number",
+                self.url
+            ))
+        })
     }
 
     /// Funds accounts that the chain has never seen: its folder was created with fewer accounts, or another
@@ -110,13 +115,6 @@ impl JsonRpc {
             "the chain at {} does not answer: {}",
             self.url,
             root_cause(error)
-        ))
-    }
-
-    fn unexpected(&self, what: &str) -> Failure {
-        Failure::Unreachable(format!(
-            "the chain at {} gave an unexpected answer: {what}",
-            self.url
         ))
     }
 }

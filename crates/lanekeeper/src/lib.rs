@@ -30,20 +30,8 @@ const SHUTDOWN_MAX: Duration = Duration::from_secs(3);
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
     // A node logs what it does, the other commands only warnings.
-    let level = match cli.command {
-        Command::Serve(_) => "info",
-        Command::Dev(_)
-        | Command::Migrate(_)
-        | Command::Config(_)
-        | Command::Devchain(_)
-        | Command::Tx(_)
-        | Command::Lane(_)
-        | Command::Nonce(_)
-        | Command::Node(_)
-        | Command::Key(_)
-        | Command::Events(_)
-        | Command::Bench(_) => "warn",
-    };
+    let is_node = matches!(cli.command, Command::Serve(_));
+    let level = if is_node { "info" } else { "warn" };
     telemetry::start_logs(cli.log, level);
     // Fails only if a provider is already installed.
     rustls::crypto::ring::default_provider()

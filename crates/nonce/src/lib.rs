@@ -16,10 +16,16 @@ pub mod scheme;
 pub mod postgres;
 pub mod redis;
 
+use engine::ports::ReservationError;
+
 pub use clock::SystemClock;
 pub use component::{HeldNonce, NonceComponent, Outcome, WithNonceError};
 pub use config::{Mode, QueueSettings, RejectPolicy, ReservationChain, Settings, SettingsError};
 pub use scheme::{
-    ConditionalVerdict, RedisIssue, RedisReserve, RedisReserveConfig, ReserveRequest, RowLock,
-    Scheme, SchemeKind, Segment, SegmentConfig, Verdict, WatchedReservation,
+    ConditionalVerdict, RedisIssue, RedisReserve, RedisReserveConfig, ReservationKey,
+    ReserveRequest, RowLock, Scheme, SchemeKind, Segment, SegmentConfig, Verdict,
+    WatchedReservation,
 };
+
+/// The answer of a scheme or of the component.
+pub type Result<T, E = ReservationError> = std::result::Result<T, E>;

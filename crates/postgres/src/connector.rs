@@ -1,10 +1,11 @@
 //! Connections: the address, how they are secured, and the server's warnings.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt as _;
 use futures::stream;
+use parking_lot::Mutex;
 use thiserror::Error;
 use tokio::task::AbortHandle;
 use tokio_postgres::config::{Host, SslMode};
@@ -26,7 +27,6 @@ const CONNECT_WITHIN: Duration = Duration::from_secs(1);
     "{reason} (an address looks like postgres://user:password@host:5432/database?sslmode=verify-full)"
 )]
 pub struct AddressError {
-    /// The reason.
     pub reason: String,
 }
 
@@ -34,9 +34,7 @@ pub struct AddressError {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("the database at {database} cannot be reached: {reason}")]
 pub struct ConnectError {
-    /// The database.
     pub database: String,
-    /// The reason.
     pub reason: String,
 }
 
@@ -69,21 +67,14 @@ impl Connector {
         if config.get_application_name().is_none() {
             config.application_name("lanekeeper");
         }
+        config.ssl_mode(match options.verify {
+            Verify::NeverEncrypted => SslMode::Disable,
+            Verify::Nothing { required: false } => SslMode::Prefer,
+            Verify::Nothing { required: true } | Verify::Chain | Verify::Full => SslMode::Require,
+        });
         let tls = match options.verify {
-            Verify::NeverEncrypted => {
-                config.ssl_mode(SslMode::Disable);
-                None
-            }
-            Verify::Nothing { required } => {
-                config.ssl_mode(if required {
-                    SslMode::Require
-                } else {
-                    SslMode::Prefer
-                });
-                Some(options.connector().map_err(bad)?)
-            }
-            Verify::Chain | Verify::Full => {
-                config.ssl_mode(SslMode::Require);
+            Verify::NeverEncrypted => None,
+            Verify::Nothing { .. } | Verify::Chain | Verify::Full => {
                 Some(options.connector().map_err(bad)?)
             }
         };
@@ -160,23 +151,20 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// To query with.
     pub fn client(&self) -> &Client {
         &self.client
     }
 
-    /// To open transactions with.
     pub fn client_mut(&mut self) -> &mut Client {
         &mut self.client
     }
 
     pub(crate) fn clear_warning(&self) {
-        *self.warning.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *self.warning.lock() = None;
     }
 
     pub(crate) fn warning(&self) -> Option<String> {
-        let warning = self.warning.lock().unwrap_or_else(PoisonError::into_inner);
-        warning.clone()
+        self.warning.lock().clone()
     }
 
     /// Closes it at once, whatever is under way. (Nothing is cancelled: a COMMIT must never be.)
@@ -195,7 +183,7 @@ fn record_notice(notice: &DbError, warning: &Mutex<Option<String>>) {
     };
     if is_warning {
         tracing::warn!(code, message, "the database sent a warning");
-        *warning.lock().unwrap_or_else(PoisonError::into_inner) = Some(message.to_owned());
+        *warning.lock() = Some(message.to_owned());
     } else {
         tracing::debug!(code, message, "the database sent a notice");
     }

@@ -111,11 +111,6 @@ impl Pool {
             ))),
         }
     }
-
-    /// Closes idle connections and opens no more.
-    pub fn close(&self) {
-        self.connections.close();
-    }
 }
 
 /// Without the connector: it holds the password.

@@ -1,17 +1,22 @@
 //! What can go wrong with a statement, and what that says of its outcome.
 
+use thiserror::Error;
 use tokio_postgres::error::{DbError, Severity, SqlState};
 
 /// Why a statement failed. The first three differ in whether it may have been committed.
-#[derive(Debug)]
+#[derive(Debug, Error)]
 pub enum QueryError {
     /// The database refused it: it was rolled back.
+    #[error("{} ({})", .0.message(), .0.code().code())]
     Refused(Box<DbError>),
     /// It was never sent: nothing has happened.
+    #[error("{0}")]
     NotSent(String),
     /// It was sent, and no clean answer came: it may have been committed, or may still be.
+    #[error("{0}")]
     Unknown(String),
     /// The answer has another form than the schema says.
+    #[error("{0}")]
     Malformed(String),
 }
 
@@ -75,16 +80,6 @@ impl QueryError {
 
     fn has_code(&self, codes: &[SqlState]) -> bool {
         self.code().is_some_and(|code| codes.contains(code))
-    }
-
-    /// The reason, for people.
-    pub fn into_text(self) -> String {
-        match self {
-            Self::Refused(refusal) => {
-                format!("{} ({})", refusal.message(), refusal.code().code())
-            }
-            Self::NotSent(text) | Self::Unknown(text) | Self::Malformed(text) => text,
-        }
     }
 }
 

@@ -9,9 +9,7 @@ use crate::timeouts::TRANSACTION_TIMEOUT_SINCE;
 /// One step of a schema.
 #[derive(Clone, Copy, Debug)]
 pub struct Migration {
-    /// Its name, for people.
     pub name: &'static str,
-    /// Its statements.
     pub sql: &'static str,
 }
 
@@ -38,10 +36,7 @@ pub enum MigrateError {
     Refused(#[from] Error),
     /// A newer program has migrated this database.
     #[error("the database has the newer schema version {found}")]
-    Newer {
-        /// Its version.
-        found: i64,
-    },
+    Newer { found: i64 },
 }
 
 impl Schema {
@@ -90,19 +85,24 @@ impl Schema {
             .query_typed("SELECT pg_advisory_xact_lock($1)", &[lock])
             .await?;
         // Functions keep this path, so that tables of the same name in another schema never come first.
-        let table = self.version_table;
         transaction
-            .batch_execute(&format!(
+            .batch_execute(
                 "SELECT set_config('search_path', quote_ident(current_schema()), true); \
-                 SET LOCAL client_min_messages = warning; \
-                 CREATE TABLE IF NOT EXISTS {table} ( \
-                   version bigint PRIMARY KEY, name text NOT NULL, applied_at timestamptz NOT NULL)"
-            ))
+                 SET LOCAL client_min_messages = warning",
+            )
             .await?;
+        // Before anything is written: the role of an older program may not be allowed to.
         let found = self.installed_version(transaction.client()).await?;
         if found > self.version() {
             return Err(MigrateError::Newer { found });
         }
+        let table = self.version_table;
+        transaction
+            .batch_execute(&format!(
+                "CREATE TABLE IF NOT EXISTS {table} ( \
+                   version bigint PRIMARY KEY, name text NOT NULL, applied_at timestamptz NOT NULL)"
+            ))
+            .await?;
         let insert =
             format!("INSERT INTO {table} (version, name, applied_at) VALUES ($1, $2, now())");
         let mut applied = Vec::new();

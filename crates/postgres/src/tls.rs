@@ -74,32 +74,23 @@ impl TlsOptions {
         let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
             .with_safe_default_protocol_versions()
             .map_err(|error| error.to_string())?;
-        let config = match self.verify {
-            Verify::Full => builder
-                .with_root_certificates(self.trusted()?)
-                .with_no_client_auth(),
-            Verify::Chain => {
-                let full = WebPkiServerVerifier::builder_with_provider(
-                    Arc::new(self.trusted()?),
-                    Arc::clone(&provider),
-                );
-                let full = full.build().map_err(|error| error.to_string())?;
-                builder
-                    .dangerous()
-                    .with_custom_certificate_verifier(Arc::new(LenientVerifier {
-                        provider,
-                        chain: Some(full),
-                    }))
-                    .with_no_client_auth()
+        let chain = match self.verify {
+            Verify::Full => {
+                let builder = builder.with_root_certificates(self.trusted()?);
+                return Ok(MakeRustlsConnect::new(builder.with_no_client_auth()));
             }
-            Verify::Nothing { .. } | Verify::NeverEncrypted => builder
-                .dangerous()
-                .with_custom_certificate_verifier(Arc::new(LenientVerifier {
-                    provider,
-                    chain: None,
-                }))
-                .with_no_client_auth(),
+            Verify::Chain => {
+                let roots = Arc::new(self.trusted()?);
+                let full =
+                    WebPkiServerVerifier::builder_with_provider(roots, Arc::clone(&provider));
+                Some(full.build().map_err(|error| error.to_string())?)
+            }
+            Verify::Nothing { .. } | Verify::NeverEncrypted => None,
         };
+        let config = builder
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(LenientVerifier { provider, chain }))
+            .with_no_client_auth();
         Ok(MakeRustlsConnect::new(config))
     }
 

@@ -4,6 +4,9 @@
 //! delivered. It contains four bytes of its store: a cursor of another store is refused, because
 //! continuing from it would silently skip events.
 
+use domain::Event;
+use engine::ports::EventFilter;
+
 /// Four random bytes that identify a store.
 pub(crate) type StoreTag = [u8; 4];
 
@@ -68,6 +71,10 @@ impl FeedCursor {
         };
         (cursor.to_text(tag) == text).then_some(cursor)
     }
+}
+
+pub(crate) fn matches_kind(filter: &EventFilter, event: &Event) -> bool {
+    filter.kinds.is_empty() || filter.kinds.iter().any(|word| word == event.kind.as_str())
 }
 
 #[cfg(test)]

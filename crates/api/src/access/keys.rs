@@ -3,16 +3,27 @@
 //! A key carries 256 random bits, so it cannot be found from its hash: one round of SHA-256 is enough. A slow
 //! hash protects passwords that people choose; here it would only slow down every request.
 
-use std::fmt;
-use std::str::FromStr;
-
 use rand::RngCore;
 use ring::digest::{SHA256, SHA256_OUTPUT_LEN, digest};
+use strum::{Display, EnumString, IntoStaticStr, VariantArray};
 use subtle::{Choice, ConstantTimeEq};
 use thiserror::Error;
 
 /// What a caller may do. A flat list: no scope contains another.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Display,
+    EnumString,
+    IntoStaticStr,
+    VariantArray,
+)]
+#[strum(serialize_all = "lowercase", parse_err_ty = BadKey, parse_err_fn = unknown_scope)]
 pub enum Scope {
     /// Read txs, events, lanes and nodes.
     Read,
@@ -39,10 +50,8 @@ pub enum BadKey {
     /// The name is a part of the key and appears in logs, so its characters are restricted.
     #[error("a key's name must be 1 to {NAME_LEN_MAX} letters, digits, `-` or `.`, not {0:?}")]
     Name(String),
-    /// Not a SHA-256 hash in hex.
     #[error("a key's hash must be the 64 hex digits of its SHA-256")]
     Hash,
-    /// Not the name of a scope.
     #[error("a scope must be read, send, operate or metrics, not {0:?}")]
     Scope(String),
     /// A key without a scope would be useless.
@@ -172,34 +181,17 @@ fn base32(bytes: &[u8]) -> String {
 }
 
 impl Scope {
-    /// Every scope.
-    pub const ALL: [Self; 4] = [Self::Read, Self::Send, Self::Operate, Self::Metrics];
+    pub const ALL: &[Self] = Self::VARIANTS;
 
     /// The name in the configuration and in problem documents.
     #[must_use]
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Read => "read",
-            Self::Send => "send",
-            Self::Operate => "operate",
-            Self::Metrics => "metrics",
-        }
+        self.into()
     }
 }
 
-impl fmt::Display for Scope {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
-impl FromStr for Scope {
-    type Err = BadKey;
-
-    fn from_str(word: &str) -> Result<Self, BadKey> {
-        let known = Self::ALL.into_iter().find(|scope| scope.as_str() == word);
-        known.ok_or_else(|| BadKey::Scope(word.chars().take(NAME_LEN_MAX).collect()))
-    }
+fn unknown_scope(name: &str) -> BadKey {
+    BadKey::Scope(name.chars().take(NAME_LEN_MAX).collect())
 }
 
 #[cfg(test)]
@@ -268,7 +260,7 @@ mod tests {
             );
         }
         assert_eq!(ApiKey::new("a", &good, &[]), Err(BadKey::NoScope));
-        for scope in Scope::ALL {
+        for &scope in Scope::ALL {
             assert_eq!(scope.as_str().parse(), Ok(scope));
         }
         assert!(matches!("Read".parse::<Scope>(), Err(BadKey::Scope(_))));

@@ -49,11 +49,9 @@ impl AccessRule {
     ) -> MethodRouter<Arc<Api>> {
         match (self, &api.config.auth) {
             (Self::Public | Self::Cluster, _) | (Self::AnyOf(_), Auth::None) => call,
-            (Self::AnyOf(scopes), Auth::Keys(_)) => {
-                let check = ScopeCheck {
-                    api: Arc::clone(api),
-                    scopes,
-                };
+            (Self::AnyOf(scopes), Auth::Keys(keys)) => {
+                let keys = Arc::from(keys.as_slice());
+                let check = ScopeCheck { keys, scopes };
                 // Only in front of methods that exist: a wrong method gets a 405 without a key.
                 call.route_layer(from_fn_with_state(check, authenticate))
             }
@@ -64,7 +62,7 @@ impl AccessRule {
 /// The check in front of one call.
 #[derive(Clone)]
 struct ScopeCheck {
-    api: Arc<Api>,
+    keys: Arc<[ApiKey]>,
     scopes: &'static [Scope],
 }
 
@@ -74,8 +72,7 @@ async fn authenticate(
     next: Next,
 ) -> Result<Response, Problem> {
     match check.identify_caller(request.headers()) {
-        Ok(Some(caller)) => request.extensions_mut().insert(caller),
-        Ok(None) => None,
+        Ok(caller) => request.extensions_mut().insert(caller),
         Err(problem) => {
             discard(request.into_body()).await;
             return Err(problem);
@@ -85,14 +82,10 @@ async fn authenticate(
 }
 
 impl ScopeCheck {
-    /// The caller, if its key has one of the scopes; `None` without authentication.
-    fn identify_caller(&self, headers: &HeaderMap) -> Result<Option<Caller>, Problem> {
-        let keys = match &self.api.config.auth {
-            Auth::None => return Ok(None),
-            Auth::Keys(keys) => keys,
-        };
+    /// The caller, if its key has one of the scopes.
+    fn identify_caller(&self, headers: &HeaderMap) -> Result<Caller, Problem> {
         let presented = bearer_token(headers)?;
-        let Some(key) = keys::find_key(keys, presented) else {
+        let Some(key) = keys::find_key(&self.keys, presented) else {
             return Err(count_refusal(
                 "unknown",
                 ProblemKind::Unauthenticated,
@@ -100,7 +93,7 @@ impl ScopeCheck {
             ));
         };
         if self.scopes.iter().any(|scope| key.scopes().contains(scope)) {
-            return Ok(Some(Caller(key.name().into())));
+            return Ok(Caller(key.name().into()));
         }
         let detail = format!(
             "this call needs a key with the scope {}, and the key of {} has only {}",

@@ -5,11 +5,10 @@ use std::sync::Arc;
 use axum::extract::{Path, Request, State};
 use axum::http::{StatusCode, Uri};
 use axum::response::Response;
-use domain::{Holder, LaneKey, Mark, Nonce};
+use domain::{B256, Holder, LaneKey, Mark, Nonce};
 use engine::ports::NonceReservations;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use uuid::Uuid;
 
 use crate::calls::lanes::lane_key;
 use crate::calls::{PathParts, invalid_encoding};
@@ -59,36 +58,32 @@ pub(crate) async fn list(
 /// `POST …/nonces/{nonce}/submitted`: a transaction with this nonce was sent.
 pub(crate) async fn submitted(
     State(api): State<Arc<Api>>,
-    parts: PathParts<(String, String, String)>,
+    parts: NoncePath,
     request: Request,
 ) -> Result<Response, Problem> {
-    let (lane_nonce, body) = read_mark_request::<TxHashBody>(&api, parts, request).await?;
-    let mark = Mark::Submitted(body.tx_hash()?);
-    api.mark(lane_nonce, &body.holder, mark).await
+    api.mark_with_hash(parts, request, Mark::Submitted).await
 }
 
 /// `POST …/nonces/{nonce}/used`: the nonce is used.
 pub(crate) async fn used(
     State(api): State<Arc<Api>>,
-    parts: PathParts<(String, String, String)>,
+    parts: NoncePath,
     request: Request,
 ) -> Result<Response, Problem> {
-    let (lane_nonce, body) = read_mark_request::<TxHashBody>(&api, parts, request).await?;
-    let mark = Mark::Used(body.tx_hash()?);
-    api.mark(lane_nonce, &body.holder, mark).await
+    api.mark_with_hash(parts, request, Mark::Used).await
 }
 
 /// `POST …/nonces/{nonce}/recyclable`: the holder releases the nonce.
 pub(crate) async fn recyclable(
     State(api): State<Arc<Api>>,
-    parts: PathParts<(String, String, String)>,
+    parts: NoncePath,
     request: Request,
 ) -> Result<Response, Problem> {
     let (lane_nonce, body) = read_mark_request::<RecyclableBody>(&api, parts, request).await?;
     let RecyclableBody { holder, reason } = body;
     if reason.trim().is_empty() || reason.len() > REASON_MAX {
         let rule = format!("must have 1 to {REASON_MAX} bytes: explain why the nonce is not used");
-        return Err(RuleViolation::with_value(rule).in_field("reason"));
+        return Err(RuleViolation::new(rule).in_field("reason"));
     }
     api.mark(
         lane_nonce,
@@ -112,12 +107,6 @@ struct TxHashBody {
     tx_hash: String,
 }
 
-impl TxHashBody {
-    fn tx_hash(&self) -> Result<domain::B256, Problem> {
-        parse::hash(&self.tx_hash).map_err(|violation| violation.in_field("txHash"))
-    }
-}
-
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct RecyclableBody {
@@ -125,12 +114,14 @@ struct RecyclableBody {
     reason: String,
 }
 
+/// Chain, signer and nonce in the path.
+type NoncePath = PathParts<(String, String, String)>;
 /// The nonce that a mark is about.
 type LaneNonce = (LaneKey, Nonce);
 
 async fn read_mark_request<T: DeserializeOwned>(
     api: &Api,
-    parts: PathParts<(String, String, String)>,
+    parts: NoncePath,
     request: Request,
 ) -> Result<(LaneNonce, T), Problem> {
     let Ok(Path((chain, signer, nonce))) = parts else {
@@ -160,7 +151,7 @@ fn parse_nonce(text: &str) -> Result<Nonce, RuleViolation> {
     // EIP-2681: no transaction may use the last nonce.
     let nonce = nonce.filter(|nonce| *nonce < u64::MAX);
     nonce.map(Nonce).ok_or_else(|| {
-        RuleViolation::with_value(format!(
+        RuleViolation::new(format!(
             "must be a nonce in decimal digits, not {}",
             excerpt(text)
         ))
@@ -168,17 +159,12 @@ fn parse_nonce(text: &str) -> Result<Nonce, RuleViolation> {
 }
 
 fn parse_holder(text: &str) -> Result<Holder, Problem> {
-    let holder = if text.len() == 36 {
-        Uuid::try_parse(text).ok()
-    } else {
-        None
-    };
-    holder.map(Holder).ok_or_else(|| {
+    parse::hyphenated_uuid(text).map(Holder).ok_or_else(|| {
         let rule = format!(
             "must be the holder that was returned with the nonce, not {}",
             excerpt(text)
         );
-        RuleViolation::with_value(rule).in_field("holder")
+        RuleViolation::new(rule).in_field("holder")
     })
 }
 
@@ -192,13 +178,23 @@ impl Api {
         })
     }
 
+    async fn mark_with_hash(
+        &self,
+        parts: NoncePath,
+        request: Request,
+        mark: fn(B256) -> Mark,
+    ) -> Result<Response, Problem> {
+        let (lane_nonce, body) = read_mark_request::<TxHashBody>(self, parts, request).await?;
+        let hash = parse::hash(&body.tx_hash).map_err(|violation| violation.in_field("txHash"))?;
+        self.mark(lane_nonce, &body.holder, mark(hash)).await
+    }
+
     async fn mark(
         &self,
-        lane_nonce: LaneNonce,
+        (lane, nonce): LaneNonce,
         holder: &str,
         mark: Mark,
     ) -> Result<Response, Problem> {
-        let (lane, nonce) = lane_nonce;
         let holder = parse_holder(holder)?;
         let reservation = self
             .nonce_reservations()?

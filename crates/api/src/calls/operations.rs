@@ -7,6 +7,7 @@ use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
 use axum::http::{HeaderValue, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
+use serde_json::json;
 
 use crate::parse::Query;
 use crate::problem::{Problem, RETRY_AFTER_SECONDS};
@@ -31,7 +32,7 @@ pub(crate) async fn nodes(State(api): State<Arc<Api>>, uri: Uri) -> Result<Respo
 /// `GET /healthz`: the process responds. It checks nothing else, so that an unavailable store does not make an
 /// orchestrator restart every node.
 pub(crate) async fn health() -> Response {
-    response::ok(&Health { status: "ok" })
+    response::ok(&json!({ "status": "ok" }))
 }
 
 /// `GET /readyz`: 200 when a load balancer should send requests to this node.
@@ -68,9 +69,4 @@ struct ListedNode<'a> {
     node: api_types::Node<'a>,
     #[serde(rename = "thisNode")]
     is_this_node: bool,
-}
-
-#[derive(Serialize)]
-struct Health {
-    status: &'static str,
 }

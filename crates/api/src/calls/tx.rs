@@ -73,31 +73,30 @@ pub(crate) async fn create_many(
         },
     )?;
 
-    let mut good = Vec::with_capacity(parsed.len());
-    let mut refused = Vec::new();
-    for (item, request) in parsed.into_iter().enumerate() {
+    let mut requests = Vec::with_capacity(parsed.len());
+    let mut refusals = Vec::with_capacity(parsed.len());
+    for request in parsed {
         match request {
-            Ok(request) => good.push((item, request)),
-            Err(problem) => refused.push((item, Err(problem))),
+            Ok(request) => {
+                requests.push(request);
+                refusals.push(None);
+            }
+            Err(problem) => refusals.push(Some(problem)),
         }
     }
-    let (items, requests): (Vec<usize>, Vec<_>) = good.into_iter().unzip();
-    let answers = api.node.create_many(requests).await;
-    assert_eq!(
-        answers.len(),
-        items.len(),
-        "the node answers every request of a batch"
-    );
-
-    let answers = answers
+    let mut answers = api.node.create_many(requests).await.into_iter();
+    let results: Vec<Result<AcceptedTx, Problem>> = refusals
         .into_iter()
-        .map(|answer| answer.map_err(Problem::from));
-    let mut results: Vec<_> = items.into_iter().zip(answers).chain(refused).collect();
-    results.sort_by_key(|(item, _)| *item);
-    let results = results
-        .iter()
-        .map(|(_, result)| BatchResult::from(result))
+        .map(|refusal| match refusal {
+            Some(problem) => Err(problem),
+            None => {
+                let answer = answers.next().expect("the node answers every request");
+                answer.map_err(Problem::from)
+            }
+        })
         .collect();
+    assert_eq!(answers.len(), 0, "the node answers every request once");
+    let results = results.iter().map(BatchResult::from).collect();
     Ok(response::ok(&BatchResults { results }))
 }
 

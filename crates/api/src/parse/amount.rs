@@ -9,17 +9,8 @@ use crate::parse::{RuleViolation, excerpt};
 pub(super) const EXPECTED_AMOUNT: &str =
     "a string with a whole amount, such as \"1000\" or \"0x3e8\" (JSON numbers lose digits)";
 
-/// The digits of an amount and their base.
-enum Digits<'a> {
-    Decimal(&'a str),
-    Hex(&'a str),
-}
-
 pub(super) fn u256(text: &str) -> Result<U256, RuleViolation> {
-    let (digits, radix) = match split_digits(text)? {
-        Digits::Decimal(digits) => (digits, 10),
-        Digits::Hex(digits) => (digits, 16),
-    };
+    let (digits, radix) = split_digits(text)?;
     // Nearly all amounts fit into 128 bits, which parse several times faster.
     if let Ok(small) = u128::from_str_radix(digits, radix) {
         return Ok(U256::from(small));
@@ -28,19 +19,13 @@ pub(super) fn u256(text: &str) -> Result<U256, RuleViolation> {
 }
 
 pub(super) fn u128(text: &str) -> Result<u128, RuleViolation> {
-    match split_digits(text)? {
-        Digits::Decimal(digits) => digits.parse(),
-        Digits::Hex(digits) => u128::from_str_radix(digits, 16),
-    }
-    .or(Err(too_large(text, "2^128 - 1")))
+    let (digits, radix) = split_digits(text)?;
+    u128::from_str_radix(digits, radix).or(Err(too_large(text, "2^128 - 1")))
 }
 
 pub(super) fn u64(text: &str) -> Result<u64, RuleViolation> {
-    match split_digits(text)? {
-        Digits::Decimal(digits) => digits.parse(),
-        Digits::Hex(digits) => u64::from_str_radix(digits, 16),
-    }
-    .or(Err(too_large(text, "2^64 - 1")))
+    let (digits, radix) = split_digits(text)?;
+    u64::from_str_radix(digits, radix).or(Err(too_large(text, "2^64 - 1")))
 }
 
 /// A chain id in a path or query: decimal.
@@ -48,15 +33,16 @@ pub(crate) fn chain_id(text: &str) -> Result<ChainId, RuleViolation> {
     let is_decimal = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     match text.parse() {
         Ok(id) if is_decimal => Ok(ChainId(id)),
-        Ok(_) | Err(_) => Err(RuleViolation::with_value(format!(
+        Ok(_) | Err(_) => Err(RuleViolation::new(format!(
             "must be a chain id, a decimal number such as 31337, not {}",
             excerpt(text)
         ))),
     }
 }
 
-/// Checks the characters first: the number parsers also accept a sign or underscores.
-fn split_digits(text: &str) -> Result<Digits<'_>, RuleViolation> {
+/// The digits of an amount, and their radix. Checks the characters, because the number parsers also accept a sign or
+/// underscores.
+fn split_digits(text: &str) -> Result<(&str, u32), RuleViolation> {
     if let Some(hex) = text.strip_prefix("0x") {
         if hex.is_empty() {
             return Err(RuleViolation::new(
@@ -64,18 +50,18 @@ fn split_digits(text: &str) -> Result<Digits<'_>, RuleViolation> {
             ));
         }
         if hex.bytes().all(|b| b.is_ascii_hexdigit()) {
-            return Ok(Digits::Hex(hex));
+            return Ok((hex, 16));
         }
     } else if !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()) {
         if text.len() > 1 && text.starts_with('0') {
-            return Err(RuleViolation::with_value(format!(
+            return Err(RuleViolation::new(format!(
                 "must not start with 0, because {} could be read as octal: remove the leading zeros",
                 excerpt(text)
             )));
         }
-        return Ok(Digits::Decimal(text));
+        return Ok((text, 10));
     }
-    Err(RuleViolation::with_value(format!(
+    Err(RuleViolation::new(format!(
         "must be a whole, non-negative amount in decimal or 0x digits, such as \"1000\" or \
          \"0x3e8\", not {}",
         excerpt(text)
@@ -83,5 +69,5 @@ fn split_digits(text: &str) -> Result<Digits<'_>, RuleViolation> {
 }
 
 fn too_large(text: &str, max: &str) -> RuleViolation {
-    RuleViolation::with_value(format!("is too large: {} is above {max}", excerpt(text)))
+    RuleViolation::new(format!("is too large: {} is above {max}", excerpt(text)))
 }

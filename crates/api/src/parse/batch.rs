@@ -4,9 +4,7 @@ use engine::node::NewTx;
 use serde::de::{IgnoredAny, MapAccess, SeqAccess};
 
 use crate::parse::RuleViolation;
-use crate::parse::json::{
-    FieldFault, FieldName, Fields, Json, ReadList, ReadObject, Skipped, read_field,
-};
+use crate::parse::json::{FieldFault, Fields, Json, Object, ReadList, Skipped, fill};
 use crate::parse::tx::{RawTx, RequestContext, check, invalid_json};
 use crate::problem::{Problem, ProblemKind};
 
@@ -17,7 +15,8 @@ pub(crate) fn parse_batch(
     body: &[u8],
     context: RequestContext<'_>,
 ) -> Result<Vec<Result<NewTx, Problem>>, Problem> {
-    let raw: Json<'_, RawBatch<'_>> = serde_json::from_slice(body).map_err(|e| invalid_json(&e))?;
+    let raw: Json<'_, Object<RawBatch<'_>>> =
+        serde_json::from_slice(body).map_err(|e| invalid_json(&e))?;
     let Json::Object(raw) = raw else {
         let detail = format!("the body {}", raw.type_mismatch("an object").0);
         return Err(Problem::new(ProblemKind::InvalidField, detail));
@@ -25,7 +24,7 @@ pub(crate) fn parse_batch(
     if let Some(FieldFault { field, violation }) = raw.fault {
         return Err(violation.in_field(&field));
     }
-    let items = match raw.txs {
+    let items = match raw.fields.txs {
         Some(Json::List(items)) => items,
         None => {
             return Err(
@@ -39,7 +38,7 @@ pub(crate) fn parse_batch(
             "has {} items, but at most {BATCH_MAX} are allowed: split the batch",
             items.count
         );
-        return Err(RuleViolation::with_value(rule).in_field("txs"));
+        return Err(RuleViolation::new(rule).in_field("txs"));
     }
     let items = items.raw.into_iter().enumerate();
     Ok(items
@@ -50,39 +49,26 @@ pub(crate) fn parse_batch(
 #[derive(Default)]
 struct RawBatch<'a> {
     txs: Option<Json<'a, Skipped, Items<'a>>>,
-    fault: Option<FieldFault>,
 }
 
 /// The items up to the limit, and the number of all items.
 struct Items<'a> {
-    raw: Vec<Json<'a, RawTx<'a>>>,
+    raw: Vec<Json<'a, Object<RawTx<'a>>>>,
     count: usize,
 }
 
-impl<'a> Fields<'a> for RawBatch<'a> {
+impl<'de> Fields<'de> for RawBatch<'de> {
     const KNOWN: &'static str = "txs";
 
-    fn field_slot(&mut self, _name: &str) -> Option<&mut Option<Json<'a>>> {
-        None
-    }
-}
-
-impl<'de> ReadObject<'de> for RawBatch<'de> {
-    fn read_object<M: MapAccess<'de>>(mut map: M) -> Result<Self, M::Error> {
-        let mut raw = Self::default();
-        let mut fault = None;
-        while let Some(FieldName(name)) = map.next_key()? {
-            if name != "txs" {
-                read_field(&mut map, &mut raw, &name, &mut fault)?;
-            } else if raw.txs.replace(map.next_value()?).is_some() {
-                fault.get_or_insert_with(|| FieldFault {
-                    field: "txs".to_owned(),
-                    violation: RuleViolation::new("is there twice: send it once"),
-                });
-            }
+    fn read_value<M: MapAccess<'de>>(
+        &mut self,
+        name: &str,
+        map: &mut M,
+    ) -> Result<Option<bool>, M::Error> {
+        match name {
+            "txs" => fill(&mut self.txs, map),
+            _ => Ok(None),
         }
-        raw.fault = fault;
-        Ok(raw)
     }
 }
 

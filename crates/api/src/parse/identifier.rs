@@ -9,7 +9,7 @@ use crate::parse::{RuleViolation, excerpt};
 /// Mixed case is a checksum (EIP-55) and must match, because a mismatch may be a typo.
 pub(crate) fn address(text: &str) -> Result<Address, RuleViolation> {
     let Some(bytes) = decode_fixed::<20>(text) else {
-        return Err(RuleViolation::with_value(format!(
+        return Err(RuleViolation::new(format!(
             "must be an address, 0x and 40 hex digits, not {}",
             excerpt(text)
         )));
@@ -18,7 +18,7 @@ pub(crate) fn address(text: &str) -> Result<Address, RuleViolation> {
     let has_lower = text.bytes().skip(2).any(|b| b.is_ascii_lowercase());
     let has_upper = text.bytes().skip(2).any(|b| b.is_ascii_uppercase());
     if has_lower && has_upper && address.to_checksum_buffer(None).as_str() != text {
-        return Err(RuleViolation::with_value(format!(
+        return Err(RuleViolation::new(format!(
             "has a wrong EIP-55 checksum: check {text} for a typo, or send it in lower case if \
              you are sure"
         )));
@@ -28,7 +28,7 @@ pub(crate) fn address(text: &str) -> Result<Address, RuleViolation> {
 
 pub(crate) fn hash(text: &str) -> Result<B256, RuleViolation> {
     decode_fixed::<32>(text).map(B256::from).ok_or_else(|| {
-        RuleViolation::with_value(format!(
+        RuleViolation::new(format!(
             "must be a hash, 0x and 64 hex digits, not {}",
             excerpt(text)
         ))
@@ -37,18 +37,17 @@ pub(crate) fn hash(text: &str) -> Result<B256, RuleViolation> {
 
 /// A tx id, only in the form that responses use.
 pub(crate) fn tx_id(text: &str) -> Result<TxId, RuleViolation> {
-    // The parser also takes braces, URNs and no hyphens.
-    let id = if text.len() == 36 {
-        Uuid::try_parse(text).ok()
-    } else {
-        None
-    };
-    id.map(TxId).ok_or_else(|| {
-        RuleViolation::with_value(format!(
+    hyphenated_uuid(text).map(TxId).ok_or_else(|| {
+        RuleViolation::new(format!(
             "must be a tx id, such as 0192b2a4-5f7e-7cc1-8d59-4d5d3f6a1c11, not {}",
             excerpt(text)
         ))
     })
+}
+
+pub(crate) fn hyphenated_uuid(text: &str) -> Option<Uuid> {
+    // The parser also takes braces, URNs and no hyphens.
+    Uuid::try_parse(text).ok().filter(|_| text.len() == 36)
 }
 
 fn decode_fixed<const N: usize>(text: &str) -> Option<[u8; N]> {

@@ -53,29 +53,43 @@ impl<O, L> Json<'_, O, L> {
 
     /// The violation of a value whose type is not `expected`.
     pub(super) fn type_mismatch(&self, expected: &'static str) -> RuleViolation {
-        RuleViolation::with_value(format!("must be {expected}, not {}", self.type_name()))
+        RuleViolation::new(format!("must be {expected}, not {}", self.type_name()))
     }
 
     pub(super) fn text(&self, expected: &'static str) -> Result<&str, RuleViolation> {
-        match self {
-            Self::Text(text) => Ok(text),
-            Self::Null
-            | Self::Bool
-            | Self::Number(_)
-            | Self::OtherNumber
-            | Self::List(_)
-            | Self::Object(_) => Err(self.type_mismatch(expected)),
-        }
+        let Self::Text(text) = self else {
+            return Err(self.type_mismatch(expected));
+        };
+        Ok(text)
     }
 }
 
-/// The fields of an object that are plain values.
-pub(super) trait Fields<'a> {
+/// The known fields of an object.
+pub(super) trait Fields<'de>: Default {
     /// The names of the fields, for messages.
     const KNOWN: &'static str;
 
-    /// Where the value of a field is stored; `None` for an unknown field.
-    fn field_slot(&mut self, name: &str) -> Option<&mut Option<Json<'a>>>;
+    /// Reads the value of a field, and returns whether it was there before; `None` for an unknown field.
+    fn read_value<M: MapAccess<'de>>(
+        &mut self,
+        name: &str,
+        map: &mut M,
+    ) -> Result<Option<bool>, M::Error>;
+}
+
+/// Reads the value of a known field into its slot: see [`Fields::read_value`].
+pub(super) fn fill<'de, M: MapAccess<'de>, T: Deserialize<'de>>(
+    slot: &mut Option<T>,
+    map: &mut M,
+) -> Result<Option<bool>, M::Error> {
+    Ok(Some(slot.replace(map.next_value()?).is_some()))
+}
+
+/// An object with known fields, and its first fault.
+#[derive(Debug)]
+pub(super) struct Object<F> {
+    pub(super) fields: F,
+    pub(super) fault: Option<FieldFault>,
 }
 
 /// An unknown or repeated field of an object, and the rule.
@@ -85,38 +99,35 @@ pub(super) struct FieldFault {
     pub(super) violation: RuleViolation,
 }
 
-/// Reads the value of one field into its slot. The first fault is kept.
-pub(super) fn read_field<'de, M: MapAccess<'de>, F: Fields<'de>>(
-    map: &mut M,
-    fields: &mut F,
-    name: &str,
-    fault: &mut Option<FieldFault>,
-) -> Result<(), M::Error> {
-    let Some(slot) = fields.field_slot(name) else {
-        map.next_value::<IgnoredAny>()?;
-        fault.get_or_insert_with(|| FieldFault {
-            field: name.chars().take(FIELD_NAME_CHARS).collect(),
-            violation: RuleViolation::with_value(format!(
-                "is not a field here: remove it (known fields are {})",
-                F::KNOWN
-            )),
-        });
-        return Ok(());
-    };
-    if slot.replace(map.next_value()?).is_some() {
-        fault.get_or_insert_with(|| FieldFault {
-            field: name.to_owned(),
-            violation: RuleViolation::new("is there twice: send it once"),
-        });
+impl<'de, F: Fields<'de>> ReadObject<'de> for Object<F> {
+    fn read_object<M: MapAccess<'de>>(mut map: M) -> Result<Self, M::Error> {
+        let (mut fields, mut fault) = (F::default(), None);
+        while let Some(FieldName(name)) = map.next_key()? {
+            let rule = match fields.read_value(&name, &mut map)? {
+                Some(false) => continue,
+                Some(true) => RuleViolation::new("is there twice: send it once"),
+                None => {
+                    map.next_value::<IgnoredAny>()?;
+                    RuleViolation::new(format!(
+                        "is not a field here: remove it (known fields are {})",
+                        F::KNOWN
+                    ))
+                }
+            };
+            fault.get_or_insert_with(|| FieldFault {
+                field: name.chars().take(FIELD_NAME_CHARS).collect(),
+                violation: rule,
+            });
+        }
+        Ok(Self { fields, fault })
     }
-    Ok(())
 }
 
 /// Characters of an unknown field's name that a response repeats.
 const FIELD_NAME_CHARS: usize = 64;
 
 /// The name of a field, borrowed unless it has escapes.
-pub(super) struct FieldName<'a>(pub(super) Cow<'a, str>);
+struct FieldName<'a>(Cow<'a, str>);
 
 impl<'de> Deserialize<'de> for FieldName<'de> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {

@@ -18,7 +18,7 @@ pub(crate) use amount::chain_id;
 pub(crate) use batch::parse_batch;
 pub(crate) use body::{discard, read_json_body};
 pub(crate) use header::{header_text, idempotency_key, last_event_id, parse_trace_id, traceparent};
-pub(crate) use identifier::{address, hash, tx_id};
+pub(crate) use identifier::{address, hash, hyphenated_uuid, tx_id};
 pub(crate) use page::{event_filter, lane_page, tx_filter};
 pub(crate) use query::Query;
 pub(crate) use tx::{RequestContext, parse_new_tx, request_id};
@@ -36,13 +36,8 @@ use crate::problem::{Problem, ProblemKind};
 pub(crate) struct RuleViolation(pub(crate) Cow<'static, str>);
 
 impl RuleViolation {
-    pub(crate) fn new(text: &'static str) -> Self {
-        Self(Cow::Borrowed(text))
-    }
-
-    /// With the offending value in the text.
-    pub(crate) fn with_value(text: String) -> Self {
-        Self(Cow::Owned(text))
+    pub(crate) fn new(text: impl Into<Cow<'static, str>>) -> Self {
+        Self(text.into())
     }
 
     pub(crate) fn in_field(self, path: &str) -> Problem {

@@ -83,7 +83,7 @@ fn parse_limit(query: &Query<'_>) -> Result<usize, Problem> {
         let is_decimal = text.bytes().all(|b| b.is_ascii_digit());
         match text.parse() {
             Ok(limit) if is_decimal && (1..=LIMIT_MAX).contains(&limit) => Ok(limit),
-            Ok(_) | Err(_) => Err(RuleViolation::with_value(format!(
+            Ok(_) | Err(_) => Err(RuleViolation::new(format!(
                 "must be a number from 1 to {LIMIT_MAX}, not {}",
                 excerpt(text)
             ))),
@@ -95,7 +95,7 @@ fn parse_limit(query: &Query<'_>) -> Result<usize, Problem> {
 fn parse_state(text: &str) -> Result<TxState, RuleViolation> {
     text.parse().map_err(|_unknown| {
         let names = TxState::ALL.map(TxState::as_str).join(", ");
-        RuleViolation::with_value(format!("must be one of {names}, not {}", excerpt(text)))
+        RuleViolation::new(format!("must be one of {names}, not {}", excerpt(text)))
     })
 }
 
@@ -104,7 +104,7 @@ fn parse_kinds(text: &str) -> Result<Vec<String>, RuleViolation> {
     for name in text.split(',') {
         if !EventKind::NAMES.contains(&name) {
             let names = EventKind::NAMES.join(", ");
-            return Err(RuleViolation::with_value(format!(
+            return Err(RuleViolation::new(format!(
                 "must name event types, separated by commas, among {names}, not {}",
                 excerpt(name)
             )));

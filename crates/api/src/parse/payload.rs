@@ -1,11 +1,13 @@
 //! The payload of a tx, with the rules between its fields.
 
+use std::borrow::Cow;
+
 use alloy_primitives::{Address, Bytes, U256, hex};
 use domain::{Payload, TxType};
 use serde::de::MapAccess;
 
 use crate::parse::identifier::address;
-use crate::parse::json::{FieldFault, FieldName, Fields, Json, ReadObject, read_field};
+use crate::parse::json::{Fields, Json, fill};
 use crate::parse::{RuleViolation, amount, excerpt};
 
 /// The most call data or init code, in bytes: the limit of most nodes for one transaction.
@@ -25,42 +27,38 @@ pub(super) struct RawPayload<'a> {
     max_priority_fee_per_gas: Option<Json<'a>>,
     gas_price: Option<Json<'a>>,
     r#type: Option<Json<'a>>,
-    pub(super) fault: Option<FieldFault>,
 }
 
-impl<'a> Fields<'a> for RawPayload<'a> {
+impl<'de> Fields<'de> for RawPayload<'de> {
     const KNOWN: &'static str =
         "to, value, data, gas, maxFeePerGas, maxPriorityFeePerGas, gasPrice, type";
 
-    fn field_slot(&mut self, name: &str) -> Option<&mut Option<Json<'a>>> {
-        match name {
-            "to" => Some(&mut self.to),
-            "value" => Some(&mut self.value),
-            "data" => Some(&mut self.data),
-            "gas" => Some(&mut self.gas),
-            "maxFeePerGas" => Some(&mut self.max_fee_per_gas),
-            "maxPriorityFeePerGas" => Some(&mut self.max_priority_fee_per_gas),
-            "gasPrice" => Some(&mut self.gas_price),
-            "type" => Some(&mut self.r#type),
-            _ => None,
-        }
-    }
-}
-
-impl<'de> ReadObject<'de> for RawPayload<'de> {
-    fn read_object<M: MapAccess<'de>>(mut map: M) -> Result<Self, M::Error> {
-        let mut raw = Self::default();
-        let mut fault = None;
-        while let Some(FieldName(name)) = map.next_key()? {
-            read_field(&mut map, &mut raw, &name, &mut fault)?;
-        }
-        raw.fault = fault;
-        Ok(raw)
+    fn read_value<M: MapAccess<'de>>(
+        &mut self,
+        name: &str,
+        map: &mut M,
+    ) -> Result<Option<bool>, M::Error> {
+        let slot = match name {
+            "to" => &mut self.to,
+            "value" => &mut self.value,
+            "data" => &mut self.data,
+            "gas" => &mut self.gas,
+            "maxFeePerGas" => &mut self.max_fee_per_gas,
+            "maxPriorityFeePerGas" => &mut self.max_priority_fee_per_gas,
+            "gasPrice" => &mut self.gas_price,
+            "type" => &mut self.r#type,
+            _ => return Ok(None),
+        };
+        fill(slot, map)
     }
 }
 
 /// The path of a field, and the rule that it breaks.
 type FieldViolation = (&'static str, RuleViolation);
+
+fn refuse<T>(path: &'static str, rule: impl Into<Cow<'static, str>>) -> Result<T, FieldViolation> {
+    Err((path, RuleViolation::new(rule)))
+}
 
 impl RawPayload<'_> {
     /// Checks every rule, and returns the payload.
@@ -125,7 +123,7 @@ fn wei_field(path: &'static str, json: Option<Json<'_>>) -> Result<Option<u128>,
 
 fn parse_data(text: &str) -> Result<Bytes, RuleViolation> {
     let Some(digits) = text.strip_prefix("0x") else {
-        return Err(RuleViolation::with_value(format!(
+        return Err(RuleViolation::new(format!(
             "must start with 0x, unlike {}",
             excerpt(text)
         )));
@@ -136,7 +134,7 @@ fn parse_data(text: &str) -> Result<Bytes, RuleViolation> {
         ));
     }
     if digits.len() / 2 > DATA_BYTES_MAX {
-        return Err(RuleViolation::with_value(format!(
+        return Err(RuleViolation::new(format!(
             "has {} bytes, but at most {DATA_BYTES_MAX} are allowed",
             digits.len() / 2
         )));
@@ -165,24 +163,20 @@ fn tx_type(json: Option<Json<'_>>) -> Result<Option<TxType>, FieldViolation> {
             | Json::Text(_)
             | Json::List(_)
             | Json::Object(_),
-        ) => Err((
+        ) => refuse(
             "payload.type",
-            RuleViolation::new(
-                "is not supported: use \"0x2\" (EIP-1559) or \"0x0\" (legacy), or leave it out",
-            ),
-        )),
+            "is not supported: use \"0x2\" (EIP-1559) or \"0x0\" (legacy), or leave it out",
+        ),
     }
 }
 
 /// Without a recipient the data is deployed as a contract, so there must be some.
 fn check_target(to: Option<Address>, data: &Bytes) -> Result<(), FieldViolation> {
     if to.is_none() && data.is_empty() {
-        return Err((
+        return refuse(
             "payload.to",
-            RuleViolation::new(
-                "is missing: send a recipient, or `payload.data` to deploy a contract",
-            ),
-        ));
+            "is missing: send a recipient, or `payload.data` to deploy a contract",
+        );
     }
     Ok(())
 }
@@ -191,45 +185,39 @@ fn check_fees(payload: &Payload) -> Result<(), FieldViolation> {
     let (max_fee, tip) = (payload.max_fee_per_gas, payload.max_priority_fee_per_gas);
     let wants_1559 = max_fee.is_some() || tip.is_some();
     if payload.gas_price.is_some() && wants_1559 {
-        return Err((
+        return refuse(
             "payload.gasPrice",
-            RuleViolation::new(
-                "cannot be combined with maxFeePerGas or maxPriorityFeePerGas: send either the legacy \
+            "cannot be combined with maxFeePerGas or maxPriorityFeePerGas: send either the legacy \
                  field or the EIP-1559 ones",
-            ),
-        ));
+        );
     }
     match payload.tx_type {
         Some(TxType::Legacy) if wants_1559 => {
-            return Err((
+            return refuse(
                 "payload.type",
-                RuleViolation::new(
-                    "\"0x0\" cannot be combined with maxFeePerGas or maxPriorityFeePerGas: send gasPrice \
+                "\"0x0\" cannot be combined with maxFeePerGas or maxPriorityFeePerGas: send gasPrice \
                      or \"0x2\"",
-                ),
-            ));
+            );
         }
         Some(TxType::Eip1559) if payload.gas_price.is_some() => {
-            return Err((
+            return refuse(
                 "payload.type",
-                RuleViolation::new(
-                    "\"0x2\" cannot be combined with gasPrice: send maxFeePerGas and maxPriorityFeePerGas, \
+                "\"0x2\" cannot be combined with gasPrice: send maxFeePerGas and maxPriorityFeePerGas, \
                      or \"0x0\"",
-                ),
-            ));
+            );
         }
         None | Some(TxType::Legacy | TxType::Eip1559) => {}
     }
     if let (Some(max_fee), Some(tip)) = (max_fee, tip)
         && tip > max_fee
     {
-        return Err((
+        return refuse(
             "payload.maxPriorityFeePerGas",
-            RuleViolation::with_value(format!(
+            format!(
                 "is {tip}, above maxFeePerGas ({max_fee}), which includes it: lower it, or raise \
                  maxFeePerGas"
-            )),
-        ));
+            ),
+        );
     }
     Ok(())
 }
@@ -240,21 +228,19 @@ fn check_gas(payload: &Payload) -> Result<(), FieldViolation> {
     };
     let min = payload.intrinsic_gas();
     if gas < min {
-        return Err((
+        return refuse(
             "payload.gas",
-            RuleViolation::with_value(format!(
+            format!(
                 "is {gas}, but this payload costs at least {min} before it executes: raise \
                  it, or leave it out to have it estimated"
-            )),
-        ));
+            ),
+        );
     }
     if gas > GAS_MAX {
-        return Err((
+        return refuse(
             "payload.gas",
-            RuleViolation::with_value(format!(
-                "is {gas}, but at most {GAS_MAX} is allowed: lower it"
-            )),
-        ));
+            format!("is {gas}, but at most {GAS_MAX} is allowed: lower it"),
+        );
     }
     Ok(())
 }

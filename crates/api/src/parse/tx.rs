@@ -6,7 +6,7 @@ use engine::node::{NewTx, Origin};
 use serde::de::MapAccess;
 
 use crate::parse::identifier::address;
-use crate::parse::json::{FieldFault, FieldName, Fields, Json, ReadObject, read_field};
+use crate::parse::json::{FieldFault, Fields, Json, Object, fill};
 use crate::parse::payload::RawPayload;
 use crate::parse::{RuleViolation, excerpt};
 use crate::problem::{Problem, ProblemKind};
@@ -24,7 +24,8 @@ pub(crate) struct RequestContext<'a> {
 
 /// Parses the body of one request.
 pub(crate) fn parse_new_tx(body: &[u8], context: RequestContext<'_>) -> Result<NewTx, Problem> {
-    let raw: Json<'_, RawTx<'_>> = serde_json::from_slice(body).map_err(|e| invalid_json(&e))?;
+    let raw: Json<'_, Object<RawTx<'_>>> =
+        serde_json::from_slice(body).map_err(|e| invalid_json(&e))?;
     check(raw, context, None)
 }
 
@@ -41,45 +42,30 @@ pub(super) struct RawTx<'a> {
     chain_id: Option<Json<'a>>,
     signer: Option<Json<'a>>,
     request_id: Option<Json<'a>>,
-    payload: Option<Json<'a, RawPayload<'a>>>,
-    fault: Option<FieldFault>,
+    payload: Option<Json<'a, Object<RawPayload<'a>>>>,
 }
 
-impl<'a> Fields<'a> for RawTx<'a> {
+impl<'de> Fields<'de> for RawTx<'de> {
     const KNOWN: &'static str = "chainId, signer, requestId, payload";
 
-    fn field_slot(&mut self, name: &str) -> Option<&mut Option<Json<'a>>> {
+    fn read_value<M: MapAccess<'de>>(
+        &mut self,
+        name: &str,
+        map: &mut M,
+    ) -> Result<Option<bool>, M::Error> {
         match name {
-            "chainId" => Some(&mut self.chain_id),
-            "signer" => Some(&mut self.signer),
-            "requestId" => Some(&mut self.request_id),
-            _ => None,
+            "chainId" => fill(&mut self.chain_id, map),
+            "signer" => fill(&mut self.signer, map),
+            "requestId" => fill(&mut self.request_id, map),
+            "payload" => fill(&mut self.payload, map),
+            _ => Ok(None),
         }
-    }
-}
-
-impl<'de> ReadObject<'de> for RawTx<'de> {
-    fn read_object<M: MapAccess<'de>>(mut map: M) -> Result<Self, M::Error> {
-        let mut raw = Self::default();
-        let mut fault = None;
-        while let Some(FieldName(name)) = map.next_key()? {
-            if name != "payload" {
-                read_field(&mut map, &mut raw, &name, &mut fault)?;
-            } else if raw.payload.replace(map.next_value()?).is_some() {
-                fault.get_or_insert_with(|| FieldFault {
-                    field: "payload".to_owned(),
-                    violation: RuleViolation::new("is there twice: send it once"),
-                });
-            }
-        }
-        raw.fault = fault;
-        Ok(raw)
     }
 }
 
 /// Checks the rules in the usual order of the fields. `item` is the index in a batch.
 pub(super) fn check(
-    raw: Json<'_, RawTx<'_>>,
+    raw: Json<'_, Object<RawTx<'_>>>,
     context: RequestContext<'_>,
     item: Option<usize>,
 ) -> Result<NewTx, Problem> {
@@ -100,6 +86,7 @@ pub(super) fn check(
     if let Some(FieldFault { field, violation }) = raw.fault {
         return Err(violation_at(&field, violation));
     }
+    let raw = raw.fields;
     let lane = LaneKey {
         chain_id: parse_chain(raw.chain_id, context.only_chain)
             .map_err(|violation| violation_at("chainId", violation))?,
@@ -138,6 +125,7 @@ pub(super) fn check(
         return Err(violation_at(&format!("payload.{field}"), violation));
     }
     let payload = payload
+        .fields
         .validate()
         .map_err(|(path, violation)| violation_at(path, violation))?;
     Ok(NewTx {
@@ -178,7 +166,7 @@ fn parse_signer(json: Option<Json<'_>>) -> Result<Address, RuleViolation> {
 
 pub(crate) fn request_id(text: &str) -> Result<RequestId, RuleViolation> {
     RequestId::parse(text).map_err(|BadRequestId| {
-        RuleViolation::with_value(format!(
+        RuleViolation::new(format!(
             "must be 1 to {} visible ASCII characters without spaces, not {}",
             RequestId::LEN_MAX,
             excerpt(text)

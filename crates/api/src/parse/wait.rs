@@ -34,7 +34,7 @@ fn parse_until(text: &str) -> Result<WaitFor, RuleViolation> {
         "submitted" => Ok(WaitFor::Submitted),
         "mined" => Ok(WaitFor::Mined),
         "confirmed" => Ok(WaitFor::Confirmed),
-        other => Err(RuleViolation::with_value(format!(
+        other => Err(RuleViolation::new(format!(
             "must be accepted, submitted, mined or confirmed, not {}",
             excerpt(other)
         ))),
@@ -59,7 +59,7 @@ fn parse_timeout(text: &str) -> Result<Duration, RuleViolation> {
         .and_then(|count| count.checked_mul(unit_ms));
     match ms.map(Duration::from_millis) {
         Some(timeout) if timeout <= TIMEOUT_MAX => Ok(timeout),
-        Some(_) | None => Err(RuleViolation::with_value(format!(
+        Some(_) | None => Err(RuleViolation::new(format!(
             "is too long: at most {}s, not {}; send another request afterwards",
             TIMEOUT_MAX.as_secs(),
             excerpt(text)
@@ -68,7 +68,7 @@ fn parse_timeout(text: &str) -> Result<Duration, RuleViolation> {
 }
 
 fn invalid_duration(text: &str) -> RuleViolation {
-    RuleViolation::with_value(format!(
+    RuleViolation::new(format!(
         "must be a duration such as 500ms, 30s or 2m, not {}",
         excerpt(text)
     ))

@@ -11,11 +11,13 @@ use std::time::Duration;
 use domain::Timestamp;
 use ring::digest::{SHA256, SHA256_OUTPUT_LEN, digest};
 use ring::hmac;
+use strum::IntoStaticStr;
+use thiserror::Error;
 
 use crate::peers::secret::ClusterSecret;
 
 /// The largest allowed difference between the clocks of two nodes.
-pub(super) const CLOCK_SKEW_MAX: Duration = Duration::from_secs(300);
+const CLOCK_SKEW_MAX: Duration = Duration::from_secs(300);
 
 /// The first part of a MAC header; another format gets another version.
 const VERSION: &str = "v1";
@@ -25,13 +27,22 @@ const VERSION: &str = "v1";
 pub(super) struct BodyHash([u8; SHA256_OUTPUT_LEN]);
 
 /// Why a MAC is not valid.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Error, IntoStaticStr, PartialEq, Eq)]
+#[strum(serialize_all = "lowercase")]
 pub(super) enum MacError {
-    /// The header does not have the format.
+    #[error("header `Lanekeeper-Cluster` cannot be read")]
     Malformed,
-    /// Made with another secret, or for another call.
+    /// Or for another call.
+    #[error(
+        "header `Lanekeeper-Cluster` was made with another secret: set the same \
+         node.clusterSecret on every node"
+    )]
     Wrong,
     /// Made too long ago, or in the future.
+    #[error(
+        "the clocks of the two nodes differ by {} s, and at most {} s are allowed: synchronize them",
+        .0.as_secs(), CLOCK_SKEW_MAX.as_secs()
+    )]
     Stale(Duration),
 }
 

@@ -18,7 +18,7 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::access::Auth;
 use crate::parse::{self, RuleViolation, excerpt, header_text};
-use crate::peers::mac::{BodyHash, CLOCK_SKEW_MAX, MacError};
+use crate::peers::mac::BodyHash;
 use crate::peers::wire::{
     AcceptedWire, Convert as _, LaneKeyWire, MarkErrorWire, MarkRequestWire, NewTxWire,
     RefusalWire, ReservationWire,
@@ -147,7 +147,7 @@ impl Api {
         if hops == 0 || hops > u64::from(HOPS_MAX) {
             let rule =
                 format!("is {hops}, but must be {HOPS_MAX}: a request is forwarded only once");
-            return Err(RuleViolation::with_value(rule).in_header("Lanekeeper-Hop"));
+            return Err(RuleViolation::new(rule).in_header("Lanekeeper-Hop"));
         }
         let mac = header_text(&parts.headers, &CLUSTER, "Lanekeeper-Cluster")?;
         let Some(secret) = &self.config.cluster_secret else {
@@ -160,41 +160,20 @@ impl Api {
                  same node.clusterSecret on every node",
             ));
         };
-        match secret.verify_mac(mac, path, self.config.clock.now()) {
-            Ok(body) => Ok(AuthenticatedCall { body: Some(body) }),
-            Err(MacError::Malformed) => Err(not_a_peer(
-                "malformed",
-                "header `Lanekeeper-Cluster` cannot be read",
-            )),
-            Err(MacError::Wrong) => Err(not_a_peer(
-                "wrong",
-                "header `Lanekeeper-Cluster` was made with another secret: set the same \
-                 node.clusterSecret on every node",
-            )),
-            Err(MacError::Stale(skew)) => {
-                let detail = format!(
-                    "the clocks of the two nodes differ by {} s, and at most {} s are allowed: \
-                     synchronize them",
-                    skew.as_secs(),
-                    CLOCK_SKEW_MAX.as_secs()
-                );
-                Err(not_a_peer("stale", detail))
-            }
-        }
+        let verified = secret.verify_mac(mac, path, self.config.clock.now());
+        let body = verified.map_err(|error| not_a_peer(error.into(), error.to_string()))?;
+        Ok(AuthenticatedCall { body: Some(body) })
     }
 
     /// Without a secret, only calls from this machine are accepted, and only where no API key is needed to create
     /// txs: otherwise a reverse proxy on this machine would let every remote caller in without a key.
     fn authenticate_without_secret(&self, parts: &Parts) -> Result<AuthenticatedCall, Problem> {
-        match &self.config.auth {
-            Auth::None => {}
-            Auth::Keys(_) => {
-                return Err(not_a_peer(
-                    "no_secret",
-                    "this node has API keys and no clusterSecret, so it cannot authenticate its \
-                     peers: set node.clusterSecret on every node",
-                ));
-            }
+        if let Auth::Keys(_) = &self.config.auth {
+            return Err(not_a_peer(
+                "no_secret",
+                "this node has API keys and no clusterSecret, so it cannot authenticate its \
+                 peers: set node.clusterSecret on every node",
+            ));
         }
         let address = parts.extensions.get::<ConnectInfo<SocketAddr>>();
         if address.is_some_and(|ConnectInfo(from)| from.ip().to_canonical().is_loopback()) {
@@ -248,7 +227,7 @@ fn header_number(headers: &HeaderMap, key: &HeaderName, name: &str) -> Result<u6
         Ok(number) => Ok(number),
         Err(_) => {
             let rule = format!("must be a whole number, not {}", excerpt(text));
-            Err(RuleViolation::with_value(rule).in_header(name))
+            Err(RuleViolation::new(rule).in_header(name))
         }
     }
 }

@@ -11,7 +11,7 @@ use engine::node::Refusal;
 use engine::ports::{ReservationError, StoreError};
 use serde::{Serialize, Serializer};
 
-pub use kind::{Effect, ProblemKind};
+pub use kind::ProblemKind;
 
 /// An error of one kind, with a detail that explains this occurrence and what to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -99,7 +99,7 @@ pub(crate) const RETRY_AFTER_SECONDS: &str = "1";
 
 #[derive(Serialize)]
 struct Document<'a> {
-    r#type: Uri,
+    r#type: String,
     title: &'static str,
     status: u16,
     detail: &'a str,
@@ -107,23 +107,15 @@ struct Document<'a> {
     effect: &'static str,
 }
 
-struct Uri(&'static str);
-
-impl Serialize for Uri {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(&format_args!("urn:lanekeeper:problem:{}", self.0))
-    }
-}
-
 impl Serialize for Problem {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         Document {
-            r#type: Uri(self.kind.slug()),
+            r#type: format!("urn:lanekeeper:problem:{}", self.kind.slug()),
             title: self.kind.title(),
             status: self.kind.status().as_u16(),
             detail: &self.detail,
             retryable: self.kind.is_retryable(),
-            effect: self.kind.effect().as_str(),
+            effect: self.kind.effect(),
         }
         .serialize(serializer)
     }

@@ -18,7 +18,7 @@ struct KeyedNode {
 async fn with_keys() -> KeyedNode {
     let mut keys = Vec::new();
     let mut known = Vec::new();
-    for scope in Scope::ALL {
+    for &scope in Scope::ALL {
         let (key, hash) = keys::generate(&format!("the-{scope}-key")).unwrap();
         known.push(ApiKey::new(&format!("the-{scope}-key"), &hash, &[scope]).unwrap());
         keys.push((scope, key));

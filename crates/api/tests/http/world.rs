@@ -1,6 +1,5 @@
 //! A node with its API, and a client.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,18 +9,11 @@ use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::http::{HeaderMap, Request, StatusCode};
 use axum::response::Response;
+use domain::lane::Finality;
 use domain::lane::reservations::ReservationTerms;
-use domain::lane::{ChainQuery, Finality, OnForeignNonce, Resubmit, ResubmitPolicy};
-use domain::lease::LeaseTerms;
-use domain::window::{MempoolDepth, Release, Window};
-use domain::{
-    Address, CapacityRules, ChainId, ConfirmationRules, FeeRules, Holder, LaneKey, LaneRules, Mark,
-    NodeName, Nonce, NonceRules, Reservation,
-};
-use engine::node::{
-    AcceptedTx, ChainRules, NewTx, Node, NodeConfig, NodeHandle, NonKeeper, OnTimelineChange,
-    Ports, Refusal, ReservedAccounts,
-};
+use domain::window::Release;
+use domain::{Address, ChainId, Holder, LaneKey, LaneRules, Mark, NodeName, Nonce, Reservation};
+use engine::node::{AcceptedTx, ChainRules, NewTx, Node, NodeConfig, NodeHandle, Ports, Refusal};
 use engine::ports::{
     Chain, Clock, LaneReservations, NonceReservations, PeerError, Peers, ReservationError,
 };
@@ -305,57 +297,14 @@ impl ApiResponse {
 }
 
 fn node_config() -> NodeConfig {
-    let lane = LaneRules {
-        capacity: CapacityRules {
-            window: Window {
-                limit: None,
-                releases: Release::Mined,
-            },
-            mempool_depth: MempoolDepth::auto(),
-        },
-        fee: FeeRules::OPEN,
-        confirmations: ConfirmationRules {
-            finality: Finality::Depth(2),
-            watch_depth: 64,
-            emit_progress: false,
-            fetch_receipt_upon_entry: false,
-            stale_receipt_timeout: Duration::from_secs(60),
-        },
-        resubmit: Resubmit {
-            interval: None,
-            policy: ResubmitPolicy::Rebroadcast,
-            max_attempts: None,
-        },
-        nonce: NonceRules {
-            chain_query: ChainQuery::Pending,
-            chain_nonce_timeout: Duration::from_secs(30),
-            max_chain_jump: 64,
-            gap_fill_after: Duration::from_secs(15),
-            on_foreign_nonce: OnForeignNonce::Requeue,
-        },
-        reservations: None,
-    };
-    let rules = ChainRules {
-        lane,
-        gas_margin_percent: 120,
-        poll_interval: Duration::from_millis(100),
-        receipt_workers: 4,
-    };
+    let mut rules = ChainRules::new(LaneRules::default());
+    rules.lane.capacity.window.releases = Release::Mined;
+    rules.lane.confirmations.finality = Finality::Depth(2);
+    rules.lane.resubmit.interval = None;
+    rules.poll_interval = Duration::from_millis(100);
     NodeConfig {
-        name: NodeName("a".into()),
-        advertise: None,
-        lease: LeaseTerms {
-            duration: Duration::from_secs(10),
-            renew_interval: Duration::from_secs(3),
-            clock_skew_allowance: Duration::from_secs(1),
-            idle_release: Duration::from_secs(60),
-        },
-        shards: 2,
         inbox: 1_000,
         waiters: 1_000,
-        chains: BTreeMap::from([(CHAIN, rules)]),
-        non_keeper: NonKeeper::Forward,
-        on_timeline_change: OnTimelineChange::Halt,
-        reserved_accounts: ReservedAccounts::nothing(),
+        ..NodeConfig::new(NodeName("a".into()), [(CHAIN, rules)])
     }
 }

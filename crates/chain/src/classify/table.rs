@@ -3,28 +3,25 @@
 //! Phrases are lower case, the most specific first. In [`WHOLE`] and [`PHRASES`] a match begins at the start of a
 //! word: "unknown transaction" is not "known transaction".
 
-use super::NodeErrorKind;
+use super::NodeErrorKind::{self, *};
 
 /// Erigon's short reasons for dropping a tx, and hardhat's for undecodable bytes. The whole message must match,
 /// because other texts contain these words ("mined" is in "undetermined").
-const WHOLE: &[(&str, NodeErrorKind)] = &[
-    ("mined", NodeErrorKind::NonceTooLow),
-    ("spammer", NodeErrorKind::PoolFull),
-    ("underpriced", NodeErrorKind::BelowPoolMinimum),
-    ("fee too low", NodeErrorKind::BelowPoolMinimum),
-    ("intrinsicgas", NodeErrorKind::GasLimit),
-    ("rlptoolong", NodeErrorKind::InvalidEncoding),
-    ("input too short", NodeErrorKind::InvalidEncoding),
-    ("leading zero", NodeErrorKind::InvalidEncoding),
-    ("list length mismatch", NodeErrorKind::InvalidEncoding),
-    ("non-canonical single byte", NodeErrorKind::InvalidEncoding),
-    (
-        "non-canonical size information",
-        NodeErrorKind::InvalidEncoding,
-    ),
-    ("unexpected length", NodeErrorKind::InvalidEncoding),
-    ("unexpected list", NodeErrorKind::InvalidEncoding),
-    ("unexpected string", NodeErrorKind::InvalidEncoding),
+const WHOLE: &[(NodeErrorKind, &str)] = &[
+    (NonceTooLow, "mined"),
+    (PoolFull, "spammer"),
+    (BelowPoolMinimum, "underpriced"),
+    (BelowPoolMinimum, "fee too low"),
+    (GasLimit, "intrinsicgas"),
+    (InvalidEncoding, "rlptoolong"),
+    (InvalidEncoding, "input too short"),
+    (InvalidEncoding, "leading zero"),
+    (InvalidEncoding, "list length mismatch"),
+    (InvalidEncoding, "non-canonical single byte"),
+    (InvalidEncoding, "non-canonical size information"),
+    (InvalidEncoding, "unexpected length"),
+    (InvalidEncoding, "unexpected list"),
+    (InvalidEncoding, "unexpected string"),
 ];
 
 /// Prefixes that erigon puts before its texts.
@@ -36,239 +33,135 @@ const ERIGON_PREFIXES: &[&str] = &[
     "success:",
 ];
 
-/// Groups and phrases, in matching order.
-const PHRASES: &[(NodeErrorKind, &[&str])] = &[
-    // Executed at once, and failed. First, because the text of a contract may follow.
-    (
-        NodeErrorKind::ExecutionFailed,
-        &[
-            "reverted with",            // hardhat
-            "transaction reverted",     // hardhat
-            "execution reverted",       // sequencers
-            "transaction: revert",      // ganache: "VM Exception while processing …"
-            "transaction: out of gas",  // ganache, hardhat
-            "transaction: invalid opc", // ganache, hardhat
-        ],
-    ),
-    // The same bytes are, or were, in the pool.
-    (
-        NodeErrorKind::AlreadyKnown,
-        &[
-            "already known",                  // geth, reth, nethermind, erigon
-            "alreadyknown",                   // nethermind, old
-            "known transaction",              // besu, hardhat
-            "existing txn with same hash",    // erigon
-            "transaction already imported",   // anvil
-            "same hash was already imported", // openethereum
-        ],
-    ),
-    // The nonce is consumed, by this or by another tx.
-    (
-        NodeErrorKind::NonceTooLow,
-        &[
-            "nonce too low",    // geth, reth, nethermind, erigon, besu, anvil, hardhat
-            "nonce is too low", // openethereum
-            "oldnonce",         // nethermind, old
-            "tx doesn't have the correct nonce", // ganache (it keeps higher nonces)
-        ],
-    ),
-    // Another tx with this nonce is in the pool. Before "transaction underpriced".
-    (
-        NodeErrorKind::ReplacementUnderpriced,
-        &[
-            "replacement transaction underpriced", // geth, reth, nethermind, erigon, anvil, hardhat
-            "replacement penalty",                 // geth, blob pool
-            "replacement",                         // besu
-            "could not replace existing tx",       // erigon
-        ],
-    ),
-    // The fee cap is below the base fee. geth and reth keep such txs, sequencers do not.
-    (
-        NodeErrorKind::BelowBaseFee,
-        &[
-            "max fee per gas less than block base fee", // geth, reth, anvil, nitro
-            "gas price below current base fee",         // besu
-            "max fee per blob gas less than block blob gas fee", // geth, reth
-            "`blob_gas_price` is greater",              // anvil
-            "is too low for the next block",            // hardhat
-        ],
-    ),
-    // Below the pool's minimum fee.
-    (
-        NodeErrorKind::BelowPoolMinimum,
-        &[
-            "transaction underpriced",                         // geth, reth, nethermind
-            "transaction gas price below minimum",             // geth
-            "transaction priority fee below minimum required", // reth
-            "gas price below configured minimum gas price",    // besu
-            "which is below the minimum of",                   // hardhat
-        ],
-    ),
-    // The pool is full. reth also returns this when one sender has more than 16 txs.
-    (
-        NodeErrorKind::PoolFull,
-        &[
-            "txpool is full",                              // geth, reth, erigon
-            "sub-pool is full",                            // erigon
-            "future transaction tries to replace pending", // geth
-        ],
-    ),
-    // The pool's limit per account.
-    (
-        NodeErrorKind::AccountLimit,
-        &[
-            "account limit exceeded", // geth, blob pool
-            "queued sender dormant",  // erigon
-        ],
-    ),
-    // Too far ahead of the account's nonce.
-    (
-        NodeErrorKind::NonceTooHigh,
-        &[
-            "nonce too far in future",                        // nethermind
-            "nonce too high", // nethermind, nitro, hardhat with automine
-            "nonce is too distant from current sender nonce", // besu
-            "nonce gap too large", // erigon
-        ],
-    ),
-    // EIP-7702 delegation.
-    (
-        NodeErrorKind::Delegated,
-        &[
-            "in-flight transaction limit reached for delegated accounts", // geth, reth
-            "gapped-nonce tx from delegated accounts",                    // geth, reth
-            "authority already reserved",                                 // geth, reth, erigon
-            "delegation nonce gap",                                       // nethermind
-            "delegation authority has pending transaction",               // nethermind
-        ],
-    ),
+/// Phrases in matching order.
+#[rustfmt::skip] // one phrase per line, with its source
+const PHRASES: &[(NodeErrorKind, &str)] = &[
+    // First, because the text of a contract may follow.
+    (ExecutionFailed, "reverted with"),            // hardhat
+    (ExecutionFailed, "transaction reverted"),     // hardhat
+    (ExecutionFailed, "execution reverted"),       // sequencers
+    (ExecutionFailed, "transaction: revert"),      // ganache: "VM Exception while processing …"
+    (ExecutionFailed, "transaction: out of gas"),  // ganache, hardhat
+    (ExecutionFailed, "transaction: invalid opc"), // ganache, hardhat
+    (AlreadyKnown, "already known"),                  // geth, reth, nethermind, erigon
+    (AlreadyKnown, "alreadyknown"),                   // nethermind, old
+    (AlreadyKnown, "known transaction"),              // besu, hardhat
+    (AlreadyKnown, "existing txn with same hash"),    // erigon
+    (AlreadyKnown, "transaction already imported"),   // anvil
+    (AlreadyKnown, "same hash was already imported"), // openethereum
+    (NonceTooLow, "nonce too low"),                     // geth, reth, nethermind, erigon, besu, anvil, hardhat
+    (NonceTooLow, "nonce is too low"),                  // openethereum
+    (NonceTooLow, "oldnonce"),                          // nethermind, old
+    (NonceTooLow, "tx doesn't have the correct nonce"), // ganache (it keeps higher nonces)
+    // Before "transaction underpriced".
+    (ReplacementUnderpriced, "replacement transaction underpriced"), // geth, reth, nethermind, erigon, anvil, hardhat
+    (ReplacementUnderpriced, "replacement penalty"),                 // geth, blob pool
+    (ReplacementUnderpriced, "replacement"),                         // besu
+    (ReplacementUnderpriced, "could not replace existing tx"),       // erigon
+    // geth and reth keep such txs, sequencers do not.
+    (BelowBaseFee, "max fee per gas less than block base fee"),          // geth, reth, anvil, nitro
+    (BelowBaseFee, "gas price below current base fee"),                  // besu
+    (BelowBaseFee, "max fee per blob gas less than block blob gas fee"), // geth, reth
+    (BelowBaseFee, "`blob_gas_price` is greater"),                       // anvil
+    (BelowBaseFee, "is too low for the next block"),                     // hardhat
+    (BelowPoolMinimum, "transaction underpriced"),                         // geth, reth, nethermind
+    (BelowPoolMinimum, "transaction gas price below minimum"),             // geth
+    (BelowPoolMinimum, "transaction priority fee below minimum required"), // reth
+    (BelowPoolMinimum, "gas price below configured minimum gas price"),    // besu
+    (BelowPoolMinimum, "which is below the minimum of"),                   // hardhat
+    // reth also returns this when one sender has more than 16 txs.
+    (PoolFull, "txpool is full"),                              // geth, reth, erigon
+    (PoolFull, "sub-pool is full"),                            // erigon
+    (PoolFull, "future transaction tries to replace pending"), // geth
+    (AccountLimit, "account limit exceeded"), // geth, blob pool
+    (AccountLimit, "queued sender dormant"),  // erigon
+    (NonceTooHigh, "nonce too far in future"),                        // nethermind
+    (NonceTooHigh, "nonce too high"),                                 // nethermind, nitro, hardhat with automine
+    (NonceTooHigh, "nonce is too distant from current sender nonce"), // besu
+    (NonceTooHigh, "nonce gap too large"),                            // erigon
+    (Delegated, "in-flight transaction limit reached for delegated accounts"), // geth, reth
+    (Delegated, "gapped-nonce tx from delegated accounts"),                    // geth, reth
+    (Delegated, "authority already reserved"),                                 // geth, reth, erigon
+    (Delegated, "delegation nonce gap"),                                       // nethermind
+    (Delegated, "delegation authority has pending transaction"),               // nethermind
     // Blob txs and other txs of one account exclude each other.
-    (
-        NodeErrorKind::TypeConflict,
-        &[
-            "address already reserved",                   // geth, reth
-            "pending transaction type conflict",          // nethermind
-            "can't replace blob-txn with a non-blob-txn", // erigon
-        ],
-    ),
-    // The balance.
-    (
-        NodeErrorKind::InsufficientFunds,
-        &[
-            "insufficient funds",                   // geth, reth, nitro, anvil, erigon, besu
-            "transaction overdraws from account",   // reth
-            "upfront cost exceeds account balance", // besu
-            "doesn't have enough funds",            // hardhat, ganache
-        ],
-    ),
-    // The gas limit.
-    (
-        NodeErrorKind::GasLimit,
-        &[
-            "intrinsic gas too low",                    // geth, reth, anvil, nitro
-            "intrinsic gas too high",                   // anvil
-            "intrinsic gas exceeds gas limit",          // besu
-            "insufficient gas for floor data gas cost", // geth, reth
-            "exceeds block gas limit",                  // geth, reth, besu, hardhat
-            "exceeds block's gas limit",                // reth
-            "gas limit reached",                        // nethermind
-            "gas limit too high",                       // geth, reth (EIP-7825)
-            "gas limit is too high",                    // erigon
-            "is greater than the cap",                  // anvil (EIP-7825)
-            "exceeds transaction gas cap",              // hardhat (EIP-7825)
-            "transaction requires at least",            // hardhat
-        ],
-    ),
-    // Size and encoding. Admission checks both, so none of these is expected.
-    (
-        NodeErrorKind::InvalidEncoding,
-        &[
-            "oversized data",                 // geth, reth, op-geth, nitro
-            "transaction too large",          // nethermind
-            "max initcode size exceeded",     // geth, reth
-            "initcode too large",             // erigon
-            "rlp: ",                          // geth, erigon
-            "could not decode transaction",   // ganache
-            "failed to decode",               // reth, anvil
-            "negative value",                 // geth, erigon
-            "nonce has max value",            // geth
-            "transaction type not supported", // geth, reth, op-geth
-            "fork supporting this transaction type is not activated yet", // nethermind
-            "max priority fee per gas higher than max fee per gas", // geth, reth, anvil
-            "set code tx must have at least one authorization tuple", // geth
-            "blobless blob transaction",      // geth
-            "too many blobs",                 // geth, reth
-            "init code length",               // hardhat
-            "allowed as of eip-3860",         // ganache
-            "is bigger than maxfeepergas",    // hardhat
-            "cannot be less than maxpriorityfeepergas", // ganache
-            "invalid transaction type",       // hardhat
-            "sidecar",                        // geth, reth
-            "kzg",                            // geth, reth, nethermind
-        ],
-    ),
-    // The operator's policy. Before the phrases about senders.
-    (
-        NodeErrorKind::NodePolicy,
-        &[
-            "exceeds the configured cap",     // geth
-            "transaction fee cap exceeded",   // besu
-            "sender account not authorized",  // besu, permissioned
-            "sender is not on the whitelist", // nitro
-        ],
-    ),
-    // Wrong key or wrong chain: a misconfiguration of this node.
-    (
-        NodeErrorKind::InvalidSender,
-        &[
-            "invalid sender",                // geth, erigon
-            "failed to recover the signer",  // anvil
-            "failed to recover sender",      // reth
-            "invalid transaction signature", // reth, anvil
-            "invalid signature",             // besu
-            "invalid chain id",              // geth, reth, anvil, nethermind
-            "invalid chainid",               // hardhat
-            "wrong chainid",                 // besu
-            "only replay-protected",         // geth
-            "incompatible eip-155",          // hardhat, anvil
-            "incompatible eip155",           // ganache
-            "sender not an eoa",             // geth, reth
-        ],
-    ),
-    // Forwarded without a known result: the tx may be in flight.
-    (
-        NodeErrorKind::ForwardFailed,
-        &[
-            "failed to publish transaction to any of the forwarding targets", // nitro
-        ],
-    ),
-    // The node accepts no txs at present, or never does.
-    (
-        NodeErrorKind::NotReady,
-        &[
-            "node is syncing",                                        // nethermind
-            "mining has already started",                             // ganache
-            "transaction pool not enabled",                           // besu
-            "initial sync is still in progress",                      // besu
-            "transaction indexing is in progress",                    // geth
-            "sequencer temporarily not available",                    // nitro
-            "publishing transactions not supported by this endpoint", // nitro
-            "error getting sender state",                             // erigon
-        ],
-    ),
-    // Gateways that limit the request rate.
-    (
-        NodeErrorKind::RateLimited,
-        &[
-            "too many requests",        // HTTP 429's own phrase, most gateways
-            "rate limit",               // most gateways
-            "rate exceeded",            // infura
-            "request count exceeded",   // infura
-            "compute units per second", // alchemy
-            "exceeded the requests",    // others: "… per second limit"
-            "request limit",            // quicknode
-        ],
-    ),
+    (TypeConflict, "address already reserved"),                   // geth, reth
+    (TypeConflict, "pending transaction type conflict"),          // nethermind
+    (TypeConflict, "can't replace blob-txn with a non-blob-txn"), // erigon
+    (InsufficientFunds, "insufficient funds"),                   // geth, reth, nitro, anvil, erigon, besu
+    (InsufficientFunds, "transaction overdraws from account"),   // reth
+    (InsufficientFunds, "upfront cost exceeds account balance"), // besu
+    (InsufficientFunds, "doesn't have enough funds"),            // hardhat, ganache
+    (GasLimit, "intrinsic gas too low"),                    // geth, reth, anvil, nitro
+    (GasLimit, "intrinsic gas too high"),                   // anvil
+    (GasLimit, "intrinsic gas exceeds gas limit"),          // besu
+    (GasLimit, "insufficient gas for floor data gas cost"), // geth, reth
+    (GasLimit, "exceeds block gas limit"),                  // geth, reth, besu, hardhat
+    (GasLimit, "exceeds block's gas limit"),                // reth
+    (GasLimit, "gas limit reached"),                        // nethermind
+    (GasLimit, "gas limit too high"),                       // geth, reth (EIP-7825)
+    (GasLimit, "gas limit is too high"),                    // erigon
+    (GasLimit, "is greater than the cap"),                  // anvil (EIP-7825)
+    (GasLimit, "exceeds transaction gas cap"),              // hardhat (EIP-7825)
+    (GasLimit, "transaction requires at least"),            // hardhat
+    // Admission checks size and encoding, so none of these is expected.
+    (InvalidEncoding, "oversized data"),                                             // geth, reth, op-geth, nitro
+    (InvalidEncoding, "transaction too large"),                                      // nethermind
+    (InvalidEncoding, "max initcode size exceeded"),                                 // geth, reth
+    (InvalidEncoding, "initcode too large"),                                         // erigon
+    (InvalidEncoding, "rlp: "),                                                      // geth, erigon
+    (InvalidEncoding, "could not decode transaction"),                               // ganache
+    (InvalidEncoding, "failed to decode"),                                           // reth, anvil
+    (InvalidEncoding, "negative value"),                                             // geth, erigon
+    (InvalidEncoding, "nonce has max value"),                                        // geth
+    (InvalidEncoding, "transaction type not supported"),                             // geth, reth, op-geth
+    (InvalidEncoding, "fork supporting this transaction type is not activated yet"), // nethermind
+    (InvalidEncoding, "max priority fee per gas higher than max fee per gas"),       // geth, reth, anvil
+    (InvalidEncoding, "set code tx must have at least one authorization tuple"),     // geth
+    (InvalidEncoding, "blobless blob transaction"),                                  // geth
+    (InvalidEncoding, "too many blobs"),                                             // geth, reth
+    (InvalidEncoding, "init code length"),                                           // hardhat
+    (InvalidEncoding, "allowed as of eip-3860"),                                     // ganache
+    (InvalidEncoding, "is bigger than maxfeepergas"),                                // hardhat
+    (InvalidEncoding, "cannot be less than maxpriorityfeepergas"),                   // ganache
+    (InvalidEncoding, "invalid transaction type"),                                   // hardhat
+    (InvalidEncoding, "sidecar"),                                                    // geth, reth
+    (InvalidEncoding, "kzg"),                                                        // geth, reth, nethermind
+    // Before the phrases about senders.
+    (NodePolicy, "exceeds the configured cap"),     // geth
+    (NodePolicy, "transaction fee cap exceeded"),   // besu
+    (NodePolicy, "sender account not authorized"),  // besu, permissioned
+    (NodePolicy, "sender is not on the whitelist"), // nitro
+    // A misconfiguration of this node.
+    (InvalidSender, "invalid sender"),                // geth, erigon
+    (InvalidSender, "failed to recover the signer"),  // anvil
+    (InvalidSender, "failed to recover sender"),      // reth
+    (InvalidSender, "invalid transaction signature"), // reth, anvil
+    (InvalidSender, "invalid signature"),             // besu
+    (InvalidSender, "invalid chain id"),              // geth, reth, anvil, nethermind
+    (InvalidSender, "invalid chainid"),               // hardhat
+    (InvalidSender, "wrong chainid"),                 // besu
+    (InvalidSender, "only replay-protected"),         // geth
+    (InvalidSender, "incompatible eip-155"),          // hardhat, anvil
+    (InvalidSender, "incompatible eip155"),           // ganache
+    (InvalidSender, "sender not an eoa"),             // geth, reth
+    (ForwardFailed, "failed to publish transaction to any of the forwarding targets"), // nitro
+    // At present, or for ever.
+    (NotReady, "node is syncing"),                                        // nethermind
+    (NotReady, "mining has already started"),                             // ganache
+    (NotReady, "transaction pool not enabled"),                           // besu
+    (NotReady, "initial sync is still in progress"),                      // besu
+    (NotReady, "transaction indexing is in progress"),                    // geth
+    (NotReady, "sequencer temporarily not available"),                    // nitro
+    (NotReady, "publishing transactions not supported by this endpoint"), // nitro
+    (NotReady, "error getting sender state"),                             // erigon
+    (RateLimited, "too many requests"),        // HTTP 429's own phrase, most gateways
+    (RateLimited, "rate limit"),               // most gateways
+    (RateLimited, "rate exceeded"),            // infura
+    (RateLimited, "request count exceeded"),   // infura
+    (RateLimited, "compute units per second"), // alchemy
+    (RateLimited, "exceeded the requests"),    // others: "… per second limit"
+    (RateLimited, "request limit"),            // quicknode
 ];
 
 /// ganache returns this text, with this code, only where another tx has the nonce. Other nodes return it, with
@@ -331,14 +224,12 @@ pub(super) fn find_kind(message: &str) -> Option<NodeErrorKind> {
         .find_map(|prefix| message.strip_prefix(prefix))
         .unwrap_or(message)
         .trim();
-    let whole = WHOLE.iter().find(|(text, _)| *text == bare);
-    let matches = |(_, phrases): &&(NodeErrorKind, &[&str])| {
-        phrases
-            .iter()
-            .any(|phrase| has_phrase_at_word_start(message, phrase))
+    let whole = WHOLE.iter().find(|(_, text)| *text == bare);
+    let by_phrase = || {
+        let matches = |(_, phrase): &&(_, &str)| has_phrase_at_word_start(message, phrase);
+        PHRASES.iter().find(matches)
     };
-    let by_phrase = || PHRASES.iter().find(matches).map(|(kind, _)| *kind);
-    whole.map(|(_, kind)| *kind).or_else(by_phrase)
+    whole.or_else(by_phrase).map(|(kind, _)| *kind)
 }
 
 fn has_phrase_at_word_start(text: &str, phrase: &str) -> bool {
@@ -348,9 +239,6 @@ fn has_phrase_at_word_start(text: &str, phrase: &str) -> bool {
 
 /// Every row of [`WHOLE`] and [`PHRASES`].
 #[cfg(test)]
-pub(super) fn rows() -> impl Iterator<Item = (&'static str, NodeErrorKind)> {
-    let phrases = PHRASES
-        .iter()
-        .flat_map(|(kind, phrases)| phrases.iter().map(|phrase| (*phrase, *kind)));
-    WHOLE.iter().copied().chain(phrases)
+pub(super) fn rows() -> impl Iterator<Item = (NodeErrorKind, &'static str)> {
+    WHOLE.iter().chain(PHRASES).copied()
 }

@@ -284,7 +284,7 @@ fn complete_node_texts_have_their_kind() {
 
 #[test]
 fn no_phrase_is_hidden_by_an_earlier_one() {
-    for (phrase, expected) in table::rows() {
+    for (expected, phrase) in table::rows() {
         assert_eq!(kind(phrase), expected, "{phrase:?}");
     }
 }

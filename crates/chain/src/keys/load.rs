@@ -34,32 +34,21 @@ pub struct KeyError {
 /// What is wrong with a key.
 #[derive(Debug, Error)]
 pub enum KeyProblem {
-    /// A file cannot be read.
     #[error("cannot read {}: {error}", .path.display())]
     Unreadable {
-        /// The file.
         path: PathBuf,
-        /// Why.
         error: std::io::Error,
     },
-    /// The file is larger than any key or password file.
     #[error("{} is too large for a key or password file", .path.display())]
-    TooLarge {
-        /// The file.
-        path: PathBuf,
-    },
-    /// The file or variable is not UTF-8.
+    TooLarge { path: PathBuf },
     #[error("it is not text")]
     NotText,
-    /// The environment variable does not exist.
     #[error("it is not set")]
     NotSet,
-    /// Something else than hexadecimal digits.
     #[error(
         "a private key is {KEY_DIGITS} hexadecimal digits, with or without 0x; this value is not"
     )]
     NotHex,
-    /// Too short or too long.
     #[error("a private key has {KEY_DIGITS} hexadecimal digits, this value has {0}")]
     Length(usize),
     /// Zero, or not below the order of the curve.
@@ -68,13 +57,8 @@ pub enum KeyProblem {
     /// The keystore is damaged or of another kind.
     #[error("{0}")]
     Keystore(String),
-    /// The password does not open the keystore.
     #[error("the password in {} does not open it", .password_file.display())]
-    WrongPassword {
-        /// Where the password comes from.
-        password_file: PathBuf,
-    },
-    /// The keystore states another account than its key has.
+    WrongPassword { password_file: PathBuf },
     #[error("it states account {stated}, but its key belongs to account {found}")]
     OtherAccount {
         /// Written in the file.
@@ -82,14 +66,8 @@ pub enum KeyProblem {
         /// Derived from the key.
         found: Address,
     },
-    /// Two sources contain the same account.
     #[error("it contains account {account}, which {other} contains already; remove one of them")]
-    Duplicate {
-        /// The account.
-        account: Address,
-        /// The other source.
-        other: String,
-    },
+    Duplicate { account: Address, other: String },
     /// The signing library returned a signature of another account.
     #[error("a test signature does not recover to account {0}")]
     SelfTest(Address),

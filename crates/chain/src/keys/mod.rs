@@ -68,9 +68,9 @@ impl Signer for LocalSigner {
         }
         let cores = thread::available_parallelism().map_or(1, usize::from);
         let share = envelopes.len().div_ceil(cores).max(INLINE_MAX);
-        let parts = split_into_parts(envelopes, share)
-            .into_iter()
-            .map(|part| self.sign_on_blocking_pool(part, at));
+        let parts = envelopes
+            .chunks(share)
+            .map(|part| self.sign_on_blocking_pool(part.to_vec(), at));
         join_all(parts).await.into_iter().flatten().collect()
     }
 }
@@ -128,21 +128,6 @@ impl LocalSigner {
                 vec![Err(why); count]
             })
     }
-}
-
-/// Splits into parts of `share`, in order.
-fn split_into_parts(
-    mut envelopes: Vec<UnsignedEnvelope>,
-    share: usize,
-) -> Vec<Vec<UnsignedEnvelope>> {
-    let mut parts = Vec::new();
-    while envelopes.len() > share {
-        let rest = envelopes.split_off(share);
-        parts.push(envelopes);
-        envelopes = rest;
-    }
-    parts.push(envelopes);
-    parts
 }
 
 impl fmt::Debug for LocalSigner {

@@ -88,17 +88,13 @@ impl Block {
 pub(super) struct SenderTx {
     hash: B256,
     from: Address,
-    nonce: Quantity,
+    pub(super) nonce: Quantity,
     to: Option<Address>,
     value: U256,
     input: Bytes,
 }
 
 impl SenderTx {
-    pub(super) fn nonce(&self) -> u64 {
-        self.nonce.0
-    }
-
     pub(super) fn to_consumer(&self) -> NonceConsumer {
         NonceConsumer::By {
             hash: self.hash,

@@ -38,32 +38,16 @@ fn classify_error(error: NodeError) -> Result<CallError, Failure> {
     if let Some(reason) = revert::revert_reason(&error) {
         return Ok(CallError::Reverted(reason));
     }
-    match error.kind() {
-        NodeErrorKind::InsufficientFunds => Ok(CallError::Underfunded(error.message)),
-        NodeErrorKind::NotReady | NodeErrorKind::RateLimited => Err(Failure::Node(error)),
-        NodeErrorKind::AlreadyKnown
-        | NodeErrorKind::NonceTooLow
-        | NodeErrorKind::ReplacementUnderpriced
-        | NodeErrorKind::BelowPoolMinimum
-        | NodeErrorKind::BelowBaseFee
-        | NodeErrorKind::PoolFull
-        | NodeErrorKind::AccountLimit
-        | NodeErrorKind::NonceTooHigh
-        | NodeErrorKind::Delegated
-        | NodeErrorKind::TypeConflict
-        | NodeErrorKind::GasLimit
-        | NodeErrorKind::InvalidEncoding
-        | NodeErrorKind::InvalidSender
-        | NodeErrorKind::NodePolicy
-        | NodeErrorKind::ExecutionFailed
-        | NodeErrorKind::ForwardFailed
-        | NodeErrorKind::Unknown => {
-            if NODE_FAILURE_CODES.contains(&error.code) {
-                return Err(Failure::Node(error));
-            }
-            Ok(CallError::Refused(error.message))
-        }
+    let kind = error.kind();
+    if kind == NodeErrorKind::InsufficientFunds {
+        return Ok(CallError::Underfunded(error.message));
     }
+    let is_node_failure = matches!(kind, NodeErrorKind::NotReady | NodeErrorKind::RateLimited)
+        || NODE_FAILURE_CODES.contains(&error.code);
+    if is_node_failure {
+        return Err(Failure::Node(error));
+    }
+    Ok(CallError::Refused(error.message))
 }
 
 /// Executes the mined tx again, first on the state after its block, which includes all txs before it, then on the

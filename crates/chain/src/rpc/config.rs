@@ -47,36 +47,25 @@ impl RpcChainConfig {
 /// Why a chain cannot be set up.
 #[derive(Debug, Error)]
 pub enum RpcSetupError {
-    /// The list of endpoints is empty.
     #[error("chain {0} has no endpoint")]
     NoEndpoint(ChainId),
     /// With a timeout of zero every request would fail.
     #[error("the request timeout of chain {0} is zero")]
     ZeroTimeout(ChainId),
-    /// `send_to` is 0: nothing would be sent.
     #[error("chain {0} sends to 0 endpoints: at least 1 is needed")]
     ZeroSendTo(ChainId),
-    /// `requests_per_second` is 0: nothing would be queried.
     #[error("chain {0} allows 0 requests per second: at least 1 is needed")]
     ZeroRequestRate(ChainId),
     /// A URL for calls in place of one for subscriptions, or vice versa.
     #[error("the URL of endpoint {endpoint} of chain {chain} must begin with {expected}")]
     Scheme {
-        /// The configured chain.
         chain: ChainId,
-        /// Host and port.
         endpoint: String,
-        /// The allowed schemes.
         expected: &'static str,
     },
     /// The HTTP client cannot be built, for example because no root certificates are installed.
     #[error("cannot prepare connections to {endpoint}: {reason}")]
-    Client {
-        /// Host and port.
-        endpoint: String,
-        /// The root cause.
-        reason: String,
-    },
+    Client { endpoint: String, reason: String },
 }
 
 /// Validates the configuration and builds the endpoints.

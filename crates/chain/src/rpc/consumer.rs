@@ -118,12 +118,10 @@ async fn search_states(
         }
     }
     let params = json!([quantity(consumed_at), true]);
-    let block: Option<Block> =
-        block_or_absent(endpoint.query("eth_getBlockByNumber", &params).await?)?;
-    let missing = || Failure::Malformed("a block below its head is missing".to_owned());
-    let block = block.ok_or_else(missing)?;
+    let block = block_or_absent(endpoint.query("eth_getBlockByNumber", &params).await?)?;
+    let block = block.ok_or_else(missing_block)?;
     let mut all = block.transactions_of(account);
-    if let Some(tx) = all.find(|tx| tx.nonce() == nonce.0) {
+    if let Some(tx) = all.find(|tx| tx.nonce.0 == nonce.0) {
         return Ok(tx.to_consumer());
     }
     if lacks_states {
@@ -133,6 +131,10 @@ async fn search_states(
     }
     // An authorization (EIP-7702) consumed it, which no tx of the account contains.
     Ok(NonceConsumer::Unseen)
+}
+
+fn missing_block() -> Failure {
+    Failure::Malformed("a block below its head is missing".to_owned())
 }
 
 /// For nodes without old states: reads the blocks, newest first, in which the account's nonces decrease. `None` if
@@ -155,10 +157,9 @@ async fn scan_blocks(
             .collect();
         let blocks: Vec<Option<Block>> = endpoint.call_many("eth_getBlockByNumber", &calls).await?;
         for block in blocks {
-            let missing = || Failure::Malformed("a block below its head is missing".to_owned());
             let mut is_below = false;
-            for tx in block.ok_or_else(missing)?.transactions_of(account) {
-                let at = tx.nonce();
+            for tx in block.ok_or_else(missing_block)?.transactions_of(account) {
+                let at = tx.nonce.0;
                 if at == nonce.0 {
                     return Ok(Some(tx.to_consumer()));
                 }

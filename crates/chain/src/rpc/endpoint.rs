@@ -23,14 +23,15 @@ use crate::classify::NodeErrorKind;
 pub(super) struct Endpoint {
     http: Http,
     chain: ChainId,
-    health: Health,
+    pub(super) health: Health,
     /// Whether batches or single calls are faster here.
-    strategy: SendStrategy,
+    pub(super) strategy: SendStrategy,
     /// Cleared permanently when the endpoint refuses a batch.
     can_batch: AtomicBool,
     has_block_receipts: AtomicBool,
     rate_limiter: Option<RateLimiter>,
-    batch_max: usize,
+    /// The most calls in one batch.
+    pub(super) batch_max: usize,
     sends: Semaphore,
     dry_runs: Semaphore,
     reads: Semaphore,
@@ -66,19 +67,6 @@ impl Endpoint {
     /// Host and port.
     pub(super) fn name(&self) -> &str {
         self.http.url().name()
-    }
-
-    pub(super) fn health(&self) -> &Health {
-        &self.health
-    }
-
-    pub(super) fn strategy(&self) -> &SendStrategy {
-        &self.strategy
-    }
-
-    /// The most calls in one batch.
-    pub(super) fn batch_max(&self) -> usize {
-        self.batch_max
     }
 
     pub(super) fn can_batch(&self) -> bool {
@@ -165,9 +153,8 @@ impl Endpoint {
     ) -> Result<BatchOutcome<T>, Failure> {
         // A batch of one gains nothing, and some endpoints accept no batches.
         if let [params] = calls {
-            return Ok(BatchOutcome::Each(vec![Some(
-                self.query(method, params).await?,
-            )]));
+            let outcome = self.query(method, params).await?;
+            return Ok(BatchOutcome::Each(vec![Some(outcome)]));
         }
         if calls.is_empty() {
             return Ok(BatchOutcome::Each(Vec::new()));

@@ -44,7 +44,7 @@ impl Endpoints {
     fn ranked(&self) -> Vec<(Rank, usize)> {
         let current = self.current.load(Ordering::Relaxed);
         let fastest = self.fastest();
-        let rank = |index: usize| self.list[index].health().rank(fastest);
+        let rank = |index: usize| self.list[index].health.rank(fastest);
         let mut order: Vec<(Rank, usize)> = (0..self.list.len())
             .map(|index| (rank(index), index))
             .collect();
@@ -53,7 +53,7 @@ impl Endpoints {
     }
 
     fn fastest(&self) -> Option<Duration> {
-        let latencies = self.list.iter().filter_map(|one| one.health().latency());
+        let latencies = self.list.iter().filter_map(|one| one.health.latency());
         latencies.min()
     }
 
@@ -152,13 +152,13 @@ impl Endpoints {
         let mut best = 0;
         for (other, endpoint) in self.list.iter().enumerate() {
             if other != index {
-                best = best.max(endpoint.health().recent_head().unwrap_or(0));
-                endpoint.health().record_other_head(number);
+                best = best.max(endpoint.health.recent_head().unwrap_or(0));
+                endpoint.health.record_other_head(number);
             }
         }
         let lag = best.saturating_sub(number);
         let endpoint = &self.list[index];
-        endpoint.health().record_head(number, lag, took);
+        endpoint.health.record_head(number, lag, took);
         endpoint.report_lag(lag);
         lag
     }
@@ -172,7 +172,7 @@ impl Endpoints {
         let current = self.current.load(Ordering::Relaxed);
         let others = self.list.iter().enumerate();
         others
-            .filter(|(index, one)| *index != current && one.health().start_poll_if_due(every))
+            .filter(|(index, one)| *index != current && one.health.start_poll_if_due(every))
             .map(|(index, _)| index)
             .collect()
     }
@@ -188,7 +188,7 @@ impl Endpoints {
         };
         let lag = self.record_head(index, number, began.elapsed());
         let current = self.current.load(Ordering::Relaxed);
-        let is_fine = endpoint.health().rank(self.fastest()) == Rank::Healthy;
+        let is_fine = endpoint.health.rank(self.fastest()) == Rank::Healthy;
         if lag == 0 && is_fine && index < current {
             self.current.store(index, Ordering::Relaxed);
         }

@@ -1,30 +1,38 @@
 //! Why an endpoint returned no result, distinguished by whether the node may have acted on the request.
 
-use std::fmt;
 use std::time::Duration;
 
 use domain::ChainId;
 use engine::ports::ChainError;
+use thiserror::Error;
 
 use super::wire::NodeError;
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Error)]
 pub(super) enum Failure {
     /// No bytes left this process.
+    #[error("{0}")]
     NotConnected(String),
     /// The endpoint refused the request without processing it (HTTP 4xx, 503).
+    #[error("{0}")]
     Refused(String),
     /// The endpoint requested a backoff, which lasts this much longer; nothing was sent.
+    #[error("it requested a backoff, {0:.1?} remain")]
     BackingOff(Duration),
     /// The endpoint serves another chain; only `eth_chainId` was sent.
+    #[error("it serves chain {0} and is not used")]
     WrongChain(ChainId),
     /// The endpoint did not return its chain id; nothing else was sent.
+    #[error("its chain id is unknown: {0}")]
     Unchecked(Box<Failure>),
     /// The request was sent and no answer arrived: the node may have acted on it.
+    #[error("{0}")]
     AnswerLost(String),
     /// The answer is undecodable or inconsistent: the node may have acted on the request.
+    #[error("its answer cannot be used: {0}")]
     Malformed(String),
     /// The node answered with an error.
+    #[error("it returned the error: {} (code {})", .0.message, .0.code)]
     Node(NodeError),
 }
 
@@ -57,16 +65,7 @@ impl Failure {
 
     /// Whether the endpoint serves another chain.
     pub(super) fn is_wrong_chain(&self) -> bool {
-        match self {
-            Self::WrongChain(_) => true,
-            Self::NotConnected(_)
-            | Self::Refused(_)
-            | Self::BackingOff(_)
-            | Self::Unchecked(_)
-            | Self::AnswerLost(_)
-            | Self::Malformed(_)
-            | Self::Node(_) => false,
-        }
+        matches!(self, Self::WrongChain(_))
     }
 
     /// Whether the endpoint answered at all.
@@ -78,25 +77,6 @@ impl Failure {
             | Self::BackingOff(_) => false,
             Self::WrongChain(_) | Self::Malformed(_) | Self::Node(_) => true,
             Self::Unchecked(inner) => inner.is_answer(),
-        }
-    }
-}
-
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NotConnected(why) | Self::Refused(why) | Self::AnswerLost(why) => {
-                f.write_str(why)
-            }
-            Self::BackingOff(left) => write!(f, "it requested a backoff, {left:.1?} remain"),
-            Self::WrongChain(found) => write!(f, "it serves chain {found} and is not used"),
-            Self::Unchecked(inner) => write!(f, "its chain id is unknown: {inner}"),
-            Self::Malformed(why) => write!(f, "its answer cannot be used: {why}"),
-            Self::Node(error) => write!(
-                f,
-                "it returned the error: {} (code {})",
-                error.message, error.code
-            ),
         }
     }
 }

@@ -98,16 +98,13 @@ impl HeadListener {
                 }
                 was_pinged = true;
                 let ping = Message::Ping(Default::default());
-                socket
-                    .send(ping)
-                    .await
-                    .map_err(|error| error_text(&error))?;
+                socket.send(ping).await.map_err(error_text)?;
                 continue;
             };
             was_pinged = false;
             let message = received
                 .ok_or_else(|| "the endpoint closed the connection".to_owned())?
-                .map_err(|error| error_text(&error))?;
+                .map_err(error_text)?;
             let Message::Text(text) = message else {
                 continue; // the library answers pings
             };
@@ -152,7 +149,7 @@ impl HeadListener {
         let connecting = Box::pin(connect_async_with_config(address, Some(config), true));
         match timeout(limits::CONNECT_TIMEOUT_MAX, connecting).await {
             Ok(Ok((socket, _))) => Ok(socket),
-            Ok(Err(error)) => Err(error_text(&error)),
+            Ok(Err(error)) => Err(error_text(error)),
             Err(_) => Err("no connection within the time limit".to_owned()),
         }
     }
@@ -166,13 +163,10 @@ async fn send_request(
 ) -> Result<(), String> {
     let request = json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params });
     let message = Message::text(request.to_string());
-    socket
-        .send(message)
-        .await
-        .map_err(|error| error_text(&error))
+    socket.send(message).await.map_err(error_text)
 }
 
-fn error_text(error: &tungstenite::Error) -> String {
+fn error_text(error: tungstenite::Error) -> String {
     if let tungstenite::Error::Url(_) = error {
         return "its URL is invalid".to_owned(); // the text may contain a credential
     }

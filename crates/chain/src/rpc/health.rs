@@ -182,30 +182,24 @@ impl Health {
     pub(super) fn record_failure(&self, failure: &Failure) {
         let at = Instant::now();
         self.with_state(|state| {
-            state.status = match (failure, state.status) {
+            state.status = match failure {
                 // After a reconnect another node may be behind the same address.
-                (Failure::NotConnected(_) | Failure::AnswerLost(_), _)
-                | (
-                    Failure::Refused(_) | Failure::Malformed(_),
-                    EndpointStatus::Unchecked { .. },
-                ) => EndpointStatus::Unchecked {
+                Failure::NotConnected(_) | Failure::AnswerLost(_) => EndpointStatus::Unchecked {
                     failed_at: Some(at),
                 },
-                (
-                    Failure::Refused(_) | Failure::Malformed(_),
-                    EndpointStatus::Serving | EndpointStatus::Degraded { .. },
-                ) => EndpointStatus::Degraded { at },
-                (
-                    Failure::Refused(_) | Failure::Malformed(_),
-                    status @ EndpointStatus::WrongChain { .. },
-                )
-                | (
-                    Failure::BackingOff(_)
-                    | Failure::WrongChain(_)
-                    | Failure::Unchecked(_)
-                    | Failure::Node(_),
-                    status,
-                ) => status,
+                Failure::Refused(_) | Failure::Malformed(_) => match state.status {
+                    EndpointStatus::Unchecked { .. } => EndpointStatus::Unchecked {
+                        failed_at: Some(at),
+                    },
+                    EndpointStatus::Serving | EndpointStatus::Degraded { .. } => {
+                        EndpointStatus::Degraded { at }
+                    }
+                    wrong @ EndpointStatus::WrongChain { .. } => wrong,
+                },
+                Failure::BackingOff(_)
+                | Failure::WrongChain(_)
+                | Failure::Unchecked(_)
+                | Failure::Node(_) => return,
             };
         });
     }

@@ -107,7 +107,9 @@ impl Http {
             .map_err(|error| self.request_error(error))?
         {
             if body.len().saturating_add(chunk.len()) > limits::RESPONSE_BYTES_MAX {
-                return Err(RequestError::TooLong);
+                let max = limits::RESPONSE_BYTES_MAX;
+                let why = format!("the answer is longer than {max} bytes");
+                return Err(RequestError::Other(Failure::Malformed(why)));
             }
             body.extend_from_slice(&chunk);
         }
@@ -117,9 +119,11 @@ impl Http {
     fn request_error(&self, error: reqwest::Error) -> RequestError {
         let error = error.without_url(); // it may contain a credential
         if error.is_connect() {
-            RequestError::NotConnected(format!("cannot connect: {}", root_cause(&error)))
+            let why = format!("cannot connect: {}", root_cause(&error));
+            RequestError::Other(Failure::NotConnected(why))
         } else if error.is_timeout() {
-            RequestError::Lost(format!("no answer within {:?}", self.timeout))
+            let why = format!("no answer within {:?}", self.timeout);
+            RequestError::Other(Failure::AnswerLost(why))
         } else {
             RequestError::Dropped(format!("the connection broke: {}", root_cause(&error)))
         }
@@ -134,21 +138,16 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
 
 /// Why a request has no usable answer.
 enum RequestError {
-    NotConnected(String),
+    /// The connection broke: reads are sent again.
     Dropped(String),
-    Lost(String),
-    TooLong,
+    Other(Failure),
 }
 
 impl RequestError {
     fn into_failure(self) -> Failure {
         match self {
-            Self::NotConnected(why) => Failure::NotConnected(why),
-            Self::Dropped(why) | Self::Lost(why) => Failure::AnswerLost(why),
-            Self::TooLong => {
-                let max = limits::RESPONSE_BYTES_MAX;
-                Failure::Malformed(format!("the answer is longer than {max} bytes"))
-            }
+            Self::Dropped(why) => Failure::AnswerLost(why),
+            Self::Other(failure) => failure,
         }
     }
 }

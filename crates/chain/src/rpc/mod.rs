@@ -102,7 +102,7 @@ impl Chain for RpcChain {
     }
 
     fn endpoints(&self) -> Vec<(String, bool)> {
-        let entry = |one: &Endpoint| (one.name().to_owned(), one.health().is_answering());
+        let entry = |one: &Endpoint| (one.name().to_owned(), one.health.is_answering());
         self.endpoints.list().iter().map(entry).collect()
     }
 

@@ -45,11 +45,13 @@ pub(super) async fn header(
         BlockTag::Hash(hash) => header.hash == hash,
     });
     if !matches_request {
-        return Err(Failure::Malformed(
-            "it returned another block than the requested one".to_owned(),
-        ));
+        return Err(other_block());
     }
     Ok(header)
+}
+
+fn other_block() -> Failure {
+    Failure::Malformed("it returned another block than the requested one".to_owned())
 }
 
 /// The block, or `None`: nodes report an unknown block as `null` or as an error.
@@ -83,9 +85,7 @@ pub(super) async fn headers(
             };
             let header = block.header();
             if header.number != *number {
-                return Err(Failure::Malformed(
-                    "it returned another block than the requested one".to_owned(),
-                ));
+                return Err(other_block());
             }
             headers.push(header);
         }
@@ -214,25 +214,22 @@ pub(super) async fn nonces_from_endpoints(
     query: ChainQuery,
     quorum: Quorum,
 ) -> Result<EndpointNonces, ChainError> {
+    let endpoint_nonces = |first, second, is_complete| EndpointNonces {
+        first,
+        second,
+        is_complete,
+    };
     let is_only = endpoints.list().len() == 1;
     let mut first = None;
     let mut failures = Vec::new();
     for endpoint in endpoints.in_order() {
         match (account_nonces(endpoint, account, query).await, first) {
             (Ok(nonces), None) if quorum == Quorum::One || is_only => {
-                return Ok(EndpointNonces {
-                    first: nonces,
-                    second: None,
-                    is_complete: is_only,
-                });
+                return Ok(endpoint_nonces(nonces, None, is_only));
             }
             (Ok(nonces), None) => first = Some(nonces),
             (Ok(nonces), Some(first)) => {
-                return Ok(EndpointNonces {
-                    first,
-                    second: Some(nonces),
-                    is_complete: true,
-                });
+                return Ok(endpoint_nonces(first, Some(nonces), true));
             }
             (Err(failure), _) => failures.push((endpoint.name(), failure)),
         }
@@ -240,11 +237,7 @@ pub(super) async fn nonces_from_endpoints(
     // Endpoints of other chains cannot be part of the quorum.
     let is_alone = failures.iter().all(|(_, failure)| failure.is_wrong_chain());
     match first {
-        Some(first) if is_alone => Ok(EndpointNonces {
-            first,
-            second: None,
-            is_complete: true,
-        }),
+        Some(first) if is_alone => Ok(endpoint_nonces(first, None, true)),
         Some(_) | None => Err(endpoints_failed(&failures)),
     }
 }

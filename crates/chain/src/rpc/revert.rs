@@ -1,7 +1,6 @@
 //! The reason of a reverted execution, from the returned bytes or from the node's text.
 
 use alloy_sol_types::{Panic, Revert, SolError};
-use serde_json::Value;
 
 use super::wire::{NodeError, readable};
 use crate::classify::RpcError;
@@ -14,7 +13,7 @@ pub(super) fn revert_reason(error: &NodeError) -> Option<String> {
     if !error.as_rpc_error().is_execution_failure() {
         return None;
     }
-    let data = error.data.as_ref().and_then(returned_bytes);
+    let data = error.data.returned.as_deref().and_then(returned_bytes);
     Some(match data {
         Some(data) if !data.is_empty() => describe_data(&data),
         Some(_) | None => reason_from_message(error.as_rpc_error()),
@@ -38,24 +37,13 @@ fn describe_data(data: &[u8]) -> String {
         return format!("custom error 0x{selector}");
     }
     let shown = &arguments[..arguments.len().min(ARGUMENT_BYTES_SHOWN)];
-    let more = if shown.len() < arguments.len() {
-        "…"
-    } else {
-        ""
-    };
-    format!(
-        "custom error 0x{selector} with 0x{}{more}",
-        hex::encode(shown)
-    )
+    let is_whole = shown.len() == arguments.len();
+    let (shown, more) = (hex::encode(shown), if is_whole { "" } else { "…" });
+    format!("custom error 0x{selector} with 0x{shown}{more}")
 }
 
-/// The bytes that the execution returned. Clients put them into `data` as hex, after a word
-/// ("Reverted 0x…", openethereum), or one level deeper (hardhat, ganache).
-fn returned_bytes(data: &Value) -> Option<Vec<u8>> {
-    let text = data
-        .as_str()
-        .or_else(|| data.get("data")?.as_str())
-        .or_else(|| data.get("result")?.as_str())?;
+/// The bytes that the execution returned, in hex; openethereum puts a word before them ("Reverted 0x…").
+fn returned_bytes(text: &str) -> Option<Vec<u8>> {
     let (_, digits) = text.split_once("0x")?;
     hex::decode(digits.trim()).ok()
 }
@@ -72,16 +60,13 @@ fn reason_from_message(error: RpcError<'_>) -> String {
 #[cfg(test)]
 mod tests {
     use alloy_primitives::{U256, hex::ToHexExt};
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
 
     fn error(code: i64, message: &str, data: Option<Value>) -> NodeError {
-        NodeError {
-            code,
-            message: message.to_owned(),
-            data,
-        }
+        let error = json!({ "code": code, "message": message, "data": data });
+        serde_json::from_str(&error.to_string()).unwrap()
     }
 
     fn with_data(bytes: &[u8]) -> Option<String> {

@@ -17,16 +17,13 @@ pub struct EndpointUrl {
 /// Why a text is not the URL of an endpoint. Never quotes it.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum BadEndpointUrl {
-    /// Not a URL.
     #[error("it is not a URL: {0}")]
     NotUrl(String),
-    /// Another protocol.
     #[error("its scheme is not {0}")]
     Scheme(&'static str),
     /// The WebSocket client would not send them.
     #[error("a WebSocket URL may have no user and password; put keys into its path or query")]
     Credentials,
-    /// The URL has no host.
     #[error("it has no host")]
     NoHost,
 }
@@ -84,7 +81,8 @@ impl EndpointUrl {
     }
 
     /// Whether the host is this machine, where no proxy is used.
-    pub(super) fn is_loopback(&self) -> bool {
+    #[must_use]
+    pub fn is_loopback(&self) -> bool {
         let host = self
             .url
             .host_str()

@@ -10,8 +10,8 @@ use serde::de::{
     DeserializeOwned, DeserializeSeed, Deserializer, Error as _, IgnoredAny, SeqAccess, Visitor,
 };
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use serde_json::value::RawValue;
-use serde_json::{Value, json};
 
 use super::limits::TEXT_CHARS_MAX;
 use crate::classify::{NodeErrorKind, RpcError};
@@ -43,9 +43,16 @@ pub(super) struct NodeError {
     pub(super) code: i64,
     #[serde(deserialize_with = "message")]
     pub(super) message: String,
-    /// Only the parts that this crate reads: see [`data`].
     #[serde(deserialize_with = "data")]
-    pub(super) data: Option<Value>,
+    pub(super) data: ErrorData,
+}
+
+/// The parts of an error's data that this crate reads.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct ErrorData {
+    /// The bytes that an execution returned: the data itself, or one level deeper (hardhat, ganache).
+    pub(super) returned: Option<String>,
+    backoff_seconds: Option<f64>,
 }
 
 impl NodeError {
@@ -62,8 +69,7 @@ impl NodeError {
 
     /// The backoff that the error requests (infura sends one).
     pub(super) fn requested_backoff(&self) -> Option<Duration> {
-        let seconds = self.data.as_ref()?.get("rate")?.get("backoff_seconds")?;
-        Duration::try_from_secs_f64(seconds.as_f64()?).ok()
+        Duration::try_from_secs_f64(self.data.backoff_seconds?).ok()
     }
 
     pub(super) fn is_missing_method(&self) -> bool {
@@ -256,9 +262,7 @@ fn message<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Erro
     })
 }
 
-/// The parts of an error's data that this crate reads: the bytes that an execution returned, as a text or in one
-/// of two fields, and the requested backoff.
-fn data<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Value>, D::Error> {
+fn data<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ErrorData, D::Error> {
     #[derive(Deserialize)]
     struct Parts<'a> {
         #[serde(borrow)]
@@ -272,24 +276,18 @@ fn data<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Value>, D::
     struct Rate {
         backoff_seconds: f64,
     }
-    fn text(raw: Option<&RawValue>) -> Option<String> {
+    fn read<T: DeserializeOwned>(raw: Option<&RawValue>) -> Option<T> {
         serde_json::from_str(raw?.get()).ok()
     }
     let raw = <&RawValue>::deserialize(deserializer)?;
-    if let Some(text) = text(Some(raw)) {
-        return Ok(Some(Value::String(text)));
+    let mut data = ErrorData::default();
+    if let Some(text) = read(Some(raw)) {
+        data.returned = Some(text);
+    } else if let Ok(parts) = serde_json::from_str::<Parts<'_>>(raw.get()) {
+        data.returned = read(parts.data).or_else(|| read(parts.result));
+        data.backoff_seconds = read(parts.rate).map(|rate: Rate| rate.backoff_seconds);
     }
-    let parts: Option<Parts<'_>> = serde_json::from_str(raw.get()).ok();
-    Ok(parts.map(|parts| {
-        let rate = parts
-            .rate
-            .and_then(|rate| serde_json::from_str(rate.get()).ok());
-        let back_off = rate.map(|Rate { backoff_seconds }| backoff_seconds);
-        json!({
-            "data": text(parts.data), "result": text(parts.result),
-            "rate": { "backoff_seconds": back_off },
-        })
-    }))
+    Ok(data)
 }
 
 #[cfg(test)]
@@ -330,7 +328,10 @@ mod tests {
                 .unwrap()
                 .unwrap_err()
         };
-        assert_eq!(decode(r#""0x08c3""#).data, Some(json!("0x08c3")));
+        assert_eq!(
+            decode(r#""0x08c3""#).data.returned.as_deref(),
+            Some("0x08c3")
+        );
         let nested = decode(
             r#"{"a":[{"b":0}],"data":"0x1","result":7,"rate":{"backoff_seconds":2.5,"c":1}}"#,
         );
@@ -338,10 +339,9 @@ mod tests {
             nested.requested_backoff(),
             Some(Duration::from_millis(2_500))
         );
-        let kept = json!({"data": "0x1", "result": null, "rate": {"backoff_seconds": 2.5}});
-        assert_eq!(nested.data, Some(kept));
+        assert_eq!(nested.data.returned.as_deref(), Some("0x1"));
         for strange in ["null", "7", "[{}]", r#"{"data":1,"data":2}"#] {
-            assert_eq!(decode(strange).data, None, "{strange}");
+            assert_eq!(decode(strange).data, ErrorData::default(), "{strange}");
         }
         assert_eq!(decode(r#"{"rate":"x"}"#).requested_backoff(), None);
     }

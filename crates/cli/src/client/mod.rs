@@ -6,6 +6,7 @@ mod views;
 use std::time::Duration;
 
 use clap::Args;
+use reqwest::header::ACCEPT;
 use reqwest::{Method, RequestBuilder, Response, StatusCode};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -93,7 +94,7 @@ impl Client {
     }
 
     pub async fn get(&self, path: &str, query: &[(&str, String)]) -> Result<Value, Failure> {
-        self.get_within(path, query, ANSWER_TIMEOUT).await
+        self.get_waiting(path, query, Duration::ZERO).await
     }
 
     /// Sends a GET that the node may hold for `wait`.
@@ -103,20 +104,9 @@ impl Client {
         query: &[(&str, String)],
         wait: Duration,
     ) -> Result<Value, Failure> {
-        self.get_within(path, query, wait + ANSWER_TIMEOUT).await
-    }
-
-    async fn get_within(
-        &self,
-        path: &str,
-        query: &[(&str, String)],
-        timeout: Duration,
-    ) -> Result<Value, Failure> {
-        self.request_json(
-            self.build_request(Method::GET, path, query)
-                .timeout(timeout),
-        )
-        .await
+        let request = self.build_request(Method::GET, path, query);
+        self.request_json(request.timeout(wait + ANSWER_TIMEOUT))
+            .await
     }
 
     pub async fn post(&self, path: &str, body: &Value) -> Result<Value, Failure> {
@@ -135,12 +125,8 @@ impl Client {
 
     /// Sends a GET whose answer is an endless event stream.
     async fn get_stream(&self, path: &str, query: &[(&str, String)]) -> Result<Response, Failure> {
-        let accept = (reqwest::header::ACCEPT, "text/event-stream");
-        self.send(
-            self.build_request(Method::GET, path, query)
-                .header(accept.0, accept.1),
-        )
-        .await
+        let request = self.build_request(Method::GET, path, query);
+        self.send(request.header(ACCEPT, "text/event-stream")).await
     }
 
     fn build_request(

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::client::{Client, LaneView, NodeArgs, decode};
 use crate::failure::Failure;
-use crate::output::{lane_details, lane_table, print_json, print_line};
+use crate::output::{lane_details, lane_table, print_answer, print_list};
 
 /// The most pages of lanes that are read; a node has far fewer.
 const PAGES_MAX: usize = 1_000;
@@ -48,13 +48,7 @@ pub struct LaneArgs {
     #[arg(long, value_name = "ID")]
     chain: Option<u64>,
     #[command(flatten)]
-    node: NodeArgs,
-}
-
-impl LaneArgs {
-    pub(super) fn node(&self) -> &NodeArgs {
-        &self.node
-    }
+    pub(super) node: NodeArgs,
 }
 
 #[derive(Debug, Args)]
@@ -79,13 +73,7 @@ pub async fn run(command: &LaneCommand) -> Result<(), Failure> {
 
 async fn list(node: &NodeArgs) -> Result<(), Failure> {
     let lanes = fetch_lanes(&Client::new(node)?).await?;
-    if node.json {
-        print_json(&json!({ "lanes": lanes }));
-        return Ok(());
-    }
-    let views: Vec<LaneView> = lanes.iter().map(decode).collect::<Result<_, _>>()?;
-    print_line!("{}", lane_table(&views));
-    Ok(())
+    print_list(&json!({ "lanes": lanes }), "lanes", node.json, lane_table)
 }
 
 /// Fetches all lanes of a node.
@@ -96,12 +84,7 @@ pub async fn fetch_lane_views(client: &Client) -> Result<Vec<LaneView>, Failure>
 async fn show(args: &LaneArgs) -> Result<(), Failure> {
     let client = Client::new(&args.node)?;
     let lane = client.get(&lane_path(&client, args).await?, &[]).await?;
-    if args.node.json {
-        print_json(&lane);
-    } else {
-        print_line!("{}", lane_details(&decode(&lane)?));
-    }
-    Ok(())
+    print_answer(&lane, args.node.json, lane_details)
 }
 
 async fn resume(args: &ResumeArgs) -> Result<(), Failure> {
@@ -109,12 +92,7 @@ async fn resume(args: &ResumeArgs) -> Result<(), Failure> {
     let path = format!("{}/resume", lane_path(&client, &args.lane).await?);
     let body = json!({ "reason": args.reason, "acceptLoss": args.accept_loss });
     let answer = client.post(&path, &body).await?;
-    if args.lane.node.json {
-        print_json(&answer);
-    } else {
-        print_line!("{}", lane_details(&decode(&answer)?));
-    }
-    Ok(())
+    print_answer(&answer, args.lane.node.json, lane_details)
 }
 
 /// The API path of a lane.
@@ -146,22 +124,14 @@ async fn find_only_chain(client: &Client, args: &LaneArgs) -> Result<u64, Failur
 
 async fn fetch_lanes(client: &Client) -> Result<Vec<Value>, Failure> {
     let mut lanes = Vec::new();
-    let mut cursor: Option<String> = None;
+    let mut cursor = None;
     for _ in 0..PAGES_MAX {
-        let query: Vec<(&str, String)> = cursor
-            .take()
-            .map(|next| ("cursor", next))
-            .into_iter()
-            .collect();
+        let query: Vec<(&str, String)> = cursor.iter().cloned().collect();
         let page = client.get("/api/v1/lanes", &query).await?;
-        lanes.extend(
-            page.get("lanes")
-                .and_then(Value::as_array)
-                .into_iter()
-                .flatten()
-                .cloned(),
-        );
-        cursor = page.get("next").and_then(Value::as_str).map(str::to_owned);
+        lanes.extend(page["lanes"].as_array().into_iter().flatten().cloned());
+        cursor = page["next"]
+            .as_str()
+            .map(|next| ("cursor", next.to_owned()));
         if cursor.is_none() {
             break;
         }

@@ -1,11 +1,10 @@
 //! `node list`.
 
 use clap::Subcommand;
-use serde_json::Value;
 
-use crate::client::{Client, MemberView, NodeArgs, decode};
+use crate::client::{Client, NodeArgs};
 use crate::failure::Failure;
-use crate::output::{node_table, print_json, print_line};
+use crate::output::{node_table, print_list};
 
 #[derive(Debug, Subcommand)]
 pub enum NodeCommand {
@@ -20,11 +19,5 @@ pub enum NodeCommand {
 pub async fn run(command: &NodeCommand) -> Result<(), Failure> {
     let NodeCommand::List { node } = command;
     let list = Client::new(node)?.get("/api/v1/nodes", &[]).await?;
-    if node.json {
-        print_json(&list);
-        return Ok(());
-    }
-    let members: Vec<MemberView> = decode(list.get("nodes").unwrap_or(&Value::Null))?;
-    print_line!("{}", node_table(&members));
-    Ok(())
+    print_list(&list, "nodes", node.json, node_table)
 }

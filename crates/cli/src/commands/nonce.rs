@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::lane::{LaneArgs, lane_path};
 use crate::client::{Client, decode};
 use crate::failure::Failure;
-use crate::output::{print_json, print_line};
+use crate::output::{print_answer, print_json, print_line};
 
 #[derive(Debug, Subcommand)]
 pub enum NonceCommand {
@@ -108,10 +108,10 @@ pub async fn run(command: &NonceCommand) -> Result<(), Failure> {
 }
 
 async fn allocate(args: &LaneArgs) -> Result<(), Failure> {
-    let client = Client::new(args.node())?;
+    let client = Client::new(&args.node)?;
     let path = format!("{}/nonces", lane_path(&client, args).await?);
     let answer = client.post(&path, &json!({})).await?;
-    print_reservation(args, &answer)
+    print_answer(&answer, args.node.json, reservation_line)
 }
 
 async fn mark_with_hash(args: &TxHashArgs, mark_name: &str) -> Result<(), Failure> {
@@ -120,18 +120,18 @@ async fn mark_with_hash(args: &TxHashArgs, mark_name: &str) -> Result<(), Failur
 }
 
 async fn mark(args: &ReservedNonceArgs, mark_name: &str, body: &Value) -> Result<(), Failure> {
-    let client = Client::new(args.lane.node())?;
+    let client = Client::new(&args.lane.node)?;
     let lane = lane_path(&client, &args.lane).await?;
     let path = format!("{lane}/nonces/{}/{mark_name}", args.nonce);
     let answer = client.post(&path, body).await?;
-    print_reservation(&args.lane, &answer)
+    print_answer(&answer, args.lane.node.json, reservation_line)
 }
 
 async fn list(args: &LaneArgs) -> Result<(), Failure> {
-    let client = Client::new(args.node())?;
+    let client = Client::new(&args.node)?;
     let path = format!("{}/nonces", lane_path(&client, args).await?);
     let answer = client.get(&path, &[]).await?;
-    if args.node().json {
+    if args.node.json {
         print_json(&answer);
         return Ok(());
     }
@@ -155,27 +155,14 @@ async fn list(args: &LaneArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-fn print_reservation(args: &LaneArgs, answer: &Value) -> Result<(), Failure> {
-    if args.node().json {
-        print_json(answer);
-    } else {
-        print_line!("{}", reservation_line(&decode(answer)?));
-    }
-    Ok(())
-}
-
 fn reservation_line(reservation: &ReservationView) -> String {
-    let ReservationView {
-        nonce,
-        state,
-        expires_at,
-        ..
-    } = reservation;
-    let holder = reservation
-        .holder
-        .as_ref()
-        .map(|holder| format!("  holder {holder}"));
-    let hash = reservation.tx_hash.as_ref().map(|hash| format!("  {hash}"));
-    let (holder, hash) = (holder.unwrap_or_default(), hash.unwrap_or_default());
-    format!("nonce {nonce}  {state}{holder}  until {expires_at}{hash}")
+    let mut line = format!("nonce {}  {}", reservation.nonce, reservation.state);
+    if let Some(holder) = &reservation.holder {
+        line += &format!("  holder {holder}");
+    }
+    line += &format!("  until {}", reservation.expires_at);
+    if let Some(hash) = &reservation.tx_hash {
+        line += &format!("  {hash}");
+    }
+    line
 }

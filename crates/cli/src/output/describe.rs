@@ -1,6 +1,6 @@
 //! Txs, lanes, nodes and events as text.
 
-use std::fmt::Write as _;
+use std::fmt::{Display, Write as _};
 
 use alloy_primitives::U256;
 use serde_json::Value;
@@ -20,23 +20,17 @@ fn state_tone(state: &str) -> Tone {
 pub fn tx_table(txs: &[TxView]) -> String {
     let mut table = Columns::new(&["tx", "state", "", "nonce#", "from", "value#", "to", "age#"]);
     for tx in txs {
+        let to = tx.payload.to.as_deref();
         table.add_row(vec![
             (Tone::Plain, tx.tx_id.clone()),
             (state_tone(&tx.state), tx.state.clone()),
             (Tone::Quiet, tx.sub_state.clone().unwrap_or_default()),
-            (
-                Tone::Plain,
-                tx.nonce
-                    .map_or_else(|| "-".to_owned(), |nonce| nonce.to_string()),
-            ),
+            (Tone::Plain, or_dash(tx.nonce)),
             (Tone::Plain, short(&tx.signer)),
             (Tone::Plain, wei(&tx.payload.value)),
             (
                 Tone::Plain,
-                tx.payload
-                    .to
-                    .as_deref()
-                    .map_or_else(|| "(deploys)".to_owned(), short),
+                to.map_or_else(|| "(deploys)".to_owned(), short),
             ),
             (Tone::Quiet, age(&tx.created_at)),
         ]);
@@ -51,51 +45,40 @@ pub fn tx_details(tx: &TxView) -> String {
         .as_deref()
         .map_or_else(String::new, |sub| format!(" ({})", safe(sub)));
     page.line("tx", &tx.tx_id);
-    page.painted_line(
-        "state",
-        &format!("{}{sub}", paint(state_tone(&tx.state), &safe(&tx.state))),
-    );
+    let state = paint(state_tone(&tx.state), &safe(&tx.state));
+    page.painted_line("state", &format!("{state}{sub}"));
     page.optional_line("reason", tx.reason.as_deref());
     page.optional_line("waiting for", tx.waiting_for.as_deref());
     page.line("request", &tx.request_id);
-    page.line("chain", &tx.chain_id.to_string());
+    page.line("chain", tx.chain_id);
     page.line("from", &tx.signer);
-    page.line(
-        "to",
-        tx.payload.to.as_deref().unwrap_or("(deploys a contract)"),
-    );
-    page.line("value", &wei(&tx.payload.value));
+    let to = tx.payload.to.as_deref();
+    page.line("to", to.unwrap_or("(deploys a contract)"));
+    page.line("value", wei(&tx.payload.value));
     if tx.payload.data.len() > 2 {
-        page.line(
-            "data",
-            &format!("{} bytes", (tx.payload.data.len() - 2) / 2),
-        );
+        let bytes = (tx.payload.data.len() - 2) / 2;
+        page.line("data", format_args!("{bytes} bytes"));
     }
-    page.optional_line("nonce", tx.nonce.map(|nonce| nonce.to_string()).as_deref());
+    page.optional_line("nonce", tx.nonce);
     page.optional_line("hash", tx.tx_hash.as_deref());
     if tx.attempts.len() > 1 {
         for attempt in &tx.attempts {
             let sent = attempt.first_sent_at.as_deref().unwrap_or("not sent yet");
-            page.line(
-                "attempt",
-                &format!("{} {} {sent}", attempt.tx_hash, attempt.kind),
-            );
+            let (hash, kind) = (&attempt.tx_hash, &attempt.kind);
+            page.line("attempt", format_args!("{hash} {kind} {sent}"));
         }
     }
     if let Some(receipt) = &tx.receipt {
-        page.line(
-            "block",
-            &format!("{} {}", receipt.block_number, receipt.block_hash),
-        );
-        let gas = plain(&receipt.gas_used);
-        page.line("result", &format!("{}, {gas} gas used", receipt.status));
+        let (number, hash) = (receipt.block_number, &receipt.block_hash);
+        page.line("block", format_args!("{number} {hash}"));
+        let (status, gas) = (&receipt.status, plain(&receipt.gas_used));
+        page.line("result", format_args!("{status}, {gas} gas used"));
         page.optional_line("revert", receipt.revert_reason.as_deref());
         let newest = tx
             .confirmations
             .last()
-            .map_or(receipt.block_number, |header| header.number);
-        let count = newest.saturating_sub(receipt.block_number);
-        page.line("confirmations", &count.to_string());
+            .map_or(number, |header| header.number);
+        page.line("confirmations", newest.saturating_sub(number));
     }
     page.line("accepted", &tx.created_at);
     page.optional_line("confirmed", tx.confirmed_at.as_deref());
@@ -117,23 +100,14 @@ pub fn lane_table(lanes: &[LaneView]) -> String {
     let mut table = Columns::new(&headings);
     for lane in lanes {
         let keeper = lane.keeper.as_ref();
-        let mined = lane
-            .chain_nonce
-            .as_ref()
-            .map(|nonce| nonce.latest.to_string());
+        let mined = lane.chain_nonce.as_ref().map(|nonce| nonce.latest);
         table.add_row(vec![
             (Tone::Plain, lane.chain_id.to_string()),
             (Tone::Plain, lane.signer.clone()),
-            (
-                Tone::Plain,
-                keeper.map_or_else(|| "-".to_owned(), |keeper| keeper.node.clone()),
-            ),
-            (
-                Tone::Plain,
-                keeper.map_or_else(|| "-".to_owned(), |keeper| keeper.token.to_string()),
-            ),
+            (Tone::Plain, or_dash(keeper.map(|keeper| &keeper.node))),
+            (Tone::Plain, or_dash(keeper.map(|keeper| keeper.token))),
             (Tone::Plain, lane.next_nonce.to_string()),
-            (Tone::Plain, mined.unwrap_or_else(|| "-".to_owned())),
+            (Tone::Plain, or_dash(mined)),
             (Tone::Plain, lane.in_flight.to_string()),
             (Tone::Plain, lane.queued.to_string()),
             lane_warning(lane),
@@ -162,10 +136,9 @@ pub fn node_table(members: &[MemberView]) -> String {
             (false, true) => (Tone::Quiet, "this node"),
             (false, false) => (Tone::Quiet, ""),
         };
-        let address = member.advertise.as_deref().unwrap_or("-");
         table.add_row(vec![
             (Tone::Strong, member.node.clone()),
-            (Tone::Plain, address.to_owned()),
+            (Tone::Plain, or_dash(member.advertise.as_ref())),
             (Tone::Plain, age(&member.started_at)),
             (Tone::Plain, format!("{} ago", age(&member.seen_at))),
             (tone, note.to_owned()),
@@ -176,44 +149,38 @@ pub fn node_table(members: &[MemberView]) -> String {
 
 pub fn lane_details(lane: &LaneView) -> String {
     let mut page = Details::default();
-    page.line("chain", &lane.chain_id.to_string());
+    page.line("chain", lane.chain_id);
     page.line("signer", &lane.signer);
     match &lane.keeper {
         Some(keeper) => {
-            let until = format!(
-                "{} (token {}) until {}",
-                keeper.node, keeper.token, keeper.expires_at
+            let (node, token, until) = (&keeper.node, keeper.token, &keeper.expires_at);
+            page.line(
+                "keeper",
+                format_args!("{node} (token {token}) until {until}"),
             );
-            page.line("keeper", &until);
         }
         None => page.line(
             "keeper",
             "none; the next request or restart acquires the lane",
         ),
     }
-    page.line("next nonce", &lane.next_nonce.to_string());
+    page.line("next nonce", lane.next_nonce);
     if let Some(nonce) = &lane.chain_nonce {
+        let (latest, pending) = (nonce.latest, nonce.pending);
         page.line(
             "chain nonce",
-            &format!("{} latest, {} pending", nonce.latest, nonce.pending),
+            format_args!("{latest} latest, {pending} pending"),
         );
     }
-    page.line("in flight", &lane.in_flight.to_string());
-    page.line("queued", &lane.queued.to_string());
+    page.line("in flight", lane.in_flight);
+    page.line("queued", lane.queued);
     if !lane.gaps.is_empty() {
-        let gaps: Vec<String> = lane
-            .gaps
-            .iter()
-            .take(GAPS_SHOWN_MAX)
-            .map(u64::to_string)
-            .collect();
-        let more = lane.gaps.len().saturating_sub(GAPS_SHOWN_MAX);
-        let more = if more > 0 {
-            format!(" and {more} more")
-        } else {
-            String::new()
-        };
-        page.line("gaps", &format!("{}{more}", gaps.join(", ")));
+        let shown = lane.gaps.iter().take(GAPS_SHOWN_MAX).map(u64::to_string);
+        let gaps = shown.collect::<Vec<_>>().join(", ");
+        match lane.gaps.len().saturating_sub(GAPS_SHOWN_MAX) {
+            0 => page.line("gaps", gaps),
+            more => page.line("gaps", format_args!("{gaps} and {more} more")),
+        }
     }
     page.line("paused", if lane.paused { "yes" } else { "no" });
     page.optional_line("waiting for", lane.waiting_for.as_deref());
@@ -269,21 +236,22 @@ pub fn clock_time(at: &str) -> &str {
     at.get(11..23).unwrap_or(at)
 }
 
+fn or_dash(value: Option<impl Display>) -> String {
+    value.map_or_else(|| "-".to_owned(), |value| value.to_string())
+}
+
 /// A JSON value without its quotes.
 fn plain(value: &Value) -> String {
-    safe(
-        &value
-            .as_str()
-            .map_or_else(|| value.to_string(), str::to_owned),
-    )
+    match value.as_str() {
+        Some(text) => safe(text),
+        None => safe(&value.to_string()),
+    }
 }
 
 /// `0xf39F…2266`
 pub fn short(hex: &str) -> String {
-    match (
-        hex.get(..6),
-        hex.len().checked_sub(4).and_then(|from| hex.get(from..)),
-    ) {
+    let tail = hex.len().checked_sub(4).and_then(|from| hex.get(from..));
+    match (hex.get(..6), tail) {
         (Some(head), Some(tail)) if hex.len() > 12 => format!("{head}…{tail}"),
         _ => hex.to_owned(),
     }
@@ -316,11 +284,11 @@ struct Details {
 }
 
 impl Details {
-    fn line(&mut self, label: &str, value: &str) {
-        self.painted_line(label, &safe(value));
+    fn line(&mut self, label: &str, value: impl Display) {
+        self.painted_line(label, &safe(&value.to_string()));
     }
 
-    fn optional_line(&mut self, label: &str, value: Option<&str>) {
+    fn optional_line(&mut self, label: &str, value: Option<impl Display>) {
         if let Some(value) = value {
             self.line(label, value);
         }

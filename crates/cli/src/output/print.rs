@@ -4,6 +4,13 @@
 use std::fmt;
 use std::io::{self, Write as _};
 
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::client::decode;
+use crate::failure::Failure;
+use crate::output::{Tone, paint};
+
 /// Prints a line to stdout.
 #[macro_export]
 macro_rules! print_line {
@@ -19,9 +26,44 @@ pub fn print_arguments(line: fmt::Arguments<'_>) {
     writeln!(out, "{line}").and_then(|()| out.flush()).ok();
 }
 
+/// Prints a less important line.
+pub fn print_quiet(line: &str) {
+    print_line!("{}", paint(Tone::Quiet, line));
+}
+
 /// Prints one JSON value in one line.
-pub fn print_json(value: &serde_json::Value) {
+pub fn print_json(value: &Value) {
     print_line!("{value}");
+}
+
+/// Prints a node's answer: unchanged where `--json` is set, else as `describe` shows it.
+pub fn print_answer<T: DeserializeOwned>(
+    answer: &Value,
+    json: bool,
+    describe: impl FnOnce(&T) -> String,
+) -> Result<(), Failure> {
+    if json {
+        print_json(answer);
+    } else {
+        print_line!("{}", describe(&decode(answer)?));
+    }
+    Ok(())
+}
+
+/// Like [`print_answer`] for the list in a field of the answer.
+pub fn print_list<T: DeserializeOwned>(
+    answer: &Value,
+    field: &str,
+    json: bool,
+    describe: impl FnOnce(&[T]) -> String,
+) -> Result<(), Failure> {
+    if json {
+        print_json(answer);
+    } else {
+        let items: Vec<T> = decode(&answer[field])?;
+        print_line!("{}", describe(&items));
+    }
+    Ok(())
 }
 
 /// Prints a line to stderr.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::reservations::ReservationRules;
 use crate::FeeRules;
-use crate::window::{MempoolDepth, Window};
+use crate::window::{MempoolDepth, Release, Window};
 
 /// The rules of one lane, from the configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +23,20 @@ pub struct LaneRules {
     pub reservations: Option<ReservationRules>,
 }
 
+/// Every default is that of the configuration file; a test of the binary compares them.
+impl Default for LaneRules {
+    fn default() -> Self {
+        Self {
+            capacity: CapacityRules::default(),
+            fee: FeeRules::OPEN,
+            confirmations: ConfirmationRules::default(),
+            resubmit: Resubmit::default(),
+            nonce: NonceRules::default(),
+            reservations: None,
+        }
+    }
+}
+
 /// How much of a lane may be in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CapacityRules {
@@ -30,6 +44,18 @@ pub struct CapacityRules {
     pub window: Window,
     /// How many attempts may be in nodes' pools.
     pub mempool_depth: MempoolDepth,
+}
+
+impl Default for CapacityRules {
+    fn default() -> Self {
+        Self {
+            window: Window {
+                limit: None,
+                releases: Release::Final,
+            },
+            mempool_depth: MempoolDepth::auto(),
+        }
+    }
 }
 
 /// When results are final, and what is reported on the way there.
@@ -47,6 +73,18 @@ pub struct ConfirmationRules {
     pub stale_receipt_timeout: Duration,
 }
 
+impl Default for ConfirmationRules {
+    fn default() -> Self {
+        Self {
+            finality: Finality::Depth(20),
+            watch_depth: 64,
+            emit_progress: false,
+            fetch_receipt_upon_entry: false,
+            stale_receipt_timeout: Duration::from_secs(60),
+        }
+    }
+}
+
 /// How the cursor follows the chain, and what happens to gaps and foreign use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NonceRules {
@@ -60,6 +98,18 @@ pub struct NonceRules {
     pub gap_fill_after: Duration,
     /// What becomes of a tx whose nonce a foreign transaction has consumed.
     pub on_foreign_nonce: OnForeignNonce,
+}
+
+impl Default for NonceRules {
+    fn default() -> Self {
+        Self {
+            chain_query: ChainQuery::Pending,
+            chain_nonce_timeout: Duration::from_secs(30),
+            max_chain_jump: 64,
+            gap_fill_after: Duration::from_secs(15),
+            on_foreign_nonce: OnForeignNonce::Requeue,
+        }
+    }
 }
 
 /// When a block's results are final.
@@ -116,6 +166,16 @@ pub struct Resubmit {
     pub policy: ResubmitPolicy,
     /// After how many times a decision is needed; `None` is never.
     pub max_attempts: Option<u32>,
+}
+
+impl Default for Resubmit {
+    fn default() -> Self {
+        Self {
+            interval: Some(Duration::from_secs(60)),
+            policy: ResubmitPolicy::Rebroadcast,
+            max_attempts: None,
+        }
+    }
 }
 
 /// What is sent when a tx is not mined in time.

@@ -51,6 +51,24 @@ pub struct NodeConfig {
 }
 
 impl NodeConfig {
+    /// A node with these chains and otherwise the defaults of the configuration file; a test of the binary compares
+    /// them.
+    #[must_use]
+    pub fn new(name: NodeName, chains: impl IntoIterator<Item = (ChainId, ChainRules)>) -> Self {
+        Self {
+            name,
+            advertise: None,
+            lease: LeaseTerms::default(),
+            shards: 2, // in the file the number of CPUs
+            inbox: 8_192,
+            waiters: 10_000,
+            chains: chains.into_iter().collect(),
+            non_keeper: NonKeeper::Forward,
+            on_timeline_change: OnTimelineChange::Halt,
+            reserved_accounts: ReservedAccounts::nothing(),
+        }
+    }
+
     /// Every lane of the node: each account that it signs for, and each reserved account with its rules, on each of its
     /// chains.
     #[must_use]
@@ -122,4 +140,17 @@ pub struct ChainRules {
     pub poll_interval: Duration,
     /// How many lanes fetch receipts by hash at once.
     pub receipt_workers: usize,
+}
+
+impl ChainRules {
+    /// A chain with these rules for its lanes and otherwise the defaults of the configuration file.
+    #[must_use]
+    pub fn new(lane: LaneRules) -> Self {
+        Self {
+            lane,
+            gas_margin_percent: 120,
+            poll_interval: Duration::from_secs(1),
+            receipt_workers: 10,
+        }
+    }
 }

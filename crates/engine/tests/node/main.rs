@@ -5,6 +5,7 @@ mod broadcaster;
 mod follower;
 mod gate;
 mod intake;
+mod metrics;
 mod ownership;
 mod peers;
 mod routing;

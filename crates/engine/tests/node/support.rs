@@ -1,25 +1,20 @@
 //! Nodes on the twins of one store and one chain, with a store and peers that a test can make fail.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use domain::lane::{ChainQuery, Finality, OnForeignNonce, Resubmit, ResubmitPolicy};
+use domain::lane::Finality;
 use domain::lease::LeaseTerms;
-use domain::window::{MempoolDepth, Release, Window};
-use domain::{
-    Address, CapacityRules, ChainId, ConfirmationRules, FeeRules, LaneKey, LaneRules, NodeName,
-    NonceRules, Payload, RequestId, U256,
-};
-use engine::node::{
-    ChainRules, NewTx, Node, NodeConfig, NonKeeper, OnTimelineChange, Origin, Ports,
-    ReservedAccounts,
-};
+use domain::window::Release;
+use domain::{Address, ChainId, LaneKey, LaneRules, NodeName, Payload, RequestId, U256};
+use engine::node::{ChainRules, NewTx, Node, NodeConfig, Origin, Ports};
 use engine::ports::{Clock, CommitOutcome};
 use engine::tasks::Tasks;
-use sim::chain::{MemoryChain, MemorySigner};
+use sim::chain::{MemoryChain, MemorySigner, RemoteChain, Staleness};
 use sim::clock::SimClock;
+use sim::network::{Link, LinkFaults};
 use sim::rng::Rng;
 use sim::store::MemoryStore;
 use tokio::sync::Notify;
@@ -120,9 +115,11 @@ impl Cluster {
         let script = Arc::new(StoreScript::default());
         let seed = self.started.fetch_add(1, Ordering::SeqCst);
         let clock = self.clock.machine(Duration::ZERO, Rng::new(seed));
+        let link = Link::new(Rng::new(seed), LinkFaults::NONE);
+        let chain = RemoteChain::new(self.chain.clone(), link, Staleness::NONE);
         let ports = Ports {
             store: Arc::new(ScriptedStore::new(self.store.clone(), Arc::clone(&script))),
-            chains: vec![Arc::new(self.chain.clone())],
+            chains: vec![Arc::new(chain)],
             signer: Arc::new(MemorySigner::new((1..=8).map(account).collect())),
             clock: Arc::new(clock),
             peers: Arc::new(self.network.peers_of(name)),
@@ -179,57 +176,20 @@ pub(crate) async fn sleep(duration: Duration) {
 }
 
 fn node_config(name: &str) -> NodeConfig {
-    let lane = LaneRules {
-        capacity: CapacityRules {
-            window: Window {
-                limit: None,
-                releases: Release::Mined,
-            },
-            mempool_depth: MempoolDepth::auto(),
-        },
-        fee: FeeRules::OPEN,
-        confirmations: ConfirmationRules {
-            finality: Finality::Depth(3),
-            watch_depth: 64,
-            emit_progress: false,
-            fetch_receipt_upon_entry: false,
-            stale_receipt_timeout: Duration::from_secs(60),
-        },
-        resubmit: Resubmit {
-            interval: Some(Duration::from_secs(5)),
-            policy: ResubmitPolicy::Rebroadcast,
-            max_attempts: None,
-        },
-        nonce: NonceRules {
-            chain_query: ChainQuery::Pending,
-            chain_nonce_timeout: Duration::from_secs(30),
-            max_chain_jump: 64,
-            gap_fill_after: Duration::from_secs(15),
-            on_foreign_nonce: OnForeignNonce::Requeue,
-        },
-        reservations: None,
-    };
-    let rules = ChainRules {
-        lane,
-        gas_margin_percent: 120,
-        poll_interval: Duration::from_millis(100),
-        receipt_workers: 4,
-    };
+    let mut rules = ChainRules::new(LaneRules::default());
+    rules.lane.capacity.window.releases = Release::Mined;
+    rules.lane.confirmations.finality = Finality::Depth(3);
+    rules.lane.resubmit.interval = Some(Duration::from_secs(5));
+    rules.poll_interval = Duration::from_millis(100);
     NodeConfig {
-        name: NodeName(name.to_owned()),
         advertise: Some(name.to_owned()),
         lease: LeaseTerms {
             duration: LEASE,
             renew_interval: RENEW,
-            clock_skew_allowance: Duration::from_secs(1),
             idle_release: Duration::from_secs(600),
+            ..LeaseTerms::default()
         },
-        shards: 2,
         inbox: 1_000,
-        waiters: 1_000,
-        chains: BTreeMap::from([(CHAIN, rules)]),
-        non_keeper: NonKeeper::Forward,
-        on_timeline_change: OnTimelineChange::Halt,
-        reserved_accounts: ReservedAccounts::nothing(),
+        ..NodeConfig::new(NodeName(name.to_owned()), [(CHAIN, rules)])
     }
 }

@@ -7,7 +7,7 @@ use serde_json::json;
 use super::load;
 use crate::adapters::find_secret_problems;
 use crate::command_line::{ConfigCommand, ConfigOutputArgs};
-use crate::config::{Config, Sources, environment, read_file};
+use crate::config::{Config, Problem, environment};
 
 pub(crate) fn run(command: &ConfigCommand) -> Result<(), Failure> {
     match command {
@@ -18,28 +18,14 @@ pub(crate) fn run(command: &ConfigCommand) -> Result<(), Failure> {
 
 fn check(args: &ConfigOutputArgs) -> Result<(), Failure> {
     let path = &args.file.config;
-    let read = || {
-        let file = Some(read_file(path)?);
-        Config::read(Sources {
-            file,
-            env: environment(),
-            ..Sources::default()
-        })
-    };
-    let result = read();
-    let to_lines = |problems: &[crate::config::Problem]| -> Vec<String> {
+    let result = Config::read_file(path, environment());
+    let to_lines = |problems: &[Problem]| -> Vec<String> {
         problems.iter().map(ToString::to_string).collect()
     };
     let (problems, warnings) = match &result {
         Ok(config) => {
             let (errors, missing) = find_secret_problems(config);
-            (
-                errors,
-                to_lines(&config.warnings)
-                    .into_iter()
-                    .chain(missing)
-                    .collect(),
-            )
+            (errors, [to_lines(&config.warnings), missing].concat())
         }
         Err(problems) => (to_lines(problems), Vec::new()),
     };

@@ -5,7 +5,7 @@ use std::io::Read as _;
 use api::keys::{self, ApiKey, Scope};
 use clap::{Args, Subcommand};
 use cli::Failure;
-use cli::output::{Tone, paint, print_json, print_line};
+use cli::output::{Tone, paint, print_json, print_line, print_quiet};
 use serde_json::json;
 
 /// The longest text that is read as a key.
@@ -67,16 +67,10 @@ fn create_key(args: &NewArgs) -> Result<(), Failure> {
         return Ok(());
     }
     let quoted: Vec<String> = names.iter().map(|name| format!("{name:?}")).collect();
-    print_line!(
-        "{}",
-        paint(Tone::Quiet, "# for the caller; it is not shown again")
-    );
+    print_quiet("# for the caller; it is not shown again");
     print_line!("{}", paint(Tone::Strong, &key));
     print_line!("");
-    print_line!(
-        "{}",
-        paint(Tone::Quiet, "# for the configuration of every node")
-    );
+    print_quiet("# for the configuration of every node");
     print_line!("[[auth.key]]");
     print_line!("name = \"{}\"", args.name);
     print_line!("hash = \"{hash}\"");

@@ -11,19 +11,12 @@ pub(crate) mod serve;
 use cli::Failure;
 use cli::process::NODE_VARIABLES;
 
-use crate::config::{Config, Problem, Sources, environment, read_file};
+use crate::config::{Config, Problem, environment};
 
 /// Reads a configuration file and the environment, and logs the warnings.
 fn load(path: &std::path::Path) -> Result<Config, Failure> {
-    let read = || {
-        let file = Some(read_file(path)?);
-        Config::read(Sources {
-            file,
-            env: environment(),
-            ..Sources::default()
-        })
-    };
-    let config = read().map_err(|problems| config_failure(&problems))?;
+    let config =
+        Config::read_file(path, environment()).map_err(|problems| config_failure(&problems))?;
     for warning in &config.warnings {
         tracing::warn!("{warning}");
     }
@@ -32,17 +25,9 @@ fn load(path: &std::path::Path) -> Result<Config, Failure> {
 
 /// Reads a generated configuration file of a child process in the way that process does.
 pub(crate) fn read_generated(path: &std::path::Path) -> Result<Config, Failure> {
-    let read = || {
-        let file = Some(read_file(path)?);
-        let mut env = environment();
-        env.retain(|key, _| !NODE_VARIABLES.contains(&key.as_str()));
-        Config::read(Sources {
-            file,
-            env,
-            ..Sources::default()
-        })
-    };
-    read().map_err(|problems: Vec<_>| config_failure(&problems))
+    let mut env = environment();
+    env.retain(|key, _| !NODE_VARIABLES.contains(&key.as_str()));
+    Config::read_file(path, env).map_err(|problems| config_failure(&problems))
 }
 
 fn config_failure(problems: &[Problem]) -> Failure {

@@ -8,7 +8,8 @@ use engine::node::NonKeeper;
 
 use super::Problem;
 use super::node::StoreUrl;
-use super::section::{default, required, section};
+use super::reader::Fallback::Required;
+use super::section::{default, section};
 use super::setting::choices;
 use super::validation::Validation;
 
@@ -24,11 +25,11 @@ section! {
     /// An API key, once per key (`lanekeeper key new` makes one).
     AuthKey = "auth.key" {
         /// The caller's name; it is logged, and a part of the key.
-        name: String = required();
+        name: String = Required;
         /// The SHA-256 of the key, in hex.
-        hash: String = required();
+        hash: String = Required;
         /// What the key permits.
-        scopes: Vec<Scope> = required();
+        scopes: Vec<Scope> = Required;
     }
 }
 
@@ -45,13 +46,6 @@ choices!(Scope, "\"read\", \"send\", \"operate\" or \"metrics\"", {
     "read" => Scope::Read, "send" => Scope::Send,
     "operate" => Scope::Operate, "metrics" => Scope::Metrics,
 });
-
-/// From where this node is reachable.
-enum Reach {
-    Loopback,
-    /// From other machines, because of this key and its value.
-    Network(&'static str, String),
-}
 
 impl Validation<'_> {
     pub(super) fn check_access(&mut self) {
@@ -150,10 +144,10 @@ impl Validation<'_> {
         if is_set || !self.has_forwarding() {
             return;
         }
-        let because = match (self.reach(), self.config.auth.mode) {
-            (Reach::Network(path, value), _) => format!("{path} is {value}"),
-            (Reach::Loopback, AuthMode::Keys) => "auth.mode is \"keys\"".to_owned(),
-            (Reach::Loopback, AuthMode::None) => return,
+        let because = match (self.network_address(), self.config.auth.mode) {
+            (Some(setting), _) => setting,
+            (None, AuthMode::Keys) => "auth.mode is \"keys\"".to_owned(),
+            (None, AuthMode::None) => return,
         };
         self.problems.push(Problem::without_location(format!(
             "node.clusterSecretFile is not set, but {because} and nodes forward requests to each other \
@@ -162,14 +156,13 @@ impl Validation<'_> {
         )));
     }
 
-    fn reach(&self) -> Reach {
+    /// The setting that makes this node reachable from other machines, if there is one.
+    fn network_address(&self) -> Option<String> {
         let listen = self.config.http.listen;
         if !listen.ip().is_loopback() {
-            return Reach::Network("http.listen", listen.to_string());
+            return Some(format!("http.listen is {listen}"));
         }
-        match &self.config.node.advertise {
-            Some(url) if !url.is_loopback() => Reach::Network("node.advertise", url.0.clone()),
-            Some(_) | None => Reach::Loopback,
-        }
+        let advertise = self.config.node.advertise.as_ref()?;
+        (!advertise.is_loopback()).then(|| format!("node.advertise is {}", advertise.0))
     }
 }

@@ -10,7 +10,8 @@ use domain::{CapacityRules, ChainId, ConfirmationRules, FeeRules, LaneRules, Non
 use engine::node::ChainRules;
 
 use super::raw::Raw;
-use super::section::{default, in_range, polling_interval, required, rule, section, unset};
+use super::reader::Fallback::{Required, Unset};
+use super::section::{default, in_range, polling_interval, rule, section};
 use super::setting::{Hundredths, Setting, ValueError, Wei, WsUrl, as_usize, choices, text};
 use super::validation::Validation;
 use super::{Config, Origin, Problem};
@@ -38,31 +39,31 @@ section! {
     /// A chain, once per chain.
     Chain = "chain" {
         /// The chain's EIP-155 id.
-        id: u64 = required(), rule(|id: &u64| *id > 0, "but EIP-155 ids start at 1");
+        id: u64 = Required, rule(|id: &u64| *id > 0, "but EIP-155 ids start at 1");
         /// The chain's name in logs.
-        name: Option<String> = unset("its id");
+        name: Option<String> = Unset("its id");
         /// The JSON-RPC endpoints, the preferred one first.
-        rpc: Vec<EndpointUrl> = required();
+        rpc: Vec<EndpointUrl> = Required;
         /// A WebSocket endpoint that announces new heads; they are polled all the same.
-        ws: Option<WsUrl> = unset("heads are only polled");
+        ws: Option<WsUrl> = Unset("heads are only polled");
         /// How many endpoints get a transaction at once; after an inconclusive answer the others get it too.
         send_to: u64 = default("1");
         /// The maximum number of requests per second and endpoint.
-        requests_per_second: Option<u64> = unset("no limit"), rule(
+        requests_per_second: Option<u64> = Unset("no limit"), rule(
             |rate: &Option<u64>| rate.is_none_or(|rate| (1..=REQUESTS_PER_SECOND_MAX).contains(&rate)),
             format!("but must be from 1 to {REQUESTS_PER_SECOND_MAX}"));
         /// When a result is final: a number of confirmations, or the chain's own "safe" or "finalized" block.
-        confirmations: Option<Finality> = unset("confirmations.required"), rule(
+        confirmations: Option<Finality> = Unset("confirmations.required"), rule(
             |finality: &Option<Finality>| finality.map_or(0, Finality::depth) <= WATCH_DEPTH_MAX,
             format!("but must be at most {WATCH_DEPTH_MAX}"));
         /// The time between two blocks: the head is polled twice in it.
-        block_time: Option<Duration> = unset("the head is polled every second");
+        block_time: Option<Duration> = Unset("the head is polled every second");
         /// Whether the chain supports type 0 transactions only.
         legacy: bool = default("false");
         /// The minimum fee per gas.
         fee_floor: Wei = default("0");
         /// The maximum fee per gas.
-        fee_cap: Option<Wei> = unset("no limit");
+        fee_cap: Option<Wei> = Unset("no limit");
         /// The factor by which estimated gas is multiplied.
         gas_margin: Hundredths = default("1.2");
     }
@@ -101,7 +102,7 @@ section! {
             format!("but must be from {BUMP_PERCENT_MIN} to {BUMP_PERCENT_MAX}: nodes refuse a replacement \
                      that pays less than {BUMP_PERCENT_MIN} % more"));
         /// Policy "bump": the maximum fee per gas.
-        max_fee_per_gas: Option<Wei> = unset("the chain's feeCap");
+        max_fee_per_gas: Option<Wei> = Unset("the chain's feeCap");
     }
 }
 
@@ -127,7 +128,7 @@ section! {
         /// Whether an event is emitted for every confirmation, or only for the final result.
         progress: Progress = default("final");
         /// How deep final results are watched for reorgs.
-        watch_depth: Option<u64> = unset("twice the required confirmations, at least 64");
+        watch_depth: Option<u64> = Unset("twice the required confirmations, at least 64");
     }
 }
 
@@ -281,23 +282,18 @@ impl Config {
 
     /// Keys of a policy that is not chosen: their author expects that fees are raised.
     pub(super) fn unused_bump_keys(&self) -> Vec<Problem> {
-        let is_chosen = match self.resubmit.policy {
-            Policy::Bump => true,
-            Policy::Rebroadcast => false,
-        };
-        let keys =
-            ["resubmit.bumpPercent", "resubmit.maxFeePerGas"].map(|path| (path, self.origin(path)));
-        let unused = keys
-            .into_iter()
-            .filter(|(_, origin)| !is_chosen && *origin != Origin::Default);
-        let warning = |(path, origin): (&str, Origin)| {
-            let message = format!(
-                "{path} has no effect, because resubmit.policy is \"rebroadcast\": set that to \
-                 \"bump\", or leave {path} out"
-            );
-            Problem::at_origin(&origin, message)
-        };
-        unused.map(warning).collect()
+        let mut warnings = Vec::new();
+        for path in ["resubmit.bumpPercent", "resubmit.maxFeePerGas"] {
+            let origin = self.origin(path);
+            if self.resubmit.policy == Policy::Rebroadcast && origin != Origin::Default {
+                let message = format!(
+                    "{path} has no effect, because resubmit.policy is \"rebroadcast\": set that to \
+                     \"bump\", or leave {path} out"
+                );
+                warnings.push(Problem::at_origin(&origin, message));
+            }
+        }
+        warnings
     }
 }
 

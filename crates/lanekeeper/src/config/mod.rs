@@ -120,6 +120,18 @@ impl Config {
         }
     }
 
+    /// Reads and validates a file and an environment.
+    pub(crate) fn read_file(
+        path: &Path,
+        env: BTreeMap<String, String>,
+    ) -> Result<Self, Vec<Problem>> {
+        Self::read(Sources {
+            file: Some(read_file(path)?),
+            env,
+            ..Sources::default()
+        })
+    }
+
     /// Where the value of a key came from.
     pub(crate) fn origin(&self, path: &str) -> Origin {
         self.origins.get(path).cloned().unwrap_or(Origin::Default)

@@ -10,8 +10,8 @@ use domain::lease::LeaseTerms;
 use engine::node::{NodeConfig, NonKeeper, OnTimelineChange};
 
 use super::raw::Raw;
-use super::reader::Fallback;
-use super::section::{default, in_range, required, rule, section, unset};
+use super::reader::Fallback::{self, Required, Unset};
+use super::section::{default, in_range, rule, section};
 use super::setting::{Secret, Setting, Size, Url, ValueError, as_usize, choices, text};
 use super::validation::Validation;
 use super::{Config, Problem};
@@ -36,14 +36,14 @@ section! {
         /// The node's name, which must be unique in the cluster.
         name: String = Fallback::Value(host_name());
         /// The URL under which other nodes reach this one.
-        advertise: Option<Url> = unset("http:// and the address of http.listen");
+        advertise: Option<Url> = Unset("http:// and the address of http.listen");
         /// How long a stopping node answers reads after it has released its lanes.
         drain_delay: Duration = default("5s"),
             rule(|delay: &Duration| delay.as_secs() <= 600, "but a node must stop within 10m");
         /// The secret by which nodes authenticate each other, the same on all nodes. Prefer clusterSecretFile.
-        cluster_secret: Option<Secret> = unset("not set");
+        cluster_secret: Option<Secret> = Unset("not set");
         /// The file that contains the cluster secret.
-        cluster_secret_file: Option<PathBuf> = unset("not set");
+        cluster_secret_file: Option<PathBuf> = Unset("not set");
     }
 }
 
@@ -64,7 +64,7 @@ section! {
     /// The store.
     Store = "store" {
         /// The URL of the store.
-        url: StoreUrl = required();
+        url: StoreUrl = Required;
         /// PostgreSQL: the maximum number of connections of this node.
         pool_size: u64 = default("8");
         /// PostgreSQL: what a lane does when a promoted standby may lack its last commits.
@@ -210,11 +210,9 @@ impl Validation<'_> {
 fn host_name() -> String {
     // Absent outside of Linux; then any name will do, and a second node must set one.
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let name = name.trim();
-    if name.is_empty() {
-        "lanekeeper".to_owned()
-    } else {
-        name.to_owned()
+    match name.trim() {
+        "" => "lanekeeper".to_owned(),
+        name => name.to_owned(),
     }
 }
 

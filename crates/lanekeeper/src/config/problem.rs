@@ -1,38 +1,25 @@
 //! A problem with the configuration, with its location. The message must be enough to fix it.
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::reader::Origin;
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Problem {
-    location: Option<Location>,
+    /// A file or a variable.
+    location: Option<Origin>,
     message: String,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Location {
-    File { path: PathBuf, line: usize },
-    Env(String),
 }
 
 impl Problem {
     pub(crate) fn in_file(path: &Path, line: usize, message: String) -> Self {
-        Self {
-            location: Some(Location::File {
-                path: path.to_owned(),
-                line,
-            }),
-            message,
-        }
+        let path = path.to_owned();
+        Self::at_origin(&Origin::File { path, line }, message)
     }
 
     pub(crate) fn in_env(variable: &str, message: String) -> Self {
-        Self {
-            location: Some(Location::Env(variable.to_owned())),
-            message,
-        }
+        Self::at_origin(&Origin::Env(variable.to_owned()), message)
     }
 
     /// A problem without a location: something is missing.
@@ -45,20 +32,18 @@ impl Problem {
 
     /// A problem with a value of this origin.
     pub(crate) fn at_origin(origin: &Origin, message: String) -> Self {
-        match origin {
-            Origin::File { path, line } => Self::in_file(path, *line, message),
-            Origin::Env(variable) => Self::in_env(variable, message),
-            Origin::Default | Origin::Dev | Origin::Flag => Self::without_location(message),
-        }
+        let location = match origin {
+            Origin::File { .. } | Origin::Env(_) => Some(origin.clone()),
+            Origin::Default | Origin::Dev | Origin::Flag => None,
+        };
+        Self { location, message }
     }
 }
 
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.location {
-            Some(Location::File { path, line }) => write!(f, "{}:{line}: ", path.display())?,
-            Some(Location::Env(variable)) => write!(f, "${variable}: ")?,
-            None => {}
+        if let Some(location) = &self.location {
+            write!(f, "{location}: ")?;
         }
         f.write_str(&self.message)
     }

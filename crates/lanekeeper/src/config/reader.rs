@@ -13,7 +13,7 @@ use super::section::{Rule, Section};
 use super::setting::{Setting, ValueError};
 
 /// Where a value came from.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Origin {
     Default,
     /// The settings of `lanekeeper dev`.
@@ -36,6 +36,21 @@ pub(crate) struct Sources {
     pub(crate) env: BTreeMap<String, String>,
     /// `section.key` and values.
     pub(crate) flags: BTreeMap<&'static str, String>,
+}
+
+impl Sources {
+    /// Finds something and its line in the file, or else in the settings of `dev`.
+    fn find_in_files<T>(
+        &self,
+        find: impl Fn(&RawFile) -> Option<(T, usize)>,
+    ) -> Option<(T, Origin)> {
+        let in_file = self.file.as_ref().and_then(|file| {
+            let (found, line) = find(file)?;
+            let path = file.path.clone();
+            Some((found, Origin::File { path, line }))
+        });
+        in_file.or_else(|| Some((find(self.dev.as_ref()?)?.0, Origin::Dev)))
+    }
 }
 
 /// The value of a key that is not set.
@@ -117,38 +132,21 @@ impl Reader {
     pub(crate) fn read_list<S: Section>(&mut self) -> Option<Vec<S>> {
         self.known.entry(S::NAME).or_default();
         self.lists.insert(S::NAME);
-        let entries = |file: &RawFile, origin: fn(&RawFile, usize) -> Origin| {
-            let entries = file.many.get(S::NAME).cloned()?;
-            Some(
-                entries
-                    .into_iter()
-                    .map(|e| (origin(file, e.line), e))
-                    .collect::<Vec<_>>(),
-            )
-        };
-        let from_file = |file: &RawFile, line| Origin::File {
-            path: file.path.clone(),
-            line,
-        };
-        let found = (self.sources.file.as_ref())
-            .and_then(|file| entries(file, from_file))
-            .or_else(|| {
-                self.sources
-                    .dev
-                    .as_ref()
-                    .and_then(|dev| entries(dev, |_, _| Origin::Dev))
-            })
-            .unwrap_or_default();
+        let found = self.sources.find_in_files(|file| {
+            let entries = file.many.get(S::NAME)?.clone();
+            Some((entries, 0)) // each entry has its own line
+        });
+        let (entries, origin) = found.unwrap_or((Vec::new(), Origin::Default));
         // All entries are read before the first failure counts, so that all problems are found.
-        let read: Vec<Option<S>> = found
+        let read: Vec<Option<S>> = entries
             .into_iter()
             .enumerate()
-            .map(|(index, (origin, keys))| {
-                let entry = Some((index, keys, origin));
+            .map(|(index, keys)| {
+                let origin = origin.at_line(keys.line);
                 S::read(&mut SectionReader {
                     reader: self,
                     section: S::NAME,
-                    entry,
+                    entry: Some((index, keys, origin)),
                 })
             })
             .collect();
@@ -279,13 +277,11 @@ impl SectionReader<'_> {
             }
             (None, Fallback::Required) => {
                 let message = format!("{path} is missing: set it to {}", T::FORM);
-                let origin = self
-                    .entry
-                    .as_ref()
-                    .map_or(Origin::Default, |(.., o)| o.clone());
-                self.reader
-                    .problems
-                    .push(Problem::at_origin(&origin, message));
+                let origin = match &self.entry {
+                    Some((.., origin)) => origin.clone(),
+                    None => Origin::Default,
+                };
+                self.report(&origin, message);
                 return None;
             }
         };
@@ -294,9 +290,7 @@ impl SectionReader<'_> {
                 for rule in rules {
                     if let Some(violation) = rule.violation(&value) {
                         let message = format!("{path} is {}, {violation}", value.to_text());
-                        self.reader
-                            .problems
-                            .push(Problem::at_origin(&origin, message));
+                        self.report(&origin, message);
                     }
                 }
                 self.record::<T>(path, value.to_text(), origin, about);
@@ -309,9 +303,7 @@ impl SectionReader<'_> {
                     ValueError::Rejected(why) if T::IS_SECRET => format!("{path}: {why}"),
                     ValueError::Rejected(why) => format!("{path} is {raw}: {why}"),
                 };
-                self.reader
-                    .problems
-                    .push(Problem::at_origin(&origin, message));
+                self.report(&origin, message);
                 None
             }
         }
@@ -319,16 +311,6 @@ impl SectionReader<'_> {
 
     fn find_value(&self, key: &str, path: &str) -> Option<(Raw, Origin)> {
         let sources = &self.reader.sources;
-        let located = |file: &RawFile, section: &RawSection| {
-            let LocatedValue { raw, line } = section.keys.get(key)?.clone();
-            Some((
-                raw,
-                Origin::File {
-                    path: file.path.clone(),
-                    line,
-                },
-            ))
-        };
         if let Some((_, section, origin)) = &self.entry {
             let LocatedValue { raw, line } = section.keys.get(key)?.clone();
             return Some((raw, origin.at_line(line)));
@@ -340,14 +322,15 @@ impl SectionReader<'_> {
         if let Some(text) = sources.env.get(&variable) {
             return Some((Raw::Bare(text.clone()), Origin::Env(variable)));
         }
-        let in_file = sources
-            .file
-            .as_ref()
-            .and_then(|f| located(f, f.single.get(self.section)?));
-        in_file.or_else(|| {
-            let dev = sources.dev.as_ref()?.single.get(self.section)?;
-            Some((dev.keys.get(key)?.raw.clone(), Origin::Dev))
+        sources.find_in_files(|file| {
+            let LocatedValue { raw, line } = file.single.get(self.section)?.keys.get(key)?.clone();
+            Some((raw, line))
         })
+    }
+
+    fn report(&mut self, origin: &Origin, message: String) {
+        let problem = Problem::at_origin(origin, message);
+        self.reader.problems.push(problem);
     }
 
     fn record<T: Setting>(&mut self, path: String, value: String, origin: Origin, about: &str) {

@@ -9,7 +9,8 @@ use nonce::{Mode, QueueSettings, RejectPolicy, SchemeKind, Settings};
 
 use super::Config;
 use super::node::StoreUrl;
-use super::section::{at_least_1s, default, in_range, polling_interval, section, unset};
+use super::reader::Fallback::Unset;
+use super::section::{at_least_1s, default, in_range, polling_interval, section};
 use super::setting::{Secret, Setting as _, as_usize, choices};
 use super::validation::Validation;
 
@@ -52,7 +53,7 @@ section! {
     /// Redis, for the reservation schemes that use it.
     Redis = "redis" {
         /// The URL of Redis: redis://user:password@host:6379/0
-        url: Option<Secret> = unset("not used");
+        url: Option<Secret> = Unset("not used");
         /// Whether PostgreSQL serves alone while Redis is unreachable.
         degrade_on_failure: bool = default("true");
         /// After this many consecutive failures Redis is bypassed.

@@ -47,16 +47,6 @@ pub(super) fn default(text: &str) -> Fallback {
     Fallback::Value(text.to_owned())
 }
 
-/// A key that may be absent, and what its absence means.
-pub(super) fn unset(meaning: &'static str) -> Fallback {
-    Fallback::Unset(meaning)
-}
-
-/// A key that must be set.
-pub(super) fn required() -> Fallback {
-    Fallback::Required
-}
-
 /// What a value must satisfy by itself. Relations between keys are checked by `Validation`.
 pub(crate) struct Rule<T> {
     is_met: Box<dyn Fn(&T) -> bool>,

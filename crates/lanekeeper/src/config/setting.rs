@@ -183,11 +183,9 @@ impl Setting for Size {
             "GiB" => MIB * KIB,
             _ => return Err(ValueError::Malformed),
         };
-        let number: u64 = number.parse().ok().ok_or(ValueError::Malformed)?;
-        number
-            .checked_mul(unit)
-            .map(Self)
-            .ok_or(ValueError::Malformed)
+        let number: Option<u64> = number.parse().ok();
+        let bytes = number.and_then(|number| number.checked_mul(unit));
+        bytes.map(Self).ok_or(ValueError::Malformed)
     }
     fn to_text(&self) -> String {
         match self.0 {
@@ -205,12 +203,7 @@ pub(crate) struct Url(pub(crate) String);
 impl Url {
     /// Whether it is reachable from this machine only.
     pub(crate) fn is_loopback(&self) -> bool {
-        let url = reqwest::Url::parse(&self.0).ok();
-        let host = url.as_ref().and_then(reqwest::Url::host_str);
-        host.is_some_and(|host| {
-            let address: Option<std::net::IpAddr> = host.trim_matches(['[', ']']).parse().ok();
-            host == "localhost" || address.is_some_and(|address| address.is_loopback())
-        })
+        EndpointUrl::parse(&self.0).is_ok_and(|url| url.is_loopback())
     }
 }
 
@@ -218,14 +211,11 @@ impl Setting for Url {
     const FORM: &'static str = "an address such as \"http://127.0.0.1:8545\"";
     fn from_raw(raw: &Raw) -> Result<Self, ValueError> {
         let text = text(raw)?;
-        let url = reqwest::Url::parse(text)
-            .ok()
-            .ok_or(ValueError::Malformed)?;
-        let fits = matches!(url.scheme(), "http" | "https") && url.has_host();
-        if fits {
-            Ok(Self(text.to_owned()))
-        } else {
-            Err(ValueError::Malformed)
+        match reqwest::Url::parse(text) {
+            Ok(url) if matches!(url.scheme(), "http" | "https") && url.has_host() => {
+                Ok(Self(text.to_owned()))
+            }
+            Ok(_) | Err(_) => Err(ValueError::Malformed),
         }
     }
     fn to_text(&self) -> String {
@@ -309,14 +299,9 @@ impl Setting for Hundredths {
         if !digits || part.len() > 2 || whole.is_empty() || whole.len() > 2 {
             return Err(ValueError::Malformed);
         }
-        let hundredths: u64 = format!("{whole}{part:0<2}")
-            .parse()
-            .ok()
-            .ok_or(ValueError::Malformed)?;
-        if (100..=1000).contains(&hundredths) {
-            Ok(Self(hundredths))
-        } else {
-            Err(ValueError::Malformed)
+        match format!("{whole}{part:0<2}").parse() {
+            Ok(hundredths @ 100..=1000) => Ok(Self(hundredths)),
+            Ok(_) | Err(_) => Err(ValueError::Malformed),
         }
     }
     fn to_text(&self) -> String {

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use domain::{Address, ChainId};
 
 use super::Config;
-use super::section::{required, section, unset};
+use super::reader::Fallback::{Required, Unset};
+use super::section::section;
 use super::setting::{Secret, Setting as _, choices};
 use super::validation::Validation;
 
@@ -13,21 +14,21 @@ section! {
     /// An account, once per account.
     Signer = "signer" {
         /// Where the private key is.
-        kind: SignerKind = required();
+        kind: SignerKind = Required;
         /// kind "key": the private key itself. Prefer keyFile or keyEnv.
-        key: Option<Secret> = unset("not set");
+        key: Option<Secret> = Unset("not set");
         /// kind "key": the file that contains the private key in hex.
-        key_file: Option<PathBuf> = unset("not set");
+        key_file: Option<PathBuf> = Unset("not set");
         /// kind "key": the environment variable that contains the private key in hex.
-        key_env: Option<String> = unset("not set");
+        key_env: Option<String> = Unset("not set");
         /// kind "keystore": the keystore file (version 3, the format of geth).
-        path: Option<PathBuf> = unset("not set");
+        path: Option<PathBuf> = Unset("not set");
         /// kind "keystore": the file that contains the password of the keystore.
-        password_file: Option<PathBuf> = unset("not set");
+        password_file: Option<PathBuf> = Unset("not set");
         /// kind "external": the account. Its key is elsewhere; applications reserve its nonces.
-        address: Option<Address> = unset("not set");
+        address: Option<Address> = Unset("not set");
         /// The chains that the account is used on.
-        chains: Option<Vec<u64>> = unset("all chains");
+        chains: Option<Vec<u64>> = Unset("all chains");
     }
 }
 
@@ -65,23 +66,14 @@ impl Validation<'_> {
                 (SignerKind::Key, ["key" | "keyFile" | "keyEnv"])
                 | (SignerKind::Keystore, ["path", "passwordFile"])
                 | (SignerKind::External, ["address"]) => {}
-                (SignerKind::External, given) => {
-                    let rule = format!("which takes address alone, but has {}", join_keys(given));
-                    self.reject(&path, "\"external\"", &rule);
-                }
-                (SignerKind::Key, given) => {
-                    let rule = format!(
-                        "which takes exactly one of key, keyFile and keyEnv, but has {}",
-                        join_keys(given)
-                    );
-                    self.reject(&path, "\"key\"", &rule);
-                }
-                (SignerKind::Keystore, given) => {
-                    let rule = format!(
-                        "which takes path and passwordFile, but has {}",
-                        join_keys(given)
-                    );
-                    self.reject(&path, "\"keystore\"", &rule);
+                (kind, given) => {
+                    let takes = match kind {
+                        SignerKind::Key => "exactly one of key, keyFile and keyEnv",
+                        SignerKind::Keystore => "path and passwordFile",
+                        SignerKind::External => "address alone",
+                    };
+                    let rule = format!("which takes {takes}, but has {}", join_keys(given));
+                    self.reject(&path, &format!("{:?}", kind.to_text()), &rule);
                 }
             }
             for chain in signer.chains.iter().flatten() {

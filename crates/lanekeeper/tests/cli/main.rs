@@ -5,4 +5,5 @@ mod support;
 mod bench_nonce;
 mod cluster;
 mod keys;
+mod metrics;
 mod one_node;

@@ -1,10 +1,12 @@
 //! Counts the calls in progress, so that a shutdown can wait for them.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use engine::ports::ReservationError;
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
+use crate::Result;
 use crate::queue::is_nested;
 
 /// The component's phase from open to closed, and the number of calls in progress.
@@ -36,7 +38,7 @@ pub(super) struct ActiveCall {
 
 impl ActiveCalls {
     /// Starts an allocation. While draining, only calls nested in a `with_nonce` are still accepted.
-    pub(super) fn begin_allocation(self: &Arc<Self>) -> Result<ActiveCall, ReservationError> {
+    pub(super) fn begin_allocation(self: &Arc<Self>) -> Result<ActiveCall> {
         self.begin_if(|phase| match phase {
             Phase::Open => true,
             Phase::Draining => is_nested(),
@@ -45,18 +47,15 @@ impl ActiveCalls {
     }
 
     /// Starts a mark.
-    pub(super) fn begin_mark(self: &Arc<Self>) -> Result<ActiveCall, ReservationError> {
+    pub(super) fn begin_mark(self: &Arc<Self>) -> Result<ActiveCall> {
         self.begin_if(|phase| match phase {
             Phase::Open | Phase::Draining => true,
             Phase::Closed => false,
         })
     }
 
-    fn begin_if(
-        self: &Arc<Self>,
-        may: impl FnOnce(Phase) -> bool,
-    ) -> Result<ActiveCall, ReservationError> {
-        let mut state = self.lock();
+    fn begin_if(self: &Arc<Self>, may: impl FnOnce(Phase) -> bool) -> Result<ActiveCall> {
+        let mut state = self.state.lock();
         if !may(state.phase) {
             let text = "the nonce component is shutting down";
             return Err(ReservationError::Unavailable(text.into()));
@@ -67,14 +66,14 @@ impl ActiveCalls {
     }
 
     pub(super) fn drain(&self) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if state.phase == Phase::Open {
             state.phase = Phase::Draining;
         }
     }
 
     pub(super) fn close(&self) {
-        self.lock().phase = Phase::Closed;
+        self.state.lock().phase = Phase::Closed;
     }
 
     pub(super) async fn wait_until_idle(&self) {
@@ -82,22 +81,17 @@ impl ActiveCalls {
             let mut finished = std::pin::pin!(self.finished.notified());
             // Registered before the check, so that a call that finishes in between is not missed.
             finished.as_mut().enable();
-            if self.lock().active == 0 {
+            if self.state.lock().active == 0 {
                 return;
             }
             finished.await;
         }
     }
-
-    // A poisoned lock is used anyway: no code panics while it is held.
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Drop for ActiveCall {
     fn drop(&mut self) {
-        let mut state = self.active_calls.lock();
+        let mut state = self.active_calls.state.lock();
         state.active = state.active.checked_sub(1).expect("every call is counted");
         drop(state);
         self.active_calls.finished.notify_waiters();

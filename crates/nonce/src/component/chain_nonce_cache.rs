@@ -5,7 +5,7 @@
 //! second endpoint confirms, is refused with instructions for the operator, and the lane's next nonce stays.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use domain::lane::{AccountNonces, ChainQuery, EndpointNonces};
@@ -13,7 +13,9 @@ use domain::{LaneKey, MonotonicTime, Nonce};
 use engine::ports::{Chain, ChainError, Clock, Quorum, ReservationError};
 use futures::FutureExt;
 use futures::future::{BoxFuture, Shared};
+use parking_lot::Mutex;
 
+use crate::Result;
 use crate::config::{ReservationChain, ReservationChains, Settings};
 use crate::scheme::Scheme;
 
@@ -38,7 +40,7 @@ struct ChainNonceQuery {
     clock: Arc<dyn Clock>,
 }
 
-type Answer = Result<Nonce, ReservationError>;
+type Answer = Result<Nonce>;
 
 /// The cached answer for one lane.
 #[derive(Default)]
@@ -78,7 +80,7 @@ impl ChainNonceCache {
             return Ok(Nonce(0));
         }
         let pending = {
-            let mut lanes = self.lock();
+            let mut lanes = self.lanes.lock();
             evict_oldest_if_full(&mut lanes, lane);
             let cached = lanes.entry(lane).or_default();
             let now = self.chain_query.clock.monotonic();
@@ -112,17 +114,12 @@ impl ChainNonceCache {
             (Err(QueryFailure::Unreachable(error)), None) => (Err(unavailable(error)), soon),
             (Err(QueryFailure::Refused(error)), _) => (Err(error), soon),
         };
-        let mut lanes = self.lock();
+        let mut lanes = self.lanes.lock();
         let cached = lanes.entry(lane).or_default();
         cached.pending = None;
         cached.at_least = answer.as_ref().ok().copied().or(cached.at_least);
         cached.answer = Some((answer.clone(), until));
         answer
-    }
-
-    // A poisoned lock is used anyway: no code panics while it is held.
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<LaneKey, CachedNonce>> {
-        self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -206,10 +203,7 @@ impl ChainNonceQuery {
     }
 }
 
-pub(super) fn chain_of(
-    chains: &ReservationChains,
-    lane: LaneKey,
-) -> Result<&ReservationChain, ReservationError> {
+pub(super) fn chain_of(chains: &ReservationChains, lane: LaneKey) -> Result<&ReservationChain> {
     let id = lane.chain_id;
     let unknown =
         || ReservationError::NotReservable(format!("nonces are not reserved on chain {id} here"));

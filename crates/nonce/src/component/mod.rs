@@ -17,9 +17,10 @@ use domain::{B256, Holder, LaneKey, Mark, MarkRefusal, Nonce, Reservation, Reser
 use engine::ports::{Clock, LaneReservations, NonceReservations, ReservationError};
 use metrics::counter;
 
+use crate::Result;
 use crate::config::{Mode, ReservationChain, ReservationChains, Settings, SettingsError};
 use crate::queue::WorkerQueue;
-use crate::scheme::{ReserveRequest, Scheme};
+use crate::scheme::{ReservationKey, ReserveRequest, Scheme};
 use crate::sweep::Sweep;
 use active_calls::ActiveCalls;
 use chain_nonce_cache::ChainNonceCache;
@@ -84,7 +85,7 @@ impl NonceComponent {
     /// [`Self::mark_submitted`] before; afterwards the nonce may be reserved for another holder.
     ///
     /// If the caller is cancelled before the answer, the nonce is recycled.
-    pub async fn allocate(&self, lane: LaneKey) -> Result<Reservation, ReservationError> {
+    pub async fn allocate(&self, lane: LaneKey) -> Result<Reservation> {
         PendingAllocation::start(self, lane)?.await
     }
 
@@ -96,7 +97,7 @@ impl NonceComponent {
         nonce: Nonce,
         holder: Holder,
         tx_hash: B256,
-    ) -> Result<Reservation, ReservationError> {
+    ) -> Result<Reservation> {
         let mark = Mark::Submitted(tx_hash);
         self.mark(lane, nonce, holder, mark).await
     }
@@ -108,7 +109,7 @@ impl NonceComponent {
         nonce: Nonce,
         holder: Holder,
         tx_hash: B256,
-    ) -> Result<Reservation, ReservationError> {
+    ) -> Result<Reservation> {
         self.mark(lane, nonce, holder, Mark::Used(tx_hash)).await
     }
 
@@ -120,7 +121,7 @@ impl NonceComponent {
         nonce: Nonce,
         holder: Holder,
         reason: impl Into<String>,
-    ) -> Result<Reservation, ReservationError> {
+    ) -> Result<Reservation> {
         let mark = Mark::Recyclable {
             reason: reason.into(),
             asked: None,
@@ -129,10 +130,7 @@ impl NonceComponent {
     }
 
     /// Lists the open reservations of a lane.
-    pub async fn list_reservations(
-        &self,
-        lane: LaneKey,
-    ) -> Result<LaneReservations, ReservationError> {
+    pub async fn list_reservations(&self, lane: LaneKey) -> Result<LaneReservations> {
         self.inner.scheme.list_reservations(lane).await
     }
 
@@ -151,7 +149,7 @@ impl NonceComponent {
     /// Stops reserving, waits for running `with_nonce` sections and queued calls, then closes the scheme. The
     /// calls get two thirds of the time, the scheme the rest. Unfinished calls are aborted and return
     /// [`ReservationError::Unknown`]. No task of the component is left afterwards.
-    pub async fn close(&self, within: Duration) -> Result<(), ReservationError> {
+    pub async fn close(&self, within: Duration) -> Result<()> {
         let Inner {
             active_calls,
             clock,
@@ -184,35 +182,34 @@ impl NonceComponent {
         }
     }
 
+    /// Records a holder's mark, and counts it.
+    async fn mark_reservation(&self, key: ReservationKey, mark: Mark) -> Result<Reservation> {
+        let what = match &mark {
+            Mark::Submitted(_) => "submitted",
+            Mark::Used(_) => "used",
+            Mark::Recyclable { .. } => "recyclable",
+        };
+        let taken = self.check_and_record_mark(key, mark).await;
+        let result = result_label(&taken);
+        counter!("lanekeeper_nonce_mark_total", "mark" => what, "result" => result).increment(1);
+        taken
+    }
+
     /// Records a holder's mark; a recycling mark needs a chain check first. Idempotent.
-    async fn check_and_record_mark(
-        &self,
-        lane: LaneKey,
-        nonce: Nonce,
-        holder: Holder,
-        mark: Mark,
-    ) -> Result<Reservation, ReservationError> {
+    async fn check_and_record_mark(&self, key: ReservationKey, mark: Mark) -> Result<Reservation> {
         let _inside = self.inner.active_calls.begin_mark()?;
         let mark = match mark {
             Mark::Recyclable { reason, .. } => {
-                let asked = self
-                    .check_chain_before_recycling(lane, nonce, holder)
-                    .await?;
+                let asked = self.check_chain_before_recycling(key).await?;
                 Mark::Recyclable { reason, asked }
             }
             mark @ (Mark::Submitted(_) | Mark::Used(_)) => mark,
         };
-        self.record_mark(lane, nonce, holder, mark).await
+        self.record_mark(key, mark).await
     }
 
     /// Records a mark whose chain check, if it needs one, is done.
-    async fn record_mark(
-        &self,
-        lane: LaneKey,
-        nonce: Nonce,
-        holder: Holder,
-        mark: Mark,
-    ) -> Result<Reservation, ReservationError> {
+    async fn record_mark(&self, key: ReservationKey, mark: Mark) -> Result<Reservation> {
         let mark = match mark {
             Mark::Recyclable { reason, asked } => Mark::Recyclable {
                 reason: truncate_reason(reason),
@@ -221,11 +218,11 @@ impl NonceComponent {
             mark @ (Mark::Submitted(_) | Mark::Used(_)) => mark,
         };
         let scheme = Arc::clone(&self.inner.scheme);
-        let call = async move { scheme.mark(lane, nonce, holder, mark).await };
-        match self.run_call(lane, call).await {
+        let call = async move { scheme.mark(key, mark).await };
+        match self.run_call(key.lane, call).await {
             // The chain was checked for another hash; a retry checks it for the present one.
             Err(ReservationError::Refused(refused @ MarkRefusal::NamedSince { .. })) => {
-                let why = refused.to_string();
+                let (nonce, why) = (key.nonce, refused.to_string());
                 Err(ReservationError::MayBeMined { nonce, why })
             }
             answer => answer,
@@ -233,55 +230,43 @@ impl NonceComponent {
     }
 
     /// A submitted nonce is recycled only if no node shows its transaction. Returns the hash that was checked.
-    async fn check_chain_before_recycling(
-        &self,
-        lane: LaneKey,
-        nonce: Nonce,
-        holder: Holder,
-    ) -> Result<Option<B256>, ReservationError> {
-        let known = self
-            .inner
-            .scheme
-            .find_reservation(lane, nonce, holder)
-            .await?;
-        let submitted = known
-            .filter(|known| known.holder == holder && known.state == ReservationState::Reserved);
+    async fn check_chain_before_recycling(&self, key: ReservationKey) -> Result<Option<B256>> {
+        let known = self.inner.scheme.find_reservation(key).await?;
+        let submitted = known.filter(|known| {
+            known.holder == key.holder && known.state == ReservationState::Reserved
+        });
         if submitted.as_ref().is_some_and(|known| known.was_replaced) {
-            return Err(MarkRefusal::TwoNamed(nonce).into()); // the chain check covers one hash only
+            return Err(MarkRefusal::TwoNamed(key.nonce).into()); // the chain check covers one hash only
         }
         let Some(tx_hash) = submitted.and_then(|known| known.tx_hash) else {
             return Ok(None);
         };
-        self.require_no_chain_evidence(lane, nonce, Some(tx_hash))
-            .await?;
+        self.require_no_chain_evidence(key, Some(tx_hash)).await?;
         Ok(Some(tx_hash))
     }
 
     /// Fails when the chain shows a transaction with this nonce, or cannot be queried.
     async fn require_no_chain_evidence(
         &self,
-        lane: LaneKey,
-        nonce: Nonce,
+        ReservationKey { lane, nonce, .. }: ReservationKey,
         tx_hash: Option<B256>,
-    ) -> Result<(), ReservationError> {
+    ) -> Result<()> {
         let chain = chain_nonce_cache::chain_of(&self.inner.chains, lane)?;
         let shown = chain_check::find_chain_evidence(&*chain.chain, lane, nonce, tx_hash).await;
-        match shown {
-            Ok(None) => Ok(()),
-            Ok(Some(why)) => Err(ReservationError::MayBeMined { nonce, why }),
-            Err(error) => Err(ReservationError::MayBeMined {
-                nonce,
-                why: format!("the chain check failed: {error}"),
-            }),
-        }
+        let why = match shown {
+            Ok(None) => return Ok(()),
+            Ok(Some(why)) => why,
+            Err(error) => format!("the chain check failed: {error}"),
+        };
+        Err(ReservationError::MayBeMined { nonce, why })
     }
 
     /// Runs a call to the scheme according to the mode.
     async fn run_call<T: Send + 'static>(
         &self,
         lane: LaneKey,
-        call: impl Future<Output = Result<T, ReservationError>> + Send + 'static,
-    ) -> Result<T, ReservationError> {
+        call: impl Future<Output = Result<T>> + Send + 'static,
+    ) -> Result<T> {
         match &self.inner.queue {
             None => call.await,
             Some(queue) => queue.run(lane, call).await,
@@ -289,7 +274,7 @@ impl NonceComponent {
     }
 
     /// Reserves a nonce whether or not a caller still waits for it.
-    async fn reserve(&self, lane: LaneKey) -> Result<Reservation, ReservationError> {
+    async fn reserve(&self, lane: LaneKey) -> Result<Reservation> {
         let at_least = self.inner.chain_nonces.lowest_reservable(lane).await?;
         let random = self.inner.clock.random().to_be_bytes();
         let request = ReserveRequest {
@@ -305,7 +290,7 @@ impl NonceComponent {
 
 #[async_trait]
 impl NonceReservations for NonceComponent {
-    async fn allocate(&self, lane: LaneKey) -> Result<Reservation, ReservationError> {
+    async fn allocate(&self, lane: LaneKey) -> Result<Reservation> {
         Self::allocate(self, lane).await
     }
 
@@ -315,19 +300,16 @@ impl NonceReservations for NonceComponent {
         nonce: Nonce,
         holder: Holder,
         mark: Mark,
-    ) -> Result<Reservation, ReservationError> {
-        let what = match &mark {
-            Mark::Submitted(_) => "submitted",
-            Mark::Used(_) => "used",
-            Mark::Recyclable { .. } => "recyclable",
+    ) -> Result<Reservation> {
+        let key = ReservationKey {
+            lane,
+            nonce,
+            holder,
         };
-        let taken = self.check_and_record_mark(lane, nonce, holder, mark).await;
-        let result = result_label(&taken);
-        counter!("lanekeeper_nonce_mark_total", "mark" => what, "result" => result).increment(1);
-        taken
+        self.mark_reservation(key, mark).await
     }
 
-    async fn list_reservations(&self, lane: LaneKey) -> Result<LaneReservations, ReservationError> {
+    async fn list_reservations(&self, lane: LaneKey) -> Result<LaneReservations> {
         Self::list_reservations(self, lane).await
     }
 }
@@ -342,7 +324,7 @@ impl fmt::Debug for NonceComponent {
 }
 
 /// The `result` label of the call counters.
-fn result_label<T>(result: &Result<T, ReservationError>) -> &'static str {
+fn result_label<T>(result: &Result<T>) -> &'static str {
     match result {
         Ok(_) => "ok",
         Err(ReservationError::Refused(_)) => "refused",

@@ -6,33 +6,30 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use domain::{LaneKey, Mark, Reservation};
-use engine::ports::{NonceReservations, ReservationError};
 use futures::future::BoxFuture;
 use metrics::counter;
 use tokio::runtime::Handle;
 
 use super::active_calls::ActiveCall;
 use super::{NonceComponent, result_label};
+use crate::Result;
+use crate::scheme::ReservationKey;
 
 /// The allocation as a future.
 pub(super) struct PendingAllocation {
     component: NonceComponent,
-    lane: LaneKey,
     /// `None` once it has answered.
     in_flight: Option<InFlight>,
 }
 
 struct InFlight {
-    future: BoxFuture<'static, Result<Reservation, ReservationError>>,
+    future: BoxFuture<'static, Result<Reservation>>,
     /// A shutdown waits for it.
     active_call: ActiveCall,
 }
 
 impl PendingAllocation {
-    pub(super) fn start(
-        component: &NonceComponent,
-        lane: LaneKey,
-    ) -> Result<Self, ReservationError> {
+    pub(super) fn start(component: &NonceComponent, lane: LaneKey) -> Result<Self> {
         let owner = component.clone();
         let in_flight = InFlight {
             active_call: component.inner.active_calls.begin_allocation()?,
@@ -40,14 +37,13 @@ impl PendingAllocation {
         };
         Ok(Self {
             component: component.clone(),
-            lane,
             in_flight: Some(in_flight),
         })
     }
 }
 
 impl Future for PendingAllocation {
-    type Output = Result<Reservation, ReservationError>;
+    type Output = Result<Reservation>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let in_flight = self.in_flight.as_mut().expect("polled after completion");
@@ -71,15 +67,17 @@ impl Drop for PendingAllocation {
         let Ok(runtime) = Handle::try_current() else {
             return;
         };
-        let (component, lane) = (self.component.clone(), self.lane);
+        let component = self.component.clone();
         runtime.spawn(async move {
-            if let Ok(Reservation { nonce, holder, .. }) = future.await {
+            if let Ok(reservation) = future.await {
+                let key = ReservationKey::from(&reservation);
                 let mark = Mark::Recyclable {
                     reason: "the caller was cancelled during the allocation".into(),
                     asked: None,
                 };
-                let release = || component.mark(lane, nonce, holder, mark.clone());
+                let release = || component.mark_reservation(key, mark.clone());
                 if let Err(error) = component.retry_mark(release).await {
+                    let ReservationKey { lane, nonce, .. } = key;
                     tracing::warn!(%lane, %nonce, %error, "cannot recycle the nonce of a cancelled allocation: it is blocked until it expires");
                 }
             }

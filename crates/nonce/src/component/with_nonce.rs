@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use domain::{B256, LaneKey, Mark, MonotonicTime, Reservation};
-use engine::ports::{NonceReservations, ReservationError};
+use engine::ports::ReservationError;
 use futures::FutureExt;
 use thiserror::Error;
 use tokio::runtime::Handle;
@@ -16,7 +16,9 @@ use tokio::runtime::Handle;
 use super::NonceComponent;
 use super::active_calls::ActiveCall;
 use super::pending_allocation::PendingAllocation;
+use crate::Result;
 use crate::queue::run_nested;
+use crate::scheme::ReservationKey;
 
 /// How often the final mark is tried before it is left to the sweep.
 const FINAL_MARK_TRIES: u32 = 3;
@@ -68,16 +70,10 @@ impl HeldNonce {
     /// Records that this transaction is about to be sent. Call it before the bytes leave: from then on the nonce
     /// is not reserved for another holder while the transaction may be mined. A transaction that is not announced
     /// counts as not sent.
-    pub async fn submitted(&self, tx_hash: B256) -> Result<Reservation, ReservationError> {
+    pub async fn submitted(&self, tx_hash: B256) -> Result<Reservation> {
         self.is_submitted.store(true, Ordering::SeqCst);
-        let Reservation {
-            lane,
-            nonce,
-            holder,
-            ..
-        } = self.reservation;
         let mark = Mark::Submitted(tx_hash);
-        self.component.mark(lane, nonce, holder, mark).await
+        self.component.mark_reservation(self.key(), mark).await
     }
 
     /// Time left to send without having announced it. When it is zero, nothing may be sent.
@@ -91,6 +87,10 @@ impl HeldNonce {
     /// `with_nonce` of the same lane waits for the section idle timeout.
     pub fn nest<F: Future>(&self, future: F) -> impl Future<Output = F::Output> + use<F> {
         run_nested(future)
+    }
+
+    fn key(&self) -> ReservationKey {
+        ReservationKey::from(&self.reservation)
     }
 }
 
@@ -195,24 +195,15 @@ impl NonceComponent {
     }
 
     /// Records the final mark of a section, with retries.
-    async fn record(&self, held: &HeldNonce, mark: &Mark) -> Result<Reservation, ReservationError> {
-        let Reservation {
-            lane,
-            nonce,
-            holder,
-            ..
-        } = held.reservation;
-        self.retry_mark(|| self.mark(lane, nonce, holder, mark.clone()))
+    async fn record(&self, held: &HeldNonce, mark: &Mark) -> Result<Reservation> {
+        self.retry_mark(|| self.mark_reservation(held.key(), mark.clone()))
             .await
     }
 
     /// Retries a mark that may have no caller left to repeat it.
-    pub(super) async fn retry_mark<Fut>(
-        &self,
-        mut call: impl FnMut() -> Fut,
-    ) -> Result<Reservation, ReservationError>
+    pub(super) async fn retry_mark<Fut>(&self, mut call: impl FnMut() -> Fut) -> Result<Reservation>
     where
-        Fut: Future<Output = Result<Reservation, ReservationError>>,
+        Fut: Future<Output = Result<Reservation>>,
     {
         let mut tries = 1;
         loop {
@@ -242,25 +233,21 @@ impl NonceComponent {
         if held.is_submitted.load(Ordering::SeqCst) {
             return;
         }
-        let Reservation {
-            lane,
-            nonce,
-            holder,
-            ..
-        } = held.reservation;
         // Recorded with the hash that was checked (none): a hash that is announced from here on keeps the nonce.
         let free = Mark::Recyclable {
             reason: why.to_owned(),
             asked: None,
         };
-        let outcome = match self.require_no_chain_evidence(lane, nonce, None).await {
+        let key = held.key();
+        let outcome = match self.require_no_chain_evidence(key, None).await {
             Ok(()) => {
-                self.retry_mark(|| self.record_mark(lane, nonce, holder, free.clone()))
+                self.retry_mark(|| self.record_mark(key, free.clone()))
                     .await
             }
             Err(error) => Err(error),
         };
         if let Err(error) = outcome {
+            let ReservationKey { lane, nonce, .. } = key;
             tracing::warn!(%lane, %nonce, %error, why, "the nonce of a failed section is not recycled before its expiry");
         }
     }
@@ -281,7 +268,7 @@ enum PendingMark {
 }
 
 impl FinalMarkGuard {
-    async fn record(&mut self, mark: Mark) -> Result<Reservation, ReservationError> {
+    async fn record(&mut self, mark: Mark) -> Result<Reservation> {
         // If this future is dropped from here on, a task records the mark.
         if let Some((pending_mark, _)) = &mut self.pending {
             *pending_mark = PendingMark::Mark(mark.clone());

@@ -2,114 +2,94 @@
 
 use std::time::Duration;
 
-use domain::{B256, Holder, LaneKey, MarkRefusal, Nonce, Reservation, Timestamp};
-use engine::ports::{LaneReservations, ReservationError};
+use domain::{LaneKey, Mark, MarkRefusal, Nonce, Reservation, Timestamp};
+use engine::ports::ReservationError;
 use tokio_postgres::types::Type;
 use uuid::Uuid;
 
-use super::ledger::{Ledger, SKIPPED_MAX, millis, reservation_from_row, truncate_reason};
-use super::rows::{self, Lane, column, not_reservable, scheme_number, signed, unsigned};
-use super::verdicts::{RESERVATIONS_MAX, optional_reservation};
+use super::ledger::{Ledger, SKIPPED_MAX, mark_columns, millis, refusal};
+use super::rows::{self, column, not_reservable, scheme_number, signed, unsigned};
+use super::verdicts::optional_reservation;
 use super::{Param, QueryError, read_error, write_error};
-use crate::scheme::ReserveRequest;
+use crate::Result;
+use crate::scheme::ReservationKey;
 
 /// How many block holders are ended in one call.
 const ENDED_MAX: i32 = 100;
 
 /// The lease of a block holder.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BlockLeaseTerms {
+#[derive(Clone, Copy)]
+pub(crate) struct BlockLeaseTerms {
     /// How long it lasts, from the database's answer on.
-    pub duration: Duration,
+    pub(crate) duration: Duration,
     /// The longest reservation under it.
-    pub reservation_max: Duration,
+    pub(crate) reservation_max: Duration,
 }
 
 /// The nonces that a block holder requests.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BlockRequest<'a> {
-    /// No nonce below.
-    pub at_least: Nonce,
-    /// At most this many.
-    pub take_max: usize,
+pub(crate) struct BlockRequest<'a> {
+    pub(crate) at_least: Nonce,
+    pub(crate) take_max: usize,
     /// Among them at most this many new ones.
-    pub fresh_max: usize,
+    pub(crate) fresh_max: usize,
     /// Nonces of its block that it has not handed out, and will not: the chain has passed them, and they become free
     /// for all.
-    pub skipped: &'a [Nonce],
+    pub(crate) skipped: &'a [Nonce],
 }
 
 /// The nonces that were allocated to a block.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TakenBlock {
+pub(crate) struct TakenBlock {
     /// In order; may be empty.
-    pub nonces: Vec<Nonce>,
+    pub(crate) nonces: Vec<Nonce>,
     /// Distinguishes this allocation of them from any other.
-    pub allocation_id: i64,
+    pub(crate) allocation_id: i64,
     /// The database's time.
-    pub now: Timestamp,
+    pub(crate) now: Timestamp,
     /// The longest reservation that the token allows.
-    pub reservation_max: Duration,
+    pub(crate) reservation_max: Duration,
 }
 
 /// The run of a Redis server that may hand out nonces of a lane.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Generation {
-    /// Its token.
-    pub token: Uuid,
-    /// Its server.
-    pub server: String,
+pub(crate) struct Generation {
+    pub(crate) token: Uuid,
+    pub(crate) server: String,
     /// Whether it was created by this call.
-    pub is_new: bool,
+    pub(crate) is_new: bool,
     /// The database's time.
-    pub now: Timestamp,
+    pub(crate) now: Timestamp,
     /// The longest reservation that it allows.
-    pub reservation_max: Duration,
+    pub(crate) reservation_max: Duration,
 }
 
-/// One entry of a batch.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LedgerEntry {
-    /// The account.
-    pub lane: LaneKey,
-    /// The nonce.
-    pub nonce: Nonce,
-    /// The holder of its reservation.
-    pub holder: Holder,
-    /// The change.
-    pub kind: EntryKind,
+/// One entry of a batch: a change to the reservation of a nonce.
+#[derive(Clone)]
+pub(crate) struct LedgerEntry {
+    pub(crate) key: ReservationKey,
+    pub(crate) kind: EntryKind,
 }
 
-/// A change to a reservation.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum EntryKind {
-    /// It was handed out.
-    Reserved {
-        /// By this block holder.
-        token: Uuid,
-        /// In this allocation of it.
-        allocation_id: i64,
-        /// The end of its reservation.
-        expires_at: Timestamp,
-    },
-    /// Its holder's mark.
-    Submitted(B256),
-    /// Its holder's mark.
-    Used(B256),
-    /// Its holder's mark.
-    Recyclable {
-        /// The holder's reason.
-        reason: String,
-        /// The transaction for which the chain was checked, see [`domain::Mark::Recyclable`].
-        asked: Option<B256>,
-        /// The block holder and allocation that it returns to; without them it is free for all.
+/// A nonce was handed out by a block holder, in one allocation of it.
+#[derive(Clone, Copy)]
+pub(crate) struct Handout {
+    pub(crate) token: Uuid,
+    pub(crate) allocation_id: i64,
+    pub(crate) expires_at: Timestamp,
+}
+
+#[derive(Clone)]
+pub(crate) enum EntryKind {
+    Reserved(Handout),
+    /// Its holder has marked it.
+    Marked {
+        mark: Mark,
+        /// The block holder and allocation that a recyclable one returns to; without them it is free for all.
         recycle_target: Option<(Uuid, i64)>,
     },
 }
 
 /// The outcome of an entry.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum WriteOutcome {
+#[derive(Clone, Debug)]
+pub(crate) enum WriteOutcome {
     /// It was applied.
     Done {
         /// The reservation after the change.
@@ -124,46 +104,38 @@ pub enum WriteOutcome {
 }
 
 /// A nonce in the ledger.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LedgerRow {
-    /// Its reservation.
-    pub reservation: Reservation,
+pub(crate) struct LedgerRow {
+    pub(crate) reservation: Reservation,
     /// Whether it is in a block, whose holder may have handed it out since.
-    pub is_in_block: bool,
+    pub(crate) is_in_block: bool,
 }
 
 impl Ledger {
     /// Allocates nonces to a block, and renews its holder's lease. `None`: the lease was over, and the token is void.
-    pub async fn take_block(
+    pub(crate) async fn take_block(
         &self,
         lane: LaneKey,
         token: Uuid,
         is_new: bool,
         lease: BlockLeaseTerms,
         request: BlockRequest<'_>,
-    ) -> Result<Option<TakenBlock>, ReservationError> {
+    ) -> Result<Option<TakenBlock>> {
         const SQL: &str =
             "SELECT * FROM nonce_take_block($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)";
-        let (key, at_least) = (Lane::of(lane)?, signed(request.at_least.0)?);
         let skipped: Result<Vec<i64>, _> = request.skipped.iter().map(|n| signed(n.0)).collect();
         let count = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
-        let params: [Param<'_>; 12] = [
-            (&key.chain, Type::INT8),
-            (&key.signer, Type::BYTEA),
-            (&scheme_number(self.kind), Type::INT2),
+        let params: [Param<'_>; 9] = [
             (&token, Type::UUID),
             (&is_new, Type::BOOL),
             (&millis(lease.duration), Type::INT8),
             (&millis(lease.reservation_max), Type::INT8),
-            (&at_least, Type::INT8),
+            (&signed(request.at_least.0)?, Type::INT8),
             (&count(request.take_max), Type::INT8),
             (&count(request.fresh_max), Type::INT8),
             (&SKIPPED_MAX, Type::INT8),
             (&skipped?, Type::INT8_ARRAY),
         ];
-        let row = self.pool.query_one(SQL, &params).await;
-        let row = row.map_err(write_error)?;
-        self.expect_ours(lane, &row)?;
+        let row = self.call(SQL, lane, &params, write_error).await?;
         let read = || {
             if !column::<bool>(&row, "is_live")? {
                 return Ok(None);
@@ -174,41 +146,15 @@ impl Ledger {
                 nonces: nonces.collect::<Result<_, _>>()?,
                 allocation_id: column(&row, "allocation_id")?,
                 now: Timestamp(unsigned(column(&row, "now_ms")?)?),
-                reservation_max: Duration::from_millis(unsigned(column(
-                    &row,
-                    "reservation_max_ms",
-                )?)?),
+                reservation_max: reservation_max(&row)?,
             }))
         };
         read().map_err(write_error)
     }
 
-    /// Reserves one nonce outside all blocks.
-    pub async fn reserve_outside_blocks(
-        &self,
-        lane: LaneKey,
-        request: ReserveRequest,
-    ) -> Result<Reservation, ReservationError> {
-        const SQL: &str = "SELECT * FROM nonce_reserve_outside_blocks($1, $2, $3, $4, $5, $6, $7)";
-        let (key, at_least) = (Lane::of(lane)?, signed(request.at_least.0)?);
-        let params: [Param<'_>; 7] = [
-            (&key.chain, Type::INT8),
-            (&key.signer, Type::BYTEA),
-            (&scheme_number(self.kind), Type::INT2),
-            (&request.holder.0, Type::UUID),
-            (&at_least, Type::INT8),
-            (&millis(request.timeout), Type::INT8),
-            (&SKIPPED_MAX, Type::INT8),
-        ];
-        let row = self.pool.query_one(SQL, &params).await;
-        let row = row.map_err(write_error)?;
-        self.expect_ours(lane, &row)?;
-        reservation_from_row(lane, request.holder, &row).map_err(write_error)
-    }
-
     /// The generation of a lane for a process that reaches this server; with the proposed token if a new one
     /// begins. `broken`: this generation has lost its state there.
-    pub async fn renew_generation(
+    pub(crate) async fn renew_generation(
         &self,
         lane: LaneKey,
         at_least: Nonce,
@@ -216,15 +162,11 @@ impl Ledger {
         (proposed, broken): (Uuid, Option<Uuid>),
         lease: BlockLeaseTerms,
         patience: Duration,
-    ) -> Result<Generation, ReservationError> {
+    ) -> Result<Generation> {
         const SQL: &str =
             "SELECT * FROM nonce_renew_generation($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)";
-        let (key, at_least) = (Lane::of(lane)?, signed(at_least.0)?);
-        let params: [Param<'_>; 10] = [
-            (&key.chain, Type::INT8),
-            (&key.signer, Type::BYTEA),
-            (&scheme_number(self.kind), Type::INT2),
-            (&at_least, Type::INT8),
+        let params: [Param<'_>; 7] = [
+            (&signed(at_least.0)?, Type::INT8),
             (&proposed, Type::UUID),
             (&server, Type::TEXT),
             (&broken, Type::UUID),
@@ -232,26 +174,24 @@ impl Ledger {
             (&millis(lease.reservation_max), Type::INT8),
             (&millis(patience), Type::INT8),
         ];
-        let row = self.pool.query_one(SQL, &params).await;
-        let row = row.map_err(write_error)?;
-        self.expect_ours(lane, &row)?;
+        let row = self.call(SQL, lane, &params, write_error).await?;
         let read = || {
             Ok(Generation {
                 token: column(&row, "token")?,
                 server: column(&row, "server")?,
                 is_new: column(&row, "is_new")?,
                 now: Timestamp(unsigned(column(&row, "now_ms")?)?),
-                reservation_max: Duration::from_millis(unsigned(column(
-                    &row,
-                    "reservation_max_ms",
-                )?)?),
+                reservation_max: reservation_max(&row)?,
             })
         };
         read().map_err(write_error)
     }
 
     /// Writes a batch, in its order; one outcome per entry.
-    pub async fn write(&self, batch: &[LedgerEntry]) -> Result<Vec<WriteOutcome>, QueryError> {
+    pub(crate) async fn write(
+        &self,
+        batch: &[LedgerEntry],
+    ) -> Result<Vec<WriteOutcome>, QueryError> {
         const SQL: &str = "SELECT * FROM nonce_write($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)";
         let mut columns = EntryColumns::default();
         for entry in batch {
@@ -288,34 +228,35 @@ impl Ledger {
         let bound: i16 = column(row, "bound")?;
         if bound != scheme_number(self.kind) {
             return Ok(WriteOutcome::Refused(not_reservable(
-                entry.lane, bound, self.kind,
+                entry.key.lane,
+                bound,
+                self.kind,
             )));
         }
         let verdict: i16 = column(row, "verdict")?;
-        Ok(match verdict {
-            0 => WriteOutcome::Done {
-                reservation: rows::reservation(entry.lane, row)?,
+        Ok(match (verdict, &entry.kind) {
+            (0, _) => WriteOutcome::Done {
+                reservation: rows::reservation(entry.key.lane, row)?,
                 is_in_block: column(row, "is_in_block")?,
             },
-            1 => WriteOutcome::Refused(MarkRefusal::NotReserved(entry.nonce).into()),
-            6 => WriteOutcome::NotYet,
-            _ => WriteOutcome::Refused(refusal(entry, rows::reservation(entry.lane, row)?)),
+            (1, _) => WriteOutcome::Refused(MarkRefusal::NotReserved(entry.key.nonce).into()),
+            (6, _) => WriteOutcome::NotYet,
+            (_, EntryKind::Reserved(_)) => {
+                WriteOutcome::Refused(MarkRefusal::NotHolder(entry.key.nonce).into())
+            }
+            (_, EntryKind::Marked { mark, .. }) => {
+                let found = rows::reservation(entry.key.lane, row)?;
+                WriteOutcome::Refused(refusal(found, entry.key.holder, mark))
+            }
         })
     }
 
     /// Frees nonces that a block holder did not hand out, each with its allocation, and ends it if its block is then
     /// empty. May be repeated or late: a nonce that was allocated again has another allocation.
-    pub async fn return_unused(
-        &self,
-        token: Uuid,
-        unused: &[(Nonce, i64)],
-    ) -> Result<(), ReservationError> {
+    pub(crate) async fn return_unused(&self, token: Uuid, unused: &[(Nonce, i64)]) -> Result<()> {
         const SQL: &str = "SELECT nonce_return_unused($1, $2, $3)";
         let nonces: Result<Vec<i64>, _> = unused.iter().map(|(nonce, _)| signed(nonce.0)).collect();
-        let allocation_ids: Vec<i64> = unused
-            .iter()
-            .map(|(_, allocation_id)| *allocation_id)
-            .collect();
+        let allocation_ids: Vec<i64> = unused.iter().map(|(_, id)| *id).collect();
         let params: [Param<'_>; 3] = [
             (&token, Type::UUID),
             (&nonces?, Type::INT8_ARRAY),
@@ -326,21 +267,10 @@ impl Ledger {
         Ok(())
     }
 
-    /// The nonces of a block above one (without it: from the start), at most `page_max`, each with its allocation.
-    pub async fn list_block(
-        &self,
-        token: Uuid,
-        after: Option<Nonce>,
-        page_max: usize,
-    ) -> Result<Vec<(Nonce, i64)>, ReservationError> {
-        const SQL: &str = "SELECT * FROM nonce_list_block($1, $2, $3)";
-        let after = after.map_or(Ok(-1), |nonce| signed(nonce.0))?;
-        let page_max = i32::try_from(page_max).unwrap_or(i32::MAX);
-        let params: [Param<'_>; 3] = [
-            (&token, Type::UUID),
-            (&after, Type::INT8),
-            (&page_max, Type::INT4),
-        ];
+    /// The first nonces of a block, each with its allocation.
+    pub(crate) async fn list_block(&self, token: Uuid, page_max: i32) -> Result<Vec<(Nonce, i64)>> {
+        const SQL: &str = "SELECT * FROM nonce_list_block($1, $2)";
+        let params: [Param<'_>; 2] = [(&token, Type::UUID), (&page_max, Type::INT4)];
         let rows = self.pool.query(SQL, &params).await;
         let rows = rows.map_err(read_error)?;
         let read = |row| {
@@ -353,23 +283,26 @@ impl Ledger {
         read.map_err(read_error)
     }
 
-    /// Ends block holders whose lease is over, and returns how many.
-    pub async fn end_expired_blocks(&self) -> Result<u64, ReservationError> {
+    /// Ends block holders whose lease is over: their processes are dead, or their server is.
+    pub(crate) async fn end_expired_blocks(&self) -> Result<()> {
         const SQL: &str = "SELECT nonce_end_expired_block_holders($1, NULL, $2) AS ended";
         let scheme = scheme_number(self.kind);
         let params: [Param<'_>; 2] = [(&scheme, Type::INT2), (&ENDED_MAX, Type::INT4)];
         let row = self.pool.query_one(SQL, &params).await;
-        let row = row.map_err(read_error)?;
-        let ended = column(&row, "ended").and_then(unsigned);
-        ended.map_err(read_error)
+        let ended = row.and_then(|row| unsigned(column(&row, "ended")?));
+        let ended = ended.map_err(read_error)?;
+        if ended > 0 {
+            metrics::counter!("lanekeeper_nonce_keepers_ended_total").increment(ended);
+            tracing::info!(
+                ended,
+                "allocation blocks expired: their nonces are left to the sweep"
+            );
+        }
+        Ok(())
     }
 
     /// A nonce in the ledger, whatever its holder.
-    pub async fn find_row(
-        &self,
-        lane: LaneKey,
-        nonce: Nonce,
-    ) -> Result<Option<LedgerRow>, ReservationError> {
+    pub(crate) async fn find_row(&self, lane: LaneKey, nonce: Nonce) -> Result<Option<LedgerRow>> {
         const SQL: &str = "SELECT l.scheme AS bound, r.state, r.nonce, r.holder, r.tx_hash, \
              r.was_replaced, nonce_ms(r.expires_at) AS expires_ms, r.reason, \
              r.state = 2 AND r.block_holder IS NOT NULL AS is_in_block FROM nonce_lane AS l \
@@ -394,45 +327,11 @@ impl Ledger {
         };
         read().map_err(read_error)
     }
-
-    /// The open reservations of a lane, as far as they are written. Nonces of a block that were never reserved are not
-    /// listed.
-    pub async fn list_reservations_with_blocks(
-        &self,
-        lane: LaneKey,
-    ) -> Result<LaneReservations, ReservationError> {
-        const SQL: &str = "SELECT l.scheme AS bound, nonce_top_reserved(l) AS next, r.state, r.nonce, \
-             r.holder, r.tx_hash, r.was_replaced, nonce_ms(r.expires_at) AS expires_ms, r.reason \
-             FROM nonce_lane AS l LEFT JOIN LATERAL ( \
-               SELECT * FROM nonce_reservation AS x WHERE x.lane_id = l.lane_id \
-                 AND (x.state <> 1 OR (x.closed_number IS NULL AND NOT x.is_final)) \
-                 AND (x.state <> 2 OR x.block_holder IS DISTINCT FROM x.holder) \
-               ORDER BY x.nonce LIMIT $3 \
-             ) AS r ON true WHERE l.chain_id = $1 AND l.signer = $2 ORDER BY r.nonce";
-        let one_more = i64::try_from(RESERVATIONS_MAX + 1).expect("it is small");
-        let rows = self.query_lane(lane, SQL, one_more).await?;
-        super::verdicts::lane_reservations(lane, &rows)
-    }
 }
 
-/// The refusal of an entry, with the text of the rules in `domain`.
-fn refusal(entry: &LedgerEntry, mut found: Reservation) -> ReservationError {
-    let nonce = entry.nonce;
-    let mark = match &entry.kind {
-        EntryKind::Reserved { .. } => return MarkRefusal::NotHolder(nonce).into(),
-        EntryKind::Submitted(hash) => domain::Mark::Submitted(*hash),
-        EntryKind::Used(hash) => domain::Mark::Used(*hash),
-        EntryKind::Recyclable { reason, asked, .. } => domain::Mark::Recyclable {
-            reason: reason.clone(),
-            asked: *asked,
-        },
-    };
-    match found.mark(entry.holder, &mark) {
-        Err(refused) => refused.into(),
-        Ok(()) => ReservationError::Unavailable(format!(
-            "nonce {nonce}: the database refused a mark that the rules accept"
-        )),
-    }
+fn reservation_max(row: &tokio_postgres::Row) -> Result<Duration, QueryError> {
+    let millis = column(row, "reservation_max_ms").and_then(unsigned);
+    millis.map(Duration::from_millis)
 }
 
 /// A batch turned into columns: the statement takes one array per column.
@@ -454,47 +353,29 @@ impl<'a> EntryColumns<'a> {
     /// No row has a negative number: a value that does not fit is not reserved, and the database reports that.
     fn push(&mut self, entry: &'a LedgerEntry) {
         let number = |n: u64| i64::try_from(n).unwrap_or(-1);
-        let (kind, hash, reason, token, allocation_id, deadline) = match &entry.kind {
-            EntryKind::Submitted(hash) => (0, Some(hash.as_slice()), None, None, 0, 0),
-            EntryKind::Used(hash) => (1, Some(hash.as_slice()), None, None, 0, 0),
-            EntryKind::Recyclable {
-                reason,
-                asked,
+        let (kind, hash, reason, block, deadline) = match &entry.kind {
+            EntryKind::Marked {
+                mark,
                 recycle_target,
             } => {
-                let (token, allocation_id) = recycle_target.unzip();
-                let asked = asked.as_ref().map(B256::as_slice);
-                (
-                    2,
-                    asked,
-                    Some(truncate_reason(reason)),
-                    token,
-                    allocation_id.unwrap_or(0),
-                    0,
-                )
+                let (kind, hash, reason) = mark_columns(mark);
+                (kind, hash, reason, *recycle_target, 0)
             }
-            EntryKind::Reserved {
-                token,
-                allocation_id,
-                expires_at,
-            } => (
-                3,
-                None,
-                None,
-                Some(*token),
-                *allocation_id,
-                number(expires_at.0),
-            ),
+            EntryKind::Reserved(handout) => {
+                let block = Some((handout.token, handout.allocation_id));
+                (3, None, None, block, number(handout.expires_at.0))
+            }
         };
-        self.chains.push(number(entry.lane.chain_id.0));
-        self.signers.push(entry.lane.signer.as_slice());
-        self.nonces.push(number(entry.nonce.0));
-        self.holders.push(entry.holder.0);
+        let (token, allocation_id) = block.unzip();
+        self.chains.push(number(entry.key.lane.chain_id.0));
+        self.signers.push(entry.key.lane.signer.as_slice());
+        self.nonces.push(number(entry.key.nonce.0));
+        self.holders.push(entry.key.holder.0);
         self.kinds.push(kind);
         self.hashes.push(hash);
         self.reasons.push(reason);
         self.tokens.push(token);
-        self.allocation_ids.push(allocation_id);
+        self.allocation_ids.push(allocation_id.unwrap_or(0));
         self.deadlines.push(deadline);
     }
 }

@@ -1,16 +1,18 @@
 //! The ledger of one scheme: each method is one call to a function in `schema/`.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
-use domain::{Holder, LaneKey, Mark, MarkRefusal, Nonce, Reservation, ReservationState, Timestamp};
+use domain::{Holder, LaneKey, Mark, MarkRefusal, Nonce, Reservation, Timestamp};
 use engine::ports::ReservationError;
+use parking_lot::Mutex;
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
 use super::rows::{self, Lane, column, not_reservable, scheme_number, signed, unsigned};
-use super::{Pool, QueryError, read_error, write_error};
-use crate::scheme::{ReserveRequest, SchemeKind};
+use super::{Param, Pool, QueryError, read_error, write_error};
+use crate::Result;
+use crate::scheme::{ReservationKey, ReserveRequest, SchemeKind};
 
 /// How many nonces are inserted as recyclable when the chain has passed them, newest first.
 pub(super) const SKIPPED_MAX: i64 = 1_024;
@@ -19,7 +21,6 @@ pub(super) const SKIPPED_MAX: i64 = 1_024;
 const REASON_MAX: usize = 1_000;
 
 /// The reservation ledger, as one scheme uses it.
-#[derive(Debug)]
 pub struct Ledger {
     pub(super) pool: Arc<Pool>,
     pub(super) kind: SchemeKind,
@@ -58,53 +59,47 @@ impl Ledger {
         }
     }
 
-    /// The connections that it uses.
-    #[must_use]
-    pub fn pool(&self) -> &Arc<Pool> {
-        &self.pool
-    }
-
     /// Reserves the smallest recyclable nonce, or the next one, under the lane's row lock.
-    pub async fn reserve_next(
+    pub(crate) async fn reserve_next(
         &self,
         lane: LaneKey,
         request: ReserveRequest,
-    ) -> Result<Reservation, ReservationError> {
+    ) -> Result<Reservation> {
         const SQL: &str = "SELECT * FROM nonce_reserve_next($1, $2, $3, $4, $5, $6, $7)";
-        let key = Lane::of(lane)?;
-        let (at_least, timeout) = (signed(request.at_least.0)?, millis(request.timeout));
-        let params = [
-            (&key.chain as _, Type::INT8),
-            (&key.signer as _, Type::BYTEA),
-            (&scheme_number(self.kind) as _, Type::INT2),
-            (&request.holder.0 as _, Type::UUID),
-            (&at_least as _, Type::INT8),
-            (&timeout as _, Type::INT8),
-            (&SKIPPED_MAX as _, Type::INT8),
+        self.reserve(SQL, lane, request).await
+    }
+
+    /// Reserves one nonce outside all blocks.
+    pub(crate) async fn reserve_outside_blocks(
+        &self,
+        lane: LaneKey,
+        request: ReserveRequest,
+    ) -> Result<Reservation> {
+        const SQL: &str = "SELECT * FROM nonce_reserve_outside_blocks($1, $2, $3, $4, $5, $6, $7)";
+        self.reserve(SQL, lane, request).await
+    }
+
+    async fn reserve(
+        &self,
+        sql: &str,
+        lane: LaneKey,
+        request: ReserveRequest,
+    ) -> Result<Reservation> {
+        let params: [Param<'_>; 4] = [
+            (&request.holder.0, Type::UUID),
+            (&signed(request.at_least.0)?, Type::INT8),
+            (&millis(request.timeout), Type::INT8),
+            (&SKIPPED_MAX, Type::INT8),
         ];
-        let row = self.pool.query_one(SQL, &params).await;
-        let row = row.map_err(write_error)?;
-        self.expect_ours(lane, &row)?;
+        let row = self.call(sql, lane, &params, write_error).await?;
         reservation_from_row(lane, request.holder, &row).map_err(write_error)
     }
 
     /// The smallest nonce at which an external counter of the lane may stand.
-    pub async fn query_next_nonce(
-        &self,
-        lane: LaneKey,
-        at_least: Nonce,
-    ) -> Result<Nonce, ReservationError> {
+    pub(crate) async fn query_next_nonce(&self, lane: LaneKey, at_least: Nonce) -> Result<Nonce> {
         const SQL: &str = "SELECT * FROM nonce_query_next($1, $2, $3, $4)";
-        let (key, at_least) = (Lane::of(lane)?, signed(at_least.0)?);
-        let params = [
-            (&key.chain as _, Type::INT8),
-            (&key.signer as _, Type::BYTEA),
-            (&scheme_number(self.kind) as _, Type::INT2),
-            (&at_least as _, Type::INT8),
-        ];
-        let row = self.pool.query_one(SQL, &params).await;
-        let row = row.map_err(read_error)?;
-        self.expect_ours(lane, &row)?;
+        let params: [Param<'_>; 1] = [(&signed(at_least.0)?, Type::INT8)];
+        let row = self.call(SQL, lane, &params, read_error).await?;
         let next = column(&row, "next").and_then(unsigned);
         next.map(Nonce).map_err(read_error)
     }
@@ -118,25 +113,18 @@ impl Ledger {
         request: ReserveRequest,
         issued: Option<Nonce>,
         ahead_max: i64,
-    ) -> Result<ReserveOutcome, ReservationError> {
+    ) -> Result<ReserveOutcome> {
         const SQL: &str = "SELECT * FROM nonce_reserve_issued($1, $2, $3, $4, $5, $6, $7, $8, $9)";
-        let key = Lane::of(lane)?;
-        let (at_least, timeout) = (signed(request.at_least.0)?, millis(request.timeout));
         let issued = issued.map(|nonce| signed(nonce.0)).transpose()?;
-        let params = [
-            (&key.chain as _, Type::INT8),
-            (&key.signer as _, Type::BYTEA),
-            (&scheme_number(self.kind) as _, Type::INT2),
-            (&request.holder.0 as _, Type::UUID),
-            (&at_least as _, Type::INT8),
-            (&timeout as _, Type::INT8),
-            (&SKIPPED_MAX as _, Type::INT8),
-            (&issued as _, Type::INT8),
-            (&ahead_max as _, Type::INT8),
+        let params: [Param<'_>; 6] = [
+            (&request.holder.0, Type::UUID),
+            (&signed(request.at_least.0)?, Type::INT8),
+            (&millis(request.timeout), Type::INT8),
+            (&SKIPPED_MAX, Type::INT8),
+            (&issued, Type::INT8),
+            (&ahead_max, Type::INT8),
         ];
-        let row = self.pool.query_one(SQL, &params).await;
-        let row = row.map_err(write_error)?;
-        self.expect_ours(lane, &row)?;
+        let row = self.call(SQL, lane, &params, write_error).await?;
         let read = || {
             let next: Option<i64> = column(&row, "next")?;
             Ok(match next {
@@ -154,11 +142,7 @@ impl Ledger {
 
     /// Makes nonces recyclable that were issued and never reserved, once they are missing for longer than `grace`.
     /// Scans the lanes in pages; returns where the next page begins, and how many nonces were closed.
-    pub async fn close_gaps(
-        &self,
-        after_lane: i32,
-        grace: Duration,
-    ) -> Result<(i32, u64), ReservationError> {
+    pub(crate) async fn close_gaps(&self, after_lane: i32, grace: Duration) -> Result<(i32, u64)> {
         const SQL: &str = "SELECT * FROM nonce_close_gaps($1, $2, $3, $4, $5, $6)";
         const LANES_MAX: i32 = 100;
         const SCAN_MAX: i64 = 10_000;
@@ -181,57 +165,53 @@ impl Ledger {
     }
 
     /// Applies a holder's mark.
-    pub async fn mark(
-        &self,
-        lane: LaneKey,
-        nonce: Nonce,
-        holder: Holder,
-        mark: &Mark,
-    ) -> Result<Reservation, ReservationError> {
+    pub(crate) async fn mark(&self, key: ReservationKey, mark: &Mark) -> Result<Reservation> {
         const SQL: &str = "SELECT * FROM nonce_mark($1, $2, $3, $4, $5, $6, $7, $8)";
-        let Ok(which) = signed(nonce.0) else {
-            return Err(MarkRefusal::NotReserved(nonce).into());
+        let Ok(which) = signed(key.nonce.0) else {
+            return Err(MarkRefusal::NotReserved(key.nonce).into());
         };
-        let key = Lane::of(lane)?;
-        let (what, hash, reason): (i16, Option<&[u8]>, Option<String>) = match mark {
-            Mark::Submitted(hash) => (0, Some(hash.as_slice()), None),
-            Mark::Used(hash) => (1, Some(hash.as_slice()), None),
-            Mark::Recyclable { reason, asked } => {
-                let asked = asked.as_ref().map(domain::B256::as_slice);
-                (2, asked, Some(truncate_reason(reason)))
-            }
-        };
-        let params = [
-            (&key.chain as _, Type::INT8),
-            (&key.signer as _, Type::BYTEA),
-            (&scheme_number(self.kind) as _, Type::INT2),
-            (&which as _, Type::INT8),
-            (&holder.0 as _, Type::UUID),
-            (&what as _, Type::INT2),
-            (&hash as _, Type::BYTEA),
-            (&reason as _, Type::TEXT),
+        let (what, hash, reason) = mark_columns(mark);
+        let params: [Param<'_>; 5] = [
+            (&which, Type::INT8),
+            (&key.holder.0, Type::UUID),
+            (&what, Type::INT2),
+            (&hash, Type::BYTEA),
+            (&reason, Type::TEXT),
         ];
-        let row = self.pool.query_one(SQL, &params).await;
-        let row = row.map_err(write_error)?;
-        self.expect_ours(lane, &row)?;
+        let row = self.call(SQL, key.lane, &params, write_error).await?;
         let verdict: i16 = column(&row, "verdict").map_err(write_error)?;
+        if verdict == 1 {
+            return Err(MarkRefusal::NotReserved(key.nonce).into());
+        }
+        let found = rows::reservation(key.lane, &row).map_err(write_error)?;
         match verdict {
-            0 => rows::reservation(lane, &row).map_err(write_error),
-            1 => Err(MarkRefusal::NotReserved(nonce).into()),
-            // The rules in `domain` have the texts of their refusals.
-            _ => {
-                let mut found = rows::reservation(lane, &row).map_err(write_error)?;
-                match found.mark(holder, mark) {
-                    Err(refused) => Err(refused.into()),
-                    Ok(()) => Err(ReservationError::Unavailable(format!(
-                        "nonce {nonce}: the database refused a mark that the rules accept"
-                    ))),
-                }
-            }
+            0 => Ok(found),
+            _ => Err(refusal(found, key.holder, mark)),
         }
     }
 
-    pub(super) fn expect_ours(&self, lane: LaneKey, row: &Row) -> Result<(), ReservationError> {
+    /// Calls a function whose first parameters are the lane and the scheme, and which answers for a lane of another
+    /// scheme only with that scheme.
+    pub(super) async fn call(
+        &self,
+        sql: &str,
+        lane: LaneKey,
+        rest: &[Param<'_>],
+        failed: fn(QueryError) -> ReservationError,
+    ) -> Result<Row> {
+        let (key, scheme) = (Lane::of(lane)?, scheme_number(self.kind));
+        let mut params: Vec<Param<'_>> = vec![
+            (&key.chain, Type::INT8),
+            (&key.signer, Type::BYTEA),
+            (&scheme, Type::INT2),
+        ];
+        params.extend_from_slice(rest);
+        let row = self.pool.query_one(sql, &params).await.map_err(failed)?;
+        self.expect_ours(lane, &row)?;
+        Ok(row)
+    }
+
+    pub(super) fn expect_ours(&self, lane: LaneKey, row: &Row) -> Result<()> {
         let bound: i16 = column(row, "bound").map_err(read_error)?;
         match bound == scheme_number(self.kind) {
             true => Ok(()),
@@ -241,21 +221,41 @@ impl Ledger {
 }
 
 /// From columns `reserved` and `expires_ms`.
-pub(super) fn reservation_from_row(
+fn reservation_from_row(
     lane: LaneKey,
     holder: Holder,
     row: &Row,
 ) -> Result<Reservation, QueryError> {
-    Ok(Reservation {
+    let key = ReservationKey {
         lane,
         nonce: Nonce(unsigned(column(row, "reserved")?)?),
         holder,
-        state: ReservationState::Reserved,
-        tx_hash: None,
-        was_replaced: false,
-        expires_at: Timestamp(unsigned(column(row, "expires_ms")?)?),
-        reason: None,
-    })
+    };
+    let expires_at = Timestamp(unsigned(column(row, "expires_ms")?)?);
+    Ok(rows::new_reservation(key, expires_at))
+}
+
+/// The kind of a mark, its hash and its reason.
+pub(super) fn mark_columns(mark: &Mark) -> (i16, Option<&[u8]>, Option<String>) {
+    match mark {
+        Mark::Submitted(hash) => (0, Some(hash.as_slice()), None),
+        Mark::Used(hash) => (1, Some(hash.as_slice()), None),
+        Mark::Recyclable { reason, asked } => {
+            let asked = asked.as_ref().map(domain::B256::as_slice);
+            (2, asked, Some(truncate_reason(reason)))
+        }
+    }
+}
+
+/// Why a mark is refused: the rules in `domain` have the texts.
+pub(super) fn refusal(mut found: Reservation, holder: Holder, mark: &Mark) -> ReservationError {
+    match found.mark(holder, mark) {
+        Err(refused) => refused.into(),
+        Ok(()) => ReservationError::Unavailable(format!(
+            "nonce {}: the database refused a mark that the rules accept",
+            found.nonce
+        )),
+    }
 }
 
 pub(super) fn millis(time: Duration) -> i64 {
@@ -263,7 +263,7 @@ pub(super) fn millis(time: Duration) -> i64 {
 }
 
 /// The part of a reason that fits into a row.
-pub(super) fn truncate_reason(reason: &str) -> String {
+fn truncate_reason(reason: &str) -> String {
     let end = reason.floor_char_boundary(REASON_MAX);
     reason[..end].replace('\0', " ")
 }

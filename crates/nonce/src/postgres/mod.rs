@@ -11,16 +11,13 @@ mod verdicts;
 
 use engine::ports::ReservationError;
 
-pub use block_holders::{
-    BlockLeaseTerms, BlockRequest, EntryKind, Generation, LedgerEntry, LedgerRow, TakenBlock,
-    WriteOutcome,
+pub(crate) use block_holders::{
+    BlockLeaseTerms, BlockRequest, EntryKind, Handout, LedgerEntry, WriteOutcome,
 };
 pub use ledger::{Ledger, ReserveOutcome};
-pub use postgres_client::{
-    AddressError, ConnectError, Connection, Connector, Param, Pool, PoolConfig, QueryError,
-    Timeouts,
-};
-pub use rows::{Lane, reservation, signed, unsigned};
+pub use postgres_client::{AddressError, ConnectError, Connector, Pool, PoolConfig, Timeouts};
+pub(crate) use postgres_client::{Param, QueryError};
+pub(crate) use rows::{new_reservation, signed};
 pub use schema::{SCHEMA_VERSION, SchemaError, bind_lanes, check, prepare};
 
 /// The port's error for a failed write: without a clean answer its outcome is unknown.
@@ -39,5 +36,5 @@ pub(crate) fn read_error(error: QueryError) -> ReservationError {
         true => ": run `lanekeeper migrate`",
         false => "",
     };
-    ReservationError::Unavailable(error.into_text() + hint)
+    ReservationError::Unavailable(format!("{error}{hint}"))
 }

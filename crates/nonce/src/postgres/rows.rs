@@ -6,23 +6,20 @@ use domain::{
 };
 use engine::ports::ReservationError;
 use tokio_postgres::Row;
-use uuid::Uuid;
 
 use super::QueryError;
-use crate::scheme::{SchemeKind, WatchedReservation};
+use crate::Result;
+use crate::scheme::{ReservationKey, SchemeKind, WatchedReservation};
 
 /// The lane's key as columns.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Lane {
-    /// `chain_id`
-    pub chain: i64,
-    /// `signer`
-    pub signer: Vec<u8>,
+pub(super) struct Lane {
+    pub(super) chain: i64,
+    pub(super) signer: Vec<u8>,
 }
 
 impl Lane {
     /// Fails for a chain id that exceeds a bigint; no real one does.
-    pub fn of(lane: LaneKey) -> Result<Self, ReservationError> {
+    pub(super) fn of(lane: LaneKey) -> Result<Self> {
         let chain = i64::try_from(lane.chain_id.0).map_err(|error| {
             ReservationError::NotReservable(format!("chain {}: {error}", lane.chain_id.0))
         })?;
@@ -34,13 +31,13 @@ impl Lane {
 }
 
 /// A number as `bigint`. A nonce beyond it has never been on any chain.
-pub fn signed(number: u64) -> Result<i64, ReservationError> {
+pub(crate) fn signed(number: u64) -> Result<i64> {
     i64::try_from(number)
         .map_err(|error| ReservationError::Unavailable(format!("a nonce of {number}: {error}")))
 }
 
 /// A `bigint` that is never negative.
-pub fn unsigned(number: i64) -> Result<u64, QueryError> {
+pub(super) fn unsigned(number: i64) -> Result<u64, QueryError> {
     u64::try_from(number).map_err(|error| malformed(&error))
 }
 
@@ -57,9 +54,8 @@ pub(super) fn scheme_number(scheme: SchemeKind) -> i16 {
 
 /// The error for a scheme that does not own the lane.
 pub(super) fn not_reservable(lane: LaneKey, bound: i16, asked: SchemeKind) -> ReservationError {
-    let bound = SchemeKind::ALL
-        .into_iter()
-        .find(|kind| scheme_number(*kind) == bound);
+    let mut schemes = SchemeKind::ALL.iter();
+    let bound = schemes.find(|kind| scheme_number(**kind) == bound);
     let whose = match bound {
         Some(SchemeKind::Lane) => {
             "allocated by its lane, to its own txs or by scheme lane".to_owned()
@@ -86,24 +82,33 @@ pub(super) fn state_number(state: ReservationState) -> i16 {
 }
 
 fn state(number: i16) -> Result<ReservationState, QueryError> {
-    [
-        ReservationState::Reserved,
-        ReservationState::Used,
-        ReservationState::Recyclable,
-    ]
-    .into_iter()
-    .find(|state| state_number(*state) == number)
-    .ok_or_else(|| QueryError::Malformed(format!("no state {number}")))
+    use ReservationState::{Recyclable, Reserved, Used};
+    let mut states = [Reserved, Used, Recyclable].into_iter();
+    let found = states.find(|state| state_number(*state) == number);
+    found.ok_or_else(|| QueryError::Malformed(format!("no state {number}")))
+}
+
+/// A nonce that was reserved just now.
+pub(crate) fn new_reservation(key: ReservationKey, expires_at: Timestamp) -> Reservation {
+    Reservation {
+        lane: key.lane,
+        nonce: key.nonce,
+        holder: key.holder,
+        state: ReservationState::Reserved,
+        tx_hash: None,
+        was_replaced: false,
+        expires_at,
+        reason: None,
+    }
 }
 
 /// From columns `state, nonce, holder, tx_hash, was_replaced, expires_ms, reason`.
-pub fn reservation(lane: LaneKey, row: &Row) -> Result<Reservation, QueryError> {
+pub(super) fn reservation(lane: LaneKey, row: &Row) -> Result<Reservation, QueryError> {
     let hash: Option<&[u8]> = column(row, "tx_hash")?;
-    let holder: Uuid = column(row, "holder")?;
     Ok(Reservation {
         lane,
         nonce: Nonce(unsigned(column(row, "nonce")?)?),
-        holder: Holder(holder),
+        holder: Holder(column(row, "holder")?),
         state: state(column(row, "state")?)?,
         tx_hash: hash.map(hash_of).transpose()?,
         was_replaced: column(row, "was_replaced")?,
@@ -135,7 +140,6 @@ pub(super) fn watched(row: &Row) -> Result<WatchedReservation, QueryError> {
     })
 }
 
-/// Reads a column.
 pub(super) fn column<'a, T: tokio_postgres::types::FromSql<'a>>(
     row: &'a Row,
     name: &str,

@@ -28,6 +28,9 @@ const SCHEMA: Schema = Schema {
     sequences: &["nonce_allocation"],
 };
 
+/// The table that binds lanes to schemes.
+const LANES: &str = "nonce_lane";
+
 /// The schema version that this program needs.
 pub const SCHEMA_VERSION: i64 = SCHEMA.version();
 
@@ -46,6 +49,13 @@ pub enum SchemaError {
         /// Its version; 0 when there is none.
         found: i64,
     },
+    /// It has tables, but no version.
+    #[error(
+        "the database has tables of the nonce component ({LANES}), but no version of their schema in \
+         nonce_schema_version: their reservations cannot be read. Restore that table from a backup; if nothing was \
+         ever reserved there, drop the component's tables and run `lanekeeper migrate`"
+    )]
+    Unversioned,
     /// A newer program has migrated it.
     #[error(
         "the nonce component's schema has version {found}, and this program knows only {SCHEMA_VERSION}: run the \
@@ -84,10 +94,18 @@ pub async fn check(client: &Client) -> Result<(), SchemaError> {
 /// first scheme has a lane for ever, by its unique key. Returns a description of the first lane that already belongs to
 /// another scheme; `None` when all belong to their keeper.
 ///
-/// Without a ledger no scheme can reserve, and nothing is written: a node needs none.
-pub async fn bind_lanes(client: &Client, lanes: &[LaneKey]) -> Result<Option<String>, Error> {
+/// Without a ledger no scheme can reserve, and nothing is written: a node needs none. A ledger without a version is an
+/// error: its lanes may have holders.
+pub async fn bind_lanes(client: &Client, lanes: &[LaneKey]) -> Result<Option<String>, SchemaError> {
     if SCHEMA.installed_version(client).await? == 0 {
-        return Ok(None);
+        const HAS_TABLE: &str = "SELECT to_regclass($1) IS NOT NULL";
+        let row = client
+            .query_typed_one(HAS_TABLE, &[(&LANES, Type::TEXT)])
+            .await?;
+        return match row.try_get(0)? {
+            true => Err(SchemaError::Unversioned),
+            false => Ok(None),
+        };
     }
     // The ledger holds no chain whose id exceeds a bigint.
     let numbers =
@@ -113,7 +131,7 @@ pub async fn bind_lanes(client: &Client, lanes: &[LaneKey]) -> Result<Option<Str
         ORDER BY 1, 2 ON CONFLICT (chain_id, signer) DO NOTHING";
     client.query_typed(BIND, &params).await?;
     // Again, because the insert waits for a concurrent insert of the same lane.
-    find_lane_of_other_scheme(client, &params).await
+    Ok(find_lane_of_other_scheme(client, &params).await?)
 }
 
 /// The first of these lanes that belongs to another scheme, for people.

@@ -1,9 +1,7 @@
 //! Listing reservations, and applying the chain's verdicts on them.
 
-use std::sync::PoisonError;
-
-use domain::{Holder, LaneKey, Nonce, Reservation};
-use engine::ports::{LaneReservations, ReservationError};
+use domain::{LaneKey, Nonce, Reservation};
+use engine::ports::LaneReservations;
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 use uuid::Uuid;
@@ -11,10 +9,11 @@ use uuid::Uuid;
 use super::ledger::{FROM_THE_START, Ledger};
 use super::rows::{self, Lane, column, scheme_number, signed, state_number, unsigned};
 use super::{Param, QueryError, read_error, write_error};
-use crate::scheme::{ConditionalVerdict, Verdict, WatchedReservation};
+use crate::Result;
+use crate::scheme::{ConditionalVerdict, ReservationKey, Verdict, WatchedReservation};
 
 /// How many open reservations of a lane are listed.
-pub(super) const RESERVATIONS_MAX: usize = 1_000;
+const RESERVATIONS_MAX: usize = 1_000;
 
 /// How many verdicts one statement applies.
 const VERDICTS_MAX: usize = 500;
@@ -22,45 +21,77 @@ const VERDICTS_MAX: usize = 500;
 /// The reason of a reservation that became recyclable without its holder's mark.
 const EXPIRED: &str = "it expired and the chain shows no transaction with this nonce";
 
+/// A lane with its open reservations, one more than is listed.
+macro_rules! open_reservations {
+    (next: $next:literal, and: $and:literal) => {
+        concat!(
+            "SELECT l.scheme AS bound, ",
+            $next,
+            " AS next, r.state, r.nonce, r.holder, r.tx_hash, r.was_replaced, \
+               nonce_ms(r.expires_at) AS expires_ms, r.reason \
+             FROM nonce_lane AS l LEFT JOIN LATERAL ( \
+               SELECT * FROM nonce_reservation AS x WHERE x.lane_id = l.lane_id \
+                 AND (x.state <> 1 OR (x.closed_number IS NULL AND NOT x.is_final)) ",
+            $and,
+            " ORDER BY x.nonce LIMIT $3 \
+             ) AS r ON true WHERE l.chain_id = $1 AND l.signer = $2 ORDER BY r.nonce"
+        )
+    };
+}
+
 impl Ledger {
     /// The reservation of this nonce, if this is its present or last holder.
-    pub async fn find_reservation(
+    pub(crate) async fn find_reservation(
         &self,
-        lane: LaneKey,
-        nonce: Nonce,
-        holder: Holder,
-    ) -> Result<Option<Reservation>, ReservationError> {
-        const SQL: &str = "SELECT l.scheme AS bound, r.state, r.nonce, r.holder, r.tx_hash, \
-             r.was_replaced, nonce_ms(r.expires_at) AS expires_ms, r.reason FROM nonce_lane AS l \
-             LEFT JOIN nonce_reservation AS r ON r.lane_id = l.lane_id AND r.nonce = $3 \
-             WHERE l.chain_id = $1 AND l.signer = $2";
-        let Ok(which) = signed(nonce.0) else {
-            return Ok(None);
-        };
-        let rows = self.query_lane(lane, SQL, which).await?;
-        let found = rows
-            .first()
-            .map(|row| optional_reservation(lane, row))
-            .transpose();
-        let found = found.map_err(read_error)?.flatten();
-        Ok(found.filter(|reservation| reservation.holder == holder))
+        key: ReservationKey,
+    ) -> Result<Option<Reservation>> {
+        let found = self
+            .find_row(key.lane, key.nonce)
+            .await?
+            .map(|row| row.reservation);
+        Ok(found.filter(|reservation| reservation.holder == key.holder))
     }
 
     /// The open reservations of a lane, also those that their holder marked as used while the chain has not shown it.
-    pub async fn list_reservations(
+    pub(crate) async fn list_reservations(&self, lane: LaneKey) -> Result<LaneReservations> {
+        let sql = open_reservations!(next: "nonce_top(l)", and: "");
+        self.query_reservations(lane, sql).await
+    }
+
+    /// The open reservations of a lane, as far as they are written. Nonces of a block that were never reserved are not
+    /// listed.
+    pub(crate) async fn list_reservations_with_blocks(
         &self,
         lane: LaneKey,
-    ) -> Result<LaneReservations, ReservationError> {
-        const SQL: &str = "SELECT l.scheme AS bound, nonce_top(l) AS next, r.state, r.nonce, \
-             r.holder, r.tx_hash, r.was_replaced, nonce_ms(r.expires_at) AS expires_ms, r.reason \
-             FROM nonce_lane AS l LEFT JOIN LATERAL ( \
-               SELECT * FROM nonce_reservation AS x WHERE x.lane_id = l.lane_id \
-                 AND (x.state <> 1 OR (x.closed_number IS NULL AND NOT x.is_final)) \
-               ORDER BY x.nonce LIMIT $3 \
-             ) AS r ON true WHERE l.chain_id = $1 AND l.signer = $2 ORDER BY r.nonce";
+    ) -> Result<LaneReservations> {
+        let sql = open_reservations!(
+            next: "nonce_top_reserved(l)",
+            and: "AND (x.state <> 2 OR x.block_holder IS DISTINCT FROM x.holder)"
+        );
+        self.query_reservations(lane, sql).await
+    }
+
+    async fn query_reservations(&self, lane: LaneKey, sql: &str) -> Result<LaneReservations> {
         let one_more = i64::try_from(RESERVATIONS_MAX + 1).expect("it is small");
-        let rows = self.query_lane(lane, SQL, one_more).await?;
-        lane_reservations(lane, &rows)
+        let rows = self.query_lane(lane, sql, one_more).await?;
+        let read = || {
+            let next_nonce = match rows.first() {
+                Some(row) => Nonce(unsigned(column(row, "next")?)?),
+                None => Nonce(0),
+            };
+            let mut open = Vec::with_capacity(rows.len());
+            for row in &rows {
+                open.extend(optional_reservation(lane, row)?);
+            }
+            let has_more = open.len() > RESERVATIONS_MAX;
+            open.truncate(RESERVATIONS_MAX);
+            Ok(LaneReservations {
+                next_nonce,
+                open,
+                has_more,
+            })
+        };
+        read().map_err(read_error)
     }
 
     pub(super) async fn query_lane(
@@ -68,7 +99,7 @@ impl Ledger {
         lane: LaneKey,
         sql: &str,
         third: i64,
-    ) -> Result<Vec<Row>, ReservationError> {
+    ) -> Result<Vec<Row>> {
         let key = Lane::of(lane)?;
         let params: [Param<'_>; 3] = [
             (&key.chain, Type::INT8),
@@ -84,12 +115,9 @@ impl Ledger {
     }
 
     /// Reservations for which the chain should be queried: page by page, and from the start again after the last one.
-    pub async fn list_watched(
-        &self,
-        limit: usize,
-    ) -> Result<Vec<WatchedReservation>, ReservationError> {
+    pub(crate) async fn list_watched(&self, limit: usize) -> Result<Vec<WatchedReservation>> {
         const SQL: &str = "SELECT * FROM nonce_list_watched($1, $2, $3, $4)";
-        let (lane, nonce) = *self.watched.lock().unwrap_or_else(PoisonError::into_inner);
+        let (lane, nonce) = *self.watched.lock();
         let page_max = i32::try_from(limit).unwrap_or(i32::MAX);
         let scheme = scheme_number(self.kind);
         let params: [Param<'_>; 4] = [
@@ -107,24 +135,21 @@ impl Ledger {
                 }
                 Some(_) | None => FROM_THE_START,
             };
-            *self.watched.lock().unwrap_or_else(PoisonError::into_inner) = last;
+            *self.watched.lock() = last;
             rows.iter().map(rows::watched).collect::<Result<_, _>>()
         };
         read().map_err(read_error)
     }
 
     /// Applies verdicts, each only if the reservation is unchanged since it was read.
-    pub async fn apply_verdicts(
-        &self,
-        verdicts: &[ConditionalVerdict],
-    ) -> Result<(), ReservationError> {
+    pub(crate) async fn apply_verdicts(&self, verdicts: &[ConditionalVerdict]) -> Result<()> {
         for chunk in verdicts.chunks(VERDICTS_MAX) {
             self.apply_chunk(chunk).await?;
         }
         Ok(())
     }
 
-    async fn apply_chunk(&self, verdicts: &[ConditionalVerdict]) -> Result<(), ReservationError> {
+    async fn apply_chunk(&self, verdicts: &[ConditionalVerdict]) -> Result<()> {
         const SQL: &str = "SELECT nonce_apply_verdicts($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, \
              $13, $14, $15)";
         let mut columns = VerdictColumns::default();
@@ -155,31 +180,6 @@ impl Ledger {
     }
 }
 
-/// From columns `next` and those of a reservation, one more row than is listed.
-pub(super) fn lane_reservations(
-    lane: LaneKey,
-    rows: &[Row],
-) -> Result<LaneReservations, ReservationError> {
-    let read = || {
-        let next_nonce = match rows.first() {
-            Some(row) => Nonce(unsigned(column(row, "next")?)?),
-            None => Nonce(0),
-        };
-        let mut open = Vec::with_capacity(rows.len());
-        for row in rows {
-            open.extend(optional_reservation(lane, row)?);
-        }
-        let has_more = open.len() > RESERVATIONS_MAX;
-        open.truncate(RESERVATIONS_MAX);
-        Ok(LaneReservations {
-            next_nonce,
-            open,
-            has_more,
-        })
-    };
-    read().map_err(read_error)
-}
-
 /// Verdicts turned into columns: the statement takes one array per column.
 #[derive(Default)]
 struct VerdictColumns<'a> {
@@ -199,7 +199,7 @@ struct VerdictColumns<'a> {
 }
 
 impl<'a> VerdictColumns<'a> {
-    fn push(&mut self, conditional: &'a ConditionalVerdict) -> Result<(), ReservationError> {
+    fn push(&mut self, conditional: &'a ConditionalVerdict) -> Result<()> {
         let WatchedReservation {
             reservation: seen,
             closed_in,

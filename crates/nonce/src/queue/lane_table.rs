@@ -1,9 +1,10 @@
 //! The lanes with calls in progress: the call lock and the section queue of each.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use domain::LaneKey;
+use parking_lot::{Mutex, MutexGuard};
 
 use super::section_queue::SectionQueue;
 
@@ -30,17 +31,12 @@ pub(super) struct LaneRef {
 
 impl LaneTable {
     pub(super) fn lane_ref(self: &Arc<Self>, lane: LaneKey) -> LaneRef {
-        let shared = Arc::clone(self.lock().entry(lane).or_default());
+        let shared = Arc::clone(self.entries.lock().entry(lane).or_default());
         LaneRef {
             lanes: Arc::clone(self),
             lane,
             shared,
         }
-    }
-
-    // A poisoned lock is used anyway: no code panics while it is held.
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<LaneKey, Arc<Shared>>> {
-        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -53,16 +49,14 @@ impl LaneRef {
         &self.shared.call_lock
     }
 
-    // A poisoned lock is used anyway: no code panics while it is held.
     pub(super) fn lock_sections(&self) -> MutexGuard<'_, SectionQueue> {
-        let sections = self.shared.sections.lock();
-        sections.unwrap_or_else(PoisonError::into_inner)
+        self.shared.sections.lock()
     }
 }
 
 impl Drop for LaneRef {
     fn drop(&mut self) {
-        let mut entries = self.lanes.lock();
+        let mut entries = self.lanes.entries.lock();
         // References are created under this lock: two means the table's and this one.
         if Arc::strong_count(&self.shared) == 2 {
             entries.remove(&self.lane);
@@ -86,8 +80,8 @@ mod tests {
         let (first, second) = (lanes.lane_ref(lane), lanes.lane_ref(lane));
         assert!(Arc::ptr_eq(&first.shared, &second.shared));
         drop(first);
-        assert_eq!(lanes.lock().len(), 1);
+        assert_eq!(lanes.entries.lock().len(), 1);
         drop(second);
-        assert_eq!(lanes.lock().len(), 0);
+        assert_eq!(lanes.entries.lock().len(), 0);
     }
 }

@@ -18,15 +18,17 @@ mod worker;
 pub(crate) use section::{SectionPermit, is_nested, run_nested};
 
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use domain::LaneKey;
 use engine::ports::{Clock, ReservationError};
 use metrics::counter;
+use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 
+use crate::Result;
 use crate::config::{QueueSettings, RejectPolicy};
 use lane_table::LaneTable;
 use queue_depth::QueueDepth;
@@ -83,8 +85,8 @@ impl WorkerQueue {
     pub(crate) async fn run<T: Send + 'static>(
         &self,
         lane: LaneKey,
-        call: impl Future<Output = Result<T, ReservationError>> + Send + 'static,
-    ) -> Result<T, ReservationError> {
+        call: impl Future<Output = Result<T>> + Send + 'static,
+    ) -> Result<T> {
         let (answer, answered) = oneshot::channel();
         let job = Job {
             lane,
@@ -104,9 +106,9 @@ impl WorkerQueue {
     }
 
     /// Queues a call for its worker. Returns the call when the queue is full and its caller should run it.
-    fn enqueue(&self, job: Job) -> Result<Option<Job>, ReservationError> {
+    fn enqueue(&self, job: Job) -> Result<Option<Job>> {
         let number = worker_index(job.lane, self.settings.workers);
-        let state = self.lock();
+        let state = self.state.lock();
         let Some(inbox) = state.inboxes.get(number) else {
             return Err(closed());
         };
@@ -122,7 +124,7 @@ impl WorkerQueue {
     }
 
     /// Applies the reject policy; `Ok` when the caller should go on.
-    fn handle_full_queue(&self) -> Result<(), ReservationError> {
+    fn handle_full_queue(&self) -> Result<()> {
         counter!(REJECTED).increment(1);
         match self.settings.reject {
             RejectPolicy::FailFast => Err(ReservationError::Busy),
@@ -132,25 +134,22 @@ impl WorkerQueue {
 
     /// Runs a call beside the worker, in a task of its own: the owner of the lane's lock must make progress even when
     /// its caller is not polled (one of several calls in one task).
-    fn spawn_beside_worker(&self, job: Job) -> Result<(), ReservationError> {
-        let mut state = self.lock();
+    fn spawn_beside_worker(&self, job: Job) -> Result<()> {
+        let mut state = self.state.lock();
         if state.inboxes.is_empty() {
             return Err(closed());
         }
         while state.workers.try_join_next().is_some() {} // removes finished tasks
         state
             .workers
-            .spawn(worker::run_beside_worker(job, Arc::clone(&self.lanes)));
+            .spawn(worker::run(job, Arc::clone(&self.lanes)));
         Ok(())
     }
 
     /// Waits for an exclusive section in this lane. A nested section gets it at once, in any lane, because crosswise
     /// nesting would deadlock. Beyond the capacity a section is refused, or waits on its caller's task; it never
     /// overtakes.
-    pub(crate) async fn enter_section(
-        &self,
-        lane: LaneKey,
-    ) -> Result<SectionPermit, ReservationError> {
+    pub(crate) async fn enter_section(&self, lane: LaneKey) -> Result<SectionPermit> {
         let lane_ref = self.lanes.lane_ref(lane);
         if is_nested() {
             return Ok(SectionPermit::immediate(lane_ref));
@@ -173,7 +172,7 @@ impl WorkerQueue {
     /// whether everything was finished.
     pub(crate) async fn close(&self, within: Duration) -> bool {
         let mut workers = {
-            let mut state = self.lock();
+            let mut state = self.state.lock();
             state.inboxes.clear(); // a worker ends when its queue is closed and empty
             std::mem::take(&mut state.workers)
         };
@@ -187,11 +186,6 @@ impl WorkerQueue {
         workers.shutdown().await;
         self.depths.iter().for_each(|depth| depth.set_calls(0));
         in_time
-    }
-
-    // A poisoned lock is used anyway: no code panics while it is held.
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

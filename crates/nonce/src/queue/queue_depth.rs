@@ -1,8 +1,9 @@
 //! The queue depth of a worker, as a metric.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use metrics::gauge;
+use parking_lot::Mutex;
 
 /// Calls that wait for a worker, and `with_nonce` sections that wait in its lanes.
 const DEPTH: &str = "lanekeeper_nonce_queue_depth";
@@ -52,7 +53,7 @@ impl QueueDepth {
         reason = "a queue is far shorter than 2^52"
     )]
     fn change<T>(&self, change: impl FnOnce(&mut Waiting) -> T) -> T {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waiting = self.waiting.lock();
         let changed = change(&mut waiting);
         let all = waiting.calls + waiting.sections;
         gauge!(DEPTH, "worker" => self.worker.to_string()).set(all as f64);

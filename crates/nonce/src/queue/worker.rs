@@ -25,17 +25,12 @@ pub(super) async fn run_worker(
 ) {
     while let Some(job) = jobs.recv().await {
         depth.set_calls(jobs.len());
-        run(job, &lanes).await;
+        run(job, Arc::clone(&lanes)).await;
     }
 }
 
-/// Runs one call beside the worker.
-pub(super) async fn run_beside_worker(job: Job, lanes: Arc<LaneTable>) {
-    run(job, &lanes).await;
-}
-
 /// Runs one call, alone in its lane.
-async fn run(Job { lane, work }: Job, lanes: &Arc<LaneTable>) {
+pub(super) async fn run(Job { lane, work }: Job, lanes: Arc<LaneTable>) {
     let lane_ref = lanes.lane_ref(lane);
     let alone = lane_ref.call_lock().lock().await;
     // A panic must not stop the worker; the caller gets the error for a lost answer.

@@ -1,13 +1,13 @@
 //! A circuit breaker: opens after consecutive failures, allows a probe per interval, and closes after a success.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use domain::MonotonicTime;
+use parking_lot::Mutex;
 
 /// Counts failures. Does no IO and reads no clock.
 #[derive(Debug)]
-pub struct CircuitBreaker {
+pub(super) struct CircuitBreaker {
     failures_to_degrade: u32,
     probe_every: Duration,
     state: Mutex<State>,
@@ -21,7 +21,7 @@ enum State {
 
 /// What a caller may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BreakerDecision {
+pub(super) enum BreakerDecision {
     /// Call Redis.
     Open,
     /// Do without Redis.
@@ -32,7 +32,7 @@ pub enum BreakerDecision {
 
 /// What a failure or a success changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BreakerChange {
+pub(super) enum BreakerChange {
     /// Nothing visible to callers.
     None,
     /// Redis is not used from now on.
@@ -43,8 +43,7 @@ pub enum BreakerChange {
 
 impl CircuitBreaker {
     /// A closed breaker that opens after so many consecutive failures.
-    #[must_use]
-    pub fn new(failures_to_degrade: u32, probe_every: Duration) -> Self {
+    pub(super) fn new(failures_to_degrade: u32, probe_every: Duration) -> Self {
         Self {
             failures_to_degrade: failures_to_degrade.max(1),
             probe_every,
@@ -55,8 +54,8 @@ impl CircuitBreaker {
     }
 
     /// Whether a call is allowed now.
-    pub fn check(&self, now: MonotonicTime) -> BreakerDecision {
-        let mut state = self.state();
+    pub(super) fn check(&self, now: MonotonicTime) -> BreakerDecision {
+        let mut state = self.state.lock();
         match *state {
             State::Closed { .. } => BreakerDecision::Open,
             State::Open { next_probe } if now >= next_probe => {
@@ -70,14 +69,14 @@ impl CircuitBreaker {
     }
 
     /// Whether calls are allowed.
-    pub fn is_available(&self) -> bool {
-        matches!(*self.state(), State::Closed { .. })
+    pub(super) fn is_available(&self) -> bool {
+        matches!(*self.state.lock(), State::Closed { .. })
     }
 
     /// Records that a call or a probe was answered.
-    pub fn record_success(&self) -> BreakerChange {
+    pub(super) fn record_success(&self) -> BreakerChange {
         let before = std::mem::replace(
-            &mut *self.state(),
+            &mut *self.state.lock(),
             State::Closed {
                 failures_in_a_row: 0,
             },
@@ -89,8 +88,8 @@ impl CircuitBreaker {
     }
 
     /// Records that a call or a probe failed.
-    pub fn record_failure(&self, now: MonotonicTime) -> BreakerChange {
-        let mut state = self.state();
+    pub(super) fn record_failure(&self, now: MonotonicTime) -> BreakerChange {
+        let mut state = self.state.lock();
         let State::Closed { failures_in_a_row } = *state else {
             return BreakerChange::None;
         };
@@ -103,10 +102,6 @@ impl CircuitBreaker {
             next_probe: now.plus(self.probe_every),
         };
         BreakerChange::Opened
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -61,8 +61,7 @@ impl RedisConnection {
     }
 
     /// The server's data set: changes whenever the server becomes a master, also without a restart.
-    #[must_use]
-    pub fn replication_id(&self) -> &str {
+    pub(crate) fn replication_id(&self) -> &str {
         &self.replication_id
     }
 

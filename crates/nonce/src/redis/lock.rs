@@ -6,11 +6,13 @@ use std::time::Duration;
 
 use ::redis::Script;
 use domain::LaneKey;
+use engine::ports::ReservationError;
 use tokio::sync::{Mutex, MutexGuard};
 use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::{Redis, RedisConnection, RedisUnavailable};
+use crate::Result;
 
 static RELEASE: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("scripts/release_lock.lua")));
@@ -59,10 +61,6 @@ pub struct LaneLockGuard<'a> {
     _stripe_guard: MutexGuard<'a, ()>,
 }
 
-/// The wait inside this process took too long.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LockQueueTimeout;
-
 impl LaneLock {
     /// Locks in this Redis.
     #[must_use]
@@ -75,16 +73,12 @@ impl LaneLock {
     }
 
     /// Waits for the lock. `owner` must be fresh. Returns without the lock when Redis is unavailable or another process
-    /// holds it for too long.
-    pub async fn acquire(
-        &self,
-        lane: LaneKey,
-        owner: Uuid,
-    ) -> Result<LaneLockGuard<'_>, LockQueueTimeout> {
+    /// holds it for too long. Fails with `Busy` after too long a wait inside this process.
+    pub async fn acquire(&self, lane: LaneKey, owner: Uuid) -> Result<LaneLockGuard<'_>> {
         let until = Instant::now() + self.config.wait;
         let stripe = self.stripes[stripe(lane)].lock();
         let guard = tokio::time::timeout_at(until, stripe).await;
-        let guard = guard.map_err(|_elapsed| LockQueueTimeout)?;
+        let guard = guard.map_err(|_elapsed| ReservationError::Busy)?;
         let mut held = LaneLockGuard {
             lock: self,
             key: self.redis.key(lane, "lock"),
@@ -111,9 +105,7 @@ impl LaneLock {
         }
     }
 
-    /// The Redis server of the locks.
-    #[must_use]
-    pub fn redis(&self) -> &Arc<Redis> {
+    pub(crate) fn redis(&self) -> &Arc<Redis> {
         &self.redis
     }
 

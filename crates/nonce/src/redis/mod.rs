@@ -6,18 +6,24 @@ mod connection;
 mod lock;
 
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ::redis::{Client, Cmd, FromRedisValue, ScriptInvocation};
 use domain::LaneKey;
-use engine::ports::Clock;
+use engine::ports::{Clock, ReservationError};
+use parking_lot::Mutex;
 use thiserror::Error;
 
-pub use circuit_breaker::{BreakerChange, BreakerDecision, CircuitBreaker};
+use circuit_breaker::{BreakerChange, BreakerDecision, CircuitBreaker};
+
+use crate::Result;
 pub use connection::RedisConnection;
 pub use lock::{LaneLock, LaneLockGuard, LockConfig};
+
+/// Lua scripts count in doubles, which are exact up to here.
+pub(crate) const SCRIPT_INTEGER_MAX: u64 = 1 << 52;
 
 /// Connection settings and circuit breaker of Redis.
 #[derive(Clone)]
@@ -100,9 +106,7 @@ impl Redis {
         }))
     }
 
-    /// The settings.
-    #[must_use]
-    pub fn config(&self) -> &RedisConfig {
+    pub(crate) fn config(&self) -> &RedisConfig {
         &self.config
     }
 
@@ -113,8 +117,7 @@ impl Redis {
     }
 
     /// The key of a lane for one purpose.
-    #[must_use]
-    pub fn key(&self, lane: LaneKey, purpose: &str) -> String {
+    pub(crate) fn key(&self, lane: LaneKey, purpose: &str) -> String {
         format!("{}:nonce:{{{lane}}}:{purpose}", self.config.prefix)
     }
 
@@ -130,12 +133,10 @@ impl Redis {
                 return Err(breaker_open());
             }
         }
-        if let Some(connection) = self.current().as_ref() {
+        if let Some(connection) = self.connection.lock().as_ref() {
             return Ok(connection.clone());
         }
-        let opened = tokio::time::timeout(self.config.connect_within, self.connect()).await;
-        let opened =
-            opened.unwrap_or_else(|_elapsed| Err(RedisUnavailable("connection timed out".into())));
+        let opened = self.connect_in_time().await;
         // A connection alone is no success: a server that answers nothing else must open the breaker too.
         if opened.is_err() {
             self.record_outcome(&opened);
@@ -143,8 +144,7 @@ impl Redis {
         opened
     }
 
-    /// Runs a script on a connection.
-    pub async fn run<T: FromRedisValue>(
+    pub(crate) async fn run<T: FromRedisValue>(
         &self,
         connection: &RedisConnection,
         script: &ScriptInvocation<'_>,
@@ -153,8 +153,7 @@ impl Redis {
         self.check_answer(connection, answer)
     }
 
-    /// Runs a command on a connection.
-    pub async fn command<T: FromRedisValue>(
+    pub(crate) async fn command<T: FromRedisValue>(
         &self,
         connection: &RedisConnection,
         command: &Cmd,
@@ -163,8 +162,16 @@ impl Redis {
         self.check_answer(connection, answer)
     }
 
+    /// What a call without Redis does: PostgreSQL serves it alone (`None`), if the configuration allows that.
+    pub(crate) fn fall_back<T>(&self, unavailable: RedisUnavailable) -> Result<Option<T>> {
+        match self.config.degrade {
+            true => Ok(None),
+            false => Err(ReservationError::Unavailable(unavailable.to_string())),
+        }
+    }
+
     /// Stops using a connection whose server is no longer the same.
-    pub fn discard(&self, connection: &RedisConnection) {
+    pub(crate) fn discard(&self, connection: &RedisConnection) {
         self.drop_connection(connection.number());
     }
 
@@ -182,24 +189,26 @@ impl Redis {
         answer
     }
 
+    async fn connect_in_time(&self) -> Result<RedisConnection, RedisUnavailable> {
+        let opened = tokio::time::timeout(self.config.connect_within, self.connect()).await;
+        opened.unwrap_or_else(|_elapsed| Err(RedisUnavailable("connection timed out".into())))
+    }
+
     async fn connect(&self) -> Result<RedisConnection, RedisUnavailable> {
         let _turn = self.connecting.lock().await;
-        if let Some(connection) = self.current().as_ref() {
+        if let Some(connection) = self.connection.lock().as_ref() {
             return Ok(connection.clone());
         }
         let number = self.connections_opened.fetch_add(1, Ordering::Relaxed) + 1;
         let connection = RedisConnection::open(&self.client, &self.config, number).await?;
-        *self.current() = Some(connection.clone());
+        *self.connection.lock() = Some(connection.clone());
         Ok(connection)
     }
 
     async fn probe(self: Arc<Self>) {
         // The server may have been replaced while it was unavailable.
-        *self.current() = None;
-        let opened = tokio::time::timeout(self.config.connect_within, self.connect()).await;
-        self.record_outcome(
-            &opened.unwrap_or_else(|_elapsed| Err(RedisUnavailable("connection timed out".into()))),
-        );
+        *self.connection.lock() = None;
+        self.record_outcome(&self.connect_in_time().await);
     }
 
     fn record_outcome<T>(&self, answer: &Result<T, RedisUnavailable>) {
@@ -227,19 +236,13 @@ impl Redis {
     }
 
     fn drop_connection(&self, number: u64) {
-        let mut connection = self.current();
+        let mut connection = self.connection.lock();
         if connection
             .as_ref()
             .is_some_and(|connection| connection.number() == number)
         {
             *connection = None;
         }
-    }
-
-    fn current(&self) -> MutexGuard<'_, Option<RedisConnection>> {
-        self.connection
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 

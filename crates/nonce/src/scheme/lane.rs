@@ -7,12 +7,15 @@
 
 use async_trait::async_trait;
 use domain::lane::reservations::ReservationTerms;
-use domain::{Holder, LaneKey, Mark, Nonce, Reservation};
+use domain::{LaneKey, Mark, Reservation};
 use engine::node::NodeHandle;
-use engine::ports::{LaneReservations, ReservationError};
+use engine::ports::LaneReservations;
 use engine::reservations::MarkRequest;
 
-use super::{ConditionalVerdict, ReserveRequest, Scheme, SchemeKind, WatchedReservation};
+use super::{
+    ConditionalVerdict, ReservationKey, ReserveRequest, Scheme, SchemeKind, WatchedReservation,
+};
+use crate::Result;
 
 /// Reserves nonces through a node of the cluster; any node works.
 pub struct LaneScheme {
@@ -33,11 +36,7 @@ impl Scheme for LaneScheme {
         SchemeKind::Lane
     }
 
-    async fn allocate(
-        &self,
-        lane: LaneKey,
-        request: ReserveRequest,
-    ) -> Result<Reservation, ReservationError> {
+    async fn allocate(&self, lane: LaneKey, request: ReserveRequest) -> Result<Reservation> {
         let terms = ReservationTerms {
             timeout: request.timeout,
             at_least: request.at_least,
@@ -45,51 +44,36 @@ impl Scheme for LaneScheme {
         self.node.reserve_nonce(lane, request.holder, terms).await
     }
 
-    async fn mark(
-        &self,
-        lane: LaneKey,
-        nonce: Nonce,
-        holder: Holder,
-        mark: Mark,
-    ) -> Result<Reservation, ReservationError> {
+    async fn mark(&self, key: ReservationKey, mark: Mark) -> Result<Reservation> {
         let call = MarkRequest {
-            lane,
-            nonce,
-            holder,
+            lane: key.lane,
+            nonce: key.nonce,
+            holder: key.holder,
             mark,
         };
         self.node.mark(call).await
     }
 
-    async fn find_reservation(
-        &self,
-        lane: LaneKey,
-        nonce: Nonce,
-        holder: Holder,
-    ) -> Result<Option<Reservation>, ReservationError> {
-        self.node.reservation_of(lane, holder, nonce).await
+    async fn find_reservation(&self, key: ReservationKey) -> Result<Option<Reservation>> {
+        self.node
+            .reservation_of(key.lane, key.holder, key.nonce)
+            .await
     }
 
-    async fn list_reservations(&self, lane: LaneKey) -> Result<LaneReservations, ReservationError> {
+    async fn list_reservations(&self, lane: LaneKey) -> Result<LaneReservations> {
         self.node.list_reservations(lane).await
     }
 
-    async fn list_watched(
-        &self,
-        _limit: usize,
-    ) -> Result<Vec<WatchedReservation>, ReservationError> {
+    async fn list_watched(&self, _limit: usize) -> Result<Vec<WatchedReservation>> {
         Ok(Vec::new())
     }
 
-    async fn apply_verdicts(
-        &self,
-        _settlements: &[ConditionalVerdict],
-    ) -> Result<(), ReservationError> {
+    async fn apply_verdicts(&self, _settlements: &[ConditionalVerdict]) -> Result<()> {
         Ok(())
     }
 
     /// The store has everything already.
-    async fn close(&self) -> Result<(), ReservationError> {
+    async fn close(&self) -> Result<()> {
         Ok(())
     }
 }

@@ -20,6 +20,7 @@ use async_trait::async_trait;
 use domain::{Header, Holder, LaneKey, Mark, Nonce, Reservation};
 use engine::ports::{LaneReservations, ReservationError};
 
+use crate::Result;
 pub use lane::LaneScheme;
 pub use redis_issue::RedisIssue;
 pub use redis_reserve::{RedisReserve, RedisReserveConfig};
@@ -27,7 +28,10 @@ pub use row_lock::RowLock;
 pub use segment::{Segment, SegmentConfig};
 
 /// Which scheme.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, strum::IntoStaticStr, strum::VariantArray,
+)]
+#[strum(serialize_all = "kebab-case")]
 pub enum SchemeKind {
     /// PostgreSQL allocates and reserves under a row lock, optionally with a Redis lock in front of it.
     RowLock,
@@ -43,23 +47,32 @@ pub enum SchemeKind {
 
 impl SchemeKind {
     /// All schemes, in the order of their numbers.
-    pub const ALL: [Self; 5] = [
-        Self::RowLock,
-        Self::RedisIssue,
-        Self::RedisReserve,
-        Self::Lane,
-        Self::Segment,
-    ];
+    pub const ALL: &[Self] = <Self as strum::VariantArray>::VARIANTS;
 
     /// The name in the configuration and in the store.
     #[must_use]
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::RowLock => "row-lock",
-            Self::RedisIssue => "redis-issue",
-            Self::RedisReserve => "redis-reserve",
-            Self::Lane => "lane",
-            Self::Segment => "segment",
+        self.into()
+    }
+}
+
+/// Identifies one reservation: the next one of the same nonce has another holder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ReservationKey {
+    /// The account, on its chain.
+    pub lane: LaneKey,
+    /// The reserved nonce.
+    pub nonce: Nonce,
+    /// For whom it is reserved.
+    pub holder: Holder,
+}
+
+impl From<&Reservation> for ReservationKey {
+    fn from(reservation: &Reservation) -> Self {
+        Self {
+            lane: reservation.lane,
+            nonce: reservation.nonce,
+            holder: reservation.holder,
         }
     }
 }
@@ -120,45 +133,28 @@ pub trait Scheme: Send + Sync + 'static {
     fn kind(&self) -> SchemeKind;
 
     /// Reserves the smallest free nonce.
-    async fn allocate(
-        &self,
-        lane: LaneKey,
-        request: ReserveRequest,
-    ) -> Result<Reservation, ReservationError>;
+    async fn allocate(&self, lane: LaneKey, request: ReserveRequest) -> Result<Reservation>;
 
     /// Records a holder's mark by the rules of [`Reservation::mark`]. Durable when it returns.
-    async fn mark(
-        &self,
-        lane: LaneKey,
-        nonce: Nonce,
-        holder: Holder,
-        mark: Mark,
-    ) -> Result<Reservation, ReservationError>;
+    async fn mark(&self, key: ReservationKey, mark: Mark) -> Result<Reservation>;
 
     /// The reservation of this nonce; `None` when the nonce was never reserved or has another holder.
-    async fn find_reservation(
-        &self,
-        lane: LaneKey,
-        nonce: Nonce,
-        holder: Holder,
-    ) -> Result<Option<Reservation>, ReservationError>;
+    async fn find_reservation(&self, key: ReservationKey) -> Result<Option<Reservation>>;
 
     /// Lists a lane's reservations that the chain has not closed.
-    async fn list_reservations(&self, lane: LaneKey) -> Result<LaneReservations, ReservationError>;
+    async fn list_reservations(&self, lane: LaneKey) -> Result<LaneReservations>;
 
     /// Lists at most `limit` reservations to check on the chain; repeated calls page through all of them: expired and
     /// submitted ones, used ones that the chain has not shown yet, recyclable ones below the chain's nonce
     /// ([`ReserveRequest::at_least`]), and closed ones until they are [`Verdict::Buried`]. Also frees nonces that were
     /// allocated and never reserved (holes), where a scheme can have them.
-    async fn list_watched(&self, limit: usize)
-    -> Result<Vec<WatchedReservation>, ReservationError>;
+    async fn list_watched(&self, limit: usize) -> Result<Vec<WatchedReservation>>;
 
     /// Applies verdicts, each only if its reservation is unchanged.
-    async fn apply_verdicts(&self, verdicts: &[ConditionalVerdict])
-    -> Result<(), ReservationError>;
+    async fn apply_verdicts(&self, verdicts: &[ConditionalVerdict]) -> Result<()>;
 
     /// Records everything that is still in memory, returns unused nonces and stops reserving.
-    async fn close(&self) -> Result<(), ReservationError>;
+    async fn close(&self) -> Result<()>;
 }
 
 /// The error of a closed scheme.

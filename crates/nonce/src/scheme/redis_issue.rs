@@ -8,17 +8,21 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use ::redis::Script;
 use async_trait::async_trait;
-use domain::{Holder, LaneKey, Mark, Nonce, Reservation};
-use engine::ports::{LaneReservations, ReservationError};
+use domain::{LaneKey, Mark, Nonce, Reservation};
+use engine::ports::LaneReservations;
+use parking_lot::Mutex;
 
-use super::{ConditionalVerdict, ReserveRequest, Scheme, SchemeKind, WatchedReservation};
+use super::{
+    ConditionalVerdict, ReservationKey, ReserveRequest, Scheme, SchemeKind, WatchedReservation,
+};
+use crate::Result;
 use crate::postgres::{Ledger, Pool, ReserveOutcome};
-use crate::redis::{Redis, RedisConnection, RedisUnavailable};
+use crate::redis::{Redis, RedisConnection, RedisUnavailable, SCRIPT_INTEGER_MAX};
 
 static ISSUE: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("../redis/scripts/issue.lua")));
@@ -28,9 +32,6 @@ const TRIES_MAX: usize = 6;
 
 /// How far above all reserved nonces an allocated one may be: more than can be in progress at any time.
 const AHEAD_MAX: i64 = 4_096;
-
-/// Lua scripts count in doubles, which are exact up to here.
-const SCRIPT_INTEGER_MAX: u64 = 1 << 52;
 
 /// Number of lanes with a hint; beyond it, all hints are dropped.
 const HINTS_MAX: usize = 10_000;
@@ -74,7 +75,7 @@ impl RedisIssue {
         &self,
         lane: LaneKey,
         request: ReserveRequest,
-    ) -> Result<Option<Reservation>, ReservationError> {
+    ) -> Result<Option<Reservation>> {
         let mut known = None;
         if self.hint(lane).has_free {
             match self.reserve(lane, request, None).await? {
@@ -85,14 +86,14 @@ impl RedisIssue {
         for _ in 0..TRIES_MAX {
             let connection = match self.redis.connection().await {
                 Ok(connection) => connection,
-                Err(unavailable) => return self.fall_back(unavailable),
+                Err(unavailable) => return self.redis.fall_back(unavailable),
             };
             if known.is_none() && self.hint(lane).connection != connection.number() {
                 known = Some(self.ledger.query_next_nonce(lane, request.at_least).await?);
             }
             let issued = match self.issue(&connection, lane, request.at_least, known).await {
                 Ok(issued) => issued,
-                Err(unavailable) => return self.fall_back(unavailable),
+                Err(unavailable) => return self.redis.fall_back(unavailable),
             };
             let Some(issued) = issued else {
                 known = Some(self.ledger.query_next_nonce(lane, request.at_least).await?);
@@ -105,17 +106,6 @@ impl RedisIssue {
             }
         }
         Ok(None)
-    }
-
-    /// Redis is unavailable: PostgreSQL allocates alone, if the configuration allows it.
-    fn fall_back(
-        &self,
-        unavailable: RedisUnavailable,
-    ) -> Result<Option<Reservation>, ReservationError> {
-        match self.redis.config().degrade {
-            true => Ok(None),
-            false => Err(ReservationError::Unavailable(unavailable.to_string())),
-        }
     }
 
     async fn issue(
@@ -146,7 +136,7 @@ impl RedisIssue {
         lane: LaneKey,
         request: ReserveRequest,
         issued: Option<Nonce>,
-    ) -> Result<ReserveOutcome, ReservationError> {
+    ) -> Result<ReserveOutcome> {
         let reserved = self
             .ledger
             .reserve_issued(lane, request, issued, AHEAD_MAX)
@@ -160,19 +150,15 @@ impl RedisIssue {
     }
 
     fn hint(&self, lane: LaneKey) -> LaneHint {
-        self.hints().get(&lane).copied().unwrap_or_default()
+        self.hints.lock().get(&lane).copied().unwrap_or_default()
     }
 
     fn update_hint(&self, lane: LaneKey, change: impl FnOnce(&mut LaneHint)) {
-        let mut hints = self.hints();
+        let mut hints = self.hints.lock();
         if hints.len() >= HINTS_MAX && !hints.contains_key(&lane) {
             hints.clear();
         }
         change(hints.entry(lane).or_default());
-    }
-
-    fn hints(&self) -> MutexGuard<'_, BTreeMap<LaneKey, LaneHint>> {
-        self.hints.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -182,11 +168,7 @@ impl Scheme for RedisIssue {
         SchemeKind::RedisIssue
     }
 
-    async fn allocate(
-        &self,
-        lane: LaneKey,
-        request: ReserveRequest,
-    ) -> Result<Reservation, ReservationError> {
+    async fn allocate(&self, lane: LaneKey, request: ReserveRequest) -> Result<Reservation> {
         if self.is_closed.load(Ordering::Acquire) {
             return Err(super::closed_error());
         }
@@ -197,38 +179,24 @@ impl Scheme for RedisIssue {
         }
     }
 
-    async fn mark(
-        &self,
-        lane: LaneKey,
-        nonce: Nonce,
-        holder: Holder,
-        mark: Mark,
-    ) -> Result<Reservation, ReservationError> {
-        let marked = self.ledger.mark(lane, nonce, holder, &mark).await?;
+    async fn mark(&self, key: ReservationKey, mark: Mark) -> Result<Reservation> {
+        let marked = self.ledger.mark(key, &mark).await?;
         match mark {
-            Mark::Recyclable { .. } => self.update_hint(lane, |hint| hint.has_free = true),
+            Mark::Recyclable { .. } => self.update_hint(key.lane, |hint| hint.has_free = true),
             Mark::Submitted(_) | Mark::Used(_) => {}
         }
         Ok(marked)
     }
 
-    async fn find_reservation(
-        &self,
-        lane: LaneKey,
-        nonce: Nonce,
-        holder: Holder,
-    ) -> Result<Option<Reservation>, ReservationError> {
-        self.ledger.find_reservation(lane, nonce, holder).await
+    async fn find_reservation(&self, key: ReservationKey) -> Result<Option<Reservation>> {
+        self.ledger.find_reservation(key).await
     }
 
-    async fn list_reservations(&self, lane: LaneKey) -> Result<LaneReservations, ReservationError> {
+    async fn list_reservations(&self, lane: LaneKey) -> Result<LaneReservations> {
         self.ledger.list_reservations(lane).await
     }
 
-    async fn list_watched(
-        &self,
-        limit: usize,
-    ) -> Result<Vec<WatchedReservation>, ReservationError> {
+    async fn list_watched(&self, limit: usize) -> Result<Vec<WatchedReservation>> {
         let after = self.holes_after.load(Ordering::Relaxed);
         let (last, closed) = self.ledger.close_gaps(after, self.grace).await?;
         self.holes_after.store(last, Ordering::Relaxed);
@@ -242,14 +210,11 @@ impl Scheme for RedisIssue {
         self.ledger.list_watched(limit).await
     }
 
-    async fn apply_verdicts(
-        &self,
-        verdicts: &[ConditionalVerdict],
-    ) -> Result<(), ReservationError> {
+    async fn apply_verdicts(&self, verdicts: &[ConditionalVerdict]) -> Result<()> {
         self.ledger.apply_verdicts(verdicts).await
     }
 
-    async fn close(&self) -> Result<(), ReservationError> {
+    async fn close(&self) -> Result<()> {
         // PostgreSQL has everything already.
         self.is_closed.store(true, Ordering::Release);
         Ok(())

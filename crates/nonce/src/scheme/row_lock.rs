@@ -10,10 +10,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_trait::async_trait;
-use domain::{Holder, LaneKey, Mark, Nonce, Reservation};
+use domain::{LaneKey, Mark, Reservation};
 use engine::ports::{LaneReservations, ReservationError};
 
-use super::{ConditionalVerdict, ReserveRequest, Scheme, SchemeKind, WatchedReservation};
+use super::{
+    ConditionalVerdict, ReservationKey, ReserveRequest, Scheme, SchemeKind, WatchedReservation,
+};
+use crate::Result;
 use crate::postgres::{Ledger, Pool};
 use crate::redis::LaneLock;
 
@@ -40,9 +43,8 @@ impl RowLock {
         lock: &LaneLock,
         lane: LaneKey,
         request: ReserveRequest,
-    ) -> Result<Reservation, ReservationError> {
-        let guard = lock.acquire(lane, request.holder.0).await;
-        let guard = guard.map_err(|_crowded| ReservationError::Busy)?;
+    ) -> Result<Reservation> {
+        let guard = lock.acquire(lane, request.holder.0).await?;
         let is_required = !lock.redis().config().degrade;
         if is_required && !guard.has_lock() {
             return Err(ReservationError::Unavailable(
@@ -65,11 +67,7 @@ impl Scheme for RowLock {
         SchemeKind::RowLock
     }
 
-    async fn allocate(
-        &self,
-        lane: LaneKey,
-        request: ReserveRequest,
-    ) -> Result<Reservation, ReservationError> {
+    async fn allocate(&self, lane: LaneKey, request: ReserveRequest) -> Result<Reservation> {
         if self.is_closed.load(Ordering::Acquire) {
             return Err(super::closed_error());
         }
@@ -79,44 +77,27 @@ impl Scheme for RowLock {
         }
     }
 
-    async fn mark(
-        &self,
-        lane: LaneKey,
-        nonce: Nonce,
-        holder: Holder,
-        mark: Mark,
-    ) -> Result<Reservation, ReservationError> {
-        self.ledger.mark(lane, nonce, holder, &mark).await
+    async fn mark(&self, key: ReservationKey, mark: Mark) -> Result<Reservation> {
+        self.ledger.mark(key, &mark).await
     }
 
-    async fn find_reservation(
-        &self,
-        lane: LaneKey,
-        nonce: Nonce,
-        holder: Holder,
-    ) -> Result<Option<Reservation>, ReservationError> {
-        self.ledger.find_reservation(lane, nonce, holder).await
+    async fn find_reservation(&self, key: ReservationKey) -> Result<Option<Reservation>> {
+        self.ledger.find_reservation(key).await
     }
 
-    async fn list_reservations(&self, lane: LaneKey) -> Result<LaneReservations, ReservationError> {
+    async fn list_reservations(&self, lane: LaneKey) -> Result<LaneReservations> {
         self.ledger.list_reservations(lane).await
     }
 
-    async fn list_watched(
-        &self,
-        limit: usize,
-    ) -> Result<Vec<WatchedReservation>, ReservationError> {
+    async fn list_watched(&self, limit: usize) -> Result<Vec<WatchedReservation>> {
         self.ledger.list_watched(limit).await
     }
 
-    async fn apply_verdicts(
-        &self,
-        verdicts: &[ConditionalVerdict],
-    ) -> Result<(), ReservationError> {
+    async fn apply_verdicts(&self, verdicts: &[ConditionalVerdict]) -> Result<()> {
         self.ledger.apply_verdicts(verdicts).await
     }
 
-    async fn close(&self) -> Result<(), ReservationError> {
+    async fn close(&self) -> Result<()> {
         // PostgreSQL has everything already.
         self.is_closed.store(true, Ordering::Release);
         Ok(())

@@ -9,13 +9,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use domain::{B256, ChainId, Holder, LaneKey, MonotonicTime, Nonce};
-use engine::ports::{Clock, ReservationError};
+use domain::{B256, ChainId, MonotonicTime};
+use engine::ports::Clock;
 use futures::future::join_all;
 use metrics::counter;
 
+use crate::Result;
 use crate::config::{ReservationChains, Settings};
-use crate::scheme::{ConditionalVerdict, Scheme, Verdict, WatchedReservation};
+use crate::scheme::{ConditionalVerdict, ReservationKey, Scheme, Verdict, WatchedReservation};
 use chain_observation::Observation;
 
 /// Reservations per pass; the next pass continues behind them.
@@ -35,9 +36,6 @@ pub struct Sweep {
     /// Mismatches that were already logged.
     mismatches_warned: BTreeSet<(ReservationKey, B256)>,
 }
-
-/// Identifies one reservation: the next one of the same nonce has another holder.
-type ReservationKey = (LaneKey, Nonce, Holder);
 
 /// Result of one pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -82,7 +80,7 @@ impl Sweep {
     }
 
     /// Runs one pass.
-    pub async fn run_pass(&mut self) -> Result<SweepReport, ReservationError> {
+    pub async fn run_pass(&mut self) -> Result<SweepReport> {
         let watched = self.scheme.list_watched(SWEEP_BATCH_MAX).await?;
         let count = watched.len();
         let mut by_chain: BTreeMap<ChainId, Vec<WatchedReservation>> = BTreeMap::new();
@@ -122,7 +120,7 @@ impl Sweep {
         let mut verdicts = Vec::new();
         for (watched, observation) in seen {
             let reservation = &watched.reservation;
-            let key = (reservation.lane, reservation.nonce, reservation.holder);
+            let key = ReservationKey::from(reservation);
             let verdict = match observation {
                 Observation::Verdict(verdict) => verdict,
                 Observation::Unused => {
@@ -156,7 +154,7 @@ impl Sweep {
             self.mismatches_warned.clear(); // they are logged again
         }
         if self.mismatches_warned.insert((key, tx_hash)) {
-            let (lane, nonce, _) = key;
+            let ReservationKey { lane, nonce, .. } = key;
             tracing::warn!(
                 %lane, %nonce, %tx_hash,
                 "the transaction submitted for this nonce is final and did not consume it: the reservation stays open"

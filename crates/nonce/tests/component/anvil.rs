@@ -14,7 +14,7 @@ use engine::ports::{
     BlockTag, CallError, CallRequest, Chain, ChainError, HashFilter, Quorum, ReservationError,
 };
 use nonce::sweep::Sweep;
-use nonce::{Mode, NonceComponent, ReservationChain, Scheme, Settings};
+use nonce::{Mode, NonceComponent, ReservationChain, ReservationKey, Scheme, Settings};
 use rig::evm::{CHAIN_ID, EvmNode, Kind, account};
 use serde_json::{Value, json};
 
@@ -199,7 +199,7 @@ impl Fixture {
     async fn row(&self, reserved: &Reservation) -> Reservation {
         let row = self
             .scheme
-            .find_reservation(self.lane, reserved.nonce, reserved.holder)
+            .find_reservation(ReservationKey::from(reserved))
             .await;
         row.expect("the ledger is readable")
             .expect("the nonce is reserved")
@@ -210,11 +210,11 @@ impl Fixture {
         reserved: &Reservation,
         state: ReservationState,
     ) -> Reservation {
-        let (scheme, lane, sweep) = (&self.scheme, self.lane, &mut self.sweep);
+        let (scheme, sweep) = (&self.scheme, &mut self.sweep);
         wait_for(&format!("the reservation is {state:?}"), async || {
             sweep.run_pass().await.expect("ledger and node answer");
             let row = scheme
-                .find_reservation(lane, reserved.nonce, reserved.holder)
+                .find_reservation(ReservationKey::from(reserved))
                 .await;
             row.expect("the ledger is readable")
                 .filter(|row| row.state == state)

@@ -1,83 +1,24 @@
-//! The metrics of the worker queue.
+//! Metrics of the worker queue and of the sweep, with the recorder that the program uses.
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::time::Duration;
 
 use futures::future::join_all;
-use metrics::{
-    Counter, CounterFn, Gauge, GaugeFn, Histogram, Key, KeyName, Metadata, Recorder, SharedString,
-    Unit,
-};
+use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusRecorder};
 use nonce::{Mode, NonceComponent, Outcome, QueueSettings, RejectPolicy, Settings};
 
 use super::kit::*;
 
-/// Records counters and gauges by name and labels.
-#[derive(Default)]
-struct MetricsRecorder(Mutex<BTreeMap<String, Arc<Value>>>);
-
-#[derive(Default)]
-struct Value(Mutex<f64>);
-
-impl MetricsRecorder {
-    fn value(&self, key: &Key) -> Arc<Value> {
-        let labels = key
-            .labels()
-            .map(|label| format!("{}={}", label.key(), label.value()));
-        let name = format!("{} {}", key.name(), labels.collect::<Vec<_>>().join(","));
-        Arc::clone(self.0.lock().unwrap().entry(name).or_default())
-    }
-
-    fn read(&self, name: &str) -> f64 {
-        let values = self.0.lock().unwrap();
-        values
-            .get(name)
-            .map_or(0.0, |value| *value.0.lock().unwrap())
-    }
+fn recorder() -> PrometheusRecorder {
+    PrometheusBuilder::new().build_recorder()
 }
 
-impl CounterFn for Value {
-    fn increment(&self, value: u64) {
-        *self.0.lock().unwrap() += value as f64;
-    }
-
-    fn absolute(&self, value: u64) {
-        *self.0.lock().unwrap() = value as f64;
-    }
-}
-
-impl GaugeFn for Value {
-    fn increment(&self, value: f64) {
-        *self.0.lock().unwrap() += value;
-    }
-
-    fn decrement(&self, value: f64) {
-        *self.0.lock().unwrap() -= value;
-    }
-
-    fn set(&self, value: f64) {
-        *self.0.lock().unwrap() = value;
-    }
-}
-
-impl Recorder for MetricsRecorder {
-    fn describe_counter(&self, _key: KeyName, _unit: Option<Unit>, _text: SharedString) {}
-
-    fn describe_gauge(&self, _key: KeyName, _unit: Option<Unit>, _text: SharedString) {}
-
-    fn describe_histogram(&self, _key: KeyName, _unit: Option<Unit>, _text: SharedString) {}
-
-    fn register_counter(&self, key: &Key, _metadata: &Metadata<'_>) -> Counter {
-        Counter::from_arc(self.value(key))
-    }
-
-    fn register_gauge(&self, key: &Key, _metadata: &Metadata<'_>) -> Gauge {
-        Gauge::from_arc(self.value(key))
-    }
-
-    fn register_histogram(&self, _key: &Key, _metadata: &Metadata<'_>) -> Histogram {
-        Histogram::noop()
-    }
+/// The value of a series; 0 before it is first recorded.
+fn read(recorder: &PrometheusRecorder, series: &str) -> f64 {
+    let page = recorder.handle().render();
+    let mut lines = page.lines();
+    let value = lines.find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
+    value.map_or(0.0, |value| value.parse().unwrap())
 }
 
 /// A component with one worker and a capacity of three.
@@ -97,15 +38,15 @@ fn small_queue(spy: &Arc<Spy>) -> NonceComponent {
 
 #[tokio::test(start_paused = true)]
 async fn queue_depth_and_rejections_are_counted() {
-    let seen = MetricsRecorder::default();
-    let _recording = metrics::set_default_local_recorder(&seen);
+    let recorder = recorder();
+    let _recording = metrics::set_default_local_recorder(&recorder);
     let spy = Spy::on(MemoryLedger::new());
     let component = small_queue(&spy);
     component.allocate(lane(1)).await.unwrap();
     spy.latch().close();
     let (depth, rejected) = (
-        || seen.read("lanekeeper_nonce_queue_depth worker=0"),
-        || seen.read("lanekeeper_nonce_queue_rejected_total "),
+        || read(&recorder, "lanekeeper_nonce_queue_depth{worker=\"0\"}"),
+        || read(&recorder, "lanekeeper_nonce_queue_rejected_total"),
     );
     let first = component.allocate(lane(1));
     let others = async {
@@ -132,22 +73,21 @@ async fn queue_depth_and_rejections_are_counted() {
         2
     );
     assert_eq!(depth(), 0.0);
-    assert_eq!(seen.read("lanekeeper_nonce_allocate_total result=ok"), 5.0);
-    assert_eq!(
-        seen.read("lanekeeper_nonce_allocate_total result=busy"),
-        2.0
-    );
+    for (result, count) in [("ok", 5.0), ("busy", 2.0)] {
+        let series = format!("lanekeeper_nonce_allocate_total{{result=\"{result}\"}}");
+        assert_eq!(read(&recorder, &series), count);
+    }
 }
 
 #[tokio::test(start_paused = true)]
 async fn waiting_sections_count_towards_queue_depth() {
-    let seen = MetricsRecorder::default();
-    let _recording = metrics::set_default_local_recorder(&seen);
+    let recorder = recorder();
+    let _recording = metrics::set_default_local_recorder(&recorder);
     let spy = Spy::on(MemoryLedger::new());
     let component = small_queue(&spy);
     let (depth, rejected) = (
-        || seen.read("lanekeeper_nonce_queue_depth worker=0"),
-        || seen.read("lanekeeper_nonce_queue_rejected_total "),
+        || read(&recorder, "lanekeeper_nonce_queue_depth{worker=\"0\"}"),
+        || read(&recorder, "lanekeeper_nonce_queue_rejected_total"),
     );
     let latch = Latch::open();
     latch.close();
@@ -169,4 +109,51 @@ async fn waiting_sections_count_towards_queue_depth() {
     let (ended, ()) = tokio::join!(join_all((0..6).map(|_| section())), check);
     assert_eq!(ended.iter().filter(|ended| ended.is_err()).count(), 2);
     assert_eq!(depth(), 0.0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn section_that_loses_its_place_is_counted() {
+    let recorder = recorder();
+    let _recording = metrics::set_default_local_recorder(&recorder);
+    let spy = Spy::on(MemoryLedger::new());
+    let component = small_queue(&spy);
+    let passed = || read(&recorder, "lanekeeper_nonce_turns_passed_total");
+    let idle = component.clone();
+    let hanging = tokio::spawn(async move {
+        let closure = async |_| std::future::pending::<Result<Outcome<()>, ()>>().await;
+        idle.with_nonce(lane(1), closure).await.unwrap();
+    });
+    wait_for("the section is active", async || {
+        (spy.calls_begun() == 1).then_some(())
+    })
+    .await;
+    assert_eq!(passed(), 0.0);
+    let closure = async |_| Ok::<_, ()>(Outcome::Used(hash(1), ()));
+    component.with_nonce(lane(1), closure).await.unwrap();
+    assert_eq!(passed(), 1.0);
+    hanging.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn verdicts_of_the_sweep_are_counted() {
+    let recorder = recorder();
+    let _recording = metrics::set_default_local_recorder(&recorder);
+    let settled = || {
+        read(
+            &recorder,
+            "lanekeeper_nonce_settled_total{verdict=\"free\"}",
+        )
+    };
+    let settings = Settings::default();
+    let timeout = settings.reservation_timeout;
+    let component = component(settings, MemoryLedger::new(), &FakeChain::new(CHAIN));
+    component.allocate(lane(1)).await.unwrap();
+    let mut sweep = component.sweep();
+    tokio::time::advance(timeout + Duration::from_secs(1)).await;
+    sweep.run_pass().await.unwrap();
+    assert_eq!(settled(), 0.0);
+    // Longer than the grace.
+    tokio::time::advance(timeout).await;
+    sweep.run_pass().await.unwrap();
+    assert_eq!(settled(), 1.0);
 }

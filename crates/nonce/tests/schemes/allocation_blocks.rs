@@ -10,7 +10,9 @@ use domain::{B256, Holder, Mark, Nonce, ReservationState};
 use nonce::{RedisReserve, RedisReserveConfig, Scheme, Segment, SegmentConfig};
 use rig::redis::{Persistence, Redis as Server};
 
-use crate::kit::{LONG, clock, database, db, lane, redis, request, reserve_nonces, wait_until};
+use crate::kit::{
+    LONG, clock, database, db, key, lane, redis, request, reserve_nonces, wait_until,
+};
 
 /// How many more reservations are awaited before and after each step of a fault.
 const PROGRESS_STEP: u64 = 40;
@@ -87,7 +89,7 @@ async fn reserve_and_mark(scheme: Arc<dyn Scheme>, ledger: Arc<Ledger>, worker: 
             _ => continue,
         };
         let marked = scheme
-            .mark(lane(1), reserved.nonce, reserved.holder, mark)
+            .mark(key(lane(1), reserved.nonce, reserved.holder), mark)
             .await;
         if let Err(error) = marked {
             assert!(error.is_worth_repeating(), "{error:?}");
@@ -114,7 +116,7 @@ async fn run_while_reserving(all: &[Arc<dyn Scheme>], fault: impl AsyncFnOnce(&L
     let held = ledger.held.lock().unwrap().clone();
     for (nonce, holder) in held {
         let found = all[0]
-            .find_reservation(lane(1), nonce, holder)
+            .find_reservation(key(lane(1), nonce, holder))
             .await
             .unwrap();
         let found = found.unwrap_or_else(|| panic!("nonce {nonce} is not its holder's"));

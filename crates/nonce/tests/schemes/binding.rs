@@ -2,7 +2,7 @@
 
 use domain::Nonce;
 use engine::ports::ReservationError;
-use nonce::postgres::bind_lanes;
+use nonce::postgres::{SchemaError, bind_lanes};
 use nonce::{RowLock, Scheme, Segment, SegmentConfig};
 use rig::postgres::{majors, shared};
 
@@ -97,4 +97,24 @@ async fn node_needs_no_ledger() {
     let database = shared(majors()[0]).database("no_ledger");
     let client = client(database.url()).await;
     assert_eq!(bind_lanes(&client, &[lane(1)]).await.unwrap(), None);
+}
+
+/// Its lanes may have holders, so that a node must not take them for its own.
+#[tokio::test]
+async fn ledger_without_a_version_is_refused() {
+    let database = database("unversioned").await;
+    let client = client(database.url()).await;
+    for lost in [
+        "DELETE FROM nonce_schema_version",
+        "DROP TABLE nonce_schema_version",
+    ] {
+        database.exec(lost);
+        let refused = bind_lanes(&client, &[lane(1)]).await;
+        assert!(
+            matches!(refused, Err(SchemaError::Unversioned)),
+            "{refused:?}"
+        );
+    }
+    let bound = database.query_value("SELECT count(*) FROM nonce_lane");
+    assert_eq!(bound.as_deref(), Some("0"));
 }

@@ -13,8 +13,8 @@ use rig::redis::{Persistence, Redis as Server};
 
 use crate::allocation_blocks::{reserve, segment, three_processes};
 use crate::kit::{
-    LONG, client, clock, database, db, holder, lane, redis, request, request_at_least,
-    reserve_nonces, wait_until,
+    LONG, Metrics, client, clock, database, db, holder, key, lane, redis, request,
+    request_at_least, reserve_nonces, wait_until,
 };
 
 /// The duration of a reservation that must expire in a test.
@@ -44,10 +44,13 @@ fn short() -> ReserveRequest {
 /// A process dies without returning its segment: every nonce becomes recyclable, and not before its lease is over.
 #[tokio::test(flavor = "multi_thread")]
 async fn segment_of_a_dead_process_becomes_recyclable() {
+    let metrics = Metrics::record();
+    let ended = || metrics.read("lanekeeper_nonce_keepers_ended_total");
     let database = database("dead").await;
     let dead = segment(database.url(), SHORT);
     dead.allocate(lane(1), short()).await.unwrap();
     drop(dead);
+    let before = ended();
     let next = segment(database.url(), Duration::from_secs(60));
     let first = next.allocate(lane(1), request()).await.unwrap();
     assert_eq!(
@@ -62,8 +65,33 @@ async fn segment_of_a_dead_process_becomes_recyclable() {
         database.query_value(free).as_deref() == Some("10")
     })
     .await;
+    assert!(ended() > before, "{before:?}");
     let again = reserve_nonces(&*next, lane(1), 10).await;
     assert_eq!(again, (0..10).collect::<Vec<_>>());
+}
+
+/// A process hands a nonce out and is so slow to record it that the nonce has another holder by then.
+#[tokio::test(flavor = "multi_thread")]
+async fn reservation_recorded_too_late_is_void_and_counted() {
+    let metrics = Metrics::record();
+    let late = || metrics.read("lanekeeper_nonce_late_loans_total");
+    let before = late();
+    let database = database("late").await;
+    let slow = segment(database.url(), Duration::from_secs(60));
+    slow.allocate(lane(1), request()).await.unwrap();
+    slow.list_reservations(lane(1)).await.unwrap(); // it is written
+    let blocker = client(database.url()).await;
+    let take_over = "BEGIN; UPDATE nonce_reservation SET state = 0, block_holder = NULL, holder = gen_random_uuid() \
+                     WHERE block_holder IS NOT NULL";
+    blocker.batch_execute(take_over).await.unwrap();
+    let handed_out = slow.allocate(lane(1), request()).await.unwrap();
+    assert_eq!(late(), before, "its record waits for the row");
+    blocker.batch_execute("COMMIT").await.unwrap();
+    wait_until("the record is refused", async || late() > before).await;
+    let found = slow
+        .find_reservation(key(lane(1), handed_out.nonce, handed_out.holder))
+        .await;
+    assert_eq!(found, Ok(None));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -92,8 +120,12 @@ async fn block_of_a_dead_redis_becomes_recyclable() {
 async fn nonce_from_an_older_generation_is_reserved_again() {
     let database = database("older").await;
     let server = Server::start(Persistence::Nothing);
+    let metrics = Metrics::record();
+    let generations = || metrics.read("lanekeeper_nonce_generations_total");
     let scheme = reserve(database.url(), &server);
     let first = scheme.allocate(lane(1), request()).await.unwrap();
+    let before = generations();
+    assert!(before >= Some(1.0), "{before:?}");
     server.flush();
     wait_until(
         "the next generation reserves above the block of the last one",
@@ -103,11 +135,14 @@ async fn nonce_from_an_older_generation_is_reserved_again() {
         },
     )
     .await;
+    assert!(generations() > before, "{before:?}");
     let back = Mark::Recyclable {
         reason: "not needed".into(),
         asked: None,
     };
-    let given = scheme.mark(lane(1), first.nonce, first.holder, back).await;
+    let given = scheme
+        .mark(key(lane(1), first.nonce, first.holder), back)
+        .await;
     given.unwrap();
     wait_until("it is reserved again", async || {
         let reserved = scheme.allocate(lane(1), request()).await.unwrap();
@@ -121,7 +156,9 @@ async fn nonce_from_an_older_generation_is_reserved_again() {
 async fn reservation_known_only_to_redis_is_written() {
     let (database, server, all) = three_processes("loan", Persistence::Nothing).await;
     reserve_nonces(&*all[0], lane(1), 2).await;
-    let whole = all[0].find_reservation(lane(1), Nonce(0), holder()).await;
+    let whole = all[0]
+        .find_reservation(key(lane(1), Nonce(0), holder()))
+        .await;
     assert_eq!(whole, Ok(None));
     let key = server.run_command(&["KEYS", "*:free"]);
     let base = key.trim_end_matches("free");
@@ -307,7 +344,7 @@ async fn unwritten_reservations_are_bounded() {
     let refused = scheme.allocate(lane(1), request()).await;
     assert_eq!(refused, Err(ReservationError::Busy));
     let mark = Mark::Used(B256::with_last_byte(1));
-    let refused = scheme.mark(lane(1), Nonce(0), holder(), mark).await;
+    let refused = scheme.mark(key(lane(1), Nonce(0), holder()), mark).await;
     assert_eq!(refused, Err(ReservationError::Busy));
     blocker.batch_execute("ROLLBACK").await.unwrap();
     wait_until("it continues", async || {
@@ -336,7 +373,7 @@ async fn handed_out_nonce_passed_by_the_chain_keeps_its_holder() {
     assert_eq!(above.nonce, Nonce(5));
     blocker.batch_execute("ROLLBACK").await.unwrap();
     let found = scheme
-        .find_reservation(lane(1), reserved.nonce, reserved.holder)
+        .find_reservation(key(lane(1), reserved.nonce, reserved.holder))
         .await;
     let found = found.unwrap().expect("it has its holder");
     assert_eq!(found.state, ReservationState::Reserved);
@@ -377,7 +414,7 @@ async fn idle_lane_reserves_in_order_through_redis() {
         reason: "not needed".into(),
         asked: None,
     };
-    let marked = scheme.mark(lane(1), Nonce(2), all[2].holder, given);
+    let marked = scheme.mark(key(lane(1), Nonce(2), all[2].holder), given);
     marked.await.unwrap();
     assert_eq!(reserve_nonces(&scheme, lane(1), 2).await, [2, 6]);
     scheme.close().await.unwrap();
@@ -412,13 +449,13 @@ async fn locked_lane_does_not_delay_the_others() {
     let waits = scheme.allocate(lane(1), request()).await.unwrap();
     let used = Mark::Used(B256::with_last_byte(1));
     for _ in 0..3 {
-        let marked = scheme.mark(lane(2), other.nonce, other.holder, used.clone());
+        let marked = scheme.mark(key(lane(2), other.nonce, other.holder), used.clone());
         assert_eq!(marked.await.unwrap().state, ReservationState::Used);
     }
     blocker.batch_execute("ROLLBACK").await.unwrap();
     wait_until("the reservation is written", async || {
         let found = scheme
-            .find_reservation(lane(1), waits.nonce, waits.holder)
+            .find_reservation(key(lane(1), waits.nonce, waits.holder))
             .await;
         found.is_ok_and(|found| found.is_some())
     })

@@ -11,7 +11,7 @@ use nonce::redis::{LaneLock, LockConfig, Redis};
 use nonce::{RedisIssue, RowLock, Scheme};
 use rig::redis::{Persistence, Redis as Server};
 
-use crate::kit::{database, db, lane, redis, request, wait_until};
+use crate::kit::{database, db, key, lane, redis, request, wait_until};
 
 /// Three processes, each with its own connections.
 const PROCESSES: usize = 3;
@@ -79,7 +79,7 @@ async fn reserve_and_mark(scheme: Arc<dyn Scheme>, ledger: Arc<Ledger>, worker: 
             _ => continue,
         };
         scheme
-            .mark(lane(1), reserved.nonce, reserved.holder, mark)
+            .mark(key(lane(1), reserved.nonce, reserved.holder), mark)
             .await
             .unwrap();
     }
@@ -191,7 +191,7 @@ async fn assert_ledger_matches(
     let held = ledger.held.lock().unwrap().clone();
     for (nonce, holder) in &held {
         let found = scheme
-            .find_reservation(lane(1), *nonce, *holder)
+            .find_reservation(key(lane(1), *nonce, *holder))
             .await
             .unwrap();
         let found = found.unwrap_or_else(|| panic!("nonce {nonce} is not its holder's"));

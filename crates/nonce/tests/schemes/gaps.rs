@@ -9,7 +9,7 @@ use nonce::{RedisIssue, Scheme, SchemeKind};
 use rig::redis::{Persistence, Redis};
 
 use crate::kit::{
-    database, db, lane, redis, request, request_at_least, reserve_nonces, wait_until,
+    Metrics, database, db, lane, redis, request, request_at_least, reserve_nonces, wait_until,
 };
 
 const NEVER: Duration = Duration::from_secs(3_600);
@@ -76,6 +76,9 @@ async fn issued_and_unreserved_nonce_is_recyclable_after_grace() {
         "the process may only be slow"
     );
 
+    let metrics = Metrics::record();
+    let closed = || metrics.read("lanekeeper_nonce_holes_closed_total");
+    let before = closed();
     let swift = RedisIssue::new(db(url, 2), redis(&server.url()), Duration::ZERO);
     wait_until("the gaps are closed", async || {
         assert_eq!(swift.list_watched(10).await.unwrap(), []);
@@ -88,6 +91,8 @@ async fn issued_and_unreserved_nonce_is_recyclable_after_grace() {
         !free.is_empty()
     })
     .await;
+
+    assert!(closed() >= Some(before.unwrap_or(0.0) + 2.0), "{before:?}");
 
     // The process was only slow: its nonce is reserved for it or for another holder, and never for both.
     let ledger = Ledger::new(db(url, 2), SchemeKind::RedisIssue);

@@ -1,15 +1,16 @@
 //! A database and schemes on it, each with its own connections, as in its own process.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use domain::{Address, ChainId, Holder, LaneKey, MonotonicTime, Nonce, Timestamp};
 use engine::ports::Clock;
+use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use nonce::postgres::{Connector, Pool, PoolConfig, SCHEMA_VERSION, Timeouts, prepare};
 use nonce::redis::{Redis, RedisConfig};
-use nonce::{ReserveRequest, Scheme};
+use nonce::{ReservationKey, ReserveRequest, Scheme};
 use rig::postgres::{Database, majors, shared};
 use tokio::time::Instant;
 use tokio_postgres::{Client, NoTls};
@@ -75,6 +76,14 @@ pub(crate) fn holder() -> Holder {
     Holder(Uuid::from_u128(u128::from(number)))
 }
 
+pub(crate) fn key(lane: LaneKey, nonce: Nonce, holder: Holder) -> ReservationKey {
+    ReservationKey {
+        lane,
+        nonce,
+        holder,
+    }
+}
+
 pub(crate) fn request() -> ReserveRequest {
     request_at_least(0)
 }
@@ -95,6 +104,26 @@ pub(crate) async fn reserve_nonces(scheme: &dyn Scheme, lane: LaneKey, count: us
         nonces.push(reserved.nonce.0);
     }
     nonces
+}
+
+/// The metrics of this process from the first call on, by the recorder that the program uses. It is global, because a
+/// local one does not see other threads.
+pub(crate) struct Metrics(PrometheusHandle);
+
+impl Metrics {
+    pub(crate) fn record() -> Self {
+        static RECORDER: LazyLock<PrometheusHandle> =
+            LazyLock::new(|| PrometheusBuilder::new().install_recorder().unwrap());
+        Self(RECORDER.clone())
+    }
+
+    /// The value of a metric without labels; `None` before it is first recorded.
+    pub(crate) fn read(&self, name: &str) -> Option<f64> {
+        let page = self.0.render();
+        let mut lines = page.lines();
+        let value = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        value.map(|value| value.parse().unwrap())
+    }
 }
 
 /// Polls until the condition is met.

@@ -12,7 +12,8 @@ use rig::proxy::{AfterLoss, TcpProxy};
 use rig::redis::{Persistence, Redis};
 
 use crate::kit::{
-    LONG, client, database, db, lane, redis, redis_with, request, request_at_least, reserve_nonces,
+    LONG, client, database, db, key, lane, redis, redis_with, request, request_at_least,
+    reserve_nonces,
 };
 
 const GRACE: Duration = Duration::from_secs(60);
@@ -50,6 +51,21 @@ async fn concurrent_preparation_migrates_once_and_grants_the_role() {
     assert!(matches!(newer, Err(SchemaError::Newer { found: 99 })));
 }
 
+/// The role of an older program may not be allowed to write, and its operator must see the reason all the same.
+#[tokio::test]
+async fn newer_schema_is_refused_before_anything_is_written() {
+    let database = database("newer").await;
+    database.exec("INSERT INTO nonce_schema_version VALUES (99, 'future', now())");
+    let mut client = client(database.url()).await;
+    let read_only = "SET default_transaction_read_only = on";
+    client.batch_execute(read_only).await.unwrap();
+    let refused = prepare(&mut client, None).await;
+    assert!(
+        matches!(refused, Err(SchemaError::Newer { found: 99 })),
+        "{refused:?}"
+    );
+}
+
 #[tokio::test]
 async fn lane_of_another_scheme_is_refused_with_its_name() {
     let (database, server) = (database("bound").await, Redis::start(Persistence::Nothing));
@@ -60,9 +76,7 @@ async fn lane_of_another_scheme_is_refused_with_its_name() {
         issue.list_reservations(lane).await.unwrap_err(),
         issue
             .mark(
-                lane,
-                Nonce(0),
-                request().holder,
+                key(lane, Nonce(0), request().holder),
                 Mark::Recyclable {
                     reason: String::new(),
                     asked: None,
@@ -102,7 +116,7 @@ async fn smallest_recyclable_nonce_at_or_above_the_chain_comes_first() {
                 reason: "not needed".into(),
                 asked: None,
             };
-            let marked = scheme.mark(lane, nonce, holder, mark).await.unwrap();
+            let marked = scheme.mark(key(lane, nonce, holder), mark).await.unwrap();
             assert_eq!(marked.reason.as_deref(), Some("not needed"));
         }
         // 8 and 10 are recyclable; the chain has consumed 8.
@@ -139,7 +153,7 @@ async fn recyclable_nonces_are_used_before_redis_issues_more() {
             asked: None,
         };
         let marked = scheme
-            .mark(lane, reserved.nonce, reserved.holder, mark)
+            .mark(key(lane, reserved.nonce, reserved.holder), mark)
             .await;
         assert_eq!(marked.unwrap().state, ReservationState::Recyclable);
     }
@@ -258,7 +272,7 @@ async fn lost_answer_is_unknown_and_its_nonce_stays_reserved() {
             "{unknown:?}"
         );
         let found = scheme
-            .find_reservation(*lane, Nonce(1), lost.holder)
+            .find_reservation(key(*lane, Nonce(1), lost.holder))
             .await
             .unwrap();
         assert_eq!(found.unwrap().state, ReservationState::Reserved);
@@ -307,7 +321,7 @@ async fn reservation_view_is_readable() {
     let scheme = RowLock::new(db(database.url(), 1), None);
     let reserved = scheme.allocate(lane(1), request()).await.unwrap();
     let mark = Mark::Submitted(domain::B256::repeat_byte(0xab));
-    let marked = scheme.mark(lane(1), reserved.nonce, reserved.holder, mark);
+    let marked = scheme.mark(key(lane(1), reserved.nonce, reserved.holder), mark);
     marked.await.unwrap();
     let columns = "SELECT string_agg(column_name || ' ' || data_type, ', ' ORDER BY ordinal_position) \
          FROM information_schema.columns WHERE table_name = 'reservation_view'";

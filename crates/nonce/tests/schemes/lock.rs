@@ -9,8 +9,8 @@ use nonce::{RowLock, Scheme};
 use rig::redis::{Persistence, Redis};
 
 use crate::kit::{
-    WITHIN, client, database, db, holder, lane, redis, redis_as_given, redis_with, request,
-    reserve_nonces, wait_until,
+    Metrics, WITHIN, client, database, db, holder, lane, redis, redis_as_given, redis_with,
+    request, reserve_nonces, wait_until,
 };
 
 const PATIENT: LockConfig = LockConfig {
@@ -81,10 +81,14 @@ async fn reserving_continues_without_the_lock_after_the_wait() {
         hold: WITHIN,
         wait: Duration::from_millis(50),
     };
+    let metrics = Metrics::record();
+    let skipped = || metrics.read("lanekeeper_nonce_lock_skipped_total");
+    let before = skipped();
     let scheme = RowLock::new(db(database.url(), 2), Some(lock(&server, hasty)));
     server.run_command(&["SET", &key(), "a process that died"]);
     assert_eq!(reserve_nonces(&scheme, lane(1), 2).await, [0, 1]);
     assert_eq!(owner(&server), "a process that died");
+    assert!(skipped() > before, "{before:?}");
 }
 
 #[tokio::test]
@@ -93,6 +97,9 @@ async fn redis_is_bypassed_after_failures_and_used_again_by_itself() {
         database("degrade").await,
         Redis::start(Persistence::Nothing),
     );
+    let metrics = Metrics::record();
+    let failures = || metrics.read("lanekeeper_nonce_redis_failures_total");
+    let away = || metrics.read("lanekeeper_nonce_redis_away");
     let redis = redis_with(RedisConfig::new(&server.url()));
     let lock = LaneLock::new(Arc::clone(&redis), PATIENT);
     let scheme = RowLock::new(db(database.url(), 2), Some(lock));
@@ -104,6 +111,8 @@ async fn redis_is_bypassed_after_failures_and_used_again_by_itself() {
     assert!(redis.is_available(), "two failures may be chance");
     assert_eq!(reserve_nonces(&scheme, lane(1), 2).await, [3, 4]);
     assert!(!redis.is_available());
+    assert!(failures() >= Some(3.0), "{:?}", failures());
+    assert_eq!(away(), Some(1.0));
     server.start_again();
     let mut next = 5;
     wait_until("Redis is used again", async || {
@@ -112,6 +121,7 @@ async fn redis_is_bypassed_after_failures_and_used_again_by_itself() {
         redis.is_available()
     })
     .await;
+    assert_eq!(away(), Some(0.0));
     let second = redis.connection().await.unwrap();
     assert_ne!(first.run_id(), second.run_id(), "another run of the server");
     assert!(second.number() > first.number());

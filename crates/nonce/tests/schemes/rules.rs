@@ -4,7 +4,7 @@ use domain::{B256, Header, Mark, MarkRefusal, Nonce, Reservation, ReservationSta
 use engine::ports::ReservationError;
 use nonce::{ConditionalVerdict, RowLock, Scheme, Verdict, WatchedReservation};
 
-use crate::kit::{database, db, holder, lane, request};
+use crate::kit::{database, db, holder, key, lane, request};
 
 const A: B256 = B256::repeat_byte(0xaa);
 const B: B256 = B256::repeat_byte(0xbb);
@@ -66,7 +66,7 @@ async fn every_mark_in_every_state_agrees_with_the_rules() {
             let mut expected = before.clone();
             let verdict = expected.mark(marker, &mark);
             let marked = scheme
-                .mark(before.lane, before.nonce, marker, mark.clone())
+                .mark(key(before.lane, before.nonce, marker), mark.clone())
                 .await;
             match verdict {
                 Ok(()) => assert_eq!(marked.unwrap(), expected, "{past:?} {mark:?}"),
@@ -77,7 +77,7 @@ async fn every_mark_in_every_state_agrees_with_the_rules() {
                 }
             }
             let found = scheme
-                .find_reservation(before.lane, before.nonce, before.holder)
+                .find_reservation(key(before.lane, before.nonce, before.holder))
                 .await;
             assert_eq!(found.unwrap().unwrap(), expected, "{past:?} {mark:?}");
             compared += 1;
@@ -93,7 +93,7 @@ async fn build_reservation(scheme: &RowLock, number: u8, past: &[PastStep]) -> R
             PastStep::Marked(mark) => {
                 let mark = marks()[*mark].clone();
                 made = scheme
-                    .mark(made.lane, made.nonce, made.holder, mark)
+                    .mark(key(made.lane, made.nonce, made.holder), mark)
                     .await
                     .unwrap();
             }
@@ -127,25 +127,25 @@ async fn unreserved_nonce_cannot_be_marked() {
     let database = database("never").await;
     let scheme = RowLock::new(db(database.url(), 2), None);
     for nonce in [Nonce(0), Nonce(u64::MAX)] {
-        let refused = scheme.mark(lane(1), nonce, holder(), Mark::Used(A)).await;
+        let refused = scheme
+            .mark(key(lane(1), nonce, holder()), Mark::Used(A))
+            .await;
         assert_eq!(refused, Err(MarkRefusal::NotReserved(nonce).into()));
         assert_eq!(
-            scheme.find_reservation(lane(1), nonce, holder()).await,
+            scheme.find_reservation(key(lane(1), nonce, holder())).await,
             Ok(None)
         );
     }
     let reserved = scheme.allocate(lane(1), request()).await.unwrap();
     let refused = scheme
-        .mark(lane(1), Nonce(1), reserved.holder, Mark::Used(A))
+        .mark(key(lane(1), Nonce(1), reserved.holder), Mark::Used(A))
         .await;
     assert_eq!(refused, Err(MarkRefusal::NotReserved(Nonce(1)).into()));
     // A reason may contain any bytes, and any number of them.
     let reason = format!("\0{}", "ä".repeat(2_000));
     let marked = scheme
         .mark(
-            lane(1),
-            Nonce(0),
-            reserved.holder,
+            key(lane(1), Nonce(0), reserved.holder),
             Mark::Recyclable {
                 reason,
                 asked: None,

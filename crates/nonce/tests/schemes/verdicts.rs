@@ -5,7 +5,7 @@ use std::time::Duration;
 use domain::{B256, Header, Mark, Nonce, Reservation, ReservationState};
 use nonce::{ConditionalVerdict, ReserveRequest, RowLock, Scheme, Verdict, WatchedReservation};
 
-use crate::kit::{LONG, database, db, holder, lane, request, request_at_least};
+use crate::kit::{LONG, database, db, holder, key, lane, request, request_at_least};
 
 const A: B256 = B256::repeat_byte(0xaa);
 
@@ -48,7 +48,7 @@ async fn apply_verdicts(
         ..
     } = seen.reservation;
     scheme
-        .find_reservation(lane, nonce, holder)
+        .find_reservation(key(lane, nonce, holder))
         .await
         .unwrap()
         .unwrap()
@@ -67,7 +67,7 @@ async fn only_due_reservations_are_watched_page_by_page() {
             if round == 5 {
                 let mark = Mark::Submitted(A);
                 scheme
-                    .mark(reserved.lane, reserved.nonce, reserved.holder, mark)
+                    .mark(key(reserved.lane, reserved.nonce, reserved.holder), mark)
                     .await
                     .unwrap();
             }
@@ -99,7 +99,7 @@ async fn recyclable_nonces_below_the_chain_are_watched_and_closed() {
         asked: None,
     };
     scheme
-        .mark(lane(1), reserved.nonce, reserved.holder, mark)
+        .mark(key(lane(1), reserved.nonce, reserved.holder), mark)
         .await
         .unwrap();
     assert_eq!(seen(&scheme, 0).await, None);
@@ -134,7 +134,7 @@ async fn only_expired_unsubmitted_unchanged_reservation_is_recycled() {
     assert_eq!(watched.reservation, late);
     let mark = Mark::Submitted(A);
     scheme
-        .mark(lane(1), Nonce(1), late.holder, mark)
+        .mark(key(lane(1), Nonce(1), late.holder), mark)
         .await
         .unwrap();
     let rest = apply_verdicts(&scheme, &watched, Verdict::Free).await;
@@ -164,12 +164,12 @@ async fn only_expired_unsubmitted_unchanged_reservation_is_recycled() {
     };
     scheme.apply_verdicts(&[conditional]).await.unwrap();
     let found = scheme
-        .find_reservation(lane(1), Nonce(2), again.holder)
+        .find_reservation(key(lane(1), Nonce(2), again.holder))
         .await
         .unwrap();
     assert_eq!(found, Some(again));
     let late_mark = scheme
-        .mark(lane(1), Nonce(2), silent.holder, Mark::Used(A))
+        .mark(key(lane(1), Nonce(2), silent.holder), Mark::Used(A))
         .await;
     assert!(late_mark.is_err());
 }
@@ -180,7 +180,7 @@ async fn used_nonce_is_watched_until_final_and_reopened_by_a_reorg() {
     let scheme = RowLock::new(db(database.url(), 2), None);
     let reserved = scheme.allocate(lane(1), request()).await.unwrap();
     scheme
-        .mark(lane(1), Nonce(0), reserved.holder, Mark::Submitted(A))
+        .mark(key(lane(1), Nonce(0), reserved.holder), Mark::Submitted(A))
         .await
         .unwrap();
     let submitted = seen(&scheme, 0).await.unwrap();

@@ -4,83 +4,74 @@ use domain::{AttemptKind, SubState, TxState, TxType};
 
 use super::Malformed;
 
-pub(crate) fn state_number(state: TxState) -> i64 {
-    match state {
-        TxState::Created => 0,
-        TxState::Allocated => 1,
-        TxState::Tracking => 2,
-        TxState::Confirmed => 3,
-        TxState::FailedFinal => 4,
-        TxState::Stuck => 5,
+/// Both directions of one table.
+macro_rules! stored_numbers {
+    ($enum:ident, $to_number:ident, $from_number:ident, $what:literal {
+        $($variant:ident = $number:literal,)*
+    }) => {
+        pub(crate) fn $to_number(value: $enum) -> u8 {
+            match value {
+                $($enum::$variant => $number,)*
+            }
+        }
+
+        pub(crate) fn $from_number<N: Into<i64>>(number: N) -> Result<$enum, Malformed> {
+            match number.into() {
+                $($number => Ok($enum::$variant),)*
+                _ => Err(Malformed($what)),
+            }
+        }
+    };
+}
+
+stored_numbers! {
+    TxState, state_number, state, "state" {
+        Created = 0,
+        Allocated = 1,
+        Tracking = 2,
+        Confirmed = 3,
+        FailedFinal = 4,
+        Stuck = 5,
     }
 }
 
-pub(crate) fn state(number: i64) -> Result<TxState, Malformed> {
-    let found = TxState::ALL
-        .into_iter()
-        .find(|state| state_number(*state) == number);
-    found.ok_or(Malformed("state"))
-}
-
-pub(crate) fn sub_state_number(sub_state: SubState) -> i64 {
-    match sub_state {
-        SubState::Queued => 0,
-        SubState::Waiting => 1,
-        SubState::Signed => 2,
-        SubState::Submitted => 3,
-        SubState::Mined => 4,
-        SubState::Reorged => 5,
-        SubState::Rejected => 6,
-        SubState::Reverted => 7,
-        SubState::Underfunded => 8,
-        SubState::Underpriced => 9,
-        SubState::ForeignNonce => 10,
-        SubState::Cancelled => 11,
-        SubState::SigningFailed => 12,
-        SubState::FeeCap => 13,
-        SubState::DeepFork => 14,
-        SubState::ForeignPending => 15,
-        SubState::Refused => 16,
+stored_numbers! {
+    SubState, sub_state_number, sub_state, "sub-state" {
+        Queued = 0,
+        Waiting = 1,
+        Signed = 2,
+        Submitted = 3,
+        Mined = 4,
+        Reorged = 5,
+        Rejected = 6,
+        Reverted = 7,
+        Underfunded = 8,
+        Underpriced = 9,
+        ForeignNonce = 10,
+        Cancelled = 11,
+        SigningFailed = 12,
+        FeeCap = 13,
+        DeepFork = 14,
+        ForeignPending = 15,
+        Refused = 16,
     }
 }
 
-pub(crate) fn sub_state(number: i64) -> Result<SubState, Malformed> {
-    let found = SubState::ALL
-        .into_iter()
-        .find(|sub| sub_state_number(*sub) == number);
-    found.ok_or(Malformed("sub-state"))
-}
-
-pub(crate) fn attempt_kind_number(kind: AttemptKind) -> i64 {
-    match kind {
-        AttemptKind::Original => 0,
-        AttemptKind::Bump => 1,
-        AttemptKind::Cancel => 2,
-        AttemptKind::Replace => 3,
-        AttemptKind::Filler => 4,
+stored_numbers! {
+    AttemptKind, attempt_kind_number, attempt_kind, "kind of attempt" {
+        Original = 0,
+        Bump = 1,
+        Cancel = 2,
+        Replace = 3,
+        Filler = 4,
     }
 }
 
-pub(crate) fn attempt_kind(number: i64) -> Result<AttemptKind, Malformed> {
-    let found = AttemptKind::ALL
-        .into_iter()
-        .find(|kind| attempt_kind_number(*kind) == number);
-    found.ok_or(Malformed("kind of attempt"))
-}
-
-/// The envelope's type as EIP-2718 numbers it.
-pub(crate) fn tx_type_number(tx_type: TxType) -> i64 {
-    match tx_type {
-        TxType::Legacy => 0,
-        TxType::Eip1559 => 2,
-    }
-}
-
-pub(crate) fn tx_type(number: i64) -> Result<TxType, Malformed> {
-    match number {
-        0 => Ok(TxType::Legacy),
-        2 => Ok(TxType::Eip1559),
-        _ => Err(Malformed("envelope type")),
+// As EIP-2718 numbers the envelopes.
+stored_numbers! {
+    TxType, tx_type_number, tx_type, "envelope type" {
+        Legacy = 0,
+        Eip1559 = 2,
     }
 }
 

@@ -9,280 +9,182 @@ use super::Malformed;
 use super::bytes::{ByteReader, put_number, put_text};
 use super::enum_numbers::{attempt_kind, attempt_kind_number};
 
-const TX_ACCEPTED: u8 = 1;
-const TX_ALLOCATED: u8 = 2;
-const TX_SUBMITTED: u8 = 3;
-const TX_RECEIPT_UPDATED: u8 = 4;
-const TX_CONFIRMATIONS: u8 = 5;
-const TX_CONFIRMED: u8 = 6;
-const TX_FAILED: u8 = 7;
-const TX_STUCK: u8 = 8;
-const TX_REORGED: u8 = 9;
-const LANE_FENCED: u8 = 10;
-const LANE_FOREIGN_NONCE: u8 = 11;
-const TX_RESUBMITTED: u8 = 12;
-const TX_REPLACED: u8 = 13;
-const TX_REQUEUED: u8 = 14;
-const LANE_FOREIGN_PENDING: u8 = 15;
-/// [`TX_CONFIRMATIONS`] that continue above a header: that one follows.
-const TX_CONFIRMATIONS_SINCE: u8 = 16;
-/// [`LANE_FOREIGN_NONCE`] of a transaction that was found: its hash follows.
-const LANE_FOREIGN_NONCE_BY: u8 = 17;
+/// Writes and reads every kind by one table. A field that was added later is missing under the first number of
+/// its kind (`without`), and stands behind the others under the second (`with`).
+macro_rules! event_layouts {
+    ($($number:literal $kind:ident {
+        $($field:ident),* $(; without $missing:ident)? $(; with $added:ident)?
+    })*) => {
+        pub(super) fn kind_number(kind: &EventKind) -> u8 {
+            match kind {
+                $(EventKind::$kind { $($missing: None,)? $($added: Some(_),)? .. } => $number,)*
+            }
+        }
 
-pub(super) fn kind_number(kind: &EventKind) -> u8 {
-    match kind {
-        EventKind::TxAccepted { .. } => TX_ACCEPTED,
-        EventKind::TxAllocated { .. } => TX_ALLOCATED,
-        EventKind::TxSubmitted { .. } => TX_SUBMITTED,
-        EventKind::TxReceiptUpdated { .. } => TX_RECEIPT_UPDATED,
-        EventKind::TxConfirmations { since: None, .. } => TX_CONFIRMATIONS,
-        EventKind::TxConfirmations { since: Some(_), .. } => TX_CONFIRMATIONS_SINCE,
-        EventKind::TxConfirmed { .. } => TX_CONFIRMED,
-        EventKind::TxFailed { .. } => TX_FAILED,
-        EventKind::TxStuck { .. } => TX_STUCK,
-        EventKind::TxReorged { .. } => TX_REORGED,
-        EventKind::LaneFenced { .. } => LANE_FENCED,
-        EventKind::LaneForeignNonce { tx_hash: None, .. } => LANE_FOREIGN_NONCE,
-        EventKind::LaneForeignNonce {
-            tx_hash: Some(_), ..
-        } => LANE_FOREIGN_NONCE_BY,
-        EventKind::TxResubmitted { .. } => TX_RESUBMITTED,
-        EventKind::TxReplaced { .. } => TX_REPLACED,
-        EventKind::TxRequeued { .. } => TX_REQUEUED,
-        EventKind::LaneForeignPending { .. } => LANE_FOREIGN_PENDING,
+        pub(super) fn put_fields(out: &mut Vec<u8>, kind: &EventKind) {
+            match kind {
+                $(EventKind::$kind { $($field,)* $($missing: None)? $($added: Some($added))? } => {
+                    $($field.put(out);)*
+                    $($added.put(out);)?
+                })*
+            }
+        }
+
+        pub(super) fn take_fields(
+            reader: &mut ByteReader<'_>,
+            number: u8,
+        ) -> Result<EventKind, Malformed> {
+            Ok(match number {
+                // The fields are read in the order in which they stand here.
+                $($number => EventKind::$kind {
+                    $($field: Field::take(reader)?,)*
+                    $($missing: None)?
+                    $($added: Some(Field::take(reader)?))?
+                },)*
+                _ => return Err(reader.malformed()),
+            })
+        }
+    };
+}
+
+event_layouts! {
+    1 TxAccepted { nonce }
+    2 TxAllocated { nonce }
+    3 TxSubmitted { tx_hash, nonce }
+    4 TxReceiptUpdated { tx_hash, block_number, block_hash, succeeded }
+    5 TxConfirmations { block_number, block_hash, counted, count, new_fork; without since }
+    6 TxConfirmed { tx_hash, block_number, block_hash, counted, new_fork }
+    7 TxFailed { reason }
+    8 TxStuck { reason }
+    9 TxReorged { block_number, block_hash, after_final }
+    10 LaneFenced { from, token }
+    11 LaneForeignNonce { nonce; without tx_hash }
+    12 TxResubmitted { tx_hash, nonce, kind, count }
+    13 TxReplaced { tx_hash, nonce, kind }
+    14 TxRequeued { nonce, foreign }
+    15 LaneForeignPending { nonce }
+    16 TxConfirmations { block_number, block_hash, counted, count, new_fork; with since }
+    17 LaneForeignNonce { nonce; with tx_hash }
+}
+
+/// The stored form of a field.
+trait Field: Sized {
+    fn put(&self, out: &mut Vec<u8>);
+    fn take(reader: &mut ByteReader<'_>) -> Result<Self, Malformed>;
+}
+
+impl Field for u64 {
+    fn put(&self, out: &mut Vec<u8>) {
+        put_number(out, *self);
+    }
+
+    fn take(reader: &mut ByteReader<'_>) -> Result<Self, Malformed> {
+        reader.number()
     }
 }
 
-pub(super) fn put_fields(out: &mut Vec<u8>, kind: &EventKind) {
-    match kind {
-        // Shifted by one, so that a nonce of 0 differs from none. (2^64 - 1 is no legal nonce.)
-        EventKind::TxAccepted { nonce } => {
-            put_number(out, nonce.map_or(0, |nonce| nonce.0.saturating_add(1)));
-        }
-        EventKind::TxAllocated { nonce } | EventKind::LaneForeignPending { nonce } => {
-            put_number(out, nonce.0);
-        }
-        EventKind::TxSubmitted { tx_hash, nonce } => {
-            put_hash(out, tx_hash);
-            put_number(out, nonce.0);
-        }
-        EventKind::TxResubmitted {
-            tx_hash,
-            nonce,
-            kind,
-            count,
-        } => {
-            put_attempt(out, tx_hash, *nonce, *kind);
-            put_number(out, (*count).into());
-        }
-        EventKind::TxReplaced {
-            tx_hash,
-            nonce,
-            kind,
-        } => put_attempt(out, tx_hash, *nonce, *kind),
-        EventKind::TxRequeued { nonce, foreign } => {
-            put_number(out, nonce.0);
-            out.push(foreign.is_some().into());
-            put_hash_if(out, foreign.as_ref());
-        }
-        EventKind::LaneForeignNonce { nonce, tx_hash } => {
-            put_number(out, nonce.0);
-            put_hash_if(out, tx_hash.as_ref());
-        }
-        EventKind::TxFailed { reason } | EventKind::TxStuck { reason } => put_text(out, reason),
-        EventKind::LaneFenced { from, token } => {
-            put_text(out, &from.0);
-            put_number(out, token.0);
-        }
-        EventKind::TxReceiptUpdated { .. }
-        | EventKind::TxConfirmations { .. }
-        | EventKind::TxConfirmed { .. }
-        | EventKind::TxReorged { .. } => put_fields_of_block(out, kind),
+impl Field for u32 {
+    fn put(&self, out: &mut Vec<u8>) {
+        put_number(out, (*self).into());
+    }
+
+    fn take(reader: &mut ByteReader<'_>) -> Result<Self, Malformed> {
+        Self::try_from(reader.number()?).map_err(|_too_large| reader.malformed())
     }
 }
 
-fn put_fields_of_block(out: &mut Vec<u8>, kind: &EventKind) {
-    match kind {
-        EventKind::TxReceiptUpdated {
-            tx_hash,
-            block_number,
-            block_hash,
-            succeeded,
-        } => {
-            put_hash(out, tx_hash);
-            put_block(out, *block_number, block_hash);
-            out.push((*succeeded).into());
-        }
-        EventKind::TxConfirmations {
-            block_number,
-            block_hash,
-            counted,
-            count,
-            since,
-            new_fork,
-        } => {
-            put_block(out, *block_number, block_hash);
-            put_hash(out, counted);
-            put_number(out, *count);
-            out.push((*new_fork).into());
-            put_hash_if(out, since.as_ref());
-        }
-        EventKind::TxConfirmed {
-            tx_hash,
-            block_number,
-            block_hash,
-            counted,
-            new_fork,
-        } => {
-            put_hash(out, tx_hash);
-            put_block(out, *block_number, block_hash);
-            put_hash(out, counted);
-            out.push((*new_fork).into());
-        }
-        EventKind::TxReorged {
-            block_number,
-            block_hash,
-            after_final,
-        } => {
-            put_block(out, *block_number, block_hash);
-            out.push((*after_final).into());
-        }
-        EventKind::TxAccepted { .. }
-        | EventKind::TxAllocated { .. }
-        | EventKind::TxSubmitted { .. }
-        | EventKind::TxFailed { .. }
-        | EventKind::TxStuck { .. }
-        | EventKind::LaneFenced { .. }
-        | EventKind::LaneForeignNonce { .. }
-        | EventKind::TxResubmitted { .. }
-        | EventKind::TxReplaced { .. }
-        | EventKind::TxRequeued { .. }
-        | EventKind::LaneForeignPending { .. } => unreachable!("these name no block"),
+impl Field for bool {
+    fn put(&self, out: &mut Vec<u8>) {
+        out.push((*self).into());
+    }
+
+    fn take(reader: &mut ByteReader<'_>) -> Result<Self, Malformed> {
+        reader.flag()
     }
 }
 
-pub(super) fn take_fields(reader: &mut ByteReader<'_>, number: u8) -> Result<EventKind, Malformed> {
-    Ok(match number {
-        TX_ACCEPTED => EventKind::TxAccepted {
-            nonce: reader.number()?.checked_sub(1).map(Nonce),
-        },
-        TX_ALLOCATED => EventKind::TxAllocated {
-            nonce: take_nonce(reader)?,
-        },
-        TX_SUBMITTED => EventKind::TxSubmitted {
-            tx_hash: take_hash(reader)?,
-            nonce: take_nonce(reader)?,
-        },
-        TX_FAILED => EventKind::TxFailed {
-            reason: reader.text()?,
-        },
-        TX_STUCK => EventKind::TxStuck {
-            reason: reader.text()?,
-        },
-        LANE_FENCED => EventKind::LaneFenced {
-            from: NodeName(reader.text()?),
-            token: Token(reader.number()?),
-        },
-        LANE_FOREIGN_NONCE | LANE_FOREIGN_NONCE_BY => EventKind::LaneForeignNonce {
-            nonce: take_nonce(reader)?,
-            tx_hash: take_hash_if(reader, number == LANE_FOREIGN_NONCE_BY)?,
-        },
-        TX_RESUBMITTED => EventKind::TxResubmitted {
-            tx_hash: take_hash(reader)?,
-            nonce: take_nonce(reader)?,
-            kind: take_kind(reader)?,
-            count: u32::try_from(reader.number()?).map_err(|_too_large| reader.malformed())?,
-        },
-        TX_REPLACED => EventKind::TxReplaced {
-            tx_hash: take_hash(reader)?,
-            nonce: take_nonce(reader)?,
-            kind: take_kind(reader)?,
-        },
-        TX_REQUEUED => {
-            let (nonce, is_found) = (take_nonce(reader)?, reader.flag()?);
-            let foreign = take_hash_if(reader, is_found)?;
-            EventKind::TxRequeued { nonce, foreign }
-        }
-        LANE_FOREIGN_PENDING => EventKind::LaneForeignPending {
-            nonce: take_nonce(reader)?,
-        },
-        TX_RECEIPT_UPDATED
-        | TX_CONFIRMATIONS
-        | TX_CONFIRMATIONS_SINCE
-        | TX_CONFIRMED
-        | TX_REORGED => take_fields_of_block(reader, number)?,
-        0 | 18.. => return Err(reader.malformed()),
-    })
-}
+impl Field for String {
+    fn put(&self, out: &mut Vec<u8>) {
+        put_text(out, self);
+    }
 
-fn take_fields_of_block(reader: &mut ByteReader<'_>, number: u8) -> Result<EventKind, Malformed> {
-    Ok(match number {
-        TX_RECEIPT_UPDATED => EventKind::TxReceiptUpdated {
-            tx_hash: take_hash(reader)?,
-            block_number: reader.number()?,
-            block_hash: take_hash(reader)?,
-            succeeded: reader.flag()?,
-        },
-        TX_CONFIRMATIONS | TX_CONFIRMATIONS_SINCE => EventKind::TxConfirmations {
-            block_number: reader.number()?,
-            block_hash: take_hash(reader)?,
-            counted: take_hash(reader)?,
-            count: reader.number()?,
-            new_fork: reader.flag()?,
-            since: take_hash_if(reader, number == TX_CONFIRMATIONS_SINCE)?,
-        },
-        TX_CONFIRMED => EventKind::TxConfirmed {
-            tx_hash: take_hash(reader)?,
-            block_number: reader.number()?,
-            block_hash: take_hash(reader)?,
-            counted: take_hash(reader)?,
-            new_fork: reader.flag()?,
-        },
-        TX_REORGED => EventKind::TxReorged {
-            block_number: reader.number()?,
-            block_hash: take_hash(reader)?,
-            after_final: reader.flag()?,
-        },
-        _ => return Err(reader.malformed()),
-    })
-}
-
-fn put_attempt(out: &mut Vec<u8>, hash: &B256, nonce: Nonce, kind: AttemptKind) {
-    put_hash(out, hash);
-    put_number(out, nonce.0);
-    let kind = attempt_kind_number(kind);
-    out.push(u8::try_from(kind).expect("the kinds of attempts are few"));
-}
-
-fn take_kind(reader: &mut ByteReader<'_>) -> Result<AttemptKind, Malformed> {
-    attempt_kind(reader.byte()?.into())
-}
-
-fn take_nonce(reader: &mut ByteReader<'_>) -> Result<Nonce, Malformed> {
-    reader.number().map(Nonce)
-}
-
-fn put_block(out: &mut Vec<u8>, number: u64, hash: &B256) {
-    put_number(out, number);
-    put_hash(out, hash);
-}
-
-fn put_hash(out: &mut Vec<u8>, hash: &B256) {
-    out.extend_from_slice(hash.as_slice());
-}
-
-fn put_hash_if(out: &mut Vec<u8>, hash: Option<&B256>) {
-    if let Some(hash) = hash {
-        put_hash(out, hash);
+    fn take(reader: &mut ByteReader<'_>) -> Result<Self, Malformed> {
+        reader.text()
     }
 }
 
-fn take_hash(reader: &mut ByteReader<'_>) -> Result<B256, Malformed> {
-    reader.array().map(B256::from)
+impl Field for B256 {
+    fn put(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(self.as_slice());
+    }
+
+    fn take(reader: &mut ByteReader<'_>) -> Result<Self, Malformed> {
+        reader.array().map(Self::from)
+    }
 }
 
-fn take_hash_if(reader: &mut ByteReader<'_>, is_there: bool) -> Result<Option<B256>, Malformed> {
-    is_there.then(|| take_hash(reader)).transpose()
+impl Field for Option<B256> {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.is_some().put(out);
+        if let Some(hash) = self {
+            hash.put(out);
+        }
+    }
+
+    fn take(reader: &mut ByteReader<'_>) -> Result<Self, Malformed> {
+        reader.flag()?.then(|| B256::take(reader)).transpose()
+    }
+}
+
+impl Field for Nonce {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.0.put(out);
+    }
+
+    fn take(reader: &mut ByteReader<'_>) -> Result<Self, Malformed> {
+        reader.number().map(Self)
+    }
+}
+
+/// Shifted by one, so that a nonce of 0 differs from none. (2^64 - 1 is no legal nonce.)
+impl Field for Option<Nonce> {
+    fn put(&self, out: &mut Vec<u8>) {
+        put_number(out, self.map_or(0, |nonce| nonce.0.saturating_add(1)));
+    }
+
+    fn take(reader: &mut ByteReader<'_>) -> Result<Self, Malformed> {
+        Ok(reader.number()?.checked_sub(1).map(Nonce))
+    }
+}
+
+impl Field for Token {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.0.put(out);
+    }
+
+    fn take(reader: &mut ByteReader<'_>) -> Result<Self, Malformed> {
+        reader.number().map(Self)
+    }
+}
+
+impl Field for NodeName {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.0.put(out);
+    }
+
+    fn take(reader: &mut ByteReader<'_>) -> Result<Self, Malformed> {
+        reader.text().map(Self)
+    }
+}
+
+impl Field for AttemptKind {
+    fn put(&self, out: &mut Vec<u8>) {
+        out.push(attempt_kind_number(*self));
+    }
+
+    fn take(reader: &mut ByteReader<'_>) -> Result<Self, Malformed> {
+        attempt_kind(reader.byte()?)
+    }
 }
 
 #[cfg(test)]

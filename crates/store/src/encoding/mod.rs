@@ -5,6 +5,7 @@
 
 mod amounts;
 mod bytes;
+mod columns;
 mod enum_numbers;
 mod events;
 mod inclusion;
@@ -14,6 +15,7 @@ mod seqs;
 
 pub(crate) use amounts::{fees_from_bytes, fees_to_bytes, short, widen};
 pub(crate) use bytes::Malformed;
+pub(crate) use columns::{address, gas, hash, tx_columns, wei};
 pub(crate) use enum_numbers::{
     attempt_kind, attempt_kind_number, state, state_number, sub_state, sub_state_number, tx_type,
     tx_type_number,

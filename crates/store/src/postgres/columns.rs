@@ -156,7 +156,7 @@ impl<'a> TxConstants<'a> {
         self.gas.push(bits(tx.request.gas));
         self.tx.push(tx.id.0);
         self.kind
-            .push(payload.tx_type.map(|kind| small(tx_type_number(kind))));
+            .push(payload.tx_type.map(|kind| tx_type_number(kind).into()));
         self.request.push(tx.request.request_id.as_str());
         self.fingerprint.push(tx.request.fingerprint.0.as_slice());
         self.to.push(payload.to.as_ref().map(|to| to.as_slice()));
@@ -174,9 +174,9 @@ impl<'a> TxConstants<'a> {
 
 impl<'a> TxChanges<'a> {
     pub(super) fn push(&mut self, tx: &'a Tx) {
-        self.state.push(small(state_number(tx.state)));
+        self.state.push(state_number(tx.state).into());
         self.sub_state
-            .push(tx.sub_state.map(|sub| small(sub_state_number(sub))));
+            .push(tx.sub_state.map(|sub| sub_state_number(sub).into()));
         // A tx that lost its nonce waits unsigned, whatever attempts it had.
         self.signed.push(tx.tx_hash.is_some());
         self.nonce.push(tx.nonce.map(|nonce| bound(nonce.0)));
@@ -208,7 +208,7 @@ impl<'a> Attempts<'a> {
         self.gas.push(bits(attempt.gas));
         self.signed.push(bound(attempt.signed_at.0));
         self.tx.push(attempt.tx_id.0);
-        self.kind.push(small(attempt_kind_number(attempt.kind)));
+        self.kind.push(attempt_kind_number(attempt.kind).into());
         self.hash.push(attempt.hash.as_slice());
         self.fees.push(fees_to_bytes(&attempt.fees));
         self.raw.push(attempt.raw.as_ref());
@@ -237,11 +237,6 @@ fn without_nul(text: &str) -> Cow<'_, str> {
         true => Cow::Owned(text.replace('\0', "\u{fffd}")),
         false => Cow::Borrowed(text),
     }
-}
-
-/// The stored number of an enum.
-fn small(number: i64) -> i16 {
-    i16::try_from(number).expect("the closed lists are short")
 }
 
 /// A column that is sent as an array.

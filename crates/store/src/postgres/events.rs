@@ -7,11 +7,11 @@ use engine::ports::{EventFilter, EventPage, EventRecord};
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
-use super::fault::Fault;
+use super::fault::{Fault, Result};
 use super::headers::{WALKS_MIN, Walks, Wanted};
 use super::pool::Db;
 use super::rows::{lane_key, number, optional, time};
-use crate::cursor::{FeedCursor, StoreTag};
+use crate::cursor::{FeedCursor, StoreTag, matches_kind};
 use crate::encoding::{
     Malformed, bits, bound, events_from_bytes, from_stored, seqs_from_bytes, stored,
 };
@@ -100,11 +100,7 @@ pub(super) const PAGE: &str = concat!(
      ORDER BY turn.position, turn.first_seq"
 );
 
-pub(super) async fn events(
-    db: &Db,
-    tag: StoreTag,
-    filter: &EventFilter,
-) -> Result<EventPage, Fault> {
+pub(super) async fn events(db: &Db, tag: StoreTag, filter: &EventFilter) -> Result<EventPage> {
     let limit = filter.limit.clamp(1, PAGE_MAX);
     let requested = start(tag, filter)?;
     let asks_lanes = filter.chain_id.is_some() || filter.signer.is_some();
@@ -118,7 +114,8 @@ pub(super) async fn events(
     let ranges = if asks_lanes { RANGES_MAX } else { turns + 1 };
     let signer = filter.signer.as_ref().map(|signer| signer.as_slice());
     let rows = db
-        .read(
+        .reads
+        .query(
             PAGE,
             &[
                 (&bound(requested.position), Type::INT8),
@@ -138,7 +135,12 @@ pub(super) async fn events(
     if requested.position > number(first, OWN + 1, "position")? {
         return Err(not_ours(filter));
     }
-    let mut page = Page::new(filter, requested, limit);
+    let mut page = Page {
+        filter,
+        limit,
+        cursor: requested,
+        pending: Vec::new(),
+    };
     let is_whole = page.add_turns(&rows[..rows.len().min(turns)])? && rows.len() <= turns;
     if is_whole && let Some(position) = optional(first, OWN + 2, read_position)? {
         let count = number(first, OWN + 3, "count")?;
@@ -175,8 +177,8 @@ pub(super) async fn tx_events(
     db: &Db,
     tag: StoreTag,
     id: TxId,
-) -> Result<Option<Vec<EventRecord>>, Fault> {
-    let found = db.read(FIND, &[(&id.0, Type::UUID)]).await?;
+) -> Result<Option<Vec<EventRecord>>> {
+    let found = db.reads.query(FIND, &[(&id.0, Type::UUID)]).await?;
     let Some(row) = found.first() else {
         return Ok(None);
     };
@@ -186,7 +188,8 @@ pub(super) async fn tx_events(
     let mut tx_events = Vec::with_capacity(seqs.len());
     for chunk in seqs.chunks(HISTORY_MAX) {
         let rows = db
-            .read(HISTORY, &[(&lane, Type::INT8), (&chunk, Type::INT8_ARRAY)])
+            .reads
+            .query(HISTORY, &[(&lane, Type::INT8), (&chunk, Type::INT8_ARRAY)])
             .await?;
         let pending: Vec<PendingRecord> = rows.iter().map(pending).collect::<Result<_, _>>()?;
         if pending.len() != chunk.len() {
@@ -203,7 +206,7 @@ pub(super) async fn tx_events(
 }
 
 /// An event of a tx, from a row of [`HISTORY`].
-fn pending(row: &Row) -> Result<PendingRecord, Fault> {
+fn pending(row: &Row) -> Result<PendingRecord> {
     let turn = Turn::read(row)?;
     let seq = number(row, OWN + 1, "event number")?;
     let found = turn
@@ -220,7 +223,7 @@ fn pending(row: &Row) -> Result<PendingRecord, Fault> {
 }
 
 /// Where the page begins.
-fn start(tag: StoreTag, filter: &EventFilter) -> Result<FeedCursor, Fault> {
+fn start(tag: StoreTag, filter: &EventFilter) -> Result<FeedCursor> {
     match &filter.after {
         None => Ok(FeedCursor::START),
         Some(text) => FeedCursor::parse(tag, text).ok_or_else(|| not_ours(filter)),
@@ -251,18 +254,9 @@ struct Page<'a> {
     pending: Vec<PendingRecord>,
 }
 
-impl<'a> Page<'a> {
-    fn new(filter: &'a EventFilter, cursor: FeedCursor, limit: usize) -> Self {
-        Self {
-            filter,
-            limit,
-            cursor,
-            pending: Vec::new(),
-        }
-    }
-
+impl Page<'_> {
     /// Adds turns in order, as far as the page has room; returns whether it had room for all.
-    fn add_turns(&mut self, rows: &[Row]) -> Result<bool, Fault> {
+    fn add_turns(&mut self, rows: &[Row]) -> Result<bool> {
         let from = self.cursor;
         for row in rows {
             if row.try_get::<_, Option<i64>>(0)?.is_none() {
@@ -282,7 +276,7 @@ impl<'a> Page<'a> {
                     return Ok(false);
                 }
                 self.cursor = after(position, event.seq.saturating_sub(range_first));
-                if matches_filter(self.filter, &event) {
+                if matches_kind(self.filter, &event) {
                     self.pending.push(turn.pending(event, self.cursor));
                 }
             }
@@ -291,7 +285,7 @@ impl<'a> Page<'a> {
     }
 
     /// Adds the headers. Ends the page earlier when they are more than one answer may hold.
-    async fn finish(mut self, db: &Db, tag: StoreTag) -> Result<EventPage, Fault> {
+    async fn finish(mut self, db: &Db, tag: StoreTag) -> Result<EventPage> {
         let walks = loop {
             let walks = Walks::read(db, &wanted(&self.pending)).await?;
             if !walks.is_cut() || self.pending.len() <= 1 {
@@ -308,10 +302,6 @@ impl<'a> Page<'a> {
             next: self.cursor.to_text(tag),
         })
     }
-}
-
-fn matches_filter(filter: &EventFilter, event: &Event) -> bool {
-    filter.kinds.is_empty() || filter.kinds.iter().any(|word| word == event.kind.as_str())
 }
 
 /// An event with the values of its row, still without its headers.
@@ -352,7 +342,7 @@ fn wanted(pending: &[PendingRecord]) -> Vec<Wanted> {
 
 impl Turn {
     /// A row of [`turn_columns`].
-    fn read(row: &Row) -> Result<Self, Fault> {
+    fn read(row: &Row) -> Result<Self> {
         let count = usize::try_from(row.try_get::<_, i32>(1)?);
         let position = optional(row, 7, read_position)?;
         let range_first = optional(row, 8, |seq| from_stored(seq, "event number"))?;
@@ -368,7 +358,7 @@ impl Turn {
     }
 
     /// Its events, in order.
-    fn events(&self, body: &[u8]) -> Result<Vec<Event>, Fault> {
+    fn events(&self, body: &[u8]) -> Result<Vec<Event>> {
         let events = events_from_bytes(body, self.first_seq, self.at)?;
         if events.len() == self.count {
             Ok(events)

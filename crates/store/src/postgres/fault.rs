@@ -2,15 +2,18 @@
 
 use engine::ports::StoreError;
 use postgres_client::{QueryError, error_text};
+use thiserror::Error;
 
 use crate::encoding::{Malformed, TooLarge};
 
 /// Why a call failed.
-#[derive(Debug)]
+#[derive(Debug, Error)]
 pub(super) enum Fault {
     /// The statement or its answer.
-    Query(QueryError),
+    #[error(transparent)]
+    Query(#[from] QueryError),
     /// The caller's argument.
+    #[error("{0}")]
     Invalid(String),
 }
 
@@ -19,14 +22,7 @@ const HALTED: &str = "LK002";
 /// Its error for a lane that accepts none until its keeper has reconciled it with the chain.
 const UNRECONCILED: &str = "LK003";
 
-impl Fault {
-    pub(super) fn into_text(self) -> String {
-        match self {
-            Self::Query(error) => error.into_text(),
-            Self::Invalid(text) => text,
-        }
-    }
-}
+pub(super) type Result<T, E = Fault> = std::result::Result<T, E>;
 
 impl From<Fault> for StoreError {
     fn from(fault: Fault) -> Self {
@@ -34,26 +30,17 @@ impl From<Fault> for StoreError {
             Fault::Query(error) => error,
             Fault::Invalid(text) => return Self::Invalid(text),
         };
-        if let QueryError::Refused(refusal) = &error {
-            match refusal.code().code() {
-                HALTED => return Self::Halted(refusal.message().to_owned()),
-                UNRECONCILED => return Self::Unreconciled(refusal.message().to_owned()),
-                _ => {}
+        match &error {
+            QueryError::Refused(refusal) => match refusal.code().code() {
+                HALTED => Self::Halted(refusal.message().to_owned()),
+                UNRECONCILED => Self::Unreconciled(refusal.message().to_owned()),
+                _ => Self::Unavailable(error.to_string()),
+            },
+            QueryError::NotSent(text) | QueryError::Unknown(text) => {
+                Self::Unavailable(text.clone())
             }
+            QueryError::Malformed(text) => Self::Corrupt(text.clone()),
         }
-        let kind = match error {
-            QueryError::Refused(_) | QueryError::NotSent(_) | QueryError::Unknown(_) => {
-                Self::Unavailable
-            }
-            QueryError::Malformed(_) => Self::Corrupt,
-        };
-        kind(error.into_text())
-    }
-}
-
-impl From<QueryError> for Fault {
-    fn from(error: QueryError) -> Self {
-        Self::Query(error)
     }
 }
 

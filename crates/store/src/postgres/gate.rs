@@ -17,9 +17,10 @@ use tokio_postgres::types::Type;
 use uuid::Uuid;
 
 use super::arguments::{Arguments, items};
-use super::fault::Fault;
+use super::fault::Result;
 use super::pool::Db;
 use super::rows::number;
+use crate::commit_metrics::{count_txs, record_commit};
 use crate::encoding::{bound, stored};
 use crate::folded;
 
@@ -64,7 +65,7 @@ pub(super) async fn commit(db: &Db, batches: &[LaneBatch]) -> Vec<CommitOutcome>
         for call in chunks(now) {
             calls.push(commit_together(db, call));
         }
-        let mut answers = futures::stream::iter(calls).buffer_unordered(db.writers());
+        let mut answers = futures::stream::iter(calls).buffer_unordered(db.writes.capacity());
         while let Some(answered) = answers.next().await {
             for (place, outcome) in answered {
                 outcomes[place] = Some(outcome);
@@ -72,7 +73,7 @@ pub(super) async fn commit(db: &Db, batches: &[LaneBatch]) -> Vec<CommitOutcome>
         }
         waiting = later;
     }
-    record(batches, began);
+    record_commit(count_txs(batches), began);
     outcomes
         .into_iter()
         .map(|outcome| outcome.expect("every batch is refused, or in exactly one call"))
@@ -141,7 +142,7 @@ async fn commit_separately(db: &Db, batches: Vec<PlacedBatch<'_>>) -> Vec<Outcom
     for (place, batch) in batches {
         calls.push(Box::pin(commit_together(db, vec![(place, batch)])));
     }
-    let answers = futures::stream::iter(calls).buffer_unordered(db.writers());
+    let answers = futures::stream::iter(calls).buffer_unordered(db.writes.capacity());
     answers.flat_map(futures::stream::iter).collect().await
 }
 
@@ -196,8 +197,8 @@ async fn lanes_with_held_fence(
         (&counts as _, Type::INT8_ARRAY),
         (&events as _, Type::INT8_ARRAY),
     ];
-    let rows = db.write(FENCE_HOLDS, &params).await;
-    let rows = rows.map_err(QueryError::into_text)?;
+    let rows = db.writes.query(FENCE_HOLDS, &params).await;
+    let rows = rows.map_err(|error| error.to_string())?;
     let lane = |row: &tokio_postgres::Row| row.try_get(0).map(LaneId);
     let ours: Result<BTreeSet<LaneId>, _> = rows.iter().map(lane).collect();
     ours.map_err(|error| error.to_string())
@@ -209,12 +210,12 @@ async fn rolled_back_outcome(db: &Db, batch: &LaneBatch, error: QueryError) -> C
         return CommitOutcome::Locked;
     }
     if !error.is_duplicate() {
-        return CommitOutcome::Conflict(Conflict::Rows(error.into_text()));
+        return CommitOutcome::Conflict(Conflict::Rows(error.to_string()));
     }
     match find_duplicate(db, batch, &error).await {
         Ok(conflict) => CommitOutcome::Conflict(conflict),
         // The batch itself was rolled back, so this is certain.
-        Err(fault) => CommitOutcome::NotApplied(fault.into_text()),
+        Err(fault) => CommitOutcome::NotApplied(fault.to_string()),
     }
 }
 
@@ -225,7 +226,7 @@ async fn call_gate<'a>(
     batches: impl Iterator<Item = &'a LaneBatch>,
 ) -> Result<BTreeSet<LaneId>, QueryError> {
     let arguments = Arguments::of(batches);
-    let rows = db.write(GATE, &arguments.params()).await?;
+    let rows = db.writes.query(GATE, &arguments.params()).await?;
     let row = rows
         .first()
         .ok_or_else(|| QueryError::Unknown("the gate returned no row".into()))?;
@@ -240,7 +241,7 @@ fn failed_outcome(error: QueryError) -> CommitOutcome {
     match error {
         QueryError::Unknown(text) => CommitOutcome::Unknown(text),
         QueryError::Refused(_) | QueryError::NotSent(_) | QueryError::Malformed(_) => {
-            CommitOutcome::NotApplied(error.into_text())
+            CommitOutcome::NotApplied(error.to_string())
         }
     }
 }
@@ -267,7 +268,7 @@ pub(super) const BY_NONCE: &str = "SELECT tx.nonce FROM \
      WHERE tx.tx_id <> new.tx_id AND tx.tx_id <> ALL ($4::uuid[]) LIMIT 1";
 
 /// Which key of a batch another tx has.
-async fn find_duplicate(db: &Db, batch: &LaneBatch, error: &QueryError) -> Result<Conflict, Fault> {
+async fn find_duplicate(db: &Db, batch: &LaneBatch, error: &QueryError) -> Result<Conflict> {
     let writes = &batch.writes;
     let lane = (&batch.lease_grant.lane.0 as _, Type::INT8);
     let (requests, ids): (Vec<&str>, Vec<_>) = writes
@@ -280,7 +281,7 @@ async fn find_duplicate(db: &Db, batch: &LaneBatch, error: &QueryError) -> Resul
         (&requests as _, Type::TEXT_ARRAY),
         (&ids as _, Type::UUID_ARRAY),
     ];
-    if let Some(row) = db.write(BY_REQUEST, &by_request).await?.first() {
+    if let Some(row) = db.writes.query(BY_REQUEST, &by_request).await?.first() {
         let taken: &str = row.try_get(0)?;
         let named = writes
             .inserts
@@ -304,7 +305,7 @@ async fn find_duplicate(db: &Db, batch: &LaneBatch, error: &QueryError) -> Resul
         (&ids as _, Type::UUID_ARRAY),
         (&without_nonce as _, Type::UUID_ARRAY),
     ];
-    if let Some(row) = db.write(BY_NONCE, &by_nonce).await?.first() {
+    if let Some(row) = db.writes.query(BY_NONCE, &by_nonce).await?.first() {
         return Ok(Conflict::Nonce(Nonce(number(row, 0, "nonce")?)));
     }
     Ok(Conflict::Rows(format!("{key}: duplicate")))
@@ -320,7 +321,7 @@ pub(super) async fn regrant(
     db: &Db,
     lease_grant: LeaseGrant,
     grant: GrantId,
-) -> Result<RegrantOutcome, Fault> {
+) -> Result<RegrantOutcome> {
     let token = stored(lease_grant.token.0)?;
     let params = [
         (&lease_grant.lane.0 as _, Type::INT8),
@@ -328,7 +329,7 @@ pub(super) async fn regrant(
         (&lease_grant.grant.0 as _, Type::UUID),
         (&grant.0 as _, Type::UUID),
     ];
-    match db.write(REGRANT, &params).await?.first() {
+    match db.writes.query(REGRANT, &params).await?.first() {
         Some(row) => Ok(RegrantOutcome::Held {
             lease_grant: LeaseGrant {
                 grant,
@@ -337,20 +338,5 @@ pub(super) async fn regrant(
             batch_seq: number(row, 0, "count of batches")?,
         }),
         None => Ok(RegrantOutcome::Fenced),
-    }
-}
-
-fn record(batches: &[LaneBatch], began: Instant) {
-    metrics::histogram!("lanekeeper_store_commit_seconds").record(began.elapsed());
-    let txs = batches
-        .iter()
-        .map(|batch| batch.writes.inserts.len() + batch.writes.updates.len());
-    let txs: usize = txs.sum();
-    if txs > 0 {
-        #[expect(
-            clippy::cast_precision_loss,
-            reason = "a batch has far fewer than 2^52 txs"
-        )]
-        metrics::histogram!("lanekeeper_gate_batch_size").record(txs as f64);
     }
 }

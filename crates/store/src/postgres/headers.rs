@@ -5,10 +5,9 @@ use std::collections::BTreeMap;
 use domain::{B256, ChainId, Header};
 use tokio_postgres::types::Type;
 
-use super::fault::Fault;
+use super::fault::Result;
 use super::pool::Db;
-use super::rows::hash;
-use crate::encoding::{bits, bound, from_bits};
+use crate::encoding::{bits, bound, from_bits, hash};
 
 /// The longest walk. No configuration counts more confirmations than this.
 const WALK_MAX: usize = 1_024;
@@ -32,11 +31,7 @@ pub(super) const PUT: &str = "INSERT INTO chain_header \
 const PUT_TRIES_MAX: usize = 5;
 
 /// Stores headers; known ones change nothing.
-pub(super) async fn put_headers(
-    db: &Db,
-    chain_id: ChainId,
-    headers: &[Header],
-) -> Result<(), Fault> {
+pub(super) async fn put_headers(db: &Db, chain_id: ChainId, headers: &[Header]) -> Result<()> {
     for chunk in headers.chunks(WRITE_MAX) {
         let numbers: Vec<i64> = chunk.iter().map(|header| bits(header.number)).collect();
         let timestamps: Vec<i64> = chunk.iter().map(|header| bits(header.timestamp)).collect();
@@ -53,7 +48,7 @@ pub(super) async fn put_headers(
         ];
         let mut tries = 0;
         // A node that stores the same header is waited for, however slow its disk is.
-        while let Err(error) = db.write(PUT, &params).await {
+        while let Err(error) = db.writes.query(PUT, &params).await {
             tries += 1;
             if !error.is_lock_conflict() || tries >= PUT_TRIES_MAX {
                 return Err(error.into());
@@ -115,7 +110,7 @@ pub(super) const WALKS: &str = "WITH RECURSIVE wanted AS MATERIALIZED ( \
 
 impl Walks {
     /// Reads the headers of these walks in one statement; in none when there are no walks.
-    pub(super) async fn read(db: &Db, wanted: &[Wanted]) -> Result<Self, Fault> {
+    pub(super) async fn read(db: &Db, wanted: &[Wanted]) -> Result<Self> {
         if wanted.is_empty() {
             return Ok(Self::default());
         }
@@ -123,7 +118,8 @@ impl Walks {
         let blocks: Vec<&[u8]> = wanted.iter().map(|walk| walk.block.as_slice()).collect();
         let counted: Vec<&[u8]> = wanted.iter().map(|walk| walk.counted.as_slice()).collect();
         let rows = db
-            .read(
+            .reads
+            .query(
                 WALKS,
                 &[
                     (&chains, Type::INT8_ARRAY),

@@ -10,14 +10,13 @@ use engine::ports::{LaneRecord, Work};
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
-use super::fault::Fault;
+use super::fault::Result;
 use super::lease::{LaneColumns, RequesterParams, lease_of};
 use super::pool::Db;
 use super::rows::{
-    attempts_columns, attempts_join, attempts_of, lane_key, number, optional, tx_columns,
-    tx_from_row,
+    attempts_columns, attempts_join, attempts_of, lane_key, number, optional, tx_from_row,
 };
-use crate::encoding::{bound, from_stored, inclusion_from_bytes};
+use crate::encoding::{bound, from_stored, inclusion_from_bytes, tx_columns};
 
 /// How many waiting txs one load returns at most.
 const LOAD_MAX: usize = 10_000;
@@ -48,7 +47,7 @@ pub(super) async fn load(
     key: LaneKey,
     lease_grant: LeaseGrant,
     watch_depth: u64,
-) -> Result<Option<LaneImage>, Fault> {
+) -> Result<Option<LaneImage>> {
     let Some(before) = cursor(db, lease_grant).await? else {
         return Ok(None);
     };
@@ -95,9 +94,10 @@ pub const CURSOR: &str = "SELECT c.next_nonce, c.floor_nonce, c.event_seq, c.bat
      FROM signer_nonce_cursor AS c WHERE c.lane_id = $1";
 
 /// The lane row, while this grant is valid.
-async fn cursor(db: &Db, lease_grant: LeaseGrant) -> Result<Option<Cursor>, Fault> {
+async fn cursor(db: &Db, lease_grant: LeaseGrant) -> Result<Option<Cursor>> {
     let rows = db
-        .read(CURSOR, &[(&lease_grant.lane.0, Type::INT8)])
+        .reads
+        .query(CURSOR, &[(&lease_grant.lane.0, Type::INT8)])
         .await?;
     let Some(row) = rows.first() else {
         return Ok(None);
@@ -139,14 +139,14 @@ struct EndpointNonces {
     has_signed: bool,
 }
 
-async fn nonces(db: &Db, lane: LaneId, cursor: &Cursor) -> Result<EndpointNonces, Fault> {
+async fn nonces(db: &Db, lane: LaneId, cursor: &Cursor) -> Result<EndpointNonces> {
     let mut nonces = EndpointNonces {
         consumed_below: cursor.consumed_below_floor,
         ..EndpointNonces::default()
     };
     let floor = bound(cursor.floor_nonce.0);
     let params = [(&lane.0 as _, Type::INT8), (&floor as _, Type::INT8)];
-    for row in db.read(NONCES, &params).await? {
+    for row in db.reads.query(NONCES, &params).await? {
         let kind: i32 = row.try_get(0)?;
         let run = number(&row, 1, "nonce")?..number(&row, 2, "nonce")?;
         if kind == FINISHED {
@@ -178,10 +178,10 @@ pub const IN_FLIGHT: &str = concat!(
     " WHERE tx.lane_id = $1 AND tx.nonce >= $2 AND tx.signed AND lanekeeper_is_open(tx.state) ORDER BY tx.nonce"
 );
 
-async fn in_flight(db: &Db, lane: LaneId, floor: Nonce) -> Result<Vec<(Tx, Vec<Attempt>)>, Fault> {
+async fn in_flight(db: &Db, lane: LaneId, floor: Nonce) -> Result<Vec<(Tx, Vec<Attempt>)>> {
     let floor = bound(floor.0);
     let params = [(&lane.0 as _, Type::INT8), (&floor as _, Type::INT8)];
-    let rows = db.read(IN_FLIGHT, &params).await?;
+    let rows = db.reads.query(IN_FLIGHT, &params).await?;
     rows.iter()
         .map(|row| Ok((tx_from_row(row)?, attempts_of(row)?)))
         .collect()
@@ -201,14 +201,14 @@ pub(super) async fn load_backlog(
     lane: LaneId,
     from: Nonce,
     limit: usize,
-) -> Result<Vec<Tx>, Fault> {
+) -> Result<Vec<Tx>> {
     let (from, limit) = (bound(from.0), bound(limit.min(LOAD_MAX) as u64));
     let params = [
         (&lane.0 as _, Type::INT8),
         (&from as _, Type::INT8),
         (&limit as _, Type::INT8),
     ];
-    txs(db.read(BACKLOG, &params).await?)
+    txs(db.reads.query(BACKLOG, &params).await?)
 }
 
 // Tx ids are time-ordered, so the key of the queue rows is the order of waiting.
@@ -219,13 +219,13 @@ pub(super) const QUEUED: &str = concat!(
      WHERE queued.lane_id = $1 ORDER BY queued.tx_id LIMIT $2"
 );
 
-pub(super) async fn load_queued(db: &Db, lane: LaneId, limit: usize) -> Result<Vec<Tx>, Fault> {
+pub(super) async fn load_queued(db: &Db, lane: LaneId, limit: usize) -> Result<Vec<Tx>> {
     let limit = bound(limit.min(LOAD_MAX) as u64);
     let params = [(&lane.0 as _, Type::INT8), (&limit as _, Type::INT8)];
-    txs(db.read(QUEUED, &params).await?)
+    txs(db.reads.query(QUEUED, &params).await?)
 }
 
-fn txs(rows: Vec<Row>) -> Result<Vec<Tx>, Fault> {
+fn txs(rows: Vec<Row>) -> Result<Vec<Tx>> {
     rows.iter().map(tx_from_row).collect()
 }
 
@@ -234,12 +234,7 @@ pub(super) const FINALS: &str = "SELECT tx.nonce, tx.tx_id, tx.inclusion FROM ma
      ORDER BY tx.nonce DESC LIMIT $3";
 
 /// Final txs that a reorg may still revert: from the newest downwards, which is by nonce too.
-async fn finals(
-    db: &Db,
-    lane: LaneId,
-    below: Nonce,
-    watch_depth: u64,
-) -> Result<Vec<FinalTx>, Fault> {
+async fn finals(db: &Db, lane: LaneId, below: Nonce, watch_depth: u64) -> Result<Vec<FinalTx>> {
     let mut finals: Vec<FinalTx> = Vec::new();
     let mut below = bound(below.0);
     while below > 0 && finals.len() < FINALS_MAX {
@@ -248,7 +243,7 @@ async fn finals(
             (&below as _, Type::INT8),
             (&FINALS_PAGE as _, Type::INT8),
         ];
-        let rows = db.read(FINALS, &params).await?;
+        let rows = db.reads.query(FINALS, &params).await?;
         // A short page is the last one.
         below = match rows.last() {
             Some(last) if rows.len() as u64 == FINALS_PAGE.unsigned_abs() => last.try_get(0)?,
@@ -296,19 +291,19 @@ JOIN signer_lease AS l ON l.lane_id = lanes.lane_id \
 WHERE l.halted IS NULL AND NOT lanekeeper_is_held(l.owner, l.incarnation, l.expires_at, $1, $2, $3, $4) \
 ORDER BY lane.chain_id, lane.signer";
 
-pub(super) async fn lanes_with_work(
-    db: &Db,
-    lease_request: &LeaseRequest,
-) -> Result<Vec<Work>, Fault> {
+pub(super) async fn lanes_with_work(db: &Db, lease_request: &LeaseRequest) -> Result<Vec<Work>> {
     let requester = RequesterParams::of(lease_request)?;
-    let rows = db.read(WITH_WORK, &requester.holder_params()).await?;
+    let rows = db
+        .reads
+        .query(WITH_WORK, &requester.holder_params())
+        .await?;
     let work = rows.iter().map(|row| {
         Ok(Work {
             lane: lane_key(row, 0)?,
             has_queued: row.try_get(2)?,
         })
     });
-    let mut work = work.collect::<Result<Vec<Work>, Fault>>()?;
+    let mut work = work.collect::<Result<Vec<Work>>>()?;
     // By the key and not by its stored form: the two differ for huge chain ids.
     work.sort_unstable_by_key(|work| work.lane);
     Ok(work)
@@ -325,9 +320,9 @@ JOIN signer_lease AS l ON l.lane_id = lane.lane_id \
 JOIN signer_nonce_cursor AS c ON c.lane_id = lane.lane_id \
 ORDER BY k.n";
 
-pub(super) async fn lanes(db: &Db, keys: &[LaneKey]) -> Result<Vec<LaneRecord>, Fault> {
+pub(super) async fn lanes(db: &Db, keys: &[LaneKey]) -> Result<Vec<LaneRecord>> {
     let keys = LaneColumns::of(keys.iter().copied());
-    let rows = db.read(LANES, &keys.params()).await?;
+    let rows = db.reads.query(LANES, &keys.params()).await?;
     let records = rows.iter().map(|row| {
         Ok(LaneRecord {
             key: lane_key(row, 0)?,
@@ -352,7 +347,7 @@ mod tests {
     #[test]
     fn final_states_have_the_numbers_of_the_sql_function() {
         let finished = TxState::ALL.into_iter().filter(|state| state.is_terminal());
-        let finished: Vec<i64> = finished.map(state_number).collect();
+        let finished: Vec<u8> = finished.map(state_number).collect();
         assert_eq!(finished, [3, 4]);
     }
 }

@@ -13,7 +13,7 @@ use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 use uuid::Uuid;
 
-use super::fault::Fault;
+use super::fault::{Fault, Result};
 use super::pool::{Db, Param};
 use super::rows::{lane_key, number, time};
 use crate::encoding::{bits, bound, stored};
@@ -72,7 +72,7 @@ pub(super) async fn acquire(
     db: &Db,
     lease_request: &LeaseRequest,
     lanes: &[LaneRequest],
-) -> Result<Vec<AcquireOutcome>, Fault> {
+) -> Result<Vec<AcquireOutcome>> {
     let mut answers = Vec::with_capacity(lanes.len());
     for some in lanes.chunks(LANES_MAX) {
         answers.extend(acquire_chunk(db, lease_request, some).await?);
@@ -85,12 +85,12 @@ async fn acquire_chunk(
     db: &Db,
     lease_request: &LeaseRequest,
     lanes: &[LaneRequest],
-) -> Result<Vec<AcquireOutcome>, Fault> {
+) -> Result<Vec<AcquireOutcome>> {
     let mut answers: BTreeMap<LaneKey, AcquireOutcome> = BTreeMap::new();
     let missing = acquire_existing(db, lease_request, lanes, &mut answers).await?;
     if !missing.is_empty() {
         let keys = LaneColumns::of(missing.iter().map(|(key, _)| *key));
-        db.write(CREATE_LANES, &keys.params()).await?;
+        db.writes.query(CREATE_LANES, &keys.params()).await?;
         let gone = acquire_existing(db, lease_request, &missing, &mut answers).await?;
         if !gone.is_empty() {
             let text = "lanes that were created are not there".into();
@@ -114,14 +114,14 @@ async fn acquire_existing(
     lease_request: &LeaseRequest,
     lanes: &[LaneRequest],
     answers: &mut BTreeMap<LaneKey, AcquireOutcome>,
-) -> Result<Vec<LaneRequest>, Fault> {
+) -> Result<Vec<LaneRequest>> {
     let keys = LaneColumns::of(lanes.iter().map(|(key, _)| *key));
     let grants: Vec<Uuid> = lanes.iter().map(|(_, grant)| grant.0).collect();
     let requester = RequesterParams::of(lease_request)?;
     let mut params = keys.params();
     params.push((&grants, Type::UUID_ARRAY));
     params.extend(requester.acquire_params());
-    for row in db.write(ACQUIRE, &params).await? {
+    for row in db.writes.query(ACQUIRE, &params).await? {
         let (key, answer) = granted(&row)?;
         answers.insert(key, answer);
     }
@@ -133,7 +133,7 @@ async fn acquire_existing(
     let keys = LaneColumns::of(others.iter().map(|(key, _)| *key));
     let mut params = keys.params();
     params.extend(requester.holder_params());
-    for row in db.write(HOLDERS, &params).await? {
+    for row in db.writes.query(HOLDERS, &params).await? {
         let is_held: bool = row.try_get(7)?;
         if let Some(reason) = row.try_get(8)? {
             answers.insert(lane_key(&row, 0)?, AcquireOutcome::Halted(reason));
@@ -155,7 +155,7 @@ async fn acquire_existing(
     Ok(missing.collect())
 }
 
-fn granted(row: &Row) -> Result<(LaneKey, AcquireOutcome), Fault> {
+fn granted(row: &Row) -> Result<(LaneKey, AcquireOutcome)> {
     let lease_grant = LeaseGrant {
         lane: LaneId(row.try_get(2)?),
         token: Token(number(row, 3, "token")?),
@@ -195,7 +195,7 @@ pub(super) async fn renew(
     db: &Db,
     lease_request: &LeaseRequest,
     lease_grants: &[LeaseGrant],
-) -> Result<Vec<RenewOutcome>, Fault> {
+) -> Result<Vec<RenewOutcome>> {
     let mut answers = Vec::with_capacity(lease_grants.len());
     for some in lease_grants.chunks(LANES_MAX) {
         answers.extend(renew_chunk(db, lease_request, some).await?);
@@ -207,7 +207,7 @@ async fn renew_chunk(
     db: &Db,
     lease_request: &LeaseRequest,
     lease_grants: &[LeaseGrant],
-) -> Result<Vec<RenewOutcome>, Fault> {
+) -> Result<Vec<RenewOutcome>> {
     let (lanes, tokens) = lanes_and_tokens(lease_grants)?;
     let requester = RequesterParams::of(lease_request)?;
     let params = [
@@ -218,7 +218,7 @@ async fn renew_chunk(
         (&requester.duration as _, Type::INT8),
     ];
     let mut answers: BTreeMap<(i64, i64), RenewOutcome> = BTreeMap::new();
-    for row in db.renew(RENEW, &params).await? {
+    for row in db.leases.query(RENEW, &params).await? {
         let answer = match (row.try_get(2)?, row.try_get(3)?) {
             (true, _) => RenewOutcome::Renewed,
             (false, true) => RenewOutcome::Busy,
@@ -260,7 +260,7 @@ pub(super) async fn release(
     db: &Db,
     lease_request: &LeaseRequest,
     lease_grants: &[LeaseGrant],
-) -> Result<(), Fault> {
+) -> Result<()> {
     let mut released: Vec<i64> = Vec::new();
     for some in lease_grants.chunks(LANES_MAX) {
         for row in release_with(db, RELEASE, lease_request, some).await? {
@@ -276,8 +276,8 @@ pub(super) async fn release(
             others.push(release_with(db, RELEASE_WAITING, lease_request, alone));
         }
     }
-    let answers: Vec<Result<Vec<Row>, Fault>> = futures::stream::iter(others)
-        .buffer_unordered(db.writers())
+    let answers: Vec<Result<Vec<Row>>> = futures::stream::iter(others)
+        .buffer_unordered(db.writes.capacity())
         .collect()
         .await;
     answers.into_iter().try_for_each(|answer| answer.map(drop))
@@ -288,7 +288,7 @@ async fn release_with(
     sql: &str,
     lease_request: &LeaseRequest,
     lease_grants: &[LeaseGrant],
-) -> Result<Vec<Row>, Fault> {
+) -> Result<Vec<Row>> {
     let (lanes, tokens) = lanes_and_tokens(lease_grants)?;
     let params = [
         (&lanes as _, Type::INT8_ARRAY),
@@ -296,7 +296,7 @@ async fn release_with(
         (&lease_request.node.0 as _, Type::TEXT),
         (&lease_request.incarnation.0 as _, Type::UUID),
     ];
-    Ok(db.write(sql, &params).await?)
+    Ok(db.writes.query(sql, &params).await?)
 }
 
 macro_rules! update_lease_as_keeper {
@@ -320,10 +320,11 @@ macro_rules! update_lease_as_keeper {
 /// Both rows are locked, so that no new grant comes in between.
 pub const MARK_RECONCILED: &str = update_lease_as_keeper!("timeline = lanekeeper_timeline()");
 
-pub(super) async fn mark_reconciled(db: &Db, lease_grant: LeaseGrant) -> Result<(), Fault> {
+pub(super) async fn mark_reconciled(db: &Db, lease_grant: LeaseGrant) -> Result<()> {
     let token = stored(lease_grant.token.0)?;
     // Without a row the grant is over, and the present keeper reconciles the lane anew.
-    db.write(MARK_RECONCILED, &keeper_params(&lease_grant, &token))
+    db.writes
+        .query(MARK_RECONCILED, &keeper_params(&lease_grant, &token))
         .await?;
     Ok(())
 }
@@ -332,12 +333,12 @@ pub(super) async fn mark_reconciled(db: &Db, lease_grant: LeaseGrant) -> Result<
 /// parameter is the reason.
 pub const HALT: &str = update_lease_as_keeper!("halted = $4, expires_at = 0");
 
-pub(super) async fn halt(db: &Db, lease_grant: LeaseGrant, reason: &str) -> Result<bool, Fault> {
+pub(super) async fn halt(db: &Db, lease_grant: LeaseGrant, reason: &str) -> Result<bool> {
     let token = stored(lease_grant.token.0)?;
     let mut params = keeper_params(&lease_grant, &token).to_vec();
     params.push((&reason, Type::TEXT));
     // Without a row the grant is over, and the present keeper reconciles the lane anew.
-    Ok(!db.write(HALT, &params).await?.is_empty())
+    Ok(!db.writes.query(HALT, &params).await?.is_empty())
 }
 
 fn keeper_params<'a>(lease_grant: &'a LeaseGrant, token: &'a i64) -> [Param<'a>; 3] {
@@ -355,14 +356,14 @@ FROM lane WHERE lane.chain_id = $1 AND lane.signer = $2 AND l.lane_id = lane.lan
   AND l.halted IS NOT NULL RETURNING l.lane_id";
 
 /// Whether the lane was halted.
-pub(super) async fn accept_loss(db: &Db, lane: LaneKey) -> Result<bool, Fault> {
+pub(super) async fn accept_loss(db: &Db, lane: LaneKey) -> Result<bool> {
     let (chain, signer) = (bits(lane.chain_id.0), lane.signer.to_vec());
     let params = [(&chain as _, Type::INT8), (&signer as _, Type::BYTEA)];
-    Ok(!db.write(ACCEPT_LOSS, &params).await?.is_empty())
+    Ok(!db.writes.query(ACCEPT_LOSS, &params).await?.is_empty())
 }
 
 /// A lease from four columns: owner, incarnation, token, expiry. `None` when it was never held.
-pub(super) fn lease_of(row: &Row, at: usize) -> Result<Option<Lease>, Fault> {
+pub(super) fn lease_of(row: &Row, at: usize) -> Result<Option<Lease>> {
     let Some(owner) = row.try_get::<_, Option<String>>(at)? else {
         return Ok(None);
     };
@@ -374,7 +375,7 @@ pub(super) fn lease_of(row: &Row, at: usize) -> Result<Option<Lease>, Fault> {
     }))
 }
 
-fn lanes_and_tokens(lease_grants: &[LeaseGrant]) -> Result<(Vec<i64>, Vec<i64>), Fault> {
+fn lanes_and_tokens(lease_grants: &[LeaseGrant]) -> Result<(Vec<i64>, Vec<i64>)> {
     let lanes = lease_grants
         .iter()
         .map(|lease_grant| lease_grant.lane.0)
@@ -418,7 +419,7 @@ pub(super) struct RequesterParams<'a> {
 }
 
 impl<'a> RequesterParams<'a> {
-    pub(super) fn of(lease_request: &'a LeaseRequest) -> Result<Self, Fault> {
+    pub(super) fn of(lease_request: &'a LeaseRequest) -> Result<Self> {
         let ms = |time: Duration| u64::try_from(time.as_millis()).map_or(i64::MAX, bound);
         let (duration, skew) = (ms(lease_request.duration), ms(lease_request.skew));
         // The database adds them to its clock.

@@ -57,9 +57,8 @@ pub enum OpenError {
          {SCHEMA_VERSION}: run `lanekeeper migrate`"
     )]
     NotMigrated {
-        /// The database.
         database: String,
-        /// Its version; 0 is none.
+        /// 0 is none.
         found: i64,
     },
     /// A newer program has migrated it.
@@ -67,25 +66,17 @@ pub enum OpenError {
         "the database at {database} has schema version {found}, and this program knows only \
          {SCHEMA_VERSION}: run the newer program that wrote it"
     )]
-    Newer {
-        /// The database.
-        database: String,
-        /// Its version.
-        found: i64,
-    },
+    Newer { database: String, found: i64 },
     /// The serving role has not the timeouts that the lease needs.
     #[error(
         "role {role} at {database} has {setting} = {found}, and the lease needs 1 to {needed}: run \
          `lanekeeper migrate --role {role}` (behind a pooler let it reconnect afterwards)"
     )]
     Timeout {
-        /// The database.
         database: String,
-        /// The role.
         role: String,
-        /// The setting.
         setting: &'static str,
-        /// Its value; 0 is no limit.
+        /// 0 is no limit.
         found: i64,
         /// The largest allowed value.
         needed: i64,
@@ -96,27 +87,16 @@ pub enum OpenError {
          `lanekeeper migrate --role {role}` (behind a pooler let it reconnect afterwards)"
     )]
     NotDurable {
-        /// The database.
         database: String,
-        /// The role.
         role: String,
-        /// Its value.
         found: String,
     },
     /// It accepts no writes.
     #[error("the database at {database} is a read-only standby: name the primary in store.url")]
-    ReadOnly {
-        /// The database.
-        database: String,
-    },
+    ReadOnly { database: String },
     /// A statement failed.
     #[error("the database at {database} refused: {reason}")]
-    Refused {
-        /// The database.
-        database: String,
-        /// The reason.
-        reason: String,
-    },
+    Refused { database: String, reason: String },
 }
 
 /// How to reach the database.

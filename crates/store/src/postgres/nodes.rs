@@ -5,7 +5,7 @@ use engine::ports::{HeartbeatOutcome, Member};
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
-use super::fault::Fault;
+use super::fault::Result;
 use super::pool::Db;
 use super::rows::{number, time};
 use crate::encoding::stored;
@@ -66,9 +66,10 @@ pub(super) const HEARTBEAT: &str = concat!(
 );
 
 /// Records a heartbeat, and returns the other nodes.
-pub(super) async fn heartbeat(db: &Db, node: &Member) -> Result<HeartbeatOutcome, Fault> {
+pub(super) async fn heartbeat(db: &Db, node: &Member) -> Result<HeartbeatOutcome> {
     let rows = db
-        .renew(
+        .leases
+        .query(
             HEARTBEAT,
             &[
                 (&node.incarnation.0, Type::UUID),
@@ -100,13 +101,16 @@ pub(super) const MEMBERS: &str = concat!(
 );
 
 /// All nodes, alive or not, each with its last incarnation only; by name.
-pub(super) async fn members(db: &Db) -> Result<Vec<Member>, Fault> {
-    let rows = db.read(MEMBERS, &[(&MEMBERS_MAX, Type::INT8)]).await?;
+pub(super) async fn members(db: &Db) -> Result<Vec<Member>> {
+    let rows = db
+        .reads
+        .query(MEMBERS, &[(&MEMBERS_MAX, Type::INT8)])
+        .await?;
     rows.iter().map(member).collect()
 }
 
 /// A row of [`member_columns`].
-fn member(row: &Row) -> Result<Member, Fault> {
+fn member(row: &Row) -> Result<Member> {
     Ok(Member {
         node: NodeName(row.try_get(0)?),
         incarnation: Incarnation(row.try_get(1)?),

@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 pub(super) use postgres_client::Param;
-use postgres_client::{Connector, Pool, PoolConfig, QueryError, Timeouts};
-use tokio_postgres::Row;
+use postgres_client::{Connector, Pool, PoolConfig, Timeouts};
 
 /// How long a call waits for a free connection, a new one included.
 const CONNECTION_WITHIN: Duration = Duration::from_secs(2);
@@ -17,9 +16,11 @@ const LEASE_CONNECTIONS: usize = 1;
 
 /// The database.
 pub(super) struct Db {
-    reads: Pool,
-    writes: Pool,
-    leases: Pool,
+    pub(super) reads: Pool,
+    /// Also for reads that a keeper needs in order to write.
+    pub(super) writes: Pool,
+    /// Renewals and heartbeats.
+    pub(super) leases: Pool,
 }
 
 impl Db {
@@ -40,36 +41,5 @@ impl Db {
             writes: pool(others.saturating_sub(for_reads)),
             leases: pool(LEASE_CONNECTIONS),
         }
-    }
-
-    /// How many writes can be under way at once.
-    pub(super) fn writers(&self) -> usize {
-        self.writes.capacity()
-    }
-
-    pub(super) async fn read(
-        &self,
-        sql: &str,
-        params: &[Param<'_>],
-    ) -> Result<Vec<Row>, QueryError> {
-        self.reads.query(sql, params).await
-    }
-
-    /// Writes, and reads that a keeper needs in order to write.
-    pub(super) async fn write(
-        &self,
-        sql: &str,
-        params: &[Param<'_>],
-    ) -> Result<Vec<Row>, QueryError> {
-        self.writes.query(sql, params).await
-    }
-
-    /// Renewals and heartbeats, on the connection that is reserved for them.
-    pub(super) async fn renew(
-        &self,
-        sql: &str,
-        params: &[Param<'_>],
-    ) -> Result<Vec<Row>, QueryError> {
-        self.leases.query(sql, params).await
     }
 }

@@ -8,11 +8,11 @@ use postgres_client::QueryError;
 use tokio_postgres::types::Type;
 
 use super::columns::{TxChanges, TxConstants};
-use super::fault::Fault;
+use super::fault::{Fault, Result};
 use super::lease::LaneColumns;
 use super::pool::Db;
-use super::rows::{tx_columns, tx_from_row};
-use crate::encoding::stored;
+use super::rows::tx_from_row;
+use crate::encoding::{stored, tx_columns};
 
 /// Inserts requests. Parameters: chains, signers, and the columns of new txs.
 pub const QUEUE: &str = concat!(
@@ -23,7 +23,7 @@ pub const QUEUE: &str = concat!(
 );
 
 /// Inserts requests without nonce or event. Known requests stay as they are.
-pub(super) async fn queue(db: &Db, requests: Vec<QueuedRequest>) -> Result<Vec<Tx>, Fault> {
+pub(super) async fn queue(db: &Db, requests: Vec<QueuedRequest>) -> Result<Vec<Tx>> {
     if requests.is_empty() {
         return Ok(Vec::new());
     }
@@ -38,7 +38,7 @@ pub(super) async fn queue(db: &Db, requests: Vec<QueuedRequest>) -> Result<Vec<T
     let mut params = keys.params();
     once.add_params(&mut params);
     changing.add_params_of_queued(&mut params);
-    let rows = match db.write(QUEUE, &params).await {
+    let rows = match db.writes.query(QUEUE, &params).await {
         Err(fault) if fault.is_duplicate() => {
             return Err(Fault::Invalid("a tx id exists already".into()));
         }
@@ -61,7 +61,7 @@ pub(super) const FIND: &str = concat!(
 pub(super) async fn find_requests(
     db: &Db,
     requests: &[(LaneId, RequestId)],
-) -> Result<Vec<Option<Tx>>, Fault> {
+) -> Result<Vec<Option<Tx>>> {
     if requests.is_empty() {
         return Ok(Vec::new());
     }
@@ -72,7 +72,7 @@ pub(super) async fn find_requests(
         (&keys as _, Type::TEXT_ARRAY),
     ];
     let mut known: BTreeMap<(LaneId, RequestId), Tx> = BTreeMap::new();
-    for row in db.write(FIND, &params).await? {
+    for row in db.writes.query(FIND, &params).await? {
         let tx = tx_from_row(&row)?;
         known.insert((LaneId(row.try_get(0)?), tx.request.request_id.clone()), tx);
     }

@@ -4,30 +4,19 @@
 //! statement and not one per tx.
 
 use domain::{
-    Address, Attempt, B256, Bytes, ChainId, Fingerprint, LaneKey, LastWrite, Nonce, Payload,
-    RequestId, Timestamp, Token, Tx, TxId, TxRequest, U256,
+    Attempt, Bytes, ChainId, Fingerprint, LaneKey, LastWrite, Nonce, Payload, RequestId, Timestamp,
+    Token, Tx, TxId, TxRequest, U256,
 };
 use tokio_postgres::Row;
 use tokio_postgres::types::FromSql;
 
-use super::fault::Fault;
+use super::fault::Result;
 use crate::encoding::{
-    Malformed, attempt_kind, fees_from_bytes, from_bits, from_stored, inclusion_from_bytes,
-    seqs_from_bytes, state, sub_state, tx_type, widen,
+    Malformed, address, attempt_kind, fees_from_bytes, from_bits, from_stored, gas, hash,
+    inclusion_from_bytes, seqs_from_bytes, state, sub_state, tx_type, wei, widen,
 };
 
-/// The columns that [`tx_from_row`] reads, in its order, of a table that is called `tx`.
-macro_rules! tx_columns {
-    () => {
-        "tx.lane_id, tx.state, tx.tx_id, tx.nonce, tx.sub_state, tx.token, tx.created_at, \
-         tx.updated_at, tx.confirmed_at, tx.request_id, tx.fingerprint, tx.tx_hash, tx.counted, \
-         tx.event_seqs, tx.reason, tx.inclusion, tx.gas, tx.to_address, tx.value, tx.requested_gas, \
-         tx.max_fee, tx.max_priority_fee, tx.gas_price, tx.tx_type, tx.data"
-    };
-}
-pub(super) use tx_columns;
-
-/// The columns that [`attempts_of`] reads: right behind [`tx_columns`], from [`attempts_join`].
+/// The columns that [`attempts_of`] reads: right behind [`tx_columns`](crate::encoding::tx_columns), from [`attempts_join`].
 macro_rules! attempts_columns {
     () => {
         "sent.hashes, sent.kinds, sent.nonces, sent.gas, sent.fees, sent.signed, sent.first_sent, \
@@ -70,9 +59,8 @@ const TX_COLUMNS: usize = 25;
 pub(super) const RECORD_COLUMNS: usize = TX_COLUMNS + 8;
 
 /// A tx from a row of [`tx_columns`].
-pub(super) fn tx_from_row(row: &Row) -> Result<Tx, Fault> {
+pub(super) fn tx_from_row(row: &Row) -> Result<Tx> {
     let request_id: &str = row.try_get(9)?;
-    let kind: Option<i16> = row.try_get(23)?;
     let payload = Payload {
         to: optional(row, 17, address)?,
         value: U256::from_be_bytes(widen::<32>(row.try_get(18)?, "value")?),
@@ -81,9 +69,8 @@ pub(super) fn tx_from_row(row: &Row) -> Result<Tx, Fault> {
         max_fee_per_gas: optional(row, 20, wei)?,
         max_priority_fee_per_gas: optional(row, 21, wei)?,
         gas_price: optional(row, 22, wei)?,
-        tx_type: kind.map(|kind| tx_type(kind.into())).transpose()?,
+        tx_type: optional(row, 23, tx_type::<i16>)?,
     };
-    let sub: Option<i16> = row.try_get(4)?;
     Ok(Tx {
         id: TxId(row.try_get(2)?),
         request: TxRequest {
@@ -94,8 +81,8 @@ pub(super) fn tx_from_row(row: &Row) -> Result<Tx, Fault> {
             created_at: time(row, 6)?,
         },
         nonce: optional(row, 3, |nonce| from_stored(nonce, "nonce"))?.map(Nonce),
-        state: state(row.try_get::<_, i16>(1)?.into())?,
-        sub_state: sub.map(|sub| sub_state(sub.into())).transpose()?,
+        state: state(row.try_get::<_, i16>(1)?)?,
+        sub_state: optional(row, 4, sub_state::<i16>)?,
         reason: row.try_get(14)?,
         tx_hash: optional(row, 11, hash)?,
         inclusion: optional(row, 15, inclusion_from_bytes)?,
@@ -110,7 +97,7 @@ pub(super) fn tx_from_row(row: &Row) -> Result<Tx, Fault> {
 }
 
 /// The attempts of a tx, oldest first, from a row of [`tx_columns`] and [`attempts_columns`].
-pub(super) fn attempts_of(row: &Row) -> Result<Vec<Attempt>, Fault> {
+pub(super) fn attempts_of(row: &Row) -> Result<Vec<Attempt>> {
     const AT: usize = TX_COLUMNS;
     let Some(hashes) = row.try_get::<_, Option<Vec<&[u8]>>>(AT)? else {
         return Ok(Vec::new());
@@ -130,7 +117,7 @@ pub(super) fn attempts_of(row: &Row) -> Result<Vec<Attempt>, Fault> {
             Ok(Attempt {
                 hash: hash(hashes[n])?,
                 tx_id,
-                kind: attempt_kind(kinds[n].into())?,
+                kind: attempt_kind(kinds[n])?,
                 nonce: Nonce(from_stored(nonces[n], "nonce")?),
                 gas: from_bits(gas[n]),
                 fees: fees_from_bytes(fees[n])?,
@@ -143,7 +130,7 @@ pub(super) fn attempts_of(row: &Row) -> Result<Vec<Attempt>, Fault> {
 }
 
 /// A lane's key from two columns: `chain_id`, `signer`.
-pub(super) fn lane_key(row: &Row, at: usize) -> Result<LaneKey, Fault> {
+pub(super) fn lane_key(row: &Row, at: usize) -> Result<LaneKey> {
     Ok(LaneKey {
         chain_id: ChainId(from_bits(row.try_get(at)?)),
         signer: address(row.try_get(at + 1)?)?,
@@ -155,35 +142,16 @@ pub(super) fn optional<'row, T: FromSql<'row>, Out>(
     row: &'row Row,
     column: usize,
     read: impl FnOnce(T) -> Result<Out, Malformed>,
-) -> Result<Option<Out>, Fault> {
+) -> Result<Option<Out>> {
     let value: Option<T> = row.try_get(column)?;
     Ok(value.map(read).transpose()?)
 }
 
 /// A number whose order matters.
-pub(super) fn number(row: &Row, column: usize, what: &'static str) -> Result<u64, Fault> {
+pub(super) fn number(row: &Row, column: usize, what: &'static str) -> Result<u64> {
     Ok(from_stored(row.try_get(column)?, what)?)
 }
 
-/// A time.
-pub(super) fn time(row: &Row, column: usize) -> Result<Timestamp, Fault> {
+pub(super) fn time(row: &Row, column: usize) -> Result<Timestamp> {
     number(row, column, "time").map(Timestamp)
-}
-
-/// A 32-byte hash.
-pub(super) fn hash(bytes: &[u8]) -> Result<B256, Malformed> {
-    B256::try_from(bytes).map_err(|_wrong_length| Malformed("hash"))
-}
-
-/// An account.
-pub(super) fn address(bytes: &[u8]) -> Result<Address, Malformed> {
-    Address::try_from(bytes).map_err(|_wrong_length| Malformed("address"))
-}
-
-fn wei(bytes: &[u8]) -> Result<u128, Malformed> {
-    Ok(u128::from_be_bytes(widen(bytes, "amount")?))
-}
-
-fn gas(bytes: &[u8]) -> Result<u64, Malformed> {
-    Ok(u64::from_be_bytes(widen(bytes, "gas")?))
 }

@@ -16,26 +16,26 @@ pub(super) async fn verify(
     client: &Client,
     timeouts: &Timeouts,
 ) -> Result<(), OpenError> {
-    const SERVER: &str =
-        "SELECT pg_is_in_recovery(), inet_server_addr() IS NOT NULL, current_user::text";
+    const SERVER: &str = "SELECT pg_is_in_recovery(), inet_server_addr() IS NOT NULL, current_user::text, \
+         current_setting('synchronous_commit'), \
+         current_setting('fsync')::boolean AND current_setting('full_page_writes')::boolean";
     let failed = |error: tokio_postgres::Error| refused(database, &error);
     let server = client.query_typed_one(SERVER, &[]).await.map_err(failed)?;
-    let (is_standby, is_tcp): (bool, bool) = (
-        server.try_get(0).map_err(failed)?,
-        server.try_get(1).map_err(failed)?,
-    );
+    let is_standby: bool = server.try_get(0).map_err(failed)?;
+    let is_tcp: bool = server.try_get(1).map_err(failed)?;
+    let role: String = server.try_get(2).map_err(failed)?;
+    let synchronous_commit: String = server.try_get(3).map_err(failed)?;
+    let is_durable: bool = server.try_get(4).map_err(failed)?;
+    let database = database.to_owned();
     if is_standby {
-        return Err(OpenError::ReadOnly {
-            database: database.to_owned(),
-        });
+        return Err(OpenError::ReadOnly { database });
     }
     let version = server_version(client).await.map_err(failed)?;
-    let role: String = server.try_get(2).map_err(failed)?;
     for setting in timeouts.settings(version) {
         let found = setting_of(client, setting.name).await.map_err(failed)?;
         if (is_tcp || !setting.is_tcp_only) && !setting.is_satisfied_by(found) {
             return Err(OpenError::Timeout {
-                database: database.to_owned(),
+                database,
                 role,
                 setting: setting.name,
                 found,
@@ -43,24 +43,15 @@ pub(super) async fn verify(
             });
         }
     }
-    verify_durable(database, role, client).await
-}
-
-/// An acknowledged commit must be on disk, and at the synchronous standbys where there are any.
-async fn verify_durable(database: &str, role: String, client: &Client) -> Result<(), OpenError> {
-    const SQL: &str = "SELECT current_setting('synchronous_commit'), \
-         current_setting('fsync')::boolean AND current_setting('full_page_writes')::boolean";
-    let failed = |error: tokio_postgres::Error| refused(database, &error);
-    let row = client.query_typed_one(SQL, &[]).await.map_err(failed)?;
-    let found: String = row.try_get(0).map_err(failed)?;
-    if !WAITS_FOR_ALL.contains(&&*found) {
+    // An acknowledged commit must be on disk, and at the synchronous standbys where there are any.
+    if !WAITS_FOR_ALL.contains(&&*synchronous_commit) {
         return Err(OpenError::NotDurable {
-            database: database.to_owned(),
+            database,
             role,
-            found,
+            found: synchronous_commit,
         });
     }
-    if !row.try_get::<_, bool>(1).map_err(failed)? {
+    if !is_durable {
         tracing::warn!(
             database,
             "the server runs without fsync or full_page_writes: a power cut may lose accepted transactions"

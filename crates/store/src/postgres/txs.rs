@@ -6,14 +6,13 @@ use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 use uuid::Uuid;
 
-use super::fault::Fault;
+use super::fault::Result;
 use super::headers::{Walks, Wanted};
 use super::pool::{Db, Param};
 use super::rows::{
-    RECORD_COLUMNS, attempts_columns, attempts_join, attempts_of, lane_key, number, tx_columns,
-    tx_from_row,
+    RECORD_COLUMNS, attempts_columns, attempts_join, attempts_of, lane_key, number, tx_from_row,
 };
-use crate::encoding::{bits, bound, state_number};
+use crate::encoding::{bits, bound, state_number, tx_columns};
 
 /// The most txs of one page.
 const PAGE_MAX: usize = 1_000;
@@ -46,7 +45,7 @@ pub(super) const BY_ID: &str = concat!(
     "JOIN lane ON lane.lane_id = tx.lane_id WHERE tx.tx_id = $1"
 );
 
-pub(super) async fn tx(db: &Db, id: TxId) -> Result<Option<TxRecord>, Fault> {
+pub(super) async fn tx(db: &Db, id: TxId) -> Result<Option<TxRecord>> {
     one(db, BY_ID, &[(&id.0, Type::UUID)]).await
 }
 
@@ -62,7 +61,7 @@ pub(super) async fn tx_by_request(
     db: &Db,
     key: LaneKey,
     request_id: &RequestId,
-) -> Result<Option<TxRecord>, Fault> {
+) -> Result<Option<TxRecord>> {
     let question: [Param<'_>; 3] = [
         (&bits(key.chain_id.0), Type::INT8),
         (&key.signer.as_slice(), Type::BYTEA),
@@ -79,7 +78,7 @@ pub(super) const BY_HASH: &str = concat!(
     "JOIN lane ON lane.lane_id = tx.lane_id WHERE found.hash = $1"
 );
 
-pub(super) async fn tx_by_hash(db: &Db, hash: B256) -> Result<Option<TxRecord>, Fault> {
+pub(super) async fn tx_by_hash(db: &Db, hash: B256) -> Result<Option<TxRecord>> {
     one(db, BY_HASH, &[(&hash.as_slice(), Type::BYTEA)]).await
 }
 
@@ -125,16 +124,17 @@ pub(super) const PAGE: &str = concat!(
 );
 
 /// Newest first.
-pub(super) async fn txs(db: &Db, filter: &TxFilter) -> Result<TxPage, Fault> {
+pub(super) async fn txs(db: &Db, filter: &TxFilter) -> Result<TxPage> {
     let limit = filter.limit.clamp(1, PAGE_MAX);
     let is_filtered =
         filter.state.is_some() || filter.chain_id.is_some() || filter.signer.is_some();
     let examined = if is_filtered { EXAMINED_MAX } else { limit + 1 };
     let below = filter.after.map_or(Uuid::max(), |id| id.0);
-    let state = filter.state.map(|state| narrow(state_number(state)));
+    let state = filter.state.map(|state| i16::from(state_number(state)));
     let signer = filter.signer.as_ref().map(|signer| signer.as_slice());
     let rows = db
-        .read(
+        .reads
+        .query(
             PAGE,
             &[
                 (&below, Type::UUID),
@@ -165,15 +165,15 @@ pub(super) async fn txs(db: &Db, filter: &TxFilter) -> Result<TxPage, Fault> {
     Ok(TxPage { txs: records, next })
 }
 
-async fn one(db: &Db, sql: &str, question: &[Param<'_>]) -> Result<Option<TxRecord>, Fault> {
-    let rows = db.read(sql, question).await?;
+async fn one(db: &Db, sql: &str, question: &[Param<'_>]) -> Result<Option<TxRecord>> {
+    let rows = db.reads.query(sql, question).await?;
     let mut records: Vec<TxRecord> = rows.first().map(record).transpose()?.into_iter().collect();
     add_confirmations(db, &mut records).await?;
     Ok(records.pop())
 }
 
 /// A row of [`record_columns`], still without its headers.
-fn record(row: &Row) -> Result<TxRecord, Fault> {
+fn record(row: &Row) -> Result<TxRecord> {
     Ok(TxRecord {
         lane: lane_key(row, RECORD_COLUMNS)?,
         tx: tx_from_row(row)?,
@@ -184,7 +184,7 @@ fn record(row: &Row) -> Result<TxRecord, Fault> {
 
 /// Reads the headers of all records at once. Drops records from the end as long as there are more
 /// headers than one answer may hold.
-async fn add_confirmations(db: &Db, records: &mut Vec<TxRecord>) -> Result<(), Fault> {
+async fn add_confirmations(db: &Db, records: &mut Vec<TxRecord>) -> Result<()> {
     let walks = loop {
         let wanted: Vec<Wanted> = records.iter().filter_map(wanted).collect();
         let walks = Walks::read(db, &wanted).await?;
@@ -207,9 +207,4 @@ fn wanted(record: &TxRecord) -> Option<Wanted> {
         block: record.tx.inclusion.as_ref()?.block_hash,
         counted: record.tx.counted?,
     })
-}
-
-/// The stored number of an enum in its column.
-fn narrow(word: i64) -> i16 {
-    i16::try_from(word).expect("the stored numbers of words are small")
 }

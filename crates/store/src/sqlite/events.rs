@@ -1,16 +1,14 @@
 //! Readers of the event log: the feed across lanes, and the events of one tx.
 
-use std::collections::BTreeMap;
-
-use domain::{Event, LaneId, LaneKey, NodeName, Token, TxId};
+use domain::{Event, LaneId, NodeName, Token, TxId};
 use engine::ports::{EventFilter, EventPage, EventRecord};
 use rusqlite::{Connection, Row, params};
 
-use super::fault::Fault;
-use super::headers::Walks;
-use super::rows::{lane_key, number, time};
+use super::fault::{Fault, Result};
+use super::headers::Lookups;
+use super::rows::{bytes, number, time};
 use super::txs;
-use crate::cursor::{FeedCursor, StoreTag};
+use crate::cursor::{FeedCursor, StoreTag, matches_kind};
 use crate::encoding::{Malformed, bound, events_from_bytes, stored};
 
 /// The most events of one page.
@@ -34,38 +32,24 @@ struct Turn {
     token: Token,
 }
 
-/// Lookups that the records of one page share.
-struct Records<'conn> {
-    conn: &'conn Connection,
-    tag: StoreTag,
-    lanes: BTreeMap<LaneId, LaneKey>,
-    walks: Walks<'conn>,
-}
-
 pub(super) const PAGE: &str = concat!(
     "SELECT ",
     event_columns!(),
     " FROM lane_event WHERE position >= ?1 ORDER BY position LIMIT ?2"
 );
 
-pub(super) fn events(
-    conn: &Connection,
-    tag: StoreTag,
-    filter: &EventFilter,
-) -> Result<EventPage, Fault> {
+pub(super) fn events(conn: &Connection, tag: StoreTag, filter: &EventFilter) -> Result<EventPage> {
     let limit = filter.limit.clamp(1, PAGE_MAX);
     let mut cursor = start(conn, tag, filter.after.as_deref())?;
-    let mut records = Records::new(conn, tag);
+    let mut lookups = Lookups::new(conn);
     let mut events = Vec::new();
     let mut statement = conn.prepare_cached(PAGE)?;
     let mut rows = statement.query(params![bound(cursor.position), bound(EXAMINED_MAX as u64)])?;
     let mut examined = 0;
     'page: while let Some(row) = rows.next()? {
         let turn = Turn::read(row)?;
-        let lane = records.lane(turn.lane)?;
-        if filter
-            .chain_id
-            .is_some_and(|chain_id| chain_id != lane.chain_id)
+        let lane = lookups.lane(turn.lane)?;
+        if filter.chain_id.is_some_and(|id| id != lane.chain_id)
             || filter.signer.is_some_and(|signer| signer != lane.signer)
         {
             cursor = FeedCursor::after(turn.position, turn.count.saturating_sub(1));
@@ -79,8 +63,8 @@ pub(super) fn events(
             }
             examined += 1;
             cursor = FeedCursor::after(turn.position, n);
-            if matches_filter(filter, &event) {
-                events.push(records.record(&turn, n, event)?);
+            if matches_kind(filter, &event) {
+                events.push(record(&mut lookups, tag, &turn, n, event)?);
             }
         }
     }
@@ -100,11 +84,11 @@ pub(super) fn tx_events(
     conn: &Connection,
     tag: StoreTag,
     id: TxId,
-) -> Result<Option<Vec<EventRecord>>, Fault> {
+) -> Result<Option<Vec<EventRecord>>> {
     let Some((lane, tx)) = txs::find(conn, id)? else {
         return Ok(None);
     };
-    let mut records = Records::new(conn, tag);
+    let mut lookups = Lookups::new(conn);
     let mut history = Vec::with_capacity(tx.event_seqs.len());
     for seq in tx.event_seqs {
         let mut statement = conn.prepare_cached(TURN_OF_EVENT)?;
@@ -117,13 +101,13 @@ pub(super) fn tx_events(
             .enumerate()
             .find(|(_, event)| event.seq == seq);
         let (n, event) = found.ok_or(Malformed("events of a tx"))?;
-        history.push(records.record(&turn, n, event)?);
+        history.push(record(&mut lookups, tag, &turn, n, event)?);
     }
     Ok(Some(history))
 }
 
 /// Where the page begins. A cursor ahead of the last position is not of this store.
-fn start(conn: &Connection, tag: StoreTag, after: Option<&str>) -> Result<FeedCursor, Fault> {
+fn start(conn: &Connection, tag: StoreTag, after: Option<&str>) -> Result<FeedCursor> {
     const LAST: &str =
         "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'lane_event'";
     let Some(text) = after else {
@@ -139,13 +123,9 @@ fn start(conn: &Connection, tag: StoreTag, after: Option<&str>) -> Result<FeedCu
     }
 }
 
-fn matches_filter(filter: &EventFilter, event: &Event) -> bool {
-    filter.kinds.is_empty() || filter.kinds.iter().any(|word| word == event.kind.as_str())
-}
-
 impl Turn {
     /// A row of [`event_columns`], without its body.
-    fn read(row: &Row<'_>) -> Result<Self, Fault> {
+    fn read(row: &Row<'_>) -> Result<Self> {
         let count = usize::try_from(number(row, 3, "count")?);
         Ok(Self {
             position: number(row, 0, "position")?,
@@ -157,9 +137,9 @@ impl Turn {
     }
 
     /// Its events, in order.
-    fn events(&self, row: &Row<'_>) -> Result<Vec<Event>, Fault> {
+    fn events(&self, row: &Row<'_>) -> Result<Vec<Event>> {
         let first_seq = number(row, 2, "event number")?;
-        let events = events_from_bytes(row.get_ref(7)?.as_blob()?, first_seq, time(row, 4)?)?;
+        let events = events_from_bytes(bytes(row, 7)?, first_seq, time(row, 4)?)?;
         if events.len() == self.count {
             Ok(events)
         } else {
@@ -168,39 +148,25 @@ impl Turn {
     }
 }
 
-impl<'conn> Records<'conn> {
-    fn new(conn: &'conn Connection, tag: StoreTag) -> Self {
-        Self {
-            conn,
-            tag,
-            lanes: BTreeMap::new(),
-            walks: Walks::new(conn),
-        }
-    }
-
-    fn lane(&mut self, lane: LaneId) -> Result<LaneKey, Fault> {
-        if let Some(key) = self.lanes.get(&lane) {
-            return Ok(*key);
-        }
-        let key = lane_key(self.conn, lane)?;
-        self.lanes.insert(lane, key);
-        Ok(key)
-    }
-
-    /// The record of the n-th event of a turn.
-    fn record(&mut self, turn: &Turn, n: usize, event: Event) -> Result<EventRecord, Fault> {
-        let lane = self.lane(turn.lane)?;
-        let confirmations = match event.kind.counted() {
-            Some((block, counted)) => self.walks.walk(lane.chain_id, block, counted)?,
-            None => Vec::new(),
-        };
-        Ok(EventRecord {
-            lane,
-            node: turn.node.clone(),
-            token: turn.token,
-            event,
-            confirmations,
-            cursor: FeedCursor::after(turn.position, n).to_text(self.tag),
-        })
-    }
+/// The record of the n-th event of a turn.
+fn record(
+    lookups: &mut Lookups<'_>,
+    tag: StoreTag,
+    turn: &Turn,
+    n: usize,
+    event: Event,
+) -> Result<EventRecord> {
+    let lane = lookups.lane(turn.lane)?;
+    let confirmations = match event.kind.counted() {
+        Some((block, counted)) => lookups.walk(lane.chain_id, block, counted)?,
+        None => Vec::new(),
+    };
+    Ok(EventRecord {
+        lane,
+        node: turn.node.clone(),
+        token: turn.token,
+        event,
+        confirmations,
+        cursor: FeedCursor::after(turn.position, n).to_text(tag),
+    })
 }

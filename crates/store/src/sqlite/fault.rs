@@ -3,19 +3,22 @@
 use engine::ports::StoreError;
 use rusqlite::ErrorCode;
 use rusqlite::types::FromSqlError;
+use thiserror::Error;
 
 use crate::encoding::{Malformed, TooLarge};
 
 /// Why a statement or a row failed.
-#[derive(Debug)]
+#[derive(Debug, Error)]
 pub(super) enum Fault {
-    /// SQLite refused.
-    Sqlite(rusqlite::Error),
-    /// A row is malformed.
-    Malformed(Malformed),
+    #[error(transparent)]
+    Sqlite(#[from] rusqlite::Error),
+    #[error(transparent)]
+    Malformed(#[from] Malformed),
     /// The caller's argument.
+    #[error("{0}")]
     Invalid(String),
     /// The lane accepts no requests until an operator decides.
+    #[error("{0}")]
     Halted(String),
 }
 
@@ -29,6 +32,8 @@ impl Fault {
         )
     }
 }
+
+pub(super) type Result<T, E = Fault> = std::result::Result<T, E>;
 
 impl From<Fault> for StoreError {
     fn from(fault: Fault) -> Self {
@@ -54,12 +59,6 @@ fn is_unreadable(error: &rusqlite::Error) -> bool {
     )
 }
 
-impl From<rusqlite::Error> for Fault {
-    fn from(error: rusqlite::Error) -> Self {
-        Self::Sqlite(error)
-    }
-}
-
 impl From<FromSqlError> for Fault {
     fn from(error: FromSqlError) -> Self {
         // A column of another type than the schema says.
@@ -68,12 +67,6 @@ impl From<FromSqlError> for Fault {
             rusqlite::types::Type::Null,
             Box::new(error),
         ))
-    }
-}
-
-impl From<Malformed> for Fault {
-    fn from(error: Malformed) -> Self {
-        Self::Malformed(error)
     }
 }
 

@@ -123,8 +123,5 @@ fn connect(
         setup(&conn)?;
         Ok(conn)
     };
-    open().map_err(|source| OpenError::Database {
-        folder: folder.into(),
-        source,
-    })
+    open().map_err(|e| super::database_error(folder, e))
 }

@@ -6,8 +6,8 @@ use domain::{Event, LaneId, LeaseGrant, Timestamp, Tx, TxId, Writes};
 use engine::ports::{CommitOutcome, Conflict, LaneBatch, RegrantOutcome, StoreError};
 use rusqlite::{Connection, OptionalExtension as _, params};
 
-use super::fault::Fault;
-use super::rows::{InsertAttempt, InsertTx, UpdateTx};
+use super::fault::{Fault, Result};
+use super::rows::{INSERT_ATTEMPT, INSERT_TX, UpdateTx, insert_attempt, insert_tx};
 use super::writer::savepoint;
 use crate::encoding::{events_to_bytes, from_stored, stored};
 use crate::folded;
@@ -110,9 +110,9 @@ fn insert_txs(conn: &Connection, lane: LaneId, inserts: &[Tx]) -> Result<(), Ref
     if inserts.is_empty() {
         return Ok(());
     }
-    let mut statement = InsertTx::prepare(conn)?;
+    let mut insert = conn.prepare_cached(INSERT_TX)?;
     for tx in inserts {
-        match statement.execute(lane, tx) {
+        match insert_tx(&mut insert, lane, tx) {
             Ok(()) => {}
             Err(fault) if fault.is_duplicate() => return Err(find_duplicate(conn, lane, tx)?),
             Err(fault) => return Err(fault.into()),
@@ -122,7 +122,7 @@ fn insert_txs(conn: &Connection, lane: LaneId, inserts: &[Tx]) -> Result<(), Ref
 }
 
 /// Which of a tx's keys another tx has.
-fn find_duplicate(conn: &Connection, lane: LaneId, tx: &Tx) -> Result<Refused, Fault> {
+fn find_duplicate(conn: &Connection, lane: LaneId, tx: &Tx) -> Result<Refused> {
     const BY_REQUEST: &str =
         "SELECT 1 FROM managed_tx WHERE lane_id = ?1 AND request_id = ?2 AND tx_id <> ?3";
     const BY_NONCE: &str =
@@ -149,9 +149,9 @@ fn insert_attempts(conn: &Connection, lane: LaneId, writes: &Writes) -> Result<(
     if writes.attempts.is_empty() {
         return Ok(());
     }
-    let mut statement = InsertAttempt::prepare(conn)?;
+    let mut insert = conn.prepare_cached(INSERT_ATTEMPT)?;
     for attempt in &writes.attempts {
-        match statement.execute(lane, attempt) {
+        match insert_attempt(&mut insert, lane, attempt) {
             Ok(()) => {}
             Err(fault) if fault.is_duplicate() => {
                 return Err(rows(format!("attempt {} exists already", attempt.hash)));
@@ -243,7 +243,7 @@ pub(super) fn regrant(
     conn: &Connection,
     lease_grant: LeaseGrant,
     grant: domain::GrantId,
-) -> Result<RegrantOutcome, Fault> {
+) -> Result<RegrantOutcome> {
     // The new grant may be there already, when the answer to the first call was lost.
     const SQL: &str = "UPDATE signer_nonce_cursor SET grant_id = ?4 \
          WHERE lane_id = ?1 AND fencing_token = ?2 AND grant_id IN (?3, ?4) RETURNING batch_seq";

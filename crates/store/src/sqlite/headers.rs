@@ -2,28 +2,40 @@
 
 use std::collections::BTreeMap;
 
-use domain::{B256, ChainId, Header};
+use domain::{B256, ChainId, Header, LaneId, LaneKey};
 use rusqlite::{Connection, params};
 
-use super::fault::Fault;
-use super::rows::hash;
-use crate::encoding::{bits, from_bits};
+use super::fault::Result;
+use super::rows::{bytes, lane_key};
+use crate::encoding::{bits, from_bits, hash};
 
 /// The longest walk. No configuration counts more confirmations than this.
 const WALK_MAX: usize = 1_024;
 
-/// Walks for one answer. Txs of one block share most of their headers, so each is read once.
-pub(super) struct Walks<'conn> {
+/// Look-ups that the records of one answer share. Txs of one block share most of their headers, so each is read
+/// once.
+pub(super) struct Lookups<'conn> {
     conn: &'conn Connection,
-    read: BTreeMap<(ChainId, B256), Option<Header>>,
+    lanes: BTreeMap<LaneId, LaneKey>,
+    headers: BTreeMap<(ChainId, B256), Option<Header>>,
 }
 
-impl<'conn> Walks<'conn> {
+impl<'conn> Lookups<'conn> {
     pub(super) fn new(conn: &'conn Connection) -> Self {
         Self {
             conn,
-            read: BTreeMap::new(),
+            lanes: BTreeMap::new(),
+            headers: BTreeMap::new(),
         }
+    }
+
+    pub(super) fn lane(&mut self, lane: LaneId) -> Result<LaneKey> {
+        if let Some(key) = self.lanes.get(&lane) {
+            return Ok(*key);
+        }
+        let key = lane_key(self.conn, lane)?;
+        self.lanes.insert(lane, key);
+        Ok(key)
     }
 
     /// The headers from `block` up to `counted`, oldest first: all of them, or none when the way
@@ -33,7 +45,7 @@ impl<'conn> Walks<'conn> {
         chain_id: ChainId,
         block: B256,
         counted: B256,
-    ) -> Result<Vec<Header>, Fault> {
+    ) -> Result<Vec<Header>> {
         let mut walk = Vec::new();
         let mut next = counted;
         while walk.len() < WALK_MAX {
@@ -51,10 +63,10 @@ impl<'conn> Walks<'conn> {
         Ok(Vec::new())
     }
 
-    fn header(&mut self, chain_id: ChainId, of: B256) -> Result<Option<Header>, Fault> {
+    fn header(&mut self, chain_id: ChainId, of: B256) -> Result<Option<Header>> {
         const SQL: &str = "SELECT parent_hash, number, timestamp FROM chain_header \
              WHERE chain_id = ?1 AND hash = ?2";
-        if let Some(known) = self.read.get(&(chain_id, of)) {
+        if let Some(known) = self.headers.get(&(chain_id, of)) {
             return Ok(*known);
         }
         let mut statement = self.conn.prepare_cached(SQL)?;
@@ -63,22 +75,18 @@ impl<'conn> Walks<'conn> {
             Some(row) => Some(Header {
                 number: from_bits(row.get(1)?),
                 hash: of,
-                parent_hash: hash(row.get_ref(0)?)?,
+                parent_hash: hash(bytes(row, 0)?)?,
                 timestamp: from_bits(row.get(2)?),
             }),
             None => None,
         };
-        self.read.insert((chain_id, of), header);
+        self.headers.insert((chain_id, of), header);
         Ok(header)
     }
 }
 
 /// Stores headers; known ones stay as they are.
-pub(super) fn put_headers(
-    conn: &Connection,
-    chain_id: ChainId,
-    headers: &[Header],
-) -> Result<(), Fault> {
+pub(super) fn put_headers(conn: &Connection, chain_id: ChainId, headers: &[Header]) -> Result<()> {
     const SQL: &str = "INSERT INTO chain_header (chain_id, hash, parent_hash, number, timestamp) \
          VALUES (?1, ?2, ?3, ?4, ?5) ON CONFLICT DO NOTHING";
     let mut statement = conn.prepare_cached(SQL)?;

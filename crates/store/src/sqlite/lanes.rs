@@ -8,12 +8,12 @@ use domain::{
     TxId,
 };
 use engine::ports::{LaneRecord, LeaseRequest, Work};
-use rusqlite::{Connection, OptionalExtension as _, params};
+use rusqlite::{Connection, params};
 
-use super::fault::Fault;
+use super::fault::Result;
 use super::lease::{halted, lease};
-use super::rows::{attempts, find_lane, lane_key, number, tx, tx_columns, uuid};
-use crate::encoding::{bound, from_stored, inclusion_from_bytes, stored};
+use super::rows::{attempts, bytes, find_lane, lane_key, number, tx, uuid};
+use crate::encoding::{bound, from_stored, inclusion_from_bytes, stored, tx_columns};
 
 /// How many waiting txs one load returns at most.
 const LOAD_MAX: usize = 10_000;
@@ -36,7 +36,7 @@ pub(super) fn load(
     key: LaneKey,
     lease_grant: LeaseGrant,
     watch_depth: u64,
-) -> Result<Option<LaneImage>, Fault> {
+) -> Result<Option<LaneImage>> {
     let lane = lease_grant.lane;
     let Some(cursor) = cursor(conn, lane)? else {
         return Ok(None);
@@ -76,7 +76,7 @@ pub(super) const IN_FLIGHT: &str = concat!(
 
 /// Txs in flight, with the attempts at their present nonces. (Attempts at a nonce that a tx lost are
 /// history: another transaction has consumed it.)
-fn in_flight(conn: &Connection, lane: LaneId) -> Result<Vec<(Tx, Vec<Attempt>)>, Fault> {
+fn in_flight(conn: &Connection, lane: LaneId) -> Result<Vec<(Tx, Vec<Attempt>)>> {
     let txs = select_txs(conn, IN_FLIGHT, params![lane.0])?.into_iter();
     let with_attempts = txs.map(|tx| {
         let mut attempts = attempts(conn, tx.id)?;
@@ -98,7 +98,7 @@ pub(super) fn load_backlog(
     lane: LaneId,
     from: Nonce,
     limit: usize,
-) -> Result<Vec<Tx>, Fault> {
+) -> Result<Vec<Tx>> {
     select_txs(
         conn,
         BACKLOG,
@@ -114,7 +114,7 @@ pub(super) const QUEUED: &str = concat!(
      WHERE queued.lane_id = ?1 ORDER BY queued.tx_id LIMIT ?2"
 );
 
-pub(super) fn load_queued(conn: &Connection, lane: LaneId, limit: usize) -> Result<Vec<Tx>, Fault> {
+pub(super) fn load_queued(conn: &Connection, lane: LaneId, limit: usize) -> Result<Vec<Tx>> {
     select_txs(
         conn,
         QUEUED,
@@ -127,7 +127,7 @@ pub(super) const OPEN_NONCES: &str = "SELECT nonce FROM managed_tx INDEXED BY ma
 
 /// The nonces of open txs with or without an attempt, as ranges in order: one walk over the index, which
 /// contains no final tx.
-fn open_nonces(conn: &Connection, lane: LaneId, signed: bool) -> Result<Vec<Range<u64>>, Fault> {
+fn open_nonces(conn: &Connection, lane: LaneId, signed: bool) -> Result<Vec<Range<u64>>> {
     let mut statement = conn.prepare_cached(OPEN_NONCES)?;
     let mut rows = statement.query(params![lane.0, signed])?;
     let mut ranges: Vec<Range<u64>> = Vec::new();
@@ -162,7 +162,7 @@ pub(super) const HIGHEST_NONCE: &str =
 
 /// One above the highest nonce of a final tx: the highest in the index that no open tx has. Steps over
 /// whole ranges, so a long backlog costs nothing.
-fn consumed_below(conn: &Connection, lane: LaneId, held: &[Range<u64>]) -> Result<Nonce, Fault> {
+fn consumed_below(conn: &Connection, lane: LaneId, held: &[Range<u64>]) -> Result<Nonce> {
     let mut statement = conn.prepare_cached(HIGHEST_NONCE)?;
     let mut below = i64::MAX;
     let mut held = held.iter().rev().peekable();
@@ -185,17 +185,12 @@ pub(super) const FINALS: &str = "SELECT tx_id, inclusion FROM managed_tx INDEXED
      ORDER BY nonce DESC LIMIT ?3";
 
 /// Final txs that a reorg may still revert: from the newest downwards, which is by nonce too.
-fn finals(
-    conn: &Connection,
-    lane: LaneId,
-    below: Nonce,
-    watch_depth: u64,
-) -> Result<Vec<FinalTx>, Fault> {
+fn finals(conn: &Connection, lane: LaneId, below: Nonce, watch_depth: u64) -> Result<Vec<FinalTx>> {
     let mut statement = conn.prepare_cached(FINALS)?;
     let mut rows = statement.query(params![lane.0, stored(below.0)?, bound(FINALS_MAX)])?;
     let mut finals: Vec<FinalTx> = Vec::new();
     while let Some(row) = rows.next()? {
-        let mined = inclusion_from_bytes(row.get_ref(1)?.as_blob()?)?;
+        let mined = inclusion_from_bytes(bytes(row, 1)?)?;
         let newest = finals
             .first()
             .map_or(mined.block_number, |tx| tx.block_number);
@@ -224,7 +219,7 @@ pub(super) fn lanes_with_work(
     conn: &Connection,
     now: Timestamp,
     lease_request: &LeaseRequest,
-) -> Result<Vec<Work>, Fault> {
+) -> Result<Vec<Work>> {
     let mut statement = conn.prepare_cached(WITH_WORK)?;
     let mut rows = statement.query([])?;
     let mut work = Vec::new();
@@ -249,7 +244,7 @@ pub(super) fn lanes_with_work(
 pub(super) const COUNT_IN_FLIGHT: &str = "SELECT count(*) FROM managed_tx INDEXED BY managed_tx_open \
      WHERE open = 1 AND lane_id = ?1 AND signed IN (0, 1) AND nonce IS NOT NULL";
 
-pub(super) fn lanes(conn: &Connection, keys: &[LaneKey]) -> Result<Vec<LaneRecord>, Fault> {
+pub(super) fn lanes(conn: &Connection, keys: &[LaneKey]) -> Result<Vec<LaneRecord>> {
     let mut records = Vec::new();
     for key in keys {
         let Some(lane) = find_lane(conn, *key)? else {
@@ -272,7 +267,7 @@ pub(super) fn lanes(conn: &Connection, keys: &[LaneKey]) -> Result<Vec<LaneRecor
     Ok(records)
 }
 
-fn cursor(conn: &Connection, lane: LaneId) -> Result<Option<Cursor>, Fault> {
+fn cursor(conn: &Connection, lane: LaneId) -> Result<Option<Cursor>> {
     const SQL: &str = "SELECT next_nonce, event_seq, fencing_token, grant_id, paused, batch_seq \
          FROM signer_nonce_cursor WHERE lane_id = ?1";
     let mut statement = conn.prepare_cached(SQL)?;
@@ -290,17 +285,13 @@ fn cursor(conn: &Connection, lane: LaneId) -> Result<Option<Cursor>, Fault> {
     }))
 }
 
-fn count_queued(conn: &Connection, lane: LaneId) -> Result<u64, Fault> {
+fn count_queued(conn: &Connection, lane: LaneId) -> Result<u64> {
     let mut statement = conn.prepare_cached("SELECT count(*) FROM queued_tx WHERE lane_id = ?1")?;
-    let count: Option<i64> = statement.query_row([lane.0], |row| row.get(0)).optional()?;
-    Ok(from_stored(count.unwrap_or(0), "count")?)
+    let count = statement.query_row([lane.0], |row| row.get(0))?;
+    Ok(from_stored(count, "count")?)
 }
 
-fn select_txs(
-    conn: &Connection,
-    sql: &str,
-    params: &[&dyn rusqlite::ToSql],
-) -> Result<Vec<Tx>, Fault> {
+fn select_txs(conn: &Connection, sql: &str, params: &[&dyn rusqlite::ToSql]) -> Result<Vec<Tx>> {
     let mut statement = conn.prepare_cached(sql)?;
     let mut rows = statement.query(params)?;
     let mut txs = Vec::new();

@@ -7,7 +7,7 @@ use domain::{GrantId, Incarnation, LaneId, LaneKey, LeaseGrant, NodeName, Timest
 use engine::ports::{AcquireOutcome, LeaseRequest, RenewOutcome};
 use rusqlite::{Connection, OptionalExtension as _, params};
 
-use super::fault::Fault;
+use super::fault::Result;
 use super::rows::{create_lane, find_lane, number, time, uuid};
 use crate::encoding::stored;
 
@@ -16,7 +16,7 @@ pub(super) fn acquire(
     now: Timestamp,
     lease_request: &LeaseRequest,
     lanes: &[(LaneKey, GrantId)],
-) -> Result<Vec<AcquireOutcome>, Fault> {
+) -> Result<Vec<AcquireOutcome>> {
     lanes
         .iter()
         .map(|(key, grant)| acquire_lane(conn, now, lease_request, *key, *grant))
@@ -29,7 +29,7 @@ fn acquire_lane(
     lease_request: &LeaseRequest,
     key: LaneKey,
     grant: GrantId,
-) -> Result<AcquireOutcome, Fault> {
+) -> Result<AcquireOutcome> {
     let lane = create_lane(conn, key)?;
     if let Some(reason) = halted(conn, lane)? {
         return Ok(AcquireOutcome::Halted(reason));
@@ -60,7 +60,7 @@ fn grant_lane(
     now: Timestamp,
     lease_request: &LeaseRequest,
     lease_grant: LeaseGrant,
-) -> Result<(), Fault> {
+) -> Result<()> {
     const LEASE: &str = "INSERT INTO signer_lease \
          (lane_id, owner, incarnation, token, renew_seq, expires_at, updated_at) \
          VALUES (?1, ?2, ?3, ?4, 0, ?5, ?6) \
@@ -98,7 +98,7 @@ pub(super) fn renew(
     now: Timestamp,
     lease_request: &LeaseRequest,
     lease_grants: &[LeaseGrant],
-) -> Result<Vec<RenewOutcome>, Fault> {
+) -> Result<Vec<RenewOutcome>> {
     const SQL: &str = "UPDATE signer_lease \
          SET expires_at = ?5, renew_seq = renew_seq + 1, updated_at = ?6 \
          WHERE lane_id = ?1 AND owner = ?2 AND incarnation = ?3 AND token = ?4 \
@@ -130,7 +130,7 @@ pub(super) fn release(
     now: Timestamp,
     lease_request: &LeaseRequest,
     lease_grants: &[LeaseGrant],
-) -> Result<(), Fault> {
+) -> Result<()> {
     const SQL: &str = "UPDATE signer_lease SET expires_at = ?5, updated_at = ?6 \
          WHERE lane_id = ?1 AND owner = ?2 AND incarnation = ?3 AND token = ?4";
     let mut statement = conn.prepare_cached(SQL)?;
@@ -148,11 +148,7 @@ pub(super) fn release(
 }
 
 /// Releases a lane so that no node gets it until an operator decides.
-pub(super) fn halt(
-    conn: &Connection,
-    lease_grant: LeaseGrant,
-    reason: &str,
-) -> Result<bool, Fault> {
+pub(super) fn halt(conn: &Connection, lease_grant: LeaseGrant, reason: &str) -> Result<bool> {
     const SQL: &str = "UPDATE signer_lease SET halted = ?4, expires_at = ?5 \
          WHERE lane_id = ?1 AND token = ?2 AND EXISTS (SELECT 1 FROM signer_nonce_cursor AS c \
            WHERE c.lane_id = ?1 AND c.fencing_token = ?2 AND c.grant_id = ?3)";
@@ -167,7 +163,7 @@ pub(super) fn halt(
 }
 
 /// An operator accepts the loss, and the lane continues. Returns whether it was halted.
-pub(super) fn accept_loss(conn: &Connection, key: LaneKey) -> Result<bool, Fault> {
+pub(super) fn accept_loss(conn: &Connection, key: LaneKey) -> Result<bool> {
     const SQL: &str =
         "UPDATE signer_lease SET halted = NULL WHERE lane_id = ?1 AND halted IS NOT NULL";
     let Some(lane) = find_lane(conn, key)? else {
@@ -177,7 +173,7 @@ pub(super) fn accept_loss(conn: &Connection, key: LaneKey) -> Result<bool, Fault
 }
 
 /// Why a lane accepts no requests until an operator decides.
-pub(super) fn halted(conn: &Connection, lane: LaneId) -> Result<Option<String>, Fault> {
+pub(super) fn halted(conn: &Connection, lane: LaneId) -> Result<Option<String>> {
     const SQL: &str = "SELECT halted FROM signer_lease WHERE lane_id = ?1";
     let reason: Option<Option<String>> = conn
         .prepare_cached(SQL)?
@@ -187,7 +183,7 @@ pub(super) fn halted(conn: &Connection, lane: LaneId) -> Result<Option<String>, 
 }
 
 /// The lease of a lane; `None` when it was never held.
-pub(super) fn lease(conn: &Connection, lane: LaneId) -> Result<Option<Lease>, Fault> {
+pub(super) fn lease(conn: &Connection, lane: LaneId) -> Result<Option<Lease>> {
     const SQL: &str =
         "SELECT owner, incarnation, token, expires_at FROM signer_lease WHERE lane_id = ?1";
     let mut statement = conn.prepare_cached(SQL)?;

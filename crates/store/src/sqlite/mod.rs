@@ -44,9 +44,7 @@ pub enum OpenError {
     /// The folder cannot be created, read or locked.
     #[error("the store's folder {} cannot be used: check that it exists and is writable", folder.display())]
     Folder {
-        /// The folder.
         folder: PathBuf,
-        /// The reason.
         source: std::io::Error,
     },
     /// Another process has it.
@@ -55,10 +53,7 @@ pub enum OpenError {
          (several nodes need a PostgreSQL store)",
         folder.display()
     )]
-    InUse {
-        /// The folder.
-        folder: PathBuf,
-    },
+    InUse { folder: PathBuf },
     /// Its schema is missing or too old.
     #[error(
         "the store in {} has schema version {found}, and this program needs {SCHEMA_VERSION}: run \
@@ -66,9 +61,8 @@ pub enum OpenError {
         folder.display()
     )]
     NotMigrated {
-        /// The folder.
         folder: PathBuf,
-        /// Its version; 0 is none.
+        /// 0 is none.
         found: i64,
     },
     /// A newer program has migrated it.
@@ -77,18 +71,11 @@ pub enum OpenError {
          {SCHEMA_VERSION}: run the newer program that wrote it",
         folder.display()
     )]
-    Newer {
-        /// The folder.
-        folder: PathBuf,
-        /// Its version.
-        found: i64,
-    },
+    Newer { folder: PathBuf, found: i64 },
     /// SQLite refused.
     #[error("the database in {} cannot be opened", folder.display())]
     Database {
-        /// The folder.
         folder: PathBuf,
-        /// The reason.
         source: rusqlite::Error,
     },
 }
@@ -137,10 +124,7 @@ impl SqliteStore {
         if !folder::has_database(folder) {
             return Ok(SchemaState::Behind { found: 0 });
         }
-        migrations::schema_state(&folder::reader(folder)?).map_err(|source| OpenError::Database {
-            folder: folder.into(),
-            source,
-        })
+        migrations::schema_state(&folder::reader(folder)?).map_err(|e| database_error(folder, e))
     }
 
     /// A store in a new folder that is removed with it. For tests and trials.
@@ -158,38 +142,26 @@ impl SqliteStore {
     }
 
     fn start(folder: Folder, now: Now) -> Result<Self, OpenError> {
-        let path = || folder.path().to_path_buf();
-        match Self::check(folder.path())? {
+        let path = folder.path();
+        match Self::check(path)? {
             SchemaState::Current => {}
             SchemaState::Behind { found } => {
-                return Err(OpenError::NotMigrated {
-                    folder: path(),
-                    found,
-                });
+                let folder = path.into();
+                return Err(OpenError::NotMigrated { folder, found });
             }
-            SchemaState::Newer { found } => {
-                return Err(OpenError::Newer {
-                    folder: path(),
-                    found,
-                });
-            }
+            SchemaState::Newer { found } => return Err(newer(path, found)),
         }
         let io = |source| OpenError::Folder {
-            folder: path(),
+            folder: path.into(),
             source,
         };
-        let conn = folder::writer(folder.path())?;
+        let conn = folder::writer(path)?;
         let tag = conn
             .query_row("SELECT id FROM store_identity", [], |row| row.get(0))
-            .map_err(|source| OpenError::Database {
-                folder: path(),
-                source,
-            })?;
+            .map_err(|e| database_error(path, e))?;
         let writer = Writer::spawn(conn, Arc::clone(&now)).map_err(io)?;
-        let connections = (0..READERS)
-            .map(|_| folder::reader(folder.path()))
-            .collect::<Result<_, _>>()?;
-        let readers = Readers::spawn(connections).map_err(io)?;
+        let connections = (0..READERS).map(|_| folder::reader(path));
+        let readers = Readers::spawn(connections.collect::<Result<_, _>>()?).map_err(io)?;
         Ok(Self {
             writer,
             readers,
@@ -201,21 +173,23 @@ impl SqliteStore {
 }
 
 fn migrate(folder: &Folder) -> Result<Vec<i64>, OpenError> {
-    let mut conn = folder::writer(folder.path())?;
-    let database = |source| OpenError::Database {
-        folder: folder.path().into(),
-        source,
-    };
-    match migrations::schema_state(&conn).map_err(database)? {
-        SchemaState::Current | SchemaState::Behind { .. } => {}
-        SchemaState::Newer { found } => {
-            return Err(OpenError::Newer {
-                folder: folder.path().into(),
-                found,
-            });
-        }
+    let path = folder.path();
+    let mut conn = folder::writer(path)?;
+    let state = migrations::schema_state(&conn).map_err(|e| database_error(path, e))?;
+    if let SchemaState::Newer { found } = state {
+        return Err(newer(path, found));
     }
-    migrations::migrate(&mut conn, system_time()).map_err(database)
+    migrations::migrate(&mut conn, system_time()).map_err(|e| database_error(path, e))
+}
+
+fn newer(folder: &Path, found: i64) -> OpenError {
+    let folder = folder.into();
+    OpenError::Newer { folder, found }
+}
+
+fn database_error(folder: &Path, source: rusqlite::Error) -> OpenError {
+    let folder = folder.into();
+    OpenError::Database { folder, source }
 }
 
 fn system_time() -> Timestamp {

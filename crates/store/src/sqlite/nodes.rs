@@ -4,7 +4,7 @@ use domain::{Incarnation, NodeName};
 use engine::ports::{HeartbeatOutcome, Member};
 use rusqlite::{Connection, params};
 
-use super::fault::Fault;
+use super::fault::Result;
 use super::rows::{number, time, uuid};
 use crate::encoding::stored;
 
@@ -17,7 +17,7 @@ const TIMELINE: u64 = 1;
 /// Records a heartbeat, unless a later incarnation of the node exists.
 ///
 /// No clock decides this: a new incarnation replaces the one before, and a replaced one never comes back.
-pub(super) fn heartbeat(conn: &Connection, member: &Member) -> Result<HeartbeatOutcome, Fault> {
+pub(super) fn heartbeat(conn: &Connection, member: &Member) -> Result<HeartbeatOutcome> {
     const SEEN: &str = "UPDATE node SET advertise = ?2, started_at = ?3, seen_at = ?4, \
          draining = ?5, heartbeats = heartbeats + 1 WHERE incarnation = ?1 AND replaced = 0";
     const REPLACED: &str = "SELECT 1 FROM node WHERE incarnation = ?1";
@@ -56,7 +56,7 @@ pub(super) fn heartbeat(conn: &Connection, member: &Member) -> Result<HeartbeatO
     heartbeat_outcome(conn)
 }
 
-fn heartbeat_outcome(conn: &Connection) -> Result<HeartbeatOutcome, Fault> {
+fn heartbeat_outcome(conn: &Connection) -> Result<HeartbeatOutcome> {
     Ok(HeartbeatOutcome::Taken {
         members: members(conn)?,
         timeline: TIMELINE,
@@ -64,7 +64,7 @@ fn heartbeat_outcome(conn: &Connection) -> Result<HeartbeatOutcome, Fault> {
 }
 
 /// All nodes, alive or not, each with its last incarnation only; by name.
-pub(super) fn members(conn: &Connection) -> Result<Vec<Member>, Fault> {
+pub(super) fn members(conn: &Connection) -> Result<Vec<Member>> {
     const SQL: &str = "SELECT name, incarnation, advertise, started_at, seen_at, draining, heartbeats \
          FROM node WHERE replaced = 0 ORDER BY name";
     let mut statement = conn.prepare_cached(SQL)?;

@@ -13,6 +13,7 @@ use engine::ports::{
 
 use super::writer::JobFailure;
 use super::{SqliteStore, events, gate, headers, lanes, lease, nodes, queue, txs};
+use crate::commit_metrics::count_txs;
 
 #[async_trait]
 impl Store for SqliteStore {
@@ -97,15 +98,10 @@ impl Store for SqliteStore {
         if lanes == 0 {
             return Vec::new();
         }
-        let txs = batches
-            .iter()
-            .map(|batch| batch.writes.inserts.len() + batch.writes.updates.len())
-            .sum();
-        match self
-            .writer
-            .submit(txs, move |conn, _now| gate::commit(conn, &batches))
-            .await
-        {
+        let committing = self.writer.submit(count_txs(&batches), move |conn, _now| {
+            gate::commit(conn, &batches)
+        });
+        match committing.await {
             Ok(outcomes) => outcomes,
             Err(JobFailure::NotDone(error)) => {
                 vec![CommitOutcome::NotApplied(error.to_string()); lanes]

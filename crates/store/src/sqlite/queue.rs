@@ -4,15 +4,15 @@ use domain::{LaneId, RequestId, Tx};
 use engine::ports::QueuedRequest;
 use rusqlite::{Connection, params};
 
-use super::fault::Fault;
+use super::fault::{Fault, Result};
 use super::lease::halted;
-use super::rows::{InsertTx, create_lane, tx};
+use super::rows::{INSERT_TX, create_lane, insert_tx, tx};
 use super::txs;
 
 /// Inserts requests without nonce or event. Known requests stay as they are.
-pub(super) fn queue(conn: &Connection, requests: &[QueuedRequest]) -> Result<Vec<Tx>, Fault> {
+pub(super) fn queue(conn: &Connection, requests: &[QueuedRequest]) -> Result<Vec<Tx>> {
     const QUEUED: &str = "INSERT INTO queued_tx (lane_id, tx_id) VALUES (?1, ?2)";
-    let mut insert = InsertTx::prepare(conn)?;
+    let mut insert = conn.prepare_cached(INSERT_TX)?;
     let mut queued_row = conn.prepare_cached(QUEUED)?;
     let mut txs = Vec::with_capacity(requests.len());
     for queued in requests {
@@ -26,12 +26,10 @@ pub(super) fn queue(conn: &Connection, requests: &[QueuedRequest]) -> Result<Vec
             return Err(Fault::Halted(reason));
         }
         let tx = queued.clone().into_tx();
-        insert
-            .execute(lane, &tx)
-            .map_err(|fault| match fault.is_duplicate() {
-                true => Fault::Invalid(format!("tx id {} is taken", tx.id)),
-                false => fault,
-            })?;
+        insert_tx(&mut insert, lane, &tx).map_err(|fault| match fault.is_duplicate() {
+            true => Fault::Invalid(format!("tx id {} is taken", tx.id)),
+            false => fault,
+        })?;
         queued_row.execute(params![lane.0, tx.id.0.as_bytes().as_slice()])?;
         txs.push(tx);
     }
@@ -41,14 +39,14 @@ pub(super) fn queue(conn: &Connection, requests: &[QueuedRequest]) -> Result<Vec
 pub(super) fn find_requests(
     conn: &Connection,
     requests: &[(LaneId, RequestId)],
-) -> Result<Vec<Option<Tx>>, Fault> {
+) -> Result<Vec<Option<Tx>>> {
     requests
         .iter()
         .map(|(lane, request_id)| find(conn, *lane, request_id))
         .collect()
 }
 
-fn find(conn: &Connection, lane: LaneId, request_id: &RequestId) -> Result<Option<Tx>, Fault> {
+fn find(conn: &Connection, lane: LaneId, request_id: &RequestId) -> Result<Option<Tx>> {
     let mut statement = conn.prepare_cached(txs::BY_REQUEST)?;
     let mut rows = statement.query(params![lane.0, request_id.as_str()])?;
     rows.next()?.map(tx).transpose()

@@ -7,7 +7,7 @@ use engine::ports::StoreError;
 use rusqlite::Connection;
 use tokio::sync::{mpsc, oneshot};
 
-use super::fault::Fault;
+use super::fault::Result;
 
 /// How many reads run at once.
 pub(super) const READERS: usize = 4;
@@ -48,7 +48,7 @@ impl Readers {
     /// Reads from one snapshot, which contains every acknowledged write.
     pub(super) async fn read<T: Send + 'static>(
         &self,
-        question: impl FnOnce(&Connection) -> Result<T, Fault> + Send + 'static,
+        question: impl FnOnce(&Connection) -> Result<T> + Send + 'static,
     ) -> Result<T, StoreError> {
         let stopped = || StoreError::Unavailable("the store's readers have stopped".into());
         let jobs = self.jobs.as_ref().ok_or_else(stopped)?;
@@ -85,10 +85,7 @@ fn next_job(inbox: &Mutex<mpsc::Receiver<Job>>) -> Option<Job> {
         .blocking_recv()
 }
 
-fn snapshot<T>(
-    conn: &Connection,
-    question: impl FnOnce(&Connection) -> Result<T, Fault>,
-) -> Result<T, Fault> {
+fn snapshot<T>(conn: &Connection, question: impl FnOnce(&Connection) -> Result<T>) -> Result<T> {
     conn.prepare_cached("BEGIN")?.execute([])?;
     let result = question(conn);
     // Some failures end the transaction by themselves.

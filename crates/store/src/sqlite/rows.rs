@@ -1,30 +1,19 @@
 //! Conversion between rows and txs, attempts and lanes.
 
 use domain::{
-    Address, Attempt, B256, Bytes, ChainId, Fingerprint, LaneId, LaneKey, LastWrite, Nonce,
-    Payload, RequestId, Timestamp, Token, Tx, TxId, TxRequest, U256,
+    Attempt, Bytes, ChainId, Fingerprint, LaneId, LaneKey, LastWrite, Nonce, Payload, RequestId,
+    Timestamp, Token, Tx, TxId, TxRequest, U256,
 };
-use rusqlite::types::ValueRef;
-use rusqlite::{CachedStatement, Connection, OptionalExtension as _, Row, params};
+use rusqlite::{CachedStatement, Connection, OptionalExtension as _, Row, Statement, params};
 use uuid::Uuid;
 
-use super::fault::Fault;
+use super::fault::Result;
 use crate::encoding::{
-    Malformed, attempt_kind, attempt_kind_number, bits, fees_from_bytes, fees_to_bytes, from_bits,
-    from_stored, inclusion_from_bytes, inclusion_to_bytes, seqs_from_bytes, seqs_to_bytes, short,
-    state, state_number, stored, sub_state, sub_state_number, tx_type, tx_type_number, widen,
+    Malformed, address, attempt_kind, attempt_kind_number, bits, fees_from_bytes, fees_to_bytes,
+    from_bits, from_stored, gas, hash, inclusion_from_bytes, inclusion_to_bytes, seqs_from_bytes,
+    seqs_to_bytes, short, state, state_number, stored, sub_state, sub_state_number, tx_type,
+    tx_type_number, wei, widen,
 };
-
-/// The columns that [`tx`] reads, in its order, of a table that is called `tx`.
-macro_rules! tx_columns {
-    () => {
-        "tx.lane_id, tx.state, tx.tx_id, tx.nonce, tx.sub_state, tx.token, tx.created_at, \
-         tx.updated_at, tx.confirmed_at, tx.request_id, tx.fingerprint, tx.tx_hash, tx.counted, \
-         tx.event_seqs, tx.reason, tx.inclusion, tx.gas, tx.to_address, tx.value, tx.requested_gas, \
-         tx.max_fee, tx.max_priority_fee, tx.gas_price, tx.tx_type, tx.data"
-    };
-}
-pub(super) use tx_columns;
 
 /// The columns that [`attempt`] reads, in its order.
 macro_rules! attempt_columns {
@@ -33,78 +22,63 @@ macro_rules! attempt_columns {
     };
 }
 
-/// The lane of a row of [`tx_columns`].
-pub(super) fn lane_id(row: &Row<'_>) -> Result<LaneId, Fault> {
+/// The lane of a row of [`tx_columns`](crate::encoding::tx_columns).
+pub(super) fn lane_id(row: &Row<'_>) -> Result<LaneId> {
     Ok(LaneId(row.get(0)?))
 }
 
-/// A tx from a row of [`tx_columns`].
-pub(super) fn tx(row: &Row<'_>) -> Result<Tx, Fault> {
+/// A tx from a row of [`tx_columns`](crate::encoding::tx_columns).
+pub(super) fn tx(row: &Row<'_>) -> Result<Tx> {
     let request_id = row.get_ref(9)?.as_str()?;
-    let inclusion = optional(row, 15)?
-        .map(|value| value.as_blob())
-        .transpose()?;
     let kind: Option<i64> = row.get(23)?;
+    let sub: Option<i64> = row.get(4)?;
     let payload = Payload {
-        to: optional(row, 17)?.map(address).transpose()?,
-        value: U256::from_be_bytes(widen::<32>(row.get_ref(18)?.as_blob()?, "value")?),
-        data: Bytes::copy_from_slice(row.get_ref(24)?.as_blob()?),
-        gas: optional(row, 19)?.map(gas).transpose()?,
-        max_fee_per_gas: optional(row, 20)?.map(wei).transpose()?,
-        max_priority_fee_per_gas: optional(row, 21)?.map(wei).transpose()?,
-        gas_price: optional(row, 22)?.map(wei).transpose()?,
+        to: optional(row, 17, address)?,
+        value: U256::from_be_bytes(widen::<32>(bytes(row, 18)?, "value")?),
+        data: Bytes::copy_from_slice(bytes(row, 24)?),
+        gas: optional(row, 19, gas)?,
+        max_fee_per_gas: optional(row, 20, wei)?,
+        max_priority_fee_per_gas: optional(row, 21, wei)?,
+        gas_price: optional(row, 22, wei)?,
         tx_type: kind.map(tx_type).transpose()?,
     };
-    let sub: Option<i64> = row.get(4)?;
-    let nonce: Option<i64> = row.get(3)?;
-    let confirmed_at: Option<i64> = row.get(8)?;
     Ok(Tx {
         id: TxId(uuid(row, 2)?),
         request: TxRequest {
             request_id: RequestId::parse(request_id).map_err(|_bad| Malformed("request id"))?,
-            fingerprint: Fingerprint(hash(row.get_ref(10)?)?),
+            fingerprint: Fingerprint(hash(bytes(row, 10)?)?),
             payload,
             gas: from_bits(row.get(16)?),
             created_at: time(row, 6)?,
         },
-        nonce: nonce
-            .map(|nonce| from_stored(nonce, "nonce"))
-            .transpose()?
-            .map(Nonce),
-        state: state(row.get(1)?)?,
+        nonce: optional_number(row, 3, "nonce")?.map(Nonce),
+        state: state::<i64>(row.get(1)?)?,
         sub_state: sub.map(sub_state).transpose()?,
         reason: row.get(14)?,
-        tx_hash: optional(row, 11)?.map(hash).transpose()?,
-        inclusion: inclusion.map(inclusion_from_bytes).transpose()?,
-        counted: optional(row, 12)?.map(hash).transpose()?,
+        tx_hash: optional(row, 11, hash)?,
+        inclusion: optional(row, 15, inclusion_from_bytes)?,
+        counted: optional(row, 12, hash)?,
         written: LastWrite {
             token: Token(number(row, 5, "token")?),
             at: time(row, 7)?,
         },
-        confirmed_at: confirmed_at
-            .map(|at| from_stored(at, "time"))
-            .transpose()?
-            .map(Timestamp),
-        event_seqs: seqs_from_bytes(row.get_ref(13)?.as_blob()?)?,
+        confirmed_at: optional_number(row, 8, "time")?.map(Timestamp),
+        event_seqs: seqs_from_bytes(bytes(row, 13)?)?,
     })
 }
 
 /// An attempt from a row of [`attempt_columns`].
-pub(super) fn attempt(row: &Row<'_>) -> Result<Attempt, Fault> {
-    let first_sent_at: Option<i64> = row.get(7)?;
+fn attempt(row: &Row<'_>) -> Result<Attempt> {
     Ok(Attempt {
-        hash: hash(row.get_ref(0)?)?,
+        hash: hash(bytes(row, 0)?)?,
         tx_id: TxId(uuid(row, 1)?),
-        kind: attempt_kind(row.get(2)?)?,
+        kind: attempt_kind::<i64>(row.get(2)?)?,
         nonce: Nonce(number(row, 3, "nonce")?),
         gas: from_bits(row.get(4)?),
-        fees: fees_from_bytes(row.get_ref(5)?.as_blob()?)?,
+        fees: fees_from_bytes(bytes(row, 5)?)?,
         signed_at: time(row, 6)?,
-        first_sent_at: first_sent_at
-            .map(|at| from_stored(at, "time"))
-            .transpose()?
-            .map(Timestamp),
-        raw: Bytes::copy_from_slice(row.get_ref(8)?.as_blob()?),
+        first_sent_at: optional_number(row, 7, "time")?.map(Timestamp),
+        raw: Bytes::copy_from_slice(bytes(row, 8)?),
     })
 }
 
@@ -115,7 +89,7 @@ pub(super) const ATTEMPTS: &str = concat!(
 );
 
 /// The attempts of a tx at all nonces that it ever held, oldest first.
-pub(super) fn attempts(conn: &Connection, id: TxId) -> Result<Vec<Attempt>, Fault> {
+pub(super) fn attempts(conn: &Connection, id: TxId) -> Result<Vec<Attempt>> {
     let mut statement = conn.prepare_cached(ATTEMPTS)?;
     let mut rows = statement.query([id.0.as_bytes().as_slice()])?;
     let mut attempts = Vec::new();
@@ -125,59 +99,51 @@ pub(super) fn attempts(conn: &Connection, id: TxId) -> Result<Vec<Attempt>, Faul
     Ok(attempts)
 }
 
-/// Writes new txs, one statement for all of them.
-pub(super) struct InsertTx<'conn>(CachedStatement<'conn>);
+pub(super) const INSERT_TX: &str = "INSERT INTO managed_tx \
+     (tx_id, lane_id, nonce, state, sub_state, open, signed, token, created_at, updated_at, \
+      confirmed_at, request_id, fingerprint, tx_hash, counted, event_seqs, reason, inclusion, gas, \
+      to_address, value, requested_gas, max_fee, max_priority_fee, gas_price, tx_type, data) \
+     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, \
+             ?20, ?21, ?22, ?23, ?24, ?25, ?26, ?27)";
 
-impl<'conn> InsertTx<'conn> {
-    pub(super) fn prepare(conn: &'conn Connection) -> Result<Self, Fault> {
-        const SQL: &str = "INSERT INTO managed_tx \
-             (tx_id, lane_id, nonce, state, sub_state, open, signed, token, created_at, \
-              updated_at, confirmed_at, request_id, fingerprint, tx_hash, counted, event_seqs, \
-              reason, inclusion, gas, to_address, value, requested_gas, max_fee, max_priority_fee, \
-              gas_price, tx_type, data) \
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, \
-                     ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24, ?25, ?26, ?27)";
-        Ok(Self(conn.prepare_cached(SQL)?))
-    }
-
-    pub(super) fn execute(&mut self, lane: LaneId, tx: &Tx) -> Result<(), Fault> {
-        let payload = &tx.request.payload;
-        let value = payload.value.to_be_bytes::<32>();
-        let requested_gas = payload.gas.map(u64::to_be_bytes);
-        let max_fee = payload.max_fee_per_gas.map(u128::to_be_bytes);
-        let max_priority_fee = payload.max_priority_fee_per_gas.map(u128::to_be_bytes);
-        let gas_price = payload.gas_price.map(u128::to_be_bytes);
-        self.0.execute(params![
-            tx.id.0.as_bytes().as_slice(),
-            lane.0,
-            tx.nonce.map(|nonce| stored(nonce.0)).transpose()?,
-            state_number(tx.state),
-            tx.sub_state.map(sub_state_number),
-            tx.is_open(),
-            is_signed(tx),
-            stored(tx.written.token.0)?,
-            stored(tx.request.created_at.0)?,
-            stored(tx.written.at.0)?,
-            tx.confirmed_at.map(|at| stored(at.0)).transpose()?,
-            tx.request.request_id.as_str(),
-            tx.request.fingerprint.0.as_slice(),
-            tx.tx_hash.as_ref().map(|hash| hash.as_slice()),
-            tx.counted.as_ref().map(|hash| hash.as_slice()),
-            seqs_to_bytes(&tx.event_seqs),
-            tx.reason.as_deref(),
-            tx.inclusion.as_ref().map(inclusion_to_bytes),
-            bits(tx.request.gas),
-            payload.to.as_ref().map(|to| to.as_slice()),
-            short(&value),
-            requested_gas.as_ref().map(|gas| short(gas)),
-            max_fee.as_ref().map(|wei| short(wei)),
-            max_priority_fee.as_ref().map(|wei| short(wei)),
-            gas_price.as_ref().map(|wei| short(wei)),
-            payload.tx_type.map(tx_type_number),
-            payload.data.as_ref(),
-        ])?;
-        Ok(())
-    }
+/// Writes a new tx by [`INSERT_TX`].
+pub(super) fn insert_tx(insert: &mut Statement<'_>, lane: LaneId, tx: &Tx) -> Result<()> {
+    let payload = &tx.request.payload;
+    let value = payload.value.to_be_bytes::<32>();
+    let requested_gas = payload.gas.map(u64::to_be_bytes);
+    let max_fee = payload.max_fee_per_gas.map(u128::to_be_bytes);
+    let max_priority_fee = payload.max_priority_fee_per_gas.map(u128::to_be_bytes);
+    let gas_price = payload.gas_price.map(u128::to_be_bytes);
+    insert.execute(params![
+        tx.id.0.as_bytes().as_slice(),
+        lane.0,
+        tx.nonce.map(|nonce| stored(nonce.0)).transpose()?,
+        state_number(tx.state),
+        tx.sub_state.map(sub_state_number),
+        tx.is_open(),
+        is_signed(tx),
+        stored(tx.written.token.0)?,
+        stored(tx.request.created_at.0)?,
+        stored(tx.written.at.0)?,
+        tx.confirmed_at.map(|at| stored(at.0)).transpose()?,
+        tx.request.request_id.as_str(),
+        tx.request.fingerprint.0.as_slice(),
+        tx.tx_hash.as_ref().map(|hash| hash.as_slice()),
+        tx.counted.as_ref().map(|hash| hash.as_slice()),
+        seqs_to_bytes(&tx.event_seqs),
+        tx.reason.as_deref(),
+        tx.inclusion.as_ref().map(inclusion_to_bytes),
+        bits(tx.request.gas),
+        payload.to.as_ref().map(|to| to.as_slice()),
+        short(&value),
+        requested_gas.as_ref().map(|gas| short(gas)),
+        max_fee.as_ref().map(|wei| short(wei)),
+        max_priority_fee.as_ref().map(|wei| short(wei)),
+        gas_price.as_ref().map(|wei| short(wei)),
+        payload.tx_type.map(tx_type_number),
+        payload.data.as_ref(),
+    ])?;
+    Ok(())
 }
 
 /// Writes new images of txs.
@@ -190,7 +156,7 @@ pub(super) struct UpdateTx<'conn> {
 }
 
 impl<'conn> UpdateTx<'conn> {
-    pub(super) fn prepare(conn: &'conn Connection) -> Result<Self, Fault> {
+    pub(super) fn prepare(conn: &'conn Connection) -> Result<Self> {
         const SAME_PLACE: &str = "UPDATE managed_tx INDEXED BY managed_tx_id \
              SET state = ?6, sub_state = ?7, token = ?8, updated_at = ?9, confirmed_at = ?10, \
                  tx_hash = ?11, counted = ?12, event_seqs = ?13, reason = ?14, inclusion = ?15 \
@@ -207,7 +173,7 @@ impl<'conn> UpdateTx<'conn> {
     }
 
     /// Writes one image; whether there was such a tx in the lane.
-    pub(super) fn execute(&mut self, lane: LaneId, tx: &Tx) -> Result<bool, Fault> {
+    pub(super) fn execute(&mut self, lane: LaneId, tx: &Tx) -> Result<bool> {
         let (nonce, confirmed_at) = (tx.nonce.map(|nonce| stored(nonce.0)), tx.confirmed_at);
         let (nonce, token) = (nonce.transpose()?, stored(tx.written.token.0)?);
         let confirmed_at = confirmed_at.map(|at| stored(at.0)).transpose()?;
@@ -240,49 +206,45 @@ fn is_signed(tx: &Tx) -> bool {
     tx.tx_hash.is_some()
 }
 
-/// Writes new attempts.
-pub(super) struct InsertAttempt<'conn>(CachedStatement<'conn>);
+pub(super) const INSERT_ATTEMPT: &str = "INSERT INTO tx_attempt \
+     (hash, tx_id, lane_id, kind, nonce, gas, fees, signed_at, first_sent_at, raw) \
+     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)";
 
-impl<'conn> InsertAttempt<'conn> {
-    pub(super) fn prepare(conn: &'conn Connection) -> Result<Self, Fault> {
-        const SQL: &str = "INSERT INTO tx_attempt \
-             (hash, tx_id, lane_id, kind, nonce, gas, fees, signed_at, first_sent_at, raw) \
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)";
-        Ok(Self(conn.prepare_cached(SQL)?))
-    }
-
-    pub(super) fn execute(&mut self, lane: LaneId, attempt: &Attempt) -> Result<(), Fault> {
-        self.0.execute(params![
-            attempt.hash.as_slice(),
-            attempt.tx_id.0.as_bytes().as_slice(),
-            lane.0,
-            attempt_kind_number(attempt.kind),
-            stored(attempt.nonce.0)?,
-            bits(attempt.gas),
-            fees_to_bytes(&attempt.fees),
-            stored(attempt.signed_at.0)?,
-            attempt.first_sent_at.map(|at| stored(at.0)).transpose()?,
-            attempt.raw.as_ref(),
-        ])?;
-        Ok(())
-    }
+/// Writes a new attempt by [`INSERT_ATTEMPT`].
+pub(super) fn insert_attempt(
+    insert: &mut Statement<'_>,
+    lane: LaneId,
+    attempt: &Attempt,
+) -> Result<()> {
+    insert.execute(params![
+        attempt.hash.as_slice(),
+        attempt.tx_id.0.as_bytes().as_slice(),
+        lane.0,
+        attempt_kind_number(attempt.kind),
+        stored(attempt.nonce.0)?,
+        bits(attempt.gas),
+        fees_to_bytes(&attempt.fees),
+        stored(attempt.signed_at.0)?,
+        attempt.first_sent_at.map(|at| stored(at.0)).transpose()?,
+        attempt.raw.as_ref(),
+    ])?;
+    Ok(())
 }
 
 /// The lane of this id. Lanes are never deleted.
-pub(super) fn lane_key(conn: &Connection, lane: LaneId) -> Result<LaneKey, Fault> {
+pub(super) fn lane_key(conn: &Connection, lane: LaneId) -> Result<LaneKey> {
     let mut statement =
         conn.prepare_cached("SELECT chain_id, signer FROM lane WHERE lane_id = ?1")?;
     let mut rows = statement.query([lane.0])?;
     let row = rows.next()?.ok_or(Malformed("lane"))?;
-    let chain_id = ChainId(from_bits(row.get(0)?));
     Ok(LaneKey {
-        chain_id,
-        signer: address(row.get_ref(1)?)?,
+        chain_id: ChainId(from_bits(row.get(0)?)),
+        signer: address(bytes(row, 1)?)?,
     })
 }
 
 /// The id of a lane, when the store knows it.
-pub(super) fn find_lane(conn: &Connection, key: LaneKey) -> Result<Option<LaneId>, Fault> {
+pub(super) fn find_lane(conn: &Connection, key: LaneKey) -> Result<Option<LaneId>> {
     let mut statement =
         conn.prepare_cached("SELECT lane_id FROM lane WHERE chain_id = ?1 AND signer = ?2")?;
     let id = statement
@@ -295,7 +257,7 @@ pub(super) fn find_lane(conn: &Connection, key: LaneKey) -> Result<Option<LaneId
 }
 
 /// The id of a lane; a new lane is created.
-pub(super) fn create_lane(conn: &Connection, key: LaneKey) -> Result<LaneId, Fault> {
+pub(super) fn create_lane(conn: &Connection, key: LaneKey) -> Result<LaneId> {
     if let Some(lane) = find_lane(conn, key)? {
         return Ok(lane);
     }
@@ -305,45 +267,35 @@ pub(super) fn create_lane(conn: &Connection, key: LaneKey) -> Result<LaneId, Fau
     Ok(LaneId(id))
 }
 
-/// A column that may be NULL.
-pub(super) fn optional<'row>(
-    row: &'row Row<'_>,
+pub(super) fn bytes<'row>(row: &'row Row<'_>, column: usize) -> Result<&'row [u8]> {
+    Ok(row.get_ref(column)?.as_blob()?)
+}
+
+/// Bytes that may be NULL.
+fn optional<T>(
+    row: &Row<'_>,
     column: usize,
-) -> Result<Option<ValueRef<'row>>, Fault> {
-    let value = row.get_ref(column)?;
-    Ok((value != ValueRef::Null).then_some(value))
+    read: impl FnOnce(&[u8]) -> Result<T, Malformed>,
+) -> Result<Option<T>> {
+    let bytes = row.get_ref(column)?.as_blob_or_null()?;
+    Ok(bytes.map(read).transpose()?)
 }
 
 /// A number whose order matters.
-pub(super) fn number(row: &Row<'_>, column: usize, what: &'static str) -> Result<u64, Fault> {
+pub(super) fn number(row: &Row<'_>, column: usize, what: &'static str) -> Result<u64> {
     Ok(from_stored(row.get(column)?, what)?)
 }
 
-/// A time.
-pub(super) fn time(row: &Row<'_>, column: usize) -> Result<Timestamp, Fault> {
+/// A number whose order matters, or NULL.
+fn optional_number(row: &Row<'_>, column: usize, what: &'static str) -> Result<Option<u64>> {
+    let number: Option<i64> = row.get(column)?;
+    Ok(number.map(|number| from_stored(number, what)).transpose()?)
+}
+
+pub(super) fn time(row: &Row<'_>, column: usize) -> Result<Timestamp> {
     number(row, column, "time").map(Timestamp)
 }
 
-/// A 16-byte id.
-pub(super) fn uuid(row: &Row<'_>, column: usize) -> Result<Uuid, Fault> {
-    let bytes = row.get_ref(column)?.as_blob()?;
-    Uuid::from_slice(bytes).map_err(|_wrong_length| Malformed("id").into())
-}
-
-/// A 32-byte hash.
-pub(super) fn hash(value: ValueRef<'_>) -> Result<B256, Fault> {
-    B256::try_from(value.as_blob()?).map_err(|_wrong_length| Malformed("hash").into())
-}
-
-/// An account.
-pub(super) fn address(value: ValueRef<'_>) -> Result<Address, Fault> {
-    Address::try_from(value.as_blob()?).map_err(|_wrong_length| Malformed("address").into())
-}
-
-fn wei(value: ValueRef<'_>) -> Result<u128, Fault> {
-    Ok(u128::from_be_bytes(widen(value.as_blob()?, "amount")?))
-}
-
-fn gas(value: ValueRef<'_>) -> Result<u64, Fault> {
-    Ok(u64::from_be_bytes(widen(value.as_blob()?, "gas")?))
+pub(super) fn uuid(row: &Row<'_>, column: usize) -> Result<Uuid> {
+    Uuid::from_slice(bytes(row, column)?).map_err(|_wrong_length| Malformed("id").into())
 }

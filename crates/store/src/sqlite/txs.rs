@@ -1,15 +1,13 @@
 //! Readers of txs: by id, by key, by any hash, and in pages.
 
-use std::collections::BTreeMap;
-
 use domain::{B256, LaneId, LaneKey, RequestId, Tx, TxId};
 use engine::ports::{TxFilter, TxPage, TxRecord};
 use rusqlite::{Connection, Row, params};
 
-use super::fault::Fault;
-use super::headers::Walks;
-use super::rows::{attempts, find_lane, lane_id, lane_key, tx as read_tx, tx_columns, uuid};
-use crate::encoding::{bound, state_number};
+use super::fault::Result;
+use super::headers::Lookups;
+use super::rows::{attempts, find_lane, lane_id, tx as read_tx, uuid};
+use crate::encoding::{bound, state_number, tx_columns};
 
 /// The most txs of one page.
 const PAGE_MAX: usize = 1_000;
@@ -17,20 +15,13 @@ const PAGE_MAX: usize = 1_000;
 /// continues after them: no query occupies a reader for long.
 const EXAMINED_MAX: usize = 10_000;
 
-/// Lookups that the records of one page share.
-struct Records<'conn> {
-    conn: &'conn Connection,
-    lanes: BTreeMap<LaneId, LaneKey>,
-    walks: Walks<'conn>,
-}
-
 pub(super) const BY_ID: &str = concat!(
     "SELECT ",
     tx_columns!(),
     " FROM managed_tx AS tx WHERE tx_id = ?1"
 );
 
-pub(super) fn tx(conn: &Connection, id: TxId) -> Result<Option<TxRecord>, Fault> {
+pub(super) fn tx(conn: &Connection, id: TxId) -> Result<Option<TxRecord>> {
     one(conn, BY_ID, params![id.0.as_bytes().as_slice()])
 }
 
@@ -44,7 +35,7 @@ pub(super) fn tx_by_request(
     conn: &Connection,
     key: LaneKey,
     request_id: &RequestId,
-) -> Result<Option<TxRecord>, Fault> {
+) -> Result<Option<TxRecord>> {
     let Some(lane) = find_lane(conn, key)? else {
         return Ok(None);
     };
@@ -58,7 +49,7 @@ pub(super) const BY_HASH: &str = concat!(
      WHERE attempt.hash = ?1"
 );
 
-pub(super) fn tx_by_hash(conn: &Connection, hash: B256) -> Result<Option<TxRecord>, Fault> {
+pub(super) fn tx_by_hash(conn: &Connection, hash: B256) -> Result<Option<TxRecord>> {
     one(conn, BY_HASH, params![hash.as_slice()])
 }
 
@@ -70,13 +61,13 @@ pub(super) const PAGE: &str = concat!(
 );
 
 /// Newest first: a walk along the index of tx ids, which are time-ordered.
-pub(super) fn txs(conn: &Connection, filter: &TxFilter) -> Result<TxPage, Fault> {
+pub(super) fn txs(conn: &Connection, filter: &TxFilter) -> Result<TxPage> {
     let limit = filter.limit.clamp(1, PAGE_MAX);
     // Above every id: one byte longer than the highest.
     let after = filter
         .after
         .map_or(vec![0xff; 17], |id| id.0.as_bytes().to_vec());
-    let mut records = Records::new(conn);
+    let mut lookups = Lookups::new(conn);
     let mut page = TxPage {
         txs: Vec::new(),
         next: None,
@@ -93,81 +84,55 @@ pub(super) fn txs(conn: &Connection, filter: &TxFilter) -> Result<TxPage, Fault>
         }
         examined += 1;
         last = Some(TxId(uuid(row, 2)?));
-        if records.matches(row, filter)? {
-            page.txs.push(records.record(row)?);
+        if matches(&mut lookups, row, filter)? {
+            page.txs.push(record(conn, &mut lookups, row)?);
         }
     }
     Ok(page)
 }
 
-fn one(
-    conn: &Connection,
-    sql: &str,
-    params: &[&dyn rusqlite::ToSql],
-) -> Result<Option<TxRecord>, Fault> {
+fn one(conn: &Connection, sql: &str, params: &[&dyn rusqlite::ToSql]) -> Result<Option<TxRecord>> {
     let mut statement = conn.prepare_cached(sql)?;
     let mut rows = statement.query(params)?;
     rows.next()?
-        .map(|row| Records::new(conn).record(row))
+        .map(|row| record(conn, &mut Lookups::new(conn), row))
         .transpose()
 }
 
-impl<'conn> Records<'conn> {
-    fn new(conn: &'conn Connection) -> Self {
-        Self {
-            conn,
-            lanes: BTreeMap::new(),
-            walks: Walks::new(conn),
-        }
+/// Whether a row matches the filter, by its first columns: the rest is not even decoded.
+fn matches(lookups: &mut Lookups<'_>, row: &Row<'_>, filter: &TxFilter) -> Result<bool> {
+    if let Some(state) = filter.state
+        && row.get::<_, i64>(1)? != i64::from(state_number(state))
+    {
+        return Ok(false);
     }
+    if filter.chain_id.is_none() && filter.signer.is_none() {
+        return Ok(true);
+    }
+    let key = lookups.lane(lane_id(row)?)?;
+    Ok(filter.chain_id.is_none_or(|id| id == key.chain_id)
+        && filter.signer.is_none_or(|signer| signer == key.signer))
+}
 
-    /// Whether a row matches the filter, by its first columns: the rest is not even decoded.
-    fn matches(&mut self, row: &Row<'_>, filter: &TxFilter) -> Result<bool, Fault> {
-        if let Some(state) = filter.state
-            && row.get::<_, i64>(1)? != state_number(state)
-        {
-            return Ok(false);
+fn record(conn: &Connection, lookups: &mut Lookups<'_>, row: &Row<'_>) -> Result<TxRecord> {
+    let lane = lookups.lane(lane_id(row)?)?;
+    let tx = read_tx(row)?;
+    let confirmations = match (&tx.inclusion, tx.counted) {
+        (Some(inclusion), Some(counted)) => {
+            lookups.walk(lane.chain_id, inclusion.block_hash, counted)?
         }
-        if filter.chain_id.is_none() && filter.signer.is_none() {
-            return Ok(true);
-        }
-        let key = self.lane(lane_id(row)?)?;
-        Ok(filter
-            .chain_id
-            .is_none_or(|chain_id| chain_id == key.chain_id)
-            && filter.signer.is_none_or(|signer| signer == key.signer))
-    }
-
-    fn record(&mut self, row: &Row<'_>) -> Result<TxRecord, Fault> {
-        let lane = self.lane(lane_id(row)?)?;
-        let tx = read_tx(row)?;
-        let confirmations = match (&tx.inclusion, tx.counted) {
-            (Some(inclusion), Some(counted)) => {
-                self.walks
-                    .walk(lane.chain_id, inclusion.block_hash, counted)?
-            }
-            (Some(_) | None, _) => Vec::new(),
-        };
-        Ok(TxRecord {
-            lane,
-            attempts: attempts(self.conn, tx.id)?,
-            tx,
-            confirmations,
-        })
-    }
-
-    fn lane(&mut self, lane: LaneId) -> Result<LaneKey, Fault> {
-        if let Some(key) = self.lanes.get(&lane) {
-            return Ok(*key);
-        }
-        let key = lane_key(self.conn, lane)?;
-        self.lanes.insert(lane, key);
-        Ok(key)
-    }
+        (Some(_) | None, _) => Vec::new(),
+    };
+    Ok(TxRecord {
+        lane,
+        attempts: attempts(conn, tx.id)?,
+        tx,
+        confirmations,
+    })
 }
 
 /// A tx and its lane.
-pub(super) fn find(conn: &Connection, id: TxId) -> Result<Option<(LaneId, Tx)>, Fault> {
+pub(super) fn find(conn: &Connection, id: TxId) -> Result<Option<(LaneId, Tx)>> {
     let mut statement = conn.prepare_cached(BY_ID)?;
     let mut rows = statement.query(params![id.0.as_bytes().as_slice()])?;
     rows.next()?

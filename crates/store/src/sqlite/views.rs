@@ -22,7 +22,7 @@ fn database() -> Connection {
     conn
 }
 
-fn insert_tx(conn: &Connection, tx_id: &[u8], state: i64, rest: &str) {
+fn insert_tx(conn: &Connection, tx_id: &[u8], state: u8, rest: &str) {
     let sql = format!(
         "INSERT INTO managed_tx (tx_id, lane_id, request_id, state, open, signed, token, \
            created_at, updated_at, fingerprint, event_seqs, gas, value, data{rest}"

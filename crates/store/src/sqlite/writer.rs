@@ -11,7 +11,8 @@ use engine::ports::StoreError;
 use rusqlite::Connection;
 use tokio::sync::{mpsc, oneshot};
 
-use super::fault::Fault;
+use super::fault::{Fault, Result};
+use crate::commit_metrics::record_commit;
 
 /// The store's clock.
 pub(super) type Now = Arc<dyn Fn() -> Timestamp + Send + Sync>;
@@ -60,7 +61,7 @@ impl Writer {
     pub(super) async fn write<T: Send + 'static>(
         &self,
         txs: usize,
-        mut work: impl FnMut(&Connection, Timestamp) -> Result<T, Fault> + Send + 'static,
+        mut work: impl FnMut(&Connection, Timestamp) -> Result<T> + Send + 'static,
     ) -> Result<T, StoreError> {
         let guarded = move |conn: &Connection, now| savepoint(conn, |conn| work(conn, now));
         match self.submit(txs, guarded).await {
@@ -223,7 +224,7 @@ fn transact(conn: &Connection, now: Timestamp, group: &mut [Box<dyn Job>]) -> Tr
         }
     }
     let committed = execute(conn, "COMMIT");
-    record(group, began);
+    record_commit(group.iter().map(|job| job.txs()).sum(), began);
     let Err(error) = committed else {
         return TransactionOutcome::Committed;
     };
@@ -234,18 +235,6 @@ fn transact(conn: &Connection, now: Timestamp, group: &mut [Box<dyn Job>]) -> Tr
     }
     // Frames with a commit mark may be on disk although their fsync failed.
     TransactionOutcome::JobFailure(JobFailure::Unknown(format!("the commit failed: {error}")))
-}
-
-fn record(group: &[Box<dyn Job>], began: Instant) {
-    metrics::histogram!("lanekeeper_store_commit_seconds").record(began.elapsed());
-    let txs: usize = group.iter().map(|job| job.txs()).sum();
-    if txs > 0 {
-        #[expect(
-            clippy::cast_precision_loss,
-            reason = "a batch has far fewer than 2^52 txs"
-        )]
-        metrics::histogram!("lanekeeper_gate_batch_size").record(txs as f64);
-    }
 }
 
 fn execute(conn: &Connection, sql: &str) -> Result<(), rusqlite::Error> {

@@ -73,8 +73,8 @@ async fn prove(report: &mut Report) -> Outcome<String> {
         .collect();
     Ok(format!(
         "{} forks of depths {depths:?} (final at {REQUIRED}) and beyond the watched depth on {}: {} lists of \
-         confirmations linked and equal to the chain after each of {} moves, newFork exactly where something \
-         told was replaced ({} times), {} final results reorged out and raised as incidents, {} payments exactly once",
+         confirmations linked and equal to the chain after each of {} moves, newFork exactly where \
+         an emitted header was replaced ({} times), {} final results reorged out and raised as incidents, {} payments exactly once",
         total.forks,
         names.join(", "),
         total.reported.lists,

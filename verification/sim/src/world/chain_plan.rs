@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use domain::LaneRules;
 use domain::lane::{ChainQuery, Finality, FinalityTag, OnForeignNonce, Resubmit, ResubmitPolicy};
 use domain::window::{MempoolDepth, Release, Window};
-use domain::{CapacityRules, ConfirmationRules, FeeRules, LaneRules, NonceRules};
 
 use crate::chain::Staleness;
 use crate::network::LinkFaults;
@@ -197,29 +197,22 @@ pub(super) fn lane_rules(rng: &Rng) -> LaneRules {
     let gap_fill_after = rng.millis(3_000, 15_000);
     let chain_nonce_timeout = rng.millis(5_000, 30_000);
     let stale_receipt_timeout = rng.millis(5_000, 30_000);
-    LaneRules {
-        capacity: CapacityRules {
-            window: Window { limit, releases },
-            mempool_depth: depth,
-        },
-        fee: FeeRules::OPEN,
-        confirmations: ConfirmationRules {
-            finality,
-            watch_depth,
-            emit_progress,
-            fetch_receipt_upon_entry,
-            stale_receipt_timeout,
-        },
+    let mut rules = LaneRules {
         resubmit,
-        nonce: NonceRules {
-            chain_query,
-            chain_nonce_timeout,
-            max_chain_jump: 64,
-            gap_fill_after,
-            on_foreign_nonce,
-        },
-        reservations: None,
-    }
+        ..LaneRules::default()
+    };
+    rules.capacity.window = Window { limit, releases };
+    rules.capacity.mempool_depth = depth;
+    rules.confirmations.finality = finality;
+    rules.confirmations.watch_depth = watch_depth;
+    rules.confirmations.emit_progress = emit_progress;
+    rules.confirmations.fetch_receipt_upon_entry = fetch_receipt_upon_entry;
+    rules.confirmations.stale_receipt_timeout = stale_receipt_timeout;
+    rules.nonce.chain_query = chain_query;
+    rules.nonce.chain_nonce_timeout = chain_nonce_timeout;
+    rules.nonce.gap_fill_after = gap_fill_after;
+    rules.nonce.on_foreign_nonce = on_foreign_nonce;
+    rules
 }
 
 fn resubmit(rng: &Rng) -> Resubmit {

@@ -1,6 +1,5 @@
 //! The plan of a world: the size, the settings and the faults that its seed decides before anything runs.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use alloy_primitives::Address;
@@ -8,7 +7,7 @@ use domain::lane::FOREIGN_FINALITY_DEPTH_MIN;
 use domain::lease::LeaseTerms;
 use domain::window::MempoolDepth;
 use domain::{ChainId, LaneKey, LaneRules, NodeName};
-use engine::node::{ChainRules, NodeConfig, NonKeeper, OnTimelineChange, ReservedAccounts};
+use engine::node::{ChainRules, NodeConfig, NonKeeper, ReservedAccounts};
 
 use super::chain_plan::{ChainPlan, lane_rules};
 use super::features::FeatureSet;
@@ -253,25 +252,22 @@ impl Plan {
     #[must_use]
     pub fn node_config(&self, name: &NodeName) -> NodeConfig {
         let rules = ChainRules {
-            lane: self.lane,
-            gas_margin_percent: 120,
             poll_interval: self.poll_interval,
             receipt_workers: 4,
+            ..ChainRules::new(self.lane)
         };
         NodeConfig {
-            name: name.clone(),
             advertise: Some(PeerDirectory::address(name)),
             lease: self.lease,
             shards: self.shards,
             inbox: INBOX,
             waiters: WAITERS,
-            chains: BTreeMap::from([(CHAIN, rules)]),
             non_keeper: self.non_keeper,
-            on_timeline_change: OnTimelineChange::Halt,
             reserved_accounts: self.reservations.map_or_else(
                 ReservedAccounts::nothing,
                 ReservationPlan::reserved_accounts,
             ),
+            ..NodeConfig::new(name.clone(), [(CHAIN, rules)])
         }
     }
 
@@ -336,10 +332,12 @@ impl Plan {
 
 fn lease_terms(rng: &Rng) -> LeaseTerms {
     let duration = rng.millis(2_000, 10_000);
-    LeaseTerms {
+    let mut terms = LeaseTerms {
         duration,
-        renew_interval: duration / 4,
-        clock_skew_allowance: duration / 10,
-        idle_release: rng.millis(3_000, 60_000),
-    }
+        ..LeaseTerms::default()
+    };
+    terms.renew_interval = duration / 4;
+    terms.clock_skew_allowance = duration / 10;
+    terms.idle_release = rng.millis(3_000, 60_000);
+    terms
 }

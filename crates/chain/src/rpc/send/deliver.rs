@@ -43,7 +43,7 @@ pub(super) async fn deliver(
     }
     let calls: Vec<Value> = items.iter().map(|item| json!([item.raw])).collect();
     let mode = if endpoint.can_batch() {
-        endpoint.strategy().choose(calls.len())
+        endpoint.strategy.choose(calls.len())
     } else {
         SendMode::Singles
     };
@@ -51,13 +51,8 @@ pub(super) async fn deliver(
     let mut deliveries = match mode {
         SendMode::Batches => send_in_batches(endpoint, &calls, deadline).await,
         SendMode::Singles => {
-            send_singly(
-                endpoint,
-                &calls,
-                endpoint.strategy().concurrency_max(),
-                deadline,
-            )
-            .await
+            let concurrency_max = endpoint.strategy.concurrency_max();
+            send_singly(endpoint, &calls, concurrency_max, deadline).await
         }
     };
     let all_answered = deliveries
@@ -65,7 +60,7 @@ pub(super) async fn deliver(
         .all(|delivery| matches!(delivery, Delivery::Answer(_)));
     if all_answered && (mode == SendMode::Singles || endpoint.can_batch()) {
         endpoint
-            .strategy()
+            .strategy
             .record_timing(mode, calls.len(), began.elapsed());
     }
     resend_in_order(endpoint, &calls, &mut deliveries, deadline).await;
@@ -80,14 +75,14 @@ async fn send_in_batches(
     let mut deliveries = Vec::with_capacity(calls.len());
     while deliveries.len() < calls.len() && !deadline.is_over() {
         let rest = &calls[deliveries.len()..];
-        let part = &rest[..batch_len(rest, endpoint.batch_max())];
+        let part = &rest[..batch_len(rest, endpoint.batch_max)];
         match endpoint.batch::<Box<RawValue>>(METHOD, part).await {
             Ok(BatchOutcome::Each(each)) => deliveries.extend(
                 each.into_iter()
                     .map(|outcome| outcome.map_or(Delivery::Unanswered, Delivery::Answer)),
             ),
             Ok(BatchOutcome::Unsupported) => {
-                let concurrency_max = endpoint.strategy().concurrency_max();
+                let concurrency_max = endpoint.strategy.concurrency_max();
                 deliveries.extend(send_singly(endpoint, rest, concurrency_max, deadline).await);
             }
             Err(failure) => deliveries.extend(vec![Delivery::Failed(failure); part.len()]),
@@ -164,7 +159,7 @@ async fn resend_in_order(
     let in_order: Vec<Value> = indices.iter().map(|index| calls[*index].clone()).collect();
     let answers = send_singly(endpoint, &in_order, 1, deadline).await;
     if matches!(answers.first(), Some(Delivery::Answer(Ok(_)))) {
-        endpoint.strategy().require_nonce_order();
+        endpoint.strategy.require_nonce_order();
     }
     for (index, answer) in indices.into_iter().zip(answers) {
         // Without a new answer the earlier refusal remains.
@@ -175,13 +170,10 @@ async fn resend_in_order(
 }
 
 pub(super) fn error_kind(delivery: &Delivery) -> Option<NodeErrorKind> {
-    match delivery {
-        Delivery::Answer(Err(error)) => Some(error.kind()),
-        Delivery::Answer(Ok(_))
-        | Delivery::NotStarted
-        | Delivery::Unanswered
-        | Delivery::Failed(_) => None,
-    }
+    let Delivery::Answer(Err(error)) = delivery else {
+        return None;
+    };
+    Some(error.kind())
 }
 
 /// Whether the envelopes after this one would fail as well.

@@ -57,14 +57,9 @@ impl TxFollower<'_> {
     async fn wait_at_node(&self, tx_id: &str, stage: Stage) -> Result<Value, Failure> {
         let left = self.deadline.saturating_duration_since(Instant::now());
         let wait = left.min(WAIT_MAX).max(Duration::from_millis(1));
-        let name = match stage {
-            Stage::Accepted => "accepted",
-            Stage::Submitted => "submitted",
-            Stage::Mined => "mined",
-            Stage::Confirmed => "confirmed",
-        };
+        let value = stage.to_possible_value().expect("no stage is hidden");
         let timeout = format!("{}ms", wait.as_millis().max(1));
-        let query = [("wait", name.to_owned()), ("timeout", timeout)];
+        let query = [("wait", value.get_name().to_owned()), ("timeout", timeout)];
         self.client
             .get_waiting(&format!("/api/v1/tx/{tx_id}"), &query, wait)
             .await

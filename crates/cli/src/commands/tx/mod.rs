@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::amount;
 use crate::client::{Client, NodeArgs, TxView, decode};
 use crate::failure::Failure;
-use crate::output::{Tone, paint, print_json, print_line, tx_details, tx_table};
+use crate::output::{print_answer, print_list, print_quiet, tx_details, tx_table};
 use follow::{Stage, TxFollower, report_outcome};
 
 #[derive(Debug, Subcommand)]
@@ -168,17 +168,14 @@ async fn send(args: &SendArgs) -> Result<(), Failure> {
     });
     if !args.node.json && args.request_id.is_none() {
         // Printed before the request is sent: if the answer is lost, this id must be repeated.
-        print_line!(
-            "{}",
-            paint(Tone::Quiet, &format!("request id {request_id}"))
-        );
+        print_quiet(&format!("request id {request_id}"));
     }
     let sent = client
         .post("/api/v1/tx", &request_body(args, &request_id))
         .await?;
     let tx: TxView = decode(&sent)?;
     if !args.node.json {
-        print_line!("{}", paint(Tone::Quiet, &format!("tx {}", tx.tx_id)));
+        print_quiet(&format!("tx {}", tx.tx_id));
     }
     let last = args.wait.wait;
     let follower = TxFollower {
@@ -249,12 +246,7 @@ async fn get(args: &GetArgs) -> Result<(), Failure> {
             ));
         }
     };
-    if args.node.json {
-        print_json(&tx);
-    } else {
-        print_line!("{}", tx_details(&decode(&tx)?));
-    }
-    Ok(())
+    print_answer(&tx, args.node.json, tx_details)
 }
 
 async fn watch(args: &WatchArgs) -> Result<(), Failure> {
@@ -279,17 +271,9 @@ async fn list(args: &ListArgs) -> Result<(), Failure> {
     query.extend(args.state.map(|state| ("state", state.to_owned())));
     query.extend(args.cursor.clone().map(|cursor| ("cursor", cursor)));
     let page = client.get("/api/v1/tx", &query).await?;
-    if args.node.json {
-        print_json(&page);
-        return Ok(());
-    }
-    let txs: Vec<TxView> = decode(page.get("txs").unwrap_or(&Value::Null))?;
-    print_line!("{}", tx_table(&txs));
-    if let Some(next) = page.get("next").and_then(Value::as_str) {
-        print_line!(
-            "{}",
-            paint(Tone::Quiet, &format!("more: add --cursor {next}"))
-        );
+    print_list(&page, "txs", args.node.json, tx_table)?;
+    if let Some(next) = page["next"].as_str().filter(|_| !args.node.json) {
+        print_quiet(&format!("more: add --cursor {next}"));
     }
     Ok(())
 }

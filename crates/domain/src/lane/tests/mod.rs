@@ -24,12 +24,9 @@ use std::time::Duration;
 use alloy_primitives::{Address, U256};
 use uuid::Uuid;
 
-use super::{
-    AdmittedRequest, CapacityRules, ChainQuery, ConfirmationRules, Finality, LaneRules, NonceRules,
-    OnForeignNonce, Resubmit, ResubmitPolicy,
-};
-use crate::window::{MempoolDepth, Release, Window};
-use crate::{ChainId, FeeRules, LaneKey, Payload, RequestId, Timestamp, TxId};
+use super::{AdmittedRequest, Finality, LaneRules};
+use crate::window::{MempoolDepth, Release};
+use crate::{ChainId, LaneKey, Payload, RequestId, Timestamp, TxId};
 
 /// The lane of all tests.
 pub(super) const KEY: LaneKey = LaneKey {
@@ -41,36 +38,18 @@ pub(super) const START: Timestamp = Timestamp(1_000_000);
 
 /// The rules from which tests deviate.
 fn rules() -> LaneRules {
-    LaneRules {
-        capacity: CapacityRules {
-            window: Window {
-                limit: None,
-                releases: Release::Mined,
-            },
-            mempool_depth: MempoolDepth::Fixed(16),
-        },
-        fee: FeeRules::OPEN,
-        confirmations: ConfirmationRules {
-            finality: Finality::Depth(2),
-            watch_depth: 8,
-            emit_progress: true,
-            fetch_receipt_upon_entry: false,
-            stale_receipt_timeout: Duration::from_secs(20),
-        },
-        resubmit: Resubmit {
-            interval: Some(Duration::from_secs(30)),
-            policy: ResubmitPolicy::Rebroadcast,
-            max_attempts: None,
-        },
-        nonce: NonceRules {
-            on_foreign_nonce: OnForeignNonce::Requeue,
-            gap_fill_after: Duration::from_secs(5),
-            max_chain_jump: 10,
-            chain_query: ChainQuery::Pending,
-            chain_nonce_timeout: Duration::from_secs(60),
-        },
-        reservations: None,
-    }
+    let mut rules = LaneRules::default();
+    rules.capacity.window.releases = Release::Mined;
+    rules.capacity.mempool_depth = MempoolDepth::Fixed(16);
+    rules.confirmations.finality = Finality::Depth(2);
+    rules.confirmations.watch_depth = 8;
+    rules.confirmations.emit_progress = true;
+    rules.confirmations.stale_receipt_timeout = Duration::from_secs(20);
+    rules.resubmit.interval = Some(Duration::from_secs(30));
+    rules.nonce.gap_fill_after = Duration::from_secs(5);
+    rules.nonce.max_chain_jump = 10;
+    rules.nonce.chain_nonce_timeout = Duration::from_secs(60);
+    rules
 }
 
 pub(super) fn tx_id(number: u64) -> TxId {

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use cli::client::LaneView;
-use cli::output::{Columns, Tone, paint, print_json, print_line};
+use cli::output::{Columns, Tone, paint, print_json, print_line, print_quiet};
 use cli::process::{NodeFile, NodeProcess, node_name, start_node, table, write_private_file};
 use cli::{Failure, PostgresUrl, Signals};
 use futures::future::try_join_all;
@@ -221,8 +221,7 @@ impl Cluster {
         for node in &self.nodes {
             print_line!("  kill -9 {:<7} # {}", node.child.pid, node.name);
         }
-        let quiet = "Ctrl-C stops all nodes and keeps the data in the database.";
-        print_line!("{}", paint(Tone::Quiet, quiet));
+        print_quiet("Ctrl-C stops all nodes and keeps the data in the database.");
         print_line!("");
     }
 }

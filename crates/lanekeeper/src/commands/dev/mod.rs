@@ -6,7 +6,7 @@ mod keepers;
 use std::path::{Path, PathBuf};
 
 use alloy_primitives::{Address, B256};
-use cli::output::{Tone, paint, print_json, print_line};
+use cli::output::{Tone, paint, print_json, print_line, print_quiet};
 use cli::process::{NodeFile, table};
 use cli::{Failure, Signals};
 use devchain::{DEV_CHAIN_ID, dev_account, dev_accounts};
@@ -85,11 +85,15 @@ impl DevNetwork {
         let chain = match &args.chain_url {
             Some(url) => Self::connect(url, args.chain.accounts).await?,
             None => {
-                let port = args.chain_port;
-                let dir = chain_dir(args);
-                Self::from_process(
-                    RunningChain::start(dir, port, "--chain-port", &args.chain).await?,
-                )
+                let (dir, port) = (chain_dir(args), args.chain_port);
+                let process = RunningChain::start(dir, port, "--chain-port", &args.chain).await?;
+                Self {
+                    url: process.url(),
+                    id: DEV_CHAIN_ID,
+                    accounts: process.accounts.clone(),
+                    reserved: dev_account(RESERVED_INDEX),
+                    process: Some(process),
+                }
             }
         };
         let rpc = JsonRpc::new(&chain.url)?;
@@ -133,17 +137,6 @@ impl DevNetwork {
     async fn close(self) {
         if let Some(chain) = self.process {
             chain.stop().await;
-        }
-    }
-
-    fn from_process(chain: RunningChain) -> Self {
-        let accounts = chain.accounts.clone();
-        Self {
-            url: chain.url(),
-            id: DEV_CHAIN_ID,
-            accounts,
-            reserved: dev_account(RESERVED_INDEX),
-            process: Some(chain),
         }
     }
 
@@ -260,11 +253,5 @@ fn print_welcome(args: &DevArgs, chain: &DevNetwork, api: &str) {
         "    -d '{{\"signer\":\"{from}\",\"requestId\":\"try-1\",\"payload\":{{\"to\":\"{to}\",\"value\":\"1\"}}}}'"
     );
     print_line!("");
-    print_line!(
-        "{}",
-        paint(
-            Tone::Quiet,
-            "Ctrl-C stops it and keeps the data; --fresh deletes it."
-        )
-    );
+    print_quiet("Ctrl-C stops it and keeps the data; --fresh deletes it.");
 }

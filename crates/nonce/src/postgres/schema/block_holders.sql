@@ -197,14 +197,14 @@ BEGIN
   WHERE token = holder_token AND NOT EXISTS (SELECT 1 FROM nonce_reservation WHERE block_holder = holder_token AND state = 2);
 END $$;
 
--- The nonces of a block, page by page.
-CREATE FUNCTION nonce_list_block(holder_token uuid, after_nonce bigint, page_max integer)
+-- The first nonces of a block.
+CREATE FUNCTION nonce_list_block(holder_token uuid, page_max integer)
 RETURNS TABLE (nonce bigint, allocation_id bigint) LANGUAGE plpgsql STABLE
   SET search_path FROM CURRENT SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 #variable_conflict use_column
 BEGIN
   RETURN QUERY SELECT r.nonce, r.allocation_id FROM nonce_reservation AS r
-  WHERE r.block_holder = holder_token AND r.state = 2 AND r.nonce > after_nonce ORDER BY r.nonce LIMIT page_max;
+  WHERE r.block_holder = holder_token AND r.state = 2 ORDER BY r.nonce LIMIT page_max;
 END $$;
 
 -- The smallest nonce above all that were ever reserved, as far as it is written.

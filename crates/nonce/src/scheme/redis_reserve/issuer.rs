@@ -5,30 +5,31 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use domain::{LaneKey, Nonce, Reservation, ReservationState};
+use domain::{LaneKey, Mark, Nonce, Reservation};
 use engine::ports::{Clock, ReservationError};
 use uuid::Uuid;
 
-use super::super::ReserveRequest;
-use super::super::write_behind::{BlockLease, WriteObserver, Writer};
+use super::super::write_behind::{
+    BlockLease, WriteObserver, Writer, enqueue_handout, warn_late_reservation,
+};
+use super::super::{ReservationKey, ReserveRequest};
 use super::RedisReserveConfig;
 use super::lane_states::LaneStates;
-use super::scripts::{
-    self, GenerationKeys, IssuedNonce, SCRIPT_INTEGER_MAX, ScriptAnswer, UnrecordedReservation,
-};
+use super::scripts::{self, GenerationKeys, IssuedNonce, ScriptAnswer, UnrecordedReservation};
+use crate::Result;
 use crate::postgres::{
-    BlockLeaseTerms, BlockRequest, EntryKind, Ledger, LedgerEntry, WriteOutcome,
+    BlockLeaseTerms, BlockRequest, EntryKind, Handout, Ledger, LedgerEntry, WriteOutcome,
 };
-use crate::redis::{Redis, RedisConnection, RedisUnavailable};
+use crate::redis::{Redis, RedisConnection, RedisUnavailable, SCRIPT_INTEGER_MAX};
 
 /// After so many tries PostgreSQL reserves alone.
 const TRIES_MAX: usize = 6;
 
 /// Nonces of a generation that are repaired per pass.
-pub(super) const REPAIRED_MAX: usize = 1_000;
+pub(super) const REPAIRED_MAX: i32 = 1_000;
 
 /// Outcome of a call to Redis, with the reservation that it made.
-type ReserveAttempt = Result<ScriptAnswer<Result<Reservation, ReservationError>>, RedisUnavailable>;
+type ReserveAttempt = Result<ScriptAnswer<Result<Reservation>>, RedisUnavailable>;
 
 /// Redis, the ledger, and what is known of each lane.
 pub(super) struct RedisIssuer {
@@ -40,35 +41,20 @@ pub(super) struct RedisIssuer {
 }
 
 impl RedisIssuer {
-    pub(super) fn new(
-        ledger: Arc<Ledger>,
-        redis: Arc<Redis>,
-        clock: Arc<dyn Clock>,
-        config: RedisReserveConfig,
-    ) -> Self {
-        Self {
-            ledger,
-            clock,
-            lane_states: LaneStates::default(),
-            redis,
-            config,
-        }
-    }
-
     /// Reserves through Redis. `None`: Redis cannot be used at present, and PostgreSQL may reserve alone.
     pub(super) async fn try_reserve(
         self: &Arc<Self>,
         writer: &Arc<Writer>,
         lane: LaneKey,
         request: ReserveRequest,
-    ) -> Result<Option<Reservation>, ReservationError> {
+    ) -> Result<Option<Reservation>> {
         if request.at_least.0 >= SCRIPT_INTEGER_MAX {
             return Ok(None); // beyond the integer range of Lua scripts
         }
         for _ in 0..TRIES_MAX {
             let connection = match self.redis.connection().await {
                 Ok(connection) => connection,
-                Err(unavailable) => return self.fall_back(unavailable),
+                Err(unavailable) => return self.redis.fall_back(unavailable),
             };
             let Some(lease) = self.current_lease(&connection, lane, request).await? else {
                 return Ok(None);
@@ -83,7 +69,7 @@ impl RedisIssuer {
                         .refill(&connection, lane, lease, request.at_least, 0)
                         .await?
                 {
-                    return self.fall_back(unavailable);
+                    return self.redis.fall_back(unavailable);
                 }
             }
             let answer = match self
@@ -101,7 +87,7 @@ impl RedisIssuer {
                 Ok(ScriptAnswer::Empty) => {} // the generation ended, or the push to Redis failed
                 Ok(ScriptAnswer::StateLost) => self.lane_states.mark_broken(lane, lease.token),
                 Ok(ScriptAnswer::ServerChanged) => self.redis.discard(&connection),
-                Err(unavailable) => return self.fall_back(unavailable),
+                Err(unavailable) => return self.redis.fall_back(unavailable),
             }
         }
         Ok(None)
@@ -115,7 +101,7 @@ impl RedisIssuer {
         lane: LaneKey,
         lease: BlockLease,
         request: ReserveRequest,
-    ) -> Result<ReserveAttempt, ReservationError> {
+    ) -> Result<ReserveAttempt> {
         let _refill_lock = self.lane_states.lock_refill(lane).await;
         let answer = self.reserve(connection, writer, lane, lease, request).await;
         if answer != Ok(ScriptAnswer::Empty) {
@@ -126,16 +112,6 @@ impl RedisIssuer {
         match refilled.await? {
             Ok(()) => Ok(self.reserve(connection, writer, lane, lease, request).await),
             Err(unavailable) => Ok(Err(unavailable)),
-        }
-    }
-
-    fn fall_back(
-        &self,
-        unavailable: RedisUnavailable,
-    ) -> Result<Option<Reservation>, ReservationError> {
-        match self.redis.config().degrade {
-            true => Ok(None),
-            false => Err(ReservationError::Unavailable(unavailable.to_string())),
         }
     }
 
@@ -166,19 +142,17 @@ impl RedisIssuer {
             ScriptAnswer::StateLost => return Ok(ScriptAnswer::StateLost),
             ScriptAnswer::ServerChanged => return Ok(ScriptAnswer::ServerChanged),
         };
-        let holder = request.holder;
-        let kind = EntryKind::Reserved {
+        let key = ReservationKey {
+            lane,
+            nonce,
+            holder: request.holder,
+        };
+        let handout = Handout {
             token: lease.token,
             allocation_id,
             expires_at,
         };
-        let entry = LedgerEntry {
-            lane,
-            nonce,
-            holder,
-            kind,
-        };
-        writer.enqueue(entry, slot);
+        let reservation = enqueue_handout(writer, slot, key, handout);
         // The reservation is recorded in any case; a caller without an answer lets it expire.
         if !lease.is_trusted(self.clock.monotonic()) {
             let late = ReservationError::Unknown("Redis answered after the lease".into());
@@ -187,16 +161,7 @@ impl RedisIssuer {
         if left < self.config.block_size as u64 / 2 {
             self.refill_in_background(connection, lane, lease, request.at_least);
         }
-        Ok(ScriptAnswer::Ok(Ok(Reservation {
-            lane,
-            nonce,
-            holder,
-            state: ReservationState::Reserved,
-            tx_hash: None,
-            was_replaced: false,
-            expires_at,
-            reason: None,
-        })))
+        Ok(ScriptAnswer::Ok(Ok(reservation)))
     }
 
     /// The lease of a lane's generation, if it belongs to this server.
@@ -205,7 +170,7 @@ impl RedisIssuer {
         connection: &RedisConnection,
         lane: LaneKey,
         request: ReserveRequest,
-    ) -> Result<Option<BlockLease>, ReservationError> {
+    ) -> Result<Option<BlockLease>> {
         let server = server_identity(connection);
         let reservation_max = request.timeout;
         let known = || {
@@ -230,7 +195,7 @@ impl RedisIssuer {
         lane: LaneKey,
         at_least: Nonce,
         reservation_max: Duration,
-    ) -> Result<Option<BlockLease>, ReservationError> {
+    ) -> Result<Option<BlockLease>> {
         let server = server_identity(connection);
         let requested_at = self.clock.monotonic();
         let lease = BlockLeaseTerms {
@@ -288,12 +253,9 @@ impl RedisIssuer {
         lease: BlockLease,
         at_least: Nonce,
         fresh: usize,
-    ) -> Result<Result<(), RedisUnavailable>, ReservationError> {
+    ) -> Result<Result<(), RedisUnavailable>> {
         if self.lane_states.with(lane, |state| state.has_unpushed) {
-            let unpushed = self
-                .ledger
-                .list_block(lease.token, None, REPAIRED_MAX)
-                .await?;
+            let unpushed = self.ledger.list_block(lease.token, REPAIRED_MAX).await?;
             let pushed = self
                 .push(connection, lane, lease.token, at_least, &unpushed)
                 .await;
@@ -410,37 +372,28 @@ impl WriteObserver for RedisIssuer {
         let mut reservations: BTreeMap<(LaneKey, Uuid), Vec<UnrecordedReservation>> =
             BTreeMap::new();
         for (entry, written) in lines {
-            match (&entry.kind, written) {
-                (EntryKind::Recyclable { .. }, WriteOutcome::Done { .. }) => {
-                    self.lane_states
-                        .with(entry.lane, |state| state.has_free = true);
-                }
-                (
-                    EntryKind::Reserved {
-                        token,
-                        allocation_id,
-                        expires_at,
-                    },
-                    written,
-                ) => {
-                    if let WriteOutcome::Refused(why) = written {
-                        metrics::counter!("lanekeeper_nonce_late_loans_total").increment(1);
-                        let (lane, nonce) = (entry.lane, entry.nonce);
-                        tracing::warn!(%lane, %nonce, %why, "a reservation was recorded too late and is void");
+            match &entry.kind {
+                EntryKind::Marked { mark, .. } => {
+                    if let (Mark::Recyclable { .. }, WriteOutcome::Done { .. }) = (mark, written) {
+                        self.lane_states
+                            .with(entry.key.lane, |state| state.has_free = true);
                     }
-                    reservations.entry((entry.lane, *token)).or_default().push(
-                        UnrecordedReservation {
-                            nonce: entry.nonce,
-                            holder: entry.holder,
-                            allocation_id: *allocation_id,
-                            expires_at: *expires_at,
-                        },
-                    );
                 }
-                (
-                    EntryKind::Submitted(_) | EntryKind::Used(_) | EntryKind::Recyclable { .. },
-                    _,
-                ) => {}
+                EntryKind::Reserved(handout) => {
+                    if let WriteOutcome::Refused(why) = written {
+                        warn_late_reservation(entry, why);
+                    }
+                    let reservation = UnrecordedReservation {
+                        nonce: entry.key.nonce,
+                        holder: entry.key.holder,
+                        allocation_id: handout.allocation_id,
+                        expires_at: handout.expires_at,
+                    };
+                    let of_generation = reservations
+                        .entry((entry.key.lane, handout.token))
+                        .or_default();
+                    of_generation.push(reservation);
+                }
             }
         }
         if reservations.is_empty() {

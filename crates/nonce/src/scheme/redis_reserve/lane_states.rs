@@ -1,9 +1,10 @@
 //! What this process knows of each lane's generation.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use domain::{LaneKey, MonotonicTime, Nonce};
+use parking_lot::Mutex;
 use tokio::sync::OwnedMutexGuard;
 use uuid::Uuid;
 
@@ -34,7 +35,7 @@ pub(super) struct LaneState {
 
 impl LaneStates {
     pub(super) fn with<T>(&self, lane: LaneKey, f: impl FnOnce(&mut LaneState) -> T) -> T {
-        f(self.lanes().entry(lane).or_default())
+        f(self.lanes.lock().entry(lane).or_default())
     }
 
     /// The lease, if it needs no renewal, belongs to this server and allows such a reservation.
@@ -45,7 +46,7 @@ impl LaneStates {
         reservation_max: std::time::Duration,
         now: MonotonicTime,
     ) -> Option<BlockLease> {
-        let lanes = self.lanes();
+        let lanes = self.lanes.lock();
         let (lease, of) = lanes.get(&lane)?.lease.as_ref()?;
         let is_good = &**of == server
             && !lease.needs_renewal(now)
@@ -82,15 +83,11 @@ impl LaneStates {
 
     /// All leases that are known here.
     pub(super) fn leases(&self) -> Vec<(LaneKey, BlockLease, Arc<str>)> {
-        let lanes = self.lanes();
+        let lanes = self.lanes.lock();
         let all = lanes.iter().filter_map(|(lane, state)| {
             let (lease, server) = state.lease.as_ref()?;
             Some((*lane, *lease, Arc::clone(server)))
         });
         all.collect()
-    }
-
-    fn lanes(&self) -> MutexGuard<'_, BTreeMap<LaneKey, LaneState>> {
-        self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

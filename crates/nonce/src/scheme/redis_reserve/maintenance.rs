@@ -4,22 +4,20 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use domain::LaneKey;
-use engine::ports::ReservationError;
 use uuid::Uuid;
 
-use super::super::write_behind::{BlockLease, Writer};
+use super::super::ReservationKey;
+use super::super::write_behind::{BlockLease, Writer, enqueue_handout};
 use super::issuer::{REPAIRED_MAX, RedisIssuer, server_identity};
 use super::scripts::{GenerationKeys, ScriptAnswer, UnrecordedReservation};
-use crate::postgres::{EntryKind, LedgerEntry};
+use crate::Result;
+use crate::postgres::Handout;
 use crate::redis::{RedisConnection, RedisUnavailable};
 
 impl RedisIssuer {
     /// Maintains the generations that this process knows. One in use is renewed; the unissued nonces of an idle one
     /// are returned, because they are a gap for all nonces above them once its lease is over.
-    pub(super) async fn maintain_generations(
-        &self,
-        writer: &Writer,
-    ) -> Result<(), ReservationError> {
+    pub(super) async fn maintain_generations(&self, writer: &Writer) -> Result<()> {
         for (lane, lease, server) in self.lane_states.leases() {
             let Ok(connection) = self.redis.connection().await else {
                 return Ok(()); // the circuit breaker probes for it
@@ -44,7 +42,7 @@ impl RedisIssuer {
     }
 
     /// Returns everything that Redis has not issued. Other processes take it again if they need it.
-    pub(super) async fn return_all_unused(&self) -> Result<(), ReservationError> {
+    pub(super) async fn return_all_unused(&self) -> Result<()> {
         for (lane, lease, server) in self.lane_states.leases() {
             let Ok(connection) = self.redis.connection().await else {
                 return Ok(()); // it is recycled after the leases
@@ -58,14 +56,14 @@ impl RedisIssuer {
     }
 
     /// Returns the unissued nonces of a lane if it was idle for so long, and whether the generation is done. If this is
-    /// interrupted, `repair_generation` of any process finds what is out of Redis and not free yet.
+    /// interrupted, `repair_generation` of any process finds the nonces that left Redis and are not free yet.
     async fn return_unused(
         &self,
         connection: &RedisConnection,
         lane: LaneKey,
         lease: BlockLease,
         idle: Duration,
-    ) -> Result<bool, ReservationError> {
+    ) -> Result<bool> {
         let token = lease.token;
         // This process pushes nothing to Redis in the meantime.
         let _refill_lock = self.lane_states.lock_refill(lane).await;
@@ -74,7 +72,7 @@ impl RedisIssuer {
             .await
         {
             Ok(ScriptAnswer::Ok(unused)) => unused,
-            // Its nonces may be out of Redis: the lease must last until they are repaired.
+            // Its nonces may have been removed from Redis: the lease must last until they are repaired.
             Ok(ScriptAnswer::Empty) | Err(_) => return Ok(false),
             Ok(ScriptAnswer::ServerChanged) => {
                 self.redis.discard(connection);
@@ -98,7 +96,7 @@ impl RedisIssuer {
         writer: &Writer,
         lane: LaneKey,
         lease: BlockLease,
-    ) -> Result<(), ReservationError> {
+    ) -> Result<()> {
         let token = lease.token;
         if self
             .push_and_release(connection, lane, token)
@@ -121,18 +119,17 @@ impl RedisIssuer {
             let Ok(slot) = writer.acquire_slot() else {
                 break;
             };
-            let kind = EntryKind::Reserved {
+            let key = ReservationKey {
+                lane,
+                nonce: reservation.nonce,
+                holder: reservation.holder,
+            };
+            let handout = Handout {
                 token,
                 allocation_id: reservation.allocation_id,
                 expires_at: reservation.expires_at,
             };
-            let entry = LedgerEntry {
-                lane,
-                nonce: reservation.nonce,
-                holder: reservation.holder,
-                kind,
-            };
-            writer.enqueue(entry, slot);
+            enqueue_handout(writer, slot, key, handout);
         }
         Ok(())
     }
@@ -143,10 +140,10 @@ impl RedisIssuer {
         connection: &RedisConnection,
         lane: LaneKey,
         token: Uuid,
-    ) -> Result<Result<(), RedisUnavailable>, ReservationError> {
+    ) -> Result<Result<(), RedisUnavailable>> {
         let _refill_lock = self.lane_states.lock_refill(lane).await;
         let at_least = self.lane_states.with(lane, |state| state.at_least);
-        let unpushed = self.ledger.list_block(token, None, REPAIRED_MAX).await?;
+        let unpushed = self.ledger.list_block(token, REPAIRED_MAX).await?;
         let gone = match self
             .push(connection, lane, token, at_least, &unpushed)
             .await

@@ -17,14 +17,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use domain::{Holder, LaneKey, Mark, Nonce, Reservation};
-use engine::ports::{Clock, LaneReservations, ReservationError};
+use domain::{LaneKey, Mark, Reservation};
+use engine::ports::{Clock, LaneReservations};
 
 use super::write_behind::{self, Writer};
-use super::{ConditionalVerdict, ReserveRequest, Scheme, SchemeKind, Verdict, WatchedReservation};
+use super::{
+    ConditionalVerdict, ReservationKey, ReserveRequest, Scheme, SchemeKind, Verdict,
+    WatchedReservation,
+};
+use crate::Result;
 use crate::postgres::{Ledger, Pool};
 use crate::redis::Redis;
 use issuer::RedisIssuer;
+use lane_states::LaneStates;
 
 /// Settings of the generations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,12 +77,13 @@ impl RedisReserve {
         };
         let ledger = Arc::new(Ledger::new(db, SchemeKind::RedisReserve));
         let max = config.unwritten_max;
-        let issuer = Arc::new(RedisIssuer::new(
-            Arc::clone(&ledger),
+        let issuer = Arc::new(RedisIssuer {
+            ledger: Arc::clone(&ledger),
+            clock: Arc::clone(&clock),
+            lane_states: LaneStates::default(),
             redis,
-            Arc::clone(&clock),
             config,
-        ));
+        });
         let observer = Arc::clone(&issuer) as _;
         Self {
             writer: Arc::new(Writer::new(ledger, clock, observer, max)),
@@ -93,11 +99,7 @@ impl Scheme for RedisReserve {
         SchemeKind::RedisReserve
     }
 
-    async fn allocate(
-        &self,
-        lane: LaneKey,
-        request: ReserveRequest,
-    ) -> Result<Reservation, ReservationError> {
+    async fn allocate(&self, lane: LaneKey, request: ReserveRequest) -> Result<Reservation> {
         if self.is_closed.load(Ordering::Acquire) {
             return Err(super::closed_error());
         }
@@ -113,54 +115,28 @@ impl Scheme for RedisReserve {
         }
     }
 
-    async fn mark(
-        &self,
-        lane: LaneKey,
-        nonce: Nonce,
-        holder: Holder,
-        mark: Mark,
-    ) -> Result<Reservation, ReservationError> {
-        let key = (lane, nonce, holder);
+    async fn mark(&self, key: ReservationKey, mark: Mark) -> Result<Reservation> {
         write_behind::record_mark(&self.writer, &*self.issuer.clock, key, mark, || None).await
     }
 
-    async fn find_reservation(
-        &self,
-        lane: LaneKey,
-        nonce: Nonce,
-        holder: Holder,
-    ) -> Result<Option<Reservation>, ReservationError> {
-        let key = (lane, nonce, holder);
+    async fn find_reservation(&self, key: ReservationKey) -> Result<Option<Reservation>> {
         let issuer = &self.issuer;
         write_behind::find_reservation(&self.writer, &issuer.ledger, &*issuer.clock, key).await
     }
 
-    async fn list_reservations(&self, lane: LaneKey) -> Result<LaneReservations, ReservationError> {
+    async fn list_reservations(&self, lane: LaneKey) -> Result<LaneReservations> {
         self.writer.flush().await?;
         self.issuer.ledger.list_reservations_with_blocks(lane).await
     }
 
-    async fn list_watched(
-        &self,
-        limit: usize,
-    ) -> Result<Vec<WatchedReservation>, ReservationError> {
+    async fn list_watched(&self, limit: usize) -> Result<Vec<WatchedReservation>> {
         self.issuer.maintain_generations(&self.writer).await?;
-        let ended = self.issuer.ledger.end_expired_blocks().await?;
-        if ended > 0 {
-            metrics::counter!("lanekeeper_nonce_keepers_ended_total").increment(ended);
-            tracing::info!(
-                ended,
-                "generations expired: their nonces are left to the sweep"
-            );
-        }
+        self.issuer.ledger.end_expired_blocks().await?;
         self.writer.flush().await?;
         self.issuer.ledger.list_watched(limit).await
     }
 
-    async fn apply_verdicts(
-        &self,
-        verdicts: &[ConditionalVerdict],
-    ) -> Result<(), ReservationError> {
+    async fn apply_verdicts(&self, verdicts: &[ConditionalVerdict]) -> Result<()> {
         self.issuer.ledger.apply_verdicts(verdicts).await?;
         for conditional in verdicts {
             if conditional.verdict == Verdict::Free {
@@ -173,7 +149,7 @@ impl Scheme for RedisReserve {
         Ok(())
     }
 
-    async fn close(&self) -> Result<(), ReservationError> {
+    async fn close(&self) -> Result<()> {
         self.is_closed.store(true, Ordering::Release);
         self.writer.flush().await?;
         self.issuer.return_all_unused().await?;

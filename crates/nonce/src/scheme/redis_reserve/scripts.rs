@@ -8,7 +8,7 @@ use ::redis::{Script, ScriptInvocation};
 use domain::{Holder, LaneKey, Nonce, Timestamp};
 use uuid::Uuid;
 
-use crate::redis::{Redis, RedisConnection, RedisUnavailable};
+use crate::redis::{Redis, RedisConnection, RedisUnavailable, SCRIPT_INTEGER_MAX};
 
 static PUSH: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("../../redis/scripts/push.lua")));
@@ -18,9 +18,6 @@ static DRAIN: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("../../redis/scripts/drain.lua")));
 static FORGET_RECORDED: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("../../redis/scripts/forget_recorded.lua")));
-
-/// Lua scripts count in doubles, which are exact up to here.
-pub(super) const SCRIPT_INTEGER_MAX: u64 = 1 << 52;
 
 /// So far below the chain's nonce nothing is ever reserved again.
 const FAR_BELOW: u64 = 1_024;

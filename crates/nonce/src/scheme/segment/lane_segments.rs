@@ -1,16 +1,17 @@
 //! The segments in this process's memory, by lane.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use async_trait::async_trait;
-use domain::{LaneKey, MonotonicTime, Nonce, Timestamp};
+use domain::{LaneKey, Mark, MonotonicTime, Nonce};
+use parking_lot::Mutex;
 use tokio::sync::OwnedMutexGuard;
 use uuid::Uuid;
 
 use super::super::ReserveRequest;
-use super::super::write_behind::{BlockLease, WriteObserver};
-use crate::postgres::{EntryKind, LedgerEntry, WriteOutcome};
+use super::super::write_behind::{BlockLease, WriteObserver, warn_late_reservation};
+use crate::postgres::{EntryKind, Handout, LedgerEntry, WriteOutcome};
 
 /// Free nonces per lane in memory; nonces that are recycled beyond it go to the ledger, for all processes.
 const RETAINED_MAX: usize = 10_000;
@@ -36,14 +37,6 @@ struct LaneSegment {
     refill_lock: Arc<tokio::sync::Mutex<()>>,
 }
 
-/// A nonce that was taken out of the segment.
-pub(super) struct IssuedNonce {
-    pub(super) nonce: Nonce,
-    pub(super) token: Uuid,
-    pub(super) allocation_id: i64,
-    pub(super) expires_at: Timestamp,
-}
-
 impl LaneSegments {
     /// Issues the smallest free nonce while the lease is trusted. `None` also when the ledger must be consulted first:
     /// for a longer reservation, for a smaller recyclable nonce, or because the chain consumed nonces of the segment.
@@ -52,8 +45,8 @@ impl LaneSegments {
         lane: LaneKey,
         request: ReserveRequest,
         now: MonotonicTime,
-    ) -> Option<IssuedNonce> {
-        let mut lanes = self.lanes();
+    ) -> Option<(Nonce, Handout)> {
+        let mut lanes = self.lanes.lock();
         let segment = lanes.get_mut(&lane)?;
         let lease = segment.lease?;
         segment.last_used_at = now;
@@ -74,12 +67,12 @@ impl LaneSegments {
             return None;
         }
         segment.free.remove(&nonce);
-        Some(IssuedNonce {
-            nonce,
+        let handout = Handout {
             token: lease.token,
             allocation_id,
             expires_at: lease.reservation_deadline(now, request.timeout),
-        })
+        };
+        Some((nonce, handout))
     }
 
     /// Starts a refill: determines the token and removes the nonces that the chain has passed, which are about to
@@ -90,7 +83,7 @@ impl LaneSegments {
         at_least: Nonce,
         fresh: impl FnOnce() -> Uuid,
     ) -> RefillRequest {
-        let mut lanes = self.lanes();
+        let mut lanes = self.lanes.lock();
         let segment = lanes.entry(lane).or_default();
         let (token, is_new, skipped) = match segment.lease {
             None => (fresh(), true, BTreeMap::new()),
@@ -113,7 +106,7 @@ impl LaneSegments {
 
     /// The token is void, or its nonces are unknown: nothing is issued under it any more.
     pub(super) fn abandon(&self, lane: LaneKey, token: Uuid) {
-        let mut lanes = self.lanes();
+        let mut lanes = self.lanes.lock();
         let Some(segment) = lanes.get_mut(&lane) else {
             return;
         };
@@ -125,7 +118,7 @@ impl LaneSegments {
 
     /// Removes a lane's segment and returns its unissued nonces with their allocation ids.
     pub(super) fn take_unused(&self, lane: LaneKey) -> Option<(Uuid, Vec<(Nonce, i64)>)> {
-        let mut lanes = self.lanes();
+        let mut lanes = self.lanes.lock();
         let segment = lanes.get_mut(&lane)?;
         let lease = segment.lease.take()?;
         let unused = std::mem::take(&mut segment.free).into_iter().collect();
@@ -139,7 +132,7 @@ impl LaneSegments {
         nonce: Nonce,
         now: MonotonicTime,
     ) -> Option<(Uuid, i64)> {
-        let mut lanes = self.lanes();
+        let mut lanes = self.lanes.lock();
         let segment = lanes.get_mut(&lane)?;
         let lease = segment.lease.filter(|lease| lease.is_trusted(now))?;
         if segment.free.len() >= RETAINED_MAX || nonce < segment.at_least {
@@ -151,47 +144,43 @@ impl LaneSegments {
 
     /// Whether the segment has a free nonce, issuable or not.
     pub(super) fn has_free(&self, lane: LaneKey, at_least: Nonce) -> bool {
-        let lanes = self.lanes();
+        let lanes = self.lanes.lock();
         let segment = lanes.get(&lane).filter(|segment| segment.lease.is_some());
         segment.is_some_and(|segment| segment.free.range(at_least..).next().is_some())
     }
 
     /// The chain's nonce at the last refill.
     pub(super) fn chain_nonce(&self, lane: LaneKey) -> Nonce {
-        self.lanes()
+        self.lanes
+            .lock()
             .get(&lane)
             .map_or(Nonce(0), |segment| segment.at_least)
     }
 
     /// The ledger has this nonce recyclable for all.
     pub(super) fn note_recyclable(&self, lane: LaneKey, nonce: Nonce) {
-        if let Some(segment) = self.lanes().get_mut(&lane) {
-            let smallest = segment.free_in_ledger.map_or(nonce, |free| free.min(nonce));
-            segment.free_in_ledger = Some(smallest);
+        if let Some(segment) = self.lanes.lock().get_mut(&lane) {
+            segment.note_recyclable(nonce);
         }
     }
 
     pub(super) fn lanes_with_segment(&self) -> Vec<LaneKey> {
-        let lanes = self.lanes();
+        let lanes = self.lanes.lock();
         let all = lanes.iter().filter(|(_, segment)| segment.lease.is_some());
         all.map(|(lane, _)| *lane).collect()
     }
 
     /// A lane's lease, and when the segment was last used.
     pub(super) fn lease_of(&self, lane: LaneKey) -> Option<(BlockLease, MonotonicTime)> {
-        let lanes = self.lanes();
+        let lanes = self.lanes.lock();
         let segment = lanes.get(&lane)?;
         Some((segment.lease?, segment.last_used_at))
     }
 
     /// Serialises the refills of a lane.
     pub(super) async fn lock_refill(&self, lane: LaneKey) -> OwnedMutexGuard<()> {
-        let refill_lock = Arc::clone(&self.lanes().entry(lane).or_default().refill_lock);
+        let refill_lock = Arc::clone(&self.lanes.lock().entry(lane).or_default().refill_lock);
         refill_lock.lock_owned().await
-    }
-
-    fn lanes(&self) -> MutexGuard<'_, BTreeMap<LaneKey, LaneSegment>> {
-        self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -218,7 +207,7 @@ impl RefillRequest {
     /// is not renewed any more.
     pub(super) fn complete(mut self, lease: BlockLease, nonces: Vec<(Nonce, i64)>) {
         self.is_completed = true;
-        let mut lanes = self.segments.lanes();
+        let mut lanes = self.segments.lanes.lock();
         let segment = lanes.entry(self.lane).or_default();
         let is_current = match segment.lease {
             Some(present) => present.token == self.token,
@@ -240,7 +229,7 @@ impl RefillRequest {
     /// The database certainly did nothing: the skipped nonces return to the segment.
     pub(super) fn revert(mut self) {
         self.is_completed = true;
-        let mut lanes = self.segments.lanes();
+        let mut lanes = self.segments.lanes.lock();
         let segment = lanes.entry(self.lane).or_default();
         if segment.lease.is_some_and(|lease| lease.token == self.token) {
             segment.free.append(&mut self.skipped);
@@ -260,20 +249,25 @@ impl LaneSegment {
     fn has_below(&self, nonce: Nonce) -> bool {
         self.free.keys().next().is_some_and(|first| *first < nonce)
     }
+
+    fn note_recyclable(&mut self, nonce: Nonce) {
+        let smallest = self.free_in_ledger.map_or(nonce, |free| free.min(nonce));
+        self.free_in_ledger = Some(smallest);
+    }
 }
 
 #[async_trait]
 impl WriteObserver for LaneSegments {
     /// A recycled nonce is in memory before its holder gets the answer.
     async fn on_written(&self, lines: &[(LedgerEntry, WriteOutcome)]) {
-        let mut lanes = self.lanes();
+        let mut lanes = self.lanes.lock();
         for (entry, written) in lines {
-            let Some(segment) = lanes.get_mut(&entry.lane) else {
+            let Some(segment) = lanes.get_mut(&entry.key.lane) else {
                 continue;
             };
             match (&entry.kind, written) {
                 (
-                    EntryKind::Recyclable {
+                    EntryKind::Marked {
                         recycle_target: Some((token, allocation_id)),
                         ..
                     },
@@ -283,25 +277,18 @@ impl WriteObserver for LaneSegments {
                 ) => {
                     // Otherwise it is recycled after the lease.
                     if segment.lease.is_some_and(|lease| lease.token == *token) {
-                        segment.free.insert(entry.nonce, *allocation_id);
+                        segment.free.insert(entry.key.nonce, *allocation_id);
                     }
                 }
-                (EntryKind::Recyclable { .. }, WriteOutcome::Done { .. }) => {
-                    let nonce = entry.nonce;
-                    let smallest = segment.free_in_ledger.map_or(nonce, |free| free.min(nonce));
-                    segment.free_in_ledger = Some(smallest);
+                (EntryKind::Marked { mark, .. }, WriteOutcome::Done { .. }) => {
+                    if let Mark::Recyclable { .. } = mark {
+                        segment.note_recyclable(entry.key.nonce);
+                    }
                 }
-                (EntryKind::Reserved { .. }, WriteOutcome::Refused(why)) => {
-                    metrics::counter!("lanekeeper_nonce_late_loans_total").increment(1);
-                    tracing::warn!(lane = %entry.lane, nonce = %entry.nonce, %why, "a reservation was recorded too late and is void");
+                (EntryKind::Reserved(_), WriteOutcome::Refused(why)) => {
+                    warn_late_reservation(entry, why);
                 }
-                (
-                    EntryKind::Reserved { .. }
-                    | EntryKind::Submitted(_)
-                    | EntryKind::Used(_)
-                    | EntryKind::Recyclable { .. },
-                    _,
-                ) => {}
+                (EntryKind::Reserved(_) | EntryKind::Marked { .. }, _) => {}
             }
         }
     }
@@ -309,12 +296,12 @@ impl WriteObserver for LaneSegments {
     /// It is unknown whether the block has them, so nothing more is issued under their tokens.
     fn on_outcome_unknown(&self, lines: &[LedgerEntry]) {
         for entry in lines {
-            if let EntryKind::Recyclable {
+            if let EntryKind::Marked {
                 recycle_target: Some((token, _)),
                 ..
             } = &entry.kind
             {
-                self.abandon(entry.lane, *token);
+                self.abandon(entry.key.lane, *token);
             }
         }
     }
@@ -324,7 +311,7 @@ impl WriteObserver for LaneSegments {
 mod tests {
     use std::time::Duration;
 
-    use domain::{Address, ChainId, Holder};
+    use domain::{Address, ChainId, Holder, Timestamp};
 
     use super::*;
 
@@ -361,8 +348,8 @@ mod tests {
             at_least: Nonce(at_least),
             timeout: Duration::from_secs(60),
         };
-        let out = segments.issue(LANE, request, MonotonicTime(0))?;
-        Some((out.nonce.0, out.token))
+        let (nonce, handout) = segments.issue(LANE, request, MonotonicTime(0))?;
+        Some((nonce.0, handout.token))
     }
 
     #[test]

@@ -14,14 +14,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use domain::{Holder, LaneKey, Mark, Nonce, Reservation, ReservationState};
+use domain::{LaneKey, Mark, Nonce, Reservation};
 use engine::ports::{Clock, LaneReservations, ReservationError};
 use uuid::Uuid;
 
-use super::write_behind::{self, BlockLease, Writer};
-use super::{ConditionalVerdict, ReserveRequest, Scheme, SchemeKind, Verdict, WatchedReservation};
-use crate::postgres::{BlockLeaseTerms, BlockRequest, EntryKind, Ledger, LedgerEntry, Pool};
-use lane_segments::{IssuedNonce, LaneSegments};
+use super::write_behind::{self, BlockLease, Writer, enqueue_handout};
+use super::{
+    ConditionalVerdict, ReservationKey, ReserveRequest, Scheme, SchemeKind, Verdict,
+    WatchedReservation,
+};
+use crate::Result;
+use crate::postgres::{BlockLeaseTerms, BlockRequest, Ledger, Pool};
+use lane_segments::LaneSegments;
 
 /// Settings of the segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,39 +88,16 @@ impl Segment {
         &self,
         lane: LaneKey,
         request: ReserveRequest,
-    ) -> Result<Option<Reservation>, ReservationError> {
+    ) -> Result<Option<Reservation>> {
         let slot = self.writer.acquire_slot()?;
-        let Some(out) = self.segments.issue(lane, request, self.clock.monotonic()) else {
-            return Ok(None);
-        };
-        let IssuedNonce {
-            nonce,
-            token,
-            allocation_id,
-            expires_at,
-        } = out;
-        let holder = request.holder;
-        let kind = EntryKind::Reserved {
-            token,
-            allocation_id,
-            expires_at,
-        };
-        let entry = LedgerEntry {
-            lane,
-            nonce,
-            holder,
-            kind,
-        };
-        self.writer.enqueue(entry, slot);
-        Ok(Some(Reservation {
-            lane,
-            nonce,
-            holder,
-            state: ReservationState::Reserved,
-            tx_hash: None,
-            was_replaced: false,
-            expires_at,
-            reason: None,
+        let issued = self.segments.issue(lane, request, self.clock.monotonic());
+        Ok(issued.map(|(nonce, handout)| {
+            let key = ReservationKey {
+                lane,
+                nonce,
+                holder: request.holder,
+            };
+            enqueue_handout(&self.writer, slot, key, handout)
         }))
     }
 
@@ -127,7 +108,7 @@ impl Segment {
         at_least: Nonce,
         reservation_max: Duration,
         (take_max, fresh_max): (usize, usize),
-    ) -> Result<(), ReservationError> {
+    ) -> Result<()> {
         let requested_at = self.clock.monotonic();
         let fresh_token = || Uuid::from_u128(self.clock.random());
         let refill = self.segments.begin_refill(lane, at_least, fresh_token);
@@ -179,7 +160,7 @@ impl Segment {
     }
 
     /// Returns the unissued nonces of a lane.
-    async fn return_unused(&self, lane: LaneKey) -> Result<(), ReservationError> {
+    async fn return_unused(&self, lane: LaneKey) -> Result<()> {
         let Some((token, unused)) = self.segments.take_unused(lane) else {
             return Ok(());
         };
@@ -187,7 +168,7 @@ impl Segment {
     }
 
     /// Renews the leases of segments in use and returns idle ones: unissued nonces are a gap for all nonces above them.
-    async fn maintain_leases(&self) -> Result<(), ReservationError> {
+    async fn maintain_leases(&self) -> Result<()> {
         for lane in self.segments.lanes_with_segment() {
             if self.maintenance_due(lane).is_none() {
                 continue;
@@ -232,11 +213,7 @@ impl Scheme for Segment {
         SchemeKind::Segment
     }
 
-    async fn allocate(
-        &self,
-        lane: LaneKey,
-        request: ReserveRequest,
-    ) -> Result<Reservation, ReservationError> {
+    async fn allocate(&self, lane: LaneKey, request: ReserveRequest) -> Result<Reservation> {
         let request = write_behind::clamp_request(request)?;
         for _ in 0..TRIES_MAX {
             if self.is_closed.load(Ordering::Acquire) {
@@ -265,67 +242,34 @@ impl Scheme for Segment {
         Err(ReservationError::Busy)
     }
 
-    async fn mark(
-        &self,
-        lane: LaneKey,
-        nonce: Nonce,
-        holder: Holder,
-        mark: Mark,
-    ) -> Result<Reservation, ReservationError> {
+    async fn mark(&self, key: ReservationKey, mark: Mark) -> Result<Reservation> {
         let recycle_target = || {
             let is_closed = self.is_closed.load(Ordering::Acquire);
-            let recycle_target = self
-                .segments
-                .recycle_target(lane, nonce, self.clock.monotonic());
+            let recycle_target =
+                self.segments
+                    .recycle_target(key.lane, key.nonce, self.clock.monotonic());
             recycle_target.filter(|_| !is_closed)
         };
-        write_behind::record_mark(
-            &self.writer,
-            &*self.clock,
-            (lane, nonce, holder),
-            mark,
-            recycle_target,
-        )
-        .await
+        write_behind::record_mark(&self.writer, &*self.clock, key, mark, recycle_target).await
     }
 
-    async fn find_reservation(
-        &self,
-        lane: LaneKey,
-        nonce: Nonce,
-        holder: Holder,
-    ) -> Result<Option<Reservation>, ReservationError> {
-        let reservation_max = (lane, nonce, holder);
-        write_behind::find_reservation(&self.writer, &self.ledger, &*self.clock, reservation_max)
-            .await
+    async fn find_reservation(&self, key: ReservationKey) -> Result<Option<Reservation>> {
+        write_behind::find_reservation(&self.writer, &self.ledger, &*self.clock, key).await
     }
 
-    async fn list_reservations(&self, lane: LaneKey) -> Result<LaneReservations, ReservationError> {
+    async fn list_reservations(&self, lane: LaneKey) -> Result<LaneReservations> {
         self.writer.flush().await?;
         self.ledger.list_reservations_with_blocks(lane).await
     }
 
-    async fn list_watched(
-        &self,
-        limit: usize,
-    ) -> Result<Vec<WatchedReservation>, ReservationError> {
+    async fn list_watched(&self, limit: usize) -> Result<Vec<WatchedReservation>> {
         self.maintain_leases().await?;
-        let ended = self.ledger.end_expired_blocks().await?;
-        if ended > 0 {
-            metrics::counter!("lanekeeper_nonce_keepers_ended_total").increment(ended);
-            tracing::info!(
-                ended,
-                "segments of dead processes expired: their nonces are left to the sweep"
-            );
-        }
+        self.ledger.end_expired_blocks().await?;
         self.writer.flush().await?;
         self.ledger.list_watched(limit).await
     }
 
-    async fn apply_verdicts(
-        &self,
-        verdicts: &[ConditionalVerdict],
-    ) -> Result<(), ReservationError> {
+    async fn apply_verdicts(&self, verdicts: &[ConditionalVerdict]) -> Result<()> {
         self.ledger.apply_verdicts(verdicts).await?;
         for conditional in verdicts {
             if conditional.verdict == Verdict::Free {
@@ -336,7 +280,7 @@ impl Scheme for Segment {
         Ok(())
     }
 
-    async fn close(&self) -> Result<(), ReservationError> {
+    async fn close(&self) -> Result<()> {
         self.is_closed.store(true, Ordering::Release);
         // Issued nonces are recorded first.
         self.writer.flush().await?;

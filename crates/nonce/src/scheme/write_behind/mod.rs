@@ -4,14 +4,17 @@ mod writer;
 
 use std::time::Duration;
 
-use domain::{Holder, LaneKey, Mark, MonotonicTime, Nonce, Reservation, Timestamp};
+use domain::{Mark, MonotonicTime, Reservation, Timestamp};
 use engine::ports::{Clock, ReservationError};
 use uuid::Uuid;
 
-use super::ReserveRequest;
-use crate::postgres::{EntryKind, Ledger, LedgerEntry, WriteOutcome, signed};
+use super::{ReservationKey, ReserveRequest};
+use crate::Result;
+use crate::postgres::{
+    EntryKind, Handout, Ledger, LedgerEntry, WriteOutcome, new_reservation, signed,
+};
 
-pub(super) use writer::{WriteObserver, Writer};
+pub(super) use writer::{WriteObserver, WriteSlot, Writer};
 
 /// How long a mark waits until another process has recorded its reservation.
 const UNRECORDED_WAIT_MAX: Duration = Duration::from_secs(2);
@@ -24,7 +27,7 @@ const POLL_MAX: Duration = Duration::from_millis(100);
 const RESERVATION_MAX: Duration = Duration::from_secs(10 * 365 * 24 * 3_600);
 
 /// Checks the range of a request and limits its timeout to what the database can store.
-pub(super) fn clamp_request(request: ReserveRequest) -> Result<ReserveRequest, ReservationError> {
+pub(super) fn clamp_request(request: ReserveRequest) -> Result<ReserveRequest> {
     signed(request.at_least.0)?;
     Ok(ReserveRequest {
         timeout: request.timeout.min(RESERVATION_MAX),
@@ -65,32 +68,43 @@ impl BlockLease {
     }
 }
 
+/// Queues a hand-out to be recorded, and returns its reservation.
+pub(super) fn enqueue_handout(
+    writer: &Writer,
+    slot: WriteSlot,
+    key: ReservationKey,
+    handout: Handout,
+) -> Reservation {
+    let kind = EntryKind::Reserved(handout);
+    writer.enqueue(LedgerEntry { key, kind }, slot);
+    new_reservation(key, handout.expires_at)
+}
+
+pub(super) fn warn_late_reservation(entry: &LedgerEntry, why: &ReservationError) {
+    metrics::counter!("lanekeeper_nonce_late_loans_total").increment(1);
+    let (lane, nonce) = (entry.key.lane, entry.key.nonce);
+    tracing::warn!(%lane, %nonce, %why, "a reservation was recorded too late and is void");
+}
+
 /// Records a mark. `recycle_target` returns the allocation block that takes the nonce if it is recycled.
 pub(super) async fn record_mark(
     writer: &Writer,
     clock: &dyn Clock,
-    (lane, nonce, holder): (LaneKey, Nonce, Holder),
+    key: ReservationKey,
     mark: Mark,
     recycle_target: impl Fn() -> Option<(Uuid, i64)>,
-) -> Result<Reservation, ReservationError> {
+) -> Result<Reservation> {
     let began = clock.monotonic();
     let mut delay = POLL_FIRST;
     loop {
-        let kind = match mark.clone() {
-            Mark::Submitted(hash) => EntryKind::Submitted(hash),
-            Mark::Used(hash) => EntryKind::Used(hash),
-            Mark::Recyclable { reason, asked } => EntryKind::Recyclable {
-                reason,
-                asked,
-                recycle_target: recycle_target(),
+        let kind = EntryKind::Marked {
+            recycle_target: match mark {
+                Mark::Recyclable { .. } => recycle_target(),
+                Mark::Submitted(_) | Mark::Used(_) => None,
             },
+            mark: mark.clone(),
         };
-        let entry = LedgerEntry {
-            lane,
-            nonce,
-            holder,
-            kind,
-        };
+        let entry = LedgerEntry { key, kind };
         match writer.write(entry).await? {
             WriteOutcome::Done { reservation, .. } => return Ok(reservation),
             WriteOutcome::Refused(why) => return Err(why),
@@ -101,7 +115,8 @@ pub(super) async fn record_mark(
             // The block holder may have issued it and not recorded it yet, so "not reserved" would be a guess.
             WriteOutcome::NotYet => {
                 return Err(ReservationError::Unavailable(format!(
-                    "the reservation of nonce {nonce} is not recorded yet; retry"
+                    "the reservation of nonce {} is not recorded yet; retry",
+                    key.nonce
                 )));
             }
         }
@@ -113,16 +128,16 @@ pub(super) async fn find_reservation(
     writer: &Writer,
     ledger: &Ledger,
     clock: &dyn Clock,
-    (lane, nonce, holder): (LaneKey, Nonce, Holder),
-) -> Result<Option<Reservation>, ReservationError> {
+    key: ReservationKey,
+) -> Result<Option<Reservation>> {
     writer.flush().await?;
     let began = clock.monotonic();
     let mut delay = POLL_FIRST;
     loop {
-        let Some(found) = ledger.find_row(lane, nonce).await? else {
+        let Some(found) = ledger.find_row(key.lane, key.nonce).await? else {
             return Ok(None);
         };
-        if found.reservation.holder == holder {
+        if found.reservation.holder == key.holder {
             return Ok(Some(found.reservation));
         }
         if !found.is_in_block || clock.monotonic().since(began) >= UNRECORDED_WAIT_MAX {

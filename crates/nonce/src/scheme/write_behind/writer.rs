@@ -4,16 +4,18 @@
 //! result of a mark is returned at once, also when it is a failure.
 
 use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use domain::LaneKey;
 use engine::ports::{Clock, ReservationError};
+use parking_lot::Mutex;
 use tokio::sync::oneshot::{self, Sender};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use crate::Result;
 use crate::postgres::{EntryKind, Ledger, LedgerEntry, QueryError, WriteOutcome, write_error};
 
 /// Entries per statement.
@@ -64,7 +66,7 @@ struct Queue {
 
 struct QueuedWrite {
     line: WriteItem,
-    answer: Option<Sender<Result<WriteOutcome, ReservationError>>>,
+    answer: Option<Sender<Result<WriteOutcome>>>,
     _slot: Option<WriteSlot>,
 }
 
@@ -96,7 +98,7 @@ impl Writer {
     }
 
     /// Capacity for one more entry. Must be acquired before a nonce is issued.
-    pub(in crate::scheme) fn acquire_slot(&self) -> Result<WriteSlot, ReservationError> {
+    pub(in crate::scheme) fn acquire_slot(&self) -> Result<WriteSlot> {
         let slot = Arc::clone(&self.shared.slots).try_acquire_owned();
         slot.map(|_permit| WriteSlot { _permit })
             .map_err(|_none| ReservationError::Busy)
@@ -112,18 +114,15 @@ impl Writer {
     }
 
     /// Writes an entry and waits for its outcome.
-    pub(in crate::scheme) async fn write(
-        &self,
-        entry: LedgerEntry,
-    ) -> Result<WriteOutcome, ReservationError> {
+    pub(in crate::scheme) async fn write(&self, entry: LedgerEntry) -> Result<WriteOutcome> {
         let slot = self.acquire_slot()?;
         self.write_and_wait(WriteItem::Entry(entry), Some(slot))
             .await
     }
 
     /// Waits until all queued entries are written; fails if the database is unavailable.
-    pub(in crate::scheme) async fn flush(&self) -> Result<(), ReservationError> {
-        if self.shared.queue().is_idle() {
+    pub(in crate::scheme) async fn flush(&self) -> Result<()> {
+        if self.shared.queue.lock().is_idle() {
             return Ok(());
         }
         self.write_and_wait(WriteItem::Barrier, None)
@@ -135,7 +134,7 @@ impl Writer {
         &self,
         line: WriteItem,
         slot: Option<WriteSlot>,
-    ) -> Result<WriteOutcome, ReservationError> {
+    ) -> Result<WriteOutcome> {
         let (answer, answered) = oneshot::channel();
         self.push(QueuedWrite {
             line,
@@ -148,7 +147,7 @@ impl Writer {
     }
 
     fn push(&self, item: QueuedWrite) {
-        let mut queue = self.shared.queue();
+        let mut queue = self.shared.queue.lock();
         queue.waiting.push_back(item);
         if !queue.is_running {
             queue.is_running = true;
@@ -193,7 +192,7 @@ impl WriterTask {
         let mut retry = RETRY_FIRST;
         loop {
             {
-                let mut queue = shared.queue();
+                let mut queue = shared.queue.lock();
                 let count = queue.waiting.len().min(BATCH_MAX);
                 if count == 0 {
                     queue.is_running = false;
@@ -222,7 +221,7 @@ impl WriterTask {
 
     /// Puts the batch back to the front of the queue.
     fn requeue(&mut self) {
-        let mut queue = self.shared.queue();
+        let mut queue = self.shared.queue.lock();
         for item in self.batch.drain(..).rev() {
             queue.waiting.push_front(item);
         }
@@ -244,7 +243,7 @@ impl Drop for WriterTask {
         self.shared.observer.on_outcome_unknown(&entries);
         self.batch.retain(QueuedWrite::is_reservation);
         self.requeue();
-        let mut queue = self.shared.queue();
+        let mut queue = self.shared.queue.lock();
         queue.waiting.retain(QueuedWrite::is_reservation);
         queue.is_running = false;
     }
@@ -282,27 +281,20 @@ impl Shared {
 
     /// One answer per entry. A batch that the database refuses is retried lane by lane, so that one locked row does
     /// not block the other lanes.
-    async fn write_entries(
-        &self,
-        entries: &[LedgerEntry],
-    ) -> Vec<Result<WriteOutcome, ReservationError>> {
+    async fn write_entries(&self, entries: &[LedgerEntry]) -> Vec<Result<WriteOutcome>> {
         let why = match self.write_batch(entries).await {
             Ok(written) => return written.into_iter().map(Ok).collect(),
-            Err(QueryError::Refused(why)) => QueryError::Refused(why),
-            Err(
-                why @ (QueryError::NotSent(_) | QueryError::Unknown(_) | QueryError::Malformed(_)),
-            ) => {
-                return vec![Err(write_error(why)); entries.len()];
-            }
+            Err(why) => why,
         };
+        let is_refused = matches!(why, QueryError::Refused(_));
         let mut answers = vec![Err(write_error(why)); entries.len()];
-        let lanes: BTreeSet<LaneKey> = entries.iter().map(|entry| entry.lane).collect();
-        if lanes.len() == 1 {
+        let lanes: BTreeSet<LaneKey> = entries.iter().map(|entry| entry.key.lane).collect();
+        if !is_refused || lanes.len() == 1 {
             return answers;
         }
         let mut refused = 0;
         for lane in lanes {
-            let is_of_lane = |(_, entry): &(usize, &LedgerEntry)| entry.lane == lane;
+            let is_of_lane = |(_, entry): &(usize, &LedgerEntry)| entry.key.lane == lane;
             let lines = entries.iter().enumerate().filter(is_of_lane);
             let (places, lines): (Vec<usize>, Vec<LedgerEntry>) =
                 lines.map(|(place, entry)| (place, entry.clone())).unzip();
@@ -346,17 +338,13 @@ impl Shared {
             }
         }
     }
-
-    fn queue(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl QueuedWrite {
     /// Whether it records a reservation.
     fn is_reservation(&self) -> bool {
         self.entry()
-            .is_some_and(|entry| matches!(entry.kind, EntryKind::Reserved { .. }))
+            .is_some_and(|entry| matches!(entry.kind, EntryKind::Reserved(_)))
     }
 
     fn entry(&self) -> Option<&LedgerEntry> {
@@ -367,10 +355,7 @@ impl QueuedWrite {
     }
 }
 
-fn send_answer(
-    answer: Option<Sender<Result<WriteOutcome, ReservationError>>>,
-    outcome: Result<WriteOutcome, ReservationError>,
-) {
+fn send_answer(answer: Option<Sender<Result<WriteOutcome>>>, outcome: Result<WriteOutcome>) {
     if let Some(answer) = answer {
         // The caller may be gone.
         answer.send(outcome).ok();
@@ -379,13 +364,13 @@ fn send_answer(
 
 #[cfg(test)]
 mod tests {
-    use domain::{Address, B256, ChainId, Holder, LaneKey, MonotonicTime, Nonce, Timestamp};
+    use domain::{Address, B256, ChainId, Holder, LaneKey, Mark, MonotonicTime, Nonce, Timestamp};
     use tokio::runtime::{Builder, Runtime};
     use uuid::Uuid;
 
     use super::*;
-    use crate::postgres::{Connector, Pool, PoolConfig, Timeouts};
-    use crate::scheme::SchemeKind;
+    use crate::postgres::{Connector, Handout, Pool, PoolConfig, Timeouts};
+    use crate::scheme::{ReservationKey, SchemeKind};
 
     struct NoObserver;
 
@@ -419,12 +404,14 @@ mod tests {
 
     fn entry(nonce: u64, kind: EntryKind) -> LedgerEntry {
         LedgerEntry {
-            lane: LaneKey {
-                chain_id: ChainId(1),
-                signer: Address::ZERO,
+            key: ReservationKey {
+                lane: LaneKey {
+                    chain_id: ChainId(1),
+                    signer: Address::ZERO,
+                },
+                nonce: Nonce(nonce),
+                holder: Holder(Uuid::nil()),
             },
-            nonce: Nonce(nonce),
-            holder: Holder(Uuid::nil()),
             kind,
         }
     }
@@ -442,20 +429,26 @@ mod tests {
         let ledger = Arc::new(Ledger::new(Arc::new(db), SchemeKind::Segment));
         let (clock, observer) = (Arc::new(StillClock), Arc::new(NoObserver));
         let writer = Writer::new(ledger, clock, observer, 10);
-        let reservation = EntryKind::Reserved {
+        let reservation = EntryKind::Reserved(Handout {
             token: Uuid::nil(),
             allocation_id: 1,
             expires_at: Timestamp(0),
-        };
+        });
         let first = runtime();
         first.block_on(async {
             writer.enqueue(entry(0, reservation), writer.acquire_slot().unwrap());
             tokio::task::yield_now().await;
         });
-        assert!(!writer.shared.queue().is_idle());
+        assert!(!writer.shared.queue.lock().is_idle());
         drop(first);
         let second = runtime();
-        let mark = entry(0, EntryKind::Submitted(B256::ZERO));
+        let mark = entry(
+            0,
+            EntryKind::Marked {
+                mark: Mark::Submitted(B256::ZERO),
+                recycle_target: None,
+            },
+        );
         let outcome = second.block_on(async {
             let outcome = tokio::time::timeout(Duration::from_secs(30), writer.write(mark));
             outcome.await.expect("the mark is answered")
@@ -465,7 +458,7 @@ mod tests {
             "{outcome:?}"
         );
         drop(second);
-        let queue = writer.shared.queue();
+        let queue = writer.shared.queue.lock();
         assert!(!queue.is_running);
         assert_eq!(queue.waiting.len(), 1, "the reservation is kept");
     }

@@ -9,23 +9,21 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use domain::lane::Finality;
 use domain::lane::reservations::ReservationRules;
-use domain::lane::{ChainQuery, Finality, OnForeignNonce, Resubmit, ResubmitPolicy};
 use domain::lease::LeaseTerms;
-use domain::window::{MempoolDepth, Release, Window};
-use domain::{
-    CapacityRules, ChainId, ConfirmationRules, FeeRules, Holder, LaneKey, LaneRules, Mark,
-    NodeName, Nonce, NonceRules, Reservation,
-};
+use domain::window::Release;
+use domain::{ChainId, LaneKey, LaneRules, Mark, NodeName, Reservation};
 use engine::node::{
-    AcceptedTx, ChainRules, NewTx, Node, NodeConfig, NodeHandle, NonKeeper, OnTimelineChange,
-    Ports, Refusal, ReservedAccounts,
+    AcceptedTx, ChainRules, NewTx, Node, NodeConfig, NodeHandle, Ports, Refusal, ReservedAccounts,
 };
 use engine::ports::{Chain, Clock, LaneReservations, PeerError, Peers, ReservationError, Store};
 use engine::reservations::{MarkError, MarkRequest};
 use engine::tasks::Tasks;
 use nonce::scheme::LaneScheme;
-use nonce::{ConditionalVerdict, ReserveRequest, Scheme, SchemeKind, WatchedReservation};
+use nonce::{
+    ConditionalVerdict, ReservationKey, ReserveRequest, Scheme, SchemeKind, WatchedReservation,
+};
 use rig::postgres::{Database, majors, shared};
 use sim::chain::MemorySigner;
 use sim::store::MemoryStore;
@@ -183,23 +181,15 @@ impl Scheme for NodeProcess {
         self.lane.allocate(lane, request).await
     }
 
-    async fn mark(
-        &self,
-        lane: LaneKey,
-        nonce: Nonce,
-        holder: Holder,
-        mark: Mark,
-    ) -> Result<Reservation, ReservationError> {
-        self.lane.mark(lane, nonce, holder, mark).await
+    async fn mark(&self, key: ReservationKey, mark: Mark) -> Result<Reservation, ReservationError> {
+        self.lane.mark(key, mark).await
     }
 
     async fn find_reservation(
         &self,
-        lane: LaneKey,
-        nonce: Nonce,
-        holder: Holder,
+        key: ReservationKey,
     ) -> Result<Option<Reservation>, ReservationError> {
-        self.lane.find_reservation(lane, nonce, holder).await
+        self.lane.find_reservation(key).await
     }
 
     async fn list_reservations(&self, lane: LaneKey) -> Result<LaneReservations, ReservationError> {
@@ -272,28 +262,25 @@ impl Peers for PeerDirectory {
 }
 
 fn config(name: String, address: &str, lease: Duration, chains: Vec<ChainId>) -> NodeConfig {
-    let rules = ChainRules {
-        lane: lane_rules(),
-        gas_margin_percent: 120,
-        poll_interval: Duration::from_millis(100),
-        receipt_workers: 4,
-    };
+    let mut rules = ChainRules::new(LaneRules::default());
+    rules.lane.capacity.window.releases = Release::Mined;
+    rules.lane.confirmations.finality = Finality::Depth(FINAL_DEPTH);
+    rules.lane.confirmations.watch_depth = WATCH_DEPTH;
+    rules.lane.confirmations.stale_receipt_timeout = Duration::from_secs(5);
+    rules.lane.resubmit.interval = Some(Duration::from_secs(5));
+    rules.lane.nonce.gap_fill_after = Duration::from_secs(1);
+    rules.lane.nonce.chain_nonce_timeout = Duration::from_secs(1);
+    rules.poll_interval = Duration::from_millis(100);
     let accounts = RESERVED_SIGNERS.map(|signer| (lane(signer).signer, Vec::new()));
+    let chains = chains.into_iter().map(|id| (id, rules.clone()));
     NodeConfig {
-        name: NodeName(name),
         advertise: Some(address.to_owned()),
         lease: LeaseTerms {
             duration: lease,
             renew_interval: Duration::from_secs(1),
             clock_skew_allowance: Duration::from_millis(500),
-            idle_release: Duration::from_secs(60),
+            ..LeaseTerms::default()
         },
-        shards: 2,
-        inbox: 4_096,
-        waiters: 4_096,
-        chains: chains.into_iter().map(|id| (id, rules.clone())).collect(),
-        non_keeper: NonKeeper::Forward,
-        on_timeline_change: OnTimelineChange::Halt,
         reserved_accounts: ReservedAccounts {
             accounts: accounts.into(),
             reservations: ReservationRules {
@@ -301,38 +288,6 @@ fn config(name: String, address: &str, lease: Duration, chains: Vec<ChainId>) ->
                 grace: Duration::ZERO,
             },
         },
-    }
-}
-
-fn lane_rules() -> LaneRules {
-    LaneRules {
-        capacity: CapacityRules {
-            window: Window {
-                limit: None,
-                releases: Release::Mined,
-            },
-            mempool_depth: MempoolDepth::auto(),
-        },
-        fee: FeeRules::OPEN,
-        confirmations: ConfirmationRules {
-            finality: Finality::Depth(FINAL_DEPTH),
-            watch_depth: WATCH_DEPTH,
-            emit_progress: false,
-            fetch_receipt_upon_entry: false,
-            stale_receipt_timeout: Duration::from_secs(5),
-        },
-        resubmit: Resubmit {
-            interval: Some(Duration::from_secs(5)),
-            policy: ResubmitPolicy::Rebroadcast,
-            max_attempts: None,
-        },
-        nonce: NonceRules {
-            on_foreign_nonce: OnForeignNonce::Requeue,
-            gap_fill_after: Duration::from_secs(1),
-            max_chain_jump: 64,
-            chain_query: ChainQuery::Pending,
-            chain_nonce_timeout: Duration::from_secs(1),
-        },
-        reservations: None,
+        ..NodeConfig::new(NodeName(name), chains)
     }
 }

@@ -7,7 +7,10 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use async_trait::async_trait;
 use domain::{Holder, LaneKey, Mark, MarkRefusal, Nonce, Reservation, ReservationState, Timestamp};
 use engine::ports::{Clock, LaneReservations, ReservationError};
-use nonce::{ConditionalVerdict, ReserveRequest, Scheme, SchemeKind, Verdict, WatchedReservation};
+use nonce::{
+    ConditionalVerdict, ReservationKey, ReserveRequest, Scheme, SchemeKind, Verdict,
+    WatchedReservation,
+};
 use uuid::Uuid;
 
 use super::TestClock;
@@ -175,29 +178,21 @@ impl Scheme for MemoryLedger {
         Ok(rows.reserve(lane, request, self.rows.clock.now()))
     }
 
-    async fn mark(
-        &self,
-        lane: LaneKey,
-        nonce: Nonce,
-        holder: Holder,
-        mark: Mark,
-    ) -> Result<Reservation, ReservationError> {
+    async fn mark(&self, key: ReservationKey, mark: Mark) -> Result<Reservation, ReservationError> {
         tokio::task::yield_now().await;
         let mut lanes = self.rows.lock();
-        let row = lanes.entry(lane).or_default().rows.get_mut(&nonce);
-        let row = row.ok_or(MarkRefusal::NotReserved(nonce))?;
-        row.reservation.mark(holder, &mark)?;
+        let row = lanes.entry(key.lane).or_default().rows.get_mut(&key.nonce);
+        let row = row.ok_or(MarkRefusal::NotReserved(key.nonce))?;
+        row.reservation.mark(key.holder, &mark)?;
         Ok(row.reservation.clone())
     }
 
     async fn find_reservation(
         &self,
-        lane: LaneKey,
-        nonce: Nonce,
-        holder: Holder,
+        key: ReservationKey,
     ) -> Result<Option<Reservation>, ReservationError> {
-        let row = self.row(lane, nonce.0);
-        Ok(row.filter(|row| row.holder == holder))
+        let row = self.row(key.lane, key.nonce.0);
+        Ok(row.filter(|row| row.holder == key.holder))
     }
 
     async fn list_reservations(&self, lane: LaneKey) -> Result<LaneReservations, ReservationError> {

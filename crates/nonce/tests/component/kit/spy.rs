@@ -4,9 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
-use domain::{Holder, LaneKey, Mark, Nonce, Reservation};
+use domain::{LaneKey, Mark, Reservation};
 use engine::ports::{LaneReservations, ReservationError};
-use nonce::{ConditionalVerdict, ReserveRequest, Scheme, SchemeKind, WatchedReservation};
+use nonce::{
+    ConditionalVerdict, ReservationKey, ReserveRequest, Scheme, SchemeKind, WatchedReservation,
+};
 
 use super::Latch;
 
@@ -121,24 +123,15 @@ impl Scheme for Spy {
         self.call(lane, self.ledger.allocate(lane, request)).await
     }
 
-    async fn mark(
-        &self,
-        lane: LaneKey,
-        nonce: Nonce,
-        holder: Holder,
-        mark: Mark,
-    ) -> Result<Reservation, ReservationError> {
-        self.call(lane, self.ledger.mark(lane, nonce, holder, mark))
-            .await
+    async fn mark(&self, key: ReservationKey, mark: Mark) -> Result<Reservation, ReservationError> {
+        self.call(key.lane, self.ledger.mark(key, mark)).await
     }
 
     async fn find_reservation(
         &self,
-        lane: LaneKey,
-        nonce: Nonce,
-        holder: Holder,
+        key: ReservationKey,
     ) -> Result<Option<Reservation>, ReservationError> {
-        self.ledger.find_reservation(lane, nonce, holder).await
+        self.ledger.find_reservation(key).await
     }
 
     async fn list_reservations(&self, lane: LaneKey) -> Result<LaneReservations, ReservationError> {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use domain::{Holder, Nonce, Reservation, ReservationState};
 use engine::ports::ReservationError;
 use futures::future::join_all;
-use nonce::ReserveRequest;
+use nonce::{ReservationKey, ReserveRequest};
 use uuid::Uuid;
 
 use super::super::kit::{hash, immediate_settings, lane};
@@ -207,9 +207,7 @@ pub(crate) async fn lane_is_bound_to_one_scheme(scenario: &Scenario) {
         assert!(why.contains(word), "both schemes are named: {why}");
     }
     let mark = domain::Mark::Used(hash(1));
-    let refused = other
-        .mark(lane(1), reserved.nonce, reserved.holder, mark)
-        .await;
+    let refused = other.mark(ReservationKey::from(&reserved), mark).await;
     assert!(
         matches!(refused, Err(ReservationError::NotReservable(_))),
         "{refused:?}"

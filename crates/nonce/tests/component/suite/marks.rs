@@ -2,6 +2,7 @@
 
 use domain::{Holder, Mark, MarkRefusal, Nonce, Reservation, ReservationState};
 use engine::ports::{Chain as _, NonceReservations, ReservationError};
+use nonce::ReservationKey;
 use uuid::Uuid;
 
 use super::super::kit::{FOREIGN_DEPTH, hash, lane};
@@ -122,7 +123,11 @@ pub(crate) async fn marks_on_a_never_reserved_nonce_are_refused(scenario: &Scena
         assert_eq!(
             process
                 .scheme
-                .find_reservation(lane(1), nonce, holder)
+                .find_reservation(ReservationKey {
+                    lane: lane(1),
+                    nonce,
+                    holder,
+                })
                 .await,
             Ok(None)
         );
@@ -172,9 +177,7 @@ pub(crate) async fn hash_submitted_after_the_chain_check_blocks_recycling(scenar
         let reason = "not needed".into();
         let mark = Mark::Recyclable { reason, asked };
         let scheme = &process.scheme;
-        scheme
-            .mark(lane(1), reserved.nonce, reserved.holder, mark)
-            .await
+        scheme.mark(ReservationKey::from(&reserved), mark).await
     };
     let submitted = process.mark_submitted(&reserved, hash(1)).await;
     for asked in [None, Some(hash(2))] {
@@ -211,9 +214,7 @@ pub(crate) async fn nonce_with_two_submitted_hashes_cannot_be_recycled(scenario:
             let reason = "not needed".into();
             let mark = Mark::Recyclable { reason, asked };
             let scheme = &process.scheme;
-            let marked = scheme
-                .mark(lane(1), reserved.nonce, reserved.holder, mark)
-                .await;
+            let marked = scheme.mark(ReservationKey::from(&reserved), mark).await;
             assert_eq!(marked, Err(refused.clone()));
         }
         let component = &process.component;

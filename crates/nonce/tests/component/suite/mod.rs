@@ -23,7 +23,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use domain::{Reservation, ReservationState};
 use nonce::sweep::Sweep;
-use nonce::{Mode, NonceComponent, Scheme, Settings};
+use nonce::{Mode, NonceComponent, ReservationKey, Scheme, Settings};
 
 use super::kit::{
     CHAIN, FOREIGN_DEPTH, FakeChain, component_on, immediate_settings, lane, wait_for,
@@ -173,7 +173,7 @@ impl Process {
     pub(crate) async fn row(&self, reserved: &Reservation) -> Reservation {
         let row = self
             .scheme
-            .find_reservation(reserved.lane, reserved.nonce, reserved.holder)
+            .find_reservation(ReservationKey::from(reserved))
             .await;
         let row = row.expect("the ledger is readable");
         row.expect("the nonce still has this holder")

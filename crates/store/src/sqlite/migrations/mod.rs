@@ -1,7 +1,7 @@
 //! The schema: forward-only migrations, each in a transaction of its own, numbered and named alike
 //! in every dialect.
 
-use rusqlite::{Connection, OptionalExtension as _, TransactionBehavior};
+use rusqlite::{Connection, TransactionBehavior};
 
 use domain::Timestamp;
 
@@ -33,15 +33,9 @@ pub enum SchemaState {
     /// As this program writes it.
     Current,
     /// Older (0: empty): `migrate` brings it up to date.
-    Behind {
-        /// Its version.
-        found: i64,
-    },
+    Behind { found: i64 },
     /// Written by a newer program; this one must not touch it.
-    Newer {
-        /// Its version.
-        found: i64,
-    },
+    Newer { found: i64 },
 }
 
 impl SchemaState {
@@ -69,10 +63,7 @@ pub(super) fn migrate(conn: &mut Connection, now: Timestamp) -> Result<Vec<i64>,
     )?;
     let found = version(conn)?;
     let mut applied = Vec::new();
-    for migration in MIGRATIONS
-        .iter()
-        .filter(|migration| migration.version > found)
-    {
+    for migration in MIGRATIONS.iter().filter(|step| step.version > found) {
         let step = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
         step.execute_batch(migration.sql)?;
         step.execute(
@@ -90,15 +81,7 @@ pub(super) fn migrate(conn: &mut Connection, now: Timestamp) -> Result<Vec<i64>,
 }
 
 fn version(conn: &Connection) -> Result<i64, rusqlite::Error> {
-    let has_table = conn
-        .query_row(
-            "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'schema_version'",
-            [],
-            |_row| Ok(()),
-        )
-        .optional()?
-        .is_some();
-    if !has_table {
+    if !conn.table_exists(None, "schema_version")? {
         return Ok(0);
     }
     conn.query_row(
