@@ -27,7 +27,8 @@ mod scratch;
 
 pub use api::{Answer, Api, Chain, NoAnswer, random_address};
 pub use process::{
-    COMMAND_WITHIN, Options, Server, binary, first_lines, free_port, run, run_bench, run_within,
+    COMMAND_WITHIN, Options, Server, binary, first_lines, free_port, run, run_bench, run_bench_of,
+    run_within,
 };
 pub use report::Report;
 pub use scratch::Scratch;

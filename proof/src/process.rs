@@ -55,7 +55,16 @@ pub async fn run(args: &[&str], env: &[(&str, &str)]) -> Outcome<Output> {
 
 /// With a longer timeout.
 pub async fn run_within(within: Duration, args: &[&str], env: &[(&str, &str)]) -> Outcome<Output> {
-    let mut command = Command::new(binary());
+    run_binary_within(&binary(), within, args, env).await
+}
+
+async fn run_binary_within(
+    binary: &Path,
+    within: Duration,
+    args: &[&str],
+    env: &[(&str, &str)],
+) -> Outcome<Output> {
+    let mut command = Command::new(binary);
     command
         .args(args)
         .envs(env.iter().copied())
@@ -66,17 +75,31 @@ pub async fn run_within(within: Duration, args: &[&str], env: &[(&str, &str)]) -
 
 /// Runs a benchmark of the binary, prints its output and returns its JSON report.
 pub async fn run_bench(within: Duration, args: &[&str]) -> Outcome<Value> {
+    let (output, report) = run_bench_of(&binary(), within, args).await?;
+    print_step(output);
+    Ok(report)
+}
+
+/// Runs a benchmark of any binary, and returns its output and its JSON report.
+pub async fn run_bench_of(
+    binary: &Path,
+    within: Duration,
+    args: &[&str],
+) -> Outcome<(String, Value)> {
     let file = tempfile::NamedTempFile::new()?;
     let path = file.path().to_string_lossy().into_owned();
     let args = [&["bench"], args, &["--json", &path]].concat();
-    let output = run_within(within, &args, &[]).await?;
-    print_step(String::from_utf8_lossy(&output.stdout));
+    let output = run_binary_within(binary, within, &args, &[]).await?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let error = String::from_utf8_lossy(&output.stderr);
     ensure(
         output.status.success(),
-        format!("{}: {error}", args.join(" ")),
+        format!("{text}\n{}: {error}", args.join(" ")),
     )?;
-    Ok(serde_json::from_str(&std::fs::read_to_string(&path)?)?)
+    Ok((
+        text,
+        serde_json::from_str(&std::fs::read_to_string(&path)?)?,
+    ))
 }
 
 /// The first lines of a command that does not end by itself.

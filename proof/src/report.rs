@@ -8,16 +8,16 @@ use serde_json::{Map, Value};
 use crate::Outcome;
 
 pub struct Report {
-    name: &'static str,
+    name: String,
     facts: Map<String, Value>,
     /// The current part of the report, if it has parts.
     part: Option<String>,
 }
 
 impl Report {
-    pub fn new(name: &'static str) -> Self {
+    pub fn new(name: impl Into<String>) -> Self {
         Self {
-            name,
+            name: name.into(),
             facts: Map::new(),
             part: None,
         }
@@ -59,7 +59,7 @@ impl Report {
             Ok(figure) => (true, figure),
             Err(error) => (false, error.to_string()),
         };
-        self.facts.insert("proof".into(), self.name.into());
+        self.facts.insert("proof".into(), self.name.clone().into());
         self.facts.insert("holds".into(), holds.into());
         self.facts.insert("figure".into(), figure.clone().into());
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("out");
