@@ -9,8 +9,8 @@ use domain::lane::AdmittedRequest;
 use domain::lease::LeaseRequest;
 use domain::{
     Address, Attempt, AttemptKind, B256, Bytes, ChainId, Event, EventKind, Fees, GrantId,
-    Incarnation, LaneKey, LastWrite, LeaseGrant, NodeName, Nonce, Payload, RequestId, SubState,
-    Timestamp, Token, Tx, TxId, TxState, U256, Writes,
+    Incarnation, LaneKey, LeaseGrant, NodeName, Nonce, Payload, RequestId, SubState, Timestamp,
+    Token, Tx, TxId, TxState, U256, Writes,
 };
 use engine::ports::{AcquireOutcome, LaneBatch, QueuedRequest, Store};
 use rig::postgres::{Database, Server};

@@ -42,7 +42,7 @@ impl Target for Door {
             self.world = None;
             self.inputs = 0;
             let runtime = still_runtime();
-            let key = ApiKey::new("fuzz", &hash(KEY), &Scope::ALL).expect("a good key");
+            let key = ApiKey::new("fuzz", &hash(KEY), Scope::ALL).expect("a good key");
             let secret = ClusterSecret::parse(SECRET).expect("a good secret");
             let starting = NodeWorld::start(None, Auth::Keys(vec![key]), Some(secret));
             let world = runtime.block_on(starting);

@@ -1,9 +1,7 @@
 //! A node without peers on the in-memory twins, with its door.
 
-use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
-use std::time::Duration;
 
 use api::peers::ClusterSecret;
 use api::{ApiConfig, Auth};
@@ -13,17 +11,11 @@ use axum::body::Body;
 use axum::extract::ConnectInfo;
 use axum::http::Request;
 use axum::response::Response;
-use domain::lane::{ChainQuery, Finality, OnForeignNonce, Resubmit, ResubmitPolicy};
-use domain::lease::LeaseTerms;
-use domain::window::{MempoolDepth, Release, Window};
+use domain::lane::Finality;
 use domain::{
-    Address, CapacityRules, ChainId, ConfirmationRules, FeeRules, LaneKey, LaneRules, NodeName,
-    NonceRules, Reservation,
+    Address, ChainId, ConfirmationRules, FeeRules, LaneKey, LaneRules, NodeName, Reservation,
 };
-use engine::node::{
-    AcceptedTx, ChainRules, NewTx, Node, NodeConfig, NonKeeper, OnTimelineChange, Ports, Refusal,
-    ReservedAccounts,
-};
+use engine::node::{AcceptedTx, ChainRules, NewTx, Node, NodeConfig, Ports, Refusal};
 use engine::ports::{Clock, PeerError, Peers, Store};
 use engine::reservations::{MarkError, MarkRequest};
 use engine::tasks::Tasks;
@@ -136,60 +128,14 @@ impl Peers for NoPeers {
 }
 
 fn node_config() -> NodeConfig {
-    let rules = ChainRules {
-        lane: lane_rules(),
-        gas_margin_percent: 120,
-        poll_interval: Duration::from_secs(1),
-        receipt_workers: 4,
-    };
-    NodeConfig {
-        name: NodeName("a".into()),
-        advertise: None,
-        lease: LeaseTerms {
-            duration: Duration::from_secs(10),
-            renew_interval: Duration::from_secs(3),
-            clock_skew_allowance: Duration::from_secs(1),
-            idle_release: Duration::from_secs(60),
-        },
-        shards: 2,
-        inbox: 1_000,
-        waiters: 1_000,
-        chains: BTreeMap::from([(CHAIN, rules)]),
-        non_keeper: NonKeeper::Forward,
-        on_timeline_change: OnTimelineChange::Halt,
-        reserved_accounts: ReservedAccounts::nothing(),
-    }
-}
-
-fn lane_rules() -> LaneRules {
-    LaneRules {
-        capacity: CapacityRules {
-            window: Window {
-                limit: None,
-                releases: Release::Mined,
-            },
-            mempool_depth: MempoolDepth::auto(),
-        },
-        fee: FeeRules::OPEN,
+    let defaults = LaneRules::default();
+    let rules = LaneRules {
         confirmations: ConfirmationRules {
             finality: Finality::Depth(2),
-            watch_depth: 64,
-            emit_progress: true,
-            fetch_receipt_upon_entry: false,
-            stale_receipt_timeout: Duration::from_secs(60),
+            ..defaults.confirmations
         },
-        resubmit: Resubmit {
-            interval: None,
-            policy: ResubmitPolicy::Rebroadcast,
-            max_attempts: None,
-        },
-        nonce: NonceRules {
-            on_foreign_nonce: OnForeignNonce::Requeue,
-            gap_fill_after: Duration::from_secs(15),
-            max_chain_jump: 64,
-            chain_query: ChainQuery::Pending,
-            chain_nonce_timeout: Duration::from_secs(30),
-        },
-        reservations: None,
-    }
+        fee: FeeRules::OPEN,
+        ..defaults
+    };
+    NodeConfig::new(NodeName("a".into()), [(CHAIN, ChainRules::new(rules))])
 }

@@ -1,7 +1,7 @@
 //! `code-size BASE`: files and lines of a commit and of the working tree, by what ships, what is a tool
 //! and what verifies; the largest structs; public items. Shipped code must not have grown.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::{Command, ExitCode};
 
@@ -97,11 +97,40 @@ fn is_source(path: &str) -> bool {
         .any(|ending| path.ends_with(ending))
 }
 
+/// The files of modules that are declared as `#[cfg(test)] mod NAME;`.
+fn test_modules(tree: &SourceTree) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    for file in tree.files.iter().filter(|file| file.has_extension("rs")) {
+        let path = Path::new(&file.path);
+        let is_folder_module = ["mod.rs", "lib.rs", "main.rs"]
+            .iter()
+            .any(|name| path.ends_with(name));
+        let folder = match is_folder_module {
+            true => path.parent().unwrap_or(path).to_path_buf(),
+            false => path.with_extension(""),
+        };
+        for declared in file.text.split("#[cfg(test)]\nmod ").skip(1) {
+            if let Some((name, _)) = declared.split_once(';')
+                && name.chars().all(|c| c.is_alphanumeric() || c == '_')
+            {
+                let module = folder.join(name);
+                found.insert(module.with_extension("rs").to_string_lossy().into_owned());
+                found.insert(module.join("mod.rs").to_string_lossy().into_owned());
+            }
+        }
+    }
+    found
+}
+
 /// The role of a file, in the layout before and after crates were sorted by audience.
-fn role_of(file: &SourceFile) -> &'static str {
+fn role_of(file: &SourceFile, test_modules: &BTreeSet<String>) -> &'static str {
     let is_in = |folders: &[&str]| folders.iter().any(|folder| file.is_in(folder));
     let tests_only = ["crates/sim", "crates/rig", "crates/fuzz", "crates/probe"];
-    if !is_in(&["crates", "tools"]) || file.is_test() || is_in(&tests_only) {
+    if !is_in(&["crates", "tools"])
+        || file.is_test()
+        || test_modules.contains(&file.path)
+        || is_in(&tests_only)
+    {
         "verification"
     } else if is_in(&[
         "tools",
@@ -125,8 +154,9 @@ impl Count {
         let mut roles: BTreeMap<&'static str, Role> = BTreeMap::new();
         let mut structs = Vec::new();
         let mut public_items = 0;
+        let test_modules = test_modules(tree);
         for file in tree.files.iter().filter(|file| is_source(&file.path)) {
-            let role = role_of(file);
+            let role = role_of(file, &test_modules);
             let own = without_tests(&file.text);
             let shipped = if role == "verification" {
                 file.text.as_str()

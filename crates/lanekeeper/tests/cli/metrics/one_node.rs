@@ -133,7 +133,9 @@ impl OneNode {
         let refuse = async || {
             assert_eq!(anonymous.get("/metrics").await.0, 401);
             // A node with keys and without a cluster secret has no peers.
-            let (status, body) = anonymous.post("/internal/v1/notify", &json!([])).await;
+            let (status, body) = anonymous
+                .post_as_peer("/internal/v1/notify", &json!([]))
+                .await;
             assert_eq!(status, 403, "{body}");
         };
         let refused = [

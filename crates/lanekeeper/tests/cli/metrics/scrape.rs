@@ -123,6 +123,14 @@ impl ScrapedNode {
         self.exchange(request).await
     }
 
+    /// A call as another node makes it, but without a MAC.
+    pub(super) async fn post_as_peer(&self, path: &str, body: &Value) -> (u16, String) {
+        let request = self.http.post(format!("{}{path}", self.url)).json(body);
+        let request = request.header("lanekeeper-hop", "1");
+        self.exchange(request.header("lanekeeper-deadline", "5000"))
+            .await
+    }
+
     async fn exchange(&self, request: reqwest::RequestBuilder) -> (u16, String) {
         let request = match &self.key {
             Some(key) => request.bearer_auth(key),
