@@ -63,7 +63,7 @@ pub struct ReservationKey {
     pub lane: LaneKey,
     /// The reserved nonce.
     pub nonce: Nonce,
-    /// For whom it is reserved.
+    /// Its holder.
     pub holder: Holder,
 }
 

@@ -114,8 +114,10 @@ impl PgBench {
         match (output.status.success(), parse_rate(&stdout)) {
             (true, Some(rate)) => Ok(rate),
             (true, None) | (false, _) => {
-                let last = stderr.lines().last().unwrap_or_default().to_owned();
-                Err(Failure::Refused(format!("pgbench failed: {last}")))
+                let last = stderr.lines().last();
+                let why =
+                    last.unwrap_or("it completed no transaction, so the server is overloaded");
+                Err(Failure::Refused(format!("pgbench failed: {why}")))
             }
         }
     }

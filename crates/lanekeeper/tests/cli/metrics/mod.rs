@@ -50,9 +50,10 @@ fn metric_names(source: &str) -> BTreeSet<&str> {
     let is_name = |text: &&str| {
         let mut characters = text.chars();
         text.starts_with("lanekeeper_")
+            && !text.ends_with('_')
             && characters.all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_')
     };
-    source.split('"').filter(is_name).collect()
+    source.split(['"', '{']).filter(is_name).collect()
 }
 
 /// The names that stand directly in a metric macro, with its kind.

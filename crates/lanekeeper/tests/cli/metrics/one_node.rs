@@ -240,7 +240,7 @@ impl OneNode {
     async fn reorg_final_tx(&self) {
         let reorg = async || {
             self.mine(4).await;
-            let list = "/api/v1/tx?state=confirmed&limit=1000";
+            let list = "/api/v1/tx?state=CONFIRMED&limit=1000";
             let until = tokio::time::Instant::now() + DEADLINE;
             let stuck = "\"requestId\":\"stuck\"";
             while !self.node.get(list).await.1.contains(stuck) {
@@ -258,11 +258,18 @@ impl OneNode {
         self.node.assert_counts(reorg, &reorged).await;
     }
 
-    /// Another program uses the account.
+    /// Another program uses a few nonces of the account; more than `nonce.maxChainJump` would halt the lane.
     async fn consume_nonces(&self) {
         let consume = async || {
-            control_chain(&self.chain_url, "anvil_setNonce", json!([ALICE, "0x1000"])).await;
+            let chain = &self.chain_url;
+            let next =
+                control_chain(chain, "eth_getTransactionCount", json!([ALICE, "pending"])).await;
+            let next = next.as_str().and_then(|next| next.strip_prefix("0x"));
+            let next = u64::from_str_radix(next.expect("a quantity"), 16).expect("a number");
+            let used = format!("{:#x}", next + 5);
+            control_chain(chain, "anvil_setNonce", json!([ALICE, used])).await;
             self.mine(1).await;
+            assert_eq!(self.node.send("after-foreign-use").await, 202);
         };
         let foreign = ["lanekeeper_lane_foreign_total"];
         self.node.assert_counts(consume, &foreign).await;

@@ -191,11 +191,13 @@ fn http_client() -> reqwest::Client {
 }
 
 /// Calls the dev chain's control API.
-pub(super) async fn control_chain(url: &str, method: &str, params: Value) {
+pub(super) async fn control_chain(url: &str, method: &str, params: Value) -> Value {
     let call = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
     let client = http_client();
     let answer = client.post(url).json(&call).send().await;
     let answer = answer.expect("the chain answers").text().await;
-    let answer: Value = serde_json::from_str(&answer.expect("a body")).expect("JSON-RPC is JSON");
+    let answer = answer.expect("a body");
+    let mut answer: Value = serde_json::from_str(&answer).expect("JSON-RPC is JSON");
     assert!(answer.get("error").is_none(), "{method}: {answer}");
+    answer["result"].take()
 }
