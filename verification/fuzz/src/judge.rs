@@ -44,10 +44,10 @@ pub enum Fault {
     Panic {
         /// File and line.
         place: String,
-        /// Its words.
-        words: String,
+        /// Its message.
+        message: String,
     },
-    /// A promise of the target, in words.
+    /// A promise of the target, as a message.
     Promise(String),
     /// It took more memory than allowed.
     Memory {
@@ -121,7 +121,7 @@ impl Fault {
     pub fn place(&self) -> String {
         match self {
             Self::Panic { place, .. } => place.clone(),
-            Self::Promise(words) => words.split(':').next().unwrap_or_default().to_owned(),
+            Self::Promise(message) => message.split(':').next().unwrap_or_default().to_owned(),
             Self::Memory { .. } => "memory".to_owned(),
             Self::Slow(_) => "time".to_owned(),
         }
@@ -131,8 +131,8 @@ impl Fault {
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Panic { place, words } => write!(f, "panic at {place}: {words}"),
-            Self::Promise(words) => write!(f, "a broken promise: {words}"),
+            Self::Panic { place, message } => write!(f, "panic at {place}: {message}"),
+            Self::Promise(message) => write!(f, "a broken promise: {message}"),
             Self::Memory { bytes, allowed } => {
                 write!(
                     f,
@@ -149,9 +149,9 @@ fn busy() -> Duration {
     /// Linux tells it in hundredths of a second, on every machine.
     const TICK: Duration = Duration::from_millis(10);
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    // The name, in parentheses, may hold anything; twelve words follow before the two times.
-    let words = stat.rsplit(')').next().unwrap_or_default().split(' ');
-    let ticks: u32 = words
+    // The name, in parentheses, may hold anything; twelve fields follow before the two times.
+    let fields = stat.rsplit(')').next().unwrap_or_default().split(' ');
+    let ticks: u32 = fields
         .skip(12)
         .take(2)
         .filter_map(|word| word.parse::<u32>().ok())
@@ -172,11 +172,11 @@ fn listen_for_panics() {
     LISTENING.call_once(|| {
         panic::set_hook(Box::new(|panic| {
             let place = panic.location().map(ToString::to_string);
-            let words = panic.payload_as_str().unwrap_or("no words").to_owned();
+            let message = panic.payload_as_str().unwrap_or("no message").to_owned();
             let mut first = PANIC.lock().unwrap_or_else(PoisonError::into_inner);
             first.get_or_insert(Fault::Panic {
                 place: place.unwrap_or_default(),
-                words,
+                message,
             });
         }));
     });

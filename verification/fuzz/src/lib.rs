@@ -6,8 +6,8 @@
 //!
 //! Read [`targets`] for what is fuzzed, [`judge`] for what counts as a failure.
 
+pub mod campaign;
 pub mod corpus;
-pub mod hunt;
 pub mod judge;
 pub mod report;
 pub mod shrink;

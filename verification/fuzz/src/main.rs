@@ -7,8 +7,8 @@ use std::process::{Command, ExitCode, ExitStatus, Stdio};
 use std::time::Duration;
 
 use clap::Parser;
+use fuzz::campaign::{CampaignResult, EXIT_HANGS, Found, Plan, current_file, run_campaign};
 use fuzz::corpus;
-use fuzz::hunt::{EXIT_HANGS, Found, Hunted, Plan, current_file, hunt};
 use fuzz::judge::Judge;
 use fuzz::report::Report;
 use fuzz::targets::{KINDS, Kind, kind};
@@ -97,7 +97,12 @@ fn run_all(args: &Args) -> Outcome<bool> {
     Ok(report.holds())
 }
 
-fn run_one(args: &Args, kind: &'static Kind, share: Duration, seed: u64) -> Outcome<Hunted> {
+fn run_one(
+    args: &Args,
+    kind: &'static Kind,
+    share: Duration,
+    seed: u64,
+) -> Outcome<CampaignResult> {
     let mut worker = Command::new(std::env::current_exe()?);
     worker
         .args([
@@ -120,13 +125,13 @@ fn run_one(args: &Args, kind: &'static Kind, share: Duration, seed: u64) -> Outc
     }
     let ended = worker.spawn()?.wait_with_output()?;
     match serde_json::from_slice(&ended.stdout) {
-        Ok(hunted) if ended.status.code().is_some_and(|code| code < 2) => Ok(hunted),
+        Ok(result) if ended.status.code().is_some_and(|code| code < 2) => Ok(result),
         Ok(_) | Err(_) => died(args, kind, ended.status),
     }
 }
 
 /// What is left of a target whose process died: the input that it ran.
-fn died(args: &Args, kind: &'static Kind, status: ExitStatus) -> Outcome<Hunted> {
+fn died(args: &Args, kind: &'static Kind, status: ExitStatus) -> Outcome<CampaignResult> {
     let fault = match (status.code(), status.signal()) {
         (Some(EXIT_HANGS), _) => "it hangs".to_owned(),
         (None, Some(signal)) => format!("the process died of signal {signal}"),
@@ -140,10 +145,10 @@ fn died(args: &Args, kind: &'static Kind, status: ExitStatus) -> Outcome<Hunted>
         fault,
         file,
     };
-    Ok(Hunted {
+    Ok(CampaignResult {
         target: kind.name.to_owned(),
         faults: vec![found],
-        ..Hunted::default()
+        ..CampaignResult::default()
     })
 }
 
@@ -151,7 +156,7 @@ fn work(args: &Args) -> Outcome<bool> {
     let [kind] = chosen(args)?[..] else {
         return Err("a worker has one target".into());
     };
-    let hunted = hunt(&Plan {
+    let result = run_campaign(&Plan {
         kind,
         time: args.time,
         seed: args.seed.unwrap_or_default(),
@@ -159,8 +164,8 @@ fn work(args: &Args) -> Outcome<bool> {
         out: args.out.clone(),
         keep: args.keep,
     })?;
-    print_line(&serde_json::to_string(&hunted)?);
-    Ok(hunted.faults.is_empty())
+    print_line(&serde_json::to_string(&result)?);
+    Ok(result.faults.is_empty())
 }
 
 fn replay(args: &Args, file: &Path) -> Outcome<bool> {

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::hunt::{Found, Hunted};
+use crate::campaign::{CampaignResult, Found};
 
-impl fmt::Display for Hunted {
+impl fmt::Display for CampaignResult {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         #[expect(clippy::cast_precision_loss, reason = "a figure for people")]
         let per_second = self.executions as f64 / self.seconds.max(0.001);
@@ -44,7 +44,7 @@ impl fmt::Display for Found {
 /// Everything of one run.
 pub struct Report {
     /// Each target.
-    pub targets: Vec<Hunted>,
+    pub targets: Vec<CampaignResult>,
     /// What chance followed from.
     pub seed: u64,
 }
@@ -59,7 +59,7 @@ impl Report {
     /// In one line.
     #[must_use]
     pub fn figure(&self) -> String {
-        let all = |of: fn(&Hunted) -> u64| self.targets.iter().map(of).sum::<u64>();
+        let all = |of: fn(&CampaignResult) -> u64| self.targets.iter().map(of).sum::<u64>();
         let seconds: f64 = self.targets.iter().map(|target| target.seconds).sum();
         let time = Duration::from_secs_f64(seconds.round());
         let memory = self.targets.iter().map(|target| target.memory_most).max();

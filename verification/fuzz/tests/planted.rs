@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::Duration;
 
-use fuzz::hunt::{Hunted, Plan, hunt};
+use fuzz::campaign::{CampaignResult, Plan, run_campaign};
 use fuzz::judge::Judge;
 use fuzz::targets::{Kind, Target};
 
@@ -31,18 +31,18 @@ impl Target for Planted {
 
 static PLANTED: Kind = Kind {
     name: "planted",
-    words: "panic\nlies\ngreedy",
+    dictionary: "panic\nlies\ngreedy",
     memory_base: 1 << 20,
     memory_per_byte: 32,
     make: || Box::new(Planted),
 };
 
-fn search(time: Duration) -> (Hunted, tempfile::TempDir) {
+fn search(time: Duration) -> (CampaignResult, tempfile::TempDir) {
     let folder = tempfile::tempdir().expect("a temporary folder can be made");
     let seeds = folder.path().join("corpus/planted");
     fs::create_dir_all(&seeds).expect("a folder of ours");
     fs::write(seeds.join("seed"), "a good input\nof two lines").expect("a folder of ours");
-    let hunted = hunt(&Plan {
+    let result = run_campaign(&Plan {
         kind: &PLANTED,
         time,
         seed: 1,
@@ -50,21 +50,21 @@ fn search(time: Duration) -> (Hunted, tempfile::TempDir) {
         out: folder.path().join("out"),
         keep: false,
     });
-    (hunted.expect("the folders are there"), folder)
+    (result.expect("the folders are there"), folder)
 }
 
 #[test]
 fn everything_planted_is_found_once_made_small_and_fails_again() {
-    let (hunted, _folder) = search(Duration::from_secs(4));
+    let (result, _folder) = search(Duration::from_secs(4));
     let mut found = Vec::new();
-    for fault in &hunted.faults {
+    for fault in &result.faults {
         let input = fs::read(&fault.file).unwrap();
         let again = Judge::new(&PLANTED).run(&input).fault.unwrap();
         assert_eq!(again.place(), fault.place);
         found.push(String::from_utf8(input).unwrap());
     }
     found.sort();
-    assert_eq!(found, ["greedy", "lies", "panic"], "{hunted:?}");
-    assert!(hunted.executions > 1_000, "{hunted:?}");
-    assert!(hunted.memory_most >= 8 << 20);
+    assert_eq!(found, ["greedy", "lies", "panic"], "{result:?}");
+    assert!(result.executions > 1_000, "{result:?}");
+    assert!(result.memory_most >= 8 << 20);
 }

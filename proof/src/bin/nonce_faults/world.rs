@@ -134,7 +134,7 @@ impl World {
 
     fn settings(&self, scheme: Scheme, journal: &Path) -> Value {
         let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-        let door = match scheme {
+        let source = match scheme {
             Scheme::Lane => {
                 let nodes: Vec<&str> = self.nodes.iter().map(|node| node.api.url()).collect();
                 json!({"kind": "http", "nodes": nodes})
@@ -164,7 +164,7 @@ impl World {
             "account": ACCOUNT,
             "workers": WORKERS,
             "paceMs": PACE_MS,
-            "source": door,
+            "source": source,
         })
     }
 

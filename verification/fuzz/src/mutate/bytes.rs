@@ -5,7 +5,7 @@ use rand::rngs::SmallRng;
 
 use super::{INPUT_BYTES_MAX, NUMBERS, range};
 
-pub(super) fn change(input: &mut Vec<u8>, word: &str, chance: &mut SmallRng) {
+pub(super) fn change(input: &mut Vec<u8>, token: &str, chance: &mut SmallRng) {
     let place = chance.random_range(0..=input.len());
     match chance.random_range(0..9) {
         0 => {
@@ -29,11 +29,11 @@ pub(super) fn change(input: &mut Vec<u8>, word: &str, chance: &mut SmallRng) {
         }
         5 => repeat(input, place, chance),
         6 => {
-            input.splice(place..place, word.bytes());
+            input.splice(place..place, token.bytes());
         }
         7 => {
             let gone = range(input.len(), chance);
-            input.splice(gone, word.bytes());
+            input.splice(gone, token.bytes());
         }
         _ => change_number(input, place, chance),
     }

@@ -1,4 +1,4 @@
-//! New inputs from old ones: bytes, lines, words and JSON trees changed, and two inputs made into one.
+//! New inputs from old ones: bytes, lines, dictionary tokens and JSON trees changed, and two inputs made into one.
 
 mod bytes;
 mod lines;
@@ -63,16 +63,16 @@ pub(crate) const TEXTS: [&str; 14] = [
 
 /// Makes inputs of one kind.
 pub(crate) struct Mutator {
-    /// Words that this kind of input is made of.
-    words: Vec<String>,
+    /// Tokens that this kind of input is made of.
+    dictionary: Vec<String>,
 }
 
 impl Mutator {
-    /// From words, one in each line.
-    pub(crate) fn new(words: &str) -> Self {
-        let all = words.lines().chain(NUMBERS).chain(TEXTS);
+    /// From a dictionary, one token in each line.
+    pub(crate) fn new(dictionary: &str) -> Self {
+        let all = dictionary.lines().chain(NUMBERS).chain(TEXTS);
         Self {
-            words: all.map(|word| word.replace("\\n", "\n")).collect(),
+            dictionary: all.map(|token| token.replace("\\n", "\n")).collect(),
         }
     }
 
@@ -81,9 +81,9 @@ impl Mutator {
         let mut changed = input.to_vec();
         for _ in 0..chance.random_range(1..=CHANGES_MAX) {
             match chance.random_range(0..10) {
-                0..5 => bytes::change(&mut changed, self.pick_word(chance), chance),
+                0..5 => bytes::change(&mut changed, self.pick_token(chance), chance),
                 5..7 => lines::change(&mut changed, other, chance),
-                7..9 => tree::change(&mut changed, self.pick_word(chance), chance),
+                7..9 => tree::change(&mut changed, self.pick_token(chance), chance),
                 _ => changed = splice(&changed, other, chance),
             }
         }
@@ -95,8 +95,8 @@ impl Mutator {
         changed
     }
 
-    fn pick_word(&self, chance: &mut SmallRng) -> &str {
-        &self.words[chance.random_range(0..self.words.len())]
+    fn pick_token(&self, chance: &mut SmallRng) -> &str {
+        &self.dictionary[chance.random_range(0..self.dictionary.len())]
     }
 }
 

@@ -10,7 +10,7 @@ use super::{INPUT_BYTES_MAX, NUMBERS, TEXTS};
 const DEPTH_MAX: usize = 200;
 
 /// Changes one node of the first JSON object or array; leaves an input without any as it is.
-pub(super) fn change(input: &mut Vec<u8>, word: &str, chance: &mut SmallRng) {
+pub(super) fn change(input: &mut Vec<u8>, token: &str, chance: &mut SmallRng) {
     let Some(start) = start_of_json(input, chance) else {
         return;
     };
@@ -21,7 +21,7 @@ pub(super) fn change(input: &mut Vec<u8>, word: &str, chance: &mut SmallRng) {
     let end = start + values.byte_offset();
     let chosen = chance.random_range(0..count(&tree));
     if let Some(node) = node_at(&mut tree, &mut { chosen }) {
-        change_node(node, word, chance);
+        change_node(node, token, chance);
     }
     let text = tree.to_string();
     input.splice(start..end, text.into_bytes());
@@ -66,21 +66,21 @@ fn node_at<'t>(tree: &'t mut Value, n: &mut usize) -> Option<&'t mut Value> {
     }
 }
 
-fn change_node(node: &mut Value, word: &str, chance: &mut SmallRng) {
+fn change_node(node: &mut Value, token: &str, chance: &mut SmallRng) {
     match node {
         Value::Array(list) if !list.is_empty() && chance.random_ratio(2, 3) => {
             change_list(list, chance);
         }
         Value::Object(map) if !map.is_empty() && chance.random_ratio(2, 3) => {
-            change_map(map, word, chance);
+            change_map(map, token, chance);
         }
-        Value::String(text) if chance.random_ratio(1, 3) => change_text(text, word, chance),
+        Value::String(text) if chance.random_ratio(1, 3) => change_text(text, token, chance),
         Value::Null
         | Value::Bool(_)
         | Value::Number(_)
         | Value::String(_)
         | Value::Array(_)
-        | Value::Object(_) => *node = another(node, word, chance),
+        | Value::Object(_) => *node = another(node, token, chance),
     }
 }
 
@@ -104,7 +104,7 @@ fn change_list(list: &mut Vec<Value>, chance: &mut SmallRng) {
     }
 }
 
-fn change_map(map: &mut Map<String, Value>, word: &str, chance: &mut SmallRng) {
+fn change_map(map: &mut Map<String, Value>, token: &str, chance: &mut SmallRng) {
     let place = chance.random_range(0..map.len());
     let Some(key) = map.keys().nth(place).cloned() else {
         return;
@@ -113,34 +113,34 @@ fn change_map(map: &mut Map<String, Value>, word: &str, chance: &mut SmallRng) {
     match (chance.random_range(0..3), value) {
         (0, _) | (_, None) => {}
         (1, Some(value)) => {
-            map.insert(word.to_owned(), value);
+            map.insert(token.to_owned(), value);
         }
         (_, Some(value)) => {
-            map.insert(key, another(&value, word, chance));
-            map.insert(word.to_owned(), value);
+            map.insert(key, another(&value, token, chance));
+            map.insert(token.to_owned(), value);
         }
     }
 }
 
-fn change_text(text: &mut String, word: &str, chance: &mut SmallRng) {
+fn change_text(text: &mut String, token: &str, chance: &mut SmallRng) {
     let middle = text.char_indices().nth(chance.random_range(0..=text.len()));
     let at = middle.map_or(text.len(), |(at, _)| at);
     match chance.random_range(0..3) {
-        0 => text.insert_str(at, word),
+        0 => text.insert_str(at, token),
         1 => text.truncate(at),
         _ => text.insert(at, char::from(chance.random::<u8>())),
     }
 }
 
 /// Another value in the place of one.
-fn another(old: &Value, word: &str, chance: &mut SmallRng) -> Value {
+fn another(old: &Value, token: &str, chance: &mut SmallRng) -> Value {
     match chance.random_range(0..9) {
         0 => Value::Null,
         1 => Value::Bool(chance.random()),
         2 => serde_json::from_str(NUMBERS[chance.random_range(0..NUMBERS.len())])
             .unwrap_or(Value::Null),
         3 => Value::from(TEXTS[chance.random_range(0..TEXTS.len())]),
-        4 => Value::from(word),
+        4 => Value::from(token),
         5 => Value::Array(vec![old.clone()]),
         6 => Value::Array(Vec::new()),
         7 => Value::Object(Map::new()),

@@ -1,7 +1,7 @@
 //! What is fuzzed: everything that takes bytes from outside, through its public face.
 
+mod access;
 mod config;
-mod door;
 mod heads;
 mod http;
 mod peers;
@@ -14,7 +14,7 @@ pub trait Target {
     /// Makes itself ready for the next input; what this costs is not counted.
     fn prepare(&mut self) {}
 
-    /// Runs one input. An error is a broken promise, in words; what stands before its first colon is the
+    /// Runs one input. An error is a message about a broken promise; what stands before its first colon is the
     /// same for the same bug.
     fn run(&mut self, input: &[u8]) -> Result<(), String>;
 }
@@ -23,8 +23,8 @@ pub trait Target {
 pub struct Kind {
     /// Its name, and that of its folder in the corpus.
     pub name: &'static str,
-    /// What inputs are made of: a word in each line, in which `\\n` is the end of a line.
-    pub words: &'static str,
+    /// Its dictionary: a token in each line, in which `\\n` is the end of a line.
+    pub dictionary: &'static str,
     /// Memory that an input may take however short it is: pages that are read, buffers, connections.
     pub memory_base: usize,
     /// Memory that an input may take for each of its bytes.
@@ -46,56 +46,56 @@ const PER_BYTE_OF_ROWS: usize = 512;
 pub const KINDS: [Kind; 8] = [
     Kind {
         name: "http",
-        words: include_str!("../../words/http"),
+        dictionary: include_str!("../../dictionaries/http"),
         memory_base: 4 << 20,
         memory_per_byte: PER_BYTE,
         make: http::make,
     },
     Kind {
-        name: "door",
-        words: include_str!("../../words/door"),
+        name: "access",
+        dictionary: include_str!("../../dictionaries/access"),
         memory_base: 2 << 20,
         memory_per_byte: PER_BYTE,
-        make: door::make,
+        make: access::make,
     },
     Kind {
         name: "peers",
-        words: include_str!("../../words/peers"),
+        dictionary: include_str!("../../dictionaries/peers"),
         memory_base: 512 << 10,
         memory_per_byte: PER_BYTE,
         make: peers::make,
     },
     Kind {
         name: "rpc",
-        words: include_str!("../../words/rpc"),
+        dictionary: include_str!("../../dictionaries/rpc"),
         memory_base: 3 << 20,
         memory_per_byte: PER_BYTE,
         make: rpc::make,
     },
     Kind {
         name: "heads",
-        words: include_str!("../../words/heads"),
+        dictionary: include_str!("../../dictionaries/heads"),
         memory_base: 512 << 10,
         memory_per_byte: PER_BYTE,
         make: heads::make,
     },
     Kind {
         name: "config",
-        words: include_str!("../../words/config"),
+        dictionary: include_str!("../../dictionaries/config"),
         memory_base: 512 << 10,
         memory_per_byte: PER_BYTE_OF_CONFIG,
         make: config::make,
     },
     Kind {
         name: "store",
-        words: include_str!("../../words/store"),
+        dictionary: include_str!("../../dictionaries/store"),
         memory_base: 1 << 20,
         memory_per_byte: PER_BYTE_OF_ROWS,
         make: store::make,
     },
     Kind {
         name: "texts",
-        words: include_str!("../../words/texts"),
+        dictionary: include_str!("../../dictionaries/texts"),
         memory_base: 64 << 10,
         memory_per_byte: PER_BYTE,
         make: texts::make,

@@ -1,4 +1,4 @@
-//! A node without peers on the in-memory twins, with its door.
+//! A node without peers on the in-memory twins, with its HTTP router.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -33,7 +33,7 @@ pub(crate) const SIGNER: Address = Address::repeat_byte(0x11);
 /// Where requests seem to come from: this machine, whose nodes may talk without a secret.
 const CALLER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 40_000);
 
-/// A node and its door.
+/// A node and its HTTP router.
 pub(crate) struct NodeWorld {
     pub(crate) node: Node,
     pub(crate) chain: MemoryChain,
@@ -83,7 +83,7 @@ impl NodeWorld {
         }
     }
 
-    /// Sends a request to its door.
+    /// Sends a request to its router.
     pub(crate) async fn send(&self, mut request: Request<Body>) -> Response {
         request.extensions_mut().insert(ConnectInfo(CALLER));
         let service = TowerToHyperService::new(self.router.clone());

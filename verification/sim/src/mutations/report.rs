@@ -84,7 +84,7 @@ impl Findings {
             "caught": self.caught(),
             "firstSeed": self.seeds.start,
             "seedsMax": self.seeds.end.saturating_sub(self.seeds.start),
-            "hunts": self.searches.iter().map(search_json).collect::<Vec<_>>(),
+            "searches": self.searches.iter().map(search_json).collect::<Vec<_>>(),
             "uncleanWithoutMutation": self.failing_without_mutation.iter().map(world_json).collect::<Vec<_>>(),
             "checkersThatCaughtNothing": self.idle_checkers(),
         })

@@ -50,7 +50,7 @@ pub struct Plan {
 /// What came of a search.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Hunted {
+pub struct CampaignResult {
     /// The target.
     pub target: String,
     /// Inputs that were run.
@@ -83,42 +83,42 @@ pub struct Found {
 }
 
 /// Searches.
-pub fn hunt(plan: &Plan) -> io::Result<Hunted> {
+pub fn run_campaign(plan: &Plan) -> io::Result<CampaignResult> {
     let seeds = corpus::inputs(&plan.corpus, plan.kind.name)?;
-    let mut hunter = Hunter::new(plan, seeds.clone())?;
+    let mut campaign = Campaign::new(plan, seeds.clone())?;
     for seed in seeds {
-        hunter.take(&seed)?;
+        campaign.take(&seed)?;
     }
     let mut chance = SmallRng::seed_from_u64(plan.seed);
-    let mutator = Mutator::new(plan.kind.words);
+    let mutator = Mutator::new(plan.kind.dictionary);
     let mut reported_at = Instant::now();
-    while hunter.began.elapsed() < plan.time && hunter.hunted.faults.len() < FAULTS_MAX {
-        let input = hunter.queue.pick(&mut chance);
-        let other = hunter.queue.pick(&mut chance);
+    while campaign.began.elapsed() < plan.time && campaign.result.faults.len() < FAULTS_MAX {
+        let input = campaign.queue.pick(&mut chance);
+        let other = campaign.queue.pick(&mut chance);
         let input = mutator.mutate(input, other, &mut chance);
-        let is_new = match hunter.take(&input)? {
+        let is_new = match campaign.take(&input)? {
             News::Branch => true,
             // A long input does everything oftener: that is nothing to build on.
             News::Oftener => input.len() <= SHORT_BYTES_MAX,
             News::Nothing => false,
         };
         if is_new {
-            hunter.queue.add(input, &mut chance);
+            campaign.queue.add(input, &mut chance);
         }
         if reported_at.elapsed() >= REPORT_PERIOD {
             reported_at = Instant::now();
-            eprintln!("{}", hunter.figures());
+            eprintln!("{}", campaign.figures());
         }
     }
-    let hunted = hunter.figures();
-    eprintln!("{hunted}");
+    let result = campaign.figures();
+    eprintln!("{result}");
     if plan.keep {
-        hunter.keep()?;
+        campaign.keep()?;
     }
-    Ok(hunted)
+    Ok(result)
 }
 
-struct Hunter<'p> {
+struct Campaign<'p> {
     plan: &'p Plan,
     began: Instant,
     judge: Judge,
@@ -126,10 +126,10 @@ struct Hunter<'p> {
     queue: Queue,
     current: Current,
     watchdog: Watchdog,
-    hunted: Hunted,
+    result: CampaignResult,
 }
 
-impl<'p> Hunter<'p> {
+impl<'p> Campaign<'p> {
     fn new(plan: &'p Plan, seeds: Vec<Vec<u8>>) -> io::Result<Self> {
         fs::create_dir_all(failures(plan))?;
         Ok(Self {
@@ -140,10 +140,10 @@ impl<'p> Hunter<'p> {
             queue: Queue::new(seeds),
             current: Current::open(&current_file(&plan.out, plan.kind.name))?,
             watchdog: Watchdog::start()?,
-            hunted: Hunted {
+            result: CampaignResult {
                 target: plan.kind.name.to_owned(),
                 branches_in_all: probe::edges::count(),
-                ..Hunted::default()
+                ..CampaignResult::default()
             },
         })
     }
@@ -151,10 +151,10 @@ impl<'p> Hunter<'p> {
     /// Runs one input; says what it reached that none had before.
     fn take(&mut self, input: &[u8]) -> io::Result<News> {
         let trial = self.run(input)?;
-        self.hunted.executions += 1;
-        self.hunted.memory_most = self.hunted.memory_most.max(trial.bytes);
+        self.result.executions += 1;
+        self.result.memory_most = self.result.memory_most.max(trial.bytes);
         let ms = trial.took.as_secs_f64() * 1_000.0;
-        self.hunted.slowest_ms = self.hunted.slowest_ms.max(ms);
+        self.result.slowest_ms = self.result.slowest_ms.max(ms);
         if let Some(fault) = trial.fault {
             self.note(input, &fault)?;
         }
@@ -172,7 +172,7 @@ impl<'p> Hunter<'p> {
     /// Makes a failing input small and writes it down, once for each place.
     fn note(&mut self, input: &[u8], fault: &Fault) -> io::Result<()> {
         let place = fault.place();
-        if self.hunted.faults.iter().any(|known| known.place == place) {
+        if self.result.faults.iter().any(|known| known.place == place) {
             return Ok(());
         }
         let small = shrink(input, |candidate| {
@@ -189,16 +189,16 @@ impl<'p> Hunter<'p> {
             file,
         };
         eprintln!("{}: {found}", self.plan.kind.name);
-        self.hunted.faults.push(found);
+        self.result.faults.push(found);
         Ok(())
     }
 
-    fn figures(&self) -> Hunted {
-        Hunted {
+    fn figures(&self) -> CampaignResult {
+        CampaignResult {
             seconds: self.began.elapsed().as_secs_f64(),
             branches: self.coverage.reached(),
             inputs: self.queue.len(),
-            ..self.hunted.clone()
+            ..self.result.clone()
         }
     }
 

@@ -26,17 +26,17 @@ const INPUTS_PER_NODE: u32 = 300;
 const BODY_BYTES_MAX: usize = 1 << 20;
 
 pub(super) fn make() -> Box<dyn Target> {
-    Box::new(Door::default())
+    Box::new(Access::default())
 }
 
 #[derive(Default)]
-struct Door {
+struct Access {
     /// The node before the runtime that drives it.
     world: Option<(NodeWorld, Runtime)>,
     inputs: u32,
 }
 
-impl Target for Door {
+impl Target for Access {
     fn prepare(&mut self) {
         if self.world.is_none() || self.inputs >= INPUTS_PER_NODE {
             self.world = None;
