@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Write as _};
 
-use alloy_primitives::{Address, B256, Bytes, U256, hex};
+use alloy_primitives::{Address, B256, U256};
 use domain::{Header, Timestamp, TxId};
 use serde::{Serialize, Serializer};
 use time::OffsetDateTime;
@@ -13,27 +13,6 @@ pub(crate) struct ChecksumAddress(pub(crate) Address);
 impl Serialize for ChecksumAddress {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(self.0.to_checksum_buffer(None).as_str())
-    }
-}
-
-/// A hash as 0x-prefixed hex.
-pub(crate) struct HexHash(pub(crate) B256);
-
-impl Serialize for HexHash {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(hex::Buffer::<32, true>::new().format(&self.0.0))
-    }
-}
-
-/// Bytes as 0x-prefixed hex.
-pub(crate) struct HexBytes<'a>(pub(crate) &'a Bytes);
-
-impl Serialize for HexBytes<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        if self.0.is_empty() {
-            return serializer.serialize_str("0x");
-        }
-        serializer.serialize_str(&hex::encode_prefixed(self.0))
     }
 }
 
@@ -132,22 +111,24 @@ pub(crate) struct HeaderList<'a>(pub(crate) &'a [Header]);
 #[serde(rename_all = "camelCase")]
 struct HeaderView {
     number: u64,
-    hash: HexHash,
-    parent_hash: HexHash,
+    hash: B256,
+    parent_hash: B256,
 }
 
 impl Serialize for HeaderList<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_seq(self.0.iter().map(|header| HeaderView {
             number: header.number,
-            hash: HexHash(header.hash),
-            parent_hash: HexHash(header.parent_hash),
+            hash: header.hash,
+            parent_hash: header.parent_hash,
         }))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use alloy_primitives::Bytes;
+
     use super::*;
 
     fn json(value: impl Serialize) -> String {
@@ -188,11 +169,8 @@ mod tests {
             json(ChecksumAddress(account)),
             format!("\"{}\"", account.to_checksum(None))
         );
-        assert_eq!(json(HexBytes(&Bytes::new())), r#""0x""#);
-        assert_eq!(
-            json(HexBytes(&Bytes::from_static(&[0, 255]))),
-            r#""0x00ff""#
-        );
-        assert_eq!(json(HexHash(B256::ZERO)), format!("\"{}\"", B256::ZERO));
+        assert_eq!(json(Bytes::new()), r#""0x""#);
+        assert_eq!(json(Bytes::from_static(&[0, 255])), r#""0x00ff""#);
+        assert_eq!(json(B256::ZERO), format!("\"{}\"", B256::ZERO));
     }
 }

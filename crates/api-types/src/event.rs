@@ -1,11 +1,10 @@
 //! An event of a lane, with the data of its kind.
 
 use domain::{B256, EventKind, Header};
-use serde::Serialize;
+use serde::ser::SerializeMap as _;
+use serde::{Serialize, Serializer};
 
-use crate::encoding::{
-    ChecksumAddress, HeaderList, HexHash, Rfc3339Time, TxIdText, execution_status,
-};
+use crate::encoding::{ChecksumAddress, HeaderList, Rfc3339Time, TxIdText, execution_status};
 use engine::ports::EventRecord;
 
 /// An event in the public JSON.
@@ -38,139 +37,81 @@ impl<'a> From<&'a EventRecord> for Event<'a> {
             at: Rfc3339Time(event.at),
             node: &record.node.0,
             token: record.token.0,
-            data: EventData::new(&event.kind, &record.confirmations),
+            data: EventData {
+                kind: &event.kind,
+                headers: &record.confirmations,
+            },
         }
     }
 }
 
-/// The `data` of an event: one shape per kind.
-#[derive(Serialize)]
-#[serde(untagged, rename_all_fields = "camelCase")]
-enum EventData<'a> {
-    Accepted {
-        nonce: Option<u64>,
-    },
-    Nonce {
-        nonce: u64,
-    },
-    ForeignNonce {
-        nonce: u64,
-        tx_hash: Option<HexHash>,
-    },
-    Submitted {
-        tx_hash: HexHash,
-        nonce: u64,
-    },
-    Resubmitted {
-        tx_hash: HexHash,
-        nonce: u64,
-        kind: &'static str,
-        count: u32,
-    },
-    Replaced {
-        tx_hash: HexHash,
-        nonce: u64,
-        kind: &'static str,
-    },
-    Requeued {
-        nonce: u64,
-        foreign: Option<HexHash>,
-    },
-    Receipt {
-        tx_hash: HexHash,
-        block_number: u64,
-        block_hash: HexHash,
-        status: &'static str,
-    },
-    Confirmations {
-        block_number: u64,
-        block_hash: HexHash,
-        count: u64,
-        confirmations: HeaderList<'a>,
-        new_fork: bool,
-    },
-    Confirmed {
-        tx_hash: HexHash,
-        block_number: u64,
-        block_hash: HexHash,
-        confirmations: HeaderList<'a>,
-        new_fork: bool,
-    },
-    Reason {
-        reason: &'a str,
-    },
-    Reorged {
-        block_number: u64,
-        block_hash: HexHash,
-        after_final: bool,
-        new_fork: bool,
-    },
-    Fenced {
-        from: &'a str,
-        token: u64,
-    },
+/// The `data` of an event: the fields of its kind.
+struct EventData<'a> {
+    kind: &'a EventKind,
+    headers: &'a [Header],
 }
 
-impl<'a> EventData<'a> {
+impl Serialize for EventData<'_> {
     #[expect(clippy::too_many_lines, reason = "a table, one entry per kind")]
-    fn new(kind: &'a EventKind, headers: &'a [Header]) -> Self {
-        match kind {
-            EventKind::TxAccepted { nonce } => Self::Accepted {
-                nonce: nonce.map(|n| n.0),
-            },
-            EventKind::TxAllocated { nonce } | EventKind::LaneForeignPending { nonce } => {
-                Self::Nonce { nonce: nonce.0 }
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut data = serializer.serialize_map(None)?;
+        match self.kind {
+            EventKind::TxAccepted { nonce } => {
+                data.serialize_entry("nonce", &nonce.map(|nonce| nonce.0))?;
             }
-            EventKind::LaneForeignNonce { nonce, tx_hash } => Self::ForeignNonce {
-                nonce: nonce.0,
-                tx_hash: tx_hash.map(HexHash),
-            },
-            EventKind::TxSubmitted { tx_hash, nonce } => Self::Submitted {
-                tx_hash: HexHash(*tx_hash),
-                nonce: nonce.0,
-            },
+            EventKind::TxAllocated { nonce } | EventKind::LaneForeignPending { nonce } => {
+                data.serialize_entry("nonce", &nonce.0)?;
+            }
+            EventKind::LaneForeignNonce { nonce, tx_hash } => {
+                data.serialize_entry("nonce", &nonce.0)?;
+                data.serialize_entry("txHash", tx_hash)?;
+            }
+            EventKind::TxSubmitted { tx_hash, nonce } => {
+                data.serialize_entry("txHash", tx_hash)?;
+                data.serialize_entry("nonce", &nonce.0)?;
+            }
             EventKind::TxResubmitted {
                 tx_hash,
                 nonce,
                 kind,
                 count,
-            } => Self::Resubmitted {
-                tx_hash: HexHash(*tx_hash),
-                nonce: nonce.0,
-                kind: kind.as_str(),
-                count: *count,
-            },
+            } => {
+                data.serialize_entry("txHash", tx_hash)?;
+                data.serialize_entry("nonce", &nonce.0)?;
+                data.serialize_entry("kind", kind.as_str())?;
+                data.serialize_entry("count", count)?;
+            }
             EventKind::TxReplaced {
                 tx_hash,
                 nonce,
                 kind,
-            } => Self::Replaced {
-                tx_hash: HexHash(*tx_hash),
-                nonce: nonce.0,
-                kind: kind.as_str(),
-            },
-            EventKind::TxRequeued { nonce, foreign } => Self::Requeued {
-                nonce: nonce.0,
-                foreign: foreign.map(HexHash),
-            },
-            EventKind::TxFailed { reason } | EventKind::TxStuck { reason } => {
-                Self::Reason { reason }
+            } => {
+                data.serialize_entry("txHash", tx_hash)?;
+                data.serialize_entry("nonce", &nonce.0)?;
+                data.serialize_entry("kind", kind.as_str())?;
             }
-            EventKind::LaneFenced { from, token } => Self::Fenced {
-                from: &from.0,
-                token: token.0,
-            },
+            EventKind::TxRequeued { nonce, foreign } => {
+                data.serialize_entry("nonce", &nonce.0)?;
+                data.serialize_entry("foreign", foreign)?;
+            }
+            EventKind::TxFailed { reason } | EventKind::TxStuck { reason } => {
+                data.serialize_entry("reason", reason)?;
+            }
+            EventKind::LaneFenced { from, token } => {
+                data.serialize_entry("from", &from.0)?;
+                data.serialize_entry("token", &token.0)?;
+            }
             EventKind::TxReceiptUpdated {
                 tx_hash,
                 block_number,
                 block_hash,
                 succeeded,
-            } => Self::Receipt {
-                tx_hash: HexHash(*tx_hash),
-                block_number: *block_number,
-                block_hash: HexHash(*block_hash),
-                status: execution_status(*succeeded),
-            },
+            } => {
+                data.serialize_entry("txHash", tx_hash)?;
+                data.serialize_entry("blockNumber", block_number)?;
+                data.serialize_entry("blockHash", block_hash)?;
+                data.serialize_entry("status", execution_status(*succeeded))?;
+            }
             EventKind::TxConfirmations {
                 block_number,
                 block_hash,
@@ -178,38 +119,40 @@ impl<'a> EventData<'a> {
                 count,
                 since,
                 new_fork,
-            } => Self::Confirmations {
-                block_number: *block_number,
-                block_hash: HexHash(*block_hash),
-                count: *count,
-                confirmations: HeaderList(headers_above(headers, *since)),
-                new_fork: *new_fork,
-            },
+            } => {
+                let headers = headers_above(self.headers, *since);
+                data.serialize_entry("blockNumber", block_number)?;
+                data.serialize_entry("blockHash", block_hash)?;
+                data.serialize_entry("count", count)?;
+                data.serialize_entry("confirmations", &HeaderList(headers))?;
+                data.serialize_entry("newFork", new_fork)?;
+            }
             EventKind::TxConfirmed {
                 tx_hash,
                 block_number,
                 block_hash,
                 counted: _,
                 new_fork,
-            } => Self::Confirmed {
-                tx_hash: HexHash(*tx_hash),
-                block_number: *block_number,
-                block_hash: HexHash(*block_hash),
-                confirmations: HeaderList(headers),
-                new_fork: *new_fork,
-            },
+            } => {
+                data.serialize_entry("txHash", tx_hash)?;
+                data.serialize_entry("blockNumber", block_number)?;
+                data.serialize_entry("blockHash", block_hash)?;
+                data.serialize_entry("confirmations", &HeaderList(self.headers))?;
+                data.serialize_entry("newFork", new_fork)?;
+            }
             EventKind::TxReorged {
                 block_number,
                 block_hash,
                 after_final,
-            } => Self::Reorged {
-                block_number: *block_number,
-                block_hash: HexHash(*block_hash),
-                after_final: *after_final,
+            } => {
+                data.serialize_entry("blockNumber", block_number)?;
+                data.serialize_entry("blockHash", block_hash)?;
+                data.serialize_entry("afterFinal", after_final)?;
                 // The block that earlier events named was reorged out: a fork by definition.
-                new_fork: true,
-            },
+                data.serialize_entry("newFork", &true)?;
+            }
         }
+        data.end()
     }
 }
 

@@ -1,8 +1,6 @@
 //! A lane: its keeper, its nonces, and what it waits for.
 
 use domain::Timestamp;
-use domain::lane::AccountNonces;
-use domain::lease::Lease;
 use serde::Serialize;
 
 use crate::encoding::{ChecksumAddress, Rfc3339Time};
@@ -33,14 +31,21 @@ impl<'a> Lane<'a> {
         Self {
             chain_id: record.key.chain_id.0,
             signer: ChecksumAddress(record.key.signer),
-            keeper: lease.map(KeeperView::from),
+            keeper: lease.map(|lease| KeeperView {
+                node: &lease.owner.0,
+                token: lease.token.0,
+                expires_at: Rfc3339Time(lease.expires_at),
+            }),
             next_nonce: record.next_nonce.0,
-            chain_nonce: lane.chain_nonces.map(ChainNonceView::from),
+            chain_nonce: lane.chain_nonces.map(|nonces| ChainNonceView {
+                latest: nonces.latest.0,
+                pending: nonces.pending.0,
+            }),
             in_flight: record.in_flight,
             queued: record.queued,
             gaps: lane.gaps.iter().map(|nonce| nonce.0).collect(),
             paused: record.paused,
-            waiting_for: lane.waiting_for.as_ref().map(|waiting| waiting.0.as_str()),
+            waiting_for: lane.waiting_for.as_deref(),
         }
     }
 }
@@ -53,29 +58,10 @@ struct KeeperView<'a> {
     expires_at: Rfc3339Time,
 }
 
-impl<'a> From<&'a Lease> for KeeperView<'a> {
-    fn from(lease: &'a Lease) -> Self {
-        Self {
-            node: &lease.owner.0,
-            token: lease.token.0,
-            expires_at: Rfc3339Time(lease.expires_at),
-        }
-    }
-}
-
 /// The account's nonces as the chain last reported them.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct ChainNonceView {
     latest: u64,
     pending: u64,
-}
-
-impl From<AccountNonces> for ChainNonceView {
-    fn from(nonces: AccountNonces) -> Self {
-        Self {
-            latest: nonces.latest.0,
-            pending: nonces.pending.0,
-        }
-    }
 }

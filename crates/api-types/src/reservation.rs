@@ -1,9 +1,9 @@
 //! A reserved nonce, and the open reservations of a lane.
 
-use domain::Reservation as ReservationRecord;
+use domain::{B256, Reservation as ReservationRecord};
 use serde::Serialize;
 
-use crate::encoding::{ChecksumAddress, HexHash, Rfc3339Time};
+use crate::encoding::{ChecksumAddress, Rfc3339Time};
 use engine::ports::LaneReservations;
 
 /// A reservation in the public JSON. Every mark must carry `holder`, which therefore appears only in the
@@ -17,7 +17,7 @@ pub struct Reservation<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     holder: Option<String>,
     state: &'static str,
-    tx_hash: Option<HexHash>,
+    tx_hash: Option<B256>,
     expires_at: Rfc3339Time,
     reason: Option<&'a str>,
 }
@@ -39,7 +39,7 @@ impl<'a> Reservation<'a> {
             nonce: record.nonce.0,
             holder: None,
             state: record.state.as_str(),
-            tx_hash: record.tx_hash.map(HexHash),
+            tx_hash: record.tx_hash,
             expires_at: Rfc3339Time(record.expires_at),
             reason: record.reason.as_deref(),
         }

@@ -1,11 +1,10 @@
 //! A tx, with its attempts, its receipt and its confirmations.
 
-use domain::{Attempt, Fees, Inclusion, Payload, SubState, TxState, TxType};
+use domain::{Attempt, B256, Bytes, Fees, Inclusion, Payload, SubState, TxState, TxType};
 use serde::{Serialize, Serializer};
 
 use crate::encoding::{
-    ChecksumAddress, Decimal, DecimalU256, HeaderList, HexBytes, HexHash, Rfc3339Time, TxIdText,
-    execution_status,
+    ChecksumAddress, Decimal, DecimalU256, HeaderList, Rfc3339Time, TxIdText, execution_status,
 };
 use engine::ports::TxRecord;
 
@@ -22,7 +21,7 @@ pub struct Tx<'a> {
     sub_state: Option<&'static str>,
     reason: Option<&'a str>,
     waiting_for: Option<&'static str>,
-    tx_hash: Option<HexHash>,
+    tx_hash: Option<B256>,
     payload: PayloadView<'a>,
     attempts: AttemptList<'a>,
     receipt: Option<ReceiptView<'a>>,
@@ -46,7 +45,7 @@ impl<'a> From<&'a TxRecord> for Tx<'a> {
             sub_state: tx.sub_state.map(SubState::as_str),
             reason: tx.reason.as_deref(),
             waiting_for: waiting_for(tx.state, tx.sub_state),
-            tx_hash: tx.tx_hash.map(HexHash),
+            tx_hash: tx.tx_hash,
             payload: PayloadView::from(&tx.request.payload),
             attempts: AttemptList(&record.attempts),
             receipt: tx.inclusion.as_ref().map(ReceiptView::from),
@@ -93,7 +92,7 @@ fn waiting_for(state: TxState, sub: Option<SubState>) -> Option<&'static str> {
 struct PayloadView<'a> {
     to: Option<ChecksumAddress>,
     value: DecimalU256,
-    data: HexBytes<'a>,
+    data: &'a Bytes,
     gas: Option<Decimal<u64>>,
     max_fee_per_gas: Option<Decimal<u128>>,
     max_priority_fee_per_gas: Option<Decimal<u128>>,
@@ -106,7 +105,7 @@ impl<'a> From<&'a Payload> for PayloadView<'a> {
         Self {
             to: payload.to.map(ChecksumAddress),
             value: DecimalU256(payload.value),
-            data: HexBytes(&payload.data),
+            data: &payload.data,
             gas: payload.gas.map(Decimal),
             max_fee_per_gas: payload.max_fee_per_gas.map(Decimal),
             max_priority_fee_per_gas: payload.max_priority_fee_per_gas.map(Decimal),
@@ -137,7 +136,7 @@ impl Serialize for AttemptList<'_> {
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct AttemptView {
-    tx_hash: HexHash,
+    tx_hash: B256,
     kind: &'static str,
     nonce: u64,
     r#type: &'static str,
@@ -159,7 +158,7 @@ impl From<&Attempt> for AttemptView {
             } => (EIP_1559, Some(max_fee), Some(max_priority_fee), None),
         };
         Self {
-            tx_hash: HexHash(attempt.hash),
+            tx_hash: attempt.hash,
             kind: attempt.kind.as_str(),
             nonce: attempt.nonce.0,
             r#type,
@@ -177,9 +176,9 @@ impl From<&Attempt> for AttemptView {
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct ReceiptView<'a> {
-    tx_hash: HexHash,
+    tx_hash: B256,
     block_number: u64,
-    block_hash: HexHash,
+    block_hash: B256,
     status: &'static str,
     gas_used: Decimal<u64>,
     effective_gas_price: Decimal<u128>,
@@ -190,9 +189,9 @@ struct ReceiptView<'a> {
 impl<'a> From<&'a Inclusion> for ReceiptView<'a> {
     fn from(inclusion: &'a Inclusion) -> Self {
         Self {
-            tx_hash: HexHash(inclusion.tx_hash),
+            tx_hash: inclusion.tx_hash,
             block_number: inclusion.block_number,
-            block_hash: HexHash(inclusion.block_hash),
+            block_hash: inclusion.block_hash,
             status: execution_status(inclusion.succeeded),
             gas_used: Decimal(inclusion.gas_used),
             effective_gas_price: Decimal(inclusion.effective_gas_price),

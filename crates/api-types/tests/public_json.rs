@@ -11,7 +11,7 @@ use domain::{
     Incarnation, Inclusion, LaneKey, LastWrite, NodeName, Nonce, Payload, RequestId, SubState,
     Timestamp, Token, Tx, TxId, TxRequest, TxState, TxType, U256,
 };
-use engine::node::{ChainStatus, LaneStatus, Readiness, WaitingFor};
+use engine::node::{ChainStatus, LaneStatus, Readiness};
 use engine::ports::{EventRecord, LaneRecord, Member, TxRecord};
 use expect_test::{Expect, expect, expect_file};
 use serde::Serialize;
@@ -461,7 +461,7 @@ fn lane_status() -> LaneStatus {
             pending: Nonce(6),
         }),
         gaps: vec![Nonce(6)],
-        waiting_for: Some(WaitingFor("funds".into())),
+        waiting_for: Some("funds".into()),
     }
 }
 

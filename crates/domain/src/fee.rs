@@ -39,17 +39,14 @@ pub enum Fees {
     },
 }
 
-/// The result of raising fees.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BumpOutcome {
-    /// The new fees; every field is up by at least the percentage.
-    Raised(Fees),
-    /// The cap does not allow a raise that nodes would accept.
-    CapBinds,
-}
-
 /// Nodes refuse a replacement that raises any fee field by less than this.
 pub const REPLACEMENT_PERCENT_MIN: u128 = 10;
+
+impl Default for FeeRules {
+    fn default() -> Self {
+        Self::OPEN
+    }
+}
 
 impl FeeRules {
     /// No floor, no cap.
@@ -100,39 +97,32 @@ impl Fees {
     }
 
     /// Fees that nodes accept as a replacement: every field up by `percent` (at least
-    /// [`REPLACEMENT_PERCENT_MIN`]) and up to the quote, never down, never above the cap.
+    /// [`REPLACEMENT_PERCENT_MIN`]) and up to the quote, never down, never above the cap. `None` when the cap does not
+    /// allow a raise that nodes would accept.
     #[must_use]
-    pub fn bump(&self, percent: u128, quote: FeeQuote, cap: u128) -> BumpOutcome {
+    pub fn bump(&self, percent: u128, quote: FeeQuote, cap: u128) -> Option<Self> {
         let percent = percent.max(REPLACEMENT_PERCENT_MIN);
         let base = quote.base_fee.unwrap_or(0);
+        let least = |wei: u128| {
+            let least = raised(wei, percent);
+            // At the end of the numbers there is nothing more to offer.
+            (wei < least && least <= cap).then_some(least)
+        };
         match *self {
             Self::Legacy { gas_price } => {
-                let least = raised(gas_price, percent);
-                if least > cap || least == gas_price {
-                    return BumpOutcome::CapBinds;
-                }
-                let wanted = least.max(base.saturating_mul(2).saturating_add(quote.tip));
-                BumpOutcome::Raised(Self::Legacy {
-                    gas_price: wanted.min(cap),
+                let quoted = base.saturating_mul(2).saturating_add(quote.tip);
+                Some(Self::Legacy {
+                    gas_price: least(gas_price)?.max(quoted).min(cap),
                 })
             }
             Self::Eip1559 {
                 max_fee,
                 max_priority_fee,
             } => {
-                let least = raised(max_fee, percent);
-                let tip_least = raised(max_priority_fee, percent);
-                // At the end of the numbers there is nothing more to offer.
-                let is_raised = least > max_fee && tip_least > max_priority_fee;
-                if least > cap || tip_least > cap || !is_raised {
-                    return BumpOutcome::CapBinds;
-                }
-                let tip = tip_least.max(quote.tip).min(cap);
-                let wanted = least
-                    .max(base.saturating_mul(2).saturating_add(tip))
-                    .min(cap);
-                BumpOutcome::Raised(Self::Eip1559 {
-                    max_fee: wanted.max(tip),
+                let tip = least(max_priority_fee)?.max(quote.tip).min(cap);
+                let quoted = base.saturating_mul(2).saturating_add(tip);
+                Some(Self::Eip1559 {
+                    max_fee: least(max_fee)?.max(quoted).min(cap).max(tip),
                     max_priority_fee: tip,
                 })
             }
@@ -187,7 +177,7 @@ mod tests {
         fn bump_raises_every_field_enough_and_keeps_the_cap(
             fees in any_fees(), quote in any_quote(), percent in 0..200_u128, cap in 0..5_000 * GWEI,
         ) {
-            let BumpOutcome::Raised(new) = fees.bump(percent, quote, cap) else {
+            let Some(new) = fees.bump(percent, quote, cap) else {
                 // The cap may refuse only when the least acceptable raise really is above it.
                 let least = fields(fees).into_iter().map(|wei| raised(wei, percent.max(10))).max();
                 prop_assert!(least > Some(cap));

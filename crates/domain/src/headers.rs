@@ -124,33 +124,27 @@ impl HeaderChain {
         if !is_linked(branch) {
             return Err(LinkError::Broken);
         }
-        let mut adopted = ViewChange::default();
-        if !self.headers.is_empty() {
-            let stands_on = (self.headers.iter()).rposition(|held| first.is_child_of(held));
-            let Some(ancestor) = stands_on else {
-                return Err(LinkError::MissingParent(first.parent_hash));
-            };
-            // A branch that starts with what we hold already is not a fork: skip the common part.
-            let kept = ancestor.saturating_add(1);
-            let common = self
-                .headers
-                .iter()
-                .skip(kept)
-                .zip(branch)
-                .take_while(|(held, new)| held.hash == new.hash)
-                .count();
-            if common == branch.len() {
-                return Ok(adopted);
-            }
-            adopted.dropped = self.headers.split_off(kept.saturating_add(common)).into();
-            adopted.added = branch[common..].to_vec();
-        } else {
-            adopted.added = branch.to_vec();
+        let stands_on = (self.headers.iter()).rposition(|held| first.is_child_of(held));
+        let kept = match stands_on {
+            Some(ancestor) => ancestor.saturating_add(1),
+            None if self.headers.is_empty() => 0,
+            None => return Err(LinkError::MissingParent(first.parent_hash)),
+        };
+        // A branch that starts with what we hold already is not a fork: skip the common part.
+        let pairs = self.headers.range(kept..).zip(branch);
+        let common = pairs
+            .take_while(|(held, new)| held.hash == new.hash)
+            .count();
+        if common == branch.len() {
+            return Ok(ViewChange::default());
         }
-        self.headers.extend(adopted.added.iter().copied());
-        while self.headers.len() > self.keep {
-            self.headers.pop_front();
-        }
+        let adopted = ViewChange {
+            dropped: self.headers.split_off(kept.saturating_add(common)).into(),
+            added: branch[common..].to_vec(),
+        };
+        self.headers.extend(&adopted.added);
+        let excess = self.headers.len().saturating_sub(self.keep);
+        self.headers.drain(..excess);
         Ok(adopted)
     }
 

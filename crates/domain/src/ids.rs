@@ -3,6 +3,7 @@
 use std::fmt;
 
 use alloy_primitives::Address;
+use thiserror::Error;
 use uuid::Uuid;
 
 /// An EVM chain, by its EIP-155 id.
@@ -110,7 +111,8 @@ pub struct NodeName(pub String);
 pub struct RequestId(String);
 
 /// Why a text is not a request id.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("requestId must be 1 to 128 visible ASCII characters (no spaces)")]
 pub struct BadRequestId;
 
 impl RequestId {
@@ -134,22 +136,6 @@ impl RequestId {
         &self.0
     }
 }
-
-impl TryFrom<String> for RequestId {
-    type Error = BadRequestId;
-
-    fn try_from(text: String) -> Result<Self, BadRequestId> {
-        Self::parse(text)
-    }
-}
-
-impl fmt::Display for BadRequestId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("requestId must be 1 to 128 visible ASCII characters (no spaces)")
-    }
-}
-
-impl std::error::Error for BadRequestId {}
 
 impl fmt::Display for ChainId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

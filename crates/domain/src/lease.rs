@@ -129,20 +129,8 @@ impl LeaseTrust {
     /// A lease of `duration` that was requested at `requested_at` (read before the request left).
     #[must_use]
     pub fn from(requested_at: MonotonicTime, duration: Duration) -> Self {
-        let two_thirds = duration
-            .saturating_mul(2)
-            .checked_div(3)
-            .unwrap_or(Duration::ZERO);
         Self {
-            until: requested_at.plus(two_thirds),
-        }
-    }
-
-    /// No trust at all.
-    #[must_use]
-    pub fn none() -> Self {
-        Self {
-            until: MonotonicTime(0),
+            until: requested_at.plus(two_thirds(duration)),
         }
     }
 
@@ -159,6 +147,11 @@ impl LeaseTrust {
     }
 }
 
+fn two_thirds(duration: Duration) -> Duration {
+    let twice = duration.saturating_mul(2);
+    twice.checked_div(3).unwrap_or(Duration::ZERO)
+}
+
 impl LeaseTerms {
     /// Says which relation between the times is broken, with the value, the rule and the fix.
     pub fn check(&self) -> Result<(), String> {
@@ -168,11 +161,7 @@ impl LeaseTerms {
                 self.duration
             ));
         }
-        let trusted = self
-            .duration
-            .saturating_mul(2)
-            .checked_div(3)
-            .unwrap_or(Duration::ZERO);
+        let trusted = two_thirds(self.duration);
         if self.renew_interval.is_zero() || self.renew_interval.saturating_mul(2) > trusted {
             return Err(format!(
                 "lease.renewInterval is {:?}, but two renewals must fit into the trusted two thirds \

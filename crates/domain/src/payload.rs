@@ -12,7 +12,7 @@ pub enum TxType {
 }
 
 /// A client's request, normalised but not completed: what it left out stays `None`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Payload {
     /// The recipient; `None` deploys `data` as a contract.
     pub to: Option<Address>,
@@ -70,12 +70,7 @@ impl Payload {
         Self {
             to: Some(to),
             value,
-            data: Bytes::new(),
-            gas: None,
-            max_fee_per_gas: None,
-            max_priority_fee_per_gas: None,
-            gas_price: None,
-            tx_type: None,
+            ..Self::default()
         }
     }
 

@@ -4,7 +4,7 @@
 //! before it is queued here, so losing it costs time, not money: the lane sends it again.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 
 use domain::attempt::OutgoingEnvelope;
 use domain::{Input, LaneKey, Nonce, SendOutcome};
@@ -21,24 +21,18 @@ pub(crate) struct Outbox {
     lanes: Mutex<BTreeMap<LaneKey, LaneOutbox>>,
 }
 
+#[derive(Default)]
 struct LaneOutbox {
     epoch: u64,
     waiting: BTreeMap<Nonce, OutgoingEnvelope>,
 }
 
 impl Outbox {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<LaneKey, LaneOutbox>> {
-        lock(&self.lanes)
-    }
-
     /// Adds envelopes. Returns whether a task must be started for the lane.
     fn add_envelopes(&self, lane: LaneKey, epoch: u64, outgoing: Vec<OutgoingEnvelope>) -> bool {
-        let mut lanes = self.lock();
+        let mut lanes = lock(&self.lanes);
         let is_new = !lanes.contains_key(&lane);
-        let outbox = lanes.entry(lane).or_insert_with(|| LaneOutbox {
-            epoch,
-            waiting: BTreeMap::new(),
-        });
+        let outbox = lanes.entry(lane).or_default();
         if outbox.epoch != epoch {
             // The lane was opened anew: only its present envelopes count.
             outbox.waiting.clear();
@@ -52,21 +46,17 @@ impl Outbox {
 
     /// The length of the longest queue.
     pub(crate) fn longest_queue_len(&self) -> usize {
-        let lanes = self.lock();
+        let lanes = lock(&self.lanes);
         let lengths = lanes.values().map(|outbox| outbox.waiting.len());
         lengths.max().unwrap_or(0)
     }
 
     /// The next batch; `None` (and the lane's task ends) when nothing is queued.
     fn next_batch(&self, lane: LaneKey) -> Option<(u64, Vec<OutgoingEnvelope>)> {
-        let mut lanes = self.lock();
+        let mut lanes = lock(&self.lanes);
         let outbox = lanes.get_mut(&lane)?;
-        let mut batch = Vec::new();
-        while batch.len() < SEND_MAX
-            && let Some((_, bytes)) = outbox.waiting.pop_first()
-        {
-            batch.push(bytes);
-        }
+        let batch = std::iter::from_fn(|| outbox.waiting.pop_first()).take(SEND_MAX);
+        let batch: Vec<_> = batch.map(|(_, bytes)| bytes).collect();
         if batch.is_empty() {
             lanes.remove(&lane);
             return None;
@@ -84,17 +74,15 @@ pub(crate) fn enqueue_envelopes(
 ) {
     let outbox = &core.chain(lane.chain_id).outbox;
     if outbox.add_envelopes(lane, epoch, outgoing) {
-        let core_for_task = Arc::clone(core);
-        core.tasks.spawn("broadcast", async move {
-            run_lane_broadcast(&core_for_task, lane).await
-        });
+        let broadcast = run_lane_broadcast(Arc::clone(core), lane);
+        core.tasks.spawn("broadcast", broadcast);
     }
 }
 
-async fn run_lane_broadcast(core: &Core, lane: LaneKey) {
+async fn run_lane_broadcast(core: Arc<Core>, lane: LaneKey) {
     let chain_state = core.chain(lane.chain_id);
     while let Some((epoch, batch)) = chain_state.outbox.next_batch(lane) {
-        let outcomes = send_within_lease(core, lane, &batch).await;
+        let outcomes = send_within_lease(&core, lane, &batch).await;
         chain_state.sent_wakeup.notify_one();
         let inputs = batch.into_iter().zip(outcomes).map(|(bytes, outcome)| {
             counter!("lanekeeper_tx_submit_total", "result" => outcome_label(&outcome))
@@ -105,7 +93,7 @@ async fn run_lane_broadcast(core: &Core, lane: LaneKey) {
                 outcome,
             }
         });
-        core.send_inputs(lane, epoch, inputs.collect()).await;
+        core.send_inputs(lane, Some(epoch), inputs.collect()).await;
     }
 }
 

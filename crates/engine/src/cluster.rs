@@ -5,7 +5,7 @@
 //! the fence decides which may write.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use domain::{Incarnation, LaneKey, MonotonicTime, NodeName};
@@ -68,10 +68,6 @@ pub(crate) struct Observations {
 }
 
 impl Cluster {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<NodeName, ObservedNode>> {
-        lock(&self.nodes)
-    }
-
     /// Applies the list of members that came with a heartbeat sent at `requested_at`. Between two lists at most
     /// `observation_max` counts as observed.
     pub(crate) fn observe_members(
@@ -84,26 +80,20 @@ impl Cluster {
         let mut observed_at = lock(&self.observed_at);
         let observed_for = requested_at.since(*observed_at).min(observation_max);
         *observed_at = now;
-        let mut seen = self.lock();
+        let mut seen = lock(&self.nodes);
         let mut before = std::mem::take(&mut *seen);
         for member in members {
             let node = member.node.clone();
             let entry = match before.remove(&node) {
-                Some(old) if old.member.incarnation == member.incarnation => {
-                    let has_moved = old.member.heartbeats != member.heartbeats;
-                    let moved_at = if has_moved { now } else { old.moved_at };
-                    ObservedNode {
-                        moved_at,
-                        stalled_for: if has_moved {
-                            Duration::ZERO
-                        } else {
-                            old.stalled_for.saturating_add(observed_for)
-                        },
-                        has_moved: old.has_moved || has_moved,
-                        suspect_until: old.suspect_until,
-                        failures: old.failures,
-                        member,
+                Some(mut old) if old.member.incarnation == member.incarnation => {
+                    if old.member.heartbeats == member.heartbeats {
+                        old.stalled_for = old.stalled_for.saturating_add(observed_for);
+                    } else {
+                        old.moved_at = now;
+                        old.stalled_for = Duration::ZERO;
+                        old.has_moved = true;
                     }
+                    ObservedNode { member, ..old }
                 }
                 old @ (Some(_) | None) => {
                     if let Some(old) = old {
@@ -122,7 +112,7 @@ impl Cluster {
             seen.insert(node, entry);
         }
         let present = |node: &NodeName| seen.get(node).map(|seen| seen.member.incarnation);
-        self.unlisted().retain(|unlisted| {
+        lock(&self.unlisted).retain(|unlisted| {
             if unlisted.seen_at > requested_at {
                 return true; // this list may be older than the lease
             }
@@ -140,13 +130,15 @@ impl Cluster {
         incarnation: Incarnation,
         now: MonotonicTime,
     ) {
-        let newest = self.lock().get(node).map(|seen| seen.member.incarnation);
+        let newest = lock(&self.nodes)
+            .get(node)
+            .map(|seen| seen.member.incarnation);
         if newest.is_none_or(|newest| newest == incarnation)
-            || self.past_incarnations().contains(&incarnation)
+            || lock(&self.past_incarnations).contains(&incarnation)
         {
             return;
         }
-        let mut unlisted = self.unlisted();
+        let mut unlisted = lock(&self.unlisted);
         if unlisted
             .iter()
             .all(|unlisted| unlisted.incarnation != incarnation)
@@ -162,22 +154,14 @@ impl Cluster {
         }
     }
 
-    fn unlisted(&self) -> MutexGuard<'_, VecDeque<UnlistedIncarnation>> {
-        lock(&self.unlisted)
-    }
-
     fn mark_past(&self, incarnation: Incarnation) {
-        let mut past = self.past_incarnations();
+        let mut past = lock(&self.past_incarnations);
         if !past.contains(&incarnation) {
             past.push_back(incarnation);
         }
         if past.len() > PAST_INCARNATIONS_MAX {
             past.pop_front();
         }
-    }
-
-    fn past_incarnations(&self) -> MutexGuard<'_, VecDeque<Incarnation>> {
-        lock(&self.past_incarnations)
     }
 
     /// Which incarnations were alive within the last lease, and which were silent for a whole one.
@@ -188,10 +172,10 @@ impl Cluster {
         now: MonotonicTime,
     ) -> Observations {
         let mut observations = Observations {
-            silent: self.past_incarnations().iter().copied().collect(),
+            silent: lock(&self.past_incarnations).iter().copied().collect(),
             alive: Vec::new(),
         };
-        for (node, seen) in &*self.lock() {
+        for (node, seen) in &*lock(&self.nodes) {
             if node == me || seen.member.draining {
                 continue; // a draining node releases its lanes by itself
             } else if seen.stalled_for >= lease {
@@ -205,14 +189,14 @@ impl Cluster {
 
     /// Whether a node counts as silent by the last observation. (A past incarnation needs no second one.)
     pub(crate) fn has_silent_node(&self, me: &NodeName, lease: Duration) -> bool {
-        self.lock()
+        lock(&self.nodes)
             .iter()
             .any(|(node, seen)| node != me && !seen.member.draining && seen.stalled_for >= lease)
     }
 
     /// The address of a node, unless it was unreachable a moment ago.
     pub(crate) fn reachable_peer(&self, node: &NodeName, now: MonotonicTime) -> Option<Peer> {
-        let seen = self.lock();
+        let seen = lock(&self.nodes);
         let seen = seen.get(node).filter(|seen| seen.suspect_until <= now)?;
         Some(Peer {
             node: node.clone(),
@@ -222,7 +206,7 @@ impl Cluster {
 
     /// The addresses of all other nodes.
     pub(crate) fn peer_addresses(&self, me: &NodeName) -> Vec<String> {
-        let seen = self.lock();
+        let seen = lock(&self.nodes);
         let others = seen.iter().filter(|(node, _)| *node != me);
         others
             .filter_map(|(_, seen)| seen.member.advertise.clone())
@@ -231,7 +215,7 @@ impl Cluster {
 
     /// A node was not reached, or drains.
     pub(crate) fn mark_suspect(&self, node: &NodeName, now: MonotonicTime) {
-        if let Some(seen) = self.lock().get_mut(node) {
+        if let Some(seen) = lock(&self.nodes).get_mut(node) {
             let factor = 2_u32.saturating_pow(seen.failures);
             let wait = SUSPECT_FIRST.saturating_mul(factor).min(SUSPECT_MAX);
             seen.suspect_until = now.plus(wait);
@@ -240,7 +224,7 @@ impl Cluster {
     }
 
     pub(crate) fn mark_reached(&self, node: &NodeName) {
-        if let Some(seen) = self.lock().get_mut(node) {
+        if let Some(seen) = lock(&self.nodes).get_mut(node) {
             seen.failures = 0;
         }
     }
@@ -256,7 +240,7 @@ impl Cluster {
         lease: Duration,
         now: MonotonicTime,
     ) -> Option<NodeName> {
-        let seen = self.lock();
+        let seen = lock(&self.nodes);
         let others = seen.iter().filter(|(node, seen)| {
             *node != me
                 && !seen.member.draining

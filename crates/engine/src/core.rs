@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use domain::lane::reservations::ReservationRules;
-use domain::{ChainId, Incarnation, Input, LaneKey, MonotonicTime, Timestamp};
+use domain::{ChainId, Incarnation, Input, LaneKey, LeaseGrant, MonotonicTime, Timestamp};
 use metrics::gauge;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Notify, Semaphore, mpsc};
@@ -16,7 +16,7 @@ use crate::cluster::{Cluster, Observations};
 use crate::feed::Feed;
 use crate::node::{ChainRules, NodeConfig, Ports};
 use crate::ownership::Leases;
-use crate::ports::{Chain, LeaseRequest, Member};
+use crate::ports::{Chain, LeaseRequest, Member, StoreError};
 use crate::routing::Routes;
 use crate::shard::Message;
 use crate::tasks::Tasks;
@@ -92,11 +92,6 @@ impl LaneRegistry {
         self.entries.contains_key(&lane)
     }
 
-    pub(crate) fn shard_of(&self, lane: LaneKey) -> Option<&mpsc::Sender<Message>> {
-        let entry = self.entries.get(&lane)?;
-        Some(&self.shards[entry.shard])
-    }
-
     /// How many messages wait in the inbox of each shard.
     pub(crate) fn inbox_lengths(&self) -> impl Iterator<Item = usize> {
         let length =
@@ -157,6 +152,11 @@ impl Core {
         }
     }
 
+    pub(crate) async fn release_grants(&self, grants: &[LeaseGrant]) -> Result<(), StoreError> {
+        let request = self.lease_request();
+        self.ports.store.release(&request, grants).await
+    }
+
     fn observations(&self) -> Observations {
         let now = self.ports.clock.monotonic();
         let lease = self.config.lease.duration;
@@ -201,7 +201,7 @@ impl Core {
     }
 
     /// Sends inputs to a lane, waiting for room: an answer of the chain must not be lost to a full inbox.
-    pub(crate) async fn send_inputs(&self, lane: LaneKey, epoch: u64, inputs: Vec<Input>) {
+    pub(crate) async fn send_inputs(&self, lane: LaneKey, epoch: Option<u64>, inputs: Vec<Input>) {
         let message = Message::Inputs {
             lane,
             epoch,
@@ -211,7 +211,8 @@ impl Core {
     }
 
     pub(crate) async fn send_to_shard(&self, lane: LaneKey, message: Message) {
-        if let Some(shard) = self.lanes.shard_of(lane) {
+        if let Some(entry) = self.lanes.entries.get(&lane) {
+            let shard = &self.lanes.shards[entry.shard];
             shard.send(message).await.ok(); // the shard ends only with the node
         }
     }

@@ -4,13 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use domain::lane::reservations::MarkOutcome;
 use domain::{
-    B256, Effect, Header, Input, Lane, MonotonicTime, NodeName, Nonce, Step, Timestamp, TxId,
-    UnsignedEnvelope, Writes,
+    Attempt, B256, Effect, Header, Input, Lane, MonotonicTime, NodeName, Nonce, Step, Timestamp,
+    TxId, UnsignedEnvelope, Writes,
 };
 
 use crate::node::AcceptedTx;
 use crate::ports::{LaneBatch, TxRecord};
-use crate::reservations::{MarkRequest, PendingMark};
+use crate::reservations::PendingMark;
 use crate::shard::PendingCreate;
 
 /// A lane that was taken out of its shard for one turn. It replaces the lane in memory when its batch is applied,
@@ -27,8 +27,8 @@ pub(crate) struct LaneDraft {
     writes: Writes,
     headers: BTreeMap<B256, Header>,
     rows: BTreeMap<TxId, RowIndex>,
-    /// The lane's counters before the turn.
-    before: Counters,
+    event_seq_before: u64,
+    next_nonce_before: Nonce,
 }
 
 /// Where a tx's image lies in the folded writes.
@@ -36,11 +36,6 @@ pub(crate) struct LaneDraft {
 enum RowIndex {
     Insert(usize),
     Update(usize),
-}
-
-struct Counters {
-    event_seq: u64,
-    next_nonce: Nonce,
 }
 
 impl LaneDraft {
@@ -55,10 +50,8 @@ impl LaneDraft {
             writes: Writes::default(),
             headers: BTreeMap::new(),
             rows: BTreeMap::new(),
-            before: Counters {
-                event_seq: lane.event_seq(),
-                next_nonce: lane.next_nonce(),
-            },
+            event_seq_before: lane.event_seq(),
+            next_nonce_before: lane.next_nonce(),
             lane,
         }
     }
@@ -77,13 +70,8 @@ impl LaneDraft {
 
     /// Applies the mark of a reservation's holder, who is answered when it is durable.
     pub(crate) fn apply_mark(&mut self, pending: PendingMark, now: Timestamp) {
-        let MarkRequest {
-            nonce,
-            holder,
-            mark,
-            ..
-        } = &pending.call;
-        let (step, outcome) = self.lane.mark(*nonce, *holder, mark, now);
+        let call = &pending.call;
+        let (step, outcome) = self.lane.mark(call.nonce, call.holder, &call.mark, now);
         self.add_step(step);
         self.marks.push((pending, outcome));
     }
@@ -151,7 +139,7 @@ impl LaneDraft {
     /// The batch for the store; `None` when nothing changed.
     pub(crate) fn take_batch(&mut self, node: &NodeName, at: Timestamp) -> Option<LaneBatch> {
         let writes_nothing =
-            self.writes == Writes::default() && self.lane.next_nonce() == self.before.next_nonce;
+            self.writes == Writes::default() && self.lane.next_nonce() == self.next_nonce_before;
         // A mark passes the fence also where it changes nothing: a keeper that was deposed without noticing must
         // not refuse a holder by its old memory.
         if writes_nothing && self.marks.is_empty() {
@@ -162,7 +150,7 @@ impl LaneDraft {
             batch_seq_before: self.lane.batch_seq(),
             node: node.clone(),
             at,
-            event_seq_before: self.before.event_seq,
+            event_seq_before: self.event_seq_before,
             next_nonce: self.lane.next_nonce(),
             floor_nonce: self.lane.floor_nonce(),
             writes: std::mem::take(&mut self.writes),
@@ -171,17 +159,13 @@ impl LaneDraft {
 
     /// The answers for this turn's callers, to be returned once the batch is applied.
     pub(crate) fn accepted_records(&self, batch: &LaneBatch) -> Vec<AcceptedTx> {
-        let mut attempts: BTreeMap<TxId, usize> = BTreeMap::new();
-        for (at, attempt) in batch.writes.attempts.iter().enumerate() {
-            attempts.insert(attempt.tx_id, at);
-        }
+        let attempts = batch.writes.attempts.iter();
+        let attempts: BTreeMap<TxId, &Attempt> = attempts.map(|one| (one.tx_id, one)).collect();
         let record = |create: &PendingCreate| {
             let Some(RowIndex::Insert(at)) = self.rows.get(&create.request.id) else {
                 unreachable!("an accepted request is an insert of its turn");
             };
-            let attempt = attempts
-                .get(&create.request.id)
-                .map(|at| &batch.writes.attempts[*at]);
+            let attempt = attempts.get(&create.request.id).copied();
             AcceptedTx {
                 record: TxRecord {
                     lane: self.lane.key(),

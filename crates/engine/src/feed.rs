@@ -27,51 +27,38 @@ pub(crate) struct Feed {
 }
 
 impl Feed {
-    pub(crate) fn mark_written(&self, lane: LaneId) {
-        self.add_lanes([lane]);
-        self.wakeup.notify_one();
-    }
-
-    fn add_lanes(&self, lanes: impl IntoIterator<Item = LaneId>) {
+    pub(crate) fn mark_written(&self, lanes: impl IntoIterator<Item = LaneId>) {
         lock(&self.written).extend(lanes);
-    }
-
-    fn take_lanes(&self) -> Vec<LaneId> {
-        std::mem::take(&mut *lock(&self.written))
-            .into_iter()
-            .collect()
+        self.wakeup.notify_one();
     }
 
     pub(crate) fn subscribe(&self) -> watch::Receiver<u64> {
         self.readers.subscribe()
     }
-
-    fn notify_readers(&self) {
-        self.readers
-            .send_modify(|count| *count = count.wrapping_add(1));
-    }
 }
 
 /// Extends the feed whenever events were written, and notifies its readers.
 pub(crate) async fn run_feed(core: Arc<Core>) {
+    let feed = &core.feed;
     let mut tries = 0;
     loop {
-        core.feed.wakeup.notified().await;
+        feed.wakeup.notified().await;
         core.ports.clock.sleep(EXTEND_DELAY).await;
-        let lanes = core.feed.take_lanes();
+        let lanes = std::mem::take(&mut *lock(&feed.written));
+        let lanes: Vec<LaneId> = lanes.into_iter().collect();
         if lanes.is_empty() {
             continue;
         }
         match core.ports.store.extend_feed(&lanes).await {
             Ok(()) => {
                 tries = 0;
-                core.feed.notify_readers();
+                feed.readers
+                    .send_modify(|count| *count = count.wrapping_add(1));
             }
             Err(error) => {
                 tracing::warn!(%error, lanes = lanes.len(), "the feed could not be extended; retrying");
-                core.feed.add_lanes(lanes);
                 core.back_off(&mut tries).await;
-                core.feed.wakeup.notify_one();
+                feed.mark_written(lanes);
             }
         }
     }

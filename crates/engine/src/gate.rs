@@ -21,9 +21,9 @@ use metrics::{counter, histogram};
 
 use crate::draft::LaneDraft;
 use crate::node::{AcceptedTx, Refusal};
-use crate::ownership::{self, LastKnownLane};
-use crate::ports::{CommitOutcome, Conflict, LaneBatch};
-use crate::shard::{EventCounts, LaneCell, Shard, ShardOutcome, UnknownBatch, refuse_create};
+use crate::ownership;
+use crate::ports::{CommitOutcome, Conflict};
+use crate::shard::{EventCounts, LaneCell, Shard, ShardOutcome, UnknownBatch, refuse_creates};
 
 /// How often a request is stepped again after conflicts before its caller is refused.
 const CONFLICT_TRIES_MAX: u32 = 3;
@@ -52,6 +52,10 @@ impl Shard {
                 self.apply_draft(draft, now);
                 continue;
             };
+            if let Some(why) = header_failures.get(&draft.lane.key().chain_id) {
+                self.on_not_applied(draft, why.clone());
+                continue;
+            }
             let rows = batch.writes.inserts.iter().chain(&batch.writes.updates);
             lanes.push(CommittingLane {
                 records: draft.accepted_records(&batch),
@@ -61,7 +65,6 @@ impl Shard {
             });
             batches.push(batch);
         }
-        let (batches, lanes) = self.drop_failed_chains(batches, lanes, &header_failures, now);
         if batches.is_empty() {
             return;
         }
@@ -101,22 +104,17 @@ impl Shard {
     }
 
     fn on_applied(&mut self, lane: CommittingLane, now: Timestamp) {
-        let CommittingLane {
-            mut draft,
-            records,
-            changed,
-            event_counts,
-        } = lane;
+        let mut draft = lane.draft;
         draft.lane.count_batch();
-        for (create, record) in draft.creates.drain(..).zip(records) {
+        for (create, record) in draft.creates.drain(..).zip(lane.records) {
             create.answer(ShardOutcome::Accepted(Box::new(record)));
         }
         self.failures.remove(&draft.lane.key());
-        self.core.waiters.notify_waiters_of(changed.into_iter());
-        event_counts.record(draft.lane.key());
-        if event_counts.has_events {
+        self.core.waiters.notify_waiters_of(lane.changed);
+        lane.event_counts.record(draft.lane.key());
+        if lane.event_counts.has_events {
             let lane = draft.lane.lease_grant().lane;
-            self.core.feed.mark_written(lane);
+            self.core.feed.mark_written([lane]);
         }
         self.apply_draft(draft, now);
     }
@@ -144,17 +142,15 @@ impl Shard {
         let (key, token) = (draft.lane.key(), draft.lane.lease_grant().token);
         tracing::warn!(lane = %key, %token, "fenced: another node keeps this lane now");
         counter!("lanekeeper_lease_fenced_total", "op" => "gate").increment(1);
-        self.drop_lane_memory(&draft);
-        for create in draft.creates {
-            self.resend_create(key, create);
-        }
+        self.drop_lane_memory(&draft.lane);
+        self.resend_creates(key, draft.creates);
     }
 
     /// Reads the lane again. A request that is itself the cause is found by its id the next time; one whose batch
     /// conflicts repeatedly is refused.
     fn on_conflict(&mut self, draft: LaneDraft, conflict: &Conflict) {
         let key = draft.lane.key();
-        self.drop_lane_memory(&draft);
+        self.drop_lane_memory(&draft.lane);
         let mut waiting = Vec::new();
         for mut create in draft.creates {
             let is_cause = match conflict {
@@ -165,7 +161,7 @@ impl Shard {
             create.is_repeat |= is_cause;
             if create.tries > CONFLICT_TRIES_MAX {
                 let why = "the lane's batch conflicts repeatedly with rows of the store";
-                refuse_create(create, Refusal::StoreUnavailable(why.into()));
+                refuse_creates([create], &Refusal::StoreUnavailable(why.into()));
             } else {
                 waiting.push(create);
             }
@@ -182,21 +178,18 @@ impl Shard {
         }
     }
 
-    fn on_not_applied(&mut self, mut draft: LaneDraft, why: String) {
+    fn on_not_applied(&mut self, draft: LaneDraft, why: String) {
         let key = draft.lane.key();
         tracing::warn!(lane = %key, %why, "the store did not apply a batch; the lane is read again");
-        let refusal = Refusal::StoreUnavailable(why);
-        for create in std::mem::take(&mut draft.creates) {
-            refuse_create(create, refusal.clone());
-        }
-        self.drop_lane_memory(&draft);
+        refuse_creates(draft.creates, &Refusal::StoreUnavailable(why));
+        self.drop_lane_memory(&draft.lane);
         self.reopen_with_backoff(key, Vec::new());
     }
 
     /// The batch may have landed, or may still land. Nothing is answered before a regrant has proved it
     /// (`resolve_unknown_commit`).
     fn await_regrant(&mut self, lane: CommittingLane) {
-        self.drop_lane_memory(&lane.draft);
+        self.drop_lane_memory(&lane.draft.lane);
         let (key, lease_grant) = (lane.draft.lane.key(), lane.draft.lane.lease_grant());
         let batch = UnknownBatch {
             batch_seq_before: lane.draft.lane.batch_seq(),
@@ -215,16 +208,6 @@ impl Shard {
         self.core.tasks.spawn("resolve unknown commit", async move {
             ownership::resolve_unknown_commit(&core, key, lease_grant).await
         });
-    }
-
-    /// Drops a lane whose draft is not applied. What it knew is kept apart: it proves a loss where the store has
-    /// lost commits.
-    fn drop_lane_memory(&self, draft: &LaneDraft) {
-        let key = draft.lane.key();
-        self.core
-            .timeline
-            .remember_lane(key, LastKnownLane::of(&draft.lane));
-        self.forget_lane(key);
     }
 
     /// Stores the headers that this turn's writes name, and returns the chains where that failed: nothing may be
@@ -251,31 +234,5 @@ impl Shard {
             }
         }
         failures
-    }
-
-    /// Takes the lanes out of the commit whose headers could not be stored.
-    fn drop_failed_chains(
-        &mut self,
-        batches: Vec<LaneBatch>,
-        lanes: Vec<CommittingLane>,
-        header_failures: &BTreeMap<ChainId, String>,
-        now: Timestamp,
-    ) -> (Vec<LaneBatch>, Vec<CommittingLane>) {
-        let mut kept = (
-            Vec::with_capacity(batches.len()),
-            Vec::with_capacity(lanes.len()),
-        );
-        for (batch, lane) in batches.into_iter().zip(lanes) {
-            match header_failures.get(&lane.draft.lane.key().chain_id) {
-                Some(why) => {
-                    self.on_commit_outcome(lane, CommitOutcome::NotApplied(why.clone()), now);
-                }
-                None => {
-                    kept.0.push(batch);
-                    kept.1.push(lane);
-                }
-            }
-        }
-        kept
     }
 }

@@ -4,7 +4,7 @@
 //! a call carries all that are queued when it is made.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use domain::{LaneKey, MonotonicTime, NodeName};
@@ -62,17 +62,13 @@ struct KnownKeeper {
 }
 
 impl Routes {
-    fn keepers(&self) -> MutexGuard<'_, BTreeMap<LaneKey, KnownKeeper>> {
-        lock(&self.keepers)
-    }
-
     /// Records the keeper of a lane, as the store or another node named it.
     pub(crate) fn record_keeper(&self, lane: LaneKey, node: NodeName, until: MonotonicTime) {
-        self.keepers().insert(lane, KnownKeeper { node, until });
+        lock(&self.keepers).insert(lane, KnownKeeper { node, until });
     }
 
     pub(crate) fn forget_keeper(&self, lane: LaneKey) {
-        self.keepers().remove(&lane);
+        lock(&self.keepers).remove(&lane);
     }
 
     /// Records that a node has no key for this lane, or cannot reach its chain.
@@ -88,7 +84,7 @@ impl Routes {
     }
 
     pub(crate) fn known_keeper(&self, lane: LaneKey, now: MonotonicTime) -> Option<NodeName> {
-        let keepers = self.keepers();
+        let keepers = lock(&self.keepers);
         let keeper = keepers.get(&lane).filter(|keeper| keeper.until > now)?;
         Some(keeper.node.clone())
     }
@@ -96,8 +92,7 @@ impl Routes {
 
 /// Chooses the route of a request: the known keeper first, and where none is known, the preferred one.
 pub(crate) fn choose_route(core: &Core, lane: LaneKey) -> Route {
-    let is_draining = core.is_draining();
-    if core.config.non_keeper != NonKeeper::Forward && !is_draining {
+    if core.config.non_keeper != NonKeeper::Forward && !core.is_draining() {
         return Route::Local;
     }
     choose_keeper_route(core, lane)
@@ -177,10 +172,8 @@ fn forward_queue(core: &Arc<Core>, address: &str) -> mpsc::Sender<ForwardedReque
     }
     let (queue, waiting) = mpsc::channel(FORWARD_QUEUE);
     queues.insert(address.to_owned(), queue.clone());
-    let (core_of_task, address) = (Arc::clone(core), address.to_owned());
-    core.tasks.spawn("forward", async move {
-        run_forwarder(core_of_task, address, waiting).await
-    });
+    let forwarder = run_forwarder(Arc::clone(core), address.to_owned(), waiting);
+    core.tasks.spawn("forward", forwarder);
     queue
 }
 
@@ -222,24 +215,20 @@ async fn forward_batch(core: &Core, address: &str, batch: Vec<ForwardedRequest>)
             Err(PeerError::Lost("no answer in time".into()))
         }
     };
-    let result = match result {
-        Ok(answers) if answers.len() != count => Err(PeerError::Lost(format!(
-            "{} answers to {count} requests",
-            answers.len()
+    let result = result.and_then(|answers| match answers.len() {
+        answered if answered == count => Ok(answers),
+        answered => Err(PeerError::Lost(format!(
+            "{answered} answers to {count} requests"
         ))),
-        other => other,
-    };
-    match result {
-        Ok(answers) => {
-            for (reply, answer) in replies.into_iter().zip(answers) {
-                reply.send(Ok(answer)).ok(); // the caller may have gone
-            }
-        }
+    });
+    let answers: Vec<PeerAnswer> = match result {
+        Ok(answers) => answers.into_iter().map(Ok).collect(),
         Err(error) => {
             tracing::warn!(%address, %error, requests = count, "requests could not be forwarded");
-            for reply in replies {
-                reply.send(Err(error.clone())).ok(); // the caller may have gone
-            }
+            vec![Err(error); count]
         }
+    };
+    for (reply, answer) in replies.into_iter().zip(answers) {
+        reply.send(answer).ok(); // the caller may have gone
     }
 }

@@ -6,7 +6,6 @@
 
 use std::any::Any;
 use std::collections::BTreeMap;
-use std::fmt;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
@@ -68,11 +67,12 @@ impl Tasks {
             return;
         }
         state.phase = Phase::Running;
-        let missed: Vec<Waker> = state
-            .tasks
-            .values_mut()
-            .filter_map(TaskEntry::take_missed)
-            .collect();
+        let tasks = state.tasks.values_mut();
+        let missed = tasks.filter_map(|entry| match std::mem::take(&mut entry.missed) {
+            true => entry.waker.clone(),
+            false => None,
+        });
+        let missed: Vec<Waker> = missed.collect();
         drop(state);
         missed.iter().for_each(Waker::wake_by_ref);
     }
@@ -122,17 +122,6 @@ impl Tasks {
     }
 }
 
-impl fmt::Debug for Tasks {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let state = self.group.lock();
-        f.debug_struct("Tasks")
-            .field("phase", &state.phase)
-            .field("tasks", &state.tasks.len())
-            .field("polls", &state.polls)
-            .finish_non_exhaustive()
-    }
-}
-
 #[derive(Default)]
 struct Group {
     state: Mutex<State>,
@@ -151,7 +140,7 @@ struct State {
     panicked: Option<String>,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
 enum Phase {
     #[default]
     Running,
@@ -166,16 +155,6 @@ struct TaskEntry {
     waker: Option<Waker>,
     /// It was woken while the group was frozen.
     missed: bool,
-}
-
-impl TaskEntry {
-    fn take_missed(&mut self) -> Option<Waker> {
-        if std::mem::take(&mut self.missed) {
-            self.waker.clone()
-        } else {
-            None
-        }
-    }
 }
 
 impl Group {
@@ -251,13 +230,9 @@ impl Group {
     }
 
     fn report_panic(&self, name: &'static str, cause: &(dyn Any + Send)) {
-        let message = if let Some(text) = cause.downcast_ref::<&'static str>() {
-            (*text).to_owned()
-        } else if let Some(text) = cause.downcast_ref::<String>() {
-            text.clone()
-        } else {
-            "(no message)".to_owned()
-        };
+        let message = cause.downcast_ref::<&'static str>().copied();
+        let message = message.or_else(|| cause.downcast_ref::<String>().map(String::as_str));
+        let message = message.unwrap_or("(no message)");
         tracing::error!(task = name, %message, "a task panicked: the node ends");
         self.lock()
             .panicked

@@ -1,9 +1,9 @@
 //! What parts of a node wait for: hashes in blocks, the view of a chain, and progress of txs.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 
-use domain::{B256, ChainView, LaneKey, TxId};
+use domain::{B256, ChainView, Header, LaneKey, TxId};
 use tokio::sync::Notify;
 
 use crate::core::lock;
@@ -15,32 +15,28 @@ pub(crate) struct WatchedHashes {
 }
 
 impl WatchedHashes {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<B256, LaneKey>> {
-        lock(&self.lanes)
-    }
-
     pub(crate) fn add(&self, lane: LaneKey, hashes: impl Iterator<Item = B256>) {
-        self.lock().extend(hashes.map(|hash| (hash, lane)));
+        lock(&self.lanes).extend(hashes.map(|hash| (hash, lane)));
     }
 
     pub(crate) fn remove(&self, hash: B256) {
-        self.lock().remove(&hash);
+        lock(&self.lanes).remove(&hash);
     }
 
     pub(crate) fn remove_lane(&self, lane: LaneKey) {
-        self.lock().retain(|_, of| *of != lane);
+        lock(&self.lanes).retain(|_, of| *of != lane);
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.lock().is_empty()
+        lock(&self.lanes).is_empty()
     }
 
     pub(crate) fn count(&self) -> usize {
-        self.lock().len()
+        lock(&self.lanes).len()
     }
 
     pub(crate) fn lane_of(&self, hash: B256) -> Option<LaneKey> {
-        self.lock().get(&hash).copied()
+        lock(&self.lanes).get(&hash).copied()
     }
 }
 
@@ -55,6 +51,11 @@ pub(crate) struct LatestView {
 impl LatestView {
     pub(crate) fn get(&self) -> Option<Arc<ChainView>> {
         lock(&self.view).clone()
+    }
+
+    /// The oldest header of the view.
+    pub(crate) fn base(&self) -> Option<Header> {
+        self.get()?.headers.base().copied()
     }
 
     pub(crate) fn set(&self, view: Arc<ChainView>) {
@@ -97,13 +98,9 @@ pub(crate) struct WaiterGuard<'a> {
 }
 
 impl Waiters {
-    fn lock(&self) -> MutexGuard<'_, WaiterRegistry> {
-        lock(&self.registry)
-    }
-
     /// Registers a waiter for this tx; `None` when `max` callers wait already.
     pub(crate) fn register(&self, id: TxId, max: usize) -> Option<WaiterGuard<'_>> {
-        let mut registry = self.lock();
+        let mut registry = lock(&self.registry);
         if registry.waiting >= max {
             return None;
         }
@@ -118,12 +115,12 @@ impl Waiters {
     }
 
     pub(crate) fn count(&self) -> usize {
-        self.lock().waiting
+        lock(&self.registry).waiting
     }
 
     /// Wakes the waiters of these txs.
-    pub(crate) fn notify_waiters_of(&self, ids: impl Iterator<Item = TxId>) {
-        let registry = self.lock();
+    pub(crate) fn notify_waiters_of(&self, ids: impl IntoIterator<Item = TxId>) {
+        let registry = lock(&self.registry);
         if registry.waiting == 0 {
             return;
         }
@@ -137,7 +134,7 @@ impl Waiters {
 
 impl Drop for WaiterGuard<'_> {
     fn drop(&mut self) {
-        let mut registry = self.waiters.lock();
+        let mut registry = lock(&self.waiters.registry);
         registry.waiting -= 1;
         if let Some((_, count)) = registry.wakeups.get_mut(&self.id) {
             *count -= 1;

@@ -79,7 +79,7 @@ impl Lane {
         }
         let cursor = self.ledger.cursor();
         for tx in self.paging.receive_backlog_page(txs, has_more, cursor) {
-            let Some(nonce) = tx.nonce.filter(|nonce| !self.slots.contains(*nonce)) else {
+            let Some(nonce) = tx.nonce.filter(|nonce| self.slots.get(*nonce).is_none()) else {
                 continue;
             };
             self.holds.note_misplaced(self.misplaced_reason(&tx));
@@ -135,7 +135,8 @@ impl Lane {
 
     /// How many more attempts may be in nodes' pools.
     pub(super) fn mempool_room(&self) -> u64 {
-        self.mempool.room(self.slots.unmined_len())
+        let limit = self.mempool.limit();
+        limit.saturating_sub(self.slots.unmined_len())
     }
 
     /// Whether an attempt at this nonce may be sent. One below the highest slot does not wait for room, because
@@ -156,7 +157,6 @@ impl Lane {
             }
         };
         tx.nonce = Some(nonce);
-        tx.written.token = self.journal.token();
         tx.transition(TxState::Allocated, SubState::Waiting, now);
         nonce
     }

@@ -13,23 +13,27 @@ use alloy_primitives::B256;
 use super::{AccountNonces, ChainQuery, Effect, EndpointNonces, StepContext};
 use crate::{ChainView, Nonce, Timestamp};
 
-/// A query that needs agreeing endpoints is repeated after this pause.
-const QUORUM_QUERY_PAUSE: Duration = Duration::from_secs(3);
 /// How long the follower may take to deliver the receipts of a block.
 const RECEIPT_PATIENCE: Duration = Duration::from_secs(3);
 
 /// The lane's knowledge of its chain.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ChainKnowledge {
-    view: Option<Arc<ChainView>>,
+    /// The followed headers at the newest head.
+    pub(super) view: Option<Arc<ChainView>>,
     nonces: Option<KnownNonces>,
-    query: NonceQuery,
-    /// Whether the next query needs a second endpoint to agree.
-    needs_quorum: bool,
+    is_querying: bool,
+    /// Whether the latest query needed a second endpoint to agree.
+    was_queried_with_quorum: bool,
+    /// Whether the next query, whenever it is made, needs that.
+    pub(super) needs_quorum: bool,
     /// How many complete answers came since the lane was loaded.
     answers: u64,
     suspicion: Option<Suspicion>,
-    receipts: LateReceipts,
+    /// Nonces below the first are consumed since the second, while receipts of ours are missing.
+    missing_receipts: Option<(Nonce, Timestamp)>,
+    /// Whether more receipts are to be fetched when those that were requested are in.
+    pub(super) has_more_receipts: bool,
 }
 
 /// The account's nonces, and how far the answer can be trusted.
@@ -42,13 +46,6 @@ pub(super) struct KnownNonces {
     pub(super) at: Timestamp,
 }
 
-/// The latest nonce query.
-#[derive(Clone, Copy, Debug, Default)]
-struct NonceQuery {
-    is_pending: bool,
-    with_quorum: bool,
-}
-
 /// A nonce of ours that is consumed, and not by a transaction that is known.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Suspicion {
@@ -57,41 +54,13 @@ pub(super) struct Suspicion {
     first_seen: u64,
     /// From which final height on the consumer is queried again.
     query_from: u64,
-    query: ConsumerQuery,
-}
-
-/// The query for the transaction that consumed a suspected nonce.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum ConsumerQuery {
-    Idle,
-    Pending {
-        height: u64,
-    },
-    /// No endpoint could answer: the same height is queried again, so that one that is behind gets there.
-    Unanswered {
-        height: u64,
-    },
-}
-
-/// Receipts that the lane lacks although their nonces are consumed.
-#[derive(Clone, Copy, Debug, Default)]
-struct LateReceipts {
-    /// Nonces below the first are consumed since the second, while receipts of ours are missing.
-    missing: Option<(Nonce, Timestamp)>,
-    /// Whether more are to be fetched when those that were requested are in.
-    has_more: bool,
+    /// The height of the query that is not answered. Where no endpoint could answer, the same height is queried
+    /// again, so that one that is behind gets there.
+    unanswered: Option<u64>,
+    is_querying: bool,
 }
 
 impl ChainKnowledge {
-    pub(super) fn view(&self) -> Option<&Arc<ChainView>> {
-        self.view.as_ref()
-    }
-
-    /// Takes the followed headers at a new head; returns those before.
-    pub(super) fn replace_view(&mut self, view: Arc<ChainView>) -> Option<Arc<ChainView>> {
-        self.view.replace(view)
-    }
-
     pub(super) fn nonces(&self) -> Option<KnownNonces> {
         self.nonces
     }
@@ -124,37 +93,26 @@ impl ChainKnowledge {
     }
 
     pub(super) fn is_querying(&self) -> bool {
-        self.query.is_pending
+        self.is_querying
     }
 
     pub(super) fn was_queried_with_quorum(&self) -> bool {
-        self.query.with_quorum
-    }
-
-    /// The next query, whenever it is made, needs a second endpoint to agree.
-    pub(super) fn require_quorum(&mut self) {
-        self.needs_quorum = true;
-    }
-
-    pub(super) fn is_quorum_query_due(&self, now: Timestamp) -> bool {
-        self.is_older_than(QUORUM_QUERY_PAUSE, now)
+        self.was_queried_with_quorum
     }
 
     /// Queries the account's nonces, unless an answer is awaited already.
     pub(super) fn query_nonces(&mut self, taken: Option<(Nonce, B256)>, cx: &mut StepContext) {
-        if !self.query.is_pending {
+        if !self.is_querying {
             let twice = self.needs_quorum;
-            self.query = NonceQuery {
-                is_pending: true,
-                with_quorum: twice,
-            };
+            self.is_querying = true;
+            self.was_queried_with_quorum = twice;
             cx.effects.push(Effect::QueryChainNonces { twice, taken });
         }
     }
 
     /// Counts an answer, whatever it says.
     pub(super) fn finish_query(&mut self, is_complete: bool) {
-        self.query.is_pending = false;
+        self.is_querying = false;
         if is_complete {
             self.needs_quorum = false;
             self.answers = self.answers.saturating_add(1);
@@ -163,7 +121,7 @@ impl ChainKnowledge {
 
     /// Takes the highest nonces that any endpoint has seen.
     pub(super) fn set_nonces(&mut self, answer: &EndpointNonces, rule: ChainQuery, now: Timestamp) {
-        let asked_pools = self.query.with_quorum || rule == ChainQuery::Pending;
+        let asked_pools = self.was_queried_with_quorum || rule == ChainQuery::Pending;
         self.nonces = Some(KnownNonces {
             nonces: answer.highest(),
             is_complete: answer.is_complete,
@@ -182,23 +140,15 @@ impl ChainKnowledge {
 
     /// Receipts below the chain's nonce that the follower does not deliver in time are fetched by hash.
     pub(super) fn await_receipts(&mut self, latest: Nonce, now: Timestamp) {
-        self.receipts.missing.get_or_insert((latest, now));
+        self.missing_receipts.get_or_insert((latest, now));
     }
 
     /// The nonce below which receipts are overdue, once.
     pub(super) fn take_overdue_receipts(&mut self, now: Timestamp) -> Option<Nonce> {
         let is_overdue =
             |(_, since): &mut (Nonce, Timestamp)| now.since(*since) >= RECEIPT_PATIENCE;
-        let missing = self.receipts.missing.take_if(is_overdue);
+        let missing = self.missing_receipts.take_if(is_overdue);
         missing.map(|(latest, _)| latest)
-    }
-
-    pub(super) fn set_more_receipts(&mut self, has_more: bool) {
-        self.receipts.has_more = has_more;
-    }
-
-    pub(super) fn has_more_receipts(&self) -> bool {
-        self.receipts.has_more
     }
 
     /// Suspects foreign use of a nonce, which is first seen at this height unless it is suspected already.
@@ -208,7 +158,8 @@ impl ChainKnowledge {
             nonce,
             first_seen: tip,
             query_from: 0,
-            query: ConsumerQuery::Idle,
+            unanswered: None,
+            is_querying: false,
         }))
     }
 
@@ -225,7 +176,7 @@ impl ChainKnowledge {
         if let Some(known) = &mut self.nonces {
             known.at = known.at.min(now);
         }
-        if let Some((_, since)) = &mut self.receipts.missing {
+        if let Some((_, since)) = &mut self.missing_receipts {
             *since = (*since).min(now);
         }
     }
@@ -235,38 +186,27 @@ impl Suspicion {
     /// The height up to which the consumer is to be queried now, given the newest height that counts; `None` while
     /// an answer is awaited or nothing new is final.
     pub(super) fn next_query(&mut self, newest: u64) -> Option<u64> {
-        if newest < self.query_from {
+        if self.is_querying || newest < self.query_from {
             return None;
         }
-        let height = match self.query {
-            ConsumerQuery::Pending { .. } => return None,
-            ConsumerQuery::Unanswered { height } => height,
-            ConsumerQuery::Idle => newest,
-        };
-        self.query = ConsumerQuery::Pending { height };
-        Some(height)
+        self.is_querying = true;
+        Some(*self.unanswered.get_or_insert(newest))
     }
 
     /// The height to query is not in the view any more: another one is used at the next block.
     pub(super) fn reset_query(&mut self) {
-        self.query = ConsumerQuery::Idle;
+        self.is_querying = false;
+        self.unanswered = None;
     }
 
     /// Counts an answer. The next query follows when the newest block of first sight is final, and then at every
     /// block.
     pub(super) fn finish_query(&mut self, is_answered: bool) {
-        let height = match self.query {
-            ConsumerQuery::Idle => None,
-            ConsumerQuery::Pending { height } | ConsumerQuery::Unanswered { height } => {
-                Some(height)
-            }
-        };
+        self.is_querying = false;
         if is_answered {
-            let next = height.map_or(0, |height| height.saturating_add(1));
+            let queried = self.unanswered.take();
+            let next = queried.map_or(0, |height| height.saturating_add(1));
             self.query_from = self.first_seen.max(next);
-            self.query = ConsumerQuery::Idle;
-        } else if let Some(height) = height {
-            self.query = ConsumerQuery::Unanswered { height };
         }
     }
 }
@@ -280,7 +220,7 @@ mod tests {
         let mut chain = ChainKnowledge::default();
         let mut cx = StepContext::new(Timestamp(0));
         chain.query_nonces(None, &mut cx);
-        chain.require_quorum();
+        chain.needs_quorum = true;
         chain.query_nonces(None, &mut cx);
         assert_eq!(cx.effects.len(), 1);
         chain.finish_query(false);

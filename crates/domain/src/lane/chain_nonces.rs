@@ -11,6 +11,8 @@ use crate::{EventKind, Nonce, Timestamp};
 
 use super::{AccountNonces, ChainQuery, Effect, EndpointNonces, Lane, StepContext};
 
+/// A query that needs agreeing endpoints is repeated after this pause.
+const QUORUM_QUERY_PAUSE: Duration = Duration::from_secs(3);
 /// How long an accepted attempt that the node does not hold waits until it is sent again.
 const LOST_ATTEMPT_WAIT: Duration = Duration::from_secs(2);
 
@@ -43,15 +45,15 @@ impl Lane {
 
     /// Queries the account's nonces so that a second endpoint, where there is one, must agree.
     pub(super) fn query_with_quorum(&mut self, cx: &mut StepContext) {
-        self.chain.require_quorum();
+        self.chain.needs_quorum = true;
         self.query_chain_nonces(cx);
     }
 
     /// Something waits for an answer that a second endpoint confirms: the next query needs that, and is soon.
     /// (Where the chain is queried all the time anyway, only this makes those answers count.)
     pub(super) fn keep_querying_with_quorum(&mut self, cx: &mut StepContext) {
-        self.chain.require_quorum();
-        if self.chain.is_quorum_query_due(cx.now) {
+        self.chain.needs_quorum = true;
+        if self.chain.is_older_than(QUORUM_QUERY_PAUSE, cx.now) {
             self.query_chain_nonces(cx);
         }
     }
@@ -61,7 +63,7 @@ impl Lane {
         if self.chain.is_querying() {
             return None; // only a new query carries it, and finding it walks over all mined slots
         }
-        let (nonce, slot) = self.slots.unmined().next()?;
+        let (nonce, slot) = self.slots.unmined(..).next()?;
         let mut newest_first = slot.attempts().iter().rev();
         let sent = newest_first.find(|a| a.first_sent_at.is_some())?;
         slot.is_submitted().then_some((nonce, sent.hash))
@@ -75,17 +77,17 @@ impl Lane {
     ) {
         self.chain.finish_query(nonces.is_complete);
         self.count_awaited_answer(cx);
-        let is_loading = self.reconciliation.is_unreconciled();
+        let is_loading = self.reconciliation.stored.is_some();
         let was_used = !is_loading || self.ledger.cursor() > Nonce(0);
         let highest = nonces.highest();
         self.chain
             .set_nonces(&nonces, self.rules.nonce.chain_query, cx.now);
         self.raise_cursor(&nonces, was_used, cx);
-        if self.holds.is_halted() {
+        if self.is_halted() {
             return; // nothing else of an answer that is not credible is used either
         }
         self.reconcile(highest, cx.now);
-        if self.holds.is_halted() {
+        if self.is_halted() {
             return;
         }
         self.update_gaps(highest, nonces.is_complete, cx.now);
@@ -117,7 +119,7 @@ impl Lane {
         };
         let (agreed, reported) = (queried(nonces.lowest()), queried(nonces.highest()));
         let cursor = self.ledger.cursor();
-        self.holds.set_halted(None);
+        self.holds.halted = None;
         if cursor.until(reported) == 0 {
             if nonces.is_complete {
                 self.reconciliation.trust_cursor();
@@ -130,9 +132,9 @@ impl Lane {
         }
         let refusal = self.why_not_raise(nonces, agreed, reported, was_used);
         if refusal.is_some() {
-            self.holds.set_halted(refusal);
+            self.holds.halted = refusal;
             if !nonces.is_complete {
-                self.chain.require_quorum();
+                self.chain.needs_quorum = true;
                 if !self.chain.was_queried_with_quorum() {
                     self.query_chain_nonces(cx);
                 }
@@ -189,7 +191,7 @@ impl Lane {
     /// them than a credible jump means that the node is far behind, or serves another chain: not one of them is
     /// allocated, and the next answer decides anew.
     fn reconcile(&mut self, nonces: AccountNonces, now: Timestamp) {
-        let Some(stored) = self.reconciliation.take_stored() else {
+        let Some(stored) = self.reconciliation.stored.take() else {
             return;
         };
         let floor = nonces.latest.max(stored.consumed_below);
@@ -198,13 +200,13 @@ impl Lane {
             // A nonce that was freed since the load is a gap already.
             Some(found) => self.ledger.add_found(found, nonces.pending, now),
             None => {
-                self.holds.set_halted(Some(format!(
+                self.holds.halted = Some(format!(
                     "the chain reports {} as the next nonce, but the lane's cursor is {cursor} and more than \
                      nonce.maxChainJump ({max}) of those between are held by no tx: check that the node is in sync \
                      and serves the right chain",
                     nonces.latest
-                )));
-                self.reconciliation.postpone(stored);
+                ));
+                self.reconciliation.stored = Some(stored);
             }
         }
     }
@@ -235,7 +237,7 @@ impl Lane {
         if self.rules.nonce.chain_query != ChainQuery::Pending {
             return;
         }
-        for (_, slot) in self.slots.range_mut(pending) {
+        for (_, slot) in self.slots.range_mut(pending..) {
             let is_long_ago = now.since(slot.history.last_sent_at) >= LOST_ATTEMPT_WAIT;
             let is_lost = slot.is_submitted() && is_long_ago;
             let Some(delivery) = slot.delivery_mut().filter(|_| is_lost) else {
@@ -257,7 +259,7 @@ impl Lane {
 
     /// After a takeover or a restart: what was claimed may never have been sent, so it is sent now.
     fn resend_all(&mut self, latest: Nonce, cx: &mut StepContext) {
-        for (_, slot) in self.slots.range_mut(latest) {
+        for (_, slot) in self.slots.range_mut(latest..) {
             // A slot whose first attempt is being signed has nothing to send; its retry stays.
             let Some(newest) = slot.newest().filter(|_| !slot.is_mined()) else {
                 continue;

@@ -1,10 +1,10 @@
 //! The context of one step, which every rule gets: when it happens, and what it gives so far.
 
 use super::{Effect, Step, Writes};
-use crate::{Header, Timestamp, UnsignedEnvelope};
+use crate::{Header, Timestamp, Token, UnsignedEnvelope};
 
 /// The step that is being made: the time at which it happens, and what it gives so far.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct StepContext {
     pub(super) now: Timestamp,
     pub(super) writes: Writes,
@@ -17,14 +17,16 @@ impl StepContext {
     pub(super) fn new(now: Timestamp) -> Self {
         Self {
             now,
-            writes: Writes::default(),
-            headers: Vec::new(),
-            to_sign: Vec::new(),
-            effects: Vec::new(),
+            ..Self::default()
         }
     }
 
-    pub(super) fn into_step(self) -> Step {
+    /// The step. Every row that it writes bears the token of the keeper that writes it.
+    pub(super) fn into_step(mut self, token: Token) -> Step {
+        let inserts = self.writes.inserts.iter_mut();
+        for tx in inserts.chain(&mut self.writes.updates) {
+            tx.written.token = token;
+        }
         Step {
             writes: self.writes,
             headers: self.headers,

@@ -24,7 +24,9 @@ pub(super) struct WatchedFinals {
     blocks: VecDeque<FinalBlock>,
     /// Txs whose block was reorged out and whose rows are being read again.
     reopening: BTreeMap<TxId, ReorgDepth>,
-    below_view: Option<BelowViewCheck>,
+    /// When headers below the view were last queried.
+    below_view_queried_at: Option<Timestamp>,
+    is_querying_below_view: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -34,13 +36,6 @@ struct FinalBlock {
     txs: Vec<TxId>,
     /// Whether it was seen on the chain since the lane was loaded: before that no keeper may have watched it.
     is_seen: bool,
-}
-
-/// The last query for headers below the view.
-#[derive(Clone, Copy, Debug)]
-struct BelowViewCheck {
-    requested_at: Timestamp,
-    is_pending: bool,
 }
 
 impl WatchedFinals {
@@ -110,29 +105,22 @@ impl WatchedFinals {
     }
 
     pub(super) fn can_check_below_view(&self, now: Timestamp) -> bool {
-        self.below_view.is_none_or(|check| {
-            !check.is_pending && now.since(check.requested_at) >= BELOW_VIEW_PAUSE
-        })
+        let is_over = |at: Timestamp| now.since(at) >= BELOW_VIEW_PAUSE;
+        !self.is_querying_below_view && self.below_view_queried_at.is_none_or(is_over)
     }
 
     pub(super) fn start_below_view_check(&mut self, now: Timestamp) {
-        self.below_view = Some(BelowViewCheck {
-            requested_at: now,
-            is_pending: true,
-        });
+        self.below_view_queried_at = Some(now);
+        self.is_querying_below_view = true;
     }
 
     pub(super) fn finish_below_view_check(&mut self) {
-        if let Some(check) = &mut self.below_view {
-            check.is_pending = false;
-        }
+        self.is_querying_below_view = false;
     }
 
     /// Recorded times never lie ahead of a wall clock that was set back.
     pub(super) fn clamp_times(&mut self, now: Timestamp) {
-        if let Some(check) = &mut self.below_view {
-            check.requested_at = check.requested_at.min(now);
-        }
+        self.below_view_queried_at = self.below_view_queried_at.map(|at| at.min(now));
     }
 }
 

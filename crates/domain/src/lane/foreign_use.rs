@@ -19,11 +19,11 @@ impl Lane {
     /// Queries which transaction consumed the lowest unmined nonce that seems used: once at first sight, and again
     /// when what was seen then has become final.
     pub(super) fn check_foreign_use(&mut self, cx: &mut StepContext) {
-        let Some((nonce, hashes)) = self.lowest_nonce_used() else {
+        let Some((nonce, slot)) = self.slots.unmined(..self.chain.latest()).next() else {
             self.chain.drop_suspicion();
             return;
         };
-        let Some(view) = self.chain.view().cloned() else {
+        let Some(view) = self.chain.view.clone() else {
             return;
         };
         let Some(tip) = view.headers.tip() else {
@@ -41,15 +41,8 @@ impl Lane {
         cx.effects.push(Effect::FindConsumer {
             nonce,
             up_to,
-            hashes,
+            hashes: slot.hashes().collect(),
         });
-    }
-
-    /// The lowest unmined nonce below the account's, with the hashes of its attempts.
-    fn lowest_nonce_used(&self) -> Option<(Nonce, Vec<B256>)> {
-        let latest = self.chain.nonces()?.nonces.latest;
-        let (nonce, slot) = self.slots.unmined_below(latest).next()?;
-        Some((nonce, slot.hashes().collect()))
     }
 
     /// The answer to the query for the transaction that consumed a nonce of ours.
@@ -114,18 +107,13 @@ impl Lane {
         let reason = consumed_reason(nonce, foreign, has_same_effect);
         slot.tx.nonce = None;
         slot.tx.tx_hash = None;
-        slot.tx.written.token = self.journal.token();
-        slot.tx.reason = Some(reason.clone());
         if let Some(sub) = slot.sub_state_once_consumed() {
-            slot.tx.confirmed_at = Some(cx.now);
-            slot.tx.transition(TxState::FailedFinal, sub, cx.now);
-            let kind = EventKind::TxFailed { reason };
-            self.journal.emit_event(Some(&mut slot.tx), kind, cx);
-            cx.writes.updates.push(slot.tx);
+            self.journal.end_failed(slot.tx, sub, reason, cx);
             return;
         }
         match self.decide_on_consumed(nonce, foreign, has_same_effect) {
             OnForeignNonce::Requeue => {
+                slot.tx.reason = Some(reason);
                 slot.tx
                     .transition(TxState::Created, SubState::Queued, cx.now);
                 let kind = EventKind::TxRequeued { nonce, foreign };
@@ -134,10 +122,8 @@ impl Lane {
                 cx.writes.queued_added.push(slot.tx.id);
             }
             OnForeignNonce::Hold => {
-                slot.tx
-                    .transition(TxState::Stuck, SubState::ForeignNonce, cx.now);
-                let kind = EventKind::TxStuck { reason };
-                self.journal.emit_event(Some(&mut slot.tx), kind, cx);
+                self.journal
+                    .mark_stuck(&mut slot.tx, SubState::ForeignNonce, reason, cx);
             }
         }
         cx.writes.updates.push(slot.tx);

@@ -6,8 +6,9 @@
 /// The holds of a lane; it works while none is set.
 #[derive(Clone, Debug)]
 pub(super) struct Holds {
-    is_paused: bool,
-    halted: Option<String>,
+    pub(super) is_paused: bool,
+    /// The verdict on the chain's last answer: `None` when it was credible.
+    pub(super) halted: Option<String>,
     misplaced: Option<String>,
 }
 
@@ -22,19 +23,6 @@ impl Holds {
 
     pub(super) fn is_free(&self) -> bool {
         !self.is_paused && self.halted.is_none() && self.misplaced.is_none()
-    }
-
-    pub(super) fn is_halted(&self) -> bool {
-        self.halted.is_some()
-    }
-
-    pub(super) fn set_paused(&mut self, is_paused: bool) {
-        self.is_paused = is_paused;
-    }
-
-    /// Replaces the verdict on the chain's last answer: `None` when it was credible.
-    pub(super) fn set_halted(&mut self, reason: Option<String>) {
-        self.halted = reason;
     }
 
     /// Records that a row of the store does not belong in this lane, if there is such a reason.
@@ -62,13 +50,13 @@ mod tests {
     fn every_hold_stops_work_and_misplaced_rows_are_named_first() {
         let mut holds = Holds::new(true);
         assert!(!holds.is_free());
-        holds.set_halted(Some("halted".into()));
+        holds.halted = Some("halted".into());
         assert_eq!(holds.reason().as_deref(), Some("halted"));
         holds.note_misplaced(Some("misplaced".into()));
         holds.note_misplaced(None);
         assert_eq!(holds.reason().as_deref(), Some("misplaced"));
-        holds.set_paused(false);
-        holds.set_halted(None);
-        assert!(!holds.is_free() && !holds.is_halted());
+        holds.is_paused = false;
+        holds.halted = None;
+        assert!(!holds.is_free());
     }
 }

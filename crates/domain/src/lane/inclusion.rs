@@ -3,9 +3,7 @@
 use alloy_primitives::B256;
 
 use crate::headers::{BlockPosition, is_linked};
-use crate::{
-    AttemptKind, ChainView, EventKind, Header, Inclusion, Nonce, SubState, Timestamp, TxState,
-};
+use crate::{AttemptKind, ChainView, EventKind, Header, Inclusion, Nonce, SubState, TxState};
 
 use super::sending::record_first_sent;
 use super::slots::Slot;
@@ -19,7 +17,7 @@ impl Lane {
             let Some(nonce) = self.slots.nonce_of(inclusion.tx_hash) else {
                 continue;
             };
-            let Some(view) = self.chain.view().cloned() else {
+            let Some(view) = self.chain.view.clone() else {
                 return;
             };
             if self.is_unproven(nonce, cx) {
@@ -44,7 +42,7 @@ impl Lane {
             found_some = true;
         }
         if found_some
-            && self.chain.has_more_receipts()
+            && self.chain.has_more_receipts
             && let Some(known) = self.chain.nonces()
         {
             self.fetch_missing_receipts(known.nonces.latest, cx);
@@ -53,10 +51,10 @@ impl Lane {
 
     /// Below the chain's nonce everything is in a block: fetches the receipts that the lane lacks.
     pub(super) fn fetch_missing_receipts(&mut self, latest: Nonce, cx: &mut StepContext) {
-        let unmined = self.slots.unmined_below(latest);
+        let unmined = self.slots.unmined(..latest);
         let hashes = unmined.flat_map(|(_, slot)| slot.hashes());
         let hashes: Vec<B256> = hashes.take(RECEIPTS_MAX).collect();
-        self.chain.set_more_receipts(hashes.len() >= RECEIPTS_MAX);
+        self.chain.has_more_receipts = hashes.len() >= RECEIPTS_MAX;
         if !hashes.is_empty() {
             cx.effects.push(Effect::FetchReceipts(hashes));
         }
@@ -75,7 +73,7 @@ impl Lane {
 
     /// Whether a block below the view can be final at this height.
     pub(super) fn can_be_final(&self, number: u64) -> bool {
-        let tagged = self.chain.view().and_then(|view| view.final_up_to);
+        let tagged = self.chain.view.as_ref().and_then(|view| view.final_up_to);
         match self.rules.confirmations.finality {
             Finality::Depth(_) => true,
             Finality::Tag(_) => tagged.is_some_and(|up_to| up_to >= number),
@@ -106,7 +104,6 @@ impl Lane {
             slot.tx.reason = None;
         }
         slot.tx.counted = header.map(|header| header.hash);
-        slot.tx.written.token = self.journal.token();
         slot.tx
             .transition(TxState::Tracking, SubState::Mined, cx.now);
         let kind = EventKind::TxReceiptUpdated {
@@ -170,24 +167,42 @@ impl Lane {
         let top = counted.last().map_or(inclusion.block_hash, |h| h.hash);
         let reported = slot.tx.counted.replace(top);
         let reported = reported.filter(|_| self.rules.confirmations.emit_progress);
-        let view = self.chain.view();
+        let view = self.chain.view.as_ref();
         let is_replaced = |hash: B256| {
             let is_on_view = view.is_some_and(|view| view.headers.contains(hash));
             !is_on_view && counted.iter().all(|header| header.hash != hash)
         };
         let new_fork = reported.is_some_and(is_replaced);
-        slot.tx.confirmed_at = Some(cx.now);
-        slot.tx.written.token = self.journal.token();
-        let kind = slot.end_with(&inclusion, top, new_fork, cx.now);
-        self.journal.emit_event(Some(&mut slot.tx), kind, cx);
         cx.headers.extend_from_slice(counted);
         cx.effects.extend(slot.hashes().map(Effect::Unwatch));
         self.ledger.mark_consumed(nonce);
+        let Inclusion {
+            tx_hash,
+            block_number,
+            block_hash,
+            ..
+        } = inclusion;
         self.finals.watch(FinalTx {
             id: slot.tx.id,
-            block_number: inclusion.block_number,
-            block_hash: inclusion.block_hash,
+            block_number,
+            block_hash,
         });
+        if let Some((sub, reason)) = slot.failure(&inclusion) {
+            self.journal.end_failed(slot.tx, sub, reason, cx);
+            return;
+        }
+        slot.tx.confirmed_at = Some(cx.now);
+        slot.tx
+            .transition(TxState::Confirmed, SubState::Mined, cx.now);
+        let kind = EventKind::TxConfirmed {
+            tx_hash,
+            block_number,
+            block_hash,
+            counted: top,
+            // A reorg of its block was reported by TxReorged; one above it is reported here.
+            new_fork,
+        };
+        self.journal.emit_event(Some(&mut slot.tx), kind, cx);
         cx.writes.updates.push(slot.tx);
     }
 
@@ -215,7 +230,6 @@ impl Lane {
         };
         slot.tx.counted = Some(tip.hash);
         slot.tx.written.at = cx.now;
-        slot.tx.written.token = self.journal.token();
         self.journal.emit_event(Some(&mut slot.tx), kind, cx);
         let counted = view.headers.iter().filter(|h| h.number >= block_number);
         cx.headers.extend(counted.copied());
@@ -224,40 +238,21 @@ impl Lane {
 }
 
 impl Slot {
-    /// Moves the tx to its final state; returns the event that says so.
-    fn end_with(
-        &mut self,
-        inclusion: &Inclusion,
-        counted: B256,
-        new_fork: bool,
-        now: Timestamp,
-    ) -> EventKind {
+    /// Why the tx ends without its effect although it is mined; `None` when it ends with it.
+    fn failure(&self, inclusion: &Inclusion) -> Option<(SubState, String)> {
         let is_cancelled = self.attempt_kind(inclusion.tx_hash) == AttemptKind::Cancel;
-        if inclusion.succeeded && !is_cancelled {
-            self.tx.transition(TxState::Confirmed, SubState::Mined, now);
-            return EventKind::TxConfirmed {
-                tx_hash: inclusion.tx_hash,
-                block_number: inclusion.block_number,
-                block_hash: inclusion.block_hash,
-                counted,
-                // A reorg of its block was reported by TxReorged; one above it is reported here.
-                new_fork,
-            };
-        }
-        let (sub, why, otherwise) = match is_cancelled {
-            true => {
-                let why = self.tx.reason.clone();
+        let (sub, why, otherwise) = match (is_cancelled, inclusion.succeeded) {
+            (true, _) => {
                 let otherwise = "no node accepted it; a no-op used its nonce";
-                (SubState::Rejected, why, otherwise)
+                (SubState::Rejected, &self.tx.reason, otherwise)
             }
-            false => {
-                let why = inclusion.revert_reason.clone();
+            (false, false) => {
+                let why = &inclusion.revert_reason;
                 (SubState::Reverted, why, "the execution reverted")
             }
+            (false, true) => return None,
         };
-        let reason = why.unwrap_or_else(|| otherwise.to_owned());
-        self.tx.reason = Some(reason.clone());
-        self.tx.transition(TxState::FailedFinal, sub, now);
-        EventKind::TxFailed { reason }
+        let reason = why.clone().unwrap_or_else(|| otherwise.to_owned());
+        Some((sub, reason))
     }
 }

@@ -4,31 +4,26 @@
 //! history in the same call, so that the two cannot disagree.
 
 use super::{LaneImage, StepContext};
-use crate::{Event, EventKind, LeaseGrant, NodeName, Timestamp, Token, Tx};
+use crate::{Event, EventKind, LeaseGrant, NodeName, SubState, Timestamp, Token, Tx, TxState};
 
 /// The numbering of what a keeper writes for its lane.
 #[derive(Clone, Debug)]
 pub(super) struct Journal {
-    lease_grant: LeaseGrant,
+    pub(super) lease_grant: LeaseGrant,
     event_seq: u64,
-    batch_seq: u64,
-    /// The keeper before this one and its token, until the takeover is recorded.
-    previous_keeper: Option<(NodeName, Token)>,
+    pub(super) batch_seq: u64,
+    /// The keeper before this one, until the takeover is recorded.
+    previous_keeper: Option<NodeName>,
 }
 
 impl Journal {
     pub(super) fn load(image: &LaneImage, previous_keeper: Option<NodeName>) -> Self {
-        let previous_token = Token(image.lease_grant.token.0.saturating_sub(1));
         Self {
             lease_grant: image.lease_grant,
             event_seq: image.event_seq,
             batch_seq: image.batch_seq,
-            previous_keeper: previous_keeper.map(|node| (node, previous_token)),
+            previous_keeper,
         }
-    }
-
-    pub(super) fn lease_grant(&self) -> LeaseGrant {
-        self.lease_grant
     }
 
     pub(super) fn token(&self) -> Token {
@@ -39,17 +34,10 @@ impl Journal {
         self.event_seq
     }
 
-    pub(super) fn batch_seq(&self) -> u64 {
-        self.batch_seq
-    }
-
-    pub(super) fn count_batch(&mut self) {
-        self.batch_seq = self.batch_seq.saturating_add(1);
-    }
-
     /// Records the takeover that made this node the keeper, once.
     pub(super) fn emit_takeover(&mut self, cx: &mut StepContext) {
-        if let Some((from, token)) = self.previous_keeper.take() {
+        if let Some(from) = self.previous_keeper.take() {
+            let token = Token(self.token().0.saturating_sub(1));
             self.emit_event(None, EventKind::LaneFenced { from, token }, cx);
         }
     }
@@ -73,18 +61,45 @@ impl Journal {
         cx: &mut StepContext,
     ) {
         self.event_seq = self.event_seq.saturating_add(1);
-        let tx_id = tx.as_ref().map(|tx| tx.id);
-        if let Some(tx) = tx {
-            tx.event_seqs.push(self.event_seq);
-        }
         let seq = self.event_seq;
-        let event = Event {
+        let tx_id = tx.map(|tx| {
+            tx.event_seqs.push(seq);
+            tx.id
+        });
+        cx.writes.events.push(Event {
             seq,
             at,
             tx_id,
             kind,
-        };
-        cx.writes.events.push(event);
+        });
+    }
+
+    /// Ends a tx without its effect.
+    pub(super) fn end_failed(
+        &mut self,
+        mut tx: Tx,
+        sub: SubState,
+        reason: String,
+        cx: &mut StepContext,
+    ) {
+        tx.reason = Some(reason.clone());
+        tx.confirmed_at = Some(cx.now);
+        tx.transition(TxState::FailedFinal, sub, cx.now);
+        self.emit_event(Some(&mut tx), EventKind::TxFailed { reason }, cx);
+        cx.writes.updates.push(tx);
+    }
+
+    /// A tx needs a decision. Its row is written by the caller.
+    pub(super) fn mark_stuck(
+        &mut self,
+        tx: &mut Tx,
+        sub: SubState,
+        reason: String,
+        cx: &mut StepContext,
+    ) {
+        tx.reason = Some(reason.clone());
+        tx.transition(TxState::Stuck, sub, cx.now);
+        self.emit_event(Some(tx), EventKind::TxStuck { reason }, cx);
     }
 }
 
@@ -105,7 +120,7 @@ mod tests {
             },
             event_seq: 7,
             batch_seq: 0,
-            previous_keeper: Some((NodeName("old".into()), Token(3))),
+            previous_keeper: Some(NodeName("old".into())),
         };
         let mut cx = StepContext::new(Timestamp(1));
         journal.emit_takeover(&mut cx);

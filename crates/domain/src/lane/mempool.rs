@@ -50,11 +50,6 @@ impl MempoolControl {
         self.depth.limit()
     }
 
-    /// How many more attempts may be in nodes' pools.
-    pub(super) fn room(&self, unmined: u64) -> u64 {
-        self.limit().saturating_sub(unmined)
-    }
-
     /// Whether the node may be probed now: the depth is unknown, and no answer is awaited or recent.
     pub(super) fn can_probe(&self, now: Timestamp) -> bool {
         let is_paused = self.full.is_some_and(|full| {

@@ -155,7 +155,7 @@ impl Lane {
         self.journal.emit_takeover(&mut cx);
         self.apply(input, &mut cx);
         self.request_work(&mut cx);
-        cx.into_step()
+        cx.into_step(self.journal.token())
     }
 
     fn apply(&mut self, input: Input, cx: &mut StepContext) {
@@ -191,7 +191,7 @@ impl Lane {
             Input::QueueChanged => self.paging.enqueue(None),
             Input::Tick { fresh } => self.on_tick(fresh, cx),
             Input::Pause(paused) => {
-                self.holds.set_paused(paused);
+                self.holds.is_paused = paused;
                 cx.writes.paused = Some(paused);
             }
         }
@@ -217,7 +217,7 @@ impl Lane {
 
     /// A wall clock that was set back must not postpone everything until it has caught up.
     fn clamp_times(&mut self, now: Timestamp) {
-        for (_, slot) in self.slots.iter_mut() {
+        for (_, slot) in self.slots.range_mut(..) {
             slot.clamp_times(now);
         }
         self.ledger.clamp_times(now);
@@ -240,7 +240,7 @@ impl Lane {
 
     /// Counts the batch that made all steps since the last call durable.
     pub fn count_batch(&mut self) {
-        self.journal.count_batch();
+        self.journal.batch_seq = self.journal.batch_seq.saturating_add(1);
     }
 
     /// Notes that all steps since the last call are durable.

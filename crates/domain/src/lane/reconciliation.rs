@@ -11,7 +11,8 @@ use crate::Nonce;
 /// The comparison of the store with the chain that is still open.
 #[derive(Clone, Debug)]
 pub(super) struct Reconciliation {
-    stored: Option<StoredNonces>,
+    /// The store's nonces, until they are compared with the chain.
+    pub(super) stored: Option<StoredNonces>,
     loss: PossibleLoss,
 }
 
@@ -43,19 +44,6 @@ impl Reconciliation {
             stored: Some(stored),
             loss: PossibleLoss::None,
         }
-    }
-
-    pub(super) fn is_unreconciled(&self) -> bool {
-        self.stored.is_some()
-    }
-
-    /// The store's nonces, to be compared with the chain; put back with [`Self::postpone`] when that fails.
-    pub(super) fn take_stored(&mut self) -> Option<StoredNonces> {
-        self.stored.take()
-    }
-
-    pub(super) fn postpone(&mut self, stored: StoredNonces) {
-        self.stored = Some(stored);
     }
 
     /// Whether no tx held this nonce at load and it was not known as consumed.

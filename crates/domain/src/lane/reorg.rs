@@ -26,7 +26,7 @@ pub(super) enum ReorgDepth {
 impl Lane {
     /// The chain moved: reorgs first, then what became final.
     pub(super) fn on_head(&mut self, view: Arc<ChainView>, cx: &mut StepContext) {
-        let before = self.chain.replace_view(view.clone());
+        let before = self.chain.view.replace(view.clone());
         if before.is_none() {
             self.fetch_receipts_upon_entry(cx);
         }
@@ -91,7 +91,7 @@ impl Lane {
     /// Headers at heights below the view. Another block where ours was is a reorg that went deeper than the view.
     pub(super) fn on_old_headers(&mut self, headers: &[Header], cx: &mut StepContext) {
         self.finals.finish_below_view_check();
-        let Some(view) = self.chain.view().cloned() else {
+        let Some(view) = self.chain.view.clone() else {
             return;
         };
         let base = view.headers.base().map_or(0, |header| header.number);
@@ -139,7 +139,6 @@ impl Lane {
         slot.tx.counted = None;
         slot.tx.confirmed_at = None;
         slot.tx.reason = None;
-        slot.tx.written.token = self.journal.token();
         slot.tx
             .transition(TxState::Tracking, SubState::Reorged, cx.now);
         let kind = EventKind::TxReorged {
@@ -171,11 +170,8 @@ impl Lane {
             return;
         };
         let reason = "its block was reorged out deeper than confirmations.watchDepth".to_owned();
-        slot.tx.reason = Some(reason.clone());
-        slot.tx
-            .transition(TxState::Stuck, SubState::DeepFork, cx.now);
-        let kind = EventKind::TxStuck { reason };
-        self.journal.emit_event(Some(&mut slot.tx), kind, cx);
+        self.journal
+            .mark_stuck(&mut slot.tx, SubState::DeepFork, reason, cx);
         cx.writes.updates.push(slot.tx.clone());
     }
 

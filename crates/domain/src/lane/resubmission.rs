@@ -3,7 +3,6 @@
 
 use alloy_primitives::U256;
 
-use crate::fee::BumpOutcome;
 use crate::{AttemptKind, EventKind, Fees, Nonce, Payload, SubState, Timestamp, TxState};
 
 use super::slots::Slot;
@@ -19,7 +18,7 @@ impl Lane {
     /// Only the lowest unmined nonce can unblock a lane, so only it is claimed and sent again.
     pub(super) fn resubmit_head(&mut self, cx: &mut StepContext) {
         // A slot below the account's nonce blocks nothing any more, whatever consumed it.
-        let Some((nonce, slot)) = self.slots.lowest_unmined_from(self.chain.latest()) else {
+        let Some((nonce, slot)) = self.slots.unmined(self.chain.latest()..).next() else {
             return;
         };
         let Some(delivery) = slot.delivery() else {
@@ -43,62 +42,37 @@ impl Lane {
 
     /// The claim is durable before the bytes are sent again, so that the next keeper sees it.
     fn resubmit(&mut self, nonce: Nonce, cx: &mut StepContext) {
-        let token = self.journal.token();
-        let is_used_up = self.claim_head(nonce, cx.now);
         let Some(slot) = self.slots.get_mut(nonce) else {
             return;
         };
-        slot.tx.written.token = token;
+        slot.claim_again(cx.now);
+        let most = self.rules.resubmit.max_attempts;
+        let is_used_up = most.is_some_and(|most| slot.history.resubmits > most);
         if is_used_up && slot.tx.state != TxState::Stuck {
             let times = slot.history.resubmits.saturating_sub(1);
             let reason = format!("sent again {times} times (resubmit.maxAttempts) and not mined");
             let sub = slot.tx.sub_state.unwrap_or(SubState::Submitted);
-            slot.tx.reason = Some(reason.clone());
-            slot.tx.transition(TxState::Stuck, sub, cx.now);
-            let kind = EventKind::TxStuck { reason };
-            self.journal.emit_event(Some(&mut slot.tx), kind, cx);
+            self.journal.mark_stuck(&mut slot.tx, sub, reason, cx);
         }
-        match self.replacement_kind(nonce) {
-            HeadReplacement::Make(kind) => {
-                let row = self.slots.get(nonce).map(|slot| slot.tx.clone());
-                cx.writes.updates.extend(row);
-                self.request_signature(nonce, kind, cx);
-            }
-            HeadReplacement::None { is_capped } => self.rebroadcast(nonce, is_capped, cx),
-        }
-    }
-
-    /// Claims the head for sending once more; returns whether that exceeds `resubmit.maxAttempts`.
-    fn claim_head(&mut self, nonce: Nonce, now: Timestamp) -> bool {
-        let Some(slot) = self.slots.get_mut(nonce) else {
-            return false;
-        };
-        slot.claim_again(now);
-        slot.tx.written.at = now;
-        let most = self.rules.resubmit.max_attempts;
-        most.is_some_and(|most| slot.history.resubmits > most)
-    }
-
-    /// Whether the head gets a new attempt. STUCK stops new attempts only: its bytes are still sent.
-    fn replacement_kind(&self, nonce: Nonce) -> HeadReplacement {
-        let none = HeadReplacement::None { is_capped: false };
         let Some(slot) = self.slots.get(nonce) else {
-            return none;
+            return;
         };
-        if slot.tx.state == TxState::Stuck || !self.should_raise_fees(slot) {
-            return none;
+        // STUCK stops new attempts only: its bytes are still sent.
+        let wants_raise = slot.tx.state != TxState::Stuck && self.should_raise_fees(slot);
+        if wants_raise && self.raised_fees(slot).is_some() {
+            // A payload that is being cancelled is never offered again.
+            let kind = match slot.is_cancelled() {
+                true => AttemptKind::Cancel,
+                false => AttemptKind::Bump,
+            };
+            cx.writes.updates.push(slot.tx.clone());
+            self.request_signature(nonce, kind, cx);
+        } else {
+            self.rebroadcast(nonce, wants_raise, cx);
         }
-        if self.raised_fees(slot).is_none() {
-            return HeadReplacement::None { is_capped: true };
-        }
-        // A payload that is being cancelled is never offered again.
-        HeadReplacement::Make(match slot.is_cancelled() {
-            true => AttemptKind::Cancel,
-            false => AttemptKind::Bump,
-        })
     }
 
-    /// Sends the newest attempt of the head again.
+    /// Sends the newest attempt of the head again; `is_capped` when a limit forbids the raise.
     fn rebroadcast(&mut self, nonce: Nonce, is_capped: bool, cx: &mut StepContext) {
         let Some(slot) = self.slots.get_mut(nonce) else {
             return;
@@ -153,7 +127,6 @@ impl Lane {
     /// Every node says that it will never accept these bytes. The tx keeps its nonce, so that nothing else can
     /// stand there if they are wrong; a no-op takes it from the payload.
     pub(super) fn on_rejected(&mut self, nonce: Nonce, text: &str, cx: &mut StepContext) {
-        let token = self.journal.token();
         let Some(slot) = self.slots.get_mut(nonce) else {
             return;
         };
@@ -165,11 +138,11 @@ impl Lane {
         let is_early = may_be_accepted && slot.history.rejections < REJECTIONS_FINAL;
         if is_early || slot.history.is_foreign_pending {
             let reason = format!("nodes refuse it at present: {text}");
-            slot.wait_for(SubState::Refused, reason, token, cx);
+            slot.wait_for(SubState::Refused, reason, cx);
             return;
         }
         let reason = format!("nodes refuse it for good: {text}");
-        slot.wait_for(SubState::Rejected, reason, token, cx);
+        slot.wait_for(SubState::Rejected, reason, cx);
         if slot.is_cancelled() || slot.signature_request().is_some() || !self.can_sign() {
             return; // tried again later
         }
@@ -191,7 +164,7 @@ impl Lane {
 
     /// The most that any replacement may offer per gas.
     pub(super) fn bump_limit(&self) -> Option<u128> {
-        let view = self.chain.view()?;
+        let view = self.chain.view.as_ref()?;
         let no_op = Payload::transfer(self.key.signer, U256::ZERO);
         let quoted = self.rules.fee.fees(&no_op, view.fee).max_per_gas();
         let sane = quoted.saturating_mul(BUMP_QUOTE_FACTOR_MAX);
@@ -203,25 +176,11 @@ impl Lane {
     }
 
     pub(super) fn replacement_fees(&self, slot: &Slot, percent: u128, cap: u128) -> Option<Fees> {
-        let view = self.chain.view()?;
+        let view = self.chain.view.as_ref()?;
         let offered = slot.attempts().iter().map(|attempt| attempt.fees);
-        match offered
-            .max_by_key(Fees::max_per_gas)?
-            .bump(percent, view.fee, cap)
-        {
-            BumpOutcome::Raised(fees) => Some(fees),
-            BumpOutcome::CapBinds => None,
-        }
+        let highest = offered.max_by_key(Fees::max_per_gas)?;
+        highest.bump(percent, view.fee, cap)
     }
-}
-
-/// What is sent when the head is due.
-enum HeadReplacement {
-    Make(AttemptKind),
-    /// Its bytes as they are; `is_capped` when a limit forbids the raise.
-    None {
-        is_capped: bool,
-    },
 }
 
 impl Slot {

@@ -6,8 +6,9 @@ use super::reservations::ReservationRules;
 use crate::FeeRules;
 use crate::window::{MempoolDepth, Release, Window};
 
-/// The rules of one lane, from the configuration.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The rules of one lane, from the configuration. Every default is that of the configuration file; a test of the
+/// binary compares them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LaneRules {
     /// How much of the lane may be in flight.
     pub capacity: CapacityRules,
@@ -21,20 +22,6 @@ pub struct LaneRules {
     pub nonce: NonceRules,
     /// How its nonces are reserved when the key is held elsewhere; `None`: the lane signs and sends by itself.
     pub reservations: Option<ReservationRules>,
-}
-
-/// Every default is that of the configuration file; a test of the binary compares them.
-impl Default for LaneRules {
-    fn default() -> Self {
-        Self {
-            capacity: CapacityRules::default(),
-            fee: FeeRules::OPEN,
-            confirmations: ConfirmationRules::default(),
-            resubmit: Resubmit::default(),
-            nonce: NonceRules::default(),
-            reservations: None,
-        }
-    }
 }
 
 /// How much of a lane may be in flight.

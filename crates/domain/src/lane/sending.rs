@@ -23,7 +23,6 @@ impl Lane {
         outcome: SendOutcome,
         cx: &mut StepContext,
     ) {
-        let token = self.journal.token();
         let Some(slot) = self.slots.get_mut(nonce) else {
             return;
         };
@@ -38,14 +37,14 @@ impl Lane {
             SendOutcome::NonceTooLow => self.on_nonce_too_low(nonce, cx),
             SendOutcome::Underfunded(text) => {
                 let reason = format!("the account cannot pay: {text}");
-                slot.wait_for(SubState::Underfunded, reason, token, cx);
+                slot.wait_for(SubState::Underfunded, reason, cx);
                 slot.retry_send_within(RETRY_UNFUNDED_MAX, cx.now);
             }
             SendOutcome::Underpriced(text) => {
                 // A foreign transaction is gone only when no pool counts anything there.
                 slot.history.is_foreign_pending &= !self.chain.shows_nothing_pending_at(nonce);
                 let reason = format!("the fee is too low: {text}");
-                slot.wait_for(SubState::Underpriced, reason, token, cx);
+                slot.wait_for(SubState::Underpriced, reason, cx);
                 self.reprice(nonce, cx);
             }
             SendOutcome::ReplacementUnderpriced(_) => {
@@ -56,7 +55,7 @@ impl Lane {
             SendOutcome::ForeignPending(text) => self.on_foreign_pending(nonce, &text, cx),
             SendOutcome::Refused(text) => {
                 let reason = format!("nodes refuse it at present: {text}");
-                slot.wait_for(SubState::Refused, reason, token, cx);
+                slot.wait_for(SubState::Refused, reason, cx);
             }
             SendOutcome::Rejected(text) => self.on_rejected(nonce, &text, cx),
             SendOutcome::Full { text, most } => {
@@ -87,7 +86,7 @@ impl Lane {
         let was_blocked = slot.history.is_blocked;
         slot.mark_submitted(cx.now);
         let is_new = record_first_sent(&mut self.journal, slot, hash, cx);
-        slot.clear_reason_at_node(self.journal.token(), is_new, cx);
+        slot.clear_reason_at_node(is_new, cx);
         if was_blocked {
             self.unblock_slots_behind(nonce, cx.now);
         }
@@ -113,7 +112,7 @@ impl Lane {
     /// The slot that no node accepted is accepted now, or its nonce is used: those behind it need not wait for
     /// their own retry times.
     fn unblock_slots_behind(&mut self, nonce: Nonce, now: Timestamp) {
-        for (_, slot) in self.slots.range_mut(nonce.next()) {
+        for (_, slot) in self.slots.range_mut(nonce.next()..) {
             let is_sending = slot.is_sending();
             let Some(delivery) = slot.delivery_mut().filter(|_| is_sending) else {
                 continue;
@@ -138,8 +137,7 @@ impl Lane {
         let reason = format!(
             "a foreign transaction is pending at nonce {nonce}; waiting until it is mined or gone: {text}"
         );
-        let token = self.journal.token();
-        slot.wait_for(SubState::ForeignPending, reason, token, cx);
+        slot.wait_for(SubState::ForeignPending, reason, cx);
         slot.history.is_blocked = false; // the slots behind it can be mined
         slot.drop_replacement(); // what a remote signer still works on would outbid it
         self.query_chain_nonces(cx);
@@ -155,10 +153,8 @@ impl Lane {
         if !more_waits || !shows_pending || !can_query {
             return;
         }
-        let accepted = self
-            .slots
-            .unmined()
-            .take_while(|(_, slot)| slot.is_submitted());
+        let unmined = self.slots.unmined(..);
+        let accepted = unmined.take_while(|(_, slot)| slot.is_submitted());
         let (count, highest) = accepted.fold((0_u64, None), |(count, _), (nonce, _)| {
             (count.saturating_add(1), Some(nonce))
         });
@@ -173,25 +169,18 @@ impl Lane {
     /// Sends and signs again what is due, in nonce order. Nothing is tried behind a slot that no node accepts: it
     /// could not be mined before that slot, and would only add to the nodes' load.
     pub(super) fn retry_due_slots(&mut self, cx: &mut StepContext) {
-        let mut due = Vec::new();
-        for (nonce, slot) in self.slots.iter() {
-            if slot.has_retry_due(cx.now) {
-                due.push(nonce);
+        let mut unsigned = Vec::new();
+        for (nonce, slot) in self.slots.range_mut(..) {
+            if slot.take_due_send(cx.now) {
+                cx.effects.extend(slot.newest().map(Effect::Send));
             }
+            unsigned.extend(slot.take_due_signature(cx.now).map(|kind| (nonce, kind)));
             if slot.history.is_blocked && slot.is_sending() && nonce >= self.chain.latest() {
                 break;
             }
         }
-        for nonce in due {
-            let Some(slot) = self.slots.get_mut(nonce) else {
-                continue;
-            };
-            if slot.take_due_send(cx.now) {
-                cx.effects.extend(slot.newest().map(Effect::Send));
-            }
-            if let Some(kind) = slot.take_due_signature(cx.now) {
-                self.request_signature(nonce, kind, cx);
-            }
+        for (nonce, kind) in unsigned {
+            self.request_signature(nonce, kind, cx);
         }
     }
 }

@@ -13,7 +13,7 @@ use super::{AdmittedRequest, Effect, Lane, StepContext};
 impl Lane {
     /// Whether envelopes can be made now: the fee is known and nothing holds the lane.
     pub(super) fn can_sign(&self) -> bool {
-        self.chain.view().is_some() && self.holds.is_free()
+        self.chain.view.is_some() && self.holds.is_free()
     }
 
     /// Brings a tx into memory and has its first attempt signed.
@@ -65,7 +65,6 @@ impl Lane {
         }
         slot.start_sending(cx.now);
         slot.tx.tx_hash = Some(attempt.hash);
-        slot.tx.written.token = self.journal.token();
         if !slot.attempts().is_empty() {
             let replaced = EventKind::TxReplaced {
                 tx_hash: attempt.hash,
@@ -118,14 +117,8 @@ impl Lane {
         };
         self.ledger.free(nonce);
         slot.tx.nonce = None;
-        slot.tx.reason = Some(reason.clone());
-        slot.tx.written.token = self.journal.token();
-        slot.tx
-            .transition(TxState::FailedFinal, SubState::SigningFailed, cx.now);
-        slot.tx.confirmed_at = Some(cx.now);
-        let failed = EventKind::TxFailed { reason };
-        self.journal.emit_event(Some(&mut slot.tx), failed, cx);
-        cx.writes.updates.push(slot.tx);
+        self.journal
+            .end_failed(slot.tx, SubState::SigningFailed, reason, cx);
     }
 
     /// Fills the smallest gap when other txs wait behind it and no new request has taken it.
@@ -177,7 +170,7 @@ impl Lane {
     /// The envelope of the tx at a nonce, at present fees; `None` while the chain's head is unknown, or where a
     /// limit forbids the raise.
     fn unsigned_envelope(&self, nonce: Nonce, kind: AttemptKind) -> Option<UnsignedEnvelope> {
-        let view = self.chain.view()?;
+        let view = self.chain.view.as_ref()?;
         let slot = self.slots.get(nonce)?;
         let tx = &slot.tx;
         let mut unsigned = UnsignedEnvelope {

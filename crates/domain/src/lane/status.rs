@@ -15,7 +15,7 @@ impl Lane {
     /// The grant under which it is kept.
     #[must_use]
     pub fn lease_grant(&self) -> LeaseGrant {
-        self.journal.lease_grant()
+        self.journal.lease_grant
     }
 
     /// The cursor: the next nonce that was never allocated.
@@ -33,7 +33,7 @@ impl Lane {
     /// How many batches became durable.
     #[must_use]
     pub fn batch_seq(&self) -> u64 {
-        self.journal.batch_seq()
+        self.journal.batch_seq
     }
 
     /// No open tx has a nonce below this one; the cursor when none is open. The next load starts here, however many
@@ -71,7 +71,7 @@ impl Lane {
     /// Whether it allocates nothing until the chain's answer is credible, or an operator decides.
     #[must_use]
     pub fn is_halted(&self) -> bool {
-        self.holds.is_halted()
+        self.holds.halted.is_some()
     }
 
     /// Whether nothing is open and no result is watched for reorgs, so that the lane may be released.
@@ -101,10 +101,10 @@ impl Lane {
         if self.chain.nonces().is_none() && self.rules.nonce.chain_query != ChainQuery::Off {
             return Some("no endpoint has reported the account's nonce yet".into());
         }
-        if self.chain.view().is_none() {
+        if self.chain.view.is_none() {
             return Some("the chain's head is not known yet".into());
         }
-        let (_, head) = self.slots.unmined().next()?;
+        let (_, head) = self.slots.unmined(..).next()?;
         head.tx.reason.clone()
     }
 }

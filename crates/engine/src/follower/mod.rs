@@ -291,9 +291,8 @@ impl Follower {
         for (lane, receipts) in by_lane {
             metrics::counter!("lanekeeper_receipt_check_total", "result" => "hit")
                 .increment(receipts.len() as u64);
-            let input = Input::Receipts(receipts);
-            let message = Message::Observed { lane, input };
-            self.core.send_to_shard(lane, message).await;
+            let inputs = vec![Input::Receipts(receipts)];
+            self.core.send_inputs(lane, None, inputs).await;
         }
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! What intake checks and looks up before a request is routed. The rules themselves are in `domain::admission`.
 
 use domain::admission::{self, AdmissionError};
-use domain::{Payload, Tx};
+use domain::{Payload, TxId};
 
 use crate::core::Core;
 use crate::node::{AcceptedTx, NewTx, Refusal};
@@ -75,20 +75,19 @@ pub(super) async fn find_by_request_id(
     core: &Core,
     new: &NewTx,
 ) -> Result<Option<TxRecord>, Refusal> {
-    let store = &core.ports.store;
-    let found = store.tx_by_request(new.lane, &new.request_id).await;
-    found.map_err(store_unavailable)
+    let found = core.ports.store.tx_by_request(new.lane, &new.request_id);
+    Ok(found.await?)
 }
 
 /// Reads a tx that is known to be stored.
-pub(super) async fn read_stored_tx(core: &Core, tx: &Tx) -> Result<TxRecord, Refusal> {
-    let record = core.ports.store.tx(tx.id).await.map_err(queue_refusal)?;
+pub(super) async fn read_stored_tx(core: &Core, id: TxId) -> Result<TxRecord, Refusal> {
+    let record = core.ports.store.tx(id).await.map_err(queue_refusal)?;
     record.ok_or(Refusal::OutcomeUnknown)
 }
 
 /// The answer to a repeated request id: the original tx when the payload is the same, a refusal otherwise.
-pub(super) fn answer_repeat(tx: Tx, new: &NewTx, record: TxRecord) -> Result<AcceptedTx, Refusal> {
-    if tx.request.fingerprint == new.payload.fingerprint() {
+pub(super) fn answer_repeat(record: TxRecord, new: &NewTx) -> Result<AcceptedTx, Refusal> {
+    if record.tx.request.fingerprint == new.payload.fingerprint() {
         Ok(AcceptedTx {
             record,
             is_new: false,
@@ -102,14 +101,10 @@ pub(super) fn answer_repeat(tx: Tx, new: &NewTx, record: TxRecord) -> Result<Acc
 pub(super) fn queue_refusal(error: StoreError) -> Refusal {
     match error {
         StoreError::Halted(reason) => Refusal::Halted(reason),
-        StoreError::Unreconciled(_) => store_unavailable(error),
+        StoreError::Unreconciled(_) => error.into(),
         StoreError::Unavailable(_) | StoreError::Corrupt(_) | StoreError::Invalid(_) => {
             tracing::warn!(%error, "a request may have been queued: the store gave no certain answer");
             Refusal::OutcomeUnknown
         }
     }
-}
-
-fn store_unavailable(error: StoreError) -> Refusal {
-    Refusal::StoreUnavailable(error.to_string())
 }

@@ -6,7 +6,7 @@ mod lane_call;
 use std::sync::Arc;
 
 use domain::lane::AdmittedRequest;
-use domain::{NodeName, Tx, TxId};
+use domain::{NodeName, TxId};
 use metrics::counter;
 
 use crate::cluster::Peer;
@@ -62,7 +62,7 @@ async fn route_request(
     // Before it is routed: a chain that answers slowly must not hold up requests that are forwarded with this one.
     let gas = match determine_gas_limit(core, &new).await? {
         GasDecision::Limit(gas) => gas,
-        GasDecision::Existing(record) => return answer_repeat(record.tx.clone(), &new, *record),
+        GasDecision::Existing(record) => return answer_repeat(*record, &new),
     };
     let mut request = RoutedRequest {
         id: core.ports.clock.tx_id(),
@@ -134,8 +134,8 @@ impl RoutedRequest {
         }
     }
 
-    fn answer_existing(&self, tx: Tx, record: TxRecord) -> Result<RouteOutcome, Refusal> {
-        let accepted = answer_repeat(tx, &self.new, record)?;
+    fn answer_existing(&self, record: TxRecord) -> Result<RouteOutcome, Refusal> {
+        let accepted = answer_repeat(record, &self.new)?;
         Ok(RouteOutcome::Accepted(Box::new(accepted)))
     }
 
@@ -159,10 +159,7 @@ async fn create_locally(
     let outcome = call_lane(core, request.new.lane, request.admitted_request()).await;
     match outcome.map_err(|refusal| request.refusal(refusal))? {
         ShardOutcome::Accepted(accepted) => Ok(RouteOutcome::Accepted(accepted)),
-        ShardOutcome::Existing(tx) => {
-            let record = read_stored_tx(core, &tx).await?;
-            request.answer_existing(*tx, record)
-        }
+        ShardOutcome::Existing(id) => request.answer_existing(read_stored_tx(core, id).await?),
         ShardOutcome::Refused(refusal) => Err(request.refusal(refusal)),
         ShardOutcome::Released if source == RequestSource::Peer => {
             Err(request.refusal(Refusal::Draining))
@@ -199,7 +196,7 @@ async fn on_not_keeper(
             .map_err(|refusal| request.refusal(refusal))?
         {
             // A commit with an unknown outcome may have stored it before the takeover.
-            Some(record) => request.answer_existing(record.tx.clone(), record),
+            Some(record) => request.answer_existing(record),
             None => Err(request.refusal(Refusal::NotKeeper(keeper))),
         },
     }
@@ -212,19 +209,18 @@ async fn create_at_peer(
     peer: &Peer,
 ) -> Result<RouteOutcome, Refusal> {
     let lane = request.new.lane;
-    let suspect_peer = || {
-        let now = core.ports.clock.monotonic();
-        core.routes.forget_keeper(lane);
-        core.cluster.mark_suspect(&peer.node, now);
-    };
     let answer = routing::forward_to_peer(core, peer, request.new.clone()).await;
     if answer.is_ok() {
         core.cluster.mark_reached(&peer.node);
     }
+    let now = core.ports.clock.monotonic();
+    let suspect_peer = || {
+        core.routes.forget_keeper(lane);
+        core.cluster.mark_suspect(&peer.node, now);
+    };
     match answer {
         Ok(Ok(accepted)) => Ok(RouteOutcome::Accepted(Box::new(accepted))),
         Ok(Err(Refusal::NotKeeper(keeper))) => {
-            let now = core.ports.clock.monotonic();
             let is_reachable =
                 keeper == core.config.name || core.cluster.reachable_peer(&keeper, now).is_some();
             let until = now.plus(core.config.lease.renew_interval);
@@ -235,7 +231,7 @@ async fn create_at_peer(
                 RouteOutcome::Queue
             })
         }
-        Ok(Err(Refusal::Draining)) => {
+        Ok(Err(Refusal::Draining)) | Err(PeerError::NotReached(_)) => {
             suspect_peer();
             Ok(RouteOutcome::Reroute)
         }
@@ -243,7 +239,6 @@ async fn create_at_peer(
         Ok(Err(
             Refusal::UnknownSigner(..) | Refusal::UnknownChain(_) | Refusal::ChainUnavailable(_),
         )) => {
-            let now = core.ports.clock.monotonic();
             core.routes.forget_keeper(lane);
             core.routes.record_not_served(lane, &peer.node, now);
             Ok(RouteOutcome::Reroute)
@@ -254,10 +249,6 @@ async fn create_at_peer(
             Ok(RouteOutcome::Queue)
         }
         Ok(Err(refusal)) => Err(request.refusal(refusal)),
-        Err(PeerError::NotReached(_)) => {
-            suspect_peer();
-            Ok(RouteOutcome::Reroute)
-        }
         Err(PeerError::Lost(_)) => {
             suspect_peer();
             request.maybe_stored = true;
@@ -282,6 +273,6 @@ async fn queue_in_store(core: &Core, request: &RoutedRequest) -> Result<Accepted
         .next()
         .ok_or(Refusal::OutcomeUnknown)?;
     let is_new = tx.id == request.id;
-    let record = read_stored_tx(core, &tx).await?;
-    answer_repeat(tx, &request.new, record).map(|accepted| AcceptedTx { is_new, ..accepted })
+    let record = read_stored_tx(core, tx.id).await?;
+    answer_repeat(record, &request.new).map(|accepted| AcceptedTx { is_new, ..accepted })
 }

@@ -7,8 +7,8 @@ use domain::{B256, ChainId, LaneKey, NodeName, RequestId, TxId};
 use futures::future::join_all;
 use tokio::sync::{oneshot, watch};
 
-use super::types::{AcceptedTx, ChainStatus, LaneStatus, NewTx, Readiness, WaitFor, WaitingFor};
-use crate::core::Core;
+use super::types::{AcceptedTx, ChainStatus, LaneStatus, NewTx, Readiness, WaitFor};
+use crate::core::{ChainState, Core};
 use crate::intake::{self, RequestSource};
 use crate::node::Refusal;
 use crate::ownership;
@@ -87,19 +87,15 @@ impl NodeHandle {
         is_reached: impl Fn(&TxRecord) -> bool,
     ) -> Result<Option<TxRecord>, Refusal> {
         let clock = &self.core.ports.clock;
-        let waiters = &self.core.waiters;
-        let waiting = waiters
-            .register(id, self.core.config.waiters)
-            .ok_or(Refusal::Busy)?;
+        let waiting = self.core.waiters.register(id, self.core.config.waiters);
+        let waiting = waiting.ok_or(Refusal::Busy)?;
         let deadline = clock.monotonic().plus(timeout);
         loop {
             // Registered before the read, so that no change falls between the two.
             let notified = waiting.wakeup.notified();
             tokio::pin!(notified);
             notified.as_mut().enable();
-            let found = self.core.ports.store.tx(id).await;
-            let record = found.map_err(|error| Refusal::StoreUnavailable(error.to_string()))?;
-            let Some(record) = record else {
+            let Some(record) = self.core.ports.store.tx(id).await? else {
                 return Ok(None);
             };
             let left = deadline.since(clock.monotonic());
@@ -174,12 +170,11 @@ impl NodeHandle {
         let status = |(key, inspection): (&LaneKey, Inspection)| {
             let at = known.iter().position(|record| record.key == *key);
             let record = at.map_or_else(|| LaneRecord::unused(*key), |at| known.swap_remove(at));
-            let waiting_for = record.halted.clone().or(inspection.waiting_for);
             LaneStatus {
+                waiting_for: record.halted.clone().or(inspection.waiting_for),
                 record,
                 chain_nonces: inspection.chain_nonces,
                 gaps: inspection.gaps,
-                waiting_for: waiting_for.map(WaitingFor),
             }
         };
         Ok(keys.iter().zip(inspections).map(status).collect())
@@ -201,9 +196,7 @@ impl NodeHandle {
         }
         // Before the store: an opening in between must not halt it again.
         self.core.timeline.forget_last_known_lane(lane);
-        let was_halted = self.core.ports.store.accept_loss(lane).await;
-        let was_halted =
-            was_halted.map_err(|error| Refusal::StoreUnavailable(error.to_string()))?;
+        let was_halted = self.core.ports.store.accept_loss(lane).await?;
         tracing::warn!(%lane, reason, was_halted, "an operator has accepted the lost commits of the lane");
         self.core
             .send_to_shard(lane, Message::Resume { lane })
@@ -220,10 +213,8 @@ impl NodeHandle {
     fn check_store_writes(&self) -> Result<(), String> {
         let silence = self.core.heartbeat_age();
         if silence > self.core.config.lease.duration.saturating_mul(2) {
-            return Err(format!(
-                "the store has taken no write for {} s",
-                silence.as_secs()
-            ));
+            let seconds = silence.as_secs();
+            return Err(format!("the store has taken no write for {seconds} s"));
         }
         Ok(())
     }
@@ -231,24 +222,19 @@ impl NodeHandle {
     /// Whether this node should get requests.
     pub async fn readiness(&self) -> Readiness {
         let store = self.core.ports.store.members().await;
-        let chains = self
-            .core
-            .chains
-            .iter()
-            .map(|(chain_id, chain_state)| ChainStatus {
+        let store = store.map(drop).map_err(|error| error.to_string());
+        let status = |(chain_id, chain_state): (&ChainId, &ChainState)| {
+            let view = chain_state.view.get();
+            ChainStatus {
                 chain_id: *chain_id,
-                head: chain_state
-                    .view
-                    .get()
-                    .and_then(|view| Some(view.headers.tip()?.number)),
+                head: view.and_then(|view| Some(view.headers.tip()?.number)),
                 endpoints: chain_state.chain.endpoints(),
-            });
+            }
+        };
         Readiness {
-            store: self
-                .check_store_writes()
-                .and(store.map(drop).map_err(|error| error.to_string())),
+            store: self.check_store_writes().and(store),
             draining: self.core.is_draining(),
-            chains: chains.collect(),
+            chains: self.core.chains.iter().map(status).collect(),
         }
     }
 }

@@ -21,9 +21,7 @@ pub use config::{ChainRules, NodeConfig, NonKeeper, OnTimelineChange, Ports, Res
 pub use handle::NodeHandle;
 pub use load::NodeLoad;
 pub use refusal::Refusal;
-pub use types::{
-    AcceptedTx, ChainStatus, LaneStatus, NewTx, Origin, Readiness, WaitFor, WaitingFor,
-};
+pub use types::{AcceptedTx, ChainStatus, LaneStatus, NewTx, Origin, Readiness, WaitFor};
 
 use crate::cluster::Cluster;
 use crate::core::{ChainState, Core, LaneEntry, LaneRegistry, Lifecycle};

@@ -3,6 +3,8 @@
 use domain::{Address, ChainId, NodeName, RequestId};
 use thiserror::Error;
 
+use crate::ports::StoreError;
+
 /// Why a request was not accepted.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum Refusal {
@@ -47,4 +49,11 @@ pub enum Refusal {
     /// This node drains.
     #[error("this node is shutting down; ask another one")]
     Draining,
+}
+
+/// Of a failed read. A write without a certain answer may have happened: its refusal is [`Refusal::OutcomeUnknown`].
+impl From<StoreError> for Refusal {
+    fn from(error: StoreError) -> Self {
+        Self::StoreUnavailable(error.to_string())
+    }
 }

@@ -51,10 +51,6 @@ pub enum WaitFor {
     Confirmed,
 }
 
-/// Why a lane makes no progress at present.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct WaitingFor(pub String);
-
 /// A lane as people see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LaneStatus {
@@ -65,7 +61,7 @@ pub struct LaneStatus {
     /// Nonces that the chain waits for and no tx holds, when this node keeps the lane.
     pub gaps: Vec<Nonce>,
     /// Why it makes no progress.
-    pub waiting_for: Option<WaitingFor>,
+    pub waiting_for: Option<String>,
 }
 
 /// A chain's endpoints as people see them.

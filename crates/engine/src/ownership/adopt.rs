@@ -21,12 +21,8 @@ pub(crate) async fn run_adoption(core: Arc<Core>) {
     let mut orphans = OrphanedLanes::default();
     loop {
         if !core.is_draining() {
-            match core
-                .ports
-                .store
-                .lanes_with_work(&core.lease_request())
-                .await
-            {
+            let request = core.lease_request();
+            match core.ports.store.lanes_with_work(&request).await {
                 Ok(found) => {
                     let now = core.ports.clock.monotonic();
                     for Work { lane, has_queued } in orphans.select_for_this_node(&core, found, now)

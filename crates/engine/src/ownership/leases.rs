@@ -1,7 +1,7 @@
 //! The leases that this node holds, and how long it may trust them.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use domain::lease::LeaseTrust;
@@ -21,41 +21,37 @@ struct HeldLease {
 }
 
 impl Leases {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<LaneKey, HeldLease>> {
-        lock(&self.held)
-    }
-
     /// For how long bytes of this lane may be sent from now on; zero when they may not. The chain cannot
     /// check a fence, so this is read immediately before every send, and the send ends with it.
     pub(crate) fn trusted_for(&self, lane: LaneKey, now: MonotonicTime) -> Duration {
-        self.lock()
+        lock(&self.held)
             .get(&lane)
             .map_or(Duration::ZERO, |held| held.trust.left(now))
     }
 
     /// Whether this node holds the lane, as far as it knows.
     pub(crate) fn holds(&self, lane: LaneKey) -> bool {
-        self.lock().contains_key(&lane)
+        lock(&self.held).contains_key(&lane)
     }
 
     /// Whether exactly this grant is held.
     pub(crate) fn holds_grant(&self, lane: LaneKey, lease_grant: LeaseGrant) -> bool {
-        self.lock()
+        lock(&self.held)
             .get(&lane)
             .is_some_and(|held| held.lease_grant == lease_grant)
     }
 
     pub(crate) fn lanes(&self) -> Vec<LaneKey> {
-        self.lock().keys().copied().collect()
+        lock(&self.held).keys().copied().collect()
     }
 
     pub(crate) fn forget(&self, lane: LaneKey) {
-        self.lock().remove(&lane);
+        lock(&self.held).remove(&lane);
     }
 
     /// Forgets exactly this grant; a newer one stays.
     pub(super) fn forget_grant(&self, lane: LaneKey, lease_grant: LeaseGrant) {
-        let mut held = self.lock();
+        let mut held = lock(&self.held);
         if held
             .get(&lane)
             .is_some_and(|held| held.lease_grant == lease_grant)
@@ -65,11 +61,11 @@ impl Leases {
     }
 
     pub(super) fn record_grant(&self, lane: LaneKey, lease_grant: LeaseGrant, trust: LeaseTrust) {
-        self.lock().insert(lane, HeldLease { lease_grant, trust });
+        lock(&self.held).insert(lane, HeldLease { lease_grant, trust });
     }
 
     pub(super) fn record_renewal(&self, lane: LaneKey, lease_grant: LeaseGrant, trust: LeaseTrust) {
-        if let Some(held) = self.lock().get_mut(&lane)
+        if let Some(held) = lock(&self.held).get_mut(&lane)
             && held.lease_grant == lease_grant
         {
             held.trust = trust;
@@ -77,7 +73,7 @@ impl Leases {
     }
 
     pub(super) fn grants(&self) -> Vec<(LaneKey, LeaseGrant)> {
-        self.lock()
+        lock(&self.held)
             .iter()
             .map(|(lane, held)| (*lane, held.lease_grant))
             .collect()

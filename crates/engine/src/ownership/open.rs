@@ -32,13 +32,11 @@ pub(crate) async fn run_opener(core: Arc<Core>, mut requested: mpsc::Receiver<La
         for (lane, answer) in acquire_lanes(&core, batch).await {
             let (core_of_task, readers) = (Arc::clone(&core), Arc::clone(&readers));
             core.tasks.spawn("open lane", async move {
-                let message = match answer {
-                    Ok(granted) => {
-                        let read = read_lane(&core_of_task, lane, granted, &readers).await;
-                        read.unwrap_or_else(|why| Message::LaneNotOpened { lane, why })
-                    }
-                    Err(why) => Message::LaneNotOpened { lane, why },
+                let opened = match answer {
+                    Ok(granted) => read_lane(&core_of_task, lane, granted, &readers).await,
+                    Err(why) => Err(why),
                 };
+                let message = opened.unwrap_or_else(|why| Message::LaneNotOpened { lane, why });
                 core_of_task.send_to_shard(lane, message).await;
             });
         }
@@ -61,21 +59,15 @@ async fn acquire_lanes(
     let requested_at = clock.monotonic();
     let requested: Vec<(LaneKey, GrantId)> =
         lanes.iter().map(|lane| (*lane, clock.grant_id())).collect();
-    let answers = match core
-        .ports
-        .store
-        .acquire(&core.lease_request(), &requested)
-        .await
-    {
+    let lease_request = core.lease_request();
+    let answers = match core.ports.store.acquire(&lease_request, &requested).await {
         Ok(answers) => answers,
         Err(error) => {
             counter!("lanekeeper_lease_acquire_total", "result" => "error")
                 .increment(lanes.len() as u64);
-            let why = OpenError::Store(error.to_string());
-            return lanes
-                .into_iter()
-                .map(|lane| (lane, Err(why.clone())))
-                .collect();
+            let why = OpenError::from(error);
+            let failed = lanes.into_iter().map(|lane| (lane, Err(why.clone())));
+            return failed.collect();
         }
     };
     assert_eq!(answers.len(), lanes.len(), "the store answers every lane");
@@ -156,12 +148,8 @@ async fn read_lane(
     granted: GrantedLane,
     readers: &Semaphore,
 ) -> Result<Message, OpenError> {
-    let watch_depth = core
-        .chain(lane.chain_id)
-        .rules
-        .lane
-        .confirmations
-        .watch_depth;
+    let rules = &core.chain(lane.chain_id).rules.lane;
+    let watch_depth = rules.confirmations.watch_depth;
     let lease_grant = granted.lease_grant;
     let read = async {
         // For the store only: a chain that does not answer must not hold up lanes of other chains.
@@ -171,14 +159,13 @@ async fn read_lane(
             .expect("this semaphore is never closed");
         let image = core.ports.store.load(lane, lease_grant, watch_depth).await;
         drop(reader);
-        let image = image.map_err(|error| OpenError::Store(error.to_string()))?;
-        let Some(image) = image else {
+        let Some(image) = image? else {
             let why = "another node took the lane over while it was read";
             return Err(OpenError::Store(why.into()));
         };
         let was_reconciled = granted.is_reconciled
             && !core.timeline.is_token_backwards(lane, lease_grant.token)
-            && !reconcile::is_ahead_of_store(core, &image);
+            && reconcile::find_newer_knowledge(core, &image).is_none();
         let is_reconciled = was_reconciled || reconcile::reconcile_lane(core, &image).await?;
         core.timeline.forget_last_known_lane(lane);
         core.timeline.record_token(lane, lease_grant.token);
@@ -195,11 +182,7 @@ async fn read_lane(
         Err(why) => {
             core.leases.forget_grant(lane, lease_grant);
             // Another node may be able to read it, or reach its chain.
-            let released = core
-                .ports
-                .store
-                .release(&core.lease_request(), &[lease_grant])
-                .await;
+            let released = core.release_grants(&[lease_grant]).await;
             released.ok(); // if it fails, this node finds the lane again among those with work
             Err(why)
         }

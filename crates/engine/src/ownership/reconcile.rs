@@ -46,10 +46,10 @@ impl LastKnownLane {
     }
 }
 
-/// Whether this node has seen commits of the lane that the store does not have.
-pub(super) fn is_ahead_of_store(core: &Core, image: &LaneImage) -> bool {
+/// What this node knew of a lane, where it has seen commits that the store does not have.
+pub(super) fn find_newer_knowledge(core: &Core, image: &LaneImage) -> Option<LastKnownLane> {
     let last_known = core.timeline.last_known_lane(image.key);
-    last_known.is_some_and(|last_known| last_known.batch_seq > image.batch_seq)
+    last_known.filter(|last_known| last_known.batch_seq > image.batch_seq)
 }
 
 /// Opens the way for a lane when no commit is missing, and halts it otherwise. Returns whether it is reconciled:
@@ -61,8 +61,7 @@ pub(super) async fn reconcile_lane(core: &Core, image: &LaneImage) -> Result<boo
         tracing::error!(%lane, %lost, "the store has lost commits of this lane");
         if core.config.on_timeline_change == OnTimelineChange::Halt {
             // Durable, so that no other node, which may know less, opens the lane.
-            let halted = core.ports.store.halt(image.lease_grant, &lost).await;
-            if !halted.map_err(|error| OpenError::Store(error.to_string()))? {
+            if !core.ports.store.halt(image.lease_grant, &lost).await? {
                 let why = "another node took the lane over while it was compared with its chain";
                 return Err(OpenError::Store(why.into()));
             }
@@ -72,8 +71,7 @@ pub(super) async fn reconcile_lane(core: &Core, image: &LaneImage) -> Result<boo
     }
     let continues_anyway = core.config.on_timeline_change == OnTimelineChange::Continue;
     if continues_anyway {
-        let marked = core.ports.store.mark_reconciled(image.lease_grant).await;
-        marked.map_err(|error| OpenError::Store(error.to_string()))?;
+        core.ports.store.mark_reconciled(image.lease_grant).await?;
     }
     tracing::info!(%lane, continues_anyway, "the lane was compared with its chain under the store's new timeline");
     Ok(continues_anyway)
@@ -85,9 +83,7 @@ async fn describe_lost_commits(
     image: &LaneImage,
 ) -> Result<Option<String>, OpenError> {
     let mut parts = Vec::new();
-    if let Some(last_known) = core.timeline.last_known_lane(image.key)
-        && last_known.batch_seq > image.batch_seq
-    {
+    if let Some(last_known) = find_newer_knowledge(core, image) {
         let lost = lost_requests(core, image, &last_known).await?;
         parts.push(format!(
             "{} commits of this node are gone (cursor {} instead of {}){lost}",
@@ -147,16 +143,12 @@ async fn lost_requests(
     image: &LaneImage,
     last_known: &LastKnownLane,
 ) -> Result<String, OpenError> {
-    let keys: Vec<_> = last_known
-        .in_flight
-        .iter()
-        .map(|(_, request)| (image.lease_grant.lane, request.clone()))
-        .collect();
-    let found = core.ports.store.find_requests(&keys).await;
-    let found = found.map_err(|error| OpenError::Store(error.to_string()))?;
-    let lost: Vec<String> = last_known
-        .in_flight
-        .iter()
+    let lane = image.lease_grant.lane;
+    let requests = last_known.in_flight.iter();
+    let requests: Vec<_> = requests.map(|(_, id)| (lane, id.clone())).collect();
+    let found = core.ports.store.find_requests(&requests).await?;
+    let in_flight = last_known.in_flight.iter();
+    let mut lost: Vec<String> = in_flight
         .zip(found)
         .filter(|(_, found)| found.is_none())
         .map(|((id, request), _)| format!("{request} ({id})"))
@@ -164,17 +156,13 @@ async fn lost_requests(
     if lost.is_empty() {
         return Ok(String::new());
     }
-    let more = lost.len().saturating_sub(NAMED_MAX);
-    let named = lost.iter().take(NAMED_MAX).cloned().collect::<Vec<_>>();
-    let and_more = if more > 0 {
-        format!(" and {more} more")
-    } else {
-        String::new()
+    let and_more = match lost.len().saturating_sub(NAMED_MAX) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
     };
-    Ok(format!(
-        ", among them requests {}{and_more}",
-        named.join(", ")
-    ))
+    lost.truncate(NAMED_MAX);
+    let named = lost.join(", ");
+    Ok(format!(", among them requests {named}{and_more}"))
 }
 
 /// One above the account's highest nonce on the chain or in a mempool. Queried twice, a moment apart: an endpoint may

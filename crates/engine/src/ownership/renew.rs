@@ -36,12 +36,8 @@ pub(crate) async fn run_renewals(core: Arc<Core>) {
 async fn renew_leases(core: &Arc<Core>, lanes: &[(LaneKey, LeaseGrant)]) -> bool {
     let requested_at = core.ports.clock.monotonic();
     let lease_grants: Vec<LeaseGrant> = lanes.iter().map(|(_, lease_grant)| *lease_grant).collect();
-    let answers = match core
-        .ports
-        .store
-        .renew(&core.lease_request(), &lease_grants)
-        .await
-    {
+    let lease_request = core.lease_request();
+    let answers = match core.ports.store.renew(&lease_request, &lease_grants).await {
         Ok(answers) => answers,
         Err(error) => {
             // Trust expires by itself: nothing is sent until a renewal succeeds.

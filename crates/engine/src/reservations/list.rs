@@ -6,7 +6,7 @@ use domain::lane::reservations::ReservationRules;
 use domain::{Holder, LaneKey, Nonce, Reservation, ReservationState, TxState};
 use uuid::Uuid;
 
-use super::{reservation_from_record, reservation_rules, unavailable};
+use super::{reservation_from_record, reservation_rules};
 use crate::core::Core;
 use crate::node::NodeHandle;
 use crate::ports::{LaneReservations, Quorum, ReservationError, TxFilter};
@@ -31,7 +31,7 @@ impl NodeHandle {
             held.extend(found);
             has_more |= is_truncated;
         }
-        let status = self.lane(lane).await.map_err(unavailable)?;
+        let status = self.lane(lane).await?;
         let next_nonce = status.map_or(Nonce(0), |status| status.record.next_nonce);
         let mut open = match has_more {
             true => Vec::new(), // a nonce that is not listed may be held
@@ -104,11 +104,9 @@ async fn open_reservations(
     };
     let mut found = Vec::new();
     for _ in 0..PAGES_MAX {
-        let page = core.ports.store.txs(&filter).await.map_err(unavailable)?;
+        let page = core.ports.store.txs(&filter).await?;
         let records = page.txs.iter();
-        found.extend(
-            records.filter_map(|record| reservation_from_record(lane, record, None, rules)),
-        );
+        found.extend(records.filter_map(|record| reservation_from_record(record, None, rules)));
         if page.next.is_none() || found.len() >= LISTED_MAX {
             return Ok((found, page.next.is_some()));
         }

@@ -1,16 +1,12 @@
 //! Marks: a holder reports what became of its nonce.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use domain::lane::reservations::{MarkOutcome, reservation_request_id};
-use domain::{LaneKey, Mark, MarkRefusal, Reservation, ReservationState};
+use domain::{Mark, MarkRefusal, Reservation, ReservationState};
 use tokio::sync::oneshot;
 
-use super::{
-    MarkError, MarkRequest, PendingMark, allocated_nonce, find_by_holder, reservation_from_record,
-    reservation_rules, unavailable,
-};
+use super::{MarkError, MarkRequest, PendingMark, find_reservation, reservation_rules};
 use crate::cluster::Peer;
 use crate::core::{Core, lock};
 use crate::node::{NodeHandle, NonKeeper};
@@ -35,13 +31,20 @@ impl NodeHandle {
         let deadline = clock.monotonic().plus(MARK_PATIENCE);
         loop {
             refuse_known_hash(&self.core, &call).await?;
-            let answer = match choose_mark_route(&self.core, call.lane)? {
+            // To the keeper, also where requests are queued.
+            let answer = match routing::choose_keeper_route(&self.core, call.lane) {
                 Route::Local => mark_locally(&self.core, &call).await,
+                Route::Peer(peer) if self.core.config.non_keeper == NonKeeper::Reject => {
+                    let why = format!("node {} keeps this lane", peer.node);
+                    return Err(ReservationError::Unavailable(why));
+                }
                 Route::Peer(peer) => mark_at_peer(&self.core, &call, &peer).await,
                 Route::Unavailable => Err(MarkError::NotNow),
             };
             if matches!(answer, Err(MarkError::NotNow)) {
-                require_hash_lookups(&self.core);
+                // Its hash may be the cause, or that of another mark in its lane's commit.
+                let until = clock.monotonic().plus(CHECK_HASHES_AFTER_FAILURE);
+                *lock(&self.core.lanes.check_mark_hashes_until) = Some(until);
             }
             match answer {
                 Ok(reservation) => return Ok(reservation),
@@ -59,20 +62,8 @@ impl NodeHandle {
 
     /// Applies a mark that another node forwarded; it is not forwarded again.
     pub async fn mark_forwarded(&self, call: &MarkRequest) -> Result<Reservation, MarkError> {
-        reservation_rules(&self.core, call.lane).map_err(MarkError::Refused)?;
+        reservation_rules(&self.core, call.lane)?;
         mark_locally(&self.core, call).await
-    }
-}
-
-/// Chooses the route of a mark: to the keeper, whatever is configured for requests.
-fn choose_mark_route(core: &Core, lane: LaneKey) -> Result<Route, ReservationError> {
-    let route = routing::choose_keeper_route(core, lane);
-    match (&route, core.config.non_keeper) {
-        (Route::Peer(peer), NonKeeper::Reject) => Err(ReservationError::Unavailable(format!(
-            "node {} keeps this lane",
-            peer.node
-        ))),
-        (Route::Local | Route::Peer(_) | Route::Unavailable, _) => Ok(route),
     }
 }
 
@@ -114,8 +105,7 @@ async fn refuse_known_hash(core: &Core, call: &MarkRequest) -> Result<(), Reserv
     if until.is_none_or(|until| core.ports.clock.monotonic() >= until) {
         return Ok(());
     }
-    let found = core.ports.store.tx_by_hash(hash).await;
-    let Some(record) = found.map_err(unavailable)? else {
+    let Some(record) = core.ports.store.tx_by_hash(hash).await? else {
         return Ok(());
     };
     let attempt = record.attempts.iter().find(|attempt| attempt.hash == hash);
@@ -123,27 +113,15 @@ async fn refuse_known_hash(core: &Core, call: &MarkRequest) -> Result<(), Reserv
     let is_here = record.lane == call.lane && nonce == Some(call.nonce);
     let is_same_holder = record.tx.request.request_id == reservation_request_id(call.holder);
     // The lane itself knows the holder of an open reservation.
-    match is_here && (is_same_holder || record.tx.is_open()) {
-        true => Ok(()),
-        false => {
-            let nonce = nonce.unwrap_or(call.nonce);
-            Err(MarkRefusal::HashElsewhere { hash, nonce }.into())
-        }
+    if is_here && (is_same_holder || record.tx.is_open()) {
+        return Ok(());
     }
-}
-
-/// A mark failed: its hash may be the cause, or that of another mark in its lane's commit.
-fn require_hash_lookups(core: &Core) {
-    let until = core
-        .ports
-        .clock
-        .monotonic()
-        .plus(CHECK_HASHES_AFTER_FAILURE);
-    *lock(&core.lanes.check_mark_hashes_until) = Some(until);
+    let nonce = nonce.unwrap_or(call.nonce);
+    Err(MarkRefusal::HashElsewhere { hash, nonce }.into())
 }
 
 /// Applies a mark through this node's own shard.
-async fn mark_locally(core: &Arc<Core>, call: &MarkRequest) -> Result<Reservation, MarkError> {
+async fn mark_locally(core: &Core, call: &MarkRequest) -> Result<Reservation, MarkError> {
     let (answer, answered) = oneshot::channel();
     let pending = PendingMark {
         call: call.clone(),
@@ -155,9 +133,8 @@ async fn mark_locally(core: &Arc<Core>, call: &MarkRequest) -> Result<Reservatio
         Ok(MarkOutcome::Refused(why)) => Err(MarkError::Refused(why.into())),
         Ok(MarkOutcome::NotOpen { is_free }) => answer_by_row(core, call, is_free).await,
         Err(_not_durable) => {
-            let keeper = core
-                .routes
-                .known_keeper(call.lane, core.ports.clock.monotonic());
+            let now = core.ports.clock.monotonic();
+            let keeper = core.routes.known_keeper(call.lane, now);
             let other = keeper.filter(|keeper| *keeper != core.config.name);
             Err(other.map_or(MarkError::NotNow, MarkError::NotKeeper))
         }
@@ -170,17 +147,10 @@ async fn answer_by_row(
     call: &MarkRequest,
     is_free: bool,
 ) -> Result<Reservation, MarkError> {
-    let (lane, nonce) = (call.lane, call.nonce);
-    let not_holder = || MarkError::Refused(MarkRefusal::NotHolder(nonce).into());
-    let rules = reservation_rules(core, lane).map_err(MarkError::Refused)?;
-    let found = find_by_holder(core, lane, call.holder).await;
-    let record = found.map_err(MarkError::Refused)?.ok_or_else(not_holder)?;
-    let allocated = allocated_nonce(core, &record.tx).await;
-    let allocated = allocated.map_err(MarkError::Refused)?;
-    let reservation = reservation_from_record(lane, &record, allocated, rules)
-        .filter(|reservation| reservation.nonce == nonce);
-    let mut reservation = reservation.ok_or_else(not_holder)?;
-    if record.tx.is_open() {
+    let not_holder = || MarkError::Refused(MarkRefusal::NotHolder(call.nonce).into());
+    let found = find_reservation(core, call.lane, call.holder, call.nonce).await?;
+    let (mut reservation, tx) = found.ok_or_else(not_holder)?;
+    if tx.is_open() {
         return Err(MarkError::NotNow); // the lane is being read
     }
     if reservation.state == ReservationState::Recyclable && !is_free {

@@ -42,6 +42,12 @@ pub enum MarkError {
     Refused(ReservationError),
 }
 
+impl From<ReservationError> for MarkError {
+    fn from(error: ReservationError) -> Self {
+        Self::Refused(error)
+    }
+}
+
 /// A mark that waits for the commit of its turn.
 #[derive(Debug)]
 pub(crate) struct PendingMark {
@@ -51,11 +57,6 @@ pub(crate) struct PendingMark {
 }
 
 impl NodeHandle {
-    /// The rules of a lane whose nonces are reserved; `None` for a lane that sends.
-    pub fn reservations(&self, lane: LaneKey) -> Option<ReservationRules> {
-        self.core.reservations(lane)
-    }
-
     /// Reserves the smallest free nonce of a lane for a new holder.
     pub async fn reserve_nonce(
         &self,
@@ -94,14 +95,27 @@ impl NodeHandle {
         holder: Holder,
         nonce: Nonce,
     ) -> Result<Option<Reservation>, ReservationError> {
-        let rules = reservation_rules(&self.core, lane)?;
-        let Some(record) = find_by_holder(&self.core, lane, holder).await? else {
-            return Ok(None);
-        };
-        let allocated = allocated_nonce(&self.core, &record.tx).await?;
-        let reservation = reservation_from_record(lane, &record, allocated, rules);
-        Ok(reservation.filter(|reservation| reservation.nonce == nonce))
+        let found = find_reservation(&self.core, lane, holder, nonce).await?;
+        Ok(found.map(|(reservation, _)| reservation))
     }
+}
+
+/// The reservation of this holder, with its row, if it is for this nonce.
+async fn find_reservation(
+    core: &Core,
+    lane: LaneKey,
+    holder: Holder,
+    nonce: Nonce,
+) -> Result<Option<(Reservation, Tx)>, ReservationError> {
+    let rules = reservation_rules(core, lane)?;
+    let request_id = reservation_request_id(holder);
+    let Some(record) = core.ports.store.tx_by_request(lane, &request_id).await? else {
+        return Ok(None);
+    };
+    let allocated = allocated_nonce(core, &record.tx).await?;
+    let reservation = reservation_from_record(&record, allocated, rules)
+        .filter(|reservation| reservation.nonce == nonce);
+    Ok(reservation.map(|reservation| (reservation, record.tx)))
 }
 
 /// The nonce that a reservation has, or had before it was recycled: then only its events name it.
@@ -109,8 +123,7 @@ async fn allocated_nonce(core: &Core, tx: &Tx) -> Result<Option<Nonce>, Reservat
     if tx.nonce.is_some() || tx.is_open() {
         return Ok(tx.nonce);
     }
-    let events = core.ports.store.tx_events(tx.id).await;
-    let events = events.map_err(unavailable)?.unwrap_or_default();
+    let events = core.ports.store.tx_events(tx.id).await?.unwrap_or_default();
     Ok(events.iter().find_map(|record| {
         let (EventKind::TxAccepted { nonce: Some(nonce) } | EventKind::TxAllocated { nonce }) =
             &record.event.kind
@@ -136,31 +149,20 @@ fn reservation_rules(core: &Core, lane: LaneKey) -> Result<ReservationRules, Res
     })
 }
 
-async fn find_by_holder(
-    core: &Core,
-    lane: LaneKey,
-    holder: Holder,
-) -> Result<Option<TxRecord>, ReservationError> {
-    let store = &core.ports.store;
-    let found = store
-        .tx_by_request(lane, &reservation_request_id(holder))
-        .await;
-    found.map_err(unavailable)
-}
-
 /// The reservation that a row stands for, with the hashes that were reported for it.
 fn reservation_from_record(
-    lane: LaneKey,
     record: &TxRecord,
     allocated: Option<Nonce>,
     rules: ReservationRules,
 ) -> Option<Reservation> {
-    let reservation = reservation_from_row(lane, &record.tx, allocated, rules)?;
+    let reservation = reservation_from_row(record.lane, &record.tx, allocated, rules)?;
     Some(reservation.with_attempts(&record.attempts))
 }
 
-fn unavailable(error: StoreError) -> ReservationError {
-    ReservationError::Unavailable(error.to_string())
+impl From<StoreError> for ReservationError {
+    fn from(error: StoreError) -> Self {
+        Self::Unavailable(error.to_string())
+    }
 }
 
 fn reservation_error(refusal: Refusal) -> ReservationError {

@@ -7,7 +7,7 @@ use domain::headers::is_linked;
 use domain::lane::{BELOW_VIEW_MAX, ChainQuery, NonceConsumer, Receipt};
 use domain::{B256, Header, Inclusion, Input, LaneKey, Nonce};
 
-use super::effects::back_off_after;
+use super::effects::read_until_answered;
 use crate::core::Core;
 use crate::ports::{ChainError, Quorum};
 
@@ -16,10 +16,9 @@ use crate::ports::{ChainError, Quorum};
 pub(super) async fn query_chain_nonces(
     core: Arc<Core>,
     lane: LaneKey,
-    epoch: u64,
     twice: bool,
     taken: Option<(Nonce, B256)>,
-) {
+) -> Vec<Input> {
     let chain_state = core.chain(lane.chain_id);
     // A query of two endpoints is about their mempools, whatever the lane's own setting is.
     let query = match twice {
@@ -53,11 +52,10 @@ pub(super) async fn query_chain_nonces(
         }
         None => true,
     };
-    let input = Input::AccountNonces {
+    vec![Input::AccountNonces {
         nonces,
         counts_pool,
-    };
-    core.send_inputs(lane, epoch, vec![input]).await;
+    }]
 }
 
 /// Finds the transaction that consumed a nonce of the lane. Where no endpoint shows it, the absence of all our
@@ -65,11 +63,10 @@ pub(super) async fn query_chain_nonces(
 pub(super) async fn find_consumer(
     core: Arc<Core>,
     lane: LaneKey,
-    epoch: u64,
     nonce: Nonce,
     up_to: Header,
     hashes: Vec<B256>,
-) {
+) -> Vec<Input> {
     let chain = &core.chain(lane.chain_id).chain;
     let found = async {
         let by = chain.find_consumer(lane.signer, nonce, up_to).await?;
@@ -104,7 +101,7 @@ pub(super) async fn find_consumer(
         hashes,
         is_named,
     });
-    core.send_inputs(lane, epoch, inputs).await;
+    inputs
 }
 
 /// Whether a transaction at a reserved nonce is an attempt of a stored tx already: a second row with its hash would
@@ -113,50 +110,41 @@ async fn is_named(core: &Core, lane: LaneKey, hash: B256) -> bool {
     if core.reservations(lane).is_none() {
         return false;
     }
-    let mut tries = 0;
-    loop {
-        match core.ports.store.tx_by_hash(hash).await {
-            Ok(found) => return found.is_some(),
-            Err(error) => back_off_after(core, &mut tries, lane, &error).await,
-        }
-    }
+    let found = read_until_answered(core, lane, || core.ports.store.tx_by_hash(hash));
+    found.await.is_some()
 }
 
 /// Fetches receipts by hash, with proof for blocks that are older than the view. Failures are not retried here: the
 /// lane fetches again while it lacks them.
-pub(super) async fn fetch_receipts(core: Arc<Core>, lane: LaneKey, epoch: u64, hashes: Vec<B256>) {
+pub(super) async fn fetch_receipts(
+    core: Arc<Core>,
+    lane: LaneKey,
+    hashes: Vec<B256>,
+) -> Vec<Input> {
     let workers = &core.chain(lane.chain_id).receipt_workers;
     let _worker = workers
         .acquire()
         .await
         .expect("this semaphore is never closed");
-    match receipts_with_proof(&core, lane, &hashes, Quorum::One).await {
-        Ok(receipts) if receipts.is_empty() => {
-            metrics::counter!("lanekeeper_receipt_check_total", "result" => "miss").increment(1);
-        }
-        Ok(receipts) => {
-            metrics::counter!("lanekeeper_receipt_check_total", "result" => "hit").increment(1);
-            core.send_inputs(lane, epoch, vec![Input::Receipts(receipts)])
-                .await;
-        }
+    let (result, inputs) = match receipts_with_proof(&core, lane, &hashes, Quorum::One).await {
+        Ok(receipts) if receipts.is_empty() => ("miss", Vec::new()),
+        Ok(receipts) => ("hit", vec![Input::Receipts(receipts)]),
         Err(error) => {
-            metrics::counter!("lanekeeper_receipt_check_total", "result" => "error").increment(1);
             tracing::warn!(%lane, %error, "receipts could not be read from the chain");
+            ("error", Vec::new())
         }
-    }
+    };
+    metrics::counter!("lanekeeper_receipt_check_total", "result" => result).increment(1);
+    inputs
 }
 
 /// Fetches the headers at these heights below the view, proved by parent links to its oldest header: an endpoint on
 /// another branch proves nothing. The lane fetches again what is missing.
-pub(super) async fn fetch_headers(core: Arc<Core>, lane: LaneKey, epoch: u64, heights: Vec<u64>) {
+pub(super) async fn fetch_headers(core: Arc<Core>, lane: LaneKey, heights: Vec<u64>) -> Vec<Input> {
     let chain_state = core.chain(lane.chain_id);
-    let base = chain_state
-        .view
-        .get()
-        .and_then(|v| v.headers.base().copied());
     let lowest = heights.iter().min().copied();
     let mut headers = Vec::new();
-    if let (Some(base), Some(lowest)) = (base, lowest) {
+    if let (Some(base), Some(lowest)) = (chain_state.view.base(), lowest) {
         let lowest = lowest.max(base.number.saturating_sub(BELOW_VIEW_MAX));
         let count = base.number.saturating_sub(lowest).saturating_add(1);
         match chain_state.chain.headers(lowest, count).await {
@@ -166,8 +154,7 @@ pub(super) async fn fetch_headers(core: Arc<Core>, lane: LaneKey, epoch: u64, he
         }
     }
     headers.retain(|header| heights.contains(&header.number));
-    core.send_inputs(lane, epoch, vec![Input::OldHeaders(headers)])
-        .await;
+    vec![Input::OldHeaders(headers)]
 }
 
 async fn receipts_with_proof(
@@ -177,11 +164,7 @@ async fn receipts_with_proof(
     quorum: Quorum,
 ) -> Result<Vec<Receipt>, ChainError> {
     let chain_state = core.chain(lane.chain_id);
-    let view = chain_state.view.get();
-    let base = view
-        .as_ref()
-        .and_then(|view| view.headers.base())
-        .map(|header| header.number);
+    let base = chain_state.view.base().map(|header| header.number);
     let mut receipts = Vec::new();
     let mut proofs: BTreeMap<u64, Vec<Header>> = BTreeMap::new();
     for mut inclusion in chain_state.chain.receipts(hashes, quorum).await? {

@@ -18,6 +18,7 @@ impl Shard {
         let lease_grant = draft.lane.lease_grant();
         let id = lease_grant.lane;
         let watched = &self.core.chain(key.chain_id).watched;
+        let core = || Arc::clone(&self.core);
         let mut outgoing = Vec::new();
         let mut unwatched = Vec::new();
         for effect in std::mem::take(&mut draft.effects) {
@@ -26,42 +27,40 @@ impl Shard {
                 Effect::Watch(hash) => watched.add(key, std::iter::once(hash)),
                 Effect::Unwatch(hash) => unwatched.push(hash),
                 Effect::LoadBacklog { from, limit } => {
-                    self.spawn_effect(move |core| load_backlog(core, key, epoch, id, from, limit));
+                    self.spawn_effect(key, epoch, load_backlog(core(), key, id, from, limit));
                 }
                 Effect::LoadQueued { limit } => {
-                    self.spawn_effect(move |core| load_queued(core, key, epoch, id, limit));
+                    self.spawn_effect(key, epoch, load_queued(core(), key, id, limit));
                 }
                 Effect::LoadFinals(ids) => {
-                    self.spawn_effect(move |core| load_finals(core, key, epoch, ids));
+                    self.spawn_effect(key, epoch, load_finals(core(), key, ids));
                 }
                 Effect::QueryChainNonces { twice, taken } => {
-                    self.spawn_effect(move |core| {
-                        query_chain_nonces(core, key, epoch, twice, taken)
-                    });
+                    self.spawn_effect(key, epoch, query_chain_nonces(core(), key, twice, taken));
                 }
                 Effect::FindConsumer {
                     nonce,
                     up_to,
                     hashes,
                 } => {
-                    self.spawn_effect(move |core| {
-                        find_consumer(core, key, epoch, nonce, up_to, hashes)
-                    });
+                    let found = find_consumer(core(), key, nonce, up_to, hashes);
+                    self.spawn_effect(key, epoch, found);
                 }
                 Effect::MarkReconciled => {
-                    self.spawn_effect(move |core| mark_reconciled(core, key, lease_grant));
+                    let marked = mark_reconciled(core(), key, lease_grant);
+                    self.core.tasks.spawn("effect", marked);
                 }
                 Effect::FetchHeaders(heights) => {
-                    self.spawn_effect(move |core| fetch_headers(core, key, epoch, heights));
+                    self.spawn_effect(key, epoch, fetch_headers(core(), key, heights));
                 }
                 Effect::FetchReceipts(hashes) => {
-                    self.spawn_effect(move |core| fetch_receipts(core, key, epoch, hashes));
+                    self.spawn_effect(key, epoch, fetch_receipts(core(), key, hashes));
                 }
             }
         }
         let to_sign = std::mem::take(&mut draft.to_sign);
         if !to_sign.is_empty() {
-            self.spawn_effect(move |core| sign_remotely(core, key, epoch, to_sign));
+            self.spawn_effect(key, epoch, sign_remotely(core(), to_sign));
         }
         if !outgoing.is_empty() {
             // A hash is watched before its bytes leave; other attempts at its nonce may be mined too.
@@ -76,74 +75,66 @@ impl Shard {
         }
     }
 
-    fn spawn_effect<F>(&self, effect: impl FnOnce(Arc<Core>) -> F)
+    /// Runs an effect in a task, which sends its answers to the lane.
+    fn spawn_effect<F>(&self, lane: LaneKey, epoch: u64, effect: F)
     where
-        F: Future<Output = ()> + Send + 'static,
+        F: Future<Output = Vec<Input>> + Send + 'static,
     {
-        let effect = effect(Arc::clone(&self.core));
-        self.core.tasks.spawn("effect", effect);
+        let core = Arc::clone(&self.core);
+        self.core.tasks.spawn("effect", async move {
+            let inputs = effect.await;
+            if !inputs.is_empty() {
+                core.send_inputs(lane, Some(epoch), inputs).await;
+            }
+        });
     }
 }
 
 async fn load_backlog(
     core: Arc<Core>,
     lane: LaneKey,
-    epoch: u64,
     id: LaneId,
     from: Nonce,
     limit: u64,
-) {
+) -> Vec<Input> {
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-    let mut tries = 0;
-    let txs = loop {
-        match core.ports.store.load_backlog(id, from, limit).await {
-            Ok(txs) => break txs,
-            Err(error) => back_off_after(&core, &mut tries, lane, &error).await,
-        }
-    };
+    let load = || core.ports.store.load_backlog(id, from, limit);
+    let txs = read_until_answered(&core, lane, load).await;
     let more = txs.len() >= limit;
-    core.send_inputs(lane, epoch, vec![Input::Backlog { txs, more }])
-        .await;
+    vec![Input::Backlog { txs, more }]
 }
 
-async fn load_queued(core: Arc<Core>, lane: LaneKey, epoch: u64, id: LaneId, limit: u64) {
+async fn load_queued(core: Arc<Core>, lane: LaneKey, id: LaneId, limit: u64) -> Vec<Input> {
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-    let mut tries = 0;
-    let txs = loop {
-        match core.ports.store.load_queued(id, limit).await {
-            Ok(txs) => break txs,
-            Err(error) => back_off_after(&core, &mut tries, lane, &error).await,
-        }
-    };
+    let load = || core.ports.store.load_queued(id, limit);
+    let txs = read_until_answered(&core, lane, load).await;
     let more = txs.len() >= limit;
-    core.send_inputs(lane, epoch, vec![Input::Queued { txs, more }])
-        .await;
+    vec![Input::Queued { txs, more }]
 }
 
-async fn load_finals(core: Arc<Core>, lane: LaneKey, epoch: u64, ids: Vec<TxId>) {
+async fn load_finals(core: Arc<Core>, lane: LaneKey, ids: Vec<TxId>) -> Vec<Input> {
     let mut finals = Vec::with_capacity(ids.len());
-    let mut tries = 0;
     for id in ids {
-        let record = loop {
-            match core.ports.store.tx(id).await {
-                Ok(record) => break record,
-                Err(error) => back_off_after(&core, &mut tries, lane, &error).await,
-            }
-        };
+        let record = read_until_answered(&core, lane, || core.ports.store.tx(id)).await;
         finals.extend(record.map(|record| (record.tx, record.attempts)));
     }
-    core.send_inputs(lane, epoch, vec![Input::Finals(finals)])
-        .await;
+    vec![Input::Finals(finals)]
 }
 
-pub(super) async fn back_off_after(
-    core: &Core,
-    tries: &mut u32,
-    lane: LaneKey,
-    error: &StoreError,
-) {
-    tracing::warn!(%lane, %error, "a lane could not be read from the store; retrying");
-    core.back_off(tries).await;
+pub(super) async fn read_until_answered<T, F>(core: &Core, lane: LaneKey, read: impl Fn() -> F) -> T
+where
+    F: Future<Output = Result<T, StoreError>>,
+{
+    let mut tries = 0;
+    loop {
+        match read().await {
+            Ok(found) => return found,
+            Err(error) => {
+                tracing::warn!(%lane, %error, "a lane could not be read from the store; retrying");
+                core.back_off(&mut tries).await;
+            }
+        }
+    }
 }
 
 /// Records that nothing is open any more that the store may have lost. Until then no request is queued for this

@@ -1,5 +1,7 @@
 //! Metrics of a batch's events, and the log line for results that were reorged out after they were final.
 
+use std::collections::BTreeMap;
+
 use domain::{Event, EventKind, LaneKey};
 use metrics::counter;
 
@@ -7,13 +9,9 @@ use metrics::counter;
 #[derive(Default)]
 pub(crate) struct EventCounts {
     pub(crate) has_events: bool,
-    new_forks: u64,
     after_final: u64,
-    final_ends: [u64; 2],
-    resubmitted: u64,
-    replaced: u64,
-    stuck: u64,
-    foreign: u64,
+    /// By the name of the counter, and its `result` where it has one.
+    counts: BTreeMap<(&'static str, Option<&'static str>), u64>,
 }
 
 impl EventCounts {
@@ -29,19 +27,20 @@ impl EventCounts {
     }
 
     fn add_kind(&mut self, kind: &EventKind) {
-        let counted = match kind {
-            EventKind::TxReorged { after_final, .. } => {
-                self.after_final += u64::from(*after_final);
-                &mut self.new_forks
+        if let EventKind::TxReorged { after_final, .. } = kind {
+            self.after_final += u64::from(*after_final);
+        }
+        let counter = match kind {
+            EventKind::TxReorged { .. } | EventKind::TxConfirmations { new_fork: true, .. } => {
+                ("lanekeeper_confirmations_new_fork_total", None)
             }
-            EventKind::TxConfirmations { new_fork: true, .. } => &mut self.new_forks,
-            EventKind::TxConfirmed { .. } => &mut self.final_ends[0],
-            EventKind::TxFailed { .. } => &mut self.final_ends[1],
-            EventKind::TxResubmitted { .. } => &mut self.resubmitted,
-            EventKind::TxReplaced { .. } => &mut self.replaced,
-            EventKind::TxStuck { .. } => &mut self.stuck,
+            EventKind::TxConfirmed { .. } => ("lanekeeper_finality_total", Some("confirmed")),
+            EventKind::TxFailed { .. } => ("lanekeeper_finality_total", Some("failed")),
+            EventKind::TxResubmitted { .. } => ("lanekeeper_tx_resubmitted_total", None),
+            EventKind::TxReplaced { .. } => ("lanekeeper_tx_replaced_total", None),
+            EventKind::TxStuck { .. } => ("lanekeeper_tx_stuck_total", None),
             EventKind::LaneForeignNonce { .. } | EventKind::LaneForeignPending { .. } => {
-                &mut self.foreign
+                ("lanekeeper_lane_foreign_total", None)
             }
             EventKind::TxAccepted { .. }
             | EventKind::TxAllocated { .. }
@@ -51,25 +50,15 @@ impl EventCounts {
             | EventKind::TxRequeued { .. }
             | EventKind::LaneFenced { .. } => return,
         };
-        *counted += 1;
+        *self.counts.entry(counter).or_default() += 1;
     }
 
     /// Records the batch, which is durable now.
     pub(crate) fn record(&self, lane: LaneKey) {
-        let [confirmed, failed] = self.final_ends;
-        let add = |name: &'static str, count: u64| {
-            if count > 0 {
-                counter!(name).increment(count);
-            }
-        };
-        add("lanekeeper_confirmations_new_fork_total", self.new_forks);
-        add("lanekeeper_tx_resubmitted_total", self.resubmitted);
-        add("lanekeeper_tx_replaced_total", self.replaced);
-        add("lanekeeper_tx_stuck_total", self.stuck);
-        add("lanekeeper_lane_foreign_total", self.foreign);
-        for (result, count) in [("confirmed", confirmed), ("failed", failed)] {
-            if count > 0 {
-                counter!("lanekeeper_finality_total", "result" => result).increment(count);
+        for (&(name, result), &count) in &self.counts {
+            match result {
+                Some(result) => counter!(name, "result" => result).increment(count),
+                None => counter!(name).increment(count),
             }
         }
         if self.after_final > 0 {

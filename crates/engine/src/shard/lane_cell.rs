@@ -44,13 +44,13 @@ impl Shard {
             Some(LaneCell::UnknownCommit { since, .. })
                 if now.since(*since) >= UNKNOWN_COMMIT_PATIENCE =>
             {
-                refuse_create(create, outcome_pending());
+                refuse_creates([create], &outcome_pending());
             }
             Some(LaneCell::Opening { waiting } | LaneCell::UnknownCommit { waiting, .. }) => {
                 if waiting.len() < bound {
                     waiting.push(create);
                 } else {
-                    refuse_create(create, Refusal::Busy);
+                    refuse_creates([create], &Refusal::Busy);
                 }
             }
             Some(LaneCell::Ready { .. }) => {
@@ -61,8 +61,7 @@ impl Shard {
                 self.open_lane(key, vec![create]);
             }
             Some(LaneCell::Halted { reason, .. }) => {
-                let why = Refusal::Halted(reason.clone());
-                refuse_create(create, why);
+                refuse_creates([create], &Refusal::Halted(reason.clone()));
             }
             None if self.is_draining => answer_released(create),
             None => self.open_lane(key, vec![create]),
@@ -162,18 +161,10 @@ impl Shard {
                     create.answer(outcome);
                 }
             }
-            OpenError::Store(why) => {
-                let refusal = Refusal::StoreUnavailable(why);
-                waiting
-                    .into_iter()
-                    .for_each(|create| refuse_create(create, refusal.clone()));
-            }
+            OpenError::Store(why) => refuse_creates(waiting, &Refusal::StoreUnavailable(why)),
             OpenError::Busy => self.reopen_with_backoff(key, waiting),
             OpenError::Halted(reason) => {
-                let refusal = Refusal::Halted(reason.clone());
-                waiting
-                    .into_iter()
-                    .for_each(|create| refuse_create(create, refusal.clone()));
+                refuse_creates(waiting, &Refusal::Halted(reason.clone()));
                 let since = self.core.ports.clock.monotonic();
                 self.lanes.insert(key, LaneCell::Halted { reason, since });
             }
@@ -198,20 +189,22 @@ impl Shard {
 
     /// Drops a lane whose lease was lost. Returns `false` when the lane was opened anew in the meantime.
     pub(super) fn drop_lost_lane(&mut self, key: LaneKey, lease_grant: LeaseGrant) -> bool {
-        let is_present = match self.lanes.get(&key) {
-            Some(LaneCell::Ready { lane, .. }) => lane.lease_grant() == lease_grant,
-            Some(
-                LaneCell::Opening { .. } | LaneCell::UnknownCommit { .. } | LaneCell::Halted { .. },
-            )
-            | None => false,
-        };
-        if is_present && let Some(LaneCell::Ready { lane, .. }) = self.lanes.remove(&key) {
-            self.core
-                .timeline
-                .remember_lane(key, LastKnownLane::of(&lane));
-            self.forget_lane(key);
+        if let Some(LaneCell::Ready { lane, .. }) = self.lanes.get(&key)
+            && lane.lease_grant() == lease_grant
+        {
+            self.drop_lane_memory(lane);
+            self.lanes.remove(&key);
+            return true;
         }
-        is_present
+        false
+    }
+
+    /// Drops a lane that was not released. What it knew is kept apart: it proves a loss where the store has lost
+    /// commits.
+    pub(crate) fn drop_lane_memory(&self, lane: &Lane) {
+        let last_known = LastKnownLane::of(lane);
+        self.core.timeline.remember_lane(lane.key(), last_known);
+        self.forget_lane(lane.key());
     }
 
     /// Removes a lane that left memory from the leases and the watched hashes.
@@ -228,6 +221,10 @@ impl Shard {
     }
 
     pub(super) fn inspect_lane(&self, key: LaneKey) -> Inspection {
+        let waiting_for = |why: &str| Inspection {
+            waiting_for: Some(why.into()),
+            ..Inspection::default()
+        };
         match self.lanes.get(&key) {
             Some(LaneCell::Ready { lane, .. }) => Inspection {
                 chain_nonces: lane.chain_nonces(),
@@ -235,16 +232,10 @@ impl Shard {
                 waiting_for: lane.waiting_for(),
                 unmined: lane.in_flight().filter(|tx| tx.inclusion.is_none()).count(),
             },
-            Some(LaneCell::Opening { .. }) => Inspection {
-                waiting_for: Some("the lane is being opened".into()),
-                ..Inspection::default()
-            },
-            Some(LaneCell::UnknownCommit { .. }) => Inspection {
-                waiting_for: Some(
-                    "the outcome of a commit is unknown; the store is being queried".into(),
-                ),
-                ..Inspection::default()
-            },
+            Some(LaneCell::Opening { .. }) => waiting_for("the lane is being opened"),
+            Some(LaneCell::UnknownCommit { .. }) => {
+                waiting_for("the outcome of a commit is unknown; the store is being queried")
+            }
             // The store knows why it is halted, and whether it still is.
             Some(LaneCell::Halted { .. }) | None => Inspection::default(),
         }
@@ -263,20 +254,21 @@ impl Shard {
     }
 }
 
-/// Refuses a request. Where it may be stored all the same, the refusal is `OutcomeUnknown`.
-pub(crate) fn refuse_create(create: PendingCreate, why: Refusal) {
-    let why = if create.maybe_stored {
-        Refusal::OutcomeUnknown
-    } else {
-        why
-    };
-    create.answer(ShardOutcome::Refused(why));
+/// Refuses requests. Where one may be stored all the same, its refusal is `OutcomeUnknown`.
+pub(crate) fn refuse_creates(creates: impl IntoIterator<Item = PendingCreate>, why: &Refusal) {
+    for create in creates {
+        let why = match create.maybe_stored {
+            true => Refusal::OutcomeUnknown,
+            false => why.clone(),
+        };
+        create.answer(ShardOutcome::Refused(why));
+    }
 }
 
 /// Has a request rerouted: this node has released the lane.
 pub(super) fn answer_released(create: PendingCreate) {
     if create.maybe_stored {
-        refuse_create(create, Refusal::OutcomeUnknown);
+        refuse_creates([create], &Refusal::OutcomeUnknown);
     } else {
         create.answer(ShardOutcome::Released);
     }

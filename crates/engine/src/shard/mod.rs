@@ -15,7 +15,7 @@ mod unknown_commit;
 
 pub(crate) use chain_queries::explain_revert;
 pub(crate) use event_counts::EventCounts;
-pub(crate) use lane_cell::{LaneCell, refuse_create};
+pub(crate) use lane_cell::{LaneCell, refuse_creates};
 pub(crate) use unknown_commit::UnknownBatch;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,13 +24,13 @@ use std::time::Duration;
 
 use domain::lane::{AccountNonces, AdmittedRequest, EndpointNonces};
 use domain::{
-    B256, ChainId, Input, LaneImage, LaneKey, LeaseGrant, MonotonicTime, NodeName, Nonce, Tx,
+    B256, ChainId, Input, LaneImage, LaneKey, LeaseGrant, MonotonicTime, NodeName, Nonce, TxId,
 };
 use tokio::sync::{mpsc, oneshot};
 
 use crate::core::Core;
 use crate::node::{AcceptedTx, Refusal};
-use crate::ports::RegrantOutcome;
+use crate::ports::{RegrantOutcome, StoreError};
 use crate::reservations::PendingMark;
 use release::{PendingReleases, ReleaseBackoff};
 
@@ -41,21 +41,21 @@ const TICK: Duration = Duration::from_millis(250);
 
 /// The messages of a shard's inbox.
 #[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "most messages under load are creates: a box would cost each an allocation"
+)]
 pub(crate) enum Message {
     Create {
         lane: LaneKey,
         create: PendingCreate,
     },
-    /// Answers to effects of a lane, valid only for the opening (epoch) that dispatched them.
     Inputs {
         lane: LaneKey,
-        epoch: u64,
+        /// Answers to effects are valid only for the opening (epoch) that dispatched them; without one these are
+        /// observations of the chain, valid for every opening.
+        epoch: Option<u64>,
         inputs: Vec<Input>,
-    },
-    /// An observation of the chain, valid for every opening of the lane.
-    Observed {
-        lane: LaneKey,
-        input: Input,
     },
     /// There is a new view of a chain.
     Head {
@@ -120,7 +120,7 @@ pub(crate) enum ShardOutcome {
     /// Durable.
     Accepted(Box<AcceptedTx>),
     /// A tx with its request id was stored before: the caller compares the two.
-    Existing(Box<Tx>),
+    Existing(TxId),
     NotKeeper {
         keeper: NodeName,
         /// Whether a commit with an unknown outcome may have stored the request.
@@ -153,6 +153,12 @@ pub(crate) enum OpenError {
     Busy,
     /// It takes no work until an operator decides.
     Halted(String),
+}
+
+impl From<StoreError> for OpenError {
+    fn from(error: StoreError) -> Self {
+        Self::Store(error.to_string())
+    }
 }
 
 /// What the keeper knows of a lane beyond the store.

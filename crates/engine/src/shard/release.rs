@@ -8,7 +8,7 @@ use domain::{ChainId, LaneKey, LeaseGrant, MonotonicTime};
 use metrics::counter;
 
 use super::lane_cell::answer_released;
-use super::{LaneCell, Shard, refuse_create};
+use super::{LaneCell, Shard, refuse_creates};
 use crate::node::Refusal;
 
 /// How often the wait doubles before the lanes of an unreachable chain are released once more.
@@ -54,7 +54,7 @@ impl Shard {
                 }
                 Some(LaneCell::UnknownCommit { batch, waiting, .. }) => {
                     let creates = batch.creates.into_iter().chain(waiting);
-                    creates.for_each(|create| refuse_create(create, Refusal::OutcomeUnknown));
+                    refuse_creates(creates, &Refusal::OutcomeUnknown);
                 }
                 Some(LaneCell::Halted { .. }) | None => {}
             }
@@ -67,11 +67,7 @@ impl Shard {
         self.core.leases.forget(key);
         let core = Arc::clone(&self.core);
         self.core.tasks.spawn("release late grant", async move {
-            core.ports
-                .store
-                .release(&core.lease_request(), &[lease_grant])
-                .await
-                .ok(); // the lease expires by itself
+            core.release_grants(&[lease_grant]).await.ok(); // the lease expires by itself
         });
     }
 
@@ -81,7 +77,7 @@ impl Shard {
         }
         let all: Vec<LeaseGrant> = lease_grants.values().copied().collect();
         let core = &self.core;
-        if let Err(error) = core.ports.store.release(&core.lease_request(), &all).await {
+        if let Err(error) = core.release_grants(&all).await {
             tracing::warn!(%error, lanes = all.len(), "lanes could not be released; retrying");
             let now = core.ports.clock.monotonic();
             self.pending_releases.not_before = now.plus(core.config.lease.renew_interval);

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use domain::{Attempt, Input, LaneKey, Nonce, Timestamp, UnsignedEnvelope};
+use domain::{Attempt, Input, Nonce, Timestamp, UnsignedEnvelope};
 
 use crate::core::Core;
 use crate::draft::LaneDraft;
@@ -36,21 +36,15 @@ pub(super) async fn sign_locally(drafts: &mut [LaneDraft], signer: &dyn Signer, 
     }
 }
 
-/// Signs with a remote key, and hands the answers to the lane.
-pub(super) async fn sign_remotely(
-    core: Arc<Core>,
-    lane: LaneKey,
-    epoch: u64,
-    envelopes: Vec<UnsignedEnvelope>,
-) {
+/// Signs with a remote key.
+pub(super) async fn sign_remotely(core: Arc<Core>, envelopes: Vec<UnsignedEnvelope>) -> Vec<Input> {
     let nonces: Vec<Nonce> = envelopes.iter().map(|envelope| envelope.nonce).collect();
     let now = core.ports.clock.now();
     let answers = core.ports.signer.sign(envelopes, now).await;
-    let inputs = nonces
-        .into_iter()
-        .zip(answers)
-        .map(|(nonce, answer)| signed_input(nonce, answer));
-    core.send_inputs(lane, epoch, inputs.collect()).await;
+    let signed = nonces.into_iter().zip(answers);
+    signed
+        .map(|(nonce, answer)| signed_input(nonce, answer))
+        .collect()
 }
 
 fn signed_input(nonce: Nonce, answer: Result<Attempt, SignError>) -> Input {

@@ -9,11 +9,10 @@ use tokio::sync::oneshot;
 
 use super::signing::sign_locally;
 use super::{
-    LaneCell, Message, OpenError, OpenedLane, PendingCreate, Shard, ShardOutcome, refuse_create,
+    LaneCell, Message, OpenError, OpenedLane, PendingCreate, Shard, ShardOutcome, refuse_creates,
 };
 use crate::draft::LaneDraft;
 use crate::gate::FIND_REQUESTS_AFTER_REPEAT;
-use crate::node::Refusal;
 use crate::reservations::PendingMark;
 
 /// What came for a lane in this turn.
@@ -95,14 +94,10 @@ impl Shard {
                 epoch,
                 inputs,
             } => {
-                let is_current = matches!(self.lanes.get(&lane), Some(LaneCell::Ready { epoch: e, .. }) if *e == epoch);
-                if is_current {
+                if let Some(LaneCell::Ready { epoch: current, .. }) = self.lanes.get(&lane)
+                    && epoch.is_none_or(|epoch| epoch == *current)
+                {
                     turn.entry(lane).or_default().inputs.extend(inputs);
-                }
-            }
-            Message::Observed { lane, input } => {
-                if self.is_in_memory(lane) {
-                    turn.entry(lane).or_default().inputs.push(input);
                 }
             }
             Message::Head { chain } => self.sort_head(chain, turn),
@@ -124,8 +119,7 @@ impl Shard {
                 if self.drop_lost_lane(lane, lease_grant)
                     && let Some(lost) = turn.remove(&lane)
                 {
-                    let creates = lost.creates.into_iter();
-                    creates.for_each(|create| self.resend_create(lane, create));
+                    self.resend_creates(lane, lost.creates);
                 }
             }
             Message::Mark(mark) => {
@@ -177,13 +171,15 @@ impl Shard {
         }
     }
 
-    /// Sends a request to this shard once more, through the opening of its lane.
-    pub(crate) fn resend_create(&self, lane: LaneKey, create: PendingCreate) {
-        let core = Arc::clone(&self.core);
-        let message = Message::Create { lane, create };
-        self.core.tasks.spawn("resend create", async move {
-            core.send_to_shard(lane, message).await
-        });
+    /// Sends requests to this shard once more, through the opening of their lane.
+    pub(crate) fn resend_creates(&self, lane: LaneKey, creates: Vec<PendingCreate>) {
+        for create in creates {
+            let core = Arc::clone(&self.core);
+            let message = Message::Create { lane, create };
+            self.core.tasks.spawn("resend create", async move {
+                core.send_to_shard(lane, message).await
+            });
+        }
     }
 
     /// Drafts, signatures, gate: for all lanes of the turn at once.
@@ -215,8 +211,7 @@ impl Shard {
                 }
                 cell @ (Some(_) | None) => {
                     self.lanes.extend(cell.map(|cell| (key, cell)));
-                    let creates = input.creates.into_iter();
-                    creates.for_each(|create| self.resend_create(key, create));
+                    self.resend_creates(key, input.creates);
                 }
             }
         }
@@ -253,9 +248,8 @@ impl Shard {
         let found = match self.core.ports.store.find_requests(&keys).await {
             Ok(found) => found,
             Err(error) => {
-                let refusal = Refusal::StoreUnavailable(error.to_string());
                 let creates = turn.values_mut().flat_map(|input| input.creates.drain(..));
-                creates.for_each(|create| refuse_create(create, refusal.clone()));
+                refuse_creates(creates, &error.into());
                 return;
             }
         };
@@ -268,7 +262,7 @@ impl Shard {
                 match found.next().flatten() {
                     Some(tx) => {
                         self.find_requests_until = now.plus(FIND_REQUESTS_AFTER_REPEAT);
-                        create.answer(ShardOutcome::Existing(Box::new(tx)));
+                        create.answer(ShardOutcome::Existing(tx.id));
                     }
                     None => creates.push(create),
                 }
@@ -286,7 +280,7 @@ impl Shard {
                     creates.push(create);
                 } else {
                     create.is_repeat = true;
-                    self.resend_create(*lane, create);
+                    self.resend_creates(*lane, vec![create]);
                 }
             }
         }

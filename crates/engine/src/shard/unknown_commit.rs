@@ -5,7 +5,7 @@ use std::time::Duration;
 use domain::LaneKey;
 use metrics::counter;
 
-use super::{LaneCell, PendingCreate, Shard, ShardOutcome, refuse_create};
+use super::{LaneCell, PendingCreate, Shard, ShardOutcome, refuse_creates};
 use crate::node::{AcceptedTx, Refusal};
 use crate::ports::RegrantOutcome;
 
@@ -68,12 +68,8 @@ impl Shard {
                 continue;
             }
             batch.records.clear();
-            for create in batch.creates.drain(..) {
-                refuse_create(create, Refusal::OutcomeUnknown);
-            }
-            for create in waiting.drain(..) {
-                refuse_create(create, outcome_pending());
-            }
+            refuse_creates(batch.creates.drain(..), &Refusal::OutcomeUnknown);
+            refuse_creates(waiting.drain(..), &outcome_pending());
         }
     }
 }

@@ -4,7 +4,7 @@ use alloy_primitives::B256;
 
 use super::{RESERVE_TIMEOUT, ReservationTerms};
 use crate::lane::{AccountNonces, ChainQuery, Effect, Lane, StepContext};
-use crate::{EventKind, Nonce, SubState, Timestamp, Tx, TxState};
+use crate::{Nonce, SubState, Timestamp, Tx};
 
 impl Lane {
     /// A reserved nonce is consumed at finality depth, by a transaction that its holder did not name.
@@ -30,13 +30,15 @@ impl Lane {
         self.ledger.mark_consumed(nonce);
         // A hash belongs to one attempt only, so this reservation ends without one.
         slot.tx.tx_hash = by.or(slot.tx.tx_hash);
-        slot.tx.reason = Some(match by {
+        let reason = match by {
             Some(hash) => format!("nonce {nonce} was consumed by a former holder's {hash}"),
             None => {
                 format!("nonce {nonce} is consumed, and no endpoint shows by which transaction")
             }
-        });
-        self.end_reservation(slot, SubState::ForeignNonce, cx);
+        };
+        cx.effects.extend(slot.hashes().map(Effect::Unwatch));
+        self.journal
+            .end_failed(slot.tx, SubState::ForeignNonce, reason, cx);
     }
 
     /// A holder that asks for a nonce may know more of the chain than the lane does: then the lane queries the
@@ -118,16 +120,10 @@ impl Lane {
     }
 
     /// Ends a reservation that never got a nonce.
-    pub(in crate::lane) fn end_unreserved(&mut self, mut tx: Tx, cx: &mut StepContext) {
+    pub(in crate::lane) fn end_unreserved(&mut self, tx: Tx, cx: &mut StepContext) {
         let reason = "the reserve request timed out before a nonce was free".to_owned();
-        tx.reason = Some(reason.clone());
-        tx.written.token = self.journal.token();
-        tx.confirmed_at = Some(cx.now);
-        tx.transition(TxState::FailedFinal, SubState::Cancelled, cx.now);
-        let kind = EventKind::TxFailed { reason };
-        self.journal.emit_event(Some(&mut tx), kind, cx);
         cx.writes.queued_removed.push(tx.id);
-        cx.writes.updates.push(tx);
+        self.journal.end_failed(tx, SubState::Cancelled, reason, cx);
     }
 
     /// Counts how long nonces are reserved, and releases those whose holder reported nothing for too long, if the
@@ -144,7 +140,7 @@ impl Lane {
         // A mined slot above a nonce shows that it is consumed, whatever a node that is behind reports.
         let mined = self.slots.highest_mined();
         let consumed_below = mined.map_or(self.ledger.consumed_below(), Nonce::next);
-        for (nonce, slot) in self.slots.iter_mut() {
+        for (nonce, slot) in self.slots.range_mut(..) {
             let timeout = rules.timeout_of(&slot.tx).saturating_add(rules.grace);
             let Some(time) = slot.reserved_time() else {
                 continue;

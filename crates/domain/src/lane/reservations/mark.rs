@@ -21,7 +21,7 @@ impl Lane {
         let mut cx = StepContext::new(now);
         let outcome = self.apply_mark(nonce, holder, mark, &mut cx);
         self.request_work(&mut cx);
-        (cx.into_step(), outcome)
+        (cx.into_step(self.journal.token()), outcome)
     }
 
     fn apply_mark(
@@ -77,17 +77,22 @@ impl Lane {
         hash: B256,
         cx: &mut StepContext,
     ) -> Result<(), MarkRefusal> {
-        match self.slots.nonce_of(hash) {
-            Some(at) if at == nonce => {
-                self.name_again(nonce, hash, cx);
-                return Ok(());
-            }
-            Some(at) => return Err(MarkRefusal::HashElsewhere { hash, nonce: at }),
-            None => {}
+        let named_for = self.slots.nonce_of(hash);
+        if let Some(at) = named_for.filter(|at| *at != nonce) {
+            return Err(MarkRefusal::HashElsewhere { hash, nonce: at });
         }
         let Some(slot) = self.slots.get_mut(nonce) else {
             return Err(MarkRefusal::NotReserved(nonce));
         };
+        if named_for.is_some() {
+            // Perhaps another one was named in between: the last report counts.
+            if !slot.is_mined() && slot.tx.tx_hash != Some(hash) {
+                slot.tx.tx_hash = Some(hash);
+                slot.tx.written.at = cx.now;
+                cx.writes.updates.push(slot.tx.clone());
+            }
+            return Ok(());
+        }
         let is_first = slot.attempts().is_empty();
         let kind = match is_first {
             true => AttemptKind::Original,
@@ -108,7 +113,6 @@ impl Lane {
                 .transition(TxState::Tracking, SubState::Submitted, cx.now);
         }
         slot.mark_submitted_elsewhere(cx.now);
-        slot.tx.written.token = self.journal.token();
         self.journal.emit_event(Some(&mut slot.tx), event, cx);
         let attempt = named_attempt(slot, nonce, hash, kind, cx.now);
         cx.writes.attempts.push(attempt.clone());
@@ -118,32 +122,13 @@ impl Lane {
         Ok(())
     }
 
-    /// A transaction is named that was named before, perhaps with another one between: the last report counts.
-    fn name_again(&mut self, nonce: Nonce, hash: B256, cx: &mut StepContext) {
-        let token = self.journal.token();
-        let slot = self.slots.get_mut(nonce);
-        let Some(slot) = slot.filter(|slot| !slot.is_mined()) else {
-            return;
-        };
-        if slot.tx.tx_hash != Some(hash) {
-            slot.tx.tx_hash = Some(hash);
-            slot.tx.written.at = cx.now;
-            slot.tx.written.token = token;
-            cx.writes.updates.push(slot.tx.clone());
-        }
-    }
-
     /// The holder reports the nonce as used: that is written, and it cannot be released any more. The chain closes
     /// it.
     fn record_used(&mut self, nonce: Nonce, cx: &mut StepContext) {
-        let token = self.journal.token();
-        let Some(slot) = self.slots.get_mut(nonce) else {
-            return;
-        };
-        if slot.tx.confirmed_at.is_none() {
+        let slot = self.slots.get_mut(nonce);
+        if let Some(slot) = slot.filter(|slot| slot.tx.confirmed_at.is_none()) {
             slot.tx.confirmed_at = Some(cx.now);
             slot.tx.written.at = cx.now;
-            slot.tx.written.token = token;
             cx.writes.updates.push(slot.tx.clone());
         }
     }
@@ -165,26 +150,10 @@ impl Lane {
         };
         self.ledger.free(nonce);
         slot.tx.nonce = None;
-        slot.tx.reason = Some(reason.to_owned());
-        self.end_reservation(slot, SubState::Cancelled, cx);
-        Ok(())
-    }
-
-    /// Ends a reservation whose slot is removed, with the reason that stands in its row.
-    pub(super) fn end_reservation(
-        &mut self,
-        mut slot: Box<Slot>,
-        sub: SubState,
-        cx: &mut StepContext,
-    ) {
         cx.effects.extend(slot.hashes().map(Effect::Unwatch));
-        let reason = slot.tx.reason.clone().unwrap_or_default();
-        slot.tx.written.token = self.journal.token();
-        slot.tx.confirmed_at = Some(cx.now);
-        slot.tx.transition(TxState::FailedFinal, sub, cx.now);
-        let kind = EventKind::TxFailed { reason };
-        self.journal.emit_event(Some(&mut slot.tx), kind, cx);
-        cx.writes.updates.push(slot.tx);
+        self.journal
+            .end_failed(slot.tx, SubState::Cancelled, reason.to_owned(), cx);
+        Ok(())
     }
 }
 

@@ -193,7 +193,7 @@ impl Lane {
     ) {
         for tx in self.paging.receive_reserved_page(txs, has_more) {
             self.holds.note_misplaced(self.misplaced_reason(&tx));
-            if let Some(nonce) = tx.nonce.filter(|nonce| !self.slots.contains(*nonce)) {
+            if let Some(nonce) = tx.nonce.filter(|nonce| self.slots.get(*nonce).is_none()) {
                 self.hold_reservation(tx, nonce, now);
             }
         }

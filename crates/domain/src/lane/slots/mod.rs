@@ -8,6 +8,7 @@ mod reason;
 mod slot;
 
 use std::collections::BTreeMap;
+use std::ops::RangeBounds;
 
 use alloy_primitives::B256;
 
@@ -39,10 +40,6 @@ impl SlotTable {
         self.unmined
     }
 
-    pub(super) fn contains(&self, nonce: Nonce) -> bool {
-        self.by_nonce.contains_key(&nonce)
-    }
-
     pub(super) fn lowest(&self) -> Option<Nonce> {
         self.by_nonce.first_key_value().map(|(nonce, _)| *nonce)
     }
@@ -61,14 +58,11 @@ impl SlotTable {
         self.by_nonce.iter().map(|(nonce, slot)| (*nonce, &**slot))
     }
 
-    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (Nonce, &mut Slot)> {
-        let slots = self.by_nonce.iter_mut();
-        slots.map(|(nonce, slot)| (*nonce, &mut **slot))
-    }
-
-    /// The slots from a nonce on.
-    pub(super) fn range_mut(&mut self, from: Nonce) -> impl Iterator<Item = (Nonce, &mut Slot)> {
-        let slots = self.by_nonce.range_mut(from..);
+    pub(super) fn range_mut(
+        &mut self,
+        nonces: impl RangeBounds<Nonce>,
+    ) -> impl Iterator<Item = (Nonce, &mut Slot)> {
+        let slots = self.by_nonce.range_mut::<Nonce, _>(nonces);
         slots.map(|(nonce, slot)| (*nonce, &mut **slot))
     }
 
@@ -76,21 +70,12 @@ impl SlotTable {
         self.by_nonce.range(from..).map(|(nonce, _)| *nonce)
     }
 
-    /// The slots that are not mined, in nonce order.
-    pub(super) fn unmined(&self) -> impl Iterator<Item = (Nonce, &Slot)> {
-        self.iter().filter(|(_, slot)| !slot.is_mined())
-    }
-
-    /// The lowest slot from a nonce on that is not mined.
-    pub(super) fn lowest_unmined_from(&self, from: Nonce) -> Option<(Nonce, &Slot)> {
-        let mut slots = self.by_nonce.range(from..);
-        let (nonce, slot) = slots.find(|(_, slot)| !slot.is_mined())?;
-        Some((*nonce, slot))
-    }
-
-    /// The slots below a nonce that are not mined, in nonce order.
-    pub(super) fn unmined_below(&self, below: Nonce) -> impl Iterator<Item = (Nonce, &Slot)> {
-        let slots = self.by_nonce.range(..below);
+    /// The slots at these nonces that are not mined, in nonce order.
+    pub(super) fn unmined(
+        &self,
+        nonces: impl RangeBounds<Nonce>,
+    ) -> impl Iterator<Item = (Nonce, &Slot)> {
+        let slots = self.by_nonce.range::<Nonce, _>(nonces);
         let unmined = slots.filter(|(_, slot)| !slot.is_mined());
         unmined.map(|(nonce, slot)| (*nonce, &**slot))
     }
@@ -220,9 +205,12 @@ mod tests {
         slot.request_signature(AttemptKind::Bump);
         slot.retry_signature_later(START);
         let later = Timestamp(u64::MAX);
-        assert!(slot.has_retry_due(later));
+        assert!(
+            slot.clone().take_due_send(later) && slot.clone().take_due_signature(later).is_some()
+        );
         let slot = slots.mark_mined(Nonce(3)).expect("there");
-        assert!(!slot.has_retry_due(later) && slot.signature_request().is_none());
+        assert!(!slot.take_due_send(later) && slot.take_due_signature(later).is_none());
+        assert!(slot.signature_request().is_none());
     }
 
     #[test]
@@ -242,6 +230,6 @@ mod tests {
         );
         slot.mark_submitted(START);
         assert_eq!(slot.history.failures, 0);
-        assert!(slot.is_submitted() && !slot.has_retry_due(Timestamp(u64::MAX)));
+        assert!(slot.is_submitted() && !slot.take_due_send(Timestamp(u64::MAX)));
     }
 }

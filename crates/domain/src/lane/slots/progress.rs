@@ -105,13 +105,10 @@ impl Slot {
 
     /// The attempt that is at the signer, or is requested again.
     pub(in crate::lane) fn signature_request(&self) -> Option<AttemptKind> {
-        match &self.progress {
-            Progress::Signing { .. } => Some(self.kind),
-            Progress::Sending(delivery) | Progress::Submitted(delivery) => {
-                delivery.replacement.map(|replacement| replacement.kind)
-            }
-            Progress::Reserved(_) | Progress::Mined => None,
+        if matches!(self.progress, Progress::Signing { .. }) {
+            return Some(self.kind);
         }
+        Some(self.delivery()?.replacement?.kind)
     }
 
     /// An attempt of this kind goes to the signer.
@@ -173,7 +170,7 @@ impl Slot {
         }
     }
 
-    /// Whether it is sent or signed again by now; once.
+    /// Whether it is sent again by now; once.
     pub(in crate::lane) fn take_due_send(&mut self, now: Timestamp) -> bool {
         let retry_at = self.delivery_mut().map(|delivery| &mut delivery.retry_at);
         retry_at.is_some_and(|at| at.take_if(|at| *at <= now).is_some())
@@ -183,18 +180,6 @@ impl Slot {
     pub(in crate::lane) fn take_due_signature(&mut self, now: Timestamp) -> Option<AttemptKind> {
         self.signature_retry_at()?.take_if(|at| *at <= now)?;
         self.signature_request()
-    }
-
-    pub(in crate::lane) fn has_retry_due(&self, now: Timestamp) -> bool {
-        let (send, sign) = match &self.progress {
-            Progress::Signing { retry_at } => (None, *retry_at),
-            Progress::Sending(delivery) | Progress::Submitted(delivery) => (
-                delivery.retry_at,
-                delivery.replacement.and_then(|r| r.retry_at),
-            ),
-            Progress::Reserved(_) | Progress::Mined => (None, None),
-        };
-        [send, sign].into_iter().flatten().any(|at| at <= now)
     }
 
     /// Its newest attempt is durable and is sent for the first time.
@@ -207,6 +192,7 @@ impl Slot {
     /// It is claimed for sending once more, because it was not mined in time.
     pub(in crate::lane) fn claim_again(&mut self, now: Timestamp) {
         self.history.resubmits = self.history.resubmits.saturating_add(1);
+        self.tx.written.at = now;
         if let Some(delivery) = self.delivery_mut() {
             delivery.claimed_at = now;
         }
@@ -242,18 +228,13 @@ impl Slot {
 
     /// Its holder named a transaction, which was made and sent elsewhere. A mined slot stays mined.
     pub(in crate::lane) fn mark_submitted_elsewhere(&mut self, now: Timestamp) {
-        self.progress = match self.progress {
-            Progress::Mined => Progress::Mined,
-            Progress::Sending(delivery) | Progress::Submitted(delivery) => {
-                Progress::Submitted(Delivery {
-                    claimed_at: now,
-                    ..delivery
-                })
-            }
-            Progress::Reserved(_) | Progress::Signing { .. } => {
-                Progress::Submitted(Delivery::new(now))
-            }
-        };
+        if !self.is_mined() {
+            let before = self.delivery().copied();
+            self.progress = Progress::Submitted(Delivery {
+                claimed_at: now,
+                ..before.unwrap_or(Delivery::new(now))
+            });
+        }
     }
 
     /// Recorded times never lie ahead of a wall clock that was set back, and retries never far ahead.

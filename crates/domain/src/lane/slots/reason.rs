@@ -2,7 +2,7 @@
 
 use super::Slot;
 use crate::lane::StepContext;
-use crate::{SubState, Timestamp, Token, TxState};
+use crate::{SubState, Timestamp, TxState};
 
 impl Slot {
     /// Whether its reason says more than what nodes answer at present.
@@ -26,19 +26,13 @@ impl Slot {
     }
 
     /// A node has it: a reason that lay in the nodes is over. A tx that needs more than a node keeps its state.
-    pub(in crate::lane) fn clear_reason_at_node(
-        &mut self,
-        token: Token,
-        is_new: bool,
-        cx: &mut StepContext,
-    ) {
+    pub(in crate::lane) fn clear_reason_at_node(&mut self, is_new: bool, cx: &mut StepContext) {
         let keeps_reason = self.has_lasting_reason();
         if !keeps_reason {
             // A later write must not store it.
             self.tx.reason = None;
         }
         if is_new || (!keeps_reason && self.tx.sub_state != Some(SubState::Submitted)) {
-            self.tx.written.token = token;
             let sub = match self.tx.sub_state {
                 Some(sub) if keeps_reason => sub,
                 Some(_) | None => SubState::Submitted,
@@ -54,7 +48,6 @@ impl Slot {
         &mut self,
         sub: SubState,
         reason: String,
-        token: Token,
         cx: &mut StepContext,
     ) {
         self.retry_send_later(cx.now);
@@ -69,7 +62,6 @@ impl Slot {
             return;
         }
         self.tx.reason = Some(reason);
-        self.tx.written.token = token;
         self.tx.transition(TxState::Tracking, sub, cx.now);
         cx.writes.updates.push(self.tx.clone());
     }

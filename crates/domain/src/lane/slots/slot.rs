@@ -24,7 +24,7 @@ pub(in crate::lane) struct Slot {
 }
 
 /// What came of a slot's sends so far. Any combination is possible: nodes differ, and answers arrive late.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::lane) struct SendHistory {
     /// When a node last got it, as far as that is known.
     pub(in crate::lane) last_sent_at: Timestamp,
@@ -51,7 +51,18 @@ impl Slot {
             kind,
             attempts: Vec::new(),
             progress,
-            history: SendHistory::new(now),
+            history: SendHistory {
+                last_sent_at: now,
+                ..SendHistory::default()
+            },
+        }
+    }
+
+    fn with_attempts(tx: Tx, attempts: Vec<Attempt>, progress: Progress, now: Timestamp) -> Self {
+        let kind = attempts.first().map_or(AttemptKind::Original, |a| a.kind);
+        Self {
+            attempts,
+            ..Self::new(tx, kind, progress, now)
         }
     }
 
@@ -82,9 +93,7 @@ impl Slot {
         };
         let is_foreign_pending = tx.sub_state == Some(SubState::ForeignPending);
         let replacements = attempts.len().saturating_sub(1);
-        let kind = attempts.first().map_or(AttemptKind::Original, |a| a.kind);
-        let mut slot = Self::new(tx, kind, progress, claimed_at);
-        slot.attempts = attempts;
+        let mut slot = Self::with_attempts(tx, attempts, progress, claimed_at);
         slot.history.is_foreign_pending = is_foreign_pending;
         slot.history.resubmits = u32::try_from(replacements).unwrap_or(u32::MAX);
         slot
@@ -92,11 +101,8 @@ impl Slot {
 
     /// A finished tx whose block was reorged out.
     pub(in crate::lane) fn reopened(tx: Tx, attempts: Vec<Attempt>, now: Timestamp) -> Self {
-        let kind = attempts.first().map_or(AttemptKind::Original, |a| a.kind);
         let progress = Progress::Submitted(Delivery::new(now));
-        let mut slot = Self::new(tx, kind, progress, now);
-        slot.attempts = attempts;
-        slot
+        Self::with_attempts(tx, attempts, progress, now)
     }
 
     pub(in crate::lane) fn attempts(&self) -> &[Attempt] {
@@ -151,20 +157,5 @@ impl Slot {
             raw: newest.raw.clone(),
             others: older.iter().map(|attempt| attempt.hash).collect(),
         })
-    }
-}
-
-impl SendHistory {
-    fn new(now: Timestamp) -> Self {
-        Self {
-            last_sent_at: now,
-            failures: 0,
-            resubmits: 0,
-            rejections: 0,
-            is_blocked: false,
-            is_foreign_pending: false,
-            is_reported_used: false,
-            may_be_in_pool: false,
-        }
     }
 }

@@ -98,7 +98,7 @@ fn nonces_have_no_hole(lane: &Lane, store: &Store, chain: &Chain) {
         assert!(
             is_held
                 || is_gap
-                || lane.reconciliation.is_unreconciled()
+                || lane.reconciliation.stored.is_some()
                 || chain.was_used_elsewhere(nonce),
             "nonce {nonce} is forgotten"
         );
@@ -164,7 +164,7 @@ fn events_are_in_their_txs(store: &Store) {
 
 /// Every open tx with a nonce is in memory, or will be read from the store.
 fn memory_fits_the_store(lane: &Lane, store: &Store) {
-    let unmined = lane.slots.unmined().count() as u64;
+    let unmined = lane.slots.unmined(..).count() as u64;
     assert_eq!(lane.slots.unmined_len(), unmined);
     let attempts = lane.slots.iter().map(|(_, slot)| slot.attempts().len());
     assert_eq!(lane.slots.hashes().count(), attempts.sum(), "the index");
