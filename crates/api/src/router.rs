@@ -156,16 +156,13 @@ impl Api {
             .unwrap_or(HeaderValue::from_static("unprintable"));
         let random = config.clock.random().to_be_bytes();
         let [a, b, c, d, e, f, g, h, ..] = random;
+        let permits = |max: usize| Arc::new(Semaphore::new(max.min(Semaphore::MAX_PERMITS)));
         Self {
             node_header,
             request_prefix: u64::from_be_bytes([a, b, c, d, e, f, g, h]),
             request_count: AtomicU64::new(0),
-            waiters: Arc::new(Semaphore::new(
-                config.max_waiters.min(Semaphore::MAX_PERMITS),
-            )),
-            streams: Arc::new(Semaphore::new(
-                config.max_streams.min(Semaphore::MAX_PERMITS),
-            )),
+            waiters: permits(config.max_waiters),
+            streams: permits(config.max_streams),
             node,
             config,
         }

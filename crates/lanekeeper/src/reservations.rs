@@ -97,18 +97,13 @@ pub(crate) async fn bind_own_lanes(
     }
 }
 
-/// Migrates the tables of the schemes on PostgreSQL, and returns the applied versions.
-pub(crate) async fn migrate_tables(
-    config: &Config,
-    role: Option<&str>,
-) -> Result<Vec<i64>, Failure> {
-    let StoreUrl::Postgres(_) = &config.store.url else {
-        return Ok(Vec::new()); // the embedded store supports scheme "lane" only, which has no tables
-    };
+/// Migrates the tables of the schemes on PostgreSQL.
+pub(crate) async fn migrate_tables(config: &Config, role: Option<&str>) -> Result<(), Failure> {
     let refused = |e: ConnectError| Failure::Refused(format!("the reservation tables: {e}"));
     let mut connection = connector(config)?.connect().await.map_err(refused)?;
-    let applied = prepare(connection.client_mut(), role).await;
-    applied.map_err(|e| Failure::refused("cannot migrate the reservation tables", &e))
+    let prepared = prepare(connection.client_mut(), role).await;
+    prepared.map_err(|e| Failure::refused("cannot migrate the reservation tables", &e))?;
+    Ok(())
 }
 
 async fn open_scheme(

@@ -8,7 +8,7 @@ use axum::response::Response;
 use domain::LaneKey;
 use serde::{Deserialize, Serialize};
 
-use crate::calls::{PathParts, invalid_encoding};
+use crate::calls::{PathParts, REASON_MAX, invalid_encoding};
 use crate::middleware::origin;
 use crate::parse::{self, Query};
 use crate::problem::{Problem, ProblemKind};
@@ -23,11 +23,8 @@ pub(crate) async fn list(State(api): State<Arc<Api>>, uri: Uri) -> Result<Respon
     lanes.retain(|lane| after.is_none_or(|after| lane.record.key > after));
     let has_more = lanes.len() > limit;
     lanes.truncate(limit);
-    let next = if has_more {
-        lanes.last().map(|lane| lane.record.key.to_string())
-    } else {
-        None
-    };
+    let last = lanes.last().filter(|_| has_more);
+    let next = last.map(|lane| lane.record.key.to_string());
     let now = api.config.clock.now();
     Ok(response::ok(&LaneList {
         lanes: lanes
@@ -78,9 +75,6 @@ pub(crate) async fn resume(
     api.node.accept_loss(key, &reason).await?;
     lane_response(&api, key, StatusCode::ACCEPTED).await
 }
-
-/// In bytes.
-const REASON_MAX: usize = 500;
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]

@@ -11,14 +11,11 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use crate::calls::lanes::lane_key;
-use crate::calls::{PathParts, invalid_encoding};
-use crate::parse::{self, Query, RuleViolation, excerpt};
+use crate::calls::{PathParts, REASON_MAX, invalid_encoding};
+use crate::parse::{self, Query, RuleViolation};
 use crate::problem::{Problem, ProblemKind};
 use crate::response;
 use crate::router::Api;
-
-/// The longest reason for releasing a nonce, in bytes.
-const REASON_MAX: usize = 500;
 
 /// `POST /api/v1/lanes/{chainId}/{signer}/nonces`: reserves the smallest free nonce.
 pub(crate) async fn allocate(
@@ -150,21 +147,15 @@ fn parse_nonce(text: &str) -> Result<Nonce, RuleViolation> {
     let nonce = text.parse().ok().filter(|_| is_plain);
     // EIP-2681: no transaction may use the last nonce.
     let nonce = nonce.filter(|nonce| *nonce < u64::MAX);
-    nonce.map(Nonce).ok_or_else(|| {
-        RuleViolation::new(format!(
-            "must be a nonce in decimal digits, not {}",
-            excerpt(text)
-        ))
-    })
+    nonce
+        .map(Nonce)
+        .ok_or_else(|| RuleViolation::must_be("a nonce in decimal digits", text))
 }
 
 fn parse_holder(text: &str) -> Result<Holder, Problem> {
     parse::hyphenated_uuid(text).map(Holder).ok_or_else(|| {
-        let rule = format!(
-            "must be the holder that was returned with the nonce, not {}",
-            excerpt(text)
-        );
-        RuleViolation::new(rule).in_field("holder")
+        let expected = "the holder that was returned with the nonce";
+        RuleViolation::must_be(expected, text).in_field("holder")
     })
 }
 

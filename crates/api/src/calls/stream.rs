@@ -155,11 +155,7 @@ impl EventStream {
         for record in &page.events {
             let json = serde_json::to_string(&api_types::Event::from(record))
                 .expect("the public views write texts and numbers into memory");
-            chunk.push_str("id: ");
-            chunk.push_str(&record.cursor);
-            chunk.push_str("\ndata: ");
-            chunk.push_str(&json);
-            chunk.push_str("\n\n");
+            chunk += &format!("id: {}\ndata: {json}\n\n", record.cursor);
         }
         self.is_caught_up = self.filter.after.as_ref() == Some(&page.next);
         self.filter.after = Some(page.next);

@@ -6,7 +6,7 @@ use axum::extract::{Request, State};
 use axum::http::{StatusCode, Uri};
 use axum::response::Response;
 use domain::{LaneKey, TxId};
-use engine::node::{AcceptedTx, WaitFor};
+use engine::node::{AcceptedTx, Origin, WaitFor};
 use engine::ports::TxRecord;
 use serde::Serialize;
 use tokio::sync::OwnedSemaphorePermit;
@@ -27,14 +27,7 @@ pub(crate) async fn create(
     let wait = parse::parse_wait(&Query::parse(parts.uri.query(), &["wait", "timeout"])?)?;
     let key = parse::idempotency_key(&parts.headers)?;
     let body = parse::read_json_body(&parts.headers, body, api.config.max_body).await?;
-    let request = parse::parse_new_tx(
-        &body,
-        RequestContext {
-            key,
-            only_chain: api.node.only_chain(),
-            origin: &origin(&parts),
-        },
-    )?;
+    let request = parse::parse_new_tx(&body, api.context(key, &origin(&parts)))?;
     // Acquired before the request is accepted: a refusal afterwards would hide the acceptance.
     let permit = api.acquire_waiter_permit(wait)?;
     let accepted = api.node.create(request).await?;
@@ -64,35 +57,21 @@ pub(crate) async fn create_many(
         ));
     }
     let body = parse::read_json_body(&parts.headers, body, api.config.max_body).await?;
-    let parsed = parse::parse_batch(
-        &body,
-        RequestContext {
-            key: None,
-            only_chain: api.node.only_chain(),
-            origin: &origin(&parts),
-        },
-    )?;
+    let parsed = parse::parse_batch(&body, api.context(None, &origin(&parts)))?;
 
+    // The node gets the valid items; each `Ok` of `checked` stands for the next of its answers.
     let mut requests = Vec::with_capacity(parsed.len());
-    let mut refusals = Vec::with_capacity(parsed.len());
+    let mut checked = Vec::with_capacity(parsed.len());
     for request in parsed {
-        match request {
-            Ok(request) => {
-                requests.push(request);
-                refusals.push(None);
-            }
-            Err(problem) => refusals.push(Some(problem)),
-        }
+        checked.push(request.map(|request| requests.push(request)));
     }
     let mut answers = api.node.create_many(requests).await.into_iter();
-    let results: Vec<Result<AcceptedTx, Problem>> = refusals
+    let results: Vec<Result<AcceptedTx, Problem>> = checked
         .into_iter()
-        .map(|refusal| match refusal {
-            Some(problem) => Err(problem),
-            None => {
-                let answer = answers.next().expect("the node answers every request");
-                answer.map_err(Problem::from)
-            }
+        .map(|checked| {
+            checked?;
+            let answer = answers.next().expect("the node answers every request");
+            answer.map_err(Problem::from)
         })
         .collect();
     assert_eq!(answers.len(), 0, "the node answers every request once");
@@ -157,6 +136,14 @@ pub(crate) async fn list(State(api): State<Arc<Api>>, uri: Uri) -> Result<Respon
 }
 
 impl Api {
+    fn context<'a>(&self, key: Option<&'a str>, origin: &'a Origin) -> RequestContext<'a> {
+        RequestContext {
+            key,
+            only_chain: self.node.only_chain(),
+            origin,
+        }
+    }
+
     /// A permit of the bounded number of waiters; `None` when the caller does not wait.
     fn acquire_waiter_permit(&self, wait: Wait) -> Result<Option<OwnedSemaphorePermit>, Problem> {
         if wait.until == WaitFor::Accepted {

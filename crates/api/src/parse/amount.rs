@@ -33,10 +33,10 @@ pub(crate) fn chain_id(text: &str) -> Result<ChainId, RuleViolation> {
     let is_decimal = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     match text.parse() {
         Ok(id) if is_decimal => Ok(ChainId(id)),
-        Ok(_) | Err(_) => Err(RuleViolation::new(format!(
-            "must be a chain id, a decimal number such as 31337, not {}",
-            excerpt(text)
-        ))),
+        Ok(_) | Err(_) => Err(RuleViolation::must_be(
+            "a chain id, a decimal number such as 31337",
+            text,
+        )),
     }
 }
 
@@ -61,11 +61,10 @@ fn split_digits(text: &str) -> Result<(&str, u32), RuleViolation> {
         }
         return Ok((text, 10));
     }
-    Err(RuleViolation::new(format!(
-        "must be a whole, non-negative amount in decimal or 0x digits, such as \"1000\" or \
-         \"0x3e8\", not {}",
-        excerpt(text)
-    )))
+    Err(RuleViolation::must_be(
+        "a whole, non-negative amount in decimal or 0x digits, such as \"1000\" or \"0x3e8\"",
+        text,
+    ))
 }
 
 fn too_large(text: &str, max: &str) -> RuleViolation {

@@ -4,9 +4,9 @@ use engine::node::NewTx;
 use serde::de::{IgnoredAny, MapAccess, SeqAccess};
 
 use crate::parse::RuleViolation;
-use crate::parse::json::{FieldFault, Fields, Json, Object, ReadList, Skipped, fill};
-use crate::parse::tx::{RawTx, RequestContext, check, invalid_json};
-use crate::problem::{Problem, ProblemKind};
+use crate::parse::json::{Fields, Json, Object, ReadList, Skipped, fill};
+use crate::parse::tx::{RawTx, RequestContext, check, parse_object};
+use crate::problem::Problem;
 
 const BATCH_MAX: usize = 500;
 
@@ -15,35 +15,28 @@ pub(crate) fn parse_batch(
     body: &[u8],
     context: RequestContext<'_>,
 ) -> Result<Vec<Result<NewTx, Problem>>, Problem> {
-    let raw: Json<'_, Object<RawBatch<'_>>> =
-        serde_json::from_slice(body).map_err(|e| invalid_json(&e))?;
-    let Json::Object(raw) = raw else {
-        let detail = format!("the body {}", raw.type_mismatch("an object").0);
-        return Err(Problem::new(ProblemKind::InvalidField, detail));
-    };
-    if let Some(FieldFault { field, violation }) = raw.fault {
-        return Err(violation.in_field(&field));
-    }
-    let items = match raw.fields.txs {
-        Some(Json::List(items)) => items,
-        None => {
-            return Err(
-                RuleViolation::new("is missing: send the requests as an array").in_field("txs"),
-            );
-        }
-        Some(other) => return Err(other.type_mismatch("an array").in_field("txs")),
-    };
-    if items.count > BATCH_MAX {
-        let rule = format!(
+    let Object(raw) = parse_object::<RawBatch<'_>>(body)?;
+    let raw = raw.map_err(|fault| fault.violation.in_field(&fault.field))?;
+    let items = match raw.txs {
+        Some(Json::List(items)) if items.count > BATCH_MAX => Err(RuleViolation::new(format!(
             "has {} items, but at most {BATCH_MAX} are allowed: split the batch",
             items.count
-        );
-        return Err(RuleViolation::new(rule).in_field("txs"));
-    }
-    let items = items.raw.into_iter().enumerate();
-    Ok(items
-        .map(|(item, raw)| check(raw, context, Some(item)))
-        .collect())
+        ))),
+        Some(Json::List(items)) => Ok(items.raw.into_iter().enumerate()),
+        None => Err(RuleViolation::new(
+            "is missing: send the requests as an array",
+        )),
+        Some(other) => Err(other.type_mismatch("an array")),
+    };
+    let items = items.map_err(|violation| violation.in_field("txs"))?;
+    let check_item = |(item, raw): (usize, Json<'_, Object<RawTx<'_>>>)| {
+        let Json::Object(raw) = raw else {
+            let violation = raw.type_mismatch("an object");
+            return Err(violation.in_field(&format!("txs[{item}]")));
+        };
+        check(raw, context, Some(item))
+    };
+    Ok(items.map(check_item).collect())
 }
 
 #[derive(Default)]

@@ -4,17 +4,13 @@ use alloy_primitives::{Address, B256, hex};
 use domain::TxId;
 use uuid::Uuid;
 
-use crate::parse::{RuleViolation, excerpt};
+use crate::parse::RuleViolation;
 
 /// Mixed case is a checksum (EIP-55) and must match, because a mismatch may be a typo.
 pub(crate) fn address(text: &str) -> Result<Address, RuleViolation> {
-    let Some(bytes) = decode_fixed::<20>(text) else {
-        return Err(RuleViolation::new(format!(
-            "must be an address, 0x and 40 hex digits, not {}",
-            excerpt(text)
-        )));
-    };
-    let address = Address::from(bytes);
+    let address = decode_fixed::<20>(text)
+        .map(Address::from)
+        .ok_or_else(|| RuleViolation::must_be("an address, 0x and 40 hex digits", text))?;
     let has_lower = text.bytes().skip(2).any(|b| b.is_ascii_lowercase());
     let has_upper = text.bytes().skip(2).any(|b| b.is_ascii_uppercase());
     if has_lower && has_upper && address.to_checksum_buffer(None).as_str() != text {
@@ -27,21 +23,16 @@ pub(crate) fn address(text: &str) -> Result<Address, RuleViolation> {
 }
 
 pub(crate) fn hash(text: &str) -> Result<B256, RuleViolation> {
-    decode_fixed::<32>(text).map(B256::from).ok_or_else(|| {
-        RuleViolation::new(format!(
-            "must be a hash, 0x and 64 hex digits, not {}",
-            excerpt(text)
-        ))
-    })
+    decode_fixed::<32>(text)
+        .map(B256::from)
+        .ok_or_else(|| RuleViolation::must_be("a hash, 0x and 64 hex digits", text))
 }
 
 /// A tx id, only in the form that responses use.
 pub(crate) fn tx_id(text: &str) -> Result<TxId, RuleViolation> {
     hyphenated_uuid(text).map(TxId).ok_or_else(|| {
-        RuleViolation::new(format!(
-            "must be a tx id, such as 0192b2a4-5f7e-7cc1-8d59-4d5d3f6a1c11, not {}",
-            excerpt(text)
-        ))
+        let expected = "a tx id, such as 0192b2a4-5f7e-7cc1-8d59-4d5d3f6a1c11";
+        RuleViolation::must_be(expected, text)
     })
 }
 

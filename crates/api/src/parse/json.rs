@@ -85,12 +85,9 @@ pub(super) fn fill<'de, M: MapAccess<'de>, T: Deserialize<'de>>(
     Ok(Some(slot.replace(map.next_value()?).is_some()))
 }
 
-/// An object with known fields, and its first fault.
+/// The known fields of an object, or its first fault.
 #[derive(Debug)]
-pub(super) struct Object<F> {
-    pub(super) fields: F,
-    pub(super) fault: Option<FieldFault>,
-}
+pub(super) struct Object<F>(pub(super) Result<F, FieldFault>);
 
 /// An unknown or repeated field of an object, and the rule.
 #[derive(Debug)]
@@ -119,7 +116,7 @@ impl<'de, F: Fields<'de>> ReadObject<'de> for Object<F> {
                 violation: rule,
             });
         }
-        Ok(Self { fields, fault })
+        Ok(Self(fault.map_or(Ok(fields), Err)))
     }
 }
 

@@ -40,6 +40,11 @@ impl RuleViolation {
         Self(text.into())
     }
 
+    /// The violation of a text that does not have the expected form.
+    pub(crate) fn must_be(expected: &str, text: &str) -> Self {
+        Self::new(format!("must be {expected}, not {}", excerpt(text)))
+    }
+
     pub(crate) fn in_field(self, path: &str) -> Problem {
         Problem::new(ProblemKind::InvalidField, format!("`{path}` {}", self.0))
     }

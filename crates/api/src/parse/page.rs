@@ -1,6 +1,6 @@
 //! Filters, limits and cursors of lists.
 
-use domain::{ChainId, EventKind, LaneKey, TxState};
+use domain::{EventKind, LaneKey, TxState};
 use engine::ports::{EventFilter, TxFilter};
 
 use crate::parse::amount::chain_id;
@@ -43,10 +43,10 @@ pub(crate) fn event_filter(query: &Query<'_>) -> Result<EventFilter, Problem> {
 
 /// The page of `GET /api/v1/lanes`: the lane to continue after, and the limit.
 pub(crate) fn lane_page(query: &Query<'_>) -> Result<(Option<LaneKey>, usize), Problem> {
-    let after = match query.get("cursor") {
-        None => None,
-        Some(text) => Some(parse_lane_cursor(text).ok_or_else(|| invalid_cursor("cursor"))?),
-    };
+    let after = query
+        .get("cursor")
+        .map(|text| parse_lane_cursor(text).ok_or_else(|| invalid_cursor("cursor")))
+        .transpose()?;
     Ok((after, parse_limit(query)?))
 }
 
@@ -61,9 +61,8 @@ pub(super) fn event_cursor(text: &str, name: &str) -> Result<String, Problem> {
 
 fn parse_lane_cursor(text: &str) -> Option<LaneKey> {
     let (chain, signer) = text.split_once(':')?;
-    let chain_id: ChainId = chain_id(chain).ok()?;
     Some(LaneKey {
-        chain_id,
+        chain_id: chain_id(chain).ok()?,
         signer: address(signer).ok()?,
     })
 }
@@ -83,10 +82,10 @@ fn parse_limit(query: &Query<'_>) -> Result<usize, Problem> {
         let is_decimal = text.bytes().all(|b| b.is_ascii_digit());
         match text.parse() {
             Ok(limit) if is_decimal && (1..=LIMIT_MAX).contains(&limit) => Ok(limit),
-            Ok(_) | Err(_) => Err(RuleViolation::new(format!(
-                "must be a number from 1 to {LIMIT_MAX}, not {}",
-                excerpt(text)
-            ))),
+            Ok(_) | Err(_) => Err(RuleViolation::must_be(
+                &format!("a number from 1 to {LIMIT_MAX}"),
+                text,
+            )),
         }
     })?;
     Ok(parsed.unwrap_or(LIMIT_DEFAULT))
@@ -95,7 +94,7 @@ fn parse_limit(query: &Query<'_>) -> Result<usize, Problem> {
 fn parse_state(text: &str) -> Result<TxState, RuleViolation> {
     text.parse().map_err(|_unknown| {
         let names = TxState::ALL.map(TxState::as_str).join(", ");
-        RuleViolation::new(format!("must be one of {names}, not {}", excerpt(text)))
+        RuleViolation::must_be(&format!("one of {names}"), text)
     })
 }
 

@@ -24,16 +24,22 @@ pub(crate) struct RequestContext<'a> {
 
 /// Parses the body of one request.
 pub(crate) fn parse_new_tx(body: &[u8], context: RequestContext<'_>) -> Result<NewTx, Problem> {
-    let raw: Json<'_, Object<RawTx<'_>>> =
-        serde_json::from_slice(body).map_err(|e| invalid_json(&e))?;
-    check(raw, context, None)
+    check(parse_object(body)?, context, None)
 }
 
-pub(super) fn invalid_json(error: &serde_json::Error) -> Problem {
-    Problem::new(
-        ProblemKind::InvalidJson,
-        format!("the body cannot be read as JSON: {error}; send one JSON object"),
-    )
+/// Parses a body that must be an object.
+pub(super) fn parse_object<'a, F: Fields<'a>>(body: &'a [u8]) -> Result<Object<F>, Problem> {
+    let json: Json<'a, Object<F>> = serde_json::from_slice(body).map_err(|error| {
+        Problem::new(
+            ProblemKind::InvalidJson,
+            format!("the body cannot be read as JSON: {error}; send one JSON object"),
+        )
+    })?;
+    let Json::Object(object) = json else {
+        let detail = format!("the body {}", json.type_mismatch("an object").0);
+        return Err(Problem::new(ProblemKind::InvalidField, detail));
+    };
+    Ok(object)
 }
 
 /// The fields of a request before their rules are checked.
@@ -65,7 +71,7 @@ impl<'de> Fields<'de> for RawTx<'de> {
 
 /// Checks the rules in the usual order of the fields. `item` is the index in a batch.
 pub(super) fn check(
-    raw: Json<'_, Object<RawTx<'_>>>,
+    Object(raw): Object<RawTx<'_>>,
     context: RequestContext<'_>,
     item: Option<usize>,
 ) -> Result<NewTx, Problem> {
@@ -73,20 +79,7 @@ pub(super) fn check(
         Some(item) => violation.in_field(&format!("txs[{item}].{path}")),
         None => violation.in_field(path),
     };
-    let Json::Object(raw) = raw else {
-        let violation = raw.type_mismatch("an object");
-        return Err(match item {
-            Some(item) => violation.in_field(&format!("txs[{item}]")),
-            None => Problem::new(
-                ProblemKind::InvalidField,
-                format!("the body {}", violation.0),
-            ),
-        });
-    };
-    if let Some(FieldFault { field, violation }) = raw.fault {
-        return Err(violation_at(&field, violation));
-    }
-    let raw = raw.fields;
+    let raw = raw.map_err(|fault| violation_at(&fault.field, fault.violation))?;
     let lane = LaneKey {
         chain_id: parse_chain(raw.chain_id, context.only_chain)
             .map_err(|violation| violation_at("chainId", violation))?,
@@ -112,20 +105,17 @@ pub(super) fn check(
         }
     };
     let payload = match raw.payload {
-        Some(Json::Object(payload)) => payload,
-        None => {
-            return Err(violation_at(
-                "payload",
-                RuleViolation::new("is missing: send the transaction's fields"),
-            ));
-        }
-        Some(other) => return Err(violation_at("payload", other.type_mismatch("an object"))),
+        Some(Json::Object(Object(payload))) => Ok(payload),
+        None => Err(RuleViolation::new(
+            "is missing: send the transaction's fields",
+        )),
+        Some(other) => Err(other.type_mismatch("an object")),
     };
-    if let Some(FieldFault { field, violation }) = payload.fault {
-        return Err(violation_at(&format!("payload.{field}"), violation));
-    }
+    let payload = payload.map_err(|violation| violation_at("payload", violation))?;
+    let payload = payload.map_err(|FieldFault { field, violation }| {
+        violation_at(&format!("payload.{field}"), violation)
+    })?;
     let payload = payload
-        .fields
         .validate()
         .map_err(|(path, violation)| violation_at(path, violation))?;
     Ok(NewTx {
@@ -166,11 +156,9 @@ fn parse_signer(json: Option<Json<'_>>) -> Result<Address, RuleViolation> {
 
 pub(crate) fn request_id(text: &str) -> Result<RequestId, RuleViolation> {
     RequestId::parse(text).map_err(|BadRequestId| {
-        RuleViolation::new(format!(
-            "must be 1 to {} visible ASCII characters without spaces, not {}",
-            RequestId::LEN_MAX,
-            excerpt(text)
-        ))
+        let max = RequestId::LEN_MAX;
+        let expected = format!("1 to {max} visible ASCII characters without spaces");
+        RuleViolation::must_be(&expected, text)
     })
 }
 

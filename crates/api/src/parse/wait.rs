@@ -34,23 +34,24 @@ fn parse_until(text: &str) -> Result<WaitFor, RuleViolation> {
         "submitted" => Ok(WaitFor::Submitted),
         "mined" => Ok(WaitFor::Mined),
         "confirmed" => Ok(WaitFor::Confirmed),
-        other => Err(RuleViolation::new(format!(
-            "must be accepted, submitted, mined or confirmed, not {}",
-            excerpt(other)
-        ))),
+        _ => Err(RuleViolation::must_be(
+            "accepted, submitted, mined or confirmed",
+            text,
+        )),
     }
 }
 
 fn parse_timeout(text: &str) -> Result<Duration, RuleViolation> {
+    let malformed = || RuleViolation::must_be("a duration such as 500ms, 30s or 2m", text);
     let digits = text.trim_end_matches(|c: char| c.is_ascii_lowercase());
     let unit_ms: u64 = match &text[digits.len()..] {
         "ms" => 1,
         "s" => 1_000,
         "m" => 60_000,
-        _ => return Err(invalid_duration(text)),
+        _ => return Err(malformed()),
     };
     if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) {
-        return Err(invalid_duration(text));
+        return Err(malformed());
     }
     // A number that overflows is too long as well.
     let ms = digits
@@ -65,11 +66,4 @@ fn parse_timeout(text: &str) -> Result<Duration, RuleViolation> {
             excerpt(text)
         ))),
     }
-}
-
-fn invalid_duration(text: &str) -> RuleViolation {
-    RuleViolation::new(format!(
-        "must be a duration such as 500ms, 30s or 2m, not {}",
-        excerpt(text)
-    ))
 }

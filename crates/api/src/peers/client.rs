@@ -1,6 +1,5 @@
 //! The client: forwards requests and marks to other nodes, and notifies them.
 
-use std::error::Error as _;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
@@ -370,11 +369,11 @@ async fn read_body(mut response: Response, max: usize) -> Result<Vec<u8>, PeerEr
 
 /// reqwest's own message only says that something failed; the innermost source says what.
 fn root_cause(error: &reqwest::Error) -> String {
-    let mut cause = error.source();
-    while let Some(deeper) = cause.and_then(|error| error.source()) {
-        cause = Some(deeper);
+    let mut cause: &dyn std::error::Error = error;
+    while let Some(source) = cause.source() {
+        cause = source;
     }
-    cause.map_or_else(|| error.to_string(), ToString::to_string)
+    cause.to_string()
 }
 
 #[cfg(test)]

@@ -4,12 +4,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::Body;
 use axum::extract::{ConnectInfo, Request, State};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, StatusCode};
 use axum::response::{IntoResponse, Response};
-use bytes::Bytes;
 use engine::node::{AcceptedTx, NewTx, Refusal};
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
@@ -17,7 +15,7 @@ use serde::de::DeserializeOwned;
 use tokio::time::{Instant, timeout_at};
 
 use crate::access::Auth;
-use crate::parse::{self, RuleViolation, excerpt, header_text};
+use crate::parse::{self, RuleViolation, header_text};
 use crate::peers::mac::BodyHash;
 use crate::peers::wire::{
     AcceptedWire, Convert as _, LaneKeyWire, MarkErrorWire, MarkRequestWire, NewTxWire,
@@ -42,11 +40,10 @@ pub(crate) async fn forward(
     State(api): State<Arc<Api>>,
     request: Request,
 ) -> Result<Response, Problem> {
-    let (parts, body) = request.into_parts();
-    let timeout_ms = header_number(&parts.headers, &DEADLINE, "Lanekeeper-Deadline")?;
+    let timeout_ms = header_number(request.headers(), &DEADLINE, "Lanekeeper-Deadline")?;
     let deadline = Instant::now() + Duration::from_millis(timeout_ms).min(DEADLINE_MAX);
     let requests: Vec<NewTxWire> = api
-        .read_from_peer(&parts, body, FORWARD_PATH, FORWARD_REQUESTS_MAX)
+        .read_from_peer(request, FORWARD_PATH, FORWARD_REQUESTS_MAX)
         .await?;
     if Instant::now() >= deadline {
         // The sender no longer waits, so the requests are not processed.
@@ -65,8 +62,7 @@ pub(crate) async fn mark(
     State(api): State<Arc<Api>>,
     request: Request,
 ) -> Result<Response, Problem> {
-    let (parts, body) = request.into_parts();
-    let mut marks: Vec<MarkRequestWire> = api.read_from_peer(&parts, body, MARK_PATH, 1).await?;
+    let mut marks: Vec<MarkRequestWire> = api.read_from_peer(request, MARK_PATH, 1).await?;
     let Some(mark) = marks.pop() else {
         return Err(RuleViolation::new("must hold one mark").in_field("$"));
     };
@@ -80,9 +76,8 @@ pub(crate) async fn notify(
     State(api): State<Arc<Api>>,
     request: Request,
 ) -> Result<Response, Problem> {
-    let (parts, body) = request.into_parts();
     let lanes: Vec<LaneKeyWire> = api
-        .read_from_peer(&parts, body, NOTIFY_PATH, NOTIFY_LANES_MAX)
+        .read_from_peer(request, NOTIFY_PATH, NOTIFY_LANES_MAX)
         .await?;
     api.node.receive_notification(lanes.convert()).await;
     Ok(StatusCode::NO_CONTENT.into_response())
@@ -121,91 +116,26 @@ impl Api {
     /// Reads a list of at most `max` items from a node of this cluster.
     async fn read_from_peer<T: DeserializeOwned>(
         &self,
-        parts: &Parts,
-        body: Body,
+        request: Request,
         path: &'static str,
         max: usize,
     ) -> Result<Vec<T>, Problem> {
-        let call = match self.authenticate_peer(parts, path) {
-            Ok(call) => call,
+        let (parts, body) = request.into_parts();
+        let hash = match self.authenticate_peer(&parts, path) {
+            Ok(hash) => hash,
             Err(problem) => {
                 parse::discard(body).await;
                 return Err(problem);
             }
         };
         let body = parse::read_json_body(&parts.headers, body, BODY_BYTES_MAX).await?;
-        call.parse_body(&body, max)
-    }
-
-    /// Authenticates the caller by the headers alone, before the body is read.
-    fn authenticate_peer(
-        &self,
-        parts: &Parts,
-        path: &'static str,
-    ) -> Result<AuthenticatedCall, Problem> {
-        let hops = header_number(&parts.headers, &HOP, "Lanekeeper-Hop")?;
-        if hops == 0 || hops > u64::from(HOPS_MAX) {
-            let rule =
-                format!("is {hops}, but must be {HOPS_MAX}: a request is forwarded only once");
-            return Err(RuleViolation::new(rule).in_header("Lanekeeper-Hop"));
-        }
-        let mac = header_text(&parts.headers, &CLUSTER, "Lanekeeper-Cluster")?;
-        let Some(secret) = &self.config.cluster_secret else {
-            return self.authenticate_without_secret(parts);
-        };
-        let Some(mac) = mac else {
-            return Err(not_a_peer(
-                "missing",
-                "header `Lanekeeper-Cluster` is missing, and this node has a clusterSecret: set the \
-                 same node.clusterSecret on every node",
-            ));
-        };
-        let verified = secret.verify_mac(mac, path, self.config.clock.now());
-        let body = verified.map_err(|error| not_a_peer(error.into(), error.to_string()))?;
-        Ok(AuthenticatedCall { body: Some(body) })
-    }
-
-    /// Without a secret, only calls from this machine are accepted, and only where no API key is needed to create
-    /// txs: otherwise a reverse proxy on this machine would let every remote caller in without a key.
-    fn authenticate_without_secret(&self, parts: &Parts) -> Result<AuthenticatedCall, Problem> {
-        if let Auth::Keys(_) = &self.config.auth {
-            return Err(not_a_peer(
-                "no_secret",
-                "this node has API keys and no clusterSecret, so it cannot authenticate its \
-                 peers: set node.clusterSecret on every node",
-            ));
-        }
-        let address = parts.extensions.get::<ConnectInfo<SocketAddr>>();
-        if address.is_some_and(|ConnectInfo(from)| from.ip().to_canonical().is_loopback()) {
-            return Ok(AuthenticatedCall { body: None });
-        }
-        Err(not_a_peer(
-            "not_loopback",
-            "this node has no clusterSecret and accepts peers on its own machine only: set \
-             node.clusterSecret on every node",
-        ))
-    }
-}
-
-/// A call whose headers show that it comes from a node of this cluster.
-struct AuthenticatedCall {
-    /// The hash of the body that the MAC covers; `None` without a secret.
-    body: Option<BodyHash>,
-}
-
-impl AuthenticatedCall {
-    /// Parses the list in the body, after checking that the MAC covers this body.
-    fn parse_body<T: DeserializeOwned>(&self, body: &Bytes, max: usize) -> Result<Vec<T>, Problem> {
-        if self
-            .body
-            .is_some_and(|expected| expected != BodyHash::of(body))
-        {
+        if hash.is_some_and(|expected| expected != BodyHash::of(&body)) {
             return Err(not_a_peer(
                 "body",
                 "the body is not the one that header `Lanekeeper-Cluster` was made for",
             ));
         }
-        let items: Vec<T> = serde_json::from_slice(body).map_err(|error| {
+        let items: Vec<T> = serde_json::from_slice(&body).map_err(|error| {
             let detail =
                 format!("the body cannot be parsed ({error}): do both nodes run the same version?");
             Problem::new(ProblemKind::InvalidField, detail)
@@ -219,17 +149,64 @@ impl AuthenticatedCall {
         }
         Ok(items)
     }
+
+    /// Authenticates the caller by the headers alone, before the body is read. Returns the hash of the body that
+    /// the MAC covers; `None` without a secret.
+    fn authenticate_peer(
+        &self,
+        parts: &Parts,
+        path: &'static str,
+    ) -> Result<Option<BodyHash>, Problem> {
+        let hops = header_number(&parts.headers, &HOP, "Lanekeeper-Hop")?;
+        if hops == 0 || hops > u64::from(HOPS_MAX) {
+            let rule =
+                format!("is {hops}, but must be {HOPS_MAX}: a request is forwarded only once");
+            return Err(RuleViolation::new(rule).in_header("Lanekeeper-Hop"));
+        }
+        let mac = header_text(&parts.headers, &CLUSTER, "Lanekeeper-Cluster")?;
+        let Some(secret) = &self.config.cluster_secret else {
+            self.authenticate_without_secret(parts)?;
+            return Ok(None);
+        };
+        let Some(mac) = mac else {
+            return Err(not_a_peer(
+                "missing",
+                "header `Lanekeeper-Cluster` is missing, and this node has a clusterSecret: set the \
+                 same node.clusterSecret on every node",
+            ));
+        };
+        let verified = secret.verify_mac(mac, path, self.config.clock.now());
+        verified
+            .map(Some)
+            .map_err(|error| not_a_peer(error.into(), error.to_string()))
+    }
+
+    /// Without a secret, only calls from this machine are accepted, and only where no API key is needed to create
+    /// txs: otherwise a reverse proxy on this machine would let every remote caller in without a key.
+    fn authenticate_without_secret(&self, parts: &Parts) -> Result<(), Problem> {
+        if let Auth::Keys(_) = &self.config.auth {
+            return Err(not_a_peer(
+                "no_secret",
+                "this node has API keys and no clusterSecret, so it cannot authenticate its \
+                 peers: set node.clusterSecret on every node",
+            ));
+        }
+        let address = parts.extensions.get::<ConnectInfo<SocketAddr>>();
+        if address.is_some_and(|ConnectInfo(from)| from.ip().to_canonical().is_loopback()) {
+            return Ok(());
+        }
+        Err(not_a_peer(
+            "not_loopback",
+            "this node has no clusterSecret and accepts peers on its own machine only: set \
+             node.clusterSecret on every node",
+        ))
+    }
 }
 
 fn header_number(headers: &HeaderMap, key: &HeaderName, name: &str) -> Result<u64, Problem> {
     let text = header_text(headers, key, name)?.unwrap_or_default();
-    match text.parse() {
-        Ok(number) => Ok(number),
-        Err(_) => {
-            let rule = format!("must be a whole number, not {}", excerpt(text));
-            Err(RuleViolation::new(rule).in_header(name))
-        }
-    }
+    let number = text.parse().ok();
+    number.ok_or_else(|| RuleViolation::must_be("a whole number", text).in_header(name))
 }
 
 fn not_a_peer(reason: &'static str, detail: impl Into<String>) -> Problem {

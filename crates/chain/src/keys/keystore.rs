@@ -3,10 +3,8 @@
 //! The decrypting library panics on short fields and does not check all of them, so this module parses and checks
 //! the file first.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use alloy_primitives::B256;
-use alloy_signer::k256::elliptic_curve::rand_core::OsRng;
 use alloy_signer_local::{LocalSignerError, Secp256k1Signer};
 use domain::Address;
 use serde::Deserialize;
@@ -164,28 +162,4 @@ fn check_derivation(kdf: &str, params: &KdfParams) -> Result<(), &'static str> {
 
 fn decoded_len(digits: &str) -> Option<usize> {
     hex::decode(digits).ok().map(|bytes| bytes.len())
-}
-
-/// Writes a key as a keystore file `name` in `folder`, readable by its owner only.
-pub fn write_keystore(
-    folder: &Path,
-    name: &str,
-    key: &B256,
-    password: &str,
-) -> Result<PathBuf, KeyProblem> {
-    let path = folder.join(name);
-    Secp256k1Signer::encrypt_keystore(folder, &mut OsRng, key, password, Some(name))
-        .map_err(|error| KeyProblem::Keystore(format!("cannot be written: {error}")))?;
-    #[cfg(unix)]
-    {
-        use std::fs::{Permissions, set_permissions};
-        use std::os::unix::fs::PermissionsExt;
-        set_permissions(&path, Permissions::from_mode(0o600)).map_err(|error| {
-            KeyProblem::Unreadable {
-                path: path.clone(),
-                error,
-            }
-        })?;
-    }
-    Ok(path)
 }

@@ -21,7 +21,6 @@ use futures::future::join_all;
 
 use crate::envelope::Envelope;
 
-pub use keystore::write_keystore;
 pub use load::{KeyError, KeyProblem, load};
 pub use source::{KeyEntry, KeySource};
 

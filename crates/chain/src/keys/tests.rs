@@ -6,6 +6,7 @@ use alloy_consensus::TxEnvelope;
 use alloy_consensus::transaction::SignerRecoverable;
 use alloy_eips::eip2718::Decodable2718;
 use alloy_primitives::{U256, address, b256};
+use alloy_signer::k256::elliptic_curve::rand_core::OsRng;
 use domain::{AttemptKind, B256, Bytes, Fees, Nonce, TxId};
 
 use super::load::load_with_env;
@@ -43,6 +44,11 @@ fn write(folder: &Path, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
     let path = folder.join(name);
     fs::write(&path, content).unwrap();
     path
+}
+
+fn write_keystore(folder: &Path, name: &str, password: &str) -> PathBuf {
+    Secp256k1Signer::encrypt_keystore(folder, &mut OsRng, KEY, password, Some(name)).unwrap();
+    folder.join(name)
 }
 
 fn refusal(source: KeySource) -> String {
@@ -115,7 +121,7 @@ fn every_source_loads_its_key() {
     let digits = KEY.to_string();
     let bare = digits.strip_prefix("0x").unwrap();
     let password_file = write(folder.path(), "password", "open sesame\n");
-    let keystore = write_keystore(folder.path(), "store", &KEY, "open sesame").unwrap();
+    let keystore = write_keystore(folder.path(), "store", "open sesame");
     let sources = vec![
         KeySource::Inline(bare.to_uppercase()),
         KeySource::Inline(format!("  {digits}\n")),
@@ -242,7 +248,7 @@ fn keystore_test_vector_is_decrypted() {
 #[test]
 fn damaged_keystore_is_refused_with_a_reason() {
     let folder = tempfile::tempdir().unwrap();
-    let good = write_keystore(folder.path(), "good", &KEY, "right").unwrap();
+    let good = write_keystore(folder.path(), "good", "right");
     let good_text = fs::read_to_string(&good).unwrap();
     let stored: serde_json::Value = serde_json::from_str(&good_text).unwrap();
     let damaged = |pointer: &str, value: serde_json::Value| {

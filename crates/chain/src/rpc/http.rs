@@ -1,6 +1,5 @@
 //! One HTTP request and its answer, with a deadline and a size limit.
 
-use std::error::Error as _;
 use std::time::Duration;
 
 use alloy_primitives::bytes::Bytes;
@@ -153,11 +152,11 @@ impl RequestError {
 }
 
 pub(super) fn root_cause(error: &reqwest::Error) -> String {
-    let mut cause = error.source();
-    while let Some(deeper) = cause.and_then(|error| error.source()) {
-        cause = Some(deeper);
+    let mut cause: &dyn std::error::Error = error;
+    while let Some(source) = cause.source() {
+        cause = source;
     }
-    readable(&cause.map_or_else(|| error.to_string(), ToString::to_string))
+    readable(&cause.to_string())
 }
 
 /// The failure for an answer without JSON-RPC, by its HTTP status.

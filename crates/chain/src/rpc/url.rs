@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::net::IpAddr;
-use std::str::FromStr;
 
 use reqwest::Url;
 use thiserror::Error;
@@ -89,14 +88,6 @@ impl EndpointUrl {
             .unwrap_or_default()
             .trim_matches(['[', ']']);
         host == "localhost" || host.parse().is_ok_and(|ip: IpAddr| ip.is_loopback())
-    }
-}
-
-impl FromStr for EndpointUrl {
-    type Err = BadEndpointUrl;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        Self::parse(text)
     }
 }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::fake_node::{
     CHAIN, FakeNode, FakeReply, advance_time, chain_of, chain_with_timeout, unreachable_url,
 };
+use chain::rpc::EndpointUrl;
 use domain::lane::ChainQuery;
 use domain::{Address, B256, Bytes, Nonce, U256};
 use engine::ports::{BlockTag, CallError, CallRequest, Chain, ChainError, Quorum};
@@ -263,9 +264,8 @@ async fn connections_are_reused_and_credentials_stay_secret() {
     }
     assert_eq!(fake.connections(), 1);
     assert_eq!(fake.authorizations(), ["Basic dXNlcjpodW50ZXIy"]);
-    let unreached = chain_of(vec![
-        "http://user:hunter2@127.0.0.1:1/hunter2".parse().unwrap(),
-    ]);
+    let url = EndpointUrl::parse("http://user:hunter2@127.0.0.1:1/hunter2");
+    let unreached = chain_of(vec![url.unwrap()]);
     let error = unreached.header(BlockTag::Latest).await.unwrap_err();
     assert!(!format!("{error:?}").contains("hunter2"), "{error}");
 }

@@ -57,13 +57,8 @@ pub fn print_list<T: DeserializeOwned>(
     json: bool,
     describe: impl FnOnce(&[T]) -> String,
 ) -> Result<(), Failure> {
-    if json {
-        print_json(answer);
-    } else {
-        let items: Vec<T> = decode(&answer[field])?;
-        print_line!("{}", describe(&items));
-    }
-    Ok(())
+    let shown = if json { answer } else { &answer[field] };
+    print_answer(shown, json, |items: &Vec<T>| describe(items))
 }
 
 /// Prints a line to stderr.

@@ -15,22 +15,25 @@ use crate::config::{Config, Problem, environment};
 
 /// Reads a configuration file and the environment, and logs the warnings.
 fn load(path: &std::path::Path) -> Result<Config, Failure> {
-    let config =
-        Config::read_file(path, environment()).map_err(|problems| config_failure(&problems))?;
+    let config = Config::read_file(path, environment()).map_err(config_failure)?;
+    log_warnings(&config);
+    Ok(config)
+}
+
+fn log_warnings(config: &Config) {
     for warning in &config.warnings {
         tracing::warn!("{warning}");
     }
-    Ok(config)
 }
 
 /// Reads a generated configuration file of a child process in the way that process does.
 pub(crate) fn read_generated(path: &std::path::Path) -> Result<Config, Failure> {
     let mut env = environment();
     env.retain(|key, _| !NODE_VARIABLES.contains(&key.as_str()));
-    Config::read_file(path, env).map_err(|problems| config_failure(&problems))
+    Config::read_file(path, env).map_err(config_failure)
 }
 
-fn config_failure(problems: &[Problem]) -> Failure {
+fn config_failure(problems: Vec<Problem>) -> Failure {
     let lines: Vec<String> = problems
         .iter()
         .map(|problem| format!("  {problem}"))

@@ -24,20 +24,15 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// Number of cached lanes; beyond it, the entry that expires first is evicted.
 const LANES_MAX: usize = 10_000;
 
-/// The cache, and the query that fills it.
+/// Queries the chain, checks its answers against the ledger, and caches them.
 pub(super) struct ChainNonceCache {
-    chain_query: ChainNonceQuery,
-    state_timeout: Duration,
-    lanes: Mutex<BTreeMap<LaneKey, CachedNonce>>,
-}
-
-/// Queries the chain and checks its answer against the ledger.
-struct ChainNonceQuery {
     query: ChainQuery,
     max_chain_jump: u64,
+    state_timeout: Duration,
     scheme: Arc<dyn Scheme>,
     chains: ReservationChains,
     clock: Arc<dyn Clock>,
+    lanes: Mutex<BTreeMap<LaneKey, CachedNonce>>,
 }
 
 type Answer = Result<Nonce>;
@@ -53,6 +48,14 @@ struct CachedNonce {
     pending: Option<Shared<BoxFuture<'static, Answer>>>,
 }
 
+/// Why the chain's nonce is not available.
+enum QueryFailure {
+    /// No endpoint answered.
+    Unreachable(ChainError),
+    /// The answer is not credible, or the ledger cannot be read.
+    Refused(ReservationError),
+}
+
 impl ChainNonceCache {
     pub(super) fn new(
         settings: &Settings,
@@ -61,29 +64,27 @@ impl ChainNonceCache {
         clock: Arc<dyn Clock>,
     ) -> Self {
         Self {
-            chain_query: ChainNonceQuery {
-                query: settings.chain_query,
-                max_chain_jump: settings.max_chain_jump,
-                scheme,
-                chains,
-                clock,
-            },
+            query: settings.chain_query,
+            max_chain_jump: settings.max_chain_jump,
             state_timeout: settings.state_timeout,
+            scheme,
+            chains,
+            clock,
             lanes: Mutex::default(),
         }
     }
 
     /// The lowest nonce that may be reserved in a lane.
     pub(super) async fn lowest_reservable(self: &Arc<Self>, lane: LaneKey) -> Answer {
-        chain_of(&self.chain_query.chains, lane)?;
-        if self.chain_query.query == ChainQuery::Off {
+        chain_of(&self.chains, lane)?;
+        if self.query == ChainQuery::Off {
             return Ok(Nonce(0));
         }
         let pending = {
             let mut lanes = self.lanes.lock();
             evict_oldest_if_full(&mut lanes, lane);
             let cached = lanes.entry(lane).or_default();
-            let now = self.chain_query.clock.monotonic();
+            let now = self.clock.monotonic();
             if let Some((answer, until)) = &cached.answer
                 && now < *until
             {
@@ -101,9 +102,9 @@ impl ChainNonceCache {
     }
 
     async fn refresh(self: Arc<Self>, lane: LaneKey, before: Option<Nonce>) -> Answer {
-        let requested_at = self.chain_query.clock.monotonic();
-        let answer = self.chain_query.query_chain_nonce(lane, before).await;
-        let soon = self.chain_query.clock.monotonic().plus(RETRY_AFTER);
+        let requested_at = self.clock.monotonic();
+        let answer = self.query_chain_nonce(lane, before).await;
+        let soon = self.clock.monotonic().plus(RETRY_AFTER);
         let (answer, until) = match (answer, before) {
             (Ok(answer), _) => (Ok(answer), requested_at.plus(self.state_timeout)),
             // The chain only protects against foreign use of the account, so the last answer serves while it is unreachable.
@@ -121,17 +122,7 @@ impl ChainNonceCache {
         cached.answer = Some((answer.clone(), until));
         answer
     }
-}
 
-/// Why the chain's nonce is not available.
-enum QueryFailure {
-    /// No endpoint answered.
-    Unreachable(ChainError),
-    /// The answer is not credible, or the ledger cannot be read.
-    Refused(ReservationError),
-}
-
-impl ChainNonceQuery {
     async fn query_chain_nonce(
         &self,
         lane: LaneKey,

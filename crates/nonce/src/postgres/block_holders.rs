@@ -103,13 +103,6 @@ pub(crate) enum WriteOutcome {
     NotYet,
 }
 
-/// A nonce in the ledger.
-pub(crate) struct LedgerRow {
-    pub(crate) reservation: Reservation,
-    /// Whether it is in a block, whose holder may have handed it out since.
-    pub(crate) is_in_block: bool,
-}
-
 impl Ledger {
     /// Allocates nonces to a block, and renews its holder's lease. `None`: the lease was over, and the token is void.
     pub(crate) async fn take_block(
@@ -263,8 +256,7 @@ impl Ledger {
             (&allocation_ids, Type::INT8_ARRAY),
         ];
         let returned = self.pool.query_one(SQL, &params).await;
-        returned.map_err(write_error)?;
-        Ok(())
+        returned.map(drop).map_err(write_error)
     }
 
     /// The first nonces of a block, each with its allocation.
@@ -301,8 +293,13 @@ impl Ledger {
         Ok(())
     }
 
-    /// A nonce in the ledger, whatever its holder.
-    pub(crate) async fn find_row(&self, lane: LaneKey, nonce: Nonce) -> Result<Option<LedgerRow>> {
+    /// A nonce in the ledger, whatever its holder, and whether it is in a block, whose holder may have handed it out
+    /// since.
+    pub(crate) async fn find_row(
+        &self,
+        lane: LaneKey,
+        nonce: Nonce,
+    ) -> Result<Option<(Reservation, bool)>> {
         const SQL: &str = "SELECT l.scheme AS bound, r.state, r.nonce, r.holder, r.tx_hash, \
              r.was_replaced, nonce_ms(r.expires_at) AS expires_ms, r.reason, \
              r.state = 2 AND r.block_holder IS NOT NULL AS is_in_block FROM nonce_lane AS l \
@@ -319,11 +316,7 @@ impl Ledger {
             let Some(reservation) = optional_reservation(lane, row)? else {
                 return Ok(None);
             };
-            let is_in_block = column(row, "is_in_block")?;
-            Ok(Some(LedgerRow {
-                reservation,
-                is_in_block,
-            }))
+            Ok(Some((reservation, column(row, "is_in_block")?)))
         };
         read().map_err(read_error)
     }

@@ -59,32 +59,22 @@ impl Ledger {
         }
     }
 
-    /// Reserves the smallest recyclable nonce, or the next one, under the lane's row lock.
+    /// Whether this scheme takes blocks of nonces, whose holders hand them out.
+    pub(super) fn has_blocks(&self) -> bool {
+        matches!(self.kind, SchemeKind::RedisReserve | SchemeKind::Segment)
+    }
+
+    /// Reserves the smallest recyclable nonce, or the next one, under the lane's row lock. Outside all blocks, where the
+    /// scheme has blocks.
     pub(crate) async fn reserve_next(
         &self,
         lane: LaneKey,
         request: ReserveRequest,
     ) -> Result<Reservation> {
-        const SQL: &str = "SELECT * FROM nonce_reserve_next($1, $2, $3, $4, $5, $6, $7)";
-        self.reserve(SQL, lane, request).await
-    }
-
-    /// Reserves one nonce outside all blocks.
-    pub(crate) async fn reserve_outside_blocks(
-        &self,
-        lane: LaneKey,
-        request: ReserveRequest,
-    ) -> Result<Reservation> {
-        const SQL: &str = "SELECT * FROM nonce_reserve_outside_blocks($1, $2, $3, $4, $5, $6, $7)";
-        self.reserve(SQL, lane, request).await
-    }
-
-    async fn reserve(
-        &self,
-        sql: &str,
-        lane: LaneKey,
-        request: ReserveRequest,
-    ) -> Result<Reservation> {
+        let sql = match self.has_blocks() {
+            true => "SELECT * FROM nonce_reserve_outside_blocks($1, $2, $3, $4, $5, $6, $7)",
+            false => "SELECT * FROM nonce_reserve_next($1, $2, $3, $4, $5, $6, $7)",
+        };
         let params: [Param<'_>; 4] = [
             (&request.holder.0, Type::UUID),
             (&signed(request.at_least.0)?, Type::INT8),

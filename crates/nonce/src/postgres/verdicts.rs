@@ -45,33 +45,21 @@ impl Ledger {
         &self,
         key: ReservationKey,
     ) -> Result<Option<Reservation>> {
-        let found = self
-            .find_row(key.lane, key.nonce)
-            .await?
-            .map(|row| row.reservation);
+        let found = self.find_row(key.lane, key.nonce).await?;
+        let found = found.map(|(reservation, _)| reservation);
         Ok(found.filter(|reservation| reservation.holder == key.holder))
     }
 
-    /// The open reservations of a lane, also those that their holder marked as used while the chain has not shown it.
+    /// The open reservations of a lane, as far as they are written, also those that their holder marked as used while
+    /// the chain has not shown it. Nonces of a block that were never reserved are not listed.
     pub(crate) async fn list_reservations(&self, lane: LaneKey) -> Result<LaneReservations> {
-        let sql = open_reservations!(next: "nonce_top(l)", and: "");
-        self.query_reservations(lane, sql).await
-    }
-
-    /// The open reservations of a lane, as far as they are written. Nonces of a block that were never reserved are not
-    /// listed.
-    pub(crate) async fn list_reservations_with_blocks(
-        &self,
-        lane: LaneKey,
-    ) -> Result<LaneReservations> {
-        let sql = open_reservations!(
-            next: "nonce_top_reserved(l)",
-            and: "AND (x.state <> 2 OR x.block_holder IS DISTINCT FROM x.holder)"
-        );
-        self.query_reservations(lane, sql).await
-    }
-
-    async fn query_reservations(&self, lane: LaneKey, sql: &str) -> Result<LaneReservations> {
+        let sql = match self.has_blocks() {
+            true => open_reservations!(
+                next: "nonce_top_reserved(l)",
+                and: "AND (x.state <> 2 OR x.block_holder IS DISTINCT FROM x.holder)"
+            ),
+            false => open_reservations!(next: "nonce_top(l)", and: ""),
+        };
         let one_more = i64::try_from(RESERVATIONS_MAX + 1).expect("it is small");
         let rows = self.query_lane(lane, sql, one_more).await?;
         let read = || {
@@ -175,8 +163,7 @@ impl Ledger {
             (&EXPIRED, Type::TEXT),
         ];
         let applied = self.pool.query_one(SQL, &params).await;
-        applied.map_err(write_error)?;
-        Ok(())
+        applied.map(drop).map_err(write_error)
     }
 }
 

@@ -170,9 +170,10 @@ impl Redis {
         }
     }
 
-    /// Stops using a connection whose server is no longer the same.
+    /// Stops using a connection, for example because its server is no longer the same.
     pub(crate) fn discard(&self, connection: &RedisConnection) {
-        self.drop_connection(connection.number());
+        let is_this = |current: &mut RedisConnection| current.number() == connection.number();
+        self.connection.lock().take_if(is_this);
     }
 
     /// A connection on which anything failed is not used again: its next answers may be late ones, and the next
@@ -183,7 +184,7 @@ impl Redis {
         answer: Result<T, RedisUnavailable>,
     ) -> Result<T, RedisUnavailable> {
         if answer.is_err() {
-            self.drop_connection(connection.number());
+            self.discard(connection);
         }
         self.record_outcome(&answer);
         answer
@@ -232,16 +233,6 @@ impl Redis {
                 metrics::gauge!("lanekeeper_nonce_redis_away").set(0.0);
                 tracing::info!("Redis is available again");
             }
-        }
-    }
-
-    fn drop_connection(&self, number: u64) {
-        let mut connection = self.connection.lock();
-        if connection
-            .as_ref()
-            .is_some_and(|connection| connection.number() == number)
-        {
-            *connection = None;
         }
     }
 }

@@ -20,12 +20,6 @@ pub(super) fn put_number(out: &mut Vec<u8>, mut number: u64) {
     }
 }
 
-/// A text with its length before it.
-pub(super) fn put_text(out: &mut Vec<u8>, text: &str) {
-    put_number(out, text.len() as u64);
-    out.extend_from_slice(text.as_bytes());
-}
-
 /// The rest of the bytes, and what they are part of (for the error).
 pub(super) struct ByteReader<'a> {
     left: &'a [u8],
@@ -61,14 +55,6 @@ impl<'a> ByteReader<'a> {
         Ok(byte)
     }
 
-    pub(super) fn flag(&mut self) -> Result<bool, Malformed> {
-        match self.byte()? {
-            0 => Ok(false),
-            1 => Ok(true),
-            2.. => Err(self.malformed()),
-        }
-    }
-
     pub(super) fn number(&mut self) -> Result<u64, Malformed> {
         let mut number = 0_u64;
         for shift in (0..u64::BITS).step_by(7) {
@@ -87,6 +73,7 @@ impl<'a> ByteReader<'a> {
         Err(self.malformed())
     }
 
+    /// A text with its length before it.
     pub(super) fn text(&mut self) -> Result<String, Malformed> {
         let len = usize::try_from(self.number()?).map_err(|_too_long| self.malformed())?;
         let bytes = self.bytes(len)?;

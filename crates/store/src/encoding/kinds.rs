@@ -6,7 +6,7 @@
 use domain::{AttemptKind, B256, EventKind, NodeName, Nonce, Token};
 
 use super::Malformed;
-use super::bytes::{ByteReader, put_number, put_text};
+use super::bytes::{ByteReader, put_number};
 use super::enum_numbers::{attempt_kind, attempt_kind_number};
 
 /// Writes and reads every kind by one table. A field that was added later is missing under the first number of
@@ -99,13 +99,18 @@ impl Field for bool {
     }
 
     fn take(reader: &mut ByteReader<'_>) -> Result<Self, Malformed> {
-        reader.flag()
+        match reader.byte()? {
+            0 => Ok(false),
+            1 => Ok(true),
+            2.. => Err(reader.malformed()),
+        }
     }
 }
 
 impl Field for String {
     fn put(&self, out: &mut Vec<u8>) {
-        put_text(out, self);
+        put_number(out, self.len() as u64);
+        out.extend_from_slice(self.as_bytes());
     }
 
     fn take(reader: &mut ByteReader<'_>) -> Result<Self, Malformed> {
@@ -132,7 +137,7 @@ impl Field for Option<B256> {
     }
 
     fn take(reader: &mut ByteReader<'_>) -> Result<Self, Malformed> {
-        reader.flag()?.then(|| B256::take(reader)).transpose()
+        bool::take(reader)?.then(|| B256::take(reader)).transpose()
     }
 }
 

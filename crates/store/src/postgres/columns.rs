@@ -13,9 +13,11 @@ use crate::encoding::{
     seqs_to_bytes, short, state_number, sub_state_number, tx_type_number,
 };
 
-/// A table's columns, in the order of the function's parameters.
+/// A table's columns, in the order of the function's parameters: each with its type and its value in a pushed row.
 macro_rules! columns {
-    ($(#[$doc:meta])* $name:ident { $($column:ident: $kind:ty => $type:ident,)* }) => {
+    ($(#[$doc:meta])* $name:ident($($row:ident: $row_type:ty),*) {
+        $($column:ident: $kind:ty => $type:ident = $value:expr,)*
+    }) => {
         $(#[$doc])*
         #[derive(Default)]
         pub(super) struct $name<'a> {
@@ -23,7 +25,11 @@ macro_rules! columns {
             _rows: std::marker::PhantomData<&'a ()>,
         }
 
-        impl $name<'_> {
+        impl<'a> $name<'a> {
+            pub(super) fn push(&mut self, $($row: $row_type),*) {
+                $(self.$column.push($value);)*
+            }
+
             pub(super) fn add_params<'p>(&'p self, params: &mut Vec<Param<'p>>) {
                 $(params.push((self.$column.array(), Type::$type));)*
             }
@@ -42,157 +48,103 @@ struct Nullable<T> {
 
 columns! {
     /// One row per lane: its fence, its new row, its events.
-    Lanes {
-        lane: Values<i64> => INT8_ARRAY,
-        token: Values<i64> => INT8_ARRAY,
-        grant: Values<Uuid> => UUID_ARRAY,
-        batch: Values<i64> => INT8_ARRAY,
-        seq: Values<i64> => INT8_ARRAY,
-        next: Values<i64> => INT8_ARRAY,
-        floor: Values<i64> => INT8_ARRAY,
-        paused: Nullable<bool> => BOOL_ARRAY,
-        at: Values<i64> => INT8_ARRAY,
-        node: Values<&'a str> => TEXT_ARRAY,
-        events: Values<i32> => INT4_ARRAY,
-        body: Nullable<Vec<u8>> => BYTEA_ARRAY,
+    Lanes(batch: &'a LaneBatch) {
+        lane: Values<i64> => INT8_ARRAY = batch.lease_grant.lane.0,
+        token: Values<i64> => INT8_ARRAY = bound(batch.lease_grant.token.0),
+        grant: Values<Uuid> => UUID_ARRAY = batch.lease_grant.grant.0,
+        batch: Values<i64> => INT8_ARRAY = bound(batch.batch_seq_before),
+        seq: Values<i64> => INT8_ARRAY = bound(batch.event_seq_before),
+        next: Values<i64> => INT8_ARRAY = bound(batch.next_nonce.0),
+        floor: Values<i64> => INT8_ARRAY = bound(batch.floor_nonce.0),
+        paused: Nullable<bool> => BOOL_ARRAY = batch.writes.paused,
+        at: Values<i64> => INT8_ARRAY = bound(batch.at.0),
+        node: Values<&'a str> => TEXT_ARRAY = &batch.node.0,
+        events: Values<i32> => INT4_ARRAY =
+            i32::try_from(batch.writes.events.len()).unwrap_or(i32::MAX),
+        body: Nullable<Vec<u8>> => BYTEA_ARRAY = (!batch.writes.events.is_empty())
+            .then(|| events_to_bytes(&batch.writes.events, batch.at)),
     }
 }
 
 columns! {
     /// Columns that are written once per tx.
-    TxConstants {
-        created: Values<i64> => INT8_ARRAY,
-        gas: Values<i64> => INT8_ARRAY,
-        tx: Values<Uuid> => UUID_ARRAY,
-        kind: Nullable<i16> => INT2_ARRAY,
-        request: Values<&'a str> => TEXT_ARRAY,
-        fingerprint: Values<&'a [u8]> => BYTEA_ARRAY,
-        to: Nullable<&'a [u8]> => BYTEA_ARRAY,
-        value: Values<Vec<u8>> => BYTEA_ARRAY,
-        requested_gas: Nullable<Vec<u8>> => BYTEA_ARRAY,
-        max_fee: Nullable<Vec<u8>> => BYTEA_ARRAY,
-        max_priority_fee: Nullable<Vec<u8>> => BYTEA_ARRAY,
-        gas_price: Nullable<Vec<u8>> => BYTEA_ARRAY,
-        data: Values<&'a [u8]> => BYTEA_ARRAY,
+    TxConstants(tx: &'a Tx) {
+        created: Values<i64> => INT8_ARRAY = bound(tx.request.created_at.0),
+        gas: Values<i64> => INT8_ARRAY = bits(tx.request.gas),
+        tx: Values<Uuid> => UUID_ARRAY = tx.id.0,
+        kind: Nullable<i16> => INT2_ARRAY =
+            tx.request.payload.tx_type.map(|kind| tx_type_number(kind).into()),
+        request: Values<&'a str> => TEXT_ARRAY = tx.request.request_id.as_str(),
+        fingerprint: Values<&'a [u8]> => BYTEA_ARRAY = tx.request.fingerprint.0.as_slice(),
+        to: Nullable<&'a [u8]> => BYTEA_ARRAY =
+            tx.request.payload.to.as_ref().map(|to| to.as_slice()),
+        value: Values<Vec<u8>> => BYTEA_ARRAY =
+            short(&tx.request.payload.value.to_be_bytes::<32>()).to_vec(),
+        requested_gas: Nullable<Vec<u8>> => BYTEA_ARRAY =
+            tx.request.payload.gas.map(|gas| short(&gas.to_be_bytes()).to_vec()),
+        max_fee: Nullable<Vec<u8>> => BYTEA_ARRAY = tx.request.payload.max_fee_per_gas.map(wei),
+        max_priority_fee: Nullable<Vec<u8>> => BYTEA_ARRAY =
+            tx.request.payload.max_priority_fee_per_gas.map(wei),
+        gas_price: Nullable<Vec<u8>> => BYTEA_ARRAY = tx.request.payload.gas_price.map(wei),
+        data: Values<&'a [u8]> => BYTEA_ARRAY = tx.request.payload.data.as_ref(),
     }
 }
 
 columns! {
     /// Columns that change with the state of a tx.
-    TxChanges {
-        state: Values<i16> => INT2_ARRAY,
-        sub_state: Nullable<i16> => INT2_ARRAY,
-        signed: Values<bool> => BOOL_ARRAY,
-        nonce: Nullable<i64> => INT8_ARRAY,
-        token: Values<i64> => INT8_ARRAY,
-        updated: Values<i64> => INT8_ARRAY,
-        confirmed: Nullable<i64> => INT8_ARRAY,
-        hash: Nullable<&'a [u8]> => BYTEA_ARRAY,
-        inclusion: Nullable<Vec<u8>> => BYTEA_ARRAY,
-        counted: Nullable<&'a [u8]> => BYTEA_ARRAY,
-        seqs: Values<Vec<u8>> => BYTEA_ARRAY,
-        reason: Nullable<Cow<'a, str>> => TEXT_ARRAY,
+    TxChanges(tx: &'a Tx) {
+        state: Values<i16> => INT2_ARRAY = state_number(tx.state).into(),
+        sub_state: Nullable<i16> => INT2_ARRAY =
+            tx.sub_state.map(|sub| sub_state_number(sub).into()),
+        // A tx that lost its nonce waits unsigned, whatever attempts it had.
+        signed: Values<bool> => BOOL_ARRAY = tx.tx_hash.is_some(),
+        nonce: Nullable<i64> => INT8_ARRAY = tx.nonce.map(|nonce| bound(nonce.0)),
+        token: Values<i64> => INT8_ARRAY = bound(tx.written.token.0),
+        updated: Values<i64> => INT8_ARRAY = bound(tx.written.at.0),
+        confirmed: Nullable<i64> => INT8_ARRAY = tx.confirmed_at.map(|at| bound(at.0)),
+        hash: Nullable<&'a [u8]> => BYTEA_ARRAY = tx.tx_hash.as_ref().map(|hash| hash.as_slice()),
+        inclusion: Nullable<Vec<u8>> => BYTEA_ARRAY = tx.inclusion.as_ref().map(inclusion_to_bytes),
+        counted: Nullable<&'a [u8]> => BYTEA_ARRAY =
+            tx.counted.as_ref().map(|hash| hash.as_slice()),
+        seqs: Values<Vec<u8>> => BYTEA_ARRAY = seqs_to_bytes(&tx.event_seqs),
+        reason: Nullable<Cow<'a, str>> => TEXT_ARRAY = tx.reason.as_deref().map(without_nul),
     }
 }
 
 columns! {
     /// New attempts.
-    Attempts {
-        lane: Values<i64> => INT8_ARRAY,
-        nonce: Values<i64> => INT8_ARRAY,
-        gas: Values<i64> => INT8_ARRAY,
-        signed: Values<i64> => INT8_ARRAY,
-        tx: Values<Uuid> => UUID_ARRAY,
-        kind: Values<i16> => INT2_ARRAY,
-        hash: Values<&'a [u8]> => BYTEA_ARRAY,
-        fees: Values<Vec<u8>> => BYTEA_ARRAY,
-        raw: Values<&'a [u8]> => BYTEA_ARRAY,
-        sent: Nullable<i64> => INT8_ARRAY,
+    Attempts(lane: i64, attempt: &'a Attempt) {
+        lane: Values<i64> => INT8_ARRAY = lane,
+        nonce: Values<i64> => INT8_ARRAY = bound(attempt.nonce.0),
+        gas: Values<i64> => INT8_ARRAY = bits(attempt.gas),
+        signed: Values<i64> => INT8_ARRAY = bound(attempt.signed_at.0),
+        tx: Values<Uuid> => UUID_ARRAY = attempt.tx_id.0,
+        kind: Values<i16> => INT2_ARRAY = attempt_kind_number(attempt.kind).into(),
+        hash: Values<&'a [u8]> => BYTEA_ARRAY = attempt.hash.as_slice(),
+        fees: Values<Vec<u8>> => BYTEA_ARRAY = fees_to_bytes(&attempt.fees),
+        raw: Values<&'a [u8]> => BYTEA_ARRAY = attempt.raw.as_ref(),
+        sent: Nullable<i64> => INT8_ARRAY = attempt.first_sent_at.map(|at| bound(at.0)),
     }
 }
 
 columns! {
     /// Attempts that an endpoint has accepted.
-    Sent {
-        lane: Values<i64> => INT8_ARRAY,
-        hash: Values<&'a [u8]> => BYTEA_ARRAY,
-        at: Values<i64> => INT8_ARRAY,
+    Sent(lane: i64, hash: &'a [u8], at: u64) {
+        lane: Values<i64> => INT8_ARRAY = lane,
+        hash: Values<&'a [u8]> => BYTEA_ARRAY = hash,
+        at: Values<i64> => INT8_ARRAY = bound(at),
     }
 }
 
 columns! {
     /// Txs, by their lane and id.
-    Ids {
-        lane: Values<i64> => INT8_ARRAY,
-        tx: Values<Uuid> => UUID_ARRAY,
+    Ids(lane: i64, id: TxId) {
+        lane: Values<i64> => INT8_ARRAY = lane,
+        tx: Values<Uuid> => UUID_ARRAY = id.0,
     }
 }
 
-impl<'a> Lanes<'a> {
-    pub(super) fn push(&mut self, batch: &'a LaneBatch) {
-        let events = &batch.writes.events;
-        self.lane.push(batch.lease_grant.lane.0);
-        self.token.push(bound(batch.lease_grant.token.0));
-        self.grant.push(batch.lease_grant.grant.0);
-        self.batch.push(bound(batch.batch_seq_before));
-        self.seq.push(bound(batch.event_seq_before));
-        self.next.push(bound(batch.next_nonce.0));
-        self.floor.push(bound(batch.floor_nonce.0));
-        self.paused.push(batch.writes.paused);
-        self.at.push(bound(batch.at.0));
-        self.node.push(&batch.node.0);
-        self.events
-            .push(i32::try_from(events.len()).unwrap_or(i32::MAX));
-        let body = (!events.is_empty()).then(|| events_to_bytes(events, batch.at));
-        self.body.push(body);
-    }
-}
-
-impl<'a> TxConstants<'a> {
-    pub(super) fn push(&mut self, tx: &'a Tx) {
-        let payload = &tx.request.payload;
-        let wei = |amount: u128| short(&amount.to_be_bytes()).to_vec();
-        self.created.push(bound(tx.request.created_at.0));
-        self.gas.push(bits(tx.request.gas));
-        self.tx.push(tx.id.0);
-        self.kind
-            .push(payload.tx_type.map(|kind| tx_type_number(kind).into()));
-        self.request.push(tx.request.request_id.as_str());
-        self.fingerprint.push(tx.request.fingerprint.0.as_slice());
-        self.to.push(payload.to.as_ref().map(|to| to.as_slice()));
-        self.value
-            .push(short(&payload.value.to_be_bytes::<32>()).to_vec());
-        self.requested_gas
-            .push(payload.gas.map(|gas| short(&gas.to_be_bytes()).to_vec()));
-        self.max_fee.push(payload.max_fee_per_gas.map(wei));
-        self.max_priority_fee
-            .push(payload.max_priority_fee_per_gas.map(wei));
-        self.gas_price.push(payload.gas_price.map(wei));
-        self.data.push(payload.data.as_ref());
-    }
-}
-
-impl<'a> TxChanges<'a> {
-    pub(super) fn push(&mut self, tx: &'a Tx) {
-        self.state.push(state_number(tx.state).into());
-        self.sub_state
-            .push(tx.sub_state.map(|sub| sub_state_number(sub).into()));
-        // A tx that lost its nonce waits unsigned, whatever attempts it had.
-        self.signed.push(tx.tx_hash.is_some());
-        self.nonce.push(tx.nonce.map(|nonce| bound(nonce.0)));
-        self.token.push(bound(tx.written.token.0));
-        self.updated.push(bound(tx.written.at.0));
-        self.confirmed.push(tx.confirmed_at.map(|at| bound(at.0)));
-        self.hash
-            .push(tx.tx_hash.as_ref().map(|hash| hash.as_slice()));
-        self.inclusion
-            .push(tx.inclusion.as_ref().map(inclusion_to_bytes));
-        self.counted
-            .push(tx.counted.as_ref().map(|hash| hash.as_slice()));
-        self.seqs.push(seqs_to_bytes(&tx.event_seqs));
-        self.reason.push(tx.reason.as_deref().map(without_nul));
-    }
-
+impl TxChanges<'_> {
     /// Those of a tx without nonce: state, sub-state and its events.
     pub(super) fn add_params_of_queued<'p>(&'p self, params: &mut Vec<Param<'p>>) {
         params.push((self.state.array(), Type::INT2_ARRAY));
@@ -201,34 +153,8 @@ impl<'a> TxChanges<'a> {
     }
 }
 
-impl<'a> Attempts<'a> {
-    pub(super) fn push(&mut self, lane: i64, attempt: &'a Attempt) {
-        self.lane.push(lane);
-        self.nonce.push(bound(attempt.nonce.0));
-        self.gas.push(bits(attempt.gas));
-        self.signed.push(bound(attempt.signed_at.0));
-        self.tx.push(attempt.tx_id.0);
-        self.kind.push(attempt_kind_number(attempt.kind).into());
-        self.hash.push(attempt.hash.as_slice());
-        self.fees.push(fees_to_bytes(&attempt.fees));
-        self.raw.push(attempt.raw.as_ref());
-        self.sent.push(attempt.first_sent_at.map(|at| bound(at.0)));
-    }
-}
-
-impl<'a> Sent<'a> {
-    pub(super) fn push(&mut self, lane: i64, hash: &'a [u8], at: u64) {
-        self.lane.push(lane);
-        self.hash.push(hash);
-        self.at.push(bound(at));
-    }
-}
-
-impl Ids<'_> {
-    pub(super) fn push(&mut self, lane: i64, id: TxId) {
-        self.lane.push(lane);
-        self.tx.push(id.0);
-    }
+fn wei(amount: u128) -> Vec<u8> {
+    short(&amount.to_be_bytes()).to_vec()
 }
 
 /// Reasons contain texts of endpoints, and the database refuses texts with a NUL.

@@ -68,44 +68,35 @@ type LaneRequest = (LaneKey, GrantId);
 /// How many lanes one statement takes or renews: few enough to be done in some milliseconds.
 const LANES_MAX: usize = 1_000;
 
+/// Lanes that are new to the database are created and requested again.
 pub(super) async fn acquire(
     db: &Db,
     lease_request: &LeaseRequest,
     lanes: &[LaneRequest],
 ) -> Result<Vec<AcquireOutcome>> {
-    let mut answers = Vec::with_capacity(lanes.len());
-    for some in lanes.chunks(LANES_MAX) {
-        answers.extend(acquire_chunk(db, lease_request, some).await?);
-    }
-    Ok(answers)
-}
-
-/// Lanes that are new to the database are created and requested again.
-async fn acquire_chunk(
-    db: &Db,
-    lease_request: &LeaseRequest,
-    lanes: &[LaneRequest],
-) -> Result<Vec<AcquireOutcome>> {
-    let mut answers: BTreeMap<LaneKey, AcquireOutcome> = BTreeMap::new();
-    let missing = acquire_existing(db, lease_request, lanes, &mut answers).await?;
-    if !missing.is_empty() {
-        let keys = LaneColumns::of(missing.iter().map(|(key, _)| *key));
-        db.writes.query(CREATE_LANES, &keys.params()).await?;
-        let gone = acquire_existing(db, lease_request, &missing, &mut answers).await?;
-        if !gone.is_empty() {
-            let text = "lanes that were created are not there".into();
-            return Err(QueryError::Unknown(text).into());
+    let mut outcomes = Vec::with_capacity(lanes.len());
+    for chunk in lanes.chunks(LANES_MAX) {
+        let mut answers: BTreeMap<LaneKey, AcquireOutcome> = BTreeMap::new();
+        let missing = acquire_existing(db, lease_request, chunk, &mut answers).await?;
+        if !missing.is_empty() {
+            let keys = LaneColumns::of(missing.iter().map(|(key, _)| *key));
+            db.writes.query(CREATE_LANES, &keys.params()).await?;
+            let gone = acquire_existing(db, lease_request, &missing, &mut answers).await?;
+            if !gone.is_empty() {
+                let text = "lanes that were created are not there".into();
+                return Err(QueryError::Unknown(text).into());
+            }
         }
+        outcomes.extend(chunk.iter().map(|(key, grant)| match answers.get(key) {
+            // A lane that was requested twice has one of the two grants.
+            Some(AcquireOutcome::Granted { lease_grant, .. }) if lease_grant.grant != *grant => {
+                AcquireOutcome::Busy
+            }
+            Some(answer) => answer.clone(),
+            None => AcquireOutcome::Busy,
+        }));
     }
-    let answer = |(key, grant): &LaneRequest| match answers.get(key) {
-        // A lane that was requested twice has one of the two grants.
-        Some(AcquireOutcome::Granted { lease_grant, .. }) if lease_grant.grant != *grant => {
-            AcquireOutcome::Busy
-        }
-        Some(answer) => answer.clone(),
-        None => AcquireOutcome::Busy,
-    };
-    Ok(lanes.iter().map(answer).collect())
+    Ok(outcomes)
 }
 
 /// Requests lanes that may exist; returns those that do not.
@@ -196,41 +187,33 @@ pub(super) async fn renew(
     lease_request: &LeaseRequest,
     lease_grants: &[LeaseGrant],
 ) -> Result<Vec<RenewOutcome>> {
-    let mut answers = Vec::with_capacity(lease_grants.len());
-    for some in lease_grants.chunks(LANES_MAX) {
-        answers.extend(renew_chunk(db, lease_request, some).await?);
+    let mut outcomes = Vec::with_capacity(lease_grants.len());
+    for chunk in lease_grants.chunks(LANES_MAX) {
+        let (lanes, tokens) = lanes_and_tokens(chunk)?;
+        let requester = RequesterParams::of(lease_request)?;
+        let params = [
+            (&lanes as _, Type::INT8_ARRAY),
+            (&tokens as _, Type::INT8_ARRAY),
+            (&requester.node as _, Type::TEXT),
+            (&requester.incarnation as _, Type::UUID),
+            (&requester.duration as _, Type::INT8),
+        ];
+        let mut answers: BTreeMap<(i64, i64), RenewOutcome> = BTreeMap::new();
+        for row in db.leases.query(RENEW, &params).await? {
+            let answer = match (row.try_get(2)?, row.try_get(3)?) {
+                (true, _) => RenewOutcome::Renewed,
+                (false, true) => RenewOutcome::Busy,
+                (false, false) => RenewOutcome::Lost,
+            };
+            answers.insert((row.try_get(0)?, row.try_get(1)?), answer);
+        }
+        let answers = lanes.iter().zip(&tokens).map(|(lane, token)| {
+            let answer = answers.get(&(*lane, *token)).copied();
+            answer.unwrap_or(RenewOutcome::Lost)
+        });
+        outcomes.extend(answers);
     }
-    Ok(answers)
-}
-
-async fn renew_chunk(
-    db: &Db,
-    lease_request: &LeaseRequest,
-    lease_grants: &[LeaseGrant],
-) -> Result<Vec<RenewOutcome>> {
-    let (lanes, tokens) = lanes_and_tokens(lease_grants)?;
-    let requester = RequesterParams::of(lease_request)?;
-    let params = [
-        (&lanes as _, Type::INT8_ARRAY),
-        (&tokens as _, Type::INT8_ARRAY),
-        (&requester.node as _, Type::TEXT),
-        (&requester.incarnation as _, Type::UUID),
-        (&requester.duration as _, Type::INT8),
-    ];
-    let mut answers: BTreeMap<(i64, i64), RenewOutcome> = BTreeMap::new();
-    for row in db.leases.query(RENEW, &params).await? {
-        let answer = match (row.try_get(2)?, row.try_get(3)?) {
-            (true, _) => RenewOutcome::Renewed,
-            (false, true) => RenewOutcome::Busy,
-            (false, false) => RenewOutcome::Lost,
-        };
-        answers.insert((row.try_get(0)?, row.try_get(1)?), answer);
-    }
-    let answer = |key: (&i64, &i64)| answers.get(&(*key.0, *key.1)).copied();
-    let answers = lanes.iter().zip(&tokens).map(answer);
-    Ok(answers
-        .map(|answer| answer.unwrap_or(RenewOutcome::Lost))
-        .collect())
+    Ok(outcomes)
 }
 
 macro_rules! release {
@@ -376,14 +359,8 @@ pub(super) fn lease_of(row: &Row, at: usize) -> Result<Option<Lease>> {
 }
 
 fn lanes_and_tokens(lease_grants: &[LeaseGrant]) -> Result<(Vec<i64>, Vec<i64>)> {
-    let lanes = lease_grants
-        .iter()
-        .map(|lease_grant| lease_grant.lane.0)
-        .collect();
-    let tokens = lease_grants
-        .iter()
-        .map(|lease_grant| stored(lease_grant.token.0));
-    Ok((lanes, tokens.collect::<Result<_, _>>()?))
+    let columns = |grant: &LeaseGrant| Ok((grant.lane.0, stored(grant.token.0)?));
+    lease_grants.iter().map(columns).collect()
 }
 
 /// Lanes as two columns.
@@ -428,21 +405,14 @@ impl<'a> RequesterParams<'a> {
                 "the lease duration or skew is too long".into(),
             ));
         }
+        let ids = |nodes: &[Incarnation]| nodes.iter().map(|incarnation| incarnation.0).collect();
         Ok(Self {
             node: &lease_request.node.0,
             incarnation: lease_request.incarnation.0,
             duration,
             skew,
-            alive: lease_request
-                .alive
-                .iter()
-                .map(|incarnation| incarnation.0)
-                .collect(),
-            silent: lease_request
-                .silent
-                .iter()
-                .map(|incarnation| incarnation.0)
-                .collect(),
+            alive: ids(&lease_request.alive),
+            silent: ids(&lease_request.silent),
         })
     }
 

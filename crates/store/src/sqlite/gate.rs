@@ -4,12 +4,14 @@ use std::collections::BTreeSet;
 
 use domain::{Event, LaneId, LeaseGrant, Timestamp, Tx, TxId, Writes};
 use engine::ports::{CommitOutcome, Conflict, LaneBatch, RegrantOutcome, StoreError};
-use rusqlite::{Connection, OptionalExtension as _, params};
+use rusqlite::{Connection, params};
 
 use super::fault::{Fault, Result};
-use super::rows::{INSERT_ATTEMPT, INSERT_TX, UpdateTx, insert_attempt, insert_tx};
+use super::rows::{
+    INSERT_ATTEMPT, INSERT_TX, UpdateTx, find_row, insert_attempt, insert_tx, number,
+};
 use super::writer::savepoint;
-use crate::encoding::{events_to_bytes, from_stored, stored};
+use crate::encoding::{events_to_bytes, stored};
 use crate::folded;
 
 /// Why a lane's batch was not written.
@@ -74,10 +76,7 @@ fn pass_fence(conn: &Connection, batch: &LaneBatch) -> Result<(), Refused> {
         batch.writes.paused,
         stored(batch.at.0)?,
     ];
-    let bumped: Option<i64> = conn
-        .prepare_cached(SQL)?
-        .query_row(fence, |row| row.get(0))
-        .optional()?;
+    let bumped: Option<i64> = find_row(conn, SQL, fence, |row| Ok(row.get(0)?))?;
     match bumped {
         Some(cursor) if cursor == next_nonce => Ok(()),
         Some(cursor) => Err(rows(format!(
@@ -253,20 +252,16 @@ pub(super) fn regrant(
         lease_grant.grant.0.as_bytes().as_slice(),
         grant.0.as_bytes().as_slice(),
     ];
-    let batch_seq: Option<i64> = conn
-        .prepare_cached(SQL)?
-        .query_row(key, |row| row.get(0))
-        .optional()?;
-    let Some(batch_seq) = batch_seq else {
-        return Ok(RegrantOutcome::Fenced);
-    };
-    Ok(RegrantOutcome::Held {
-        lease_grant: LeaseGrant {
-            grant,
-            ..lease_grant
-        },
-        batch_seq: from_stored(batch_seq, "number of batches")?,
-    })
+    let held = find_row(conn, SQL, key, |row| {
+        Ok(RegrantOutcome::Held {
+            lease_grant: LeaseGrant {
+                grant,
+                ..lease_grant
+            },
+            batch_seq: number(row, 0, "number of batches")?,
+        })
+    })?;
+    Ok(held.unwrap_or(RegrantOutcome::Fenced))
 }
 
 fn rows(text: String) -> Refused {

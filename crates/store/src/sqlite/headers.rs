@@ -6,7 +6,7 @@ use domain::{B256, ChainId, Header, LaneId, LaneKey};
 use rusqlite::{Connection, params};
 
 use super::fault::Result;
-use super::rows::{bytes, lane_key};
+use super::rows::{bytes, find_row, lane_key};
 use crate::encoding::{bits, from_bits, hash};
 
 /// The longest walk. No configuration counts more confirmations than this.
@@ -69,17 +69,15 @@ impl<'conn> Lookups<'conn> {
         if let Some(known) = self.headers.get(&(chain_id, of)) {
             return Ok(*known);
         }
-        let mut statement = self.conn.prepare_cached(SQL)?;
-        let mut rows = statement.query(params![bits(chain_id.0), of.as_slice()])?;
-        let header = match rows.next()? {
-            Some(row) => Some(Header {
+        let key = params![bits(chain_id.0), of.as_slice()];
+        let header = find_row(self.conn, SQL, key, |row| {
+            Ok(Header {
                 number: from_bits(row.get(1)?),
                 hash: of,
                 parent_hash: hash(bytes(row, 0)?)?,
                 timestamp: from_bits(row.get(2)?),
-            }),
-            None => None,
-        };
+            })
+        })?;
         self.headers.insert((chain_id, of), header);
         Ok(header)
     }

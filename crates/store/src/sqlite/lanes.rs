@@ -12,7 +12,7 @@ use rusqlite::{Connection, params};
 
 use super::fault::Result;
 use super::lease::{halted, lease};
-use super::rows::{attempts, bytes, find_lane, lane_key, number, tx, uuid};
+use super::rows::{attempts, bytes, find_lane, find_row, lane_key, number, select, tx, uuid};
 use crate::encoding::{bound, from_stored, inclusion_from_bytes, stored, tx_columns};
 
 /// How many waiting txs one load returns at most.
@@ -77,7 +77,7 @@ pub(super) const IN_FLIGHT: &str = concat!(
 /// Txs in flight, with the attempts at their present nonces. (Attempts at a nonce that a tx lost are
 /// history: another transaction has consumed it.)
 fn in_flight(conn: &Connection, lane: LaneId) -> Result<Vec<(Tx, Vec<Attempt>)>> {
-    let txs = select_txs(conn, IN_FLIGHT, params![lane.0])?.into_iter();
+    let txs = select(conn, IN_FLIGHT, [lane.0], tx)?.into_iter();
     let with_attempts = txs.map(|tx| {
         let mut attempts = attempts(conn, tx.id)?;
         attempts.retain(|attempt| Some(attempt.nonce) == tx.nonce);
@@ -99,11 +99,8 @@ pub(super) fn load_backlog(
     from: Nonce,
     limit: usize,
 ) -> Result<Vec<Tx>> {
-    select_txs(
-        conn,
-        BACKLOG,
-        params![lane.0, bound(from.0), bound(limit.min(LOAD_MAX) as u64)],
-    )
+    let limit = bound(limit.min(LOAD_MAX) as u64);
+    select(conn, BACKLOG, params![lane.0, bound(from.0), limit], tx)
 }
 
 // Tx ids are time-ordered, so the key of the queue rows is the order of waiting.
@@ -115,11 +112,8 @@ pub(super) const QUEUED: &str = concat!(
 );
 
 pub(super) fn load_queued(conn: &Connection, lane: LaneId, limit: usize) -> Result<Vec<Tx>> {
-    select_txs(
-        conn,
-        QUEUED,
-        params![lane.0, bound(limit.min(LOAD_MAX) as u64)],
-    )
+    let limit = bound(limit.min(LOAD_MAX) as u64);
+    select(conn, QUEUED, params![lane.0, limit], tx)
 }
 
 pub(super) const OPEN_NONCES: &str = "SELECT nonce FROM managed_tx INDEXED BY managed_tx_open \
@@ -270,35 +264,22 @@ pub(super) fn lanes(conn: &Connection, keys: &[LaneKey]) -> Result<Vec<LaneRecor
 fn cursor(conn: &Connection, lane: LaneId) -> Result<Option<Cursor>> {
     const SQL: &str = "SELECT next_nonce, event_seq, fencing_token, grant_id, paused, batch_seq \
          FROM signer_nonce_cursor WHERE lane_id = ?1";
-    let mut statement = conn.prepare_cached(SQL)?;
-    let mut rows = statement.query([lane.0])?;
-    let Some(row) = rows.next()? else {
-        return Ok(None);
-    };
-    Ok(Some(Cursor {
-        next_nonce: Nonce(number(row, 0, "nonce")?),
-        event_seq: number(row, 1, "event number")?,
-        token: Token(number(row, 2, "token")?),
-        grant: GrantId(uuid(row, 3)?),
-        paused: row.get(4)?,
-        batch_seq: number(row, 5, "number of batches")?,
-    }))
+    find_row(conn, SQL, [lane.0], |row| {
+        Ok(Cursor {
+            next_nonce: Nonce(number(row, 0, "nonce")?),
+            event_seq: number(row, 1, "event number")?,
+            token: Token(number(row, 2, "token")?),
+            grant: GrantId(uuid(row, 3)?),
+            paused: row.get(4)?,
+            batch_seq: number(row, 5, "number of batches")?,
+        })
+    })
 }
 
 fn count_queued(conn: &Connection, lane: LaneId) -> Result<u64> {
     let mut statement = conn.prepare_cached("SELECT count(*) FROM queued_tx WHERE lane_id = ?1")?;
     let count = statement.query_row([lane.0], |row| row.get(0))?;
     Ok(from_stored(count, "count")?)
-}
-
-fn select_txs(conn: &Connection, sql: &str, params: &[&dyn rusqlite::ToSql]) -> Result<Vec<Tx>> {
-    let mut statement = conn.prepare_cached(sql)?;
-    let mut rows = statement.query(params)?;
-    let mut txs = Vec::new();
-    while let Some(row) = rows.next()? {
-        txs.push(tx(row)?);
-    }
-    Ok(txs)
 }
 
 #[cfg(test)]

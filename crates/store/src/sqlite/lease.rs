@@ -5,10 +5,10 @@ use std::time::Duration;
 use domain::lease::{Lease, LeaseDecision};
 use domain::{GrantId, Incarnation, LaneId, LaneKey, LeaseGrant, NodeName, Timestamp, Token};
 use engine::ports::{AcquireOutcome, LeaseRequest, RenewOutcome};
-use rusqlite::{Connection, OptionalExtension as _, params};
+use rusqlite::{Connection, params};
 
 use super::fault::Result;
-use super::rows::{create_lane, find_lane, number, time, uuid};
+use super::rows::{create_lane, find_lane, find_row, number, time, uuid};
 use crate::encoding::stored;
 
 pub(super) fn acquire(
@@ -175,10 +175,7 @@ pub(super) fn accept_loss(conn: &Connection, key: LaneKey) -> Result<bool> {
 /// Why a lane accepts no requests until an operator decides.
 pub(super) fn halted(conn: &Connection, lane: LaneId) -> Result<Option<String>> {
     const SQL: &str = "SELECT halted FROM signer_lease WHERE lane_id = ?1";
-    let reason: Option<Option<String>> = conn
-        .prepare_cached(SQL)?
-        .query_row([lane.0], |row| row.get(0))
-        .optional()?;
+    let reason: Option<Option<String>> = find_row(conn, SQL, [lane.0], |row| Ok(row.get(0)?))?;
     Ok(reason.flatten())
 }
 
@@ -186,15 +183,12 @@ pub(super) fn halted(conn: &Connection, lane: LaneId) -> Result<Option<String>> 
 pub(super) fn lease(conn: &Connection, lane: LaneId) -> Result<Option<Lease>> {
     const SQL: &str =
         "SELECT owner, incarnation, token, expires_at FROM signer_lease WHERE lane_id = ?1";
-    let mut statement = conn.prepare_cached(SQL)?;
-    let mut rows = statement.query([lane.0])?;
-    let Some(row) = rows.next()? else {
-        return Ok(None);
-    };
-    Ok(Some(Lease {
-        owner: NodeName(row.get(0)?),
-        incarnation: Incarnation(uuid(row, 1)?),
-        token: Token(number(row, 2, "token")?),
-        expires_at: time(row, 3)?,
-    }))
+    find_row(conn, SQL, [lane.0], |row| {
+        Ok(Lease {
+            owner: NodeName(row.get(0)?),
+            incarnation: Incarnation(uuid(row, 1)?),
+            token: Token(number(row, 2, "token")?),
+            expires_at: time(row, 3)?,
+        })
+    })
 }

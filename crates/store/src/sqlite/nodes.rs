@@ -5,7 +5,7 @@ use engine::ports::{HeartbeatOutcome, Member};
 use rusqlite::{Connection, params};
 
 use super::fault::Result;
-use super::rows::{number, time, uuid};
+use super::rows::{number, select, time, uuid};
 use crate::encoding::stored;
 
 /// How many replaced incarnations of a node are kept, so that each learns that it was replaced.
@@ -67,11 +67,8 @@ fn heartbeat_outcome(conn: &Connection) -> Result<HeartbeatOutcome> {
 pub(super) fn members(conn: &Connection) -> Result<Vec<Member>> {
     const SQL: &str = "SELECT name, incarnation, advertise, started_at, seen_at, draining, heartbeats \
          FROM node WHERE replaced = 0 ORDER BY name";
-    let mut statement = conn.prepare_cached(SQL)?;
-    let mut rows = statement.query([])?;
-    let mut members = Vec::new();
-    while let Some(row) = rows.next()? {
-        members.push(Member {
+    select(conn, SQL, [], |row| {
+        Ok(Member {
             node: NodeName(row.get(0)?),
             incarnation: Incarnation(uuid(row, 1)?),
             advertise: row.get(2)?,
@@ -79,7 +76,6 @@ pub(super) fn members(conn: &Connection) -> Result<Vec<Member>> {
             seen_at: time(row, 4)?,
             draining: row.get(5)?,
             heartbeats: number(row, 6, "heartbeats")?,
-        });
-    }
-    Ok(members)
+        })
+    })
 }

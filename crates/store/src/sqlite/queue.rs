@@ -6,7 +6,7 @@ use rusqlite::{Connection, params};
 
 use super::fault::{Fault, Result};
 use super::lease::halted;
-use super::rows::{INSERT_TX, create_lane, insert_tx, tx};
+use super::rows::{INSERT_TX, create_lane, find_row, insert_tx, tx};
 use super::txs;
 
 /// Inserts requests without nonce or event. Known requests stay as they are.
@@ -47,7 +47,6 @@ pub(super) fn find_requests(
 }
 
 fn find(conn: &Connection, lane: LaneId, request_id: &RequestId) -> Result<Option<Tx>> {
-    let mut statement = conn.prepare_cached(txs::BY_REQUEST)?;
-    let mut rows = statement.query(params![lane.0, request_id.as_str()])?;
-    rows.next()?.map(tx).transpose()
+    let key = params![lane.0, request_id.as_str()];
+    find_row(conn, txs::BY_REQUEST, key, tx)
 }

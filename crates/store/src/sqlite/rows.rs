@@ -4,7 +4,7 @@ use domain::{
     Attempt, Bytes, ChainId, Fingerprint, LaneId, LaneKey, LastWrite, Nonce, Payload, RequestId,
     Timestamp, Token, Tx, TxId, TxRequest, U256,
 };
-use rusqlite::{CachedStatement, Connection, OptionalExtension as _, Row, Statement, params};
+use rusqlite::{CachedStatement, Connection, Params, Row, Statement, params};
 use uuid::Uuid;
 
 use super::fault::Result;
@@ -22,7 +22,7 @@ macro_rules! attempt_columns {
     };
 }
 
-/// The lane of a row of [`tx_columns`](crate::encoding::tx_columns).
+/// The lane of a row that begins with it, as [`tx_columns`](crate::encoding::tx_columns) do.
 pub(super) fn lane_id(row: &Row<'_>) -> Result<LaneId> {
     Ok(LaneId(row.get(0)?))
 }
@@ -90,13 +90,7 @@ pub(super) const ATTEMPTS: &str = concat!(
 
 /// The attempts of a tx at all nonces that it ever held, oldest first.
 pub(super) fn attempts(conn: &Connection, id: TxId) -> Result<Vec<Attempt>> {
-    let mut statement = conn.prepare_cached(ATTEMPTS)?;
-    let mut rows = statement.query([id.0.as_bytes().as_slice()])?;
-    let mut attempts = Vec::new();
-    while let Some(row) = rows.next()? {
-        attempts.push(attempt(row)?);
-    }
-    Ok(attempts)
+    select(conn, ATTEMPTS, [id.0.as_bytes().as_slice()], attempt)
 }
 
 pub(super) const INSERT_TX: &str = "INSERT INTO managed_tx \
@@ -174,28 +168,22 @@ impl<'conn> UpdateTx<'conn> {
 
     /// Writes one image; whether there was such a tx in the lane.
     pub(super) fn execute(&mut self, lane: LaneId, tx: &Tx) -> Result<bool> {
-        let (nonce, confirmed_at) = (tx.nonce.map(|nonce| stored(nonce.0)), tx.confirmed_at);
-        let (nonce, token) = (nonce.transpose()?, stored(tx.written.token.0)?);
-        let confirmed_at = confirmed_at.map(|at| stored(at.0)).transpose()?;
-        let (seqs, inclusion) = (seqs_to_bytes(&tx.event_seqs), tx.inclusion.as_ref());
-        let inclusion = inclusion.map(inclusion_to_bytes);
-        let updated_at = stored(tx.written.at.0)?;
         let image = params![
             tx.id.0.as_bytes().as_slice(),
             lane.0,
-            nonce,
+            tx.nonce.map(|nonce| stored(nonce.0)).transpose()?,
             tx.is_open(),
             is_signed(tx),
             state_number(tx.state),
             tx.sub_state.map(sub_state_number),
-            token,
-            updated_at,
-            confirmed_at,
+            stored(tx.written.token.0)?,
+            stored(tx.written.at.0)?,
+            tx.confirmed_at.map(|at| stored(at.0)).transpose()?,
             tx.tx_hash.as_ref().map(|hash| hash.as_slice()),
             tx.counted.as_ref().map(|hash| hash.as_slice()),
-            seqs,
+            seqs_to_bytes(&tx.event_seqs),
             tx.reason.as_deref(),
-            inclusion,
+            tx.inclusion.as_ref().map(inclusion_to_bytes),
         ];
         Ok(self.same_place.execute(image)? == 1 || self.moved.execute(image)? == 1)
     }
@@ -245,15 +233,9 @@ pub(super) fn lane_key(conn: &Connection, lane: LaneId) -> Result<LaneKey> {
 
 /// The id of a lane, when the store knows it.
 pub(super) fn find_lane(conn: &Connection, key: LaneKey) -> Result<Option<LaneId>> {
-    let mut statement =
-        conn.prepare_cached("SELECT lane_id FROM lane WHERE chain_id = ?1 AND signer = ?2")?;
-    let id = statement
-        .query_row(
-            params![bits(key.chain_id.0), key.signer.as_slice()],
-            |row| row.get(0),
-        )
-        .optional()?;
-    Ok(id.map(LaneId))
+    const SQL: &str = "SELECT lane_id FROM lane WHERE chain_id = ?1 AND signer = ?2";
+    let key = params![bits(key.chain_id.0), key.signer.as_slice()];
+    find_row(conn, SQL, key, lane_id)
 }
 
 /// The id of a lane; a new lane is created.
@@ -265,6 +247,29 @@ pub(super) fn create_lane(conn: &Connection, key: LaneKey) -> Result<LaneId> {
         conn.prepare_cached("INSERT INTO lane (chain_id, signer) VALUES (?1, ?2)")?;
     let id = statement.insert(params![bits(key.chain_id.0), key.signer.as_slice()])?;
     Ok(LaneId(id))
+}
+
+/// The first row of a query, if it has any.
+pub(super) fn find_row<T>(
+    conn: &Connection,
+    sql: &str,
+    params: impl Params,
+    read: impl FnOnce(&Row<'_>) -> Result<T>,
+) -> Result<Option<T>> {
+    let mut statement = conn.prepare_cached(sql)?;
+    let mut rows = statement.query(params)?;
+    rows.next()?.map(read).transpose()
+}
+
+/// All rows of a query.
+pub(super) fn select<T>(
+    conn: &Connection,
+    sql: &str,
+    params: impl Params,
+    read: impl FnMut(&Row<'_>) -> Result<T>,
+) -> Result<Vec<T>> {
+    let mut statement = conn.prepare_cached(sql)?;
+    statement.query_and_then(params, read)?.collect()
 }
 
 pub(super) fn bytes<'row>(row: &'row Row<'_>, column: usize) -> Result<&'row [u8]> {

@@ -6,7 +6,7 @@ use rusqlite::{Connection, Row, params};
 
 use super::fault::Result;
 use super::headers::Lookups;
-use super::rows::{attempts, find_lane, lane_id, tx as read_tx, uuid};
+use super::rows::{attempts, find_lane, find_row, lane_id, tx as read_tx, uuid};
 use crate::encoding::{bound, state_number, tx_columns};
 
 /// The most txs of one page.
@@ -92,11 +92,9 @@ pub(super) fn txs(conn: &Connection, filter: &TxFilter) -> Result<TxPage> {
 }
 
 fn one(conn: &Connection, sql: &str, params: &[&dyn rusqlite::ToSql]) -> Result<Option<TxRecord>> {
-    let mut statement = conn.prepare_cached(sql)?;
-    let mut rows = statement.query(params)?;
-    rows.next()?
-        .map(|row| record(conn, &mut Lookups::new(conn), row))
-        .transpose()
+    find_row(conn, sql, params, |row| {
+        record(conn, &mut Lookups::new(conn), row)
+    })
 }
 
 /// Whether a row matches the filter, by its first columns: the rest is not even decoded.
@@ -133,9 +131,6 @@ fn record(conn: &Connection, lookups: &mut Lookups<'_>, row: &Row<'_>) -> Result
 
 /// A tx and its lane.
 pub(super) fn find(conn: &Connection, id: TxId) -> Result<Option<(LaneId, Tx)>> {
-    let mut statement = conn.prepare_cached(BY_ID)?;
-    let mut rows = statement.query(params![id.0.as_bytes().as_slice()])?;
-    rows.next()?
-        .map(|row| Ok((lane_id(row)?, read_tx(row)?)))
-        .transpose()
+    let id = params![id.0.as_bytes().as_slice()];
+    find_row(conn, BY_ID, id, |row| Ok((lane_id(row)?, read_tx(row)?)))
 }

@@ -20,12 +20,21 @@ pub(crate) enum Stage {
 
 /// Waits for the stages of a tx at a node.
 pub(super) struct TxFollower<'c> {
-    pub(super) client: &'c Client,
-    pub(super) started: Instant,
-    pub(super) deadline: Instant,
+    client: &'c Client,
+    started: Instant,
+    deadline: Instant,
 }
 
-impl TxFollower<'_> {
+impl<'c> TxFollower<'c> {
+    pub(super) fn new(client: &'c Client, timeout: Duration) -> Self {
+        let started = Instant::now();
+        Self {
+            client,
+            started,
+            deadline: started + timeout,
+        }
+    }
+
     /// Waits until the tx reaches a stage or the deadline passes. Prints every event when `print_events` is set.
     pub(super) async fn wait_until(
         &self,

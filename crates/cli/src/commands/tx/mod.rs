@@ -2,7 +2,7 @@
 
 mod follow;
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use alloy_primitives::{Address, Bytes, U256};
 use clap::{Args, Subcommand};
@@ -161,7 +161,7 @@ pub async fn run(command: &TxCommand) -> Result<(), Failure> {
 
 async fn send(args: &SendArgs) -> Result<(), Failure> {
     let client = Client::new(&args.node)?;
-    let started = Instant::now();
+    let follower = TxFollower::new(&client, args.wait.timeout);
     let request_id = args.request_id.clone().unwrap_or_else(|| {
         let random: u128 = rand::random();
         format!("cli-{random:032x}")
@@ -178,11 +178,6 @@ async fn send(args: &SendArgs) -> Result<(), Failure> {
         print_quiet(&format!("tx {}", tx.tx_id));
     }
     let last = args.wait.wait;
-    let follower = TxFollower {
-        client: &client,
-        started,
-        deadline: started + args.wait.timeout,
-    };
     let tx = if args.node.json && last == Stage::Accepted {
         sent
     } else {
@@ -251,13 +246,7 @@ async fn get(args: &GetArgs) -> Result<(), Failure> {
 
 async fn watch(args: &WatchArgs) -> Result<(), Failure> {
     let client = Client::new(&args.node)?;
-    let started = Instant::now();
-    let follower = TxFollower {
-        client: &client,
-        started,
-        deadline: started + args.timeout,
-    };
-    let tx = follower
+    let tx = TxFollower::new(&client, args.timeout)
         .wait_until(&args.tx.to_string(), Stage::Confirmed, !args.node.json)
         .await?;
     report_outcome(&tx, Stage::Confirmed, args.node.json)

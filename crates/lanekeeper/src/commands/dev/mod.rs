@@ -12,8 +12,8 @@ use cli::{Failure, Signals};
 use devchain::{DEV_CHAIN_ID, dev_account, dev_accounts};
 use serde_json::json;
 
-use super::config_failure;
 use super::devchain::{RunningChain, delete_chain, delete_database};
+use super::{config_failure, log_warnings};
 use crate::adapters;
 use crate::command_line::DevArgs;
 use crate::config::{Config, RawFile, Sources, environment, read_file};
@@ -82,25 +82,33 @@ struct DevNetwork {
 impl DevNetwork {
     /// Starts the chain, or connects to the one of `--chain-url`, and funds the accounts.
     async fn open(args: &DevArgs) -> Result<Self, Failure> {
-        let chain = match &args.chain_url {
-            Some(url) => Self::connect(url, args.chain.accounts).await?,
+        let (url, id, accounts, process) = match &args.chain_url {
+            Some(url) => {
+                let id = JsonRpc::new(url)?.chain_id().await?;
+                let count = args.chain.accounts;
+                let deriving = tokio::task::spawn_blocking(move || dev_accounts(count)).await;
+                let accounts =
+                    deriving.map_err(|e| Failure::refused("cannot derive the accounts", &e))?;
+                (url.clone(), id, accounts, None)
+            }
             None => {
                 let (dir, port) = (chain_dir(args), args.chain_port);
                 let process = RunningChain::start(dir, port, "--chain-port", &args.chain).await?;
-                Self {
-                    url: process.url(),
-                    id: DEV_CHAIN_ID,
-                    accounts: process.accounts.clone(),
-                    reserved: dev_account(RESERVED_INDEX),
-                    process: Some(process),
-                }
+                let accounts = process.accounts.clone();
+                (process.url(), DEV_CHAIN_ID, accounts, Some(process))
             }
         };
-        let rpc = JsonRpc::new(&chain.url)?;
-        let mut accounts = chain.accounts.clone();
-        accounts.push(chain.reserved);
-        rpc.fund_new_accounts(&accounts).await?;
-        Ok(chain)
+        let reserved = dev_account(RESERVED_INDEX);
+        let mut funded = accounts.clone();
+        funded.push(reserved);
+        JsonRpc::new(&url)?.fund_new_accounts(&funded).await?;
+        Ok(Self {
+            url,
+            id,
+            accounts,
+            reserved,
+            process,
+        })
     }
 
     /// The `[[signer]]` of the reserved account, without its key.
@@ -139,43 +147,22 @@ impl DevNetwork {
             chain.stop().await;
         }
     }
-
-    async fn connect(url: &str, accounts: u32) -> Result<Self, Failure> {
-        let id = JsonRpc::new(url)?.chain_id().await?;
-        let accounts = tokio::task::spawn_blocking(move || dev_accounts(accounts)).await;
-        let accounts = accounts.map_err(|e| Failure::refused("cannot derive the accounts", &e))?;
-        Ok(Self {
-            url: url.to_owned(),
-            id,
-            accounts,
-            reserved: dev_account(RESERVED_INDEX),
-            process: None,
-        })
-    }
 }
 
 /// The settings of `dev`, overridden by the file, the environment and the flags.
 fn read_config(args: &DevArgs, chain: &DevNetwork) -> Result<Config, Failure> {
-    let read = || {
-        let file = args.config.as_deref().map(read_file).transpose()?;
-        let flags = args
-            .port
-            .map(|port| ("http.listen", format!("127.0.0.1:{port}")));
-        let sources = Sources {
-            dev: Some(dev_settings(&args.dir, chain)?),
-            file,
-            env: environment(),
-            flags: flags.into_iter().collect(),
-        };
-        Ok(sources)
-    };
-    let sources = read().map_err(|problems: Vec<_>| config_failure(&problems))?;
-    let file = sources.file.as_ref();
-    refuse_own_sections(|section| file.is_some_and(|file| file.has_section(section)))?;
-    let config = Config::read(sources).map_err(|problems| config_failure(&problems))?;
-    for warning in &config.warnings {
-        tracing::warn!("{warning}");
-    }
+    let file = args.config.as_deref().map(read_file).transpose();
+    let file = file.map_err(config_failure)?;
+    refuse_own_sections(|section| file.as_ref().is_some_and(|file| file.has_section(section)))?;
+    let listen = |port: u16| ("http.listen", format!("127.0.0.1:{port}"));
+    let config = Config::read(Sources {
+        dev: Some(dev_settings(&args.dir, chain).map_err(config_failure)?),
+        file,
+        env: environment(),
+        flags: args.port.map(listen).into_iter().collect(),
+    })
+    .map_err(config_failure)?;
+    log_warnings(&config);
     Ok(config)
 }
 

@@ -106,12 +106,7 @@ impl Scheme for RedisReserve {
         let request = write_behind::clamp_request(request)?;
         match self.issuer.try_reserve(&self.writer, lane, request).await? {
             Some(reservation) => Ok(reservation),
-            None => {
-                self.issuer
-                    .ledger
-                    .reserve_outside_blocks(lane, request)
-                    .await
-            }
+            None => self.issuer.ledger.reserve_next(lane, request).await,
         }
     }
 
@@ -126,7 +121,7 @@ impl Scheme for RedisReserve {
 
     async fn list_reservations(&self, lane: LaneKey) -> Result<LaneReservations> {
         self.writer.flush().await?;
-        self.issuer.ledger.list_reservations_with_blocks(lane).await
+        self.issuer.ledger.list_reservations(lane).await
     }
 
     async fn list_watched(&self, limit: usize) -> Result<Vec<WatchedReservation>> {

@@ -259,7 +259,7 @@ impl Scheme for Segment {
 
     async fn list_reservations(&self, lane: LaneKey) -> Result<LaneReservations> {
         self.writer.flush().await?;
-        self.ledger.list_reservations_with_blocks(lane).await
+        self.ledger.list_reservations(lane).await
     }
 
     async fn list_watched(&self, limit: usize) -> Result<Vec<WatchedReservation>> {

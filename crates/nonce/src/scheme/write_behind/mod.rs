@@ -134,13 +134,13 @@ pub(super) async fn find_reservation(
     let began = clock.monotonic();
     let mut delay = POLL_FIRST;
     loop {
-        let Some(found) = ledger.find_row(key.lane, key.nonce).await? else {
+        let Some((found, is_in_block)) = ledger.find_row(key.lane, key.nonce).await? else {
             return Ok(None);
         };
-        if found.reservation.holder == key.holder {
-            return Ok(Some(found.reservation));
+        if found.holder == key.holder {
+            return Ok(Some(found));
         }
-        if !found.is_in_block || clock.monotonic().since(began) >= UNRECORDED_WAIT_MAX {
+        if !is_in_block || clock.monotonic().since(began) >= UNRECORDED_WAIT_MAX {
             return Ok(None);
         }
         clock.sleep(delay).await;

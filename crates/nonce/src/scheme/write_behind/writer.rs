@@ -65,15 +65,10 @@ struct Queue {
 }
 
 struct QueuedWrite {
-    line: WriteItem,
+    /// `None`: a barrier, answered when all entries before it are written.
+    entry: Option<LedgerEntry>,
     answer: Option<Sender<Result<WriteOutcome>>>,
     _slot: Option<WriteSlot>,
-}
-
-enum WriteItem {
-    Entry(LedgerEntry),
-    /// Answered when all entries before it are written.
-    Barrier,
 }
 
 impl Writer {
@@ -107,7 +102,7 @@ impl Writer {
     /// Queues a reservation that was issued, without waiting.
     pub(in crate::scheme) fn enqueue(&self, entry: LedgerEntry, slot: WriteSlot) {
         self.push(QueuedWrite {
-            line: WriteItem::Entry(entry),
+            entry: Some(entry),
             answer: None,
             _slot: Some(slot),
         });
@@ -116,8 +111,7 @@ impl Writer {
     /// Writes an entry and waits for its outcome.
     pub(in crate::scheme) async fn write(&self, entry: LedgerEntry) -> Result<WriteOutcome> {
         let slot = self.acquire_slot()?;
-        self.write_and_wait(WriteItem::Entry(entry), Some(slot))
-            .await
+        self.write_and_wait(Some(entry), Some(slot)).await
     }
 
     /// Waits until all queued entries are written; fails if the database is unavailable.
@@ -125,19 +119,17 @@ impl Writer {
         if self.shared.queue.lock().is_idle() {
             return Ok(());
         }
-        self.write_and_wait(WriteItem::Barrier, None)
-            .await
-            .map(|_nothing| ())
+        self.write_and_wait(None, None).await.map(drop)
     }
 
     async fn write_and_wait(
         &self,
-        line: WriteItem,
+        entry: Option<LedgerEntry>,
         slot: Option<WriteSlot>,
     ) -> Result<WriteOutcome> {
         let (answer, answered) = oneshot::channel();
         self.push(QueuedWrite {
-            line,
+            entry,
             answer: Some(answer),
             _slot: slot,
         });
@@ -234,13 +226,9 @@ impl Drop for WriterTask {
             return;
         }
         // Waiting callers get the error for a lost answer.
-        let entries: Vec<LedgerEntry> = self
-            .batch
-            .iter()
-            .filter_map(QueuedWrite::entry)
-            .cloned()
-            .collect();
-        self.shared.observer.on_outcome_unknown(&entries);
+        self.shared
+            .observer
+            .on_outcome_unknown(&entries(&self.batch));
         self.batch.retain(QueuedWrite::is_reservation);
         self.requeue();
         let mut queue = self.shared.queue.lock();
@@ -252,18 +240,13 @@ impl Drop for WriterTask {
 impl Shared {
     /// Writes a batch and leaves in it what must be retried.
     async fn write(&self, batch: &mut Vec<QueuedWrite>) {
-        let entries: Vec<LedgerEntry> = batch
-            .iter()
-            .filter_map(QueuedWrite::entry)
-            .cloned()
-            .collect();
-        let mut answers = self.write_entries(&entries).await.into_iter();
+        let mut answers = self.write_entries(&entries(batch)).await.into_iter();
         let mut failed: Option<ReservationError> = None;
         // No await from here on: an answered item is out of the batch.
         for item in std::mem::take(batch) {
-            let answer = match item.line {
-                WriteItem::Entry(_) => answers.next().expect("one answer per entry"),
-                WriteItem::Barrier => match &failed {
+            let answer = match item.entry {
+                Some(_) => answers.next().expect("one answer per entry"),
+                None => match &failed {
                     None => Ok(WriteOutcome::NotYet), // the value is not used
                     Some(why) => Err(ReservationError::Unavailable(why.to_string())),
                 },
@@ -343,16 +326,14 @@ impl Shared {
 impl QueuedWrite {
     /// Whether it records a reservation.
     fn is_reservation(&self) -> bool {
-        self.entry()
-            .is_some_and(|entry| matches!(entry.kind, EntryKind::Reserved(_)))
+        let entry = self.entry.as_ref();
+        entry.is_some_and(|entry| matches!(entry.kind, EntryKind::Reserved(_)))
     }
+}
 
-    fn entry(&self) -> Option<&LedgerEntry> {
-        match &self.line {
-            WriteItem::Entry(entry) => Some(entry),
-            WriteItem::Barrier => None,
-        }
-    }
+fn entries(batch: &[QueuedWrite]) -> Vec<LedgerEntry> {
+    let entries = batch.iter().filter_map(|item| item.entry.clone());
+    entries.collect()
 }
 
 fn send_answer(answer: Option<Sender<Result<WriteOutcome>>>, outcome: Result<WriteOutcome>) {
