@@ -64,6 +64,22 @@ impl<'a> From<&'a Readiness> for NodeReadiness<'a> {
     }
 }
 
+impl NodeReadiness<'_> {
+    /// The same without what shows how the network is built: host names, and errors that contain them.
+    #[must_use]
+    pub fn for_strangers(mut self) -> Self {
+        if self.store != "ok" {
+            self.store = "unavailable";
+        }
+        let endpoints = self
+            .chains
+            .iter_mut()
+            .flat_map(|chain| &mut chain.endpoints);
+        endpoints.for_each(|endpoint| endpoint.name = None);
+        self
+    }
+}
+
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct ChainView<'a> {
@@ -74,7 +90,8 @@ struct ChainView<'a> {
 
 #[derive(Serialize)]
 struct EndpointView<'a> {
-    name: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<&'a str>,
     answers: bool,
 }
 
@@ -86,7 +103,7 @@ impl<'a> From<&'a ChainStatus> for ChainView<'a> {
             head: chain.head,
             endpoints: endpoints
                 .map(|(name, answers)| EndpointView {
-                    name,
+                    name: Some(name),
                     answers: *answers,
                 })
                 .collect(),

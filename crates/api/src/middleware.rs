@@ -5,15 +5,17 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use axum::extract::{MatchedPath, Request, State};
-use axum::http::header::HeaderName;
+use axum::http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderName, RETRY_AFTER};
 use axum::http::request::Parts;
 use axum::http::{HeaderValue, Method, Uri};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use browser_guard::BrowserGuard;
 use engine::node::Origin;
+use tower_http::cors::CorsLayer;
 
 use crate::access::Caller;
-use crate::parse::{excerpt, parse_trace_id, traceparent};
+use crate::parse::{IDEMPOTENCY_KEY, excerpt, parse_trace_id, traceparent};
 use crate::problem::{Problem, ProblemKind};
 use crate::router::Api;
 
@@ -74,6 +76,19 @@ pub(crate) async fn identify_request(
     headers.insert(LANEKEEPER_NODE, api.node_header.clone());
     headers.insert(REQUEST_ID, id);
     response
+}
+
+/// Lets browsers show responses to pages of the allowed origins, and answers their preflight requests.
+pub(crate) fn allowed_origins(guard: &BrowserGuard) -> Option<CorsLayer> {
+    let origins = guard.allowed_origins.iter();
+    let origins: Vec<HeaderValue> = origins
+        .filter_map(|origin| HeaderValue::from_str(origin.trim_end_matches('/')).ok())
+        .collect();
+    let cors = CorsLayer::new()
+        .allow_methods([Method::GET, Method::POST])
+        .allow_headers([AUTHORIZATION, CONTENT_TYPE, IDEMPOTENCY_KEY, REQUEST_ID])
+        .expose_headers([LANEKEEPER_NODE, REQUEST_ID, RETRY_AFTER]);
+    (!origins.is_empty()).then(|| cors.allow_origin(origins))
 }
 
 /// A closed set: callers may invent methods, and each label value is a time series.

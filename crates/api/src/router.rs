@@ -2,14 +2,17 @@
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::time::Duration;
 
 use axum::Router;
 use axum::http::HeaderValue;
 use axum::middleware::from_fn_with_state;
 use axum::routing::{MethodRouter, get, post};
-use engine::node::NodeHandle;
+use browser_guard::BrowserGuard;
+use domain::MonotonicTime;
+use engine::node::{NodeHandle, Readiness};
 use engine::ports::{Clock, NonceReservations};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Mutex, Semaphore, watch};
 use tower_http::catch_panic::CatchPanicLayer;
 
 use crate::access::keys::Scope;
@@ -18,6 +21,9 @@ use crate::calls::{events, lanes, nonces, operations, stream, tx};
 use crate::middleware;
 use crate::peers::{self, ClusterSecret};
 use crate::serve::wait_closed;
+
+/// For how long a check of the node's parts is shown by `/readyz`.
+const READINESS_AGE_MAX: Duration = Duration::from_secs(1);
 
 /// What the API needs besides the node.
 #[derive(Clone)]
@@ -30,6 +36,8 @@ pub struct ApiConfig {
     pub max_streams: usize,
     /// How callers authenticate.
     pub auth: Auth,
+    /// What browsers may send.
+    pub browser_guard: BrowserGuard,
     /// Authenticates calls between the nodes of the cluster.
     pub cluster_secret: Option<ClusterSecret>,
     /// Renders the body of `/metrics`, so that this crate does not depend on the exporter.
@@ -58,6 +66,7 @@ impl ApiConfig {
             max_waiters: Self::MAX_WAITERS,
             max_streams: Self::MAX_STREAMS,
             auth: Auth::None,
+            browser_guard: BrowserGuard::default(),
             cluster_secret: None,
             metrics: Arc::new(String::new),
             reservations: None,
@@ -76,7 +85,8 @@ pub fn router(node: NodeHandle, config: ApiConfig) -> Router {
             router = router.route(&format!("{prefix}{path}"), need.guard(&api, call));
         }
     }
-    router
+    let allowed_origins = middleware::allowed_origins(&api.config.browser_guard);
+    let router = router
         .fallback(middleware::unknown_path)
         .method_not_allowed_fallback(middleware::wrong_method)
         .layer(CatchPanicLayer::custom(middleware::panicked))
@@ -84,7 +94,11 @@ pub fn router(node: NodeHandle, config: ApiConfig) -> Router {
             Arc::clone(&api),
             middleware::identify_request,
         ))
-        .with_state(api)
+        .with_state(api);
+    match allowed_origins {
+        Some(cors) => router.layer(cors),
+        None => router,
+    }
 }
 
 /// The path below a prefix, what its caller needs, and the call.
@@ -147,6 +161,8 @@ pub(crate) struct Api {
     pub(crate) request_count: AtomicU64,
     pub(crate) waiters: Arc<Semaphore>,
     pub(crate) streams: Arc<Semaphore>,
+    /// The last check of the node's parts, and when it was made.
+    readiness: Mutex<Option<(MonotonicTime, Readiness)>>,
 }
 
 impl Api {
@@ -163,8 +179,29 @@ impl Api {
             request_count: AtomicU64::new(0),
             waiters: permits(config.max_waiters),
             streams: permits(config.max_streams),
+            readiness: Mutex::new(None),
             node,
             config,
+        }
+    }
+
+    /// Whether this node should get requests. However many ask, its parts are checked once in a while; that it
+    /// drains shows at once.
+    pub(crate) async fn readiness(&self) -> Readiness {
+        let mut last = self.readiness.lock().await;
+        let now = self.config.clock.monotonic();
+        let fresh = last.as_ref();
+        let fresh = fresh.filter(|(at, _)| now.since(*at) < READINESS_AGE_MAX);
+        let readiness = match fresh {
+            Some((_, readiness)) => readiness.clone(),
+            None => self.node.readiness().await,
+        };
+        if fresh.is_none() {
+            *last = Some((now, readiness.clone()));
+        }
+        Readiness {
+            draining: self.node.is_draining(),
+            ..readiness
         }
     }
 

@@ -3,7 +3,7 @@
 use thiserror::Error;
 
 use crate::lane::reservations::{RESERVATION_PREFIX, ReservationTerms};
-use crate::{ChainId, FeeRules, LaneKey, Payload, RequestId, TxType};
+use crate::{ChainId, FeeQuote, FeeRules, LaneKey, Payload, RequestId, TxType};
 
 /// The gas of a plain transfer.
 const TRANSFER_GAS: u64 = 21_000;
@@ -25,6 +25,36 @@ pub enum AdmissionError {
         /// Wei per gas.
         cap: u128,
     },
+    /// No block can hold it.
+    #[error("gas {gas} is above what one transaction may use on chain {chain} ({limit})")]
+    GasAboveLimit {
+        /// The chain that sets the limit.
+        chain: ChainId,
+        /// What the request may use.
+        gas: u64,
+        /// The block gas limit, or the limit per transaction where that is lower.
+        limit: u64,
+    },
+    /// Every node refuses it.
+    #[error("gas {gas} is below the {least} that this payload costs at least")]
+    GasTooLow {
+        /// What the request may use.
+        gas: u64,
+        /// Its intrinsic gas.
+        least: u64,
+    },
+    /// No block includes it at present.
+    #[error(
+        "the request offers {offered} wei per gas, and chain {chain} demands {least} at present"
+    )]
+    FeeTooLow {
+        /// The chain.
+        chain: ChainId,
+        /// What the request offers at most.
+        offered: u128,
+        /// The base fee of the next block, or `chain.feeFloor` where that is higher.
+        least: u128,
+    },
     /// The lane's nonces are reserved by holders who sign elsewhere.
     #[error(
         "{} is a signer of kind external: nothing is sent from here, and its nonces are reserved with POST \
@@ -42,18 +72,59 @@ pub fn check_fees(
     rules: &FeeRules,
     payload: &Payload,
 ) -> Result<(), AdmissionError> {
-    let names_1559 = payload.max_fee_per_gas.is_some()
-        || payload.max_priority_fee_per_gas.is_some()
-        || payload.tx_type == Some(TxType::Eip1559);
-    if rules.legacy && names_1559 {
+    if rules.legacy && names_1559_fees(payload) {
         return Err(AdmissionError::LegacyOnly(chain));
     }
-    let offered = payload.max_fee_per_gas.or(payload.gas_price);
-    if offered.is_some_and(|wei| wei > rules.cap) {
+    if payload.fee_limit().is_some_and(|wei| wei > rules.cap) {
         let cap = rules.cap;
         return Err(AdmissionError::FeeAboveCap { chain, cap });
     }
     Ok(())
+}
+
+/// Checks that the chain can execute a request with this gas limit, as far as its newest head shows. A tx that no block
+/// can include would hold up every tx behind it.
+pub fn check_execution(
+    chain: ChainId,
+    rules: &FeeRules,
+    tx_gas_cap: Option<u64>,
+    quote: FeeQuote,
+    (payload, gas): (&Payload, u64),
+) -> Result<(), AdmissionError> {
+    let limit = quote.block_gas_limit.into_iter().chain(tx_gas_cap).min();
+    if let Some(limit) = limit.filter(|limit| gas > *limit) {
+        return Err(AdmissionError::GasAboveLimit { chain, gas, limit });
+    }
+    let least = payload.intrinsic_gas_min();
+    if gas < least {
+        return Err(AdmissionError::GasTooLow { gas, least });
+    }
+    if quote.base_fee.is_none() && names_1559_fees(payload) {
+        return Err(AdmissionError::LegacyOnly(chain));
+    }
+    let least = quote.base_fee.unwrap_or(0).max(rules.floor);
+    match payload.fee_limit() {
+        Some(offered) if offered < least => Err(AdmissionError::FeeTooLow {
+            chain,
+            offered,
+            least,
+        }),
+        Some(_) | None => Ok(()),
+    }
+}
+
+/// The limit per transaction of EIP-7825 on the networks of Ethereum that have it.
+#[must_use]
+pub fn tx_gas_cap(chain: ChainId) -> Option<u64> {
+    const EIP_7825_GAS_CAP: u64 = 1 << 24;
+    const ETHEREUM: [u64; 3] = [1, 11_155_111, 560_048];
+    ETHEREUM.contains(&chain.0).then_some(EIP_7825_GAS_CAP)
+}
+
+fn names_1559_fees(payload: &Payload) -> bool {
+    payload.max_fee_per_gas.is_some()
+        || payload.max_priority_fee_per_gas.is_some()
+        || payload.tx_type == Some(TxType::Eip1559)
 }
 
 /// Checks that a request fits its lane: a reservation where nonces are reserved, a tx where they are sent.
@@ -158,6 +229,70 @@ mod tests {
         let mut legacy = payload();
         legacy.gas_price = Some(1);
         assert_eq!(check_fees(CHAIN, &rules, &legacy), Ok(()));
+    }
+
+    fn execution(payload: &Payload, gas: u64, quote: FeeQuote) -> Result<(), AdmissionError> {
+        let rules = FeeRules {
+            floor: 5,
+            ..FeeRules::OPEN
+        };
+        check_execution(CHAIN, &rules, Some(40_000_000), quote, (payload, gas))
+    }
+
+    const QUOTE: FeeQuote = FeeQuote {
+        base_fee: Some(100),
+        tip: 1,
+        block_gas_limit: Some(30_000_000),
+    };
+
+    #[test]
+    fn gas_must_fit_a_block_a_transaction_and_the_payload() {
+        assert_eq!(execution(&payload(), 21_000, QUOTE), Ok(()));
+        assert_eq!(execution(&payload(), 30_000_000, QUOTE), Ok(()));
+        let above = |gas, limit| AdmissionError::GasAboveLimit {
+            chain: CHAIN,
+            gas,
+            limit,
+        };
+        let refused = execution(&payload(), 30_000_001, QUOTE);
+        assert_eq!(refused, Err(above(30_000_001, 30_000_000)));
+        let unknown = FeeQuote {
+            block_gas_limit: None,
+            ..QUOTE
+        };
+        let refused = execution(&payload(), 40_000_001, unknown);
+        assert_eq!(refused, Err(above(40_000_001, 40_000_000)));
+        let (gas, least) = (20_999, 21_000);
+        let refused = execution(&payload(), gas, QUOTE);
+        assert_eq!(refused, Err(AdmissionError::GasTooLow { gas, least }));
+        assert_eq!(tx_gas_cap(ChainId(1)), Some(16_777_216));
+        assert_eq!(tx_gas_cap(CHAIN), None);
+    }
+
+    #[test]
+    fn named_fee_must_reach_the_base_fee_and_the_floor() {
+        let check = |max_fee: Option<u128>, gas_price: Option<u128>, quote: FeeQuote| {
+            let mut offer = payload();
+            offer.max_fee_per_gas = max_fee;
+            offer.gas_price = gas_price;
+            execution(&offer, 21_000, quote)
+        };
+        let too_low = |offered, least| AdmissionError::FeeTooLow {
+            chain: CHAIN,
+            offered,
+            least,
+        };
+        assert_eq!(check(Some(100), None, QUOTE), Ok(()));
+        assert_eq!(check(Some(99), None, QUOTE), Err(too_low(99, 100)));
+        assert_eq!(check(None, Some(99), QUOTE), Err(too_low(99, 100)));
+        let legacy = FeeQuote {
+            base_fee: None,
+            ..QUOTE
+        };
+        assert_eq!(check(None, Some(4), legacy), Err(too_low(4, 5)));
+        assert_eq!(check(None, Some(5), legacy), Ok(()));
+        let refused = Err(AdmissionError::LegacyOnly(CHAIN));
+        assert_eq!(check(Some(500), None, legacy), refused, "no base fee");
     }
 
     #[test]

@@ -9,6 +9,8 @@ pub struct FeeQuote {
     pub base_fee: Option<u128>,
     /// The tip (or, without EIP-1559, the gas price) that gets in soon.
     pub tip: u128,
+    /// The most gas of one block, where the chain says so.
+    pub block_gas_limit: Option<u64>,
 }
 
 /// A chain's limits for what we offer.
@@ -68,8 +70,10 @@ impl FeeRules {
         let base = quote.base_fee.unwrap_or(0);
         if legacy {
             let quoted = self.clamp(base.saturating_mul(2).saturating_add(quote.tip));
+            // A head without a base fee, of one endpoint or for a moment, must not raise what the request may pay.
+            let limit = payload.fee_limit().unwrap_or(u128::MAX);
             return Fees::Legacy {
-                gas_price: payload.gas_price.unwrap_or(quoted),
+                gas_price: payload.gas_price.unwrap_or(quoted.min(limit)),
             };
         }
         let tip = payload.max_priority_fee_per_gas.unwrap_or(quote.tip);
@@ -168,8 +172,11 @@ mod tests {
     }
 
     fn any_quote() -> impl Strategy<Value = FeeQuote> {
-        (proptest::option::of(0..2_000 * GWEI), 0..50 * GWEI)
-            .prop_map(|(base_fee, tip)| FeeQuote { base_fee, tip })
+        (proptest::option::of(0..2_000 * GWEI), 0..50 * GWEI).prop_map(|(base_fee, tip)| FeeQuote {
+            base_fee,
+            tip,
+            block_gas_limit: None,
+        })
     }
 
     proptest! {
@@ -202,10 +209,10 @@ mod tests {
             let mut payload = Payload::transfer(Address::ZERO, U256::ZERO);
             payload.max_fee_per_gas = requested_max;
             let fees = rules.fees(&payload, quote);
-            if let (Some(requested_max), Fees::Eip1559 { max_fee, .. }) = (requested_max, fees) {
-                prop_assert_eq!(max_fee, requested_max);
-            } else {
-                prop_assert!((floor..=floor + span).contains(&fees.max_per_gas()));
+            match (requested_max, fees) {
+                (Some(requested), Fees::Eip1559 { max_fee, .. }) => prop_assert_eq!(max_fee, requested),
+                (Some(requested), Fees::Legacy { gas_price }) => prop_assert!(gas_price <= requested),
+                (None, _) => prop_assert!((floor..=floor + span).contains(&fees.max_per_gas())),
             }
         }
     }

@@ -108,6 +108,13 @@ impl Lease {
         }
     }
 
+    /// The keeper that loses the lane to a requester; `None` when the requester takes its own lane again.
+    #[must_use]
+    pub fn previous_keeper_of(&self, lease_request: &LeaseRequest) -> Option<NodeName> {
+        let is_own = self.incarnation == lease_request.incarnation;
+        (self.owner != lease_request.node || !is_own).then(|| self.owner.clone())
+    }
+
     /// Whether the requesting node must consider the owner alive.
     #[must_use]
     pub fn is_live_for(&self, lease_request: &LeaseRequest, now: Timestamp) -> bool {

@@ -106,10 +106,34 @@ impl Payload {
         Fingerprint(keccak256(&bytes))
     }
 
+    /// The most that it may pay per gas, where the request says so.
+    #[must_use]
+    pub fn fee_limit(&self) -> Option<u128> {
+        self.max_fee_per_gas.or(self.gas_price)
+    }
+
     /// What it does when it is mined.
     #[must_use]
     pub fn effect_digest(&self) -> EffectDigest {
         EffectDigest::of(self.to, self.value, &self.data)
+    }
+
+    /// The least gas that a node of any chain demands for this payload: calldata at 4 and 16 gas, and creation. Newer
+    /// rules of a chain may demand more.
+    #[must_use]
+    pub fn intrinsic_gas_min(&self) -> u64 {
+        let creation = if self.to.is_none() { 32_000_u64 } else { 0 };
+        let calldata = self.calldata_tokens().saturating_mul(4);
+        calldata.saturating_add(creation).saturating_add(21_000)
+    }
+
+    /// A zero byte of calldata is one token, any other four (EIP-7623).
+    fn calldata_tokens(&self) -> u64 {
+        let len = u64::try_from(self.data.len()).unwrap_or(u64::MAX);
+        let zeros = self.data.iter().filter(|b| **b == 0).count();
+        let zeros = u64::try_from(zeros).unwrap_or(u64::MAX);
+        let others = len.saturating_sub(zeros);
+        others.saturating_mul(4).saturating_add(zeros)
     }
 
     /// The least gas that any node demands for this payload (Prague rules: calldata at 4 and 16
@@ -117,12 +141,7 @@ impl Payload {
     #[must_use]
     pub fn intrinsic_gas(&self) -> u64 {
         let len = u64::try_from(self.data.len()).unwrap_or(u64::MAX);
-        let zeros = self.data.iter().filter(|b| **b == 0).count();
-        let zeros = u64::try_from(zeros).unwrap_or(u64::MAX);
-        let tokens = len
-            .saturating_sub(zeros)
-            .saturating_mul(4)
-            .saturating_add(zeros);
+        let tokens = self.calldata_tokens();
         let creation = match self.to {
             Some(_) => 0,
             None => 32_000_u64.saturating_add(len.div_ceil(32).saturating_mul(2)),

@@ -17,6 +17,7 @@ use crate::feed::Feed;
 use crate::node::{ChainRules, NodeConfig, Ports};
 use crate::ownership::Leases;
 use crate::ports::{Chain, LeaseRequest, Member, StoreError};
+use crate::revert_reasons::RevertReasons;
 use crate::routing::Routes;
 use crate::shard::Message;
 use crate::tasks::Tasks;
@@ -109,6 +110,7 @@ pub(crate) struct ChainState {
     pub(crate) view: LatestView,
     /// Bounds how many lanes fetch receipts by hash at once.
     pub(crate) receipt_workers: Semaphore,
+    pub(crate) revert_reasons: RevertReasons,
     /// Notified when bytes were sent: the next block is likely to be of interest.
     pub(crate) sent_wakeup: Notify,
     unreachable_since: Mutex<Option<MonotonicTime>>,
@@ -123,6 +125,7 @@ impl ChainState {
             rules,
             watched: WatchedHashes::default(),
             view: LatestView::default(),
+            revert_reasons: RevertReasons::default(),
             sent_wakeup: Notify::new(),
             unreachable_since: Mutex::default(),
         }

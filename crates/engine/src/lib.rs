@@ -8,6 +8,7 @@ pub mod node;
 
 mod core;
 
+mod forwarding;
 mod intake;
 pub mod reservations;
 mod routing;
@@ -25,6 +26,7 @@ mod feed;
 mod broadcaster;
 mod follower;
 mod poll_schedule;
+mod revert_reasons;
 mod watch;
 
 pub mod tasks;

@@ -1,30 +1,17 @@
 //! Routing: a request goes to this node's own shard, or to the node that keeps its lane.
 //!
-//! Known keepers save round trips and decide nothing: the lease does. Requests for one node are batched:
-//! a call carries all that are queued when it is made.
+//! Known keepers save round trips and decide nothing: the lease does.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use domain::{LaneKey, MonotonicTime, NodeName};
-use metrics::counter;
-use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use crate::cluster::Peer;
 use crate::core::{Core, lock};
-use crate::node::{AcceptedTx, NewTx, NonKeeper, Refusal};
-use crate::ports::PeerError;
-
-/// The most requests of one call to another node.
-const FORWARD_MAX: usize = 256;
-/// How many requests wait for another node at most; more are refused.
-const FORWARD_QUEUE: usize = 4_096;
-/// How many calls to another node are in flight at once.
-const FORWARD_CALLS: usize = 4;
-/// How long another node may take at most; with short leases, as long as one lasts. A request without an answer is
-/// queued in the store, where its request id finds it if it was accepted after all.
-const FORWARD_PATIENCE_MAX: Duration = Duration::from_secs(5);
+use crate::forwarding::Forwarding;
+use crate::node::NonKeeper;
 
 /// For how long a node that does not serve a lane gets none of its requests.
 const NOT_SERVED_FOR: Duration = Duration::from_secs(30);
@@ -39,21 +26,13 @@ pub(crate) enum Route {
     Unavailable,
 }
 
-/// The answer of another node, or why there is none.
-type PeerAnswer = Result<Result<AcceptedTx, Refusal>, PeerError>;
-
-struct ForwardedRequest {
-    request: NewTx,
-    answer: oneshot::Sender<PeerAnswer>,
-}
-
-/// The known keepers of lanes, and the queues to other nodes.
+/// The known keepers of lanes, and the ways to other nodes.
 #[derive(Default)]
 pub(crate) struct Routes {
     keepers: Mutex<BTreeMap<LaneKey, KnownKeeper>>,
     /// Nodes that do not serve a lane, and until when that is assumed.
     not_served: Mutex<BTreeMap<(LaneKey, NodeName), MonotonicTime>>,
-    queues: Mutex<BTreeMap<String, mpsc::Sender<ForwardedRequest>>>,
+    pub(crate) forwarding: Forwarding,
 }
 
 struct KnownKeeper {
@@ -115,6 +94,10 @@ pub(crate) fn choose_keeper_route(core: &Core, lane: LaneKey) -> Route {
         }
         Some(_) | None => {}
     }
+    if core.config.non_keeper == NonKeeper::Reject && !is_draining {
+        // A refusal that names another node must be true: the store decides, not a guess.
+        return Route::Local;
+    }
     match choose_successor(core, lane, now) {
         Some(node) if node == *me => Route::Local,
         Some(node) => core
@@ -145,90 +128,4 @@ pub(crate) fn choose_successor(core: &Core, lane: LaneKey, now: MonotonicTime) -
     };
     core.cluster
         .preferred_keeper(lane, me, may_keep, core.config.lease.duration, now)
-}
-
-/// Forwards a request to another node, in one call with others that are queued for it.
-pub(crate) async fn forward_to_peer(core: &Arc<Core>, peer: &Peer, request: NewTx) -> PeerAnswer {
-    counter!("lanekeeper_forward_total", "to" => peer.node.0.clone()).increment(1);
-    let (answer, answered) = oneshot::channel();
-    let forwarded = ForwardedRequest { request, answer };
-    if forward_queue(core, &peer.address)
-        .try_send(forwarded)
-        .is_err()
-    {
-        counter!("lanekeeper_forward_rejected_total").increment(1);
-        return Ok(Err(Refusal::Busy));
-    }
-    // The forwarder answers every queued request, or the node is ending.
-    let ending = || Err(PeerError::Lost("this node is ending".into()));
-    answered.await.unwrap_or_else(|_gone| ending())
-}
-
-/// The queue to a node; its forwarder is started with the first request.
-fn forward_queue(core: &Arc<Core>, address: &str) -> mpsc::Sender<ForwardedRequest> {
-    let mut queues = lock(&core.routes.queues);
-    if let Some(queue) = queues.get(address) {
-        return queue.clone();
-    }
-    let (queue, waiting) = mpsc::channel(FORWARD_QUEUE);
-    queues.insert(address.to_owned(), queue.clone());
-    let forwarder = run_forwarder(Arc::clone(core), address.to_owned(), waiting);
-    core.tasks.spawn("forward", forwarder);
-    queue
-}
-
-async fn run_forwarder(
-    core: Arc<Core>,
-    address: String,
-    mut waiting: mpsc::Receiver<ForwardedRequest>,
-) {
-    let calls = Arc::new(Semaphore::new(FORWARD_CALLS));
-    let mut batch = Vec::with_capacity(FORWARD_MAX);
-    loop {
-        let call = Arc::clone(&calls)
-            .acquire_owned()
-            .await
-            .expect("this semaphore is never closed");
-        if waiting.recv_many(&mut batch, FORWARD_MAX).await == 0 {
-            return;
-        }
-        let (core_of_task, address) = (Arc::clone(&core), address.clone());
-        let batch = std::mem::take(&mut batch);
-        core.tasks.spawn("forward call", async move {
-            forward_batch(&core_of_task, &address, batch).await;
-            drop(call);
-        });
-    }
-}
-
-async fn forward_batch(core: &Core, address: &str, batch: Vec<ForwardedRequest>) {
-    let (requests, replies): (Vec<_>, Vec<_>) = batch
-        .into_iter()
-        .map(|forwarded| (forwarded.request, forwarded.answer))
-        .unzip();
-    let count = requests.len();
-    let patience = core.config.lease.duration.min(FORWARD_PATIENCE_MAX);
-    let result = tokio::select! {
-        biased;
-        result = core.ports.peers.forward(address, requests, patience) => result,
-        () = core.ports.clock.sleep(patience) => {
-            Err(PeerError::Lost("no answer in time".into()))
-        }
-    };
-    let result = result.and_then(|answers| match answers.len() {
-        answered if answered == count => Ok(answers),
-        answered => Err(PeerError::Lost(format!(
-            "{answered} answers to {count} requests"
-        ))),
-    });
-    let answers: Vec<PeerAnswer> = match result {
-        Ok(answers) => answers.into_iter().map(Ok).collect(),
-        Err(error) => {
-            tracing::warn!(%address, %error, requests = count, "requests could not be forwarded");
-            vec![Err(error); count]
-        }
-    };
-    for (reply, answer) in replies.into_iter().zip(answers) {
-        reply.send(answer).ok(); // the caller may have gone
-    }
 }

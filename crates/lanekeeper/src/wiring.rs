@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::ApiConfig;
 use api::peers::HttpPeers;
+use api::{ApiConfig, Auth};
 use cli::{Failure, Signals, listener};
 use engine::node::{Node, Ports};
 use engine::ports::{Chain, Clock, NonceReservations};
@@ -72,6 +72,7 @@ impl RunningNode {
             reservations: reservations.as_ref().map(ReservationService::port),
             max_body: usize::try_from(config.http.max_body.0).unwrap_or(ApiConfig::MAX_BODY),
             max_waiters: usize::try_from(config.http.max_waiters).unwrap_or(usize::MAX),
+            browser_guard: config.browser_guard(matches!(auth, Auth::Keys(_))),
             auth,
             cluster_secret,
             metrics,

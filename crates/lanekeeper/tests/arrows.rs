@@ -15,14 +15,23 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("api-types", &["domain", "engine"]),
     ("sinks", &["api-types", "domain", "engine"]),
     ("nonce", &["domain", "engine", "postgres-client"]),
-    ("api", &["api-types", "domain", "engine"]),
+    ("api", &["api-types", "browser-guard", "domain", "engine"]),
     ("sim", &["domain", "engine"]),
     // The contract suite of the Store port, which every backend runs in its tests.
     ("store-contract", &["domain", "engine"]),
     (
         "lanekeeper",
         &[
-            "api", "bench", "chain", "cli", "devchain", "domain", "engine", "nonce", "sinks",
+            "api",
+            "bench",
+            "browser-guard",
+            "chain",
+            "cli",
+            "devchain",
+            "domain",
+            "engine",
+            "nonce",
+            "sinks",
             "store",
         ],
     ),
@@ -35,8 +44,10 @@ const ARROWS: &[(&str, &[&str])] = &[
             "api", "chain", "cli", "devchain", "domain", "engine", "nonce", "store",
         ],
     ),
-    // An EVM node for development and tests. It uses nothing of the product.
-    ("devchain", &[]),
+    // What browsers may send to a server on a private network.
+    ("browser-guard", &[]),
+    // An EVM node for development and tests. Of the product it uses only that guard.
+    ("devchain", &["browser-guard"]),
     // Real servers for tests. It uses nothing of the product.
     ("rig", &[]),
     // Counts memory and branches for the fuzzer, which calls every parser of untrusted bytes.

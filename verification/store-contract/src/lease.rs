@@ -46,10 +46,7 @@ pub async fn keeper_that_returns_after_the_skew_gets_the_next_token(backend: &dy
     fixture.keeper(&node("a"), lane(1)).await;
     backend.advance(LEASE + SKEW).await;
     let (lease_grant, previous_keeper) = granted(fixture.acquire(&node("a"), lane(1)).await);
-    assert_eq!(
-        (lease_grant.token, previous_keeper),
-        (Token(2), Some(node("a").node))
-    );
+    assert_eq!((lease_grant.token, previous_keeper), (Token(2), None));
 }
 
 pub async fn other_node_is_refused_until_the_skew_has_passed(backend: &dyn Backend) {
@@ -206,8 +203,13 @@ pub async fn released_lane_is_granted_at_once_under_the_next_token(backend: &dyn
         .release(&node("a"), &[keeper.lease_grant])
         .await
         .expect("release");
-    let (lease_grant, _) = granted(fixture.acquire(&node("b"), lane(1)).await);
-    assert_eq!(lease_grant.token, Token(2));
+    let (second, previous_keeper) = granted(fixture.acquire(&node("a"), lane(1)).await);
+    assert_eq!((second.token, previous_keeper), (Token(2), None), "its own");
+    let again = fixture.store.release(&node("a"), &[second]).await;
+    again.expect("release");
+    let (third, previous_keeper) = granted(fixture.acquire(&node("b"), lane(1)).await);
+    let from = Some(node("a").node);
+    assert_eq!((third.token, previous_keeper), (Token(3), from));
 }
 
 pub async fn node_releases_only_its_own_lanes(backend: &dyn Backend) {
@@ -229,6 +231,27 @@ pub async fn node_releases_only_its_own_lanes(backend: &dyn Backend) {
         fixture.acquire(&node("c"), lane(1)).await,
         AcquireOutcome::NotKeeper { .. }
     ));
+}
+
+pub async fn release_of_an_earlier_grant_is_ignored(backend: &dyn Backend) {
+    let fixture = Fixture::new(backend);
+    let first = fixture.keeper(&node("a"), lane(1)).await.lease_grant;
+    let second = fixture.keeper(&node("a"), lane(1)).await.lease_grant;
+    assert_eq!(first.token, second.token, "its own lane keeps the token");
+    let late = fixture.store.release(&node("a"), &[first]).await;
+    late.expect("release");
+    assert!(matches!(
+        fixture.acquire(&node("b"), lane(1)).await,
+        AcquireOutcome::NotKeeper { .. }
+    ));
+    assert_eq!(
+        renew(&fixture, &node("a"), &[second]).await,
+        [RenewOutcome::Renewed]
+    );
+    let now = fixture.store.release(&node("a"), &[second]).await;
+    now.expect("release");
+    let (taken, _) = granted(fixture.acquire(&node("b"), lane(1)).await);
+    assert_eq!(taken.token, Token(2));
 }
 
 pub async fn renewal_extends_from_the_present(backend: &dyn Backend) {

@@ -86,6 +86,7 @@ macro_rules! contract_tests {
                     restarted_node_takes_over_its_lane_immediately
                     released_lane_is_granted_at_once_under_the_next_token
                     node_releases_only_its_own_lanes
+                    release_of_an_earlier_grant_is_ignored
                     renewal_extends_from_the_present
                     expired_lease_without_takeover_is_renewed
                     renewals_are_answered_in_request_order

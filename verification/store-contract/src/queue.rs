@@ -284,7 +284,7 @@ pub async fn requeued_tx_is_read_from_the_queue(backend: &dyn Backend) {
 pub async fn find_requests_answers_in_request_order(backend: &dyn Backend) {
     let fixture = Fixture::new(backend);
     let mut keeper = fixture.keeper(&node("a"), lane(1)).await;
-    let other = fixture.keeper(&node("a"), lane(2)).await;
+    fixture.keeper(&node("a"), lane(2)).await;
     let (accepted, _) = fixture.accept(&mut keeper, 1).await.remove(0);
     let queued = fixture
         .store
@@ -293,15 +293,21 @@ pub async fn find_requests_answers_in_request_order(backend: &dyn Backend) {
         .expect("queue")
         .remove(0);
     let requested = [
-        (keeper.lease_grant.lane, request_id("unknown")),
-        (keeper.lease_grant.lane, request_id("q")),
-        (other.lease_grant.lane, request_id("q")),
-        (keeper.lease_grant.lane, accepted.request.request_id.clone()),
+        (lane(1), request_id("unknown")),
+        (lane(1), request_id("q")),
+        (lane(2), request_id("q")),
+        (lane(3), request_id("q")), // no such lane
+        (lane(1), accepted.request.request_id.clone()),
+        (lane(1), request_id("q")),
     ];
     let found = fixture
         .store
         .find_requests(&requested)
         .await
         .expect("find_requests");
-    assert_eq!(found, [None, Some(queued), None, Some(accepted)]);
+    let queued = Some(queued);
+    assert_eq!(
+        found,
+        [None, queued.clone(), None, None, Some(accepted), queued]
+    );
 }

@@ -1,5 +1,6 @@
 //! Access control: API keys, their scopes, and the check before every call.
 
+mod browser;
 pub mod keys;
 
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use axum::response::Response;
 use axum::routing::MethodRouter;
 
 use crate::access::keys::{ApiKey, Scope};
-use crate::parse::{discard, header_text};
+use crate::parse::header_text;
 use crate::problem::{Problem, ProblemKind};
 use crate::router::Api;
 
@@ -23,6 +24,20 @@ pub enum Auth {
     None,
     /// By one of these API keys.
     Keys(Vec<ApiKey>),
+}
+
+impl Auth {
+    /// Whether a caller is known, whatever it may do.
+    pub(crate) fn admits(&self, headers: &HeaderMap) -> bool {
+        match self {
+            Self::None => true,
+            Self::Keys(known) => {
+                let presented = headers.get(AUTHORIZATION).and_then(|it| it.to_str().ok());
+                let presented = presented.and_then(key_of_bearer);
+                presented.is_some_and(|key| keys::find_key(known, key).is_some())
+            }
+        }
+    }
 }
 
 /// What a call requires of its caller.
@@ -47,15 +62,22 @@ impl AccessRule {
         api: &Arc<Api>,
         call: MethodRouter<Arc<Api>>,
     ) -> MethodRouter<Arc<Api>> {
-        match (self, &api.config.auth) {
-            (Self::Public | Self::Cluster, _) | (Self::AnyOf(_), Auth::None) => call,
-            (Self::AnyOf(scopes), Auth::Keys(keys)) => {
+        let Self::AnyOf(scopes) = self else {
+            return call;
+        };
+        // Only in front of methods that exist: a wrong method gets a 405 without a key.
+        let call = match &api.config.auth {
+            Auth::None => call,
+            Auth::Keys(keys) => {
                 let keys = Arc::from(keys.as_slice());
                 let check = ScopeCheck { keys, scopes };
-                // Only in front of methods that exist: a wrong method gets a 405 without a key.
                 call.route_layer(from_fn_with_state(check, authenticate))
             }
-        }
+        };
+        call.route_layer(from_fn_with_state(
+            Arc::clone(api),
+            browser::refuse_foreign_pages,
+        ))
     }
 }
 
@@ -73,10 +95,8 @@ async fn authenticate(
 ) -> Result<Response, Problem> {
     match check.identify_caller(request.headers()) {
         Ok(caller) => request.extensions_mut().insert(caller),
-        Err(problem) => {
-            discard(request.into_body()).await;
-            return Err(problem);
-        }
+        // Its body is not read: a stranger gets no time and no memory of this node.
+        Err(problem) => return Err(problem),
     };
     Ok(next.run(request).await)
 }
@@ -119,18 +139,21 @@ fn bearer_token(headers: &HeaderMap) -> Result<&str, Problem> {
             "this call needs an API key: send header `Authorization: Bearer <key>`",
         ));
     };
-    let key = text
-        .split_once(' ')
-        .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))
-        .map(|(_, key)| key.trim());
     // The value is not repeated in the response: it may be a secret of another system.
-    key.filter(|key| keys::has_key_format(key)).ok_or_else(|| {
+    key_of_bearer(text).ok_or_else(|| {
         count_refusal(
             "malformed",
             ProblemKind::Unauthenticated,
             "header `Authorization` must be `Bearer` and an API key, which begins with `lk_`",
         )
     })
+}
+
+/// The key in `Bearer <key>`.
+fn key_of_bearer(text: &str) -> Option<&str> {
+    let (scheme, key) = text.split_once(' ')?;
+    let key = key.trim();
+    (scheme.eq_ignore_ascii_case("bearer") && keys::has_key_format(key)).then_some(key)
 }
 
 fn count_refusal(reason: &'static str, kind: ProblemKind, detail: impl Into<String>) -> Problem {

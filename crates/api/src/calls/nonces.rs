@@ -27,11 +27,9 @@ pub(crate) async fn allocate(
     let (parts, body) = request.into_parts();
     Query::parse(parts.uri.query(), &[])?;
     // A body is not needed; one that is sent must be an empty object.
-    if parts.headers.contains_key(axum::http::header::CONTENT_TYPE) {
-        let body = parse::read_json_body(&parts.headers, body, api.config.max_body).await?;
+    let body = parse::read_json_body(&parts.headers, body, api.config.max_body).await?;
+    if !body.is_empty() {
         parse_body::<EmptyBody>(&body)?;
-    } else {
-        parse::discard(body).await;
     }
     let reservation = api.nonce_reservations()?.allocate(lane).await?;
     let body = api_types::Reservation::new(&reservation);

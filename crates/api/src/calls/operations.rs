@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
-use axum::http::{HeaderValue, StatusCode, Uri};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use serde_json::json;
@@ -35,10 +35,14 @@ pub(crate) async fn health() -> Response {
     response::ok(&json!({ "status": "ok" }))
 }
 
-/// `GET /readyz`: 200 when a load balancer should send requests to this node.
-pub(crate) async fn ready(State(api): State<Arc<Api>>) -> Response {
-    let readiness = api.node.readiness().await;
-    let ready = api_types::NodeReadiness::from(&readiness);
+/// `GET /readyz`: 200 when a load balancer should send requests to this node. Without a key, where keys are needed, it
+/// shows no hosts.
+pub(crate) async fn ready(State(api): State<Arc<Api>>, headers: HeaderMap) -> Response {
+    let readiness = api.readiness().await;
+    let mut ready = api_types::NodeReadiness::from(&readiness);
+    if !api.config.auth.admits(&headers) {
+        ready = ready.for_strangers();
+    }
     if ready.is_ready() {
         return response::ok(&ready);
     }

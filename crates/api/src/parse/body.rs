@@ -44,7 +44,7 @@ pub(crate) async fn read_json_body(
 
 /// Reads a part of a refused body: a client that writes everything before it reads would otherwise see a broken
 /// connection instead of the response.
-pub(crate) async fn discard(body: Body) {
+async fn discard(body: Body) {
     discard_rest(body.into_data_stream()).await;
 }
 
@@ -90,7 +90,7 @@ async fn collect_parts(body: Body, max: usize) -> Result<Bytes, Problem> {
 
 /// Browsers send other content types across sites without a CORS preflight. Requiring JSON prevents a web page
 /// from posting to a node on the user's machine.
-fn check_content_type(headers: &HeaderMap) -> Result<(), Problem> {
+pub(crate) fn check_content_type(headers: &HeaderMap) -> Result<(), Problem> {
     let declared = header_text(headers, &CONTENT_TYPE, "Content-Type")?.unwrap_or_default();
     let essence = declared.split(';').next().unwrap_or_default().trim();
     if !essence.eq_ignore_ascii_case("application/json") {

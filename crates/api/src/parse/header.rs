@@ -7,7 +7,7 @@ use crate::parse::RuleViolation;
 use crate::parse::page::event_cursor;
 use crate::problem::Problem;
 
-const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+pub(crate) const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 

@@ -16,8 +16,10 @@ mod wait;
 
 pub(crate) use amount::chain_id;
 pub(crate) use batch::parse_batch;
-pub(crate) use body::{discard, read_json_body};
-pub(crate) use header::{header_text, idempotency_key, last_event_id, parse_trace_id, traceparent};
+pub(crate) use body::{check_content_type, read_json_body};
+pub(crate) use header::{
+    IDEMPOTENCY_KEY, header_text, idempotency_key, last_event_id, parse_trace_id, traceparent,
+};
 pub(crate) use identifier::{address, hash, hyphenated_uuid, tx_id};
 pub(crate) use page::{event_filter, lane_page, tx_filter};
 pub(crate) use query::Query;

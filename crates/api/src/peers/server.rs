@@ -8,11 +8,8 @@ use axum::extract::{ConnectInfo, Request, State};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, StatusCode};
 use axum::response::{IntoResponse, Response};
-use engine::node::{AcceptedTx, NewTx, Refusal};
-use futures::StreamExt as _;
-use futures::stream::FuturesUnordered;
 use serde::de::DeserializeOwned;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 
 use crate::access::Auth;
 use crate::parse::{self, RuleViolation, header_text};
@@ -28,11 +25,6 @@ use crate::peers::{
 use crate::problem::{Problem, ProblemKind};
 use crate::response;
 use crate::router::Api;
-
-/// When at most one in this many requests of a call is unfinished, the others do not wait much longer.
-const STRAGGLER_RATIO: usize = 2;
-/// How much longer: more than a commit takes.
-const STRAGGLER_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// `POST /internal/v1/forward`: requests for lanes that this node keeps. Each has its own outcome, in the order
 /// given.
@@ -52,7 +44,11 @@ pub(crate) async fn forward(
             "the deadline was over before the requests were read",
         ));
     }
-    let outcomes = api.create_all_forwarded(requests.convert(), deadline).await;
+    let patience = deadline.duration_since(Instant::now());
+    let outcomes = api
+        .node
+        .create_forwarded(requests.convert(), patience)
+        .await;
     let outcomes: Vec<Result<AcceptedWire, RefusalWire>> = outcomes.convert();
     Ok(response::ok(&outcomes))
 }
@@ -84,35 +80,6 @@ pub(crate) async fn notify(
 }
 
 impl Api {
-    /// Processes each request independently, until the sender's deadline, or until a straggler has had its extra
-    /// time: a lane that is being opened must not delay the other lanes of the call. An unfinished request is
-    /// reported as unknown; its sender finds it by its request id.
-    async fn create_all_forwarded(
-        &self,
-        requests: Vec<NewTx>,
-        deadline: Instant,
-    ) -> Vec<Result<AcceptedTx, Refusal>> {
-        let unknown = || Err(Refusal::OutcomeUnknown);
-        let mut answers: Vec<_> = requests.iter().map(|_| unknown()).collect();
-        let mut pending: FuturesUnordered<_> = requests
-            .into_iter()
-            .enumerate()
-            .map(|(index, request)| async move {
-                let mut answers = self.node.create_forwarded(vec![request]).await;
-                let response = answers.pop().expect("the node answers every request");
-                (index, response)
-            })
-            .collect();
-        let mut wait_until = deadline;
-        while let Ok(Some((index, response))) = timeout_at(wait_until, pending.next()).await {
-            answers[index] = response;
-            if pending.len().saturating_mul(STRAGGLER_RATIO) <= answers.len() {
-                wait_until = deadline.min(Instant::now() + STRAGGLER_TIMEOUT);
-            }
-        }
-        answers
-    }
-
     /// Reads a list of at most `max` items from a node of this cluster.
     async fn read_from_peer<T: DeserializeOwned>(
         &self,
@@ -121,13 +88,7 @@ impl Api {
         max: usize,
     ) -> Result<Vec<T>, Problem> {
         let (parts, body) = request.into_parts();
-        let hash = match self.authenticate_peer(&parts, path) {
-            Ok(hash) => hash,
-            Err(problem) => {
-                parse::discard(body).await;
-                return Err(problem);
-            }
-        };
+        let hash = self.authenticate_peer(&parts, path)?; // a stranger's body is not read
         let body = parse::read_json_body(&parts.headers, body, BODY_BYTES_MAX).await?;
         if hash.is_some_and(|expected| expected != BodyHash::of(&body)) {
             return Err(not_a_peer(

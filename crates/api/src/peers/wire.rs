@@ -251,6 +251,7 @@ wire_enums! {
         UnknownSigner(chain_id: u64, signer: Address),
         KeyReused(request_id: RequestIdWire),
         BadPayload(detail: String),
+        Unexecutable(detail: String),
         Reverted(detail: String),
         Underfunded(detail: String),
         Busy,

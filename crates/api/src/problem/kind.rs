@@ -23,6 +23,8 @@ pub enum ProblemKind {
     Unauthenticated,
     MissingScope,
     NotAPeer,
+    /// A page of another site sent the request.
+    ForeignPage,
     UnknownPath,
     UnknownTx,
     UnknownLane,
@@ -39,11 +41,15 @@ pub enum ProblemKind {
     #[strum(serialize = "not-lendable")]
     NotReservable,
     BodyTooLarge,
+    /// The name in `Host` is not one of this node's.
+    ForeignHost,
     UnsupportedMediaType,
     RequestIdReused,
     /// The gas estimation showed that the call reverts.
     CallReverts,
     Underfunded,
+    /// No block can include the tx: its gas, its fee or its type does not fit the chain.
+    Unexecutable,
     Busy,
     TooManyWaiters,
     TooManyStreams,
@@ -85,6 +91,7 @@ impl ProblemKind {
             Self::Unauthenticated => (401, Final, "A valid API key is needed"),
             Self::MissingScope => (403, Final, "The API key may not do this"),
             Self::NotAPeer => (403, Final, "The caller is not a node of this cluster"),
+            Self::ForeignPage => (403, Final, "A page of another site may not do this"),
             Self::UnknownPath => (404, Final, "No such path"),
             Self::UnknownTx => (404, Final, "No such tx"),
             Self::UnknownLane => (404, Final, "No such lane"),
@@ -102,9 +109,11 @@ impl ProblemKind {
             Self::NotReservable => (409, Final, "The account's nonces cannot be reserved"),
             Self::BodyTooLarge => (413, Final, "The body is too large"),
             Self::UnsupportedMediaType => (415, Final, "The body must be JSON"),
+            Self::ForeignHost => (421, Final, "The node does not have this name"),
             Self::RequestIdReused => (422, Final, "The requestId was used for another payload"),
             Self::CallReverts => (422, Final, "The call reverts"),
             Self::Underfunded => (422, Final, "The account cannot pay for the call"),
+            Self::Unexecutable => (422, Final, "The chain would not execute the tx"),
             Self::Busy => (429, Retry, "Too many requests are queued"),
             Self::TooManyWaiters => (429, Retry, "Too many callers are waiting"),
             Self::TooManyStreams => (429, Retry, "Too many event streams are open"),

@@ -44,6 +44,7 @@ impl From<Refusal> for Problem {
             Refusal::UnknownSigner(..) => ProblemKind::UnknownSigner,
             Refusal::KeyReused(_) => ProblemKind::RequestIdReused,
             Refusal::BadPayload(_) => ProblemKind::InvalidPayload,
+            Refusal::Unexecutable(_) => ProblemKind::Unexecutable,
             Refusal::Reverted(_) => ProblemKind::CallReverts,
             Refusal::Underfunded(_) => ProblemKind::Underfunded,
             Refusal::Busy => ProblemKind::Busy,

@@ -35,6 +35,7 @@ fn list_of_problems() {
         401 unauthenticated - none: A valid API key is needed
         403 missing-scope - none: The API key may not do this
         403 not-a-peer - none: The caller is not a node of this cluster
+        403 foreign-page - none: A page of another site may not do this
         404 unknown-path - none: No such path
         404 unknown-tx - none: No such tx
         404 unknown-lane - none: No such lane
@@ -47,10 +48,12 @@ fn list_of_problems() {
         409 nonce-may-be-mined retry none: The nonce's transaction may still be mined
         409 not-lendable - none: The account's nonces cannot be reserved
         413 body-too-large - none: The body is too large
+        421 foreign-host - none: The node does not have this name
         415 unsupported-media-type - none: The body must be JSON
         422 request-id-reused - none: The requestId was used for another payload
         422 call-reverts - none: The call reverts
         422 underfunded - none: The account cannot pay for the call
+        422 unexecutable - none: The chain would not execute the tx
         429 busy retry none: Too many requests are queued
         429 too-many-waiters retry none: Too many callers are waiting
         429 too-many-streams retry none: Too many event streams are open
@@ -114,6 +117,7 @@ fn refusals_map_to_the_documented_status() {
         ),
         (Refusal::KeyReused(key), 422, "r1"),
         (Refusal::BadPayload("why".into()), 400, "why"),
+        (Refusal::Unexecutable("why".into()), 422, "why"),
         (Refusal::Reverted("why".into()), 422, "why"),
         (Refusal::Underfunded("why".into()), 422, "why"),
         (Refusal::Busy, 429, "try again"),

@@ -136,6 +136,23 @@ async fn health_checks_and_wrong_paths_need_no_key() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn readiness_shows_hosts_only_to_callers_with_a_key() {
+    let with_keys = with_keys().await;
+    let known = format!("Bearer {}", with_keys.key(Scope::Metrics));
+    for (authorization, shows_hosts) in [(None, false), (Some(known.as_str()), true)] {
+        let ready = with_keys.request("GET", "/readyz", authorization).await;
+        let endpoint = &ready.body["chains"][0]["endpoints"][0];
+        assert_eq!(endpoint["answers"], true, "{}", ready.body);
+        assert_eq!(
+            endpoint.get("name").is_some(),
+            shows_hosts,
+            "{}",
+            ready.body
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn invalid_keys_are_refused_without_repeating_them() {
     let with_keys = with_keys().await;
     let good = with_keys.key(Scope::Read).to_owned();

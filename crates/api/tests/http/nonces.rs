@@ -221,8 +221,12 @@ async fn invalid_input_is_refused_without_effect() {
     let listed = world.get(&nonces()).await.body;
     assert_eq!(listed["nonces"][0]["nonce"], nonce);
     assert_eq!(listed["nonces"][0]["state"], "RESERVED");
-    // An allocation needs no body.
+    // An allocation needs no body, but the type that pages of other sites cannot send.
     let silent = Request::post(nonces()).body(Body::empty()).unwrap();
+    let refused = world.request(silent).await;
+    refused.problem(415, "unsupported-media-type");
+    let silent = Request::post(nonces()).header("content-type", "application/json");
+    let silent = silent.body(Body::empty()).unwrap();
     assert_eq!(world.request(silent).await.status, 201);
 }
 

@@ -62,7 +62,7 @@ async fn connection_is_reused_until_the_node_stops() {
     for n in 0..20 {
         let body = transfer(&format!("r{n}")).to_string();
         let request = format!(
-            "POST /api/v1/tx HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n\
+            "POST /api/v1/tx HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
              Content-Length: {}\r\n\r\n{body}",
             body.len()
         );
@@ -86,7 +86,7 @@ async fn pending_request_is_answered_before_shutdown() {
     let mut stream = TcpStream::connect(server.address).await.unwrap();
     let body = transfer("r1").to_string();
     let head = format!(
-        "POST /api/v1/tx HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n\
+        "POST /api/v1/tx HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
          Content-Length: {}\r\nExpect: 100-continue\r\n\r\n",
         body.len()
     );

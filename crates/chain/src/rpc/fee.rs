@@ -43,6 +43,7 @@ struct Head {
     number: u64,
     /// The base fee of the block after it; `None` on chains without EIP-1559.
     next_base_fee: Option<u128>,
+    gas_limit: Option<u64>,
 }
 
 /// The usual tip; on chains without EIP-1559, the usual gas price.
@@ -64,6 +65,7 @@ impl FeeQuoter {
         let head = Head {
             number: block.header().number,
             next_base_fee: next_base_fee(block),
+            gas_limit: block.gas_limit.map(|limit| limit.0),
         };
         let mut state = self.0.lock().expect("nothing panics while holding it");
         state.head = Some(head);
@@ -89,6 +91,7 @@ impl FeeQuoter {
         Ok(FeeQuote {
             base_fee: head.next_base_fee,
             tip,
+            block_gas_limit: head.gas_limit,
         })
     }
 

@@ -35,7 +35,11 @@ async fn node(
 
 #[tokio::test]
 async fn fee_quotes_use_the_available_methods() {
-    let quote = |base_fee, tip| FeeQuote { base_fee, tip };
+    let quote = |base_fee, tip| FeeQuote {
+        base_fee,
+        tip,
+        block_gas_limit: None,
+    };
     let (busy, empty) = (|| Some(json!([["0x3"]])), || Some(json!([["0x0"]])));
     let cases = [
         (busy(), Some("0x7"), None, quote(Some(7), 3)),
@@ -82,6 +86,7 @@ async fn quote_per_block_needs_almost_no_calls() {
         let expected = FeeQuote {
             base_fee: Some(900), // a full block
             tip: 3,
+            block_gas_limit: Some(20),
         };
         assert_eq!(quote().await, expected);
         head.fetch_add(1, Ordering::SeqCst);

@@ -163,6 +163,7 @@ mod tests {
         let fee = FeeQuote {
             base_fee: None,
             tip: 0,
+            block_gas_limit: None,
         };
         ChainView {
             headers,

@@ -99,7 +99,6 @@ impl Lane {
         let Some(mut slot) = self.slots.remove(nonce) else {
             return;
         };
-        self.ledger.mark_consumed(nonce);
         cx.effects.extend(slot.hashes().map(Effect::Unwatch));
         let wanted = slot.tx.request.payload.effect_digest();
         let has_same_effect = foreign.is_some_and(|(_, effect_digest)| effect_digest == wanted);

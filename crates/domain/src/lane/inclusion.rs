@@ -49,6 +49,22 @@ impl Lane {
         }
     }
 
+    /// A revert reason is fetched after its receipt is delivered: nothing waits for it. It comes too late for a tx that
+    /// is finished, or whose block was reorged out.
+    pub(super) fn on_revert_reason(&mut self, tx_hash: B256, reason: String, cx: &mut StepContext) {
+        let nonce = self.slots.nonce_of(tx_hash);
+        let Some(slot) = nonce.and_then(|nonce| self.slots.get_mut(nonce)) else {
+            return;
+        };
+        let mined = slot.tx.inclusion.as_mut();
+        let Some(mined) = mined.filter(|mined| mined.tx_hash == tx_hash && !mined.succeeded) else {
+            return;
+        };
+        mined.revert_reason = Some(reason);
+        slot.tx.written.at = cx.now;
+        cx.writes.updates.push(slot.tx.clone());
+    }
+
     /// Below the chain's nonce everything is in a block: fetches the receipts that the lane lacks.
     pub(super) fn fetch_missing_receipts(&mut self, latest: Nonce, cx: &mut StepContext) {
         let unmined = self.slots.unmined(..latest);

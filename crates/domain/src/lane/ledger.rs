@@ -5,6 +5,7 @@
 //! commit, so that no commit gives one nonce to two rows.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::time::Duration;
 
 use super::AccountNonces;
@@ -14,14 +15,18 @@ use crate::{Nonce, Timestamp};
 const GAP_CONFIRMED_AFTER: Duration = Duration::from_secs(3);
 /// The most nonces that are watched because a foreign transaction is pending there.
 const CONTESTED_MAX: usize = 1_024;
+/// The most runs of consumed nonces that are kept. Without the oldest a hole may be suspected that is none, which the
+/// store's unique index refuses; a bound that is too high would hide a hole for ever.
+const CONSUMED_RUNS_MAX: usize = 64;
 
 /// The nonces of a lane that no tx holds.
 #[derive(Clone, Debug)]
 pub(super) struct NonceLedger {
     /// The next nonce that was never allocated.
     cursor: Nonce,
-    /// Every nonce below this was once consumed at finality depth, by a transaction that is known.
-    consumed_below: Nonce,
+    /// Runs of nonces that finished txs consumed, ascending. As long as the highest stands, everything below it is
+    /// consumed too, by whatever transaction; a reorg that takes it takes that proof with it.
+    consumed: Vec<Range<u64>>,
     /// Unheld nonces that the chain waits for, and since when.
     gaps: BTreeMap<Nonce, Timestamp>,
     /// Nonces freed in this turn: gaps once it is committed.
@@ -36,22 +41,27 @@ pub(super) struct NonceLedger {
 
 impl NonceLedger {
     pub(super) fn new(cursor: Nonce, consumed_below: Nonce) -> Self {
-        Self {
+        let mut ledger = Self {
             cursor,
-            consumed_below,
+            consumed: Vec::new(),
             gaps: BTreeMap::new(),
             fresh_gaps: BTreeSet::new(),
             suspected_gaps: BTreeMap::new(),
             contested: BTreeSet::new(),
+        };
+        if let Some(highest) = consumed_below.0.checked_sub(1) {
+            ledger.mark_consumed(Nonce(highest));
         }
+        ledger
     }
 
     pub(super) fn cursor(&self) -> Nonce {
         self.cursor
     }
 
+    /// Every nonce below this is consumed at finality depth.
     pub(super) fn consumed_below(&self) -> Nonce {
-        self.consumed_below
+        Nonce(self.consumed.last().map_or(0, |run| run.end))
     }
 
     /// The gaps, with those of this turn.
@@ -117,13 +127,26 @@ impl NonceLedger {
         }
     }
 
+    /// A tx that holds this nonce is finished.
     pub(super) fn mark_consumed(&mut self, nonce: Nonce) {
-        self.consumed_below = self.consumed_below.max(nonce.next());
+        match self.consumed.last_mut() {
+            Some(run) if nonce.0 < run.end => {} // a higher one proves it
+            Some(run) if nonce.0 == run.end => run.end = nonce.next().0,
+            Some(_) | None => {
+                self.consumed.push(nonce.0..nonce.next().0);
+                if self.consumed.len() > CONSUMED_RUNS_MAX {
+                    self.consumed.remove(0);
+                }
+            }
+        }
     }
 
-    /// A reorg took a final result: its nonce is open again.
+    /// A reorg took a final result: its nonce is open again, and with it everything that only it proved.
     pub(super) fn mark_reopened(&mut self, nonce: Nonce) {
-        self.consumed_below = self.consumed_below.min(nonce);
+        self.consumed.retain(|run| run.start < nonce.0);
+        if let Some(run) = self.consumed.last_mut() {
+            run.end = run.end.min(nonce.0);
+        }
     }
 
     /// Raises the cursor to the chain's nonce. What lies between and is not mined may be a foreign transaction
@@ -199,7 +222,7 @@ impl NonceLedger {
     ) -> BTreeSet<Nonce> {
         let mut holes = BTreeSet::new();
         let mut held = held.peekable();
-        let mut nonce = latest.max(self.consumed_below);
+        let mut nonce = latest.max(self.consumed_below());
         while nonce < until.min(self.cursor) {
             while held.next_if(|held| *held < nonce).is_some() {}
             if held.peek() != Some(&nonce) && !self.is_gap(nonce) {
@@ -245,6 +268,29 @@ mod tests {
         assert_eq!(ledger.take_smallest_gap(), None);
         ledger.on_commit(Timestamp(1));
         assert_eq!(ledger.take_smallest_gap(), Some(Nonce(3)));
+    }
+
+    #[test]
+    fn reopened_nonce_withdraws_what_only_it_proved() {
+        let mut ledger = NonceLedger::new(Nonce(20), Nonce(5));
+        for nonce in [5, 6, 7, 10, 11, 12, 9] {
+            ledger.mark_consumed(Nonce(nonce));
+        }
+        assert_eq!(ledger.consumed_below(), Nonce(13));
+        for (reopened, below) in [(12, 12), (11, 11), (10, 8), (4, 0)] {
+            ledger.mark_reopened(Nonce(reopened));
+            assert_eq!(ledger.consumed_below(), Nonce(below), "after {reopened}");
+        }
+    }
+
+    #[test]
+    fn runs_of_consumed_nonces_are_bounded() {
+        let mut ledger = NonceLedger::new(Nonce(1_000), Nonce(0));
+        for nonce in (0..1_000).step_by(2) {
+            ledger.mark_consumed(Nonce(nonce));
+        }
+        assert_eq!(ledger.consumed.len(), CONSUMED_RUNS_MAX);
+        assert_eq!(ledger.consumed_below(), Nonce(999));
     }
 
     #[test]

@@ -175,6 +175,7 @@ impl Lane {
                 outcome,
             } => self.on_sent(hash, nonce, outcome, cx),
             Input::Receipts(receipts) => self.on_receipts(receipts, cx),
+            Input::RevertReason { tx_hash, reason } => self.on_revert_reason(tx_hash, reason, cx),
             Input::Head(view) => self.on_head(view, cx),
             Input::AccountNonces {
                 nonces,

@@ -124,6 +124,13 @@ pub enum Input {
     },
     /// Receipts of our hashes, from blocks of the followed chain.
     Receipts(Vec<Receipt>),
+    /// Why a mined attempt reverted.
+    RevertReason {
+        /// The attempt.
+        tx_hash: B256,
+        /// The reason, for people.
+        reason: String,
+    },
     /// The chain has a new head, perhaps after a reorg.
     Head(Arc<ChainView>),
     /// The answer to a query for the account's nonces.

@@ -155,8 +155,7 @@ impl Lane {
             ResubmitPolicy::Bump { percent, .. } => percent,
             ResubmitPolicy::Rebroadcast => return None,
         };
-        let payload = &slot.tx.request.payload;
-        let own = payload.max_fee_per_gas.or(payload.gas_price);
+        let own = slot.tx.request.payload.fee_limit();
         let own = own.filter(|_| !slot.is_cancelled()); // the limit was meant for the payload, not for a no-op
         let limit = self.bump_limit()?.min(own.unwrap_or(u128::MAX));
         self.replacement_fees(slot, percent, limit)

@@ -17,7 +17,8 @@ use domain::{B256, ChainId, ChainView, FeeQuote, Header, Input, LaneKey};
 use crate::core::{ChainState, Core};
 use crate::poll_schedule::PollSchedule;
 use crate::ports::{BlockTag, ChainError};
-use crate::shard::{Message, explain_revert};
+use crate::revert_reasons::send_with_revert_reasons;
+use crate::shard::Message;
 use unread_blocks::UnreadBlocks;
 
 /// The most headers of one catch-up step.
@@ -278,9 +279,8 @@ impl Follower {
             return Err(ChainError::Unusable(why));
         };
         let mut by_lane: BTreeMap<LaneKey, Vec<Receipt>> = BTreeMap::new();
-        for mut inclusion in inclusions {
+        for inclusion in inclusions {
             if let Some(lane) = chain_state.watched.lane_of(inclusion.tx_hash) {
-                explain_revert(&self.core, lane, &mut inclusion).await;
                 let receipt = Receipt {
                     inclusion,
                     above: Vec::new(),
@@ -292,7 +292,7 @@ impl Follower {
             metrics::counter!("lanekeeper_receipt_check_total", "result" => "hit")
                 .increment(receipts.len() as u64);
             let inputs = vec![Input::Receipts(receipts)];
-            self.core.send_inputs(lane, None, inputs).await;
+            send_with_revert_reasons(&self.core, lane, None, inputs).await;
         }
         Ok(())
     }

@@ -6,6 +6,7 @@ use domain::{Payload, TxId};
 use crate::core::Core;
 use crate::node::{AcceptedTx, NewTx, Refusal};
 use crate::ports::{CallError, CallRequest, StoreError, TxRecord};
+use crate::shard::lookup_refusal;
 
 /// Checks a request against the configuration and the admission rules.
 pub(super) fn check_admission(core: &Core, new: &NewTx) -> Result<(), Refusal> {
@@ -19,7 +20,50 @@ pub(super) fn check_admission(core: &Core, new: &NewTx) -> Result<(), Refusal> {
     let takes_reservations = entry.reservations.is_some();
     admission::check_request_kind(*lane, takes_reservations, &new.request_id, payload)
         .and_then(|()| admission::check_fees(lane.chain_id, &chain_state.rules.lane.fee, payload))
-        .map_err(|error: AdmissionError| Refusal::BadPayload(error.to_string()))
+        .map_err(refusal_of)
+}
+
+/// Checks that the chain can execute a request with this gas limit. Without a view of the chain nothing is known, and
+/// the lane finds out.
+pub(super) fn check_execution(core: &Core, new: &NewTx, gas: u64) -> Result<(), Refusal> {
+    let NewTx { lane, payload, .. } = new;
+    let chain_state = core.chain(lane.chain_id);
+    let Some(view) = chain_state.view.get() else {
+        return Ok(());
+    };
+    let is_reservation = core.reservations(*lane).is_some();
+    if is_reservation {
+        return Ok(()); // nothing is sent from here
+    }
+    let (fee, tx_gas_cap) = (&chain_state.rules.lane.fee, chain_state.rules.tx_gas_cap);
+    let checked =
+        admission::check_execution(lane.chain_id, fee, tx_gas_cap, view.fee, (payload, gas));
+    checked.map_err(refusal_of)
+}
+
+fn refusal_of(error: AdmissionError) -> Refusal {
+    let why = error.to_string();
+    match error {
+        AdmissionError::FeeAboveCap { .. }
+        | AdmissionError::ReservationsOnly(_)
+        | AdmissionError::ReservedRequestId => Refusal::BadPayload(why),
+        AdmissionError::LegacyOnly(_)
+        | AdmissionError::GasAboveLimit { .. }
+        | AdmissionError::GasTooLow { .. }
+        | AdmissionError::FeeTooLow { .. } => Refusal::Unexecutable(why),
+    }
+}
+
+/// A request that is not admitted now may have been accepted before: then it has its original answer.
+pub(super) async fn refuse_unless_known(
+    core: &Core,
+    new: &NewTx,
+    refusal: Refusal,
+) -> Result<AcceptedTx, Refusal> {
+    match find_by_request_id(core, new).await? {
+        Some(record) => answer_repeat(record, new),
+        None => Err(refusal),
+    }
 }
 
 pub(super) enum GasDecision {
@@ -76,7 +120,7 @@ pub(super) async fn find_by_request_id(
     new: &NewTx,
 ) -> Result<Option<TxRecord>, Refusal> {
     let found = core.ports.store.tx_by_request(new.lane, &new.request_id);
-    Ok(found.await?)
+    found.await.map_err(|error| lookup_refusal(&error))
 }
 
 /// Reads a tx that is known to be stored.

@@ -11,13 +11,14 @@ use metrics::counter;
 
 use crate::cluster::Peer;
 use crate::core::Core;
+use crate::forwarding;
 use crate::node::{AcceptedTx, NewTx, NonKeeper, Refusal};
 use crate::ports::{PeerError, QueuedRequest, TxRecord};
 use crate::routing::{self, Route};
 use crate::shard::ShardOutcome;
 use checks::{
-    GasDecision, answer_repeat, check_admission, determine_gas_limit, find_by_request_id,
-    queue_refusal, read_stored_tx,
+    GasDecision, answer_repeat, check_admission, check_execution, determine_gas_limit,
+    find_by_request_id, queue_refusal, read_stored_tx, refuse_unless_known,
 };
 use lane_call::call_lane;
 
@@ -58,12 +59,17 @@ async fn route_request(
     if source == RequestSource::Peer && core.is_draining() {
         return Err(Refusal::Draining);
     }
-    check_admission(core, &new)?;
+    if let Err(refusal) = check_admission(core, &new) {
+        return refuse_unless_known(core, &new, refusal).await;
+    }
     // Before it is routed: a chain that answers slowly must not hold up requests that are forwarded with this one.
     let gas = match determine_gas_limit(core, &new).await? {
         GasDecision::Limit(gas) => gas,
         GasDecision::Existing(record) => return answer_repeat(*record, &new),
     };
+    if let Err(refusal) = check_execution(core, &new, gas) {
+        return refuse_unless_known(core, &new, refusal).await;
+    }
     let mut request = RoutedRequest {
         id: core.ports.clock.tx_id(),
         new: NewTx {
@@ -209,7 +215,7 @@ async fn create_at_peer(
     peer: &Peer,
 ) -> Result<RouteOutcome, Refusal> {
     let lane = request.new.lane;
-    let answer = routing::forward_to_peer(core, peer, request.new.clone()).await;
+    let answer = forwarding::forward_to_peer(core, peer, request.new.clone()).await;
     if answer.is_ok() {
         core.cluster.mark_reached(&peer.node);
     }

@@ -134,6 +134,8 @@ pub enum NonKeeper {
 pub struct ChainRules {
     /// The rules of its lanes.
     pub lane: LaneRules,
+    /// The most gas of one transaction, where the chain has such a limit besides that of its blocks.
+    pub tx_gas_cap: Option<u64>,
     /// Estimated gas is multiplied by this many hundredths (120 = 1.2).
     pub gas_margin_percent: u64,
     /// How often the head is polled.
@@ -148,6 +150,7 @@ impl ChainRules {
     pub fn new(lane: LaneRules) -> Self {
         Self {
             lane,
+            tx_gas_cap: None,
             gas_margin_percent: 120,
             poll_interval: Duration::from_secs(1),
             receipt_workers: 10,

@@ -9,6 +9,7 @@ use tokio::sync::{oneshot, watch};
 
 use super::types::{AcceptedTx, ChainStatus, LaneStatus, NewTx, Readiness, WaitFor};
 use crate::core::{ChainState, Core};
+use crate::forwarding::receive_forwarded;
 use crate::intake::{self, RequestSource};
 use crate::node::Refusal;
 use crate::ownership;
@@ -48,11 +49,15 @@ impl NodeHandle {
         join_all(requests.into_iter().map(|request| self.create(request))).await
     }
 
-    /// Accepts requests that another node forwarded, each on its own; answers in the order given. They
-    /// are not forwarded again: where another node keeps the lane, its name is the answer.
-    pub async fn create_forwarded(&self, requests: Vec<NewTx>) -> Vec<Result<AcceptedTx, Refusal>> {
-        let create = |request| intake::create_tx(&self.core, request, RequestSource::Peer);
-        join_all(requests.into_iter().map(create)).await
+    /// Accepts requests that another node forwarded, each on its own; answers in the order given, and before the
+    /// sender's patience is over. They are not forwarded again: where another node keeps the lane, its name is the
+    /// answer.
+    pub async fn create_forwarded(
+        &self,
+        requests: Vec<NewTx>,
+        patience: Duration,
+    ) -> Vec<Result<AcceptedTx, Refusal>> {
+        receive_forwarded(&self.core, requests, patience).await
     }
 
     /// Another node notifies: these lanes were released, or requests were queued for them; without lanes: it started.
@@ -217,6 +222,11 @@ impl NodeHandle {
             return Err(format!("the store has taken no write for {seconds} s"));
         }
         Ok(())
+    }
+
+    /// Whether the node releases its lanes in order to stop.
+    pub fn is_draining(&self) -> bool {
+        self.core.is_draining()
     }
 
     /// Whether this node should get requests.

@@ -20,6 +20,9 @@ pub enum Refusal {
     /// The payload breaks a rule.
     #[error("{0}")]
     BadPayload(String),
+    /// The chain would not execute it at present.
+    #[error("{0}")]
+    Unexecutable(String),
     /// The simulated call reverts.
     #[error("the call reverts: {0}")]
     Reverted(String),

@@ -143,9 +143,8 @@ async fn lost_requests(
     image: &LaneImage,
     last_known: &LastKnownLane,
 ) -> Result<String, OpenError> {
-    let lane = image.lease_grant.lane;
     let requests = last_known.in_flight.iter();
-    let requests: Vec<_> = requests.map(|(_, id)| (lane, id.clone())).collect();
+    let requests: Vec<_> = requests.map(|(_, id)| (image.key, id.clone())).collect();
     let found = core.ports.store.find_requests(&requests).await?;
     let in_flight = last_known.in_flight.iter();
     let mut lost: Vec<String> = in_flight

@@ -46,7 +46,7 @@ pub enum AcquireOutcome {
     Granted {
         /// The grant that every write must carry from now on.
         lease_grant: LeaseGrant,
-        /// The previous keeper, when the lane was taken over.
+        /// The previous keeper, when the lane was taken over from another incarnation.
         previous_keeper: Option<NodeName>,
         /// Whether the store's timeline is still the one under which the lane was last reconciled. If not
         /// (a standby was promoted), its last commits may be lost: compare it with the chain, then
@@ -266,7 +266,7 @@ pub trait Store: Send + Sync + 'static {
     /// The txs that have these request ids, in the order given; `None` where there is none.
     async fn find_requests(
         &self,
-        requests: &[(LaneId, RequestId)],
+        requests: &[(LaneKey, RequestId)],
     ) -> Result<Vec<Option<Tx>>, StoreError>;
 
     /// Queues requests for their lanes' keepers, without nonce or event, with a queue row each. A stored request id

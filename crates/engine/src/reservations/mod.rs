@@ -173,6 +173,7 @@ fn reservation_error(refusal: Refusal) -> ReservationError {
         | Refusal::UnknownSigner(..)
         | Refusal::KeyReused(_)
         | Refusal::BadPayload(_)
+        | Refusal::Unexecutable(_)
         | Refusal::Reverted(_)
         | Refusal::Underfunded(_) => ReservationError::NotReservable(refusal.to_string()),
         Refusal::NotKeeper(_)

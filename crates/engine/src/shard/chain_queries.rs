@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use domain::headers::is_linked;
 use domain::lane::{BELOW_VIEW_MAX, ChainQuery, NonceConsumer, Receipt};
-use domain::{B256, Header, Inclusion, Input, LaneKey, Nonce};
+use domain::{B256, Header, Input, LaneKey, Nonce};
 
 use super::effects::read_until_answered;
 use crate::core::Core;
@@ -167,8 +167,7 @@ async fn receipts_with_proof(
     let base = chain_state.view.base().map(|header| header.number);
     let mut receipts = Vec::new();
     let mut proofs: BTreeMap<u64, Vec<Header>> = BTreeMap::new();
-    for mut inclusion in chain_state.chain.receipts(hashes, quorum).await? {
-        explain_revert(core, lane, &mut inclusion).await;
+    for inclusion in chain_state.chain.receipts(hashes, quorum).await? {
         let is_below_view = base.is_some_and(|base| inclusion.block_number < base);
         let number = inclusion.block_number;
         if is_below_view && !proofs.contains_key(&number) {
@@ -184,20 +183,4 @@ async fn receipts_with_proof(
         receipts.push(Receipt { inclusion, above });
     }
     Ok(receipts)
-}
-
-/// Adds the revert reason of a mined attempt, where the chain has it. Nothing waits for it.
-pub(crate) async fn explain_revert(core: &Core, lane: LaneKey, inclusion: &mut Inclusion) {
-    if inclusion.succeeded || inclusion.revert_reason.is_some() {
-        return;
-    }
-    match core
-        .chain(lane.chain_id)
-        .chain
-        .revert_reason(inclusion)
-        .await
-    {
-        Ok(reason) => inclusion.revert_reason = reason,
-        Err(error) => tracing::debug!(%lane, %error, "the revert reason could not be read"),
-    }
 }

@@ -10,6 +10,7 @@ use super::signing::sign_remotely;
 use crate::core::Core;
 use crate::draft::LaneDraft;
 use crate::ports::StoreError;
+use crate::revert_reasons::send_with_revert_reasons;
 
 impl Shard {
     /// Dispatches the effects of a draft, and the signatures that a remote key makes.
@@ -84,7 +85,7 @@ impl Shard {
         self.core.tasks.spawn("effect", async move {
             let inputs = effect.await;
             if !inputs.is_empty() {
-                core.send_inputs(lane, Some(epoch), inputs).await;
+                send_with_revert_reasons(&core, lane, Some(epoch), inputs).await;
             }
         });
     }

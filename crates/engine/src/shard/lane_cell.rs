@@ -1,21 +1,24 @@
 //! A lane's cell in its shard: being opened, in memory, waiting for the outcome of a commit, or halted.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use domain::lane::EndpointNonces;
-use domain::{Input, Lane, LaneKey, LaneRules, LeaseGrant, MonotonicTime};
+use domain::{Input, Lane, LaneKey, LaneRules, LeaseGrant, MonotonicTime, RequestId, Tx, TxId};
+use metrics::counter;
 
 use super::unknown_commit::{UNKNOWN_COMMIT_PATIENCE, UnknownBatch, outcome_pending};
-use super::{Inspection, OpenError, OpenedLane, PendingCreate, Shard, ShardOutcome};
+use super::{Inspection, Message, OpenError, OpenedLane, PendingCreate, Shard, ShardOutcome};
 use crate::node::Refusal;
 use crate::ownership::LastKnownLane;
+use crate::ports::StoreError;
 
 /// How often requests for a halted lane have it opened again.
 const HALT_RECHECK_PERIOD: Duration = Duration::from_secs(1);
 
 pub(crate) enum LaneCell {
-    /// Being acquired and read by another task; requests wait here.
+    /// Being opened by another task, which looks waiting requests up, acquires the lane and reads it.
     Opening { waiting: Vec<PendingCreate> },
     Ready {
         lane: Box<Lane>,
@@ -64,7 +67,65 @@ impl Shard {
                 refuse_creates([create], &Refusal::Halted(reason.clone()));
             }
             None if self.is_draining => answer_released(create),
-            None => self.open_lane(key, vec![create]),
+            None => self.look_up_waiting(key, vec![create]),
+        }
+    }
+
+    /// Has the requests that wait for a lane looked up before it is opened: a late repeat does not take an idle lane
+    /// over.
+    fn look_up_waiting(&mut self, key: LaneKey, waiting: Vec<PendingCreate>) {
+        let ids = waiting.iter().map(|create| &create.request.request_id);
+        let requests: Vec<(LaneKey, RequestId)> = ids.map(|id| (key, id.clone())).collect();
+        self.lanes.insert(key, LaneCell::Opening { waiting });
+        counter!("lanekeeper_store_reads_total").increment(1);
+        let core = Arc::clone(&self.core);
+        self.core.tasks.spawn("look up requests", async move {
+            let found = core.ports.store.find_requests(&requests).await;
+            let ids = requests.into_iter().map(|(_, id)| id);
+            let known = |found: Vec<Option<Tx>>| {
+                let found = found.into_iter().map(|tx| tx.map(|tx| tx.id));
+                ids.zip(found).collect()
+            };
+            let found = found.map(known);
+            let message = Message::RequestsLookedUp { lane: key, found };
+            core.send_to_shard(key, message).await;
+        });
+    }
+
+    /// Answers the repeats among the requests that wait for a lane, and has it opened for the others. Those that came
+    /// since are looked up in turn, unless the lane is opened anyway.
+    pub(super) fn on_requests_looked_up(
+        &mut self,
+        key: LaneKey,
+        found: Result<BTreeMap<RequestId, Option<TxId>>, StoreError>,
+    ) {
+        let Some(LaneCell::Opening { waiting }) = self.lanes.get_mut(&key) else {
+            return;
+        };
+        let creates = std::mem::take(waiting);
+        let found = match found {
+            Ok(found) => found,
+            Err(error) => {
+                self.lanes.remove(&key);
+                refuse_creates(creates, &lookup_refusal(&error));
+                return;
+            }
+        };
+        let mut has_new = false;
+        for create in creates {
+            match found.get(&create.request.request_id) {
+                Some(Some(tx)) => create.answer(ShardOutcome::Existing(*tx)),
+                looked_up @ (Some(None) | None) => {
+                    has_new |= looked_up.is_some();
+                    waiting.push(create);
+                }
+            }
+        }
+        let waiting = std::mem::take(waiting);
+        match waiting.is_empty() {
+            true => drop(self.lanes.remove(&key)),
+            false if has_new => self.open_lane(key, waiting),
+            false => self.look_up_waiting(key, waiting),
         }
     }
 
@@ -252,6 +313,12 @@ impl Shard {
         });
         head.chain(nonces).chain([Input::Tick { fresh }]).collect()
     }
+}
+
+/// The refusal of a request that could not be looked up: it may be a repeat of one that has an effect.
+pub(crate) fn lookup_refusal(error: &StoreError) -> Refusal {
+    tracing::warn!(%error, "requests could not be looked up");
+    Refusal::OutcomeUnknown
 }
 
 /// Refuses requests. Where one may be stored all the same, its refusal is `OutcomeUnknown`.

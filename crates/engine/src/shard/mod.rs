@@ -13,9 +13,8 @@ mod signing;
 mod turn;
 mod unknown_commit;
 
-pub(crate) use chain_queries::explain_revert;
 pub(crate) use event_counts::EventCounts;
-pub(crate) use lane_cell::{LaneCell, refuse_creates};
+pub(crate) use lane_cell::{LaneCell, lookup_refusal, refuse_creates};
 pub(crate) use unknown_commit::UnknownBatch;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,7 +23,8 @@ use std::time::Duration;
 
 use domain::lane::{AccountNonces, AdmittedRequest, EndpointNonces};
 use domain::{
-    B256, ChainId, Input, LaneImage, LaneKey, LeaseGrant, MonotonicTime, NodeName, Nonce, TxId,
+    B256, ChainId, Input, LaneImage, LaneKey, LeaseGrant, MonotonicTime, NodeName, Nonce,
+    RequestId, TxId,
 };
 use tokio::sync::{mpsc, oneshot};
 
@@ -67,6 +67,11 @@ pub(crate) enum Message {
         has_queued: bool,
     },
     LaneOpened(Box<OpenedLane>),
+    /// The txs of requests that wait for a lane; `None` where there is none.
+    RequestsLookedUp {
+        lane: LaneKey,
+        found: Result<BTreeMap<RequestId, Option<TxId>>, StoreError>,
+    },
     LaneNotOpened {
         lane: LaneKey,
         why: OpenError,

@@ -9,7 +9,8 @@ use tokio::sync::oneshot;
 
 use super::signing::sign_locally;
 use super::{
-    LaneCell, Message, OpenError, OpenedLane, PendingCreate, Shard, ShardOutcome, refuse_creates,
+    LaneCell, Message, OpenError, OpenedLane, PendingCreate, Shard, ShardOutcome, lookup_refusal,
+    refuse_creates,
 };
 use crate::draft::LaneDraft;
 use crate::gate::FIND_REQUESTS_AFTER_REPEAT;
@@ -108,6 +109,7 @@ impl Shard {
                 }
             }
             Message::LaneOpened(opened) => self.sort_opened_lane(*opened, turn),
+            Message::RequestsLookedUp { lane, found } => self.on_requests_looked_up(lane, found),
             Message::LaneNotOpened { lane, why } => self.on_open_failed(lane, why),
             Message::Resume { lane } => self.resume_lane(lane),
             Message::UnknownCommitResolved { lane, outcome } => {
@@ -234,12 +236,12 @@ impl Shard {
             return;
         }
         let mut keys = Vec::new();
-        for (key, input) in &*turn {
-            if let Some(LaneCell::Ready { lane, .. }) = self.lanes.get(key) {
-                let id = lane.lease_grant().lane;
-                let creates = input.creates.iter();
-                keys.extend(creates.map(|create| (id, create.request.request_id.clone())));
-            }
+        for (lane, input) in turn.iter().filter(|(lane, _)| self.is_in_memory(**lane)) {
+            let ids = input
+                .creates
+                .iter()
+                .map(|create| &create.request.request_id);
+            keys.extend(ids.map(|id| (*lane, id.clone())));
         }
         if keys.is_empty() {
             return;
@@ -249,7 +251,7 @@ impl Shard {
             Ok(found) => found,
             Err(error) => {
                 let creates = turn.values_mut().flat_map(|input| input.creates.drain(..));
-                refuse_creates(creates, &error.into());
+                refuse_creates(creates, &lookup_refusal(&error));
                 return;
             }
         };

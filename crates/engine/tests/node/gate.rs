@@ -31,7 +31,7 @@ async fn fenced_commit_drops_memory_and_forwards_the_callers() {
 
     let tx = accepted.unwrap().record.tx;
     assert_eq!(tx.nonce, Some(Nonce(2)), "memory of the old keeper said 1");
-    assert_eq!(deposed.script.take_calls(), ["create", "acquire"]);
+    assert_eq!(deposed.script.take_calls(), ["create", "find", "acquire"]);
     let forwarded = cluster.network.take_forwarded();
     assert!(
         matches!(&forwarded[..], [(from, to, _)] if from == "a" && to == "b"),

@@ -59,14 +59,14 @@ impl Peers for PeersTwin {
         &self,
         address: &str,
         requests: Vec<NewTx>,
-        _patience: Duration,
+        patience: Duration,
     ) -> Result<Vec<Result<AcceptedTx, Refusal>>, PeerError> {
         let node = self.network.find(address)?;
         for request in &requests {
             let entry = (self.name.clone(), address.to_owned(), request.lane);
             self.network.forwarded.lock().unwrap().push(entry);
         }
-        Ok(node.create_forwarded(requests).await)
+        Ok(node.create_forwarded(requests, patience).await)
     }
 
     async fn mark(

@@ -103,7 +103,7 @@ macro_rules! pass_on {
 
             async fn find_requests(
                 &self,
-                requests: &[(LaneId, RequestId)],
+                requests: &[(LaneKey, RequestId)],
             ) -> Result<Vec<Option<Tx>>, StoreError> {
                 self.check_cut()?;
                 self.script.record("find");

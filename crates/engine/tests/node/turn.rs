@@ -51,7 +51,7 @@ async fn idle_lane_is_released_and_opened_again_by_the_next_request() {
     test_node.script.take_calls();
     let next = handle.create(transfer(1, "second")).await.unwrap();
     assert_eq!(next.record.tx.nonce, Some(Nonce(1)));
-    assert_eq!(test_node.script.take_calls(), ["acquire", "create"]);
+    assert_eq!(test_node.script.take_calls(), ["find", "acquire", "create"]);
     assert!(
         handle
             .lane(lane(1))

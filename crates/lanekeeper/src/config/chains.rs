@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use chain::rpc::EndpointUrl;
+use domain::admission::tx_gas_cap;
 use domain::lane::{Finality, FinalityTag, OnForeignNonce, Resubmit, ResubmitPolicy};
 use domain::window::{MempoolDepth, Release, Window};
 use domain::{CapacityRules, ChainId, ConfirmationRules, FeeRules, LaneRules, NonceRules};
@@ -64,6 +65,8 @@ section! {
         fee_floor: Wei = default("0");
         /// The maximum fee per gas.
         fee_cap: Option<Wei> = Unset("no limit");
+        /// The most gas of one transaction (EIP-7825).
+        tx_gas_cap: Option<u64> = Unset("16777216 on Ethereum, Sepolia and Hoodi; else only the block gas limit");
         /// The factor by which estimated gas is multiplied.
         gas_margin: Hundredths = default("1.2");
     }
@@ -204,6 +207,7 @@ impl Config {
     pub(super) fn chain_rules(&self) -> BTreeMap<ChainId, ChainRules> {
         let rules = |chain: &Chain| ChainRules {
             lane: self.lane_rules(chain),
+            tx_gas_cap: chain.tx_gas_cap.or_else(|| tx_gas_cap(ChainId(chain.id))),
             gas_margin_percent: chain.gas_margin.0,
             poll_interval: poll_interval(chain.block_time),
             receipt_workers: as_usize(self.confirmations.receipt_workers),

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use browser_guard::BrowserGuard;
 use cli::PostgresUrl;
 use domain::NodeName;
 use domain::lease::LeaseTerms;
@@ -12,7 +13,9 @@ use engine::node::{NodeConfig, NonKeeper, OnTimelineChange};
 use super::raw::Raw;
 use super::reader::Fallback::{self, Required, Unset};
 use super::section::{default, in_range, rule, section};
-use super::setting::{Secret, Setting, Size, Url, ValueError, as_usize, choices, text};
+use super::setting::{
+    HostNames, Secret, Setting, Size, Url, ValueError, WebOrigins, as_usize, choices, text,
+};
 use super::validation::Validation;
 use super::{Config, Problem};
 
@@ -57,6 +60,10 @@ section! {
             rule(|size: &Size| (BODY_BYTES_MIN..=BODY_BYTES_MAX).contains(&size.0), "but must be from 1KiB to 64MiB");
         /// How many callers may wait for a tx at once (`?wait=`).
         max_waiters: u64 = default("10000"), in_range(1, WAITERS_MAX);
+        /// Names under which clients reach this node, besides IP addresses, localhost and the host of node.advertise.
+        allowed_hosts: Option<HostNames> = Unset("none; a request with an API key may use any name");
+        /// Web sites whose pages may use the API.
+        allowed_origins: Option<WebOrigins> = Unset("none");
     }
 }
 
@@ -161,6 +168,19 @@ impl Config {
             non_keeper: self.routing.non_keeper,
             on_timeline_change: self.store.on_timeline_change,
             reserved_accounts: self.reserved_accounts(),
+        }
+    }
+
+    /// What browsers may send to this node.
+    pub(crate) fn browser_guard(&self, needs_bearer: bool) -> BrowserGuard {
+        let advertised = self.node.advertise.as_ref().and_then(Url::host);
+        let hosts = self.http.allowed_hosts.as_ref();
+        let origins = self.http.allowed_origins.as_ref();
+        BrowserGuard {
+            own_hosts: advertised.into_iter().collect(),
+            allowed_hosts: hosts.map_or_else(Vec::new, |hosts| hosts.0.clone()),
+            allowed_origins: origins.map_or_else(Vec::new, |origins| origins.0.clone()),
+            needs_bearer,
         }
     }
 

@@ -205,6 +205,12 @@ impl Url {
     pub(crate) fn is_loopback(&self) -> bool {
         EndpointUrl::parse(&self.0).is_ok_and(|url| url.is_loopback())
     }
+
+    /// The host that it names.
+    pub(crate) fn host(&self) -> Option<String> {
+        let url = reqwest::Url::parse(&self.0).ok()?;
+        url.host_str().map(str::to_owned)
+    }
 }
 
 impl Setting for Url {
@@ -221,6 +227,53 @@ impl Setting for Url {
     fn to_text(&self) -> String {
         self.0.clone()
     }
+}
+
+/// Names of hosts, without ports.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct HostNames(pub(crate) Vec<String>);
+
+impl Setting for HostNames {
+    const FORM: &'static str =
+        "a list of host names without ports, such as [\"lanekeeper.internal\"]";
+    fn from_raw(raw: &Raw) -> Result<Self, ValueError> {
+        let is_name = |name: &str| {
+            let is_part = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_');
+            !name.is_empty() && name.chars().all(is_part)
+        };
+        list_of(raw, is_name).map(Self)
+    }
+    fn to_text(&self) -> String {
+        self.0.join(", ")
+    }
+}
+
+/// Web sites by scheme, host and port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct WebOrigins(pub(crate) Vec<String>);
+
+impl Setting for WebOrigins {
+    const FORM: &'static str = "a list of origins such as [\"https://console.example.com\"]";
+    fn from_raw(raw: &Raw) -> Result<Self, ValueError> {
+        let is_origin = |text: &str| {
+            let url = reqwest::Url::parse(text);
+            url.is_ok_and(|url| url.origin().ascii_serialization() == text)
+        };
+        list_of(raw, is_origin).map(Self)
+    }
+    fn to_text(&self) -> String {
+        self.0.join(", ")
+    }
+}
+
+/// A list of texts, which may be empty.
+fn list_of(raw: &Raw, is_valid: impl Fn(&str) -> bool) -> Result<Vec<String>, ValueError> {
+    let Raw::List(items) = raw else {
+        return Err(ValueError::Malformed);
+    };
+    let item = |item| text(item).ok().filter(|text| is_valid(text));
+    let items = items.iter().map(|raw| item(raw).map(str::to_owned));
+    items.collect::<Option<_>>().ok_or(ValueError::Malformed)
 }
 
 /// The URL of a chain's node, which contains the credentials of many gateways.

@@ -76,7 +76,10 @@ fn minimal_file_gets_the_default_rules() {
     assert_eq!(config.chains[0].send_to, 1);
     // The fixtures of other crates' tests are made of these defaults.
     let rules = &node.chains[&domain::ChainId(1)];
-    let defaults = engine::node::ChainRules::new(domain::LaneRules::default());
+    let defaults = engine::node::ChainRules {
+        tx_gas_cap: Some(16_777_216), // of chain 1
+        ..engine::node::ChainRules::new(domain::LaneRules::default())
+    };
     assert_eq!(format!("{rules:?}"), format!("{defaults:?}"));
     let expected = engine::node::NodeConfig {
         advertise: node.advertise.clone(),

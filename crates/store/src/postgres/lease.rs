@@ -29,7 +29,8 @@ WITH want AS MATERIALIZED ( \
   FROM unnest($1::bigint[], $2::bytea[], $3::uuid[]) AS w(chain_id, signer, grant_id) \
   JOIN lane ON lane.chain_id = w.chain_id AND lane.signer = w.signer \
 ), lease AS MATERIALIZED ( \
-  SELECT l.lane_id, w.chain_id, w.signer, w.grant_id, l.owner AS held_by, \
+  SELECT l.lane_id, w.chain_id, w.signer, w.grant_id, \
+    CASE WHEN l.owner = $4 AND l.incarnation = $5 THEN NULL ELSE l.owner END AS held_by, \
     (l.owner = $4 AND l.incarnation = $5 AND l.expires_at + $7 > lanekeeper_now()) IS TRUE AS mine \
   FROM signer_lease AS l JOIN want AS w ON w.lane_id = l.lane_id \
   WHERE l.halted IS NULL AND NOT lanekeeper_is_held(l.owner, l.incarnation, l.expires_at, $4, $7, $8, $9) \
@@ -43,13 +44,13 @@ WITH want AS MATERIALIZED ( \
   SET token = l.token + CASE WHEN p.mine THEN 0 ELSE 1 END, renew_seq = l.renew_seq + 1, \
       owner = $4, incarnation = $5, expires_at = lanekeeper_now() + $6, updated_at = lanekeeper_now() \
   FROM cursor AS p WHERE l.lane_id = p.lane_id \
-  RETURNING l.lane_id, l.token, l.timeline, p.chain_id, p.signer, p.grant_id, p.held_by, p.mine \
+  RETURNING l.lane_id, l.token, l.timeline, p.chain_id, p.signer, p.grant_id, p.held_by \
 ) \
 UPDATE signer_nonce_cursor AS c \
 SET fencing_token = t.token, grant_id = t.grant_id, updated_at = lanekeeper_now() \
 FROM taken AS t WHERE c.lane_id = t.lane_id \
 RETURNING t.chain_id, t.signer, c.lane_id, t.token, t.grant_id, \
-  CASE WHEN t.mine THEN NULL ELSE t.held_by END, t.timeline = lanekeeper_timeline()";
+  t.held_by, t.timeline = lanekeeper_timeline()";
 
 /// The holders of lanes that were not granted, and whether the requester must respect them.
 pub(super) const HOLDERS: &str = "\
@@ -219,12 +220,17 @@ pub(super) async fn renew(
 macro_rules! release {
     ($wait:literal) => {
         concat!(
-            "WITH ours AS MATERIALIZED ( \
-               SELECT l.lane_id FROM signer_lease AS l \
-               JOIN unnest($1::bigint[], $2::bigint[]) AS w(lane_id, token) \
+            "WITH leases AS MATERIALIZED ( \
+               SELECT l.lane_id, w.token, w.grant_id FROM signer_lease AS l \
+               JOIN unnest($1::bigint[], $2::bigint[], $5::uuid[]) AS w(lane_id, token, grant_id) \
                  ON w.lane_id = l.lane_id AND w.token = l.token \
                WHERE l.owner = $3 AND l.incarnation = $4 \
                ORDER BY l.lane_id FOR NO KEY UPDATE OF l ",
+            $wait,
+            "), ours AS MATERIALIZED ( \
+               SELECT c.lane_id FROM signer_nonce_cursor AS c JOIN leases AS w ON w.lane_id = c.lane_id \
+               WHERE c.fencing_token = w.token AND c.grant_id = w.grant_id \
+               ORDER BY c.lane_id FOR NO KEY UPDATE OF c ",
             $wait,
             ") \
              UPDATE signer_lease AS l SET expires_at = 0, updated_at = lanekeeper_now() \
@@ -233,7 +239,10 @@ macro_rules! release {
     };
 }
 
-/// Releases lanes; locked rows are skipped. Parameters: lanes, tokens, owner, incarnation.
+/// Releases lanes; locked rows are skipped. Parameters: lanes, tokens, owner, incarnation, grants.
+///
+/// The grant is compared because a node that acquires its own lane again keeps the token: a release of the earlier grant
+/// that arrives late must not end the new one.
 pub const RELEASE: &str = release!("SKIP LOCKED");
 /// As [`RELEASE`], waiting for locked rows.
 pub const RELEASE_WAITING: &str = release!("");
@@ -273,11 +282,13 @@ async fn release_with(
     lease_grants: &[LeaseGrant],
 ) -> Result<Vec<Row>> {
     let (lanes, tokens) = lanes_and_tokens(lease_grants)?;
+    let grants: Vec<Uuid> = lease_grants.iter().map(|held| held.grant.0).collect();
     let params = [
         (&lanes as _, Type::INT8_ARRAY),
         (&tokens as _, Type::INT8_ARRAY),
         (&lease_request.node.0 as _, Type::TEXT),
         (&lease_request.incarnation.0 as _, Type::UUID),
+        (&grants as _, Type::UUID_ARRAY),
     ];
     Ok(db.writes.query(sql, &params).await?)
 }

@@ -285,7 +285,7 @@ async fn write(store: &PostgresStore, image: &LaneImage) {
     };
     let outcomes = store.commit(vec![later(done)]).await;
     assert_eq!(outcomes, [CommitOutcome::Applied]);
-    let requests = ["r9", "unknown"].map(|id| (image.lease_grant.lane, request_id(id)));
+    let requests = ["r9", "unknown"].map(|id| (image.key, request_id(id)));
     store.find_requests(&requests).await.expect("find_requests");
     let queued = [("r10", 3), ("queued", 4)].map(|(id, n)| QueuedRequest {
         lane: lane(1),

@@ -79,7 +79,7 @@ impl Store for PostgresStore {
 
     async fn find_requests(
         &self,
-        requests: &[(LaneId, RequestId)],
+        requests: &[(LaneKey, RequestId)],
     ) -> Result<Vec<Option<Tx>>, StoreError> {
         Ok(queue::find_requests(&self.db, requests).await?)
     }

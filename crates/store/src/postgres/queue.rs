@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use domain::{LaneId, RequestId, Tx};
+use domain::{LaneKey, RequestId, Tx};
 use engine::ports::QueuedRequest;
 use postgres_client::QueryError;
 use tokio_postgres::types::Type;
@@ -13,6 +13,9 @@ use super::lease::LaneColumns;
 use super::pool::Db;
 use super::rows::tx_from_row;
 use crate::encoding::{stored, tx_columns};
+
+/// No lane has this id.
+const NO_LANE: i64 = -1;
 
 /// Inserts requests. Parameters: chains, signers, and the columns of new txs.
 pub const QUEUE: &str = concat!(
@@ -51,6 +54,7 @@ pub(super) async fn queue(db: &Db, requests: Vec<QueuedRequest>) -> Result<Vec<T
     rows.iter().map(tx_from_row).collect()
 }
 
+/// Parameters: lane ids, request ids.
 pub(super) const FIND: &str = concat!(
     "SELECT ",
     tx_columns!(),
@@ -58,24 +62,40 @@ pub(super) const FIND: &str = concat!(
      JOIN managed_tx AS tx ON tx.lane_id = k.lane_id AND tx.request_id = k.request_id"
 );
 
+/// Parameters: chains, signers.
+pub(super) const FIND_LANES: &str = "\
+    SELECT lane.lane_id, k.place FROM unnest($1::bigint[], $2::bytea[]) \
+      WITH ORDINALITY AS k(chain_id, signer, place) \
+    JOIN lane ON lane.chain_id = k.chain_id AND lane.signer = k.signer";
+
+/// Two statements: in one, the planner may look a tx up by its lane alone, and read all of a large one.
 pub(super) async fn find_requests(
     db: &Db,
-    requests: &[(LaneId, RequestId)],
+    requests: &[(LaneKey, RequestId)],
 ) -> Result<Vec<Option<Tx>>> {
     if requests.is_empty() {
         return Ok(Vec::new());
     }
-    let lanes: Vec<i64> = requests.iter().map(|(lane, _)| lane.0).collect();
-    let keys: Vec<&str> = requests.iter().map(|(_, key)| key.as_str()).collect();
+    let keys = LaneColumns::of(requests.iter().map(|(lane, _)| *lane));
+    let mut lanes: Vec<i64> = vec![NO_LANE; requests.len()];
+    for row in db.writes.query(FIND_LANES, &keys.params()).await? {
+        let place: i64 = row.try_get(1)?;
+        let lane = usize::try_from(place.saturating_sub(1)).ok();
+        if let Some(lane) = lane.and_then(|at| lanes.get_mut(at)) {
+            *lane = row.try_get(0)?;
+        }
+    }
+    let ids: Vec<&str> = requests.iter().map(|(_, id)| id.as_str()).collect();
     let params = [
         (&lanes as _, Type::INT8_ARRAY),
-        (&keys as _, Type::TEXT_ARRAY),
+        (&ids as _, Type::TEXT_ARRAY),
     ];
-    let mut known: BTreeMap<(LaneId, RequestId), Tx> = BTreeMap::new();
+    let mut known: BTreeMap<(i64, RequestId), Tx> = BTreeMap::new();
     for row in db.writes.query(FIND, &params).await? {
         let tx = tx_from_row(&row)?;
-        known.insert((LaneId(row.try_get(0)?), tx.request.request_id.clone()), tx);
+        known.insert((row.try_get(0)?, tx.request.request_id.clone()), tx);
     }
-    let found = |key: &(LaneId, RequestId)| known.get(key).cloned();
-    Ok(requests.iter().map(found).collect())
+    let found = lanes.into_iter().zip(requests);
+    let found = found.map(|(lane, (_, id))| known.get(&(lane, id.clone())).cloned());
+    Ok(found.collect())
 }

@@ -39,7 +39,9 @@ fn acquire_lane(
     let (token, previous_keeper) = match (decision, held) {
         (LeaseDecision::Insert, _) | (_, None) => (Token(1), None),
         (LeaseDecision::Renew, Some(held)) => (held.token, None),
-        (LeaseDecision::TakeOver, Some(held)) => (held.token.next(), Some(held.owner)),
+        (LeaseDecision::TakeOver, Some(held)) => {
+            (held.token.next(), held.previous_keeper_of(lease_request))
+        }
         (LeaseDecision::NotKeeper, Some(lease)) => {
             let left = Duration::from_millis(lease.expires_at.0.saturating_sub(now.0));
             return Ok(AcquireOutcome::NotKeeper { lease, left });
@@ -132,7 +134,9 @@ pub(super) fn release(
     lease_grants: &[LeaseGrant],
 ) -> Result<()> {
     const SQL: &str = "UPDATE signer_lease SET expires_at = ?5, updated_at = ?6 \
-         WHERE lane_id = ?1 AND owner = ?2 AND incarnation = ?3 AND token = ?4";
+         WHERE lane_id = ?1 AND owner = ?2 AND incarnation = ?3 AND token = ?4 \
+           AND EXISTS (SELECT 1 FROM signer_nonce_cursor AS c \
+             WHERE c.lane_id = ?1 AND c.fencing_token = ?4 AND c.grant_id = ?7)";
     let mut statement = conn.prepare_cached(SQL)?;
     for lease_grant in lease_grants {
         statement.execute(params![
@@ -142,6 +146,7 @@ pub(super) fn release(
             stored(lease_grant.token.0)?,
             stored(Lease::RELEASED.0)?,
             stored(now.0)?,
+            lease_grant.grant.0.as_bytes().as_slice(),
         ])?;
     }
     Ok(())

@@ -122,7 +122,7 @@ impl Store for SqliteStore {
 
     async fn find_requests(
         &self,
-        requests: &[(LaneId, RequestId)],
+        requests: &[(LaneKey, RequestId)],
     ) -> Result<Vec<Option<Tx>>, StoreError> {
         let requests = requests.to_vec();
         self.readers

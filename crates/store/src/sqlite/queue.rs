@@ -1,12 +1,12 @@
 //! Requests by their idempotency key: finding them, and the unfenced insert.
 
-use domain::{LaneId, RequestId, Tx};
+use domain::{LaneId, LaneKey, RequestId, Tx};
 use engine::ports::QueuedRequest;
 use rusqlite::{Connection, params};
 
 use super::fault::{Fault, Result};
 use super::lease::halted;
-use super::rows::{INSERT_TX, create_lane, find_row, insert_tx, tx};
+use super::rows::{INSERT_TX, create_lane, find_lane, find_row, insert_tx, tx};
 use super::txs;
 
 /// Inserts requests without nonce or event. Known requests stay as they are.
@@ -38,11 +38,14 @@ pub(super) fn queue(conn: &Connection, requests: &[QueuedRequest]) -> Result<Vec
 
 pub(super) fn find_requests(
     conn: &Connection,
-    requests: &[(LaneId, RequestId)],
+    requests: &[(LaneKey, RequestId)],
 ) -> Result<Vec<Option<Tx>>> {
     requests
         .iter()
-        .map(|(lane, request_id)| find(conn, *lane, request_id))
+        .map(|(key, request_id)| match find_lane(conn, *key)? {
+            Some(lane) => find(conn, lane, request_id),
+            None => Ok(None),
+        })
         .collect()
 }
 

@@ -39,11 +39,11 @@ pub(crate) fn questions(model: &Model) -> Vec<Operation> {
             lane.floor(),
             PAGE * PAGE,
         )));
+        let key = universe::lanes()[place];
         if let Some(lease_grant) = lane.lease_grant {
-            let key = universe::lanes()[place];
             questions.push(Operation::Load(Load::Image(key, lease_grant, 2)));
         }
-        let requests = universe::request_ids().map(|request| (id, request));
+        let requests = universe::request_ids().map(|request| (key, request));
         questions.push(Operation::Load(Load::FindRequests(requests.collect())));
         for id in lane.txs.keys() {
             questions.push(Operation::ReadCall(ReadCall::TxEvents(*id)));

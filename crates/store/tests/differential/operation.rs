@@ -43,7 +43,7 @@ pub(crate) enum Load {
     Image(LaneKey, LeaseGrant, u64),
     Backlog(LaneId, Nonce, usize),
     Queued(LaneId, usize),
-    FindRequests(Vec<(LaneId, RequestId)>),
+    FindRequests(Vec<(LaneKey, RequestId)>),
     LanesWithWork(LeaseRequest),
 }
 

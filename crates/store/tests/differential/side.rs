@@ -156,10 +156,7 @@ impl Side {
                 Answer::Txs(txs.into_iter().map(masks::tx).collect())
             }
             Load::FindRequests(requests) => {
-                let requests = requests.iter();
-                let requests = requests.map(|(lane, request)| (self.lane(*lane), request.clone()));
-                let requests: Vec<_> = requests.collect();
-                let found = store.find_requests(&requests).await?;
+                let found = store.find_requests(requests).await?;
                 Answer::Found(found.into_iter().map(|tx| tx.map(masks::tx)).collect())
             }
             Load::LanesWithWork(lease_request) => {

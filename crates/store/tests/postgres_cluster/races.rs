@@ -96,7 +96,9 @@ async fn locked_lane_delays_neither_renewals_nor_other_lanes() {
         .await
         .expect("acquire");
     assert_eq!(answers[0], AcquireOutcome::Busy);
-    assert!(matches!(answers[1], AcquireOutcome::Granted { .. }));
+    let AcquireOutcome::Granted { lease_grant, .. } = answers[1] else {
+        panic!("{answers:?}");
+    };
     assert!(
         began.elapsed() < Duration::from_millis(400),
         "{:?}",
@@ -104,6 +106,7 @@ async fn locked_lane_delays_neither_renewals_nor_other_lanes() {
     );
 
     // Giving back waits for the locked one, but not with the others.
+    let lease_grants = [lease_grants[0], lease_grant];
     let released = world.store.release(&lease_request, &lease_grants).await;
     assert!(released.is_err(), "{released:?}");
     let left = "SELECT expires_at FROM signer_lease WHERE lane_id = 2";

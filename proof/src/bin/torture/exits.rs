@@ -14,8 +14,8 @@ const REPLACED: &str = "another process with the same node.name has replaced thi
 
 /// Last message when the database is unavailable at the start: the service manager restarts it.
 const STORE_UNAVAILABLE: [&str; 2] = [
-    "the store cannot be opened",
-    "the store did not take this node",
+    "cannot open the store",
+    "the first heartbeat could not be written to the store",
 ];
 
 /// The standard library's text of every panic.
@@ -84,7 +84,7 @@ mod tests {
             1,
             &format!("{SERVED}the node ended: {REPLACED}\n")
         ));
-        let away = "the store cannot be opened: the database cannot be reached\n";
+        let away = "lanekeeper: cannot open the store: the database at x cannot be reached\n";
         assert!(is_expected(3, away));
         assert!(!is_expected(3, &format!("{SERVED}{away}")), "it had served");
         assert!(!is_expected(1, &format!("{SERVED}the API ended: Ok(())\n")));

@@ -8,10 +8,11 @@ use std::sync::Arc;
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, State};
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use axum::serve::ListenerExt;
+use browser_guard::{BrowserGuard, Refusal};
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, oneshot};
 use tokio::task::JoinHandle;
@@ -75,7 +76,19 @@ pub(crate) fn serve(chain: Arc<Inner>, listener: TcpListener) -> io::Result<DevC
     })
 }
 
-async fn handle(State(server): State<Server>, headers: HeaderMap, body: Bytes) -> Response {
+async fn handle(
+    State(server): State<Server>,
+    uri: Uri,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response {
+    if let Err(refusal) = BrowserGuard::default().check(&uri, &headers) {
+        let status = match refusal {
+            Refusal::ForeignHost(_) => StatusCode::MISDIRECTED_REQUEST,
+            Refusal::ForeignPage(_) => StatusCode::FORBIDDEN,
+        };
+        return (status, refusal.to_string()).into_response();
+    }
     // As in geth. It also blocks web pages: a browser sends this type to another origin only after a preflight
     // request, which this server refuses.
     if !is_json(&headers) {

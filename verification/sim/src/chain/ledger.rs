@@ -143,6 +143,7 @@ impl Ledger {
         FeeQuote {
             base_fee: Some(self.base_fee),
             tip: self.tip,
+            block_gas_limit: None,
         }
     }
 

@@ -37,7 +37,9 @@ impl Rows {
         if let Some(reason) = &lane.halted {
             return AcquireOutcome::Halted(reason.clone());
         }
-        let previous_keeper = lane.lease.as_ref().map(|lease| lease.owner.clone());
+        let previous_keeper = lane.lease.as_ref();
+        let previous_keeper =
+            previous_keeper.and_then(|held| held.previous_keeper_of(lease_request));
         let (token, previous_keeper) = match Lease::decide(lane.lease.as_ref(), lease_request, now)
         {
             LeaseDecision::Insert => (Token(1), None),
@@ -213,8 +215,22 @@ impl Rows {
         lease_request: &LeaseRequest,
         lease_grant: LeaseGrant,
     ) -> Option<LaneKey> {
+        if !self.can_release(lease_request, lease_grant) {
+            return None;
+        }
         self.leased(lease_request, lease_grant)?.expires_at = Lease::RELEASED;
         self.lane(lease_grant.lane).map(|lane| lane.key)
+    }
+
+    /// Whether the requester holds a lane under this very grant: a release of an earlier one may arrive late.
+    pub(super) fn can_release(
+        &self,
+        lease_request: &LeaseRequest,
+        lease_grant: LeaseGrant,
+    ) -> bool {
+        let lane = self.lane(lease_grant.lane);
+        self.is_leased(lease_request, lease_grant)
+            && lane.is_some_and(|lane| lane.is_held_by(lease_grant))
     }
 
     pub(super) fn regrant(&mut self, lease_grant: LeaseGrant, grant: GrantId) -> RegrantOutcome {
@@ -277,7 +293,7 @@ impl Rows {
     }
 
     /// Whether the requester holds the lease of a lane under this token, unreleased. The grant belongs to the lane
-    /// row: a renewal or a release does not check it.
+    /// row: a renewal does not check it.
     pub(super) fn is_leased(&self, lease_request: &LeaseRequest, lease_grant: LeaseGrant) -> bool {
         let lease = self
             .lane(lease_grant.lane)

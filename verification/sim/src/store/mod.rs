@@ -280,7 +280,7 @@ impl Store for MemoryStore {
 
     async fn find_requests(
         &self,
-        requests: &[(LaneId, RequestId)],
+        requests: &[(LaneKey, RequestId)],
     ) -> Result<Vec<Option<Tx>>, StoreError> {
         let rows = self.rows();
         Ok(requests

@@ -154,7 +154,7 @@ impl Store for RemoteStore {
 
     async fn find_requests(
         &self,
-        requests: &[(LaneId, RequestId)],
+        requests: &[(LaneKey, RequestId)],
     ) -> Result<Vec<Option<Tx>>, StoreError> {
         let requests = requests.to_vec();
         at_once!(self.find_requests(&requests))

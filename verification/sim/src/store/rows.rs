@@ -176,8 +176,8 @@ impl Rows {
             .collect()
     }
 
-    pub(super) fn find_request(&self, lane: LaneId, request: &RequestId) -> Option<Tx> {
-        let lane = self.lane(lane)?;
+    pub(super) fn find_request(&self, lane: LaneKey, request: &RequestId) -> Option<Tx> {
+        let lane = self.lane_by_key(lane)?;
         lane.requests.get(request).map(|id| lane.txs[id].tx.clone())
     }
 }

@@ -249,6 +249,7 @@ fn is_worth_repeating(refusal: &Refusal) -> bool {
         | Refusal::NotKeeper(_)
         | Refusal::ChainUnavailable(_)
         | Refusal::Underfunded(_)
+        | Refusal::Unexecutable(_)
         | Refusal::StoreUnavailable(_)
         | Refusal::OutcomeUnknown
         | Refusal::Halted(_)

@@ -44,16 +44,22 @@ impl World {
         };
         let accepted: Vec<_> = accepted.into_iter().filter(is_kept).collect();
         let txs: Vec<TxId> = accepted.iter().map(|(_, tx)| *tx).collect();
-        while !(self.have_all_ended(&txs).await && self.are_lanes_idle().await) {
-            if Instant::now() >= deadline {
-                self.report_unfinished(&txs).await;
-                return None;
+        let ended_at = loop {
+            while !(self.have_all_ended(&txs).await && self.are_lanes_idle().await) {
+                if Instant::now() >= deadline {
+                    self.report_unfinished(&txs).await;
+                    return None;
+                }
+                tokio::time::sleep(POLL_INTERVAL).await;
             }
-            tokio::time::sleep(POLL_INTERVAL).await;
-        }
-        let ended_at = Instant::now();
-        // The effects of the last requests and takeovers may finish first.
-        tokio::time::sleep(self.plan.lease.duration).await;
+            let ended_at = Instant::now();
+            // The effects of the last requests and takeovers may finish first. A request that the network delayed may
+            // begin anew.
+            tokio::time::sleep(self.plan.lease.duration).await;
+            if self.are_lanes_idle().await {
+                break ended_at;
+            }
+        };
         self.trace.record(WorldEvent::Phase("quiet"));
         let before = self.events_written();
         tokio::time::sleep(self.quiet_period()).await;
@@ -370,7 +376,10 @@ impl World {
                 ));
             }
         }
-        if !self.are_lanes_idle().await {
+        if !self.active_holders.is_empty() {
+            self.trace
+                .violation("everything ends: a holder still repeats a mark");
+        } else if !self.are_lanes_idle().await {
             self.trace
                 .violation("everything ends: lanes still have work");
         }

@@ -91,7 +91,7 @@ impl Peers for SimPeers {
         let machine = self.find(address)?;
         let query = async move {
             machine
-                .call(|node| async move { node.create_forwarded(requests).await })
+                .call(|node| async move { node.create_forwarded(requests, timeout).await })
                 .await
         };
         self.call(query, timeout).await

@@ -109,7 +109,7 @@ passes! {
     load_queued(lane: LaneId, limit: usize) -> Result<Vec<Tx>, StoreError>;
     put_headers(chain: ChainId, headers: &[Header]) -> Result<(), StoreError>;
     regrant(lease_grant: LeaseGrant, grant: GrantId) -> Result<RegrantOutcome, StoreError>;
-    find_requests(requests: &[(LaneId, RequestId)]) -> Result<Vec<Option<Tx>>, StoreError>;
+    find_requests(requests: &[(LaneKey, RequestId)]) -> Result<Vec<Option<Tx>>, StoreError>;
     queue(requests: Vec<QueuedRequest>) -> Result<Vec<Tx>, StoreError>;
     lanes_with_work(lease_request: &LeaseRequest) -> Result<Vec<Work>, StoreError>;
     heartbeat(member: &Member) -> Result<HeartbeatOutcome, StoreError>;

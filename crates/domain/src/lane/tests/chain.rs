@@ -131,6 +131,7 @@ impl Chain {
         let fee = FeeQuote {
             base_fee: Some(7),
             tip: 1,
+            block_gas_limit: None,
         };
         Arc::new(ChainView {
             headers: self.follower.clone(),

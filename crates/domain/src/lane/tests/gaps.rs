@@ -186,3 +186,46 @@ fn nonce_allocated_before_the_first_chain_answer_is_no_gap() {
     assert_eq!(world.lane.gaps(), []);
     world.heal();
 }
+
+/// A foreign transaction stands between two of ours; the upper one is final when a reorg loses both of them.
+fn foreign_nonce_lost_below_a_final_one(is_loaded_between: bool) {
+    let mut world = World::ready(rules());
+    world.accept();
+    world.deliver_all();
+    let mine = |world: &mut World, blocks: u64| {
+        for _ in 0..blocks {
+            world.mine(1, true);
+            world.tick(100);
+            world.deliver_all();
+        }
+    };
+    mine(&mut world, 6);
+    world.use_elsewhere(0);
+    mine(&mut world, 1);
+    world.crash(); // the next load raises the cursor above the foreign transaction
+    world.deliver_all();
+    let ours = world.accept();
+    assert_eq!(nonce_of(&world, ours), Some(Nonce(2)));
+    world.deliver_all();
+    mine(&mut world, 3);
+    assert!(world.store.rows[&ours].state.is_terminal());
+    if is_loaded_between {
+        world.crash();
+        world.deliver_all();
+    }
+    world.fork(4, 0, 0xff, true);
+    world.deliver_all();
+    world.heal();
+    let filler = world.store.holder(Nonce(1)).expect("filled").id;
+    assert_eq!(world.store.attempts_of(filler)[0].kind, AttemptKind::Filler);
+}
+
+#[test]
+fn foreign_nonce_that_a_reorg_loses_below_a_final_one_is_filled() {
+    foreign_nonce_lost_below_a_final_one(false);
+}
+
+#[test]
+fn foreign_nonce_that_a_reorg_loses_is_filled_after_a_load_too() {
+    foreign_nonce_lost_below_a_final_one(true);
+}

@@ -22,6 +22,16 @@ pub(super) fn of_memory(lane: &Lane, store: &Store, chain: &Chain) {
     nonces_have_no_hole(lane, store, chain);
     memory_fits_the_store(lane, store);
     nothing_is_open_below_the_floor(lane, store);
+    memory_proves_no_more_than_the_store(lane, store);
+}
+
+/// What is known as consumed follows from finished txs; a bound that is too high hides a hole for ever.
+fn memory_proves_no_more_than_the_store(lane: &Lane, store: &Store) {
+    let (memory, durable) = (lane.ledger.consumed_below(), store.consumed_below());
+    assert!(
+        memory <= durable,
+        "consumed below {memory}, but {durable} is durable"
+    );
 }
 
 /// The next load starts at the floor.

@@ -196,3 +196,32 @@ fn progress_is_reported_only_when_configured() {
         assert_eq!(reported, if emit_progress { 2 } else { 0 });
     }
 }
+
+#[test]
+fn revert_reason_is_added_while_the_block_is_not_final() {
+    let mut world = World::ready(rules());
+    let ids: Vec<TxId> = (0..12).map(|_| world.accept()).collect();
+    world.deliver_all();
+    world.mine(usize::MAX, true);
+    world.deliver_all();
+    let reverted = ids.iter().find_map(|id| {
+        let mined = world.store.rows[id].inclusion.as_ref()?;
+        (!mined.succeeded).then_some((*id, mined.tx_hash))
+    });
+    let (id, tx_hash) = reverted.expect("one in eight reverts");
+    let explain = |world: &mut World, reason: &str| {
+        let reason = reason.to_owned();
+        world.input(Input::RevertReason { tx_hash, reason });
+        world.commit();
+    };
+    let reason = |world: &World| {
+        let mined = world.store.rows[&id].inclusion.as_ref();
+        mined.and_then(|mined| mined.revert_reason.clone())
+    };
+    explain(&mut world, "paused");
+    assert_eq!(reason(&world).as_deref(), Some("paused"));
+    world.heal();
+    assert_eq!(world.store.rows[&id].state, TxState::FailedFinal);
+    explain(&mut world, "too late");
+    assert_eq!(reason(&world).as_deref(), Some("paused"));
+}

@@ -111,10 +111,6 @@ impl Store {
             .filter(|(_, id)| self.rows[*id].tx_hash.is_some())
             .map(|(_, id)| (self.rows[id].clone(), self.attempts_of(*id)))
             .collect();
-        let finished = self
-            .by_nonce
-            .iter()
-            .rfind(|(_, id)| !self.rows[*id].is_open());
         let mut held: Vec<Range<u64>> = Vec::new();
         for (nonce, _) in open() {
             match held.last_mut() {
@@ -136,10 +132,17 @@ impl Store {
             in_flight,
             backlog_from: self.backlog(Nonce(0)).next().and_then(|tx| tx.nonce),
             held,
-            consumed_below: finished.map_or(Nonce(0), |(nonce, _)| nonce.next()),
+            consumed_below: self.consumed_below(),
             queued: self.queued.len() as u64,
             finals: self.finals(),
         }
+    }
+
+    /// One above the highest nonce of a finished tx.
+    pub(super) fn consumed_below(&self) -> Nonce {
+        let mut nonces = self.by_nonce.iter();
+        let finished = nonces.rfind(|(_, id)| !self.rows[*id].is_open());
+        finished.map_or(Nonce(0), |(nonce, _)| nonce.next())
     }
 
     /// All of them: the lane itself lets go of those that are deep enough.

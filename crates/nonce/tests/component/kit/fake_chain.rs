@@ -310,6 +310,7 @@ impl Chain for FakeChain {
         Ok(FeeQuote {
             base_fee: Some(7),
             tip: 1,
+            block_gas_limit: None,
         })
     }
 

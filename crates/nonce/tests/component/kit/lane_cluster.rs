@@ -239,9 +239,12 @@ impl Peers for PeerDirectory {
         &self,
         address: &str,
         requests: Vec<NewTx>,
-        _patience: Duration,
+        patience: Duration,
     ) -> Result<Vec<Result<AcceptedTx, Refusal>>, PeerError> {
-        Ok(self.find(address)?.create_forwarded(requests).await)
+        Ok(self
+            .find(address)?
+            .create_forwarded(requests, patience)
+            .await)
     }
 
     async fn mark(

@@ -28,7 +28,7 @@ pub(super) fn backlog(rng: &Rng) -> Load {
 
 pub(super) fn find_requests(rng: &Rng) -> Load {
     let count = rng.below(5);
-    let request = |_| (lane(rng), universe::any_request_id(rng));
+    let request = |_| (lease_calls::key(rng), universe::any_request_id(rng));
     Load::FindRequests((0..count).map(request).collect())
 }
 

@@ -134,7 +134,7 @@ async fn acceptance_after(play: &Play, image: &LaneImage) -> LaneBatch {
         event_seq: image.event_seq,
         next_nonce: image.next_nonce,
     };
-    let requested = [(image.lease_grant.lane, request_id(SHARED_REQUEST))];
+    let requested = [(image.key, request_id(SHARED_REQUEST))];
     let known = play
         .store
         .find_requests(&requested)

@@ -23,7 +23,9 @@ pub(super) async fn renew(play: &Play, hand: &Hand) {
 
 pub(super) async fn release(play: &Play, hand: &Hand) {
     let keeper = Keeper::of(play);
-    let params = keeper.params();
+    let grants = vec![play.scene.contested.lease_grant.grant.0];
+    let mut params = keeper.params();
+    params.push((&grants, Type::UUID_ARRAY));
     let mut answer = hand.write("release", RELEASE, &params).await;
     if answer.as_ref().is_ok_and(Vec::is_empty) {
         let again = hand.write_in_one_turn("release again", RELEASE_WAITING, &params);

@@ -87,11 +87,7 @@ impl Reading {
         show(&store.load_queued(self.lease_grant.lane, PAGE).await);
         let request = RequestId::parse("request-1").expect("a good id");
         show_tx(&store.tx_by_request(LANE, &request).await);
-        show(
-            &store
-                .find_requests(&[(self.lease_grant.lane, request)])
-                .await,
-        );
+        show(&store.find_requests(&[(LANE, request)]).await);
         show(&store.lanes_with_work(&self.lease_request).await);
         show(&store.members().await);
     }

@@ -194,14 +194,19 @@ impl Server {
         let mut ours = transaction.read(|rows| {
             let ours = lease_grants
                 .iter()
-                .filter(|lease_grant| rows.is_leased(lease_request, **lease_grant));
+                .filter(|lease_grant| rows.can_release(lease_request, **lease_grant));
             ours.copied().collect::<Vec<LeaseGrant>>()
         });
         ours.sort_by_key(|lease_grant| lease_grant.lane);
         transaction.step().await?;
-        let (free, locked): (Vec<LeaseGrant>, Vec<LeaseGrant>) = ours
+        let (leases, mut locked): (Vec<LeaseGrant>, Vec<LeaseGrant>) = ours
             .into_iter()
             .partition(|lease_grant| transaction.try_lock(Row::Lease(lease_grant.lane)));
+        transaction.step().await?;
+        let (free, locked_lanes): (Vec<LeaseGrant>, Vec<LeaseGrant>) = leases
+            .into_iter()
+            .partition(|lease_grant| transaction.try_lock(Row::Lane(lease_grant.lane)));
+        locked.extend(locked_lanes);
         let written = transaction.commit(|store, rows| {
             for lease_grant in free {
                 store.release_one(rows, lease_request, lease_grant);
@@ -222,11 +227,13 @@ impl Server {
         lease_grant: LeaseGrant,
     ) -> Result<(), Abort> {
         let mut transaction = self.begin("release one");
-        if !transaction.read(|rows| rows.is_leased(lease_request, lease_grant)) {
+        if !transaction.read(|rows| rows.can_release(lease_request, lease_grant)) {
             return Ok(());
         }
         transaction.step().await?;
         transaction.lock(Row::Lease(lease_grant.lane)).await?;
+        transaction.step().await?;
+        transaction.lock(Row::Lane(lease_grant.lane)).await?;
         let written =
             transaction.commit(|store, rows| store.release_one(rows, lease_request, lease_grant));
         written.await

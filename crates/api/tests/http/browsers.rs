@@ -1,0 +1,115 @@
+//! What pages in browsers can do with a node: nothing that its operator did not allow.
+
+use api::ApiConfig;
+use axum::body::Body;
+use axum::http::Request;
+use sim::chain::MemoryChain;
+
+use crate::world::{ApiResponse, CHAIN, World, transfer};
+
+const NODE: &str = "127.0.0.1:8645";
+
+type Headers<'a> = &'a [(&'a str, &'a str)];
+
+async fn world(change: impl FnOnce(&mut ApiConfig)) -> World {
+    World::with_chain(MemoryChain::new(CHAIN).auto_mining(), change).await
+}
+
+async fn send(world: &World, path: &str, headers: Headers<'_>) -> ApiResponse {
+    let is_post = path == "/api/v1/tx";
+    let mut request = Request::builder()
+        .method(if is_post { "POST" } else { "GET" })
+        .uri(path);
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    let body = is_post.then(|| transfer("r1").to_string());
+    let body = Body::from(body.unwrap_or_default());
+    world.request(request.body(body).unwrap()).await
+}
+
+const JSON: (&str, &str) = ("content-type", "application/json");
+
+#[tokio::test(start_paused = true)]
+async fn page_of_another_site_cannot_spend_and_nothing_is_stored() {
+    let world = world(|_| {}).await;
+    let host = ("host", NODE);
+    let tries: [(Headers<'_>, u16, &str); 6] = [
+        (
+            &[host, JSON, ("origin", "https://evil.example")],
+            403,
+            "foreign-page",
+        ),
+        (&[host, JSON, ("origin", "null")], 403, "foreign-page"),
+        (
+            &[host, JSON, ("sec-fetch-site", "cross-site")],
+            403,
+            "foreign-page",
+        ),
+        // Rebound: the page and the node have one name.
+        (
+            &[
+                ("host", "evil.example:8645"),
+                JSON,
+                ("origin", "http://evil.example:8645"),
+            ],
+            421,
+            "foreign-host",
+        ),
+        // A form, and a beacon: no preflight is asked for.
+        (
+            &[host, ("content-type", "text/plain")],
+            415,
+            "unsupported-media-type",
+        ),
+        (&[host], 415, "unsupported-media-type"),
+    ];
+    for (headers, status, slug) in tries {
+        let response = send(&world, "/api/v1/tx", headers).await;
+        let detail = response.problem(status, slug);
+        assert!(!detail.is_empty(), "{headers:?}");
+    }
+    let stored = send(&world, "/api/v1/events", &[host]).await;
+    assert_eq!(stored.body["events"].as_array().unwrap().len(), 0);
+    let own = [host, JSON, ("origin", "http://127.0.0.1:8645")];
+    assert_eq!(send(&world, "/api/v1/tx", &own).await.status, 202);
+}
+
+#[tokio::test(start_paused = true)]
+async fn load_balancers_reach_health_checks_under_any_name() {
+    let world = world(|_| {}).await;
+    for path in ["/healthz", "/readyz"] {
+        let response = send(&world, path, &[("host", "anything.example")]).await;
+        assert_eq!(response.status, 200, "{path}");
+    }
+    let refused = send(&world, "/metrics", &[("host", "anything.example")]).await;
+    refused.problem(421, "foreign-host");
+}
+
+#[tokio::test(start_paused = true)]
+async fn allowed_origin_gets_answers_and_preflights_and_others_do_not() {
+    let console = "https://console.example.com";
+    let world = world(|config| {
+        config.browser_guard.allowed_origins = vec![console.into()];
+    })
+    .await;
+    let host = ("host", NODE);
+    let allowed = send(&world, "/api/v1/tx", &[host, JSON, ("origin", console)]).await;
+    assert_eq!(allowed.status, 202);
+    assert_eq!(allowed.headers["access-control-allow-origin"], console);
+    let other = ("origin", "https://evil.example");
+    let refused = send(&world, "/api/v1/tx", &[host, JSON, other]).await;
+    refused.problem(403, "foreign-page");
+    for (origin, is_allowed) in [(console, true), ("https://evil.example", false)] {
+        let preflight = Request::builder()
+            .method("OPTIONS")
+            .uri("/api/v1/tx")
+            .header("host", NODE)
+            .header("origin", origin)
+            .header("access-control-request-method", "POST")
+            .header("access-control-request-headers", "content-type");
+        let answer = world.send(preflight.body(Body::empty()).unwrap()).await;
+        let allows = answer.headers().get("access-control-allow-origin");
+        assert_eq!(allows.is_some(), is_allowed, "{origin}");
+    }
+}
