@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::extract::ConnectInfo;
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
 use hyper::Request;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -36,43 +38,46 @@ const CLOSE_MAX: Duration = Duration::from_secs(10);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Serves until `closing` becomes true (or loses its sender), then lets pending requests finish.
-pub async fn serve(
+pub fn serve(
     listener: TcpListener,
     router: Router,
     mut closing: watch::Receiver<bool>,
-) -> io::Result<()> {
-    let limit = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-    let mut connections = JoinSet::new();
-    let mut http = http1::Builder::new();
-    http.timer(TokioTimer::new())
-        .header_read_timeout(HEAD_READ_MAX)
-        .max_buf_size(BUFFER_BYTES_MAX);
-    loop {
-        let (stream, from, permit) = tokio::select! {
-            biased;
-            () = wait_closed(&mut closing) => break,
-            accepted = accept(&listener, &limit) => accepted,
-        };
-        // Removes ended connections, so that the set does not grow without bound.
-        while connections.try_join_next().is_some() {}
-        connections.spawn(serve_connection(
-            http.clone(),
-            (stream, from),
-            router.clone(),
-            closing.clone(),
-            permit,
-        ));
+) -> BoxFuture<'static, io::Result<()>> {
+    async move {
+        let limit = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+        let mut connections = JoinSet::new();
+        let mut http = http1::Builder::new();
+        http.timer(TokioTimer::new())
+            .header_read_timeout(HEAD_READ_MAX)
+            .max_buf_size(BUFFER_BYTES_MAX);
+        loop {
+            let (stream, from, permit) = tokio::select! {
+                biased;
+                () = wait_closed(&mut closing) => break,
+                accepted = accept(&listener, &limit) => accepted,
+            };
+            // Removes ended connections, so that the set does not grow without bound.
+            while connections.try_join_next().is_some() {}
+            connections.spawn(serve_connection(
+                http.clone(),
+                (stream, from),
+                router.clone(),
+                closing.clone(),
+                permit,
+            ));
+        }
+        drop(listener);
+        let all_ended = async { while connections.join_next().await.is_some() {} };
+        if timeout(CLOSE_MAX, all_ended).await.is_err() {
+            tracing::warn!(
+                count = connections.len(),
+                "connections did not finish in time and are closed"
+            );
+            connections.shutdown().await;
+        }
+        Ok(())
     }
-    drop(listener);
-    let all_ended = async { while connections.join_next().await.is_some() {} };
-    if timeout(CLOSE_MAX, all_ended).await.is_err() {
-        tracing::warn!(
-            count = connections.len(),
-            "connections did not finish in time and are closed"
-        );
-        connections.shutdown().await;
-    }
-    Ok(())
+    .boxed()
 }
 
 /// Resolves when the node stops; a dropped sender means the same.

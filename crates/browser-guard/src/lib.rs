@@ -1,6 +1,6 @@
 //! Which requests of browsers a server on a private network answers, so that a web page cannot use it.
 //!
-//! A browser sends requests wherever a page tells it to, also to servers that only its machine or network reaches. It
+//! A browser sends requests to every address that a page names, also to servers that only its own network reaches. It
 //! names the host of the URL in `Host`, even after that name was rebound to another address, and the page in `Origin` and
 //! `Sec-Fetch-Site`; scripts cannot change any of them. Programs that are not browsers send no `Origin`, and address a
 //! server by a name that its operator knows.
@@ -192,7 +192,7 @@ mod tests {
         assert!(check(&keyed, &headers).is_err());
         keyed.needs_bearer = false;
         keyed.allowed_hosts.clear();
-        assert!(check(&keyed, &headers).is_err(), "nobody checks the key");
+        assert!(check(&keyed, &headers).is_err(), "the key is not checked");
     }
 
     #[test]

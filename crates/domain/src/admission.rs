@@ -6,7 +6,7 @@ use crate::lane::reservations::{RESERVATION_PREFIX, ReservationTerms};
 use crate::{ChainId, FeeQuote, FeeRules, LaneKey, Payload, RequestId, TxType};
 
 /// The gas of a plain transfer.
-const TRANSFER_GAS: u64 = 21_000;
+pub(crate) const TRANSFER_GAS: u64 = 21_000;
 
 /// Why a request is not admitted. The caller must change the request: a repeat gets the same answer.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
@@ -75,8 +75,8 @@ pub fn check_fees(
     if rules.legacy && names_1559_fees(payload) {
         return Err(AdmissionError::LegacyOnly(chain));
     }
-    if payload.fee_limit().is_some_and(|wei| wei > rules.cap) {
-        let cap = rules.cap;
+    let offered = payload.fee_limit();
+    if let Some(cap) = rules.cap.filter(|cap| offered > Some(*cap)) {
         return Err(AdmissionError::FeeAboveCap { chain, cap });
     }
     Ok(())
@@ -192,7 +192,7 @@ mod tests {
     #[test]
     fn fee_above_the_cap_is_refused_in_both_fee_fields() {
         let rules = FeeRules {
-            cap: 50,
+            cap: Some(50),
             ..FeeRules::OPEN
         };
         let mut offer = payload();
@@ -243,6 +243,8 @@ mod tests {
         base_fee: Some(100),
         tip: 1,
         block_gas_limit: Some(30_000_000),
+        no_op_gas: None,
+        recent_max: None,
     };
 
     #[test]

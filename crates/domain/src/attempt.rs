@@ -103,6 +103,8 @@ pub struct OutgoingEnvelope {
     pub raw: Bytes,
     /// Our other attempts at this nonce: what a node may hold instead.
     pub others: Vec<B256>,
+    /// Whether every endpoint gets it at once: a no-op must arrive wherever the payload may be.
+    pub to_all: bool,
 }
 
 /// The outcome of one send. "Unknown" is an outcome of its own and never a guess.

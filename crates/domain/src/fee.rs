@@ -11,6 +11,10 @@ pub struct FeeQuote {
     pub tip: u128,
     /// The most gas of one block, where the chain says so.
     pub block_gas_limit: Option<u64>,
+    /// The gas of a transfer of nothing, where the chain estimates it: some demand more than 21,000.
+    pub no_op_gas: Option<u64>,
+    /// The highest base fee plus tip of recent blocks, where they are known.
+    pub recent_max: Option<u128>,
 }
 
 /// A chain's limits for what we offer.
@@ -20,9 +24,13 @@ pub struct FeeRules {
     pub legacy: bool,
     /// Never offer less than this.
     pub floor: u128,
-    /// Never offer more than this.
-    pub cap: u128,
+    /// Never offer more than this; `None` for [`DEFAULT_CAP_FACTOR`] times the highest recent price.
+    pub cap: Option<u128>,
 }
+
+/// Without a configured cap nothing is offered that is so many times the highest price of recent blocks: neither a node
+/// that reports wrong fees nor a peak of a few blocks can make a lane pay any amount.
+pub const DEFAULT_CAP_FACTOR: u128 = 10;
 
 /// The fee fields of an envelope, in wei per gas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,12 +59,20 @@ impl Default for FeeRules {
 }
 
 impl FeeRules {
-    /// No floor, no cap.
+    /// No floor, no configured cap.
     pub const OPEN: Self = Self {
         legacy: false,
         floor: 0,
-        cap: u128::MAX,
+        cap: None,
     };
+
+    /// The most that is offered per gas, unless a request itself names more.
+    #[must_use]
+    pub fn cap_at(&self, quote: FeeQuote) -> u128 {
+        let of_recent = |recent: u128| recent.saturating_mul(DEFAULT_CAP_FACTOR);
+        let default = quote.recent_max.map_or(u128::MAX, of_recent);
+        self.cap.unwrap_or(default).max(self.floor)
+    }
 
     /// The fees for a payload: its own where it names them, the chain's quote where it does not.
     ///
@@ -69,7 +85,7 @@ impl FeeRules {
             || payload.tx_type == Some(TxType::Legacy);
         let base = quote.base_fee.unwrap_or(0);
         if legacy {
-            let quoted = self.clamp(base.saturating_mul(2).saturating_add(quote.tip));
+            let quoted = self.clamp(base.saturating_mul(2).saturating_add(quote.tip), quote);
             // A head without a base fee, of one endpoint or for a moment, must not raise what the request may pay.
             let limit = payload.fee_limit().unwrap_or(u128::MAX);
             return Fees::Legacy {
@@ -77,7 +93,7 @@ impl FeeRules {
             };
         }
         let tip = payload.max_priority_fee_per_gas.unwrap_or(quote.tip);
-        let quoted = self.clamp(base.saturating_mul(2).saturating_add(tip));
+        let quoted = self.clamp(base.saturating_mul(2).saturating_add(tip), quote);
         let max_fee = payload.max_fee_per_gas.unwrap_or(quoted);
         Fees::Eip1559 {
             max_fee,
@@ -85,8 +101,8 @@ impl FeeRules {
         }
     }
 
-    fn clamp(&self, wei: u128) -> u128 {
-        wei.max(self.floor).min(self.cap)
+    fn clamp(&self, wei: u128, quote: FeeQuote) -> u128 {
+        wei.max(self.floor).min(self.cap_at(quote))
     }
 }
 
@@ -176,7 +192,34 @@ mod tests {
             base_fee,
             tip,
             block_gas_limit: None,
+            no_op_gas: None,
+            recent_max: None,
         })
+    }
+
+    #[test]
+    fn default_cap_is_a_multiple_of_the_recent_prices() {
+        let lie = FeeQuote {
+            base_fee: Some(5_000 * GWEI),
+            tip: 3_000 * GWEI,
+            block_gas_limit: None,
+            no_op_gas: None,
+            recent_max: Some(20 * GWEI),
+        };
+        let transfer = Payload::transfer(Address::ZERO, U256::ZERO);
+        let offered = FeeRules::OPEN.fees(&transfer, lie).max_per_gas();
+        assert_eq!(offered, 200 * GWEI);
+        let own = FeeRules {
+            cap: Some(900 * GWEI),
+            ..FeeRules::OPEN
+        };
+        assert_eq!(own.fees(&transfer, lie).max_per_gas(), 900 * GWEI);
+        let floor = FeeRules {
+            floor: 300 * GWEI,
+            ..FeeRules::OPEN
+        };
+        let offered = floor.fees(&transfer, lie).max_per_gas();
+        assert_eq!(offered, 300 * GWEI, "nodes refuse less than the floor");
     }
 
     proptest! {
@@ -205,7 +248,7 @@ mod tests {
             quote in any_quote(), floor in 0..10 * GWEI, span in 0..1_000 * GWEI,
             requested_max in proptest::option::of(0..500 * GWEI),
         ) {
-            let rules = FeeRules { legacy: false, floor, cap: floor + span };
+            let rules = FeeRules { legacy: false, floor, cap: Some(floor + span) };
             let mut payload = Payload::transfer(Address::ZERO, U256::ZERO);
             payload.max_fee_per_gas = requested_max;
             let fees = rules.fees(&payload, quote);

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use domain::attempt::OutgoingEnvelope;
 use domain::{Input, LaneKey, Nonce, SendOutcome};
@@ -97,27 +98,40 @@ async fn run_lane_broadcast(core: Arc<Core>, lane: LaneKey) {
     }
 }
 
-/// Sends while the lease can be trusted, and no longer: dropping the send closes its connection.
+/// Sends while the lease can be trusted, and no longer: dropping the send closes its connection. The chain is given the
+/// remaining trust and returns before it is over, so that outcomes which have arrived are kept.
 async fn send_within_lease(
     core: &Core,
     lane: LaneKey,
     batch: &[OutgoingEnvelope],
 ) -> Vec<SendOutcome> {
     let clock = &core.ports.clock;
-    let now = clock.monotonic();
-    let allowed = core.leases.trusted_for(lane, now);
-    if allowed.is_zero() {
-        return vec![SendOutcome::NotSent(now); batch.len()];
+    let token = core.leases.token(lane);
+    // Another keeper may have replaced these bytes: a lease that was lost and acquired anew does not continue the send.
+    let trust = || match core.leases.token(lane) == token {
+        true => core.leases.trusted_for(lane, clock.monotonic()),
+        false => Duration::ZERO,
+    };
+    if trust().is_zero() {
+        return vec![SendOutcome::NotSent(clock.monotonic()); batch.len()];
     }
-    tokio::select! {
-        biased;
-        outcomes = core.chain(lane.chain_id).chain.send(batch) => {
-            assert_eq!(outcomes.len(), batch.len(), "the chain answers every envelope");
-            outcomes
-        }
-        () = clock.sleep(allowed) => {
+    let mut sending = core
+        .chain(lane.chain_id)
+        .chain
+        .send(lane.signer, batch, &trust);
+    loop {
+        let left = trust();
+        if left.is_zero() {
             let why = "the lease could not be trusted any longer during the send";
-            vec![SendOutcome::Unknown(why.into()); batch.len()]
+            return vec![SendOutcome::Unknown(why.into()); batch.len()];
+        }
+        tokio::select! {
+            biased;
+            outcomes = &mut sending => {
+                assert_eq!(outcomes.len(), batch.len(), "the chain answers every envelope");
+                return outcomes;
+            }
+            () = clock.sleep(left) => {} // a renewal may have extended it meanwhile
         }
     }
 }

@@ -24,11 +24,18 @@ pub(crate) struct LaneDraft {
     pub(crate) marks: Vec<(PendingMark, MarkOutcome)>,
     pub(crate) to_sign: Vec<UnsignedEnvelope>,
     pub(crate) effects: Vec<Effect>,
+    /// Whether the floor is written even if nothing else is.
+    pub(crate) stores_floor: bool,
     writes: Writes,
     headers: BTreeMap<B256, Header>,
     rows: BTreeMap<TxId, RowIndex>,
-    event_seq_before: u64,
-    next_nonce_before: Nonce,
+    before: StoredCounters,
+}
+
+/// The lane's counters as the store has them before this turn.
+struct StoredCounters {
+    event_seq: u64,
+    next_nonce: Nonce,
 }
 
 /// Where a tx's image lies in the folded writes.
@@ -47,11 +54,14 @@ impl LaneDraft {
             marks: Vec::new(),
             to_sign: Vec::new(),
             effects: Vec::new(),
+            stores_floor: false,
             writes: Writes::default(),
             headers: BTreeMap::new(),
             rows: BTreeMap::new(),
-            event_seq_before: lane.event_seq(),
-            next_nonce_before: lane.next_nonce(),
+            before: StoredCounters {
+                event_seq: lane.event_seq(),
+                next_nonce: lane.next_nonce(),
+            },
             lane,
         }
     }
@@ -139,10 +149,10 @@ impl LaneDraft {
     /// The batch for the store; `None` when nothing changed.
     pub(crate) fn take_batch(&mut self, node: &NodeName, at: Timestamp) -> Option<LaneBatch> {
         let writes_nothing =
-            self.writes == Writes::default() && self.lane.next_nonce() == self.next_nonce_before;
+            self.writes == Writes::default() && self.lane.next_nonce() == self.before.next_nonce;
         // A mark passes the fence also where it changes nothing: a keeper that was deposed without noticing must
         // not refuse a holder by its old memory.
-        if writes_nothing && self.marks.is_empty() {
+        if writes_nothing && self.marks.is_empty() && !self.stores_floor {
             return None;
         }
         Some(LaneBatch {
@@ -150,7 +160,7 @@ impl LaneDraft {
             batch_seq_before: self.lane.batch_seq(),
             node: node.clone(),
             at,
-            event_seq_before: self.event_seq_before,
+            event_seq_before: self.before.event_seq,
             next_nonce: self.lane.next_nonce(),
             floor_nonce: self.lane.floor_nonce(),
             writes: std::mem::take(&mut self.writes),

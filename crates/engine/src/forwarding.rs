@@ -199,28 +199,21 @@ pub(crate) async fn receive_forwarded(
         (index, answer)
     };
     let mut pending: FuturesUnordered<_> = requests.into_iter().enumerate().map(create).collect();
-    let sender_leaves = clock.sleep(patience.saturating_mul(9) / 10);
-    tokio::pin!(sender_leaves);
-    // The first answer starts the time of the others.
-    tokio::select! {
-        biased;
-        first = pending.next() => match first {
-            Some((index, answer)) => answers[index] = answer,
-            None => return answers,
-        },
-        () = &mut sender_leaves => return answers,
-    }
-    let is_late = clock.sleep(PROMPT);
-    tokio::pin!(is_late);
+    // A tenth of the patience is left for the answer's way back.
+    let mut until = clock.monotonic().plus(patience.saturating_mul(9) / 10);
+    let mut is_first = true;
     loop {
+        let left = until.since(clock.monotonic());
         tokio::select! {
             biased;
             next = pending.next() => match next {
                 Some((index, answer)) => answers[index] = answer,
                 None => return answers,
             },
-            () = &mut is_late => return answers,
-            () = &mut sender_leaves => return answers,
+            () = clock.sleep(left) => return answers,
+        }
+        if std::mem::take(&mut is_first) {
+            until = until.min(clock.monotonic().plus(PROMPT));
         }
     }
 }

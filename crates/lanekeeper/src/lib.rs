@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use clap::Parser as _;
 use cli::Failure;
+use tracing_subscriber::filter::LevelFilter;
 
 use command_line::{Cli, Command};
 use config::{Config, RawFile, Sources};
@@ -31,7 +32,11 @@ pub fn main() -> ExitCode {
     let cli = Cli::parse();
     // A node logs what it does, the other commands only warnings.
     let is_node = matches!(cli.command, Command::Serve(_));
-    let level = if is_node { "info" } else { "warn" };
+    let level = if is_node {
+        LevelFilter::INFO
+    } else {
+        LevelFilter::WARN
+    };
     telemetry::start_logs(cli.log, level);
     // Fails only if a provider is already installed.
     rustls::crypto::ring::default_provider()

@@ -6,7 +6,8 @@ use std::time::Duration;
 use cli::Failure;
 use cli::output::LogLines;
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::prelude::*;
 
 use crate::command_line::LogFormat;
 
@@ -22,18 +23,20 @@ const BATCH_BUCKETS: [f64; 10] = [
 /// The exporter aggregates raw samples when it renders, and at this interval.
 const UPKEEP: Duration = Duration::from_secs(5);
 
-/// Writes log lines to stderr: those selected by `RUST_LOG`, or else those of this level.
-pub(crate) fn start_logs(format: LogFormat, level: &str) {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
-    let lines = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(|| LogLines);
+/// Writes log lines to stderr: those selected by `RUST_LOG` (`info,engine=debug`), or else those of this level.
+pub(crate) fn start_logs(format: LogFormat, level: LevelFilter) {
+    let wanted = std::env::var("RUST_LOG").ok();
+    let wanted = wanted.and_then(|text| text.parse::<Targets>().ok());
+    let filter = wanted.unwrap_or_else(|| Targets::new().with_default(level));
+    let lines = tracing_subscriber::fmt::layer().with_writer(|| LogLines);
+    let registry = tracing_subscriber::registry().with(filter);
     match format {
         LogFormat::Text => {
             let coloured = std::io::IsTerminal::is_terminal(&std::io::stderr());
-            lines.with_ansi(coloured).with_target(false).init();
+            let lines = lines.with_ansi(coloured).with_target(false);
+            registry.with(lines).init();
         }
-        LogFormat::Json => lines.json().flatten_event(true).init(),
+        LogFormat::Json => registry.with(lines.json().flatten_event(true)).init(),
     }
 }
 

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::StreamExt as _;
-use futures::stream;
+use futures::future::BoxFuture;
+use futures::{FutureExt as _, StreamExt as _, stream};
 use parking_lot::Mutex;
 use thiserror::Error;
 use tokio::task::AbortHandle;
@@ -101,15 +101,18 @@ impl Connector {
     }
 
     /// Opens a connection and drives it in a task that ends with it.
-    pub async fn connect(&self) -> Result<Connection, ConnectError> {
-        let connected = match &self.tls {
-            Some(tls) => self.connect_with(tls.clone()).await,
-            None => self.connect_with(NoTls).await,
-        };
-        connected.map_err(|error| ConnectError {
-            database: self.database_name(),
-            reason: error_text(&error),
-        })
+    pub fn connect(&self) -> BoxFuture<'_, Result<Connection, ConnectError>> {
+        async move {
+            let connected = match &self.tls {
+                Some(tls) => self.connect_with(tls.clone()).await,
+                None => self.connect_with(NoTls).await,
+            };
+            connected.map_err(|error| ConnectError {
+                database: self.database_name(),
+                reason: error_text(&error),
+            })
+        }
+        .boxed()
     }
 
     async fn connect_with<T>(&self, tls: T) -> Result<Connection, tokio_postgres::Error>

@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use deadpool::managed::{self, Manager, Metrics, Object, PoolError, RecycleError, RecycleResult};
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
 use tokio_postgres::Row;
 use tokio_postgres::types::{ToSql, Type};
 
@@ -60,35 +62,42 @@ impl Pool {
     }
 
     /// Runs one statement in autocommit.
-    pub async fn query(&self, sql: &str, params: &[Param<'_>]) -> Result<Vec<Row>, QueryError> {
-        let mut call = Call(Some(self.connection().await?));
-        let connection = call.0.as_mut().expect("it is put there one line above");
-        connection.clear_warning();
-        let within = self.config.answer_within;
-        let query = connection.client().query_typed(sql, params);
-        let answer = match tokio::time::timeout(within, query).await {
-            Ok(answer) => answer.map_err(|error| QueryError::from_answer(&error)),
-            Err(_elapsed) => Err(QueryError::Unknown(format!("no answer within {within:?}"))),
-        };
-        match (answer, connection.warning()) {
-            (Ok(rows), None) => {
-                call.recycle();
-                Ok(rows)
-            }
-            (Err(error @ QueryError::Refused(_)), None) => {
-                // The database reports a refusal before the transaction has released its row locks. An empty
-                // statement is answered when it has, so that the next writer of these rows finds them unlocked.
-                let barrier = connection.client().batch_execute("");
-                let barrier = tokio::time::timeout(within, barrier).await;
-                // A new connection may find the primary.
-                if !error.is_from_standby() && matches!(barrier, Ok(Ok(()))) {
+    pub fn query<'a>(
+        &'a self,
+        sql: &'a str,
+        params: &'a [Param<'a>],
+    ) -> BoxFuture<'a, Result<Vec<Row>, QueryError>> {
+        async move {
+            let mut call = Call(Some(self.connection().await?));
+            let connection = call.0.as_mut().expect("it is put there one line above");
+            connection.clear_warning();
+            let within = self.config.answer_within;
+            let query = connection.client().query_typed(sql, params);
+            let answer = match tokio::time::timeout(within, query).await {
+                Ok(answer) => answer.map_err(|error| QueryError::from_answer(&error)),
+                Err(_elapsed) => Err(QueryError::Unknown(format!("no answer within {within:?}"))),
+            };
+            match (answer, connection.warning()) {
+                (Ok(rows), None) => {
                     call.recycle();
+                    Ok(rows)
                 }
-                Err(error)
+                (Err(error @ QueryError::Refused(_)), None) => {
+                    // The database reports a refusal before the transaction has released its row locks. An empty
+                    // statement is answered when it has, so that the next writer of these rows finds them unlocked.
+                    let barrier = connection.client().batch_execute("");
+                    let barrier = tokio::time::timeout(within, barrier).await;
+                    // A new connection may find the primary.
+                    if !error.is_from_standby() && matches!(barrier, Ok(Ok(()))) {
+                        call.recycle();
+                    }
+                    Err(error)
+                }
+                (Ok(_) | Err(_), Some(warning)) => Err(QueryError::Unknown(warning)),
+                (Err(error), None) => Err(error),
             }
-            (Ok(_) | Err(_), Some(warning)) => Err(QueryError::Unknown(warning)),
-            (Err(error), None) => Err(error),
         }
+        .boxed()
     }
 
     /// Runs one statement that answers with exactly one row.

@@ -1,5 +1,7 @@
 //! A schema and its runner: forward-only migrations, all that are missing in one transaction.
 
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
 use thiserror::Error;
 use tokio_postgres::types::Type;
 use tokio_postgres::{Client, Error, Transaction};
@@ -67,61 +69,64 @@ impl Schema {
 
     /// Applies the missing migrations in the current schema and grants `role` what serving needs. Without a role
     /// the current user owns everything and serves. Returns the applied versions; the caller commits.
-    pub async fn apply(
-        &self,
-        transaction: &Transaction<'_>,
-        role: Option<&str>,
-    ) -> Result<Vec<i64>, MigrateError> {
-        // Long waits and long index builds are right here, and wrong everywhere else.
-        let mut unlimited = "SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0; \
+    pub fn apply<'a>(
+        &'a self,
+        transaction: &'a Transaction<'a>,
+        role: Option<&'a str>,
+    ) -> BoxFuture<'a, Result<Vec<i64>, MigrateError>> {
+        async move {
+            // Long waits and long index builds are right here, and wrong everywhere else.
+            let mut unlimited = "SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0; \
              SET LOCAL idle_in_transaction_session_timeout = 0"
-            .to_owned();
-        if server_version(transaction.client()).await? >= TRANSACTION_TIMEOUT_SINCE {
-            unlimited += "; SET LOCAL transaction_timeout = 0";
-        }
-        transaction.batch_execute(&unlimited).await?;
-        let lock = (&self.lock as _, Type::INT8);
-        transaction
-            .query_typed("SELECT pg_advisory_xact_lock($1)", &[lock])
-            .await?;
-        // Functions keep this path, so that tables of the same name in another schema never come first.
-        transaction
-            .batch_execute(
-                "SELECT set_config('search_path', quote_ident(current_schema()), true); \
-                 SET LOCAL client_min_messages = warning",
-            )
-            .await?;
-        // Before anything is written: the role of an older program may not be allowed to.
-        let found = self.installed_version(transaction.client()).await?;
-        if found > self.version() {
-            return Err(MigrateError::Newer { found });
-        }
-        let table = self.version_table;
-        transaction
-            .batch_execute(&format!(
-                "CREATE TABLE IF NOT EXISTS {table} ( \
-                   version bigint PRIMARY KEY, name text NOT NULL, applied_at timestamptz NOT NULL)"
-            ))
-            .await?;
-        let insert =
-            format!("INSERT INTO {table} (version, name, applied_at) VALUES ($1, $2, now())");
-        let mut applied = Vec::new();
-        for (version, migration) in (1..).zip(self.migrations) {
-            if version <= found {
-                continue;
+                .to_owned();
+            if server_version(transaction.client()).await? >= TRANSACTION_TIMEOUT_SINCE {
+                unlimited += "; SET LOCAL transaction_timeout = 0";
             }
-            transaction.batch_execute(migration.sql).await?;
-            let row = [
-                (&version as _, Type::INT8),
-                (&migration.name as _, Type::TEXT),
-            ];
-            transaction.query_typed(&insert, &row).await?;
-            applied.push(version);
+            transaction.batch_execute(&unlimited).await?;
+            let lock = (&self.lock as _, Type::INT8);
+            transaction
+                .query_typed("SELECT pg_advisory_xact_lock($1)", &[lock])
+                .await?;
+            // Functions keep this path, so that tables of the same name in another schema never come first.
+            transaction
+                .batch_execute(
+                    "SELECT set_config('search_path', quote_ident(current_schema()), true); \
+                 SET LOCAL client_min_messages = warning",
+                )
+                .await?;
+            // Before anything is written: the role of an older program may not be allowed to.
+            let found = self.installed_version(transaction.client()).await?;
+            if found > self.version() {
+                return Err(MigrateError::Newer { found });
+            }
+            let table = self.version_table;
+            transaction
+                .batch_execute(&format!(
+                    "CREATE TABLE IF NOT EXISTS {table} ( \
+                   version bigint PRIMARY KEY, name text NOT NULL, applied_at timestamptz NOT NULL)"
+                ))
+                .await?;
+            let insert =
+                format!("INSERT INTO {table} (version, name, applied_at) VALUES ($1, $2, now())");
+            let mut applied = Vec::new();
+            for (version, migration) in (1..).zip(self.migrations) {
+                if version <= found {
+                    continue;
+                }
+                transaction.batch_execute(migration.sql).await?;
+                let row = [
+                    (&version as _, Type::INT8),
+                    (&migration.name as _, Type::TEXT),
+                ];
+                transaction.query_typed(&insert, &row).await?;
+                applied.push(version);
+            }
+            if let Some(role) = role {
+                self.grant(transaction.client(), role).await?;
+            }
+            Ok(applied)
         }
-        if let Some(role) = role {
-            self.grant(transaction.client(), role).await?;
-        }
-        Ok(applied)
+        .boxed()
     }
 
     /// The serving role creates no tables and owns none.

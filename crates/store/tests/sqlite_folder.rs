@@ -32,7 +32,10 @@ async fn reopened_store_has_all_commits() {
         let store = SqliteStore::open(folder.path()).unwrap();
         let lease_grant = acquire(&store, 1).await;
         assert_eq!(commit(&store, lease_grant, 0).await, CommitOutcome::Applied);
-        store.queue(vec![new_queued("waits")]).await.unwrap();
+        store
+            .queue_requests(vec![new_queued("waits")])
+            .await
+            .unwrap();
         let page = store.events(&all_events()).await.unwrap();
         assert_eq!(page.events.len() as u64, TXS_PER_BATCH);
         (lease_grant, page.next)

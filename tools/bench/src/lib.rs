@@ -18,6 +18,8 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use cli::Failure;
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
 
 pub use nonce::serve_worker;
 
@@ -111,21 +113,24 @@ pub struct AcceptArgs {
 }
 
 /// Runs a benchmark or one of its servers.
-pub async fn run(command: &BenchCommand) -> Result<(), Failure> {
-    match command {
-        BenchCommand::Accept(args) => {
-            args.check_mempool_depth()?;
-            match &args.store {
-                Some(store) => postgres::run(args, store).await,
-                None => accept::run(args).await,
+pub fn run(command: &BenchCommand) -> BoxFuture<'_, Result<(), Failure>> {
+    async move {
+        match command {
+            BenchCommand::Accept(args) => {
+                args.check_mempool_depth()?;
+                match &args.store {
+                    Some(store) => postgres::run(args, store).await,
+                    None => accept::run(args).await,
+                }
+            }
+            BenchCommand::Nonce(args) => nonce::run(args).await,
+            BenchCommand::LimitHttp => limits::serve_http_limit().await,
+            BenchCommand::NullChain { nonces, sends } => {
+                null_chain::serve(nonces.as_deref(), *sends).await
             }
         }
-        BenchCommand::Nonce(args) => nonce::run(args).await,
-        BenchCommand::LimitHttp => limits::serve_http_limit().await,
-        BenchCommand::NullChain { nonces, sends } => {
-            null_chain::serve(nonces.as_deref(), *sends).await
-        }
     }
+    .boxed()
 }
 
 impl AcceptArgs {

@@ -7,6 +7,7 @@ use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use futures::FutureExt as _;
 use tokio::sync::oneshot;
 
 use crate::rng::Rng;
@@ -130,8 +131,7 @@ impl Link {
             self.rng.millis(TIMEOUT_MS.0, TIMEOUT_MS.1),
         );
         let (answers, answer) = oneshot::channel();
-        // Not in the caller's task group: the request lives in the network, so the handle is detached.
-        drop(tokio::spawn(async move {
+        let delivered = async move {
             tokio::time::sleep(there).await;
             let response = match delivery {
                 Delivery::Answered => {
@@ -159,7 +159,10 @@ impl Link {
             };
             // The caller may be gone; then the answer is not needed.
             answers.send(response).ok();
-        }));
+        };
+        // Not in the caller's task group: the request lives in the network, so the handle is detached. Boxed, so that
+        // the runtime's code for a task is compiled once and not for every kind of call.
+        drop(tokio::spawn(delivered.boxed()));
         // The task of the link ends only with the world.
         answer.await.unwrap_or(Err(NoAnswer::Lost))
     }

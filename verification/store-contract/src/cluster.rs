@@ -1,7 +1,7 @@
 //! Members of the cluster, and the lanes that have work for a node.
 
 use domain::{Incarnation, NodeName, Nonce, SubState, Timestamp, Token, TxState, Writes};
-use engine::ports::{HeartbeatOutcome, LeaseRequest, Member, Work};
+use engine::ports::{HeartbeatOutcome, LaneWork, LeaseRequest, Member};
 
 use crate::Backend;
 use crate::fixture::{AT, Fixture, LEASE, SKEW, lane, node, node_in_incarnation, updates};
@@ -50,7 +50,7 @@ pub async fn every_heartbeat_returns_the_same_timeline(backend: &dyn Backend) {
     let mut timelines = Vec::new();
     for (name, incarnation) in [("a", 1), ("b", 1), ("a", 2), ("b", 1)] {
         match fixture.store.heartbeat(&member(name, incarnation)).await {
-            Ok(HeartbeatOutcome::Taken { timeline, .. }) => timelines.push(timeline),
+            Ok(HeartbeatOutcome::Recorded { timeline, .. }) => timelines.push(timeline),
             other => panic!("{other:?}"),
         }
     }
@@ -95,14 +95,14 @@ pub async fn lanes_with_work_have_open_or_queued_txs(backend: &dyn Backend) {
     fixture.accept(&mut open, 1).await;
     fixture
         .store
-        .queue(vec![fixture.new_queued(lane(4), "r1")])
+        .queue_requests(vec![fixture.new_queued(lane(4), "r1")])
         .await
         .expect("queue");
-    let busy = |lane| Work {
+    let busy = |lane| LaneWork {
         lane,
         has_queued: false,
     };
-    let waiting = Work {
+    let waiting = LaneWork {
         lane: lane(4),
         has_queued: true,
     };
@@ -125,7 +125,7 @@ pub async fn lane_without_open_or_queued_txs_has_no_work(backend: &dyn Backend) 
     let mut keeper = fixture.keeper(&me, lane(1)).await;
     let queued = fixture
         .store
-        .queue(vec![fixture.new_queued(lane(1), "r1")])
+        .queue_requests(vec![fixture.new_queued(lane(1), "r1")])
         .await;
     let mut tx = queued.expect("queue").remove(0);
     assert_eq!(work(&fixture, &me).await.len(), 1, "it waits for a nonce");
@@ -219,7 +219,7 @@ pub async fn lanes_returns_only_known_lanes(backend: &dyn Backend) {
         .await;
     fixture
         .store
-        .queue(vec![fixture.new_queued(lane(2), "r1")])
+        .queue_requests(vec![fixture.new_queued(lane(2), "r1")])
         .await
         .expect("queue");
 
@@ -241,7 +241,7 @@ pub async fn lanes_returns_only_known_lanes(backend: &dyn Backend) {
     assert_eq!((lease.owner, lease.token), (node("a").node, Token(1)));
 }
 
-async fn work(fixture: &Fixture, lease_request: &LeaseRequest) -> Vec<Work> {
+async fn work(fixture: &Fixture, lease_request: &LeaseRequest) -> Vec<LaneWork> {
     fixture
         .store
         .lanes_with_work(lease_request)
@@ -252,7 +252,7 @@ async fn work(fixture: &Fixture, lease_request: &LeaseRequest) -> Vec<Work> {
 /// A heartbeat that must be accepted; returns the members in its answer.
 async fn send_heartbeat(fixture: &Fixture, member: &Member) -> Vec<Member> {
     match fixture.store.heartbeat(member).await {
-        Ok(HeartbeatOutcome::Taken { members, .. }) => members,
+        Ok(HeartbeatOutcome::Recorded { members, .. }) => members,
         other => panic!("{other:?}"),
     }
 }

@@ -285,7 +285,7 @@ pub async fn queued_tx_has_no_events(backend: &dyn Backend) {
     let fixture = Fixture::new(backend);
     let queued = fixture
         .store
-        .queue(vec![fixture.new_queued(lane(1), "r1")])
+        .queue_requests(vec![fixture.new_queued(lane(1), "r1")])
         .await
         .expect("queue");
     assert_eq!(

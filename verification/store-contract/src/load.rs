@@ -273,7 +273,7 @@ pub async fn lane_loads_no_rows_of_other_lanes(backend: &dyn Backend) {
     fixture.apply(&mut other, inserts([waiting])).await;
     fixture
         .store
-        .queue(vec![fixture.new_queued(lane(1), "r1")])
+        .queue_requests(vec![fixture.new_queued(lane(1), "r1")])
         .await
         .expect("queue");
     let keeper = fixture.keeper(&node("a"), lane(2)).await;

@@ -16,7 +16,7 @@ pub async fn queued_request_has_no_nonce_and_no_event(backend: &dyn Backend) {
     let new = fixture.new_queued(lane(1), "r1");
     let tx = fixture
         .store
-        .queue(vec![new.clone()])
+        .queue_requests(vec![new.clone()])
         .await
         .expect("queue")
         .remove(0);
@@ -66,14 +66,14 @@ pub async fn queueing_the_same_request_twice_changes_nothing(backend: &dyn Backe
     let fixture = Fixture::new(backend);
     let first = fixture
         .store
-        .queue(vec![fixture.new_queued(lane(1), "r1")])
+        .queue_requests(vec![fixture.new_queued(lane(1), "r1")])
         .await
         .expect("queue");
     let twice = vec![
         fixture.new_queued(lane(1), "r1"),
         fixture.new_queued(lane(1), "r1"),
     ];
-    let again = fixture.store.queue(twice).await.expect("queue");
+    let again = fixture.store.queue_requests(twice).await.expect("queue");
     assert_eq!(
         again,
         [first[0].clone(), first[0].clone()],
@@ -100,7 +100,7 @@ pub async fn concurrent_requests_with_one_key_make_one_tx(backend: &dyn Backend)
         let tasks = orders.map(|keys| {
             let new = keys.map(|key| fixture.new_queued(lane(1), key));
             let store = Arc::clone(&fixture.store);
-            tokio::spawn(async move { store.queue(new.into()).await })
+            tokio::spawn(async move { store.queue_requests(new.into()).await })
         });
         let mut named: BTreeMap<RequestId, TxId> = BTreeMap::new();
         for (task, keys) in tasks.into_iter().zip(orders) {
@@ -132,7 +132,7 @@ pub async fn gate_and_queue_racing_with_one_key_make_one_tx(backend: &dyn Backen
             Arc::clone(&fixture.store),
         );
         let queued_as = new.request.id;
-        let queueing = tokio::spawn(async move { store.queue(vec![new]).await });
+        let queueing = tokio::spawn(async move { store.queue_requests(vec![new]).await });
         let outcome = fixture.commit(batch.clone()).await;
         let queued = queueing.await.expect("no panic").expect("queue").remove(0);
         if outcome == CommitOutcome::Applied {
@@ -152,7 +152,11 @@ pub async fn idempotency_key_is_scoped_to_its_lane(backend: &dyn Backend) {
         .map(|signer| fixture.new_queued(lane(signer), "same"))
         .into();
     let ids: Vec<_> = requested.iter().map(|new| new.request.id).collect();
-    let got = fixture.store.queue(requested).await.expect("queue");
+    let got = fixture
+        .store
+        .queue_requests(requested)
+        .await
+        .expect("queue");
     assert_eq!(
         got.iter().map(|tx| tx.id).collect::<Vec<_>>(),
         ids,
@@ -165,7 +169,14 @@ pub async fn queueing_an_accepted_request_returns_its_tx(backend: &dyn Backend) 
     let mut keeper = fixture.keeper(&node("a"), lane(1)).await;
     let (tx, _) = fixture.accept(&mut keeper, 1).await.remove(0);
     let new = fixture.new_queued(lane(1), tx.request.request_id.as_str());
-    assert_eq!(fixture.store.queue(vec![new]).await.expect("queue"), [tx]);
+    assert_eq!(
+        fixture
+            .store
+            .queue_requests(vec![new])
+            .await
+            .expect("queue"),
+        [tx]
+    );
     assert_eq!(
         fixture.image(keeper.key, keeper.lease_grant).await.queued,
         0,
@@ -178,7 +189,7 @@ pub async fn accepting_a_queued_request_is_a_conflict_with_its_key(backend: &dyn
     let keeper = fixture.keeper(&node("a"), lane(1)).await;
     fixture
         .store
-        .queue(vec![fixture.new_queued(lane(1), "r1")])
+        .queue_requests(vec![fixture.new_queued(lane(1), "r1")])
         .await
         .expect("queue");
     let mut tx = fixture.tx(0);
@@ -199,7 +210,11 @@ pub async fn keeper_adopts_queued_txs(backend: &dyn Backend) {
     let fixture = Fixture::new(backend);
     let mut keeper = fixture.keeper(&node("a"), lane(1)).await;
     let new = ["r1", "r2"].map(|request| fixture.new_queued(lane(1), request));
-    fixture.store.queue(new.into()).await.expect("queue");
+    fixture
+        .store
+        .queue_requests(new.into())
+        .await
+        .expect("queue");
     let mut tx = fixture
         .store
         .load_queued(keeper.lease_grant.lane, 1)
@@ -248,7 +263,7 @@ pub async fn queue_is_read_oldest_first_up_to_the_limit(backend: &dyn Backend) {
     let ids: Vec<_> = new.iter().map(|new| new.request.id).collect();
     fixture
         .store
-        .queue(new.into_iter().rev().collect())
+        .queue_requests(new.into_iter().rev().collect())
         .await
         .expect("queue");
     let read = fixture
@@ -288,7 +303,7 @@ pub async fn find_requests_answers_in_request_order(backend: &dyn Backend) {
     let (accepted, _) = fixture.accept(&mut keeper, 1).await.remove(0);
     let queued = fixture
         .store
-        .queue(vec![fixture.new_queued(lane(1), "q")])
+        .queue_requests(vec![fixture.new_queued(lane(1), "q")])
         .await
         .expect("queue")
         .remove(0);

@@ -19,7 +19,7 @@ pub async fn without_failover_every_lane_is_reconciled(backend: &dyn Backend) {
     );
     fixture
         .store
-        .queue(vec![fixture.new_queued(lane(2), "r1")])
+        .queue_requests(vec![fixture.new_queued(lane(2), "r1")])
         .await
         .expect("queue");
     assert!(
@@ -74,7 +74,7 @@ pub async fn lane_made_by_queueing_is_unreconciled_after_failover(backend: &dyn 
     let fixture = Fixture::new(backend);
     fixture
         .store
-        .queue(vec![fixture.new_queued(lane(1), "r1")])
+        .queue_requests(vec![fixture.new_queued(lane(1), "r1")])
         .await
         .expect("queue");
     if !backend.change_timeline().await {
@@ -82,7 +82,7 @@ pub async fn lane_made_by_queueing_is_unreconciled_after_failover(backend: &dyn 
     }
     let refused = fixture
         .store
-        .queue(vec![fixture.new_queued(lane(1), "r2")])
+        .queue_requests(vec![fixture.new_queued(lane(1), "r2")])
         .await;
     assert!(
         matches!(refused, Err(StoreError::Unreconciled(_))),
@@ -97,7 +97,7 @@ pub async fn lane_made_by_queueing_is_unreconciled_after_failover(backend: &dyn 
         .await
         .expect("mark_reconciled");
     let repeated = vec![fixture.new_queued(lane(1), "r2")];
-    fixture.store.queue(repeated).await.expect("queue");
+    fixture.store.queue_requests(repeated).await.expect("queue");
 }
 
 pub async fn halted_lane_is_not_granted_until_the_loss_is_accepted(backend: &dyn Backend) {
@@ -131,7 +131,7 @@ pub async fn halted_lane_is_not_granted_until_the_loss_is_accepted(backend: &dyn
         );
     }
     let queued = vec![fixture.new_queued(lane(1), "r9")];
-    let refused = fixture.store.queue(queued.clone()).await;
+    let refused = fixture.store.queue_requests(queued.clone()).await;
     assert_eq!(
         refused,
         Err(StoreError::Halted("three commits are gone".into()))
@@ -147,7 +147,7 @@ pub async fn halted_lane_is_not_granted_until_the_loss_is_accepted(backend: &dyn
     assert!(fixture.store.accept_loss(lane(1)).await.expect("accept"));
     assert!(!fixture.store.accept_loss(lane(1)).await.expect("accept"));
     assert!(is_reconciled(&fixture, "b", 1).await);
-    fixture.store.queue(queued).await.expect("queue");
+    fixture.store.queue_requests(queued).await.expect("queue");
 }
 
 async fn is_reconciled(fixture: &Fixture, name: &str, signer: u8) -> bool {

@@ -3,7 +3,7 @@
 use domain::{
     Attempt, AttemptKind, Event, EventKind, LaneImage, Nonce, SubState, Tx, TxState, Writes,
 };
-use engine::ports::{TxRecord, Work};
+use engine::ports::{LaneWork, TxRecord};
 
 use crate::Backend;
 use crate::fixture::{AT, Fixture, Keeper, LEASE, SKEW, inserts, lane, node, updates};
@@ -143,7 +143,7 @@ pub async fn lane_with_only_requeued_txs_is_offered_to_other_nodes(backend: &dyn
         .lanes_with_work(&node("b"))
         .await
         .expect("work");
-    let waiting = Work {
+    let waiting = LaneWork {
         lane: lane(1),
         has_queued: true,
     };

@@ -268,7 +268,7 @@ wire_enums! {
         Recyclable { reason: String, asked: Option<B256> },
     }
     ReservationStateWire = ReservationState { Reserved, Used, Recyclable }
-    MarkErrorWire = MarkError { NotNow, NotKeeper(keeper: String), Refused(error: ReservationErrorWire) }
+    MarkErrorWire = MarkError { Unavailable, NotKeeper(keeper: String), Refused(error: ReservationErrorWire) }
     ReservationErrorWire = ReservationError {
         Refused(refusal: MarkRefusalWire),
         MayBeMined { nonce: u64, why: String },
@@ -332,7 +332,7 @@ mod tests {
         let hash = B256::repeat_byte(2);
         let nonce = Nonce(u64::MAX - 1);
         let errors = [
-            MarkError::NotNow,
+            MarkError::Unavailable,
             MarkError::Refused(MarkRefusal::HashElsewhere { hash, nonce }.into()),
             MarkError::Refused(ReservationError::Busy),
         ];

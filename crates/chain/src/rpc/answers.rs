@@ -96,7 +96,7 @@ pub(super) struct SenderTx {
 
 impl SenderTx {
     pub(super) fn to_consumer(&self) -> NonceConsumer {
-        NonceConsumer::By {
+        NonceConsumer::Transaction {
             hash: self.hash,
             effect_digest: EffectDigest::of(self.to, self.value, &self.input),
         }
@@ -179,6 +179,8 @@ pub(super) struct MinedTx {
 pub(super) struct FeeHistory {
     #[serde(default)]
     pub(super) reward: Option<Vec<Option<Vec<Wei>>>>,
+    #[serde(default)]
+    pub(super) base_fee_per_gas: Option<Vec<Wei>>,
 }
 
 #[cfg(test)]

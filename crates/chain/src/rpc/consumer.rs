@@ -32,12 +32,12 @@ pub(super) async fn find_consumer(
             query_endpoint(endpoint, account, nonce, up_to).await,
             unseen_by,
         ) {
-            (Ok(found @ NonceConsumer::By { .. }), _)
+            (Ok(found @ NonceConsumer::Transaction { .. }), _)
             | (Ok(found @ NonceConsumer::NotConsumed), None) => {
                 return Ok(found);
             }
-            (Ok(NonceConsumer::Unseen), Some(_)) => return Ok(NonceConsumer::Unseen),
-            (Ok(NonceConsumer::Unseen), None) => unseen_by = Some(endpoint.name()),
+            (Ok(NonceConsumer::Unattributed), Some(_)) => return Ok(NonceConsumer::Unattributed),
+            (Ok(NonceConsumer::Unattributed), None) => unseen_by = Some(endpoint.name()),
             (Ok(NonceConsumer::NotConsumed), Some(other)) => {
                 let name = endpoint.name();
                 return Err(ChainError::Unusable(format!(
@@ -49,7 +49,7 @@ pub(super) async fn find_consumer(
         }
     }
     match unseen_by {
-        Some(_) if failures.is_empty() => Ok(NonceConsumer::Unseen),
+        Some(_) if failures.is_empty() => Ok(NonceConsumer::Unattributed),
         Some(_) | None => Err(endpoints_failed(&failures)),
     }
 }
@@ -127,10 +127,10 @@ async fn search_states(
     if lacks_states {
         let heights = consumed_at.saturating_sub(CONSUMER_BLOCKS_MAX)..consumed_at;
         let found = scan_blocks(endpoint, account, nonce, heights, true).await?;
-        return Ok(found.unwrap_or(NonceConsumer::Unseen));
+        return Ok(found.unwrap_or(NonceConsumer::Unattributed));
     }
     // An authorization (EIP-7702) consumed it, which no tx of the account contains.
-    Ok(NonceConsumer::Unseen)
+    Ok(NonceConsumer::Unattributed)
 }
 
 fn missing_block() -> Failure {
@@ -167,14 +167,14 @@ async fn scan_blocks(
                 is_below |= at < nonce.0;
             }
             if is_below {
-                let unseen = is_consumed.then_some(NonceConsumer::Unseen);
+                let unseen = is_consumed.then_some(NonceConsumer::Unattributed);
                 return Ok(Some(unseen.unwrap_or(NonceConsumer::NotConsumed)));
             }
         }
         above = from;
     }
     Ok(match (is_consumed, heights.start) {
-        (true, _) => Some(NonceConsumer::Unseen),
+        (true, _) => Some(NonceConsumer::Unattributed),
         (false, 0) => Some(NonceConsumer::NotConsumed),
         (false, _) => None,
     })

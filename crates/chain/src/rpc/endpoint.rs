@@ -1,6 +1,7 @@
 //! One endpoint: its chain, its capabilities, and calls to it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use domain::ChainId;
 use futures::future::try_join_all;
@@ -67,6 +68,12 @@ impl Endpoint {
     /// Host and port.
     pub(super) fn name(&self) -> &str {
         self.http.url().name()
+    }
+
+    /// How long the limit on requests per second delays the next one.
+    pub(super) fn next_wait(&self) -> Duration {
+        let limiter = self.rate_limiter.as_ref();
+        limiter.map_or(Duration::ZERO, RateLimiter::next_wait)
     }
 
     pub(super) fn can_batch(&self) -> bool {

@@ -3,10 +3,11 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use domain::Header;
+use domain::{Address, Header};
 use engine::ports::ChainError;
 use futures::future::BoxFuture;
 use serde_json::json;
+use tokio::time::timeout;
 
 use super::answers::{Block, Quantity};
 use super::endpoint::Endpoint;
@@ -41,6 +42,14 @@ impl Endpoints {
         ranked.map(|(_, index)| &self.list[index]).collect()
     }
 
+    /// In the order in which they get the envelopes of an account: those on which sends hang come last, however well
+    /// they answer queries.
+    pub(super) fn in_send_order(&self, account: Address) -> Vec<&Endpoint> {
+        let mut order = self.in_order();
+        order.sort_by_key(|endpoint| endpoint.health.hangs_on_sends(account)); // stable
+        order
+    }
+
     fn ranked(&self) -> Vec<(Rank, usize)> {
         let current = self.current.load(Ordering::Relaxed);
         let fastest = self.fastest();
@@ -70,6 +79,34 @@ impl Endpoints {
             }
         }
         Err(endpoints_failed(&failures))
+    }
+
+    /// The results of two endpoints, where two return one: something that one of them may report wrongly.
+    pub(super) async fn read_two<'a, T>(
+        &'a self,
+        query: impl Fn(&'a Endpoint) -> BoxFuture<'a, Result<T, Failure>> + Send,
+    ) -> Result<(T, Option<T>), ChainError> {
+        let mut failures = Vec::new();
+        let mut first: Option<T> = None;
+        for (rank, index) in self.ranked() {
+            if first.is_some() && rank > Rank::Slow {
+                break;
+            }
+            let endpoint = &self.list[index];
+            if let Some(first) = first {
+                // The second is a precaution: an endpoint that hangs must not hold up the first.
+                let second = timeout(limits::FEE_EXTRA_PATIENCE, query(endpoint)).await;
+                return Ok((first, second.ok().and_then(Result::ok)));
+            }
+            match query(endpoint).await {
+                Ok(result) => first = Some(result),
+                Err(failure) => failures.push((endpoint.name(), failure)),
+            }
+        }
+        match first {
+            Some(first) => Ok((first, None)),
+            None => Err(endpoints_failed(&failures)),
+        }
     }
 
     /// Queries endpoints until one has a complete result, else returns the most complete one. Something counts as

@@ -1,21 +1,25 @@
 //! Fee quotes: the next block's base fee, and the usual tip.
 //!
-//! The base fee follows from the newest header, which is read anyway. The tip changes slowly and is queried
+//! The base fee follows from the header that is followed, which is read anyway. The tip changes slowly and is queried
 //! periodically, so a quote per block needs almost no calls.
 
-use std::sync::Mutex;
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard};
 
-use domain::FeeQuote;
-use engine::ports::ChainError;
+use domain::{Address, B256, FeeQuote, Header, admission};
+use engine::ports::{BlockTag, ChainError};
 use serde_json::json;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
-use super::answers::{Block, FeeHistory, Wei};
+use super::answers::{Block, FeeHistory, Quantity, Wei};
 use super::endpoint::Endpoint;
 use super::endpoints::Endpoints;
 use super::failure::Failure;
-use super::limits::{FEE_HISTORY_BLOCKS, TIP_AGE_MAX, TIP_BLOCKS_MAX};
-use super::read::quantity;
+use super::limits::{
+    FEE_EXTRA_PATIENCE, FEE_HEADS_MAX, FEE_HISTORY_BLOCKS, PRICE_BLOCKS_MAX, TIP_AGE_MAX,
+    TIP_BLOCKS_MAX,
+};
+use super::read::{self, quantity};
 
 /// The tip if neither blocks nor the node provide one: the default of wallets since EIP-1559.
 const TIP_FALLBACK: u128 = 1_000_000_000;
@@ -26,18 +30,28 @@ const REWARD_PERCENTILE: u64 = 50;
 /// By EIP-1559 a full block, twice the target, raises the base fee by an eighth.
 const ELASTICITY: u128 = 2;
 const CHANGE_DENOMINATOR: u128 = 8;
+/// Any account: what a no-op costs does not depend on it.
+const NO_OP_ACCOUNT: Address = Address::repeat_byte(0x4b);
+const NO_OP_MARGIN_PERCENT: u64 = 150;
+/// Far above what any chain demands: a wrong estimate must not make a no-op unaffordable.
+const NO_OP_GAS_MAX: u64 = 5_000_000;
+/// Tips that differ by more than this factor, between two endpoints or two queries, are implausible.
+const TIP_DISAGREEMENT_FACTOR: u128 = 10;
 
-/// Caches the newest base fee and tip.
+/// Caches base fees of recent blocks, and the tip.
 #[derive(Default)]
 pub(super) struct FeeQuoter(Mutex<FeeState>);
 
-#[derive(Clone, Copy, Default)]
+#[derive(Default)]
 struct FeeState {
-    head: Option<Head>,
+    /// The newest blocks that were read, by hash: the one that is followed is among them.
+    heads: BTreeMap<B256, Head>,
     tip: Option<Tip>,
+    no_op_gas: Option<u64>,
+    prices: RecentPrices,
 }
 
-/// The newest block that was read.
+/// A block that was read.
 #[derive(Clone, Copy)]
 struct Head {
     number: u64,
@@ -56,46 +70,57 @@ struct Tip {
 }
 
 impl FeeQuoter {
-    fn state(&self) -> FeeState {
-        *self.0.lock().expect("nothing panics while holding it")
+    fn lock(&self) -> MutexGuard<'_, FeeState> {
+        self.0.lock().expect("nothing panics while holding it")
     }
 
-    /// Records the newest block.
+    /// Records a block that was read.
     pub(super) fn record_head(&self, block: &Block) {
-        let head = Head {
-            number: block.header().number,
-            next_base_fee: next_base_fee(block),
-            gas_limit: block.gas_limit.map(|limit| limit.0),
-        };
-        let mut state = self.0.lock().expect("nothing panics while holding it");
-        state.head = Some(head);
+        self.lock().record_head(block);
     }
 
-    /// A quote, from the cache if it is fresh enough.
-    pub(super) async fn quote(&self, endpoints: &Endpoints) -> Result<FeeQuote, ChainError> {
-        if self.state().head.is_none()
-            && let Some(block) = endpoints.fetch_latest_block().await?
-        {
-            self.record_head(&block);
-        }
-        let FeeState { head, tip } = self.state();
-        let head = head.ok_or_else(|| {
-            ChainError::Unusable("the chain has no block to derive fees from".to_owned())
-        })?;
+    /// A quote for the block after `followed`, from the cache if it is fresh enough.
+    pub(super) async fn quote(
+        &self,
+        endpoints: &Endpoints,
+        followed: &Header,
+    ) -> Result<FeeQuote, ChainError> {
+        let known = self.lock().heads.get(&followed.hash).copied();
+        let head = match known {
+            Some(head) => head,
+            None => self.fetch_head(endpoints, followed.hash).await?,
+        };
         let is_price = head.next_base_fee.is_none();
-        let old = tip.filter(|tip| tip.is_price == is_price);
+        let old = self.lock().tip.filter(|tip| tip.is_price == is_price);
         let tip = match old {
             Some(tip) if tip.is_fresh(head.number) => tip.wei,
             Some(_) | None => self.query_tip(endpoints, head, old).await?,
         };
+        let mut state = self.lock();
+        let price = head.next_base_fee.unwrap_or(0).saturating_add(tip);
+        state.prices.record(head.number, price);
         Ok(FeeQuote {
             base_fee: head.next_base_fee,
             tip,
             block_gas_limit: head.gas_limit,
+            no_op_gas: state.no_op_gas,
+            recent_max: state.prices.max(),
         })
     }
 
-    /// Queries the tip. If no endpoint returns one, the old one stays in use.
+    async fn fetch_head(&self, endpoints: &Endpoints, hash: B256) -> Result<Head, ChainError> {
+        let block = endpoints
+            .find_first(|endpoint| Box::pin(read::block(endpoint, BlockTag::Hash(hash))))
+            .await?;
+        let block = block.ok_or_else(|| {
+            ChainError::Unusable(format!("no endpoint has block {hash} to derive fees from"))
+        })?;
+        Ok(self.lock().record_head(&block))
+    }
+
+    /// Queries the tip at two endpoints where there are two; the lower one counts, because a node that reports too much
+    /// costs money and one that reports too little costs a block or two. If no endpoint returns one, the old one stays in
+    /// use.
     async fn query_tip(
         &self,
         endpoints: &Endpoints,
@@ -103,31 +128,142 @@ impl FeeQuoter {
         old: Option<Tip>,
     ) -> Result<u128, ChainError> {
         let is_price = head.next_base_fee.is_none();
-        let quoted = if is_price {
-            endpoints
-                .read_first(|endpoint| Box::pin(price(endpoint)))
-                .await
-        } else {
-            endpoints
-                .read_first(|endpoint| Box::pin(tip(endpoint)))
-                .await
-        };
+        let quoted = endpoints
+            .read_two(|endpoint| match is_price {
+                true => Box::pin(price(endpoint)),
+                false => Box::pin(tip(endpoint)),
+            })
+            .await;
         let wei = match (quoted, old) {
-            (Ok(wei), _) => wei,
+            (Ok((one, other)), old) => {
+                let most = old.map_or(u128::MAX, |old| credible_tip(old.wei));
+                let quoted = lower_tip(one, other.unwrap_or(one));
+                if quoted > most {
+                    report_outlier("tip", quoted, most);
+                }
+                quoted.min(most)
+            }
             (Err(error), Some(old)) => {
                 tracing::debug!(%error, "the tip could not be queried; the old one stays in use");
                 old.wei
             }
             (Err(error), None) => return Err(error),
         };
-        let mut state = self.0.lock().expect("nothing panics while holding it");
-        state.tip = Some(Tip {
-            wei,
-            is_price,
-            queried_at_block: head.number,
-            queried_at: Instant::now(),
-        });
+        let no_op_gas = endpoints.read_first(|endpoint| Box::pin(no_op_gas(endpoint)));
+        let no_op_gas = timeout(FEE_EXTRA_PATIENCE, no_op_gas).await;
+        let no_op_gas = no_op_gas.ok().and_then(Result::ok);
+        let is_first = {
+            let mut state = self.lock();
+            state.no_op_gas = no_op_gas.or(state.no_op_gas);
+            state.tip = Some(Tip {
+                wei,
+                is_price,
+                queried_at_block: head.number,
+                queried_at: Instant::now(),
+            });
+            state.prices.max().is_none()
+        };
+        if is_first && !is_price {
+            self.read_base_fee_history(endpoints, head.number, wei)
+                .await;
+        }
         Ok(wei)
+    }
+
+    /// The base fees of the time before this process started. Where no endpoint shows them, the first block decides.
+    async fn read_base_fee_history(&self, endpoints: &Endpoints, number: u64, tip: u128) {
+        let history = endpoints.read_first(|endpoint| Box::pin(base_fee_history(endpoint)));
+        let history = timeout(FEE_EXTRA_PATIENCE, history).await;
+        // A node that leaves them out says nothing about prices.
+        let highest = history
+            .ok()
+            .and_then(Result::ok)
+            .and_then(|base_fees| base_fees.into_iter().max());
+        if let Some(highest) = highest.filter(|wei| *wei > 0) {
+            let price = highest.saturating_add(tip);
+            self.lock().prices.record(number.saturating_sub(1), price);
+        }
+    }
+}
+
+impl FeeState {
+    /// Records a block. A base fee that rose by far more than EIP-1559 allows is an endpoint's mistake or belongs to a
+    /// chain with rules of its own: it counts at most twice the one before it, so that a true change is followed within a
+    /// few blocks and a wrong one costs little.
+    fn record_head(&mut self, block: &Block) -> Head {
+        let Header { number, hash, .. } = block.header();
+        let reported = next_base_fee(block);
+        let before = self.heads.values().filter(|head| head.number < number);
+        let before = before.max_by_key(|head| head.number).copied();
+        let credible = before.and_then(|before| Some((before.number, before.next_base_fee?)));
+        let next_base_fee = match (reported, credible) {
+            (Some(reported), Some((from, before))) if before > 0 => {
+                let most = credible_base_fee(before, number.saturating_sub(from));
+                if reported > most {
+                    report_outlier("base_fee", reported, most);
+                }
+                Some(reported.min(most))
+            }
+            (reported, _) => reported,
+        };
+        let head = Head {
+            number,
+            next_base_fee,
+            gas_limit: block.gas_limit.map(|limit| limit.0),
+        };
+        self.heads.insert(hash, head);
+        if self.heads.len() > FEE_HEADS_MAX {
+            let oldest = self.heads.iter().min_by_key(|(_, head)| head.number);
+            let oldest = oldest.map(|(hash, _)| *hash);
+            oldest.map(|hash| self.heads.remove(&hash));
+        }
+        head
+    }
+}
+
+/// The most that a base fee can have become after so many blocks: twice as much with each, where EIP-1559 allows an
+/// eighth more.
+fn credible_base_fee(before: u128, blocks: u64) -> u128 {
+    let doublings = u32::try_from(blocks.max(1)).unwrap_or(u32::MAX);
+    before.saturating_mul(2_u128.saturating_pow(doublings.min(127)))
+}
+
+/// The most that a tip can have become since it was queried last.
+fn credible_tip(before: u128) -> u128 {
+    let raised = before.saturating_mul(TIP_DISAGREEMENT_FACTOR);
+    raised.max(TIP_FALLBACK)
+}
+
+fn lower_tip(one: u128, other: u128) -> u128 {
+    let (lower, higher) = (one.min(other), one.max(other));
+    if higher > lower.saturating_mul(TIP_DISAGREEMENT_FACTOR) {
+        report_outlier("tip", higher, lower);
+    }
+    lower
+}
+
+fn report_outlier(kind: &'static str, reported: u128, used: u128) {
+    tracing::warn!(
+        kind,
+        reported,
+        used,
+        "an endpoint reports an implausible fee; the lower one is used"
+    );
+    metrics::counter!("lanekeeper_fee_outliers_total", "kind" => kind).increment(1);
+}
+
+/// The prices of recent blocks.
+#[derive(Default)]
+struct RecentPrices(BTreeMap<u64, u128>);
+
+impl RecentPrices {
+    fn record(&mut self, number: u64, price: u128) {
+        self.0.insert(number, price);
+        self.0 = self.0.split_off(&number.saturating_sub(PRICE_BLOCKS_MAX));
+    }
+
+    fn max(&self) -> Option<u128> {
+        self.0.values().max().copied()
     }
 }
 
@@ -177,6 +313,21 @@ async fn tip(endpoint: &Endpoint) -> Result<u128, Failure> {
     Ok(tip.max(TIP_MIN))
 }
 
+/// The gas of a transfer of nothing, with a margin where it is not the fixed amount of Ethereum: there it includes the
+/// cost of data on another chain, which moves.
+async fn no_op_gas(endpoint: &Endpoint) -> Result<u64, Failure> {
+    let call = json!([{ "from": NO_OP_ACCOUNT, "to": NO_OP_ACCOUNT, "value": "0x0" }]);
+    let Quantity(gas) = endpoint.call("eth_estimateGas", &call).await?;
+    Ok(admission::gas_limit(gas, NO_OP_MARGIN_PERCENT).min(NO_OP_GAS_MAX))
+}
+
+async fn base_fee_history(endpoint: &Endpoint) -> Result<Vec<u128>, Failure> {
+    let params = json!([quantity(PRICE_BLOCKS_MAX), "latest", []]);
+    let history: FeeHistory = endpoint.call("eth_feeHistory", &params).await?;
+    let base_fees = history.base_fee_per_gas.unwrap_or_default().into_iter();
+    Ok(base_fees.map(|wei| wei.0).collect())
+}
+
 /// The median of the blocks' medians, but at least the newest: when fees rise, the median of ten blocks lags.
 /// Blocks without a tip are empty and ignored.
 fn usual_tip(history: &FeeHistory) -> Option<u128> {
@@ -205,6 +356,8 @@ async fn node_tip(endpoint: &Endpoint) -> Result<u128, Failure> {
 
 #[cfg(test)]
 mod tests {
+    use metrics_exporter_prometheus::PrometheusBuilder;
+
     use super::*;
 
     fn tip(rewards: &str) -> Option<u128> {
@@ -229,6 +382,68 @@ mod tests {
             "gasUsed": quantity(used), "gasLimit": quantity(limit),
         });
         next_base_fee(&serde_json::from_value(block).unwrap())
+    }
+
+    fn block_at(number: u64, base: u128) -> Block {
+        let block = json!({
+            "number": quantity(number), "hash": format!("{number:#066x}"), "parentHash": format!("{:#066x}", 0),
+            "timestamp": "0x1", "baseFeePerGas": format!("{base:#x}"),
+        });
+        serde_json::from_value(block).unwrap()
+    }
+
+    #[test]
+    fn implausible_base_fee_is_followed_only_step_by_step() {
+        let mut state = FeeState::default();
+        let next = |state: &mut FeeState, number, base| {
+            state.record_head(&block_at(number, base)).next_base_fee
+        };
+        assert_eq!(next(&mut state, 1, 100), Some(100));
+        assert_eq!(
+            next(&mut state, 2, 190),
+            Some(190),
+            "a chain with its own rules"
+        );
+        assert_eq!(next(&mut state, 3, 90_000), Some(380), "a lie, or a jump");
+        assert_eq!(
+            next(&mut state, 4, 200),
+            Some(200),
+            "falling is never wrong"
+        );
+        assert_eq!(
+            next(&mut state, 7, 90_000),
+            Some(1_600),
+            "three blocks later"
+        );
+        assert_eq!(next(&mut state, 400, u128::MAX), Some(u128::MAX));
+        for number in 500..600 {
+            next(&mut state, number, 5);
+        }
+        assert_eq!(state.heads.len(), FEE_HEADS_MAX);
+    }
+
+    #[test]
+    fn highest_price_counts_for_a_thousand_blocks() {
+        let mut prices = RecentPrices::default();
+        assert_eq!(prices.max(), None);
+        prices.record(10, 50);
+        prices.record(12, 140);
+        prices.record(12 + PRICE_BLOCKS_MAX, 60);
+        assert_eq!(prices.max(), Some(140));
+        prices.record(13 + PRICE_BLOCKS_MAX, 60);
+        assert_eq!(prices.max(), Some(60));
+    }
+
+    #[test]
+    fn lower_of_two_tips_counts_and_a_disagreement_is_counted() {
+        let recorder = PrometheusBuilder::new().build_recorder();
+        let _recording = metrics::set_default_local_recorder(&recorder);
+        assert_eq!(lower_tip(7, 9), 7);
+        assert_eq!(recorder.handle().render(), "");
+        assert_eq!(lower_tip(9_000, 7), 7);
+        let page = recorder.handle().render();
+        let line = "lanekeeper_fee_outliers_total{kind=\"tip\"} 1\n";
+        assert!(page.contains(line), "{page}");
     }
 
     #[test]

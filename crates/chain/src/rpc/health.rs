@@ -1,9 +1,10 @@
 //! The health of an endpoint: whether it answers, its newest head, its latency.
 
+use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use domain::ChainId;
+use domain::{Address, ChainId};
 use tokio::time::Instant;
 
 use super::failure::Failure;
@@ -17,6 +18,8 @@ struct HealthState {
     head: Option<Head>,
     latency: Option<Duration>,
     polled_at: Option<Instant>,
+    /// The accounts whose last send was not answered in time, and when that was.
+    hung_sends: BTreeMap<Address, Instant>,
 }
 
 /// The result of the last contact.
@@ -65,6 +68,7 @@ impl Health {
             head: None,
             latency: None,
             polled_at: None,
+            hung_sends: BTreeMap::new(),
         }))
     }
 
@@ -158,6 +162,39 @@ impl Health {
         })
     }
 
+    /// A send of this account was not answered in time, although the endpoint may answer queries.
+    pub(super) fn record_hung_send(&self, account: Address) {
+        let now = Instant::now();
+        self.with_state(|state| {
+            state
+                .hung_sends
+                .retain(|_, at| at.elapsed() < limits::HUNG_SEND_AGE_MAX);
+            if state.hung_sends.len() < limits::HUNG_SENDS_MAX {
+                state.hung_sends.insert(account, now);
+            }
+        });
+    }
+
+    /// A send of this account was answered.
+    pub(super) fn record_answered_send(&self, account: Address) {
+        self.with_state(|state| state.hung_sends.remove(&account));
+    }
+
+    /// Whether sends of this account hang here: its own did, or those of two others. One account alone proves nothing
+    /// for the others: its bytes may be what the node cannot handle.
+    pub(super) fn hangs_on_sends(&self, account: Address) -> bool {
+        self.with_state(|state| {
+            let count = state.recent_hung_sends().count();
+            let own = state.recent_hung_sends().any(|hung| *hung == account);
+            own || count >= limits::HUNG_ACCOUNTS_MIN
+        })
+    }
+
+    /// Whether a send of just this account hung here.
+    pub(super) fn has_hung_send(&self, account: Address) -> bool {
+        self.with_state(|state| state.recent_hung_sends().any(|hung| *hung == account))
+    }
+
     /// Records an answer. It does not prove the chain: see [`Self::record_chain_id`].
     pub(super) fn record_answer(&self) {
         self.with_state(|state| {
@@ -206,6 +243,13 @@ impl Health {
 }
 
 impl HealthState {
+    /// The accounts whose last send hung a short while ago.
+    fn recent_hung_sends(&self) -> impl Iterator<Item = &Address> {
+        let hung = self.hung_sends.iter();
+        hung.filter(|(_, at)| at.elapsed() < limits::HUNG_SEND_AGE_MAX)
+            .map(|(account, _)| account)
+    }
+
     fn backoff_left(&self) -> Option<Duration> {
         let left = self
             .backoff_until?
@@ -281,6 +325,21 @@ mod tests {
         assert_eq!(health.backoff_left(), Some(limits::BACKOFF_MAX));
         health.record_chain_id(ChainId(5), ChainId(1));
         assert_eq!(health.rank(None), Rank::WrongChain);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn sends_hang_for_their_account_and_after_two_accounts_for_all() {
+        let health = serving();
+        let [one, two, other] = [1, 2, 3].map(Address::repeat_byte);
+        health.record_hung_send(one);
+        assert!(health.hangs_on_sends(one) && !health.hangs_on_sends(other));
+        health.record_hung_send(two);
+        assert!(health.hangs_on_sends(other));
+        assert_eq!(health.rank(None), Rank::Healthy, "it answers queries");
+        health.record_answered_send(two);
+        assert!(health.hangs_on_sends(one) && !health.hangs_on_sends(two));
+        tokio::time::advance(limits::HUNG_SEND_AGE_MAX).await;
+        assert!(!health.hangs_on_sends(one), "it is tried again");
     }
 
     #[tokio::test(start_paused = true)]

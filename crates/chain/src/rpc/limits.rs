@@ -35,6 +35,15 @@ pub(super) const BACKOFF_DEFAULT: Duration = Duration::from_secs(1);
 pub(super) const BACKOFF_MAX: Duration = Duration::from_secs(30);
 /// The burst that a limit on requests per second allows.
 pub(super) const RATE_BURST: Duration = Duration::from_millis(250);
+/// How much longer the other endpoints of a wave are waited for when one of them has everything.
+pub(super) const WAVE_GRACE: Duration = Duration::from_millis(250);
+/// How long an endpoint on which a send hung gets the sends of that account last.
+pub(super) const HUNG_SEND_AGE_MAX: Duration = Duration::from_secs(30);
+/// The sends of so many accounts must hang before the endpoint gets those of all accounts last.
+pub(super) const HUNG_ACCOUNTS_MIN: usize = 2;
+/// The most accounts that are remembered for it.
+pub(super) const HUNG_SENDS_MAX: usize = 1_024;
+
 /// How often the chain id of an endpoint of another chain is checked again.
 pub(super) const WRONG_CHAIN_RECHECK: Duration = Duration::from_secs(30);
 
@@ -50,6 +59,12 @@ pub(super) const LAG_BLOCKS_MAX: u64 = 2;
 pub(super) const SLOW_FACTOR: u32 = 4;
 pub(super) const SLOW_BY: Duration = Duration::from_millis(250);
 
+/// Blocks whose base fees are kept: more than a fork choice may go back within a poll.
+pub(super) const FEE_HEADS_MAX: usize = 64;
+/// Blocks whose prices decide the default fee cap. Nodes show 1,024 at most.
+pub(super) const PRICE_BLOCKS_MAX: u64 = 1_000;
+/// How long a quote waits for what it can do without: a second tip, base fees of the past, the gas of a no-op.
+pub(super) const FEE_EXTRA_PATIENCE: Duration = Duration::from_secs(2);
 /// Blocks that a tip is derived from.
 pub(super) const FEE_HISTORY_BLOCKS: u64 = 10;
 /// The tip is queried again after this many blocks, or after this time.

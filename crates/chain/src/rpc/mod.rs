@@ -30,13 +30,16 @@ use async_trait::async_trait;
 use domain::attempt::OutgoingEnvelope;
 use domain::lane::{ChainQuery, EndpointNonces, NonceConsumer};
 use domain::{Address, B256, ChainId, FeeQuote, Header, Inclusion, Nonce, SendOutcome};
-use engine::ports::{BlockTag, CallError, CallRequest, Chain, ChainError, HashFilter, Quorum};
+use engine::ports::{
+    BlockTag, CallError, CallRequest, Chain, ChainError, HashFilter, Quorum, SendTrust,
+};
 use tokio::task::JoinSet;
 
 use endpoint::Endpoint;
 use endpoints::Endpoints;
 use fee::FeeQuoter;
 use head_subscription::HeadSubscription;
+use send::Waves;
 
 pub use config::{RpcChainConfig, RpcSetupError};
 pub use url::{BadEndpointUrl, EndpointUrl};
@@ -180,8 +183,8 @@ impl Chain for RpcChain {
         consumer::find_consumer(&self.endpoints, account, nonce, up_to).await
     }
 
-    async fn fee_quote(&self) -> Result<FeeQuote, ChainError> {
-        self.fees.quote(&self.endpoints).await
+    async fn fee_quote(&self, followed: &Header) -> Result<FeeQuote, ChainError> {
+        self.fees.quote(&self.endpoints, followed).await
     }
 
     async fn estimate_gas(&self, call: &CallRequest) -> Result<u64, CallError> {
@@ -198,9 +201,19 @@ impl Chain for RpcChain {
         self.head_subscription.get_or_init(start).next().await;
     }
 
-    async fn send(&self, outgoing: &[OutgoingEnvelope]) -> Vec<SendOutcome> {
-        let endpoints = self.endpoints.in_order();
-        send::send(&endpoints, self.send_to, outgoing, self.request_timeout).await
+    async fn send(
+        &self,
+        account: Address,
+        outgoing: &[OutgoingEnvelope],
+        trust: SendTrust<'_>,
+    ) -> Vec<SendOutcome> {
+        let endpoints = self.endpoints.in_send_order(account);
+        let send_to = match outgoing.iter().any(|envelope| envelope.to_all) {
+            true => endpoints.len(),
+            false => self.send_to,
+        };
+        let waves = Waves::new(&endpoints, send_to);
+        send::send(account, outgoing, &waves, trust).await
     }
 }
 

@@ -23,6 +23,12 @@ impl RateLimiter {
         }
     }
 
+    /// How long the next request would wait.
+    pub(super) fn next_wait(&self) -> Duration {
+        let next = *self.next.lock().expect("nothing panics while holding it");
+        next.saturating_duration_since(Instant::now())
+    }
+
     /// Claims a slot for a request of `calls` calls; returns how long to wait for it. `None`, without a claim, if
     /// that is longer than `wait_max`. Unused time is saved for [`RATE_BURST`] only.
     pub(super) fn claim_slot(&self, calls: usize, wait_max: Duration) -> Option<Duration> {

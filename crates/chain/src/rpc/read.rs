@@ -26,11 +26,14 @@ pub(super) async fn latest_block(endpoint: &Endpoint) -> Result<Option<Block>, F
     block_or_absent(endpoint.query("eth_getBlockByNumber", &params).await?)
 }
 
-pub(super) async fn header(
-    endpoint: &Endpoint,
-    block: BlockTag,
-) -> Result<Option<Header>, Failure> {
-    let (method, which) = match block {
+pub(super) async fn header(endpoint: &Endpoint, tag: BlockTag) -> Result<Option<Header>, Failure> {
+    let block = block(endpoint, tag).await?;
+    Ok(block.map(|block| block.header()))
+}
+
+/// A block, without its transactions.
+pub(super) async fn block(endpoint: &Endpoint, tag: BlockTag) -> Result<Option<Block>, Failure> {
+    let (method, which) = match tag {
         BlockTag::Latest => ("eth_getBlockByNumber", "latest".to_owned()),
         BlockTag::Safe => ("eth_getBlockByNumber", "safe".to_owned()),
         BlockTag::Finalized => ("eth_getBlockByNumber", "finalized".to_owned()),
@@ -38,8 +41,8 @@ pub(super) async fn header(
         BlockTag::Hash(hash) => ("eth_getBlockByHash", hash.to_string()),
     };
     let answer = block_or_absent(endpoint.query(method, &json!([which, false])).await?)?;
-    let header = answer.map(|block| block.header());
-    let matches_request = header.as_ref().is_none_or(|header| match block {
+    let header = answer.as_ref().map(Block::header);
+    let matches_request = header.is_none_or(|header| match tag {
         BlockTag::Latest | BlockTag::Safe | BlockTag::Finalized => true,
         BlockTag::Number(number) => header.number == number,
         BlockTag::Hash(hash) => header.hash == hash,
@@ -47,7 +50,7 @@ pub(super) async fn header(
     if !matches_request {
         return Err(other_block());
     }
-    Ok(header)
+    Ok(answer)
 }
 
 fn other_block() -> Failure {

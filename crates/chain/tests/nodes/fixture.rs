@@ -1,5 +1,10 @@
 //! A node, a chain adapter to it, and accounts that sign.
 
+use std::time::Duration;
+
+use alloy_consensus::TxEnvelope;
+use alloy_consensus::transaction::SignerRecoverable as _;
+use alloy_eips::eip2718::Decodable2718 as _;
 use alloy_primitives::U256;
 use alloy_signer::SignerSync;
 use alloy_signer_local::Secp256k1Signer;
@@ -142,7 +147,12 @@ impl NodeFixture {
     }
 
     pub(crate) async fn send(&self, outgoing: &[OutgoingEnvelope]) -> Vec<SendOutcome> {
-        self.chain.send(outgoing).await
+        let first = outgoing.first().expect("something is sent");
+        let envelope = TxEnvelope::decode_2718(&mut first.raw.as_ref()).ok();
+        let sender = envelope.and_then(|envelope| envelope.recover_signer().ok());
+        let sender = sender.unwrap_or_default(); // some tests send what is no transaction
+        let trust = || Duration::from_secs(20);
+        self.chain.send(sender, outgoing, &trust).await
     }
 
     /// Sends one at the account's next nonce.
@@ -205,6 +215,7 @@ pub(crate) fn sign(unsigned: &UnsignedEnvelope) -> OutgoingEnvelope {
         hash: signed.hash,
         raw: signed.raw,
         others: Vec::new(),
+        to_all: false,
     }
 }
 

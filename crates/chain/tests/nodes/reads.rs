@@ -113,8 +113,8 @@ async fn receipts(fixture: &NodeFixture, head: u64, sent: &[domain::attempt::Out
 
 /// The quoted base fee is that of the next block.
 async fn quote(fixture: &NodeFixture) {
-    fixture.chain.header(BlockTag::Latest).await.unwrap();
-    let quote = fixture.chain.fee_quote().await.unwrap();
+    let head = fixture.chain.header(BlockTag::Latest).await.unwrap();
+    let quote = fixture.chain.fee_quote(&head.unwrap()).await.unwrap();
     fixture.mine();
     let params = json!(["latest", false]);
     let block = fixture.rpc.call("eth_getBlockByNumber", params);
@@ -170,7 +170,7 @@ pub(crate) async fn check_consumers(software: NodeSoftware) {
     };
     for item in &sent {
         let wei_to_bob = EffectDigest::of(Some(BOB), U256::ONE, &[]);
-        let expected = NonceConsumer::By {
+        let expected = NonceConsumer::Transaction {
             hash: item.hash,
             effect_digest: wei_to_bob,
         };
@@ -193,5 +193,8 @@ pub(crate) async fn check_consumers(software: NodeSoftware) {
     fixture.mine();
     let head = fixture.chain.header(BlockTag::Latest).await.unwrap();
     let head = head.unwrap().number;
-    assert_eq!(consumer_of(carol, nonce, head).await, NonceConsumer::Unseen);
+    assert_eq!(
+        consumer_of(carol, nonce, head).await,
+        NonceConsumer::Unattributed
+    );
 }

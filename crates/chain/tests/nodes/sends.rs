@@ -103,6 +103,7 @@ async fn invalid_bytes_cases(
         hash: keccak256(&raw),
         raw: raw.into(),
         others: Vec::new(),
+        to_all: false,
     };
     let whole = sign(&good);
     let cut = whole.raw[..60].to_vec();

@@ -30,7 +30,7 @@ pub(crate) fn at(number: u64) -> Header {
 
 /// The tx with this id, as a consumer.
 fn consumed_by(id: u64) -> NonceConsumer {
-    NonceConsumer::By {
+    NonceConsumer::Transaction {
         hash: hash(id),
         effect_digest: EffectDigest::of(Some(Address::ZERO), U256::from(id), &[0xab]),
     }
@@ -127,12 +127,12 @@ async fn consumer_without_tx_in_a_block_is_unseen() {
     );
     assert_eq!(
         query(&node(990, false).await, 7, 1000).await,
-        Ok(NonceConsumer::Unseen)
+        Ok(NonceConsumer::Unattributed)
     );
     // Consumed by an authorization: no transaction of the account.
     assert_eq!(
         query(&node(0, false).await, 7, 1000).await,
-        Ok(NonceConsumer::Unseen)
+        Ok(NonceConsumer::Unattributed)
     );
 }
 
@@ -158,9 +158,9 @@ async fn unseen_consumer_needs_two_endpoints() {
         found
     );
     let both = vec![without_tx.url(), other_without_tx.url()];
-    assert_eq!(query(both).await, Ok(NonceConsumer::Unseen));
+    assert_eq!(query(both).await, Ok(NonceConsumer::Unattributed));
     let alone = vec![without_tx.url(), wrong.url()];
-    assert_eq!(query(alone).await, Ok(NonceConsumer::Unseen));
+    assert_eq!(query(alone).await, Ok(NonceConsumer::Unattributed));
     assert!(
         query(vec![without_tx.url(), unreachable_url().await])
             .await
@@ -190,7 +190,7 @@ async fn node_without_old_states_is_searched_by_blocks() {
     );
     assert_eq!(
         query(5, 1000).await,
-        Ok(NonceConsumer::Unseen),
+        Ok(NonceConsumer::Unattributed),
         "before the blocks that are read"
     );
     assert_eq!(

@@ -39,6 +39,9 @@ async fn fee_quotes_use_the_available_methods() {
         base_fee,
         tip,
         block_gas_limit: None,
+        no_op_gas: None,
+        // The base fee of earlier blocks is 1.
+        recent_max: Some(base_fee.map_or(0, |base: u128| base.max(1)) + tip),
     };
     let (busy, empty) = (|| Some(json!([["0x3"]])), || Some(json!([["0x0"]])));
     let cases = [
@@ -54,7 +57,9 @@ async fn fee_quotes_use_the_available_methods() {
     for (rewards, base, tip, expected) in cases {
         let case = format!("{rewards:?} {base:?} {tip:?}");
         let fake = node(rewards, base, tip).await;
-        assert_eq!(fake.chain().fee_quote().await.unwrap(), expected, "{case}");
+        let chain = fake.chain();
+        let head = chain.header(BlockTag::Latest).await.unwrap().unwrap();
+        assert_eq!(chain.fee_quote(&head).await.unwrap(), expected, "{case}");
     }
 }
 
@@ -79,27 +84,70 @@ async fn quote_per_block_needs_almost_no_calls() {
     .await;
     let chain = fake.chain();
     let quote = async || {
-        chain.header(BlockTag::Latest).await.unwrap();
-        chain.fee_quote().await.unwrap()
+        let head = chain.header(BlockTag::Latest).await.unwrap().unwrap();
+        chain.fee_quote(&head).await.unwrap()
     };
     for _ in 0..10 {
         let expected = FeeQuote {
             base_fee: Some(900), // a full block
             tip: 3,
             block_gas_limit: Some(20),
+            no_op_gas: None,
+            recent_max: Some(903),
         };
         assert_eq!(quote().await, expected);
         head.fetch_add(1, Ordering::SeqCst);
     }
-    assert_eq!(fake.count("eth_feeHistory"), 1);
-    assert_eq!(fake.methods().len(), 11, "and one call per head");
+    assert_eq!(
+        fake.count("eth_feeHistory"),
+        2,
+        "the tip, and base fees of earlier blocks"
+    );
+    assert_eq!(
+        fake.methods().len(),
+        13,
+        "what a no-op costs, and one call per head"
+    );
     quote().await;
-    assert_eq!(fake.count("eth_feeHistory"), 2, "after ten blocks");
+    assert_eq!(fake.count("eth_feeHistory"), 3, "after ten blocks");
     advance_time(Duration::from_secs(16)).await;
     works.store(false, Ordering::SeqCst);
     assert_eq!(quote().await.tip, 3, "the old tip stays in use");
     assert_eq!(quote().await.tip, 3);
-    assert_eq!(fake.count("eth_feeHistory"), 3, "after a while");
+    assert_eq!(fake.count("eth_feeHistory"), 4, "after a while");
+}
+
+#[tokio::test]
+async fn lower_tip_of_two_endpoints_counts() {
+    let rewards = |tip: &'static str| Some(json!([[tip]]));
+    let greedy = node(rewards("0xfffffffffff"), Some("0x7"), None).await;
+    let honest = node(rewards("0x3"), Some("0x7"), None).await;
+    for urls in [[greedy.url(), honest.url()], [honest.url(), greedy.url()]] {
+        let chain = chain_of(urls.to_vec());
+        let head = chain.header(BlockTag::Latest).await.unwrap().unwrap();
+        assert_eq!(chain.fee_quote(&head).await.unwrap().tip, 3);
+    }
+}
+
+#[tokio::test]
+async fn base_fee_comes_from_the_followed_block() {
+    let fake = FakeNode::start(|method, params| match method {
+        "eth_getBlockByHash" | "eth_getBlockByNumber" => {
+            let number = if params[0] == "latest" { 4 } else { 3 };
+            let mut found = block(number);
+            found["baseFeePerGas"] = json!(if number == 4 { "0x9" } else { "0x7" });
+            FakeReply::Result(found)
+        }
+        "eth_feeHistory" => FakeReply::Result(json!({ "reward": [["0x1"]] })),
+        _ => FakeReply::Error(-32601, "method not found"),
+    })
+    .await;
+    let chain = fake.chain();
+    let newest = chain.header(BlockTag::Latest).await.unwrap().unwrap();
+    let followed = chain.header(BlockTag::Number(3)).await.unwrap().unwrap();
+    let base_fee = async |head| chain.fee_quote(&head).await.unwrap().base_fee;
+    assert_eq!(base_fee(newest).await, Some(9));
+    assert_eq!(base_fee(followed).await, Some(7), "read by its hash");
 }
 
 #[tokio::test]

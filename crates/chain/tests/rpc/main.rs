@@ -13,5 +13,6 @@ mod metrics;
 mod on_devchain;
 mod rate_limits;
 mod reads;
+mod send_deadlines;
 mod sends;
 mod several_endpoints;

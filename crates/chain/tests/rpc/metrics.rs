@@ -63,7 +63,8 @@ fn calls_are_counted_by_method_and_result() {
                 .header(BlockTag::Hash(Default::default()))
                 .await
                 .unwrap_err();
-            chain.fee_quote().await.unwrap_err();
+            let head = chain.header(BlockTag::Latest).await.unwrap().unwrap();
+            chain.fee_quote(&head).await.unwrap_err();
         });
     });
     let counts = counts.0.into_inner().unwrap();

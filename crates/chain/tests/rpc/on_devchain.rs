@@ -89,9 +89,11 @@ impl DevChainFixture {
                 hash: attempt.hash,
                 raw: attempt.raw.clone(),
                 others: others.to_vec(),
+                to_all: false,
             })
             .collect();
-        self.chain.send(&outgoing).await
+        let trust = || Duration::from_secs(20);
+        self.chain.send(self.account, &outgoing, &trust).await
     }
 
     async fn account_nonces(&self, query: ChainQuery) -> AccountNonces {
@@ -151,7 +153,8 @@ async fn fresh_chain_is_read() {
     let nonces = fixture.account_nonces(ChainQuery::Pending).await;
     assert_eq!((nonces.latest, nonces.pending), (Nonce(0), Nonce(0)));
 
-    let quote = chain.fee_quote().await.unwrap();
+    let head = chain.header(BlockTag::Latest).await.unwrap().unwrap();
+    let quote = chain.fee_quote(&head).await.unwrap();
     assert!(quote.base_fee.unwrap() > 0 && quote.tip > 0, "{quote:?}");
     let call = CallRequest {
         from: *account,

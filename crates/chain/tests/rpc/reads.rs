@@ -161,7 +161,7 @@ async fn bad_answers_are_errors_and_never_panics() {
         unusable(nonces.await.unwrap_err());
         let consumer = chain.find_consumer(account, Nonce(0), crate::consumer::at(9));
         unusable(consumer.await.unwrap_err());
-        unusable(chain.fee_quote().await.unwrap_err());
+        unusable(chain.fee_quote(&crate::consumer::at(9)).await.unwrap_err());
         let estimate = chain.estimate_gas(&call()).await.unwrap_err();
         assert!(
             matches!(

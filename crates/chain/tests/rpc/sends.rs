@@ -4,10 +4,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::fake_node::{CHAIN, FakeNode, FakeReply, chain_of, chain_with_timeout, unreachable_url};
+use crate::fake_node::{
+    CHAIN, FakeNode, FakeReply, SendAll as _, chain_of, chain_with_timeout, unreachable_url,
+};
 use domain::attempt::OutgoingEnvelope;
 use domain::{B256, Bytes, Nonce, SendOutcome};
-use engine::ports::Chain;
 use serde_json::{Value, json};
 
 /// Bytes that contain their own hash, so that a fake node can return it.
@@ -18,6 +19,7 @@ pub(crate) fn outgoing(nonce: u64) -> OutgoingEnvelope {
         hash,
         raw: Bytes::copy_from_slice(hash.as_slice()),
         others: Vec::new(),
+        to_all: false,
     }
 }
 
@@ -35,6 +37,7 @@ pub(crate) fn on_send(
 ) -> impl Fn(&str, &Value) -> FakeReply + Send + Sync + 'static {
     move |method, params| match method {
         "eth_sendRawTransaction" => answer(params),
+        "eth_getTransactionCount" => FakeReply::Result(json!("0x0")),
         _ => FakeReply::Result(Value::Null),
     }
 }
@@ -60,11 +63,11 @@ pub(crate) fn busy(outcome: &SendOutcome) -> bool {
 async fn many_envelopes_are_sent_in_order_in_few_requests() {
     let fake = FakeNode::start(|_, params| accept(params)).await;
     let items = many(250);
-    let outcomes = fake.chain().send(&items).await;
+    let outcomes = fake.chain().send_all(&items).await;
     assert_eq!(outcomes, vec![SendOutcome::Accepted; 250]);
     assert_eq!(fake.request_sizes(), [100, 100, 50]);
     assert_eq!(fake.raws(), raws(&items));
-    assert_eq!(fake.chain().send(&[]).await, []);
+    assert_eq!(fake.chain().send_all(&[]).await, []);
 }
 
 #[tokio::test]
@@ -76,7 +79,7 @@ async fn large_envelopes_make_small_batches() {
     };
     let items: Vec<OutgoingEnvelope> = (0..10).map(large).collect();
     assert_eq!(
-        fake.chain().send(&items).await,
+        fake.chain().send_all(&items).await,
         vec![SendOutcome::NonceTooLow; 10]
     );
     assert_eq!(
@@ -109,7 +112,7 @@ async fn each_envelope_gets_its_own_outcome() {
         _ => FakeReply::Error(-32000, "gapped-nonce tx from delegated accounts"),
     });
     let fake = FakeNode::start(script).await;
-    let outcomes = fake.chain().send(&many(15)).await;
+    let outcomes = fake.chain().send_all(&many(15)).await;
     assert_eq!(outcomes[0], SendOutcome::Accepted);
     assert_eq!(outcomes[1], SendOutcome::Accepted);
     assert_eq!(outcomes[2], SendOutcome::NonceTooLow);
@@ -139,6 +142,7 @@ async fn ambiguous_errors_are_decided_by_the_nodes_txs() {
             3 => FakeReply::Error(-32000, "VM Exception while processing transaction: revert"),
             _ => FakeReply::Error(-32000, "an unknown error text"),
         },
+        "eth_getTransactionCount" => FakeReply::Result(json!("0x0")),
         _ => {
             let hash: B256 = params[0].as_str().unwrap().parse().unwrap();
             let has =
@@ -157,7 +161,7 @@ async fn ambiguous_errors_are_decided_by_the_nodes_txs() {
             ..outgoing(nonce)
         })
         .collect();
-    let outcomes = fake.chain().send(&items).await;
+    let outcomes = fake.chain().send_all(&items).await;
     assert_eq!(outcomes[..5], vec![SendOutcome::Accepted; 5]);
     assert!(matches!(
         outcomes[5],
@@ -170,8 +174,8 @@ async fn ambiguous_errors_are_decided_by_the_nodes_txs() {
     ));
     assert!(matches!(outcomes[8], SendOutcome::Underpriced(_)));
     assert!(unknown(&outcomes[9]));
-    // Ten for the envelopes themselves, and six for other attempts at ambiguous nonces.
-    assert_eq!(fake.request_sizes(), [10, 16]);
+    // Ten for the envelopes themselves, and six for other attempts at ambiguous nonces; then the account's nonces.
+    assert_eq!(fake.request_sizes(), [10, 16, 2]);
 }
 
 #[tokio::test]
@@ -185,7 +189,7 @@ async fn ambiguous_errors_without_pool_query_stay_unknown() {
         _ => FakeReply::Error(-32603, "not now"),
     })
     .await;
-    let outcomes = fake.chain().send(&many(3)).await;
+    let outcomes = fake.chain().send_all(&many(3)).await;
     assert_eq!(outcomes[0], SendOutcome::NonceTooLow);
     assert!(outcomes[1..].iter().all(unknown), "{outcomes:?}");
 }
@@ -200,14 +204,14 @@ async fn lost_answer_is_unknown_and_not_sent_again() {
     ] {
         for count in [1, 3] {
             let fake = FakeNode::start(move |_, _| lost()).await;
-            let outcomes = fake.chain().send(&many(count)).await;
+            let outcomes = fake.chain().send_all(&many(count)).await;
             assert!(outcomes.iter().all(unknown), "{outcomes:?}");
             assert_eq!(fake.raws(), raws(&many(count)));
         }
     }
     let fake = FakeNode::start(|_, _| FakeReply::NoAnswer).await;
     let chain = chain_with_timeout(vec![fake.url()], Duration::from_secs(1));
-    let outcomes = chain.send(&many(150)).await;
+    let outcomes = chain.send_all(&many(150)).await;
     assert!(outcomes[..100].iter().all(unknown));
     assert!(
         outcomes[100..].iter().all(busy),
@@ -219,10 +223,10 @@ async fn lost_answer_is_unknown_and_not_sent_again() {
 #[tokio::test]
 async fn unsent_envelope_is_busy() {
     let chain = chain_of(vec![unreachable_url().await]);
-    assert!(chain.send(&many(2)).await.iter().all(busy));
+    assert!(chain.send_all(&many(2)).await.iter().all(busy));
     for status in [429, 503, 403] {
         let fake = FakeNode::start(move |_, _| FakeReply::raw(status, "no")).await;
-        assert!(fake.chain().send(&many(2)).await.iter().all(busy));
+        assert!(fake.chain().send_all(&many(2)).await.iter().all(busy));
     }
     for silent in [
         || FakeReply::Hangup,
@@ -230,7 +234,7 @@ async fn unsent_envelope_is_busy() {
         || FakeReply::Error(-32603, "no"),
     ] {
         let fake = FakeNode::start_bare(true, move |_, _| silent()).await;
-        let outcomes = fake.chain().send(&many(2)).await;
+        let outcomes = fake.chain().send_all(&many(2)).await;
         assert!(
             outcomes.iter().all(busy),
             "only its chain id was queried: {outcomes:?}"
@@ -238,7 +242,7 @@ async fn unsent_envelope_is_busy() {
         assert_eq!(fake.raws(), Vec::<String>::new());
     }
     let other = FakeNode::start_bare(true, |_, _| FakeReply::Result(json!("0x5"))).await;
-    let outcomes = other.chain().send(&many(1)).await;
+    let outcomes = other.chain().send_all(&many(1)).await;
     assert!(matches!(&outcomes[0], SendOutcome::Busy(why) if why.contains("serves chain 5")));
     assert_eq!(other.raws(), Vec::<String>::new());
 }
@@ -252,11 +256,17 @@ fn sorted(mut raws: Vec<String>) -> Vec<String> {
 async fn node_without_batches_gets_single_calls() {
     let fake = FakeNode::start_single(on_send(accept)).await;
     let chain = fake.chain();
-    assert_eq!(chain.send(&many(5)).await, vec![SendOutcome::Accepted; 5]);
+    assert_eq!(
+        chain.send_all(&many(5)).await,
+        vec![SendOutcome::Accepted; 5]
+    );
     assert_eq!(fake.request_sizes(), [5, 1, 1, 1, 1, 1]);
     assert_eq!(sorted(fake.raws()[5..].to_vec()), raws(&many(5)));
     assert_eq!(fake.count("eth_chainId"), 1);
-    assert_eq!(chain.send(&many(2)).await, vec![SendOutcome::Accepted; 2]);
+    assert_eq!(
+        chain.send_all(&many(2)).await,
+        vec![SendOutcome::Accepted; 2]
+    );
     assert_eq!(fake.request_sizes()[6..], [1, 1], "it is remembered");
 }
 
@@ -274,7 +284,7 @@ async fn single_calls_stop_after_a_terminal_error() {
         }))
         .await;
         let items = many(200);
-        let outcomes = fake.chain().send(&items).await;
+        let outcomes = fake.chain().send_all(&items).await;
         assert_ne!(outcomes[4], SendOutcome::Accepted);
         let sent = fake.raws()[100..].len(); // after the refused batch
         assert!((5..100).contains(&sent), "{sent}");
@@ -295,7 +305,7 @@ async fn one_bad_envelope_does_not_block_the_others() {
             _ => accept(params),
         };
         let fake = FakeNode::start_bare(accepts_batches, script).await;
-        let mut outcomes = fake.chain().send(&many(100)).await;
+        let mut outcomes = fake.chain().send_all(&many(100)).await;
         assert!(matches!(outcomes.remove(50), SendOutcome::Rejected(_)));
         assert_eq!(outcomes, vec![SendOutcome::Accepted; 99]);
     }
@@ -320,14 +330,17 @@ async fn node_without_nonce_gaps_gets_envelopes_one_by_one() {
     let chain = fake.chain();
     // The envelopes after the first are ahead of it in any order of arrival.
     next.store(1_000, Ordering::SeqCst);
-    let outcomes = chain.send(&many(3)).await;
+    let outcomes = chain.send_all(&many(3)).await;
     assert!(
         outcomes
             .iter()
             .all(|one| matches!(one, SendOutcome::Full { .. }))
     );
     next.store(0, Ordering::SeqCst);
-    assert_eq!(chain.send(&many(60)).await, vec![SendOutcome::Accepted; 60]);
+    assert_eq!(
+        chain.send_all(&many(60)).await,
+        vec![SendOutcome::Accepted; 60]
+    );
 }
 
 #[tokio::test]
@@ -335,7 +348,7 @@ async fn batches_and_single_calls_are_both_measured_on_bursts() {
     let fake = FakeNode::start(on_send(accept)).await;
     let chain = fake.chain();
     for count in [40, 40] {
-        let outcomes = chain.send(&many(count)).await;
+        let outcomes = chain.send_all(&many(count)).await;
         assert!(outcomes.iter().all(|one| *one == SendOutcome::Accepted));
     }
     assert_eq!(fake.request_sizes()[..2], [40, 1]);
@@ -353,7 +366,7 @@ async fn batch_refused_as_too_large_is_sent_singly() {
     })
     .await;
     assert_eq!(
-        fake.chain().send(&many(2)).await,
+        fake.chain().send_all(&many(2)).await,
         vec![SendOutcome::Accepted; 2]
     );
     assert_eq!(fake.request_sizes(), [2, 1, 1]);

@@ -2,10 +2,9 @@
 
 use chain::rpc::{EndpointUrl, RpcChain, RpcChainConfig};
 use domain::SendOutcome;
-use engine::ports::Chain;
 use serde_json::json;
 
-use crate::fake_node::{CHAIN, FakeNode, FakeReply, chain_of, unreachable_url};
+use crate::fake_node::{CHAIN, FakeNode, FakeReply, SendAll as _, chain_of, unreachable_url};
 use crate::sends::{accept, busy, many, nonce_of, on_send, unknown};
 
 async fn node_with_error(text: &'static str) -> FakeNode {
@@ -13,7 +12,7 @@ async fn node_with_error(text: &'static str) -> FakeNode {
 }
 
 async fn outcome(endpoints: Vec<EndpointUrl>) -> SendOutcome {
-    chain_of(endpoints).send(&many(1)).await.remove(0)
+    chain_of(endpoints).send_all(&many(1)).await.remove(0)
 }
 
 #[tokio::test]
@@ -27,7 +26,7 @@ async fn undecided_send_goes_to_the_next_endpoint() {
     }))
     .await;
     let outcomes = chain_of(vec![lost.url(), accepting.url()])
-        .send(&many(4))
+        .send_all(&many(4))
         .await;
     assert_eq!(
         outcomes[..2],
@@ -40,7 +39,7 @@ async fn undecided_send_goes_to_the_next_endpoint() {
         outcomes[3]
     );
     let with_unreachable = chain_of(vec![unreachable_url().await, accepting.url()]);
-    let outcomes = with_unreachable.send(&many(4)).await;
+    let outcomes = with_unreachable.send_all(&many(4)).await;
     assert!(matches!(outcomes[3], SendOutcome::Underpriced(_)));
 
     for error_text in [
@@ -110,14 +109,20 @@ async fn envelopes_go_to_send_to_endpoints() {
         ..RpcChainConfig::new(CHAIN, endpoints.clone())
     })
     .unwrap();
-    assert_eq!(chain.send(&many(3)).await, vec![SendOutcome::Accepted; 3]);
+    assert_eq!(
+        chain.send_all(&many(3)).await,
+        vec![SendOutcome::Accepted; 3]
+    );
     assert_eq!(nodes.each_ref().map(|node| node.raws().len()), [3, 3, 0]);
     let chain = RpcChain::new(RpcChainConfig {
         send_to: 9,
         ..RpcChainConfig::new(CHAIN, endpoints)
     })
     .unwrap();
-    assert_eq!(chain.send(&many(3)).await, vec![SendOutcome::Accepted; 3]);
+    assert_eq!(
+        chain.send_all(&many(3)).await,
+        vec![SendOutcome::Accepted; 3]
+    );
     assert_eq!(nodes.each_ref().map(|node| node.raws().len()), [6, 6, 3]);
 }
 
@@ -130,15 +135,18 @@ async fn envelopes_beyond_a_full_pool_go_to_the_next_endpoint() {
     .await;
     let large = FakeNode::start(on_send(accept)).await;
     let chain = chain_of(vec![small.url(), large.url()]);
-    assert_eq!(chain.send(&many(40)).await, vec![SendOutcome::Accepted; 40]);
+    assert_eq!(
+        chain.send_all(&many(40)).await,
+        vec![SendOutcome::Accepted; 40]
+    );
     assert_eq!(large.raws().len(), 24);
     let chain = chain_of(vec![small.url(), unreachable_url().await]);
-    let outcomes = chain.send(&many(40)).await;
+    let outcomes = chain.send_all(&many(40)).await;
     assert!(
         outcomes[16..]
             .iter()
             .all(|one| matches!(one, SendOutcome::Full { .. }))
     );
     let chain = chain_of(vec![unreachable_url().await, unreachable_url().await]);
-    assert!(chain.send(&many(2)).await.iter().all(busy));
+    assert!(chain.send_all(&many(2)).await.iter().all(busy));
 }

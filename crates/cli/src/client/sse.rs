@@ -64,7 +64,8 @@ impl<'c> EventFeed<'c> {
                 StreamEnd::Unreachable(failure) => return Err(failure),
             }
             // Jitter, so that not all clients reconnect to a restarted node at the same moment.
-            tokio::time::sleep(pause.mul_f64(rand::rng().random_range(0.5..1.0))).await;
+            let jittered = pause.mul_f64(rand::rng().random_range(0.5..1.0));
+            tokio::time::sleep(jittered).await;
             pause = (pause * 2).min(RETRY_MAX);
         }
     }

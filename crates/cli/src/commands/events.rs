@@ -4,6 +4,8 @@ use std::io::Write as _;
 use std::ops::ControlFlow;
 
 use clap::{Args, Subcommand};
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
 use serde_json::Value;
 
 use crate::client::{Client, EventFeed, EventView, Message, NodeArgs, decode};
@@ -39,27 +41,30 @@ pub struct TailArgs {
     node: NodeArgs,
 }
 
-pub async fn run(command: &EventsCommand) -> Result<(), Failure> {
-    let EventsCommand::Tail(args) = command;
-    let client = Client::new(&args.node)?;
-    let mut query = Vec::new();
-    query.extend(args.types.clone().map(|types| ("type", types)));
-    query.extend(args.from.map(|signer| ("signer", signer.to_string())));
-    query.extend(args.chain.map(|chain| ("chainId", chain.to_string())));
-    let mut feed = EventFeed::new(&client, query, args.after.clone());
-    let json = args.node.json;
-    let following = feed.follow(
-        |message| print_message(message, json),
-        |reason| tracing::warn!("the event stream was lost ({reason}); reconnecting"),
-    );
-    tokio::select! {
-        biased;
-        ended = following => ended,
-        // Ctrl-C is the regular end of this command.
-        interrupted = tokio::signal::ctrl_c() => {
-            interrupted.map_err(|e| Failure::refused("waiting for Ctrl-C", &e))
+pub fn run(command: &EventsCommand) -> BoxFuture<'_, Result<(), Failure>> {
+    async move {
+        let EventsCommand::Tail(args) = command;
+        let client = Client::new(&args.node)?;
+        let mut query = Vec::new();
+        query.extend(args.types.clone().map(|types| ("type", types)));
+        query.extend(args.from.map(|signer| ("signer", signer.to_string())));
+        query.extend(args.chain.map(|chain| ("chainId", chain.to_string())));
+        let mut feed = EventFeed::new(&client, query, args.after.clone());
+        let json = args.node.json;
+        let following = feed.follow(
+            |message| print_message(message, json),
+            |reason| tracing::warn!("the event stream was lost ({reason}); reconnecting"),
+        );
+        tokio::select! {
+            biased;
+            ended = following => ended,
+            // Ctrl-C is the regular end of this command.
+            interrupted = tokio::signal::ctrl_c() => {
+                interrupted.map_err(|e| Failure::refused("waiting for Ctrl-C", &e))
+            }
         }
     }
+    .boxed()
 }
 
 /// Prints a message; breaks when stdout is closed.

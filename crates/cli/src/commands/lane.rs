@@ -1,6 +1,8 @@
 //! `lane list`, `lane show` and `lane resume`.
 
 use clap::{Args, Subcommand};
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
 use serde_json::{Value, json};
 
 use crate::client::{Client, LaneView, NodeArgs, decode};
@@ -63,12 +65,15 @@ pub struct ResumeArgs {
     reason: String,
 }
 
-pub async fn run(command: &LaneCommand) -> Result<(), Failure> {
-    match command {
-        LaneCommand::List { node } => list(node).await,
-        LaneCommand::Show { lane } => show(lane).await,
-        LaneCommand::Resume(args) => resume(args).await,
+pub fn run(command: &LaneCommand) -> BoxFuture<'_, Result<(), Failure>> {
+    async move {
+        match command {
+            LaneCommand::List { node } => list(node).await,
+            LaneCommand::Show { lane } => show(lane).await,
+            LaneCommand::Resume(args) => resume(args).await,
+        }
     }
+    .boxed()
 }
 
 async fn list(node: &NodeArgs) -> Result<(), Failure> {

@@ -2,6 +2,9 @@
 
 use clap::Subcommand;
 
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
+
 use crate::client::{Client, NodeArgs};
 use crate::failure::Failure;
 use crate::output::{node_table, print_list};
@@ -16,8 +19,11 @@ pub enum NodeCommand {
     },
 }
 
-pub async fn run(command: &NodeCommand) -> Result<(), Failure> {
-    let NodeCommand::List { node } = command;
-    let list = Client::new(node)?.get("/api/v1/nodes", &[]).await?;
-    print_list(&list, "nodes", node.json, node_table)
+pub fn run(command: &NodeCommand) -> BoxFuture<'_, Result<(), Failure>> {
+    async move {
+        let NodeCommand::List { node } = command;
+        let list = Client::new(node)?.get("/api/v1/nodes", &[]).await?;
+        print_list(&list, "nodes", node.json, node_table)
+    }
+    .boxed()
 }

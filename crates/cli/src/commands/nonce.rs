@@ -1,6 +1,8 @@
 //! `nonce allocate`, `submitted`, `used`, `recyclable` and `list`: nonce reservations.
 
 use clap::{Args, Subcommand};
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -94,17 +96,20 @@ struct ReservationPageView {
     has_more: bool,
 }
 
-pub async fn run(command: &NonceCommand) -> Result<(), Failure> {
-    match command {
-        NonceCommand::Allocate { lane } => allocate(lane).await,
-        NonceCommand::Submitted(args) => mark_with_hash(args, "submitted").await,
-        NonceCommand::Used(args) => mark_with_hash(args, "used").await,
-        NonceCommand::Recyclable { reserved, reason } => {
-            let body = json!({ "holder": reserved.holder, "reason": reason });
-            mark(reserved, "recyclable", &body).await
+pub fn run(command: &NonceCommand) -> BoxFuture<'_, Result<(), Failure>> {
+    async move {
+        match command {
+            NonceCommand::Allocate { lane } => allocate(lane).await,
+            NonceCommand::Submitted(args) => mark_with_hash(args, "submitted").await,
+            NonceCommand::Used(args) => mark_with_hash(args, "used").await,
+            NonceCommand::Recyclable { reserved, reason } => {
+                let body = json!({ "holder": reserved.holder, "reason": reason });
+                mark(reserved, "recyclable", &body).await
+            }
+            NonceCommand::List { lane } => list(lane).await,
         }
-        NonceCommand::List { lane } => list(lane).await,
     }
+    .boxed()
 }
 
 async fn allocate(args: &LaneArgs) -> Result<(), Failure> {

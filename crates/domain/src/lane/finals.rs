@@ -164,6 +164,8 @@ mod tests {
             base_fee: None,
             tip: 0,
             block_gas_limit: None,
+            no_op_gas: None,
+            recent_max: None,
         };
         ChainView {
             headers,

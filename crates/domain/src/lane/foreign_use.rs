@@ -63,16 +63,16 @@ impl Lane {
         let all_queried = slot.hashes().all(|hash| queried.contains(&hash));
         let foreign = match by {
             None | Some(NonceConsumer::NotConsumed) => return,
-            Some(NonceConsumer::By { hash, .. }) if slot.has_attempt(hash) => {
+            Some(NonceConsumer::Transaction { hash, .. }) if slot.has_attempt(hash) => {
                 cx.effects.push(Effect::FetchReceipts(vec![hash]));
                 return;
             }
-            Some(NonceConsumer::By {
+            Some(NonceConsumer::Transaction {
                 hash,
                 effect_digest,
             }) => Some((hash, effect_digest)),
-            Some(NonceConsumer::Unseen) if all_queried => None,
-            Some(NonceConsumer::Unseen) => return, // an attempt was signed since: queried again
+            Some(NonceConsumer::Unattributed) if all_queried => None,
+            Some(NonceConsumer::Unattributed) => return, // an attempt was signed since: queried again
         };
         self.chain.drop_suspicion();
         if self.is_reserving() {

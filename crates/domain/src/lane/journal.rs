@@ -4,7 +4,9 @@
 //! history in the same call, so that the two cannot disagree.
 
 use super::{LaneImage, StepContext};
-use crate::{Event, EventKind, LeaseGrant, NodeName, SubState, Timestamp, Token, Tx, TxState};
+use crate::{
+    Event, EventKind, LeaseGrant, NodeName, Nonce, SubState, Timestamp, Token, Tx, TxState,
+};
 
 /// The numbering of what a keeper writes for its lane.
 #[derive(Clone, Debug)]
@@ -12,6 +14,8 @@ pub(super) struct Journal {
     pub(super) lease_grant: LeaseGrant,
     event_seq: u64,
     pub(super) batch_seq: u64,
+    /// The floor in the lane's row, as far as this keeper wrote it.
+    pub(super) stored_floor: Option<Nonce>,
     /// The keeper before this one, until the takeover is recorded.
     previous_keeper: Option<NodeName>,
 }
@@ -22,6 +26,7 @@ impl Journal {
             lease_grant: image.lease_grant,
             event_seq: image.event_seq,
             batch_seq: image.batch_seq,
+            stored_floor: None,
             previous_keeper,
         }
     }
@@ -120,6 +125,7 @@ mod tests {
             },
             event_seq: 7,
             batch_seq: 0,
+            stored_floor: None,
             previous_keeper: Some(NodeName("old".into())),
         };
         let mut cx = StepContext::new(Timestamp(1));

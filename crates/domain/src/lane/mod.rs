@@ -242,6 +242,7 @@ impl Lane {
     /// Counts the batch that made all steps since the last call durable.
     pub fn count_batch(&mut self) {
         self.journal.batch_seq = self.journal.batch_seq.saturating_add(1);
+        self.journal.stored_floor = Some(self.floor_nonce());
     }
 
     /// Notes that all steps since the last call are durable.

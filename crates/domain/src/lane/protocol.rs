@@ -52,14 +52,14 @@ pub enum NonceConsumer {
     /// None: it is not consumed there.
     NotConsumed,
     /// This one.
-    By {
+    Transaction {
         /// Its hash.
         hash: B256,
         /// Its effect.
         effect_digest: EffectDigest,
     },
     /// It is consumed; no node can show by which transaction.
-    Unseen,
+    Unattributed,
 }
 
 impl NonceConsumer {
@@ -67,8 +67,8 @@ impl NonceConsumer {
     #[must_use]
     pub fn hash(self) -> Option<B256> {
         match self {
-            Self::By { hash, .. } => Some(hash),
-            Self::NotConsumed | Self::Unseen => None,
+            Self::Transaction { hash, .. } => Some(hash),
+            Self::NotConsumed | Self::Unattributed => None,
         }
     }
 }
@@ -140,8 +140,8 @@ pub enum Input {
         /// Whether the first endpoint's pending nonce counts its pool: that of some nodes does not.
         counts_pool: bool,
     },
-    /// Which transaction consumed a nonce of ours at finality depth; with [`NonceConsumer::Unseen`], no endpoint
-    /// has a receipt of any attempt in `hashes`.
+    /// Which transaction consumed a nonce of ours at finality depth; with [`NonceConsumer::Unattributed`], no
+    /// endpoint has a receipt of any attempt in `hashes`.
     Consumed {
         /// The nonce.
         nonce: Nonce,

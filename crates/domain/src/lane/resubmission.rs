@@ -146,6 +146,14 @@ impl Lane {
         if slot.is_cancelled() || slot.signature_request().is_some() || !self.can_sign() {
             return; // tried again later
         }
+        let from = self.chain.latest().min(nonce); // a node that lags may reject what is mined
+        let has_lower_no_op = self
+            .slots
+            .unmined(from..nonce)
+            .any(|(_, slot)| slot.is_being_cancelled());
+        if has_lower_no_op {
+            return; // one at a time: if nodes refuse that one too, another would not help
+        }
         self.request_signature(nonce, AttemptKind::Cancel, cx);
     }
 
@@ -171,7 +179,7 @@ impl Lane {
             ResubmitPolicy::Bump { max_fee, .. } => max_fee,
             ResubmitPolicy::Rebroadcast => u128::MAX,
         };
-        Some(most.min(self.rules.fee.cap).min(sane))
+        Some(most.min(self.rules.fee.cap_at(view.fee)).min(sane))
     }
 
     pub(super) fn replacement_fees(&self, slot: &Slot, percent: u128, cap: u128) -> Option<Fees> {

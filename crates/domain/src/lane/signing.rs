@@ -2,6 +2,7 @@
 
 use alloy_primitives::U256;
 
+use crate::admission::TRANSFER_GAS;
 use crate::{
     Attempt, AttemptKind, EventKind, Nonce, Payload, RequestId, SubState, Tx, TxId, TxState,
     UnsignedEnvelope,
@@ -155,7 +156,7 @@ impl Lane {
             id: filler,
             request_id,
             fingerprint: payload.fingerprint(),
-            gas: payload.intrinsic_gas(),
+            gas: self.no_op_gas(),
             payload,
         };
         let mut tx = Tx::created(request, self.journal.token(), cx.now);
@@ -186,7 +187,9 @@ impl Lane {
             fees: self.rules.fee.fees(&tx.request.payload, view.fee),
         };
         match kind {
-            AttemptKind::Original | AttemptKind::Filler | AttemptKind::Replace => {}
+            AttemptKind::Original | AttemptKind::Replace => {}
+            // The chain may demand more by now than when the filler was made.
+            AttemptKind::Filler => unsigned.gas = unsigned.gas.max(self.no_op_gas()),
             AttemptKind::Bump => unsigned.fees = self.raised_fees(slot)?,
             AttemptKind::Cancel => {
                 let no_op = Payload::transfer(self.key.signer, U256::ZERO);
@@ -197,9 +200,16 @@ impl Lane {
                 unsigned.to = no_op.to;
                 unsigned.value = no_op.value;
                 unsigned.data = no_op.data.clone();
-                unsigned.gas = no_op.intrinsic_gas();
+                unsigned.gas = self.no_op_gas();
             }
         }
         Some(unsigned)
+    }
+
+    /// The gas of a no-op.
+    fn no_op_gas(&self) -> u64 {
+        let view = self.chain.view.as_ref();
+        let estimated = view.and_then(|view| view.fee.no_op_gas);
+        estimated.unwrap_or(0).max(TRANSFER_GAS)
     }
 }

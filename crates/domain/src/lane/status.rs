@@ -46,6 +46,13 @@ impl Lane {
         lowest.map_or(cursor, |nonce| nonce.min(cursor))
     }
 
+    /// Whether the row may show a lower floor than the lane has by now. Where nothing is open that would look like work,
+    /// and the lane would be opened again and again.
+    #[must_use]
+    pub fn has_unstored_floor(&self) -> bool {
+        self.journal.stored_floor != Some(self.floor_nonce())
+    }
+
     /// The txs that are being signed or sent, or are mined and not final.
     pub fn in_flight(&self) -> impl Iterator<Item = &Tx> {
         self.slots.iter().map(|(_, slot)| &slot.tx)

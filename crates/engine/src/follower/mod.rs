@@ -117,12 +117,12 @@ impl Follower {
         }
         // Also when an earlier poll moved the view and then failed: lanes drop receipts of blocks
         // that their view does not have.
-        let tip = self.headers.tip().map(|tip| tip.hash);
-        if self.published_tip != tip {
-            self.fee = Some(chain.fee_quote().await?);
+        let tip = self.headers.tip().copied();
+        if let Some(tip) = tip.filter(|tip| self.published_tip != Some(tip.hash)) {
+            self.fee = Some(chain.fee_quote(&tip).await?);
             self.update_final_height().await?;
             self.publish_view().await;
-            self.published_tip = tip;
+            self.published_tip = Some(tip.hash);
         }
         self.read_new_blocks().await
     }

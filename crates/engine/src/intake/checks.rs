@@ -4,7 +4,7 @@ use domain::admission::{self, AdmissionError};
 use domain::{Payload, TxId};
 
 use crate::core::Core;
-use crate::node::{AcceptedTx, NewTx, Refusal};
+use crate::node::{AcceptedTx, NewTx, Refusal, Simulate};
 use crate::ports::{CallError, CallRequest, StoreError, TxRecord};
 use crate::shard::lookup_refusal;
 
@@ -72,16 +72,23 @@ pub(super) enum GasDecision {
     Existing(Box<TxRecord>),
 }
 
-/// The gas limit: named by the caller, or estimated before any nonce is allocated.
+/// The gas limit: named by the caller, or estimated before any nonce is allocated. The call is simulated as
+/// `admission.simulate` says.
 pub(super) async fn determine_gas_limit(core: &Core, new: &NewTx) -> Result<GasDecision, Refusal> {
-    if let Some(gas) = new.payload.gas.or(new.estimated_gas) {
-        return Ok(GasDecision::Limit(gas));
+    let is_reservation = core.reservations(new.lane).is_some();
+    match (new.estimated_gas.or(new.payload.gas), core.config.simulate) {
+        // Another node of the cluster has admitted it, or nothing is sent from here.
+        (Some(gas), _) if new.estimated_gas.is_some() || is_reservation => {
+            return Ok(GasDecision::Limit(gas));
+        }
+        (Some(gas), Simulate::Auto | Simulate::Never) => return Ok(GasDecision::Limit(gas)),
+        (Some(_), Simulate::Always) | (None, _) => {}
     }
     // A repeat must get its original tx, even when the call would revert by now.
     if let Some(record) = find_by_request_id(core, new).await? {
         return Ok(GasDecision::Existing(Box::new(record)));
     }
-    match estimate_gas_limit(core, new).await {
+    match simulate_call(core, new).await {
         Ok(gas) => Ok(GasDecision::Limit(gas)),
         // The same request, accepted meanwhile, may be what made the call fail.
         Err(refusal) => match find_by_request_id(core, new).await? {
@@ -91,8 +98,12 @@ pub(super) async fn determine_gas_limit(core: &Core, new: &NewTx) -> Result<GasD
     }
 }
 
-/// Simulates the call before any nonce is allocated, so that a call that reverts consumes none.
-async fn estimate_gas_limit(core: &Core, new: &NewTx) -> Result<u64, Refusal> {
+/// Simulates the call before any nonce is allocated, so that a call that reverts consumes none. Returns its gas limit.
+async fn simulate_call(core: &Core, new: &NewTx) -> Result<u64, Refusal> {
+    if core.config.simulate == Simulate::Never {
+        let why = "gas is missing, and nothing is estimated here (admission.simulate is \"never\"): name it in the payload";
+        return Err(Refusal::BadPayload(why.to_owned()));
+    }
     let chain_state = &core.chains[&new.lane.chain_id];
     let Payload {
         to, value, data, ..
@@ -104,10 +115,14 @@ async fn estimate_gas_limit(core: &Core, new: &NewTx) -> Result<u64, Refusal> {
         data: data.clone(),
     };
     match chain_state.chain.estimate_gas(&call).await {
-        Ok(gas) => Ok(admission::gas_limit(
-            gas,
-            chain_state.rules.gas_margin_percent,
-        )),
+        Ok(least) => match new.payload.gas {
+            Some(gas) if gas < least => Err(refusal_of(AdmissionError::GasTooLow { gas, least })),
+            Some(gas) => Ok(gas),
+            None => Ok(admission::gas_limit(
+                least,
+                chain_state.rules.gas_margin_percent,
+            )),
+        },
         Err(CallError::Reverted(reason)) => Err(Refusal::Reverted(reason)),
         Err(CallError::Underfunded(why)) => Err(Refusal::Underfunded(why)),
         Err(CallError::Refused(why)) => Err(Refusal::BadPayload(why)),

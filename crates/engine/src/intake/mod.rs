@@ -272,7 +272,7 @@ async fn queue_in_store(core: &Core, request: &RoutedRequest) -> Result<Accepted
     };
     counter!("lanekeeper_tx_queued_total").increment(1);
     // From here on the request may be stored, whatever fails.
-    let stored = core.ports.store.queue(vec![queued]).await;
+    let stored = core.ports.store.queue_requests(vec![queued]).await;
     let tx = stored
         .map_err(|error| request.refusal(queue_refusal(error)))?
         .into_iter()

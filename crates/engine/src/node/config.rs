@@ -42,6 +42,8 @@ pub struct NodeConfig {
     pub waiters: usize,
     /// The chains, each with its rules.
     pub chains: BTreeMap<ChainId, ChainRules>,
+    /// Which requests are simulated before they get a nonce.
+    pub simulate: Simulate,
     /// What happens to a request whose lane another node keeps.
     pub non_keeper: NonKeeper,
     /// What happens to lanes when the store's timeline changed.
@@ -63,6 +65,7 @@ impl NodeConfig {
             inbox: 8_192,
             waiters: 10_000,
             chains: chains.into_iter().collect(),
+            simulate: Simulate::Auto,
             non_keeper: NonKeeper::Forward,
             on_timeline_change: OnTimelineChange::Halt,
             reserved_accounts: ReservedAccounts::nothing(),
@@ -116,6 +119,17 @@ pub enum OnTimelineChange {
     Halt,
     /// It continues from what the store and the chain have.
     Continue,
+}
+
+/// Which requests are simulated before they get a nonce.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Simulate {
+    /// Those that name no gas.
+    Auto,
+    /// All: one call of the chain for each.
+    Always,
+    /// None: a request must name its gas.
+    Never,
 }
 
 /// What happens to a request whose lane another node keeps.

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use domain::{B256, ChainId, LaneKey, NodeName, RequestId, TxId};
-use futures::future::join_all;
+use futures::FutureExt as _;
+use futures::future::{BoxFuture, join_all};
 use tokio::sync::{oneshot, watch};
 
 use super::types::{AcceptedTx, ChainStatus, LaneStatus, NewTx, Readiness, WaitFor};
@@ -40,8 +41,8 @@ impl NodeHandle {
     }
 
     /// Accepts one request: durable when this returns `Ok`.
-    pub async fn create(&self, request: NewTx) -> Result<AcceptedTx, Refusal> {
-        intake::create_tx(&self.core, request, RequestSource::Client).await
+    pub fn create(&self, request: NewTx) -> BoxFuture<'_, Result<AcceptedTx, Refusal>> {
+        intake::create_tx(&self.core, request, RequestSource::Client).boxed()
     }
 
     /// Accepts many, each on its own; answers in the order given.
@@ -52,44 +53,47 @@ impl NodeHandle {
     /// Accepts requests that another node forwarded, each on its own; answers in the order given, and before the
     /// sender's patience is over. They are not forwarded again: where another node keeps the lane, its name is the
     /// answer.
-    pub async fn create_forwarded(
+    pub fn create_forwarded(
         &self,
         requests: Vec<NewTx>,
         patience: Duration,
-    ) -> Vec<Result<AcceptedTx, Refusal>> {
-        receive_forwarded(&self.core, requests, patience).await
+    ) -> BoxFuture<'_, Vec<Result<AcceptedTx, Refusal>>> {
+        receive_forwarded(&self.core, requests, patience).boxed()
     }
 
     /// Another node notifies: these lanes were released, or requests were queued for them; without lanes: it started.
-    pub async fn receive_notification(&self, lanes: Vec<LaneKey>) {
-        if lanes.is_empty() {
-            ownership::send_heartbeat(&self.core).await.ok(); // the next heartbeat sees it too
+    pub fn receive_notification(&self, lanes: Vec<LaneKey>) -> BoxFuture<'_, ()> {
+        async move {
+            if lanes.is_empty() {
+                ownership::send_heartbeat(&self.core).await.ok(); // the next heartbeat sees it too
+            }
+            for lane in lanes {
+                self.core.routes.forget_keeper(lane);
+                let has_queued = true; // where nothing is queued it costs one read
+                let wake = Message::Wake { lane, has_queued };
+                self.core.send_to_shard(lane, wake).await;
+            }
         }
-        for lane in lanes {
-            self.core.routes.forget_keeper(lane);
-            let has_queued = true; // where nothing is queued it costs one read
-            let wake = Message::Wake { lane, has_queued };
-            self.core.send_to_shard(lane, wake).await;
-        }
+        .boxed()
     }
 
     /// Waits until a tx got that far, is terminal or STUCK, or the timeout expires; returns the tx as it is then.
     /// `Refusal::Busy` when too many wait already.
-    pub async fn wait(
+    pub fn wait(
         &self,
         id: TxId,
         until: WaitFor,
         timeout: Duration,
-    ) -> Result<Option<TxRecord>, Refusal> {
-        self.wait_until(id, timeout, |record| until.is_reached(record))
-            .await
+    ) -> BoxFuture<'_, Result<Option<TxRecord>, Refusal>> {
+        self.wait_until(id, timeout, move |record| until.is_reached(record))
+            .boxed()
     }
 
     pub(crate) async fn wait_until(
         &self,
         id: TxId,
         timeout: Duration,
-        is_reached: impl Fn(&TxRecord) -> bool,
+        is_reached: impl Fn(&TxRecord) -> bool + Send,
     ) -> Result<Option<TxRecord>, Refusal> {
         let clock = &self.core.ports.clock;
         let waiting = self.core.waiters.register(id, self.core.config.waiters);

@@ -13,11 +13,14 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use domain::{ChainId, LaneKey, NodeName};
-use futures::future::join_all;
+use futures::FutureExt as _;
+use futures::future::{BoxFuture, join_all};
 use thiserror::Error;
 use tokio::sync::{mpsc, oneshot};
 
-pub use config::{ChainRules, NodeConfig, NonKeeper, OnTimelineChange, Ports, ReservedAccounts};
+pub use config::{
+    ChainRules, NodeConfig, NonKeeper, OnTimelineChange, Ports, ReservedAccounts, Simulate,
+};
 pub use handle::NodeHandle;
 pub use load::NodeLoad;
 pub use refusal::Refusal;
@@ -61,32 +64,39 @@ pub struct Node {
 
 impl Node {
     /// Starts every part of a node as tasks of this group.
-    pub async fn start(ports: Ports, config: NodeConfig, tasks: Tasks) -> Result<Self, StartError> {
-        config.lease.check().map_err(StartError::Config)?;
-        let (core, Receivers { inboxes, openings }) = build_core(ports, config, tasks)?;
-        join_cluster(&core).await?;
-        for inbox in inboxes {
-            core.tasks
-                .spawn("shard", Shard::new(Arc::clone(&core), inbox).run());
+    pub fn start(
+        ports: Ports,
+        config: NodeConfig,
+        tasks: Tasks,
+    ) -> BoxFuture<'static, Result<Self, StartError>> {
+        async move {
+            config.lease.check().map_err(StartError::Config)?;
+            let (core, Receivers { inboxes, openings }) = build_core(ports, config, tasks)?;
+            join_cluster(&core).await?;
+            for inbox in inboxes {
+                core.tasks
+                    .spawn("shard", Shard::new(Arc::clone(&core), inbox).run());
+            }
+            for chain_id in core.chains.keys() {
+                core.tasks.spawn(
+                    "follower",
+                    Follower::new(Arc::clone(&core), *chain_id).run(),
+                );
+            }
+            let tasks = &core.tasks;
+            tasks.spawn("announce start", announce_start(Arc::clone(&core)));
+            let opener = ownership::run_opener(Arc::clone(&core), openings);
+            tasks.spawn("opener", opener);
+            let renewer = ownership::run_renewals(Arc::clone(&core));
+            tasks.spawn("renew", renewer);
+            tasks.spawn("adopt", ownership::run_adoption(Arc::clone(&core)));
+            tasks.spawn("feed", feed::run_feed(Arc::clone(&core)));
+            tasks.spawn("feed sweep", feed::run_feed_sweep(Arc::clone(&core)));
+            Ok(Self {
+                handle: NodeHandle { core },
+            })
         }
-        for chain_id in core.chains.keys() {
-            core.tasks.spawn(
-                "follower",
-                Follower::new(Arc::clone(&core), *chain_id).run(),
-            );
-        }
-        let tasks = &core.tasks;
-        tasks.spawn("announce start", announce_start(Arc::clone(&core)));
-        let opener = ownership::run_opener(Arc::clone(&core), openings);
-        tasks.spawn("opener", opener);
-        let renewer = ownership::run_renewals(Arc::clone(&core));
-        tasks.spawn("renew", renewer);
-        tasks.spawn("adopt", ownership::run_adoption(Arc::clone(&core)));
-        tasks.spawn("feed", feed::run_feed(Arc::clone(&core)));
-        tasks.spawn("feed sweep", feed::run_feed_sweep(Arc::clone(&core)));
-        Ok(Self {
-            handle: NodeHandle { core },
-        })
+        .boxed()
     }
 
     /// The interface for adapters.
@@ -96,19 +106,22 @@ impl Node {
 
     /// Acquires no new lanes, finishes what is in flight, releases every lane, and notifies their next keepers.
     /// Requests are still forwarded to them until [`Node::stop`].
-    pub async fn drain(&self) {
-        let core = &self.handle.core;
-        core.start_draining();
-        // The other nodes learn at once that this one takes no requests.
-        ownership::process_heartbeat(core).await;
-        let lanes: Vec<LaneKey> = core.leases.lanes();
-        for shard in &core.lanes.shards {
-            let (done, finished) = oneshot::channel();
-            if shard.send(Message::Drain { done }).await.is_ok() {
-                finished.await.ok(); // a shard that has ended holds no lanes
+    pub fn drain(&self) -> BoxFuture<'_, ()> {
+        async move {
+            let core = &self.handle.core;
+            core.start_draining();
+            // The other nodes learn at once that this one takes no requests.
+            ownership::process_heartbeat(core).await;
+            let lanes: Vec<LaneKey> = core.leases.lanes();
+            for shard in &core.lanes.shards {
+                let (done, finished) = oneshot::channel();
+                if shard.send(Message::Drain { done }).await.is_ok() {
+                    finished.await.ok(); // a shard that has ended holds no lanes
+                }
             }
+            notify_successors(core, lanes).await;
         }
-        notify_successors(core, lanes).await;
+        .boxed()
     }
 
     /// Ends every task. Without a drain before, this is like `kill -9`.

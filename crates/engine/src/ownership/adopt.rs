@@ -7,7 +7,7 @@ use std::time::Duration;
 use domain::{LaneKey, MonotonicTime};
 
 use crate::core::Core;
-use crate::ports::Work;
+use crate::ports::LaneWork;
 use crate::routing;
 use crate::shard::Message;
 
@@ -25,7 +25,8 @@ pub(crate) async fn run_adoption(core: Arc<Core>) {
             match core.ports.store.lanes_with_work(&request).await {
                 Ok(found) => {
                     let now = core.ports.clock.monotonic();
-                    for Work { lane, has_queued } in orphans.select_for_this_node(&core, found, now)
+                    for LaneWork { lane, has_queued } in
+                        orphans.select_for_this_node(&core, found, now)
                     {
                         let wake = Message::Wake { lane, has_queued };
                         core.send_to_shard(lane, wake).await;
@@ -48,9 +49,9 @@ impl OrphanedLanes {
     fn select_for_this_node(
         &mut self,
         core: &Core,
-        found: Vec<Work>,
+        found: Vec<LaneWork>,
         now: MonotonicTime,
-    ) -> Vec<Work> {
+    ) -> Vec<LaneWork> {
         let before = std::mem::take(&mut self.0);
         let mut selected = Vec::new();
         for work in found {

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use domain::lease::LeaseTrust;
-use domain::{LaneKey, LeaseGrant, MonotonicTime};
+use domain::{LaneKey, LeaseGrant, MonotonicTime, Token};
 
 use crate::core::lock;
 
@@ -27,6 +27,12 @@ impl Leases {
         lock(&self.held)
             .get(&lane)
             .map_or(Duration::ZERO, |held| held.trust.left(now))
+    }
+
+    /// The token under which this node holds the lane.
+    pub(crate) fn token(&self, lane: LaneKey) -> Option<Token> {
+        let held = lock(&self.held);
+        held.get(&lane).map(|held| held.lease_grant.token)
     }
 
     /// Whether this node holds the lane, as far as it knows.

@@ -101,7 +101,7 @@ pub(crate) enum IncarnationStatus {
 pub(crate) async fn send_heartbeat(core: &Core) -> Result<IncarnationStatus, StoreError> {
     let requested_at = core.ports.clock.monotonic();
     match core.ports.store.heartbeat(&core.member()).await? {
-        HeartbeatOutcome::Taken { members, timeline } => {
+        HeartbeatOutcome::Recorded { members, timeline } => {
             let now = core.ports.clock.monotonic();
             let observation_max = core.config.lease.renew_interval.saturating_mul(2);
             core.cluster

@@ -1,5 +1,7 @@
 //! One EVM chain, through its endpoints. Answers may be stale, lost or wrong; callers must expect that.
 
+use std::time::Duration;
+
 use async_trait::async_trait;
 use domain::attempt::OutgoingEnvelope;
 use domain::lane::{ChainQuery, EndpointNonces, NonceConsumer};
@@ -73,6 +75,30 @@ pub enum CallError {
     Chain(#[from] ChainError),
 }
 
+/// How much longer bytes may be sent: the remaining trust in the lease, zero when it is over. Renewals extend it, so it
+/// is read again before every request.
+pub type SendTrust<'a> = &'a (dyn Fn() -> Duration + Send + Sync);
+
+/// The time that an endpoint needs for a send at most, if it is slow and not hanging.
+pub const SEND_SHARE_MIN: Duration = Duration::from_secs(1);
+/// The longest time that an endpoint gets for a send while another one waits for its turn.
+const SEND_SHARE_MAX: Duration = Duration::from_secs(3);
+/// One part in so many of the remaining trust is not used for a send: outcomes that come after its end are lost.
+const TRUST_MARGIN_SHARE: u32 = 10;
+
+/// How long a send may wait for an endpoint when so much trust is left and so many endpoints may have their turn after
+/// it: an equal share, but enough for a slow endpoint.
+#[must_use]
+pub fn send_share(left: Duration, endpoints_after: usize) -> Duration {
+    let usable = left.saturating_sub(left / TRUST_MARGIN_SHARE);
+    let others = u32::try_from(endpoints_after).unwrap_or(u32::MAX);
+    let share = match others {
+        0 => usable,
+        _ => (usable / others.saturating_add(1)).clamp(SEND_SHARE_MIN, SEND_SHARE_MAX),
+    };
+    share.min(usable)
+}
+
 /// Whether a hash is one of the watched ones.
 pub type HashFilter<'a> = &'a (dyn Fn(B256) -> bool + Send + Sync);
 
@@ -128,8 +154,8 @@ pub trait Chain: Send + Sync + 'static {
         up_to: Header,
     ) -> Result<NonceConsumer, ChainError>;
 
-    /// The fees that get a transaction in soon.
-    async fn fee_quote(&self) -> Result<FeeQuote, ChainError>;
+    /// The fees that get a transaction into a block soon after this one, which is followed.
+    async fn fee_quote(&self, followed: &Header) -> Result<FeeQuote, ChainError>;
 
     /// Gas that a call needs, without margin.
     async fn estimate_gas(&self, call: &CallRequest) -> Result<u64, CallError>;
@@ -139,6 +165,28 @@ pub trait Chain: Send + Sync + 'static {
         std::future::pending().await
     }
 
-    /// Sends envelopes to the endpoints, in order, and returns the outcome of each.
-    async fn send(&self, outgoing: &[OutgoingEnvelope]) -> Vec<SendOutcome>;
+    /// Sends envelopes of one account to the endpoints, in order, and returns the outcome of each before the trust is
+    /// over. An endpoint that does not answer delays the next one only for its share of that time.
+    async fn send(
+        &self,
+        account: Address,
+        outgoing: &[OutgoingEnvelope],
+        trust: SendTrust<'_>,
+    ) -> Vec<SendOutcome>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn endpoints_share_the_trust_and_a_slow_one_gets_enough() {
+        let ms = Duration::from_millis;
+        assert_eq!(send_share(ms(6_000), 0), ms(5_400), "with a margin");
+        assert_eq!(send_share(ms(6_000), 1), ms(2_700));
+        assert_eq!(send_share(ms(60_000), 1), SEND_SHARE_MAX);
+        assert_eq!(send_share(ms(3_000), 2), SEND_SHARE_MIN);
+        assert_eq!(send_share(ms(500), 2), ms(450), "never more than is left");
+        assert_eq!(send_share(Duration::ZERO, 3), Duration::ZERO);
+    }
 }

@@ -11,13 +11,16 @@ mod reservations;
 mod signer;
 mod store;
 
-pub use chain::{BlockTag, CallError, CallRequest, Chain, ChainError, HashFilter, Quorum};
+pub use chain::{
+    BlockTag, CallError, CallRequest, Chain, ChainError, HashFilter, Quorum, SEND_SHARE_MIN,
+    SendTrust, send_share,
+};
 pub use clock::Clock;
 pub use peers::{PeerError, Peers};
 pub use records::{EventFilter, EventPage, EventRecord, LaneRecord, TxFilter, TxPage, TxRecord};
 pub use reservations::{LaneReservations, NonceReservations, ReservationError};
 pub use signer::{SignError, Signer};
 pub use store::{
-    AcquireOutcome, CommitOutcome, Conflict, HeartbeatOutcome, LaneBatch, LeaseRequest, Member,
-    QueuedRequest, RegrantOutcome, RenewOutcome, Store, StoreError, Work,
+    AcquireOutcome, CommitOutcome, Conflict, HeartbeatOutcome, LaneBatch, LaneWork, LeaseRequest,
+    Member, QueuedRequest, RegrantOutcome, RenewOutcome, Store, StoreError,
 };

@@ -1,7 +1,8 @@
 //! The authority: leases, lanes, txs and events. Shaped by PostgreSQL; every backend runs one suite.
 //!
-//! Every critical write goes through [`Store::commit`], the gate. Unfenced are only [`Store::queue`] (requests without
-//! nonce or event), [`Store::put_headers`] (facts about the chain), [`Store::heartbeat`] and [`Store::accept_loss`].
+//! Every critical write goes through [`Store::commit`], the gate. Unfenced are only [`Store::queue_requests`] (requests
+//! without nonce or event), [`Store::put_headers`] (facts about the chain), [`Store::heartbeat`] and
+//! [`Store::accept_loss`].
 
 use std::time::Duration;
 
@@ -163,7 +164,7 @@ impl QueuedRequest {
 
 /// A lane that has work for a keeper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Work {
+pub struct LaneWork {
     /// Which lane.
     pub lane: LaneKey,
     /// Whether queued txs wait there for a nonce.
@@ -193,7 +194,7 @@ pub struct Member {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HeartbeatOutcome {
     /// Written.
-    Taken {
+    Recorded {
         /// The cluster's nodes, each in its newest incarnation, by name.
         members: Vec<Member>,
         /// The store's timeline: another one after a standby was promoted.
@@ -272,11 +273,14 @@ pub trait Store: Send + Sync + 'static {
     /// Queues requests for their lanes' keepers, without nonce or event, with a queue row each. A stored request id
     /// changes nothing. Answers with the txs that have the request ids. A new request is refused where its lane is
     /// halted, or may have lost commits and is not reconciled yet.
-    async fn queue(&self, requests: Vec<QueuedRequest>) -> Result<Vec<Tx>, StoreError>;
+    async fn queue_requests(&self, requests: Vec<QueuedRequest>) -> Result<Vec<Tx>, StoreError>;
 
     /// Lanes that have open txs or queue rows, and no live keeper other than this node: the lanes that a starting or
     /// surviving node adopts.
-    async fn lanes_with_work(&self, lease_request: &LeaseRequest) -> Result<Vec<Work>, StoreError>;
+    async fn lanes_with_work(
+        &self,
+        lease_request: &LeaseRequest,
+    ) -> Result<Vec<LaneWork>, StoreError>;
 
     /// Writes and counts a heartbeat. The first one of a new incarnation replaces the old incarnation.
     async fn heartbeat(&self, member: &Member) -> Result<HeartbeatOutcome, StoreError>;

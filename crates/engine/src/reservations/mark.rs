@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use domain::lane::reservations::{MarkOutcome, reservation_request_id};
 use domain::{Mark, MarkRefusal, Reservation, ReservationState};
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
 use tokio::sync::oneshot;
 
 use super::{MarkError, MarkRequest, PendingMark, find_reservation, reservation_rules};
@@ -25,45 +27,56 @@ const CHECK_HASHES_AFTER_FAILURE: Duration = Duration::from_secs(10);
 
 impl NodeHandle {
     /// Applies a holder's mark, at the node that keeps the lane. Durable when this returns `Ok`.
-    pub async fn mark(&self, call: MarkRequest) -> Result<Reservation, ReservationError> {
-        reservation_rules(&self.core, call.lane)?;
-        let clock = &self.core.ports.clock;
-        let deadline = clock.monotonic().plus(MARK_PATIENCE);
-        loop {
-            refuse_known_hash(&self.core, &call).await?;
-            // To the keeper, also where requests are queued.
-            let answer = match routing::choose_keeper_route(&self.core, call.lane) {
-                Route::Local => mark_locally(&self.core, &call).await,
-                Route::Peer(peer) if self.core.config.non_keeper == NonKeeper::Reject => {
-                    let why = format!("node {} keeps this lane", peer.node);
-                    return Err(ReservationError::Unavailable(why));
+    pub fn mark(&self, call: MarkRequest) -> BoxFuture<'_, Result<Reservation, ReservationError>> {
+        async move {
+            reservation_rules(&self.core, call.lane)?;
+            let clock = &self.core.ports.clock;
+            let deadline = clock.monotonic().plus(MARK_PATIENCE);
+            loop {
+                refuse_known_hash(&self.core, &call).await?;
+                // To the keeper, also where requests are queued.
+                let answer = match routing::choose_keeper_route(&self.core, call.lane) {
+                    Route::Local => mark_locally(&self.core, &call).await,
+                    Route::Peer(peer) if self.core.config.non_keeper == NonKeeper::Reject => {
+                        let why = format!("node {} keeps this lane", peer.node);
+                        return Err(ReservationError::Unavailable(why));
+                    }
+                    Route::Peer(peer) => mark_at_peer(&self.core, &call, &peer).await,
+                    Route::Unavailable => Err(MarkError::Unavailable),
+                };
+                if matches!(answer, Err(MarkError::Unavailable)) {
+                    // Its hash may be the cause, or that of another mark in its lane's commit.
+                    let until = clock.monotonic().plus(CHECK_HASHES_AFTER_FAILURE);
+                    *lock(&self.core.lanes.check_mark_hashes_until) = Some(until);
                 }
-                Route::Peer(peer) => mark_at_peer(&self.core, &call, &peer).await,
-                Route::Unavailable => Err(MarkError::NotNow),
-            };
-            if matches!(answer, Err(MarkError::NotNow)) {
-                // Its hash may be the cause, or that of another mark in its lane's commit.
-                let until = clock.monotonic().plus(CHECK_HASHES_AFTER_FAILURE);
-                *lock(&self.core.lanes.check_mark_hashes_until) = Some(until);
-            }
-            match answer {
-                Ok(reservation) => return Ok(reservation),
-                Err(MarkError::Refused(why)) => return Err(why),
-                Err(MarkError::NotNow | MarkError::NotKeeper(_))
-                    if clock.monotonic() >= deadline =>
-                {
-                    let why = "no node applied the mark in time; repeat it".to_owned();
-                    return Err(ReservationError::Unknown(why));
+                match answer {
+                    Ok(reservation) => return Ok(reservation),
+                    Err(MarkError::Refused(why)) => return Err(why),
+                    Err(MarkError::Unavailable | MarkError::NotKeeper(_))
+                        if clock.monotonic() >= deadline =>
+                    {
+                        let why = "no node applied the mark in time; repeat it".to_owned();
+                        return Err(ReservationError::Unknown(why));
+                    }
+                    Err(MarkError::Unavailable | MarkError::NotKeeper(_)) => {
+                        clock.sleep(RETRY_DELAY).await
+                    }
                 }
-                Err(MarkError::NotNow | MarkError::NotKeeper(_)) => clock.sleep(RETRY_DELAY).await,
             }
         }
+        .boxed()
     }
 
     /// Applies a mark that another node forwarded; it is not forwarded again.
-    pub async fn mark_forwarded(&self, call: &MarkRequest) -> Result<Reservation, MarkError> {
-        reservation_rules(&self.core, call.lane)?;
-        mark_locally(&self.core, call).await
+    pub fn mark_forwarded<'a>(
+        &'a self,
+        call: &'a MarkRequest,
+    ) -> BoxFuture<'a, Result<Reservation, MarkError>> {
+        async move {
+            reservation_rules(&self.core, call.lane)?;
+            mark_locally(&self.core, call).await
+        }
+        .boxed()
     }
 }
 
@@ -80,13 +93,13 @@ async fn mark_at_peer(
         Ok(Err(MarkError::NotKeeper(keeper))) => {
             let until = now.plus(core.config.lease.renew_interval);
             core.routes.record_keeper(call.lane, keeper, until);
-            Err(MarkError::NotNow)
+            Err(MarkError::Unavailable)
         }
         Ok(answer) => answer,
         Err(PeerError::NotReached(_) | PeerError::Lost(_)) => {
             core.routes.forget_keeper(call.lane);
             core.cluster.mark_suspect(&peer.node, now);
-            Err(MarkError::NotNow)
+            Err(MarkError::Unavailable)
         }
     }
 }
@@ -136,7 +149,7 @@ async fn mark_locally(core: &Core, call: &MarkRequest) -> Result<Reservation, Ma
             let now = core.ports.clock.monotonic();
             let keeper = core.routes.known_keeper(call.lane, now);
             let other = keeper.filter(|keeper| *keeper != core.config.name);
-            Err(other.map_or(MarkError::NotNow, MarkError::NotKeeper))
+            Err(other.map_or(MarkError::Unavailable, MarkError::NotKeeper))
         }
     }
 }
@@ -151,7 +164,7 @@ async fn answer_by_row(
     let found = find_reservation(core, call.lane, call.holder, call.nonce).await?;
     let (mut reservation, tx) = found.ok_or_else(not_holder)?;
     if tx.is_open() {
-        return Err(MarkError::NotNow); // the lane is being read
+        return Err(MarkError::Unavailable); // the lane is being read
     }
     if reservation.state == ReservationState::Recyclable && !is_free {
         return Err(not_holder()); // another holder had it since

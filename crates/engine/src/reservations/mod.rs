@@ -11,6 +11,8 @@ use domain::lane::reservations::{
     reservation_request_id,
 };
 use domain::{EventKind, Holder, LaneKey, Mark, NodeName, Nonce, Reservation, Tx};
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
 use tokio::sync::oneshot;
 
 use crate::core::Core;
@@ -35,7 +37,7 @@ pub struct MarkRequest {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MarkError {
     /// The lane is not in this node's memory, or the commit failed: retry, perhaps at another node.
-    NotNow,
+    Unavailable,
     /// The named node keeps the lane.
     NotKeeper(NodeName),
     /// A retry gets the same answer.
@@ -58,34 +60,37 @@ pub(crate) struct PendingMark {
 
 impl NodeHandle {
     /// Reserves the smallest free nonce of a lane for a new holder.
-    pub async fn reserve_nonce(
+    pub fn reserve_nonce(
         &self,
         lane: LaneKey,
         holder: Holder,
         terms: ReservationTerms,
-    ) -> Result<Reservation, ReservationError> {
-        let rules = reservation_rules(&self.core, lane)?;
-        let new = NewTx {
-            lane,
-            request_id: reservation_request_id(holder),
-            payload: terms.payload(lane),
-            estimated_gas: None,
-            origin: Origin::default(),
-        };
-        let accepted = intake::create_tx(&self.core, new, RequestSource::Client).await;
-        let record = accepted.map_err(reservation_error)?.record;
-        if let Some(reservation) = reservation_from_row(lane, &record.tx, None, rules) {
-            return Ok(reservation);
+    ) -> BoxFuture<'_, Result<Reservation, ReservationError>> {
+        async move {
+            let rules = reservation_rules(&self.core, lane)?;
+            let new = NewTx {
+                lane,
+                request_id: reservation_request_id(holder),
+                payload: terms.payload(lane),
+                estimated_gas: None,
+                origin: Origin::default(),
+            };
+            let accepted = intake::create_tx(&self.core, new, RequestSource::Client).await;
+            let record = accepted.map_err(reservation_error)?.record;
+            if let Some(reservation) = reservation_from_row(lane, &record.tx, None, rules) {
+                return Ok(reservation);
+            }
+            // It is queued until the chain's nonce is known, or the lane has a keeper.
+            let is_decided = |record: &TxRecord| record.tx.nonce.is_some() || !record.tx.is_open();
+            let waited = self.wait_until(record.tx.id, RESERVE_TIMEOUT, is_decided);
+            let waited = waited.await.map_err(reservation_error)?;
+            let allocated =
+                waited.and_then(|record| reservation_from_row(lane, &record.tx, None, rules));
+            allocated.ok_or_else(|| {
+                ReservationError::Unavailable("the lane allocates no nonce at present".to_owned())
+            })
         }
-        // It is queued until the chain's nonce is known, or the lane has a keeper.
-        let is_decided = |record: &TxRecord| record.tx.nonce.is_some() || !record.tx.is_open();
-        let waited = self.wait_until(record.tx.id, RESERVE_TIMEOUT, is_decided);
-        let waited = waited.await.map_err(reservation_error)?;
-        let allocated =
-            waited.and_then(|record| reservation_from_row(lane, &record.tx, None, rules));
-        allocated.ok_or_else(|| {
-            ReservationError::Unavailable("the lane allocates no nonce at present".to_owned())
-        })
+        .boxed()
     }
 
     /// The reservation of this holder, if it is for this nonce.

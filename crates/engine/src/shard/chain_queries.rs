@@ -73,7 +73,7 @@ pub(super) async fn find_consumer(
         let receipts = match by {
             NonceConsumer::NotConsumed => Vec::new(),
             // An endpoint that shows another transaction must not have ours either.
-            NonceConsumer::Unseen | NonceConsumer::By { .. } => {
+            NonceConsumer::Unattributed | NonceConsumer::Transaction { .. } => {
                 receipts_with_proof(&core, lane, &hashes, Quorum::Two).await?
             }
         };

@@ -22,6 +22,7 @@ struct TurnInput {
     inputs: Vec<Input>,
     creates: Vec<PendingCreate>,
     marks: Vec<PendingMark>,
+    stores_floor: bool,
 }
 
 /// What came in this turn, by lane.
@@ -63,6 +64,8 @@ impl Shard {
                 let fresh = self.core.ports.clock.tx_id();
                 let input = turn.entry(*key).or_default();
                 input.inputs.push(Input::Tick { fresh });
+            } else if lane.has_unstored_floor() {
+                turn.entry(*key).or_default().stores_floor = true;
             } else if lane.can_be_released()
                 && now.since(*idle_since.get_or_insert(now)) >= idle_release
             {
@@ -200,6 +203,7 @@ impl Shard {
                     idle_since,
                 }) => {
                     let mut draft = LaneDraft::new(*lane, epoch, idle_since);
+                    draft.stores_floor = input.stores_floor;
                     for input in input.inputs {
                         draft.step(input, now);
                     }

@@ -165,6 +165,6 @@ async fn queue_directly(cluster: &Cluster, request: &engine::node::NewTx) -> dom
         },
         at: domain::Timestamp(1),
     };
-    let stored = cluster.store.queue(vec![queued]).await.unwrap();
+    let stored = cluster.store.queue_requests(vec![queued]).await.unwrap();
     stored[0].id
 }

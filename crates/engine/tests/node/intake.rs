@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use domain::{Bytes, ChainId, Nonce, TxType};
-use engine::node::Refusal;
+use engine::node::{NodeConfig, Refusal, Simulate};
 use sim::chain::MemoryChain;
 use tokio::sync::Notify;
 
@@ -34,7 +34,7 @@ async fn admission_rules_of_the_chain_are_applied() {
         .start_with("a", |config| {
             let rules = config.chains.get_mut(&CHAIN).unwrap();
             rules.lane.fee.legacy = true;
-            rules.lane.fee.cap = 100;
+            rules.lane.fee.cap = Some(100);
         })
         .await;
     let handle = test_node.node.handle();
@@ -66,6 +66,47 @@ async fn call_that_reverts_is_refused_before_a_nonce_is_allocated() {
     assert!(matches!(refused, Err(Refusal::Reverted(_))), "{refused:?}");
     let next = test_node.node.handle().create(transfer(1, "next")).await;
     assert_eq!(next.unwrap().record.tx.nonce, Some(Nonce(1)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn simulation_covers_requests_with_gas_only_where_it_is_configured() {
+    let reverting = |id: &str| {
+        let mut request = transfer(1, id);
+        request.payload.value = domain::U256::ZERO;
+        request.payload.data = Bytes::copy_from_slice(&sim::chain::REVERTS);
+        request.payload.gas = Some(100_000);
+        request
+    };
+    let cluster = Cluster::new();
+    let auto = cluster.start_warm("a").await;
+    let accepted = auto.node.handle().create(reverting("auto")).await;
+    assert!(accepted.is_ok(), "{accepted:?}");
+
+    let cluster = Cluster::new();
+    let always = |config: &mut NodeConfig| config.simulate = Simulate::Always;
+    let always = cluster.start_with("a", always).await;
+    let handle = always.node.handle();
+    let refused = handle.create(reverting("always")).await;
+    assert!(matches!(refused, Err(Refusal::Reverted(_))), "{refused:?}");
+    let mut short = transfer(1, "short");
+    short.payload.gas = Some(20_999);
+    let refused = handle.create(short).await;
+    assert!(
+        matches!(refused, Err(Refusal::Unexecutable(_))),
+        "{refused:?}"
+    );
+    assert!(handle.create(transfer(1, "fine")).await.is_ok());
+
+    let cluster = Cluster::new();
+    let never = |config: &mut NodeConfig| config.simulate = Simulate::Never;
+    let never = cluster.start_with("a", never).await;
+    let mut without_gas = transfer(1, "without-gas");
+    without_gas.payload.gas = None;
+    let refused = never.node.handle().create(without_gas).await;
+    assert!(
+        matches!(refused, Err(Refusal::BadPayload(_))),
+        "{refused:?}"
+    );
 }
 
 #[tokio::test(start_paused = true)]

@@ -11,8 +11,8 @@ use domain::{
 };
 use engine::ports::{
     AcquireOutcome, CommitOutcome, EventFilter, EventPage, EventRecord, HeartbeatOutcome,
-    LaneBatch, LaneRecord, LeaseRequest, Member, QueuedRequest, RegrantOutcome, RenewOutcome,
-    Store, StoreError, TxFilter, TxPage, TxRecord, Work,
+    LaneBatch, LaneRecord, LaneWork, LeaseRequest, Member, QueuedRequest, RegrantOutcome,
+    RenewOutcome, Store, StoreError, TxFilter, TxPage, TxRecord,
 };
 use sim::store::MemoryStore;
 
@@ -124,8 +124,8 @@ pass_on! {
     load_backlog(lane: LaneId, from: Nonce, limit: usize) -> Vec<Tx>;
     load_queued(lane: LaneId, limit: usize) -> Vec<Tx>;
     put_headers(chain: ChainId, headers: &[Header]) -> ();
-    queue(requests: Vec<QueuedRequest>) -> Vec<Tx>;
-    lanes_with_work(lease_request: &LeaseRequest) -> Vec<Work>;
+    queue_requests(requests: Vec<QueuedRequest>) -> Vec<Tx>;
+    lanes_with_work(lease_request: &LeaseRequest) -> Vec<LaneWork>;
     heartbeat(member: &Member) -> HeartbeatOutcome;
     mark_reconciled(lease_grant: LeaseGrant) -> ();
     halt(lease_grant: LeaseGrant, reason: &str) -> bool;

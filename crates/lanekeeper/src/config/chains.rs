@@ -64,7 +64,7 @@ section! {
         /// The minimum fee per gas.
         fee_floor: Wei = default("0");
         /// The maximum fee per gas.
-        fee_cap: Option<Wei> = Unset("no limit");
+        fee_cap: Option<Wei> = Unset("10 times the highest base fee and tip of the last 1,000 blocks");
         /// The most gas of one transaction (EIP-7825).
         tx_gas_cap: Option<u64> = Unset("16777216 on Ethereum, Sepolia and Hoodi; else only the block gas limit");
         /// The factor by which estimated gas is multiplied.
@@ -231,7 +231,7 @@ impl Config {
             fee: FeeRules {
                 legacy: chain.legacy,
                 floor: chain.fee_floor.0,
-                cap: chain.fee_cap.map_or(u128::MAX, |cap| cap.0),
+                cap: chain.fee_cap.map(|cap| cap.0),
             },
             confirmations: ConfirmationRules {
                 finality,

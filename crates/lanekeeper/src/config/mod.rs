@@ -45,6 +45,7 @@ pub(crate) struct Config {
     pub(crate) nonce: reservations::NonceRules,
     pub(crate) redis: reservations::Redis,
     pub(crate) lane: chains::Lane,
+    pub(crate) admission: node::Admission,
     pub(crate) worker: node::Worker,
     pub(crate) resubmit: chains::Resubmission,
     pub(crate) stuck: chains::Stuck,
@@ -73,6 +74,7 @@ impl Config {
         let nonce = reader.read_section();
         let redis = reader.read_section();
         let lane = reader.read_section();
+        let admission = reader.read_section();
         let worker = reader.read_section();
         let resubmit = reader.read_section();
         let stuck = reader.read_section();
@@ -93,6 +95,7 @@ impl Config {
                 nonce: nonce?,
                 redis: redis?,
                 lane: lane?,
+                admission: admission?,
                 worker: worker?,
                 resubmit: resubmit?,
                 stuck: stuck?,

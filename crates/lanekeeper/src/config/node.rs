@@ -8,7 +8,7 @@ use browser_guard::BrowserGuard;
 use cli::PostgresUrl;
 use domain::NodeName;
 use domain::lease::LeaseTerms;
-use engine::node::{NodeConfig, NonKeeper, OnTimelineChange};
+use engine::node::{NodeConfig, NonKeeper, OnTimelineChange, Simulate};
 
 use super::raw::Raw;
 use super::reader::Fallback::{self, Required, Unset};
@@ -111,6 +111,17 @@ section! {
     }
 }
 
+section! {
+    /// What a request must fulfil before it gets a nonce.
+    Admission = "admission" {
+        /// Which requests are simulated: "auto" those without gas, "always" all, "never" none (gas is required then).
+        simulate: Simulate = default("auto");
+    }
+}
+
+choices!(Simulate, "\"auto\", \"always\" or \"never\"", {
+    "auto" => Simulate::Auto, "always" => Simulate::Always, "never" => Simulate::Never,
+});
 choices!(NonKeeper, "\"forward\", \"queue\" or \"reject\"", {
     "forward" => NonKeeper::Forward, "queue" => NonKeeper::Queue, "reject" => NonKeeper::Reject,
 });
@@ -165,6 +176,7 @@ impl Config {
             inbox: as_usize(self.worker.queue_capacity),
             waiters: as_usize(self.http.max_waiters),
             chains: self.chain_rules(),
+            simulate: self.admission.simulate,
             non_keeper: self.routing.non_keeper,
             on_timeline_change: self.store.on_timeline_change,
             reserved_accounts: self.reserved_accounts(),

@@ -15,6 +15,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use domain::{B256, Holder, LaneKey, Mark, MarkRefusal, Nonce, Reservation, ReservationState};
 use engine::ports::{Clock, LaneReservations, NonceReservations, ReservationError};
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
 use metrics::counter;
 
 use crate::Result;
@@ -149,37 +151,40 @@ impl NonceComponent {
     /// Stops reserving, waits for running `with_nonce` sections and queued calls, then closes the scheme. The
     /// calls get two thirds of the time, the scheme the rest. Unfinished calls are aborted and return
     /// [`ReservationError::Unknown`]. No task of the component is left afterwards.
-    pub async fn close(&self, within: Duration) -> Result<()> {
-        let Inner {
-            active_calls,
-            clock,
-            queue,
-            ..
-        } = &*self.inner;
-        let began = clock.monotonic();
-        let left_of = |time: Duration| began.plus(time).since(clock.monotonic());
-        let for_calls = within / 3 * 2;
-        active_calls.drain();
-        tokio::select! {
-            biased;
-            () = active_calls.wait_until_idle() => {}
-            () = clock.sleep(left_of(for_calls)) => {
-                tracing::warn!("the nonce component closes with sections in progress");
+    pub fn close(&self, within: Duration) -> BoxFuture<'_, Result<()>> {
+        async move {
+            let Inner {
+                active_calls,
+                clock,
+                queue,
+                ..
+            } = &*self.inner;
+            let began = clock.monotonic();
+            let left_of = |time: Duration| began.plus(time).since(clock.monotonic());
+            let for_calls = within / 3 * 2;
+            active_calls.drain();
+            tokio::select! {
+                biased;
+                () = active_calls.wait_until_idle() => {}
+                () = clock.sleep(left_of(for_calls)) => {
+                    tracing::warn!("the nonce component closes with sections in progress");
+                }
+            }
+            active_calls.close();
+            if let Some(queue) = queue
+                && !queue.close(left_of(for_calls)).await
+            {
+                tracing::warn!("the nonce component closes with unfinished calls");
+            }
+            tokio::select! {
+                biased;
+                closed = self.inner.scheme.close() => closed,
+                () = clock.sleep(left_of(within)) => {
+                    Err(ReservationError::Unknown("the ledger was not closed in time".into()))
+                }
             }
         }
-        active_calls.close();
-        if let Some(queue) = queue
-            && !queue.close(left_of(for_calls)).await
-        {
-            tracing::warn!("the nonce component closes with unfinished calls");
-        }
-        tokio::select! {
-            biased;
-            closed = self.inner.scheme.close() => closed,
-            () = clock.sleep(left_of(within)) => {
-                Err(ReservationError::Unknown("the ledger was not closed in time".into()))
-            }
-        }
+        .boxed()
     }
 
     /// Records a holder's mark, and counts it.

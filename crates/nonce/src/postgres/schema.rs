@@ -1,6 +1,8 @@
 //! The schema of the ledger.
 
 use domain::LaneKey;
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
 use postgres_client::{MigrateError, Migration, Schema};
 use thiserror::Error;
 use tokio_postgres::types::Type;
@@ -69,15 +71,21 @@ pub enum SchemaError {
 
 /// Migrates the ledger in the client's default schema, in one transaction, and grants `role` what serving needs.
 /// Without a role the current user owns the tables and serves. Returns the applied versions.
-pub async fn prepare(client: &mut Client, role: Option<&str>) -> Result<Vec<i64>, SchemaError> {
-    let transaction = client.transaction().await?;
-    let applied = SCHEMA.apply(&transaction, role).await;
-    let applied = applied.map_err(|error| match error {
-        MigrateError::Refused(error) => SchemaError::Refused(error),
-        MigrateError::Newer { found } => SchemaError::Newer { found },
-    })?;
-    transaction.commit().await?;
-    Ok(applied)
+pub fn prepare<'a>(
+    client: &'a mut Client,
+    role: Option<&'a str>,
+) -> BoxFuture<'a, Result<Vec<i64>, SchemaError>> {
+    async move {
+        let transaction = client.transaction().await?;
+        let applied = SCHEMA.apply(&transaction, role).await;
+        let applied = applied.map_err(|error| match error {
+            MigrateError::Refused(error) => SchemaError::Refused(error),
+            MigrateError::Newer { found } => SchemaError::Newer { found },
+        })?;
+        transaction.commit().await?;
+        Ok(applied)
+    }
+    .boxed()
 }
 
 /// Fails unless the ledger has the version that this program needs.
@@ -96,42 +104,48 @@ pub async fn check(client: &Client) -> Result<(), SchemaError> {
 ///
 /// Without a ledger no scheme can reserve, and nothing is written: a node needs none. A ledger without a version is an
 /// error: its lanes may have holders.
-pub async fn bind_lanes(client: &Client, lanes: &[LaneKey]) -> Result<Option<String>, SchemaError> {
-    if SCHEMA.installed_version(client).await? == 0 {
-        const HAS_TABLE: &str = "SELECT to_regclass($1) IS NOT NULL";
-        let row = client
-            .query_typed_one(HAS_TABLE, &[(&LANES, Type::TEXT)])
-            .await?;
-        return match row.try_get(0)? {
-            true => Err(SchemaError::Unversioned),
-            false => Ok(None),
-        };
-    }
-    // The ledger holds no chain whose id exceeds a bigint.
-    let numbers =
-        |lane: &LaneKey| Some((i64::try_from(lane.chain_id.0).ok()?, lane.signer.to_vec()));
-    let (chains, signers): (Vec<i64>, Vec<Vec<u8>>) = lanes.iter().filter_map(numbers).unzip();
-    let lane_scheme = scheme_number(SchemeKind::Lane);
-    let params: [Param<'_>; 3] = [
-        (&chains, Type::INT8_ARRAY),
-        (&signers, Type::BYTEA_ARRAY),
-        (&lane_scheme, Type::INT2),
-    ];
-    // A node that must not start binds nothing.
-    if let Some(lane) = find_lane_of_other_scheme(client, &params).await? {
-        return Ok(Some(lane));
-    }
-    // In order, so that two nodes that start at once never deadlock. Existing lanes consume no lane_id.
-    const BIND: &str = "INSERT INTO nonce_lane \
+pub fn bind_lanes<'a>(
+    client: &'a Client,
+    lanes: &'a [LaneKey],
+) -> BoxFuture<'a, Result<Option<String>, SchemaError>> {
+    async move {
+        if SCHEMA.installed_version(client).await? == 0 {
+            const HAS_TABLE: &str = "SELECT to_regclass($1) IS NOT NULL";
+            let row = client
+                .query_typed_one(HAS_TABLE, &[(&LANES, Type::TEXT)])
+                .await?;
+            return match row.try_get(0)? {
+                true => Err(SchemaError::Unversioned),
+                false => Ok(None),
+            };
+        }
+        // The ledger holds no chain whose id exceeds a bigint.
+        let numbers =
+            |lane: &LaneKey| Some((i64::try_from(lane.chain_id.0).ok()?, lane.signer.to_vec()));
+        let (chains, signers): (Vec<i64>, Vec<Vec<u8>>) = lanes.iter().filter_map(numbers).unzip();
+        let lane_scheme = scheme_number(SchemeKind::Lane);
+        let params: [Param<'_>; 3] = [
+            (&chains, Type::INT8_ARRAY),
+            (&signers, Type::BYTEA_ARRAY),
+            (&lane_scheme, Type::INT2),
+        ];
+        // A node that must not start binds nothing.
+        if let Some(lane) = find_lane_of_other_scheme(client, &params).await? {
+            return Ok(Some(lane));
+        }
+        // In order, so that two nodes that start at once never deadlock. Existing lanes consume no lane_id.
+        const BIND: &str = "INSERT INTO nonce_lane \
           (chain_id, signer, scheme, next_nonce, chain_nonce, gaps_from, gaps_to, gaps_at) \
         SELECT w.chain_id, w.signer, $3::smallint, 0, 0, 0, 0, clock_timestamp() \
         FROM unnest($1, $2) AS w(chain_id, signer) \
         WHERE NOT EXISTS (SELECT FROM nonce_lane AS l \
           WHERE l.chain_id = w.chain_id AND l.signer = w.signer) \
         ORDER BY 1, 2 ON CONFLICT (chain_id, signer) DO NOTHING";
-    client.query_typed(BIND, &params).await?;
-    // Again, because the insert waits for a concurrent insert of the same lane.
-    Ok(find_lane_of_other_scheme(client, &params).await?)
+        client.query_typed(BIND, &params).await?;
+        // Again, because the insert waits for a concurrent insert of the same lane.
+        Ok(find_lane_of_other_scheme(client, &params).await?)
+    }
+    .boxed()
 }
 
 /// The first of these lanes that belongs to another scheme, for people.

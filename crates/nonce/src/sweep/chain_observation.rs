@@ -232,7 +232,7 @@ impl<'a> ChainSnapshot<'a> {
                 self.open_from.insert(account, nonce);
                 Observation::Undecided
             }
-            by @ (NonceConsumer::By { .. } | NonceConsumer::Unseen) => {
+            by @ (NonceConsumer::Transaction { .. } | NonceConsumer::Unattributed) => {
                 Observation::Verdict(Verdict::Used {
                     tx_hash: by.hash(),
                     block,

@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use domain::{B256, ChainId, MonotonicTime};
 use engine::ports::Clock;
-use futures::future::join_all;
+use futures::FutureExt as _;
+use futures::future::{BoxFuture, join_all};
 use metrics::counter;
 
 use crate::Result;
@@ -65,18 +66,21 @@ impl Sweep {
     }
 
     /// Sweeps until it is dropped. A failure is retried in the next pass.
-    pub async fn run(mut self) {
-        loop {
-            match self.run_pass().await {
-                // More may be waiting; the chain queries limit the speed.
-                Ok(swept) if swept.decided > 0 && swept.watched >= SWEEP_BATCH_MAX => {}
-                Ok(_) => self.clock.sleep(self.interval).await,
-                Err(error) => {
-                    tracing::warn!(%error, "the expiry sweep failed and is retried");
-                    self.clock.sleep(self.interval).await;
+    pub fn run(mut self) -> BoxFuture<'static, ()> {
+        async move {
+            loop {
+                match self.run_pass().await {
+                    // More may be waiting; the chain queries limit the speed.
+                    Ok(swept) if swept.decided > 0 && swept.watched >= SWEEP_BATCH_MAX => {}
+                    Ok(_) => self.clock.sleep(self.interval).await,
+                    Err(error) => {
+                        tracing::warn!(%error, "the expiry sweep failed and is retried");
+                        self.clock.sleep(self.interval).await;
+                    }
                 }
             }
         }
+        .boxed()
     }
 
     /// Runs one pass.

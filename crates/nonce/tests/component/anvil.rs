@@ -12,6 +12,7 @@ use domain::{
 };
 use engine::ports::{
     BlockTag, CallError, CallRequest, Chain, ChainError, HashFilter, Quorum, ReservationError,
+    SendTrust,
 };
 use nonce::sweep::Sweep;
 use nonce::{Mode, NonceComponent, ReservationChain, ReservationKey, Scheme, Settings};
@@ -128,15 +129,15 @@ impl Chain for Node {
         let blocks = (0..=up_to.number).filter_map(|number| self.0.block(number));
         let mut all = blocks.flat_map(|block| block.transactions);
         let found = all.find(|tx| (tx.from, tx.nonce) == (account, nonce.0));
-        Ok(
-            found.map_or(NonceConsumer::NotConsumed, |tx| NonceConsumer::By {
+        Ok(found.map_or(NonceConsumer::NotConsumed, |tx| {
+            NonceConsumer::Transaction {
                 hash: tx.hash,
                 effect_digest: EffectDigest::of(tx.to, tx.value, &tx.input),
-            }),
-        )
+            }
+        }))
     }
 
-    async fn fee_quote(&self) -> Result<FeeQuote, ChainError> {
+    async fn fee_quote(&self, _followed: &Header) -> Result<FeeQuote, ChainError> {
         Err(unusable())
     }
 
@@ -144,7 +145,12 @@ impl Chain for Node {
         Err(CallError::Chain(unusable()))
     }
 
-    async fn send(&self, outgoing: &[OutgoingEnvelope]) -> Vec<SendOutcome> {
+    async fn send(
+        &self,
+        _account: Address,
+        outgoing: &[OutgoingEnvelope],
+        _trust: SendTrust<'_>,
+    ) -> Vec<SendOutcome> {
         let refused = |_| SendOutcome::Rejected("the component sends nothing".into());
         outgoing.iter().map(refused).collect()
     }

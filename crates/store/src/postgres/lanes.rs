@@ -6,7 +6,7 @@ use domain::lease::LeaseRequest;
 use domain::{
     Attempt, FinalTx, GrantId, LaneId, LaneImage, LaneKey, LeaseGrant, Nonce, Token, Tx, TxId,
 };
-use engine::ports::{LaneRecord, Work};
+use engine::ports::{LaneRecord, LaneWork};
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
@@ -291,19 +291,22 @@ JOIN signer_lease AS l ON l.lane_id = lanes.lane_id \
 WHERE l.halted IS NULL AND NOT lanekeeper_is_held(l.owner, l.incarnation, l.expires_at, $1, $2, $3, $4) \
 ORDER BY lane.chain_id, lane.signer";
 
-pub(super) async fn lanes_with_work(db: &Db, lease_request: &LeaseRequest) -> Result<Vec<Work>> {
+pub(super) async fn lanes_with_work(
+    db: &Db,
+    lease_request: &LeaseRequest,
+) -> Result<Vec<LaneWork>> {
     let requester = RequesterParams::of(lease_request)?;
     let rows = db
         .reads
         .query(WITH_WORK, &requester.holder_params())
         .await?;
     let work = rows.iter().map(|row| {
-        Ok(Work {
+        Ok(LaneWork {
             lane: lane_key(row, 0)?,
             has_queued: row.try_get(2)?,
         })
     });
-    let mut work = work.collect::<Result<Vec<Work>>>()?;
+    let mut work = work.collect::<Result<Vec<LaneWork>>>()?;
     // By the key and not by its stored form: the two differ for huge chain ids.
     work.sort_unstable_by_key(|work| work.lane);
     Ok(work)

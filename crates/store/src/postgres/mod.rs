@@ -30,6 +30,8 @@ mod views;
 use std::fmt;
 use std::time::Duration;
 
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
 use postgres_client::{AddressError, ConnectError, Connector, MigrateError, Timeouts, error_text};
 use thiserror::Error;
 use tokio_postgres::Client;
@@ -129,52 +131,61 @@ pub struct PostgresStore {
 
 impl PostgresStore {
     /// Opens the store. Its schema and the role's timeouts must be as [`migrate`] leaves them.
-    pub async fn open(config: PostgresConfig) -> Result<Self, OpenError> {
-        let timeouts = Timeouts::from_lease(config.lease);
-        let connector = Connector::parse(&config.url, &timeouts)?;
-        let database = connector.database_name();
-        let tag = within(&database, async {
-            let connection = connector.connect().await?;
-            let client = connection.client();
-            expect_current(&database, schema_state(&database, client).await?)?;
-            settings::verify(&database, client, &timeouts).await?;
-            store_tag(&database, client).await
-        })
-        .await?;
-        Ok(Self {
-            db: Db::new(&connector, &timeouts, config.pool_size),
-            tag,
-        })
+    pub fn open(config: PostgresConfig) -> BoxFuture<'static, Result<Self, OpenError>> {
+        async move {
+            let timeouts = Timeouts::from_lease(config.lease);
+            let connector = Connector::parse(&config.url, &timeouts)?;
+            let database = connector.database_name();
+            let tag = within(&database, async {
+                let connection = connector.connect().await?;
+                let client = connection.client();
+                expect_current(&database, schema_state(&database, client).await?)?;
+                settings::verify(&database, client, &timeouts).await?;
+                store_tag(&database, client).await
+            })
+            .await?;
+            Ok(Self {
+                db: Db::new(&connector, &timeouts, config.pool_size),
+                tag,
+            })
+        }
+        .boxed()
     }
 }
 
 /// Brings the schema up to date and gives the serving role its rights and timeouts, in one
 /// transaction. `role` is the serving role; without it, the one of the address. Returns the applied
 /// versions.
-pub async fn migrate(
-    url: &str,
-    role: Option<&str>,
+pub fn migrate<'a>(
+    url: &'a str,
+    role: Option<&'a str>,
     lease: Duration,
-) -> Result<Vec<i64>, OpenError> {
-    let connector = Connector::parse(url, &Timeouts::from_lease(lease))?;
-    let database = connector.database_name();
-    let mut connection = within(&database, async { Ok(connector.connect().await?) }).await?;
-    let applied = migrations::migrate(connection.client_mut(), role, lease).await;
-    applied.map_err(|error| match error {
-        MigrateError::Newer { found } => OpenError::Newer { database, found },
-        MigrateError::Refused(error) => refused(&database, &error),
-    })
+) -> BoxFuture<'a, Result<Vec<i64>, OpenError>> {
+    async move {
+        let connector = Connector::parse(url, &Timeouts::from_lease(lease))?;
+        let database = connector.database_name();
+        let mut connection = within(&database, async { Ok(connector.connect().await?) }).await?;
+        let applied = migrations::migrate(connection.client_mut(), role, lease).await;
+        applied.map_err(|error| match error {
+            MigrateError::Newer { found } => OpenError::Newer { database, found },
+            MigrateError::Refused(error) => refused(&database, &error),
+        })
+    }
+    .boxed()
 }
 
 /// Compares the schema with this program's, without changing anything.
-pub async fn check(url: &str) -> Result<SchemaState, OpenError> {
-    let connector = Connector::parse(url, &Timeouts::from_lease(OPEN_WITHIN))?;
-    let database = connector.database_name();
-    within(&database, async {
-        let connection = connector.connect().await?;
-        schema_state(&database, connection.client()).await
-    })
-    .await
+pub fn check(url: &str) -> BoxFuture<'_, Result<SchemaState, OpenError>> {
+    async move {
+        let connector = Connector::parse(url, &Timeouts::from_lease(OPEN_WITHIN))?;
+        let database = connector.database_name();
+        within(&database, async {
+            let connection = connector.connect().await?;
+            schema_state(&database, connection.client()).await
+        })
+        .await
+    }
+    .boxed()
 }
 
 async fn schema_state(database: &str, client: &Client) -> Result<SchemaState, OpenError> {

@@ -88,7 +88,7 @@ pub(super) async fn heartbeat(db: &Db, node: &Member) -> Result<HeartbeatOutcome
     let Some(first) = rows.first() else {
         return Ok(HeartbeatOutcome::Replaced);
     };
-    Ok(HeartbeatOutcome::Taken {
+    Ok(HeartbeatOutcome::Recorded {
         timeline: number(first, 7, "timeline")?,
         members: rows.iter().map(member).collect::<Result<_, _>>()?,
     })

@@ -292,7 +292,7 @@ async fn write(store: &PostgresStore, image: &LaneImage) {
         request: request(id, n),
         at: Timestamp(1),
     });
-    store.queue(queued.into()).await.expect("queue");
+    store.queue_requests(queued.into()).await.expect("queue");
 }
 
 /// A tx is inserted, two are signed again (one of them with its new image) and one loses its nonce.

@@ -7,8 +7,8 @@ use domain::{
 };
 use engine::ports::{
     AcquireOutcome, CommitOutcome, EventFilter, EventPage, EventRecord, HeartbeatOutcome,
-    LaneBatch, LaneRecord, LeaseRequest, Member, QueuedRequest, RegrantOutcome, RenewOutcome,
-    Store, StoreError, TxFilter, TxPage, TxRecord, Work,
+    LaneBatch, LaneRecord, LaneWork, LeaseRequest, Member, QueuedRequest, RegrantOutcome,
+    RenewOutcome, Store, StoreError, TxFilter, TxPage, TxRecord,
 };
 
 use super::{PostgresStore, events, feed, gate, headers, lanes, lease, nodes, queue, txs};
@@ -84,11 +84,14 @@ impl Store for PostgresStore {
         Ok(queue::find_requests(&self.db, requests).await?)
     }
 
-    async fn queue(&self, requests: Vec<QueuedRequest>) -> Result<Vec<Tx>, StoreError> {
+    async fn queue_requests(&self, requests: Vec<QueuedRequest>) -> Result<Vec<Tx>, StoreError> {
         Ok(queue::queue(&self.db, requests).await?)
     }
 
-    async fn lanes_with_work(&self, lease_request: &LeaseRequest) -> Result<Vec<Work>, StoreError> {
+    async fn lanes_with_work(
+        &self,
+        lease_request: &LeaseRequest,
+    ) -> Result<Vec<LaneWork>, StoreError> {
         Ok(lanes::lanes_with_work(&self.db, lease_request).await?)
     }
 

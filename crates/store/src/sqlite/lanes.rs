@@ -7,7 +7,7 @@ use domain::{
     Attempt, FinalTx, GrantId, LaneId, LaneImage, LaneKey, LeaseGrant, Nonce, Timestamp, Token, Tx,
     TxId,
 };
-use engine::ports::{LaneRecord, LeaseRequest, Work};
+use engine::ports::{LaneRecord, LaneWork, LeaseRequest};
 use rusqlite::{Connection, params};
 
 use super::fault::Result;
@@ -213,7 +213,7 @@ pub(super) fn lanes_with_work(
     conn: &Connection,
     now: Timestamp,
     lease_request: &LeaseRequest,
-) -> Result<Vec<Work>> {
+) -> Result<Vec<LaneWork>> {
     let mut statement = conn.prepare_cached(WITH_WORK)?;
     let mut rows = statement.query([])?;
     let mut work = Vec::new();
@@ -225,7 +225,7 @@ pub(super) fn lanes_with_work(
         if halted(conn, lane)?.is_none()
             && !lease(conn, lane)?.as_ref().is_some_and(kept_by_another)
         {
-            work.push(Work {
+            work.push(LaneWork {
                 lane: lane_key(conn, lane)?,
                 has_queued: row.get(2)?,
             });

@@ -57,7 +57,7 @@ pub(super) fn heartbeat(conn: &Connection, member: &Member) -> Result<HeartbeatO
 }
 
 fn heartbeat_outcome(conn: &Connection) -> Result<HeartbeatOutcome> {
-    Ok(HeartbeatOutcome::Taken {
+    Ok(HeartbeatOutcome::Recorded {
         members: members(conn)?,
         timeline: TIMELINE,
     })

@@ -7,8 +7,8 @@ use domain::{
 };
 use engine::ports::{
     AcquireOutcome, CommitOutcome, EventFilter, EventPage, EventRecord, HeartbeatOutcome,
-    LaneBatch, LaneRecord, LeaseRequest, Member, QueuedRequest, RegrantOutcome, RenewOutcome,
-    Store, StoreError, TxFilter, TxPage, TxRecord, Work,
+    LaneBatch, LaneRecord, LaneWork, LeaseRequest, Member, QueuedRequest, RegrantOutcome,
+    RenewOutcome, Store, StoreError, TxFilter, TxPage, TxRecord,
 };
 
 use super::writer::JobFailure;
@@ -130,14 +130,17 @@ impl Store for SqliteStore {
             .await
     }
 
-    async fn queue(&self, requests: Vec<QueuedRequest>) -> Result<Vec<Tx>, StoreError> {
+    async fn queue_requests(&self, requests: Vec<QueuedRequest>) -> Result<Vec<Tx>, StoreError> {
         let txs = requests.len();
         self.writer
             .write(txs, move |conn, _now| queue::queue(conn, &requests))
             .await
     }
 
-    async fn lanes_with_work(&self, lease_request: &LeaseRequest) -> Result<Vec<Work>, StoreError> {
+    async fn lanes_with_work(
+        &self,
+        lease_request: &LeaseRequest,
+    ) -> Result<Vec<LaneWork>, StoreError> {
         let (lease_request, now) = (lease_request.clone(), (self.now)());
         self.readers
             .read(move |conn| lanes::lanes_with_work(conn, now, &lease_request))

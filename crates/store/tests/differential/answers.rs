@@ -2,8 +2,8 @@
 
 use domain::{LaneImage, Tx};
 use engine::ports::{
-    AcquireOutcome, CommitOutcome, EventRecord, HeartbeatOutcome, LaneRecord, Member,
-    RegrantOutcome, RenewOutcome, StoreError, TxPage, TxRecord, Work,
+    AcquireOutcome, CommitOutcome, EventRecord, HeartbeatOutcome, LaneRecord, LaneWork, Member,
+    RegrantOutcome, RenewOutcome, StoreError, TxPage, TxRecord,
 };
 
 /// An answer of the port. Values that cannot be equal are masked.
@@ -17,7 +17,7 @@ pub(crate) enum Answer {
     Outcomes(Vec<CommitOutcome>),
     RegrantOutcome(RegrantOutcome),
     Found(Vec<Option<Tx>>),
-    Work(Vec<Work>),
+    Work(Vec<LaneWork>),
     HeartbeatOutcome(HeartbeatOutcome),
     Whether(bool),
     Members(Vec<Member>),

@@ -147,7 +147,7 @@ pub(crate) fn event(record: EventRecord) -> EventRecord {
 
 pub(crate) fn beat(beat: HeartbeatOutcome) -> HeartbeatOutcome {
     match beat {
-        HeartbeatOutcome::Taken { members, .. } => HeartbeatOutcome::Taken {
+        HeartbeatOutcome::Recorded { members, .. } => HeartbeatOutcome::Recorded {
             members,
             timeline: 0,
         },

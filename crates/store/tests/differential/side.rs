@@ -120,7 +120,7 @@ impl Side {
                 Answer::Outcomes(outcomes.into_iter().map(masks::outcome).collect())
             }
             Write::Queue(requests) => {
-                let txs = store.queue(requests.clone()).await?;
+                let txs = store.queue_requests(requests.clone()).await?;
                 Answer::Txs(txs.into_iter().map(masks::tx).collect())
             }
             Write::PutHeaders(chain, headers) => {

@@ -191,7 +191,7 @@ async fn store_works_through_a_pooler_in_transaction_mode() {
             .expect("feed");
     }
     store
-        .queue(vec![queued(lane(1), "one"), queued(lane(9), "two")])
+        .queue_requests(vec![queued(lane(1), "one"), queued(lane(9), "two")])
         .await
         .expect("queue");
     let renewed = store
@@ -209,7 +209,7 @@ async fn store_works_through_a_pooler_in_transaction_mode() {
         draining: false,
     };
     let beat = store.heartbeat(&member).await.expect("heartbeat");
-    assert!(matches!(beat, HeartbeatOutcome::Taken { .. }));
+    assert!(matches!(beat, HeartbeatOutcome::Recorded { .. }));
     let filter = EventFilter {
         limit: 500,
         ..EventFilter::default()

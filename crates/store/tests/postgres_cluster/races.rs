@@ -235,7 +235,10 @@ async fn queueing_a_concurrently_inserted_key_returns_the_stored_tx() {
     for commits in [true, false] {
         let world = World::new().await;
         // The lane is there already, so that the two meet at the key.
-        let first = world.store.queue(vec![queued(lane(1), "before")]).await;
+        let first = world
+            .store
+            .queue_requests(vec![queued(lane(1), "before")])
+            .await;
         first.expect("queue");
         let other = world.client().await;
         let theirs = "BEGIN; INSERT INTO managed_tx \
@@ -246,7 +249,7 @@ async fn queueing_a_concurrently_inserted_key_returns_the_stored_tx() {
         other.batch_execute(theirs).await.expect("insert");
         let (store, ours) = (world.store.clone(), queued(lane(1), "same"));
         let id = ours.request.id;
-        let queue = tokio::spawn(async move { store.queue(vec![ours]).await });
+        let queue = tokio::spawn(async move { store.queue_requests(vec![ours]).await });
         wait_until_blocked(&world).await;
         let end = if commits { "COMMIT" } else { "ROLLBACK" };
         other.batch_execute(end).await.expect("end");
@@ -281,7 +284,10 @@ async fn concurrent_queueing_in_different_orders_does_not_deadlock() {
             let requests = keys
                 .iter()
                 .map(|k| queued(lane(1 + *k as u64 % 4), &format!("k{k}")));
-            let txs = store.queue(requests.collect()).await.expect("queue");
+            let txs = store
+                .queue_requests(requests.collect())
+                .await
+                .expect("queue");
             let mut found: Vec<_> = keys
                 .into_iter()
                 .zip(txs.into_iter().map(|tx| tx.id))

@@ -75,7 +75,7 @@ async fn a_deposed_keeper_writes_nothing(write: Write) {
         );
         deposed.follow(&first);
         let queued = vec![new_queued(key, "waiting")];
-        let waiting = store.queue(queued).await.expect("queue").remove(0);
+        let waiting = store.queue_requests(queued).await.expect("queue").remove(0);
         store.extend_feed(&[]).await.expect("extend_feed");
         let sent = first.writes.inserts[0].clone();
         let world = World {

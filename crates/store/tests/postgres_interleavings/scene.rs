@@ -201,7 +201,11 @@ impl Stage {
         }
         let contested = lanes.iter().take(MADE_AT_ONCE);
         let queued = contested.map(|lane| new_queued(lane.key, "waiting"));
-        let waiting = self.store.queue(queued.collect()).await.expect("queue");
+        let waiting = self
+            .store
+            .queue_requests(queued.collect())
+            .await
+            .expect("queue");
         if base == Base::Lapsed {
             self.let_leases_lapse(&lanes[..MADE_AT_ONCE]).await;
         }

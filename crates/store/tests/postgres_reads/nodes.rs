@@ -25,7 +25,7 @@ impl World {
     /// The other nodes as a heartbeat returns them; `None` when this incarnation was replaced.
     async fn heartbeat(&self, member: &Member) -> Option<Vec<Member>> {
         match self.store.heartbeat(member).await.expect("heartbeat") {
-            HeartbeatOutcome::Taken { members, timeline } => {
+            HeartbeatOutcome::Recorded { members, timeline } => {
                 assert_eq!(timeline, 1, "a new server's timeline");
                 Some(members)
             }

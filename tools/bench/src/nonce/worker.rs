@@ -9,7 +9,8 @@ use alloy_primitives::{Address, B256};
 use cli::{Failure, print_line};
 use domain::{ChainId, LaneKey, Mark, Reservation};
 use engine::ports::{NonceReservations, ReservationError};
-use futures::future::try_join_all;
+use futures::FutureExt as _;
+use futures::future::{BoxFuture, try_join_all};
 use hdrhistogram::Histogram;
 use serde_json::json;
 use tokio::sync::mpsc;
@@ -30,20 +31,25 @@ const BUSY_PAUSE: Duration = Duration::from_millis(1);
 const REQUESTS_MAX: usize = 1;
 
 /// Serves requests of the parent until standard input ends. The caller has started the node.
-pub async fn serve_worker(reservations: Arc<dyn NonceReservations>) -> Result<(), Failure> {
-    print_line!("{}", json!({ "ready": true }));
-    let mut requests = read_requests();
-    while let Some(line) = requests.recv().await {
-        let request = serde_json::from_str(&line)
-            .map_err(|e| Failure::refused("cannot decode the request", &e))?;
-        let answer = match request {
-            WorkerRequest::Open { lanes } => open_lanes(&*reservations, &lanes).await?,
-            WorkerRequest::Run(load) => run_load(&reservations, load).await?,
-        };
-        let answer = serde_json::to_string(&answer).expect("the answer is serializable");
-        print_line!("{answer}");
+pub fn serve_worker(
+    reservations: Arc<dyn NonceReservations>,
+) -> BoxFuture<'static, Result<(), Failure>> {
+    async move {
+        print_line!("{}", json!({ "ready": true }));
+        let mut requests = read_requests();
+        while let Some(line) = requests.recv().await {
+            let request = serde_json::from_str(&line)
+                .map_err(|e| Failure::refused("cannot decode the request", &e))?;
+            let answer = match request {
+                WorkerRequest::Open { lanes } => open_lanes(&*reservations, &lanes).await?,
+                WorkerRequest::Run(load) => run_load(&reservations, load).await?,
+            };
+            let answer = serde_json::to_string(&answer).expect("the answer is serializable");
+            print_line!("{answer}");
+        }
+        Ok(())
     }
-    Ok(())
+    .boxed()
 }
 
 /// Reads the lines of standard input until it ends.

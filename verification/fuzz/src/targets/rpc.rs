@@ -118,18 +118,35 @@ async fn call_chain(chain: &RpcChain, words: &mut WordReader<'_>) {
             };
             show(&chain.find_consumer(account, Nonce(nonce), header).await);
         }
-        "fee_quote" => show(&chain.fee_quote().await),
+        "fee_quote" => quote_fees(chain).await,
         "estimate_gas" => show(&chain.estimate_gas(&call()).await),
-        "send" => show(&chain.send(&outgoing(words)).await),
+        "send" => send(chain, words).await,
         _ => {
             // An unknown question is all of the short ones.
-            show(&chain.header(BlockTag::Latest).await);
-            show(&chain.fee_quote().await);
+            quote_fees(chain).await;
             show(&chain.estimate_gas(&call()).await);
-            show(&chain.send(&outgoing(words)).await);
+            send(chain, words).await;
         }
     }
     show(chain);
+}
+
+/// Fees for the newest block, or for one that the endpoint does not have.
+async fn quote_fees(chain: &RpcChain) {
+    let newest = chain.header(BlockTag::Latest).await;
+    show(&newest);
+    let followed = newest.ok().flatten().unwrap_or(Header {
+        number: 1,
+        hash: B256::ZERO,
+        parent_hash: B256::ZERO,
+        timestamp: 0,
+    });
+    show(&chain.fee_quote(&followed).await);
+}
+
+async fn send(chain: &RpcChain, words: &mut WordReader<'_>) {
+    let trust = || Duration::from_secs(5);
+    show(&chain.send(Address::ZERO, &outgoing(words), &trust).await);
 }
 
 fn show(what: &impl Debug) {
@@ -179,6 +196,7 @@ fn outgoing(words: &mut WordReader<'_>) -> Vec<OutgoingEnvelope> {
         hash,
         raw: Bytes::from_static(&[2, 0xc0]),
         others: vec![B256::repeat_byte(9)],
+        to_all: false,
     };
     (0..).zip(hashes).map(envelope).collect()
 }

@@ -96,6 +96,12 @@ impl MemoryChain {
         self.record_setting(|| format!("endpoint {endpoint} is down: {is_down}"));
     }
 
+    /// Makes an endpoint hang on sends, or answer them again.
+    pub fn set_hangs_on_sends(&self, endpoint: usize, hangs: bool) {
+        self.lock().endpoints[endpoint].hangs_on_sends = hangs;
+        self.record_setting(|| format!("endpoint {endpoint} hangs on sends: {hangs}"));
+    }
+
     /// Whether all endpoints reject [`super::SOMETIMES_REJECTED`] call data from now on.
     pub fn set_strict(&self, is_strict: bool) {
         for endpoint in &mut self.lock().endpoints {

@@ -26,6 +26,8 @@ pub(super) struct Endpoint {
     pub(super) lag: u64,
     /// It is unreachable.
     pub(super) is_down: bool,
+    /// It answers queries and never a send.
+    pub(super) hangs_on_sends: bool,
     /// It rejects [`SOMETIMES_REJECTED`] call data.
     pub(super) is_strict: bool,
 }

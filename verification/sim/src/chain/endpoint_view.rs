@@ -126,7 +126,7 @@ impl EndpointView {
         }
         let mut txs = ledger.blocks[&header.hash].txs.iter();
         let tx = txs.find(|tx| tx.place() == (account, nonce));
-        Some(tx.map_or(NonceConsumer::Unseen, |tx| tx.find_consumer()))
+        Some(tx.map_or(NonceConsumer::Unattributed, |tx| tx.find_consumer()))
     }
 
     pub(super) fn estimate_gas(

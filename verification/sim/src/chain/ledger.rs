@@ -144,6 +144,8 @@ impl Ledger {
             base_fee: Some(self.base_fee),
             tip: self.tip,
             block_gas_limit: None,
+            no_op_gas: None,
+            recent_max: None,
         }
     }
 

@@ -21,7 +21,9 @@ use async_trait::async_trait;
 use domain::attempt::OutgoingEnvelope;
 use domain::lane::{ChainQuery, EndpointNonces, NonceConsumer};
 use domain::{Address, B256, ChainId, FeeQuote, Header, Inclusion, LaneKey, Nonce, SendOutcome};
-use engine::ports::{BlockTag, CallError, CallRequest, Chain, ChainError, HashFilter, Quorum};
+use engine::ports::{
+    BlockTag, CallError, CallRequest, Chain, ChainError, HashFilter, Quorum, SendTrust,
+};
 use tokio::sync::Notify;
 
 use crate::event::WorldEvent;
@@ -229,7 +231,7 @@ impl Chain for MemoryChain {
         consumer.ok_or_else(|| ChainError::Unusable(format!("there is no block {}", up_to.number)))
     }
 
-    async fn fee_quote(&self) -> Result<FeeQuote, ChainError> {
+    async fn fee_quote(&self, _followed: &Header) -> Result<FeeQuote, ChainError> {
         Ok(self.lock().quote())
     }
 
@@ -237,7 +239,12 @@ impl Chain for MemoryChain {
         EndpointView::FIRST.estimate_gas(&self.lock(), call)
     }
 
-    async fn send(&self, outgoing: &[OutgoingEnvelope]) -> Vec<SendOutcome> {
+    async fn send(
+        &self,
+        _account: Address,
+        outgoing: &[OutgoingEnvelope],
+        _trust: SendTrust<'_>,
+    ) -> Vec<SendOutcome> {
         self.receive(0, outgoing)
     }
 }

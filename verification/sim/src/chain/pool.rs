@@ -38,7 +38,7 @@ impl ChainTx {
         let UnsignedEnvelope {
             to, value, data, ..
         } = &self.envelope;
-        NonceConsumer::By {
+        NonceConsumer::Transaction {
             hash: self.hash,
             effect_digest: EffectDigest::of(*to, *value, data),
         }

@@ -7,7 +7,9 @@ use async_trait::async_trait;
 use domain::attempt::OutgoingEnvelope;
 use domain::lane::{ChainQuery, EndpointNonces, NonceConsumer};
 use domain::{Address, B256, ChainId, FeeQuote, Header, Inclusion, NodeName, Nonce, SendOutcome};
-use engine::ports::{BlockTag, CallError, CallRequest, Chain, ChainError, HashFilter, Quorum};
+use engine::ports::{
+    BlockTag, CallError, CallRequest, Chain, ChainError, HashFilter, Quorum, SendTrust,
+};
 
 use super::MemoryChain;
 use super::endpoint_view::{EndpointView, matching_receipts};
@@ -204,7 +206,7 @@ impl RemoteChain {
             })
             .await?;
         match recorded {
-            Some(NonceConsumer::By { .. }) if is_blind => Ok(NonceConsumer::Unseen),
+            Some(NonceConsumer::Transaction { .. }) if is_blind => Ok(NonceConsumer::Unattributed),
             Some(consumer) => Ok(consumer),
             None => {
                 let text = format!("endpoint {at} does not have block {}", up_to.number);
@@ -344,22 +346,22 @@ impl Chain for RemoteChain {
         let mut unseen = 0;
         for at in self.endpoint_order() {
             match self.consumer_at(at, account, nonce, up_to).await {
-                Ok(NonceConsumer::Unseen) => unseen += 1,
-                Ok(found @ (NonceConsumer::By { .. } | NonceConsumer::NotConsumed)) => {
+                Ok(NonceConsumer::Unattributed) => unseen += 1,
+                Ok(found @ (NonceConsumer::Transaction { .. } | NonceConsumer::NotConsumed)) => {
                     return Ok(found);
                 }
                 Err(_) => {}
             }
         }
         if unseen >= self.links.len().min(2) {
-            return Ok(NonceConsumer::Unseen);
+            return Ok(NonceConsumer::Unattributed);
         }
         Err(ChainError::Unreachable(
             "too few endpoints show the consumer of the nonce".to_owned(),
         ))
     }
 
-    async fn fee_quote(&self) -> Result<FeeQuote, ChainError> {
+    async fn fee_quote(&self, _followed: &Header) -> Result<FeeQuote, ChainError> {
         Ok(self.read(|_, ledger: &Ledger| ledger.quote()).await?.1)
     }
 
@@ -384,9 +386,14 @@ impl Chain for RemoteChain {
         }
     }
 
-    async fn send(&self, outgoing: &[OutgoingEnvelope]) -> Vec<SendOutcome> {
-        self.record_sending(outgoing);
-        self.send_in_order(outgoing).await
+    async fn send(
+        &self,
+        account: Address,
+        outgoing: &[OutgoingEnvelope],
+        trust: SendTrust<'_>,
+    ) -> Vec<SendOutcome> {
+        self.record_sending(account, outgoing);
+        self.send_in_order(outgoing, trust).await
     }
 }
 

@@ -1,35 +1,50 @@
 //! Sends transactions to several endpoints: first to the configured number, then to more while the outcome is
 //! doubtful; and merges their answers.
 
-use domain::SendOutcome;
+use std::time::Duration;
+
 use domain::attempt::OutgoingEnvelope;
+use domain::{Address, SendOutcome};
+use engine::ports::{SendTrust, send_share};
 use futures::future::join_all;
 
-use super::pool::ChainTx;
 use super::remote::RemoteChain;
 use crate::event::WorldEvent;
 use crate::network::NoAnswer;
 
 impl RemoteChain {
-    pub(super) async fn send_in_order(&self, outgoing: &[OutgoingEnvelope]) -> Vec<SendOutcome> {
+    pub(super) async fn send_in_order(
+        &self,
+        outgoing: &[OutgoingEnvelope],
+        trust: SendTrust<'_>,
+    ) -> Vec<SendOutcome> {
         let order = self.endpoint_order();
-        let (at_once, on_doubt) = order.split_at(self.send_to.clamp(1, order.len()));
-        let outcome = join_all(at_once.iter().map(|at| self.send_to_one(*at, outgoing))).await;
+        let send_to = match outgoing.iter().any(|envelope| envelope.to_all) {
+            true => order.len(),
+            false => self.send_to,
+        };
+        let (at_once, on_doubt) = order.split_at(send_to.clamp(1, order.len()));
+        let share = send_share(trust(), on_doubt.len());
+        let sending = at_once
+            .iter()
+            .map(|at| self.send_to_one(*at, outgoing, share));
+        let outcome = join_all(sending).await;
         let mut outcome = outcome.into_iter();
         let mut outcomes = outcome.next().expect("at least one endpoint is called");
         for answers in outcome {
             outcomes = outcomes.into_iter().zip(answers).map(merge).collect();
         }
-        for at in on_doubt {
+        for (index, at) in on_doubt.iter().enumerate() {
             let open: Vec<usize> = (0..outgoing.len())
                 .filter(|index| needs_more_endpoints(&outcomes[*index]))
                 .collect();
-            if open.is_empty() {
+            if open.is_empty() || trust().is_zero() {
                 break;
             }
             let items: Vec<OutgoingEnvelope> =
                 open.iter().map(|index| outgoing[*index].clone()).collect();
-            let answers = self.send_to_one(*at, &items).await;
+            let share = send_share(trust(), on_doubt.len() - index - 1);
+            let answers = self.send_to_one(*at, &items, share).await;
             for (index, answer) in open.into_iter().zip(answers) {
                 outcomes[index] = merge((outcomes[index].clone(), answer));
             }
@@ -38,23 +53,30 @@ impl RemoteChain {
     }
 
     /// Records which node sends for which lane, before the first transaction leaves.
-    pub(super) fn record_sending(&self, outgoing: &[OutgoingEnvelope]) {
+    pub(super) fn record_sending(&self, account: Address, outgoing: &[OutgoingEnvelope]) {
         let first = outgoing.first();
         let (Some(node), Some(first)) = (&self.owner, first) else {
             return;
         };
-        let Some(tx) = ChainTx::decode(&first.raw) else {
-            return;
-        };
         self.chain.record(|| WorldEvent::Sending {
-            lane: self.chain.lane(tx.envelope.signer),
+            lane: self.chain.lane(account),
             node: node.clone(),
             nonce: first.nonce,
         });
     }
 
-    async fn send_to_one(&self, at: usize, outgoing: &[OutgoingEnvelope]) -> Vec<SendOutcome> {
+    async fn send_to_one(
+        &self,
+        at: usize,
+        outgoing: &[OutgoingEnvelope],
+        share: Duration,
+    ) -> Vec<SendOutcome> {
         let (link, moods) = (&self.links[at], self.staleness());
+        if self.chain.lock().endpoints[at].hangs_on_sends {
+            tokio::time::sleep(share).await;
+            let why = "no answer before the deadline of the send".to_owned();
+            return vec![SendOutcome::Unknown(why); outgoing.len()];
+        }
         if link.rng().permille(moods.busy) {
             return vec![SendOutcome::Busy("the node is syncing".to_owned()); outgoing.len()];
         }

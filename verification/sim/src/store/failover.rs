@@ -154,12 +154,12 @@ mod tests {
             let tx = store.tx(TxId(Uuid::from_u128(number))).await;
             tx.expect("the twin's reads do not fail").is_some()
         };
-        store.queue(vec![queued(1)]).await.expect("queue");
+        store.queue_requests(vec![queued(1)]).await.expect("queue");
         store.fail_over();
         assert!(has(1).await);
         assert_eq!(store.loss(), Loss::default());
         store.stop_standby();
-        store.queue(vec![queued(2)]).await.expect("queue");
+        store.queue_requests(vec![queued(2)]).await.expect("queue");
         store.fail_over();
         assert!(has(1).await && !has(2).await);
         let lost = queued(2);

@@ -7,8 +7,8 @@ use crate::mutation::{self, Mutation};
 use domain::lease::{Lease, LeaseDecision};
 use domain::{GrantId, LaneId, LaneKey, LeaseGrant, RequestId, Timestamp, Token, TxId};
 use engine::ports::{
-    AcquireOutcome, HeartbeatOutcome, LeaseRequest, Member, QueuedRequest, RegrantOutcome,
-    RenewOutcome, StoreError, Work,
+    AcquireOutcome, HeartbeatOutcome, LaneWork, LeaseRequest, Member, QueuedRequest,
+    RegrantOutcome, RenewOutcome, StoreError,
 };
 
 use super::rows::{LaneRow, Rows};
@@ -254,12 +254,12 @@ impl Rows {
         &self,
         lease_request: &LeaseRequest,
         now: Timestamp,
-    ) -> Vec<Work> {
+    ) -> Vec<LaneWork> {
         let lanes = self.lane_ids.values().filter_map(|id| self.lane(*id));
         lanes
             .filter(|lane| is_takeable(lane, lease_request, now))
             .filter(|lane| lane.halted.is_none() && (!lane.wakes.is_empty() || lane.is_busy()))
-            .map(|lane| Work {
+            .map(|lane| LaneWork {
                 lane: lane.key,
                 has_queued: !lane.wakes.is_empty(),
             })
@@ -286,7 +286,7 @@ impl Rows {
             self.replaced_incarnations
                 .insert((before.node, before.incarnation));
         }
-        HeartbeatOutcome::Taken {
+        HeartbeatOutcome::Recorded {
             members: self.members.values().cloned().collect(),
             timeline: self.timeline,
         }

@@ -22,8 +22,8 @@ use domain::{
 };
 use engine::ports::{
     AcquireOutcome, Clock, CommitOutcome, EventFilter, EventPage, EventRecord, HeartbeatOutcome,
-    LaneBatch, LaneRecord, LeaseRequest, Member, QueuedRequest, RegrantOutcome, RenewOutcome,
-    Store, StoreError, TxFilter, TxPage, TxRecord, Work,
+    LaneBatch, LaneRecord, LaneWork, LeaseRequest, Member, QueuedRequest, RegrantOutcome,
+    RenewOutcome, Store, StoreError, TxFilter, TxPage, TxRecord,
 };
 
 use crate::event::WorldEvent;
@@ -289,7 +289,7 @@ impl Store for MemoryStore {
             .collect())
     }
 
-    async fn queue(&self, requests: Vec<QueuedRequest>) -> Result<Vec<Tx>, StoreError> {
+    async fn queue_requests(&self, requests: Vec<QueuedRequest>) -> Result<Vec<Tx>, StoreError> {
         let mut rows = self.rows();
         if let Some(why) = requests.iter().find_map(|new| rows.queue_refusal(new)) {
             return Err(why);
@@ -303,7 +303,10 @@ impl Store for MemoryStore {
             .collect())
     }
 
-    async fn lanes_with_work(&self, lease_request: &LeaseRequest) -> Result<Vec<Work>, StoreError> {
+    async fn lanes_with_work(
+        &self,
+        lease_request: &LeaseRequest,
+    ) -> Result<Vec<LaneWork>, StoreError> {
         Ok(self.rows().lanes_with_work(lease_request, self.now()))
     }
 

@@ -15,8 +15,8 @@ use domain::{
 };
 use engine::ports::{
     AcquireOutcome, CommitOutcome, EventFilter, EventPage, EventRecord, HeartbeatOutcome,
-    LaneBatch, LaneRecord, LeaseRequest, Member, QueuedRequest, RegrantOutcome, RenewOutcome,
-    Store, StoreError, TxFilter, TxPage, TxRecord, Work,
+    LaneBatch, LaneRecord, LaneWork, LeaseRequest, Member, QueuedRequest, RegrantOutcome,
+    RenewOutcome, Store, StoreError, TxFilter, TxPage, TxRecord,
 };
 
 use super::MemoryStore;
@@ -160,11 +160,14 @@ impl Store for RemoteStore {
         at_once!(self.find_requests(&requests))
     }
 
-    async fn queue(&self, requests: Vec<QueuedRequest>) -> Result<Vec<Tx>, StoreError> {
-        over_link!(self.queue(requests))
+    async fn queue_requests(&self, requests: Vec<QueuedRequest>) -> Result<Vec<Tx>, StoreError> {
+        over_link!(self.queue_requests(requests))
     }
 
-    async fn lanes_with_work(&self, lease_request: &LeaseRequest) -> Result<Vec<Work>, StoreError> {
+    async fn lanes_with_work(
+        &self,
+        lease_request: &LeaseRequest,
+    ) -> Result<Vec<LaneWork>, StoreError> {
         let lease_request = lease_request.clone();
         at_once!(self.lanes_with_work(&lease_request))
     }

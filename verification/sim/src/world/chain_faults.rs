@@ -47,7 +47,12 @@ pub(super) fn poison(chain: &MemoryChain, plan: &Plan) {
 
 /// Ends all faults. Permanent settings stay: an endpoint that lags, and a price that rose.
 pub(super) fn heal(chain: &MemoryChain, plan: &Plan) {
-    (0..plan.chain.endpoints).for_each(|endpoint| chain.set_down(endpoint, false));
+    for endpoint in 0..plan.chain.endpoints {
+        chain.set_down(endpoint, false);
+        if plan.has_workload(Feature::HungSends) {
+            chain.set_hangs_on_sends(endpoint, false);
+        }
+    }
     set_up(chain, plan);
     chain.set_strict(false);
     chain.set_fees(price_after(&plan.chain), FEE);

@@ -73,11 +73,13 @@ pub enum Feature {
     Poison,
     /// Clients reserve nonces of an account and send their own transactions.
     Reservations,
+    /// Endpoints answer queries and hang on sends.
+    HungSends,
 }
 
 /// Every feature with its name. A failing world is shrunk in this order: the feature whose absence explains
 /// the most comes first.
-pub const FEATURES: [(Feature, &str); 33] = [
+pub const FEATURES: [(Feature, &str); 34] = [
     (Feature::Loss, "loss"),
     (Feature::Failovers, "failovers"),
     (Feature::ClockJumps, "clock-jumps"),
@@ -111,6 +113,7 @@ pub const FEATURES: [(Feature, &str); 33] = [
     (Feature::NodeClocks, "node-clocks"),
     (Feature::Poison, "poison"),
     (Feature::Reservations, "reservations"),
+    (Feature::HungSends, "hung-sends"),
 ];
 
 impl Feature {

@@ -9,8 +9,8 @@ use domain::{
 };
 use engine::ports::{
     AcquireOutcome, CommitOutcome, Conflict, EventFilter, EventPage, EventRecord, HeartbeatOutcome,
-    LaneBatch, LaneRecord, LeaseRequest, Member, QueuedRequest, RegrantOutcome, RenewOutcome,
-    Store, StoreError, TxFilter, TxPage, TxRecord, Work,
+    LaneBatch, LaneRecord, LaneWork, LeaseRequest, Member, QueuedRequest, RegrantOutcome,
+    RenewOutcome, Store, StoreError, TxFilter, TxPage, TxRecord,
 };
 
 use super::poison::{Poison, PoisonKind};
@@ -110,8 +110,8 @@ passes! {
     put_headers(chain: ChainId, headers: &[Header]) -> Result<(), StoreError>;
     regrant(lease_grant: LeaseGrant, grant: GrantId) -> Result<RegrantOutcome, StoreError>;
     find_requests(requests: &[(LaneKey, RequestId)]) -> Result<Vec<Option<Tx>>, StoreError>;
-    queue(requests: Vec<QueuedRequest>) -> Result<Vec<Tx>, StoreError>;
-    lanes_with_work(lease_request: &LeaseRequest) -> Result<Vec<Work>, StoreError>;
+    queue_requests(requests: Vec<QueuedRequest>) -> Result<Vec<Tx>, StoreError>;
+    lanes_with_work(lease_request: &LeaseRequest) -> Result<Vec<LaneWork>, StoreError>;
     heartbeat(member: &Member) -> Result<HeartbeatOutcome, StoreError>;
     mark_reconciled(lease_grant: LeaseGrant) -> Result<(), StoreError>;
     halt(lease_grant: LeaseGrant, reason: &str) -> Result<bool, StoreError>;

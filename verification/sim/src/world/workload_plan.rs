@@ -34,6 +34,9 @@ const POISON_PERMILLE: u64 = 600;
 /// How often a busy world has an account whose nonces are reserved by clients.
 const RESERVATIONS: u64 = 600;
 
+/// How often a busy world, that is not calm, has endpoints that hang on sends.
+const HUNG_SENDS_PERMILLE: u64 = 400;
+
 /// How often all mempools are lost at the end, in worlds that are not calm.
 const POOL_LOSS_PERMILLE: u64 = 300;
 
@@ -83,6 +86,9 @@ impl Plan {
         if rng.permille(RESERVATIONS) && !options.lossy && self.poison.is_none() {
             self.workloads = self.workloads.with(Feature::Reservations);
             self.reservations = Some(ReservationPlan::new(rng));
+        }
+        if !options.calm && rng.permille(HUNG_SENDS_PERMILLE) {
+            self.workloads = self.workloads.with(Feature::HungSends);
         }
     }
 

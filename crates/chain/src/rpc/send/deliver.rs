@@ -1,7 +1,9 @@
 //! Delivery of envelopes to one endpoint.
 
-use domain::SendOutcome;
+use std::collections::BTreeSet;
+
 use domain::attempt::OutgoingEnvelope;
+use domain::{Address, SendOutcome};
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use serde_json::value::RawValue;
@@ -34,27 +36,29 @@ pub(super) enum Delivery {
 /// Sends to one endpoint; reports in order.
 pub(super) async fn deliver(
     endpoint: &Endpoint,
+    account: Address,
     items: &[&OutgoingEnvelope],
     deadline: SendDeadline,
 ) -> Vec<SendReport> {
     // Checked once here, so that concurrent calls do not all check.
-    if let Err(failure) = endpoint.check_chain().await {
+    let checked = deadline.wait_for(endpoint.check_chain()).await;
+    let checked = checked.unwrap_or_else(|| {
+        let why = "its chain id was not answered in time";
+        Err(Failure::Unchecked(Box::new(Failure::AnswerLost(
+            why.into(),
+        ))))
+    });
+    if let Err(failure) = checked {
         return vec![undelivered_report(endpoint, &failure); items.len()];
     }
     let calls: Vec<Value> = items.iter().map(|item| json!([item.raw])).collect();
-    let mode = if endpoint.can_batch() {
-        endpoint.strategy.choose(calls.len())
-    } else {
-        SendMode::Singles
-    };
+    let (mode, concurrency_max) = choose_mode(endpoint, account, calls.len());
     let began = Instant::now();
     let mut deliveries = match mode {
         SendMode::Batches => send_in_batches(endpoint, &calls, deadline).await,
-        SendMode::Singles => {
-            let concurrency_max = endpoint.strategy.concurrency_max();
-            send_singly(endpoint, &calls, concurrency_max, deadline).await
-        }
+        SendMode::Singles => send_singly(endpoint, &calls, concurrency_max, deadline).await,
     };
+    record_hung_sends(endpoint, account, &deliveries, deadline);
     let all_answered = deliveries
         .iter()
         .all(|delivery| matches!(delivery, Delivery::Answer(_)));
@@ -64,7 +68,39 @@ pub(super) async fn deliver(
             .record_timing(mode, calls.len(), began.elapsed());
     }
     resend_in_order(endpoint, &calls, &mut deliveries, deadline).await;
-    build_reports(endpoint, items, deliveries).await
+    build_reports(endpoint, account, items, deliveries, deadline).await
+}
+
+/// After a send of this account hung, its envelopes are sent one at a time: those before the one that hangs arrive, and
+/// it is the first that is tried the next time.
+fn choose_mode(endpoint: &Endpoint, account: Address, count: usize) -> (SendMode, usize) {
+    if endpoint.health.has_hung_send(account) {
+        return (SendMode::Singles, 1);
+    }
+    let mode = if endpoint.can_batch() {
+        endpoint.strategy.choose(count)
+    } else {
+        SendMode::Singles
+    };
+    (mode, endpoint.strategy.concurrency_max())
+}
+
+/// Records whether the endpoint answers sends. A send that hung until its deadline counts, a lost connection does not:
+/// queries show that as well.
+fn record_hung_sends(
+    endpoint: &Endpoint,
+    account: Address,
+    deliveries: &[Delivery],
+    deadline: SendDeadline,
+) {
+    let is_answered = |delivery: &Delivery| matches!(delivery, Delivery::Answer(_));
+    let is_lost =
+        |delivery: &Delivery| matches!(delivery, Delivery::Failed(Failure::AnswerLost(_)));
+    if deliveries.iter().any(is_lost) && deadline.was_long_enough() {
+        endpoint.health.record_hung_send(account);
+    } else if deliveries.iter().any(is_answered) {
+        endpoint.health.record_answered_send(account);
+    }
 }
 
 async fn send_in_batches(
@@ -74,9 +110,13 @@ async fn send_in_batches(
 ) -> Vec<Delivery> {
     let mut deliveries = Vec::with_capacity(calls.len());
     while deliveries.len() < calls.len() && !deadline.is_over() {
+        if endpoint.next_wait() >= deadline.left() {
+            break; // the limit on requests per second: the rest is sent later
+        }
         let rest = &calls[deliveries.len()..];
         let part = &rest[..batch_len(rest, endpoint.batch_max)];
-        match endpoint.batch::<Box<RawValue>>(METHOD, part).await {
+        let sent = deadline.wait_for(endpoint.batch::<Box<RawValue>>(METHOD, part));
+        match sent.await.unwrap_or_else(|| Err(unanswered())) {
             Ok(BatchOutcome::Each(each)) => deliveries.extend(
                 each.into_iter()
                     .map(|outcome| outcome.map_or(Delivery::Unanswered, Delivery::Answer)),
@@ -117,13 +157,18 @@ async fn send_singly(
 ) -> Vec<Delivery> {
     let mut deliveries = vec![Delivery::NotStarted; calls.len()];
     let mut in_flight = FuturesUnordered::new();
+    let mut unanswered_indices = BTreeSet::new();
     let mut waiting = calls.iter().enumerate();
     let mut is_over = false;
     loop {
-        while !is_over && in_flight.len() < concurrency_max && !deadline.is_over() {
+        while !is_over
+            && in_flight.len() < concurrency_max
+            && endpoint.next_wait() < deadline.left()
+        {
             let Some((index, params)) = waiting.next() else {
                 break;
             };
+            unanswered_indices.insert(index);
             in_flight.push(async move {
                 match endpoint.query::<Box<RawValue>>(METHOD, params).await {
                     Ok(outcome) => (index, Delivery::Answer(outcome)),
@@ -131,11 +176,20 @@ async fn send_singly(
                 }
             });
         }
-        let Some((index, answer)) = in_flight.next().await else {
-            return deliveries;
-        };
-        is_over |= stops_sending(&answer);
-        deliveries[index] = answer;
+        match deadline.wait_for(in_flight.next()).await {
+            Some(Some((index, answer))) => {
+                is_over |= stops_sending(&answer);
+                unanswered_indices.remove(&index);
+                deliveries[index] = answer;
+            }
+            Some(None) => return deliveries,
+            None => {
+                for index in unanswered_indices {
+                    deliveries[index] = Delivery::Failed(unanswered());
+                }
+                return deliveries;
+            }
+        }
     }
 }
 
@@ -167,6 +221,10 @@ async fn resend_in_order(
             deliveries[index] = answer;
         }
     }
+}
+
+fn unanswered() -> Failure {
+    Failure::AnswerLost("no answer before the deadline of the send".to_owned())
 }
 
 pub(super) fn error_kind(delivery: &Delivery) -> Option<NodeErrorKind> {

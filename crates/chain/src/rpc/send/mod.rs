@@ -8,65 +8,125 @@ mod report;
 mod strategy;
 mod tally;
 
-use std::iter;
 use std::time::Duration;
 
-use domain::SendOutcome;
 use domain::attempt::OutgoingEnvelope;
-use futures::future::join_all;
-use tokio::time::Instant;
+use domain::{Address, SendOutcome};
+use engine::ports::{SEND_SHARE_MIN, SendTrust, send_share};
+use futures::stream::FuturesUnordered;
+use futures::{Stream, StreamExt as _};
+use tokio::time::{Instant, timeout_at};
 
 use super::endpoint::Endpoint;
+use super::limits::WAVE_GRACE;
 use deliver::deliver;
 use tally::Tally;
 
 pub(super) use strategy::SendStrategy;
 
-/// Sends to `send_to` endpoints concurrently, then the undecided envelopes to the other endpoints one by one. No
-/// request starts later than `start_within` after the call: the lease was checked just before it, and slow
-/// endpoints must not extend that check.
+/// The endpoints of a chain in the order in which they get envelopes: the first wave at once, then one after the other.
+pub(super) struct Waves<'a> {
+    endpoints: &'a [&'a Endpoint],
+    first: usize,
+}
+
+impl<'a> Waves<'a> {
+    pub(super) fn new(endpoints: &'a [&'a Endpoint], send_to: usize) -> Self {
+        let first = send_to.min(endpoints.len());
+        Self { endpoints, first }
+    }
+
+    /// Each wave, with the number of those after it.
+    fn iter(&self) -> impl Iterator<Item = (&'a [&'a Endpoint], usize)> {
+        let (first, others) = self.endpoints.split_at(self.first);
+        let after = |index: usize| others.len().saturating_sub(index);
+        let singles = others.chunks(1).enumerate();
+        std::iter::once((first, others.len()))
+            .chain(singles.map(move |(index, wave)| (wave, after(index.saturating_add(1)))))
+    }
+}
+
+/// Sends to the first wave, then the undecided envelopes to the others one by one. The trust in the lease is read before
+/// each wave; no request starts after its end, and no wave takes the time of those after it.
 pub(super) async fn send(
-    endpoints: &[&Endpoint],
-    send_to: usize,
+    account: Address,
     outgoing: &[OutgoingEnvelope],
-    start_within: Duration,
+    waves: &Waves<'_>,
+    trust: SendTrust<'_>,
 ) -> Vec<SendOutcome> {
-    let deadline = SendDeadline {
-        began: Instant::now(),
-        start_within,
-    };
     let mut tallies = vec![Tally::default(); outgoing.len()];
-    let (first, others) = endpoints.split_at(send_to.min(endpoints.len()));
-    for wave in iter::once(first).chain(others.chunks(1)) {
+    for (wave, waves_after) in waves.iter() {
         let undecided: Vec<usize> = (0..outgoing.len())
             .filter(|index| tallies[*index].is_undecided())
             .collect();
-        if undecided.is_empty() || deadline.is_over() {
+        let left = trust();
+        if undecided.is_empty() || left.is_zero() {
             break;
         }
+        let deadline = SendDeadline::of_share(left, waves_after);
         let items: Vec<&OutgoingEnvelope> =
             undecided.iter().map(|index| &outgoing[*index]).collect();
-        let sending = wave.iter().map(|one| deliver(one, &items, deadline));
-        for reports in join_all(sending).await {
+        let mut sending: FuturesUnordered<_> = wave
+            .iter()
+            .map(|endpoint| deliver(endpoint, account, &items, deadline))
+            .collect();
+        let mut grace = None;
+        while let Some(reports) = next_within(&mut sending, grace).await {
             for (index, report) in undecided.iter().zip(reports) {
                 tallies[*index].add_report(report);
             }
+            if !undecided.iter().any(|index| tallies[*index].is_undecided()) {
+                // One endpoint has everything: the others of the wave need not be waited for.
+                grace.get_or_insert_with(|| Instant::now() + WAVE_GRACE);
+            }
         }
     }
-    let endpoints = endpoints.len();
+    let endpoints = waves.endpoints.len();
     let result = tallies.into_iter().map(|tally| tally.outcome(endpoints));
     result.collect()
 }
 
-/// Until when requests may start.
+/// The reports of the next endpoint of a wave; `None` when all have reported, or the time is over.
+async fn next_within<T>(
+    sending: &mut (impl Stream<Item = T> + Unpin),
+    until: Option<Instant>,
+) -> Option<T> {
+    match until {
+        None => sending.next().await,
+        Some(until) => timeout_at(until, sending.next()).await.ok().flatten(),
+    }
+}
+
+/// Until when an endpoint may be sent to, and its answers are awaited.
 #[derive(Clone, Copy)]
 struct SendDeadline {
     began: Instant,
-    start_within: Duration,
+    until: Instant,
 }
 
 impl SendDeadline {
+    /// For a wave after which so many others may have their turn.
+    fn of_share(left: Duration, waves_after: usize) -> Self {
+        let began = Instant::now();
+        let until = began + send_share(left, waves_after);
+        Self { began, until }
+    }
+
+    fn left(self) -> Duration {
+        self.until.saturating_duration_since(Instant::now())
+    }
+
     fn is_over(self) -> bool {
-        self.began.elapsed() > self.start_within
+        self.left().is_zero()
+    }
+
+    /// Whether an endpoint that has not answered by now had enough time for it.
+    fn was_long_enough(self) -> bool {
+        self.is_over() && self.began.elapsed() >= SEND_SHARE_MIN
+    }
+
+    /// Waits for an answer until the deadline; `None` after it.
+    async fn wait_for<T>(self, answer: impl Future<Output = T>) -> Option<T> {
+        timeout_at(self.until, answer).await.ok()
     }
 }

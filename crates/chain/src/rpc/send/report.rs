@@ -3,14 +3,12 @@
 
 use std::collections::BTreeSet;
 
-use alloy_consensus::TxEnvelope;
-use alloy_consensus::transaction::SignerRecoverable;
-use alloy_eips::eip2718::Decodable2718;
 use domain::attempt::OutgoingEnvelope;
 use domain::lane::ChainQuery;
 use domain::{Address, B256, Nonce, SendOutcome};
 use serde_json::{Value, json};
 
+use super::SendDeadline;
 use super::deliver::{Delivery, error_kind};
 use super::tally::SendReport;
 use crate::classify::NodeErrorKind;
@@ -23,8 +21,10 @@ use crate::rpc::wire::NodeError;
 /// The reports, in the order of the envelopes.
 pub(super) async fn build_reports(
     endpoint: &Endpoint,
+    account: Address,
     items: &[&OutgoingEnvelope],
     deliveries: Vec<Delivery>,
+    deadline: SendDeadline,
 ) -> Vec<SendReport> {
     let mut outcomes = Vec::with_capacity(items.len());
     let mut ambiguous = Vec::new();
@@ -34,7 +34,11 @@ pub(super) async fn build_reports(
         outcomes.push(delivery_outcome(endpoint, item, delivery));
     }
     if !ambiguous.is_empty() {
-        let pool = query_pool(endpoint, &ambiguous).await;
+        let pool = deadline.wait_for(query_pool(endpoint, account, &ambiguous));
+        let pool = pool.await.unwrap_or_else(|| {
+            let why = "no answer before the deadline of the send";
+            Err(Failure::AnswerLost(why.to_owned()))
+        });
         for (index, item, ambiguity) in ambiguous {
             let outcome = outcomes[index].clone();
             outcomes[index] = match &pool {
@@ -55,7 +59,7 @@ fn delivery_outcome(
     match delivery {
         Delivery::NotStarted => SendOutcome::Busy(with_endpoint_name(
             endpoint,
-            "not sent, because an earlier envelope failed",
+            "not sent, because an earlier envelope failed or there was no time left",
         )),
         Delivery::Unanswered => SendOutcome::Unknown(with_endpoint_name(
             endpoint,
@@ -161,6 +165,7 @@ struct PoolContents {
 
 async fn query_pool(
     endpoint: &Endpoint,
+    account: Address,
     ambiguous: &[(usize, &OutgoingEnvelope, Ambiguity)],
 ) -> Result<PoolContents, Failure> {
     let hashes: BTreeSet<B256> = ambiguous
@@ -178,29 +183,19 @@ async fn query_pool(
         .call_many("eth_getTransactionByHash", &calls)
         .await?;
     let own_hashes: BTreeSet<B256> = found.into_iter().flatten().map(|tx| tx.hash).collect();
-    // All envelopes are of one account.
-    let account = ambiguous
-        .iter()
-        .filter(|(_, item, ambiguity)| {
-            *ambiguity == Ambiguity::LowFee && !own_hashes.contains(&item.hash)
-        })
-        .find_map(|(_, item, _)| recover_sender(item));
-    let used_below = match account {
-        Some(account) => {
-            let nonces = read::account_nonces(endpoint, account, ChainQuery::Pending).await?;
-            nonces.pending
-        }
-        None => Nonce(0),
+    let needs_nonces = ambiguous.iter().any(|(_, item, ambiguity)| {
+        *ambiguity == Ambiguity::LowFee && !own_hashes.contains(&item.hash)
+    });
+    let used_below = if needs_nonces {
+        let nonces = read::account_nonces(endpoint, account, ChainQuery::Pending).await?;
+        nonces.pending
+    } else {
+        Nonce(0)
     };
     Ok(PoolContents {
         own_hashes,
         used_below,
     })
-}
-
-fn recover_sender(item: &OutgoingEnvelope) -> Option<Address> {
-    let envelope = TxEnvelope::decode_2718(&mut item.raw.as_ref()).ok()?;
-    envelope.recover_signer().ok()
 }
 
 fn outcome_text(outcome: &SendOutcome) -> String {

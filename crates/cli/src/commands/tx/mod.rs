@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use alloy_primitives::{Address, Bytes, U256};
 use clap::{Args, Subcommand};
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
 use serde_json::{Value, json};
 
 use crate::amount;
@@ -150,13 +152,16 @@ fn parse_state(text: &str) -> Result<&'static str, String> {
         .map_err(|_unknown| format!("the states are {}", names()))
 }
 
-pub async fn run(command: &TxCommand) -> Result<(), Failure> {
-    match command {
-        TxCommand::Send(args) => send(args).await,
-        TxCommand::Get(args) => get(args).await,
-        TxCommand::Watch(args) => watch(args).await,
-        TxCommand::List(args) => list(args).await,
+pub fn run(command: &TxCommand) -> BoxFuture<'_, Result<(), Failure>> {
+    async move {
+        match command {
+            TxCommand::Send(args) => send(args).await,
+            TxCommand::Get(args) => get(args).await,
+            TxCommand::Watch(args) => watch(args).await,
+            TxCommand::List(args) => list(args).await,
+        }
     }
+    .boxed()
 }
 
 async fn send(args: &SendArgs) -> Result<(), Failure> {

@@ -133,6 +133,11 @@ impl Slot {
         self.attempts.iter().any(|a| a.kind == AttemptKind::Cancel)
     }
 
+    /// Whether there is a no-op, or one is being signed.
+    pub(in crate::lane) fn is_being_cancelled(&self) -> bool {
+        self.is_cancelled() || self.signature_request() == Some(AttemptKind::Cancel)
+    }
+
     /// Notes that a node has this attempt; returns it the first time.
     pub(in crate::lane) fn record_first_sent(
         &mut self,
@@ -156,6 +161,7 @@ impl Slot {
             hash: newest.hash,
             raw: newest.raw.clone(),
             others: older.iter().map(|attempt| attempt.hash).collect(),
+            to_all: newest.kind == AttemptKind::Cancel,
         })
     }
 }

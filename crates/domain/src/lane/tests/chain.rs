@@ -9,6 +9,9 @@ use crate::headers::HeaderChain;
 use crate::lane::{AccountNonces, NonceConsumer, Receipt};
 use crate::{ChainView, EffectDigest, FeeQuote, Header, Inclusion, Nonce, TxId, U256};
 
+/// What a no-op costs on this chain: more than on Ethereum.
+pub(super) const NO_OP_GAS: u64 = 40_000;
+
 /// How many headers the follower keeps.
 const KEEP: usize = 20;
 /// The deepest fork.
@@ -132,6 +135,8 @@ impl Chain {
             base_fee: Some(7),
             tip: 1,
             block_gas_limit: None,
+            no_op_gas: Some(NO_OP_GAS),
+            recent_max: None,
         };
         Arc::new(ChainView {
             headers: self.follower.clone(),
@@ -177,9 +182,11 @@ impl Chain {
         let blocks = self.blocks.iter().filter(|b| b.header.number <= up_to);
         let mut txs = blocks.flat_map(|block| &block.txs);
         let found = txs.find(|(used, _)| *used == nonce);
-        found.map_or(NonceConsumer::NotConsumed, |(_, hash)| NonceConsumer::By {
-            hash: *hash,
-            effect_digest: EffectDigest::of(None, U256::MAX, &[]),
+        found.map_or(NonceConsumer::NotConsumed, |(_, hash)| {
+            NonceConsumer::Transaction {
+                hash: *hash,
+                effect_digest: EffectDigest::of(None, U256::MAX, &[]),
+            }
         })
     }
 

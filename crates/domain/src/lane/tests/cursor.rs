@@ -88,3 +88,21 @@ fn takeover_is_the_first_event_of_the_new_keeper() {
     );
     world.heal();
 }
+
+#[test]
+fn floor_is_unstored_until_a_batch_wrote_it() {
+    let mut world = World::ready(rules());
+    assert!(
+        world.lane.has_unstored_floor(),
+        "the row of a loaded lane may show a lower one"
+    );
+    world.lane.count_batch();
+    assert!(!world.lane.has_unstored_floor());
+    // A page that was read before its last tx ended keeps the floor low without any write.
+    world.accept();
+    world.lane.count_batch();
+    let floor = world.lane.floor_nonce();
+    world.heal();
+    assert!(world.lane.floor_nonce() > floor);
+    assert!(world.lane.has_unstored_floor());
+}

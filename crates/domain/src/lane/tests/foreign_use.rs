@@ -23,7 +23,7 @@ fn used_by_a_foreign_transaction(rules: LaneRules) -> (World, TxId) {
 /// A consumer that did something else than any tx here wants.
 fn by(hash: B256) -> NonceConsumer {
     let effect_digest = EffectDigest::of(None, U256::MAX, &[]);
-    NonceConsumer::By {
+    NonceConsumer::Transaction {
         hash,
         effect_digest,
     }
@@ -125,7 +125,7 @@ fn unknown_transaction_with_the_same_effect_is_not_repeated() {
     let hash = B256::repeat_byte(0xee);
     world.input(Input::Consumed {
         nonce: Nonce(0),
-        by: Some(NonceConsumer::By {
+        by: Some(NonceConsumer::Transaction {
             hash,
             effect_digest,
         }),
@@ -176,7 +176,7 @@ fn unseen_consumer_needs_a_decision() {
     for (hashes, state) in [(Vec::new(), TxState::Tracking), (ours, TxState::Stuck)] {
         world.input(Input::Consumed {
             nonce: Nonce(0),
-            by: Some(NonceConsumer::Unseen),
+            by: Some(NonceConsumer::Unattributed),
             hashes,
             is_named: false,
         });

@@ -298,7 +298,7 @@ fn former_holders_transaction_ends_the_reservation_it_consumed() {
     let effect_digest = EffectDigest::of(None, alloy_primitives::U256::ZERO, &[]);
     world.input(Input::Consumed {
         nonce: Nonce(0),
-        by: Some(NonceConsumer::By {
+        by: Some(NonceConsumer::Transaction {
             hash: hash(1),
             effect_digest,
         }),

@@ -1,5 +1,6 @@
 //! Txs that are not mined in time: rebroadcast, bump, limit, decision; and txs that no node will ever accept.
 
+use super::chain::NO_OP_GAS;
 use super::rules;
 use super::world::{Job, World};
 use crate::lane::{LaneRules, NonceRules, Resubmit, ResubmitPolicy};
@@ -218,6 +219,36 @@ fn cancel_offers_enough_to_replace_the_payload() {
         panic!("both are of the new type: {attempts:?}");
     };
     assert!(max_fee * 100 >= old * 110 && max_priority_fee > old_tip);
+}
+
+#[test]
+fn lane_has_one_no_op_at_a_time_with_the_chains_gas_for_every_endpoint() {
+    let mut world = World::ready(rules());
+    for _ in 0..3 {
+        world.accept();
+    }
+    world.answer_all(0, |job| matches!(job, Job::Sign(_)));
+    world.commit();
+    world.answer_all(REJECTED, |job| matches!(job, Job::Send(_)));
+    world.commit();
+    let mut to_sign = Vec::new();
+    for job in &world.jobs {
+        if let Job::Sign(unsigned) = job {
+            to_sign.push((unsigned.kind, unsigned.gas));
+        }
+    }
+    assert_eq!(to_sign, [(AttemptKind::Cancel, NO_OP_GAS)]);
+    world.answer_all(0, |job| matches!(job, Job::Sign(_)));
+    world.commit();
+    let mut sends = Vec::new();
+    for job in &world.jobs {
+        if let Job::Send(envelope) = job {
+            sends.push(envelope.to_all);
+        }
+    }
+    assert_eq!(sends, [true]);
+    world.heal();
+    super::invariants::at_the_end(&world);
 }
 
 #[test]

@@ -9,7 +9,9 @@ use domain::lane::{AccountNonces, ChainQuery, EndpointNonces, NonceConsumer};
 use domain::{
     Address, B256, ChainId, EffectDigest, FeeQuote, Header, Inclusion, Nonce, SendOutcome, U256,
 };
-use engine::ports::{BlockTag, CallError, CallRequest, Chain, ChainError, HashFilter, Quorum};
+use engine::ports::{
+    BlockTag, CallError, CallRequest, Chain, ChainError, HashFilter, Quorum, SendTrust,
+};
 
 use super::Latch;
 
@@ -292,25 +294,27 @@ impl Chain for FakeChain {
             .get(&account)
             .is_some_and(|began| nonce.0 < *began)
         {
-            return Ok(NonceConsumer::Unseen);
+            return Ok(NonceConsumer::Unattributed);
         }
         let mut below = state
             .transactions()
             .filter(|(header, _)| header.number <= up_to.number);
         let found = below.find(|(_, (from, used, _))| (*from, *used) == (account, nonce.0));
         Ok(found.map_or(NonceConsumer::NotConsumed, |(_, (.., hash))| {
-            NonceConsumer::By {
+            NonceConsumer::Transaction {
                 hash: *hash,
                 effect_digest: EffectDigest::of(None, U256::ZERO, &[]),
             }
         }))
     }
 
-    async fn fee_quote(&self) -> Result<FeeQuote, ChainError> {
+    async fn fee_quote(&self, _followed: &Header) -> Result<FeeQuote, ChainError> {
         Ok(FeeQuote {
             base_fee: Some(7),
             tip: 1,
             block_gas_limit: None,
+            no_op_gas: None,
+            recent_max: None,
         })
     }
 
@@ -318,7 +322,12 @@ impl Chain for FakeChain {
         Err(CallError::Refused("not used in these tests".into()))
     }
 
-    async fn send(&self, outgoing: &[OutgoingEnvelope]) -> Vec<SendOutcome> {
+    async fn send(
+        &self,
+        _account: Address,
+        outgoing: &[OutgoingEnvelope],
+        _trust: SendTrust<'_>,
+    ) -> Vec<SendOutcome> {
         panic!("the component must send nothing, and this is sent: {outgoing:?}");
     }
 }

@@ -64,7 +64,7 @@ async fn free_lanes_do_not_wait_for_locked_lanes() {
         let batches = batches(&lease_grants, &keys);
         keep(&*store, &node_that_misses("b", &["a"]), &[keys[FENCED]]).await;
         let queued = vec![new_queued(keys[CONFLICTING], "one")];
-        store.queue(queued).await.expect("queue");
+        store.queue_requests(queued).await.expect("queue");
         let holder = Session::open(database.url()).await;
         let row = format!(
             "BEGIN; SELECT FROM signer_nonce_cursor WHERE lane_id = {} FOR UPDATE",

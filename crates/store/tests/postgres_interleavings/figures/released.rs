@@ -78,7 +78,7 @@ impl Race {
             let queue = async {
                 yield_times(first).await;
                 let queued = vec![new_queued(self.key, &request)];
-                self.other.queue(queued).await.expect("queue");
+                self.other.queue_requests(queued).await.expect("queue");
                 is_queued.store(true, Ordering::Relaxed);
             };
             // As a keeper releases an idle lane: without another check.

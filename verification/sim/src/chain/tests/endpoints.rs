@@ -20,7 +20,7 @@ async fn marked(mark: [u8; 4]) -> OutgoingEnvelope {
 }
 
 async fn send_one(chain: &dyn Chain, outgoing: &OutgoingEnvelope) -> SendOutcome {
-    let mut outcomes = chain.send(std::slice::from_ref(outgoing)).await;
+    let mut outcomes = send_all(chain, std::slice::from_ref(outgoing)).await;
     outcomes.remove(0)
 }
 
@@ -146,7 +146,7 @@ async fn nonce_consumer_is_found_in_its_block() {
         without_old_blocks: 1_000,
         ..Staleness::NONE
     });
-    assert_eq!(consumer(1).await, Ok(NonceConsumer::Unseen));
+    assert_eq!(consumer(1).await, Ok(NonceConsumer::Unattributed));
     chain.set_down(1, true);
     chain.set_down(2, true);
     assert!(consumer(1).await.is_err(), "one endpoint is not two");
@@ -168,4 +168,21 @@ async fn foreign_transaction_keeps_its_nonce() {
     chain.drop_cheap_foreign();
     assert_eq!(chain.foreign_pending(), []);
     assert_eq!(send(&view, 0, 5).await.1, SendOutcome::Accepted);
+}
+
+#[tokio::test(start_paused = true)]
+async fn endpoint_that_hangs_on_sends_leaves_time_for_the_next_one() {
+    let (chain, view) = chain_with_three_endpoints();
+    chain.set_hangs_on_sends(0, true);
+    let outgoing = sign(envelope(0, 5)).await;
+    let began = tokio::time::Instant::now();
+    assert_eq!(send_one(&view, &outgoing).await, SendOutcome::Accepted);
+    assert!(began.elapsed() < Duration::from_secs(4));
+    (1..3).for_each(|endpoint| chain.set_hangs_on_sends(endpoint, true));
+    let recorded = send_one(&view, &outgoing).await;
+    assert!(matches!(recorded, SendOutcome::Unknown(_)), "{recorded:?}");
+    assert!(
+        began.elapsed() < Duration::from_secs(64),
+        "before the trust is over"
+    );
 }

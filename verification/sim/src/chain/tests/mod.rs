@@ -1,5 +1,7 @@
 mod endpoints;
 
+use std::time::Duration;
+
 use alloy_primitives::U256;
 use domain::{AttemptKind, Bytes, Fees, Timestamp, TxId, UnsignedEnvelope};
 use engine::ports::Signer;
@@ -50,12 +52,19 @@ async fn sign(envelope: UnsignedEnvelope) -> OutgoingEnvelope {
         hash: attempt.hash,
         raw: attempt.raw,
         others: Vec::new(),
+        to_all: false,
     }
+}
+
+/// Sends while there is time enough.
+async fn send_all(chain: &dyn Chain, outgoing: &[OutgoingEnvelope]) -> Vec<SendOutcome> {
+    let trust = || Duration::from_secs(60);
+    chain.send(account(), outgoing, &trust).await
 }
 
 async fn send(chain: &dyn Chain, nonce: u64, gwei: u128) -> (B256, SendOutcome) {
     let outgoing = sign(envelope(nonce, gwei)).await;
-    let mut outcomes = chain.send(std::slice::from_ref(&outgoing)).await;
+    let mut outcomes = send_all(chain, std::slice::from_ref(&outgoing)).await;
     (outgoing.hash, outcomes.remove(0))
 }
 
@@ -100,13 +109,13 @@ async fn replacement_pays_ten_percent_more() {
         "known already"
     );
     let mut cheap = sign(envelope(0, 109)).await;
-    let recorded = chain.send(std::slice::from_ref(&cheap)).await;
+    let recorded = send_all(&chain, std::slice::from_ref(&cheap)).await;
     assert!(
         matches!(recorded[..], [SendOutcome::ForeignPending(_)]),
         "{recorded:?}"
     );
     cheap.others = vec![first];
-    let recorded = chain.send(&[cheap]).await;
+    let recorded = send_all(&chain, &[cheap]).await;
     assert!(
         matches!(recorded[..], [SendOutcome::ReplacementUnderpriced(_)]),
         "{recorded:?}"
@@ -129,9 +138,10 @@ async fn refusals_have_specific_outcomes() {
         hash: B256::ZERO,
         raw: Bytes::from_static(b"x"),
         others: Vec::new(),
+        to_all: false,
     };
     assert!(matches!(
-        chain.send(&[bare]).await[..],
+        send_all(&chain, &[bare]).await[..],
         [SendOutcome::Rejected(_)]
     ));
     chain.fund(account(), U256::from(10));
@@ -204,7 +214,7 @@ async fn dropped_tx_leaves_a_gap_and_reverts_are_mined() {
     };
     let outgoing = sign(failing).await;
     assert_eq!(
-        chain.send(std::slice::from_ref(&outgoing)).await,
+        send_all(&chain, std::slice::from_ref(&outgoing)).await,
         [SendOutcome::Accepted]
     );
     chain.mine();

@@ -8,7 +8,7 @@ use super::{Abort, Row, Server, Transaction};
 
 impl Server {
     /// Queues requests without nonce or event. Known requests stay unchanged.
-    pub(in crate::store) async fn queue(
+    pub(in crate::store) async fn queue_requests(
         &self,
         requests: Vec<QueuedRequest>,
     ) -> Result<Vec<Tx>, StoreError> {

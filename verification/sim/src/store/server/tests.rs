@@ -149,12 +149,12 @@ async fn concurrent_insert_of_one_request_is_waited_for() {
     let server = server(LinkFaults::NONE);
     let key = || Row::RequestKey(lane(0), request(1).request.request_id);
     hold(&server, [key()], LONG);
-    assert!(server.queue(vec![request(1)]).await.is_err());
+    assert!(server.queue_requests(vec![request(1)]).await.is_err());
     tokio::time::sleep(LONG).await;
     hold(&server, [key()], SHORT);
     let (one, other) = tokio::join!(
-        server.queue(vec![request(1)]),
-        server.queue(vec![request(2)])
+        server.queue_requests(vec![request(1)]),
+        server.queue_requests(vec![request(2)])
     );
     assert_eq!(one, other, "one of them is the tx of both");
 }

@@ -3,6 +3,7 @@
 
 mod batches;
 mod feed_readers;
+mod hung_sends;
 mod membership;
 mod node_clocks;
 mod operator;
@@ -48,7 +49,7 @@ enum StopAt {
 type WorkloadFn = fn(WorkloadContext) -> Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Every workload.
-const WORKLOADS: [(Feature, StopAt, WorkloadFn); 10] = [
+const WORKLOADS: [(Feature, StopAt, WorkloadFn); 11] = [
     (Feature::Batches, StopAt::Healed, |context| {
         Box::pin(batches::send_batches(context))
     }),
@@ -78,6 +79,9 @@ const WORKLOADS: [(Feature, StopAt, WorkloadFn); 10] = [
     }),
     (Feature::Reservations, StopAt::WorldEnd, |context| {
         Box::pin(reservations::reserve_nonces(context))
+    }),
+    (Feature::HungSends, StopAt::Healed, |context| {
+        Box::pin(hung_sends::hang_sends(context))
     }),
 ];
 
