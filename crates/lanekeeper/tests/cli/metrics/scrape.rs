@@ -155,23 +155,34 @@ impl ScrapedNode {
         Page::parse(&text)
     }
 
-    /// None of these series is exported before the action, and all of them soon after it, above zero.
+    /// All of these series rise soon after the action.
     pub(super) async fn assert_counts(&self, action: impl AsyncFn(), series: &[&str]) {
         let before = self.scrape().await;
-        for series in series {
-            assert!(!before.samples.contains_key(*series), "{series} too early");
-        }
         action().await;
-        self.await_series(series, async || {}).await;
+        let has_risen = |page: &Page, series: &str| {
+            page.samples.get(series) > before.samples.get(series).or(Some(&0.0))
+        };
+        self.await_page(series, has_risen, async || {}).await;
     }
 
     /// Repeats the step until all of these series are above zero. An asterisk at the end stands for any labels.
     pub(super) async fn await_series(&self, series: &[&str], step: impl AsyncFn()) {
+        self.await_page(series, Page::has, step).await;
+    }
+
+    /// Repeats the step until a page is as wanted for all of these series.
+    async fn await_page(
+        &self,
+        series: &[&str],
+        is_reached: impl Fn(&Page, &str) -> bool,
+        step: impl AsyncFn(),
+    ) {
         let until = tokio::time::Instant::now() + DEADLINE;
         loop {
             step().await;
             let page = self.scrape().await;
-            let missing: Vec<_> = series.iter().filter(|one| !page.has(one)).collect();
+            let mut missing = series.to_vec();
+            missing.retain(|series| !is_reached(&page, series));
             if missing.is_empty() {
                 return;
             }

@@ -39,6 +39,7 @@ const fn metric(
 }
 
 const ENGINE: ReachedBy = ReachedBy::Test("crates/engine/tests/node/metrics.rs");
+const FEES: ReachedBy = ReachedBy::Test("crates/chain/src/rpc/fee.rs");
 const TIMELINE: ReachedBy = ReachedBy::Test("crates/engine/src/timeline.rs");
 const COMPONENT: ReachedBy = ReachedBy::Test("crates/nonce/tests/component/metrics.rs");
 const LOCK: ReachedBy = ReachedBy::Test("crates/nonce/tests/schemes/lock.rs");
@@ -52,6 +53,7 @@ pub(super) const METRICS: &[Metric] = {
     &[
         metric("lanekeeper_auth_refused_total", Counter, &["reason"], OneNode),
         metric("lanekeeper_confirmations_new_fork_total", Counter, &[], OneNode),
+        metric("lanekeeper_fee_outliers_total", Counter, &["kind"], FEES),
         metric("lanekeeper_finality_total", Counter, &["result"], OneNode),
         metric("lanekeeper_forks_total", Counter, &[], OneNode),
         metric("lanekeeper_forward_rejected_total", Counter, &[], ENGINE),
