@@ -1,5 +1,5 @@
-//! `code-size BASE`: files and lines of a commit and of the working tree, by what ships, what is a tool
-//! and what verifies; the largest structs; public items. Shipped code must not have grown.
+//! `code-size BASE [HEAD [REPORT]]`: files and lines of two commits (without HEAD: of the working tree), by what ships, what
+//! is a tool and what verifies; the largest structs; public items. Shipped code must not have grown.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -27,13 +27,19 @@ struct Count {
 #[expect(clippy::print_stdout, reason = "the result of a command")]
 fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1);
-    let (Some(base), report) = (arguments.next(), arguments.next()) else {
-        eprintln!("usage: code-size BASE [REPORT.json], for example: code-size 270fffd");
+    let Some(base) = arguments.next() else {
+        eprintln!(
+            "usage: code-size BASE [HEAD [REPORT.json]], for example: code-size 270fffd 6b054a9"
+        );
         return ExitCode::from(2);
     };
+    let (head, report) = (arguments.next(), arguments.next());
     let root = repository_root();
     let before = Count::of(&tree_at(&root, &base));
-    let after = Count::of(&SourceTree::read(&root));
+    let after = match &head {
+        Some(head) => Count::of(&tree_at(&root, head)),
+        None => Count::of(&SourceTree::read(&root)),
+    };
     for role in ROLES {
         let (old, new) = (&before.roles[role], &after.roles[role]);
         println!(
@@ -52,7 +58,8 @@ fn main() -> ExitCode {
     );
     let (old, new) = (before.roles["ships"].lines, after.roles["ships"].lines);
     let holds = new <= old;
-    let figure = format!("{old} lines of shipped code at {base}, {new} now");
+    let head = head.as_deref().unwrap_or("the working tree");
+    let figure = format!("{old} lines of shipped code at {base}, {new} at {head}");
     if let Some(path) = report {
         let facts = json!({
             "proof": "13-1-size", "holds": holds, "figure": figure,
