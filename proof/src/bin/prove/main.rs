@@ -15,6 +15,7 @@ mod faults;
 mod first_transaction;
 mod forks;
 mod idempotency;
+mod isolation;
 mod kill_nine;
 mod memory;
 mod nonce_examples;
@@ -82,6 +83,9 @@ const PROOFS: &[(&str, Proof)] = &[
     ("06-4-bench", |report| Box::pin(bench_nonce::prove(report))),
     ("06-5-examples", |report| {
         Box::pin(nonce_examples::prove(report))
+    }),
+    ("14-3-isolation", |report| {
+        Box::pin(isolation::prove(report))
     }),
     ("compare", |report| Box::pin(compare::prove(report))),
 ];

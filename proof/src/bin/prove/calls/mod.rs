@@ -19,8 +19,8 @@ const PROOF: &str = "04-2-calls";
 /// Room for 2,000 transfers: with more in one block anvil is unresponsive for minutes.
 const BLOCK_GAS_LIMIT: u64 = 42_000_000;
 /// Each with one POST per tx.
-const CLIENTS: usize = 64;
-const DONE_WITHIN: Duration = Duration::from_secs(180);
+pub(crate) const CLIENTS: usize = 64;
+pub(crate) const DONE_WITHIN: Duration = Duration::from_secs(180);
 
 pub(crate) async fn prove(report: &mut Report) -> Outcome<String> {
     let count: usize = flag("txs", "2000").parse()?;
@@ -42,30 +42,41 @@ pub(crate) async fn prove(report: &mut Report) -> Outcome<String> {
 }
 
 /// A chain, a counting proxy, and a Lanekeeper node behind the proxy.
-struct Counted {
-    single_node: SingleNode,
-    proxy: RpcProxy,
-    network: Network,
+pub(crate) struct Counted {
+    pub(crate) single_node: SingleNode,
+    pub(crate) proxy: RpcProxy,
+    pub(crate) network: Network,
     _database: Database,
 }
 
 impl Counted {
     async fn start(name: &str, server: &Postgres, more: String) -> Outcome<Self> {
+        Self::with_lanes(PROOF, (name, 1), server, more).await
+    }
+
+    /// For another proof, with a number of sending accounts.
+    pub(crate) async fn with_lanes(
+        proof: &'static str,
+        (name, lanes): (&str, u32),
+        server: &Postgres,
+        more: String,
+    ) -> Outcome<Self> {
         let terms = Terms {
             block_gas_limit: BLOCK_GAS_LIMIT,
-            accounts: 1,
+            accounts: lanes,
             ..Terms::default()
         };
         let network = Network::start(NodeKind::ANVIL, terms).await?;
         let proxy = RpcProxy::in_front_of(network.chain.url(), 1);
         let database = server.database("calls");
         let single_node = SingleNode::start(&single_node::Terms {
-            proof: PROOF,
+            proof,
             name: name.to_owned(),
             store: Some(database.url().to_owned()),
             config: Config {
                 rpc: vec![proxy.url()],
                 confirmations: 2,
+                lanes,
                 more,
                 ..Config::default()
             },
@@ -100,4 +111,16 @@ fn table(calls: &BTreeMap<String, u64>, units: f64, unit: &str) -> f64 {
         per(all)
     ));
     per(all)
+}
+
+/// The calls since an earlier count, by method.
+pub(crate) fn calls_since(
+    before: &BTreeMap<String, u64>,
+    now: &BTreeMap<String, u64>,
+) -> BTreeMap<String, u64> {
+    let new = now.iter().map(|(method, count)| {
+        let old = before.get(method).copied().unwrap_or_default();
+        (method.clone(), count.saturating_sub(old))
+    });
+    new.filter(|(_, count)| *count > 0).collect()
 }

@@ -1,13 +1,11 @@
 //! Calls per block while thousands of txs wait at the node and only empty blocks arrive.
 
-use std::collections::BTreeMap;
-
 use proof::payers::Payers;
 use proof::{Outcome, Report, ensure, eventually, print_step};
 use rig::postgres::Postgres;
 use serde_json::json;
 
-use crate::calls::{CLIENTS, Counted, DONE_WITHIN, table};
+use crate::calls::{CLIENTS, Counted, DONE_WITHIN, calls_since, table};
 
 /// The budget of one block.
 const PER_BLOCK_MAX: f64 = 3.0;
@@ -44,7 +42,7 @@ pub(crate) async fn count(
     network.wait_for_blocks(SETTLE_BLOCKS).await?;
     let before = counted.proxy.calls();
     let passed = network.wait_for_blocks(blocks).await?;
-    let calls = since(&before, &counted.proxy.calls());
+    let calls = calls_since(&before, &counted.proxy.calls());
     ensure(
         network.chain.nonce(lane).await? == 0,
         "something was mined, which was not to happen yet",
@@ -66,12 +64,4 @@ pub(crate) async fn count(
     );
     ensure(per_block <= PER_BLOCK_MAX, figure.clone())?;
     Ok(figure)
-}
-
-fn since(before: &BTreeMap<String, u64>, now: &BTreeMap<String, u64>) -> BTreeMap<String, u64> {
-    let new = now.iter().map(|(method, count)| {
-        let old = before.get(method).copied().unwrap_or_default();
-        (method.clone(), count.saturating_sub(old))
-    });
-    new.filter(|(_, count)| *count > 0).collect()
 }
