@@ -83,7 +83,11 @@ pub(crate) fn enqueue_envelopes(
 async fn run_lane_broadcast(core: Arc<Core>, lane: LaneKey) {
     let chain_state = core.chain(lane.chain_id);
     while let Some((epoch, batch)) = chain_state.outbox.next_batch(lane) {
+        let began = core.ports.clock.monotonic();
         let outcomes = send_within_lease(&core, lane, &batch).await;
+        let now = core.ports.clock.monotonic();
+        let health = &chain_state.send_health;
+        health.record_outcomes(lane, &outcomes, began, now);
         chain_state.sent_wakeup.notify_one();
         let inputs = batch.into_iter().zip(outcomes).map(|(bytes, outcome)| {
             counter!("lanekeeper_tx_submit_total", "result" => outcome_label(&outcome))

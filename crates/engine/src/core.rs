@@ -19,6 +19,7 @@ use crate::ownership::Leases;
 use crate::ports::{Chain, LeaseRequest, Member, StoreError};
 use crate::revert_reasons::RevertReasons;
 use crate::routing::Routes;
+use crate::send_health::SendHealth;
 use crate::shard::Message;
 use crate::tasks::Tasks;
 use crate::timeline::TimelineWatch;
@@ -114,6 +115,7 @@ pub(crate) struct ChainState {
     /// Notified when bytes were sent: the next block is likely to be of interest.
     pub(crate) sent_wakeup: Notify,
     unreachable_since: Mutex<Option<MonotonicTime>>,
+    pub(crate) send_health: SendHealth,
 }
 
 impl ChainState {
@@ -128,6 +130,7 @@ impl ChainState {
             revert_reasons: RevertReasons::default(),
             sent_wakeup: Notify::new(),
             unreachable_since: Mutex::default(),
+            send_health: SendHealth::default(),
         }
     }
 
@@ -189,6 +192,26 @@ impl Core {
         let unreachable_since = *lock(&self.chain(chain).unreachable_since);
         unreachable_since.is_some_and(|since| now.since(since) >= lease)
             && !self.observations().alive.is_empty()
+    }
+
+    /// Whether this node could not reach a lane's chain, or got no answer to its sends, for a whole lease, while other
+    /// nodes are at work that may.
+    pub(crate) fn is_useless_for(&self, lane: LaneKey, now: MonotonicTime) -> bool {
+        let was_released = self
+            .chain(lane.chain_id)
+            .send_health
+            .was_released(lane, now);
+        let is_alone = || self.observations().alive.is_empty();
+        self.is_chain_unreachable(lane.chain_id, now)
+            || self.is_send_blocked(lane, now)
+            || (was_released && !is_alone())
+    }
+
+    /// Whether no endpoint answered the sends of a lane for a whole lease, while other nodes are at work.
+    pub(crate) fn is_send_blocked(&self, lane: LaneKey, now: MonotonicTime) -> bool {
+        let lease = self.config.lease.duration;
+        let health = &self.chain(lane.chain_id).send_health;
+        health.is_unanswered(lane, lease, now) && !self.observations().alive.is_empty()
     }
 
     /// The rules of a lane whose nonces are reserved by holders; `None` for a lane that sends.

@@ -2,12 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use domain::lane::LaneCheckpoint;
 use domain::lane::reservations::MarkOutcome;
 use domain::{
     Attempt, B256, Effect, Header, Input, Lane, MonotonicTime, NodeName, Nonce, Step, Timestamp,
     TxId, UnsignedEnvelope, Writes,
 };
 
+use crate::folded_writes::{FoldedLength, FoldedWrites};
 use crate::node::AcceptedTx;
 use crate::ports::{LaneBatch, TxRecord};
 use crate::reservations::PendingMark;
@@ -26,10 +28,10 @@ pub(crate) struct LaneDraft {
     pub(crate) effects: Vec<Effect>,
     /// Whether the floor is written even if nothing else is.
     pub(crate) stores_floor: bool,
-    writes: Writes,
-    headers: BTreeMap<B256, Header>,
-    rows: BTreeMap<TxId, RowIndex>,
+    writes: FoldedWrites,
     before: StoredCounters,
+    /// The draft without this turn's requests, which are accepted last.
+    before_creates: Option<BeforeCreates>,
 }
 
 /// The lane's counters as the store has them before this turn.
@@ -38,11 +40,12 @@ struct StoredCounters {
     next_nonce: Nonce,
 }
 
-/// Where a tx's image lies in the folded writes.
-#[derive(Clone, Copy)]
-enum RowIndex {
-    Insert(usize),
-    Update(usize),
+/// What the draft was before it accepted requests.
+struct BeforeCreates {
+    checkpoint: LaneCheckpoint,
+    written: FoldedLength,
+    to_sign: usize,
+    effects: usize,
 }
 
 impl LaneDraft {
@@ -55,13 +58,12 @@ impl LaneDraft {
             to_sign: Vec::new(),
             effects: Vec::new(),
             stores_floor: false,
-            writes: Writes::default(),
-            headers: BTreeMap::new(),
-            rows: BTreeMap::new(),
+            writes: FoldedWrites::default(),
             before: StoredCounters {
                 event_seq: lane.event_seq(),
                 next_nonce: lane.next_nonce(),
             },
+            before_creates: None,
             lane,
         }
     }
@@ -72,10 +74,33 @@ impl LaneDraft {
         self.add_step(step);
     }
 
-    /// Adds a request to the draft; its caller is answered by the outcome of the commit.
-    pub(crate) fn accept_create(&mut self, create: PendingCreate, now: Timestamp) {
-        self.step(Input::Accept(create.request.clone()), now);
-        self.creates.push(create);
+    /// Adds requests to the draft; their callers are answered by the outcome of the commit. From here on the draft takes
+    /// nothing but signatures of these requests, so that they can be retracted.
+    pub(crate) fn accept_creates(&mut self, creates: Vec<PendingCreate>, now: Timestamp) {
+        if creates.is_empty() {
+            return;
+        }
+        self.before_creates = Some(BeforeCreates {
+            checkpoint: self.lane.checkpoint(),
+            written: self.writes.length(),
+            to_sign: self.to_sign.len(),
+            effects: self.effects.len(),
+        });
+        for create in &creates {
+            self.step(Input::Accept(create.request.clone()), now);
+        }
+        self.creates = creates;
+    }
+
+    /// Retracts all requests of this turn from a draft whose writes were not applied, and returns them. `None` where the
+    /// turn accepted none.
+    pub(crate) fn retract_creates(&mut self, writes: Writes) -> Option<Vec<PendingCreate>> {
+        let before = self.before_creates.take()?;
+        let dropped = self.writes.restore(writes, before.written);
+        self.lane.retract_accepts(before.checkpoint, &dropped);
+        self.to_sign.truncate(before.to_sign);
+        self.effects.truncate(before.effects);
+        Some(std::mem::take(&mut self.creates))
     }
 
     /// Applies the mark of a reservation's holder, who is answered when it is durable.
@@ -95,61 +120,19 @@ impl LaneDraft {
         } = step;
         self.to_sign.extend(to_sign);
         self.effects.extend(effects);
-        self.headers
-            .extend(headers.into_iter().map(|header| (header.hash, header)));
-        self.fold_writes(writes);
-    }
-
-    /// One write per row: inserting and updating one row in one statement would lose the update.
-    fn fold_writes(&mut self, writes: Writes) {
-        for tx in writes.inserts {
-            let index = RowIndex::Insert(self.writes.inserts.len());
-            let before = self.rows.insert(tx.id, index);
-            assert!(
-                before.is_none(),
-                "tx {} is inserted twice in one turn",
-                tx.id
-            );
-            self.writes.inserts.push(tx);
-        }
-        for tx in writes.updates {
-            match self.rows.get(&tx.id) {
-                Some(RowIndex::Insert(at)) => self.writes.inserts[*at] = tx,
-                Some(RowIndex::Update(at)) => self.writes.updates[*at] = tx,
-                None => {
-                    let index = RowIndex::Update(self.writes.updates.len());
-                    self.rows.insert(tx.id, index);
-                    self.writes.updates.push(tx);
-                }
-            }
-        }
-        for id in writes.queued_removed {
-            // Added and removed in one turn: no row at all.
-            let mut added = self.writes.queued_added.iter();
-            match added.position(|added| *added == id) {
-                Some(at) => drop(self.writes.queued_added.swap_remove(at)),
-                None => self.writes.queued_removed.push(id),
-            }
-        }
-        self.writes.attempts.extend(writes.attempts);
-        self.writes.first_sent.extend(writes.first_sent);
-        self.writes.events.extend(writes.events);
-        self.writes.queued_added.extend(writes.queued_added);
-        self.writes.paused = writes.paused.or(self.writes.paused);
+        self.writes.add_headers(headers);
+        self.writes.fold(writes);
     }
 
     /// The headers that this turn's writes name and that are not known to be stored.
     pub(crate) fn take_headers(&mut self, stored: &BTreeSet<B256>) -> Vec<Header> {
-        let headers = std::mem::take(&mut self.headers).into_values();
-        headers
-            .filter(|header| !stored.contains(&header.hash))
-            .collect()
+        self.writes.take_headers(stored)
     }
 
     /// The batch for the store; `None` when nothing changed.
     pub(crate) fn take_batch(&mut self, node: &NodeName, at: Timestamp) -> Option<LaneBatch> {
         let writes_nothing =
-            self.writes == Writes::default() && self.lane.next_nonce() == self.before.next_nonce;
+            self.writes.is_empty() && self.lane.next_nonce() == self.before.next_nonce;
         // A mark passes the fence also where it changes nothing: a keeper that was deposed without noticing must
         // not refuse a holder by its old memory.
         if writes_nothing && self.marks.is_empty() && !self.stores_floor {
@@ -163,7 +146,7 @@ impl LaneDraft {
             event_seq_before: self.before.event_seq,
             next_nonce: self.lane.next_nonce(),
             floor_nonce: self.lane.floor_nonce(),
-            writes: std::mem::take(&mut self.writes),
+            writes: self.writes.take_writes(),
         })
     }
 
@@ -172,15 +155,19 @@ impl LaneDraft {
         let attempts = batch.writes.attempts.iter();
         let attempts: BTreeMap<TxId, &Attempt> = attempts.map(|one| (one.tx_id, one)).collect();
         let record = |create: &PendingCreate| {
-            let Some(RowIndex::Insert(at)) = self.rows.get(&create.request.id) else {
-                unreachable!("an accepted request is an insert of its turn");
-            };
-            let attempt = attempts.get(&create.request.id).copied();
+            let id = create.request.id;
+            let row = self.writes.inserted_row(id, &batch.writes);
             AcceptedTx {
                 record: TxRecord {
                     lane: self.lane.key(),
-                    tx: batch.writes.inserts[*at].clone(),
-                    attempts: attempt.cloned().into_iter().collect(),
+                    tx: row
+                        .expect("an accepted request is an insert of its turn")
+                        .clone(),
+                    attempts: attempts
+                        .get(&id)
+                        .map(|one| (*one).clone())
+                        .into_iter()
+                        .collect(),
                     confirmations: Vec::new(),
                 },
                 is_new: true,
@@ -195,8 +182,9 @@ mod tests {
     use domain::lane::{AdmittedRequest, ChainQuery};
     use domain::{
         Address, ChainId, GrantId, LaneId, LaneImage, LaneKey, LaneRules, LeaseGrant, Payload,
-        RequestId, Token, Tx, U256,
+        RequestId, Token, U256,
     };
+    use tokio::sync::oneshot;
     use uuid::Uuid;
 
     use super::*;
@@ -243,59 +231,6 @@ mod tests {
         }
     }
 
-    fn tx(number: u128, nonce: Option<u64>) -> Tx {
-        let mut tx = Tx::created(request(number), Token(1), NOW);
-        tx.nonce = nonce.map(Nonce);
-        tx
-    }
-
-    #[test]
-    fn rows_are_written_once_with_their_last_image() {
-        let mut draft = draft();
-        draft.fold_writes(Writes {
-            inserts: vec![tx(1, None)],
-            updates: vec![tx(2, Some(3))],
-            ..Writes::default()
-        });
-        draft.fold_writes(Writes {
-            updates: vec![tx(1, Some(5)), tx(2, Some(4))],
-            ..Writes::default()
-        });
-        let batch = draft
-            .take_batch(&NodeName("a".into()), NOW)
-            .expect("writes");
-        assert_eq!(batch.writes.inserts, [tx(1, Some(5))]);
-        assert_eq!(batch.writes.updates, [tx(2, Some(4))]);
-    }
-
-    #[test]
-    #[should_panic(expected = "inserted twice in one turn")]
-    fn inserting_a_tx_twice_panics() {
-        let mut draft = draft();
-        for _ in 0..2 {
-            draft.fold_writes(Writes {
-                inserts: vec![tx(1, None)],
-                ..Writes::default()
-            });
-        }
-    }
-
-    #[test]
-    fn queue_row_added_and_removed_in_one_turn_is_not_written() {
-        let mut draft = draft();
-        let ids = [1, 2, 3].map(|number| TxId(Uuid::from_u128(number)));
-        draft.fold_writes(Writes {
-            queued_added: ids[..2].to_vec(),
-            ..Writes::default()
-        });
-        draft.fold_writes(Writes {
-            queued_removed: vec![ids[0], ids[2]],
-            ..Writes::default()
-        });
-        assert_eq!(draft.writes.queued_added, [ids[1]]);
-        assert_eq!(draft.writes.queued_removed, [ids[2]]);
-    }
-
     #[test]
     fn batch_carries_the_counters_from_before_the_turn() {
         let mut draft = draft();
@@ -311,22 +246,38 @@ mod tests {
     }
 
     #[test]
-    fn headers_that_are_stored_already_are_not_written_again() {
+    fn retracted_draft_writes_what_it_wrote_before_the_requests() {
         let mut draft = draft();
-        let [stored, fresh] = [1, 2].map(|number| Header {
-            number,
-            hash: B256::with_last_byte(u8::try_from(number).expect("small")),
-            parent_hash: B256::ZERO,
-            timestamp: 0,
-        });
-        for header in [stored, fresh, fresh] {
-            draft.add_step(Step {
-                headers: vec![header],
-                ..Step::default()
+        draft.step(Input::Pause(true), NOW);
+        draft.step(Input::Pause(false), NOW);
+        let (replies, _callers): (Vec<_>, Vec<_>) = (1..=3).map(|_| oneshot::channel()).unzip();
+        let creates = replies
+            .into_iter()
+            .zip(1..)
+            .map(|(reply, number)| PendingCreate {
+                request: request(number),
+                reply,
+                tries: 0,
+                is_repeat: false,
+                maybe_stored: false,
             });
-        }
-        let taken = draft.take_headers(&BTreeSet::from([stored.hash]));
-        assert_eq!(taken, [fresh]);
-        assert_eq!(draft.take_headers(&BTreeSet::new()), [], "taken once");
+        draft.accept_creates(creates.collect(), NOW);
+        let node = NodeName("a".into());
+        let batch = draft.take_batch(&node, NOW).expect("writes");
+        assert_eq!(
+            (batch.writes.inserts.len(), batch.next_nonce),
+            (3, Nonce(8))
+        );
+        let mut retracted = draft.retract_creates(batch.writes).expect("it has creates");
+        assert_eq!(retracted.len(), 3);
+        retracted.remove(0);
+        draft.accept_creates(retracted, NOW);
+        let batch = draft.take_batch(&node, NOW).expect("writes");
+        assert_eq!(batch.writes.paused, Some(false));
+        let nonces: Vec<_> = batch.writes.inserts.iter().map(|tx| tx.nonce).collect();
+        assert_eq!(nonces, [Some(Nonce(5)), Some(Nonce(6))]);
+        let seqs: Vec<u64> = batch.writes.events.iter().map(|event| event.seq).collect();
+        assert_eq!(seqs, [8, 9], "no number is skipped");
+        assert_eq!(draft.accepted_records(&batch).len(), 2);
     }
 }

@@ -8,7 +8,8 @@
 //! |---|---|---|
 //! | Applied | continues as drafted | get their txs |
 //! | Fenced | leaves memory: another node keeps it | are rerouted |
-//! | Conflict | is read again from the store | are stepped again; refused after a few conflicts |
+//! | Conflict of a request id | continues without the requests, which are looked up | get the stored txs, or are accepted again |
+//! | another Conflict | is read again from the store | are stepped again; refused after a few conflicts |
 //! | Locked, Unknown | waits for a regrant, which alone proves what landed | wait for the regrant |
 //! | NotApplied | is read again, with backoff | are refused: nothing was stored |
 
@@ -16,14 +17,16 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use domain::{B256, ChainId, Header, Timestamp, TxId};
+use domain::{B256, ChainId, Header, RequestId, Timestamp, TxId};
 use metrics::{counter, histogram};
 
 use crate::draft::LaneDraft;
 use crate::node::{AcceptedTx, Refusal};
 use crate::ownership;
-use crate::ports::{CommitOutcome, Conflict};
-use crate::shard::{EventCounts, LaneCell, Shard, ShardOutcome, UnknownBatch, refuse_creates};
+use crate::ports::{CommitOutcome, Conflict, LaneBatch};
+use crate::shard::{
+    EventCounts, LaneCell, PendingCreate, Shard, ShardOutcome, UnknownBatch, refuse_creates,
+};
 
 /// How often a request is stepped again after conflicts before its caller is refused.
 const CONFLICT_TRIES_MAX: u32 = 3;
@@ -35,15 +38,27 @@ const STORED_HEADERS_MAX: usize = 4_096;
 /// A lane's part of the commit in flight.
 struct CommittingLane {
     draft: LaneDraft,
+    batch: Arc<LaneBatch>,
     /// The answers for its callers, true once the batch is applied.
     records: Vec<AcceptedTx>,
     changed: Vec<TxId>,
     event_counts: EventCounts,
 }
 
+/// A draft without the requests of its turn: one of them has a request id that is stored already.
+pub(crate) struct RetractedDraft {
+    pub(crate) draft: LaneDraft,
+    pub(crate) creates: Vec<PendingCreate>,
+}
+
 impl Shard {
-    /// Commits the drafts of a turn, all at once, and acts upon the outcome of each.
-    pub(crate) async fn commit_drafts(&mut self, mut drafts: Vec<LaneDraft>, now: Timestamp) {
+    /// Commits the drafts of a turn, all at once, and acts upon the outcome of each. Returns those whose turn is to
+    /// continue without a repeated request.
+    pub(crate) async fn commit_drafts(
+        &mut self,
+        mut drafts: Vec<LaneDraft>,
+        now: Timestamp,
+    ) -> Vec<RetractedDraft> {
         let header_failures = self.store_headers(&mut drafts).await;
         let mut batches = Vec::with_capacity(drafts.len());
         let mut lanes = Vec::with_capacity(drafts.len());
@@ -57,16 +72,19 @@ impl Shard {
                 continue;
             }
             let rows = batch.writes.inserts.iter().chain(&batch.writes.updates);
+            let changed = rows.map(|tx| tx.id).collect();
+            let batch = Arc::new(batch);
+            batches.push(Arc::clone(&batch));
             lanes.push(CommittingLane {
                 records: draft.accepted_records(&batch),
-                changed: rows.map(|tx| tx.id).collect(),
+                changed,
                 event_counts: EventCounts::from_events(&batch.writes.events),
                 draft,
+                batch,
             });
-            batches.push(batch);
         }
         if batches.is_empty() {
-            return;
+            return Vec::new();
         }
         let accepted = lanes.iter().map(|lane| lane.records.len()).sum::<usize>();
         let started = self.core.ports.clock.monotonic();
@@ -77,17 +95,24 @@ impl Shard {
         counter!("lanekeeper_gate_txs_total").increment(accepted as u64);
         histogram!("lanekeeper_gate_commit_seconds").record(took.as_secs_f64());
         assert_eq!(outcomes.len(), lanes.len(), "the store answers every batch");
-        for (lane, outcome) in lanes.into_iter().zip(outcomes) {
-            self.on_commit_outcome(lane, outcome, now);
-        }
+        let outcomes = lanes.into_iter().zip(outcomes);
+        outcomes
+            .filter_map(|(lane, outcome)| self.on_commit_outcome(lane, outcome, now))
+            .collect()
     }
 
     /// Decides what becomes of a draft and of its callers.
-    fn on_commit_outcome(&mut self, lane: CommittingLane, outcome: CommitOutcome, now: Timestamp) {
+    fn on_commit_outcome(
+        &mut self,
+        lane: CommittingLane,
+        outcome: CommitOutcome,
+        now: Timestamp,
+    ) -> Option<RetractedDraft> {
         let key = lane.draft.lane.key();
         match outcome {
             CommitOutcome::Applied => self.on_applied(lane, now),
             CommitOutcome::Fenced => self.on_fenced(lane.draft),
+            CommitOutcome::Conflict(Conflict::RequestId(id)) => return self.on_repeat(lane, &id),
             CommitOutcome::Conflict(conflict) => self.on_conflict(lane.draft, &conflict),
             CommitOutcome::NotApplied(why) => self.on_not_applied(lane.draft, why),
             CommitOutcome::Locked => {
@@ -101,6 +126,7 @@ impl Shard {
                 self.await_regrant(lane);
             }
         }
+        None
     }
 
     fn on_applied(&mut self, lane: CommittingLane, now: Timestamp) {
@@ -146,36 +172,43 @@ impl Shard {
         self.resend_creates(key, draft.creates);
     }
 
-    /// Reads the lane again. A request that is itself the cause is found by its id the next time; one whose batch
-    /// conflicts repeatedly is refused.
+    /// This is how a repeated request id is found that was not looked up: the store is well, and nothing of the lane is
+    /// in doubt. The turn continues without its requests; they are looked up before they are accepted again.
+    fn on_repeat(&mut self, lane: CommittingLane, repeated: &RequestId) -> Option<RetractedDraft> {
+        let CommittingLane {
+            mut draft, batch, ..
+        } = lane;
+        let key = draft.lane.key();
+        tracing::debug!(lane = %key, request = %repeated, "a repeated request; the turn continues without it");
+        let batch = Arc::unwrap_or_clone(batch);
+        let Some(mut creates) = draft.retract_creates(batch.writes) else {
+            let conflict = Conflict::Rows(format!("no request of this turn has the id {repeated}"));
+            self.on_conflict(draft, &conflict);
+            return None;
+        };
+        let mut waiting = Vec::with_capacity(creates.len());
+        for mut create in creates.drain(..) {
+            create.tries += u32::from(create.request.request_id == *repeated);
+            waiting.extend(refuse_after_conflicts(create));
+        }
+        Some(RetractedDraft {
+            draft,
+            creates: waiting,
+        })
+    }
+
+    /// Reads the lane again. A request whose batch conflicts repeatedly is refused.
     fn on_conflict(&mut self, draft: LaneDraft, conflict: &Conflict) {
         let key = draft.lane.key();
         self.drop_lane_memory(&draft.lane);
         let mut waiting = Vec::new();
         for mut create in draft.creates {
-            let is_cause = match conflict {
-                Conflict::RequestId(id) => create.request.request_id == *id,
-                Conflict::Nonce(_) | Conflict::Rows(_) => true,
-            };
-            create.tries += u32::from(is_cause);
-            create.is_repeat |= is_cause;
-            if create.tries > CONFLICT_TRIES_MAX {
-                let why = "the lane's batch conflicts repeatedly with rows of the store";
-                refuse_creates([create], &Refusal::StoreUnavailable(why.into()));
-            } else {
-                waiting.push(create);
-            }
+            create.tries += 1;
+            create.is_repeat = true;
+            waiting.extend(refuse_after_conflicts(create));
         }
-        if matches!(conflict, Conflict::RequestId(_)) {
-            // This is how a repeated request id is found that was not looked up: the store is well.
-            tracing::debug!(lane = %key, ?conflict, "a repeated request; the lane is read again");
-            let now = self.core.ports.clock.monotonic();
-            self.find_requests_until = now.plus(FIND_REQUESTS_AFTER_REPEAT);
-            self.open_lane(key, waiting);
-        } else {
-            tracing::warn!(lane = %key, ?conflict, "a batch conflicts with rows of the store; the lane is read again");
-            self.reopen_with_backoff(key, waiting);
-        }
+        tracing::warn!(lane = %key, ?conflict, "a batch conflicts with rows of the store; the lane is read again");
+        self.reopen_with_backoff(key, waiting);
     }
 
     fn on_not_applied(&mut self, draft: LaneDraft, why: String) {
@@ -235,4 +268,14 @@ impl Shard {
         }
         failures
     }
+}
+
+/// Refuses a request whose batches conflicted too often; returns it otherwise.
+fn refuse_after_conflicts(create: PendingCreate) -> Option<PendingCreate> {
+    if create.tries <= CONFLICT_TRIES_MAX {
+        return Some(create);
+    }
+    let why = "the lane's batch conflicts repeatedly with rows of the store";
+    refuse_creates([create], &Refusal::StoreUnavailable(why.into()));
+    None
 }

@@ -19,6 +19,7 @@ mod rendezvous;
 mod shard;
 
 mod draft;
+mod folded_writes;
 mod gate;
 
 mod feed;
@@ -27,6 +28,7 @@ mod broadcaster;
 mod follower;
 mod poll_schedule;
 mod revert_reasons;
+mod send_health;
 mod watch;
 
 pub mod tasks;

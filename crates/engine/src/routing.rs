@@ -109,16 +109,17 @@ pub(crate) fn choose_keeper_route(core: &Core, lane: LaneKey) -> Route {
     }
 }
 
-/// Whether this node neither keeps the lane nor reaches its chain.
+/// Whether this node neither keeps the lane nor can serve it.
 pub(crate) fn is_useless_for_lane(core: &Core, lane: LaneKey) -> bool {
     let now = core.ports.clock.monotonic();
-    !core.leases.holds(lane) && core.is_chain_unreachable(lane.chain_id, now)
+    !core.leases.holds(lane) && core.is_useless_for(lane, now)
 }
 
-/// Chooses the next keeper of a lane: this node only while it does not drain and reaches the lane's chain.
+/// Chooses the next keeper of a lane: this node only while it does not drain, reaches the lane's chain and gets answers
+/// to its sends.
 pub(crate) fn choose_successor(core: &Core, lane: LaneKey, now: MonotonicTime) -> Option<NodeName> {
     let me = &core.config.name;
-    let can_keep = !core.is_draining() && !core.is_chain_unreachable(lane.chain_id, now);
+    let can_keep = !core.is_draining() && !core.is_useless_for(lane, now);
     let may_keep = |node: &NodeName| {
         if node == me {
             can_keep

@@ -52,6 +52,11 @@ impl TimelineWatch {
         lock(&self.tokens).insert(lane, token);
     }
 
+    /// Whether this node was the lane's last keeper as far as it knows: the token rises with every ownership change.
+    pub(crate) fn is_last_token(&self, lane: LaneKey, token: Token) -> bool {
+        lock(&self.tokens).get(&lane) == Some(&token)
+    }
+
     /// Whether a lane's token is below one that was granted before: the store has lost commits.
     pub(crate) fn is_token_backwards(&self, lane: LaneKey, token: Token) -> bool {
         let highest = lock(&self.tokens).get(&lane).copied();
@@ -95,6 +100,7 @@ mod tests {
         assert!(!watch.is_token_backwards(LANE, Token(1)));
         watch.record_token(LANE, Token(5));
         assert!(!watch.is_token_backwards(LANE, Token(5)));
+        assert!(watch.is_last_token(LANE, Token(5)) && !watch.is_last_token(LANE, Token(6)));
         assert_eq!(recorder.handle().render(), "");
         assert!(watch.is_token_backwards(LANE, Token(4)));
         let name = "lanekeeper_lease_token_backwards_total";

@@ -133,6 +133,7 @@ pub(crate) fn open_chain(config: &config::Chain) -> Result<Arc<dyn Chain>, Failu
         send_to: usize::try_from(config.send_to).unwrap_or(usize::MAX),
         requests_per_second: config.requests_per_second.map(per_second),
         request_timeout: RPC_TIMEOUT,
+        dead_endpoint_after: config.dead_endpoint_after,
     })
     .map_err(|e| Failure::refused("cannot open the chain", &e))?;
     Ok(Arc::new(chain))

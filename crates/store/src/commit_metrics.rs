@@ -1,12 +1,13 @@
 //! The metrics of a commit, alike for every backend.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use engine::ports::LaneBatch;
 
 /// How many txs the batches write.
-pub(crate) fn count_txs(batches: &[LaneBatch]) -> usize {
-    let txs = |batch: &LaneBatch| batch.writes.inserts.len() + batch.writes.updates.len();
+pub(crate) fn count_txs(batches: &[Arc<LaneBatch>]) -> usize {
+    let txs = |batch: &Arc<LaneBatch>| batch.writes.inserts.len() + batch.writes.updates.len();
     batches.iter().map(txs).sum()
 }
 

@@ -283,7 +283,7 @@ async fn commit(store: &SqliteStore, lease_grant: LeaseGrant, n: u64) -> CommitO
         floor_nonce: Nonce(0),
         writes,
     };
-    store.commit(vec![batch]).await.remove(0)
+    store.commit(vec![batch.into()]).await.remove(0)
 }
 
 const AT: Timestamp = Timestamp(1_800_000_000_000);

@@ -90,17 +90,17 @@ impl RowWriter {
     }
 
     /// Builds the batches of one commit, for pairs of a lane's index and a number of rows.
-    pub(crate) fn build_batches(&mut self, rows_by_lane: &[(usize, usize)]) -> Vec<LaneBatch> {
+    pub(crate) fn build_batches(&mut self, rows_by_lane: &[(usize, usize)]) -> Vec<Arc<LaneBatch>> {
         let mut lanes = std::mem::take(&mut self.lanes);
         let mut batches = Vec::with_capacity(rows_by_lane.len());
         for (index, rows) in rows_by_lane {
-            batches.push(self.build_batch(&mut lanes[*index], *rows));
+            batches.push(self.build_batch(&mut lanes[*index], *rows).into());
         }
         self.lanes = lanes;
         batches
     }
 
-    pub(crate) async fn commit(&self, batches: Vec<LaneBatch>) -> Result<(), Failure> {
+    pub(crate) async fn commit(&self, batches: Vec<Arc<LaneBatch>>) -> Result<(), Failure> {
         let outcomes = self.store.commit(batches).await;
         match outcomes
             .iter()

@@ -49,6 +49,13 @@ pub enum WorldEvent {
         /// Whether the links are cut.
         is_cut: bool,
     },
+    /// The sends of a node hang at every endpoint, or no longer do.
+    SendsHang {
+        /// The node.
+        node: NodeName,
+        /// Whether they hang.
+        hangs: bool,
+    },
     /// The database's clock was set.
     ClockJumped {
         /// By how many milliseconds.
@@ -150,8 +157,8 @@ pub enum WorldEvent {
         lane: LaneKey,
         /// The sending node.
         node: NodeName,
-        /// The first nonce.
-        nonce: Nonce,
+        /// The nonces, in the order of the send.
+        nonces: Vec<Nonce>,
     },
     /// An attempt arrived at an endpoint of the chain.
     Sent {
@@ -324,6 +331,7 @@ impl fmt::Display for WorldEvent {
             Self::Isolated { node, is_cut: cut } => {
                 format!("node {node} isolated from the other nodes: {cut}")
             }
+            Self::SendsHang { node, hangs } => format!("node {node} sends hang: {hangs}"),
             Self::ClockJumped { by_ms } => format!("store  clock set by {by_ms} ms"),
             Self::NodeClock { node, what } => format!("node {node} clock {what}"),
             Self::StandbyStopped => "store  standby does not follow any more".to_owned(),
@@ -362,8 +370,9 @@ impl fmt::Display for WorldEvent {
                     short_lane(lane)
                 )
             }
-            Self::Sending { lane, node, nonce } => {
-                format!("node {node} sends {} from nonce {nonce}", short_lane(lane))
+            Self::Sending { lane, node, nonces } => {
+                let nonces: Vec<u64> = nonces.iter().map(|nonce| nonce.0).collect();
+                format!("node {node} sends {} nonces {nonces:?}", short_lane(lane))
             }
             Self::Sent {
                 lane,

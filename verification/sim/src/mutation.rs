@@ -129,6 +129,13 @@ mutations! {
     ReleaseExpiredWithoutChainCheck,
     /// A former holder's mark counts for a nonce that was reissued. Breaks: a nonce has one holder.
     AcceptFormerHolder,
+    /// A lane's envelopes are sent with the highest nonce first. Breaks: sends are in nonce order.
+    SendHighestNonceFirst,
+    /// Callers of an unknown commit are refused as if nothing was stored when another node keeps the lane. Breaks: a
+    /// refused request is not stored.
+    DenyUnknownCommitWhenFenced,
+    /// A tx whose block was reorged out keeps its list of confirmations. Breaks: confirmations are linked.
+    KeepConfirmationsAfterReorg,
 }
 
 /// Whether this build contains the bugs in `domain` and `engine`: the patches change it in their copy.

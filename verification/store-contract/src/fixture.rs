@@ -289,7 +289,7 @@ impl Fixture {
     /// Commits one batch without extending the feed.
     pub(crate) async fn commit_without_feed(&self, batch: LaneBatch) -> CommitOutcome {
         let (lane, writes) = (batch.lease_grant.lane, batch.writes.clone());
-        let mut outcomes = self.store.commit(vec![batch]).await;
+        let mut outcomes = self.store.commit(vec![batch.into()]).await;
         assert_eq!(outcomes.len(), 1, "one batch, one outcome");
         if outcomes[0] == CommitOutcome::Applied {
             let mut open = self.open.borrow_mut();

@@ -416,10 +416,10 @@ pub async fn failing_batch_does_not_fail_other_lanes(backend: &dyn Backend) {
     let mut clash = accept(7);
     clash.inserts.push(fixture.tx(0));
     let batches = vec![
-        fixture.batch(&first, accept(0)),
-        fixture.batch(&fenced, accept(0)),
-        fixture.batch(&conflicting, clash),
-        fixture.batch(&last, accept(0)),
+        fixture.batch(&first, accept(0)).into(),
+        fixture.batch(&fenced, accept(0)).into(),
+        fixture.batch(&conflicting, clash).into(),
+        fixture.batch(&last, accept(0)).into(),
     ];
     let expected = [
         CommitOutcome::Applied,

@@ -11,6 +11,8 @@ use super::url::EndpointUrl;
 
 /// The default request timeout.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+/// The default time after which a failing endpoint counts as dead.
+const DEAD_ENDPOINT_AFTER: Duration = Duration::from_secs(60);
 
 /// The configuration of a chain.
 #[derive(Clone, Debug)]
@@ -27,6 +29,8 @@ pub struct RpcChainConfig {
     pub ws: Option<EndpointUrl>,
     /// The most calls per second to each endpoint; those of a batch count one by one.
     pub requests_per_second: Option<u32>,
+    /// An endpoint that has failed for this long is dead: the others fill gaps without it.
+    pub dead_endpoint_after: Duration,
 }
 
 impl RpcChainConfig {
@@ -40,6 +44,7 @@ impl RpcChainConfig {
             send_to: 1,
             ws: None,
             requests_per_second: None,
+            dead_endpoint_after: DEAD_ENDPOINT_AFTER,
         }
     }
 }

@@ -21,14 +21,23 @@ pub(super) struct Endpoints {
     /// The index whose head was used last. It stays first while it is as good as the others, so that the head does
     /// not jump back and forth between nodes.
     current: AtomicUsize,
+    /// After failing for this long, an endpoint counts as dead.
+    dead_after: Duration,
 }
 
 impl Endpoints {
-    pub(super) fn new(list: Vec<Endpoint>) -> Self {
+    pub(super) fn new(list: Vec<Endpoint>, dead_after: Duration) -> Self {
         Self {
             list,
             current: AtomicUsize::new(0),
+            dead_after,
         }
+    }
+
+    /// Whether an endpoint has failed for so long that the others need not wait for it to agree.
+    pub(super) fn is_dead(&self, endpoint: &Endpoint) -> bool {
+        let failing_for = endpoint.health.failing_for();
+        failing_for.is_some_and(|failing_for| failing_for >= self.dead_after)
     }
 
     /// In configured order.

@@ -20,6 +20,10 @@ struct HealthState {
     polled_at: Option<Instant>,
     /// The accounts whose last send was not answered in time, and when that was.
     hung_sends: BTreeMap<Address, Instant>,
+    /// Since when every contact failed.
+    failing_since: Option<Instant>,
+    /// Since when every query of an account's nonces failed, whatever else the endpoint answers.
+    nonce_queries_failing_since: Option<Instant>,
 }
 
 /// The result of the last contact.
@@ -69,6 +73,8 @@ impl Health {
             latency: None,
             polled_at: None,
             hung_sends: BTreeMap::new(),
+            failing_since: None,
+            nonce_queries_failing_since: None,
         }))
     }
 
@@ -78,6 +84,26 @@ impl Health {
 
     pub(super) fn status(&self) -> EndpointStatus {
         self.with_state(|state| state.status)
+    }
+
+    /// Records whether the endpoint returned an account's nonces.
+    pub(super) fn record_nonce_query(&self, succeeded: bool) {
+        let now = Instant::now();
+        self.with_state(|state| match succeeded {
+            true => state.nonce_queries_failing_since = None,
+            false => {
+                state.nonce_queries_failing_since.get_or_insert(now);
+            }
+        });
+    }
+
+    /// For how long the endpoint, or its answers to nonce queries, failed without an exception.
+    pub(super) fn failing_for(&self) -> Option<Duration> {
+        self.with_state(|state| {
+            let since = [state.failing_since, state.nonce_queries_failing_since];
+            let since = since.into_iter().flatten().min()?;
+            Some(since.elapsed())
+        })
     }
 
     /// Whether the last contact succeeded.
@@ -200,6 +226,7 @@ impl Health {
         self.with_state(|state| {
             if let EndpointStatus::Degraded { .. } = state.status {
                 state.status = EndpointStatus::Serving;
+                state.failing_since = None;
             }
         });
     }
@@ -209,6 +236,7 @@ impl Health {
         let at = Instant::now();
         self.with_state(|state| {
             state.status = if found == expected {
+                state.failing_since = None;
                 EndpointStatus::Serving
             } else {
                 EndpointStatus::WrongChain { found, at }
@@ -238,6 +266,7 @@ impl Health {
                 | Failure::Unchecked(_)
                 | Failure::Node(_) => return,
             };
+            state.failing_since.get_or_insert(at);
         });
     }
 }
@@ -340,6 +369,25 @@ mod tests {
         assert!(health.hangs_on_sends(one) && !health.hangs_on_sends(two));
         tokio::time::advance(limits::HUNG_SEND_AGE_MAX).await;
         assert!(!health.hangs_on_sends(one), "it is tried again");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn endpoint_fails_from_its_first_failure_until_its_next_answer() {
+        let health = serving();
+        assert_eq!(health.failing_for(), None);
+        for _ in 0..2 {
+            health.record_failure(&Failure::AnswerLost(String::new()));
+            tokio::time::advance(Duration::from_secs(40)).await;
+        }
+        assert_eq!(health.failing_for(), Some(Duration::from_secs(80)));
+        health.record_chain_id(ChainId(1), ChainId(1));
+        assert_eq!(health.failing_for(), None);
+        health.record_nonce_query(false);
+        health.record_answer(); // of another method
+        tokio::time::advance(Duration::from_secs(40)).await;
+        assert_eq!(health.failing_for(), Some(Duration::from_secs(40)));
+        health.record_nonce_query(true);
+        assert_eq!(health.failing_for(), None);
     }
 
     #[tokio::test(start_paused = true)]

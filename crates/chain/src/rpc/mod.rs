@@ -64,7 +64,7 @@ impl RpcChain {
         let endpoints = config::build_endpoints(&config)?;
         Ok(Self {
             id: config.id,
-            endpoints: Arc::new(Endpoints::new(endpoints)),
+            endpoints: Arc::new(Endpoints::new(endpoints, config.dead_endpoint_after)),
             fees: FeeQuoter::default(),
             request_timeout: config.request_timeout,
             send_to: config.send_to,

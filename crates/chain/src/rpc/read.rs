@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use domain::lane::{AccountNonces, ChainQuery, EndpointNonces};
+use domain::lane::{AccountNonces, Agreement, ChainQuery, EndpointNonces};
 use domain::{Address, B256, Header, Inclusion, Nonce};
 use engine::ports::{BlockTag, ChainError, HashFilter, Quorum};
 use serde::de::IgnoredAny;
@@ -210,37 +210,48 @@ async fn receipts(endpoint: &Endpoint, hashes: &[B256]) -> Result<Vec<Inclusion>
 }
 
 /// The account's nonces from one or two endpoints. If the quorum is two and a second endpoint of this chain is
-/// configured, it must answer.
+/// configured, it must answer, unless all others are dead: then the answer is marked as weaker.
 pub(super) async fn nonces_from_endpoints(
     endpoints: &Endpoints,
     account: Address,
     query: ChainQuery,
     quorum: Quorum,
 ) -> Result<EndpointNonces, ChainError> {
-    let endpoint_nonces = |first, second, is_complete| EndpointNonces {
+    let endpoint_nonces = |first, second, agreement| EndpointNonces {
         first,
         second,
-        is_complete,
+        agreement,
     };
     let is_only = endpoints.list().len() == 1;
     let mut first = None;
+    // Endpoints of other chains cannot be part of the quorum.
+    let mut is_alone = true;
+    let mut are_others_dead = true;
     let mut failures = Vec::new();
     for endpoint in endpoints.in_order() {
-        match (account_nonces(endpoint, account, query).await, first) {
-            (Ok(nonces), None) if quorum == Quorum::One || is_only => {
-                return Ok(endpoint_nonces(nonces, None, is_only));
+        let answer = account_nonces(endpoint, account, query).await;
+        endpoint.health.record_nonce_query(answer.is_ok());
+        match (answer, first) {
+            (Ok(nonces), None) if is_only => {
+                return Ok(endpoint_nonces(nonces, None, Agreement::Quorum));
+            }
+            (Ok(nonces), None) if quorum == Quorum::One => {
+                return Ok(endpoint_nonces(nonces, None, Agreement::One));
             }
             (Ok(nonces), None) => first = Some(nonces),
             (Ok(nonces), Some(first)) => {
-                return Ok(endpoint_nonces(first, Some(nonces), true));
+                return Ok(endpoint_nonces(first, Some(nonces), Agreement::Quorum));
             }
-            (Err(failure), _) => failures.push((endpoint.name(), failure)),
+            (Err(failure), _) => {
+                is_alone &= failure.is_wrong_chain();
+                are_others_dead &= failure.is_wrong_chain() || endpoints.is_dead(endpoint);
+                failures.push((endpoint.name(), failure));
+            }
         }
     }
-    // Endpoints of other chains cannot be part of the quorum.
-    let is_alone = failures.iter().all(|(_, failure)| failure.is_wrong_chain());
     match first {
-        Some(first) if is_alone => Ok(endpoint_nonces(first, None, true)),
+        Some(first) if is_alone => Ok(endpoint_nonces(first, None, Agreement::Quorum)),
+        Some(first) if are_others_dead => Ok(endpoint_nonces(first, None, Agreement::Living)),
         Some(_) | None => Err(endpoints_failed(&failures)),
     }
 }

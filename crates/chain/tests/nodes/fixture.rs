@@ -135,7 +135,7 @@ impl NodeFixture {
             .chain
             .account_nonces(account, ChainQuery::Pending, Quorum::Two);
         let nonces = query.await.unwrap();
-        assert_eq!((nonces.second, nonces.is_complete), (None, true));
+        assert_eq!((nonces.second, nonces.is_complete()), (None, true));
         nonces.first
     }
 

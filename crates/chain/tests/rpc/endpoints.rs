@@ -4,13 +4,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use chain::rpc::RpcChain;
-use domain::lane::ChainQuery;
+use chain::rpc::{RpcChain, RpcChainConfig};
+use domain::lane::{Agreement, ChainQuery};
 use domain::{Address, B256};
 use engine::ports::{BlockTag, Chain, ChainError, Quorum};
 use serde_json::{Value, json};
 
-use crate::fake_node::{FakeNode, FakeReply, advance_time, chain_of, unreachable_url, wait_until};
+use crate::fake_node::{
+    CHAIN, FakeNode, FakeReply, advance_time, chain_of, unreachable_url, wait_until,
+};
 use crate::reads::{block, hash, receipt};
 
 fn at(number: u64) -> Arc<AtomicU64> {
@@ -238,7 +240,7 @@ async fn quorum_of_two_needs_the_second_endpoint() {
             .account_nonces(Address::ZERO, ChainQuery::Latest, quorum)
             .await?;
         let second = nonces.second.map(|second| second.latest.0);
-        Ok::<_, ChainError>((nonces.first.latest.0, second, nonces.is_complete))
+        Ok::<_, ChainError>((nonces.first.latest.0, second, nonces.is_complete()))
     };
     let both = || vec![three.url(), five.url()];
     assert_eq!(query(both(), Quorum::Two).await, Ok((3, Some(5), true)));
@@ -260,4 +262,24 @@ async fn quorum_of_two_needs_the_second_endpoint() {
     assert_eq!(query(with_wrong, Quorum::Two).await, Ok((3, None, true)));
     assert!(query(vec![wrong], Quorum::Two).await.is_err());
     assert_eq!(three.count("eth_getTransactionCount"), 8);
+}
+
+#[tokio::test]
+async fn living_endpoint_answers_alone_only_after_the_others_are_dead() {
+    let three = with_nonce("0x3").await;
+    let endpoints = vec![unreachable_url().await, three.url()];
+    for (dead_after, expected) in [
+        (Duration::from_secs(60), None),
+        (Duration::ZERO, Some(Agreement::Living)),
+    ] {
+        let chain = RpcChain::new(RpcChainConfig {
+            dead_endpoint_after: dead_after,
+            ..RpcChainConfig::new(CHAIN, endpoints.clone())
+        });
+        let nonces = chain
+            .unwrap()
+            .account_nonces(Address::ZERO, ChainQuery::Latest, Quorum::Two)
+            .await;
+        assert_eq!(nonces.ok().map(|nonces| nonces.agreement), expected);
+    }
 }

@@ -102,7 +102,7 @@ impl DevChainFixture {
             .account_nonces(self.account, query, Quorum::Two)
             .await;
         let nonces = nonces.unwrap();
-        assert_eq!((nonces.second, nonces.is_complete), (None, true));
+        assert_eq!((nonces.second, nonces.is_complete()), (None, true));
         nonces.first
     }
 

@@ -458,7 +458,7 @@ async fn pending_nonce_is_never_below_latest() {
             .await
             .unwrap();
         assert_eq!(
-            (both.second, both.is_complete),
+            (both.second, both.is_complete()),
             (None, true),
             "it is the only one"
         );

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use alloy_primitives::B256;
 
-use super::{AccountNonces, ChainQuery, Effect, EndpointNonces, StepContext};
+use super::{AccountNonces, Agreement, ChainQuery, Effect, EndpointNonces, StepContext};
 use crate::{ChainView, Nonce, Timestamp};
 
 /// How long the follower may take to deliver the receipts of a block.
@@ -40,7 +40,7 @@ pub(super) struct ChainKnowledge {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct KnownNonces {
     pub(super) nonces: AccountNonces,
-    pub(super) is_complete: bool,
+    pub(super) agreement: Agreement,
     /// Whether pools were queried too: a query without quorum asks only for what `nonce.chainQuery` names.
     pub(super) includes_pools: bool,
     pub(super) at: Timestamp,
@@ -84,8 +84,9 @@ impl ChainKnowledge {
 
     /// Whether every endpoint agrees that nothing at or above this nonce is pending.
     pub(super) fn shows_nothing_pending_at(&self, nonce: Nonce) -> bool {
-        self.nonces
-            .is_some_and(|known| known.is_complete && known.nonces.pending <= nonce)
+        self.nonces.is_some_and(|known| {
+            known.agreement == Agreement::Quorum && known.nonces.pending <= nonce
+        })
     }
 
     pub(super) fn answers(&self) -> u64 {
@@ -111,9 +112,9 @@ impl ChainKnowledge {
     }
 
     /// Counts an answer, whatever it says.
-    pub(super) fn finish_query(&mut self, is_complete: bool) {
+    pub(super) fn finish_query(&mut self, agreement: Agreement) {
         self.is_querying = false;
-        if is_complete {
+        if agreement == Agreement::Quorum {
             self.needs_quorum = false;
             self.answers = self.answers.saturating_add(1);
         }
@@ -124,8 +125,8 @@ impl ChainKnowledge {
         let asked_pools = self.was_queried_with_quorum || rule == ChainQuery::Pending;
         self.nonces = Some(KnownNonces {
             nonces: answer.highest(),
-            is_complete: answer.is_complete,
-            includes_pools: answer.is_complete && asked_pools,
+            agreement: answer.agreement,
+            includes_pools: answer.agreement == Agreement::Quorum && asked_pools,
             at: now,
         });
     }
@@ -223,7 +224,7 @@ mod tests {
         chain.needs_quorum = true;
         chain.query_nonces(None, &mut cx);
         assert_eq!(cx.effects.len(), 1);
-        chain.finish_query(false);
+        chain.finish_query(Agreement::One);
         chain.query_nonces(None, &mut cx);
         assert_eq!(cx.effects.len(), 2);
         assert!(chain.was_queried_with_quorum());

@@ -9,7 +9,7 @@ use alloy_primitives::B256;
 use crate::window::gaps;
 use crate::{EventKind, Nonce, Timestamp};
 
-use super::{AccountNonces, ChainQuery, Effect, EndpointNonces, Lane, StepContext};
+use super::{AccountNonces, Agreement, ChainQuery, Effect, EndpointNonces, Lane, StepContext};
 
 /// A query that needs agreeing endpoints is repeated after this pause.
 const QUORUM_QUERY_PAUSE: Duration = Duration::from_secs(3);
@@ -17,6 +17,12 @@ const QUORUM_QUERY_PAUSE: Duration = Duration::from_secs(3);
 const LOST_ATTEMPT_WAIT: Duration = Duration::from_secs(2);
 
 impl EndpointNonces {
+    /// Whether a quorum answered: two endpoints, or the only one.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.agreement == Agreement::Quorum
+    }
+
     /// What any endpoint has seen.
     #[must_use]
     pub fn highest(&self) -> AccountNonces {
@@ -75,7 +81,7 @@ impl Lane {
         counts_pool: bool,
         cx: &mut StepContext,
     ) {
-        self.chain.finish_query(nonces.is_complete);
+        self.chain.finish_query(nonces.agreement);
         self.count_awaited_answer(cx);
         let is_loading = self.reconciliation.stored.is_some();
         let was_used = !is_loading || self.ledger.cursor() > Nonce(0);
@@ -90,7 +96,7 @@ impl Lane {
         if self.is_halted() {
             return;
         }
-        self.update_gaps(highest, nonces.is_complete, cx.now);
+        self.update_gaps(highest, nonces.agreement, cx.now);
         // Where no answer shows what the node's pool holds, what it accepted counts as held.
         let held = match counts_pool {
             true => nonces.first.pending,
@@ -106,7 +112,7 @@ impl Lane {
         self.read_proven_receipts(highest.latest, cx);
         self.check_foreign_use(cx);
         if is_loading {
-            self.resend_all(highest.latest, cx);
+            self.resend_loaded(highest.latest, cx);
         }
     }
 
@@ -121,7 +127,7 @@ impl Lane {
         let cursor = self.ledger.cursor();
         self.holds.halted = None;
         if cursor.until(reported) == 0 {
-            if nonces.is_complete {
+            if nonces.is_complete() {
                 self.reconciliation.trust_cursor();
             }
             let is_suspect = self.reconciliation.is_history_suspect();
@@ -133,7 +139,7 @@ impl Lane {
         let refusal = self.why_not_raise(nonces, agreed, reported, was_used);
         if refusal.is_some() {
             self.holds.halted = refusal;
-            if !nonces.is_complete {
+            if !nonces.is_complete() {
                 self.chain.needs_quorum = true;
                 if !self.chain.was_queried_with_quorum() {
                     self.query_chain_nonces(cx);
@@ -178,7 +184,7 @@ impl Lane {
                  than nonce.maxChainJump ({max}): check what else uses this account"
             ));
         }
-        if !nonces.is_complete || agreed <= cursor {
+        if !nonces.is_complete() || agreed <= cursor {
             return Some(format!(
                 "an endpoint reports {reported} as the next nonce, the lane's cursor is {cursor}, and no second \
                  endpoint confirms it: check that all endpoints are in sync"
@@ -212,7 +218,7 @@ impl Lane {
     }
 
     /// Updates the gaps: a foreign transaction may have vanished from a pool, or a reorg may have taken it.
-    fn update_gaps(&mut self, nonces: AccountNonces, is_complete: bool, now: Timestamp) {
+    fn update_gaps(&mut self, nonces: AccountNonces, agreement: Agreement, now: Timestamp) {
         self.ledger.drop_used(nonces);
         // Txs that are being reopened hold their nonces again in a moment.
         let holes = match self.finals.is_reopening() {
@@ -225,8 +231,13 @@ impl Lane {
                 self.ledger.holes(nonces.latest, until, held, max)
             }
         };
-        // A reservation ends by one complete answer, so that is enough for a contested nonce too.
-        let certainty = (is_complete, self.is_reserving());
+        // A reservation ends by one answer of a quorum, so that is enough for a contested nonce too. A holder elsewhere
+        // may have used the nonce, so nothing less counts; a mistake about our own nonces is found when it is sent.
+        let needed = match self.is_reserving() {
+            true => Agreement::Quorum,
+            false => Agreement::Living,
+        };
+        let certainty = (agreement >= needed, self.is_reserving());
         self.ledger
             .apply_chain_nonces(nonces, holes, certainty, now);
     }
@@ -257,11 +268,15 @@ impl Lane {
         }
     }
 
-    /// After a takeover or a restart: what was claimed may never have been sent, so it is sent now.
-    fn resend_all(&mut self, latest: Nonce, cx: &mut StepContext) {
+    /// After a takeover or a restart: what was claimed may never have been sent, so it is sent now. The same keeper
+    /// sends only what no node has accepted; what a node has lost since, the account's pending nonce shows.
+    fn resend_loaded(&mut self, latest: Nonce, cx: &mut StepContext) {
+        let skips_submitted = self.reconciliation.are_deliveries_known;
         for (_, slot) in self.slots.range_mut(latest..) {
+            let is_at_a_node = skips_submitted && slot.is_submitted();
+            let needs_send = !slot.is_mined() && !is_at_a_node;
             // A slot whose first attempt is being signed has nothing to send; its retry stays.
-            let Some(newest) = slot.newest().filter(|_| !slot.is_mined()) else {
+            let Some(newest) = slot.newest().filter(|_| needs_send) else {
                 continue;
             };
             if let Some(delivery) = slot.delivery_mut() {

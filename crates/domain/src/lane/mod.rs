@@ -1,21 +1,23 @@
 //! How a lane decides. One step at a time, on one task, with no await inside.
 //!
 //! A lane in memory is a *draft* as long as its step is not committed: the shard takes it out of its
-//! map, steps it, commits the writes, and puts it back only when the store answers Applied. Any other
-//! answer discards the draft and the lane is loaded again. So memory never knows more than the store.
+//! map, steps it, commits the writes, and puts it back only when the store answers Applied. A request whose id is
+//! stored already is retracted; any other answer discards the draft and the lane is loaded again. So memory never
+//! knows more than the store.
 //!
 //! Memory is O(in-flight txs), not O(waiting txs): txs beyond the mempool depth stay in the store.
 //!
 //! A lane consists of parts with one responsibility each (`ledger`, `slots`, `paging`, `chain`, `mempool`, `finals`,
 //! `reservations`, `reconciliation`, `holds`, `journal`), which keep their own invariants. The other files hold the
 //! rules, by what happens: `allocation`, `signing`, `sending`, `resubmission`, `inclusion`, `reorg`, `chain_nonces`,
-//! `foreign_use`. `status` is what the lane shows of itself.
+//! `foreign_use`. `status` is what the lane shows of itself; `checkpoint` retracts accepts that were not committed.
 
 pub mod protocol;
 pub mod reservations;
 pub mod rules;
 
 mod chain;
+mod checkpoint;
 mod context;
 mod finals;
 mod holds;
@@ -39,9 +41,10 @@ mod status;
 #[cfg(test)]
 mod tests;
 
+pub use checkpoint::LaneCheckpoint;
 pub use finals::BELOW_VIEW_MAX;
 pub use protocol::{
-    AccountNonces, AdmittedRequest, Effect, EndpointNonces, FinalTx, Input, LaneImage,
+    AccountNonces, AdmittedRequest, Agreement, Effect, EndpointNonces, FinalTx, Input, LaneImage,
     NonceConsumer, Receipt, Step, Writes,
 };
 pub use rules::{
@@ -131,6 +134,13 @@ impl Lane {
     #[must_use]
     pub fn with_suspect_history(mut self) -> Self {
         self.reconciliation.suspect_history(self.ledger.cursor());
+        self
+    }
+
+    /// The same keeper reads its lane again, without an ownership change: what nodes have accepted is not sent again.
+    #[must_use]
+    pub fn with_known_deliveries(mut self) -> Self {
+        self.reconciliation.are_deliveries_known = true;
         self
     }
 

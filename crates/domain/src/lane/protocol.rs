@@ -42,8 +42,20 @@ pub struct EndpointNonces {
     pub first: AccountNonces,
     /// Of another one, where it was queried.
     pub second: Option<AccountNonces>,
-    /// Whether a quorum answered: two endpoints, or the only one.
-    pub is_complete: bool,
+    /// Which endpoints stand behind this.
+    pub agreement: Agreement,
+}
+
+/// Which endpoints stand behind an answer; the weakest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Agreement {
+    /// One of several, which may be behind the others.
+    One,
+    /// Every endpoint that is alive: the others have failed for a long time (`chain.deadEndpointAfter`). Enough to fill
+    /// gaps, where a mistake costs a fee at most.
+    Living,
+    /// Two, or the only one that is configured.
+    Quorum,
 }
 
 /// Which transaction consumed a nonce, in blocks that are final.

@@ -13,6 +13,9 @@ use crate::Nonce;
 pub(super) struct Reconciliation {
     /// The store's nonces, until they are compared with the chain.
     pub(super) stored: Option<StoredNonces>,
+    /// Whether this keeper sent what the rows show as sent. After an ownership change that is not known: all of it is
+    /// sent again.
+    pub(super) are_deliveries_known: bool,
     loss: PossibleLoss,
 }
 
@@ -42,6 +45,7 @@ impl Reconciliation {
     pub(super) fn new(stored: StoredNonces) -> Self {
         Self {
             stored: Some(stored),
+            are_deliveries_known: false,
             loss: PossibleLoss::None,
         }
     }

@@ -9,7 +9,7 @@ use crate::{
 };
 
 use super::slots::Slot;
-use super::{AdmittedRequest, Effect, Lane, StepContext};
+use super::{AdmittedRequest, Agreement, Effect, Lane, StepContext};
 
 impl Lane {
     /// Whether envelopes can be made now: the fee is known and nothing holds the lane.
@@ -132,7 +132,7 @@ impl Lane {
         }
         let others_wait = self.slots.nonces_from(gap).next().is_some() || self.paging.has_backlog();
         let nothing_pending = self.chain.nonces().is_none_or(|known| {
-            known.is_complete && known.nonces.pending <= gap && known.at >= since
+            known.agreement >= Agreement::Living && known.nonces.pending <= gap && known.at >= since
         });
         let is_due = cx.now.since(since) >= self.rules.nonce.gap_fill_after;
         let is_its_turn = self.paging.is_before_backlog(gap) && self.has_room_for(gap);

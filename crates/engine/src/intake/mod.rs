@@ -84,8 +84,8 @@ async fn route_request(
         let route = match source {
             RequestSource::Client => routing::choose_route(core, request.new.lane),
             RequestSource::Peer if routing::is_useless_for_lane(core, request.new.lane) => {
-                let why = "this node could not reach the chain for a whole lease".to_owned();
-                return Err(request.refusal(Refusal::ChainUnavailable(why)));
+                let why = "for a whole lease this node could not reach the chain, or got no answer to its sends";
+                return Err(request.refusal(Refusal::ChainUnavailable(why.to_owned())));
             }
             RequestSource::Peer => Route::Local,
         };

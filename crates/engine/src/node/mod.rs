@@ -104,7 +104,8 @@ impl Node {
         self.handle.clone()
     }
 
-    /// Acquires no new lanes, finishes what is in flight, releases every lane, and notifies their next keepers.
+    /// Acquires no new lanes, finishes what is in flight, releases every lane, and notifies the next keepers of
+    /// those that have work.
     /// Requests are still forwarded to them until [`Node::stop`].
     pub fn drain(&self) -> BoxFuture<'_, ()> {
         async move {
@@ -112,14 +113,15 @@ impl Node {
             core.start_draining();
             // The other nodes learn at once that this one takes no requests.
             ownership::process_heartbeat(core).await;
-            let lanes: Vec<LaneKey> = core.leases.lanes();
+            let mut busy = Vec::new();
             for shard in &core.lanes.shards {
                 let (done, finished) = oneshot::channel();
                 if shard.send(Message::Drain { done }).await.is_ok() {
-                    finished.await.ok(); // a shard that has ended holds no lanes
+                    // A shard that has ended holds no lanes.
+                    busy.extend(finished.await.unwrap_or_default());
                 }
             }
-            notify_successors(core, lanes).await;
+            notify_successors(core, busy).await;
         }
         .boxed()
     }

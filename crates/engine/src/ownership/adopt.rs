@@ -59,8 +59,8 @@ impl OrphanedLanes {
             if needs_nothing || !core.lanes.contains(work.lane) {
                 continue;
             }
-            if core.is_chain_unreachable(work.lane.chain_id, now) {
-                continue; // another node may reach the chain; without it the lane cannot progress here
+            if core.is_useless_for(work.lane, now) {
+                continue; // another node may serve it; here it cannot progress
             }
             let since = before.get(&work.lane).copied().unwrap_or(now);
             let is_for_this_node = core.leases.holds(work.lane)

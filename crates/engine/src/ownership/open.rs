@@ -166,18 +166,20 @@ async fn read_lane(
         let was_reconciled = granted.is_reconciled
             && !core.timeline.is_token_backwards(lane, lease_grant.token)
             && reconcile::find_newer_knowledge(core, &image).is_none();
+        let is_reload = was_reconciled && core.timeline.is_last_token(lane, lease_grant.token);
         let is_reconciled = was_reconciled || reconcile::reconcile_lane(core, &image).await?;
         core.timeline.forget_last_known_lane(lane);
         core.timeline.record_token(lane, lease_grant.token);
-        Ok((image, is_reconciled))
+        Ok((image, is_reconciled, is_reload))
     };
     match read.await {
-        Ok((image, is_reconciled)) => Ok(Message::LaneOpened(Box::new(OpenedLane {
+        Ok((image, is_reconciled, is_reload)) => Ok(Message::LaneOpened(Box::new(OpenedLane {
             lane,
             image,
             previous_keeper: granted.previous_keeper,
             nonces: query_initial_nonces(core, lane).await,
             is_reconciled,
+            is_reload,
         }))),
         Err(why) => {
             core.leases.forget_grant(lane, lease_grant);

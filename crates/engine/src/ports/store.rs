@@ -4,6 +4,7 @@
 //! without nonce or event), [`Store::put_headers`] (facts about the chain), [`Store::heartbeat`] and
 //! [`Store::accept_loss`].
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -253,8 +254,9 @@ pub trait Store: Send + Sync + 'static {
     /// about the chain that several nodes find at once; stored ones change nothing.
     async fn put_headers(&self, chain: ChainId, headers: &[Header]) -> Result<(), StoreError>;
 
-    /// The gate's write. Every batch is applied whole or not at all, and each on its own.
-    async fn commit(&self, batches: Vec<LaneBatch>) -> Vec<CommitOutcome>;
+    /// The gate's write. Every batch is applied whole or not at all, and each on its own. Shared, because the caller
+    /// goes on with the rest of a batch in which one item conflicts.
+    async fn commit(&self, batches: Vec<Arc<LaneBatch>>) -> Vec<CommitOutcome>;
 
     /// Grants a lane anew to its present keeper: waits for, or kills, any batch in flight. The one
     /// way to resolve [`CommitOutcome::Unknown`].

@@ -171,6 +171,7 @@ impl Shard {
             image,
             previous_keeper,
             is_reconciled,
+            is_reload,
             ..
         } = opened;
         let waiting = match self.lanes.remove(&key) {
@@ -191,6 +192,9 @@ impl Shard {
         if !is_reconciled {
             // It was compared with the chain just now, but the endpoint may have been behind.
             lane = lane.with_suspect_history();
+        }
+        if is_reload {
+            lane = lane.with_known_deliveries();
         }
         chain_state.watched.add(key, lane.hashes());
         let epoch = self.next_epoch;

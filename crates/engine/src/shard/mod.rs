@@ -94,9 +94,9 @@ pub(crate) enum Message {
         lane: LaneKey,
         answer: oneshot::Sender<Inspection>,
     },
-    /// Release every lane; `done` is notified after that.
+    /// Release every lane; `done` gets those that have work.
     Drain {
-        done: oneshot::Sender<()>,
+        done: oneshot::Sender<Vec<LaneKey>>,
     },
 }
 
@@ -147,6 +147,8 @@ pub(crate) struct OpenedLane {
     pub(crate) nonces: Option<EndpointNonces>,
     /// Whether the lane was written under the store's present timeline.
     pub(crate) is_reconciled: bool,
+    /// Whether this node was its keeper already, without an ownership change in between.
+    pub(crate) is_reload: bool,
 }
 
 /// Why a lane was not opened.

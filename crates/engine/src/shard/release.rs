@@ -33,11 +33,23 @@ pub(super) struct PendingReleases {
 }
 
 impl Shard {
-    /// Releases every lane. Nothing is in flight: a turn ends with its commit.
-    pub(super) async fn drain_lanes(&mut self) {
+    /// Releases every lane, and returns those that have work. Nothing is in flight: a turn ends with its commit.
+    pub(super) async fn drain_lanes(&mut self) -> Vec<LaneKey> {
         self.is_draining = true;
+        self.store_floors_of_idle_lanes().await;
+        let has_work = |cell: &LaneCell| match cell {
+            LaneCell::Ready { lane, .. } => !lane.is_idle(),
+            LaneCell::Opening { .. } | LaneCell::UnknownCommit { .. } => true,
+            LaneCell::Halted { .. } => false,
+        };
+        let lanes = self.lanes.iter();
+        let busy = lanes
+            .filter(|(_, cell)| has_work(cell))
+            .map(|(key, _)| *key);
+        let busy = busy.collect();
         let keys: Vec<LaneKey> = self.lanes.keys().copied().collect();
         self.release_lanes(keys).await;
+        busy
     }
 
     /// Releases lanes, so that any node may acquire them at once.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use domain::{ChainId, Input, LaneKey, RequestId};
+use domain::{ChainId, Input, LaneKey, RequestId, Timestamp};
 use metrics::counter;
 use tokio::sync::oneshot;
 
@@ -13,7 +13,7 @@ use super::{
     refuse_creates,
 };
 use crate::draft::LaneDraft;
-use crate::gate::FIND_REQUESTS_AFTER_REPEAT;
+use crate::gate::{FIND_REQUESTS_AFTER_REPEAT, RetractedDraft};
 use crate::reservations::PendingMark;
 
 /// What came for a lane in this turn.
@@ -37,8 +37,8 @@ impl Shard {
         }
         self.run_lanes(turn).await;
         for done in drains {
-            self.drain_lanes().await;
-            done.send(()).ok(); // the caller may have gone
+            let busy = self.drain_lanes().await;
+            done.send(busy).ok(); // the caller may have gone
         }
     }
 
@@ -58,6 +58,12 @@ impl Shard {
                 continue;
             };
             if unreachable.contains(&key.chain_id) {
+                leaving.push(*key);
+            } else if !lane.is_idle() && self.core.is_send_blocked(*key, now) {
+                tracing::warn!(lane = %key, "no endpoint answered the lane's sends for a whole lease; it is released to other nodes");
+                counter!("lanekeeper_lanes_given_back_total").increment(1);
+                let health = &self.core.chain(key.chain_id).send_health;
+                health.record_release(*key, now);
                 leaving.push(*key);
             } else if !lane.is_idle() {
                 *idle_since = None;
@@ -79,11 +85,25 @@ impl Shard {
         self.release_grants(retries).await;
     }
 
+    /// Writes the floors of lanes without work: a lower one in the row would look like work to the next keeper.
+    pub(super) async fn store_floors_of_idle_lanes(&mut self) {
+        let mut turn = TurnInputs::new();
+        for (key, cell) in &self.lanes {
+            if let LaneCell::Ready { lane, .. } = cell
+                && lane.is_idle()
+                && lane.has_unstored_floor()
+            {
+                turn.entry(*key).or_default().stores_floor = true;
+            }
+        }
+        self.run_lanes(turn).await;
+    }
+
     fn sort_message(
         &mut self,
         message: Message,
         turn: &mut TurnInputs,
-        drains: &mut Vec<oneshot::Sender<()>>,
+        drains: &mut Vec<oneshot::Sender<Vec<LaneKey>>>,
     ) {
         match message {
             Message::Create { lane, create } => {
@@ -187,14 +207,35 @@ impl Shard {
         }
     }
 
-    /// Drafts, signatures, gate: for all lanes of the turn at once.
+    /// Drafts, signatures, gate: for all lanes of the turn at once. Requests are accepted last, so that a repeated one
+    /// can leave its draft without anything else.
     async fn run_lanes(&mut self, mut turn: TurnInputs) {
         if turn.is_empty() {
             return;
         }
         self.answer_existing(&mut turn).await;
         let now = self.core.ports.clock.now();
+        let (mut drafts, creates) = self.draft_lanes(turn, now);
+        sign_locally(&mut drafts, &*self.core.ports.signer, now).await;
+        for (draft, creates) in drafts.iter_mut().zip(creates) {
+            draft.accept_creates(creates, now);
+        }
+        while !drafts.is_empty() {
+            sign_locally(&mut drafts, &*self.core.ports.signer, now).await;
+            let retracted = self.commit_drafts(drafts, now).await;
+            drafts = self.accept_again(retracted, now).await;
+        }
+    }
+
+    /// Takes the turn's lanes out of memory and steps them with everything but their requests, which are returned in the
+    /// same order.
+    fn draft_lanes(
+        &mut self,
+        turn: TurnInputs,
+        now: Timestamp,
+    ) -> (Vec<LaneDraft>, Vec<Vec<PendingCreate>>) {
         let mut drafts = Vec::with_capacity(turn.len());
+        let mut creates = Vec::with_capacity(turn.len());
         for (key, input) in turn {
             match self.lanes.remove(&key) {
                 Some(LaneCell::Ready {
@@ -207,13 +248,11 @@ impl Shard {
                     for input in input.inputs {
                         draft.step(input, now);
                     }
-                    for create in input.creates {
-                        draft.accept_create(create, now);
-                    }
                     for mark in input.marks {
                         draft.apply_mark(mark, now);
                     }
                     drafts.push(draft);
+                    creates.push(input.creates);
                 }
                 cell @ (Some(_) | None) => {
                     self.lanes.extend(cell.map(|cell| (key, cell)));
@@ -221,30 +260,51 @@ impl Shard {
                 }
             }
         }
-        sign_locally(&mut drafts, &*self.core.ports.signer, now).await;
-        self.commit_drafts(drafts, now).await;
+        (drafts, creates)
+    }
+
+    /// Answers the repeats among the requests that were retracted, and accepts the others again.
+    async fn accept_again(
+        &mut self,
+        mut retracted: Vec<RetractedDraft>,
+        now: Timestamp,
+    ) -> Vec<LaneDraft> {
+        let lanes = retracted.iter_mut();
+        let lanes = lanes.map(|one| (one.draft.lane.key(), &mut one.creates));
+        self.answer_stored(lanes.collect()).await;
+        let accept = |RetractedDraft { mut draft, creates }| {
+            draft.accept_creates(creates, now);
+            draft
+        };
+        retracted.into_iter().map(accept).collect()
     }
 
     /// Looks up all requests of the turn at once, before any nonce is allocated.
     ///
     /// As long as no repeated request id was seen for a while this is left out: the store itself refuses a second
-    /// tx for a request id, and the turn that meets one is stepped again with a lookup. So a new request costs one
+    /// tx for a request id, and the turn that meets one continues without it. So a new request costs one
     /// round trip, and repeats cost a conflict once in a while instead of a read every time.
     async fn answer_existing(&mut self, turn: &mut TurnInputs) {
         let now = self.core.ports.clock.monotonic();
         let mut creates = turn.values().flat_map(|input| &input.creates);
         let needs_lookup = now < self.find_requests_until
             || creates.any(|create| create.is_repeat || create.maybe_stored);
-        if !needs_lookup {
-            self.resend_duplicates(turn);
-            return;
+        if needs_lookup {
+            let lanes = turn
+                .iter_mut()
+                .filter(|(lane, _)| self.is_in_memory(**lane));
+            let lanes = lanes.map(|(lane, input)| (*lane, &mut input.creates));
+            let lanes: Vec<_> = lanes.collect();
+            self.answer_stored(lanes).await;
         }
+        self.resend_duplicates(turn);
+    }
+
+    /// Looks requests up, and answers those that are stored; where that fails, all of them are refused.
+    async fn answer_stored(&mut self, lanes: Vec<(LaneKey, &mut Vec<PendingCreate>)>) {
         let mut keys = Vec::new();
-        for (lane, input) in turn.iter().filter(|(lane, _)| self.is_in_memory(**lane)) {
-            let ids = input
-                .creates
-                .iter()
-                .map(|create| &create.request.request_id);
+        for (lane, creates) in &lanes {
+            let ids = creates.iter().map(|create| &create.request.request_id);
             keys.extend(ids.map(|id| (*lane, id.clone())));
         }
         if keys.is_empty() {
@@ -254,16 +314,14 @@ impl Shard {
         let found = match self.core.ports.store.find_requests(&keys).await {
             Ok(found) => found,
             Err(error) => {
-                let creates = turn.values_mut().flat_map(|input| input.creates.drain(..));
+                let creates = lanes.into_iter().flat_map(|(_, creates)| creates.drain(..));
                 refuse_creates(creates, &lookup_refusal(&error));
                 return;
             }
         };
+        let now = self.core.ports.clock.monotonic();
         let mut found = found.into_iter();
-        for (lane, TurnInput { creates, .. }) in &mut *turn {
-            if !self.is_in_memory(*lane) {
-                continue;
-            }
+        for (_, creates) in lanes {
             for create in std::mem::take(creates) {
                 match found.next().flatten() {
                     Some(tx) => {
@@ -274,7 +332,6 @@ impl Shard {
                 }
             }
         }
-        self.resend_duplicates(turn);
     }
 
     /// The same request id twice in one turn: the second finds the tx of the first in a later turn.

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use crate::support::{Cluster, LEASE, sleep, transfer};
+use crate::support::{Cluster, LEASE, TAKEOVER, lane, sleep, transfer};
 
 #[tokio::test(start_paused = true)]
 async fn nothing_is_sent_once_the_lease_margin_is_over() {
@@ -45,4 +45,36 @@ async fn envelopes_of_a_lane_are_sent_in_nonce_order() {
         .map(|tx| tx.envelope.nonce.0)
         .collect();
     assert_eq!(mined, (0..=30).collect::<Vec<u64>>());
+}
+
+#[tokio::test(start_paused = true)]
+async fn lane_moves_to_a_node_whose_sends_are_answered() {
+    let cluster = Cluster::new();
+    let keeper = cluster.start_warm("a").await;
+    let other = cluster.start("b").await;
+    sleep(TAKEOVER).await;
+    keeper.chain.set_hangs_on_sends(true);
+    let accepted = keeper.node.handle().create(transfer(1, "hanging")).await;
+    let nonce = accepted.unwrap().record.tx.nonce;
+    let is_sent = || {
+        let pool = cluster.chain.pool();
+        pool.iter().any(|tx| Some(tx.envelope.nonce) == nonce)
+    };
+    for _ in 0..12 {
+        sleep(LEASE / 2).await;
+        if is_sent() {
+            break;
+        }
+    }
+    assert!(is_sent(), "no node sends it");
+    // The lane stays there although requests come through the node whose sends hang.
+    for request in ["next", "last"] {
+        let accepted = keeper.node.handle().create(transfer(1, request)).await;
+        accepted.unwrap();
+        sleep(LEASE).await;
+    }
+    assert_eq!(cluster.chain.pool().len(), 4);
+    let status = other.node.handle().lane(lane(1)).await.unwrap().unwrap();
+    let keeper = status.record.lease.map(|lease| lease.owner.0);
+    assert_eq!(keeper.as_deref(), Some("b"));
 }

@@ -1,11 +1,13 @@
 //! What each commit outcome does to the lane and to its callers.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use domain::{Nonce, U256};
 use engine::node::Refusal;
 use engine::ports::{CommitOutcome, Conflict, QueuedRequest, Store};
+use tokio::sync::Notify;
 
 use crate::support::{Cluster, CommitScript, TAKEOVER, sleep, transfer};
 
@@ -60,13 +62,51 @@ async fn conflict_on_a_request_id_returns_the_original_tx() {
     assert!(!accepted.is_new);
     assert_eq!(
         test_node.script.take_calls(),
-        ["create", "acquire", "find"],
-        "the conflict costs one commit, then the lane is read again and the id is looked up"
+        ["create", "find"],
+        "the conflict costs one commit and a look-up; the lane stays in memory"
     );
     let mut other_payload = request;
     other_payload.payload.value = U256::from(2);
     let refused = test_node.node.handle().create(other_payload).await;
     assert!(matches!(refused, Err(Refusal::KeyReused(_))), "{refused:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn repeat_leaves_its_turn_and_the_other_requests_are_accepted() {
+    let cluster = Cluster::new();
+    let test_node = cluster.start_warm("a").await;
+    // While one commit is held, the next requests gather for one turn.
+    let wakeup = Arc::new(Notify::new());
+    let hold = CommitScript::Hold(Arc::clone(&wakeup));
+    test_node.script.script(hold);
+    let handle = test_node.node.handle();
+    let held = handle.create(transfer(1, "held"));
+    let gathered = async {
+        sleep(Duration::from_millis(10)).await;
+        tokio::join!(
+            handle.create(transfer(1, "second")),
+            handle.create(transfer(1, "first")),
+            handle.create(transfer(1, "third")),
+        )
+    };
+    let release = async {
+        sleep(Duration::from_millis(20)).await;
+        wakeup.notify_one();
+    };
+
+    let (held, (second, first, third), ()) = tokio::join!(held, gathered, release);
+
+    let nonces = [held, first, second, third].map(|accepted| {
+        let accepted = accepted.unwrap();
+        (accepted.record.tx.nonce, accepted.is_new)
+    });
+    let new = |nonce| (Some(Nonce(nonce)), true);
+    assert_eq!(nonces, [new(1), (Some(Nonce(0)), false), new(2), new(3)]);
+    assert_eq!(
+        test_node.script.take_calls(),
+        ["create", "create", "find", "create"],
+        "the lane is not acquired again"
+    );
 }
 
 #[tokio::test(start_paused = true)]

@@ -41,7 +41,7 @@ macro_rules! pass_on {
     ($($verb:ident($($name:ident: $kind:ty),*) -> $answer:ty;)*) => {
         #[async_trait]
         impl Store for ScriptedStore {
-            async fn commit(&self, batches: Vec<LaneBatch>) -> Vec<CommitOutcome> {
+            async fn commit(&self, batches: Vec<Arc<LaneBatch>>) -> Vec<CommitOutcome> {
                 let count = batches.len();
                 if self.check_cut().is_err() {
                     return vec![CommitOutcome::NotApplied("cut off by the test".to_owned()); count];

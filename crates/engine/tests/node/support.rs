@@ -81,6 +81,8 @@ pub(crate) struct Cluster {
 
 pub(crate) struct TestNode {
     pub(crate) node: Node,
+    /// Its way to the chain.
+    pub(crate) chain: RemoteChain,
     pub(crate) script: Arc<StoreScript>,
     pub(crate) tasks: Tasks,
 }
@@ -119,7 +121,7 @@ impl Cluster {
         let chain = RemoteChain::new(self.chain.clone(), link, Staleness::NONE);
         let ports = Ports {
             store: Arc::new(ScriptedStore::new(self.store.clone(), Arc::clone(&script))),
-            chains: vec![Arc::new(chain)],
+            chains: vec![Arc::new(chain.clone())],
             signer: Arc::new(MemorySigner::new((1..=8).map(account).collect())),
             clock: Arc::new(clock),
             peers: Arc::new(self.network.peers_of(name)),
@@ -131,6 +133,7 @@ impl Cluster {
         self.network.add(name, node.handle());
         TestNode {
             node,
+            chain,
             script,
             tasks,
         }

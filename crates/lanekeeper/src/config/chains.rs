@@ -53,6 +53,9 @@ section! {
         requests_per_second: Option<u64> = Unset("no limit"), rule(
             |rate: &Option<u64>| rate.is_none_or(|rate| (1..=REQUESTS_PER_SECOND_MAX).contains(&rate)),
             format!("but must be from 1 to {REQUESTS_PER_SECOND_MAX}"));
+        /// An endpoint that has failed for this long counts as dead: the others fill gaps without it. Requeueing a tx still
+        /// needs two endpoints where two are configured.
+        dead_endpoint_after: Duration = default("60s"), polling_interval();
         /// When a result is final: a number of confirmations, or the chain's own "safe" or "finalized" block.
         confirmations: Option<Finality> = Unset("confirmations.required"), rule(
             |finality: &Option<Finality>| finality.map_or(0, Finality::depth) <= WATCH_DEPTH_MAX,

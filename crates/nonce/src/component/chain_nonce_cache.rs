@@ -161,7 +161,7 @@ impl ChainNonceCache {
                 self.max_chain_jump
             )));
         }
-        if !nonces.is_complete || agreed <= next {
+        if !nonces.is_complete() || agreed <= next {
             return Err(ReservationError::Unavailable(format!(
                 "one endpoint reports {highest} as the next nonce, the next nonce to reserve is {next}, and \
                  no second endpoint confirms it: check that all endpoints are in sync"

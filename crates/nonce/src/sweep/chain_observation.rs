@@ -194,7 +194,7 @@ impl<'a> ChainSnapshot<'a> {
             return self.search_consumer(reservation).await;
         }
         Ok(
-            match highest.pending <= reservation.nonce && nonces.is_complete {
+            match highest.pending <= reservation.nonce && nonces.is_complete() {
                 true => Observation::Unused,
                 false => Observation::Undecided,
             },

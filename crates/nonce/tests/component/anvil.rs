@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use domain::attempt::OutgoingEnvelope;
-use domain::lane::{AccountNonces, ChainQuery, EndpointNonces, Finality, NonceConsumer};
+use domain::lane::{AccountNonces, Agreement, ChainQuery, EndpointNonces, Finality, NonceConsumer};
 use domain::{
     Address, B256, ChainId, EffectDigest, FeeQuote, Header, Inclusion, LaneKey, Nonce, Reservation,
     ReservationState, SendOutcome,
@@ -111,7 +111,7 @@ impl Chain for Node {
         Ok(EndpointNonces {
             first,
             second: None,
-            is_complete: true,
+            agreement: Agreement::Quorum,
         })
     }
 

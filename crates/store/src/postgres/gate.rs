@@ -6,6 +6,7 @@
 //! lane, so that only the batch with that row fails.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Instant;
 
 use domain::{GrantId, LaneId, LeaseGrant, Nonce, Tx};
@@ -47,13 +48,13 @@ type PlacedBatch<'a> = (usize, &'a LaneBatch);
 type Outcome = (usize, CommitOutcome);
 
 /// Applies every batch whole or not at all, each on its own.
-pub(super) async fn commit(db: &Db, batches: &[LaneBatch]) -> Vec<CommitOutcome> {
+pub(super) async fn commit(db: &Db, batches: &[Arc<LaneBatch>]) -> Vec<CommitOutcome> {
     let began = Instant::now();
     let mut outcomes: Vec<Option<CommitOutcome>> = vec![None; batches.len()];
     let mut waiting: Vec<PlacedBatch<'_>> = Vec::with_capacity(batches.len());
     for (place, batch) in batches.iter().enumerate() {
         match folded::check(batch) {
-            Ok(()) => waiting.push((place, batch)),
+            Ok(()) => waiting.push((place, &**batch)),
             Err(conflict) => outcomes[place] = Some(CommitOutcome::Conflict(conflict)),
         }
     }

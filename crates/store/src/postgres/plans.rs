@@ -261,7 +261,7 @@ async fn write(store: &PostgresStore, image: &LaneImage) {
         writes: writes(image),
     };
     assert_eq!(
-        store.commit(vec![batch.clone()]).await,
+        store.commit(vec![batch.clone().into()]).await,
         [CommitOutcome::Applied]
     );
     let later = |writes| LaneBatch {
@@ -274,7 +274,7 @@ async fn write(store: &PostgresStore, image: &LaneImage) {
         inserts: vec![tx("r7", 2, None)],
         ..Writes::default()
     };
-    let outcomes = store.commit(vec![later(known)]).await;
+    let outcomes = store.commit(vec![later(known).into()]).await;
     assert!(
         matches!(outcomes[..], [CommitOutcome::Conflict(_)]),
         "{outcomes:?}"
@@ -283,7 +283,7 @@ async fn write(store: &PostgresStore, image: &LaneImage) {
         queued_removed: vec![given_up],
         ..Writes::default()
     };
-    let outcomes = store.commit(vec![later(done)]).await;
+    let outcomes = store.commit(vec![later(done).into()]).await;
     assert_eq!(outcomes, [CommitOutcome::Applied]);
     let requests = ["r9", "unknown"].map(|id| (image.key, request_id(id)));
     store.find_requests(&requests).await.expect("find_requests");

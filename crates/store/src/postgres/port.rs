@@ -1,5 +1,7 @@
 //! The implementation of the port: each method is in the file of its topic.
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use domain::{
     B256, ChainId, GrantId, Header, LaneId, LaneImage, LaneKey, LeaseGrant, Nonce, RequestId, Tx,
@@ -65,7 +67,7 @@ impl Store for PostgresStore {
         Ok(headers::put_headers(&self.db, chain, headers).await?)
     }
 
-    async fn commit(&self, batches: Vec<LaneBatch>) -> Vec<CommitOutcome> {
+    async fn commit(&self, batches: Vec<Arc<LaneBatch>>) -> Vec<CommitOutcome> {
         gate::commit(&self.db, &batches).await
     }
 

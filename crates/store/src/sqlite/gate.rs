@@ -1,6 +1,7 @@
 //! The gate: everything that one lane writes in one turn, under its fence, whole or not at all.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use domain::{Event, LaneId, LeaseGrant, Timestamp, Tx, TxId, Writes};
 use engine::ports::{CommitOutcome, Conflict, LaneBatch, RegrantOutcome, StoreError};
@@ -22,7 +23,7 @@ enum Refused {
 }
 
 /// Applies every batch on its own: a failed lane never fails its neighbours.
-pub(super) fn commit(conn: &Connection, batches: &[LaneBatch]) -> Vec<CommitOutcome> {
+pub(super) fn commit(conn: &Connection, batches: &[Arc<LaneBatch>]) -> Vec<CommitOutcome> {
     batches
         .iter()
         .map(|batch| commit_lane(conn, batch))

@@ -1,5 +1,7 @@
 //! The implementation of the port: which thread runs each method.
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use domain::{
     B256, ChainId, GrantId, Header, LaneId, LaneImage, LaneKey, LeaseGrant, Nonce, RequestId, Tx,
@@ -93,7 +95,7 @@ impl Store for SqliteStore {
             .await
     }
 
-    async fn commit(&self, batches: Vec<LaneBatch>) -> Vec<CommitOutcome> {
+    async fn commit(&self, batches: Vec<Arc<LaneBatch>>) -> Vec<CommitOutcome> {
         let lanes = batches.len();
         if lanes == 0 {
             return Vec::new();

@@ -112,9 +112,11 @@ impl Side {
         let store = Arc::clone(&self.store);
         Ok(match write {
             Write::Commit(batches) => {
-                let batches = batches.iter().map(|batch| LaneBatch {
-                    lease_grant: self.lease_grant(batch.lease_grant),
-                    ..batch.clone()
+                let batches = batches.iter().map(|batch| {
+                    Arc::new(LaneBatch {
+                        lease_grant: self.lease_grant(batch.lease_grant),
+                        ..batch.clone()
+                    })
                 });
                 let outcomes = store.commit(batches.collect()).await;
                 Answer::Outcomes(outcomes.into_iter().map(masks::outcome).collect())

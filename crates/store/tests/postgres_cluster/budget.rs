@@ -1,5 +1,7 @@
 //! The cost of an accepted tx: rows, index entries and bytes of WAL.
 
+use std::sync::Arc;
+
 use engine::ports::{CommitOutcome, Store as _};
 use rig::postgres::{Postgres, majors};
 
@@ -33,7 +35,10 @@ async fn accepted_tx_stays_within_its_budget() {
         for turn in 0..=TURNS {
             let batches: Vec<_> = keepers.iter().map(|k| accept(k, accepts)).collect();
             let before = wal_bytes(&world);
-            let outcomes = world.store.commit(batches.clone()).await;
+            let outcomes = world
+                .store
+                .commit(batches.iter().cloned().map(Arc::new).collect())
+                .await;
             assert!(outcomes.iter().all(|o| *o == CommitOutcome::Applied));
             if turn > 0 {
                 wal += wal_bytes(&world) - before;

@@ -233,7 +233,7 @@ pub(crate) fn accept(keeper: &Keeper, count: u64) -> LaneBatch {
 const AT: Timestamp = Timestamp(1_800_000_000_000);
 
 pub(crate) async fn commit(store: &dyn Store, batch: &LaneBatch) -> CommitOutcome {
-    let mut outcomes = store.commit(vec![batch.clone()]).await;
+    let mut outcomes = store.commit(vec![batch.clone().into()]).await;
     assert_eq!(outcomes.len(), 1);
     outcomes.remove(0)
 }

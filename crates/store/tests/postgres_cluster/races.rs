@@ -1,5 +1,6 @@
 //! Concurrent connections: a third one holds a row lock or an open transaction, and releases it on command.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use domain::TxId;
@@ -17,8 +18,8 @@ async fn hundred_lanes_with_one_tx_each_are_one_transaction() {
     let world = World::new().await;
     let lanes: Vec<_> = (1..=100).map(lane).collect();
     let keepers = keepers(&*world.store, &node("a"), &lanes).await;
-    let batches = keepers.iter().map(|keeper| accept(keeper, 1)).collect();
-    let outcomes = world.store.commit(batches).await;
+    let batches = keepers.iter().map(|keeper| accept(keeper, 1).into());
+    let outcomes = world.store.commit(batches.collect()).await;
     assert!(outcomes.iter().all(|o| *o == CommitOutcome::Applied));
     let count = |what| world.count(&format!("SELECT count({what}) FROM managed_tx"));
     assert_eq!((count("*"), count("DISTINCT xmin::text")), (100, 1));
@@ -45,7 +46,10 @@ async fn only_fenced_locked_and_conflicting_lanes_are_not_applied() {
     locker.batch_execute(&locked).await.expect("lock");
 
     let began = Instant::now();
-    let outcomes = world.store.commit(batches.clone()).await;
+    let outcomes = world
+        .store
+        .commit(batches.iter().cloned().map(Arc::new).collect())
+        .await;
     assert!(
         began.elapsed() < Duration::from_secs(5),
         "{:?}",

@@ -70,7 +70,7 @@ async fn a_deposed_keeper_writes_nothing(write: Write) {
         let mut deposed = Memory::new(key, lease_grant, &a);
         let first = deposed.batch(acceptance("sent", Nonce(0), lease_grant.token));
         assert_eq!(
-            store.commit(vec![first.clone()]).await,
+            store.commit(vec![first.clone().into()]).await,
             [CommitOutcome::Applied]
         );
         deposed.follow(&first);
@@ -88,7 +88,7 @@ async fn a_deposed_keeper_writes_nothing(write: Write) {
         assert_eq!(taken.token, lease_grant.token.next());
 
         let before = dump(&database);
-        let outcome = store.commit(vec![allowed]).await;
+        let outcome = store.commit(vec![allowed.into()]).await;
         assert_eq!(outcome, [CommitOutcome::Fenced], "{write:?} on {major}");
         let regranted = store
             .regrant(lease_grant, new_grant())
@@ -114,7 +114,7 @@ async fn a_deposed_keeper_writes_nothing(write: Write) {
             deposed: keeper,
             ..world
         };
-        let outcome = store.commit(vec![world.batch(write)]).await;
+        let outcome = store.commit(vec![world.batch(write).into()]).await;
         assert_eq!(outcome, [CommitOutcome::Applied], "{write:?} on {major}");
         assert_ne!(dump(&database), before, "{write:?} on {major}");
     }

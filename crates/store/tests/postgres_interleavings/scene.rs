@@ -186,9 +186,9 @@ impl Stage {
                 kept.map(|(key, lease_grant)| Memory::new(*key, lease_grant, lease_request)),
             );
         }
-        let firsts: Vec<LaneBatch> = lanes
+        let firsts: Vec<Arc<LaneBatch>> = lanes
             .iter()
-            .map(|lane| lane.batch(acceptance("first", Nonce(0), Token(1))))
+            .map(|lane| lane.batch(acceptance("first", Nonce(0), Token(1))).into())
             .collect();
         let outcomes = self.store.commit(firsts.clone()).await;
         assert!(

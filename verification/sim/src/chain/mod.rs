@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use domain::attempt::OutgoingEnvelope;
-use domain::lane::{ChainQuery, EndpointNonces, NonceConsumer};
+use domain::lane::{Agreement, ChainQuery, EndpointNonces, NonceConsumer};
 use domain::{Address, B256, ChainId, FeeQuote, Header, Inclusion, LaneKey, Nonce, SendOutcome};
 use engine::ports::{
     BlockTag, CallError, CallRequest, Chain, ChainError, HashFilter, Quorum, SendTrust,
@@ -217,7 +217,7 @@ impl Chain for MemoryChain {
         Ok(EndpointNonces {
             first: EndpointView::FIRST.account_nonces(&self.lock(), account, query),
             second: None,
-            is_complete: true,
+            agreement: Agreement::Quorum,
         })
     }
 

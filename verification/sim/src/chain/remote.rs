@@ -1,11 +1,12 @@
 //! The chain as one node of the cluster reaches it: several endpoints, each over its own link. It behaves like the
 //! adapter for real endpoints: reads fail over, doubtful answers are checked at a second endpoint.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
 use domain::attempt::OutgoingEnvelope;
-use domain::lane::{ChainQuery, EndpointNonces, NonceConsumer};
+use domain::lane::{Agreement, ChainQuery, EndpointNonces, NonceConsumer};
 use domain::{Address, B256, ChainId, FeeQuote, Header, Inclusion, NodeName, Nonce, SendOutcome};
 use engine::ports::{
     BlockTag, CallError, CallRequest, Chain, ChainError, HashFilter, Quorum, SendTrust,
@@ -56,6 +57,8 @@ pub struct RemoteChain {
     /// The node that uses this view, for the trace.
     pub(super) owner: Option<NodeName>,
     staleness: Arc<Mutex<Staleness>>,
+    /// Sends over these links hang, while queries are answered.
+    pub(super) hangs_on_sends: Arc<AtomicBool>,
 }
 
 impl RemoteChain {
@@ -77,7 +80,13 @@ impl RemoteChain {
             announces: false,
             owner: None,
             staleness: Arc::new(Mutex::new(staleness)),
+            hangs_on_sends: Arc::default(),
         }
+    }
+
+    /// The sends of this view's node hang, or no longer do.
+    pub fn set_hangs_on_sends(&self, hangs: bool) {
+        self.hangs_on_sends.store(hangs, Ordering::SeqCst);
     }
 
     /// Sends go to `send_to` endpoints at once.
@@ -326,14 +335,20 @@ impl Chain for RemoteChain {
             endpoint_view.account_nonces(ledger, account, query)
         };
         let (at, first) = self.read(query).await?;
-        let second = match (quorum, self.second_endpoint(at)) {
-            (Quorum::Two, Some(other)) => Some(self.call_endpoint(other, query).await?),
-            (Quorum::Two, None) | (Quorum::One, _) => None,
+        let (second, agreement) = match (quorum, self.second_endpoint(at)) {
+            (_, None) => (None, Agreement::Quorum),
+            (Quorum::One, Some(_)) => (None, Agreement::One),
+            (Quorum::Two, Some(other)) => match self.call_endpoint(other, query).await {
+                Ok(second) => (Some(second), Agreement::Quorum),
+                // An endpoint that is down counts as dead at once: the rules hold however long a node waits.
+                Err(_) if self.chain.lock().endpoints[other].is_down => (None, Agreement::Living),
+                Err(error) => return Err(error),
+            },
         };
         Ok(EndpointNonces {
             first,
             second,
-            is_complete: second.is_some() || self.links.len() == 1,
+            agreement,
         })
     }
 

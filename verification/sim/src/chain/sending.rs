@@ -1,6 +1,7 @@
 //! Sends transactions to several endpoints: first to the configured number, then to more while the outcome is
 //! doubtful; and merges their answers.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use domain::attempt::OutgoingEnvelope;
@@ -52,16 +53,15 @@ impl RemoteChain {
         outcomes
     }
 
-    /// Records which node sends for which lane, before the first transaction leaves.
+    /// Records which node sends what for which lane, before the first transaction leaves.
     pub(super) fn record_sending(&self, account: Address, outgoing: &[OutgoingEnvelope]) {
-        let first = outgoing.first();
-        let (Some(node), Some(first)) = (&self.owner, first) else {
+        let Some(node) = &self.owner else {
             return;
         };
         self.chain.record(|| WorldEvent::Sending {
             lane: self.chain.lane(account),
             node: node.clone(),
-            nonce: first.nonce,
+            nonces: outgoing.iter().map(|envelope| envelope.nonce).collect(),
         });
     }
 
@@ -72,7 +72,9 @@ impl RemoteChain {
         share: Duration,
     ) -> Vec<SendOutcome> {
         let (link, moods) = (&self.links[at], self.staleness());
-        if self.chain.lock().endpoints[at].hangs_on_sends {
+        let hangs = self.chain.lock().endpoints[at].hangs_on_sends
+            || self.hangs_on_sends.load(Ordering::SeqCst);
+        if hangs {
             tokio::time::sleep(share).await;
             let why = "no answer before the deadline of the send".to_owned();
             return vec![SendOutcome::Unknown(why); outgoing.len()];

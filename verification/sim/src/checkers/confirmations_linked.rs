@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use domain::{B256, Event, EventKind, Header, Timestamp, Token, TxId};
+use domain::{B256, Event, EventKind, Header, Timestamp, Token, Tx, TxId};
 use engine::ports::LaneBatch;
 
 use super::store_model::StoreModel;
@@ -181,6 +181,21 @@ impl ConfirmationsLinked {
         }
     }
 
+    /// The list of a row is read from its newest counted header down to its block: it never names a header of a block
+    /// that was reorged out.
+    fn row(&self, tx: &Tx) -> Result<(), String> {
+        match (&tx.inclusion, tx.counted) {
+            (_, None) => Ok(()),
+            (None, Some(counted)) => Err(format!(
+                "tx {} is in no block and still counts header {counted}",
+                tx.id
+            )),
+            (Some(inclusion), Some(counted)) => {
+                self.linked(inclusion.block_hash, counted).map(drop)
+            }
+        }
+    }
+
     fn read(&mut self, event: &Event, by: EventSource<'_>) -> Result<(), String> {
         let Some(tx) = event.tx_id else { return Ok(()) };
         if let EventKind::TxReorged { .. } = event.kind {
@@ -220,13 +235,15 @@ impl Checker for ConfirmationsLinked {
             )
         });
         let read: Vec<_> = read.collect();
-        read.into_iter().collect()
+        read.into_iter().collect::<Result<(), String>>()?;
+        let mut rows = batch.writes.inserts.iter().chain(&batch.writes.updates);
+        rows.try_for_each(|tx| self.row(tx))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::test_events::{applied_by, block, forked, lane, lane_event};
+    use super::super::test_events::{applied_by, block, forked, lane, lane_event, tx};
     use super::*;
 
     /// The block of every tx here.
@@ -349,6 +366,19 @@ mod tests {
             after_fork(&[in_step(true, 5)]).is_err(),
             "the keeper sees the reported header"
         );
+    }
+
+    #[test]
+    fn row_without_a_block_counts_no_header() {
+        let row = |counted: Option<B256>| {
+            let tx = Tx {
+                counted,
+                ..tx(1, Some(0))
+            };
+            run(&[applied_by(lane(1), 1, |w| w.updates = vec![tx])])
+        };
+        assert_eq!(row(None), Ok(()));
+        assert!(row(Some(hash(2))).is_err());
     }
 
     #[test]

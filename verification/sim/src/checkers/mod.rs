@@ -23,6 +23,7 @@ mod refused_not_stored;
 mod reorgs_have_evidence;
 mod replacement_pays_more;
 mod reservation_has_one_holder;
+mod sends_in_nonce_order;
 mod stale_grants_fenced;
 mod stale_tokens_fenced;
 mod store_model;
@@ -58,6 +59,7 @@ pub use refused_not_stored::RefusedNotStored;
 pub use reorgs_have_evidence::ReorgsHaveEvidence;
 pub use replacement_pays_more::ReplacementPaysMore;
 pub use reservation_has_one_holder::ReservationHasOneHolder;
+pub use sends_in_nonce_order::SendsInNonceOrder;
 pub use stale_grants_fenced::StaleGrantsFenced;
 pub use stale_tokens_fenced::StaleTokensFenced;
 pub use stuck_by_policy::StuckByPolicy;
@@ -113,6 +115,7 @@ pub fn all() -> Vec<Box<dyn Checker>> {
         Box::new(RefusedNotStored::default()),
         Box::new(DurableBeforeSent::default()),
         Box::new(OnlyKeeperSends::default()),
+        Box::new(SendsInNonceOrder),
         Box::new(ForeignNotOutbid::default()),
         Box::new(ConsumerNamed::default()),
         Box::new(ReorgsHaveEvidence::default()),

@@ -47,14 +47,14 @@ impl Checker for OnlyKeeperSends {
             self.early_takeovers
                 .extend(early.map(|before| (*lane, before)));
         }
-        if let WorldEvent::Sending { lane, node, nonce } = event
+        if let WorldEvent::Sending { lane, node, nonces } = event
             && let Some(keeper) = self.keepers.get(lane)
             && keeper != node
             && !self.is_lossy
             && !self.early_takeovers.contains(&(*lane, node.clone()))
         {
             return Err(format!(
-                "{node} sends nonce {nonce} of {lane}, which is granted to {keeper}"
+                "{node} sends nonces {nonces:?} of {lane}, which is granted to {keeper}"
             ));
         }
         Ok(())
@@ -73,7 +73,7 @@ mod tests {
         let sending = |node: &str| WorldEvent::Sending {
             lane: lane(1),
             node: NodeName(node.to_owned()),
-            nonce: Nonce(4),
+            nonces: vec![Nonce(4)],
         };
         let mut checker = OnlyKeeperSends::default();
         assert_eq!(checker.after(&granted(lane(1), "a", 1)), Ok(()));

@@ -1,11 +1,12 @@
-//! A refused request is not stored: after a refusal that promises that nothing was stored, the request is not
-//! in the store, unless it is sent again.
+//! A refused request is not stored: a refusal that promises that nothing was stored is true when it is given and stays
+//! true, unless the request is sent again.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use domain::{LaneKey, RequestId};
 use engine::node::Refusal;
 
+use super::store_model::StoreModel;
 use super::{Checker, applied};
 use crate::event::{Answer, WorldEvent};
 
@@ -20,24 +21,37 @@ pub struct RefusedNotStored {
     refused: BTreeSet<Key>,
     /// Keys that were accepted: a later refusal is about another payload.
     promised: BTreeSet<Key>,
+    /// Keys that are stored.
+    stored: StoreModel<BTreeSet<Key>>,
 }
 
 impl RefusedNotStored {
-    fn answered(&mut self, key: Key, answer: &Answer) {
+    fn answered(&mut self, key: Key, answer: &Answer) -> Result<(), String> {
         if !is_clear(answer) {
-            return;
+            return Ok(());
         }
         let open = self.open.entry(key.clone()).or_default();
         *open = open.saturating_sub(1);
         if matches!(answer, Answer::Accepted { .. }) {
             self.promised.insert(key);
         } else if *open == 0 && !self.promised.contains(&key) {
+            let is_about_another = matches!(answer, Answer::Refused(Refusal::KeyReused(_)));
+            if self.stored.contains(&key) && !is_about_another {
+                let (lane, request_id) = key;
+                return Err(format!(
+                    "{request_id} of {lane} is stored, and every answer denies it: {answer:?}"
+                ));
+            }
             self.refused.insert(key);
         }
+        Ok(())
     }
 
-    fn stored(&self, lane: LaneKey, request_id: &RequestId) -> Result<(), String> {
-        if self.refused.contains(&(lane, request_id.clone())) {
+    fn store(&mut self, lane: LaneKey, request_id: &RequestId) -> Result<(), String> {
+        let key = (lane, request_id.clone());
+        let is_refused = self.refused.contains(&key);
+        self.stored.insert(key);
+        if is_refused {
             return Err(format!(
                 "{request_id} of {lane} is stored, although every answer denied it"
             ));
@@ -52,6 +66,7 @@ impl Checker for RefusedNotStored {
     }
 
     fn after(&mut self, event: &WorldEvent) -> Result<(), String> {
+        self.stored.follow(event);
         if let WorldEvent::RequestSent {
             lane, request_id, ..
         } = event
@@ -67,19 +82,19 @@ impl Checker for RefusedNotStored {
             ..
         } = event
         {
-            self.answered((*lane, request_id.clone()), answer);
+            self.answered((*lane, request_id.clone()), answer)?;
         }
         if let WorldEvent::Queued {
             lane, request_id, ..
         } = event
         {
-            self.stored(*lane, request_id)?;
+            self.store(*lane, request_id)?;
         }
         let Some((lane, batch)) = applied(event) else {
             return Ok(());
         };
         let mut inserts = batch.writes.inserts.iter();
-        inserts.try_for_each(|tx| self.stored(lane, &tx.request.request_id))
+        inserts.try_for_each(|tx| self.store(lane, &tx.request.request_id))
     }
 }
 
@@ -135,5 +150,28 @@ mod tests {
             is_new: true,
         };
         assert_eq!(run(&[promised, no]), Ok(()), "another payload was refused");
+    }
+
+    #[test]
+    fn stored_request_is_not_denied() {
+        let denied = |answer: &Answer| {
+            let mut checker = RefusedNotStored::default();
+            let (request_id, node) = (tx(1, None).request.request_id, NodeName("a".to_owned()));
+            checker.after(&WorldEvent::RequestSent {
+                lane: lane(1),
+                request_id: request_id.clone(),
+                node: node.clone(),
+            })?;
+            checker.after(&applied(lane(1), |w| w.inserts = vec![tx(1, Some(0))]))?;
+            checker.after(&WorldEvent::RequestAnswered {
+                lane: lane(1),
+                request_id,
+                node,
+                answer: answer.clone(),
+            })
+        };
+        assert!(denied(&Answer::Refused(Refusal::Busy)).is_err());
+        assert_eq!(denied(&Answer::Refused(Refusal::OutcomeUnknown)), Ok(()));
+        assert_eq!(denied(&Answer::NoAnswer), Ok(()));
     }
 }

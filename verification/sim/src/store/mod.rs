@@ -260,11 +260,11 @@ impl Store for MemoryStore {
         Ok(())
     }
 
-    async fn commit(&self, batches: Vec<LaneBatch>) -> Vec<CommitOutcome> {
+    async fn commit(&self, batches: Vec<Arc<LaneBatch>>) -> Vec<CommitOutcome> {
         let mut rows = self.rows();
-        let commit = |batch: LaneBatch| {
+        let commit = |batch: Arc<LaneBatch>| {
             let outcome = rows.commit(&batch);
-            self.record_commit(&rows, Arc::new(batch), &outcome);
+            self.record_commit(&rows, batch, &outcome);
             outcome
         };
         batches.into_iter().map(commit).collect()

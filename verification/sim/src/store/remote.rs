@@ -6,6 +6,7 @@
 //!
 //! A client's wait for an answer is bounded; the request continues anyway.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -132,7 +133,7 @@ impl Store for RemoteStore {
         at_once!(self.put_headers(chain, &headers))
     }
 
-    async fn commit(&self, batches: Vec<LaneBatch>) -> Vec<CommitOutcome> {
+    async fn commit(&self, batches: Vec<Arc<LaneBatch>>) -> Vec<CommitOutcome> {
         let (server, lanes) = (self.server.clone(), batches.len());
         let recorded = self.call(async move { server.commit(batches).await }).await;
         recorded.unwrap_or_else(|why| {

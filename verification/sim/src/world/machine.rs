@@ -327,6 +327,13 @@ impl Machine {
         });
     }
 
+    /// The node's sends hang at every endpoint, or no longer do; its queries are answered.
+    pub(super) fn set_hangs_on_sends(&self, hangs: bool) {
+        let node = self.name().clone();
+        self.record(WorldEvent::SendsHang { node, hangs });
+        self.inner.links.remote_chain.set_hangs_on_sends(hangs);
+    }
+
     /// Ends all faults: the node runs from now on.
     pub(super) fn heal(&self) {
         let tasks = {

@@ -426,6 +426,9 @@ impl World {
     fn heal(&self) {
         self.healed.store(true, Ordering::Relaxed);
         chain_faults::heal(&self.chain, &self.plan);
+        if self.plan.has_workload(Feature::HungSends) {
+            workloads::heal_hung_sends(&self.machines);
+        }
         for machine in self.machines.iter() {
             let Links {
                 store,

@@ -75,10 +75,10 @@ macro_rules! passes {
                 self.good.load(key, lease_grant, watch_depth).await
             }
 
-            async fn commit(&self, batches: Vec<LaneBatch>) -> Vec<CommitOutcome> {
+            async fn commit(&self, batches: Vec<Arc<LaneBatch>>) -> Vec<CommitOutcome> {
                 let bad: Vec<bool> = batches.iter().map(|batch| self.is_bad(batch.lease_grant.lane)).collect();
                 let good = batches.into_iter().zip(&bad).filter(|(_, is_bad)| !**is_bad);
-                let good: Vec<LaneBatch> = good.map(|(batch, _)| batch).collect();
+                let good: Vec<Arc<LaneBatch>> = good.map(|(batch, _)| batch).collect();
                 let mut outcomes = if good.is_empty() {
                     Vec::new()
                 } else {

@@ -3,8 +3,8 @@
 use super::rules;
 use super::world::{Job, World, agreed, answered};
 use crate::lane::{
-    AccountNonces, EndpointNonces, FOREIGN_FINALITY_DEPTH_MIN, Input, LaneRules, NonceConsumer,
-    NonceRules, OnForeignNonce, ResubmitPolicy,
+    AccountNonces, Agreement, EndpointNonces, FOREIGN_FINALITY_DEPTH_MIN, Input, LaneRules,
+    NonceConsumer, NonceRules, OnForeignNonce, ResubmitPolicy,
 };
 use crate::{B256, EffectDigest, EventKind, Nonce, SendOutcome, SubState, TxId, TxState, U256};
 
@@ -269,14 +269,16 @@ fn jump_that_no_second_endpoint_confirms_halts_the_lane() {
     let mut world = World::ready(rules());
     world.accept();
     world.deliver_all();
-    // One endpoint alone, where there are two: the other is queried.
-    world.input(answered(EndpointNonces {
-        first: report_nonces(3),
-        second: None,
-        is_complete: false,
-    }));
-    world.commit();
-    assert_eq!(world.lane.next_nonce(), Nonce(1));
+    // One endpoint alone, where there are two: the other is queried, and a dead one does not agree.
+    for agreement in [Agreement::Living, Agreement::One] {
+        world.input(answered(EndpointNonces {
+            first: report_nonces(3),
+            second: None,
+            agreement,
+        }));
+        world.commit();
+        assert_eq!(world.lane.next_nonce(), Nonce(1));
+    }
     assert!(
         world
             .jobs
@@ -287,7 +289,7 @@ fn jump_that_no_second_endpoint_confirms_halts_the_lane() {
         world.input(answered(EndpointNonces {
             first: report_nonces(3),
             second: Some(report_nonces(second)),
-            is_complete: true,
+            agreement: Agreement::Quorum,
         }));
         assert_eq!(world.lane.next_nonce(), moved);
         let why = world.lane.waiting_for();

@@ -1,11 +1,11 @@
 //! Nonces that were given up: taken by the next, or filled, and never forgotten.
 
-use crate::lane::{CapacityRules, ChainQuery, LaneRules, NonceRules};
+use crate::lane::{Agreement, CapacityRules, ChainQuery, EndpointNonces, LaneRules, NonceRules};
 use crate::window::MempoolDepth;
 use crate::{AttemptKind, Nonce, TxId, TxState};
 
 use super::rules;
-use super::world::{Job, World, agreed};
+use super::world::{Job, World, agreed, answered};
 
 /// What the signer answers for this nonce: 0 signs, 5 fails for now, 7 refuses.
 fn signer_says(world: &mut World, nonce: u64, how: u8) {
@@ -53,6 +53,30 @@ fn filler_closes_a_gap_that_no_request_takes() {
     assert_eq!(world.store.attempts_of(filler)[0].kind, AttemptKind::Filler);
     world.heal();
     assert!(world.store.rows[&behind].inclusion.is_some());
+}
+
+#[test]
+fn living_endpoint_fills_a_gap_while_the_other_one_is_dead() {
+    let mut world = World::ready(rules());
+    let _behind = (world.accept(), world.accept());
+    signer_says(&mut world, 0, 7);
+    world.deliver_all();
+    for (agreement, is_filled) in [(Agreement::One, false), (Agreement::Living, true)] {
+        for _ in 0..4 {
+            world.tick(4_000);
+            world.commit();
+            let nonces = world.chain.nonces();
+            world.jobs.retain(|job| !matches!(job, Job::QueryNonces(_)));
+            world.input(answered(EndpointNonces {
+                first: nonces,
+                second: None,
+                agreement,
+            }));
+            world.commit();
+        }
+        assert_eq!(world.store.holder(Nonce(0)).is_some(), is_filled);
+    }
+    world.heal();
 }
 
 #[test]

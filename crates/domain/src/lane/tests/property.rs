@@ -23,6 +23,11 @@ struct Move {
 #[derive(Clone, Copy, Debug)]
 enum PropertyEvent {
     Accept(u8),
+    /// Requests that are accepted and signed, and retracted before the commit.
+    Retract {
+        count: u8,
+        how: u8,
+    },
     QueueElsewhere,
     QueueChanged,
     Answer {
@@ -61,6 +66,7 @@ enum PropertyEvent {
 fn what() -> impl Strategy<Value = PropertyEvent> {
     prop_oneof![
         8 => (1..6_u8).prop_map(PropertyEvent::Accept),
+        2 => (1..4_u8, any::<u8>()).prop_map(|(count, how)| PropertyEvent::Retract { count, how }),
         2 => Just(PropertyEvent::QueueElsewhere),
         2 => Just(PropertyEvent::QueueChanged),
         24 => (any::<u16>(), any::<u8>()).prop_map(|(pick, how)| PropertyEvent::Answer { pick, how }),
@@ -148,6 +154,7 @@ impl World {
             PropertyEvent::Accept(count) => (0..count).for_each(|_| {
                 self.accept();
             }),
+            PropertyEvent::Retract { count, how } => self.accept_and_retract(count, how),
             PropertyEvent::QueueElsewhere => {
                 self.queue_elsewhere();
             }
@@ -200,7 +207,7 @@ impl World {
                 self.commit();
                 self.crash();
             }
-            PropertyEvent::CommitFails => self.crash(),
+            PropertyEvent::CommitFails => self.reload(),
         }
     }
 }

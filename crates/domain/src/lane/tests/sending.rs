@@ -53,6 +53,31 @@ fn claimed_tx_that_was_never_sent_is_sent_after_a_restart() {
     world.heal();
 }
 
+#[test]
+fn keeper_that_reads_its_own_lane_again_sends_only_what_no_node_has() {
+    for (is_takeover, expected) in [(false, vec![Nonce(1)]), (true, vec![Nonce(0), Nonce(1)])] {
+        let mut world = World::ready(rules());
+        world.accept();
+        world.deliver_all();
+        world.accept();
+        world.answer_all(0, |job| matches!(job, Job::Sign(_)));
+        world.commit(); // signed and durable, and its send is under way
+        match is_takeover {
+            true => world.crash(),
+            false => world.reload(),
+        }
+        world.tick(0);
+        world.commit();
+        world.answer_all(0, |job| matches!(job, Job::QueryNonces(_)));
+        world.commit();
+        let mut sent = sends(&world);
+        sent.sort_unstable();
+        sent.dedup();
+        assert_eq!(sent, expected);
+        world.heal();
+    }
+}
+
 /// Its nonce looks used when the lane is loaded, so nothing is sent; then a reorg takes that back.
 #[test]
 fn tx_reorged_before_its_receipt_was_read_is_sent_again() {

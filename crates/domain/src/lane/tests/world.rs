@@ -7,8 +7,8 @@ use alloy_primitives::{B256, Bytes, keccak256};
 
 use crate::attempt::OutgoingEnvelope;
 use crate::lane::{
-    AccountNonces, ChainQuery, Effect, EndpointNonces, Input, Lane, LaneRules, Receipt, Step,
-    Writes, reservations::MarkOutcome,
+    AccountNonces, Agreement, ChainQuery, Effect, EndpointNonces, Input, Lane, LaneRules, Receipt,
+    Step, Writes, reservations::MarkOutcome,
 };
 use crate::{
     Attempt, Header, Holder, Mark, MonotonicTime, NodeName, Nonce, SendOutcome, Timestamp, Token,
@@ -145,6 +145,25 @@ impl World {
         self.jobs.extend(step.to_sign.into_iter().map(Job::Sign));
     }
 
+    /// Accepts and signs requests and retracts them before the commit: the lane is as it was before.
+    pub(super) fn accept_and_retract(&mut self, count: u8, how: u8) {
+        let before = format!("{:?}", self.lane);
+        let checkpoint = self.lane.checkpoint();
+        let mut accepted = Vec::new();
+        for _ in 0..count {
+            let number = self.fresh();
+            let accept = Input::Accept(request(number));
+            let step = self.lane.step(accept, self.now);
+            for unsigned in step.to_sign {
+                let signed = self.sign(&unsigned, how);
+                self.lane.step(signed, self.now);
+            }
+            accepted.extend(step.writes.inserts);
+        }
+        self.lane.retract_accepts(checkpoint, &accepted);
+        assert_eq!(format!("{:?}", self.lane), before);
+    }
+
     /// Makes the turn durable, and dispatches its effects.
     pub(super) fn commit(&mut self) {
         if std::mem::take(&mut self.is_dirty) {
@@ -217,15 +236,26 @@ impl World {
         self.input(Input::Tick { fresh });
     }
 
-    /// The keeper dies, or a commit fails: memory and all that was under way are gone.
+    /// The keeper dies: memory and all that was under way are gone.
     pub(super) fn crash(&mut self) {
+        self.token = self.token.next();
+        self.load(Some("old"));
+    }
+
+    /// A commit fails, and its keeper reads the lane again: memory and all that was under way are gone.
+    pub(super) fn reload(&mut self) {
+        self.load(None);
+        self.lane = self.lane.clone().with_known_deliveries();
+    }
+
+    fn load(&mut self, previous_keeper: Option<&str>) {
         self.jobs.clear();
         self.held.clear();
         self.is_dirty = false;
         self.draft = self.store.clone();
-        self.token = self.token.next();
         let image = self.store.image(self.token);
-        self.lane = Lane::load(image, self.rules, Some(NodeName("old".into())));
+        let previous_keeper = previous_keeper.map(|name| NodeName(name.into()));
+        self.lane = Lane::load(image, self.rules, previous_keeper);
         self.follower = VecDeque::from([Input::Head(self.chain.view())]);
     }
 
@@ -389,6 +419,7 @@ impl World {
     fn send(&mut self, out: &OutgoingEnvelope, how: u8) -> Input {
         let text = || "the node's text".to_owned();
         let is_used = out.nonce < self.chain.nonce();
+        let is_held = self.chain.pool.contains_key(&out.nonce);
         let (taken, outcome) = match how % 16 {
             6 if self.is_forgetful() => (false, SendOutcome::Accepted), // and does not hold it
             7 | 8 => (true, SendOutcome::Unknown(text())),
@@ -399,8 +430,11 @@ impl World {
                 (false, SendOutcome::ForeignPending(text()))
             }
             10 => (false, SendOutcome::Underpriced(text())),
-            11 if out.others.is_empty() => (false, SendOutcome::Refused(text())),
-            11 => (false, SendOutcome::ReplacementUnderpriced(text())),
+            // A node that claims to hold what it does not hold is believed until the next resubmit.
+            11 if !out.others.is_empty() && (self.is_forgetful() || is_held) => {
+                (false, SendOutcome::ReplacementUnderpriced(text()))
+            }
+            11 => (false, SendOutcome::Refused(text())),
             5 => (
                 false,
                 SendOutcome::Full {
@@ -488,7 +522,7 @@ pub(super) fn agreed(first: AccountNonces) -> Input {
     answered(EndpointNonces {
         first,
         second: None,
-        is_complete: true,
+        agreement: Agreement::Quorum,
     })
 }
 

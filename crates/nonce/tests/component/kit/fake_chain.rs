@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use async_trait::async_trait;
 use domain::attempt::OutgoingEnvelope;
-use domain::lane::{AccountNonces, ChainQuery, EndpointNonces, NonceConsumer};
+use domain::lane::{AccountNonces, Agreement, ChainQuery, EndpointNonces, NonceConsumer};
 use domain::{
     Address, B256, ChainId, EffectDigest, FeeQuote, Header, Inclusion, Nonce, SendOutcome, U256,
 };
@@ -272,7 +272,10 @@ impl Chain for FakeChain {
         Ok(EndpointNonces {
             first: state.account_nonces(account),
             second: state.second.filter(|_| quorum == Quorum::Two),
-            is_complete: state.second.is_none() || quorum == Quorum::Two,
+            agreement: match state.second.is_none() || quorum == Quorum::Two {
+                true => Agreement::Quorum,
+                false => Agreement::One,
+            },
         })
     }
 

@@ -43,7 +43,10 @@ async fn row_locked_for_long_delays_one_lane_only() {
         let of_held = {
             let (store, lease_grant) = (Arc::clone(&world.store), world.lease_grants[0]);
             let batch = accept(&world.lanes[0]);
-            assert_eq!(store.commit(vec![batch]).await, [CommitOutcome::Locked]);
+            assert_eq!(
+                store.commit(vec![batch.into()]).await,
+                [CommitOutcome::Locked]
+            );
             tokio::spawn(async move { wait_until_regranted(&store, lease_grant).await })
         };
         let (rounds, slowest) = world.commit_for(held_for).await;
@@ -73,7 +76,7 @@ async fn row_locked_for_long_delays_one_lane_only() {
         );
         let batch = accept(&world.lanes[0]);
         assert_eq!(
-            world.store.commit(vec![batch]).await,
+            world.store.commit(vec![batch.into()]).await,
             [CommitOutcome::Applied]
         );
         figure(
@@ -141,7 +144,7 @@ impl World {
 
             let batch = accept(&self.lanes[n]);
             let requested = Instant::now();
-            let outcome = self.store.commit(vec![batch.clone()]).await;
+            let outcome = self.store.commit(vec![batch.clone().into()]).await;
             slowest = slowest.max(requested.elapsed());
             assert_eq!(outcome, [CommitOutcome::Applied]);
             self.lanes[n].follow(&batch);

@@ -1,5 +1,6 @@
 //! A hundred lanes in one turn: one commit, and no lane waits for another's trouble.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use domain::{LaneId, LaneKey, Token};
@@ -25,7 +26,9 @@ async fn hundred_lanes_are_one_commit() {
         let store = open(database.url(), 9).await;
         let keys: Vec<LaneKey> = (0..LANES).map(|_| new_lane()).collect();
         let batches = batches(&keep(&*store, &node("a"), &keys).await, &keys);
-        let outcomes = store.commit(batches).await;
+        let outcomes = store
+            .commit(batches.into_iter().map(Arc::new).collect())
+            .await;
         assert!(
             outcomes
                 .iter()
@@ -74,7 +77,9 @@ async fn free_lanes_do_not_wait_for_locked_lanes() {
 
         // Answered while the row is held: a caller that waits for it runs into its timeout.
         let requested = Instant::now();
-        let outcomes = store.commit(batches.clone()).await;
+        let outcomes = store
+            .commit(batches.iter().cloned().map(Arc::new).collect())
+            .await;
         let took = requested.elapsed();
         assert!(took < AT_ONCE, "somebody waited: {took:?} on {major}");
         let trouble = |n: usize| outcomes[n].clone();
@@ -95,7 +100,7 @@ async fn free_lanes_do_not_wait_for_locked_lanes() {
             .await
             .expect("a rollback");
         // Nothing was wrong with the locked one, and it is as it was.
-        let again = store.commit(vec![batches[LOCKED].clone()]).await;
+        let again = store.commit(vec![batches[LOCKED].clone().into()]).await;
         assert_eq!(again, [CommitOutcome::Applied]);
         figure(
             &format!("{major}: lanes applied beside a fenced, a locked and a conflicting one"),

@@ -139,7 +139,7 @@ impl World {
             .mark_reconciled(batch.lease_grant)
             .await
             .expect("settle");
-        let commit = self.node.commit(vec![batch]);
+        let commit = self.node.commit(vec![batch.into()]);
         let outcomes = match self.rng.below(5) {
             0 => {
                 self.proxy.lose_answer_to(GATE, AfterLoss::Cut);

@@ -136,7 +136,10 @@ async fn finish(store: &PostgresStore, key: LaneKey, lease_grant: LeaseGrant, wa
         queued_removed,
         ..Writes::default()
     });
-    assert_eq!(store.commit(vec![batch]).await, [CommitOutcome::Applied]);
+    assert_eq!(
+        store.commit(vec![batch.into()]).await,
+        [CommitOutcome::Applied]
+    );
 }
 
 async fn yield_times(count: u64) {

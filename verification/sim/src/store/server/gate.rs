@@ -17,15 +17,17 @@ type Outcome = (usize, CommitOutcome);
 
 impl Server {
     /// Applies every batch completely or not at all, each independently.
-    pub(in crate::store) async fn commit(&self, batches: Vec<LaneBatch>) -> Vec<CommitOutcome> {
+    pub(in crate::store) async fn commit(
+        &self,
+        batches: Vec<Arc<LaneBatch>>,
+    ) -> Vec<CommitOutcome> {
         // The worst time for the promotion of a standby that lacks commits.
         if batches.iter().any(|batch| self.store.would_miss(batch)) {
             self.store.fail_over();
         }
         self.lock_rows_externally(batches.iter().map(|batch| batch.lease_grant.lane));
         let mut outcomes: Vec<Option<CommitOutcome>> = vec![None; batches.len()];
-        let placed = batches.into_iter().map(Arc::new).enumerate();
-        let mut waiting: Vec<IndexedBatch> = placed.collect();
+        let mut waiting: Vec<IndexedBatch> = batches.into_iter().enumerate().collect();
         self.sort_by_lane(&mut waiting, |(_, batch)| batch.lease_grant.lane);
         while !waiting.is_empty() {
             let (now, later) = one_per_lane(waiting);

@@ -110,7 +110,9 @@ async fn gate_and_renewals_skip_only_locked_lanes() {
     let server = server(LinkFaults::NONE);
     let [one, other] = kept(&server).await;
     hold(&server, [Row::Lane(one.lane)], LONG);
-    let outcomes = server.commit(vec![batch(one, 0), batch(other, 0)]).await;
+    let outcomes = server
+        .commit(vec![batch(one, 0).into(), batch(other, 0).into()])
+        .await;
     assert_eq!(outcomes, [CommitOutcome::Locked, CommitOutcome::Applied]);
     hold(&server, [Row::Lease(one.lane)], LONG);
     let renewals = server.renew(&node(), &[other, one]).await;
@@ -119,7 +121,7 @@ async fn gate_and_renewals_skip_only_locked_lanes() {
         Ok(vec![RenewOutcome::Renewed, RenewOutcome::Busy])
     );
     tokio::time::sleep(LONG * 2).await;
-    let outcomes = server.commit(vec![batch(one, 0)]).await;
+    let outcomes = server.commit(vec![batch(one, 0).into()]).await;
     assert_eq!(outcomes, [CommitOutcome::Applied]);
 }
 
@@ -140,7 +142,7 @@ async fn regrant_waits_for_the_row_until_a_timeout() {
         batch_seq: 0,
     };
     assert_eq!(server.regrant(lease_grant, grant).await, Ok(held));
-    let outcomes = server.commit(vec![batch(lease_grant, 0)]).await;
+    let outcomes = server.commit(vec![batch(lease_grant, 0).into()]).await;
     assert_eq!(outcomes, [CommitOutcome::Fenced], "its grant is stale");
 }
 
@@ -169,7 +171,7 @@ async fn stalled_transaction_is_rolled_back_and_unlocks() {
     let (mut landed, mut ended) = (0, 0);
     while landed == 0 || ended == 0 {
         match server
-            .commit(vec![batch(lease_grant, landed)])
+            .commit(vec![batch(lease_grant, landed).into()])
             .await
             .remove(0)
         {
@@ -193,7 +195,7 @@ async fn broken_connection_holds_locks_until_noticed() {
     let (mut landed, mut were_locked) = (0, false);
     for _ in 0..100 {
         match server
-            .commit(vec![batch(lease_grant, landed)])
+            .commit(vec![batch(lease_grant, landed).into()])
             .await
             .remove(0)
         {
@@ -228,7 +230,7 @@ async fn failover_ends_every_transaction() {
     let (waited, ()) = tokio::join!(waiting, failing);
     assert_eq!(waited, Err(gone.clone()));
     assert_eq!(holder.commit(|_, _| ()).await, Err(gone));
-    let outcomes = server.commit(vec![batch(lease_grant, 0)]).await;
+    let outcomes = server.commit(vec![batch(lease_grant, 0).into()]).await;
     assert_eq!(outcomes, [CommitOutcome::Applied], "all locks are gone");
 }
 

@@ -32,6 +32,7 @@ use crate::store::MemoryStore;
 use crate::trace::Trace;
 
 pub(super) use feed_readers::ReaderProgress;
+pub(super) use hung_sends::heal_hung_sends;
 pub(super) use reservations::ActiveHolders;
 
 /// The timeout of a call; after it the caller tries another node.
