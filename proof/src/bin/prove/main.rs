@@ -20,6 +20,7 @@ mod memory;
 mod nonce_examples;
 mod nonce_faults;
 mod processes;
+mod readers;
 mod replacement;
 mod seeds;
 mod throughput;
@@ -83,6 +84,7 @@ const PROOFS: &[(&str, Proof)] = &[
     ("06-5-examples", |report| {
         Box::pin(nonce_examples::prove(report))
     }),
+    ("14-4-readers", |report| Box::pin(readers::prove(report))),
     ("compare", |report| Box::pin(compare::prove(report))),
 ];
 
