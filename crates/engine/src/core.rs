@@ -16,7 +16,7 @@ use crate::cluster::{Cluster, Observations};
 use crate::feed::Feed;
 use crate::node::{ChainRules, NodeConfig, Ports};
 use crate::ownership::Leases;
-use crate::ports::{Chain, LeaseRequest, Member, StoreError};
+use crate::ports::{Chain, LeaseRequest, Member, Store, StoreError};
 use crate::revert_reasons::RevertReasons;
 use crate::routing::Routes;
 use crate::send_health::SendHealth;
@@ -47,6 +47,12 @@ pub(crate) struct Core {
     pub(crate) routes: Routes,
     pub(crate) timeline: TimelineWatch,
     pub(crate) feed: Feed,
+    pub(crate) customers: Customers,
+}
+
+/// What serves the reads of customers, apart from the engine's own.
+pub(crate) struct Customers {
+    pub(crate) store: Arc<dyn Store>,
     pub(crate) waiters: Waiters,
 }
 

@@ -136,7 +136,7 @@ impl Shard {
             create.answer(ShardOutcome::Accepted(Box::new(record)));
         }
         self.failures.remove(&draft.lane.key());
-        self.core.waiters.notify_waiters_of(lane.changed);
+        self.core.customers.waiters.notify_waiters_of(lane.changed);
         lane.event_counts.record(draft.lane.key());
         if lane.event_counts.has_events {
             let lane = draft.lane.lease_grant().lane;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use domain::{B256, ChainView, Header, LaneKey, TxId};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 
 use crate::core::lock;
 
@@ -78,16 +78,42 @@ impl LatestView {
     }
 }
 
+/// How many waiters read their txs at once. Each wakeup of many waiters would otherwise fill the queue for connections,
+/// and other readers would be refused.
+const READS_AT_ONCE: usize = 16;
+
 /// Callers that wait for the progress of a tx. A wakeup carries no data: the waiter reads the tx again.
-#[derive(Default)]
 pub(crate) struct Waiters {
     registry: Mutex<WaiterRegistry>,
+    /// Notified when a caller begins to wait.
+    added: Notify,
+    /// Taken for each read of a waiter.
+    pub(crate) reads: Semaphore,
+}
+
+impl Default for Waiters {
+    fn default() -> Self {
+        Self {
+            registry: Mutex::default(),
+            added: Notify::new(),
+            reads: Semaphore::new(READS_AT_ONCE),
+        }
+    }
 }
 
 #[derive(Default)]
 struct WaiterRegistry {
-    wakeups: BTreeMap<TxId, (Arc<Notify>, usize)>,
+    txs: BTreeMap<TxId, WaitedTx>,
     waiting: usize,
+}
+
+/// A tx that callers wait for.
+#[derive(Default)]
+struct WaitedTx {
+    wakeup: Arc<Notify>,
+    waiting: usize,
+    /// Its lane, once a waiter has read it.
+    lane: Option<LaneKey>,
 }
 
 /// One waiting caller; it stops waiting when this is dropped.
@@ -105,17 +131,32 @@ impl Waiters {
             return None;
         }
         registry.waiting += 1;
-        let (wakeup, count) = registry.wakeups.entry(id).or_default();
-        *count += 1;
+        let tx = registry.txs.entry(id).or_default();
+        tx.waiting += 1;
+        self.added.notify_one();
         Some(WaiterGuard {
             waiters: self,
             id,
-            wakeup: Arc::clone(wakeup),
+            wakeup: Arc::clone(&tx.wakeup),
         })
     }
 
     pub(crate) fn count(&self) -> usize {
         lock(&self.registry).waiting
+    }
+
+    /// Waits until at least one caller waits.
+    pub(crate) async fn wait_until_any(&self) {
+        while self.count() == 0 {
+            self.added.notified().await; // keeps a notification that came before
+        }
+    }
+
+    /// Whether a caller waits for a tx of none of these lanes. One that has not read its tx yet does not count.
+    pub(crate) fn has_any_outside(&self, is_inside: impl Fn(LaneKey) -> bool) -> bool {
+        let registry = lock(&self.registry);
+        let mut lanes = registry.txs.values().filter_map(|tx| tx.lane);
+        lanes.any(|lane| !is_inside(lane))
     }
 
     /// Wakes the waiters of these txs.
@@ -125,9 +166,28 @@ impl Waiters {
             return;
         }
         for id in ids {
-            if let Some((wakeup, _)) = registry.wakeups.get(&id) {
-                wakeup.notify_waiters();
+            if let Some(tx) = registry.txs.get(&id) {
+                tx.wakeup.notify_waiters();
             }
+        }
+    }
+
+    /// Wakes all waiters but those of these lanes.
+    pub(crate) fn notify_outside(&self, is_inside: impl Fn(LaneKey) -> bool) {
+        let registry = lock(&self.registry);
+        for tx in registry.txs.values() {
+            if !tx.lane.is_some_and(&is_inside) {
+                tx.wakeup.notify_waiters();
+            }
+        }
+    }
+}
+
+impl WaiterGuard<'_> {
+    /// Records the lane of the tx.
+    pub(crate) fn set_lane(&self, lane: LaneKey) {
+        if let Some(tx) = lock(&self.waiters.registry).txs.get_mut(&self.id) {
+            tx.lane = Some(lane);
         }
     }
 }
@@ -136,10 +196,10 @@ impl Drop for WaiterGuard<'_> {
     fn drop(&mut self) {
         let mut registry = lock(&self.waiters.registry);
         registry.waiting -= 1;
-        if let Some((_, count)) = registry.wakeups.get_mut(&self.id) {
-            *count -= 1;
-            if *count == 0 {
-                registry.wakeups.remove(&self.id);
+        if let Some(tx) = registry.txs.get_mut(&self.id) {
+            tx.waiting -= 1;
+            if tx.waiting == 0 {
+                registry.txs.remove(&self.id);
             }
         }
     }

@@ -21,6 +21,8 @@ pub struct PoolConfig {
     pub connections: usize,
     /// How long a call waits for a free connection, a new one included.
     pub connection_within: Duration,
+    /// How many calls may wait for a connection; further ones are refused at once.
+    pub waiting_max: usize,
     /// How long a call waits for its answer. The role's `statement_timeout` should be a little shorter, so that
     /// the database refuses first: after this time the outcome is unknown.
     pub answer_within: Duration,
@@ -31,6 +33,7 @@ impl Default for PoolConfig {
         Self {
             connections: 8,
             connection_within: Duration::from_secs(2),
+            waiting_max: usize::MAX,
             answer_within: Duration::from_secs(6),
         }
     }
@@ -110,7 +113,12 @@ impl Pool {
     }
 
     async fn connection(&self) -> Result<Object<ConnectionManager>, QueryError> {
-        let within = self.config.connection_within;
+        let (within, waiting_max) = (self.config.connection_within, self.config.waiting_max);
+        if self.connections.status().waiting >= waiting_max {
+            return Err(QueryError::Busy(format!(
+                "{waiting_max} reads wait for a connection to the database already; try again in a moment"
+            )));
+        }
         match tokio::time::timeout(within, self.connections.get()).await {
             Ok(Ok(connection)) => Ok(connection),
             Ok(Err(PoolError::Backend(error))) => Err(QueryError::NotSent(error.reason)),

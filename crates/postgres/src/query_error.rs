@@ -3,7 +3,7 @@
 use thiserror::Error;
 use tokio_postgres::error::{DbError, Severity, SqlState};
 
-/// Why a statement failed. The first three differ in whether it may have been committed.
+/// Why a statement failed. All but the last differ in whether it may have been committed.
 #[derive(Debug, Error)]
 pub enum QueryError {
     /// The database refused it: it was rolled back.
@@ -12,6 +12,9 @@ pub enum QueryError {
     /// It was never sent: nothing has happened.
     #[error("{0}")]
     NotSent(String),
+    /// It was never sent, because too many calls wait for a connection already: nothing has happened.
+    #[error("{0}")]
+    Busy(String),
     /// It was sent, and no clean answer came: it may have been committed, or may still be.
     #[error("{0}")]
     Unknown(String),
@@ -47,7 +50,7 @@ impl QueryError {
     fn refusal(&self) -> Option<&DbError> {
         match self {
             Self::Refused(refusal) => Some(refusal),
-            Self::NotSent(_) | Self::Unknown(_) | Self::Malformed(_) => None,
+            Self::NotSent(_) | Self::Busy(_) | Self::Unknown(_) | Self::Malformed(_) => None,
         }
     }
 

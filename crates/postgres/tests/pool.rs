@@ -17,6 +17,7 @@ fn pool(url: &str) -> Pool {
     let config = PoolConfig {
         connections: 1,
         connection_within: SOON,
+        waiting_max: 2,
         answer_within: 3 * SOON,
     };
     Pool::new(connector, config)
@@ -43,6 +44,22 @@ async fn refusal_is_returned_after_the_transaction_has_ended() {
     assert!(
         matches!(refused, Err(QueryError::Refused(_))),
         "{refused:?}"
+    );
+}
+
+/// One call runs and two may wait; the next one is refused at once, not after a while.
+#[tokio::test]
+async fn call_beyond_the_waiting_ones_is_busy() {
+    let database = shared(majors()[0]).database("busy");
+    let pool = pool(database.url());
+    pool.query("SELECT 1", &[]).await.expect("a connection");
+    let call = || pool.query("SELECT pg_sleep(0.3)", &[]);
+    let answers = tokio::join!(call(), call(), call(), call());
+    assert!(answers.0.is_ok() && answers.1.is_ok() && answers.2.is_ok());
+    assert!(
+        matches!(answers.3, Err(QueryError::Busy(_))),
+        "{:?}",
+        answers.3
     );
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use domain::{LaneId, LaneKey};
-use engine::ports::{CommitOutcome, EventFilter};
+use engine::ports::{CommitOutcome, EventFilter, StoreError};
 
 use crate::Backend;
 use crate::fixture::{Fixture, Keeper, acceptance, lane, node};
@@ -188,4 +188,27 @@ async fn accept_without_feed(fixture: &Fixture, keeper: &mut Keeper, count: u64)
 
 async fn extend(fixture: &Fixture, lanes: &[LaneId]) {
     fixture.store.extend_feed(lanes).await.expect("extend_feed");
+}
+
+pub async fn changed_txs_are_those_of_events_after_the_cursor(backend: &dyn Backend) {
+    let fixture = Fixture::new(backend);
+    let mut keeper = fixture.keeper(&node("a"), lane(1)).await;
+    let changed = async |after: Option<&str>| {
+        let changed = fixture.store.changed_txs(after).await;
+        changed.expect("changed_txs")
+    };
+    let empty = changed(None).await;
+    assert_eq!(empty.txs, []);
+    fixture.accept(&mut keeper, 3).await;
+    let end = changed(None).await;
+    assert_eq!(end.txs, [], "only what comes later");
+    let later = fixture.accept(&mut keeper, 4).await;
+    let later: Vec<_> = later.into_iter().map(|(tx, _)| tx.id).collect();
+    let page = changed(Some(&end.next)).await;
+    assert_eq!(page.txs, later);
+    let after_all = changed(Some(&page.next)).await;
+    assert_eq!((after_all.txs, after_all.next), (vec![], page.next));
+    assert_eq!(changed(Some(&empty.next)).await.txs.len(), 7);
+    let foreign = fixture.store.changed_txs(Some("nonsense")).await;
+    assert!(matches!(foreign, Err(StoreError::Invalid(_))));
 }

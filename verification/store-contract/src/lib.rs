@@ -30,6 +30,7 @@ pub mod feed;
 pub mod fence;
 pub mod gate;
 pub mod lease;
+pub mod lists;
 pub mod load;
 pub mod queue;
 pub mod reconcile;
@@ -182,6 +183,7 @@ macro_rules! contract_tests {
                     reader_sees_events_that_enter_the_feed_late
                     concurrent_feed_extensions_are_consistent
                     tx_events_do_not_wait_for_the_feed
+                    changed_txs_are_those_of_events_after_the_cursor
                 ]
                 txs: [
                     tx_is_found_by_id_by_key_and_by_any_hash
@@ -192,6 +194,13 @@ macro_rules! contract_tests {
                     confirmations_are_the_headers_from_block_to_counted_header
                     headers_belong_to_one_chain
                     concurrent_put_headers_stores_each_header_once
+                ]
+                lists: [
+                    signer_list_goes_by_lane_then_waiting_txs_then_nonce
+                    open_state_list_has_every_open_tx_of_every_lane
+                    stuck_tx_without_nonce_is_listed
+                    lane_list_misses_no_tx_while_others_are_added_and_adopted
+                    cursor_of_another_list_is_refused
                 ]
                 reconcile: [
                     without_failover_every_lane_is_reconciled
@@ -242,6 +251,7 @@ mod tests {
             include_str!("feed.rs"),
             include_str!("reconcile.rs"),
             include_str!("txs.rs"),
+            include_str!("lists.rs"),
             include_str!("cluster.rs"),
         ];
         for line in files.iter().flat_map(|file| file.lines()) {

@@ -124,7 +124,13 @@ impl EventStream {
             if self.is_caught_up {
                 self.wait_for_events().await;
             }
-            let page = self.api.node.events(&self.filter).await?;
+            let page = match self.api.node.events(&self.filter).await {
+                Err(StoreError::Busy(_)) => {
+                    sleep_until((Instant::now() + POLL_PERIOD).min(self.heartbeat_at)).await;
+                    continue;
+                }
+                page @ (Ok(_) | Err(_)) => page?,
+            };
             let chunk = self.render_page(page);
             if !chunk.is_empty() {
                 self.heartbeat_at = Instant::now() + HEARTBEAT_PERIOD;

@@ -122,7 +122,7 @@ pub(crate) async fn by_hash(
     tx_response(record, || format!("no attempt has the hash {hash}"))
 }
 
-/// `GET /api/v1/tx`: newest first.
+/// `GET /api/v1/tx`: newest first, or lane by lane where a signer or an open state is named.
 pub(crate) async fn list(State(api): State<Arc<Api>>, uri: Uri) -> Result<Response, Problem> {
     let query = Query::parse(
         uri.query(),
@@ -131,7 +131,7 @@ pub(crate) async fn list(State(api): State<Arc<Api>>, uri: Uri) -> Result<Respon
     let page = api.node.txs(&parse::tx_filter(&query)?).await?;
     Ok(response::ok(&TxList {
         txs: page.txs.iter().map(api_types::Tx::from).collect(),
-        next: page.next.map(|id| id.to_string()),
+        next: page.next.map(parse::tx_cursor_text),
     }))
 }
 

@@ -21,7 +21,7 @@ pub(crate) use header::{
     IDEMPOTENCY_KEY, header_text, idempotency_key, last_event_id, parse_trace_id, traceparent,
 };
 pub(crate) use identifier::{address, hash, hyphenated_uuid, tx_id};
-pub(crate) use page::{event_filter, lane_page, tx_filter};
+pub(crate) use page::{event_filter, lane_page, tx_cursor_text, tx_filter};
 pub(crate) use query::Query;
 pub(crate) use tx::{RequestContext, parse_new_tx, request_id};
 pub(crate) use wait::{Wait, parse_wait};

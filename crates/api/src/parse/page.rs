@@ -1,7 +1,7 @@
 //! Filters, limits and cursors of lists.
 
-use domain::{EventKind, LaneKey, TxState};
-use engine::ports::{EventFilter, TxFilter};
+use domain::{EventKind, LaneKey, Nonce, TxState};
+use engine::ports::{EventFilter, LanePlace, TxCursor, TxFilter};
 
 use crate::parse::amount::chain_id;
 use crate::parse::identifier::{address, tx_id};
@@ -15,16 +15,44 @@ const CURSOR_LEN_MAX: usize = 256;
 
 /// The filter of `GET /api/v1/tx`.
 pub(crate) fn tx_filter(query: &Query<'_>) -> Result<TxFilter, Problem> {
-    Ok(TxFilter {
+    let mut filter = TxFilter {
         chain_id: query.optional("chainId", chain_id)?,
         signer: query.optional("signer", address)?,
         state: query.optional("state", parse_state)?,
-        after: query
-            .get("cursor")
-            .map(|text| tx_id(text).or(Err(invalid_cursor("cursor"))))
-            .transpose()?,
+        after: None,
         limit: parse_limit(query)?,
-    })
+    };
+    if let Some(text) = query.get("cursor") {
+        let cursor = parse_tx_cursor(text).filter(|cursor| filter.has_place(*cursor));
+        filter.after = Some(cursor.ok_or_else(|| invalid_cursor("cursor"))?);
+    }
+    Ok(filter)
+}
+
+/// The text of a cursor of `GET /api/v1/tx`.
+pub(crate) fn tx_cursor_text(cursor: TxCursor) -> String {
+    match cursor {
+        TxCursor::After(id) => id.to_string(),
+        TxCursor::InLane(LaneKey { chain_id, signer }, place) => match place {
+            LanePlace::WithoutNonce(id) => format!("{chain_id}:{signer}:{id}"),
+            LanePlace::WithNonce(nonce) => format!("{chain_id}:{signer}:n{nonce}"),
+        },
+    }
+}
+
+/// Reads exactly what [`tx_cursor_text`] writes.
+fn parse_tx_cursor(text: &str) -> Option<TxCursor> {
+    let cursor = match text.rsplit_once(':') {
+        None => TxCursor::After(tx_id(text).ok()?),
+        Some((lane, place)) => {
+            let place = match place.strip_prefix('n') {
+                Some(nonce) => LanePlace::WithNonce(Nonce(nonce.parse().ok()?)),
+                None => LanePlace::WithoutNonce(tx_id(place).ok()?),
+            };
+            TxCursor::InLane(parse_lane_cursor(lane)?, place)
+        }
+    };
+    (tx_cursor_text(cursor) == text).then_some(cursor)
 }
 
 /// The filter of `GET /api/v1/events` and of its stream.

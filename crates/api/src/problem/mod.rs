@@ -80,6 +80,7 @@ impl From<StoreError> for Problem {
             StoreError::Unavailable(_) | StoreError::Unreconciled(_) => {
                 ProblemKind::StoreUnavailable
             }
+            StoreError::Busy(_) => ProblemKind::Busy,
             StoreError::Corrupt(_) => ProblemKind::StoreCorrupt,
             StoreError::Halted(_) => ProblemKind::LaneHalted,
             // `parse` has checked everything else; only the store can check the feed's cursor.

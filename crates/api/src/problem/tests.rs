@@ -137,6 +137,7 @@ fn refusals_map_to_the_documented_status() {
     }
     let cases = [
         (StoreError::Unavailable("why".into()), 503),
+        (StoreError::Busy("why".into()), 429),
         (StoreError::Corrupt("why".into()), 500),
         (StoreError::Invalid("why".into()), 400),
     ];

@@ -169,23 +169,33 @@ async fn lists_are_paged_newest_first() {
             .create(&format!("r{n}"), "/api/v1/tx?wait=mined")
             .await;
     }
-    let mut seen = Vec::new();
-    let mut path = "/api/v1/tx?limit=2".to_owned();
-    loop {
-        let page = world.get(&path).await.body;
-        seen.extend(
-            page["txs"]
-                .as_array()
-                .unwrap()
-                .iter()
-                .map(|tx| tx["requestId"].clone()),
-        );
-        let Some(next) = page["next"].as_str() else {
-            break;
-        };
-        path = format!("/api/v1/tx?limit=2&cursor={next}");
+    // A signer's list goes by nonce downwards.
+    for list in [
+        "/api/v1/tx?limit=2",
+        &format!("/api/v1/tx?limit=2&signer={SIGNER}"),
+    ] {
+        let mut seen = Vec::new();
+        let mut path = list.to_owned();
+        loop {
+            let page = world.get(&path).await.body;
+            seen.extend(
+                page["txs"]
+                    .as_array()
+                    .unwrap()
+                    .iter()
+                    .map(|tx| tx["requestId"].clone()),
+            );
+            let Some(next) = page["next"].as_str() else {
+                break;
+            };
+            path = format!("{list}&cursor={next}");
+        }
+        assert_eq!(seen, ["r4", "r3", "r2", "r1", "r0"], "{list}");
     }
-    assert_eq!(seen, ["r4", "r3", "r2", "r1", "r0"]);
+    let first = world.get("/api/v1/tx?limit=2").await.body;
+    let next = first["next"].as_str().unwrap();
+    let foreign = format!("/api/v1/tx?signer={SIGNER}&cursor={next}");
+    world.get(&foreign).await.problem(400, "invalid-cursor");
     let count = async |filter: &str| {
         let page = world.get(&format!("/api/v1/tx?{filter}")).await.body;
         page["txs"].as_array().unwrap().len()

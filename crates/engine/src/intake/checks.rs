@@ -160,7 +160,7 @@ pub(super) fn answer_repeat(record: TxRecord, new: &NewTx) -> Result<AcceptedTx,
 pub(super) fn queue_refusal(error: StoreError) -> Refusal {
     match error {
         StoreError::Halted(reason) => Refusal::Halted(reason),
-        StoreError::Unreconciled(_) => error.into(),
+        StoreError::Unreconciled(_) | StoreError::Busy(_) => error.into(),
         StoreError::Unavailable(_) | StoreError::Corrupt(_) | StoreError::Invalid(_) => {
             tracing::warn!(%error, "a request may have been queued: the store gave no certain answer");
             Refusal::OutcomeUnknown

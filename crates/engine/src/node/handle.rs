@@ -19,8 +19,11 @@ use crate::ports::{
 };
 use crate::shard::{Inspection, Message};
 
-/// How often a waiter reads its tx without a wakeup: a tx that another node keeps notifies no waiter here.
-const WAIT_PERIOD: Duration = Duration::from_secs(1);
+/// How often a waiter reads its tx without a wakeup, in case one was lost: an ownership change between two looks at it,
+/// or a keeper that ended before its events were in the feed.
+const WAIT_REREAD_PERIOD: Duration = Duration::from_secs(15);
+/// How long a waiter pauses when too many reads wait already.
+const WAIT_BUSY_PAUSE: Duration = Duration::from_millis(500);
 
 /// A running node. Cheap to clone.
 #[derive(Clone)]
@@ -96,7 +99,8 @@ impl NodeHandle {
         is_reached: impl Fn(&TxRecord) -> bool + Send,
     ) -> Result<Option<TxRecord>, Refusal> {
         let clock = &self.core.ports.clock;
-        let waiting = self.core.waiters.register(id, self.core.config.waiters);
+        let customers = &self.core.customers;
+        let waiting = customers.waiters.register(id, self.core.config.waiters);
         let waiting = waiting.ok_or(Refusal::Busy)?;
         let deadline = clock.monotonic().plus(timeout);
         loop {
@@ -104,24 +108,33 @@ impl NodeHandle {
             let notified = waiting.wakeup.notified();
             tokio::pin!(notified);
             notified.as_mut().enable();
-            let Some(record) = self.core.ports.store.tx(id).await? else {
-                return Ok(None);
-            };
+            let permit = customers.waiters.reads.acquire().await;
+            let read = customers.store.tx(id).await;
+            drop(permit);
             let left = deadline.since(clock.monotonic());
-            if is_reached(&record) || left.is_zero() {
-                return Ok(Some(record));
-            }
+            let pause = match read {
+                Ok(None) => return Ok(None),
+                Ok(Some(record)) if is_reached(&record) || left.is_zero() => {
+                    return Ok(Some(record));
+                }
+                Ok(Some(record)) => {
+                    waiting.set_lane(record.lane);
+                    WAIT_REREAD_PERIOD
+                }
+                Err(StoreError::Busy(_)) if !left.is_zero() => WAIT_BUSY_PAUSE,
+                Err(error) => return Err(error.into()),
+            };
             tokio::select! {
                 biased;
                 () = &mut notified => {}
-                () = clock.sleep(left.min(WAIT_PERIOD)) => {}
+                () = clock.sleep(left.min(pause)) => {}
             }
         }
     }
 
     /// A tx by its id.
     pub async fn tx(&self, id: TxId) -> Result<Option<TxRecord>, StoreError> {
-        self.core.ports.store.tx(id).await
+        self.core.customers.store.tx(id).await
     }
 
     /// A tx by its idempotency key.
@@ -130,27 +143,31 @@ impl NodeHandle {
         lane: LaneKey,
         request_id: &RequestId,
     ) -> Result<Option<TxRecord>, StoreError> {
-        self.core.ports.store.tx_by_request(lane, request_id).await
+        self.core
+            .customers
+            .store
+            .tx_by_request(lane, request_id)
+            .await
     }
 
     /// A tx by the hash of any of its attempts.
     pub async fn tx_by_hash(&self, hash: B256) -> Result<Option<TxRecord>, StoreError> {
-        self.core.ports.store.tx_by_hash(hash).await
+        self.core.customers.store.tx_by_hash(hash).await
     }
 
     /// A page of txs.
     pub async fn txs(&self, filter: &TxFilter) -> Result<TxPage, StoreError> {
-        self.core.ports.store.txs(filter).await
+        self.core.customers.store.txs(filter).await
     }
 
     /// The events of one tx.
     pub async fn tx_events(&self, id: TxId) -> Result<Option<Vec<EventRecord>>, StoreError> {
-        self.core.ports.store.tx_events(id).await
+        self.core.customers.store.tx_events(id).await
     }
 
     /// A page of the feed.
     pub async fn events(&self, filter: &EventFilter) -> Result<EventPage, StoreError> {
-        self.core.ports.store.events(filter).await
+        self.core.customers.store.events(filter).await
     }
 
     /// A wakeup for readers of the feed. It carries no data and may be spurious: readers read again, and also do
@@ -174,7 +191,7 @@ impl NodeHandle {
     }
 
     async fn lane_statuses(&self, keys: &[LaneKey]) -> Result<Vec<LaneStatus>, StoreError> {
-        let mut known = self.core.ports.store.lanes(keys).await?;
+        let mut known = self.core.customers.store.lanes(keys).await?;
         let inspections = join_all(keys.iter().map(|key| self.inspect(*key))).await;
         let status = |(key, inspection): (&LaneKey, Inspection)| {
             let at = known.iter().position(|record| record.key == *key);
@@ -215,7 +232,7 @@ impl NodeHandle {
 
     /// The nodes of the cluster.
     pub async fn members(&self) -> Result<Vec<Member>, StoreError> {
-        self.core.ports.store.members().await
+        self.core.customers.store.members().await
     }
 
     /// A store that answers reads but takes no writes is of no use.

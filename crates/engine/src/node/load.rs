@@ -41,7 +41,7 @@ impl NodeHandle {
         NodeLoad {
             inboxes: core.lanes.inbox_lengths().collect(),
             callers: callers.max().unwrap_or(0),
-            waiters: core.waiters.count(),
+            waiters: core.customers.waiters.count(),
             lanes: core.leases.lanes().len(),
             unmined,
             outgoing: queues.max().unwrap_or(0),

@@ -27,7 +27,7 @@ pub use refusal::Refusal;
 pub use types::{AcceptedTx, ChainStatus, LaneStatus, NewTx, Origin, Readiness, WaitFor};
 
 use crate::cluster::Cluster;
-use crate::core::{ChainState, Core, LaneEntry, LaneRegistry, Lifecycle};
+use crate::core::{ChainState, Core, Customers, LaneEntry, LaneRegistry, Lifecycle};
 use crate::feed::{self, Feed};
 use crate::follower::Follower;
 use crate::ownership::{self, IncarnationStatus, Leases};
@@ -91,6 +91,7 @@ impl Node {
             tasks.spawn("renew", renewer);
             tasks.spawn("adopt", ownership::run_adoption(Arc::clone(&core)));
             tasks.spawn("feed", feed::run_feed(Arc::clone(&core)));
+            tasks.spawn("feed tail", feed::run_feed_tail(Arc::clone(&core)));
             tasks.spawn("feed sweep", feed::run_feed_sweep(Arc::clone(&core)));
             Ok(Self {
                 handle: NodeHandle { core },
@@ -215,6 +216,7 @@ fn build_core(
         .unzip();
     // A lane is opened once at a time.
     let (opener, openings) = mpsc::channel(entries.len().max(1));
+    let customer_store = Arc::clone(&ports.store).for_customers();
     let core = Core {
         lifecycle: Lifecycle::new(ports.clock.incarnation(), ports.clock.now()),
         ports,
@@ -232,7 +234,10 @@ fn build_core(
         routes: Routes::default(),
         timeline: TimelineWatch::default(),
         feed: Feed::default(),
-        waiters: Waiters::default(),
+        customers: Customers {
+            store: customer_store,
+            waiters: Waiters::default(),
+        },
     };
     Ok((Arc::new(core), Receivers { inboxes, openings }))
 }

@@ -57,6 +57,13 @@ pub enum Refusal {
 /// Of a failed read. A write without a certain answer may have happened: its refusal is [`Refusal::OutcomeUnknown`].
 impl From<StoreError> for Refusal {
     fn from(error: StoreError) -> Self {
-        Self::StoreUnavailable(error.to_string())
+        match error {
+            StoreError::Busy(_) => Self::Busy,
+            StoreError::Unavailable(_)
+            | StoreError::Corrupt(_)
+            | StoreError::Invalid(_)
+            | StoreError::Halted(_)
+            | StoreError::Unreconciled(_) => Self::StoreUnavailable(error.to_string()),
+        }
     }
 }

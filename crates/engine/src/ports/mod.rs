@@ -17,7 +17,10 @@ pub use chain::{
 };
 pub use clock::Clock;
 pub use peers::{PeerError, Peers};
-pub use records::{EventFilter, EventPage, EventRecord, LaneRecord, TxFilter, TxPage, TxRecord};
+pub use records::{
+    ChangedTxs, EventFilter, EventPage, EventRecord, LanePlace, LaneRecord, TxCursor, TxFilter,
+    TxPage, TxRecord,
+};
 pub use reservations::{LaneReservations, NonceReservations, ReservationError};
 pub use signer::{SignError, Signer};
 pub use store::{

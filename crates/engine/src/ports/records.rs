@@ -18,7 +18,7 @@ pub struct TxRecord {
     pub confirmations: Vec<Header>,
 }
 
-/// Which txs to list; newest first.
+/// Which txs to list: newest first, or lane by lane ([`TxFilter::is_by_lane`]).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TxFilter {
     /// Only of this chain.
@@ -27,19 +27,74 @@ pub struct TxFilter {
     pub signer: Option<Address>,
     /// Only in this state.
     pub state: Option<TxState>,
-    /// Continue after this tx (towards older ones).
-    pub after: Option<TxId>,
+    /// Continue there.
+    pub after: Option<TxCursor>,
     /// At most so many.
     pub limit: usize,
+}
+
+impl TxFilter {
+    /// Whether the list goes lane by lane: the txs of one signer, and the txs in a state that is not final. Both are
+    /// found by the keys of their lanes, where a list of all txs would be read to find few.
+    #[must_use]
+    pub fn is_by_lane(&self) -> bool {
+        self.signer.is_some() || self.state.is_some_and(|state| !state.is_terminal())
+    }
+
+    /// Whether a cursor is a place in this list.
+    #[must_use]
+    pub fn has_place(&self, cursor: TxCursor) -> bool {
+        match cursor {
+            TxCursor::After(_) => !self.is_by_lane(),
+            TxCursor::InLane(lane, _) => self.is_by_lane() && self.has_lane(lane),
+        }
+    }
+
+    /// Whether txs of this lane are listed.
+    #[must_use]
+    pub fn has_lane(&self, lane: LaneKey) -> bool {
+        self.chain_id.is_none_or(|id| id == lane.chain_id)
+            && self.signer.is_none_or(|signer| signer == lane.signer)
+    }
+}
+
+/// Where a list of txs continues.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TxCursor {
+    /// After this tx, towards older ones.
+    After(TxId),
+    /// In a list that goes lane by lane, in an order of the store: after this place of this lane.
+    InLane(LaneKey, LanePlace),
+}
+
+/// A place among the txs of a lane. Those without a nonce come first, the newest first; then the others, the highest
+/// nonce first. So a tx that gets its nonce while the list is read is not missed (it may be listed twice).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LanePlace {
+    /// At this tx, which has no nonce.
+    WithoutNonce(TxId),
+    /// At the tx with this nonce.
+    WithNonce(Nonce),
+}
+
+impl LanePlace {
+    /// Behind all txs of the lane.
+    pub const END: Self = Self::WithNonce(Nonce(0));
+
+    /// The place of a tx.
+    #[must_use]
+    pub fn of(id: TxId, nonce: Option<Nonce>) -> Self {
+        nonce.map_or(Self::WithoutNonce(id), Self::WithNonce)
+    }
 }
 
 /// A page of txs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TxPage {
-    /// The txs, newest first.
+    /// The txs, in the order of the list.
     pub txs: Vec<TxRecord>,
-    /// Where the next page starts; `None` at the end. (A filtered page may be short before it.)
-    pub next: Option<TxId>,
+    /// Where the next page starts; `None` at the end. (A filtered page may be short, or empty, before it.)
+    pub next: Option<TxCursor>,
 }
 
 /// A lane as readers see it.
@@ -114,6 +169,15 @@ pub struct EventFilter {
 pub struct EventPage {
     /// In feed order: per lane without a hole (before filtering).
     pub events: Vec<EventRecord>,
+    /// The cursor after this page; at the end of the feed the one that was passed in.
+    pub next: String,
+}
+
+/// A page of the feed, reduced to the txs that its events name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChangedTxs {
+    /// In feed order.
+    pub txs: Vec<TxId>,
     /// The cursor after this page; at the end of the feed the one that was passed in.
     pub next: String,
 }

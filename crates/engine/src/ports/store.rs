@@ -17,7 +17,9 @@ use domain::{
 };
 use thiserror::Error;
 
-use super::{EventFilter, EventPage, EventRecord, LaneRecord, TxFilter, TxPage, TxRecord};
+use super::{
+    ChangedTxs, EventFilter, EventPage, EventRecord, LaneRecord, TxFilter, TxPage, TxRecord,
+};
 
 /// Why a call of the store failed. Nothing has happened, except where
 /// [`CommitOutcome::Unknown`] or the verb's own documentation leave it open.
@@ -26,6 +28,10 @@ pub enum StoreError {
     /// Not reachable, or too busy.
     #[error("the store is unavailable: {0}")]
     Unavailable(String),
+    /// Too many reads of customers wait already; certainly nothing happened. Only the view of
+    /// [`Store::for_customers`] answers so.
+    #[error("the store is busy: {0}")]
+    Busy(String),
     /// A stored row cannot be decoded.
     #[error("the store holds a row that cannot be decoded: {0}")]
     Corrupt(String),
@@ -208,6 +214,10 @@ pub enum HeartbeatOutcome {
 /// The authority.
 #[async_trait]
 pub trait Store: Send + Sync + 'static {
+    /// The same store for the reads of customers. Where reads share connections, these have their own and a bounded
+    /// queue ([`StoreError::Busy`] beyond it), so that however many there are, none of the engine's waits for them.
+    fn for_customers(self: Arc<Self>) -> Arc<dyn Store>;
+
     /// Acquires lanes by the store's clock, many at once (`domain::lease` has the rule). A lane that the store has
     /// never seen is created. Answers in the order given.
     async fn acquire(
@@ -317,7 +327,7 @@ pub trait Store: Send + Sync + 'static {
     /// A tx by the hash of any of its attempts.
     async fn tx_by_hash(&self, hash: B256) -> Result<Option<TxRecord>, StoreError>;
 
-    /// A page of txs.
+    /// A page of txs. A cursor of another list is [`StoreError::Invalid`].
     async fn txs(&self, filter: &TxFilter) -> Result<TxPage, StoreError>;
 
     /// The events of one tx, oldest first.
@@ -325,6 +335,10 @@ pub trait Store: Send + Sync + 'static {
 
     /// A page of the feed.
     async fn events(&self, filter: &EventFilter) -> Result<EventPage, StoreError>;
+
+    /// The txs that the events after this cursor of the feed name, in feed order, a tx once per event; without a
+    /// cursor none, and the end of the feed as the cursor. For a node that notifies its waiters.
+    async fn changed_txs(&self, after: Option<&str>) -> Result<ChangedTxs, StoreError>;
 
     /// Those of these lanes that the store has.
     async fn lanes(&self, keys: &[LaneKey]) -> Result<Vec<LaneRecord>, StoreError>;

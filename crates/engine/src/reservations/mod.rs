@@ -166,7 +166,14 @@ fn reservation_from_record(
 
 impl From<StoreError> for ReservationError {
     fn from(error: StoreError) -> Self {
-        Self::Unavailable(error.to_string())
+        match error {
+            StoreError::Busy(_) => Self::Busy,
+            StoreError::Unavailable(_)
+            | StoreError::Corrupt(_)
+            | StoreError::Invalid(_)
+            | StoreError::Halted(_)
+            | StoreError::Unreconciled(_) => Self::Unavailable(error.to_string()),
+        }
     }
 }
 

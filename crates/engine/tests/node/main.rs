@@ -12,3 +12,4 @@ mod routing;
 mod scripted_store;
 mod support;
 mod turn;
+mod waiters;

@@ -10,9 +10,9 @@ use domain::{
     TxId,
 };
 use engine::ports::{
-    AcquireOutcome, CommitOutcome, EventFilter, EventPage, EventRecord, HeartbeatOutcome,
-    LaneBatch, LaneRecord, LaneWork, LeaseRequest, Member, QueuedRequest, RegrantOutcome,
-    RenewOutcome, Store, StoreError, TxFilter, TxPage, TxRecord,
+    AcquireOutcome, ChangedTxs, CommitOutcome, EventFilter, EventPage, EventRecord,
+    HeartbeatOutcome, LaneBatch, LaneRecord, LaneWork, LeaseRequest, Member, QueuedRequest,
+    RegrantOutcome, RenewOutcome, Store, StoreError, TxFilter, TxPage, TxRecord,
 };
 use sim::store::MemoryStore;
 
@@ -41,6 +41,10 @@ macro_rules! pass_on {
     ($($verb:ident($($name:ident: $kind:ty),*) -> $answer:ty;)*) => {
         #[async_trait]
         impl Store for ScriptedStore {
+            fn for_customers(self: Arc<Self>) -> Arc<dyn Store> {
+                self
+            }
+
             async fn commit(&self, batches: Vec<Arc<LaneBatch>>) -> Vec<CommitOutcome> {
                 let count = batches.len();
                 if self.check_cut().is_err() {
@@ -138,5 +142,6 @@ pass_on! {
     txs(filter: &TxFilter) -> TxPage;
     tx_events(id: TxId) -> Option<Vec<EventRecord>>;
     events(filter: &EventFilter) -> EventPage;
+    changed_txs(after: Option<&str>) -> ChangedTxs;
     lanes(keys: &[LaneKey]) -> Vec<LaneRecord>;
 }

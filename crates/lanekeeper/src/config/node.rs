@@ -28,8 +28,8 @@ const WAITERS_MAX: u64 = 1_000_000;
 const BODY_BYTES_MIN: u64 = 1 << 10;
 const BODY_BYTES_MAX: u64 = 64 << 20;
 const NODE_NAME_LEN_MAX: usize = 64;
-/// One connection each for leases, readers and writers.
-const POOL_MIN: u64 = 3;
+/// One connection each for leases, the engine's reads, those of customers, and writes.
+const POOL_MIN: u64 = 4;
 /// PostgreSQL runs one process per connection.
 const POOL_MAX: u64 = 500;
 
@@ -73,7 +73,7 @@ section! {
         /// The URL of the store.
         url: StoreUrl = Required;
         /// PostgreSQL: the maximum number of connections of this node.
-        pool_size: u64 = default("8");
+        pool_size: u64 = default("10");
         /// PostgreSQL: what a lane does when a promoted standby may lack its last commits.
         on_timeline_change: OnTimelineChange = default("halt");
     }

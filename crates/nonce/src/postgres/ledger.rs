@@ -26,6 +26,8 @@ pub struct Ledger {
     pub(super) kind: SchemeKind,
     /// The last reservation that was returned to the sweep: the next page begins after it.
     pub(super) watched: Mutex<(i32, i64)>,
+    /// The same for overdue reservations.
+    pub(super) overdue: Mutex<(i32, i64)>,
 }
 
 /// Before the first reservation of the first lane.
@@ -56,6 +58,7 @@ impl Ledger {
             pool,
             kind,
             watched: Mutex::new(FROM_THE_START),
+            overdue: Mutex::new(FROM_THE_START),
         }
     }
 

@@ -24,6 +24,7 @@ pub use schema::{SCHEMA_VERSION, SchemaError, bind_lanes, check, prepare};
 pub(crate) fn write_error(error: QueryError) -> ReservationError {
     match error {
         QueryError::Unknown(text) => ReservationError::Unknown(text),
+        QueryError::Busy(_) => ReservationError::Busy,
         QueryError::Refused(_) | QueryError::NotSent(_) | QueryError::Malformed(_) => {
             read_error(error)
         }

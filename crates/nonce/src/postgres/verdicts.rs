@@ -18,6 +18,9 @@ const RESERVATIONS_MAX: usize = 1_000;
 /// How many verdicts one statement applies.
 const VERDICTS_MAX: usize = 500;
 
+/// How many open reservations one statement examines to find overdue ones.
+const OVERDUE_EXAMINED_MAX: i32 = 50_000;
+
 /// The reason of a reservation that became recyclable without its holder's mark.
 const EXPIRED: &str = "it expired and the chain shows no transaction with this nonce";
 
@@ -125,6 +128,44 @@ impl Ledger {
             };
             *self.watched.lock() = last;
             rows.iter().map(rows::watched).collect::<Result<_, _>>()
+        };
+        read().map_err(read_error)
+    }
+
+    /// Overdue reservations: page by page among the open ones, and from the start again after the last one.
+    pub(crate) async fn list_overdue(&self, limit: usize) -> Result<Vec<WatchedReservation>> {
+        const SQL: &str = "SELECT * FROM nonce_list_overdue($1, $2, $3, $4, $5)";
+        let (lane, nonce) = *self.overdue.lock();
+        let page_max = i32::try_from(limit).unwrap_or(i32::MAX);
+        let scheme = scheme_number(self.kind);
+        let params: [Param<'_>; 5] = [
+            (&scheme, Type::INT2),
+            (&lane, Type::INT4),
+            (&nonce, Type::INT8),
+            (&OVERDUE_EXAMINED_MAX, Type::INT4),
+            (&page_max, Type::INT4),
+        ];
+        let rows = self.pool.query(SQL, &params).await;
+        let rows = rows.map_err(read_error)?;
+        let read = || {
+            let mut found = Vec::with_capacity(rows.len());
+            let mut next = FROM_THE_START;
+            for row in &rows {
+                let edge: Option<i32> = column(row, "edge_lane")?;
+                if let Some(edge) = edge {
+                    next = (edge, column(row, "edge_nonce")?);
+                }
+                let lane: Option<i32> = column(row, "lane_id")?;
+                if let Some(lane) = lane {
+                    found.push((lane, column(row, "nonce")?, rows::watched(row)?));
+                }
+            }
+            if let Some((lane, nonce, _)) = found.last().filter(|_| found.len() >= limit) {
+                next = (*lane, *nonce);
+            }
+            *self.overdue.lock() = next;
+            let found = found.into_iter();
+            Ok(found.map(|(_, _, watched)| watched).collect())
         };
         read().map_err(read_error)
     }

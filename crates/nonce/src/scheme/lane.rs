@@ -68,6 +68,10 @@ impl Scheme for LaneScheme {
         Ok(Vec::new())
     }
 
+    async fn list_overdue(&self, _limit: usize) -> Result<Vec<WatchedReservation>> {
+        Ok(Vec::new())
+    }
+
     async fn apply_verdicts(&self, _settlements: &[ConditionalVerdict]) -> Result<()> {
         Ok(())
     }

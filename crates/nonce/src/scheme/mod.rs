@@ -150,6 +150,10 @@ pub trait Scheme: Send + Sync + 'static {
     /// allocated and never reserved (holes), where a scheme can have them.
     async fn list_watched(&self, limit: usize) -> Result<Vec<WatchedReservation>>;
 
+    /// Lists at most `limit` reservations that expired and were never submitted, and pages through all of them,
+    /// however many others are watched. They are among [`Scheme::list_watched`] too.
+    async fn list_overdue(&self, limit: usize) -> Result<Vec<WatchedReservation>>;
+
     /// Applies verdicts, each only if its reservation is unchanged.
     async fn apply_verdicts(&self, verdicts: &[ConditionalVerdict]) -> Result<()>;
 

@@ -22,6 +22,9 @@ use chain_observation::Observation;
 
 /// Reservations per pass; the next pass continues behind them.
 pub const SWEEP_BATCH_MAX: usize = 500;
+/// Overdue reservations per pass, besides those: a forgotten nonce stops its lane, and must not wait until thousands of
+/// submitted ones were checked.
+pub const OVERDUE_BATCH_MAX: usize = 500;
 /// Bound of each remembered set. Beyond it, the oldest entries are evicted and their grace starts again.
 const OBSERVATIONS_MAX: usize = 10_000;
 
@@ -85,7 +88,7 @@ impl Sweep {
 
     /// Runs one pass.
     pub async fn run_pass(&mut self) -> Result<SweepReport> {
-        let watched = self.scheme.list_watched(SWEEP_BATCH_MAX).await?;
+        let watched = self.list_reservations().await?;
         let count = watched.len();
         let mut by_chain: BTreeMap<ChainId, Vec<WatchedReservation>> = BTreeMap::new();
         for one in watched {
@@ -114,6 +117,22 @@ impl Sweep {
             watched: count,
             decided: verdicts.len(),
         })
+    }
+
+    /// The reservations of one pass, each once.
+    async fn list_reservations(&self) -> Result<Vec<WatchedReservation>> {
+        let mut watched = self.scheme.list_watched(SWEEP_BATCH_MAX).await?;
+        let listed = watched
+            .iter()
+            .map(|one| ReservationKey::from(&one.reservation));
+        let listed: BTreeSet<ReservationKey> = listed.collect();
+        let overdue = self.scheme.list_overdue(OVERDUE_BATCH_MAX).await?;
+        watched.extend(
+            overdue
+                .into_iter()
+                .filter(|one| !listed.contains(&ReservationKey::from(&one.reservation))),
+        );
+        Ok(watched)
     }
 
     fn decide_verdicts(

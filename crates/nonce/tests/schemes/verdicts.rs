@@ -255,3 +255,32 @@ async fn concurrent_sweeps_apply_many_verdicts_without_deadlock() {
         Nonce(0)
     );
 }
+
+/// A nonce that its holder forgot is listed at once, however many submitted ones come before it.
+#[tokio::test]
+async fn overdue_reservations_are_listed_apart_from_submitted_ones() {
+    let database = database("overdue").await;
+    let scheme = RowLock::new(db(database.url(), 2), None);
+    for _ in 0..20 {
+        let reserved = scheme.allocate(lane(1), request()).await.unwrap();
+        let key = key(reserved.lane, reserved.nonce, reserved.holder);
+        scheme.mark(key, Mark::Submitted(A)).await.unwrap();
+    }
+    let mut forgotten = Vec::new();
+    for number in [1, 2, 2] {
+        scheme.allocate(lane(number), request()).await.unwrap();
+        let reserved = scheme.allocate(lane(number), overdue()).await.unwrap();
+        forgotten.push((reserved.lane, reserved.nonce));
+    }
+    let page = async |limit| {
+        let page = scheme.list_overdue(limit).await.unwrap().into_iter();
+        let keys = page.map(|one| (one.reservation.lane, one.reservation.nonce));
+        keys.collect::<Vec<_>>()
+    };
+    assert_eq!(page(2).await, forgotten[..2]);
+    assert_eq!(page(2).await, forgotten[2..]);
+    assert_eq!(page(10).await, forgotten, "from the start again");
+    let watched = scheme.list_watched(10).await.unwrap();
+    let submitted = watched.iter().all(|one| one.reservation.tx_hash.is_some());
+    assert!(submitted, "the first page of all has none of them");
+}

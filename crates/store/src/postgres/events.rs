@@ -3,13 +3,13 @@
 //! A row of the feed is a range of one lane's events, which stand in one or more turns.
 
 use domain::{Event, LaneKey, NodeName, Timestamp, Token, TxId};
-use engine::ports::{EventFilter, EventPage, EventRecord};
+use engine::ports::{ChangedTxs, EventFilter, EventPage, EventRecord};
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
 use super::fault::{Fault, Result};
 use super::headers::{WALKS_MIN, Walks, Wanted};
-use super::pool::Db;
+use super::pool::Pool;
 use super::rows::{lane_key, number, optional, time};
 use crate::cursor::{FeedCursor, StoreTag, matches_kind};
 use crate::encoding::{
@@ -100,7 +100,41 @@ pub(super) const PAGE: &str = concat!(
      ORDER BY turn.position, turn.first_seq"
 );
 
-pub(super) async fn events(db: &Db, tag: StoreTag, filter: &EventFilter) -> Result<EventPage> {
+pub(super) async fn events(pool: &Pool, tag: StoreTag, filter: &EventFilter) -> Result<EventPage> {
+    read_page(pool, tag, filter).await?.finish(pool, tag).await
+}
+
+pub(super) const END: &str = "SELECT position FROM feed_head WHERE one";
+
+/// The txs of a page, without the headers that its events count.
+pub(super) async fn changed_txs(
+    pool: &Pool,
+    tag: StoreTag,
+    after: Option<&str>,
+) -> Result<ChangedTxs> {
+    let Some(after) = after else {
+        let head = pool.query(END, &[]).await?;
+        let head = head.first().ok_or(Malformed("head of the feed"))?;
+        let end = FeedCursor::after_all(number(head, 0, "position")?);
+        return Ok(ChangedTxs {
+            txs: Vec::new(),
+            next: end.to_text(tag),
+        });
+    };
+    let filter = EventFilter {
+        after: Some(after.to_owned()),
+        limit: PAGE_MAX,
+        ..EventFilter::default()
+    };
+    let page = read_page(pool, tag, &filter).await?;
+    let txs = page.pending.iter();
+    Ok(ChangedTxs {
+        txs: txs.filter_map(|pending| pending.event.tx_id).collect(),
+        next: page.cursor.to_text(tag),
+    })
+}
+
+async fn read_page<'a>(pool: &Pool, tag: StoreTag, filter: &'a EventFilter) -> Result<Page<'a>> {
     let limit = filter.limit.clamp(1, PAGE_MAX);
     let requested = start(tag, filter)?;
     let asks_lanes = filter.chain_id.is_some() || filter.signer.is_some();
@@ -113,8 +147,7 @@ pub(super) async fn events(db: &Db, tag: StoreTag, filter: &EventFilter) -> Resu
     };
     let ranges = if asks_lanes { RANGES_MAX } else { turns + 1 };
     let signer = filter.signer.as_ref().map(|signer| signer.as_slice());
-    let rows = db
-        .reads
+    let rows = pool
         .query(
             PAGE,
             &[
@@ -146,7 +179,7 @@ pub(super) async fn events(db: &Db, tag: StoreTag, filter: &EventFilter) -> Resu
         let count = number(first, OWN + 3, "count")?;
         page.cursor = after(position, count.saturating_sub(1));
     }
-    page.finish(db, tag).await
+    Ok(page)
 }
 
 pub(super) const FIND: &str = "SELECT lane_id, event_seqs FROM managed_tx WHERE tx_id = $1";
@@ -174,11 +207,11 @@ pub(super) const HISTORY: &str = concat!(
 );
 
 pub(super) async fn tx_events(
-    db: &Db,
+    pool: &Pool,
     tag: StoreTag,
     id: TxId,
 ) -> Result<Option<Vec<EventRecord>>> {
-    let found = db.reads.query(FIND, &[(&id.0, Type::UUID)]).await?;
+    let found = pool.query(FIND, &[(&id.0, Type::UUID)]).await?;
     let Some(row) = found.first() else {
         return Ok(None);
     };
@@ -187,15 +220,14 @@ pub(super) async fn tx_events(
     let seqs: Vec<i64> = seqs.into_iter().map(stored).collect::<Result<_, _>>()?;
     let mut tx_events = Vec::with_capacity(seqs.len());
     for chunk in seqs.chunks(HISTORY_MAX) {
-        let rows = db
-            .reads
+        let rows = pool
             .query(HISTORY, &[(&lane, Type::INT8), (&chunk, Type::INT8_ARRAY)])
             .await?;
         let pending: Vec<PendingRecord> = rows.iter().map(pending).collect::<Result<_, _>>()?;
         if pending.len() != chunk.len() {
             return Err(Malformed("events of a tx").into());
         }
-        let walks = Walks::read(db, &wanted(&pending)).await?;
+        let walks = Walks::read(pool, &wanted(&pending)).await?;
         tx_events.extend(
             pending
                 .into_iter()
@@ -285,9 +317,9 @@ impl Page<'_> {
     }
 
     /// Adds the headers. Ends the page earlier when they are more than one answer may hold.
-    async fn finish(mut self, db: &Db, tag: StoreTag) -> Result<EventPage> {
+    async fn finish(mut self, pool: &Pool, tag: StoreTag) -> Result<EventPage> {
         let walks = loop {
-            let walks = Walks::read(db, &wanted(&self.pending)).await?;
+            let walks = Walks::read(pool, &wanted(&self.pending)).await?;
             if !walks.is_cut() || self.pending.len() <= 1 {
                 break walks;
             }

@@ -39,6 +39,7 @@ impl From<Fault> for StoreError {
             QueryError::NotSent(text) | QueryError::Unknown(text) => {
                 Self::Unavailable(text.clone())
             }
+            QueryError::Busy(text) => Self::Busy(text.clone()),
             QueryError::Malformed(text) => Self::Corrupt(text.clone()),
         }
     }

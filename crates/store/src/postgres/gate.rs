@@ -241,9 +241,10 @@ async fn call_gate<'a>(
 fn failed_outcome(error: QueryError) -> CommitOutcome {
     match error {
         QueryError::Unknown(text) => CommitOutcome::Unknown(text),
-        QueryError::Refused(_) | QueryError::NotSent(_) | QueryError::Malformed(_) => {
-            CommitOutcome::NotApplied(error.to_string())
-        }
+        QueryError::Refused(_)
+        | QueryError::NotSent(_)
+        | QueryError::Busy(_)
+        | QueryError::Malformed(_) => CommitOutcome::NotApplied(error.to_string()),
     }
 }
 

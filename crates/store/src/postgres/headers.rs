@@ -6,7 +6,7 @@ use domain::{B256, ChainId, Header};
 use tokio_postgres::types::Type;
 
 use super::fault::Result;
-use super::pool::Db;
+use super::pool::{Db, Pool};
 use crate::encoding::{bits, bound, from_bits, hash};
 
 /// The longest walk. No configuration counts more confirmations than this.
@@ -110,15 +110,14 @@ pub(super) const WALKS: &str = "WITH RECURSIVE wanted AS MATERIALIZED ( \
 
 impl Walks {
     /// Reads the headers of these walks in one statement; in none when there are no walks.
-    pub(super) async fn read(db: &Db, wanted: &[Wanted]) -> Result<Self> {
+    pub(super) async fn read(pool: &Pool, wanted: &[Wanted]) -> Result<Self> {
         if wanted.is_empty() {
             return Ok(Self::default());
         }
         let chains: Vec<i64> = wanted.iter().map(|walk| bits(walk.chain_id.0)).collect();
         let blocks: Vec<&[u8]> = wanted.iter().map(|walk| walk.block.as_slice()).collect();
         let counted: Vec<&[u8]> = wanted.iter().map(|walk| walk.counted.as_slice()).collect();
-        let rows = db
-            .reads
+        let rows = pool
             .query(
                 WALKS,
                 &[

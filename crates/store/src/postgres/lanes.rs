@@ -12,7 +12,7 @@ use tokio_postgres::types::Type;
 
 use super::fault::Result;
 use super::lease::{LaneColumns, RequesterParams, lease_of};
-use super::pool::Db;
+use super::pool::{Db, Pool};
 use super::rows::{
     attempts_columns, attempts_join, attempts_of, lane_key, number, optional, tx_from_row,
 };
@@ -21,10 +21,18 @@ use crate::encoding::{bound, from_stored, inclusion_from_bytes, tx_columns};
 /// How many waiting txs one load returns at most.
 const LOAD_MAX: usize = 10_000;
 
+/// How many rows of a lane one statement reads to find which nonces are held. A statement must end well before the
+/// role's `statement_timeout`, which is a share of the lease, however many txs a lane has.
+const NONCES_PAGE: i64 = 10_000;
+/// How many nonces of txs in flight one statement reads with their attempts.
+const IN_FLIGHT_PAGE: u64 = 1_000;
+
 /// How many final txs of a loaded lane are watched for reorgs at most.
 const FINALS_MAX: usize = 100_000;
-/// How many of them one statement returns.
-const FINALS_PAGE: i64 = 1_000;
+/// How many rows are examined for them: they may stand far apart, between txs that are open or have no receipt.
+const FINALS_EXAMINED_MAX: usize = 400_000;
+/// How many rows one statement examines for them.
+const FINALS_PAGE: i64 = 2_000;
 
 /// The lane row and values that are read with it.
 struct Cursor {
@@ -40,8 +48,8 @@ struct Cursor {
     queued: u64,
 }
 
-/// Reads a lane with several statements, and only if it was not written in between: every write of it
-/// changes the lane row.
+/// Reads a lane with several statements, each of a bounded number of rows while the lease is renewed, and only if it was
+/// not written in between: every write of it changes the lane row.
 pub(super) async fn load(
     db: &Db,
     key: LaneKey,
@@ -58,10 +66,7 @@ pub(super) async fn load(
             ..EndpointNonces::default()
         },
     };
-    let in_flight = match nonces.has_signed {
-        true => in_flight(db, lease_grant.lane, before.floor_nonce).await?,
-        false => Vec::new(),
-    };
+    let in_flight = in_flight(db, lease_grant.lane, &nonces.signed).await?;
     let finals = finals(db, lease_grant.lane, nonces.consumed_below, watch_depth).await?;
     let Some(after) = cursor(db, lease_grant).await? else {
         return Ok(None);
@@ -96,7 +101,7 @@ pub const CURSOR: &str = "SELECT c.next_nonce, c.floor_nonce, c.event_seq, c.bat
 /// The lane row, while this grant is valid.
 async fn cursor(db: &Db, lease_grant: LeaseGrant) -> Result<Option<Cursor>> {
     let rows = db
-        .reads
+        .engine
         .query(CURSOR, &[(&lease_grant.lane.0, Type::INT8)])
         .await?;
     let Some(row) = rows.first() else {
@@ -118,13 +123,13 @@ async fn cursor(db: &Db, lease_grant: LeaseGrant) -> Result<Option<Cursor>> {
     Ok(holds.then_some(cursor))
 }
 
-/// From the floor on, runs of neighbouring nonces of one kind: final, waiting for a signature, in flight.
-/// Parameters: lane, floor.
+/// From a nonce on, runs of neighbouring nonces of one kind: final, waiting for a signature, in flight. Parameters: lane,
+/// nonce, how many rows to read.
 pub const NONCES: &str = "SELECT kind, min(nonce), max(nonce) + 1 FROM ( \
        SELECT nonce, kind, nonce - row_number() OVER (PARTITION BY kind ORDER BY nonce) AS run FROM ( \
          SELECT tx.nonce, \
            CASE WHEN NOT lanekeeper_is_open(tx.state) THEN 0 WHEN tx.signed THEN 2 ELSE 1 END AS kind \
-         FROM managed_tx AS tx WHERE tx.lane_id = $1 AND tx.nonce >= $2 \
+         FROM managed_tx AS tx WHERE tx.lane_id = $1 AND tx.nonce >= $2 ORDER BY tx.nonce LIMIT $3 \
        ) AS one \
      ) AS numbered GROUP BY kind, run ORDER BY 2";
 const FINISHED: i32 = 0;
@@ -136,7 +141,31 @@ struct EndpointNonces {
     held: Vec<Range<u64>>,
     backlog_from: Option<Nonce>,
     consumed_below: Nonce,
-    has_signed: bool,
+    /// Of txs in flight.
+    signed: Vec<Range<u64>>,
+}
+
+impl EndpointNonces {
+    fn add_run(&mut self, kind: i32, run: Range<u64>) {
+        if kind == FINISHED {
+            self.consumed_below = self.consumed_below.max(Nonce(run.end));
+            return;
+        }
+        if kind == UNSIGNED {
+            self.backlog_from.get_or_insert(Nonce(run.start));
+        } else {
+            push_run(&mut self.signed, run.clone());
+        }
+        push_run(&mut self.held, run);
+    }
+}
+
+/// Adds a run above all others.
+fn push_run(runs: &mut Vec<Range<u64>>, run: Range<u64>) {
+    match runs.last_mut() {
+        Some(last) if last.end == run.start => last.end = run.end,
+        Some(_) | None => runs.push(run),
+    }
 }
 
 async fn nonces(db: &Db, lane: LaneId, cursor: &Cursor) -> Result<EndpointNonces> {
@@ -144,30 +173,30 @@ async fn nonces(db: &Db, lane: LaneId, cursor: &Cursor) -> Result<EndpointNonces
         consumed_below: cursor.consumed_below_floor,
         ..EndpointNonces::default()
     };
-    let floor = bound(cursor.floor_nonce.0);
-    let params = [(&lane.0 as _, Type::INT8), (&floor as _, Type::INT8)];
-    for row in db.reads.query(NONCES, &params).await? {
-        let kind: i32 = row.try_get(0)?;
-        let run = number(&row, 1, "nonce")?..number(&row, 2, "nonce")?;
-        if kind == FINISHED {
-            nonces.consumed_below = nonces.consumed_below.max(Nonce(run.end));
-            continue;
+    let mut from = cursor.floor_nonce.0;
+    loop {
+        let stored_from = bound(from);
+        let params = [
+            (&lane.0 as _, Type::INT8),
+            (&stored_from as _, Type::INT8),
+            (&NONCES_PAGE as _, Type::INT8),
+        ];
+        let mut rows_read = 0;
+        for row in db.engine.query(NONCES, &params).await? {
+            let run = number(&row, 1, "nonce")?..number(&row, 2, "nonce")?;
+            // Every row that was read is in one of the runs.
+            rows_read += run.end.saturating_sub(run.start);
+            from = from.max(run.end);
+            nonces.add_run(row.try_get(0)?, run);
         }
-        if kind == UNSIGNED {
-            nonces.backlog_from.get_or_insert(Nonce(run.start));
-        } else {
-            nonces.has_signed = true;
-        }
-        match nonces.held.last_mut() {
-            Some(last) if last.end == run.start => last.end = run.end,
-            Some(_) | None => nonces.held.push(run),
+        if rows_read < NONCES_PAGE.unsigned_abs() {
+            return Ok(nonces);
         }
     }
-    Ok(nonces)
 }
 
 /// Txs in flight, with the attempts at their present nonces. (Attempts at a nonce that a tx lost are
-/// history: another transaction has consumed it.) Parameters: lane, floor.
+/// history: another transaction has consumed it.) Parameters: lane, first nonce, and the one after the last.
 pub const IN_FLIGHT: &str = concat!(
     "SELECT ",
     tx_columns!(),
@@ -175,16 +204,36 @@ pub const IN_FLIGHT: &str = concat!(
     attempts_columns!(),
     " FROM managed_tx AS tx ",
     attempts_join!(of the present nonce),
-    " WHERE tx.lane_id = $1 AND tx.nonce >= $2 AND tx.signed AND lanekeeper_is_open(tx.state) ORDER BY tx.nonce"
+    " WHERE tx.lane_id = $1 AND tx.nonce >= $2 AND tx.nonce < $3 AND tx.signed \
+        AND lanekeeper_is_open(tx.state) ORDER BY tx.nonce"
 );
 
-async fn in_flight(db: &Db, lane: LaneId, floor: Nonce) -> Result<Vec<(Tx, Vec<Attempt>)>> {
-    let floor = bound(floor.0);
-    let params = [(&lane.0 as _, Type::INT8), (&floor as _, Type::INT8)];
-    let rows = db.reads.query(IN_FLIGHT, &params).await?;
-    rows.iter()
-        .map(|row| Ok((tx_from_row(row)?, attempts_of(row)?)))
-        .collect()
+/// Reads the txs with these nonces, page by page. A page is a span of nonces, so it never has more rows than nonces.
+async fn in_flight(
+    db: &Db,
+    lane: LaneId,
+    signed: &[Range<u64>],
+) -> Result<Vec<(Tx, Vec<Attempt>)>> {
+    let mut in_flight = Vec::new();
+    let mut read_below = 0;
+    for run in signed {
+        // The span of the page before may reach into this run, or beyond it.
+        read_below = run.start.max(read_below);
+        while read_below < run.end {
+            let from = bound(read_below);
+            read_below = read_below.saturating_add(IN_FLIGHT_PAGE);
+            let below = bound(read_below);
+            let params = [
+                (&lane.0 as _, Type::INT8),
+                (&from as _, Type::INT8),
+                (&below as _, Type::INT8),
+            ];
+            for row in db.engine.query(IN_FLIGHT, &params).await? {
+                in_flight.push((tx_from_row(&row)?, attempts_of(&row)?));
+            }
+        }
+    }
+    Ok(in_flight)
 }
 
 // Keepers read from the lowest open nonce, so the index leads there. (Compared with the lane
@@ -208,7 +257,7 @@ pub(super) async fn load_backlog(
         (&from as _, Type::INT8),
         (&limit as _, Type::INT8),
     ];
-    txs(db.reads.query(BACKLOG, &params).await?)
+    txs(db.engine.query(BACKLOG, &params).await?)
 }
 
 // Tx ids are time-ordered, so the key of the queue rows is the order of waiting.
@@ -222,35 +271,41 @@ pub(super) const QUEUED: &str = concat!(
 pub(super) async fn load_queued(db: &Db, lane: LaneId, limit: usize) -> Result<Vec<Tx>> {
     let limit = bound(limit.min(LOAD_MAX) as u64);
     let params = [(&lane.0 as _, Type::INT8), (&limit as _, Type::INT8)];
-    txs(db.reads.query(QUEUED, &params).await?)
+    txs(db.engine.query(QUEUED, &params).await?)
 }
 
 fn txs(rows: Vec<Row>) -> Result<Vec<Tx>> {
     rows.iter().map(tx_from_row).collect()
 }
 
-pub(super) const FINALS: &str = "SELECT tx.nonce, tx.tx_id, tx.inclusion FROM managed_tx AS tx \
-     WHERE tx.lane_id = $1 AND tx.nonce < $2 AND NOT lanekeeper_is_open(tx.state) AND tx.inclusion IS NOT NULL \
-     ORDER BY tx.nonce DESC LIMIT $3";
+// A row without an inclusion is none of a final tx.
+pub(super) const FINALS: &str = "SELECT tx.nonce, tx.tx_id, \
+       CASE WHEN NOT lanekeeper_is_open(tx.state) THEN tx.inclusion END FROM managed_tx AS tx \
+     WHERE tx.lane_id = $1 AND tx.nonce < $2 ORDER BY tx.nonce DESC LIMIT $3";
 
 /// Final txs that a reorg may still revert: from the newest downwards, which is by nonce too.
 async fn finals(db: &Db, lane: LaneId, below: Nonce, watch_depth: u64) -> Result<Vec<FinalTx>> {
     let mut finals: Vec<FinalTx> = Vec::new();
     let mut below = bound(below.0);
-    while below > 0 && finals.len() < FINALS_MAX {
+    let mut examined = 0;
+    while below > 0 && finals.len() < FINALS_MAX && examined < FINALS_EXAMINED_MAX {
         let params = [
             (&lane.0 as _, Type::INT8),
             (&below as _, Type::INT8),
             (&FINALS_PAGE as _, Type::INT8),
         ];
-        let rows = db.reads.query(FINALS, &params).await?;
+        let rows = db.engine.query(FINALS, &params).await?;
+        examined += rows.len();
         // A short page is the last one.
         below = match rows.last() {
             Some(last) if rows.len() as u64 == FINALS_PAGE.unsigned_abs() => last.try_get(0)?,
             Some(_) | None => 0,
         };
         for row in rows {
-            let mined = inclusion_from_bytes(row.try_get(2)?)?;
+            let Some(mined) = row.try_get::<_, Option<&[u8]>>(2)? else {
+                continue;
+            };
+            let mined = inclusion_from_bytes(mined)?;
             let newest = finals
                 .first()
                 .map_or(mined.block_number, |tx| tx.block_number);
@@ -297,7 +352,7 @@ pub(super) async fn lanes_with_work(
 ) -> Result<Vec<LaneWork>> {
     let requester = RequesterParams::of(lease_request)?;
     let rows = db
-        .reads
+        .engine
         .query(WITH_WORK, &requester.holder_params())
         .await?;
     let work = rows.iter().map(|row| {
@@ -323,9 +378,9 @@ JOIN signer_lease AS l ON l.lane_id = lane.lane_id \
 JOIN signer_nonce_cursor AS c ON c.lane_id = lane.lane_id \
 ORDER BY k.n";
 
-pub(super) async fn lanes(db: &Db, keys: &[LaneKey]) -> Result<Vec<LaneRecord>> {
+pub(super) async fn lanes(pool: &Pool, keys: &[LaneKey]) -> Result<Vec<LaneRecord>> {
     let keys = LaneColumns::of(keys.iter().copied());
-    let rows = db.reads.query(LANES, &keys.params()).await?;
+    let rows = pool.query(LANES, &keys.params()).await?;
     let records = rows.iter().map(|row| {
         Ok(LaneRecord {
             key: lane_key(row, 0)?,

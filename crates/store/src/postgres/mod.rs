@@ -11,6 +11,7 @@ mod fault;
 mod feed;
 mod gate;
 mod headers;
+mod lane_lists;
 mod lanes;
 mod lease;
 mod migrations;
@@ -28,18 +29,21 @@ mod txs;
 mod views;
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
-use postgres_client::{AddressError, ConnectError, Connector, MigrateError, Timeouts, error_text};
+use postgres_client::{
+    AddressError, ConnectError, Connector, MigrateError, Pool, Timeouts, error_text,
+};
 use thiserror::Error;
 use tokio_postgres::Client;
 
 pub use migrations::{SCHEMA_VERSION, SchemaState};
 
 use crate::cursor::StoreTag;
-use pool::Db;
+use pool::{Db, Reader};
 
 /// How long opening or reading the schema version may take. Migrations may take as long as they need.
 const OPEN_WITHIN: Duration = Duration::from_secs(15);
@@ -106,8 +110,8 @@ pub enum OpenError {
 pub struct PostgresConfig {
     /// `postgres://user:password@host:5432/database?sslmode=…`
     pub url: String,
-    /// How many connections this node opens at most: one for leases, the others half for readers and
-    /// half for writers.
+    /// How many connections this node opens at most: one for leases, the others for the engine's reads, for those of
+    /// customers, and for writes (see `pool`).
     pub pool_size: usize,
     /// How long a lease lasts. Every timeout follows from it.
     pub lease: Duration,
@@ -125,8 +129,10 @@ impl fmt::Debug for PostgresConfig {
 
 /// The cluster's store.
 pub struct PostgresStore {
-    db: Db,
+    db: Arc<Db>,
     tag: StoreTag,
+    /// Whose reads these are.
+    reader: Reader,
 }
 
 impl PostgresStore {
@@ -145,11 +151,17 @@ impl PostgresStore {
             })
             .await?;
             Ok(Self {
-                db: Db::new(&connector, &timeouts, config.pool_size),
+                db: Arc::new(Db::new(&connector, &timeouts, config.pool_size)),
                 tag,
+                reader: Reader::Engine,
             })
         }
         .boxed()
+    }
+
+    /// The connections for reads that both the engine and customers make.
+    fn reads(&self) -> &Pool {
+        self.db.reads_of(self.reader)
     }
 }
 

@@ -6,7 +6,7 @@ use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
 use super::fault::Result;
-use super::pool::Db;
+use super::pool::{Db, Pool};
 use super::rows::{number, time};
 use crate::encoding::stored;
 
@@ -101,11 +101,8 @@ pub(super) const MEMBERS: &str = concat!(
 );
 
 /// All nodes, alive or not, each with its last incarnation only; by name.
-pub(super) async fn members(db: &Db) -> Result<Vec<Member>> {
-    let rows = db
-        .reads
-        .query(MEMBERS, &[(&MEMBERS_MAX, Type::INT8)])
-        .await?;
+pub(super) async fn members(pool: &Pool) -> Result<Vec<Member>> {
+    let rows = pool.query(MEMBERS, &[(&MEMBERS_MAX, Type::INT8)]).await?;
     rows.iter().map(member).collect()
 }
 

@@ -11,7 +11,8 @@ use domain::{
     Timestamp, Token, Tx, TxId, TxState, U256, Writes,
 };
 use engine::ports::{
-    AcquireOutcome, CommitOutcome, EventFilter, LaneBatch, Member, QueuedRequest, Store, TxFilter,
+    AcquireOutcome, CommitOutcome, EventFilter, LaneBatch, LanePlace, Member, QueuedRequest, Store,
+    TxCursor, TxFilter,
 };
 use rig::postgres::{Postgres, majors};
 use uuid::Uuid;
@@ -369,16 +370,20 @@ async fn read_txs(store: &PostgresStore, image: &LaneImage) {
         .await
         .expect("put_headers");
     // From the middle, as a client that has read many pages.
-    let middle = Some(TxId(Uuid::from_u128((FINISHED / 2).into())));
-    for (state, signer) in [
-        (None, None),
-        (Some(TxState::Stuck), None),
-        (None, Some(lane(7).signer)),
+    let middle = TxCursor::After(TxId(Uuid::from_u128((FINISHED / 2).into())));
+    let in_lane = TxCursor::InLane(lane(1), LanePlace::WithNonce(Nonce(FINISHED / 2)));
+    for (state, signer, after) in [
+        (None, None, middle),
+        (Some(TxState::FailedFinal), None, middle),
+        (None, Some(lane(1).signer), in_lane),
+        (Some(TxState::Stuck), Some(lane(1).signer), in_lane),
+        (Some(TxState::FailedFinal), Some(lane(1).signer), in_lane),
+        (Some(TxState::Stuck), None, in_lane),
     ] {
         let filter = TxFilter {
             state,
             signer,
-            after: middle,
+            after: Some(after),
             limit: 100,
             ..TxFilter::default()
         };
@@ -408,6 +413,8 @@ async fn read_events(store: &PostgresStore) {
     store.events(&filter).await.expect("events");
     filter.signer = Some(lane(2).signer);
     store.events(&filter).await.expect("events");
+    let end = store.changed_txs(None).await.expect("changed_txs").next;
+    store.changed_txs(Some(&end)).await.expect("changed_txs");
 }
 
 fn request_id(text: &str) -> RequestId {

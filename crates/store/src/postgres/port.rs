@@ -8,15 +8,24 @@ use domain::{
     TxId,
 };
 use engine::ports::{
-    AcquireOutcome, CommitOutcome, EventFilter, EventPage, EventRecord, HeartbeatOutcome,
-    LaneBatch, LaneRecord, LaneWork, LeaseRequest, Member, QueuedRequest, RegrantOutcome,
-    RenewOutcome, Store, StoreError, TxFilter, TxPage, TxRecord,
+    AcquireOutcome, ChangedTxs, CommitOutcome, EventFilter, EventPage, EventRecord,
+    HeartbeatOutcome, LaneBatch, LaneRecord, LaneWork, LeaseRequest, Member, QueuedRequest,
+    RegrantOutcome, RenewOutcome, Store, StoreError, TxFilter, TxPage, TxRecord,
 };
 
+use super::pool::Reader;
 use super::{PostgresStore, events, feed, gate, headers, lanes, lease, nodes, queue, txs};
 
 #[async_trait]
 impl Store for PostgresStore {
+    fn for_customers(self: Arc<Self>) -> Arc<dyn Store> {
+        Arc::new(Self {
+            db: Arc::clone(&self.db),
+            tag: self.tag,
+            reader: Reader::Customer,
+        })
+    }
+
     async fn acquire(
         &self,
         lease_request: &LeaseRequest,
@@ -118,11 +127,11 @@ impl Store for PostgresStore {
     }
 
     async fn members(&self) -> Result<Vec<Member>, StoreError> {
-        Ok(nodes::members(&self.db).await?)
+        Ok(nodes::members(self.reads()).await?)
     }
 
     async fn tx(&self, id: TxId) -> Result<Option<TxRecord>, StoreError> {
-        Ok(txs::tx(&self.db, id).await?)
+        Ok(txs::tx(self.reads(), id).await?)
     }
 
     async fn tx_by_request(
@@ -130,26 +139,30 @@ impl Store for PostgresStore {
         lane: LaneKey,
         request_id: &RequestId,
     ) -> Result<Option<TxRecord>, StoreError> {
-        Ok(txs::tx_by_request(&self.db, lane, request_id).await?)
+        Ok(txs::tx_by_request(self.reads(), lane, request_id).await?)
     }
 
     async fn tx_by_hash(&self, hash: B256) -> Result<Option<TxRecord>, StoreError> {
-        Ok(txs::tx_by_hash(&self.db, hash).await?)
+        Ok(txs::tx_by_hash(self.reads(), hash).await?)
     }
 
     async fn txs(&self, filter: &TxFilter) -> Result<TxPage, StoreError> {
-        Ok(txs::txs(&self.db, filter).await?)
+        Ok(txs::txs(self.reads(), filter).await?)
     }
 
     async fn tx_events(&self, id: TxId) -> Result<Option<Vec<EventRecord>>, StoreError> {
-        Ok(events::tx_events(&self.db, self.tag, id).await?)
+        Ok(events::tx_events(self.reads(), self.tag, id).await?)
     }
 
     async fn events(&self, filter: &EventFilter) -> Result<EventPage, StoreError> {
-        Ok(events::events(&self.db, self.tag, filter).await?)
+        Ok(events::events(self.reads(), self.tag, filter).await?)
+    }
+
+    async fn changed_txs(&self, after: Option<&str>) -> Result<ChangedTxs, StoreError> {
+        Ok(events::changed_txs(self.reads(), self.tag, after).await?)
     }
 
     async fn lanes(&self, keys: &[LaneKey]) -> Result<Vec<LaneRecord>, StoreError> {
-        Ok(lanes::lanes(&self.db, keys).await?)
+        Ok(lanes::lanes(self.reads(), keys).await?)
     }
 }

@@ -1,26 +1,27 @@
 //! Readers of txs: by id, by key, by any hash, and in pages.
 
 use domain::{B256, LaneKey, RequestId, TxId};
-use engine::ports::{TxFilter, TxPage, TxRecord};
+use engine::ports::{TxCursor, TxFilter, TxPage, TxRecord};
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 use uuid::Uuid;
 
-use super::fault::Result;
+use super::fault::{Fault, Result};
 use super::headers::{Walks, Wanted};
-use super::pool::{Db, Param};
+use super::lane_lists;
+use super::pool::{Param, Pool};
 use super::rows::{
     RECORD_COLUMNS, attempts_columns, attempts_join, attempts_of, lane_key, number, tx_from_row,
 };
 use crate::encoding::{bits, bound, state_number, tx_columns};
 
 /// The most txs of one page.
-const PAGE_MAX: usize = 1_000;
+pub(super) const PAGE_MAX: usize = 1_000;
 /// The most rows that one page reads. A filter that matches little gives short pages, and `next`
 /// continues after them: no query occupies a reader for long.
-const EXAMINED_MAX: usize = 10_000;
+pub(super) const EXAMINED_MAX: usize = 10_000;
 /// A page ends after the tx with which its calldata and attempts reach this.
-const PAGE_BYTES_MAX: u64 = 8 << 20;
+pub(super) const PAGE_BYTES_MAX: u64 = 8 << 20;
 
 /// The first column of a statement after those of [`record_columns`].
 const OWN: usize = RECORD_COLUMNS + 2;
@@ -36,6 +37,7 @@ macro_rules! record_columns {
         )
     };
 }
+pub(super) use record_columns;
 
 pub(super) const BY_ID: &str = concat!(
     "SELECT ",
@@ -45,8 +47,8 @@ pub(super) const BY_ID: &str = concat!(
     "JOIN lane ON lane.lane_id = tx.lane_id WHERE tx.tx_id = $1"
 );
 
-pub(super) async fn tx(db: &Db, id: TxId) -> Result<Option<TxRecord>> {
-    one(db, BY_ID, &[(&id.0, Type::UUID)]).await
+pub(super) async fn tx(pool: &Pool, id: TxId) -> Result<Option<TxRecord>> {
+    one(pool, BY_ID, &[(&id.0, Type::UUID)]).await
 }
 
 pub(super) const BY_REQUEST: &str = concat!(
@@ -58,7 +60,7 @@ pub(super) const BY_REQUEST: &str = concat!(
 );
 
 pub(super) async fn tx_by_request(
-    db: &Db,
+    pool: &Pool,
     key: LaneKey,
     request_id: &RequestId,
 ) -> Result<Option<TxRecord>> {
@@ -67,7 +69,7 @@ pub(super) async fn tx_by_request(
         (&key.signer.as_slice(), Type::BYTEA),
         (&request_id.as_str(), Type::TEXT),
     ];
-    one(db, BY_REQUEST, &question).await
+    one(pool, BY_REQUEST, &question).await
 }
 
 pub(super) const BY_HASH: &str = concat!(
@@ -78,14 +80,14 @@ pub(super) const BY_HASH: &str = concat!(
     "JOIN lane ON lane.lane_id = tx.lane_id WHERE found.hash = $1"
 );
 
-pub(super) async fn tx_by_hash(db: &Db, hash: B256) -> Result<Option<TxRecord>> {
-    one(db, BY_HASH, &[(&hash.as_slice(), Type::BYTEA)]).await
+pub(super) async fn tx_by_hash(pool: &Pool, hash: B256) -> Result<Option<TxRecord>> {
+    one(pool, BY_HASH, &[(&hash.as_slice(), Type::BYTEA)]).await
 }
 
 // A walk along the index of tx ids, which are time-ordered. `page` is one longer than requested, to know
 // whether anything follows; `edge` is the number of rows that were read, and when that is the limit,
 // where the next page continues. A row of `edge` alone is an empty page.
-// $1 below, $2 rows to read, $3 limit, $4 state, $5 chain, $6 signer, $7 bytes.
+// $1 below, $2 rows to read, $3 limit, $4 state, $5 chain, $6 bytes.
 pub(super) const PAGE: &str = concat!(
     "WITH page AS MATERIALIZED ( \
        SELECT seen.tx_id, sum(seen.bytes) OVER (ORDER BY seen.tx_id DESC) - seen.bytes AS bytes_before \
@@ -101,7 +103,7 @@ pub(super) const PAGE: &str = concat!(
          ) AS examined \
          CROSS JOIN LATERAL ( \
            SELECT FROM lane WHERE lane.lane_id = examined.lane_id \
-             AND ($5 IS NULL OR lane.chain_id = $5) AND ($6 IS NULL OR lane.signer = $6) LIMIT 1 \
+             AND ($5 IS NULL OR lane.chain_id = $5) LIMIT 1 \
          ) AS wanted \
          WHERE $4 IS NULL OR examined.state = $4 \
          ORDER BY examined.tx_id DESC LIMIT $3 + 1 \
@@ -119,21 +121,28 @@ pub(super) const PAGE: &str = concat!(
        page JOIN managed_tx AS tx ON tx.tx_id = page.tx_id \
        JOIN lane ON lane.lane_id = tx.lane_id",
     attempts_join!(all),
-    ") ON page.bytes_before < $7 \
+    ") ON page.bytes_before < $6 \
      ORDER BY tx.tx_id DESC LIMIT $3"
 );
 
-/// Newest first.
-pub(super) async fn txs(db: &Db, filter: &TxFilter) -> Result<TxPage> {
+/// Newest first, or lane by lane.
+pub(super) async fn txs(pool: &Pool, filter: &TxFilter) -> Result<TxPage> {
+    if filter.is_by_lane() {
+        return lane_lists::txs(pool, filter).await;
+    }
     let limit = filter.limit.clamp(1, PAGE_MAX);
-    let is_filtered =
-        filter.state.is_some() || filter.chain_id.is_some() || filter.signer.is_some();
+    let is_filtered = filter.state.is_some() || filter.chain_id.is_some();
     let examined = if is_filtered { EXAMINED_MAX } else { limit + 1 };
-    let below = filter.after.map_or(Uuid::max(), |id| id.0);
+    let below = match filter.after {
+        None => Uuid::max(),
+        Some(TxCursor::After(id)) => id.0,
+        Some(cursor @ TxCursor::InLane(..)) => {
+            let text = format!("{cursor:?} is not a place in this list");
+            return Err(Fault::Invalid(text));
+        }
+    };
     let state = filter.state.map(|state| i16::from(state_number(state)));
-    let signer = filter.signer.as_ref().map(|signer| signer.as_slice());
-    let rows = db
-        .reads
+    let rows = pool
         .query(
             PAGE,
             &[
@@ -142,7 +151,6 @@ pub(super) async fn txs(db: &Db, filter: &TxFilter) -> Result<TxPage> {
                 (&bound(limit as u64), Type::INT8),
                 (&state, Type::INT2),
                 (&filter.chain_id.map(|id| bits(id.0)), Type::INT8),
-                (&signer, Type::BYTEA),
                 (&bound(PAGE_BYTES_MAX), Type::INT8),
             ],
         )
@@ -156,24 +164,27 @@ pub(super) async fn txs(db: &Db, filter: &TxFilter) -> Result<TxPage> {
             records.push(record(row)?);
         }
     }
-    add_confirmations(db, &mut records).await?;
+    add_confirmations(pool, &mut records).await?;
     // Found and not returned: the page is full, in count or in bytes.
     let next = match records.last() {
         Some(last) if (records.len() as u64) < found => Some(last.tx.id),
         Some(_) | None => edge.map(TxId),
     };
-    Ok(TxPage { txs: records, next })
+    Ok(TxPage {
+        txs: records,
+        next: next.map(TxCursor::After),
+    })
 }
 
-async fn one(db: &Db, sql: &str, question: &[Param<'_>]) -> Result<Option<TxRecord>> {
-    let rows = db.reads.query(sql, question).await?;
+async fn one(pool: &Pool, sql: &str, question: &[Param<'_>]) -> Result<Option<TxRecord>> {
+    let rows = pool.query(sql, question).await?;
     let mut records: Vec<TxRecord> = rows.first().map(record).transpose()?.into_iter().collect();
-    add_confirmations(db, &mut records).await?;
+    add_confirmations(pool, &mut records).await?;
     Ok(records.pop())
 }
 
 /// A row of [`record_columns`], still without its headers.
-fn record(row: &Row) -> Result<TxRecord> {
+pub(super) fn record(row: &Row) -> Result<TxRecord> {
     Ok(TxRecord {
         lane: lane_key(row, RECORD_COLUMNS)?,
         tx: tx_from_row(row)?,
@@ -184,10 +195,10 @@ fn record(row: &Row) -> Result<TxRecord> {
 
 /// Reads the headers of all records at once. Drops records from the end as long as there are more
 /// headers than one answer may hold.
-async fn add_confirmations(db: &Db, records: &mut Vec<TxRecord>) -> Result<()> {
+pub(super) async fn add_confirmations(pool: &Pool, records: &mut Vec<TxRecord>) -> Result<()> {
     let walks = loop {
         let wanted: Vec<Wanted> = records.iter().filter_map(wanted).collect();
-        let walks = Walks::read(db, &wanted).await?;
+        let walks = Walks::read(pool, &wanted).await?;
         if !walks.is_cut() || records.len() <= 1 {
             break walks;
         }

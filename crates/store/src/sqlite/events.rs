@@ -1,7 +1,7 @@
 //! Readers of the event log: the feed across lanes, and the events of one tx.
 
 use domain::{Event, LaneId, NodeName, Token, TxId};
-use engine::ports::{EventFilter, EventPage, EventRecord};
+use engine::ports::{ChangedTxs, EventFilter, EventPage, EventRecord};
 use rusqlite::{Connection, Row, params};
 
 use super::fault::{Fault, Result};
@@ -9,7 +9,7 @@ use super::headers::Lookups;
 use super::rows::{bytes, number, time};
 use super::txs;
 use crate::cursor::{FeedCursor, StoreTag, matches_kind};
-use crate::encoding::{Malformed, bound, events_from_bytes, stored};
+use crate::encoding::{Malformed, bound, events_from_bytes, from_stored, stored};
 
 /// The most events of one page.
 const PAGE_MAX: usize = 1_000;
@@ -74,6 +74,32 @@ pub(super) fn events(conn: &Connection, tag: StoreTag, filter: &EventFilter) -> 
     })
 }
 
+/// The txs of a page.
+pub(super) fn changed_txs(
+    conn: &Connection,
+    tag: StoreTag,
+    after: Option<&str>,
+) -> Result<ChangedTxs> {
+    let Some(after) = after else {
+        let end = from_stored(last_position(conn)?, "position")?;
+        return Ok(ChangedTxs {
+            txs: Vec::new(),
+            next: FeedCursor::after_all(end).to_text(tag),
+        });
+    };
+    let filter = EventFilter {
+        after: Some(after.to_owned()),
+        limit: PAGE_MAX,
+        ..EventFilter::default()
+    };
+    let page = events(conn, tag, &filter)?;
+    let txs = page.events.iter();
+    Ok(ChangedTxs {
+        txs: txs.filter_map(|record| record.event.tx_id).collect(),
+        next: page.next,
+    })
+}
+
 pub(super) const TURN_OF_EVENT: &str = concat!(
     "SELECT ",
     event_columns!(),
@@ -108,19 +134,23 @@ pub(super) fn tx_events(
 
 /// Where the page begins. A cursor ahead of the last position is not of this store.
 fn start(conn: &Connection, tag: StoreTag, after: Option<&str>) -> Result<FeedCursor> {
-    const LAST: &str =
-        "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'lane_event'";
     let Some(text) = after else {
         return Ok(FeedCursor::START);
     };
     let cursor = FeedCursor::parse(tag, text);
-    let last: i64 = conn.prepare_cached(LAST)?.query_row([], |row| row.get(0))?;
+    let last = last_position(conn)?;
     match cursor {
         Some(cursor) if bound(cursor.position) <= last => Ok(cursor),
         Some(_) | None => Err(Fault::Invalid(format!(
             "{text:?} is not a cursor of this store"
         ))),
     }
+}
+
+fn last_position(conn: &Connection) -> Result<i64> {
+    const LAST: &str =
+        "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'lane_event'";
+    Ok(conn.prepare_cached(LAST)?.query_row([], |row| row.get(0))?)
 }
 
 impl Turn {

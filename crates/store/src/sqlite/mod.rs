@@ -9,6 +9,7 @@ mod fault;
 mod folder;
 mod gate;
 mod headers;
+mod lane_lists;
 mod lanes;
 mod lease;
 mod migrations;
@@ -35,7 +36,7 @@ pub use migrations::{SCHEMA_VERSION, SchemaState};
 
 use crate::cursor::StoreTag;
 use folder::Folder;
-use readers::{READERS, Readers};
+use readers::{Reader, Readers};
 use writer::{Now, Writer};
 
 /// Why a store was not opened. Every text names the folder and what to do.
@@ -82,10 +83,18 @@ pub enum OpenError {
 
 /// The embedded store.
 ///
-/// Dropping it finishes waiting jobs, closes the database and unlocks the folder, in this order.
+/// Dropping the last handle finishes waiting jobs, closes the database and unlocks the folder, in this order.
 pub struct SqliteStore {
+    threads: Arc<Threads>,
+    /// Whose reads these are.
+    reader: Reader,
+}
+
+/// What all handles of one open store share.
+struct Threads {
     writer: Writer,
-    readers: Readers,
+    engine_readers: Readers,
+    customer_readers: Readers,
     now: Now,
     tag: StoreTag,
     /// Last, so that no other process opens the folder while this store still writes.
@@ -160,15 +169,39 @@ impl SqliteStore {
             .query_row("SELECT id FROM store_identity", [], |row| row.get(0))
             .map_err(|e| database_error(path, e))?;
         let writer = Writer::spawn(conn, Arc::clone(&now)).map_err(io)?;
-        let connections = (0..READERS).map(|_| folder::reader(path));
-        let readers = Readers::spawn(connections.collect::<Result<_, _>>()?).map_err(io)?;
-        Ok(Self {
+        let spawn = |reader: Reader| {
+            let connections = (0..reader.threads()).map(|_| folder::reader(path));
+            Readers::spawn(reader, connections.collect::<Result<_, _>>()?).map_err(io)
+        };
+        let threads = Threads {
             writer,
-            readers,
+            engine_readers: spawn(Reader::Engine)?,
+            customer_readers: spawn(Reader::Customer)?,
             now,
             tag,
             _folder: folder,
+        };
+        Ok(Self {
+            threads: Arc::new(threads),
+            reader: Reader::Engine,
         })
+    }
+
+    fn writer(&self) -> &Writer {
+        &self.threads.writer
+    }
+
+    /// The threads for reads that only the engine makes.
+    fn engine_readers(&self) -> &Readers {
+        &self.threads.engine_readers
+    }
+
+    /// The threads for reads that both the engine and customers make.
+    fn readers(&self) -> &Readers {
+        match self.reader {
+            Reader::Engine => &self.threads.engine_readers,
+            Reader::Customer => &self.threads.customer_readers,
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use domain::Timestamp;
 use rusqlite::Connection;
 
 use super::migrations::migrate;
-use super::{events, lanes, rows, txs};
+use super::{events, lane_lists, lanes, rows, txs};
 
 /// SQLite's query plan, line by line.
 fn plan(conn: &Connection, sql: &str) -> Vec<String> {
@@ -65,8 +65,37 @@ fn no_frequent_query_scans_or_sorts_a_table() {
             "lane_event_seq (lane_id=? AND first_seq<?)",
         ),
     ];
+    check(&conn, &questions);
+}
+
+#[test]
+fn lists_of_a_lane_walk_its_keys() {
+    let mut conn = Connection::open_in_memory().unwrap();
+    migrate(&mut conn, Timestamp(0)).unwrap();
+    let questions = [
+        (
+            "without nonce",
+            lane_lists::WITHOUT_NONCE,
+            "managed_tx_without_nonce (lane_id=? AND tx_id<?)",
+        ),
+        (
+            "by nonce",
+            lane_lists::WITH_NONCE,
+            "managed_tx_nonce (lane_id=? AND nonce>? AND nonce<?)",
+        ),
+        (
+            "lowest open nonce",
+            lane_lists::LOWEST_OPEN,
+            "managed_tx_open (lane_id=? AND signed=? AND nonce>?)",
+        ),
+    ];
+    check(&conn, &questions);
+}
+
+/// Checks that every query (name, SQL, a part of its plan) uses the index, and neither scans nor sorts a table.
+fn check(conn: &Connection, questions: &[(&str, &str, &str)]) {
     for (question, sql, expected) in questions {
-        let plan = plan(&conn, sql);
+        let plan = plan(conn, sql);
         assert!(
             plan.iter().any(|line| line.contains(expected)),
             "{question}: {plan:#?}"

@@ -5,28 +5,51 @@ use std::thread::JoinHandle;
 
 use engine::ports::StoreError;
 use rusqlite::Connection;
+use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 
 use super::fault::Result;
 
-/// How many reads run at once.
-pub(super) const READERS: usize = 4;
-/// How many reads wait at most; further callers wait for a place.
+/// How many reads of the engine run at once.
+const ENGINE_THREADS: usize = 2;
+/// How many reads of customers run at once.
+const CUSTOMER_THREADS: usize = 4;
+/// How many reads of each kind wait at most.
 const QUEUE_MAX: usize = 1_024;
+
+/// Whose reads they are. Each kind has its own threads, so that the engine's never wait for those of customers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reader {
+    /// Waits for a place in the queue: there are few, and each is needed.
+    Engine,
+    /// Is refused when the queue is full.
+    Customer,
+}
+
+impl Reader {
+    pub(super) fn threads(self) -> usize {
+        match self {
+            Self::Engine => ENGINE_THREADS,
+            Self::Customer => CUSTOMER_THREADS,
+        }
+    }
+}
 
 type Job = Box<dyn FnOnce(&Connection) + Send>;
 
 /// The readers' handle. Dropping it waits until the threads have finished the waiting reads.
 pub(super) struct Readers {
+    reader: Reader,
     jobs: Option<mpsc::Sender<Job>>,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl Readers {
-    pub(super) fn spawn(connections: Vec<Connection>) -> std::io::Result<Self> {
+    pub(super) fn spawn(reader: Reader, connections: Vec<Connection>) -> std::io::Result<Self> {
         let (jobs, inbox) = mpsc::channel::<Job>(QUEUE_MAX);
         let inbox = Arc::new(Mutex::new(inbox));
         let mut readers = Self {
+            reader,
             jobs: Some(jobs),
             threads: Vec::new(),
         };
@@ -57,8 +80,14 @@ impl Readers {
             // The caller may have been cancelled.
             reply.send(snapshot(conn, question)).ok();
         });
-        if jobs.send(job).await.is_err() {
-            return Err(stopped());
+        match self.reader {
+            Reader::Engine => jobs.send(job).await.map_err(|_closed| stopped())?,
+            Reader::Customer => jobs.try_send(job).map_err(|error| match error {
+                TrySendError::Full(_) => StoreError::Busy(format!(
+                    "{QUEUE_MAX} reads wait already; try again in a moment"
+                )),
+                TrySendError::Closed(_) => stopped(),
+            })?,
         }
         match answer.await {
             Ok(result) => result.map_err(StoreError::from),

@@ -1,19 +1,20 @@
 //! Readers of txs: by id, by key, by any hash, and in pages.
 
 use domain::{B256, LaneId, LaneKey, RequestId, Tx, TxId};
-use engine::ports::{TxFilter, TxPage, TxRecord};
+use engine::ports::{TxCursor, TxFilter, TxPage, TxRecord};
 use rusqlite::{Connection, Row, params};
 
-use super::fault::Result;
+use super::fault::{Fault, Result};
 use super::headers::Lookups;
+use super::lane_lists;
 use super::rows::{attempts, find_lane, find_row, lane_id, tx as read_tx, uuid};
 use crate::encoding::{bound, state_number, tx_columns};
 
 /// The most txs of one page.
-const PAGE_MAX: usize = 1_000;
+pub(super) const PAGE_MAX: usize = 1_000;
 /// The most rows that one page reads. A filter that matches little gives short pages, and `next`
 /// continues after them: no query occupies a reader for long.
-const EXAMINED_MAX: usize = 10_000;
+pub(super) const EXAMINED_MAX: usize = 10_000;
 
 pub(super) const BY_ID: &str = concat!(
     "SELECT ",
@@ -60,13 +61,21 @@ pub(super) const PAGE: &str = concat!(
      WHERE tx_id < ?1 ORDER BY tx_id DESC LIMIT ?2"
 );
 
-/// Newest first: a walk along the index of tx ids, which are time-ordered.
+/// Newest first, by a walk along the index of tx ids, which are time-ordered; or lane by lane.
 pub(super) fn txs(conn: &Connection, filter: &TxFilter) -> Result<TxPage> {
+    if filter.is_by_lane() {
+        return lane_lists::txs(conn, filter);
+    }
     let limit = filter.limit.clamp(1, PAGE_MAX);
     // Above every id: one byte longer than the highest.
-    let after = filter
-        .after
-        .map_or(vec![0xff; 17], |id| id.0.as_bytes().to_vec());
+    let after = match filter.after {
+        None => vec![0xff; 17],
+        Some(TxCursor::After(id)) => id.0.as_bytes().to_vec(),
+        Some(cursor @ TxCursor::InLane(..)) => {
+            let text = format!("{cursor:?} is not a place in this list");
+            return Err(Fault::Invalid(text));
+        }
+    };
     let mut lookups = Lookups::new(conn);
     let mut page = TxPage {
         txs: Vec::new(),
@@ -79,7 +88,7 @@ pub(super) fn txs(conn: &Connection, filter: &TxFilter) -> Result<TxPage> {
     let mut last = None;
     while let Some(row) = rows.next()? {
         if page.txs.len() == limit || examined == EXAMINED_MAX {
-            page.next = last;
+            page.next = last.map(TxCursor::After);
             break;
         }
         examined += 1;
@@ -99,20 +108,22 @@ fn one(conn: &Connection, sql: &str, params: &[&dyn rusqlite::ToSql]) -> Result<
 
 /// Whether a row matches the filter, by its first columns: the rest is not even decoded.
 fn matches(lookups: &mut Lookups<'_>, row: &Row<'_>, filter: &TxFilter) -> Result<bool> {
-    if let Some(state) = filter.state
-        && row.get::<_, i64>(1)? != i64::from(state_number(state))
-    {
-        return Ok(false);
-    }
-    if filter.chain_id.is_none() && filter.signer.is_none() {
-        return Ok(true);
-    }
-    let key = lookups.lane(lane_id(row)?)?;
-    Ok(filter.chain_id.is_none_or(|id| id == key.chain_id)
-        && filter.signer.is_none_or(|signer| signer == key.signer))
+    Ok(matches_state(row, filter)?
+        && (filter.chain_id.is_none() || filter.has_lane(lookups.lane(lane_id(row)?)?)))
 }
 
-fn record(conn: &Connection, lookups: &mut Lookups<'_>, row: &Row<'_>) -> Result<TxRecord> {
+pub(super) fn matches_state(row: &Row<'_>, filter: &TxFilter) -> Result<bool> {
+    Ok(match filter.state {
+        Some(state) => row.get::<_, i64>(1)? == i64::from(state_number(state)),
+        None => true,
+    })
+}
+
+pub(super) fn record(
+    conn: &Connection,
+    lookups: &mut Lookups<'_>,
+    row: &Row<'_>,
+) -> Result<TxRecord> {
     let lane = lookups.lane(lane_id(row)?)?;
     let tx = read_tx(row)?;
     let confirmations = match (&tx.inclusion, tx.counted) {

@@ -158,7 +158,7 @@ pub(crate) fn beat(beat: HeartbeatOutcome) -> HeartbeatOutcome {
 /// Without its text. No store is ever unavailable here: if one is, the text belongs into the report.
 pub(crate) fn refusal(error: StoreError) -> StoreError {
     match error {
-        StoreError::Unavailable(_) => error,
+        StoreError::Unavailable(_) | StoreError::Busy(_) => error,
         StoreError::Corrupt(_) => StoreError::Corrupt(String::new()),
         StoreError::Invalid(_) => StoreError::Invalid(String::new()),
         StoreError::Halted(_) => StoreError::Halted(String::new()),

@@ -229,6 +229,10 @@ impl Side {
             next = more.next;
             page.next = None;
         }
+        if filter.is_by_lane() {
+            // The order of lanes is the store's own.
+            page.txs.sort_by_key(|record| (record.lane, record.tx.id));
+        }
         page.txs = page.txs.into_iter().map(masks::record).collect();
         Ok(page)
     }

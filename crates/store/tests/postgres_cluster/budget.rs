@@ -10,6 +10,9 @@ use crate::kit::{World, accept, keepers, lane, node, wait_until};
 /// Turns that are measured.
 const TURNS: u64 = 4;
 
+/// The size of an index without entries: its first page.
+const EMPTY_INDEX: u64 = 8_192;
+
 #[tokio::test]
 async fn accepted_tx_stays_within_its_budget() {
     // Images of whole pages come with checkpoints, and the background writes into the WAL, too.
@@ -65,8 +68,11 @@ async fn accepted_tx_stays_within_its_budget() {
         .await;
         assert_eq!(world.count(rows), 2 * txs + turns, "rows");
         assert!(2 * txs + turns <= 3 * txs);
+        let unused = world.count("SELECT pg_relation_size('managed_tx_without_nonce')");
+        assert_eq!(unused, EMPTY_INDEX, "they have their nonces");
     }
-    let indexes = "SELECT count(*) FROM pg_indexes WHERE tablename IN ('managed_tx', 'tx_attempt')";
+    let indexes = "SELECT count(*) FROM pg_indexes WHERE tablename IN ('managed_tx', 'tx_attempt') \
+                   AND indexname <> 'managed_tx_without_nonce'";
     let world = World::on(postgres.database("indexes")).await;
     assert_eq!(world.count(indexes), 5, "and one of the event row");
 }

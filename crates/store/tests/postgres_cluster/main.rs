@@ -3,6 +3,7 @@
 
 mod budget;
 mod faults;
+mod isolation;
 mod kit;
 mod opening;
 mod races;

@@ -11,10 +11,10 @@ use crate::{World, lane, numbers, tx_id};
 async fn selective_filter_gives_short_pages_and_continues() {
     let world = World::new("short_pages").await;
     world.insert_txs(1, TxState::Confirmed, 1..25_000, 0);
-    world.insert_txs(2, TxState::Stuck, 25_000..25_001, 0);
-    world.exec("UPDATE managed_tx SET state = 5 WHERE nonce IN (1, 12000)");
+    world.insert_txs(2, TxState::FailedFinal, 25_000..25_001, 0);
+    world.exec("UPDATE managed_tx SET state = 4 WHERE nonce IN (1, 12000)");
     let filter = TxFilter {
-        state: Some(TxState::Stuck),
+        state: Some(TxState::FailedFinal),
         limit: 10,
         ..TxFilter::default()
     };
@@ -32,6 +32,61 @@ async fn selective_filter_gives_short_pages_and_continues() {
     };
     let (txs, pages) = world.list(none).await;
     assert_eq!((txs.len(), pages), (0, 3));
+}
+
+/// A list by signer or open state does not read the txs of other lanes, nor those below a lane's lowest open nonce.
+#[tokio::test]
+async fn lane_lists_read_only_their_own_rows() {
+    let world = World::new("lane_lists").await;
+    world.insert_txs(1, TxState::Confirmed, 1..25_000, 0);
+    world.insert_txs(1, TxState::Tracking, 25_000..25_010, 0);
+    world.insert_txs(2, TxState::Stuck, 30_000..30_003, 0);
+    world.insert_txs(3, TxState::Confirmed, 40_000..40_005, 0);
+    world.exec(
+        "INSERT INTO signer_nonce_cursor (lane_id, next_nonce, floor_nonce, event_seq, batch_seq, fencing_token,
+           updated_at, grant_id, paused, busy)
+         VALUES (1, 25010, 25000, 0, 0, 0, 0, gen_random_uuid(), false, true),
+                (2, 30003, 30000, 0, 0, 0, 0, gen_random_uuid(), false, true),
+                (3, 40005, 40005, 0, 0, 0, 0, gen_random_uuid(), false, false)",
+    );
+    let of_state = |state| TxFilter {
+        state: Some(state),
+        limit: 100,
+        ..TxFilter::default()
+    };
+    let (txs, pages) = world.list(of_state(TxState::Stuck)).await;
+    assert_eq!((numbers(&txs), pages), (vec![30_002, 30_001, 30_000], 1));
+    let (txs, pages) = world.list(of_state(TxState::Tracking)).await;
+    assert_eq!((txs.len(), pages), (10, 1));
+    let of_signer = TxFilter {
+        signer: Some(lane(3).signer),
+        limit: 100,
+        ..TxFilter::default()
+    };
+    let (txs, pages) = world.list(of_signer).await;
+    assert_eq!(numbers(&txs), [40_004, 40_003, 40_002, 40_001, 40_000]);
+    assert_eq!(pages, 1);
+    // A final state is looked for among all rows of the lane, ten thousand for each page.
+    let final_of_signer = TxFilter {
+        signer: Some(lane(1).signer),
+        ..of_state(TxState::FailedFinal)
+    };
+    let (txs, pages) = world.list(final_of_signer).await;
+    assert_eq!((txs.len(), pages), (0, 3));
+}
+
+#[tokio::test]
+async fn lane_list_pages_end_early_when_their_calldata_is_large() {
+    let world = World::new("large_lane_pages").await;
+    world.insert_txs(1, TxState::Confirmed, 1..8, 3 << 20);
+    let filter = TxFilter {
+        signer: Some(lane(1).signer),
+        limit: 100,
+        ..TxFilter::default()
+    };
+    let (txs, pages) = world.list(filter).await;
+    assert_eq!(numbers(&txs), [7, 6, 5, 4, 3, 2, 1]);
+    assert_eq!(pages, 3, "three of 3 MiB each are over the bound");
 }
 
 #[tokio::test]

@@ -21,6 +21,7 @@ mod memory;
 mod nonce_examples;
 mod nonce_faults;
 mod processes;
+mod readers;
 mod replacement;
 mod seeds;
 mod throughput;
@@ -87,6 +88,7 @@ const PROOFS: &[(&str, Proof)] = &[
     ("14-3-isolation", |report| {
         Box::pin(isolation::prove(report))
     }),
+    ("14-4-readers", |report| Box::pin(readers::prove(report))),
     ("compare", |report| Box::pin(compare::prove(report))),
 ];
 

@@ -43,7 +43,7 @@ const OPENING_CLIENTS: u16 = 16;
 const OPENING_MIN: Duration = Duration::from_secs(1);
 const OPENING_PER_LANE: Duration = Duration::from_millis(5);
 /// Connections of the store without a node.
-const POOL_SIZE: usize = 8;
+const POOL_SIZE: usize = 10;
 
 pub(crate) async fn run(args: &AcceptArgs, store: &str) -> Result<(), Failure> {
     let url = PostgresUrl::parse(store).ok_or_else(|| {

@@ -21,9 +21,9 @@ use domain::{
     Timestamp, Tx, TxId,
 };
 use engine::ports::{
-    AcquireOutcome, Clock, CommitOutcome, EventFilter, EventPage, EventRecord, HeartbeatOutcome,
-    LaneBatch, LaneRecord, LaneWork, LeaseRequest, Member, QueuedRequest, RegrantOutcome,
-    RenewOutcome, Store, StoreError, TxFilter, TxPage, TxRecord,
+    AcquireOutcome, ChangedTxs, Clock, CommitOutcome, EventFilter, EventPage, EventRecord,
+    HeartbeatOutcome, LaneBatch, LaneRecord, LaneWork, LeaseRequest, Member, QueuedRequest,
+    RegrantOutcome, RenewOutcome, Store, StoreError, TxFilter, TxPage, TxRecord,
 };
 
 use crate::event::WorldEvent;
@@ -197,6 +197,10 @@ impl MemoryStore {
 
 #[async_trait]
 impl Store for MemoryStore {
+    fn for_customers(self: Arc<Self>) -> Arc<dyn Store> {
+        self // nothing here waits for a connection
+    }
+
     async fn acquire(
         &self,
         lease_request: &LeaseRequest,
@@ -353,7 +357,7 @@ impl Store for MemoryStore {
     }
 
     async fn txs(&self, filter: &TxFilter) -> Result<TxPage, StoreError> {
-        Ok(self.rows().txs(filter))
+        self.rows().txs(filter)
     }
 
     async fn tx_events(&self, id: TxId) -> Result<Option<Vec<EventRecord>>, StoreError> {
@@ -362,6 +366,10 @@ impl Store for MemoryStore {
 
     async fn events(&self, filter: &EventFilter) -> Result<EventPage, StoreError> {
         self.rows().events(filter)
+    }
+
+    async fn changed_txs(&self, after: Option<&str>) -> Result<ChangedTxs, StoreError> {
+        self.rows().changed_txs(after)
     }
 
     async fn lanes(&self, keys: &[LaneKey]) -> Result<Vec<LaneRecord>, StoreError> {

@@ -1,11 +1,19 @@
 //! Reads: txs, events and lanes, at present.
 
-use domain::{B256, ChainId, Header, LaneKey, RequestId, Tx, TxId};
+use std::cmp::Reverse;
+use std::collections::btree_map::Range;
+
+use domain::{B256, ChainId, Header, LaneId, LaneKey, Nonce, RequestId, Tx, TxId};
 use engine::ports::{
-    EventFilter, EventPage, EventRecord, LaneRecord, StoreError, TxFilter, TxPage, TxRecord,
+    ChangedTxs, EventFilter, EventPage, EventRecord, LanePlace, LaneRecord, StoreError, TxCursor,
+    TxFilter, TxPage, TxRecord,
 };
+use uuid::Uuid;
 
 use super::rows::{LaneRow, Rows, TxRow, count};
+
+/// The most events of one page that is read for waiters.
+const CHANGED_MAX: usize = 1_000;
 
 impl Rows {
     pub(super) fn tx(&self, id: TxId) -> Option<TxRecord> {
@@ -21,25 +29,55 @@ impl Rows {
         self.tx(*self.hashes.get(&hash)?)
     }
 
-    pub(super) fn txs(&self, filter: &TxFilter) -> TxPage {
-        let older = match filter.after {
-            Some(after) => self.tx_lanes.range(..after),
-            None => self.tx_lanes.range::<TxId, _>(..),
+    pub(super) fn txs(&self, filter: &TxFilter) -> Result<TxPage, StoreError> {
+        let foreign = |cursor: TxCursor| {
+            StoreError::Invalid(format!("{cursor:?} is not a place in this list"))
         };
-        let rows = older.rev().filter_map(|(id, _)| self.tx_row(*id));
-        let mut wanted = rows.filter(|(lane, row)| {
-            filter.chain_id.is_none_or(|id| id == lane.key.chain_id)
-                && filter.signer.is_none_or(|signer| signer == lane.key.signer)
-                && filter.state.is_none_or(|state| state == row.tx.state)
+        if let Some(cursor) = filter.after.filter(|cursor| !filter.has_place(*cursor)) {
+            return Err(foreign(cursor));
+        }
+        let listed: Vec<(&LaneRow, &TxRow)> = match filter.after {
+            Some(TxCursor::After(after)) => self.txs_below(self.tx_lanes.range(..after)),
+            Some(cursor @ TxCursor::InLane(key, place)) => {
+                let first = self.lane_ids.get(&key).ok_or_else(|| foreign(cursor))?;
+                let lanes = self.lanes.iter().filter(|lane| lane.id >= *first);
+                let mut listed: Vec<_> = lanes.flat_map(LaneRow::in_list_order).collect();
+                let is_behind = |(lane, row): &(&LaneRow, &TxRow)| {
+                    lane.key != key || list_rank(&row.tx) > place_rank(place)
+                };
+                listed.retain(is_behind);
+                listed
+            }
+            None if filter.is_by_lane() => {
+                let lanes = self.lanes.iter();
+                lanes.flat_map(LaneRow::in_list_order).collect()
+            }
+            None => self.txs_below(self.tx_lanes.range::<TxId, _>(..)),
+        };
+        let mut wanted = listed.into_iter().filter(|(lane, row)| {
+            filter.has_lane(lane.key) && filter.state.is_none_or(|state| state == row.tx.state)
         });
-        let page = wanted
-            .by_ref()
-            .take(filter.limit)
-            .map(|(lane, row)| self.record(lane, row));
-        let txs: Vec<TxRecord> = page.collect();
+        let page = wanted.by_ref().take(filter.limit);
+        let page: Vec<(&LaneRow, &TxRow)> = page.collect();
         let has_more = wanted.next().is_some();
-        let next = txs.last().filter(|_| has_more).map(|record| record.tx.id);
-        TxPage { txs, next }
+        let next = page.last().filter(|_| has_more).map(|(lane, row)| {
+            let tx = &row.tx;
+            match filter.is_by_lane() {
+                true => TxCursor::InLane(lane.key, LanePlace::of(tx.id, tx.nonce)),
+                false => TxCursor::After(tx.id),
+            }
+        });
+        let page = page.into_iter();
+        Ok(TxPage {
+            txs: page.map(|(lane, row)| self.record(lane, row)).collect(),
+            next,
+        })
+    }
+
+    /// The rows of these txs, newest first.
+    fn txs_below(&self, older: Range<'_, TxId, LaneId>) -> Vec<(&LaneRow, &TxRow)> {
+        let rows = older.rev().filter_map(|(id, _)| self.tx_row(*id));
+        rows.collect()
     }
 
     pub(super) fn tx_events(&self, id: TxId) -> Result<Option<Vec<EventRecord>>, StoreError> {
@@ -80,6 +118,30 @@ impl Rows {
         Ok(EventPage {
             events,
             next: cursor(next),
+        })
+    }
+
+    pub(super) fn changed_txs(&self, after: Option<&str>) -> Result<ChangedTxs, StoreError> {
+        let Some(after) = after else {
+            let mut positions = self.feed.iter().enumerate().rev();
+            let last = positions.find(|(position, (lane, seq))| {
+                self.lane(*lane)
+                    .is_some_and(|lane| lane.is_at(*seq, *position))
+            });
+            return Ok(ChangedTxs {
+                txs: Vec::new(),
+                next: cursor(last.map_or(0, |(position, _)| position + 1)),
+            });
+        };
+        let page = self.events(&EventFilter {
+            after: Some(after.to_owned()),
+            limit: CHANGED_MAX,
+            ..EventFilter::default()
+        })?;
+        let txs = page.events.iter();
+        Ok(ChangedTxs {
+            txs: txs.filter_map(|record| record.event.tx_id).collect(),
+            next: page.next,
         })
     }
 
@@ -153,7 +215,27 @@ impl Rows {
     }
 }
 
+/// The order of a lane's txs in a list: without a nonce first, the newest first, then the highest nonce first.
+fn list_rank(tx: &Tx) -> (bool, Reverse<Option<Nonce>>, Reverse<TxId>) {
+    (tx.nonce.is_some(), Reverse(tx.nonce), Reverse(tx.id))
+}
+
+fn place_rank(place: LanePlace) -> (bool, Reverse<Option<Nonce>>, Reverse<TxId>) {
+    match place {
+        LanePlace::WithoutNonce(id) => (false, Reverse(None), Reverse(id)),
+        // Behind any tx that has this nonce.
+        LanePlace::WithNonce(nonce) => (true, Reverse(Some(nonce)), Reverse(TxId(Uuid::nil()))),
+    }
+}
+
 impl LaneRow {
+    /// Its txs in the order of a list.
+    fn in_list_order(&self) -> Vec<(&Self, &TxRow)> {
+        let mut rows: Vec<_> = self.txs.values().map(|row| (self, row)).collect();
+        rows.sort_by_key(|(_, row)| list_rank(&row.tx));
+        rows
+    }
+
     /// Whether an event is at this position of the feed.
     fn is_at(&self, seq: u64, position: usize) -> bool {
         let place = usize::try_from(seq.saturating_sub(1)).ok();

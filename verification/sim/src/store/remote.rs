@@ -15,9 +15,9 @@ use domain::{
     TxId,
 };
 use engine::ports::{
-    AcquireOutcome, CommitOutcome, EventFilter, EventPage, EventRecord, HeartbeatOutcome,
-    LaneBatch, LaneRecord, LaneWork, LeaseRequest, Member, QueuedRequest, RegrantOutcome,
-    RenewOutcome, Store, StoreError, TxFilter, TxPage, TxRecord,
+    AcquireOutcome, ChangedTxs, CommitOutcome, EventFilter, EventPage, EventRecord,
+    HeartbeatOutcome, LaneBatch, LaneRecord, LaneWork, LeaseRequest, Member, QueuedRequest,
+    RegrantOutcome, RenewOutcome, Store, StoreError, TxFilter, TxPage, TxRecord,
 };
 
 use super::MemoryStore;
@@ -77,6 +77,10 @@ macro_rules! at_once {
 
 #[async_trait]
 impl Store for RemoteStore {
+    fn for_customers(self: Arc<Self>) -> Arc<dyn Store> {
+        self // nothing here waits for a connection
+    }
+
     async fn acquire(
         &self,
         lease_request: &LeaseRequest,
@@ -229,6 +233,11 @@ impl Store for RemoteStore {
     async fn events(&self, filter: &EventFilter) -> Result<EventPage, StoreError> {
         let filter = filter.clone();
         at_once!(self.events(&filter))
+    }
+
+    async fn changed_txs(&self, after: Option<&str>) -> Result<ChangedTxs, StoreError> {
+        let after = after.map(str::to_owned);
+        at_once!(self.changed_txs(after.as_deref()))
     }
 
     async fn lanes(&self, keys: &[LaneKey]) -> Result<Vec<LaneRecord>, StoreError> {

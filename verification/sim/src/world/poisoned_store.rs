@@ -8,9 +8,9 @@ use domain::{
     TxId,
 };
 use engine::ports::{
-    AcquireOutcome, CommitOutcome, Conflict, EventFilter, EventPage, EventRecord, HeartbeatOutcome,
-    LaneBatch, LaneRecord, LaneWork, LeaseRequest, Member, QueuedRequest, RegrantOutcome,
-    RenewOutcome, Store, StoreError, TxFilter, TxPage, TxRecord,
+    AcquireOutcome, ChangedTxs, CommitOutcome, Conflict, EventFilter, EventPage, EventRecord,
+    HeartbeatOutcome, LaneBatch, LaneRecord, LaneWork, LeaseRequest, Member, QueuedRequest,
+    RegrantOutcome, RenewOutcome, Store, StoreError, TxFilter, TxPage, TxRecord,
 };
 
 use super::poison::{Poison, PoisonKind};
@@ -46,6 +46,10 @@ macro_rules! passes {
     ($($verb:ident($($name:ident: $kind:ty),*) -> $answer:ty;)*) => {
         #[async_trait]
         impl Store for PoisonedStore {
+            fn for_customers(self: Arc<Self>) -> Arc<dyn Store> {
+                self
+            }
+
             async fn acquire(
                 &self,
                 lease_request: &LeaseRequest,
@@ -124,5 +128,6 @@ passes! {
     txs(filter: &TxFilter) -> Result<TxPage, StoreError>;
     tx_events(id: TxId) -> Result<Option<Vec<EventRecord>>, StoreError>;
     events(filter: &EventFilter) -> Result<EventPage, StoreError>;
+    changed_txs(after: Option<&str>) -> Result<ChangedTxs, StoreError>;
     lanes(keys: &[LaneKey]) -> Result<Vec<LaneRecord>, StoreError>;
 }

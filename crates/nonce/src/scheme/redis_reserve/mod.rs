@@ -131,6 +131,10 @@ impl Scheme for RedisReserve {
         self.issuer.ledger.list_watched(limit).await
     }
 
+    async fn list_overdue(&self, limit: usize) -> Result<Vec<WatchedReservation>> {
+        self.issuer.ledger.list_overdue(limit).await
+    }
+
     async fn apply_verdicts(&self, verdicts: &[ConditionalVerdict]) -> Result<()> {
         self.issuer.ledger.apply_verdicts(verdicts).await?;
         for conditional in verdicts {

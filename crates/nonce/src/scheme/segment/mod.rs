@@ -269,6 +269,10 @@ impl Scheme for Segment {
         self.ledger.list_watched(limit).await
     }
 
+    async fn list_overdue(&self, limit: usize) -> Result<Vec<WatchedReservation>> {
+        self.ledger.list_overdue(limit).await
+    }
+
     async fn apply_verdicts(&self, verdicts: &[ConditionalVerdict]) -> Result<()> {
         self.ledger.apply_verdicts(verdicts).await?;
         for conditional in verdicts {

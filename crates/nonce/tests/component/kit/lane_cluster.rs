@@ -203,6 +203,13 @@ impl Scheme for NodeProcess {
         self.lane.list_watched(limit).await
     }
 
+    async fn list_overdue(
+        &self,
+        limit: usize,
+    ) -> Result<Vec<WatchedReservation>, ReservationError> {
+        self.lane.list_overdue(limit).await
+    }
+
     async fn apply_verdicts(
         &self,
         verdicts: &[ConditionalVerdict],

@@ -235,6 +235,21 @@ impl Scheme for MemoryLedger {
         Ok(page.into_iter().map(|(_, row)| row).collect())
     }
 
+    async fn list_overdue(
+        &self,
+        limit: usize,
+    ) -> Result<Vec<WatchedReservation>, ReservationError> {
+        let (lanes, now) = (self.rows.lock(), self.rows.clock.now());
+        let rows = lanes.values().flat_map(|lane| lane.rows.values());
+        let overdue = rows.filter(|row| {
+            let reservation = &row.reservation;
+            reservation.state == ReservationState::Reserved
+                && reservation.tx_hash.is_none()
+                && reservation.expires_at <= now
+        });
+        Ok(overdue.take(limit).cloned().collect())
+    }
+
     async fn apply_verdicts(
         &self,
         verdicts: &[ConditionalVerdict],

@@ -145,6 +145,13 @@ impl Scheme for Spy {
         self.ledger.list_watched(limit).await
     }
 
+    async fn list_overdue(
+        &self,
+        limit: usize,
+    ) -> Result<Vec<WatchedReservation>, ReservationError> {
+        self.ledger.list_overdue(limit).await
+    }
+
     async fn apply_verdicts(
         &self,
         verdicts: &[ConditionalVerdict],

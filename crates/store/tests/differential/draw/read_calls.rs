@@ -1,7 +1,7 @@
 //! Reads, mostly of rows that exist.
 
 use domain::{Address, B256, ChainId, EventKind, LaneId, LaneKey, Nonce, TxId, TxState};
-use engine::ports::{EventFilter, TxFilter};
+use engine::ports::{EventFilter, LanePlace, TxCursor, TxFilter};
 use sim::rng::Rng;
 
 use super::lease_calls;
@@ -72,13 +72,31 @@ pub(super) fn tx_by_request(rng: &Rng) -> ReadCall {
 
 pub(super) fn txs(rng: &Rng, model: &mut Model) -> ReadCall {
     let (chain_id, signer) = lane_filter(rng);
-    ReadCall::Txs(TxFilter {
+    let filter = TxFilter {
         chain_id,
         signer,
         state: rng.permille(250).then(|| *rng.pick(&TxState::ALL)),
-        after: rng.permille(500).then(|| tx_id(rng, model)),
+        after: None,
         limit: *rng.pick(&[1, 2, 3, 100]),
-    })
+    };
+    let after = match (chain_id, signer) {
+        _ if rng.permille(500) => None,
+        _ if !filter.is_by_lane() => Some(TxCursor::After(tx_id(rng, model))),
+        (Some(chain_id), Some(signer)) => {
+            let lane = LaneKey { chain_id, signer };
+            Some(TxCursor::InLane(lane, place(rng, model)))
+        }
+        // Which lanes follow one is an order of the store.
+        (_, _) => None,
+    };
+    ReadCall::Txs(TxFilter { after, ..filter })
+}
+
+fn place(rng: &Rng, model: &mut Model) -> LanePlace {
+    match rng.permille(500) {
+        true => LanePlace::WithoutNonce(tx_id(rng, model)),
+        false => LanePlace::WithNonce(Nonce(rng.below(6))),
+    }
 }
 
 fn lane_filter(rng: &Rng) -> (Option<ChainId>, Option<Address>) {

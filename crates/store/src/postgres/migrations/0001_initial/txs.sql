@@ -41,6 +41,9 @@ CREATE UNIQUE INDEX managed_tx_request ON managed_tx (lane_id, request_id);
 -- Only rows with a nonce (the others differ anyway): so that no plan looks for a request of a large lane by its lane
 -- alone, which seems cheap where most lanes are small.
 CREATE UNIQUE INDEX managed_tx_nonce ON managed_tx (lane_id, nonce) WHERE nonce IS NOT NULL;
+-- Txs without a nonce, for lists: those that wait for one, lost it, or ended without one. A tx that is accepted with its
+-- nonce has no entry here, its state changes do not touch it, and a change of its nonce is in an index already.
+CREATE INDEX managed_tx_without_nonce ON managed_tx (lane_id, tx_id) WHERE nonce IS NULL;
 
 -- Attempts, found by the nonces of their tx. Only `first_sent_at` ever changes.
 CREATE TABLE tx_attempt (

@@ -38,6 +38,8 @@ CREATE UNIQUE INDEX managed_tx_nonce ON managed_tx (lane_id, nonce);
 -- Open work, however many finished rows there are: txs in flight (signed = 1), txs that wait for their signature
 -- (signed = 0), and which nonces are held.
 CREATE INDEX managed_tx_open ON managed_tx (lane_id, signed, nonce) WHERE open = 1;
+-- Txs without a nonce, for lists: those that wait for one, lost it, or ended without one.
+CREATE INDEX managed_tx_without_nonce ON managed_tx (lane_id, tx_id) WHERE nonce IS NULL;
 
 CREATE TABLE tx_attempt (
   row_id        INTEGER PRIMARY KEY,  -- rises with every attempt: oldest first
