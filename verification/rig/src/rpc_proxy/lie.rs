@@ -30,7 +30,9 @@ impl Lie {
 
     /// Changes the answer to a call; an error stays as it is.
     pub(super) fn change(self, method: &str, mut answer: Value) -> Value {
-        let result = &mut answer["result"];
+        let Some(result) = answer.get_mut("result") else {
+            return answer;
+        };
         match method {
             "eth_gasPrice" | "eth_maxPriorityFeePerGas" | "eth_getTransactionCount" => {
                 self.change_number(result);
@@ -96,7 +98,7 @@ mod tests {
         assert_eq!(ahead, json!({ "result": "0xa" }));
         let behind = Lie::NonceBehind(6).change("eth_getTransactionCount", nonce);
         assert_eq!(behind, json!({ "result": "0x0" }));
-        let refused = json!({ "error": { "code": 1 }, "result": null });
+        let refused = json!({ "error": { "code": 1 } });
         assert_eq!(fees.change("eth_gasPrice", refused.clone()), refused);
         let missing = json!({ "result": null });
         assert_eq!(

@@ -50,8 +50,8 @@ impl EndpointFault {
             Self::Hangs(method) => format!("hangs: {method}"),
             Self::Slow(method) => format!("slow: {method}"),
             Self::Lies(Lie::FeesTimes(times)) => format!("lies: fees × {times}"),
-            Self::Lies(Lie::NonceAhead(by)) => format!("lies: nonces + {by}"),
-            Self::Lies(Lie::NonceBehind(by)) => format!("lies: nonces - {by}"),
+            Self::Lies(Lie::NonceAhead(by)) => format!("lies: nonces {by} ahead"),
+            Self::Lies(Lie::NonceBehind(by)) => format!("lies: nonces {by} behind"),
             Self::Lags => format!("lags: {LAG_BLOCKS} blocks"),
         }
     }
