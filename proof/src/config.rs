@@ -27,6 +27,8 @@ pub struct Config {
     pub block_time: Option<Duration>,
     /// The confirmations of a final result.
     pub confirmations: u64,
+    /// Further lines of the chain's section.
+    pub chain_more: String,
     /// The lease settings.
     pub lease: Option<Lease>,
     /// The number of signers, from the test mnemonic.
@@ -70,6 +72,7 @@ impl Default for Config {
             send_to: 1,
             block_time: None,
             confirmations: 1,
+            chain_more: String::new(),
             lease: None,
             lanes: 1,
             more: String::new(),
@@ -98,6 +101,7 @@ impl Config {
         writeln!(file, "sendTo = {}", self.send_to)?;
         optional(file, "blockTime", self.block_time.map(time).as_deref())?;
         writeln!(file, "confirmations = {}", self.confirmations)?;
+        file.push_str(&self.chain_more);
         if let Some(lease) = self.lease {
             writeln!(file, "[lease]\nduration = {:?}", time(lease.duration))?;
             writeln!(file, "renewInterval = {:?}", time(lease.renew))?;

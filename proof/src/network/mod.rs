@@ -27,6 +27,8 @@ pub struct Terms {
     pub accounts: u32,
     /// Anvil: the number of blocks whose state is kept; see the rig's options.
     pub states: Option<u32>,
+    /// The rules of an older chain; see the rig's options. (The dev chain has its own.)
+    pub hardfork: Option<&'static str>,
 }
 
 impl Default for Terms {
@@ -37,6 +39,7 @@ impl Default for Terms {
             block_gas_limit: options.block_gas_limit,
             accounts: options.accounts,
             states: None,
+            hardfork: None,
         }
     }
 }
@@ -75,6 +78,7 @@ impl Network {
                     block_gas_limit: terms.block_gas_limit,
                     accounts: terms.accounts,
                     states: terms.states,
+                    hardfork: terms.hardfork,
                     ..Options::default()
                 };
                 let node = run_blocking(move || EvmNode::start(kind, options)).await?;

@@ -1,5 +1,5 @@
 //! Real servers for tests and proofs: PostgreSQL of several majors, PgBouncer, Redis, EVM nodes of several vendors,
-//! and fault-injecting proxies for TCP and JSON-RPC. Never shipped; depends on no crate of the product.
+//! fault-injecting proxies for TCP and JSON-RPC, and a browser. Never shipped; depends on no crate of the product.
 //!
 //! Everything listens on loopback, keeps its data in a temporary directory, and ends with its owner, even when the
 //! owner is killed (`server_dir`). Calls block, because they start processes and wait for them: a proof under load
@@ -13,6 +13,9 @@ pub mod redis;
 
 pub mod evm;
 pub mod rpc_proxy;
+
+pub mod chromium;
+pub mod web_server;
 
 pub mod ports;
 pub mod tools;

@@ -68,6 +68,13 @@ pub fn node_modules(package: &str) -> Result<PathBuf, MissingTool> {
     }
 }
 
+/// Debian's package, or an installed one under the name of other distributions.
+pub fn chromium() -> Result<PathBuf, MissingTool> {
+    let names = ["chromium", "chromium-browser", "google-chrome"];
+    let found = names.iter().find_map(|name| in_path(name, &[]).ok());
+    found.ok_or_else(|| MissingTool("chromium".into()))
+}
+
 pub fn node() -> Result<PathBuf, MissingTool> {
     in_path("node", &[])
 }

@@ -44,6 +44,23 @@ fn sorted(mut hashes: Vec<B256>) -> Vec<B256> {
 }
 
 #[test]
+fn every_kind_has_chains_of_another_id_and_of_older_rules() {
+    each(|kind| {
+        let options = Options {
+            chain_id: CHAIN_ID + 1,
+            hardfork: Some("berlin"),
+            ..Options::default()
+        };
+        let node = EvmNode::start(kind, options);
+        let id = node.rpc().call("eth_chainId", json!([]));
+        assert_eq!(id, json!(format!("{:#x}", CHAIN_ID + 1)), "{kind:?}");
+        let params = json!(["latest", false]);
+        let newest = node.rpc().call("eth_getBlockByNumber", params);
+        assert!(newest["baseFeePerGas"].is_null(), "{kind:?}: {newest}");
+    });
+}
+
+#[test]
 fn every_kind_has_the_same_chain_and_accounts() {
     each(|kind| {
         let options = Options {

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use alloy_primitives::B256;
 use rig::evm::{CHAIN_ID, EvmNode, Kind, Rpc, RpcError, account};
 use rig::proxy::AfterLoss;
-use rig::rpc_proxy::{CallFilter, Fault, OutageKind, RpcProxy, Rule, View};
+use rig::rpc_proxy::{CallFilter, Fault, Lie, OutageKind, RpcProxy, Rule, View};
 use serde_json::{Value, json};
 
 const SEND: &str = "eth_sendRawTransaction";
@@ -240,4 +240,35 @@ fn receipts_are_hidden_and_shown_again() {
     assert_eq!(seen(), (0, 0));
     world.proxy.show_receipts();
     assert_eq!(seen(), (2, 2));
+}
+
+#[test]
+fn lies_change_answers_until_they_are_healed() {
+    let world = World::start();
+    let nonce = || world.number("eth_getTransactionCount", json!([account(0).0, "latest"]));
+    let base_fee = || {
+        let block = world
+            .rpc
+            .call("eth_getBlockByNumber", json!(["0x0", false]));
+        let digits = block["baseFeePerGas"].as_str().unwrap()[2..].to_owned();
+        u64::from_str_radix(&digits, 16).unwrap()
+    };
+    let (real_nonce, real_fee) = (nonce(), base_fee());
+    for lie in [Lie::NonceAhead(5), Lie::FeesTimes(1_000)] {
+        for method in lie.methods() {
+            world
+                .proxy
+                .add(Rule::new(CallFilter::of(method), Fault::Lie(lie)));
+        }
+    }
+    assert_eq!(nonce(), real_nonce + 5);
+    assert_eq!(base_fee(), real_fee * 1_000);
+    assert_eq!(world.proxy.faults(), 2);
+    let refused = world.call("eth_getTransactionCount", json!(["nonsense", "latest"]));
+    assert!(
+        matches!(refused, Err(RpcError::Refused { .. })),
+        "{refused:?}"
+    );
+    world.proxy.heal();
+    assert_eq!((nonce(), base_fee()), (real_nonce, real_fee));
 }

@@ -363,6 +363,15 @@ impl Endpoint {
         tracing::debug!(%chain, endpoint, method, %failure, "JSON-RPC call failed");
     }
 
+    /// Records that a read was given up after its share of the time, because others are left to be queried.
+    pub(super) fn record_unanswered(&self, share: Duration) -> Failure {
+        let failure = Failure::AnswerLost(format!("no answer within {share:?}"));
+        self.health.record_failure(&failure);
+        let (chain, endpoint) = (self.chain, self.name());
+        tracing::debug!(%chain, endpoint, ?share, "a read is not answered; the next endpoint is queried");
+        failure
+    }
+
     /// Reports how many blocks this endpoint is behind the best known head.
     pub(super) fn report_lag(&self, blocks: u64) {
         #[expect(clippy::cast_precision_loss, reason = "a gauge for people")]

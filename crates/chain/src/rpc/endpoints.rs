@@ -16,6 +16,37 @@ use super::health::Rank;
 use super::limits;
 use super::read;
 
+/// An endpoint in query order.
+#[derive(Clone, Copy)]
+pub(super) struct Turn<'a> {
+    pub(super) endpoint: &'a Endpoint,
+    index: usize,
+    rank: Rank,
+    /// Whether one that is not failing comes after it.
+    has_next: bool,
+}
+
+impl Turn<'_> {
+    /// Waits for the endpoint's answer to a query of so many requests, one after the other. While another endpoint is left
+    /// that is not failing, each request has only a share of its time: an endpoint that hangs on a method must not hold up
+    /// what others answer. The last one has the whole time, so that an answer that takes long everywhere arrives.
+    pub(super) async fn answer<T>(
+        &self,
+        requests: usize,
+        query: impl Future<Output = Result<T, Failure>>,
+    ) -> Result<T, Failure> {
+        if !self.has_next {
+            return query.await;
+        }
+        let requests = u32::try_from(requests.max(1)).unwrap_or(u32::MAX);
+        let share = limits::READ_SHARE.saturating_mul(requests);
+        match timeout(share, query).await {
+            Ok(answer) => answer,
+            Err(_elapsed) => Err(self.endpoint.record_unanswered(share)),
+        }
+    }
+}
+
 pub(super) struct Endpoints {
     list: Vec<Endpoint>,
     /// The index whose head was used last. It stays first while it is as good as the others, so that the head does
@@ -51,6 +82,21 @@ impl Endpoints {
         ranked.map(|(_, index)| &self.list[index]).collect()
     }
 
+    /// In query order, each with what comes after it.
+    pub(super) fn turns(&self) -> Vec<Turn<'_>> {
+        let ranked = self.ranked();
+        let healthy = ranked.iter().rposition(|(rank, _)| *rank < Rank::Failed);
+        let turns = ranked.iter().enumerate();
+        turns
+            .map(|(position, (rank, index))| Turn {
+                endpoint: &self.list[*index],
+                index: *index,
+                rank: *rank,
+                has_next: healthy.is_some_and(|last| last > position),
+            })
+            .collect()
+    }
+
     /// In the order in which they get the envelopes of an account: those on which sends hang come last, however well
     /// they answer queries.
     pub(super) fn in_send_order(&self, account: Address) -> Vec<&Endpoint> {
@@ -81,10 +127,10 @@ impl Endpoints {
         query: impl Fn(&'a Endpoint) -> BoxFuture<'a, Result<T, Failure>> + Send,
     ) -> Result<T, ChainError> {
         let mut failures = Vec::new();
-        for endpoint in self.in_order() {
-            match query(endpoint).await {
+        for turn in self.turns() {
+            match turn.answer(1, query(turn.endpoint)).await {
                 Ok(result) => return Ok(result),
-                Err(failure) => failures.push((endpoint.name(), failure)),
+                Err(failure) => failures.push((turn.endpoint.name(), failure)),
             }
         }
         Err(endpoints_failed(&failures))
@@ -97,17 +143,17 @@ impl Endpoints {
     ) -> Result<(T, Option<T>), ChainError> {
         let mut failures = Vec::new();
         let mut first: Option<T> = None;
-        for (rank, index) in self.ranked() {
-            if first.is_some() && rank > Rank::Slow {
+        for turn in self.turns() {
+            if first.is_some() && turn.rank > Rank::Slow {
                 break;
             }
-            let endpoint = &self.list[index];
+            let endpoint = turn.endpoint;
             if let Some(first) = first {
                 // The second is a precaution: an endpoint that hangs must not hold up the first.
                 let second = timeout(limits::FEE_EXTRA_PATIENCE, query(endpoint)).await;
                 return Ok((first, second.ok().and_then(Result::ok)));
             }
-            match query(endpoint).await {
+            match turn.answer(1, query(endpoint)).await {
                 Ok(result) => first = Some(result),
                 Err(failure) => failures.push((endpoint.name(), failure)),
             }
@@ -118,22 +164,23 @@ impl Endpoints {
         }
     }
 
-    /// Queries endpoints until one has a complete result, else returns the most complete one. Something counts as
-    /// absent only after all endpoints were queried, except those that are known to be behind.
+    /// Queries endpoints, by so many requests each, until one has a complete result, else returns the most complete one.
+    /// Something counts as absent only after all endpoints were queried, except those that are known to be behind.
     pub(super) async fn read_most<'a, T>(
         &'a self,
+        requests: usize,
         is_all: impl Fn(&T) -> bool + Send,
         is_more: impl Fn(&T, &T) -> bool + Send,
         query: impl Fn(&'a Endpoint) -> BoxFuture<'a, Result<T, Failure>> + Send,
     ) -> Result<T, ChainError> {
         let mut failures = Vec::new();
         let mut most: Option<T> = None;
-        for (rank, index) in self.ranked() {
-            if most.is_some() && rank > Rank::Slow {
+        for turn in self.turns() {
+            if most.is_some() && turn.rank > Rank::Slow {
                 break;
             }
-            let endpoint = &self.list[index];
-            match query(endpoint).await {
+            let endpoint = turn.endpoint;
+            match turn.answer(requests, query(endpoint)).await {
                 Ok(found) if is_all(&found) => return Ok(found),
                 Ok(found) => {
                     let is_most = most.as_ref().is_none_or(|most| is_more(&found, most));
@@ -150,7 +197,8 @@ impl Endpoints {
         &'a self,
         query: impl Fn(&'a Endpoint) -> BoxFuture<'a, Result<Option<T>, Failure>> + Send,
     ) -> Result<Option<T>, ChainError> {
-        self.read_most(Option::is_some, |_, _| false, query).await
+        self.read_most(1, Option::is_some, |_, _| false, query)
+            .await
     }
 
     /// The newest block of an endpoint that is not behind another one; if all are behind, the newest of them.
@@ -159,10 +207,12 @@ impl Endpoints {
         let mut failures = Vec::new();
         let mut is_absent = false;
         let mut newest: Option<(usize, Header, Block)> = None;
-        for (_, index) in self.ranked() {
-            let endpoint = &self.list[index];
+        for turn in self.turns() {
+            let Turn {
+                endpoint, index, ..
+            } = turn;
             let began = Instant::now();
-            match read::latest_block(endpoint).await {
+            match turn.answer(1, read::latest_block(endpoint)).await {
                 Ok(Some(block)) => {
                     let header = block.header();
                     let lag = self.record_head(index, header.number, began.elapsed());

@@ -46,6 +46,8 @@ pub(super) struct FeeQuoter(Mutex<FeeState>);
 struct FeeState {
     /// The newest blocks that were read, by hash: the one that is followed is among them.
     heads: BTreeMap<B256, Head>,
+    /// The number and next base fee of the newest block whose base fee is plausible.
+    plausible: Option<(u64, u128)>,
     tip: Option<Tip>,
     no_op_gas: Option<u64>,
     prices: RecentPrices,
@@ -57,6 +59,8 @@ struct Head {
     number: u64,
     /// The base fee of the block after it; `None` on chains without EIP-1559.
     next_base_fee: Option<u128>,
+    /// Whether the base fee may have become what is reported by the rule of EIP-1559.
+    is_plausible: bool,
     gas_limit: Option<u64>,
 }
 
@@ -64,6 +68,8 @@ struct Head {
 #[derive(Clone, Copy)]
 struct Tip {
     wei: u128,
+    /// Whether it is near the one before it.
+    is_plausible: bool,
     is_price: bool,
     queried_at_block: u64,
     queried_at: Instant,
@@ -93,15 +99,18 @@ impl FeeQuoter {
         let is_price = head.next_base_fee.is_none();
         let old = self.lock().tip.filter(|tip| tip.is_price == is_price);
         let tip = match old {
-            Some(tip) if tip.is_fresh(head.number) => tip.wei,
+            Some(tip) if tip.is_fresh(head.number) => tip,
             Some(_) | None => self.query_tip(endpoints, head, old).await?,
         };
         let mut state = self.lock();
-        let price = head.next_base_fee.unwrap_or(0).saturating_add(tip);
-        state.prices.record(head.number, price);
+        // What is implausible must not raise the limit that protects against it. A change that lasts becomes plausible.
+        if (head.is_plausible && tip.is_plausible) || state.prices.max().is_none() {
+            let price = head.next_base_fee.unwrap_or(0).saturating_add(tip.wei);
+            state.prices.record(head.number, price);
+        }
         Ok(FeeQuote {
             base_fee: head.next_base_fee,
-            tip,
+            tip: tip.wei,
             block_gas_limit: head.gas_limit,
             no_op_gas: state.no_op_gas,
             recent_max: state.prices.max(),
@@ -126,7 +135,7 @@ impl FeeQuoter {
         endpoints: &Endpoints,
         head: Head,
         old: Option<Tip>,
-    ) -> Result<u128, ChainError> {
+    ) -> Result<Tip, ChainError> {
         let is_price = head.next_base_fee.is_none();
         let quoted = endpoints
             .read_two(|endpoint| match is_price {
@@ -134,40 +143,42 @@ impl FeeQuoter {
                 false => Box::pin(tip(endpoint)),
             })
             .await;
-        let wei = match (quoted, old) {
+        let (wei, is_plausible) = match (quoted, old) {
             (Ok((one, other)), old) => {
                 let most = old.map_or(u128::MAX, |old| credible_tip(old.wei));
                 let quoted = lower_tip(one, other.unwrap_or(one));
                 if quoted > most {
                     report_outlier("tip", quoted, most);
                 }
-                quoted.min(most)
+                (quoted.min(most), quoted <= most)
             }
             (Err(error), Some(old)) => {
                 tracing::debug!(%error, "the tip could not be queried; the old one stays in use");
-                old.wei
+                (old.wei, old.is_plausible)
             }
             (Err(error), None) => return Err(error),
         };
         let no_op_gas = endpoints.read_first(|endpoint| Box::pin(no_op_gas(endpoint)));
         let no_op_gas = timeout(FEE_EXTRA_PATIENCE, no_op_gas).await;
         let no_op_gas = no_op_gas.ok().and_then(Result::ok);
+        let tip = Tip {
+            wei,
+            is_plausible,
+            is_price,
+            queried_at_block: head.number,
+            queried_at: Instant::now(),
+        };
         let is_first = {
             let mut state = self.lock();
             state.no_op_gas = no_op_gas.or(state.no_op_gas);
-            state.tip = Some(Tip {
-                wei,
-                is_price,
-                queried_at_block: head.number,
-                queried_at: Instant::now(),
-            });
+            state.tip = Some(tip);
             state.prices.max().is_none()
         };
         if is_first && !is_price {
             self.read_base_fee_history(endpoints, head.number, wei)
                 .await;
         }
-        Ok(wei)
+        Ok(tip)
     }
 
     /// The base fees of the time before this process started. Where no endpoint shows them, the first block decides.
@@ -209,6 +220,7 @@ impl FeeState {
         let head = Head {
             number,
             next_base_fee,
+            is_plausible: self.record_plausible(number, reported),
             gas_limit: block.gas_limit.map(|limit| limit.0),
         };
         self.heads.insert(hash, head);
@@ -219,6 +231,31 @@ impl FeeState {
         }
         head
     }
+
+    /// Whether a base fee can follow from the newest plausible one, which it then replaces.
+    fn record_plausible(&mut self, number: u64, reported: Option<u128>) -> bool {
+        let Some(reported) = reported else {
+            return true; // the price is checked like a tip
+        };
+        let is_plausible = self.plausible.is_none_or(|(from, before)| {
+            reported <= plausible_base_fee(before, number.saturating_sub(from))
+        });
+        let is_newer = self.plausible.is_none_or(|(from, _)| from < number);
+        if is_plausible && is_newer {
+            self.plausible = Some((number, reported));
+        }
+        is_plausible
+    }
+}
+
+/// The most that a base fee becomes by EIP-1559 after so many blocks, an eighth more with each, rounded up.
+fn plausible_base_fee(before: u128, blocks: u64) -> u128 {
+    let mut most = before;
+    for _ in 0..blocks.clamp(1, PRICE_BLOCKS_MAX) {
+        let step = most / CHANGE_DENOMINATOR;
+        most = most.saturating_add(step).saturating_add(1);
+    }
+    most
 }
 
 /// The most that a base fee can have become after so many blocks: twice as much with each, where EIP-1559 allows an
@@ -420,6 +457,24 @@ mod tests {
             next(&mut state, number, 5);
         }
         assert_eq!(state.heads.len(), FEE_HEADS_MAX);
+    }
+
+    #[test]
+    fn base_fee_is_plausible_as_far_as_eip1559_allows() {
+        let mut state = FeeState::default();
+        let mut is_plausible =
+            |number, base| state.record_head(&block_at(number, base)).is_plausible;
+        assert!(is_plausible(1, 8_000), "the first one decides");
+        assert!(is_plausible(2, 9_000), "a full block");
+        // Until then they do not raise the limit of what is signed.
+        let lies = 3..3 + 58;
+        for number in lies {
+            assert!(!is_plausible(number, 9_000_000), "block {number}");
+        }
+        assert!(is_plausible(61, 9_000_000), "it could have become so");
+        assert!(is_plausible(62, 8_000) && is_plausible(62, 9_000));
+        assert_eq!(plausible_base_fee(0, 1), 1);
+        assert_eq!(plausible_base_fee(u128::MAX, u64::MAX), u128::MAX);
     }
 
     #[test]

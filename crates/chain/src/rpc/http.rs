@@ -1,10 +1,13 @@
 //! One HTTP request and its answer, with a deadline and a size limit.
 
+use std::pin::pin;
 use std::time::Duration;
 
 use alloy_primitives::bytes::Bytes;
+use futures::future::{Either, select};
 use reqwest::header::{self, HeaderMap};
 use reqwest::{Client, Response, StatusCode, redirect};
+use tokio::time::timeout;
 
 use super::failure::Failure;
 use super::limits;
@@ -26,7 +29,7 @@ pub(super) struct HttpReply {
     pub(super) body: Vec<u8>,
 }
 
-/// Whether a request is sent again when its connection breaks.
+/// Whether a request is sent again when its connection breaks or its answer is late.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum RetryPolicy {
     /// For reads.
@@ -73,12 +76,34 @@ impl Http {
         retry_policy: RetryPolicy,
     ) -> Result<HttpReply, Failure> {
         let body = Bytes::from(body);
-        let mut answer = self.post_once(body.clone()).await;
-        // The server may close an idle connection while it is being reused.
-        if retry_policy == RetryPolicy::Once && matches!(answer, Err(RequestError::Dropped(_))) {
-            answer = self.post_once(body).await;
-        }
+        let answer = match retry_policy {
+            RetryPolicy::Once => self.post_read(body).await,
+            RetryPolicy::Never => self.post_once(body).await,
+        };
         answer.map_err(RequestError::into_failure)
+    }
+
+    /// A request whose answer is late is sent again beside it, and the first answer counts: what a server has lost must
+    /// not cost the whole time of a request after it works again, and a slow answer must still arrive.
+    async fn post_read(&self, body: Bytes) -> Result<HttpReply, RequestError> {
+        let mut first = pin!(self.post_unless_dropped(body.clone()));
+        if let Ok(answer) = timeout(limits::REPEAT_AFTER, first.as_mut()).await {
+            return answer;
+        }
+        let second = pin!(self.post_unless_dropped(body));
+        match select(first, second).await {
+            Either::Left((answer, _)) | Either::Right((answer @ Ok(_), _)) => answer,
+            Either::Right((Err(_), first)) => first.await,
+        }
+    }
+
+    /// The server may close an idle connection while it is being reused: then the request is sent again.
+    async fn post_unless_dropped(&self, body: Bytes) -> Result<HttpReply, RequestError> {
+        let answer = self.post_once(body.clone()).await;
+        match answer {
+            Err(RequestError::Dropped(_)) => self.post_once(body).await,
+            Ok(_) | Err(RequestError::Other(_)) => answer,
+        }
     }
 
     async fn post_once(&self, body: Bytes) -> Result<HttpReply, RequestError> {

@@ -28,6 +28,10 @@ pub(super) const IDLE_CONNECTION_AGE_MAX: Duration = Duration::from_secs(30);
 /// The connect timeout; never longer than the request timeout.
 pub(super) const CONNECT_TIMEOUT_MAX: Duration = Duration::from_secs(5);
 
+/// How long a read waits for an endpoint while another one is left that is not failing.
+pub(super) const READ_SHARE: Duration = Duration::from_secs(2);
+/// A read without an answer is sent again after this time.
+pub(super) const REPEAT_AFTER: Duration = Duration::from_secs(3);
 /// How long an endpoint ranks last after a failure.
 pub(super) const COOL_DOWN: Duration = Duration::from_secs(5);
 /// The backoff of a rate-limiting endpoint: if it states none, and at most.

@@ -123,6 +123,7 @@ impl Chain for RpcChain {
     async fn headers(&self, from: u64, count: u64) -> Result<Vec<Header>, ChainError> {
         self.endpoints
             .read_most(
+                read::header_requests(count),
                 |headers: &Vec<Header>| headers.len() as u64 >= count,
                 |one, other| one.len() > other.len(),
                 |endpoint| Box::pin(read::headers(endpoint, from, count)),
@@ -144,6 +145,7 @@ impl Chain for RpcChain {
         let is_enough = |has: &bool| *has || quorum == Quorum::One;
         self.endpoints
             .read_most(
+                1,
                 is_enough,
                 |_, _| false,
                 |endpoint| Box::pin(read::knows_transaction(endpoint, hash)),

@@ -66,6 +66,11 @@ pub(super) fn block_or_absent(answer: Outcome<Option<Block>>) -> Result<Option<B
     }
 }
 
+/// The requests by which so many headers are read.
+pub(super) fn header_requests(count: u64) -> usize {
+    usize::try_from(count).map_or(usize::MAX, |count| count.div_ceil(BATCH_MAX))
+}
+
 pub(super) async fn headers(
     endpoint: &Endpoint,
     from: u64,
@@ -163,8 +168,11 @@ pub(super) async fn receipts_from_endpoints(
     let mut missing = hashes.to_vec();
     let mut answered = 0_usize;
     let mut failures = Vec::new();
-    for endpoint in endpoints.in_order() {
-        match receipts(endpoint, &missing).await {
+    for turn in endpoints.turns() {
+        let endpoint = turn.endpoint;
+        let requests = missing.len().div_ceil(endpoint.batch_max);
+        let answer = turn.answer(requests, receipts(endpoint, &missing));
+        match answer.await {
             Ok(inclusions) => {
                 answered += 1;
                 found.extend(inclusions.into_iter().map(|one| (one.tx_hash, one)));
@@ -228,8 +236,10 @@ pub(super) async fn nonces_from_endpoints(
     let mut is_alone = true;
     let mut are_others_dead = true;
     let mut failures = Vec::new();
-    for endpoint in endpoints.in_order() {
-        let answer = account_nonces(endpoint, account, query).await;
+    for turn in endpoints.turns() {
+        let endpoint = turn.endpoint;
+        let answer = turn.answer(1, account_nonces(endpoint, account, query));
+        let answer = answer.await;
         endpoint.health.record_nonce_query(answer.is_ok());
         match (answer, first) {
             (Ok(nonces), None) if is_only => {

@@ -12,6 +12,7 @@ mod head_subscription;
 mod metrics;
 mod on_devchain;
 mod rate_limits;
+mod read_shares;
 mod reads;
 mod send_deadlines;
 mod sends;

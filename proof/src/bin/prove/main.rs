@@ -10,6 +10,7 @@ mod calls;
 mod cluster_accept;
 mod compare;
 mod database;
+mod endpoints;
 mod failover;
 mod faults;
 mod first_transaction;
@@ -20,6 +21,7 @@ mod kill_nine;
 mod memory;
 mod nonce_examples;
 mod nonce_faults;
+mod poison;
 mod processes;
 mod readers;
 mod replacement;
@@ -27,6 +29,7 @@ mod seeds;
 mod throughput;
 mod torture;
 mod tracking;
+mod web_pages;
 
 use std::process::ExitCode;
 
@@ -85,6 +88,13 @@ const PROOFS: &[(&str, Proof)] = &[
     ("06-5-examples", |report| {
         Box::pin(nonce_examples::prove(report))
     }),
+    ("14-1-poison", |report| Box::pin(poison::prove(report))),
+    ("14-2-endpoints", |report| {
+        Box::pin(endpoints::prove(report))
+    }),
+    ("14-7-web-pages", |report| {
+        Box::pin(web_pages::prove(report))
+    }),
     ("14-3-isolation", |report| {
         Box::pin(isolation::prove(report))
     }),
@@ -93,7 +103,14 @@ const PROOFS: &[(&str, Proof)] = &[
 ];
 
 /// Servers are started and stopped by blocking calls; with more threads than cores, other tasks continue meanwhile.
-const BLOCKING_PROOFS: &[&str] = &["04-3-faults", "05-3-torture", "06-3-faults"];
+const BLOCKING_PROOFS: &[&str] = &[
+    "04-3-faults",
+    "05-3-torture",
+    "06-3-faults",
+    "14-1-poison",
+    "14-2-endpoints",
+    "14-7-web-pages",
+];
 const BLOCKING_PROOF_THREADS: usize = 8;
 
 fn main() -> ExitCode {

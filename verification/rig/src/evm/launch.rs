@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::{CHAIN_ID, Kind, MNEMONIC, Mining, Options};
+use super::{Kind, MNEMONIC, Mining, Options};
 use crate::server_dir::ServerDir;
 use crate::tools;
 
@@ -34,7 +34,7 @@ fn anvil(options: &Options, dir: &ServerDir, port: u16) -> Command {
     let mut command = dir.command(&program);
     command
         .args(["--host", "127.0.0.1", "--port", &port.to_string()])
-        .args(["--chain-id", &CHAIN_ID.to_string()])
+        .args(["--chain-id", &options.chain_id.to_string()])
         .args(["--mnemonic", MNEMONIC])
         .args(["--accounts", &options.accounts.to_string()])
         .args(["--balance", &BALANCE.to_string()])
@@ -43,6 +43,9 @@ fn anvil(options: &Options, dir: &ServerDir, port: u16) -> Command {
         .arg("--state")
         .arg(dir.work_dir().join("state.json"))
         .arg("--quiet");
+    if let Some(hardfork) = options.hardfork {
+        command.args(["--hardfork", hardfork]);
+    }
     match options.states {
         Some(count) => command.args(["--prune-history", &count.to_string()]),
         // Nonces are queried at past heights.
@@ -67,12 +70,15 @@ fn hardhat(options: &Options, dir: &ServerDir, port: u16) -> Command {
         Mining::Instant | Mining::Manual => 0,
         Mining::Every(time) => time.as_millis(),
     };
-    let network = json!({
-        "chainId": CHAIN_ID,
+    let mut network = json!({
+        "chainId": options.chain_id,
         "blockGasLimit": options.block_gas_limit,
         "accounts": { "mnemonic": MNEMONIC, "count": options.accounts },
         "mining": { "auto": options.mining == Mining::Instant, "interval": interval },
     });
+    if let Some(hardfork) = options.hardfork {
+        network["hardfork"] = hardfork.into();
+    }
     let config = json!({ "networks": { "hardhat": network } });
     let project = dir.work_dir();
     fs::write(
@@ -105,8 +111,8 @@ fn ganache(options: &Options, dir: &ServerDir, port: u16) -> Command {
         .arg(modules.join("ganache/dist/node/cli.js"))
         .args(["--server.host", "127.0.0.1"])
         .args(["--server.port", &port.to_string()])
-        .args(["--chain.chainId", &CHAIN_ID.to_string()])
-        .args(["--chain.networkId", &CHAIN_ID.to_string()])
+        .args(["--chain.chainId", &options.chain_id.to_string()])
+        .args(["--chain.networkId", &options.chain_id.to_string()])
         .args(["--wallet.mnemonic", MNEMONIC])
         .args(["--wallet.totalAccounts", &options.accounts.to_string()])
         .args(["--wallet.defaultBalance", &BALANCE.to_string()])
@@ -120,6 +126,9 @@ fn ganache(options: &Options, dir: &ServerDir, port: u16) -> Command {
         .arg("--database.dbPath")
         .arg(dir.work_dir().join("chain"))
         .arg("--logging.quiet");
+    if let Some(hardfork) = options.hardfork {
+        command.args(["--chain.hardfork", hardfork]);
+    }
     command
 }
 

@@ -25,7 +25,7 @@ use serde_json::json;
 use crate::ports::{Port, free_port};
 use crate::server_dir::{ServerDir, signal};
 
-/// The chain id of every node.
+/// The chain id of a node whose options name no other.
 pub const CHAIN_ID: u64 = 31_337;
 
 /// They answer well before this, even on a busy machine: two of them are JavaScript.
@@ -103,6 +103,10 @@ pub struct Options {
     /// Anvil: keeps the states of this many blocks, and only the newest after a restart, like a pruned node. Each state
     /// holds all accounts, so tens of thousands of accounts allow only a few. `None` keeps all.
     pub states: Option<u32>,
+    /// Other than [`CHAIN_ID`] for a second chain.
+    pub chain_id: u64,
+    /// The rules of an older chain, such as `berlin`, the last one without a base fee. `None`: the node's newest.
+    pub hardfork: Option<&'static str>,
     /// Further command line arguments.
     pub arguments: Vec<String>,
 }
@@ -114,6 +118,8 @@ impl Default for Options {
             block_gas_limit: 30_000_000,
             accounts: 10,
             states: None,
+            chain_id: CHAIN_ID,
+            hardfork: None,
             arguments: Vec::new(),
         }
     }

@@ -3,12 +3,14 @@
 //!
 //! It runs on its own thread, so a blocking test does not block the network.
 
+mod lie;
 mod message;
 mod node;
 mod rule;
 mod serve;
 mod view;
 
+pub use lie::Lie;
 pub use rule::{CallFilter, Fault, Rule, RuleId};
 pub use view::View;
 

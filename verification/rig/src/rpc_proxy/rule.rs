@@ -7,6 +7,7 @@ use rand::Rng as _;
 use rand::rngs::StdRng;
 use serde_json::{Value, json};
 
+use super::lie::Lie;
 use super::message::Call;
 use crate::proxy::AfterLoss;
 
@@ -129,6 +130,8 @@ pub enum Fault {
     },
     /// The send is answered with its hash, and does not reach the node.
     Pretend,
+    /// The node's own answer is changed.
+    Lie(Lie),
 }
 
 impl Fault {
@@ -154,7 +157,7 @@ impl Fault {
             Self::LoseRequest(_) | Self::LoseAnswer(_) | Self::Delay(_) | Self::Status { .. } => {
                 true
             }
-            Self::Error { .. } | Self::ErrorAfter { .. } | Self::Pretend => false,
+            Self::Error { .. } | Self::ErrorAfter { .. } | Self::Pretend | Self::Lie(_) => false,
         }
     }
 }
@@ -197,6 +200,8 @@ pub(super) enum CallAnswer {
     Proxy(Value),
     /// The proxy, after the node has processed the call.
     ProxyAfterNode(Value),
+    /// The node, changed by the proxy.
+    Changed(Lie),
 }
 
 impl Rules {
@@ -277,7 +282,7 @@ impl Plan {
                     retry_after: *retry_after,
                 };
             }
-            Fault::Error { .. } | Fault::ErrorAfter { .. } | Fault::Pretend => {
+            Fault::Error { .. } | Fault::ErrorAfter { .. } | Fault::Pretend | Fault::Lie(_) => {
                 unreachable!("these affect single calls")
             }
         }
@@ -294,6 +299,7 @@ fn faulted_answer(fault: &Fault, call: &Call) -> CallAnswer {
             let hash = call.hash.expect("the rule applies to sends only");
             CallAnswer::Proxy(json!({ "result": hash }))
         }
+        Fault::Lie(lie) => CallAnswer::Changed(*lie),
         Fault::LoseRequest(_) | Fault::LoseAnswer(_) | Fault::Delay(_) | Fault::Status { .. } => {
             unreachable!("these affect whole requests")
         }
@@ -340,7 +346,9 @@ mod tests {
         let plan = rules.plan(&[call("a"), call("a"), call("b")]);
         let answer_text = |answer: &CallAnswer| match answer {
             CallAnswer::Proxy(body) => body["error"]["message"].as_str().unwrap().to_owned(),
-            CallAnswer::Node | CallAnswer::ProxyAfterNode(_) => panic!("{answer:?}"),
+            CallAnswer::Node | CallAnswer::ProxyAfterNode(_) | CallAnswer::Changed(_) => {
+                panic!("{answer:?}")
+            }
         };
         let texts: Vec<String> = plan.answers.iter().map(answer_text).collect();
         assert_eq!(texts, ["first", "second", "second"]);

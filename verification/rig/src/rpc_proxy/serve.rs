@@ -224,6 +224,7 @@ async fn answer_mixed_batch(
                 body
             }
             CallAnswer::Node => next(),
+            CallAnswer::Changed(lie) => lie.change(&call.method, next()),
         };
         body["jsonrpc"] = json!("2.0");
         body["id"] = call.id.clone();
