@@ -49,7 +49,8 @@ pub(crate) async fn prove(report: &mut Report) -> Outcome<String> {
         .copied()
         .ok_or("no PostgreSQL is installed")?;
     let server = postgres(major).await?;
-    let database = run_blocking(move || server.database("readers")).await?;
+    let of_database = Arc::clone(&server); // the server ends with its last handle
+    let database = run_blocking(move || of_database.database("readers")).await?;
     let settings = Settings {
         lease: LEASE,
         ..Settings::new("14-4-readers", LANES)
