@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use domain::admission::AdmissionError;
+use domain::lane::FundsDecision;
 use domain::lane::reservations::MarkOutcome;
 use domain::{
     Attempt, B256, Effect, Header, Input, Lane, MonotonicTime, NodeName, Nonce, Step, Timestamp,
@@ -11,7 +13,7 @@ use domain::{
 use crate::node::AcceptedTx;
 use crate::ports::{LaneBatch, TxRecord};
 use crate::reservations::PendingMark;
-use crate::shard::PendingCreate;
+use crate::shard::{BALANCE_QUERIES_MAX, PendingCreate};
 
 /// A lane that was taken out of its shard for one turn. It replaces the lane in memory when its batch is applied,
 /// and is dropped otherwise.
@@ -30,6 +32,14 @@ pub(crate) struct LaneDraft {
     headers: BTreeMap<B256, Header>,
     rows: BTreeMap<TxId, RowIndex>,
     before: StoredCounters,
+}
+
+/// What came of a request in a turn.
+pub(crate) enum CreateOutcome {
+    Drafted,
+    /// The lane must know its account's balance first.
+    AwaitsBalance(PendingCreate),
+    Refused(PendingCreate, AdmissionError),
 }
 
 /// The lane's counters as the store has them before this turn.
@@ -72,10 +82,25 @@ impl LaneDraft {
         self.add_step(step);
     }
 
-    /// Adds a request to the draft; its caller is answered by the outcome of the commit.
-    pub(crate) fn accept_create(&mut self, create: PendingCreate, now: Timestamp) {
+    /// Adds a request to the draft, if its account can pay for it; then its caller is answered by the outcome of the
+    /// commit. Otherwise nothing of it is written and no nonce is used.
+    pub(crate) fn accept_create(
+        &mut self,
+        mut create: PendingCreate,
+        now: Timestamp,
+    ) -> CreateOutcome {
+        let may_wait = create.balance_queries < BALANCE_QUERIES_MAX;
+        match self.lane.check_funds(&create.request, create.arrived_at) {
+            FundsDecision::Refuse(why) => return CreateOutcome::Refused(create, why),
+            FundsDecision::QueryBalance if may_wait => {
+                create.balance_queries += 1;
+                return CreateOutcome::AwaitsBalance(create);
+            }
+            FundsDecision::QueryBalance | FundsDecision::Accept => {}
+        }
         self.step(Input::Accept(create.request.clone()), now);
         self.creates.push(create);
+        CreateOutcome::Drafted
     }
 
     /// Applies the mark of a reservation's holder, who is answered when it is durable.
@@ -163,6 +188,7 @@ impl LaneDraft {
             event_seq_before: self.before.event_seq,
             next_nonce: self.lane.next_nonce(),
             floor_nonce: self.lane.floor_nonce(),
+            open_cost: self.lane.open_cost(),
             writes: std::mem::take(&mut self.writes),
         })
     }
@@ -192,7 +218,7 @@ impl LaneDraft {
 
 #[cfg(test)]
 mod tests {
-    use domain::lane::{AdmittedRequest, ChainQuery};
+    use domain::lane::{AdmittedRequest, ChainQuery, OpenTotals};
     use domain::{
         Address, ChainId, GrantId, LaneId, LaneImage, LaneKey, LaneRules, LeaseGrant, Payload,
         RequestId, Token, Tx, U256,
@@ -223,7 +249,7 @@ mod tests {
             backlog_from: None,
             held: Vec::new(),
             consumed_below: Nonce(5),
-            queued: 0,
+            totals: OpenTotals::default(),
             finals: Vec::new(),
         };
         let mut rules = LaneRules::default();

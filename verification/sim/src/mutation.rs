@@ -129,6 +129,9 @@ mutations! {
     ReleaseExpiredWithoutChainCheck,
     /// A former holder's mark counts for a nonce that was reissued. Breaks: a nonce has one holder.
     AcceptFormerHolder,
+    /// The lane row's cost of open txs lacks those that wait in the store. Breaks: a request is accepted only if the
+    /// account can pay for it.
+    ForgetCostOfWaitingTxs,
 }
 
 /// Whether this build contains the bugs in `domain` and `engine`: the patches change it in their copy.

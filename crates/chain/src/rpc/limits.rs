@@ -28,6 +28,9 @@ pub(super) const IDLE_CONNECTION_AGE_MAX: Duration = Duration::from_secs(30);
 /// The connect timeout; never longer than the request timeout.
 pub(super) const CONNECT_TIMEOUT_MAX: Duration = Duration::from_secs(5);
 
+/// How often a balance is read at an endpoint whose newest block changes meanwhile.
+pub(super) const BALANCE_TRIES_MAX: u32 = 3;
+
 /// How long an endpoint ranks last after a failure.
 pub(super) const COOL_DOWN: Duration = Duration::from_secs(5);
 /// The backoff of a rate-limiting endpoint: if it states none, and at most.

@@ -38,6 +38,8 @@ impl Shard {
         self.is_draining = true;
         let keys: Vec<LaneKey> = self.lanes.keys().copied().collect();
         self.release_lanes(keys).await;
+        let waiting = self.take_waiting_for_balance();
+        waiting.into_iter().for_each(answer_released);
     }
 
     /// Releases lanes, so that any node may acquire them at once.

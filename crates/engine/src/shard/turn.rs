@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use domain::{ChainId, Input, LaneKey, RequestId};
+use domain::admission::AdmissionError;
+use domain::{ChainId, Input, LaneKey, RequestId, Timestamp};
 use metrics::counter;
 use tokio::sync::oneshot;
 
@@ -12,21 +13,58 @@ use super::{
     LaneCell, Message, OpenError, OpenedLane, PendingCreate, Shard, ShardOutcome, lookup_refusal,
     refuse_creates,
 };
-use crate::draft::LaneDraft;
+use crate::draft::{CreateOutcome, LaneDraft};
 use crate::gate::FIND_REQUESTS_AFTER_REPEAT;
+use crate::node::Refusal;
 use crate::reservations::PendingMark;
 
 /// What came for a lane in this turn.
 #[derive(Default)]
-struct TurnInput {
-    inputs: Vec<Input>,
-    creates: Vec<PendingCreate>,
+pub(super) struct TurnInput {
+    pub(super) inputs: Vec<Input>,
+    pub(super) creates: Vec<PendingCreate>,
     marks: Vec<PendingMark>,
     stores_floor: bool,
 }
 
 /// What came in this turn, by lane.
-type TurnInputs = BTreeMap<LaneKey, TurnInput>;
+pub(super) type TurnInputs = BTreeMap<LaneKey, TurnInput>;
+
+/// The requests of a turn that are not in its lane's draft.
+struct Undrafted {
+    lane: LaneKey,
+    /// Those that wait for the account's balance.
+    waiting: Vec<PendingCreate>,
+    /// Those that the account cannot pay for.
+    refused: Vec<(PendingCreate, AdmissionError)>,
+    /// Whether the known balance is to be queried again.
+    refreshes_balance: bool,
+}
+
+/// Steps all that came for a lane.
+fn step_draft(draft: &mut LaneDraft, input: TurnInput, now: Timestamp) -> Undrafted {
+    let mut rest = Undrafted {
+        lane: draft.lane.key(),
+        waiting: Vec::new(),
+        refused: Vec::new(),
+        refreshes_balance: false,
+    };
+    draft.stores_floor = input.stores_floor;
+    for input in input.inputs {
+        draft.step(input, now);
+    }
+    for create in input.creates {
+        match draft.accept_create(create, now) {
+            CreateOutcome::Drafted => {}
+            CreateOutcome::AwaitsBalance(create) => rest.waiting.push(create),
+            CreateOutcome::Refused(create, why) => rest.refused.push((create, why)),
+        }
+    }
+    for mark in input.marks {
+        draft.apply_mark(mark, now);
+    }
+    rest
+}
 
 impl Shard {
     pub(super) async fn run_turn(&mut self, messages: impl Iterator<Item = Message>) {
@@ -104,6 +142,11 @@ impl Shard {
                     turn.entry(lane).or_default().inputs.extend(inputs);
                 }
             }
+            Message::BalanceQueried {
+                lane,
+                queried_at,
+                answer,
+            } => self.sort_balance(lane, queried_at, answer, turn),
             Message::Head { chain } => self.sort_head(chain, turn),
             Message::Wake { lane, has_queued } => {
                 if self.wake_lane(lane) && has_queued {
@@ -141,7 +184,7 @@ impl Shard {
         }
     }
 
-    fn is_in_memory(&self, lane: LaneKey) -> bool {
+    pub(super) fn is_in_memory(&self, lane: LaneKey) -> bool {
         matches!(self.lanes.get(&lane), Some(LaneCell::Ready { .. }))
     }
 
@@ -192,9 +235,11 @@ impl Shard {
         if turn.is_empty() {
             return;
         }
-        self.answer_existing(&mut turn).await;
-        let now = self.core.ports.clock.now();
+        let is_looked_up = self.answer_existing(&mut turn).await;
+        let clock = &self.core.ports.clock;
+        let (now, monotonic) = (clock.now(), clock.monotonic());
         let mut drafts = Vec::with_capacity(turn.len());
+        let mut undrafted = Vec::new();
         for (key, input) in turn {
             match self.lanes.remove(&key) {
                 Some(LaneCell::Ready {
@@ -203,16 +248,10 @@ impl Shard {
                     idle_since,
                 }) => {
                     let mut draft = LaneDraft::new(*lane, epoch, idle_since);
-                    draft.stores_floor = input.stores_floor;
-                    for input in input.inputs {
-                        draft.step(input, now);
-                    }
-                    for create in input.creates {
-                        draft.accept_create(create, now);
-                    }
-                    for mark in input.marks {
-                        draft.apply_mark(mark, now);
-                    }
+                    let has_creates = !input.creates.is_empty();
+                    let mut rest = step_draft(&mut draft, input, now);
+                    rest.refreshes_balance = has_creates && draft.lane.is_balance_due(monotonic);
+                    undrafted.push(rest);
                     drafts.push(draft);
                 }
                 cell @ (Some(_) | None) => {
@@ -223,21 +262,43 @@ impl Shard {
         }
         sign_locally(&mut drafts, &*self.core.ports.signer, now).await;
         self.commit_drafts(drafts, now).await;
+        for rest in undrafted {
+            self.handle_undrafted(rest, is_looked_up);
+        }
     }
 
-    /// Looks up all requests of the turn at once, before any nonce is allocated.
+    /// Handles the requests of a lane that are not in its draft, after the commit of the turn. A request that its lane
+    /// refuses may have been accepted before, then it has its original answer: where it was not looked up in this turn,
+    /// it is in the next one. Where the draft did not become memory, its refusals mean nothing.
+    fn handle_undrafted(&mut self, rest: Undrafted, is_looked_up: bool) {
+        let lane = rest.lane;
+        let is_decided = is_looked_up && self.is_in_memory(lane);
+        for (mut create, why) in rest.refused {
+            if is_decided {
+                refuse_creates([create], &Refusal::Underfunded(why.to_string()));
+            } else {
+                create.is_repeat = true;
+                self.resend_creates(lane, vec![create]);
+            }
+        }
+        if rest.refreshes_balance || !rest.waiting.is_empty() {
+            self.query_balance(lane, rest.waiting);
+        }
+    }
+
+    /// Looks up all requests of the turn at once, before any nonce is allocated. Returns whether it did.
     ///
     /// As long as no repeated request id was seen for a while this is left out: the store itself refuses a second
     /// tx for a request id, and the turn that meets one is stepped again with a lookup. So a new request costs one
     /// round trip, and repeats cost a conflict once in a while instead of a read every time.
-    async fn answer_existing(&mut self, turn: &mut TurnInputs) {
+    async fn answer_existing(&mut self, turn: &mut TurnInputs) -> bool {
         let now = self.core.ports.clock.monotonic();
         let mut creates = turn.values().flat_map(|input| &input.creates);
         let needs_lookup = now < self.find_requests_until
             || creates.any(|create| create.is_repeat || create.maybe_stored);
         if !needs_lookup {
             self.resend_duplicates(turn);
-            return;
+            return false;
         }
         let mut keys = Vec::new();
         for (lane, input) in turn.iter().filter(|(lane, _)| self.is_in_memory(**lane)) {
@@ -248,7 +309,7 @@ impl Shard {
             keys.extend(ids.map(|id| (*lane, id.clone())));
         }
         if keys.is_empty() {
-            return;
+            return true;
         }
         counter!("lanekeeper_store_reads_total").increment(1);
         let found = match self.core.ports.store.find_requests(&keys).await {
@@ -256,7 +317,7 @@ impl Shard {
             Err(error) => {
                 let creates = turn.values_mut().flat_map(|input| input.creates.drain(..));
                 refuse_creates(creates, &lookup_refusal(&error));
-                return;
+                return true;
             }
         };
         let mut found = found.into_iter();
@@ -275,6 +336,7 @@ impl Shard {
             }
         }
         self.resend_duplicates(turn);
+        true
     }
 
     /// The same request id twice in one turn: the second finds the tx of the first in a later turn.

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use async_trait::async_trait;
 use domain::attempt::OutgoingEnvelope;
-use domain::lane::{AccountNonces, ChainQuery, EndpointNonces, NonceConsumer};
+use domain::lane::{AccountBalance, AccountNonces, ChainQuery, EndpointNonces, NonceConsumer};
 use domain::{
     Address, B256, ChainId, EffectDigest, FeeQuote, Header, Inclusion, Nonce, SendOutcome, U256,
 };
@@ -274,6 +274,15 @@ impl Chain for FakeChain {
             second: state.second.filter(|_| quorum == Quorum::Two),
             is_complete: state.second.is_none() || quorum == Quorum::Two,
         })
+    }
+
+    async fn account_balance(
+        &self,
+        _account: Address,
+        _not_below: u64,
+    ) -> Result<AccountBalance, ChainError> {
+        let why = "reservations cost nothing here".to_owned();
+        Err(ChainError::Unusable(why))
     }
 
     async fn knows_transaction(&self, hash: B256, _quorum: Quorum) -> Result<bool, ChainError> {
