@@ -116,6 +116,10 @@ impl Checker for AcceptsWithinBalance {
         if let WorldEvent::BalanceQueried { lane, node, answer } = event {
             self.follow_query(*lane, node, *answer);
         }
+        if let WorldEvent::Started(node) = event {
+            // It accepts without a query until it knows a price.
+            self.queries.retain(|(_, of), _| of != node);
+        }
         let Some((lane, batch)) = applied(event) else {
             return Ok(());
         };
