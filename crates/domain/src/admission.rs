@@ -1,8 +1,10 @@
 //! Admission: what a request must fulfil before it reaches its lane. Pure rules; a new one belongs here.
 
+use alloy_primitives::U256;
 use thiserror::Error;
 
 use crate::lane::reservations::{RESERVATION_PREFIX, ReservationTerms};
+use crate::lane::total_cost;
 use crate::{ChainId, FeeQuote, FeeRules, LaneKey, Payload, RequestId, TxType};
 
 /// The gas of a plain transfer.
@@ -55,6 +57,9 @@ pub enum AdmissionError {
         /// The base fee of the next block, or `chain.feeFloor` where that is higher.
         least: u128,
     },
+    /// The account cannot pay for it besides all that is open.
+    #[error("{0}")]
+    Underfunded(Box<Shortfall>),
     /// The lane's nonces are reserved by holders who sign elsewhere.
     #[error(
         "{} is a signer of kind external: nothing is sent from here, and its nonces are reserved with POST \
@@ -64,6 +69,25 @@ pub enum AdmissionError {
     /// The request id has the prefix of reservations.
     #[error("request ids that begin with {RESERVATION_PREFIX} are reserved for Lanekeeper")]
     ReservedRequestId,
+}
+
+/// What an account lacks for a request.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+#[error(
+    "at block {block} the account has {balance} wei, open txs can cost {committed} of them, and this request needs \
+     {needed}: {missing} wei are missing"
+)]
+pub struct Shortfall {
+    /// The block whose balance counts.
+    pub block: u64,
+    /// The account's balance after that block.
+    pub balance: U256,
+    /// What the lane's open txs can cost that this block does not contain.
+    pub committed: U256,
+    /// What the request can cost.
+    pub needed: U256,
+    /// How much more the account would need.
+    pub missing: U256,
 }
 
 /// Checks the fees that a payload names against the chain's rules.
@@ -111,6 +135,44 @@ pub fn check_execution(
         }),
         Some(_) | None => Ok(()),
     }
+}
+
+/// What an account has after a block, and what of it is committed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AccountFunds {
+    /// The block's height.
+    pub block: u64,
+    /// In wei.
+    pub balance: U256,
+    /// What open txs can cost that this block does not contain, in wei.
+    pub committed: U256,
+}
+
+/// The most that a request with this gas limit costs if it is signed now, in wei.
+#[must_use]
+pub fn cost(rules: &FeeRules, quote: FeeQuote, (payload, gas): (&Payload, u64)) -> U256 {
+    let per_gas = rules.fees(payload, quote).max_per_gas();
+    total_cost(payload.value, gas, per_gas)
+}
+
+/// Checks that an account can pay for a request besides all that is open. Otherwise it would hold up every tx behind it.
+pub fn check_balance(funds: AccountFunds, needed: U256) -> Result<(), AdmissionError> {
+    let AccountFunds {
+        block,
+        balance,
+        committed,
+    } = funds;
+    let missing = committed.saturating_add(needed).saturating_sub(balance);
+    if needed.is_zero() || missing.is_zero() {
+        return Ok(());
+    }
+    Err(AdmissionError::Underfunded(Box::new(Shortfall {
+        block,
+        balance,
+        committed,
+        needed,
+        missing,
+    })))
 }
 
 /// The limit per transaction of EIP-7825 on the networks of Ethereum that have it.
@@ -163,7 +225,7 @@ mod tests {
 
     use super::*;
     use crate::lane::reservations::reservation_request_id;
-    use crate::{Address, Holder, Nonce, U256};
+    use crate::{Address, Holder, Nonce};
 
     const CHAIN: ChainId = ChainId(7);
     const LANE: LaneKey = LaneKey {
@@ -295,6 +357,47 @@ mod tests {
         assert_eq!(check(None, Some(5), legacy), Ok(()));
         let refused = Err(AdmissionError::LegacyOnly(CHAIN));
         assert_eq!(check(Some(500), None, legacy), refused, "no base fee");
+    }
+
+    #[test]
+    fn request_must_fit_into_what_open_txs_leave() {
+        let check = |balance: u64, committed: u64, needed: u64| {
+            let [balance, committed, needed] = [balance, committed, needed].map(U256::from);
+            let funds = AccountFunds {
+                block: 9,
+                balance,
+                committed,
+            };
+            check_balance(funds, needed)
+        };
+        assert_eq!(check(100, 60, 40), Ok(()));
+        assert_eq!(check(100, 200, 0), Ok(()), "what costs nothing fits");
+        let refused = AdmissionError::Underfunded(Box::new(Shortfall {
+            block: 9,
+            balance: U256::from(100),
+            committed: U256::from(60),
+            needed: U256::from(41),
+            missing: U256::from(1),
+        }));
+        assert_eq!(
+            refused.to_string(),
+            "at block 9 the account has 100 wei, open txs can cost 60 of them, and this request needs 41: 1 wei are missing"
+        );
+        assert_eq!(check(100, 60, 41), Err(refused));
+    }
+
+    #[test]
+    fn cost_is_that_of_the_dearest_envelope() {
+        let mut offer = payload();
+        let cost = |offer: &Payload| cost(&FeeRules::OPEN, QUOTE, (offer, 21_000));
+        assert_eq!(cost(&offer), U256::from(1 + 21_000 * 201));
+        offer.max_fee_per_gas = Some(7);
+        assert_eq!(cost(&offer), U256::from(1 + 21_000 * 7));
+        offer.value = U256::MAX;
+        assert!(
+            cost(&offer) > U256::from(u128::MAX),
+            "and does not overflow"
+        );
     }
 
     #[test]

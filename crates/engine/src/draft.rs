@@ -2,8 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use domain::lane::LaneCheckpoint;
+use domain::admission::AdmissionError;
 use domain::lane::reservations::MarkOutcome;
+use domain::lane::{FundsDecision, LaneCheckpoint};
 use domain::{
     Attempt, B256, Effect, Header, Input, Lane, MonotonicTime, NodeName, Nonce, Step, Timestamp,
     TxId, UnsignedEnvelope, Writes,
@@ -13,7 +14,7 @@ use crate::folded_writes::{FoldedLength, FoldedWrites};
 use crate::node::AcceptedTx;
 use crate::ports::{LaneBatch, TxRecord};
 use crate::reservations::PendingMark;
-use crate::shard::PendingCreate;
+use crate::shard::{BALANCE_QUERIES_MAX, PendingCreate};
 
 /// A lane that was taken out of its shard for one turn. It replaces the lane in memory when its batch is applied,
 /// and is dropped otherwise.
@@ -32,6 +33,15 @@ pub(crate) struct LaneDraft {
     before: StoredCounters,
     /// The draft without this turn's requests, which are accepted last.
     before_creates: Option<BeforeCreates>,
+}
+
+/// The requests of a turn that are not in its lane's draft.
+#[derive(Default)]
+pub(crate) struct UndraftedCreates {
+    /// Those whose lane must know its account's balance first.
+    pub(crate) waiting: Vec<PendingCreate>,
+    /// Those that the account cannot pay for.
+    pub(crate) refused: Vec<(PendingCreate, AdmissionError)>,
 }
 
 /// The lane's counters as the store has them before this turn.
@@ -74,11 +84,17 @@ impl LaneDraft {
         self.add_step(step);
     }
 
-    /// Adds requests to the draft; their callers are answered by the outcome of the commit. From here on the draft takes
-    /// nothing but signatures of these requests, so that they can be retracted.
-    pub(crate) fn accept_creates(&mut self, creates: Vec<PendingCreate>, now: Timestamp) {
+    /// Adds requests to the draft whose account can pay for them; their callers are answered by the outcome of the commit.
+    /// Of the others nothing is written and no nonce is used. From here on the draft takes nothing but signatures of its
+    /// requests, so that they can be retracted.
+    pub(crate) fn accept_creates(
+        &mut self,
+        creates: Vec<PendingCreate>,
+        now: Timestamp,
+    ) -> UndraftedCreates {
+        let mut undrafted = UndraftedCreates::default();
         if creates.is_empty() {
-            return;
+            return undrafted;
         }
         self.before_creates = Some(BeforeCreates {
             checkpoint: self.lane.checkpoint(),
@@ -86,10 +102,21 @@ impl LaneDraft {
             to_sign: self.to_sign.len(),
             effects: self.effects.len(),
         });
-        for create in &creates {
-            self.step(Input::Accept(create.request.clone()), now);
+        for mut create in creates {
+            let may_wait = create.balance_queries < BALANCE_QUERIES_MAX;
+            match self.lane.check_funds(&create.request, create.arrived_at) {
+                FundsDecision::Refuse(why) => undrafted.refused.push((create, why)),
+                FundsDecision::QueryBalance if may_wait => {
+                    create.balance_queries += 1;
+                    undrafted.waiting.push(create);
+                }
+                FundsDecision::QueryBalance | FundsDecision::Accept => {
+                    self.step(Input::Accept(create.request.clone()), now);
+                    self.creates.push(create);
+                }
+            }
         }
-        self.creates = creates;
+        undrafted
     }
 
     /// Retracts all requests of this turn from a draft whose writes were not applied, and returns them. `None` where the
@@ -146,6 +173,7 @@ impl LaneDraft {
             event_seq_before: self.before.event_seq,
             next_nonce: self.lane.next_nonce(),
             floor_nonce: self.lane.floor_nonce(),
+            open_cost: self.lane.open_cost(),
             writes: self.writes.take_writes(),
         })
     }
@@ -179,7 +207,7 @@ impl LaneDraft {
 
 #[cfg(test)]
 mod tests {
-    use domain::lane::{AdmittedRequest, ChainQuery};
+    use domain::lane::{AdmittedRequest, ChainQuery, OpenTotals};
     use domain::{
         Address, ChainId, GrantId, LaneId, LaneImage, LaneKey, LaneRules, LeaseGrant, Payload,
         RequestId, Token, U256,
@@ -211,7 +239,7 @@ mod tests {
             backlog_from: None,
             held: Vec::new(),
             consumed_below: Nonce(5),
-            queued: 0,
+            totals: OpenTotals::default(),
             finals: Vec::new(),
         };
         let mut rules = LaneRules::default();
@@ -260,6 +288,7 @@ mod tests {
                 tries: 0,
                 is_repeat: false,
                 maybe_stored: false,
+                balance_queries: 0,
             });
         draft.accept_creates(creates.collect(), NOW);
         let node = NodeName("a".into());

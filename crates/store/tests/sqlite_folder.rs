@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use domain::lane::AdmittedRequest;
+use domain::lane::{AdmittedRequest, OpenCost};
 use domain::{
     Address, ChainId, Event, EventKind, GrantId, Incarnation, LaneKey, LastWrite, LeaseGrant,
     NodeName, Nonce, Payload, RequestId, SubState, Timestamp, Token, Tx, TxId, TxRequest, TxState,
@@ -50,7 +50,10 @@ async fn reopened_store_has_all_commits() {
         (image.next_nonce, image.event_seq),
         (Nonce(TXS_PER_BATCH), TXS_PER_BATCH)
     );
-    assert_eq!((image.backlog_from, image.queued), (Some(Nonce(0)), 1));
+    assert_eq!(
+        (image.backlog_from, image.totals.queued),
+        (Some(Nonce(0)), 1)
+    );
     assert_eq!(commit(&store, lease_grant, 1).await, CommitOutcome::Applied);
     let after = EventFilter {
         after: Some(cursor),
@@ -281,6 +284,7 @@ async fn commit(store: &SqliteStore, lease_grant: LeaseGrant, n: u64) -> CommitO
         event_seq_before: before,
         next_nonce: Nonce(after),
         floor_nonce: Nonce(0),
+        open_cost: OpenCost::default(),
         writes,
     };
     store.commit(vec![batch.into()]).await.remove(0)

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use alloy_primitives::{Address, B256, Bytes, U256};
 use cli::Failure;
+use domain::lane::OpenCost;
 use domain::{
     Attempt, AttemptKind, Event, EventKind, Fees, GrantId, Inclusion, LaneKey, LastWrite,
     LeaseGrant, NodeName, Nonce, Payload, RequestId, SubState, Timestamp, Tx, TxRequest, TxState,
@@ -161,6 +162,7 @@ impl RowWriter {
                 RowKind::Allocated | RowKind::Signed => Nonce(0),
                 RowKind::Finished => next_nonce,
             },
+            open_cost: OpenCost::default(),
             writes,
         }
     }

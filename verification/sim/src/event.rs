@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use domain::lane::AccountBalance;
 use domain::{
     B256, ChainId, GrantId, Header, Holder, LaneId, LaneImage, LaneKey, Mark, NodeName, Nonce,
     RequestId, SendOutcome, Token, TxId,
@@ -159,6 +160,15 @@ pub enum WorldEvent {
         node: NodeName,
         /// The nonces, in the order of the send.
         nonces: Vec<Nonce>,
+    },
+    /// A node queries the balance of a lane's account, or has its answer.
+    BalanceQueried {
+        /// The lane.
+        lane: LaneKey,
+        /// The node.
+        node: NodeName,
+        /// The answer; `None` before there is one.
+        answer: Option<AccountBalance>,
     },
     /// An attempt arrived at an endpoint of the chain.
     Sent {
@@ -374,6 +384,19 @@ impl fmt::Display for WorldEvent {
                 let nonces: Vec<u64> = nonces.iter().map(|nonce| nonce.0).collect();
                 format!("node {node} sends {} nonces {nonces:?}", short_lane(lane))
             }
+            Self::BalanceQueried { lane, node, answer } => {
+                let lane = short_lane(lane);
+                match answer {
+                    Some(AccountBalance {
+                        block,
+                        nonce,
+                        balance,
+                    }) => format!(
+                        "node {node} {lane} has {balance} wei at block {block}, nonce {nonce}"
+                    ),
+                    None => format!("node {node} queries the balance of {lane}"),
+                }
+            }
             Self::Sent {
                 lane,
                 endpoint,
@@ -499,7 +522,7 @@ fn regranted(lane: &LaneKey, outcome: &RegrantOutcome) -> String {
 
 fn loaded(lane: &LaneKey, image: &LaneImage) -> String {
     let (lane, held) = (short_lane(lane), &image.held);
-    let (batches, queued) = (image.batch_seq, image.queued);
+    let (batches, queued) = (image.batch_seq, image.totals.queued);
     format!("store  {lane} loaded after {batches}: nonces {held:?} held, {queued} txs queued")
 }
 

@@ -62,6 +62,9 @@ struct WorldKind {
     /// Also batches, readers, rolling restarts, nodes that join and leave, nonce reservations, and more.
     #[arg(long)]
     busy: bool,
+    /// Also accounts that run short of money, where requests are refused that they cannot pay for.
+    #[arg(long, conflicts_with = "calm")]
+    scarce: bool,
 }
 
 #[derive(Debug, clap::Args)]
@@ -93,8 +96,9 @@ impl WorldKind {
             lossy,
             accept_loss,
             busy,
+            scarce,
         } = *self;
-        if !(stormy || calm || deep_forks || lossy || busy) {
+        if !(stormy || calm || deep_forks || lossy || busy || scarce) {
             return Options::mixed(seed);
         }
         Options {
@@ -103,6 +107,7 @@ impl WorldKind {
             lossy,
             accept_loss,
             busy,
+            scarce,
             ..Options::default()
         }
     }

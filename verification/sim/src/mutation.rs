@@ -136,6 +136,9 @@ mutations! {
     DenyUnknownCommitWhenFenced,
     /// A tx whose block was reorged out keeps its list of confirmations. Breaks: confirmations are linked.
     KeepConfirmationsAfterReorg,
+    /// The lane row's cost of open txs lacks those that wait in the store. Breaks: a request is accepted only if the
+    /// account can pay for it.
+    ForgetCostOfWaitingTxs,
 }
 
 /// Whether this build contains the bugs in `domain` and `engine`: the patches change it in their copy.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use alloy_primitives::{Address, B256, Bytes, U256};
-use domain::lane::AdmittedRequest;
+use domain::lane::{AdmittedRequest, OpenCost};
 use domain::{
     Attempt, AttemptKind, ChainId, Event, EventKind, Fees, GrantId, Header, Incarnation, LaneId,
     LaneImage, LaneKey, LastWrite, LeaseGrant, NodeName, Nonce, Payload, RequestId, SubState,
@@ -272,6 +272,7 @@ impl Fixture {
             event_seq_before: keeper.event_seq,
             next_nonce,
             floor_nonce: of_lane.map(|(_, nonce)| *nonce).min().unwrap_or(next_nonce),
+            open_cost: OpenCost::default(),
             writes,
         }
     }

@@ -144,6 +144,7 @@ macro_rules! contract_tests {
                 ]
                 load: [
                     new_lane_is_empty
+                    cost_of_open_txs_is_that_of_the_last_batch
                     only_the_current_grant_loads_the_lane
                     in_flight_txs_are_loaded_in_nonce_order_with_attempts
                     unsigned_allocated_txs_are_the_backlog

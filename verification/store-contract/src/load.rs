@@ -1,8 +1,11 @@
 //! The image that a keeper loads after its grant.
 
+use domain::lane::{OpenCost, OpenTotals};
 use domain::{
-    Attempt, AttemptKind, B256, FinalTx, Inclusion, LaneImage, Nonce, SubState, Tx, TxState, Writes,
+    Attempt, AttemptKind, B256, FinalTx, Inclusion, LaneImage, Nonce, SubState, Tx, TxState, U256,
+    Writes,
 };
+use engine::ports::{CommitOutcome, LaneBatch};
 
 use crate::Backend;
 use crate::fixture::{AT, Fixture, Keeper, LEASE, SKEW, WATCH_DEPTH, inserts, lane, node, updates};
@@ -21,10 +24,44 @@ pub async fn new_lane_is_empty(backend: &dyn Backend) {
         backlog_from: None,
         held: Vec::new(),
         consumed_below: Nonce(0),
-        queued: 0,
+        totals: OpenTotals::default(),
         finals: Vec::new(),
     };
     assert_eq!(fixture.image(lane(1), keeper.lease_grant).await, expected);
+}
+
+/// The next keeper must know it without reading the txs that wait in the store.
+pub async fn cost_of_open_txs_is_that_of_the_last_batch(backend: &dyn Backend) {
+    let fixture = Fixture::new(backend);
+    let mut keeper = fixture.keeper(&node("a"), lane(1)).await;
+    let cost = |wei: u64| OpenCost {
+        wei: U256::from(wei) << 100,
+        unpriced_gas: 21_000,
+    };
+    let batch = |keeper: &Keeper, open_cost: OpenCost, tx: Tx| LaneBatch {
+        open_cost,
+        ..fixture.batch(keeper, inserts([tx]))
+    };
+    let first = fixture.tx(0);
+    let applied = batch(&keeper, cost(7), first.clone());
+    assert_eq!(
+        fixture.commit(applied.clone()).await,
+        CommitOutcome::Applied
+    );
+    keeper.follow(&applied);
+    let twice = Tx {
+        id: fixture.tx(1).id,
+        nonce: Some(Nonce(1)),
+        ..first
+    };
+    let outcome = fixture.commit(batch(&keeper, cost(8), twice)).await;
+    assert!(matches!(outcome, CommitOutcome::Conflict(_)), "{outcome:?}");
+    backend.advance(LEASE + SKEW).await;
+    let next = fixture.keeper(&node("b"), lane(1)).await;
+    let fenced = batch(&keeper, cost(9), fixture.tx(2));
+    assert_eq!(fixture.commit(fenced).await, CommitOutcome::Fenced);
+    let image = fixture.image(lane(1), next.lease_grant).await;
+    assert_eq!(image.totals.cost, cost(7));
 }
 
 pub async fn only_the_current_grant_loads_the_lane(backend: &dyn Backend) {
@@ -279,7 +316,7 @@ pub async fn lane_loads_no_rows_of_other_lanes(backend: &dyn Backend) {
     let keeper = fixture.keeper(&node("a"), lane(2)).await;
     let image = fixture.image(lane(2), keeper.lease_grant).await;
     assert_eq!(
-        (image.in_flight, image.held, image.queued),
+        (image.in_flight, image.held, image.totals.queued),
         (vec![], vec![], 0)
     );
     assert_eq!(

@@ -47,7 +47,7 @@ pub async fn queued_request_has_no_nonce_and_no_event(backend: &dyn Backend) {
     let keeper = fixture.keeper(&node("a"), lane(1)).await;
     let image = fixture.image(keeper.key, keeper.lease_grant).await;
     assert_eq!(
-        (image.queued, image.event_seq, image.next_nonce),
+        (image.totals.queued, image.event_seq, image.next_nonce),
         (1, 0, Nonce(0))
     );
     assert_eq!(
@@ -81,7 +81,11 @@ pub async fn queueing_the_same_request_twice_changes_nothing(backend: &dyn Backe
     );
     let keeper = fixture.keeper(&node("a"), lane(1)).await;
     assert_eq!(
-        fixture.image(keeper.key, keeper.lease_grant).await.queued,
+        fixture
+            .image(keeper.key, keeper.lease_grant)
+            .await
+            .totals
+            .queued,
         1
     );
 }
@@ -114,7 +118,11 @@ pub async fn concurrent_requests_with_one_key_make_one_tx(backend: &dyn Backend)
     }
     let keeper = fixture.keeper(&node("a"), lane(1)).await;
     assert_eq!(
-        fixture.image(keeper.key, keeper.lease_grant).await.queued,
+        fixture
+            .image(keeper.key, keeper.lease_grant)
+            .await
+            .totals
+            .queued,
         10
     );
 }
@@ -178,7 +186,11 @@ pub async fn queueing_an_accepted_request_returns_its_tx(backend: &dyn Backend) 
         [tx]
     );
     assert_eq!(
-        fixture.image(keeper.key, keeper.lease_grant).await.queued,
+        fixture
+            .image(keeper.key, keeper.lease_grant)
+            .await
+            .totals
+            .queued,
         0,
         "it is not queued"
     );
@@ -232,7 +244,10 @@ pub async fn keeper_adopts_queued_txs(backend: &dyn Backend) {
     };
     let tx = fixture.apply(&mut keeper, adoption).await.updates.remove(0);
     let image = fixture.image(keeper.key, keeper.lease_grant).await;
-    assert_eq!((image.queued, image.backlog_from), (1, Some(Nonce(0))));
+    assert_eq!(
+        (image.totals.queued, image.backlog_from),
+        (1, Some(Nonce(0)))
+    );
     assert_eq!(
         fixture
             .store

@@ -2,6 +2,7 @@
 
 use axum::body::Body;
 use axum::http::Request;
+use domain::U256;
 use futures::StreamExt;
 use futures::future::join_all;
 use serde_json::{Value, json};
@@ -113,6 +114,14 @@ async fn refusals_of_the_node_become_problems() {
         .post("/api/v1/tx", &changed("payload", reverting))
         .await
         .problem(422, "call-reverts");
+    world.chain.fund(SIGNER, U256::from(7));
+    let poor =
+        json!({"to": TO.to_string(), "value": "9", "gas": "21000", "gasPrice": "1000000000"});
+    let poor = world.post("/api/v1/tx", &changed("payload", poor)).await;
+    let figures = "at block 0 the account has 7 wei, open txs can cost 0 of them, and this request needs 21000000000009: \
+                   21000000000002 wei are missing";
+    assert!(poor.problem(422, "underfunded").contains(figures));
+    assert_eq!(poor.body["effect"], "none");
     world.node.drain().await;
     let late = world.create("r1", "/api/v1/tx").await;
     late.problem(503, "draining");

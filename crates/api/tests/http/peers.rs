@@ -36,7 +36,9 @@ fn peers(secret: Option<ClusterSecret>) -> HttpPeers {
 
 /// A node with this secret, listening on a socket.
 async fn served(secret: Option<ClusterSecret>) -> Served {
-    let mut plan = Plan::new(MemoryChain::new(CHAIN).auto_mining());
+    let chain = MemoryChain::new(CHAIN).auto_mining();
+    chain.fund(SIGNER, U256::MAX);
+    let mut plan = Plan::new(chain);
     plan.api.cluster_secret = secret;
     plan.start().await.serve(socket().await)
 }

@@ -32,6 +32,9 @@ pub(super) const CONNECT_TIMEOUT_MAX: Duration = Duration::from_secs(5);
 pub(super) const READ_SHARE: Duration = Duration::from_secs(2);
 /// A read without an answer is sent again after this time.
 pub(super) const REPEAT_AFTER: Duration = Duration::from_secs(3);
+/// How often a balance is read at an endpoint whose newest block changes meanwhile.
+pub(super) const BALANCE_TRIES_MAX: u32 = 3;
+
 /// How long an endpoint ranks last after a failure.
 pub(super) const COOL_DOWN: Duration = Duration::from_secs(5);
 /// The backoff of a rate-limiting endpoint: if it states none, and at most.

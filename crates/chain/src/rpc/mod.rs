@@ -4,6 +4,7 @@
 //! that belong behind the fence.
 
 mod answers;
+mod balance;
 mod call;
 mod config;
 mod consumer;
@@ -28,7 +29,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use domain::attempt::OutgoingEnvelope;
-use domain::lane::{ChainQuery, EndpointNonces, NonceConsumer};
+use domain::lane::{AccountBalance, ChainQuery, EndpointNonces, NonceConsumer};
 use domain::{Address, B256, ChainId, FeeQuote, Header, Inclusion, Nonce, SendOutcome};
 use engine::ports::{
     BlockTag, CallError, CallRequest, Chain, ChainError, HashFilter, Quorum, SendTrust,
@@ -174,6 +175,16 @@ impl Chain for RpcChain {
         quorum: Quorum,
     ) -> Result<EndpointNonces, ChainError> {
         read::nonces_from_endpoints(&self.endpoints, account, query, quorum).await
+    }
+
+    async fn account_balance(
+        &self,
+        account: Address,
+        not_below: u64,
+    ) -> Result<AccountBalance, ChainError> {
+        self.endpoints
+            .read_first(|endpoint| Box::pin(balance::account_balance(endpoint, account, not_below)))
+            .await
     }
 
     async fn find_consumer(

@@ -4,6 +4,7 @@
     reason = "clippy does not count test helpers as tests"
 )]
 
+mod balances;
 mod consumer;
 mod endpoints;
 mod fake_node;

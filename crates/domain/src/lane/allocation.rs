@@ -4,13 +4,14 @@ use crate::window::Release;
 use crate::{AttemptKind, EventKind, Nonce, SubState, Timestamp, Tx, TxState};
 
 use super::reservations::RESERVATIONS_MAX;
-use super::{AdmittedRequest, ChainQuery, Effect, LOAD_MAX, Lane, StepContext};
+use super::{AdmittedRequest, ChainQuery, Effect, LOAD_MAX, Lane, OpenCost, StepContext};
 
 impl Lane {
     /// A new request: gets a nonce now, or waits in the store for one.
     pub(super) fn accept(&mut self, request: AdmittedRequest, cx: &mut StepContext) {
         let mut tx = Tx::created(request, self.journal.token(), cx.now);
         self.check_chain_before_reserving(&tx, cx);
+        self.commit_funds(OpenCost::of_tx(&tx, &[]));
         // Txs that wait already come first.
         if self.paging.has_queued() || !self.can_allocate() {
             let kind = EventKind::TxAccepted { nonce: None };
@@ -47,6 +48,8 @@ impl Lane {
             let accepted = EventKind::TxAccepted { nonce: None };
             let at = tx.request.created_at;
             self.journal.emit_event_at(Some(&mut tx), accepted, at, cx);
+            // It is not refused any more: what the account cannot pay for keeps its place and waits there.
+            self.commit_funds(OpenCost::of_tx(&tx, &[]));
         }
         if self.is_reserve_timed_out(&tx, cx.now) {
             self.end_unreserved(tx, cx);

@@ -1,5 +1,5 @@
-//! What the lane knows of its chain: the followed headers, the account's nonces as endpoints last reported them,
-//! and what is being queried.
+//! What the lane knows of its chain: the followed headers, the account's nonces and balance as endpoints last reported
+//! them, and what is being queried.
 //!
 //! Invariants: one nonce query is under way at a time. The account's nonces never fall below what a receipt has
 //! proved since the last answer. A suspicion is about one nonce, and its query repeats one height until an
@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use alloy_primitives::B256;
 
+use super::funds::Funds;
 use super::{AccountNonces, Agreement, ChainQuery, Effect, EndpointNonces, StepContext};
 use crate::{ChainView, Nonce, Timestamp};
 
@@ -32,6 +33,8 @@ pub(super) struct ChainKnowledge {
     suspicion: Option<Suspicion>,
     /// Nonces below the first are consumed since the second, while receipts of ours are missing.
     missing_receipts: Option<(Nonce, Timestamp)>,
+    /// What is known of the account's money.
+    pub(super) funds: Funds,
     /// Whether more receipts are to be fetched when those that were requested are in.
     pub(super) has_more_receipts: bool,
 }

@@ -9,7 +9,8 @@ use crate::{AttemptKind, ChainView, EffectDigest, EventKind, Nonce, SubState, Tx
 
 use super::slots::Slot;
 use super::{
-    Effect, FOREIGN_FINALITY_DEPTH_MIN, Finality, Lane, NonceConsumer, OnForeignNonce, StepContext,
+    Effect, FOREIGN_FINALITY_DEPTH_MIN, Finality, Lane, NonceConsumer, OnForeignNonce, OpenCost,
+    StepContext,
 };
 
 /// The finality depth of a foreign transaction where the chain itself says what is final.
@@ -100,6 +101,7 @@ impl Lane {
             return;
         };
         cx.effects.extend(slot.hashes().map(Effect::Unwatch));
+        self.release_funds(nonce, &slot);
         let wanted = slot.tx.request.payload.effect_digest();
         let has_same_effect = foreign.is_some_and(|(_, effect_digest)| effect_digest == wanted);
         let foreign = foreign.map(|(hash, _)| hash);
@@ -110,6 +112,7 @@ impl Lane {
             self.journal.end_failed(slot.tx, sub, reason, cx);
             return;
         }
+        self.commit_funds(OpenCost::of_tx(&slot.tx, &[]));
         match self.decide_on_consumed(nonce, foreign, has_same_effect) {
             OnForeignNonce::Requeue => {
                 slot.tx.reason = Some(reason);

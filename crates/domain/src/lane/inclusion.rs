@@ -180,6 +180,7 @@ impl Lane {
         let Some(mut slot) = self.slots.remove(nonce) else {
             return;
         };
+        self.spend_funds(nonce, &slot);
         let top = counted.last().map_or(inclusion.block_hash, |h| h.hash);
         let reported = slot.tx.counted.replace(top);
         let reported = reported.filter(|_| self.rules.confirmations.emit_progress);

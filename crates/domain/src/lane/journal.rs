@@ -1,9 +1,10 @@
-//! What the keeper writes as: its grant, the numbering of the lane's events, and the count of its batches.
+//! What the keeper writes as: its grant, the numbering of the lane's events, the count of its batches, and the sums of
+//! the lane row.
 //!
 //! Event numbers are gapless: every event of a lane is numbered here, and its number is added to its tx's
 //! history in the same call, so that the two cannot disagree.
 
-use super::{LaneImage, StepContext};
+use super::{LaneImage, OpenCost, StepContext};
 use crate::{
     Event, EventKind, LeaseGrant, NodeName, Nonce, SubState, Timestamp, Token, Tx, TxState,
 };
@@ -14,6 +15,8 @@ pub(super) struct Journal {
     pub(super) lease_grant: LeaseGrant,
     event_seq: u64,
     pub(super) batch_seq: u64,
+    /// What the open txs can cost.
+    pub(super) open_cost: OpenCost,
     /// The floor in the lane's row, as far as this keeper wrote it.
     pub(super) stored_floor: Option<Nonce>,
     /// The keeper before this one, until the takeover is recorded.
@@ -26,6 +29,7 @@ impl Journal {
             lease_grant: image.lease_grant,
             event_seq: image.event_seq,
             batch_seq: image.batch_seq,
+            open_cost: image.totals.cost,
             stored_floor: None,
             previous_keeper,
         }
@@ -125,6 +129,7 @@ mod tests {
             },
             event_seq: 7,
             batch_seq: 0,
+            open_cost: OpenCost::default(),
             stored_floor: None,
             previous_keeper: Some(NodeName("old".into())),
         };

@@ -9,8 +9,9 @@
 //!
 //! A lane consists of parts with one responsibility each (`ledger`, `slots`, `paging`, `chain`, `mempool`, `finals`,
 //! `reservations`, `reconciliation`, `holds`, `journal`), which keep their own invariants. The other files hold the
-//! rules, by what happens: `allocation`, `signing`, `sending`, `resubmission`, `inclusion`, `reorg`, `chain_nonces`,
-//! `foreign_use`. `status` is what the lane shows of itself; `checkpoint` retracts accepts that were not committed.
+//! rules, by what happens: `allocation`, `funds`, `signing`, `sending`, `resubmission`, `inclusion`, `reorg`,
+//! `chain_nonces`, `foreign_use`. `status` is what the lane shows of itself; `checkpoint` retracts accepts that were not
+//! committed.
 
 pub mod protocol;
 pub mod reservations;
@@ -19,6 +20,7 @@ pub mod rules;
 mod chain;
 mod checkpoint;
 mod context;
+mod cost;
 mod finals;
 mod holds;
 mod journal;
@@ -31,6 +33,7 @@ mod slots;
 mod allocation;
 mod chain_nonces;
 mod foreign_use;
+mod funds;
 mod inclusion;
 mod reorg;
 mod resubmission;
@@ -42,14 +45,17 @@ mod status;
 mod tests;
 
 pub use checkpoint::LaneCheckpoint;
+pub use cost::OpenCost;
+pub(crate) use cost::total as total_cost;
 pub use finals::BELOW_VIEW_MAX;
+pub use funds::FundsDecision;
 pub use protocol::{
-    AccountNonces, AdmittedRequest, Agreement, Effect, EndpointNonces, FinalTx, Input, LaneImage,
-    NonceConsumer, Receipt, Step, Writes,
+    AccountBalance, AccountNonces, AdmittedRequest, Agreement, Effect, EndpointNonces, FinalTx,
+    Input, LaneImage, NonceConsumer, OpenTotals, Receipt, Step, Writes,
 };
 pub use rules::{
-    CapacityRules, ChainQuery, ConfirmationRules, FOREIGN_FINALITY_DEPTH_MIN, Finality,
-    FinalityTag, LaneRules, NonceRules, OnForeignNonce, Resubmit, ResubmitPolicy,
+    BalanceCheck, CapacityRules, ChainQuery, ConfirmationRules, FOREIGN_FINALITY_DEPTH_MIN,
+    Finality, FinalityTag, LaneRules, NonceRules, OnForeignNonce, Resubmit, ResubmitPolicy,
 };
 
 use crate::{Attempt, LaneKey, NodeName, Timestamp, Tx, TxId};
@@ -110,7 +116,7 @@ impl Lane {
             holds: Holds::new(image.paused),
             ledger: NonceLedger::new(image.next_nonce, image.consumed_below),
             slots: SlotTable::default(),
-            paging: Paging::new(image.backlog_from, image.queued),
+            paging: Paging::new(image.backlog_from, image.totals.queued),
             chain: ChainKnowledge::default(),
             mempool: MempoolControl::new(rules.capacity.mempool_depth),
             finals: WatchedFinals::default(),
@@ -191,6 +197,7 @@ impl Lane {
                 nonces,
                 counts_pool,
             } => self.on_account_nonces(nonces, counts_pool, cx),
+            Input::Balance { queried_at, answer } => self.on_balance(queried_at, answer),
             Input::Consumed {
                 nonce,
                 by,

@@ -3,13 +3,15 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use alloy_primitives::B256;
+use alloy_primitives::{B256, U256};
 
 use crate::{
     Attempt, ChainView, EffectDigest, Event, Fingerprint, Header, Inclusion, LaneKey, LeaseGrant,
-    Nonce, Payload, RequestId, SendOutcome, Timestamp, Tx, TxId, UnsignedEnvelope,
+    MonotonicTime, Nonce, Payload, RequestId, SendOutcome, Timestamp, Tx, TxId, UnsignedEnvelope,
     attempt::OutgoingEnvelope,
 };
+
+use super::OpenCost;
 
 /// A request that passed admission: new to its lane, gas known.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,6 +35,17 @@ pub struct AccountNonces {
     pub latest: Nonce,
     /// Nonces below this are in blocks or in the node's pool.
     pub pending: Nonce,
+}
+
+/// The account's balance and nonce, of one block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AccountBalance {
+    /// The block's height.
+    pub block: u64,
+    /// Nonces below this are mined up to that block.
+    pub nonce: Nonce,
+    /// In wei, after that block.
+    pub balance: U256,
 }
 
 /// The account's nonces as all queried endpoints report them.
@@ -151,6 +164,13 @@ pub enum Input {
         nonces: EndpointNonces,
         /// Whether the first endpoint's pending nonce counts its pool: that of some nodes does not.
         counts_pool: bool,
+    },
+    /// The answer to a query for the account's balance.
+    Balance {
+        /// The time before the query.
+        queried_at: MonotonicTime,
+        /// The balance; `None` when no endpoint answered.
+        answer: Option<AccountBalance>,
     },
     /// Which transaction consumed a nonce of ours at finality depth; with [`NonceConsumer::Unattributed`], no
     /// endpoint has a receipt of any attempt in `hashes`.
@@ -285,10 +305,19 @@ pub struct LaneImage {
     pub held: Vec<Range<u64>>,
     /// Every nonce below this that is not held was consumed by a tx that is finished.
     pub consumed_below: Nonce,
-    /// How many txs wait for a nonce.
-    pub queued: u64,
+    /// Sums over its open txs.
+    pub totals: OpenTotals,
     /// Finished txs that may still be reorged out, in nonce order.
     pub finals: Vec<FinalTx>,
+}
+
+/// Sums over the open txs of a lane.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OpenTotals {
+    /// How many wait for a nonce.
+    pub queued: u64,
+    /// What all of them can cost that a keeper has seen.
+    pub cost: OpenCost,
 }
 
 /// A finished tx and the block that made it so.

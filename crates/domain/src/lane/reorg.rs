@@ -136,6 +136,7 @@ impl Lane {
         let Some(slot) = self.slots.get_mut(nonce) else {
             return;
         };
+        self.chain.funds.forget(); // it may be that of a block that was reorged out too
         slot.tx.counted = None;
         slot.tx.confirmed_at = None;
         slot.tx.reason = None;
@@ -207,6 +208,7 @@ impl Lane {
             self.ledger.mark_reopened(nonce);
             let submitted = self.lowest_submitted();
             let slot = Slot::reopened(tx, attempts, cx.now);
+            self.commit_funds(slot.cost());
             // A tx of this very turn may hold the nonce: the store's unique index refuses the batch, and the lane is
             // loaded again.
             self.slots.remove(nonce);

@@ -20,8 +20,20 @@ pub struct LaneRules {
     pub resubmit: Resubmit,
     /// How the cursor follows the chain, and what happens to gaps and foreign use.
     pub nonce: NonceRules,
+    /// Whether requests are refused that the account cannot pay for.
+    pub balance: BalanceCheck,
     /// How its nonces are reserved when the key is held elsewhere; `None`: the lane signs and sends by itself.
     pub reservations: Option<ReservationRules>,
+}
+
+/// Whether requests are refused that the account cannot pay for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum BalanceCheck {
+    /// Yes, by a balance that was queried after the request.
+    #[default]
+    Check,
+    /// No: what cannot be paid for waits in the lane.
+    Off,
 }
 
 /// How much of a lane may be in flight.

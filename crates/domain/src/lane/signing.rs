@@ -9,7 +9,7 @@ use crate::{
 };
 
 use super::slots::Slot;
-use super::{AdmittedRequest, Agreement, Effect, Lane, StepContext};
+use super::{AdmittedRequest, Agreement, Effect, Lane, OpenCost, StepContext};
 
 impl Lane {
     /// Whether envelopes can be made now: the fee is known and nothing holds the lane.
@@ -64,6 +64,7 @@ impl Lane {
         if slot.signature_request() != Some(kind) || slot.tx.id != attempt.tx_id {
             return;
         }
+        let cost_before = slot.cost();
         slot.start_sending(cx.now);
         slot.tx.tx_hash = Some(attempt.hash);
         if !slot.attempts().is_empty() {
@@ -85,8 +86,12 @@ impl Lane {
         cx.writes.attempts.push(attempt.clone());
         cx.writes.updates.push(slot.tx.clone());
         self.slots.add_attempt(nonce, attempt);
-        let newest = self.slots.get(nonce).and_then(Slot::newest);
-        cx.effects.extend(newest.map(Effect::Send));
+        let Some(slot) = self.slots.get(nonce) else {
+            return;
+        };
+        let cost = slot.cost();
+        cx.effects.extend(slot.newest().map(Effect::Send));
+        self.journal.open_cost = self.journal.open_cost.minus(cost_before).plus(cost);
     }
 
     /// The signer did not sign. A tx that has no attempt can safely end: nothing of it was ever sent.
@@ -116,6 +121,7 @@ impl Lane {
         let Some(mut slot) = self.slots.remove(nonce) else {
             return;
         };
+        self.release_funds(nonce, &slot);
         self.ledger.free(nonce);
         slot.tx.nonce = None;
         self.journal
@@ -162,6 +168,7 @@ impl Lane {
         let mut tx = Tx::created(request, self.journal.token(), cx.now);
         tx.nonce = Some(gap);
         tx.transition(TxState::Allocated, SubState::Waiting, cx.now);
+        self.commit_funds(OpenCost::of_tx(&tx, &[]));
         let kind = EventKind::TxAccepted { nonce: Some(gap) };
         self.journal.emit_event(Some(&mut tx), kind, cx);
         cx.writes.inserts.push(tx.clone());

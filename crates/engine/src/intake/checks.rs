@@ -47,6 +47,7 @@ fn refusal_of(error: AdmissionError) -> Refusal {
         AdmissionError::FeeAboveCap { .. }
         | AdmissionError::ReservationsOnly(_)
         | AdmissionError::ReservedRequestId => Refusal::BadPayload(why),
+        AdmissionError::Underfunded(_) => Refusal::Underfunded(why),
         AdmissionError::LegacyOnly(_)
         | AdmissionError::GasAboveLimit { .. }
         | AdmissionError::GasTooLow { .. }

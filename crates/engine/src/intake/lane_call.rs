@@ -33,9 +33,11 @@ pub(super) async fn call_lane(
     let create = PendingCreate {
         request,
         reply,
+        arrived_at: core.ports.clock.monotonic(),
         tries: 0,
         is_repeat: false,
         maybe_stored: false,
+        balance_queries: 0,
     };
     match core.lanes.shards[entry.shard].try_send(Message::Create { lane, create }) {
         Ok(()) => {}

@@ -26,7 +26,7 @@ pub enum Refusal {
     /// The simulated call reverts.
     #[error("the call reverts: {0}")]
     Reverted(String),
-    /// The account cannot pay for the simulated call.
+    /// The account cannot pay for it.
     #[error("the account cannot pay for the call: {0}")]
     Underfunded(String),
     /// Too much is waiting already.

@@ -203,6 +203,7 @@ async fn query_chain_nonce(core: &Core, image: &LaneImage) -> Nonce {
 
 #[cfg(test)]
 mod tests {
+    use domain::lane::OpenTotals;
     use domain::{Address, ChainId, GrantId, LaneId, LaneKey, LeaseGrant, Token};
     use uuid::Uuid;
 
@@ -227,7 +228,7 @@ mod tests {
             backlog_from: None,
             held: held.iter().map(|(from, to)| *from..*to).collect(),
             consumed_below: Nonce(consumed_below),
-            queued: 0,
+            totals: OpenTotals::default(),
             finals: Vec::new(),
         }
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use domain::attempt::OutgoingEnvelope;
-use domain::lane::{ChainQuery, EndpointNonces, NonceConsumer};
+use domain::lane::{AccountBalance, ChainQuery, EndpointNonces, NonceConsumer};
 use domain::{
     Address, B256, Bytes, ChainId, FeeQuote, Header, Inclusion, Nonce, SendOutcome, U256,
 };
@@ -140,6 +140,14 @@ pub trait Chain: Send + Sync + 'static {
         query: ChainQuery,
         quorum: Quorum,
     ) -> Result<EndpointNonces, ChainError>;
+
+    /// The account's balance and nonce, both of the newest block of one endpoint. An endpoint whose newest block is
+    /// lower than this does not count.
+    async fn account_balance(
+        &self,
+        account: Address,
+        not_below: u64,
+    ) -> Result<AccountBalance, ChainError>;
 
     /// Whether a transaction is in a mempool or in a block: at the first endpoint, or, with
     /// [`Quorum::Two`], at any endpoint that is not known to be behind.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use domain::lane::AdmittedRequest;
+use domain::lane::{AdmittedRequest, OpenCost};
 use domain::lease::Lease;
 pub use domain::lease::LeaseRequest;
 use domain::{
@@ -103,6 +103,8 @@ pub struct LaneBatch {
     pub next_nonce: Nonce,
     /// After this batch no open tx has a nonce below this one; the cursor when none is open.
     pub floor_nonce: Nonce,
+    /// What the open txs can cost after this batch.
+    pub open_cost: OpenCost,
     /// The rows: folded, at most one write per row.
     pub writes: Writes,
 }

@@ -4,6 +4,7 @@
 //! all. A lane that is not in memory is being opened (acquired and read) by another task; what comes
 //! for it meanwhile waits in its cell, bounded.
 
+mod balance;
 mod chain_queries;
 mod effects;
 mod event_counts;
@@ -13,6 +14,7 @@ mod signing;
 mod turn;
 mod unknown_commit;
 
+pub(crate) use balance::BALANCE_QUERIES_MAX;
 pub(crate) use event_counts::EventCounts;
 pub(crate) use lane_cell::{LaneCell, lookup_refusal, refuse_creates};
 pub(crate) use unknown_commit::UnknownBatch;
@@ -21,7 +23,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use domain::lane::{AccountNonces, AdmittedRequest, EndpointNonces};
+use domain::lane::{AccountBalance, AccountNonces, AdmittedRequest, EndpointNonces};
 use domain::{
     B256, ChainId, Input, LaneImage, LaneKey, LeaseGrant, MonotonicTime, NodeName, Nonce,
     RequestId, TxId,
@@ -32,6 +34,7 @@ use crate::core::Core;
 use crate::node::{AcceptedTx, Refusal};
 use crate::ports::{RegrantOutcome, StoreError};
 use crate::reservations::PendingMark;
+use balance::BalanceQueries;
 use release::{PendingReleases, ReleaseBackoff};
 
 /// The most messages of one turn.
@@ -56,6 +59,12 @@ pub(crate) enum Message {
         /// observations of the chain, valid for every opening.
         epoch: Option<u64>,
         inputs: Vec<Input>,
+    },
+    /// A query for the balance of a lane's account has ended; without an answer where no endpoint gave one.
+    BalanceQueried {
+        lane: LaneKey,
+        queried_at: MonotonicTime,
+        answer: Option<AccountBalance>,
     },
     /// There is a new view of a chain.
     Head {
@@ -105,12 +114,15 @@ pub(crate) enum Message {
 pub(crate) struct PendingCreate {
     pub(crate) request: AdmittedRequest,
     pub(crate) reply: oneshot::Sender<ShardOutcome>,
+    pub(crate) arrived_at: MonotonicTime,
     /// How many conflicts its batches have had.
     pub(crate) tries: u32,
     /// Whether its request id may be stored already: it is looked up before the commit.
     pub(crate) is_repeat: bool,
     /// Whether a commit with an unknown outcome may have stored it.
     pub(crate) maybe_stored: bool,
+    /// How many queries of the balance it has waited for.
+    pub(crate) balance_queries: u32,
 }
 
 impl PendingCreate {
@@ -191,6 +203,7 @@ pub(crate) struct Shard {
     is_draining: bool,
     release_backoff: ReleaseBackoff,
     pending_releases: PendingReleases,
+    balance_queries: BalanceQueries,
 }
 
 impl Shard {
@@ -206,6 +219,7 @@ impl Shard {
             is_draining: false,
             release_backoff: ReleaseBackoff::default(),
             pending_releases: PendingReleases::default(),
+            balance_queries: BalanceQueries::default(),
         }
     }
 

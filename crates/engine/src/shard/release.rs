@@ -49,6 +49,8 @@ impl Shard {
         let busy = busy.collect();
         let keys: Vec<LaneKey> = self.lanes.keys().copied().collect();
         self.release_lanes(keys).await;
+        let waiting = self.take_waiting_for_balance();
+        waiting.into_iter().for_each(answer_released);
         busy
     }
 

@@ -12,21 +12,32 @@ use super::{
     LaneCell, Message, OpenError, OpenedLane, PendingCreate, Shard, ShardOutcome, lookup_refusal,
     refuse_creates,
 };
-use crate::draft::LaneDraft;
+use crate::draft::{LaneDraft, UndraftedCreates};
 use crate::gate::{FIND_REQUESTS_AFTER_REPEAT, RetractedDraft};
+use crate::node::Refusal;
 use crate::reservations::PendingMark;
 
 /// What came for a lane in this turn.
 #[derive(Default)]
-struct TurnInput {
-    inputs: Vec<Input>,
-    creates: Vec<PendingCreate>,
+pub(super) struct TurnInput {
+    pub(super) inputs: Vec<Input>,
+    pub(super) creates: Vec<PendingCreate>,
     marks: Vec<PendingMark>,
     stores_floor: bool,
 }
 
 /// What came in this turn, by lane.
-type TurnInputs = BTreeMap<LaneKey, TurnInput>;
+pub(super) type TurnInputs = BTreeMap<LaneKey, TurnInput>;
+
+/// The requests of a turn that are not in their lane's draft.
+struct Undrafted {
+    lane: LaneKey,
+    creates: UndraftedCreates,
+    /// Whether the known balance is to be queried again.
+    refreshes_balance: bool,
+    /// Whether none of them is a repeat.
+    is_looked_up: bool,
+}
 
 impl Shard {
     pub(super) async fn run_turn(&mut self, messages: impl Iterator<Item = Message>) {
@@ -124,6 +135,11 @@ impl Shard {
                     turn.entry(lane).or_default().inputs.extend(inputs);
                 }
             }
+            Message::BalanceQueried {
+                lane,
+                queried_at,
+                answer,
+            } => self.sort_balance(lane, queried_at, answer, turn),
             Message::Head { chain } => self.sort_head(chain, turn),
             Message::Wake { lane, has_queued } => {
                 if self.wake_lane(lane) && has_queued {
@@ -161,7 +177,7 @@ impl Shard {
         }
     }
 
-    fn is_in_memory(&self, lane: LaneKey) -> bool {
+    pub(super) fn is_in_memory(&self, lane: LaneKey) -> bool {
         matches!(self.lanes.get(&lane), Some(LaneCell::Ready { .. }))
     }
 
@@ -213,17 +229,28 @@ impl Shard {
         if turn.is_empty() {
             return;
         }
-        self.answer_existing(&mut turn).await;
-        let now = self.core.ports.clock.now();
+        let is_looked_up = self.answer_existing(&mut turn).await;
+        let clock = &self.core.ports.clock;
+        let (now, monotonic) = (clock.now(), clock.monotonic());
         let (mut drafts, creates) = self.draft_lanes(turn, now);
         sign_locally(&mut drafts, &*self.core.ports.signer, now).await;
+        let mut undrafted = Vec::new();
         for (draft, creates) in drafts.iter_mut().zip(creates) {
-            draft.accept_creates(creates, now);
+            let refreshes_balance = !creates.is_empty() && draft.lane.is_balance_due(monotonic);
+            undrafted.push(Undrafted {
+                lane: draft.lane.key(),
+                creates: draft.accept_creates(creates, now),
+                refreshes_balance,
+                is_looked_up,
+            });
         }
         while !drafts.is_empty() {
             sign_locally(&mut drafts, &*self.core.ports.signer, now).await;
             let retracted = self.commit_drafts(drafts, now).await;
-            drafts = self.accept_again(retracted, now).await;
+            drafts = self.accept_again(retracted, now, &mut undrafted).await;
+        }
+        for rest in undrafted {
+            self.handle_undrafted(rest);
         }
     }
 
@@ -268,23 +295,50 @@ impl Shard {
         &mut self,
         mut retracted: Vec<RetractedDraft>,
         now: Timestamp,
+        undrafted: &mut Vec<Undrafted>,
     ) -> Vec<LaneDraft> {
         let lanes = retracted.iter_mut();
         let lanes = lanes.map(|one| (one.draft.lane.key(), &mut one.creates));
         self.answer_stored(lanes.collect()).await;
-        let accept = |RetractedDraft { mut draft, creates }| {
-            draft.accept_creates(creates, now);
-            draft
-        };
-        retracted.into_iter().map(accept).collect()
+        let mut drafts = Vec::with_capacity(retracted.len());
+        for RetractedDraft { mut draft, creates } in retracted {
+            undrafted.push(Undrafted {
+                lane: draft.lane.key(),
+                creates: draft.accept_creates(creates, now),
+                refreshes_balance: false,
+                is_looked_up: true,
+            });
+            drafts.push(draft);
+        }
+        drafts
     }
 
-    /// Looks up all requests of the turn at once, before any nonce is allocated.
+    /// Handles the requests of a lane that are not in its draft, after the commit of the turn. A request that its lane
+    /// refuses may have been accepted before, then it has its original answer: where it was not looked up in this turn,
+    /// it is in the next one. Where the draft did not become memory, its refusals mean nothing.
+    fn handle_undrafted(&mut self, rest: Undrafted) {
+        let lane = rest.lane;
+        let UndraftedCreates { waiting, refused } = rest.creates;
+        let is_decided = rest.is_looked_up && self.is_in_memory(lane);
+        for (mut create, why) in refused {
+            if is_decided {
+                refuse_creates([create], &Refusal::Underfunded(why.to_string()));
+            } else {
+                create.is_repeat = true;
+                self.resend_creates(lane, vec![create]);
+            }
+        }
+        if rest.refreshes_balance || !waiting.is_empty() {
+            self.query_balance(lane, waiting);
+        }
+    }
+
+    /// Looks up all requests of the turn at once, before any nonce is allocated. Returns whether it did.
     ///
     /// As long as no repeated request id was seen for a while this is left out: the store itself refuses a second
     /// tx for a request id, and the turn that meets one continues without it. So a new request costs one
     /// round trip, and repeats cost a conflict once in a while instead of a read every time.
-    async fn answer_existing(&mut self, turn: &mut TurnInputs) {
+    async fn answer_existing(&mut self, turn: &mut TurnInputs) -> bool {
         let now = self.core.ports.clock.monotonic();
         let mut creates = turn.values().flat_map(|input| &input.creates);
         let needs_lookup = now < self.find_requests_until
@@ -298,6 +352,7 @@ impl Shard {
             self.answer_stored(lanes).await;
         }
         self.resend_duplicates(turn);
+        needs_lookup
     }
 
     /// Looks requests up, and answers those that are stored; where that fails, all of them are refused.

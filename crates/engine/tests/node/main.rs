@@ -3,6 +3,7 @@
 
 mod broadcaster;
 mod follower;
+mod funds;
 mod gate;
 mod intake;
 mod metrics;

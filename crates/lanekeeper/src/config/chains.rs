@@ -251,6 +251,7 @@ impl Config {
                 gap_fill_after: self.lane.gap_fill_after,
                 on_foreign_nonce: self.lane.on_foreign_nonce,
             },
+            balance: self.admission.balance,
             reservations: None,
         }
     }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use browser_guard::BrowserGuard;
 use cli::PostgresUrl;
 use domain::NodeName;
+use domain::lane::BalanceCheck;
 use domain::lease::LeaseTerms;
 use engine::node::{NodeConfig, NonKeeper, OnTimelineChange, Simulate};
 
@@ -116,11 +117,17 @@ section! {
     Admission = "admission" {
         /// Which requests are simulated: "auto" those without gas, "always" all, "never" none (gas is required then).
         simulate: Simulate = default("auto");
+        /// What happens to a request whose account cannot pay for it besides all that is open: "check" refuses it, "off"
+        /// accepts it, and it waits in its lane until money arrives.
+        balance: BalanceCheck = default("check");
     }
 }
 
 choices!(Simulate, "\"auto\", \"always\" or \"never\"", {
     "auto" => Simulate::Auto, "always" => Simulate::Always, "never" => Simulate::Never,
+});
+choices!(BalanceCheck, "\"check\" or \"off\"", {
+    "check" => BalanceCheck::Check, "off" => BalanceCheck::Off,
 });
 choices!(NonKeeper, "\"forward\", \"queue\" or \"reject\"", {
     "forward" => NonKeeper::Forward, "queue" => NonKeeper::Queue, "reject" => NonKeeper::Reject,

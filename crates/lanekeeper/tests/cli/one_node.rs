@@ -76,6 +76,30 @@ fn dev_sends_shows_restarts_and_stops() {
     );
 }
 
+#[test]
+fn request_is_refused_until_its_account_is_funded() {
+    let folder = tempfile::tempdir().unwrap();
+    let dev = Running::dev(folder.path(), &[]);
+    let send = |from: &str, to: &str, value: &str, id: &str| {
+        let request = ["tx", "send", "--from", from, "--to", to, "--value", value];
+        let rest = ["--gas", "21000", "--request-id", id, "--wait", "mined"];
+        dev.run(&[&request[..], &rest].concat())
+    };
+    let refused = send(ALICE, BOB, "12000eth", "large");
+    assert_eq!(refused.status.code(), Some(1), "{}", out(&refused));
+    assert!(
+        err(&refused).contains("wei are missing"),
+        "{}",
+        err(&refused)
+    );
+    let lane = json(&dev.run(&["lane", "show", ALICE, "--json"]));
+    assert_eq!(lane["nextNonce"], 0, "no nonce was used");
+    let funding = send(BOB, ALICE, "5000eth", "funding");
+    assert!(funding.status.success(), "{}", err(&funding));
+    let accepted = send(ALICE, BOB, "12000eth", "large");
+    assert!(accepted.status.success(), "{}", err(&accepted));
+}
+
 /// A running `events tail --json`.
 struct Tail {
     child: Child,

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use domain::attempt::OutgoingEnvelope;
-use domain::lane::{AccountNonces, Agreement, ChainQuery, EndpointNonces, Finality, NonceConsumer};
+use domain::lane::{
+    AccountBalance, AccountNonces, Agreement, ChainQuery, EndpointNonces, Finality, NonceConsumer,
+};
 use domain::{
     Address, B256, ChainId, EffectDigest, FeeQuote, Header, Inclusion, LaneKey, Nonce, Reservation,
     ReservationState, SendOutcome,
@@ -113,6 +115,14 @@ impl Chain for Node {
             second: None,
             agreement: Agreement::Quorum,
         })
+    }
+
+    async fn account_balance(
+        &self,
+        _account: Address,
+        _not_below: u64,
+    ) -> Result<AccountBalance, ChainError> {
+        Err(unusable())
     }
 
     async fn knows_transaction(&self, hash: B256, _quorum: Quorum) -> Result<bool, ChainError> {

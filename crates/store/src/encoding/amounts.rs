@@ -1,6 +1,7 @@
 //! Amounts of wei: big-endian without leading zeros, so that they sort, print and stay small.
 
-use domain::Fees;
+use domain::lane::OpenCost;
+use domain::{Fees, U256};
 
 use super::Malformed;
 use super::bytes::ByteReader;
@@ -67,9 +68,60 @@ pub(crate) fn fees_from_bytes(bytes: &[u8]) -> Result<Fees, Malformed> {
     }
 }
 
+/// What open txs can cost: nothing for nothing, else the gas with its length before it, then the wei.
+pub(crate) fn open_cost_to_bytes(cost: &OpenCost) -> Vec<u8> {
+    if *cost == OpenCost::default() {
+        return Vec::new();
+    }
+    let (gas, wei) = (
+        cost.unpriced_gas.to_be_bytes(),
+        cost.wei.to_be_bytes::<32>(),
+    );
+    let (gas, wei) = (short(&gas), short(&wei));
+    let mut out = Vec::with_capacity(1 + gas.len() + wei.len());
+    out.push(u8::try_from(gas.len()).expect("an amount has at most 16 bytes"));
+    out.extend_from_slice(gas);
+    out.extend_from_slice(wei);
+    out
+}
+
+pub(crate) fn open_cost_from_bytes(bytes: &[u8]) -> Result<OpenCost, Malformed> {
+    const WHAT: &str = "cost of open txs";
+    if bytes.is_empty() {
+        return Ok(OpenCost::default());
+    }
+    let mut reader = ByteReader::new(bytes, WHAT);
+    let len = reader.byte()?;
+    let gas = widen(reader.bytes(len.into())?, WHAT)?;
+    Ok(OpenCost {
+        wei: U256::from_be_bytes(widen::<32>(reader.rest(), WHAT)?),
+        unpriced_gas: u128::from_be_bytes(gas),
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn costs_round_trip_and_nothing_takes_no_bytes() {
+        for unpriced_gas in [0, 1, 256, u128::MAX] {
+            for wei in [U256::ZERO, U256::from(255), U256::MAX] {
+                let cost = OpenCost { wei, unpriced_gas };
+                assert_eq!(open_cost_from_bytes(&open_cost_to_bytes(&cost)), Ok(cost));
+            }
+        }
+        assert!(open_cost_to_bytes(&OpenCost::default()).is_empty());
+        let some = OpenCost {
+            wei: U256::from(7),
+            unpriced_gas: 0x0102,
+        };
+        assert_eq!(open_cost_to_bytes(&some), [2, 1, 2, 7], "stored form");
+        for bad in [&[9, 1][..], &[17; 18], &[0; 34]] {
+            let refused = Err(Malformed("cost of open txs"));
+            assert_eq!(open_cost_from_bytes(bad), refused, "{bad:?}");
+        }
+    }
 
     #[test]
     fn fees_round_trip() {

@@ -13,7 +13,9 @@ mod kinds;
 mod numbers;
 mod seqs;
 
-pub(crate) use amounts::{fees_from_bytes, fees_to_bytes, short, widen};
+pub(crate) use amounts::{
+    fees_from_bytes, fees_to_bytes, open_cost_from_bytes, open_cost_to_bytes, short, widen,
+};
 pub(crate) use bytes::Malformed;
 pub(crate) use columns::{address, gas, hash, tx_columns, wei};
 pub(crate) use enum_numbers::{

@@ -10,7 +10,7 @@ use uuid::Uuid;
 use super::pool::Param;
 use crate::encoding::{
     attempt_kind_number, bits, bound, events_to_bytes, fees_to_bytes, inclusion_to_bytes,
-    seqs_to_bytes, short, state_number, sub_state_number, tx_type_number,
+    open_cost_to_bytes, seqs_to_bytes, short, state_number, sub_state_number, tx_type_number,
 };
 
 /// A table's columns, in the order of the function's parameters: each with its type and its value in a pushed row.
@@ -56,6 +56,7 @@ columns! {
         seq: Values<i64> => INT8_ARRAY = bound(batch.event_seq_before),
         next: Values<i64> => INT8_ARRAY = bound(batch.next_nonce.0),
         floor: Values<i64> => INT8_ARRAY = bound(batch.floor_nonce.0),
+        cost: Values<Vec<u8>> => BYTEA_ARRAY = open_cost_to_bytes(&batch.open_cost),
         paused: Nullable<bool> => BOOL_ARRAY = batch.writes.paused,
         at: Values<i64> => INT8_ARRAY = bound(batch.at.0),
         node: Values<&'a str> => TEXT_ARRAY = &batch.node.0,

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use domain::lane::{OpenCost, OpenTotals};
 use domain::lease::LeaseRequest;
 use domain::{
     Attempt, FinalTx, GrantId, LaneId, LaneImage, LaneKey, LeaseGrant, Nonce, Token, Tx, TxId,
@@ -16,7 +17,7 @@ use super::pool::{Db, Pool};
 use super::rows::{
     attempts_columns, attempts_join, attempts_of, lane_key, number, optional, tx_from_row,
 };
-use crate::encoding::{bound, from_stored, inclusion_from_bytes, tx_columns};
+use crate::encoding::{bound, from_stored, inclusion_from_bytes, open_cost_from_bytes, tx_columns};
 
 /// How many waiting txs one load returns at most.
 const LOAD_MAX: usize = 10_000;
@@ -43,6 +44,7 @@ struct Cursor {
     token: Token,
     grant: GrantId,
     paused: bool,
+    open_cost: OpenCost,
     /// One above the highest nonce below the floor that any tx has.
     consumed_below_floor: Nonce,
     queued: u64,
@@ -85,7 +87,10 @@ pub(super) async fn load(
         backlog_from: nonces.backlog_from,
         held: nonces.held,
         consumed_below: nonces.consumed_below,
-        queued: after.queued,
+        totals: OpenTotals {
+            queued: after.queued,
+            cost: after.open_cost,
+        },
         finals,
     }))
 }
@@ -95,7 +100,7 @@ pub const CURSOR: &str = "SELECT c.next_nonce, c.floor_nonce, c.event_seq, c.bat
        c.fencing_token, c.grant_id, c.paused, \
        (SELECT max(tx.nonce) + 1 FROM managed_tx AS tx \
         WHERE tx.lane_id = c.lane_id AND tx.nonce < c.floor_nonce), \
-       (SELECT count(*) FROM queued_tx AS queued WHERE queued.lane_id = c.lane_id) \
+       (SELECT count(*) FROM queued_tx AS queued WHERE queued.lane_id = c.lane_id), c.open_cost \
      FROM signer_nonce_cursor AS c WHERE c.lane_id = $1";
 
 /// The lane row, while this grant is valid.
@@ -116,6 +121,7 @@ async fn cursor(db: &Db, lease_grant: LeaseGrant) -> Result<Option<Cursor>> {
         token: Token(number(row, 4, "token")?),
         grant: GrantId(row.try_get(5)?),
         paused: row.try_get(6)?,
+        open_cost: open_cost_from_bytes(row.try_get(9)?)?,
         consumed_below_floor: Nonce(below.unwrap_or(0)),
         queued: number(row, 8, "count")?,
     };

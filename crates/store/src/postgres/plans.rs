@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use domain::lane::AdmittedRequest;
+use domain::lane::{AdmittedRequest, OpenCost};
 use domain::lease::LeaseRequest;
 use domain::{
     Address, Attempt, AttemptKind, B256, Bytes, ChainId, Event, EventKind, Fees, GrantId, Header,
@@ -259,6 +259,7 @@ async fn write(store: &PostgresStore, image: &LaneImage) {
         event_seq_before: image.event_seq,
         next_nonce: image.next_nonce.next(),
         floor_nonce: Nonce(FINISHED),
+        open_cost: OpenCost::default(),
         writes: writes(image),
     };
     assert_eq!(

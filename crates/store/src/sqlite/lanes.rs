@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use domain::lane::{OpenCost, OpenTotals};
 use domain::lease::Lease;
 use domain::{
     Attempt, FinalTx, GrantId, LaneId, LaneImage, LaneKey, LeaseGrant, Nonce, Timestamp, Token, Tx,
@@ -13,7 +14,9 @@ use rusqlite::{Connection, params};
 use super::fault::Result;
 use super::lease::{halted, lease};
 use super::rows::{attempts, bytes, find_lane, find_row, lane_key, number, select, tx, uuid};
-use crate::encoding::{bound, from_stored, inclusion_from_bytes, stored, tx_columns};
+use crate::encoding::{
+    bound, from_stored, inclusion_from_bytes, open_cost_from_bytes, stored, tx_columns,
+};
 
 /// How many waiting txs one load returns at most.
 const LOAD_MAX: usize = 10_000;
@@ -29,6 +32,7 @@ struct Cursor {
     token: Token,
     grant: GrantId,
     paused: bool,
+    open_cost: OpenCost,
 }
 
 pub(super) fn load(
@@ -62,7 +66,10 @@ pub(super) fn load(
         backlog_from,
         consumed_below,
         held,
-        queued: count_queued(conn, lane)?,
+        totals: OpenTotals {
+            queued: count_queued(conn, lane)?,
+            cost: cursor.open_cost,
+        },
         finals: finals(conn, lane, consumed_below, watch_depth)?,
     }))
 }
@@ -262,7 +269,7 @@ pub(super) fn lanes(conn: &Connection, keys: &[LaneKey]) -> Result<Vec<LaneRecor
 }
 
 fn cursor(conn: &Connection, lane: LaneId) -> Result<Option<Cursor>> {
-    const SQL: &str = "SELECT next_nonce, event_seq, fencing_token, grant_id, paused, batch_seq \
+    const SQL: &str = "SELECT next_nonce, event_seq, fencing_token, grant_id, paused, batch_seq, open_cost \
          FROM signer_nonce_cursor WHERE lane_id = ?1";
     find_row(conn, SQL, [lane.0], |row| {
         Ok(Cursor {
@@ -272,6 +279,7 @@ fn cursor(conn: &Connection, lane: LaneId) -> Result<Option<Cursor>> {
             grant: GrantId(uuid(row, 3)?),
             paused: row.get(4)?,
             batch_seq: number(row, 5, "number of batches")?,
+            open_cost: open_cost_from_bytes(bytes(row, 6)?)?,
         })
     })
 }

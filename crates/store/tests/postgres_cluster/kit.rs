@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use domain::lane::AdmittedRequest;
+use domain::lane::{AdmittedRequest, OpenCost};
 use domain::{
     Address, Attempt, AttemptKind, B256, Bytes, ChainId, Event, EventKind, Fees, GrantId,
     Incarnation, LaneKey, LastWrite, LeaseGrant, NodeName, Nonce, Payload, RequestId, SubState,
@@ -226,6 +226,10 @@ pub(crate) fn accept(keeper: &Keeper, count: u64) -> LaneBatch {
         event_seq_before: keeper.event_seq,
         next_nonce: Nonce(keeper.next_nonce + count),
         floor_nonce: Nonce(0),
+        open_cost: OpenCost {
+            wei: U256::from(1_000_000_000_000_000_000_u64),
+            unpriced_gas: 2_100_000,
+        },
         writes,
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use domain::lane::AdmittedRequest;
+use domain::lane::{AdmittedRequest, OpenCost};
 use domain::lease::LeaseRequest;
 use domain::{
     Address, Attempt, AttemptKind, B256, Bytes, ChainId, Event, EventKind, Fees, GrantId,
@@ -211,6 +211,7 @@ impl Memory {
             event_seq_before: self.event_seq,
             next_nonce: self.next_nonce.max(highest.map_or(Nonce(0), Nonce::next)),
             floor_nonce: Nonce(0),
+            open_cost: OpenCost::default(),
             writes,
         }
     }

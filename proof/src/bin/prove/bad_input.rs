@@ -225,6 +225,12 @@ fn bodies(signer: &str) -> Vec<Bad> {
             "gas",
         ),
         bad(
+            "more than the account has",
+            payload("value", json!("1000000000000000000000000")),
+            422,
+            "missing",
+        ),
+        bad(
             "tip above cap",
             {
                 let mut body = payload("maxFeePerGas", json!("1"));

@@ -1,7 +1,7 @@
 //! What one endpoint knows of the chain, at its lag.
 
 use alloy_primitives::U256;
-use domain::lane::{AccountNonces, ChainQuery, NonceConsumer};
+use domain::lane::{AccountBalance, AccountNonces, ChainQuery, NonceConsumer};
 use domain::{Address, B256, Header, Inclusion, Nonce, Payload};
 use engine::ports::{BlockTag, CallError, CallRequest, HashFilter};
 
@@ -103,6 +103,22 @@ impl EndpointView {
             ChainQuery::Latest | ChainQuery::Off => latest,
         };
         AccountNonces { latest, pending }
+    }
+
+    /// The account at the endpoint's newest block; `None` when that is lower.
+    pub(super) fn account_balance(
+        self,
+        ledger: &Ledger,
+        address: Address,
+        not_below: u64,
+    ) -> Option<AccountBalance> {
+        let head = &ledger.blocks[&self.head(ledger)];
+        let account = head.account(address);
+        (head.header.number >= not_below).then_some(AccountBalance {
+            block: head.header.number,
+            nonce: account.nonce,
+            balance: account.balance,
+        })
     }
 
     /// The transaction that consumed a nonce in blocks up to a height; `None` when the endpoint does not have

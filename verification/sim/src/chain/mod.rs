@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use domain::attempt::OutgoingEnvelope;
-use domain::lane::{Agreement, ChainQuery, EndpointNonces, NonceConsumer};
+use domain::lane::{AccountBalance, Agreement, ChainQuery, EndpointNonces, NonceConsumer};
 use domain::{Address, B256, ChainId, FeeQuote, Header, Inclusion, LaneKey, Nonce, SendOutcome};
 use engine::ports::{
     BlockTag, CallError, CallRequest, Chain, ChainError, HashFilter, Quorum, SendTrust,
@@ -219,6 +219,15 @@ impl Chain for MemoryChain {
             second: None,
             agreement: Agreement::Quorum,
         })
+    }
+
+    async fn account_balance(
+        &self,
+        account: Address,
+        not_below: u64,
+    ) -> Result<AccountBalance, ChainError> {
+        let found = EndpointView::FIRST.account_balance(&self.lock(), account, not_below);
+        found.ok_or_else(|| ChainError::Unusable(format!("there is no block {not_below}")))
     }
 
     async fn find_consumer(

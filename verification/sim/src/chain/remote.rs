@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
 use domain::attempt::OutgoingEnvelope;
-use domain::lane::{Agreement, ChainQuery, EndpointNonces, NonceConsumer};
+use domain::lane::{AccountBalance, Agreement, ChainQuery, EndpointNonces, NonceConsumer};
 use domain::{Address, B256, ChainId, FeeQuote, Header, Inclusion, NodeName, Nonce, SendOutcome};
 use engine::ports::{
     BlockTag, CallError, CallRequest, Chain, ChainError, HashFilter, Quorum, SendTrust,
@@ -15,6 +15,7 @@ use engine::ports::{
 use super::MemoryChain;
 use super::endpoint_view::{EndpointView, matching_receipts};
 use super::ledger::Ledger;
+use crate::event::WorldEvent;
 use crate::network::{Link, LinkFaults, NoAnswer};
 
 /// Stale and refused answers: as behind a load balancer, each read may reach another server. Rates are per
@@ -195,6 +196,16 @@ impl RemoteChain {
         self.endpoint_order().into_iter().find(|at| *at != first)
     }
 
+    fn record_balance(&self, account: Address, answer: Option<AccountBalance>) {
+        if let Some(node) = &self.owner {
+            self.chain.record(|| WorldEvent::BalanceQueried {
+                lane: self.chain.lane(account),
+                node: node.clone(),
+                answer,
+            });
+        }
+    }
+
     fn lacks_old_blocks(&self, at: usize) -> bool {
         self.links[at]
             .rng()
@@ -350,6 +361,29 @@ impl Chain for RemoteChain {
             second,
             agreement,
         })
+    }
+
+    async fn account_balance(
+        &self,
+        account: Address,
+        not_below: u64,
+    ) -> Result<AccountBalance, ChainError> {
+        let query = move |endpoint_view: EndpointView, ledger: &Ledger| {
+            endpoint_view.account_balance(ledger, account, not_below)
+        };
+        self.record_balance(account, None);
+        let mut last = ChainError::Unreachable("there is no endpoint".to_owned());
+        for at in self.endpoint_order() {
+            match self.call_endpoint(at, query).await {
+                Ok(Some(found)) => {
+                    self.record_balance(account, Some(found));
+                    return Ok(found);
+                }
+                Ok(None) => last = ChainError::Unusable(format!("endpoint {at} is behind")),
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
     }
 
     async fn find_consumer(

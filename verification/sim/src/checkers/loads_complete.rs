@@ -54,8 +54,8 @@ impl OpenRows {
         let is_signed = |tx: &&Tx| tx.tx_hash.is_some();
         let signed = self.with_nonce.values().filter(is_signed).count();
         let (loaded, waiting) = (image.in_flight.len(), self.waiting.len());
-        if loaded != signed || image.queued != u64::try_from(waiting).expect("few txs") {
-            let queued = image.queued;
+        if loaded != signed || image.totals.queued != u64::try_from(waiting).expect("few txs") {
+            let queued = image.totals.queued;
             return Err(format!(
                 "{loaded} of {signed} txs are in flight, and {queued} of {waiting} are queued"
             ));
@@ -91,6 +91,7 @@ impl Checker for LoadsComplete {
 mod tests {
     use std::sync::Arc;
 
+    use domain::lane::OpenTotals;
     use domain::{GrantId, LaneId, LeaseGrant, Token};
     use uuid::Uuid;
 
@@ -114,7 +115,10 @@ mod tests {
             backlog_from: None,
             held: vec![held],
             consumed_below: Nonce(0),
-            queued,
+            totals: OpenTotals {
+                queued,
+                ..OpenTotals::default()
+            },
             finals: Vec::new(),
         };
         WorldEvent::Loaded {

@@ -2,6 +2,7 @@
 //! promise is broken. It trusts no component: it keeps its own model.
 
 mod accepted_not_lost;
+mod accepts_within_balance;
 mod bounded_memory;
 mod confirmations_linked;
 mod consumer_named;
@@ -17,6 +18,7 @@ mod nonce_released_when_lost;
 mod one_effect_per_request;
 mod one_payload_per_nonce;
 mod only_keeper_sends;
+mod open_cost_counted;
 mod other_lanes_not_delayed;
 mod readers_skip_nothing;
 mod refused_not_stored;
@@ -38,6 +40,7 @@ use engine::ports::{CommitOutcome, LaneBatch};
 use crate::event::WorldEvent;
 
 pub use accepted_not_lost::AcceptedNotLost;
+pub use accepts_within_balance::AcceptsWithinBalance;
 pub use bounded_memory::{BoundedMemory, Limits};
 pub use confirmations_linked::ConfirmationsLinked;
 pub use consumer_named::ConsumerNamed;
@@ -53,6 +56,7 @@ pub use nonce_released_when_lost::NonceReleasedWhenLost;
 pub use one_effect_per_request::OneEffectPerRequest;
 pub use one_payload_per_nonce::OnePayloadPerNonce;
 pub use only_keeper_sends::OnlyKeeperSends;
+pub use open_cost_counted::OpenCostCounted;
 pub use other_lanes_not_delayed::OtherLanesNotDelayed;
 pub use readers_skip_nothing::ReadersSkipNothing;
 pub use refused_not_stored::RefusedNotStored;
@@ -100,6 +104,7 @@ pub fn promises() -> Vec<&'static str> {
         BoundedMemory::PROMISE,
         ReservationHasOneHolder::PROMISE,
         OtherLanesNotDelayed::PROMISE,
+        AcceptsWithinBalance::PROMISE,
     ];
     names.chain(somewhere).collect()
 }
@@ -123,6 +128,7 @@ pub fn all() -> Vec<Box<dyn Checker>> {
         Box::new(ConfirmationsLinked::default()),
         Box::new(EventsGapless::default()),
         Box::new(FloorBelowOpenTxs::default()),
+        Box::new(OpenCostCounted::default()),
         Box::new(StaleTokensFenced::default()),
         Box::new(StaleGrantsFenced::default()),
         Box::new(WritesFindRows::default()),

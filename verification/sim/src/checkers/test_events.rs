@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use alloy_primitives::{Address, B256, Bytes, U256};
+use domain::lane::OpenCost;
 use domain::{
     Attempt, AttemptKind, ChainId, Event, EventKind, Fees, GrantId, Header, LaneId, LaneKey,
     LastWrite, LeaseGrant, NodeName, Nonce, Payload, RequestId, SendOutcome, SubState, Timestamp,
@@ -159,6 +160,7 @@ fn committed(lane: LaneKey, node: &str, token: u64, writes: Writes) -> WorldEven
         event_seq_before: 0,
         next_nonce: Nonce(0),
         floor_nonce: Nonce(0),
+        open_cost: OpenCost::default(),
         writes,
     };
     WorldEvent::Committed {

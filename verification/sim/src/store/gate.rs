@@ -152,6 +152,7 @@ impl Rows {
         lane.paused = writes.paused.unwrap_or(lane.paused);
         lane.next_nonce = batch.next_nonce;
         lane.floor_nonce = batch.floor_nonce;
+        lane.open_cost = batch.open_cost;
         lane.batch_seq = lane.batch_seq.saturating_add(1);
     }
 

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use crate::mutation::{self, Mutation};
+use domain::lane::{OpenCost, OpenTotals};
 use domain::lease::Lease;
 use domain::{
     Attempt, B256, ChainId, Event, FinalTx, GrantId, Header, Incarnation, LaneId, LaneImage,
@@ -43,6 +44,8 @@ pub(super) struct LaneRow {
     pub(super) next_nonce: Nonce,
     /// The lane is loaded from here on: no open tx has a nonce below it.
     pub(super) floor_nonce: Nonce,
+    /// What the open txs can cost that a keeper has seen.
+    pub(super) open_cost: OpenCost,
     /// How many batches were applied.
     pub(super) batch_seq: u64,
     /// The timeline on which the lane was last reconciled.
@@ -194,6 +197,7 @@ impl LaneRow {
             grant: None,
             next_nonce: Nonce(0),
             floor_nonce: Nonce(0),
+            open_cost: OpenCost::default(),
             batch_seq: 0,
             reconciled_on: timeline,
             halted: None,
@@ -228,9 +232,22 @@ impl LaneRow {
                 .filter_map(|row| row.tx.nonce)
                 .max()
                 .map_or(Nonce(0), Nonce::next),
-            queued: count(self.wakes.len()),
+            totals: OpenTotals {
+                queued: count(self.wakes.len()),
+                cost: match mutation::is_on(Mutation::ForgetCostOfWaitingTxs) {
+                    true => self.cost_in_flight(),
+                    false => self.open_cost,
+                },
+            },
             finals: self.finals(watch_depth),
         }
+    }
+
+    /// What the txs in flight can cost (`Mutation::ForgetCostOfWaitingTxs`).
+    fn cost_in_flight(&self) -> OpenCost {
+        let signed = self.open().filter(|(_, row)| row.is_signed());
+        let costs = signed.map(|(_, row)| OpenCost::of_tx(&row.tx, &row.attempts));
+        costs.fold(OpenCost::default(), OpenCost::plus)
     }
 
     pub(super) fn event_seq(&self) -> u64 {

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use domain::LaneRules;
-use domain::lane::{ChainQuery, Finality, FinalityTag, OnForeignNonce, Resubmit, ResubmitPolicy};
+use domain::lane::{
+    BalanceCheck, ChainQuery, Finality, FinalityTag, OnForeignNonce, Resubmit, ResubmitPolicy,
+};
 use domain::window::{MempoolDepth, Release, Window};
 
 use crate::chain::Staleness;
@@ -12,6 +14,8 @@ use crate::rng::Rng;
 
 /// The usual base price, in wei per gas.
 pub(super) const FEE: u128 = 1_000_000_000;
+/// The least price at which anything is signed: twice the base price and the tip.
+pub(super) const PRICE_MIN: u128 = 3 * FEE;
 /// The high price.
 pub(super) const FEE_HIGH: u128 = 50 * FEE;
 
@@ -199,6 +203,7 @@ pub(super) fn lane_rules(rng: &Rng) -> LaneRules {
     let stale_receipt_timeout = rng.millis(5_000, 30_000);
     let mut rules = LaneRules {
         resubmit,
+        balance: BalanceCheck::Off, // see `Options::scarce`
         ..LaneRules::default()
     };
     rules.capacity.window = Window { limit, releases };

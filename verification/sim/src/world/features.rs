@@ -75,11 +75,13 @@ pub enum Feature {
     Reservations,
     /// Endpoints answer queries and hang on sends.
     HungSends,
+    /// Accounts have money for a few requests only.
+    ScarceFunds,
 }
 
 /// Every feature with its name. A failing world is shrunk in this order: the feature whose absence explains
 /// the most comes first.
-pub const FEATURES: [(Feature, &str); 34] = [
+pub const FEATURES: [(Feature, &str); 35] = [
     (Feature::Loss, "loss"),
     (Feature::Failovers, "failovers"),
     (Feature::ClockJumps, "clock-jumps"),
@@ -114,6 +116,7 @@ pub const FEATURES: [(Feature, &str); 34] = [
     (Feature::Poison, "poison"),
     (Feature::Reservations, "reservations"),
     (Feature::HungSends, "hung-sends"),
+    (Feature::ScarceFunds, "scarce-funds"),
 ];
 
 impl Feature {

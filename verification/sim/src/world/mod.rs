@@ -23,14 +23,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use domain::TxId;
+use domain::lane::BalanceCheck;
 use engine::node::Ports;
 use futures::future::join_all;
 use tokio::task::JoinHandle;
 
 use crate::chain::{MemoryChain, MemorySigner, RemoteChain, Staleness};
 use crate::checkers::{
-    self, BoundedMemory, Checker, FinalDepth, GapsClose, OtherLanesNotDelayed, ReadersSkipNothing,
-    ReservationHasOneHolder, StuckByPolicy,
+    self, AcceptsWithinBalance, BoundedMemory, Checker, FinalDepth, GapsClose,
+    OtherLanesNotDelayed, ReadersSkipNothing, ReservationHasOneHolder, StuckByPolicy,
 };
 use crate::clock::SimClock;
 use crate::event::WorldEvent;
@@ -47,7 +48,7 @@ pub use poison::{Poison, PoisonKind};
 pub use reservation_plan::ReservationPlan;
 
 use chain_faults::ChainFaultInjector;
-use chain_plan::LAG_MAX;
+use chain_plan::{LAG_MAX, PRICE_MIN};
 use client::{Client, Request};
 use machine::{Links, Machine};
 use node_faults::NodeFaultInjector;
@@ -149,6 +150,10 @@ fn draw(rng: &Rng, busy: &Rng, options: &Options) -> Plan {
     if options.busy {
         plan.make_busy(&busy.split(), options);
     }
+    if options.scarce {
+        plan.lane.balance = BalanceCheck::Check;
+        plan.workloads = plan.workloads.with(Feature::ScarceFunds);
+    }
     plan.change(&options.changes);
     plan
 }
@@ -176,6 +181,9 @@ fn build_checkers(plan: &Plan) -> Vec<Box<dyn Checker>> {
             reservations.lane(),
             deep,
         )));
+    }
+    if plan.lane.balance == BalanceCheck::Check {
+        checkers.push(Box::new(AcceptsWithinBalance::at_price(PRICE_MIN)));
     }
     if let Some(poison) = plan.poison {
         checkers.push(Box::new(OtherLanesNotDelayed::for_poisoned_lane(

@@ -20,6 +20,8 @@ pub struct Options {
     /// Beside single requests all other workloads: batches, readers, deployments, nodes that join and
     /// leave.
     pub busy: bool,
+    /// Accounts run short of money, and requests that they cannot pay for are refused.
+    pub scarce: bool,
     /// Overrides of the values that the seed decided.
     pub changes: Changes,
     /// Every line is printed as it is recorded.
@@ -45,6 +47,10 @@ pub struct Changes {
 
 /// Separates the kind of a world from all other draws of its seed.
 const KIND_STREAM: u64 = 0x6b69_6e64;
+/// And whether its accounts run short of money.
+const SCARCE_STREAM: u64 = 0x6d6f_6e65;
+/// In how many worlds per thousand, of those with faults.
+const SCARCE_PERMILLE: u64 = 300;
 
 impl Options {
     /// The kind of a seed where worlds are mixed: most are stormy, and all are busy.
@@ -56,6 +62,8 @@ impl Options {
             deep_forks: (12..27).contains(&draw),
             lossy: (27..40).contains(&draw),
             busy: true,
+            // Without faults there are poisoned lanes, whose accounts have nothing.
+            scarce: draw >= 12 && Rng::new(seed ^ SCARCE_STREAM).permille(SCARCE_PERMILLE),
             ..Self::default()
         }
     }
@@ -77,6 +85,7 @@ impl Options {
             (self.lossy, "--lossy"),
             (self.accept_loss, "--accept-loss"),
             (self.busy, "--busy"),
+            (self.scarce, "--scarce"),
         ];
         let flags = flags.iter().filter(|(is_set, _)| *is_set);
         flags.map(|(_, flag)| *flag).collect::<Vec<_>>().join(" ")
@@ -151,5 +160,7 @@ mod tests {
         assert!((110..200).contains(&share(|kind| kind.deep_forks)));
         assert!((90..180).contains(&share(|kind| kind.lossy)));
         assert!(kinds.iter().all(|kind| kind.busy));
+        assert!((200..330).contains(&share(|kind| kind.scarce)));
+        assert!(!kinds.iter().any(|kind| kind.scarce && kind.calm));
     }
 }

@@ -23,6 +23,12 @@ pub(super) fn of_memory(lane: &Lane, store: &Store, chain: &Chain) {
     memory_fits_the_store(lane, store);
     nothing_is_open_below_the_floor(lane, store);
     memory_proves_no_more_than_the_store(lane, store);
+    running_sum_is_that_of_the_rows(lane, store);
+}
+
+/// The sum is kept step by step; the next keeper starts from it.
+fn running_sum_is_that_of_the_rows(lane: &Lane, store: &Store) {
+    assert_eq!(lane.open_cost(), store.open_cost());
 }
 
 /// What is known as consumed follows from finished txs; a bound that is too high hides a hole for ever.

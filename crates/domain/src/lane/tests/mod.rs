@@ -9,6 +9,7 @@ mod chain;
 mod credibility;
 mod cursor;
 mod foreign_use;
+mod funds;
 mod gaps;
 mod invariants;
 mod property;

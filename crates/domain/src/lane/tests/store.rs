@@ -6,7 +6,7 @@ use std::ops::Range;
 use alloy_primitives::B256;
 
 use crate::lane::reservations::RESERVATION_PREFIX;
-use crate::lane::{AdmittedRequest, FinalTx, LaneImage, Writes};
+use crate::lane::{AdmittedRequest, FinalTx, LaneImage, OpenCost, OpenTotals, Writes};
 use crate::{
     Attempt, Event, EventKind, GrantId, LaneId, LeaseGrant, Nonce, RequestId, Timestamp, Token, Tx,
     TxId, TxState,
@@ -133,9 +133,21 @@ impl Store {
             backlog_from: self.backlog(Nonce(0)).next().and_then(|tx| tx.nonce),
             held,
             consumed_below: self.consumed_below(),
-            queued: self.queued.len() as u64,
+            totals: OpenTotals {
+                queued: self.queued.len() as u64,
+                cost: self.open_cost(),
+            },
             finals: self.finals(),
         }
+    }
+
+    /// What the open txs can cost that a keeper has seen: those have events.
+    pub(super) fn open_cost(&self) -> OpenCost {
+        let open = self.rows.values().filter(|tx| tx.is_open());
+        let seen = open.filter(|tx| !tx.event_seqs.is_empty());
+        seen.fold(OpenCost::default(), |sum, tx| {
+            sum.plus(OpenCost::of_tx(tx, &self.attempts_of(tx.id)))
+        })
     }
 
     /// One above the highest nonce of a finished tx.

@@ -5,7 +5,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use async_trait::async_trait;
 use domain::attempt::OutgoingEnvelope;
-use domain::lane::{AccountNonces, Agreement, ChainQuery, EndpointNonces, NonceConsumer};
+use domain::lane::{
+    AccountBalance, AccountNonces, Agreement, ChainQuery, EndpointNonces, NonceConsumer,
+};
 use domain::{
     Address, B256, ChainId, EffectDigest, FeeQuote, Header, Inclusion, Nonce, SendOutcome, U256,
 };
@@ -277,6 +279,15 @@ impl Chain for FakeChain {
                 false => Agreement::One,
             },
         })
+    }
+
+    async fn account_balance(
+        &self,
+        _account: Address,
+        _not_below: u64,
+    ) -> Result<AccountBalance, ChainError> {
+        let why = "reservations cost nothing here".to_owned();
+        Err(ChainError::Unusable(why))
     }
 
     async fn knows_transaction(&self, hash: B256, _quorum: Quorum) -> Result<bool, ChainError> {

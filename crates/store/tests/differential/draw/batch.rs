@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 
+use domain::lane::OpenCost;
 use domain::{
     Attempt, AttemptKind, Bytes, Event, EventKind, LastWrite, LeaseGrant, Nonce, SubState,
-    Timestamp, Token, Tx, TxId, TxRequest, TxState, Writes,
+    Timestamp, Token, Tx, TxId, TxRequest, TxState, U256, Writes,
 };
 use engine::ports::{CommitOutcome, LaneBatch};
 use sim::rng::Rng;
@@ -99,6 +100,11 @@ impl<'a> Draft<'a> {
             event_seq_before: self.lane.event_seq,
             next_nonce: self.lane.next_nonce,
             floor_nonce: domain::Nonce(0),
+            // Another one with every batch that allocates.
+            open_cost: OpenCost {
+                wei: U256::from(self.lane.next_nonce.0),
+                unpriced_gas: self.lane.event_seq.into(),
+            },
             writes: self.writes,
         }
     }

@@ -27,7 +27,8 @@ pub(crate) async fn runs_dry(manual_chain: &ManualChain) -> Outcome<(SingleNode,
     // time.
     let is_careless = manual_chain.node_kind() == NodeKind::HARDHAT;
     let depth = if is_careless { "1" } else { "\"auto\"" };
-    let more = format!("[lane]\nmempoolDepth = {depth}\n");
+    // Otherwise what the account cannot pay for is refused.
+    let more = format!("[lane]\nmempoolDepth = {depth}\n[admission]\nbalance = \"off\"\n");
     let single_node = bumping(manual_chain, "runs-dry", manual_chain.url(), &more).await?;
     let first = manual_chain.nonce(address(LANE)?)?;
     let fee = FEE.to_string();

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use domain::lane::AdmittedRequest;
+use domain::lane::{AdmittedRequest, OpenCost};
 use domain::lease::LeaseRequest;
 use domain::{
     Address, ChainId, GrantId, Incarnation, LaneKey, LeaseGrant, NodeName, Nonce, Payload,
@@ -71,6 +71,7 @@ fn batch(lease_grant: LeaseGrant, batch_seq_before: u64) -> LaneBatch {
         event_seq_before: 0,
         next_nonce: Nonce(0),
         floor_nonce: Nonce(0),
+        open_cost: OpenCost::default(),
         writes: Writes::default(),
     }
 }

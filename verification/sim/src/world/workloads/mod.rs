@@ -12,6 +12,7 @@ mod queries;
 mod reservations;
 mod rolling_restarts;
 mod sampler;
+mod scarce_funds;
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -50,7 +51,7 @@ enum StopAt {
 type WorkloadFn = fn(WorkloadContext) -> Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Every workload.
-const WORKLOADS: [(Feature, StopAt, WorkloadFn); 11] = [
+const WORKLOADS: [(Feature, StopAt, WorkloadFn); 12] = [
     (Feature::Batches, StopAt::Healed, |context| {
         Box::pin(batches::send_batches(context))
     }),
@@ -83,6 +84,9 @@ const WORKLOADS: [(Feature, StopAt, WorkloadFn); 11] = [
     }),
     (Feature::HungSends, StopAt::Healed, |context| {
         Box::pin(hung_sends::hang_sends(context))
+    }),
+    (Feature::ScarceFunds, StopAt::Healed, |context| {
+        Box::pin(scarce_funds::fund_scarcely(context))
     }),
 ];
 

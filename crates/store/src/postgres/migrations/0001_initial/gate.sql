@@ -14,7 +14,8 @@ END $$;
 -- An array may be shorter than its neighbours: what is missing is NULL.
 CREATE FUNCTION lanekeeper_gate(
   l_lane bigint[], l_token bigint[], l_grant uuid[], l_batch bigint[], l_seq bigint[], l_next bigint[],
-  l_floor bigint[], l_paused boolean[], l_at bigint[], l_node text[], l_events integer[], l_body bytea[],
+  l_floor bigint[], l_cost bytea[], l_paused boolean[], l_at bigint[], l_node text[], l_events integer[],
+  l_body bytea[],
   i_lane bigint[], i_created bigint[], i_gas bigint[], i_tx uuid[], i_type smallint[], i_request text[],
   i_fingerprint bytea[], i_to bytea[], i_value bytea[], i_requested_gas bytea[], i_max_fee bytea[],
   i_max_priority_fee bytea[], i_gas_price bytea[], i_data bytea[], i_state smallint[], i_sub smallint[],
@@ -49,9 +50,9 @@ BEGIN
 
   UPDATE signer_nonce_cursor AS c
   SET next_nonce = w.next, floor_nonce = w.floor, event_seq = w.seq + w.events, batch_seq = w.batch + 1,
-      updated_at = w.at, paused = coalesce(w.paused, c.paused), busy = w.floor < w.next
-  FROM unnest(l_lane, l_batch, l_seq, l_next, l_floor, l_paused, l_at, l_events)
-    AS w(lane_id, batch, seq, next, floor, paused, at, events)
+      updated_at = w.at, paused = coalesce(w.paused, c.paused), busy = w.floor < w.next, open_cost = w.cost
+  FROM unnest(l_lane, l_batch, l_seq, l_next, l_floor, l_cost, l_paused, l_at, l_events)
+    AS w(lane_id, batch, seq, next, floor, cost, paused, at, events)
   WHERE (all_ok OR w.lane_id = ANY (ok)) AND c.lane_id = w.lane_id AND c.next_nonce <= w.next;
   GET DIAGNOSTICS n = ROW_COUNT;
   IF n <> cardinality(ok) THEN

@@ -32,7 +32,8 @@ CREATE TABLE signer_nonce_cursor (
   updated_at    bigint  NOT NULL,
   grant_id      uuid    NOT NULL,
   paused        boolean NOT NULL,
-  busy          boolean NOT NULL      -- floor_nonce < next_nonce: open txs hold nonces
+  busy          boolean NOT NULL,     -- floor_nonce < next_nonce: open txs hold nonces
+  open_cost     bytea   NOT NULL DEFAULT '' -- what the open txs can cost that a keeper has seen
 ) WITH (fillfactor = 50);
 -- Lanes with work, for nodes that take over. `busy` changes rarely, so the gate's updates stay inside their page.
 CREATE INDEX signer_nonce_cursor_busy ON signer_nonce_cursor (lane_id) WHERE busy;

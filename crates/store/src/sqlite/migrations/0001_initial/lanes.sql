@@ -28,6 +28,7 @@ CREATE TABLE signer_nonce_cursor (
   grant_id      BLOB    NOT NULL,
   batch_seq     INTEGER NOT NULL DEFAULT 0, -- counts the lane's commits
   paused        INTEGER NOT NULL,
+  open_cost     BLOB    NOT NULL DEFAULT x'', -- what the open txs can cost that a keeper has seen
   updated_at    INTEGER NOT NULL
 ) STRICT;
 
