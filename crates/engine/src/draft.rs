@@ -285,6 +285,7 @@ mod tests {
             .map(|(reply, number)| PendingCreate {
                 request: request(number),
                 reply,
+                arrived_at: MonotonicTime(0),
                 tries: 0,
                 is_repeat: false,
                 maybe_stored: false,
