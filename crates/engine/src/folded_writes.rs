@@ -85,7 +85,7 @@ impl FoldedWrites {
         self.writes == Writes::default()
     }
 
-    /// The writes for the store. Where they are not applied, [`FoldedWrites::restore`] takes them back.
+    /// The writes for the store. Where they are not applied, [`FoldedWrites::restore`] gets them again.
     pub(crate) fn take_writes(&mut self) -> Writes {
         std::mem::take(&mut self.writes)
     }
@@ -109,7 +109,7 @@ impl FoldedWrites {
         }
     }
 
-    /// Takes back writes that were not applied, without what was folded since they had this length: new rows, and what
+    /// Restores writes that were not applied, without what was folded since they had this length: new rows, and what
     /// belongs to them. Returns the rows that are dropped.
     pub(crate) fn restore(&mut self, mut writes: Writes, length: FoldedLength) -> Vec<Tx> {
         assert_eq!(
