@@ -81,14 +81,22 @@ impl Audit<'_> {
     }
 
     pub async fn wait_until_idle(&self) -> Outcome<()> {
-        eventually("no lane has open work", self.within, || async {
-            let (status, page) = self.api.get("/api/v1/lanes?limit=1000").await?;
-            let lanes = page["lanes"].as_array();
-            let is_quiet = |lane: &Value| lane["inFlight"] == 0 && lane["queued"] == 0;
-            let are_quiet = lanes.is_some_and(|lanes| lanes.iter().all(is_quiet));
-            Ok((status.is_success() && are_quiet).then_some(()))
-        })
-        .await
+        let idle = eventually("no lane has open work", self.within, || async {
+            Ok(self.busy_lanes().await?.is_empty().then_some(()))
+        });
+        let Err(error) = idle.await else {
+            return Ok(());
+        };
+        let busy = self.busy_lanes().await?;
+        Err(format!("{error}: {}", json!(busy)).into())
+    }
+
+    async fn busy_lanes(&self) -> Outcome<Vec<Value>> {
+        let (status, page) = self.api.get("/api/v1/lanes?limit=1000").await?;
+        ensure(status.is_success(), format!("lanes: {status} {page}"))?;
+        let lanes = page["lanes"].as_array().into_iter().flatten();
+        let is_busy = |lane: &&Value| lane["inFlight"] != 0 || lane["queued"] != 0;
+        Ok(lanes.filter(is_busy).cloned().collect())
     }
 
     /// A failed tx may still wait for the end of its nonce.

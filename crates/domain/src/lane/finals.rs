@@ -13,7 +13,7 @@ use super::{FinalTx, ReorgDepth};
 use crate::headers::BlockPosition;
 use crate::{ChainView, Header, Timestamp, TxId};
 
-/// How often blocks below the view are checked.
+/// How often blocks below the view are checked while that ends nothing.
 const BELOW_VIEW_PAUSE: Duration = Duration::from_secs(10);
 /// How far below the view blocks are checked.
 pub const BELOW_VIEW_MAX: u64 = 1_024;
@@ -112,6 +112,11 @@ impl WatchedFinals {
     pub(super) fn start_below_view_check(&mut self, now: Timestamp) {
         self.below_view_queried_at = Some(now);
         self.is_querying_below_view = true;
+    }
+
+    /// The last check ended something: the next one need not wait.
+    pub(super) fn end_below_view_pause(&mut self) {
+        self.below_view_queried_at = None;
     }
 
     pub(super) fn finish_below_view_check(&mut self) {

@@ -20,10 +20,13 @@ impl Lane {
     /// Queries which transaction consumed the lowest unmined nonce that seems used: once at first sight, and again
     /// when what was seen then has become final.
     pub(super) fn check_foreign_use(&mut self, cx: &mut StepContext) {
-        let Some((nonce, slot)) = self.slots.unmined(..self.chain.latest()).next() else {
+        let latest = self.chain.latest();
+        let Some((nonce, slot)) = self.slots.unmined(..latest).next() else {
             self.chain.drop_suspicion();
             return;
         };
+        // Most likely its receipt is missing, with others: the follower skips blocks when it is far behind.
+        self.chain.await_receipts(latest, cx.now);
         let Some(view) = self.chain.view.clone() else {
             return;
         };

@@ -12,13 +12,14 @@ use super::{Effect, FinalTx, Finality, Lane, RECEIPTS_MAX, Receipt, StepContext}
 impl Lane {
     /// Receipts of our hashes. Only blocks of the followed chain count, or older ones with proof.
     pub(super) fn on_receipts(&mut self, receipts: Vec<Receipt>, cx: &mut StepContext) {
+        let Some(view) = self.chain.view.clone() else {
+            return;
+        };
         let mut found_some = false;
+        let mut found_below_view = false;
         for Receipt { inclusion, above } in receipts {
             let Some(nonce) = self.slots.nonce_of(inclusion.tx_hash) else {
                 continue;
-            };
-            let Some(view) = self.chain.view.clone() else {
-                return;
             };
             if self.is_unproven(nonce, cx) {
                 continue;
@@ -35,6 +36,7 @@ impl Lane {
                 BlockPosition::Outside if self.is_proof_of_finality(&inclusion, &above) => {
                     self.record_inclusion(nonce, inclusion, above.first().copied(), cx);
                     self.finalize(nonce, &above, cx);
+                    found_below_view = true;
                 }
                 // Not on our chain, or not known to be: a later fetch will get it right.
                 BlockPosition::Outside | BlockPosition::Replaced => continue,
@@ -46,6 +48,10 @@ impl Lane {
             && let Some(known) = self.chain.nonces()
         {
             self.fetch_missing_receipts(known.nonces.latest, cx);
+        }
+        if found_below_view {
+            self.finals.end_below_view_pause();
+            self.check_below_view(&view, cx);
         }
     }
 

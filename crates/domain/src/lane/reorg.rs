@@ -60,8 +60,8 @@ impl Lane {
 
     /// Checks mined txs whose block is older than the view, after the chain was unreachable for long: their
     /// receipts, with proof, end them. A block that was reorged out has no receipts, so the headers at those heights
-    /// are fetched too. One query for all of them, now and then.
-    fn check_below_view(&mut self, view: &ChainView, cx: &mut StepContext) {
+    /// are fetched too. One query at a time for many of them: at once while receipts come in, else now and then.
+    pub(super) fn check_below_view(&mut self, view: &ChainView, cx: &mut StepContext) {
         if !self.finals.can_check_below_view(cx.now) {
             return;
         }
@@ -104,6 +104,7 @@ impl Lane {
             self.return_to_tracking_after_reorg(nonce, cx);
         }
         self.check_finals(&view, headers, ReorgDepth::Watched, cx);
+        self.check_below_view(&view, cx);
     }
 
     /// The nonces whose tx is mined in such a block.

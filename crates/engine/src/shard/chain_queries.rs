@@ -1,6 +1,7 @@
 //! Queries of the chain on behalf of a lane. Answers come back as inputs with its epoch.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::Arc;
 
 use domain::headers::is_linked;
@@ -164,23 +165,50 @@ async fn receipts_with_proof(
     quorum: Quorum,
 ) -> Result<Vec<Receipt>, ChainError> {
     let chain_state = core.chain(lane.chain_id);
+    let finality = chain_state.rules.lane.confirmations.finality;
     let base = chain_state.view.base().map(|header| header.number);
-    let mut receipts = Vec::new();
-    let mut proofs: BTreeMap<u64, Vec<Header>> = BTreeMap::new();
-    for inclusion in chain_state.chain.receipts(hashes, quorum).await? {
-        let is_below_view = base.is_some_and(|base| inclusion.block_number < base);
-        let number = inclusion.block_number;
-        if is_below_view && !proofs.contains_key(&number) {
-            let count = chain_state
-                .rules
-                .lane
-                .confirmations
-                .finality
-                .proof_headers();
-            proofs.insert(number, chain_state.chain.headers(number, count).await?);
-        }
-        let above = proofs.get(&number).cloned().unwrap_or_default();
-        receipts.push(Receipt { inclusion, above });
+    let inclusions = chain_state.chain.receipts(hashes, quorum).await?;
+    let numbers = inclusions.iter().map(|mined| mined.block_number);
+    let old = numbers.filter(|number| base.is_some_and(|base| *number < base));
+    let mut headers: BTreeMap<u64, Header> = BTreeMap::new();
+    for range in merge_proofs(old.collect(), finality.proof_headers()) {
+        let count = range.end.saturating_sub(range.start);
+        let read = chain_state.chain.headers(range.start, count).await?;
+        headers.extend(read.into_iter().map(|header| (header.number, header)));
     }
-    Ok(receipts)
+    let proof = |number: u64| {
+        let end = number.saturating_add(finality.proof_headers());
+        headers.range(number..end).map(|(_, header)| *header)
+    };
+    let with_proof = inclusions.into_iter().map(|inclusion| Receipt {
+        above: proof(inclusion.block_number).collect(),
+        inclusion,
+    });
+    Ok(with_proof.collect())
+}
+
+/// The ranges of headers that prove blocks final, each by so many headers. Blocks that are close to each other share a
+/// range: a chain with several blocks a second would cost a call for nearly each receipt.
+fn merge_proofs(blocks: BTreeSet<u64>, headers_each: u64) -> Vec<Range<u64>> {
+    let mut ranges: Vec<Range<u64>> = Vec::new();
+    for number in blocks {
+        let end = number.saturating_add(headers_each);
+        match ranges.last_mut() {
+            Some(last) if number <= last.end => last.end = end,
+            Some(_) | None => ranges.push(number..end),
+        }
+    }
+    ranges
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn proofs_of_neighbouring_blocks_share_a_range() {
+        let blocks = BTreeSet::from([5, 6, 9, 20, 23, 40]);
+        assert_eq!(merge_proofs(blocks, 3), [5..12, 20..26, 40..43]);
+        assert_eq!(merge_proofs(BTreeSet::new(), 3), []);
+    }
 }

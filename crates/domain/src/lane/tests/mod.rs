@@ -17,6 +17,7 @@ mod reorgs;
 mod reservations;
 mod resubmission;
 mod sending;
+mod skipped_blocks;
 mod store;
 mod world;
 

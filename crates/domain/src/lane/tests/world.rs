@@ -304,6 +304,11 @@ impl World {
         true
     }
 
+    /// The follower was far behind, and follows the newest head without what lies between.
+    pub(super) fn skip_to_newest_head(&mut self) {
+        self.follower = VecDeque::from([Input::Head(self.chain.view())]);
+    }
+
     /// A page or an answer of the chain is read now, and delivered later.
     pub(super) fn freeze(&mut self, index: usize) {
         let nonces = self.query_nonces();
