@@ -116,6 +116,14 @@ impl Fees {
         }
     }
 
+    /// The same offer in an envelope of type 0. As a replacement it counts for both fields of type 2.
+    #[must_use]
+    pub fn into_legacy(self) -> Self {
+        Self::Legacy {
+            gas_price: self.max_per_gas(),
+        }
+    }
+
     /// Fees that nodes accept as a replacement: every field up by `percent` (at least
     /// [`REPLACEMENT_PERCENT_MIN`]) and up to the quote, never down, never above the cap. `None` when the cap does not
     /// allow a raise that nodes would accept.
@@ -139,8 +147,10 @@ impl Fees {
                 max_fee,
                 max_priority_fee,
             } => {
-                let tip = least(max_priority_fee)?.max(quote.tip).min(cap);
-                let quoted = base.saturating_mul(2).saturating_add(tip);
+                // Without a base fee, of one endpoint or for a moment, the quoted tip is the whole price of gas.
+                let quoted_tip = quote.base_fee.map_or(0, |_| quote.tip);
+                let tip = least(max_priority_fee)?.max(quoted_tip).min(cap);
+                let quoted = base.saturating_mul(2).saturating_add(tip.max(quote.tip));
                 Some(Self::Eip1559 {
                     max_fee: least(max_fee)?.max(quoted).min(cap).max(tip),
                     max_priority_fee: tip,
@@ -220,6 +230,26 @@ mod tests {
         };
         let offered = floor.fees(&transfer, lie).max_per_gas();
         assert_eq!(offered, 300 * GWEI, "nodes refuse less than the floor");
+    }
+
+    #[test]
+    fn head_without_a_base_fee_does_not_raise_a_tip_to_the_price_of_gas() {
+        let quote = FeeQuote {
+            base_fee: None,
+            tip: 30 * GWEI,
+            block_gas_limit: None,
+            no_op_gas: None,
+            recent_max: None,
+        };
+        let offered = Fees::Eip1559 {
+            max_fee: 20 * GWEI,
+            max_priority_fee: GWEI,
+        };
+        let raised = Fees::Eip1559 {
+            max_fee: 30 * GWEI,
+            max_priority_fee: GWEI + GWEI / 10,
+        };
+        assert_eq!(offered.bump(10, quote, u128::MAX), Some(raised));
     }
 
     proptest! {

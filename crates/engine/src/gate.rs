@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use domain::{B256, ChainId, Header, RequestId, Timestamp, TxId};
+use domain::{B256, ChainId, Header, LaneKey, LeaseGrant, RequestId, Timestamp, TxId};
 use metrics::{counter, histogram};
 
 use crate::draft::LaneDraft;
@@ -136,13 +136,29 @@ impl Shard {
             create.answer(ShardOutcome::Accepted(Box::new(record)));
         }
         self.failures.remove(&draft.lane.key());
-        self.core.customers.waiters.notify_waiters_of(lane.changed);
-        lane.event_counts.record(draft.lane.key());
-        if lane.event_counts.has_events {
-            let lane = draft.lane.lease_grant().lane;
-            self.core.feed.mark_written([lane]);
-        }
+        let lease_grant = draft.lane.lease_grant();
+        self.announce(
+            draft.lane.key(),
+            lease_grant,
+            lane.changed,
+            &lane.event_counts,
+        );
         self.apply_draft(draft, now);
+    }
+
+    /// Wakes those who wait for what a durable batch has changed, and counts its events.
+    pub(crate) fn announce(
+        &self,
+        key: LaneKey,
+        lease_grant: LeaseGrant,
+        changed: Vec<TxId>,
+        event_counts: &EventCounts,
+    ) {
+        self.core.customers.waiters.notify_waiters_of(changed);
+        event_counts.record(key);
+        if event_counts.has_events {
+            self.core.feed.mark_written([lease_grant.lane]);
+        }
     }
 
     /// The draft becomes memory, and its effects are dispatched.
@@ -228,6 +244,8 @@ impl Shard {
             batch_seq_before: lane.draft.lane.batch_seq(),
             creates: lane.draft.creates,
             records: lane.records,
+            changed: lane.changed,
+            event_counts: lane.event_counts,
         };
         self.lanes.insert(
             key,

@@ -4,6 +4,7 @@ use crate::window::Release;
 use crate::{AttemptKind, EventKind, Nonce, SubState, Timestamp, Tx, TxState};
 
 use super::reservations::RESERVATIONS_MAX;
+use super::signing::first_kind;
 use super::{AdmittedRequest, ChainQuery, Effect, LOAD_MAX, Lane, OpenCost, StepContext};
 
 impl Lane {
@@ -90,7 +91,8 @@ impl Lane {
                 self.paging.restart_backlog_at(nonce);
                 return;
             }
-            self.start_signing(tx, nonce, AttemptKind::Original, cx);
+            let kind = first_kind(&tx);
+            self.start_signing(tx, nonce, kind, cx);
         }
     }
 

@@ -104,8 +104,23 @@ impl Lane {
         let is_foreign = history.is_foreign_pending || history.is_reported_used || is_used;
         match self.rules.resubmit.policy {
             ResubmitPolicy::Rebroadcast => false,
-            ResubmitPolicy::Bump { .. } => !is_foreign && self.can_sign(),
+            ResubmitPolicy::Bump { .. } => {
+                !is_foreign && self.can_sign() && self.can_raise_help(slot)
+            }
         }
+    }
+
+    /// Whether a low fee can be what keeps a tx from being mined. An account that cannot pay, endpoints that take
+    /// nothing, and a nonce below that is not the lane's to fill are not healed by a higher offer, which would be paid in
+    /// full once they are over.
+    fn can_raise_help(&self, slot: &Slot) -> bool {
+        let is_next = slot.tx.nonce.is_none_or(|nonce| {
+            let latest = self.chain.latest();
+            let below = self.slots.nonces_from(latest);
+            let held = below.take_while(|held| *held < nonce).count() as u64;
+            self.chain.nonces().is_none() || latest.0.saturating_add(held) >= nonce.0
+        });
+        is_next && !slot.history.lacks_money_or_node
     }
 
     /// A node found the fee too low and none has it: with the policy to bump there is no need to wait.
@@ -185,7 +200,11 @@ impl Lane {
     pub(super) fn replacement_fees(&self, slot: &Slot, percent: u128, cap: u128) -> Option<Fees> {
         let view = self.chain.view.as_ref()?;
         let offered = slot.attempts().iter().map(|attempt| attempt.fees);
-        let highest = offered.max_by_key(Fees::max_per_gas)?;
+        let mut highest = offered.max_by_key(Fees::max_per_gas)?;
+        if self.rules.fee.legacy {
+            // The chain refuses what an attempt of before the rule offered, and would refuse its like for ever.
+            highest = highest.into_legacy();
+        }
         highest.bump(percent, view.fee, cap)
     }
 }

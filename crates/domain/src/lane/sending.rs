@@ -32,6 +32,8 @@ impl Lane {
         if !matches!(outcome, SendOutcome::Rejected(_)) {
             slot.history.rejections = 0;
         }
+        slot.history.lacks_money_or_node =
+            matches!(outcome, SendOutcome::Underfunded(_) | SendOutcome::Busy(_));
         match outcome {
             SendOutcome::Accepted => self.on_accepted(hash, nonce, cx),
             SendOutcome::NonceTooLow => self.on_nonce_too_low(nonce, cx),

@@ -156,11 +156,9 @@ impl Lane {
     fn fill_gap(&mut self, gap: Nonce, filler: TxId, cx: &mut StepContext) {
         self.ledger.take_gap(gap);
         let payload = Payload::transfer(self.key.signer, U256::ZERO);
-        let request_id = RequestId::parse(format!("lanekeeper-filler-{filler}"))
-            .expect("a uuid with a short prefix keeps the rule");
         let request = AdmittedRequest {
             id: filler,
-            request_id,
+            request_id: filler_request_id(filler),
             fingerprint: payload.fingerprint(),
             gas: self.no_op_gas(),
             payload,
@@ -218,5 +216,19 @@ impl Lane {
         let view = self.chain.view.as_ref();
         let estimated = view.and_then(|view| view.fee.no_op_gas);
         estimated.unwrap_or(0).max(TRANSFER_GAS)
+    }
+}
+
+/// Names the tx, so that no request of a client can be taken for a filler.
+fn filler_request_id(filler: TxId) -> RequestId {
+    RequestId::parse(format!("lanekeeper-filler-{filler}"))
+        .expect("a uuid with a short prefix keeps the rule")
+}
+
+/// The kind of the first attempt of a stored tx: a filler may have been stored before its signature came.
+pub(super) fn first_kind(tx: &Tx) -> AttemptKind {
+    match tx.request.request_id == filler_request_id(tx.id) {
+        true => AttemptKind::Filler,
+        false => AttemptKind::Original,
     }
 }

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use domain::LaneKey;
+use domain::{LaneKey, TxId};
 use metrics::counter;
 
-use super::{LaneCell, PendingCreate, Shard, ShardOutcome, refuse_creates};
+use super::{EventCounts, LaneCell, PendingCreate, Shard, ShardOutcome, refuse_creates};
 use crate::node::{AcceptedTx, Refusal};
 use crate::ports::RegrantOutcome;
 
@@ -17,6 +17,8 @@ pub(crate) struct UnknownBatch {
     pub(crate) batch_seq_before: u64,
     pub(crate) creates: Vec<PendingCreate>,
     pub(crate) records: Vec<AcceptedTx>,
+    pub(crate) changed: Vec<TxId>,
+    pub(crate) event_counts: EventCounts,
 }
 
 impl Shard {
@@ -30,7 +32,11 @@ impl Shard {
             }
         };
         match outcome {
-            RegrantOutcome::Held { batch_seq, .. } if batch_seq > batch.batch_seq_before => {
+            RegrantOutcome::Held {
+                batch_seq,
+                lease_grant,
+            } if batch_seq > batch.batch_seq_before => {
+                self.announce(key, lease_grant, batch.changed, &batch.event_counts);
                 for (create, record) in batch.creates.into_iter().zip(batch.records) {
                     create.answer(ShardOutcome::Accepted(Box::new(record)));
                 }

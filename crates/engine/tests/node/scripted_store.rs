@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use domain::{
     B256, ChainId, GrantId, Header, LaneId, LaneImage, LaneKey, LeaseGrant, Nonce, RequestId, Tx,
-    TxId,
+    TxId, TxState,
 };
 use engine::ports::{
     AcquireOutcome, ChangedTxs, CommitOutcome, EventFilter, EventPage, EventRecord,
@@ -36,6 +36,11 @@ impl ScriptedStore {
     }
 }
 
+fn confirms(batches: &[Arc<LaneBatch>]) -> bool {
+    let mut changed = batches.iter().flat_map(|batch| &batch.writes.updates);
+    changed.any(|tx| tx.state == TxState::Confirmed)
+}
+
 /// Passes verbs on to the twin, unless the store is cut off.
 macro_rules! pass_on {
     ($($verb:ident($($name:ident: $kind:ty),*) -> $answer:ty;)*) => {
@@ -52,7 +57,13 @@ macro_rules! pass_on {
                 }
                 let inserts = batches.iter().any(|batch| !batch.writes.inserts.is_empty());
                 if !inserts {
-                    return self.twin.commit(batches).await;
+                    let is_lost = confirms(&batches)
+                        && self.script.lose_confirmation.swap(false, Ordering::SeqCst);
+                    let outcomes = self.twin.commit(batches).await;
+                    return match is_lost {
+                        true => vec![CommitOutcome::Unknown("lost by the test".to_owned()); count],
+                        false => outcomes,
+                    };
                 }
                 self.script.record("create");
                 let script = self.script.commits.lock().unwrap().pop_front();

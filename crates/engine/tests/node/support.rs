@@ -45,6 +45,8 @@ pub(crate) struct StoreScript {
     /// Regrants wait while this is set.
     pub(crate) hold_regrants: AtomicBool,
     pub(crate) fail_renewals: AtomicBool,
+    /// The response of the next commit that confirms a tx is lost.
+    pub(crate) lose_confirmation: AtomicBool,
     /// Every call fails.
     pub(crate) is_cut: AtomicBool,
     calls: Mutex<Vec<&'static str>>,

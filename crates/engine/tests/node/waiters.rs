@@ -1,5 +1,6 @@
 //! Callers that wait for the progress of a tx.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use domain::TxState;
@@ -57,6 +58,27 @@ async fn waiter_at_another_node_is_woken_by_the_feed() {
     assert_eq!(record.tx.state, TxState::Confirmed);
     assert!(at - confirmed_at < SOON, "{:?}", at - confirmed_at);
     assert_eq!(other.node.handle().load().await.waiters, 0);
+}
+
+/// The lane writes nothing more, so nothing else would wake the waiter.
+#[tokio::test(start_paused = true)]
+async fn waiter_is_woken_by_a_commit_whose_response_was_lost() {
+    let cluster = Cluster::new();
+    let keeper = cluster.start_warm("a").await;
+    let accepted = keeper.node.handle().create(transfer(1, "waited")).await;
+    let id = accepted.unwrap().record.tx.id;
+    let confirmed = wait(&keeper, id, WaitFor::Confirmed);
+    let is_lost = &keeper.script.lose_confirmation;
+    is_lost.store(true, Ordering::SeqCst);
+    for _ in 0..4 {
+        cluster.chain.mine();
+        sleep(Duration::from_millis(200)).await;
+    }
+    assert!(!is_lost.load(Ordering::SeqCst), "a response was lost");
+    let confirmed_at = tokio::time::Instant::now();
+    let (record, at) = confirmed.await.unwrap();
+    assert_eq!(record.tx.state, TxState::Confirmed);
+    assert!(at - confirmed_at < SOON, "{:?}", at - confirmed_at);
 }
 
 /// The keeper dies while a caller waits at it for a tx that the next keeper, another node, then brings on.

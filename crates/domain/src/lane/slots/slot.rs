@@ -40,6 +40,8 @@ pub(in crate::lane) struct SendHistory {
     pub(in crate::lane) is_foreign_pending: bool,
     /// A node called its nonce used, and none has accepted it since: higher fees would not help.
     pub(in crate::lane) is_reported_used: bool,
+    /// The last answer was that the account cannot pay, or that no node takes anything.
+    pub(in crate::lane) lacks_money_or_node: bool,
     /// A send had no clear answer: some node may have it.
     pub(in crate::lane) may_be_in_pool: bool,
 }
@@ -80,7 +82,9 @@ impl Slot {
     /// A tx with attempts as it was loaded, at the stage that its row shows. `attempts` are in their order.
     pub(in crate::lane) fn loaded(tx: Tx, attempts: Vec<Attempt>) -> Self {
         let claimed_at = tx.written.at;
-        let was_sent = attempts.iter().any(|a| a.first_sent_at.is_some());
+        // The newest one: a node that has an older attempt does not show that this one left its keeper.
+        let newest = attempts.last();
+        let was_sent = newest.is_some_and(|newest| newest.first_sent_at.is_some());
         let mut delivery = Delivery::new(claimed_at);
         let progress = match &tx.inclusion {
             Some(_) => Progress::Mined,

@@ -55,6 +55,26 @@ fn filler_closes_a_gap_that_no_request_takes() {
     assert!(world.store.rows[&behind].inclusion.is_some());
 }
 
+/// The keeper dies before the signature of its filler came, and a foreign transaction takes the nonce.
+#[test]
+fn filler_that_was_stored_unsigned_stays_a_filler() {
+    let mut world = World::ready(rules());
+    let _behind = (world.accept(), world.accept());
+    signer_says(&mut world, 0, 7);
+    world.deliver_all();
+    for _ in 0..10 {
+        world.tick(2_000);
+        world.answer_all(0, |job| matches!(job, Job::QueryNonces(_)));
+        world.commit();
+    }
+    let filler = world.store.holder(Nonce(0)).expect("filled").id;
+    assert!(world.store.attempts_of(filler).is_empty());
+    world.crash();
+    world.deliver_all();
+    assert_eq!(world.store.attempts_of(filler)[0].kind, AttemptKind::Filler);
+    world.heal();
+}
+
 #[test]
 fn living_endpoint_fills_a_gap_while_the_other_one_is_dead() {
     let mut world = World::ready(rules());

@@ -8,6 +8,7 @@ mod allocation;
 mod chain;
 mod credibility;
 mod cursor;
+mod fee_raises;
 mod foreign_use;
 mod funds;
 mod gaps;

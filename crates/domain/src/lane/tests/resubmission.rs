@@ -6,10 +6,10 @@ use super::world::{Job, World};
 use crate::lane::{LaneRules, NonceRules, Resubmit, ResubmitPolicy};
 use crate::{AttemptKind, EventKind, Fees, SubState, TxId, TxState};
 
-const REJECTED: u8 = 14;
+pub(super) const REJECTED: u8 = 14;
 const UNDERPRICED: u8 = 10;
 
-fn bumping(max_fee: u128, max_attempts: Option<u32>) -> LaneRules {
+pub(super) fn bumping(max_fee: u128, max_attempts: Option<u32>) -> LaneRules {
     LaneRules {
         resubmit: Resubmit {
             policy: ResubmitPolicy::Bump {
@@ -24,14 +24,14 @@ fn bumping(max_fee: u128, max_attempts: Option<u32>) -> LaneRules {
 }
 
 /// Waits until the head is due, so many times.
-fn waits(world: &mut World, times: u32) {
+pub(super) fn waits(world: &mut World, times: u32) {
     for _ in 0..times {
         world.tick(30_000);
         world.deliver_all();
     }
 }
 
-fn offers(world: &World, id: TxId) -> Vec<u128> {
+pub(super) fn offers(world: &World, id: TxId) -> Vec<u128> {
     let mut attempts = world.store.attempts_of(id);
     attempts.sort_by_key(crate::Attempt::order);
     attempts.iter().map(|a| a.fees.max_per_gas()).collect()

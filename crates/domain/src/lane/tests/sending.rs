@@ -3,6 +3,7 @@
 use crate::lane::{CapacityRules, LaneRules, Resubmit};
 use crate::{Nonce, SubState};
 
+use super::resubmission::bumping;
 use super::rules;
 use super::world::{Job, World};
 
@@ -76,6 +77,25 @@ fn keeper_that_reads_its_own_lane_again_sends_only_what_no_node_has() {
         assert_eq!(sent, expected);
         world.heal();
     }
+}
+
+/// The response of the commit that stored a bump was lost: the bump was never sent, though a node has the original.
+#[test]
+fn keeper_that_reads_its_own_lane_again_sends_a_bump_that_never_left_it() {
+    let mut world = World::ready(bumping(u128::MAX, None));
+    let id = world.accept();
+    world.deliver_all();
+    world.tick(30_000);
+    world.answer_all(0, |job| matches!(job, Job::Sign(_)));
+    world.commit(); // the bump is durable
+    assert_eq!(world.store.attempts_of(id).len(), 2);
+    world.reload();
+    world.tick(1_000);
+    world.commit();
+    let bump = world.store.rows[&id].tx_hash;
+    let is_bump = |job: &Job| matches!(job, Job::Send(out) if Some(out.hash) == bump);
+    assert!(world.jobs.iter().any(is_bump), "{:?}", world.jobs);
+    world.heal();
 }
 
 /// Its nonce looks used when the lane is loaded, so nothing is sent; then a reorg takes that back.
