@@ -11,6 +11,7 @@ mod cursor;
 mod foreign_use;
 mod funds;
 mod gaps;
+mod head;
 mod invariants;
 mod property;
 mod reorgs;
