@@ -1,5 +1,8 @@
 //! A tx, with its attempts, its receipt and its confirmations.
 
+use std::borrow::Cow;
+
+use domain::lane::LaneWait;
 use domain::{Attempt, B256, Bytes, Fees, Inclusion, Payload, SubState, TxState, TxType};
 use serde::{Serialize, Serializer};
 
@@ -19,7 +22,7 @@ pub struct Tx<'a> {
     nonce: Option<u64>,
     state: &'static str,
     sub_state: Option<&'static str>,
-    reason: Option<&'a str>,
+    reason: Option<Cow<'a, str>>,
     waiting_for: Option<&'static str>,
     tx_hash: Option<B256>,
     payload: PayloadView<'a>,
@@ -35,6 +38,7 @@ pub struct Tx<'a> {
 impl<'a> From<&'a TxRecord> for Tx<'a> {
     fn from(record: &'a TxRecord) -> Self {
         let tx = &record.tx;
+        let (reason, waiting_for) = progress(record);
         Self {
             tx_id: TxIdText(tx.id),
             chain_id: record.lane.chain_id.0,
@@ -43,8 +47,8 @@ impl<'a> From<&'a TxRecord> for Tx<'a> {
             nonce: tx.nonce.map(|nonce| nonce.0),
             state: tx.state.as_str(),
             sub_state: tx.sub_state.map(SubState::as_str),
-            reason: tx.reason.as_deref(),
-            waiting_for: waiting_for(tx.state, tx.sub_state),
+            reason,
+            waiting_for,
             tx_hash: tx.tx_hash,
             payload: PayloadView::from(&tx.request.payload),
             attempts: AttemptList(&record.attempts),
@@ -55,6 +59,24 @@ impl<'a> From<&'a TxRecord> for Tx<'a> {
             updated_at: Rfc3339Time(tx.written.at),
             confirmed_at: tx.confirmed_at.map(Rfc3339Time),
         }
+    }
+}
+
+/// The tx's own reason and what must happen before it can progress; of one that has no reason of its own, those of the
+/// lane that holds it up.
+fn progress(record: &TxRecord) -> (Option<Cow<'_, str>>, Option<&'static str>) {
+    let tx = &record.tx;
+    let own = waiting_for(tx.state, tx.sub_state);
+    let is_held_up = tx.is_open() && tx.inclusion.is_none() && tx.reason.is_none();
+    match record.lane_wait.as_ref().filter(|_| is_held_up) {
+        // The head itself.
+        Some(wait) if tx.nonce == Some(wait.nonce) => (Some(Cow::Borrowed(&wait.reason)), own),
+        Some(wait) if tx.nonce.is_none_or(|nonce| nonce > wait.nonce) => {
+            let LaneWait { nonce, reason } = wait;
+            let reason = format!("its lane waits at nonce {nonce}: {reason}");
+            (Some(Cow::Owned(reason)), Some("lane"))
+        }
+        Some(_) | None => (tx.reason.as_deref().map(Cow::Borrowed), own),
     }
 }
 

@@ -4,12 +4,12 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use domain::lane::AccountNonces;
+use domain::lane::{AccountNonces, LaneWait};
 use domain::lease::Lease;
 use domain::{
     Address, Attempt, AttemptKind, B256, Bytes, ChainId, Event, EventKind, Fees, Header,
     Incarnation, Inclusion, LaneKey, LastWrite, NodeName, Nonce, Payload, RequestId, SubState,
-    Timestamp, Token, Tx, TxId, TxRequest, TxState, TxType, U256,
+    Timestamp, Token, Tx, TxHistory, TxId, TxRequest, TxState, TxType, U256,
 };
 use engine::node::{ChainStatus, LaneStatus, Readiness};
 use engine::ports::{EventRecord, LaneRecord, Member, TxRecord};
@@ -67,13 +67,14 @@ fn fresh() -> TxRecord {
             at: AT,
         },
         confirmed_at: None,
-        event_seqs: Vec::new(),
+        history: TxHistory::default(),
     };
     TxRecord {
         lane: lane(),
         tx,
         attempts: Vec::new(),
         confirmations: Vec::new(),
+        lane_wait: None,
     }
 }
 
@@ -235,6 +236,37 @@ fn every_state_names_what_the_tx_waits_for() {
             "{state:?} {sub_state:?}"
         );
     }
+}
+
+#[test]
+fn tx_behind_a_blocked_head_shows_why_its_lane_waits() {
+    let lane_wait = Some(LaneWait {
+        nonce: Nonce(7),
+        reason: "the account cannot pay".into(),
+    });
+    let behind = "its lane waits at nonce 7: the account cannot pay";
+    let cases = [
+        (None, None, Some(behind), "lane"),
+        (Some(8), None, Some(behind), "lane"),
+        (Some(7), None, Some("the account cannot pay"), "node"),
+        (Some(8), Some("its own"), Some("its own"), "node"),
+        (Some(6), None, None, "node"),
+    ];
+    for (nonce, own, reason, waiting_for) in cases {
+        let mut record = fresh();
+        record.tx.state = TxState::Tracking;
+        record.tx.sub_state = Some(SubState::Signed);
+        record.tx.nonce = nonce.map(Nonce);
+        record.tx.reason = own.map(str::to_owned);
+        record.lane_wait.clone_from(&lane_wait);
+        let json = serde_json::to_value(api_types::Tx::from(&record)).unwrap();
+        let shown = (json["reason"].as_str(), json["waitingFor"].as_str());
+        assert_eq!(shown, (reason, Some(waiting_for)), "{nonce:?} {own:?}");
+    }
+    let mut done = finished();
+    done.lane_wait = lane_wait;
+    let json = serde_json::to_value(api_types::Tx::from(&done)).unwrap();
+    assert_eq!(json["waitingFor"], serde_json::Value::Null);
 }
 
 fn event(kind: EventKind) -> EventRecord {
@@ -454,6 +486,7 @@ fn lane_status() -> LaneStatus {
             paused: false,
             halted: None,
             in_flight: 2,
+            wait: None,
             queued: 1,
         },
         chain_nonces: Some(AccountNonces {

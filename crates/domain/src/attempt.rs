@@ -135,6 +135,8 @@ pub enum SendOutcome {
     Refused(String),
     /// No node will ever accept these bytes, and none may have accepted them.
     Rejected(String),
+    /// The same, because their gas limit is below what the chain demands of any transaction like this.
+    GasTooLow(String),
     /// The answer was lost or not understood; a node may or may not have it.
     Unknown(String),
     /// Not sent at all: the lease could not be trusted any more at this moment.

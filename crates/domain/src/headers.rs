@@ -101,7 +101,13 @@ impl HeaderChain {
     /// Whether this very block is on the chain.
     #[must_use]
     pub fn contains(&self, hash: B256) -> bool {
-        self.headers.iter().rev().any(|header| header.hash == hash)
+        self.find(hash).is_some()
+    }
+
+    /// The header of this block, if it is on the chain.
+    #[must_use]
+    pub fn find(&self, hash: B256) -> Option<&Header> {
+        self.headers.iter().rev().find(|header| header.hash == hash)
     }
 
     /// The header at a height.

@@ -37,4 +37,4 @@ pub use lane::{
 pub use payload::{EffectDigest, Fingerprint, Payload, TxType};
 pub use reservation::{Holder, Mark, MarkRefusal, Reservation, ReservationState};
 pub use time::{MonotonicTime, Timestamp};
-pub use tx::{Inclusion, LastWrite, SubState, Tx, TxRequest, TxState};
+pub use tx::{Inclusion, LastWrite, SubState, Tx, TxHistory, TxRequest, TxState};

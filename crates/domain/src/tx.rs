@@ -306,8 +306,17 @@ pub struct Tx {
     pub confirmed_at: Option<Timestamp>,
     /// Its last write.
     pub written: LastWrite,
-    /// The lane sequence numbers of its events: its history needs no scan.
+    /// What happened to it.
+    pub history: TxHistory,
+}
+
+/// What happened to a tx so far.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TxHistory {
+    /// The lane sequence numbers of its events, so that they are found without a scan.
     pub event_seqs: Vec<u64>,
+    /// How often it was claimed once more because it was not mined in time.
+    pub resubmits: u32,
 }
 
 impl Tx {
@@ -332,7 +341,7 @@ impl Tx {
             counted: None,
             confirmed_at: None,
             written: LastWrite { token, at },
-            event_seqs: Vec::new(),
+            history: TxHistory::default(),
         }
     }
 

@@ -151,7 +151,7 @@ fn outcome_label(outcome: &SendOutcome) -> &'static str {
         SendOutcome::Full { .. } => "full",
         SendOutcome::Busy(_) => "busy",
         SendOutcome::Refused(_) => "refused",
-        SendOutcome::Rejected(_) => "rejected",
+        SendOutcome::Rejected(_) | SendOutcome::GasTooLow(_) => "rejected",
         SendOutcome::Unknown(_) => "unknown",
         SendOutcome::NotSent(_) => "not_sent",
     }

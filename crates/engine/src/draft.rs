@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use domain::admission::AdmissionError;
 use domain::lane::reservations::MarkOutcome;
-use domain::lane::{FundsDecision, LaneCheckpoint};
+use domain::lane::{FundsDecision, HeadWait, LaneCheckpoint};
 use domain::{
     Attempt, B256, Effect, Header, Input, Lane, MonotonicTime, NodeName, Nonce, Step, Timestamp,
     TxId, UnsignedEnvelope, Writes,
@@ -162,7 +162,8 @@ impl LaneDraft {
             self.writes.is_empty() && self.lane.next_nonce() == self.before.next_nonce;
         // A mark passes the fence also where it changes nothing: a keeper that was deposed without noticing must
         // not refuse a holder by its old memory.
-        if writes_nothing && self.marks.is_empty() && !self.stores_floor {
+        let stores_row = self.stores_floor || self.lane.has_unstored_head(at);
+        if writes_nothing && self.marks.is_empty() && !stores_row {
             return None;
         }
         Some(LaneBatch {
@@ -174,6 +175,8 @@ impl LaneDraft {
             next_nonce: self.lane.next_nonce(),
             floor_nonce: self.lane.floor_nonce(),
             open_cost: self.lane.open_cost(),
+            head: self.lane.head_wait(),
+            newest_final: self.lane.newest_final(),
             writes: self.writes.take_writes(),
         })
     }
@@ -197,6 +200,7 @@ impl LaneDraft {
                         .into_iter()
                         .collect(),
                     confirmations: Vec::new(),
+                    lane_wait: batch.head.clone().and_then(HeadWait::into_lane_wait),
                 },
                 is_new: true,
             }
@@ -207,7 +211,7 @@ impl LaneDraft {
 
 #[cfg(test)]
 mod tests {
-    use domain::lane::{AdmittedRequest, ChainQuery, OpenTotals};
+    use domain::lane::{AdmittedRequest, ChainQuery, OpenSummary};
     use domain::{
         Address, ChainId, GrantId, LaneId, LaneImage, LaneKey, LaneRules, LeaseGrant, Payload,
         RequestId, Token, U256,
@@ -239,7 +243,7 @@ mod tests {
             backlog_from: None,
             held: Vec::new(),
             consumed_below: Nonce(5),
-            totals: OpenTotals::default(),
+            open: OpenSummary::default(),
             finals: Vec::new(),
         };
         let mut rules = LaneRules::default();

@@ -23,6 +23,7 @@ mod folded_writes;
 mod gate;
 
 mod feed;
+mod finals_watch;
 
 mod broadcaster;
 mod follower;

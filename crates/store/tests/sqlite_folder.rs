@@ -8,8 +8,8 @@ use std::time::Duration;
 use domain::lane::{AdmittedRequest, OpenCost};
 use domain::{
     Address, ChainId, Event, EventKind, GrantId, Incarnation, LaneKey, LastWrite, LeaseGrant,
-    NodeName, Nonce, Payload, RequestId, SubState, Timestamp, Token, Tx, TxId, TxRequest, TxState,
-    U256, Writes,
+    NodeName, Nonce, Payload, RequestId, SubState, Timestamp, Token, Tx, TxHistory, TxId,
+    TxRequest, TxState, U256, Writes,
 };
 use engine::ports::{
     AcquireOutcome, CommitOutcome, EventFilter, LaneBatch, LeaseRequest, QueuedRequest, Store as _,
@@ -50,10 +50,7 @@ async fn reopened_store_has_all_commits() {
         (image.next_nonce, image.event_seq),
         (Nonce(TXS_PER_BATCH), TXS_PER_BATCH)
     );
-    assert_eq!(
-        (image.backlog_from, image.totals.queued),
-        (Some(Nonce(0)), 1)
-    );
+    assert_eq!((image.backlog_from, image.open.queued), (Some(Nonce(0)), 1));
     assert_eq!(commit(&store, lease_grant, 1).await, CommitOutcome::Applied);
     let after = EventFilter {
         after: Some(cursor),
@@ -285,6 +282,8 @@ async fn commit(store: &SqliteStore, lease_grant: LeaseGrant, n: u64) -> CommitO
         next_nonce: Nonce(after),
         floor_nonce: Nonce(0),
         open_cost: OpenCost::default(),
+        head: None,
+        newest_final: None,
         writes,
     };
     store.commit(vec![batch.into()]).await.remove(0)
@@ -317,7 +316,10 @@ fn tx(nonce: u64) -> Tx {
             at: AT,
         },
         confirmed_at: None,
-        event_seqs: vec![nonce + 1],
+        history: TxHistory {
+            event_seqs: vec![nonce + 1],
+            ..TxHistory::default()
+        },
     }
 }
 

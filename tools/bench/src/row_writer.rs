@@ -8,8 +8,8 @@ use cli::Failure;
 use domain::lane::OpenCost;
 use domain::{
     Attempt, AttemptKind, Event, EventKind, Fees, GrantId, Inclusion, LaneKey, LastWrite,
-    LeaseGrant, NodeName, Nonce, Payload, RequestId, SubState, Timestamp, Tx, TxRequest, TxState,
-    Writes,
+    LeaseGrant, NodeName, Nonce, Payload, RequestId, SubState, Timestamp, Tx, TxHistory, TxRequest,
+    TxState, Writes,
 };
 use engine::ports::{AcquireOutcome, Clock, CommitOutcome, LaneBatch, LeaseRequest, Store};
 use nonce::SystemClock;
@@ -163,6 +163,8 @@ impl RowWriter {
                 RowKind::Finished => next_nonce,
             },
             open_cost: OpenCost::default(),
+            head: None,
+            newest_final: None,
             writes,
         }
     }
@@ -196,7 +198,10 @@ impl RowWriter {
                 token: lease_grant.token,
                 at,
             },
-            event_seqs: vec![nonce + 1],
+            history: TxHistory {
+                event_seqs: vec![nonce + 1],
+                ..TxHistory::default()
+            },
             confirmed_at: None,
         }
     }

@@ -522,7 +522,7 @@ fn regranted(lane: &LaneKey, outcome: &RegrantOutcome) -> String {
 
 fn loaded(lane: &LaneKey, image: &LaneImage) -> String {
     let (lane, held) = (short_lane(lane), &image.held);
-    let (batches, queued) = (image.batch_seq, image.totals.queued);
+    let (batches, queued) = (image.batch_seq, image.open.queued);
     format!("store  {lane} loaded after {batches}: nonces {held:?} held, {queued} txs queued")
 }
 

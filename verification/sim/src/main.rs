@@ -65,6 +65,9 @@ struct WorldKind {
     /// Also accounts that run short of money, where requests are refused that they cannot pay for.
     #[arg(long, conflicts_with = "calm")]
     scarce: bool,
+    /// Also lanes that end a tx which blocks them for too long.
+    #[arg(long)]
+    impatient: bool,
 }
 
 #[derive(Debug, clap::Args)]
@@ -97,8 +100,9 @@ impl WorldKind {
             accept_loss,
             busy,
             scarce,
+            impatient,
         } = *self;
-        if !(stormy || calm || deep_forks || lossy || busy || scarce) {
+        if !(stormy || calm || deep_forks || lossy || busy || scarce || impatient) {
             return Options::mixed(seed);
         }
         Options {
@@ -108,6 +112,7 @@ impl WorldKind {
             accept_loss,
             busy,
             scarce,
+            impatient,
             ..Options::default()
         }
     }

@@ -10,7 +10,7 @@ use domain::lane::{AdmittedRequest, OpenCost};
 use domain::{
     Attempt, AttemptKind, ChainId, Event, EventKind, Fees, GrantId, Header, Incarnation, LaneId,
     LaneImage, LaneKey, LastWrite, LeaseGrant, NodeName, Nonce, Payload, RequestId, SubState,
-    Timestamp, Token, Tx, TxId, TxRequest, TxState, Writes,
+    Timestamp, Token, Tx, TxHistory, TxId, TxRequest, TxState, Writes,
 };
 use engine::ports::{
     AcquireOutcome, CommitOutcome, EventFilter, LaneBatch, LeaseRequest, QueuedRequest, Store,
@@ -206,7 +206,7 @@ impl Fixture {
                 at: AT,
             },
             confirmed_at: None,
-            event_seqs: Vec::new(),
+            history: TxHistory::default(),
         }
     }
 
@@ -254,7 +254,7 @@ impl Fixture {
             event.seq = seq;
             let txs = writes.inserts.iter_mut().chain(&mut writes.updates);
             for tx in txs.filter(|tx| Some(tx.id) == event.tx_id) {
-                tx.event_seqs.push(seq);
+                tx.history.event_seqs.push(seq);
             }
         }
         let rows = || writes.inserts.iter().chain(&writes.updates);
@@ -273,6 +273,8 @@ impl Fixture {
             next_nonce,
             floor_nonce: of_lane.map(|(_, nonce)| *nonce).min().unwrap_or(next_nonce),
             open_cost: OpenCost::default(),
+            head: None,
+            newest_final: None,
             writes,
         }
     }

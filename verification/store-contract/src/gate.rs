@@ -3,7 +3,7 @@
 use alloy_primitives::{Address, B256, Bytes, U256};
 use domain::{
     Attempt, AttemptKind, Fees, Inclusion, LastWrite, Nonce, Payload, SubState, Timestamp, Token,
-    Tx, TxRequest, TxState, TxType, Writes,
+    Tx, TxHistory, TxRequest, TxState, TxType, Writes,
 };
 use engine::ports::{CommitOutcome, Conflict};
 
@@ -526,7 +526,10 @@ fn full_tx(fixture: &Fixture) -> Tx {
             at: Timestamp(AT.0 + 1),
         },
         confirmed_at: Some(Timestamp(AT.0 + 2)),
-        event_seqs: vec![1, 2, 300, 70_000, 1 << 40],
+        history: TxHistory {
+            event_seqs: vec![1, 2, 300, 70_000, 1 << 40],
+            resubmits: 3,
+        },
         ..base
     }
 }

@@ -29,6 +29,7 @@ pub mod events;
 pub mod feed;
 pub mod fence;
 pub mod gate;
+pub mod lane_row;
 pub mod lease;
 pub mod lists;
 pub mod load;
@@ -155,6 +156,11 @@ macro_rules! contract_tests {
                     finished_txs_below_the_floor_do_not_affect_the_image
                     lane_loads_no_rows_of_other_lanes
                 ]
+                lane_row: [
+                    head_is_that_of_the_last_batch
+                    reported_headers_are_loaded_with_the_lane
+                    finals_of_lanes_without_live_keeper_are_listed
+                ]
                 requeue: [
                     requeued_tx_is_unsigned_and_has_no_nonce
                     requeued_tx_is_allocated_and_signed_again
@@ -247,6 +253,7 @@ mod tests {
             include_str!("regrant.rs"),
             include_str!("queue.rs"),
             include_str!("load.rs"),
+            include_str!("lane_row.rs"),
             include_str!("requeue.rs"),
             include_str!("events.rs"),
             include_str!("feed.rs"),

@@ -1,6 +1,6 @@
 //! The image that a keeper loads after its grant.
 
-use domain::lane::{OpenCost, OpenTotals};
+use domain::lane::{OpenCost, OpenSummary};
 use domain::{
     Attempt, AttemptKind, B256, FinalTx, Inclusion, LaneImage, Nonce, SubState, Tx, TxState, U256,
     Writes,
@@ -24,7 +24,7 @@ pub async fn new_lane_is_empty(backend: &dyn Backend) {
         backlog_from: None,
         held: Vec::new(),
         consumed_below: Nonce(0),
-        totals: OpenTotals::default(),
+        open: OpenSummary::default(),
         finals: Vec::new(),
     };
     assert_eq!(fixture.image(lane(1), keeper.lease_grant).await, expected);
@@ -61,7 +61,7 @@ pub async fn cost_of_open_txs_is_that_of_the_last_batch(backend: &dyn Backend) {
     let fenced = batch(&keeper, cost(9), fixture.tx(2));
     assert_eq!(fixture.commit(fenced).await, CommitOutcome::Fenced);
     let image = fixture.image(lane(1), next.lease_grant).await;
-    assert_eq!(image.totals.cost, cost(7));
+    assert_eq!(image.open.cost, cost(7));
 }
 
 pub async fn only_the_current_grant_loads_the_lane(backend: &dyn Backend) {
@@ -316,7 +316,7 @@ pub async fn lane_loads_no_rows_of_other_lanes(backend: &dyn Backend) {
     let keeper = fixture.keeper(&node("a"), lane(2)).await;
     let image = fixture.image(lane(2), keeper.lease_grant).await;
     assert_eq!(
-        (image.in_flight, image.held, image.totals.queued),
+        (image.in_flight, image.held, image.open.queued),
         (vec![], vec![], 0)
     );
     assert_eq!(

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use domain::{LastWrite, Nonce, RequestId, SubState, Token, Tx, TxId, TxRequest, TxState, Writes};
+use domain::{
+    LastWrite, Nonce, RequestId, SubState, Token, Tx, TxHistory, TxId, TxRequest, TxState, Writes,
+};
 use engine::ports::{CommitOutcome, Conflict};
 
 use crate::Backend;
@@ -41,13 +43,13 @@ pub async fn queued_request_has_no_nonce_and_no_event(backend: &dyn Backend) {
             at: new.at,
         },
         confirmed_at: None,
-        event_seqs: Vec::new(),
+        history: TxHistory::default(),
     };
     assert_eq!(tx, expected);
     let keeper = fixture.keeper(&node("a"), lane(1)).await;
     let image = fixture.image(keeper.key, keeper.lease_grant).await;
     assert_eq!(
-        (image.totals.queued, image.event_seq, image.next_nonce),
+        (image.open.queued, image.event_seq, image.next_nonce),
         (1, 0, Nonce(0))
     );
     assert_eq!(
@@ -84,7 +86,7 @@ pub async fn queueing_the_same_request_twice_changes_nothing(backend: &dyn Backe
         fixture
             .image(keeper.key, keeper.lease_grant)
             .await
-            .totals
+            .open
             .queued,
         1
     );
@@ -121,7 +123,7 @@ pub async fn concurrent_requests_with_one_key_make_one_tx(backend: &dyn Backend)
         fixture
             .image(keeper.key, keeper.lease_grant)
             .await
-            .totals
+            .open
             .queued,
         10
     );
@@ -189,7 +191,7 @@ pub async fn queueing_an_accepted_request_returns_its_tx(backend: &dyn Backend) 
         fixture
             .image(keeper.key, keeper.lease_grant)
             .await
-            .totals
+            .open
             .queued,
         0,
         "it is not queued"
@@ -244,10 +246,7 @@ pub async fn keeper_adopts_queued_txs(backend: &dyn Backend) {
     };
     let tx = fixture.apply(&mut keeper, adoption).await.updates.remove(0);
     let image = fixture.image(keeper.key, keeper.lease_grant).await;
-    assert_eq!(
-        (image.totals.queued, image.backlog_from),
-        (1, Some(Nonce(0)))
-    );
+    assert_eq!((image.open.queued, image.backlog_from), (1, Some(Nonce(0))));
     assert_eq!(
         fixture
             .store

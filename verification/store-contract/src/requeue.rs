@@ -21,7 +21,7 @@ pub async fn requeued_tx_is_unsigned_and_has_no_nonce(backend: &dyn Backend) {
     assert_eq!(image.in_flight, with_attempts(&txs));
     assert_eq!(image.held.as_slice(), std::slice::from_ref(&(1..4)));
     assert_eq!(image.backlog_from, Some(Nonce(3)));
-    assert_eq!((image.totals.queued, image.next_nonce), (1, Nonce(4)));
+    assert_eq!((image.open.queued, image.next_nonce), (1, Nonce(4)));
     assert_eq!(
         image.consumed_below,
         Nonce(0),
@@ -43,10 +43,7 @@ pub async fn requeued_tx_is_allocated_and_signed_again(backend: &dyn Backend) {
 
     allocate(&fixture, &mut keeper, &mut tx, 2).await;
     let image = fixture.image(keeper.key, keeper.lease_grant).await;
-    assert_eq!(
-        (image.backlog_from, image.totals.queued),
-        (Some(Nonce(2)), 0)
-    );
+    assert_eq!((image.backlog_from, image.open.queued), (Some(Nonce(2)), 0));
     assert_eq!(image.held.as_slice(), std::slice::from_ref(&(1..3)));
     assert_eq!(image.in_flight.len(), 1, "only the other tx is in flight");
     assert_eq!(backlog(&fixture, &keeper).await, std::slice::from_ref(&tx));
@@ -80,7 +77,7 @@ pub async fn requeued_tx_may_be_allocated_and_signed_in_one_batch(backend: &dyn 
     fixture.apply(&mut keeper, writes).await;
     let image = fixture.image(keeper.key, keeper.lease_grant).await;
     assert_eq!(image.in_flight, [(tx.clone(), vec![new.clone()])]);
-    assert_eq!((image.backlog_from, image.totals.queued), (None, 0));
+    assert_eq!((image.backlog_from, image.open.queued), (None, 0));
     assert_found(&fixture, &tx, &[old, new]).await;
 }
 
@@ -107,7 +104,7 @@ pub async fn stuck_tx_without_nonce_is_not_work(backend: &dyn Backend) {
     fixture.apply(&mut keeper, updates([tx.clone()])).await;
     let image = fixture.image(keeper.key, keeper.lease_grant).await;
     assert_eq!((image.in_flight, image.held), (vec![], vec![]));
-    assert_eq!((image.backlog_from, image.totals.queued), (None, 0));
+    assert_eq!((image.backlog_from, image.open.queued), (None, 0));
     assert_eq!(queued(&fixture, &keeper).await, []);
     assert_eq!(backlog(&fixture, &keeper).await, []);
     let lanes = fixture.store.lanes(&[lane(1)]).await.expect("lanes");
@@ -154,7 +151,7 @@ pub async fn lane_with_only_requeued_txs_is_offered_to_other_nodes(backend: &dyn
     let next = fixture.keeper(&node("b"), lane(1)).await;
     let image = fixture.image(lane(1), next.lease_grant).await;
     assert_eq!((image.in_flight, image.held), (vec![], vec![]));
-    assert_eq!((image.totals.queued, image.next_nonce), (1, Nonce(1)));
+    assert_eq!((image.open.queued, image.next_nonce), (1, Nonce(1)));
     assert_eq!(queued(&fixture, &next).await, [tx]);
 }
 
@@ -187,7 +184,7 @@ pub async fn attempts_at_one_nonce_are_loaded_oldest_first(backend: &dyn Backend
         in_flight_at(&image, tx.nonce),
         Some((tx.clone(), attempts.clone()))
     );
-    assert_eq!((image.backlog_from, image.totals.queued), (None, 0));
+    assert_eq!((image.backlog_from, image.open.queued), (None, 0));
     assert_found(&fixture, &tx, &attempts).await;
 }
 
@@ -276,6 +273,7 @@ async fn assert_found(fixture: &Fixture, tx: &Tx, attempts: &[Attempt]) {
         tx: tx.clone(),
         attempts: attempts.to_vec(),
         confirmations: vec![],
+        lane_wait: None,
     });
     assert_eq!(fixture.store.tx(tx.id).await.expect("tx"), record);
     let by_key = fixture

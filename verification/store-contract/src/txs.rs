@@ -31,6 +31,7 @@ pub async fn tx_is_found_by_id_by_key_and_by_any_hash(backend: &dyn Backend) {
         tx: tx.clone(),
         attempts: vec![original.clone(), bump.clone()],
         confirmations: vec![],
+        lane_wait: None,
     });
     assert_eq!(fixture.store.tx(tx.id).await.expect("tx"), record);
     assert_eq!(
@@ -168,6 +169,7 @@ pub async fn tx_list_includes_attempts_and_lanes(backend: &dyn Backend) {
         tx,
         attempts: vec![attempt],
         confirmations: vec![],
+        lane_wait: None,
     };
     assert_eq!((page.txs, page.next), (vec![record], None));
 }
@@ -264,7 +266,7 @@ pub async fn concurrent_put_headers_stores_each_header_once(backend: &dyn Backen
     assert_eq!(record.confirmations, chain, "known headers stay unchanged");
 }
 
-fn mined(tx: &Tx, block: &Header, counted: Option<&Header>) -> Tx {
+pub(crate) fn mined(tx: &Tx, block: &Header, counted: Option<&Header>) -> Tx {
     let inclusion = Inclusion {
         tx_hash: tx.tx_hash.expect("it was signed"),
         block_number: block.number,

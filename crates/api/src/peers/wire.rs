@@ -4,10 +4,11 @@
 //! Nodes of one cluster run the same version; nothing was released that another version would have to read.
 
 use alloy_primitives::{Address, B256, Bytes, U256};
+use domain::lane::LaneWait;
 use domain::{
     Attempt, AttemptKind, ChainId, Fees, Fingerprint, Header, Holder, Inclusion, LaneKey,
     LastWrite, Mark, MarkRefusal, NodeName, Nonce, Payload, RequestId, Reservation,
-    ReservationState, SubState, Timestamp, Token, Tx, TxId, TxRequest, TxState, TxType,
+    ReservationState, SubState, Timestamp, Token, Tx, TxHistory, TxId, TxRequest, TxState, TxType,
 };
 use engine::node::{AcceptedTx, NewTx, Origin, Refusal};
 use engine::ports::{ReservationError, TxRecord};
@@ -50,7 +51,7 @@ macro_rules! identity {
     )*};
 }
 
-identity!(u64, u128, bool, String, Address, B256, U256, Bytes);
+identity!(u32, u64, u128, bool, String, Address, B256, U256, Bytes);
 
 /// Newtypes that travel as the value inside.
 macro_rules! newtypes {
@@ -159,7 +160,9 @@ wire_structs! {
         tx: TxWire,
         attempts: Vec<AttemptWire>,
         confirmations: Vec<HeaderWire>,
+        lane_wait: Option<LaneWaitWire>,
     }
+    LaneWaitWire = LaneWait { nonce: u64, reason: String }
     TxWire = Tx {
         id: Uuid,
         request: TxRequestWire,
@@ -172,8 +175,9 @@ wire_structs! {
         counted: Option<B256>,
         confirmed_at: Option<u64>,
         written: LastWriteWire,
-        event_seqs: Vec<u64>,
+        history: TxHistoryWire,
     }
+    TxHistoryWire = TxHistory { event_seqs: Vec<u64>, resubmits: u32 }
     TxRequestWire = TxRequest {
         request_id: RequestIdWire,
         fingerprint: B256,

@@ -32,8 +32,10 @@ pub enum NodeErrorKind {
     TypeConflict,
     /// The account's balance does not cover the tx.
     InsufficientFunds,
-    /// The gas limit is too low or too high.
-    GasLimit,
+    /// The gas limit is below what the chain demands of these bytes.
+    GasTooLow,
+    /// The gas limit is above that of a block or of one transaction.
+    GasTooHigh,
     /// The bytes are too large or not a tx of this chain.
     InvalidEncoding,
     /// Wrong signature or wrong chain id.
@@ -87,8 +89,9 @@ impl RpcError<'_> {
 
     /// What the error means for the lane whose tx was sent, as far as this node can tell.
     ///
-    /// Only a defect of the bytes themselves is a rejection. Another node may accept a gas limit, a signature or
-    /// a chain id that this one refuses, so those errors never free a nonce.
+    /// Only what follows from the bytes and the rules of the chain is a rejection, and it counts when all endpoints
+    /// repeat it. A wrong signature or chain id lies in the configuration of this node, and what an operator excludes
+    /// may be accepted elsewhere, so those errors never free a nonce.
     #[must_use]
     pub fn send_outcome(&self) -> SendOutcome {
         let text = self.message.to_owned();
@@ -109,10 +112,12 @@ impl RpcError<'_> {
                 most: Some(1),
             },
             NodeErrorKind::TypeConflict
-            | NodeErrorKind::GasLimit
             | NodeErrorKind::InvalidSender
             | NodeErrorKind::NodePolicy => SendOutcome::Refused(text),
-            NodeErrorKind::InvalidEncoding => SendOutcome::Rejected(text),
+            NodeErrorKind::InvalidEncoding | NodeErrorKind::GasTooHigh => {
+                SendOutcome::Rejected(text)
+            }
+            NodeErrorKind::GasTooLow => SendOutcome::GasTooLow(text),
             NodeErrorKind::NotReady | NodeErrorKind::RateLimited => SendOutcome::Busy(text),
             NodeErrorKind::ExecutionFailed
             | NodeErrorKind::ForwardFailed

@@ -12,7 +12,7 @@ const WHOLE: &[(NodeErrorKind, &str)] = &[
     (PoolFull, "spammer"),
     (BelowPoolMinimum, "underpriced"),
     (BelowPoolMinimum, "fee too low"),
-    (GasLimit, "intrinsicgas"),
+    (GasTooLow, "intrinsicgas"),
     (InvalidEncoding, "rlptoolong"),
     (InvalidEncoding, "input too short"),
     (InvalidEncoding, "leading zero"),
@@ -92,18 +92,18 @@ const PHRASES: &[(NodeErrorKind, &str)] = &[
     (InsufficientFunds, "transaction overdraws from account"),   // reth
     (InsufficientFunds, "upfront cost exceeds account balance"), // besu
     (InsufficientFunds, "doesn't have enough funds"),            // hardhat, ganache
-    (GasLimit, "intrinsic gas too low"),                    // geth, reth, anvil, nitro
-    (GasLimit, "intrinsic gas too high"),                   // anvil
-    (GasLimit, "intrinsic gas exceeds gas limit"),          // besu
-    (GasLimit, "insufficient gas for floor data gas cost"), // geth, reth
-    (GasLimit, "exceeds block gas limit"),                  // geth, reth, besu, hardhat
-    (GasLimit, "exceeds block's gas limit"),                // reth
-    (GasLimit, "gas limit reached"),                        // nethermind
-    (GasLimit, "gas limit too high"),                       // geth, reth (EIP-7825)
-    (GasLimit, "gas limit is too high"),                    // erigon
-    (GasLimit, "is greater than the cap"),                  // anvil (EIP-7825)
-    (GasLimit, "exceeds transaction gas cap"),              // hardhat (EIP-7825)
-    (GasLimit, "transaction requires at least"),            // hardhat
+    (GasTooLow, "intrinsic gas too low"),                    // geth, reth, anvil, nitro
+    (GasTooHigh, "intrinsic gas too high"),                  // anvil: than that of a block
+    (GasTooLow, "intrinsic gas exceeds gas limit"),          // besu
+    (GasTooLow, "insufficient gas for floor data gas cost"), // geth, reth
+    (GasTooHigh, "exceeds block gas limit"),                 // geth, reth, besu, hardhat
+    (GasTooHigh, "exceeds block's gas limit"),               // reth
+    (GasTooHigh, "gas limit reached"),                       // nethermind
+    (GasTooHigh, "gas limit too high"),                      // geth, reth (EIP-7825)
+    (GasTooHigh, "gas limit is too high"),                   // erigon
+    (GasTooHigh, "is greater than the cap"),                 // anvil (EIP-7825)
+    (GasTooHigh, "exceeds transaction gas cap"),             // hardhat (EIP-7825)
+    (GasTooLow, "transaction requires at least"),            // hardhat
     // Admission checks size and encoding, so none of these is expected.
     (InvalidEncoding, "oversized data"),                                             // geth, reth, op-geth, nitro
     (InvalidEncoding, "transaction too large"),                                      // nethermind

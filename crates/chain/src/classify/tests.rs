@@ -144,20 +144,26 @@ const NODE_TEXTS: &[(NodeErrorKind, &[&str])] = &[
         ],
     ),
     (
-        NodeErrorKind::GasLimit,
+        NodeErrorKind::GasTooLow,
         &[
             "intrinsic gas too low",
             "intrinsic gas too low: gas 20000, minimum needed 21000",
             "insufficient gas for floor data gas cost: gas 21000, minimum needed 30000",
             "IntrinsicGas",
             "Intrinsic gas exceeds gas limit",
+            "Transaction requires at least 21000 gas but got 20000",
+        ],
+    ),
+    (
+        NodeErrorKind::GasTooHigh,
+        &[
+            "intrinsic gas too high -- tx.gas_limit > env.block.gas_limit",
             "exceeds block gas limit",
             "gas limit reached",
             "Transaction gas limit of 9 exceeds block gas limit of 8",
             "transaction gas limit too high (cap: 16777216, tx: 20000000)",
             "gas limit is too high",
             "Transaction gas limit is 9 and exceeds block gas limit of 8",
-            "Transaction requires at least 21000 gas but got 20000",
             "Transaction gas limit is 900000000 and exceeds transaction gas cap of 16777216",
             "transaction gas limit (20000000) is greater than the cap (16777216)",
         ],
@@ -307,9 +313,11 @@ fn every_kind_has_its_send_outcome() {
                 SendOutcome::Underpriced(text(message))
             }
             NodeErrorKind::InsufficientFunds => SendOutcome::Underfunded(text(message)),
-            NodeErrorKind::InvalidEncoding => SendOutcome::Rejected(text(message)),
-            NodeErrorKind::GasLimit
-            | NodeErrorKind::InvalidSender
+            NodeErrorKind::InvalidEncoding | NodeErrorKind::GasTooHigh => {
+                SendOutcome::Rejected(text(message))
+            }
+            NodeErrorKind::GasTooLow => SendOutcome::GasTooLow(text(message)),
+            NodeErrorKind::InvalidSender
             | NodeErrorKind::NodePolicy
             | NodeErrorKind::TypeConflict => SendOutcome::Refused(text(message)),
             NodeErrorKind::PoolFull | NodeErrorKind::NonceTooHigh => full(message, None),

@@ -21,6 +21,7 @@ fn outcome_label(outcome: &SendOutcome) -> &'static str {
         SendOutcome::Busy(_) => "busy",
         SendOutcome::Refused(_) => "refused",
         SendOutcome::Rejected(_) => "rejected",
+        SendOutcome::GasTooLow(_) => "gas too low",
         SendOutcome::Unknown(_) => "unknown",
         SendOutcome::NotSent(_) => "not sent",
     }
@@ -123,12 +124,12 @@ async fn invalid_bytes_cases(
         (
             "too little gas",
             with(|unsigned| unsigned.gas = 20_000),
-            "refused",
+            "gas too low",
         ),
         (
             "more gas than a block has",
             with(|unsigned| unsigned.gas = 31_000_000),
-            "refused",
+            "rejected",
         ),
         (
             "init code over the limit",

@@ -317,7 +317,7 @@ async fn pending_and_mined_txs_are_distinguished() {
         outcomes[0]
     );
     assert!(
-        matches!(outcomes[1], SendOutcome::Refused(_)),
+        matches!(outcomes[1], SendOutcome::GasTooLow(_)),
         "{:?}",
         outcomes[1]
     );

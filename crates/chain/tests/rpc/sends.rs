@@ -118,7 +118,7 @@ async fn each_envelope_gets_its_own_outcome() {
     assert_eq!(outcomes[2], SendOutcome::NonceTooLow);
     assert!(matches!(outcomes[3], SendOutcome::ForeignPending(_)));
     assert!(matches!(outcomes[4], SendOutcome::Underpriced(_)));
-    assert!(matches!(outcomes[5], SendOutcome::Refused(_)));
+    assert!(matches!(outcomes[5], SendOutcome::GasTooLow(_)));
     assert!(matches!(outcomes[6], SendOutcome::Rejected(_)));
     assert!(outcomes[7..=10].iter().all(unknown), "{outcomes:?}");
     assert!(busy(&outcomes[11]));

@@ -73,7 +73,7 @@ async fn rejection_needs_every_endpoint() {
         node_with_error("oversized data").await,
         node_with_error("oversized data").await,
     );
-    let refuses = node_with_error("intrinsic gas too low").await;
+    let refuses = node_with_error("invalid sender").await;
     let lost = FakeNode::start(|_, _| FakeReply::Hangup).await;
     let wrong = FakeNode::start_bare(true, |_, _| FakeReply::Result(json!("0x5"))).await;
     let rejected = |outcome| matches!(outcome, SendOutcome::Rejected(_));

@@ -43,7 +43,7 @@ impl Lane {
 
     /// Allocates a nonce to a tx that waited in the store, or leaves it there.
     fn adopt_queued(&mut self, mut tx: Tx, cx: &mut StepContext) {
-        let is_unreported = tx.event_seqs.is_empty();
+        let is_unreported = tx.history.event_seqs.is_empty();
         if is_unreported {
             // It came through another node, which may not write events for this lane.
             let accepted = EventKind::TxAccepted { nonce: None };

@@ -5,6 +5,7 @@
 //! proved since the last answer. A suspicion is about one nonce, and its query repeats one height until an
 //! endpoint answers it.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use alloy_primitives::B256;
 
 use super::funds::Funds;
 use super::{AccountNonces, Agreement, ChainQuery, Effect, EndpointNonces, StepContext};
-use crate::{ChainView, Nonce, Timestamp};
+use crate::{ChainView, Header, Nonce, Timestamp};
 
 /// How long the follower may take to deliver the receipts of a block.
 const RECEIPT_PATIENCE: Duration = Duration::from_secs(3);
@@ -37,6 +38,18 @@ pub(super) struct ChainKnowledge {
     pub(super) funds: Funds,
     /// Whether more receipts are to be fetched when those that were requested are in.
     pub(super) has_more_receipts: bool,
+    reported: ReportedHeaders,
+}
+
+/// The headers that were reported as confirmations.
+#[derive(Clone, Debug, Default)]
+struct ReportedHeaders {
+    /// By the keeper before this one, as the store has them.
+    loaded: BTreeMap<B256, Header>,
+    /// The view of the newest report of this keeper: the tip was counted.
+    view: Option<Arc<ChainView>>,
+    /// Whether the present step reports the tip of the present view.
+    is_reporting: bool,
 }
 
 /// The account's nonces, and how far the answer can be trusted.
@@ -64,6 +77,50 @@ pub(super) struct Suspicion {
 }
 
 impl ChainKnowledge {
+    /// The knowledge of a lane that was just loaded: the headers that were reported for its txs.
+    pub(super) fn load(reported: Vec<Header>) -> Self {
+        let loaded = reported.into_iter().map(|header| (header.hash, header));
+        Self {
+            reported: ReportedHeaders {
+                loaded: loaded.collect(),
+                ..ReportedHeaders::default()
+            },
+            ..Self::default()
+        }
+    }
+
+    /// The present step reports the tip of the present view.
+    pub(super) fn note_report(&mut self) {
+        self.reported.is_reporting = true;
+    }
+
+    /// The step is over: what it has reported is compared with the next views. Not sooner, because other txs of the step
+    /// compare their last report with this view.
+    pub(super) fn finish_reports(&mut self) {
+        if std::mem::take(&mut self.reported.is_reporting) {
+            self.reported.view.clone_from(&self.view);
+        }
+    }
+
+    /// Whether a header that was reported is not on the followed chain any more. `None` while that is unknown: a view
+    /// that is behind it proves nothing, unless the header's own ancestors are known.
+    pub(super) fn is_reported_replaced(&self, hash: B256) -> Option<bool> {
+        let headers = &self.view.as_ref()?.headers;
+        if headers.contains(hash) {
+            return Some(false);
+        }
+        let tip = headers.tip()?;
+        let ancestor = self.reported.ancestor(hash, tip.number)?;
+        let on_chain = headers.at(ancestor.number)?;
+        Some(on_chain.hash != ancestor.hash)
+    }
+
+    /// The height of a header that was reported, where it is known.
+    pub(super) fn reported_height(&self, hash: B256) -> Option<u64> {
+        let newest = self.reported.ancestor(hash, u64::MAX)?;
+        Some(newest.number)
+    }
+
     pub(super) fn nonces(&self) -> Option<KnownNonces> {
         self.nonces
     }
@@ -183,6 +240,22 @@ impl ChainKnowledge {
         if let Some((_, since)) = &mut self.missing_receipts {
             *since = (*since).min(now);
         }
+    }
+}
+
+impl ReportedHeaders {
+    /// The reported header, or its ancestor at this height if that is lower.
+    fn ancestor(&self, hash: B256, not_above: u64) -> Option<Header> {
+        if let Some(view) = &self.view
+            && let Some(header) = view.headers.find(hash)
+        {
+            return view.headers.at(header.number.min(not_above)).copied();
+        }
+        let mut header = self.loaded.get(&hash)?;
+        while header.number > not_above {
+            header = self.loaded.get(&header.parent_hash)?;
+        }
+        Some(*header)
     }
 }
 

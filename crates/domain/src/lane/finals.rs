@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use alloy_primitives::B256;
 
-use super::{FinalTx, ReorgDepth};
+use super::{FinalTx, ReorgDepth, WatchedBlock};
 use crate::headers::BlockPosition;
 use crate::{ChainView, Header, Timestamp, TxId};
 
@@ -41,6 +41,15 @@ struct FinalBlock {
 impl WatchedFinals {
     pub(super) fn is_empty(&self) -> bool {
         self.blocks.is_empty()
+    }
+
+    /// The watched block with the greatest height.
+    pub(super) fn newest(&self) -> Option<WatchedBlock> {
+        let newest = self.blocks.iter().max_by_key(|block| block.number)?;
+        Some(WatchedBlock {
+            number: newest.number,
+            hash: newest.hash,
+        })
     }
 
     pub(super) fn is_reopening(&self) -> bool {

@@ -3,6 +3,9 @@
 //! Each hold has its own way out: an operator resumes a paused lane, the next credible answer ends a halt, and
 //! misplaced rows need another configuration, so that hold lasts until the lane is loaded again.
 
+use super::HeadWait;
+use super::head::HeadTracker;
+
 /// The holds of a lane; it works while none is set.
 #[derive(Clone, Debug)]
 pub(super) struct Holds {
@@ -10,14 +13,17 @@ pub(super) struct Holds {
     /// The verdict on the chain's last answer: `None` when it was credible.
     pub(super) halted: Option<String>,
     misplaced: Option<String>,
+    /// What its head waits for: no hold of the lane, but nothing behind it is mined.
+    pub(super) head: HeadTracker,
 }
 
 impl Holds {
-    pub(super) fn new(is_paused: bool) -> Self {
+    pub(super) fn new(is_paused: bool, head: Option<HeadWait>) -> Self {
         Self {
             is_paused,
             halted: None,
             misplaced: None,
+            head: HeadTracker::load(head),
         }
     }
 
@@ -48,7 +54,7 @@ mod tests {
 
     #[test]
     fn every_hold_stops_work_and_misplaced_rows_are_named_first() {
-        let mut holds = Holds::new(true);
+        let mut holds = Holds::new(true, None);
         assert!(!holds.is_free());
         holds.halted = Some("halted".into());
         assert_eq!(holds.reason().as_deref(), Some("halted"));

@@ -190,12 +190,7 @@ impl Lane {
         let top = counted.last().map_or(inclusion.block_hash, |h| h.hash);
         let reported = slot.tx.counted.replace(top);
         let reported = reported.filter(|_| self.rules.confirmations.emit_progress);
-        let view = self.chain.view.as_ref();
-        let is_replaced = |hash: B256| {
-            let is_on_view = view.is_some_and(|view| view.headers.contains(hash));
-            !is_on_view && counted.iter().all(|header| header.hash != hash)
-        };
-        let new_fork = reported.is_some_and(is_replaced);
+        let new_fork = reported.is_some_and(|hash| self.is_report_replaced(hash, counted));
         cx.headers.extend_from_slice(counted);
         cx.effects.extend(slot.hashes().map(Effect::Unwatch));
         self.ledger.mark_consumed(nonce);
@@ -231,25 +226,40 @@ impl Lane {
 
     /// Reports how many headers stand on the tx's block, and whether this replaces what was reported before.
     fn emit_progress(&mut self, nonce: Nonce, view: &ChainView, above: u64, cx: &mut StepContext) {
-        let Some(slot) = self.slots.get_mut(nonce) else {
+        let Some(tx) = self.slots.get(nonce).map(|slot| &slot.tx) else {
             return;
         };
-        let (Some(inclusion), Some(tip)) = (&slot.tx.inclusion, view.headers.tip()) else {
+        let (Some(inclusion), Some(tip)) = (&tx.inclusion, view.headers.tip()) else {
             return;
         };
-        if slot.tx.counted == Some(tip.hash) {
+        if tx.counted == Some(tip.hash) {
             return;
         }
         let (block_number, block_hash) = (inclusion.block_number, inclusion.block_hash);
-        let reported = slot.tx.counted.filter(|hash| *hash != block_hash);
-        let since = reported.filter(|hash| view.headers.contains(*hash));
+        // What a lossy failover has lost counts as not reported.
+        let is_known = |hash: &B256| self.chain.reported_height(*hash).is_some();
+        let reported = tx.counted.filter(|hash| *hash != block_hash);
+        let reported = reported.filter(|hash| view.headers.contains(*hash) || is_known(hash));
+        let replaced = match reported {
+            Some(hash) => self.chain.is_reported_replaced(hash),
+            None => Some(false),
+        };
+        let is_ahead = |hash: B256| !view.headers.contains(hash);
+        let new_fork = match replaced {
+            Some(replaced) if replaced || !reported.is_some_and(is_ahead) => replaced,
+            Some(_) | None => return, // the view is behind what was reported: it has nothing to add
+        };
+        let since = reported.filter(|_| !new_fork);
+        let Some(slot) = self.slots.get_mut(nonce) else {
+            return;
+        };
         let kind = EventKind::TxConfirmations {
             block_number,
             block_hash,
             counted: tip.hash,
             count: above,
             since,
-            new_fork: reported.is_some() && since.is_none(),
+            new_fork,
         };
         slot.tx.counted = Some(tip.hash);
         slot.tx.written.at = cx.now;
@@ -257,6 +267,18 @@ impl Lane {
         let counted = view.headers.iter().filter(|h| h.number >= block_number);
         cx.headers.extend(counted.copied());
         cx.writes.updates.push(slot.tx.clone());
+        self.chain.note_report();
+    }
+
+    /// Whether a header that was reported is not among the headers on the block any more: `counted` end with those that
+    /// make it final. What is not known to be replaced is not reported as replaced.
+    fn is_report_replaced(&self, hash: B256, counted: &[Header]) -> bool {
+        if counted.iter().any(|header| header.hash == hash) {
+            return false;
+        }
+        let height = self.chain.reported_height(hash);
+        let has_other = counted.iter().any(|header| Some(header.number) == height);
+        has_other || self.chain.is_reported_replaced(hash) == Some(true)
     }
 }
 
@@ -266,7 +288,8 @@ impl Slot {
         let is_cancelled = self.attempt_kind(inclusion.tx_hash) == AttemptKind::Cancel;
         let (sub, why, otherwise) = match (is_cancelled, inclusion.succeeded) {
             (true, _) => {
-                let otherwise = "no node accepted it; a no-op used its nonce";
+                let otherwise =
+                    "a no-op used its nonce, because no node accepted it or it blocked its lane";
                 (SubState::Rejected, &self.tx.reason, otherwise)
             }
             (false, false) => {

@@ -19,6 +19,8 @@ pub(super) struct Journal {
     pub(super) open_cost: OpenCost,
     /// The floor in the lane's row, as far as this keeper wrote it.
     pub(super) stored_floor: Option<Nonce>,
+    /// Whether the lane's row shows a final result to watch, as far as this keeper wrote it.
+    pub(super) has_stored_final: bool,
     /// The keeper before this one, until the takeover is recorded.
     previous_keeper: Option<NodeName>,
 }
@@ -29,8 +31,9 @@ impl Journal {
             lease_grant: image.lease_grant,
             event_seq: image.event_seq,
             batch_seq: image.batch_seq,
-            open_cost: image.totals.cost,
+            open_cost: image.open.cost,
             stored_floor: None,
+            has_stored_final: false,
             previous_keeper,
         }
     }
@@ -72,7 +75,7 @@ impl Journal {
         self.event_seq = self.event_seq.saturating_add(1);
         let seq = self.event_seq;
         let tx_id = tx.map(|tx| {
-            tx.event_seqs.push(seq);
+            tx.history.event_seqs.push(seq);
             tx.id
         });
         cx.writes.events.push(Event {
@@ -131,6 +134,7 @@ mod tests {
             batch_seq: 0,
             open_cost: OpenCost::default(),
             stored_floor: None,
+            has_stored_final: false,
             previous_keeper: Some(NodeName("old".into())),
         };
         let mut cx = StepContext::new(Timestamp(1));

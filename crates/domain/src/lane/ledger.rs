@@ -141,8 +141,13 @@ impl NonceLedger {
         }
     }
 
-    /// A reorg took a final result: its nonce is open again, and with it everything that only it proved.
+    /// A reorg took a final result: its nonce is open again, and with it everything that only it proved. Its tx holds it,
+    /// whatever the chain's answers since the reorg made of it.
     pub(super) fn mark_reopened(&mut self, nonce: Nonce) {
+        self.gaps.remove(&nonce);
+        self.fresh_gaps.remove(&nonce);
+        self.suspected_gaps.remove(&nonce);
+        self.contested.remove(&nonce);
         self.consumed.retain(|run| run.start < nonce.0);
         if let Some(run) = self.consumed.last_mut() {
             run.end = run.end.min(nonce.0);
@@ -281,6 +286,18 @@ mod tests {
             ledger.mark_reopened(Nonce(reopened));
             assert_eq!(ledger.consumed_below(), Nonce(below), "after {reopened}");
         }
+    }
+
+    #[test]
+    fn reopened_nonce_is_no_gap() {
+        let mut ledger = NonceLedger::new(Nonce(3), Nonce(0));
+        ledger.free(Nonce(1));
+        ledger.on_commit(Timestamp(1));
+        ledger.free(Nonce(2));
+        assert_eq!(gaps(&ledger), [1, 2]);
+        ledger.mark_reopened(Nonce(2));
+        ledger.mark_reopened(Nonce(1));
+        assert_eq!(gaps(&ledger), []);
     }
 
     #[test]

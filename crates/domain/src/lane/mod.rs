@@ -8,9 +8,9 @@
 //! Memory is O(in-flight txs), not O(waiting txs): txs beyond the mempool depth stay in the store.
 //!
 //! A lane consists of parts with one responsibility each (`ledger`, `slots`, `paging`, `chain`, `mempool`, `finals`,
-//! `reservations`, `reconciliation`, `holds`, `journal`), which keep their own invariants. The other files hold the
-//! rules, by what happens: `allocation`, `funds`, `signing`, `sending`, `resubmission`, `inclusion`, `reorg`,
-//! `chain_nonces`, `foreign_use`. `status` is what the lane shows of itself; `checkpoint` retracts accepts that were not
+//! `reservations`, `reconciliation`, `holds`, `journal`, `head`), which keep their own invariants. The other files hold
+//! the rules, by what happens: `allocation`, `funds`, `signing`, `sending`, `rejection`, `resubmission`, `inclusion`,
+//! `reorg`, `chain_nonces`, `foreign_use`. `status` is what the lane shows of itself; `checkpoint` retracts accepts that were not
 //! committed.
 
 pub mod protocol;
@@ -22,6 +22,7 @@ mod checkpoint;
 mod context;
 mod cost;
 mod finals;
+mod head;
 mod holds;
 mod journal;
 mod ledger;
@@ -35,6 +36,7 @@ mod chain_nonces;
 mod foreign_use;
 mod funds;
 mod inclusion;
+mod rejection;
 mod reorg;
 mod resubmission;
 mod sending;
@@ -51,7 +53,8 @@ pub use finals::BELOW_VIEW_MAX;
 pub use funds::FundsDecision;
 pub use protocol::{
     AccountBalance, AccountNonces, AdmittedRequest, Agreement, Effect, EndpointNonces, FinalTx,
-    Input, LaneImage, NonceConsumer, OpenTotals, Receipt, Step, Writes,
+    HeadWait, Input, LaneImage, LaneWait, NonceConsumer, OpenSummary, Receipt, Step, WatchedBlock,
+    Writes,
 };
 pub use rules::{
     BalanceCheck, CapacityRules, ChainQuery, ConfirmationRules, FOREIGN_FINALITY_DEPTH_MIN,
@@ -85,7 +88,7 @@ pub struct Lane {
     rules: LaneRules,
     /// The grant under which it is kept, and the numbering of its events and batches.
     journal: Journal,
-    /// Why it does no work.
+    /// Why it does no work, or makes no progress.
     holds: Holds,
     /// Its nonces that no tx holds.
     ledger: NonceLedger,
@@ -113,11 +116,11 @@ impl Lane {
             key: image.key,
             rules,
             journal: Journal::load(&image, previous_keeper),
-            holds: Holds::new(image.paused),
+            holds: Holds::new(image.paused, image.open.head),
             ledger: NonceLedger::new(image.next_nonce, image.consumed_below),
             slots: SlotTable::default(),
-            paging: Paging::new(image.backlog_from, image.totals.queued),
-            chain: ChainKnowledge::default(),
+            paging: Paging::new(image.backlog_from, image.open.queued),
+            chain: ChainKnowledge::load(image.open.reported),
             mempool: MempoolControl::new(rules.capacity.mempool_depth),
             finals: WatchedFinals::default(),
             reservations: ReservationTracker::default(),
@@ -170,6 +173,7 @@ impl Lane {
         let mut cx = StepContext::new(now);
         self.journal.emit_takeover(&mut cx);
         self.apply(input, &mut cx);
+        self.chain.finish_reports();
         self.request_work(&mut cx);
         cx.into_step(self.journal.token())
     }
@@ -197,7 +201,10 @@ impl Lane {
                 nonces,
                 counts_pool,
             } => self.on_account_nonces(nonces, counts_pool, cx),
-            Input::Balance { queried_at, answer } => self.on_balance(queried_at, answer),
+            Input::Balance { queried_at, answer } => {
+                self.on_balance(queried_at, answer);
+                self.end_blocked_head(answer, cx);
+            }
             Input::Consumed {
                 nonce,
                 by,
@@ -223,6 +230,7 @@ impl Lane {
         self.expire_reservations(cx);
         self.resubmit_head(cx);
         self.fill_smallest_gap(filler, cx);
+        self.compare_stored_head(cx.now);
         if self.ledger.has_suspected_gaps() {
             self.keep_querying_with_quorum(cx);
         }
@@ -242,6 +250,7 @@ impl Lane {
         self.chain.clamp_times(now);
         self.finals.clamp_times(now);
         self.mempool.clamp_times(now);
+        self.holds.head.clamp_times(now);
     }
 
     /// Requests more work where there is room for it.
@@ -260,6 +269,8 @@ impl Lane {
     pub fn count_batch(&mut self) {
         self.journal.batch_seq = self.journal.batch_seq.saturating_add(1);
         self.journal.stored_floor = Some(self.floor_nonce());
+        self.journal.has_stored_final = self.newest_final().is_some();
+        self.mark_head_stored();
     }
 
     /// Notes that all steps since the last call are durable.

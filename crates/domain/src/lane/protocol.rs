@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 use alloy_primitives::{B256, U256};
 
@@ -258,6 +259,8 @@ pub enum Effect {
         /// Our attempts at it.
         hashes: Vec<B256>,
     },
+    /// Query the account's balance.
+    QueryBalance,
     /// Fetch the receipts of these hashes.
     FetchReceipts(Vec<B256>),
     /// Fetch the headers at these heights, which are below the view.
@@ -305,19 +308,62 @@ pub struct LaneImage {
     pub held: Vec<Range<u64>>,
     /// Every nonce below this that is not held was consumed by a tx that is finished.
     pub consumed_below: Nonce,
-    /// Sums over its open txs.
-    pub totals: OpenTotals,
+    /// What else the store has about its open txs.
+    pub open: OpenSummary,
     /// Finished txs that may still be reorged out, in nonce order.
     pub finals: Vec<FinalTx>,
 }
 
-/// Sums over the open txs of a lane.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct OpenTotals {
+/// What the store has about the open txs of a lane, besides their rows.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OpenSummary {
     /// How many wait for a nonce.
     pub queued: u64,
     /// What all of them can cost that a keeper has seen.
     pub cost: OpenCost,
+    /// What the lowest unmined one waits for.
+    pub head: Option<HeadWait>,
+    /// The headers that were reported as confirmations of those in flight, of any branch.
+    pub reported: Vec<Header>,
+}
+
+/// What the lane's lowest unmined tx waits for: part of the lane's row, so that it costs no row of a tx and every node
+/// finds it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HeadWait {
+    /// Its nonce.
+    pub nonce: Nonce,
+    /// How long it has been the head, as far as `lane.blockedTimeout` counts it.
+    pub blocked_for: Duration,
+    /// Why it is not mined, for people; `None` while nothing is wrong.
+    pub reason: Option<String>,
+}
+
+impl HeadWait {
+    /// What readers see of it.
+    #[must_use]
+    pub fn into_lane_wait(self) -> Option<LaneWait> {
+        let Self { nonce, reason, .. } = self;
+        reason.map(|reason| LaneWait { nonce, reason })
+    }
+}
+
+/// Why a lane makes no progress.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LaneWait {
+    /// Its lowest unmined nonce.
+    pub nonce: Nonce,
+    /// The reason, for people.
+    pub reason: String,
+}
+
+/// A block that holds a final result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WatchedBlock {
+    /// Its height.
+    pub number: u64,
+    /// Its hash.
+    pub hash: B256,
 }
 
 /// A finished tx and the block that made it so.

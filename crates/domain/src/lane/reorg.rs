@@ -45,6 +45,7 @@ impl Lane {
             false => ReorgDepth::Watched,
         };
         self.check_finals(&view, &[], depth, cx);
+        self.count_blocked_head(cx);
         self.query_for_unproven(cx);
         self.check_foreign_use(cx);
     }
@@ -140,7 +141,9 @@ impl Lane {
         self.chain.funds.forget(); // it may be that of a block that was reorged out too
         slot.tx.counted = None;
         slot.tx.confirmed_at = None;
-        slot.tx.reason = None;
+        if !slot.is_cancelled() {
+            slot.tx.reason = None;
+        }
         slot.tx
             .transition(TxState::Tracking, SubState::Reorged, cx.now);
         let kind = EventKind::TxReorged {

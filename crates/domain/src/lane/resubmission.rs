@@ -1,5 +1,4 @@
-//! Sending the lane's head again when it is not mined in time, with the same bytes or with higher fees; and taking
-//! the nonce from a payload that no node will ever accept.
+//! Sending the lane's head again when it is not mined in time, with the same bytes or with higher fees.
 
 use alloy_primitives::U256;
 
@@ -8,8 +7,6 @@ use crate::{AttemptKind, EventKind, Fees, Nonce, Payload, SubState, Timestamp, T
 use super::slots::Slot;
 use super::{Effect, Lane, ResubmitPolicy, StepContext};
 
-/// How often in a row every node must reject for good what one of them may have accepted before.
-const REJECTIONS_FINAL: u32 = 5;
 /// A bump never offers more than this many times what a new transaction would offer at present: a fee that high is
 /// not what keeps it waiting.
 const BUMP_QUOTE_FACTOR_MAX: u128 = 10;
@@ -47,10 +44,15 @@ impl Lane {
         };
         slot.claim_again(cx.now);
         let most = self.rules.resubmit.max_attempts;
-        let is_used_up = most.is_some_and(|most| slot.history.resubmits > most);
+        let is_used_up = most.is_some_and(|most| slot.tx.history.resubmits > most);
         if is_used_up && slot.tx.state != TxState::Stuck {
-            let times = slot.history.resubmits.saturating_sub(1);
-            let reason = format!("sent again {times} times (resubmit.maxAttempts) and not mined");
+            let times = slot.tx.history.resubmits.saturating_sub(1);
+            let mut reason =
+                format!("sent again {times} times (resubmit.maxAttempts) and not mined");
+            // It ends when its no-op is mined: the reason for that must be found then.
+            if let Some(before) = slot.tx.reason.take().filter(|_| slot.is_being_cancelled()) {
+                reason = format!("{reason}; {before}");
+            }
             let sub = slot.tx.sub_state.unwrap_or(SubState::Submitted);
             self.journal.mark_stuck(&mut slot.tx, sub, reason, cx);
         }
@@ -85,7 +87,7 @@ impl Lane {
                 tx_hash: newest.hash,
                 nonce,
                 kind: slot.attempt_kind(newest.hash),
-                count: slot.history.resubmits,
+                count: slot.tx.history.resubmits,
             };
             self.journal.emit_event(Some(&mut slot.tx), kind, cx);
             if let Some(delivery) = slot.delivery_mut() {
@@ -139,43 +141,12 @@ impl Lane {
         }
     }
 
-    /// Every node says that it will never accept these bytes. The tx keeps its nonce, so that nothing else can
-    /// stand there if they are wrong; a no-op takes it from the payload.
-    pub(super) fn on_rejected(&mut self, nonce: Nonce, text: &str, cx: &mut StepContext) {
-        let Some(slot) = self.slots.get_mut(nonce) else {
-            return;
-        };
-        slot.history.rejections = slot.history.rejections.saturating_add(1);
-        // Some node may have it, whatever these say now: it is given up only when they repeat it. So is one that is
-        // STUCK: nothing else would ever use its nonce, and the slots behind it would wait.
-        let may_be_accepted =
-            slot.was_submitted() || slot.history.may_be_in_pool || slot.tx.state == TxState::Stuck;
-        let is_early = may_be_accepted && slot.history.rejections < REJECTIONS_FINAL;
-        if is_early || slot.history.is_foreign_pending {
-            let reason = format!("nodes refuse it at present: {text}");
-            slot.wait_for(SubState::Refused, reason, cx);
-            return;
-        }
-        let reason = format!("nodes refuse it for good: {text}");
-        slot.wait_for(SubState::Rejected, reason, cx);
-        if slot.is_cancelled() || slot.signature_request().is_some() || !self.can_sign() {
-            return; // tried again later
-        }
-        let from = self.chain.latest().min(nonce); // a node that lags may reject what is mined
-        let has_lower_no_op = self
-            .slots
-            .unmined(from..nonce)
-            .any(|(_, slot)| slot.is_being_cancelled());
-        if has_lower_no_op {
-            return; // one at a time: if nodes refuse that one too, another would not help
-        }
-        self.request_signature(nonce, AttemptKind::Cancel, cx);
-    }
-
     /// Fees for a bump: what nodes accept as a replacement of all attempts so far, within every limit.
     pub(super) fn raised_fees(&self, slot: &Slot) -> Option<Fees> {
         let percent = match self.rules.resubmit.policy {
             ResubmitPolicy::Bump { percent, .. } => percent,
+            // An attempt with more gas must be able to replace what a node may hold after all.
+            ResubmitPolicy::Rebroadcast if slot.wants_more_gas() => 0,
             ResubmitPolicy::Rebroadcast => return None,
         };
         let own = slot.tx.request.payload.fee_limit();

@@ -20,6 +20,8 @@ pub struct LaneRules {
     pub resubmit: Resubmit,
     /// How the cursor follows the chain, and what happens to gaps and foreign use.
     pub nonce: NonceRules,
+    /// After how long as its lane's head a tx ends that is not mined; `None` is never.
+    pub blocked_timeout: Option<Duration>,
     /// Whether requests are refused that the account cannot pay for.
     pub balance: BalanceCheck,
     /// How its nonces are reserved when the key is held elsewhere; `None`: the lane signs and sends by itself.

@@ -29,11 +29,16 @@ impl Lane {
         if !slot.has_attempt(hash) || slot.is_mined() {
             return;
         }
-        if !matches!(outcome, SendOutcome::Rejected(_)) {
+        if !matches!(
+            outcome,
+            SendOutcome::Rejected(_) | SendOutcome::GasTooLow(_)
+        ) {
             slot.history.rejections = 0;
         }
         slot.history.lacks_money_or_node =
             matches!(outcome, SendOutcome::Underfunded(_) | SendOutcome::Busy(_));
+        let newest = slot.attempts().last().map(|attempt| attempt.hash);
+        let is_newest = newest == Some(hash);
         match outcome {
             SendOutcome::Accepted => self.on_accepted(hash, nonce, cx),
             SendOutcome::NonceTooLow => self.on_nonce_too_low(nonce, cx),
@@ -52,14 +57,15 @@ impl Lane {
             SendOutcome::ReplacementUnderpriced(_) => {
                 // An older attempt of ours holds the place in the pool and goes on waiting there.
                 slot.mark_older_submitted(cx.now);
-                slot.tx.reason = None;
             }
             SendOutcome::ForeignPending(text) => self.on_foreign_pending(nonce, &text, cx),
             SendOutcome::Refused(text) => {
                 let reason = format!("nodes refuse it at present: {text}");
                 slot.wait_for(SubState::Refused, reason, cx);
             }
-            SendOutcome::Rejected(text) => self.on_rejected(nonce, &text, cx),
+            SendOutcome::Rejected(text) if is_newest => self.on_rejected(nonce, &text, cx),
+            SendOutcome::GasTooLow(text) if is_newest => self.on_gas_too_low(nonce, &text, cx),
+            SendOutcome::Rejected(_) | SendOutcome::GasTooLow(_) => {} // another took its place
             SendOutcome::Full { text, most } => {
                 slot.block(
                     &format!("no node has room for it at present: {text}"),

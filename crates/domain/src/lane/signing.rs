@@ -109,12 +109,12 @@ impl Lane {
             return;
         }
         if retryable {
-            slot.tx.reason = Some(reason);
+            slot.show_signer_reason(reason);
             slot.retry_signature_later(cx.now);
             return;
         }
         if !slot.attempts().is_empty() {
-            slot.tx.reason = Some(reason);
+            slot.show_signer_reason(reason);
             slot.drop_replacement(); // the attempts in flight go on
             return;
         }
@@ -175,7 +175,11 @@ impl Lane {
 
     /// The envelope of the tx at a nonce, at present fees; `None` while the chain's head is unknown, or where a
     /// limit forbids the raise.
-    fn unsigned_envelope(&self, nonce: Nonce, kind: AttemptKind) -> Option<UnsignedEnvelope> {
+    pub(super) fn unsigned_envelope(
+        &self,
+        nonce: Nonce,
+        kind: AttemptKind,
+    ) -> Option<UnsignedEnvelope> {
         let view = self.chain.view.as_ref()?;
         let slot = self.slots.get(nonce)?;
         let tx = &slot.tx;
@@ -188,7 +192,7 @@ impl Lane {
             to: tx.request.payload.to,
             value: tx.request.payload.value,
             data: tx.request.payload.data.clone(),
-            gas: tx.request.gas,
+            gas: slot.payload_gas(),
             fees: self.rules.fee.fees(&tx.request.payload, view.fee),
         };
         match kind {
@@ -205,7 +209,7 @@ impl Lane {
                 unsigned.to = no_op.to;
                 unsigned.value = no_op.value;
                 unsigned.data = no_op.data.clone();
-                unsigned.gas = self.no_op_gas();
+                unsigned.gas = slot.no_op_gas(self.no_op_gas());
             }
         }
         Some(unsigned)

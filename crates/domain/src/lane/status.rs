@@ -2,7 +2,7 @@
 
 use alloy_primitives::B256;
 
-use super::{AccountNonces, ChainQuery, Lane};
+use super::{AccountNonces, ChainQuery, Lane, WatchedBlock};
 use crate::{LaneKey, LeaseGrant, Nonce, Tx};
 
 impl Lane {
@@ -50,7 +50,16 @@ impl Lane {
     /// and the lane would be opened again and again.
     #[must_use]
     pub fn has_unstored_floor(&self) -> bool {
-        self.journal.stored_floor != Some(self.floor_nonce())
+        // So would a final result in the row that needs no watching any more.
+        let shows_old_final = self.journal.has_stored_final && self.finals.is_empty();
+        self.journal.stored_floor != Some(self.floor_nonce()) || shows_old_final
+    }
+
+    /// The newest block with a final result that is watched for reorgs. Whatever reorgs an older one out takes this one
+    /// too, so it stands for all of them.
+    #[must_use]
+    pub fn newest_final(&self) -> Option<WatchedBlock> {
+        self.finals.newest()
     }
 
     /// The txs that are being signed or sent, or are mined and not final.
@@ -111,7 +120,8 @@ impl Lane {
         if self.chain.view.is_none() {
             return Some("the chain's head is not known yet".into());
         }
-        let (_, head) = self.slots.unmined(..).next()?;
-        head.tx.reason.clone()
+        let (_, head) = self.head()?;
+        let reason = head.no_op_wait.as_ref().or(head.tx.reason.as_ref());
+        reason.cloned()
     }
 }

@@ -196,8 +196,15 @@ impl NodeHandle {
         let status = |(key, inspection): (&LaneKey, Inspection)| {
             let at = known.iter().position(|record| record.key == *key);
             let record = at.map_or_else(|| LaneRecord::unused(*key), |at| known.swap_remove(at));
+            // Its keeper knows more than the row.
+            let written = record
+                .wait
+                .as_ref()
+                .filter(|_| !self.core.leases.holds(*key));
+            let written = written.map(|wait| wait.reason.clone());
+            let waiting_for = record.halted.clone().or(inspection.waiting_for);
             LaneStatus {
-                waiting_for: record.halted.clone().or(inspection.waiting_for),
+                waiting_for: waiting_for.or(written),
                 record,
                 chain_nonces: inspection.chain_nonces,
                 gaps: inspection.gaps,

@@ -29,6 +29,7 @@ pub use types::{AcceptedTx, ChainStatus, LaneStatus, NewTx, Origin, Readiness, W
 use crate::cluster::Cluster;
 use crate::core::{ChainState, Core, Customers, LaneEntry, LaneRegistry, Lifecycle};
 use crate::feed::{self, Feed};
+use crate::finals_watch;
 use crate::follower::Follower;
 use crate::ownership::{self, IncarnationStatus, Leases};
 use crate::ports::StoreError;
@@ -90,6 +91,8 @@ impl Node {
             let renewer = ownership::run_renewals(Arc::clone(&core));
             tasks.spawn("renew", renewer);
             tasks.spawn("adopt", ownership::run_adoption(Arc::clone(&core)));
+            let finals_watch = finals_watch::run_finals_watch(Arc::clone(&core));
+            tasks.spawn("watch finals", finals_watch);
             tasks.spawn("feed", feed::run_feed(Arc::clone(&core)));
             tasks.spawn("feed tail", feed::run_feed_tail(Arc::clone(&core)));
             tasks.spawn("feed sweep", feed::run_feed_sweep(Arc::clone(&core)));

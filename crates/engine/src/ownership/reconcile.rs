@@ -203,7 +203,7 @@ async fn query_chain_nonce(core: &Core, image: &LaneImage) -> Nonce {
 
 #[cfg(test)]
 mod tests {
-    use domain::lane::OpenTotals;
+    use domain::lane::OpenSummary;
     use domain::{Address, ChainId, GrantId, LaneId, LaneKey, LeaseGrant, Token};
     use uuid::Uuid;
 
@@ -228,7 +228,7 @@ mod tests {
             backlog_from: None,
             held: held.iter().map(|(from, to)| *from..*to).collect(),
             consumed_below: Nonce(consumed_below),
-            totals: OpenTotals::default(),
+            open: OpenSummary::default(),
             finals: Vec::new(),
         }
     }

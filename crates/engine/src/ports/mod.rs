@@ -25,5 +25,6 @@ pub use reservations::{LaneReservations, NonceReservations, ReservationError};
 pub use signer::{SignError, Signer};
 pub use store::{
     AcquireOutcome, CommitOutcome, Conflict, HeartbeatOutcome, LaneBatch, LaneWork, LeaseRequest,
-    Member, QueuedRequest, RegrantOutcome, RenewOutcome, Store, StoreError,
+    Member, QueuedRequest, RegrantOutcome, RenewOutcome, Store, StoreError, UnwatchedLane,
+    UnwatchedLanes,
 };

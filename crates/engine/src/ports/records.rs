@@ -1,5 +1,6 @@
 //! What readers get from the store: txs, lanes and events, with filters and pages.
 
+use domain::lane::LaneWait;
 use domain::lease::Lease;
 use domain::{
     Address, Attempt, ChainId, Event, Header, LaneKey, NodeName, Nonce, Token, Tx, TxId, TxState,
@@ -16,6 +17,8 @@ pub struct TxRecord {
     pub attempts: Vec<Attempt>,
     /// The headers from its block up to the newest counted one, parent-linked, oldest first.
     pub confirmations: Vec<Header>,
+    /// Why its lane makes no progress, when it was read.
+    pub lane_wait: Option<LaneWait>,
 }
 
 /// Which txs to list: newest first, or lane by lane ([`TxFilter::is_by_lane`]).
@@ -110,6 +113,8 @@ pub struct LaneRecord {
     pub paused: bool,
     /// Why it takes no work until an operator decides.
     pub halted: Option<String>,
+    /// Why it makes no progress, as its keeper last wrote it.
+    pub wait: Option<LaneWait>,
     /// Open txs with a nonce.
     pub in_flight: u64,
     /// Txs that wait for a nonce.
@@ -126,6 +131,7 @@ impl LaneRecord {
             next_nonce: Nonce(0),
             paused: false,
             halted: None,
+            wait: None,
             in_flight: 0,
             queued: 0,
         }

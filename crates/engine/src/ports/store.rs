@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use domain::lane::{AdmittedRequest, OpenCost};
+use domain::lane::{AdmittedRequest, HeadWait, OpenCost, WatchedBlock};
 use domain::lease::Lease;
 pub use domain::lease::LeaseRequest;
 use domain::{
@@ -105,6 +105,10 @@ pub struct LaneBatch {
     pub floor_nonce: Nonce,
     /// What the open txs can cost after this batch.
     pub open_cost: OpenCost,
+    /// What the lowest unmined tx waits for after this batch.
+    pub head: Option<HeadWait>,
+    /// The newest block with a final result of the lane that is to be watched for reorgs.
+    pub newest_final: Option<WatchedBlock>,
     /// The rows: folded, at most one write per row.
     pub writes: Writes,
 }
@@ -178,6 +182,24 @@ pub struct LaneWork {
     pub lane: LaneKey,
     /// Whether queued txs wait there for a nonce.
     pub has_queued: bool,
+}
+
+/// A lane with a final result that is to be watched for reorgs, and no live keeper that watches it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnwatchedLane {
+    /// Which lane.
+    pub lane: LaneKey,
+    /// The newest block with such a result.
+    pub newest: WatchedBlock,
+}
+
+/// A page of such lanes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct UnwatchedLanes {
+    /// In the store's order.
+    pub lanes: Vec<UnwatchedLane>,
+    /// Where the next page starts; `None` at the end. (A page may be short, or empty, before it.)
+    pub next: Option<LaneId>,
 }
 
 /// A node of the cluster.
@@ -295,6 +317,15 @@ pub trait Store: Send + Sync + 'static {
         &self,
         lease_request: &LeaseRequest,
     ) -> Result<Vec<LaneWork>, StoreError>;
+
+    /// Lanes with final results to watch, and no live keeper other than this node: behind this lane, in the store's
+    /// order. At most `limit` lanes are examined, and never a finished tx.
+    async fn unwatched_lanes(
+        &self,
+        lease_request: &LeaseRequest,
+        after: Option<LaneId>,
+        limit: usize,
+    ) -> Result<UnwatchedLanes, StoreError>;
 
     /// Writes and counts a heartbeat. The first one of a new incarnation replaces the old incarnation.
     async fn heartbeat(&self, member: &Member) -> Result<HeartbeatOutcome, StoreError>;

@@ -79,6 +79,13 @@ impl Shard {
     }
 }
 
+/// Queries the balance of a lane's account for the lane itself: no request waits for it.
+pub(super) async fn query_balance_for_lane(core: Arc<Core>, lane: LaneKey) -> Vec<Input> {
+    let queried_at = core.ports.clock.monotonic();
+    let answer = account_balance(&core, lane).await;
+    vec![Input::Balance { queried_at, answer }]
+}
+
 /// The balance of a lane's account; `None` when no endpoint answers in time.
 async fn account_balance(core: &Core, lane: LaneKey) -> Option<AccountBalance> {
     let chain_state = core.chain(lane.chain_id);
@@ -93,7 +100,7 @@ async fn account_balance(core: &Core, lane: LaneKey) -> Option<AccountBalance> {
     };
     answer
         .inspect_err(|error| {
-            tracing::warn!(%lane, %error, "the account's balance could not be read; requests are accepted without it");
+            tracing::warn!(%lane, %error, "the account's balance could not be read; what waits for it goes on without it");
         })
         .ok()
 }

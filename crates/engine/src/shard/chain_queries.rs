@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use domain::headers::is_linked;
 use domain::lane::{BELOW_VIEW_MAX, ChainQuery, NonceConsumer, Receipt};
-use domain::{B256, Header, Input, LaneKey, Nonce};
+use domain::{B256, ChainId, Header, Input, LaneKey, Nonce};
 
 use super::effects::read_until_answered;
 use crate::core::Core;
@@ -142,20 +142,29 @@ pub(super) async fn fetch_receipts(
 /// Fetches the headers at these heights below the view, proved by parent links to its oldest header: an endpoint on
 /// another branch proves nothing. The lane fetches again what is missing.
 pub(super) async fn fetch_headers(core: Arc<Core>, lane: LaneKey, heights: Vec<u64>) -> Vec<Input> {
-    let chain_state = core.chain(lane.chain_id);
-    let lowest = heights.iter().min().copied();
-    let mut headers = Vec::new();
-    if let (Some(base), Some(lowest)) = (chain_state.view.base(), lowest) {
-        let lowest = lowest.max(base.number.saturating_sub(BELOW_VIEW_MAX));
-        let count = base.number.saturating_sub(lowest).saturating_add(1);
-        match chain_state.chain.headers(lowest, count).await {
-            Ok(branch) if is_linked(&branch) && branch.last() == Some(&base) => headers = branch,
-            Ok(_) => tracing::warn!(%lane, "headers below the view do not link to it"),
-            Err(error) => tracing::warn!(%lane, %error, "headers below the view could not be read"),
-        }
-    }
+    let mut headers = match heights.iter().min() {
+        Some(lowest) => headers_below_view(&core, lane.chain_id, *lowest).await,
+        None => Vec::new(),
+    };
     headers.retain(|header| heights.contains(&header.number));
     vec![Input::OldHeaders(headers)]
+}
+
+/// The headers from this height, or the lowest that is checked, up to the oldest of the view, with parent links to it;
+/// none where they could not be read.
+pub(crate) async fn headers_below_view(core: &Core, chain: ChainId, lowest: u64) -> Vec<Header> {
+    let chain_state = core.chain(chain);
+    let Some(base) = chain_state.view.base() else {
+        return Vec::new();
+    };
+    let lowest = lowest.max(base.number.saturating_sub(BELOW_VIEW_MAX));
+    let count = base.number.saturating_sub(lowest).saturating_add(1);
+    match chain_state.chain.headers(lowest, count).await {
+        Ok(branch) if is_linked(&branch) && branch.last() == Some(&base) => return branch,
+        Ok(_) => tracing::warn!(%chain, "headers below the view do not link to it"),
+        Err(error) => tracing::warn!(%chain, %error, "headers below the view could not be read"),
+    }
+    Vec::new()
 }
 
 async fn receipts_with_proof(

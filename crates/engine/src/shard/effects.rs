@@ -5,6 +5,7 @@ use std::sync::Arc;
 use domain::{Effect, Input, LaneId, LaneKey, LeaseGrant, Nonce, TxId};
 
 use super::Shard;
+use super::balance::query_balance_for_lane;
 use super::chain_queries::{fetch_headers, fetch_receipts, find_consumer, query_chain_nonces};
 use super::signing::sign_remotely;
 use crate::core::Core;
@@ -53,6 +54,9 @@ impl Shard {
                 }
                 Effect::FetchHeaders(heights) => {
                     self.spawn_effect(key, epoch, fetch_headers(core(), key, heights));
+                }
+                Effect::QueryBalance => {
+                    self.spawn_effect(key, epoch, query_balance_for_lane(core(), key));
                 }
                 Effect::FetchReceipts(hashes) => {
                     self.spawn_effect(key, epoch, fetch_receipts(core(), key, hashes));

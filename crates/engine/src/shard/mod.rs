@@ -15,6 +15,7 @@ mod turn;
 mod unknown_commit;
 
 pub(crate) use balance::BALANCE_QUERIES_MAX;
+pub(crate) use chain_queries::headers_below_view;
 pub(crate) use event_counts::EventCounts;
 pub(crate) use lane_cell::{LaneCell, lookup_refusal, refuse_creates};
 pub(crate) use unknown_commit::UnknownBatch;

@@ -1,6 +1,7 @@
 //! A whole node on the simulator's twins: what each part does when the store, the chain or a peer misbehaves.
 #![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
 
+mod blocked_lane;
 mod broadcaster;
 mod follower;
 mod funds;

@@ -12,7 +12,7 @@ use domain::{
 use engine::ports::{
     AcquireOutcome, ChangedTxs, CommitOutcome, EventFilter, EventPage, EventRecord,
     HeartbeatOutcome, LaneBatch, LaneRecord, LaneWork, LeaseRequest, Member, QueuedRequest,
-    RegrantOutcome, RenewOutcome, Store, StoreError, TxFilter, TxPage, TxRecord,
+    RegrantOutcome, RenewOutcome, Store, StoreError, TxFilter, TxPage, TxRecord, UnwatchedLanes,
 };
 use sim::store::MemoryStore;
 
@@ -141,6 +141,7 @@ pass_on! {
     put_headers(chain: ChainId, headers: &[Header]) -> ();
     queue_requests(requests: Vec<QueuedRequest>) -> Vec<Tx>;
     lanes_with_work(lease_request: &LeaseRequest) -> Vec<LaneWork>;
+    unwatched_lanes(lease_request: &LeaseRequest, after: Option<LaneId>, limit: usize) -> UnwatchedLanes;
     heartbeat(member: &Member) -> HeartbeatOutcome;
     mark_reconciled(lease_grant: LeaseGrant) -> ();
     halt(lease_grant: LeaseGrant, reason: &str) -> bool;

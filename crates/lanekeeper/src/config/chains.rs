@@ -30,6 +30,8 @@ const BUMP_PERCENT_MIN: u64 = 10;
 /// A larger bump is more likely a typo.
 const BUMP_PERCENT_MAX: u64 = 1_000;
 const ATTEMPTS_MAX: u64 = 1_000_000;
+/// A head is mined by the next block at best, and must be sent before.
+const BLOCKED_TIMEOUT_MIN: Duration = Duration::from_secs(10);
 /// How often the head is polled where the block time is unknown.
 const POLL_DEFAULT: Duration = Duration::from_secs(1);
 /// The bounds of the polling interval, however fast or slow the chain is.
@@ -88,6 +90,11 @@ section! {
         gap_fill_after: Duration = default("15s"), polling_interval();
         /// What happens to a tx whose nonce another program has consumed: it gets a new nonce, or it is STUCK.
         on_foreign_nonce: OnForeignNonce = default("requeue");
+        /// A tx that is not mined for this long as the head of its lane ends: a no-op takes its nonce. Time in which the
+        /// chain stands still, or is out of reach, does not count.
+        blocked_timeout: Option<Duration> = Unset("never"), rule(
+            |timeout: &Option<Duration>| timeout.is_none_or(|timeout| timeout >= BLOCKED_TIMEOUT_MIN),
+            format!("but must be at least {} s: a head needs some blocks", BLOCKED_TIMEOUT_MIN.as_secs()));
     }
 }
 
@@ -251,6 +258,7 @@ impl Config {
                 gap_fill_after: self.lane.gap_fill_after,
                 on_foreign_nonce: self.lane.on_foreign_nonce,
             },
+            blocked_timeout: self.lane.blocked_timeout,
             balance: self.admission.balance,
             reservations: None,
         }

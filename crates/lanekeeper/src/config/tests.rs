@@ -176,6 +176,7 @@ fn running_md_example_shows_the_defaults() {
         "chain[0].confirmations",
         "chain[0].blockTime",
         "chain[0].feeCap",
+        "lane.blockedTimeout",
         "resubmit.maxFeePerGas",
         "confirmations.watchDepth",
     ];

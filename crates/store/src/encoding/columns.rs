@@ -10,7 +10,7 @@ macro_rules! tx_columns {
         "tx.lane_id, tx.state, tx.tx_id, tx.nonce, tx.sub_state, tx.token, tx.created_at, \
          tx.updated_at, tx.confirmed_at, tx.request_id, tx.fingerprint, tx.tx_hash, tx.counted, \
          tx.event_seqs, tx.reason, tx.inclusion, tx.gas, tx.to_address, tx.value, tx.requested_gas, \
-         tx.max_fee, tx.max_priority_fee, tx.gas_price, tx.tx_type, tx.data"
+         tx.max_fee, tx.max_priority_fee, tx.gas_price, tx.tx_type, tx.data, tx.resubmits"
     };
 }
 pub(crate) use tx_columns;

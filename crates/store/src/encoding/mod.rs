@@ -10,6 +10,7 @@ mod enum_numbers;
 mod events;
 mod inclusion;
 mod kinds;
+mod lane_row;
 mod numbers;
 mod seqs;
 
@@ -24,5 +25,6 @@ pub(crate) use enum_numbers::{
 };
 pub(crate) use events::{events_from_bytes, events_to_bytes};
 pub(crate) use inclusion::{inclusion_from_bytes, inclusion_to_bytes};
+pub(crate) use lane_row::{block_from_bytes, block_to_bytes, head_from_bytes, head_to_bytes};
 pub(crate) use numbers::{TooLarge, bits, bound, from_bits, from_stored, stored};
 pub(crate) use seqs::{seqs_from_bytes, seqs_to_bytes};

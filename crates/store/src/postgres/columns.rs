@@ -9,8 +9,9 @@ use uuid::Uuid;
 
 use super::pool::Param;
 use crate::encoding::{
-    attempt_kind_number, bits, bound, events_to_bytes, fees_to_bytes, inclusion_to_bytes,
-    open_cost_to_bytes, seqs_to_bytes, short, state_number, sub_state_number, tx_type_number,
+    attempt_kind_number, bits, block_to_bytes, bound, events_to_bytes, fees_to_bytes,
+    head_to_bytes, inclusion_to_bytes, open_cost_to_bytes, seqs_to_bytes, short, state_number,
+    sub_state_number, tx_type_number,
 };
 
 /// A table's columns, in the order of the function's parameters: each with its type and its value in a pushed row.
@@ -57,6 +58,8 @@ columns! {
         next: Values<i64> => INT8_ARRAY = bound(batch.next_nonce.0),
         floor: Values<i64> => INT8_ARRAY = bound(batch.floor_nonce.0),
         cost: Values<Vec<u8>> => BYTEA_ARRAY = open_cost_to_bytes(&batch.open_cost),
+        head: Values<Vec<u8>> => BYTEA_ARRAY = head_to_bytes(batch.head.as_ref()),
+        newest_final: Values<Vec<u8>> => BYTEA_ARRAY = block_to_bytes(batch.newest_final),
         paused: Nullable<bool> => BOOL_ARRAY = batch.writes.paused,
         at: Values<i64> => INT8_ARRAY = bound(batch.at.0),
         node: Values<&'a str> => TEXT_ARRAY = &batch.node.0,
@@ -107,8 +110,10 @@ columns! {
         inclusion: Nullable<Vec<u8>> => BYTEA_ARRAY = tx.inclusion.as_ref().map(inclusion_to_bytes),
         counted: Nullable<&'a [u8]> => BYTEA_ARRAY =
             tx.counted.as_ref().map(|hash| hash.as_slice()),
-        seqs: Values<Vec<u8>> => BYTEA_ARRAY = seqs_to_bytes(&tx.event_seqs),
+        seqs: Values<Vec<u8>> => BYTEA_ARRAY = seqs_to_bytes(&tx.history.event_seqs),
         reason: Nullable<Cow<'a, str>> => TEXT_ARRAY = tx.reason.as_deref().map(without_nul),
+        resubmits: Nullable<i32> => INT4_ARRAY = (tx.history.resubmits > 0)
+            .then(|| i32::try_from(tx.history.resubmits).unwrap_or(i32::MAX)),
     }
 }
 

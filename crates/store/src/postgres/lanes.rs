@@ -1,23 +1,30 @@
 //! Lanes: loading them for their keepers, finding lanes with work, and listing them for people.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
-use domain::lane::{OpenCost, OpenTotals};
+use domain::lane::{HeadWait, OpenCost, OpenSummary};
 use domain::lease::LeaseRequest;
 use domain::{
-    Attempt, FinalTx, GrantId, LaneId, LaneImage, LaneKey, LeaseGrant, Nonce, Token, Tx, TxId,
+    Attempt, B256, FinalTx, GrantId, Header, LaneId, LaneImage, LaneKey, LeaseGrant, Nonce, Token,
+    Tx, TxId,
 };
-use engine::ports::{LaneRecord, LaneWork};
+use engine::ports::{LaneRecord, LaneWork, UnwatchedLane, UnwatchedLanes};
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
 use super::fault::Result;
+use super::headers::{WALKS_MIN, Walks, Wanted};
 use super::lease::{LaneColumns, RequesterParams, lease_of};
-use super::pool::{Db, Pool};
+use super::pool::{Db, Param, Pool};
 use super::rows::{
-    attempts_columns, attempts_join, attempts_of, lane_key, number, optional, tx_from_row,
+    attempts_columns, attempts_join, attempts_of, lane_key, lane_wait, number, optional,
+    tx_from_row,
 };
-use crate::encoding::{bound, from_stored, inclusion_from_bytes, open_cost_from_bytes, tx_columns};
+use crate::encoding::{
+    block_from_bytes, bound, from_stored, head_from_bytes, inclusion_from_bytes,
+    open_cost_from_bytes, tx_columns,
+};
 
 /// How many waiting txs one load returns at most.
 const LOAD_MAX: usize = 10_000;
@@ -45,6 +52,7 @@ struct Cursor {
     grant: GrantId,
     paused: bool,
     open_cost: OpenCost,
+    head: Option<HeadWait>,
     /// One above the highest nonce below the floor that any tx has.
     consumed_below_floor: Nonce,
     queued: u64,
@@ -70,6 +78,7 @@ pub(super) async fn load(
     };
     let in_flight = in_flight(db, lease_grant.lane, &nonces.signed).await?;
     let finals = finals(db, lease_grant.lane, nonces.consumed_below, watch_depth).await?;
+    let reported = reported_headers(db, key, &in_flight).await?;
     let Some(after) = cursor(db, lease_grant).await? else {
         return Ok(None);
     };
@@ -87,9 +96,11 @@ pub(super) async fn load(
         backlog_from: nonces.backlog_from,
         held: nonces.held,
         consumed_below: nonces.consumed_below,
-        totals: OpenTotals {
+        open: OpenSummary {
             queued: after.queued,
             cost: after.open_cost,
+            head: after.head,
+            reported,
         },
         finals,
     }))
@@ -100,7 +111,7 @@ pub const CURSOR: &str = "SELECT c.next_nonce, c.floor_nonce, c.event_seq, c.bat
        c.fencing_token, c.grant_id, c.paused, \
        (SELECT max(tx.nonce) + 1 FROM managed_tx AS tx \
         WHERE tx.lane_id = c.lane_id AND tx.nonce < c.floor_nonce), \
-       (SELECT count(*) FROM queued_tx AS queued WHERE queued.lane_id = c.lane_id), c.open_cost \
+       (SELECT count(*) FROM queued_tx AS queued WHERE queued.lane_id = c.lane_id), c.open_cost, c.head_wait \
      FROM signer_nonce_cursor AS c WHERE c.lane_id = $1";
 
 /// The lane row, while this grant is valid.
@@ -122,6 +133,7 @@ async fn cursor(db: &Db, lease_grant: LeaseGrant) -> Result<Option<Cursor>> {
         grant: GrantId(row.try_get(5)?),
         paused: row.try_get(6)?,
         open_cost: open_cost_from_bytes(row.try_get(9)?)?,
+        head: head_from_bytes(row.try_get(10)?)?,
         consumed_below_floor: Nonce(below.unwrap_or(0)),
         queued: number(row, 8, "count")?,
     };
@@ -240,6 +252,36 @@ async fn in_flight(
         }
     }
     Ok(in_flight)
+}
+
+/// The headers from the blocks of txs up to those that were reported as their confirmations. Most txs count the same
+/// newest header, so there are few walks.
+async fn reported_headers(
+    db: &Db,
+    key: LaneKey,
+    in_flight: &[(Tx, Vec<Attempt>)],
+) -> Result<Vec<Header>> {
+    let mut lowest: BTreeMap<B256, (u64, B256)> = BTreeMap::new();
+    for (tx, _) in in_flight {
+        let Some((mined, counted)) = tx.inclusion.as_ref().zip(tx.counted) else {
+            continue;
+        };
+        if counted != mined.block_hash {
+            let block = (mined.block_number, mined.block_hash);
+            let known = lowest.entry(counted).or_insert(block);
+            *known = block.min(*known);
+        }
+    }
+    let walk = |(counted, (_, block)): (B256, (u64, B256))| Wanted {
+        chain_id: key.chain_id,
+        block,
+        counted,
+    };
+    let wanted: Vec<Wanted> = lowest.into_iter().map(walk).take(WALKS_MIN).collect();
+    let walks = Walks::read(&db.engine, &wanted).await?;
+    let headers = wanted.into_iter().flat_map(|wanted| walks.walk(wanted));
+    let by_hash: BTreeMap<B256, Header> = headers.map(|header| (header.hash, header)).collect();
+    Ok(by_hash.into_values().collect())
 }
 
 // Keepers read from the lowest open nonce, so the index leads there. (Compared with the lane
@@ -373,11 +415,55 @@ pub(super) async fn lanes_with_work(
     Ok(work)
 }
 
+/// Lanes with final results to watch behind a lane, and whether each has no other live keeper. Parameters: requester, skew,
+/// alive, silent, lane, how many.
+pub(super) const UNWATCHED: &str = "\
+SELECT page.lane_id, lane.chain_id, lane.signer, page.newest_final, \
+  l.halted IS NULL AND NOT lanekeeper_is_held(l.owner, l.incarnation, l.expires_at, $1, $2, $3, $4) \
+FROM ( \
+  SELECT c.lane_id, c.newest_final FROM signer_nonce_cursor AS c \
+  WHERE c.has_finals AND c.lane_id > $5 ORDER BY c.lane_id LIMIT $6 \
+) AS page \
+CROSS JOIN LATERAL ( \
+  SELECT lane.chain_id, lane.signer FROM lane WHERE lane.lane_id = page.lane_id LIMIT 1 \
+) AS lane \
+CROSS JOIN LATERAL ( \
+  SELECT lease.* FROM signer_lease AS lease WHERE lease.lane_id = page.lane_id LIMIT 1 \
+) AS l \
+ORDER BY page.lane_id";
+
+pub(super) async fn unwatched_lanes(
+    db: &Db,
+    lease_request: &LeaseRequest,
+    after: Option<LaneId>,
+    limit: usize,
+) -> Result<UnwatchedLanes> {
+    let requester = RequesterParams::of(lease_request)?;
+    let (after, most) = (after.map_or(0, |lane| lane.0), bound(limit as u64));
+    let page: [Param<'_>; 2] = [(&after, Type::INT8), (&most, Type::INT8)];
+    let params: Vec<Param<'_>> = requester.holder_params().into_iter().chain(page).collect();
+    let rows = db.engine.query(UNWATCHED, &params).await?;
+    let mut unwatched = UnwatchedLanes::default();
+    if rows.len() >= limit {
+        let last = rows.last().map(|row| row.try_get(0)).transpose()?;
+        unwatched.next = last.map(LaneId);
+    }
+    for row in rows {
+        let newest = block_from_bytes(row.try_get(3)?)?;
+        let is_free: bool = row.try_get(4)?;
+        if let Some(newest) = newest.filter(|_| is_free) {
+            let lane = lane_key(&row, 1)?;
+            unwatched.lanes.push(UnwatchedLane { lane, newest });
+        }
+    }
+    Ok(unwatched)
+}
+
 pub(super) const LANES: &str = "\
 SELECT lane.chain_id, lane.signer, l.owner, l.incarnation, l.token, l.expires_at, c.next_nonce, c.paused, \
   (SELECT count(*) FROM managed_tx AS tx \
    WHERE tx.lane_id = c.lane_id AND tx.nonce >= c.floor_nonce AND lanekeeper_is_open(tx.state)), \
-  (SELECT count(*) FROM queued_tx AS queued WHERE queued.lane_id = c.lane_id), l.halted \
+  (SELECT count(*) FROM queued_tx AS queued WHERE queued.lane_id = c.lane_id), l.halted, c.head_wait \
 FROM unnest($1::bigint[], $2::bytea[]) WITH ORDINALITY AS k(chain_id, signer, n) \
 JOIN lane ON lane.chain_id = k.chain_id AND lane.signer = k.signer \
 JOIN signer_lease AS l ON l.lane_id = lane.lane_id \
@@ -394,6 +480,7 @@ pub(super) async fn lanes(pool: &Pool, keys: &[LaneKey]) -> Result<Vec<LaneRecor
             next_nonce: Nonce(number(row, 6, "nonce")?),
             paused: row.try_get(7)?,
             halted: row.try_get(10)?,
+            wait: lane_wait(row, 11)?,
             in_flight: number(row, 8, "count")?,
             queued: number(row, 9, "count")?,
         })

@@ -123,9 +123,9 @@ fn fill() -> String {
          SELECT lane_id, 0, 0, 0, 0, 1 FROM lane;
          INSERT INTO signer_nonce_cursor
            (lane_id, next_nonce, floor_nonce, event_seq, batch_seq, fencing_token, updated_at,
-            grant_id, paused, busy)
+            grant_id, paused, busy, has_finals, newest_final)
          SELECT lane_id, {all}, {FINISHED}, {FINISHED}, {FINISHED}, 0, 0, gen_random_uuid(), false,
-                lane_id = 1
+                lane_id = 1, lane_id % 10 = 0, CASE WHEN lane_id % 10 = 0 THEN decode(repeat('01', 40), 'hex') ELSE '' END
          FROM lane;
          INSERT INTO managed_tx
            (lane_id, created_at, gas, tx_id, request_id, fingerprint, value, data, state, signed,
@@ -228,10 +228,7 @@ async fn run_every_verb(store: &PostgresStore) {
         .collect();
     store.extend_feed(&lane_ids).await.expect("extend_feed");
     store.extend_feed(&[]).await.expect("extend_feed");
-    store
-        .lanes_with_work(&lease_request)
-        .await
-        .expect("lanes_with_work");
+    find_lanes(store, &lease_request).await;
     let keys: Vec<LaneKey> = lanes.iter().map(|(key, _)| *key).collect();
     store.lanes(&keys).await.expect("lanes");
     heartbeat(store, &lease_request).await;
@@ -248,6 +245,14 @@ async fn run_every_verb(store: &PostgresStore) {
         .expect("release");
 }
 
+async fn find_lanes(store: &PostgresStore, lease_request: &LeaseRequest) {
+    let work = store.lanes_with_work(lease_request).await;
+    work.expect("lanes_with_work");
+    let page = store.unwatched_lanes(lease_request, None, 1_000).await;
+    let page = page.expect("unwatched_lanes");
+    assert_eq!((page.lanes.len(), page.next.is_some()), (1_000, true));
+}
+
 /// Batches with a write of every kind, one of which is refused.
 async fn write(store: &PostgresStore, image: &LaneImage) {
     let given_up = image.in_flight[1].0.id;
@@ -260,6 +265,8 @@ async fn write(store: &PostgresStore, image: &LaneImage) {
         next_nonce: image.next_nonce.next(),
         floor_nonce: Nonce(FINISHED),
         open_cost: OpenCost::default(),
+        head: None,
+        newest_final: None,
         writes: writes(image),
     };
     assert_eq!(

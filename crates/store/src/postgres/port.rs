@@ -10,7 +10,7 @@ use domain::{
 use engine::ports::{
     AcquireOutcome, ChangedTxs, CommitOutcome, EventFilter, EventPage, EventRecord,
     HeartbeatOutcome, LaneBatch, LaneRecord, LaneWork, LeaseRequest, Member, QueuedRequest,
-    RegrantOutcome, RenewOutcome, Store, StoreError, TxFilter, TxPage, TxRecord,
+    RegrantOutcome, RenewOutcome, Store, StoreError, TxFilter, TxPage, TxRecord, UnwatchedLanes,
 };
 
 use super::pool::Reader;
@@ -97,6 +97,15 @@ impl Store for PostgresStore {
 
     async fn queue_requests(&self, requests: Vec<QueuedRequest>) -> Result<Vec<Tx>, StoreError> {
         Ok(queue::queue(&self.db, requests).await?)
+    }
+
+    async fn unwatched_lanes(
+        &self,
+        lease_request: &LeaseRequest,
+        after: Option<LaneId>,
+        limit: usize,
+    ) -> Result<UnwatchedLanes, StoreError> {
+        Ok(lanes::unwatched_lanes(&self.db, lease_request, after, limit).await?)
     }
 
     async fn lanes_with_work(

@@ -3,9 +3,10 @@
 //! A tx comes with its attempts in one row, as one array per column, so that a page of txs is one
 //! statement and not one per tx.
 
+use domain::lane::{HeadWait, LaneWait};
 use domain::{
     Attempt, Bytes, ChainId, Fingerprint, LaneKey, LastWrite, Nonce, Payload, RequestId, Timestamp,
-    Token, Tx, TxId, TxRequest, U256,
+    Token, Tx, TxHistory, TxId, TxRequest, U256,
 };
 use tokio_postgres::Row;
 use tokio_postgres::types::FromSql;
@@ -13,7 +14,7 @@ use tokio_postgres::types::FromSql;
 use super::fault::Result;
 use crate::encoding::{
     Malformed, address, attempt_kind, fees_from_bytes, from_bits, from_stored, gas, hash,
-    inclusion_from_bytes, seqs_from_bytes, state, sub_state, tx_type, wei, widen,
+    head_from_bytes, inclusion_from_bytes, seqs_from_bytes, state, sub_state, tx_type, wei, widen,
 };
 
 /// The columns that [`attempts_of`] reads: right behind [`tx_columns`](crate::encoding::tx_columns), from [`attempts_join`].
@@ -54,7 +55,7 @@ macro_rules! attempts_join {
 pub(super) use attempts_join;
 
 /// How many columns [`tx_columns`] are.
-const TX_COLUMNS: usize = 25;
+const TX_COLUMNS: usize = 26;
 /// How many columns [`tx_columns`] and [`attempts_columns`] are: where a statement's own begin.
 pub(super) const RECORD_COLUMNS: usize = TX_COLUMNS + 8;
 
@@ -92,7 +93,10 @@ pub(super) fn tx_from_row(row: &Row) -> Result<Tx> {
             at: time(row, 7)?,
         },
         confirmed_at: optional(row, 8, |at| from_stored(at, "time"))?.map(Timestamp),
-        event_seqs: seqs_from_bytes(row.try_get(13)?)?,
+        history: TxHistory {
+            event_seqs: seqs_from_bytes(row.try_get(13)?)?,
+            resubmits: optional(row, 25, resubmits)?.unwrap_or(0),
+        },
     })
 }
 
@@ -129,12 +133,23 @@ pub(super) fn attempts_of(row: &Row) -> Result<Vec<Attempt>> {
         .collect()
 }
 
+/// How often a tx was sent again.
+fn resubmits(stored: i32) -> Result<u32, Malformed> {
+    u32::try_from(stored).map_err(|_negative| Malformed("count of resubmits"))
+}
+
 /// A lane's key from two columns: `chain_id`, `signer`.
 pub(super) fn lane_key(row: &Row, at: usize) -> Result<LaneKey> {
     Ok(LaneKey {
         chain_id: ChainId(from_bits(row.try_get(at)?)),
         signer: address(row.try_get(at + 1)?)?,
     })
+}
+
+/// Why a lane makes no progress, from its row's head; NULL where the lane has no row yet.
+pub(super) fn lane_wait(row: &Row, column: usize) -> Result<Option<LaneWait>> {
+    let head = optional(row, column, head_from_bytes)?.flatten();
+    Ok(head.and_then(HeadWait::into_lane_wait))
 }
 
 /// A column that may be NULL.

@@ -11,7 +11,8 @@ use super::headers::{Walks, Wanted};
 use super::lane_lists;
 use super::pool::{Param, Pool};
 use super::rows::{
-    RECORD_COLUMNS, attempts_columns, attempts_join, attempts_of, lane_key, number, tx_from_row,
+    RECORD_COLUMNS, attempts_columns, attempts_join, attempts_of, lane_key, lane_wait, number,
+    tx_from_row,
 };
 use crate::encoding::{bits, bound, state_number, tx_columns};
 
@@ -24,7 +25,7 @@ pub(super) const EXAMINED_MAX: usize = 10_000;
 pub(super) const PAGE_BYTES_MAX: u64 = 8 << 20;
 
 /// The first column of a statement after those of [`record_columns`].
-const OWN: usize = RECORD_COLUMNS + 2;
+const OWN: usize = RECORD_COLUMNS + 3;
 
 /// The columns of a [`TxRecord`], without headers.
 macro_rules! record_columns {
@@ -33,7 +34,8 @@ macro_rules! record_columns {
             tx_columns!(),
             ", ",
             attempts_columns!(),
-            ", lane.chain_id, lane.signer"
+            ", lane.chain_id, lane.signer, (SELECT c.head_wait FROM signer_nonce_cursor AS c \
+              WHERE c.lane_id = tx.lane_id LIMIT 1)"
         )
     };
 }
@@ -190,6 +192,7 @@ pub(super) fn record(row: &Row) -> Result<TxRecord> {
         tx: tx_from_row(row)?,
         attempts: attempts_of(row)?,
         confirmations: Vec::new(),
+        lane_wait: lane_wait(row, RECORD_COLUMNS + 2)?,
     })
 }
 

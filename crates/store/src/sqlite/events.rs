@@ -115,8 +115,8 @@ pub(super) fn tx_events(
         return Ok(None);
     };
     let mut lookups = Lookups::new(conn);
-    let mut history = Vec::with_capacity(tx.event_seqs.len());
-    for seq in tx.event_seqs {
+    let mut history = Vec::with_capacity(tx.history.event_seqs.len());
+    for seq in tx.history.event_seqs {
         let mut statement = conn.prepare_cached(TURN_OF_EVENT)?;
         let mut rows = statement.query(params![lane.0, stored(seq)?])?;
         let row = rows.next()?.ok_or(Malformed("events of a tx"))?;

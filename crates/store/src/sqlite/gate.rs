@@ -12,7 +12,7 @@ use super::rows::{
     INSERT_ATTEMPT, INSERT_TX, UpdateTx, find_row, insert_attempt, insert_tx, number,
 };
 use super::writer::savepoint;
-use crate::encoding::{events_to_bytes, open_cost_to_bytes, stored};
+use crate::encoding::{block_to_bytes, events_to_bytes, head_to_bytes, open_cost_to_bytes, stored};
 use crate::folded;
 
 /// Why a lane's batch was not written.
@@ -62,7 +62,8 @@ fn write_lane(conn: &Connection, batch: &LaneBatch) -> Result<(), Refused> {
 fn pass_fence(conn: &Connection, batch: &LaneBatch) -> Result<(), Refused> {
     const SQL: &str = "UPDATE signer_nonce_cursor \
          SET next_nonce = max(next_nonce, ?5), event_seq = event_seq + ?6, batch_seq = batch_seq + 1, \
-             paused = coalesce(?8, paused), updated_at = ?9, open_cost = ?10 \
+             paused = coalesce(?8, paused), updated_at = ?9, open_cost = ?10, \
+             head_wait = ?11, newest_final = ?12 \
          WHERE lane_id = ?1 AND fencing_token = ?2 AND grant_id = ?3 AND event_seq = ?4 \
            AND batch_seq = ?7 RETURNING next_nonce";
     let next_nonce = stored(batch.next_nonce.0)?;
@@ -77,6 +78,8 @@ fn pass_fence(conn: &Connection, batch: &LaneBatch) -> Result<(), Refused> {
         batch.writes.paused,
         stored(batch.at.0)?,
         open_cost_to_bytes(&batch.open_cost),
+        head_to_bytes(batch.head.as_ref()),
+        block_to_bytes(batch.newest_final),
     ];
     let bumped: Option<i64> = find_row(conn, SQL, fence, |row| Ok(row.get(0)?))?;
     match bumped {

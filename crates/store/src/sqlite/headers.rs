@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use domain::lane::LaneWait;
 use domain::{B256, ChainId, Header, LaneId, LaneKey};
 use rusqlite::{Connection, params};
 
 use super::fault::Result;
+use super::lanes::lane_wait;
 use super::rows::{bytes, find_row, lane_key};
 use crate::encoding::{bits, from_bits, hash};
 
@@ -17,6 +19,7 @@ const WALK_MAX: usize = 1_024;
 pub(super) struct Lookups<'conn> {
     conn: &'conn Connection,
     lanes: BTreeMap<LaneId, LaneKey>,
+    waits: BTreeMap<LaneId, Option<LaneWait>>,
     headers: BTreeMap<(ChainId, B256), Option<Header>>,
 }
 
@@ -25,6 +28,7 @@ impl<'conn> Lookups<'conn> {
         Self {
             conn,
             lanes: BTreeMap::new(),
+            waits: BTreeMap::new(),
             headers: BTreeMap::new(),
         }
     }
@@ -36,6 +40,16 @@ impl<'conn> Lookups<'conn> {
         let key = lane_key(self.conn, lane)?;
         self.lanes.insert(lane, key);
         Ok(key)
+    }
+
+    /// Why a lane makes no progress.
+    pub(super) fn lane_wait(&mut self, lane: LaneId) -> Result<Option<LaneWait>> {
+        if let Some(wait) = self.waits.get(&lane) {
+            return Ok(wait.clone());
+        }
+        let wait = lane_wait(self.conn, lane)?;
+        self.waits.insert(lane, wait.clone());
+        Ok(wait)
     }
 
     /// The headers from `block` up to `counted`, oldest first: all of them, or none when the way

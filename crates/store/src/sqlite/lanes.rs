@@ -1,21 +1,24 @@
 //! Lanes: loading them for their keepers, finding lanes with work, and listing them for people.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
-use domain::lane::{OpenCost, OpenTotals};
+use domain::lane::{HeadWait, LaneWait, OpenCost, OpenSummary};
 use domain::lease::Lease;
 use domain::{
-    Attempt, FinalTx, GrantId, LaneId, LaneImage, LaneKey, LeaseGrant, Nonce, Timestamp, Token, Tx,
-    TxId,
+    Attempt, FinalTx, GrantId, Header, LaneId, LaneImage, LaneKey, LeaseGrant, Nonce, Timestamp,
+    Token, Tx, TxId,
 };
-use engine::ports::{LaneRecord, LaneWork, LeaseRequest};
+use engine::ports::{LaneRecord, LaneWork, LeaseRequest, UnwatchedLane, UnwatchedLanes};
 use rusqlite::{Connection, params};
 
 use super::fault::Result;
+use super::headers::Lookups;
 use super::lease::{halted, lease};
 use super::rows::{attempts, bytes, find_lane, find_row, lane_key, number, select, tx, uuid};
 use crate::encoding::{
-    bound, from_stored, inclusion_from_bytes, open_cost_from_bytes, stored, tx_columns,
+    block_from_bytes, bound, from_stored, head_from_bytes, inclusion_from_bytes,
+    open_cost_from_bytes, stored, tx_columns,
 };
 
 /// How many waiting txs one load returns at most.
@@ -33,6 +36,7 @@ struct Cursor {
     grant: GrantId,
     paused: bool,
     open_cost: OpenCost,
+    head: Option<HeadWait>,
 }
 
 pub(super) fn load(
@@ -55,6 +59,7 @@ pub(super) fn load(
     let backlog_from = waiting.first().map(|range| Nonce(range.start));
     let held = merge(out, waiting);
     let consumed_below = consumed_below(conn, lane, &held)?;
+    let in_flight = in_flight(conn, lane)?;
     Ok(Some(LaneImage {
         key,
         lease_grant,
@@ -62,14 +67,16 @@ pub(super) fn load(
         event_seq: cursor.event_seq,
         batch_seq: cursor.batch_seq,
         paused: cursor.paused,
-        in_flight: in_flight(conn, lane)?,
+        open: OpenSummary {
+            queued: count_queued(conn, lane)?,
+            cost: cursor.open_cost,
+            head: cursor.head,
+            reported: reported_headers(conn, key, &in_flight)?,
+        },
+        in_flight,
         backlog_from,
         consumed_below,
         held,
-        totals: OpenTotals {
-            queued: count_queued(conn, lane)?,
-            cost: cursor.open_cost,
-        },
         finals: finals(conn, lane, consumed_below, watch_depth)?,
     }))
 }
@@ -91,6 +98,26 @@ fn in_flight(conn: &Connection, lane: LaneId) -> Result<Vec<(Tx, Vec<Attempt>)>>
         Ok((tx, attempts))
     });
     with_attempts.collect()
+}
+
+/// The headers from the blocks of txs up to those that were reported as their confirmations.
+fn reported_headers(
+    conn: &Connection,
+    key: LaneKey,
+    in_flight: &[(Tx, Vec<Attempt>)],
+) -> Result<Vec<Header>> {
+    let mut lookups = Lookups::new(conn);
+    let mut reported = BTreeMap::new();
+    for (tx, _) in in_flight {
+        let Some((mined, counted)) = tx.inclusion.as_ref().zip(tx.counted) else {
+            continue;
+        };
+        if counted != mined.block_hash {
+            let walk = lookups.walk(key.chain_id, mined.block_hash, counted)?;
+            reported.extend(walk.into_iter().map(|header| (header.hash, header)));
+        }
+    }
+    Ok(reported.into_values().collect())
 }
 
 pub(super) const BACKLOG: &str = concat!(
@@ -226,12 +253,7 @@ pub(super) fn lanes_with_work(
     let mut work = Vec::new();
     while let Some(row) = rows.next()? {
         let lane = LaneId(row.get(0)?);
-        let kept_by_another = |lease: &Lease| {
-            lease.owner != lease_request.node && lease.is_live_for(lease_request, now)
-        };
-        if halted(conn, lane)?.is_none()
-            && !lease(conn, lane)?.as_ref().is_some_and(kept_by_another)
-        {
+        if is_free(conn, lane, now, lease_request)? {
             work.push(LaneWork {
                 lane: lane_key(conn, lane)?,
                 has_queued: row.get(2)?,
@@ -240,6 +262,49 @@ pub(super) fn lanes_with_work(
     }
     work.sort_unstable_by_key(|work| work.lane);
     Ok(work)
+}
+
+pub(super) const UNWATCHED: &str = "SELECT lane_id, newest_final FROM signer_nonce_cursor \
+     WHERE lane_id > ?1 ORDER BY lane_id LIMIT ?2";
+
+/// Lanes with final results to watch that no other node keeps. Lanes are few, so the page counts those without, too.
+pub(super) fn unwatched_lanes(
+    conn: &Connection,
+    now: Timestamp,
+    lease_request: &LeaseRequest,
+    after: Option<LaneId>,
+    limit: usize,
+) -> Result<UnwatchedLanes> {
+    let page = params![after.map_or(0, |lane| lane.0), bound(limit as u64)];
+    let examined = select(conn, UNWATCHED, page, |row| {
+        Ok((LaneId(row.get(0)?), block_from_bytes(bytes(row, 1)?)?))
+    })?;
+    let last = examined.last().map(|(lane, _)| *lane);
+    let mut unwatched = UnwatchedLanes {
+        next: last.filter(|_| examined.len() >= limit),
+        ..UnwatchedLanes::default()
+    };
+    for (lane, newest) in examined {
+        if let Some(newest) = newest
+            && is_free(conn, lane, now, lease_request)?
+        {
+            let lane = lane_key(conn, lane)?;
+            unwatched.lanes.push(UnwatchedLane { lane, newest });
+        }
+    }
+    Ok(unwatched)
+}
+
+/// Whether no other node keeps a lane, and a node may.
+fn is_free(
+    conn: &Connection,
+    lane: LaneId,
+    now: Timestamp,
+    lease_request: &LeaseRequest,
+) -> Result<bool> {
+    let kept_by_another =
+        |lease: &Lease| lease.owner != lease_request.node && lease.is_live_for(lease_request, now);
+    Ok(halted(conn, lane)?.is_none() && !lease(conn, lane)?.as_ref().is_some_and(kept_by_another))
 }
 
 pub(super) const COUNT_IN_FLIGHT: &str = "SELECT count(*) FROM managed_tx INDEXED BY managed_tx_open \
@@ -261,6 +326,7 @@ pub(super) fn lanes(conn: &Connection, keys: &[LaneKey]) -> Result<Vec<LaneRecor
             next_nonce: cursor.as_ref().map_or(Nonce(0), |cursor| cursor.next_nonce),
             paused: cursor.is_some_and(|cursor| cursor.paused),
             halted: halted(conn, lane)?,
+            wait: lane_wait(conn, lane)?,
             in_flight: from_stored(in_flight, "count")?,
             queued: count_queued(conn, lane)?,
         });
@@ -269,7 +335,7 @@ pub(super) fn lanes(conn: &Connection, keys: &[LaneKey]) -> Result<Vec<LaneRecor
 }
 
 fn cursor(conn: &Connection, lane: LaneId) -> Result<Option<Cursor>> {
-    const SQL: &str = "SELECT next_nonce, event_seq, fencing_token, grant_id, paused, batch_seq, open_cost \
+    const SQL: &str = "SELECT next_nonce, event_seq, fencing_token, grant_id, paused, batch_seq, open_cost, head_wait \
          FROM signer_nonce_cursor WHERE lane_id = ?1";
     find_row(conn, SQL, [lane.0], |row| {
         Ok(Cursor {
@@ -280,8 +346,18 @@ fn cursor(conn: &Connection, lane: LaneId) -> Result<Option<Cursor>> {
             paused: row.get(4)?,
             batch_seq: number(row, 5, "number of batches")?,
             open_cost: open_cost_from_bytes(bytes(row, 6)?)?,
+            head: head_from_bytes(bytes(row, 7)?)?,
         })
     })
+}
+
+/// Why a lane makes no progress.
+pub(super) fn lane_wait(conn: &Connection, lane: LaneId) -> Result<Option<LaneWait>> {
+    const SQL: &str = "SELECT head_wait FROM signer_nonce_cursor WHERE lane_id = ?1";
+    let head = find_row(conn, SQL, [lane.0], |row| {
+        Ok(head_from_bytes(bytes(row, 0)?)?)
+    })?;
+    Ok(head.flatten().and_then(HeadWait::into_lane_wait))
 }
 
 fn count_queued(conn: &Connection, lane: LaneId) -> Result<u64> {

@@ -10,7 +10,7 @@ use domain::{
 use engine::ports::{
     AcquireOutcome, ChangedTxs, CommitOutcome, EventFilter, EventPage, EventRecord,
     HeartbeatOutcome, LaneBatch, LaneRecord, LaneWork, LeaseRequest, Member, QueuedRequest,
-    RegrantOutcome, RenewOutcome, Store, StoreError, TxFilter, TxPage, TxRecord,
+    RegrantOutcome, RenewOutcome, Store, StoreError, TxFilter, TxPage, TxRecord, UnwatchedLanes,
 };
 
 use super::readers::Reader;
@@ -156,6 +156,18 @@ impl Store for SqliteStore {
         let (lease_request, now) = (lease_request.clone(), (self.threads.now)());
         self.engine_readers()
             .read(move |conn| lanes::lanes_with_work(conn, now, &lease_request))
+            .await
+    }
+
+    async fn unwatched_lanes(
+        &self,
+        lease_request: &LeaseRequest,
+        after: Option<LaneId>,
+        limit: usize,
+    ) -> Result<UnwatchedLanes, StoreError> {
+        let (lease_request, now) = (lease_request.clone(), (self.threads.now)());
+        self.engine_readers()
+            .read(move |conn| lanes::unwatched_lanes(conn, now, &lease_request, after, limit))
             .await
     }
 

@@ -2,7 +2,7 @@
 
 use domain::{
     Attempt, Bytes, ChainId, Fingerprint, LaneId, LaneKey, LastWrite, Nonce, Payload, RequestId,
-    Timestamp, Token, Tx, TxId, TxRequest, U256,
+    Timestamp, Token, Tx, TxHistory, TxId, TxRequest, U256,
 };
 use rusqlite::{CachedStatement, Connection, Params, Row, Statement, params};
 use uuid::Uuid;
@@ -63,7 +63,10 @@ pub(super) fn tx(row: &Row<'_>) -> Result<Tx> {
             at: time(row, 7)?,
         },
         confirmed_at: optional_number(row, 8, "time")?.map(Timestamp),
-        event_seqs: seqs_from_bytes(bytes(row, 13)?)?,
+        history: TxHistory {
+            event_seqs: seqs_from_bytes(bytes(row, 13)?)?,
+            resubmits: row.get(25)?,
+        },
     })
 }
 
@@ -96,9 +99,10 @@ pub(super) fn attempts(conn: &Connection, id: TxId) -> Result<Vec<Attempt>> {
 pub(super) const INSERT_TX: &str = "INSERT INTO managed_tx \
      (tx_id, lane_id, nonce, state, sub_state, open, signed, token, created_at, updated_at, \
       confirmed_at, request_id, fingerprint, tx_hash, counted, event_seqs, reason, inclusion, gas, \
-      to_address, value, requested_gas, max_fee, max_priority_fee, gas_price, tx_type, data) \
+      to_address, value, requested_gas, max_fee, max_priority_fee, gas_price, tx_type, data, \
+      resubmits) \
      VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, \
-             ?20, ?21, ?22, ?23, ?24, ?25, ?26, ?27)";
+             ?20, ?21, ?22, ?23, ?24, ?25, ?26, ?27, ?28)";
 
 /// Writes a new tx by [`INSERT_TX`].
 pub(super) fn insert_tx(insert: &mut Statement<'_>, lane: LaneId, tx: &Tx) -> Result<()> {
@@ -124,7 +128,7 @@ pub(super) fn insert_tx(insert: &mut Statement<'_>, lane: LaneId, tx: &Tx) -> Re
         tx.request.fingerprint.0.as_slice(),
         tx.tx_hash.as_ref().map(|hash| hash.as_slice()),
         tx.counted.as_ref().map(|hash| hash.as_slice()),
-        seqs_to_bytes(&tx.event_seqs),
+        seqs_to_bytes(&tx.history.event_seqs),
         tx.reason.as_deref(),
         tx.inclusion.as_ref().map(inclusion_to_bytes),
         bits(tx.request.gas),
@@ -136,6 +140,7 @@ pub(super) fn insert_tx(insert: &mut Statement<'_>, lane: LaneId, tx: &Tx) -> Re
         gas_price.as_ref().map(|wei| short(wei)),
         payload.tx_type.map(tx_type_number),
         payload.data.as_ref(),
+        tx.history.resubmits,
     ])?;
     Ok(())
 }
@@ -153,11 +158,11 @@ impl<'conn> UpdateTx<'conn> {
     pub(super) fn prepare(conn: &'conn Connection) -> Result<Self> {
         const SAME_PLACE: &str = "UPDATE managed_tx INDEXED BY managed_tx_id \
              SET state = ?6, sub_state = ?7, token = ?8, updated_at = ?9, confirmed_at = ?10, \
-                 tx_hash = ?11, counted = ?12, event_seqs = ?13, reason = ?14, inclusion = ?15 \
+                 tx_hash = ?11, counted = ?12, event_seqs = ?13, reason = ?14, inclusion = ?15, resubmits = ?16 \
              WHERE tx_id = ?1 AND lane_id = ?2 AND nonce IS ?3 AND open = ?4 AND signed = ?5";
         const MOVED: &str = "UPDATE managed_tx INDEXED BY managed_tx_id \
              SET state = ?6, sub_state = ?7, token = ?8, updated_at = ?9, confirmed_at = ?10, \
-                 tx_hash = ?11, counted = ?12, event_seqs = ?13, reason = ?14, inclusion = ?15, \
+                 tx_hash = ?11, counted = ?12, event_seqs = ?13, reason = ?14, inclusion = ?15, resubmits = ?16, \
                  nonce = ?3, open = ?4, signed = ?5 \
              WHERE tx_id = ?1 AND lane_id = ?2";
         Ok(Self {
@@ -181,9 +186,10 @@ impl<'conn> UpdateTx<'conn> {
             tx.confirmed_at.map(|at| stored(at.0)).transpose()?,
             tx.tx_hash.as_ref().map(|hash| hash.as_slice()),
             tx.counted.as_ref().map(|hash| hash.as_slice()),
-            seqs_to_bytes(&tx.event_seqs),
+            seqs_to_bytes(&tx.history.event_seqs),
             tx.reason.as_deref(),
             tx.inclusion.as_ref().map(inclusion_to_bytes),
+            tx.history.resubmits,
         ];
         Ok(self.same_place.execute(image)? == 1 || self.moved.execute(image)? == 1)
     }

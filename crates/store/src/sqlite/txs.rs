@@ -137,6 +137,7 @@ pub(super) fn record(
         attempts: attempts(conn, tx.id)?,
         tx,
         confirmations,
+        lane_wait: lookups.lane_wait(lane_id(row)?)?,
     })
 }
 

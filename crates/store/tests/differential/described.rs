@@ -80,7 +80,7 @@ fn tx(how: &str, tx: &Tx) -> String {
         tx.nonce.map(|nonce| nonce.0),
         tx.state.as_str(),
         tx.tx_hash.map(number),
-        tx.event_seqs,
+        tx.history.event_seqs,
     )
 }
 

@@ -238,7 +238,7 @@ async fn store_works_through_a_pooler_in_transaction_mode() {
     assert_eq!(batch_seq, 50);
     let image = store.load(keeper.key, lease_grant, 64).await.expect("load");
     let image = image.expect("the right holds");
-    assert_eq!((image.in_flight.len(), image.totals.queued), (100, 1));
+    assert_eq!((image.in_flight.len(), image.open.queued), (100, 1));
     store
         .release(&lease_request, &[lease_grant])
         .await

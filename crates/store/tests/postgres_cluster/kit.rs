@@ -8,7 +8,7 @@ use domain::lane::{AdmittedRequest, OpenCost};
 use domain::{
     Address, Attempt, AttemptKind, B256, Bytes, ChainId, Event, EventKind, Fees, GrantId,
     Incarnation, LaneKey, LastWrite, LeaseGrant, NodeName, Nonce, Payload, RequestId, SubState,
-    Timestamp, Token, Tx, TxId, TxRequest, TxState, U256, Writes,
+    Timestamp, Token, Tx, TxHistory, TxId, TxRequest, TxState, U256, Writes,
 };
 use engine::ports::{AcquireOutcome, CommitOutcome, LaneBatch, LeaseRequest, QueuedRequest, Store};
 use rig::postgres::{Database, majors, shared};
@@ -198,7 +198,10 @@ pub(crate) fn accept(keeper: &Keeper, count: u64) -> LaneBatch {
                 at: AT,
             },
             confirmed_at: None,
-            event_seqs: vec![seq],
+            history: TxHistory {
+                event_seqs: vec![seq],
+                ..TxHistory::default()
+            },
         });
         writes.attempts.push(Attempt {
             hash,
@@ -218,6 +221,10 @@ pub(crate) fn accept(keeper: &Keeper, count: u64) -> LaneBatch {
             kind: EventKind::TxAccepted { nonce: Some(nonce) },
         });
     }
+    batch_of(keeper, count, writes)
+}
+
+fn batch_of(keeper: &Keeper, count: u64, writes: Writes) -> LaneBatch {
     LaneBatch {
         lease_grant: keeper.lease_grant,
         batch_seq_before: keeper.batch_seq,
@@ -230,6 +237,8 @@ pub(crate) fn accept(keeper: &Keeper, count: u64) -> LaneBatch {
             wei: U256::from(1_000_000_000_000_000_000_u64),
             unpriced_gas: 2_100_000,
         },
+        head: None,
+        newest_final: None,
         writes,
     }
 }

@@ -198,7 +198,7 @@ impl Memory {
             event.seq = seq;
             let txs = writes.inserts.iter_mut().chain(&mut writes.updates);
             for tx in txs.filter(|tx| Some(tx.id) == event.tx_id) {
-                tx.event_seqs.push(seq);
+                tx.history.event_seqs.push(seq);
             }
         }
         let rows = writes.inserts.iter().chain(&writes.updates);
@@ -212,6 +212,8 @@ impl Memory {
             next_nonce: self.next_nonce.max(highest.map_or(Nonce(0), Nonce::next)),
             floor_nonce: Nonce(0),
             open_cost: OpenCost::default(),
+            head: None,
+            newest_final: None,
             writes,
         }
     }

@@ -65,7 +65,7 @@ impl Ledger {
             return SendOutcome::Underpriced("transaction underpriced".to_owned());
         }
         if envelope.gas < intrinsic_gas(&tx) {
-            return SendOutcome::Refused("intrinsic gas too low".to_owned());
+            return SendOutcome::GasTooLow("intrinsic gas too low".to_owned());
         }
         if account.balance < cost(&tx, envelope.gas, max_fee) {
             return SendOutcome::Underfunded("insufficient funds".to_owned());

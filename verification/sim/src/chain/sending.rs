@@ -39,8 +39,12 @@ impl RemoteChain {
             let open: Vec<usize> = (0..outgoing.len())
                 .filter(|index| needs_more_endpoints(&outcomes[*index]))
                 .collect();
-            if open.is_empty() || trust().is_zero() {
+            if open.is_empty() {
                 break;
+            }
+            if trust().is_zero() {
+                // The others were not asked, so nothing is rejected by all.
+                return outcomes.into_iter().map(without_verdict).collect();
             }
             let items: Vec<OutgoingEnvelope> =
                 open.iter().map(|index| outgoing[*index].clone()).collect();
@@ -105,6 +109,7 @@ fn needs_more_endpoints(outcome: &SendOutcome) -> bool {
     match outcome {
         SendOutcome::Unknown(_)
         | SendOutcome::Rejected(_)
+        | SendOutcome::GasTooLow(_)
         | SendOutcome::Refused(_)
         | SendOutcome::Full { .. }
         | SendOutcome::Busy(_) => true,
@@ -118,23 +123,43 @@ fn needs_more_endpoints(outcome: &SendOutcome) -> bool {
     }
 }
 
+/// A rejection that other endpoints have not repeated.
+fn without_verdict(outcome: SendOutcome) -> SendOutcome {
+    match outcome {
+        SendOutcome::Rejected(text) | SendOutcome::GasTooLow(text) => SendOutcome::Refused(text),
+        outcome @ (SendOutcome::Accepted
+        | SendOutcome::NonceTooLow
+        | SendOutcome::Underpriced(_)
+        | SendOutcome::ReplacementUnderpriced(_)
+        | SendOutcome::ForeignPending(_)
+        | SendOutcome::Underfunded(_)
+        | SendOutcome::Full { .. }
+        | SendOutcome::Busy(_)
+        | SendOutcome::Refused(_)
+        | SendOutcome::Unknown(_)
+        | SendOutcome::NotSent(_)) => outcome,
+    }
+}
+
 /// Merges the answers of two endpoints: a possible acceptance wins over all refusals, and the transaction
 /// is rejected for good only when both reject it.
 fn merge((one, other): (SendOutcome, SendOutcome)) -> SendOutcome {
     use SendOutcome::{
-        Accepted, Busy, ForeignPending, Full, NonceTooLow, NotSent, Refused, Rejected,
+        Accepted, Busy, ForeignPending, Full, GasTooLow, NonceTooLow, NotSent, Refused, Rejected,
         ReplacementUnderpriced, Underfunded, Underpriced, Unknown,
     };
     match (one, other) {
         (Accepted, _) | (_, Accepted) => Accepted,
         (Unknown(text), _) | (_, Unknown(text)) => Unknown(text),
         (NonceTooLow, _) | (_, NonceTooLow) => NonceTooLow,
-        (Rejected(text), Rejected(_)) => Rejected(text),
-        (Rejected(text), Busy(_) | NotSent(_)) | (Busy(_) | NotSent(_), Rejected(text)) => {
-            Refused(text)
+        (GasTooLow(text), GasTooLow(_)) => GasTooLow(text),
+        (Rejected(text), Rejected(_) | GasTooLow(_)) | (GasTooLow(_), Rejected(text)) => {
+            Rejected(text)
         }
-        (Rejected(_) | Busy(_) | NotSent(_), outcome)
-        | (outcome, Rejected(_) | Busy(_) | NotSent(_)) => outcome,
+        (Rejected(text) | GasTooLow(text), Busy(_) | NotSent(_))
+        | (Busy(_) | NotSent(_), Rejected(text) | GasTooLow(text)) => Refused(text),
+        (Rejected(_) | GasTooLow(_) | Busy(_) | NotSent(_), outcome)
+        | (outcome, Rejected(_) | GasTooLow(_) | Busy(_) | NotSent(_)) => outcome,
         (
             outcome @ (Underpriced(_)
             | ReplacementUnderpriced(_)

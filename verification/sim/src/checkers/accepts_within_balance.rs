@@ -156,7 +156,7 @@ mod tests {
 
     fn accepted(number: u128, nonce: u64) -> WorldEvent {
         let mut tx = tx(number, Some(nonce));
-        tx.event_seqs = vec![1];
+        tx.history.event_seqs = vec![1];
         applied(lane(1), |w| w.inserts = vec![tx])
     }
 

@@ -54,8 +54,8 @@ impl OpenRows {
         let is_signed = |tx: &&Tx| tx.tx_hash.is_some();
         let signed = self.with_nonce.values().filter(is_signed).count();
         let (loaded, waiting) = (image.in_flight.len(), self.waiting.len());
-        if loaded != signed || image.totals.queued != u64::try_from(waiting).expect("few txs") {
-            let queued = image.totals.queued;
+        if loaded != signed || image.open.queued != u64::try_from(waiting).expect("few txs") {
+            let queued = image.open.queued;
             return Err(format!(
                 "{loaded} of {signed} txs are in flight, and {queued} of {waiting} are queued"
             ));
@@ -91,7 +91,7 @@ impl Checker for LoadsComplete {
 mod tests {
     use std::sync::Arc;
 
-    use domain::lane::OpenTotals;
+    use domain::lane::OpenSummary;
     use domain::{GrantId, LaneId, LeaseGrant, Token};
     use uuid::Uuid;
 
@@ -115,9 +115,9 @@ mod tests {
             backlog_from: None,
             held: vec![held],
             consumed_below: Nonce(0),
-            totals: OpenTotals {
+            open: OpenSummary {
                 queued,
-                ..OpenTotals::default()
+                ..OpenSummary::default()
             },
             finals: Vec::new(),
         };

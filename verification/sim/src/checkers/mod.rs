@@ -17,6 +17,7 @@ mod lock_isolation;
 mod nonce_released_when_lost;
 mod one_effect_per_request;
 mod one_payload_per_nonce;
+mod only_heads_given_up;
 mod only_keeper_sends;
 mod open_cost_counted;
 mod other_lanes_not_delayed;
@@ -55,6 +56,7 @@ pub use lock_isolation::LockIsolation;
 pub use nonce_released_when_lost::NonceReleasedWhenLost;
 pub use one_effect_per_request::OneEffectPerRequest;
 pub use one_payload_per_nonce::OnePayloadPerNonce;
+pub use only_heads_given_up::OnlyHeadsGivenUp;
 pub use only_keeper_sends::OnlyKeeperSends;
 pub use open_cost_counted::OpenCostCounted;
 pub use other_lanes_not_delayed::OtherLanesNotDelayed;
@@ -105,6 +107,7 @@ pub fn promises() -> Vec<&'static str> {
         ReservationHasOneHolder::PROMISE,
         OtherLanesNotDelayed::PROMISE,
         AcceptsWithinBalance::PROMISE,
+        OnlyHeadsGivenUp::PROMISE,
     ];
     names.chain(somewhere).collect()
 }

@@ -40,7 +40,10 @@ impl LaneRows {
 
     /// The open txs that a keeper has seen, each with what it can cost.
     pub(super) fn costs(&self) -> impl Iterator<Item = (&Tx, OpenCost)> {
-        let seen = self.open.values().filter(|tx| !tx.event_seqs.is_empty());
+        let seen = self
+            .open
+            .values()
+            .filter(|tx| !tx.history.event_seqs.is_empty());
         seen.map(|tx| {
             let attempts = self.attempts.get(&tx.id);
             (tx, OpenCost::of_tx(tx, attempts.map_or(&[], Vec::as_slice)))
@@ -105,7 +108,7 @@ mod tests {
     fn sum_follows_acceptance_signature_and_end() {
         let mut checker = OpenCostCounted::default();
         let mut one = tx(7, Some(3));
-        one.event_seqs = vec![1];
+        one.history.event_seqs = vec![1];
         let accepted = || applied(lane(1), |w| w.inserts = vec![one.clone()]);
         let unsigned = OpenCost {
             wei: U256::from(7),

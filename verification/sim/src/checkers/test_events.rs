@@ -8,7 +8,7 @@ use domain::lane::OpenCost;
 use domain::{
     Attempt, AttemptKind, ChainId, Event, EventKind, Fees, GrantId, Header, LaneId, LaneKey,
     LastWrite, LeaseGrant, NodeName, Nonce, Payload, RequestId, SendOutcome, SubState, Timestamp,
-    Token, Tx, TxId, TxRequest, TxState, UnsignedEnvelope, Writes,
+    Token, Tx, TxHistory, TxId, TxRequest, TxState, UnsignedEnvelope, Writes,
 };
 use engine::ports::{CommitOutcome, LaneBatch};
 use uuid::Uuid;
@@ -48,7 +48,7 @@ pub(super) fn tx(number: u128, nonce: Option<u64>) -> Tx {
             at: Timestamp(0),
         },
         confirmed_at: None,
-        event_seqs: Vec::new(),
+        history: TxHistory::default(),
     }
 }
 
@@ -161,6 +161,8 @@ fn committed(lane: LaneKey, node: &str, token: u64, writes: Writes) -> WorldEven
         next_nonce: Nonce(0),
         floor_nonce: Nonce(0),
         open_cost: OpenCost::default(),
+        head: None,
+        newest_final: None,
         writes,
     };
     WorldEvent::Committed {

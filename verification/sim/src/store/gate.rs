@@ -153,6 +153,8 @@ impl Rows {
         lane.next_nonce = batch.next_nonce;
         lane.floor_nonce = batch.floor_nonce;
         lane.open_cost = batch.open_cost;
+        lane.head = batch.head.clone();
+        lane.newest_final = batch.newest_final;
         lane.batch_seq = lane.batch_seq.saturating_add(1);
     }
 

@@ -8,7 +8,7 @@ use domain::lease::{Lease, LeaseDecision};
 use domain::{GrantId, LaneId, LaneKey, LeaseGrant, RequestId, Timestamp, Token, TxId};
 use engine::ports::{
     AcquireOutcome, HeartbeatOutcome, LaneWork, LeaseRequest, Member, QueuedRequest,
-    RegrantOutcome, RenewOutcome, StoreError,
+    RegrantOutcome, RenewOutcome, StoreError, UnwatchedLane, UnwatchedLanes,
 };
 
 use super::rows::{LaneRow, Rows};
@@ -264,6 +264,33 @@ impl Rows {
                 has_queued: !lane.wakes.is_empty(),
             })
             .collect()
+    }
+
+    /// Lanes with final results to watch that no other node keeps; the page counts those without, too.
+    pub(super) fn unwatched_lanes(
+        &self,
+        lease_request: &LeaseRequest,
+        after: Option<LaneId>,
+        limit: usize,
+        now: Timestamp,
+    ) -> UnwatchedLanes {
+        let behind = self.lanes.iter().filter(|lane| Some(lane.id) > after);
+        let examined: Vec<&LaneRow> = behind.take(limit).collect();
+        let last = examined.last().map(|lane| lane.id);
+        let free = examined
+            .iter()
+            .filter(|lane| lane.halted.is_none() && is_takeable(lane, lease_request, now));
+        let lanes = free.filter_map(|lane| {
+            let newest = lane.newest_final?;
+            Some(UnwatchedLane {
+                lane: lane.key,
+                newest,
+            })
+        });
+        UnwatchedLanes {
+            lanes: lanes.collect(),
+            next: last.filter(|_| examined.len() >= limit),
+        }
     }
 
     pub(super) fn heartbeat(&mut self, member: &Member) -> HeartbeatOutcome {

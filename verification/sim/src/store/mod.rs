@@ -23,7 +23,7 @@ use domain::{
 use engine::ports::{
     AcquireOutcome, ChangedTxs, Clock, CommitOutcome, EventFilter, EventPage, EventRecord,
     HeartbeatOutcome, LaneBatch, LaneRecord, LaneWork, LeaseRequest, Member, QueuedRequest,
-    RegrantOutcome, RenewOutcome, Store, StoreError, TxFilter, TxPage, TxRecord,
+    RegrantOutcome, RenewOutcome, Store, StoreError, TxFilter, TxPage, TxRecord, UnwatchedLanes,
 };
 
 use crate::event::WorldEvent;
@@ -312,6 +312,17 @@ impl Store for MemoryStore {
         lease_request: &LeaseRequest,
     ) -> Result<Vec<LaneWork>, StoreError> {
         Ok(self.rows().lanes_with_work(lease_request, self.now()))
+    }
+
+    async fn unwatched_lanes(
+        &self,
+        lease_request: &LeaseRequest,
+        after: Option<LaneId>,
+        limit: usize,
+    ) -> Result<UnwatchedLanes, StoreError> {
+        Ok(self
+            .rows()
+            .unwatched_lanes(lease_request, after, limit, self.now()))
     }
 
     async fn heartbeat(&self, member: &Member) -> Result<HeartbeatOutcome, StoreError> {

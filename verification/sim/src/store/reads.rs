@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::btree_map::Range;
 
+use domain::lane::HeadWait;
 use domain::{B256, ChainId, Header, LaneId, LaneKey, Nonce, RequestId, Tx, TxId};
 use engine::ports::{
     ChangedTxs, EventFilter, EventPage, EventRecord, LanePlace, LaneRecord, StoreError, TxCursor,
@@ -84,7 +85,7 @@ impl Rows {
         let Some((lane, row)) = self.tx_row(id) else {
             return Ok(None);
         };
-        let history = row.tx.event_seqs.iter().map(|seq| {
+        let history = row.tx.history.event_seqs.iter().map(|seq| {
             let event = self.event(lane, *seq);
             event.ok_or_else(|| {
                 StoreError::Corrupt(format!("tx {id} names event {seq}, which does not exist"))
@@ -153,6 +154,7 @@ impl Rows {
             next_nonce: lane.next_nonce,
             paused: lane.paused,
             halted: lane.halted.clone(),
+            wait: lane.head.clone().and_then(HeadWait::into_lane_wait),
             in_flight: count(lane.open().count()),
             queued: count(lane.wakes.len()),
         })
@@ -195,12 +197,13 @@ impl Rows {
             tx: row.tx.clone(),
             attempts: row.attempts.clone(),
             confirmations: confirmations.unwrap_or_default(),
+            lane_wait: lane.head.clone().and_then(HeadWait::into_lane_wait),
         }
     }
 
     /// The headers from `block` up to `counted`, oldest first: the walk along parents, reversed.
     /// `None` when a header on the way is missing.
-    fn walk(&self, chain: ChainId, block: B256, counted: B256) -> Option<Vec<Header>> {
+    pub(super) fn walk(&self, chain: ChainId, block: B256, counted: B256) -> Option<Vec<Header>> {
         let mut walked = Vec::new();
         let mut at = counted;
         loop {

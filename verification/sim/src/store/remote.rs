@@ -17,7 +17,7 @@ use domain::{
 use engine::ports::{
     AcquireOutcome, ChangedTxs, CommitOutcome, EventFilter, EventPage, EventRecord,
     HeartbeatOutcome, LaneBatch, LaneRecord, LaneWork, LeaseRequest, Member, QueuedRequest,
-    RegrantOutcome, RenewOutcome, Store, StoreError, TxFilter, TxPage, TxRecord,
+    RegrantOutcome, RenewOutcome, Store, StoreError, TxFilter, TxPage, TxRecord, UnwatchedLanes,
 };
 
 use super::MemoryStore;
@@ -175,6 +175,16 @@ impl Store for RemoteStore {
     ) -> Result<Vec<LaneWork>, StoreError> {
         let lease_request = lease_request.clone();
         at_once!(self.lanes_with_work(&lease_request))
+    }
+
+    async fn unwatched_lanes(
+        &self,
+        lease_request: &LeaseRequest,
+        after: Option<LaneId>,
+        limit: usize,
+    ) -> Result<UnwatchedLanes, StoreError> {
+        let lease_request = lease_request.clone();
+        at_once!(self.unwatched_lanes(&lease_request, after, limit))
     }
 
     async fn heartbeat(&self, member: &Member) -> Result<HeartbeatOutcome, StoreError> {

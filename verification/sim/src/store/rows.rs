@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use crate::mutation::{self, Mutation};
-use domain::lane::{OpenCost, OpenTotals};
+use domain::lane::{HeadWait, OpenCost, OpenSummary, WatchedBlock};
 use domain::lease::Lease;
 use domain::{
     Attempt, B256, ChainId, Event, FinalTx, GrantId, Header, Incarnation, LaneId, LaneImage,
@@ -46,6 +46,10 @@ pub(super) struct LaneRow {
     pub(super) floor_nonce: Nonce,
     /// What the open txs can cost that a keeper has seen.
     pub(super) open_cost: OpenCost,
+    /// What the lowest unmined tx waits for.
+    pub(super) head: Option<HeadWait>,
+    /// The newest block with a final result to watch.
+    pub(super) newest_final: Option<WatchedBlock>,
     /// How many batches were applied.
     pub(super) batch_seq: u64,
     /// The timeline on which the lane was last reconciled.
@@ -156,7 +160,21 @@ impl Rows {
         watch_depth: u64,
     ) -> Option<LaneImage> {
         let lane = self.held_by(lease_grant).filter(|lane| lane.key == key)?;
-        Some(lane.image(lease_grant, watch_depth))
+        let mut image = lane.image(lease_grant, watch_depth);
+        image.open.reported = self.reported_headers(&image);
+        Some(image)
+    }
+
+    /// The headers from the blocks of txs in flight up to those that were reported as their confirmations.
+    fn reported_headers(&self, image: &LaneImage) -> Vec<Header> {
+        let spans = image.in_flight.iter().filter_map(|(tx, _)| {
+            let block = tx.inclusion.as_ref()?.block_hash;
+            let counted = tx.counted.filter(|counted| *counted != block)?;
+            self.walk(image.key.chain_id, block, counted)
+        });
+        let headers = spans.flatten().map(|header| (header.hash, header));
+        let by_hash: BTreeMap<B256, Header> = headers.collect();
+        by_hash.into_values().collect()
     }
 
     pub(super) fn load_backlog(&self, lane: LaneId, from: Nonce, limit: usize) -> Vec<Tx> {
@@ -198,6 +216,8 @@ impl LaneRow {
             next_nonce: Nonce(0),
             floor_nonce: Nonce(0),
             open_cost: OpenCost::default(),
+            head: None,
+            newest_final: None,
             batch_seq: 0,
             reconciled_on: timeline,
             halted: None,
@@ -232,12 +252,14 @@ impl LaneRow {
                 .filter_map(|row| row.tx.nonce)
                 .max()
                 .map_or(Nonce(0), Nonce::next),
-            totals: OpenTotals {
+            open: OpenSummary {
                 queued: count(self.wakes.len()),
                 cost: match mutation::is_on(Mutation::ForgetCostOfWaitingTxs) {
                     true => self.cost_in_flight(),
                     false => self.open_cost,
                 },
+                head: self.head.clone(),
+                reported: Vec::new(),
             },
             finals: self.finals(watch_depth),
         }

@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use domain::lane::OnForeignNonce;
-use domain::{B256, Incarnation, LaneKey, NodeName, SubState, TxId, TxState};
-use engine::ports::{Clock as _, EventFilter, LeaseRequest, Store, TxRecord};
+use domain::{AttemptKind, B256, Incarnation, LaneKey, NodeName, SubState, TxId, TxState};
+use engine::ports::{EventFilter, LeaseRequest, Store, TxRecord};
 use tokio::time::Instant;
 use uuid::Uuid;
 
@@ -99,37 +99,25 @@ impl World {
             ExpectedEnd::MayBeRejected => &[TxState::Confirmed, TxState::FailedFinal],
         };
         let state = record.tx.state;
-        if !may_end.contains(&state) {
+        let is_ended_early = self.is_ended_early(&record);
+        if !may_end.contains(&state) && !is_ended_early {
             let (name, state, reason) = (&request.id, state.as_str(), &record.tx.reason);
             self.trace.violation(&format!(
                 "requests end as expected: {name} as {state} ({reason:?})"
             ));
         }
-        if self.is_unwatched_final(request, &record).await {
-            return;
-        }
-        let is_due = state == TxState::Confirmed || request.expected_end == ExpectedEnd::Reverts;
+        let reverts = request.expected_end == ExpectedEnd::Reverts && !is_ended_early;
+        let is_due = state == TxState::Confirmed || reverts;
         self.check_effects(request, &record, is_due);
         self.check_history(request, &record).await;
     }
 
-    /// Whether a reorg deeper than finality reorged out its block after its lane was released: a lane without
-    /// open work is not watched until something opens it, as documented.
-    async fn is_unwatched_final(&self, request: &Request, record: &TxRecord) -> bool {
-        let goes_deeper = self.plan.chain.fork_max > self.plan.final_depth();
-        let recorded = record.tx.inclusion.as_ref().map(|mined| mined.tx_hash);
-        let is_gone =
-            recorded.is_some_and(|hash| !self.chain.mined().iter().any(|tx| tx.hash == hash));
-        if !goes_deeper || !is_gone {
-            return false;
-        }
-        let lanes = self.store.lanes(&[request.lane]).await;
-        let lanes = lanes.expect("the twin's reads do not fail");
-        let now = self.clock.now();
-        !lanes
-            .iter()
-            .filter_map(|lane| lane.lease.as_ref())
-            .any(|lease| lease.expires_at > now)
+    /// Whether a no-op took the nonce of a tx because it had blocked its lane for too long.
+    fn is_ended_early(&self, record: &TxRecord) -> bool {
+        let mut attempts = record.attempts.iter();
+        record.tx.state == TxState::FailedFinal
+            && self.plan.lane.blocked_timeout.is_some()
+            && attempts.any(|attempt| attempt.kind == AttemptKind::Cancel)
     }
 
     /// The chain shows the payload once, in the transaction that the tx names; or not at all, and then the

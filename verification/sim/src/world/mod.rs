@@ -30,7 +30,7 @@ use tokio::task::JoinHandle;
 
 use crate::chain::{MemoryChain, MemorySigner, RemoteChain, Staleness};
 use crate::checkers::{
-    self, AcceptsWithinBalance, BoundedMemory, Checker, FinalDepth, GapsClose,
+    self, AcceptsWithinBalance, BoundedMemory, Checker, FinalDepth, GapsClose, OnlyHeadsGivenUp,
     OtherLanesNotDelayed, ReadersSkipNothing, ReservationHasOneHolder, StuckByPolicy,
 };
 use crate::clock::SimClock;
@@ -94,6 +94,9 @@ const KNOWN_DEPTH: u64 = 2 * LAG_MAX;
 /// The same without faults: the delay of an answer only.
 const KNOWN_DEPTH_CALM: u64 = 3;
 
+/// After how long the lanes of impatient worlds end what blocks them: longer than some faults last, in milliseconds.
+const BLOCKED_TIMEOUT_MS: std::ops::Range<u64> = 15_000..90_000;
+
 /// Separates the draws of busy worlds from those of all worlds: the faults of a seed are the same in both.
 const BUSY_STREAM: u64 = 0x6275_7379;
 
@@ -154,6 +157,10 @@ fn draw(rng: &Rng, busy: &Rng, options: &Options) -> Plan {
         plan.lane.balance = BalanceCheck::Check;
         plan.workloads = plan.workloads.with(Feature::ScarceFunds);
     }
+    if options.impatient {
+        let timeout = busy.millis(BLOCKED_TIMEOUT_MS.start, BLOCKED_TIMEOUT_MS.end);
+        plan.lane.blocked_timeout = Some(timeout);
+    }
     plan.change(&options.changes);
     plan
 }
@@ -165,6 +172,8 @@ fn build_checkers(plan: &Plan) -> Vec<Box<dyn Checker>> {
         plan.lane,
         plan.lossy_failover.is_some() || plan.chain.staleness.without_old_blocks > 0,
     )));
+    let timeout = plan.lane.blocked_timeout;
+    checkers.push(Box::new(OnlyHeadsGivenUp::with_timeout(timeout)));
     let required = plan.final_depth();
     if plan.chain.fork_max <= required {
         checkers.push(Box::new(FinalDepth::new(move |_| required)));

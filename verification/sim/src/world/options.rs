@@ -22,6 +22,8 @@ pub struct Options {
     pub busy: bool,
     /// Accounts run short of money, and requests that they cannot pay for are refused.
     pub scarce: bool,
+    /// Lanes end a tx that blocks them for too long.
+    pub impatient: bool,
     /// Overrides of the values that the seed decided.
     pub changes: Changes,
     /// Every line is printed as it is recorded.
@@ -45,6 +47,10 @@ pub struct Changes {
     pub faults: Option<u64>,
 }
 
+/// And whether its lanes end what blocks them.
+const IMPATIENT_STREAM: u64 = 0x626c_6f63;
+/// In how many worlds per thousand.
+const IMPATIENT_PERMILLE: u64 = 200;
 /// Separates the kind of a world from all other draws of its seed.
 const KIND_STREAM: u64 = 0x6b69_6e64;
 /// And whether its accounts run short of money.
@@ -64,6 +70,7 @@ impl Options {
             busy: true,
             // Without faults there are poisoned lanes, whose accounts have nothing.
             scarce: draw >= 12 && Rng::new(seed ^ SCARCE_STREAM).permille(SCARCE_PERMILLE),
+            impatient: Rng::new(seed ^ IMPATIENT_STREAM).permille(IMPATIENT_PERMILLE),
             ..Self::default()
         }
     }
@@ -86,6 +93,7 @@ impl Options {
             (self.accept_loss, "--accept-loss"),
             (self.busy, "--busy"),
             (self.scarce, "--scarce"),
+            (self.impatient, "--impatient"),
         ];
         let flags = flags.iter().filter(|(is_set, _)| *is_set);
         flags.map(|(_, flag)| *flag).collect::<Vec<_>>().join(" ")
@@ -162,5 +170,6 @@ mod tests {
         assert!(kinds.iter().all(|kind| kind.busy));
         assert!((200..330).contains(&share(|kind| kind.scarce)));
         assert!(!kinds.iter().any(|kind| kind.scarce && kind.calm));
+        assert!((150..250).contains(&share(|kind| kind.impatient)));
     }
 }

@@ -10,7 +10,7 @@ use domain::{
 use engine::ports::{
     AcquireOutcome, ChangedTxs, CommitOutcome, Conflict, EventFilter, EventPage, EventRecord,
     HeartbeatOutcome, LaneBatch, LaneRecord, LaneWork, LeaseRequest, Member, QueuedRequest,
-    RegrantOutcome, RenewOutcome, Store, StoreError, TxFilter, TxPage, TxRecord,
+    RegrantOutcome, RenewOutcome, Store, StoreError, TxFilter, TxPage, TxRecord, UnwatchedLanes,
 };
 
 use super::poison::{Poison, PoisonKind};
@@ -116,6 +116,7 @@ passes! {
     find_requests(requests: &[(LaneKey, RequestId)]) -> Result<Vec<Option<Tx>>, StoreError>;
     queue_requests(requests: Vec<QueuedRequest>) -> Result<Vec<Tx>, StoreError>;
     lanes_with_work(lease_request: &LeaseRequest) -> Result<Vec<LaneWork>, StoreError>;
+    unwatched_lanes(lease_request: &LeaseRequest, after: Option<LaneId>, limit: usize) -> Result<UnwatchedLanes, StoreError>;
     heartbeat(member: &Member) -> Result<HeartbeatOutcome, StoreError>;
     mark_reconciled(lease_grant: LeaseGrant) -> Result<(), StoreError>;
     halt(lease_grant: LeaseGrant, reason: &str) -> Result<bool, StoreError>;

@@ -248,6 +248,7 @@ fn stops_sending(delivery: &Delivery) -> bool {
             | SendOutcome::ForeignPending(_)
             | SendOutcome::Refused(_)
             | SendOutcome::Rejected(_)
+            | SendOutcome::GasTooLow(_)
             | SendOutcome::Unknown(_)
             | SendOutcome::NotSent(_) => false,
         },

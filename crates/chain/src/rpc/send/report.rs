@@ -109,7 +109,8 @@ impl Ambiguity {
             | NodeErrorKind::Delegated
             | NodeErrorKind::TypeConflict
             | NodeErrorKind::InsufficientFunds
-            | NodeErrorKind::GasLimit
+            | NodeErrorKind::GasTooLow
+            | NodeErrorKind::GasTooHigh
             | NodeErrorKind::InvalidEncoding
             | NodeErrorKind::InvalidSender
             | NodeErrorKind::NodePolicy
@@ -208,6 +209,7 @@ fn outcome_text(outcome: &SendOutcome) -> String {
         | SendOutcome::Busy(text)
         | SendOutcome::Refused(text)
         | SendOutcome::Rejected(text)
+        | SendOutcome::GasTooLow(text)
         | SendOutcome::Unknown(text) => text.clone(),
         SendOutcome::Accepted | SendOutcome::NonceTooLow | SendOutcome::NotSent(_) => String::new(),
     }

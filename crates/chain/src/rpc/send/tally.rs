@@ -30,7 +30,7 @@ impl Tally {
                 self.wrong_chain_reason.get_or_insert(why);
             }
             SendReport::Outcome(outcome) => {
-                if let SendOutcome::Rejected(_) = outcome {
+                if let SendOutcome::Rejected(_) | SendOutcome::GasTooLow(_) = outcome {
                     self.rejections += 1;
                 }
                 let counts_more = self
@@ -60,6 +60,7 @@ impl Tally {
                 | SendOutcome::Busy(_)
                 | SendOutcome::Refused(_)
                 | SendOutcome::Rejected(_)
+                | SendOutcome::GasTooLow(_)
                 | SendOutcome::Unknown(_)
                 | SendOutcome::NotSent(_) => true,
             })
@@ -70,7 +71,11 @@ impl Tally {
     pub(super) fn outcome(self, endpoints: usize) -> SendOutcome {
         let is_rejected_by_all = self.rejections + self.wrong_chain_count >= endpoints;
         match self.strongest {
-            Some(SendOutcome::Rejected(why)) if !is_rejected_by_all => SendOutcome::Refused(why),
+            Some(SendOutcome::Rejected(why) | SendOutcome::GasTooLow(why))
+                if !is_rejected_by_all =>
+            {
+                SendOutcome::Refused(why)
+            }
             Some(strongest) => strongest,
             None => SendOutcome::Busy(
                 self.wrong_chain_reason
@@ -83,16 +88,18 @@ impl Tally {
 /// Precedence: first "in flight", then "possibly in flight", then the outcome that best determines the next step.
 fn weight(outcome: &SendOutcome) -> u8 {
     match outcome {
-        SendOutcome::Accepted => 10,
-        SendOutcome::NonceTooLow => 9,
-        SendOutcome::Unknown(_) => 8,
-        SendOutcome::ForeignPending(_) => 7,
-        SendOutcome::ReplacementUnderpriced(_) => 6,
-        SendOutcome::Underpriced(_) => 5,
-        SendOutcome::Underfunded(_) => 4,
-        SendOutcome::Full { .. } => 3,
-        SendOutcome::Refused(_) => 2,
-        SendOutcome::Rejected(_) => 1,
+        SendOutcome::Accepted => 11,
+        SendOutcome::NonceTooLow => 10,
+        SendOutcome::Unknown(_) => 9,
+        SendOutcome::ForeignPending(_) => 8,
+        SendOutcome::ReplacementUnderpriced(_) => 7,
+        SendOutcome::Underpriced(_) => 6,
+        SendOutcome::Underfunded(_) => 5,
+        SendOutcome::Full { .. } => 4,
+        SendOutcome::Refused(_) => 3,
+        // More gas would not help where another endpoint finds another defect.
+        SendOutcome::Rejected(_) => 2,
+        SendOutcome::GasTooLow(_) => 1,
         SendOutcome::Busy(_) | SendOutcome::NotSent(_) => 0,
     }
 }
@@ -127,6 +134,7 @@ mod tests {
             SendOutcome::Busy(text()),
             SendOutcome::Refused(text()),
             SendOutcome::Rejected(text()),
+            SendOutcome::GasTooLow(text()),
         ];
         for refusal in refusals {
             for out in [
@@ -154,6 +162,14 @@ mod tests {
             combine(&[rejected.clone(), rejected.clone()], 0, 2),
             rejected
         );
+        let too_low = SendOutcome::GasTooLow("gas".to_owned());
+        assert_eq!(combine(&[too_low.clone(), too_low.clone()], 0, 2), too_low);
+        assert_eq!(
+            combine(&[too_low.clone(), rejected.clone()], 0, 2),
+            rejected
+        );
+        let one_of_two = combine(std::slice::from_ref(&too_low), 0, 2);
+        assert_eq!(one_of_two, SendOutcome::Refused("gas".to_owned()));
         // An endpoint of another chain never gets the bytes.
         assert_eq!(combine(std::slice::from_ref(&rejected), 1, 2), rejected);
         assert_eq!(

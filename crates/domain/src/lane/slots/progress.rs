@@ -12,6 +12,8 @@ use crate::{AttemptKind, Timestamp};
 const RETRY_FIRST: Duration = Duration::from_millis(250);
 /// The longest wait.
 const RETRY_MAX: Duration = Duration::from_secs(30);
+/// A node that claims to hold an older attempt is asked again after this time: it may be wrong, or lose it.
+const OLDER_RECHECK: Duration = RETRY_MAX;
 
 /// How far a slot is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -191,7 +193,8 @@ impl Slot {
 
     /// It is claimed for sending once more, because it was not mined in time.
     pub(in crate::lane) fn claim_again(&mut self, now: Timestamp) {
-        self.history.resubmits = self.history.resubmits.saturating_add(1);
+        let history = &mut self.tx.history;
+        history.resubmits = history.resubmits.saturating_add(1);
         self.tx.written.at = now;
         if let Some(delivery) = self.delivery_mut() {
             delivery.claimed_at = now;
@@ -206,13 +209,21 @@ impl Slot {
         self.history.is_blocked = false;
         self.history.is_foreign_pending = false;
         self.history.is_reported_used = false;
+        self.no_op_wait = None;
     }
 
-    /// A node has an older attempt of ours, and does not replace it.
+    /// A node says that it has an older attempt of ours, and does not replace it. Its word alone is not believed for
+    /// ever: the newest attempt is sent again later.
     pub(in crate::lane) fn mark_older_submitted(&mut self, now: Timestamp) {
-        self.submit(Some(now));
+        // A node that is asked again is no new claim: the next raise of its fees stays due.
+        self.submit(self.is_sending().then_some(now));
         self.history.is_blocked = false;
         self.history.is_foreign_pending = false;
+        self.no_op_wait = None;
+        self.clear_passing_reason();
+        if let Some(delivery) = self.delivery_mut() {
+            delivery.retry_at = Some(now.plus(OLDER_RECHECK));
+        }
     }
 
     /// Moves to a node's pool, with nothing to send again; claimed anew where a time is given.

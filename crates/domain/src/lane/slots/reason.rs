@@ -8,7 +8,22 @@ impl Slot {
     /// Whether its reason says more than what nodes answer at present.
     fn has_lasting_reason(&self) -> bool {
         let is_capped = self.tx.sub_state == Some(SubState::FeeCap);
-        self.is_cancelled() || is_capped || self.tx.state == TxState::Stuck
+        self.is_being_cancelled() || is_capped || self.tx.state == TxState::Stuck
+    }
+
+    /// Forgets a reason that lay in the nodes; a later write must not store it.
+    pub(super) fn clear_passing_reason(&mut self) {
+        if !self.has_lasting_reason() {
+            self.tx.reason = None;
+        }
+    }
+
+    /// Shows why an attempt of it is not signed.
+    pub(in crate::lane) fn show_signer_reason(&mut self, reason: String) {
+        match self.is_being_cancelled() {
+            true => self.no_op_wait = Some(reason),
+            false => self.tx.reason = Some(reason),
+        }
     }
 
     /// Shows a reason that will pass by itself; it is not written for its own sake.
@@ -28,12 +43,10 @@ impl Slot {
     /// A node has it: a reason that lay in the nodes is over. A tx that needs more than a node keeps its state.
     pub(in crate::lane) fn clear_reason_at_node(&mut self, is_new: bool, cx: &mut StepContext) {
         let keeps_reason = self.has_lasting_reason();
-        if !keeps_reason {
-            // A later write must not store it.
-            self.tx.reason = None;
-        }
+        self.clear_passing_reason();
         if is_new || (!keeps_reason && self.tx.sub_state != Some(SubState::Submitted)) {
             let sub = match self.tx.sub_state {
+                Some(SubState::ForeignPending) if self.is_cancelled() => SubState::Rejected,
                 Some(sub) if keeps_reason => sub,
                 Some(_) | None => SubState::Submitted,
             };
@@ -52,6 +65,17 @@ impl Slot {
     ) {
         self.retry_send_later(cx.now);
         self.history.is_blocked = true;
+        if self.is_being_cancelled() {
+            // Its row says why a no-op takes its nonce; what that one waits for is in the lane's row.
+            self.no_op_wait = Some(reason);
+            let is_foreign_known = self.tx.sub_state == Some(SubState::ForeignPending);
+            if self.history.is_foreign_pending && !is_foreign_known {
+                let state = self.tx.state;
+                self.tx.transition(state, SubState::ForeignPending, cx.now);
+                cx.writes.updates.push(self.tx.clone());
+            }
+            return;
+        }
         // The next keeper must not outbid a foreign transaction either: no other sub-state takes its place.
         let sub = match self.history.is_foreign_pending {
             true => SubState::ForeignPending,

@@ -21,6 +21,8 @@ pub(in crate::lane) struct Slot {
     pub(super) attempts: Vec<Attempt>,
     pub(super) progress: Progress,
     pub(in crate::lane) history: SendHistory,
+    /// What its no-op waits for; the reason in its row says why there is one.
+    pub(in crate::lane) no_op_wait: Option<String>,
 }
 
 /// What came of a slot's sends so far. Any combination is possible: nodes differ, and answers arrive late.
@@ -30,8 +32,6 @@ pub(in crate::lane) struct SendHistory {
     pub(in crate::lane) last_sent_at: Timestamp,
     /// Failures in a row, of sends and of the signer.
     pub(in crate::lane) failures: u32,
-    /// How often it was sent again because it was not mined in time.
-    pub(in crate::lane) resubmits: u32,
     /// How often in a row every node rejected it for good.
     pub(in crate::lane) rejections: u32,
     /// No node accepts it: no slot behind it is tried before it.
@@ -44,6 +44,8 @@ pub(in crate::lane) struct SendHistory {
     pub(in crate::lane) lacks_money_or_node: bool,
     /// A send had no clear answer: some node may have it.
     pub(in crate::lane) may_be_in_pool: bool,
+    /// The least gas of its next attempt, after nodes refused one with less.
+    pub(in crate::lane) gas_min: u64,
 }
 
 impl Slot {
@@ -57,6 +59,7 @@ impl Slot {
                 last_sent_at: now,
                 ..SendHistory::default()
             },
+            no_op_wait: None,
         }
     }
 
@@ -96,10 +99,8 @@ impl Slot {
             }
         };
         let is_foreign_pending = tx.sub_state == Some(SubState::ForeignPending);
-        let replacements = attempts.len().saturating_sub(1);
         let mut slot = Self::with_attempts(tx, attempts, progress, claimed_at);
         slot.history.is_foreign_pending = is_foreign_pending;
-        slot.history.resubmits = u32::try_from(replacements).unwrap_or(u32::MAX);
         slot
     }
 

@@ -168,7 +168,11 @@ fn events_are_in_their_txs(store: &Store) {
     }
     for tx in store.rows.values() {
         let reported = seqs.remove(&tx.id).unwrap_or_default();
-        assert_eq!(tx.event_seqs, reported, "the history of tx {}", tx.id);
+        assert_eq!(
+            tx.history.event_seqs, reported,
+            "the history of tx {}",
+            tx.id
+        );
         let story = store.story(tx.id);
         assert!(
             story.first().is_none_or(|word| *word == "TxAccepted"),

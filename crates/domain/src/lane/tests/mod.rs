@@ -12,6 +12,7 @@ mod fee_raises;
 mod foreign_use;
 mod funds;
 mod gaps;
+mod head;
 mod invariants;
 mod property;
 mod reorgs;

@@ -1,5 +1,7 @@
 //! Anything may happen, in any order; then everything works again, and everything must end.
 
+use std::time::Duration;
+
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 
@@ -124,28 +126,45 @@ fn any_rules() -> impl Strategy<Value = LaneRules> {
         },
     );
     let reported = (any::<bool>(), any::<bool>());
-    (window, depth, query, 0..5_u64, reported, resubmit).prop_map(
-        |((limit, releases), depth, chain_query, required, (progress, upon_entry), resubmit)| {
-            LaneRules {
-                capacity: CapacityRules {
-                    window: Window { limit, releases },
-                    mempool_depth: depth,
-                },
-                confirmations: ConfirmationRules {
-                    finality: Finality::Depth(required),
-                    emit_progress: progress,
-                    fetch_receipt_upon_entry: upon_entry,
-                    ..rules().confirmations
-                },
-                nonce: NonceRules {
-                    chain_query,
-                    ..rules().nonce
-                },
-                resubmit,
-                ..rules()
-            }
-        },
+    let blocked = proptest::option::weighted(0.3, prop_oneof![Just(5_u64), Just(70), Just(400)]);
+    (
+        window,
+        depth,
+        query,
+        0..5_u64,
+        reported,
+        (resubmit, blocked),
     )
+        .prop_map(
+            |(
+                (limit, releases),
+                depth,
+                chain_query,
+                required,
+                (progress, upon_entry),
+                (resubmit, blocked),
+            )| {
+                LaneRules {
+                    capacity: CapacityRules {
+                        window: Window { limit, releases },
+                        mempool_depth: depth,
+                    },
+                    confirmations: ConfirmationRules {
+                        finality: Finality::Depth(required),
+                        emit_progress: progress,
+                        fetch_receipt_upon_entry: upon_entry,
+                        ..rules().confirmations
+                    },
+                    nonce: NonceRules {
+                        chain_query,
+                        ..rules().nonce
+                    },
+                    resubmit,
+                    blocked_timeout: blocked.map(Duration::from_secs),
+                    ..rules()
+                }
+            },
+        )
 }
 
 impl World {

@@ -225,3 +225,91 @@ fn revert_reason_is_added_while_the_block_is_not_final() {
     explain(&mut world, "too late");
     assert_eq!(reason(&world).as_deref(), Some("paused"));
 }
+
+/// Whether the last report of a tx's confirmations says that it replaces what was reported before, and where it
+/// continues.
+fn last_report(world: &World) -> Option<(bool, Option<crate::B256>)> {
+    let mut events = world.store.events.iter().rev();
+    let reported = |kind: &EventKind| match *kind {
+        EventKind::TxConfirmations {
+            new_fork, since, ..
+        } => Some((new_fork, since)),
+        EventKind::TxAccepted { .. }
+        | EventKind::TxAllocated { .. }
+        | EventKind::TxSubmitted { .. }
+        | EventKind::TxReceiptUpdated { .. }
+        | EventKind::TxConfirmed { .. }
+        | EventKind::TxFailed { .. }
+        | EventKind::TxStuck { .. }
+        | EventKind::TxReorged { .. }
+        | EventKind::TxReplaced { .. }
+        | EventKind::TxRequeued { .. }
+        | EventKind::TxResubmitted { .. }
+        | EventKind::LaneFenced { .. }
+        | EventKind::LaneForeignNonce { .. }
+        | EventKind::LaneForeignPending { .. } => None,
+    };
+    events.find_map(|event| reported(&event.kind))
+}
+
+/// The rules with a depth that leaves room for reports on the way.
+fn reporting() -> LaneRules {
+    let mut rules = rules();
+    rules.confirmations.finality = Finality::Depth(5);
+    rules
+}
+
+/// A tx in a block with three more on it, which are reported. Returns the view of the first of them.
+fn reported_tx(world: &mut World) -> std::sync::Arc<crate::ChainView> {
+    world.accept();
+    world.deliver_all();
+    world.mine(1, true);
+    world.mine(0, true);
+    world.deliver_all();
+    let old = world.chain.view();
+    world.mine(0, true);
+    world.mine(0, true);
+    world.deliver_all();
+    assert_eq!(
+        last_report(world).map(|(new_fork, _)| new_fork),
+        Some(false)
+    );
+    old
+}
+
+#[test]
+fn new_keeper_behind_its_predecessor_reports_no_fork() {
+    let mut world = World::ready(reporting());
+    let old = reported_tx(&mut world);
+    let events = world.store.events.len();
+    world.crash();
+    world.jobs.clear();
+    world.input(Input::Head(old)); // its endpoint is two blocks behind
+    world.commit();
+    let new = &world.store.events[events..];
+    let is_report = |kind: &EventKind| matches!(kind, EventKind::TxConfirmations { .. });
+    assert!(!new.iter().any(|event| is_report(&event.kind)), "{new:?}");
+    world.mine(0, true);
+    world.deliver_all();
+    let (new_fork, since) = last_report(&world).expect("reported");
+    assert!(
+        !new_fork && since.is_some(),
+        "it goes on where the last one ended"
+    );
+    world.heal();
+}
+
+#[test]
+fn new_keeper_reports_the_fork_that_its_predecessor_did_not_see() {
+    let mut world = World::ready(reporting());
+    reported_tx(&mut world);
+    world.chain.unwind(3, 0);
+    for _ in 0..2 {
+        world.chain.mine(0); // shorter than what was reported, and another branch
+    }
+    world.crash();
+    world.deliver_all();
+    let (new_fork, since) = last_report(&world).expect("reported");
+    assert!(new_fork && since.is_none());
+    world.heal();
+}

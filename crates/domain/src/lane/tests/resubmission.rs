@@ -319,3 +319,193 @@ fn attempt_that_a_node_lost_is_sent_again_and_still_bumped() {
     assert!(offers(&world, id).len() >= 2);
     world.heal();
 }
+
+/// A tx that every node rejects, and whose no-op is signed.
+fn reject_payload(world: &mut World) -> TxId {
+    let id = world.accept();
+    world.answer_all(0, |job| matches!(job, Job::Sign(_)));
+    world.commit();
+    world.answer_all(REJECTED, |job| matches!(job, Job::Send(_)));
+    world.commit();
+    world.answer_all(0, |job| matches!(job, Job::Sign(_)));
+    world.commit();
+    id
+}
+
+/// Without resubmits and without a view of the node's pool nothing else would show that the node was wrong.
+#[test]
+fn claim_to_hold_an_older_attempt_is_not_believed_for_ever() {
+    const OLDER_IS_HELD: u8 = 11;
+    let mut world = World::ready(LaneRules {
+        nonce: NonceRules {
+            chain_query: crate::lane::ChainQuery::Off,
+            ..rules().nonce
+        },
+        resubmit: Resubmit {
+            interval: None,
+            ..rules().resubmit
+        },
+        ..rules()
+    });
+    let id = reject_payload(&mut world);
+    world.answer_all(OLDER_IS_HELD, |job| matches!(job, Job::Send(_)));
+    world.commit();
+    assert!(world.chain.pool.is_empty(), "it holds nothing");
+    world.tick(29_000);
+    world.commit();
+    assert!(!world.jobs.iter().any(|job| matches!(job, Job::Send(_))));
+    world.tick(1_000);
+    world.deliver_all();
+    assert!(!world.chain.pool.is_empty(), "sent again");
+    world.heal();
+    assert_eq!(world.store.rows[&id].state, TxState::FailedFinal);
+}
+
+#[test]
+fn count_of_resubmits_survives_takeovers() {
+    let mut world = World::ready(LaneRules {
+        resubmit: Resubmit {
+            max_attempts: Some(3),
+            ..rules().resubmit
+        },
+        ..rules()
+    });
+    let id = world.accept();
+    world.deliver_all();
+    for expected in 1..=3 {
+        waits(&mut world, 1);
+        assert_eq!(world.store.rows[&id].history.resubmits, expected);
+        assert_ne!(world.store.rows[&id].state, TxState::Stuck);
+        world.crash();
+        world.deliver_all();
+    }
+    waits(&mut world, 1);
+    assert_eq!(world.store.rows[&id].state, TxState::Stuck);
+    world.heal();
+}
+
+/// The gas of a tx's attempts of this kind, in the order in which they were signed.
+fn gas_of(world: &World, id: TxId, kind: AttemptKind) -> Vec<u64> {
+    let attempts = world.store.attempts_of(id).into_iter();
+    let mut gas: Vec<u64> = attempts
+        .filter(|attempt| attempt.kind == kind)
+        .map(|attempt| attempt.gas)
+        .collect();
+    gas.sort_unstable();
+    gas
+}
+
+/// Every node demands more gas than the present attempts have, so many times.
+fn demand_more_gas(world: &mut World, times: u32) {
+    const GAS_TOO_LOW: u8 = 4;
+    for _ in 0..times {
+        world.answer_all(GAS_TOO_LOW, |job| matches!(job, Job::Send(_)));
+        world.commit();
+        world.answer_all(0, |job| matches!(job, Job::Sign(_)));
+        world.commit();
+        world.tick(30_000);
+        world.commit();
+    }
+}
+
+fn accept_and_sign(world: &mut World, request: crate::lane::AdmittedRequest) -> TxId {
+    let id = request.id;
+    world.input(crate::lane::Input::Accept(request));
+    world.commit();
+    world.answer_all(0, |job| matches!(job, Job::Sign(_)));
+    world.commit();
+    id
+}
+
+#[test]
+fn no_op_below_the_intrinsic_gas_is_signed_again_with_more() {
+    let mut world = World::ready(rules());
+    let mut request = super::request(900);
+    request.payload.gas = Some(request.gas);
+    let id = accept_and_sign(&mut world, request);
+    demand_more_gas(&mut world, 4);
+    assert_eq!(gas_of(&world, id, AttemptKind::Original), [21_000]);
+    assert_eq!(
+        gas_of(&world, id, AttemptKind::Bump),
+        [],
+        "the request named it"
+    );
+    let no_ops = gas_of(&world, id, AttemptKind::Cancel);
+    let doubled = [1, 2, 4, 8].map(|times| NO_OP_GAS * times);
+    assert_eq!(no_ops, doubled);
+    // There is an end to it: the lane waits, and says why.
+    demand_more_gas(&mut world, 12);
+    let most = gas_of(&world, id, AttemptKind::Cancel);
+    assert!(most.iter().all(|gas| *gas <= 5_000_000), "{most:?}");
+    let waits = world.lane.waiting_for().expect("blocked");
+    assert!(waits.contains("refuse the no-op"), "{waits}");
+    world.heal();
+    assert_eq!(world.store.rows[&id].state, TxState::FailedFinal);
+}
+
+#[test]
+fn estimated_gas_of_a_payload_is_raised_within_a_bound() {
+    let mut world = World::ready(rules());
+    let request = super::request(900);
+    assert_eq!(request.payload.gas, None);
+    let id = accept_and_sign(&mut world, request);
+    demand_more_gas(&mut world, 2);
+    assert_eq!(gas_of(&world, id, AttemptKind::Bump), [42_000, 84_000]);
+    assert_eq!(gas_of(&world, id, AttemptKind::Cancel), []);
+    world.crash(); // the next keeper goes on from there
+    world.deliver_all_but(|job| matches!(job, Job::Send(_)));
+    demand_more_gas(&mut world, 6);
+    assert_eq!(gas_of(&world, id, AttemptKind::Bump), [42_000, 84_000]);
+    assert!(!gas_of(&world, id, AttemptKind::Cancel).is_empty());
+    world.heal();
+}
+
+/// What a no-op waits for is the lane's reason; the tx keeps the reason for which it ends.
+#[test]
+fn unfunded_no_op_does_not_hide_why_its_tx_ends() {
+    let mut world = World::ready(rules());
+    let id = reject_payload(&mut world);
+    world.answer_all(12, |job| matches!(job, Job::Send(_))); // the account cannot pay
+    world.commit();
+    let waits = world.lane.waiting_for().expect("blocked");
+    assert!(waits.contains("the account cannot pay"), "{waits}");
+    world.heal();
+    let reason = world.store.rows[&id].reason.clone().expect("it has one");
+    assert!(reason.contains("refuse it for good"), "{reason}");
+}
+
+#[test]
+fn payload_without_room_for_a_fee_that_replaces_it_gets_no_more_gas() {
+    let mut world = World::ready(rules());
+    let mut request = super::request(900);
+    request.payload.max_fee_per_gas = Some(30);
+    let id = accept_and_sign(&mut world, request);
+    demand_more_gas(&mut world, 1);
+    assert_eq!(gas_of(&world, id, AttemptKind::Bump), []);
+    assert_eq!(gas_of(&world, id, AttemptKind::Cancel), [NO_OP_GAS]);
+    world.heal();
+    assert_eq!(world.store.rows[&id].state, TxState::FailedFinal);
+}
+
+/// A node that holds an older attempt is asked again every half minute, and the next raise is due all the same.
+#[test]
+fn asking_again_about_an_older_attempt_does_not_delay_the_next_bump() {
+    const OLDER_IS_HELD: u8 = 11;
+    let mut rules = bumping(u128::MAX, None);
+    rules.resubmit.interval = Some(std::time::Duration::from_secs(70));
+    let mut world = World::ready(rules);
+    let id = world.accept();
+    world.deliver_all();
+    let mut counts = Vec::new();
+    for _ in 0..15 {
+        world.tick(15_000);
+        world.commit();
+        world.answer_all(0, |job| matches!(job, Job::Sign(_)));
+        world.commit();
+        world.answer_all(OLDER_IS_HELD, |job| matches!(job, Job::Send(_)));
+        world.deliver_all_but(|job| matches!(job, Job::Send(_)));
+        counts.push(offers(&world, id).len());
+    }
+    assert_eq!(counts.last(), Some(&4), "{counts:?}");
+    world.heal();
+}

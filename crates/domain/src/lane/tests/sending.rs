@@ -14,6 +14,7 @@ fn sends(world: &World) -> Vec<Nonce> {
             None
         }
         Job::Backlog { .. } | Job::Queued { .. } | Job::FindConsumer { .. } => None,
+        Job::QueryBalance => None,
     };
     world.jobs.iter().filter_map(send).collect()
 }

@@ -6,10 +6,10 @@ use std::ops::Range;
 use alloy_primitives::B256;
 
 use crate::lane::reservations::RESERVATION_PREFIX;
-use crate::lane::{AdmittedRequest, FinalTx, LaneImage, OpenCost, OpenTotals, Writes};
+use crate::lane::{AdmittedRequest, FinalTx, HeadWait, LaneImage, OpenCost, OpenSummary, Writes};
 use crate::{
-    Attempt, Event, EventKind, GrantId, LaneId, LeaseGrant, Nonce, RequestId, Timestamp, Token, Tx,
-    TxId, TxState,
+    Attempt, Event, EventKind, GrantId, Header, LaneId, LeaseGrant, Nonce, RequestId, Timestamp,
+    Token, Tx, TxId, TxState,
 };
 
 use super::KEY;
@@ -22,6 +22,10 @@ pub(super) struct Store {
     pub(super) queued: BTreeSet<TxId>,
     pub(super) next_nonce: Nonce,
     pub(super) paused: bool,
+    /// The lane's row: what its head waits for.
+    pub(super) head: Option<HeadWait>,
+    /// Stored before the commit that names them.
+    pub(super) headers: BTreeMap<B256, Header>,
     by_nonce: BTreeMap<Nonce, TxId>,
     by_request: BTreeMap<RequestId, TxId>,
 }
@@ -133,18 +137,34 @@ impl Store {
             backlog_from: self.backlog(Nonce(0)).next().and_then(|tx| tx.nonce),
             held,
             consumed_below: self.consumed_below(),
-            totals: OpenTotals {
+            open: OpenSummary {
                 queued: self.queued.len() as u64,
                 cost: self.open_cost(),
+                head: self.head.clone(),
+                reported: self.reported(),
             },
             finals: self.finals(),
         }
     }
 
+    /// The headers from the blocks of txs in flight up to those that they count.
+    fn reported(&self) -> Vec<Header> {
+        let mut reported = BTreeMap::new();
+        for tx in self.rows.values().filter(|tx| tx.is_open()) {
+            let block = tx.inclusion.as_ref().map(|mined| mined.block_hash);
+            let mut next = tx.counted.filter(|counted| Some(*counted) != block);
+            while let Some(header) = next.and_then(|hash| self.headers.get(&hash)) {
+                reported.insert(header.hash, *header);
+                next = (Some(header.hash) != block).then_some(header.parent_hash);
+            }
+        }
+        reported.into_values().collect()
+    }
+
     /// What the open txs can cost that a keeper has seen: those have events.
     pub(super) fn open_cost(&self) -> OpenCost {
         let open = self.rows.values().filter(|tx| tx.is_open());
-        let seen = open.filter(|tx| !tx.event_seqs.is_empty());
+        let seen = open.filter(|tx| !tx.history.event_seqs.is_empty());
         seen.fold(OpenCost::default(), |sum, tx| {
             sum.plus(OpenCost::of_tx(tx, &self.attempts_of(tx.id)))
         })

@@ -3,12 +3,12 @@
 
 use std::collections::VecDeque;
 
-use alloy_primitives::{B256, Bytes, keccak256};
+use alloy_primitives::{B256, Bytes, U256, keccak256};
 
 use crate::attempt::OutgoingEnvelope;
 use crate::lane::{
-    AccountNonces, Agreement, ChainQuery, Effect, EndpointNonces, Input, Lane, LaneRules, Receipt,
-    Step, Writes, reservations::MarkOutcome,
+    AccountBalance, AccountNonces, Agreement, ChainQuery, Effect, EndpointNonces, Input, Lane,
+    LaneRules, Receipt, Step, Writes, reservations::MarkOutcome,
 };
 use crate::{
     Attempt, Header, Holder, Mark, MonotonicTime, NodeName, Nonce, SendOutcome, Timestamp, Token,
@@ -48,6 +48,8 @@ pub(super) struct World {
     token: Token,
     made: u64,
     used_elsewhere: u64,
+    /// The account's balance.
+    pub(super) balance: U256,
 }
 
 #[derive(Clone, Debug)]
@@ -72,6 +74,7 @@ pub(super) enum Job {
     },
     Finals(Vec<TxId>),
     Headers(Vec<u64>),
+    QueryBalance,
 }
 
 impl World {
@@ -95,6 +98,7 @@ impl World {
             token: Token(1),
             made: 0,
             used_elsewhere: 0,
+            balance: U256::from(u64::MAX),
         }
     }
 
@@ -137,6 +141,10 @@ impl World {
     }
 
     fn apply_step(&mut self, step: Step) {
+        for store in [&mut self.store, &mut self.draft] {
+            let headers = step.headers.iter().map(|header| (header.hash, *header));
+            store.headers.extend(headers);
+        }
         self.draft.apply(&step.writes, self.lane.next_nonce());
         self.is_dirty |= step.writes != Writes::default();
         assert_eq!(self.draft.event_seq(), self.lane.event_seq());
@@ -166,9 +174,13 @@ impl World {
 
     /// Makes the turn durable, and dispatches its effects.
     pub(super) fn commit(&mut self) {
-        if std::mem::take(&mut self.is_dirty) {
+        let stores_head = self.lane.has_unstored_head(self.now);
+        if std::mem::take(&mut self.is_dirty) || stores_head {
             self.store = self.draft.clone();
+            self.store.head = self.lane.head_wait();
+            self.draft.head = self.store.head.clone();
             invariants::of_the_store(&self.store);
+            self.lane.mark_head_stored();
         }
         self.lane.on_commit(self.now);
         for effect in std::mem::take(&mut self.held) {
@@ -209,6 +221,7 @@ impl World {
             Effect::FetchReceipts(hashes) => Job::Fetch(hashes),
             Effect::LoadFinals(ids) => Job::Finals(ids),
             Effect::FetchHeaders(heights) => Job::Headers(heights),
+            Effect::QueryBalance => Job::QueryBalance,
         };
         self.jobs.push(job);
     }
@@ -321,7 +334,7 @@ impl World {
             }
             Job::QueryNonces(answer) => *answer = Some(nonces),
             Job::Sign(_) | Job::Send(_) | Job::Fetch(_) | Job::Finals(_) | Job::Headers(_) => {}
-            Job::FindConsumer { .. } => {}
+            Job::FindConsumer { .. } | Job::QueryBalance => {}
         }
     }
 
@@ -363,6 +376,10 @@ impl World {
                 Input::Queued { txs, more }
             }
             Job::Headers(heights) => Input::OldHeaders(self.chain.headers(&heights)),
+            Job::QueryBalance => Input::Balance {
+                queried_at: MonotonicTime(self.now.0),
+                answer: (how % 4 != 3).then(|| self.balance()),
+            },
             Job::Finals(ids) => {
                 let rows = ids.iter().map(|id| self.store.rows[id].clone());
                 Input::Finals(
@@ -380,6 +397,15 @@ impl World {
             if is_meant(&self.jobs[index]) {
                 self.answer(index, how);
             }
+        }
+    }
+
+    /// The account's balance and nonce at the newest block.
+    fn balance(&self) -> AccountBalance {
+        AccountBalance {
+            block: self.chain.height(),
+            nonce: self.chain.nonce(),
+            balance: self.balance,
         }
     }
 
@@ -424,7 +450,6 @@ impl World {
     fn send(&mut self, out: &OutgoingEnvelope, how: u8) -> Input {
         let text = || "the node's text".to_owned();
         let is_used = out.nonce < self.chain.nonce();
-        let is_held = self.chain.pool.contains_key(&out.nonce);
         let (taken, outcome) = match how % 16 {
             6 if self.is_forgetful() => (false, SendOutcome::Accepted), // and does not hold it
             7 | 8 => (true, SendOutcome::Unknown(text())),
@@ -435,10 +460,8 @@ impl World {
                 (false, SendOutcome::ForeignPending(text()))
             }
             10 => (false, SendOutcome::Underpriced(text())),
-            // A node that claims to hold what it does not hold is believed until the next resubmit.
-            11 if !out.others.is_empty() && (self.is_forgetful() || is_held) => {
-                (false, SendOutcome::ReplacementUnderpriced(text()))
-            }
+            // Perhaps it does not hold it.
+            11 if !out.others.is_empty() => (false, SendOutcome::ReplacementUnderpriced(text())),
             11 => (false, SendOutcome::Refused(text())),
             5 => (
                 false,
@@ -450,6 +473,7 @@ impl World {
             12 => (false, SendOutcome::Underfunded(text())),
             13 => (false, SendOutcome::Busy(text())),
             14 => (false, SendOutcome::Rejected(text())),
+            4 => (false, SendOutcome::GasTooLow(text())),
             _ => (true, SendOutcome::Accepted),
         };
         if taken {
@@ -486,10 +510,16 @@ impl World {
 
     /// Delivers all news and good answers until nothing is under way.
     pub(super) fn deliver_all(&mut self) {
+        self.deliver_all_but(|_| false);
+    }
+
+    /// The same, without answers to such jobs.
+    pub(super) fn deliver_all_but(&mut self, is_left: impl Fn(&Job) -> bool) {
         self.commit();
         for _ in 0..5_000 {
-            if !self.jobs.is_empty() {
-                self.answer(0, 0);
+            let next = self.jobs.iter().position(|job| !is_left(job));
+            if let Some(index) = next {
+                self.answer(index, 0);
             } else if !self.follow() {
                 return;
             }

@@ -1,11 +1,12 @@
 //! Commits: batches that a keeper would write, and some with one thing wrong in them.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
-use domain::lane::OpenCost;
+use domain::lane::{HeadWait, OpenCost, WatchedBlock};
 use domain::{
-    Attempt, AttemptKind, Bytes, Event, EventKind, LastWrite, LeaseGrant, Nonce, SubState,
-    Timestamp, Token, Tx, TxId, TxRequest, TxState, U256, Writes,
+    Attempt, AttemptKind, B256, Bytes, Event, EventKind, LastWrite, LeaseGrant, Nonce, SubState,
+    Timestamp, Token, Tx, TxHistory, TxId, TxRequest, TxState, U256, Writes,
 };
 use engine::ports::{CommitOutcome, LaneBatch};
 use sim::rng::Rng;
@@ -105,8 +106,27 @@ impl<'a> Draft<'a> {
                 wei: U256::from(self.lane.next_nonce.0),
                 unpriced_gas: self.lane.event_seq.into(),
             },
+            head: self.head(),
+            newest_final: (!self.lane.event_seq.is_multiple_of(3)).then(|| WatchedBlock {
+                number: self.lane.event_seq,
+                hash: B256::repeat_byte(self.lane.batch_seq.to_le_bytes()[0]),
+            }),
             writes: self.writes,
         }
+    }
+
+    /// With and without a reason.
+    fn head(&self) -> Option<HeadWait> {
+        let reason = match self.lane.event_seq % 4 {
+            0 => return None,
+            1 => None,
+            _ => Some(format!("waits since event {}", self.lane.event_seq)),
+        };
+        Some(HeadWait {
+            nonce: self.lane.next_nonce,
+            blocked_for: Duration::from_millis(self.lane.batch_seq),
+            reason,
+        })
     }
 
     /// A row that this batch has not written yet.
@@ -151,7 +171,7 @@ impl<'a> Draft<'a> {
                 at: self.at,
             },
             confirmed_at: None,
-            event_seqs: Vec::new(),
+            history: TxHistory::default(),
         })
     }
 
@@ -205,7 +225,7 @@ impl<'a> Draft<'a> {
     /// Tells of a tx, which notes the number of the event.
     pub(super) fn emit_event(&mut self, tx: &mut Tx, kind: EventKind) {
         let seq = self.event(Some(tx.id), kind);
-        tx.event_seqs.push(seq);
+        tx.history.event_seqs.push(seq);
     }
 
     /// Tells, of a tx or of the lane; the event's number.

@@ -96,7 +96,7 @@ const FLAWS: [Flaw; 32] = [
     // An event that does not exist.
     |rng, _, _, _, batch| {
         let seq = batch.event_seq_before + 50;
-        written(rng, batch)?.event_seqs.push(seq);
+        written(rng, batch)?.history.event_seqs.push(seq);
         Some(())
     },
     // Attempts.

@@ -16,7 +16,7 @@ enum Holds {
 use Holds::{Bytes, Number, Text};
 
 /// Every column that is decoded. (Keys that rows are found by stay as they are.)
-const COLUMNS: [(&str, &str, Holds); 44] = [
+const COLUMNS: [(&str, &str, Holds); 47] = [
     ("lane", "chain_id", Number),
     ("lane", "signer", Bytes),
     ("signer_lease", "owner", Text),
@@ -26,6 +26,8 @@ const COLUMNS: [(&str, &str, Holds); 44] = [
     ("signer_nonce_cursor", "next_nonce", Number),
     ("signer_nonce_cursor", "event_seq", Number),
     ("signer_nonce_cursor", "paused", Number),
+    ("signer_nonce_cursor", "head_wait", Bytes),
+    ("signer_nonce_cursor", "newest_final", Bytes),
     ("node", "name", Text),
     ("node", "incarnation", Bytes),
     ("node", "seen_at", Number),
@@ -42,6 +44,7 @@ const COLUMNS: [(&str, &str, Holds); 44] = [
     ("managed_tx", "tx_hash", Bytes),
     ("managed_tx", "counted", Bytes),
     ("managed_tx", "event_seqs", Bytes),
+    ("managed_tx", "resubmits", Number),
     ("managed_tx", "inclusion", Bytes),
     ("managed_tx", "gas", Number),
     ("managed_tx", "to_address", Bytes),

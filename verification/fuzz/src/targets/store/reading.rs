@@ -89,6 +89,7 @@ impl Reading {
         show_tx(&store.tx_by_request(LANE, &request).await);
         show(&store.find_requests(&[(LANE, request)]).await);
         show(&store.lanes_with_work(&self.lease_request).await);
+        show(&store.unwatched_lanes(&self.lease_request, None, PAGE).await);
         show(&store.members().await);
     }
 

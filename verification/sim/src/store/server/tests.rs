@@ -72,6 +72,8 @@ fn batch(lease_grant: LeaseGrant, batch_seq_before: u64) -> LaneBatch {
         next_nonce: Nonce(0),
         floor_nonce: Nonce(0),
         open_cost: OpenCost::default(),
+        head: None,
+        newest_final: None,
         writes: Writes::default(),
     }
 }

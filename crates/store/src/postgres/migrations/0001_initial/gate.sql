@@ -14,16 +14,16 @@ END $$;
 -- An array may be shorter than its neighbours: what is missing is NULL.
 CREATE FUNCTION lanekeeper_gate(
   l_lane bigint[], l_token bigint[], l_grant uuid[], l_batch bigint[], l_seq bigint[], l_next bigint[],
-  l_floor bigint[], l_cost bytea[], l_paused boolean[], l_at bigint[], l_node text[], l_events integer[],
+  l_floor bigint[], l_cost bytea[], l_head bytea[], l_final bytea[], l_paused boolean[], l_at bigint[], l_node text[], l_events integer[],
   l_body bytea[],
   i_lane bigint[], i_created bigint[], i_gas bigint[], i_tx uuid[], i_type smallint[], i_request text[],
   i_fingerprint bytea[], i_to bytea[], i_value bytea[], i_requested_gas bytea[], i_max_fee bytea[],
   i_max_priority_fee bytea[], i_gas_price bytea[], i_data bytea[], i_state smallint[], i_sub smallint[],
   i_signed boolean[], i_nonce bigint[], i_token bigint[], i_updated bigint[], i_confirmed bigint[],
-  i_hash bytea[], i_inclusion bytea[], i_counted bytea[], i_seqs bytea[], i_reason text[],
+  i_hash bytea[], i_inclusion bytea[], i_counted bytea[], i_seqs bytea[], i_reason text[], i_resubmits integer[],
   u_lane bigint[], u_tx uuid[], u_state smallint[], u_sub smallint[], u_signed boolean[], u_nonce bigint[],
   u_token bigint[], u_updated bigint[], u_confirmed bigint[], u_hash bytea[], u_inclusion bytea[],
-  u_counted bytea[], u_seqs bytea[], u_reason text[],
+  u_counted bytea[], u_seqs bytea[], u_reason text[], u_resubmits integer[],
   a_lane bigint[], a_nonce bigint[], a_gas bigint[], a_signed bigint[], a_tx uuid[], a_kind smallint[],
   a_hash bytea[], a_fees bytea[], a_raw bytea[], a_sent bigint[],
   m_lane bigint[], m_tx uuid[],
@@ -50,9 +50,10 @@ BEGIN
 
   UPDATE signer_nonce_cursor AS c
   SET next_nonce = w.next, floor_nonce = w.floor, event_seq = w.seq + w.events, batch_seq = w.batch + 1,
-      updated_at = w.at, paused = coalesce(w.paused, c.paused), busy = w.floor < w.next, open_cost = w.cost
-  FROM unnest(l_lane, l_batch, l_seq, l_next, l_floor, l_cost, l_paused, l_at, l_events)
-    AS w(lane_id, batch, seq, next, floor, cost, paused, at, events)
+      updated_at = w.at, paused = coalesce(w.paused, c.paused), busy = w.floor < w.next, open_cost = w.cost,
+      head_wait = w.head, newest_final = w.final, has_finals = w.final <> ''
+  FROM unnest(l_lane, l_batch, l_seq, l_next, l_floor, l_cost, l_head, l_final, l_paused, l_at, l_events)
+    AS w(lane_id, batch, seq, next, floor, cost, head, final, paused, at, events)
   WHERE (all_ok OR w.lane_id = ANY (ok)) AND c.lane_id = w.lane_id AND c.next_nonce <= w.next;
   GET DIAGNOSTICS n = ROW_COUNT;
   IF n <> cardinality(ok) THEN
@@ -72,11 +73,11 @@ BEGIN
           past_nonces = CASE WHEN t.nonce IS DISTINCT FROM u.nonce AND t.nonce IS NOT NULL
                              THEN array_append(t.past_nonces, t.nonce) ELSE t.past_nonces END,
           tx_hash = u.tx_hash, inclusion = u.inclusion, counted = u.counted, event_seqs = u.event_seqs,
-          reason = u.reason
+          reason = u.reason, resubmits = u.resubmits
       FROM unnest(u_lane, u_tx, u_state, u_sub, u_signed, u_nonce, u_token, u_updated, u_confirmed,
-                  u_hash, u_inclusion, u_counted, u_seqs, u_reason)
+                  u_hash, u_inclusion, u_counted, u_seqs, u_reason, u_resubmits)
         AS u(lane_id, tx_id, state, sub_state, signed, nonce, token, updated_at, confirmed_at,
-             tx_hash, inclusion, counted, event_seqs, reason)
+             tx_hash, inclusion, counted, event_seqs, reason, resubmits)
       WHERE (all_ok OR u.lane_id = ANY (ok)) AND (u.nonce IS NULL) = loses_nonce
         AND t.tx_id = u.tx_id AND t.lane_id IS NOT DISTINCT FROM u.lane_id;
       GET DIAGNOSTICS n = ROW_COUNT;
@@ -91,14 +92,14 @@ BEGIN
     INSERT INTO managed_tx
       (lane_id, created_at, gas, tx_id, tx_type, request_id, fingerprint, to_address, value, requested_gas,
        max_fee, max_priority_fee, gas_price, data, state, sub_state, signed, nonce, token, updated_at,
-       confirmed_at, tx_hash, inclusion, counted, event_seqs, reason)
+       confirmed_at, tx_hash, inclusion, counted, event_seqs, reason, resubmits)
     SELECT t.*
     FROM unnest(i_lane, i_created, i_gas, i_tx, i_type, i_request, i_fingerprint, i_to, i_value, i_requested_gas,
                 i_max_fee, i_max_priority_fee, i_gas_price, i_data, i_state, i_sub, i_signed, i_nonce,
-                i_token, i_updated, i_confirmed, i_hash, i_inclusion, i_counted, i_seqs, i_reason)
+                i_token, i_updated, i_confirmed, i_hash, i_inclusion, i_counted, i_seqs, i_reason, i_resubmits)
       AS t(lane_id, created_at, gas, tx_id, tx_type, request_id, fingerprint, to_address, value, requested_gas,
            max_fee, max_priority_fee, gas_price, data, state, sub_state, signed, nonce, token, updated_at,
-           confirmed_at, tx_hash, inclusion, counted, event_seqs, reason)
+           confirmed_at, tx_hash, inclusion, counted, event_seqs, reason, resubmits)
     WHERE all_ok OR t.lane_id = ANY (ok)
     ORDER BY t.lane_id, t.request_id COLLATE "C";
     GET DIAGNOSTICS n = ROW_COUNT;

@@ -33,10 +33,15 @@ CREATE TABLE signer_nonce_cursor (
   grant_id      uuid    NOT NULL,
   paused        boolean NOT NULL,
   busy          boolean NOT NULL,     -- floor_nonce < next_nonce: open txs hold nonces
-  open_cost     bytea   NOT NULL DEFAULT '' -- what the open txs can cost that a keeper has seen
+  open_cost     bytea   NOT NULL DEFAULT '', -- what the open txs can cost that a keeper has seen
+  head_wait     bytea   NOT NULL DEFAULT '', -- what the lowest unmined tx waits for, and since how long
+  newest_final  bytea   NOT NULL DEFAULT '', -- the newest block with a final result to watch for reorgs
+  has_finals    boolean NOT NULL DEFAULT false -- newest_final is not empty
 ) WITH (fillfactor = 50);
 -- Lanes with work, for nodes that take over. `busy` changes rarely, so the gate's updates stay inside their page.
 CREATE INDEX signer_nonce_cursor_busy ON signer_nonce_cursor (lane_id) WHERE busy;
+-- Lanes whose final results must be watched, for the time in which no node keeps them. It changes as rarely.
+CREATE INDEX signer_nonce_cursor_finals ON signer_nonce_cursor (lane_id) WHERE has_finals;
 
 -- One row per incarnation of a node. A replaced incarnation stays, so that it learns that it was replaced.
 CREATE TABLE node (

@@ -23,6 +23,7 @@ CREATE TABLE managed_tx (
   state            smallint NOT NULL,
   sub_state        smallint,
   signed           boolean  NOT NULL, -- true once it has an attempt
+  resubmits        integer,           -- how often it was sent again because it was not mined in time; NULL: never
   nonce            bigint,            -- NULL before it has one, and after it lost one
   token            bigint   NOT NULL,
   updated_at       bigint   NOT NULL,

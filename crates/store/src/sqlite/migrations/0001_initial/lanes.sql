@@ -29,6 +29,8 @@ CREATE TABLE signer_nonce_cursor (
   batch_seq     INTEGER NOT NULL DEFAULT 0, -- counts the lane's commits
   paused        INTEGER NOT NULL,
   open_cost     BLOB    NOT NULL DEFAULT x'', -- what the open txs can cost that a keeper has seen
+  head_wait     BLOB    NOT NULL DEFAULT x'', -- what the lowest unmined tx waits for, and since how long
+  newest_final  BLOB    NOT NULL DEFAULT x'', -- the newest block with a final result to watch for reorgs
   updated_at    INTEGER NOT NULL
 ) STRICT;
 

@@ -20,6 +20,7 @@ CREATE TABLE managed_tx (
   counted          BLOB,
   event_seqs       BLOB    NOT NULL,
   reason           TEXT,
+  resubmits        INTEGER NOT NULL DEFAULT 0, -- how often it was sent again because it was not mined in time
   inclusion        BLOB,
   gas              INTEGER NOT NULL,
   -- The payload, amounts big-endian without leading zeros. `data` may be large: it comes last.
